@@ -1,0 +1,61 @@
+# Everything starts here: make demo, make test. Both set the machine up first (Debian or Ubuntu, as root).
+
+PYTHON ?= /usr/bin/python3
+VENV := .venv
+BIN := $(VENV)/bin
+BUILD := build
+BENCH ?= hook
+APT := build-essential cmake busybox-static crun libc-bin musl-tools python3 python3-venv runc util-linux
+export VGPU_BUILD := $(abspath $(BUILD))
+
+.PHONY: setup packages build demo test test-quick test-long test-gpu lint bench clean
+
+setup: packages $(VENV)/.stamp build
+
+packages:
+	@missing=$$(dpkg-query -W -f '$${Package} $${db:Status-Status}\n' $(APT) 2>/dev/null | awk '$$2 == "installed" {print $$1}' \
+	  | sort > /tmp/vgpu-have.$$$$; printf '%s\n' $(APT) | sort | comm -23 - /tmp/vgpu-have.$$$$; rm -f /tmp/vgpu-have.$$$$); \
+	if [ -n "$$missing" ]; then \
+	  echo "installing $$(echo $$missing)"; \
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get update -q && apt-get install -y -q --no-install-recommends $$missing; \
+	fi
+
+$(VENV)/.stamp: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+build:
+	@cmake -S . -B $(BUILD) > $(BUILD)-configure.log 2>&1 || { cat $(BUILD)-configure.log; exit 1; }
+	@mv $(BUILD)-configure.log $(BUILD)/configure.log
+	@cmake --build $(BUILD) --parallel 2 > $(BUILD)/build.log 2>&1 || { cat $(BUILD)/build.log; exit 1; }
+
+# The main job: two containers share one card.
+demo: setup
+	@$(BIN)/python tests/demo/demo.py
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# All tests; what cannot run here is counted, and an unexpected skip is a failure.
+test: lint
+	$(BIN)/pytest -q --strict-skips -m 'not gpu and not long'
+
+# The edit-test loop: no containers.
+test-quick:
+	$(BIN)/pytest -q tests/unit -m 'not root and not long'
+
+test-long: lint
+	$(BIN)/pytest -q --strict-skips -m 'not gpu' --long
+
+test-gpu: setup
+	$(BIN)/pytest -q tests/gpu -m gpu
+
+bench: setup
+	@$(BIN)/python tests/bench/run.py $(BENCH)
+
+clean:
+	rm -rf $(BUILD) $(VENV)

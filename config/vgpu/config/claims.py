@@ -1,0 +1,122 @@
+"""Claims: which container holds what on which card. `<run>/containers/<id>/claim.json`, gone with a reboot.
+
+Belongs here: the record and its reading. Who may claim and when a claim ends is the ledger's (vgpu.hook.ledger).
+"""
+
+from __future__ import annotations
+
+from vgpu.config import grants, records
+from vgpu.config.errors import VgpuError
+from vgpu.config.fields import Fields
+from vgpu.config.grants import Holder
+from vgpu.config.limits import UNLIMITED, CardLimit
+
+VERSION = 1
+MAX_ID = 255
+
+
+class Claim:
+    """One container's hold on its cards.
+
+    `pid` and `start_time` (clock ticks after boot, field 22 of /proc/<pid>/stat) are the container's init: together
+    they say whether it lives. `cards` are what it may use; `exclusive` cards have no limits. `grants` are ids, empty
+    outside Kubernetes. `ready` is False while the hook is still at work.
+    """
+
+    __slots__ = (
+        "bundle", "cards", "container", "created", "exclusive", "grants", "holder", "name", "pid", "ready",
+        "start_time",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        container: str,
+        pid: int,
+        start_time: int,
+        cards: list[CardLimit],
+        exclusive: bool,
+        holder: Holder | None,
+        grants: list[str],
+        bundle: str,
+        created: float,
+        name: str = "",
+        ready: bool = False,
+    ) -> None:
+        self.container = container
+        self.pid = pid
+        self.start_time = start_time
+        self.cards = cards
+        self.exclusive = exclusive
+        self.holder = holder
+        self.grants = grants
+        self.bundle = bundle
+        self.created = created
+        self.name = name  #: namespace/pod/container for people, or ""
+        self.ready = ready
+
+    def record(self) -> dict[str, object]:
+        holder = self.holder and {"pod_uid": self.holder.pod_uid, "container": self.holder.container}
+        return {
+            "version": VERSION, "container": self.container, "pid": self.pid, "start_time": self.start_time,
+            "cards": [
+                {"uuid": card.uuid, "memory": card.memory, "cores": card.cores, "core_limit": card.core_limit}
+                for card in self.cards
+            ],
+            "exclusive": self.exclusive, "holder": holder, "grants": self.grants, "bundle": self.bundle,
+            "created": self.created, "name": self.name, "ready": self.ready,
+        }  # fmt: skip
+
+
+def is_container_id(text: str) -> bool:
+    """Whether `text` may name a directory: what runc accepts as an id, and no path."""
+    if not 0 < len(text) <= MAX_ID or text[0] in ".-":
+        return False
+    return all(c.isascii() and (c.isalnum() or c in "_+-.") for c in text)
+
+
+def directory(run_dir: str, container: str) -> str:
+    if not is_container_id(container):
+        raise VgpuError("container id", expected="letters, digits, _ + - .", found=container)
+    return f"{run_dir}/containers/{container}"
+
+
+def path_of(run_dir: str, container: str) -> str:
+    return directory(run_dir, container) + "/claim.json"
+
+
+def read(run_dir: str, container: str) -> Claim:
+    """The claim; FileNotFoundError when there is none, VgpuError when its file is damaged."""
+    path = path_of(run_dir, container)
+    claim = from_record(records.read(path), path)
+    if claim.container != container:
+        raise VgpuError(path, expected=f"the claim of {container}", found=f"that of {claim.container}")
+    return claim
+
+
+def from_record(record: dict[str, object], source: str) -> Claim:
+    """A Claim; VgpuError naming `source` and the field otherwise."""
+    fields = Fields(record, source)
+    fields.version(VERSION)
+    if not is_container_id(fields.text("container")):
+        raise fields.wrong("container", "a container's id")
+    if not all(map(grants.is_id, fields.texts("grants"))):
+        raise fields.wrong("grants", "ids of grants")
+    return Claim(
+        container=fields.text("container"),
+        pid=fields.whole("pid"),
+        start_time=fields.whole("start_time"),
+        cards=[_card(item) for item in fields.objects("cards")],
+        exclusive=fields.flag("exclusive"),
+        holder=grants.holder_of(fields),
+        grants=fields.texts("grants"),
+        bundle=fields.text("bundle"),
+        created=fields.time("created"),
+        name=fields.text("name"),
+        ready=fields.flag("ready"),
+    )
+
+
+def _card(fields: Fields) -> CardLimit:
+    uuid = fields.text("uuid", empty=False)
+    memory = fields.whole("memory", 0, UNLIMITED)
+    return CardLimit(uuid, memory, fields.whole("cores", 0, 100), fields.whole("core_limit", 0, 100))

@@ -1,0 +1,218 @@
+"""Grants: what the device plugin has handed out and the hook redeems. `<state>/grants/<id>.json`, root only.
+
+Belongs here: the record, its validation, and the joining of a container's grants into one request. Why they exist:
+kubelet allocates cores and memory in separate calls that do not name the pod, so each answer is an *amount* under an
+unguessable id; the hook, which knows the container, joins them and binds them to it for good.
+"""
+
+from __future__ import annotations
+
+import os
+
+from vgpu.config import records
+from vgpu.config.errors import VgpuError
+from vgpu.config.fields import Fields
+from vgpu.config.limits import MAX_CARDS
+from vgpu.config.request import MAX_SIZE, WHOLE_CARD, Request, Wishes, split_cores
+
+VERSION = 1
+RESOURCES = ("cores", "memory", "gpu")
+ANNOTATIONS = {name: f"vgpu.io/grant-{name}" for name in RESOURCES}
+ENVIRONMENT = {name: f"VGPU_GRANT_{name.upper()}" for name in RESOURCES}
+ID_LENGTH = 32
+MAX_AMOUNTS = {"cores": WHOLE_CARD * MAX_CARDS, "memory": MAX_SIZE, "gpu": MAX_CARDS}
+
+
+class Holder:
+    """Who a grant belongs to once it was claimed: a pod's uid and the container's name in it.
+
+    `container` is "" where the runtime does not tell it (Docker under kubelet, an old containerd).
+    """
+
+    __slots__ = ("container", "pod_uid")
+
+    def __init__(self, pod_uid: str, container: str) -> None:
+        self.pod_uid = pod_uid
+        self.container = container
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Holder) and (self.pod_uid, self.container) == (other.pod_uid, other.container)
+
+    def __hash__(self) -> int:
+        return hash((self.pod_uid, self.container))
+
+    def describe(self) -> str:
+        return f"pod {self.pod_uid}, container {self.container or '(unnamed)'}"
+
+
+class Grant:
+    """One answer of Allocate.
+
+    `amount`: percent in all for cores, bytes for memory, cards for gpu; a gpu grant says in `cores` and `memory` what
+    each card brings (100 and 0: the whole card). `devices`: card uuid -> device ids of kubelet, a preference for cards
+    and the way to see that a later grant took over the same ids. `holder` and `cards` are filled by the first claim.
+    """
+
+    __slots__ = ("amount", "cards", "cores", "created", "devices", "holder", "id", "memory", "resource")
+
+    def __init__(
+        self,
+        id: str,
+        resource: str,
+        amount: int,
+        created: float,
+        cores: int = WHOLE_CARD,
+        memory: int = 0,
+        devices: dict[str, str] | None = None,
+        holder: Holder | None = None,
+        cards: list[str] | None = None,
+    ) -> None:
+        self.id = id
+        self.resource = resource
+        self.amount = amount
+        self.created = created
+        self.cores = cores
+        self.memory = memory
+        self.devices = devices or {}
+        self.holder = holder
+        self.cards = cards or []
+
+    def record(self) -> dict[str, object]:
+        holder = self.holder and {"pod_uid": self.holder.pod_uid, "container": self.holder.container}
+        return {
+            "version": VERSION, "id": self.id, "resource": self.resource, "amount": self.amount,
+            "created": self.created, "cores": self.cores, "memory": self.memory, "devices": self.devices,
+            "holder": holder, "cards": self.cards,
+        }  # fmt: skip
+
+
+def new_id() -> str:
+    """128 bits that nobody can guess."""
+    return os.urandom(ID_LENGTH // 2).hex()
+
+
+def is_id(text: str) -> bool:
+    """Whether `text` has an id's form; nothing else ever becomes part of a path."""
+    return len(text) == ID_LENGTH and all(c in "0123456789abcdef" for c in text)
+
+
+def directory(state_dir: str) -> str:
+    return state_dir + "/grants"
+
+
+def path_of(state_dir: str, grant_id: str) -> str:
+    if not is_id(grant_id):
+        raise VgpuError("grant id", expected=f"{ID_LENGTH} hexadecimal digits", found=grant_id)
+    return f"{directory(state_dir)}/{grant_id}.json"
+
+
+def write(state_dir: str, grant: Grant) -> None:
+    """Store `grant` durably. The directory is made, root only, when it is not there."""
+    os.makedirs(directory(state_dir), mode=0o700, exist_ok=True)
+    records.write(path_of(state_dir, grant.id), grant.record())
+
+
+def read(state_dir: str, grant_id: str) -> Grant:
+    """The grant; FileNotFoundError when there is none, VgpuError when its file is damaged."""
+    path = path_of(state_dir, grant_id)
+    grant = from_record(records.read(path, _DO), path)
+    if grant.id != grant_id:
+        raise VgpuError(path, expected=f"grant {grant_id}", found=f"grant {grant.id}", do=_DO)
+    return grant
+
+
+_DO = "delete the pod; its grant cannot be used"
+
+
+def read_all(state_dir: str) -> tuple[list[Grant], list[str]]:
+    """(grants, one message per file that could not be read): a damaged grant never hides the others."""
+    grants, damaged = [], []
+    try:
+        names = sorted(os.listdir(directory(state_dir)))
+    except FileNotFoundError:
+        return [], []
+    except OSError as error:
+        raise VgpuError(directory(state_dir), expected="the directory of grants", found=error.strerror) from error
+    for name in names:
+        grant_id, _, suffix = name.partition(".")
+        if suffix != "json" or not is_id(grant_id):
+            continue  # a temporary file of a write under way
+        try:
+            grants.append(read(state_dir, grant_id))
+        except FileNotFoundError:
+            continue  # removed since the listing
+        except VgpuError as error:
+            damaged.append(str(error))
+    return grants, damaged
+
+
+def from_record(record: dict[str, object], source: str) -> Grant:
+    """A Grant; VgpuError naming `source` and the field otherwise."""
+    fields = Fields(record, source, _DO)
+    fields.version(VERSION)
+    resource = fields.text("resource")
+    if resource not in RESOURCES:
+        raise fields.wrong("resource", "one of " + ", ".join(RESOURCES))
+    if not is_id(fields.text("id")):
+        raise fields.wrong("id", f"{ID_LENGTH} hexadecimal digits")
+    return Grant(
+        id=fields.text("id"),
+        resource=resource,
+        amount=fields.whole("amount", 1, MAX_AMOUNTS[resource]),
+        created=fields.time("created"),
+        cores=fields.whole("cores", 0, WHOLE_CARD),
+        memory=fields.whole("memory", 0, MAX_SIZE),
+        devices=fields.mapping("devices"),
+        holder=holder_of(fields),
+        cards=fields.texts("cards"),
+    )
+
+
+def holder_of(fields: Fields) -> Holder | None:
+    """The holder in the field of that name; None where nobody has claimed yet."""
+    if "holder" in fields.record and fields.record["holder"] is None:
+        return None
+    holder = fields.inner("holder")
+    return Holder(holder.text("pod_uid", empty=False), holder.text("container"))
+
+
+def join(grants: list[Grant], core_limit: int, wishes: Wishes) -> Request:
+    """One request from the grants of one container; VgpuError when a half is missing or they contradict each other.
+
+    `core_limit` is 0 where nothing was said: the share is then its own ceiling.
+    """
+    by_resource = {grant.resource: grant for grant in grants}
+    if len(by_resource) != len(grants) or not grants:
+        found = ", ".join(grant.resource for grant in grants) or "none"
+        raise VgpuError("grants", expected="one of each resource", found=found)
+    cores, memory, gpu = (by_resource.get(name) for name in RESOURCES)
+    if gpu is not None:
+        return _of_gpu(gpu, cores, memory, core_limit, wishes)
+    if cores is None:
+        raise VgpuError("grants", expected="a grant of cores beside that of memory", found="memory alone", do=_PAIR)
+    cards, per_card = split_cores(cores.amount, 0, f"grant {cores.id} of cores")
+    if per_card < WHOLE_CARD and memory is None:
+        raise VgpuError("grants", expected="a grant of memory beside that of cores", found="cores alone", do=_PAIR)
+    amount = memory.amount if memory is not None and per_card < WHOLE_CARD else 0
+    return Request(cards, per_card, amount, core_limit, wishes, preferred=_preferred(grants))
+
+
+_PAIR = "a share needs limits for both resources in the pod's spec"
+
+
+def _of_gpu(gpu: Grant, cores: Grant | None, memory: Grant | None, core_limit: int, wishes: Wishes) -> Request:
+    per_card = cores.amount if cores is not None else gpu.cores
+    if per_card > WHOLE_CARD:
+        found = f"{per_card} cores beside {gpu.amount} gpu"
+        raise VgpuError("grants", expected="at most 100 cores of each card", found=found)
+    amount = memory.amount if memory is not None else gpu.memory
+    if per_card < WHOLE_CARD and not amount:
+        raise VgpuError("grants", expected="a grant of memory beside that of cores", found="no memory", do=_PAIR)
+    grants = [grant for grant in (gpu, cores, memory) if grant is not None]
+    return Request(gpu.amount, per_card, amount, core_limit, wishes, preferred=_preferred(grants))
+
+
+def _preferred(grants: list[Grant]) -> tuple[str, ...]:
+    """The cards of the device ids, where all grants that have any agree on them."""
+    choices = {tuple(sorted(grant.devices)) for grant in grants if grant.devices}
+    return choices.pop() if len(choices) == 1 else ()

@@ -1,0 +1,195 @@
+"""The inventory record: driver, libraries, binaries, cards, links and device nodes of this node, taken beforehand.
+
+Belongs here: the classes and their codec (`<run>/inventory.json`). Taking an inventory is vgpu.hook.discovery's,
+using it the hook's and the plugin's. Paths are host paths as the hook opens them, the driver root included.
+"""
+
+from __future__ import annotations
+
+from vgpu.config import records
+from vgpu.config.errors import VgpuError
+from vgpu.config.fields import Fields
+
+VERSION = 1
+MAX_DEVICE = 1 << 20
+DO = "run: vgpuctl inventory refresh"
+
+
+class Library:
+    """A file of the driver: `path` on the host, file `name`, its DT_SONAME (or ""), capability, 64 or 32 bits."""
+
+    __slots__ = ("bits", "capability", "name", "path", "soname")
+
+    def __init__(self, path: str, name: str, soname: str, capability: str, bits: int = 64) -> None:
+        self.path = path
+        self.name = name
+        self.soname = soname
+        self.capability = capability
+        self.bits = bits
+
+
+class Binary:
+    """A program of the driver: `path` on the host, `name` as it appears in the container's /usr/bin."""
+
+    __slots__ = ("capability", "name", "path")
+
+    def __init__(self, path: str, name: str, capability: str) -> None:
+        self.path = path
+        self.name = name
+        self.capability = capability
+
+
+class Device:
+    """A character device node: `path` on the host, the `name` below /dev in the container, and its number."""
+
+    __slots__ = ("capability", "major", "minor", "name", "path")
+
+    def __init__(self, path: str, name: str, major: int, minor: int, capability: str = "") -> None:
+        self.path = path
+        self.name = name
+        self.major = major
+        self.minor = minor
+        self.capability = capability  #: "" for every container with a card
+
+
+class Card:
+    """One GPU. `memory` in bytes; `links` maps another card's uuid to NV<n>, PIX, PXB, PHB, NODE or SYS."""
+
+    __slots__ = ("bus_id", "device", "index", "links", "memory", "minor", "name", "numa", "uuid")
+
+    def __init__(
+        self,
+        uuid: str,
+        index: int,
+        minor: int,
+        bus_id: str,
+        name: str,
+        memory: int,
+        device: Device,
+        numa: int = -1,
+        links: dict[str, str] | None = None,
+    ) -> None:
+        self.uuid = uuid
+        self.index = index
+        self.minor = minor
+        self.bus_id = bus_id
+        self.name = name
+        self.memory = memory
+        self.device = device
+        self.numa = numa
+        self.links = links or {}
+
+    def label(self) -> str:
+        """As messages name it."""
+        return f"card {self.index} ({self.uuid}, {self.name})"
+
+
+class Inventory:
+    """What `vgpuctl inventory refresh` found; `devices` are the nodes that do not belong to one card."""
+
+    __slots__ = ("binaries", "boot_id", "cards", "devices", "driver_version", "libraries", "taken")
+
+    def __init__(
+        self,
+        driver_version: str,
+        boot_id: str,
+        taken: float,
+        libraries: list[Library],
+        binaries: list[Binary],
+        devices: list[Device],
+        cards: list[Card],
+    ) -> None:
+        self.driver_version = driver_version
+        self.boot_id = boot_id
+        self.taken = taken
+        self.libraries = libraries
+        self.binaries = binaries
+        self.devices = devices
+        self.cards = cards
+
+    def record(self) -> dict[str, object]:
+        return {
+            "version": VERSION,
+            "driver_version": self.driver_version,
+            "boot_id": self.boot_id,
+            "taken": self.taken,
+            "libraries": [_fields(item) for item in self.libraries],
+            "binaries": [_fields(item) for item in self.binaries],
+            "devices": [_fields(item) for item in self.devices],
+            "cards": [dict(_fields(card), device=_fields(card.device)) for card in self.cards],
+        }
+
+
+def path_in(run_dir: str) -> str:
+    return run_dir + "/inventory.json"
+
+
+def _fields(item: Library | Binary | Device | Card) -> dict[str, object]:
+    return {name: getattr(item, name) for name in item.__slots__}
+
+
+def from_record(record: dict[str, object], source: str) -> Inventory:
+    """An Inventory; VgpuError naming `source` and the field when the record is not one of this version."""
+    fields = Fields(record, source, DO)
+    fields.version(VERSION)
+    return Inventory(
+        fields.text("driver_version"),
+        fields.text("boot_id"),
+        fields.time("taken"),
+        [_library(item) for item in fields.objects("libraries")],
+        [_binary(item) for item in fields.objects("binaries")],
+        [_device(item) for item in fields.objects("devices")],
+        [_card(item) for item in fields.objects("cards")],
+    )
+
+
+def read(run_dir: str) -> Inventory:
+    """The inventory of this node; VgpuError when there is none or it is damaged."""
+    path = path_in(run_dir)
+    try:
+        record = records.read(path, DO, limit=16 << 20)
+    except FileNotFoundError:
+        raise VgpuError(path, expected="this node's inventory", found="no file", do=DO) from None
+    return from_record(record, path)
+
+
+def _library(fields: Fields) -> Library:
+    capability, bits = fields.text("capability"), fields.whole("bits", 32, 64)
+    return Library(_path(fields), _name(fields), fields.text("soname"), capability, bits)
+
+
+def _binary(fields: Fields) -> Binary:
+    return Binary(_path(fields), _name(fields), fields.text("capability"))
+
+
+def _path(fields: Fields) -> str:
+    path = fields.text("path")
+    if not path.startswith("/"):
+        raise fields.wrong("path", "an absolute path")
+    return path
+
+
+def _name(fields: Fields) -> str:
+    name = fields.text("name")
+    if "/" in name or name in ("", ".", ".."):
+        raise fields.wrong("name", "a file's name")
+    return name
+
+
+def _device(fields: Fields) -> Device:
+    major, minor = fields.whole("major", 0, MAX_DEVICE), fields.whole("minor", 0, MAX_DEVICE)
+    return Device(fields.text("path"), fields.text("name", empty=False), major, minor, fields.text("capability"))
+
+
+def _card(fields: Fields) -> Card:
+    return Card(
+        uuid=fields.text("uuid", empty=False),
+        index=fields.whole("index", 0, MAX_DEVICE),
+        minor=fields.whole("minor", 0, MAX_DEVICE),
+        bus_id=fields.text("bus_id"),
+        name=fields.text("name"),
+        memory=fields.whole("memory"),
+        device=_device(fields.inner("device")),
+        numa=fields.whole("numa", -1, MAX_DEVICE),
+        links=fields.mapping("links"),
+    )

@@ -1,0 +1,114 @@
+"""The limits file's layout, as in libvcuda/include/vgpu_limits.h (a test compiles the header and compares).
+
+Belongs here: bytes <-> limits, and the update of a live file under its sequence counter. Sizes are bytes, shares are
+percent of one card. The file is read-only in the container; only root on the host writes it.
+"""
+
+from __future__ import annotations
+
+import os
+from struct import Struct
+
+from vgpu.config.errors import VgpuError
+
+PRIVATE_DIR = "/usr/local/vgpu"  #: in the container; no image uses it
+LIMITS_PATH = PRIVATE_DIR + "/limits"
+USAGE_DIR = PRIVATE_DIR + "/usage"
+REAL_DIR = PRIVATE_DIR + "/driver"
+
+MAGIC = 0x55504756
+VERSION = 1
+MAX_CARDS = 32
+UNLIMITED = (1 << 64) - 1
+
+HEADER = Struct("=IIQII40s")
+CARD = Struct("=16sQII32x")
+SIZE = HEADER.size + MAX_CARDS * CARD.size
+SEQUENCE = Struct("=Q")
+SEQUENCE_OFFSET = 8
+
+
+class CardLimit:
+    """What one container may use of one card: `memory` bytes, `cores` and `core_limit` percent."""
+
+    __slots__ = ("core_limit", "cores", "memory", "uuid")
+
+    def __init__(self, uuid: str, memory: int = UNLIMITED, cores: int = 100, core_limit: int = 100) -> None:
+        self.uuid = uuid
+        self.memory = memory
+        self.cores = cores
+        self.core_limit = core_limit
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CardLimit) and self.key() == other.key()
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+    def key(self) -> tuple[str, int, int, int]:
+        return (self.uuid, self.memory, self.cores, self.core_limit)
+
+
+def uuid_bytes(uuid: str) -> bytes:
+    """`GPU-8a56a4bc-...` (or MIG-...) as the 16 bytes that cuDeviceGetUuid gives; VgpuError if it is none."""
+    digits = uuid.partition("-")[2].replace("-", "")
+    try:
+        value = bytes.fromhex(digits)
+    except ValueError:
+        value = b""
+    if len(value) != 16 or len(digits) != 32:
+        raise VgpuError("card UUID", expected="GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", found=uuid)
+    return value
+
+
+def uuid_text(value: bytes) -> str:
+    """16 bytes as `GPU-8a56a4bc-...`."""
+    digits = value.hex()
+    return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def encode(container: str, cards: list[CardLimit], sequence: int = 2) -> bytes:
+    """The whole file, SIZE bytes, for `container` with at most MAX_CARDS cards."""
+    if len(cards) > MAX_CARDS:
+        raise VgpuError("limits", expected=f"at most {MAX_CARDS} cards", found=len(cards))
+    name = container.encode("utf-8", "replace")[:39]
+    data = bytearray(SIZE)
+    HEADER.pack_into(data, 0, MAGIC, VERSION, sequence, len(cards), 0, name)
+    for index, card in enumerate(cards):
+        offset = HEADER.size + index * CARD.size
+        _check(card)
+        CARD.pack_into(data, offset, uuid_bytes(card.uuid), card.memory, card.cores, card.core_limit)
+    return bytes(data)
+
+
+def _check(card: CardLimit) -> None:
+    if not (0 <= card.memory <= UNLIMITED and 0 <= card.cores <= 100 and card.cores <= card.core_limit <= 100):
+        found = f"memory {card.memory}, cores {card.cores}, core_limit {card.core_limit}"
+        raise VgpuError(f"limits of {card.uuid}", expected="memory in 64 bits, cores <= core_limit <= 100", found=found)
+
+
+def decode(data: bytes, source: str = "limits") -> tuple[str, list[CardLimit], int]:
+    """(container, cards, sequence) of a file; VgpuError for another size, magic or version."""
+    if len(data) != SIZE:
+        raise VgpuError(source, expected=f"{SIZE} bytes", found=len(data))
+    magic, version, sequence, count, _, name = HEADER.unpack_from(data, 0)
+    if magic != MAGIC or version != VERSION or count > MAX_CARDS:
+        found = f"magic {magic:#x}, version {version}, {count} cards"
+        raise VgpuError(source, expected=f"a limits file of version {VERSION}", found=found)
+    cards = []
+    for index in range(count):
+        uuid, memory, cores, core_limit = CARD.unpack_from(data, HEADER.size + index * CARD.size)
+        cards.append(CardLimit(uuid_text(uuid), memory, cores, core_limit))
+    return name.rstrip(b"\0").decode("utf-8", "replace"), cards, sequence
+
+
+def update(path: str, container: str, cards: list[CardLimit]) -> None:
+    """Change a live file in place, so that a mapped reader sees the old limits or the new, never a mixture."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        sequence = decode(os.pread(fd, SIZE + 1, 0), path)[2] | 1
+        os.pwrite(fd, SEQUENCE.pack(sequence), SEQUENCE_OFFSET)
+        os.pwrite(fd, encode(container, cards, sequence)[16:], 16)
+        os.pwrite(fd, SEQUENCE.pack(sequence + 1), SEQUENCE_OFFSET)
+    finally:
+        os.close(fd)

@@ -1,0 +1,199 @@
+"""JSON records on disk: bounded reads, errors that name the file, atomic durable writes.
+
+Belongs here: bytes <-> values <-> files. What a record means is its own module's business (grants, claims,
+inventory, settings). Readers never trust a file: oversized, truncated and garbage ones raise VgpuError, nothing else.
+
+`import json` costs some 9 ms in a fresh interpreter, because its pure Python half imports `re`; the C half alone is
+enough on the way of every container start. Where an interpreter lacks it, the ordinary module is used.
+"""
+
+from __future__ import annotations
+
+import os
+
+from vgpu.config.errors import VgpuError
+
+MAX_RECORD = 1 << 20
+MAX_DEPTH = 64
+MAX_DIGITS = 20
+
+
+def _reject_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _whole(text: str) -> int:
+    """An integer; bounded because int() of a megabyte of digits takes minutes before Python 3.11."""
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
+
+
+def _fraction(text: str) -> float:
+    value = float(text)
+    if value - value != 0.0:
+        raise ValueError("a number beyond any limit")
+    return value
+
+
+class _ScannerContext:
+    """What `_json.make_scanner` reads its options from (the attributes of json.JSONDecoder)."""
+
+    strict = True
+    object_hook = None
+    object_pairs_hook = None
+    parse_float = staticmethod(_fraction)
+    parse_int = staticmethod(_whole)
+    parse_constant = staticmethod(_reject_constant)
+
+
+try:
+    from _json import encode_basestring_ascii as _quote
+    from _json import make_scanner
+
+    _scan = make_scanner(_ScannerContext())
+except ImportError:  # an interpreter without the accelerator: slower, same result
+    from json import JSONDecoder
+    from json.encoder import encode_basestring_ascii as _quote
+
+    _scan = JSONDecoder(parse_float=_fraction, parse_int=_whole, parse_constant=_reject_constant).scan_once
+
+_SPACE = " \t\n\r"
+
+
+def decode(data: bytes, source: str, do: str = "") -> object:
+    """The JSON value in `data`; `source` and `do` go into the error."""
+    try:
+        text = data.decode("utf-8")
+        start = 0
+        while start < len(text) and text[start] in _SPACE:
+            start += 1
+        value, end = _scan(text, start)
+        if text[end:].strip(_SPACE):
+            raise ValueError(f"text after the value at character {end}")
+        _check_depth(text, value)
+    except StopIteration as error:
+        found = f"nothing valid at character {error.value}"
+        raise VgpuError(source, expected="a JSON value", found=found, do=do) from None
+    except RecursionError:
+        raise VgpuError(source, expected=_DEPTH, found="deeper nesting", do=do) from None
+    except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        raise VgpuError(source, expected="JSON", found=str(error), do=do) from None
+    return value
+
+
+_DEPTH = f"JSON nested at most {MAX_DEPTH} deep"
+
+
+def _check_depth(text: str, value: object) -> None:
+    """RecursionError past MAX_DEPTH, so that no walk over the value (repr, encode) ever runs out of stack."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise RecursionError
+        below: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                below.extend(item.values())
+            elif isinstance(item, list):
+                below.extend(item)
+        level = [item for item in below if isinstance(item, (dict, list))]
+
+
+def decode_object(data: bytes, source: str, do: str = "") -> dict[str, object]:
+    """As `decode`, and the value has to be an object."""
+    value = decode(data, source, do)
+    if not isinstance(value, dict):
+        raise VgpuError(source, expected="a JSON object", found=type(value).__name__, do=do)
+    return value
+
+
+def encode(value: object) -> str:
+    """`value` as compact JSON; strings, numbers, booleans, None, lists, tuples and string-keyed dicts."""
+    if value is None:
+        return "null"
+    if value is True or value is False:
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return str(_quote(value))
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, float):
+        if value - value != 0.0:  # infinite or not a number
+            raise ValueError("not a JSON number: " + repr(value))
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(map(encode, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_quote(key)}:{encode(item)}" for key, item in value.items()) + "}"
+    raise TypeError(f"not a JSON value: {type(value).__name__}")
+
+
+def read_bounded(path: str, limit: int = MAX_RECORD) -> bytes:
+    """The bytes of a regular file of at most `limit` bytes; OSError as open(2) and read(2) give it."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        return read_fd(fd, path, limit)
+    finally:
+        os.close(fd)
+
+
+def read_fd(fd: int, source: str, limit: int) -> bytes:
+    """Everything from `fd` to its end; VgpuError past `limit` bytes."""
+    parts = []
+    left = limit + 1
+    while left > 0:
+        part = os.read(fd, min(left, 1 << 18))
+        if not part:
+            break
+        parts.append(part)
+        left -= len(part)
+    if left <= 0:
+        raise VgpuError(source, expected=f"at most {limit} bytes", found="more")
+    return b"".join(parts)
+
+
+def read(path: str, do: str = "", limit: int = MAX_RECORD) -> dict[str, object]:
+    """The JSON object in `path`. FileNotFoundError passes through: absence means something else to each caller."""
+    try:
+        data = read_bounded(path, limit)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise VgpuError(path, expected="a file to read", found=error.strerror, do=do) from error
+    except VgpuError as error:
+        raise VgpuError(path, expected=error.expected, found=error.found, do=do) from None
+    return decode_object(data, path, do)
+
+
+def write(path: str, value: object, mode: int = 0o600) -> None:
+    """Replace `path` by `value` as JSON: temporary file, fsync, rename, fsync of the directory."""
+    write_bytes(path, (encode(value) + "\n").encode("ascii"), mode)
+
+
+def write_bytes(path: str, data: bytes, mode: int = 0o600) -> None:
+    """Replace `path` by `data` so that a reader, or a power cut, sees the old content or the new, never a part."""
+    directory, name = os.path.split(path)
+    temporary = os.path.join(directory, f".{name}.{os.getpid()}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        try:
+            os.fchmod(fd, mode)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    directory_fd = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory_fd)
+    finally:
+        os.close(directory_fd)

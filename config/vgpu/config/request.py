@@ -1,0 +1,192 @@
+"""A request for cards: amounts, limits and wishes, and its reading from annotations.
+
+Belongs here: annotation keys, the texts they may hold and the errors for those they may not. Amounts in annotations
+count only outside Kubernetes, where the host's root writes them; in a pod they are wishes, and grants give the amount
+(vgpu.config.grants). Sizes are bytes, shares percent of one card.
+"""
+
+from __future__ import annotations
+
+from vgpu.config.errors import VgpuError
+from vgpu.config.limits import MAX_CARDS
+
+PREFIX = "vgpu.io/"
+CORES = PREFIX + "cores"
+MEMORY = PREFIX + "memory"
+GPUS = PREFIX + "gpus"
+CORE_LIMITS = (PREFIX + "core-limit", "tencent.com/vcuda-core-limit", "nvidia.com/vcuda-core-limit")
+POLICIES = (PREFIX + "policy", "hami.io/gpu-scheduler-policy")
+WISH_PREFIXES = (PREFIX, "nvidia.com/")
+
+WHOLE_CARD = 100
+MAX_LIST = 64
+MAX_TEXT = 4096
+MAX_SIZE = 1 << 50  #: bytes; more than any node has, and sums of it stay far from 64 bits
+
+_UNITS = {
+    "": 1 << 20, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40,
+    "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "MB": 10**6, "GB": 10**9,
+}  # fmt: skip
+
+
+class Wishes:
+    """What the container would like of its cards; never a reason to get more of them.
+
+    `use_types` / `nouse_types`: lower-case substrings of the model's name; `use_uuids` / `nouse_uuids`: exact;
+    `numa`: all cards on one NUMA node; `policy`: binpack, spread or "" for the node's own.
+    """
+
+    __slots__ = ("nouse_types", "nouse_uuids", "numa", "policy", "use_types", "use_uuids")
+
+    def __init__(
+        self,
+        use_types: tuple[str, ...] = (),
+        nouse_types: tuple[str, ...] = (),
+        use_uuids: tuple[str, ...] = (),
+        nouse_uuids: tuple[str, ...] = (),
+        numa: bool = False,
+        policy: str = "",
+    ) -> None:
+        self.use_types = use_types
+        self.nouse_types = nouse_types
+        self.use_uuids = use_uuids
+        self.nouse_uuids = nouse_uuids
+        self.numa = numa
+        self.policy = policy
+
+
+class Request:
+    """`gpus` different cards, each with `cores` percent and `memory` bytes; 100 cores is a whole card, without limits.
+
+    `core_limit` is the ceiling of a share, at least `cores`. `memory` of a whole card is 0 or what it must have at least.
+    `fixed` names the cards when a scheduler has chosen them; `preferred` when device IDs agreed on them.
+    """
+
+    __slots__ = ("core_limit", "cores", "fixed", "gpus", "memory", "preferred", "wishes")
+
+    def __init__(
+        self,
+        gpus: int,
+        cores: int,
+        memory: int,
+        core_limit: int = 0,
+        wishes: Wishes | None = None,
+        fixed: tuple[str, ...] = (),
+        preferred: tuple[str, ...] = (),
+    ) -> None:
+        self.gpus = gpus
+        self.cores = cores
+        self.memory = memory
+        self.core_limit = max(core_limit, cores)
+        self.wishes = wishes or Wishes()
+        self.fixed = fixed
+        self.preferred = preferred
+
+    @property
+    def exclusive(self) -> bool:
+        return self.cores >= WHOLE_CARD
+
+    def describe(self) -> str:
+        cards = "1 card" if self.gpus == 1 else f"{self.gpus} cards"
+        if self.exclusive:
+            return f"{cards}, whole"
+        each = " each" if self.gpus > 1 else ""
+        return f"{cards}, {self.cores} cores and {self.memory >> 20} MiB{each}"
+
+
+def is_standalone(annotations: dict[str, str]) -> bool:
+    """Whether `annotations` ask for an amount at all."""
+    return any(key in annotations for key in (CORES, MEMORY, GPUS))
+
+
+def from_annotations(annotations: dict[str, str]) -> Request:
+    """The request that the host's root wrote on a container; VgpuError says which key is wrong and how."""
+    cores = _whole(annotations, CORES, 1, WHOLE_CARD * MAX_CARDS)
+    gpus = _whole(annotations, GPUS, 1, MAX_CARDS)
+    memory = parse_size(annotations[MEMORY], MEMORY) if MEMORY in annotations else 0
+    wishes = wishes_from(annotations)
+    if not cores and not (gpus and not memory):
+        raise VgpuError(CORES, expected=f"{CORES} beside {MEMORY}", found="nothing", do=_ASK)
+    gpus, cores = split_cores(cores or WHOLE_CARD * gpus, gpus, CORES)
+    if cores < WHOLE_CARD and not memory:
+        raise VgpuError(MEMORY, expected=f"{MEMORY} beside {CORES}={cores}", found="nothing", do=_ASK)
+    return Request(gpus, cores, memory, core_limit_from(annotations, cores), wishes)
+
+
+_ASK = "a share needs both cores and memory, a whole card is cores=100"
+
+
+def split_cores(cores: int, gpus: int, source: str) -> tuple[int, int]:
+    """(cards, cores per card) for `cores` in all of a resource where 100 is a card, and `gpus` cards if named."""
+    if cores > WHOLE_CARD and cores % WHOLE_CARD:
+        raise VgpuError(source, expected="1 to 99 for a share of one card, or a multiple of 100", found=cores,
+                        do="ask for whole cards or for less than one")  # fmt: skip
+    cards = max(cores // WHOLE_CARD, 1)
+    if cores < WHOLE_CARD:
+        return gpus or 1, cores
+    if gpus and cards not in (gpus, 1):
+        raise VgpuError(source, expected=f"{gpus * WHOLE_CARD} for {gpus} whole cards", found=cores)
+    return gpus or cards, WHOLE_CARD
+
+
+def core_limit_from(annotations: dict[str, str], cores: int) -> int:
+    """The ceiling of a share of `cores`: an annotation of any dialect, else the share itself."""
+    limit = core_limit_wish(annotations)
+    if limit and cores < WHOLE_CARD and limit < cores:
+        raise VgpuError("core limit", expected=f"{cores} (the share) to 100", found=limit)
+    return max(limit, cores)
+
+
+def core_limit_wish(annotations: dict[str, str]) -> int:
+    """The ceiling that an annotation of any dialect names, 0 when none does."""
+    return next((_whole(annotations, key, 1, WHOLE_CARD) for key in CORE_LIMITS if key in annotations), 0)
+
+
+def wishes_from(annotations: dict[str, str]) -> Wishes:
+    """The wishes in `annotations`, of every dialect that the hook reads."""
+    policy = next((annotations[key] for key in POLICIES if key in annotations), "")
+    if policy not in ("", "binpack", "spread"):
+        policy = ""  # topology-aware, mutex, numa: the extender's business
+    return Wishes(
+        tuple(item.lower() for item in _list(annotations, "use-gputype")),
+        tuple(item.lower() for item in _list(annotations, "nouse-gputype")),
+        _list(annotations, "use-gpuuuid"),
+        _list(annotations, "nouse-gpuuuid"),
+        any(annotations.get(prefix + "numa-bind", "") == "true" for prefix in WISH_PREFIXES),
+        policy,
+    )
+
+
+def parse_size(text: str, source: str) -> int:
+    """Bytes of `2Gi`, `100MiB`, `3000` (MiB); VgpuError otherwise."""
+    digits = text.rstrip("KMGTiB")
+    unit = _UNITS.get(text[len(digits) :])
+    if unit is None or not digits.isascii() or not digits.isdigit() or len(digits) > 18 or int(digits) == 0:
+        expected = "a size such as 2Gi, 100Mi or 3000 (MiB)"
+        raise VgpuError(source, expected=expected, found=text)
+    size = int(digits) * unit
+    if size > MAX_SIZE:
+        raise VgpuError(source, expected=f"at most {MAX_SIZE >> 40} TiB", found=text)
+    return size
+
+
+def _whole(annotations: dict[str, str], key: str, low: int, high: int) -> int:
+    """The whole number under `key`, 0 when it is absent."""
+    text = annotations.get(key)
+    if text is None:
+        return 0
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not low <= int(text) <= high:
+        raise VgpuError(key, expected=f"a whole number from {low} to {high}", found=text)
+    return int(text)
+
+
+def _list(annotations: dict[str, str], name: str) -> tuple[str, ...]:
+    for prefix in WISH_PREFIXES:
+        text = annotations.get(prefix + name)
+        if text is None:
+            continue
+        items = tuple(item.strip() for item in text.split(",") if item.strip())
+        if len(text) > MAX_TEXT or len(items) > MAX_LIST:
+            raise VgpuError(prefix + name, expected=f"at most {MAX_LIST} items", found=len(items))
+        return items
+    return ()

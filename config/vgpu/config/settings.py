@@ -1,0 +1,126 @@
+"""The node's settings as the hook reads them: the compiled form of /etc/vgpu/config.yaml.
+
+Belongs here: the class, its defaults and the reading of the compiled JSON. YAML, the schema and the admin's errors are
+the compiler's (`vgpu.config.compiler`), which is the only writer; what it wrote is checked here again only as far as a
+half-written or foreign file would do harm.
+"""
+
+from __future__ import annotations
+
+from vgpu.config import records
+from vgpu.config.errors import VgpuError
+
+VERSION = 1
+COMPILED_PATH = "/var/lib/vgpu/config.json"
+SOURCE_PATH = "/etc/vgpu/config.yaml"
+
+#: Every setting with the value that an empty config.yaml gives. Keys are `section.name`, types are fixed by the value.
+DEFAULTS: dict[str, object] = {
+    "paths.state": "/var/lib/vgpu",
+    "paths.run": "/run/vgpu",
+    "paths.libvcuda": "/usr/lib/vgpu/vcuda",
+    "driver.root": "/",
+    "driver.dev_root": "",  # empty: <driver.root>/dev when it holds nvidiactl, else /dev
+    "driver.proc_root": "/proc",
+    "driver.library_dirs": [],  # searched after the loader's cache, relative to driver.root
+    "driver.capabilities": ["compute", "utility"],  # the most that a container may have
+    "driver.extra_libraries": [],  # file name globs, mounted besides those that a capability names
+    "driver.exclude_libraries": [],  # file name globs, never mounted
+    "driver.share_excludes": True,  # shares go without OpenCL, MPS, graphics, video, 32 bit: they go past the limits
+    "driver.compat_libraries": "mask",  # CUDA forward compatibility libraries in an image of a share: mask or refuse
+    "devices.permissions": "rw",  # of the device cgroup rules
+    "standalone.enabled": True,  # requests by annotation outside Kubernetes, made by the host's root
+    "placement.policy": "binpack",
+    "scaling.cores": 1.0,
+    "scaling.memory": 1.0,
+    "resources.domain": "tencent.com",
+    "resources.core_unit": 1,  # percent of a card per unit of <domain>/vcuda-core
+    "resources.memory_unit": 256 << 20,  # bytes per unit of <domain>/vcuda-memory
+}
+
+_DO = "run: vgpuctl config apply"
+
+
+class Settings:
+    """Settings by their dotted name, `settings["driver.root"]`; `source` names the file for messages."""
+
+    __slots__ = ("_values", "node", "source")
+
+    def __init__(self, values: dict[str, object] | None = None, node: str = "", source: str = "defaults") -> None:
+        self._values = dict(DEFAULTS)
+        self._values.update(values or {})
+        self.node = node
+        self.source = source
+
+    def __getitem__(self, name: str) -> object:
+        return self._values[name]
+
+    def text(self, name: str) -> str:
+        value = self._values[name]
+        assert isinstance(value, str)
+        return value
+
+    def flag(self, name: str) -> bool:
+        return bool(self._values[name])
+
+    def number(self, name: str) -> float:
+        value = self._values[name]
+        assert isinstance(value, (int, float))
+        return value
+
+    def texts(self, name: str) -> list[str]:
+        value = self._values[name]
+        assert isinstance(value, list)
+        return value
+
+    @property
+    def state_dir(self) -> str:
+        return self.text("paths.state")
+
+    @property
+    def run_dir(self) -> str:
+        return self.text("paths.run")
+
+    @property
+    def dev_dir(self) -> str:
+        """Where the host's device nodes lie, for messages and for opening them."""
+        return self.text("driver.dev_root") or "/dev"
+
+    def record(self) -> dict[str, object]:
+        """What the compiler writes."""
+        return {"version": VERSION, "node": self.node, "source": self.source, "settings": dict(self._values)}
+
+
+def from_record(record: dict[str, object], path: str) -> Settings:
+    """Settings from a compiled record; VgpuError when this version cannot use it."""
+    values = record.get("settings")
+    if record.get("version") != VERSION or not isinstance(values, dict):
+        found = f"version {record.get('version')!r}"
+        raise VgpuError(path, expected=f"compiled settings of version {VERSION}", found=found, do=_DO)
+    for name, value in values.items():
+        if name not in DEFAULTS or not _same_type(value, DEFAULTS[name]):
+            raise VgpuError(f"{path}: setting {name}", expected=_expected(name), found=value, do=_DO)
+    return Settings(values, str(record.get("node", "")), path)
+
+
+def read(path: str = COMPILED_PATH) -> Settings:
+    """The settings in force; VgpuError when there are none yet or the file is damaged."""
+    try:
+        record = records.read(path, _DO)
+    except FileNotFoundError:
+        raise VgpuError(path, expected="compiled settings", found="no file", do=_DO) from None
+    return from_record(record, path)
+
+
+def _same_type(value: object, default: object) -> bool:
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(value, bool) and isinstance(default, bool)
+    if isinstance(default, float):
+        return isinstance(value, (int, float))
+    if isinstance(default, list):
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return isinstance(value, type(default))
+
+
+def _expected(name: str) -> str:
+    return f"a {type(DEFAULTS[name]).__name__}" if name in DEFAULTS else "a known setting"

@@ -1,0 +1,53 @@
+/*
+ * The limits file: what the host allows a container, mounted read-only at VGPU_LIMITS_PATH.
+ *
+ * Written by the hook (and later, live, by the node daemon) with pwrite; read by libvcuda through a shared mapping.
+ * Mirrored by config/vgpu/config/limits.py; tests/unit/config/test_limits.py compiles this header and compares
+ * every offset. All integers are in host byte order; sizes are bytes; shares are percent of one card.
+ *
+ * Readers: load `sequence` (acquire); odd means a write is under way, try again; copy; load it again; equal and even
+ * means that the copy is consistent. A file of another magic or version is refused as a whole.
+ */
+#ifndef VGPU_LIMITS_H
+#define VGPU_LIMITS_H
+
+#include <stdint.h>
+
+#define VGPU_PRIVATE_DIR "/usr/local/vgpu"
+#define VGPU_LIMITS_PATH VGPU_PRIVATE_DIR "/limits"
+#define VGPU_USAGE_DIR VGPU_PRIVATE_DIR "/usage"
+#define VGPU_USAGE_PATH VGPU_USAGE_DIR "/usage"
+#define VGPU_REAL_DIR VGPU_PRIVATE_DIR "/driver"
+
+#define VGPU_LIMITS_MAGIC 0x55504756u /* "VGPU" in little-endian memory */
+#define VGPU_LIMITS_VERSION 1u
+#define VGPU_LIMITS_MAX_CARDS 32u
+#define VGPU_UNLIMITED UINT64_MAX
+
+struct vgpu_limits_card {
+	uint8_t uuid[16];      /* the card's UUID, binary: never an index, those depend on who asks */
+	uint64_t memory;       /* bytes, or VGPU_UNLIMITED */
+	uint32_t cores;        /* guaranteed share, percent; 0: no share is guaranteed */
+	uint32_t core_limit;   /* ceiling, percent: == cores for a hard share, more for a soft one */
+	uint8_t reserved[32];  /* zero */
+};
+
+struct vgpu_limits {
+	uint32_t magic;
+	uint32_t version;
+	uint64_t sequence;     /* even: stable; odd: being written */
+	uint32_t card_count;
+	uint32_t reserved0;
+	uint8_t container[40]; /* first 39 bytes of the container's id and a NUL: for messages only */
+	struct vgpu_limits_card cards[VGPU_LIMITS_MAX_CARDS];
+};
+
+#ifdef __cplusplus
+static_assert(sizeof(struct vgpu_limits_card) == 64, "vgpu_limits_card");
+static_assert(sizeof(struct vgpu_limits) == 64 + 32 * 64, "vgpu_limits");
+#else
+_Static_assert(sizeof(struct vgpu_limits_card) == 64, "vgpu_limits_card");
+_Static_assert(sizeof(struct vgpu_limits) == 64 + 32 * 64, "vgpu_limits");
+#endif
+
+#endif
