@@ -1,0 +1,100 @@
+"""What a runtime tells a hook: the state JSON on stdin and the bundle's config.json.
+
+Belongs here: bounded reading and the few fields that matter, checked for type. Everything in them but the state's own
+fields may have been written by a tenant.
+"""
+
+from __future__ import annotations
+
+import os
+
+from vgpu.config import records
+from vgpu.config.errors import VgpuError
+
+MAX_STATE = 1 << 20
+MAX_CONFIG = 16 << 20
+MAX_ANNOTATIONS = 4096
+STATE = "state JSON on stdin"
+_DO = "check the runtime's hook configuration"
+
+
+class Container:
+    """One container as its runtime describes it. `rootfs` is absolute; `config` is the whole config.json."""
+
+    __slots__ = ("annotations", "bundle", "config", "env", "id", "pid", "rootfs")
+
+    def __init__(
+        self,
+        id: str,
+        pid: int,
+        bundle: str,
+        annotations: dict[str, str],
+        env: dict[str, str],
+        rootfs: str,
+        config: dict[str, object],
+    ) -> None:
+        self.id = id
+        self.pid = pid
+        self.bundle = bundle
+        self.annotations = annotations
+        self.env = env
+        self.rootfs = rootfs
+        self.config = config
+
+
+def read_state(stdin: int) -> dict[str, object]:
+    """The state JSON; VgpuError for anything else."""
+    return records.decode_object(records.read_fd(stdin, STATE, MAX_STATE), STATE, _DO)
+
+
+def read(state: dict[str, object]) -> Container:
+    """The container behind `state`, with its bundle's config.json."""
+    bundle = _typed(state, "bundle", str, STATE)
+    path = f"{bundle}/config.json"
+    try:
+        data = records.read_bounded(path, MAX_CONFIG)
+    except OSError as error:
+        expected = "the bundle's configuration"
+        raise VgpuError(path, expected=expected, found=error.strerror, do=_DO) from None
+    config = records.decode_object(data, path, _DO)
+    annotations = _annotations(config, path)
+    annotations.update(_annotations(state, STATE))
+    root = config.get("root")
+    rootfs = _typed(root, "path", str, f"{path}: root") if isinstance(root, dict) else "rootfs"
+    pid = state.get("pid", 0)
+    if type(pid) is not int or pid < 0:
+        raise VgpuError(STATE, expected="a pid", found=pid, do=_DO)
+    return Container(
+        _typed(state, "id", str, STATE), pid, bundle, annotations, _environment(config, path),
+        os.path.join(bundle, rootfs), config,
+    )  # fmt: skip
+
+
+def _typed(record: dict[str, object], name: str, kind: type[str], source: str) -> str:
+    value = record.get(name)
+    if not isinstance(value, kind) or not value or "\0" in value:
+        raise VgpuError(source, expected=f"{name}, a text", found=value, do=_DO)
+    return value
+
+
+def _annotations(record: dict[str, object], source: str) -> dict[str, str]:
+    value = record.get("annotations")
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or len(value) > MAX_ANNOTATIONS:
+        raise VgpuError(f"{source}: annotations", expected=f"an object of at most {MAX_ANNOTATIONS}", do=_DO)
+    for key, text in value.items():
+        if not isinstance(text, str):
+            raise VgpuError(f"{source}: annotation {key}", expected="a text", found=text, do="put it in quotes")
+    return dict(value)
+
+
+def _environment(config: dict[str, object], source: str) -> dict[str, str]:
+    process = config.get("process")
+    env = process.get("env") if isinstance(process, dict) else None
+    if env is None:
+        return {}
+    if not isinstance(env, list) or not all(isinstance(item, str) for item in env):
+        raise VgpuError(f"{source}: process.env", expected="a list of texts", do=_DO)
+    pairs = (item.partition("=") for item in env)
+    return {name: value for name, _, value in pairs}

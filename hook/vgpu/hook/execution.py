@@ -1,0 +1,99 @@
+"""Executing a plan in a container's mount namespace, all or nothing.
+
+Belongs here: the order of things. Everything of the host is opened first; then a child enters the namespace, executes
+the steps and, on the first failure, takes back what was done. The parent never enters it. Runs as root beside a
+container that may be hostile: in the child nothing is imported, no JSON is parsed and no host path is opened.
+"""
+
+from __future__ import annotations
+
+import os
+
+from vgpu.config.errors import VgpuError
+from vgpu.hook import mounts, syscalls
+from vgpu.hook.mounts import ClassicMounts, Handle, NewMounts
+from vgpu.hook.operations import Inside, Operation
+from vgpu.hook.rootfs import Rootfs
+
+MAX_REPORT = 4096
+
+
+def open_rootfs(pid: int, path: str, proc: str = "/proc") -> Rootfs:
+    """The root file system at `path` as the mount namespace of `pid` has it, before its pivot_root."""
+    namespace = Rootfs(os.open(f"{proc}/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+    try:
+        fd = namespace.open(path, os.O_PATH | os.O_DIRECTORY)
+    except OSError as error:
+        expected = "the container's root in its mount namespace, before pivot_root"
+        raise VgpuError(path, expected=expected, found=error.strerror, do="run as prestart or createRuntime") from None
+    finally:
+        os.close(namespace.fd)
+    return Rootfs(fd, (_mapped(f"{proc}/{pid}/uid_map"), _mapped(f"{proc}/{pid}/gid_map")))
+
+
+def _mapped(path: str) -> int:
+    """The host's number for the container's 0: what a user namespace maps it to."""
+    with open(path, "rb") as stream:
+        for line in stream:
+            inside, outside, _ = line.split()
+            if int(inside) == 0:
+                return int(outside)
+    raise VgpuError(path, expected="a mapping of 0", found="none", do="map the container's root")
+
+
+def execute(operations: tuple[Operation, ...], pid: int, root: Rootfs, proc: str = "/proc") -> None:
+    """Run all steps inside the mount namespace of `pid`; VgpuError, and nothing left behind, if one fails."""
+    how = mounts.choose()
+    handles: list[Handle | None] = []
+    namespace = os.open(f"{proc}/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for operation in operations:
+            handles.append(_opened(operation, how))
+        _in_child(namespace, operations, handles, Inside(root, how))
+    finally:
+        os.close(namespace)
+        for handle in handles:
+            if handle is not None and handle.fd >= 0:
+                os.close(handle.fd)
+
+
+def _opened(operation: Operation, how: NewMounts | ClassicMounts) -> Handle | None:
+    try:
+        return operation.open(how)
+    except OSError as error:
+        raise VgpuError(operation.describe(), found=error.strerror) from error
+
+
+def _in_child(
+    namespace: int, operations: tuple[Operation, ...], handles: list[Handle | None], inside: Inside
+) -> None:
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os._exit(_child(namespace, operations, handles, inside, write_end))
+    os.close(write_end)
+    try:
+        report = os.read(read_end, MAX_REPORT)
+    finally:
+        os.close(read_end)
+        status = os.waitpid(child, 0)[1]
+    if status != 0:
+        raise VgpuError(report.decode("utf-8", "replace") or f"the child in the namespace ended with status {status}")
+
+
+def _child(
+    namespace: int, operations: tuple[Operation, ...], handles: list[Handle | None], inside: Inside, report: int
+) -> int:
+    operation = None
+    try:
+        syscalls.die_with_parent()
+        syscalls.setns(namespace, syscalls.CLONE_NEWNS)
+        for operation, handle in zip(operations, handles):
+            operation.execute(inside, handle)
+    except BaseException as error:  # reported by exit status and pipe: nothing may escape into the parent's stack
+        step = operation.describe() if operation else "entering the mount namespace"
+        left = "".join(f"; not undone: {item}" for item in inside.take_back())
+        cause = (error.strerror if isinstance(error, OSError) else "") or f"{type(error).__name__} {error}"
+        os.write(report, f"{step}: {cause}{left}".encode("utf-8", "replace")[:MAX_REPORT])
+        return 1
+    return 0

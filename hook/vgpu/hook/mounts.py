@@ -1,0 +1,198 @@
+"""The two ways to bring a mount into a container's mount namespace. Mechanism only, by file descriptor.
+
+`NewMounts` (open_tree, fsopen, move_mount: Linux 5.2) clones on the host's side and attaches inside. `ClassicMounts`
+is the fallback: it opens the source again inside the container's namespace, which before pivot_root still shows the
+host's tree, and goes on only if that is the very file that was opened on the host. Both set flags by mount_setattr
+(5.12) where it is there, else by remounting. What runs `attach` is a child that has entered the namespace.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from vgpu.hook import syscalls
+from vgpu.hook.rootfs import Rootfs
+
+READ_ONLY_FILE = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
+DEVICE = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NOEXEC
+DATA = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
+READ_ONLY_DATA = DATA | syscalls.MOUNT_ATTR_RDONLY
+
+_MISSING = (errno.ENOSYS, errno.EPERM)  # EPERM: how older seccomp profiles answer a call that they do not know
+_REMOUNT = syscalls.MS_REMOUNT | syscalls.MS_BIND
+
+
+class Entry:
+    """One entry of a tmpfs: a directory (`content` and `link` None), a file of `content`, or a symlink to `link`."""
+
+    __slots__ = ("content", "link", "mode", "name")
+
+    def __init__(self, name: str, content: bytes | None = None, link: str | None = None, mode: int = 0o755) -> None:
+        self.name = name
+        self.content = content
+        self.link = link
+        self.mode = mode
+
+
+class Handle:
+    """A mount on its way: `fd` (O_PATH source, or the detached mount), and how it is to appear inside."""
+
+    __slots__ = ("attributes", "entries", "fd", "remount", "size", "source")
+
+    def __init__(self, fd: int, attributes: int, source: str = "", entries: tuple[Entry, ...] = (), size: int = 0) -> None:
+        self.fd = fd
+        self.attributes = attributes
+        self.source = source
+        self.entries = entries
+        self.size = size
+        self.remount = False
+
+
+def choose() -> NewMounts | ClassicMounts:
+    """What this kernel, under this seccomp filter, can do."""
+    try:
+        os.close(syscalls.open_tree(syscalls.AT_FDCWD, "/", syscalls.OPEN_TREE_CLONE))
+        os.close(syscalls.fsopen("tmpfs"))
+    except OSError as error:
+        if error.errno not in _MISSING:
+            raise
+        return ClassicMounts()
+    return NewMounts()
+
+
+class NewMounts:
+    """Linux 5.2 and later."""
+
+    __slots__ = ()
+
+    def bind(self, source: str, attributes: int) -> Handle:
+        """A detached clone of the mount at `source`: its fd is what is mounted, whatever the path leads to later."""
+        clone = syscalls.open_tree(syscalls.AT_FDCWD, source, syscalls.OPEN_TREE_CLONE)
+        handle = Handle(clone, attributes, source)
+        _set_attributes(handle)
+        return handle
+
+    def tmpfs(self, entries: tuple[Entry, ...], size: int, attributes: int) -> Handle:
+        """A detached tmpfs of `size` bytes at most that holds `entries`."""
+        context = syscalls.fsopen("tmpfs")
+        try:
+            for key, value in (("source", "vgpu"), ("size", str(size)), ("mode", "0755")):
+                syscalls.fsconfig_set_string(context, key, value)
+            syscalls.fsconfig_create(context)
+            fd = syscalls.fsmount(context, attributes & ~syscalls.MOUNT_ATTR_RDONLY)
+        finally:
+            os.close(context)
+        fill(fd, entries)
+        handle = Handle(fd, attributes)
+        _set_attributes(handle)
+        return handle
+
+    def attach(self, handle: Handle, target: int, path: str, root: Rootfs) -> int:
+        """Attach inside; returns an fd of the mount's root."""
+        syscalls.move_mount(handle.fd, target)
+        if handle.remount:
+            _remount(handle.fd, handle.attributes)
+        return handle.fd
+
+
+class ClassicMounts:
+    """Before Linux 5.2, or where a seccomp filter hides the new calls: everything happens inside."""
+
+    __slots__ = ()
+
+    def bind(self, source: str, attributes: int) -> Handle:
+        return Handle(os.open(source, os.O_PATH | os.O_CLOEXEC), attributes, source)
+
+    def tmpfs(self, entries: tuple[Entry, ...], size: int, attributes: int) -> Handle:
+        return Handle(-1, attributes, "", entries, size)
+
+    def attach(self, handle: Handle, target: int, path: str, root: Rootfs) -> int:
+        if handle.fd < 0:
+            options = f"size={handle.size},mode=0755"
+            syscalls.mount("vgpu", _proc(target), "tmpfs", _flags(handle.attributes) & ~syscalls.MS_RDONLY, options)
+        else:
+            _bind_again(handle, target)
+        mounted = root.open(path, os.O_PATH | os.O_NOFOLLOW)
+        if handle.fd < 0:
+            fill(mounted, handle.entries)
+        syscalls.mount("", _proc(mounted), "", syscalls.MS_PRIVATE, "")
+        _remount(mounted, handle.attributes)
+        return mounted
+
+
+def detach(mounted: int) -> None:
+    """Take a mount away again, whoever uses it."""
+    syscalls.umount2(_proc(mounted), syscalls.MNT_DETACH)
+
+
+def fill(directory: int, entries: tuple[Entry, ...]) -> None:
+    """Make `entries`, in their order, below `directory`."""
+    for entry in entries:
+        if entry.link is not None:
+            os.symlink(entry.link, entry.name, dir_fd=directory)
+        elif entry.content is None:
+            os.mkdir(entry.name, entry.mode, dir_fd=directory)
+        else:
+            _fill_file(directory, entry.name, entry.content, entry.mode)
+
+
+def _fill_file(directory: int, name: str, content: bytes, mode: int) -> None:
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=directory)
+    try:
+        os.fchmod(fd, mode)  # whatever the umask
+        os.write(fd, content)
+    finally:
+        os.close(fd)
+
+
+def _set_attributes(handle: Handle) -> None:
+    """Flags and private propagation on the detached mount; where that cannot be, `attach` remounts."""
+    try:
+        syscalls.mount_setattr(handle.fd, handle.attributes, syscalls.MS_PRIVATE)
+    except OSError as error:
+        if error.errno not in _MISSING:
+            os.close(handle.fd)
+            raise
+        handle.remount = True
+
+
+def _bind_again(handle: Handle, target: int) -> None:
+    here = os.open(handle.source, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if _identity(here) != _identity(handle.fd):
+            reason = "is another file in the container's namespace; the hook must run before pivot_root"
+            raise OSError(errno.ESTALE, f"{handle.source} {reason}")
+        syscalls.mount(_proc(here), _proc(target), "", syscalls.MS_BIND)
+    finally:
+        os.close(here)
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+def _remount(fd: int, attributes: int) -> None:
+    """The mount's flags by mount(2), keeping those that are locked or set already (a user namespace insists)."""
+    kept = os.fstatvfs(fd).f_flag & (os.ST_RDONLY | os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)
+    syscalls.mount("", _proc(fd), "", _REMOUNT | _flags(attributes) | _kept(kept))
+
+
+def _kept(flags: int) -> int:
+    pairs = (
+        (os.ST_RDONLY, syscalls.MS_RDONLY),
+        (os.ST_NOSUID, syscalls.MS_NOSUID),
+        (os.ST_NODEV, syscalls.MS_NODEV),
+        (os.ST_NOEXEC, syscalls.MS_NOEXEC),
+    )
+    return sum(ms for st, ms in pairs if flags & st)
+
+
+def _flags(attributes: int) -> int:
+    """MOUNT_ATTR_* and MS_* have the same values for these four."""
+    return attributes & 0xF
+
+
+def _proc(fd: int) -> str:
+    return f"/proc/self/fd/{fd}"

@@ -1,0 +1,189 @@
+"""The steps of a plan: frozen values, each of which can describe and execute itself. No policy.
+
+A step has two halves, because it spans two mount namespaces: `open` runs on the host's side and takes hold of what is
+needed by file descriptor; `execute` runs in a child that has entered the container's namespace, and must not open
+anything of the host by path nor import anything.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from vgpu.hook import mounts
+from vgpu.hook.mounts import ClassicMounts, Entry, Handle, NewMounts
+from vgpu.hook.rootfs import Rootfs
+
+
+class Inside:
+    """Where steps execute: the container's root, the way of mounting, and what has been mounted so far."""
+
+    __slots__ = ("mounted", "mounts", "root")
+
+    def __init__(self, root: Rootfs, how: NewMounts | ClassicMounts) -> None:
+        self.root = root
+        self.mounts = how
+        self.mounted: list[int] = []
+
+    def attach(self, handle: Handle, target: int, path: str) -> None:
+        try:
+            self.mounted.append(self.mounts.attach(handle, target, path, self.root))
+        finally:
+            os.close(target)
+
+    def take_back(self) -> list[str]:
+        """Undo all that was done; returns what could not be undone."""
+        failed = []
+        while self.mounted:
+            try:
+                mounts.detach(self.mounted.pop())
+            except OSError as error:
+                failed.append(str(error))
+        return failed + self.root.take_back()
+
+
+class Operation:
+    """One step. `open` returns what `execute` needs, or None."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path  #: in the container
+
+    def describe(self) -> str:
+        raise NotImplementedError
+
+    def open(self, how: NewMounts | ClassicMounts) -> Handle | None:
+        return None
+
+    def execute(self, inside: Inside, handle: Handle | None) -> None:
+        raise NotImplementedError
+
+
+class Tmpfs(Operation):
+    """A small tmpfs of `entries` on the directory `path`, which is made if it is missing."""
+
+    __slots__ = ("attributes", "entries", "size")
+
+    def __init__(self, path: str, entries: tuple[Entry, ...], size: int, attributes: int) -> None:
+        super().__init__(path)
+        self.entries = entries
+        self.size = size
+        self.attributes = attributes
+
+    def describe(self) -> str:
+        return f"tmpfs {self.path} {_options(self.attributes)} size={self.size >> 10}k, {len(self.entries)} entries"
+
+    def open(self, how: NewMounts | ClassicMounts) -> Handle:
+        return how.tmpfs(self.entries, self.size, self.attributes)
+
+    def execute(self, inside: Inside, handle: Handle | None) -> None:
+        assert handle is not None
+        inside.attach(handle, inside.root.directory(self.path), self.path)
+
+
+class Bind(Operation):
+    """A regular file of the host on the file `path`."""
+
+    __slots__ = ("attributes", "source")
+
+    def __init__(self, source: str, path: str, attributes: int = mounts.READ_ONLY_FILE) -> None:
+        super().__init__(path)
+        self.source = source
+        self.attributes = attributes
+
+    def describe(self) -> str:
+        return f"mount {self.source} on {self.path} {_options(self.attributes)}"
+
+    def open(self, how: NewMounts | ClassicMounts) -> Handle:
+        handle = how.bind(self.source, self.attributes)
+        try:
+            self.check(os.fstat(handle.fd))
+        except OSError:
+            os.close(handle.fd)
+            raise
+        return handle
+
+    def check(self, status: os.stat_result) -> None:
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(0, f"{self.source} is no regular file; run: vgpuctl inventory refresh")
+
+    def execute(self, inside: Inside, handle: Handle | None) -> None:
+        assert handle is not None
+        inside.attach(handle, inside.root.mount_point(self.path), self.path)
+
+
+class BindDirectory(Bind):
+    """A directory of the host on the directory `path`."""
+
+    __slots__ = ()
+
+    def check(self, status: os.stat_result) -> None:
+        if not stat.S_ISDIR(status.st_mode):
+            raise OSError(0, f"{self.source} is no directory")
+
+    def execute(self, inside: Inside, handle: Handle | None) -> None:
+        assert handle is not None
+        inside.attach(handle, inside.root.directory(self.path), self.path)
+
+
+class BindDevice(Bind):
+    """A character device of the host, whose number is checked, on the file `path`."""
+
+    __slots__ = ("major", "minor")
+
+    def __init__(self, source: str, path: str, major: int, minor: int) -> None:
+        super().__init__(source, path, mounts.DEVICE)
+        self.major = major
+        self.minor = minor
+
+    def describe(self) -> str:
+        return f"device {self.path} {self.major}:{self.minor} from {self.source} {_options(self.attributes)}"
+
+    def check(self, status: os.stat_result) -> None:
+        expected = os.makedev(self.major, self.minor)
+        if not stat.S_ISCHR(status.st_mode) or status.st_rdev != expected:
+            found = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+            reason = f"{self.source} is not the character device {self.major}:{self.minor} (found {found})"
+            raise OSError(0, reason + "; run: vgpuctl inventory refresh")
+
+
+class Symlink(Operation):
+    """A symlink, over one that is there."""
+
+    __slots__ = ("target",)
+
+    def __init__(self, path: str, target: str) -> None:
+        super().__init__(path)
+        self.target = target
+
+    def describe(self) -> str:
+        return f"link {self.path} -> {self.target}"
+
+    def execute(self, inside: Inside, handle: Handle | None) -> None:
+        inside.root.symlink(self.path, self.target)
+
+
+class ReplaceFile(Operation):
+    """A file of the container's own, written anew by rename: the loader's cache or search path."""
+
+    __slots__ = ("data", "old")
+
+    def __init__(self, path: str, data: bytes, old: bytes | None) -> None:
+        super().__init__(path)
+        self.data = data
+        self.old = old
+
+    def describe(self) -> str:
+        before = "new" if self.old is None else f"instead of {len(self.old)} bytes"
+        return f"write {self.path}, {len(self.data)} bytes, {before}"
+
+    def execute(self, inside: Inside, handle: Handle | None) -> None:
+        inside.root.replace(self.path, self.data, self.old)
+
+
+_OPTIONS = ((1, "ro"), (2, "nosuid"), (4, "nodev"), (8, "noexec"))
+
+
+def _options(attributes: int) -> str:
+    return ",".join(name for bit, name in _OPTIONS if attributes & bit)

@@ -1,0 +1,310 @@
+"""What is to be done for one container: a pure function of allocation, inventory, settings and survey.
+
+Belongs here: all policy on files, links, device nodes and the loader. No system calls; the steps are
+vgpu.hook.operations, and `vgpu-hook --dry-run` prints them. Order: files, links, device nodes, /proc, loader; the
+device cgroup is opened by the caller once all of these stand.
+"""
+
+from __future__ import annotations
+
+from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import DO, Binary, Device, Inventory, Library
+from vgpu.config.limits import LIMITS_PATH, PRIVATE_DIR, REAL_DIR, USAGE_DIR
+from vgpu.config.settings import Settings
+from vgpu.hook import loadercache, mounts
+from vgpu.hook.allocation import Allocation
+from vgpu.hook.elf import EM_386, EM_AARCH64, EM_ARM, EM_X86_64
+from vgpu.hook.loadercache import Addition
+from vgpu.hook.mounts import Entry
+from vgpu.hook.operations import (
+    Bind,
+    BindDevice,
+    BindDirectory,
+    Operation,
+    ReplaceFile,
+    Symlink,
+    Tmpfs,
+)
+from vgpu.hook.survey import LOADER_CACHE, MUSL, Survey
+
+NVIDIA_DIR = "/usr/local/nvidia"  # images made for gpu-manager and CUDA's own look here, by PATH and LD_LIBRARY_PATH
+BINARY_DIR = "/usr/bin"
+USAGE_SIZE = 1 << 20
+SMALL = 64 << 10
+
+LIMITED = ("libcuda", "libnvidia-ml")  #: the libraries that libvcuda stands in front of
+SHARE_CAPABILITIES = ("compute", "utility")
+PAST_LIMITS = ("libnvidia-opencl",)  # an allocator of its own, which libvcuda does not see
+PAST_LIMITS_BINARIES = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
+
+#: Links besides the SONAMEs, by the name of the library's SONAME.
+COMPATIBILITY_LINKS = {
+    "libcuda.so.1": "libcuda.so",
+    "libnvidia-opticalflow.so.1": "libnvidia-opticalflow.so",
+    "libGLX_nvidia.so.0": "libGLX_indirect.so.0",
+}
+IMPLIED = {"video": "compute", "display": "graphics"}
+
+
+class Plan:
+    """`operations` in their order, `devices` to open in the cgroup, `notes` for the log."""
+
+    __slots__ = ("devices", "notes", "operations")
+
+    def __init__(self, operations: tuple[Operation, ...], devices: tuple[Device, ...], notes: tuple[str, ...]) -> None:
+        self.operations = operations
+        self.devices = devices
+        self.notes = notes
+
+
+class Subject:
+    """What is planned for: the container's allocation, the capabilities it gets, its root, its limits on the host."""
+
+    __slots__ = ("allocation", "capabilities", "limits_file", "survey")
+
+    def __init__(self, allocation: Allocation, capabilities: frozenset[str], survey: Survey, limits_file: str) -> None:
+        self.allocation = allocation
+        self.capabilities = capabilities
+        self.survey = survey
+        self.limits_file = limits_file
+
+
+def capabilities(wish: str, settings: Settings, exclusive: bool) -> frozenset[str]:
+    """What of `wish` (NVIDIA_DRIVER_CAPABILITIES, "" if unset) this container gets; compute and utility if nothing."""
+    allowed = set(settings.texts("driver.capabilities"))
+    if not exclusive and settings.flag("driver.share_excludes"):
+        allowed &= set(SHARE_CAPABILITIES)
+    wanted = {name.strip() for name in wish.split(",")}
+    chosen = allowed if "all" in wanted else wanted & allowed
+    chosen |= {IMPLIED[name] for name in chosen if name in IMPLIED} & allowed
+    return frozenset(chosen or allowed & set(SHARE_CAPABILITIES))
+
+
+def devices(inventory: Inventory, allocation: Allocation, chosen: frozenset[str]) -> tuple[Device, ...]:
+    """The control nodes that `chosen` needs and one node per card."""
+    shared = [device for device in inventory.devices if not device.capability or device.capability in chosen]
+    return (*shared, *(card.device for card in allocation.cards))
+
+
+def make(subject: Subject, inventory: Inventory, settings: Settings, parameters: dict[str, bytes]) -> Plan:
+    """The plan. `parameters`: the files of the host's /proc/driver/nvidia that the container is to see."""
+    libraries = _libraries(subject, inventory, settings)
+    binaries = _binaries(subject, inventory, settings)
+    nodes = devices(inventory, subject.allocation, subject.capabilities)
+    sources = _sources(libraries, subject, settings)
+    operations: list[Operation] = []
+    if not subject.allocation.exclusive:
+        operations += _limiter(libraries, subject)
+    operations += _library_files(libraries, sources, subject.survey)
+    operations += [Bind(binary.path, f"{BINARY_DIR}/{binary.name}") for binary in binaries]
+    operations += _links(libraries, sources, subject.survey)
+    operations.append(_nvidia_dir(libraries, binaries, subject.survey))
+    masks, notes = _masks(sources, subject, settings)
+    operations += masks
+    operations += _nodes(nodes, subject.survey)
+    operations += _proc(subject, parameters, settings)
+    loader, loader_notes = _loader(libraries, subject.survey)
+    operations += loader
+    return Plan(tuple(operations), nodes, notes + loader_notes)
+
+
+def _libraries(subject: Subject, inventory: Inventory, settings: Settings) -> list[Library]:
+    chosen = [library for library in inventory.libraries if _wanted(library, subject, settings)]
+    have = {_stem(library.name) for library in chosen if library.bits == 64}
+    missing = [name for name in LIMITED if name not in have]
+    if missing and "compute" in subject.capabilities:
+        raise VgpuError("inventory", expected=f"{missing[0]}.so.{inventory.driver_version}", found="none", do=DO)
+    return chosen
+
+
+def _wanted(library: Library, subject: Subject, settings: Settings) -> bool:
+    if library.bits != 64 and "compat32" not in subject.capabilities:
+        return False
+    if library.capability not in subject.capabilities and not (library.bits != 64 and library.capability == "compat32"):
+        return False
+    excluded = not subject.allocation.exclusive and settings.flag("driver.share_excludes")
+    return not (excluded and _stem(library.name) in PAST_LIMITS)
+
+
+def _binaries(subject: Subject, inventory: Inventory, settings: Settings) -> list[Binary]:
+    excluded = not subject.allocation.exclusive and settings.flag("driver.share_excludes")
+    return [
+        binary
+        for binary in inventory.binaries
+        if binary.capability in subject.capabilities and not (excluded and binary.name in PAST_LIMITS_BINARIES)
+    ]
+
+
+def _sources(libraries: list[Library], subject: Subject, settings: Settings) -> dict[str, str]:
+    """Host file by library stem: libvcuda for the names it stands in for, in a share; else the driver's own."""
+    sources = {_stem(library.name): library.path for library in libraries if library.bits == 64}
+    if not subject.allocation.exclusive:
+        for stem in LIMITED:
+            if stem in sources:
+                soname = _soname(stem)
+                sources[stem] = f"{settings.text('paths.libvcuda')}/{soname}"
+    return sources
+
+
+def _limiter(libraries: list[Library], subject: Subject) -> list[Operation]:
+    """The private directory: the real libraries, the limits read-only, the usage region on a tmpfs of its own."""
+    real = [library for library in libraries if library.bits == 64 and _stem(library.name) in LIMITED]
+    entries = [Entry("driver"), Entry("usage"), Entry("limits", b"", mode=0o444)]
+    entries += [Entry(f"driver/{library.soname}", b"", mode=0o444) for library in real]
+    usage = (Entry("usage", b"", mode=0o666),)
+    operations: list[Operation] = [Tmpfs(PRIVATE_DIR, tuple(entries), SMALL, mounts.READ_ONLY_FILE)]
+    operations += [Bind(library.path, f"{REAL_DIR}/{library.soname}") for library in real]
+    operations.append(Bind(subject.limits_file, LIMITS_PATH, mounts.READ_ONLY_DATA))
+    operations.append(Tmpfs(USAGE_DIR, usage, USAGE_SIZE, mounts.DATA))
+    return operations
+
+
+def _library_files(libraries: list[Library], sources: dict[str, str], facts: Survey) -> list[Operation]:
+    operations: list[Operation] = []
+    for library in libraries:
+        source = sources[_stem(library.name)] if library.bits == 64 else library.path
+        operations.append(Bind(source, f"{_directory(library, facts)}/{library.name}"))
+    return operations
+
+
+def _directory(library: Library, facts: Survey) -> str:
+    directory = facts.library_dir if library.bits == 64 else facts.library_dir_32
+    return directory + "/vdpau" if library.name.startswith("libvdpau_nvidia") else directory
+
+
+def _link_names(library: Library) -> list[tuple[str, str]]:
+    """(link, its target) of a library: its SONAME, and what programs expect besides."""
+    links = []
+    if library.soname and library.soname != library.name:
+        links.append((library.soname, library.name))
+    if library.soname in COMPATIBILITY_LINKS:
+        links.append((COMPATIBILITY_LINKS[library.soname], library.soname))
+    return links
+
+
+def _links(libraries: list[Library], sources: dict[str, str], facts: Survey) -> list[Operation]:
+    operations: list[Operation] = []
+    for library in libraries:
+        directory = _directory(library, facts)
+        for link, target in _link_names(library):
+            if link in facts.files and library.bits == 64:  # the image has a file of that name: cover it
+                operations.append(Bind(sources[_stem(library.name)], f"{directory}/{link}"))
+            else:
+                operations.append(Symlink(f"{directory}/{link}", target))
+    return operations
+
+
+def _nvidia_dir(libraries: list[Library], binaries: list[Binary], facts: Survey) -> Operation:
+    """/usr/local/nvidia as one read-only tmpfs of links, so that nothing an image keeps there comes before ours."""
+    entries = [Entry("bin"), Entry("lib64"), Entry("lib", link="lib64")]
+    for library in libraries:
+        if library.bits != 64:
+            continue
+        directory = _directory(library, facts)
+        names = [library.name, *(link for link, _ in _link_names(library))]
+        entries += [Entry(f"lib64/{name}", link=f"{directory}/{name}") for name in names]
+    entries += [Entry(f"bin/{binary.name}", link=f"{BINARY_DIR}/{binary.name}") for binary in binaries]
+    return Tmpfs(NVIDIA_DIR, tuple(entries), SMALL * 4, mounts.READ_ONLY_FILE)
+
+
+def _masks(sources: dict[str, str], subject: Subject, settings: Settings) -> tuple[list[Operation], tuple[str, ...]]:
+    """For a share: cover the image's own copies of driver libraries, which could shadow the limiter."""
+    if subject.allocation.exclusive:
+        return [], ()
+    facts = subject.survey
+    if facts.compat and settings.text("driver.compat_libraries") == "refuse":
+        expected = "an image without CUDA forward compatibility libraries"
+        raise VgpuError(facts.compat[0], expected=expected, found="a share of a card",
+                        do="use an image without them, a whole card, or driver.compat_libraries: mask")  # fmt: skip
+    other_versions = [f"{facts.library_dir}/{name}" for name in sorted(facts.files) if _stem(name) in LIMITED]
+    covered = [path for path in (*other_versions, *facts.copies) if _stem(_name(path)) in LIMITED]
+    operations: list[Operation] = [
+        Bind(sources[_stem(_name(path))], path) for path in (*covered, *facts.compat) if _stem(_name(path)) in sources
+    ]
+    notes = [f"{path}: covered by the node's own, it would go past the limits" for path in (*covered, *facts.compat)]
+    return operations, tuple(notes)
+
+
+def _nodes(nodes: tuple[Device, ...], facts: Survey) -> list[Operation]:
+    """Device nodes, except those that the runtime has made already, or that the host's own /dev shows anyway."""
+    operations: list[Operation] = []
+    for device in nodes:
+        if facts.devices.get(device.name) == (device.major, device.minor):
+            continue
+        if facts.host_dev:
+            expected = "the device node in the host's /dev, which this container shares"
+            raise VgpuError(f"/dev/{device.name}", expected=expected, found="none", do="run: nvidia-modprobe -u -c=0")
+        operations.append(BindDevice(device.path, f"/dev/{device.name}", device.major, device.minor))
+    return operations
+
+
+def _proc(subject: Subject, parameters: dict[str, bytes], settings: Settings) -> list[Operation]:
+    """/proc/driver/nvidia with the assigned cards only, and told not to make device nodes."""
+    if not subject.survey.proc_driver:
+        return []
+    path = "/proc/driver/nvidia"
+    host = settings.text("driver.proc_root") + "/driver/nvidia/gpus"
+    entries = [Entry(name, _masked(name, content), mode=0o444) for name, content in sorted(parameters.items())]
+    entries.append(Entry("gpus"))
+    cards = subject.allocation.cards
+    entries += [Entry(f"gpus/{card.bus_id}") for card in cards]
+    operations: list[Operation] = [Tmpfs(path, tuple(entries), SMALL, mounts.READ_ONLY_DATA)]
+    read_only = mounts.READ_ONLY_DATA
+    return operations + [BindDirectory(f"{host}/{card.bus_id}", f"{path}/gpus/{card.bus_id}", read_only) for card in cards]
+
+
+def _masked(name: str, content: bytes) -> bytes:
+    if name != "params":
+        return content
+    lines = content.splitlines(keepends=True)
+    return b"".join(b"ModifyDeviceFiles: 0\n" if line.startswith(b"ModifyDeviceFiles:") else line for line in lines)
+
+
+def _loader(libraries: list[Library], facts: Survey) -> tuple[list[Operation], tuple[str, ...]]:
+    """The loader's cache with the driver's names in it; for musl its search path, where an image restricts it.
+
+    A cache that is none is left alone: the loader ignores it too, and finds its own directories without.
+    """
+    if facts.layout == MUSL:
+        return _musl(facts), ()
+    additions = []
+    for library in libraries:
+        directory = _directory(library, facts)
+        names = [library.soname or library.name]
+        names += [link for link, _ in _link_names(library) if link not in names]
+        machine = _machine(facts, library.bits)
+        additions += [Addition(name, f"{directory}/{name}", library.bits, machine) for name in names]
+    try:
+        data = loadercache.merge(facts.cache, additions)
+    except VgpuError as error:
+        return [], (f"left alone: {error}",)
+    return ([] if data == facts.cache else [ReplaceFile(LOADER_CACHE, data, facts.cache)]), ()
+
+
+def _machine(facts: Survey, bits: int) -> int:
+    machines = {"x86_64": (EM_X86_64, EM_386), "aarch64": (EM_AARCH64, EM_ARM)}.get(facts.machine)
+    if machines is None:
+        raise VgpuError("machine", expected="x86_64 or aarch64", found=facts.machine)
+    return machines[0 if bits == 64 else 1]
+
+
+def _musl(facts: Survey) -> list[Operation]:
+    if facts.musl_path is None:
+        return []  # its default path has /usr/lib
+    path, content = facts.musl_path
+    directories = content.replace(b":", b"\n").split(b"\n")
+    if facts.library_dir.encode() in directories:
+        return []
+    return [ReplaceFile(path, facts.library_dir.encode() + b"\n" + content, content)]
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _stem(name: str) -> str:
+    return name.partition(".so")[0]
+
+
+def _soname(stem: str) -> str:
+    return stem + ".so.1"

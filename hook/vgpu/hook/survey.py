@@ -1,0 +1,180 @@
+"""What a container's root file system looks like, as far as a plan depends on it. Reading only.
+
+Belongs here: facts (layout, loader cache, copies of driver files that the image brings, device nodes that are there
+already). The image is a tenant's: every listing and every file read is bounded, and nothing found here is ever a
+source of a mount.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from vgpu.hook.rootfs import Rootfs
+
+MAX_CACHE = 4 << 20
+MAX_LISTING = 20_000
+MULTIARCH = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
+MULTIARCH_32 = {"x86_64": "i386-linux-gnu", "aarch64": "arm-linux-gnueabihf"}
+LOADER_CACHE = "/etc/ld.so.cache"
+
+DEBIAN, REDHAT, MUSL = "debian", "redhat", "musl"
+
+#: Where a loader looks without being told, or images put libraries: a copy there can shadow the limiter's names.
+SEARCHED = ("/usr/lib64", "/usr/lib", "/lib64", "/lib", "/usr/local/lib", "/usr/local/lib64", "/usr/local/cuda/lib64")
+COMPAT = ("compat", "compat/lib", "compat/lib.real")
+
+
+class Survey:
+    """Facts about one root file system.
+
+    `library_dir`, `library_dir_32`: where its loader expects libraries. `cache`: /etc/ld.so.cache or None.
+    `musl_path`: (file, content) of musl's search path file or None. `files`: names in `library_dir` that are regular
+    files. `copies` and `compat`: paths of regular files in other directories, or of other versions, that carry a
+    driver library's name; those of CUDA's forward compatibility packages apart. `devices`: name below /dev -> (major,
+    minor) of the character devices asked about. `host_dev`: /dev is the host's own. `proc_driver`: the kernel's
+    /proc/driver/nvidia is there.
+    """
+
+    __slots__ = (
+        "cache", "compat", "copies", "devices", "files", "host_dev", "layout", "library_dir", "library_dir_32",
+        "machine", "musl_path", "proc_driver",
+    )  # fmt: skip
+
+    def __init__(self, layout: str, library_dir: str, library_dir_32: str, machine: str = "x86_64") -> None:
+        self.layout = layout
+        self.machine = machine
+        self.library_dir = library_dir
+        self.library_dir_32 = library_dir_32
+        self.cache: bytes | None = None
+        self.musl_path: tuple[str, bytes] | None = None
+        self.files: frozenset[str] = frozenset()
+        self.copies: tuple[str, ...] = ()
+        self.compat: tuple[str, ...] = ()
+        self.devices: dict[str, tuple[int, int]] = {}
+        self.host_dev = False
+        self.proc_driver = False
+
+
+def survey(root: Rootfs, stems: frozenset[str], devices: list[str], machine: str = "") -> Survey:
+    """The facts about `root`. `stems`: library names up to `.so` whose copies matter; `devices`: names below /dev."""
+    machine = machine or os.uname().machine
+    facts = _layout(root, machine)
+    facts.cache = root.read(LOADER_CACHE, MAX_CACHE) if facts.layout != MUSL else None
+    facts.musl_path = _musl_path(root, machine) if facts.layout == MUSL else None
+    facts.files = frozenset(_library_files(root, facts.library_dir, stems))
+    facts.copies = tuple(_copies(root, facts.library_dir, stems, machine))
+    facts.compat = tuple(_compat(root, stems))
+    facts.devices = {name: number for name in devices if (number := _device(root, "/dev/" + name)) is not None}
+    facts.host_dev = _same_as_host(root, "/dev")
+    facts.proc_driver = _is_directory(root, "/proc/driver/nvidia")
+    return facts
+
+
+def _layout(root: Rootfs, machine: str) -> Survey:
+    multiarch = MULTIARCH.get(machine, machine + "-linux-gnu")
+    directory = "/usr/lib/" + multiarch
+    if _exists(root, "/etc/debian_version") or _is_directory(root, directory):
+        return Survey(DEBIAN, directory, "/usr/lib/" + MULTIARCH_32.get(machine, multiarch), machine)
+    if _exists(root, f"/lib/ld-musl-{machine}.so.1"):
+        return Survey(MUSL, "/usr/lib", "/usr/lib32", machine)
+    library_dir_32 = "/usr/lib32" if _is_directory(root, "/usr/lib32") else "/usr/lib"
+    return Survey(REDHAT, "/usr/lib64", library_dir_32, machine)
+
+
+def _musl_path(root: Rootfs, machine: str) -> tuple[str, bytes] | None:
+    path = f"/etc/ld-musl-{machine}.path"
+    content = root.read(path, 1 << 16)
+    return None if content is None else (path, content)
+
+
+def _library_files(root: Rootfs, directory: str, stems: frozenset[str]) -> list[str]:
+    return [name for name, regular in _listed(root, directory) if regular and _stem(name) in stems]
+
+
+def _copies(root: Rootfs, library_dir: str, stems: frozenset[str], machine: str) -> list[str]:
+    seen = {_identity(root, library_dir)}
+    multiarch = MULTIARCH.get(machine, machine + "-linux-gnu")
+    found = []
+    for directory in (f"/usr/lib/{multiarch}", f"/lib/{multiarch}", *SEARCHED):
+        identity = _identity(root, directory)
+        if identity is None or identity in seen:
+            continue
+        seen.add(identity)
+        found += [f"{directory}/{name}" for name in _library_files(root, directory, stems)]
+    return found
+
+
+def _compat(root: Rootfs, stems: frozenset[str]) -> list[str]:
+    versions = [name for name, _ in _listed(root, "/usr/local") if name == "cuda" or name.startswith("cuda-")]
+    seen: set[tuple[int, int] | None] = {None}
+    found = []
+    for version in sorted(versions):
+        for below in COMPAT:
+            directory = f"/usr/local/{version}/{below}"
+            identity = _identity(root, directory)
+            if identity not in seen:
+                seen.add(identity)
+                found += [f"{directory}/{name}" for name in _library_files(root, directory, stems)]
+    return found
+
+
+def _stem(name: str) -> str:
+    """`libcuda` of `libcuda.so.550.54`; "" of what is no versioned library, stubs without a version included."""
+    stem, found, version = name.partition(".so.")
+    return stem if found and version[:1].isdigit() else ""
+
+
+def _listed(root: Rootfs, directory: str) -> list[tuple[str, bool]]:
+    """(name, is a regular file) of at most MAX_LISTING entries; [] when there is no such directory."""
+    try:
+        fd = root.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
+    except OSError:
+        return []
+    try:
+        found = []
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                found.append((entry.name, entry.is_file(follow_symlinks=False)))
+                if len(found) == MAX_LISTING:
+                    break
+        return found
+    finally:
+        os.close(fd)
+
+
+def _status(root: Rootfs, path: str) -> os.stat_result | None:
+    try:
+        fd = root.open(path, os.O_PATH)
+    except OSError:
+        return None
+    try:
+        return os.fstat(fd)
+    finally:
+        os.close(fd)
+
+
+def _exists(root: Rootfs, path: str) -> bool:
+    return _status(root, path) is not None
+
+
+def _is_directory(root: Rootfs, path: str) -> bool:
+    status = _status(root, path)
+    return status is not None and stat.S_ISDIR(status.st_mode)
+
+
+def _identity(root: Rootfs, path: str) -> tuple[int, int] | None:
+    status = _status(root, path)
+    return None if status is None else (status.st_dev, status.st_ino)
+
+
+def _device(root: Rootfs, path: str) -> tuple[int, int] | None:
+    status = _status(root, path)
+    if status is None or not stat.S_ISCHR(status.st_mode):
+        return None
+    return os.major(status.st_rdev), os.minor(status.st_rdev)
+
+
+def _same_as_host(root: Rootfs, path: str) -> bool:
+    here = os.stat(path)
+    return _identity(root, path) == (here.st_dev, here.st_ino)

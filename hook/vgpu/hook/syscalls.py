@@ -1,0 +1,162 @@
+"""System calls that Python has no function for: constants, structures and prototypes as in the kernel's headers.
+
+Belongs here: everything of ctypes that mounts, namespaces and path resolution need, and one error: OSError whose text
+is the call, such as `move_mount(5, '', 7, '', 0x44): Invalid argument`. No policy. Numbers from 424 on are the same on
+every architecture that Python runs on; the older calls go through the C library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+AT_FDCWD = -100
+AT_EMPTY_PATH = 0x1000
+AT_RECURSIVE = 0x8000
+AT_SYMLINK_NOFOLLOW = 0x100
+
+OPEN_TREE_CLONE = 0x1
+OPEN_TREE_CLOEXEC = os.O_CLOEXEC
+MOVE_MOUNT_F_EMPTY_PATH = 0x4
+MOVE_MOUNT_T_EMPTY_PATH = 0x40
+FSOPEN_CLOEXEC = 0x1
+FSCONFIG_SET_STRING = 1
+FSCONFIG_CMD_CREATE = 6
+FSMOUNT_CLOEXEC = 0x1
+
+MOUNT_ATTR_RDONLY = 0x1
+MOUNT_ATTR_NOSUID = 0x2
+MOUNT_ATTR_NODEV = 0x4
+MOUNT_ATTR_NOEXEC = 0x8
+
+MS_RDONLY = 0x1
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_NOEXEC = 0x8
+MS_REMOUNT = 0x20
+MS_BIND = 0x1000
+MS_PRIVATE = 1 << 18
+MNT_DETACH = 0x2
+UMOUNT_NOFOLLOW = 0x8
+
+RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_IN_ROOT = 0x10
+
+CLONE_NEWNS = 0x00020000
+PR_SET_PDEATHSIG = 1
+SIGKILL = 9
+
+SYS_open_tree = 428
+SYS_move_mount = 429
+SYS_fsopen = 430
+SYS_fsconfig = 431
+SYS_fsmount = 432
+SYS_openat2 = 437
+SYS_mount_setattr = 442
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+_libc.setns.argtypes = (ctypes.c_int, ctypes.c_int)
+_libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+_libc.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
+_libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
+
+
+class open_how(ctypes.Structure):  # noqa: N801 - the kernel's name
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+class mount_attr(ctypes.Structure):  # noqa: N801 - the kernel's name
+    _fields_ = (
+        ("attr_set", ctypes.c_uint64),
+        ("attr_clr", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns_fd", ctypes.c_uint64),
+    )
+
+
+def _text(argument: object) -> str:
+    if isinstance(argument, bytes):
+        return repr(os.fsdecode(argument))
+    if isinstance(argument, int):
+        return str(argument) if -4096 < argument < 4096 else hex(argument)
+    return "0" if argument is None else "..."
+
+
+def _fail(name: str, arguments: tuple[object, ...]) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"{name}({', '.join(map(_text, arguments))}): {os.strerror(number)}")
+
+
+def syscall(name: str, number: int, *arguments: object) -> int:
+    """syscall(2) with ints, bytes (char *), None (NULL) and ctypes instances; OSError whose text is the call."""
+    converted = [ctypes.c_long(item) if isinstance(item, int) else item for item in arguments]
+    result = _libc.syscall(ctypes.c_long(number), *converted)
+    if result < 0:
+        raise _fail(name, arguments)
+    return int(result)
+
+
+def openat2(dirfd: int, path: str, flags: int, resolve: int, mode: int = 0) -> int:
+    """Linux 5.6."""
+    how = open_how(flags | os.O_CLOEXEC, mode, resolve)
+    return syscall("openat2", SYS_openat2, dirfd, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
+
+
+def open_tree(dirfd: int, path: str, flags: int) -> int:
+    """Linux 5.2."""
+    return syscall("open_tree", SYS_open_tree, dirfd, os.fsencode(path), flags | OPEN_TREE_CLOEXEC)
+
+
+def move_mount(from_fd: int, to_fd: int) -> None:
+    """Attach the detached mount `from_fd` on what `to_fd` is open on. Linux 5.2."""
+    flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
+    syscall("move_mount", SYS_move_mount, from_fd, b"", to_fd, b"", flags)
+
+
+def mount_setattr(fd: int, attr_set: int, propagation: int = 0) -> None:
+    """Flags of the mount whose root is `fd`. Linux 5.12."""
+    attr = mount_attr(attr_set, 0, propagation, 0)
+    size = ctypes.sizeof(attr)
+    syscall("mount_setattr", SYS_mount_setattr, fd, b"", AT_EMPTY_PATH, ctypes.byref(attr), size)
+
+
+def fsopen(filesystem: str) -> int:
+    """Linux 5.2."""
+    return syscall("fsopen", SYS_fsopen, os.fsencode(filesystem), FSOPEN_CLOEXEC)
+
+
+def fsconfig_set_string(fd: int, key: str, value: str) -> None:
+    syscall("fsconfig", SYS_fsconfig, fd, FSCONFIG_SET_STRING, os.fsencode(key), os.fsencode(value), 0)
+
+
+def fsconfig_create(fd: int) -> None:
+    syscall("fsconfig", SYS_fsconfig, fd, FSCONFIG_CMD_CREATE, None, None, 0)
+
+
+def fsmount(fd: int, attributes: int) -> int:
+    """The detached mount of a configured file system; its fd works as a directory fd at once."""
+    return syscall("fsmount", SYS_fsmount, fd, FSMOUNT_CLOEXEC, attributes)
+
+
+def setns(fd: int, nstype: int) -> None:
+    if _libc.setns(fd, nstype) != 0:
+        raise _fail("setns", (fd, nstype))
+
+
+def mount(source: str, target: str, filesystem: str, flags: int, data: str = "") -> None:
+    """mount(2). `target` is a /proc/self/fd path wherever the container has a say in the real one."""
+    arguments = tuple(os.fsencode(item) for item in (source, target, filesystem))
+    if _libc.mount(*arguments, flags, os.fsencode(data)) != 0:
+        raise _fail("mount", (*arguments, flags, os.fsencode(data)))
+
+
+def umount2(target: str, flags: int) -> None:
+    if _libc.umount2(os.fsencode(target), flags) != 0:
+        raise _fail("umount2", (os.fsencode(target), flags))
+
+
+def die_with_parent() -> None:
+    """SIGKILL for this process when its parent ends: a runtime's timeout kills the hook only, not its children."""
+    if _libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0:
+        raise _fail("prctl", (PR_SET_PDEATHSIG, SIGKILL))
