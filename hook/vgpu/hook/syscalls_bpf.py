@@ -1,0 +1,194 @@
+"""bpf(2) as far as device programs need it: constants, structures and calls as in linux/bpf.h. No policy.
+
+Belongs here: ctypes of bpf(2), beside `syscalls`, which has those of mounts and namespaces. Errors are OSError whose
+text is the call. Every descriptor that the kernel returns here is close-on-exec already.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import resource
+
+from vgpu.hook.syscalls import syscall
+
+BPF_PROG_LOAD = 5
+BPF_PROG_ATTACH = 8
+BPF_PROG_DETACH = 9
+BPF_PROG_GET_NEXT_ID = 11
+BPF_PROG_GET_FD_BY_ID = 13
+BPF_OBJ_GET_INFO_BY_FD = 15
+BPF_PROG_QUERY = 16
+
+BPF_PROG_TYPE_CGROUP_DEVICE = 15
+BPF_CGROUP_DEVICE = 6
+BPF_F_ALLOW_MULTI = 1 << 1
+BPF_F_REPLACE = 1 << 2  # Linux 5.6
+BPF_F_QUERY_EFFECTIVE = 1 << 0
+
+MAX_PROGRAMS = 64  # BPF_CGROUP_MAX_PROGS, per cgroup; effective ones add up over the ancestors
+
+_NAMES = {
+    BPF_PROG_LOAD: "BPF_PROG_LOAD",
+    BPF_PROG_ATTACH: "BPF_PROG_ATTACH",
+    BPF_PROG_DETACH: "BPF_PROG_DETACH",
+    BPF_PROG_GET_NEXT_ID: "BPF_PROG_GET_NEXT_ID",
+    BPF_PROG_GET_FD_BY_ID: "BPF_PROG_GET_FD_BY_ID",
+    BPF_OBJ_GET_INFO_BY_FD: "BPF_OBJ_GET_INFO_BY_FD",
+    BPF_PROG_QUERY: "BPF_PROG_QUERY",
+}
+#: asm-generic's 280 (arm64, riscv64, loongarch64), and those that number for themselves.
+SYS_bpf = {"x86_64": 321, "i686": 357, "ppc64le": 361, "s390x": 351, "armv7l": 386}.get(os.uname().machine, 280)
+
+_u32, _u64 = ctypes.c_uint32, ctypes.c_uint64
+
+
+class _Load(ctypes.Structure):
+    _fields_ = (
+        ("prog_type", _u32), ("insn_cnt", _u32), ("insns", _u64), ("license", _u64), ("log_level", _u32),
+        ("log_size", _u32), ("log_buf", _u64), ("kern_version", _u32), ("prog_flags", _u32),
+        ("prog_name", ctypes.c_char * 16),
+    )  # fmt: skip
+
+
+class _Attach(ctypes.Structure):
+    _fields_ = (
+        ("target_fd", _u32), ("attach_bpf_fd", _u32), ("attach_type", _u32), ("attach_flags", _u32),
+        ("replace_bpf_fd", _u32),
+    )  # fmt: skip
+
+
+class _Query(ctypes.Structure):
+    _fields_ = (
+        ("target_fd", _u32), ("attach_type", _u32), ("query_flags", _u32), ("attach_flags", _u32), ("prog_ids", _u64),
+        ("prog_cnt", _u32),
+    )  # fmt: skip
+
+
+class _Id(ctypes.Structure):
+    _fields_ = (("id", _u32), ("next_id", _u32), ("open_flags", _u32))
+
+
+class _Info(ctypes.Structure):
+    _fields_ = (("bpf_fd", _u32), ("info_len", _u32), ("info", _u64))
+
+
+class bpf_attr(ctypes.Union):
+    """Longer than any kernel's own, the rest zero: Linux 6.17 to 7.1 write past a short one in BPF_PROG_QUERY."""
+
+    _fields_ = (
+        ("load", _Load), ("attach", _Attach), ("query", _Query), ("id", _Id), ("info", _Info),
+        ("size", ctypes.c_uint8 * 256),
+    )  # fmt: skip
+
+
+class bpf_prog_info(ctypes.Structure):
+    """As of Linux 4.15; the kernel fills as much as it is given room for."""
+
+    _fields_ = (
+        ("type", _u32), ("id", _u32), ("tag", ctypes.c_uint8 * 8), ("jited_prog_len", _u32),
+        ("xlated_prog_len", _u32), ("jited_prog_insns", _u64), ("xlated_prog_insns", _u64), ("load_time", _u64),
+        ("created_by_uid", _u32), ("nr_map_ids", _u32), ("map_ids", _u64), ("name", ctypes.c_char * 16),
+    )  # fmt: skip
+
+
+def _bpf(command: int, attr: bpf_attr) -> int:
+    try:
+        return syscall("bpf", SYS_bpf, command, ctypes.byref(attr), ctypes.sizeof(attr))
+    except OSError as error:
+        number = error.errno or 0
+        raise OSError(number, f"bpf({_NAMES[command]}, ...): {os.strerror(number)}") from None
+
+
+def prog_load(insns: bytes, name: str) -> int:
+    """An fd of a new device program. Linux 4.15."""
+    code = ctypes.create_string_buffer(insns, len(insns))
+    license_ = ctypes.create_string_buffer(b"Apache-2.0")
+    attr = bpf_attr()
+    attr.load.prog_type = BPF_PROG_TYPE_CGROUP_DEVICE
+    attr.load.insn_cnt = len(insns) // 8
+    attr.load.insns = ctypes.addressof(code)
+    attr.load.license = ctypes.addressof(license_)
+    attr.load.prog_name = name.encode("ascii")
+    try:
+        return _bpf(BPF_PROG_LOAD, attr)
+    except OSError as error:
+        if error.errno != errno.EPERM:
+            raise
+    _raise_memlock()
+    return _bpf(BPF_PROG_LOAD, attr)
+
+
+def _raise_memlock() -> None:
+    """Before Linux 5.11 programs count against RLIMIT_MEMLOCK, and too little of it is EPERM."""
+    _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    try:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    except ValueError:  # no CAP_SYS_RESOURCE
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
+
+
+def prog_query(cgroup_fd: int, query_flags: int = 0) -> tuple[list[int], int]:
+    """(ids of the device programs of a cgroup, the flags they were attached with)."""
+    room = MAX_PROGRAMS
+    while True:
+        ids = (_u32 * room)()
+        attr = bpf_attr()
+        attr.query.target_fd = cgroup_fd
+        attr.query.attach_type = BPF_CGROUP_DEVICE
+        attr.query.query_flags = query_flags
+        attr.query.prog_ids = ctypes.addressof(ids)
+        attr.query.prog_cnt = room
+        try:
+            _bpf(BPF_PROG_QUERY, attr)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or room >= MAX_PROGRAMS * 64:
+                raise
+            room *= 8
+            continue
+        return list(ids[: attr.query.prog_cnt]), int(attr.query.attach_flags)
+
+
+def prog_attach(cgroup_fd: int, prog_fd: int, attach_flags: int, replace_fd: int = 0) -> None:
+    """With BPF_F_REPLACE `replace_fd`'s place is taken in one step; EINVAL before Linux 5.6."""
+    attr = bpf_attr()
+    attr.attach.target_fd = cgroup_fd
+    attr.attach.attach_bpf_fd = prog_fd
+    attr.attach.attach_type = BPF_CGROUP_DEVICE
+    attr.attach.attach_flags = attach_flags
+    attr.attach.replace_bpf_fd = replace_fd
+    _bpf(BPF_PROG_ATTACH, attr)
+
+
+def prog_detach(cgroup_fd: int, prog_fd: int) -> None:
+    attr = bpf_attr()
+    attr.attach.target_fd = cgroup_fd
+    attr.attach.attach_bpf_fd = prog_fd
+    attr.attach.attach_type = BPF_CGROUP_DEVICE
+    _bpf(BPF_PROG_DETACH, attr)
+
+
+def prog_get_fd_by_id(prog_id: int) -> int:
+    attr = bpf_attr()
+    attr.id.id = prog_id
+    return _bpf(BPF_PROG_GET_FD_BY_ID, attr)
+
+
+def prog_get_next_id(prog_id: int) -> int:
+    """The next higher id of all programs on the machine; OSError ENOENT behind the last."""
+    attr = bpf_attr()
+    attr.id.id = prog_id
+    _bpf(BPF_PROG_GET_NEXT_ID, attr)
+    return int(attr.id.next_id)
+
+
+def prog_info(prog_fd: int) -> bpf_prog_info:
+    """Id, name, and the tag: a digest of the instructions as they were loaded."""
+    info = bpf_prog_info()
+    attr = bpf_attr()
+    attr.info.bpf_fd = prog_fd
+    attr.info.info_len = ctypes.sizeof(info)
+    attr.info.info = ctypes.addressof(info)
+    _bpf(BPF_OBJ_GET_INFO_BY_FD, attr)
+    return info

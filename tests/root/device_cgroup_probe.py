@@ -1,0 +1,189 @@
+"""What test_device_cgroup does inside a mount namespace: the hook's code on a real cgroup, the answer as JSON.
+
+Usage: python3 -I -S device_cgroup_probe.py REPOSITORY REQUEST. A request is an object:
+  pid, devices, access, config   arguments of open_devices; or, instead of pid:
+  scratch                        name of a cgroup2 directory to make, with a sleeping process in it
+  attach                         [[name, permitted device, flags], ...]: programs to attach to it first
+  parent                         true: attach them to the scratch cgroup, the process sits in a child of it
+  old_kernel                     true: BPF_F_REPLACE is refused with EINVAL, as before Linux 5.6
+  share                          true: the probe itself moves into the cgroup first
+  try                            what a process of the cgroup does afterwards, `c:195:0:rw`: the errno, 0 for success
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import stat
+import sys
+import tempfile
+import time
+
+sys.path[:0] = [f"{sys.argv[1]}/config", f"{sys.argv[1]}/hook"]
+
+from vgpu.config.errors import VgpuError  # noqa: E402 - the path is known only now
+from vgpu.hook import cgroup, devicebpf, devicecgroup, devicerules  # noqa: E402
+from vgpu.hook import syscalls_bpf as bpf  # noqa: E402
+
+CGROUP2 = "/sys/fs/cgroup"
+
+
+def programs() -> int:
+    """How many BPF programs the machine has. The kernel frees them a little after their last user is gone."""
+    before, count = -1, 0
+    for _ in range(40):
+        count, last = 0, 0
+        try:
+            while True:
+                last = bpf.prog_get_next_id(last)
+                count += 1
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise
+        if count == before:
+            return count
+        before = count
+        time.sleep(0.1)
+    return count
+
+
+def attached(directory: str) -> list[list[object]]:
+    """[id, name] of the device programs of a cgroup; none on v1."""
+    if not os.path.exists(f"{directory}/cgroup.procs") or os.path.exists(f"{directory}/devices.list"):
+        return []
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    found: list[list[object]] = []
+    for prog_id in bpf.prog_query(fd)[0]:
+        prog = bpf.prog_get_fd_by_id(prog_id)
+        found.append([prog_id, bpf.prog_info(prog).name.decode()])
+        os.close(prog)
+    os.close(fd)
+    return found
+
+
+def enter(directory: str) -> None:
+    with open(f"{directory}/cgroup.procs", "w") as file:
+        file.write(str(os.getpid()))
+
+
+def sleeper(directory: str) -> int:
+    pid = os.fork()
+    if pid == 0:
+        enter(directory)
+        time.sleep(60)
+        os._exit(0)
+    while directory[len(CGROUP2) :] not in cgroup.paths_of(pid):
+        time.sleep(0.01)
+    return pid
+
+
+def attach(directory: str, name: str, device: list[int], flags: int) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    rules = devicerules.Filter(devicerules.opening([(device[0], device[1])], "rw"), False)
+    prog = bpf.prog_load(devicebpf.program(rules), name)
+    bpf.prog_attach(fd, prog, flags)
+    os.close(prog)
+    os.close(fd)
+
+
+def refuse_replace() -> None:
+    real = bpf.prog_attach
+
+    def prog_attach(cgroup_fd: int, prog_fd: int, attach_flags: int, replace_fd: int = 0) -> None:
+        if attach_flags & bpf.BPF_F_REPLACE:
+            raise OSError(errno.EINVAL, "bpf(BPF_PROG_ATTACH, ...): Invalid argument")
+        real(cgroup_fd, prog_fd, attach_flags, replace_fd)
+
+    bpf.prog_attach = prog_attach
+
+
+def try_open(directory: str, requests: list[str]) -> dict[str, int]:
+    """The errno of open or, for access m, of mknod by a process of the cgroup; requests are `c:195:0:rw`."""
+    with tempfile.TemporaryDirectory() as nodes:
+        for request in requests:
+            if not request.endswith(":m"):
+                make(f"{nodes}/{request}")
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            enter(directory)
+            os.write(writer, json.dumps({request: attempt(f"{nodes}/{request}") for request in requests}).encode())
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as file:
+            text = file.read()
+        os.waitpid(pid, 0)
+    return dict(json.loads(text))
+
+
+def make(path: str) -> None:
+    kind, major, minor, _ = os.path.basename(path).split(":")
+    os.mknod(path, 0o666 | (stat.S_IFCHR if kind == "c" else stat.S_IFBLK), os.makedev(int(major), int(minor)))
+
+
+def attempt(path: str) -> int:
+    flags = {"r": os.O_RDONLY, "w": os.O_WRONLY, "rw": os.O_RDWR}.get(path.rpartition(":")[2])
+    try:
+        if flags is None:
+            make(path)
+        else:
+            os.close(os.open(path, flags | os.O_NONBLOCK))
+    except OSError as error:
+        return error.errno or -1
+    return 0
+
+
+def act(request: dict[str, object], pid: int) -> dict[str, object]:
+    devices = [(major, minor) for major, minor in request.get("devices", [[195, 0], [195, 255], [10, 229]])]
+    arguments = (pid, devices, str(request.get("access", "rw")), request.get("config", {}))
+    directory = cgroup.device_cgroup(pid).directory
+    answer: dict[str, object] = {"directory": directory, "before": attached(directory)}
+    total, fds = programs(), len(os.listdir("/proc/self/fd"))
+    try:
+        access = devicecgroup.open_devices(*arguments)
+        answer.update(changed=access.changed, text=access.text)
+    except VgpuError as error:
+        answer["error"] = error.line()
+    answer["new_fds"] = len(os.listdir("/proc/self/fd")) - fds
+    answer["after"] = attached(directory)
+    answer["new_programs"] = programs() - total
+    try:
+        answer["allowed"] = devicecgroup.allowed(*arguments)
+    except VgpuError as error:
+        answer["allowed"] = error.line()
+    if "try" in request:
+        answer["tried"] = try_open(directory, request["try"])
+    return answer
+
+
+def scratch(request: dict[str, object]) -> dict[str, object]:
+    """`act` on a process in a new cgroup, which is gone afterwards."""
+    top = f"{CGROUP2}/{request['scratch']}"
+    place = f"{top}/child" if request.get("parent") else top
+    os.makedirs(place)
+    pid = sleeper(place)
+    try:
+        for name, device, flags in request.get("attach", []):
+            attach(top, name, device, flags)
+        if request.get("old_kernel"):
+            refuse_replace()
+        if request.get("share"):
+            enter(place)
+        return act(request, pid)
+    finally:
+        enter(CGROUP2)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        for directory in dict.fromkeys((place, top)):
+            os.rmdir(directory)
+
+
+def main() -> None:
+    request = json.loads(sys.argv[2])
+    answer = scratch(request) if "scratch" in request else act(request, request["pid"])
+    print(json.dumps(answer))
+
+
+main()

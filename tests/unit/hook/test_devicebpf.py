@@ -1,0 +1,103 @@
+"""The byte code of device programs, executed and compared with a direct evaluation of the rules."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from vgpu.config.errors import VgpuError
+from vgpu.hook import devicebpf, devicerules
+from vgpu.hook.devicerules import ANY, ContainerRules, Filter, Rule
+
+from . import bpf_interpreter
+
+ACCESSES = ("r", "w", "m", "rw", "rm", "wm", "rwm")
+NUMBERS = (0, 1, 3, 5, 9, 195, 200, 229, 255, 256, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
+
+
+def same_on_the_grid(filter_: Filter, mov: int = devicebpf.MOV32_K) -> None:
+    code = devicebpf.program(filter_, mov)
+    numbers = sorted({*NUMBERS} | {n for rule in filter_.rules for n in (rule.major, rule.minor) if n != ANY})
+    insns = bpf_interpreter.decode(code)
+    assert len(insns) * 8 == len(code)
+    for kind in "bc":
+        for major in numbers:
+            for minor in numbers:
+                for access in ACCESSES:
+                    expected = filter_.permits(kind, major, minor, access)
+                    request = (kind, major, minor, access)
+                    assert bpf_interpreter.permits(code, *request) is expected, request
+
+
+def test_the_defaults_of_the_runtimes() -> None:
+    said = ContainerRules([Rule("a", ANY, ANY, "rwm", False)])
+    opening = devicerules.opening([(195, 0), (195, 255), (10, 229)], "rw")
+    for filter_ in (devicerules.runc(said), devicerules.runc(said).opened(opening)):
+        same_on_the_grid(filter_)
+    for filter_ in (devicerules.crun(said), devicerules.crun(said).opened(opening)):
+        same_on_the_grid(filter_, devicebpf.MOV64_K)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_rules(seed: int) -> None:
+    chance = random.Random(seed)
+    rules = [
+        Rule(
+            chance.choice("abc"), chance.choice((ANY, *NUMBERS[:-2])), chance.choice((ANY, *NUMBERS[:-2])),
+            chance.choice((*ACCESSES, "")), chance.random() < 0.6,
+        )
+        for _ in range(chance.randrange(12))
+    ]  # fmt: skip
+    same_on_the_grid(Filter(rules, chance.random() < 0.3), chance.choice((devicebpf.MOV32_K, devicebpf.MOV64_K)))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_any_config_opened_is_the_config_and_the_devices(seed: int) -> None:
+    chance = random.Random(seed)
+    rules = [Rule("a", ANY, ANY, "rwm", chance.random() < 0.3)]
+    for _ in range(chance.randrange(8)):
+        rules.append(Rule(chance.choice("bc"), chance.choice(NUMBERS[:6]), chance.choice(NUMBERS[:6]),
+                          chance.choice(ACCESSES), chance.random() < 0.7))  # fmt: skip
+    said = ContainerRules(rules)
+    for base in (devicerules.crun(said), *_runc(said)):
+        opened = base.opened(devicerules.opening([(195, 0)], "rw"))
+        code, old = devicebpf.program(opened), devicebpf.program(base)
+        for kind in "bc":
+            for major in NUMBERS:
+                for minor in NUMBERS:
+                    for access in ACCESSES:
+                        ours = (kind, major, minor) == ("c", 195, 0) and "m" not in access
+                        expected = ours or bpf_interpreter.permits(old, kind, major, minor, access)
+                        assert bpf_interpreter.permits(code, kind, major, minor, access) is expected
+
+
+def _runc(said: ContainerRules) -> list[Filter]:
+    try:
+        return [devicerules.runc(said)]
+    except VgpuError:  # a hole in the defaults' wildcards
+        return []
+
+
+def test_the_largest_program_and_one_rule_more() -> None:
+    rule = Rule("c", 195, 0, "rw")  # 8 instructions, beside 6 of the prologue and 2 of the end
+    fits = (devicebpf.MAX_INSNS - 8) // 8
+    assert len(devicebpf.program(Filter([rule] * fits, False))) == devicebpf.MAX_INSNS * 8
+    with pytest.raises(VgpuError, match=r"at most 4096 BPF instructions.*512 rules, 4104 instructions; use wildcards"):
+        devicebpf.program(Filter([rule] * (fits + 1), False))
+
+
+@pytest.mark.parametrize(
+    "insns",
+    [
+        [],
+        [devicebpf.insn(devicebpf.EXIT)],
+        [devicebpf.insn(devicebpf.MOV32_K, 0, imm=1)],
+        [devicebpf.insn(devicebpf.JNE_K, 1, off=5)],
+        [devicebpf.insn(devicebpf.LDX_W, 2, 1, 12)],
+        [devicebpf.insn(0x07, 0)],
+    ],
+)
+def test_the_interpreter_refuses_what_the_verifier_refuses(insns: list[bytes]) -> None:
+    with pytest.raises(bpf_interpreter.VerifierError):
+        bpf_interpreter.permits(b"".join(insns), "c", 1, 3, "r")

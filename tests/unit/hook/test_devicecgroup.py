@@ -1,0 +1,52 @@
+"""What of opening a device cgroup needs no kernel: the plan's line, the candidates, what the module loads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vgpu.config.errors import VgpuError
+from vgpu.hook import devicecgroup
+from vgpu.hook.devicerules import ANY, ContainerRules, Rule
+
+DENY_ALL = Rule("a", ANY, ANY, "rwm", False)
+
+
+def test_describe_is_one_line() -> None:
+    operation = devicecgroup.AllowDevices(4711, ((195, 0), (195, 255)), "rw", ContainerRules([DENY_ALL]))
+    assert operation.describe() == (
+        "allow character devices 195:0, 195:255 (rw) in the device cgroup of process 4711"
+    )  # fmt: skip
+
+
+def test_the_known_programs_are_all_different() -> None:
+    known = devicecgroup.known_programs(ContainerRules([DENY_ALL]))
+    assert [item.name for item in known] == ["runc", "crun", "runc without tun", "crun without tun"]
+    opened = [item.opened([Rule("c", 195, 0, "rw")]) for item in known]
+    codes = {devicecgroup.devicebpf.program(item.rules, item.mov) for item in known + opened}
+    assert len(codes) == 8
+
+
+def test_rules_that_runc_refuses_can_only_be_cruns() -> None:
+    hole = [Rule("c", 195, ANY, "rwm"), Rule("c", 195, 0, "rw", False)]
+    known = devicecgroup.known_programs(ContainerRules([DENY_ALL, *hole]))
+    assert [item.name for item in known] == ["crun", "crun without tun"]
+
+
+def test_a_process_that_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(VgpuError, match="cannot be read"):
+        devicecgroup.open_devices(1, [(195, 0)], "rw", {}, str(tmp_path))
+
+
+def test_little_is_imported(repository: Path) -> None:
+    """A hook's process pays for every import at every start of a container."""
+    code = (
+        f"import sys; sys.path[:0] = [{str(repository / 'config')!r}, {str(repository / 'hook')!r}]\n"
+        "import vgpu.hook.devicecgroup\nprint(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"re", "json", "dataclasses", "enum", "typing", "pathlib", "logging", "subprocess", "contextlib"}
+    assert not heavy & set(done.stdout.split())
