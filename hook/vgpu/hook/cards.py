@@ -1,0 +1,171 @@
+"""The cards of this node and the links between them, as NVML tells them.
+
+Belongs here: every use of pynvml. NVML may take seconds and may hang with a broken card, so nothing here is ever
+called on the way of a container's start (vgpu.hook.discovery writes down what it says).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pynvml  # type: ignore[import-untyped]
+
+from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import Card
+from vgpu.hook.devicenodes import card_node
+
+Note = Callable[[str], None]
+
+_ANCESTORS = {
+    pynvml.NVML_TOPOLOGY_INTERNAL: "PIX",  # one board: nearer than any switch
+    pynvml.NVML_TOPOLOGY_SINGLE: "PIX",
+    pynvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
+    pynvml.NVML_TOPOLOGY_NODE: "NODE",
+    pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
+}
+_SWITCH = "switch"
+_MAX_LINKS = 36  # NVML refuses those that a card lacks; pynvml's own constant is as old as the package (12, 18, 36)
+
+
+def take(library: str, dev_dir: str, sys_root: str, note: Note) -> list[Card]:
+    """The usable cards, read through the NVML at path `library`; one that fails is left out and `note` told why.
+
+    Raises VgpuError when NVML itself does not start.
+    """
+    with _nvml(library):
+        found = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                card = _card(handle, index, dev_dir, sys_root)
+                mig = _mig_enabled(handle)
+            except pynvml.NVMLError as error:
+                note(f"card {index} is left out: NVML says {error}")
+                continue
+            if mig:
+                note(f"{card.label()} is left out: it is in MIG mode, which takes the whole card's place")
+                continue
+            found.append((card, handle))
+        _link(found, note)
+    return [card for card, _ in found]
+
+
+@contextmanager
+def _nvml(library: str) -> Iterator[None]:
+    """NVML of this very file: pynvml would ask the loader, which knows nothing of a driver root.
+
+    pynvml keeps the library and its functions in module variables and loads only what is not there yet.
+    """
+    do = "see what nvidia-smi says; after a driver update reboot or reload the module, then: vgpuctl inventory refresh"
+    try:
+        pynvml.nvmlLib = ctypes.CDLL(library)
+        getattr(pynvml, "_nvmlGetFunctionPointer_cache", {}).clear()
+        pynvml.nvmlInit()
+    except (OSError, pynvml.NVMLError) as error:
+        raise VgpuError(f"NVML ({library})", expected="that it starts", found=str(error), do=do) from error
+    try:
+        yield
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def bus_id_of(text: str) -> str:
+    """`0000:41:00.0`, as /proc/driver/nvidia/gpus names it, of NVML's `00000000:41:00.0`."""
+    domain, _, rest = text.partition(":")
+    return f"{int(domain, 16):04x}:{rest.lower()}"
+
+
+def _card(handle: Any, index: int, dev_dir: str, sys_root: str) -> Card:
+    minor = pynvml.nvmlDeviceGetMinorNumber(handle)
+    bus_id = bus_id_of(_text(pynvml.nvmlDeviceGetPciInfo(handle).busId))
+    return Card(
+        uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
+        index=index,
+        minor=minor,
+        bus_id=bus_id,
+        name=_text(pynvml.nvmlDeviceGetName(handle)),
+        memory=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+        device=card_node(dev_dir, minor),
+        numa=_numa(handle, bus_id, sys_root),
+    )
+
+
+def _text(value: bytes | str) -> str:
+    """Older pynvml gives bytes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _numa(handle: Any, bus_id: str, sys_root: str) -> int:
+    """The NUMA node that the card is attached to, -1 if unknown.
+
+    sysfs first: nvmlDeviceGetNumaNodeId means the node that the card's *own* memory is on coherent platforms (GH200).
+    """
+    try:
+        with open(f"{sys_root}/bus/pci/devices/{bus_id}/numa_node", encoding="ascii") as file:
+            return max(int(file.read(16)), -1)
+    except (OSError, ValueError):
+        pass
+    try:
+        return int(pynvml.nvmlDeviceGetNumaNodeId(handle))
+    except (AttributeError, pynvml.NVMLError):  # a pynvml, a driver or a platform without it
+        return -1
+
+
+def _mig_enabled(handle: Any) -> bool:
+    try:
+        return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
+    except pynvml.NVMLError:  # not supported: most cards
+        return False
+
+
+def _link(found: list[tuple[Card, Any]], note: Note) -> None:
+    """Fill `links` of each card towards each other one."""
+    buses = {card.bus_id for card, _ in found}
+    ends = {card.uuid: _link_ends(handle, buses) for card, handle in found}
+    for number, (card, handle) in enumerate(found):
+        for other, other_handle in found[number + 1 :]:
+            link = nvlink(ends[card.uuid], ends[other.uuid], card.bus_id, other.bus_id)
+            link = link or _ancestor(card, handle, other, other_handle, note)
+            card.links[other.uuid] = other.links[card.uuid] = link
+
+
+def nvlink(ends: list[str], other_ends: list[str], bus_id: str, other_bus_id: str) -> str:
+    """NV<n> for n NVLinks between two cards, given where the active links of each end; "" for none.
+
+    Behind NVSwitches all cards reach each other with all their links.
+    """
+    direct = max(ends.count(other_bus_id), other_ends.count(bus_id))
+    switched = min(ends.count(_SWITCH), other_ends.count(_SWITCH))
+    return f"NV{direct + switched}" if direct + switched else ""
+
+
+def _link_ends(handle: Any, buses: set[str]) -> list[str]:
+    """Where each active NVLink of a card ends: another card's bus id, or `_SWITCH`."""
+    ends = []
+    for link in range(_MAX_LINKS):
+        try:
+            if not pynvml.nvmlDeviceGetNvLinkState(handle, link):
+                continue
+            bus_id = bus_id_of(_text(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId))
+            ends.append(bus_id if bus_id in buses else _kind_of_end(handle, link))
+        except pynvml.NVMLError:  # no such link on this card, or none at all
+            continue
+    return ends
+
+
+def _kind_of_end(handle: Any, link: int) -> str:
+    kind = pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)
+    return _SWITCH if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH else ""
+
+
+def _ancestor(card: Card, handle: Any, other: Card, other_handle: Any, note: Note) -> str:
+    try:
+        level = pynvml.nvmlDeviceGetTopologyCommonAncestor(handle, other_handle)
+    except pynvml.NVMLError as error:
+        note(f"the way from card {card.index} to card {other.index} is unknown, taken as SYS: NVML says {error}")
+        return "SYS"
+    return _ANCESTORS.get(level, "SYS")

@@ -1,0 +1,108 @@
+"""`vgpuctl inventory`: take this node's inventory, and show the one taken.
+
+Belongs here: progress, warnings and tables. What is taken and what is fatal is vgpu.hook.discovery's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import click
+
+from vgpu.config import inventory as record
+from vgpu.config import records, settings
+from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import Card, Inventory
+from vgpu.config.settings import Settings
+from vgpu.hook import discovery, freshness
+from vgpu.hook.ctl.output import Bytes, output_option, print_json, print_table
+
+
+@click.group()
+def inventory() -> None:
+    """The driver's files, device nodes and cards of this node, as containers get them."""
+
+
+@inventory.command()
+@output_option
+@click.pass_obj
+def show(config_path: str, output: str) -> None:
+    """Show the inventory that was taken last; a warning says when it no longer fits this node."""
+    node = settings.read(config_path)
+    found = record.read(node.run_dir)
+    try:
+        freshness.check(found, node.text("driver.proc_root"))
+    except VgpuError as error:
+        click.echo(f"warning: {error}", err=True)
+    if output == "json":
+        print_json(found.record())
+        return
+    taken = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.taken))
+    click.echo(f"Driver {found.driver_version}, taken {taken}\n")
+    for rows, headers in (_cards(found), _nodes(found), _files(found)):
+        print_table(rows, headers)
+        click.echo()
+
+
+@inventory.command()
+@click.pass_obj
+def refresh(config_path: str) -> None:
+    """Take the inventory anew: after the installation, a driver update, a change of the hardware, and at each boot."""
+    node = settings.read(config_path)
+    click.echo("reading the driver's files and asking NVML (some seconds without persistence mode) ...", err=True)
+    found = discovery.take(node, _note)
+    path = _store(node, found)
+    cards = ", ".join(card.name for card in found.cards) or "none"
+    click.echo(f"driver {found.driver_version}, {len(found.libraries)} libraries, cards: {cards}", err=True)
+    click.echo(f"written: {path}", err=True)
+
+
+def _store(node: Settings, found: Inventory) -> str:
+    path = record.path_in(node.run_dir)
+    try:
+        os.makedirs(node.run_dir, mode=0o755, exist_ok=True)
+        records.write(path, found.record())
+    except OSError as error:
+        raise VgpuError(f"{path}: cannot be written", found=error.strerror, do="run as root") from error
+    return path
+
+
+def _note(text: str) -> None:
+    click.echo(f"note: {text}", err=True)
+
+
+Table = tuple[list[list[object]], list[str]]
+
+
+def _cards(found: Inventory) -> Table:
+    headers = ["card", "uuid", "name", "memory", "bus id", "NUMA", "node", "links"]
+    rows: list[list[object]] = [
+        [
+            card.index, card.uuid, card.name, Bytes(card.memory), card.bus_id, card.numa if card.numa >= 0 else "",
+            card.device.path, _links(card, found.cards),
+        ]
+        for card in found.cards
+    ]  # fmt: skip
+    return rows, headers
+
+
+def _links(card: Card, cards: list[Card]) -> str:
+    """`0:NV18 2:SYS`: the other cards by index."""
+    return " ".join(f"{other.index}:{card.links[other.uuid]}" for other in cards if other.uuid in card.links)
+
+
+def _nodes(found: Inventory) -> Table:
+    rows: list[list[object]] = [
+        [item.path, f"{item.major}:{item.minor}", item.capability or "every"] for item in found.devices
+    ]
+    return rows, ["node", "number", "capability"]
+
+
+def _files(found: Inventory) -> Table:
+    rows: list[list[object]] = [
+        [item.capability, item.bits, item.path, item.soname]
+        for item in sorted(found.libraries, key=lambda item: (item.capability, item.bits, item.name))
+    ]
+    rows += [[item.capability, "", item.path, ""] for item in found.binaries]
+    return rows, ["capability", "bits", "file", "SONAME"]

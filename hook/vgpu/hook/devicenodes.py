@@ -1,0 +1,152 @@
+"""The driver's device nodes on the host: which there must be, whether they are right, making those that are missing.
+
+Belongs here: numbers from /proc/devices, the check of a node and its making as `nvidia-modprobe -u -c=0` does. Does
+not belong here: nodes in containers (vgpu.hook.operations). Runs as root, never in the hook's process.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+
+from vgpu.config import records
+from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import Device
+
+NVIDIA_MAJOR = 195  # fixed: LANANA's devices.txt
+CONTROL_MINOR = 255
+MODESET_MINOR = 254
+_MAX_TEXT = 1 << 20
+
+
+class Parameters:
+    """What the module's parameters say about nodes (`<proc>/driver/nvidia/params`); nvidia-modprobe heeds them."""
+
+    __slots__ = ("gid", "mode", "modify", "uid")
+
+    def __init__(self, mode: int = 0o666, uid: int = 0, gid: int = 0, modify: bool = True) -> None:
+        self.mode = mode
+        self.uid = uid
+        self.gid = gid
+        self.modify = modify
+
+
+def majors(proc_root: str) -> dict[str, int]:
+    """Name -> major of the character devices in `<proc_root>/devices`."""
+    found = {}
+    inside = False
+    for line in _text(proc_root + "/devices").splitlines():
+        number, _, name = line.strip().partition(" ")
+        if line.endswith(":"):
+            inside = line.startswith("Character")
+        elif inside and number.isdigit() and name:
+            found[name.strip()] = int(number)
+    return found
+
+
+def parameters(proc_root: str) -> Parameters:
+    """The module's parameters, its defaults where it does not tell them."""
+    values = {}
+    for line in _text(proc_root + "/driver/nvidia/params").splitlines():
+        name, _, value = line.partition(":")
+        if value.strip().isdigit():
+            values[name] = int(value)
+    return Parameters(
+        values.get("DeviceFileMode", 0o666) & 0o777,
+        values.get("DeviceFileUID", 0),
+        values.get("DeviceFileGID", 0),
+        values.get("ModifyDeviceFiles", 1) != 0,
+    )
+
+
+def minors(proc_root: str) -> dict[str, int]:
+    """Bus id -> minor of the cards that the module drives: `<proc_root>/driver/nvidia/gpus/<bus id>/information`."""
+    directory = proc_root + "/driver/nvidia/gpus"
+    found = {}
+    for bus_id in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:
+        for line in _text(f"{directory}/{bus_id}/information").splitlines():
+            name, _, value = line.partition(":")
+            if name == "Device Minor" and value.strip().isdigit():
+                found[bus_id.lower()] = int(value)
+    return found
+
+
+def card_node(dev_dir: str, minor: int) -> Device:
+    """The node of the card with `minor`."""
+    return Device(f"{dev_dir}/nvidia{minor}", f"nvidia{minor}", NVIDIA_MAJOR, minor)
+
+
+def shared_nodes(dev_dir: str, numbers: dict[str, int]) -> list[Device]:
+    """The nodes that belong to no card; VgpuError when the kernel's `numbers` lack a module that every node needs."""
+    if NVIDIA_MAJOR not in numbers.values():
+        do = "load it (modprobe nvidia) and run nvidia-smi, or set driver.proc_root in config.yaml"
+        raise VgpuError("NVIDIA kernel module", expected=f"major {NVIDIA_MAJOR} in /proc/devices", found="none", do=do)
+    if "nvidia-uvm" not in numbers:
+        raise VgpuError(
+            f"{dev_dir}/nvidia-uvm", expected="nvidia-uvm in /proc/devices",
+            found="no such major: its module is not loaded", do=f"run: {_UVM}",
+        )  # fmt: skip
+    uvm = numbers["nvidia-uvm"]
+    nodes = [
+        Device(f"{dev_dir}/nvidiactl", "nvidiactl", NVIDIA_MAJOR, CONTROL_MINOR),
+        Device(f"{dev_dir}/nvidia-uvm", "nvidia-uvm", uvm, 0, "compute"),
+        Device(f"{dev_dir}/nvidia-uvm-tools", "nvidia-uvm-tools", uvm, 1, "compute"),
+    ]
+    modeset = Device(f"{dev_dir}/nvidia-modeset", "nvidia-modeset", NVIDIA_MAJOR, MODESET_MINOR, "display")
+    return [*nodes, modeset] if "nvidia-modeset" in numbers or os.path.exists(modeset.path) else nodes
+
+
+_UVM = "nvidia-modprobe -u -c=0"
+
+
+def command_for(device: Device) -> str:
+    """What a person runs to make `device`."""
+    if device.name.startswith("nvidia-uvm"):
+        return _UVM
+    return "nvidia-modprobe -m" if device.minor == MODESET_MINOR else f"nvidia-modprobe -c={device.minor}"
+
+
+def ensure(device: Device, wanted: Parameters, note: Callable[[str], None]) -> None:
+    """Make the node when it is missing, and check it; VgpuError says what is wrong and which command helps."""
+    if not os.path.lexists(device.path):
+        _make(device, wanted)
+        note(f"made {device.path} ({device.major}:{device.minor})")
+    try:
+        status = os.stat(device.path)
+    except OSError as error:
+        raise VgpuError(f"{device.path}: cannot be examined", found=error.strerror) from error
+    is_device = stat.S_ISCHR(status.st_mode)
+    number = os.major(status.st_rdev), os.minor(status.st_rdev)
+    if not is_device or number != (device.major, device.minor):
+        found = f"character device {number[0]}:{number[1]}" if is_device else stat.filemode(status.st_mode)
+        raise VgpuError(
+            device.path, expected=f"character device {device.major}:{device.minor}", found=found,
+            do=f"remove it and run: {command_for(device)}",
+        )  # fmt: skip
+
+
+def _make(device: Device, wanted: Parameters) -> None:
+    number = f"{device.major}:{device.minor}"
+    if not wanted.modify:
+        found = "none, and the module's ModifyDeviceFiles=0 forbids making it"
+        do = f"make it: mknod -m {wanted.mode:o} {device.path} c {device.major} {device.minor}"
+        raise VgpuError(device.path, expected=f"character device {number}", found=found, do=do)
+    try:
+        os.mknod(device.path, stat.S_IFCHR | wanted.mode, os.makedev(device.major, device.minor))
+        os.chmod(device.path, wanted.mode)  # mknod's mode is cut by the umask
+        os.chown(device.path, wanted.uid, wanted.gid)
+    except FileExistsError:
+        pass  # nvidia-modprobe was faster; what it made is checked as any other
+    except OSError as error:
+        found = f"none, and mknod fails: {error.strerror}"
+        raise VgpuError(
+            device.path, expected=f"character device {number}", found=found, do=f"run as root: {command_for(device)}"
+        ) from error
+
+
+def _text(path: str) -> str:
+    try:
+        return records.read_bounded(path, _MAX_TEXT).decode("utf-8", "replace")
+    except OSError:
+        return ""

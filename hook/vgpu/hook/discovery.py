@@ -1,0 +1,94 @@
+"""Takes the inventory of this node: puts together driver version, files, device nodes and cards.
+
+Belongs here: the order of the steps and what is fatal. A node without its driver's module, libcuda, libnvidia-ml or
+device nodes has no inventory; one file or card that is odd is left out and `note` told. Runs as root, beforehand
+(`vgpuctl inventory refresh`, the daemon), never in the hook's process.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import Card, Device, Inventory
+from vgpu.config.settings import Settings
+from vgpu.hook import cards, devicenodes, driverfiles, freshness
+
+Note = Callable[[str], None]
+
+
+def take(
+    settings: Settings,
+    note: Note = lambda text: None,
+    proc: str = "/proc",
+    sys_root: str = "/sys",
+    clock: Callable[[], float] = time.time,
+) -> Inventory:
+    """The inventory of the node that `settings` describe; VgpuError when there is no usable driver.
+
+    `proc` is the kernel's own, asked for the boot id when driver.proc_root lacks it. `note` gets one line for each
+    thing that is odd or was made.
+    """
+    root, proc_root = settings.text("driver.root"), settings.text("driver.proc_root")
+    search = driverfiles.Search(
+        root, settings.texts("driver.library_dirs"), settings.texts("driver.extra_libraries"),
+        settings.texts("driver.exclude_libraries"), note,
+    )  # fmt: skip
+    version = driver_version(proc_root, search, note)
+    libraries = search.libraries(version)
+    devices = _nodes(dev_dir(settings), proc_root, note)
+    nvml = next(item.path for item in libraries if item.bits == 64 and item.name.startswith("libnvidia-ml.so."))
+    found = cards.take(nvml, dev_dir(settings), sys_root, note)
+    _check_cards(found, dev_dir(settings), proc_root, note)
+    boot = freshness.boot_id(proc_root, proc)
+    return Inventory(version, boot, clock(), libraries, driverfiles.binaries(root), devices, found)
+
+
+def driver_version(proc_root: str, search: driverfiles.Search, note: Note) -> str:
+    """The loaded module's version, else that in the names of the libraries."""
+    version = freshness.driver_version(proc_root)
+    if version:
+        return version
+    versions = search.versions()
+    if not versions:
+        do = "install the NVIDIA driver, or set driver.root in config.yaml"
+        raise VgpuError(
+            f"driver below {search.root}", expected=f"{proc_root}/driver/nvidia/version or libcuda.so.<version>",
+            found="neither", do=do,
+        )  # fmt: skip
+    note(f"{proc_root}/driver/nvidia/version is missing: driver version {versions[0]} taken from file names")
+    if len(versions) > 1:
+        note(f"libraries of several driver versions: {', '.join(versions)}")
+    return versions[0]
+
+
+def dev_dir(settings: Settings) -> str:
+    """The directory of the host's nodes: as configured, else the driver root's own /dev if it is in use, else /dev."""
+    configured = settings.text("driver.dev_root")
+    own = os.path.join(settings.text("driver.root"), "dev")
+    return configured or (own if os.path.exists(own + "/nvidiactl") else "/dev")
+
+
+def _nodes(directory: str, proc_root: str, note: Note) -> list[Device]:
+    """The nodes of no particular card, all nodes checked and made; those of the cards have to be there before NVML."""
+    devices = devicenodes.shared_nodes(directory, devicenodes.majors(proc_root))
+    wanted = devicenodes.parameters(proc_root)
+    of_cards = [devicenodes.card_node(directory, minor) for minor in devicenodes.minors(proc_root).values()]
+    for device in devices + of_cards:
+        devicenodes.ensure(device, wanted, note)
+    return devices
+
+
+def _check_cards(found: list[Card], directory: str, proc_root: str, note: Note) -> None:
+    wanted = devicenodes.parameters(proc_root)
+    for card in found:
+        devicenodes.ensure(card.device, wanted, note)
+    known = devicenodes.minors(proc_root)
+    missing = sorted(set(known) - {card.bus_id for card in found})
+    if missing:
+        note(f"of {len(known)} cards that the module drives, {len(missing)} cannot be used: {', '.join(missing)}")
+    if not found:
+        elsewhere = f": NVML looks for nodes in /dev, those found are in {directory}" if directory != "/dev" else ""
+        note("no usable card on this node" + elsewhere)

@@ -1,0 +1,54 @@
+"""Whether an inventory still describes this node: driver version and boot id, as /proc tells them now.
+
+Belongs here: reading the two and comparing them. Taking an inventory is vgpu.hook.discovery's. Runs in the hook's
+process, before anything of the inventory is used: a driver that was updated under it would mount files that are gone.
+"""
+
+from __future__ import annotations
+
+from vgpu.config import records
+from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import DO, Inventory
+
+_MAX_TEXT = 1 << 16
+
+
+def check(inventory: Inventory, proc_root: str = "/proc") -> None:
+    """VgpuError when `inventory` is of another driver or of an earlier boot; what is unknown is not compared."""
+    boot, version = boot_id(proc_root), driver_version(proc_root)
+    if boot and inventory.boot_id and boot != inventory.boot_id:
+        raise VgpuError("inventory", expected=f"one of this boot ({boot})", found=inventory.boot_id, do=DO)
+    if version and version != inventory.driver_version:
+        expected = f"one of the loaded driver {version}"
+        raise VgpuError("inventory", expected=expected, found=inventory.driver_version, do=DO)
+
+
+def driver_version(proc_root: str = "/proc") -> str:
+    """The version of the loaded kernel module, "" when none tells one.
+
+    `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar ...`, or, of the open one,
+    `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build ...`.
+    """
+    for line in _text(proc_root + "/driver/nvidia/version").splitlines():
+        if line.startswith("NVRM version:"):
+            return next((word for word in line.split() if is_version(word)), "")
+    return ""
+
+
+def is_version(text: str) -> bool:
+    """Whether `text` has the form of a driver's version: 390.157, 550.54.15."""
+    parts = text.split(".")
+    return len(parts) > 1 and all(part.isascii() and part.isdigit() for part in parts)
+
+
+def boot_id(proc_root: str = "/proc", fallback: str = "/proc") -> str:
+    """This boot's id; a driver's own `proc_root` may lack it, the kernel's never does."""
+    name = "/sys/kernel/random/boot_id"
+    return _text(proc_root + name).strip() or _text(fallback + name).strip()
+
+
+def _text(path: str) -> str:
+    try:
+        return records.read_bounded(path, _MAX_TEXT).decode("ascii", "replace")
+    except OSError:
+        return ""
