@@ -1,0 +1,431 @@
+"""Which cards a request gets: request + cards + commitments + policy -> cards, or the reason why not, card by card.
+
+Belongs here: the one pure function `place` and its rules. The ledger says what is committed, the inventory which cards
+there are, the plugin and the extender call the same function. Nothing here reads a file, a clock or a random number;
+the answer does not depend on the order of the input, and the input is never changed.
+
+A share goes to the fitting card that is fullest (binpack) or emptiest (spread), `gpus` times on different cards.
+Whole cards are the set with, in this order:
+
+1. the best links among themselves: the sum of NVLink widths, then the number of pairs on one PCIe switch or better
+   (NV, PIX, PXB), then of pairs on one NUMA node or better (PHB, NODE; without a known link: the same NUMA node);
+2. the fewest groups split. A group is two or more cards, each linked to each other by NVLink, or by NVLink or a common
+   switch; where such groups overlap, the larger counts, then the better linked, then the one of lower indexes. It is
+   split when all its cards were free and some, not all, are taken: a lone card, or one of a group that is broken
+   already, costs nothing;
+3. the smallest of such groups, then the best links left among the node's free cards;
+4. the lowest indexes.
+
+Up to MAX_SETS sets are compared one by one (16 of 32 cards would be 600 million); beyond, two sets are grown from every
+card by adding the best-linked card again and again, and the best of those is taken: good, not proven best.
+"""
+
+from __future__ import annotations
+
+from math import comb
+
+from vgpu.config.errors import VgpuError, shown
+from vgpu.config.inventory import Card
+from vgpu.config.request import WHOLE_CARD, Request, Wishes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # not at run time: it costs 2 ms in the hook's process
+    from collections.abc import Iterator
+
+POLICIES = ("binpack", "spread")
+MAX_SETS = 20_000
+MAX_REASONS = 2000  #: characters of the reasons in a refusal, some 16 cards
+MAX_HOLDERS = 3  #: holders named per card
+
+# A link's worth, so that sums compare as (NVLink widths, pairs at least on a switch, pairs at least on a NUMA node).
+_NUMA = 1
+_SWITCH = (1 << 20) + _NUMA
+_NVLINK = 1 << 40
+_PCIE = {"PIX": _SWITCH, "PXB": _SWITCH, "PHB": _NUMA, "NODE": _NUMA, "SYS": 0}
+
+
+class NoFit(VgpuError):
+    """The request gets no cards now; one line says why, card by card."""
+
+
+class Commitment:
+    """What is promised of one card: sums of `cores` (percent) and `memory` (bytes); the holders are for messages."""
+
+    __slots__ = ("cores", "exclusive", "holders", "memory")
+
+    def __init__(
+        self, cores: int = 0, memory: int = 0, exclusive: bool = False, holders: tuple[str, ...] | list[str] = ()
+    ) -> None:
+        self.cores = cores
+        self.memory = memory
+        self.exclusive = exclusive
+        self.holders = holders
+
+    @property
+    def empty(self) -> bool:
+        return not (self.cores or self.memory or self.exclusive or self.holders)
+
+
+class Policy:
+    """The node's policy: binpack or spread, and how much of a card its shares may add up to.
+
+    Above 1 a scaling oversubscribes the card among containers, but one container never gets more memory than the card
+    has: its limit would promise what no driver can give. Below 1 a part stays with the host. Whole cards are never
+    scaled.
+    """
+
+    __slots__ = ("cores_scaling", "memory_scaling", "name")
+
+    def __init__(self, name: str = "binpack", cores_scaling: float = 1.0, memory_scaling: float = 1.0) -> None:
+        if name not in POLICIES:
+            raise VgpuError("placement policy", expected=" or ".join(POLICIES), found=name)
+        if not (0 < cores_scaling < 1e6 and 0 < memory_scaling < 1e6):
+            found = f"cores {cores_scaling}, memory {memory_scaling}"
+            raise VgpuError("scaling factors", expected="numbers above 0", found=found)
+        self.name = name
+        self.cores_scaling = cores_scaling
+        self.memory_scaling = memory_scaling
+
+    def cores(self) -> int:
+        """Percent that the shares of one card may add up to; 1.15 is 115, whatever binary floats make of it."""
+        return int(WHOLE_CARD * self.cores_scaling + 1e-6)
+
+    def memory(self, card: Card) -> int:
+        """Bytes that the shares of `card` may add up to."""
+        return int(card.memory * self.memory_scaling)
+
+
+def place(request: Request, cards: list[Card], commitments: dict[str, Commitment], policy: Policy) -> list[Card]:
+    """`request.gpus` different cards in the order of their indexes; NoFit says why there are none.
+
+    `request.fixed` is the scheduler's choice: those cards or none, whatever the wishes say. `request.preferred` is
+    taken when it names exactly `gpus` cards that fit, wishes included. Commitments of unknown cards are ignored, a
+    card without one is free.
+    """
+    _check(request)
+    node = sorted(cards, key=lambda card: (card.index, card.uuid))
+    if request.gpus > len(node):
+        raise NoFit(f"no cards for {_asked(request)}: node has {_count(len(node), 'card')}")
+    held = [commitments.get(card.uuid) or _FREE for card in node]
+    if request.fixed:
+        return _fixed(request, node, held, policy)
+    reasons = [_wish_refusal(card, request.wishes) or _refusal(card, request, held[at], policy)
+               for at, card in enumerate(node)]  # fmt: skip
+    fitting = [at for at, reason in enumerate(reasons) if not reason]
+    pools = _preferred(request, node, fitting) or _pools(request, node, fitting)
+    if not pools:
+        raise NoFit(_explain(request, node, fitting, reasons))
+    choose = _whole_cards if request.exclusive else _shares
+    return [node[at] for at in choose(request, node, held, pools, policy)]
+
+
+_FREE = Commitment()
+
+
+def _check(request: Request) -> None:
+    if request.gpus < 1 or not 0 <= request.cores <= WHOLE_CARD or request.memory < 0:
+        expected = f"1 or more cards, 0 to {WHOLE_CARD} cores of each, and memory"
+        found = f"{request.gpus} cards, {request.cores} cores, {request.memory} bytes"
+        raise NoFit("request", expected=expected, found=found)
+
+
+def _fixed(request: Request, node: list[Card], held: list[Commitment], policy: Policy) -> list[Card]:
+    what = f"scheduler's choice for {_asked(request)}"
+    if len(set(request.fixed)) != len(request.fixed) or len(request.fixed) != request.gpus:
+        raise NoFit(what, expected=_count(request.gpus, "different card"), found=", ".join(request.fixed))
+    known = {card.uuid: at for at, card in enumerate(node)}
+    reasons = []
+    for uuid in request.fixed:
+        if uuid not in known:
+            reasons.append(f"{shown(uuid)}: not a card of this node")
+            continue
+        card = node[known[uuid]]
+        reason = _refusal(card, request, held[known[uuid]], policy)
+        if reason:
+            reasons.append(f"{shown(card.label())}: {reason}")
+    if reasons:
+        raise NoFit(f"{what}: {_bounded(reasons)}")
+    return [node[at] for at in sorted(known[uuid] for uuid in request.fixed)]
+
+
+def _preferred(request: Request, node: list[Card], fitting: list[int]) -> list[list[int]]:
+    """The preference as the only pool, or nothing when it is none, not whole or does not fit."""
+    if len(request.preferred) != request.gpus:
+        return []
+    return _pools(request, node, [at for at in fitting if node[at].uuid in request.preferred])
+
+
+def _pools(request: Request, node: list[Card], fitting: list[int]) -> list[list[int]]:
+    """The sets of positions within which to choose: all that fit, or with the NUMA wish those of each NUMA node.
+
+    Single-socket machines and many virtual ones report -1 for every card: that is one NUMA node. A single card
+    without a number among others is on none that is known.
+    """
+    pools = {0: fitting}
+    if request.wishes.numa and request.gpus > 1 and any(card.numa >= 0 for card in node):
+        pools = {}
+        for at in fitting:
+            if node[at].numa >= 0:
+                pools.setdefault(node[at].numa, []).append(at)
+    return [pool for pool in pools.values() if len(pool) >= request.gpus]
+
+
+# Why a card is not for a request; "" when it is.
+
+
+def _wish_refusal(card: Card, wishes: Wishes) -> str:
+    name = card.name.lower()
+    refused = [item for item in wishes.nouse_types if item.lower() in name]
+    if wishes.use_types and not any(item.lower() in name for item in wishes.use_types):
+        return f"excluded by use-gputype {shown(', '.join(wishes.use_types))}"
+    if refused:
+        return f"excluded by nouse-gputype {shown(refused[0])}"
+    if wishes.use_uuids and card.uuid not in wishes.use_uuids:
+        return "excluded by use-gpuuuid"
+    return "excluded by nouse-gpuuuid" if card.uuid in wishes.nouse_uuids else ""
+
+
+def _refusal(card: Card, request: Request, held: Commitment, policy: Policy) -> str:
+    if request.exclusive and request.memory > card.memory:
+        return f"memory {_mib(card.memory)} MiB in all"
+    if held.exclusive:
+        return f"held whole{_by(held)}"
+    if request.exclusive:
+        return "" if held.empty else f"shared{_by(held)}"
+    return ", ".join(part for part in (_cores_refusal(request, held, policy),
+                                       _memory_refusal(card, request, held, policy)) if part)  # fmt: skip
+
+
+def _cores_refusal(request: Request, held: Commitment, policy: Policy) -> str:
+    capacity = policy.cores()
+    if request.cores > capacity:
+        return f"{capacity} cores in all for shares"
+    free = capacity - held.cores
+    return "" if request.cores <= free else f"{max(free, 0)} cores free of {capacity}"
+
+
+def _memory_refusal(card: Card, request: Request, held: Commitment, policy: Policy) -> str:
+    capacity = policy.memory(card)
+    if request.memory > min(capacity, card.memory):
+        scaled = "" if capacity >= card.memory else " for shares"
+        return f"memory {_mib(min(capacity, card.memory))} MiB in all{scaled}"
+    free = capacity - held.memory
+    return "" if request.memory <= free else f"memory {_mib(max(free, 0))} MiB free of {_mib(capacity)}"
+
+
+def _explain(request: Request, node: list[Card], fitting: list[int], reasons: list[str]) -> str:
+    head = f"no card fits {_asked(request)}"
+    if len(fitting) >= request.gpus:
+        head = f"no NUMA node has the cards for {_asked(request)}"
+    elif fitting:
+        head = f"only {len(fitting)} of {len(node)} cards fit{'s' * (len(fitting) == 1)} {_asked(request)}"
+    fits = f"fits{', NUMA node {}' * request.wishes.numa}"
+    lines = [f"{shown(card.label())}: {reason or fits.format(card.numa)}"
+             for card, reason in zip(node, reasons)]  # fmt: skip
+    return f"{head}: {_bounded(lines)}"
+
+
+def _bounded(lines: list[str]) -> str:
+    given, length = 1, len(lines[0])
+    while given < len(lines) and length + len(lines[given]) <= MAX_REASONS:
+        length += len(lines[given])
+        given += 1
+    more = len(lines) - given
+    return "; ".join(lines[:given]) + (f"; and {_count(more, 'more card')}" if more else "")
+
+
+def _asked(request: Request) -> str:
+    least = f" with {_mib(request.memory)} MiB" if request.exclusive and request.memory else ""
+    return request.describe() + least
+
+
+def _by(held: Commitment) -> str:
+    names = ", ".join(sorted(held.holders)[:MAX_HOLDERS])
+    more = len(held.holders) - MAX_HOLDERS
+    return (f" by {shown(names)}" if names else "") + (f" and {more} more" if more > 0 else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _mib(size: int) -> int:
+    return size >> 20
+
+
+# Shares: the order of the cards is all.
+
+
+def _shares(
+    request: Request, node: list[Card], held: list[Commitment], pools: list[list[int]], policy: Policy
+) -> list[int]:
+    sign = -1 if (request.wishes.policy or policy.name) == "spread" else 1
+
+    def rank(at: int) -> tuple[int, int, int]:
+        cores, memory = policy.cores() - held[at].cores, policy.memory(node[at]) - held[at].memory
+        return sign * cores, sign * memory, at
+
+    return sorted(at for _, _, at in min(sorted(map(rank, pool))[: request.gpus] for pool in pools))
+
+
+# Whole cards: positions in the node's list throughout, sets of them as bit masks.
+
+
+def _whole_cards(
+    request: Request, node: list[Card], held: list[Commitment], pools: list[list[int]], policy: Policy
+) -> list[int]:
+    size = request.gpus
+    links = _Links(node, [at for at, commitment in enumerate(held) if commitment.empty])
+    best_worth = -1
+    best: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    for pool in pools:
+        sets = links.every_set(pool, size) if comb(len(pool), size) <= MAX_SETS else links.grown_sets(pool, size)
+        for worth, picks in sets:
+            if worth >= best_worth:
+                candidate = (links.damage(picks), picks)
+                if worth > best_worth or candidate < best:
+                    best_worth, best = worth, candidate
+    return list(best[1])
+
+
+class _Links:
+    """What the links among a node's cards are worth.
+
+    `worth[a][b]` of one link, `left[a]` of a's links to the free cards, `groups` the masks of groups that are whole.
+    """
+
+    __slots__ = ("groups", "left", "worth")
+
+    def __init__(self, node: list[Card], free: list[int]) -> None:
+        self.worth = [[_worth(a, b) if a is not b else 0 for b in node] for a in node]
+        self.left = [sum(row[at] for at in free) for row in self.worth]
+        mask = _mask(free)
+        found = _groups(self.worth, _NVLINK) | _groups(self.worth, _SWITCH)
+        self.groups = [group for group in found if group & mask == group]
+
+    def damage(self, picks: tuple[int, ...]) -> tuple[int, int, int]:
+        """What taking `picks` costs the others: groups split, cards in them, worth of the picks' links.
+
+        Of sets with equal links among themselves, the one with the least such worth leaves the most.
+        """
+        taken = _mask(picks)
+        split = [group for group in self.groups if 0 != group & taken != group]
+        return len(split), sum(bin(group).count("1") for group in split), sum([self.left[at] for at in picks])
+
+    def every_set(self, pool: list[int], size: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """(worth of the links inside, positions) of every choice of `size`, but for those that a twin stands for.
+
+        Twins have equal links to all others and the same groups: of two, the lower index is taken first. That makes
+        one set of the 12870 for 8 cards of 16 behind an NVLink switch.
+        """
+        elder = [self._elder(pool, at) for at in range(len(pool))]
+        stack: list[tuple[int, int, tuple[int, ...]]] = [(0, 0, ())]
+        while stack:
+            worth, start, picks = stack.pop()
+            if len(picks) == size:
+                yield worth, picks
+                continue
+            for at in range(start, len(pool) - size + len(picks) + 1):
+                if elder[at] < 0 or elder[at] in picks:
+                    row = self.worth[pool[at]]
+                    stack.append((worth + sum([row[other] for other in picks]), at + 1, (*picks, pool[at])))
+
+    def _elder(self, pool: list[int], at: int) -> int:
+        """The nearest twin before `pool[at]`, or -1."""
+        return next((other for other in reversed(pool[:at]) if self._twins(other, pool[at])), -1)
+
+    def _twins(self, one: int, other: int) -> bool:
+        pairs = enumerate(zip(self.worth[one], self.worth[other]))
+        return all(a == b for at, (a, b) in pairs if at not in (one, other)) and not any(
+            (group >> one ^ group >> other) & 1 for group in self.groups
+        )
+
+    def grown_sets(self, pool: list[int], size: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """As every_set, but two for each card to begin with.
+
+        Where no card is better linked to those picked, one goes on with the card of the fewest other free ones, for
+        the sake of the remainder, the other with that of the most, for the sake of the picks to come.
+        """
+        for seed in pool:
+            for sign in (-1, 1):
+                yield self._grow(pool, size, seed, sign)
+
+    def _grow(self, pool: list[int], size: int, seed: int, sign: int) -> tuple[int, tuple[int, ...]]:
+        picks, worth = [seed], 0
+        gain = {at: self.worth[seed][at] for at in pool if at != seed}
+        while len(picks) < size:
+            best = max(gain, key=lambda at: (gain[at], sign * self.left[at], -at))
+            worth += gain.pop(best)
+            picks.append(best)
+            for at in gain:
+                gain[at] += self.worth[best][at]
+        return worth, tuple(sorted(picks))
+
+
+def _worth(a: Card, b: Card) -> int:
+    """Of the link between two cards, either side of which may not know it."""
+    known = [worth for worth in (_link(a.links.get(b.uuid)), _link(b.links.get(a.uuid))) if worth >= 0]
+    return max(known) if known else _NUMA if a.numa == b.numa >= 0 else 0
+
+
+def _link(name: str | None) -> int:
+    """Of a link by its name, -1 for one that is not known."""
+    if name is None:
+        return -1
+    width = name[2:]
+    if name.startswith("NV") and width.isascii() and width.isdigit() and len(width) <= 4 and int(width):
+        return int(width) * _NVLINK + _SWITCH
+    return _PCIE.get(name, -1)
+
+
+def _mask(positions: list[int] | tuple[int, ...]) -> int:
+    mask = 0
+    for at in positions:
+        mask |= 1 << at
+    return mask
+
+
+def _groups(worth: list[list[int]], least: int) -> set[int]:
+    """Masks of the disjoint groups that links of at least `least` make.
+
+    Cliques and not connected parts: in a DGX-1 every card reaches every other by NVLink, but it has two groups of 4.
+    """
+
+    def rank(group: int) -> tuple[int, int, list[int]]:
+        at = list(_bits(group))
+        return -len(at), -sum(worth[a][b] for a in at for b in at), at
+
+    groups = set()
+    open_ = _cliques([_mask([at for at, value in enumerate(row) if value >= least]) for row in worth])
+    while open_:
+        best = min(open_, key=rank)
+        groups.add(best)
+        open_ = {rest for rest in (group & ~best for group in open_) if rest & (rest - 1)}
+    return groups
+
+
+def _cliques(near: list[int]) -> set[int]:
+    """Masks of cliques of two and more cards, all maximal ones among them; `near` are the masks of neighbours.
+
+    Bron and Kerbosch with pivots, but without the set that keeps out what is not maximal: the caller takes the largest.
+    """
+    found: set[int] = set()
+    stack = [(0, (1 << len(near)) - 1)]
+    while stack:
+        group, open_ = stack.pop()
+        if not open_:
+            if group & (group - 1):
+                found.add(group)
+            continue
+        pivot = max(_bits(open_), key=lambda at: bin(near[at] & open_).count("1"))
+        for at in _bits(open_ & ~near[pivot]):
+            stack.append((group | 1 << at, open_ & near[at]))
+            open_ &= ~(1 << at)
+    return found
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low

@@ -1,0 +1,753 @@
+"""Placement on synthetic nodes: tables of what is chosen, brute force over random topologies, random histories."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from itertools import combinations
+
+import pytest
+
+from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import Card, Device
+from vgpu.config.request import Request, Wishes
+from vgpu.hook import placement
+from vgpu.hook.placement import Commitment, NoFit, Policy, place
+
+MIB = 1 << 20
+GIB = 1 << 30
+WHOLE = Commitment(0, 0, True, ["whole"])
+
+
+# Nodes
+
+
+def make_node(count, link=lambda a, b: None, numa=lambda a: -1, name="Tesla T4", memory=15360 * MIB):
+    """Cards 0..count-1; `link(a, b)` with a < b names the link or is None for one that nobody knows."""
+    names = [name] * count if isinstance(name, str) else name
+    sizes = [memory] * count if isinstance(memory, int) else memory
+    cards = []
+    for a in range(count):
+        links = {uuid(b): link(min(a, b), max(a, b)) for b in range(count) if b != a}
+        links = {key: value for key, value in links.items() if value}
+        device = Device(f"/dev/nvidia{a}", f"nvidia{a}", 195, a)
+        cards.append(Card(uuid(a), a, a, f"00000000:0{a:X}:00.0", names[a], sizes[a], device, numa(a), links))
+    return cards
+
+
+def uuid(index):
+    return f"GPU-{index:02d}"
+
+
+def from_pairs(pairs, otherwise="SYS"):
+    return lambda a, b: pairs.get((a, b), otherwise)
+
+
+def t4():
+    return make_node(1)
+
+
+def mixed():
+    """Four cards, no links known: T4 15 GiB, T4 15 GiB, A10 23 GiB, V100 32 GiB."""
+    names = ["Tesla T4", "Tesla T4", "NVIDIA A10", "Tesla V100-PCIE-32GB"]
+    return make_node(4, name=names, memory=[15360 * MIB, 15360 * MIB, 23028 * MIB, 32768 * MIB])
+
+
+def dgx(count=8):
+    """All to all behind NVLink switches, half of the cards on each socket."""
+    return make_node(count, lambda a, b: "NV12", lambda a: a * 2 // count, "NVIDIA A100-SXM4-80GB", 80 * GIB)
+
+
+def quads():
+    """Two quads of NVLink, nothing between them."""
+    return make_node(8, lambda a, b: "NV4" if a // 4 == b // 4 else "SYS", lambda a: a // 4)
+
+
+def cube_mesh():
+    """The DGX-1's hybrid: two full quads, each card with one more link to its like in the other quad."""
+    double = {(0, 3), (1, 2), (2, 3), (4, 7), (5, 6), (6, 7)}
+
+    def link(a, b):
+        if a // 4 == b // 4:
+            return "NV2" if (a, b) in double else "NV1"
+        return "NV2" if b == a + 4 else "SYS"
+
+    return make_node(8, link, lambda a: a // 4, "Tesla V100-SXM2-16GB", 16 * GIB)
+
+
+def switch_pairs():
+    """Pairs on a PCIe switch, two of them on each socket."""
+
+    def link(a, b):
+        return "PIX" if a // 2 == b // 2 else "NODE" if a // 4 == b // 4 else "SYS"
+
+    return make_node(8, link, lambda a: a // 4)
+
+
+def sockets():
+    """Dual socket, cards alternating between them, links unknown."""
+    return make_node(4, numa=lambda a: a % 2)
+
+
+NODES = {
+    "t4": t4, "mixed": mixed, "dgx": dgx, "quads": quads, "cube_mesh": cube_mesh, "switch_pairs": switch_pairs,
+    "sockets": sockets,
+}  # fmt: skip
+
+
+def share(cores, memory_mib, gpus=1, **wishes):
+    return Request(gpus, cores, memory_mib * MIB, wishes=Wishes(**wishes))
+
+
+def whole(gpus=1, memory_mib=0, **wishes):
+    return Request(gpus, 100, memory_mib * MIB, wishes=Wishes(**wishes))
+
+
+def used(cores, memory_mib=1024):
+    return Commitment(cores, memory_mib * MIB, False, ["c"])
+
+
+def held(*indexes):
+    return dict.fromkeys(indexes, WHOLE)
+
+
+def indexes(cards):
+    return [card.index for card in cards]
+
+
+def chosen(cards, request, commitments=None, policy=None):
+    by_uuid = {uuid(index): value for index, value in (commitments or {}).items()}
+    return indexes(place(request, cards, by_uuid, policy or Policy()))
+
+
+def refused(cards, request, commitments=None, policy=None):
+    with pytest.raises(NoFit) as caught:
+        chosen(cards, request, commitments, policy)
+    return str(caught.value)
+
+
+# Shares
+
+SHARES = {
+    "one card": (t4, {}, share(30, 1024), [0]),
+    "the last share fills the card": (t4, {0: used(50, 7680)}, share(50, 7680), [0]),
+    "empty alike: least memory, then index": (mixed, {}, share(10, 1024), [0]),
+    "fewest free cores": (mixed, {1: used(20), 2: used(60)}, share(10, 1024), [2]),
+    "fewest free cores that fit": (mixed, {1: used(20), 2: used(60)}, share(50, 1024), [1]),
+    "cores before memory": (mixed, {0: used(20, 10000), 3: used(30, 1)}, share(10, 1024), [3]),
+    "equal cores: least free memory": (mixed, {0: used(20, 1024), 1: used(20, 2048)}, share(10, 1024), [1]),
+    "memory decides what fits": (mixed, {2: used(60, 22528)}, share(10, 1024), [0]),
+    "only the big card": (mixed, {}, share(10, 30000), [3]),
+    "never where one card is held whole": (mixed, {0: WHOLE, 1: WHOLE}, share(10, 1024), [2]),
+    "two different cards": (mixed, {2: used(60)}, share(10, 1024, gpus=2), [0, 2]),
+    "two cards, one nearly full": (mixed, {2: used(95)}, share(10, 1024, gpus=2), [0, 1]),
+    "as many as there are": (mixed, {}, share(99, 1024, gpus=4), [0, 1, 2, 3]),
+    "a share without cores": (mixed, {2: used(100)}, share(0, 1024), [2]),
+    "spread: emptiest": (mixed, {0: used(10), 3: used(20)}, share(10, 1024, policy="spread"), [2]),
+    "spread: most free memory": (mixed, {3: used(1)}, share(10, 1024, policy="spread"), [2]),
+    "spread: then index": (dgx, {0: used(10)}, share(10, 1024, policy="spread"), [1]),
+    "spread: two cards": (dgx, {0: used(10), 2: used(10)}, share(10, 1024, gpus=2, policy="spread"), [1, 3]),
+}
+
+
+@pytest.mark.parametrize("case", SHARES.values(), ids=SHARES.keys())
+def test_share(case):
+    cards, commitments, request, expected = case
+    assert chosen(cards(), request, commitments) == expected
+
+
+def test_the_nodes_policy_counts_unless_the_container_wishes_another():
+    commitments = {0: used(10)}
+    spread = Policy("spread")
+    assert chosen(dgx(), share(10, 1024), commitments, spread) == [1]
+    assert chosen(dgx(), share(10, 1024, policy="binpack"), commitments, spread) == [0]
+    assert chosen(dgx(), share(10, 1024), commitments, Policy("binpack")) == [0]
+
+
+# Whole cards
+
+WHOLES = {
+    "one of one": (t4, {}, whole(), [0]),
+    "not a shared one": (mixed, {0: used(1), 1: Commitment(0, 1, False, [])}, whole(), [2]),
+    "not where a share without amounts lives": (mixed, {0: Commitment(0, 0, False, ["c"])}, whole(), [1]),
+    "memory is a minimum": (mixed, {}, whole(memory_mib=20000), [2]),
+    "any of a whole switch fabric": (dgx, {}, whole(), [0]),
+    "five of a fabric": (dgx, held(1, 3), whole(5), [0, 2, 4, 5, 6]),
+    "one quad is broken already": (quads, held(0), whole(), [1]),
+    "the more broken quad": (quads, held(0, 4, 5), whole(), [6]),
+    "the lone card of a quad": (quads, held(0, 4, 5, 6), whole(), [7]),
+    "a shared card breaks its quad too": (quads, {4: used(10)}, whole(), [5]),
+    "two from the broken quad": (quads, held(0), whole(2), [1, 2]),
+    "three are what is left of a quad": (quads, held(5), whole(3), [4, 6, 7]),
+    "four are a quad": (quads, held(1), whole(4), [4, 5, 6, 7]),
+    "two quads broken: links before remainder": (quads, held(0, 1, 4), whole(3), [5, 6, 7]),
+    "DGX-1: stay in the quad that is broken": (cube_mesh, held(0), whole(), [1]),
+    "DGX-1: also where the index says otherwise": (cube_mesh, held(4), whole(), [5]),
+    "DGX-1: two cards by a double link": (cube_mesh, {}, whole(2), [0, 3]),
+    "DGX-1: four cards": (cube_mesh, held(1), whole(4), [4, 5, 6, 7]),
+    "pairs: the broken one": (switch_pairs, held(5), whole(), [4]),
+    "pairs: two make a pair": (switch_pairs, held(0), whole(2), [2, 3]),
+    "pairs: two on one socket before two sockets": (switch_pairs, held(0, 2, 4, 6), whole(2), [1, 3]),
+    "pairs: two pairs of one socket": (switch_pairs, held(0), whole(4), [4, 5, 6, 7]),
+    "pairs: the pair whose socket is broken": (switch_pairs, held(4), whole(2), [6, 7]),
+    "unknown links: one socket": (sockets, held(0), whole(2), [1, 3]),
+    "nothing known at all": (mixed, held(1), whole(2), [0, 2]),
+}
+
+
+@pytest.mark.parametrize("case", WHOLES.values(), ids=WHOLES.keys())
+def test_whole_cards(case):
+    cards, commitments, request, expected = case
+    assert chosen(cards(), request, commitments) == expected
+
+
+def test_a_lone_card_is_taken_before_a_group_is_split():
+    cards = make_node(5, from_pairs({(0, 1): "NV4", (2, 3): "PIX"}))
+    assert chosen(cards, whole()) == [4]
+    assert chosen(cards, whole(), held(4)) == [2], "a pair of a switch goes before a pair of NVLink"
+    assert chosen(cards, whole(2)) == [0, 1]
+
+
+def test_the_smaller_of_two_groups_is_split():
+    pairs = {(0, 1): "NV1", (0, 2): "NV1", (1, 2): "NV1", (3, 4): "NV4"}
+    assert chosen(make_node(5, from_pairs(pairs)), whole()) == [3]
+
+
+def test_fewer_groups_split_count_more_than_smaller_ones():
+    """Cards 0 and 1 are a pair of NVLink and with card 2 three of a switch; cards 3 to 8 are one group of six."""
+    six = dict.fromkeys(combinations(range(3, 9), 2), "NV4")
+    cards = make_node(9, from_pairs({(0, 1): "NV1", (0, 2): "PIX", (1, 2): "PIX", **six}))
+    assert chosen(cards, whole(use_uuids=(uuid(0), uuid(3)))) == [3]
+    assert chosen(cards, whole(use_uuids=(uuid(2), uuid(3)))) == [2]
+
+
+def test_of_overlapping_groups_the_larger_counts():
+    """Three by single links, one of them with a fourth by a wide one: the fourth is lone."""
+    cards = make_node(4, from_pairs({(0, 1): "NV1", (0, 2): "NV1", (1, 2): "NV1", (2, 3): "NV8"}))
+    assert chosen(cards, whole()) == [3]
+
+
+def test_of_overlapping_groups_of_one_size_the_wider_counts():
+    """Card 0 hangs on two pairs by single links and is in neither; cards 5 and 6 are a pair."""
+    pairs = {(0, 1): "NV1", (0, 3): "NV1", (1, 2): "NV2", (3, 4): "NV2", (5, 6): "NV1"}
+    assert chosen(make_node(7, from_pairs(pairs)), whole(use_uuids=(uuid(0), uuid(5)))) == [0]
+
+
+def test_of_overlapping_groups_alike_the_lower_indexes_count():
+    """A chain of four is the pairs 0-1 and 2-3; of three, 0-1 and a lone card."""
+    chain = dict.fromkeys([(0, 1), (1, 2), (2, 3)], "NV2")
+    assert chosen(make_node(4, from_pairs(chain)), whole(), held(0)) == [1]
+    assert chosen(make_node(3, from_pairs({(0, 1): "NV2", (1, 2): "NV2"})), whole()) == [2]
+
+
+def test_nvlink_widths_count_before_the_number_of_switch_pairs():
+    cards = make_node(4, from_pairs({(0, 1): "PIX", (0, 2): "PIX", (1, 2): "PIX", (0, 3): "NV1"}))
+    assert chosen(cards, whole(3)) == [0, 1, 3]
+    assert chosen(cards, whole(2)) == [0, 3]
+    wide = make_node(4, from_pairs({(0, 1): "NV1", (1, 2): "NV1", (0, 2): "NV1", (2, 3): "NV4"}))
+    assert chosen(wide, whole(3)) == [0, 2, 3]
+
+
+def test_of_equal_widths_more_pairs_win():
+    cards = make_node(6, from_pairs({(0, 1): "NV2", (3, 4): "NV1", (4, 5): "NV1"}))
+    assert chosen(cards, whole(3)) == [3, 4, 5]
+
+
+@pytest.mark.parametrize(("better", "worse"), [("NV2", "NV1"), ("NV12", "NV9"), ("NV1", "PIX"), ("PXB", "PHB"),
+                                               ("NODE", "SYS")])  # fmt: skip
+def test_two_cards_by_the_better_link(better, worse):
+    assert chosen(make_node(4, from_pairs({(0, 1): worse, (2, 3): better})), whole(2)) == [2, 3]
+
+
+@pytest.mark.parametrize(("one", "same"), [("PIX", "PXB"), ("PHB", "NODE"), ("SYS", "NVx"), ("SYS", "NV"),
+                                           ("SYS", "NV0"), ("SYS", "?")])  # fmt: skip
+def test_links_of_one_kind_are_worth_the_same(one, same):
+    for first, second in ((one, same), (same, one)):
+        assert chosen(make_node(4, from_pairs({(0, 1): first, (2, 3): second})), whole(2)) == [0, 1]
+
+
+def test_a_link_that_one_side_knows_counts():
+    for side in (2, 3):
+        cards = make_node(4)
+        cards[side].links[uuid(5 - side)] = "PIX"
+        assert chosen(cards, whole(2)) == [2, 3]
+        cards[5 - side].links[uuid(side)] = "SYS"
+        assert chosen(cards, whole(2)) == [2, 3]
+
+
+# Wishes, preference, the scheduler's choice
+
+WISHES = {
+    "type": (mixed, {}, share(10, 1024, use_types=("a10",)), [2]),
+    "type in capitals": (mixed, {}, share(10, 1024, use_types=("TESLA V",)), [3]),
+    "any of the types": (mixed, {2: used(1)}, share(10, 1024, use_types=("v100", "a10")), [2]),
+    "not a type": (mixed, {}, share(10, 1024, nouse_types=("T4", "A10")), [3]),
+    "type of whole cards": (mixed, {}, whole(2, nouse_types=("a10", "v100")), [0, 1]),
+    "uuid": (mixed, {}, share(10, 1024, use_uuids=(uuid(3), "GPU-none")), [3]),
+    "not a uuid": (mixed, {}, share(10, 1024, nouse_uuids=(uuid(0), uuid(1))), [2]),
+    "uuids are exact": (mixed, {}, share(10, 1024, nouse_uuids=("GPU-0",)), [0]),
+    "numa: a share on each of two": (sockets, {1: used(50)}, share(10, 1024, gpus=2, numa=True), [1, 3]),
+    "numa: the node where both fit": (sockets, {1: used(95)}, share(10, 1024, gpus=2, numa=True), [0, 2]),
+    "numa: fullest pair": (switch_pairs, {6: used(5), 0: used(1)}, share(9, 9, gpus=2, numa=True), [4, 6]),
+    "numa: whole cards": (dgx, held(0, 1), whole(4, numa=True), [4, 5, 6, 7]),
+    "numa: best links within": (switch_pairs, held(0, 2, 5), whole(2, numa=True), [6, 7]),
+    "numa: one card is on one": (sockets, held(0, 2), whole(numa=True), [1]),
+    "numa: unknown everywhere is one": (mixed, {}, whole(3, numa=True), [0, 1, 2]),
+}
+
+
+@pytest.mark.parametrize("case", WISHES.values(), ids=WISHES.keys())
+def test_wish(case):
+    cards, commitments, request, expected = case
+    assert chosen(cards(), request, commitments) == expected
+
+
+def test_numa_keeps_off_cards_whose_node_is_unknown_among_others():
+    cards = make_node(4, numa=lambda a: (-1, -1, 3, 3)[a])
+    assert chosen(cards, whole(2, numa=True)) == [2, 3]
+    assert chosen(cards, share(10, 1024, gpus=2, numa=True)) == [2, 3]
+    assert chosen(cards, share(10, 1024, numa=True)) == [0], "one card is on one node, whichever it is"
+    assert "no NUMA node has the cards" in refused(cards, whole(3, numa=True))
+
+
+PREFERENCES = {
+    "taken": ((uuid(3), uuid(1)), {}, {}, [1, 3]),
+    "too few": ((uuid(3),), {}, {}, [0, 2]),
+    "too many": ((uuid(0), uuid(1), uuid(3)), {}, {}, [0, 2]),
+    "twice the same": ((uuid(3), uuid(3)), {}, {}, [0, 2]),
+    "unknown": ((uuid(3), "GPU-none"), {}, {}, [0, 2]),
+    "one is full": ((uuid(3), uuid(1)), {1: used(95)}, {}, [0, 2]),
+    "against a wish": ((uuid(3), uuid(1)), {}, {"nouse_uuids": (uuid(3),)}, [0, 2]),
+    "two NUMA nodes": ((uuid(3), uuid(0)), {}, {"numa": True}, [0, 2]),
+}
+
+
+@pytest.mark.parametrize("case", PREFERENCES.values(), ids=PREFERENCES.keys())
+def test_preference(case):
+    preferred, commitments, wishes, expected = case
+    cards = make_node(4, numa=lambda a: a % 2, memory=[GIB, 2 * GIB, GIB, 4 * GIB])
+    request = Request(2, 10, MIB, wishes=Wishes(**wishes), preferred=preferred)
+    assert chosen(cards, request, commitments) == expected
+
+
+def test_the_schedulers_choice_is_taken_against_order_and_wishes():
+    fixed = (uuid(3), uuid(0))
+    wishes = Wishes(use_types=("h100",), nouse_uuids=(uuid(3),), numa=True, policy="spread")
+    for cores in (10, 100):
+        assert chosen(mixed(), Request(2, cores, MIB, wishes=wishes, fixed=fixed)) == [0, 3]
+    preferred = (uuid(1), uuid(2))
+    assert chosen(mixed(), Request(2, 10, MIB, fixed=fixed, preferred=preferred)) == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("fixed", "cores", "commitments", "reason"),
+    [
+        ((uuid(0), "GPU-none"), 10, {}, "GPU-none: not a card of this node"),
+        ((uuid(0),), 10, {}, "expected 2 different cards, found GPU-00"),
+        ((uuid(0), uuid(0)), 10, {}, "expected 2 different cards, found GPU-00, GPU-00"),
+        ((uuid(0), uuid(1)), 10, {1: used(95)}, "card 1 (GPU-01, Tesla T4): 5 cores free of 100"),
+        ((uuid(0), uuid(1)), 10, {1: WHOLE}, "card 1 (GPU-01, Tesla T4): held whole by whole"),
+        ((uuid(0), uuid(1)), 100, {1: used(5)}, "card 1 (GPU-01, Tesla T4): shared by c"),
+    ],
+)
+def test_the_schedulers_choice_is_refused(fixed, cores, commitments, reason):
+    message = refused(mixed(), Request(2, cores, MIB, fixed=fixed), commitments)
+    assert message.startswith("scheduler's choice for 2 cards, ")
+    assert message.endswith(reason)
+
+
+# Capacity and scaling
+
+
+def test_scaling_above_one_oversubscribes():
+    policy = Policy("binpack", 1.5, 2.0)
+    commitments = {0: used(100, 15360)}
+    assert chosen(t4(), share(50, 15360), commitments, policy) == [0]
+    assert "50 cores free of 150" in refused(t4(), share(51, 15360), commitments, policy)
+    assert "memory 15359 MiB free of 30720" in refused(t4(), share(50, 15360), {0: used(100, 15361)}, policy)
+
+
+def test_one_container_never_gets_more_memory_than_the_card_has():
+    assert chosen(t4(), share(10, 15360), {}, Policy("binpack", 1, 2.0)) == [0]
+    message = refused(t4(), share(10, 15361), {}, Policy("binpack", 1, 2.0))
+    assert message.endswith("card 0 (GPU-00, Tesla T4): memory 15360 MiB in all")
+
+
+def test_scaling_below_one_keeps_a_part_from_shares_but_not_from_whole_cards():
+    policy = Policy("binpack", 0.8, 0.5)
+    assert chosen(t4(), share(80, 7680), {}, policy) == [0]
+    message = refused(t4(), share(81, 7681), {}, policy)
+    assert message.endswith("80 cores in all for shares, memory 7680 MiB in all for shares")
+    assert chosen(t4(), whole(1, 15360), {}, policy) == [0]
+
+
+def test_scaled_cores_are_what_was_written():
+    assert [Policy("binpack", scaling).cores() for scaling in (1, 1.1, 1.15, 0.29, 2.5)] == [100, 110, 115, 29, 250]
+    assert Policy().memory(dgx()[0]) == 80 * GIB
+
+
+@pytest.mark.parametrize("arguments", [("pack",), ("binpack", 0), ("binpack", 1, -1), ("spread", float("nan")),
+                                       ("spread", 1, float("inf"))])  # fmt: skip
+def test_a_policy_that_makes_no_sense_is_refused(arguments):
+    with pytest.raises(VgpuError):
+        Policy(*arguments)
+
+
+def test_commitments_beyond_capacity_leave_nothing():
+    """As after a scaling factor went down."""
+    message = refused(t4(), share(10, 1024), {0: used(130, 20000)})
+    assert message.endswith(": 0 cores free of 100, memory 0 MiB free of 15360")
+
+
+# Refusals
+
+
+def test_the_reason_is_given_per_card():
+    commitments = {
+        0: used(70), 1: used(10, 14336), 2: Commitment(0, 0, True, ["c1"]), 3: used(60, 32000),
+    }  # fmt: skip
+    message = refused(mixed(), share(50, 2048, nouse_types=("v100",)), commitments)
+    assert message == (
+        "no card fits 1 card, 50 cores and 2048 MiB: "
+        "card 0 (GPU-00, Tesla T4): 30 cores free of 100; "
+        "card 1 (GPU-01, Tesla T4): memory 1024 MiB free of 15360; "
+        "card 2 (GPU-02, NVIDIA A10): held whole by c1; "
+        "card 3 (GPU-03, Tesla V100-PCIE-32GB): excluded by nouse-gputype v100"
+    )
+
+
+REFUSALS = {
+    "more cards than there are": (
+        mixed, {}, whole(5), "no cards for 5 cards, whole: node has 4 cards"),
+    "no card at all": (
+        list, {}, share(1, 1), "no cards for 1 card, 1 cores and 1 MiB: node has 0 cards"),
+    "too few": (
+        lambda: make_node(2), {1: used(5)}, whole(2),
+        "only 1 of 2 cards fits 2 cards, whole: "
+        "card 0 (GPU-00, Tesla T4): fits; card 1 (GPU-01, Tesla T4): shared by c"),
+    "whole card's memory": (
+        t4, {}, whole(1, 16000),
+        "no card fits 1 card, whole with 16000 MiB: card 0 (GPU-00, Tesla T4): memory 15360 MiB in all"),
+    "share's memory over the card": (
+        t4, {0: used(5)}, share(5, 16000),
+        "no card fits 1 card, 5 cores and 16000 MiB: card 0 (GPU-00, Tesla T4): memory 15360 MiB in all"),
+    "cores and memory": (
+        t4, {0: used(60, 15000)}, share(50, 1024),
+        "no card fits 1 card, 50 cores and 1024 MiB: card 0 (GPU-00, Tesla T4): 40 cores free of 100, "
+        "memory 360 MiB free of 15360"),
+    "use-gputype": (
+        t4, {}, share(5, 5, use_types=("a10", "h100")),
+        "no card fits 1 card, 5 cores and 5 MiB: card 0 (GPU-00, Tesla T4): excluded by use-gputype a10, h100"),
+    "use-gpuuuid": (
+        t4, {}, share(5, 5, use_uuids=("GPU-9",)),
+        "no card fits 1 card, 5 cores and 5 MiB: card 0 (GPU-00, Tesla T4): excluded by use-gpuuuid"),
+    "nouse-gpuuuid": (
+        t4, {}, share(5, 5, nouse_uuids=("GPU-00",)),
+        "no card fits 1 card, 5 cores and 5 MiB: card 0 (GPU-00, Tesla T4): excluded by nouse-gpuuuid"),
+    "numa": (
+        lambda: make_node(2, numa=lambda a: a), {}, whole(2, numa=True),
+        "no NUMA node has the cards for 2 cards, whole: "
+        "card 0 (GPU-00, Tesla T4): fits, NUMA node 0; card 1 (GPU-01, Tesla T4): fits, NUMA node 1"),
+    "many holders": (
+        t4, {0: Commitment(9, 9, False, ["e", "d", "c", "b", "a"])}, whole(),
+        "no card fits 1 card, whole: card 0 (GPU-00, Tesla T4): shared by a, b, c and 2 more"),
+    "nameless holder": (
+        t4, {0: Commitment(exclusive=True)}, share(1, 1),
+        "no card fits 1 card, 1 cores and 1 MiB: card 0 (GPU-00, Tesla T4): held whole"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSALS.values(), ids=REFUSALS.keys())
+def test_refusal(case):
+    cards, commitments, request, message = case
+    assert refused(cards(), request, commitments) == message
+
+
+def test_a_refusal_is_one_bounded_line():
+    cards = make_node(32, name="N\n" * 1000)
+    holders = {index: Commitment(50, 0, False, ["x\ny" * 1000] * 50) for index in range(32)}
+    for request in (whole(3), share(60, 1), share(1, 1, use_types=("\x00" * 5000,)),
+                    Request(2, 1, 1, fixed=("\n" * 5000, "y" * 5000))):  # fmt: skip
+        message = refused(cards, request, holders)
+        assert message.isprintable()
+        assert len(message) < 2500
+    assert refused(cards, whole(3), holders).endswith(" more cards")
+    sixteen = refused(dgx(16), whole(1), {index: used(5) for index in range(16)})
+    assert sixteen.endswith("; card 15 (GPU-15, NVIDIA A100-SXM4-80GB): shared by c")
+
+
+@pytest.mark.parametrize("amounts", [(0, 10, 1), (-1, 10, 1), (1, -1, 1), (1, 101, 1), (1, 150, 1), (1, 10, -1)])
+def test_amounts_that_make_no_sense_are_refused(amounts):
+    assert refused(mixed(), Request(*amounts)).startswith("request: expected 1 or more cards")
+
+
+# Invariants
+
+
+def brute_force(cards, commitments, request):
+    """The set that the documentation asks for, by comparing all with plain sums over pairs."""
+    free = [card for card in cards if card.uuid not in commitments]
+    ranked = []
+    for picks in combinations(sorted(free, key=lambda card: card.index), request.gpus):
+        left = [card for card in free if card not in picks]
+        split = [group for group in groups_of(cards)
+                 if set(group) <= set(free) and 0 < len(set(group) & set(picks)) < len(group)]  # fmt: skip
+        ranked.append((
+            [-value for value in linked(picks)], len(split), sum(map(len, split)),
+            [-value for value in linked(left)], indexes(picks),
+        ))  # fmt: skip
+    return min(ranked)[-1]
+
+
+def tier(a, b):
+    """(NVLink width, on one switch or better, on one NUMA node or better) of a pair."""
+    name = a.links.get(b.uuid, "NODE" if a.numa == b.numa != -1 else "SYS")
+    width = int(name[2:]) if name.startswith("NV") else 0
+    return width, bool(width) or name in ("PIX", "PXB"), bool(width) or name in ("PIX", "PXB", "PHB", "NODE")
+
+
+def linked(cards):
+    tiers = [tier(a, b) for a, b in combinations(cards, 2)]
+    return [sum(values) for values in zip(*tiers)] if tiers else [0, 0, 0]
+
+
+def groups_of(cards):
+    """Sets of two or more cards, linked each to each by NVLink, or a switch: the largest, of the rest the largest..."""
+    found = set()
+    for level in (0, 1):
+        rest = sorted(cards, key=lambda card: card.index)
+        for size in range(len(rest), 1, -1):
+            while groups := [
+                group for group in combinations(rest, size) if all(tier(a, b)[level] for a, b in combinations(group, 2))
+            ]:
+                best = max(groups, key=linked)  # the first of equals: lowest indexes
+                found.add(best)
+                rest = [card for card in rest if card not in best]
+    return found
+
+
+def random_node(rng, count):
+    kinds = rng.choice([["NV1", "NV2", "SYS"], ["PIX", "PXB", "PHB", "NODE", "SYS"], ["NV2", "PIX", "NODE", "SYS"],
+                        ["NV4", "SYS"], ["PIX", "SYS", None], [None]])  # fmt: skip
+    names = {pair: rng.choice(kinds) for pair in combinations(range(count), 2)}
+    numa = [rng.choice([-1, 0, 1]) for _ in range(count)]
+    return make_node(count, lambda a, b: names[a, b], lambda a: numa[a])
+
+
+def test_whole_cards_are_the_best_set_of_all():
+    rng = random.Random(20240601)
+    for _ in range(150):
+        cards = random_node(rng, rng.randint(1, 7)) if rng.random() < 0.8 else rng.choice(list(NODES.values()))()
+        taken = rng.sample(cards, rng.randint(0, len(cards) - 1))
+        commitments = {card.uuid: WHOLE for card in taken}
+        request = whole(rng.randint(1, len(cards) - len(taken)))
+        assert indexes(place(request, cards, commitments, Policy())) == brute_force(cards, commitments, request)
+
+
+def test_whole_cards_are_the_best_set_of_all_eight():
+    rng = random.Random(8)
+    for size in range(1, 9):
+        cards = random_node(rng, 8)
+        assert indexes(place(whole(size), cards, {}, Policy())) == brute_force(cards, {}, whole(size))
+
+
+def test_beyond_the_bound_sets_are_grown(monkeypatch):
+    """Where growing must find the best, and that it is what runs beyond the bound."""
+    monkeypatch.setattr(placement._Links, "every_set", None)
+    block = make_node(32, lambda a, b: "NV4" if a // 8 == b // 8 else "SYS")
+    assert chosen(block, whole(8), held(0, 9, 25)) == list(range(16, 24))
+    assert chosen(block, whole(7), held(0, 9)) == list(range(1, 8))
+    assert chosen(block, whole(16), held(0, 9)) == list(range(16, 32))
+    assert chosen(dgx(20), whole(10)) == list(range(10))
+    monkeypatch.setattr(placement, "MAX_SETS", 0)
+    assert chosen(switch_pairs(), whole(5), held(1)) == [0, 4, 5, 6, 7], "the fifth from the broken pair"
+
+
+def test_twins_stand_for_each_other():
+    """What keeps large regular nodes cheap: 12870 sets of 8 cards of 16 become one."""
+    pool = list(range(16))
+    assert len(list(placement._Links(dgx(16), pool).every_set(pool, 8))) == 1
+    halves = make_node(16, lambda a, b: "NV4" if a // 8 == b // 8 else "SYS")
+    picks = [picks for _, picks in placement._Links(halves, pool).every_set(pool, 4)]
+    assert sorted(picks) == [(0, 1, 2, 3), (0, 1, 2, 8), (0, 1, 8, 9), (0, 8, 9, 10), (8, 9, 10, 11)]
+
+
+def test_grown_sets_come_near_the_best(monkeypatch):
+    rng = random.Random(5)
+    cases = [(random_node(rng, 8), rng.randint(2, 6)) for _ in range(60)]
+    best = [linked(place(whole(size), cards, {}, Policy())) for cards, size in cases]
+    monkeypatch.setattr(placement, "MAX_SETS", 0)
+    grown = [linked(place(whole(size), cards, {}, Policy())) for cards, size in cases]
+    assert all(a <= b for a, b in zip(grown, best))
+    assert sum(a == b for a, b in zip(grown, best)) >= 45
+
+
+def random_request(rng):
+    if rng.random() < 0.3:
+        return whole(rng.choice([1, 1, 2, 3, 4]))
+    wishes = {"numa": rng.random() < 0.1, "nouse_types": rng.choice([(), (), ("a10",)])}
+    return share(rng.choice([0, 5, 10, 25, 50, 75, 99]), rng.choice([256, 1024, 4096, 12000]),
+                 rng.choice([1, 1, 1, 2, 3]), **wishes)  # fmt: skip
+
+
+def commit(live):
+    """Commitments of `live`, a list of (request, uuids)."""
+    total = {}
+    for number, (request, uuids) in enumerate(live):
+        for name in uuids:
+            sum_ = total.setdefault(name, Commitment(holders=[]))
+            sum_.holders.append(f"c{number}")
+            if request.exclusive:
+                sum_.exclusive = True
+            else:
+                sum_.cores += request.cores
+                sum_.memory += request.memory
+    return total
+
+
+def fits(card, request, live, policy):
+    """Whether a card can take one more, worked out from the containers and not from their sums."""
+    here = [other for other, uuids in live if card.uuid in uuids]
+    if request.exclusive:
+        return not here and request.memory <= card.memory
+    amounts = [*here, request]
+    return (
+        not any(other.exclusive for other in here)
+        and not any(item in card.name.lower() for item in request.wishes.nouse_types)
+        and sum(other.cores for other in amounts) <= round(100 * policy.cores_scaling)
+        and sum(other.memory for other in amounts) <= card.memory * policy.memory_scaling
+        and request.memory <= card.memory
+    )
+
+
+def room(cards, request, live, policy):
+    """How many cards can serve the request at once."""
+    able = [card for card in cards if fits(card, request, live, policy)]
+    nodes = {card.numa for card in cards}
+    if not request.wishes.numa or request.gpus == 1 or nodes == {-1}:
+        return len(able)
+    return max(sum(card.numa == numa for card in able) for numa in nodes - {-1})
+
+
+@pytest.mark.parametrize("name", NODES)
+@pytest.mark.parametrize(
+    "policy",
+    [Policy(), Policy("spread"), Policy("binpack", 1.5, 2.0), Policy("spread", 0.9, 0.6)],
+    ids=["binpack", "spread", "oversubscribed", "reserved"],
+)
+def test_random_history(name, policy):
+    """A request is served exactly when it fits, and nothing is ever promised twice."""
+    rng = random.Random(f"{name} {policy.name}")
+    cards, live = NODES[name](), []
+    for _ in range(120):
+        request = random_request(rng)
+        commitments = commit(live)
+        if room(cards, request, live, policy) < request.gpus:
+            with pytest.raises(NoFit):
+                place(request, cards, commitments, policy)
+        else:
+            got = place(request, cards, commitments, policy)
+            assert len({card.uuid for card in got}) == request.gpus
+            assert indexes(got) == sorted(indexes(got))
+            assert all(fits(card, request, live, policy) for card in got)
+            assert not request.wishes.numa or len({card.numa for card in got}) == 1
+            live.append((request, [card.uuid for card in got]))
+        while live and rng.random() < 0.4:
+            live.pop(rng.randrange(len(live)))
+
+
+def test_order_of_the_input_does_not_matter_and_the_input_stays_as_it_is():
+    rng = random.Random(7)
+    for _ in range(150):
+        cards = random_node(rng, rng.randint(2, 8)) if rng.random() < 0.6 else rng.choice(list(NODES.values()))()
+        live = [(share(rng.choice([10, 40]), 512), [card.uuid]) for card in cards if rng.random() < 0.4]
+        commitments, request = commit(live), random_request(rng)
+        before = snapshot(cards, commitments, request)
+        answer = outcome(request, cards, commitments)
+        assert snapshot(cards, commitments, request) == before
+        shuffled = rng.sample(cards, len(cards))
+        items = rng.sample(list(commitments.items()), len(commitments))
+        for card in cards:
+            card.links = dict(rng.sample(list(card.links.items()), len(card.links)))
+        assert outcome(request, shuffled, dict(items)) == answer
+
+
+def outcome(request, cards, commitments):
+    try:
+        return indexes(place(request, cards, commitments, Policy()))
+    except NoFit as error:
+        return str(error)
+
+
+def snapshot(cards, commitments, request):
+    return repr([[[(name, getattr(item, name)) for name in item.__slots__ if name not in ("device", "wishes")]
+                  for item in items] for items in (cards, commitments.values(), [request, request.wishes])]) + repr(
+                      [list(commitments)])  # fmt: skip
+
+
+def free_cards(cards, live):
+    return sum(all(card.uuid not in uuids for _, uuids in live) for card in cards)
+
+
+def test_binpack_leaves_at_least_as_many_cards_free_as_spread():
+    """At every step of arrivals that both accept: spread takes a free card as long as there is one."""
+    rng = random.Random(11)
+    ahead = 0
+    for _ in range(60):
+        cards = rng.choice([dgx, quads, switch_pairs, cube_mesh])()
+        live = {"binpack": [], "spread": []}
+        for _ in range(12):
+            request = share(rng.choice([5, 10, 20, 45, 60]), 64, rng.choice([1, 1, 1, 2]))
+            if rng.random() < 0.15:
+                request = whole(rng.choice([1, 2]))
+            if any(room(cards, request, held_by, Policy(name)) < request.gpus for name, held_by in live.items()):
+                break
+            for name, held_by in live.items():
+                got = place(request, cards, commit(held_by), Policy(name))
+                held_by.append((request, [card.uuid for card in got]))
+            free = {name: free_cards(cards, held_by) for name, held_by in live.items()}
+            assert free["binpack"] >= free["spread"]
+            ahead += free["binpack"] - free["spread"]
+    assert ahead > 500, "binpack and spread hardly differ"
+
+
+def test_binpack_serves_more_whole_cards_over_histories_with_departures():
+    """A single history may go the other way; over many, packing has to pay."""
+    free = {"binpack": 0, "spread": 0}
+    for name in free:
+        rng = random.Random(13)
+        for _ in range(30):
+            cards, live = quads(), []
+            for _ in range(40):
+                request = share(rng.choice([10, 20, 45]), 64)
+                if len(live) > 6:
+                    live.pop(rng.randrange(len(live)))
+                got = place(request, cards, commit(live), Policy(name))
+                live.append((request, [card.uuid for card in got]))
+                free[name] += free_cards(cards, live)
+    assert free["binpack"] > 2 * free["spread"]
+
+
+def test_single_whole_cards_come_and_go_without_breaking_both_quads():
+    """Four containers of one card each share one quad, so that a job of four still finds the other."""
+    for cards in (quads(), cube_mesh()):
+        for seed in range(20):
+            rng, live = random.Random(seed), []
+            for _ in range(4):
+                got = place(whole(), cards, commit(live), Policy())
+                live.append((whole(), [card.uuid for card in got]))
+            live.pop(rng.randrange(4))
+            live.append((whole(), [place(whole(), cards, commit(live), Policy())[0].uuid]))
+            assert indexes(place(whole(4), cards, commit(live), Policy())) == [4, 5, 6, 7]
+
+
+def test_placement_loads_no_heavy_module():
+    """It runs in the hook's process; `-S` as there, the paths of this process by hand."""
+    code = (
+        f"import sys; sys.path[:0] = {sys.path!r}; import vgpu.hook.placement\n"
+        "heavy = {'dataclasses', 'enum', 'typing', 'pathlib', 're', 'json', 'logging', 'subprocess'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
