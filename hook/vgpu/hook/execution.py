@@ -31,6 +31,11 @@ def open_rootfs(pid: int, path: str, proc: str = "/proc") -> Rootfs:
     return Rootfs(fd, (_mapped(f"{proc}/{pid}/uid_map"), _mapped(f"{proc}/{pid}/gid_map")))
 
 
+def open_running(pid: int, proc: str = "/proc") -> Rootfs:
+    """The root of a container whose process `pid` lives in it already; for looking only."""
+    return Rootfs(os.open(f"{proc}/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+
+
 def _mapped(path: str) -> int:
     """The host's number for the container's 0: what a user namespace maps it to."""
     with open(path, "rb") as stream:
@@ -88,6 +93,8 @@ def _child(
     try:
         syscalls.die_with_parent()
         syscalls.setns(namespace, syscalls.CLONE_NEWNS)
+        if inside.root.owner != (0, 0):
+            syscalls.create_as(*inside.root.owner)
         for operation, handle in zip(operations, handles):
             operation.execute(inside, handle)
     except BaseException as error:  # reported by exit status and pipe: nothing may escape into the parent's stack

@@ -151,7 +151,10 @@ class Hook:
         settings: Settings,
         ledger: Ledger,
     ) -> list[str]:
-        root = execution.open_rootfs(pid, container.rootfs, self.proc)
+        try:
+            root = execution.open_rootfs(pid, container.rootfs, self.proc)
+        except VgpuError:
+            root = execution.open_running(pid, self.proc)  # it was made already: explain what it would get
         try:
             planned, access = self._plan(container, pid, root, made, inventory, settings, ledger)
         finally:

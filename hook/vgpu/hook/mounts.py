@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 
 from vgpu.hook import syscalls
 from vgpu.hook.rootfs import Rootfs
@@ -24,15 +25,21 @@ _REMOUNT = syscalls.MS_REMOUNT | syscalls.MS_BIND
 
 
 class Entry:
-    """One entry of a tmpfs: a directory (`content` and `link` None), a file of `content`, or a symlink to `link`."""
+    """One entry of a tmpfs: a directory (`content` and `link` None), a file of `content`, or a symlink to `link`.
 
-    __slots__ = ("content", "link", "mode", "name")
+    A file is as long as its content, or `size` bytes with zeros behind it.
+    """
 
-    def __init__(self, name: str, content: bytes | None = None, link: str | None = None, mode: int = 0o755) -> None:
+    __slots__ = ("content", "link", "mode", "name", "size")
+
+    def __init__(
+        self, name: str, content: bytes | None = None, link: str | None = None, mode: int = 0o755, size: int = 0
+    ) -> None:
         self.name = name
         self.content = content
         self.link = link
         self.mode = mode
+        self.size = size
 
 
 class Handle:
@@ -40,7 +47,9 @@ class Handle:
 
     __slots__ = ("attributes", "entries", "fd", "remount", "size", "source")
 
-    def __init__(self, fd: int, attributes: int, source: str = "", entries: tuple[Entry, ...] = (), size: int = 0) -> None:
+    def __init__(
+        self, fd: int, attributes: int, source: str = "", entries: tuple[Entry, ...] = (), size: int = 0
+    ) -> None:
         self.fd = fd
         self.attributes = attributes
         self.source = source
@@ -113,7 +122,8 @@ class ClassicMounts:
             syscalls.mount("vgpu", _proc(target), "tmpfs", _flags(handle.attributes) & ~syscalls.MS_RDONLY, options)
         else:
             _bind_again(handle, target)
-        mounted = root.open(path, os.O_PATH | os.O_NOFOLLOW)
+        directory = stat.S_ISDIR(os.fstat(target).st_mode)  # as Rootfs finds them: directories through links, files not
+        mounted = root.open(path, os.O_PATH | (os.O_DIRECTORY if directory else os.O_NOFOLLOW))
         if handle.fd < 0:
             fill(mounted, handle.entries)
         syscalls.mount("", _proc(mounted), "", syscalls.MS_PRIVATE, "")
@@ -134,14 +144,16 @@ def fill(directory: int, entries: tuple[Entry, ...]) -> None:
         elif entry.content is None:
             os.mkdir(entry.name, entry.mode, dir_fd=directory)
         else:
-            _fill_file(directory, entry.name, entry.content, entry.mode)
+            _fill_file(directory, entry, entry.content)
 
 
-def _fill_file(directory: int, name: str, content: bytes, mode: int) -> None:
-    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=directory)
+def _fill_file(directory: int, entry: Entry, content: bytes) -> None:
+    fd = os.open(entry.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, entry.mode, dir_fd=directory)
     try:
-        os.fchmod(fd, mode)  # whatever the umask
+        os.fchmod(fd, entry.mode)  # whatever the umask
         os.write(fd, content)
+        if entry.size:
+            os.ftruncate(fd, entry.size)
     finally:
         os.close(fd)
 

@@ -7,6 +7,7 @@ device cgroup is opened by the caller once all of these stand.
 
 from __future__ import annotations
 
+from vgpu.config import usage
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import DO, Binary, Device, Inventory, Library
 from vgpu.config.limits import LIMITS_PATH, PRIVATE_DIR, REAL_DIR, USAGE_DIR
@@ -99,7 +100,7 @@ def make(subject: Subject, inventory: Inventory, settings: Settings, parameters:
     operations += [Bind(binary.path, f"{BINARY_DIR}/{binary.name}") for binary in binaries]
     operations += _links(libraries, sources, subject.survey)
     operations.append(_nvidia_dir(libraries, binaries, subject.survey))
-    masks, notes = _masks(sources, subject, settings)
+    masks, notes = _masks(libraries, sources, subject, settings)
     operations += masks
     operations += _nodes(nodes, subject.survey)
     operations += _proc(subject, parameters, settings)
@@ -151,11 +152,11 @@ def _limiter(libraries: list[Library], subject: Subject) -> list[Operation]:
     real = [library for library in libraries if library.bits == 64 and _stem(library.name) in LIMITED]
     entries = [Entry("driver"), Entry("usage"), Entry("limits", b"", mode=0o444)]
     entries += [Entry(f"driver/{library.soname}", b"", mode=0o444) for library in real]
-    usage = (Entry("usage", b"", mode=0o666),)
+    region = (Entry("usage", usage.BEGINNING, mode=0o666, size=usage.SIZE),)  # any user of the container writes it
     operations: list[Operation] = [Tmpfs(PRIVATE_DIR, tuple(entries), SMALL, mounts.READ_ONLY_FILE)]
     operations += [Bind(library.path, f"{REAL_DIR}/{library.soname}") for library in real]
     operations.append(Bind(subject.limits_file, LIMITS_PATH, mounts.READ_ONLY_DATA))
-    operations.append(Tmpfs(USAGE_DIR, usage, USAGE_SIZE, mounts.DATA))
+    operations.append(Tmpfs(USAGE_DIR, region, USAGE_SIZE, mounts.DATA))
     return operations
 
 
@@ -207,7 +208,9 @@ def _nvidia_dir(libraries: list[Library], binaries: list[Binary], facts: Survey)
     return Tmpfs(NVIDIA_DIR, tuple(entries), SMALL * 4, mounts.READ_ONLY_FILE)
 
 
-def _masks(sources: dict[str, str], subject: Subject, settings: Settings) -> tuple[list[Operation], tuple[str, ...]]:
+def _masks(
+    libraries: list[Library], sources: dict[str, str], subject: Subject, settings: Settings
+) -> tuple[list[Operation], tuple[str, ...]]:
     """For a share: cover the image's own copies of driver libraries, which could shadow the limiter."""
     if subject.allocation.exclusive:
         return [], ()
@@ -216,7 +219,8 @@ def _masks(sources: dict[str, str], subject: Subject, settings: Settings) -> tup
         expected = "an image without CUDA forward compatibility libraries"
         raise VgpuError(facts.compat[0], expected=expected, found="a share of a card",
                         do="use an image without them, a whole card, or driver.compat_libraries: mask")  # fmt: skip
-    other_versions = [f"{facts.library_dir}/{name}" for name in sorted(facts.files) if _stem(name) in LIMITED]
+    ours = {name for library in libraries for name in (library.name, *(link for link, _ in _link_names(library)))}
+    other_versions = [f"{facts.library_dir}/{name}" for name in sorted(facts.files - ours)]
     covered = [path for path in (*other_versions, *facts.copies) if _stem(_name(path)) in LIMITED]
     operations: list[Operation] = [
         Bind(sources[_stem(_name(path))], path) for path in (*covered, *facts.compat) if _stem(_name(path)) in sources

@@ -24,7 +24,9 @@ RETRIES = 32  # openat2 answers EAGAIN when a rename races its `..`
 class Rootfs:
     """The root file system of one container, below the O_PATH directory `fd`; `close` ends it.
 
-    What is created belongs to `owner` (uid, gid): the container's root, another number in a user namespace.
+    `owner` (uid, gid) is the container's root, another number in a user namespace. What is created has to belong to
+    it, so whoever creates becomes it first (`syscalls.create_as`): the kernel refuses a file of the host's root on a
+    file system that the container's user namespace owns, such as its /dev.
     `undo` gathers how to take back what was created or replaced; `take_back` does it, newest first.
     """
 
@@ -105,13 +107,8 @@ class Rootfs:
                 raise
         os.mkdir(name, 0o755, dir_fd=parent)
         made = os.open(name, flags | os.O_DIRECTORY, dir_fd=parent)
-        self._own(name, parent)
         self._undoable("rmdir", parent, name)
         return made
-
-    def _own(self, name: str, parent: int) -> None:
-        if self.owner != (0, 0):
-            os.chown(name, *self.owner, dir_fd=parent, follow_symlinks=False)
 
     def _undoable(self, step: str, parent: int, name: str, value: str = "") -> None:
         self.undo.append((step, os.dup(parent), name, value))
@@ -156,8 +153,6 @@ class Rootfs:
         """An fd of a new empty file; FileExistsError over anything, a symlink included."""
         fd = os.open(name, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=parent)
         self._undoable("unlink", parent, name)
-        if self.owner != (0, 0):
-            os.fchown(fd, *self.owner)
         return fd
 
     def _remove_link(self, parent: int, name: str) -> None:
@@ -174,7 +169,6 @@ class Rootfs:
             self._replace_link(parent, name, target)
         else:
             self._undoable("unlink", parent, name)
-            self._own(name, parent)
 
     def _replace_link(self, parent: int, name: str, target: str) -> None:
         old = _link_target(parent, name)
@@ -182,7 +176,6 @@ class Rootfs:
             return
         temporary = f".vgpu.{os.getpid()}.{name}"
         os.symlink(target, temporary, dir_fd=parent)
-        self._own(temporary, parent)
         os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
         self._undoable("unlink" if old is None else "symlink", parent, name, old or "")
 
@@ -217,7 +210,6 @@ class Rootfs:
             view = memoryview(data)
             while view:
                 view = view[os.write(fd, view) :]
-            os.fchown(fd, *self.owner)
             os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
         except OSError:
             os.unlink(temporary, dir_fd=parent)
@@ -245,11 +237,10 @@ class Rootfs:
         self.undo.clear()
 
 
-def _undo_symlink(root: Rootfs, parent: int, name: str, value: str) -> None:
+def _undo_symlink(_root: Rootfs, parent: int, name: str, value: str) -> None:
     if _link_target(parent, name) is not None:
         os.unlink(name, dir_fd=parent)
     os.symlink(value, name, dir_fd=parent)
-    root._own(name, parent)
 
 
 _UNDO = {

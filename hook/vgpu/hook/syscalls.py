@@ -8,6 +8,7 @@ every architecture that Python runs on; the older calls go through the C library
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 
 AT_FDCWD = -100
@@ -154,6 +155,15 @@ def mount(source: str, target: str, filesystem: str, flags: int, data: str = "")
 def umount2(target: str, flags: int) -> None:
     if _libc.umount2(os.fsencode(target), flags) != 0:
         raise _fail("umount2", (os.fsencode(target), flags))
+
+
+def create_as(uid: int, gid: int) -> None:
+    """Files are made, and permissions to make them judged, as uid and gid; other capabilities stay. setfsuid(2)
+    tells no error, so it is asked again."""
+    _libc.setfsgid(gid)
+    _libc.setfsuid(uid)
+    if (_libc.setfsuid(-1), _libc.setfsgid(-1)) != (uid, gid):
+        raise OSError(errno.EPERM, f"setfsuid({uid}), setfsgid({gid}): not taken")
 
 
 def die_with_parent() -> None:

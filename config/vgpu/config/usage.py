@@ -1,0 +1,41 @@
+"""The usage region's layout, as in libvcuda/include/vgpu_usage.h (a test compiles the header and compares).
+
+Belongs here: the first bytes of a new region, and what a region says its container holds of each card. Tenants can
+write it: a figure from here is that container's word, worth nothing for any other.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from vgpu.config.errors import VgpuError
+from vgpu.config.limits import MAX_CARDS, USAGE_DIR, uuid_text
+
+PATH = USAGE_DIR + "/usage"
+IDENTITY = 1 << 32 | 0x45535556
+SLOTS = 1024
+
+HEADER = Struct("=QQ48x")
+CARD = Struct("=Q16s8x")
+SLOT = Struct("=QQQ8x")
+CHARGE = Struct("=QQ")
+CHARGES_OFFSET = HEADER.size + MAX_CARDS * CARD.size + SLOTS * SLOT.size
+SIZE = CHARGES_OFFSET + MAX_CARDS * SLOTS * CHARGE.size
+
+#: A new region: this, and zeros up to SIZE.
+BEGINNING = HEADER.pack(IDENTITY, 0)
+
+
+def decode(data: bytes, source: str = "usage") -> dict[str, int]:
+    """Bytes held by card uuid; VgpuError when `data` is no region."""
+    if len(data) != SIZE or HEADER.unpack_from(data)[0] != IDENTITY:
+        raise VgpuError(source, expected=f"a usage region of {SIZE} bytes", found=f"{len(data)} bytes")
+    used = {}
+    slots = min(HEADER.unpack_from(data)[1], SLOTS)
+    for index in range(MAX_CARDS):
+        key, uuid = CARD.unpack_from(data, HEADER.size + index * CARD.size)
+        start = CHARGES_OFFSET + index * SLOTS * CHARGE.size
+        charges = CHARGE.iter_unpack(data[start : start + slots * CHARGE.size])
+        if key:
+            used[uuid_text(uuid)] = sum(reserved for _, reserved in charges)
+    return used

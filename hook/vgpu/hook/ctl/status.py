@@ -1,0 +1,106 @@
+"""`vgpuctl status`: who holds what on this node.
+
+Belongs here: reading claims, grants and usage regions, and the two tables. A container's own figure of what it uses is
+read through its root by file descriptor, and shown as what it says.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+import click
+
+from vgpu.config import claims, limits, records, settings, usage
+from vgpu.config import inventory as inventories
+from vgpu.config.claims import Claim
+from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import Card
+from vgpu.config.limits import UNLIMITED, CardLimit
+from vgpu.hook.ctl.output import Bytes, output_option, print_json, print_table
+from vgpu.hook.ledger import Ledger
+from vgpu.hook.placement import Commitment
+from vgpu.hook.rootfs import Rootfs
+
+CARDS = ("card", "uuid", "name", "cores held", "memory held", "memory", "holders")
+CONTAINERS = ("container", "pod", "card", "cores", "core limit", "memory limit", "memory used", "state", "since")
+
+
+@click.command()
+@output_option
+@click.pass_obj
+def status(config_path: str, output: str) -> None:
+    """Cards with what is promised of them, and containers with what they hold and use."""
+    node = settings.read(config_path)
+    cards = inventories.read(node.run_dir).cards
+    ledger = Ledger(node, cards)
+    committed = ledger.commitments()
+    held = ledger.claims()
+    for note in dict.fromkeys(ledger.notes):
+        click.echo(f"warning: {note}", err=True)
+    card_rows = [_card_row(card, committed.get(card.uuid, Commitment())) for card in cards]
+    container_rows = [row for claim in held for row in _container_rows(claim, cards, ledger, node.run_dir)]
+    if output == "json":
+        rows = (("cards", CARDS, card_rows), ("containers", CONTAINERS, container_rows))
+        print_json({name: [dict(zip(headers, row)) for row in table] for name, headers, table in rows})
+        return
+    print_table(card_rows, CARDS)
+    click.echo()
+    print_table(container_rows, CONTAINERS)
+
+
+def _card_row(card: Card, held: Commitment) -> list[object]:
+    memory = Bytes(card.memory if held.exclusive else held.memory)
+    return [card.index, card.uuid, card.name, held.cores, memory, Bytes(card.memory), list(held.holders)]
+
+
+def _container_rows(claim: Claim, cards: list[Card], ledger: Ledger, run_dir: str) -> list[list[object]]:
+    lives = ledger.lives(claim)
+    used = usage_of(claim.pid) if lives and not claim.exclusive else {}
+    state = "stopped" if not lives else "running" if claim.ready else "starting"
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(claim.created))
+    index = {card.uuid: card.index for card in cards}
+    return [
+        [
+            claim.container, claim.name, index.get(card.uuid, card.uuid), card.cores, card.core_limit,
+            _memory(card), _used(used, card), state, since,
+        ]
+        for card in _in_force(claim, run_dir)
+    ]  # fmt: skip
+
+
+def _in_force(claim: Claim, run_dir: str) -> list[CardLimit]:
+    """The limits that libvcuda reads; the claim's own where the file cannot be read."""
+    path = f"{claims.directory(run_dir, claim.container)}/limits"
+    try:
+        return limits.decode(records.read_bounded(path, limits.SIZE), path)[1]
+    except (OSError, VgpuError):
+        return claim.cards
+
+
+def _memory(card: CardLimit) -> object:
+    return "whole card" if card.memory == UNLIMITED else Bytes(card.memory)
+
+
+def _used(used: dict[str, int], card: CardLimit) -> object:
+    return Bytes(used[card.uuid]) if card.uuid in used else None
+
+
+def usage_of(pid: int, proc: str = "/proc") -> dict[str, int]:
+    """Bytes by card uuid that the container of init `pid` says it holds; {} when it has no readable region."""
+    try:
+        root = Rootfs(os.open(f"{proc}/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+    except OSError:
+        return {}
+    try:
+        fd = root.open(usage.PATH, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            regular = stat.S_ISREG(os.fstat(fd).st_mode)
+            return usage.decode(os.pread(fd, usage.SIZE + 1, 0)) if regular else {}
+        finally:
+            os.close(fd)
+    except (OSError, VgpuError):
+        return {}
+    finally:
+        root.close()

@@ -1,0 +1,48 @@
+"""Options and skips of the whole test run: what this machine cannot do is skipped with the reason, and counted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--strict-skips", action="store_true", help="a skipped test fails the run")
+    parser.addoption("--long", action="store_true", help="full counts instead of sampled rounds")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if os.geteuid() == 0:
+        return
+    for item in items:
+        if "root" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="needs root"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    if skipped and config.getoption("--strict-skips"):
+        terminalreporter.section("unexpected skips")
+        for report in skipped:
+            terminalreporter.write_line(f"{report.nodeid}: {report.longrepr}")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    reporter = session.config.pluginmanager.getplugin("terminalreporter")
+    if session.config.getoption("--strict-skips") and reporter.stats.get("skipped") and exitstatus == 0:
+        session.exitstatus = 1
+
+
+@pytest.fixture(scope="session")
+def build() -> Path:
+    """The directory of the C build's products."""
+    return Path(os.environ.get("VGPU_BUILD", REPOSITORY / "build"))
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    return REPOSITORY

@@ -1,0 +1,109 @@
+"""A simulated GPU node, root file systems and real runtimes for the tests that start containers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import bundles
+import nodes
+import pytest
+import trees
+
+CUDA_FIXTURES = Path(__file__).resolve().parent.parent / "fixtures/cuda"
+
+
+@pytest.fixture(scope="session")
+def cudaprobe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The CUDA program that looks around in a container."""
+    program = tmp_path_factory.mktemp("programs") / "cudaprobe"
+    source = CUDA_FIXTURES / "cudaprobe.c"
+    subprocess.run(["cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", program, source, "-ldl"], check=True)
+    return program
+
+
+@pytest.fixture(scope="session")
+def base_trees(tmp_path_factory: pytest.TempPathFactory, cudaprobe: Path) -> dict[str, Path]:
+    """One pristine root file system per kind; tests get copies."""
+    directory = tmp_path_factory.mktemp("trees")
+    return {kind: trees.make(kind, directory / kind, {"cudaprobe": cudaprobe}) for kind in trees.KINDS}
+
+
+@pytest.fixture
+def rootfs(base_trees: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
+    """A fresh copy of a root file system of a kind."""
+
+    def copy(kind: str = "debian") -> Path:
+        target = tmp_path / f"rootfs-{kind}-{uuid.uuid4().hex[:6]}"
+        subprocess.run(["cp", "-a", base_trees[kind], target], check=True)
+        return target
+
+    return copy
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> nodes.Node:
+    """Two A100 with the simulated driver, inventory taken."""
+    made = nodes.Node(tmp_path / "node", "a100x2")
+    made.take_inventory()
+    return made
+
+
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def runc(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[bundles.Runtime]:
+    """Real runc on a cgroup version."""
+    made = bundles.Runtime(tmp_path / "runc", "runc", cgroup=request.param)
+    yield made
+    made.cleanup()
+
+
+@pytest.fixture
+def runc1(tmp_path: Path) -> Iterator[bundles.Runtime]:
+    """Real runc where the cgroup version does not matter."""
+    made = bundles.Runtime(tmp_path / "runc", "runc")
+    yield made
+    made.cleanup()
+
+
+@pytest.fixture
+def cgroup() -> Iterator[str]:
+    """A cgroup path of this test's own, removed from every hierarchy afterwards."""
+    name = f"/vgpu-test-{uuid.uuid4().hex[:8]}"
+    yield name
+    for hierarchy in Path("/sys/fs/cgroup").iterdir():
+        top = Path(f"{hierarchy}{name}")
+        if top.is_dir():
+            for directory, _, _ in os.walk(top, topdown=False):
+                Path(directory).rmdir()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_on_the_host() -> Iterator[None]:
+    """No test leaves a mount on the host."""
+    before = mounts()
+    yield
+    assert mounts() == before
+
+
+def mounts() -> list[str]:
+    return sorted(line.split(" - ")[0].split(" ", 2)[2] for line in Path("/proc/self/mountinfo").read_text().splitlines())
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, node: nodes.Node) -> Callable[..., bundles.Bundle]:
+    """A bundle with the hook and the simulated driver's shared state."""
+
+    def make(rootfs: Path, **annotations: str) -> bundles.Bundle:
+        keys = {"vgpu.io/" + key.replace("_", "-"): value for key, value in annotations.items()}
+        directory = tmp_path / f"bundle-{uuid.uuid4().hex[:6]}"
+        return bundles.Bundle(directory, rootfs, keys).hooks(node).simulated(node)
+
+    return make
+
+
+def remove(path: Path) -> None:
+    shutil.rmtree(path)

@@ -1,0 +1,157 @@
+"""OCI bundles and real runtimes to run them with, each under a root of its own.
+
+Belongs here: config.json as `runc spec` makes it with what a test wants changed, and running it. Containers started
+here are deleted here: `Runtime.cleanup` ends what a failing test left.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import uuid
+from pathlib import Path
+from typing import Any
+
+import nodes
+
+WITHOUT_CALLS = str(Path(__file__).with_name("without_calls.py"))
+
+#: A cgroup2 of its own in a mount namespace of its own: what runs behind this sees a machine of pure v2.
+V2 = ("unshare", "-m", "sh", "-ec", 'umount -l /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup; exec "$@"', "sh")
+
+ENVIRONMENT = ["PATH=/usr/local/nvidia/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LD_LIBRARY_PATH=/usr/local/nvidia/lib64"]
+
+
+def spec() -> dict[str, Any]:
+    """A small config.json that runc and crun accept on any cgroup version."""
+    mounts = [
+        {"destination": "/proc", "type": "proc", "source": "proc"},
+        {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=65536k"]},
+        {"destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": ["nosuid", "noexec", "newinstance"]},
+        {"destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": ["nosuid", "nodev", "mode=1777"]},
+    ]
+    capabilities = ["CAP_AUDIT_WRITE", "CAP_KILL", "CAP_NET_BIND_SERVICE", "CAP_MKNOD"]
+    return {
+        "ociVersion": "1.0.2",
+        "process": {
+            "terminal": False,
+            "user": {"uid": 0, "gid": 0},
+            "args": ["true"],
+            "env": list(ENVIRONMENT),
+            "cwd": "/",
+            "capabilities": {kind: capabilities for kind in ("bounding", "effective", "permitted")},
+            "noNewPrivileges": True,
+        },
+        "root": {"path": "rootfs", "readonly": False},
+        "hostname": "test",
+        "mounts": mounts,
+        "annotations": {},
+        "linux": {
+            "resources": {"devices": [{"allow": False, "access": "rwm"}]},
+            "namespaces": [{"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount")],
+        },
+    }
+
+
+class Bundle:
+    """A bundle at `path` over the root file system `rootfs`; change `config`, then run it."""
+
+    def __init__(self, path: Path, rootfs: Path, annotations: dict[str, str] | None = None) -> None:
+        self.path = path
+        self.rootfs = rootfs
+        self.config = spec()
+        self.config["root"]["path"] = str(rootfs)
+        self.config["annotations"] = dict(annotations or {})
+        path.mkdir(parents=True, exist_ok=True)
+
+    def command(self, *arguments: str) -> Bundle:
+        self.config["process"]["args"] = list(arguments)
+        return self
+
+    def hooks(self, node: nodes.Node, stage: str = "prestart", without: tuple[int, ...] = ()) -> Bundle:
+        """The hook, as an administrator registers it; with the system calls `without` answering ENOSYS."""
+        environment = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+        for name in (stage, "poststop"):
+            arguments = ["vgpu-hook", "--config", str(node.config), name]
+            hook = {"path": str(node.hook), "args": arguments, "env": environment}
+            if without:
+                numbers = ",".join(map(str, without))
+                hook["path"] = "/usr/bin/python3"
+                hook["args"] = ["python3", WITHOUT_CALLS, numbers, str(node.hook), *arguments[1:]]
+            self.config.setdefault("hooks", {})[name] = [hook]
+        return self
+
+    def pod(self, uid: str, container: str, cgroup: str, **annotations: str) -> Bundle:
+        """Dress it as kubelet and containerd do: cgroup path below `cgroup` and identifying annotations."""
+        self.config["linux"]["cgroupsPath"] = f"{cgroup}/kubepods/burstable/pod{uid}/{container}"
+        self.config["annotations"].update(
+            {
+                "io.kubernetes.cri.container-type": "container",
+                "io.kubernetes.cri.sandbox-uid": uid,
+                "io.kubernetes.cri.sandbox-name": f"pod-of-{container}",
+                "io.kubernetes.cri.sandbox-namespace": "default",
+                "io.kubernetes.cri.container-name": container,
+                **{key.replace("__", "/").replace("_", "-"): value for key, value in annotations.items()},
+            }
+        )
+        return self
+
+    def bind(self, source: Path, target: str, *options: str) -> Bundle:
+        mount = {"destination": target, "type": "bind", "source": str(source), "options": ["rbind", *options]}
+        self.config["mounts"].append(mount)
+        return self
+
+    def simulated(self, node: nodes.Node) -> Bundle:
+        """The simulated driver's shared state, where its libraries look for it."""
+        return self.bind(node.sim, "/run/vgpu-sim", "rw")
+
+    def write(self) -> Path:
+        (self.path / "config.json").write_text(json.dumps(self.config, indent=1))
+        return self.path
+
+
+class Runtime:
+    """runc or crun with its state below `root`; container ids carry a prefix of their own."""
+
+    def __init__(self, root: Path, program: str = "runc", *options: str, cgroup: int = 1) -> None:
+        self.root = root
+        self.command = [*(V2 if cgroup == 2 else ()), program, *options, "--root", str(root)]
+        self.started: list[str] = []
+
+    def new_id(self, name: str = "c") -> str:
+        container = f"vgpu-test-{name}-{uuid.uuid4().hex[:8]}"
+        self.started.append(container)
+        return container
+
+    def call(self, *arguments: str, check: bool = False, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self.command, *arguments], capture_output=True, text=True, check=check, timeout=timeout, stdin=subprocess.DEVNULL
+        )
+
+    def run(self, bundle: Bundle, name: str = "c") -> subprocess.CompletedProcess[str]:
+        """Create, start, wait and delete."""
+        return self.call("run", "--bundle", str(bundle.write()), self.new_id(name))
+
+    def state(self, container: str) -> dict[str, Any]:
+        """What the runtime tells of a container, as its hooks get it."""
+        return json.loads(self.call("state", container, check=True).stdout)  # type: ignore[no-any-return]
+
+    def create(self, bundle: Bundle, name: str = "c") -> tuple[str, subprocess.CompletedProcess[str]]:
+        """Create only. The container's output goes to the bundle: a pipe would stay open as long as it lives."""
+        container = self.new_id(name)
+        output = bundle.path / "output"
+        with output.open("w") as stream:
+            done = subprocess.run(
+                [*self.command, "create", "--bundle", str(bundle.write()), container],
+                stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, check=False, timeout=120,
+            )  # fmt: skip
+        return container, subprocess.CompletedProcess(done.args, done.returncode, "", output.read_text())
+
+    def delete(self, container: str) -> subprocess.CompletedProcess[str]:
+        return self.call("delete", "--force", container)
+
+    def cleanup(self) -> None:
+        for container in self.started:
+            self.delete(container)
+        shutil.rmtree(self.root, ignore_errors=True)
