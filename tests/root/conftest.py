@@ -46,9 +46,9 @@ def rootfs(base_trees: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> nodes.Node:
+def node(tmp_path: Path) -> nodes.SimulatedNode:
     """Two A100 with the simulated driver, inventory taken."""
-    made = nodes.Node(tmp_path / "node", "a100x2")
+    made = nodes.SimulatedNode(tmp_path / "node", "a100x2")
     made.take_inventory()
     return made
 
@@ -94,7 +94,7 @@ def mounts() -> list[str]:
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, node: nodes.Node) -> Callable[..., bundles.Bundle]:
+def bundle(tmp_path: Path, node: nodes.SimulatedNode) -> Callable[..., bundles.Bundle]:
     """A bundle with the hook and the simulated driver's shared state."""
 
     def make(rootfs: Path, **annotations: str) -> bundles.Bundle:

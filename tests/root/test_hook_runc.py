@@ -75,11 +75,11 @@ def test_share_sees_its_own_total_and_hits_its_limit(runc: bundles.Runtime, root
     assert {out["card0.total"], out["card0.info_total"], out["card0.nvml_total"]} == {str(2 * GIB)}
     assert int(out["held"]) * 256 * MIB <= 2 * GIB
     assert int(out["held"]) >= 6
-    assert out["result"] == "2"  # CUDA_ERROR_OUT_OF_MEMORY
+    assert out["refused"] == "2"  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 def test_devices_granted_open_and_others_are_refused(
-    runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node
+    runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode
 ) -> None:
     share = bundle(rootfs(), cores="30", memory="2Gi", use_gpuuuid=node.books()[0]["uuid"])
     script = (
@@ -97,7 +97,7 @@ def test_devices_granted_open_and_others_are_refused(
 
 
 def test_a_granted_device_with_a_driver_really_opens(
-    runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node
+    runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode
 ) -> None:
     """10:229 (fuse) stands in for the uvm node: the one here behind which there is a driver."""
     path = Path(node.settings.run_dir) / "inventory.json"
@@ -111,7 +111,7 @@ def test_a_granted_device_with_a_driver_really_opens(
     assert out == {"/dev/nvidia-uvm": "opened"}
 
 
-def test_mounts_flags_and_order(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node) -> None:
+def test_mounts_flags_and_order(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode) -> None:
     share = bundle(rootfs(), cores="30", memory="2Gi", use_gpuuuid=node.books()[0]["uuid"])
     lines = [line.split() for line in run(runc1, share, "cat", "/proc/self/mountinfo").splitlines()]
     ours = [(fields[4], set(fields[5].split(",")), fields[6]) for fields in lines]
@@ -161,14 +161,14 @@ def test_existing_images_find_nvidia_smi(runc1: bundles.Runtime, rootfs: Rootfs,
 
 
 def test_whole_card_gets_the_driver_without_limits(
-    runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node
+    runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode
 ) -> None:
     out = run(runc, bundle(rootfs(), cores="100"), "sh", "-c", "cudaprobe info; ls /usr/local; cat /proc/self/mountinfo")
     assert pairs(out)["card0.total"] == str(node.books()[0]["capacity"])
     assert "vgpu/driver" not in out
 
 
-def test_two_whole_cards(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node) -> None:
+def test_two_whole_cards(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode) -> None:
     out = pairs(run(runc1, bundle(rootfs(), cores="200"), "cudaprobe", "info"))
     assert out["cards"] == "2"
     assert {out["card0.uuid"], out["card1.uuid"]} == {card["uuid"][4:].replace("-", "") for card in node.books()}
@@ -225,7 +225,7 @@ def test_readonly_rootfs(runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBund
     assert "readonly" in out
 
 
-def test_user_namespace(runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node) -> None:
+def test_user_namespace(runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode) -> None:
     tree = rootfs()
     for path in [tree, *tree.rglob("*")]:
         os.chown(path, 100000, 100000, follow_symlinks=False)
@@ -240,11 +240,11 @@ def test_user_namespace(runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundl
     out = run(runc, share, "sh", "-c", f"cudaprobe info; cudaprobe alloc 512 9; stat -c '%u %n' {library}/libcuda.so /etc/ld.so.cache")
     results = pairs(out)
     assert results["card0.total"] == str(2 * GIB)
-    assert results["result"] == "2"
+    assert results["refused"] == "2"
     assert f"0 {library}/libcuda.so\n0 /etc/ld.so.cache" in out
 
 
-def test_image_that_carries_driver_files(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node) -> None:
+def test_image_that_carries_driver_files(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode) -> None:
     """An image with a driver's libraries of its own, as links and as files: ours are found, its files stay."""
     tree = rootfs()
     library = tree / "usr/lib" / trees.MULTIARCH
@@ -263,7 +263,7 @@ def test_image_that_carries_driver_files(runc1: bundles.Runtime, rootfs: Rootfs,
 COMPAT = "usr/local/cuda-12.4/compat"
 
 
-def with_compat(tree: Path, node: nodes.Node) -> Path:
+def with_compat(tree: Path, node: nodes.SimulatedNode) -> Path:
     """CUDA's forward compatibility package: a whole libcuda that LD_LIBRARY_PATH puts first."""
     (tree / COMPAT).mkdir(parents=True)
     (tree / "usr/local/cuda").symlink_to("cuda-12.4")
@@ -274,7 +274,7 @@ def with_compat(tree: Path, node: nodes.Node) -> Path:
 
 
 def test_compat_libraries_do_not_go_past_the_limit(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node
+    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode
 ) -> None:
     share = bundle(with_compat(rootfs(), node), cores="30", memory="2Gi")
     share.config["process"]["env"].append("LD_LIBRARY_PATH=/usr/local/cuda/compat")
@@ -284,9 +284,9 @@ def test_compat_libraries_do_not_go_past_the_limit(
 
 
 def test_compat_libraries_can_be_refused(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, tmp_path: Path, node: nodes.Node
+    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, tmp_path: Path, node: nodes.SimulatedNode
 ) -> None:
-    strict = nodes.Node(tmp_path / "node", "a100x2", **{"driver.compat_libraries": "refuse"})
+    strict = nodes.SimulatedNode(tmp_path / "node", "a100x2", **{"driver.compat_libraries": "refuse"})
     line = refused(runc1, bundle(with_compat(rootfs(), strict), cores="30", memory="2Gi"))
     assert "forward compatibility" in line
     assert "/compat/libcuda.so.560.1" in line
@@ -295,7 +295,7 @@ def test_compat_libraries_can_be_refused(
 @pytest.mark.parametrize("missing", [(), *OLD_KERNELS.values()], ids=["now", *OLD_KERNELS])
 @pytest.mark.parametrize("component", ["usr", "usr/lib", "usr/lib/@", "usr/local", "usr/local/nvidia", "usr/local/vgpu", "usr/bin", "etc"])
 def test_symlinks_in_every_component_stay_inside(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node, tmp_path: Path, component: str,
+    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, tmp_path: Path, component: str,
     missing: tuple[int, ...],
 ) -> None:  # fmt: skip
     """Each directory on the way becomes a link out of the rootfs, absolute and with `..`; the host stays untouched."""
@@ -318,7 +318,7 @@ def test_symlinks_in_every_component_stay_inside(
 
 @pytest.mark.parametrize("missing", OLD_KERNELS.values(), ids=list(OLD_KERNELS))
 def test_old_kernels(
-    runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node, missing: tuple[int, ...]
+    runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, missing: tuple[int, ...]
 ) -> None:
     """Without openat2, open_tree and their kin the result is the same, flags included."""
     tree = rootfs()
@@ -334,13 +334,13 @@ def test_old_kernels(
 # Claims
 
 
-def claims(node: nodes.Node) -> dict[str, dict[str, object]]:
+def claims(node: nodes.SimulatedNode) -> dict[str, dict[str, object]]:
     directory = Path(node.settings.run_dir) / "containers"
     return {path.parent.name: json.loads(path.read_text()) for path in directory.glob("*/claim.json")}
 
 
 def test_containers_share_a_card_until_it_is_full(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node
+    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode
 ) -> None:
     tree = rootfs()
     first, done = runc1.create(bundle(tree, cores="60", memory="20Gi").command("sleep", "60"))
@@ -363,7 +363,7 @@ def test_containers_share_a_card_until_it_is_full(
 
 
 def test_late_poststop_leaves_the_new_life_alone(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node
+    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode
 ) -> None:
     share = bundle(rootfs(), cores="30", memory="2Gi").command("sleep", "60")
     container, done = runc1.create(share)
@@ -379,7 +379,7 @@ def test_late_poststop_leaves_the_new_life_alone(
     assert claims(node) == {}
 
 
-def test_hook_listed_twice_claims_once(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node) -> None:
+def test_hook_listed_twice_claims_once(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode) -> None:
     share = bundle(rootfs(), cores="60", memory="2Gi").hooks(node, "createRuntime")
     out = run(runc1, share, "sh", "-c", "grep -c /dev/nvidiactl /proc/self/mountinfo")
     assert out == "1\n"
@@ -388,7 +388,7 @@ def test_hook_listed_twice_claims_once(runc1: bundles.Runtime, rootfs: Rootfs, b
 POD = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"
 
 
-def granted(node: nodes.Node, cores: int, mib: int) -> dict[str, str]:
+def granted(node: nodes.SimulatedNode, cores: int, mib: int) -> dict[str, str]:
     return {
         "vgpu.io__grant_cores": node.grant("cores", cores),
         "vgpu.io__grant_memory": node.grant("memory", mib * MIB),
@@ -396,7 +396,7 @@ def granted(node: nodes.Node, cores: int, mib: int) -> dict[str, str]:
 
 
 def test_grants_are_claimed_again_by_the_same_container_only(
-    runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node, cgroup: str
+    runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, cgroup: str
 ) -> None:
     tree = rootfs()
     grants = granted(node, 40, 1024)
@@ -410,7 +410,7 @@ def test_grants_are_claimed_again_by_the_same_container_only(
     assert stranger in refused(runc, bundle(tree).pod(stranger, "train", cgroup, **grants))
 
 
-def test_grants_by_environment(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node, cgroup: str) -> None:
+def test_grants_by_environment(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, cgroup: str) -> None:
     """Runtimes that drop annotations hand the ids on as environment."""
     share = bundle(rootfs()).pod(POD, "train", cgroup)
     ids = granted(node, 40, 1024).values()
@@ -418,7 +418,7 @@ def test_grants_by_environment(runc1: bundles.Runtime, rootfs: Rootfs, bundle: M
     assert pairs(run(runc1, share, "cudaprobe", "info"))["card0.total"] == str(GIB)
 
 
-def test_tenants_cannot_forge(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node, cgroup: str) -> None:
+def test_tenants_cannot_forge(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, cgroup: str) -> None:
     """Amounts in a pod's annotations are worth nothing, and an invented grant stops the container."""
     wish = bundle(rootfs(), cores="100", memory="40Gi").pod(POD, "train", cgroup)
     assert "nvidia" not in run(runc1, wish, "ls", "/dev")
@@ -444,7 +444,7 @@ def test_tenants_cannot_forge(runc1: bundles.Runtime, rootfs: Rootfs, bundle: Ma
     ],
 )
 def test_bad_requests_are_refused_with_the_reason(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node, annotations: dict[str, str], says: str
+    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, annotations: dict[str, str], says: str
 ) -> None:
     tree = rootfs()
     before = listing(tree)
@@ -457,7 +457,7 @@ def test_bad_requests_are_refused_with_the_reason(
 
 
 def test_failure_half_way_leaves_nothing(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node, cgroup: str
+    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, cgroup: str
 ) -> None:
     """A directory where nvidia-smi has to go: the libraries are mounted by then, and all is taken back."""
     tree = rootfs()
@@ -476,7 +476,7 @@ def test_failure_half_way_leaves_nothing(
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff\xfe", b"{" * 100000, b'{"version": 99}', b"x" * (20 << 20)])
 @pytest.mark.parametrize("which", ["inventory", "settings", "grant", "claim"])
 def test_damaged_files_stop_only_what_needs_them(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node, cgroup: str, which: str, damage: bytes
+    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, cgroup: str, which: str, damage: bytes
 ) -> None:
     tree = rootfs()
     other, done = runc1.create(bundle(tree, cores="10", memory="1Gi").command("sleep", "60"), "other")
@@ -504,7 +504,7 @@ def test_damaged_files_stop_only_what_needs_them(
 # The other ways in
 
 
-def test_shim_adds_the_hook(tmp_path: Path, rootfs: Rootfs, node: nodes.Node) -> None:
+def test_shim_adds_the_hook(tmp_path: Path, rootfs: Rootfs, node: nodes.SimulatedNode) -> None:
     shim = bundles.Runtime(tmp_path / "shim", str(node.shim), "--vgpu-config", str(node.config))
     try:
         share = bundles.Bundle(tmp_path / "b1", rootfs(), {"vgpu.io/cores": "30", "vgpu.io/memory": "2Gi"})
@@ -519,7 +519,7 @@ def test_shim_adds_the_hook(tmp_path: Path, rootfs: Rootfs, node: nodes.Node) ->
 
 
 def test_dry_run_prints_the_plan_and_does_nothing(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.Node, tmp_path: Path
+    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, tmp_path: Path
 ) -> None:
     tree = rootfs()
     share = bundle(tree, cores="30", memory="2Gi")

@@ -103,8 +103,8 @@ class Bundle:
         return self
 
     def simulated(self, node: nodes.Node) -> Bundle:
-        """The simulated driver's shared state, where its libraries look for it."""
-        return self.bind(node.sim, "/run/vgpu-sim", "rw")
+        """The simulated driver's shared state, where its libraries look for it; nothing for a real driver."""
+        return self.bind(node.sim, "/run/vgpu-sim", "rw") if node.sim else self
 
     def write(self) -> Path:
         (self.path / "config.json").write_text(json.dumps(self.config, indent=1))
@@ -117,10 +117,11 @@ class Runtime:
     def __init__(self, root: Path, program: str = "runc", *options: str, cgroup: int = 1) -> None:
         self.root = root
         self.command = [*(V2 if cgroup == 2 else ()), program, *options, "--root", str(root)]
+        self.prefix = "vgpu-test"
         self.started: list[str] = []
 
     def new_id(self, name: str = "c") -> str:
-        container = f"vgpu-test-{name}-{uuid.uuid4().hex[:8]}"
+        container = f"{self.prefix}-{name}-{uuid.uuid4().hex[:8]}"
         self.started.append(container)
         return container
 

@@ -1,4 +1,4 @@
-"""A GPU node in a temporary directory: simulated driver, settings, inventory and the hook's state, all below one root.
+"""A GPU node in a temporary directory: driver, settings, inventory and the hook's state, all below one root.
 
 Used by the tests of the hook, the demo and the benchmarks; nothing of it ships.
 """
@@ -36,28 +36,25 @@ def simctl() -> ModuleType:
 
 
 class Node:
-    """`directory`/{driver,sim,state,run,config.json}; `hook` and `shim` are the built gate under its two names."""
+    """A node with state of its own below `directory`: {state,run,config.json}; `hook` and `shim` are the built gate.
 
-    def __init__(self, directory: Path, profile: str = "t4x1", **settings: object) -> None:
+    This class uses the machine's own driver; SimulatedNode brings one.
+    """
+
+    sim: Path | None = None
+
+    def __init__(self, directory: Path, **settings: object) -> None:
         self.directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
-        self.driver = directory / "driver"
-        self.sim = directory / "sim"
         self.config = directory / "config.json"
         self.hook = BUILD / "bin/vgpu-hook"
         self.shim = BUILD / "bin/vgpu-runtime"
-        simctl().make_root(str(self.driver), str(PROFILES / f"{profile}.yaml"), str(BUILD))
-        simctl().make_state(str(self.sim), str(PROFILES / f"{profile}.yaml"))
         values: dict[str, object] = {
             "paths.state": str(directory / "state"),
             "paths.run": str(directory / "run"),
             "paths.libvcuda": str(BUILD / "lib/vcuda"),
-            "driver.root": str(self.driver),
-            "driver.dev_root": str(self.driver / "dev"),
-            "driver.proc_root": str(self.driver / "proc"),
         }
         self.settings = Settings({**values, **settings}, "testnode", "test")
-        (directory / "run").mkdir(exist_ok=True)
+        (directory / "run").mkdir(parents=True, exist_ok=True)
         self.write_settings()
 
     def write_settings(self) -> None:
@@ -69,8 +66,7 @@ class Node:
         return subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=check)
 
     def environment(self) -> dict[str, str]:
-        """For programs on the host: its own /dev has no nodes, so the simulated driver must not ask for them."""
-        return {**os.environ, "VGPU_SIM_DIR": str(self.sim), "VGPU_SIM_DEVICE_NODES": "0"}
+        return dict(os.environ)
 
     def take_inventory(self) -> None:
         self.vgpuctl("inventory", "refresh")
@@ -80,6 +76,27 @@ class Node:
         grant = Grant(grants.new_id(), resource, amount, 1.0, **fields)  # type: ignore[arg-type]
         grants.write(self.settings.state_dir, grant)
         return grant.id
+
+
+class SimulatedNode(Node):
+    """A node whose driver is the simulated one: `driver` is its root, `sim` the state that all processes share."""
+
+    def __init__(self, directory: Path, profile: str = "t4x1", **settings: object) -> None:
+        self.driver = directory / "driver"
+        self.sim: Path = directory / "sim"
+        directory.mkdir(parents=True, exist_ok=True)
+        simctl().make_root(str(self.driver), str(PROFILES / f"{profile}.yaml"), str(BUILD))
+        simctl().make_state(str(self.sim), str(PROFILES / f"{profile}.yaml"))
+        driver: dict[str, object] = {
+            "driver.root": str(self.driver),
+            "driver.dev_root": str(self.driver / "dev"),
+            "driver.proc_root": str(self.driver / "proc"),
+        }
+        super().__init__(directory, **{**driver, **settings})
+
+    def environment(self) -> dict[str, str]:
+        """For programs on the host: its own /dev has no nodes, so the simulated driver must not ask for them."""
+        return {**os.environ, "VGPU_SIM_DIR": str(self.sim), "VGPU_SIM_DEVICE_NODES": "0"}
 
     def books(self) -> list[dict[str, Any]]:
         """The simulated cards' own books: the truth that limits are checked against."""

@@ -1,0 +1,220 @@
+"""`make demo`: two containers share one card, told step by step to somebody who knows nothing of it.
+
+On a machine with an NVIDIA driver the containers use it; elsewhere the simulated driver of libvcuda/sim, and every
+line that matters says so. Real runc, the real hook, the real limiter in both cases.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+
+import bundles
+import nodes
+import trees
+
+PROBE = Path(__file__).resolve().parent.parent / "fixtures/cuda/cudaprobe.c"
+MIB = 1 << 20
+OUT_OF_MEMORY = "2"
+RESULTS = {"0": "CUDA_SUCCESS", OUT_OF_MEMORY: "CUDA_ERROR_OUT_OF_MEMORY"}
+PATIENCE = 60.0
+
+
+def say(text: str = "") -> None:
+    print(text, flush=True)
+
+
+def step(title: str) -> None:
+    say()
+    say(f"== {title}")
+
+
+class Tenant:
+    """One container of the demonstration: its request, its program's output, its life in runc."""
+
+    def __init__(self, demo: Demo, name: str, script: str, annotations: dict[str, str]) -> None:
+        self.name = name
+        bundle = bundles.Bundle(demo.directory / name, demo.rootfs, annotations).hooks(demo.node).simulated(demo.node)
+        bundle.bind(demo.shared, "/run/demo", "rw")
+        self.bundle = bundle.command("sh", "-c", script)
+        self.runtime = demo.runtime
+        self.container = ""
+        self.error = ""
+
+    def start(self) -> bool:
+        self.container, created = self.runtime.create(self.bundle, self.name)
+        self.error = created.stderr
+        return created.returncode == 0 and self.runtime.call("start", self.container).returncode == 0
+
+    def output(self) -> dict[str, str]:
+        """The program's `key value` lines so far; the latest counts."""
+        lines = (self.bundle.path / "output").read_text().splitlines()
+        return dict(line.split(" ", 1) for line in lines if " " in line)
+
+    def wait(self, key: str) -> str:
+        """The value of `key`, once the program has printed it."""
+        end = time.monotonic() + PATIENCE
+        while key not in self.output():
+            if time.monotonic() > end:
+                raise SystemExit(f"{self.name} printed no {key}:\n{(self.bundle.path / 'output').read_text()}")
+            time.sleep(0.02)
+        return self.output()[key]
+
+
+class Demo:
+    """What all steps need, in a temporary directory that goes with the demonstration."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.real = Path("/proc/driver/nvidia/version").exists()
+        self.node = nodes.Node(directory / "node") if self.real else nodes.SimulatedNode(directory / "node", "t4x1")
+        self.shared = directory / "shared"
+        self.shared.mkdir()
+        self.rootfs = trees.make("debian", directory / "rootfs", {"cudaprobe": self.compiled()})
+        (self.rootfs / "run/demo").mkdir()
+        self.runtime = bundles.Runtime(directory / "runc")
+        self.runtime.prefix = "demo"
+
+    def compiled(self) -> Path:
+        program = self.directory / "cudaprobe"
+        subprocess.run(["cc", "-O2", "-o", program, PROBE, "-ldl"], check=True)
+        return program
+
+    def signal(self, name: str) -> None:
+        """Let the containers' programs go on: they wait for this file."""
+        (self.shared / name).touch()
+
+    def vgpuctl(self, *arguments: str) -> str:
+        done = self.node.vgpuctl(*arguments, check=False)
+        if done.returncode != 0:
+            raise SystemExit(done.stderr)
+        return done.stdout
+
+
+def mib(text: str) -> str:
+    return f"{int(text) // MIB} MiB"
+
+
+def show_card(demo: Demo) -> None:
+    step("1. The node")
+    demo.vgpuctl("inventory", "refresh")
+    table = demo.vgpuctl("inventory", "show").split("\n\n")[1]
+    say("`vgpuctl inventory refresh` has looked at the driver once, so that starting a container never has to:")
+    say(table if not demo.real else table.splitlines()[2])
+
+
+def share(demo: Demo) -> tuple[Tenant, Tenant]:
+    step("2. Two containers, one card")
+    say("Each is an ordinary bundle for runc, with the vgpu hook registered as `prestart`, and annotations for its share:")
+    hold = "cudaprobe info; cudaprobe hold {} /run/demo/go; cudaprobe hold {} /run/demo/end"
+    red = {"vgpu.io/cores": "30", "vgpu.io/memory": "2Gi"}
+    blue = {"vgpu.io/cores": "60", "vgpu.io/memory": "4Gi", "vgpu.io/core-limit": "80"}
+    blue_script = "cudaprobe info; cudaprobe alloc 512 100; cudaprobe hold 1024 /run/demo/end"
+    tenants = Tenant(demo, "red", hold.format(1500, 1500), red), Tenant(demo, "blue", blue_script, blue)
+    for tenant, annotations in zip(tenants, (red, blue)):
+        say(f"   {tenant.name}: " + "  ".join(f"{key}={value}" for key, value in annotations.items()))
+    if not tenants[0].start() or not tenants[1].start():
+        raise SystemExit(tenants[0].error + tenants[1].error)
+    say("Both run. The same CUDA calls as in any program tell them how big their card is:")
+    for tenant in tenants:
+        tenant.wait("card0.nvml_total")
+        seen = tenant.output()
+        say(f"   {tenant.name}: cuDeviceTotalMem {mib(seen['card0.total'])}, cuMemGetInfo {mib(seen['card0.info_total'])}, "
+            f"NVML {mib(seen['card0.nvml_total'])}, card {seen['card0.uuid'][:8]}...")  # fmt: skip
+    return tenants
+
+
+def run_into_limit(demo: Demo, red: Tenant, blue: Tenant) -> None:
+    step("3. One runs into its limit, the other goes on")
+    held, result = blue.wait("held"), blue.wait("refused")
+    say(f"blue asked for 512 MiB again and again: it got them {held} times, then {RESULTS.get(result, result)}.")
+    if result != OUT_OF_MEMORY:
+        raise SystemExit("blue should have run out of memory: its limit did not hold")
+    demo.signal("go")
+    say(f"red held 1500 MiB all the while; it writes to them and reads them back: memory {red.wait('memory')}.")
+
+
+def devices(demo: Demo, red: Tenant) -> None:
+    step("4. Devices: what was granted opens, all else is refused")
+    nodes_of_card = "for n in /dev/nvidia*; do cudaprobe open $n; done"
+    foreign = "mknod /tmp/fuse c 10 229; cudaprobe open /tmp/fuse; rm /tmp/fuse"
+    done = red.runtime.call("exec", red.container, "sh", "-c", f"{nodes_of_card}; {foreign}")
+    for line in done.stdout.splitlines():
+        path, result = line.split(" ", 1)
+        say(f"   {path:24} {explained(result)}")
+
+
+def explained(result: str) -> str:
+    if result == "No such device or address":
+        return "permitted (and no driver behind it: this one is simulated)"
+    return {"opened": "opened", "Operation not permitted": "refused (Operation not permitted)"}.get(result, result)
+
+
+def card_of(tenant: Tenant) -> str:
+    digits = tenant.output()["card0.uuid"]
+    return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def refusals(demo: Demo, red: Tenant) -> None:
+    step("5. Who gets nothing")
+    same_card = {"vgpu.io/use-gpuuuid": card_of(red)}
+    green = Tenant(demo, "green", "true", {"vgpu.io/cores": "50", "vgpu.io/memory": "1Gi", **same_card})
+    if green.start():
+        raise SystemExit("green started, though the card has no 50 cores left")
+    line = green.error.partition("vgpu-hook: ")[2].partition("\\n")[0]
+    say("green wants 50 cores of the card, of which 10 are free. runc does not start it, and says why:")
+    say(f"   vgpu-hook: {line}")
+    grey = Tenant(demo, "grey", "ls /dev | grep -c nvidia; true", {})
+    grey.bundle.config["process"]["env"].append("NVIDIA_VISIBLE_DEVICES=all")
+    done = grey.runtime.run(grey.bundle, "grey")
+    say(f"grey has no annotation but NVIDIA_VISIBLE_DEVICES=all: it sees {done.stdout.strip()} NVIDIA device nodes.")
+
+
+def table(demo: Demo) -> None:
+    step("6. Who holds what: vgpuctl status")
+    say(demo.vgpuctl("status").rstrip())
+
+
+def end(demo: Demo, tenants: tuple[Tenant, ...]) -> None:
+    step("7. The end")
+    demo.signal("end")
+    for tenant in tenants:
+        demo.runtime.delete(tenant.container)
+    left = list((demo.directory / "node/run/containers").iterdir())
+    say(f"Both containers are deleted; their poststop hooks gave everything back: {len(left)} claims left.")
+
+
+def play(demo: Demo) -> None:
+    driver = "the NVIDIA driver of this machine" if demo.real else "the simulated driver (this machine has no GPU)"
+    say(f"vgpu: several containers share one NVIDIA card. Here with {driver},")
+    say("real runc, the real hook and the real limiter; nothing outside a temporary directory is changed.")
+    show_card(demo)
+    red, blue = share(demo)
+    run_into_limit(demo, red, blue)
+    devices(demo, red)
+    refusals(demo, red)
+    table(demo)
+    end(demo, (red, blue))
+
+
+def main() -> None:
+    directory = Path(tempfile.mkdtemp(prefix="vgpu-demo-"))
+    directory.chmod(0o755)
+    demo = None
+    try:
+        demo = Demo(directory)
+        play(demo)
+    finally:
+        if demo:
+            demo.runtime.cleanup()
+        shutil.rmtree(directory)
+
+
+if __name__ == "__main__":
+    main()
