@@ -1,0 +1,256 @@
+/* Stream-ordered allocation. Work is done when submitted, so a pool gives back at once what is freed into it. */
+#include "cuda_sim.h"
+
+static struct sim_pool *create_pool(CUdevice device)
+{
+	struct sim_pool *pool = sim_object_create(sizeof *pool, SIM_POOL, NULL);
+
+	if (!pool)
+		return NULL;
+	pool->device = device;
+	pool->next = sim_driver.devices[device].pools;
+	sim_driver.devices[device].pools = pool;
+	for (int i = CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES; i < CU_MEMPOOL_ATTR_RELEASE_THRESHOLD; i++)
+		pool->settings[i] = 1;
+	return pool;
+}
+
+/* The pool in force for a device, made when first asked for. Under the lock. */
+static struct sim_pool *pool_of(CUdevice number, bool wants_default)
+{
+	struct sim_device *device = &sim_driver.devices[number];
+
+	if (!device->default_pool)
+		device->default_pool = create_pool(number);
+	return wants_default || !device->pool ? device->default_pool : device->pool;
+}
+
+static CUresult get_pool(CUmemoryPool *pool, CUdevice device, bool wants_default)
+{
+	CUresult result = sim_device(device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pool)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&sim_driver.lock);
+	*pool = pool_of(device, wants_default);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+SIM_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
+{
+	return get_pool(pool, device, true);
+}
+
+SIM_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
+{
+	return get_pool(pool, device, false);
+}
+
+/* A pool that does not exist is an invalid value here, as with the driver, not an invalid handle. */
+static CUresult lock_pool(CUmemoryPool pool)
+{
+	CUresult result = sim_lock_object(pool, SIM_POOL);
+
+	if (result == CUDA_SUCCESS && pool->doomed) {
+		pthread_mutex_unlock(&sim_driver.lock);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_VALUE : result;
+}
+
+SIM_EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+{
+	CUresult result = sim_device(device);
+
+	if (result == CUDA_SUCCESS)
+		result = lock_pool(pool);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (pool->device == device)
+		sim_driver.devices[device].pool = pool;
+	else
+		result = CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+static void bury_doomed(struct sim_device *device)
+{
+	for (struct sim_pool **at = &device->pools; *at;) {
+		struct sim_pool *pool = *at;
+		if (pool->doomed && !pool->allocations) {
+			*at = pool->next;
+			sim_object_destroy(pool);
+		} else {
+			at = &pool->next;
+		}
+	}
+}
+
+void sim_pools_of(CUdevice device)
+{
+	for (struct sim_pool *pool = sim_driver.devices[device].pools; pool; pool = pool->next)
+		sim_allocations_of(&pool->allocations);
+	bury_doomed(&sim_driver.devices[device]);
+}
+
+SIM_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
+{
+	if (!pool || !properties || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult result = sim_device(properties->location.id);
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	*pool = create_pool(properties->location.id);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* What was allocated from it lives on. */
+SIM_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+	CUresult result = lock_pool(pool);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct sim_device *device = &sim_driver.devices[pool->device];
+	if (pool == device->default_pool) {
+		result = CUDA_ERROR_INVALID_VALUE;
+	} else {
+		if (pool == device->pool)
+			device->pool = NULL;
+		pool->doomed = true;
+		bury_doomed(device);
+	}
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+	CUresult result = lock_pool(pool);
+
+	(void)keep; /* nothing is kept beyond what is in use */
+	if (result == CUDA_SUCCESS)
+		pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+static CUresult set_attribute(struct sim_pool *pool, CUmemPool_attribute attribute, const void *value)
+{
+	if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+		pool->settings[attribute] = *(const uint64_t *)value;
+	else if (attribute >= 1 && attribute < CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+		pool->settings[attribute] = *(const int *)value != 0;
+	else if ((attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH || attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) &&
+	         *(const uint64_t *)value == 0)
+		pool->high = pool->used;
+	else
+		return CUDA_ERROR_INVALID_VALUE;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
+{
+	CUresult result = value ? lock_pool(pool) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = set_attribute(pool, attribute, value);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+static CUresult get_attribute(const struct sim_pool *pool, CUmemPool_attribute attribute, void *value)
+{
+	switch (attribute) {
+	case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+	case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+	case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+		*(int *)value = (int)pool->settings[attribute];
+		return CUDA_SUCCESS;
+	case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+		*(uint64_t *)value = pool->settings[attribute];
+		return CUDA_SUCCESS;
+	case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+	case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+		*(uint64_t *)value = pool->used;
+		return CUDA_SUCCESS;
+	case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+	case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+		*(uint64_t *)value = pool->high;
+		return CUDA_SUCCESS;
+	default:
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+}
+
+SIM_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
+{
+	CUresult result = value ? lock_pool(pool) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = get_attribute(pool, attribute, value);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
+{
+	CUresult result = map && count ? lock_pool(pool) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result == CUDA_SUCCESS)
+		pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+static CUresult allocate_from(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
+{
+	struct sim_allocation *allocation;
+	CUresult result = sim_check_stream(stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pointer)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = sim_allocate(NULL, pool, SIM_DEVICE_MEMORY, size, &allocation);
+	if (result == CUDA_SUCCESS)
+		*pointer = allocation->base;
+	return result;
+}
+
+SIM_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream)
+{
+	struct sim_context *context;
+	CUmemoryPool pool;
+	CUresult result = sim_current(&context);
+
+	if (result == CUDA_SUCCESS)
+		result = get_pool(&pool, context->device, false);
+	return result == CUDA_SUCCESS ? allocate_from(pointer, size, pool, stream) : result;
+}
+
+SIM_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
+{
+	struct sim_context *context;
+	CUresult result = sim_current(&context);
+
+	if (result == CUDA_SUCCESS)
+		result = lock_pool(pool);
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return allocate_from(pointer, size, pool, stream);
+}
+
+SIM_EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
+{
+	CUresult result = sim_check_stream(stream);
+
+	return result == CUDA_SUCCESS ? sim_free(pointer, false) : result;
+}

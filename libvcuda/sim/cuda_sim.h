@@ -1,0 +1,121 @@
+/* The simulated driver's own objects: one process' devices, contexts, allocations and handles. */
+#ifndef CUDA_SIM_H
+#define CUDA_SIM_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "cuda_types.h"
+#include "sim_state.h"
+
+#define SIM_STACK_DEPTH 64
+#define MAX_THREADS_PER_BLOCK 1024u
+
+enum sim_kind { SIM_STREAM = 1, SIM_EVENT, SIM_MODULE, SIM_FUNCTION, SIM_POOL };
+
+/* What a handle points to. Objects die with their context; pools have none. */
+struct sim_object {
+	enum sim_kind kind;
+	struct sim_context *context;
+	struct sim_object *next;
+	struct sim_object **link; /* what points to this one */
+	void *owned;              /* goes with it */
+};
+
+struct sim_context {
+	CUdevice device;
+	unsigned flags;
+	unsigned version;
+	bool primary;
+	bool alive;
+	size_t limits[SIM_LIMITS];
+	uint32_t peers; /* bit n: peer access to device n is enabled */
+	struct sim_object *objects;
+	struct sim_allocation *allocations;
+};
+
+enum sim_memory {
+	SIM_DEVICE_MEMORY,
+	SIM_LOW_MEMORY, /* device memory at an address of 32 bits */
+	SIM_MANAGED_MEMORY,
+	SIM_HOST_MEMORY,
+	SIM_REGISTERED_MEMORY,
+};
+
+struct sim_allocation {
+	CUdeviceptr base;
+	size_t size;               /* bytes the caller may touch */
+	size_t mapped;             /* bytes of address space */
+	uint64_t charged;          /* bytes on the card; 0 for host memory */
+	enum sim_memory memory;
+	unsigned flags;
+	unsigned card;
+	unsigned long long id;
+	char *backing;             /* NULL until somebody copies: a launch needs no bytes */
+	struct sim_context *context; /* its owner is either this */
+	struct sim_pool *pool;       /* or this */
+	struct sim_allocation *next;
+	struct sim_allocation **link;
+};
+
+struct sim_pool {
+	struct sim_object object;
+	CUdevice device;
+	bool doomed; /* destroyed by the program: goes with its last allocation */
+	struct sim_allocation *allocations;
+	struct sim_pool *next; /* of the same device */
+	uint64_t settings[CU_MEMPOOL_ATTR_RELEASE_THRESHOLD + 1];
+	uint64_t used;
+	uint64_t high;
+};
+
+struct sim_device {
+	unsigned card;               /* its number in the shared state */
+	struct sim_context *primary; /* made once and kept: its handle must stay the same */
+	unsigned retained;
+	unsigned primary_flags;
+	struct sim_pool *default_pool;
+	struct sim_pool *pool;       /* in force; NULL: the default one */
+	struct sim_pool *pools;
+};
+
+struct sim_driver {
+	pthread_mutex_t lock;  /* all of this process' objects */
+	int device_count;
+	struct sim_device devices[SIM_MAX_CARDS];
+};
+
+extern struct sim_driver sim_driver;
+
+/* Every entry point starts with one of these; the text of the errors is the driver's. */
+CUresult sim_ready(void);                          /* has cuInit been called, and in this very process? */
+CUresult sim_device(CUdevice device);              /* ready, and the ordinal exists */
+CUresult sim_current(struct sim_context **context); /* ready, and a live context is current */
+
+CUresult sim_result(enum sim_status status);
+const struct sim_card *sim_device_card(CUdevice device);
+unsigned sim_order_devices(unsigned *cards, unsigned count);
+
+/* Handles. All under sim_driver.lock. */
+void *sim_object_create(size_t size, enum sim_kind kind, struct sim_context *context);
+bool sim_object_is(const void *handle, enum sim_kind kind);
+void sim_object_destroy(void *handle);
+void sim_objects_of(struct sim_context *context); /* destroy them all */
+
+/* The entry points' frame for a handle: lock, check, and on CUDA_SUCCESS leave it locked. */
+CUresult sim_lock_object(const void *handle, enum sim_kind kind);
+CUresult sim_check_stream(CUstream stream);
+
+/* Memory. */
+CUresult sim_allocate(struct sim_context *context, struct sim_pool *pool, enum sim_memory memory, size_t size,
+                      struct sim_allocation **allocation);
+CUresult sim_free(CUdeviceptr pointer, bool is_host);
+void sim_allocation_drop(struct sim_allocation *allocation); /* under the lock */
+void sim_allocations_of(struct sim_allocation **list);       /* drop them all; under the lock */
+struct sim_allocation *sim_allocation_at(CUdeviceptr address, size_t bytes); /* under the lock */
+char *sim_backing(struct sim_allocation *allocation);                        /* under the lock; NULL: no memory */
+CUresult sim_allocation_register(struct sim_context *context, void *host, size_t bytes, unsigned flags);
+
+void sim_pools_of(CUdevice device); /* drop what was allocated from them; under the lock */
+
+#endif

@@ -1,0 +1,63 @@
+/* nvidia-smi's view of the node, all of it through libnvidia-ml.so.1: whatever stands in for that library is seen. */
+#ifndef NVIDIA_SMI_H
+#define NVIDIA_SMI_H
+
+#include <stdbool.h>
+
+#include "nvml_types.h"
+
+/* X(name, parameters): what is looked up in the library. */
+#define SMI_FUNCTIONS(X) \
+	X(nvmlInit_v2, (void)) \
+	X(nvmlShutdown, (void)) \
+	X(nvmlSystemGetDriverVersion, (char *, unsigned)) \
+	X(nvmlSystemGetCudaDriverVersion_v2, (int *)) \
+	X(nvmlSystemGetProcessName, (unsigned, char *, unsigned)) \
+	X(nvmlDeviceGetCount_v2, (unsigned *)) \
+	X(nvmlDeviceGetHandleByIndex_v2, (unsigned, nvmlDevice_t *)) \
+	X(nvmlDeviceGetHandleByUUID, (const char *, nvmlDevice_t *)) \
+	X(nvmlDeviceGetHandleByPciBusId_v2, (const char *, nvmlDevice_t *)) \
+	X(nvmlDeviceGetIndex, (nvmlDevice_t, unsigned *)) \
+	X(nvmlDeviceGetName, (nvmlDevice_t, char *, unsigned)) \
+	X(nvmlDeviceGetUUID, (nvmlDevice_t, char *, unsigned)) \
+	X(nvmlDeviceGetSerial, (nvmlDevice_t, char *, unsigned)) \
+	X(nvmlDeviceGetPciInfo_v3, (nvmlDevice_t, nvmlPciInfo_t *)) \
+	X(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t, nvmlMemory_v2_t *)) \
+	X(nvmlDeviceGetUtilizationRates, (nvmlDevice_t, nvmlUtilization_t *)) \
+	X(nvmlDeviceGetTemperature, (nvmlDevice_t, int, unsigned *)) \
+	X(nvmlDeviceGetPowerUsage, (nvmlDevice_t, unsigned *)) \
+	X(nvmlDeviceGetEnforcedPowerLimit, (nvmlDevice_t, unsigned *)) \
+	X(nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t, int *, int *)) \
+	X(nvmlDeviceGetComputeRunningProcesses_v3, (nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *))
+
+struct smi_nvml {
+#define X(name, parameters) nvmlReturn_t (*name) parameters;
+	SMI_FUNCTIONS(X)
+#undef X
+	const char *(*nvmlErrorString)(nvmlReturn_t);
+};
+
+#define SMI_MAX_PROCESSES 1024u
+
+extern struct smi_nvml nvml;
+
+struct smi_card {
+	unsigned index;
+	nvmlDevice_t device;
+	char name[96], uuid[96], serial[32], bus_id[32];
+	nvmlMemory_v2_t memory;
+	nvmlUtilization_t utilization;
+	unsigned temperature, power_mw, power_limit_mw;
+	int compute_major, compute_minor;
+};
+
+/* Load and initialize; on failure a line has been printed, and the result is the exit status. */
+int smi_start(void);
+bool smi_read_card(nvmlDevice_t device, struct smi_card *card);
+/* The processes on a card; returns their number. */
+unsigned smi_processes(nvmlDevice_t device, nvmlProcessInfo_v2_t list[SMI_MAX_PROCESSES]);
+/* --query-gpu=..., --query-compute-apps=... with --format=csv[,noheader][,nounits]; returns the exit status. */
+int smi_query_cards(char *fields, const char *format, const struct smi_card *cards, unsigned count);
+int smi_query_processes(char *fields, const char *format, const struct smi_card *cards, unsigned count);
+
+#endif

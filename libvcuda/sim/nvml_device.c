@@ -1,0 +1,291 @@
+/* What is asked about one card. */
+#include <stdio.h>
+#include <string.h>
+
+#include "nvml_sim.h"
+#include "trampoline.h"
+
+SIM_TRAMPOLINE(nvmlDeviceGetPciInfo, nvmlDeviceGetPciInfo_v2)
+
+/* A simulated card idles at these. */
+#define IDLE_TEMPERATURE 34u
+#define IDLE_POWER_MW 42000u
+#define PERFORMANCE_STATE 0
+
+static nvmlReturn_t number(nvmlDevice_t device, unsigned *out, unsigned (*value)(const struct sim_card *))
+{
+	nvmlReturn_t result = sim_nvml_check(device, out);
+
+	if (result == NVML_SUCCESS)
+		*out = value(device);
+	return result;
+}
+
+/* NUMBER(name, expression over `card`): the many calls that give one unsigned int. */
+#define NUMBER(name, expression) \
+	static unsigned value_of_##name(const struct sim_card *card) \
+	{ \
+		(void)card; \
+		return expression; \
+	} \
+	SIM_EXPORT nvmlReturn_t nvmlDeviceGet##name(nvmlDevice_t device, unsigned *out) \
+	{ \
+		return number(device, out, value_of_##name); \
+	}
+
+static unsigned architecture(const struct sim_card *card)
+{
+	switch (card->compute_major * 10 + card->compute_minor) {
+	case 70: return 5;          /* Volta */
+	case 75: return 6;          /* Turing */
+	case 80: case 86: return 7; /* Ampere */
+	case 89: return 8;          /* Ada */
+	case 90: return 9;          /* Hopper */
+	default: return card->compute_major >= 10 ? 10 : 0xffffffffu;
+	}
+}
+
+NUMBER(Index, (unsigned)sim_nvml_index(card))
+NUMBER(MinorNumber, card->minor)
+NUMBER(PowerUsage, card->power_limit_mw < IDLE_POWER_MW ? card->power_limit_mw : IDLE_POWER_MW)
+NUMBER(EnforcedPowerLimit, card->power_limit_mw)
+NUMBER(PowerManagementLimit, card->power_limit_mw)
+NUMBER(PersistenceMode, 1)
+NUMBER(ComputeMode, 0)
+NUMBER(PerformanceState, PERFORMANCE_STATE)
+NUMBER(Architecture, architecture(card))
+NUMBER(Brand, card->compute_major < 8 ? NVML_BRAND_TESLA : NVML_BRAND_NVIDIA)
+NUMBER(MemoryBusWidth, card->bus_width)
+NUMBER(MultiGpuBoard, 0)
+NUMBER(DisplayActive, 0)
+NUMBER(DisplayMode, 0)
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned length)
+{
+	nvmlReturn_t result = sim_nvml_check(device, name);
+
+	return result == NVML_SUCCESS ? sim_nvml_text(name, length, device->name) : result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned length)
+{
+	nvmlReturn_t result = sim_nvml_check(device, serial);
+
+	return result == NVML_SUCCESS ? sim_nvml_text(serial, length, device->serial) : result;
+}
+
+void sim_nvml_bus_id(char *out, size_t size, int digits, unsigned domain, unsigned bus, unsigned device)
+{
+	snprintf(out, size, "%0*X:%02X:%02X.0", digits, domain & 0xffff, bus & 0xff, device & 0x1f);
+}
+
+static void bus_id(char *out, size_t size, int digits, const struct sim_card *card)
+{
+	sim_nvml_bus_id(out, size, digits, card->pci_domain, card->pci_bus, card->pci_device);
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *info)
+{
+	nvmlReturn_t result = sim_nvml_check(device, info);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	*info = (nvmlPciInfo_t){
+		.domain = device->pci_domain,
+		.bus = device->pci_bus,
+		.device = device->pci_device,
+		.pciDeviceId = device->pci_device_id,
+		.pciSubSystemId = device->pci_subsystem_id,
+	};
+	bus_id(info->busIdLegacy, sizeof info->busIdLegacy, 4, device);
+	bus_id(info->busId, sizeof info->busId, 8, device);
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v2_t *info)
+{
+	nvmlReturn_t result = sim_nvml_check(device, info);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	*info = (nvmlPciInfo_v2_t){
+		.domain = device->pci_domain,
+		.bus = device->pci_bus,
+		.device = device->pci_device,
+		.pciDeviceId = device->pci_device_id,
+		.pciSubSystemId = device->pci_subsystem_id,
+	};
+	bus_id(info->busId, sizeof info->busId, 4, device);
+	return NVML_SUCCESS;
+}
+
+static nvmlReturn_t measure(nvmlDevice_t device, uint64_t *used, uint64_t *available)
+{
+	nvmlReturn_t result = sim_nvml_return(sim_used(sim_nvml_card(device), used));
+	uint64_t capacity = device->memory - device->reserved;
+
+	if (result == NVML_SUCCESS) {
+		if (*used > capacity)
+			*used = capacity;
+		*available = capacity - *used;
+	}
+	return result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
+{
+	uint64_t used, available;
+	nvmlReturn_t result = sim_nvml_check(device, memory);
+
+	if (result == NVML_SUCCESS && memory->version != NVML_MEMORY_V2)
+		result = NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	if (result == NVML_SUCCESS)
+		result = measure(device, &used, &available);
+	if (result != NVML_SUCCESS)
+		return result;
+	memory->total = device->memory;
+	memory->reserved = device->reserved;
+	memory->used = used;
+	memory->free = available;
+	return NVML_SUCCESS;
+}
+
+/* The first version has no field for what the driver keeps, and counts it as used. */
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
+{
+	uint64_t used, available;
+	nvmlReturn_t result = sim_nvml_check(device, memory);
+
+	if (result == NVML_SUCCESS)
+		result = measure(device, &used, &available);
+	if (result != NVML_SUCCESS)
+		return result;
+	memory->total = device->memory;
+	memory->used = used + device->reserved;
+	memory->free = available;
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory)
+{
+	nvmlReturn_t result = sim_nvml_check(device, memory);
+
+	if (result == NVML_SUCCESS)
+		*memory = (nvmlBAR1Memory_t){.bar1Total = device->bar1, .bar1Free = device->bar1};
+	return result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
+{
+	nvmlReturn_t result = sim_nvml_check(device, utilization);
+
+	if (result == NVML_SUCCESS)
+		*utilization = (nvmlUtilization_t){0, 0}; /* launches take no time */
+	return result;
+}
+
+#define SAMPLING_PERIOD_US 167000u
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned *percent, unsigned *period)
+{
+	nvmlReturn_t result = sim_nvml_check(device, percent);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!period)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*percent = 0;
+	*period = SAMPLING_PERIOD_US;
+	return NVML_SUCCESS;
+}
+
+SIM_TRAMPOLINE(nvmlDeviceGetDecoderUtilization, nvmlDeviceGetEncoderUtilization)
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *temperature)
+{
+	nvmlReturn_t result = sim_nvml_check(device, temperature);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (sensor != 0)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*temperature = IDLE_TEMPERATURE;
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int type, unsigned *mhz)
+{
+	nvmlReturn_t result = sim_nvml_check(device, mhz);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (type < 0 || type >= NVML_CLOCK_COUNT)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*mhz = type == NVML_CLOCK_MEM ? device->memory_clock_mhz : device->clock_mhz;
+	return NVML_SUCCESS;
+}
+
+SIM_TRAMPOLINE(nvmlDeviceGetMaxClockInfo, nvmlDeviceGetClockInfo)
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
+{
+	nvmlReturn_t result = sim_nvml_check(device, major);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!minor)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*major = (int)device->compute_major;
+	*minor = (int)device->compute_minor;
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
+{
+	nvmlReturn_t result = sim_nvml_check(device, current);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!pending)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (device->compute_major < 8)
+		return NVML_ERROR_NOT_SUPPORTED;
+	*current = *pending = 0;
+	return NVML_SUCCESS;
+}
+
+/* Cards of this kind have no fan of their own. */
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned *percent)
+{
+	nvmlReturn_t result = sim_nvml_check(device, percent);
+
+	return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
+}
+
+/* For Windows. */
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetDriverModel(nvmlDevice_t device, unsigned *current, unsigned *pending)
+{
+	nvmlReturn_t result = sim_nvml_check(device, current);
+
+	(void)pending;
+	return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int type, int counter,
+                                                    unsigned long long *count)
+{
+	nvmlReturn_t result = sim_nvml_check(device, count);
+
+	(void)type;
+	(void)counter;
+	return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, int *current, int *pending)
+{
+	nvmlReturn_t result = sim_nvml_check(device, current);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	return pending ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
+}

@@ -1,0 +1,253 @@
+/* Life of the library, the node-wide questions, and handles. NVML knows no CUDA_VISIBLE_DEVICES. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "nvml_sim.h"
+#include "trampoline.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned users;
+static unsigned visible[SIM_MAX_CARDS];
+static unsigned visible_count;
+
+SIM_TRAMPOLINE(nvmlInit, nvmlInit_v2)
+SIM_TRAMPOLINE(nvmlDeviceGetCount, nvmlDeviceGetCount_v2)
+SIM_TRAMPOLINE(nvmlDeviceGetHandleByIndex, nvmlDeviceGetHandleByIndex_v2)
+SIM_TRAMPOLINE(nvmlDeviceGetHandleByPciBusId, nvmlDeviceGetHandleByPciBusId_v2)
+SIM_TRAMPOLINE(nvmlSystemGetCudaDriverVersion, nvmlSystemGetCudaDriverVersion_v2)
+
+nvmlReturn_t sim_nvml_return(enum sim_status status)
+{
+	static const nvmlReturn_t result[] = {
+		[SIM_OK] = NVML_SUCCESS,
+		[SIM_MISSING] = NVML_ERROR_DRIVER_NOT_LOADED,
+		[SIM_DAMAGED] = NVML_ERROR_UNKNOWN,
+		[SIM_SYSTEM] = NVML_ERROR_OPERATING_SYSTEM,
+		[SIM_NO_MEMORY] = NVML_ERROR_MEMORY,
+		[SIM_FULL] = NVML_ERROR_MEMORY,
+	};
+	return result[status];
+}
+
+static nvmlReturn_t start(void)
+{
+	enum sim_status status = sim_open();
+
+	if (status != SIM_OK)
+		return sim_nvml_return(status);
+	if (!sim_control_node())
+		return NVML_ERROR_DRIVER_NOT_LOADED;
+	visible_count = sim_visible_cards(visible);
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned flags)
+{
+	nvmlReturn_t result = NVML_SUCCESS;
+
+	(void)flags;
+	pthread_mutex_lock(&lock);
+	if (users == 0)
+		result = start();
+	if (result == NVML_SUCCESS)
+		users++;
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlInit_v2(void)
+{
+	return nvmlInitWithFlags(0);
+}
+
+SIM_EXPORT nvmlReturn_t nvmlShutdown(void)
+{
+	nvmlReturn_t result = NVML_ERROR_UNINITIALIZED;
+
+	pthread_mutex_lock(&lock);
+	if (users > 0) {
+		users--;
+		result = NVML_SUCCESS;
+	}
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+nvmlReturn_t sim_nvml_ready(void)
+{
+	pthread_mutex_lock(&lock);
+	nvmlReturn_t result = users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+int sim_nvml_index(nvmlDevice_t device)
+{
+	for (unsigned i = 0; i < visible_count; i++)
+		if (sim_card(visible[i]) == device)
+			return (int)i;
+	return -1;
+}
+
+unsigned sim_nvml_card(nvmlDevice_t device)
+{
+	return visible[sim_nvml_index(device)];
+}
+
+nvmlReturn_t sim_nvml_check(nvmlDevice_t device, const void *out)
+{
+	nvmlReturn_t result = sim_nvml_ready();
+
+	if (result != NVML_SUCCESS)
+		return result;
+	return out && sim_nvml_index(device) >= 0 ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+nvmlReturn_t sim_nvml_text(char *out, unsigned length, const char *text)
+{
+	if (strlen(text) >= length)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	strcpy(out, text);
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT const char *nvmlErrorString(nvmlReturn_t result)
+{
+	switch (result) {
+#define X(name, number, text) case name: return text;
+	NVML_RETURNS(X)
+#undef X
+	}
+	return "Unknown Error";
+}
+
+static nvmlReturn_t node_text(char *out, unsigned length, const char *text)
+{
+	nvmlReturn_t result = sim_nvml_ready();
+
+	if (result != NVML_SUCCESS)
+		return result;
+	return out ? sim_nvml_text(out, length, text) : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length)
+{
+	return node_text(version, length, SIM_DRIVER_VERSION);
+}
+
+SIM_EXPORT nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned length)
+{
+	return node_text(version, length, SIM_NVML_VERSION);
+}
+
+SIM_EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version)
+{
+	if (!version)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*version = SIM_CUDA_VERSION;
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length)
+{
+	char path[64], text[4096];
+	nvmlReturn_t result = sim_nvml_ready();
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!name || !length)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
+	FILE *file = fopen(path, "re");
+	if (!file)
+		return NVML_ERROR_NOT_FOUND;
+	size_t got = fread(text, 1, sizeof text - 1, file);
+	fclose(file);
+	text[got] = 0;
+	snprintf(name, length, "%s", text);
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
+{
+	nvmlReturn_t result = sim_nvml_ready();
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!count)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*count = visible_count;
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
+{
+	nvmlReturn_t result = sim_nvml_ready();
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!device || index >= visible_count)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*device = sim_card(visible[index]);
+	return NVML_SUCCESS;
+}
+
+static void uuid_text(const struct sim_card *card, char text[64])
+{
+	char *at = text + sprintf(text, "GPU-");
+
+	for (int i = 0; i < 16; i++)
+		at += sprintf(at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", card->uuid[i]);
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned length)
+{
+	char text[64];
+	nvmlReturn_t result = sim_nvml_check(device, uuid);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	uuid_text(device, text);
+	return sim_nvml_text(uuid, length, text);
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
+{
+	char text[64];
+	nvmlReturn_t result = sim_nvml_ready();
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!uuid || !device)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	for (unsigned i = 0; i < visible_count; i++) {
+		uuid_text(sim_card(visible[i]), text);
+		if (strcasecmp(uuid, text) == 0) {
+			*device = sim_card(visible[i]);
+			return NVML_SUCCESS;
+		}
+	}
+	return NVML_ERROR_NOT_FOUND;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *text, nvmlDevice_t *device)
+{
+	unsigned domain = 0, bus, slot;
+	nvmlReturn_t result = sim_nvml_ready();
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!text || !device || (sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3 &&
+	                         (domain = 0, sscanf(text, "%x:%x", &bus, &slot) != 2)))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	for (unsigned i = 0; i < visible_count; i++) {
+		const struct sim_card *card = sim_card(visible[i]);
+		if (card->pci_domain == domain && card->pci_bus == bus && card->pci_device == slot) {
+			*device = card;
+			return NVML_SUCCESS;
+		}
+	}
+	return NVML_ERROR_NOT_FOUND;
+}

@@ -1,0 +1,22 @@
+#ifndef NVML_SIM_H
+#define NVML_SIM_H
+
+#include <stdbool.h>
+
+#include "nvml_types.h"
+#include "sim_state.h"
+
+/* Initialized, and the handle is one of a card that this process may see. */
+nvmlReturn_t sim_nvml_ready(void);
+nvmlReturn_t sim_nvml_check(nvmlDevice_t device, const void *out);
+nvmlReturn_t sim_nvml_return(enum sim_status status);
+nvmlReturn_t sim_nvml_text(char *out, unsigned length, const char *text);
+
+/* Position among the visible cards, and in the state. */
+int sim_nvml_index(nvmlDevice_t device);
+unsigned sim_nvml_card(nvmlDevice_t device);
+
+/* "0000:18:00.0" with `digits` digits of domain. */
+void sim_nvml_bus_id(char *out, size_t size, int digits, unsigned domain, unsigned bus, unsigned device);
+
+#endif

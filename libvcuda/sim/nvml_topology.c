@@ -1,0 +1,171 @@
+/* How cards are joined: PCIe, NVLink, NUMA. */
+#include <string.h>
+
+#include "nvml_sim.h"
+
+#define SWITCH_PCI_DEVICE_ID 0x22a310deu
+#define WORD_BITS (8 * sizeof(unsigned long))
+
+static nvmlReturn_t check_pair(nvmlDevice_t a, nvmlDevice_t b, const void *out)
+{
+	nvmlReturn_t result = sim_nvml_check(a, out);
+
+	return result == NVML_SUCCESS ? sim_nvml_check(b, out) : result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t a, nvmlDevice_t b, unsigned *level)
+{
+	nvmlReturn_t result = check_pair(a, b, level);
+
+	if (result == NVML_SUCCESS)
+		*level = a->relation[sim_nvml_card(b)];
+	return result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t a, nvmlDevice_t b, int capability, unsigned *status)
+{
+	nvmlReturn_t result = check_pair(a, b, status);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (a == b || capability < 0 || capability >= NVML_P2P_CAPS_UNKNOWN)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*status = sim_linked(sim_nvml_card(a), sim_nvml_card(b)) ? NVML_P2P_OK : NVML_P2P_NOT_SUPPORTED;
+	return NVML_SUCCESS;
+}
+
+static nvmlReturn_t check_link(nvmlDevice_t device, unsigned link, const void *out)
+{
+	nvmlReturn_t result = sim_nvml_check(device, out);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (device->link_count == 0)
+		return NVML_ERROR_NOT_SUPPORTED;
+	return link < device->link_count ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned link, unsigned *active)
+{
+	nvmlReturn_t result = check_link(device, link, active);
+
+	if (result == NVML_SUCCESS)
+		*active = device->links[link] != SIM_LINK_NONE;
+	return result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, unsigned link, unsigned *version)
+{
+	nvmlReturn_t result = check_link(device, link, version);
+
+	if (result == NVML_SUCCESS)
+		*version = device->compute_major >= 9 ? 4 : device->compute_major == 8 ? 3 : 2;
+	return result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned link, unsigned *type)
+{
+	nvmlReturn_t result = check_link(device, link, type);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (device->links[link] == SIM_LINK_NONE)
+		return NVML_ERROR_NOT_SUPPORTED;
+	*type = device->links[link] == SIM_LINK_SWITCH ? NVML_NVLINK_DEVICE_SWITCH : NVML_NVLINK_DEVICE_GPU;
+	return NVML_SUCCESS;
+}
+
+/* Of a switch: a bus id of its own, not the id of any card. Of a card: known even if the card itself is hidden. */
+static void remote_bus(unsigned end, unsigned *domain, unsigned *bus, unsigned *device, unsigned *id)
+{
+	if (end == SIM_LINK_SWITCH) {
+		*domain = 0;
+		*bus = 0xfe;
+		*device = 0;
+		*id = SWITCH_PCI_DEVICE_ID;
+		return;
+	}
+	*domain = sim_card(end)->pci_domain;
+	*bus = sim_card(end)->pci_bus;
+	*device = sim_card(end)->pci_device;
+	*id = sim_card(end)->pci_device_id;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned link, nvmlPciInfo_t *info)
+{
+	nvmlReturn_t result = check_link(device, link, info);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (device->links[link] == SIM_LINK_NONE)
+		return NVML_ERROR_NOT_SUPPORTED;
+	memset(info, 0, sizeof *info);
+	remote_bus(device->links[link], &info->domain, &info->bus, &info->device, &info->pciDeviceId);
+	sim_nvml_bus_id(info->busIdLegacy, sizeof info->busIdLegacy, 4, info->domain, info->bus, info->device);
+	sim_nvml_bus_id(info->busId, sizeof info->busId, 8, info->domain, info->bus, info->device);
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned link, nvmlPciInfo_v2_t *info)
+{
+	nvmlPciInfo_t full;
+	nvmlReturn_t result = info ? nvmlDeviceGetNvLinkRemotePciInfo_v2(device, link, &full) : NVML_ERROR_INVALID_ARGUMENT;
+
+	if (result != NVML_SUCCESS)
+		return result;
+	memset(info, 0, sizeof *info);
+	memcpy(info->busId, full.busIdLegacy, sizeof info->busId);
+	info->domain = full.domain;
+	info->bus = full.bus;
+	info->device = full.device;
+	info->pciDeviceId = full.pciDeviceId;
+	return NVML_SUCCESS;
+}
+
+/* The node that a card's own memory is, on machines where it is one. Its neighbours are nvmlDeviceGetMemoryAffinity's. */
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned *node)
+{
+	nvmlReturn_t result = sim_nvml_check(device, node);
+
+	return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
+}
+
+static void set_bits(unsigned long *words, unsigned size, unsigned first, unsigned count)
+{
+	memset(words, 0, size * sizeof *words);
+	for (unsigned i = first; i < first + count && i / WORD_BITS < size; i++)
+		words[i / WORD_BITS] |= 1ul << i % WORD_BITS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned size, unsigned long *nodes,
+                                                    unsigned scope)
+{
+	nvmlReturn_t result = sim_nvml_check(device, nodes);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (size == 0 || scope > 1)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (device->numa_node < 0)
+		return NVML_ERROR_NOT_SUPPORTED;
+	set_bits(nodes, size, (unsigned)device->numa_node, 1);
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsigned size, unsigned long *cpus,
+                                                            unsigned scope)
+{
+	nvmlReturn_t result = sim_nvml_check(device, cpus);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (size == 0 || scope > 1)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	set_bits(cpus, size, device->cpu_first, device->cpu_count);
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned size, unsigned long *cpus)
+{
+	return nvmlDeviceGetCpuAffinityWithinScope(device, size, cpus, 0);
+}

@@ -1,0 +1,17 @@
+/* What sim_state.c lends to sim_ledger.c and sim_nodes.c. */
+#ifndef SIM_INTERNAL_H
+#define SIM_INTERNAL_H
+
+#include "sim_state.h"
+
+/* Take the lock on the ledger and give its file; on SIM_OK only, sim_unlock has to follow. */
+enum sim_status sim_lock(struct sim_file **locked);
+void sim_unlock(void);
+/* The descriptor of the `slots` file. Never closed. */
+int sim_slots_fd(void);
+/* Does the profile have device nodes? */
+bool sim_has_nodes(void);
+/* Forget the slot of the process that this one was forked from. */
+void sim_ledger_forked(void);
+
+#endif

@@ -1,0 +1,209 @@
+#include "sim_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+static int own = -1; /* this process' slot; changed under the lock */
+
+void sim_ledger_forked(void)
+{
+	own = -1;
+}
+
+/* Is the owner of the slot alive, and who is it? 0 where it is not visible from this PID namespace. */
+static bool slot_lives(unsigned slot, pid_t *pid)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
+
+	*pid = 0;
+	if (fcntl(sim_slots_fd(), F_OFD_GETLK, &lock) != 0)
+		return true; /* when in doubt nothing is taken away */
+	if (lock.l_type == F_UNLCK)
+		return false;
+	*pid = lock.l_pid > 0 ? lock.l_pid : 0;
+	return true;
+}
+
+static unsigned used_slots(const struct sim_file *file)
+{
+	return file->header.slot_high < SIM_MAX_SLOTS ? file->header.slot_high : SIM_MAX_SLOTS;
+}
+
+static void bury_the_dead(struct sim_file *file)
+{
+	pid_t pid;
+
+	for (unsigned i = 0; i < used_slots(file); i++)
+		if (file->slots[i].token && !slot_lives(i, &pid))
+			file->slots[i].token = 0;
+}
+
+static bool claim_slot(struct sim_file *file, unsigned index)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = index, .l_len = 1};
+	struct sim_slot *slot = &file->slots[index];
+	uint64_t token;
+
+	if (fcntl(sim_slots_fd(), F_SETLK, &lock) != 0)
+		return false;
+	memset(slot, 0, sizeof *slot);
+	slot->pid = getpid();
+	prctl(PR_GET_NAME, slot->command);
+	slot->command[sizeof slot->command - 1] = 0;
+	if (getrandom(&token, sizeof token, 0) != sizeof token)
+		token = (uint64_t)slot->pid;
+	if (file->header.slot_high <= index)
+		file->header.slot_high = index + 1;
+	__atomic_store_n(&slot->token, token | 1, __ATOMIC_RELEASE);
+	own = (int)index;
+	return true;
+}
+
+static enum sim_status ensure_slot(struct sim_file *file)
+{
+	pid_t pid;
+
+	/* Whoever wiped the file wiped our figures with it; they must not be counted from a negative number. */
+	if (own >= 0)
+		return file->slots[own].token ? SIM_OK : SIM_DAMAGED;
+	for (unsigned i = 0; i < SIM_MAX_SLOTS; i++)
+		if (!slot_lives(i, &pid) && claim_slot(file, i))
+			return SIM_OK;
+	return SIM_FULL;
+}
+
+static uint64_t add(uint64_t a, uint64_t b)
+{
+	return a > UINT64_MAX - b ? UINT64_MAX : a + b; /* a slot may hold garbage: never wrap to "nothing used" */
+}
+
+static uint64_t total(const struct sim_file *file, unsigned card)
+{
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < used_slots(file); i++)
+		if (file->slots[i].token)
+			sum = add(sum, add(file->slots[i].allocated[card], file->slots[i].context[card]));
+	return sum;
+}
+
+static bool fits(const struct sim_file *file, unsigned card, uint64_t bytes)
+{
+	uint64_t capacity = sim_card(card)->memory - sim_card(card)->reserved;
+	uint64_t used = total(file, card);
+
+	return used <= capacity && bytes <= capacity - used;
+}
+
+/* Whether anybody died costs a system call per slot, so it is asked only when it matters. */
+static bool fits_after_all(struct sim_file *file, unsigned card, uint64_t bytes)
+{
+	if (fits(file, card, bytes))
+		return true;
+	bury_the_dead(file);
+	return fits(file, card, bytes);
+}
+
+static enum sim_status charge(struct sim_file *file, unsigned card, uint64_t *figure, uint64_t bytes)
+{
+	if (!fits_after_all(file, card, bytes))
+		return SIM_NO_MEMORY;
+	__atomic_store_n(figure, *figure + bytes, __ATOMIC_RELAXED);
+	return SIM_OK;
+}
+
+enum sim_status sim_attach(unsigned card)
+{
+	struct sim_file *file;
+	enum sim_status status = sim_lock(&file);
+
+	if (status != SIM_OK)
+		return status;
+	status = ensure_slot(file);
+	if (status == SIM_OK && file->slots[own].context[card] == 0)
+		status = charge(file, card, &file->slots[own].context[card], sim_card(card)->context);
+	sim_unlock();
+	return status;
+}
+
+void sim_detach(unsigned card)
+{
+	struct sim_file *file;
+
+	if (sim_lock(&file) != SIM_OK)
+		return;
+	if (own >= 0)
+		__atomic_store_n(&file->slots[own].context[card], 0, __ATOMIC_RELAXED);
+	sim_unlock();
+}
+
+enum sim_status sim_reserve(unsigned card, uint64_t bytes)
+{
+	struct sim_file *file;
+	enum sim_status status = sim_lock(&file);
+
+	if (status != SIM_OK)
+		return status;
+	status = ensure_slot(file);
+	if (status == SIM_OK)
+		status = charge(file, card, &file->slots[own].allocated[card], bytes);
+	sim_unlock();
+	return status;
+}
+
+void sim_release(unsigned card, uint64_t bytes)
+{
+	struct sim_file *file;
+
+	if (sim_lock(&file) != SIM_OK)
+		return;
+	if (own >= 0 && file->slots[own].allocated[card] >= bytes)
+		__atomic_store_n(&file->slots[own].allocated[card], file->slots[own].allocated[card] - bytes, __ATOMIC_RELAXED);
+	sim_unlock();
+}
+
+enum sim_status sim_used(unsigned card, uint64_t *bytes)
+{
+	struct sim_file *file;
+	enum sim_status status = sim_lock(&file);
+
+	if (status != SIM_OK)
+		return status;
+	bury_the_dead(file);
+	*bytes = total(file, card);
+	sim_unlock();
+	return SIM_OK;
+}
+
+static void describe(const struct sim_slot *slot, unsigned card, pid_t pid, struct sim_process *process)
+{
+	process->pid = pid ? pid : slot->pid;
+	process->used = add(slot->allocated[card], slot->context[card]);
+	memcpy(process->command, slot->command, sizeof process->command);
+	process->command[sizeof process->command - 1] = 0;
+}
+
+enum sim_status sim_processes(unsigned card, struct sim_process *list, unsigned size, unsigned *count)
+{
+	struct sim_file *file;
+	enum sim_status status = sim_lock(&file);
+	pid_t pid;
+
+	if (status != SIM_OK)
+		return status;
+	*count = 0;
+	for (unsigned i = 0; i < used_slots(file); i++) {
+		if (!file->slots[i].token || !file->slots[i].context[card] || !slot_lives(i, &pid))
+			continue;
+		if (*count < size)
+			describe(&file->slots[i], card, pid, &list[*count]);
+		*count += 1;
+	}
+	sim_unlock();
+	return SIM_OK;
+}

@@ -1,0 +1,72 @@
+/* Which cards a process sees: those whose device node it can open, as with the real driver. */
+#include "sim_state.h"
+#include "sim_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#define NVIDIA_MAJOR 195
+#define CONTROL_MINOR 255
+
+/*
+ * The kernel checks permissions (mode, device cgroup) before it looks for a driver, so on a machine without one
+ * ENXIO or ENODEV says "you would have been let in".
+ */
+static bool opens(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+
+	if (fd < 0)
+		return errno == ENXIO || errno == ENODEV;
+	close(fd);
+	return true;
+}
+
+static bool is_device(const char *path, dev_t device)
+{
+	struct stat st;
+
+	return stat(path, &st) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == device;
+}
+
+static bool node_works(const char *path, unsigned minor)
+{
+	return is_device(path, makedev(NVIDIA_MAJOR, minor)) && opens(path);
+}
+
+/* VGPU_SIM_DEVICE_NODES=0: for one process, as if the profile had none. For host tools on a host without nodes. */
+static bool nodes_matter(void)
+{
+	const char *override = getenv("VGPU_SIM_DEVICE_NODES");
+
+	return override && *override ? strcmp(override, "0") != 0 : sim_has_nodes();
+}
+
+unsigned sim_visible_cards(unsigned cards[SIM_MAX_CARDS])
+{
+	unsigned count = 0;
+	char path[32];
+
+	for (unsigned i = 0; i < sim_card_count(); i++) {
+		snprintf(path, sizeof path, "/dev/nvidia%u", sim_card(i)->minor);
+		if (!nodes_matter() || node_works(path, sim_card(i)->minor))
+			cards[count++] = i;
+	}
+	return count;
+}
+
+bool sim_control_node(void)
+{
+	return !nodes_matter() || node_works("/dev/nvidiactl", CONTROL_MINOR);
+}
+
+bool sim_uvm_node(void)
+{
+	return !nodes_matter() || opens("/dev/nvidia-uvm"); /* its major is dynamic */
+}

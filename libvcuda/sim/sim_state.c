@@ -1,0 +1,227 @@
+#include "sim_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* OFD locks do not tell threads apart: this mutex comes first, the file's lock second. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static char cards_path[PATH_MAX];
+static int cards_fd = -1;
+static int slots_fd = -1;
+static struct sim_file *file;
+static struct sim_header header;
+static struct sim_card cards[SIM_MAX_CARDS];
+static atomic_bool is_open;
+static atomic_bool is_forked;
+
+static int open_in(const char *directory, const char *name)
+{
+	char path[PATH_MAX];
+
+	if (snprintf(path, sizeof path, "%s/%s", directory, name) >= (int)sizeof path) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	return open(path, O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+}
+
+static bool file_is_whole(int fd)
+{
+	struct stat st;
+
+	return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size >= (off_t)sizeof(struct sim_file);
+}
+
+static bool card_is_sane(const struct sim_card *card)
+{
+	bool sane = card->reserved < card->memory && card->context > 0 && card->granularity > 0 &&
+	            card->granularity <= 1u << 30 && card->cpu_count <= 4096 && card->cpu_first <= 4096 &&
+	            card->link_count <= SIM_MAX_LINKS &&
+	            memchr(card->name, 0, sizeof card->name) && memchr(card->serial, 0, sizeof card->serial);
+
+	for (unsigned i = 0; sane && i < card->link_count; i++)
+		sane = card->links[i] < header.card_count || card->links[i] >= SIM_LINK_SWITCH;
+	return sane;
+}
+
+/* The copy, not the mapping, is what is checked and used: anybody may scribble over the file later. */
+static bool copy_cards(void)
+{
+	header = file->header;
+	memcpy(cards, file->cards, sizeof cards);
+	if (memcmp(header.magic, SIM_MAGIC, sizeof header.magic) || header.version != SIM_VERSION ||
+	    header.card_count > SIM_MAX_CARDS || header.slot_count != SIM_MAX_SLOTS)
+		return false;
+	for (unsigned i = 0; i < header.card_count; i++)
+		if (!card_is_sane(&cards[i]))
+			return false;
+	return true;
+}
+
+static enum sim_status map_file(void)
+{
+	if (!file_is_whole(cards_fd))
+		return SIM_DAMAGED;
+	file = mmap(NULL, sizeof *file, PROT_READ | PROT_WRITE, MAP_SHARED, cards_fd, 0);
+	if (file == MAP_FAILED) {
+		file = NULL;
+		return SIM_SYSTEM;
+	}
+	if (copy_cards())
+		return SIM_OK;
+	munmap(file, sizeof *file);
+	file = NULL;
+	return SIM_DAMAGED;
+}
+
+static enum sim_status open_files(void)
+{
+	const char *directory = getenv("VGPU_SIM_DIR");
+
+	if (!directory || !*directory)
+		directory = SIM_DEFAULT_DIR;
+	if (snprintf(cards_path, sizeof cards_path, "%s/cards", directory) >= (int)sizeof cards_path)
+		return SIM_SYSTEM;
+	cards_fd = open_in(directory, "cards");
+	if (cards_fd < 0)
+		return errno == ENOENT || errno == ENOTDIR ? SIM_MISSING : SIM_SYSTEM;
+	enum sim_status status = map_file();
+	/* An earlier failure may have left slots_fd open: closing it is never right, see sim_state.h. */
+	if (status == SIM_OK && slots_fd < 0)
+		slots_fd = open_in(directory, "slots");
+	if (status == SIM_OK && slots_fd < 0)
+		status = SIM_DAMAGED;
+	if (status != SIM_OK) {
+		close(cards_fd);
+		cards_fd = -1;
+	}
+	return status;
+}
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&mutex);
+}
+
+static void after_fork_in_parent(void)
+{
+	pthread_mutex_unlock(&mutex);
+}
+
+/* The child shares its parent's open file description, and with it the lock: it needs one of its own. */
+static void after_fork_in_child(void)
+{
+	if (cards_fd >= 0) {
+		close(cards_fd);
+		cards_fd = -1;
+		atomic_store(&is_forked, true);
+	}
+	sim_ledger_forked();
+	pthread_mutex_unlock(&mutex);
+}
+
+enum sim_status sim_open(void)
+{
+	static bool watches_forks;
+	enum sim_status status = SIM_OK;
+
+	if (atomic_load(&is_open))
+		return SIM_OK;
+	pthread_mutex_lock(&mutex);
+	if (!watches_forks)
+		watches_forks = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
+	if (!watches_forks)
+		status = SIM_SYSTEM;
+	else if (!atomic_load(&is_open))
+		status = open_files();
+	if (status == SIM_OK)
+		atomic_store(&is_open, true);
+	pthread_mutex_unlock(&mutex);
+	return status;
+}
+
+bool sim_forked(void)
+{
+	return atomic_load(&is_forked);
+}
+
+unsigned sim_card_count(void)
+{
+	return header.card_count;
+}
+
+const struct sim_card *sim_card(unsigned card)
+{
+	return &cards[card];
+}
+
+static bool has_link(unsigned from, unsigned end)
+{
+	for (unsigned i = 0; i < cards[from].link_count; i++)
+		if (cards[from].links[i] == end)
+			return true;
+	return false;
+}
+
+bool sim_linked(unsigned a, unsigned b)
+{
+	return has_link(a, b) || (has_link(a, SIM_LINK_SWITCH) && has_link(b, SIM_LINK_SWITCH));
+}
+
+bool sim_has_nodes(void)
+{
+	return header.device_nodes != 0;
+}
+
+int sim_slots_fd(void)
+{
+	return slots_fd;
+}
+
+static enum sim_status lock_file(void)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+
+	if (cards_fd < 0)
+		cards_fd = open(cards_path, O_RDWR | O_CLOEXEC);
+	while (fcntl(cards_fd, F_OFD_SETLKW, &lock) != 0)
+		if (errno != EINTR)
+			return SIM_SYSTEM;
+	/* Somebody may have cut the file since it was mapped: touching it would be SIGBUS. */
+	return file_is_whole(cards_fd) ? SIM_OK : SIM_DAMAGED;
+}
+
+static void unlock_file(void)
+{
+	struct flock lock = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+
+	fcntl(cards_fd, F_OFD_SETLK, &lock);
+}
+
+enum sim_status sim_lock(struct sim_file **locked)
+{
+	pthread_mutex_lock(&mutex);
+	enum sim_status status = lock_file();
+	if (status != SIM_OK) {
+		unlock_file();
+		pthread_mutex_unlock(&mutex);
+		return status;
+	}
+	*locked = file;
+	return SIM_OK;
+}
+
+void sim_unlock(void)
+{
+	unlock_file();
+	pthread_mutex_unlock(&mutex);
+}

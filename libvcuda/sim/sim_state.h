@@ -1,0 +1,136 @@
+/*
+ * The simulated node: cards and the ledger of their memory, in one file that every process of every container maps.
+ *
+ * $VGPU_SIM_DIR/cards   header, cards, one slot per process; made by simctl.py, which mirrors these structures
+ *                       (tests/unit/sim/test_layout.py compares them). Cards do not change after that.
+ * $VGPU_SIM_DIR/slots   an empty file: byte N is locked as long as the owner of slot N lives.
+ *
+ * Liveness has to hold across PID namespaces, where a pid means nothing. A slot's byte is a POSIX record lock: the
+ * kernel drops it with its process, a forked child does not inherit it, and F_OFD_GETLK (which sees the locks of the
+ * asking process, too) tells the owner's pid as the asker's namespace knows it. Its price: closing *any* descriptor
+ * of `slots` drops it, so nobody who might share a process with libcuda closes one (a program that closes all its
+ * descriptors breaks the real driver, too).
+ * Changes of the ledger are made under an OFD lock on byte 0 of `cards`, which a killed holder cannot keep. A robust
+ * mutex will not do: the kernel matches its owner by the pid of its own namespace, and every container has a pid 7.
+ * Each figure in a slot is one aligned word written only by its owner, so that a kill at any point leaves it true.
+ */
+#ifndef SIM_STATE_H
+#define SIM_STATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define SIM_MAGIC "vgpu-sim"
+#define SIM_VERSION 1u
+#define SIM_MAX_CARDS 16u
+#define SIM_MAX_SLOTS 1024u
+#define SIM_MAX_LINKS 18u
+#define SIM_LINK_SWITCH 0xfeu /* the link ends at an NVSwitch */
+#define SIM_LINK_NONE 0xffu
+#define SIM_DEFAULT_DIR "/run/vgpu-sim"
+
+struct sim_header {
+	char magic[8];
+	uint32_t version;
+	uint32_t card_count;
+	uint32_t slot_count;
+	uint32_t device_nodes; /* 1: a card is visible where its node can be opened; 0: everywhere */
+	uint32_t slot_high;    /* slots from here on were never used; changes under the lock */
+	uint8_t reserved[228];
+};
+
+struct sim_card {
+	uint8_t uuid[16];
+	char name[64];
+	char serial[16];
+	uint64_t memory;       /* bytes, as NVML reports it */
+	uint64_t reserved;     /* bytes of it that the driver keeps: CUDA's total is memory - reserved */
+	uint64_t context;      /* bytes that a process costs while it has a context on the card */
+	uint64_t granularity;  /* allocations are rounded up to a multiple of it */
+	uint64_t bar1;
+	uint32_t minor;
+	uint32_t pci_domain;
+	uint32_t pci_bus;
+	uint32_t pci_device;
+	uint32_t pci_device_id;
+	uint32_t pci_subsystem_id;
+	int32_t numa_node;
+	uint32_t cpu_first;    /* the CPUs near to it */
+	uint32_t cpu_count;
+	uint32_t sm_count;
+	uint32_t compute_major;
+	uint32_t compute_minor;
+	uint32_t clock_mhz;
+	uint32_t memory_clock_mhz;
+	uint32_t bus_width;
+	uint32_t l2_bytes;
+	uint32_t power_limit_mw;
+	uint32_t link_count;
+	uint8_t links[32];                /* where each NVLink ends: a card's index, SIM_LINK_SWITCH or _NONE */
+	uint8_t relation[SIM_MAX_CARDS];  /* PCIe distance to each card, in NVML's levels: 0, 10, 20, ... 50 */
+	uint8_t padding[256];
+};
+
+struct sim_slot {
+	uint64_t token;        /* random, zero: free */
+	int32_t pid;           /* as the owner's own PID namespace has it */
+	uint32_t reserved;
+	char command[16];
+	uint64_t allocated[SIM_MAX_CARDS];
+	uint64_t context[SIM_MAX_CARDS];
+	uint8_t padding[224];
+};
+
+struct sim_file {
+	struct sim_header header;
+	struct sim_card cards[SIM_MAX_CARDS];
+	struct sim_slot slots[SIM_MAX_SLOTS];
+};
+
+_Static_assert(sizeof(struct sim_header) == 256, "sim_header");
+_Static_assert(sizeof(struct sim_card) == 512, "sim_card");
+_Static_assert(sizeof(struct sim_slot) == 512, "sim_slot");
+
+enum sim_status {
+	SIM_OK = 0,
+	SIM_MISSING,   /* there is no state: no driver on this node */
+	SIM_DAMAGED,   /* there is one, and it is not to be trusted */
+	SIM_SYSTEM,    /* the operating system refused something */
+	SIM_NO_MEMORY, /* the card has too little left */
+	SIM_FULL,      /* no slot is left */
+};
+
+struct sim_process {
+	pid_t pid;         /* as the asker sees it where the kernel knows, else as the owner wrote it */
+	uint64_t used;     /* bytes, its contexts included */
+	char command[16];
+};
+
+/* Map the state, once per process; later calls only say how it went. Cards are copied: see sim_card. */
+enum sim_status sim_open(void);
+/* True in a child that inherited an open state by fork: a driver is not usable there. */
+bool sim_forked(void);
+
+/* Valid after sim_open. */
+unsigned sim_card_count(void);
+const struct sim_card *sim_card(unsigned card);
+/* Are they joined by NVLink, directly or through switches? */
+bool sim_linked(unsigned a, unsigned b);
+/* Cards whose device node this process can open, in the state's order; the number of them. */
+unsigned sim_visible_cards(unsigned cards[SIM_MAX_CARDS]);
+/* Can it open the nodes that belong to no card? Always, where the profile has no nodes. */
+bool sim_control_node(void);
+bool sim_uvm_node(void);
+
+/* The ledger. A process gets its slot with its first context. */
+enum sim_status sim_attach(unsigned card);
+void sim_detach(unsigned card);
+enum sim_status sim_reserve(unsigned card, uint64_t bytes);
+void sim_release(unsigned card, uint64_t bytes);
+enum sim_status sim_used(unsigned card, uint64_t *bytes);
+/* Processes with a context on the card: at most `size` are stored, all are counted. */
+enum sim_status sim_processes(unsigned card, struct sim_process *list, unsigned size, unsigned *count);
+
+#endif

@@ -1,0 +1,44 @@
+"""simctl.py mirrors sim_state.h: every structure, every field."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+
+def test_structures_match(simctl: ModuleType, repository: Path, tmp_path: Path) -> None:
+    mirrored = {"header": simctl.Header, "card": simctl.Card, "slot": simctl.Slot, "file": simctl.File}
+    expected = []
+    lines = []
+    for name, structure in mirrored.items():
+        expected.append(f"{name} {ctypes.sizeof(structure)}")
+        lines.append(f'printf("{name} %zu\\n", sizeof(struct sim_{name}));')
+        for field, *_ in structure._fields_:
+            expected.append(f"{name}.{field} {getattr(structure, field).offset} {getattr(structure, field).size}")
+            place = f"offsetof(struct sim_{name}, {field}), sizeof(((struct sim_{name} *)0)->{field})"
+            lines.append(f'printf("{name}.{field} %zu %zu\\n", {place});')
+    source = tmp_path / "layout.c"
+    source.write_text('#include <stdio.h>\n#include "sim_state.h"\nint main(void) {\n' + "\n".join(lines) + "\n}\n")
+    program = tmp_path / "layout"
+    subprocess.run(
+        ["gcc", "-std=gnu11", "-I", repository / "libvcuda" / "sim", source, "-o", program],
+        check=True,
+    )
+    printed = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    assert printed.splitlines() == expected
+
+
+def test_constants_match(simctl: ModuleType, repository: Path) -> None:
+    header = (repository / "libvcuda" / "sim" / "sim_state.h").read_text()
+    for name, value in (
+        ("SIM_VERSION", f"{simctl.VERSION}u"),
+        ("SIM_MAX_CARDS", f"{simctl.MAX_CARDS}u"),
+        ("SIM_MAX_SLOTS", f"{simctl.MAX_SLOTS}u"),
+        ("SIM_MAX_LINKS", f"{simctl.MAX_LINKS}u"),
+        ("SIM_LINK_SWITCH", f"{simctl.LINK_SWITCH:#x}u"),
+        ("SIM_LINK_NONE", f"{simctl.LINK_NONE:#x}u"),
+        ("SIM_MAGIC", f'"{simctl.MAGIC.decode()}"'),
+    ):
+        assert f"#define {name} {value}" in header
