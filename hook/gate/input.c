@@ -1,0 +1,89 @@
+/* Bounded reading; see input.h for the boundary. */
+#include "input.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Past STATE_MAX stdin is read on a little, so that a runtime in the middle of a write does not meet a closed pipe. */
+#define DRAIN_MAX ((size_t)16 << 20)
+
+/* One byte more than is allowed tells "as much as allowed" from "more". */
+static char state[STATE_MAX + 1];
+
+/* The number of bytes read, less than `size` only at the end of the file; -1 with errno on an error. */
+static ssize_t read_full(int fd, char *to, size_t size)
+{
+    size_t have = 0;
+
+    while (have < size) {
+        ssize_t n = read(fd, to + have, size - have);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -1;
+        if (n == 0)
+            break;
+        have += (size_t)n;
+    }
+    return (ssize_t)have;
+}
+
+static void drain_stdin(void)
+{
+    static char scrap[1 << 16];
+
+    for (size_t i = 0; i < DRAIN_MAX / sizeof scrap; i++)
+        if (read_full(STDIN_FILENO, scrap, sizeof scrap) < (ssize_t)sizeof scrap)
+            return;
+}
+
+int input_read_stdin(struct input *input)
+{
+    ssize_t n = read_full(STDIN_FILENO, state, sizeof state);
+
+    *input = (struct input){.at = state};
+    if (n < 0)
+        return errno;
+    input->oversized = (size_t)n > STATE_MAX;
+    input->len = input->oversized ? STATE_MAX : (size_t)n;
+    if (input->oversized)
+        drain_stdin();
+    return 0;
+}
+
+static int read_open_file(int fd, struct input *input, struct stat *st)
+{
+    size_t size;
+    ssize_t n;
+    char *to;
+
+    if (fstat(fd, st) < 0)
+        return errno;
+    if (!S_ISREG(st->st_mode))
+        return EINVAL;
+    input->oversized = (size_t)st->st_size > CONFIG_MAX;
+    size = input->oversized ? CONFIG_MAX : (size_t)st->st_size;
+    to = mmap(NULL, size + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (to == MAP_FAILED)
+        return errno;
+    n = read_full(fd, to, size);
+    input->at = to;
+    input->len = n < 0 ? 0 : (size_t)n;
+    return n < 0 ? errno : 0;
+}
+
+int input_read_file(int dir, const char *path, int flags, struct input *input, struct stat *st)
+{
+    /* O_NONBLOCK: a FIFO of that name must not hold up a container's start. */
+    int fd = openat(dir, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | flags);
+    int error;
+
+    *input = (struct input){.at = ""};
+    if (fd < 0)
+        return errno;
+    error = read_open_file(fd, input, st);
+    close(fd);
+    return error;
+}

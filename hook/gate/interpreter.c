@@ -1,0 +1,139 @@
+/* The exec of the interpreter; see interpreter.h for the boundary. */
+#include "interpreter.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+
+#define ARGS_MAX 8
+
+/* One line for a broken installation instead of a traceback; errors of the hook itself are its own to print. */
+static const char code[] =
+    "import sys\n"
+    "sys.path[:0] = '" VGPU_PYTHON_PATH "'.split(':')\n"
+    "try:\n"
+    "    from vgpu.hook.main import main\n"
+    "except Exception as error:\n"
+    "    sys.exit(f'vgpu-hook: import of vgpu.hook.main from " VGPU_PYTHON_PATH ": {error!r}; reinstall vgpu')\n"
+    "sys.exit(main(sys.argv[1:]))\n";
+
+static char *const environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", NULL};
+
+void standard_fds(void)
+{
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            open("/dev/null", O_RDWR);
+}
+
+static int write_all(int fd, const struct input *state)
+{
+    size_t done = 0;
+
+    while (done < state->len) {
+        ssize_t n = write(fd, state->at + done, state->len - done);
+        if (n < 0 && errno != EINTR)
+            return -1;
+        if (n > 0)
+            done += (size_t)n;
+    }
+    return 0;
+}
+
+/* Where memfd_create is not to be had (before Linux 3.17, seccomp): a pipe wide enough to take the state at once. */
+static int state_pipe(const struct input *state)
+{
+    int fds[2];
+
+    if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
+        return -1;
+    if (state->len > 65536)
+        fcntl(fds[1], F_SETPIPE_SZ, (int)STATE_MAX);
+    if (write_all(fds[1], state) < 0 || fcntl(fds[0], F_SETFL, 0) < 0)
+        return -1;
+    close(fds[1]);
+    return fds[0];
+}
+
+static int state_memfd(const struct input *state)
+{
+    int fd = memfd_create("vgpu-hook-state", MFD_CLOEXEC);
+
+    if (fd < 0)
+        return -1;
+    return write_all(fd, state) < 0 || lseek(fd, 0, SEEK_SET) < 0 ? -1 : fd;
+}
+
+static int state_to_stdin(const struct input *state)
+{
+    int fd = state_memfd(state);
+
+    if (fd < 0)
+        fd = state_pipe(state);
+    return fd < 0 ? -1 : dup2(fd, STDIN_FILENO);
+}
+
+static void close_listed(DIR *dir)
+{
+    struct dirent *entry;
+
+    while ((entry = readdir(dir))) {
+        int fd = atoi(entry->d_name);
+        if (fd > 2 && fd != dirfd(dir))
+            close(fd);
+    }
+}
+
+/* Before Linux 5.9: what /proc lists, and without /proc the numbers that a runtime could have left open. */
+static void close_above_stderr(void)
+{
+    DIR *dir;
+
+    if (syscall(SYS_close_range, 3U, ~0U, 0U) == 0)
+        return;
+    dir = opendir("/proc/self/fd");
+    if (!dir) {
+        for (int fd = 3; fd < 4096; fd++)
+            close(fd);
+        return;
+    }
+    close_listed(dir);
+    closedir(dir);
+}
+
+static void default_signals(void)
+{
+    sigset_t none;
+
+    for (int signal_number = 1; signal_number <= SIGRTMAX; signal_number++)
+        signal(signal_number, SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+const char *interpreter_exec(const struct input *state, char *const *args)
+{
+    char *argv[5 + ARGS_MAX + 1] = {VGPU_PYTHON, "-I", "-S", "-c", (char *)code};
+
+    for (size_t i = 0; i < ARGS_MAX && args[i]; i++)
+        argv[5 + i] = args[i];
+    if (state_to_stdin(state) < 0)
+        return "hand the state on";
+    if (chdir("/") < 0)
+        return "chdir /";
+    close_above_stderr();
+    umask(022);
+    default_signals();
+    execve(VGPU_PYTHON, argv, environment);
+    return "exec " VGPU_PYTHON;
+}

@@ -1,0 +1,30 @@
+/*
+ * vgpu-gate: one static program with two names. vgpu-hook is the OCI hook's entry (hook.c), vgpu-runtime and
+ * vgpu-runtime-<name> an OCI runtime in front of the real one (shim.c). Which of them it is, the name it is called by
+ * says. It runs as root in front of every container of the node, so it does next to nothing and trusts no input.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "hook.h"
+#include "report.h"
+#include "shim.h"
+
+int main(int argc, char **argv)
+{
+    const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
+    const char *name = slash ? slash + 1 : argc > 0 ? argv[0] : "";
+
+    if (!strcmp(name, "vgpu-runtime"))
+        return shim_main(NULL, argc, argv);
+    if (!strncmp(name, "vgpu-runtime-", 13) && name[13])
+        return shim_main(name + 13, argc, argv);
+    if (argc == 2 && !strcmp(argv[1], "--version")) {
+        puts("vgpu-hook " VGPU_VERSION);
+        return 0;
+    }
+    if (!strcmp(name, "vgpu-hook"))
+        return hook_main(argc, argv);
+    report("vgpu-gate", "name: expected to be called vgpu-hook, vgpu-runtime or vgpu-runtime-<name>, found %s", name);
+    return 2;
+}

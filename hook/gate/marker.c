@@ -1,0 +1,141 @@
+/* Markers in the state and in config.json; see marker.h for the boundary. */
+#include "marker.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "json_scan.h"
+
+#define ANNOTATION "vgpu.io/"
+#define ENVIRONMENT "VGPU_GRANT_"
+
+static bool is_container_type(struct json_text key)
+{
+    return json_text_equals(key, "io.kubernetes.cri.container-type") ||
+           json_text_equals(key, "io.kubernetes.cri-o.ContainerType");
+}
+
+static void read_annotations(struct json *json, struct marks *marks)
+{
+    struct json_text key, value;
+    bool first = true;
+
+    if (!json_enter(json, '{'))
+        return;
+    while (json_next_member(json, &first, &key)) {
+        marks->vgpu |= json_text_starts(key, ANNOTATION);
+        if (!is_container_type(key) || json_peek(json) != '"')
+            json_skip(json);
+        else if (json_string(json, &value))
+            marks->sandbox |= json_text_equals(value, "sandbox");
+    }
+}
+
+static void read_env(struct json *json, struct marks *marks)
+{
+    struct json_text entry;
+    bool first = true;
+
+    if (!json_enter(json, '['))
+        return;
+    while (json_next_item(json, &first)) {
+        if (json_peek(json) != '"')
+            json_skip(json);
+        else if (json_string(json, &entry))
+            marks->vgpu |= json_text_starts(entry, ENVIRONMENT);
+    }
+}
+
+static void read_process(struct json *json, struct marks *marks)
+{
+    struct json_text key;
+    bool first = true;
+
+    if (!json_enter(json, '{'))
+        return;
+    while (json_next_member(json, &first, &key)) {
+        if (json_text_equals(key, "env"))
+            read_env(json, marks);
+        else
+            json_skip(json);
+    }
+}
+
+static void read_bundle(struct json *json, struct marks *marks)
+{
+    struct json_text value;
+
+    if (json_peek(json) != '"')
+        json_skip(json);
+    else if (json_string(json, &value) && !json_text_copy(value, marks->bundle, sizeof marks->bundle))
+        marks->bundle[0] = 0;
+}
+
+static void state_member(struct json *json, struct json_text key, struct marks *marks)
+{
+    if (json_text_equals(key, "annotations"))
+        read_annotations(json, marks);
+    else if (json_text_equals(key, "bundle"))
+        read_bundle(json, marks);
+    else
+        json_skip(json);
+}
+
+static void config_member(struct json *json, struct json_text key, struct marks *marks)
+{
+    if (json_text_equals(key, "annotations"))
+        read_annotations(json, marks);
+    else if (json_text_equals(key, "process"))
+        read_process(json, marks);
+    else
+        json_skip(json);
+}
+
+static bool read_document(const struct input *input, struct marks *marks,
+                          void (*member)(struct json *, struct json_text, struct marks *))
+{
+    struct json json;
+    struct json_text key;
+    bool first = true;
+
+    *marks = (struct marks){0};
+    json_open(&json, input->at, input->len);
+    if (json_peek(&json) != '{')
+        json_fail(&json, input->len ? "no object" : "nothing");
+    else
+        json_enter(&json, '{');
+    while (json_next_member(&json, &first, &key))
+        member(&json, key, marks);
+    if (!input->oversized && json_close(&json))
+        return true;
+    if (input->oversized)
+        snprintf(marks->why, sizeof marks->why, "more than %zu bytes", input->len);
+    else
+        snprintf(marks->why, sizeof marks->why, "%s at byte %zu", json.error, (size_t)(json.at - json.begin));
+    return false;
+}
+
+bool marks_of_state(const struct input *input, struct marks *marks)
+{
+    if (!read_document(input, marks, state_member))
+        return false;
+    if (marks->bundle[0] == '/')
+        return true;
+    snprintf(marks->why, sizeof marks->why, "no absolute path under \"bundle\"");
+    return false;
+}
+
+bool marks_of_config(const struct input *input, struct marks *marks)
+{
+    return read_document(input, marks, config_member);
+}
+
+static bool contains(const struct input *input, const char *text)
+{
+    return memmem(input->at, input->len, text, strlen(text)) != NULL;
+}
+
+bool marks_raw(const struct input *input)
+{
+    return contains(input, ANNOTATION) || contains(input, "vgpu.io\\/") || contains(input, ENVIRONMENT);
+}

@@ -1,0 +1,44 @@
+/* The one line on stderr and in the log; see report.h for the boundary. */
+#include "report.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define LINE_BYTES 1024
+#define PRIORITY "<27>" /* facility daemon, severity error */
+
+/* Not syslog(3): that waits for ever for a log daemon that hangs, and a container's start with it. */
+static void to_log(const char *text, size_t len)
+{
+    struct sockaddr_un log = {.sun_family = AF_UNIX, .sun_path = VGPU_SYSLOG};
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0)
+        return;
+    sendto(fd, text, len, MSG_NOSIGNAL, (struct sockaddr *)&log, sizeof log);
+    close(fd);
+}
+
+void report(const char *program, const char *format, ...)
+{
+    static const size_t skip = sizeof PRIORITY - 1;
+    char line[LINE_BYTES];
+    size_t len = (size_t)snprintf(line, sizeof line, PRIORITY "%s: ", program);
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(line + len, sizeof line - 1 - len, format, args);
+    va_end(args);
+    len = strlen(line);
+    for (size_t i = 0; i < len; i++)
+        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
+            line[i] = '?';
+    to_log(line, len);
+    line[len] = '\n';
+    if (write(STDERR_FILENO, line + skip, len + 1 - skip) < 0)
+        return; /* the exit status has to do */
+}

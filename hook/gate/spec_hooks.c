@@ -1,0 +1,259 @@
+/* Finding and adding hooks in the text of config.json; see spec_hooks.h for the boundary and the order. */
+#include "spec_hooks.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "json_scan.h"
+
+/* Below kubelet's two minutes for a CRI call, so that the reason given is the hook's own. */
+#define HOOK_TIMEOUT "60"
+#define HOOK_ENV "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
+
+enum kind { ABSENT, EMPTY_VALUE, CONTAINER };
+
+/* One value of interest: null, or the text between the brackets of an object or array. */
+struct place {
+    enum kind kind;
+    size_t begin, end;
+    bool empty; /* nothing between the brackets */
+    bool ours;  /* holds vgpu-hook already */
+};
+
+struct spec_hooks {
+    size_t top; /* just behind the document's opening brace */
+    struct place hooks, prestart, create_runtime, poststop;
+    const char *why;
+};
+
+static size_t offset(const struct json *json)
+{
+    return (size_t)(json->at - json->begin);
+}
+
+static bool is_vgpu_hook(struct json_text path)
+{
+    char copy[PATH_MAX];
+    const char *slash;
+
+    if (!json_text_copy(path, copy, sizeof copy))
+        return false;
+    slash = strrchr(copy, '/');
+    return slash && !strcmp(slash, "/vgpu-hook");
+}
+
+/* Whether the hook, one object of a list, is vgpu-hook, wherever it is installed. */
+static bool read_hook(struct json *json)
+{
+    struct json_text key, path;
+    bool first = true, ours = false;
+
+    if (!json_enter(json, '{'))
+        return false;
+    while (json_next_member(json, &first, &key)) {
+        if (!json_text_equals(key, "path") || json_peek(json) != '"')
+            json_skip(json);
+        else if (json_string(json, &path))
+            ours = is_vgpu_hook(path);
+    }
+    return ours;
+}
+
+/* The value in front, if it is null or opens with `bracket`, which is then passed; anything else is an error. */
+static bool open_place(struct json *json, char bracket, struct place *place, const char **why)
+{
+    char c = json_peek(json);
+
+    if (place->kind != ABSENT || (c != bracket && c != 'n')) {
+        *why = place->kind != ABSENT ? "a key of its hooks twice" : "hooks that are neither null nor of the right type";
+        json_skip(json);
+        return false;
+    }
+    place->begin = offset(json) + (c == bracket);
+    place->kind = c == bracket ? CONTAINER : EMPTY_VALUE;
+    if (json_enter(json, bracket))
+        return true;
+    place->end = offset(json);
+    return false;
+}
+
+static void close_place(const struct json *json, struct place *place, bool empty)
+{
+    place->end = offset(json) - 1;
+    place->empty = empty;
+}
+
+static void read_list(struct json *json, struct place *place, const char **why)
+{
+    bool first = true;
+
+    if (!open_place(json, '[', place, why))
+        return;
+    while (json_next_item(json, &first))
+        place->ours |= read_hook(json);
+    close_place(json, place, first);
+}
+
+static void read_hooks(struct json *json, struct spec_hooks *spec)
+{
+    struct json_text key;
+    bool first = true;
+
+    if (!open_place(json, '{', &spec->hooks, &spec->why))
+        return;
+    while (json_next_member(json, &first, &key)) {
+        if (json_text_equals(key, "prestart"))
+            read_list(json, &spec->prestart, &spec->why);
+        else if (json_text_equals(key, "createRuntime"))
+            read_list(json, &spec->create_runtime, &spec->why);
+        else if (json_text_equals(key, "poststop"))
+            read_list(json, &spec->poststop, &spec->why);
+        else
+            json_skip(json);
+    }
+    close_place(json, &spec->hooks, first);
+}
+
+static void read_spec(const struct input *document, struct spec_hooks *spec)
+{
+    struct json json;
+    struct json_text key;
+    bool first = true;
+
+    *spec = (struct spec_hooks){0};
+    json_open(&json, document->at, document->len);
+    json_enter(&json, '{');
+    spec->top = offset(&json);
+    while (json_next_member(&json, &first, &key)) {
+        if (json_text_equals(key, "hooks"))
+            read_hooks(&json, spec);
+        else
+            json_skip(&json);
+    }
+}
+
+/* All inserted text: two hooks, each with two paths of which every byte may take six as an escape. */
+static char inserted[4 * 6 * PATH_MAX + 1024];
+static size_t used;
+
+static void put(const char *text)
+{
+    size_t len = strlen(text);
+
+    if (len >= sizeof inserted - used)
+        len = sizeof inserted - used - 1;
+    memcpy(inserted + used, text, len);
+    used += len;
+}
+
+static void put_string(const char *text)
+{
+    char one[8];
+
+    put("\"");
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        snprintf(one, sizeof one, c < 0x20 || c == '"' || c == '\\' ? "\\u%04x" : "%c", c);
+        put(one);
+    }
+    put("\"");
+}
+
+static void put_hook(const char *stage, const char *hook, const char *config)
+{
+    put("{\"path\":");
+    put_string(hook);
+    put(",\"args\":[\"vgpu-hook\",");
+    if (config) {
+        put("\"--config\",");
+        put_string(config);
+        put(",");
+    }
+    put_string(stage);
+    put("],\"env\":[\"" HOOK_ENV "\"],\"timeout\":" HOOK_TIMEOUT "}");
+}
+
+static void put_member(const char *stage, const char *hook, const char *config)
+{
+    put("\"");
+    put(stage);
+    put("\":[");
+    put_hook(stage, hook, config);
+    put("]");
+}
+
+static void add(struct spec_edits *edits, size_t at, size_t drop, size_t text)
+{
+    size_t i = edits->count++;
+
+    for (; i > 0 && edits->edit[i - 1].offset > at; i--)
+        edits->edit[i] = edits->edit[i - 1];
+    edits->edit[i] = (struct spec_edit){.offset = at, .drop = drop, .text = inserted + text, .len = used - text};
+}
+
+/* Into a list that is there, or is null: ours last in prestart, first in poststop. */
+static void add_to_list(struct spec_edits *edits, const struct place *list, const char *stage, const char *hook,
+                        const char *config)
+{
+    bool last = !strcmp(stage, "prestart");
+    size_t text = used;
+
+    if (list->kind == EMPTY_VALUE)
+        put("[");
+    else if (last && !list->empty)
+        put(",");
+    put_hook(stage, hook, config);
+    if (list->kind == EMPTY_VALUE)
+        put("]");
+    else if (!last && !list->empty)
+        put(",");
+    if (list->kind == EMPTY_VALUE)
+        add(edits, list->begin, list->end - list->begin, text);
+    else
+        add(edits, last ? list->end : list->begin, 0, text);
+}
+
+/* The lists that are not there yet, as new members at the front of hooks, which may have to be made itself. */
+static void add_members(struct spec_edits *edits, const struct spec_hooks *spec, bool prestart, bool poststop,
+                        const char *hook, const char *config)
+{
+    const struct place *hooks = &spec->hooks;
+    size_t text = used;
+
+    put(hooks->kind == ABSENT ? "\"hooks\":{" : hooks->kind == EMPTY_VALUE ? "{" : "");
+    if (prestart)
+        put_member("prestart", hook, config);
+    put(prestart && poststop ? "," : "");
+    if (poststop)
+        put_member("poststop", hook, config);
+    put(hooks->kind == ABSENT ? "}," : hooks->kind == EMPTY_VALUE ? "}" : hooks->empty ? "" : ",");
+    if (hooks->kind == ABSENT)
+        add(edits, spec->top, 0, text);
+    else
+        add(edits, hooks->begin, hooks->kind == EMPTY_VALUE ? hooks->end - hooks->begin : 0, text);
+}
+
+struct spec_edits spec_hooks_add(const struct input *document, const char *hook, const char *config)
+{
+    struct spec_edits edits = {0};
+    struct spec_hooks spec;
+    bool prestart, poststop;
+
+    read_spec(document, &spec);
+    edits.why = spec.why;
+    if (spec.why)
+        return edits;
+    used = 0;
+    prestart = !spec.prestart.ours && !spec.create_runtime.ours;
+    poststop = !spec.poststop.ours;
+    if (prestart && spec.prestart.kind != ABSENT)
+        add_to_list(&edits, &spec.prestart, "prestart", hook, config);
+    if (poststop && spec.poststop.kind != ABSENT)
+        add_to_list(&edits, &spec.poststop, "poststop", hook, config);
+    prestart &= spec.prestart.kind == ABSENT;
+    poststop &= spec.poststop.kind == ABSENT;
+    if (prestart || poststop)
+        add_members(&edits, &spec, prestart, poststop, hook, config);
+    return edits;
+}

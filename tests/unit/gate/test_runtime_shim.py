@@ -1,0 +1,346 @@
+"""vgpu-runtime: what it hands on, when it touches config.json, and what it puts there."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import resource
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Shim = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+MARK = {"annotations": {"vgpu.io/cores": "20"}}
+FOREIGN = {"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["x", "prestart"]}
+OTHER = {"path": "/bin/true"}
+RECORDER = """#!/bin/sh
+printf '%s\\0' "$0" "$@" > {to}/argv
+/bin/cat /proc/$$/environ > {to}/environ
+exit 5
+"""
+
+
+@pytest.fixture(params=["static", "sanitized"])
+def gate_folder(request: pytest.FixtureRequest) -> pathlib.Path:
+    gate: Any = request.getfixturevalue("plain_gate" if request.param == "static" else "sanitized_gate")
+    folder: pathlib.Path = gate.bin
+    return folder
+
+
+@pytest.fixture
+def runtime(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "real runtime"
+    path.write_text(RECORDER.format(to=tmp_path))
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def shim(gate_folder: pathlib.Path, runtime: pathlib.Path, bundle: pathlib.Path, tmp_path: pathlib.Path) -> Shim:
+    """shim(*args): vgpu-runtime in `bundle`, in front of a runtime that writes down its arguments and exits with 5."""
+
+    def run(*args: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+        (tmp_path / "argv").unlink(missing_ok=True)
+        command = [gate_folder / "vgpu-runtime", "--vgpu-runtime", runtime, *args]
+        settings = {"cwd": bundle, "capture_output": True, "timeout": 30, **options}
+        return subprocess.run(command, check=False, **settings)
+
+    return run
+
+
+def runtime_argv(tmp_path: pathlib.Path) -> list[str] | None:
+    file = tmp_path / "argv"
+    return file.read_text().split("\0")[:-1] if file.exists() else None
+
+
+def ours(folder: pathlib.Path, stage: str, config: str | None = None) -> dict[str, Any]:
+    return {
+        "path": f"{folder}/vgpu-hook",
+        "args": ["vgpu-hook", *(["--config", config] if config else []), stage],
+        "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+        "timeout": 60,
+    }
+
+
+def has_ours(hooks: dict[str, Any], *stages: str) -> bool:
+    paths = [hook.get("path") for stage in stages for hook in hooks.get(stage) or [] if isinstance(hook, dict)]
+    return any(isinstance(path, str) and path.endswith("/vgpu-hook") for path in paths)
+
+
+def expected(spec: dict[str, Any], folder: pathlib.Path, config: str | None = None) -> dict[str, Any]:
+    """The model: last in prestart, first in poststop, each only where it is not there yet."""
+    hooks = dict(spec.get("hooks") or {})
+    if not has_ours(hooks, "prestart", "createRuntime"):
+        hooks["prestart"] = [*(hooks.get("prestart") or []), ours(folder, "prestart", config)]
+    if not has_ours(hooks, "poststop"):
+        hooks["poststop"] = [ours(folder, "poststop", config), *(hooks.get("poststop") or [])]
+    return {**spec, "hooks": hooks}
+
+
+VGPU = {"path": "/usr/bin/vgpu-hook", "args": ["vgpu-hook", "prestart"]}
+HOOKS: dict[str, Any] = {
+    "null": None,
+    "empty": {},
+    "only others": {"createContainer": [OTHER], "poststart": None},
+    "prestart null": {"prestart": None},
+    "prestart empty": {"prestart": []},
+    "prestart": {"prestart": [FOREIGN, OTHER]},
+    "poststop null": {"poststop": None},
+    "poststop": {"poststop": [OTHER, FOREIGN]},
+    "both": {"prestart": [FOREIGN], "poststop": [OTHER]},
+    "both, the other way round": {"poststop": [OTHER], "createRuntime": [OTHER], "prestart": [FOREIGN]},
+    "both null": {"poststop": None, "prestart": None},
+    "null and empty": {"prestart": [], "startContainer": [], "poststop": None},
+    "ours in prestart": {"prestart": [FOREIGN, VGPU]},
+    "ours in createRuntime": {"createRuntime": [VGPU, OTHER], "prestart": [OTHER]},
+    "ours in poststop": {"poststop": [VGPU], "prestart": []},
+    "ours in both": {"prestart": [VGPU], "poststop": [VGPU]},
+    "ours in a stage that does not count": {"createContainer": [VGPU], "poststart": [VGPU]},
+    "something like ours": {"prestart": [{"path": "/a/not-vgpu-hook"}, {"path": "vgpu-hook", "args": ["/vgpu-hook"]}]},
+    "hooks of wrong types": {"prestart": [None, 1, "x", [], {"path": 1}]},
+    "brackets in strings": {"prestart": [{"path": "/x]}", "args": ["[", '"]', "\\"]}], "a": "}"},
+}
+
+
+@pytest.mark.parametrize("indent", [None, 2, "\t"], ids=["compact", "spaces", "tabs"])
+@pytest.mark.parametrize("place", ["front", "back"])
+@pytest.mark.parametrize("hooks", HOOKS.values(), ids=HOOKS)
+def test_hooks(
+    shim: Shim, bundle: pathlib.Path, gate_folder: pathlib.Path, hooks: Any, place: str, indent: Any
+) -> None:
+    rest = {"ociVersion": "1.0.2", **MARK, "process": {"args": ["}"], "hooks": {"prestart": []}}}
+    spec = {"hooks": hooks, **rest} if place == "front" else {**rest, "hooks": hooks}
+    config = bundle / "config.json"
+    config.write_text(json.dumps(spec, indent=indent))
+    assert shim("create", "c").returncode == 5
+    assert json.loads(config.read_text()) == expected(spec, gate_folder)
+    once, inode = config.read_bytes(), config.stat().st_ino
+    assert shim("run", "c").returncode == 5
+    assert (config.read_bytes(), config.stat().st_ino) == (once, inode), "a second time changes nothing"
+    assert os.listdir(bundle) == ["config.json"]
+
+
+def test_all_else_stays_byte_for_byte(shim: Shim, bundle: pathlib.Path, gate_folder: pathlib.Path) -> None:
+    text = b' \n{ "annotations":{"vgpu.io/a" :1.50},"x":"\xc3\xa4\\u00e4\\/" ,"n":1E2}\n\n'
+    (bundle / "config.json").write_bytes(text)
+    shim("create", "c")
+    after = (bundle / "config.json").read_bytes()
+    assert after.startswith(b' \n{"hooks":{')
+    assert after.endswith(text[3:])
+    assert json.loads(after) == expected(json.loads(text), gate_folder)
+
+
+def test_keys_written_with_escapes(shim: Shim, bundle: pathlib.Path, gate_folder: pathlib.Path) -> None:
+    text = r'{"annotations":{"vgpu.io\/a":""},"hoo\u006bs":{"pre\u0073tart":[{"p\u0061th":"\/usr\/bin\/vgpu-hook"}]}}'
+    (bundle / "config.json").write_text(text)
+    shim("create", "c")
+    assert json.loads((bundle / "config.json").read_text()) == expected(json.loads(text), gate_folder)
+
+
+def test_vgpu_config_reaches_the_hooks(
+    shim: Shim, bundle: pathlib.Path, gate_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    (bundle / "config.json").write_text(json.dumps(MARK))
+    path = '/etc/a"\\\tä'
+    shim("--root", "/r", f"--vgpu-config={path}", "create", "c")
+    assert json.loads((bundle / "config.json").read_text()) == expected(MARK, gate_folder, path)
+    argv = runtime_argv(tmp_path)
+    assert argv is not None
+    assert argv[1:] == ["--root", "/r", "create", "c"]
+
+
+UNTOUCHED: list[tuple[str, Any]] = [
+    ("no marker", {"process": {"args": ["vgpu.io/x"]}}),
+    ("sandbox", {"annotations": {"vgpu.io/a": "", "io.kubernetes.cri.container-type": "sandbox"}}),
+    ("garbage without a marker", b"\0{"),
+    ("empty", b""),
+    ("missing", None),
+]
+
+
+@pytest.mark.parametrize("config", [case[1] for case in UNTOUCHED], ids=[case[0] for case in UNTOUCHED])
+def test_others_are_not_touched(shim: Shim, bundle: pathlib.Path, tmp_path: pathlib.Path, config: Any) -> None:
+    path = bundle / "config.json"
+    if config is not None:
+        path.write_bytes(config if isinstance(config, bytes) else json.dumps(config).encode())
+        before = path.read_bytes(), path.stat()
+    result = shim("create", "--bundle", str(bundle), "c")
+    assert (result.returncode, result.stderr) == (5, b"")
+    assert runtime_argv(tmp_path) == [str(tmp_path / "real runtime"), "create", "--bundle", str(bundle), "c"]
+    if config is not None:
+        assert (path.read_bytes(), path.stat().st_ino, path.stat().st_mtime_ns) == (
+            before[0],
+            before[1].st_ino,
+            before[1].st_mtime_ns,
+        )
+
+
+REFUSED: list[tuple[str, bytes, bytes]] = [
+    ("truncated", b'{"annotations":{"vgpu.io/a":"', b"found it ends at byte 29"),
+    ("garbage", b"vgpu.io/", b"found no object at byte 0"),
+    ("hooks a list", b'{"hooks":[],"annotations":{"vgpu.io/a":""}}', b"neither null nor of the right type"),
+    ("prestart a string", b'{"hooks":{"prestart":"x"},"annotations":{"vgpu.io/a":""}}', b"neither null nor"),
+    ("prestart a number", b'{"annotations":{"vgpu.io/a":""},"hooks":{"poststop":1}}', b"neither null nor"),
+    ("hooks twice", b'{"hooks":{},"annotations":{"vgpu.io/a":""},"hooks":{}}', b"a key of its hooks twice"),
+    ("prestart twice", b'{"hooks":{"prestart":[],"prestart":null},"annotations":{"vgpu.io/a":""}}', b"twice"),
+]
+
+
+@pytest.mark.parametrize(("config", "cause"), [c[1:] for c in REFUSED], ids=[c[0] for c in REFUSED])
+def test_refused(shim: Shim, bundle: pathlib.Path, tmp_path: pathlib.Path, config: bytes, cause: bytes) -> None:
+    (bundle / "config.json").write_bytes(config)
+    result = shim("create", "--bundle", str(bundle), "c")
+    assert (result.returncode, result.stderr.count(b"\n")) == (1, 1)
+    assert result.stderr.startswith(f"vgpu-runtime: {bundle}/config.json: expected ".encode())
+    assert cause in result.stderr
+    assert runtime_argv(tmp_path) is None
+    assert (bundle / "config.json").read_bytes() == config
+
+
+def test_mode_is_kept(shim: Shim, bundle: pathlib.Path) -> None:
+    config = bundle / "config.json"
+    config.write_text(json.dumps(MARK))
+    config.chmod(0o640)
+    shim("create", "c", umask=0o077)
+    assert "hooks" in json.loads(config.read_text())
+    assert config.stat().st_mode & 0o7777 == 0o640
+
+
+def test_a_symlink_is_refused_only_for_writing(shim: Shim, bundle: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    target = tmp_path / "target.json"
+    (bundle / "config.json").symlink_to(target)
+    target.write_text(json.dumps({}))
+    assert shim("create", "c").returncode == 5
+    target.write_text(json.dumps(MARK))
+    result = shim("create", "c")
+    assert (result.returncode, result.stderr.count(b"\n")) == (1, 1)
+    assert b"expected a regular file, found a symlink" in result.stderr
+    assert json.loads(target.read_text()) == MARK
+    assert (bundle / "config.json").is_symlink()
+    target.write_text(json.dumps({**MARK, "hooks": {"prestart": [VGPU], "poststop": [VGPU]}}))
+    assert shim("create", "c").returncode == 5
+
+
+def test_a_write_that_fails_leaves_nothing_behind(shim: Shim, bundle: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    config = bundle / "config.json"
+    config.write_text(json.dumps({**MARK, "x": "x" * 100_000}))
+    before = config.read_bytes()
+    result = shim("create", "c", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536)))
+    assert (result.returncode, result.stderr.count(b"\n")) == (1, 1)
+    assert b"config.json: add vgpu-hook: File too large" in result.stderr
+    assert (config.read_bytes(), os.listdir(bundle)) == (before, ["config.json"])
+    assert runtime_argv(tmp_path) is None
+
+
+ADDS = [
+    ("create", "c"),
+    ("run", "c"),
+    ("create", "--bundle", "{b}", "c"),
+    ("create", "--bundle={b}", "c"),
+    ("create", "-b", "{b}", "c"),
+    ("create", "-b={b}", "c"),
+    ("create", "-bundle", "{b}", "c"),
+    ("create", "c", "--bundle", "{b}"),
+    ("run", "-d", "-b{b}", "c"),
+    ("run", "-db", "{b}", "c"),
+    ("run", "--bundle", "/nonexistent", "-b", "{b}", "c"),
+    ("create", "--pid-file", "-b", "--console-socket", "--bundle", "-b", "{b}", "c"),
+    ("create", "--preserve-fds=3", "--no-pivot", "--unknown", "-b", "{b}", "c"),
+    ("create", "--bundle", "", "c"),
+    ("run", "-f", "{b}/config.json", "-b", "/nonexistent", "c"),
+    ("run", "-f{b}/config.json", "c"),
+    ("run", "--config=config.json", "-b", "/nonexistent", "c"),
+    ("--root", "run", "create", "-b", "{b}", "c"),
+    ("--root=/r", "--log", "/l", "--log-format", "json", "--systemd-cgroup", "create", "-b", "{b}", "c"),
+    ("-root", "/r", "--debug", "run", "c"),
+    ("--criu", "/c", "--rootless", "auto", "--cgroup-manager", "systemd", "--log-level", "info", "create", "c"),
+    ("--unknown-flag", "create", "c"),
+    ("--unknown", "value", "create", "c"),
+    ("--unknown", "--debug", "create", "c"),
+    ("--unknown=create", "run", "c"),
+    ("--", "create", "c"),
+]
+LEAVES = [
+    (),
+    ("--version",),
+    ("features",),
+    ("--root", "create"),
+    ("state", "create"),
+    ("start", "run"),
+    ("delete", "--force", "create"),
+    ("exec", "c", "run"),
+    ("--unknown", "exec", "-t", "c", "run", "x"),
+    ("restore", "-b", "{b}", "c"),
+    ("spec", "--bundle", "{b}"),
+    ("--log", "run", "--root", "create", "list"),
+    ("create", "--bundle", "/nonexistent", "c"),
+    ("create", "-b", "x" * 5000, "c"),
+    ("run", "--", "--bundle", "{b}"),
+]
+
+
+@pytest.mark.parametrize(("args", "adds"), [(a, True) for a in ADDS] + [(a, False) for a in LEAVES])
+def test_command_lines(
+    shim: Shim, bundle: pathlib.Path, tmp_path: pathlib.Path, args: tuple[str, ...], adds: bool
+) -> None:
+    line = [word.format(b=bundle) for word in args]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    config = bundle / "config.json"
+    config.write_text(json.dumps(MARK))
+    result = shim(*line, cwd=elsewhere if line != list(args) else bundle)
+    assert (result.returncode, result.stderr) == (5, b"")
+    assert runtime_argv(tmp_path) == [str(tmp_path / "real runtime"), *line], "handed on as they came"
+    assert ("hooks" in json.loads(config.read_text())) is adds
+
+
+def test_environment_is_handed_on(shim: Shim, tmp_path: pathlib.Path) -> None:
+    environ = {"NOTIFY_SOCKET": "/n", "XDG_RUNTIME_DIR": "/x", "_LIBCONTAINER": "1", "PATH": "/somewhere"}
+    shim("state", "c", env=environ)
+    assert set((tmp_path / "environ").read_text().split("\0")[:-1]) == {f"{k}={v}" for k, v in environ.items()}
+
+
+def test_own_options_need_absolute_paths(gate_folder: pathlib.Path, runtime: pathlib.Path) -> None:
+    for words in (["--vgpu-runtime"], ["--vgpu-runtime", "runc"], ["--vgpu-config=c"], ["--vgpu-config", ""]):
+        result = subprocess.run([gate_folder / "vgpu-runtime", *words], capture_output=True, check=False)
+        assert (result.returncode, result.stderr.count(b"\n")) == (2, 1)
+
+
+def test_never_itself(gate_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    link = tmp_path / "runc"
+    link.symlink_to(gate_folder / "vgpu-gate")
+    for path in (link, gate_folder / "vgpu-runtime", tmp_path, tmp_path / "none"):
+        command = [gate_folder / "vgpu-runtime", f"--vgpu-runtime={path}", "--version"]
+        result = subprocess.run(command, capture_output=True, check=False)
+        assert (result.returncode, result.stderr.count(b"\n")) == (1, 1)
+        assert b"vgpu-runtime: find the OCI runtime: expected " + os.fsencode(path) in result.stderr
+
+
+def test_a_name_that_is_not_installed(gate_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    link = tmp_path / "vgpu-runtime-nosuch"
+    link.symlink_to(gate_folder / "vgpu-gate")
+    result = subprocess.run([link, "--version"], capture_output=True, check=False)
+    assert (result.returncode, result.stderr.count(b"\n")) == (1, 1)
+    assert b"expected nosuch" in result.stderr
+
+
+def test_a_runtime_that_cannot_be_started(gate_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/nonexistent\n")
+    broken.chmod(0o755)
+    command = [gate_folder / "vgpu-runtime", f"--vgpu-runtime={broken}", "list"]
+    result = subprocess.run(command, capture_output=True, check=False)
+    assert (result.returncode, result.stderr) == (
+        1,
+        f"vgpu-runtime: exec {broken}: No such file or directory\n".encode(),
+    )
+
+
+def test_links_of_the_build(gate_bin: pathlib.Path) -> None:
+    for name in ("vgpu-hook", "vgpu-runtime", "vgpu-runtime-runc", "vgpu-runtime-crun"):
+        assert os.readlink(gate_bin / name) == "vgpu-gate"
+    assert (gate_bin / "vgpu-gate").read_bytes()[:4] == b"\x7fELF"
