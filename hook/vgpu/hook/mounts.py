@@ -86,7 +86,7 @@ class NewMounts:
         """A detached tmpfs of `size` bytes at most that holds `entries`."""
         context = syscalls.fsopen("tmpfs")
         try:
-            for key, value in (("source", "vgpu"), ("size", str(size)), ("mode", "0755")):
+            for key, value in (("source", "vgpu"), *_limits(entries, size)):
                 syscalls.fsconfig_set_string(context, key, value)
             syscalls.fsconfig_create(context)
             fd = syscalls.fsmount(context, attributes & ~syscalls.MOUNT_ATTR_RDONLY)
@@ -118,7 +118,7 @@ class ClassicMounts:
 
     def attach(self, handle: Handle, target: int, path: str, root: Rootfs) -> int:
         if handle.fd < 0:
-            options = f"size={handle.size},mode=0755"
+            options = ",".join(f"{key}={value}" for key, value in _limits(handle.entries, handle.size))
             syscalls.mount("vgpu", _proc(target), "tmpfs", _flags(handle.attributes) & ~syscalls.MS_RDONLY, options)
         else:
             _bind_again(handle, target)
@@ -129,6 +129,11 @@ class ClassicMounts:
         syscalls.mount("", _proc(mounted), "", syscalls.MS_PRIVATE, "")
         _remount(mounted, handle.attributes)
         return mounted
+
+
+def _limits(entries: tuple[Entry, ...], size: int) -> tuple[tuple[str, str], ...]:
+    """A tmpfs takes its entries and nothing more: what a tenant put there could leave a mapped file without pages."""
+    return ("size", str(size)), ("nr_inodes", str(len(entries) + 1)), ("mode", "0755")
 
 
 def detach(mounted: int) -> None:

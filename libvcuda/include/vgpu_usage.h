@@ -1,0 +1,60 @@
+/*
+ * The usage region: what the processes of one container hold of its cards, shared among them at VGPU_USAGE_PATH.
+ *
+ * Created and written by libvcuda; the host reads it with pread for this container's figures only, since a tenant can
+ * write it. A file of zeros is a valid empty region apart from its identity word. All words are in host byte order and
+ * changed with atomic operations alone: there is no lock that a killed or stopped process could keep.
+ *
+ * A slot belongs to the process in `owner` (0: free, then all its charges are 0). Whoever finds the owner dead takes
+ * the slot over by a compare-and-swap to its own identity with VGPU_USAGE_REAPING, zeroes the charges and frees it; if
+ * that process dies meanwhile, the next one does the same.
+ *
+ * What a container uses of a card is the sum of `reserved` over the slots. A reservation first adds to `attempting`,
+ * then sums both words of all slots: the last of several racing processes sees all the others, so the sum of what was
+ * let through never exceeds the limit. It then moves to `reserved` (added there before it is taken from `attempting`;
+ * readers read `attempting` first, so that it is never missed).
+ */
+#ifndef VGPU_USAGE_H
+#define VGPU_USAGE_H
+
+#include <stdint.h>
+
+#include "vgpu_limits.h"
+
+#define VGPU_USAGE_IDENTITY (((uint64_t)1 << 32) | 0x45535556u) /* version 1, "VUSE" in little-endian memory */
+#define VGPU_USAGE_SLOTS 1024u
+
+#define VGPU_USAGE_PID_BITS 22                          /* the kernel's PID_MAX_LIMIT is 2^22 */
+#define VGPU_USAGE_REAPING ((uint64_t)1 << 63)
+
+struct vgpu_usage_card {
+	uint64_t key;          /* mixed from the UUID, never 0; 0: free */
+	uint8_t uuid[16];
+	uint64_t reserved0;
+};
+
+struct vgpu_usage_slot {
+	uint64_t owner;        /* start time in clock ticks << VGPU_USAGE_PID_BITS | pid, both as in the container */
+	uint64_t namespaces;   /* inodes of the owner's pid (low half) and time namespace; 0: not known yet, not judged */
+	uint64_t image;        /* random per exec: tells what was charged before an exec of the same process */
+	uint64_t reserved0;
+};
+
+struct vgpu_usage_charge {
+	uint64_t attempting;
+	uint64_t reserved;
+};
+
+struct vgpu_usage {
+	uint64_t identity;
+	uint64_t slots_seen;   /* slots at this index and above were never used */
+	uint64_t reserved0[6];
+	struct vgpu_usage_card cards[VGPU_LIMITS_MAX_CARDS];
+	struct vgpu_usage_slot slots[VGPU_USAGE_SLOTS];
+	struct vgpu_usage_charge charges[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS];
+};
+
+_Static_assert(sizeof(struct vgpu_usage) == 64 + 32 * 32 + 1024 * 32 + 32 * 1024 * 16, "vgpu_usage");
+_Static_assert(sizeof(struct vgpu_usage) < 1 << 20, "vgpu_usage fits a tmpfs of 1 MiB");
+
+#endif

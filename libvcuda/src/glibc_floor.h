@@ -1,0 +1,23 @@
+/*
+ * Binds to the oldest symbol versions, so that a library built on a new distribution loads in containers with an old
+ * glibc (2.17 and newer), as the real driver's libraries do. Included before every source file.
+ *
+ * glibc 2.34 moved these functions into libc.so.6 under a new version and kept the old one; an older loader finds the
+ * old one in libpthread.so.0 and libdl.so.2, which the real driver depends on.
+ */
+#ifndef VCUDA_GLIBC_FLOOR_H
+#define VCUDA_GLIBC_FLOOR_H
+
+#if defined(__x86_64__)
+__asm__(".symver dlopen, dlopen@GLIBC_2.2.5");
+__asm__(".symver dlsym, dlsym@GLIBC_2.2.5");
+__asm__(".symver dlerror, dlerror@GLIBC_2.2.5");
+__asm__(".symver pthread_once, pthread_once@GLIBC_2.2.5");
+#elif defined(__aarch64__)
+__asm__(".symver dlopen, dlopen@GLIBC_2.17");
+__asm__(".symver dlsym, dlsym@GLIBC_2.17");
+__asm__(".symver dlerror, dlerror@GLIBC_2.17");
+__asm__(".symver pthread_once, pthread_once@GLIBC_2.17");
+#endif
+
+#endif

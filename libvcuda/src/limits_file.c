@@ -1,0 +1,131 @@
+/* See limits_file.h. The file is mapped once; each question looks at its sequence counter and reads it anew if it moved. */
+#include "limits_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "vgpu_limits.h"
+
+enum { UPDATE_PATIENCE = 200 }; /* looks, 100 us apart, at an update under way: 20 ms, a whole update takes microseconds */
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static enum limits_state state = LIMITS_ABSENT;
+static const struct vgpu_limits *mapped;
+static struct vgpu_limits last_good;
+static uint64_t seen; /* the sequence that last_good is of, or that was given up */
+
+static uint64_t sequence_now(void)
+{
+	return __atomic_load_n(&mapped->sequence, __ATOMIC_ACQUIRE);
+}
+
+static bool well_formed(const struct vgpu_limits *limits)
+{
+	return limits->magic == VGPU_LIMITS_MAGIC && limits->version == VGPU_LIMITS_VERSION &&
+	       limits->card_count <= VGPU_LIMITS_MAX_CARDS;
+}
+
+union content {
+	struct vgpu_limits limits;
+	uint64_t words[sizeof(struct vgpu_limits) / sizeof(uint64_t)];
+};
+
+/* One try at a consistent copy; false: the host was writing. */
+static bool copy_once(union content *copy)
+{
+	const union content *from = (const union content *)mapped;
+	uint64_t before = sequence_now();
+
+	if (before & 1)
+		return false;
+	for (size_t i = 0; i < sizeof(copy->words) / sizeof(copy->words[0]); i++)
+		copy->words[i] = __atomic_load_n(&from->words[i], __ATOMIC_RELAXED);
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	return __atomic_load_n(&mapped->sequence, __ATOMIC_RELAXED) == before;
+}
+
+/*
+ * Takes over the file's present content into last_good; false: it is not well formed or an update does not end. That
+ * is found out once: until the sequence moves again nobody waits for it.
+ */
+static bool refresh(void)
+{
+	const struct timespec pause = {.tv_nsec = 100000};
+	union content copy;
+
+	seen = sequence_now();
+	for (int look = 0; look < UPDATE_PATIENCE; look++) {
+		if (copy_once(&copy)) {
+			if (well_formed(&copy.limits))
+				last_good = copy.limits;
+			seen = copy.limits.sequence;
+			return well_formed(&copy.limits);
+		}
+		nanosleep(&pause, NULL);
+	}
+	return false;
+}
+
+static enum limits_state broken(const char *why)
+{
+	log_line(LOG_ERROR, "%s: %s; CUDA is refused, ask the node's administrator", VGPU_LIMITS_PATH, why);
+	return LIMITS_BROKEN;
+}
+
+static enum limits_state map_file(void)
+{
+	int fd = open(VGPU_LIMITS_PATH, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return errno == ENOENT || errno == ENOTDIR ? LIMITS_ABSENT : broken(strerror(errno));
+	off_t size = lseek(fd, 0, SEEK_END);
+	void *address = MAP_FAILED;
+	if (size == (off_t)sizeof(struct vgpu_limits))
+		address = mmap(NULL, sizeof(struct vgpu_limits), PROT_READ, MAP_SHARED, fd, 0);
+	close(fd);
+	if (address == MAP_FAILED)
+		return broken("not a limits file of this version (size)");
+	mapped = address;
+	return refresh() ? LIMITS_PRESENT : broken("not a limits file of this version, or half written");
+}
+
+static void after_fork(void)
+{
+	pthread_mutex_init(&lock, NULL);
+}
+
+static void load(void)
+{
+	pthread_atfork(NULL, NULL, after_fork);
+	state = map_file();
+}
+
+enum limits_state limits_state(void)
+{
+	pthread_once(&once, load);
+	return state;
+}
+
+bool limits_memory(const uint8_t uuid[16], uint64_t *memory)
+{
+	bool listed = false;
+
+	pthread_mutex_lock(&lock);
+	if (sequence_now() != seen && !refresh())
+		log_once(LOG_ERROR, "%s: a change of it was cut short; the last good limits stay", VGPU_LIMITS_PATH);
+	for (uint32_t i = 0; i < last_good.card_count && !listed; i++) {
+		listed = !memcmp(last_good.cards[i].uuid, uuid, sizeof(last_good.cards[i].uuid));
+		if (listed)
+			*memory = last_good.cards[i].memory;
+	}
+	pthread_mutex_unlock(&lock);
+	return listed;
+}

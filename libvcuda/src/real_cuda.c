@@ -1,0 +1,34 @@
+/*
+ * The real libcuda.so.1, which the loader brought in as our dependency before us: looked up by its path, never loaded
+ * here, and asked by handle, so that our own exports do not answer.
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include "cuda_hooks.h"
+#include "log.h"
+#include "vgpu_limits.h"
+
+static struct real_driver driver;
+
+static void resolve(void)
+{
+	void *handle = dlopen(VGPU_REAL_DIR "/libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
+
+	if (!handle) {
+		log_line(LOG_ERROR, "%s", dlerror());
+		return;
+	}
+#define RESOLVE(symbol, ...) driver.symbol = (__typeof__(driver.symbol))dlsym(handle, #symbol);
+	CUDA_HOOKS(RESOLVE)
+	CUDA_CALLS(RESOLVE)
+#undef RESOLVE
+}
+
+const struct real_driver *real_driver(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, resolve);
+	return &driver;
+}

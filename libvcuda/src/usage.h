@@ -1,0 +1,26 @@
+/*
+ * What the container's processes hold of each card: the accounting in the shared usage region (vgpu_usage.h).
+ *
+ * Belongs here: the region's life, this process's slot, reservations that cannot exceed a limit, and taking back what
+ * dead processes held. Not what the figures are for. Every function may be called from any thread.
+ */
+#ifndef VCUDA_USAGE_H
+#define VCUDA_USAGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { USAGE_NO_CARD = -1 };
+
+/* The card's place in the region; USAGE_NO_CARD (and a message, once): there is no region or no place left. */
+int usage_card(const uint8_t uuid[16]);
+
+/* Books `size` more bytes on this process if the container then holds at most `limit`. */
+bool usage_reserve(int card, uint64_t size, uint64_t limit);
+
+void usage_release(int card, uint64_t size);
+
+/* What live processes hold. Makes no region: without one, nobody holds anything. False: it cannot be read. */
+bool usage_held(const uint8_t uuid[16], uint64_t *held);
+
+#endif

@@ -1,0 +1,272 @@
+"""libvcuda's tests: boxes in which a program finds libvcuda as libcuda.so.1 and its private files in their places.
+
+A box is a private mount namespace, held open by a process, with a directory of the test's bound to /usr/local/vgpu; the
+host's tree is not touched. Programs run in it with libvcuda's build directory as LD_LIBRARY_PATH, and the test drives
+them line by line. Needs root for the namespace, gcc, and the build (VGPU_BUILD, default build/).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import struct
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Callable
+
+import pytest
+
+from vgpu.config import limits, usage
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+BUILD = Path(os.environ.get("VGPU_BUILD", str(REPOSITORY / "build")))
+SOURCES = REPOSITORY / "tests/fixtures/cuda"
+INCLUDE = REPOSITORY / "libvcuda/include"
+AWKWARD_UUID = limits.uuid_text(b"awkward-card-000")
+PATIENCE = 60.0
+SLOTS_OFFSET = usage.HEADER.size + limits.MAX_CARDS * usage.CARD.size
+ENTER = """
+mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && mount --bind "$0" /usr/local/vgpu && echo in && exec cat
+"""
+
+
+def compile_c(output: Path, source: Path, *options: str) -> Path:
+    command = ["gcc", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{INCLUDE}", "-o", str(output), str(source), *options]
+    subprocess.run(command, check=True)
+    return output
+
+
+Compiled = Callable[..., Path]
+
+
+@pytest.fixture
+def compiled(tmp_path: Path) -> Compiled:
+    """Compiles a source of tests/fixtures/cuda with further arguments; the program."""
+    return lambda source, *options: compile_c(tmp_path / Path(source).stem, SOURCES / source, *options)
+
+
+class Client:
+    """A running driver_client: `ask` sends one command and gives its answer's words."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
+        self.log = log
+        with log.open("ab") as stderr:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=environment, text=True
+            )
+        self.timer = threading.Timer(PATIENCE, self.process.kill)
+        self.timer.start()
+
+    def send(self, line: str) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def receive(self) -> list[str]:
+        assert self.process.stdout
+        return self.process.stdout.readline().split()
+
+    def ask(self, line: str) -> list[str]:
+        self.send(line)
+        return self.receive()
+
+    def numbers(self, line: str) -> tuple[int, ...]:
+        return tuple(int(word) for word in self.ask(line))
+
+    def alloc(self, size: int, how: str = "alloc") -> tuple[int, int]:
+        """(CUresult, pointer)."""
+        result, pointer, *_ = self.numbers(f"{how} {size}")
+        return result, pointer
+
+    def free_bytes(self) -> int:
+        result, available, _ = self.numbers("info")
+        assert result == 0
+        return available
+
+    def fills(self, step: int) -> int:
+        """Allocates `step` bytes until it is refused; the bytes granted. The refusal has to be out-of-memory."""
+        granted = 0
+        while (result := self.alloc(step)[0]) == 0:
+            granted += step
+        assert result == 2
+        return granted
+
+    def close(self) -> int:
+        self.timer.cancel()
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.close()
+        code = self.process.wait(PATIENCE)
+        self.process.stdout.close()
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL: no destructor runs."""
+        self.process.kill()
+        self.close()
+
+
+class Box:
+    """A place like a container's: `path` is its /usr/local/vgpu, `start` runs a program that sees it."""
+
+    def __init__(self, path: Path, driver: Path, program: Path, environment: dict[str, str], uuid: str) -> None:
+        self.path = path
+        self.program = program
+        self.uuid = uuid
+        self.clients: list[Client] = []
+        self.environment = {**environment, "PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(BUILD / "lib/vcuda")}
+        (path / "usage").mkdir(parents=True)
+        shutil.copytree(driver, path / "driver")
+        self.holder = subprocess.Popen(
+            ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.holder.stdout and self.holder.stdout.readline() == "in\n"
+
+    def ledger(self) -> tuple[int, int]:
+        """(bytes held by all processes, the most they ever held at once), as the awkward driver saw it."""
+        held, most = struct.unpack("=QQ", Path(self.environment["AWKWARD_LEDGER"]).read_bytes())
+        return held, most
+
+    def usage(self) -> tuple[int, int, int]:
+        """(occupied slots, bytes attempted, bytes reserved) of card 0 in the usage region."""
+        data = (self.path / "usage/usage").read_bytes()
+        slots = data[SLOTS_OFFSET : usage.CHARGES_OFFSET]
+        charges = data[usage.CHARGES_OFFSET :][: usage.SLOTS * usage.CHARGE.size]
+        owners = [bool(slot[0]) for slot in usage.SLOT.iter_unpack(slots)]
+        attempted, reserved = (sum(column) for column in zip(*usage.CHARGE.iter_unpack(charges)))
+        return sum(owners), attempted, reserved
+
+    @property
+    def log(self) -> str:
+        return (self.path / "log").read_text()
+
+    def limit(self, memory: int, uuid: str = "") -> None:
+        """Writes the limits file, or changes it in place if there is one."""
+        cards = [limits.CardLimit(uuid or self.uuid, memory)]
+        file = self.path / "limits"
+        if file.exists():
+            limits.update(str(file), "box", cards)
+        else:
+            file.write_bytes(limits.encode("box", cards))
+
+    def command(self, *words: str) -> list[str]:
+        return ["nsenter", f"--mount=/proc/{self.holder.pid}/ns/mnt", *words]
+
+    def start(self, how: str = "local", level: str = "error") -> Client:
+        environment = {**self.environment, "VGPU_LOG_LEVEL": level}
+        client = Client(self.command(str(self.program), how), environment, self.path / "log")
+        self.clients.append(client)
+        assert client.receive() == ["ready"], self.log
+        return client
+
+    def opened(self, how: str = "local", level: str = "error", device: int = 0) -> Client:
+        """A client with a context on the device."""
+        client = self.start(how, level)
+        assert client.ask("init") == ["0"], self.log
+        assert client.ask(f"open {device}") == ["0", "0"]
+        return client
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.kill()
+        assert self.holder.stdin and self.holder.stdout
+        self.holder.stdin.close()
+        self.holder.stdout.close()
+        self.holder.wait(PATIENCE)
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with driver_client and awkward/libcuda.so.1."""
+    if not (BUILD / "lib/vcuda/libcuda.so.1").exists():
+        pytest.skip(f"libvcuda is not built in {BUILD}: run `make build`")
+    path = tmp_path_factory.mktemp("programs")
+    (path / "awkward").mkdir()
+    compile_c(path / "driver_client", SOURCES / "driver_client.c", "-ldl", "-lpthread")
+    soname = "-Wl,-soname,libcuda.so.1"
+    compile_c(path / "awkward/libcuda.so.1", SOURCES / "awkward_driver.c", "-shared", "-fPIC", soname)
+    return path
+
+
+def load_simctl() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("simctl", REPOSITORY / "libvcuda/sim/simctl.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class SimBox(Box):
+    """A box on the simulated driver, whose own ledger is the truth about who holds what."""
+
+    simctl: ModuleType
+
+    def cards(self) -> list[dict[str, Any]]:
+        return self.simctl.read_state(self.environment["VGPU_SIM_DIR"])["cards"]  # type: ignore[no-any-return]
+
+    def held(self, card: int = 0) -> int:
+        """Bytes allocated by all processes, without their contexts."""
+        return sum(process["allocated"] for process in self.cards()[card]["processes"])
+
+
+def need_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: a private mount namespace")
+
+
+@pytest.fixture
+def awkward(programs: Path, tmp_path: Path) -> Iterator[Box]:
+    """A box on the awkward driver."""
+    need_root()
+    (tmp_path / "ledger").write_bytes(bytes(16))
+    environment = {"AWKWARD_LEDGER": str(tmp_path / "ledger")}
+    box = Box(tmp_path / "box", programs / "awkward", programs / "driver_client", environment, AWKWARD_UUID)
+    yield box
+    box.close()
+
+
+@pytest.fixture(scope="session")
+def sim_driver(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the simulated libraries under the names that they have at the private path."""
+    path = tmp_path_factory.mktemp("sim_driver")
+    for name in ("libcuda", "libnvidia-ml"):
+        found = sorted((BUILD / "lib/sim").glob(f"{name}.so.*"))
+        if not found:
+            pytest.skip(f"the simulated driver is not built in {BUILD}: run `make build`")
+        shutil.copy(found[0], path / f"{name}.so.1")
+    return path
+
+
+@pytest.fixture
+def sim_box(programs: Path, sim_driver: Path, tmp_path: Path) -> Iterator[Callable[[str], SimBox]]:
+    """Makes boxes on a simulated node with the cards of a profile; all boxes of a test share the node."""
+    need_root()
+    boxes: list[SimBox] = []
+    simctl = load_simctl()
+    state = tmp_path / "state"
+
+    def make(profile: str) -> SimBox:
+        if not state.exists():
+            simctl.make_state(str(state), profile, device_nodes=False)
+        uuid = simctl.read_state(str(state))["cards"][0]["uuid"]
+        path = tmp_path / f"box{len(boxes)}"
+        box = SimBox(path, sim_driver, programs / "driver_client", {"VGPU_SIM_DIR": str(state)}, uuid)
+        box.simctl = simctl
+        boxes.append(box)
+        return box
+
+    yield make
+    for box in boxes:
+        box.close()
+
+
+@pytest.fixture
+def t4(sim_box: Callable[[str], SimBox]) -> SimBox:
+    """A box on a node with one simulated T4."""
+    return sim_box("t4x1")

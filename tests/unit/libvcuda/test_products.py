@@ -1,0 +1,46 @@
+"""The built libraries as files: what they export, depend on and demand of a container's glibc."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+LIBRARIES = Path(os.environ.get("VGPU_BUILD", str(REPOSITORY / "build"))) / "lib/vcuda"
+SOURCE = REPOSITORY / "libvcuda/src"
+PRODUCTS = [("libcuda.so.1", "cuda_hooks.h"), ("libnvidia-ml.so.1", "nvml_hooks.h")]
+OLDEST_GLIBC = (2, 17)
+
+
+def output(*command: str) -> str:
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def listed(hooks: str) -> set[str]:
+    """The first argument of every HOOK(...) in the list."""
+    return set(re.findall(r"^\s*HOOK\((\w+)", (SOURCE / hooks).read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize(("library", "hooks"), PRODUCTS)
+def test_exactly_the_hooks_are_exported(library: str, hooks: str) -> None:
+    symbols = output("nm", "-D", "--defined-only", "--format=posix", str(LIBRARIES / library))
+    assert {line.split()[0] for line in symbols.splitlines()} == listed(hooks)
+
+
+@pytest.mark.parametrize("library", [library for library, _ in PRODUCTS])
+def test_the_real_library_is_the_first_dependency_by_its_path(library: str) -> None:
+    dynamic = output("readelf", "-dW", str(LIBRARIES / library))
+    assert re.search(r"SONAME.*\[(.*)\]", dynamic).group(1) == library  # type: ignore[union-attr]
+    assert re.findall(r"NEEDED.*\[(.*)\]", dynamic)[0] == f"/usr/local/vgpu/driver/{library}"
+    assert "RPATH" not in dynamic and "RUNPATH" not in dynamic
+    assert "BIND_NOW" in dynamic and "NODELETE" in dynamic
+
+
+@pytest.mark.parametrize("library", [library for library, _ in PRODUCTS])
+def test_an_old_glibc_is_enough(library: str) -> None:
+    versions = re.findall(r"GLIBC_(\d+)\.(\d+)", output("objdump", "-T", str(LIBRARIES / library)))
+    assert max((int(major), int(minor)) for major, minor in versions) <= OLDEST_GLIBC
