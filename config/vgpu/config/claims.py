@@ -19,13 +19,15 @@ class Claim:
     """One container's hold on its cards.
 
     `pid` and `start_time` (clock ticks after boot, field 22 of /proc/<pid>/stat) are the container's init: together
-    they say whether it lives. `cards` are what it may use; `exclusive` cards have no limits. `grants` are ids, empty
-    outside Kubernetes. `ready` is False while the hook is still at work.
+    they say whether it lives, together with `boot_id`, the boot that they are of. `cgroup` is where the init was put,
+    `<controllers>:<path>` as in /proc/<pid>/cgroup, "" where it has none of its own. `cards` are what it may use;
+    `exclusive` cards have no limits. `grants` are ids, empty outside Kubernetes. `ready` is False while the hook is
+    still at work.
     """
 
     __slots__ = (
-        "bundle", "cards", "container", "created", "exclusive", "grants", "holder", "name", "pid", "ready",
-        "start_time",
+        "boot_id", "bundle", "cards", "cgroup", "container", "created", "exclusive", "grants", "holder", "name", "pid",
+        "ready", "start_time",
     )  # fmt: skip
 
     def __init__(
@@ -41,6 +43,8 @@ class Claim:
         created: float,
         name: str = "",
         ready: bool = False,
+        cgroup: str = "",
+        boot_id: str = "",
     ) -> None:
         self.container = container
         self.pid = pid
@@ -53,6 +57,8 @@ class Claim:
         self.created = created
         self.name = name  #: namespace/pod/container for people, or ""
         self.ready = ready
+        self.cgroup = cgroup
+        self.boot_id = boot_id
 
     def record(self) -> dict[str, object]:
         holder = self.holder and {"pod_uid": self.holder.pod_uid, "container": self.holder.container}
@@ -63,7 +69,8 @@ class Claim:
                 for card in self.cards
             ],
             "exclusive": self.exclusive, "holder": holder, "grants": self.grants, "bundle": self.bundle,
-            "created": self.created, "name": self.name, "ready": self.ready,
+            "created": self.created, "name": self.name, "ready": self.ready, "cgroup": self.cgroup,
+            "boot_id": self.boot_id,
         }  # fmt: skip
 
 
@@ -113,6 +120,8 @@ def from_record(record: dict[str, object], source: str) -> Claim:
         created=fields.time("created"),
         name=fields.text("name"),
         ready=fields.flag("ready"),
+        cgroup=fields.text("cgroup") if "cgroup" in record else "",
+        boot_id=fields.text("boot_id") if "boot_id" in record else "",
     )
 
 

@@ -190,7 +190,7 @@ def join(grants: list[Grant], core_limit: int, wishes: Wishes) -> Request:
         return _of_gpu(gpu, cores, memory, core_limit, wishes)
     if cores is None:
         raise VgpuError("grants", expected="a grant of cores beside that of memory", found="memory alone", do=_PAIR)
-    cards, per_card = split_cores(cores.amount, 0, f"grant {cores.id} of cores")
+    cards, per_card = split_cores(cores.amount, 0, f"grant {cores.id[:8]} of cores")
     if per_card < WHOLE_CARD and memory is None:
         raise VgpuError("grants", expected="a grant of memory beside that of cores", found="cores alone", do=_PAIR)
     amount = memory.amount if memory is not None and per_card < WHOLE_CARD else 0

@@ -107,8 +107,9 @@ def update(path: str, container: str, cards: list[CardLimit]) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         sequence = decode(os.pread(fd, SIZE + 1, 0), path)[2] | 1
+        body = encode(container, cards, sequence)[16:]  # before the counter is odd: what fails here leaves no trace
         os.pwrite(fd, SEQUENCE.pack(sequence), SEQUENCE_OFFSET)
-        os.pwrite(fd, encode(container, cards, sequence)[16:], 16)
+        os.pwrite(fd, body, 16)
         os.pwrite(fd, SEQUENCE.pack(sequence + 1), SEQUENCE_OFFSET)
     finally:
         os.close(fd)

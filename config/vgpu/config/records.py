@@ -13,6 +13,10 @@ import os
 
 from vgpu.config.errors import VgpuError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 MAX_RECORD = 1 << 20
 MAX_DEPTH = 64
 MAX_DIGITS = 20
@@ -48,15 +52,18 @@ class _ScannerContext:
 
 
 try:
-    from _json import encode_basestring_ascii as _quote
-    from _json import make_scanner
-
-    _scan = make_scanner(_ScannerContext())
+    import _json
 except ImportError:  # an interpreter without the accelerator: slower, same result
-    from json import JSONDecoder
-    from json.encoder import encode_basestring_ascii as _quote
+    import json.decoder
+    import json.encoder
 
-    _scan = JSONDecoder(parse_float=_fraction, parse_int=_whole, parse_constant=_reject_constant).scan_once
+    _quote: Any = json.encoder.py_encode_basestring_ascii
+    _scanner: Any = json.decoder.JSONDecoder(parse_float=_fraction, parse_int=_whole, parse_constant=_reject_constant)
+    _scan = _scanner.scan_once
+else:
+    _quote = _json.encode_basestring_ascii
+    _make_scanner: Any = _json.make_scanner
+    _scan = _make_scanner(_ScannerContext())
 
 _SPACE = " \t\n\r"
 
@@ -71,10 +78,12 @@ def decode(data: bytes, source: str, do: str = "") -> object:
         value, end = _scan(text, start)
         if text[end:].strip(_SPACE):
             raise ValueError(f"text after the value at character {end}")
-        _check_depth(text, value)
+        _check(text, value)
     except StopIteration as error:
         found = f"nothing valid at character {error.value}"
         raise VgpuError(source, expected="a JSON value", found=found, do=do) from None
+    except SystemError:  # 3.11's scanner: NULL and no exception where json.decoder is not loaded
+        raise VgpuError(source, expected="JSON", found="a damaged or cut off value", do=do) from None
     except RecursionError:
         raise VgpuError(source, expected=_DEPTH, found="deeper nesting", do=do) from None
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
@@ -85,11 +94,13 @@ def decode(data: bytes, source: str, do: str = "") -> object:
 _DEPTH = f"JSON nested at most {MAX_DEPTH} deep"
 
 
-def _check_depth(text: str, value: object) -> None:
-    """RecursionError past MAX_DEPTH, so that no walk over the value (repr, encode) ever runs out of stack."""
-    if text.count("[") + text.count("{") <= MAX_DEPTH:
+def _check(text: str, value: object) -> None:
+    """RecursionError past MAX_DEPTH, so that no walk over the value (repr, encode) ever runs out of stack;
+    UnicodeEncodeError for half a surrogate pair, which no path or environment can hold."""
+    escapes = "\\ud" in text or "\\uD" in text
+    if not escapes and text.count("[") + text.count("{") <= MAX_DEPTH:
         return
-    level, depth = [value], 0
+    level, depth = [value], -1
     while level:
         depth += 1
         if depth > MAX_DEPTH:
@@ -97,10 +108,13 @@ def _check_depth(text: str, value: object) -> None:
         below: list[object] = []
         for item in level:
             if isinstance(item, dict):
+                below.extend(item)
                 below.extend(item.values())
             elif isinstance(item, list):
                 below.extend(item)
-        level = [item for item in below if isinstance(item, (dict, list))]
+            elif escapes and isinstance(item, str):
+                item.encode("utf-8")
+        level = below
 
 
 def decode_object(data: bytes, source: str, do: str = "") -> dict[str, object]:
@@ -111,12 +125,13 @@ def decode_object(data: bytes, source: str, do: str = "") -> dict[str, object]:
     return value
 
 
+_CONSTANTS = {None: "null", True: "true", False: "false"}
+
+
 def encode(value: object) -> str:
     """`value` as compact JSON; strings, numbers, booleans, None, lists, tuples and string-keyed dicts."""
-    if value is None:
-        return "null"
-    if value is True or value is False:
-        return "true" if value else "false"
+    if value is None or isinstance(value, bool):
+        return _CONSTANTS[value]
     if isinstance(value, str):
         return str(_quote(value))
     if isinstance(value, int):

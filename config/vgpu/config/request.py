@@ -56,9 +56,9 @@ class Wishes:
 
 
 class Request:
-    """`gpus` different cards, each with `cores` percent and `memory` bytes; 100 cores is a whole card, without limits.
+    """`gpus` different cards, each with `cores` percent and `memory` bytes; 100 cores: a whole card, without limits.
 
-    `core_limit` is the ceiling of a share, at least `cores`. `memory` of a whole card is 0 or what it must have at least.
+    `core_limit` is the ceiling of a share, at least `cores`. `memory` of a whole card is 0 or the least it must have.
     `fixed` names the cards when a scheduler has chosen them; `preferred` when device IDs agreed on them.
     """
 
@@ -132,13 +132,14 @@ def split_cores(cores: int, gpus: int, source: str) -> tuple[int, int]:
 def core_limit_from(annotations: dict[str, str], cores: int) -> int:
     """The ceiling of a share of `cores`: an annotation of any dialect, else the share itself."""
     limit = core_limit_wish(annotations)
-    if limit and cores < WHOLE_CARD and limit < cores:
-        raise VgpuError("core limit", expected=f"{cores} (the share) to 100", found=limit)
+    if cores < WHOLE_CARD and 0 < limit < cores:
+        key = next(key for key in CORE_LIMITS if key in annotations)
+        raise VgpuError(key, expected=f"{cores} (the share) to 100", found=limit)
     return max(limit, cores)
 
 
 def core_limit_wish(annotations: dict[str, str]) -> int:
-    """The ceiling that an annotation of any dialect names, 0 when none does."""
+    """The ceiling that an annotation of any dialect names, 0 where none does."""
     return next((_whole(annotations, key, 1, WHOLE_CARD) for key in CORE_LIMITS if key in annotations), 0)
 
 

@@ -8,7 +8,8 @@ half-written or foreign file would do harm.
 from __future__ import annotations
 
 from vgpu.config import records
-from vgpu.config.errors import VgpuError
+from vgpu.config.errors import VgpuError, shown
+from vgpu.config.fields import Fields
 
 VERSION = 1
 COMPILED_PATH = "/var/lib/vgpu/config.json"
@@ -33,9 +34,10 @@ DEFAULTS: dict[str, object] = {
     "placement.policy": "binpack",
     "scaling.cores": 1.0,
     "scaling.memory": 1.0,
-    "resources.domain": "tencent.com",
-    "resources.core_unit": 1,  # percent of a card per unit of <domain>/vcuda-core
-    "resources.memory_unit": 256 << 20,  # bytes per unit of <domain>/vcuda-memory
+    "resources.core_name": "tencent.com/vcuda-core",
+    "resources.core_unit": 1,  # percent of a card per unit
+    "resources.memory_name": "tencent.com/vcuda-memory",
+    "resources.memory_unit": 256 << 20,  # bytes per unit
 }
 
 _DO = "run: vgpuctl config apply"
@@ -71,7 +73,7 @@ class Settings:
     def texts(self, name: str) -> list[str]:
         value = self._values[name]
         assert isinstance(value, list)
-        return value
+        return list(value)
 
     @property
     def state_dir(self) -> str:
@@ -81,11 +83,6 @@ class Settings:
     def run_dir(self) -> str:
         return self.text("paths.run")
 
-    @property
-    def dev_dir(self) -> str:
-        """Where the host's device nodes lie, for messages and for opening them."""
-        return self.text("driver.dev_root") or "/dev"
-
     def record(self) -> dict[str, object]:
         """What the compiler writes."""
         return {"version": VERSION, "node": self.node, "source": self.source, "settings": dict(self._values)}
@@ -93,14 +90,13 @@ class Settings:
 
 def from_record(record: dict[str, object], path: str) -> Settings:
     """Settings from a compiled record; VgpuError when this version cannot use it."""
-    values = record.get("settings")
-    if record.get("version") != VERSION or not isinstance(values, dict):
-        found = f"version {record.get('version')!r}"
-        raise VgpuError(path, expected=f"compiled settings of version {VERSION}", found=found, do=_DO)
+    fields = Fields(record, path, _DO)
+    fields.version(VERSION)
+    values = fields.inner("settings").record
     for name, value in values.items():
         if name not in DEFAULTS or not _same_type(value, DEFAULTS[name]):
-            raise VgpuError(f"{path}: setting {name}", expected=_expected(name), found=value, do=_DO)
-    return Settings(values, str(record.get("node", "")), path)
+            raise VgpuError(f"{path}: setting {shown(name)}", expected=_expected(name), found=_found(value), do=_DO)
+    return Settings(values, fields.text("node"), path)
 
 
 def read(path: str = COMPILED_PATH) -> Settings:
@@ -113,14 +109,24 @@ def read(path: str = COMPILED_PATH) -> Settings:
 
 
 def _same_type(value: object, default: object) -> bool:
-    if isinstance(default, bool) or isinstance(value, bool):
-        return isinstance(value, bool) and isinstance(default, bool)
-    if isinstance(default, float):
-        return isinstance(value, (int, float))
     if isinstance(default, list):
-        return isinstance(value, list) and all(isinstance(item, str) for item in value)
-    return isinstance(value, type(default))
+        return isinstance(value, list) and all(isinstance(item, str) and item.isprintable() for item in value)
+    if isinstance(default, str):
+        return isinstance(value, str) and value.isprintable()
+    if isinstance(default, float):
+        return type(value) in (int, float)
+    return type(value) is type(default)
+
+
+def _found(value: object) -> object:
+    return "nothing" if value is None else value
 
 
 def _expected(name: str) -> str:
-    return f"a {type(DEFAULTS[name]).__name__}" if name in DEFAULTS else "a known setting"
+    if name not in DEFAULTS:
+        return "a setting that this version knows"
+    default = DEFAULTS[name]
+    return "a list of texts" if isinstance(default, list) else _KINDS[type(default)]
+
+
+_KINDS: dict[type, str] = {bool: "true or false", str: "text on one line", int: "a whole number", float: "a number"}

@@ -1,0 +1,487 @@
+"""The compiler of /etc/vgpu/config.yaml: the admin's YAML in, the settings that the hook reads out.
+
+Belongs here: YAML, its schema (schema.json) and the errors an admin meets, each with file, line and key. Nothing of it
+runs inside the hook's process; PyYAML and jsonschema are imported here only. Acts on nothing: `compiled` writes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import yaml
+from jsonschema import Draft7Validator
+
+from vgpu.config import records
+from vgpu.config.errors import VgpuError
+from vgpu.config.request import parse_size
+from vgpu.config.settings import DEFAULTS, Settings
+
+MAX_SOURCE = 1 << 20
+MAX_VALUES = 20_000
+MAX_DEPTH = 16
+MAX_ERRORS = 50
+MIB = 1 << 20
+
+SECTIONS: dict[str, list[str]] = {}
+for _name in DEFAULTS:
+    SECTIONS.setdefault(_name.partition(".")[0], []).append(_name.partition(".")[2])
+
+Path = tuple[str, ...]  #: of a value: keys, and list indexes as `[0]`
+
+
+class ConfigErrors(VgpuError):
+    """All that is wrong with a source, one line each, in the order of its lines."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines[:MAX_ERRORS]
+        if len(lines) > MAX_ERRORS:
+            self.lines.append(f"and {len(lines) - MAX_ERRORS} errors more")
+        super().__init__("\n".join(self.lines))
+
+    def line(self) -> str:
+        return self.what
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value comes from: `kind` is default, file or node; `line` of the file, 0 for a default."""
+
+    kind: str
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Settings, the origin of each, and what the admin should know although it is no error."""
+
+    settings: Settings
+    origins: dict[str, Origin]
+    notes: list[str]
+
+
+@dataclass
+class Source:
+    """A file being compiled: its values, the line of each, and the errors so far."""
+
+    path: str
+    lines: dict[Path, int] = field(default_factory=dict)
+    errors: list[tuple[int, str]] = field(default_factory=list)
+    blamed: set[Path] = field(default_factory=set)
+
+    def wrong(self, at: Path, line: int, expected: str, found: object, do: str) -> None:
+        if at and at in self.blamed:
+            return  # one cause, one line
+        self.blamed.add(at)
+        key = "".join(part if part.startswith("[") else f".{part}" for part in at).lstrip(".")
+        what = f"{self.path}:{line}" + (f": {key}" if key else "")
+        self.errors.append((line, str(VgpuError(what, expected=expected, found=_found(found), do=do))))
+
+    def finish(self) -> None:
+        """Raise what has been collected."""
+        if self.errors:
+            raise ConfigErrors([text for _, text in sorted(dict.fromkeys(self.errors))])
+
+
+def compile_file(path: str, node: str) -> Settings:
+    """The settings that the file at `path` gives the node of that name; defaults when there is no file."""
+    return compile_source(path, node).settings
+
+
+def compile_source(path: str, node: str) -> Compiled:
+    """As `compile_file`, with origins and notes. ConfigErrors (a VgpuError) has a line per error."""
+    data = _read(path)
+    if data is None:
+        origins = {name: Origin("default") for name in DEFAULTS}
+        note = f"{path}: no such file; the defaults are used"
+        return Compiled(Settings(node=node, source=path), origins, [note])
+    source = Source(path)
+    value = _parse(source, data)
+    _check_schema(source, value)
+    source.finish()
+    layers = _layers(source, value)
+    _check_together(source, layers)
+    source.finish()
+    return _lay(source, layers, node)
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        return records.read_bounded(path, MAX_SOURCE)
+    except FileNotFoundError as error:
+        if os.path.lexists(path):
+            found = f"a link to {os.readlink(path)}, which does not exist"
+            raise VgpuError(path, expected="a file to read", found=found, do="repair the link") from error
+        return None
+    except OSError as error:
+        raise VgpuError(path, expected="a file to read", found=error.strerror, do="check its type and mode") from error
+    except VgpuError as error:
+        raise VgpuError(path, expected=error.expected, found=error.found, do="is it the right file?") from None
+
+
+# ---- YAML to values, with a line for each
+
+
+class _Loader(yaml.SafeLoader):
+    """The composer with bounds: it recurses for each level, and takes its time for each value."""
+
+    depth = 0
+    count = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.depth += 1
+        self.count += 1
+        if self.depth > MAX_DEPTH or self.count > MAX_VALUES:
+            event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # types-PyYAML leaves it bare
+            mark = event.start_mark
+            raise yaml.MarkedYAMLError(problem=_too_much(self.depth), problem_mark=mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def _too_much(depth: int) -> str:
+    return f"more than {MAX_DEPTH} levels" if depth > MAX_DEPTH else f"more than {MAX_VALUES} values"
+
+
+def _parse(source: Source, data: bytes) -> Any:
+    """The plain value in `data`; lines and errors go into `source`."""
+    text = _decode(source, data)
+    loader: Any = None
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        _malformed(source, error, len(text))
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        source.wrong((), line, "YAML", f"character {error.character:#x}", "remove it")
+    except (ValueError, OverflowError) as error:  # chr() of an escape that is no character
+        source.wrong((), loader.line + 1, "YAML", str(error), "remove the escape")
+    source.finish()
+    return _Walk(source, loader).value(node, (), 0) if node is not None else None
+
+
+def _decode(source: Source, data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        source.wrong((), line, "UTF-8", f"byte {data[error.start]:#04x}", "save the file as UTF-8")
+        source.finish()
+        raise
+
+
+def _malformed(source: Source, error: yaml.MarkedYAMLError, size: int) -> None:
+    """PyYAML's complaint in our words: it has forms such as `expected X, but found Y` and `found Y`."""
+    mark, problem = error.problem_mark, error.problem or ""
+    if mark is None or (mark.index >= size and error.context_mark is not None):
+        mark = error.context_mark  # at the end of the file the beginning of what is open says more
+    if problem.startswith("but "):
+        problem = f"{error.context}, {problem}"
+    expected, but, found = problem.partition(", but ")
+    if not but:
+        expected, found = "valid YAML", problem
+    expected, found = expected.removeprefix("expected "), found.removeprefix("found ").removeprefix("got ")
+    source.wrong((), mark.line + 1 if mark else 1, expected, found, _advice(problem))
+
+
+def _advice(problem: str) -> str:
+    if "\\t" in problem:
+        return "indent with spaces"
+    if "single document" in problem:
+        return "keep one document, without a second ---"
+    return "mend the line, or the one above it"
+
+
+class _Walk:
+    """Composed nodes to plain values. Aliases are followed, so depth and count are bounded here again."""
+
+    def __init__(self, source: Source, loader: Any) -> None:
+        self.source = source
+        self.loader = loader
+        self.count = 0
+
+    def value(self, node: Any, at: Path, depth: int) -> Any:
+        self.count += 1
+        if depth > MAX_DEPTH or self.count > MAX_VALUES:
+            self.source.wrong((), _line(node), "a few settings", _too_much(depth), "write them without aliases")
+            self.source.finish()
+        self.source.lines.setdefault(at, _line(node))
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, at, depth)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item, (*at, f"[{index}]"), depth + 1) for index, item in enumerate(node.value)]
+        return self.scalar(node, at)
+
+    def mapping(self, node: Any, at: Path, depth: int) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        own: dict[str, int] = {}
+        for key_node, value_node, merged in self.pairs(node, depth):
+            key = self.key(key_node, at)
+            if key is None or (merged and key in values):
+                continue
+            if key in values:
+                do = f"line {own[key]} has the first; keep one"
+                self.source.wrong((*at, key), _line(key_node), "a key once", "it again", do)
+                continue
+            inside = (*at, key)
+            own[key] = self.source.lines[inside] = _line(key_node)
+            values[key] = self.value(value_node, inside, depth + 1)
+        return values
+
+    def pairs(self, node: Any, depth: int, merged: bool = False) -> Iterator[tuple[Any, Any, bool]]:
+        """The mapping's own pairs, then those of its merge keys (`<<: *anchor`)."""
+        merges: list[Any] = []
+        for key_node, value_node in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                merges += value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
+            else:
+                yield key_node, value_node, merged
+        for inner in merges:
+            self.count += 1
+            if not isinstance(inner, yaml.MappingNode) or depth > MAX_DEPTH or self.count > MAX_VALUES:
+                self.source.wrong((), _line(inner), "an alias of a mapping after <<", "another value", "remove the <<")
+                self.source.finish()
+            yield from self.pairs(inner, depth + 1, True)
+
+    def key(self, node: Any, at: Path) -> str | None:
+        value = self.scalar(node, at) if isinstance(node, yaml.ScalarNode) else node
+        if isinstance(value, str) and value:
+            return value
+        found = repr(node.value) if isinstance(node, yaml.ScalarNode) else "a list or a mapping"
+        self.source.wrong(at, _line(node), "text as a key", found, "put it in quotes if it is a name")
+        return None
+
+    def scalar(self, node: Any, at: Path) -> Any:
+        kind = node.tag.rpartition(":")[2]
+        if kind in ("null", "bool", "int", "float"):
+            try:
+                value = self.loader.construct_object(node)
+            except ValueError:  # !!int x, or digits without end
+                value = float("nan")
+            if isinstance(value, float) and value - value != 0.0:
+                self.source.wrong(at, _line(node), _KINDS[kind], node.value, "correct the value")
+                return None
+            return value
+        if kind not in ("str", "timestamp") or not node.value.isprintable():
+            found = f"tag {node.tag}" if node.value.isprintable() else node.value
+            self.source.wrong(at, _line(node), "plain text on one line", found, "write the value without it")
+        return node.value
+
+
+_KINDS = {"null": "an empty value", "bool": "true or false", "int": "a whole number", "float": "a plain number"}
+
+
+def _line(node: Any) -> int:
+    return int(node.start_mark.line) + 1
+
+
+# ---- the schema, and what a schema cannot say
+
+
+def _check_schema(source: Source, value: Any) -> None:
+    with open(os.path.join(os.path.dirname(__file__), "schema.json"), encoding="utf-8") as file:
+        validator = Draft7Validator(json.load(file))
+    for error in validator.iter_errors(value):
+        at = tuple(f"[{part}]" if isinstance(part, int) else part for part in error.absolute_path)
+        if error.validator == "additionalProperties":
+            _unknown(source, at, error)
+            continue
+        schema: Any = error.schema
+        expected = "each item once" if error.validator == "uniqueItems" else schema["expected"]
+        source.wrong(
+            at, source.lines.get(at, 1), expected, error.instance, f"write for example: {_example(at, schema)}"
+        )
+
+
+def _example(at: Path, schema: dict[str, str]) -> str:
+    """A line that would be right: with a setting's default, elsewhere the schema's example."""
+    name = ".".join(at[-2:])
+    if name in DEFAULTS:
+        return f"{at[-1]}: {value_text(name, DEFAULTS[name])}"
+    if not at or schema["example"].startswith(f"{at[-1]}:"):
+        return schema["example"]
+    return f"- {schema['example']}" if at[-1].startswith("[") else f"{at[-1]}: {schema['example']}"
+
+
+def _unknown(source: Source, at: Path, error: Any) -> None:
+    known = sorted(error.schema["properties"])
+    for key in error.instance:
+        if key not in known:
+            line = source.lines.get((*at, key), 1)
+            source.wrong((*at, key), line, "one of the keys " + ", ".join(known), key, _suggestion(key, known))
+
+
+def _suggestion(key: str, known: list[str]) -> str:
+    if key in DEFAULTS:
+        return f"write {key.partition('.')[2]}: below {key.partition('.')[0]}:"
+    near = difflib.get_close_matches(key.lower(), known, n=1)
+    if near:
+        return f"did you mean {near[0]}?"
+    sections = [section for section, names in SECTIONS.items() if key in names]
+    return f"write {key}: below {sections[0]}:" if sections else "remove it, or correct its name and indentation"
+
+
+def _found(value: object) -> str:
+    """A value as the admin wrote it, more or less."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (dict, list)):
+        kind = "a mapping" if isinstance(value, dict) else "a list"
+        return kind if value else f"an empty {kind[2:]}"
+    return str(value) or '""'
+
+
+Layer = tuple[Path, dict[str, object]]  #: (() or ("nodes", name), values by their dotted names)
+
+
+def _layers(source: Source, value: Any) -> list[Layer]:
+    """The top level and each node's overrides, as settings hold them."""
+    value = value or {}
+    nodes = value.get("nodes") or {}
+    _check_nodes(source, nodes)
+    parts = [((), value), *((("nodes", name), sections or {}) for name, sections in nodes.items())]
+    return [(at, _flat(source, at, sections)) for at, sections in parts]
+
+
+def _check_nodes(source: Source, nodes: dict[str, Any]) -> None:
+    seen: dict[str, str] = {}
+    for name in nodes:
+        at = ("nodes", name)
+        if len(name) > 253 or not all(part.replace("-", "").replace("_", "").isalnum() for part in name.split(".")):
+            source.wrong(at, source.lines[at], "a node's name", name, "letters, digits, . and - as hostname prints it")
+        if seen.setdefault(name.lower(), name) != name:
+            do = "keep one; upper and lower case are the same"
+            source.wrong(at, source.lines[at], "one entry for each node", seen[name.lower()], do)
+
+
+def _flat(source: Source, at: Path, sections: dict[str, Any]) -> dict[str, object]:
+    values = {}
+    for section, keys in sections.items():
+        for key, value in (keys or {}).items() if section in SECTIONS else ():
+            name, where = f"{section}.{key}", (*at, section, key)
+            try:
+                values[name] = _NORMAL.get(name, _plain)(name, value)
+            except VgpuError as error:
+                source.wrong(where, source.lines[where], error.expected, error.found, error.do or "correct it")
+    return values
+
+
+def _plain(name: str, value: Any) -> object:
+    default = DEFAULTS[name]
+    return type(default)(value) if isinstance(default, (int, float)) else value
+
+
+def _path(name: str, value: Any) -> object:
+    """An absolute path without empty parts and trailing slash; "" stays."""
+    return "/" + "/".join(part for part in value.split("/") if part) if value else value
+
+
+def _paths(name: str, value: Any) -> object:
+    return [_path(name, item) for item in value]
+
+
+NEVER_EXCLUDED = ("libcuda.so.550.54.15", "libnvidia-ml.so.550.54.15")
+
+
+def _exclusions(name: str, value: Any) -> object:
+    for glob in value:
+        for library in NEVER_EXCLUDED:
+            if fnmatchcase(library, glob):
+                stem = library.partition(".")[0]
+                expected = f"patterns that leave {stem} to containers"
+                raise VgpuError(name, expected=expected, found=glob, do="without it no container could use its card")
+    return value
+
+
+def _memory_unit(name: str, value: Any) -> object:
+    size = parse_size(value, name) if isinstance(value, str) else int(value)
+    if size % MIB or not size:
+        raise VgpuError(name, expected="a multiple of 1Mi, as bytes or with a unit", found=value, do="write 256Mi")
+    return size
+
+
+_NORMAL: dict[str, Callable[[str, Any], object]] = {
+    "paths.state": _path,
+    "paths.run": _path,
+    "paths.libvcuda": _path,
+    "driver.root": _path,
+    "driver.dev_root": _path,
+    "driver.proc_root": _path,
+    "driver.library_dirs": _paths,
+    "driver.exclude_libraries": _exclusions,
+    "resources.memory_unit": _memory_unit,
+}
+
+_DIFFERENT = (("paths.state", "paths.run"), ("resources.core_name", "resources.memory_name"))
+
+
+def _check_together(source: Source, layers: list[Layer]) -> None:
+    """What is right alone and wrong beside another value, for the top level and for every node."""
+    for at, values in layers:
+        merged = {**DEFAULTS, **layers[0][1], **values}
+        for one, other in _DIFFERENT:
+            mine = next((name for name in (other, one) if name in values), None)
+            if merged[one] == merged[other] and mine:
+                where = (*at, *mine.split("."))
+                expected = f"another value than {one if mine == other else other} has"
+                source.wrong(where, source.lines[where], expected, merged[mine], "change one of them")
+
+
+def _lay(source: Source, layers: list[Layer], node: str) -> Compiled:
+    """Default, file, node: the later one wins."""
+    values: dict[str, object] = {}
+    origins = {name: Origin("default") for name in DEFAULTS}
+    notes = []
+    for at, layer in layers:
+        if at and at[1].lower() != node.lower():
+            continue
+        values.update(layer)
+        origins.update((name, _origin(source, at, name)) for name in layer)
+    names = [at[1] for at, _ in layers if at]
+    if names and node.lower() not in map(str.lower, names):
+        notes.append(f"{source.path}: nodes: has {', '.join(names[:5])}, but nothing for this node, {node}")
+    return Compiled(Settings(values, node, source.path), origins, notes)
+
+
+def _origin(source: Source, at: Path, name: str) -> Origin:
+    where = (*at, *name.split("."))
+    return Origin("node" if at else "file", source.lines[where])
+
+
+# ---- settings as text
+
+
+def value_text(name: str, value: object) -> str:
+    """A setting's value as config.yaml has it, on one line."""
+    if name == "resources.memory_unit" and isinstance(value, int):
+        return f"{value >> 30}Gi" if value % (1 << 30) == 0 else f"{value >> 20}Mi"
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=1 << 20, allow_unicode=True)
+    return text.partition("\n")[0]
+
+
+def as_yaml(compiled: Compiled) -> str:
+    """A config.yaml that gives these settings on any node, with the origin of each behind it."""
+    lines = []
+    for section, keys in SECTIONS.items():
+        lines.append(f"{section}:")
+        for key in keys:
+            name = f"{section}.{key}"
+            lines.append(f"  {key}: {value_text(name, compiled.settings[name])}  # {origin_text(compiled, name)}")
+    return "\n".join(lines) + "\n"
+
+
+def origin_text(compiled: Compiled, name: str) -> str:
+    origin = compiled.origins[name]
+    if origin.kind == "default":
+        return "default"
+    where = f"{compiled.settings.source}:{origin.line}"
+    return f"{where} (node {compiled.settings.node})" if origin.kind == "node" else where

@@ -1,0 +1,111 @@
+"""The verb `config`: check, show and apply the node's configuration.
+
+Belongs here: what the admin types and reads. The rules are vgpu.config.compiler's, the writing vgpu.config.compiled's.
+"""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from vgpu.config import compiled, compiler, settings
+from vgpu.config.compiler import Compiled
+from vgpu.config.errors import VgpuError
+from vgpu.hook.ctl.output import print_json, print_table
+
+file_argument = click.argument("file", required=False, metavar="[FILE]")
+node_option = click.option(
+    "--node", envvar="NODE_NAME", show_envvar=True, default=lambda: os.uname().nodename, metavar="NAME",
+    help="The node whose overrides apply. Default: the host's name.",
+)  # fmt: skip
+
+
+@click.group()
+def config() -> None:
+    """Check, show and apply /etc/vgpu/config.yaml.
+
+    FILE is /etc/vgpu/config.yaml where it is not given.
+    """
+
+
+@config.command()
+@file_argument
+@node_option
+def check(file: str | None, node: str) -> None:
+    """Say whether FILE is right, without changing anything."""
+    made = _compile(file, node)
+    click.echo(f"{made.settings.source}: ok for node {node}")
+
+
+@config.command()
+@file_argument
+@node_option
+@click.option(
+    "--output", type=click.Choice(["table", "yaml", "json"]), default="table", show_default=True,
+    help="Form of the result.",
+)  # fmt: skip
+@click.pass_obj
+def show(config_path: str, file: str | None, node: str, output: str) -> None:
+    """Print every setting that FILE gives, and where it comes from."""
+    made = _compile(file, node)
+    if output == "yaml":
+        click.echo(compiler.as_yaml(made), nl=False)
+    elif output == "json":
+        print_json([_described(made, name) for name in settings.DEFAULTS])
+    else:
+        rows = [
+            (name, compiler.value_text(name, made.settings[name]), compiler.origin_text(made, name))
+            for name in settings.DEFAULTS
+        ]
+        print_table(rows, ("setting", "value", "from"))
+    if not compiled.is_in_force(made.settings, config_path):
+        _note(f"{config_path}: not in force yet; run: vgpuctl config apply")
+
+
+@config.command()
+@file_argument
+@node_option
+@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@click.pass_obj
+def apply(config_path: str, file: str | None, node: str, dry_run: bool) -> None:
+    """Compile FILE to the settings that the hook reads. A wrong FILE changes nothing."""
+    done = compiled.apply(_source(file), config_path, node, dry_run)
+    for note in done.compiled.notes:
+        _note(note)
+    for name, old, new in done.changed:
+        before = "" if old is None else f"{compiler.value_text(name, old)} -> "
+        click.echo(f"{name}: {before}{compiler.value_text(name, new)}")
+    if dry_run:
+        click.echo(f"{config_path}: nothing written")
+    else:
+        click.echo(f"{config_path}: {'written' if done.written else 'in force already'}")
+
+
+def _compile(file: str | None, node: str) -> Compiled:
+    made = compiler.compile_source(_source(file), node)
+    for note in made.notes:
+        _note(note)
+    return made
+
+
+def _source(file: str | None) -> str:
+    """The path to read: only the default one may be missing."""
+    if file is not None and not os.path.lexists(file):
+        raise VgpuError(file, expected="a configuration file", found="no such file", do="correct the path")
+    return file or settings.SOURCE_PATH
+
+
+def _described(made: Compiled, name: str) -> dict[str, object]:
+    origin = made.origins[name]
+    return {
+        "setting": name,
+        "value": made.settings[name],
+        "origin": origin.kind,
+        "file": made.settings.source if origin.line else None,
+        "line": origin.line or None,
+    }
+
+
+def _note(text: str) -> None:
+    click.echo(f"vgpuctl: {text}", err=True)

@@ -1,0 +1,108 @@
+"""The program vgpuctl: global options, loading of the verbs, and the one place where errors become lines.
+
+Belongs here: nothing of any verb. Verbs are click objects in the entry-point group `vgpu.ctl`, so that the Kubernetes
+side, or a third party, adds its own; a broken one is named in a line and never stops the others.
+`ctx.obj` of every verb is the path of the compiled settings (`--config`).
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Any
+
+import click
+
+from vgpu.config import settings
+from vgpu.config.errors import VgpuError, shown
+
+GROUP = "vgpu.ctl"
+OWN = "vgpu."
+
+
+def entry_points() -> list[metadata.EntryPoint]:
+    """The entry points of the group, vgpu's own first."""
+    try:
+        found: Any = metadata.entry_points(group=GROUP)
+    except TypeError:  # Python 3.9 takes no selection
+        found = metadata.entry_points().get(GROUP, ())
+    return sorted(set(found), key=lambda entry: (not entry.value.startswith(OWN), entry.name, entry.value))
+
+
+def load(entry: metadata.EntryPoint) -> click.Command:
+    """The verb behind `entry`; VgpuError when it cannot be had."""
+    what = f"verb {shown(entry.name)} ({shown(entry.value)})"
+    do = "repair or remove the package that brings it"
+    try:
+        verb = entry.load()
+    except (Exception, SystemExit) as error:  # whatever a third party's module raises while it is imported
+        raise VgpuError(what, expected="a module to import", found=f"{type(error).__name__}: {error}", do=do) from error
+    if not isinstance(verb, click.Command):
+        raise VgpuError(what, expected="a click command", found=type(verb).__name__, do=do)
+    return verb
+
+
+def report(error: BaseException) -> None:
+    """Print each line of `error` to stderr."""
+    for line in str(error).splitlines():
+        click.echo(f"vgpuctl: {line}", err=True)
+
+
+class Verbs(click.Group):
+    """A group whose commands are entry points; errors of a verb end as lines and status 1."""
+
+    def entries(self) -> dict[str, metadata.EntryPoint]:
+        entries: dict[str, metadata.EntryPoint] = {}
+        for entry in entry_points():
+            first = entries.setdefault(entry.name, entry)
+            if first.value != entry.value:
+                report(VgpuError(f"verb {shown(entry.name)}", expected="one definition", found=entry.value,
+                                 do=f"{first.value} is used"))  # fmt: skip
+        return entries
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs that can be loaded; the others are reported."""
+        names = []
+        for name, entry in sorted(self.entries().items()):
+            try:
+                load(entry)
+            except VgpuError as error:
+                report(error)
+            else:
+                names.append(name)
+        return names
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entries = self.entries()
+        if not entries:
+            raise VgpuError(f"entry points {GROUP}", expected="vgpu's own verbs", found="none",
+                            do="install vgpu (in a checkout: pip install -e .)")  # fmt: skip
+        return load(entries[cmd_name]) if cmd_name in entries else None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except VgpuError as error:
+            report(error)
+        except BrokenPipeError:
+            raise  # click ends quietly when nobody reads the output
+        except OSError as error:
+            report(VgpuError(f"{shown(error.filename or 'vgpuctl')}: {error.strerror or error}"))
+        return ctx.exit(1)
+
+
+def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(f"vgpuctl {metadata.version('vgpu')}")
+        ctx.exit(0)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config", "config_path", default=settings.COMPILED_PATH, show_default=True, metavar="PATH",
+    help="The compiled settings (JSON) that this node's hook reads.",
+)  # fmt: skip
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Print it and end.")
+@click.pass_context
+def main(ctx: click.Context, config_path: str) -> None:
+    """Look after the GPU shares of this node."""
+    ctx.obj = config_path

@@ -1,0 +1,61 @@
+"""Printing of results: tables for people, JSON for programs, from the same rows.
+
+Belongs here: rendering only. A verb hands over raw values; what needs a unit says so by its type (`Bytes`), so that
+JSON keeps the number and the table shows it as people write it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+import click
+from tabulate import tabulate
+
+FORMATS = ("table", "json")
+
+#: `--output table|json`, passed to the verb as `output`.
+output_option = click.option(
+    "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="Form of the result."
+)
+
+
+class Bytes(int):
+    """A size: bytes in JSON, the largest fitting binary unit in a table."""
+
+    def __str__(self) -> str:
+        value, unit = float(self), "B"
+        for name in ("KiB", "MiB", "GiB", "TiB"):
+            if abs(value) < 1024:
+                break
+            value, unit = value / 1024, name
+        return f"{value:.0f} {unit}" if value == int(value) else f"{value:.1f} {unit}"
+
+
+def print_table(rows: Iterable[Sequence[object]], headers: Sequence[str], output: str = "table") -> None:
+    """Print `rows` to stdout; as JSON a list of objects, whose keys are `headers` in snake_case."""
+    if output == "json":
+        print_json([dict(zip(map(_key, headers), row)) for row in rows])
+        return
+    cells = [[_cell(value) for value in row] for row in rows]
+    click.echo(tabulate(cells, headers=list(headers), tablefmt="simple", disable_numparse=True))
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document to stdout."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def _key(header: str) -> str:
+    return header.lower().replace(" ", "_")
+
+
+def _cell(value: object) -> str:
+    """A cell as people read it, on one line."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_cell, value)) or "-"
+    return " ".join("".join(c if c.isprintable() else " " for c in str(value)).split())

@@ -1,0 +1,126 @@
+"""The usage region's layout: vgpu.config.usage says what libvcuda/include/vgpu_usage.h says."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from vgpu.config import limits, usage
+from vgpu.config.errors import VgpuError
+
+PROGRAM = """
+#include <stddef.h>
+#include <stdio.h>
+#include "vgpu_usage.h"
+
+#define NUMBER(name, value) printf("%s %llu\\n", name, (unsigned long long)(value))
+
+int main(void)
+{
+    NUMBER("IDENTITY", VGPU_USAGE_IDENTITY);
+    NUMBER("SLOTS", VGPU_USAGE_SLOTS);
+    NUMBER("MAX_CARDS", VGPU_LIMITS_MAX_CARDS);
+    NUMBER("SIZE", sizeof(struct vgpu_usage));
+    NUMBER("CARD", sizeof(struct vgpu_usage_card));
+    NUMBER("SLOT", sizeof(struct vgpu_usage_slot));
+    NUMBER("CHARGE", sizeof(struct vgpu_usage_charge));
+    NUMBER("identity", offsetof(struct vgpu_usage, identity));
+    NUMBER("slots_seen", offsetof(struct vgpu_usage, slots_seen));
+    NUMBER("cards", offsetof(struct vgpu_usage, cards));
+    NUMBER("slots", offsetof(struct vgpu_usage, slots));
+    NUMBER("charges", offsetof(struct vgpu_usage, charges));
+    NUMBER("card.key", offsetof(struct vgpu_usage_card, key));
+    NUMBER("card.uuid", offsetof(struct vgpu_usage_card, uuid));
+    NUMBER("charge.attempting", offsetof(struct vgpu_usage_charge, attempting));
+    NUMBER("charge.reserved", offsetof(struct vgpu_usage_charge, reserved));
+    printf("PATH %s\\n", VGPU_USAGE_PATH);
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def header(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the compiler says of the header."""
+    if not shutil.which("cc"):
+        pytest.skip("cc is missing")
+    directory = tmp_path_factory.mktemp("usage")
+    (directory / "usage.c").write_text(PROGRAM)
+    include = repository / "libvcuda/include"
+    command = ["cc", "-std=gnu11", "-Wall", "-Werror", f"-I{include}", "-o", "usage", "usage.c"]
+    subprocess.run(command, cwd=directory, check=True)
+    output = subprocess.run([directory / "usage"], capture_output=True, text=True, check=True).stdout
+    return dict(line.split(" ", 1) for line in output.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("IDENTITY", usage.IDENTITY),
+        ("SLOTS", usage.SLOTS),
+        ("MAX_CARDS", limits.MAX_CARDS),
+        ("SIZE", usage.SIZE),
+        ("CARD", usage.CARD.size),
+        ("SLOT", usage.SLOT.size),
+        ("CHARGE", usage.CHARGE.size),
+        ("identity", 0),
+        ("slots_seen", 8),
+        ("cards", usage.HEADER.size),
+        ("slots", usage.HEADER.size + limits.MAX_CARDS * usage.CARD.size),
+        ("charges", usage.CHARGES_OFFSET),
+        ("card.key", 0),
+        ("card.uuid", 8),
+        ("charge.attempting", 0),
+        ("charge.reserved", 8),
+        ("PATH", usage.PATH),
+    ],
+)
+def test_header_and_module_agree(header: dict[str, str], name: str, value: object) -> None:
+    assert header[name] == str(value)
+
+
+def region(slots_seen: int, cards: dict[int, bytes], charges: dict[tuple[int, int], int]) -> bytes:
+    data = bytearray(usage.SIZE)
+    struct.pack_into("=QQ", data, 0, usage.IDENTITY, slots_seen)
+    for index, uuid in cards.items():
+        struct.pack_into("=Q16s", data, 64 + 32 * index, 1 + index, uuid)
+    for (card, slot), reserved in charges.items():
+        struct.pack_into("=QQ", data, usage.CHARGES_OFFSET + 16 * (card * usage.SLOTS + slot), 99, reserved)
+    return bytes(data)
+
+
+def test_decode_sums_the_slots_of_each_card() -> None:
+    one, other = bytes(range(16)), b"\xff" * 16
+    data = region(3, {0: one, 31: other}, {(0, 0): 5, (0, 2): 7, (0, 3): 1000, (31, 1): 1 << 40, (4, 0): 1})
+    assert usage.decode(data) == {limits.uuid_text(one): 12, limits.uuid_text(other): 1 << 40}
+
+
+def test_a_new_region_holds_nothing() -> None:
+    assert usage.decode(usage.BEGINNING.ljust(usage.SIZE, b"\0")) == {}
+
+
+def test_a_tenants_count_of_slots_is_bounded() -> None:
+    data = region((1 << 64) - 1, {0: bytes(16)}, {(0, usage.SLOTS - 1): 3, (1, 0): 1000})
+    assert list(usage.decode(data).values()) == [3]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", bytes(usage.SIZE), usage.BEGINNING, usage.BEGINNING.ljust(usage.SIZE + 1, b"\0")]
+)
+def test_what_is_no_region_is_refused(data: bytes) -> None:
+    with pytest.raises(VgpuError, match="usage region"):
+        usage.decode(data)
+
+
+def test_damage_never_raises_anything_else() -> None:
+    noise = random.Random(7)
+    for _ in range(20):
+        data = bytearray(region(8, {0: bytes(16)}, {(0, 0): 1}))
+        for _ in range(200):
+            data[noise.randrange(16, 4096)] = noise.randrange(256)
+        assert all(value >= 0 for value in usage.decode(bytes(data)).values())
