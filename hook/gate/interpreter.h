@@ -10,7 +10,7 @@
 /* Opens those of descriptors 0, 1 and 2 that are closed as /dev/null, so that no file of ours becomes one of them. */
 void standard_fds(void);
 
-/* `args` (at most 8, then NULL) is main()'s argv in vgpu.hook.main. Returns only on failure: the step, with errno. */
+/* `args` (at most 8, then NULL) is entry()'s argument in vgpu.hook.main. Returns only on failure: the step, with errno. */
 const char *interpreter_exec(const struct input *state, char *const *args);
 
 #endif

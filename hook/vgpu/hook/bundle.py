@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from vgpu.config import records
-from vgpu.config.errors import VgpuError
+from vgpu.config.errors import VgpuError, shown
 
 MAX_STATE = 1 << 20
 MAX_CONFIG = 16 << 20
@@ -49,31 +49,35 @@ def read_state(stdin: int) -> dict[str, object]:
 
 def read(state: dict[str, object]) -> Container:
     """The container behind `state`, with its bundle's config.json."""
-    bundle = _typed(state, "bundle", str, STATE)
+    bundle = _typed(state, "bundle", STATE)
+    if not bundle.startswith("/"):
+        raise VgpuError(STATE, expected="bundle, an absolute path", found=bundle, do=_DO)
     path = f"{bundle}/config.json"
     try:
         data = records.read_bounded(path, MAX_CONFIG)
     except OSError as error:
         expected = "the bundle's configuration"
         raise VgpuError(path, expected=expected, found=error.strerror, do=_DO) from None
+    except VgpuError as error:
+        raise VgpuError(path, expected=error.expected, found=error.found, do=_DO) from None
     config = records.decode_object(data, path, _DO)
     annotations = _annotations(config, path)
     annotations.update(_annotations(state, STATE))
     root = config.get("root")
-    rootfs = _typed(root, "path", str, f"{path}: root") if isinstance(root, dict) else "rootfs"
+    rootfs = _typed(root, "path", f"{path}: root") if isinstance(root, dict) else "rootfs"
     pid = state.get("pid", 0)
     if type(pid) is not int or pid < 0:
         raise VgpuError(STATE, expected="a pid", found=pid, do=_DO)
     return Container(
-        _typed(state, "id", str, STATE), pid, bundle, annotations, _environment(config, path),
+        _typed(state, "id", STATE), pid, bundle, annotations, _environment(config, path),
         os.path.join(bundle, rootfs), config,
     )  # fmt: skip
 
 
-def _typed(record: dict[str, object], name: str, kind: type[str], source: str) -> str:
+def _typed(record: dict[str, object], name: str, source: str) -> str:
     value = record.get(name)
-    if not isinstance(value, kind) or not value or "\0" in value:
-        raise VgpuError(source, expected=f"{name}, a text", found=value, do=_DO)
+    if not isinstance(value, str) or not value or not value.isprintable():  # NUL and lone surrogates name no file
+        raise VgpuError(source, expected=f"{name}, one line of text", found=value, do=_DO)
     return value
 
 
@@ -85,7 +89,7 @@ def _annotations(record: dict[str, object], source: str) -> dict[str, str]:
         raise VgpuError(f"{source}: annotations", expected=f"an object of at most {MAX_ANNOTATIONS}", do=_DO)
     for key, text in value.items():
         if not isinstance(text, str):
-            raise VgpuError(f"{source}: annotation {key}", expected="a text", found=text, do="put it in quotes")
+            raise VgpuError(f"{source}: annotation {shown(key)}", expected="a text", found=text, do="put it in quotes")
     return dict(value)
 
 

@@ -54,6 +54,42 @@ def take(library: str, dev_dir: str, sys_root: str, note: Note) -> list[Card]:
     return [card for card, _ in found]
 
 
+def users(library: str, note: Note) -> dict[str, list[tuple[int, bool, int]]]:
+    """(pid, whether it computes, bytes) of each process on each card, by uuid; what NVML cannot tell goes to `note`.
+
+    Processes of MPS clients count as computing. NVML gives pids of the initial PID namespace.
+    """
+    with _nvml(library):
+        found = {}
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                found[_text(pynvml.nvmlDeviceGetUUID(handle))] = _users(handle)
+            except pynvml.NVMLError as error:
+                note(f"card {index}: NVML does not tell who uses it: {error}")
+    return found
+
+
+def _users(handle: Any) -> list[tuple[int, bool, int]]:
+    found: dict[int, tuple[int, bool, int]] = {}
+    for process in _listed(pynvml.nvmlDeviceGetGraphicsRunningProcesses, handle):
+        found[process.pid] = (process.pid, False, process.usedGpuMemory or 0)
+    for ask in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetMPSComputeRunningProcesses):
+        for process in _listed(ask, handle):
+            found[process.pid] = (process.pid, True, process.usedGpuMemory or 0)
+    return sorted(found.values())
+
+
+def _listed(ask: Callable[[Any], list[Any]], handle: Any) -> list[Any]:
+    """What a driver or a card does not support lists nobody; other errors are the caller's."""
+    try:
+        return ask(handle)
+    except pynvml.NVMLError as error:
+        if error.value in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
+            return []
+        raise
+
+
 @contextmanager
 def _nvml(library: str) -> Iterator[None]:
     """NVML of this very file: pynvml would ask the loader, which knows nothing of a driver root.

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from vgpu.config.errors import VgpuError
-from vgpu.config.inventory import Card, Device, Inventory
+from vgpu.config.inventory import Card, Device, Inventory, Library
 from vgpu.config.settings import Settings
 from vgpu.hook import cards, devicenodes, driverfiles, freshness
 
@@ -23,13 +23,13 @@ def take(
     settings: Settings,
     note: Note = lambda text: None,
     proc: str = "/proc",
-    sys_root: str = "/sys",
+    sys_root: str = "",
     clock: Callable[[], float] = time.time,
 ) -> Inventory:
     """The inventory of the node that `settings` describe; VgpuError when there is no usable driver.
 
-    `proc` is the kernel's own, asked for the boot id when driver.proc_root lacks it. `note` gets one line for each
-    thing that is odd or was made.
+    `proc` is the kernel's own, asked for the boot id when driver.proc_root lacks it; sysfs lies beside
+    driver.proc_root unless `sys_root` says otherwise. `note` gets one line for each thing that is odd or was made.
     """
     root, proc_root = settings.text("driver.root"), settings.text("driver.proc_root")
     search = driverfiles.Search(
@@ -39,11 +39,16 @@ def take(
     version = driver_version(proc_root, search, note)
     libraries = search.libraries(version)
     devices = _nodes(dev_dir(settings), proc_root, note)
-    nvml = next(item.path for item in libraries if item.bits == 64 and item.name.startswith("libnvidia-ml.so."))
-    found = cards.take(nvml, dev_dir(settings), sys_root, note)
+    sys_root = sys_root or os.path.join(os.path.dirname(proc_root), "sys")
+    found = cards.take(nvml_of(libraries), dev_dir(settings), sys_root, note)
     _check_cards(found, dev_dir(settings), proc_root, note)
     boot = freshness.boot_id(proc_root, proc)
     return Inventory(version, boot, clock(), libraries, driverfiles.binaries(root), devices, found)
+
+
+def nvml_of(libraries: list[Library]) -> str:
+    """The path of the driver's NVML for programs of this machine; an inventory always has one."""
+    return next(item.path for item in libraries if item.bits == 64 and item.name.startswith("libnvidia-ml.so."))
 
 
 def driver_version(proc_root: str, search: driverfiles.Search, note: Note) -> str:

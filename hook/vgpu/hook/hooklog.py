@@ -25,7 +25,8 @@ def write(run_dir: str, record: dict[str, object]) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.write(fd, (encode(record) + "\n").encode("ascii"))
-            if os.fstat(fd).st_size > MAX_SIZE:
+            status = os.fstat(fd)
+            if status.st_size > MAX_SIZE and status.st_ino == os.stat(path).st_ino:  # else another hook was faster
                 os.rename(path, path + ".1")
         finally:
             os.close(fd)

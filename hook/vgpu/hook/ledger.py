@@ -13,28 +13,45 @@ from __future__ import annotations
 import fcntl
 import os
 
-from vgpu.config import claims, grants, limits, records
+from vgpu.config import claims, foreign, grants, limits, records
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
+from vgpu.config.foreign import User
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.inventory import Card
 from vgpu.config.limits import UNLIMITED, CardLimit
 from vgpu.config.request import WHOLE_CARD, Request, Wishes
 from vgpu.config.settings import Settings
-from vgpu.hook import allocation, placement, processes
+from vgpu.hook import allocation, freshness, placement, processes
 from vgpu.hook.allocation import Allocation
 from vgpu.hook.placement import Commitment, NoFit, Policy
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # not at run time: it costs the hook's process time
+    from collections.abc import Callable
+
 CLAIM, LIMITS = "claim.json", "limits"
+MAX_DIGITS = 9
 
 
 class Start:
-    """A container that starts: its id, its init (pid and start time), its bundle, and who it is in Kubernetes."""
+    """A container that starts: its id, its init (pid and start time), its bundle, and who it is in Kubernetes.
 
-    __slots__ = ("bundle", "container", "holder", "name", "now", "pid", "start_time")
+    `cgroup` is the init's own, as population.own_cgroup gives it.
+    """
+
+    __slots__ = ("bundle", "cgroup", "container", "holder", "name", "now", "pid", "start_time")
 
     def __init__(
-        self, container: str, pid: int, start_time: int, bundle: str, holder: Holder | None, name: str, now: float
+        self,
+        container: str,
+        pid: int,
+        start_time: int,
+        bundle: str,
+        holder: Holder | None,
+        name: str,
+        now: float,
+        cgroup: str = "",
     ) -> None:
         self.container = container
         self.pid = pid
@@ -43,6 +60,7 @@ class Start:
         self.holder = holder
         self.name = name
         self.now = now
+        self.cgroup = cgroup
 
 
 class Redemption:
@@ -59,17 +77,19 @@ class Redemption:
 class Ledger:
     """The ledger of one node; `notes` gathers what was found damaged. `proc` is the root of procfs."""
 
-    __slots__ = ("_before", "cards", "notes", "policy", "proc", "run_dir", "state_dir")
+    __slots__ = ("_before", "_foreign", "boot_id", "cards", "notes", "policy", "proc", "run_dir", "state_dir")
 
     def __init__(self, settings: Settings, cards: list[Card], proc: str = "/proc") -> None:
         self.run_dir = settings.run_dir
         self.state_dir = settings.state_dir
         self.cards = cards
         self.proc = proc
+        self.boot_id = freshness.boot_id(proc)
         self.policy = Policy(
             settings.text("placement.policy"), settings.number("scaling.cores"), settings.number("scaling.memory")
         )
         self.notes: list[str] = []
+        self._foreign: dict[str, list[User]] | None = None
         self._before: list[Grant] = []  # this container's grants as they were before it claimed them
 
     def claim(self, start: Start, wanted: Request | Redemption) -> Allocation | None:
@@ -88,11 +108,17 @@ class Ledger:
             except OSError as error:
                 self._withdraw(start)
                 raise VgpuError("ledger", expected="to record the claim", found=str(error)) from error
+            except BaseException:
+                self._withdraw(start)
+                raise
             return made
 
     def confirm(self, start: Start) -> None:
         """The container's claim stands: everything else was done."""
         claim = claims.read(self.run_dir, start.container)
+        if (claim.pid, claim.start_time) != (start.pid, start.start_time):
+            found = f"that of process {claim.pid}"
+            raise VgpuError(f"container {start.container}", expected=f"the claim of process {start.pid}", found=found)
         claim.ready = True
         records.write(claims.path_of(self.run_dir, start.container), claim.record())
 
@@ -111,18 +137,47 @@ class Ledger:
             except VgpuError as error:
                 self.notes.append(str(error))
             else:
-                if processes.lives(claim.pid, claim.start_time, self.proc):
+                if self.lives(claim):
                     return False
             self._drop(container)
             return True
+
+    def reap(self, dead: list[Claim]) -> list[Claim]:
+        """Release those of `dead` that are still the same claim, and dead, now that the lock is held.
+
+        BlockingIOError when a hook holds the lock: another time will do, for a dead claim counts nowhere.
+        """
+        released = []
+        with _Lock(self.run_dir, wait=False):
+            for claim in dead:
+                try:
+                    found = claims.read(self.run_dir, claim.container)
+                except (FileNotFoundError, VgpuError):
+                    continue
+                same = (found.pid, found.start_time, found.ready) == (claim.pid, claim.start_time, claim.ready)
+                if same and not self.lives(found):
+                    self._drop(claim.container)
+                    released.append(claim)
+        return released
+
+    def discard(self, container: str, unchanged: Callable[[], bool]) -> bool:
+        """Remove a container's directory that holds no readable claim, if it is `unchanged` under the lock."""
+        with _Lock(self.run_dir, wait=False):
+            try:
+                claims.read(self.run_dir, container)
+            except (FileNotFoundError, VgpuError):
+                if unchanged():
+                    self._drop(container)
+                    return True
+        return False
 
     def limits_file(self, container: str) -> str:
         """The host's path of a container's limits file."""
         return f"{claims.directory(self.run_dir, container)}/{LIMITS}"
 
-    def place(self, wanted: Request | Redemption, holder: Holder | None) -> Allocation:
-        """What `claim` would decide now, without recording anything."""
-        start = Start("dry-run", 0, 0, "", holder, "", 0.0)
+    def place(self, wanted: Request | Redemption, holder: Holder | None, container: str = "") -> Allocation:
+        """What `claim` would decide now, without recording anything; what `container` holds already counts as free."""
+        start = Start(container, 0, 0, "", holder, "", 0.0)
         with _Lock(self.run_dir):
             mine = self._redeemed(start, wanted) if isinstance(wanted, Redemption) else []
             return self._placed(start, wanted, mine)
@@ -136,6 +191,9 @@ class Ledger:
             names = sorted(os.listdir(self.run_dir + "/containers"))
         except FileNotFoundError:
             return []
+        except OSError as error:
+            path = f"{self.run_dir}/containers"
+            raise VgpuError(path, expected="the directory of claims", found=error.strerror) from None
         for name in names:
             if not claims.is_container_id(name):
                 continue
@@ -150,14 +208,21 @@ class Ledger:
 
     def lives(self, claim: Claim) -> bool:
         """Whether the claim's container lives. A salvaged claim has no pid: it counts until somebody deletes it."""
-        return claim.pid < 0 or processes.lives(claim.pid, claim.start_time, self.proc)
+        if claim.pid < 0:
+            return True
+        if claim.boot_id and self.boot_id and claim.boot_id != self.boot_id:
+            return False  # paths.run survived a reboot, and pids with start times may come again
+        return processes.lives(claim.pid, claim.start_time, self.proc)
 
-    def commitments(self, own: tuple[str, ...] = ()) -> dict[str, Commitment]:
-        """What is promised of each card, by uuid: living claims, and placed grants but those of the ids `own`."""
+    def commitments(self, own: tuple[str, ...] = (), container: str = "") -> dict[str, Commitment]:
+        """What is promised of each card, by uuid: living claims, and placed grants.
+
+        The grants of the ids `own` and the claim of `container` are left out: they are what is being decided.
+        """
         totals: dict[str, Commitment] = {}
         redeemed = set(own)
         for claim in self.claims():
-            if self.lives(claim) and not set(own).intersection(claim.grants):
+            if claim.container != container and self.lives(claim) and not set(own).intersection(claim.grants):
                 redeemed.update(claim.grants)
                 for card in claim.cards:
                     _add(totals, card, claim.exclusive, claim.name or claim.container)
@@ -166,7 +231,27 @@ class Ledger:
         open_ones = [grant for grant in known if grant.cards and grant.id not in redeemed]
         for group in _by_holder([grant for grant in open_ones if not _superseded(grant, known)]):
             self._add_group(totals, group)
+        for uuid, users in self.foreign().items():
+            for user in users:
+                _add(totals, CardLimit(uuid, 0, 0, 0), False, user.describe())
         return totals
+
+    def foreign(self) -> dict[str, list[User]]:
+        """Who computes on a card without a claim on it, by card uuid, as vgpud has seen it lately and still lives.
+
+        It takes nothing of what shares add up to, but a card that has such a user is no whole card for anybody.
+        """
+        if self._foreign is None:
+            try:
+                seen = foreign.read(self.run_dir, self.boot_id, foreign.now())
+            except VgpuError as error:
+                self.notes.append(str(error))
+                seen = {}
+            self._foreign = {uuid: [user for user in users if self._computes(user)] for uuid, users in seen.items()}
+        return self._foreign
+
+    def _computes(self, user: User) -> bool:
+        return user.kind == foreign.COMPUTE and processes.lives(user.pid, user.start_time, self.proc)
 
     def _add_group(self, totals: dict[str, Commitment], group: list[Grant]) -> None:
         """Grants of one container that is between two lives (restarting, or the node was rebooted)."""
@@ -174,11 +259,12 @@ class Ledger:
             request = grants.join(group, 0, Wishes())
         except VgpuError as error:
             self.notes.append(str(error))
+            for grant in group:
+                _add_alone(totals, grant)
             return
-        holder = group[0].holder
         for uuid in group[0].cards:
             limit = CardLimit(uuid, request.memory, request.cores, request.core_limit)
-            _add(totals, limit, request.exclusive, holder.describe() if holder else group[0].id[:8])
+            _add(totals, limit, request.exclusive, _holder_of(group[0]))
 
     def _salvaged(self, container: str) -> list[Claim]:
         """What a damaged claim still takes of its cards, from the limits file beside it."""
@@ -199,8 +285,9 @@ class Ledger:
             claim = claims.read(self.run_dir, start.container)
         except FileNotFoundError:
             return False
-        except VgpuError as error:
+        except VgpuError as error:  # an id's next start means that its last life is over
             self.notes.append(str(error))
+            self._drop(start.container)
             return False
         same = (claim.pid, claim.start_time) == (start.pid, start.start_time)
         if same and claim.ready:
@@ -241,7 +328,7 @@ class Ledger:
     def _placed(self, start: Start, wanted: Request | Redemption, mine: list[Grant]) -> Allocation:
         request = wanted if isinstance(wanted, Request) else grants.join(mine, wanted.core_limit, wanted.wishes)
         own = tuple(grant.id for grant in mine)
-        committed = self.commitments(own)
+        committed = self.commitments(own, start.container)
         before = mine[0].cards if mine and all(grant.cards == mine[0].cards for grant in mine) else []
         if before:
             request.fixed = tuple(before)
@@ -256,25 +343,40 @@ class Ledger:
         return placement.place(request, self.cards, committed, self.policy)
 
     def _record(self, start: Start, made: Allocation, mine: list[Grant]) -> None:
+        directory = claims.directory(self.run_dir, start.container)
+        data = limits.encode(start.container, made.limits)
         for grant in mine:
             grant.holder = start.holder
             grant.cards = [card.uuid for card in made.cards]
             grants.write(self.state_dir, grant)
-        directory = claims.directory(self.run_dir, start.container)
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        data = limits.encode(start.container, made.limits)
         records.write_bytes(f"{directory}/{LIMITS}", data, 0o444)
         claim = Claim(
             start.container, start.pid, start.start_time, made.limits, made.exclusive, start.holder,
-            [grant.id for grant in mine], start.bundle, start.now, start.name,
+            [grant.id for grant in mine], start.bundle, start.now, start.name, cgroup=start.cgroup,
+            boot_id=self.boot_id,
         )  # fmt: skip
         records.write(f"{directory}/{CLAIM}", claim.record())
 
     def _withdraw(self, start: Start) -> None:
-        self._drop(start.container)
+        if self._is_anothers(start):
+            return
         for grant in self._before:
-            grants.write(self.state_dir, grant)
+            try:
+                if os.path.exists(grants.path_of(self.state_dir, grant.id)):  # an ended grant does not come back
+                    grants.write(self.state_dir, grant)
+            except OSError as error:
+                self.notes.append(f"grant {grant.id[:8]}: {error}")  # it stays this container's
         self._before = []
+        self._drop(start.container)
+
+    def _is_anothers(self, start: Start) -> bool:
+        """Whether the container's id has a new life, which has claimed since: `start` was killed meanwhile."""
+        try:
+            claim = claims.read(self.run_dir, start.container)
+        except (FileNotFoundError, VgpuError):
+            return False
+        return (claim.pid, claim.start_time) != (start.pid, start.start_time)
 
     def _drop(self, container: str) -> None:
         """Remove a container's directory: ours alone writes there, and nothing but plain files."""
@@ -285,21 +387,31 @@ class Ledger:
             os.rmdir(directory)
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise VgpuError(directory, expected="a claim to remove", found=error.strerror) from error
 
 
 class _Lock:
-    """The ledger's lock. The directories are made when they are missing: the first start after boot."""
+    """The ledger's lock. The directories are made when they are missing: the first start after boot.
 
-    __slots__ = ("_fd", "_path")
+    Without `wait`, BlockingIOError when another holds it.
+    """
 
-    def __init__(self, run_dir: str) -> None:
+    __slots__ = ("_fd", "_how", "_path")
+
+    def __init__(self, run_dir: str, wait: bool = True) -> None:
+        self._how = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
         os.makedirs(run_dir, mode=0o755, exist_ok=True)
         self._path = run_dir + "/ledger.lock"
         self._fd = -1
 
     def __enter__(self) -> None:
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._fd, self._how)
+        except BaseException:
+            os.close(self._fd)
+            raise
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
@@ -312,6 +424,18 @@ def _add(totals: dict[str, Commitment], card: CardLimit, exclusive: bool, holder
     totals[card.uuid] = Commitment(
         now.cores + cores, now.memory + memory, now.exclusive or exclusive, (*now.holders, holder)
     )
+
+
+def _add_alone(totals: dict[str, Commitment], grant: Grant) -> None:
+    """A grant whose other half is missing, or one of several that no container's name tells apart: by itself."""
+    cores = {"cores": min(grant.amount, WHOLE_CARD), "memory": 0, "gpu": grant.cores}[grant.resource]
+    memory = {"cores": 0, "memory": grant.amount, "gpu": grant.memory}[grant.resource]
+    for uuid in grant.cards:
+        _add(totals, CardLimit(uuid, memory, cores, cores), cores == WHOLE_CARD, _holder_of(grant))
+
+
+def _holder_of(grant: Grant) -> str:
+    return grant.holder.describe() if grant.holder else grant.id[:8]
 
 
 def _by_holder(known: list[Grant]) -> list[list[Grant]]:
@@ -342,9 +466,13 @@ def _ranges(text: str) -> list[tuple[int, int]]:
     found = []
     for item in text.split(","):
         low, _, high = item.partition("-")
-        if low.isdigit() and (not high or high.isdigit()):
+        if _is_number(low) and (not high or _is_number(high)):
             found.append((int(low), int(high or low)))
     return found
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
 
 
 def _copy(grant: Grant) -> Grant:

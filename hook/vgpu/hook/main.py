@@ -13,14 +13,13 @@ import os
 import sys
 import time
 
-from vgpu.config import grants, request
 from vgpu.config import inventory as inventories
 from vgpu.config import settings as node_settings
-from vgpu.config.errors import VgpuError
+from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Inventory
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook import bundle, cgroup, devicerules, execution, freshness, hooklog, plan, processes
+from vgpu.hook import authority, bundle, cgroup, devicerules, execution, freshness, hooklog, plan, population, processes
 from vgpu.hook import identity as identities
 from vgpu.hook.allocation import Allocation
 from vgpu.hook.bundle import Container
@@ -35,7 +34,17 @@ STARTING = ("prestart", "createRuntime")
 STOPPED = "poststop"
 USAGE = "usage: vgpu-hook [--config FILE] [--dry-run] prestart|createRuntime|poststop"
 PARAMETERS = ("params", "version", "registry")
-IDENTITY_MAP = ["0", "0", "4294967295"]
+
+
+class Node:
+    """What this node is: its settings, its inventory and its ledger."""
+
+    __slots__ = ("inventory", "ledger", "settings")
+
+    def __init__(self, settings: Settings, inventory: Inventory, ledger: Ledger) -> None:
+        self.settings = settings
+        self.inventory = inventory
+        self.ledger = ledger
 
 
 class Hook:
@@ -53,110 +62,92 @@ class Hook:
     def start(self, state: dict[str, object]) -> list[str]:
         """prestart and createRuntime; returns lines for the log, [] when the container has no allocation."""
         container = bundle.read(state)
+        if not authority.asks(container):
+            return []
         self.step = "identity"
-        pid = container.pid or (os.getpid() if self.dry_run else 0)
-        paths = cgroup.paths_of(pid, self.proc) if container.pid else []
+        paths = cgroup.paths_of(container.pid, self.proc) if container.pid else []
         identity = identities.identify(paths, container.annotations)
-        wanted = _wanted(container, identity)
+        wanted = authority.wanted(container, identity)
         if wanted is None:
             return []
-        self._refuse_rootless()
+        self.step = "authority"
+        authority.refuse_rootless(self.proc)
+        node = self._node()
+        authority.refuse_standalone(identity, node.settings)
+        self.step = "allocation"
+        if self.dry_run:
+            return self._explain(container, node.ledger.place(wanted, identity.holder, container.id), node)
+        return self._run(container, identity, wanted, node)
+
+    def _node(self) -> Node:
         self.step = "configuration"
         settings = node_settings.read(self.config_path)
         self.run_dir = settings.run_dir
-        if not identity.kubernetes and not settings.flag("standalone.enabled"):
-            expected = "standalone.enabled: true in the node's configuration"
-            raise VgpuError(request.CORES, expected=expected, found="false", do="run it as a pod, or enable it")
         self.step = "inventory"
         inventory = inventories.read(settings.run_dir)
         freshness.check(inventory, settings.text("driver.proc_root"))
-        ledger = Ledger(settings, inventory.cards, self.proc)
-        if self.dry_run:
-            return self._explain(container, pid, ledger.place(wanted, identity.holder), inventory, settings, ledger)
-        return self._run(container, identity, wanted, inventory, settings, ledger)
+        return Node(settings, inventory, Ledger(settings, inventory.cards, self.proc))
 
-    def _run(
-        self,
-        container: Container,
-        identity: Identity,
-        wanted: Request | Redemption,
-        inventory: Inventory,
-        settings: Settings,
-        ledger: Ledger,
-    ) -> list[str]:
-        self.step = "allocation"
+    def _run(self, container: Container, identity: Identity, wanted: Request | Redemption, node: Node) -> list[str]:
         started = processes.start_time(container.pid, self.proc)
         if not started:
             raise VgpuError("state JSON on stdin", expected="the pid of a living container", found=container.pid)
         start = Start(
-            container.id, container.pid, started, container.bundle, identity.holder, identity.name, time.time()
-        )
-        made = ledger.claim(start, wanted)
+            container.id, container.pid, started, container.bundle, identity.holder, identity.name, time.time(),
+            population.own_cgroup(container.pid, self.proc),
+        )  # fmt: skip
+        made = node.ledger.claim(start, wanted)
         if made is None:
             return [f"holds its cards already: {container.id}"]
         try:
-            notes = self._hand_over(container, made, inventory, settings, ledger)
+            notes = self._hand_over(container, made, node)
             self.step = "record"
-            ledger.confirm(start)
+            node.ledger.confirm(start)
         except BaseException:
-            ledger.withdraw(start)
+            node.ledger.withdraw(start)
             raise
-        cards = ", ".join(f"{card.label()}" for card in made.cards)
-        return [f"{'whole' if made.exclusive else 'share of'} {cards}", *notes, *ledger.notes]
+        return [*_described(made, node.ledger), *notes, *node.ledger.notes]
 
-    def _hand_over(
-        self, container: Container, made: Allocation, inventory: Inventory, settings: Settings, ledger: Ledger
-    ) -> list[str]:
-        """Mounts, links, nodes, loader and device cgroup of `made`."""
+    def _hand_over(self, container: Container, made: Allocation, node: Node) -> list[str]:
+        """Device cgroup, mounts, links, nodes and loader of `made`. The cgroup first: it goes with the container."""
         self.step = "root file system"
         root = execution.open_rootfs(container.pid, container.rootfs, self.proc)
         try:
-            planned, access = self._plan(container, container.pid, root, made, inventory, settings, ledger)
+            planned, access = self._plan(container, container.pid, root, made, node)
+            self.step = "device cgroup"
+            opened = access.execute(self.proc)
             self.step = "mount"
             execution.execute(planned.operations, container.pid, root, self.proc)
         finally:
             root.close()
-        self.step = "device cgroup"
-        return [*planned.notes, access.execute(self.proc).text]
+        return [*planned.notes, opened.text]
 
     def _plan(
-        self,
-        container: Container,
-        pid: int,
-        root: Rootfs,
-        made: Allocation,
-        inventory: Inventory,
-        settings: Settings,
-        ledger: Ledger,
+        self, container: Container, pid: int, root: Rootfs, made: Allocation, node: Node
     ) -> tuple[Plan, AllowDevices]:
         self.step = "plan"
+        settings, inventory = node.settings, node.inventory
         wish = container.env.get("NVIDIA_DRIVER_CAPABILITIES", "")
         chosen = plan.capabilities(wish, settings, made.exclusive)
         stems = frozenset(library.name.partition(".so")[0] for library in inventory.libraries)
         nodes = plan.devices(inventory, made, chosen)
         facts = survey(root, stems, [device.name for device in nodes])
-        subject = Subject(made, chosen, facts, ledger.limits_file(container.id))
+        subject = Subject(made, chosen, facts, node.ledger.limits_file(container.id))
         parameters = _parameters(settings.text("driver.proc_root")) if facts.proc_driver else {}
         planned = plan.make(subject, inventory, settings, parameters)
-        numbers = tuple((device.major, device.minor) for device in planned.devices)
+        paths = {(device.major, device.minor): device.path for device in planned.devices}
         rules = devicerules.from_config(container.config, f"{container.bundle}/config.json")
-        return planned, AllowDevices(pid, numbers, settings.text("devices.permissions"), rules)
+        return planned, AllowDevices(pid, tuple(paths), settings.text("devices.permissions"), rules, paths)
 
-    def _explain(
-        self,
-        container: Container,
-        pid: int,
-        made: Allocation,
-        inventory: Inventory,
-        settings: Settings,
-        ledger: Ledger,
-    ) -> list[str]:
+    def _explain(self, container: Container, made: Allocation, node: Node) -> list[str]:
+        """The plan in words. A container that is not there yet is looked for where the runtime will make it."""
+        pid = container.pid or os.getpid()
         try:
             root = execution.open_rootfs(pid, container.rootfs, self.proc)
         except VgpuError:
             root = execution.open_running(pid, self.proc)  # it was made already: explain what it would get
         try:
-            planned, access = self._plan(container, pid, root, made, inventory, settings, ledger)
+            planned, access = self._plan(container, pid, root, made, node)
         finally:
             root.close()
         lines = [f"card {card.index} {card.uuid} {card.name}" for card in made.cards]
@@ -173,34 +164,14 @@ class Hook:
             raise VgpuError("state JSON on stdin", expected="an id", found=container)
         return ["released", *ledger.notes] if ledger.release(container) else ledger.notes
 
-    def _refuse_rootless(self) -> None:
-        self.step = "authority"
-        with open(f"{self.proc}/self/uid_map", encoding="ascii") as stream:
-            whole = stream.read().split() == IDENTITY_MAP
-        if os.geteuid() != 0 or not whole:
-            raise VgpuError("rootless runtime", expected="the host's root", found=f"uid {os.geteuid()}",
-                            do="run the container by a runtime of the host's root")  # fmt: skip
 
-
-def _wanted(container: Container, identity: Identity) -> Request | Redemption | None:
-    """What the container asks for with authority; None: nothing, whatever its annotations and environment wish."""
-    annotations = container.annotations
-    told = {name: annotations[key] for name, key in grants.ANNOTATIONS.items() if key in annotations}
-    if not identity.kubernetes:
-        if request.is_standalone(annotations):
-            return request.from_annotations(annotations)
-        if told:
-            raise VgpuError("grants", expected="a container of Kubernetes", found="a standalone one",
-                            do=f"ask by {request.CORES} and {request.MEMORY}")  # fmt: skip
-        return None
-    if identity.sandbox:
-        return None
-    hints = {name: container.env[key] for name, key in grants.ENVIRONMENT.items() if container.env.get(key)}
-    ids = {**hints, **told}
-    if not ids:
-        return None
-    wishes = request.wishes_from(annotations)
-    return Redemption(ids, request.core_limit_wish(annotations), wishes)
+def _described(made: Allocation, ledger: Ledger) -> list[str]:
+    """For the log: the cards, and who else is on them that the ledger knows nothing of."""
+    cards = ", ".join(card.label() for card in made.cards)
+    foreign = ledger.foreign()
+    others = [(card, user) for card in made.cards for user in foreign.get(card.uuid, [])]
+    described = [f"{card.label()}: {user.describe()} is there too" for card, user in others]
+    return [f"{'whole' if made.exclusive else 'share of'} {cards}", *described]
 
 
 def _parameters(proc_root: str) -> dict[str, bytes]:
@@ -249,7 +220,7 @@ def main(arguments: list[str], stdin: int = 0) -> int:
     except VgpuError as error:
         lines, failed = [], f"{hook.step}: {error}"
     except Exception as error:  # a bug of ours or a dying machine: still one line, still no container without limits
-        lines, failed = [], f"{hook.step}: {type(error).__name__}: {error}"
+        lines, failed = [], escaped(f"{hook.step}: {type(error).__name__}: {error}")
     _report(hook, stage, state, lines, failed)
     return 1 if failed else 0
 
@@ -266,8 +237,10 @@ def _report(hook: Hook, stage: str, state: dict[str, object], lines: list[str], 
     if failed:
         print(f"vgpu-hook: {failed}", file=sys.stderr)
     if hook.dry_run:
-        print("\n".join(lines))
+        for line in lines:
+            print(escaped(line))  # names of files in an image are its maker's
     elif hook.run_dir and (lines or failed):
-        container = state.get("id")
+        container, pid = state.get("id"), state.get("pid")
         record = {"time": time.time(), "stage": stage, "container": container if isinstance(container, str) else ""}
-        hooklog.write(hook.run_dir, {**record, "pid": state.get("pid", 0), "notes": lines, "error": failed})
+        pid = pid if isinstance(pid, int) else 0
+        hooklog.write(hook.run_dir, {**record, "pid": pid, "notes": lines, "error": failed})

@@ -32,6 +32,7 @@ NVIDIA_DIR = "/usr/local/nvidia"  # images made for gpu-manager and CUDA's own l
 BINARY_DIR = "/usr/bin"
 USAGE_SIZE = 1 << 20
 SMALL = 64 << 10
+MAX_COPIES = 256  # of driver libraries in an image; each costs a mount
 
 LIMITED = ("libcuda", "libnvidia-ml")  #: the libraries that libvcuda stands in front of
 SHARE_CAPABILITIES = ("compute", "utility")
@@ -205,7 +206,8 @@ def _nvidia_dir(libraries: list[Library], binaries: list[Binary], facts: Survey)
         names = [library.name, *(link for link, _ in _link_names(library))]
         entries += [Entry(f"lib64/{name}", link=f"{directory}/{name}") for name in names]
     entries += [Entry(f"bin/{binary.name}", link=f"{BINARY_DIR}/{binary.name}") for binary in binaries]
-    return Tmpfs(NVIDIA_DIR, tuple(entries), SMALL * 4, mounts.READ_ONLY_FILE)
+    once = {entry.name: entry for entry in entries}  # two libraries may have one SONAME
+    return Tmpfs(NVIDIA_DIR, tuple(once.values()), SMALL * 4, mounts.READ_ONLY_FILE)
 
 
 def _masks(
@@ -221,12 +223,13 @@ def _masks(
                         do="use an image without them, a whole card, or driver.compat_libraries: mask")  # fmt: skip
     ours = {name for library in libraries for name in (library.name, *(link for link, _ in _link_names(library)))}
     other_versions = [f"{facts.library_dir}/{name}" for name in sorted(facts.files - ours)]
-    covered = [path for path in (*other_versions, *facts.copies) if _stem(_name(path)) in LIMITED]
-    operations: list[Operation] = [
-        Bind(sources[_stem(_name(path))], path) for path in (*covered, *facts.compat) if _stem(_name(path)) in sources
-    ]
-    notes = [f"{path}: covered by the node's own, it would go past the limits" for path in (*covered, *facts.compat)]
-    return operations, tuple(notes)
+    copies = [path for path in (*other_versions, *facts.copies) if _stem(_name(path)) in LIMITED]
+    covered = [path for path in (*copies, *facts.compat) if _stem(_name(path)) in sources]
+    if len(covered) > MAX_COPIES:
+        expected = f"at most {MAX_COPIES} copies of the driver's libraries in the image"
+        raise VgpuError("root file system", expected=expected, found=len(covered), do="remove them from the image")
+    operations: list[Operation] = [Bind(sources[_stem(_name(path))], path) for path in covered]
+    return operations, tuple(f"{path}: covered by the node's own, it would go past the limits" for path in covered)
 
 
 def _nodes(nodes: tuple[Device, ...], facts: Survey) -> list[Operation]:
@@ -253,8 +256,10 @@ def _proc(subject: Subject, parameters: dict[str, bytes], settings: Settings) ->
     cards = subject.allocation.cards
     entries += [Entry(f"gpus/{card.bus_id}") for card in cards]
     operations: list[Operation] = [Tmpfs(path, tuple(entries), SMALL, mounts.READ_ONLY_DATA)]
-    read_only = mounts.READ_ONLY_DATA
-    return operations + [BindDirectory(f"{host}/{card.bus_id}", f"{path}/gpus/{card.bus_id}", read_only) for card in cards]
+    for card in cards:
+        source, target = f"{host}/{card.bus_id}", f"{path}/gpus/{card.bus_id}"
+        operations.append(BindDirectory(source, target, mounts.READ_ONLY_DATA))
+    return operations
 
 
 def _masked(name: str, content: bytes) -> bytes:

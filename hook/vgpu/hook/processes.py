@@ -1,6 +1,6 @@
 """Whether a process still lives: pid and start time together, because pids come again.
 
-Reads /proc/<pid>/stat only; the root of /proc is an argument.
+Reads /proc/<pid>/stat, and comm for messages; the root of /proc is an argument.
 """
 
 from __future__ import annotations
@@ -13,22 +13,45 @@ START_TIME_FIELD = 22
 
 def start_time(pid: int, proc: str = "/proc") -> int:
     """Clock ticks after boot at which `pid` began; 0 when there is no such process, or only its remains."""
-    if pid <= 0:
-        return 0
-    try:
-        fd = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    try:
-        content = os.read(fd, 4096)
-    except ProcessLookupError:
-        return 0
-    finally:
-        os.close(fd)
-    fields = content[content.rfind(b")") + 2 :].split()  # the name, field 2, may hold blanks and parentheses
+    fields = _stat(pid, proc)
     if len(fields) < START_TIME_FIELD - 2 or fields[0] in DEAD_STATES:
         return 0
     return int(fields[START_TIME_FIELD - 3])
+
+
+def parent(pid: int, proc: str = "/proc") -> int:
+    """The parent's pid; 0 when there is no such process."""
+    fields = _stat(pid, proc)
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def command(pid: int, proc: str = "/proc") -> str:
+    """The kernel's name of a process, "" when it is gone; any process names itself as it likes."""
+    try:
+        fd = os.open(f"{proc}/{pid}/comm", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(fd, 64).decode("utf-8", "replace").rstrip("\n")
+        finally:
+            os.close(fd)
+    except OSError:
+        return ""
+
+
+def _stat(pid: int, proc: str) -> list[bytes]:
+    """The fields of /proc/<pid>/stat from the third on, the state; [] when there is no such process."""
+    if pid <= 0:
+        return []
+    try:
+        fd = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    try:
+        content = os.read(fd, 4096)
+    except ProcessLookupError:
+        return []
+    finally:
+        os.close(fd)
+    return content[content.rfind(b")") + 2 :].split()  # the name, field 2, may hold blanks and parentheses
 
 
 def lives(pid: int, started: int, proc: str = "/proc") -> bool:

@@ -182,16 +182,27 @@ class Rootfs:
     def read(self, path: str, limit: int) -> bytes | None:
         """A regular file's bytes, None when there is none or it is longer than `limit`."""
         try:
-            fd = self.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+            fd = self.regular(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
-                return None
-            return os.read(fd, limit)
+            return os.read(fd, limit) if os.fstat(fd).st_size <= limit else None
         finally:
             os.close(fd)
+
+    def regular(self, path: str) -> int:
+        """A regular file, open for reading; FileNotFoundError when `path` leads to anything else.
+
+        Looked at before it is opened: an image may put a device node there, and merely opening one has effects
+        (a watchdog starts to count).
+        """
+        found = self.open(path, os.O_PATH)
+        try:
+            if not stat.S_ISREG(os.fstat(found).st_mode):
+                raise FileNotFoundError(errno.ENOENT, "no regular file", path)
+            return _reopened(found, os.O_RDONLY | os.O_NONBLOCK)
+        finally:
+            os.close(found)
 
     def replace(self, path: str, data: bytes, old: bytes | None) -> None:
         """Put a file of `data` in the place of `path`, whose content was `old`, by rename; mode 0644."""
@@ -223,32 +234,28 @@ class Rootfs:
         while self.undo:
             step, parent, name, value = self.undo.pop()
             try:
-                _UNDO[step](self, parent, name, value)
+                self._undo(step, parent, name, value)
             except OSError as error:
                 failed.append(f"{step} {name}: {error.strerror}")
             finally:
                 os.close(parent)
         return failed
 
+    def _undo(self, step: str, parent: int, name: str, value: str) -> None:
+        if step == "rmdir":
+            os.rmdir(name, dir_fd=parent)
+        elif step == "restore":
+            self._rename_over(parent, name, value.encode("latin-1"))
+        elif step == "unlink" or _link_target(parent, name) is not None:
+            os.unlink(name, dir_fd=parent)
+        if step == "symlink":
+            os.symlink(value, name, dir_fd=parent)
+
     def keep(self) -> None:
         """Forget how to undo: all went well."""
         for _, parent, _, _ in self.undo:
             os.close(parent)
         self.undo.clear()
-
-
-def _undo_symlink(_root: Rootfs, parent: int, name: str, value: str) -> None:
-    if _link_target(parent, name) is not None:
-        os.unlink(name, dir_fd=parent)
-    os.symlink(value, name, dir_fd=parent)
-
-
-_UNDO = {
-    "rmdir": lambda _root, parent, name, _value: os.rmdir(name, dir_fd=parent),
-    "unlink": lambda _root, parent, name, _value: os.unlink(name, dir_fd=parent),
-    "symlink": _undo_symlink,
-    "restore": lambda root, parent, name, value: root._rename_over(parent, name, value.encode("latin-1")),
-}
 
 
 def _components(path: str) -> list[str]:

@@ -14,6 +14,7 @@ from vgpu.hook.rootfs import Rootfs
 
 MAX_CACHE = 4 << 20
 MAX_LISTING = 20_000
+MAX_TOOLKITS = 64  # CUDA versions side by side in one image
 MULTIARCH = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 MULTIARCH_32 = {"x86_64": "i386-linux-gnu", "aarch64": "arm-linux-gnueabihf"}
 LOADER_CACHE = "/etc/ld.so.cache"
@@ -109,7 +110,7 @@ def _compat(root: Rootfs, stems: frozenset[str]) -> list[str]:
     versions = [name for name, _ in _listed(root, "/usr/local") if name == "cuda" or name.startswith("cuda-")]
     seen: set[tuple[int, int] | None] = {None}
     found = []
-    for version in sorted(versions):
+    for version in sorted(versions)[:MAX_TOOLKITS]:
         for below in COMPAT:
             directory = f"/usr/local/{version}/{below}"
             identity = _identity(root, directory)
@@ -120,9 +121,9 @@ def _compat(root: Rootfs, stems: frozenset[str]) -> list[str]:
 
 
 def _stem(name: str) -> str:
-    """`libcuda` of `libcuda.so.550.54`; "" of what is no versioned library, stubs without a version included."""
-    stem, found, version = name.partition(".so.")
-    return stem if found and version[:1].isdigit() else ""
+    """`libcuda` of `libcuda.so.550.54` and of `libcuda.so`, which programs open too; "" of what is no library."""
+    stem, found, version = name.partition(".so")
+    return stem if found and (not version or (version[0] == "." and version[1:2].isdigit())) else ""
 
 
 def _listed(root: Rootfs, directory: str) -> list[tuple[str, bool]]:

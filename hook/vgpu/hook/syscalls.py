@@ -63,11 +63,11 @@ _libc.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
 _libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 
 
-class open_how(ctypes.Structure):  # noqa: N801 - the kernel's name
+class open_how(ctypes.Structure):
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
-class mount_attr(ctypes.Structure):  # noqa: N801 - the kernel's name
+class mount_attr(ctypes.Structure):
     _fields_ = (
         ("attr_set", ctypes.c_uint64),
         ("attr_clr", ctypes.c_uint64),

@@ -132,11 +132,12 @@ def test_a_broken_python_refuses_only_with_a_marker(hook: Run, gate: Any, stage:
 
 
 MAIN = """
-import json, os, sys
-def main(argv):
-    print(json.dumps({"argv": argv, "path": sys.path[:2], "flags": [sys.flags.isolated, sys.flags.no_site],
+import gc, json, os, sys
+def entry(argv):
+    flags = [sys.flags.isolated, sys.flags.no_site, gc.isenabled()]
+    print(json.dumps({"argv": argv, "path": sys.path[:2], "flags": flags,
                       "state": json.load(sys.stdin), "environ": dict(os.environ)}))
-    return 7
+    sys.exit(7)
 """
 
 
@@ -163,7 +164,7 @@ def test_the_real_interpreter(real_python: tuple[pathlib.Path, ...], bundle: pat
     assert seen == {
         "argv": ["poststop"],
         "path": [str(one), str(two)],
-        "flags": [1, 1],
+        "flags": [1, 1, False],
         "state": state,
         "environ": {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"},
     }

@@ -306,7 +306,7 @@ def simulate(
             "driver.dev_root": f"{root}/dev",
         }
         notes: list[str] = []
-        return discovery.take(Settings(values), notes.append, sys_root=str(tmp_path / "sys")), notes
+        return discovery.take(Settings(values), notes.append), notes
 
     return take
 

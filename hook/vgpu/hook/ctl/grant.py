@@ -45,13 +45,14 @@ def add(config_path: str, cores: int | None, memory: str | None) -> None:
     state_dir = settings.read(config_path).state_dir
     made = {}
     if cores is not None:
-        if cores < 1:
-            raise VgpuError("--cores", expected="1 to 99, or a multiple of 100", found=cores)
+        most = grants.MAX_AMOUNTS["cores"]
+        if not 1 <= cores <= most:
+            raise VgpuError("--cores", expected=f"1 to 99, or a multiple of 100 up to {most}", found=cores)
         split_cores(cores, 0, "--cores")
         made["cores"] = cores
     if memory is not None:
         made["memory"] = parse_size(memory, "--memory")
-    if "cores" not in made or (cores or 0) < WHOLE_CARD and "memory" not in made:
+    if "cores" not in made or (made["cores"] < WHOLE_CARD and "memory" not in made):
         raise VgpuError("grant", expected="--cores and --memory, or whole cards by --cores alone", found=sorted(made))
     print_json({grants.ANNOTATIONS[name]: _made(state_dir, name, amount) for name, amount in made.items()})
 

@@ -7,7 +7,6 @@ read through its root by file descriptor, and shown as what it says.
 from __future__ import annotations
 
 import os
-import stat
 import time
 
 import click
@@ -18,6 +17,7 @@ from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
 from vgpu.config.limits import UNLIMITED, CardLimit
+from vgpu.hook.ctl import health
 from vgpu.hook.ctl.output import Bytes, output_option, print_json, print_table
 from vgpu.hook.ledger import Ledger
 from vgpu.hook.placement import Commitment
@@ -41,13 +41,20 @@ def status(config_path: str, output: str) -> None:
         click.echo(f"warning: {note}", err=True)
     card_rows = [_card_row(card, committed.get(card.uuid, Commitment())) for card in cards]
     container_rows = [row for claim in held for row in _container_rows(claim, cards, ledger, node.run_dir)]
+    told, answer = health.line(node.run_dir)
     if output == "json":
         rows = (("cards", CARDS, card_rows), ("containers", CONTAINERS, container_rows))
-        print_json({name: [dict(zip(headers, row)) for row in table] for name, headers, table in rows})
+        tables = {name: [_fields(headers, row) for row in table] for name, headers, table in rows}
+        print_json({**tables, "daemon": answer})
         return
+    click.echo(told + "\n")
     print_table(card_rows, CARDS)
     click.echo()
     print_table(container_rows, CONTAINERS)
+
+
+def _fields(headers: tuple[str, ...], row: list[object]) -> dict[str, object]:
+    return dict(zip((header.replace(" ", "_") for header in headers), row))
 
 
 def _card_row(card: Card, held: Commitment) -> list[object]:
@@ -94,10 +101,9 @@ def usage_of(pid: int, proc: str = "/proc") -> dict[str, int]:
     except OSError:
         return {}
     try:
-        fd = root.open(usage.PATH, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+        fd = root.regular(usage.PATH)
         try:
-            regular = stat.S_ISREG(os.fstat(fd).st_mode)
-            return usage.decode(os.pread(fd, usage.SIZE + 1, 0)) if regular else {}
+            return usage.decode(os.pread(fd, usage.SIZE + 1, 0))
         finally:
             os.close(fd)
     except (OSError, VgpuError):

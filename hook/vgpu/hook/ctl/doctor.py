@@ -1,0 +1,79 @@
+"""`vgpuctl doctor`: what is right and wrong on this node, check by check.
+
+Belongs here: the order of the checks, the table and the exit status. The checks are vgpu.hook.doctor's.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict
+
+import click
+
+from vgpu.config import settings
+from vgpu.config.errors import VgpuError, shown
+from vgpu.config.settings import Settings
+from vgpu.hook.ctl.output import output_option, print_json, print_table
+from vgpu.hook.doctor import coexistence, host, node, registration
+from vgpu.hook.doctor.findings import FAILURE, OK, Check, Finding, Subject, examine
+
+CHECKS: dict[str, Check] = {
+    "settings": node.settings,
+    "driver": node.driver,
+    "nodes": node.nodes,
+    "uvm": node.uvm,
+    "inventory": node.inventory,
+    "libvcuda": node.libvcuda,
+    "kernel": host.kernel,
+    "cgroups": host.cgroups,
+    "python": node.python,
+    "hook": node.hook,
+    "dry run": node.dry_run,
+    "registration": registration.registration,
+    "daemon": node.daemon,
+    "NVIDIA's runtime": registration.nvidia,
+    "containers": coexistence.containers,
+    "open nodes": coexistence.holders,
+    "cards in use": coexistence.strangers,
+}
+HEADERS = ("check", "status", "found")
+
+
+@click.command()
+@output_option
+@click.option("--hook", default="", metavar="PATH", help="The hook's program, if it is not the installed one.")
+@click.pass_obj
+def doctor(config_path: str, output: str, hook: str) -> None:
+    """Look at this node's driver, settings, cgroups, runtimes and cards; changes nothing.
+
+    Status 1 when a check fails. A warning leaves containers with limits, but somebody should know of it.
+    """
+    findings = diagnose(_subject(config_path, hook))
+    if output == "json":
+        print_json([asdict(finding) for finding in findings])
+    else:
+        _print(findings)
+    if any(finding.status == FAILURE for finding in findings):
+        raise click.exceptions.Exit(1)
+
+
+def diagnose(subject: Subject) -> list[Finding]:
+    """All findings, in the order of the checks."""
+    return [finding for name, check in CHECKS.items() for finding in examine(name, check, subject)]
+
+
+def _subject(config_path: str, hook: str) -> Subject:
+    try:
+        found = settings.read(config_path)
+    except VgpuError:
+        found = Settings()  # the check of the settings says so; the others go on with the defaults
+    installed = hook or shutil.which("vgpu-hook") or Subject.hook
+    return Subject(config_path, found, hook=installed)
+
+
+def _print(findings: list[Finding]) -> None:
+    print_table([(item.check, item.status, shown(item.found)) for item in findings], HEADERS)
+    for item in (item for item in findings if item.status != OK):
+        expected = f"expected {item.expected}" if item.expected else ""
+        advice = "; ".join(part for part in (expected, item.do) if part)
+        click.echo(f"\n{item.check}, {item.status}: {item.found}" + (f"\n  {advice}" if advice else ""))

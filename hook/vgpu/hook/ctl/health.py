@@ -1,0 +1,108 @@
+"""`vgpuctl health`: what vgpud says about itself and this node, and the processes of each container.
+
+Belongs here: printing the daemon's answers. `line` is what `vgpuctl status` shows of them.
+"""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from vgpu.config import settings
+from vgpu.config.errors import VgpuError, escaped
+from vgpu.hook.ctl.output import output_option, print_json, print_table
+from vgpu.hook.daemon import client
+
+PROCESSES = ("container", "name", "init", "processes")
+
+
+@click.command()
+@output_option
+@click.option("--processes", is_flag=True, help="The processes of each container instead, as the host sees them.")
+@click.pass_obj
+def health(config_path: str, output: str, processes: bool) -> None:
+    """Ask vgpud how it and this node are. Status 1 when it does not answer."""
+    node = settings.read(config_path)
+    answer = client.ask(node.run_dir, "processes" if processes else "health")
+    if output == "json":
+        print_json(answer)
+    elif processes:
+        print_table([_row(item) for item in _objects(answer, "containers")], PROCESSES)
+    else:
+        print_table(_facts(answer), ("what", "found"))
+        for warning in _texts(answer, "warnings"):
+            click.echo(f"warning: {warning}", err=True)
+
+
+def line(run_dir: str) -> tuple[str, dict[str, object] | None]:
+    """(one line about the daemon, its answer or None)."""
+    try:
+        answer = client.ask(run_dir, "health")
+    except VgpuError as error:
+        return f"vgpud: does not answer ({error})", None
+    facts = dict(_facts(answer))
+    warnings = _texts(answer, "warnings")
+    told = f"; warnings: {'; '.join(warnings)}" if warnings else ""
+    return f"vgpud: running for {facts['running for']}, inventory {facts['inventory']}{told}", answer
+
+
+def _facts(answer: dict[str, object]) -> list[tuple[str, object]]:
+    inventory, reaper, claims = (_object(answer, name) for name in ("inventory", "reaper", "claims"))
+    foreign = _object(answer, "foreign")
+    strangers = [f"{uuid}: {_users(users)}" for uuid, users in foreign.items()]
+    return [
+        ("version", answer.get("version")),
+        ("pid", answer.get("pid")),
+        ("running for", _duration(answer.get("uptime"))),
+        ("inventory", inventory.get("error") or inventory.get("state")),
+        ("driver", inventory.get("driver_version")),
+        ("cards", inventory.get("cards")),
+        ("inventory taken", _when(inventory.get("taken"))),
+        ("last look of the reaper", _when(reaper.get("last"))),
+        ("released by the reaper", reaper.get("released")),
+        ("claims", ", ".join(f"{count} {name}" for name, count in claims.items())),
+        ("users of cards without a claim", strangers),
+    ]
+
+
+def _users(users: object) -> str:
+    found = users if isinstance(users, list) else []
+    return " and ".join(f"{user.get('command')} ({user.get('pid')})" for user in found if isinstance(user, dict))
+
+
+def _row(item: dict[str, object]) -> list[object]:
+    pids = [entry.get("pid") for entry in _objects(item, "processes")]
+    return [item.get("container"), item.get("name"), item.get("pid"), pids]
+
+
+def _object(answer: dict[str, object], name: str) -> dict[str, object]:
+    found = answer.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _objects(answer: dict[str, object], name: str) -> list[dict[str, object]]:
+    found = answer.get(name)
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+
+
+def _texts(answer: dict[str, object], name: str) -> list[str]:
+    found = answer.get(name)
+    return [escaped(str(item)) for item in found] if isinstance(found, list) else []
+
+
+def _when(value: object) -> str:
+    if not isinstance(value, (int, float)) or not value:
+        return "never"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+
+
+def _duration(value: object) -> str:
+    """Seconds as people say it: 3 d 4 h, 5 min 6 s."""
+    left = int(value) if isinstance(value, (int, float)) else 0
+    parts = []
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        if left >= size:
+            parts.append(f"{left // size} {unit}")
+            left %= size
+    return " ".join(parts[:2]) or "0 s"

@@ -1,0 +1,179 @@
+"""Which processes a container has, as the host sees them: pids with their start times.
+
+Belongs here: where a container's init was put (`own_cgroup`, read by the hook at claim time, because an init such as
+systemd moves itself later), and who is there now (`Population`, for the daemon, arbiter and metrics). Reading only. A
+container without a cgroup of its own, or one that shares it, is told by its PID namespace and its init's descendants.
+"""
+
+from __future__ import annotations
+
+import os
+
+from vgpu.config.claims import Claim
+from vgpu.config.errors import VgpuError
+from vgpu.hook import cgroup, processes
+from vgpu.hook.cgroup import Membership, Mount
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PREFERRED = (("devices",), (), ("pids",), ("memory",))  #: hierarchies that runtimes put containers in, best first
+MAX_PATH = 4000
+MAX_PIDS = 1 << 24
+MAX_DEPTH = 64  #: of nested cgroups, as of nested parents and PID namespaces
+
+
+def own_cgroup(pid: int, proc: str = "/proc") -> str:
+    """`<controllers>:<path>` of the cgroup that was made for `pid`; "" when it shares ours, the runtime's."""
+    ours = {item.controllers: item.path for item in cgroup.memberships_of("self", proc)}
+    own = [
+        item
+        for item in cgroup.memberships_of(pid, proc)
+        if item.path.isprintable() and len(item.path) < MAX_PATH and not _within(ours.get(item.controllers), item.path)
+    ]
+    if not own:
+        return ""
+    best = min(own, key=_rank)
+    return f"{','.join(best.controllers)}:{best.path}"
+
+
+def _rank(item: Membership) -> int:
+    """v1's controllers may be mounted together: cpu,cpuacct."""
+    for rank, controllers in enumerate(PREFERRED):
+        if item.controllers == controllers or (controllers and controllers[0] in item.controllers):
+            return rank
+    return len(PREFERRED)
+
+
+def _within(path: str | None, top: str) -> bool:
+    """Whether cgroup `path` is `top` or below it; a `top` of / is everybody's."""
+    return top == "/" or (path is not None and (path == top or path.startswith(top + "/")))
+
+
+def process_ids(directory: str, depth: int = 0) -> Iterator[int]:
+    """The pids in the cgroup at `directory` and in all below it, as far as they are there while we look."""
+    yield from _members(directory)
+    if depth < MAX_DEPTH:
+        for name in _entries(directory):
+            below = f"{directory}/{name}"
+            if os.path.isdir(below) and not os.path.islink(below):
+                yield from process_ids(below, depth + 1)
+
+
+def _members(directory: str) -> list[int]:
+    try:
+        with open(f"{directory}/cgroup.procs", "rb") as stream:
+            found = stream.read(MAX_PIDS).split()
+    except OSError:  # removed while we look, or a threaded cgroup, whose processes are listed further up
+        return []
+    return [int(item) for item in found if item != b"0"]  # 0: of a PID namespace that is not below ours
+
+
+def _entries(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+class Population:
+    """The processes of the containers behind `claims`, all looked at together: who shares a cgroup needs telling apart.
+
+    `proc` is the root of procfs; its mountinfo says where the cgroups are.
+    """
+
+    def __init__(self, claims: list[Claim], proc: str = "/proc") -> None:
+        self.proc = proc
+        self.claims = claims
+        self._mounts = _cgroup_mounts(proc)
+        self._users: dict[str, int] = {}
+        self._ancestry = _Ancestry(proc)
+        for claim in claims:
+            self._users[claim.cgroup] = self._users.get(claim.cgroup, 0) + 1
+
+    def of(self, claim: Claim) -> list[tuple[int, int]]:
+        """(pid, start time in clock ticks after boot) of each living process, by pid; [] when its init is gone."""
+        if not processes.lives(claim.pid, claim.start_time, self.proc):
+            return []
+        directory = self._directory(claim)
+        if directory is None:
+            pids = [pid for pid in _all_pids(self.proc) if self._ancestry.belongs(pid, claim.pid)]
+        else:
+            pids = list(process_ids(directory))
+            if self._users.get(claim.cgroup, 0) > 1:
+                pids = [pid for pid in pids if self._ancestry.belongs(pid, claim.pid)]
+        started = ((pid, processes.start_time(pid, self.proc)) for pid in sorted({*pids, claim.pid}))
+        return [(pid, start) for pid, start in started if start]
+
+    def _directory(self, claim: Claim) -> str | None:
+        """Where the claim's cgroup shows here; None when it has none of its own or no mount shows it."""
+        if not claim.cgroup:
+            return None
+        names, _, path = claim.cgroup.partition(":")
+        for mount in self._mounts:
+            directory = mount.directory(path) if _shows(mount, names) else None
+            if directory is not None and os.path.exists(directory + "/cgroup.procs"):
+                return directory
+        return None
+
+
+def processes_of(claim: Claim, proc: str = "/proc") -> list[tuple[int, int]]:
+    """One container's processes, where no other claim matters."""
+    return Population([claim], proc).of(claim)
+
+
+def _shows(mount: Mount, controllers: str) -> bool:
+    if not controllers:
+        return mount.fstype == "cgroup2"
+    return mount.fstype == "cgroup" and set(controllers.split(",")) <= set(mount.options)
+
+
+def _cgroup_mounts(proc: str) -> list[Mount]:
+    path = f"{proc}/self/mountinfo"
+    try:
+        with open(path, "rb") as stream:
+            return cgroup.parse_mounts(os.fsdecode(stream.read(cgroup.MAX_MOUNTINFO)))
+    except OSError as error:
+        raise VgpuError(path, expected="the mounts of this process", found=error.strerror) from error
+
+
+def _all_pids(proc: str) -> list[int]:
+    return [int(name) for name in _entries(proc) if name.isdigit()]
+
+
+class _Ancestry:
+    """Whether a process comes from a container's init: by parents, or through the init's PID namespace.
+
+    `runc exec` makes a process whose parent is outside, but its PID namespace is the init's. A process of a namespace
+    further in has such a process among its parents.
+    """
+
+    def __init__(self, proc: str) -> None:
+        self.proc = proc
+        self._parents: dict[int, int] = {}
+        self._namespaces: dict[int, str] = {}
+        self._host = self._namespace(os.getpid()) if proc == "/proc" else self._namespace(1)
+
+    def belongs(self, pid: int, init: int) -> bool:
+        inside = self._namespace(init)
+        for _ in range(MAX_DEPTH):
+            if pid == init or (inside not in ("", self._host) and self._namespace(pid) == inside):
+                return True
+            pid = self._parent(pid)
+            if pid <= 1:
+                return False
+        return False
+
+    def _namespace(self, pid: int) -> str:
+        if pid not in self._namespaces:
+            try:
+                self._namespaces[pid] = os.readlink(f"{self.proc}/{pid}/ns/pid")
+            except OSError:
+                self._namespaces[pid] = ""
+        return self._namespaces[pid]
+
+    def _parent(self, pid: int) -> int:
+        if pid not in self._parents:
+            self._parents[pid] = processes.parent(pid, self.proc)
+        return self._parents[pid]

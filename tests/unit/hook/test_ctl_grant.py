@@ -1,0 +1,140 @@
+"""`vgpuctl grant` through click: what it writes the hook redeems, and nothing else is written."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from vgpu.config import grants, records
+from vgpu.config.grants import Grant, Holder
+from vgpu.config.request import Wishes
+from vgpu.config.settings import Settings
+from vgpu.hook.ctl.main import main
+
+GIB = 1 << 30
+
+
+class Node:
+    def __init__(self, path: Path) -> None:
+        self.state = str(path / "state")
+        self.config = str(path / "config.json")
+        records.write(self.config, Settings({"paths.state": self.state, "paths.run": str(path / "run")}).record())
+
+    def call(self, *arguments: str) -> Result:
+        return CliRunner().invoke(main, ["--config", self.config, "grant", *arguments])
+
+    def refused(self, *arguments: str) -> str:
+        done = self.call(*arguments)
+        assert done.exit_code == 1, done.output
+        assert done.stdout == ""
+        assert done.stderr.startswith("vgpuctl: ")
+        assert done.stderr.count("\n") == 1
+        return done.stderr
+
+    def all(self) -> list[Grant]:
+        found, damaged = grants.read_all(self.state)
+        assert damaged == []
+        return found
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "amounts", "described"),
+    [
+        (["--cores", "40", "--memory", "2Gi"], {"cores": 40, "memory": 2 * GIB}, "1 card, 40 cores and 2048 MiB"),
+        (["--cores", "1", "--memory", "100Mi"], {"cores": 1, "memory": 100 << 20}, "1 card, 1 cores and 100 MiB"),
+        (["--cores", "99", "--memory", "3000"], {"cores": 99, "memory": 3000 << 20}, "1 card, 99 cores and 3000 MiB"),
+        (["--cores", "100"], {"cores": 100}, "1 card, whole"),
+        (["--cores", "3200"], {"cores": 3200}, "32 cards, whole"),
+        (["--cores", "200", "--memory", "1Gi"], {"cores": 200, "memory": GIB}, "2 cards, whole"),
+    ],
+)
+def test_add(node: Node, options: list[str], amounts: dict[str, int], described: str) -> None:
+    done = node.call("add", *options)
+    assert done.exit_code == 0, done.output
+    annotations = json.loads(done.stdout)
+    assert set(annotations) == {f"vgpu.io/grant-{name}" for name in amounts}
+    made = [grants.read(node.state, grant_id) for grant_id in annotations.values()]
+    assert {grant.resource: grant.amount for grant in made} == amounts
+    assert len(set(annotations.values())) == len(amounts)
+    assert grants.join(made, 0, Wishes()).describe() == described
+    assert os.stat(f"{node.state}/grants").st_mode & 0o777 == 0o700
+    assert {os.stat(grants.path_of(node.state, grant.id)).st_mode & 0o777 for grant in made} == {0o600}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "--cores and --memory"),
+        (["--cores", "40"], "--cores and --memory"),
+        (["--memory", "1Gi"], "--cores and --memory"),
+        (["--cores", "150", "--memory", "1Gi"], "multiple of 100"),
+        (["--cores", "0", "--memory", "1Gi"], "1 to 99"),
+        (["--cores", "-100"], "1 to 99"),
+        (["--cores", "3300"], "up to 3200"),
+        (["--cores", "9" * 30], "up to 3200"),
+        (["--cores", "40", "--memory", "1.5Gi"], "--memory"),
+        (["--cores", "40", "--memory", "-1"], "--memory"),
+        (["--cores", "40", "--memory", "2000Ti"], "TiB"),
+        (["--cores", "40", "--memory", ""], "--memory"),
+    ],
+)
+def test_add_refuses(node: Node, options: list[str], words: str) -> None:
+    assert words in node.refused("add", *options)
+    assert node.all() == []
+
+
+def test_list(node: Node) -> None:
+    bound = Grant("a" * 32, "memory", 2 * GIB, 1.0, holder=Holder("uid-1", "main"), cards=["GPU-1"])
+    for grant in (bound, Grant("b" * 32, "cores", 40, 2.0)):
+        grants.write(node.state, grant)
+    text = node.call("list").stdout
+    for word in ("a" * 32, "2 GiB", "pod uid-1, container main", "GPU-1", "b" * 32, "40"):
+        assert word in text
+    first, second = json.loads(node.call("list", "--output", "json").stdout)
+    assert (first["amount"], first["holder"], first["cards"]) == (2 * GIB, "pod uid-1, container main", ["GPU-1"])
+    assert (second["resource"], second["holder"], second["cards"]) == ("cores", None, [])
+
+
+def test_list_survives_damage(node: Node) -> None:
+    grants.write(node.state, Grant("b" * 32, "cores", 40, 2.0))
+    Path(node.state, "grants", "c" * 32 + ".json").write_text("{")
+    Path(node.state, "grants", ".x.json.1.tmp").write_text("{")
+    done = node.call("list")
+    assert done.exit_code == 0
+    assert "b" * 32 in done.stdout
+    assert done.stderr.startswith("warning: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_list_of_none(node: Node) -> None:
+    done = node.call("list", "--output", "json")
+    assert (done.exit_code, json.loads(done.stdout), done.stderr) == (0, [], "")
+
+
+def test_remove(node: Node) -> None:
+    for letter in "abc":
+        grants.write(node.state, Grant(letter * 32, "cores", 40, 2.0))
+    assert node.call("remove", "a" * 32, "c" * 32).exit_code == 0
+    assert [grant.id for grant in node.all()] == ["b" * 32]
+    assert "expected a grant of this node" in node.refused("remove", "a" * 32)
+
+
+@pytest.mark.parametrize("grant_id", ["../../config", "x", "A" * 32, "", "a" * 31])
+def test_remove_takes_ids_and_no_paths(node: Node, grant_id: str) -> None:
+    assert "32 hexadecimal digits" in node.refused("remove", grant_id)
+    assert os.path.exists(node.config)
+
+
+def test_without_settings(tmp_path: Path, node: Node) -> None:
+    os.unlink(node.config)
+    for arguments in (["list"], ["add", "--cores", "100"], ["remove", "a" * 32]):
+        assert "vgpuctl config apply" in node.refused(*arguments)

@@ -1,0 +1,747 @@
+"""The ledger on real directories and a made-up /proc: claims, grants, lives and deaths, damage, races."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import traceback
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from vgpu.config import claims, grants, limits, records
+from vgpu.config.errors import VgpuError
+from vgpu.config.grants import Grant, Holder
+from vgpu.config.inventory import Card, Device
+from vgpu.config.limits import UNLIMITED
+from vgpu.config.request import Request, Wishes
+from vgpu.config.settings import Settings
+from vgpu.hook.allocation import Allocation
+from vgpu.hook.ledger import Ledger, Redemption, Start
+from vgpu.hook.placement import NoFit
+
+GIB = 1 << 30
+POD = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"
+STRANGER = "aaaaaaaa-0b0e-4c53-9d3a-6f0f8f0f1a11"
+MAIN = Holder(POD, "main")
+
+
+def uuid_of(index: int) -> str:
+    return f"GPU-{index:08x}-0000-0000-0000-000000000000"
+
+
+def card(index: int, memory: int = 16 * GIB) -> Card:
+    device = Device(f"/dev/nvidia{index}", f"nvidia{index}", 195, index)
+    return Card(uuid_of(index), index, index, f"0000:0{index}:00.0", "T4", memory, device)
+
+
+class Node:
+    """A node of `cards` cards below `path`; time passes with every start."""
+
+    def __init__(self, path: Path, cards: int = 2, **settings: object) -> None:
+        self.path = path
+        self.proc = path / "proc"
+        self.cards = [card(index) for index in range(cards)]
+        self.settings = Settings({"paths.state": str(path / "state"), "paths.run": str(path / "run"), **settings})
+        self.clock = 1000.0
+
+    def ledger(self) -> Ledger:
+        return Ledger(self.settings, self.cards, str(self.proc))
+
+    def live(self, pid: int, started: int = 5, state: str = "S") -> None:
+        directory = self.proc / str(pid)
+        directory.mkdir(parents=True, exist_ok=True)
+        fields = [state, *("0" for _ in range(18)), str(started), "0", "0"]
+        (directory / "stat").write_text(f"{pid} (a) b) {' '.join(fields)}\n")
+
+    def kill(self, pid: int) -> None:
+        (self.proc / str(pid) / "stat").unlink()
+
+    def start(self, container: str, pid: int, holder: Holder | None = None, started: int = 5) -> Start:
+        """A container's init that lives now."""
+        self.live(pid, started)
+        self.clock += 1
+        return Start(container, pid, started, f"/bundles/{container}", holder, "", self.clock)
+
+    def grant(self, resource: str, amount: int, devices: dict[str, str] | None = None, **fields: object) -> str:
+        self.clock += 1
+        made = Grant(grants.new_id(), resource, amount, self.clock, devices=devices, **fields)  # type: ignore[arg-type]
+        grants.write(self.settings.state_dir, made)
+        return made.id
+
+    def pair(self, cores: int = 40, memory: int = GIB, devices: dict[str, str] | None = None) -> dict[str, str]:
+        """A pair of grants, as kubelet's two calls make one."""
+        return {"cores": self.grant("cores", cores, devices), "memory": self.grant("memory", memory)}
+
+    def read_grant(self, grant_id: str) -> Grant:
+        return grants.read(self.settings.state_dir, grant_id)
+
+    def grant_file(self, grant_id: str) -> Path:
+        return self.path / "state/grants" / f"{grant_id}.json"
+
+    def claim_file(self, container: str) -> Path:
+        return self.path / "run/containers" / container / "claim.json"
+
+    def reboot(self) -> None:
+        """The run directory is a tmpfs, and every process is gone."""
+        for root in (self.path / "run", self.proc):
+            for directory, below, files in os.walk(root, topdown=False):
+                for name in files:
+                    os.unlink(os.path.join(directory, name))
+                for name in below:
+                    os.rmdir(os.path.join(directory, name))
+
+    def containers(self) -> set[str]:
+        return {claim.container for claim in self.ledger().claims()}
+
+    def snapshot(self) -> dict[str, bytes]:
+        """Every file of the node's records, temporary ones included, but the lock."""
+        files = (path for name in ("state", "run") for path in (self.path / name).rglob("*") if path.is_file())
+        return {str(path): path.read_bytes() for path in files if path.name != "ledger.lock"}
+
+    def commitments(self) -> dict[str, tuple[int, int, bool]]:
+        found = self.ledger().commitments()
+        return {uuid: (held.cores, held.memory, held.exclusive) for uuid, held in found.items()}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def share(cores: int = 40, memory: int = GIB) -> Request:
+    return Request(1, cores, memory)
+
+
+def redeem(ids: dict[str, str], core_limit: int = 0) -> Redemption:
+    return Redemption(ids, core_limit, Wishes())
+
+
+def uuids(made: Allocation | None) -> list[str]:
+    assert made is not None
+    return [item.uuid for item in made.cards]
+
+
+# Standalone claims
+
+
+def test_a_claim_is_recorded_and_released(node: Node) -> None:
+    start = node.start("c1", 10)
+    made = node.ledger().claim(start, share(cores=30, memory=2 * GIB))
+    assert uuids(made) == [uuid_of(0)]
+    claim = claims.read(node.settings.run_dir, "c1")
+    assert (claim.pid, claim.start_time, claim.bundle, claim.ready) == (10, 5, "/bundles/c1", False)
+    assert [item.key() for item in claim.cards] == [(uuid_of(0), 2 * GIB, 30, 30)]
+    name, cards, _ = limits.decode(Path(node.ledger().limits_file("c1")).read_bytes())
+    assert (name, cards) == ("c1", claim.cards)
+    assert os.stat(node.claim_file("c1").parent).st_mode & 0o777 == 0o700
+    node.ledger().confirm(start)
+    assert claims.read(node.settings.run_dir, "c1").ready
+    assert node.commitments() == {uuid_of(0): (30, 2 * GIB, False)}
+    node.kill(10)
+    assert node.ledger().release("c1")
+    assert not node.claim_file("c1").parent.exists()
+    assert node.commitments() == {}
+    assert not node.ledger().release("c1")
+
+
+def test_a_hook_listed_twice_claims_once(node: Node) -> None:
+    start = node.start("c1", 10)
+    assert node.ledger().claim(start, share(60))
+    node.ledger().confirm(start)
+    before = node.snapshot()
+    assert node.ledger().claim(start, share(60)) is None
+    assert node.snapshot() == before
+
+
+def test_a_hook_that_died_at_work_is_followed_by_one_that_does_it(node: Node) -> None:
+    start = node.start("c1", 10)
+    assert node.ledger().claim(start, share(60))
+    assert uuids(node.ledger().claim(start, share(60))) == [uuid_of(0)]  # never confirmed
+    assert node.commitments() == {uuid_of(0): (60, GIB, False)}
+
+
+@pytest.mark.parametrize(("pid", "started", "state"), [(10, 5, "Z"), (10, 5, "X"), (10, 6, "S"), (11, 5, "S")], ids=str)
+def test_a_dead_claim_is_superseded(node: Node, pid: int, started: int, state: str) -> None:
+    """Zombies are dead, and so is a process whose pid came again."""
+    assert node.ledger().claim(node.start("old", 10), share(90))
+    node.kill(10)
+    node.live(pid, started, state)
+    made = node.ledger().claim(node.start("new", 20), share(90))
+    assert uuids(made) == [uuid_of(0)]
+
+
+def test_the_same_id_again_supersedes_the_dead_life(node: Node) -> None:
+    assert node.ledger().claim(node.start("c1", 10), share(90))
+    node.kill(10)
+    assert uuids(node.ledger().claim(node.start("c1", 11), share(20))) == [uuid_of(0)]
+    assert node.commitments() == {uuid_of(0): (20, GIB, False)}
+
+
+def test_a_living_container_keeps_its_id(node: Node) -> None:
+    assert node.ledger().claim(node.start("c1", 10), share())
+    before = node.snapshot()
+    with pytest.raises(VgpuError, match=r"container c1: .* pid 10, bundle /bundles/c1"):
+        node.ledger().claim(node.start("c1", 11), share())
+    assert node.snapshot() == before
+
+
+def test_late_poststop_leaves_a_new_life_alone(node: Node) -> None:
+    assert node.ledger().claim(node.start("c1", 10), share())
+    node.kill(10)
+    assert node.ledger().claim(node.start("c1", 11), share())
+    assert not node.ledger().release("c1")
+    assert claims.read(node.settings.run_dir, "c1").pid == 11
+
+
+@pytest.mark.parametrize("container", ["../x", "", ".", "..", "a/b", "a b", "-x", "x" * 256, "a\nb", "ä", "\0"])
+def test_ids_that_are_paths_are_refused(node: Node, container: str) -> None:
+    with pytest.raises(VgpuError, match="container id"):
+        node.ledger().claim(node.start(container, 10), share())
+    with pytest.raises(VgpuError, match="container id"):
+        node.ledger().release(container)
+    assert node.commitments() == {}
+
+
+# Capacity
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "fits"),
+    [
+        ([], share(100, 0), True),
+        ([share(50, GIB)], share(50, GIB), True),
+        ([share(50, GIB)], share(51, GIB), False),
+        ([share(1, 10 * GIB)], share(1, 6 * GIB), True),
+        ([share(1, 10 * GIB)], share(1, 6 * GIB + 1), False),
+        ([], share(1, 16 * GIB + 1), False),
+        ([share(1, 1)], Request(1, 100, 0), False),
+        ([Request(1, 100, 0)], share(1, 1), False),
+        ([], Request(2, 100, 0), False),
+    ],
+)
+def test_capacity_of_one_card(tmp_path: Path, held: list[Request], asked: Request, fits: bool) -> None:
+    node = Node(tmp_path, cards=1)
+    for number, request in enumerate(held):
+        assert node.ledger().claim(node.start(f"h{number}", 10 + number), request)
+    before = node.snapshot()
+    start = node.start("asks", 50)
+    if fits:
+        assert node.ledger().claim(start, asked)
+        return
+    with pytest.raises(NoFit) as refused:
+        node.ledger().claim(start, asked)
+    if asked.gpus == 1:
+        assert uuid_of(0) in str(refused.value)  # the reason names the card
+    assert node.snapshot() == before
+
+
+def test_whole_cards_have_no_limits(node: Node) -> None:
+    made = node.ledger().claim(node.start("c1", 10), Request(2, 100, 0))
+    assert made is not None
+    assert made.exclusive
+    assert [item.memory for item in made.limits] == [UNLIMITED, UNLIMITED]
+    assert {held[2] for held in node.commitments().values()} == {True}
+
+
+def test_scaling_oversubscribes(tmp_path: Path) -> None:
+    node = Node(tmp_path, cards=1, **{"scaling.cores": 2.0, "scaling.memory": 1.5})
+    for number in range(3):
+        assert node.ledger().claim(node.start(f"c{number}", 10 + number), share(60, 8 * GIB))
+    with pytest.raises(NoFit):
+        node.ledger().claim(node.start("c3", 13), share(60, 8 * GIB))
+
+
+# Grants
+
+
+def test_grants_are_claimed_and_bound(node: Node) -> None:
+    ids = node.pair(cores=30, memory=2 * GIB)
+    made = node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids, core_limit=50))
+    assert made is not None
+    assert [item.key() for item in made.limits] == [(uuid_of(0), 2 * GIB, 30, 50)]
+    for grant_id in ids.values():
+        assert node.read_grant(grant_id).holder == MAIN
+        assert node.read_grant(grant_id).cards == [uuid_of(0)]
+    assert sorted(claims.read(node.settings.run_dir, "c1").grants) == sorted(ids.values())
+    assert node.commitments() == {uuid_of(0): (30, 2 * GIB, False)}  # claim and grants count once
+
+
+@pytest.mark.parametrize("how", ["restart", "reboot", "crash"])
+def test_the_same_identity_claims_again_on_the_same_card(node: Node, how: str) -> None:
+    assert node.ledger().claim(node.start("filler", 9), share(70))
+    ids = node.pair(cores=60)
+    first = uuids(node.ledger().claim(node.start("life1", 10, MAIN), redeem(ids)))
+    assert first == [uuid_of(1)]
+    node.kill(9)
+    node.kill(10)
+    if how == "reboot":
+        node.reboot()
+    elif how == "restart":
+        assert node.ledger().release("life1")
+    # now card 0 is free, and binpack would take it
+    assert uuids(node.ledger().claim(node.start("life2", 11, MAIN), redeem(ids))) == first
+
+
+@pytest.mark.parametrize("holder", [Holder(STRANGER, "main"), Holder(POD, "other"), Holder(POD, "")])
+@pytest.mark.parametrize("reboot", [False, True])
+def test_nobody_else_claims_them(node: Node, holder: Holder, reboot: bool) -> None:
+    ids = node.pair()
+    assert node.ledger().claim(node.start("life1", 10, MAIN), redeem(ids))
+    node.kill(10)
+    if reboot:
+        node.reboot()
+    else:
+        node.ledger().release("life1")
+    with pytest.raises(VgpuError) as refused:
+        node.ledger().claim(node.start("life2", 11, holder), redeem(ids))
+    assert MAIN.describe() in str(refused.value)
+    assert holder.describe() in str(refused.value)
+    assert "life2" not in node.containers()
+    assert {node.read_grant(grant_id).holder for grant_id in ids.values()} == {MAIN}
+
+
+def test_two_containers_of_one_name_do_not_share_grants(node: Node) -> None:
+    ids = node.pair(cores=10)
+    assert node.ledger().claim(node.start("one", 10, MAIN), redeem(ids))
+    with pytest.raises(VgpuError, match="container one, which still lives"):
+        node.ledger().claim(node.start("two", 11, MAIN), redeem(ids))
+    assert node.containers() == {"one"}
+
+
+def test_unnamed_containers_of_one_pod_claim_their_own(node: Node) -> None:
+    """Docker under kubelet tells no container name."""
+    unnamed = Holder(POD, "")
+    one, two = node.pair(cores=60), node.pair(cores=60)
+    assert uuids(node.ledger().claim(node.start("one", 10, unnamed), redeem(one))) == [uuid_of(0)]
+    assert uuids(node.ledger().claim(node.start("two", 11, unnamed), redeem(two))) == [uuid_of(1)]
+    node.reboot()
+    # before they start again their cards are promised, though no name tells whose grants are whose
+    assert node.commitments() == {uuid_of(0): (60, GIB, False), uuid_of(1): (60, GIB, False)}
+    assert uuids(node.ledger().claim(node.start("two", 12, unnamed), redeem(two))) == [uuid_of(1)]
+
+
+def test_unnamed_containers_on_one_card_both_count(node: Node) -> None:
+    unnamed = Holder(POD, "")
+    one, two = node.pair(cores=30, memory=2 * GIB), node.pair(cores=20, memory=3 * GIB)
+    assert node.ledger().claim(node.start("one", 10, unnamed), redeem(one))
+    assert node.ledger().claim(node.start("two", 11, unnamed), redeem(two))
+    assert node.commitments() == {uuid_of(0): (50, 5 * GIB, False)}
+    node.reboot()
+    assert node.commitments() == {uuid_of(0): (50, 5 * GIB, False)}
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        ({"cores": "0" * 32}, ["grant 00000000 of cores", "none", "delete the pod"]),
+        ({"cores": "xyz"}, ["32 hexadecimal digits"]),
+        ({"cores": "../../../../etc/passwd"}, ["32 hexadecimal digits"]),
+        ({"cores": "A" * 32}, ["32 hexadecimal digits"]),
+        ({"cores": "a\nb"}, ["32 hexadecimal digits"]),
+        ({"cores": ""}, ["32 hexadecimal digits"]),
+        ({"cores": "CORES"}, ["memory beside", "cores alone"]),
+        ({"memory": "MEMORY"}, ["cores beside", "memory alone"]),
+        ({"cores": "MEMORY", "memory": "CORES"}, ["an amount of"]),
+        ({"cores": "CORES", "memory": "CORES"}, ["amount of memory", "amount of cores"]),
+        ({"gpu": "CORES"}, ["an amount of gpu"]),
+        ({"cores": "CORES", "memory": "0" * 32}, ["grant 00000000 of memory", "none"]),
+    ],
+)
+def test_grants_that_do_not_add_up(node: Node, ids: dict[str, str], words: list[str]) -> None:
+    known = {name.upper(): grant_id for name, grant_id in node.pair().items()}
+    before = node.snapshot()
+    asked = {name: known.get(text, text) for name, text in ids.items()}
+    with pytest.raises(VgpuError) as refused:
+        node.ledger().claim(node.start("c1", 10, MAIN), redeem(asked))
+    line = str(refused.value)
+    assert "\n" not in line
+    for word in words:
+        assert word in line
+    assert node.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory", "words"),
+    [
+        (150, GIB, "150"),
+        (60, 17 * GIB, uuid_of(1)),
+        (300, GIB, "3 cards"),
+        (3200, GIB, "32 cards"),
+        (60, 1 << 50, uuid_of(0)),
+    ],
+)
+def test_grants_over_capacity(node: Node, cores: int, memory: int, words: str) -> None:
+    ids = node.pair(cores, memory)
+    with pytest.raises(VgpuError) as refused:
+        node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))
+    assert words in str(refused.value)
+    assert not any(grant_id in str(refused.value) for grant_id in ids.values())  # an id is worth something
+    assert {node.read_grant(grant_id).holder for grant_id in ids.values()} == {None}
+
+
+def test_a_gpu_grant(node: Node) -> None:
+    made = node.ledger().claim(node.start("c1", 10, MAIN), redeem({"gpu": node.grant("gpu", 2)}))
+    assert made is not None
+    assert made.exclusive
+    assert len(made.cards) == 2
+    part = {"gpu": node.grant("gpu", 1, cores=30, memory=GIB)}
+    with pytest.raises(NoFit, match="held whole"):
+        node.ledger().claim(node.start("c2", 11, MAIN), redeem(part))
+
+
+def test_a_placed_grant_counts_without_a_container(node: Node) -> None:
+    ids = node.pair(cores=70)
+    assert node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))
+    node.reboot()
+    assert node.commitments() == {uuid_of(0): (70, GIB, False)}
+    assert uuids(node.ledger().claim(node.start("other", 11), share(70))) == [uuid_of(1)]
+    for grant_id in ids.values():
+        node.grant_file(grant_id).unlink()
+    assert node.commitments() == {uuid_of(1): (70, GIB, False)}
+
+
+@pytest.mark.parametrize("missing", ["cores", "memory"])
+def test_half_a_placed_pair_still_counts(node: Node, missing: str) -> None:
+    ids = node.pair(cores=70, memory=3 * GIB)
+    assert node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))
+    node.reboot()
+    node.grant_file(ids[missing]).unlink()
+    left = (70, 0, False) if missing == "memory" else (0, 3 * GIB, False)
+    assert node.commitments() == {uuid_of(0): left}
+
+
+def test_cards_that_are_gone_or_taken_are_placed_anew(node: Node) -> None:
+    ids = node.pair(cores=60)
+    assert uuids(node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))) == [uuid_of(0)]
+    node.reboot()
+    node.cards = node.cards[1:]  # card 0 fell off the bus
+    ledger = node.ledger()
+    assert uuids(ledger.claim(node.start("c2", 11, MAIN), redeem(ids))) == [uuid_of(1)]
+    assert any("placed anew" in note for note in ledger.notes)
+    assert node.read_grant(ids["cores"]).cards == [uuid_of(1)]
+
+
+def test_device_ids_are_a_preference(node: Node) -> None:
+    ids = node.pair(cores=30, devices={uuid_of(1): "0-29"})
+    assert uuids(node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))) == [uuid_of(1)]
+
+
+@pytest.mark.parametrize(
+    ("later", "superseded"),
+    [
+        ({uuid_of(0): "0-29"}, True),
+        ({uuid_of(0): "29-40"}, True),
+        ({uuid_of(0): "5,100"}, True),
+        ({uuid_of(0): "30-59"}, False),
+        ({uuid_of(1): "0-29"}, False),
+        ({}, False),
+        ({uuid_of(0): "²,x,-,3-x, 1"}, False),  # garbage overlaps nothing, and harms nobody
+        ({uuid_of(0): "9" * 5000}, False),
+    ],
+)
+def test_an_init_containers_successor(node: Node, later: dict[str, str], superseded: bool) -> None:
+    """kubelet hands an init container's device ids out again: the older grant is then worth nothing more."""
+    init = node.pair(cores=30, devices={uuid_of(0): "0-29"})
+    assert node.ledger().claim(node.start("init", 10, Holder(POD, "init")), redeem(init))
+    app = node.pair(cores=30, devices=later)
+    cores, memory, _ = node.commitments()[uuid_of(0)]
+    assert (cores, memory) == (30, GIB)  # it lives
+    node.kill(10)
+    assert node.ledger().release("init")
+    assert node.commitments().get(uuid_of(0), (0, 0, False))[0] == (0 if superseded else 30)
+    assert node.ledger().claim(node.start("app", 11, MAIN), redeem(app))
+
+
+def test_successors_of_many_init_containers_fit(tmp_path: Path) -> None:
+    node = Node(tmp_path, cards=1)
+    for number in range(5):
+        devices = {uuid_of(0): "0-99"}
+        ids = {"cores": node.grant("cores", 90, devices), "memory": node.grant("memory", 9 * GIB, devices)}
+        holder = Holder(POD, f"init{number}")
+        assert node.ledger().claim(node.start(f"c{number}", 10 + number, holder), redeem(ids))
+        node.kill(10 + number)
+        node.ledger().release(f"c{number}")
+    assert node.commitments() == {uuid_of(0): (90, 9 * GIB, False)}
+
+
+# Withdrawal
+
+
+def test_withdraw_restores_everything(node: Node) -> None:
+    ids = node.pair()
+    assert node.ledger().claim(node.start("other", 9), share(10))
+    start = node.start("c1", 10, MAIN)
+    before = node.snapshot()
+    ledger = node.ledger()
+    assert ledger.claim(start, redeem(ids))
+    assert node.snapshot() != before
+    ledger.withdraw(start)
+    assert node.snapshot() == before
+    assert node.ledger().claim(node.start("c2", 11, Holder(STRANGER, "main")), redeem(ids))  # free again
+
+
+def test_withdraw_of_a_second_life_leaves_it_bound(node: Node) -> None:
+    ids = node.pair()
+    assert node.ledger().claim(node.start("life1", 10, MAIN), redeem(ids))
+    node.kill(10)
+    node.ledger().release("life1")
+    ledger, start = node.ledger(), node.start("life2", 11, MAIN)
+    assert ledger.claim(start, redeem(ids))
+    ledger.withdraw(start)
+    assert node.read_grant(ids["cores"]).holder == MAIN
+
+
+def test_a_grant_that_ended_meanwhile_does_not_come_back(node: Node) -> None:
+    ids = node.pair()
+    ledger, start = node.ledger(), node.start("c1", 10, MAIN)
+    assert ledger.claim(start, redeem(ids))
+    node.grant_file(ids["cores"]).unlink()
+    ledger.withdraw(start)
+    assert not node.grant_file(ids["cores"]).exists()
+    assert node.read_grant(ids["memory"]).holder is None
+
+
+def test_withdraw_leaves_a_new_life_under_the_same_id_alone(node: Node) -> None:
+    """The runtime was killed with the hook still at work, and kubelet was faster than it."""
+    ids = node.pair()
+    slow, start = node.ledger(), node.start("c1", 10, MAIN)
+    assert slow.claim(start, redeem(ids))
+    node.kill(10)
+    assert node.ledger().claim(node.start("c1", 11, MAIN), redeem(ids))
+    before = node.snapshot()
+    slow.withdraw(start)
+    assert node.snapshot() == before
+    with pytest.raises(VgpuError, match="claim of process 10"):
+        slow.confirm(start)
+    assert node.snapshot() == before
+
+
+@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), VgpuError("limits"), KeyboardInterrupt()])
+def test_a_failure_while_recording_leaves_nothing(
+    node: Node, monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException
+) -> None:
+    ids = node.pair()
+    start = node.start("c1", 10, MAIN)
+    before = node.snapshot()
+    real, calls = records.write_bytes, []
+
+    def failing(path: str, data: bytes, mode: int = 0o600) -> None:
+        calls.append(path)
+        if len(calls) == at + 1:
+            raise error
+        real(path, data, mode)
+
+    monkeypatch.setattr(records, "write_bytes", failing)
+    with pytest.raises((VgpuError, KeyboardInterrupt)) as refused:
+        node.ledger().claim(start, redeem(ids))
+    if isinstance(error, OSError):
+        assert "No space left" in str(refused.value)
+    monkeypatch.undo()
+    assert len(calls) > at
+    assert node.snapshot() == before
+
+
+def test_a_card_without_a_real_uuid_leaves_nothing(node: Node) -> None:
+    node.cards[0].uuid = node.cards[1].uuid = "GPU-x"
+    ids = node.pair()
+    with pytest.raises(VgpuError, match="UUID"):
+        node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))
+    assert node.read_grant(ids["cores"]).holder is None
+    assert node.commitments() == {}
+
+
+# Damage
+
+DAMAGE = [b"", b"garbage", b"\xff\xfe\x00", b'{"version": 1', b"[]", b"{}", b'{"version": 99}', b"{" * 5000]
+
+
+@pytest.mark.parametrize("data", DAMAGE)
+def test_a_damaged_claim_still_takes_its_cards(node: Node, data: bytes) -> None:
+    assert node.ledger().claim(node.start("hurt", 10), share(70, 3 * GIB))
+    node.claim_file("hurt").write_bytes(data)
+    ledger = node.ledger()
+    assert uuids(ledger.claim(node.start("new", 11), share(70))) == [uuid_of(1)]
+    assert any(str(node.claim_file("hurt")) in note for note in ledger.notes)
+    assert node.commitments()[uuid_of(0)] == (70, 3 * GIB, False)
+    assert node.ledger().release("hurt")  # its poststop clears it
+    assert uuid_of(0) not in node.commitments()
+
+
+def test_a_damaged_exclusive_claim_still_takes_whole_cards(node: Node) -> None:
+    assert node.ledger().claim(node.start("hurt", 10), Request(2, 100, 0))
+    node.claim_file("hurt").write_bytes(b"garbage")
+    with pytest.raises(NoFit, match="held whole"):
+        node.ledger().claim(node.start("new", 11), share(1, 1))
+
+
+def test_claim_and_limits_damaged_harm_nobody_else(node: Node) -> None:
+    assert node.ledger().claim(node.start("hurt", 10), share(70))
+    for path in node.claim_file("hurt").parent.iterdir():
+        path.write_bytes(b"garbage")
+    ledger = node.ledger()
+    assert ledger.claim(node.start("new", 11), share(70))
+    assert len(ledger.notes) == 2
+
+
+def test_a_containers_own_damaged_claim_does_not_stop_it(tmp_path: Path) -> None:
+    node = Node(tmp_path, cards=1)
+    assert node.ledger().claim(node.start("c1", 10), Request(1, 100, 0))
+    node.claim_file("c1").write_bytes(b"garbage")
+    node.kill(10)
+    assert node.ledger().claim(node.start("c1", 11), Request(1, 100, 0))
+
+
+def test_foreign_things_among_the_claims_are_left_alone(node: Node) -> None:
+    directory = node.path / "run/containers"
+    (directory / ".hidden").mkdir(parents=True)
+    (directory / "empty").mkdir()
+    (directory / "file").write_text("x")
+    (directory / "a b").mkdir()
+    ledger = node.ledger()
+    assert ledger.claim(node.start("c1", 10), share())
+    assert {path.name for path in directory.iterdir()} == {".hidden", "empty", "file", "a b", "c1"}
+
+
+def test_claims_that_are_no_directory_are_one_line(node: Node) -> None:
+    (node.path / "run").mkdir()
+    (node.path / "run/containers").write_text("x")
+    with pytest.raises(VgpuError, match=r"run/containers/c1: .*Not a directory"):
+        node.ledger().claim(node.start("c1", 10), share())
+
+
+@pytest.mark.parametrize("data", DAMAGE)
+def test_a_damaged_grant_is_refused_and_harms_nobody_else(node: Node, data: bytes) -> None:
+    ids = node.pair()
+    node.grant_file(ids["cores"]).write_bytes(data)
+    with pytest.raises(VgpuError) as refused:
+        node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))
+    assert str(node.grant_file(ids["cores"])) in str(refused.value)
+    assert "delete the pod" in str(refused.value)
+    ledger = node.ledger()
+    assert ledger.claim(node.start("c2", 11, Holder(POD, "two")), redeem(node.pair()))
+    assert any(str(node.grant_file(ids["cores"])) in note for note in ledger.notes)
+
+
+@pytest.mark.parametrize("field", ["amount", "resource", "created", "cores", "devices", "holder", "cards", "id"])
+@pytest.mark.parametrize("value", [None, -1, "x", [1], {"a": 1}, 1 << 62, "1 core"])
+def test_wrong_fields_of_a_grant_never_raise_anything_else(node: Node, field: str, value: object) -> None:
+    ids = node.pair()
+    path = node.grant_file(ids["cores"])
+    record = json.loads(path.read_text())
+    if record[field] == value or (field == "holder" and value is None):
+        return
+    path.write_text(json.dumps({**record, field: value}))
+    with pytest.raises(VgpuError):
+        node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))
+    assert node.ledger().claim(node.start("c2", 11), share())
+
+
+# Order and races
+
+
+def test_the_order_of_grants_does_not_matter(tmp_path: Path) -> None:
+    results = []
+    for number, order in enumerate(permutations(["cores", "memory", "gpu"])):
+        node = Node(tmp_path / str(number))
+        ids = {
+            "cores": node.grant("cores", 30, {uuid_of(1): "0-29"}),
+            "memory": node.grant("memory", GIB, {uuid_of(1): "7"}),
+            "gpu": node.grant("gpu", 1),
+        }
+        asked = {name: ids[name] for name in order}
+        made = node.ledger().claim(node.start("c1", 10, MAIN), redeem(asked))
+        assert made is not None
+        results.append([item.key() for item in made.limits])
+    assert results == [[(uuid_of(1), GIB, 30, 30)]] * 6
+
+
+def test_a_dry_run_records_nothing_and_agrees(node: Node) -> None:
+    ids = node.pair(cores=60)
+    assert node.ledger().claim(node.start("c0", 9), share(60))
+    before = node.snapshot()
+    foreseen = uuids(node.ledger().place(redeem(ids), MAIN))
+    assert node.snapshot() == before
+    assert uuids(node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))) == foreseen
+    # of a container that runs: what it holds itself is not in its own way
+    assert uuids(node.ledger().place(redeem(ids), MAIN, "c1")) == foreseen
+    assert uuids(node.ledger().place(share(100 - 1), None, "c0")) == [uuid_of(0)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_concurrent_claims_as_many_succeed_as_fit(tmp_path: Path, seed: int) -> None:
+    """Twelve processes want 30 cores each of two cards: three fit on each."""
+    node = Node(tmp_path)
+    ids = [node.pair(cores=30) for _ in range(12)]
+    random.Random(seed).shuffle(ids)
+    starts = [node.start(f"c{at}", 100 + at, Holder(POD, f"m{at}") if at % 2 else None) for at in range(12)]
+    gate_read, gate_write = os.pipe()
+    children = []
+    for at, start in enumerate(starts):
+        child = os.fork()
+        if child == 0:
+            os.close(gate_write)
+            os.read(gate_read, 1)
+            os._exit(_claim_in_child(node, start, redeem(ids[at]) if start.holder else share(30)))
+        children.append(child)
+    os.close(gate_read)
+    os.close(gate_write)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    assert set(codes) <= {0, 3}
+    assert codes.count(0) == 6
+    held = node.commitments()
+    assert {uuid: cores for uuid, (cores, _, _) in held.items()} == {uuid_of(0): 90, uuid_of(1): 90}
+    assert node.containers() == {start.container for start, code in zip(starts, codes) if code == 0}
+
+
+def _claim_in_child(node: Node, start: Start, wanted: Request | Redemption) -> int:
+    try:
+        ledger = node.ledger()
+        made = ledger.claim(start, wanted)
+        ledger.confirm(start)
+        return 0 if made else 4
+    except NoFit:
+        return 3
+    except BaseException:  # a child must never come back into pytest
+        traceback.print_exc()
+        return 5
+
+
+def test_a_random_history_never_overcommits(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    noise = random.Random(11)
+    alive: dict[str, int] = {}
+    for step in range(120):
+        if alive and noise.random() < 0.4:
+            name = noise.choice(sorted(alive))
+            node.kill(alive.pop(name))
+            if noise.random() < 0.7:
+                node.ledger().release(name)
+            continue
+        name, pid = f"c{noise.randrange(12)}", 1000 + step
+        request = share(noise.choice((10, 40, 70, 100)), noise.randrange(1, 12) * GIB)
+        try:
+            node.ledger().claim(node.start(name, pid), request)
+        except VgpuError:
+            node.kill(pid)
+            continue
+        alive[name] = pid
+        for cores, memory, exclusive in node.commitments().values():
+            assert cores <= 100
+            assert memory <= 16 * GIB
+            assert not (exclusive and memory)
+    assert len(alive) > 1
+
+
+def test_the_lock_is_made_where_it_is_missing_and_is_no_link(node: Node) -> None:
+    assert node.ledger().claim(node.start("c1", 10), share())
+    lock = node.path / "run/ledger.lock"
+    assert lock.stat().st_mode & 0o777 == 0o600
+    lock.unlink()
+    lock.symlink_to(node.path / "victim")
+    with pytest.raises(OSError, match=r"ledger\.lock"):
+        node.ledger().claim(node.start("c2", 11), share())
+    assert not (node.path / "victim").exists()

@@ -1,0 +1,531 @@
+"""The hook's process without a container: arguments, decisions, exit codes, one line on stderr, what stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vgpu.config import claims, grants, records, settings
+from vgpu.config import inventory as inventories
+from vgpu.config.errors import VgpuError
+from vgpu.config.grants import Grant, Holder
+from vgpu.config.inventory import Binary, Card, Device, Inventory, Library
+from vgpu.config.request import Request
+from vgpu.config.settings import Settings
+from vgpu.hook import authority
+from vgpu.hook import main as hook_main
+from vgpu.hook.bundle import Container
+from vgpu.hook.identity import Identity, identify
+from vgpu.hook.ledger import Redemption
+from vgpu.hook.main import Hook, parse
+
+POD = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"
+STRANGER = "aaaaaaaa-0b0e-4c53-9d3a-6f0f8f0f1a11"
+KUBEPODS = f"/kubepods/burstable/pod{POD}/{'ab' * 32}"
+VERSION = "550.54.15"
+UUID = "GPU-00000000-0000-0000-0000-000000000000"
+PID = 4711
+GIB = 1 << 30
+STANDALONE = {"vgpu.io/cores": "40", "vgpu.io/memory": "2Gi"}
+CRI = {"io.kubernetes.cri.sandbox-uid": POD, "io.kubernetes.cri.container-name": "main"}
+A, B = "a" * 32, "b" * 32
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parsed"),
+    [
+        (["prestart"], (settings.COMPILED_PATH, False, "prestart")),
+        (["createRuntime"], (settings.COMPILED_PATH, False, "createRuntime")),
+        (["poststop"], (settings.COMPILED_PATH, False, "poststop")),
+        (["--config", "/c", "prestart"], ("/c", False, "prestart")),
+        (["--config=/c", "--dry-run", "prestart"], ("/c", True, "prestart")),
+        (["--dry-run", "--config", "/c", "poststop"], ("/c", True, "poststop")),
+        (["--config", "--dry-run", "prestart"], ("--dry-run", False, "prestart")),
+        ([], None),
+        (["start"], None),
+        (["poststart"], None),
+        (["prestart", "poststop"], None),
+        (["prestart", "--dry-run"], None),
+        (["--config"], None),
+        (["--config", "/c"], None),
+        (["--verbose", "prestart"], None),
+        (["--configuration=/c", "prestart"], None),
+        (["-c", "/c", "prestart"], None),
+        ([""], None),
+    ],
+)
+def test_parse(arguments: list[str], parsed: tuple[str, bool, str] | None) -> None:
+    before = list(arguments)
+    assert parse(arguments) == parsed
+    assert arguments == before
+
+
+# Decisions
+
+
+def container(annotations: dict[str, str] | None = None, env: dict[str, str] | None = None) -> Container:
+    return Container("c1", PID, "/bundle", annotations or {}, env or {}, "/bundle/rootfs", {})
+
+
+@pytest.mark.parametrize(
+    ("paths", "annotations", "env", "asks", "wanted"),
+    [
+        # standalone
+        ([], {}, {}, False, None),
+        ([], STANDALONE, {}, True, Request),
+        ([], {"vgpu.io/gpus": "1"}, {}, True, Request),
+        ([], {"vgpu.io/policy": "spread", "vgpu.io/core-limit": "90"}, {}, False, None),
+        ([], {}, {"VGPU_GRANT_CORES": A, "NVIDIA_VISIBLE_DEVICES": "all"}, True, None),
+        # in a pod, amounts in annotations are nothing at all
+        ([KUBEPODS], STANDALONE, {}, True, None),
+        ([], {**STANDALONE, **CRI}, {}, True, None),
+        ([KUBEPODS], {**STANDALONE, "vgpu.io/grant-cores": A}, {}, True, {"cores": A}),
+        ([KUBEPODS], {"vgpu.io/grant-cores": A, "vgpu.io/grant-memory": B}, {}, True, {"cores": A, "memory": B}),
+        ([KUBEPODS], {}, {"VGPU_GRANT_CORES": A, "VGPU_GRANT_MEMORY": B}, True, {"cores": A, "memory": B}),
+        ([KUBEPODS], {"vgpu.io/grant-gpu": A}, {"VGPU_GRANT_GPU": B}, True, {"gpu": A}),  # env is the hint
+        ([KUBEPODS], {"vgpu.io/grant-cores": A}, {"VGPU_GRANT_MEMORY": B}, True, {"cores": A, "memory": B}),
+        ([KUBEPODS], {}, {"VGPU_GRANT_CORES": "", "VGPU_GRANT_X": A}, False, None),
+        ([KUBEPODS], {"vgpu.io/grant-tpu": A}, {}, False, None),
+        # sandboxes hold nothing, whatever their pod's annotations say
+        ([KUBEPODS], {**CRI, "vgpu.io/grant-cores": A, "io.kubernetes.cri.container-type": "sandbox"}, {}, True, None),
+        ([KUBEPODS], {**CRI, "vgpu.io/grant-cores": A, "io.kubernetes.cri-o.ContainerType": "sandbox"}, {}, True, None),
+    ],
+)
+def test_what_a_container_gets(
+    paths: list[str], annotations: dict[str, str], env: dict[str, str], asks: bool, wanted: Any
+) -> None:
+    subject = container(annotations, env)
+    assert authority.asks(subject) is asks
+    found = authority.wanted(subject, identify(paths, annotations))
+    if isinstance(wanted, dict):
+        assert isinstance(found, Redemption)
+        assert found.ids == wanted
+    elif wanted is None:
+        assert found is None
+    else:
+        assert isinstance(found, wanted)
+    if not asks:
+        assert found is None
+
+
+def test_grants_outside_kubernetes_are_refused() -> None:
+    with pytest.raises(VgpuError, match=r"a container of Kubernetes.*vgpu\.io/cores"):
+        authority.wanted(container({"vgpu.io/grant-cores": A}), Identity(None))
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {"vgpu.io/cores": "150", "vgpu.io/memory": "1Gi"},
+        {"vgpu.io/cores": "-1", "vgpu.io/memory": "1Gi"},
+        {"vgpu.io/cores": "0", "vgpu.io/memory": "1Gi"},
+        {"vgpu.io/cores": "1e2", "vgpu.io/memory": "1Gi"},
+        {"vgpu.io/cores": "9" * 5000, "vgpu.io/memory": "1Gi"},
+        {"vgpu.io/cores": "²", "vgpu.io/memory": "1Gi"},
+        {"vgpu.io/cores": "40"},
+        {"vgpu.io/memory": "1Gi"},
+        {"vgpu.io/cores": "40", "vgpu.io/memory": "-1Gi"},
+        {"vgpu.io/cores": "40", "vgpu.io/memory": "1.5Gi"},
+        {"vgpu.io/cores": "40", "vgpu.io/memory": "9" * 18 + "Ti"},
+        {"vgpu.io/cores": "40", "vgpu.io/memory": "0"},
+        {"vgpu.io/gpus": "33"},
+        {"vgpu.io/gpus": ""},
+        {"vgpu.io/cores": "40", "vgpu.io/memory": "1Gi", "vgpu.io/core-limit": "30"},
+        {"vgpu.io/cores": "40", "vgpu.io/memory": "1Gi", "vgpu.io/core-limit": "101"},
+        {"vgpu.io/cores": "40", "vgpu.io/memory": "1Gi", "vgpu.io/use-gpuuuid": ",x" * 65},
+    ],
+)
+def test_absurd_amounts_are_refused(annotations: dict[str, str]) -> None:
+    with pytest.raises(VgpuError) as refused:
+        authority.wanted(container(annotations), Identity(None))
+    assert len(str(refused.value)) < 400
+
+
+# A whole run, up to the container's namespace
+
+
+class Place:
+    """A node and a container of pid PID in a made-up /proc, whose root is `tree`."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+        self.path = path
+        self.capfd = capfd
+        self.proc = path / "proc"
+        self.config = path / "config.json"
+        self.stdin = path / "stdin"
+        self.values: dict[str, object] = {
+            "paths.state": str(path / "state"),
+            "paths.run": str(path / "run"),
+            "paths.libvcuda": "/vcuda",
+            "driver.proc_root": str(self.proc),
+        }
+        for directory in ("run", "bundle", "tree/bundle/rootfs/usr/lib64", "proc/self", f"proc/{PID}"):
+            (path / directory).mkdir(parents=True)
+        self.write("proc/self/uid_map", "         0          0 4294967295\n")
+        self.write("proc/self/cgroup", "5:devices:/system.slice\n1:name=systemd:/system.slice\n")
+        self.write("proc/sys/kernel/random/boot_id", "boot1\n")
+        for name in ("uid_map", "gid_map"):
+            self.write(f"proc/{PID}/{name}", "0 0 4294967295\n")
+        (self.proc / str(PID) / "root").symlink_to(path / "tree")
+        self.write(f"proc/{PID}/stat", f"{PID} (runc) S {' '.join('0' for _ in range(18))} 77 0\n")
+        self.cgroup("/user.slice")
+        self.set_config(annotations=STANDALONE)
+        self.set_settings()
+        self.set_inventory()
+        monkeypatch.setattr(hook_main, "Hook", partial(Hook, proc=str(self.proc)))
+
+    def write(self, name: str, text: str) -> None:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def cgroup(self, path: str) -> None:
+        self.write(f"proc/{PID}/cgroup", f"5:devices:{path}\n1:name=systemd:{path}\n")
+
+    def set_config(self, **fields: object) -> None:
+        config = {"root": {"path": "/bundle/rootfs"}, "process": {"env": []}, **fields}
+        self.write("bundle/config.json", json.dumps(config))
+
+    def set_settings(self, **values: object) -> None:
+        records.write(str(self.config), Settings({**self.values, **values}).record())
+
+    def set_inventory(self, boot_id: str = "boot1", uuid: str = UUID) -> None:
+        libraries = [
+            Library(f"/host/{stem}.so.{VERSION}", f"{stem}.so.{VERSION}", f"{stem}.so.1", capability)
+            for stem, capability in (("libcuda", "compute"), ("libnvidia-ml", "utility"))
+        ]
+        cards = [Card(uuid, 0, 0, "0000:41:00.0", "T4", 16 * GIB, Device("/dev/nvidia0", "nvidia0", 195, 0))]
+        devices = [Device("/dev/nvidiactl", "nvidiactl", 195, 255)]
+        binaries = [Binary("/host/nvidia-smi", "nvidia-smi", "utility")]
+        found = Inventory(VERSION, boot_id, 1.0, libraries, binaries, devices, cards)
+        records.write(inventories.path_in(str(self.path / "run")), found.record())
+
+    def pod(self, annotations: dict[str, str], uid: str = POD) -> None:
+        self.cgroup(f"/kubepods/pod{uid}/x")
+        self.set_config(annotations={"io.kubernetes.cri.container-name": "main", **annotations})
+
+    def grants(self) -> dict[str, str]:
+        made = {"cores": Grant(A, "cores", 40, 1.0), "memory": Grant(B, "memory", GIB, 1.0)}
+        for grant in made.values():
+            grants.write(str(self.path / "state"), grant)
+        return {grants.ANNOTATIONS[name]: grant.id for name, grant in made.items()}
+
+    def state(self, **fields: object) -> bytes:
+        state = {"ociVersion": "1.0.2", "id": "c1", "pid": PID, "bundle": str(self.path / "bundle"), **fields}
+        return json.dumps(state).encode()
+
+    def run(self, *arguments: str, state: bytes | None = None) -> tuple[int, str, str]:
+        """(status, stdout, stderr) of the hook."""
+        self.stdin.write_bytes(self.state() if state is None else state)
+        fd = os.open(self.stdin, os.O_RDONLY)
+        self.capfd.readouterr()
+        try:
+            status = hook_main.main(["--config", str(self.config), *arguments], fd)
+        finally:
+            os.close(fd)
+        out, err = self.capfd.readouterr()
+        return status, out, err
+
+    def refused(self, *arguments: str, state: bytes | None = None) -> str:
+        """The one line on stderr of a hook that fails."""
+        status, out, err = self.run(*(arguments or ("prestart",)), state=state)
+        assert status == 1
+        assert out == ""
+        assert err.startswith("vgpu-hook: ")
+        assert err.endswith("\n")
+        assert err.count("\n") == 1
+        return err[:-1]
+
+    def log(self) -> list[dict[str, Any]]:
+        path = self.path / "run/hook.log"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def claims(self) -> list[str]:
+        return sorted(path.parent.name for path in (self.path / "run").glob("containers/*/claim.json"))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Place:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: the hook refuses to run without it")
+    return Place(tmp_path, monkeypatch, capfd)
+
+
+@pytest.fixture
+def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of containers that got as far as being handed their cards; nothing is mounted."""
+    found: list[str] = []
+
+    def hand_over(self: Hook, subject: Container, *_: object) -> list[str]:
+        found.append(subject.id)
+        return ["note"]
+
+    monkeypatch.setattr(Hook, "_hand_over", hand_over)
+    return found
+
+
+def test_a_share_from_start_to_stop(place: Place, handed_over: list[str]) -> None:
+    assert place.run("prestart") == (0, "", "")
+    assert handed_over == ["c1"]
+    claim = claims.read(str(place.path / "run"), "c1")
+    assert (claim.pid, claim.start_time, claim.ready) == (PID, 77, True)
+    (entry,) = place.log()
+    assert (entry["stage"], entry["container"], entry["pid"], entry["error"]) == ("prestart", "c1", PID, "")
+    assert entry["notes"] == [f"share of card 0 ({UUID}, T4)", "note"]
+    assert place.run("createRuntime") == (0, "", "")  # listed twice
+    assert handed_over == ["c1"]
+    (place.proc / str(PID) / "stat").unlink()
+    assert place.run("poststop", state=place.state(pid=0)) == (0, "", "")
+    assert place.claims() == []
+    assert place.log()[-1]["notes"] == ["released"]
+
+
+def test_a_pod_from_start_to_stop(place: Place, handed_over: list[str]) -> None:
+    place.pod(place.grants())
+    assert place.run("prestart") == (0, "", "")
+    assert grants.read(str(place.path / "state"), A).holder == Holder(POD, "main")
+
+
+@pytest.mark.parametrize("stage", ["prestart", "createRuntime"])
+@pytest.mark.parametrize(
+    ("cgroup", "config"),
+    [
+        ("/user.slice", {"annotations": {"vgpu.io/policy": "spread"}}),
+        ("/user.slice", {"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}}),
+        ("/user.slice", {"process": {"env": [f"VGPU_GRANT_CORES={A}"]}}),
+        (KUBEPODS, {"annotations": STANDALONE}),
+        (KUBEPODS, {"annotations": {"vgpu.io/policy": "spread", "io.kubernetes.pod.uid": STRANGER}}),
+        (KUBEPODS, {"annotations": {"vgpu.io/grant-cores": A, "io.kubernetes.cri.container-type": "sandbox"}}),
+    ],
+)
+def test_a_container_without_an_allocation_is_not_touched(
+    place: Place, handed_over: list[str], stage: str, cgroup: str, config: dict[str, object]
+) -> None:
+    """Nor does a broken node stop it: neither settings nor inventory are read."""
+    place.cgroup(cgroup)
+    place.set_config(**config)
+    place.config.unlink()
+    (place.path / "run/inventory.json").unlink()
+    assert place.run(stage) == (0, "", "")
+    assert handed_over == []
+    assert list((place.path / "run").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "annotations", "step", "words"),
+    [
+        ("/user.slice", {"vgpu.io/cores": "150"}, "identity", "150"),
+        ("/user.slice", {"vgpu.io/grant-cores": A}, "identity", "a container of Kubernetes"),
+        (KUBEPODS, {"vgpu.io/grant-cores": A, "io.kubernetes.pod.uid": STRANGER}, "identity", STRANGER),
+        ("/kubepods", {**STANDALONE}, "identity", "pod uid"),
+        (KUBEPODS, {"vgpu.io/grant-cores": "x"}, "allocation", "32 hexadecimal digits"),
+        (KUBEPODS, {"vgpu.io/grant-cores": "c" * 32}, "allocation", "a grant of this node"),
+        (KUBEPODS, {"vgpu.io/grant-cores": A}, "allocation", "memory beside"),
+        (KUBEPODS, {"vgpu.io/grant-cores": A, "vgpu.io/core-limit": "x"}, "identity", "vgpu.io/core-limit"),
+        ("/user.slice", {"vgpu.io/cores": "40", "vgpu.io/memory": "17Gi"}, "allocation", UUID),
+        ("/user.slice", {"vgpu.io/gpus": "2"}, "allocation", "2 cards"),
+    ],
+)
+def test_refusals(
+    place: Place, handed_over: list[str], cgroup: str, annotations: dict[str, str], step: str, words: str
+) -> None:
+    place.grants()
+    place.cgroup(cgroup)
+    place.set_config(annotations=annotations)
+    line = place.refused()
+    assert line.startswith(f"vgpu-hook: {step}: ")
+    assert words in line
+    assert handed_over == []
+    assert place.claims() == []
+    assert grants.read(str(place.path / "state"), A).holder is None
+
+
+def test_a_grant_of_another_pod(place: Place, handed_over: list[str]) -> None:
+    annotations = place.grants()
+    place.pod(annotations)
+    assert place.run("prestart")[0] == 0
+    (place.proc / str(PID) / "stat").unlink()
+    assert place.run("poststop")[0] == 0
+    place.write(f"proc/{PID}/stat", f"{PID} (runc) S {' '.join('0' for _ in range(18))} 99 0\n")
+    place.pod(annotations, STRANGER)
+    line = place.refused()
+    assert POD in line
+    assert STRANGER in line
+
+
+def test_standalone_may_be_forbidden(place: Place, handed_over: list[str]) -> None:
+    place.set_settings(**{"standalone.enabled": False})
+    assert "standalone.enabled: true" in place.refused()
+    place.pod(place.grants())
+    assert place.run("prestart")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("break_it", "words"),
+    [
+        (lambda place: place.config.unlink(), ["config.json", "no file", "vgpuctl config apply"]),
+        (lambda place: place.config.write_bytes(b"garbage"), ["config.json", "vgpuctl config apply"]),
+        (lambda place: place.config.write_bytes(b'{"version": 9}'), ["config.json", "version", "9"]),
+        (lambda place: place.config.write_bytes(b"{" * (2 << 20)), ["config.json", "at most"]),
+        (lambda place: (place.path / "run/inventory.json").unlink(), ["inventory.json", "vgpuctl inventory refresh"]),
+        (lambda place: place.write("run/inventory.json", "{}"), ["inventory.json", "vgpuctl inventory refresh"]),
+        (lambda place: place.write("run/inventory.json", "["), ["inventory.json", "vgpuctl inventory refresh"]),
+        (lambda place: place.set_inventory(boot_id="earlier"), ["of this boot", "vgpuctl inventory refresh"]),
+        (
+            lambda place: place.write("proc/driver/nvidia/version", "NVRM version: NVIDIA  560.1  x\n"),
+            ["560.1", VERSION, "vgpuctl inventory refresh"],
+        ),
+        (lambda place: place.set_inventory(uuid="GPU-x"), ["UUID", "GPU-x"]),
+        (lambda place: place.write("proc/self/uid_map", "0 1000 1\n"), ["rootless", "the host's root"]),
+        (lambda place: place.write("proc/self/uid_map", ""), ["rootless"]),
+        (lambda place: (place.proc / "self/uid_map").unlink(), ["uid_map"]),
+        (lambda place: (place.proc / f"{PID}/cgroup").unlink(), [f"{PID}/cgroup"]),
+        (lambda place: (place.proc / f"{PID}/stat").unlink(), ["living container"]),
+        (lambda place: place.write(f"proc/{PID}/stat", "garbage"), ["living container"]),
+        (lambda place: place.write("bundle/config.json", "{"), ["bundle/config.json"]),
+        (lambda place: place.write("run/containers", "no directory"), ["run/containers"]),
+    ],
+)
+def test_a_broken_node_is_one_line(
+    place: Place, handed_over: list[str], break_it: Callable[[Place], object], words: list[str]
+) -> None:
+    break_it(place)
+    line = place.refused()
+    for word in words:
+        assert word in line
+    assert handed_over == []
+    assert place.claims() == []
+
+
+@pytest.mark.parametrize("stage", ["prestart", "createRuntime", "poststop"])
+@pytest.mark.parametrize("state", [b"", b"garbage", b"[]", b'{"id": 7}', b"{}", b"x" * (2 << 20), b"[" * 99999])
+def test_a_bad_state_is_one_line(place: Place, stage: str, state: bytes) -> None:
+    assert "state JSON on stdin" in place.refused(stage, state=state)
+
+
+def test_a_pid_that_no_process_has(place: Place, handed_over: list[str]) -> None:
+    assert "living container" in place.refused(state=place.state(pid=0))
+    assert place.claims() == []
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (VgpuError("mount x on y", found="No such file"), "step: mount x on y: found No such file"),
+        (OSError(2, "No such file or directory", "/x\ny"), "FileNotFoundError"),
+        (RuntimeError("two\nlines"), "step: RuntimeError: two\\x0alines"),
+        (MemoryError(), "MemoryError"),
+    ],
+)
+def test_a_failure_after_the_claim_withdraws_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    def fail(self: Hook, *_: object) -> list[str]:
+        self.step = "step"
+        raise error
+
+    monkeypatch.setattr(Hook, "_hand_over", fail)
+    place.pod(place.grants())
+    line = place.refused()
+    assert words in line
+    assert place.claims() == []
+    assert grants.read(str(place.path / "state"), A).holder is None
+    assert place.log()[-1]["error"] == line.partition(": ")[2]
+
+
+def test_an_interrupt_after_the_claim_withdraws_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Hook, "_hand_over", fail)
+    with pytest.raises(KeyboardInterrupt):
+        place.run("prestart")
+    assert place.claims() == []
+
+
+@pytest.mark.parametrize("container_id", ["../../x", "", None, "a/b", "x" * 300])
+def test_poststop_of_a_strange_id(place: Place, container_id: object) -> None:
+    assert "id" in place.refused("poststop", state=place.state(id=container_id))
+
+
+def test_poststop_of_an_unknown_container_is_silent(place: Place) -> None:
+    assert place.run("poststop", state=place.state(id="other")) == (0, "", "")
+    assert place.log() == []
+
+
+def test_the_log_takes_what_a_state_may_hold(place: Place) -> None:
+    place.refused("poststop", state=place.state(id=["x"], pid={"a": [1] * 1000}))
+    (entry,) = place.log()
+    assert (entry["container"], entry["pid"]) == ("", 0)
+
+
+def test_wrong_arguments(place: Place) -> None:
+    status, out, err = place.run("start")
+    assert (status, out) == (2, "")
+    assert err.startswith("usage: vgpu-hook")
+    assert err.count("\n") == 1
+
+
+# Dry run
+
+
+def test_a_dry_run_prints_the_plan_and_leaves_nothing(place: Place) -> None:
+    copy = "usr/local/lib/libcuda.so.1\nforged"
+    place.write(f"tree/bundle/rootfs/{copy}", "image")
+    before = sorted(path for path in place.path.rglob("*") if path.name != "stdin")
+    status, out, err = place.run("--dry-run", "prestart")
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == f"card 0 {UUID} T4"
+    assert f"mount /vcuda/libcuda.so.1 on /usr/lib64/libcuda.so.{VERSION} ro,nosuid,nodev" in lines
+    assert "device /dev/nvidia0 195:0 from /dev/nvidia0 nosuid,noexec" in lines
+    assert f"allow character devices 195:255, 195:0 (rw) in the device cgroup of process {PID}" in lines
+    assert "forged" not in [line.split()[0] for line in lines]
+    assert any("\\x0aforged" in line for line in lines)
+    after = sorted(path for path in place.path.rglob("*") if path.name != "stdin")
+    assert [path for path in after if path not in before] == [place.path / "run/ledger.lock"]
+    assert place.log() == []
+
+
+def test_a_dry_run_says_why_not(place: Place) -> None:
+    place.set_config(annotations={"vgpu.io/cores": "40", "vgpu.io/memory": "17Gi"})
+    assert UUID in place.refused("--dry-run", "prestart")
+    assert place.log() == []
+
+
+def test_a_dry_run_of_a_container_without_an_allocation_prints_nothing(place: Place) -> None:
+    place.set_config(annotations={})
+    assert place.run("--dry-run", "prestart") == (0, "", "")
+
+
+# The process
+
+
+def test_what_the_process_imports() -> None:
+    """A fresh interpreter as the gate starts it. What is slow to import, or not needed, is not there."""
+    paths = [
+        os.path.dirname(os.path.dirname(os.path.dirname(module.__file__ or ""))) for module in (settings, hook_main)
+    ]
+    code = (
+        f"import sys; sys.path[:0] = {paths!r}; import vgpu.hook.main; "
+        "print(' '.join(sorted(name for name in sys.modules)))"
+    )
+    loaded = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    modules = set(loaded.stdout.split())
+    slow = {
+        "dataclasses", "enum", "typing", "pathlib", "logging", "subprocess", "re", "json", "threading", "collections",
+        "functools", "inspect", "shutil", "tempfile", "socket", "yaml", "click", "contextlib",
+    }  # fmt: skip
+    assert not modules & slow
+    assert not {name for name in modules if name.startswith("vgpu.plugin")}

@@ -1,0 +1,535 @@
+"""The plan, a pure function: what is mounted where for every layout, what a share does not get, and in which order."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from vgpu.config import usage
+from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import Binary, Card, Device, Inventory, Library
+from vgpu.config.limits import UNLIMITED, CardLimit
+from vgpu.config.settings import Settings
+from vgpu.hook import loadercache, plan
+from vgpu.hook.allocation import Allocation
+from vgpu.hook.operations import Bind, BindDevice, BindDirectory, Operation, ReplaceFile, Symlink, Tmpfs
+from vgpu.hook.plan import Plan, Subject
+from vgpu.hook.survey import DEBIAN, MUSL, REDHAT, Survey
+
+VERSION = "550.54.15"
+GIB = 1 << 30
+LIMITS_FILE = "/run/vgpu/containers/c1/limits"
+ALL = ["compute", "utility", "video", "graphics", "display", "compat32"]
+LAYOUTS = {
+    DEBIAN: ("/usr/lib/x86_64-linux-gnu", "/usr/lib/i386-linux-gnu"),
+    REDHAT: ("/usr/lib64", "/usr/lib"),
+    MUSL: ("/usr/lib", "/usr/lib32"),
+}
+
+
+def library(stem: str, soname: str, capability: str = "compute", bits: int = 64, version: str = VERSION) -> Library:
+    name = f"{stem}.so.{version}"
+    return Library(f"/host/lib{bits}/{name}", name, soname, capability, bits)
+
+
+def card(index: int) -> Card:
+    device = Device(f"/dev/nvidia{index}", f"nvidia{index}", 195, index)
+    uuid = f"GPU-{index:08x}-0000-0000-0000-000000000000"
+    return Card(uuid, index, index, f"0000:4{index}:00.0", "T4", 16 * GIB, device)
+
+
+def node() -> Inventory:
+    libraries = [
+        library("libcuda", "libcuda.so.1"),
+        library("libnvidia-ml", "libnvidia-ml.so.1", "utility"),
+        library("libnvidia-ptxjitcompiler", "libnvidia-ptxjitcompiler.so.1"),
+        library("libnvidia-opencl", "libnvidia-opencl.so.1"),
+        library("libnvidia-encode", "libnvidia-encode.so.1", "video"),
+        library("libvdpau_nvidia", "libvdpau_nvidia.so.1", "video"),
+        library("libGLX_nvidia", "libGLX_nvidia.so.0", "graphics"),
+        library("libnvidia-nosoname", "", "compute"),
+        library("libcuda", "libcuda.so.1", "compute", 32),
+        library("libnvidia-ml", "libnvidia-ml.so.1", "compat32", 32),
+    ]
+    binaries = [
+        Binary("/host/bin/nvidia-smi", "nvidia-smi", "utility"),
+        Binary("/host/bin/nvidia-cuda-mps-control", "nvidia-cuda-mps-control", "compute"),
+        Binary("/host/bin/nvidia-cuda-mps-server", "nvidia-cuda-mps-server", "compute"),
+    ]
+    devices = [
+        Device("/dev/nvidiactl", "nvidiactl", 195, 255),
+        Device("/dev/nvidia-uvm", "nvidia-uvm", 510, 0, "compute"),
+        Device("/dev/nvidia-modeset", "nvidia-modeset", 195, 254, "graphics"),
+    ]
+    return Inventory(VERSION, "boot", 1.0, libraries, binaries, devices, [card(0), card(1)])
+
+
+def share(*indexes: int) -> Allocation:
+    cards = [card(index) for index in indexes or (0,)]
+    return Allocation(cards, [CardLimit(item.uuid, 2 * GIB, 30, 30) for item in cards], False)
+
+
+def whole(*indexes: int) -> Allocation:
+    cards = [card(index) for index in indexes or (0,)]
+    return Allocation(cards, [CardLimit(item.uuid, UNLIMITED, 100, 100) for item in cards], True)
+
+
+def facts(layout: str = DEBIAN, **fields: object) -> Survey:
+    found = Survey(layout, *LAYOUTS[layout])
+    for name, value in fields.items():
+        setattr(found, name, value)
+    return found
+
+
+def made(
+    allocation: Allocation | None = None,
+    survey: Survey | None = None,
+    wish: str = "",
+    parameters: dict[str, bytes] | None = None,
+    inventory: Inventory | None = None,
+    **settings: object,
+) -> Plan:
+    node_settings = Settings({"paths.libvcuda": "/vcuda", **settings})
+    allocation = allocation or share()
+    chosen = plan.capabilities(wish, node_settings, allocation.exclusive)
+    subject = Subject(allocation, chosen, survey or facts(), LIMITS_FILE)
+    return plan.make(subject, inventory or node(), node_settings, parameters or {})
+
+
+def binds(planned: Plan) -> dict[str, str]:
+    """Target -> source of files."""
+    found = {}
+    for item in planned.operations:
+        if isinstance(item, Bind) and not isinstance(item, (BindDevice, BindDirectory)):
+            assert item.path not in found, f"{item.path} is mounted twice"
+            found[item.path] = item.source
+    return found
+
+
+def links(planned: Plan) -> dict[str, str]:
+    return {item.path: item.target for item in planned.operations if isinstance(item, Symlink)}
+
+
+def tmpfs(planned: Plan, path: str) -> Tmpfs:
+    (found,) = [item for item in planned.operations if isinstance(item, Tmpfs) and item.path == path]
+    return found
+
+
+def step(planned: Plan, kind: type[Operation], path: str) -> int:
+    (found,) = [at for at, item in enumerate(planned.operations) if type(item) is kind and item.path == path]
+    return found
+
+
+# Files
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_share_gets_libvcuda_under_the_drivers_names(layout: str) -> None:
+    planned = made(survey=facts(layout))
+    directory = LAYOUTS[layout][0]
+    assert binds(planned) == {
+        "/usr/local/vgpu/driver/libcuda.so.1": f"/host/lib64/libcuda.so.{VERSION}",
+        "/usr/local/vgpu/driver/libnvidia-ml.so.1": f"/host/lib64/libnvidia-ml.so.{VERSION}",
+        "/usr/local/vgpu/limits": LIMITS_FILE,
+        f"{directory}/libcuda.so.{VERSION}": "/vcuda/libcuda.so.1",
+        f"{directory}/libnvidia-ml.so.{VERSION}": "/vcuda/libnvidia-ml.so.1",
+        f"{directory}/libnvidia-ptxjitcompiler.so.{VERSION}": f"/host/lib64/libnvidia-ptxjitcompiler.so.{VERSION}",
+        f"{directory}/libnvidia-nosoname.so.{VERSION}": f"/host/lib64/libnvidia-nosoname.so.{VERSION}",
+        "/usr/bin/nvidia-smi": "/host/bin/nvidia-smi",
+    }
+    assert links(planned) == {
+        f"{directory}/libcuda.so.1": f"libcuda.so.{VERSION}",
+        f"{directory}/libcuda.so": "libcuda.so.1",
+        f"{directory}/libnvidia-ml.so.1": f"libnvidia-ml.so.{VERSION}",
+        f"{directory}/libnvidia-ptxjitcompiler.so.1": f"libnvidia-ptxjitcompiler.so.{VERSION}",
+    }
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_whole_card_gets_the_driver_itself(layout: str) -> None:
+    planned = made(whole(), facts(layout))
+    directory = LAYOUTS[layout][0]
+    found = binds(planned)
+    assert found[f"{directory}/libcuda.so.{VERSION}"] == f"/host/lib64/libcuda.so.{VERSION}"
+    assert found[f"{directory}/libnvidia-opencl.so.{VERSION}"] == f"/host/lib64/libnvidia-opencl.so.{VERSION}"
+    assert "/usr/bin/nvidia-cuda-mps-control" in found
+    lines = [item.describe() for item in planned.operations]
+    assert not any("vcuda" in line or "/usr/local/vgpu" in line or LIMITS_FILE in line for line in lines)
+
+
+def test_the_private_directory() -> None:
+    planned = made()
+    private = tmpfs(planned, "/usr/local/vgpu")
+    assert [(entry.name, entry.content) for entry in private.entries] == [
+        ("driver", None),
+        ("usage", None),
+        ("limits", b""),
+        ("driver/libcuda.so.1", b""),
+        ("driver/libnvidia-ml.so.1", b""),
+    ]
+    assert "ro,nosuid,nodev" in private.describe()
+    (region,) = tmpfs(planned, "/usr/local/vgpu/usage").entries
+    assert (region.name, region.content, region.mode, region.size) == ("usage", usage.BEGINNING, 0o666, usage.SIZE)
+    assert " nosuid,nodev,noexec " in tmpfs(planned, "/usr/local/vgpu/usage").describe()
+    limits_bind = planned.operations[step(planned, Bind, "/usr/local/vgpu/limits")]
+    assert limits_bind.describe() == f"mount {LIMITS_FILE} on /usr/local/vgpu/limits ro,nosuid,nodev,noexec"
+
+
+def test_images_that_look_in_usr_local_nvidia() -> None:
+    entries = {entry.name: entry.link for entry in tmpfs(made(), "/usr/local/nvidia").entries}
+    assert entries["bin/nvidia-smi"] == "/usr/bin/nvidia-smi"
+    assert entries["lib64/libcuda.so.1"] == "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
+    assert entries["lib64/libcuda.so"] == "/usr/lib/x86_64-linux-gnu/libcuda.so"
+    assert entries["lib64/libnvidia-nosoname.so." + VERSION]
+    assert entries["lib"] == "lib64"
+    assert not any("opencl" in name or "mps" in name for name in entries)
+
+
+def test_two_libraries_of_one_soname_are_no_trouble() -> None:
+    inventory = node()
+    inventory.libraries.append(library("libnvidia-nosoname-2", "libcuda.so.1"))
+    names = [entry.name for entry in tmpfs(made(inventory=inventory), "/usr/local/nvidia").entries]
+    assert len(names) == len(set(names))
+
+
+# Capabilities
+
+
+@pytest.mark.parametrize(
+    ("wish", "settings", "exclusive", "chosen"),
+    [
+        ("", {}, False, {"compute", "utility"}),
+        ("", {"driver.capabilities": ALL}, True, {"compute", "utility"}),
+        ("all", {}, True, {"compute", "utility"}),
+        ("all", {"driver.capabilities": ALL}, True, set(ALL)),
+        ("all", {"driver.capabilities": ALL}, False, {"compute", "utility"}),
+        ("all", {"driver.capabilities": ALL, "driver.share_excludes": False}, False, set(ALL)),
+        ("utility", {}, False, {"utility"}),
+        (" utility , compute ", {}, False, {"utility", "compute"}),
+        ("graphics", {}, True, {"compute", "utility"}),  # not on this node: the default
+        ("graphics", {"driver.capabilities": ALL}, True, {"graphics"}),
+        ("display", {"driver.capabilities": ALL}, True, {"display", "graphics"}),
+        ("video", {"driver.capabilities": ALL}, True, {"video", "compute"}),
+        ("video", {"driver.capabilities": ["video"]}, True, {"video"}),
+        ("video,nonsense", {"driver.capabilities": ALL}, False, {"compute", "utility"}),
+        ("\n,,", {}, False, {"compute", "utility"}),
+        ("compute", {"driver.capabilities": ["utility"]}, False, {"utility"}),
+    ],
+)
+def test_capabilities(wish: str, settings: dict[str, object], exclusive: bool, chosen: set[str]) -> None:
+    assert plan.capabilities(wish, Settings(settings), exclusive) == chosen
+
+
+def test_utility_alone_has_no_cuda() -> None:
+    planned = made(wish="utility")
+    assert not any("libcuda" in item.describe() for item in planned.operations)
+    assert "/usr/local/vgpu/driver/libnvidia-ml.so.1" in binds(planned)
+    assert [device.name for device in planned.devices] == ["nvidiactl", "nvidia0"]
+
+
+@pytest.mark.parametrize("missing", ["libcuda", "libnvidia-ml"])
+def test_a_driver_without_its_heart_is_refused(missing: str) -> None:
+    inventory = node()
+    inventory.libraries = [item for item in inventory.libraries if not item.name.startswith(missing + ".")]
+    with pytest.raises(VgpuError, match=rf"inventory: expected {missing}\.so\.{VERSION}.*inventory refresh"):
+        made(inventory=inventory)
+
+
+WAYS_PAST = ("libnvidia-opencl", "mps-control", "mps-server", "libnvidia-encode", "libGLX", "host/lib32", "vdpau")
+
+
+@pytest.mark.parametrize(
+    ("allocation", "settings", "seen"),
+    [
+        (share(), {}, set()),
+        (share(), {"driver.capabilities": ALL}, set()),
+        (whole(), {}, {"libnvidia-opencl", "mps-control", "mps-server"}),
+        (whole(), {"driver.capabilities": ALL}, set(WAYS_PAST)),
+        (share(), {"driver.capabilities": ALL, "driver.share_excludes": False}, set(WAYS_PAST)),
+    ],
+    ids=["share", "share of all", "whole", "whole of all", "admin's choice"],
+)
+def test_what_goes_past_the_limits(allocation: Allocation, settings: dict[str, object], seen: set[str]) -> None:
+    planned = made(allocation, wish="all", **settings)
+    text = "\n".join(item.describe() for item in planned.operations)
+    assert {name for name in WAYS_PAST if name in text} == seen
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_thirty_two_bits(layout: str) -> None:
+    planned = made(whole(), facts(layout), "all", **{"driver.capabilities": ALL})
+    directory = LAYOUTS[layout][1]
+    assert binds(planned)[f"{directory}/libcuda.so.{VERSION}"] == f"/host/lib32/libcuda.so.{VERSION}"
+    assert links(planned)[f"{directory}/libnvidia-ml.so.1"] == f"libnvidia-ml.so.{VERSION}"
+    assert not any("/host/lib32" in source for source in binds(made(whole(), facts(layout))).values())
+
+
+def test_links_of_other_kinds() -> None:
+    planned = made(whole(), wish="all", **{"driver.capabilities": ALL})
+    directory = LAYOUTS[DEBIAN][0]
+    found = links(planned)
+    assert found[f"{directory}/libGLX_indirect.so.0"] == "libGLX_nvidia.so.0"
+    assert found[f"{directory}/vdpau/libvdpau_nvidia.so.1"] == f"libvdpau_nvidia.so.{VERSION}"
+    assert f"{directory}/vdpau/libvdpau_nvidia.so.{VERSION}" in binds(planned)
+
+
+# What the image brings
+
+DIRECTORY = LAYOUTS[DEBIAN][0]
+
+
+@pytest.mark.parametrize(
+    ("allocation", "survey", "covered"),
+    [
+        # the very names that are mounted anyway: once, and links give way to mounts
+        (share(), {"files": {f"libcuda.so.{VERSION}"}}, {}),
+        (share(), {"files": {"libcuda.so.1"}}, {f"{DIRECTORY}/libcuda.so.1": "/vcuda/libcuda.so.1"}),
+        (share(), {"files": {"libcuda.so"}}, {f"{DIRECTORY}/libcuda.so": "/vcuda/libcuda.so.1"}),
+        (whole(), {"files": {"libcuda.so.1"}}, {f"{DIRECTORY}/libcuda.so.1": f"/host/lib64/libcuda.so.{VERSION}"}),
+        # other versions and other places
+        (share(), {"files": {"libcuda.so.535.1"}}, {f"{DIRECTORY}/libcuda.so.535.1": "/vcuda/libcuda.so.1"}),
+        (share(), {"copies": ("/usr/lib64/libcuda.so.1",)}, {"/usr/lib64/libcuda.so.1": "/vcuda/libcuda.so.1"}),
+        (
+            share(),
+            {"copies": ("/usr/local/lib/libnvidia-ml.so.1", "/usr/lib64/libnvidia-ptxjitcompiler.so.1")},
+            {"/usr/local/lib/libnvidia-ml.so.1": "/vcuda/libnvidia-ml.so.1"},
+        ),
+        (whole(), {"files": {"libcuda.so.535.1"}, "copies": ("/usr/lib64/libcuda.so.1",)}, {}),
+        # forward compatibility: with its helpers, of which none is ever a source
+        (
+            share(),
+            {"compat": ("/cc/libcuda.so.560.1", "/cc/libnvidia-ptxjitcompiler.so.560.1", "/cc/libnvidia-new.so.560.1")},
+            {
+                "/cc/libcuda.so.560.1": "/vcuda/libcuda.so.1",
+                "/cc/libnvidia-ptxjitcompiler.so.560.1": f"/host/lib64/libnvidia-ptxjitcompiler.so.{VERSION}",
+            },
+        ),
+        (whole(), {"compat": ("/cc/libcuda.so.560.1",)}, {}),
+    ],
+)
+def test_copies_in_the_image(allocation: Allocation, survey: dict[str, object], covered: dict[str, str]) -> None:
+    fields = {name: frozenset(value) if name == "files" else value for name, value in survey.items()}  # type: ignore[call-overload]
+    planned, plain = made(allocation, facts(**fields)), made(allocation)
+    extra = {target: source for target, source in binds(planned).items() if target not in binds(plain)}
+    assert extra == covered
+    assert not set(extra) & set(links(planned))
+    assert all(source.startswith(("/vcuda/", "/host/", "/run/")) for source in binds(planned).values())
+    told = {note.partition(":")[0] for note in planned.notes}
+    assert told == {path for path in covered if path.rpartition("/")[2] not in ("libcuda.so.1", "libcuda.so")} | (
+        set(covered) if "copies" in survey else set()
+    )
+
+
+def test_compat_libraries_may_be_refused() -> None:
+    survey = facts(compat=("/cc/libcuda.so.560.1",))
+    with pytest.raises(VgpuError, match=r"/cc/libcuda\.so\.560\.1.*compat_libraries: mask"):
+        made(survey=survey, **{"driver.compat_libraries": "refuse"})
+    assert made(whole(), survey, **{"driver.compat_libraries": "refuse"}).notes == ()
+    assert made(**{"driver.compat_libraries": "refuse"}).notes == ()
+
+
+@pytest.mark.parametrize(("count", "refused"), [(plan.MAX_COPIES, False), (plan.MAX_COPIES + 1, True)])
+def test_an_image_full_of_copies_is_refused(count: int, refused: bool) -> None:
+    survey = facts(copies=tuple(f"/usr/lib64/libcuda.so.{at}" for at in range(count)))
+    if refused:
+        with pytest.raises(VgpuError, match=rf"at most {plan.MAX_COPIES} copies.*found {count}"):
+            made(survey=survey)
+    else:
+        assert len(made(survey=survey).notes) == count
+
+
+# Devices
+
+
+def test_device_nodes() -> None:
+    planned = made(share(1))
+    nodes = [item for item in planned.operations if isinstance(item, BindDevice)]
+    assert [item.describe() for item in nodes] == [
+        "device /dev/nvidiactl 195:255 from /dev/nvidiactl nosuid,noexec",
+        "device /dev/nvidia-uvm 510:0 from /dev/nvidia-uvm nosuid,noexec",
+        "device /dev/nvidia1 195:1 from /dev/nvidia1 nosuid,noexec",
+    ]
+    assert [device.name for device in planned.devices] == ["nvidiactl", "nvidia-uvm", "nvidia1"]
+
+
+@pytest.mark.parametrize(
+    ("there", "made_nodes"),
+    [
+        ({"nvidiactl": (195, 255)}, ["nvidia-uvm", "nvidia0"]),
+        ({"nvidiactl": (195, 255), "nvidia-uvm": (510, 0), "nvidia0": (195, 0)}, []),
+        ({"nvidia0": (195, 1)}, ["nvidiactl", "nvidia-uvm", "nvidia0"]),  # another card under that name
+        ({"nvidia-uvm": (509, 0)}, ["nvidiactl", "nvidia-uvm", "nvidia0"]),
+    ],
+)
+def test_nodes_that_are_there_already(there: dict[str, tuple[int, int]], made_nodes: list[str]) -> None:
+    planned = made(survey=facts(devices=there))
+    assert [item.path[5:] for item in planned.operations if isinstance(item, BindDevice)] == made_nodes
+    assert len(planned.devices) == 3  # the cgroup is opened for all
+
+
+def test_hosts_own_dev_is_never_written() -> None:
+    complete = {"nvidiactl": (195, 255), "nvidia-uvm": (510, 0), "nvidia0": (195, 0)}
+    assert not any(
+        isinstance(item, BindDevice) for item in made(survey=facts(devices=complete, host_dev=True)).operations
+    )
+    del complete["nvidia-uvm"]
+    with pytest.raises(VgpuError, match=r"/dev/nvidia-uvm.*nvidia-modprobe"):
+        made(survey=facts(devices=complete, host_dev=True))
+
+
+# /proc/driver/nvidia
+
+PARAMS = b"ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\nDeviceFileMode: 438\n"
+
+
+def test_proc_shows_the_assigned_cards_only() -> None:
+    parameters = {"version": b"NVRM 550\n", "params": PARAMS}
+    planned = made(share(1), facts(proc_driver=True), parameters=parameters, **{"driver.proc_root": "/hostproc"})
+    found = tmpfs(planned, "/proc/driver/nvidia")
+    assert [(entry.name, entry.content, entry.mode) for entry in found.entries] == [
+        ("params", PARAMS.replace(b"Files: 1", b"Files: 0"), 0o444),
+        ("version", b"NVRM 550\n", 0o444),
+        ("gpus", None, 0o755),
+        ("gpus/0000:41:00.0", None, 0o755),
+    ]
+    directories = [item for item in planned.operations if isinstance(item, BindDirectory)]
+    assert [(item.source, item.path) for item in directories] == [
+        ("/hostproc/driver/nvidia/gpus/0000:41:00.0", "/proc/driver/nvidia/gpus/0000:41:00.0")
+    ]
+    assert "ro,nosuid,nodev,noexec" in found.describe()
+
+
+def test_without_the_kernels_directory_proc_is_left_alone() -> None:
+    planned = made(parameters={"params": PARAMS})
+    assert not any(item.path.startswith("/proc") for item in planned.operations)
+
+
+# The loader
+
+
+def cache_of(planned: Plan) -> ReplaceFile:
+    return planned.operations[step(planned, ReplaceFile, "/etc/ld.so.cache")]  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("layout", [DEBIAN, REDHAT])
+def test_the_loader_cache_names_the_driver(layout: str) -> None:
+    old = loadercache.merge(None, [loadercache.Addition("libcuda.so.1", "/opt/shadow/libcuda.so.1")])
+    planned = made(survey=facts(layout, cache=old))
+    replaced = cache_of(planned)
+    assert replaced.old == old
+    found = {entry.name.decode(): entry.path.decode() for entry in loadercache.parse(replaced.data).entries}
+    directory = LAYOUTS[layout][0]
+    assert found == {
+        name: f"{directory}/{name}"
+        for name in (
+            "libcuda.so.1",
+            "libcuda.so",
+            "libnvidia-ml.so.1",
+            "libnvidia-ptxjitcompiler.so.1",
+            f"libnvidia-nosoname.so.{VERSION}",
+        )
+    }
+
+
+def test_a_cache_that_says_it_already_is_not_written() -> None:
+    data = cache_of(made()).data
+    assert not any(isinstance(item, ReplaceFile) for item in made(survey=facts(cache=data)).operations)
+
+
+def test_a_cache_that_is_none_is_left_alone_and_told() -> None:
+    planned = made(survey=facts(cache=b"garbage"))
+    assert not any(isinstance(item, ReplaceFile) for item in planned.operations)
+    assert [note for note in planned.notes if note.startswith("left alone: /etc/ld.so.cache")]
+
+
+@pytest.mark.parametrize(
+    ("machine", "bits", "flags"),
+    [("x86_64", 64, 0x0303), ("x86_64", 32, 0x0003), ("aarch64", 64, 0x0A03), ("aarch64", 32, 0x0903)],
+)
+def test_the_cache_knows_the_machine(machine: str, bits: int, flags: int) -> None:
+    settings: dict[str, object] = {"driver.capabilities": ALL}
+    planned = made(whole(), facts(machine=machine), "all", **settings)
+    entries = loadercache.parse(cache_of(planned).data).entries
+    directory = LAYOUTS[DEBIAN][0 if bits == 64 else 1].encode()
+    assert {entry.flags for entry in entries if entry.path == directory + b"/libcuda.so.1"} == {flags}
+
+
+def test_an_unknown_machine_is_refused() -> None:
+    with pytest.raises(VgpuError, match="riscv64"):
+        made(survey=facts(machine="riscv64"))
+
+
+@pytest.mark.parametrize(
+    ("musl_path", "written"),
+    [
+        (None, None),
+        (b"/lib:/usr/local/lib", b"/usr/lib\n/lib:/usr/local/lib"),
+        (b"/lib\n/usr/lib\n", None),
+        (b"/lib:/usr/lib", None),
+        (b"", b"/usr/lib\n"),
+        (b"/usr/lib64", b"/usr/lib\n/usr/lib64"),
+    ],
+)
+def test_musl_searches_by_a_path(musl_path: bytes | None, written: bytes | None) -> None:
+    path = "/etc/ld-musl-x86_64.path"
+    planned = made(survey=facts(MUSL, musl_path=None if musl_path is None else (path, musl_path)))
+    replaced = [item for item in planned.operations if isinstance(item, ReplaceFile)]
+    assert [(item.path, item.data, item.old) for item in replaced] == (
+        [] if written is None else [(path, written, musl_path)]
+    )
+
+
+# Order and form
+
+
+def test_the_order_of_a_share() -> None:
+    survey = facts(copies=("/usr/lib64/libcuda.so.1",), proc_driver=True)
+    planned = made(survey=survey, parameters={"params": PARAMS})
+    order = [
+        step(planned, Tmpfs, "/usr/local/vgpu"),
+        step(planned, Bind, "/usr/local/vgpu/driver/libcuda.so.1"),
+        step(planned, Bind, "/usr/local/vgpu/limits"),
+        step(planned, Tmpfs, "/usr/local/vgpu/usage"),
+        step(planned, Bind, f"{DIRECTORY}/libcuda.so.{VERSION}"),
+        step(planned, Bind, "/usr/bin/nvidia-smi"),
+        step(planned, Symlink, f"{DIRECTORY}/libcuda.so.1"),
+        step(planned, Tmpfs, "/usr/local/nvidia"),
+        step(planned, Bind, "/usr/lib64/libcuda.so.1"),
+        step(planned, BindDevice, "/dev/nvidiactl"),
+        step(planned, BindDevice, "/dev/nvidia0"),
+        step(planned, Tmpfs, "/proc/driver/nvidia"),
+        step(planned, BindDirectory, "/proc/driver/nvidia/gpus/0000:40:00.0"),
+        step(planned, ReplaceFile, "/etc/ld.so.cache"),
+    ]
+    assert order == sorted(order)
+    assert order[-1] == len(planned.operations) - 1
+
+
+def test_every_step_describes_itself_in_one_line() -> None:
+    survey = facts(files=frozenset({"libcuda.so.1"}), proc_driver=True, compat=("/cc/libcuda.so.1",))
+    planned = made(share(0, 1), survey, parameters={"params": PARAMS})
+    lines = [item.describe() for item in planned.operations]
+    assert len(lines) == len(set(lines))
+    assert all("\n" not in line and item.path in line for line, item in zip(lines, planned.operations))
+    assert f"link {DIRECTORY}/libcuda.so -> libcuda.so.1" in lines
+    assert f"mount /vcuda/libcuda.so.1 on {DIRECTORY}/libcuda.so.{VERSION} ro,nosuid,nodev" in lines
+    assert any(line.startswith("write /etc/ld.so.cache, ") and line.endswith(" bytes, new") for line in lines)
+    assert "tmpfs /usr/local/vgpu ro,nosuid,nodev size=64k, 5 entries" in lines
+
+
+def test_planning_is_pure() -> None:
+    inventory, survey, allocation = node(), facts(files=frozenset({"libcuda.so.1", "libcuda.so.1.1"})), share(0, 1)
+    parameters = {"params": PARAMS}
+    before = copy.deepcopy((inventory.record(), [getattr(survey, name) for name in survey.__slots__], parameters))
+    first = made(allocation, survey, parameters=parameters, inventory=inventory)
+    second = made(allocation, survey, parameters=parameters, inventory=inventory)
+    assert [item.describe() for item in first.operations] == [item.describe() for item in second.operations]
+    assert before == (inventory.record(), [getattr(survey, name) for name in survey.__slots__], parameters)
+
+
+def test_files_mounted_for_the_node_are_read_only() -> None:
+    for allocation in (share(), whole()):
+        for item in made(allocation, facts(compat=("/cc/libcuda.so.1",))).operations:
+            if isinstance(item, Bind) and not isinstance(item, BindDevice):
+                assert item.describe().split()[-1].startswith("ro,nosuid,nodev")
