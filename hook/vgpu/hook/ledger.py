@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 
 from vgpu.config import claims, foreign, grants, limits, records
 from vgpu.config.claims import Claim
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # not at run time: it costs the hook's process time
 
 CLAIM, LIMITS = "claim.json", "limits"
 MAX_DIGITS = 9
+PATIENCE = 20.0
 
 
 class Start:
@@ -394,24 +396,38 @@ class Ledger:
 class _Lock:
     """The ledger's lock. The directories are made when they are missing: the first start after boot.
 
-    Without `wait`, BlockingIOError when another holds it.
+    Without `wait`, BlockingIOError when another holds it; with it, VgpuError when one holds it for PATIENCE seconds,
+    which no step under it takes: a stopped process must not stop every start on the node without a word.
     """
 
-    __slots__ = ("_fd", "_how", "_path")
+    __slots__ = ("_fd", "_path", "_wait")
 
     def __init__(self, run_dir: str, wait: bool = True) -> None:
-        self._how = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
         os.makedirs(run_dir, mode=0o755, exist_ok=True)
+        self._wait = wait
         self._path = run_dir + "/ledger.lock"
         self._fd = -1
 
     def __enter__(self) -> None:
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            fcntl.flock(self._fd, self._how)
+            self._take()
         except BaseException:
             os.close(self._fd)
             raise
+
+    def _take(self) -> None:
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not self._wait:
+                    raise
+            if time.monotonic() > end:
+                do = f"see who holds it: fuser -v {self._path}"
+                raise VgpuError(self._path, expected=f"the lock in {PATIENCE:.0f} s", found="held by another process", do=do)
+            time.sleep(0.002)
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
