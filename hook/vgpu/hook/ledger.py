@@ -425,8 +425,8 @@ class _Lock:
                 if not self._wait:
                     raise
             if time.monotonic() > end:
-                do = f"see who holds it: fuser -v {self._path}"
-                raise VgpuError(self._path, expected=f"the lock in {PATIENCE:.0f} s", found="held by another process", do=do)
+                expected, found = f"the lock in {PATIENCE:.0f} s", "held by another process"
+                raise VgpuError(self._path, expected=expected, found=found, do=f"see who: fuser -v {self._path}")
             time.sleep(0.002)
 
     def __exit__(self, *_: object) -> None:

@@ -1,0 +1,297 @@
+"""Group `hook`: what the hook adds to `runc create`, as a multiple of what a bare Python hook adds in the same round.
+
+All variants run in every round, several times each and in shuffled order (fixed seed), so that what else the machine
+does falls on all of them alike; a variant's cost in a round is the median of its repeats. A figure is
+(cost - bare) / (reference - bare) of one round; min, median and max are over the rounds. Only `runc create` is timed,
+from spawn to exit, each on a root file system of its own; not its deletion, nor a first round that warms caches.
+
+The root file systems lie on a tmpfs: what a journal on a disk shared with others adds is not the hook's, and shows
+apart in hook.one_card_disk. So do the hook's records and runc's state, as /run does on a node.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import bundles
+import nodes
+import trees
+from results import BenchError, Result
+
+from vgpu.hook import driverfiles, loadercache, plan
+
+ROUNDS = 30
+REPEATS = 3
+OFTEN = {"bare": 5, "reference": 5}  # every ratio rests on these two
+SEED = 1
+SETTLE = 0.01  # seconds after a delete: the kernel tears namespaces and cgroups down behind our back
+
+REFERENCE = ("python3", "-I", "-S", "-c", "import json, os, ctypes")
+FILES = 30  # libraries and programs of a share
+CACHE_ENTRIES = 200  # of the image's /etc/ld.so.cache: as many as CUDA's runtime images have
+
+#: Libraries of drivers that the simulated one lacks; more of no name fill up to FILES.
+ABSENT = ("libnvidia-fatbinaryloader", "libnvidia-compiler", "libnvidia-tileiras", "libnvidia-sandboxutils")
+
+TMPFS = ("/run", "/dev/shm")
+
+Timed = Callable[[], float]
+
+
+def measure(rounds: int = ROUNDS) -> list[Result]:
+    """All results of the group."""
+    if os.geteuid() != 0:
+        raise BenchError("needs root: runc creates containers")
+    with _directory(None) as disk, _directory(_tmpfs()) as memory, _runtime(memory) as runtime:
+        stage = Stage(runtime, disk, memory)
+        print(f"root file systems, records, bundles and runc's state on a tmpfs: {memory}; {_load()}")
+        variants = stage.variants()
+        stage.print_content("hook.one_card", variants["one_card"])
+        stage.print_content("hook.eight_cards", variants["eight_cards"])
+        timed: dict[str, Timed] = {name: partial(stage.create, bundle) for name, bundle in variants.items()}
+        with stage.running() as container:
+            timed["state"] = partial(stage.call, "runc", "state", container)
+            timed["shim_state"] = partial(stage.call, str(nodes.BUILD / "bin/vgpu-runtime"), "state", container)
+            costs = interleaved(timed, rounds)
+        print(f"done; {_load()}")
+    return results(costs)
+
+
+def interleaved(timed: dict[str, Timed], rounds: int, repeats: int = REPEATS) -> dict[str, list[float]]:
+    """Seconds per name, one figure a round; a first round is not counted."""
+    shuffle = random.Random(SEED).shuffle
+    costs: dict[str, list[float]] = {name: [] for name in timed}
+    for number in range(rounds + 1):
+        order = [name for name in timed for _ in range(OFTEN.get(name, repeats))]
+        shuffle(order)
+        figures: dict[str, list[float]] = {name: [] for name in timed}
+        for name in order:
+            figures[name].append(timed[name]())
+        if number:
+            for name, seconds in figures.items():
+                costs[name].append(median(seconds))
+    return costs
+
+
+def results(costs: dict[str, list[float]]) -> list[Result]:
+    """Ratios, and the milliseconds behind them."""
+
+    def added(name: str, bare: str = "bare") -> list[float]:
+        return [cost - base for cost, base in zip(costs[name], costs[bare])]
+
+    def ratio(name: str, bare: str = "bare") -> list[float]:
+        return [cost / reference for cost, reference in zip(added(name, bare), added("reference"))]
+
+    def milliseconds(seconds: list[float]) -> list[float]:
+        return [item * 1000 for item in seconds]
+
+    shim = [cost / plain for cost, plain in zip(costs["shim_state"], costs["state"])]
+    over = "cost over bare runc create / that of a python3 -I -S hook importing json, os, ctypes"
+    return [
+        Result.of("hook.no_allocation", "ratio", 0.3, ratio("no_allocation"), f"{over}: no vgpu marker"),
+        Result.of("hook.one_card", "ratio", 1.5, ratio("one_card"), f"{over}: share of one card, {FILES} files"),
+        Result.of("hook.one_card_disk", "ratio", None, ratio("one_card_disk", "bare_disk"), f"{over}: root on disk"),
+        Result.of("hook.eight_cards", "ratio", None, ratio("eight_cards"), f"{over}: eight whole cards"),
+        Result.of("hook.shim_passthrough", "ratio", None, shim, "vgpu-runtime state / runc state"),
+        Result.of("hook.bare_ms", "ms", None, milliseconds(costs["bare"]), "runc create without hooks"),
+        Result.of("hook.reference_ms", "ms", None, milliseconds(added("reference")), "the reference hook adds"),
+        Result.of("hook.no_allocation_ms", "ms", None, milliseconds(added("no_allocation")), "no vgpu marker adds"),
+        Result.of("hook.one_card_ms", "ms", None, milliseconds(added("one_card")), "a share of one card adds"),
+    ]
+
+
+class Stage:
+    """The nodes, root file systems and bundles that the group measures on.
+
+    On `disk`: driver roots, and the root file system of one variant. On `memory`, a tmpfs: everything else.
+    """
+
+    def __init__(self, runtime: bundles.Runtime, disk: Path, memory: Path) -> None:
+        self.runtime = runtime
+        self.disk = disk
+        self.memory = memory
+        self.image = trees.make("debian", memory / "image")
+        cache = self.image / "etc/ld.so.cache"
+        names = [f"libimage{number}.so.1" for number in range(CACHE_ENTRIES)]
+        additions = [loadercache.Addition(name, f"/usr/lib/{trees.MULTIARCH}/{name}") for name in names]
+        cache.write_bytes(loadercache.merge(cache.read_bytes(), additions))
+        subprocess.run(["cp", "-a", self.image, disk / "image"], check=True)
+
+    def node(self, name: str, profile: str) -> nodes.SimulatedNode:
+        """A node whose driver has the full set of libraries, inventory taken."""
+        made = nodes.SimulatedNode(self.disk / name, profile, **{"paths.run": str(self.memory / f"run-{name}")})
+        _complete(made.driver / "usr/lib" / trees.MULTIARCH, made.driver / "usr/bin")
+        made.take_inventory()
+        return made
+
+    def variants(self) -> dict[str, bundles.Bundle]:
+        """The bundles to create, by name."""
+        one, eight = self.node("one", "t4x1"), self.node("eight", "h100x8")
+        share = {"vgpu.io/cores": "30", "vgpu.io/memory": "2Gi"}
+        reference = {"path": "/usr/bin/python3", "args": list(REFERENCE), "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]}
+        plain = self.bundle("reference")
+        plain.config["hooks"] = {"prestart": [reference]}
+        return {
+            "bare": self.bundle("bare"),
+            "reference": plain,
+            "no_allocation": self.bundle("no_allocation").hooks(one),
+            "one_card": self.bundle("one_card", share).hooks(one),
+            "one_card_disk": self.bundle("one_card_disk", share, self.disk).hooks(one),
+            "bare_disk": self.bundle("bare_disk", None, self.disk),
+            "eight_cards": self.bundle("eight_cards", {"vgpu.io/cores": "800"}).hooks(eight),
+        }
+
+    def bundle(self, name: str, annotations: dict[str, str] | None = None, above: Path | None = None) -> bundles.Bundle:
+        """A bundle whose root file system is to lie in `above`."""
+        rootfs = (above or self.memory) / f"rootfs-{name}"
+        return bundles.Bundle(self.memory / name, rootfs, annotations).command("sleep", "60")
+
+    @contextmanager
+    def fresh_rootfs(self, bundle: bundles.Bundle) -> Iterator[None]:
+        """Directories of its own, files linked: as cheap as an overlay's empty upper layer, and without its mount."""
+        subprocess.run(["cp", "-al", bundle.rootfs.with_name("image"), bundle.rootfs], check=True)
+        try:
+            yield
+        finally:
+            shutil.rmtree(bundle.rootfs)
+
+    @contextmanager
+    def running(self) -> Iterator[str]:
+        """A created container beside those that are measured."""
+        apart = self.bundle("apart")
+        with self.fresh_rootfs(apart):
+            container = self.runtime.new_id("apart")
+            timed_create(self.runtime, apart, container)
+            try:
+                yield container
+            finally:
+                self.runtime.delete(container)
+
+    def create(self, bundle: bundles.Bundle) -> float:
+        """Seconds of one `runc create`; the container is gone afterwards."""
+        with self.fresh_rootfs(bundle):
+            container = self.runtime.new_id("bench")
+            try:
+                return timed_create(self.runtime, bundle, container)
+            finally:
+                self.runtime.delete(container)
+                self.runtime.started.remove(container)
+                time.sleep(SETTLE)
+
+    def call(self, program: str, *arguments: str) -> float:
+        """Seconds of one call of a runtime that starts nothing."""
+        command = [program, "--root", str(self.runtime.root), *arguments]
+        started = time.perf_counter()
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+        seconds = time.perf_counter() - started
+        if done.returncode != 0:
+            raise BenchError(f"{' '.join(command)}: exit status {done.returncode}")
+        return seconds
+
+    def print_content(self, id: str, bundle: bundles.Bundle) -> None:
+        """What the measured container really has, from its mount table and its root file system."""
+        before = _links(self.image)
+        with self.fresh_rootfs(bundle):
+            container = self.runtime.new_id("content")
+            timed_create(self.runtime, bundle, container)
+            kinds = _kinds(self.runtime.state(container)["pid"])
+            links = _links(bundle.rootfs) - before
+            self.runtime.delete(container)
+        counted = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
+        print(f"{id}: {counted}; {links} links in the image's own directories")
+
+
+def timed_create(runtime: bundles.Runtime, bundle: bundles.Bundle, container: str) -> float:
+    """Seconds of `runc create`, from spawn to exit; BenchError with what was said when it fails."""
+    command = [*runtime.command, "create", "--bundle", str(bundle.write()), container]
+    output = bundle.path / "output"
+    with output.open("w") as stream:
+        started = time.perf_counter()
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, check=False)
+        seconds = time.perf_counter() - started
+    if done.returncode != 0:
+        raise BenchError(f"{' '.join(command)}: exit status {done.returncode}: {output.read_text().strip()}")
+    return seconds
+
+
+def _complete(libraries: Path, programs: Path) -> None:
+    """Fill the driver up: a share of compute and utility, which goes without OpenCL and MPS, gets FILES files."""
+    version = next(libraries.glob("libcuda.so.*.*")).name.partition(".so.")[2]
+    shutil.copy2(programs / "nvidia-debugdump", programs / "nv-fabricmanager")
+    capabilities = [driverfiles.capability_of(path.name) for path in libraries.glob(f"*.so.{version}")]
+    have = len([item for item in capabilities if item in plan.SHARE_CAPABILITIES]) - len(plan.PAST_LIMITS)
+    have += len(list(programs.iterdir())) - len(plan.PAST_LIMITS_BINARIES)
+    names = [*ABSENT, *(f"libnvidia-stand-in{number}" for number in range(FILES))]
+    for name in names[: FILES - have]:
+        command = [
+            "cc",
+            "-shared",
+            "-nostdlib",
+            f"-Wl,-soname,{name}.so.1",
+            "-o",
+            str(libraries / f"{name}.so.{version}"),
+        ]
+        subprocess.run([*command, "-x", "c", "/dev/null"], check=True)
+
+
+@contextmanager
+def _runtime(memory: Path) -> Iterator[bundles.Runtime]:
+    made = bundles.Runtime(memory / "runc")
+    try:
+        yield made
+    finally:
+        made.cleanup()
+
+
+@contextmanager
+def _directory(above: str | None) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="vgpu-bench-", dir=above) as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+def _tmpfs() -> str:
+    """A tmpfs, which /run is on a node: fsync costs nothing there."""
+    mounted = {fields[1]: fields[2] for fields in map(str.split, Path("/proc/mounts").read_text().splitlines())}
+    found = next((path for path in TMPFS if mounted.get(path) == "tmpfs"), "")
+    if not found:
+        raise BenchError(f"needs a tmpfs at {' or '.join(TMPFS)}, found none")
+    return found
+
+
+def _load() -> str:
+    return "load " + Path("/proc/loadavg").read_text().rpartition(" ")[0]
+
+
+def _kinds(pid: int) -> Counter[str]:
+    """What the mount table of a container holds besides runc's own: mounts by kind."""
+    kinds: Counter[str] = Counter()
+    for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines():
+        target, _, source = line.split()[4], *line.partition(" - ")[2].split()[:2]
+        path = Path(f"/proc/{pid}/root{target}")
+        if source == "vgpu":
+            kinds["tmpfs"] += 1
+        elif path.is_char_device() and "nvidia" in target:
+            kinds["device nodes"] += 1
+        elif path.is_dir():
+            kinds["directories"] += "nvidia" in target
+        elif target.startswith("/usr/local/vgpu"):
+            kinds["files of the limiter"] += 1
+        elif path.is_file() and target.startswith("/usr"):
+            kinds["libraries and programs"] += 1
+    return kinds
+
+
+def _links(root: Path) -> int:
+    return sum(path.is_symlink() for path in root.rglob("*"))

@@ -1,0 +1,59 @@
+"""What a benchmark yields: one figure per id, its table and its JSON. Measuring is the groups' own business.
+
+The form of the JSON is pinned: a list of {"id", "unit", "bar", "min", "median", "max", "runs", "what"}. An id never
+changes its meaning. `bar` is the figure that the median must not exceed, null for a figure that only informs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from statistics import median
+
+from tabulate import tabulate
+
+
+class BenchError(Exception):
+    """One line: why there are no figures."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """`runs` figures of `unit`, one per round."""
+
+    id: str
+    unit: str
+    bar: float | None
+    min: float
+    median: float
+    max: float
+    runs: int
+    what: str
+
+    @classmethod
+    def of(cls, id: str, unit: str, bar: float | None, figures: list[float], what: str) -> Result:
+        low, middle, high = (round(value, 3) for value in (min(figures), median(figures), max(figures)))
+        return cls(id, unit, bar, low, middle, high, len(figures), what)
+
+    @property
+    def verdict(self) -> str:
+        """Empty for a figure without a bar."""
+        if self.bar is None:
+            return ""
+        return "ok" if self.median <= self.bar else "MISSED"
+
+
+def table(results: list[Result]) -> str:
+    """The results for people."""
+    rows = [
+        (one.id, one.unit, "" if one.bar is None else one.bar, one.min, one.median, one.max, one.runs, one.verdict)
+        for one in results
+    ]
+    return tabulate(rows, headers=["id", "unit", "bar", "min", "median", "max", "runs", ""], disable_numparse=True)
+
+
+def write(path: Path, results: list[Result]) -> None:
+    """The results for programs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([dataclasses.asdict(item) for item in results], indent=2) + "\n")

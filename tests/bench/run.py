@@ -1,0 +1,44 @@
+"""`run.py GROUP`: measure one group of benchmarks, print its table, write build/bench/<group>.json.
+
+A group is a module beside this one with a function that returns its results; `GROUPS` names them. Exit status 0 when
+the figures were obtained, a missed bar included: it is marked in the table, and the JSON tells programs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
+
+import hook  # noqa: E402 - found by the line above
+import nodes  # noqa: E402
+from results import BenchError, Result, table, write  # noqa: E402
+
+Groups = dict[str, Callable[[], "list[Result]"]]
+
+GROUPS: Groups = {"hook": hook.measure}
+
+
+def main(arguments: list[str], groups: Groups = GROUPS, directory: Path = nodes.BUILD / "bench") -> int:
+    """Measure the group that `arguments` name; returns the exit status."""
+    if len(arguments) != 1 or arguments[0] not in groups:
+        print(f"usage: run.py {'|'.join(groups)}", file=sys.stderr)
+        return 2
+    (name,) = arguments
+    try:
+        results = groups[name]()
+    except BenchError as error:
+        print(f"bench {name}: {error}", file=sys.stderr)
+        return 1
+    path = directory / f"{name}.json"
+    write(path, results)
+    print(table(results))
+    print(f"written to {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
