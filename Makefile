@@ -8,7 +8,7 @@ BENCH ?= hook
 APT := build-essential cmake busybox-static crun libc-bin musl-tools python3 python3-venv runc util-linux
 export VGPU_BUILD := $(abspath $(BUILD))
 
-.PHONY: setup packages build demo test test-quick test-long test-gpu lint bench clean
+.PHONY: setup packages build demo test test-quick test-long test-gpu lint bench deb clean
 
 setup: packages $(VENV)/.stamp build
 
@@ -23,7 +23,7 @@ packages:
 
 $(VENV)/.stamp: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
+	$(BIN)/pip install -qq --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
 build:
@@ -53,6 +53,10 @@ test-long: lint
 
 test-gpu: setup
 	$(BIN)/pytest -q tests/gpu -m gpu
+
+# build/vgpu_<version>_<arch>.deb
+deb: setup
+	@PYTHON=$(BIN)/python packaging/deb/build
 
 bench: setup
 	@$(BIN)/python tests/bench/run.py $(BENCH)
