@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 BUILD := build
 BENCH ?= hook
-APT := build-essential cmake busybox-static crun libc-bin musl-tools python3 python3-venv runc util-linux
+APT := build-essential busybox-static cmake containerd crun debian-archive-keyring libc-bin musl-tools podman \
+       python3 python3-venv runc util-linux
 export VGPU_BUILD := $(abspath $(BUILD))
 
 .PHONY: setup packages build demo test test-quick test-long test-gpu lint bench deb clean

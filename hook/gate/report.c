@@ -1,6 +1,7 @@
 /* The one line on stderr and in the log; see report.h for the boundary. */
 #include "report.h"
 
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +11,32 @@
 
 #define LINE_BYTES 1024
 #define PRIORITY "<27>" /* facility daemon, severity error */
+
+static const char *runtime_log;
+
+void report_to_runtime_log(const char *path)
+{
+    runtime_log = path;
+}
+
+/* `text` has no control characters any more; what is not UTF-8 in it Go's decoder replaces. */
+static void to_runtime_log(const char *text, size_t len)
+{
+    char json[2 * LINE_BYTES + 64] = "{\"level\":\"error\",\"msg\":\"";
+    size_t at = strlen(json);
+    int fd = runtime_log ? open(runtime_log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644) : -1;
+
+    if (fd < 0)
+        return;
+    for (size_t i = 0; i < len; i++) {
+        if (text[i] == '"' || text[i] == '\\')
+            json[at++] = '\\';
+        json[at++] = text[i];
+    }
+    memcpy(json + at, "\"}\n", 3);
+    if (write(fd, json, at + 3) < 0 || close(fd) < 0)
+        return; /* stderr has the line, and this program ends */
+}
 
 /* Not syslog(3): that waits for ever for a log daemon that hangs, and a container's start with it. */
 static void to_log(const char *text, size_t len)
@@ -38,6 +65,7 @@ void report(const char *program, const char *format, ...)
         if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
             line[i] = '?';
     to_log(line, len);
+    to_runtime_log(line + skip, len - skip);
     line[len] = '\n';
     if (write(STDERR_FILENO, line + skip, len + 1 - skip) < 0)
         return; /* the exit status has to do */

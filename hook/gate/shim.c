@@ -67,6 +67,7 @@ int shim_main(const char *name, int argc, char **argv)
         report(PROGRAM, "arguments: expected an absolute path after --vgpu-runtime and --vgpu-config");
         return EXIT_USAGE;
     }
+    report_to_runtime_log(args.log_json ? args.log : NULL);
     runtime = real_runtime(name, args.runtime);
     if (!runtime || (args.creates && !bundle_add_hooks(&args)))
         return EXIT_REFUSED;

@@ -82,6 +82,17 @@ static int width(struct option option, const char *next)
     return is_option(next) || is_subcommand(next) ? 1 : 2;
 }
 
+/* Where the runtime is to log, as far as the shim has to know; `next` is the word after the option. */
+static void read_log(struct option option, const char *next, struct shim_args *args)
+{
+    const char *value = option.value ? option.value : next;
+
+    if (is(option, "log"))
+        args->log = value;
+    else if (is(option, "log-format"))
+        args->log_json = value && !strcmp(value, "json");
+}
+
 /* The index of the subcommand, argc where there is none, -1 for a bad option of our own. */
 static int find_subcommand(int *argc, char **argv, struct shim_args *args)
 {
@@ -94,10 +105,12 @@ static int find_subcommand(int *argc, char **argv, struct shim_args *args)
                                                        : NULL;
         if (!strcmp(argv[i], "--"))
             return i + 1;
-        if (!own)
-            i += width(option, argv[i + 1]);
-        else if (!(*own = take_own(argc, argv, i, option)))
+        if (own && !(*own = take_own(argc, argv, i, option)))
             return -1;
+        if (!own) {
+            read_log(option, argv[i + 1], args);
+            i += width(option, argv[i + 1]);
+        }
     }
     return i;
 }

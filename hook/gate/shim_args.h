@@ -10,6 +10,8 @@
 struct shim_args {
     const char *runtime;     /* --vgpu-runtime, or NULL */
     const char *vgpu_config; /* --vgpu-config, or NULL */
+    const char *log;         /* the runtime's --log, or NULL */
+    bool log_json;           /* its --log-format is json */
     bool creates;            /* the subcommand is create or run; then: */
     const char *bundle;      /* --bundle, or "." */
     const char *config;      /* crun's --config, relative to the working directory, or NULL: the bundle's config.json */

@@ -56,7 +56,8 @@ def refuse_rootless(proc: str = "/proc") -> None:
     with open(f"{proc}/self/uid_map", encoding="ascii") as stream:
         whole = stream.read().split() == IDENTITY_MAP
     if os.geteuid() != 0 or not whole:
-        raise VgpuError("rootless runtime", expected="the host's root", found=f"uid {os.geteuid()}",
+        found = f"uid {os.geteuid()}" + ("" if whole else " of a user namespace")
+        raise VgpuError("rootless runtime", expected="the host's root", found=found,
                         do="run the container by a runtime of the host's root")  # fmt: skip
 
 

@@ -344,3 +344,22 @@ def test_links_of_the_build(gate_bin: pathlib.Path) -> None:
     for name in ("vgpu-hook", "vgpu-runtime", "vgpu-runtime-runc", "vgpu-runtime-crun"):
         assert os.readlink(gate_bin / name) == "vgpu-gate"
     assert (gate_bin / "vgpu-gate").read_bytes()[:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize("format", [["--log-format", "json"], ["--log-format=json"]])
+def test_a_refusal_is_in_the_runtimes_log(gate_folder: pathlib.Path, tmp_path: pathlib.Path, format: list[str]) -> None:
+    """All that containerd reads of a create that failed; a runtime's name with a quote in it has to survive JSON."""
+    log = tmp_path / "log.json"
+    command = [gate_folder / "vgpu-runtime", '--vgpu-runtime=/no"where\\', "--log", log, *format, "create", "c"]
+    done = subprocess.run(command, check=False, capture_output=True, timeout=30)
+    assert done.returncode == 1
+    record = json.loads(log.read_text())
+    assert record == {"level": "error", "msg": done.stderr.decode().rstrip("\n")}
+    assert '/no"where\\' in record["msg"]
+
+
+def test_no_json_in_a_log_of_text(gate_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    log = tmp_path / "log"
+    command = [gate_folder / "vgpu-runtime", "--vgpu-runtime=/nowhere", "--log", log, "create", "c"]
+    assert subprocess.run(command, check=False, capture_output=True, timeout=30).returncode == 1
+    assert not log.exists()

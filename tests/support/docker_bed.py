@@ -1,0 +1,95 @@
+"""A private Docker: dockerd of a newer suite with data, state and socket of its own, in its own network namespace.
+
+Belongs here: its daemon.json with the shim as a runtime, and running containers, also below a cgroup path as kubelet's
+cri-dockerd gives them: Docker hands no annotations of a pod on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import cgroup_trees
+import nodes
+import suites
+
+SUITE = "trixie"
+IMAGE = "vgpu-test:1"
+
+
+class Docker:
+    """`start` it with a root file system, `run` containers by the runtime `vgpu`."""
+
+    def __init__(self, node: nodes.SimulatedNode) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="vgpu-test-"))  # a Unix socket's path is at most 107 bytes
+        self.node = node
+        self.cgroup = f"/vgpu-test-{uuid.uuid4().hex[:8]}"
+        self.daemon = suites.unpack(SUITE, "docker.io") / "usr/sbin"
+        self.client = suites.unpack(SUITE, "docker-cli") / "usr/bin/docker"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, tree: Path) -> Docker:
+        config = self.directory / "daemon.json"
+        config.write_text(json.dumps(self._config()))
+        environment = {**os.environ, "PATH": f"{self.daemon}:{os.environ['PATH']}"}
+        command = ["unshare", "--mount", "--net", str(self.daemon / "dockerd"), "--config-file", str(config)]
+        with (self.directory / "log").open("wb") as log:
+            self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            self._wait()
+            layer = subprocess.run(["tar", "-C", str(tree), "-c", "."], capture_output=True, check=True).stdout
+            subprocess.run([*self._docker(), "import", "-", IMAGE], input=layer, capture_output=True, check=True)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _wait(self) -> None:
+        end = time.monotonic() + 30
+        while self.call("version").returncode != 0:
+            assert time.monotonic() < end, (self.directory / "log").read_text()[-2000:]
+            time.sleep(0.1)
+
+    def _config(self) -> dict[str, object]:
+        place = str(self.directory)
+        arguments = ["--vgpu-config", str(self.node.config)]
+        return {
+            "data-root": f"{place}/data", "exec-root": f"{place}/exec", "pidfile": f"{place}/pid",
+            "hosts": [f"unix://{place}/sock"], "cgroup-parent": self.cgroup, "storage-driver": "vfs",
+            "bridge": "none", "iptables": False, "ip6tables": False, "ip-forward": False,
+            "exec-opts": ["native.cgroupdriver=cgroupfs"],
+            "runtimes": {"vgpu": {"path": str(self.node.shim), "runtimeArgs": arguments}},
+        }  # fmt: skip
+
+    def _docker(self) -> list[str]:
+        return [str(self.client), "--host", f"unix://{self.directory}/sock"]
+
+    def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self._docker(), *arguments], capture_output=True, text=True, check=False, timeout=120,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def run(
+        self, *command: str, pod: str = "", options: tuple[str, ...] = ("--rm",)
+    ) -> subprocess.CompletedProcess[str]:
+        """`docker run`; with `pod`, a pod's uid, where kubelet's cri-dockerd would put the container."""
+        parent = [f"--cgroup-parent={self.cgroup}/kubepods/burstable/pod{pod}"] if pod else []
+        places = ["--runtime=vgpu", "--network=host", f"--volume={self.node.sim}:/run/vgpu-sim"]
+        return self.call("run", *places, *parent, *options, IMAGE, *command)
+
+    def stop(self) -> None:
+        left = self.call("ps", "--all", "--quiet").stdout.split()
+        if left:
+            self.call("rm", "--force", *left)
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(60)
+        cgroup_trees.remove(self.cgroup)
+        shutil.rmtree(self.directory)

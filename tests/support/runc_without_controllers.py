@@ -1,0 +1,26 @@
+"""runc where cgroup v2 has no controllers, as on a hybrid machine whose controllers belong to v1.
+
+containerd gives every container a cpu weight, which runc cannot set there. This takes cpu, memory and pids out of the
+bundle's config.json, as `--bundle` names it, and goes on as runc. Device rules need no controller and stay.
+"""
+
+import json
+import os
+import sys
+
+RUNC = "/usr/sbin/runc"
+
+
+def strip(path: str) -> None:
+    with open(path, encoding="utf-8") as stream:
+        config = json.load(stream)
+    resources = config["linux"].get("resources", {})
+    config["linux"]["resources"] = {key: value for key, value in resources.items() if key == "devices"}
+    with open(path, "w", encoding="utf-8") as stream:
+        json.dump(config, stream)
+
+
+if __name__ == "__main__":
+    if "create" in sys.argv:
+        strip(sys.argv[sys.argv.index("--bundle") + 1] + "/config.json")
+    os.execv(RUNC, [RUNC, *sys.argv[1:]])

@@ -1,0 +1,65 @@
+"""Programs of other Debian suites, unpacked and not installed, for tests against runtimes newer than the machine's.
+
+Belongs here: fetching a package by its name with the ordinary apt client under a configuration of its own, so that the
+machine's sources and package lists stay as they are. What was fetched once stays in the build directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import nodes
+
+MIRROR = "http://deb.debian.org/debian"
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+CACHE = nodes.BUILD / "third-party"
+
+
+def unpack(suite: str, package: str) -> Path:
+    """The directory that `package` of `suite` is unpacked in; fetched when it is not there yet."""
+    directory = CACHE / suite / package
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with (directory.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not directory.is_dir():
+            _fetch(suite, package, directory)
+    return directory
+
+
+def _fetch(suite: str, package: str, directory: Path) -> None:
+    """To a name of its own first: an interrupted run leaves nothing that looks whole."""
+    work = directory.parent / f".{package}-{os.getpid()}"
+    apt = _apt(suite, directory.parent / "apt")
+    try:
+        work.mkdir()
+        _run([*apt, "update", "-q"], work)
+        _run([*apt, "download", "-q", package], work)
+        (archive,) = work.glob("*.deb")
+        _run(["dpkg", "-x", archive.name, "tree"], work)
+        (work / "tree").rename(directory)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _apt(suite: str, home: Path) -> list[str]:
+    """apt-get with lists, sources and preferences below `home` alone."""
+    for name in ("lists/partial", "archives/partial"):
+        (home / name).mkdir(parents=True, exist_ok=True)
+    sources = home / "sources.list"
+    sources.write_text(f"deb [signed-by={KEYRING}] {MIRROR} {suite} main\n")
+    options = {
+        "Dir::Etc::SourceList": sources, "Dir::Etc::SourceParts": "/dev/null", "Dir::State::Lists": home / "lists",
+        "Dir::Cache": home, "Dir::State::status": "/dev/null", "Dir::Etc::Preferences": "/dev/null",
+        "Dir::Etc::PreferencesParts": "/dev/null", "Acquire::Languages": "none", "APT::Sandbox::User": "root",
+    }  # fmt: skip
+    return ["apt-get", *(f"-o{key}={value}" for key, value in options.items())]
+
+
+def _run(command: list[str], directory: Path) -> None:
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {done.stdout[-500:]}{done.stderr[-1500:]}")
