@@ -111,22 +111,24 @@ def show_card(demo: Demo) -> None:
 
 def share(demo: Demo) -> tuple[Tenant, Tenant]:
     step("2. Two containers, one card")
-    say("Each is an ordinary bundle for runc, with the vgpu hook registered as `prestart`, and annotations for its share:")
+    say(
+        "Each is an ordinary bundle for runc, with the vgpu hook registered as `prestart`, and annotations for its share:"
+    )
     hold = "cudaprobe info; cudaprobe hold {} /run/demo/go; cudaprobe hold {} /run/demo/end"
     red = {"vgpu.io/cores": "30", "vgpu.io/memory": "2Gi"}
     blue = {"vgpu.io/cores": "60", "vgpu.io/memory": "4Gi", "vgpu.io/core-limit": "80"}
     blue_script = "cudaprobe info; cudaprobe alloc 512 100; cudaprobe hold 1024 /run/demo/end"
     tenants = Tenant(demo, "red", hold.format(1500, 1500), red), Tenant(demo, "blue", blue_script, blue)
-    for tenant, annotations in zip(tenants, (red, blue)):
-        say(f"   {tenant.name}: " + "  ".join(f"{key}={value}" for key, value in annotations.items()))
+    for tenant, asked in zip(tenants, (red, blue)):
+        say(f"   {tenant.name}: " + "  ".join(f"{key}={value}" for key, value in asked.items()))
     if not tenants[0].start() or not tenants[1].start():
         raise SystemExit(tenants[0].error + tenants[1].error)
     say("Both run. The same CUDA calls as in any program tell them how big their card is:")
     for tenant in tenants:
         tenant.wait("card0.nvml_total")
         seen = tenant.output()
-        say(f"   {tenant.name}: cuDeviceTotalMem {mib(seen['card0.total'])}, cuMemGetInfo {mib(seen['card0.info_total'])}, "
-            f"NVML {mib(seen['card0.nvml_total'])}, card {seen['card0.uuid'][:8]}...")  # fmt: skip
+        totals = f"cuDeviceTotalMem {mib(seen['card0.total'])}, cuMemGetInfo {mib(seen['card0.info_total'])}"
+        say(f"   {tenant.name}: {totals}, NVML {mib(seen['card0.nvml_total'])}, card {seen['card0.uuid'][:8]}...")
     return tenants
 
 

@@ -111,7 +111,9 @@ def test_a_granted_device_with_a_driver_really_opens(
     assert out == {"/dev/nvidia-uvm": "opened"}
 
 
-def test_mounts_flags_and_order(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode) -> None:
+def test_mounts_flags_and_order(
+    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode
+) -> None:
     share = bundle(rootfs(), cores="30", memory="2Gi", use_gpuuuid=node.books()[0]["uuid"])
     lines = [line.split() for line in run(runc1, share, "cat", "/proc/self/mountinfo").splitlines()]
     ours = [(fields[4], set(fields[5].split(",")), fields[6]) for fields in lines]
@@ -162,7 +164,9 @@ def test_existing_images_find_nvidia_smi(runc1: bundles.Runtime, rootfs: Rootfs,
 def test_whole_card_gets_the_driver_without_limits(
     runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode
 ) -> None:
-    out = run(runc, bundle(rootfs(), cores="100"), "sh", "-c", "cudaprobe info; ls /usr/local; cat /proc/self/mountinfo")
+    out = run(
+        runc, bundle(rootfs(), cores="100"), "sh", "-c", "cudaprobe info; ls /usr/local; cat /proc/self/mountinfo"
+    )
     assert pairs(out)["card0.total"] == str(node.books()[0]["capacity"])
     assert "vgpu/driver" not in out
 
@@ -173,7 +177,9 @@ def test_two_whole_cards(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBun
     assert {out["card0.uuid"], out["card1.uuid"]} == {card["uuid"][4:].replace("-", "") for card in node.books()}
 
 
-@pytest.mark.parametrize("env", [[], ["NVIDIA_VISIBLE_DEVICES=all"], ["NVIDIA_VISIBLE_DEVICES=all", "VGPU_GRANT_CORES=x"]])
+@pytest.mark.parametrize(
+    "env", [[], ["NVIDIA_VISIBLE_DEVICES=all"], ["NVIDIA_VISIBLE_DEVICES=all", "VGPU_GRANT_CORES=x"]]
+)
 def test_container_without_allocation_sees_no_gpu(
     runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, env: list[str]
 ) -> None:
@@ -181,7 +187,13 @@ def test_container_without_allocation_sees_no_gpu(
     before = listing(tree)
     plain = bundle(tree)
     plain.config["process"]["env"] += env
-    out = run(runc, plain, "sh", "-c", "mknod /tmp/n c 195 255; cudaprobe open /tmp/n; ls /dev; cat /proc/self/mountinfo; rm /tmp/n")
+    out = run(
+        runc,
+        plain,
+        "sh",
+        "-c",
+        "mknod /tmp/n c 195 255; cudaprobe open /tmp/n; ls /dev; cat /proc/self/mountinfo; rm /tmp/n",
+    )
     assert "/tmp/n Operation not permitted" in out
     assert "nvidia" not in out.replace("/run/vgpu-sim", "")
     assert listing(tree) == before
@@ -194,7 +206,8 @@ def test_container_without_allocation_sees_no_gpu(
 def test_loader_cache_and_ldconfig(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, kind: str) -> None:
     share = bundle(rootfs(kind), cores="30", memory="2Gi")
     share.config["process"]["env"] = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
-    script = "ldconfig -p | grep libcuda.so; cudaprobe info; ldconfig && echo rebuilt; ldconfig -p | grep libcuda.so; cudaprobe info"
+    look = "ldconfig -p | grep libcuda.so; cudaprobe info"
+    script = f"{look}; ldconfig && echo rebuilt; {look}"
     out = run(runc1, share, "sh", "-c", script)
     directory = {"debian": f"/usr/lib/{trees.MULTIARCH}", "redhat": "/usr/lib64"}[kind]
     assert out.count(f"=> {directory}/libcuda.so.1") == 2
@@ -236,14 +249,22 @@ def test_user_namespace(runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundl
         if directory.stat().st_uid == 0 and not directory.stat().st_mode & 0o005:
             directory.chmod(0o755)
     library = f"/usr/lib/{trees.MULTIARCH}"
-    out = run(runc, share, "sh", "-c", f"cudaprobe info; cudaprobe alloc 512 9; stat -c '%u %n' {library}/libcuda.so /etc/ld.so.cache")
+    out = run(
+        runc,
+        share,
+        "sh",
+        "-c",
+        f"cudaprobe info; cudaprobe alloc 512 9; stat -c '%u %n' {library}/libcuda.so /etc/ld.so.cache",
+    )
     results = pairs(out)
     assert results["card0.total"] == str(2 * GIB)
     assert results["refused"] == "2"
     assert f"0 {library}/libcuda.so\n0 /etc/ld.so.cache" in out
 
 
-def test_image_that_carries_driver_files(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode) -> None:
+def test_image_that_carries_driver_files(
+    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode
+) -> None:
     """An image with a driver's libraries of its own, as links and as files: ours are found, its files stay."""
     tree = rootfs()
     library = tree / "usr/lib" / trees.MULTIARCH
@@ -292,9 +313,12 @@ def test_compat_libraries_can_be_refused(
 
 
 @pytest.mark.parametrize("missing", [(), *OLD_KERNELS.values()], ids=["now", *OLD_KERNELS])
-@pytest.mark.parametrize("component", ["usr", "usr/lib", "usr/lib/@", "usr/local", "usr/local/nvidia", "usr/local/vgpu", "usr/bin", "etc"])
+@pytest.mark.parametrize(
+    "component", ["usr", "usr/lib", "usr/lib/@", "usr/local", "usr/local/nvidia", "usr/local/vgpu", "usr/bin", "etc"]
+)
 def test_symlinks_in_every_component_stay_inside(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, tmp_path: Path, component: str,
+    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, tmp_path: Path,
+    component: str,
     missing: tuple[int, ...],
 ) -> None:  # fmt: skip
     """Each directory on the way becomes a link out of the rootfs, absolute and with `..`; the host stays untouched."""
@@ -378,7 +402,9 @@ def test_late_poststop_leaves_the_new_life_alone(
     assert claims(node) == {}
 
 
-def test_hook_listed_twice_claims_once(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode) -> None:
+def test_hook_listed_twice_claims_once(
+    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode
+) -> None:
     share = bundle(rootfs(), cores="60", memory="2Gi").hooks(node, "createRuntime")
     out = run(runc1, share, "sh", "-c", "grep -c /dev/nvidiactl /proc/self/mountinfo")
     assert out == "1\n"
@@ -409,7 +435,9 @@ def test_grants_are_claimed_again_by_the_same_container_only(
     assert stranger in refused(runc, bundle(tree).pod(stranger, "train", cgroup, **grants))
 
 
-def test_grants_by_environment(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, cgroup: str) -> None:
+def test_grants_by_environment(
+    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, cgroup: str
+) -> None:
     """Runtimes that drop annotations hand the ids on as environment."""
     share = bundle(rootfs()).pod(POD, "train", cgroup)
     ids = granted(node, 40, 1024).values()
@@ -417,7 +445,9 @@ def test_grants_by_environment(runc1: bundles.Runtime, rootfs: Rootfs, bundle: M
     assert pairs(run(runc1, share, "cudaprobe", "info"))["card0.total"] == str(GIB)
 
 
-def test_tenants_cannot_forge(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, cgroup: str) -> None:
+def test_tenants_cannot_forge(
+    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, cgroup: str
+) -> None:
     """Amounts in a pod's annotations are worth nothing, and an invented grant stops the container."""
     wish = bundle(rootfs(), cores="100", memory="40Gi").pod(POD, "train", cgroup)
     assert "nvidia" not in run(runc1, wish, "ls", "/dev")
@@ -443,7 +473,12 @@ def test_tenants_cannot_forge(runc1: bundles.Runtime, rootfs: Rootfs, bundle: Ma
     ],
 )
 def test_bad_requests_are_refused_with_the_reason(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, annotations: dict[str, str], says: str
+    runc1: bundles.Runtime,
+    rootfs: Rootfs,
+    bundle: MakeBundle,
+    node: nodes.SimulatedNode,
+    annotations: dict[str, str],
+    says: str,
 ) -> None:
     tree = rootfs()
     before = listing(tree)
@@ -472,10 +507,18 @@ def test_failure_half_way_leaves_nothing(
     assert [record["holder"] for record in records] == [None, None]
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff\xfe", b"{" * 100000, b'{"version": 99}', b"x" * (20 << 20)])
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"[]", b"\xff\xfe", b"{" * 100000, b'{"version": 99}', b"x" * (20 << 20)]
+)
 @pytest.mark.parametrize("which", ["inventory", "settings", "grant", "claim"])
 def test_damaged_files_stop_only_what_needs_them(
-    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, cgroup: str, which: str, damage: bytes
+    runc1: bundles.Runtime,
+    rootfs: Rootfs,
+    bundle: MakeBundle,
+    node: nodes.SimulatedNode,
+    cgroup: str,
+    which: str,
+    damage: bytes,
 ) -> None:
     tree = rootfs()
     other, done = runc1.create(bundle(tree, cores="10", memory="1Gi").command("sleep", "60"), "other")
@@ -493,7 +536,9 @@ def test_damaged_files_stop_only_what_needs_them(
     if which == "claim":  # another container's: reported, and still counted
         assert pairs(run(runc1, share, "cudaprobe", "info"))["card0.total"] == str(GIB)
         assert "claim.json" in (Path(node.settings.run_dir) / "hook.log").read_text()
-        assert "50 cores free" in refused(runc1, bundle(tree, cores="95", memory="1Gi", use_gpuuuid=node.books()[0]["uuid"]))
+        assert "50 cores free" in refused(
+            runc1, bundle(tree, cores="95", memory="1Gi", use_gpuuuid=node.books()[0]["uuid"])
+        )
     else:
         assert str(paths[which]) in refused(runc1, share)
     run(runc1, bundle(tree), "true")

@@ -28,7 +28,12 @@ def spec() -> dict[str, Any]:
     mounts = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
         {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=65536k"]},
-        {"destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": ["nosuid", "noexec", "newinstance"]},
+        {
+            "destination": "/dev/pts",
+            "type": "devpts",
+            "source": "devpts",
+            "options": ["nosuid", "noexec", "newinstance"],
+        },
         {"destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": ["nosuid", "nodev", "mode=1777"]},
     ]
     capabilities = ["CAP_AUDIT_WRITE", "CAP_KILL", "CAP_NET_BIND_SERVICE", "CAP_MKNOD"]
@@ -40,7 +45,7 @@ def spec() -> dict[str, Any]:
             "args": ["true"],
             "env": list(ENVIRONMENT),
             "cwd": "/",
-            "capabilities": {kind: capabilities for kind in ("bounding", "effective", "permitted")},
+            "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
             "noNewPrivileges": True,
         },
         "root": {"path": "rootfs", "readonly": False},
@@ -127,7 +132,12 @@ class Runtime:
 
     def call(self, *arguments: str, check: bool = False, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*self.command, *arguments], capture_output=True, text=True, check=check, timeout=timeout, stdin=subprocess.DEVNULL
+            [*self.command, *arguments],
+            capture_output=True,
+            text=True,
+            check=check,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
         )
 
     def run(self, bundle: Bundle, name: str = "c") -> subprocess.CompletedProcess[str]:

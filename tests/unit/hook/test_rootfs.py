@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from vgpu.hook import syscalls
 from vgpu.hook.rootfs import Rootfs
 
