@@ -111,9 +111,7 @@ def show_card(demo: Demo) -> None:
 
 def share(demo: Demo) -> tuple[Tenant, Tenant]:
     step("2. Two containers, one card")
-    say(
-        "Each is an ordinary bundle for runc, with the vgpu hook registered as `prestart`, and annotations for its share:"
-    )
+    say("Each is an ordinary bundle for runc, with the vgpu hook registered and annotations for its share:")
     hold = "cudaprobe info; cudaprobe hold {} /run/demo/go; cudaprobe hold {} /run/demo/end"
     red = {"vgpu.io/cores": "30", "vgpu.io/memory": "2Gi"}
     blue = {"vgpu.io/cores": "60", "vgpu.io/memory": "4Gi", "vgpu.io/core-limit": "80"}
