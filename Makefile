@@ -5,8 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 BUILD := build
 BENCH ?= hook
-APT := build-essential busybox-static cmake containerd crun debian-archive-keyring libc-bin musl-tools podman \
-       python3 python3-venv runc util-linux
+APT := build-essential busybox-static cmake containerd crun dbus debian-archive-keyring debootstrap libc-bin musl-tools \
+       podman python3 python3-venv runc systemd-container util-linux
 export VGPU_BUILD := $(abspath $(BUILD))
 
 .PHONY: setup packages build demo test test-quick test-long test-gpu lint bench deb clean

@@ -7,11 +7,14 @@ Usage: python3 -I -S device_cgroup_probe.py REPOSITORY REQUEST. A request is an 
   parent                         true: attach them to the scratch cgroup, the process sits in a child of it
   old_kernel                     true: BPF_F_REPLACE is refused with EINVAL, as before Linux 5.6
   share                          true: the probe itself moves into the cgroup first
+  nodes                          true: with files of the devices, by which the kernel can be asked
+  vanish                         "kill" the process, or "move" it, and remove the cgroup when a program was loaded
   try                            what a process of the cgroup does afterwards, `c:195:0:rw`: the errno, 0 for success
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -24,7 +27,7 @@ import time
 sys.path[:0] = [f"{sys.argv[1]}/config", f"{sys.argv[1]}/hook"]
 
 from vgpu.config.errors import VgpuError  # noqa: E402 - the path is known only now
-from vgpu.hook import cgroup, devicebpf, devicecgroup, devicerules  # noqa: E402
+from vgpu.hook import cgroup, devicebpf, devicecgroup, deviceprograms, devicerules  # noqa: E402
 from vgpu.hook import syscalls_bpf as bpf  # noqa: E402
 
 CGROUP2 = "/sys/fs/cgroup"
@@ -135,20 +138,48 @@ def attempt(path: str) -> int:
     return 0
 
 
+def host_nodes(directory: str, devices: list[tuple[int, int]]) -> dict[tuple[int, int], str]:
+    paths = {device: f"{directory}/c:{device[0]}:{device[1]}:rw" for device in devices}
+    for path in paths.values():
+        make(path)
+    return paths
+
+
+def vanish(directory: str, pid: int, how: str) -> None:
+    """Let the cgroup go when the new program is about to be put in place."""
+    real = deviceprograms.swap
+
+    def swap(*arguments: int) -> None:
+        if how == "kill":
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        else:
+            with open(f"{CGROUP2}/cgroup.procs", "w") as file:
+                file.write(str(pid))
+        os.rmdir(directory)
+        real(*arguments)
+
+    deviceprograms.swap = swap
+
+
 def act(request: dict[str, object], pid: int) -> dict[str, object]:
     devices = [(major, minor) for major, minor in request.get("devices", [[195, 0], [195, 255], [10, 229]])]
     arguments = (pid, devices, str(request.get("access", "rw")), request.get("config", {}))
     directory = cgroup.device_cgroup(pid).directory
     answer: dict[str, object] = {"directory": directory, "before": attached(directory)}
     total, fds = programs(), len(os.listdir("/proc/self/fd"))
-    try:
-        access = devicecgroup.open_devices(*arguments)
-        answer.update(changed=access.changed, text=access.text)
-    except VgpuError as error:
-        answer["error"] = error.line()
+    with tempfile.TemporaryDirectory() as directory_of_nodes:
+        nodes = host_nodes(directory_of_nodes, devices) if request.get("nodes") else {}
+        try:
+            access = devicecgroup.open_devices(*arguments, nodes=nodes)
+            answer.update(changed=access.changed, text=access.text)
+        except VgpuError as error:
+            answer["error"] = error.line()
     answer["new_fds"] = len(os.listdir("/proc/self/fd")) - fds
     answer["after"] = attached(directory)
     answer["new_programs"] = programs() - total
+    if request.get("vanish"):
+        return answer
     try:
         answer["allowed"] = devicecgroup.allowed(*arguments)
     except VgpuError as error:
@@ -171,13 +202,17 @@ def scratch(request: dict[str, object]) -> dict[str, object]:
             refuse_replace()
         if request.get("share"):
             enter(place)
+        if request.get("vanish"):
+            vanish(place, pid, str(request["vanish"]))
         return act(request, pid)
     finally:
         enter(CGROUP2)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
         for directory in dict.fromkeys((place, top)):
-            os.rmdir(directory)
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(directory)
 
 
 def main() -> None:

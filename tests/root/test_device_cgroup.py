@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import devicecgroup, devicerules
+from vgpu.hook import devicecgroup, devicelists, deviceprograms, devicerules
 
 pytestmark = pytest.mark.root
 
@@ -231,6 +231,32 @@ def test_v1_cannot_give_what_the_parent_denies() -> None:
         parent.rmdir()
 
 
+def test_a_v1_cgroup_that_vanishes_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process has moved on when the list is written."""
+    if not (V1_DEVICES / "devices.list").exists():
+        pytest.skip("no cgroup v1 devices controller on this machine")
+    place = V1_DEVICES / f"vgpu-test-{secrets.token_hex(6)}"
+    place.mkdir()
+    sleep = subprocess.Popen(["sleep", "60"])
+    real = devicelists.read
+
+    def read(fd: int) -> devicerules.Filter:
+        found = real(fd)
+        (V1_DEVICES / "cgroup.procs").write_text(str(sleep.pid))
+        place.rmdir()
+        return found
+
+    monkeypatch.setattr(devicelists, "read", read)
+    try:
+        (place / "cgroup.procs").write_text(str(sleep.pid))
+        with pytest.raises(VgpuError, match="another program removed this cgroup meanwhile; start the container again"):
+            devicecgroup.open_devices(sleep.pid, [(195, 0)], "rw", {})
+    finally:
+        sleep.kill()
+        sleep.wait()
+    assert not place.exists()
+
+
 # v2, programs of others
 
 
@@ -285,11 +311,32 @@ def test_a_cgroup_that_the_runtime_shares_is_left_alone() -> None:
 
 
 def test_programs_of_ancestors_are_reported() -> None:
-    answer = on_scratch(attach=[["above", [195, 0], MULTI]], parent=True, **{"try": ["c:195:0:rw", "c:195:1:rw"]})
+    answer = on_scratch(attach=[["above", [195, 0], MULTI]], parent=True, devices=[[195, 0]], nodes=True)
     assert answer["changed"] is False
-    assert "cgroups above have their say as well: " in str(answer["text"])
-    assert "above" in str(answer["text"])
-    assert answer["tried"] == {"c:195:0:rw": ENXIO, "c:195:1:rw": EPERM}
+    assert "asked as well: " in str(answer["text"])
+    assert f" above on {os.path.dirname(str(answer['directory']))}" in str(answer["text"])
+    assert (answer["new_fds"], answer["new_programs"]) == (0, 0)
+
+
+def test_ancestors_that_refuse_are_an_error_that_names_cgroup_and_rule() -> None:
+    answer = on_scratch(attach=[["above", [195, 0], MULTI]], parent=True, nodes=True)
+    directory = str(answer["directory"])
+    assert str(answer["error"]).startswith(
+        f"{directory}: device rules: expected c 195:255 rw, c 10:229 rw, here and by all cgroups above, "
+        "found refused by the kernel; asked as well: "
+    )
+    assert str(answer["error"]).endswith(f" above on {os.path.dirname(directory)}")
+    assert answer["before"] == answer["after"]
+    assert (answer["new_fds"], answer["new_programs"]) == (0, 0)
+
+
+@pytest.mark.parametrize(("kill", "found"), [(True, "it has ended"), (False, "another program removed this cgroup")])
+def test_a_cgroup_that_vanishes_in_the_middle(kill: bool, found: str) -> None:
+    """Killed, or moved away: at the moment when the new program is ready."""
+    answer = on_scratch(attach=[["other", [4, 64], MULTI]], vanish="kill" if kill else "move")
+    assert found in str(answer["error"])
+    assert "\n" not in str(answer["error"])
+    assert (answer["new_fds"], answer["new_programs"]) == (0, -1)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -305,7 +352,7 @@ def test_the_kernel_decides_as_the_rules_say(seed: int) -> None:
     ]  # fmt: skip
     config: dict[str, object] = {"linux": {"resources": {"devices": [{"allow": seed == 3, "access": "rwm"}, *rules]}}}
     said = devicerules.from_config(config)
-    base = next(item for item in devicecgroup.known_programs(said) if item.name.endswith("without tun"))
+    base = next(item for item in deviceprograms.known_programs(said) if item.name.endswith("without tun"))
     opened = base.rules.opened(devicerules.opening([(61, 0)], "rw"))
     grid = [f"{k}:{j}:{n}:{a}" for k in "bc" for j in (60, 61, 62) for n in (0, 1, 255) for a in ("r", "w", "rw", "m")]
     answer = on_scratch(attach=[["other", [4, 64], MULTI]], config=config, devices=[[61, 0]], **{"try": grid})

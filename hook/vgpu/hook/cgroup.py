@@ -58,6 +58,14 @@ class DeviceCgroup:
         self.path = path
         self.directory = directory
 
+    def levels(self, top: str) -> list[str]:
+        """The directories from this cgroup up to its ancestor `top`; this one alone when `top` cannot be seen."""
+        below = self.path[len(top) :] if top and self.path.startswith(top) else ""
+        above, shown = top.rpartition("/")[2] + below, self.directory.split("/")
+        if not top or shown[-above.count("/") - 1 :] != above.split("/"):
+            return [self.directory]
+        return ["/".join(shown[: len(shown) - count]) for count in range(above.count("/") + 1)]
+
 
 _MARKER = {1: "devices.allow", 2: "cgroup.procs"}
 
@@ -120,6 +128,19 @@ def deciding_paths(memberships: list[Membership], version: int) -> list[str]:
     if version == 1:
         return [item.path for item in memberships if "devices" in item.controllers]
     return [item.path for item in memberships if item.hierarchy == 0 and not item.controllers]
+
+
+def unit_path(path: str) -> str:
+    """The cgroup of the systemd unit that `path` lies in, "" when that is none of systemd's.
+
+    Units lie in slices or in the root. The last one counts: the outer ones are of a systemd outside, when the runtime
+    runs in a container itself. Below its unit a runtime makes cgroups of its own (crun: `container`).
+    """
+    parts = path.split("/")
+    for index in range(len(parts) - 1, 0, -1):
+        if parts[index].endswith((".scope", ".service")) and (index == 1 or parts[index - 1].endswith(".slice")):
+            return "/".join(parts[: index + 1])
+    return ""
 
 
 def memberships_of(pid: int | str, proc: str = "/proc") -> list[Membership]:

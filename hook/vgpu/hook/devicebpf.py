@@ -1,6 +1,6 @@
 """Byte code of a BPF_PROG_TYPE_CGROUP_DEVICE program from a filter of device rules. Pure: rules in, bytes out.
 
-Belongs here: the instructions and their bounds. What the rules are is devicerules', loading is devicecgroup's.
+Belongs here: the instructions and their bounds. What the rules are is devicerules', loading is deviceprograms'.
 The context is struct bpf_cgroup_dev_ctx: u32 access_type (accesses << 16 | type), u32 major, u32 minor. The result is
 1 to permit, 0 to refuse. Programs of a cgroup and of all its ancestors are asked, all have to permit.
 

@@ -1,7 +1,8 @@
 """Device rules: what config.json asks for, what each runtime makes of it, what a container may therefore open. Pure.
 
 Belongs here: `linux.resources.devices` of config.json, the defaults that runc and crun add, their ways of combining
-rules, and the text of v1's devices.list. Does not belong here: byte code (devicebpf) and the kernel (devicecgroup).
+rules, and the text of v1's devices.list. Does not belong here: byte code (devicebpf) and the kernel (devicelists,
+deviceprograms).
 
 How a request is decided, and where the deciders differ:
 - A request carries one or more of read, write and mknod at once: open(O_RDWR) asks for `rw`, mknod for `m` only.
@@ -17,6 +18,8 @@ from vgpu.config.errors import VgpuError
 
 MKNOD, READ, WRITE = 1, 2, 4  # BPF_DEVCG_ACC_*
 _BITS = {"r": READ, "w": WRITE, "m": MKNOD}
+
+OWN_CGROUP = "start the container with a cgroup of its own (podman: not --cgroups=disabled)"
 
 ANY = -1
 MAX_RULES = 1024
@@ -74,6 +77,9 @@ class Filter:
                 return rule.allow
         return self.default
 
+    def permit_all(self, opening: list[Rule]) -> bool:
+        return all(self.permits(rule.type, rule.major, rule.minor, rule.access) for rule in opening)
+
     def opened(self, rules: list[Rule]) -> Filter:
         """This filter with `rules` before its own: what it permitted stays so, whatever follows."""
         return Filter(rules + self.rules, self.default)
@@ -103,6 +109,18 @@ def access_of(mask: int) -> str:
 def opening(devices: list[tuple[int, int]], access: str) -> list[Rule]:
     """The rules that open character `devices` (major, minor)."""
     return [Rule("c", major, minor, access) for major, minor in devices]
+
+
+def listed(rules: list[Rule]) -> str:
+    return ", ".join(map(str, rules))
+
+
+def refuse_shared(directory: str) -> None:
+    """A container without a cgroup of its own sits in its runtime's: opening that would open the host's service."""
+    raise VgpuError(
+        f"{directory}: the container shares it with the runtime",
+        expected="a device cgroup of the container's own, or one that is open", do=OWN_CGROUP,
+    )  # fmt: skip
 
 
 # Reading config.json
@@ -171,6 +189,7 @@ _NODES = [
 _CONSOLE = [("", Rule("c", 5, 1, "rwm"))]  # crun only; runc binds a pty of 136:* over /dev/console
 _TERMINALS = [("", Rule("c", 136, ANY, "rwm")), ("", Rule("c", 5, 2, "rwm"))]
 _TUN = [("", Rule("c", 10, 200, "rwm"))]  # runc but for 1.2.0 to 1.2.3, crun from 1.20 on; crun 1.8 lacks it
+_BLANK = [("", Rule("c", 0, 0, ""))]  # crun 1.28 has the entry of zeros that ends its table as a last rule
 
 
 def runc(said: ContainerRules, tun: bool = True) -> Filter:
@@ -205,9 +224,10 @@ def _remove(exceptions: dict[tuple[int, int, str], int], rule: Rule) -> None:
     exceptions[own] = exceptions.get(own, 0) & ~rule.mask
 
 
-def crun(said: ContainerRules, tun: bool = True) -> Filter:
+def crun(said: ContainerRules, tun: bool = True, blank: bool = False) -> Filter:
     """As crun combines on v2: the last rule that covers a request decides, its defaults behind config.json's rules."""
-    defaults = [rule for _, rule in _MKNOD_ALL + _NODES + _CONSOLE + _TERMINALS + (_TUN if tun else [])]
+    table = _MKNOD_ALL + _NODES + _CONSOLE + _TERMINALS + (_TUN if tun else []) + (_BLANK if blank else [])
+    defaults = [rule for _, rule in table]
     ordered: list[Rule] = []
     for rule in reversed(said.rules + defaults):
         if rule.everything:

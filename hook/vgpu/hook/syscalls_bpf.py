@@ -14,6 +14,8 @@ import resource
 from vgpu.hook.syscalls import syscall
 
 BPF_PROG_LOAD = 5
+BPF_OBJ_PIN = 6
+BPF_OBJ_GET = 7
 BPF_PROG_ATTACH = 8
 BPF_PROG_DETACH = 9
 BPF_PROG_GET_NEXT_ID = 11
@@ -31,6 +33,8 @@ MAX_PROGRAMS = 64  # BPF_CGROUP_MAX_PROGS, per cgroup; effective ones add up ove
 
 _NAMES = {
     BPF_PROG_LOAD: "BPF_PROG_LOAD",
+    BPF_OBJ_PIN: "BPF_OBJ_PIN",
+    BPF_OBJ_GET: "BPF_OBJ_GET",
     BPF_PROG_ATTACH: "BPF_PROG_ATTACH",
     BPF_PROG_DETACH: "BPF_PROG_DETACH",
     BPF_PROG_GET_NEXT_ID: "BPF_PROG_GET_NEXT_ID",
@@ -70,6 +74,10 @@ class _Id(ctypes.Structure):
     _fields_ = (("id", _u32), ("next_id", _u32), ("open_flags", _u32))
 
 
+class _Object(ctypes.Structure):
+    _fields_ = (("pathname", _u64), ("bpf_fd", _u32), ("file_flags", _u32))
+
+
 class _Info(ctypes.Structure):
     _fields_ = (("bpf_fd", _u32), ("info_len", _u32), ("info", _u64))
 
@@ -79,7 +87,7 @@ class bpf_attr(ctypes.Union):
 
     _fields_ = (
         ("load", _Load), ("attach", _Attach), ("query", _Query), ("id", _Id), ("info", _Info),
-        ("size", ctypes.c_uint8 * 256),
+        ("object", _Object), ("size", ctypes.c_uint8 * 256),
     )  # fmt: skip
 
 
@@ -192,3 +200,20 @@ def prog_info(prog_fd: int) -> bpf_prog_info:
     attr.info.info = ctypes.addressof(info)
     _bpf(BPF_OBJ_GET_INFO_BY_FD, attr)
     return info
+
+
+def obj_get(path: str) -> int:
+    """An fd of what is pinned at `path` in a bpf file system."""
+    name = ctypes.create_string_buffer(os.fsencode(path))
+    attr = bpf_attr()
+    attr.object.pathname = ctypes.addressof(name)
+    return _bpf(BPF_OBJ_GET, attr)
+
+
+def obj_pin(path: str, fd: int) -> None:
+    """Pin `fd` at `path`, which must not exist; a name with a dot is EPERM."""
+    name = ctypes.create_string_buffer(os.fsencode(path))
+    attr = bpf_attr()
+    attr.object.pathname = ctypes.addressof(name)
+    attr.object.bpf_fd = fd
+    _bpf(BPF_OBJ_PIN, attr)

@@ -148,3 +148,40 @@ def test_a_mount_that_a_later_one_hides_is_passed_over(tmp_path: object) -> None
             file.write(text)
     found = cgroup.device_cgroup(7, f"{base}/proc")
     assert (found.version, found.path, found.directory) == (1, "/demo", f"{base}/seen/demo")
+
+
+@pytest.mark.parametrize(
+    ("path", "unit"),
+    [
+        ("/k.slice/k-podx.slice/cri-containerd-abc.scope", "/k.slice/k-podx.slice/cri-containerd-abc.scope"),
+        ("/machine.slice/libpod-abc.scope/container", "/machine.slice/libpod-abc.scope"),
+        ("/machine.slice/libpod-abc.scope/container/init.scope", "/machine.slice/libpod-abc.scope"),
+        ("/init.scope", "/init.scope"),
+        ("/system.slice/podman.service/libpod-payload-abc", "/system.slice/podman.service"),
+        ("/system.slice/docker-o.scope/s.slice/docker-i.scope", "/system.slice/docker-o.scope/s.slice/docker-i.scope"),
+        ("/system.slice/docker-o.scope/docker/inner", "/system.slice/docker-o.scope"),
+        ("/kubepods/burstable/podx/abc", ""),
+        ("/kubepods/burstable/podx/abc.scope", ""),
+        ("/kubepods.slice/kubepods-podx.slice", ""),
+        ("/kubepods-podx.slice:cri-containerd:abc", ""),
+        ("/", ""),
+    ],
+)  # fmt: skip
+def test_the_unit_of_a_path(path: str, unit: str) -> None:
+    assert cgroup.unit_path(path) == unit
+
+
+@pytest.mark.parametrize(
+    ("path", "directory", "top", "levels"),
+    [
+        ("/m/x.scope/container", "/cg/m/x.scope/container", "/m/x.scope", ["/cg/m/x.scope/container", "/cg/m/x.scope"]),
+        ("/m.slice/x.scope", "/cg/m.slice/x.scope", "/m.slice/x.scope", ["/cg/m.slice/x.scope"]),
+        ("/a/b/c/d", "/cg/a/b/c/d", "/a/b", ["/cg/a/b/c/d", "/cg/a/b/c", "/cg/a/b"]),
+        ("/a/b", "/cg/a/b", "", ["/cg/a/b"]),
+        ("/m.slice/x.scope/container", "/cg", "/m.slice/x.scope", ["/cg"]),
+        ("/m.slice/x.scope/container", "/cg/container", "/m.slice/x.scope", ["/cg/container"]),
+    ],
+)  # fmt: skip
+def test_the_levels_up_to_the_unit(path: str, directory: str, top: str, levels: list[str]) -> None:
+    """The last two: a mount that shows the hierarchy from further down."""
+    assert cgroup.DeviceCgroup(2, path, directory).levels(top) == levels

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import devicecgroup
+from vgpu.hook import devicebpf, devicecgroup, deviceprograms
 from vgpu.hook.devicerules import ANY, ContainerRules, Rule
 
 DENY_ALL = Rule("a", ANY, ANY, "rwm", False)
@@ -23,17 +23,19 @@ def test_describe_is_one_line() -> None:
 
 
 def test_the_known_programs_are_all_different() -> None:
-    known = devicecgroup.known_programs(ContainerRules([DENY_ALL]))
-    assert [item.name for item in known] == ["runc", "crun", "runc without tun", "crun without tun"]
+    known = deviceprograms.known_programs(ContainerRules([DENY_ALL]))
+    names = ["runc", "crun", "runc without tun", "crun without tun", "crun with a blank rule"]
+    assert [item.name for item in known] == names
     opened = [item.opened([Rule("c", 195, 0, "rw")]) for item in known]
-    codes = {devicecgroup.devicebpf.program(item.rules, item.mov) for item in known + opened}
-    assert len(codes) == 8
+    codes = {devicebpf.program(item.rules, item.mov) for item in known + opened}
+    assert len(codes) == 10
 
 
 def test_rules_that_runc_refuses_can_only_be_cruns() -> None:
     hole = [Rule("c", 195, ANY, "rwm"), Rule("c", 195, 0, "rw", False)]
-    known = devicecgroup.known_programs(ContainerRules([DENY_ALL, *hole]))
-    assert [item.name for item in known] == ["crun", "crun without tun"]
+    known = deviceprograms.known_programs(ContainerRules([DENY_ALL, *hole]))
+    assert [item.name for item in known] == ["crun", "crun without tun", "crun with a blank rule"]
+    assert deviceprograms.narrowest(ContainerRules([DENY_ALL, *hole])).name == "crun without tun"
 
 
 def test_a_process_that_is_gone(tmp_path: Path) -> None:
@@ -48,5 +50,6 @@ def test_little_is_imported(repository: Path) -> None:
         "import vgpu.hook.devicecgroup\nprint(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert not {"_socket", "vgpu.hook.dbus", "vgpu.hook.systemdunit"} & set(done.stdout.split()), "without systemd"
     heavy = {"re", "json", "dataclasses", "enum", "typing", "pathlib", "logging", "subprocess", "contextlib"}
     assert not heavy & set(done.stdout.split())
