@@ -1,0 +1,45 @@
+"""Asking vgpud: one request on its socket, one answer. Used by vgpuctl.
+
+Belongs here: the client's side of the endpoint, bounded in time and size.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from vgpu.config import records
+from vgpu.config.errors import VgpuError
+from vgpu.hook.daemon import endpoint
+
+TIMEOUT = 3.0
+MAX_ANSWER = 32 << 20
+_DO = "start it (systemctl start vgpud); containers start and run without it"
+
+
+def ask(run_dir: str, what: str, timeout: float = TIMEOUT) -> dict[str, object]:
+    """The daemon's answer to `what`; VgpuError when it does not run, does not answer in time or refuses."""
+    path = endpoint.path_in(run_dir)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+            connection.settimeout(timeout)
+            connection.connect(path)
+            connection.sendall((records.encode({"ask": what}) + "\n").encode("ascii"))
+            answer = records.decode_object(_line(connection), path)
+    except PermissionError as error:
+        raise VgpuError(path, expected="to ask vgpud", found=error.strerror, do="run as root") from error
+    except OSError as error:
+        found = "no answer in time" if isinstance(error, socket.timeout) else error.strerror or str(error)
+        raise VgpuError("vgpud", expected=f"an answer at {path}", found=found, do=_DO) from error
+    if "error" in answer:
+        raise VgpuError("vgpud", found=answer["error"])
+    return answer
+
+
+def _line(connection: socket.socket) -> bytes:
+    received = bytearray()
+    while not received.endswith(b"\n"):
+        data = connection.recv(1 << 16)
+        received += data
+        if not data or len(received) > MAX_ANSWER:
+            break
+    return bytes(received)

@@ -1,0 +1,127 @@
+"""The watch for foreign users: processes on a card that no claim accounts for. Writes `<run>/foreign.json`.
+
+Belongs here: asking NVML (in a child, as everything that may hang), and judging who belongs to whom. What follows is
+the ledger's: a card with a foreign user is no whole card for anybody, shares are only warned. The order matters: first
+NVML's list, then the claims, so that a container which starts meanwhile is never taken for a stranger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+
+from vgpu.config import foreign, records
+from vgpu.config.errors import escaped
+from vgpu.config.foreign import COMPUTE, GRAPHICS, User
+from vgpu.config.inventory import Inventory
+from vgpu.config.settings import Settings
+from vgpu.hook import cards, discovery, freshness, processes
+from vgpu.hook.daemon.child import Child, Spawn
+from vgpu.hook.daemon.journal import Conditions
+from vgpu.hook.ledger import Ledger
+from vgpu.hook.population import Population
+
+INTERVAL = 15.0  #: seconds between two looks, when NVML is quick
+SHARE_OF_TIME = 0.05  #: the most of the time that NVML may be asked: it wakes cards without persistence mode
+VALID = 4  #: intervals after which the file counts no more
+LIMIT = 60.0
+MAX_USERS = 256  #: per card; more are not told
+MAX_SHOWN = 3
+
+Listed = dict[str, list[tuple[int, bool, int]]]
+
+
+def listed(inventory: Inventory) -> dict[str, object]:
+    """What NVML says, as a child's answer: rows by card uuid, and notes."""
+    notes: list[str] = []
+    found = cards.users(discovery.nvml_of(inventory.libraries), notes.append)
+    return {"cards": {uuid: rows[:MAX_USERS] for uuid, rows in found.items()}, "notes": notes}
+
+
+def rows_of(answer: dict[str, object]) -> Listed:
+    """The rows of a child's answer, typed again."""
+    cards_of = answer.get("cards")
+    return {
+        uuid: [(pid, bool(computes), memory) for pid, computes, memory in rows]
+        for uuid, rows in (cards_of.items() if isinstance(cards_of, dict) else ())
+    }
+
+
+def judge(found: Listed, ledger: Ledger) -> dict[str, list[User]]:
+    """The foreign ones among `found`, by card uuid; cards without any are left out.
+
+    A process of a container counts as its own on the cards that the container holds, and nowhere else.
+    """
+    living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
+    population = Population(living, ledger.proc)
+    owners = {pid: claim for claim in living for pid, _ in population.of(claim)}
+    strangers: dict[str, list[User]] = {}
+    for uuid, rows in found.items():
+        for pid, computes, memory in rows:
+            owner = owners.get(pid)
+            started = processes.start_time(pid, ledger.proc)
+            if not started or (owner is not None and any(card.uuid == uuid for card in owner.cards)):
+                continue
+            command = escaped(processes.command(pid, ledger.proc))
+            kind = COMPUTE if computes else GRAPHICS
+            user = User(pid, started, command, kind, memory, owner.container if owner else "")
+            strangers.setdefault(uuid, []).append(user)
+    return strangers
+
+
+class ForeignWatch:
+    """`users` are the foreign ones by card uuid as last seen."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        conditions: Conditions,
+        spawn: Spawn,
+        proc: str = "/proc",
+        clock: Callable[[], float] = foreign.now,
+    ) -> None:
+        self.settings = settings
+        self.conditions = conditions
+        self.spawn = spawn
+        self.proc = proc
+        self.clock = clock
+        self.child: Child | None = None
+        self.users: dict[str, list[User]] = {}
+        self._started = 0.0
+        self._next = 0.0
+
+    def look(self, inventory: Inventory | None) -> None:
+        """One round; nothing is asked while there is no fresh inventory."""
+        if self.child is not None:
+            self._collect(self.child)
+        if self.child is None and inventory is not None and inventory.cards and self.clock() >= self._next:
+            self._started = self.clock()
+            self.child = self.spawn(lambda: listed(inventory), self._started + LIMIT)
+
+    def stop(self) -> None:
+        """What we saw counts no more when nobody looks."""
+        if self.child is not None:
+            self.child.stop()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(foreign.path_in(self.settings.run_dir))
+
+    def _collect(self, child: Child) -> None:
+        child.check(self.clock())
+        if not child.done or not child.gone():
+            return
+        self.child = None
+        interval = max(INTERVAL, (self.clock() - self._started) / SHARE_OF_TIME)
+        self._next = self.clock() + interval
+        self.conditions.set("NVML", child.error and f"who uses the cards is not known: {child.error}")
+        if child.error:
+            return
+        self.users = judge(rows_of(child.result), Ledger(self.settings, [], self.proc))
+        record = foreign.record(self.users, freshness.boot_id(self.proc), self.clock(), VALID * interval)
+        records.write(foreign.path_in(self.settings.run_dir), record)
+        self.conditions.set("foreign users", "; ".join(f"{uuid}: {_told(found)}" for uuid, found in self.users.items()))
+
+
+def _told(users: list[User]) -> str:
+    more = len(users) - MAX_SHOWN
+    return ", ".join(user.describe() for user in users[:MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")

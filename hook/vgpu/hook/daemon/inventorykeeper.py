@@ -1,0 +1,149 @@
+"""Keeps the node's inventory: taken at the daemon's start, when the driver changes, when the file is lost.
+
+Belongs here: when to take one. Taking is vgpu.hook.discovery's, in a child: a libnvidia-ml that was replaced on disk
+would stay loaded here, and NVML may hang. A failure leaves the last inventory; the hook refuses a stale one by itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from vgpu.config import foreign, records
+from vgpu.config import inventory as inventories
+from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import Inventory
+from vgpu.config.settings import Settings
+from vgpu.hook import devicenodes, discovery, freshness
+from vgpu.hook.daemon.child import Child, Spawn
+from vgpu.hook.daemon.journal import Conditions
+
+LIMIT = 120.0  #: seconds that NVML has; cards without persistence mode take some seconds each
+FIRST_PAUSE, LAST_PAUSE = 2.0, 60.0  #: between two attempts that fail, doubling
+MAX_NOTES = 20
+
+Signature = tuple[object, ...]
+
+
+class InventoryKeeper:
+    """`found` is the inventory in force, None without a usable one, then `error` says why.
+
+    `spawn` starts a child and watches it. `attempts` counts takes that have ended.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        conditions: Conditions,
+        spawn: Spawn,
+        proc: str = "/proc",
+        clock: Callable[[], float] = foreign.now,
+    ) -> None:
+        self.settings = settings
+        self.conditions = conditions
+        self.spawn = spawn
+        self.proc = proc
+        self.clock = clock
+        self.child: Child | None = None
+        self.found: Inventory | None = None
+        self.error = ""
+        self.attempts = 0
+        self._file: tuple[int, ...] = (-1,)
+        self._wanted: Signature = ()
+        self._taken: Signature = ()
+        self._pause = FIRST_PAUSE
+        self._not_before = 0.0
+
+    @property
+    def state(self) -> str:
+        """fresh, taking, or failed."""
+        if self.child is not None:
+            return "taking"
+        return "fresh" if self.found is not None else "failed"
+
+    def look(self) -> None:
+        """One round: cheap, a few small files of /proc and a stat."""
+        self._read()
+        self._collect()
+        signature = self._signature()
+        if signature != self._wanted:
+            self._wanted, self._pause, self._not_before = signature, FIRST_PAUSE, 0.0
+        needed = self.found is None or signature != self._taken
+        if needed and self.child is None and self.clock() >= self._not_before:
+            self._start()
+
+    def stop(self) -> None:
+        if self.child is not None:
+            self.child.stop()
+
+    def _signature(self) -> Signature:
+        """What an inventory depends on and the kernel tells cheaply: driver, boot, cards, numbers of the nodes."""
+        proc_root = self.settings.text("driver.proc_root")
+        numbers = devicenodes.majors(proc_root)
+        return (
+            freshness.driver_version(proc_root),
+            freshness.boot_id(proc_root, self.proc),
+            tuple(devicenodes.minors(proc_root).items()),
+            tuple(sorted(item for item in numbers.items() if item[0].startswith("nvidia"))),
+        )
+
+    def _read(self) -> None:
+        """The inventory on disk, read again when its file has changed; fresh or not at all."""
+        run_dir = self.settings.run_dir
+        try:
+            status = os.stat(inventories.path_in(run_dir))
+            file: tuple[int, ...] = (status.st_ino, status.st_mtime_ns, status.st_size)
+        except FileNotFoundError:
+            file = ()
+        if file == self._file and self.found is None:
+            return
+        try:
+            if file != self._file:
+                self.found = inventories.read(run_dir)
+                self._file = file
+            if self.found is not None:
+                freshness.check(self.found, self.settings.text("driver.proc_root"))
+        except VgpuError as error:
+            self.found, self.error, self._file = None, str(error), file
+
+    def _start(self) -> None:
+        self._taken = self._wanted
+        self.child = self.spawn(self._work, self.clock() + LIMIT)
+
+    def _work(self) -> dict[str, object]:
+        """In the child."""
+        notes: list[str] = []
+        found = discovery.take(self.settings, notes.append, self.proc)
+        records.write(inventories.path_in(self.settings.run_dir), found.record())
+        return {"notes": notes[:MAX_NOTES], "driver": found.driver_version, "cards": len(found.cards)}
+
+    def _collect(self) -> None:
+        """What the child has come to; it is over when the kernel has let go of it."""
+        child = self.child
+        if child is None:
+            return
+        child.check(self.clock())
+        if not child.done or not child.gone():
+            return
+        self.child = None
+        self.attempts += 1
+        if child.error:
+            self._failed(child.error)
+            return
+        self._file = (-1,)
+        self._read()
+        self._pause = FIRST_PAUSE
+        self.error = ""
+        self.conditions.set("inventory", "")
+        result = child.result
+        self.conditions.journal.info("inventory taken", driver=result.get("driver"), cards=result.get("cards"))
+        notes = result.get("notes")
+        for note in notes if isinstance(notes, list) else []:
+            self.conditions.journal.info(f"inventory: {note}")
+
+    def _failed(self, error: str) -> None:
+        self.error = error
+        self._taken = ()
+        self._not_before = self.clock() + self._pause
+        self._pause = min(self._pause * 2, LAST_PAUSE)
+        self.conditions.set("inventory", f"no inventory: {error}")

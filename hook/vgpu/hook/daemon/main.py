@@ -1,0 +1,248 @@
+"""The program vgpud: one instance per node, one loop, signals, and what the endpoint answers.
+
+Belongs here: the order of things in a round, every TICK seconds; in between the process sleeps in poll(2). A round
+costs a stat and three small files of /proc, and two small files per claim: some 0.1 ms each. SIGTERM ends the daemon,
+SIGHUP reads the settings again. An error of a part is told, and the part runs again in the next round.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import selectors
+import signal
+import sys
+from collections.abc import Callable
+from importlib import metadata
+
+import click
+
+from vgpu.config import foreign
+from vgpu.config import settings as node_settings
+from vgpu.config.claims import Claim
+from vgpu.config.errors import VgpuError
+from vgpu.hook.daemon import endpoint
+from vgpu.hook.daemon.child import Child, Work
+from vgpu.hook.daemon.endpoint import Endpoint
+from vgpu.hook.daemon.foreignwatch import ForeignWatch
+from vgpu.hook.daemon.inventorykeeper import InventoryKeeper
+from vgpu.hook.daemon.journal import Conditions, Journal
+from vgpu.hook.daemon.notify import Notifier
+from vgpu.hook.daemon.reaper import Reaper
+from vgpu.hook.ledger import Ledger
+from vgpu.hook.population import Population
+
+TICK = 2.0
+CHILD_TICK = 0.05  #: after a child has answered: it is waited for at once
+READY_AFTER = 30.0  #: runtimes that start after us wait for the first inventory, but not for long
+MAX_AGE = 1.0  #: of an answer with all processes: clients cannot make the daemon busy
+LOCK = "vgpud.lock"
+
+
+class Daemon:
+    """vgpud on the node that the compiled settings at `config_path` describe. `proc` is the root of procfs."""
+
+    def __init__(self, config_path: str, journal: Journal, notifier: Notifier, proc: str = "/proc") -> None:
+        self.config_path = config_path
+        self.journal = journal
+        self.notifier = notifier
+        self.proc = proc
+        self.settings = node_settings.read(config_path)
+        self.started = foreign.now()
+        self.conditions = Conditions(journal)
+        self.lock = _only_instance(self.settings.run_dir)
+        self.selector = selectors.DefaultSelector()
+        self.wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.selector.register(self.wake[0], selectors.EVENT_READ, self._woken)
+        self.endpoint = Endpoint(endpoint.path_in(self.settings.run_dir), self.selector, self.answer, foreign.now)
+        self.children: list[Child] = []  # until they are waited for, also those that nobody wants any more
+        self._parts()
+        self.stopping = False
+        self.reload = False
+        self.ready = False
+        self._soon = False
+        self._population: tuple[float, dict[str, object]] = (-MAX_AGE, {})
+
+    def _parts(self) -> None:
+        self.inventory = InventoryKeeper(self.settings, self.conditions, self._spawn, self.proc)
+        self.reaper = Reaper(self.settings, self.conditions, self.proc)
+        self.foreign = ForeignWatch(self.settings, self.conditions, self._spawn, self.proc)
+
+    def run(self) -> None:
+        """Until SIGTERM or SIGINT."""
+        self._take_signals()
+        self.journal.info("started", version=version(), run=self.settings.run_dir)
+        while not self.stopping:
+            self.round()
+            self._sleep()
+        self.close()
+
+    def round(self) -> None:
+        if self.reload:
+            self.reload = False
+            self._part("settings", self._reload)
+        self._part("inventory file", self.inventory.look)
+        self._part("reaper", self.reaper.look)
+        self._part("foreign watch", lambda: self.foreign.look(self.inventory.found))
+        self.children = [child for child in self.children if not child.gone()]
+        self.endpoint.tick()
+        if not self.ready and (self.inventory.attempts or foreign.now() - self.started > READY_AFTER):
+            self.ready = True
+            self.notifier.ready()
+        self.notifier.status(self._summary())
+        self.notifier.alive()
+
+    def close(self) -> None:
+        self.notifier.stopping()
+        self.inventory.stop()
+        self.foreign.stop()
+        self.endpoint.close()
+        self.selector.close()
+        for fd in (*self.wake, self.lock):
+            os.close(fd)
+        self.journal.info("stopped")
+
+    def _part(self, name: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (VgpuError, OSError) as error:
+            self.conditions.set(name, str(error))
+        else:
+            self.conditions.set(name, "")
+
+    # Waiting
+
+    def _sleep(self) -> None:
+        """Until the next round is due, serving clients and children meanwhile."""
+        pause = min(TICK, self.notifier.interval or TICK)
+        due = foreign.now() + pause
+        while not (self.stopping or self.reload):
+            if self._soon:
+                self._soon = False
+                due = min(due, foreign.now() + CHILD_TICK)
+            left = due - foreign.now()
+            if left <= 0:
+                return
+            for key, mask in self.selector.select(left):
+                key.data(mask)
+
+    def _spawn(self, work: Work, deadline: float) -> Child:
+        child = Child(work, deadline, self.selector, self._hurry)
+        self.children.append(child)
+        return child
+
+    def _hurry(self) -> None:
+        self._soon = True
+
+    def _take_signals(self) -> None:
+        signal.set_wakeup_fd(self.wake[1], warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        signal.signal(signal.SIGHUP, self._hang_up)
+
+    def _stop(self, *_: object) -> None:
+        self.stopping = True
+
+    def _hang_up(self, *_: object) -> None:
+        self.reload = True
+
+    def _woken(self, _mask: int) -> None:
+        os.read(self.wake[0], 4096)
+
+    def _reload(self) -> None:
+        """Put the settings on disk in force, or keep those in force and say why."""
+        found = node_settings.read(self.config_path)
+        if found.run_dir != self.settings.run_dir:
+            raise VgpuError("paths.run", expected=self.settings.run_dir, found=found.run_dir, do="restart vgpud")
+        self.inventory.stop()
+        self.foreign.stop()
+        self.settings = found
+        self._parts()
+        self.journal.info("settings read again", path=self.config_path)
+
+    # Answers
+
+    def answer(self, asked: str) -> dict[str, object]:
+        if asked == "health":
+            return self.health()
+        if asked == "processes":
+            return self.processes()
+        raise VgpuError("ask", expected="health or processes", found=asked)
+
+    def health(self) -> dict[str, object]:
+        found = self.inventory.found
+        return {
+            "version": version(),
+            "pid": os.getpid(),
+            "uptime": foreign.now() - self.started,
+            "inventory": {
+                "state": self.inventory.state,
+                "driver_version": found.driver_version if found else "",
+                "cards": len(found.cards) if found else 0,
+                "taken": found.taken if found else 0.0,
+                "error": self.inventory.error,
+            },
+            "reaper": {"last": self.reaper.last, "released": self.reaper.released},
+            "claims": dict(self.reaper.counts),
+            "foreign": {
+                uuid: [{"pid": user.pid, "command": user.command, "kind": user.kind} for user in users]
+                for uuid, users in self.foreign.users.items()
+            },
+            "warnings": list(self.conditions.present.values()),
+        }
+
+    def processes(self) -> dict[str, object]:
+        """Each living container with its processes as (pid, start time); at most MAX_AGE seconds old."""
+        taken, answer = self._population
+        if foreign.now() - taken >= MAX_AGE:
+            ledger = Ledger(self.settings, [], self.proc)
+            living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
+            population = Population(living, self.proc)
+            answer = {"containers": [_described(claim, population.of(claim)) for claim in living]}
+            self._population = foreign.now(), answer
+        return answer
+
+    def _summary(self) -> str:
+        counts = self.reaper.counts
+        warnings = len(self.conditions.present)
+        return f"inventory {self.inventory.state}, {counts['living']} containers, {warnings} warnings"
+
+
+def _described(claim: Claim, found: list[tuple[int, int]]) -> dict[str, object]:
+    rows = [{"pid": pid, "start_time": start_time} for pid, start_time in found]
+    return {"container": claim.container, "name": claim.name, "pid": claim.pid, "processes": rows}
+
+
+def version() -> str:
+    return metadata.version("vgpu")
+
+
+def _only_instance(run_dir: str) -> int:
+    """An fd that holds the instance's lock for as long as we live; VgpuError when another daemon has it."""
+    path = f"{run_dir}/{LOCK}"
+    try:
+        os.makedirs(run_dir, mode=0o755, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise VgpuError(path, expected="a file to lock", found=error.strerror, do="run as root") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise VgpuError(path, expected="to be the only vgpud of this node", found="another one that runs") from error
+    return fd
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config", "config_path", default=node_settings.COMPILED_PATH, show_default=True, metavar="PATH",
+    help="The compiled settings (JSON) of this node.",
+)  # fmt: skip
+def main(config_path: str) -> None:
+    """Look after this node's inventory and claims; answers at <run>/vgpud.sock."""
+    journal = Journal()
+    try:
+        Daemon(config_path, journal, Notifier(os.environ, os.getpid())).run()
+    except (VgpuError, OSError) as error:
+        journal.warning(str(error))
+        sys.exit(1)

@@ -1,0 +1,157 @@
+"""Who else is on the cards: containers that see or hold nodes which are not theirs, and processes that compute there.
+
+Belongs here: looking at the processes of the node and comparing with the ledger's claims. Holding a node open is not
+computing: nvidia-persistenced and monitors do so, and are only named.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+import psutil
+
+from vgpu.config import foreign
+from vgpu.config.claims import Claim
+from vgpu.config.errors import VgpuError, escaped
+from vgpu.config.inventory import Card
+from vgpu.hook import processes
+from vgpu.hook.daemon import child, foreignwatch
+from vgpu.hook.doctor.findings import OK, WARNING, Finding, Subject, failure
+from vgpu.hook.ledger import Ledger
+from vgpu.hook.population import Population
+from vgpu.hook.rootfs import Rootfs
+
+NVML_LIMIT = 60.0
+MAX_TOLD = 5
+_NODE = re.compile(r"^nvidia(\d+)$")
+
+
+def containers(subject: Subject) -> Iterator[Finding]:
+    """Processes in other mount namespaces that see nodes of cards which they hold no claim on."""
+    inventory = subject.inventory()
+    cards = {card.minor: card for card in inventory.cards} if inventory else {}
+    owners = _owners(subject)
+    found = []
+    for pid in _one_of_each_namespace(subject.proc):
+        owner = owners.get(pid)
+        held = {card.uuid for card in owner.cards} if owner else set()
+        strange = [card for card in _seen(subject.proc, pid, cards) if card.uuid not in held]
+        if strange:
+            found.append(_sees(subject, pid, owner, strange))
+    yield from found or [Finding("containers", OK, "none sees a card that it does not hold")]
+
+
+def _sees(subject: Subject, pid: int, owner: Claim | None, strange: list[Card]) -> Finding:
+    who = f"container {owner.container}" if owner else "one that holds no card"
+    names = ", ".join(f"nvidia{card.minor}" for card in strange)
+    text = f"{who}: process {pid} ({escaped(processes.command(pid, subject.proc))}) sees {names}"
+    do = "it is privileged, or has them by another way than vgpu: its use is in no ledger"
+    return Finding("containers", WARNING, text, "only the nodes of cards that it holds", do)
+
+
+def _one_of_each_namespace(proc: str) -> list[int]:
+    """The lowest pid of each mount namespace but the host's."""
+    found: dict[str, int] = {}
+    host = _namespace(proc, 1)
+    for pid in sorted(int(name) for name in os.listdir(proc) if name.isdigit()):
+        namespace = _namespace(proc, pid)
+        if namespace and namespace != host:
+            found.setdefault(namespace, pid)
+    return list(found.values())
+
+
+def _namespace(proc: str, pid: int) -> str:
+    try:
+        return os.readlink(f"{proc}/{pid}/ns/mnt")
+    except OSError:
+        return ""
+
+
+def _seen(proc: str, pid: int, cards: dict[int, Card]) -> list[Card]:
+    """The cards whose node shows in a process's /dev, looked up within its root."""
+    try:
+        root = Rootfs(os.open(f"{proc}/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+    except OSError:
+        return []
+    try:
+        fd = root.open("/dev", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            names = os.listdir(fd)
+        finally:
+            os.close(fd)
+    except OSError:
+        return []
+    finally:
+        root.close()
+    minors = [int(match[1]) for match in map(_NODE.match, names) if match]
+    return [cards[minor] for minor in sorted(minors) if minor in cards]
+
+
+def holders(subject: Subject) -> Iterator[Finding]:
+    """Programs that have a card's node open without a claim."""
+    owners = _owners(subject)
+    found: dict[str, list[str]] = {}
+    for pid in (int(name) for name in os.listdir(subject.proc) if name.isdigit()):
+        nodes = _open_nodes(subject.proc, pid) if pid not in owners else []
+        if nodes:
+            command = escaped(processes.command(pid, subject.proc))
+            found.setdefault(command, []).append(f"{pid}{_since(subject, pid)} ({', '.join(nodes)})")
+    told = [f"{command}: {', '.join(pids[:MAX_TOLD])}" for command, pids in sorted(found.items())]
+    text = "without a claim: " + "; ".join(told) if told else "no other program has a card's node open"
+    yield Finding("open nodes", OK, text)
+
+
+def _open_nodes(proc: str, pid: int) -> list[str]:
+    directory = f"{proc}/{pid}/fd"
+    found = set()
+    try:
+        for name in os.listdir(directory):
+            target = os.readlink(f"{directory}/{name}")
+            if target.startswith("/dev/") and _NODE.match(target[len("/dev/") :]):
+                found.add(target[len("/dev/") :])
+    except OSError:  # it ended, or this descriptor was closed, while we looked
+        pass
+    return sorted(found)
+
+
+def _since(subject: Subject, pid: int) -> str:
+    """The user that a process runs as, for people; nothing in a fixture tree."""
+    if not subject.real:
+        return ""
+    try:
+        return f" of {psutil.Process(pid).username()}"
+    except psutil.Error:
+        return ""
+
+
+def strangers(subject: Subject) -> Iterator[Finding]:
+    """Processes that NVML lists on a card although no claim of theirs is on it."""
+    inventory = subject.inventory()
+    if inventory is None:
+        yield Finding("cards in use", WARNING, "not asked: there is no inventory", "NVML's lists of processes")
+        return
+    try:
+        rows = foreignwatch.rows_of(child.run(lambda: foreignwatch.listed(inventory), NVML_LIMIT))
+    except VgpuError as error:
+        yield failure("cards in use", error, WARNING)
+        return
+    labels = {card.uuid: card.label() for card in inventory.cards}
+    judged = foreignwatch.judge(rows, Ledger(subject.settings, inventory.cards, subject.proc))
+    for uuid, users in judged.items():
+        for user in users:
+            text = f"{labels.get(uuid, uuid)}: {user.describe()}, {user.memory >> 20} MiB, {user.kind}"
+            do = "end it, or start it with a claim: until then the card is no whole card for anybody"
+            yield Finding("cards in use", WARNING, text, "only containers that hold the card",
+                          do if user.kind == foreign.COMPUTE else "")  # fmt: skip
+    if not judged:
+        yield Finding("cards in use", OK, "only by containers that hold them")
+
+
+def _owners(subject: Subject) -> dict[int, Claim]:
+    """Which claim each process of a container belongs to."""
+    ledger = Ledger(subject.settings, [], subject.proc)
+    living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
+    population = Population(living, subject.proc)
+    return {pid: claim for claim in living for pid, _ in population.of(claim)}

@@ -1,0 +1,87 @@
+"""The host's kernel and cgroups, as far as the hook needs them.
+
+Belongs here: what neither vgpu nor a runtime puts on the node.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+
+from vgpu.config import records
+from vgpu.hook import cgroup, syscalls, syscalls_bpf
+from vgpu.hook.cgroup import Mount
+from vgpu.hook.doctor.findings import FAILURE, OK, WARNING, Finding, Subject
+
+#: System calls with a fallback, and the Linux that brought them.
+CALLS = {
+    "openat2": (syscalls.SYS_openat2, "5.6"),
+    "open_tree": (syscalls.SYS_open_tree, "5.2"),
+    "move_mount": (syscalls.SYS_move_mount, "5.2"),
+    "fsopen": (syscalls.SYS_fsopen, "5.2"),
+    "mount_setattr": (syscalls.SYS_mount_setattr, "5.12"),
+}
+_ALLOW = b"\xb7\x00\x00\x00\x01\x00\x00\x00" + b"\x95\x00\x00\x00\x00\x00\x00\x00"  #: r0 = 1; exit
+
+
+def cgroups(subject: Subject) -> Iterator[Finding]:
+    """Version, manager, and whether rules can be written."""
+    path = f"{subject.proc}/self/mountinfo"
+    mounts = cgroup.parse_mounts(os.fsdecode(records.read_bounded(path, cgroup.MAX_MOUNTINFO)))
+    devices = [mount for mount in mounts if mount.fstype == "cgroup" and "devices" in mount.options]
+    unified = [mount for mount in mounts if mount.fstype == "cgroup2"]
+    if not devices and not unified:
+        yield Finding("cgroups", FAILURE, "no hierarchy with devices", "cgroup v1's devices, or cgroup v2", "mount one")
+        return
+    version = "v1" if devices and not unified else "v1 and v2 (hybrid)" if devices else "v2"
+    chosen = (devices or unified)[-1]
+    yield from _writable(subject, chosen, f"{version}, {_manager(subject)}")
+    if not devices:
+        yield from _bpf(subject)
+
+
+def _writable(subject: Subject, mount: Mount, text: str) -> Iterator[Finding]:
+    point = subject.path(mount.point)
+    if os.access(point, os.W_OK):
+        yield Finding("cgroups", OK, text)
+    else:
+        do = "run as root, in the host's own mount namespace"
+        yield Finding("cgroups", FAILURE, f"{text}; {mount.point} cannot be written", "a hierarchy to write", do)
+
+
+def _manager(subject: Subject) -> str:
+    """Who makes cgroups here, as far as the host tells; each runtime may be set otherwise."""
+    return "systemd" if os.path.isdir(subject.path("/run/systemd/system")) else "no systemd: cgroupfs"
+
+
+def _bpf(subject: Subject) -> Iterator[Finding]:
+    """A device program is loaded, attached nowhere, and gone with its descriptor."""
+    if not subject.real:
+        return
+    try:
+        os.close(syscalls_bpf.prog_load(_ALLOW, "vgpu_doctor"))
+    except OSError as error:
+        do = "run as root, on a kernel with CONFIG_CGROUP_BPF"
+        yield Finding("device programs", FAILURE, str(error), "BPF_PROG_TYPE_CGROUP_DEVICE to load", do)
+    else:
+        yield Finding("device programs", OK, "BPF_PROG_TYPE_CGROUP_DEVICE loads")
+
+
+def kernel(subject: Subject) -> Iterator[Finding]:
+    release = os.uname().release
+    missing = [f"{name} ({since})" for name, (number, since) in CALLS.items() if not has_call(name, number)]
+    if missing and subject.real:
+        found = f"Linux {release} without {', '.join(missing)}"
+        yield Finding("kernel", WARNING, found, "all calls", "none needed: the hook has another way for each")
+    else:
+        yield Finding("kernel", OK, f"Linux {release}")
+
+
+def has_call(name: str, number: int) -> bool:
+    """Whether the running kernel knows a system call: arguments that are all wrong give any error but ENOSYS."""
+    try:
+        syscalls.syscall(name, number, -1, None, -1, None, 0)
+    except OSError as error:
+        return error.errno != errno.ENOSYS
+    return True

@@ -1,0 +1,221 @@
+"""The node's own parts: settings, driver, nodes, inventory, libvcuda, the hook with its interpreter, the daemon.
+
+Belongs here: checks of what vgpu and the driver put on the node. A made-up bundle is run through the hook dry.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+
+from vgpu.config import compiled, compiler, records
+from vgpu.config import inventory as inventories
+from vgpu.config import settings as node_settings
+from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import Device
+from vgpu.config.request import CORES, MEMORY
+from vgpu.hook import devicenodes, discovery, elf, freshness
+from vgpu.hook.daemon import client
+from vgpu.hook.doctor.findings import FAILURE, OK, WARNING, Finding, Subject, failure
+
+TIMEOUT = 30
+OLDEST_PYTHON = (3, 9)
+NO_ROOM = ("no card fits", "no cards for", "no NUMA node", "only ")
+LIMITERS = {"libcuda.so.1": "libcuda", "libnvidia-ml.so.1": "libnvidia-ml"}
+
+
+def settings(subject: Subject) -> Iterator[Finding]:
+    node_settings.read(subject.config_path)
+    source = records.read(subject.config_path).get("source")
+    if isinstance(source, str) and os.path.exists(source):
+        wanted = compiler.compile_source(source, subject.settings.node or os.uname().nodename).settings
+        if not compiled.is_in_force(wanted, subject.config_path):
+            found = f"{source} says something else than {subject.config_path}"
+            yield Finding("settings", WARNING, found, "the file in force", "run: vgpuctl config apply")
+            return
+    yield Finding("settings", OK, subject.config_path)
+
+
+def driver(subject: Subject) -> Iterator[Finding]:
+    version = freshness.driver_version(subject.settings.text("driver.proc_root"))
+    if version:
+        yield Finding("driver", OK, version)
+    else:
+        found = f"no {subject.settings.text('driver.proc_root')}/driver/nvidia/version"
+        yield Finding("driver", FAILURE, found, "the NVIDIA kernel module", "install the driver, run nvidia-smi")
+
+
+def nodes(subject: Subject) -> Iterator[Finding]:
+    """The nodes of the driver and of each card, with their numbers; those of uvm have their own check."""
+    found = subject.inventory()
+    wanted = [*found.devices, *(card.device for card in found.cards)] if found else _nodes_without(subject)
+    wrong = [_wrong(device) for device in wanted if not device.name.startswith("nvidia-uvm")]
+    bad = [item for item in wrong if item]
+    for device, text in bad:
+        yield Finding("nodes", FAILURE, f"{device.path}: {text}", f"character device {device.major}:{device.minor}",
+                      f"remove it if it is there, and run: {devicenodes.command_for(device)}")  # fmt: skip
+    if not bad:
+        yield Finding("nodes", OK, f"{len(wrong)} nodes")
+
+
+def _nodes_without(subject: Subject) -> list[Device]:
+    proc_root, directory = subject.settings.text("driver.proc_root"), discovery.dev_dir(subject.settings)
+    shared = devicenodes.shared_nodes(directory, devicenodes.majors(proc_root))
+    return [*shared, *(devicenodes.card_node(directory, minor) for minor in devicenodes.minors(proc_root).values())]
+
+
+def _wrong(device: Device) -> tuple[Device, str] | None:
+    try:
+        status = os.stat(device.path)
+    except OSError as error:
+        return device, error.strerror or str(error)
+    number = os.major(status.st_rdev), os.minor(status.st_rdev)
+    if not stat.S_ISCHR(status.st_mode):
+        return device, stat.filemode(status.st_mode)
+    return None if number == (device.major, device.minor) else (device, f"number {number[0]}:{number[1]}")
+
+
+def uvm(subject: Subject) -> Iterator[Finding]:
+    """Without the nodes of nvidia-uvm no CUDA program starts; a fresh boot has none until somebody asks."""
+    proc_root, directory = subject.settings.text("driver.proc_root"), discovery.dev_dir(subject.settings)
+    shared = devicenodes.shared_nodes(directory, devicenodes.majors(proc_root))
+    for device in shared:
+        wrong = _wrong(device) if device.name.startswith("nvidia-uvm") else None
+        if wrong:
+            expected = f"character device {device.major}:{device.minor}"
+            yield Finding(
+                "uvm", FAILURE, f"{device.path}: {wrong[1]}", expected, f"run: {devicenodes.command_for(device)}"
+            )
+            return
+    yield Finding("uvm", OK, f"{directory}/nvidia-uvm")
+
+
+def inventory(subject: Subject) -> Iterator[Finding]:
+    found = inventories.read(subject.settings.run_dir)
+    freshness.check(found, subject.settings.text("driver.proc_root"))
+    gone = [item.path for item in found.libraries if not os.path.exists(item.path)]
+    if gone:
+        yield Finding("inventory", FAILURE, f"{gone[0]} and {len(gone) - 1} more are gone" if gone[1:] else gone[0],
+                      "the files that it lists", inventories.DO)  # fmt: skip
+    elif not found.cards:
+        yield Finding("inventory", FAILURE, "no usable card", "at least one", "see what nvidia-smi says")
+    else:
+        taken = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.taken))
+        yield Finding("inventory", OK, f"{len(found.cards)} cards, driver {found.driver_version}, taken {taken}")
+
+
+def libvcuda(subject: Subject) -> Iterator[Finding]:
+    """The limiter's files: under the wrong name, or without the driver's behind them, a share would have no limits."""
+    directory = subject.settings.text("paths.libvcuda")
+    for name in LIMITERS:
+        path = f"{directory}/{name}"
+        found = elf.read(path)
+        if found.soname != name:
+            yield Finding("libvcuda", FAILURE, f"{path}: SONAME {found.soname or 'none'}", name, "install vgpu again")
+            return
+        real = [needed for needed in found.needed if needed.endswith("/" + name)]
+        if not real:
+            yield Finding("libvcuda", FAILURE, f"{path}: NEEDED {', '.join(found.needed) or 'nothing'}",
+                          f"the driver's own {name} behind it", "install vgpu again")  # fmt: skip
+            return
+    yield Finding("libvcuda", OK, directory)
+
+
+def hook(subject: Subject) -> Iterator[Finding]:
+    do = "install vgpu again, or name it with --hook"
+    if not subject.hook or not os.access(subject.hook, os.X_OK):
+        yield Finding("hook", FAILURE, f"{subject.hook or 'no path'} is no program", "the hook", do)
+        return
+    real = os.path.realpath(subject.hook)
+    status = os.stat(real)
+    if subject.real and (status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+        found = f"{real}: uid {status.st_uid}, {stat.filemode(status.st_mode)}"
+        yield Finding("hook", FAILURE, found, "a program that only root may write", do)
+        return
+    done = _run([subject.hook, "--version"])
+    if done.returncode:
+        yield Finding("hook", FAILURE, _last_line(done.stderr), f"{subject.hook} to run", do)
+    else:
+        yield Finding("hook", OK, f"{subject.hook}: {done.stdout.strip()}")
+
+
+def python(subject: Subject) -> Iterator[Finding]:
+    """The interpreter behind the gate; Debian's python3-minimal lacks ctypes."""
+    code = "import sys, os, ctypes, _json, fcntl; print('%d %d %d' % sys.version_info[:3])"
+    expected, do = "Python 3.9 or newer with its standard library", "install python3"
+    try:
+        done = _run([subject.python, "-I", "-S", "-c", code])
+    except OSError as error:
+        yield Finding("python", FAILURE, f"{subject.python}: {error.strerror}", expected, do)
+        return
+    version = tuple(map(int, done.stdout.split())) if done.returncode == 0 else ()
+    text = ".".join(map(str, version))
+    if not version or version < OLDEST_PYTHON:
+        yield Finding("python", FAILURE, f"{subject.python}: {text or _last_line(done.stderr)}", expected, do)
+    else:
+        yield Finding("python", OK, f"{subject.python} {text}")
+
+
+def dry_run(subject: Subject) -> Iterator[Finding]:
+    """The hook's whole way but its last step, for a container that asks for the least share there is."""
+    if not subject.settings.flag("standalone.enabled"):
+        yield Finding("dry run", OK, "left out: standalone.enabled is false, and a pod needs a grant")
+        return
+    with tempfile.TemporaryDirectory(prefix="vgpu-doctor-") as bundle:
+        state = _made_up(bundle)
+        command = [subject.hook, "--config", subject.config_path, "--dry-run", "prestart"]
+        done = _run(command, (records.encode(state) + "\n"))
+    if done.returncode == 0 and done.stdout:
+        yield Finding("dry run", OK, f"{len(done.stdout.splitlines())} steps planned")
+        return
+    line = _last_line(done.stderr) or "the hook did nothing"
+    full = any(text in line for text in NO_ROOM)
+    yield Finding("dry run", WARNING if full else FAILURE, line, "a plan for a made-up container")
+
+
+def _made_up(bundle: str) -> dict[str, object]:
+    """A bundle with an empty Debian-like root, and its state."""
+    for directory in ("etc", "usr/bin", "usr/lib", "dev", "proc", "run"):
+        os.makedirs(f"{bundle}/rootfs/{directory}")
+    records.write_bytes(f"{bundle}/rootfs/etc/debian_version", b"12\n")
+    annotations = {CORES: "1", MEMORY: "1Mi"}
+    config = {
+        "ociVersion": "1.0.2", "process": {"args": ["true"], "env": [], "cwd": "/"}, "root": {"path": "rootfs"},
+        "annotations": annotations, "linux": {"resources": {"devices": [{"allow": False, "access": "rwm"}]}},
+    }  # fmt: skip
+    records.write(f"{bundle}/config.json", config)
+    return {"ociVersion": "1.0.2", "id": "vgpu-doctor", "status": "creating", "bundle": bundle,
+            "annotations": annotations}  # fmt: skip
+
+
+def daemon(subject: Subject) -> Iterator[Finding]:
+    try:
+        answer = client.ask(subject.settings.run_dir, "health")
+    except VgpuError as error:
+        yield failure("daemon", error, WARNING)
+        return
+    warnings = answer.get("warnings")
+    for warning in warnings if isinstance(warnings, list) else []:
+        yield Finding("daemon", WARNING, str(warning), do="see: journalctl -u vgpud")
+    if not warnings:
+        yield Finding("daemon", OK, f"vgpud {answer.get('version')} runs, pid {answer.get('pid')}")
+
+
+def _run(command: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+    try:
+        return subprocess.run(
+            command, input=stdin, capture_output=True, text=True, errors="replace", check=False, timeout=TIMEOUT,
+            env=environment,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise VgpuError(command[0], expected=f"an answer within {TIMEOUT} s", found="none") from error
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else ""

@@ -1,0 +1,183 @@
+"""Many containers at once and in a row: the ledger stays right, and nothing grows on the host."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import bundles
+import daemons
+import nodes
+import pytest
+
+from vgpu.config import claims
+from vgpu.hook import syscalls_bpf
+
+pytestmark = pytest.mark.root
+
+Rootfs = Callable[..., Path]
+MakeBundle = Callable[..., bundles.Bundle]
+Count = Callable[[int, int], int]
+
+
+@pytest.fixture
+def count(request: pytest.FixtureRequest) -> Count:
+    """The full number with --long, else a sample."""
+    return lambda full, sample: full if request.config.getoption("--long") else sample
+
+
+@pytest.fixture
+def daemon(node: nodes.SimulatedNode) -> Iterator[daemons.Daemon]:
+    made = daemons.Daemon(node).start().ready()
+    yield made
+    made.kill()
+
+
+def held(node: nodes.SimulatedNode) -> list[str]:
+    directory = Path(node.settings.run_dir) / "containers"
+    return sorted(os.listdir(directory)) if directory.exists() else []
+
+
+def status(node: nodes.SimulatedNode) -> dict[str, list[dict[str, object]]]:
+    return json.loads(node.vgpuctl("status", "--output", "json").stdout)  # type: ignore[no-any-return]
+
+
+def test_fifty_at_once_on_a_card_with_room_for_ten(
+    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
+) -> None:
+    """Exactly ten start; each of the others says why; every record is right, also after the daemon's next looks."""
+    tree = rootfs()
+    card = node.books()[0]
+    shares = [
+        bundle(tree, cores="10", memory="1Gi", use_gpuuuid=card["uuid"]).command("sleep", "600") for _ in range(50)
+    ]
+    with ThreadPoolExecutor(50) as pool:
+        done = list(pool.map(runc1.create, shares))
+    started = sorted(container for container, result in done if result.returncode == 0)
+    refused = [result.stderr for _, result in done if result.returncode != 0]
+    assert len(started) == 10
+    for message in refused:
+        assert "vgpu-hook: allocation: no card fits" in message
+        assert f"{card['uuid']}, {card['name']}): 0 cores free of 100" in message
+    daemon.rounds()
+    assert held(node) == started
+    for container in started:
+        claim = claims.read(node.settings.run_dir, container)
+        assert claim.ready
+        assert claim.pid == runc1.state(container)["pid"]
+        assert [(item.uuid, item.cores, item.memory) for item in claim.cards] == [(card["uuid"], 10, 1 << 30)]
+    told = status(node)
+    assert [item["cores_held"] for item in told["cards"]] == [100, 0]
+    assert sorted(str(item["container"]) for item in told["containers"]) == started
+    log = [json.loads(line) for line in (Path(node.settings.run_dir) / "hook.log").read_text().splitlines()]
+    assert len([line for line in log if line["error"]]) == 40
+    with ThreadPoolExecutor(10) as pool:
+        list(pool.map(runc1.delete, started))
+    assert held(node) == []
+
+
+def footprint(node: nodes.SimulatedNode, daemon: daemons.Daemon, tree: Path, cgroup: str) -> dict[str, int]:
+    """What is there on the host that a container may leave behind."""
+    return {
+        "mounts that name the node": _mounts(str(node.directory.parent)),
+        "descriptors of vgpud": daemon.open_files(),
+        "children of vgpud": _children(daemon.pid),
+        "cgroups of ours": _cgroups(cgroup),
+        "device programs of ours": _programs(),
+        "files of the node's state": _files(node.settings.state_dir),
+        "files of the node's run": _files(node.settings.run_dir) - len(_logs(node)),
+        "files in the root file system": _files(str(tree)),
+    }
+
+
+def _mounts(text: str) -> int:
+    return sum(text in line for line in Path("/proc/self/mountinfo").read_text().splitlines())
+
+
+def _cgroups(name: str) -> int:
+    """Those below `name`, in every hierarchy."""
+    tops = [f"/sys/fs/cgroup{name}", *(f"{path}{name}" for path in Path("/sys/fs/cgroup").iterdir())]
+    return sum(len(names) for top in tops for _, names, _ in os.walk(top))
+
+
+def _programs() -> int:
+    """Device programs that bear the hook's name."""
+    found, number = 0, 0
+    while True:
+        try:
+            number = syscalls_bpf.prog_get_next_id(number)
+        except OSError:
+            return found
+        try:
+            fd = syscalls_bpf.prog_get_fd_by_id(number)
+        except OSError:  # gone meanwhile
+            continue
+        found += syscalls_bpf.prog_info(fd).name.startswith(b"vgpu")
+        os.close(fd)
+
+
+def _files(directory: str) -> int:
+    return sum(len(names) + len(files) for _, names, files in os.walk(directory))
+
+
+def _logs(node: nodes.SimulatedNode) -> list[Path]:
+    return list(Path(node.settings.run_dir).glob("hook.log*"))
+
+
+def _children(pid: int) -> int:
+    return len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
+def quiet(look: Callable[[], dict[str, int]]) -> dict[str, int]:
+    """The footprint when the daemon asks NVML nothing, and the kernel has let go of what was removed."""
+
+    def twice() -> dict[str, int]:
+        first = look()
+        time.sleep(1)
+        return first if first == look() and not first["children of vgpud"] else {}
+
+    return daemons.wait_for(twice)  # type: ignore[no-any-return]
+
+
+def run_some(runtime: bundles.Runtime, make: Callable[[], bundles.Bundle], number: int, at_once: int) -> list[str]:
+    """Run `number` containers to their end, `at_once` at a time; what went wrong."""
+
+    def one(_: int) -> str:
+        share = make()
+        done: subprocess.CompletedProcess[str] = runtime.run(share.command("true"))
+        return "" if done.returncode == 0 else done.stderr
+
+    with ThreadPoolExecutor(at_once) as pool:
+        return [error for error in pool.map(one, range(number)) if error]
+
+
+def test_starts_and_stops_leave_nothing(
+    runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon,
+    cgroup: str, count: Count,
+) -> None:  # fmt: skip
+    """200 at once and 2,000 in a row with --long: no growth of anything, and an empty ledger at the end."""
+    tree = rootfs()
+
+    def make() -> bundles.Bundle:
+        share = bundle(tree, cores="1", memory="64Mi")
+        share.config["linux"]["cgroupsPath"] = f"{cgroup}/{uuid.uuid4().hex[:8]}"
+        return share
+
+    assert run_some(runc, make, 2, 1) == []  # what the first start makes once: directories, the log
+    look = functools.partial(footprint, node, daemon, tree, cgroup)
+    before = quiet(look)
+    assert run_some(runc, make, count(200, 40), count(200, 40)) == []
+    assert run_some(runc, make, count(2000, 10), 1) == []
+    assert held(node) == []
+    daemon.rounds(1)
+    after = quiet(look)
+    assert {name: (before[name], value) for name, value in after.items() if value > before[name]} == {}
+    assert daemon.health()["reaper"]["released"] == 0
+    assert [item["cores_held"] for item in status(node)["cards"]] == [0, 0]

@@ -1,0 +1,90 @@
+"""vgpud as a process of a test's own node: started, asked, killed; what it leaves is the test's to look at."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nodes
+
+from vgpu.config.errors import VgpuError
+from vgpu.hook.daemon import client
+
+
+def wait_for(holds: Callable[[], Any], timeout: float = 30, what: str = "") -> Any:
+    """What `holds` returns as soon as it is true."""
+    end = time.monotonic() + timeout
+    while True:
+        found = holds()
+        if found:
+            return found
+        assert time.monotonic() < end, what or "it did not happen in time"
+        time.sleep(0.05)
+
+
+class Daemon:
+    """vgpud of `node`; `log` is what it wrote."""
+
+    def __init__(self, node: nodes.Node) -> None:
+        self.node = node
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log = node.directory / "vgpud.log"
+
+    def start(self, **environment: str) -> Daemon:
+        with self.log.open("ab") as stream:
+            self.process = subprocess.Popen(
+                [str(Path(sys.executable).parent / "vgpud"), "--config", str(self.node.config)],
+                env={**self.node.environment(), **environment}, stderr=stream, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def ready(self) -> Daemon:
+        wait_for(lambda: self.health().get("inventory", {}).get("state") == "fresh", what=self.text())
+        return self
+
+    def health(self) -> dict[str, Any]:
+        return self.ask("health")
+
+    def ask(self, what: str) -> dict[str, Any]:
+        """The answer, {} while it does not run."""
+        try:
+            return client.ask(self.node.settings.run_dir, what, 20)
+        except VgpuError:
+            return {}
+
+    def rounds(self, count: int = 2) -> None:
+        """Wait until the reaper has looked `count` times from now on."""
+        for _ in range(count):
+            last = self.health()["reaper"]["last"]
+            wait_for(lambda last=last: self.health()["reaper"]["last"] > last)
+
+    def stop(self) -> int:
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        return self._end(signal.SIGKILL)
+
+    def _end(self, number: int) -> int:
+        if self.process is None:
+            return 0
+        self.process.send_signal(number)
+        status = self.process.wait(20)
+        self.process = None
+        return status
+
+    def open_files(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def text(self) -> str:
+        return self.log.read_text()

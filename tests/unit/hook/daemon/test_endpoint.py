@@ -1,0 +1,159 @@
+"""Children and clients of the loop, without a daemon around them."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from vgpu.config.errors import VgpuError
+from vgpu.hook.daemon import child, client, endpoint
+from vgpu.hook.daemon.child import Child
+from vgpu.hook.daemon.endpoint import Endpoint
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def served(tmp_path: Path, clock: Clock) -> Endpoint:
+    made = Endpoint(str(tmp_path / "vgpud.sock"), selectors.DefaultSelector(), lambda asked: {"asked": asked}, clock)
+    yield made  # type: ignore[misc]
+    made.close()
+    made.selector.close()
+
+
+def turn(served: Endpoint, rounds: int = 20) -> None:
+    for _ in range(rounds):
+        for key, mask in served.selector.select(0.01):
+            key.data(mask)
+
+
+def connect(served: Endpoint) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(served.path)
+    turn(served, 2)
+    return connection
+
+
+def test_one_answer_for_each_line(served: Endpoint) -> None:
+    with connect(served) as connection:
+        connection.sendall(b'{"ask": "a"}\n{"ask": "b"}\n{"as')
+        turn(served)
+        assert connection.recv(4096) == b'{"asked":"a"}\n{"asked":"b"}\n'
+        connection.sendall(b'k": "c"}\n')
+        turn(served)
+        assert connection.recv(4096) == b'{"asked":"c"}\n'
+
+
+def test_a_line_without_an_end_is_refused(served: Endpoint) -> None:
+    with connect(served) as connection:
+        connection.sendall(b"x" * 2 * endpoint.MAX_LINE)
+        turn(served)
+        assert b"at most 4096 bytes" in connection.recv(4096)
+        with pytest.raises((ConnectionResetError, AssertionError)):
+            assert connection.recv(4096) != b""
+
+
+def test_silent_clients_go_and_others_stay(served: Endpoint, clock: Clock) -> None:
+    with connect(served) as silent, connect(served) as busy:
+        clock.now = endpoint.PATIENCE - 1
+        busy.sendall(b'{"ask": "a"}\n')
+        turn(served)
+        clock.now = endpoint.PATIENCE
+        served.tick()
+        assert silent.recv(1) == b""
+        assert busy.recv(4096) == b'{"asked":"a"}\n'
+        busy.sendall(b'{"ask": "b"}\n')
+        turn(served)
+        assert busy.recv(4096) == b'{"asked":"b"}\n'
+
+
+def test_the_stillest_makes_room(served: Endpoint, clock: Clock) -> None:
+    clients = []
+    for number in range(endpoint.MAX_CLIENTS + 1):
+        clock.now = number / 100
+        clients.append(connect(served))
+    assert clients[0].recv(1) == b""
+    clients[1].sendall(b'{"ask": "a"}\n')
+    turn(served)
+    assert clients[1].recv(4096) == b'{"asked":"a"}\n'
+    for connection in clients:
+        connection.close()
+
+
+def test_a_dead_daemons_socket_is_replaced(tmp_path: Path, clock: Clock) -> None:
+    path = str(tmp_path / "vgpud.sock")
+    left = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    left.bind(path)
+    left.close()
+    with pytest.raises(VgpuError, match="start it"):
+        client.ask(str(tmp_path), "health")
+    with selectors.DefaultSelector() as selector:
+        Endpoint(path, selector, lambda asked: {}, clock).close()
+    assert not os.path.exists(path)
+
+
+def test_a_path_too_long_says_so(tmp_path: Path, clock: Clock) -> None:
+    with selectors.DefaultSelector() as selector, pytest.raises(VgpuError, match=r"paths\.run"):
+        Endpoint(str(tmp_path / ("x" * 200)), selector, lambda asked: {}, clock)
+
+
+def refuse() -> dict[str, object]:
+    raise VgpuError("driver", expected="one", found="none")
+
+
+def descriptors() -> dict[str, object]:
+    return {"open": sorted(os.listdir("/proc/self/fd"), key=int)}
+
+
+@pytest.mark.parametrize(
+    ("work", "says"),
+    [
+        (refuse, "driver: expected one, found none"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "without an answer"),
+        (lambda: {"large": "x" * child.MAX_RESULT}, "found more"),
+        (lambda: os._exit(0), "without an answer"),
+        (lambda: time.sleep(60), "hangs"),
+    ],
+)
+def test_what_a_child_can_come_to(work: child.Work, says: str) -> None:
+    with pytest.raises(VgpuError, match=says):
+        child.run(work, 1.0)
+
+
+def test_a_child_answers_and_has_none_of_our_files() -> None:
+    with open("/dev/null", "rb") as first, open("/dev/null", "rb") as second:
+        assert {first.fileno(), second.fileno()}
+        found = child.run(descriptors, 20)["open"]
+    assert isinstance(found, list)
+    assert len(found) <= 5  # standard ones, the pipe, and the directory being read
+
+
+def test_a_stopped_child_is_waited_for() -> None:
+    ended = []
+    with selectors.DefaultSelector() as selector:
+        running = Child(lambda: time.sleep(60) or {}, 100.0, selector, lambda: ended.append(1))  # type: ignore[func-returns-value]
+        running.stop()
+        assert running.done
+        assert ended == [1]
+        end = time.monotonic() + 10
+        while not running.gone() and time.monotonic() < end:
+            time.sleep(0.01)
+        assert running.gone()
+        assert not selector.get_map()

@@ -1,0 +1,161 @@
+"""When an inventory is taken, with children that the test answers for."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from vgpu.config import inventory as inventories
+from vgpu.config import records
+from vgpu.config.inventory import Inventory
+from vgpu.config.settings import Settings
+from vgpu.hook.daemon.inventorykeeper import FIRST_PAUSE, LAST_PAUSE, InventoryKeeper
+from vgpu.hook.daemon.journal import Conditions, Journal
+
+
+class Answer:
+    """A child that is done when the test says so."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error = ""
+        self.result: dict[str, object] = {"driver": "550.54.15", "cards": 0, "notes": ["odd"]}
+        self.stopped = False
+
+    def check(self, now: float) -> None:
+        pass
+
+    def gone(self) -> bool:
+        return self.done
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class Node:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.now = 100.0
+        self.children: list[Answer] = []
+        self.settings = Settings({"paths.run": str(path), "driver.proc_root": str(path / "proc")})
+        self.log = io.StringIO()
+        self.conditions = Conditions(Journal(self.log, levels=False))
+        self.driver("550.54.15")
+        self.keeper = InventoryKeeper(self.settings, self.conditions, self.spawn, "/proc", lambda: self.now)  # type: ignore[arg-type]
+
+    def spawn(self, work: object, deadline: float) -> Answer:
+        self.children.append(Answer())
+        return self.children[-1]
+
+    def driver(self, version: str) -> None:
+        self.version = version
+        self.write("proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  x\n")
+
+    def write(self, name: str, text: str) -> None:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def take(self, version: str = "") -> None:
+        """What a child that succeeds leaves."""
+        found = Inventory(version or self.version, "", self.now, [], [], [], [])
+        records.write(inventories.path_in(str(self.path)), found.record())
+
+    def look(self, later: float = 0.0) -> int:
+        """A round; how many children there have been."""
+        self.now += later
+        self.keeper.look()
+        return len(self.children)
+
+    def succeed(self) -> None:
+        self.take()
+        self.children[-1].done = True
+        self.keeper.look()
+
+    def fail(self, error: str = "NVML is broken") -> None:
+        self.children[-1].error, self.children[-1].done = error, True
+        self.keeper.look()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_one_is_taken_at_the_start_and_then_no_more(node: Node) -> None:
+    node.take()
+    assert node.look() == 1, "also when there is one: cards may have changed"
+    assert node.keeper.state == "taking"
+    assert node.look(10) == 1, "one at a time"
+    node.succeed()
+    assert node.keeper.state == "fresh"
+    assert [node.look(1000) for _ in range(5)] == [1] * 5
+    assert "inventory: odd" in node.log.getvalue()
+
+
+@pytest.mark.parametrize("change", ["driver", "card", "uvm", "lost", "damaged"])
+def test_one_is_taken_when_anything_changes(node: Node, change: str) -> None:
+    node.look()
+    node.succeed()
+    if change == "driver":
+        node.driver("560.35.03")
+    elif change == "card":
+        node.write("proc/driver/nvidia/gpus/0000:3b:00.0/information", "Device Minor: 3\n")
+    elif change == "uvm":
+        node.write("proc/devices", "Character devices:\n195 nvidia\n509 nvidia-uvm\n")
+    elif change == "lost":
+        (node.path / "inventory.json").unlink()
+    else:
+        node.write("inventory.json", "{")
+    assert node.look() == 2
+    node.succeed()
+    assert node.look(100) == 2
+
+
+def test_a_driver_that_changes_while_one_is_taken_is_taken_again(node: Node) -> None:
+    node.look()
+    node.driver("560.35.03")
+    node.take("550.54.15")
+    node.children[-1].done = True
+    assert node.look() == 2
+    node.succeed()
+    assert node.look(10) == 2
+
+
+def test_failures_back_off_until_something_changes(node: Node) -> None:
+    pause, attempts = FIRST_PAUSE, 1
+    assert node.look() == 1
+    for _ in range(8):
+        node.fail()
+        assert node.look(pause - 0.5) == attempts
+        attempts += 1
+        assert node.look(0.5) == attempts
+        pause = min(2 * pause, LAST_PAUSE)
+    assert pause == LAST_PAUSE
+    node.fail()
+    assert node.keeper.state == "failed"
+    assert node.conditions.present == {"inventory": "no inventory: NVML is broken"}
+    assert node.log.getvalue().count("NVML is broken") == 1, "told once"
+    node.driver("560.35.03")
+    assert node.look() == attempts + 1
+    node.succeed()
+    assert node.conditions.present == {}
+
+
+def test_a_failure_keeps_the_last_one(node: Node) -> None:
+    node.take()
+    node.look()
+    node.fail()
+    assert node.keeper.state == "fresh"
+    node.keeper.stop()
+
+
+def test_a_stale_one_is_none(node: Node) -> None:
+    node.take("1.2")
+    node.look()
+    assert node.keeper.found is None
+    assert "expected one of the loaded driver 550.54.15" in node.keeper.error
+    node.keeper.stop()
+    assert node.children[-1].stopped

@@ -1,0 +1,220 @@
+"""The reaper's rules, on a fixture /proc with clocks that the test turns."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from vgpu.config import claims, limits, records
+from vgpu.config.claims import Claim
+from vgpu.config.limits import CardLimit
+from vgpu.config.settings import Settings
+from vgpu.hook.daemon import reaper
+from vgpu.hook.daemon.journal import Conditions, Journal
+from vgpu.hook.daemon.reaper import Reaper
+
+UUID = "GPU-00000000-0000-0000-0000-000000000001"
+BOOT = "4c2b6d0e-0000-4000-8000-000000000001"
+
+
+class Node:
+    """A run directory, a /proc of few processes, and a reaper whose clocks stand still until they are turned."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.now = 1000.0
+        self.settings = Settings({"paths.run": str(path / "run"), "paths.state": str(path / "state")})
+        self.proc = path / "proc"
+        self.write("proc/sys/kernel/random/boot_id", BOOT + "\n")
+        self.log = io.StringIO()
+        self.conditions = Conditions(Journal(self.log, levels=False))
+        self.reaper = Reaper(self.settings, self.conditions, str(self.proc), lambda: self.now, lambda: self.wall)
+        self.wall = time.time()
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def process(self, pid: int, started: int, state: str = "S", cgroup: str = "/", mounted: str = "") -> None:
+        self.write(f"proc/{pid}/stat", f"{pid} (a) b) {state} {'0 ' * 18}{started} 0\n")
+        self.write(f"proc/{pid}/cgroup", f"5:devices:{cgroup}\n")
+        self.write(f"proc/{pid}/mountinfo", f"36 35 0:25 {mounted or '/'} /usr/local/vgpu/limits ro - tmpfs tmpfs rw\n")
+
+    def claim(
+        self, name: str, pid: int, started: int, ready: bool = True, boot: str = BOOT, whole: bool = False
+    ) -> Path:
+        directory = Path(claims.directory(self.settings.run_dir, name))
+        directory.mkdir(parents=True)
+        card = CardLimit(UUID) if whole else CardLimit(UUID, 1 << 30, 20, 20)
+        (directory / "limits").write_bytes(limits.encode(name, [card]))
+        made = Claim(name, pid, started, [card], whole, None, [], "/b", 1.0, ready=ready, boot_id=boot)
+        records.write(str(directory / "claim.json"), made.record())
+        return directory
+
+    def look(self, later: float = 0.0) -> set[str]:
+        """A look after `later` seconds; what is left."""
+        self.now += later
+        self.reaper.look()
+        return set(os.listdir(self.settings.run_dir + "/containers"))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def age(directory: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    for path in (*directory.iterdir(), directory):
+        os.utime(path, (then, then))
+
+
+@pytest.mark.parametrize(
+    ("state", "started", "kept"),
+    [("S", 77, True), ("D", 77, True), ("T", 77, True), ("Z", 77, False), ("X", 77, False), ("S", 78, False)],
+    ids=["sleeping", "waiting for the driver", "stopped", "zombie", "dead", "another process with its pid"],
+)
+def test_who_lives(node: Node, state: str, started: int, kept: bool) -> None:
+    node.process(500, started, state)
+    node.claim("c", 500, 77)
+    node.look()
+    assert node.look(1000) == ({"c"} if kept else set())
+
+
+def test_a_dead_one_waits_for_its_poststop(node: Node) -> None:
+    node.claim("c", 500, 77)
+    assert node.look() == {"c"}
+    assert node.look(reaper.GRACE - 1) == {"c"}
+    assert node.look(1) == set()
+    assert "its init 500 is dead and nobody told container=c pid=500" in node.log.getvalue()
+
+
+def test_a_hook_at_work_has_longer(node: Node) -> None:
+    """Its container was killed; the hook notices by itself, unless it was killed as well."""
+    node.claim("c", 500, 77, ready=False)
+    node.look()
+    assert node.look(reaper.HOOK_GRACE - 1) == {"c"}
+    assert node.look(1) == set()
+
+
+def test_a_new_life_begins_its_own_grace(node: Node) -> None:
+    directory = node.claim("c", 500, 77)
+    node.look()
+    for path in directory.iterdir():
+        path.unlink()
+    directory.rmdir()
+    node.claim("c", 501, 78)
+    assert node.look(reaper.GRACE) == {"c"}
+    assert node.look(reaper.GRACE) == set()
+
+
+def test_one_that_revives_between_look_and_lock_is_kept(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hook of the same id claims again just before the ledger looks once more."""
+    node.claim("c", 500, 77)
+    node.process(501, 78)
+    node.look()
+    ripe = node.reaper._ripe
+
+    def claimed_meanwhile(dead: list[Claim]) -> list[Claim]:
+        found = ripe(dead)
+        path = claims.path_of(node.settings.run_dir, "c")
+        records.write(path, {**records.read(path), "pid": 501, "start_time": 78})
+        return found
+
+    monkeypatch.setattr(node.reaper, "_ripe", claimed_meanwhile)
+    assert node.look(100) == {"c"}
+
+
+def test_an_earlier_boot_is_over(node: Node) -> None:
+    node.process(500, 77)
+    node.claim("old", 500, 77, boot="another")
+    node.claim("new", 500, 77)
+    node.claim("before-this-version", 500, 77, boot="")
+    node.look()
+    assert node.look(10) == {"new", "before-this-version"}
+
+
+def test_the_lock_of_a_hook_is_not_waited_for(node: Node) -> None:
+    node.claim("c", 500, 77)
+    node.look()
+    with (node.path / "run/ledger.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert node.look(100) == {"c"}
+    assert node.look() == set()
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"version": 99}', "claim missing"])
+def test_a_damaged_claim_goes_when_nothing_speaks_for_it(node: Node, damage: str) -> None:
+    directory = node.claim("c-id", 500, 77)
+    node.process(600, 1, cgroup="/kubepods/other", mounted="/run/vgpu/containers/other/limits")
+    if damage == "claim missing":
+        (directory / "claim.json").unlink()
+    else:
+        (directory / "claim.json").write_text(damage)
+    age(directory, reaper.DAMAGED_AGE - 5)
+    assert node.look() == {"c-id"}
+    age(directory, reaper.DAMAGED_AGE + 5)
+    assert node.look() == set()
+
+
+@pytest.mark.parametrize(
+    ("process", "says"),
+    [
+        ({"cgroup": "/kubepods/pod1/c-id"}, "process 600 is in a cgroup of that name"),
+        ({"cgroup": "/system.slice/docker-c-id.scope"}, "process 600 is in a cgroup of that name"),
+        ({"mounted": "/vgpu/containers/c-id/limits"}, "process 600 has its limits mounted"),
+    ],
+)
+def test_a_damaged_claim_stays_while_anything_speaks_for_it(node: Node, process: dict[str, str], says: str) -> None:
+    directory = node.claim("c-id", 500, 77)
+    (directory / "claim.json").write_text("{")
+    age(directory, 10 * reaper.DAMAGED_AGE)
+    node.process(600, 1, **process)
+    assert node.look() == {"c-id"}
+    assert says in node.conditions.present["damaged claims"]
+    (node.proc / "600/mountinfo").unlink()
+    (node.proc / "600/cgroup").unlink()
+    assert node.look() == set()
+    assert node.conditions.present == {}
+
+
+def test_a_damaged_claim_on_a_whole_card_is_a_persons_business(node: Node) -> None:
+    """Nothing of it is mounted that would say whether it lives."""
+    directory = node.claim("c", 500, 77, whole=True)
+    (directory / "claim.json").write_text("{")
+    age(directory, 10 * reaper.DAMAGED_AGE)
+    assert node.look() == {"c"}
+    assert f"remove {directory}" in node.conditions.present["damaged claims"]
+    (directory / "limits").write_bytes(b"x")
+    age(directory, 10 * reaper.DAMAGED_AGE)
+    assert node.look() == {"c"}, "nor do damaged limits say anything"
+
+
+def test_temporary_files_of_the_dead_are_swept(node: Node) -> None:
+    kept = [
+        node.write("run/containers/c/.claim.json.9.tmp", ""),
+        node.write("run/.hidden", ""),
+        node.write("run/a.9.tmp", ""),
+    ]
+    swept = [
+        node.write("run/.inventory.json.123.tmp", ""), node.write("state/grants/.abc.json.1.tmp", ""),
+        node.write("run/containers/d/.limits.77.tmp", ""),
+    ]  # fmt: skip
+    for path in (*swept, *kept[1:]):
+        os.utime(path, (1, 1))
+    node.look()
+    assert [path.exists() for path in (*kept, *swept)] == [True] * 3 + [False] * 3
+
+
+def test_strange_names_are_nobodys(node: Node) -> None:
+    (node.path / "run/containers/.x").mkdir(parents=True)
+    node.write("run/containers/file", "")
+    age(node.path / "run/containers", 10 * reaper.DAMAGED_AGE)
+    assert {".x", "file"} <= node.look()

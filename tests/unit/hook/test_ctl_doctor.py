@@ -1,0 +1,443 @@
+"""`vgpuctl doctor` on fixture trees: each check right, wrong and absent; the table, the JSON and the status."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from driver_roots import DriverRoot, compile_library
+
+from vgpu.config import claims, records
+from vgpu.config import inventory as inventories
+from vgpu.config.claims import Claim
+from vgpu.config.inventory import Card, Device, Inventory, Library
+from vgpu.config.limits import CardLimit
+from vgpu.config.settings import Settings
+from vgpu.hook import freshness
+from vgpu.hook.ctl import doctor as verb
+from vgpu.hook.doctor import coexistence, findings, host, node, registration
+from vgpu.hook.doctor.findings import FAILURE, OK, WARNING, Check, Finding, Subject
+
+UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in range(2)]
+
+
+class Tree:
+    """A node's trees below one directory, and the subject that points at them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.settings = Settings(
+            {
+                "paths.run": str(path / "run/vgpu"), "paths.state": str(path / "state"),
+                "paths.libvcuda": str(path / "vcuda"), "driver.root": str(path / "driver"),
+                "driver.proc_root": str(path / "proc"), "driver.dev_root": str(path / "dev"),
+            },
+            "node", "/nowhere/config.yaml",
+        )  # fmt: skip
+        for name in ("run/vgpu", "proc", "dev", "vcuda"):
+            (path / name).mkdir(parents=True)
+        self.config = str(path / "config.json")
+        records.write(self.config, self.settings.record())
+        self.subject = Subject(
+            self.config, self.settings, str(path), str(path / "proc"), str(path / "bin/vgpu-hook"), real=False
+        )
+
+    def write(self, name: str, text: str, mode: int = 0o644) -> Path:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(mode)
+        return path
+
+    def inventory(self, *libraries: str, cards: int = 2) -> None:
+        made = [
+            Card(
+                UUIDS[at],
+                at,
+                at,
+                f"0000:0{at}:00.0",
+                "T4",
+                1,
+                Device(str(self.path / f"dev/nvidia{at}"), f"nvidia{at}", 195, at),
+            )
+            for at in range(cards)
+        ]
+        files = [Library(path, os.path.basename(path), "", "compute") for path in libraries]
+        found = Inventory("550.54.15", "", 1.0, files, [], [], made)
+        records.write(inventories.path_in(self.settings.run_dir), found.record())
+
+    def driver(self, version: str = "550.54.15") -> None:
+        self.write("proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  x\n")
+
+    def process(
+        self, pid: int, command: str, namespace: str, nodes: tuple[str, ...] = (), fds: tuple[str, ...] = ()
+    ) -> None:
+        base = f"proc/{pid}"
+        self.write(f"{base}/stat", f"{pid} ({command}) S {'0 ' * 18}77 0\n")
+        self.write(f"{base}/comm", command + "\n")
+        self.write(f"{base}/cgroup", "0::/\n")
+        for directory in ("ns", "fd", "root/dev"):
+            (self.path / base / directory).mkdir(parents=True)
+        (self.path / base / "ns/mnt").symlink_to(f"mnt:[{namespace}]")
+        (self.path / base / "ns/pid").symlink_to(f"pid:[{namespace}]")
+        for name in nodes:
+            self.write(f"{base}/root/dev/{name}", "")
+        for number, target in enumerate(fds):
+            (self.path / base / f"fd/{number}").symlink_to(target)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    made = Tree(tmp_path)
+    made.write("proc/self/mountinfo", "30 20 0:27 / /cgroup rw - cgroup2 cgroup2 rw\n")
+    (tmp_path / "cgroup").mkdir()
+    return made
+
+
+def look(check: Check, subject: Subject) -> list[tuple[str, str]]:
+    """(status, found) of every finding."""
+    return [(finding.status, finding.found) for finding in findings.examine("the check", check, subject)]
+
+
+def only(check: Check, subject: Subject) -> Finding:
+    (found,) = findings.examine("the check", check, subject)
+    return found
+
+
+# The node's own parts
+
+
+def test_settings(tree: Tree) -> None:
+    assert only(node.settings, tree.subject).status == OK
+    source = tree.write("config.yaml", "standalone: {enabled: false}\n")
+    records.write(tree.config, {**tree.settings.record(), "source": str(source)})
+    assert only(node.settings, tree.subject) == Finding(
+        "settings", WARNING, f"{source} says something else than {tree.config}", "the file in force",
+        "run: vgpuctl config apply",
+    )  # fmt: skip
+    source.write_text("standalone: {enabled: 7}\n")
+    assert "config.yaml:1" in only(node.settings, tree.subject).found
+    tree.write("config.json", "{")
+    assert only(node.settings, tree.subject).status == FAILURE
+    (tree.path / "config.json").unlink()
+    assert only(node.settings, tree.subject).do == "run: vgpuctl config apply"
+
+
+def test_driver_and_inventory(tree: Tree) -> None:
+    assert only(node.driver, tree.subject).status == FAILURE
+    assert only(node.inventory, tree.subject).do == inventories.DO
+    tree.driver()
+    tree.inventory()
+    assert only(node.driver, tree.subject).found == "550.54.15"
+    assert only(node.inventory, tree.subject).status == OK
+    tree.inventory(str(tree.path / "gone.so"))
+    assert "gone.so" in only(node.inventory, tree.subject).found
+    tree.inventory(cards=0)
+    assert only(node.inventory, tree.subject).found == "no usable card"
+    tree.driver("560.35.03")
+    assert only(node.inventory, tree.subject).expected == "one of the loaded driver 560.35.03"
+
+
+def test_nodes_without_any_driver(tree: Tree) -> None:
+    assert "major 195" in only(node.nodes, tree.subject).expected
+    tree.write("proc/devices", "Character devices:\n195 nvidia\n")
+    assert only(node.uvm, tree.subject).do == "run: nvidia-modprobe -u -c=0"
+    tree.write("proc/devices", "Character devices:\n195 nvidia\n511 nvidia-uvm\n")
+    assert "dev/nvidia-uvm: No such file" in only(node.uvm, tree.subject).found
+    tree.write("dev/nvidia-uvm", "")
+    assert "-rw-r--r--" in only(node.uvm, tree.subject).found
+
+
+@pytest.mark.root  # mknod
+def test_nodes(tree: Tree) -> None:
+    tree.inventory()
+    assert [status for status, _ in look(node.nodes, tree.subject)] == [FAILURE, FAILURE]
+    for minor in range(2):
+        os.mknod(tree.path / f"dev/nvidia{minor}", stat.S_IFCHR | 0o666, os.makedev(195, minor))
+    assert only(node.nodes, tree.subject).found == "2 nodes"
+    (tree.path / "dev/nvidia1").unlink()
+    os.mknod(tree.path / "dev/nvidia1", stat.S_IFCHR | 0o666, os.makedev(195, 7))
+    assert "number 195:7" in only(node.nodes, tree.subject).found
+
+
+def test_libvcuda(tree: Tree) -> None:
+    assert only(node.libvcuda, tree.subject).status == FAILURE
+    tree.write("vcuda/libcuda.so.1", "no ELF file")
+    assert "ELF" in only(node.libvcuda, tree.subject).expected
+    compile_library(tree.path / "vcuda/libcuda.so.1", "int x;", "-nostdlib", soname="libother.so.1")
+    assert "SONAME libother.so.1" in only(node.libvcuda, tree.subject).found
+    compile_library(tree.path / "vcuda/libcuda.so.1", "int x;", "-nostdlib", soname="libcuda.so.1")
+    assert only(node.libvcuda, tree.subject).found.endswith("NEEDED nothing")
+
+
+def test_the_built_libvcuda_is_right(tree: Tree, build: Path) -> None:
+    if not (build / "lib/vcuda").exists():
+        pytest.skip("libvcuda is not built")
+    settings = Settings({"paths.libvcuda": str(build / "lib/vcuda")})
+    assert only(node.libvcuda, replace(tree.subject, settings=settings)).status == OK
+
+
+HOOK = """#!/bin/sh
+case "$1" in --version) echo vgpu-hook 1;; *) cat > /dev/null; {};; esac
+"""
+
+
+def test_hook_and_its_dry_run(tree: Tree) -> None:
+    assert only(node.hook, tree.subject).status == FAILURE
+    tree.write("bin/vgpu-hook", HOOK.format("echo step; echo step"), 0o755)
+    assert only(node.hook, tree.subject).found.endswith("vgpu-hook: vgpu-hook 1")
+    assert only(node.dry_run, tree.subject).found == "2 steps planned"
+    tree.write("bin/vgpu-hook", HOOK.format("echo 'vgpu-hook: allocation: no card fits 1 card' >&2; exit 1"), 0o755)
+    assert only(node.dry_run, tree.subject).status == WARNING, "a full node is no broken one"
+    tree.write("bin/vgpu-hook", HOOK.format("echo vgpu-hook: python: broken >&2; exit 1"), 0o755)
+    assert only(node.dry_run, tree.subject) == Finding(
+        "dry run", FAILURE, "vgpu-hook: python: broken", "a plan for a made-up container"
+    )
+    tree.write("bin/vgpu-hook", HOOK.format("true"), 0o755)
+    assert only(node.dry_run, tree.subject).found == "the hook did nothing"
+    tree.write("bin/vgpu-hook", "#!/bin/sh\nexit 3\n", 0o755)
+    assert only(node.hook, tree.subject).status == FAILURE
+    settings = Settings({"standalone.enabled": False})
+    assert only(node.dry_run, replace(tree.subject, settings=settings)).status == OK
+
+
+def test_a_hook_that_others_may_write_is_none(tree: Tree) -> None:
+    tree.write("bin/vgpu-hook", HOOK.format("true"), 0o777)
+    assert "only root may write" in only(node.hook, replace(tree.subject, real=True)).expected
+
+
+def test_python(tree: Tree) -> None:
+    assert only(node.python, tree.subject).status == OK
+    old = tree.write("bin/python", "#!/bin/sh\necho 3 6 8\n", 0o755)
+    assert only(node.python, replace(tree.subject, python=str(old))).found == f"{old}: 3.6.8"
+    bare = tree.write("bin/bare", "#!/bin/sh\necho \"No module named 'ctypes'\" >&2; exit 1\n", 0o755)
+    assert "ctypes" in only(node.python, replace(tree.subject, python=str(bare))).found
+    assert only(node.python, replace(tree.subject, python="/nowhere/python")).status == FAILURE
+
+
+def test_daemon_that_does_not_run(tree: Tree) -> None:
+    found = only(node.daemon, tree.subject)
+    assert found.status == WARNING
+    assert "systemctl start vgpud" in found.do
+
+
+# The host
+
+
+@pytest.mark.parametrize(
+    ("mounts", "text"),
+    [
+        ("30 20 0:27 / /cgroup rw - cgroup2 cgroup2 rw\n", "v2, no systemd: cgroupfs"),
+        ("30 20 0:27 / /cgroup rw - cgroup cgroup rw,devices\n", "v1, no systemd: cgroupfs"),
+        (
+            "30 20 0:27 / /cgroup rw - cgroup cgroup rw,devices\n31 20 0:28 / /other rw - cgroup2 cgroup2 rw\n",
+            "v1 and v2 (hybrid), no systemd: cgroupfs",
+        ),
+    ],
+)
+def test_cgroups(tree: Tree, mounts: str, text: str) -> None:
+    tree.write("proc/self/mountinfo", mounts)
+    assert look(host.cgroups, tree.subject) == [(OK, text)]
+    (tree.path / "run/systemd/system").mkdir(parents=True)
+    assert "systemd" in look(host.cgroups, tree.subject)[0][1]
+    (tree.path / "cgroup").rmdir()
+    assert only(host.cgroups, tree.subject).status == FAILURE
+
+
+def test_no_cgroups(tree: Tree) -> None:
+    tree.write("proc/self/mountinfo", "30 20 0:27 / /proc rw - proc proc rw\n")
+    assert only(host.cgroups, tree.subject).found == "no hierarchy with devices"
+
+
+def test_kernel(tree: Tree) -> None:
+    assert only(host.kernel, tree.subject).status == OK
+    assert not host.has_call("no such call", 9999)
+
+
+# Registration
+
+
+@pytest.fixture
+def hook_there(tree: Tree) -> Tree:
+    tree.write("usr/bin/vgpu-hook", "", 0o755)
+    tree.write("usr/bin/vgpu-runtime", "", 0o755)
+    return tree
+
+
+HOOKS_D = '{"version": "1.0.0", "hook": {"path": "/usr/bin/vgpu-hook"}, "when": {}, "stages": ["prestart"]}'
+SPEC = '{"hooks": {"prestart": [{"path": "/usr/bin/vgpu-hook"}], "poststop": [{"path": "/usr/bin/vgpu-hook"}]}}'
+V1_7 = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc'
+WAYS = {
+    "hooks.d": ({"etc/containers/oci/hooks.d/vgpu.json": HOOKS_D}, "podman and CRI-O"),
+    "another hooks.d": (
+        {"etc/containers/containers.conf": '[engine]\nhooks_dir = ["/opt/hooks"]\n', "opt/hooks/x.json": HOOKS_D},
+        "/opt/hooks/x.json",
+    ),
+    "base_runtime_spec": (
+        {"etc/containerd/config.toml": f'{V1_7}]\n  base_runtime_spec = "/etc/spec.json"\n', "etc/spec.json": SPEC},
+        "base_runtime_spec",
+    ),
+    "BinaryName": (
+        {"etc/containerd/conf.d/v.toml": f'{V1_7}.options]\n BinaryName = "/usr/bin/vgpu-runtime"\n'},
+        "BinaryName",
+    ),
+    "docker": (
+        {"etc/docker/daemon.json": '{"runtimes": {"vgpu": {"path": "/usr/bin/vgpu-runtime"}}}'},
+        "docker (/etc/docker/daemon.json: runtime vgpu)",
+    ),
+    "CRI-O": (
+        {"etc/crio/crio.conf.d/v.conf": '[crio.runtime.runtimes.vgpu]\nruntime_path = "/usr/bin/vgpu-runtime"\n'},
+        "CRI-O",
+    ),
+    "CDI": ({"etc/cdi/vgpu.yaml": 'cdiVersion: "0.5.0"\nkind: "vgpu.io/gpu"\n'}, "CDI (/etc/cdi/vgpu.yaml)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "says"), WAYS.values(), ids=WAYS)
+def test_each_way_of_registration(hook_there: Tree, files: dict[str, str], says: str) -> None:
+    for name, text in files.items():
+        hook_there.write(name, text)
+    found = only(registration.registration, hook_there.subject)
+    assert (found.status, says in found.found) == (OK, True), found
+    (hook_there.path / "usr/bin/vgpu-hook").unlink()
+    (hook_there.path / "usr/bin/vgpu-runtime").unlink()
+    if "CDI" not in says:
+        assert only(registration.registration, hook_there.subject).status == FAILURE
+
+
+@pytest.mark.parametrize("garbage", ["", "{", "[]", '{"hook": 5}', '{"hook": {"path": 5}}', "\udcff", '"' * 1000])
+def test_registered_with_none(hook_there: Tree, garbage: str) -> None:
+    for name in (
+        "etc/containers/oci/hooks.d/a.json",
+        "etc/docker/daemon.json",
+        "etc/containerd/config.toml",
+        "etc/cdi/a.json",
+    ):
+        path = hook_there.write(name, "")
+        path.write_bytes(garbage.encode("utf-8", "surrogateescape"))
+    hook_there.write("etc/containerd/conf.d/a.toml", '# BinaryName = "/usr/bin/vgpu-runtime"\n')
+    found = only(registration.registration, hook_there.subject)
+    assert (found.status, found.found) == (WARNING, "registered with none")
+    assert look(registration.nvidia, hook_there.subject) == []
+
+
+NVIDIA = {
+    "docker": ("etc/docker/daemon.json", '{"default-runtime": "nvidia"}', "docker"),
+    "docker by another name": (
+        "etc/docker/daemon.json",
+        '{"default-runtime": "g", "runtimes": {"g": {"path": "/usr/bin/nvidia-container-runtime"}}}', "docker",
+    ),
+    "containerd": ("etc/containerd/config.toml", ' default_runtime_name = "nvidia"\n', "default_runtime_name"),
+    "CRI-O": ("etc/crio/crio.conf", 'default_runtime = "nvidia"\n', "default_runtime"),
+    "its hook": (
+        "usr/share/containers/oci/hooks.d/oci-nvidia-hook.json",
+        '{"hook": {"path": "/usr/bin/nvidia-container-runtime-hook"}}', "oci-nvidia-hook.json",
+    ),
+    "CDI": ("etc/cdi/nvidia.yaml", "---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\n", "/etc/cdi/nvidia.yaml"),
+    "its environment": (
+        "etc/nvidia-container-runtime/config.toml", "[nvidia-container-cli]\n", "NVIDIA_VISIBLE_DEVICES",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "says"), NVIDIA.values(), ids=NVIDIA)
+def test_nvidias_own_ways(tree: Tree, name: str, text: str, says: str) -> None:
+    tree.write(name, text)
+    found = only(registration.nvidia, tree.subject)
+    assert (found.status, says in found.found) == (WARNING, True), found
+
+
+def test_nvidias_environment_may_be_closed(tree: Tree) -> None:
+    name = "etc/nvidia-container-runtime/config.toml"
+    tree.write(name, "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n")
+    assert look(registration.nvidia, tree.subject) == []
+
+
+# Others on the cards
+
+
+def test_containers_that_see_what_is_not_theirs(tree: Tree) -> None:
+    tree.inventory()
+    tree.process(1, "init", "host", ("nvidia0", "nvidia1"))
+    tree.process(10, "daemon", "host", ("nvidia0", "nvidia1"))
+    tree.process(20, "holder", "share", ("nvidia0", "nvidiactl"))
+    tree.process(30, "plain", "other", ("null",))
+    card = CardLimit(UUIDS[0], 1 << 30, 20, 20)
+    os.makedirs(claims.directory(tree.settings.run_dir, "c"))
+    claim = Claim("c", 20, 77, [card], False, None, [], "/b", 1.0)
+    records.write(claims.path_of(tree.settings.run_dir, "c"), claim.record())
+    assert [status for status, _ in look(coexistence.containers, tree.subject)] == [OK]
+    tree.write("proc/20/root/dev/nvidia1", "")
+    tree.process(40, "privileged", "third", ("nvidia0", "nvidia1"))
+    assert look(coexistence.containers, tree.subject) == [
+        (WARNING, "container c: process 20 (holder) sees nvidia1"),
+        (WARNING, "one that holds no card: process 40 (privileged) sees nvidia0, nvidia1"),
+    ]
+
+
+def test_a_containers_links_lead_nowhere(tree: Tree, tmp_path: Path) -> None:
+    """Its /dev may be a link; it is followed within its own root only."""
+    tree.inventory()
+    tree.process(1, "init", "host")
+    tree.process(50, "sly", "other")
+    (tree.path / "proc/50/root/dev").rmdir()
+    (tree.path / "proc/50/root/dev").symlink_to(tmp_path / "dev")
+    tree.write("dev/nvidia0", "")
+    assert [status for status, _ in look(coexistence.containers, tree.subject)] == [OK]
+
+
+def test_programs_that_hold_nodes_open(tree: Tree) -> None:
+    assert only(coexistence.holders, tree.subject).found == "no other program has a card's node open"
+    tree.process(60, "nvidia-persiste", "host", fds=("/dev/nvidia1", "/dev/nvidia0", "/dev/nvidiactl", "/etc/passwd"))
+    found = only(coexistence.holders, tree.subject)
+    assert (found.status, found.found) == (OK, "without a claim: nvidia-persiste: 60 (nvidia0, nvidia1)")
+
+
+def test_strangers_are_not_asked_for_without_an_inventory(tree: Tree) -> None:
+    assert only(coexistence.strangers, tree.subject).status == WARNING
+
+
+def test_a_broken_nvml_is_a_warning(driver_root: DriverRoot, tree: Tree) -> None:
+    tree.inventory(str(driver_root.write("libnvidia-ml.so.550.54.15", "nothing")))
+    assert "NVML" in only(coexistence.strangers, tree.subject).found
+
+
+# The verb
+
+
+@pytest.fixture
+def call(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
+    def run(*arguments: str) -> object:
+        monkeypatch.setattr(verb, "_subject", lambda config_path, hook: tree.subject)
+        return CliRunner().invoke(verb.doctor, arguments, obj=tree.config)
+
+    return run
+
+
+def test_every_check_speaks_whatever_is_missing(tree: Tree) -> None:
+    """An empty node: no check falls silent but those about NVIDIA's own ways, none raises."""
+    told = {name: findings.examine(name, check, tree.subject) for name, check in verb.CHECKS.items()}
+    assert [name for name, found in told.items() if not found] == ["NVIDIA's runtime"]
+
+
+def test_table_json_and_status(call: Callable[..., object]) -> None:
+    table = call()
+    assert table.exit_code == 1  # type: ignore[attr-defined]
+    assert "registered with none" in table.stdout  # type: ignore[attr-defined]
+    assert "expected the NVIDIA kernel module; install the driver" in table.stdout  # type: ignore[attr-defined]
+    found = json.loads(call("--output", "json").stdout)  # type: ignore[attr-defined]
+    assert {item["status"] for item in found} == {OK, WARNING, FAILURE}
+    assert all(item["found"] for item in found)
+
+
+def test_status_is_0_without_failures(tree: Tree, call: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
+    tree.driver()
+    monkeypatch.setattr(verb, "CHECKS", {"driver": node.driver, "registration": registration.registration})
+    assert call().exit_code == 0  # type: ignore[attr-defined]
+    assert freshness.driver_version(str(tree.path / "proc")) == "550.54.15"

@@ -1,0 +1,148 @@
+"""Which processes a container has: its own cgroup at claim time, and who is found later, on fixture trees."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from vgpu.config.claims import Claim
+from vgpu.hook import population, processes
+from vgpu.hook.population import Population, own_cgroup, processes_of
+
+
+class Tree:
+    """A /proc of few processes, and cgroup hierarchies beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.proc = str(path / "proc")
+        self.write(
+            "proc/self/cgroup", "5:devices:/system.slice/containerd.service\n0::/system.slice/containerd.service\n"
+        )
+        self.mounts("cgroup", "devices", "cgroup2", "unified")
+
+    def write(self, name: str, text: str) -> None:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def mounts(self, *kinds: str) -> None:
+        lines = [
+            f"{number} 20 0:{number} / {self.path}/{name} rw - {kind} {kind} rw,{name}"
+            for number, (kind, name) in enumerate(zip(kinds[::2], kinds[1::2]))
+        ]
+        self.write("proc/self/mountinfo", "\n".join(lines) + "\n")
+
+    def process(self, pid: int, parent: int, namespace: str = "host", cgroup: str = "", started: int = 0) -> None:
+        self.write(f"proc/{pid}/stat", f"{pid} (a (b) S {parent} {'0 ' * 17}{started or pid} 0\n")
+        self.write(f"proc/{pid}/cgroup", cgroup)
+        (self.path / f"proc/{pid}/ns").mkdir(exist_ok=True)
+        (self.path / f"proc/{pid}/ns/pid").symlink_to(f"pid:[{namespace}]")
+
+    def cgroup(self, name: str, *pids: int) -> None:
+        self.write(f"{name}/cgroup.procs", "".join(f"{pid}\n" for pid in pids))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    made = Tree(tmp_path)
+    made.process(1, 0)
+    made.process(9, 1)
+    return made
+
+
+def claim(name: str, pid: int, cgroup: str) -> Claim:
+    return Claim(name, pid, pid, [], False, None, [], "/b", 1.0, cgroup=cgroup)
+
+
+@pytest.mark.parametrize(
+    ("lines", "own"),
+    [
+        ("5:devices:/kubepods/pod1/c\n0::/\n", "devices:/kubepods/pod1/c"),
+        ("5:devices:/\n0::/kubepods/pod1/c\n", ":/kubepods/pod1/c"),
+        ("0::/a:b c/d\n", ":/a:b c/d"),
+        ("7:cpu,cpuacct:/c\n6:memory:/c\n", "memory:/c"),
+        ("7:cpu,cpuacct:/c\n1:name=systemd:/c\n", "cpu,cpuacct:/c"),
+        ("5:devices:/system.slice/containerd.service\n0::/system.slice\n", ""),
+        ("5:devices:/system.slice/containerd.service/c\n", "devices:/system.slice/containerd.service/c"),
+        ("5:devices:/c\x1b[0m\n0::/c\n", ":/c"),
+        ("5:devices:/" + "c" * 5000 + "\n", ""),
+        ("", ""),
+    ],
+)
+def test_own_cgroup_is_never_the_runtimes(tree: Tree, lines: str, own: str) -> None:
+    tree.process(500, 9, "c", lines)
+    assert own_cgroup(500, tree.proc) == own
+
+
+def test_nested_cgroups_count_and_zeros_do_not(tree: Tree) -> None:
+    for pid in (500, 501, 502):
+        tree.process(pid, 9, "c")
+    tree.cgroup("devices/c", 500, 0, 777)
+    tree.cgroup("devices/c/init.scope", 501)
+    tree.cgroup("devices/c/system.slice/a.service", 502)
+    (tree.path / "devices/c/loop").symlink_to(tree.path / "devices/c")
+    assert processes_of(claim("c", 500, "devices:/c"), tree.proc) == [(500, 500), (501, 501), (502, 502)]
+
+
+@pytest.mark.parametrize("cgroup", ["devices:/c", ":/c"])
+def test_each_version(tree: Tree, cgroup: str) -> None:
+    tree.process(500, 9, "c")
+    tree.cgroup("devices/c" if cgroup.startswith("devices") else "unified/c", 500)
+    assert processes_of(claim("c", 500, cgroup), tree.proc) == [(500, 500)]
+
+
+def test_an_init_that_moved_is_counted(tree: Tree) -> None:
+    """Docker in docker moves itself to a cgroup of its own, further in or out."""
+    tree.process(500, 9, "c")
+    tree.process(501, 500, "c")
+    tree.cgroup("devices/c", 501)
+    assert [pid for pid, _ in processes_of(claim("c", 500, "devices:/c"), tree.proc)] == [500, 501]
+
+
+def test_a_shared_cgroup_is_told_apart(tree: Tree) -> None:
+    """By PID namespace (500), by descent (600, in the host's); 700 is nobody's; 503 is in a namespace further in."""
+    tree.process(500, 9, "c")
+    tree.process(501, 9, "c")  # runc exec
+    tree.process(502, 501, "c")
+    tree.process(503, 502, "inner")
+    tree.process(600, 9)
+    tree.process(601, 600)
+    tree.process(700, 9)
+    tree.cgroup("devices/both", 500, 501, 502, 503, 600, 601, 700)
+    claims = [claim("a", 500, "devices:/both"), claim("b", 600, "devices:/both")]
+    found = Population(claims, tree.proc)
+    assert [[pid for pid, _ in found.of(item)] for item in claims] == [[500, 501, 502, 503], [600, 601]]
+
+
+@pytest.mark.parametrize("cgroup", ["", "devices:/gone", "pids:/not/mounted", ":/../outside"])
+def test_without_a_cgroup_the_namespace_tells(tree: Tree, cgroup: str) -> None:
+    tree.process(500, 9, "c")
+    tree.process(501, 500, "c")
+    tree.process(900, 9)
+    assert processes_of(claim("c", 500, cgroup), tree.proc) == [(500, 500), (501, 501)]
+
+
+def test_nobody_belongs_to_a_dead_init(tree: Tree) -> None:
+    """Its cgroup may have a new owner by now, its pid as well."""
+    tree.process(500, 9, "c", started=7)
+    tree.cgroup("devices/c", 500)
+    assert processes_of(claim("c", 500, "devices:/c"), tree.proc) == []
+
+
+def test_what_vanishes_meanwhile_is_left_out(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree.process(500, 9, "c")
+    tree.cgroup("devices/c", 500, 501)
+    monkeypatch.setattr(population.os, "listdir", lambda path: ["gone"])
+    assert processes_of(claim("c", 500, "devices:/c"), tree.proc) == [(500, 500)]
+
+
+def test_this_very_process() -> None:
+    own = os.getpid()
+    assert processes.command(own) != ""
+    assert processes.parent(own) == os.getppid()
+    assert (own, processes.start_time(own)) in processes_of(
+        Claim("c", own, processes.start_time(own), [], False, None, [], "", 1.0)
+    )
