@@ -69,9 +69,7 @@ def _opened(operation: Operation, how: NewMounts | ClassicMounts) -> Handle | No
         raise VgpuError(operation.describe(), found=error.strerror) from error
 
 
-def _in_child(
-    namespace: int, operations: tuple[Operation, ...], handles: list[Handle | None], inside: Inside
-) -> None:
+def _in_child(namespace: int, operations: tuple[Operation, ...], handles: list[Handle | None], inside: Inside) -> None:
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:

@@ -18,7 +18,9 @@ PATHS = [("/dev/char/195:0", "rw"), ("/dev/char/195:255", "rw")]
 LIST = [("/dev/char/1:3", "rwm")]
 
 
-def tell(run: Path, unit: str = SCOPE, timeout: float = 0.25, nodes: dict[tuple[int, int], str] | None = None) -> Notice:
+def tell(
+    run: Path, unit: str = SCOPE, timeout: float = 0.25, nodes: dict[tuple[int, int], str] | None = None
+) -> Notice:
     return systemdunit.tell(unit, DEVICES, "rw", nodes or {}, str(run), timeout)
 
 
