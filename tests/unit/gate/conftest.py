@@ -20,7 +20,7 @@ BUILD = pathlib.Path(os.environ.get("VGPU_BUILD", REPOSITORY / "build"))
 RECORDER = """#!/bin/sh
 cat /proc/$$/cmdline > {to}/cmdline
 cat /proc/$$/environ > {to}/environ
-cat /proc/$$/status > {to}/status
+cat /proc/self/status > {to}/status
 readlink /proc/$$/cwd > {to}/cwd
 ls /proc/$$/fd > {to}/fds
 umask > {to}/umask
