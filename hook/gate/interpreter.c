@@ -112,12 +112,14 @@ static void close_above_stderr(void)
     closedir(dir);
 }
 
+/* By the system call: the C library keeps the signals from 32 on for itself, which a caller may have ignored too. */
 static void default_signals(void)
 {
+    static const unsigned long default_action[4]; /* the kernel's struct sigaction: SIG_DFL, no flags, nothing blocked */
     sigset_t none;
 
-    for (int signal_number = 1; signal_number <= SIGRTMAX; signal_number++)
-        signal(signal_number, SIG_DFL);
+    for (int signal_number = 1; signal_number <= 64; signal_number++)
+        syscall(SYS_rt_sigaction, signal_number, default_action, NULL, sizeof(unsigned long));
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
