@@ -45,9 +45,9 @@ lint: setup
 test: lint
 	$(BIN)/pytest -q --strict-skips -m 'not gpu and not long'
 
-# The edit-test loop: no containers.
+# The edit-test loop: the Python modules, without containers and without the suites that drive compiled programs.
 test-quick:
-	$(BIN)/pytest -q tests/unit -m 'not root and not long'
+	$(BIN)/pytest -q -n 2 tests/unit/config tests/unit/hook -m 'not root and not long'
 
 test-long: lint
 	$(BIN)/pytest -q --strict-skips -m 'not gpu' --long
