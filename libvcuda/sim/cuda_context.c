@@ -102,6 +102,7 @@ static void end(struct sim_context *context)
 	if (has_live_context(context->device))
 		return;
 	sim_pools_of(context->device);
+	sim_graph_memory_of(context->device);
 	sim_detach(sim_driver.devices[context->device].card);
 }
 

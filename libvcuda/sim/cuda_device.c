@@ -134,6 +134,7 @@ static int attribute_of(const struct sim_card *card, int attribute)
 	case 97: return generation->shared_optin;
 	case 106: return generation->blocks_per_sm;
 	case 111: return 1024;                          /* shared memory reserved per block */
+	case 102: case 103: return 1;                   /* virtual memory, shared by file descriptors */
 	case 115: return 1;                             /* memory pools */
 	default: return 0;                              /* what the simulator cannot do is not advertised */
 	}

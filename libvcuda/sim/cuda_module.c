@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cuda_module.h"
 #include "cuda_ptx.h"
-#include "cuda_sim.h"
 
 struct sim_module {
 	struct sim_object object;
@@ -216,33 +216,6 @@ SIM_EXPORT CUresult cuFuncSetCacheConfig(CUfunction function, int config)
 	if (config < 0 || config > 3)
 		return CUDA_ERROR_INVALID_VALUE;
 	CUresult result = sim_lock_object(function, SIM_FUNCTION);
-	if (result == CUDA_SUCCESS)
-		pthread_mutex_unlock(&sim_driver.lock);
-	return result;
-}
-
-static bool fits(unsigned x, unsigned y, unsigned z, uint64_t max_x, uint64_t max_yz)
-{
-	return x && y && z && x <= max_x && y <= max_yz && z <= max_yz;
-}
-
-SIM_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
-                                   CUstream stream, void **parameters, void **extra)
-{
-	struct sim_context *context;
-	CUresult result = sim_current(&context);
-
-	(void)shared;
-	if (result == CUDA_SUCCESS)
-		result = sim_check_stream(stream);
-	if (result != CUDA_SUCCESS)
-		return result;
-	if ((parameters && extra) || !fits(grid_x, grid_y, grid_z, 0x7fffffff, 65535) ||
-	    !fits(block_x, block_y, block_z, 1024, 1024) || block_z > 64 ||
-	    (uint64_t)block_x * block_y * block_z > MAX_THREADS_PER_BLOCK)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = sim_lock_object(function, SIM_FUNCTION);
 	if (result == CUDA_SUCCESS)
 		pthread_mutex_unlock(&sim_driver.lock);
 	return result;

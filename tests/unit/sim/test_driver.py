@@ -21,9 +21,10 @@ def get(name, version, flags=0):
 """
 
 
-def test_a_linked_program(node: Any, libraries: Path, tmp_path: Path) -> None:
-    program = tmp_path / "driver_check"
-    source = Path(__file__).with_name("driver_check.c")
+@pytest.mark.parametrize("name", ["driver_check", "memory_check"])
+def test_a_linked_program(node: Any, libraries: Path, tmp_path: Path, name: str) -> None:
+    program = tmp_path / name
+    source = Path(__file__).with_name(f"{name}.c")
     subprocess.run(
         ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", source, "-o", program, f"-L{libraries}", "-lcuda"],
         check=True,

@@ -1,0 +1,167 @@
+/*
+ * Memory and events of another process. The exporter pays for the memory, the importer only maps it, and keeps its
+ * bytes should the exporter end.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "cuda_sim.h"
+#include "cuda_structs.h"
+
+struct memory_handle {
+	char magic[8];
+	int32_t pid;
+	int32_t fd;
+	uint64_t offset; /* of the pointer in its allocation */
+	uint64_t id;
+	uint64_t owner; /* tells this process' own handles */
+	char padding[24];
+};
+
+_Static_assert(sizeof(struct memory_handle) == sizeof(CUipcMemHandle), "an IPC handle");
+
+static uint64_t own_token(void)
+{
+	static uint64_t token;
+
+	if (!token)
+		token = (uint64_t)(uintptr_t)&token ^ (uint64_t)getpid() << 48;
+	return token;
+}
+
+SIM_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr pointer)
+{
+	struct memory_handle handle = {.magic = "vgpu-ipc", .pid = getpid(), .owner = own_token()};
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&sim_driver.lock);
+	struct sim_allocation *allocation = sim_allocation_at(pointer, 0);
+	handle.fd = -1;
+	if (allocation && allocation->memory == SIM_DEVICE_MEMORY && allocation->context) {
+		handle.fd = sim_backing_share(allocation);
+		handle.offset = pointer - allocation->base;
+		handle.id = allocation->id;
+	}
+	pthread_mutex_unlock(&sim_driver.lock);
+	if (handle.fd < 0)
+		return allocation ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
+	memcpy(out, &handle, sizeof handle);
+	return CUDA_SUCCESS;
+}
+
+/* An earlier opening of the same memory in this context: it is counted, not mapped again. Under the lock. */
+static struct sim_allocation *opened(struct sim_context *context, const struct memory_handle *handle)
+{
+	for (struct sim_allocation *at = context->allocations; at; at = at->next)
+		if (at->memory == SIM_IMPORTED_MEMORY && at->imported_id == handle->id && at->imported_pid == handle->pid)
+			return at;
+	return NULL;
+}
+
+static CUresult map_foreign(struct sim_allocation *allocation, int fd)
+{
+	char *at = sim_reserve_addresses(allocation->mapped, 1 << 16, 0);
+	char *backing = mmap(NULL, allocation->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	allocation->base = (CUdeviceptr)(uintptr_t)at;
+	allocation->backing = backing;
+	if (at && backing != MAP_FAILED && sim_allocation_insert(allocation))
+		return CUDA_SUCCESS;
+	if (at)
+		munmap(at, allocation->mapped);
+	if (backing != MAP_FAILED)
+		munmap(backing, allocation->mapped);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Under the lock. */
+static CUresult import(struct sim_context *context, const struct memory_handle *handle, int fd,
+                       struct sim_allocation **out)
+{
+	struct sim_allocation *allocation = calloc(1, sizeof *allocation);
+	unsigned card;
+	size_t size;
+
+	if (!allocation)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = CUDA_ERROR_INVALID_VALUE;
+	if (sim_share_adopt(fd, &card, &size)) {
+		allocation->context = context;
+		allocation->memory = SIM_IMPORTED_MEMORY;
+		allocation->card = card;
+		allocation->size = allocation->mapped = size;
+		allocation->imported_id = handle->id;
+		allocation->imported_pid = handle->pid;
+		result = map_foreign(allocation, fd);
+	}
+	if (result != CUDA_SUCCESS)
+		free(allocation);
+	*out = allocation;
+	return result;
+}
+
+static CUresult open_memory(struct sim_context *context, const struct memory_handle *handle, CUdeviceptr *pointer)
+{
+	struct sim_allocation *allocation = opened(context, handle);
+	CUresult result = CUDA_SUCCESS;
+	char path[64];
+
+	if (!allocation) {
+		snprintf(path, sizeof path, "/proc/%d/fd/%d", handle->pid, handle->fd);
+		int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+		if (fd < 0)
+			return CUDA_ERROR_INVALID_VALUE; /* its owner has ended, or is not to be seen from here */
+		result = import(context, handle, fd, &allocation);
+		close(fd);
+	}
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (handle->offset > allocation->size)
+		return CUDA_ERROR_INVALID_VALUE;
+	allocation->imports++;
+	*pointer = allocation->base + handle->offset;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle opaque, unsigned flags)
+{
+	struct sim_context *context;
+	struct memory_handle handle;
+	CUresult result = sim_current(&context);
+
+	memcpy(&handle, &opaque, sizeof handle);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pointer || flags > 1 || memcmp(handle.magic, "vgpu-ipc", sizeof handle.magic))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (handle.owner == own_token() && handle.pid == getpid())
+		return CUDA_ERROR_INVALID_CONTEXT; /* not for the process that made it */
+	pthread_mutex_lock(&sim_driver.lock);
+	result = open_memory(context, &handle, pointer);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
+{
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	struct sim_allocation *allocation = sim_allocation_at(pointer, 0);
+	if (!allocation || allocation->memory != SIM_IMPORTED_MEMORY)
+		result = CUDA_ERROR_INVALID_VALUE;
+	else if (--allocation->imports == 0)
+		sim_allocation_drop(allocation);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
