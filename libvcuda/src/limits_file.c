@@ -114,7 +114,7 @@ enum limits_state limits_state(void)
 	return state;
 }
 
-bool limits_memory(const uint8_t uuid[16], uint64_t *memory)
+bool limits_of(const uint8_t uuid[16], struct card_limits *limits)
 {
 	bool listed = false;
 
@@ -122,9 +122,10 @@ bool limits_memory(const uint8_t uuid[16], uint64_t *memory)
 	if (sequence_now() != seen && !refresh())
 		log_once(LOG_ERROR, "%s: a change of it was cut short; the last good limits stay", VGPU_LIMITS_PATH);
 	for (uint32_t i = 0; i < last_good.card_count && !listed; i++) {
-		listed = !memcmp(last_good.cards[i].uuid, uuid, sizeof(last_good.cards[i].uuid));
+		const struct vgpu_limits_card *card = &last_good.cards[i];
+		listed = !memcmp(card->uuid, uuid, sizeof(card->uuid));
 		if (listed)
-			*memory = last_good.cards[i].memory;
+			*limits = (struct card_limits){card->memory, card->flags & VGPU_CARD_OVERSUBSCRIBE};
 	}
 	pthread_mutex_unlock(&lock);
 	return listed;

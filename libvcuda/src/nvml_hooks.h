@@ -2,9 +2,24 @@
  * The one list of what libvcuda defines of libnvidia-ml.so.1, and the real functions behind it; as cuda_hooks.h.
  */
 
-#define NVML_HOOKS(HOOK)              \
+#define NVML_HOOKS(HOOK) \
 	HOOK(nvmlDeviceGetMemoryInfo) \
-	HOOK(nvmlDeviceGetMemoryInfo_v2)
+	HOOK(nvmlDeviceGetMemoryInfo_v2) \
+	HOOK(nvmlDeviceGetComputeRunningProcesses) \
+	HOOK(nvmlDeviceGetComputeRunningProcesses_v2) \
+	HOOK(nvmlDeviceGetComputeRunningProcesses_v3) \
+	HOOK(nvmlDeviceGetGraphicsRunningProcesses) \
+	HOOK(nvmlDeviceGetGraphicsRunningProcesses_v2) \
+	HOOK(nvmlDeviceGetGraphicsRunningProcesses_v3) \
+	HOOK(nvmlDeviceGetMPSComputeRunningProcesses) \
+	HOOK(nvmlDeviceGetMPSComputeRunningProcesses_v2) \
+	HOOK(nvmlDeviceGetMPSComputeRunningProcesses_v3) \
+	HOOK(nvmlDeviceGetUtilizationRates) \
+	HOOK(nvmlDeviceGetProcessUtilization) \
+	HOOK(nvmlDeviceGetProcessesUtilizationInfo) \
+	HOOK(nvmlDeviceGetRunningProcessDetailList) \
+	HOOK(nvmlDeviceGetAccountingPids) \
+	HOOK(nvmlDeviceGetAccountingStats)
 
 #ifndef VCUDA_EXPORTS_ONLY
 #ifndef VCUDA_NVML_HOOKS_H

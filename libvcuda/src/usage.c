@@ -230,6 +230,7 @@ static void free_slot(struct vgpu_usage *usage, uint32_t index)
 	zero_charges(usage, index);
 	store(&usage->slots[index].image, 0);
 	store(&usage->slots[index].namespaces, 0);
+	store(&usage->slots[index].managed, 0);
 	store(&usage->slots[index].owner, 0);
 }
 
@@ -414,6 +415,39 @@ bool usage_reserve(int card, uint64_t size, uint64_t limit)
 	return granted;
 }
 
+bool usage_force(int card, uint64_t size)
+{
+	struct vgpu_usage *usage = atomic_load(&region);
+	bool booked = false;
+
+	atomic_fetch_add(&reserving, 1);
+	if (!atomic_load(&leaving)) {
+		int slot = slot_or_claim(usage);
+		booked = slot != NO_SLOT;
+		if (booked)
+			add(&usage->charges[card][slot].reserved, size);
+	}
+	atomic_fetch_sub(&reserving, 1);
+	return booked;
+}
+
+uint64_t usage_own(int card)
+{
+	struct vgpu_usage *usage = atomic_load(&region);
+	int slot = slot_now();
+
+	return slot == NO_SLOT ? 0 : load(&usage->charges[card][slot].reserved);
+}
+
+void usage_managed(int64_t change)
+{
+	struct vgpu_usage *usage = atomic_load(&region);
+	int slot = slot_now();
+
+	if (slot != NO_SLOT)
+		add(&usage->slots[slot].managed, (uint64_t)change);
+}
+
 void usage_release(int card, uint64_t size)
 {
 	struct vgpu_usage *usage = atomic_load(&region);
@@ -437,6 +471,31 @@ bool usage_held(const uint8_t uuid[16], uint64_t *held)
 	reap_dead(usage);
 	*held = sum_charges(usage, card).reserved;
 	return true;
+}
+
+unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list, unsigned int room)
+{
+	bool absent;
+	struct vgpu_usage *usage = region_or_null(false, &absent);
+	int card = usage ? find_card(usage, uuid, false) : USAGE_NO_CARD;
+	struct process_identity self;
+	unsigned int count = 0;
+
+	if (card == USAGE_NO_CARD)
+		return 0;
+	reap_dead(usage);
+	process_identify(&self);
+	for (uint32_t i = 0; i < slots_seen(usage); i++) {
+		const struct vgpu_usage_slot *slot = &usage->slots[i];
+		uint64_t owner = load(&slot->owner);
+		uint64_t held = load(&usage->charges[card][i].reserved);
+		if (!owner || owner & VGPU_USAGE_REAPING || !held || load(&slot->namespaces) != self.namespaces)
+			continue;
+		if (count < room)
+			list[count] = (struct usage_process){owner & (((uint64_t)1 << VGPU_USAGE_PID_BITS) - 1), held};
+		count++;
+	}
+	return count;
 }
 
 /*

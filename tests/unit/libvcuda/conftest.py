@@ -28,6 +28,7 @@ SOURCES = REPOSITORY / "tests/fixtures/cuda"
 INCLUDE = REPOSITORY / "libvcuda/include"
 AWKWARD_UUID = limits.uuid_text(b"awkward-card-000")
 PATIENCE = 60.0
+NVML = "libnvidia-ml.so.1"
 SLOTS_OFFSET = usage.HEADER.size + limits.MAX_CARDS * usage.CARD.size
 ENTER = """
 mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && mount --bind "$0" /usr/local/vgpu && echo in && exec cat
@@ -210,6 +211,11 @@ class SimBox(Box):
     def cards(self) -> list[dict[str, Any]]:
         return self.simctl.read_state(self.environment["VGPU_SIM_DIR"])["cards"]  # type: ignore[no-any-return]
 
+    @property
+    def context(self) -> int:
+        """Bytes that a process's context takes of card 0."""
+        return int(self.cards()[0]["context_overhead"])
+
     def held(self, card: int = 0) -> int:
         """Bytes allocated by all processes, without their contexts."""
         return sum(process["allocated"] for process in self.cards()[card]["processes"])
@@ -233,29 +239,37 @@ def awkward(programs: Path, tmp_path: Path) -> Iterator[Box]:
 
 @pytest.fixture(scope="session")
 def sim_driver(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the simulated libraries under the names that they have at the private path."""
+    """A directory with the simulated libraries under the names that they have at the private path; NVML apart."""
     path = tmp_path_factory.mktemp("sim_driver")
-    for name in ("libcuda", "libnvidia-ml"):
+    (path / "nvml").mkdir()
+    for name, target in (("libcuda", path / "libcuda.so.1"), ("libnvidia-ml", path / "nvml" / NVML)):
         found = sorted((BUILD / "lib/sim").glob(f"{name}.so.*"))
         if not found:
             pytest.skip(f"the simulated driver is not built in {BUILD}: run `make build`")
-        shutil.copy(found[0], path / f"{name}.so.1")
+        shutil.copy(found[0], target)
     return path
 
 
 @pytest.fixture
-def sim_box(programs: Path, sim_driver: Path, tmp_path: Path) -> Iterator[Callable[[str], SimBox]]:
-    """Makes boxes on a simulated node with the cards of a profile; all boxes of a test share the node."""
+def sim_box(programs: Path, sim_driver: Path, tmp_path: Path) -> Iterator[Callable[..., SimBox]]:
+    """Makes boxes on a simulated node with the cards of a profile; all boxes of a test share the node.
+
+    Without NVML what the driver itself takes is not known, so that what a test allocates is all that is charged.
+    """
     need_root()
     boxes: list[SimBox] = []
     simctl = load_simctl()
     state = tmp_path / "state"
 
-    def make(profile: str) -> SimBox:
+    def make(profile: str, nvml: bool = False) -> SimBox:
         if not state.exists():
             simctl.make_state(str(state), profile, device_nodes=False)
         uuid = simctl.read_state(str(state))["cards"][0]["uuid"]
         path = tmp_path / f"box{len(boxes)}"
+        if nvml:
+            shutil.copy(sim_driver / "nvml" / NVML, sim_driver)
+        else:
+            (sim_driver / NVML).unlink(missing_ok=True)
         box = SimBox(path, sim_driver, programs / "driver_client", {"VGPU_SIM_DIR": str(state)}, uuid)
         box.simctl = simctl
         boxes.append(box)
@@ -267,6 +281,12 @@ def sim_box(programs: Path, sim_driver: Path, tmp_path: Path) -> Iterator[Callab
 
 
 @pytest.fixture
-def t4(sim_box: Callable[[str], SimBox]) -> SimBox:
+def t4(sim_box: Callable[..., SimBox]) -> SimBox:
     """A box on a node with one simulated T4."""
     return sim_box("t4x1")
+
+
+@pytest.fixture
+def t4_nvml(sim_box: Callable[..., SimBox]) -> SimBox:
+    """The same with NVML: contexts are charged too."""
+    return sim_box("t4x1", nvml=True)
