@@ -1,8 +1,8 @@
 /*
  * The one list of what libvcuda defines of libcuda.so.1, and the real functions behind it.
  *
- * CUDA_HOOKS expands to the typed members of struct real_driver, to the resolver (real_cuda.c), to the table that
- * cuGetProcAddress substitutes from (proc_address.c) and to the version script (cuda.map.in): a missing wrapper is a
+ * CUDA_HOOKS expands to the typed members of struct real_driver, to the resolver (real_cuda.c) and to the table that
+ * cuGetProcAddress substitutes from (proc_address.c); the build reads it for the version script. A missing wrapper is a
  * link error. A driver that lacks a function leaves its member NULL.
  */
 
@@ -82,7 +82,6 @@
 	HOOK(cuLibraryLoadFromFile, cuLibraryLoadFromFile, 12000, ANY) \
 	HOOK(cuLibraryUnload, cuLibraryUnload, 12000, ANY)
 
-#ifndef VCUDA_EXPORTS_ONLY
 #ifndef VCUDA_CUDA_HOOKS_H
 #define VCUDA_CUDA_HOOKS_H
 
@@ -122,5 +121,4 @@ const struct real_driver *real_driver(void);
 
 #define EXPORT __attribute__((visibility("default")))
 
-#endif
 #endif

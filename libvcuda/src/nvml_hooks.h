@@ -21,7 +21,6 @@
 	HOOK(nvmlDeviceGetAccountingPids) \
 	HOOK(nvmlDeviceGetAccountingStats)
 
-#ifndef VCUDA_EXPORTS_ONLY
 #ifndef VCUDA_NVML_HOOKS_H
 #define VCUDA_NVML_HOOKS_H
 
@@ -44,5 +43,4 @@ const struct real_nvml *real_nvml(void);
 
 #define EXPORT __attribute__((visibility("default")))
 
-#endif
 #endif

@@ -7,13 +7,17 @@
 
 #include "cuda_hooks.h"
 #include "log.h"
+#include "trampolines.h"
 #include "vgpu_limits.h"
 
 static struct real_driver driver;
 
+static void *handle;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
 static void resolve(void)
 {
-	void *handle = dlopen(VGPU_REAL_DIR "/libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
+	handle = dlopen(VGPU_REAL_DIR "/libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
 
 	if (!handle) {
 		log_line(LOG_ERROR, "%s", dlerror());
@@ -27,8 +31,12 @@ static void resolve(void)
 
 const struct real_driver *real_driver(void)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
 	pthread_once(&once, resolve);
 	return &driver;
+}
+
+void *real_symbol(const char *name)
+{
+	pthread_once(&once, resolve);
+	return handle ? dlsym(handle, name) : NULL;
 }

@@ -4,13 +4,17 @@
 
 #include "log.h"
 #include "nvml_hooks.h"
+#include "trampolines.h"
 #include "vgpu_limits.h"
 
 static struct real_nvml nvml;
 
+static void *handle;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
 static void resolve(void)
 {
-	void *handle = dlopen(VGPU_REAL_DIR "/libnvidia-ml.so.1", RTLD_NOLOAD | RTLD_LAZY);
+	handle = dlopen(VGPU_REAL_DIR "/libnvidia-ml.so.1", RTLD_NOLOAD | RTLD_LAZY);
 
 	if (!handle) {
 		log_line(LOG_ERROR, "%s", dlerror());
@@ -24,8 +28,12 @@ static void resolve(void)
 
 const struct real_nvml *real_nvml(void)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
 	pthread_once(&once, resolve);
 	return &nvml;
+}
+
+void *real_symbol(const char *name)
+{
+	pthread_once(&once, resolve);
+	return handle ? dlsym(handle, name) : NULL;
 }

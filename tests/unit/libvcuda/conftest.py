@@ -113,12 +113,14 @@ class Client:
 class Box:
     """A place like a container's: `path` is its /usr/local/vgpu, `start` runs a program that sees it."""
 
+    libraries = BUILD / "lib/vcuda"
+
     def __init__(self, path: Path, driver: Path, program: Path, environment: dict[str, str], uuid: str) -> None:
         self.path = path
         self.program = program
         self.uuid = uuid
         self.clients: list[Client] = []
-        self.environment = {**environment, "PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(BUILD / "lib/vcuda")}
+        self.environment = {**environment, "PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(self.libraries)}
         (path / "usage").mkdir(parents=True)
         shutil.copytree(driver, path / "driver")
         self.holder = subprocess.Popen(
@@ -159,9 +161,9 @@ class Box:
     def command(self, *words: str) -> list[str]:
         return ["nsenter", f"--mount=/proc/{self.holder.pid}/ns/mnt", *words]
 
-    def start(self, how: str = "local", level: str = "error") -> Client:
+    def start(self, how: str = "local", level: str = "error", library: str = "libcuda.so.1") -> Client:
         environment = {**self.environment, "VGPU_LOG_LEVEL": level}
-        client = Client(self.command(str(self.program), how), environment, self.path / "log")
+        client = Client(self.command(str(self.program), how, library), environment, self.path / "log")
         self.clients.append(client)
         assert client.receive() == ["ready"], self.log
         return client

@@ -24,20 +24,6 @@ REAL = "/usr/local/vgpu/driver/libcuda.so.1"
 PER_THREAD = 2
 
 
-@pytest.mark.parametrize("how", ["local", "global"])
-def test_what_is_not_hooked_falls_through(t4: SimBox, how: str) -> None:
-    client = t4.start(how)
-    assert client.ask("symbol cuMemAlloc_v2")[0].endswith(OURS)
-    assert client.ask("symbol cuDriverGetVersion") == [REAL, "cuDriverGetVersion"]
-    assert client.ask("symbol cuMemcpyHtoD_v2") == [REAL, "cuMemcpyHtoD_v2"]
-    assert client.ask("symbol cuNoSuchThing") == ["none", "none"]
-    if how == "global":
-        assert client.ask("default cuMemAlloc_v2")[0].endswith(OURS)
-        assert client.ask("default cuDriverGetVersion")[0] == REAL
-    else:
-        assert client.ask("default cuDriverGetVersion") == ["none", "none"]
-
-
 def test_a_program_that_is_linked_finds_both(t4: SimBox, compiled: Compiled, sim_driver: Path) -> None:
     t4.limit(LIMIT)
     program = compiled("linked_client.c", str(sim_driver / "libcuda.so.1"))
@@ -280,6 +266,5 @@ def test_a_child_forked_before_cuda_has_its_own_charges(t4: SimBox) -> None:
 def test_driver_version_and_uuids_are_the_drivers(t4: SimBox) -> None:
     t4.limit(LIMIT)
     client = t4.start()
-    assert client.ask("symbol cuDeviceGetUuid_v2")[0] == REAL
-    assert client.ask("symbol cuDeviceGetCount")[0] == REAL
-    assert client.ask("symbol cuGetExportTable")[0] in (REAL, "none")
+    for name in ("cuDriverGetVersion", "cuDeviceGetCount", "cuGetExportTable"):
+        assert client.ask(f"proc {name} 12000 0")[2] == REAL
