@@ -12,6 +12,7 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,6 +78,22 @@ class Client:
 
     def numbers(self, line: str) -> tuple[int, ...]:
         return tuple(int(word) for word in self.ask(line))
+
+    def made(self, line: str) -> int:
+        """The handle that a call which has to succeed gives."""
+        result, handle, *_ = self.numbers(line)
+        assert result == 0
+        return handle
+
+    def does(self, line: str) -> None:
+        """Makes a call that has to succeed."""
+        assert self.numbers(line)[0] == 0, line
+
+    def left(self) -> int:
+        """The bytes that cuMemGetInfo says are free."""
+        result, available, _ = self.numbers("cuMemGetInfo_v2 & &")
+        assert result == 0
+        return available
 
     def alloc(self, size: int, how: str = "alloc") -> tuple[int, int]:
         """(CUresult, pointer)."""
@@ -166,6 +183,18 @@ class Box:
         client = Client(self.command(str(self.program), how, library), environment, self.path / "log")
         self.clients.append(client)
         assert client.receive() == ["ready"], self.log
+        return client
+
+    def caller(self, device: int = 0, level: str = "error") -> Client:
+        """A client for any call (tests/fixtures/cuda/calls.py), with a context on the device."""
+        environment = {**self.environment, "VGPU_LOG_LEVEL": level}
+        command = self.command(sys.executable, "-S", str(SOURCES / "calls.py"))
+        client = Client(command, environment, self.path / "log")
+        self.clients.append(client)
+        assert client.receive() == ["ready"], self.log
+        assert client.numbers("cuInit 0") == (0,), self.log
+        result, context = client.numbers(f"cuDevicePrimaryCtxRetain & {device}")
+        assert (result, client.numbers(f"cuCtxSetCurrent {context}")) == (0, (0,))
         return client
 
     def opened(self, how: str = "local", level: str = "error", device: int = 0) -> Client:
