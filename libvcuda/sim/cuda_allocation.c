@@ -53,7 +53,7 @@ static char *map(size_t size, int protection, int flags)
 static bool is_on_card(enum sim_memory memory)
 {
 	return memory == SIM_DEVICE_MEMORY || memory == SIM_LOW_MEMORY || memory == SIM_MANAGED_MEMORY ||
-	       memory == SIM_ARRAY_MEMORY;
+	       memory == SIM_ARRAY_MEMORY || memory == SIM_VARIABLE_MEMORY;
 }
 
 static bool frees(enum sim_free_kind kind, enum sim_memory memory)
@@ -63,7 +63,9 @@ static bool frees(enum sim_free_kind kind, enum sim_memory memory)
 	case SIM_FREE_ARRAY: return memory == SIM_ARRAY_MEMORY;
 	case SIM_FREE_IMPORTED: return memory == SIM_IMPORTED_MEMORY;
 	case SIM_FREE_GRAPH: return memory == SIM_GRAPH_MEMORY;
-	default: return memory != SIM_ARRAY_MEMORY && (is_on_card(memory) || memory == SIM_GRAPH_MEMORY);
+	default:
+		return memory == SIM_DEVICE_MEMORY || memory == SIM_LOW_MEMORY || memory == SIM_MANAGED_MEMORY ||
+		       memory == SIM_GRAPH_MEMORY;
 	}
 }
 

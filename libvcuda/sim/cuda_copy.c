@@ -3,6 +3,8 @@
 
 #include "cuda_work.h"
 
+#define COPY_LATENCY_NS 2000u
+
 /*
  * Where the bytes really are, and how many of them lie together: a range may span several mappings. The copy itself
  * runs without the lock: who frees meanwhile has lost, here as there.
@@ -111,9 +113,24 @@ static bool is_known(const struct sim_side *side)
 	return known;
 }
 
-bool sim_copy_is_pageable(const struct sim_copy *copy)
+static bool is_pageable(const struct sim_copy *copy, CUstream stream)
 {
-	return !is_known(&copy->to) || !is_known(&copy->from);
+	int capturing = 0;
+
+	if (is_known(&copy->to) && is_known(&copy->from))
+		return false;
+	return cuStreamIsCapturing(stream, &capturing) == CUDA_SUCCESS && !capturing;
+}
+
+/* Within a card at half its bandwidth (read and write), else as fast as the PCIe generation of its time. */
+uint64_t sim_copy_duration(const struct sim_copy *copy, const struct sim_context *context)
+{
+	const struct sim_card *card = sim_device_card(context->device);
+	uint64_t bytes = (uint64_t)copy->width * copy->height * copy->depth;
+	uint64_t bus = card->compute_major >= 9 ? 50 : card->compute_major == 8 ? 25 : 12; /* bytes per ns */
+	uint64_t memory = (uint64_t)card->bus_width / 8 * card->memory_clock_mhz / 1000;
+
+	return COPY_LATENCY_NS + bytes / (copy->to.on_card && copy->from.on_card && memory ? memory : bus);
 }
 
 CUresult sim_submit_copy(const struct sim_copy *copy, CUstream stream, bool wait)
@@ -128,7 +145,9 @@ CUresult sim_submit_copy(const struct sim_copy *copy, CUstream stream, bool wait
 		result = sim_copy_check(copy);
 	if (result != CUDA_SUCCESS || is_nothing(copy))
 		return result;
-	return sim_submit(stream, &work, wait);
+	work.duration = sim_copy_duration(copy, context);
+	/* Host memory that the driver does not know may be gone when the call returns, so the call waits. */
+	return sim_submit(stream, &work, wait || is_pageable(copy, stream));
 }
 
 static CUresult copy_line(CUdeviceptr to, bool to_card, CUdeviceptr from, bool from_card, size_t bytes,

@@ -95,6 +95,16 @@ static const struct generation *generation_of(const struct sim_card *card)
 	return best;
 }
 
+unsigned sim_threads_per_sm(const struct sim_card *card)
+{
+	return (unsigned)generation_of(card)->threads_per_sm;
+}
+
+unsigned sim_shared_per_sm(const struct sim_card *card)
+{
+	return (unsigned)generation_of(card)->shared_per_sm;
+}
+
 static int attribute_of(const struct sim_card *card, int attribute)
 {
 	const struct generation *generation = generation_of(card);

@@ -97,7 +97,7 @@ SIM_EXPORT CUresult cuEventSynchronize(CUevent event)
 	if (event->place.id)
 		result = CUDA_ERROR_CAPTURED_EVENT;
 	else if (event->moment)
-		result = sim_queue_wait_moment(event->object.context, event->moment);
+		result = sim_queue_wait_moment(event->moment);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return result;
 }

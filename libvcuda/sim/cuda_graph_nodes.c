@@ -14,7 +14,7 @@ CUresult sim_launch_from(const CUDA_KERNEL_NODE_PARAMS *p, bool has_kernel, stru
 		.block = {p->blockDimX, p->blockDimY, p->blockDimZ},
 		.shared = p->sharedMemBytes,
 	};
-	return sim_launch_prepare(&launch, work);
+	return sim_launch_prepare(&launch, p->kernelParams, work);
 }
 
 CUresult sim_fill_from(const CUDA_MEMSET_NODE_PARAMS *p, struct sim_work *work)

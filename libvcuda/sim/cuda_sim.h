@@ -46,6 +46,7 @@ struct sim_context {
 	uint32_t peers; /* bit n: peer access to device n is enabled */
 	struct sim_object *objects;
 	struct sim_allocation *allocations;
+	struct sim_engine *engine; /* carries out its streams, see cuda_queue.h */
 	struct sim_stream *legacy; /* the default stream, once it was used */
 };
 
@@ -56,6 +57,7 @@ enum sim_memory {
 	SIM_HOST_MEMORY,
 	SIM_REGISTERED_MEMORY,
 	SIM_ARRAY_MEMORY,    /* device memory whose address nobody knows */
+	SIM_VARIABLE_MEMORY, /* a module's variable: goes with the module */
 	SIM_MAPPED_MEMORY,   /* physical memory, mapped into a reserved range; see cuda_vmm.c */
 	SIM_IMPORTED_MEMORY, /* another process', which pays for it; see cuda_ipc.c */
 	SIM_GRAPH_MEMORY,    /* of a graph's allocation node, charged to the device's graph memory */
@@ -132,12 +134,16 @@ CUresult sim_current(struct sim_context **context); /* ready, and a live context
 
 CUresult sim_result(enum sim_status status);
 const struct sim_card *sim_device_card(CUdevice device);
+unsigned sim_threads_per_sm(const struct sim_card *card);
+unsigned sim_shared_per_sm(const struct sim_card *card);
 unsigned sim_order_devices(unsigned *cards, unsigned count);
 
 /* Handles. All under sim_driver.lock. */
 void *sim_object_create(size_t size, enum sim_kind kind, struct sim_context *context);
 bool sim_object_is(const void *handle, enum sim_kind kind);
 void sim_object_destroy(void *handle);
+void sim_object_hide(void *handle); /* no handle any more, but not freed */
+void sim_modules_of(struct sim_context *context);
 void sim_objects_of(struct sim_context *context); /* destroy them all */
 
 /* The entry points' frame for a handle: lock, check, and on CUDA_SUCCESS leave it locked. */

@@ -14,10 +14,14 @@ static _Thread_local unsigned last_own;
 
 static struct sim_stream *create(struct sim_context *context, unsigned flags, int priority)
 {
-	struct sim_stream *stream = sim_object_create(sizeof *stream, SIM_STREAM, context);
+	struct sim_engine *engine = sim_engine_of(context);
+	struct sim_stream *stream = engine ? sim_object_create(sizeof *stream, SIM_STREAM, context) : NULL;
 
 	if (!stream)
 		return NULL;
+	stream->engine = engine;
+	stream->next = engine->streams;
+	engine->streams = stream;
 	stream->flags = flags;
 	stream->priority = priority > 0 ? 0 : priority < GREATEST_PRIORITY ? GREATEST_PRIORITY : priority;
 	return stream;

@@ -9,7 +9,13 @@ struct sim_stream {
 	unsigned flags;
 	int priority;
 	bool is_legacy;
+	bool is_ending; /* its handle is gone */
 	struct sim_place place;
+	struct sim_engine *engine;
+	struct sim_stream *next; /* of the context, those without a handle included */
+	struct sim_work *head, *tail;
+	unsigned launches; /* in the queue */
+	uint64_t last_end; /* when its last work was done */
 };
 
 struct sim_event {

@@ -69,7 +69,10 @@ struct sim_work {
 	/* Of the queue. */
 	struct sim_context *context;
 	struct sim_work *next;
-	uint64_t sequence;
+	uint64_t sequence; /* in its context */
+	enum sim_work_state { SIM_WAITING, SIM_PAUSED, SIM_RUNNING } state;
+	bool was_crowded;  /* had to wait for room on the card */
+	uint64_t submitted, remaining, end;
 };
 
 /*
@@ -87,7 +90,6 @@ CUresult sim_submit_copy(const struct sim_copy *copy, CUstream stream, bool wait
 CUresult sim_copy_check(const struct sim_copy *copy);
 void sim_copy_perform(const struct sim_copy *copy);
 uint64_t sim_copy_duration(const struct sim_copy *copy, const struct sim_context *context);
-bool sim_copy_is_pageable(const struct sim_copy *copy); /* one side is host memory that the driver does not know */
 CUresult sim_copy_from_3d(const CUDA_MEMCPY3D *parameters, struct sim_copy *copy);
 CUresult sim_fill_check(const struct sim_fill *fill);
 void sim_fill_perform(const struct sim_fill *fill);

@@ -35,14 +35,19 @@ PROFILES = os.path.join(HERE, "profiles")
 DEFAULT_BUILD = os.path.join(HERE, "..", "..", "build")
 
 MAGIC = b"vgpu-sim"
-VERSION = 1
+VERSION = 2
 MAX_CARDS = 16
 MAX_SLOTS = 1024
 MAX_LINKS = 18
+MAX_WAITING = 256
+PERIODS = 64
+MAX_SAMPLES = 120
+MAX_INCIDENTS = 32
 LINK_SWITCH = 0xFE
 LINK_NONE = 0xFF
 MIB = 1 << 20
 DEFAULT_GRANULARITY = 512
+DEFAULT_TIMING = {"slice_us": 2000, "switch_us": 50, "kernel_us": 10}
 
 # NVML's levels of PCIe distance.
 SAME_CARD, SAME_SWITCH, SAME_BRIDGE, SAME_NODE, OTHER_NODE = 0, 10, 30, 40, 50
@@ -67,7 +72,10 @@ class Header(ctypes.Structure):
         ("slot_count", ctypes.c_uint32),
         ("device_nodes", ctypes.c_uint32),
         ("slot_high", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 228),
+        ("slice_ns", ctypes.c_uint32),
+        ("switch_ns", ctypes.c_uint32),
+        ("kernel_ns", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 216),
     )
 
 
@@ -113,12 +121,59 @@ class Slot(ctypes.Structure):
         ("command", ctypes.c_char * 16),
         ("allocated", ctypes.c_uint64 * MAX_CARDS),
         ("context", ctypes.c_uint64 * MAX_CARDS),
-        ("padding", ctypes.c_uint8 * 224),
+        ("busy_ns", ctypes.c_uint64 * MAX_CARDS),
+        ("wake", ctypes.c_uint32),
+        ("padding", ctypes.c_uint8 * 92),
+    )
+
+
+class TurnHolder(ctypes.Structure):
+    _fields_ = (("token", ctypes.c_uint64), ("slot", ctypes.c_uint32), ("context", ctypes.c_uint32))
+
+
+class Sample(ctypes.Structure):
+    _fields_ = (
+        ("time_us", ctypes.c_uint64),
+        ("slot", ctypes.c_uint32),
+        ("busy_permille", ctypes.c_uint32),
+        ("token", ctypes.c_uint64),
+    )
+
+
+class Incident(ctypes.Structure):
+    _fields_ = (("time_us", ctypes.c_uint64), ("type", ctypes.c_uint64), ("data", ctypes.c_uint64))
+
+
+class Board(ctypes.Structure):
+    _fields_ = (
+        ("holder", TurnHolder),
+        ("last", TurnHolder),
+        ("since", ctypes.c_uint64),
+        ("until", ctypes.c_uint64),
+        ("waiting_count", ctypes.c_uint32),
+        ("incident_count", ctypes.c_uint32),
+        ("waiting", TurnHolder * MAX_WAITING),
+        ("busy_ns", ctypes.c_uint64),
+        ("switches", ctypes.c_uint64),
+        ("period", ctypes.c_uint64 * PERIODS),
+        ("period_ns", ctypes.c_uint64 * PERIODS),
+        ("sample_count", ctypes.c_uint64),
+        ("samples", Sample * MAX_SAMPLES),
+        ("incidents", Incident * MAX_INCIDENTS),
+        ("ecc", ctypes.c_uint64 * 4),
+        ("temperature", ctypes.c_int32),
+        ("power_mw", ctypes.c_uint32),
+        ("padding", ctypes.c_uint8 * 3400),
     )
 
 
 class File(ctypes.Structure):
-    _fields_ = (("header", Header), ("cards", Card * MAX_CARDS), ("slots", Slot * MAX_SLOTS))
+    _fields_ = (
+        ("header", Header),
+        ("cards", Card * MAX_CARDS),
+        ("slots", Slot * MAX_SLOTS),
+        ("boards", Board * MAX_CARDS),
+    )
 
 
 # ---- profiles ----
@@ -241,6 +296,10 @@ def make_state(directory: str, profile: str | dict[str, Any], device_nodes: bool
     file.header.card_count = len(loaded["cards"])
     file.header.slot_count = MAX_SLOTS
     file.header.device_nodes = int(_wants_nodes(loaded, device_nodes))
+    timing = {**DEFAULT_TIMING, **loaded.get("timing", {})}
+    file.header.slice_ns = round(timing["slice_us"] * 1000)
+    file.header.switch_ns = round(timing["switch_us"] * 1000)
+    file.header.kernel_ns = round(timing["kernel_us"] * 1000)
     for index in range(len(loaded["cards"])):
         file.cards[index] = _build_card(loaded, index)
     os.makedirs(directory, exist_ok=True)
@@ -308,11 +367,12 @@ def read_state(directory: str) -> dict[str, Any]:
     alive = [(file.slots[i], pid) for i, pid in owners.items() if pid is not None]
     return {
         "device_nodes": bool(file.header.device_nodes),
-        "cards": [_describe(file.cards[i], i, alive) for i in range(file.header.card_count)],
+        "cards": [_describe(file, i, alive) for i in range(file.header.card_count)],
     }
 
 
-def _describe(card: Card, index: int, alive: list[tuple[Slot, int]]) -> dict[str, Any]:
+def _describe(file: File, index: int, alive: list[tuple[Slot, int]]) -> dict[str, Any]:
+    card = file.cards[index]
     processes = [
         {
             "pid": pid,
@@ -320,6 +380,7 @@ def _describe(card: Card, index: int, alive: list[tuple[Slot, int]]) -> dict[str
             "command": slot.command.decode(errors="replace"),
             "allocated": slot.allocated[index],
             "context": slot.context[index],
+            "busy_ns": slot.busy_ns[index],
         }
         for slot, pid in alive
         if slot.allocated[index] or slot.context[index]
@@ -339,6 +400,8 @@ def _describe(card: Card, index: int, alive: list[tuple[Slot, int]]) -> dict[str
         "context_overhead": card.context,
         "used": used,
         "free": capacity - used,
+        "busy_ns": file.boards[index].busy_ns,
+        "switches": file.boards[index].switches,
         "processes": processes,
     }
 

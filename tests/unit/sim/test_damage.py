@@ -50,7 +50,7 @@ def test_a_short_file(node: Any, size: int) -> None:
     ("offset", "content"),
     [
         (0, b"VGPU-SIM"),
-        (8, b"\2"),
+        (8, b"\1"),
         (12, b"\xff" * 4),
         (16, b"\1"),
         (256, b"\xff" * 512),
