@@ -1,9 +1,9 @@
 /*
  * The one list of what libvcuda defines of libcuda.so.1, and the real functions behind it.
  *
- * CUDA_HOOKS expands to the typed members of struct real_driver, to the resolver (real_cuda.c) and to the table that
- * cuGetProcAddress substitutes from (proc_address.c); the build reads it for the version script. A missing wrapper is a
- * link error. A driver that lacks a function leaves its member NULL.
+ * CUDA_HOOKS expands to the typed members of struct real_driver and to the table that cuGetProcAddress substitutes from
+ * (proc_address.c); the build reads it for the version script. A missing wrapper is a
+ * link error.
  */
 
 /* HOOK(symbol, name asked of cuGetProcAddress, CUDA version since which that name means this symbol, streams) */
@@ -86,6 +86,7 @@
 #define VCUDA_CUDA_HOOKS_H
 
 #include "cuda_abi.h"
+#include "trampolines.h"
 
 /* What is called and not defined here. */
 #define CUDA_CALLS(CALL) \
@@ -114,10 +115,22 @@ struct real_driver {
 #undef MEMBER
 };
 
-const struct real_driver *real_driver(void);
+extern struct real_driver real_driver;
 
-/* Calls the real function, if this driver has it. */
-#define REAL(symbol, ...) (real_driver()->symbol ? real_driver()->symbol(__VA_ARGS__) : CUDA_ERROR_NOT_SUPPORTED)
+/* Finds the function at its first call and keeps it in *member: a process pays for those that it uses. */
+void *real_find(void *member, const char *name);
+
+#define REAL_ADDRESS(symbol)                                                                      \
+	({                                                                                        \
+		void *address_ = (void *)__atomic_load_n(&real_driver.symbol, __ATOMIC_RELAXED); \
+		address_ ? address_ : real_find(&real_driver.symbol, #symbol);                   \
+	})
+
+/* Calls the real function; one that this driver lacks says so, as the API does. */
+#define REAL(symbol, ...) (((__typeof__(symbol) *)REAL_ADDRESS(symbol))(__VA_ARGS__))
+
+/* Whether this driver has the function. */
+#define REAL_HAS(symbol) (REAL_ADDRESS(symbol) != (void *)no_such_function)
 
 #define EXPORT __attribute__((visibility("default")))
 

@@ -100,7 +100,7 @@ static nvmlReturn_t list_v2(struct listing *listing, unsigned int *count, nvmlPr
 	EXPORT nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, type *list)           \
 	{                                                                                            \
 		nvmlReturn_t result;                                                                 \
-		if (!real_nvml()->function)                                                          \
+		if (!REAL_HAS(function))                                                          \
 			return NVML_ERROR_FUNCTION_NOT_FOUND;                                        \
 		struct listing *listing = share_listing(device, count, compute, &result);            \
 		if (listing)                                                                         \

@@ -32,12 +32,15 @@ static const struct hook hooks[] = {
 
 enum { HOOK_COUNT = sizeof(hooks) / sizeof(hooks[0]) };
 
+/* The real function; NULL: this driver lacks it. */
 static void *real_of(const struct hook *hook)
 {
-	void *address;
+	void **member = (void **)((char *)&real_driver + hook->real);
+	void *address = __atomic_load_n(member, __ATOMIC_RELAXED);
 
-	memcpy(&address, (const char *)real_driver() + hook->real, sizeof(address));
-	return address;
+	if (!address)
+		address = real_find(member, hook->symbol);
+	return address == (void *)no_such_function ? NULL : address;
 }
 
 /* ---- the hooks by pointer and by name: open addressing, half empty ---- */

@@ -14,7 +14,7 @@ enum { COUNT = sizeof(names) / sizeof(names[0]) };
 /* Where each jump goes: to the resolver until it has been there once. Named by the assembly. */
 extern void *vcuda_targets[COUNT];
 
-static int no_such_function(void)
+int no_such_function(void)
 {
 	return VCUDA_NO_SUCH_FUNCTION;
 }

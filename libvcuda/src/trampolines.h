@@ -12,4 +12,7 @@
 /* The real library's symbol, or NULL. Given by real_cuda.c and real_nvml.c. */
 void *real_symbol(const char *name);
 
+/* Stands for each function that the driver lacks. */
+int no_such_function(void);
+
 #endif
