@@ -160,15 +160,12 @@ CUresult charge_stand_in(struct charge *charge, CUdeviceptr *pointer)
 	return CUDA_SUCCESS;
 }
 
-CUresult charge_no_stand_in(const struct charge *charge, CUresult result, const char *what)
+bool charge_could_not_stand_in(const struct charge *charge, CUresult result)
 {
 	struct limited_card card;
 
-	if (result == CUDA_ERROR_OUT_OF_MEMORY && charge->entry && card_of_device(charge->device, &card) &&
-	    card.oversubscribe)
-		log_once(LOG_ERROR, "device %d is full, and %s cannot lie in virtual memory: out of memory",
-			 charge->device, what);
-	return result;
+	return result == CUDA_ERROR_OUT_OF_MEMORY && charge->entry && card_of_device(charge->device, &card) &&
+	       card.oversubscribe;
 }
 
 static void record(struct allocation *entry)

@@ -56,8 +56,8 @@ bool charge_resize(struct charge *charge, uint64_t size);
  */
 CUresult charge_stand_in(struct charge *charge, CUdeviceptr *pointer);
 
-/* The same for what managed memory cannot replace: says so. Returns `result`. */
-CUresult charge_no_stand_in(const struct charge *charge, CUresult result, const char *what);
+/* The same was to be done for what managed memory cannot replace: the wrapper says so, once. */
+bool charge_could_not_stand_in(const struct charge *charge, CUresult result);
 
 /* Keeps the charge for `key` if the driver's `result` is success, else gives it back; what the program gets. */
 CUresult charge_end(struct charge *charge, CUresult result, uint64_t key);

@@ -8,6 +8,7 @@
 #include "array_size.h"
 #include "charge.h"
 #include "cuda_hooks.h"
+#include "log.h"
 
 static CUresult create(struct charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels)
 {
@@ -20,7 +21,8 @@ static CUresult create(struct charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *des
 
 static CUresult end(struct charge *charge, CUresult result, void *const *handle)
 {
-	charge_no_stand_in(charge, result, "arrays");
+	if (charge_could_not_stand_in(charge, result))
+		log_once(LOG_ERROR, "the card is full, and arrays cannot lie in virtual memory");
 	return charge_end(charge, result, result == CUDA_SUCCESS ? (uintptr_t)*handle : 0);
 }
 

@@ -9,6 +9,7 @@
 #include "charge.h"
 #include "cuda_hooks.h"
 #include "limits_file.h"
+#include "log.h"
 #include "usage.h"
 
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
@@ -22,7 +23,8 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
 		return result;
 	charge.kind = ALLOCATED_HANDLE;
 	result = REAL(cuMemCreate, handle, size, properties, flags);
-	charge_no_stand_in(&charge, result, "memory of cuMemCreate");
+	if (charge_could_not_stand_in(&charge, result))
+		log_once(LOG_ERROR, "the card is full, and memory of cuMemCreate cannot lie in virtual memory");
 	return charge_end(&charge, result, result == CUDA_SUCCESS ? *handle : 0);
 }
 

@@ -27,7 +27,8 @@ enum {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* this process's threads: opening, claiming, reaping */
 static struct vgpu_usage *_Atomic region;
-static _Atomic uint64_t *own_slot = &(_Atomic uint64_t){0}; /* index + 1; see watch_forks */
+static _Atomic uint64_t first_slot;
+static _Atomic uint64_t *own_slot = &first_slot; /* index + 1; see watch_forks */
 static bool wiped_on_fork;
 static atomic_int reserving;
 static atomic_bool leaving;

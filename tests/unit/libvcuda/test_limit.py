@@ -216,7 +216,7 @@ def test_any_user_of_the_container_may_join_the_usage_region(awkward: Box) -> No
 def test_a_function_that_the_driver_lacks_is_not_supported(awkward: Box) -> None:
     awkward.limit(LIMIT)
     client = awkward.opened()
-    assert client.alloc(MIB, "managed")[0] == 801
+    assert client.alloc(MIB, "alloc_v1")[0] == 801
     assert awkward.usage() == (1, 0, 0)
 
 
