@@ -47,8 +47,7 @@ static bool copy_once(union content *copy)
 	if (before & 1)
 		return false;
 	for (size_t i = 0; i < sizeof(copy->words) / sizeof(copy->words[0]); i++)
-		copy->words[i] = __atomic_load_n(&from->words[i], __ATOMIC_RELAXED);
-	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		copy->words[i] = __atomic_load_n(&from->words[i], __ATOMIC_ACQUIRE); /* none after the last load below */
 	return __atomic_load_n(&mapped->sequence, __ATOMIC_RELAXED) == before;
 }
 

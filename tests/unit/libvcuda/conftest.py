@@ -28,6 +28,9 @@ BUILD = Path(os.environ.get("VGPU_BUILD", str(REPOSITORY / "build")))
 SOURCES = REPOSITORY / "tests/fixtures/cuda"
 INCLUDE = REPOSITORY / "libvcuda/include"
 AWKWARD_UUID = limits.uuid_text(b"awkward-card-000")
+#: A sanitizer's runtime that all programs start with, when libvcuda was built with it: test_sanitizers.py.
+SANITIZER = os.environ.get("VGPU_SANITIZER", "")
+COMPLAINTS = ("Sanitizer", "runtime error:")
 PATIENCE = 60.0
 NVML = "libnvidia-ml.so.1"
 SLOTS_OFFSET = usage.HEADER.size + limits.MAX_CARDS * usage.CARD.size
@@ -138,6 +141,9 @@ class Box:
         self.uuid = uuid
         self.clients: list[Client] = []
         self.environment = {**environment, "PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(self.libraries)}
+        if SANITIZER:
+            self.environment["LD_PRELOAD"] = SANITIZER
+            self.environment["ASAN_OPTIONS"] = "detect_leaks=0"
         (path / "usage").mkdir(parents=True)
         shutil.copytree(driver, path / "driver")
         self.holder = subprocess.Popen(
@@ -211,6 +217,8 @@ class Box:
         self.holder.stdin.close()
         self.holder.stdout.close()
         self.holder.wait(PATIENCE)
+        if SANITIZER and (self.path / "log").exists():
+            assert not any(complaint in self.log for complaint in COMPLAINTS), self.log
 
 
 @pytest.fixture(scope="session")
