@@ -212,3 +212,30 @@ enum sim_status sim_processes(unsigned card, struct sim_process *list, unsigned 
 	sim_unlock();
 	return SIM_OK;
 }
+
+enum sim_status sim_board(unsigned card, struct sim_board *board)
+{
+	struct sim_file *file;
+	enum sim_status status = sim_lock(&file);
+
+	if (status != SIM_OK)
+		return status;
+	*board = file->boards[card];
+	sim_unlock();
+	return SIM_OK;
+}
+
+pid_t sim_pid_of(unsigned slot, uint64_t token)
+{
+	struct sim_file *file;
+	pid_t pid = 0;
+
+	if (slot >= SIM_MAX_SLOTS || sim_lock(&file) != SIM_OK)
+		return 0;
+	if (file->slots[slot].token == token && sim_slot_lives(slot, &pid) && !pid)
+		pid = file->slots[slot].pid;
+	if (file->slots[slot].token != token)
+		pid = 0;
+	sim_unlock();
+	return pid;
+}

@@ -185,6 +185,11 @@ void sim_detach(unsigned card);
 enum sim_status sim_reserve(unsigned card, uint64_t bytes);
 void sim_release(unsigned card, uint64_t bytes);
 enum sim_status sim_used(unsigned card, uint64_t *bytes);
+/* What changes about the card, as it is now. */
+enum sim_status sim_board(unsigned card, struct sim_board *board);
+/* The pid of a slot's owner, while the token is that of the slot; 0: he is gone. */
+pid_t sim_pid_of(unsigned slot, uint64_t token);
+
 /* How long slices, changes and kernels take. */
 const struct sim_header *sim_timing(void);
 

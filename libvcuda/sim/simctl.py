@@ -8,6 +8,7 @@ like a host with the driver installed. Neither is ever packaged. Making device n
     simctl.py state DIR --profile a100x2 [--device-nodes no]
     simctl.py root DIR --profile a100x2 [--build BUILD] [--device-nodes no]
     simctl.py show DIR [--json]
+    simctl.py event DIR [--card 0] [--kind xid] [--data 79]
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ import stat
 import struct
 import subprocess
 import sys
+import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import yaml
@@ -406,6 +409,61 @@ def _describe(file: File, index: int, alive: list[tuple[Slot, int]]) -> dict[str
     }
 
 
+# ---- what tests make happen to a card ----
+
+EVENT_TYPES = {"single_bit_ecc": 0x1, "double_bit_ecc": 0x2, "performance_state": 0x4, "xid": 0x8, "clock": 0x10}
+
+
+def _change_board(directory: str, index: int, change: Callable[[Board], None]) -> None:
+    """Read, change and write one card's board under the lock that the libraries take."""
+    fd = os.open(os.path.join(directory, "cards"), os.O_RDWR | os.O_CLOEXEC)
+    offset = File.boards.offset + index * ctypes.sizeof(Board)
+    if not 0 <= index < MAX_CARDS:
+        raise SimError(f"card {index}: expected 0 to {MAX_CARDS - 1}")
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+        board = Board.from_buffer_copy(os.pread(fd, ctypes.sizeof(Board), offset))
+        change(board)
+        os.pwrite(fd, bytes(board), offset)
+    finally:
+        os.close(fd)
+
+
+def inject_event(directory: str, index: int, kind: str = "xid", data: int = 0) -> None:
+    """Programs that wait for this kind of event (EVENT_TYPES) of the card get it; `data` is the Xid's number."""
+
+    def change(board: Board) -> None:
+        incident = Incident(time.time_ns() // 1000, EVENT_TYPES[kind], data)
+        board.incidents[board.incident_count % MAX_INCIDENTS] = incident
+        board.incident_count += 1
+
+    _change_board(directory, index, change)
+
+
+def inject_ecc(directory: str, index: int, corrected: int = 0, uncorrected: int = 0) -> None:
+    """Count so many further ECC errors, and tell who waits for them."""
+
+    def change(board: Board) -> None:
+        for lifetime in (0, 2):
+            board.ecc[lifetime] += corrected
+            board.ecc[lifetime + 1] += uncorrected
+
+    _change_board(directory, index, change)
+    for kind, count in (("single_bit_ecc", corrected), ("double_bit_ecc", uncorrected)):
+        if count:
+            inject_event(directory, index, kind)
+
+
+def set_readings(directory: str, index: int, temperature: int = 0, power_w: int = 0) -> None:
+    """What the card's sensors say from now on; 0: what its load says."""
+
+    def change(board: Board) -> None:
+        board.temperature = temperature
+        board.power_mw = power_w * 1000
+
+    _change_board(directory, index, change)
+
+
 # ---- driver root ----
 
 
@@ -572,6 +630,11 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         command.add_argument("--device-nodes", choices=("yes", "no"), help="override the profile")
         if verb == "root":
             command.add_argument("--build", default=DEFAULT_BUILD)
+    event = verbs.add_parser("event", help="make an event happen to a card")
+    event.add_argument("directory")
+    event.add_argument("--card", type=int, default=0)
+    event.add_argument("--kind", choices=sorted(EVENT_TYPES), default="xid")
+    event.add_argument("--data", type=int, default=0, help="the Xid's number")
     show = verbs.add_parser("show", help="print the ledger")
     show.add_argument("directory")
     show.add_argument("--json", action="store_true")
@@ -584,6 +647,9 @@ def main(arguments: list[str] | None = None) -> int:
         if options.verb == "show":
             state = read_state(options.directory)
             print(json.dumps(state, indent=2)) if options.json else _print_state(state)
+            return 0
+        if options.verb == "event":
+            inject_event(options.directory, options.card, options.kind, options.data)
             return 0
         nodes = {"yes": True, "no": False, None: None}[options.device_nodes]
         if options.verb == "state":

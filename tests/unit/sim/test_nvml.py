@@ -216,7 +216,7 @@ def processes():
         return error.value
 first = [nvmlDeviceGetUtilizationRates(cards[0]).gpu, processes()]
 deadline = time.monotonic() + 5
-while time.monotonic() < deadline and not isinstance(processes(), list):
+while time.monotonic() < deadline and (not isinstance(processes(), list) or processes()[0][1] < 50):
     time.sleep(0.05)
 kinds, samples = nvmlDeviceGetSamples(cards[0], NVML_GPU_UTILIZATION_SAMPLES, 0)
 print(json.dumps([first, nvmlDeviceGetUtilizationRates(cards[0]).gpu, processes(), nvmlDeviceGetPowerUsage(cards[0]),
