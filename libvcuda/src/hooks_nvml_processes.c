@@ -23,7 +23,7 @@ enum {
 
 /* ---- lists ---- */
 
-/* The own processes of a share, by descending usefulness of knowing: none of what is not theirs. */
+/* The container's processes that hold something of the share: the region names them, the kernel confirms them. */
 static unsigned int own_processes(const uint8_t uuid[16], struct usage_process list[PROCESSES])
 {
 	unsigned int count = usage_processes(uuid, list, PROCESSES);
@@ -139,9 +139,19 @@ static bool pids_are_ours(nvmlDevice_t device)
 	return true;
 }
 
-/* The container's samples newer than `since`; to be freed. */
-static struct samples *own_samples(nvmlDevice_t device, unsigned long long since, nvmlReturn_t *result)
+static bool listed(unsigned int pid, const struct usage_process *list, unsigned int count)
 {
+	for (unsigned int i = 0; i < count; i++)
+		if (list[i].pid == pid)
+			return true;
+	return false;
+}
+
+/* The container's samples newer than `since`; to be freed. */
+static struct samples *own_samples(nvmlDevice_t device, const uint8_t uuid[16], unsigned long long since,
+				   nvmlReturn_t *result)
+{
+	struct usage_process own_list[PROCESSES];
 	struct samples *samples = calloc(1, sizeof(*samples));
 	unsigned int count = SAMPLES, own = 0;
 
@@ -155,8 +165,9 @@ static struct samples *own_samples(nvmlDevice_t device, unsigned long long since
 	} else if (*result == NVML_SUCCESS && count && !pids_are_ours(device)) {
 		count = 0;
 	}
+	unsigned int processes = count ? own_processes(uuid, own_list) : 0;
 	for (unsigned int i = 0; *result == NVML_SUCCESS && i < count; i++)
-		if (process_is_own(samples->list[i].pid))
+		if (listed(samples->list[i].pid, own_list, processes))
 			samples->list[own++] = samples->list[i];
 	samples->count = own;
 	return samples;
@@ -194,10 +205,10 @@ static unsigned long long microseconds_now(void)
 	return (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
 }
 
-static nvmlReturn_t share_utilization(nvmlDevice_t device, nvmlUtilization_t *utilization)
+static nvmlReturn_t share_utilization(nvmlDevice_t device, const uint8_t uuid[16], nvmlUtilization_t *utilization)
 {
 	nvmlReturn_t result;
-	struct samples *samples = own_samples(device, microseconds_now() - RECENT, &result);
+	struct samples *samples = own_samples(device, uuid, microseconds_now() - RECENT, &result);
 
 	if (result == NVML_SUCCESS)
 		*utilization = sum_newest(samples);
@@ -205,22 +216,23 @@ static nvmlReturn_t share_utilization(nvmlDevice_t device, nvmlUtilization_t *ut
 	return result;
 }
 
-static enum sight guarded_sight(nvmlDevice_t device)
+static enum sight guarded_sight(nvmlDevice_t device, uint8_t uuid[16])
 {
 	struct card_limits limits;
-	uint8_t uuid[16];
 
 	return sight_of(device, uuid, &limits);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
+	uint8_t uuid[16];
+
 	if (!nvml_guard_enter())
 		return REAL(nvmlDeviceGetUtilizationRates, device, utilization);
 	nvmlReturn_t result = REAL(nvmlDeviceGetUtilizationRates, device, utilization);
-	enum sight sight = result == NVML_SUCCESS ? guarded_sight(device) : WHOLE_CARD;
+	enum sight sight = result == NVML_SUCCESS ? guarded_sight(device, uuid) : WHOLE_CARD;
 	if (sight == SHARE)
-		result = share_utilization(device, utilization);
+		result = share_utilization(device, uuid, utilization);
 	nvml_guard_leave();
 	return sight == UNKNOWN ? NVML_ERROR_UNKNOWN : result;
 }
@@ -240,12 +252,13 @@ static nvmlReturn_t hand_out(const struct samples *samples, nvmlProcessUtilizati
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *list,
 						    unsigned int *count, unsigned long long since)
 {
+	uint8_t uuid[16];
 	bool entered = count && nvml_guard_enter();
-	enum sight sight = entered ? guarded_sight(device) : WHOLE_CARD;
+	enum sight sight = entered ? guarded_sight(device, uuid) : WHOLE_CARD;
 	nvmlReturn_t result = NVML_ERROR_UNKNOWN;
 
 	if (sight == SHARE) {
-		struct samples *samples = own_samples(device, since, &result);
+		struct samples *samples = own_samples(device, uuid, since, &result);
 		if (result == NVML_SUCCESS)
 			result = hand_out(samples, list, count);
 		free(samples);
@@ -261,9 +274,11 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 
 static nvmlReturn_t unless_share(nvmlDevice_t device)
 {
+	uint8_t uuid[16];
+
 	if (!nvml_guard_enter())
 		return NVML_SUCCESS;
-	enum sight sight = guarded_sight(device);
+	enum sight sight = guarded_sight(device, uuid);
 	nvml_guard_leave();
 	return sight == WHOLE_CARD ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }

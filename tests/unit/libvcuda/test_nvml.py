@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
 import pytest
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 GIB = 1 << 30
+BURN = Path(__file__).resolve().parents[2] / "fixtures/cuda/burn.py"
 LISTS = ("Compute", "Graphics", "MPSCompute")
 
 SCRIPT = """
@@ -106,6 +108,28 @@ def test_ways_to_see_neighbours_are_closed(shared: tuple[SimBox, SimBox]) -> Non
     assert "Not Supported" in str(seen["accounting"]) or "Not Found" in str(seen["accounting"])
     assert isinstance(seen["samples"], str) or not neighbours & {pid for pid, _ in seen["samples"]}
     assert isinstance(seen["rates"], str) or all(0 <= figure <= 100 for figure in seen["rates"])
+
+
+def test_use_is_the_containers_own(sim_box: Callable[..., SimBox]) -> None:
+    """A neighbour that keeps the card busy shows in its own container and nowhere else."""
+    idle, busy = sim_box("t4x1", nvml=True), sim_box("t4x1", nvml=True)
+    idle.limit(4 * GIB)
+    busy.limit(4 * GIB)
+    idle.opened()
+    burning = subprocess.Popen(
+        busy.command(sys.executable, "-S", str(BURN), "1.5"), env=busy.environment, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert burning.stdout
+        assert [burning.stdout.readline() for _ in range(2)] == ["ready\n", "done\n"]
+        seen, neighbour = told(busy), told(idle)
+        assert neighbour["rates"] == [0, 0]
+        assert neighbour["samples"] == "Not Found"
+        assert [pid for pid, _ in seen["samples"]] == [burning.pid] * len(seen["samples"])
+        assert seen["samples"] and seen["rates"][0] > 0
+    finally:
+        burning.kill()
+        burning.communicate()
 
 
 def test_the_rest_is_the_drivers(shared: tuple[SimBox, SimBox]) -> None:

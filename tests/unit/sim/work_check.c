@@ -167,7 +167,8 @@ static void captured(void)
 	EXPECT(cuStreamWaitEvent(b, fork, 0), OK);
 	EXPECT(cuStreamIsCapturing(b, &capturing), OK);
 	EXPECT(capturing, 1);
-	EXPECT(cuMemsetD8Async(pointer, 3, 100, b), INVALID_VALUE); /* its address is known, its memory is not there yet */
+	EXPECT(cuMemsetD8Async(pointer, 3, 100, b), OK); /* its address is known, its memory is not there yet */
+	EXPECT(cuMemcpyDtoHAsync_v2(pinned, pointer, 100, b), OK);
 	EXPECT(cuLaunchHostFunc(b, step, (void *)0), OK);
 	EXPECT(launch(spin, a, NULL), OK);
 	EXPECT(cuEventRecord(join, b), OK);
@@ -180,13 +181,14 @@ static void captured(void)
 	EXPECT(cuStreamEndCapture(a, &graph), OK);
 	EXPECT(cuStreamEndCapture(a, &other), 401);
 	EXPECT(cuGraphGetNodes(graph, NULL, &count), OK);
-	EXPECT(count, 4);
+	EXPECT(count, 6);
 	EXPECT(cuGraphGetEdges(graph, NULL, NULL, &edges), OK);
-	EXPECT(edges, 4);
+	EXPECT(edges, 6);
 	EXPECT(cuGraphInstantiateWithFlags(&exec, graph, 0), OK);
 	EXPECT(cuGraphLaunch(exec, a), OK);
 	EXPECT(cuStreamSynchronize(a), OK);
 	EXPECT(steps, 1);
+	EXPECT(((char *)pinned)[99], 3);
 	EXPECT(cuGraphClone(&other, graph), OK);
 	EXPECT(cuGraphExecUpdate_v2(exec, other, &info), OK);
 	EXPECT(cuGraphAddEmptyNode(&node, other, NULL, 0), OK);
