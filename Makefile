@@ -8,7 +8,7 @@ BENCH ?= hook
 APT := build-essential cmake busybox-static crun libc-bin musl-tools python3 python3-venv runc util-linux
 export VGPU_BUILD := $(abspath $(BUILD))
 
-.PHONY: setup packages build demo test test-quick test-long test-gpu lint bench clean
+.PHONY: setup packages build clients clients-long demo test test-quick test-long test-gpu lint bench clean
 
 setup: packages $(VENV)/.stamp build
 
@@ -31,6 +31,19 @@ build:
 	@mv $(BUILD)-configure.log $(BUILD)/configure.log
 	@cmake --build $(BUILD) --parallel 2 > $(BUILD)/build.log 2>&1 || { cat $(BUILD)/build.log; exit 1; }
 
+# Programs from the package index that run on the simulated driver; clients-long takes minutes.
+$(BUILD)/clients/.stamp: tests/unit/sim/make_clients.sh
+	@$< $(PYTHON) $(BUILD)/clients $(BUILD)
+	@touch $@
+
+$(BUILD)/clients/.stamp-long: tests/unit/sim/make_clients.sh $(BUILD)/clients/.stamp
+	@$< $(PYTHON) $(BUILD)/clients $(BUILD) long
+	@touch $@
+
+clients: setup $(BUILD)/clients/.stamp
+
+clients-long: clients $(BUILD)/clients/.stamp-long
+
 # The main job: two containers share one card.
 demo: setup
 	@$(BIN)/python tests/demo/demo.py
@@ -41,14 +54,14 @@ lint: setup
 	$(BIN)/mypy
 
 # All tests; what cannot run here is counted, and an unexpected skip is a failure.
-test: lint
+test: lint clients
 	$(BIN)/pytest -q --strict-skips -m 'not gpu and not long'
 
 # The edit-test loop: no containers.
 test-quick:
 	$(BIN)/pytest -q tests/unit -m 'not root and not long'
 
-test-long: lint
+test-long: lint clients-long
 	$(BIN)/pytest -q --strict-skips -m 'not gpu' --long
 
 test-gpu: setup

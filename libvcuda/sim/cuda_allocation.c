@@ -61,11 +61,10 @@ static bool frees(enum sim_free_kind kind, enum sim_memory memory)
 	switch (kind) {
 	case SIM_FREE_HOST: return memory == SIM_HOST_MEMORY;
 	case SIM_FREE_ARRAY: return memory == SIM_ARRAY_MEMORY;
-	case SIM_FREE_IMPORTED: return memory == SIM_IMPORTED_MEMORY;
-	case SIM_FREE_GRAPH: return memory == SIM_GRAPH_MEMORY;
+	case SIM_FREE_EXTERNAL: return memory == SIM_EXTERNAL_MEMORY;
 	default:
 		return memory == SIM_DEVICE_MEMORY || memory == SIM_LOW_MEMORY || memory == SIM_MANAGED_MEMORY ||
-		       memory == SIM_GRAPH_MEMORY;
+		       memory == SIM_GRAPH_MEMORY || memory == SIM_EXTERNAL_MEMORY;
 	}
 }
 

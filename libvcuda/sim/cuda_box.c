@@ -166,14 +166,16 @@ static CUresult fill(CUdeviceptr to, size_t pitch, unsigned value, unsigned elem
 		.type = CU_GRAPH_NODE_TYPE_MEMSET,
 		.fill = {.to = to, .pitch = pitch, .value = value, .element = element, .width = width, .height = height},
 	};
+	int capturing = 0;
 	CUresult result = sim_current(&context);
 
 	if (result == CUDA_SUCCESS)
-		result = sim_check_stream(stream);
-	if (result == CUDA_SUCCESS)
+		result = cuStreamIsCapturing(stream, &capturing);
+	if (result == CUDA_SUCCESS && !capturing)
 		result = sim_fill_check(&work.fill);
 	if (result != CUDA_SUCCESS || !width || !height)
 		return result;
+	work.duration = sim_fill_duration(&work.fill, context);
 	return sim_submit(stream, &work, false);
 }
 

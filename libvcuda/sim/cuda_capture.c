@@ -219,6 +219,15 @@ SIM_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, unsi
 	return unlock(CUDA_SUCCESS);
 }
 
+/* Edges carry no data here. */
+SIM_EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream stream, int *status, unsigned long long *id, CUgraph *graph,
+                                              const CUgraphNode **dependencies, const void **edges, size_t *count)
+{
+	if (edges)
+		*edges = NULL;
+	return cuStreamGetCaptureInfo_v2(stream, status, id, graph, dependencies, count);
+}
+
 SIM_EXPORT CUresult cuStreamGetCaptureInfo(CUstream stream, int *status, unsigned long long *id)
 {
 	return cuStreamGetCaptureInfo_v2(stream, status, id, NULL, NULL, NULL);
@@ -257,4 +266,11 @@ SIM_EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 	thread_mode = *mode;
 	*mode = old;
 	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *dependencies, const void *edges,
+                                                         size_t count, unsigned flags)
+{
+	(void)edges;
+	return cuStreamUpdateCaptureDependencies(stream, dependencies, count, flags);
 }

@@ -130,3 +130,36 @@ SIM_EXPORT CUresult cuDeviceGetProperties(struct device_properties *out, CUdevic
 	};
 	return CUDA_SUCCESS;
 }
+
+CUresult cuCtxDestroy_v2(CUcontext context);
+
+/* The interface of before: a context is attached once more, and gone when detached as often. */
+SIM_EXPORT CUresult cuCtxAttach(CUcontext *out, unsigned flags)
+{
+	struct sim_context *context;
+	CUresult result = sim_current(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&sim_driver.lock);
+	context->attached++;
+	pthread_mutex_unlock(&sim_driver.lock);
+	*out = context;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuCtxDetach(CUcontext context)
+{
+	struct sim_context *current;
+	CUresult result = sim_current(&current);
+
+	if (result != CUDA_SUCCESS || current != context)
+		return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_CONTEXT : result;
+	pthread_mutex_lock(&sim_driver.lock);
+	bool is_last = context->attached == 0;
+	context->attached -= !is_last;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return is_last ? cuCtxDestroy_v2(context) : CUDA_SUCCESS;
+}

@@ -113,15 +113,6 @@ static bool is_known(const struct sim_side *side)
 	return known;
 }
 
-static bool is_pageable(const struct sim_copy *copy, CUstream stream)
-{
-	int capturing = 0;
-
-	if (is_known(&copy->to) && is_known(&copy->from))
-		return false;
-	return cuStreamIsCapturing(stream, &capturing) == CUDA_SUCCESS && !capturing;
-}
-
 /* Within a card at half its bandwidth (read and write), else as fast as the PCIe generation of its time. */
 uint64_t sim_copy_duration(const struct sim_copy *copy, const struct sim_context *context)
 {
@@ -133,21 +124,31 @@ uint64_t sim_copy_duration(const struct sim_copy *copy, const struct sim_context
 	return COPY_LATENCY_NS + bytes / (copy->to.on_card && copy->from.on_card && memory ? memory : bus);
 }
 
+uint64_t sim_fill_duration(const struct sim_fill *fill, const struct sim_context *context)
+{
+	const struct sim_card *card = sim_device_card(context->device);
+	uint64_t memory = (uint64_t)card->bus_width / 8 * card->memory_clock_mhz * 2 / 1000;
+
+	return COPY_LATENCY_NS + (memory ? (uint64_t)fill->width * fill->element * fill->height / memory : 0);
+}
+
 CUresult sim_submit_copy(const struct sim_copy *copy, CUstream stream, bool wait)
 {
 	struct sim_context *context;
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_MEMCPY, .copy = *copy};
+	int capturing = 0;
 	CUresult result = sim_current(&context);
 
 	if (result == CUDA_SUCCESS)
-		result = sim_check_stream(stream);
-	if (result == CUDA_SUCCESS)
+		result = cuStreamIsCapturing(stream, &capturing);
+	if (result == CUDA_SUCCESS && !capturing) /* memory of an allocation node is not there yet */
 		result = sim_copy_check(copy);
 	if (result != CUDA_SUCCESS || is_nothing(copy))
 		return result;
 	work.duration = sim_copy_duration(copy, context);
 	/* Host memory that the driver does not know may be gone when the call returns, so the call waits. */
-	return sim_submit(stream, &work, wait || is_pageable(copy, stream));
+	bool pageable = !is_known(&copy->to) || !is_known(&copy->from);
+	return sim_submit(stream, &work, wait || (pageable && !capturing));
 }
 
 static CUresult copy_line(CUdeviceptr to, bool to_card, CUdeviceptr from, bool from_card, size_t bytes,

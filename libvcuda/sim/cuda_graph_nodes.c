@@ -19,13 +19,14 @@ CUresult sim_launch_from(const CUDA_KERNEL_NODE_PARAMS *p, bool has_kernel, stru
 
 CUresult sim_fill_from(const CUDA_MEMSET_NODE_PARAMS *p, struct sim_work *work)
 {
-	if (!p || !p->height)
+	if (!p || !p->height || (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4))
 		return CUDA_ERROR_INVALID_VALUE;
+	/* The range is not checked: it may be that of an allocation node, which is not there yet. */
 	*work = (struct sim_work){
 		.type = CU_GRAPH_NODE_TYPE_MEMSET,
 		.fill = {p->dst, p->pitch, p->value, p->elementSize, p->width, p->height},
 	};
-	return sim_fill_check(&work->fill);
+	return CUDA_SUCCESS;
 }
 
 static CUresult copy_from(const CUDA_MEMCPY3D *parameters, struct sim_work *work)

@@ -83,7 +83,7 @@ static CUresult map_foreign(struct sim_allocation *allocation, int fd)
 }
 
 /* Under the lock. */
-static CUresult import(struct sim_context *context, const struct memory_handle *handle, int fd,
+static CUresult import(struct sim_context *context, enum sim_memory memory, const struct memory_handle *handle, int fd,
                        struct sim_allocation **out)
 {
 	struct sim_allocation *allocation = calloc(1, sizeof *allocation);
@@ -95,7 +95,7 @@ static CUresult import(struct sim_context *context, const struct memory_handle *
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 	if (sim_share_adopt(fd, &card, &size)) {
 		allocation->context = context;
-		allocation->memory = SIM_IMPORTED_MEMORY;
+		allocation->memory = memory;
 		allocation->card = card;
 		allocation->size = allocation->mapped = size;
 		allocation->imported_id = handle->id;
@@ -119,7 +119,7 @@ static CUresult open_memory(struct sim_context *context, const struct memory_han
 		int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 		if (fd < 0)
 			return CUDA_ERROR_INVALID_VALUE; /* its owner has ended, or is not to be seen from here */
-		result = import(context, handle, fd, &allocation);
+		result = import(context, SIM_IMPORTED_MEMORY, handle, fd, &allocation);
 		close(fd);
 	}
 	if (result != CUDA_SUCCESS)
@@ -164,4 +164,81 @@ SIM_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 		sim_allocation_drop(allocation);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return result;
+}
+
+/* External memory: what another interface exported as a file descriptor. Here that is memory of this simulator's. */
+struct external_handle { /* CUDA_EXTERNAL_MEMORY_HANDLE_DESC */
+	int type;
+	union { int fd; void *pair[2]; } handle;
+	unsigned long long size;
+	unsigned flags, reserved[16];
+};
+
+struct external_buffer { /* CUDA_EXTERNAL_MEMORY_BUFFER_DESC */
+	unsigned long long offset, size;
+	unsigned flags, reserved[16];
+};
+
+struct sim_external {
+	struct sim_object object;
+	CUdeviceptr base;
+	size_t size;
+};
+
+#define EXTERNAL_FD 1
+
+/* As the interface has it, the descriptor belongs to the driver once the import has succeeded. */
+SIM_EXPORT CUresult cuImportExternalMemory(struct sim_external **out, const struct external_handle *from)
+{
+	struct memory_handle handle = {.pid = -1};
+	struct sim_allocation *allocation;
+	struct sim_context *context;
+	CUresult result = sim_current(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out || !from)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (from->type != EXTERNAL_FD)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	pthread_mutex_lock(&sim_driver.lock);
+	*out = sim_object_create(sizeof **out, SIM_EXTERNAL, context);
+	result = *out ? import(context, SIM_EXTERNAL_MEMORY, &handle, from->handle.fd, &allocation) : CUDA_ERROR_OUT_OF_MEMORY;
+	if (result == CUDA_SUCCESS) {
+		(*out)->base = allocation->base;
+		(*out)->size = allocation->size;
+		close(from->handle.fd);
+	} else if (*out) {
+		sim_object_destroy(*out);
+	}
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, struct sim_external *external,
+                                                    const struct external_buffer *buffer)
+{
+	CUresult result = pointer && buffer ? sim_lock_object(external, SIM_EXTERNAL) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (buffer->offset > external->size || buffer->size > external->size - buffer->offset)
+		result = CUDA_ERROR_INVALID_VALUE;
+	else
+		*pointer = external->base + buffer->offset;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuDestroyExternalMemory(struct sim_external *external)
+{
+	CUresult result = sim_lock_object(external, SIM_EXTERNAL);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	CUdeviceptr base = external->base;
+	sim_object_destroy(external);
+	pthread_mutex_unlock(&sim_driver.lock);
+	sim_free(base, SIM_FREE_EXTERNAL); /* unless the program has freed its buffer, as it should */
+	return CUDA_SUCCESS;
 }

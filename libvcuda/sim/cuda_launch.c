@@ -150,6 +150,18 @@ SIM_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction fu
 	return launch(&described, config->hStream, arguments, extra);
 }
 
+/* The stream is in the structure: no trampoline reaches it. */
+SIM_EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function, void **arguments,
+                                          void **extra)
+{
+	if (!config)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUlaunchConfig own = *config;
+	if (!own.hStream)
+		own.hStream = CU_STREAM_PER_THREAD;
+	return cuLaunchKernelEx(&own, function, arguments, extra);
+}
+
 /* The interface before cuLaunchKernel: block and arguments are set beforehand; arguments make no difference here. */
 static _Thread_local struct {
 	CUfunction function;

@@ -25,6 +25,7 @@ enum sim_kind {
 	SIM_EXEC,
 	SIM_LIBRARY,
 	SIM_LINK,
+	SIM_EXTERNAL,
 };
 
 /* What a handle points to. Objects die with their context; pools, graphs and physical memory have none. */
@@ -41,6 +42,7 @@ struct sim_context {
 	unsigned flags;
 	unsigned version;
 	bool primary;
+	unsigned attached; /* how often, beyond its creation */
 	bool alive;
 	size_t limits[SIM_LIMITS];
 	uint32_t peers; /* bit n: peer access to device n is enabled */
@@ -60,11 +62,12 @@ enum sim_memory {
 	SIM_VARIABLE_MEMORY, /* a module's variable: goes with the module */
 	SIM_MAPPED_MEMORY,   /* physical memory, mapped into a reserved range; see cuda_vmm.c */
 	SIM_IMPORTED_MEMORY, /* another process', which pays for it; see cuda_ipc.c */
+	SIM_EXTERNAL_MEMORY, /* another interface's, which pays for it */
 	SIM_GRAPH_MEMORY,    /* of a graph's allocation node, charged to the device's graph memory */
 };
 
 /* What a call frees; the rest is not its own. */
-enum sim_free_kind { SIM_FREE_DEVICE, SIM_FREE_HOST, SIM_FREE_ARRAY, SIM_FREE_IMPORTED, SIM_FREE_GRAPH };
+enum sim_free_kind { SIM_FREE_DEVICE, SIM_FREE_HOST, SIM_FREE_ARRAY, SIM_FREE_EXTERNAL };
 
 struct sim_allocation {
 	CUdeviceptr base;

@@ -91,6 +91,7 @@ CUresult sim_copy_check(const struct sim_copy *copy);
 void sim_copy_perform(const struct sim_copy *copy);
 uint64_t sim_copy_duration(const struct sim_copy *copy, const struct sim_context *context);
 CUresult sim_copy_from_3d(const CUDA_MEMCPY3D *parameters, struct sim_copy *copy);
+uint64_t sim_fill_duration(const struct sim_fill *fill, const struct sim_context *context);
 CUresult sim_fill_check(const struct sim_fill *fill);
 void sim_fill_perform(const struct sim_fill *fill);
 

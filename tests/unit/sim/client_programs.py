@@ -1,4 +1,4 @@
-"""Programs that nobody here wrote, called as their documentation says. One function each; run as client_programs.py NAME.
+"""Programs that nobody here wrote, called as their documentation says. One function each: client_programs.py NAME.
 
 Their results' shapes are checked, not their values: a kernel computes nothing on the simulated driver.
 """
