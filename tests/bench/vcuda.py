@@ -1,9 +1,9 @@
 """Group `vcuda`: what libvcuda adds per call to a driver whose functions return at once, and to a process's start.
 
-Per call: a multiple of one `clock_gettime(CLOCK_MONOTONIC)` measured in the same process between the rounds of calls,
-so that the machine's speed cancels out. A program is timed with libvcuda before the null driver and with the null
-driver alone, in turn; a figure is (with - without) / clock of one pair of runs. Needs root for a private mount namespace
-with the limiter's files where a container has them.
+Per call: a multiple of one `clock_gettime(CLOCK_MONOTONIC)` measured in the same process, so that the machine's speed
+cancels out. A program is timed with libvcuda before the null driver and with the null driver alone, in turn; a figure
+is (with - without) / clock of one pair of runs. Needs root for a private mount namespace with the limiter's files where
+a container has them.
 
 Start: 64 processes at once, from the first spawn to the last one's end, each opening the library, a context and some
 memory; with libvcuda over without, of runs in turn.
@@ -53,9 +53,7 @@ def measure(rounds: int = ROUNDS) -> list[Result]:
             for figure, value in place.added().items():
                 calls.setdefault(figure, []).append(value)
         starts = place.starts(rounds)
-    results = [
-        Result.of(f"vcuda.{name}.added", "ratio", bar, calls[name], WHAT[name]) for name, bar in BARS.items()
-    ]
+    results = [Result.of(f"vcuda.{name}.added", "ratio", bar, calls[name], WHAT[name]) for name, bar in BARS.items()]
     what = f"{PROCESSES} processes at once, from spawn to end: libvcuda / null driver"
     results.append(Result.of(f"vcuda.first_context.{PROCESSES}", "ratio", 1.1, starts["ratio"], what))
     results.append(Result.of("vcuda.clock_ns", "ns", None, calls["clock"], "one clock_gettime(CLOCK_MONOTONIC)"))
@@ -120,7 +118,7 @@ class Place:
         return {"clock": clock, **{name: (limited[name] - plain[name]) / clock for name in BARS}}
 
     def start(self, limited: bool) -> float:
-        """Milliseconds of PROCESSES starts at once. One process in the namespace spawns them, without nsenter's cost."""
+        """Milliseconds of PROCESSES starts at once, spawned by one process in the namespace."""
         done = subprocess.run(
             self.command("starts", str(PROCESSES)),
             env=self.environment(limited),

@@ -87,9 +87,7 @@ def gpu(driver: Path, card: dict[str, Any], tmp_path: Path) -> Iterator[Any]:
     module = boxes()
     if not (module.BUILD / "lib/vcuda/libcuda.so.1").exists():
         pytest.skip(f"libvcuda is not built in {module.BUILD}: run `make build`")
-    program = module.compile_c(
-        tmp_path / "driver_client", module.SOURCES / "driver_client.c", "-ldl", "-lpthread"
-    )
+    program = module.compile_c(tmp_path / "driver_client", module.SOURCES / "driver_client.c", "-ldl", "-lpthread")
     box = module.Box(tmp_path / "box", driver, program, {"CUDA_VISIBLE_DEVICES": card["uuid"]}, card["uuid"])
     yield box
     box.close()

@@ -32,8 +32,9 @@ def processes(name):
     return found if isinstance(found, str) else [[one.pid, one.usedGpuMemory] for one in found]
 rates = tell(pynvml.nvmlDeviceGetUtilizationRates, card)
 samples = tell(pynvml.nvmlDeviceGetProcessUtilization, card, 0)
+
 print(json.dumps({
-    **{name: processes(name) for name in %r},
+    **{name: processes(name) for name in LISTS},
     "rates": rates if isinstance(rates, str) else [rates.gpu, rates.memory],
     "samples": samples if isinstance(samples, str) else [[one.pid, one.smUtil] for one in samples],
     "accounting": tell(pynvml.nvmlDeviceGetAccountingPids, card),
@@ -41,13 +42,13 @@ print(json.dumps({
     "driver": pynvml.nvmlSystemGetDriverVersion(),
     "missing": tell(pynvml.nvmlDeviceGetGspFirmwareVersion, card),
 }))
-""" % (LISTS,)
+""".replace("LISTS", repr(LISTS))
 
 
 def told(box: SimBox) -> dict[str, Any]:
     """What nvidia-ml-py hears in the box."""
     command = box.command(sys.executable, "-c", SCRIPT)
-    done = subprocess.run(command, env=box.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run(command, env=box.environment, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 

@@ -170,7 +170,7 @@ def test_64_racing_processes_never_exceed_the_limit_and_lose_no_byte(awkward: Bo
 
 
 def kill_at_random(box: SimBox, kills: int) -> None:
-    """Kills one of four racing processes at a time; nothing is exceeded meanwhile, nothing missing or left over after."""
+    """Kills one of four racing processes at a time: nothing is exceeded, and nothing missing or left over after."""
     waits = random.Random(1)
     clients = [box.opened() for _ in range(4)]
     for number, client in enumerate(clients):

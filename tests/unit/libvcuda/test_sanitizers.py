@@ -16,7 +16,6 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[3]
 BUILD = Path(os.environ.get("VGPU_BUILD", str(REPOSITORY / "build")))
 RUNTIMES = {"address,undefined": "libasan.so", "thread": "libtsan.so"}
-#: Bare names: what is timed to the millisecond or about the built files is not for a slower build.
 SAMPLE = "(test_kinds or test_virtual_memory or racing or forked or exec or scribbles) and not 64"
 ALL = "not test_products and not test_sanitizers and not test_fuzz and not test_drivercheck and not test_cross"
 
@@ -36,7 +35,8 @@ def suite(sanitizers: str, selection: str, directory: Path) -> None:
     if not Path(runtime).exists():
         pytest.skip(f"needs gcc's {RUNTIMES[sanitizers]}")
     environment = {**os.environ, "VGPU_BUILD": str(directory), "VGPU_SANITIZER": runtime}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", selection, str(Path(__file__).parent)]
+    suite_of = str(Path(__file__).parent)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", selection, suite_of]
     done = subprocess.run(
         ["setarch", "-R", *command],  # ThreadSanitizer wants the address space as it knows it
         cwd=REPOSITORY,

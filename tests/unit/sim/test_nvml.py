@@ -28,6 +28,9 @@ cards = [nvmlDeviceGetHandleByIndex(i) for i in range(nvmlDeviceGetCount())]
     [
         ("t4x1", 1, "Tesla T4", 15360, [7, 5], 0),
         ("a100x2", 2, "NVIDIA A100-PCIE-40GB", 40960, [8, 0], 12),
+        ("a100-80gbx2", 2, "NVIDIA A100-SXM4-80GB", 81920, [8, 0], 12),
+        ("h100x1", 1, "NVIDIA H100 80GB HBM3", 81559, [9, 0], 0),
+        ("h200x1", 1, "NVIDIA H200", 143771, [9, 0], 0),
         ("h100x8", 8, "NVIDIA H100 80GB HBM3", 81559, [9, 0], 18),
         ("mixed", 4, "Tesla T4", 15360, [7, 5], 0),
     ],

@@ -27,9 +27,7 @@ from vgpu.hook.placement import Commitment
 @click.option("--cores", type=int, help="Guaranteed percent of each of its cards, 0 to 99.")
 @click.option("--core-limit", type=int, help="Most percent of each of its cards, up to 100.")
 @click.pass_obj
-def set_limits(
-    config_path: str, container: str, memory: str | None, cores: int | None, core_limit: int | None
-) -> None:
+def set_limits(config_path: str, container: str, memory: str | None, cores: int | None, core_limit: int | None) -> None:
     """Change the share of a running CONTAINER (its id, or a beginning that no other has)."""
     if memory is None and cores is None and core_limit is None:
         raise VgpuError("set", expected="--memory, --cores or --core-limit", found="none of them")
