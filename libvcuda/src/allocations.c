@@ -19,23 +19,21 @@ struct shard {
 	struct allocation *spare[FIRST_BUCKETS]; /* the first buckets: without memory for more, chains grow longer */
 };
 
-static struct shard shards[SHARDS];
+static struct shard shards[SHARDS] = {[0 ... SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}}; /* all zero: no pages */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic uint64_t next_serial;
 
+/* A child's copy may be torn where another thread of the parent was at work: it is dropped, not walked. */
 static void empty_table(void)
 {
 	for (int i = 0; i < SHARDS; i++) {
-		shards[i] = (struct shard){.bucket_count = FIRST_BUCKETS};
-		shards[i].buckets = shards[i].spare;
+		shards[i] = (struct shard){.buckets = NULL};
 		pthread_mutex_init(&shards[i].lock, NULL);
 	}
 }
 
-/* A child's copy may be torn where another thread of the parent was at work: it is dropped, not walked. */
 static void set_up(void)
 {
-	empty_table();
 	pthread_atfork(NULL, NULL, empty_table);
 }
 
@@ -49,6 +47,10 @@ static struct shard *lock_shard(enum allocation_kind kind, uint64_t key)
 	pthread_once(&once, set_up);
 	struct shard *shard = &shards[hash(kind, key) >> (64 - SHARD_BITS)];
 	pthread_mutex_lock(&shard->lock);
+	if (!shard->buckets) {
+		shard->buckets = shard->spare;
+		shard->bucket_count = FIRST_BUCKETS;
+	}
 	return shard;
 }
 
@@ -200,6 +202,8 @@ struct allocation *allocations_take_context(CUcontext context, uint64_t before)
 	pthread_once(&once, set_up);
 	for (int i = 0; i < SHARDS; i++) {
 		struct shard *shard = &shards[i];
+		if (!__atomic_load_n(&shard->buckets, __ATOMIC_RELAXED)) /* never used */
+			continue;
 		pthread_mutex_lock(&shard->lock);
 		for (size_t at = 0; at < shard->bucket_count; at++)
 			take_from_chain(shard, &shard->buckets[at], &wanted);

@@ -67,17 +67,21 @@ static bool find_nvml(void)
 	return nvml.init && nvml.by_uuid && (nvml.processes || nvml.processes_v1) && nvml.init() == NVML_SUCCESS;
 }
 
-static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t list[PROCESSES])
+/* Of drivers before R470. */
+static nvmlReturn_t list_processes_v1(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t list[PROCESSES])
 {
 	nvmlProcessInfo_v1_t old[PROCESSES];
-
-	*count = PROCESSES;
-	if (nvml.processes)
-		return nvml.processes(device, count, list);
 	nvmlReturn_t result = nvml.processes_v1(device, count, old);
+
 	for (unsigned int i = 0; result == NVML_SUCCESS && i < *count; i++)
 		list[i] = (nvmlProcessInfo_t){.pid = old[i].pid, .usedGpuMemory = old[i].usedGpuMemory};
 	return result;
+}
+
+static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t list[PROCESSES])
+{
+	*count = PROCESSES;
+	return nvml.processes ? nvml.processes(device, count, list) : list_processes_v1(device, count, list);
 }
 
 enum answer { UNKNOWN, NOT_LISTED, LISTED };

@@ -2,27 +2,36 @@
 #include "trampolines.h"
 
 #include <stdint.h>
+#include <string.h>
 
-static const char *const names[] = {
-#define TRAMPOLINE(name) #name,
+/* One after the other: a table of pointers would be relocated in every process. */
+static const char names[] =
+#define TRAMPOLINE(name) #name "\0"
 #include "trampolines.def"
 #undef TRAMPOLINE
-};
-
-enum { COUNT = sizeof(names) / sizeof(names[0]) };
+	;
 
 /* Where each jump goes: to the resolver until it has been there once. Named by the assembly. */
-extern void *vcuda_targets[COUNT];
+extern void *vcuda_targets[];
 
 int no_such_function(void)
 {
 	return VCUDA_NO_SUCH_FUNCTION;
 }
 
+static const char *name_of(uint64_t index)
+{
+	const char *name = names;
+
+	while (index--)
+		name += strlen(name) + 1;
+	return name;
+}
+
 /* Called by the assembly, once or, in a race, a few times for each function. */
 __attribute__((used, visibility("hidden"))) void *vcuda_resolve(uint64_t index)
 {
-	void *target = real_symbol(names[index]);
+	void *target = real_symbol(name_of(index));
 
 	if (!target)
 		target = (void *)no_such_function;

@@ -26,7 +26,7 @@ from vgpu.config import limits
 
 ROUNDS = 15
 PROCESSES = 64
-SOURCES = Path(__file__).resolve().parent / "vcuda"
+SOURCES = Path(__file__).resolve().parent / "null_driver"
 CARD = limits.uuid_text(b"null-driver-card")
 BARS = {"launch": 0.3, "mem_alloc_free": 10.0, "get_proc_address": 10.0}
 WHAT = {
