@@ -22,6 +22,7 @@
 
 enum {
 	CONTENTION_TRIES = 200,
+	REAP_EACH = 8, /* tries */
 	NO_SLOT = -1,
 };
 
@@ -414,14 +415,16 @@ static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size,
 		enum verdict verdict = attempt(usage, card, slot, size, limit);
 		if (verdict == GRANTED)
 			return true;
-		if (verdict == FULL && reaped)
-			return false;
 		if (verdict == FULL) {
+			if (reaped)
+				return false;
 			reap_dead(usage);
 			reaped = true;
-		} else {
-			back_off(slot, try);
+			continue;
 		}
+		if (try % REAP_EACH == REAP_EACH / 2) /* one killed in an attempt never withdraws it */
+			reap_dead(usage);
+		back_off(slot, try);
 	}
 	return false;
 }

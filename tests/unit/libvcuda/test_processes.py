@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from vgpu.config import usage
+
 if TYPE_CHECKING:
     from conftest import Box, SimBox
 
@@ -199,3 +201,16 @@ def test_kill_9_at_a_thousand_random_points(t4: SimBox, pytestconfig: pytest.Con
         pytest.skip("full counts: make test-long")
     t4.limit(LIMIT)
     kill_at_random(t4, 1000)
+
+
+def test_an_attempt_that_was_killed_in_the_middle_blocks_nobody(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    living, dying = awkward.opened(), awkward.opened()
+    living.alloc(MIB)
+    dying.alloc(MIB)
+    dying.kill()
+    with (awkward.path / "usage/usage").open("r+b") as file:  # slot 1: between its two steps
+        file.seek(usage.CHARGES_OFFSET + usage.CHARGE.size)
+        file.write(usage.CHARGE.pack(LIMIT, MIB))
+    assert living.alloc(LIMIT - MIB)[0] == 0
+    assert awkward.usage() == (1, 0, LIMIT)
