@@ -98,8 +98,10 @@ static void report(struct sim_file *file, const struct sim_board *board, const s
 	slice->mine = same(&board->holder, me);
 	slice->since = board->since;
 	slice->until = board->until;
-	if (!slice->mine && slice->until < now + sim_timing()->slice_ns / 4)
-		slice->until = now + sim_timing()->slice_ns / 4;
+	/* Whatever the file says, one looks again soon, but not at once. */
+	uint64_t early = now + sim_timing()->slice_ns / 4, late = now + 2u * (uint64_t)sim_timing()->slice_ns;
+	if (!slice->mine)
+		slice->until = slice->until < early ? early : slice->until > late ? late : slice->until;
 	slice->word = &file->slots[sim_own_slot()].wake;
 	slice->seen = __atomic_load_n(slice->word, __ATOMIC_RELAXED);
 	own_word = slice->word;
