@@ -5,11 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 BUILD := build
 BENCH ?= hook
-APT := build-essential busybox-static cmake containerd crun dbus debian-archive-keyring debootstrap libc-bin musl-tools \
-       podman python3 python3-venv runc systemd-container util-linux
+APT := build-essential busybox-static clang-14 cmake containerd crun dbus debian-archive-keyring debootstrap \
+       gcc-aarch64-linux-gnu libc-bin libc6-dev-arm64-cross libclang-rt-14-dev musl-tools podman python3 python3-venv \
+       runc systemd-container util-linux
 export VGPU_BUILD := $(abspath $(BUILD))
 
-.PHONY: setup packages build demo test test-quick test-long test-gpu lint bench deb clean
+.PHONY: setup packages build clients clients-long demo test test-quick test-long test-gpu lint bench deb clean
 
 setup: packages $(VENV)/.stamp build
 
@@ -32,6 +33,19 @@ build:
 	@mv $(BUILD)-configure.log $(BUILD)/configure.log
 	@cmake --build $(BUILD) --parallel 2 > $(BUILD)/build.log 2>&1 || { cat $(BUILD)/build.log; exit 1; }
 
+# Programs from the package index that run on the simulated driver; clients-long takes minutes.
+$(BUILD)/clients/.stamp: tests/unit/sim/make_clients.sh
+	@$< $(PYTHON) $(BUILD)/clients $(BUILD)
+	@touch $@
+
+$(BUILD)/clients/.stamp-long: tests/unit/sim/make_clients.sh $(BUILD)/clients/.stamp
+	@$< $(PYTHON) $(BUILD)/clients $(BUILD) long
+	@touch $@
+
+clients: setup $(BUILD)/clients/.stamp
+
+clients-long: clients $(BUILD)/clients/.stamp-long
+
 # The main job: two containers share one card.
 demo: setup
 	@$(BIN)/python tests/demo/demo.py
@@ -42,14 +56,14 @@ lint: setup
 	$(BIN)/mypy
 
 # All tests; what cannot run here is counted, and an unexpected skip is a failure.
-test: lint
+test: lint clients
 	$(BIN)/pytest -q --strict-skips -m 'not gpu and not long'
 
 # The edit-test loop: the Python modules, without containers and without the suites that drive compiled programs.
 test-quick:
 	$(BIN)/pytest -q -n 2 tests/unit/config tests/unit/hook -m 'not root and not long'
 
-test-long: lint
+test-long: lint clients-long
 	$(BIN)/pytest -q --strict-skips -m 'not gpu' --long
 
 test-gpu: setup

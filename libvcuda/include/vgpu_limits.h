@@ -23,13 +23,15 @@
 #define VGPU_LIMITS_VERSION 1u
 #define VGPU_LIMITS_MAX_CARDS 32u
 #define VGPU_UNLIMITED UINT64_MAX
+#define VGPU_CARD_OVERSUBSCRIBE 1u /* when the card is full, allocations may lie in managed memory up to the limit */
 
 struct vgpu_limits_card {
 	uint8_t uuid[16];      /* the card's UUID, binary: never an index, those depend on who asks */
 	uint64_t memory;       /* bytes, or VGPU_UNLIMITED */
 	uint32_t cores;        /* guaranteed share, percent; 0: no share is guaranteed */
 	uint32_t core_limit;   /* ceiling, percent: == cores for a hard share, more for a soft one */
-	uint8_t reserved[32];  /* zero */
+	uint32_t flags;        /* VGPU_CARD_* */
+	uint8_t reserved[28];  /* zero */
 };
 
 struct vgpu_limits {

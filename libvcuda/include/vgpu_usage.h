@@ -37,7 +37,7 @@ struct vgpu_usage_slot {
 	uint64_t owner;        /* start time in clock ticks << VGPU_USAGE_PID_BITS | pid, both as in the container */
 	uint64_t namespaces;   /* inodes of the owner's pid (low half) and time namespace; 0: not known yet, not judged */
 	uint64_t image;        /* random per exec: tells what was charged before an exec of the same process */
-	uint64_t reserved0;
+	uint64_t managed;      /* of the owner's charges, bytes in managed memory because a card was full: for people */
 };
 
 struct vgpu_usage_charge {

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cuda_sim.h"
+#include "cuda_pool.h"
 
 static void *tree;
 static unsigned long long last_id;
@@ -28,6 +28,21 @@ static int compare(const void *left, const void *right)
 #define MAP_32BIT 0 /* only x86 has it; elsewhere the address is checked below */
 #endif
 
+char *sim_reserve_addresses(size_t size, size_t alignment, CUdeviceptr wanted)
+{
+	char *at = mmap((void *)(uintptr_t)wanted, size + alignment, PROT_NONE,
+	                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (at == MAP_FAILED)
+		return NULL;
+	char *aligned = (char *)(((uintptr_t)at + alignment - 1) & ~(uintptr_t)(alignment - 1));
+	if (aligned > at)
+		munmap(at, (size_t)(aligned - at));
+	if (aligned < at + alignment)
+		munmap(aligned + size, (size_t)(at + alignment - aligned));
+	return aligned;
+}
+
 static char *map(size_t size, int protection, int flags)
 {
 	void *at = mmap(NULL, size, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
@@ -37,13 +52,27 @@ static char *map(size_t size, int protection, int flags)
 
 static bool is_on_card(enum sim_memory memory)
 {
-	return memory == SIM_DEVICE_MEMORY || memory == SIM_LOW_MEMORY || memory == SIM_MANAGED_MEMORY;
+	return memory == SIM_DEVICE_MEMORY || memory == SIM_LOW_MEMORY || memory == SIM_MANAGED_MEMORY ||
+	       memory == SIM_ARRAY_MEMORY || memory == SIM_VARIABLE_MEMORY;
+}
+
+static bool frees(enum sim_free_kind kind, enum sim_memory memory)
+{
+	switch (kind) {
+	case SIM_FREE_HOST: return memory == SIM_HOST_MEMORY;
+	case SIM_FREE_ARRAY: return memory == SIM_ARRAY_MEMORY;
+	case SIM_FREE_EXTERNAL: return memory == SIM_EXTERNAL_MEMORY;
+	default:
+		return memory == SIM_DEVICE_MEMORY || memory == SIM_LOW_MEMORY || memory == SIM_MANAGED_MEMORY ||
+		       memory == SIM_GRAPH_MEMORY || memory == SIM_EXTERNAL_MEMORY;
+	}
 }
 
 static void link_to_owner(struct sim_allocation *allocation)
 {
-	struct sim_allocation **list =
-		allocation->pool ? &allocation->pool->allocations : &allocation->context->allocations;
+	struct sim_allocation **list = allocation->pool       ? &allocation->pool->allocations
+	                               : allocation->context ? &allocation->context->allocations
+	                                                     : &sim_driver.mappings;
 
 	allocation->next = *list;
 	allocation->link = list;
@@ -59,7 +88,7 @@ static void unlink_from_owner(struct sim_allocation *allocation)
 		allocation->next->link = allocation->link;
 }
 
-static bool insert(struct sim_allocation *allocation)
+bool sim_allocation_insert(struct sim_allocation *allocation)
 {
 	struct sim_allocation **node = tsearch(allocation, &tree, compare);
 
@@ -74,7 +103,7 @@ static bool map_allocation(struct sim_allocation *allocation)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	bool low = allocation->memory == SIM_LOW_MEMORY;
-	bool device = low || allocation->memory == SIM_DEVICE_MEMORY;
+	bool device = allocation->memory != SIM_MANAGED_MEMORY && allocation->memory != SIM_HOST_MEMORY;
 
 	allocation->mapped = (allocation->size + page - 1) & ~(page - 1);
 	char *at = map(allocation->mapped, device ? PROT_NONE : PROT_READ | PROT_WRITE, low ? MAP_32BIT : 0);
@@ -93,8 +122,10 @@ static void unmap_allocation(struct sim_allocation *allocation)
 {
 	char *at = (char *)(uintptr_t)allocation->base;
 
-	if (allocation->memory == SIM_REGISTERED_MEMORY)
+	if (allocation->memory == SIM_REGISTERED_MEMORY || allocation->memory == SIM_MAPPED_MEMORY)
 		return;
+	if (allocation->share_fd)
+		close(allocation->share_fd);
 	if (allocation->backing && allocation->backing != at)
 		munmap(allocation->backing, allocation->mapped);
 	munmap(at, allocation->mapped);
@@ -107,13 +138,15 @@ static uint64_t round_up(uint64_t size, uint64_t granularity)
 	return rest ? size + (granularity - rest) : size;
 }
 
-static void count_in_pool(struct sim_pool *pool, uint64_t bytes)
+
+static void uncharge(const struct sim_allocation *allocation)
 {
-	if (!pool)
-		return;
-	pool->used += bytes;
-	if (pool->used > pool->high)
-		pool->high = pool->used;
+	if (allocation->pool)
+		sim_pool_give(allocation->pool, allocation->charged);
+	else if (allocation->memory == SIM_GRAPH_MEMORY)
+		sim_graph_unuse(sim_ordinal(allocation->card), allocation->charged);
+	else if (allocation->charged)
+		sim_release(allocation->card, allocation->charged);
 }
 
 /* Reserve on the card, then map, then make it known; whatever fails leaves no trace. */
@@ -121,17 +154,18 @@ static CUresult back(struct sim_allocation *allocation)
 {
 	CUresult result = CUDA_SUCCESS;
 
-	if (allocation->charged)
+	if (allocation->pool)
+		result = sim_pool_take(allocation->pool, allocation->charged);
+	else if (allocation->charged)
 		result = sim_result(sim_reserve(allocation->card, allocation->charged));
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (map_allocation(allocation)) {
-		if (insert(allocation))
+		if (sim_allocation_insert(allocation))
 			return CUDA_SUCCESS;
 		unmap_allocation(allocation);
 	}
-	if (allocation->charged)
-		sim_release(allocation->card, allocation->charged);
+	uncharge(allocation);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -152,8 +186,6 @@ static CUresult allocate(struct sim_allocation *allocation)
 		result = allocation->context->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	if (result == CUDA_SUCCESS)
 		result = back(allocation);
-	if (result == CUDA_SUCCESS)
-		count_in_pool(allocation->pool, allocation->charged);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return result;
 }
@@ -193,7 +225,7 @@ CUresult sim_allocation_register(struct sim_context *context, void *host, size_t
 	allocation->backing = host;
 	allocation->flags = flags;
 	pthread_mutex_lock(&sim_driver.lock);
-	bool inserted = insert(allocation);
+	bool inserted = sim_allocation_insert(allocation);
 	pthread_mutex_unlock(&sim_driver.lock);
 	if (inserted)
 		return CUDA_SUCCESS;
@@ -205,10 +237,9 @@ void sim_allocation_drop(struct sim_allocation *allocation)
 {
 	tdelete(allocation, &tree, compare);
 	unlink_from_owner(allocation);
-	if (allocation->pool)
-		allocation->pool->used -= allocation->charged;
-	if (allocation->charged)
-		sim_release(allocation->card, allocation->charged);
+	uncharge(allocation);
+	if (allocation->physical)
+		sim_physical_drop(allocation->physical);
 	unmap_allocation(allocation);
 	free(allocation);
 }
@@ -233,21 +264,38 @@ struct sim_allocation *sim_allocation_at(CUdeviceptr address, size_t bytes)
 
 char *sim_backing(struct sim_allocation *allocation)
 {
+	if (allocation->physical) {
+		char *physical = sim_physical_backing(allocation->physical);
+		return physical ? physical + allocation->offset : NULL;
+	}
 	if (!allocation->backing)
 		allocation->backing = map(allocation->mapped, PROT_READ | PROT_WRITE, 0);
 	return allocation->backing;
 }
 
-CUresult sim_free(CUdeviceptr pointer, bool is_host)
+CUresult sim_free(CUdeviceptr pointer, enum sim_free_kind kind)
 {
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 
 	pthread_mutex_lock(&sim_driver.lock);
 	struct sim_allocation *allocation = sim_allocation_at(pointer, 0);
-	bool matches = allocation && allocation->base == pointer &&
-	               (is_host ? allocation->memory == SIM_HOST_MEMORY : is_on_card(allocation->memory));
-	if (matches) {
+	if (allocation && allocation->base == pointer && frees(kind, allocation->memory)) {
 		sim_allocation_drop(allocation);
+		result = CUDA_SUCCESS;
+	}
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+CUresult sim_free_later(CUdeviceptr pointer)
+{
+	CUresult result = CUDA_ERROR_INVALID_VALUE;
+
+	pthread_mutex_lock(&sim_driver.lock);
+	struct sim_allocation *allocation = sim_allocation_at(pointer, 0);
+	if (allocation && allocation->base == pointer && !allocation->is_leaving &&
+	    frees(SIM_FREE_DEVICE, allocation->memory)) {
+		allocation->is_leaving = true;
 		result = CUDA_SUCCESS;
 	}
 	pthread_mutex_unlock(&sim_driver.lock);

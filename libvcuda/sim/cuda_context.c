@@ -1,7 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda_sim.h"
+#include "cuda_queue.h"
 
 static const size_t default_limits[SIM_LIMITS] = {
 	[CU_LIMIT_STACK_SIZE] = 1024,
@@ -97,11 +97,15 @@ static CUresult revive(struct sim_context *context, unsigned flags)
 static void end(struct sim_context *context)
 {
 	context->alive = false;
+	sim_queue_drain(context);
+	sim_queues_of(context);
+	sim_modules_of(context);
 	sim_objects_of(context);
 	sim_allocations_of(&context->allocations);
 	if (has_live_context(context->device))
 		return;
 	sim_pools_of(context->device);
+	sim_graph_memory_of(context->device);
 	sim_detach(sim_driver.devices[context->device].card);
 }
 
@@ -272,13 +276,6 @@ SIM_EXPORT CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version)
 		return CUDA_ERROR_INVALID_VALUE;
 	*version = (context ? context : current)->version;
 	return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuCtxSynchronize(void)
-{
-	struct sim_context *context;
-
-	return sim_current(&context); /* work is done when it is submitted */
 }
 
 SIM_EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit)

@@ -73,7 +73,7 @@ SIM_EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	return pointer ? sim_free(pointer, false) : CUDA_SUCCESS;
+	return pointer ? sim_free(pointer, SIM_FREE_DEVICE) : CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuMemHostAlloc(void **pointer, size_t size, unsigned flags)
@@ -99,7 +99,7 @@ SIM_EXPORT CUresult cuMemFreeHost(void *pointer)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	return pointer ? sim_free((CUdeviceptr)(uintptr_t)pointer, true) : CUDA_SUCCESS;
+	return pointer ? sim_free((CUdeviceptr)(uintptr_t)pointer, SIM_FREE_HOST) : CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
@@ -195,7 +195,7 @@ SIM_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUd
 	return CUDA_SUCCESS;
 }
 
-static int ordinal_of(unsigned card)
+int sim_ordinal(unsigned card)
 {
 	for (int i = 0; i < sim_driver.device_count; i++)
 		if (sim_driver.devices[i].card == card)
@@ -221,7 +221,7 @@ static CUresult pointer_attribute(const struct sim_allocation *allocation, CUpoi
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned *)out = 0; break;
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)out = allocation->id; break;
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)out = allocation->memory == SIM_MANAGED_MEMORY; break;
-	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = ordinal_of(allocation->card); break;
+	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = sim_ordinal(allocation->card); break;
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)out = allocation->base; break;
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)out = allocation->size; break;
 	case CU_POINTER_ATTRIBUTE_MAPPED: *(char *)out = 1; break;

@@ -1,60 +1,63 @@
-/* Modules, functions, launches. Nothing is executed: a launch is checked, and then it is done. */
+/* Modules: loaded images, their functions and variables. A module costs memory on the card, as the real one's does. */
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cuda_ptx.h"
-#include "cuda_sim.h"
+#include "cuda_module.h"
+#include "cuda_variable.h"
 
-struct sim_module {
-	struct sim_object object;
-	const char *ptx; /* NULL: a binary, whose functions are not looked into */
-};
-
-struct sim_function {
-	struct sim_object object;
-	struct sim_module *module;
-	int settings[CU_FUNC_ATTRIBUTE_MAX];
-	char name[];
-};
-
-#define ELF_MAGIC 0x464c457fu
-#define FATBIN_MAGIC 0xba55ed50u
-#define FATBIN_WRAPPER_MAGIC 0x466243b1u
 #define MAX_IMAGE (1u << 30)
+#define CODE_GRANULARITY 65536u
 
-enum image { IMAGE_INVALID, IMAGE_BINARY, IMAGE_PTX };
-
-static enum image image_of(const void *data)
+static CUresult unlock(CUresult result)
 {
-	uint32_t magic;
-	const char *text = data;
-
-	/* Byte by byte up to a NUL: an invalid image may be a short string. */
-	for (size_t i = 0; i < sizeof magic; i++)
-		if (!text[i])
-			return IMAGE_INVALID;
-	memcpy(&magic, data, sizeof magic);
-	if (magic == ELF_MAGIC || magic == FATBIN_MAGIC || magic == FATBIN_WRAPPER_MAGIC)
-		return IMAGE_BINARY;
-	return sim_ptx_is(text) ? IMAGE_PTX : IMAGE_INVALID;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
 }
 
-static void destroy(struct sim_module *module)
+static CUresult from_image(enum sim_image_status status)
 {
-	struct sim_object *object = module->object.context->objects;
-
-	while (object) {
-		struct sim_object *next = object->next;
-		if (object->kind == SIM_FUNCTION && ((struct sim_function *)object)->module == module)
-			sim_object_destroy(object);
-		object = next;
+	switch (status) {
+	case SIM_IMAGE_OK: return CUDA_SUCCESS;
+	case SIM_IMAGE_NO_MEMORY: return CUDA_ERROR_OUT_OF_MEMORY;
+	default: return CUDA_ERROR_INVALID_IMAGE;
 	}
-	sim_object_destroy(module);
+}
+
+/* Under the lock. */
+static CUresult create(struct sim_context *context, const struct sim_image *image, CUmodule *out)
+{
+	uint64_t bytes = (image->size + CODE_GRANULARITY - 1) / CODE_GRANULARITY * CODE_GRANULARITY;
+	CUresult result = sim_result(sim_reserve(sim_driver.devices[context->device].card, bytes));
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*out = sim_object_create(sizeof **out, SIM_MODULE, context);
+	if (!*out) {
+		sim_release(sim_driver.devices[context->device].card, bytes);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	(*out)->image = *image;
+	(*out)->charged = bytes;
+	return CUDA_SUCCESS;
+}
+
+CUresult sim_module_load(struct sim_context *context, const void *data, size_t size, CUmodule *module)
+{
+	struct sim_image image;
+	CUresult result = from_image(sim_image_read(data, size, &image));
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	result = create(context, &image, module);
+	pthread_mutex_unlock(&sim_driver.lock);
+	if (result != CUDA_SUCCESS)
+		sim_image_free(&image);
+	return result;
 }
 
 SIM_EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *data)
@@ -64,33 +67,20 @@ SIM_EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *data)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!module || !data)
-		return CUDA_ERROR_INVALID_VALUE;
-	enum image image = image_of(data);
-	if (image == IMAGE_INVALID)
-		return CUDA_ERROR_INVALID_IMAGE;
-	char *ptx = image == IMAGE_PTX ? strdup(data) : NULL;
-	if (image == IMAGE_PTX && !ptx)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	pthread_mutex_lock(&sim_driver.lock);
-	*module = sim_object_create(sizeof **module, SIM_MODULE, context);
-	if (*module)
-		(*module)->ptx = (*module)->object.owned = ptx;
-	pthread_mutex_unlock(&sim_driver.lock);
-	if (*module)
-		return CUDA_SUCCESS;
-	free(ptx);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	return module && data ? sim_module_load(context, data, 0, module) : CUDA_ERROR_INVALID_VALUE;
 }
 
 SIM_EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *data, unsigned count, int *options, void **values)
 {
-	if (count && (!options || !values))
-		return CUDA_ERROR_INVALID_VALUE;
+	return count && (!options || !values) ? CUDA_ERROR_INVALID_VALUE : cuModuleLoadData(module, data);
+}
+
+SIM_EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *data)
+{
 	return cuModuleLoadData(module, data);
 }
 
-static CUresult read_image(const char *path, char **data)
+CUresult sim_read_image(const char *path, char **data, size_t *size)
 {
 	struct stat st;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -98,11 +88,12 @@ static CUresult read_image(const char *path, char **data)
 	if (fd < 0)
 		return errno == ENOENT ? CUDA_ERROR_FILE_NOT_FOUND : CUDA_ERROR_INVALID_SOURCE;
 	*data = NULL;
-	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size <= (off_t)MAX_IMAGE)
+	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 && st.st_size <= (off_t)MAX_IMAGE)
 		*data = calloc(1, (size_t)st.st_size + sizeof(uint32_t));
 	ssize_t length = *data ? read(fd, *data, (size_t)st.st_size) : -1;
 	close(fd);
-	if (length >= 0)
+	*size = length > 0 ? (size_t)length : 0;
+	if (length > 0)
 		return CUDA_SUCCESS;
 	free(*data);
 	return CUDA_ERROR_INVALID_SOURCE;
@@ -111,18 +102,47 @@ static CUresult read_image(const char *path, char **data)
 SIM_EXPORT CUresult cuModuleLoad(CUmodule *module, const char *path)
 {
 	struct sim_context *context;
+	size_t size;
 	char *data;
 	CUresult result = sim_current(&context);
 
 	if (result == CUDA_SUCCESS && (!module || !path))
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (result == CUDA_SUCCESS)
-		result = read_image(path, &data);
+		result = sim_read_image(path, &data, &size);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = cuModuleLoadData(module, data);
+	result = sim_module_load(context, data, size, module);
 	free(data);
 	return result;
+}
+
+/* Under the lock. What it put on the card goes with its functions and variables. */
+void sim_module_destroy(struct sim_module *module)
+{
+	struct sim_context *context = module->object.context;
+
+	for (struct sim_object *object = context->objects, *next; object; object = next) {
+		next = object->next;
+		if (object->kind == SIM_FUNCTION && ((struct sim_function *)object)->module == module)
+			sim_object_destroy(object);
+	}
+	sim_variables_of(module);
+	sim_release(sim_driver.devices[context->device].card, module->charged);
+	sim_image_free(&module->image);
+	sim_object_destroy(module);
+}
+
+void sim_modules_of(struct sim_context *context)
+{
+	for (struct sim_object *object = context->objects; object;) {
+		if (object->kind != SIM_MODULE) {
+			object = object->next;
+			continue;
+		}
+		sim_module_destroy((struct sim_module *)object);
+		object = context->objects; /* others went with it */
+	}
 }
 
 SIM_EXPORT CUresult cuModuleUnload(CUmodule module)
@@ -131,9 +151,8 @@ SIM_EXPORT CUresult cuModuleUnload(CUmodule module)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	destroy(module);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
+	sim_module_destroy(module);
+	return unlock(CUDA_SUCCESS);
 }
 
 static struct sim_function *find_function(const struct sim_module *module, const char *name)
@@ -146,18 +165,22 @@ static struct sim_function *find_function(const struct sim_module *module, const
 	return NULL;
 }
 
-static CUresult get_function(CUfunction *out, struct sim_module *module, const char *name)
+CUresult sim_module_function(struct sim_module *module, const char *name, CUfunction *out)
 {
+	const struct sim_kernel *kernel = sim_image_kernel(&module->image, name);
+
 	*out = find_function(module, name);
 	if (*out)
 		return CUDA_SUCCESS;
-	if (module->ptx && !sim_ptx_has_entry(module->ptx, name))
+	if (!kernel && !module->image.is_opaque)
 		return CUDA_ERROR_NOT_FOUND;
 	*out = sim_object_create(sizeof **out + strlen(name) + 1, SIM_FUNCTION, module->object.context);
 	if (!*out)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	(*out)->module = module;
+	(*out)->kernel = kernel;
 	strcpy((*out)->name, name);
+	sim_function_time(*out);
 	return CUDA_SUCCESS;
 }
 
@@ -166,84 +189,51 @@ SIM_EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, c
 	if (!function || !name || !*name)
 		return CUDA_ERROR_INVALID_VALUE;
 	CUresult result = sim_lock_object(module, SIM_MODULE);
+	return result == CUDA_SUCCESS ? unlock(sim_module_function(module, name, function)) : result;
+}
+
+SIM_EXPORT CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule module)
+{
+	CUresult result = count ? sim_lock_object(module, SIM_MODULE) : CUDA_ERROR_INVALID_VALUE;
+
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = get_function(function, module, name);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	*count = module->image.kernel_count;
+	return unlock(CUDA_SUCCESS);
 }
 
-static int function_attribute(const struct sim_function *function, CUfunction_attribute attribute)
+SIM_EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned room, CUmodule module)
 {
-	const struct sim_card *card = sim_device_card(function->object.context->device);
+	CUresult result = functions ? sim_lock_object(module, SIM_MODULE) : CUDA_ERROR_INVALID_VALUE;
 
-	switch (attribute) {
-	case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: return MAX_THREADS_PER_BLOCK;
-	case CU_FUNC_ATTRIBUTE_NUM_REGS: return 32;
-	case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-	case CU_FUNC_ATTRIBUTE_BINARY_VERSION: return (int)(card->compute_major * 10 + card->compute_minor);
-	default: return function->settings[attribute];
-	}
+	if (result != CUDA_SUCCESS)
+		return result;
+	for (unsigned i = 0; result == CUDA_SUCCESS && i < room && i < module->image.kernel_count; i++)
+		result = sim_module_function(module, module->image.kernels[i].name, &functions[i]);
+	return unlock(result);
 }
 
-SIM_EXPORT CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function)
+SIM_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *size, CUmodule module, const char *name)
 {
-	if (!value || attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX)
+	if (!name)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_lock_object(function, SIM_FUNCTION);
+	CUresult result = sim_lock_object(module, SIM_MODULE);
 	if (result != CUDA_SUCCESS)
 		return result;
-	*value = function_attribute(function, attribute);
+	const struct sim_variable *variable = sim_image_variable(&module->image, name);
+	uint64_t bytes = variable && variable->size ? variable->size : 1;
 	pthread_mutex_unlock(&sim_driver.lock);
+	if (!variable)
+		return CUDA_ERROR_NOT_FOUND;
+	if (size)
+		*size = bytes;
+	return sim_variable_address(module, name, bytes, pointer);
+}
+
+SIM_EXPORT CUresult cuModuleGetLoadingMode(int *mode)
+{
+	if (!mode)
+		return CUDA_ERROR_INVALID_VALUE;
+	*mode = 1; /* eager */
 	return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value)
-{
-	/* The ones before are properties of the code. */
-	if (attribute < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || attribute >= CU_FUNC_ATTRIBUTE_MAX)
-		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_lock_object(function, SIM_FUNCTION);
-	if (result != CUDA_SUCCESS)
-		return result;
-	function->settings[attribute] = value;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuFuncSetCacheConfig(CUfunction function, int config)
-{
-	if (config < 0 || config > 3)
-		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_lock_object(function, SIM_FUNCTION);
-	if (result == CUDA_SUCCESS)
-		pthread_mutex_unlock(&sim_driver.lock);
-	return result;
-}
-
-static bool fits(unsigned x, unsigned y, unsigned z, uint64_t max_x, uint64_t max_yz)
-{
-	return x && y && z && x <= max_x && y <= max_yz && z <= max_yz;
-}
-
-SIM_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
-                                   CUstream stream, void **parameters, void **extra)
-{
-	struct sim_context *context;
-	CUresult result = sim_current(&context);
-
-	(void)shared;
-	if (result == CUDA_SUCCESS)
-		result = sim_check_stream(stream);
-	if (result != CUDA_SUCCESS)
-		return result;
-	if ((parameters && extra) || !fits(grid_x, grid_y, grid_z, 0x7fffffff, 65535) ||
-	    !fits(block_x, block_y, block_z, 1024, 1024) || block_z > 64 ||
-	    (uint64_t)block_x * block_y * block_z > MAX_THREADS_PER_BLOCK)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = sim_lock_object(function, SIM_FUNCTION);
-	if (result == CUDA_SUCCESS)
-		pthread_mutex_unlock(&sim_driver.lock);
-	return result;
 }

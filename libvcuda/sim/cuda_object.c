@@ -38,7 +38,7 @@ bool sim_object_is(const void *handle, enum sim_kind kind)
 	return handle && tfind(handle, &tree, compare) && ((const struct sim_object *)handle)->kind == kind;
 }
 
-void sim_object_destroy(void *handle)
+void sim_object_hide(void *handle)
 {
 	struct sim_object *object = handle;
 
@@ -47,6 +47,13 @@ void sim_object_destroy(void *handle)
 		*object->link = object->next;
 	if (object->next)
 		object->next->link = object->link;
+}
+
+void sim_object_destroy(void *handle)
+{
+	struct sim_object *object = handle;
+
+	sim_object_hide(object);
 	free(object->owned);
 	free(object);
 }

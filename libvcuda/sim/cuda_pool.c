@@ -1,5 +1,46 @@
-/* Stream-ordered allocation. Work is done when submitted, so a pool gives back at once what is freed into it. */
-#include "cuda_sim.h"
+/*
+ * Stream-ordered allocation. A pool keeps what is freed into it up to its release threshold, which is 0 unless set;
+ * the rest goes back to the card at once (the real driver waits for the next synchronization).
+ */
+#include "cuda_pool.h"
+#include "cuda_work.h"
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+CUresult sim_pool_take(struct sim_pool *pool, uint64_t bytes)
+{
+	uint64_t used = pool->used + bytes;
+
+	if (used > pool->reserved) {
+		CUresult result = sim_result(sim_reserve(sim_driver.devices[pool->device].card, used - pool->reserved));
+		if (result != CUDA_SUCCESS)
+			return result;
+		pool->reserved = used;
+	}
+	pool->used = used;
+	pool->high = larger(pool->high, used);
+	pool->reserved_high = larger(pool->reserved_high, pool->reserved);
+	return CUDA_SUCCESS;
+}
+
+static void shrink(struct sim_pool *pool, uint64_t keep)
+{
+	uint64_t rest = larger(pool->used, keep);
+
+	if (rest >= pool->reserved)
+		return;
+	sim_release(sim_driver.devices[pool->device].card, pool->reserved - rest);
+	pool->reserved = rest;
+}
+
+void sim_pool_give(struct sim_pool *pool, uint64_t bytes)
+{
+	pool->used -= bytes;
+	shrink(pool, pool->doomed ? 0 : pool->settings[CU_MEMPOOL_ATTR_RELEASE_THRESHOLD]);
+}
 
 static struct sim_pool *create_pool(CUdevice device)
 {
@@ -82,6 +123,7 @@ static void bury_doomed(struct sim_device *device)
 	for (struct sim_pool **at = &device->pools; *at;) {
 		struct sim_pool *pool = *at;
 		if (pool->doomed && !pool->allocations) {
+			shrink(pool, 0);
 			*at = pool->next;
 			sim_object_destroy(pool);
 		} else {
@@ -92,8 +134,10 @@ static void bury_doomed(struct sim_device *device)
 
 void sim_pools_of(CUdevice device)
 {
-	for (struct sim_pool *pool = sim_driver.devices[device].pools; pool; pool = pool->next)
+	for (struct sim_pool *pool = sim_driver.devices[device].pools; pool; pool = pool->next) {
 		sim_allocations_of(&pool->allocations);
+		shrink(pool, 0);
+	}
 	bury_doomed(&sim_driver.devices[device]);
 }
 
@@ -134,10 +178,11 @@ SIM_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
 	CUresult result = lock_pool(pool);
 
-	(void)keep; /* nothing is kept beyond what is in use */
-	if (result == CUDA_SUCCESS)
-		pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	if (result != CUDA_SUCCESS)
+		return result;
+	shrink(pool, keep);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
 }
 
 static CUresult set_attribute(struct sim_pool *pool, CUmemPool_attribute attribute, const void *value)
@@ -146,9 +191,10 @@ static CUresult set_attribute(struct sim_pool *pool, CUmemPool_attribute attribu
 		pool->settings[attribute] = *(const uint64_t *)value;
 	else if (attribute >= 1 && attribute < CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
 		pool->settings[attribute] = *(const int *)value != 0;
-	else if ((attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH || attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) &&
-	         *(const uint64_t *)value == 0)
+	else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH && *(const uint64_t *)value == 0)
 		pool->high = pool->used;
+	else if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH && *(const uint64_t *)value == 0)
+		pool->reserved_high = pool->reserved;
 	else
 		return CUDA_ERROR_INVALID_VALUE;
 	return CUDA_SUCCESS;
@@ -176,14 +222,10 @@ static CUresult get_attribute(const struct sim_pool *pool, CUmemPool_attribute a
 	case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
 		*(uint64_t *)value = pool->settings[attribute];
 		return CUDA_SUCCESS;
-	case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-	case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-		*(uint64_t *)value = pool->used;
-		return CUDA_SUCCESS;
-	case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-	case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-		*(uint64_t *)value = pool->high;
-		return CUDA_SUCCESS;
+	case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *(uint64_t *)value = pool->reserved; return CUDA_SUCCESS;
+	case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *(uint64_t *)value = pool->used; return CUDA_SUCCESS;
+	case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *(uint64_t *)value = pool->reserved_high; return CUDA_SUCCESS;
+	case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *(uint64_t *)value = pool->high; return CUDA_SUCCESS;
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
 	}
@@ -209,15 +251,31 @@ SIM_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc 
 	return result;
 }
 
+/* In a capture it becomes an allocation node. */
+static CUresult capture_allocation(CUdeviceptr *pointer, size_t size, CUdevice device, CUstream stream)
+{
+	char *at = sim_reserve_addresses((size + 0xffff) & ~(size_t)0xffff, 1 << 21, 0);
+	struct sim_work work = {
+		.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+		.memory = {(CUdeviceptr)(uintptr_t)at, size, device},
+	};
+
+	*pointer = work.memory.pointer;
+	return at ? sim_submit(stream, &work, false) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 static CUresult allocate_from(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
 {
 	struct sim_allocation *allocation;
-	CUresult result = sim_check_stream(stream);
+	int capturing;
+	CUresult result = cuStreamIsCapturing(stream, &capturing);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!pointer)
+	if (!pointer || !size)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (capturing)
+		return capture_allocation(pointer, size, pool->device, stream);
 	result = sim_allocate(NULL, pool, SIM_DEVICE_MEMORY, size, &allocation);
 	if (result == CUDA_SUCCESS)
 		*pointer = allocation->base;
@@ -250,7 +308,11 @@ SIM_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, C
 
 SIM_EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
-	CUresult result = sim_check_stream(stream);
+	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .memory.pointer = pointer};
+	int capturing;
+	CUresult result = cuStreamIsCapturing(stream, &capturing);
 
-	return result == CUDA_SUCCESS ? sim_free(pointer, false) : result;
+	if (result == CUDA_SUCCESS && !capturing)
+		result = sim_free_later(pointer);
+	return result == CUDA_SUCCESS ? sim_submit(stream, &work, false) : result;
 }

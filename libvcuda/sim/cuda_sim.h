@@ -11,9 +11,24 @@
 #define SIM_STACK_DEPTH 64
 #define MAX_THREADS_PER_BLOCK 1024u
 
-enum sim_kind { SIM_STREAM = 1, SIM_EVENT, SIM_MODULE, SIM_FUNCTION, SIM_POOL };
+enum sim_kind {
+	SIM_STREAM = 1,
+	SIM_EVENT,
+	SIM_MODULE,
+	SIM_FUNCTION,
+	SIM_POOL,
+	SIM_ARRAY,
+	SIM_MIPMAP,
+	SIM_PHYSICAL,
+	SIM_GRAPH,
+	SIM_NODE,
+	SIM_EXEC,
+	SIM_LIBRARY,
+	SIM_LINK,
+	SIM_EXTERNAL,
+};
 
-/* What a handle points to. Objects die with their context; pools have none. */
+/* What a handle points to. Objects die with their context; pools, graphs and physical memory have none. */
 struct sim_object {
 	enum sim_kind kind;
 	struct sim_context *context;
@@ -27,11 +42,14 @@ struct sim_context {
 	unsigned flags;
 	unsigned version;
 	bool primary;
+	unsigned attached; /* how often, beyond its creation */
 	bool alive;
 	size_t limits[SIM_LIMITS];
 	uint32_t peers; /* bit n: peer access to device n is enabled */
 	struct sim_object *objects;
 	struct sim_allocation *allocations;
+	struct sim_engine *engine; /* carries out its streams, see cuda_queue.h */
+	struct sim_stream *legacy; /* the default stream, once it was used */
 };
 
 enum sim_memory {
@@ -40,7 +58,16 @@ enum sim_memory {
 	SIM_MANAGED_MEMORY,
 	SIM_HOST_MEMORY,
 	SIM_REGISTERED_MEMORY,
+	SIM_ARRAY_MEMORY,    /* device memory whose address nobody knows */
+	SIM_VARIABLE_MEMORY, /* a module's variable: goes with the module */
+	SIM_MAPPED_MEMORY,   /* physical memory, mapped into a reserved range; see cuda_vmm.c */
+	SIM_IMPORTED_MEMORY, /* another process', which pays for it; see cuda_ipc.c */
+	SIM_EXTERNAL_MEMORY, /* another interface's, which pays for it */
+	SIM_GRAPH_MEMORY,    /* of a graph's allocation node, charged to the device's graph memory */
 };
+
+/* What a call frees; the rest is not its own. */
+enum sim_free_kind { SIM_FREE_DEVICE, SIM_FREE_HOST, SIM_FREE_ARRAY, SIM_FREE_EXTERNAL };
 
 struct sim_allocation {
 	CUdeviceptr base;
@@ -51,9 +78,16 @@ struct sim_allocation {
 	unsigned flags;
 	unsigned card;
 	unsigned long long id;
+	bool is_leaving;           /* work that frees it is on its way */
 	char *backing;             /* NULL until somebody copies: a launch needs no bytes */
-	struct sim_context *context; /* its owner is either this */
-	struct sim_pool *pool;       /* or this */
+	struct sim_context *context;   /* its owner is this */
+	struct sim_pool *pool;         /* or this */
+	struct sim_physical *physical; /* or this, of which it shows a part */
+	size_t offset;
+	uint64_t imported_id;          /* of imported memory: its number there, */
+	int imported_pid;              /* the process, */
+	unsigned imports;              /* and how often it was opened */
+	int share_fd;                  /* 0, or the file that other processes map it by */
 	struct sim_allocation *next;
 	struct sim_allocation **link;
 };
@@ -67,6 +101,13 @@ struct sim_pool {
 	uint64_t settings[CU_MEMPOOL_ATTR_RELEASE_THRESHOLD + 1];
 	uint64_t used;
 	uint64_t high;
+	uint64_t reserved; /* charged: what is used, and what was freed and is kept up to the threshold */
+	uint64_t reserved_high;
+};
+
+/* What graphs hold on a device: used by live allocations, and reserved, which goes back only when trimmed. */
+struct sim_graph_memory {
+	uint64_t used, used_high, reserved, reserved_high;
 };
 
 struct sim_device {
@@ -77,12 +118,14 @@ struct sim_device {
 	struct sim_pool *default_pool;
 	struct sim_pool *pool;       /* in force; NULL: the default one */
 	struct sim_pool *pools;
+	struct sim_graph_memory graphs;
 };
 
 struct sim_driver {
 	pthread_mutex_t lock;  /* all of this process' objects */
 	int device_count;
 	struct sim_device devices[SIM_MAX_CARDS];
+	struct sim_allocation *mappings; /* of physical memory: they belong to no context */
 };
 
 extern struct sim_driver sim_driver;
@@ -94,27 +137,49 @@ CUresult sim_current(struct sim_context **context); /* ready, and a live context
 
 CUresult sim_result(enum sim_status status);
 const struct sim_card *sim_device_card(CUdevice device);
+unsigned sim_threads_per_sm(const struct sim_card *card);
+unsigned sim_shared_per_sm(const struct sim_card *card);
 unsigned sim_order_devices(unsigned *cards, unsigned count);
 
 /* Handles. All under sim_driver.lock. */
 void *sim_object_create(size_t size, enum sim_kind kind, struct sim_context *context);
 bool sim_object_is(const void *handle, enum sim_kind kind);
 void sim_object_destroy(void *handle);
+void sim_object_hide(void *handle); /* no handle any more, but not freed */
+void sim_modules_of(struct sim_context *context);
 void sim_objects_of(struct sim_context *context); /* destroy them all */
 
 /* The entry points' frame for a handle: lock, check, and on CUDA_SUCCESS leave it locked. */
 CUresult sim_lock_object(const void *handle, enum sim_kind kind);
 CUresult sim_check_stream(CUstream stream);
+CUresult sim_stream_context(CUstream stream, struct sim_context **context);
 
 /* Memory. */
 CUresult sim_allocate(struct sim_context *context, struct sim_pool *pool, enum sim_memory memory, size_t size,
                       struct sim_allocation **allocation);
-CUresult sim_free(CUdeviceptr pointer, bool is_host);
+CUresult sim_free(CUdeviceptr pointer, enum sim_free_kind kind);
+CUresult sim_free_later(CUdeviceptr pointer); /* may it be freed, by work that is to come? Only once */
 void sim_allocation_drop(struct sim_allocation *allocation); /* under the lock */
 void sim_allocations_of(struct sim_allocation **list);       /* drop them all; under the lock */
 struct sim_allocation *sim_allocation_at(CUdeviceptr address, size_t bytes); /* under the lock */
 char *sim_backing(struct sim_allocation *allocation);                        /* under the lock; NULL: no memory */
 CUresult sim_allocation_register(struct sim_context *context, void *host, size_t bytes, unsigned flags);
+
+/* Make a prepared allocation known; false: something is there already, or no memory. Under the lock. */
+bool sim_allocation_insert(struct sim_allocation *allocation);
+char *sim_reserve_addresses(size_t size, size_t alignment, CUdeviceptr wanted);
+/* Backing that other processes can map: moves what is there into a file. -1: no memory. Under the lock. */
+int sim_backing_share(struct sim_allocation *allocation);
+int sim_share_create(unsigned card, size_t size);
+bool sim_share_adopt(int fd, unsigned *card, size_t *size);
+int sim_ordinal(unsigned card);
+
+char *sim_physical_backing(struct sim_physical *physical);
+void sim_physical_drop(struct sim_physical *physical);
+
+CUresult sim_graph_reserve(CUdevice device, uint64_t bytes); /* under the lock, as the next */
+void sim_graph_unuse(CUdevice device, uint64_t bytes);
+void sim_graph_memory_of(CUdevice device);
 
 void sim_pools_of(CUdevice device); /* drop what was allocated from them; under the lock */
 

@@ -1,49 +1,116 @@
-/* Streams and events. Work is done when submitted: a stream is always idle, an event is reached when recorded. */
-#include <time.h>
+/* Streams: handles, the built-in ones, and what is asked about them. What they carry is in cuda_queue.c. */
+#include <stdlib.h>
 
-#include "cuda_sim.h"
-
-struct sim_stream {
-	struct sim_object object;
-	unsigned flags;
-	int priority;
-};
-
-struct sim_event {
-	struct sim_object object;
-	unsigned flags;
-	uint64_t recorded; /* ns, CLOCK_MONOTONIC; 0: never */
-};
+#include "cuda_queue.h"
 
 #define GREATEST_PRIORITY (-5)
-#define STREAM_NON_BLOCKING 1u
-#define EVENT_FLAGS 7u
 
-static bool is_built_in(CUstream stream)
+/* A thread's own stream in each context that it used one in. A stream that went with its context is made anew. */
+static _Thread_local struct {
+	struct sim_context *context;
+	struct sim_stream *stream;
+} own_streams[SIM_MAX_CARDS];
+static _Thread_local unsigned last_own;
+
+static struct sim_stream *create(struct sim_context *context, unsigned flags, int priority)
 {
-	return !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+	struct sim_engine *engine = sim_engine_of(context);
+	struct sim_stream *stream = engine ? sim_object_create(sizeof *stream, SIM_STREAM, context) : NULL;
+
+	if (!stream)
+		return NULL;
+	stream->engine = engine;
+	stream->next = engine->streams;
+	engine->streams = stream;
+	stream->flags = flags;
+	stream->priority = priority > 0 ? 0 : priority < GREATEST_PRIORITY ? GREATEST_PRIORITY : priority;
+	return stream;
 }
 
-/* Lock, and check the stream. A built-in one needs a current context, another one brings its own. */
-static CUresult lock_stream(CUstream stream)
+static bool is_of(struct sim_stream *stream, const struct sim_context *context)
+{
+	return sim_object_is(stream, SIM_STREAM) && stream->object.context == context;
+}
+
+static struct sim_stream *legacy_stream(struct sim_context *context)
+{
+	if (!is_of(context->legacy, context)) {
+		context->legacy = create(context, 0, 0);
+		if (context->legacy)
+			context->legacy->is_legacy = true;
+	}
+	return context->legacy;
+}
+
+static struct sim_stream *own_stream(struct sim_context *context)
+{
+	for (unsigned i = 0; i < SIM_MAX_CARDS; i++)
+		if (own_streams[i].context == context && is_of(own_streams[i].stream, context))
+			return own_streams[i].stream;
+	unsigned place = last_own++ % SIM_MAX_CARDS;
+	own_streams[place].context = context;
+	own_streams[place].stream = create(context, 0, 0);
+	return own_streams[place].stream;
+}
+
+CUresult sim_lock_stream(CUstream handle, struct sim_stream **stream)
 {
 	struct sim_context *context;
 
-	if (!is_built_in(stream))
-		return sim_lock_object(stream, SIM_STREAM);
+	*stream = handle;
+	if (handle && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD)
+		return sim_lock_object(handle, SIM_STREAM);
 	CUresult result = sim_current(&context);
-	if (result == CUDA_SUCCESS)
-		pthread_mutex_lock(&sim_driver.lock);
-	return result;
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	*stream = handle == CU_STREAM_PER_THREAD ? own_stream(context) : legacy_stream(context);
+	if (*stream)
+		return CUDA_SUCCESS;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult sim_check_stream(CUstream stream)
+CUresult sim_check_stream(CUstream handle)
 {
-	CUresult result = lock_stream(stream);
+	struct sim_stream *stream;
+	CUresult result = sim_lock_stream(handle, &stream);
 
 	if (result == CUDA_SUCCESS)
 		pthread_mutex_unlock(&sim_driver.lock);
 	return result;
+}
+
+CUresult sim_stream_context(CUstream handle, struct sim_context **context)
+{
+	struct sim_stream *stream;
+	CUresult result = sim_lock_stream(handle, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*context = stream->object.context;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+CUresult sim_lock_place(CUstream handle, struct sim_place **place)
+{
+	struct sim_stream *stream;
+	CUresult result = sim_lock_stream(handle, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (stream->is_legacy) {
+		pthread_mutex_unlock(&sim_driver.lock);
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	}
+	*place = &stream->place;
+	return CUDA_SUCCESS;
+}
+
+bool sim_stream_is_legacy(CUstream handle)
+{
+	return !handle || handle == CU_STREAM_LEGACY;
 }
 
 SIM_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
@@ -53,14 +120,10 @@ SIM_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags,
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!stream || flags & ~STREAM_NON_BLOCKING)
+	if (!stream || flags & ~SIM_STREAM_NON_BLOCKING)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_driver.lock);
-	*stream = sim_object_create(sizeof **stream, SIM_STREAM, context);
-	if (*stream) {
-		(*stream)->flags = flags;
-		(*stream)->priority = priority > 0 ? 0 : priority < GREATEST_PRIORITY ? GREATEST_PRIORITY : priority;
-	}
+	*stream = create(context, flags, priority);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -70,47 +133,46 @@ SIM_EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags)
 	return cuStreamCreateWithPriority(stream, flags, 0);
 }
 
+SIM_EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+	struct sim_context *context;
+	CUresult result = sim_current(&context);
+
+	if (result == CUDA_SUCCESS && least)
+		*least = 0;
+	if (result == CUDA_SUCCESS && greatest)
+		*greatest = GREATEST_PRIORITY;
+	return result;
+}
+
+/* What it still carries is done all the same. */
 SIM_EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 {
 	CUresult result = sim_lock_object(stream, SIM_STREAM);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	sim_object_destroy(stream);
+	sim_capture_forget(&stream->place);
+	sim_queue_end(stream);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult cuStreamSynchronize(CUstream stream)
+static CUresult stream_property(CUstream handle, int *priority, unsigned *flags, CUcontext *context)
 {
-	return sim_check_stream(stream);
-}
-
-SIM_EXPORT CUresult cuStreamQuery(CUstream stream)
-{
-	return sim_check_stream(stream);
-}
-
-static CUresult stream_property(CUstream stream, int *priority, unsigned *flags, CUcontext *context)
-{
-	struct sim_context *current = NULL;
+	struct sim_stream *stream;
 
 	if (!priority && !flags && !context)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (is_built_in(stream)) {
-		CUresult result = sim_current(&current);
-		if (result != CUDA_SUCCESS)
-			return result;
-	}
-	CUresult result = lock_stream(stream);
+	CUresult result = sim_lock_stream(handle, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (priority)
-		*priority = current ? 0 : stream->priority;
+		*priority = stream->priority;
 	if (flags)
-		*flags = current ? 0 : stream->flags;
+		*flags = stream->flags;
 	if (context)
-		*context = current ? current : stream->object.context;
+		*context = stream->object.context;
 	pthread_mutex_unlock(&sim_driver.lock);
 	return CUDA_SUCCESS;
 }
@@ -130,112 +192,40 @@ SIM_EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
 	return stream_property(stream, NULL, NULL, context);
 }
 
-SIM_EXPORT CUresult cuStreamIsCapturing(CUstream stream, int *status)
+SIM_EXPORT CUresult cuStreamGetId(CUstream stream, unsigned long long *id)
 {
-	if (!status)
+	CUresult result = id ? sim_check_stream(stream) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result == CUDA_SUCCESS)
+		*id = (unsigned long long)(uintptr_t)stream;
+	return result;
+}
+
+SIM_EXPORT CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned flags)
+{
+	(void)bytes;
+	if (!pointer || (flags != 1 && flags != 2 && flags != 4))
 		return CUDA_ERROR_INVALID_VALUE;
-	*status = 0;
 	return sim_check_stream(stream);
 }
 
-static CUresult check_event(CUevent event)
+static CUresult submit_host_call(CUstream stream, struct sim_host_call call)
 {
-	CUresult result = sim_lock_object(event, SIM_EVENT);
+	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = call};
 
-	if (result == CUDA_SUCCESS)
-		pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return sim_submit(stream, &work, false);
 }
 
-SIM_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
+SIM_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *argument)
 {
-	CUresult result = sim_check_stream(stream);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	return flags > 1 ? CUDA_ERROR_INVALID_VALUE : check_event(event);
-}
-
-SIM_EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags)
-{
-	struct sim_context *context;
-	CUresult result = sim_current(&context);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!event || flags & ~EVENT_FLAGS)
+	if (!function)
 		return CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_lock(&sim_driver.lock);
-	*event = sim_object_create(sizeof **event, SIM_EVENT, context);
-	if (*event)
-		(*event)->flags = flags;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return *event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	return submit_host_call(stream, (struct sim_host_call){.function = function, .argument = argument});
 }
 
-SIM_EXPORT CUresult cuEventDestroy_v2(CUevent event)
+SIM_EXPORT CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *argument, unsigned flags)
 {
-	CUresult result = sim_lock_object(event, SIM_EVENT);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	sim_object_destroy(event);
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
-}
-
-static uint64_t now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
-
-SIM_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream)
-{
-	CUresult result = sim_check_stream(stream);
-
-	if (result == CUDA_SUCCESS)
-		result = sim_lock_object(event, SIM_EVENT);
-	if (result != CUDA_SUCCESS)
-		return result;
-	event->recorded = now();
-	pthread_mutex_unlock(&sim_driver.lock);
-	return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
-{
-	return flags > 1 ? CUDA_ERROR_INVALID_VALUE : cuEventRecord(event, stream);
-}
-
-SIM_EXPORT CUresult cuEventSynchronize(CUevent event)
-{
-	return check_event(event);
-}
-
-SIM_EXPORT CUresult cuEventQuery(CUevent event)
-{
-	return check_event(event);
-}
-
-static CUresult elapsed(const struct sim_event *start, const struct sim_event *end, float *milliseconds)
-{
-	if ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING || !start->recorded || !end->recorded)
-		return CUDA_ERROR_INVALID_HANDLE;
-	*milliseconds = (float)((double)(int64_t)(end->recorded - start->recorded) / 1e6);
-	return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
-{
-	if (!milliseconds)
+	if (!callback || flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_lock_object(start, SIM_EVENT);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = sim_object_is(end, SIM_EVENT) ? elapsed(start, end, milliseconds) : CUDA_ERROR_INVALID_HANDLE;
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return submit_host_call(stream, (struct sim_host_call){.callback = callback, .argument = argument, .stream = stream});
 }

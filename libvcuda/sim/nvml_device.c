@@ -7,9 +7,6 @@
 
 SIM_TRAMPOLINE(nvmlDeviceGetPciInfo, nvmlDeviceGetPciInfo_v2)
 
-/* A simulated card idles at these. */
-#define IDLE_TEMPERATURE 34u
-#define IDLE_POWER_MW 42000u
 #define PERFORMANCE_STATE 0
 
 static nvmlReturn_t number(nvmlDevice_t device, unsigned *out, unsigned (*value)(const struct sim_card *))
@@ -45,9 +42,13 @@ static unsigned architecture(const struct sim_card *card)
 	}
 }
 
+static unsigned pcie_generation(const struct sim_card *card)
+{
+	return card->compute_major >= 9 ? 5 : card->compute_major == 8 ? 4 : 3;
+}
+
 NUMBER(Index, (unsigned)sim_nvml_index(card))
 NUMBER(MinorNumber, card->minor)
-NUMBER(PowerUsage, card->power_limit_mw < IDLE_POWER_MW ? card->power_limit_mw : IDLE_POWER_MW)
 NUMBER(EnforcedPowerLimit, card->power_limit_mw)
 NUMBER(PowerManagementLimit, card->power_limit_mw)
 NUMBER(PersistenceMode, 1)
@@ -59,6 +60,24 @@ NUMBER(MemoryBusWidth, card->bus_width)
 NUMBER(MultiGpuBoard, 0)
 NUMBER(DisplayActive, 0)
 NUMBER(DisplayMode, 0)
+NUMBER(PowerManagementDefaultLimit, card->power_limit_mw)
+NUMBER(PowerManagementMode, 1)
+NUMBER(PowerState, PERFORMANCE_STATE)
+NUMBER(CurrPcieLinkGeneration, pcie_generation(card))
+NUMBER(MaxPcieLinkGeneration, pcie_generation(card))
+NUMBER(GpuMaxPcieLinkGeneration, pcie_generation(card))
+NUMBER(CurrPcieLinkWidth, 16)
+NUMBER(MaxPcieLinkWidth, 16)
+NUMBER(PcieReplayCounter, 0)
+NUMBER(NumGpuCores, card->sm_count * (card->compute_major == 9 || card->compute_minor == 9 ? 128 : 64))
+NUMBER(BoardId, card->pci_domain << 16 | card->pci_bus << 8)
+NUMBER(DefaultEccMode, 1)
+NUMBER(RetiredPagesPendingStatus, 0)
+NUMBER(MaxMigDeviceCount, card->compute_major >= 8 ? 7 : 0)
+NUMBER(AccountingBufferSize, 0)
+NUMBER(BusType, 2)
+NUMBER(NumFans, 0)
+NUMBER(ModuleId, (unsigned)sim_nvml_index(card) + 1)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned length)
 {
@@ -175,15 +194,6 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR
 	return result;
 }
 
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
-{
-	nvmlReturn_t result = sim_nvml_check(device, utilization);
-
-	if (result == NVML_SUCCESS)
-		*utilization = (nvmlUtilization_t){0, 0}; /* launches take no time */
-	return result;
-}
-
 #define SAMPLING_PERIOD_US 167000u
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned *percent, unsigned *period)
@@ -200,18 +210,6 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, uns
 }
 
 SIM_TRAMPOLINE(nvmlDeviceGetDecoderUtilization, nvmlDeviceGetEncoderUtilization)
-
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *temperature)
-{
-	nvmlReturn_t result = sim_nvml_check(device, temperature);
-
-	if (result != NVML_SUCCESS)
-		return result;
-	if (sensor != 0)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	*temperature = IDLE_TEMPERATURE;
-	return NVML_SUCCESS;
-}
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int type, unsigned *mhz)
 {
@@ -269,23 +267,4 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetDriverModel(nvmlDevice_t device, unsigned *
 
 	(void)pending;
 	return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
-}
-
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int type, int counter,
-                                                    unsigned long long *count)
-{
-	nvmlReturn_t result = sim_nvml_check(device, count);
-
-	(void)type;
-	(void)counter;
-	return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
-}
-
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, int *current, int *pending)
-{
-	nvmlReturn_t result = sim_nvml_check(device, current);
-
-	if (result != NVML_SUCCESS)
-		return result;
-	return pending ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
 }

@@ -12,6 +12,14 @@ nvmlReturn_t sim_nvml_check(nvmlDevice_t device, const void *out);
 nvmlReturn_t sim_nvml_return(enum sim_status status);
 nvmlReturn_t sim_nvml_text(char *out, unsigned length, const char *text);
 
+/* Checked as above, and what changes about the card. */
+nvmlReturn_t sim_nvml_board(nvmlDevice_t device, const void *out, struct sim_board *board);
+
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization);
+nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *milliwatt);
+nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *millijoule);
+nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int type, unsigned *mhz);
+
 /* Position among the visible cards, and in the state. */
 int sim_nvml_index(nvmlDevice_t device);
 unsigned sim_nvml_card(nvmlDevice_t device);

@@ -11,6 +11,9 @@ void sim_unlock(void);
 int sim_slots_fd(void);
 /* Does the profile have device nodes? */
 bool sim_has_nodes(void);
+/* This process' slot, -1: none; is the owner of one alive, and which pid has it (0: not to be seen from here)? */
+int sim_own_slot(void);
+bool sim_slot_lives(unsigned slot, pid_t *pid);
 /* Forget the slot of the process that this one was forked from. */
 void sim_ledger_forked(void);
 

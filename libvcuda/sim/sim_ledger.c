@@ -10,13 +10,18 @@
 
 static int own = -1; /* this process' slot; changed under the lock */
 
+int sim_own_slot(void)
+{
+	return own;
+}
+
 void sim_ledger_forked(void)
 {
 	own = -1;
 }
 
 /* Is the owner of the slot alive, and who is it? 0 where it is not visible from this PID namespace. */
-static bool slot_lives(unsigned slot, pid_t *pid)
+bool sim_slot_lives(unsigned slot, pid_t *pid)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
 
@@ -39,7 +44,7 @@ static void bury_the_dead(struct sim_file *file)
 	pid_t pid;
 
 	for (unsigned i = 0; i < used_slots(file); i++)
-		if (file->slots[i].token && !slot_lives(i, &pid))
+		if (file->slots[i].token && !sim_slot_lives(i, &pid))
 			file->slots[i].token = 0;
 }
 
@@ -72,7 +77,7 @@ static enum sim_status ensure_slot(struct sim_file *file)
 	if (own >= 0)
 		return file->slots[own].token ? SIM_OK : SIM_DAMAGED;
 	for (unsigned i = 0; i < SIM_MAX_SLOTS; i++)
-		if (!slot_lives(i, &pid) && claim_slot(file, i))
+		if (!sim_slot_lives(i, &pid) && claim_slot(file, i))
 			return SIM_OK;
 	return SIM_FULL;
 }
@@ -198,7 +203,7 @@ enum sim_status sim_processes(unsigned card, struct sim_process *list, unsigned 
 		return status;
 	*count = 0;
 	for (unsigned i = 0; i < used_slots(file); i++) {
-		if (!file->slots[i].token || !file->slots[i].context[card] || !slot_lives(i, &pid))
+		if (!file->slots[i].token || !file->slots[i].context[card] || !sim_slot_lives(i, &pid))
 			continue;
 		if (*count < size)
 			describe(&file->slots[i], card, pid, &list[*count]);
@@ -206,4 +211,31 @@ enum sim_status sim_processes(unsigned card, struct sim_process *list, unsigned 
 	}
 	sim_unlock();
 	return SIM_OK;
+}
+
+enum sim_status sim_board(unsigned card, struct sim_board *board)
+{
+	struct sim_file *file;
+	enum sim_status status = sim_lock(&file);
+
+	if (status != SIM_OK)
+		return status;
+	*board = file->boards[card];
+	sim_unlock();
+	return SIM_OK;
+}
+
+pid_t sim_pid_of(unsigned slot, uint64_t token)
+{
+	struct sim_file *file;
+	pid_t pid = 0;
+
+	if (slot >= SIM_MAX_SLOTS || sim_lock(&file) != SIM_OK)
+		return 0;
+	if (file->slots[slot].token == token && sim_slot_lives(slot, &pid) && !pid)
+		pid = file->slots[slot].pid;
+	if (file->slots[slot].token != token)
+		pid = 0;
+	sim_unlock();
+	return pid;
 }

@@ -59,7 +59,8 @@ static bool copy_cards(void)
 	header = file->header;
 	memcpy(cards, file->cards, sizeof cards);
 	if (memcmp(header.magic, SIM_MAGIC, sizeof header.magic) || header.version != SIM_VERSION ||
-	    header.card_count > SIM_MAX_CARDS || header.slot_count != SIM_MAX_SLOTS)
+	    header.card_count > SIM_MAX_CARDS || header.slot_count != SIM_MAX_SLOTS ||
+	    header.slice_ns < 1000 || header.slice_ns > 1000000000u || header.switch_ns > 1000000000u)
 		return false;
 	for (unsigned i = 0; i < header.card_count; i++)
 		if (!card_is_sane(&cards[i]))
@@ -175,6 +176,11 @@ static bool has_link(unsigned from, unsigned end)
 bool sim_linked(unsigned a, unsigned b)
 {
 	return has_link(a, b) || (has_link(a, SIM_LINK_SWITCH) && has_link(b, SIM_LINK_SWITCH));
+}
+
+const struct sim_header *sim_timing(void)
+{
+	return &header;
 }
 
 bool sim_has_nodes(void)

@@ -23,12 +23,17 @@
 #include <sys/types.h>
 
 #define SIM_MAGIC "vgpu-sim"
-#define SIM_VERSION 1u
+#define SIM_VERSION 2u
 #define SIM_MAX_CARDS 16u
 #define SIM_MAX_SLOTS 1024u
 #define SIM_MAX_LINKS 18u
 #define SIM_LINK_SWITCH 0xfeu /* the link ends at an NVSwitch */
 #define SIM_LINK_NONE 0xffu
+#define SIM_MAX_WAITING 256u
+#define SIM_PERIODS 64u        /* of utilization that are remembered, */
+#define SIM_PERIOD_NS 166666667u /* of 1/6 second each */
+#define SIM_MAX_SAMPLES 120u
+#define SIM_MAX_INCIDENTS 32u
 #define SIM_DEFAULT_DIR "/run/vgpu-sim"
 
 struct sim_header {
@@ -38,7 +43,10 @@ struct sim_header {
 	uint32_t slot_count;
 	uint32_t device_nodes; /* 1: a card is visible where its node can be opened; 0: everywhere */
 	uint32_t slot_high;    /* slots from here on were never used; changes under the lock */
-	uint8_t reserved[228];
+	uint32_t slice_ns;     /* what a context gets while others wait for the card */
+	uint32_t switch_ns;    /* what changing from one context to another costs */
+	uint32_t kernel_ns;    /* what a kernel takes whose name does not say otherwise */
+	uint8_t reserved[216];
 };
 
 struct sim_card {
@@ -80,18 +88,65 @@ struct sim_slot {
 	char command[16];
 	uint64_t allocated[SIM_MAX_CARDS];
 	uint64_t context[SIM_MAX_CARDS];
-	uint8_t padding[224];
+	uint64_t busy_ns[SIM_MAX_CARDS]; /* that its kernels have run: the truth, for tests */
+	uint32_t wake;                   /* a futex: something has changed for this process */
+	uint8_t padding[92];
+};
+
+/* Who waits for, or has, a card: a context, by its process' slot and its number there. */
+struct sim_turn_holder {
+	uint64_t token; /* of the slot: tells who had it before; 0: nobody */
+	uint32_t slot;
+	uint32_t context;
+};
+
+/* One process' share of one period. */
+struct sim_sample {
+	uint64_t time_us; /* CLOCK_REALTIME, the end of the period */
+	uint32_t slot;
+	uint32_t busy_permille;
+	uint64_t token;
+};
+
+struct sim_incident {
+	uint64_t time_us;
+	uint64_t type; /* NVML's event types */
+	uint64_t data; /* the Xid */
+};
+
+/* What changes about a card. Under the lock; read by anybody, trusted by nobody. */
+struct sim_board {
+	struct sim_turn_holder holder;
+	struct sim_turn_holder last;     /* who had it before it became idle */
+	uint64_t since;                  /* the slice's beginning and end, ns of CLOCK_MONOTONIC */
+	uint64_t until;
+	uint32_t waiting_count;
+	uint32_t incident_count;         /* ever */
+	struct sim_turn_holder waiting[SIM_MAX_WAITING]; /* first come first */
+	uint64_t busy_ns;                /* ever */
+	uint64_t switches;               /* from one context to another, ever */
+	uint64_t period[SIM_PERIODS];    /* its number, */
+	uint64_t period_ns[SIM_PERIODS]; /* and how long the card was busy in it */
+	uint64_t sample_count;           /* ever */
+	struct sim_sample samples[SIM_MAX_SAMPLES];
+	struct sim_incident incidents[SIM_MAX_INCIDENTS];
+	uint64_t ecc[4];                 /* corrected and uncorrected since boot, corrected and uncorrected ever */
+	int32_t temperature;             /* 0: by its load */
+	uint32_t power_mw;               /* 0: by its load */
+	uint8_t padding[3400];
 };
 
 struct sim_file {
 	struct sim_header header;
 	struct sim_card cards[SIM_MAX_CARDS];
 	struct sim_slot slots[SIM_MAX_SLOTS];
+	struct sim_board boards[SIM_MAX_CARDS];
 };
 
 _Static_assert(sizeof(struct sim_header) == 256, "sim_header");
 _Static_assert(sizeof(struct sim_card) == 512, "sim_card");
 _Static_assert(sizeof(struct sim_slot) == 512, "sim_slot");
+_Static_assert(sizeof(struct sim_board) == 12288, "sim_board");
 
 enum sim_status {
 	SIM_OK = 0,
@@ -130,6 +185,14 @@ void sim_detach(unsigned card);
 enum sim_status sim_reserve(unsigned card, uint64_t bytes);
 void sim_release(unsigned card, uint64_t bytes);
 enum sim_status sim_used(unsigned card, uint64_t *bytes);
+/* What changes about the card, as it is now. */
+enum sim_status sim_board(unsigned card, struct sim_board *board);
+/* The pid of a slot's owner, while the token is that of the slot; 0: he is gone. */
+pid_t sim_pid_of(unsigned slot, uint64_t token);
+
+/* How long slices, changes and kernels take. */
+const struct sim_header *sim_timing(void);
+
 /* Processes with a context on the card: at most `size` are stored, all are counted. */
 enum sim_status sim_processes(unsigned card, struct sim_process *list, unsigned size, unsigned *count);
 

@@ -8,6 +8,7 @@ like a host with the driver installed. Neither is ever packaged. Making device n
     simctl.py state DIR --profile a100x2 [--device-nodes no]
     simctl.py root DIR --profile a100x2 [--build BUILD] [--device-nodes no]
     simctl.py show DIR [--json]
+    simctl.py event DIR [--card 0] [--kind xid] [--data 79]
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ import stat
 import struct
 import subprocess
 import sys
+import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import yaml
@@ -35,14 +38,19 @@ PROFILES = os.path.join(HERE, "profiles")
 DEFAULT_BUILD = os.path.join(HERE, "..", "..", "build")
 
 MAGIC = b"vgpu-sim"
-VERSION = 1
+VERSION = 2
 MAX_CARDS = 16
 MAX_SLOTS = 1024
 MAX_LINKS = 18
+MAX_WAITING = 256
+PERIODS = 64
+MAX_SAMPLES = 120
+MAX_INCIDENTS = 32
 LINK_SWITCH = 0xFE
 LINK_NONE = 0xFF
 MIB = 1 << 20
 DEFAULT_GRANULARITY = 512
+DEFAULT_TIMING = {"slice_us": 2000, "switch_us": 50, "kernel_us": 10}
 
 # NVML's levels of PCIe distance.
 SAME_CARD, SAME_SWITCH, SAME_BRIDGE, SAME_NODE, OTHER_NODE = 0, 10, 30, 40, 50
@@ -67,7 +75,10 @@ class Header(ctypes.Structure):
         ("slot_count", ctypes.c_uint32),
         ("device_nodes", ctypes.c_uint32),
         ("slot_high", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 228),
+        ("slice_ns", ctypes.c_uint32),
+        ("switch_ns", ctypes.c_uint32),
+        ("kernel_ns", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 216),
     )
 
 
@@ -113,12 +124,59 @@ class Slot(ctypes.Structure):
         ("command", ctypes.c_char * 16),
         ("allocated", ctypes.c_uint64 * MAX_CARDS),
         ("context", ctypes.c_uint64 * MAX_CARDS),
-        ("padding", ctypes.c_uint8 * 224),
+        ("busy_ns", ctypes.c_uint64 * MAX_CARDS),
+        ("wake", ctypes.c_uint32),
+        ("padding", ctypes.c_uint8 * 92),
+    )
+
+
+class TurnHolder(ctypes.Structure):
+    _fields_ = (("token", ctypes.c_uint64), ("slot", ctypes.c_uint32), ("context", ctypes.c_uint32))
+
+
+class Sample(ctypes.Structure):
+    _fields_ = (
+        ("time_us", ctypes.c_uint64),
+        ("slot", ctypes.c_uint32),
+        ("busy_permille", ctypes.c_uint32),
+        ("token", ctypes.c_uint64),
+    )
+
+
+class Incident(ctypes.Structure):
+    _fields_ = (("time_us", ctypes.c_uint64), ("type", ctypes.c_uint64), ("data", ctypes.c_uint64))
+
+
+class Board(ctypes.Structure):
+    _fields_ = (
+        ("holder", TurnHolder),
+        ("last", TurnHolder),
+        ("since", ctypes.c_uint64),
+        ("until", ctypes.c_uint64),
+        ("waiting_count", ctypes.c_uint32),
+        ("incident_count", ctypes.c_uint32),
+        ("waiting", TurnHolder * MAX_WAITING),
+        ("busy_ns", ctypes.c_uint64),
+        ("switches", ctypes.c_uint64),
+        ("period", ctypes.c_uint64 * PERIODS),
+        ("period_ns", ctypes.c_uint64 * PERIODS),
+        ("sample_count", ctypes.c_uint64),
+        ("samples", Sample * MAX_SAMPLES),
+        ("incidents", Incident * MAX_INCIDENTS),
+        ("ecc", ctypes.c_uint64 * 4),
+        ("temperature", ctypes.c_int32),
+        ("power_mw", ctypes.c_uint32),
+        ("padding", ctypes.c_uint8 * 3400),
     )
 
 
 class File(ctypes.Structure):
-    _fields_ = (("header", Header), ("cards", Card * MAX_CARDS), ("slots", Slot * MAX_SLOTS))
+    _fields_ = (
+        ("header", Header),
+        ("cards", Card * MAX_CARDS),
+        ("slots", Slot * MAX_SLOTS),
+        ("boards", Board * MAX_CARDS),
+    )
 
 
 # ---- profiles ----
@@ -241,6 +299,10 @@ def make_state(directory: str, profile: str | dict[str, Any], device_nodes: bool
     file.header.card_count = len(loaded["cards"])
     file.header.slot_count = MAX_SLOTS
     file.header.device_nodes = int(_wants_nodes(loaded, device_nodes))
+    timing = {**DEFAULT_TIMING, **loaded.get("timing", {})}
+    file.header.slice_ns = round(timing["slice_us"] * 1000)
+    file.header.switch_ns = round(timing["switch_us"] * 1000)
+    file.header.kernel_ns = round(timing["kernel_us"] * 1000)
     for index in range(len(loaded["cards"])):
         file.cards[index] = _build_card(loaded, index)
     os.makedirs(directory, exist_ok=True)
@@ -308,11 +370,12 @@ def read_state(directory: str) -> dict[str, Any]:
     alive = [(file.slots[i], pid) for i, pid in owners.items() if pid is not None]
     return {
         "device_nodes": bool(file.header.device_nodes),
-        "cards": [_describe(file.cards[i], i, alive) for i in range(file.header.card_count)],
+        "cards": [_describe(file, i, alive) for i in range(file.header.card_count)],
     }
 
 
-def _describe(card: Card, index: int, alive: list[tuple[Slot, int]]) -> dict[str, Any]:
+def _describe(file: File, index: int, alive: list[tuple[Slot, int]]) -> dict[str, Any]:
+    card = file.cards[index]
     processes = [
         {
             "pid": pid,
@@ -320,6 +383,7 @@ def _describe(card: Card, index: int, alive: list[tuple[Slot, int]]) -> dict[str
             "command": slot.command.decode(errors="replace"),
             "allocated": slot.allocated[index],
             "context": slot.context[index],
+            "busy_ns": slot.busy_ns[index],
         }
         for slot, pid in alive
         if slot.allocated[index] or slot.context[index]
@@ -339,8 +403,65 @@ def _describe(card: Card, index: int, alive: list[tuple[Slot, int]]) -> dict[str
         "context_overhead": card.context,
         "used": used,
         "free": capacity - used,
+        "busy_ns": file.boards[index].busy_ns,
+        "switches": file.boards[index].switches,
         "processes": processes,
     }
+
+
+# ---- what tests make happen to a card ----
+
+EVENT_TYPES = {"single_bit_ecc": 0x1, "double_bit_ecc": 0x2, "performance_state": 0x4, "xid": 0x8, "clock": 0x10}
+
+
+def _change_board(directory: str, index: int, change: Callable[[Board], None]) -> None:
+    """Read, change and write one card's board under the lock that the libraries take."""
+    fd = os.open(os.path.join(directory, "cards"), os.O_RDWR | os.O_CLOEXEC)
+    offset = File.boards.offset + index * ctypes.sizeof(Board)
+    if not 0 <= index < MAX_CARDS:
+        raise SimError(f"card {index}: expected 0 to {MAX_CARDS - 1}")
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+        board = Board.from_buffer_copy(os.pread(fd, ctypes.sizeof(Board), offset))
+        change(board)
+        os.pwrite(fd, bytes(board), offset)
+    finally:
+        os.close(fd)
+
+
+def inject_event(directory: str, index: int, kind: str = "xid", data: int = 0) -> None:
+    """Programs that wait for this kind of event (EVENT_TYPES) of the card get it; `data` is the Xid's number."""
+
+    def change(board: Board) -> None:
+        incident = Incident(time.time_ns() // 1000, EVENT_TYPES[kind], data)
+        board.incidents[board.incident_count % MAX_INCIDENTS] = incident
+        board.incident_count += 1
+
+    _change_board(directory, index, change)
+
+
+def inject_ecc(directory: str, index: int, corrected: int = 0, uncorrected: int = 0) -> None:
+    """Count so many further ECC errors, and tell who waits for them."""
+
+    def change(board: Board) -> None:
+        for lifetime in (0, 2):
+            board.ecc[lifetime] += corrected
+            board.ecc[lifetime + 1] += uncorrected
+
+    _change_board(directory, index, change)
+    for kind, count in (("single_bit_ecc", corrected), ("double_bit_ecc", uncorrected)):
+        if count:
+            inject_event(directory, index, kind)
+
+
+def set_readings(directory: str, index: int, temperature: int = 0, power_w: int = 0) -> None:
+    """What the card's sensors say from now on; 0: what its load says."""
+
+    def change(board: Board) -> None:
+        board.temperature = temperature
+        board.power_mw = power_w * 1000
+
+    _change_board(directory, index, change)
 
 
 # ---- driver root ----
@@ -509,6 +630,11 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         command.add_argument("--device-nodes", choices=("yes", "no"), help="override the profile")
         if verb == "root":
             command.add_argument("--build", default=DEFAULT_BUILD)
+    event = verbs.add_parser("event", help="make an event happen to a card")
+    event.add_argument("directory")
+    event.add_argument("--card", type=int, default=0)
+    event.add_argument("--kind", choices=sorted(EVENT_TYPES), default="xid")
+    event.add_argument("--data", type=int, default=0, help="the Xid's number")
     show = verbs.add_parser("show", help="print the ledger")
     show.add_argument("directory")
     show.add_argument("--json", action="store_true")
@@ -521,6 +647,9 @@ def main(arguments: list[str] | None = None) -> int:
         if options.verb == "show":
             state = read_state(options.directory)
             print(json.dumps(state, indent=2)) if options.json else _print_state(state)
+            return 0
+        if options.verb == "event":
+            inject_event(options.directory, options.card, options.kind, options.data)
             return 0
         nodes = {"yes": True, "no": False, None: None}[options.device_nodes]
         if options.verb == "state":

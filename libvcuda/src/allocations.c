@@ -19,61 +19,71 @@ struct shard {
 	struct allocation *spare[FIRST_BUCKETS]; /* the first buckets: without memory for more, chains grow longer */
 };
 
-static struct shard shards[SHARDS];
+static struct shard shards[SHARDS] = {[0 ... SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}}; /* all zero: no pages */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic uint64_t next_serial;
 
+/* A child's copy may be torn where another thread of the parent was at work: it is dropped, not walked. */
 static void empty_table(void)
 {
 	for (int i = 0; i < SHARDS; i++) {
-		shards[i] = (struct shard){.bucket_count = FIRST_BUCKETS};
-		shards[i].buckets = shards[i].spare;
+		shards[i] = (struct shard){.buckets = NULL};
 		pthread_mutex_init(&shards[i].lock, NULL);
 	}
 }
 
-/* A child's copy may be torn where another thread of the parent was at work: it is dropped, not walked. */
 static void set_up(void)
 {
-	empty_table();
 	pthread_atfork(NULL, NULL, empty_table);
 }
 
-static uint64_t hash(uint64_t pointer)
+static uint64_t hash(enum allocation_kind kind, uint64_t key)
 {
-	return (pointer >> 4) * 0x9e3779b97f4a7c15u;
+	return (key + (uint64_t)kind * 0x632be59bd9b4e019u) * 0x9e3779b97f4a7c15u;
 }
 
-static struct shard *lock_shard(uint64_t pointer)
+static struct shard *lock_shard(enum allocation_kind kind, uint64_t key)
 {
 	pthread_once(&once, set_up);
-	struct shard *shard = &shards[hash(pointer) >> (64 - SHARD_BITS)];
+	struct shard *shard = &shards[hash(kind, key) >> (64 - SHARD_BITS)];
 	pthread_mutex_lock(&shard->lock);
+	if (!shard->buckets) {
+		shard->buckets = shard->spare;
+		shard->bucket_count = FIRST_BUCKETS;
+	}
 	return shard;
 }
 
-static struct allocation **bucket(struct shard *shard, uint64_t pointer)
+static struct allocation **bucket(struct shard *shard, enum allocation_kind kind, uint64_t key)
 {
-	return &shard->buckets[(hash(pointer) >> 20) & (shard->bucket_count - 1)];
+	return &shard->buckets[(hash(kind, key) >> 26) & (shard->bucket_count - 1)];
 }
 
-static struct allocation *unlink_pointer(struct shard *shard, uint64_t pointer)
+/* Where the entry is linked; what is linked there is NULL if there is none. */
+static struct allocation **find(struct shard *shard, enum allocation_kind kind, uint64_t key)
 {
-	for (struct allocation **at = bucket(shard, pointer); *at; at = &(*at)->next) {
-		struct allocation *entry = *at;
-		if (entry->pointer == pointer) {
-			*at = entry->next;
-			entry->next = NULL;
-			shard->entries--;
-			return entry;
-		}
-	}
-	return NULL;
+	struct allocation **at = bucket(shard, kind, key);
+
+	while (*at && ((*at)->key != key || (*at)->kind != kind))
+		at = &(*at)->next;
+	return at;
+}
+
+static struct allocation *unlink_entry(struct shard *shard, struct allocation **at)
+{
+	struct allocation *entry = *at;
+
+	if (!entry)
+		return NULL;
+	*at = entry->next;
+	entry->next = NULL;
+	shard->entries--;
+	return entry;
 }
 
 static void link_entry(struct shard *shard, struct allocation *entry)
 {
-	struct allocation **at = bucket(shard, entry->pointer);
+	struct allocation **at = bucket(shard, entry->kind, entry->key);
 
 	entry->next = *at;
 	*at = entry;
@@ -101,8 +111,8 @@ static void grow(struct shard *shard)
 
 struct allocation *allocations_put(struct allocation *entry)
 {
-	struct shard *shard = lock_shard(entry->pointer);
-	struct allocation *displaced = unlink_pointer(shard, entry->pointer);
+	struct shard *shard = lock_shard(entry->kind, entry->key);
+	struct allocation *displaced = unlink_entry(shard, find(shard, entry->kind, entry->key));
 
 	entry->serial = atomic_fetch_add(&next_serial, 1);
 	if (shard->entries >= shard->bucket_count * 2)
@@ -113,13 +123,50 @@ struct allocation *allocations_put(struct allocation *entry)
 	return displaced;
 }
 
-struct allocation *allocations_take(uint64_t pointer)
+struct allocation *allocations_take(enum allocation_kind kind, uint64_t key)
 {
-	struct shard *shard = lock_shard(pointer);
-	struct allocation *entry = unlink_pointer(shard, pointer);
+	struct shard *shard = lock_shard(kind, key);
+	struct allocation *entry = unlink_entry(shard, find(shard, kind, key));
 
 	pthread_mutex_unlock(&shard->lock);
 	return entry;
+}
+
+bool allocations_find(enum allocation_kind kind, uint64_t key, struct allocation *copy)
+{
+	struct shard *shard = lock_shard(kind, key);
+	const struct allocation *entry = *find(shard, kind, key);
+
+	if (entry)
+		*copy = *entry;
+	pthread_mutex_unlock(&shard->lock);
+	return entry;
+}
+
+bool allocations_reference(enum allocation_kind kind, uint64_t key)
+{
+	struct shard *shard = lock_shard(kind, key);
+	struct allocation *entry = *find(shard, kind, key);
+
+	if (entry)
+		entry->references++;
+	pthread_mutex_unlock(&shard->lock);
+	return entry;
+}
+
+struct allocation *allocations_dereference(enum allocation_kind kind, uint64_t key, bool *known)
+{
+	struct shard *shard = lock_shard(kind, key);
+	struct allocation **at = find(shard, kind, key);
+	struct allocation *last = NULL;
+
+	*known = *at;
+	if (*at && !(*at)->references)
+		last = unlink_entry(shard, at);
+	else if (*at)
+		(*at)->references--;
+	pthread_mutex_unlock(&shard->lock);
+	return last;
 }
 
 uint64_t allocations_serial(void)
@@ -155,6 +202,8 @@ struct allocation *allocations_take_context(CUcontext context, uint64_t before)
 	pthread_once(&once, set_up);
 	for (int i = 0; i < SHARDS; i++) {
 		struct shard *shard = &shards[i];
+		if (!__atomic_load_n(&shard->buckets, __ATOMIC_RELAXED)) /* never used */
+			continue;
 		pthread_mutex_lock(&shard->lock);
 		for (size_t at = 0; at < shard->bucket_count; at++)
 			take_from_chain(shard, &shard->buckets[at], &wanted);

@@ -62,8 +62,14 @@ static const struct device_uuids *uuids_of(CUdevice device)
 
 static bool listed(const CUuuid *uuid, struct limited_card *card)
 {
+	struct card_limits limits;
+
 	memcpy(card->uuid, uuid->bytes, sizeof(card->uuid));
-	return limits_memory(card->uuid, &card->memory);
+	if (!limits_of(card->uuid, &limits))
+		return false;
+	card->memory = limits.memory;
+	card->oversubscribe = limits.oversubscribe;
+	return true;
 }
 
 bool card_of_device(CUdevice device, struct limited_card *card)

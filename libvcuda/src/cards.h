@@ -12,6 +12,7 @@
 struct limited_card {
 	uint8_t uuid[16];
 	uint64_t memory; /* the limit now; VGPU_UNLIMITED: only counted */
+	bool oversubscribe;
 };
 
 /* False: the device has no entry in the limits file, or the driver does not know it. */

@@ -7,9 +7,9 @@
 #include "cuda_hooks.h"
 #include "limits_file.h"
 #include "log.h"
+#include "overhead.h"
+#include "pools.h"
 #include "usage.h"
-
-enum { NO_DEVICE = -1 };
 
 static __thread int inside;
 
@@ -28,7 +28,10 @@ void guard_leave(void)
 
 static void release(struct allocation *entry)
 {
-	usage_release(entry->card, entry->size);
+	if (entry->card != USAGE_NO_CARD)
+		usage_release(entry->card, entry->size);
+	if (entry->managed)
+		usage_managed(-(int64_t)entry->size);
 	free(entry);
 }
 
@@ -40,13 +43,14 @@ static CUresult book_on(struct charge *charge, int place, const struct limited_c
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	entry->card = place;
 	entry->size = charge->size;
-	if (!usage_reserve(place, charge->size, card->memory)) {
+	if (!usage_reserve(place, charge->size, card->memory) &&
+	    !(pools_reclaim(place) && usage_reserve(place, charge->size, card->memory))) {
 		log_line(LOG_INFO, "%llu bytes refused on device %d: the container's limit is %llu bytes",
 			 (unsigned long long)charge->size, charge->device, (unsigned long long)card->memory);
 		free(entry);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	if (!charge->stream_ordered && REAL(cuCtxGetCurrent, &entry->context) != CUDA_SUCCESS)
+	if (!charge->outlives_context && REAL(cuCtxGetCurrent, &entry->context) != CUDA_SUCCESS)
 		entry->context = NULL;
 	charge->entry = entry;
 	return CUDA_SUCCESS;
@@ -62,28 +66,49 @@ static CUresult book(struct charge *charge)
 	return book_on(charge, usage_card(card.uuid), &card);
 }
 
-static CUresult begin(struct charge *charge, uint64_t size, bool stream_ordered)
+static bool enter(struct charge *charge, uint64_t size, bool outlives_context)
 {
-	*charge = (struct charge){.size = size, .stream_ordered = stream_ordered, .device = NO_DEVICE};
+	*charge = (struct charge){.size = size, .outlives_context = outlives_context, .device = NO_DEVICE};
 	charge->entered = guard_enter();
-	if (!charge->entered)
-		return CUDA_SUCCESS;
-	if (!current_device(&charge->device))
-		charge->device = NO_DEVICE;
+	return charge->entered;
+}
+
+static CUresult begin(struct charge *charge)
+{
 	CUresult result = limits_state() == LIMITS_BROKEN ? CUDA_ERROR_OUT_OF_MEMORY : book(charge);
+
 	if (result != CUDA_SUCCESS)
 		guard_leave();
 	return result;
 }
 
+static CUresult begin_on_current(struct charge *charge, uint64_t size, bool outlives_context)
+{
+	if (!enter(charge, size, outlives_context))
+		return CUDA_SUCCESS;
+	if (!current_device(&charge->device))
+		charge->device = NO_DEVICE;
+	else if (limits_state() == LIMITS_PRESENT)
+		overhead_follow_rarely(charge->device);
+	return begin(charge);
+}
+
 CUresult charge_begin(struct charge *charge, uint64_t size)
 {
-	return begin(charge, size, false);
+	return begin_on_current(charge, size, false);
 }
 
 CUresult charge_begin_stream_ordered(struct charge *charge, uint64_t size)
 {
-	return begin(charge, size, true);
+	return begin_on_current(charge, size, true);
+}
+
+CUresult charge_begin_on(struct charge *charge, CUdevice device, uint64_t size)
+{
+	if (!enter(charge, size, true))
+		return CUDA_SUCCESS;
+	charge->device = device;
+	return begin(charge);
 }
 
 bool charge_resize(struct charge *charge, uint64_t size)
@@ -119,31 +144,64 @@ static CUresult follow_pointer(struct charge *charge, CUdeviceptr pointer)
 	return result;
 }
 
-static void record(struct allocation *entry, CUdeviceptr pointer)
+CUresult charge_stand_in(struct charge *charge, CUdeviceptr *pointer)
 {
-	entry->pointer = pointer;
+	struct limited_card card;
+
+	if (!charge->entry || !card_of_device(charge->device, &card) || !card.oversubscribe)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = REAL(cuMemAllocManaged, pointer, charge->size, CU_MEM_ATTACH_GLOBAL);
+	if (result != CUDA_SUCCESS)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	charge->entry->managed = true;
+	usage_managed((int64_t)charge->size);
+	log_line(LOG_INFO, "device %d is full: %llu bytes lie in virtual memory", charge->device,
+		 (unsigned long long)charge->size);
+	return CUDA_SUCCESS;
+}
+
+bool charge_could_not_stand_in(const struct charge *charge, CUresult result)
+{
+	struct limited_card card;
+
+	return result == CUDA_ERROR_OUT_OF_MEMORY && charge->entry && card_of_device(charge->device, &card) &&
+	       card.oversubscribe;
+}
+
+static void record(struct allocation *entry)
+{
 	struct allocation *displaced = allocations_put(entry);
-	if (displaced) /* freed by a way that is not hooked, or the driver would not give the pointer out again */
+
+	if (displaced) /* freed by a way that is not hooked, or the driver would not give the key out again */
 		release(displaced);
 }
 
-CUresult charge_end(struct charge *charge, CUresult result, CUdeviceptr pointer)
+CUresult charge_end(struct charge *charge, CUresult result, uint64_t key)
 {
 	if (!charge->entered)
 		return result;
-	if (charge->stream_ordered && result == CUDA_SUCCESS)
-		result = follow_pointer(charge, pointer);
-	if (charge->entry && result == CUDA_SUCCESS)
-		record(charge->entry, pointer);
-	else if (charge->entry)
+	if (charge->entry && result == CUDA_SUCCESS) {
+		charge->entry->kind = charge->kind;
+		charge->entry->key = key;
+		charge->entry->device = charge->device;
+		record(charge->entry);
+	} else if (charge->entry) {
 		release(charge->entry);
+	}
 	guard_leave();
 	return result;
 }
 
-struct allocation *charge_take(CUdeviceptr pointer)
+CUresult charge_end_stream_ordered(struct charge *charge, CUresult result, CUdeviceptr pointer)
 {
-	return inside || limits_state() != LIMITS_PRESENT ? NULL : allocations_take(pointer);
+	if (charge->entered && result == CUDA_SUCCESS)
+		result = follow_pointer(charge, pointer);
+	return charge_end(charge, result, pointer);
+}
+
+struct allocation *charge_take(enum allocation_kind kind, uint64_t key)
+{
+	return inside || limits_state() != LIMITS_PRESENT ? NULL : allocations_take(kind, key);
 }
 
 CUresult charge_give_back(struct allocation *entry, CUresult result)
@@ -151,7 +209,7 @@ CUresult charge_give_back(struct allocation *entry, CUresult result)
 	if (entry && result == CUDA_SUCCESS)
 		release(entry);
 	else if (entry)
-		record(entry, entry->pointer);
+		record(entry);
 	return result;
 }
 

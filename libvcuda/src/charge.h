@@ -13,13 +13,26 @@
 #include "allocations.h"
 #include "cuda_abi.h"
 
+enum { NO_DEVICE = -1 };
+
 /* False: pass straight through, since nothing is limited or the call comes from inside the driver. */
 bool guard_enter(void);
 void guard_leave(void);
 
+/* `call` runs with the guard held, if there is one to hold. */
+#define GUARDED(call)                           \
+	({                                      \
+		bool entered_ = guard_enter();  \
+		CUresult result_ = (call);      \
+		if (entered_)                   \
+			guard_leave();          \
+		result_;                        \
+	})
+
 struct charge {
+	enum allocation_kind kind; /* of the key that charge_end gets; a wrapper may set it after charge_begin */
 	bool entered;
-	bool stream_ordered;
+	bool outlives_context;
 	CUdevice device; /* NO_DEVICE: the thread has no context */
 	uint64_t size;
 	struct allocation *entry; /* NULL: nothing is booked */
@@ -28,17 +41,30 @@ struct charge {
 /* Books `size` bytes on the current card. CUDA_ERROR_OUT_OF_MEMORY: the driver must not be asked, the charge is over. */
 CUresult charge_begin(struct charge *charge, uint64_t size);
 
-/* As above for memory of a stream's pool: it outlives contexts and may lie on another card than the current one. */
+/* As above on a card that the call names, for memory that is bound to no context; NO_DEVICE: to no card either. */
+CUresult charge_begin_on(struct charge *charge, CUdevice device, uint64_t size);
+
+/* As above for memory of a stream's pool, should the driver not tell what its pools hold: it may lie on another card. */
 CUresult charge_begin_stream_ordered(struct charge *charge, uint64_t size);
 
 /* The size was a guess: corrects it once the driver has said. False: the card has no room for what it really takes. */
 bool charge_resize(struct charge *charge, uint64_t size);
 
-/* Keeps the charge for `pointer` if the driver's `result` is success, else gives it back; what the program gets. */
-CUresult charge_end(struct charge *charge, CUresult result, CUdeviceptr pointer);
+/*
+ * The card is full though the limit has room: on a card that may be oversubscribed, managed memory of the booked size
+ * takes the place of device memory. CUDA_ERROR_OUT_OF_MEMORY where it may not.
+ */
+CUresult charge_stand_in(struct charge *charge, CUdeviceptr *pointer);
 
-/* Takes the pointer's charge before the driver frees it: its next owner may get the same pointer at once. */
-struct allocation *charge_take(CUdeviceptr pointer);
+/* The same was to be done for what managed memory cannot replace: the wrapper says so, once. */
+bool charge_could_not_stand_in(const struct charge *charge, CUresult result);
+
+/* Keeps the charge for `key` if the driver's `result` is success, else gives it back; what the program gets. */
+CUresult charge_end(struct charge *charge, CUresult result, uint64_t key);
+CUresult charge_end_stream_ordered(struct charge *charge, CUresult result, CUdeviceptr pointer);
+
+/* Takes the key's charge before the driver frees it: its next owner may get the same key at once. */
+struct allocation *charge_take(enum allocation_kind kind, uint64_t key);
 
 /* Gives the taken charge back if the driver's `result` is success, else keeps it. Returns `result`. */
 CUresult charge_give_back(struct allocation *entry, CUresult result);

@@ -1,55 +1,112 @@
 /*
  * The one list of what libvcuda defines of libcuda.so.1, and the real functions behind it.
  *
- * CUDA_HOOKS expands to the typed members of struct real_driver, to the resolver (real_cuda.c), to the table that
- * cuGetProcAddress substitutes from (proc_address.c) and to the version script (cuda.map.in): a missing wrapper is a
- * link error. A driver that lacks a function leaves its member NULL.
+ * CUDA_HOOKS expands to the typed members of struct real_driver and to the table that cuGetProcAddress substitutes from
+ * (proc_address.c); the build reads it for the version script. A missing wrapper is a
+ * link error.
  */
 
 /* HOOK(symbol, name asked of cuGetProcAddress, CUDA version since which that name means this symbol, streams) */
-#define CUDA_HOOKS(HOOK)                                                          \
-	HOOK(cuInit, cuInit, 2000, ANY)                                           \
-	HOOK(cuGetProcAddress, cuGetProcAddress, 11030, ANY)                      \
-	HOOK(cuGetProcAddress_v2, cuGetProcAddress, 12000, ANY)                   \
-	HOOK(cuDeviceTotalMem, cuDeviceTotalMem, 2000, ANY)                       \
-	HOOK(cuDeviceTotalMem_v2, cuDeviceTotalMem, 3020, ANY)                    \
-	HOOK(cuMemGetInfo, cuMemGetInfo, 2000, ANY)                               \
-	HOOK(cuMemGetInfo_v2, cuMemGetInfo, 3020, ANY)                            \
-	HOOK(cuMemAlloc, cuMemAlloc, 2000, ANY)                                   \
-	HOOK(cuMemAlloc_v2, cuMemAlloc, 3020, ANY)                                \
-	HOOK(cuMemAllocPitch, cuMemAllocPitch, 2000, ANY)                         \
-	HOOK(cuMemAllocPitch_v2, cuMemAllocPitch, 3020, ANY)                      \
-	HOOK(cuMemAllocManaged, cuMemAllocManaged, 6000, ANY)                     \
-	HOOK(cuMemAllocAsync, cuMemAllocAsync, 11020, LEGACY)                     \
-	HOOK(cuMemAllocAsync_ptsz, cuMemAllocAsync, 11020, PER_THREAD)            \
-	HOOK(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020, LEGACY)     \
+#define CUDA_HOOKS(HOOK) \
+	HOOK(cuInit, cuInit, 2000, ANY) \
+	HOOK(cuGetProcAddress, cuGetProcAddress, 11030, ANY) \
+	HOOK(cuGetProcAddress_v2, cuGetProcAddress, 12000, ANY) \
+	HOOK(cuDeviceTotalMem, cuDeviceTotalMem, 2000, ANY) \
+	HOOK(cuDeviceTotalMem_v2, cuDeviceTotalMem, 3020, ANY) \
+	HOOK(cuMemGetInfo, cuMemGetInfo, 2000, ANY) \
+	HOOK(cuMemGetInfo_v2, cuMemGetInfo, 3020, ANY) \
+	HOOK(cuMemAlloc, cuMemAlloc, 2000, ANY) \
+	HOOK(cuMemAlloc_v2, cuMemAlloc, 3020, ANY) \
+	HOOK(cuMemAllocPitch, cuMemAllocPitch, 2000, ANY) \
+	HOOK(cuMemAllocPitch_v2, cuMemAllocPitch, 3020, ANY) \
+	HOOK(cuMemAllocManaged, cuMemAllocManaged, 6000, ANY) \
+	HOOK(cuMemFree, cuMemFree, 2000, ANY) \
+	HOOK(cuMemFree_v2, cuMemFree, 3020, ANY) \
+	HOOK(cuIpcGetMemHandle, cuIpcGetMemHandle, 4010, ANY) \
+	HOOK(cuMemAllocAsync, cuMemAllocAsync, 11020, LEGACY) \
+	HOOK(cuMemAllocAsync_ptsz, cuMemAllocAsync, 11020, PER_THREAD) \
+	HOOK(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020, LEGACY) \
 	HOOK(cuMemAllocFromPoolAsync_ptsz, cuMemAllocFromPoolAsync, 11020, PER_THREAD) \
-	HOOK(cuMemFree, cuMemFree, 2000, ANY)                                     \
-	HOOK(cuMemFree_v2, cuMemFree, 3020, ANY)                                  \
-	HOOK(cuMemFreeAsync, cuMemFreeAsync, 11020, LEGACY)                       \
-	HOOK(cuMemFreeAsync_ptsz, cuMemFreeAsync, 11020, PER_THREAD)              \
-	HOOK(cuCtxDestroy, cuCtxDestroy, 2000, ANY)                               \
-	HOOK(cuCtxDestroy_v2, cuCtxDestroy, 4000, ANY)                            \
-	HOOK(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease, 7000, ANY)     \
+	HOOK(cuMemFreeAsync, cuMemFreeAsync, 11020, LEGACY) \
+	HOOK(cuMemFreeAsync_ptsz, cuMemFreeAsync, 11020, PER_THREAD) \
+	HOOK(cuMemPoolCreate, cuMemPoolCreate, 11020, ANY) \
+	HOOK(cuMemPoolDestroy, cuMemPoolDestroy, 11020, ANY) \
+	HOOK(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020, ANY) \
+	HOOK(cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020, ANY) \
+	HOOK(cuStreamSynchronize, cuStreamSynchronize, 2000, LEGACY) \
+	HOOK(cuStreamSynchronize_ptsz, cuStreamSynchronize, 7000, PER_THREAD) \
+	HOOK(cuEventSynchronize, cuEventSynchronize, 2000, ANY) \
+	HOOK(cuCtxSynchronize, cuCtxSynchronize, 2000, ANY) \
+	HOOK(cuCtxSynchronize_v2, cuCtxSynchronize, 13000, ANY) \
+	HOOK(cuMemCreate, cuMemCreate, 10020, ANY) \
+	HOOK(cuMemRelease, cuMemRelease, 10020, ANY) \
+	HOOK(cuMemMap, cuMemMap, 10020, ANY) \
+	HOOK(cuMemUnmap, cuMemUnmap, 10020, ANY) \
+	HOOK(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, 11000, ANY) \
+	HOOK(cuArrayCreate, cuArrayCreate, 2000, ANY) \
+	HOOK(cuArrayCreate_v2, cuArrayCreate, 3020, ANY) \
+	HOOK(cuArray3DCreate, cuArray3DCreate, 2000, ANY) \
+	HOOK(cuArray3DCreate_v2, cuArray3DCreate, 3020, ANY) \
+	HOOK(cuArrayDestroy, cuArrayDestroy, 2000, ANY) \
+	HOOK(cuMipmappedArrayCreate, cuMipmappedArrayCreate, 5000, ANY) \
+	HOOK(cuMipmappedArrayDestroy, cuMipmappedArrayDestroy, 5000, ANY) \
+	HOOK(cuGraphInstantiate, cuGraphInstantiate, 10000, ANY) \
+	HOOK(cuGraphInstantiate_v2, cuGraphInstantiate, 11000, ANY) \
+	HOOK(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, 11040, ANY) \
+	HOOK(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams, 12000, LEGACY) \
+	HOOK(cuGraphInstantiateWithParams_ptsz, cuGraphInstantiateWithParams, 12000, PER_THREAD) \
+	HOOK(cuGraphExecDestroy, cuGraphExecDestroy, 10000, ANY) \
+	HOOK(cuGraphUpload, cuGraphUpload, 11010, LEGACY) \
+	HOOK(cuGraphUpload_ptsz, cuGraphUpload, 11010, PER_THREAD) \
+	HOOK(cuGraphLaunch, cuGraphLaunch, 10000, LEGACY) \
+	HOOK(cuGraphLaunch_ptsz, cuGraphLaunch, 10000, PER_THREAD) \
+	HOOK(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, 11040, ANY) \
+	HOOK(cuCtxCreate, cuCtxCreate, 2000, ANY) \
+	HOOK(cuCtxCreate_v2, cuCtxCreate, 3020, ANY) \
+	HOOK(cuCtxCreate_v3, cuCtxCreate, 11040, ANY) \
+	HOOK(cuCtxCreate_v4, cuCtxCreate, 12050, ANY) \
+	HOOK(cuCtxDestroy, cuCtxDestroy, 2000, ANY) \
+	HOOK(cuCtxDestroy_v2, cuCtxDestroy, 4000, ANY) \
+	HOOK(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000, ANY) \
+	HOOK(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease, 7000, ANY) \
 	HOOK(cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRelease, 11000, ANY) \
-	HOOK(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset, 7000, ANY)         \
-	HOOK(cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxReset, 11000, ANY)
+	HOOK(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset, 7000, ANY) \
+	HOOK(cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxReset, 11000, ANY) \
+	HOOK(cuCtxSetLimit, cuCtxSetLimit, 3010, ANY) \
+	HOOK(cuModuleLoad, cuModuleLoad, 2000, ANY) \
+	HOOK(cuModuleLoadData, cuModuleLoadData, 2000, ANY) \
+	HOOK(cuModuleLoadDataEx, cuModuleLoadDataEx, 2010, ANY) \
+	HOOK(cuModuleLoadFatBinary, cuModuleLoadFatBinary, 2000, ANY) \
+	HOOK(cuModuleUnload, cuModuleUnload, 2000, ANY) \
+	HOOK(cuLibraryLoadData, cuLibraryLoadData, 12000, ANY) \
+	HOOK(cuLibraryLoadFromFile, cuLibraryLoadFromFile, 12000, ANY) \
+	HOOK(cuLibraryUnload, cuLibraryUnload, 12000, ANY)
 
-#ifndef VCUDA_EXPORTS_ONLY
 #ifndef VCUDA_CUDA_HOOKS_H
 #define VCUDA_CUDA_HOOKS_H
 
 #include "cuda_abi.h"
+#include "trampolines.h"
 
 /* What is called and not defined here. */
-#define CUDA_CALLS(CALL)                 \
-	CALL(cuDeviceGetUuid)            \
-	CALL(cuDeviceGetUuid_v2)         \
-	CALL(cuCtxGetCurrent)            \
-	CALL(cuCtxGetDevice)             \
-	CALL(cuDevicePrimaryCtxRetain)   \
+#define CUDA_CALLS(CALL) \
+	CALL(cuDeviceGetUuid) \
+	CALL(cuDeviceGetUuid_v2) \
+	CALL(cuDeviceGetCount) \
+	CALL(cuCtxGetCurrent) \
+	CALL(cuCtxGetDevice) \
+	CALL(cuCtxPushCurrent_v2) \
+	CALL(cuCtxPopCurrent_v2) \
 	CALL(cuDevicePrimaryCtxGetState) \
-	CALL(cuPointerGetAttribute)
+	CALL(cuPointerGetAttribute) \
+	CALL(cuDeviceGetDefaultMemPool) \
+	CALL(cuDeviceGetMemPool) \
+	CALL(cuMemPoolGetAttribute) \
+	CALL(cuGraphGetNodes) \
+	CALL(cuGraphNodeGetType) \
+	CALL(cuGraphChildGraphNodeGetGraph) \
+	CALL(cuGraphMemAllocNodeGetParams) \
+	CALL(cuDeviceGetGraphMemAttribute)
 
 struct real_driver {
 #define MEMBER(symbol, ...) __typeof__(symbol) *symbol;
@@ -58,12 +115,23 @@ struct real_driver {
 #undef MEMBER
 };
 
-const struct real_driver *real_driver(void);
+extern struct real_driver real_driver;
 
-/* Calls the real function, if this driver has it. */
-#define REAL(symbol, ...) (real_driver()->symbol ? real_driver()->symbol(__VA_ARGS__) : CUDA_ERROR_NOT_SUPPORTED)
+/* Finds the function at its first call and keeps it in *member: a process pays for those that it uses. */
+void *real_find(void *member, const char *name);
+
+#define REAL_ADDRESS(symbol)                                                                      \
+	({                                                                                        \
+		void *address_ = (void *)__atomic_load_n(&real_driver.symbol, __ATOMIC_RELAXED); \
+		address_ ? address_ : real_find(&real_driver.symbol, #symbol);                   \
+	})
+
+/* Calls the real function; one that this driver lacks says so, as the API does. */
+#define REAL(symbol, ...) (((__typeof__(symbol) *)REAL_ADDRESS(symbol))(__VA_ARGS__))
+
+/* Whether this driver has the function. */
+#define REAL_HAS(symbol) (REAL_ADDRESS(symbol) != (void *)no_such_function)
 
 #define EXPORT __attribute__((visibility("default")))
 
-#endif
 #endif

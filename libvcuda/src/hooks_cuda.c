@@ -5,11 +5,11 @@
  * trace; a limit that is hit is CUDA_ERROR_OUT_OF_MEMORY. A broken limits file fails cuInit: nothing of CUDA works
  * then, and the message says why; allocations are refused too, for who got in before.
  */
-#include "cards.h"
 #include "charge.h"
 #include "cuda_hooks.h"
 #include "limits_file.h"
-#include "usage.h"
+#include "log.h"
+#include "pools.h"
 
 /* Rows of a pitched allocation are padded to this on all current cards; the driver's answer corrects the guess. */
 enum { PITCH_GUESS = 512 };
@@ -42,6 +42,8 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAlloc_v2, pointer, size);
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
+		result = charge_stand_in(&charge, pointer);
 	return charge_end(&charge, result, result == CUDA_SUCCESS ? *pointer : 0);
 }
 
@@ -94,6 +96,11 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocPitch_v2, pointer, pitch, width, height, element_size);
+	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+		result = charge_stand_in(&charge, pointer);
+		if (result == CUDA_SUCCESS)
+			*pitch = guessed_pitch(width);
+	}
 	if (result == CUDA_SUCCESS && !charge_resize(&charge, area(*pitch, height))) {
 		(void)REAL(cuMemFree_v2, *pointer);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -101,254 +108,46 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
 	return charge_end(&charge, result, result == CUDA_SUCCESS ? *pointer : 0);
 }
 
-EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream)
-{
-	struct charge charge;
-	CUresult result = charge_begin_stream_ordered(&charge, size);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = REAL(cuMemAllocAsync, pointer, size, stream);
-	return charge_end(&charge, result, result == CUDA_SUCCESS ? *pointer : 0);
-}
-
-EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t size, CUstream stream)
-{
-	struct charge charge;
-	CUresult result = charge_begin_stream_ordered(&charge, size);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = REAL(cuMemAllocAsync_ptsz, pointer, size, stream);
-	return charge_end(&charge, result, result == CUDA_SUCCESS ? *pointer : 0);
-}
-
-EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
-{
-	struct charge charge;
-	CUresult result = charge_begin_stream_ordered(&charge, size);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = REAL(cuMemAllocFromPoolAsync, pointer, size, pool, stream);
-	return charge_end(&charge, result, result == CUDA_SUCCESS ? *pointer : 0);
-}
-
-EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
-{
-	struct charge charge;
-	CUresult result = charge_begin_stream_ordered(&charge, size);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = REAL(cuMemAllocFromPoolAsync_ptsz, pointer, size, pool, stream);
-	return charge_end(&charge, result, result == CUDA_SUCCESS ? *pointer : 0);
-}
-
 /* ---- free ---- */
 
-/* `call` runs with the guard held, if there is one to hold. */
-#define GUARDED(call)                           \
-	({                                      \
-		bool entered = guard_enter();   \
-		CUresult result = (call);       \
-		if (entered)                    \
-			guard_leave();          \
-		result;                         \
-	})
+/* What was not charged by itself may have been a pool's. */
+static CUresult give_back(struct allocation *entry, CUresult result)
+{
+	bool pooled = !entry && result == CUDA_SUCCESS;
+
+	result = charge_give_back(entry, result);
+	if (pooled && guard_enter()) {
+		pools_settle();
+		guard_leave();
+	}
+	return result;
+}
 
 EXPORT CUresult cuMemFree(CUdeviceptr_v1 pointer)
 {
-	struct allocation *entry = charge_take(pointer);
+	struct allocation *entry = charge_take(ALLOCATED_POINTER, pointer);
 
-	return charge_give_back(entry, GUARDED(REAL(cuMemFree, pointer)));
+	return give_back(entry, GUARDED(REAL(cuMemFree, pointer)));
 }
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
-	struct allocation *entry = charge_take(pointer);
+	struct allocation *entry = charge_take(ALLOCATED_POINTER, pointer);
 
-	return charge_give_back(entry, GUARDED(REAL(cuMemFree_v2, pointer)));
+	return give_back(entry, GUARDED(REAL(cuMemFree_v2, pointer)));
 }
 
-EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
+/* ---- hand out to other processes ---- */
+
+/* Managed memory cannot be shared so; the driver's own answer would not say why this pointer is managed. */
+EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
 {
-	struct allocation *entry = charge_take(pointer);
+	struct allocation entry;
 
-	return charge_give_back(entry, GUARDED(REAL(cuMemFreeAsync, pointer, stream)));
-}
-
-EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
-{
-	struct allocation *entry = charge_take(pointer);
-
-	return charge_give_back(entry, GUARDED(REAL(cuMemFreeAsync_ptsz, pointer, stream)));
-}
-
-/* ---- a context goes, and its memory with it ---- */
-
-static CUresult after_destroy(CUcontext context, uint64_t serial, CUresult result)
-{
-	if (context && result == CUDA_SUCCESS)
-		charge_drop_context(context, serial);
-	return result;
-}
-
-EXPORT CUresult cuCtxDestroy(CUcontext context)
-{
-	uint64_t serial = allocations_serial();
-
-	return after_destroy(context, serial, GUARDED(REAL(cuCtxDestroy, context)));
-}
-
-EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
-{
-	uint64_t serial = allocations_serial();
-
-	return after_destroy(context, serial, GUARDED(REAL(cuCtxDestroy_v2, context)));
-}
-
-static bool primary_active(CUdevice device)
-{
-	unsigned int flags;
-	int active = 0;
-
-	return REAL(cuDevicePrimaryCtxGetState, device, &flags, &active) == CUDA_SUCCESS && active;
-}
-
-/* The primary context's handle, which only retaining it tells; NULL: there is none now, or nothing is limited. */
-static CUcontext primary_context(CUdevice device)
-{
-	CUcontext context = NULL;
-
-	if (limits_state() != LIMITS_PRESENT || !primary_active(device) ||
-	    REAL(cuDevicePrimaryCtxRetain, &context, device) != CUDA_SUCCESS)
-		return NULL;
-	if (REAL(cuDevicePrimaryCtxRelease_v2, device) == CUDA_ERROR_NOT_SUPPORTED)
-		(void)REAL(cuDevicePrimaryCtxRelease, device);
-	return context;
-}
-
-/* Releasing a reference destroys only with the last one. */
-static CUcontext if_gone(CUcontext context, CUdevice device)
-{
-	return context && primary_active(device) ? NULL : context;
-}
-
-EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device)
-{
-	uint64_t serial = allocations_serial();
-	CUcontext context = primary_context(device);
-	CUresult result = GUARDED(REAL(cuDevicePrimaryCtxRelease, device));
-
-	return after_destroy(if_gone(context, device), serial, result);
-}
-
-EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
-{
-	uint64_t serial = allocations_serial();
-	CUcontext context = primary_context(device);
-	CUresult result = GUARDED(REAL(cuDevicePrimaryCtxRelease_v2, device));
-
-	return after_destroy(if_gone(context, device), serial, result);
-}
-
-EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device)
-{
-	uint64_t serial = allocations_serial();
-	CUcontext context = primary_context(device);
-
-	return after_destroy(context, serial, GUARDED(REAL(cuDevicePrimaryCtxReset, device)));
-}
-
-EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
-{
-	uint64_t serial = allocations_serial();
-	CUcontext context = primary_context(device);
-
-	return after_destroy(context, serial, GUARDED(REAL(cuDevicePrimaryCtxReset_v2, device)));
-}
-
-/* ---- tell ---- */
-
-static size_t lesser(size_t a, uint64_t b)
-{
-	return a < b ? a : (size_t)b;
-}
-
-/* What is free in the container is what its limit leaves, as far as the card has it. */
-static void narrow_info(size_t *available, size_t *total)
-{
-	struct limited_card card;
-	CUdevice device;
-	uint64_t held;
-
-	if (!current_device(&device) || !card_of_device(device, &card))
-		return;
-	bool known = usage_held(card.uuid, &held);
-	*total = lesser(*total, card.memory);
-	*available = known && held < card.memory ? lesser(*available, card.memory - held) : 0;
-}
-
-static void narrow_total(size_t *bytes, CUdevice device)
-{
-	struct limited_card card;
-
-	if (card_of_device(device, &card))
-		*bytes = lesser(*bytes, card.memory);
-}
-
-EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
-{
-	bool entered = guard_enter();
-	CUresult result = REAL(cuMemGetInfo_v2, available, total);
-
-	if (entered && result == CUDA_SUCCESS && limits_state() == LIMITS_PRESENT)
-		narrow_info(available, total);
-	if (entered)
-		guard_leave();
-	return result;
-}
-
-EXPORT CUresult cuMemGetInfo(unsigned int *available, unsigned int *total)
-{
-	bool entered = guard_enter();
-	CUresult result = REAL(cuMemGetInfo, available, total);
-
-	if (entered && result == CUDA_SUCCESS && limits_state() == LIMITS_PRESENT) {
-		size_t wide_available = *available, wide_total = *total;
-		narrow_info(&wide_available, &wide_total);
-		*available = (unsigned int)wide_available;
-		*total = (unsigned int)wide_total;
+	if (limits_state() == LIMITS_PRESENT && allocations_find(ALLOCATED_POINTER, pointer, &entry) && entry.managed) {
+		log_once(LOG_ERROR, "cuIpcGetMemHandle: the card was full when this memory was allocated, it is virtual "
+				    "and cannot be shared between processes");
+		return CUDA_ERROR_NOT_SUPPORTED;
 	}
-	if (entered)
-		guard_leave();
-	return result;
-}
-
-EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
-{
-	bool entered = guard_enter();
-	CUresult result = REAL(cuDeviceTotalMem_v2, bytes, device);
-
-	if (entered && result == CUDA_SUCCESS && limits_state() == LIMITS_PRESENT)
-		narrow_total(bytes, device);
-	if (entered)
-		guard_leave();
-	return result;
-}
-
-EXPORT CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device)
-{
-	bool entered = guard_enter();
-	CUresult result = REAL(cuDeviceTotalMem, bytes, device);
-
-	if (entered && result == CUDA_SUCCESS && limits_state() == LIMITS_PRESENT) {
-		size_t wide = *bytes;
-		narrow_total(&wide, device);
-		*bytes = (unsigned int)wide;
-	}
-	if (entered)
-		guard_leave();
-	return result;
+	return GUARDED(REAL(cuIpcGetMemHandle, handle, pointer));
 }

@@ -47,8 +47,7 @@ static bool copy_once(union content *copy)
 	if (before & 1)
 		return false;
 	for (size_t i = 0; i < sizeof(copy->words) / sizeof(copy->words[0]); i++)
-		copy->words[i] = __atomic_load_n(&from->words[i], __ATOMIC_RELAXED);
-	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		copy->words[i] = __atomic_load_n(&from->words[i], __ATOMIC_ACQUIRE); /* none after the last load below */
 	return __atomic_load_n(&mapped->sequence, __ATOMIC_RELAXED) == before;
 }
 
@@ -114,7 +113,7 @@ enum limits_state limits_state(void)
 	return state;
 }
 
-bool limits_memory(const uint8_t uuid[16], uint64_t *memory)
+bool limits_of(const uint8_t uuid[16], struct card_limits *limits)
 {
 	bool listed = false;
 
@@ -122,9 +121,10 @@ bool limits_memory(const uint8_t uuid[16], uint64_t *memory)
 	if (sequence_now() != seen && !refresh())
 		log_once(LOG_ERROR, "%s: a change of it was cut short; the last good limits stay", VGPU_LIMITS_PATH);
 	for (uint32_t i = 0; i < last_good.card_count && !listed; i++) {
-		listed = !memcmp(last_good.cards[i].uuid, uuid, sizeof(last_good.cards[i].uuid));
+		const struct vgpu_limits_card *card = &last_good.cards[i];
+		listed = !memcmp(card->uuid, uuid, sizeof(card->uuid));
 		if (listed)
-			*memory = last_good.cards[i].memory;
+			*limits = (struct card_limits){card->memory, card->flags & VGPU_CARD_OVERSUBSCRIBE};
 	}
 	pthread_mutex_unlock(&lock);
 	return listed;

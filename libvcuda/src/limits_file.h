@@ -14,7 +14,12 @@ enum limits_state { LIMITS_ABSENT, LIMITS_PRESENT, LIMITS_BROKEN };
 
 enum limits_state limits_state(void);
 
-/* The bytes that the container may hold of the card now; false: the card is not listed, so it has no limit. */
-bool limits_memory(const uint8_t uuid[16], uint64_t *memory);
+struct card_limits {
+	uint64_t memory;    /* bytes that the container may hold of the card */
+	bool oversubscribe; /* allocations may lie in managed memory when the card is full */
+};
+
+/* The card's limits now; false: the card is not listed, so it has none. */
+bool limits_of(const uint8_t uuid[16], struct card_limits *limits);
 
 #endif

@@ -2,15 +2,30 @@
  * The one list of what libvcuda defines of libnvidia-ml.so.1, and the real functions behind it; as cuda_hooks.h.
  */
 
-#define NVML_HOOKS(HOOK)              \
+#define NVML_HOOKS(HOOK) \
 	HOOK(nvmlDeviceGetMemoryInfo) \
-	HOOK(nvmlDeviceGetMemoryInfo_v2)
+	HOOK(nvmlDeviceGetMemoryInfo_v2) \
+	HOOK(nvmlDeviceGetComputeRunningProcesses) \
+	HOOK(nvmlDeviceGetComputeRunningProcesses_v2) \
+	HOOK(nvmlDeviceGetComputeRunningProcesses_v3) \
+	HOOK(nvmlDeviceGetGraphicsRunningProcesses) \
+	HOOK(nvmlDeviceGetGraphicsRunningProcesses_v2) \
+	HOOK(nvmlDeviceGetGraphicsRunningProcesses_v3) \
+	HOOK(nvmlDeviceGetMPSComputeRunningProcesses) \
+	HOOK(nvmlDeviceGetMPSComputeRunningProcesses_v2) \
+	HOOK(nvmlDeviceGetMPSComputeRunningProcesses_v3) \
+	HOOK(nvmlDeviceGetUtilizationRates) \
+	HOOK(nvmlDeviceGetProcessUtilization) \
+	HOOK(nvmlDeviceGetProcessesUtilizationInfo) \
+	HOOK(nvmlDeviceGetRunningProcessDetailList) \
+	HOOK(nvmlDeviceGetAccountingPids) \
+	HOOK(nvmlDeviceGetAccountingStats)
 
-#ifndef VCUDA_EXPORTS_ONLY
 #ifndef VCUDA_NVML_HOOKS_H
 #define VCUDA_NVML_HOOKS_H
 
 #include "nvml_abi.h"
+#include "trampolines.h"
 
 /* What is called and not defined here. */
 #define NVML_CALLS(CALL) CALL(nvmlDeviceGetUUID)
@@ -22,12 +37,23 @@ struct real_nvml {
 #undef MEMBER
 };
 
-const struct real_nvml *real_nvml(void);
+extern struct real_nvml real_nvml;
 
-/* Calls the real function, if this driver has it. */
-#define REAL(symbol, ...) (real_nvml()->symbol ? real_nvml()->symbol(__VA_ARGS__) : NVML_ERROR_FUNCTION_NOT_FOUND)
+/* Finds the function at its first call and keeps it in *member: a process pays for those that it uses. */
+void *real_find(void *member, const char *name);
+
+#define REAL_ADDRESS(symbol)                                                                      \
+	({                                                                                        \
+		void *address_ = (void *)__atomic_load_n(&real_nvml.symbol, __ATOMIC_RELAXED); \
+		address_ ? address_ : real_find(&real_nvml.symbol, #symbol);                   \
+	})
+
+/* Calls the real function; one that this driver lacks says so, as the API does. */
+#define REAL(symbol, ...) (((__typeof__(symbol) *)REAL_ADDRESS(symbol))(__VA_ARGS__))
+
+/* Whether this driver has the function. */
+#define REAL_HAS(symbol) (REAL_ADDRESS(symbol) != (void *)no_such_function)
 
 #define EXPORT __attribute__((visibility("default")))
 
-#endif
 #endif

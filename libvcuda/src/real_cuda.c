@@ -7,28 +7,33 @@
 
 #include "cuda_hooks.h"
 #include "log.h"
+#include "trampolines.h"
 #include "vgpu_limits.h"
 
-static struct real_driver driver;
+struct real_driver real_driver;
 
-static void resolve(void)
+static void *handle;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void find_library(void)
 {
-	void *handle = dlopen(VGPU_REAL_DIR "/libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
-
-	if (!handle) {
+	handle = dlopen(VGPU_REAL_DIR "/libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
+	if (!handle)
 		log_line(LOG_ERROR, "%s", dlerror());
-		return;
-	}
-#define RESOLVE(symbol, ...) driver.symbol = (__typeof__(driver.symbol))dlsym(handle, #symbol);
-	CUDA_HOOKS(RESOLVE)
-	CUDA_CALLS(RESOLVE)
-#undef RESOLVE
 }
 
-const struct real_driver *real_driver(void)
+void *real_symbol(const char *name)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, find_library);
+	return handle ? dlsym(handle, name) : NULL;
+}
 
-	pthread_once(&once, resolve);
-	return &driver;
+void *real_find(void *member, const char *name)
+{
+	void *address = real_symbol(name);
+
+	if (!address)
+		address = (void *)no_such_function;
+	__atomic_store_n((void **)member, address, __ATOMIC_RELAXED);
+	return address;
 }

@@ -4,28 +4,33 @@
 
 #include "log.h"
 #include "nvml_hooks.h"
+#include "trampolines.h"
 #include "vgpu_limits.h"
 
-static struct real_nvml nvml;
+struct real_nvml real_nvml;
 
-static void resolve(void)
+static void *handle;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void find_library(void)
 {
-	void *handle = dlopen(VGPU_REAL_DIR "/libnvidia-ml.so.1", RTLD_NOLOAD | RTLD_LAZY);
-
-	if (!handle) {
+	handle = dlopen(VGPU_REAL_DIR "/libnvidia-ml.so.1", RTLD_NOLOAD | RTLD_LAZY);
+	if (!handle)
 		log_line(LOG_ERROR, "%s", dlerror());
-		return;
-	}
-#define RESOLVE(symbol) nvml.symbol = (__typeof__(nvml.symbol))dlsym(handle, #symbol);
-	NVML_HOOKS(RESOLVE)
-	NVML_CALLS(RESOLVE)
-#undef RESOLVE
 }
 
-const struct real_nvml *real_nvml(void)
+void *real_symbol(const char *name)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, find_library);
+	return handle ? dlsym(handle, name) : NULL;
+}
 
-	pthread_once(&once, resolve);
-	return &nvml;
+void *real_find(void *member, const char *name)
+{
+	void *address = real_symbol(name);
+
+	if (!address)
+		address = (void *)no_such_function;
+	__atomic_store_n((void **)member, address, __ATOMIC_RELAXED);
+	return address;
 }

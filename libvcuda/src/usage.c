@@ -16,14 +16,21 @@
 #include "process.h"
 #include "vgpu_usage.h"
 
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+
 enum {
 	CONTENTION_TRIES = 200,
+	REAP_EACH = 8, /* tries */
 	NO_SLOT = -1,
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* this process's threads: opening, claiming, reaping */
 static struct vgpu_usage *_Atomic region;
-static _Atomic uint64_t own_slot;   /* pid << 32 | index + 1, so that a child of a bare clone() sees it is not its own */
+static _Atomic uint64_t first_slot;
+static _Atomic uint64_t *own_slot = &first_slot; /* index + 1; see watch_forks */
+static bool wiped_on_fork;
 static atomic_int reserving;
 static atomic_bool leaving;
 
@@ -118,13 +125,24 @@ static struct vgpu_usage *map_file(int fd)
 static void after_fork(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	atomic_store(&own_slot, 0);
+	atomic_store(own_slot, 0);
 	atomic_store(&reserving, 0);
 }
 
+/*
+ * A child of a bare clone() runs no handlers: its copy of the slot lies on a page that the kernel empties for it
+ * (Linux 4.14). Before that the pid in the upper half tells, at the price of a system call each time.
+ */
 static void watch_forks(void)
 {
+	size_t size = (size_t)sysconf(_SC_PAGESIZE);
+	void *page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
 	pthread_atfork(NULL, NULL, after_fork);
+	if (page == MAP_FAILED)
+		return;
+	wiped_on_fork = madvise(page, size, MADV_WIPEONFORK) == 0;
+	own_slot = page;
 }
 
 /* Called with the lock held. */
@@ -179,9 +197,11 @@ static int find_card(struct vgpu_usage *usage, const uint8_t uuid[16], bool crea
 
 	for (int i = 0; i < (int)VGPU_LIMITS_MAX_CARDS; i++) {
 		struct vgpu_usage_card *card = &usage->cards[i];
+		if (load(&card->key) == key)
+			return i;
 		if (create && swap(&card->key, 0, key))
 			memcpy(card->uuid, uuid, sizeof(card->uuid));
-		if (load(&card->key) == key)
+		if (create && load(&card->key) == key)
 			return i;
 	}
 	return USAGE_NO_CARD;
@@ -230,6 +250,7 @@ static void free_slot(struct vgpu_usage *usage, uint32_t index)
 	zero_charges(usage, index);
 	store(&usage->slots[index].image, 0);
 	store(&usage->slots[index].namespaces, 0);
+	store(&usage->slots[index].managed, 0);
 	store(&usage->slots[index].owner, 0);
 }
 
@@ -241,8 +262,11 @@ static bool before_exec(const struct process_identity *self, const struct vgpu_u
 	return load(&slot->owner) == self->owner && image && image != self->image;
 }
 
+/* Whom reap() looks at: a look at another process costs system calls. */
+enum whose { OWN, EVERYBODYS };
+
 /* Frees the slots of the dead; the number of them. Called with the lock held. */
-static int reap(struct vgpu_usage *usage, const struct process_identity *self)
+static int reap(struct vgpu_usage *usage, const struct process_identity *self, enum whose whose)
 {
 	int freed = 0;
 
@@ -251,8 +275,9 @@ static int reap(struct vgpu_usage *usage, const struct process_identity *self)
 		uint64_t owner = load(&slot->owner);
 		if (!owner)
 			continue;
-		if ((owner & ~VGPU_USAGE_REAPING) == self->owner ? !before_exec(self, slot)
-								 : !process_is_dead(self, owner, load(&slot->namespaces)))
+		bool own = (owner & ~VGPU_USAGE_REAPING) == self->owner;
+		if (own ? !before_exec(self, slot)
+			: whose == OWN || !process_is_dead(self, owner, load(&slot->namespaces)))
 			continue;
 		if (!swap(&slot->owner, owner, self->owner | VGPU_USAGE_REAPING))
 			continue;
@@ -268,7 +293,7 @@ static int reap_dead(struct vgpu_usage *usage)
 
 	pthread_mutex_lock(&lock);
 	process_identify(&self);
-	int freed = reap(usage, &self);
+	int freed = reap(usage, &self, EVERYBODYS);
 	pthread_mutex_unlock(&lock);
 	return freed;
 }
@@ -294,8 +319,10 @@ static int claim_slot(struct vgpu_usage *usage)
 	struct process_identity self;
 
 	process_identify(&self);
-	reap(usage, &self);
+	reap(usage, &self, OWN);
 	int index = claim_free(usage, &self);
+	if (index == NO_SLOT && reap(usage, &self, EVERYBODYS))
+		index = claim_free(usage, &self);
 	if (index == NO_SLOT)
 		log_once(LOG_ERROR, "%s: %u processes hold device memory; no more is given", VGPU_USAGE_PATH,
 			 VGPU_USAGE_SLOTS);
@@ -305,9 +332,11 @@ static int claim_slot(struct vgpu_usage *usage)
 /* This process's slot, or NO_SLOT if it has none. */
 static int slot_now(void)
 {
-	uint64_t word = atomic_load(&own_slot);
+	uint64_t word = atomic_load(own_slot);
 
-	return word >> 32 == (uint64_t)getpid() ? (int)(word & UINT32_MAX) - 1 : NO_SLOT;
+	if (!wiped_on_fork && word >> 32 != (uint64_t)getpid())
+		return NO_SLOT;
+	return (int)(word & UINT32_MAX) - 1; /* NO_SLOT for 0 */
 }
 
 static int slot_or_claim(struct vgpu_usage *usage)
@@ -321,7 +350,7 @@ static int slot_or_claim(struct vgpu_usage *usage)
 	if (index == NO_SLOT) {
 		index = claim_slot(usage);
 		if (index != NO_SLOT)
-			atomic_store(&own_slot, (uint64_t)getpid() << 32 | (uint32_t)(index + 1));
+			atomic_store(own_slot, (uint64_t)getpid() << 32 | (uint32_t)(index + 1));
 	}
 	pthread_mutex_unlock(&lock);
 	return index;
@@ -386,14 +415,16 @@ static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size,
 		enum verdict verdict = attempt(usage, card, slot, size, limit);
 		if (verdict == GRANTED)
 			return true;
-		if (verdict == FULL && reaped)
-			return false;
 		if (verdict == FULL) {
+			if (reaped)
+				return false;
 			reap_dead(usage);
 			reaped = true;
-		} else {
-			back_off(slot, try);
+			continue;
 		}
+		if (try % REAP_EACH == REAP_EACH / 2) /* one killed in an attempt never withdraws it */
+			reap_dead(usage);
+		back_off(slot, try);
 	}
 	return false;
 }
@@ -412,6 +443,39 @@ bool usage_reserve(int card, uint64_t size, uint64_t limit)
 	}
 	atomic_fetch_sub(&reserving, 1);
 	return granted;
+}
+
+bool usage_force(int card, uint64_t size)
+{
+	struct vgpu_usage *usage = atomic_load(&region);
+	bool booked = false;
+
+	atomic_fetch_add(&reserving, 1);
+	if (!atomic_load(&leaving)) {
+		int slot = slot_or_claim(usage);
+		booked = slot != NO_SLOT;
+		if (booked)
+			add(&usage->charges[card][slot].reserved, size);
+	}
+	atomic_fetch_sub(&reserving, 1);
+	return booked;
+}
+
+uint64_t usage_own(int card)
+{
+	struct vgpu_usage *usage = atomic_load(&region);
+	int slot = slot_now();
+
+	return slot == NO_SLOT ? 0 : load(&usage->charges[card][slot].reserved);
+}
+
+void usage_managed(int64_t change)
+{
+	struct vgpu_usage *usage = atomic_load(&region);
+	int slot = slot_now();
+
+	if (slot != NO_SLOT)
+		add(&usage->slots[slot].managed, (uint64_t)change);
 }
 
 void usage_release(int card, uint64_t size)
@@ -437,6 +501,31 @@ bool usage_held(const uint8_t uuid[16], uint64_t *held)
 	reap_dead(usage);
 	*held = sum_charges(usage, card).reserved;
 	return true;
+}
+
+unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list, unsigned int room)
+{
+	bool absent;
+	struct vgpu_usage *usage = region_or_null(false, &absent);
+	int card = usage ? find_card(usage, uuid, false) : USAGE_NO_CARD;
+	struct process_identity self;
+	unsigned int count = 0;
+
+	if (card == USAGE_NO_CARD)
+		return 0;
+	reap_dead(usage);
+	process_identify(&self);
+	for (uint32_t i = 0; i < slots_seen(usage); i++) {
+		const struct vgpu_usage_slot *slot = &usage->slots[i];
+		uint64_t owner = load(&slot->owner);
+		uint64_t held = load(&usage->charges[card][i].reserved);
+		if (!owner || owner & VGPU_USAGE_REAPING || !held || load(&slot->namespaces) != self.namespaces)
+			continue;
+		if (count < room)
+			list[count] = (struct usage_process){owner & (((uint64_t)1 << VGPU_USAGE_PID_BITS) - 1), held};
+		count++;
+	}
+	return count;
 }
 
 /*

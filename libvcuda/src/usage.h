@@ -18,7 +18,24 @@ int usage_card(const uint8_t uuid[16]);
 /* Books `size` more bytes on this process if the container then holds at most `limit`. */
 bool usage_reserve(int card, uint64_t size, uint64_t limit);
 
+/* Books what the card holds already, room or not; false: it cannot be booked. */
+bool usage_force(int card, uint64_t size);
+
 void usage_release(int card, uint64_t size);
+
+/* What this process has booked. */
+uint64_t usage_own(int card);
+
+/* Notes that `change` more bytes of what is booked lie in managed memory, since the card was full. */
+void usage_managed(int64_t change);
+
+struct usage_process {
+	unsigned int pid; /* in this process's pid namespace */
+	uint64_t held;
+};
+
+/* The living processes that hold something of the card, as far as this pid namespace has them; their number. */
+unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list, unsigned int room);
 
 /* What live processes hold. Makes no region: without one, nobody holds anything. False: it cannot be read. */
 bool usage_held(const uint8_t uuid[16], uint64_t *held);

@@ -15,11 +15,12 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 import hook  # noqa: E402 - found by the line above
 import nodes  # noqa: E402
+import vcuda  # noqa: E402
 from results import BenchError, Result, table, write  # noqa: E402
 
 Groups = dict[str, Callable[[], "list[Result]"]]
 
-GROUPS: Groups = {"hook": hook.measure}
+GROUPS: Groups = {"hook": hook.measure, "vcuda": vcuda.measure}
 
 
 def main(arguments: list[str], groups: Groups = GROUPS, directory: Path = nodes.BUILD / "bench") -> int:

@@ -22,22 +22,34 @@ MAX_CARDS = 32
 UNLIMITED = (1 << 64) - 1
 
 HEADER = Struct("=IIQII40s")
-CARD = Struct("=16sQII32x")
+CARD = Struct("=16sQIII28x")
 SIZE = HEADER.size + MAX_CARDS * CARD.size
+OVERSUBSCRIBE = 1  #: in a card's flags: when the card is full, allocations may lie in managed memory up to the limit
 SEQUENCE = Struct("=Q")
 SEQUENCE_OFFSET = 8
 
 
 class CardLimit:
-    """What one container may use of one card: `memory` bytes, `cores` and `core_limit` percent."""
+    """What one container may use of one card: `memory` bytes, `cores` and `core_limit` percent.
 
-    __slots__ = ("core_limit", "cores", "memory", "uuid")
+    `oversubscribe`: memory beyond what the card has free may be virtual.
+    """
 
-    def __init__(self, uuid: str, memory: int = UNLIMITED, cores: int = 100, core_limit: int = 100) -> None:
+    __slots__ = ("core_limit", "cores", "memory", "oversubscribe", "uuid")
+
+    def __init__(
+        self,
+        uuid: str,
+        memory: int = UNLIMITED,
+        cores: int = 100,
+        core_limit: int = 100,
+        oversubscribe: bool = False,
+    ) -> None:
         self.uuid = uuid
         self.memory = memory
         self.cores = cores
         self.core_limit = core_limit
+        self.oversubscribe = oversubscribe
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CardLimit) and self.key() == other.key()
@@ -45,8 +57,8 @@ class CardLimit:
     def __hash__(self) -> int:
         return hash(self.key())
 
-    def key(self) -> tuple[str, int, int, int]:
-        return (self.uuid, self.memory, self.cores, self.core_limit)
+    def key(self) -> tuple[str, int, int, int, bool]:
+        return (self.uuid, self.memory, self.cores, self.core_limit, self.oversubscribe)
 
 
 def uuid_bytes(uuid: str) -> bytes:
@@ -77,7 +89,8 @@ def encode(container: str, cards: list[CardLimit], sequence: int = 2) -> bytes:
     for index, card in enumerate(cards):
         offset = HEADER.size + index * CARD.size
         _check(card)
-        CARD.pack_into(data, offset, uuid_bytes(card.uuid), card.memory, card.cores, card.core_limit)
+        flags = OVERSUBSCRIBE if card.oversubscribe else 0
+        CARD.pack_into(data, offset, uuid_bytes(card.uuid), card.memory, card.cores, card.core_limit, flags)
     return bytes(data)
 
 
@@ -97,8 +110,8 @@ def decode(data: bytes, source: str = "limits") -> tuple[str, list[CardLimit], i
         raise VgpuError(source, expected=f"a limits file of version {VERSION}", found=found)
     cards = []
     for index in range(count):
-        uuid, memory, cores, core_limit = CARD.unpack_from(data, HEADER.size + index * CARD.size)
-        cards.append(CardLimit(uuid_text(uuid), memory, cores, core_limit))
+        uuid, memory, cores, core_limit, flags = CARD.unpack_from(data, HEADER.size + index * CARD.size)
+        cards.append(CardLimit(uuid_text(uuid), memory, cores, core_limit, bool(flags & OVERSUBSCRIBE)))
     return name.rstrip(b"\0").decode("utf-8", "replace"), cards, sequence
 
 

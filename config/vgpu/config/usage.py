@@ -17,7 +17,7 @@ SLOTS = 1024
 
 HEADER = Struct("=QQ48x")
 CARD = Struct("=Q16s8x")
-SLOT = Struct("=QQQ8x")
+SLOT = Struct("=QQQQ")
 CHARGE = Struct("=QQ")
 CHARGES_OFFSET = HEADER.size + MAX_CARDS * CARD.size + SLOTS * SLOT.size
 SIZE = CHARGES_OFFSET + MAX_CARDS * SLOTS * CHARGE.size

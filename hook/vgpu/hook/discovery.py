@@ -14,7 +14,7 @@ from collections.abc import Callable
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card, Device, Inventory, Library
 from vgpu.config.settings import Settings
-from vgpu.hook import cards, devicenodes, driverfiles, freshness
+from vgpu.hook import cards, devicenodes, drivercheck, driverfiles, elfsymbols, freshness
 
 Note = Callable[[str], None]
 
@@ -42,6 +42,7 @@ def take(
     sys_root = sys_root or os.path.join(os.path.dirname(proc_root), "sys")
     found = cards.take(nvml_of(libraries), dev_dir(settings), sys_root, note)
     _check_cards(found, dev_dir(settings), proc_root, note)
+    _check_functions(libraries, settings.text("paths.libvcuda"), note)
     boot = freshness.boot_id(proc_root, proc)
     return Inventory(version, boot, clock(), libraries, driverfiles.binaries(root), devices, found)
 
@@ -49,6 +50,21 @@ def take(
 def nvml_of(libraries: list[Library]) -> str:
     """The path of the driver's NVML for programs of this machine; an inventory always has one."""
     return next(item.path for item in libraries if item.bits == 64 and item.name.startswith("libnvidia-ml.so."))
+
+
+def _check_functions(libraries: list[Library], libvcuda_dir: str, note: Note) -> None:
+    """Tell of functions by which this driver may give memory or work past libvcuda, which does not know them."""
+    path = next((item.path for item in libraries if item.bits == 64 and item.name.startswith("libcuda.so.")), None)
+    if path is None:
+        return
+    try:
+        known = drivercheck.known_functions(libvcuda_dir)
+        strange = drivercheck.unknown_functions(elfsymbols.exported_functions(path), known)
+    except VgpuError as error:
+        note(f"not checked for functions that go past the limits: {error}")
+        return
+    if strange:
+        note(f"{path}: libvcuda does not know {', '.join(strange)}; what they give is not limited")
 
 
 def driver_version(proc_root: str, search: driverfiles.Search, note: Note) -> str:

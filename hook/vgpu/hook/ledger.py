@@ -99,7 +99,7 @@ class Ledger:
 
         VgpuError with the reason when it cannot have them; nothing is recorded then.
         """
-        with _Lock(self.run_dir):
+        with Lock(self.run_dir):
             if self._holds_already(start):
                 return None
             mine = self._redeemed(start, wanted) if isinstance(wanted, Redemption) else []
@@ -126,12 +126,12 @@ class Ledger:
 
     def withdraw(self, start: Start) -> None:
         """The start failed: no claim remains, and its grants are as they were."""
-        with _Lock(self.run_dir):
+        with Lock(self.run_dir):
             self._withdraw(start)
 
     def release(self, container: str) -> bool:
         """The container is gone. False, and nothing done, when it has no claim or a new life under the same id."""
-        with _Lock(self.run_dir):
+        with Lock(self.run_dir):
             try:
                 claim = claims.read(self.run_dir, container)
             except FileNotFoundError:
@@ -150,7 +150,7 @@ class Ledger:
         BlockingIOError when a hook holds the lock: another time will do, for a dead claim counts nowhere.
         """
         released = []
-        with _Lock(self.run_dir, wait=False):
+        with Lock(self.run_dir, wait=False):
             for claim in dead:
                 try:
                     found = claims.read(self.run_dir, claim.container)
@@ -164,7 +164,7 @@ class Ledger:
 
     def discard(self, container: str, unchanged: Callable[[], bool]) -> bool:
         """Remove a container's directory that holds no readable claim, if it is `unchanged` under the lock."""
-        with _Lock(self.run_dir, wait=False):
+        with Lock(self.run_dir, wait=False):
             try:
                 claims.read(self.run_dir, container)
             except (FileNotFoundError, VgpuError):
@@ -180,7 +180,7 @@ class Ledger:
     def place(self, wanted: Request | Redemption, holder: Holder | None, container: str = "") -> Allocation:
         """What `claim` would decide now, without recording anything; what `container` holds already counts as free."""
         start = Start(container, 0, 0, "", holder, "", 0.0)
-        with _Lock(self.run_dir):
+        with Lock(self.run_dir):
             mine = self._redeemed(start, wanted) if isinstance(wanted, Redemption) else []
             return self._placed(start, wanted, mine)
 
@@ -393,7 +393,7 @@ class Ledger:
             raise VgpuError(directory, expected="a claim to remove", found=error.strerror) from error
 
 
-class _Lock:
+class Lock:
     """The ledger's lock. The directories are made when they are missing: the first start after boot.
 
     Without `wait`, BlockingIOError when another holds it; with it, VgpuError when one holds it for PATIENCE seconds,

@@ -29,6 +29,7 @@ int main(void)
 	NUMBER(version, VGPU_LIMITS_VERSION);
 	NUMBER(max_cards, VGPU_LIMITS_MAX_CARDS);
 	NUMBER(unlimited, VGPU_UNLIMITED);
+	NUMBER(oversubscribe, VGPU_CARD_OVERSUBSCRIBE);
 	NUMBER(size, sizeof(struct vgpu_limits));
 	NUMBER(card_size, sizeof(struct vgpu_limits_card));
 	printf("paths " VGPU_PRIVATE_DIR " " VGPU_LIMITS_PATH " " VGPU_USAGE_DIR " " VGPU_REAL_DIR "\n");
@@ -43,6 +44,7 @@ int main(void)
 	FIELD(vgpu_limits_card, memory);
 	FIELD(vgpu_limits_card, cores);
 	FIELD(vgpu_limits_card, core_limit);
+	FIELD(vgpu_limits_card, flags);
 	FIELD(vgpu_limits_card, reserved);
 	return 0;
 }
@@ -124,6 +126,7 @@ def test_layout_is_the_headers(tmp_path: Path) -> None:
         "version": limits.VERSION,
         "max_cards": limits.MAX_CARDS,
         "unlimited": limits.UNLIMITED,
+        "oversubscribe": limits.OVERSUBSCRIBE,
         "size": limits.SIZE,
         "card_size": limits.CARD.size,
     }

@@ -750,13 +750,13 @@ def test_the_lock_is_made_where_it_is_missing_and_is_no_link(node: Node) -> None
 
 def test_a_lock_that_is_held_for_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "PATIENCE", 0.05)
-    with ledger_module._Lock(str(tmp_path)):
+    with ledger_module.Lock(str(tmp_path)):
         with (
             pytest.raises(VgpuError, match=r"ledger\.lock.*held by another process"),
-            ledger_module._Lock(str(tmp_path)),
+            ledger_module.Lock(str(tmp_path)),
         ):
             pass
-        with pytest.raises(BlockingIOError), ledger_module._Lock(str(tmp_path), wait=False):
+        with pytest.raises(BlockingIOError), ledger_module.Lock(str(tmp_path), wait=False):
             pass
-    with ledger_module._Lock(str(tmp_path)):
+    with ledger_module.Lock(str(tmp_path)):
         pass

@@ -12,6 +12,7 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +28,11 @@ BUILD = Path(os.environ.get("VGPU_BUILD", str(REPOSITORY / "build")))
 SOURCES = REPOSITORY / "tests/fixtures/cuda"
 INCLUDE = REPOSITORY / "libvcuda/include"
 AWKWARD_UUID = limits.uuid_text(b"awkward-card-000")
+#: A sanitizer's runtime that all programs start with, when libvcuda was built with it: test_sanitizers.py.
+SANITIZER = os.environ.get("VGPU_SANITIZER", "")
+COMPLAINTS = ("Sanitizer", "runtime error:")
 PATIENCE = 60.0
+NVML = "libnvidia-ml.so.1"
 SLOTS_OFFSET = usage.HEADER.size + limits.MAX_CARDS * usage.CARD.size
 ENTER = """
 mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && mount --bind "$0" /usr/local/vgpu && echo in && exec cat
@@ -77,6 +82,22 @@ class Client:
     def numbers(self, line: str) -> tuple[int, ...]:
         return tuple(int(word) for word in self.ask(line))
 
+    def made(self, line: str) -> int:
+        """The handle that a call which has to succeed gives."""
+        result, handle, *_ = self.numbers(line)
+        assert result == 0
+        return handle
+
+    def does(self, line: str) -> None:
+        """Makes a call that has to succeed."""
+        assert self.numbers(line)[0] == 0, line
+
+    def left(self) -> int:
+        """The bytes that cuMemGetInfo says are free."""
+        result, available, _ = self.numbers("cuMemGetInfo_v2 & &")
+        assert result == 0
+        return available
+
     def alloc(self, size: int, how: str = "alloc") -> tuple[int, int]:
         """(CUresult, pointer)."""
         result, pointer, *_ = self.numbers(f"{how} {size}")
@@ -112,12 +133,17 @@ class Client:
 class Box:
     """A place like a container's: `path` is its /usr/local/vgpu, `start` runs a program that sees it."""
 
+    libraries = BUILD / "lib/vcuda"
+
     def __init__(self, path: Path, driver: Path, program: Path, environment: dict[str, str], uuid: str) -> None:
         self.path = path
         self.program = program
         self.uuid = uuid
         self.clients: list[Client] = []
-        self.environment = {**environment, "PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(BUILD / "lib/vcuda")}
+        self.environment = {**environment, "PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(self.libraries)}
+        if SANITIZER:
+            self.environment["LD_PRELOAD"] = SANITIZER
+            self.environment["ASAN_OPTIONS"] = "detect_leaks=0"
         (path / "usage").mkdir(parents=True)
         shutil.copytree(driver, path / "driver")
         self.holder = subprocess.Popen(
@@ -158,11 +184,23 @@ class Box:
     def command(self, *words: str) -> list[str]:
         return ["nsenter", f"--mount=/proc/{self.holder.pid}/ns/mnt", *words]
 
-    def start(self, how: str = "local", level: str = "error") -> Client:
+    def start(self, how: str = "local", level: str = "error", library: str = "libcuda.so.1") -> Client:
         environment = {**self.environment, "VGPU_LOG_LEVEL": level}
-        client = Client(self.command(str(self.program), how), environment, self.path / "log")
+        client = Client(self.command(str(self.program), how, library), environment, self.path / "log")
         self.clients.append(client)
         assert client.receive() == ["ready"], self.log
+        return client
+
+    def caller(self, device: int = 0, level: str = "error") -> Client:
+        """A client for any call (tests/fixtures/cuda/calls.py), with a context on the device."""
+        environment = {**self.environment, "VGPU_LOG_LEVEL": level}
+        command = self.command(sys.executable, "-S", str(SOURCES / "calls.py"))
+        client = Client(command, environment, self.path / "log")
+        self.clients.append(client)
+        assert client.receive() == ["ready"], self.log
+        assert client.numbers("cuInit 0") == (0,), self.log
+        result, context = client.numbers(f"cuDevicePrimaryCtxRetain & {device}")
+        assert (result, client.numbers(f"cuCtxSetCurrent {context}")) == (0, (0,))
         return client
 
     def opened(self, how: str = "local", level: str = "error", device: int = 0) -> Client:
@@ -179,6 +217,8 @@ class Box:
         self.holder.stdin.close()
         self.holder.stdout.close()
         self.holder.wait(PATIENCE)
+        if SANITIZER and (self.path / "log").exists():
+            assert not any(complaint in self.log for complaint in COMPLAINTS), self.log
 
 
 @pytest.fixture(scope="session")
@@ -210,6 +250,11 @@ class SimBox(Box):
     def cards(self) -> list[dict[str, Any]]:
         return self.simctl.read_state(self.environment["VGPU_SIM_DIR"])["cards"]  # type: ignore[no-any-return]
 
+    @property
+    def context(self) -> int:
+        """Bytes that a process's context takes of card 0."""
+        return int(self.cards()[0]["context_overhead"])
+
     def held(self, card: int = 0) -> int:
         """Bytes allocated by all processes, without their contexts."""
         return sum(process["allocated"] for process in self.cards()[card]["processes"])
@@ -233,29 +278,37 @@ def awkward(programs: Path, tmp_path: Path) -> Iterator[Box]:
 
 @pytest.fixture(scope="session")
 def sim_driver(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the simulated libraries under the names that they have at the private path."""
+    """A directory with the simulated libraries under the names that they have at the private path; NVML apart."""
     path = tmp_path_factory.mktemp("sim_driver")
-    for name in ("libcuda", "libnvidia-ml"):
+    (path / "nvml").mkdir()
+    for name, target in (("libcuda", path / "libcuda.so.1"), ("libnvidia-ml", path / "nvml" / NVML)):
         found = sorted((BUILD / "lib/sim").glob(f"{name}.so.*"))
         if not found:
             pytest.skip(f"the simulated driver is not built in {BUILD}: run `make build`")
-        shutil.copy(found[0], path / f"{name}.so.1")
+        shutil.copy(found[0], target)
     return path
 
 
 @pytest.fixture
-def sim_box(programs: Path, sim_driver: Path, tmp_path: Path) -> Iterator[Callable[[str], SimBox]]:
-    """Makes boxes on a simulated node with the cards of a profile; all boxes of a test share the node."""
+def sim_box(programs: Path, sim_driver: Path, tmp_path: Path) -> Iterator[Callable[..., SimBox]]:
+    """Makes boxes on a simulated node with the cards of a profile; all boxes of a test share the node.
+
+    Without NVML what the driver itself takes is not known, so that what a test allocates is all that is charged.
+    """
     need_root()
     boxes: list[SimBox] = []
     simctl = load_simctl()
     state = tmp_path / "state"
 
-    def make(profile: str) -> SimBox:
+    def make(profile: str, nvml: bool = False) -> SimBox:
         if not state.exists():
             simctl.make_state(str(state), profile, device_nodes=False)
         uuid = simctl.read_state(str(state))["cards"][0]["uuid"]
         path = tmp_path / f"box{len(boxes)}"
+        if nvml:
+            shutil.copy(sim_driver / "nvml" / NVML, sim_driver)
+        else:
+            (sim_driver / NVML).unlink(missing_ok=True)
         box = SimBox(path, sim_driver, programs / "driver_client", {"VGPU_SIM_DIR": str(state)}, uuid)
         box.simctl = simctl
         boxes.append(box)
@@ -267,6 +320,12 @@ def sim_box(programs: Path, sim_driver: Path, tmp_path: Path) -> Iterator[Callab
 
 
 @pytest.fixture
-def t4(sim_box: Callable[[str], SimBox]) -> SimBox:
+def t4(sim_box: Callable[..., SimBox]) -> SimBox:
     """A box on a node with one simulated T4."""
     return sim_box("t4x1")
+
+
+@pytest.fixture
+def t4_nvml(sim_box: Callable[..., SimBox]) -> SimBox:
+    """The same with NVML: contexts are charged too."""
+    return sim_box("t4x1", nvml=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import struct
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from vgpu.config import usage
+from vgpu.config.errors import VgpuError
 
 if TYPE_CHECKING:
     from conftest import Box
@@ -216,7 +219,7 @@ def test_any_user_of_the_container_may_join_the_usage_region(awkward: Box) -> No
 def test_a_function_that_the_driver_lacks_is_not_supported(awkward: Box) -> None:
     awkward.limit(LIMIT)
     client = awkward.opened()
-    assert client.alloc(MIB, "managed")[0] == 801
+    assert client.alloc(MIB, "alloc_v1")[0] == 801
     assert awkward.usage() == (1, 0, 0)
 
 
@@ -226,3 +229,61 @@ def test_a_region_made_by_the_host_is_used(awkward: Box) -> None:
     file.write_bytes(usage.BEGINNING.ljust(usage.SIZE, b"\0"))
     assert awkward.opened().alloc(MIB)[0] == 0
     assert usage.decode(file.read_bytes()) == {awkward.uuid: MIB}
+
+
+# What a tenant may do to its own usage region
+
+
+def test_a_read_only_usage_region_refuses_memory_in_one_line(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    usage_dir = "/usr/local/vgpu/usage"
+    script = f"mount --bind {usage_dir} {usage_dir} && mount -o remount,bind,ro {usage_dir}"
+    subprocess.run(awkward.command("sh", "-c", script), check=True)
+    client = awkward.opened()
+    assert client.alloc(1)[0] == OUT_OF_MEMORY
+    assert client.alloc(1, "async")[0] == OUT_OF_MEMORY
+    assert client.numbers("info") == (0, 0, LIMIT) or client.numbers("info")[2] == LIMIT
+    assert len(awkward.log.splitlines()) == 1
+    assert "Read-only" in awkward.log
+
+
+def test_a_full_usage_region_refuses_memory_in_one_line(awkward: Box) -> None:
+    """1,024 slots of somebody who cannot be judged dead."""
+    awkward.limit(LIMIT)
+    data = bytearray(usage.BEGINNING.ljust(usage.SIZE, b"\0"))
+    struct.pack_into("=Q", data, 8, usage.SLOTS)
+    slots = usage.CHARGES_OFFSET - usage.SLOTS * usage.SLOT.size
+    for index in range(usage.SLOTS):
+        usage.SLOT.pack_into(data, slots + index * usage.SLOT.size, 1 << 22 | 1, 0, 0, 0)
+    (awkward.path / "usage/usage").write_bytes(data)
+    client = awkward.opened()
+    assert client.alloc(1)[0] == OUT_OF_MEMORY
+    assert client.alloc(1)[0] == OUT_OF_MEMORY
+    assert len(awkward.log.splitlines()) == 1
+    assert "1024 processes hold device memory" in awkward.log
+
+
+def test_a_usage_region_cut_short_ends_its_own_processes_at_most(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    client = awkward.opened()
+    client.alloc(MIB)
+    os.truncate(awkward.path / "usage/usage", 0)
+    client.send("alloc 1048576")
+    assert client.receive() in ([], [str(OUT_OF_MEMORY), "0", "0"])
+    assert client.close() in (0, -signal.SIGBUS)
+    with pytest.raises(VgpuError):
+        usage.decode((awkward.path / "usage/usage").read_bytes())
+    late = awkward.opened()  # another process of the container: refused, not killed
+    assert late.alloc(1)[0] == OUT_OF_MEMORY
+    assert late.close() == 0
+
+
+def test_a_usage_region_set_back_to_zero_counts_from_there(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    client = awkward.opened()
+    client.alloc(MIB)
+    with (awkward.path / "usage/usage").open("r+b") as file:
+        file.seek(8)
+        file.write(bytes(usage.SIZE - 8))
+    assert client.alloc(2 * LIMIT)[0] == OUT_OF_MEMORY
+    assert client.close() == 0

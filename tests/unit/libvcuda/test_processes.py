@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
+import time
 from typing import TYPE_CHECKING
 
+import pytest
+
+from vgpu.config import usage
+
 if TYPE_CHECKING:
-    from conftest import Box
+    from conftest import Box, SimBox
 
 OUT_OF_MEMORY = 2
 MIB = 1 << 20
@@ -148,4 +154,63 @@ def test_an_exec_gives_back_what_the_old_image_held(awkward: Box) -> None:
     client.ask("init")
     client.ask("open 0")
     assert client.alloc(LIMIT)[0] == 0
+    assert awkward.usage() == (1, 0, LIMIT)
+
+
+def test_64_racing_processes_never_exceed_the_limit_and_lose_no_byte(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    clients = [awkward.opened() for _ in range(64)]
+    for seed, client in enumerate(clients):
+        client.send(f"churn 400 {MIB - 1} 32 {seed}")
+    answers = [client.receive() for client in clients]
+    held, most = awkward.ledger()
+    assert held == 0
+    assert LIMIT // 2 < most <= LIMIT
+    assert sum(int(granted) for _, granted, _ in answers) > 64
+    assert awkward.usage() == (64, 0, 0)
+    assert clients[0].alloc(LIMIT)[0] == 0
+
+
+def kill_at_random(box: SimBox, kills: int) -> None:
+    """Kills one of four racing processes at a time: nothing is exceeded, and nothing missing or left over after."""
+    waits = random.Random(1)
+    clients = [box.opened() for _ in range(4)]
+    for number, client in enumerate(clients):
+        client.send(f"churn 100000000 {MIB} 8 {number}")
+    for number in range(kills):
+        time.sleep(waits.uniform(0, 0.01))
+        clients[number % 4].kill()
+        assert box.held() <= LIMIT
+        clients[number % 4] = box.opened()
+        clients[number % 4].send(f"churn 100000000 {MIB} 8 {number}")
+    for client in clients:
+        client.kill()
+    last = box.opened()
+    assert last.fills(MIB) == LIMIT == box.held()
+    assert box.usage() == (1, 0, LIMIT)
+
+
+def test_kill_9_at_random_points(t4: SimBox) -> None:
+    t4.limit(LIMIT)
+    kill_at_random(t4, 40)
+
+
+@pytest.mark.long
+def test_kill_9_at_a_thousand_random_points(t4: SimBox, pytestconfig: pytest.Config) -> None:
+    if not pytestconfig.getoption("--long"):
+        pytest.skip("full counts: make test-long")
+    t4.limit(LIMIT)
+    kill_at_random(t4, 1000)
+
+
+def test_an_attempt_that_was_killed_in_the_middle_blocks_nobody(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    living, dying = awkward.opened(), awkward.opened()
+    living.alloc(MIB)
+    dying.alloc(MIB)
+    dying.kill()
+    with (awkward.path / "usage/usage").open("r+b") as file:  # slot 1: between its two steps
+        file.seek(usage.CHARGES_OFFSET + usage.CHARGE.size)
+        file.write(usage.CHARGE.pack(LIMIT, MIB))
+    assert living.alloc(LIMIT - MIB)[0] == 0
     assert awkward.usage() == (1, 0, LIMIT)

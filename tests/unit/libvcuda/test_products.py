@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,7 +13,8 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[3]
 LIBRARIES = Path(os.environ.get("VGPU_BUILD", str(REPOSITORY / "build"))) / "lib/vcuda"
 SOURCE = REPOSITORY / "libvcuda/src"
-PRODUCTS = [("libcuda.so.1", "cuda_hooks.h"), ("libnvidia-ml.so.1", "nvml_hooks.h")]
+PRODUCTS = [("libcuda.so.1", "cuda_hooks.h", "cuda_driver.txt"), ("libnvidia-ml.so.1", "nvml_hooks.h", "nvml.txt")]
+NAMES = [product[0] for product in PRODUCTS]
 OLDEST_GLIBC = (2, 17)
 
 
@@ -25,13 +27,22 @@ def listed(hooks: str) -> set[str]:
     return set(re.findall(r"^\s*HOOK\((\w+)", (SOURCE / hooks).read_text(), re.MULTILINE))
 
 
-@pytest.mark.parametrize(("library", "hooks"), PRODUCTS)
-def test_exactly_the_hooks_are_exported(library: str, hooks: str) -> None:
+@pytest.mark.parametrize(("library", "hooks", "names"), PRODUCTS)
+def test_exactly_the_hooks_and_the_known_names_are_exported(library: str, hooks: str, names: str) -> None:
     symbols = output("nm", "-D", "--defined-only", "--format=posix", str(LIBRARIES / library))
-    assert {line.split()[0] for line in symbols.splitlines()} == listed(hooks)
+    known = set((SOURCE / "names" / names).read_text().split())
+    assert listed(hooks)
+    assert {line.split()[0] for line in symbols.splitlines()} == listed(hooks) | known
 
 
-@pytest.mark.parametrize("library", [library for library, _ in PRODUCTS])
+@pytest.mark.parametrize(("library", "hooks", "names"), PRODUCTS)
+def test_the_list_for_programs_says_the_same(library: str, hooks: str, names: str) -> None:
+    file = {"libcuda.so.1": "vcuda.json", "libnvidia-ml.so.1": "vcuda_nvml.json"}[library]
+    content = json.loads((LIBRARIES / file).read_text())
+    assert content == {"hooked": sorted(listed(hooks)), "known": sorted((SOURCE / "names" / names).read_text().split())}
+
+
+@pytest.mark.parametrize("library", NAMES)
 def test_the_real_library_is_the_first_dependency_by_its_path(library: str) -> None:
     dynamic = output("readelf", "-dW", str(LIBRARIES / library))
     assert re.search(r"SONAME.*\[(.*)\]", dynamic).group(1) == library  # type: ignore[union-attr]
@@ -40,7 +51,7 @@ def test_the_real_library_is_the_first_dependency_by_its_path(library: str) -> N
     assert "BIND_NOW" in dynamic and "NODELETE" in dynamic
 
 
-@pytest.mark.parametrize("library", [library for library, _ in PRODUCTS])
+@pytest.mark.parametrize("library", NAMES)
 def test_an_old_glibc_is_enough(library: str) -> None:
     versions = re.findall(r"GLIBC_(\d+)\.(\d+)", output("objdump", "-T", str(LIBRARIES / library)))
     assert max((int(major), int(minor)) for major, minor in versions) <= OLDEST_GLIBC

@@ -45,6 +45,36 @@ def info() -> list[int]:
     return [result, available.value, total.value]
 
 
+def write(pointer: int, text: str) -> int:
+    return cuda.cuMemcpyHtoD_v2(ctypes.c_uint64(pointer), text.encode(), ctypes.c_size_t(len(text)))
+
+
+def read(pointer: int, size: int) -> list[Any]:
+    out = ctypes.create_string_buffer(size)
+    result = cuda.cuMemcpyDtoH_v2(out, ctypes.c_uint64(pointer), ctypes.c_size_t(size))
+    return [result, out.raw.decode(errors="replace")]
+
+
+class IpcHandle(ctypes.Structure):
+    _fields_ = (("bytes", ctypes.c_uint8 * 64),)
+
+
+def ipc_handle(pointer: int) -> list[Any]:
+    handle = IpcHandle()
+    result = cuda.cuIpcGetMemHandle(ctypes.byref(handle), ctypes.c_uint64(pointer))
+    return [result, bytes(handle.bytes).hex()]
+
+
+def ipc_open(handle: str) -> list[int]:
+    pointer = ctypes.c_uint64()
+    result = cuda.cuIpcOpenMemHandle_v2(ctypes.byref(pointer), IpcHandle.from_buffer_copy(bytes.fromhex(handle)), 1)
+    return [result, pointer.value]
+
+
+def ipc_close(pointer: int) -> int:
+    return cuda.cuIpcCloseMemHandle(ctypes.c_uint64(pointer))
+
+
 def fill(size: int) -> int:
     """Allocate chunks of `size` until there is no more; how many there were."""
     count = 0

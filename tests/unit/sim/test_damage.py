@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +53,7 @@ def test_a_short_file(node: Any, size: int) -> None:
     ("offset", "content"),
     [
         (0, b"VGPU-SIM"),
-        (8, b"\2"),
+        (8, b"\1"),
         (12, b"\xff" * 4),
         (16, b"\1"),
         (256, b"\xff" * 512),
@@ -93,6 +96,27 @@ def test_garbage_in_a_living_slot_never_gives_memory(node: Any) -> None:
     overwrite(node.directory, 256 + 16 * 512 + 32, b"\xff" * 128)
     assert client("alloc", 512)[0] == 2
     assert client("info")[:2] == [0, 0]
+
+
+@pytest.mark.parametrize("content", [b"\xff" * 12288, random.Random(3).randbytes(12288)], ids=["ones", "random"])
+def test_garbage_about_turns(node: Any, content: bytes) -> None:
+    """Neither a holder that there is not nor a line full of nobody stops a program for more than an instant."""
+    overwrite(node.directory, 256 + 16 * 512 + 1024 * 512, content)
+    start = time.monotonic()
+    code = subprocess.run(
+        [sys.executable, Path(__file__).with_name("work_client.py"), "spin_1ms", "10", "1", "1", "0"],
+        check=False,
+        env=node.environment(),
+        input="\n",
+        text=True,
+        stdout=subprocess.DEVNULL,
+    ).returncode
+    assert (code, time.monotonic() - start < 5) == (0, True)
+    node.python(
+        "from pynvml import *; nvmlInit(); c = nvmlDeviceGetHandleByIndex(0); nvmlDeviceGetUtilizationRates(c)\n"
+        "nvmlDeviceGetTemperature(c, 0); nvmlDeviceGetPowerUsage(c); nvmlDeviceGetTotalEnergyConsumption(c)\n"
+        "events = nvmlEventSetCreate(); nvmlDeviceRegisterEvents(c, 8, events); print(1)"
+    )
 
 
 def test_cut_while_in_use(node: Any) -> None:

@@ -21,9 +21,10 @@ def get(name, version, flags=0):
 """
 
 
-def test_a_linked_program(node: Any, libraries: Path, tmp_path: Path) -> None:
-    program = tmp_path / "driver_check"
-    source = Path(__file__).with_name("driver_check.c")
+@pytest.mark.parametrize("name", ["driver_check", "memory_check", "work_check"])
+def test_a_linked_program(node: Any, libraries: Path, tmp_path: Path, name: str) -> None:
+    program = tmp_path / name
+    source = Path(__file__).with_name(f"{name}.c")
     subprocess.run(
         ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", source, "-o", program, f"-L{libraries}", "-lcuda"],
         check=True,
@@ -72,7 +73,7 @@ def test_get_proc_address_refuses(node: Any, name: str, version: int, flags: int
 
 def test_every_entry_point_is_exported_once(node: Any, repository: Path, libraries: Path) -> None:
     listed = re.findall(
-        r"^(?:ENTRY|OLD|THREAD)\(\w+, \d+, (\w+)",
+        r"^(?:ENTRY|OLD|THREAD|STREAM|THREAD_ENTRY|ABSENT)\(\w+, \d+, (\w+)",
         (repository / "libvcuda/sim/cuda_entries.def").read_text(),
         re.MULTILINE,
     )

@@ -9,7 +9,16 @@ from types import ModuleType
 
 
 def test_structures_match(simctl: ModuleType, repository: Path, tmp_path: Path) -> None:
-    mirrored = {"header": simctl.Header, "card": simctl.Card, "slot": simctl.Slot, "file": simctl.File}
+    mirrored = {
+        "header": simctl.Header,
+        "card": simctl.Card,
+        "slot": simctl.Slot,
+        "turn_holder": simctl.TurnHolder,
+        "sample": simctl.Sample,
+        "incident": simctl.Incident,
+        "board": simctl.Board,
+        "file": simctl.File,
+    }
     expected = []
     lines = []
     for name, structure in mirrored.items():
@@ -37,6 +46,10 @@ def test_constants_match(simctl: ModuleType, repository: Path) -> None:
         ("SIM_MAX_CARDS", f"{simctl.MAX_CARDS}u"),
         ("SIM_MAX_SLOTS", f"{simctl.MAX_SLOTS}u"),
         ("SIM_MAX_LINKS", f"{simctl.MAX_LINKS}u"),
+        ("SIM_MAX_WAITING", f"{simctl.MAX_WAITING}u"),
+        ("SIM_PERIODS", f"{simctl.PERIODS}u"),
+        ("SIM_MAX_SAMPLES", f"{simctl.MAX_SAMPLES}u"),
+        ("SIM_MAX_INCIDENTS", f"{simctl.MAX_INCIDENTS}u"),
         ("SIM_LINK_SWITCH", f"{simctl.LINK_SWITCH:#x}u"),
         ("SIM_LINK_NONE", f"{simctl.LINK_NONE:#x}u"),
         ("SIM_MAGIC", f'"{simctl.MAGIC.decode()}"'),

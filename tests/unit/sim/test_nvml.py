@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,9 @@ cards = [nvmlDeviceGetHandleByIndex(i) for i in range(nvmlDeviceGetCount())]
     [
         ("t4x1", 1, "Tesla T4", 15360, [7, 5], 0),
         ("a100x2", 2, "NVIDIA A100-PCIE-40GB", 40960, [8, 0], 12),
+        ("a100-80gbx2", 2, "NVIDIA A100-SXM4-80GB", 81920, [8, 0], 12),
+        ("h100x1", 1, "NVIDIA H100 80GB HBM3", 81559, [9, 0], 0),
+        ("h200x1", 1, "NVIDIA H200", 143771, [9, 0], 0),
         ("h100x8", 8, "NVIDIA H100 80GB HBM3", 81559, [9, 0], 18),
         ("mixed", 4, "Tesla T4", 15360, [7, 5], 0),
     ],
@@ -66,7 +71,8 @@ for name, call in dict(mig=lambda: nvmlDeviceGetMigMode(card), ecc=lambda: nvmlD
                        numa=lambda: nvmlDeviceGetNumaNodeId(card),
                        index=lambda: nvmlDeviceGetHandleByIndex(2),
                        bus=lambda: nvmlDeviceGetHandleByPciBusId("0000:01:00.0"),
-                       absent=lambda: nvmlDeviceGetVbiosVersion(card)).items():
+                       absent=lambda: nvmlDeviceGetPdi(card),
+                       refused=lambda: nvmlDeviceGetConfComputeMemSizeInfo(card)).items():
     try:
         refused[name] = call()
     except NVMLError as error:
@@ -105,11 +111,12 @@ print(json.dumps(dict(
         "serial": 13,
         "refused": {
             "mig": [0, 0],
-            "ecc": pynvml.NVML_ERROR_NOT_SUPPORTED,
+            "ecc": [1, 1],
             "numa": pynvml.NVML_ERROR_NOT_SUPPORTED,
             "index": pynvml.NVML_ERROR_INVALID_ARGUMENT,
             "bus": pynvml.NVML_ERROR_NOT_FOUND,
             "absent": pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+            "refused": pynvml.NVML_ERROR_NOT_SUPPORTED,
         },
     }
 
@@ -166,6 +173,77 @@ print(json.dumps([nvmlDeviceGetNvLinkRemotePciInfo(cards[0], 11).busId, nvmlDevi
 """
     ours, theirs = make_node("a100x2").python(remote)
     assert ours == theirs
+
+
+def test_events(node: Any) -> None:
+    code = f"""{CARDS}
+import sys
+events = nvmlEventSetCreate()
+nvmlDeviceRegisterEvents(cards[0], nvmlEventTypeXidCriticalError, events)
+print("ready", flush=True)
+sys.stdin.readline()
+seen = []
+for _ in range(2):
+    try:
+        event = nvmlEventSetWait_v2(events, 300)
+        seen.append([event.eventType, event.eventData])
+    except NVMLError as error:
+        seen.append(error.value)
+nvmlEventSetFree(events)
+print(json.dumps([seen, nvmlDeviceGetTotalEccErrors(cards[0], 0, 0), nvmlDeviceGetTotalEccErrors(cards[0], 1, 1),
+                  nvmlDeviceGetTemperature(cards[0], 0)]))
+"""
+    node.simctl.inject_event(str(node.directory), 0, data=13)  # before anybody waits: nobody sees it
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=node.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout and process.stdout.readline() == "ready\n"
+    node.simctl.inject_ecc(str(node.directory), 0, corrected=3)
+    node.simctl.set_readings(str(node.directory), 0, temperature=91)
+    node.simctl.inject_event(str(node.directory), 0, data=79)
+    out, _ = process.communicate("\n", timeout=30)
+    assert json.loads(out) == [[[8, 79], pynvml.NVML_ERROR_TIMEOUT], 3, 0, 91]
+
+
+def test_utilization_lags(node: Any) -> None:
+    code = f"""{CARDS}
+import time
+def processes():
+    try:
+        return [[s.pid, s.smUtil] for s in nvmlDeviceGetProcessUtilization(cards[0], 0)]
+    except NVMLError as error:
+        return error.value
+first = [nvmlDeviceGetUtilizationRates(cards[0]).gpu, processes()]
+deadline = time.monotonic() + 5
+while time.monotonic() < deadline and (not isinstance(processes(), list) or processes()[0][1] < 50):
+    time.sleep(0.05)
+kinds, samples = nvmlDeviceGetSamples(cards[0], NVML_GPU_UTILIZATION_SAMPLES, 0)
+print(json.dumps([first, nvmlDeviceGetUtilizationRates(cards[0]).gpu, processes(), nvmlDeviceGetPowerUsage(cards[0]),
+                  max(sample.sampleValue.uiVal for sample in samples)]))
+"""
+    idle = node.python(f"{CARDS}\nprint(nvmlDeviceGetUtilizationRates(cards[0]).gpu)")
+    assert idle == 0
+    worker = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("work_client.py")), "spin_1ms", "20", "1", "0", "3"],
+        env=node.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert worker.stdin and worker.stdout and worker.stdout.readline() == "ready\n"
+    worker.stdin.write("\n")
+    worker.stdin.flush()
+    first, utilization, processes, power, sample = node.python(code)
+    worker.kill()
+    worker.communicate()
+    assert first[1] == pynvml.NVML_ERROR_NOT_FOUND
+    assert utilization > 80 and sample > 80
+    assert processes[0][0] == worker.pid and processes[0][1] > 50
+    assert power > 42000
 
 
 def test_initialization_is_counted(node: Any) -> None:

@@ -1,0 +1,105 @@
+"""`vgpuctl set`: change what a running container may use of its cards, at once.
+
+Belongs here: the new amounts, checked against what the node has promised to others, and their recording in claim and
+limits file. libvcuda reads the file at the next allocation; nothing is restarted. Root only, as the records are.
+
+What shrinks below its use takes nothing away: the container gets no more until it has freed enough. The amounts last
+for this life of the container; a pod's next one begins with its grants again.
+"""
+
+from __future__ import annotations
+
+import click
+
+from vgpu.config import claims, inventory, limits, records, settings
+from vgpu.config.claims import Claim
+from vgpu.config.errors import VgpuError
+from vgpu.config.limits import CardLimit
+from vgpu.config.request import WHOLE_CARD, Request, parse_size
+from vgpu.hook import placement
+from vgpu.hook.ledger import Ledger, Lock
+from vgpu.hook.placement import Commitment
+
+
+@click.command("set")
+@click.argument("container")
+@click.option("--memory", help="Memory on each of its cards, such as 2Gi or 100Mi.")
+@click.option("--cores", type=int, help="Guaranteed percent of each of its cards, 0 to 99.")
+@click.option("--core-limit", type=int, help="Most percent of each of its cards, up to 100.")
+@click.pass_obj
+def set_limits(config_path: str, container: str, memory: str | None, cores: int | None, core_limit: int | None) -> None:
+    """Change the share of a running CONTAINER (its id, or a beginning that no other has)."""
+    if memory is None and cores is None and core_limit is None:
+        raise VgpuError("set", expected="--memory, --cores or --core-limit", found="none of them")
+    size = None if memory is None else parse_size(memory, "--memory")
+    node = settings.read(config_path)
+    ledger = Ledger(node, inventory.read(node.run_dir).cards)
+    with Lock(node.run_dir):
+        claim = _claim(ledger, container)
+        wanted = [_changed(card, size, cores, core_limit) for card in claim.cards]
+        _check_room(ledger, claim, wanted)
+        _record(node.run_dir, claim, wanted)
+    for note in dict.fromkeys(ledger.notes):
+        click.echo(f"warning: {note}", err=True)
+
+
+def _claim(ledger: Ledger, container: str) -> Claim:
+    """The living container's claim; VgpuError when there is none, or nothing that could be changed."""
+    found = [claim for claim in ledger.claims() if claim.container.startswith(container)]
+    found = [claim for claim in found if claim.container == container] or found
+    if len(found) != 1:
+        expected = "the id of one container that holds cards, or its beginning"
+        raise VgpuError("container", expected=expected, found=f"{container}, which fits {len(found)} of them")
+    claim = found[0]
+    if not ledger.lives(claim) or claim.pid < 0:
+        raise VgpuError(f"container {claim.container}", expected="a living one", found="one that ended or is damaged")
+    if claim.exclusive:
+        do = "start it anew with a share"
+        raise VgpuError(f"container {claim.container}", expected="a share", found="whole cards, without limits", do=do)
+    return claim
+
+
+def _changed(card: CardLimit, memory: int | None, cores: int | None, core_limit: int | None) -> CardLimit:
+    """The card's limits with what was given. A ceiling follows its guarantee up; one that was equal to it, down too."""
+    new_cores = card.cores if cores is None else cores
+    ceiling = core_limit
+    if ceiling is None:
+        ceiling = new_cores if card.core_limit == card.cores else max(card.core_limit, new_cores)
+    if not (0 <= new_cores < WHOLE_CARD and new_cores <= ceiling <= WHOLE_CARD and ceiling > 0):
+        found = f"cores {new_cores}, core limit {ceiling}"
+        raise VgpuError("set", expected="0 <= cores < 100, cores <= core limit <= 100, core limit > 0", found=found)
+    new_memory = card.memory if memory is None else memory
+    return CardLimit(card.uuid, new_memory, new_cores, ceiling, card.oversubscribe)
+
+
+def _check_room(ledger: Ledger, claim: Claim, wanted: list[CardLimit]) -> None:
+    """VgpuError, card by card, when a card cannot give what it is to give more. Shrinking is always possible."""
+    committed = ledger.commitments(tuple(claim.grants))
+    for old, new in zip(claim.cards, wanted):
+        if new.memory <= old.memory and new.cores <= old.cores:
+            continue
+        others = dict(committed)
+        if not claim.grants:
+            others[old.uuid] = _without(committed.get(old.uuid, Commitment()), old)
+        request = Request(1, new.cores, new.memory, new.core_limit, fixed=(old.uuid,))
+        placement.place(request, ledger.cards, others, ledger.policy)
+
+
+def _without(total: Commitment, own: CardLimit) -> Commitment:
+    return Commitment(total.cores - own.cores, total.memory - own.memory, total.exclusive, total.holders)
+
+
+def _record(run_dir: str, claim: Claim, wanted: list[CardLimit]) -> None:
+    """Claim, limits file, claim: at every moment the ledger counts at least what the container may take."""
+    directory = claims.directory(run_dir, claim.container)
+    claim.cards = [
+        CardLimit(old.uuid, max(old.memory, new.memory), max(old.cores, new.cores), max(old.core_limit, new.core_limit))
+        for old, new in zip(claim.cards, wanted)
+    ]
+    try:
+        records.write(f"{directory}/claim.json", claim.record())
+        limits.update(f"{directory}/limits", claim.container, wanted)
+        claim.cards = wanted
+        records.write(f"{directory}/claim.json", claim.record())
+    except OSError as error:
+        raise VgpuError("set", expected=f"to write in {directory}", found=str(error)) from error

@@ -1,0 +1,71 @@
+/* Graphs, their nodes, and what is made of them to be launched. All under sim_driver.lock. */
+#ifndef CUDA_GRAPH_H
+#define CUDA_GRAPH_H
+
+#include "cuda_work.h"
+
+#define SIM_FRONTIER 32
+
+struct sim_node {
+	struct sim_object object;
+	struct sim_graph *graph;
+	struct sim_work work;
+	struct sim_graph *child;
+	struct sim_node **dependencies;
+	size_t dependency_count;
+	struct sim_node *original; /* in the graph that this one was cloned from */
+	bool visited;
+};
+
+struct sim_graph {
+	struct sim_object object;
+	struct sim_node **nodes; /* in the order of their making */
+	size_t count, room;
+	bool is_child;
+	struct sim_graph *original;
+};
+
+/* One launchable item: a node's work, in an order that honours all dependencies. */
+struct sim_step {
+	struct sim_node *node; /* only compared: it may be gone */
+	struct sim_work work;
+	bool disabled;
+};
+
+struct sim_exec {
+	struct sim_object object;
+	unsigned long long flags;
+	struct sim_step *steps;
+	size_t count;
+};
+
+/* A stream's or an event's place in a capture. */
+struct sim_place {
+	struct sim_capture *capture; /* NULL: none */
+	struct sim_place *next;      /* that takes part in it */
+	unsigned long long id;       /* of the capture, to tell an event's place in an old one */
+	struct sim_node *frontier[SIM_FRONTIER];
+	unsigned count;
+};
+
+struct sim_graph *sim_graph_new(void);
+void sim_graph_free(struct sim_graph *graph);
+CUresult sim_graph_add(struct sim_graph *graph, const CUgraphNode *dependencies, size_t count,
+                       const struct sim_work *work, struct sim_node **node);
+/* The entry points' frame: checks, and on CUDA_SUCCESS leaves the lock taken. */
+CUresult sim_lock_graph(CUgraph graph, const CUgraphNode *dependencies, size_t count, const void *out);
+CUresult sim_lock_node(CUgraphNode node, int type);
+
+/* Fill `work` from the parameters of a node. */
+CUresult sim_launch_from(const CUDA_KERNEL_NODE_PARAMS *parameters, bool has_kernel, struct sim_work *work);
+CUresult sim_fill_from(const CUDA_MEMSET_NODE_PARAMS *parameters, struct sim_work *work);
+
+/* Capture: what to do with work for a stream that is capturing. */
+CUresult sim_capture_work(struct sim_place *place, const struct sim_work *work);
+void sim_capture_join(struct sim_place *place, const struct sim_place *event);
+void sim_capture_forget(struct sim_place *place); /* its stream goes */
+/* Lock and find a stream's place; the default stream has none. */
+CUresult sim_lock_place(CUstream stream, struct sim_place **place);
+bool sim_stream_is_legacy(CUstream stream);
+
+#endif

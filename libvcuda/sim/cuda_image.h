@@ -1,0 +1,47 @@
+/*
+ * Images of code: what a program may give to cuModuleLoadData, as far as a driver that runs nothing has to look into
+ * it. Names of kernels and of variables, sizes of parameters. Nothing in an image is trusted.
+ */
+#ifndef SIM_CUDA_IMAGE_H
+#define SIM_CUDA_IMAGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SIM_MAX_PARAMETERS 128
+
+struct sim_kernel {
+	char *name;
+	unsigned parameter_count;
+	struct { uint32_t offset, size; } parameters[SIM_MAX_PARAMETERS];
+};
+
+struct sim_variable {
+	char *name;
+	uint64_t size;
+};
+
+struct sim_image {
+	struct sim_kernel *kernels;
+	struct sim_variable *variables;
+	unsigned kernel_count, variable_count;
+	bool is_opaque; /* compressed: any name may be in it */
+	size_t size;
+};
+
+enum sim_image_status { SIM_IMAGE_OK, SIM_IMAGE_INVALID, SIM_IMAGE_NO_MEMORY };
+
+/* `size` 0: not known, as with cuModuleLoadData; then the image's own headers say where it ends. */
+enum sim_image_status sim_image_read(const void *data, size_t size, struct sim_image *image);
+void sim_image_free(struct sim_image *image);
+const struct sim_kernel *sim_image_kernel(const struct sim_image *image, const char *name);
+const struct sim_variable *sim_image_variable(const struct sim_image *image, const char *name);
+
+/* Of the readers of one kind. */
+struct sim_kernel *sim_image_add_kernel(struct sim_image *image, const char *name, size_t length);
+bool sim_image_add_variable(struct sim_image *image, const char *name, size_t length, uint64_t size);
+enum sim_image_status sim_ptx_read(const char *text, struct sim_image *image);
+enum sim_image_status sim_cubin_read(const char *data, size_t size, struct sim_image *image);
+
+#endif

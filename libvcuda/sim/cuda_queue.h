@@ -1,0 +1,52 @@
+/*
+ * The queues behind the streams, and the engine that carries them out: one thread per context that has had work.
+ *
+ * The engine lives in the model's time. It handles beginnings and ends in the order of their times and sleeps until
+ * the next one; when it wakes late it catches up, so that how long things take does not depend on the machine that
+ * simulates. All under sim_driver.lock; effects run without it.
+ */
+#ifndef CUDA_QUEUE_H
+#define CUDA_QUEUE_H
+
+#include "cuda_stream.h"
+#include "sim_turn.h"
+
+struct sim_engine {
+	struct sim_context *context;
+	unsigned number;         /* of the context in this process */
+	unsigned card;
+	bool is_running;         /* there is a thread */
+	bool waits_for_turn;     /* asleep on the process' word, not on `work` */
+	pthread_cond_t work;     /* the thread: there may be something to do */
+	pthread_cond_t progress; /* everybody else: something is done */
+	unsigned waiting;        /* threads that wait for progress */
+	struct sim_stream *streams;
+	uint64_t pending;        /* works in all streams */
+	uint64_t sequence;       /* of the last work */
+	bool has_turn;
+	bool is_unlimited;       /* the shared state is broken: no turns any more */
+	struct sim_slice slice;
+	unsigned share;          /* of the card that running kernels fill, in 1/1000 */
+	uint64_t freed;          /* when that became less */
+	uint64_t busy_since;     /* when kernels began to run; 0: none does */
+};
+
+/* Under the lock. */
+struct sim_engine *sim_engine_of(struct sim_context *context);
+void sim_engine_wake(struct sim_engine *engine);
+bool sim_engine_start(struct sim_engine *engine);
+void sim_engines_wake(void); /* an event was reached: somebody may wait for it */
+
+/* The stream's handle goes; the stream itself when it has carried out what it holds. */
+void sim_queue_end(struct sim_stream *stream);
+/* Wait until the context's streams are empty. */
+void sim_queue_drain(struct sim_context *context);
+/* Forget the streams of a context that ends; they are empty. */
+void sim_queues_of(struct sim_context *context);
+/* Take the first work off a stream and drop what it holds. */
+void sim_queue_finish(struct sim_engine *engine, struct sim_stream *stream, uint64_t time);
+
+CUresult sim_queue_wait_moment(struct sim_moment *moment);
+CUresult sim_event_renew(struct sim_event *event, struct sim_work *work);
+
+#endif

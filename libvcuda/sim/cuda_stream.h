@@ -1,0 +1,33 @@
+/* Streams and events, behind their handles. */
+#ifndef CUDA_STREAM_H
+#define CUDA_STREAM_H
+
+#include "cuda_graph.h"
+
+struct sim_stream {
+	struct sim_object object;
+	unsigned flags;
+	int priority;
+	bool is_legacy;
+	bool is_ending; /* its handle is gone */
+	struct sim_place place;
+	struct sim_engine *engine;
+	struct sim_stream *next; /* of the context, those without a handle included */
+	struct sim_work *head, *tail;
+	unsigned launches; /* in the queue */
+	uint64_t last_end; /* when its last work was done */
+};
+
+struct sim_event {
+	struct sim_object object;
+	unsigned flags;
+	struct sim_moment *moment; /* when it was recorded last; NULL: never */
+	struct sim_place place;    /* recorded in a capture */
+};
+
+#define SIM_STREAM_NON_BLOCKING 1u
+
+/* Lock and find the stream behind a handle, which may be NULL, legacy or per-thread. */
+CUresult sim_lock_stream(CUstream handle, struct sim_stream **stream);
+
+#endif

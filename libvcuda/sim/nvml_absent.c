@@ -1,0 +1,15 @@
+/* Functions of NVML that the simulator does not have: they exist, each at its own address, and say so. */
+#include "nvml_sim.h"
+#include "trampoline.h"
+
+nvmlReturn_t sim_nvml_absent(void);
+
+nvmlReturn_t sim_nvml_absent(void)
+{
+	nvmlReturn_t result = sim_nvml_ready();
+
+	return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
+}
+
+#define ABSENT(name) SIM_TRAMPOLINE(name, sim_nvml_absent)
+#include "nvml_absent.def"

@@ -1,0 +1,223 @@
+/*
+ * Utilization, as NVML has it: "one or more kernels running" over a period of 1/6 s, known when the period is over;
+ * processes' samples come even later. Power and temperature follow the load.
+ */
+#include <string.h>
+#include <time.h>
+
+#include "nvml_sim.h"
+#include "sim_clock.h"
+
+#define IDLE_TEMPERATURE 34
+#define LOAD_TEMPERATURE 40 /* more, at full load */
+#define IDLE_POWER_MW 42000u
+#define SAMPLE_MIN_AGE_US 700000u
+#define SAMPLE_MAX_AGE_US 9000000u
+
+typedef struct {
+	unsigned pid;
+	unsigned long long timeStamp;
+	unsigned smUtil, memUtil, encUtil, decUtil;
+} nvmlProcessUtilizationSample_t;
+
+typedef struct {
+	unsigned long long timeStamp;
+	union { double real; unsigned number; unsigned long long large; } sampleValue;
+} nvmlSample_t;
+
+_Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32 && sizeof(nvmlSample_t) == 16, "NVML's samples");
+
+static uint64_t realtime_us(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_REALTIME, &time);
+	return (uint64_t)time.tv_sec * 1000000u + (uint64_t)time.tv_nsec / 1000u;
+}
+
+nvmlReturn_t sim_nvml_board(nvmlDevice_t device, const void *out, struct sim_board *board)
+{
+	nvmlReturn_t result = sim_nvml_check(device, out);
+
+	return result == NVML_SUCCESS ? sim_nvml_return(sim_board(sim_nvml_card(device), board)) : result;
+}
+
+/* In percent, of a period; what the file says is not to be trusted. */
+static unsigned percent_of(const struct sim_board *board, uint64_t period)
+{
+	unsigned at = period % SIM_PERIODS;
+
+	if (board->period[at] != period)
+		return 0;
+	uint64_t percent = board->period_ns[at] / (SIM_PERIOD_NS / 100);
+	return percent > 100 ? 100 : (unsigned)percent;
+}
+
+static unsigned load_of(const struct sim_board *board)
+{
+	return percent_of(board, sim_now() / SIM_PERIOD_NS - 1);
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
+{
+	struct sim_board board;
+	nvmlReturn_t result = sim_nvml_board(device, utilization, &board);
+
+	if (result == NVML_SUCCESS)
+		*utilization = (nvmlUtilization_t){load_of(&board), load_of(&board) / 2};
+	return result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *temperature)
+{
+	struct sim_board board;
+	nvmlReturn_t result = sim_nvml_board(device, temperature, &board);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (sensor != 0)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*temperature = board.temperature ? (unsigned)board.temperature
+	                                 : IDLE_TEMPERATURE + LOAD_TEMPERATURE * load_of(&board) / 100;
+	return NVML_SUCCESS;
+}
+
+static unsigned power_of(nvmlDevice_t device, const struct sim_board *board, unsigned load)
+{
+	unsigned idle = device->power_limit_mw < 2 * IDLE_POWER_MW ? device->power_limit_mw / 4 : IDLE_POWER_MW;
+
+	return board->power_mw ? board->power_mw : idle + (device->power_limit_mw - idle) / 100 * load;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *milliwatt)
+{
+	struct sim_board board;
+	nvmlReturn_t result = sim_nvml_board(device, milliwatt, &board);
+
+	if (result == NVML_SUCCESS)
+		*milliwatt = power_of(device, &board, load_of(&board));
+	return result;
+}
+
+/* Since boot: idling all the time, and what the kernels took on top. */
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *millijoule)
+{
+	struct sim_board board;
+	nvmlReturn_t result = sim_nvml_board(device, millijoule, &board);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	unsigned idle = power_of(device, &board, 0), full = power_of(device, &board, 100);
+	*millijoule = sim_now() / 1000000000u * idle + board.busy_ns / 1000000u * (full - idle) / 1000u;
+	return NVML_SUCCESS;
+}
+
+/* The youngest sample of each living process that NVML would know by now. */
+static unsigned collect(const struct sim_board *board, uint64_t last_seen, nvmlProcessUtilizationSample_t *out)
+{
+	uint64_t now = realtime_us();
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < SIM_MAX_SAMPLES; i++) {
+		const struct sim_sample *sample = &board->samples[i];
+		if (!sample->token || sample->time_us <= last_seen || sample->time_us + SAMPLE_MIN_AGE_US > now ||
+		    sample->time_us + SAMPLE_MAX_AGE_US < now)
+			continue;
+		int pid = sim_pid_of(sample->slot, sample->token);
+		unsigned at = 0;
+		while (at < count && out[at].pid != (unsigned)pid)
+			at++;
+		if (!pid || (at < count && out[at].timeStamp > sample->time_us))
+			continue;
+		out[at] = (nvmlProcessUtilizationSample_t){
+			.pid = (unsigned)pid,
+			.timeStamp = sample->time_us,
+			.smUtil = sample->busy_permille > 1000 ? 100 : sample->busy_permille / 10,
+			.memUtil = sample->busy_permille > 1000 ? 50 : sample->busy_permille / 20,
+		};
+		count += at == count;
+	}
+	return count;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *out,
+                                                        unsigned *room, unsigned long long last_seen)
+{
+	nvmlProcessUtilizationSample_t samples[SIM_MAX_SAMPLES];
+	struct sim_board board;
+	nvmlReturn_t result = sim_nvml_board(device, room, &board);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	unsigned count = collect(&board, last_seen, samples), had = *room;
+	*room = count;
+	if (!count)
+		return NVML_ERROR_NOT_FOUND;
+	if (!out || had < count)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	memcpy(out, samples, count * sizeof *out);
+	return NVML_SUCCESS;
+}
+
+enum { SAMPLE_POWER, SAMPLE_GPU, SAMPLE_MEMORY, SAMPLE_ENCODER, SAMPLE_DECODER, SAMPLE_CLOCK, SAMPLE_MEMORY_CLOCK };
+
+static unsigned sample_value(nvmlDevice_t device, const struct sim_board *board, int type, unsigned percent)
+{
+	switch (type) {
+	case SAMPLE_POWER: return power_of(device, board, percent);
+	case SAMPLE_GPU: return percent;
+	case SAMPLE_MEMORY: return percent / 2;
+	case SAMPLE_CLOCK: return device->clock_mhz;
+	case SAMPLE_MEMORY_CLOCK: return device->memory_clock_mhz;
+	default: return 0;
+	}
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsigned long long last_seen, int *value_type,
+                                             unsigned *room, nvmlSample_t *out)
+{
+	uint64_t period = sim_now() / SIM_PERIOD_NS, now = realtime_us();
+	struct sim_board board;
+	nvmlReturn_t result = sim_nvml_board(device, room, &board);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (type < 0 || type > SAMPLE_MEMORY_CLOCK || !value_type)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*value_type = 1; /* unsigned int */
+	if (!out) {
+		*room = SIM_PERIODS - 1;
+		return NVML_SUCCESS;
+	}
+	unsigned count = 0;
+	for (unsigned age = SIM_PERIODS - 1; age > 0 && count < *room; age--) {
+		uint64_t time = now - age * (SIM_PERIOD_NS / 1000);
+		if (time <= last_seen || age > period)
+			continue;
+		out[count].timeStamp = time;
+		out[count].sampleValue.large = 0;
+		out[count++].sampleValue.number = sample_value(device, &board, type, percent_of(&board, period - age));
+	}
+	*room = count;
+	return count ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+}
+
+/* Accounting is off. */
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, int *mode)
+{
+	nvmlReturn_t result = sim_nvml_check(device, mode);
+
+	if (result == NVML_SUCCESS)
+		*mode = 0;
+	return result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned *count, unsigned *pids)
+{
+	nvmlReturn_t result = sim_nvml_check(device, count);
+
+	(void)pids;
+	if (result == NVML_SUCCESS)
+		*count = 0;
+	return result;
+}

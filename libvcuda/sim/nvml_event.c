@@ -1,0 +1,158 @@
+/* Events. They are injected by simctl.py and seen by every set that was registered for them before. */
+#include <stdlib.h>
+
+#include "nvml_sim.h"
+#include "sim_clock.h"
+#include "trampoline.h"
+
+#define EVENT_TYPES 0x1full /* single and double bit ECC errors, performance state, Xid, clock */
+#define POLL_NS 20000000u
+
+typedef struct sim_event_set {
+	struct sim_event_set *next;
+	unsigned long long types[SIM_MAX_CARDS];
+	uint32_t seen[SIM_MAX_CARDS]; /* incidents before these are old */
+} *nvmlEventSet_t;
+
+typedef struct {
+	nvmlDevice_t device;
+	unsigned long long eventType, eventData;
+	unsigned gpuInstanceId, computeInstanceId; /* since the second version */
+} nvmlEventData_t;
+
+_Static_assert(sizeof(nvmlEventData_t) == 32, "nvmlEventData_t");
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct sim_event_set *sets;
+
+static struct sim_event_set **find(nvmlEventSet_t set)
+{
+	for (struct sim_event_set **at = &sets; *at; at = &(*at)->next)
+		if (*at == set)
+			return at;
+	return NULL;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
+{
+	nvmlReturn_t result = sim_nvml_ready();
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!set)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*set = calloc(1, sizeof **set);
+	if (!*set)
+		return NVML_ERROR_MEMORY;
+	pthread_mutex_lock(&lock);
+	(*set)->next = sets;
+	sets = *set;
+	pthread_mutex_unlock(&lock);
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
+{
+	pthread_mutex_lock(&lock);
+	struct sim_event_set **at = find(set);
+	if (at)
+		*at = set->next;
+	pthread_mutex_unlock(&lock);
+	if (!at)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	free(set);
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long long *types)
+{
+	nvmlReturn_t result = sim_nvml_check(device, types);
+
+	if (result == NVML_SUCCESS)
+		*types = EVENT_TYPES;
+	return result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set)
+{
+	struct sim_board board;
+	nvmlReturn_t result = sim_nvml_board(device, set, &board);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (types & ~EVENT_TYPES)
+		return NVML_ERROR_NOT_SUPPORTED;
+	pthread_mutex_lock(&lock);
+	if (find(set)) {
+		unsigned card = sim_nvml_card(device);
+		if (!set->types[card])
+			set->seen[card] = board.incident_count;
+		set->types[card] |= types;
+	} else {
+		result = NVML_ERROR_INVALID_ARGUMENT;
+	}
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+/* The oldest incident of a card that the set waits for. Those that were overwritten are lost. */
+static bool take(nvmlEventSet_t set, unsigned card, nvmlEventData_t *data)
+{
+	struct sim_board board;
+
+	if (!set->types[card] || sim_board(card, &board) != SIM_OK)
+		return false;
+	if (board.incident_count - set->seen[card] > SIM_MAX_INCIDENTS)
+		set->seen[card] = board.incident_count - SIM_MAX_INCIDENTS;
+	while (set->seen[card] != board.incident_count) {
+		const struct sim_incident *incident = &board.incidents[set->seen[card]++ % SIM_MAX_INCIDENTS];
+		if (!(incident->type & set->types[card]))
+			continue;
+		*data = (nvmlEventData_t){sim_card(card), incident->type, incident->data, NVML_NO_INSTANCE, NVML_NO_INSTANCE};
+		return true;
+	}
+	return false;
+}
+
+static nvmlReturn_t poll_cards(nvmlEventSet_t set, nvmlEventData_t *data)
+{
+	nvmlReturn_t result = NVML_ERROR_TIMEOUT;
+
+	pthread_mutex_lock(&lock);
+	if (!find(set))
+		result = NVML_ERROR_INVALID_ARGUMENT;
+	for (unsigned card = 0; result == NVML_ERROR_TIMEOUT && card < sim_card_count(); card++)
+		if (take(set, card, data))
+			result = NVML_SUCCESS;
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms)
+{
+	uint64_t end = sim_now() + (uint64_t)timeout_ms * 1000000u;
+	nvmlReturn_t result = sim_nvml_ready();
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!data)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	for (;;) {
+		result = poll_cards(set, data);
+		uint64_t now = sim_now();
+		if (result != NVML_ERROR_TIMEOUT || now >= end)
+			return result;
+		sim_sleep_until(end - now < POLL_NS ? end : now + POLL_NS);
+	}
+}
+
+/* The first version's structure is shorter. */
+SIM_EXPORT nvmlReturn_t nvmlEventSetWait(nvmlEventSet_t set, void *data, unsigned timeout_ms)
+{
+	nvmlEventData_t full;
+	nvmlReturn_t result = data ? nvmlEventSetWait_v2(set, &full, timeout_ms) : NVML_ERROR_INVALID_ARGUMENT;
+
+	if (result == NVML_SUCCESS)
+		__builtin_memcpy(data, &full, offsetof(nvmlEventData_t, gpuInstanceId));
+	return result;
+}

@@ -1,0 +1,235 @@
+#include "sim_turn.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "sim_clock.h"
+#include "sim_internal.h"
+
+#define GRACE_NS 1000000u /* a live holder may be late in saying that its slice ended */
+
+static uint32_t *own_word;
+
+static struct sim_turn_holder self(const struct sim_file *file, uint32_t context)
+{
+	return (struct sim_turn_holder){
+		.token = file->slots[sim_own_slot()].token,
+		.slot = (uint32_t)sim_own_slot(),
+		.context = context,
+	};
+}
+
+static bool same(const struct sim_turn_holder *a, const struct sim_turn_holder *b)
+{
+	return a->token == b->token && a->slot == b->slot && a->context == b->context;
+}
+
+static bool lives(const struct sim_file *file, const struct sim_turn_holder *holder)
+{
+	pid_t pid;
+
+	return holder->token && holder->slot < SIM_MAX_SLOTS && file->slots[holder->slot].token == holder->token &&
+	       sim_slot_lives(holder->slot, &pid);
+}
+
+static unsigned waiting_count(const struct sim_board *board)
+{
+	return board->waiting_count < SIM_MAX_WAITING ? board->waiting_count : SIM_MAX_WAITING;
+}
+
+static void remove_waiting(struct sim_board *board, unsigned at)
+{
+	unsigned count = waiting_count(board);
+
+	memmove(&board->waiting[at], &board->waiting[at + 1], (count - at - 1) * sizeof board->waiting[0]);
+	board->waiting_count = count - 1;
+}
+
+static void wait_in_line(struct sim_board *board, const struct sim_turn_holder *who)
+{
+	unsigned count = waiting_count(board);
+
+	for (unsigned i = 0; i < count; i++)
+		if (same(&board->waiting[i], who))
+			return;
+	if (count < SIM_MAX_WAITING) {
+		board->waiting[count] = *who;
+		board->waiting_count = count + 1;
+	}
+}
+
+static void grant(struct sim_board *board, const struct sim_turn_holder *who, uint64_t at)
+{
+	bool changes = !same(&board->last, who);
+
+	board->holder = board->last = *who;
+	board->since = at + (changes ? sim_timing()->switch_ns : 0);
+	board->until = board->since + sim_timing()->slice_ns;
+	board->switches += changes;
+}
+
+/* The first in line who is still alive; false: nobody. */
+static bool next_in_line(const struct sim_file *file, struct sim_board *board, struct sim_turn_holder *next)
+{
+	while (waiting_count(board)) {
+		*next = board->waiting[0];
+		remove_waiting(board, 0);
+		if (lives(file, next))
+			return true;
+	}
+	return false;
+}
+
+static bool hand_over(struct sim_file *file, struct sim_board *board, uint64_t at)
+{
+	struct sim_turn_holder next;
+
+	memset(&board->holder, 0, sizeof board->holder);
+	if (!next_in_line(file, board, &next))
+		return false;
+	grant(board, &next, at);
+	sim_wake_word(&file->slots[next.slot].wake);
+	return true;
+}
+
+static void report(struct sim_file *file, const struct sim_board *board, const struct sim_turn_holder *me, uint64_t now,
+                   struct sim_slice *slice)
+{
+	slice->mine = same(&board->holder, me);
+	slice->since = board->since;
+	slice->until = board->until;
+	/* Whatever the file says, one looks again soon, but not at once. */
+	uint64_t early = now + sim_timing()->slice_ns / 4, late = now + 2u * (uint64_t)sim_timing()->slice_ns;
+	if (!slice->mine)
+		slice->until = slice->until < early ? early : slice->until > late ? late : slice->until;
+	slice->word = &file->slots[sim_own_slot()].wake;
+	slice->seen = __atomic_load_n(slice->word, __ATOMIC_RELAXED);
+	own_word = slice->word;
+}
+
+static void ask(struct sim_file *file, struct sim_board *board, const struct sim_turn_holder *me, uint64_t now)
+{
+	bool free = !board->holder.token;
+
+	/* The file may hold anything: a slice that would end in the far future is none. */
+	if (!free && (now > board->until + GRACE_NS || board->until > now + 10u * (uint64_t)sim_timing()->slice_ns +
+	                                                                sim_timing()->switch_ns))
+		free = !lives(file, &board->holder) || board->until > now;
+	if (same(&board->holder, me))
+		return;
+	wait_in_line(board, me);
+	/* Whoever was first gets it: that may be another one. */
+	if (free)
+		hand_over(file, board, now);
+}
+
+enum sim_status sim_turn_ask(unsigned card, uint32_t context, uint64_t now, struct sim_slice *slice)
+{
+	struct sim_file *file;
+	enum sim_status status = sim_lock(&file);
+
+	if (status != SIM_OK)
+		return status;
+	if (sim_own_slot() < 0) {
+		sim_unlock();
+		return SIM_DAMAGED;
+	}
+	struct sim_turn_holder me = self(file, context);
+	ask(file, &file->boards[card], &me, now);
+	report(file, &file->boards[card], &me, now, slice);
+	sim_unlock();
+	return SIM_OK;
+}
+
+enum sim_status sim_turn_pass(unsigned card, uint32_t context, uint64_t at, bool wants_more, struct sim_slice *slice)
+{
+	struct sim_file *file;
+	enum sim_status status = sim_lock(&file);
+
+	if (status != SIM_OK)
+		return status;
+	struct sim_board *board = &file->boards[card];
+	struct sim_turn_holder me = self(file, context);
+	if (same(&board->holder, &me)) {
+		bool passed = hand_over(file, board, at);
+		if (wants_more && passed)
+			wait_in_line(board, &me);
+		else if (wants_more)
+			grant(board, &me, at);
+		else if (!passed)
+			board->since = board->until = at;
+	}
+	report(file, board, &me, at, slice);
+	sim_unlock();
+	return SIM_OK;
+}
+
+void sim_turn_nudge(void)
+{
+	if (own_word)
+		sim_wake_word(own_word);
+}
+
+static uint64_t realtime_us(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_REALTIME, &time);
+	return (uint64_t)time.tv_sec * 1000000u + (uint64_t)time.tv_nsec / 1000u;
+}
+
+/* A process' share of the period before this one, noted when it first works in a later one. */
+static void note_sample(struct sim_file *file, struct sim_board *board, uint64_t busy_ns)
+{
+	struct sim_sample *sample = &board->samples[board->sample_count % SIM_MAX_SAMPLES];
+
+	*sample = (struct sim_sample){
+		.time_us = realtime_us(),
+		.slot = (uint32_t)sim_own_slot(),
+		.busy_permille = (uint32_t)(busy_ns * 1000 / SIM_PERIOD_NS),
+		.token = file->slots[sim_own_slot()].token,
+	};
+	board->sample_count++;
+}
+
+static struct {
+	uint64_t number, busy_ns;
+} own_period[SIM_MAX_CARDS];
+
+static void add_to_period(struct sim_file *file, struct sim_board *board, unsigned card, uint64_t number, uint64_t ns)
+{
+	unsigned at = number % SIM_PERIODS;
+
+	if (board->period[at] != number) {
+		board->period[at] = number;
+		board->period_ns[at] = 0;
+	}
+	board->period_ns[at] += ns;
+	if (own_period[card].number != number) {
+		if (own_period[card].busy_ns)
+			note_sample(file, board, own_period[card].busy_ns);
+		own_period[card].number = number;
+		own_period[card].busy_ns = 0;
+	}
+	own_period[card].busy_ns += ns;
+}
+
+void sim_turn_account(unsigned card, uint64_t from, uint64_t to)
+{
+	struct sim_file *file;
+
+	if (to <= from || sim_lock(&file) != SIM_OK)
+		return;
+	struct sim_board *board = &file->boards[card];
+	if (sim_own_slot() >= 0) {
+		board->busy_ns += to - from;
+		file->slots[sim_own_slot()].busy_ns[card] += to - from;
+		while (from < to) {
+			uint64_t number = from / SIM_PERIOD_NS, end = (number + 1) * SIM_PERIOD_NS;
+			end = end < to ? end : to;
+			add_to_period(file, board, card, number, end - from);
+			from = end;
+		}
+	}
+	sim_unlock();
+}

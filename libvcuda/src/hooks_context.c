@@ -1,0 +1,247 @@
+/*
+ * The wrappers of libcuda.so.1 that make and end contexts and load code (the list: cuda_hooks.h): what they take of a
+ * card without an allocating call is charged as overhead, and what a context held goes with it.
+ */
+#include "cards.h"
+#include "charge.h"
+#include "cuda_hooks.h"
+#include "limits_file.h"
+#include "overhead.h"
+#include "pools.h"
+
+/* ---- a context comes ---- */
+
+/* It exists now: is there room for it in the container? */
+static CUresult after_create(CUresult result, CUcontext *context, CUdevice device)
+{
+	bool entered = result == CUDA_SUCCESS && guard_enter();
+
+	if (!entered)
+		return result;
+	if (!overhead_grows(device)) {
+		(void)REAL(cuCtxDestroy_v2, *context);
+		overhead_follow(device);
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	guard_leave();
+	return result;
+}
+
+EXPORT CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
+{
+	return after_create(GUARDED(REAL(cuCtxCreate, context, flags, device)), context, device);
+}
+
+EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
+{
+	return after_create(GUARDED(REAL(cuCtxCreate_v2, context, flags, device)), context, device);
+}
+
+EXPORT CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int count, unsigned int flags, CUdevice device)
+{
+	return after_create(GUARDED(REAL(cuCtxCreate_v3, context, affinities, count, flags, device)), context, device);
+}
+
+EXPORT CUresult cuCtxCreate_v4(CUcontext *context, void *params, unsigned int flags, CUdevice device)
+{
+	return after_create(GUARDED(REAL(cuCtxCreate_v4, context, params, flags, device)), context, device);
+}
+
+static CUresult release_primary(CUdevice device)
+{
+	CUresult result = REAL(cuDevicePrimaryCtxRelease_v2, device);
+
+	return result == CUDA_ERROR_NOT_SUPPORTED ? REAL(cuDevicePrimaryCtxRelease, device) : result;
+}
+
+static bool primary_active(CUdevice device)
+{
+	unsigned int flags;
+	int active = 0;
+
+	return REAL(cuDevicePrimaryCtxGetState, device, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+	bool entered = guard_enter();
+	bool existed = entered && limits_state() == LIMITS_PRESENT && primary_active(device);
+	CUresult result = REAL(cuDevicePrimaryCtxRetain, context, device);
+
+	if (entered && result == CUDA_SUCCESS && !existed && !overhead_grows(device)) {
+		(void)release_primary(device);
+		overhead_follow(device);
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	if (entered)
+		guard_leave();
+	return result;
+}
+
+/* ---- a context goes, and its memory with it ---- */
+
+/* The thread's own device is what a context of unknown device is most often on; the rest follows in time. */
+static CUresult after_destroy(CUcontext context, uint64_t serial, CUdevice device, CUresult result)
+{
+	bool entered = context && result == CUDA_SUCCESS && guard_enter();
+
+	if (!entered)
+		return result;
+	charge_drop_context(context, serial);
+	pools_settle();
+	if (device != NO_DEVICE)
+		overhead_follow(device);
+	guard_leave();
+	return result;
+}
+
+static CUdevice device_of(CUcontext context)
+{
+	CUcontext current = NULL;
+	CUdevice device;
+
+	if (limits_state() != LIMITS_PRESENT || REAL(cuCtxGetCurrent, &current) != CUDA_SUCCESS)
+		return NO_DEVICE;
+	if (current == context)
+		return current_device(&device) ? device : NO_DEVICE;
+	if (REAL(cuCtxPushCurrent_v2, context) != CUDA_SUCCESS)
+		return NO_DEVICE;
+	if (!current_device(&device))
+		device = NO_DEVICE;
+	(void)REAL(cuCtxPopCurrent_v2, &context);
+	return device;
+}
+
+EXPORT CUresult cuCtxDestroy(CUcontext context)
+{
+	uint64_t serial = allocations_serial();
+	CUdevice device = device_of(context);
+
+	return after_destroy(context, serial, device, GUARDED(REAL(cuCtxDestroy, context)));
+}
+
+EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
+{
+	uint64_t serial = allocations_serial();
+	CUdevice device = device_of(context);
+
+	return after_destroy(context, serial, device, GUARDED(REAL(cuCtxDestroy_v2, context)));
+}
+
+/* The primary context's handle, which only retaining it tells; NULL: there is none now, or nothing is limited. */
+static CUcontext primary_context(CUdevice device)
+{
+	CUcontext context = NULL;
+
+	if (limits_state() != LIMITS_PRESENT || !primary_active(device) ||
+	    REAL(cuDevicePrimaryCtxRetain, &context, device) != CUDA_SUCCESS)
+		return NULL;
+	(void)release_primary(device);
+	return context;
+}
+
+/* Releasing a reference destroys only with the last one. */
+static CUcontext if_gone(CUcontext context, CUdevice device)
+{
+	return context && primary_active(device) ? NULL : context;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+{
+	uint64_t serial = allocations_serial();
+	CUcontext context = primary_context(device);
+	CUresult result = GUARDED(REAL(cuDevicePrimaryCtxRelease, device));
+
+	return after_destroy(if_gone(context, device), serial, device, result);
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+	uint64_t serial = allocations_serial();
+	CUcontext context = primary_context(device);
+	CUresult result = GUARDED(REAL(cuDevicePrimaryCtxRelease_v2, device));
+
+	return after_destroy(if_gone(context, device), serial, device, result);
+}
+
+EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device)
+{
+	uint64_t serial = allocations_serial();
+	CUcontext context = primary_context(device);
+
+	return after_destroy(context, serial, device, GUARDED(REAL(cuDevicePrimaryCtxReset, device)));
+}
+
+EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+	uint64_t serial = allocations_serial();
+	CUcontext context = primary_context(device);
+
+	return after_destroy(context, serial, device, GUARDED(REAL(cuDevicePrimaryCtxReset_v2, device)));
+}
+
+/* ---- code and buffers ---- */
+
+/* `call` may change what the driver itself takes of the current card. */
+static CUresult then_follow(CUresult result)
+{
+	CUdevice device;
+	bool entered = result == CUDA_SUCCESS && guard_enter();
+
+	if (!entered)
+		return result;
+	if (limits_state() == LIMITS_PRESENT && current_device(&device))
+		overhead_follow(device);
+	guard_leave();
+	return result;
+}
+
+EXPORT CUresult cuCtxSetLimit(int limit, size_t value)
+{
+	return then_follow(GUARDED(REAL(cuCtxSetLimit, limit, value)));
+}
+
+EXPORT CUresult cuModuleLoad(CUmodule *module, const char *file)
+{
+	return then_follow(GUARDED(REAL(cuModuleLoad, module, file)));
+}
+
+EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+	return then_follow(GUARDED(REAL(cuModuleLoadData, module, image)));
+}
+
+EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, int *options, void **values)
+{
+	return then_follow(GUARDED(REAL(cuModuleLoadDataEx, module, image, count, options, values)));
+}
+
+EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
+{
+	return then_follow(GUARDED(REAL(cuModuleLoadFatBinary, module, image)));
+}
+
+EXPORT CUresult cuModuleUnload(CUmodule module)
+{
+	return then_follow(GUARDED(REAL(cuModuleUnload, module)));
+}
+
+EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *options, void **values, unsigned int count,
+				  int *library_options, void **library_values, unsigned int library_count)
+{
+	return then_follow(GUARDED(REAL(cuLibraryLoadData, library, code, options, values, count, library_options,
+					library_values, library_count)));
+}
+
+EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *file, int *options, void **values,
+				      unsigned int count, int *library_options, void **library_values,
+				      unsigned int library_count)
+{
+	return then_follow(GUARDED(REAL(cuLibraryLoadFromFile, library, file, options, values, count, library_options,
+					library_values, library_count)));
+}
+
+EXPORT CUresult cuLibraryUnload(CUlibrary library)
+{
+	return then_follow(GUARDED(REAL(cuLibraryUnload, library)));
+}

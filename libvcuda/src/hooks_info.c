@@ -1,0 +1,103 @@
+/* The wrappers of libcuda.so.1 that tell how much memory there is (the list: cuda_hooks.h): what the limit leaves. */
+#include "cards.h"
+#include "charge.h"
+#include "cuda_hooks.h"
+#include "limits_file.h"
+#include "overhead.h"
+#include "pools.h"
+#include "usage.h"
+#include "vgpu_limits.h"
+
+static size_t lesser(size_t a, uint64_t b)
+{
+	return a < b ? a : (size_t)b;
+}
+
+/* What is free in the container is what its limit leaves, as far as the card has it. */
+static void narrow_info(size_t *available, size_t *total)
+{
+	struct limited_card card;
+	CUdevice device;
+	uint64_t held;
+
+	if (!current_device(&device) || !card_of_device(device, &card))
+		return;
+	pools_settle();
+	overhead_follow_rarely(device);
+	bool known = usage_held(card.uuid, &held);
+	uint64_t left = known && held < card.memory ? card.memory - held : 0;
+	if (card.oversubscribe && card.memory != VGPU_UNLIMITED) { /* what the card lacks lies in virtual memory */
+		*total = card.memory;
+		*available = left;
+		return;
+	}
+	*total = lesser(*total, card.memory);
+	*available = lesser(*available, left);
+}
+
+static void narrow_total(size_t *bytes, CUdevice device)
+{
+	struct limited_card card;
+
+	if (!card_of_device(device, &card))
+		return;
+	if (card.oversubscribe && card.memory != VGPU_UNLIMITED)
+		*bytes = card.memory;
+	else
+		*bytes = lesser(*bytes, card.memory);
+}
+
+EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
+{
+	bool entered = guard_enter();
+	CUresult result = REAL(cuMemGetInfo_v2, available, total);
+
+	if (entered && result == CUDA_SUCCESS && limits_state() == LIMITS_PRESENT)
+		narrow_info(available, total);
+	if (entered)
+		guard_leave();
+	return result;
+}
+
+EXPORT CUresult cuMemGetInfo(unsigned int *available, unsigned int *total)
+{
+	bool entered = guard_enter();
+	CUresult result = REAL(cuMemGetInfo, available, total);
+
+	if (entered && result == CUDA_SUCCESS && limits_state() == LIMITS_PRESENT) {
+		size_t wide_available = *available, wide_total = *total;
+		narrow_info(&wide_available, &wide_total);
+		*available = (unsigned int)wide_available;
+		*total = (unsigned int)wide_total;
+	}
+	if (entered)
+		guard_leave();
+	return result;
+}
+
+EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+	bool entered = guard_enter();
+	CUresult result = REAL(cuDeviceTotalMem_v2, bytes, device);
+
+	if (entered && result == CUDA_SUCCESS && limits_state() == LIMITS_PRESENT)
+		narrow_total(bytes, device);
+	if (entered)
+		guard_leave();
+	return result;
+}
+
+EXPORT CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device)
+{
+	bool entered = guard_enter();
+	CUresult result = REAL(cuDeviceTotalMem, bytes, device);
+
+	if (entered && result == CUDA_SUCCESS && limits_state() == LIMITS_PRESENT) {
+		size_t wide = *bytes;
+		narrow_total(&wide, device);
+		*bytes = (unsigned int)wide;
+	}
+	if (entered)
+		guard_leave();
+	return result;
+}

@@ -1,0 +1,312 @@
+/*
+ * The wrappers of libnvidia-ml.so.1 that tell who uses a card and how much (the list: nvml_hooks.h). Of a shared card a
+ * container sees its own processes and their use of it alone; its neighbours are nobody's business.
+ *
+ * Memory is the usage region's figure, so that lists, totals and limits agree; time is the driver's, for processes that
+ * the kernel says are the container's. Drivers before R470 or so name the host's pids in a container: then there is no
+ * telling whose a sample is, and none is shown.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "nvml_hooks.h"
+#include "nvml_share.h"
+#include "own_processes.h"
+#include "usage.h"
+
+enum {
+	PROCESSES = 1024,       /* as many as the usage region has slots */
+	SAMPLES = 4096,
+	RECENT = 2000000,       /* microseconds that a sample counts as present use */
+};
+
+/* ---- lists ---- */
+
+/* The container's processes that hold something of the share: the region names them, the kernel confirms them. */
+static unsigned int own_processes(const uint8_t uuid[16], struct usage_process list[PROCESSES])
+{
+	unsigned int count = usage_processes(uuid, list, PROCESSES);
+	unsigned int own = 0;
+
+	if (count > PROCESSES)
+		count = PROCESSES;
+	for (unsigned int i = 0; i < count; i++)
+		if (process_is_own(list[i].pid))
+			list[own++] = list[i];
+	return own;
+}
+
+struct listing {
+	unsigned int count;
+	struct usage_process list[PROCESSES];
+};
+
+/* NVML's rules for lists: *count is room on entry and need on return. */
+static nvmlReturn_t fill_rules(unsigned int *count, unsigned int need, const void *room)
+{
+	unsigned int given = *count;
+
+	*count = need;
+	if (given < need)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	return need && !room ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
+}
+
+/*
+ * The listing of a share, to be freed; NULL: *result is the answer, or, if that is NVML_SUCCESS, the real function's
+ * is. A share has compute processes only.
+ */
+static struct listing *share_listing(nvmlDevice_t device, const unsigned int *count, bool compute, nvmlReturn_t *result)
+{
+	struct card_limits limits;
+	uint8_t uuid[16];
+
+	*result = NVML_SUCCESS;
+	if (!count || !nvml_guard_enter())
+		return NULL;
+	enum sight sight = sight_of(device, uuid, &limits);
+	struct listing *listing = sight == SHARE ? calloc(1, sizeof(*listing)) : NULL;
+	if (listing && compute)
+		listing->count = own_processes(uuid, listing->list);
+	nvml_guard_leave();
+	if (sight != WHOLE_CARD && !listing)
+		*result = NVML_ERROR_UNKNOWN;
+	return listing;
+}
+
+static nvmlReturn_t list_v1(struct listing *listing, unsigned int *count, nvmlProcessInfo_v1_t *list)
+{
+	nvmlReturn_t result = fill_rules(count, listing->count, list);
+
+	for (unsigned int i = 0; result == NVML_SUCCESS && i < listing->count; i++)
+		list[i] = (nvmlProcessInfo_v1_t){listing->list[i].pid, listing->list[i].held};
+	free(listing);
+	return result;
+}
+
+static nvmlReturn_t list_v2(struct listing *listing, unsigned int *count, nvmlProcessInfo_t *list)
+{
+	nvmlReturn_t result = fill_rules(count, listing->count, list);
+
+	for (unsigned int i = 0; result == NVML_SUCCESS && i < listing->count; i++)
+		list[i] = (nvmlProcessInfo_t){listing->list[i].pid, listing->list[i].held, NVML_NO_INSTANCE,
+					      NVML_NO_INSTANCE};
+	free(listing);
+	return result;
+}
+
+#define LIST(function, fill, type, compute)                                                          \
+	EXPORT nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, type *list)           \
+	{                                                                                            \
+		nvmlReturn_t result;                                                                 \
+		if (!REAL_HAS(function))                                                          \
+			return NVML_ERROR_FUNCTION_NOT_FOUND;                                        \
+		struct listing *listing = share_listing(device, count, compute, &result);            \
+		if (listing)                                                                         \
+			return fill(listing, count, list);                                           \
+		return result == NVML_SUCCESS ? REAL(function, device, count, list) : result;        \
+	}
+
+LIST(nvmlDeviceGetComputeRunningProcesses, list_v1, nvmlProcessInfo_v1_t, true)
+LIST(nvmlDeviceGetComputeRunningProcesses_v2, list_v2, nvmlProcessInfo_t, true)
+LIST(nvmlDeviceGetComputeRunningProcesses_v3, list_v2, nvmlProcessInfo_t, true)
+LIST(nvmlDeviceGetGraphicsRunningProcesses, list_v1, nvmlProcessInfo_v1_t, false)
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, list_v2, nvmlProcessInfo_t, false)
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, list_v2, nvmlProcessInfo_t, false)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses, list_v1, nvmlProcessInfo_v1_t, false)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, list_v2, nvmlProcessInfo_t, false)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, list_v2, nvmlProcessInfo_t, false)
+
+/* ---- time ---- */
+
+struct samples {
+	unsigned int count;
+	nvmlProcessUtilizationSample_t list[SAMPLES];
+};
+
+/* Whether the driver names processes by the numbers of this pid namespace: all that live on the card are known here. */
+static bool pids_are_ours(nvmlDevice_t device)
+{
+	nvmlProcessInfo_v1_t list[256];
+	unsigned int count = sizeof(list) / sizeof(list[0]);
+
+	if (REAL(nvmlDeviceGetComputeRunningProcesses, device, &count, list) != NVML_SUCCESS)
+		return false;
+	for (unsigned int i = 0; i < count; i++)
+		if (!process_is_known(list[i].pid))
+			return false;
+	return true;
+}
+
+static bool listed(unsigned int pid, const struct usage_process *list, unsigned int count)
+{
+	for (unsigned int i = 0; i < count; i++)
+		if (list[i].pid == pid)
+			return true;
+	return false;
+}
+
+/* The container's samples newer than `since`; to be freed. */
+static struct samples *own_samples(nvmlDevice_t device, const uint8_t uuid[16], unsigned long long since,
+				   nvmlReturn_t *result)
+{
+	struct usage_process own_list[PROCESSES];
+	struct samples *samples = calloc(1, sizeof(*samples));
+	unsigned int count = SAMPLES, own = 0;
+
+	*result = samples ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
+	if (!samples)
+		return NULL;
+	*result = REAL(nvmlDeviceGetProcessUtilization, device, samples->list, &count, since);
+	if (*result == NVML_ERROR_NOT_FOUND) {
+		*result = NVML_SUCCESS;
+		count = 0;
+	} else if (*result == NVML_SUCCESS && count && !pids_are_ours(device)) {
+		count = 0;
+	}
+	unsigned int processes = count ? own_processes(uuid, own_list) : 0;
+	for (unsigned int i = 0; *result == NVML_SUCCESS && i < count; i++)
+		if (listed(samples->list[i].pid, own_list, processes))
+			samples->list[own++] = samples->list[i];
+	samples->count = own;
+	return samples;
+}
+
+static unsigned int at_most_100(unsigned int percent)
+{
+	return percent < 100 ? percent : 100;
+}
+
+/* A process counts with its newest sample; one that lies about it (values above 100 were seen) with none. */
+static nvmlUtilization_t sum_newest(const struct samples *samples)
+{
+	nvmlUtilization_t sum = {0, 0};
+
+	for (unsigned int i = 0; i < samples->count; i++) {
+		const nvmlProcessUtilizationSample_t *sample = &samples->list[i];
+		bool newest = sample->smUtil <= 100 && sample->memUtil <= 100;
+		for (unsigned int j = 0; newest && j < samples->count; j++)
+			newest = samples->list[j].pid != sample->pid || samples->list[j].timeStamp < sample->timeStamp ||
+				 (samples->list[j].timeStamp == sample->timeStamp && j >= i);
+		if (newest) {
+			sum.gpu += sample->smUtil;
+			sum.memory += sample->memUtil;
+		}
+	}
+	return (nvmlUtilization_t){at_most_100(sum.gpu), at_most_100(sum.memory)};
+}
+
+static unsigned long long microseconds_now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
+}
+
+static nvmlReturn_t share_utilization(nvmlDevice_t device, const uint8_t uuid[16], nvmlUtilization_t *utilization)
+{
+	nvmlReturn_t result;
+	struct samples *samples = own_samples(device, uuid, microseconds_now() - RECENT, &result);
+
+	if (result == NVML_SUCCESS)
+		*utilization = sum_newest(samples);
+	free(samples);
+	return result;
+}
+
+static enum sight guarded_sight(nvmlDevice_t device, uint8_t uuid[16])
+{
+	struct card_limits limits;
+
+	return sight_of(device, uuid, &limits);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
+{
+	uint8_t uuid[16];
+
+	if (!nvml_guard_enter())
+		return REAL(nvmlDeviceGetUtilizationRates, device, utilization);
+	nvmlReturn_t result = REAL(nvmlDeviceGetUtilizationRates, device, utilization);
+	enum sight sight = result == NVML_SUCCESS ? guarded_sight(device, uuid) : WHOLE_CARD;
+	if (sight == SHARE)
+		result = share_utilization(device, uuid, utilization);
+	nvml_guard_leave();
+	return sight == UNKNOWN ? NVML_ERROR_UNKNOWN : result;
+}
+
+static nvmlReturn_t hand_out(const struct samples *samples, nvmlProcessUtilizationSample_t *list, unsigned int *count)
+{
+	if (!samples->count) {
+		*count = 0;
+		return NVML_ERROR_NOT_FOUND; /* as the driver says of an idle card */
+	}
+	nvmlReturn_t result = fill_rules(count, samples->count, list);
+	if (result == NVML_SUCCESS)
+		memcpy(list, samples->list, samples->count * sizeof(*list));
+	return result;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *list,
+						    unsigned int *count, unsigned long long since)
+{
+	uint8_t uuid[16];
+	bool entered = count && nvml_guard_enter();
+	enum sight sight = entered ? guarded_sight(device, uuid) : WHOLE_CARD;
+	nvmlReturn_t result = NVML_ERROR_UNKNOWN;
+
+	if (sight == SHARE) {
+		struct samples *samples = own_samples(device, uuid, since, &result);
+		if (result == NVML_SUCCESS)
+			result = hand_out(samples, list, count);
+		free(samples);
+	} else if (sight == WHOLE_CARD) {
+		result = REAL(nvmlDeviceGetProcessUtilization, device, list, count, since);
+	}
+	if (entered)
+		nvml_guard_leave();
+	return result;
+}
+
+/* ---- what tells of all processes of a card in ways that are not filtered ---- */
+
+static nvmlReturn_t unless_share(nvmlDevice_t device)
+{
+	uint8_t uuid[16];
+
+	if (!nvml_guard_enter())
+		return NVML_SUCCESS;
+	enum sight sight = guarded_sight(device, uuid);
+	nvml_guard_leave();
+	return sight == WHOLE_CARD ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, void *info)
+{
+	nvmlReturn_t result = unless_share(device);
+
+	return result == NVML_SUCCESS ? REAL(nvmlDeviceGetProcessesUtilizationInfo, device, info) : result;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, void *list)
+{
+	nvmlReturn_t result = unless_share(device);
+
+	return result == NVML_SUCCESS ? REAL(nvmlDeviceGetRunningProcessDetailList, device, list) : result;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids)
+{
+	nvmlReturn_t result = unless_share(device);
+
+	return result == NVML_SUCCESS ? REAL(nvmlDeviceGetAccountingPids, device, count, pids) : result;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid, void *stats)
+{
+	nvmlReturn_t result = unless_share(device);
+
+	return result == NVML_SUCCESS ? REAL(nvmlDeviceGetAccountingStats, device, pid, stats) : result;
+}

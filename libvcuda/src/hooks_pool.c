@@ -1,0 +1,224 @@
+/* The wrappers of libcuda.so.1 for stream-ordered memory and its pools (the list: cuda_hooks.h; how: pools.h). */
+#include "cards.h"
+#include "charge.h"
+#include "cuda_hooks.h"
+#include "limits_file.h"
+#include "pools.h"
+
+struct stream_ordered {
+	struct pool_charge pooled; /* of the pool's reserve; .pool is NULL where the driver does not tell it: */
+	struct charge single;      /* then of the allocation */
+	bool entered;
+};
+
+static struct pool *current_pool(void)
+{
+	CUmemoryPool handle = NULL;
+	CUdevice device;
+
+	if (!current_device(&device) || REAL(cuDeviceGetMemPool, &handle, device) != CUDA_SUCCESS)
+		return NULL;
+	return pools_of_handle(handle, device);
+}
+
+static struct pool *pool_of(CUmemoryPool handle)
+{
+	return handle ? pools_of_handle(handle, pools_device(handle)) : current_pool();
+}
+
+/* `handle` NULL: the current pool of the current device. */
+static CUresult begin(struct stream_ordered *call, CUmemoryPool handle, size_t size)
+{
+	struct pool *pool = NULL;
+
+	*call = (struct stream_ordered){.entered = limits_state() == LIMITS_PRESENT && guard_enter()};
+	if (call->entered) {
+		pool = pool_of(handle);
+		if (!pool) {
+			guard_leave();
+			call->entered = false;
+		}
+	}
+	if (!pool)
+		return charge_begin_stream_ordered(&call->single, size);
+	if (pools_begin(&call->pooled, pool, size, false))
+		return CUDA_SUCCESS;
+	guard_leave();
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* The pool that the memory came from: the stream may be another device's. */
+static struct pool *pool_of_pointer(CUdeviceptr pointer, struct pool *expected)
+{
+	CUmemoryPool handle = NULL;
+	CUdevice device;
+
+	if (REAL(cuPointerGetAttribute, &handle, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pointer) != CUDA_SUCCESS || !handle ||
+	    REAL(cuPointerGetAttribute, &device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer) != CUDA_SUCCESS)
+		return expected;
+	return pools_of_handle(handle, device);
+}
+
+static CUresult end(struct stream_ordered *call, CUresult result, CUdeviceptr pointer, CUstream stream)
+{
+	if (!call->pooled.pool)
+		return charge_end_stream_ordered(&call->single, result, pointer);
+	struct pool *used = result == CUDA_SUCCESS ? pool_of_pointer(pointer, call->pooled.pool) : call->pooled.pool;
+	if (!pools_end(&call->pooled, used) && result == CUDA_SUCCESS) {
+		if (REAL(cuMemFreeAsync, pointer, stream) != CUDA_SUCCESS)
+			(void)REAL(cuMemFree_v2, pointer);
+		pools_settle();
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	guard_leave();
+	return result;
+}
+
+EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream)
+{
+	struct stream_ordered call;
+	CUresult result = begin(&call, NULL, size);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuMemAllocAsync, pointer, size, stream);
+	return end(&call, result, result == CUDA_SUCCESS ? *pointer : 0, stream);
+}
+
+EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t size, CUstream stream)
+{
+	struct stream_ordered call;
+	CUresult result = begin(&call, NULL, size);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuMemAllocAsync_ptsz, pointer, size, stream);
+	return end(&call, result, result == CUDA_SUCCESS ? *pointer : 0, stream ? stream : CU_STREAM_PER_THREAD);
+}
+
+EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
+{
+	struct stream_ordered call;
+	CUresult result = begin(&call, pool, size);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuMemAllocFromPoolAsync, pointer, size, pool, stream);
+	return end(&call, result, result == CUDA_SUCCESS ? *pointer : 0, stream);
+}
+
+EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
+{
+	struct stream_ordered call;
+	CUresult result = begin(&call, pool, size);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuMemAllocFromPoolAsync_ptsz, pointer, size, pool, stream);
+	return end(&call, result, result == CUDA_SUCCESS ? *pointer : 0, stream ? stream : CU_STREAM_PER_THREAD);
+}
+
+/* ---- what gives back, at once or at the next synchronization ---- */
+
+static CUresult settled(CUresult result)
+{
+	if (result == CUDA_SUCCESS && guard_enter()) {
+		pools_freed();
+		pools_settle();
+		guard_leave();
+	}
+	return result;
+}
+
+static CUresult free_async(struct allocation *entry, CUresult result)
+{
+	bool pooled = !entry;
+
+	result = charge_give_back(entry, result);
+	return pooled ? settled(result) : result;
+}
+
+EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
+{
+	struct allocation *entry = charge_take(ALLOCATED_POINTER, pointer);
+
+	return free_async(entry, GUARDED(REAL(cuMemFreeAsync, pointer, stream)));
+}
+
+EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
+{
+	struct allocation *entry = charge_take(ALLOCATED_POINTER, pointer);
+
+	return free_async(entry, GUARDED(REAL(cuMemFreeAsync_ptsz, pointer, stream)));
+}
+
+/* A program that synchronizes all the time pays one load, unless memory of its pools is on its way back. */
+static CUresult synchronized(CUresult result)
+{
+	if (guard_enter()) {
+		pools_settle_if_dirty();
+		guard_leave();
+	}
+	return result;
+}
+
+EXPORT CUresult cuStreamSynchronize(CUstream stream)
+{
+	return synchronized(REAL(cuStreamSynchronize, stream));
+}
+
+EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream)
+{
+	return synchronized(REAL(cuStreamSynchronize_ptsz, stream));
+}
+
+EXPORT CUresult cuEventSynchronize(CUevent event)
+{
+	return synchronized(REAL(cuEventSynchronize, event));
+}
+
+EXPORT CUresult cuCtxSynchronize(void)
+{
+	return synchronized(REAL(cuCtxSynchronize));
+}
+
+EXPORT CUresult cuCtxSynchronize_v2(CUcontext context)
+{
+	return synchronized(REAL(cuCtxSynchronize_v2, context));
+}
+
+/* ---- pools ---- */
+
+EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
+{
+	bool entered = guard_enter();
+	CUresult result = REAL(cuMemPoolCreate, pool, properties);
+
+	if (entered && result == CUDA_SUCCESS && limits_state() == LIMITS_PRESENT)
+		pools_made(*pool, properties);
+	if (entered)
+		guard_leave();
+	return result;
+}
+
+EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+	bool entered = guard_enter();
+	CUresult result = REAL(cuMemPoolDestroy, pool);
+
+	if (entered && result == CUDA_SUCCESS)
+		pools_gone(pool);
+	if (entered)
+		guard_leave();
+	return result;
+}
+
+EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+	return settled(GUARDED(REAL(cuMemPoolTrimTo, pool, keep)));
+}
+
+EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
+{
+	return settled(GUARDED(REAL(cuMemPoolSetAttribute, pool, attribute, value)));
+}

@@ -1,0 +1,107 @@
+/*
+ * The wrappers of libcuda.so.1 for physical memory apart from addresses (the list: cuda_hooks.h).
+ *
+ * cuMemCreate is charged to the card that it names. The memory lives while a handle of it is not released or a range
+ * is mapped to it, and so does the charge. A handle imported from another process is not charged: the exporter was.
+ */
+#include <stdlib.h>
+
+#include "charge.h"
+#include "cuda_hooks.h"
+#include "limits_file.h"
+#include "log.h"
+#include "usage.h"
+
+EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
+			    unsigned long long flags)
+{
+	struct charge charge;
+	bool on_card = properties && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+	CUresult result = charge_begin_on(&charge, on_card ? properties->location.id : NO_DEVICE, size);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	charge.kind = ALLOCATED_HANDLE;
+	result = REAL(cuMemCreate, handle, size, properties, flags);
+	if (charge_could_not_stand_in(&charge, result))
+		log_once(LOG_ERROR, "the card is full, and memory of cuMemCreate cannot lie in virtual memory");
+	return charge_end(&charge, result, result == CUDA_SUCCESS ? *handle : 0);
+}
+
+static bool counts(void)
+{
+	return limits_state() == LIMITS_PRESENT;
+}
+
+static void give_up_reference(uint64_t handle)
+{
+	bool known;
+
+	(void)charge_give_back(allocations_dereference(ALLOCATED_HANDLE, handle, &known), CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+	bool known = false;
+	struct allocation *last = counts() ? allocations_dereference(ALLOCATED_HANDLE, handle, &known) : NULL;
+	CUresult result = GUARDED(REAL(cuMemRelease, handle));
+
+	if (result != CUDA_SUCCESS && known && !last)
+		(void)allocations_reference(ALLOCATED_HANDLE, handle);
+	return charge_give_back(last, result);
+}
+
+EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
+{
+	CUresult result = GUARDED(REAL(cuMemRetainAllocationHandle, handle, address));
+
+	if (result == CUDA_SUCCESS && counts())
+		(void)allocations_reference(ALLOCATED_HANDLE, *handle);
+	return result;
+}
+
+/* Referenced before the driver maps it: another thread may release the handle meanwhile. */
+EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+			 unsigned long long flags)
+{
+	bool charged = counts() && allocations_reference(ALLOCATED_HANDLE, handle);
+	struct allocation *range = charged ? calloc(1, sizeof(*range)) : NULL;
+	CUresult result = charged && !range ? CUDA_ERROR_OUT_OF_MEMORY
+					    : GUARDED(REAL(cuMemMap, pointer, size, offset, handle, flags));
+
+	if (charged && result != CUDA_SUCCESS) {
+		give_up_reference(handle);
+		free(range);
+	} else if (charged) {
+		*range = (struct allocation){
+			.kind = MAPPED_RANGE, .key = pointer, .size = size, .target = handle, .card = USAGE_NO_CARD,
+		};
+		free(allocations_put(range));
+	}
+	return result;
+}
+
+/* One call may end several mappings that lie side by side; mappings of what was not charged are not in the table. */
+EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
+{
+	struct allocation *range, *taken = NULL;
+
+	for (CUdeviceptr at = pointer; counts() && at - pointer < size; at += range->size) {
+		range = allocations_take(MAPPED_RANGE, at);
+		if (!range || !range->size)
+			break;
+		range->next = taken;
+		taken = range;
+	}
+	CUresult result = GUARDED(REAL(cuMemUnmap, pointer, size));
+	while ((range = taken)) {
+		taken = range->next;
+		if (result == CUDA_SUCCESS) {
+			give_up_reference(range->target);
+			free(range);
+		} else {
+			free(allocations_put(range));
+		}
+	}
+	return result;
+}

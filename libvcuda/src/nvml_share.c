@@ -1,0 +1,61 @@
+/* See nvml_share.h. */
+#include "nvml_share.h"
+
+#include <string.h>
+
+#include "nvml_hooks.h"
+
+static __thread int inside;
+
+bool nvml_guard_enter(void)
+{
+	if (inside)
+		return false;
+	inside++;
+	return true;
+}
+
+void nvml_guard_leave(void)
+{
+	inside--;
+}
+
+static int hex_digit(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	c |= 0x20;
+	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* `GPU-8a56a4bc-...` or `MIG-...` as 16 bytes. */
+static bool parse_uuid(const char *text, uint8_t uuid[16])
+{
+	int digits = 0;
+
+	text = strchr(text, '-');
+	if (!text)
+		return false;
+	for (; *text; text++) {
+		int value = hex_digit(*text);
+		if (*text == '-')
+			continue;
+		if (value < 0 || digits == 32)
+			return false;
+		uuid[digits / 2] = (uint8_t)(digits % 2 ? uuid[digits / 2] << 4 | value : value);
+		digits++;
+	}
+	return digits == 32;
+}
+
+enum sight sight_of(nvmlDevice_t device, uint8_t uuid[16], struct card_limits *limits)
+{
+	char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
+
+	if (limits_state() == LIMITS_ABSENT)
+		return WHOLE_CARD;
+	if (limits_state() == LIMITS_BROKEN || REAL(nvmlDeviceGetUUID, device, text, sizeof(text)) != NVML_SUCCESS ||
+	    !parse_uuid(text, uuid))
+		return UNKNOWN;
+	return limits_of(uuid, limits) ? SHARE : WHOLE_CARD;
+}

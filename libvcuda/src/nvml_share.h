@@ -1,0 +1,25 @@
+/*
+ * Which cards of NVML are shares: device handle -> UUID -> limits file, never by index.
+ */
+#ifndef VCUDA_NVML_SHARE_H
+#define VCUDA_NVML_SHARE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "limits_file.h"
+#include "nvml_abi.h"
+
+enum sight {
+	WHOLE_CARD, /* without an entry in the limits file, or without such a file: told as it is */
+	SHARE,
+	UNKNOWN,    /* the limits file is broken, or the driver does not know the device */
+};
+
+enum sight sight_of(nvmlDevice_t device, uint8_t uuid[16], struct card_limits *limits);
+
+/* As guard_enter of libcuda's side: false for calls that the driver makes to its own exports. */
+bool nvml_guard_enter(void);
+void nvml_guard_leave(void);
+
+#endif

@@ -1,0 +1,142 @@
+/* See trampolines.h. No argument register may change on the way, so the way is assembly. */
+#include "trampolines.h"
+
+#include <stdint.h>
+#include <string.h>
+
+/* One after the other: a table of pointers would be relocated in every process. */
+static const char names[] =
+#define TRAMPOLINE(name) #name "\0"
+#include "trampolines.def"
+#undef TRAMPOLINE
+	;
+
+/* Where each jump goes: to the resolver until it has been there once. Named by the assembly. */
+extern void *vcuda_targets[];
+
+int no_such_function(void)
+{
+	return VCUDA_NO_SUCH_FUNCTION;
+}
+
+static const char *name_of(uint64_t index)
+{
+	const char *name = names;
+
+	while (index--)
+		name += strlen(name) + 1;
+	return name;
+}
+
+/* Called by the assembly, once or, in a race, a few times for each function. */
+__attribute__((used, visibility("hidden"))) void *vcuda_resolve(uint64_t index)
+{
+	void *target = real_symbol(name_of(index));
+
+	if (!target)
+		target = (void *)no_such_function;
+	__atomic_store_n(&vcuda_targets[index], target, __ATOMIC_RELEASE);
+	return target;
+}
+
+#if defined(__x86_64__)
+
+/* Integer and vector argument registers, and rax, which counts the latter for variadic functions. */
+__asm__(".text\n"
+	".hidden vcuda_resolver\n"
+	".type vcuda_resolver, @function\n"
+	"vcuda_resolver:\n"
+	"	.cfi_startproc\n"
+	"	push %rbp\n"
+	"	.cfi_def_cfa_offset 16\n"
+	"	.cfi_offset rbp, -16\n"
+	"	mov %rsp, %rbp\n"
+	"	.cfi_def_cfa_register rbp\n"
+	"	and $-16, %rsp\n"
+	"	sub $192, %rsp\n"
+	"	mov %rdi, (%rsp)\n	mov %rsi, 8(%rsp)\n	mov %rdx, 16(%rsp)\n	mov %rcx, 24(%rsp)\n"
+	"	mov %r8, 32(%rsp)\n	mov %r9, 40(%rsp)\n	mov %rax, 48(%rsp)\n"
+	"	movups %xmm0, 64(%rsp)\n	movups %xmm1, 80(%rsp)\n	movups %xmm2, 96(%rsp)\n"
+	"	movups %xmm3, 112(%rsp)\n	movups %xmm4, 128(%rsp)\n	movups %xmm5, 144(%rsp)\n"
+	"	movups %xmm6, 160(%rsp)\n	movups %xmm7, 176(%rsp)\n"
+	"	mov %r11, %rdi\n"
+	"	call vcuda_resolve\n"
+	"	mov %rax, %r11\n"
+	"	mov (%rsp), %rdi\n	mov 8(%rsp), %rsi\n	mov 16(%rsp), %rdx\n	mov 24(%rsp), %rcx\n"
+	"	mov 32(%rsp), %r8\n	mov 40(%rsp), %r9\n	mov 48(%rsp), %rax\n"
+	"	movups 64(%rsp), %xmm0\n	movups 80(%rsp), %xmm1\n	movups 96(%rsp), %xmm2\n"
+	"	movups 112(%rsp), %xmm3\n	movups 128(%rsp), %xmm4\n	movups 144(%rsp), %xmm5\n"
+	"	movups 160(%rsp), %xmm6\n	movups 176(%rsp), %xmm7\n"
+	"	leave\n"
+	"	.cfi_def_cfa rsp, 8\n"
+	"	jmp *%r11\n"
+	"	.cfi_endproc\n"
+	".size vcuda_resolver, . - vcuda_resolver\n");
+
+#define JUMP(name, index)                                          \
+	".globl " name "\n"                                        \
+	".type " name ", @function\n"                              \
+	name ":\n"                                                 \
+	"	.cfi_startproc\n"                                  \
+	"	mov $" index ", %r11d\n"                           \
+	"	jmp *vcuda_targets + 8 * (" index ")(%rip)\n"      \
+	"	.cfi_endproc\n"                                    \
+	".size " name ", . - " name "\n"
+
+#elif defined(__aarch64__)
+
+__asm__(".text\n"
+	".hidden vcuda_resolver\n"
+	".type vcuda_resolver, %function\n"
+	"vcuda_resolver:\n"
+	"	.cfi_startproc\n"
+	"	stp x29, x30, [sp, #-224]!\n"
+	"	.cfi_def_cfa_offset 224\n"
+	"	.cfi_offset 29, -224\n"
+	"	.cfi_offset 30, -216\n"
+	"	mov x29, sp\n"
+	"	stp x0, x1, [sp, #16]\n	stp x2, x3, [sp, #32]\n	stp x4, x5, [sp, #48]\n	stp x6, x7, [sp, #64]\n"
+	"	str x8, [sp, #80]\n"
+	"	stp q0, q1, [sp, #96]\n	stp q2, q3, [sp, #128]\n	stp q4, q5, [sp, #160]\n	stp q6, q7, [sp, #192]\n"
+	"	mov x0, x17\n"
+	"	bl vcuda_resolve\n"
+	"	mov x16, x0\n"
+	"	ldp x0, x1, [sp, #16]\n	ldp x2, x3, [sp, #32]\n	ldp x4, x5, [sp, #48]\n	ldp x6, x7, [sp, #64]\n"
+	"	ldr x8, [sp, #80]\n"
+	"	ldp q0, q1, [sp, #96]\n	ldp q2, q3, [sp, #128]\n	ldp q4, q5, [sp, #160]\n	ldp q6, q7, [sp, #192]\n"
+	"	ldp x29, x30, [sp], #224\n"
+	"	.cfi_def_cfa_offset 0\n"
+	"	br x16\n"
+	"	.cfi_endproc\n"
+	".size vcuda_resolver, . - vcuda_resolver\n");
+
+#define JUMP(name, index)                                          \
+	".globl " name "\n"                                        \
+	".type " name ", %function\n"                              \
+	name ":\n"                                                 \
+	"	.cfi_startproc\n"                                  \
+	"	mov x17, #" index "\n"                             \
+	"	adrp x16, vcuda_targets + 8 * (" index ")\n"       \
+	"	ldr x16, [x16, #:lo12:vcuda_targets + 8 * (" index ")]\n" \
+	"	br x16\n"                                          \
+	"	.cfi_endproc\n"                                    \
+	".size " name ", . - " name "\n"
+
+#else
+#error "no trampolines for this processor"
+#endif
+
+/* The table and the jumps, in the order of the names. */
+__asm__(".data\n"
+	".balign 8\n"
+	".hidden vcuda_targets\n"
+	"vcuda_targets:\n"
+#define TRAMPOLINE(name) "	.quad vcuda_resolver\n"
+#include "trampolines.def"
+#undef TRAMPOLINE
+	".text\n"
+	".set vcuda_index, 0\n"
+#define TRAMPOLINE(name) JUMP(#name, "vcuda_index") ".set vcuda_index, vcuda_index + 1\n"
+#include "trampolines.def"
+#undef TRAMPOLINE
+);

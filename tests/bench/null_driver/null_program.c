@@ -1,0 +1,129 @@
+/*
+ * `calls`: nanoseconds per call of each kind, the least of some rounds, one `name figure` a line; the clock's own cost
+ * too. `starts N`: milliseconds of N copies of this program started at once, each of which does `start`: a first
+ * context and some memory.
+ */
+#include <dlfcn.h>
+#include <spawn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { ROUNDS = 40, CALLS = 2000, MOST = 256 };
+
+extern char **environ;
+
+static int (*alloc)(unsigned long long *, size_t);
+static int (*release)(unsigned long long);
+static int (*launch)(void *, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+		     unsigned int, void *, void **, void **);
+static int (*get_proc_address)(const char *, void **, int, uint64_t, int *);
+
+static double now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
+}
+
+static void ask_clock(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+}
+
+static void launch_once(void)
+{
+	launch(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+}
+
+static void alloc_and_free(void)
+{
+	unsigned long long pointer;
+
+	if (alloc(&pointer, 1 << 20) || release(pointer))
+		exit(1);
+}
+
+static void look_up(void)
+{
+	void *address;
+	int status;
+
+	get_proc_address("cuLaunchKernel", &address, 12000, 0, &status);
+}
+
+static void measure(const char *name, void (*call)(void))
+{
+	double best = 1e18;
+
+	for (int round = 0; round < ROUNDS; round++) {
+		double start = now();
+		for (int i = 0; i < CALLS; i++)
+			call();
+		double each = (now() - start) / CALLS;
+		best = each < best ? each : best;
+	}
+	printf("%s %.3f\n", name, best);
+}
+
+static void open_context(void)
+{
+	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	void *context;
+
+	if (!library)
+		exit(2);
+	int (*init)(unsigned int) = (int (*)(unsigned int))dlsym(library, "cuInit");
+	int (*retain)(void **, int) = (int (*)(void **, int))dlsym(library, "cuDevicePrimaryCtxRetain");
+	int (*set)(void *) = (int (*)(void *))dlsym(library, "cuCtxSetCurrent");
+	*(void **)&alloc = dlsym(library, "cuMemAlloc_v2");
+	*(void **)&release = dlsym(library, "cuMemFree_v2");
+	*(void **)&launch = dlsym(library, "cuLaunchKernel");
+	*(void **)&get_proc_address = dlsym(library, "cuGetProcAddress_v2");
+	if (init(0) || retain(&context, 0) || set(context))
+		exit(3);
+}
+
+static double start_many(const char *self, int count)
+{
+	char *arguments[] = {(char *)self, "start", NULL};
+	pid_t children[MOST];
+	int status, failed = 0;
+	double start = now();
+
+	for (int i = 0; i < count; i++)
+		if (posix_spawn(&children[i], self, NULL, NULL, arguments, environ))
+			exit(4);
+	for (int i = 0; i < count; i++) {
+		waitpid(children[i], &status, 0);
+		failed |= status;
+	}
+	if (failed)
+		exit(5);
+	return (now() - start) / 1e6;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 3 && !strcmp(argv[1], "starts")) {
+		printf("%.3f\n", start_many(argv[0], atoi(argv[2]) < MOST ? atoi(argv[2]) : MOST));
+		return 0;
+	}
+	open_context();
+	if (argc == 2 && !strcmp(argv[1], "start")) {
+		alloc_and_free();
+		return 0;
+	}
+	measure("clock", ask_clock);
+	measure("launch", launch_once);
+	measure("mem_alloc_free", alloc_and_free);
+	measure("get_proc_address", look_up);
+	return 0;
+}

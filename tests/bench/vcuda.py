@@ -1,0 +1,142 @@
+"""Group `vcuda`: what libvcuda adds per call to a driver whose functions return at once, and to a process's start.
+
+Per call: a multiple of one `clock_gettime(CLOCK_MONOTONIC)` measured in the same process, so that the machine's speed
+cancels out. A program is timed with libvcuda before the null driver and with the null driver alone, in turn; a figure
+is (with - without) / clock of one pair of runs. Needs root for a private mount namespace with the limiter's files where
+a container has them.
+
+Start: 64 processes at once, from the first spawn to the last one's end, each opening the library, a context and some
+memory; with libvcuda over without, of runs in turn.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import nodes
+from results import BenchError, Result
+
+from vgpu.config import limits
+
+ROUNDS = 15
+PROCESSES = 64
+SOURCES = Path(__file__).resolve().parent / "null_driver"
+CARD = limits.uuid_text(b"null-driver-card")
+BARS = {"launch": 0.3, "mem_alloc_free": 10.0, "get_proc_address": 10.0}
+WHAT = {
+    "launch": "cuLaunchKernel: (libvcuda - null driver) / clock_gettime",
+    "mem_alloc_free": "cuMemAlloc_v2 + cuMemFree_v2: (libvcuda - null driver) / clock_gettime",
+    "get_proc_address": "cuGetProcAddress_v2: (libvcuda - null driver) / clock_gettime",
+}
+
+ENTER = """
+mount -t tmpfs none /usr/local && mkdir -p /usr/local/vgpu/driver /usr/local/vgpu/usage && cp "$0"/driver/* \
+/usr/local/vgpu/driver && cp "$0"/limits /usr/local/vgpu/limits && echo in && exec cat
+"""
+
+
+def measure(rounds: int = ROUNDS) -> list[Result]:
+    """All results of the group."""
+    if os.geteuid() != 0:
+        raise BenchError("needs root: a private mount namespace")
+    if not (nodes.BUILD / "lib/vcuda/libcuda.so.1").exists():
+        raise BenchError(f"libvcuda is not built in {nodes.BUILD}: run `make build`")
+    with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as name, Place(Path(name)) as place:
+        calls: dict[str, list[float]] = {}
+        for _ in range(rounds):
+            for figure, value in place.added().items():
+                calls.setdefault(figure, []).append(value)
+        starts = place.starts(rounds)
+    results = [Result.of(f"vcuda.{name}.added", "ratio", bar, calls[name], WHAT[name]) for name, bar in BARS.items()]
+    what = f"{PROCESSES} processes at once, from spawn to end: libvcuda / null driver"
+    results.append(Result.of(f"vcuda.first_context.{PROCESSES}", "ratio", 1.1, starts["ratio"], what))
+    results.append(Result.of("vcuda.clock_ns", "ns", None, calls["clock"], "one clock_gettime(CLOCK_MONOTONIC)"))
+    results.append(Result.of("vcuda.start_ms", "ms", None, starts["with"], "the start above, with libvcuda"))
+    results.append(Result.of("vcuda.start_plain_ms", "ms", None, starts["without"], "the start above, without"))
+    return results
+
+
+class Place:
+    """A mount namespace with /usr/local/vgpu as a container has it, over the null driver."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "driver").mkdir()
+        self._compile("driver/libcuda.so.1", "null_driver.c", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")
+        self._compile("driver/libnvidia-ml.so.1", "null_nvml.c", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1")
+        self._compile("program", "null_program.c", "-ldl")
+        (path / "limits").write_bytes(limits.encode("bench", [limits.CardLimit(CARD, 1 << 34)]))
+
+    def _compile(self, output: str, source: str, *options: str) -> None:
+        command = ["cc", "-O2", "-Wall", "-Werror", "-o", self.path / output, SOURCES / source, *options]
+        subprocess.run(command, check=True)
+
+    def __enter__(self) -> Place:
+        self.holder = subprocess.Popen(
+            ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, str(self.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self.holder.stdout is not None
+        if self.holder.stdout.readline() != b"in\n":
+            raise BenchError("no private mount namespace")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.holder.stdin is not None
+        assert self.holder.stdout is not None
+        self.holder.stdin.close()
+        self.holder.stdout.close()
+        self.holder.wait()
+
+    def command(self, *arguments: str) -> list[str]:
+        nsenter = shutil.which("nsenter") or "nsenter"
+        return [nsenter, f"--mount=/proc/{self.holder.pid}/ns/mnt", str(self.path / "program"), *arguments]
+
+    def environment(self, limited: bool) -> dict[str, str]:
+        libraries = nodes.BUILD / "lib/vcuda" if limited else "/usr/local/vgpu/driver"
+        return {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(libraries)}
+
+    def nanoseconds(self, limited: bool) -> dict[str, float]:
+        """Per call and for the clock, as the program says."""
+        command, environment = self.command("calls"), self.environment(limited)
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode != 0:
+            raise BenchError(f"{' '.join(command)}: exit status {done.returncode}: {done.stdout.strip()}")
+        return {name: float(value) for name, value in (line.split() for line in done.stdout.splitlines())}
+
+    def added(self) -> dict[str, float]:
+        """One pair of runs."""
+        plain, limited = self.nanoseconds(False), self.nanoseconds(True)
+        clock = median((plain["clock"], limited["clock"]))
+        return {"clock": clock, **{name: (limited[name] - plain[name]) / clock for name in BARS}}
+
+    def start(self, limited: bool) -> float:
+        """Milliseconds of PROCESSES starts at once, spawned by one process in the namespace."""
+        done = subprocess.run(
+            self.command("starts", str(PROCESSES)),
+            env=self.environment(limited),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise BenchError(f"starts: exit status {done.returncode}: {done.stdout.strip()}")
+        return float(done.stdout)
+
+    def starts(self, rounds: int) -> dict[str, list[float]]:
+        figures: dict[str, list[float]] = {"with": [], "without": [], "ratio": []}
+        for number in range(rounds + 1):
+            without, limited = self.start(False), self.start(True)
+            if number:  # the first warms caches
+                figures["with"].append(limited)
+                figures["without"].append(without)
+                figures["ratio"].append(limited / without)
+            time.sleep(0.01)
+        return figures

@@ -1,0 +1,55 @@
+/* libFuzzer: any bytes in the usage region, as a tenant may write them. Nothing hangs, and no limit is exceeded. */
+#include <stdlib.h>
+#include <time.h>
+
+#include "vgpu_usage.h"
+
+#undef VGPU_USAGE_PATH
+#define VGPU_USAGE_PATH "fuzz-usage"
+#define nanosleep(pause, rest) ((void)(pause), 0)
+#include "usage.c"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static const uint8_t uuid[16] = "fuzzed-card-0000";
+
+static void put(struct vgpu_usage *usage)
+{
+	int fd = open(VGPU_USAGE_PATH, O_RDWR | O_CREAT, 0600);
+
+	if (fd < 0 || pwrite(fd, usage, sizeof(*usage), 0) != (ssize_t)sizeof(*usage))
+		abort();
+	close(fd);
+}
+
+/* Two bytes say where, in units of 16 bytes, the rest goes: any word of the region can be hit. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	static struct vgpu_usage content;
+	struct usage_process list[8];
+	uint64_t held, limit = 1 << 20;
+
+	if (size < 2)
+		return 0;
+	size_t at = ((size_t)data[0] << 8 | data[1]) * 16 % sizeof(content);
+	memset(&content, 0, sizeof(content));
+	content.identity = VGPU_USAGE_IDENTITY;
+	for (size_t i = 2; i < size && at + i - 2 < sizeof(content); i++)
+		((uint8_t *)&content)[at + i - 2] = data[i];
+	put(&content);
+	if (atomic_load(&region))
+		munmap(atomic_load(&region), sizeof(struct vgpu_usage));
+	atomic_store(&region, NULL);
+	atomic_store(own_slot, 0);
+	int card = usage_card(uuid);
+	if (card != USAGE_NO_CARD && usage_reserve(card, 4096, limit)) {
+		if (!usage_held(uuid, &held) || held < 4096)
+			abort();
+		usage_release(card, 4096);
+	}
+	if (card != USAGE_NO_CARD && usage_reserve(card, limit + 1, limit))
+		abort();
+	(void)usage_held(uuid, &held);
+	(void)usage_processes(uuid, list, 8);
+	return 0;
+}

@@ -1,0 +1,93 @@
+"""A box as in tests/unit/libvcuda, on the machine's own driver and first card. Without one, everything here skips."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+
+FIND = """
+import ctypes, sys
+ctypes.CDLL(sys.argv[1])
+print(next(line.split()[-1] for line in open("/proc/self/maps") if sys.argv[1].split(".")[0] + ".so" in line))
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(str(item.fspath)).parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.gpu)
+
+
+def find(library: str) -> Path | None:
+    """The file that the loader finds for the name; in a process of its own, so that none stays loaded here."""
+    done = subprocess.run([sys.executable, "-c", FIND, library], capture_output=True, text=True, check=False)
+    return Path(done.stdout.strip()) if done.returncode == 0 else None
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the real libraries under the names that they have at the private path."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: a private mount namespace")
+    path = tmp_path_factory.mktemp("driver")
+    for library in LIBRARIES:
+        found = find(library)
+        if found is None:
+            pytest.skip(f"needs a GPU: no {library} on this machine")
+        shutil.copy(found, path / library)
+    return path
+
+
+@pytest.fixture(scope="session")
+def card(driver: Path) -> dict[str, Any]:
+    """The first card: uuid, total bytes, name, driver version."""
+    import pynvml  # type: ignore[import-untyped]
+
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    except pynvml.NVMLError as error:
+        pytest.skip(f"needs a GPU: NVML says {error}")
+    return {
+        "uuid": pynvml.nvmlDeviceGetUUID(handle),
+        "total": pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+        "name": pynvml.nvmlDeviceGetName(handle),
+        "driver": pynvml.nvmlSystemGetDriverVersion(),
+        "handle": handle,
+    }
+
+
+def boxes() -> ModuleType:
+    """The fixtures of the suite on the simulator."""
+    name = "vcuda_boxes"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, REPOSITORY / "tests/unit/libvcuda/conftest.py")
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+@pytest.fixture
+def gpu(driver: Path, card: dict[str, Any], tmp_path: Path) -> Iterator[Any]:
+    """A box on the real card, in which only the first card shows."""
+    module = boxes()
+    if not (module.BUILD / "lib/vcuda/libcuda.so.1").exists():
+        pytest.skip(f"libvcuda is not built in {module.BUILD}: run `make build`")
+    program = module.compile_c(tmp_path / "driver_client", module.SOURCES / "driver_client.c", "-ldl", "-lpthread")
+    box = module.Box(tmp_path / "box", driver, program, {"CUDA_VISIBLE_DEVICES": card["uuid"]}, card["uuid"])
+    yield box
+    box.close()

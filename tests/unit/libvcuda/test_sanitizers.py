@@ -1,0 +1,63 @@
+"""The suite again with libvcuda built under sanitizers: what they find is in the clients' log and fails the test.
+
+A sample in every run; all of it in test-long.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+BUILD = Path(os.environ.get("VGPU_BUILD", str(REPOSITORY / "build")))
+RUNTIMES = {"address,undefined": "libasan.so", "thread": "libtsan.so"}
+SAMPLE = "(test_kinds or test_virtual_memory or racing or forked or exec or scribbles) and not 64"
+ALL = "not test_products and not test_sanitizers and not test_fuzz and not test_drivercheck and not test_cross"
+
+
+def suite(sanitizers: str, selection: str, directory: Path) -> None:
+    if os.environ.get("VGPU_SANITIZER"):
+        pytest.skip("runs the suite, and is not run by it")
+    configure = ["cmake", "-S", str(REPOSITORY / "libvcuda"), "-B", str(directory), f"-DVCUDA_SANITIZE={sanitizers}"]
+    subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
+    targets = ["--target", "vcuda", "vcuda_nvml", "--parallel", "2"]
+    subprocess.run(["cmake", "--build", str(directory), *targets], check=True, stdout=subprocess.DEVNULL)
+    shutil.rmtree(directory / "lib/sim", ignore_errors=True)
+    (directory / "lib/sim").symlink_to(BUILD / "lib/sim")
+    runtime = subprocess.run(
+        ["gcc", f"-print-file-name={RUNTIMES[sanitizers]}"], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout.strip()
+    if not Path(runtime).exists():
+        pytest.skip(f"needs gcc's {RUNTIMES[sanitizers]}")
+    environment = {**os.environ, "VGPU_BUILD": str(directory), "VGPU_SANITIZER": runtime}
+    suite_of = str(Path(__file__).parent)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", selection, suite_of]
+    done = subprocess.run(
+        ["setarch", "-R", *command],  # ThreadSanitizer wants the address space as it knows it
+        cwd=REPOSITORY,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert " passed" in done.stdout
+
+
+@pytest.mark.parametrize("sanitizers", RUNTIMES)
+def test_a_sample_under_sanitizers(sanitizers: str, tmp_path: Path) -> None:
+    suite(sanitizers, SAMPLE, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sanitizers", RUNTIMES)
+def test_all_under_sanitizers(sanitizers: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    if not pytestconfig.getoption("--long"):
+        pytest.skip("full counts: make test-long")
+    suite(sanitizers, ALL, tmp_path)

@@ -1,0 +1,31 @@
+#!/bin/sh
+# Install the programs that test_clients.py runs: make_clients.sh PYTHON DIRECTORY BUILD [long].
+# With `long` also those that take minutes: numba-cuda with its compiler, and PyCUDA, which is built here against the
+# headers of NVIDIA's wheels and the simulated libcuda.
+set -eu
+
+python=$1 directory=$2 build=$(cd "$3" && pwd) long=${4:-}
+pip() { "$directory/bin/pip" install -q --disable-pip-version-check "$@"; }
+
+[ -x "$directory/bin/pip" ] || "$python" -m venv "$directory"
+pip nvidia-ml-py gpustat nvitop numpy tinygrad 'cuda-bindings==12.9.*'
+[ -n "$long" ] || exit 0
+pip 'numba-cuda[cu12]' nvidia-cuda-runtime-cu12 nvidia-cuda-nvrtc-cu12 nvidia-cuda-nvcc-cu12 nvidia-cuda-cccl-cu12 \
+  nvidia-cuda-profiler-api-cu12 nvidia-curand-cu12
+
+"$directory/bin/python" -c 'import pycuda' 2> /dev/null && exit 0
+wheels=$(echo "$directory"/lib/python3*/site-packages/nvidia)
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+mkdir "$root/bin" "$root/lib64"
+printf '#!/bin/sh\n' > "$root/bin/nvcc" # setup.py looks where it is, and does not call it
+chmod +x "$root/bin/nvcc"
+ln -s "$wheels/cuda_runtime/include" "$root/include"
+ln -s "$build"/lib/sim/libcuda.so.* "$root/lib64/libcuda.so"
+ln -s "$wheels"/curand/lib/libcurand.so.* "$root/lib64/libcurand.so"
+includes=
+for name in cuda_profiler_api cuda_runtime curand cuda_nvcc cuda_cccl; do
+  includes=$includes:$wheels/$name/include
+done
+CUDA_ROOT=$root PATH=$root/bin:$PATH CPLUS_INCLUDE_PATH=${includes#:} LIBRARY_PATH=$root/lib64 \
+  LDFLAGS=-L$root/lib64 pip pycuda
