@@ -27,6 +27,19 @@ def cudaprobe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def deb(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package, built from the checkout by `make deb`'s own script."""
+    if not shutil.which("dpkg-deb"):
+        pytest.skip("needs dpkg-deb: no Debian here")
+    python = repository / ".venv/bin/python"
+    environment = {**os.environ, "PYTHON": str(python)}
+    command = [repository / "packaging/deb/build"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return repository / done.stdout.split()[-1]
+
+
+@pytest.fixture(scope="session")
 def base_trees(tmp_path_factory: pytest.TempPathFactory, cudaprobe: Path) -> dict[str, Path]:
     """One pristine root file system per kind; tests get copies."""
     directory = tmp_path_factory.mktemp("trees")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -15,19 +13,6 @@ import pytest
 pytestmark = pytest.mark.root
 
 SCRIPT = Path(__file__).with_name("installed_node.sh")
-
-
-@pytest.fixture(scope="module")
-def deb(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package, built from the checkout by `make deb`'s own script."""
-    if not shutil.which("dpkg-deb"):
-        pytest.skip("needs dpkg-deb: no Debian here")
-    python = repository / ".venv/bin/python"
-    environment = {**os.environ, "PYTHON": str(python)}
-    command = [repository / "packaging/deb/build"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr + done.stdout
-    return repository / done.stdout.split()[-1]
 
 
 def test_the_installed_hook_does_the_main_job(
