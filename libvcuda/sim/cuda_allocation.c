@@ -138,6 +138,16 @@ static uint64_t round_up(uint64_t size, uint64_t granularity)
 	return rest ? size + (granularity - rest) : size;
 }
 
+/* Managed memory that the card has no room for lies with the host, as a whole: nothing migrates here. */
+static CUresult reserve(struct sim_allocation *allocation)
+{
+	CUresult result = sim_result(sim_reserve(allocation->card, allocation->charged));
+
+	if (result != CUDA_ERROR_OUT_OF_MEMORY || allocation->memory != SIM_MANAGED_MEMORY)
+		return result;
+	allocation->charged = 0;
+	return CUDA_SUCCESS;
+}
 
 static void uncharge(const struct sim_allocation *allocation)
 {
@@ -157,7 +167,7 @@ static CUresult back(struct sim_allocation *allocation)
 	if (allocation->pool)
 		result = sim_pool_take(allocation->pool, allocation->charged);
 	else if (allocation->charged)
-		result = sim_result(sim_reserve(allocation->card, allocation->charged));
+		result = reserve(allocation);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (map_allocation(allocation)) {
@@ -175,7 +185,7 @@ static CUresult allocate(struct sim_allocation *allocation)
 	CUresult result;
 
 	if (is_on_card(allocation->memory)) {
-		if (allocation->size > card->memory)
+		if (allocation->size > card->memory && allocation->memory != SIM_MANAGED_MEMORY)
 			return CUDA_ERROR_OUT_OF_MEMORY;
 		allocation->charged = round_up(allocation->size, card->granularity);
 	}

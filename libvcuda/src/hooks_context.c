@@ -11,6 +11,14 @@
 
 /* ---- a context comes ---- */
 
+static void before_create(CUdevice device)
+{
+	if (!guard_enter())
+		return;
+	overhead_expect(device);
+	guard_leave();
+}
+
 /* It exists now: is there room for it in the container? */
 static CUresult after_create(CUresult result, CUcontext *context, CUdevice device)
 {
@@ -29,21 +37,25 @@ static CUresult after_create(CUresult result, CUcontext *context, CUdevice devic
 
 EXPORT CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
 {
+	before_create(device);
 	return after_create(GUARDED(REAL(cuCtxCreate, context, flags, device)), context, device);
 }
 
 EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
 {
+	before_create(device);
 	return after_create(GUARDED(REAL(cuCtxCreate_v2, context, flags, device)), context, device);
 }
 
 EXPORT CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int count, unsigned int flags, CUdevice device)
 {
+	before_create(device);
 	return after_create(GUARDED(REAL(cuCtxCreate_v3, context, affinities, count, flags, device)), context, device);
 }
 
 EXPORT CUresult cuCtxCreate_v4(CUcontext *context, void *params, unsigned int flags, CUdevice device)
 {
+	before_create(device);
 	return after_create(GUARDED(REAL(cuCtxCreate_v4, context, params, flags, device)), context, device);
 }
 
@@ -66,6 +78,8 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
 	bool entered = guard_enter();
 	bool existed = entered && limits_state() == LIMITS_PRESENT && primary_active(device);
+	if (entered && !existed)
+		overhead_expect(device);
 	CUresult result = REAL(cuDevicePrimaryCtxRetain, context, device);
 
 	if (entered && result == CUDA_SUCCESS && !existed && !overhead_grows(device)) {

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -36,14 +37,17 @@ static struct nvml nvml;
 static bool looked_for;                      /* under the lock, as the next two are */
 static bool usable;
 static uint64_t booked[VGPU_LIMITS_MAX_CARDS];
+static enum trust { UNSEEN, OURS, NOT_OURS } trust[VGPU_LIMITS_MAX_CARDS];
 static _Atomic time_t next_look;
 
 static void after_fork(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	looked_for = false;
-	for (unsigned int card = 0; card < VGPU_LIMITS_MAX_CARDS; card++)
+	for (unsigned int card = 0; card < VGPU_LIMITS_MAX_CARDS; card++) {
 		booked[card] = 0;
+		trust[card] = UNSEEN;
+	}
 }
 
 static void watch_forks(void)
@@ -93,7 +97,7 @@ static enum answer used_by_self(const uint8_t uuid[16], uint64_t *used)
 	char text[48];
 	nvmlDevice_t device;
 	unsigned int count;
-	enum answer answer = NOT_LISTED;
+	unsigned int entries = 0;
 
 	int length = snprintf(text, sizeof(text), "GPU-");
 	for (int i = 0; i < 16; i++)
@@ -106,9 +110,30 @@ static enum answer used_by_self(const uint8_t uuid[16], uint64_t *used)
 		if (list[i].pid != (unsigned int)getpid() || list[i].usedGpuMemory == NVML_VALUE_NOT_AVAILABLE)
 			continue;
 		*used += list[i].usedGpuMemory;
-		answer = LISTED;
+		entries++;
 	}
-	return answer;
+	if (entries > 1)
+		return UNKNOWN; /* one of them lives in another pid namespace, where it has this number too */
+	return entries ? LISTED : NOT_LISTED;
+}
+
+/* In the initial pid namespace a pid in NVML's list is that process. */
+static bool pids_are_the_hosts(void)
+{
+	static const char initial[] = "pid:[4026531836]"; /* PROC_PID_INIT_INO; stat(2) would want a newer glibc */
+	char name[sizeof(initial) + 16];
+
+	return readlink("/proc/self/ns/pid", name, sizeof(name)) == (ssize_t)sizeof(initial) - 1 &&
+	       memcmp(name, initial, sizeof(initial) - 1) == 0;
+}
+
+static bool ready(void)
+{
+	if (!looked_for) {
+		looked_for = true;
+		usable = find_nvml();
+	}
+	return usable;
 }
 
 static uint64_t other_charges(int card)
@@ -141,11 +166,7 @@ static bool follow(const struct limited_card *limited, bool force)
 
 	if (card == USAGE_NO_CARD)
 		return true; /* allocations are refused, with a message */
-	if (!looked_for) {
-		looked_for = true;
-		usable = find_nvml();
-	}
-	if (!usable || !look(card, limited->uuid, &overhead))
+	if (!ready() || (trust[card] != OURS && !pids_are_the_hosts()) || !look(card, limited->uuid, &overhead))
 		return true;
 	if (overhead < booked[card]) {
 		usage_release(card, booked[card] - overhead);
@@ -182,6 +203,26 @@ static bool followed(CUdevice device, bool force)
 	set_next_look();
 	pthread_mutex_unlock(&lock);
 	return fits;
+}
+
+/*
+ * A container's pids are its own, and NVML's list may hold a process of the host or of another container under the
+ * same number. Who is listed before this process has a context is not this process.
+ */
+void overhead_expect(CUdevice device)
+{
+	struct limited_card limited;
+	uint64_t used;
+
+	if (limits_state() != LIMITS_PRESENT || !card_of_device(device, &limited))
+		return;
+	int card = usage_card(limited.uuid);
+	if (card == USAGE_NO_CARD)
+		return;
+	pthread_mutex_lock(&lock);
+	if (trust[card] == UNSEEN && !pids_are_the_hosts() && ready())
+		trust[card] = used_by_self(limited.uuid, &used) == NOT_LISTED ? OURS : NOT_OURS;
+	pthread_mutex_unlock(&lock);
 }
 
 bool overhead_grows(CUdevice device)

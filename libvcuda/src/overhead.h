@@ -13,6 +13,9 @@
 
 #include "cuda_abi.h"
 
+/* A context is about to be made: the last moment to see whether NVML's figure for this pid is somebody else's. */
+void overhead_expect(CUdevice device);
+
 /* The process may hold more of the device now. False: the container has no room for it, and nothing more is booked. */
 bool overhead_grows(CUdevice device);
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -579,3 +580,51 @@ def test_dry_run_prints_the_plan_and_does_nothing(
     assert "/usr/local/vgpu" in plan
     assert listing(tree) == before
     assert claims(node) == {}
+
+
+# Containers side by side
+
+
+def held_beside(
+    runtime: bundles.Runtime, bundle: MakeBundle, tree: Path, shared: Path, mine: int, asked: int
+) -> dict[str, str]:
+    """A container holds `mine` MiB; another, whose program is pid 1 as well, asks for 512 MiB `asked` times."""
+    shared.mkdir()
+    first = bundle(tree, cores="30", memory="13Gi").bind(shared, "/tmp", "rw")
+    container, done = runtime.create(first.command("cudaprobe", "hold", str(mine), "/tmp/go"))
+    assert done.returncode == 0, done.stderr
+    assert runtime.call("start", container).returncode == 0
+    end = time.monotonic() + 60
+    while "result 0" not in (first.path / "output").read_text():
+        assert time.monotonic() < end, (first.path / "output").read_text()
+        time.sleep(0.05)
+    second = bundle(tree, cores="30", memory="13Gi")
+    out = pairs(run(runtime, second, "cudaprobe", "alloc", "512", str(asked)))
+    (shared / "go").touch()
+    return out
+
+
+@pytest.mark.parametrize(("virtual", "least", "most"), [(False, 4, 5), (True, 24, 26)])
+def test_an_oversubscribed_card_is_full_or_goes_on_in_virtual_memory(
+    runc1: bundles.Runtime, rootfs: Rootfs, tmp_path: Path, virtual: bool, least: int, most: int
+) -> None:
+    """Two shares of 13 GiB on a card of 15: what the second cannot have there lies with the host, if that is set."""
+    settings = {"scaling.memory": 2.0, "scaling.virtual_memory": virtual}
+    node = nodes.SimulatedNode(tmp_path / "t4", "t4x1", **settings)
+    node.take_inventory()
+
+    def bundle(tree: Path, **annotations: str) -> bundles.Bundle:
+        keys = {"vgpu.io/" + key: value for key, value in annotations.items()}
+        return bundles.Bundle(tmp_path / f"b{uuid.uuid4().hex[:6]}", tree, keys).hooks(node).simulated(node)
+
+    out = held_beside(runc1, bundle, rootfs(), tmp_path / "shared", 12000, 40)
+    assert least <= int(out["held"]) <= most
+    assert out["refused"] == "2"
+
+
+def test_a_container_is_not_charged_for_another_with_the_same_pids(
+    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, tmp_path: Path
+) -> None:
+    """Both programs are pid 1 of their container: NVML lists two processes of that number on the card."""
+    out = held_beside(runc1, bundle, rootfs(), tmp_path / "shared", 12000, 20)
+    assert int(out["held"]) == 20

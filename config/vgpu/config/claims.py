@@ -65,7 +65,8 @@ class Claim:
         return {
             "version": VERSION, "container": self.container, "pid": self.pid, "start_time": self.start_time,
             "cards": [
-                {"uuid": card.uuid, "memory": card.memory, "cores": card.cores, "core_limit": card.core_limit}
+                {"uuid": card.uuid, "memory": card.memory, "cores": card.cores, "core_limit": card.core_limit,
+                 "oversubscribe": card.oversubscribe}
                 for card in self.cards
             ],
             "exclusive": self.exclusive, "holder": holder, "grants": self.grants, "bundle": self.bundle,
@@ -128,4 +129,5 @@ def from_record(record: dict[str, object], source: str) -> Claim:
 def _card(fields: Fields) -> CardLimit:
     uuid = fields.text("uuid", empty=False)
     memory = fields.whole("memory", 0, UNLIMITED)
-    return CardLimit(uuid, memory, fields.whole("cores", 0, 100), fields.whole("core_limit", 0, 100))
+    cores, core_limit = fields.whole("cores", 0, 100), fields.whole("core_limit", 0, 100)
+    return CardLimit(uuid, memory, cores, core_limit, fields.flag("oversubscribe"))

@@ -34,6 +34,7 @@ DEFAULTS: dict[str, object] = {
     "placement.policy": "binpack",
     "scaling.cores": 1.0,
     "scaling.memory": 1.0,
+    "scaling.virtual_memory": False,  # with scaling.memory above 1: what a full card cannot hold is managed memory
     "resources.core_name": "tencent.com/vcuda-core",
     "resources.core_unit": 1,  # percent of a card per unit
     "resources.memory_name": "tencent.com/vcuda-memory",

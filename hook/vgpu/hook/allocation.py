@@ -21,9 +21,9 @@ class Allocation:
         self.exclusive = exclusive
 
 
-def from_request(request: Request, cards: list[Card]) -> Allocation:
-    """`request`, placed on `cards`."""
+def from_request(request: Request, cards: list[Card], virtual_memory: bool = False) -> Allocation:
+    """`request`, placed on `cards`. `virtual_memory`: what a full card has no room for may lie in managed memory."""
     if request.exclusive:
         return Allocation(cards, [CardLimit(card.uuid, UNLIMITED, 100, 100) for card in cards], True)
-    limits = [CardLimit(card.uuid, request.memory, request.cores, request.core_limit) for card in cards]
+    limits = [CardLimit(card.uuid, request.memory, request.cores, request.core_limit, virtual_memory) for card in cards]
     return Allocation(cards, limits, False)

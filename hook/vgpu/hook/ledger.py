@@ -79,7 +79,18 @@ class Redemption:
 class Ledger:
     """The ledger of one node; `notes` gathers what was found damaged. `proc` is the root of procfs."""
 
-    __slots__ = ("_before", "_foreign", "boot_id", "cards", "notes", "policy", "proc", "run_dir", "state_dir")
+    __slots__ = (
+        "_before",
+        "_foreign",
+        "boot_id",
+        "cards",
+        "notes",
+        "policy",
+        "proc",
+        "run_dir",
+        "state_dir",
+        "virtual_memory",
+    )
 
     def __init__(self, settings: Settings, cards: list[Card], proc: str = "/proc") -> None:
         self.run_dir = settings.run_dir
@@ -90,6 +101,7 @@ class Ledger:
         self.policy = Policy(
             settings.text("placement.policy"), settings.number("scaling.cores"), settings.number("scaling.memory")
         )
+        self.virtual_memory = settings.flag("scaling.virtual_memory") and settings.number("scaling.memory") > 1
         self.notes: list[str] = []
         self._foreign: dict[str, list[User]] | None = None
         self._before: list[Grant] = []  # this container's grants as they were before it claimed them
@@ -335,11 +347,11 @@ class Ledger:
         if before:
             request.fixed = tuple(before)
             try:
-                return allocation.from_request(request, self._place(request, committed))
+                return allocation.from_request(request, self._place(request, committed), self.virtual_memory)
             except NoFit as error:
                 self.notes.append(f"placed anew: {error}")  # the card is gone, or another was faster after a reboot
                 request.fixed = ()
-        return allocation.from_request(request, self._place(request, committed))
+        return allocation.from_request(request, self._place(request, committed), self.virtual_memory)
 
     def _place(self, request: Request, committed: dict[str, Commitment]) -> list[Card]:
         return placement.place(request, self.cards, committed, self.policy)

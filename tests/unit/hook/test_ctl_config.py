@@ -129,7 +129,7 @@ def test_show_as_json(node: Node) -> None:
 
 def test_show_as_yaml(node: Node) -> None:
     done = node.config("show", TEXT, "--output", "yaml", "--node", "gpu-7")
-    assert yaml.safe_load(done.stdout)["scaling"] == {"cores": 3.0, "memory": 2.0}
+    assert yaml.safe_load(done.stdout)["scaling"] == {"cores": 3.0, "memory": 2.0, "virtual_memory": False}
     assert f"  cores: 3.0  # {node.source}:3 (node gpu-7)\n" in done.stdout
 
 
