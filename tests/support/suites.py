@@ -14,7 +14,6 @@ from pathlib import Path
 
 import nodes
 
-MIRROR = "http://deb.debian.org/debian"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 CACHE = nodes.BUILD / "third-party"
 
@@ -45,12 +44,18 @@ def _fetch(suite: str, package: str, directory: Path) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
+def _mirror() -> str:
+    """The mirror of this machine's own apt: newer suites of Debian lie beside the machine's."""
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
+
+
 def _apt(suite: str, home: Path) -> list[str]:
     """apt-get with lists, sources and preferences below `home` alone."""
     for name in ("lists/partial", "archives/partial"):
         (home / name).mkdir(parents=True, exist_ok=True)
     sources = home / "sources.list"
-    sources.write_text(f"deb [signed-by={KEYRING}] {MIRROR} {suite} main\n")
+    sources.write_text(f"deb [signed-by={KEYRING}] {_mirror()} {suite} main\n")
     options = {
         "Dir::Etc::SourceList": sources, "Dir::Etc::SourceParts": "/dev/null", "Dir::State::Lists": home / "lists",
         "Dir::Cache": home, "Dir::State::status": "/dev/null", "Dir::Etc::Preferences": "/dev/null",

@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CACHE = Path("/var/cache/vgpu-tests")
-MIRROR = "http://deb.debian.org/debian"
 PACKAGES = "systemd,systemd-sysv,dbus,runc,crun,python3-minimal,libpython3-stdlib"
 BOOT_TIMEOUT = 60.0
 
@@ -114,7 +113,7 @@ def debootstrapped(suite: str) -> Path:
 
 def _debootstrap(suite: str, root: Path) -> None:
     shutil.rmtree(root, ignore_errors=True)
-    command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", suite, str(root), MIRROR]
+    command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", suite, str(root)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BedError(f"{shlex.join(command)}: {done.stdout[-500:]}{done.stderr[-500:]}")
