@@ -1,8 +1,8 @@
 """What is to be done for one container: a pure function of allocation, inventory, settings and survey.
 
 Belongs here: all policy on files, links, device nodes and the loader. No system calls; the steps are
-vgpu.hook.operations, and `vgpu-hook --dry-run` prints them. Order: files, links, device nodes, /proc, loader; the
-device cgroup is opened by the caller once all of these stand.
+vgpu.hook.operations, and `vgpu-hook --dry-run` prints them. Order: files, links, device nodes, /proc, loader. The
+device cgroup is the caller's, who opens it before any of these: it goes with the container and needs no undoing.
 """
 
 from __future__ import annotations

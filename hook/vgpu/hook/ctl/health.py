@@ -40,7 +40,7 @@ def line(run_dir: str) -> tuple[str, dict[str, object] | None]:
     try:
         answer = client.ask(run_dir, "health")
     except VgpuError as error:
-        return f"vgpud: does not answer ({error})", None
+        return f"vgpud: does not answer ({error.found}); containers start and run without it", None
     facts = dict(_facts(answer))
     warnings = _texts(answer, "warnings")
     told = f"; warnings: {'; '.join(warnings)}" if warnings else ""
