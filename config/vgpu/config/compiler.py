@@ -409,6 +409,18 @@ def _memory_unit(name: str, value: Any) -> object:
     return size
 
 
+def _numbers(name: str, value: Any) -> object:
+    """Numbers, written with quotes or without, as texts; `all` stays."""
+    return [item if item == "all" else str(int(item)) for item in value]
+
+
+def _address(name: str, value: Any) -> object:
+    port = value.rpartition(":")[2]
+    if value and not 0 < int(port) < 1 << 16:
+        raise VgpuError(name, expected="a port from 1 to 65535", found=port)
+    return value
+
+
 _NORMAL: dict[str, Callable[[str, Any], object]] = {
     "paths.state": _path,
     "paths.run": _path,
@@ -419,9 +431,19 @@ _NORMAL: dict[str, Callable[[str, Any], object]] = {
     "driver.library_dirs": _paths,
     "driver.exclude_libraries": _exclusions,
     "resources.memory_unit": _memory_unit,
+    "plugin.socket_dir": _path,
+    "plugin.pod_resources_socket": _path,
+    "plugin.ignored_xids": _numbers,
+    "plugin.http": _address,
+    "kubernetes.kubeconfig": _path,
 }
 
-_DIFFERENT = (("paths.state", "paths.run"), ("resources.core_name", "resources.memory_name"))
+_DIFFERENT = (
+    ("paths.state", "paths.run"),
+    ("resources.core_name", "resources.memory_name"),
+    ("resources.core_name", "resources.gpu_name"),
+    ("resources.memory_name", "resources.gpu_name"),
+)
 
 
 def _check_together(source: Source, layers: list[Layer]) -> None:
@@ -434,6 +456,27 @@ def _check_together(source: Source, layers: list[Layer]) -> None:
                 where = (*at, *mine.split("."))
                 expected = f"another value than {one if mine == other else other} has"
                 source.wrong(where, source.lines[where], expected, merged[mine], "change one of them")
+        if merged["resources.mode"] == "gpu":
+            _check_split(source, at, values, merged)
+
+
+_OF_SPLIT = ("resources.split_count", "scaling.memory", "scaling.cores", "resources.mode")
+
+
+def _check_split(source: Source, at: Path, values: dict[str, object], merged: dict[str, Any]) -> None:
+    """What one of the units that a card is split into is worth: at least 1 percent, at most the card's memory."""
+    count, cores, memory = (merged[name] for name in ("resources.split_count", "scaling.cores", "scaling.memory"))
+    mine = next((name for name in _OF_SPLIT if name in values), None)
+    if mine is None or count == 1:
+        return
+    where = (*at, *mine.split("."))
+    if count > int(100 * cores + 1e-6):
+        expected = "at least 1 core for each unit of a card: resources.split_count up to 100 times scaling.cores"
+        source.wrong(where, source.lines[where], expected, f"{count} units of {100 * cores:g} cores", "split less")
+    if memory > count:
+        expected = "no unit larger than the card: scaling.memory up to resources.split_count"
+        found = f"scaling.memory {memory:g}, {count} units"
+        source.wrong(where, source.lines[where], expected, found, "split more or scale less")
 
 
 def _lay(source: Source, layers: list[Layer], node: str) -> Compiled:
@@ -464,6 +507,8 @@ def value_text(name: str, value: object) -> str:
     """A setting's value as config.yaml has it, on one line."""
     if name == "resources.memory_unit" and isinstance(value, int):
         return f"{value >> 30}Gi" if value % (1 << 30) == 0 else f"{value >> 20}Mi"
+    if name == "plugin.ignored_xids" and isinstance(value, list):
+        return f"[{', '.join(value)}]"  # texts here, numbers to the administrator
     text: str = yaml.safe_dump(value, default_flow_style=True, width=1 << 20, allow_unicode=True)
     return text.partition("\n")[0]
 

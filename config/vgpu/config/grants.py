@@ -50,10 +50,15 @@ class Grant:
 
     `amount`: percent in all for cores, bytes for memory, cards for gpu; a gpu grant says in `cores` and `memory` what
     each card brings (100 and 0: the whole card). `devices`: card uuid -> device ids of kubelet, a preference for cards
-    and the way to see that a later grant took over the same ids. `holder` and `cards` are filled by the first claim.
+    and the way to see that a later grant took over the same ids. `holder` and `cards` are filled by the first claim,
+    and so is `share`, the (cores, memory) of each card, where something besides the amounts of grants had a say in it:
+    a container's later lives get the same, whatever its pod's annotations have become. `name` is the holder's
+    namespace/pod/container as its runtime told them, "" where it did not: kubelet knows pods by name.
     """
 
-    __slots__ = ("amount", "cards", "cores", "created", "devices", "holder", "id", "memory", "resource")
+    __slots__ = (
+        "amount", "cards", "cores", "created", "devices", "holder", "id", "memory", "name", "resource", "share",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -66,6 +71,8 @@ class Grant:
         devices: dict[str, str] | None = None,
         holder: Holder | None = None,
         cards: list[str] | None = None,
+        share: tuple[int, int] | None = None,
+        name: str = "",
     ) -> None:
         self.id = id
         self.resource = resource
@@ -76,13 +83,16 @@ class Grant:
         self.devices = devices or {}
         self.holder = holder
         self.cards = cards or []
+        self.share = share
+        self.name = name
 
     def record(self) -> dict[str, object]:
         holder = self.holder and {"pod_uid": self.holder.pod_uid, "container": self.holder.container}
+        share = self.share and {"cores": self.share[0], "memory": self.share[1]}
         return {
             "version": VERSION, "id": self.id, "resource": self.resource, "amount": self.amount,
             "created": self.created, "cores": self.cores, "memory": self.memory, "devices": self.devices,
-            "holder": holder, "cards": self.cards,
+            "holder": holder, "cards": self.cards, "share": share, "name": self.name,
         }  # fmt: skip
 
 
@@ -165,7 +175,17 @@ def from_record(record: dict[str, object], source: str) -> Grant:
         devices=fields.mapping("devices"),
         holder=holder_of(fields),
         cards=fields.texts("cards"),
+        share=_share_of(fields),
+        name=fields.text("name") if "name" in record else "",
     )
+
+
+def _share_of(fields: Fields) -> tuple[int, int] | None:
+    """None where the amounts say it all, and in records of before there was such a field."""
+    if fields.record.get("share") is None:
+        return None
+    share = fields.inner("share")
+    return share.whole("cores", 0, WHOLE_CARD), share.whole("memory", 0, MAX_SIZE)
 
 
 def holder_of(fields: Fields) -> Holder | None:
@@ -179,7 +199,8 @@ def holder_of(fields: Fields) -> Holder | None:
 def join(grants: list[Grant], core_limit: int, wishes: Wishes) -> Request:
     """One request from the grants of one container; VgpuError when a half is missing or they contradict each other.
 
-    `core_limit` is 0 where nothing was said: the share is then its own ceiling.
+    `core_limit` is 0 where nothing was said: the share is then its own ceiling. What a grant's `share` says fills in
+    for the halves that no grant is of.
     """
     by_resource = {grant.resource: grant for grant in grants}
     if len(by_resource) != len(grants) or not grants:
@@ -191,28 +212,30 @@ def join(grants: list[Grant], core_limit: int, wishes: Wishes) -> Request:
     if cores is None:
         raise VgpuError("grants", expected="a grant of cores beside that of memory", found="memory alone", do=_PAIR)
     cards, per_card = split_cores(cores.amount, 0, f"grant {cores.id[:8]} of cores")
-    if per_card < WHOLE_CARD and memory is None:
+    amount = memory.amount if memory is not None else cores.share[1] if cores.share else 0
+    if per_card < WHOLE_CARD and not amount:
         raise VgpuError("grants", expected="a grant of memory beside that of cores", found="cores alone", do=_PAIR)
-    amount = memory.amount if memory is not None and per_card < WHOLE_CARD else 0
-    return Request(cards, per_card, amount, core_limit, wishes, preferred=_preferred(grants))
+    amount = amount if per_card < WHOLE_CARD else 0
+    return Request(cards, per_card, amount, core_limit, wishes, preferred=preferred(grants))
 
 
 _PAIR = "a share needs limits for both resources in the pod's spec"
 
 
 def _of_gpu(gpu: Grant, cores: Grant | None, memory: Grant | None, core_limit: int, wishes: Wishes) -> Request:
-    per_card = cores.amount if cores is not None else gpu.cores
+    own_cores, own_memory = gpu.share or (gpu.cores, gpu.memory)
+    per_card = cores.amount if cores is not None else own_cores
     if per_card > WHOLE_CARD:
         found = f"{per_card} cores beside {gpu.amount} gpu"
         raise VgpuError("grants", expected="at most 100 cores of each card", found=found)
-    amount = memory.amount if memory is not None else gpu.memory
+    amount = memory.amount if memory is not None else own_memory
     if per_card < WHOLE_CARD and not amount:
         raise VgpuError("grants", expected="a grant of memory beside that of cores", found="no memory", do=_PAIR)
     grants = [grant for grant in (gpu, cores, memory) if grant is not None]
-    return Request(gpu.amount, per_card, amount, core_limit, wishes, preferred=_preferred(grants))
+    return Request(gpu.amount, per_card, amount, core_limit, wishes, preferred=preferred(grants))
 
 
-def _preferred(grants: list[Grant]) -> tuple[str, ...]:
+def preferred(grants: list[Grant]) -> tuple[str, ...]:
     """The cards of the device ids, where all grants that have any agree on them."""
     choices = {tuple(sorted(grant.devices)) for grant in grants if grant.devices}
     return choices.pop() if len(choices) == 1 else ()

@@ -120,6 +120,11 @@ class Inventory:
         }
 
 
+def nvml_of(libraries: list[Library]) -> str:
+    """The path of the driver's NVML for programs of this machine; an inventory always has one."""
+    return next(item.path for item in libraries if item.bits == 64 and item.name.startswith("libnvidia-ml.so."))
+
+
 def path_in(run_dir: str) -> str:
     return run_dir + "/inventory.json"
 

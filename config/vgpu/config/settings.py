@@ -35,10 +35,25 @@ DEFAULTS: dict[str, object] = {
     "scaling.cores": 1.0,
     "scaling.memory": 1.0,
     "scaling.virtual_memory": False,  # with scaling.memory above 1: what a full card cannot hold is managed memory
+    "resources.mode": "vcuda",  # vcuda: core_name and memory_name are advertised; gpu: gpu_name is
     "resources.core_name": "tencent.com/vcuda-core",
     "resources.core_unit": 1,  # percent of a card per unit
     "resources.memory_name": "tencent.com/vcuda-memory",
     "resources.memory_unit": 256 << 20,  # bytes per unit
+    "resources.gpu_name": "nvidia.com/gpu",
+    "resources.split_count": 2,  # gpu: units of one card; 1: whole cards
+    "plugin.fail_on_init_error": True,  # a node without cards ends the device plugin; else it waits for one
+    "plugin.socket_dir": "/var/lib/kubelet/device-plugins",
+    "plugin.pod_resources_socket": "/var/lib/kubelet/pod-resources/kubelet.sock",
+    "plugin.grant_grace": 60,  # seconds that kubelet has not listed a grant's pod, before the grant ends
+    "plugin.ignored_xids": ["13", "31", "43", "45", "68", "109"],  # faults of a program, not of the card
+    "plugin.http": "127.0.0.1:5679",  # of /healthz and /readyz; empty: none
+    "kubernetes.api": "auto",  # auto: with a service account or a kubeconfig that is named; never; always
+    "kubernetes.kubeconfig": "",  # empty: the pod's service account, else the usual places
+    "kubernetes.dialects": ["all"],  # whose annotations of placement are read
+    "kubernetes.register": ["vgpu"],  # in whose annotations the node shows its cards
+    "kubernetes.missing_memory": "refuse",  # a share without memory: refuse, or proportional to its cores
+    "kubernetes.scheduler_amounts": "spec",  # spec: an annotation's amounts count up to the pod's own limits; trust
 }
 
 _DO = "run: vgpuctl config apply"

@@ -100,6 +100,9 @@ CHANGES = [
     ({"cards": UUID}, "cards: expected a list"),
     ({"cards": [5]}, "cards: expected a list of texts"),
     ({"cards": ["\n"]}, "cards: expected a list of texts"),
+    ({"share": 5}, "share: expected an object, found 5"),
+    ({"share": {"cores": 101, "memory": 0}}, "share: cores: expected a whole number from 0 to 100, found 101"),
+    ({"share": {"cores": 1, "memory": -1}}, "share: memory: expected a whole number from 0 to"),
     ({"holder": "u"}, "holder: expected an object, found u"),
     ({"holder": {}}, "holder: pod_uid: expected one line of text, not empty, found nothing"),
     ({"holder": {"pod_uid": "", "container": "c"}}, "holder: pod_uid: expected one line of text, not empty"),
@@ -116,10 +119,25 @@ def test_refuses_a_wrong_field(change: dict[str, object], line: str) -> None:
     assert str(caught.value).endswith("; delete the pod; its grant cannot be used")
 
 
-@pytest.mark.parametrize("name", sorted(SOUND))
+@pytest.mark.parametrize("name", sorted(set(SOUND) - {"share", "name"}))
 def test_refuses_a_missing_field(name: str) -> None:
     with pytest.raises(VgpuError, match=f"^f: {name}: expected "):
         grants.from_record({key: value for key, value in SOUND.items() if key != name}, "f")
+
+
+def test_a_record_of_before_shares_has_none() -> None:
+    assert grants.from_record({key: value for key, value in SOUND.items() if key != "share"}, "f").share is None
+
+
+def test_a_share_fills_in_for_missing_halves() -> None:
+    cores = Grant(ID, "cores", 30, 1.0, share=(30, 1 << 30))
+    request = grants.join([cores], 0, Wishes())
+    assert (request.gpus, request.cores, request.memory) == (1, 30, 1 << 30)
+    gpu = Grant(ID, "gpu", 2, 1.0, 50, 8 << 30, share=(20, 3 << 30))
+    request = grants.join([gpu], 0, Wishes())
+    assert (request.gpus, request.cores, request.memory) == (2, 20, 3 << 30)
+    request = grants.join([gpu, Grant("f" * 32, "memory", 5 << 30, 1.0)], 0, Wishes())
+    assert (request.cores, request.memory) == (20, 5 << 30)  # a grant says its half itself
 
 
 def test_damaged_grants_hide_no_others(tmp_path: Path) -> None:

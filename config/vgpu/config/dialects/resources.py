@@ -1,0 +1,45 @@
+"""What a container's limits in its pod's spec say of each vGPU, in the dialects whose extender counts them alone.
+
+Belongs here: the names of resources that are no kubelet devices, and their reading. The spec is admitted and immutable,
+so unlike an annotation it may stand for an amount (vgpu.hook.redemption says how far). Pure.
+"""
+
+from __future__ import annotations
+
+from vgpu.config.errors import VgpuError
+
+MEMORY = ("nvidia.com/gpumem", "volcano.sh/vgpu-memory", "nvidia.com/vgpu-memory")  #: MiB of each
+PERCENT = ("nvidia.com/gpumem-percentage", "volcano.sh/vgpu-memory-percentage")  #: of a card's memory, of each
+CORES = ("nvidia.com/gpucores", "volcano.sh/vgpu-cores", "nvidia.com/vgpu-cores")  #: percent of each
+MAX_MIB = 1 << 30
+
+
+class SpecAmounts:
+    """What the spec names for each card, 0 where it names nothing: `cores` and `percent` of a card, `memory` bytes."""
+
+    __slots__ = ("cores", "memory", "percent")
+
+    def __init__(self, cores: int, memory: int, percent: int) -> None:
+        self.cores = cores
+        self.memory = memory
+        self.percent = percent
+
+
+def spec_amounts(limits: dict[str, int]) -> SpecAmounts:
+    """The amounts in `limits`; VgpuError where two dialects in one spec disagree, or one is absurd.
+
+    Beside an amount of memory a percentage counts for nothing, as in HAMi and Volcano.
+    """
+    memory = _one(limits, MEMORY, MAX_MIB)
+    return SpecAmounts(_one(limits, CORES, 100), memory << 20, 0 if memory else _one(limits, PERCENT, 100))
+
+
+def _one(limits: dict[str, int], names: tuple[str, ...], high: int) -> int:
+    """The amount under any of `names`; 0 says nothing, as where there is none."""
+    named = [name for name in names if limits.get(name)]
+    if len({limits[name] for name in named}) > 1:
+        found = " and ".join(f"{name}: {limits[name]}" for name in named)
+        raise VgpuError("the pod's limits", expected=f"one of {', '.join(names)}", found=found)
+    if named and limits[named[0]] > high:
+        raise VgpuError(f"the pod's limit {named[0]}", expected=f"at most {high}", found=limits[named[0]])
+    return limits[named[0]] if named else 0

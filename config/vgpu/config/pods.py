@@ -1,0 +1,133 @@
+"""What the plugin knows of this node's pods and the hook cannot see: `<run>/pods/<uid>.json`, root only.
+
+Belongs here: the record, its reading and writing, and the sign that somebody keeps the records up to date (a lock on
+`<run>/pods/.watched`). Annotations are a tenant's or a scheduler's claims; names, node and limits are of the pod's
+spec, which the API server has admitted and nobody changes.
+"""
+
+from __future__ import annotations
+
+import os
+
+from vgpu.config import records
+from vgpu.config.errors import VgpuError
+from vgpu.config.fields import Fields
+
+VERSION = 1
+MAX_UID = 64
+WATCHED = ".watched"
+_DO = "restart vgpu-device-plugin, which writes it anew"
+
+
+class Pod:
+    """One pod. `init_containers` and `containers` are names in the order of the spec, `limits` container -> resource
+    -> whole number, extended resources only. A pod of which only annotations are known has neither uid nor names.
+    """
+
+    __slots__ = ("annotations", "containers", "init_containers", "limits", "name", "namespace", "node", "uid")
+
+    def __init__(
+        self,
+        uid: str,
+        namespace: str,
+        name: str,
+        node: str,
+        init_containers: list[str],
+        containers: list[str],
+        annotations: dict[str, str],
+        limits: dict[str, dict[str, int]],
+    ) -> None:
+        self.uid = uid
+        self.namespace = namespace
+        self.name = name
+        self.node = node
+        self.init_containers = init_containers
+        self.containers = containers
+        self.annotations = annotations
+        self.limits = limits
+
+    def names(self) -> list[str]:
+        """Of all containers, init containers first."""
+        return [*self.init_containers, *self.containers]
+
+    def record(self) -> dict[str, object]:
+        return {
+            "version": VERSION, "uid": self.uid, "namespace": self.namespace, "name": self.name, "node": self.node,
+            "init_containers": self.init_containers, "containers": self.containers, "annotations": self.annotations,
+            "limits": self.limits,
+        }  # fmt: skip
+
+
+def is_uid(text: str) -> bool:
+    """Whether `text` may be a pod's uid; nothing else ever becomes part of a path."""
+    return 0 < len(text) <= MAX_UID and all(c.isascii() and (c.isalnum() or c == "-") for c in text)
+
+
+def directory(run_dir: str) -> str:
+    return run_dir + "/pods"
+
+
+def watched_path(run_dir: str) -> str:
+    """The file that is locked, exclusively and by flock(2), while the records follow the API server."""
+    return f"{directory(run_dir)}/{WATCHED}"
+
+
+def path_of(run_dir: str, uid: str) -> str:
+    if not is_uid(uid):
+        raise VgpuError("pod uid", expected=f"at most {MAX_UID} letters, digits and -", found=uid)
+    return f"{directory(run_dir)}/{uid}.json"
+
+
+def read(run_dir: str, uid: str) -> Pod:
+    """The pod's record; FileNotFoundError when there is none, VgpuError when its file is damaged."""
+    path = path_of(run_dir, uid)
+    pod = from_record(records.read(path, _DO), path)
+    if pod.uid != uid:
+        raise VgpuError(path, expected=f"the record of pod {uid}", found=f"that of {pod.uid}", do=_DO)
+    return pod
+
+
+def write(run_dir: str, pod: Pod) -> None:
+    """Store `pod`, replacing what was there."""
+    os.makedirs(directory(run_dir), mode=0o700, exist_ok=True)
+    records.write(path_of(run_dir, pod.uid), pod.record())
+
+
+def remove(run_dir: str, uid: str) -> None:
+    """The pod is gone. A record that is not there is right already."""
+    try:
+        os.unlink(path_of(run_dir, uid))
+    except FileNotFoundError:
+        return
+
+
+def uids(run_dir: str) -> list[str]:
+    """Of the pods that have a record."""
+    try:
+        names = os.listdir(directory(run_dir))
+    except FileNotFoundError:
+        return []
+    return sorted(name[:-5] for name in names if name.endswith(".json") and is_uid(name[:-5]))
+
+
+def from_record(record: dict[str, object], source: str) -> Pod:
+    """A Pod; VgpuError naming `source` and the field otherwise."""
+    fields = Fields(record, source, _DO)
+    fields.version(VERSION)
+    if not is_uid(fields.text("uid")):
+        raise fields.wrong("uid", "a pod's uid")
+    limits = fields.inner("limits")
+    return Pod(
+        fields.text("uid"),
+        fields.text("namespace"),
+        fields.text("name"),
+        fields.text("node"),
+        fields.texts("init_containers"),
+        fields.texts("containers"),
+        dict(fields.mapping("annotations")),
+        {name: _amounts(limits.inner(name)) for name in limits.record},
+    )
+
+
+def _amounts(fields: Fields) -> dict[str, int]:
+    return {name: fields.whole(name) for name in fields.record}

@@ -1,0 +1,109 @@
+"""A node's cards in the annotations that extenders read, byte for byte as their own plugins write them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from vgpu.config.dialects import registration
+from vgpu.config.dialects.registration import Offer
+from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import Card, Device
+
+A = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
+B = "GPU-ebe7c3f7-303d-558d-435e-99a160631fe4"
+NOW = 1716199325.5
+
+
+def card(uuid: str, index: int, name: str = "Tesla V100S-PCIE-32GB", numa: int = -1, **links: str) -> Card:
+    return Card(
+        uuid, index, index, "0000:41:00.0", name, 32 << 30, Device("/dev/x", "x", 195, index), numa, dict(links)
+    )
+
+
+def offer(**fields: object) -> Offer:
+    cards = [card(B, 1, "NVIDIA A100: 40, GB", 1, **{A: "NV12"}), card(A, 0, **{B: "NV12", "GPU-gone": "SYS"})]
+    return Offer(cards, {B: "Xid 79"}, "550.54.15", split=10, **fields)  # type: ignore[arg-type]
+
+
+def test_hami_from_2_8_on() -> None:
+    made = registration.registered(offer(memory=1.5), ["hami"], NOW)
+    assert list(made) == ["hami.io/node-nvidia-register"]  # the handshake is the scheduler's alone
+    assert json.loads(made["hami.io/node-nvidia-register"]) == [
+        {"id": A, "count": 10, "devmem": 49152, "devcore": 100, "type": "NVIDIA-Tesla V100S-PCIE-32GB",
+         "mode": "hami-core", "health": True},
+        {"id": B, "index": 1, "count": 10, "devmem": 49152, "devcore": 100, "type": "NVIDIA A100  40  GB", "numa": 1,
+         "mode": "hami-core"},
+    ]  # fmt: skip
+
+
+def test_hami_up_to_2_7() -> None:
+    made = registration.registered(offer(cores=1.15), ["hami-2.7"], NOW)
+    assert made == {
+        "hami.io/node-nvidia-register": (
+            f"{A},10,32768,115,NVIDIA-Tesla V100S-PCIE-32GB,0,true,0,hami-core:"
+            f"{B},10,32768,115,NVIDIA A100  40  GB,1,false,1,hami-core:"
+        ),
+        "hami.io/node-handshake": "Reported 2024-05-20 10:02:05",
+    }
+
+
+def test_of_hamis_two_forms_under_one_key_the_newer_is_written() -> None:
+    assert registration.registered(offer(), ["hami-2.7", "hami"], NOW) == registration.registered(
+        offer(), ["hami"], NOW
+    )
+
+
+def test_volcano() -> None:
+    made = registration.registered(offer(), ["volcano"], NOW)
+    assert made == {
+        "volcano.sh/node-vgpu-register": (
+            f"{A},10,32768,NVIDIA-Tesla V100S-PCIE-32GB,true,hami-core:"
+            f"{B},10,32768,NVIDIA A100  40  GB,false,hami-core:"
+        ),
+        "volcano.sh/node-vgpu-handshake": "Reported 2024-05-20 10:02:05",
+    }
+
+
+def test_the_fork() -> None:
+    made = registration.registered(offer(memory=0.5), ["nvidia"], NOW)
+    assert made["tydic.io/node-gpu-heartbeat"] == "1716199325500000000"
+    assert json.loads(made["tydic.io/nvidia-device-register"]) == [
+        {"id": A, "core": 100, "memory": 16384, "type": "Tesla V100S-PCIE-32GB", "isMig": False, "health": True},
+        {"id": B, "core": 100, "memory": 16384, "type": "NVIDIA A100: 40, GB", "isMig": False, "health": False},
+    ]
+
+
+def test_our_own_there_and_back() -> None:
+    sent = offer(cores=1.5, memory=2.0, policy="spread")
+    (value,) = registration.registered(sent, ["vgpu"], NOW).values()
+    got = registration.read_own(value)
+    assert registration.own(got) == value
+    assert [(one.uuid, one.index, one.name, one.memory, one.numa) for one in got.cards] == [
+        (one.uuid, one.index, one.name, one.memory, one.numa) for one in sent.cards
+    ]
+    assert [one.links for one in got.cards] == [{B: "NV12"}, {A: "NV12"}]
+    assert (got.driver, got.policy, got.cores, got.memory, got.split) == ("550.54.15", "spread", 1.5, 2.0, 10)
+    assert [got.healthy(one) for one in got.cards] == [True, False]
+
+
+def test_our_own_of_a_large_node_fits() -> None:
+    """All annotations of an object together may have 256 KiB."""
+    uuids = [f"GPU-{number:032x}" for number in range(16)]
+    cards = [card(uuid, at, **{other: "NV18" for other in uuids if other != uuid}) for at, uuid in enumerate(uuids)]
+    assert len(registration.own(Offer(cards, {}, "550.54.15"))) < 8 << 10
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "{}", "[]", "{", '{"version": 2}', '{"version": 1, "cards": 5}', '{"version": 1, "cards": [5]}',
+     '{"version": 1, "cards": [{"uuid": ""}]}', "\ud800", '{"version": 1, "cards": []}'],
+)  # fmt: skip
+def test_what_is_none_of_ours_is_one_error(value: str) -> None:
+    with pytest.raises(VgpuError, match=r"vgpu\.io/node-cards"):
+        registration.read_own(value)
+
+
+def test_nothing_is_registered_unasked() -> None:
+    assert registration.registered(offer(), [], NOW) == {}
