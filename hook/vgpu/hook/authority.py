@@ -15,7 +15,7 @@ from vgpu.config.request import Request
 from vgpu.config.settings import Settings
 from vgpu.hook.bundle import Container
 from vgpu.hook.identity import Identity
-from vgpu.hook.ledger import Redemption
+from vgpu.hook.redemption import Redemption
 
 IDENTITY_MAP = ["0", "0", "4294967295"]
 

@@ -1,7 +1,8 @@
 """The cards of this node and the links between them, as NVML tells them.
 
-Belongs here: every use of pynvml. NVML may take seconds and may hang with a broken card, so nothing here is ever
-called on the way of a container's start (vgpu.hook.discovery writes down what it says).
+Belongs here: every use of pynvml but the watch of the cards' health (vgpu.plugin.cardwatch). NVML may take seconds
+and may hang with a broken card, so nothing here is ever called on the way of a container's start
+(vgpu.hook.discovery writes down what it says).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def take(library: str, dev_dir: str, sys_root: str, note: Note) -> list[Card]:
 
     Raises VgpuError when NVML itself does not start.
     """
-    with _nvml(library):
+    with nvml(library):
         found = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
@@ -59,7 +60,7 @@ def users(library: str, note: Note) -> dict[str, list[tuple[int, bool, int]]]:
 
     Processes of MPS clients count as computing. NVML gives pids of the initial PID namespace.
     """
-    with _nvml(library):
+    with nvml(library):
         found = {}
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
@@ -91,7 +92,7 @@ def _listed(ask: Callable[[Any], list[Any]], handle: Any) -> list[Any]:
 
 
 @contextmanager
-def _nvml(library: str) -> Iterator[None]:
+def nvml(library: str) -> Iterator[None]:
     """NVML of this very file: pynvml would ask the loader, which knows nothing of a driver root.
 
     pynvml keeps the library and its functions in module variables and loads only what is not there yet.

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from vgpu.config.errors import VgpuError
-from vgpu.config.inventory import Card, Device, Inventory, Library
+from vgpu.config.inventory import Card, Device, Inventory, Library, nvml_of
 from vgpu.config.settings import Settings
 from vgpu.hook import cards, devicenodes, drivercheck, driverfiles, elfsymbols, freshness
 
@@ -45,11 +45,6 @@ def take(
     _check_functions(libraries, settings.text("paths.libvcuda"), note)
     boot = freshness.boot_id(proc_root, proc)
     return Inventory(version, boot, clock(), libraries, driverfiles.binaries(root), devices, found)
-
-
-def nvml_of(libraries: list[Library]) -> str:
-    """The path of the driver's NVML for programs of this machine; an inventory always has one."""
-    return next(item.path for item in libraries if item.bits == 64 and item.name.startswith("libnvidia-ml.so."))
 
 
 def _check_functions(libraries: list[Library], libvcuda_dir: str, note: Note) -> None:

@@ -21,18 +21,18 @@ from vgpu.config.foreign import User
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.inventory import Card
 from vgpu.config.limits import UNLIMITED, CardLimit
-from vgpu.config.request import WHOLE_CARD, Request, Wishes
+from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook import allocation, freshness, placement, processes
+from vgpu.hook import allocation, freshness, placement, processes, promises
 from vgpu.hook.allocation import Allocation
 from vgpu.hook.placement import Commitment, NoFit, Policy
+from vgpu.hook.redemption import Redemption, request_of, terms_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # not at run time: it costs the hook's process time
     from collections.abc import Callable
 
 CLAIM, LIMITS = "claim.json", "limits"
-MAX_DIGITS = 9
 PATIENCE = 20.0
 
 
@@ -65,17 +65,6 @@ class Start:
         self.cgroup = cgroup
 
 
-class Redemption:
-    """Grants to be claimed: resource -> grant id, and what annotations add to their amounts."""
-
-    __slots__ = ("core_limit", "ids", "wishes")
-
-    def __init__(self, ids: dict[str, str], core_limit: int, wishes: Wishes) -> None:
-        self.ids = ids
-        self.core_limit = core_limit
-        self.wishes = wishes
-
-
 class Ledger:
     """The ledger of one node; `notes` gathers what was found damaged. `proc` is the root of procfs."""
 
@@ -89,6 +78,7 @@ class Ledger:
         "proc",
         "run_dir",
         "state_dir",
+        "terms",
         "virtual_memory",
     )
 
@@ -101,6 +91,7 @@ class Ledger:
         self.policy = Policy(
             settings.text("placement.policy"), settings.number("scaling.cores"), settings.number("scaling.memory")
         )
+        self.terms = terms_of(settings, self.policy)
         self.virtual_memory = settings.flag("scaling.virtual_memory") and settings.number("scaling.memory") > 1
         self.notes: list[str] = []
         self._foreign: dict[str, list[User]] | None = None
@@ -115,8 +106,8 @@ class Ledger:
             if self._holds_already(start):
                 return None
             mine = self._redeemed(start, wanted) if isinstance(wanted, Redemption) else []
+            self._before = [_copy(grant) for grant in mine]  # before placing, which settles their shares
             made = self._placed(start, wanted, mine)
-            self._before = [_copy(grant) for grant in mine]
             try:
                 self._record(start, made, mine)
             except OSError as error:
@@ -239,15 +230,12 @@ class Ledger:
             if claim.container != container and self.lives(claim) and not set(own).intersection(claim.grants):
                 redeemed.update(claim.grants)
                 for card in claim.cards:
-                    _add(totals, card, claim.exclusive, claim.name or claim.container)
+                    promises.add(totals, card, claim.exclusive, claim.name or claim.container)
         known, damaged = grants.read_all(self.state_dir)
-        self.notes += damaged
-        open_ones = [grant for grant in known if grant.cards and grant.id not in redeemed]
-        for group in _by_holder([grant for grant in open_ones if not _superseded(grant, known)]):
-            self._add_group(totals, group)
+        self.notes += [*damaged, *promises.add_open(totals, known, redeemed, own)]
         for uuid, users in self.foreign().items():
             for user in users:
-                _add(totals, CardLimit(uuid, 0, 0, 0), False, user.describe())
+                promises.add(totals, CardLimit(uuid, 0, 0, 0), False, user.describe())
         return totals
 
     def foreign(self) -> dict[str, list[User]]:
@@ -266,19 +254,6 @@ class Ledger:
 
     def _computes(self, user: User) -> bool:
         return user.kind == foreign.COMPUTE and processes.lives(user.pid, user.start_time, self.proc)
-
-    def _add_group(self, totals: dict[str, Commitment], group: list[Grant]) -> None:
-        """Grants of one container that is between two lives (restarting, or the node was rebooted)."""
-        try:
-            request = grants.join(group, 0, Wishes())
-        except VgpuError as error:
-            self.notes.append(str(error))
-            for grant in group:
-                _add_alone(totals, grant)
-            return
-        for uuid in group[0].cards:
-            limit = CardLimit(uuid, request.memory, request.cores, request.core_limit)
-            _add(totals, limit, request.exclusive, _holder_of(group[0]))
 
     def _salvaged(self, container: str) -> list[Claim]:
         """What a damaged claim still takes of its cards, from the limits file beside it."""
@@ -340,7 +315,8 @@ class Ledger:
         return grant
 
     def _placed(self, start: Start, wanted: Request | Redemption, mine: list[Grant]) -> Allocation:
-        request = wanted if isinstance(wanted, Request) else grants.join(mine, wanted.core_limit, wanted.wishes)
+        request = self._request(wanted, mine)
+        chosen = request.fixed
         own = tuple(grant.id for grant in mine)
         committed = self.commitments(own, start.container)
         before = mine[0].cards if mine and all(grant.cards == mine[0].cards for grant in mine) else []
@@ -350,8 +326,11 @@ class Ledger:
                 return allocation.from_request(request, self._place(request, committed), self.virtual_memory)
             except NoFit as error:
                 self.notes.append(f"placed anew: {error}")  # the card is gone, or another was faster after a reboot
-                request.fixed = ()
+                request.fixed = chosen
         return allocation.from_request(request, self._place(request, committed), self.virtual_memory)
+
+    def _request(self, wanted: Request | Redemption, mine: list[Grant]) -> Request:
+        return wanted if isinstance(wanted, Request) else request_of(mine, wanted, self.cards, self.terms)
 
     def _place(self, request: Request, committed: dict[str, Commitment]) -> list[Card]:
         return placement.place(request, self.cards, committed, self.policy)
@@ -360,7 +339,7 @@ class Ledger:
         directory = claims.directory(self.run_dir, start.container)
         data = limits.encode(start.container, made.limits)
         for grant in mine:
-            grant.holder = start.holder
+            grant.holder, grant.name = start.holder, start.name
             grant.cards = [card.uuid for card in made.cards]
             grants.write(self.state_dir, grant)
         os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -443,64 +422,6 @@ class Lock:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
-
-
-def _add(totals: dict[str, Commitment], card: CardLimit, exclusive: bool, holder: str) -> None:
-    now = totals.get(card.uuid, Commitment())
-    cores = WHOLE_CARD if exclusive else card.cores
-    memory = 0 if exclusive else card.memory
-    totals[card.uuid] = Commitment(
-        now.cores + cores, now.memory + memory, now.exclusive or exclusive, (*now.holders, holder)
-    )
-
-
-def _add_alone(totals: dict[str, Commitment], grant: Grant) -> None:
-    """A grant whose other half is missing, or one of several that no container's name tells apart: by itself."""
-    cores = {"cores": min(grant.amount, WHOLE_CARD), "memory": 0, "gpu": grant.cores}[grant.resource]
-    memory = {"cores": 0, "memory": grant.amount, "gpu": grant.memory}[grant.resource]
-    for uuid in grant.cards:
-        _add(totals, CardLimit(uuid, memory, cores, cores), cores == WHOLE_CARD, _holder_of(grant))
-
-
-def _holder_of(grant: Grant) -> str:
-    return grant.holder.describe() if grant.holder else grant.id[:8]
-
-
-def _by_holder(known: list[Grant]) -> list[list[Grant]]:
-    groups: dict[Holder | None, list[Grant]] = {}
-    for grant in known:
-        groups.setdefault(grant.holder, []).append(grant)
-    return list(groups.values())
-
-
-def _superseded(grant: Grant, known: list[Grant]) -> bool:
-    """Whether kubelet has handed the same device ids out again since: after an init container, or the pod's end."""
-    return any(
-        other.resource == grant.resource and other.created > grant.created and _share_devices(grant, other)
-        for other in known
-    )
-
-
-def _share_devices(one: Grant, other: Grant) -> bool:
-    return any(_overlap(ids, other.devices[uuid]) for uuid, ids in one.devices.items() if uuid in other.devices)
-
-
-def _overlap(one: str, other: str) -> bool:
-    return any(a <= d and c <= b for a, b in _ranges(one) for c, d in _ranges(other))
-
-
-def _ranges(text: str) -> list[tuple[int, int]]:
-    """`0-3,7` as [(0, 3), (7, 7)]; what is no number is left out."""
-    found = []
-    for item in text.split(","):
-        low, _, high = item.partition("-")
-        if _is_number(low) and (not high or _is_number(high)):
-            found.append((int(low), int(high or low)))
-    return found
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
 
 
 def _copy(grant: Grant) -> Grant:

@@ -19,14 +19,27 @@ from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Inventory
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook import authority, bundle, cgroup, devicerules, execution, freshness, hooklog, plan, population, processes
+from vgpu.hook import (
+    authority,
+    bundle,
+    cgroup,
+    devicerules,
+    execution,
+    freshness,
+    hooklog,
+    plan,
+    podfacts,
+    population,
+    processes,
+)
 from vgpu.hook import identity as identities
 from vgpu.hook.allocation import Allocation
 from vgpu.hook.bundle import Container
 from vgpu.hook.devicecgroup import AllowDevices
 from vgpu.hook.identity import Identity
-from vgpu.hook.ledger import Ledger, Redemption, Start
+from vgpu.hook.ledger import Ledger, Start
 from vgpu.hook.plan import Plan, Subject
+from vgpu.hook.redemption import Redemption
 from vgpu.hook.rootfs import Rootfs
 from vgpu.hook.survey import survey
 
@@ -75,9 +88,12 @@ class Hook:
         node = self._node()
         authority.refuse_standalone(identity, node.settings)
         self.step = "allocation"
+        notes = []
+        if isinstance(wanted, Redemption) and identity.holder:
+            notes = podfacts.complete(wanted, identity.holder, container.annotations, node.settings)
         if self.dry_run:
-            return self._explain(container, node.ledger.place(wanted, identity.holder, container.id), node)
-        return self._run(container, identity, wanted, node)
+            return [*self._explain(container, node.ledger.place(wanted, identity.holder, container.id), node), *notes]
+        return [*self._run(container, identity, wanted, node), *notes]
 
     def _node(self) -> Node:
         self.step = "configuration"

@@ -20,8 +20,9 @@ from vgpu.config.request import Request
 from vgpu.config.settings import Settings
 from vgpu.hook.ctl.main import main
 from vgpu.hook.ctl.status import usage_of
-from vgpu.hook.ledger import Ledger, Redemption, Start
+from vgpu.hook.ledger import Ledger, Start
 from vgpu.hook.processes import start_time
+from vgpu.hook.redemption import Redemption
 
 GIB = 1 << 30
 PRESENT = os.getpid()

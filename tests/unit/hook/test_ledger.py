@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from vgpu.config import claims, grants, limits, records
+from vgpu.config.dialects.placements import Choice, Chosen
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.inventory import Card, Device
@@ -20,8 +21,9 @@ from vgpu.config.request import Request, Wishes
 from vgpu.config.settings import Settings
 from vgpu.hook import ledger as ledger_module
 from vgpu.hook.allocation import Allocation
-from vgpu.hook.ledger import Ledger, Redemption, Start
+from vgpu.hook.ledger import Ledger, Start
 from vgpu.hook.placement import NoFit
+from vgpu.hook.redemption import Redemption
 
 GIB = 1 << 30
 POD = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"
@@ -466,6 +468,143 @@ def test_successors_of_many_init_containers_fit(tmp_path: Path) -> None:
         node.kill(10 + number)
         node.ledger().release(f"c{number}")
     assert node.commitments() == {uuid_of(0): (90, 9 * GIB, False)}
+
+
+# Cards that a scheduler chose
+
+
+def placed(ids: dict[str, str], *cards: int, amounts: tuple[int, int] = (0, 0), **limits: int) -> Redemption:
+    """A redemption whose container a scheduler has put on `cards`; `amounts` are cores and MiB of each."""
+    chosen = tuple(Chosen(uuid_of(index), -1, amounts[0], amounts[1] << 20) for index in cards)
+    return Redemption(ids, 0, Wishes(), (Choice("hami.io/vgpu-devices-allocated", chosen),), dict(limits))
+
+
+def test_look_alike_containers_each_get_the_card_chosen_for_them(node: Node) -> None:
+    """Equal amounts, started in any order, with device ids that prefer the other card."""
+    for at, name in ((1, "b"), (0, "a")):
+        ids = node.pair(cores=30, devices={uuid_of(1 - at): f"{at * 30}-{at * 30 + 29}"})
+        holder = Holder(POD, name)
+        assert uuids(node.ledger().claim(node.start(name, 10 + at, holder), placed(ids, at))) == [uuid_of(at)]
+    ids = node.pair(cores=30, devices={uuid_of(1): "90-99"})
+    assert uuids(node.ledger().claim(node.start("c", 20, Holder(POD, "c")), redeem(ids))) == [uuid_of(1)]
+
+
+def test_a_chosen_card_without_room_fails_the_start_and_leaves_nothing(node: Node) -> None:
+    assert node.ledger().claim(node.start("filler", 9), share(90))  # on card 0
+    ids = node.pair(cores=30)
+    before = node.snapshot()
+    with pytest.raises(NoFit, match=r"scheduler's choice for .* card 0 .* 10 cores free"):
+        node.ledger().claim(node.start("c1", 10, MAIN), placed(ids, 0))
+    assert node.snapshot() == before
+    node.kill(9)
+    assert uuids(node.ledger().claim(node.start("c1", 11, MAIN), placed(ids, 0))) == [uuid_of(0)]  # kubelet tries again
+
+
+def test_a_chosen_card_that_is_gone_fails_the_start(node: Node) -> None:
+    ids = node.pair(cores=30)
+    with pytest.raises(NoFit, match="expected a card of this node, found GPU-00000007"):
+        node.ledger().claim(node.start("c1", 10, MAIN), placed(ids, 7))
+    node.cards = [card(0)]
+    with pytest.raises(NoFit, match="expected a card of this node, found GPU-00000001"):
+        node.ledger().claim(node.start("c1", 10, MAIN), placed(ids, 1))
+
+
+def test_as_many_cards_as_granted(node: Node) -> None:
+    with pytest.raises(NoFit, match=r"expected 2 different cards, found"):
+        node.ledger().claim(node.start("c1", 10, MAIN), placed({"cores": node.grant("cores", 200)}, 0))
+    with pytest.raises(NoFit, match=r"expected 1 different card, found"):
+        node.ledger().claim(node.start("c2", 11, MAIN), placed(node.pair(), 0, 1))
+    with pytest.raises(NoFit, match=r"expected 2 different cards, found"):
+        node.ledger().claim(node.start("c3", 12, MAIN), placed({"gpu": node.grant("gpu", 2)}, 0, 0))
+
+
+@pytest.mark.parametrize("how", ["restart", "reboot"])
+def test_a_restart_keeps_card_and_share_whatever_the_annotations_have_become(node: Node, how: str) -> None:
+    ids = {"gpu": node.grant("gpu", 1, cores=50, memory=8 * GIB)}
+    limits = {"nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}
+    assert node.ledger().claim(node.start("life1", 10, MAIN), placed(ids, 1, amounts=(30, 3000), **limits))
+    expected = {uuid_of(1): (30, 3000 << 20, False)}
+    assert node.commitments() == expected
+    node.kill(10)
+    if how == "reboot":
+        node.reboot()
+    assert node.commitments() == expected  # between two lives it takes what it was given, not the grant's half a card
+    again = placed(ids, 0, amounts=(50, 8192))
+    assert uuids(node.ledger().claim(node.start("life2", 11, MAIN), again)) == [uuid_of(1)]
+    assert node.commitments() == expected
+
+
+def test_a_withdrawn_start_settles_nothing(node: Node) -> None:
+    ids = {"gpu": node.grant("gpu", 1, cores=50, memory=8 * GIB)}
+    before = node.snapshot()
+    ledger, start = node.ledger(), node.start("c1", 10, MAIN)
+    assert ledger.claim(start, placed(ids, 0, amounts=(30, 3000)))
+    assert node.read_grant(ids["gpu"]).share == (30, 3000 << 20)
+    ledger.withdraw(start)
+    assert node.snapshot() == before
+
+
+def test_memory_in_proportion_counts_between_two_lives(tmp_path: Path) -> None:
+    node = Node(tmp_path, cards=1, **{"kubernetes.missing_memory": "proportional"})
+    ids = {"cores": node.grant("cores", 25)}
+    assert node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))
+    node.kill(10)
+    node.reboot()
+    assert node.commitments() == {uuid_of(0): (25, 4 * GIB, False)}
+    paths = {name: node.settings[name] for name in ("paths.state", "paths.run")}
+    node.settings = Settings({**paths, "kubernetes.missing_memory": "refuse"})
+    made = node.ledger().claim(node.start("c2", 11, MAIN), redeem(ids))  # what was given once stays given
+    assert made is not None
+    assert made.limits[0].memory == 4 * GIB
+
+
+def test_an_init_container_and_its_successor_on_the_cards_chosen_for_each(node: Node) -> None:
+    """kubelet has allocated for all containers of a pod before the first of them starts."""
+    devices = {uuid_of(0): "0-89"}
+    init, app = (
+        {"cores": node.grant("cores", 90, devices), "memory": node.grant("memory", GIB, devices)} for _ in range(2)
+    )
+    assert uuids(node.ledger().claim(node.start("i", 10, Holder(POD, "init")), placed(init, 0))) == [uuid_of(0)]
+    node.kill(10)
+    assert node.ledger().release("i")
+    assert uuids(node.ledger().claim(node.start("a", 11, MAIN), placed(app, 1))) == [uuid_of(1)]
+    assert node.commitments() == {uuid_of(1): (90, GIB, False)}
+
+
+@pytest.mark.parametrize("choose", [True, False])
+def test_after_a_reboot_init_containers_run_again_before_their_successors(tmp_path: Path, choose: bool) -> None:
+    """The successor's grants stand for the very devices that the init container has meanwhile."""
+    node = Node(tmp_path, cards=1)
+    pairs = []
+    for _ in range(3):  # two init containers, one after the other, then the container
+        devices = {uuid_of(0): "0-89"}
+        pairs.append({"cores": node.grant("cores", 90, devices), "memory": node.grant("memory", 9 * GIB, devices)})
+    for life in range(3):
+        for number, ids in enumerate(pairs):
+            pid = 10 + 3 * life + number
+            wanted = placed(ids, 0) if choose else redeem(ids)
+            start = node.start(f"c{pid}", pid, Holder(POD, f"c{number}"))
+            assert uuids(node.ledger().claim(start, wanted)) == [uuid_of(0)]
+            with pytest.raises(NoFit):  # nobody else has room there at any time
+                node.ledger().claim(node.start("other", 99), share(20))
+            node.kill(pid)
+            node.ledger().release(f"c{pid}")
+        node.reboot()
+
+
+def test_another_pods_grants_of_the_same_devices_still_count(tmp_path: Path) -> None:
+    """Device ids that kubelet has handed on to another pod are no longer the first one's."""
+    node = Node(tmp_path, cards=1)
+    devices = {uuid_of(0): "0-89"}
+    mine, theirs = node.pair(cores=90, devices=devices), node.pair(cores=90, devices=devices)
+    assert node.ledger().claim(node.start("c1", 10, MAIN), redeem(mine))
+    node.kill(10)
+    node.reboot()
+    assert node.ledger().claim(node.start("c2", 11, Holder(STRANGER, "main")), redeem(theirs))
+    node.kill(11)
+    node.reboot()
+    with pytest.raises(NoFit):
+        node.ledger().claim(node.start("c3", 12, MAIN), redeem(mine))
 
 
 # Withdrawal

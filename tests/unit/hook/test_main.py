@@ -13,19 +13,20 @@ from typing import Any
 
 import pytest
 
-from vgpu.config import claims, grants, records, settings
+from vgpu.config import claims, grants, pods, records, settings
 from vgpu.config import inventory as inventories
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.inventory import Binary, Card, Device, Inventory, Library
+from vgpu.config.pods import Pod
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
 from vgpu.hook import authority
 from vgpu.hook import main as hook_main
 from vgpu.hook.bundle import Container
 from vgpu.hook.identity import Identity, identify
-from vgpu.hook.ledger import Redemption
 from vgpu.hook.main import Hook, parse
+from vgpu.hook.redemption import Redemption
 
 POD = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"
 STRANGER = "aaaaaaaa-0b0e-4c53-9d3a-6f0f8f0f1a11"
@@ -295,6 +296,52 @@ def test_a_pod_from_start_to_stop(place: Place, handed_over: list[str]) -> None:
     place.pod(place.grants())
     assert place.run("prestart") == (0, "", "")
     assert grants.read(str(place.path / "state"), A).holder == Holder(POD, "main")
+
+
+def record(annotations: dict[str, str], node: str = "", **limits: int) -> Pod:
+    return Pod(POD, "default", "p", node, ["setup"], ["side", "main"], annotations, {"main": dict(limits)})
+
+
+def test_a_pods_record_completes_what_the_runtime_tells(place: Place, handed_over: list[str]) -> None:
+    """HAMi's amounts, on the card that it chose, with a wish that the runtime did not pass on."""
+    grants.write(str(place.path / "state"), Grant(A, "gpu", 1, 1.0, 50, 8 * GIB))
+    place.pod({"vgpu.io/grant-gpu": A})
+    told = {"hami.io/vgpu-devices-allocated": f";;{UUID},NVIDIA,3000,30:;", "nvidia.com/vcuda-core-limit": "60"}
+    pods.write(str(place.path / "run"), record(told, **{"nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}))
+    assert place.run("prestart") == (0, "", "")
+    (card,) = claims.read(str(place.path / "run"), "c1").cards
+    assert card.key() == (UUID, 3000 << 20, 30, 60, False)
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"hami.io/vgpu-devices-allocated": f";;{UUID},NVIDIA,9000,30:;"}, "MiB: expected at most 8192"),
+        ({"hami.io/vgpu-devices-allocated": "garbage"}, "annotation hami.io/vgpu-devices-allocated: expected"),
+        (
+            {"vgpu.io/placement": f"main={UUID}", "vgpu.io/placement-node": "other"},
+            "vgpu.io/placement-node: expected this",
+        ),
+        ({"tencent.com/predicate-gpu-idx-1": "5"}, "predicate-gpu-idx-1: expected a card of this node, found index 5"),
+        ({"nvidia.com/vcuda-core-limit": "many"}, "nvidia.com/vcuda-core-limit"),
+    ],
+)
+def test_a_placement_that_cannot_be_honoured_stops_the_start(
+    place: Place, handed_over: list[str], told: dict[str, str], words: str
+) -> None:
+    grants.write(str(place.path / "state"), Grant(A, "gpu", 1, 1.0, 50, 8 * GIB))
+    place.pod({"vgpu.io/grant-gpu": A})
+    pods.write(str(place.path / "run"), record(told))
+    line = place.refused()
+    assert line.startswith("vgpu-hook: allocation: ")
+    assert words in line
+    assert handed_over == place.claims() == []
+
+
+def test_a_pods_record_gives_nothing_without_grants(place: Place, handed_over: list[str]) -> None:
+    place.pod({"vgpu.io/grant-cores": "c" * 32})
+    pods.write(str(place.path / "run"), record({"vgpu.io/placement": f"main={UUID}:100:16384", **STANDALONE}))
+    assert "a grant of this node" in place.refused()
 
 
 @pytest.mark.parametrize("stage", ["prestart", "createRuntime"])

@@ -1,4 +1,4 @@
-"""The verb `config`: check, show and apply the node's configuration.
+"""The verb `config`: check, show, apply and import the node's configuration.
 
 Belongs here: what the admin types and reads. The rules are vgpu.config.compiler's, the writing vgpu.config.compiled's.
 """
@@ -12,6 +12,7 @@ import click
 from vgpu.config import compiled, compiler, settings
 from vgpu.config.compiler import Compiled
 from vgpu.config.errors import VgpuError
+from vgpu.hook.ctl import nodeconfig
 from vgpu.hook.ctl.output import print_json, print_table
 
 file_argument = click.argument("file", required=False, metavar="[FILE]")
@@ -80,6 +81,27 @@ def apply(config_path: str, file: str | None, node: str, dry_run: bool) -> None:
         click.echo(f"{config_path}: nothing written")
     else:
         click.echo(f"{config_path}: {'written' if done.written else 'in force already'}")
+
+
+@config.command("import")
+@click.argument("file", metavar="FILE")
+@node_option
+@click.option("--into", metavar="CONFIG", help="Append the section to this configuration file.")
+def import_(file: str, node: str, into: str | None) -> None:
+    """Turn another project's node configuration into a section nodes:.
+
+    FILE holds the nodeConfig of gpu-manager's fork or the nodeconfig of HAMi, as JSON or in its ConfigMap. The
+    section is printed, or with --into appended to a configuration that has none; a wrong result changes nothing.
+    """
+    imported = nodeconfig.read(file)
+    section = nodeconfig.text(imported, file)
+    if into is None:
+        click.echo(section, nl=False)
+        return
+    nodeconfig.add(section, into, node)
+    for note in nodeconfig.notes(imported):
+        _note(f"left out: {note}")
+    click.echo(f"{into}: {len(imported.nodes)} nodes added; run: vgpuctl config apply")
 
 
 def _compile(file: str | None, node: str) -> Compiled:

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from vgpu.config import foreign, records
 from vgpu.config.errors import escaped
 from vgpu.config.foreign import COMPUTE, GRAPHICS, User
-from vgpu.config.inventory import Inventory
+from vgpu.config.inventory import Inventory, nvml_of
 from vgpu.config.settings import Settings
-from vgpu.hook import cards, discovery, freshness, processes
+from vgpu.hook import cards, freshness, processes
 from vgpu.hook.daemon.child import Child, Spawn
 from vgpu.hook.daemon.journal import Conditions
 from vgpu.hook.ledger import Ledger
@@ -35,7 +35,7 @@ Listed = dict[str, list[tuple[int, bool, int]]]
 def listed(inventory: Inventory) -> dict[str, object]:
     """What NVML says, as a child's answer: rows by card uuid, and notes."""
     notes: list[str] = []
-    found = cards.users(discovery.nvml_of(inventory.libraries), notes.append)
+    found = cards.users(nvml_of(inventory.libraries), notes.append)
     return {"cards": {uuid: rows[:MAX_USERS] for uuid, rows in found.items()}, "notes": notes}
 
 

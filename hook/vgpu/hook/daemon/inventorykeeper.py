@@ -20,6 +20,7 @@ from vgpu.hook.daemon.journal import Conditions
 
 LIMIT = 120.0  #: seconds that NVML has; cards without persistence mode take some seconds each
 FIRST_PAUSE, LAST_PAUSE = 2.0, 60.0  #: between two attempts that fail, doubling
+LEFT_OUT = 300.0  #: until a card that was left out, and the module still drives, is looked for again: it may be back
 MAX_NOTES = 20
 
 Signature = tuple[object, ...]
@@ -53,6 +54,7 @@ class InventoryKeeper:
         self._taken: Signature = ()
         self._pause = FIRST_PAUSE
         self._not_before = 0.0
+        self._started = 0.0
 
     @property
     def state(self) -> str:
@@ -68,7 +70,7 @@ class InventoryKeeper:
         signature = self._signature()
         if signature != self._wanted:
             self._wanted, self._pause, self._not_before = signature, FIRST_PAUSE, 0.0
-        needed = self.found is None or signature != self._taken
+        needed = self.found is None or signature != self._taken or self._lacks_a_card()
         if needed and self.child is None and self.clock() >= self._not_before:
             self._start()
 
@@ -106,8 +108,15 @@ class InventoryKeeper:
         except VgpuError as error:
             self.found, self.error, self._file = None, str(error), file
 
+    def _lacks_a_card(self) -> bool:
+        """Whether to look again for a card that NVML could not use when the inventory was taken."""
+        if self.found is None or self.clock() - self._started < LEFT_OUT:
+            return False
+        known = {card.bus_id for card in self.found.cards}
+        return not known.issuperset(devicenodes.minors(self.settings.text("driver.proc_root")))
+
     def _start(self) -> None:
-        self._taken = self._wanted
+        self._taken, self._started = self._wanted, self.clock()
         self.child = self.spawn(self._work, self.clock() + LIMIT)
 
     def _work(self) -> dict[str, object]:

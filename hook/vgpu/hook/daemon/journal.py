@@ -15,10 +15,11 @@ WARNING, INFO = 4, 6  #: syslog's, as sd-daemon(3) wants them in front of a line
 
 
 class Journal:
-    """Writes to `stream`; with `levels` each line begins <4> or <6>, which journald takes off again."""
+    """Writes to `stream`; with `levels` each line begins <4> or <6>, which journald takes off, else with `name`."""
 
-    def __init__(self, stream: TextIO | None = None, levels: bool | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, levels: bool | None = None, name: str = "vgpud") -> None:
         self.stream = stream or sys.stderr
+        self.name = name
         self.levels = "JOURNAL_STREAM" in os.environ if levels is None else levels
 
     def info(self, text: str, **fields: object) -> None:
@@ -29,8 +30,9 @@ class Journal:
 
     def _write(self, level: int, text: str, fields: dict[str, object]) -> None:
         told = "".join(f" {name}={_value(value)}" for name, value in fields.items() if value not in ("", None))
-        front = f"<{level}>" if self.levels else "vgpud: "
-        print(f"{front}{escaped(text)}{told}", file=self.stream, flush=True)
+        front = f"<{level}>" if self.levels else f"{self.name}: "
+        self.stream.write(f"{front}{escaped(text)}{told}\n")  # at once: other threads write too
+        self.stream.flush()
 
 
 def _value(value: object) -> str:

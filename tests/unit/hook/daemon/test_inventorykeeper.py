@@ -9,9 +9,9 @@ import pytest
 
 from vgpu.config import inventory as inventories
 from vgpu.config import records
-from vgpu.config.inventory import Inventory
+from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon.inventorykeeper import FIRST_PAUSE, LAST_PAUSE, InventoryKeeper
+from vgpu.hook.daemon.inventorykeeper import FIRST_PAUSE, LAST_PAUSE, LEFT_OUT, InventoryKeeper
 from vgpu.hook.daemon.journal import Conditions, Journal
 
 
@@ -159,3 +159,18 @@ def test_a_stale_one_is_none(node: Node) -> None:
     assert "expected one of the loaded driver 550.54.15" in node.keeper.error
     node.keeper.stop()
     assert node.children[-1].stopped
+
+
+def test_a_card_that_was_left_out_is_looked_for_again(node: Node) -> None:
+    """One that NVML called lost when the inventory was taken may be back; the module drives it all the time."""
+    node.write("proc/driver/nvidia/gpus/0000:3b:00.0/information", "Device Minor: \t 0\n")
+    node.look()
+    node.succeed()
+    assert node.look(later=LEFT_OUT - 1) == 1
+    assert node.look(later=1) == 2
+    device = Device("/dev/nvidia0", "nvidia0", 195, 0)
+    card = Card("GPU-1", 0, 0, "0000:3b:00.0", "T4", 1 << 34, device)
+    records.write(inventories.path_in(str(node.path)), Inventory(node.version, "", 1.0, [], [], [], [card]).record())
+    node.children[-1].done = True
+    node.keeper.look()
+    assert node.look(later=10 * LEFT_OUT) == 2

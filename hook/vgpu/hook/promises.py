@@ -1,0 +1,116 @@
+"""What grants promise of the cards: the sums of claims and of grants between two lives of their container.
+
+Belongs here: how one claim or grant adds to a card's commitment, and which grants no longer count because kubelet has
+handed their device ids out again. Pure; reading the records and holding the lock is the ledger's.
+"""
+
+from __future__ import annotations
+
+from vgpu.config import grants
+from vgpu.config.errors import VgpuError
+from vgpu.config.grants import Grant, Holder
+from vgpu.config.limits import CardLimit
+from vgpu.config.request import WHOLE_CARD, Wishes
+from vgpu.hook.placement import Commitment
+
+MAX_DIGITS = 9
+
+
+def add(totals: dict[str, Commitment], card: CardLimit, exclusive: bool, holder: str) -> None:
+    """Count one container's part of one card."""
+    now = totals.get(card.uuid, Commitment())
+    cores = WHOLE_CARD if exclusive else card.cores
+    memory = 0 if exclusive else card.memory
+    totals[card.uuid] = Commitment(
+        now.cores + cores, now.memory + memory, now.exclusive or exclusive, (*now.holders, holder)
+    )
+
+
+def add_open(totals: dict[str, Commitment], known: list[Grant], redeemed: set[str], own: tuple[str, ...]) -> list[str]:
+    """Count the grants of `known` that are placed and not among `redeemed`; returns what does not add up, in words.
+
+    Grants that took over the device ids of `own` in the same pod are left out: an init container that runs again, as
+    after a reboot, has the devices before the pod's containers have them again.
+    """
+    notes = []
+    mine = [grant for grant in known if grant.id in own]
+    open_ones = [grant for grant in known if grant.cards and grant.id not in redeemed and not _follows(grant, mine)]
+    for group in _by_holder([grant for grant in open_ones if not superseded(grant, known)]):
+        notes += _add_group(totals, group)
+    return notes
+
+
+def _follows(grant: Grant, mine: list[Grant]) -> bool:
+    pod = grant.holder.pod_uid if grant.holder else ""
+    return any(one.holder is not None and one.holder.pod_uid == pod and superseded(one, [grant]) for one in mine)
+
+
+def _add_group(totals: dict[str, Commitment], group: list[Grant]) -> list[str]:
+    """Grants of one container that is between two lives (restarting, or the node was rebooted)."""
+    try:
+        request = grants.join(group, 0, Wishes())
+    except VgpuError as error:
+        for grant in group:
+            _add_alone(totals, grant)
+        return [str(error)]
+    for uuid in group[0].cards:
+        limit = CardLimit(uuid, request.memory, request.cores, request.core_limit)
+        add(totals, limit, request.exclusive, _holder_of(group[0]))
+    return []
+
+
+def _add_alone(totals: dict[str, Commitment], grant: Grant) -> None:
+    """A grant whose other half is missing, or one of several that no container's name tells apart: by itself."""
+    share = grant.share or (grant.cores, grant.memory)
+    cores = {"cores": min(grant.amount, WHOLE_CARD), "memory": 0, "gpu": share[0]}[grant.resource]
+    memory = {"cores": grant.share[1] if grant.share else 0, "memory": grant.amount, "gpu": share[1]}[grant.resource]
+    for uuid in grant.cards:
+        add(totals, CardLimit(uuid, memory, cores, cores), cores == WHOLE_CARD, _holder_of(grant))
+
+
+def _holder_of(grant: Grant) -> str:
+    return grant.holder.describe() if grant.holder else grant.id[:8]
+
+
+def _by_holder(known: list[Grant]) -> list[list[Grant]]:
+    groups: dict[Holder | None, list[Grant]] = {}
+    for grant in known:
+        groups.setdefault(grant.holder, []).append(grant)
+    return list(groups.values())
+
+
+def superseded(grant: Grant, known: list[Grant]) -> bool:
+    """Whether kubelet has handed the same device ids out again since: after an init container, or the pod's end."""
+    return any(
+        other.resource == grant.resource and other.created > grant.created and _share_devices(grant, other)
+        for other in known
+    )
+
+
+def _share_devices(one: Grant, other: Grant) -> bool:
+    return any(_overlap(ids, other.devices[uuid]) for uuid, ids in one.devices.items() if uuid in other.devices)
+
+
+def _overlap(one: str, other: str) -> bool:
+    """In one pass: in units of 1 MiB, on a card that was much used, a grant has thousands of ranges."""
+    left, right = sorted(ranges_of(one), reverse=True), sorted(ranges_of(other), reverse=True)
+    while left and right:
+        (a, b), (c, d) = left[-1], right[-1]
+        if a <= d and c <= b:
+            return True
+        (left if b < c else right).pop()
+    return False
+
+
+def ranges_of(text: str) -> list[tuple[int, int]]:
+    """`0-3,7` as [(0, 3), (7, 7)]; what is no number is left out."""
+    found = []
+    for item in text.split(","):
+        low, _, high = item.partition("-")
+        if _is_number(low) and (not high or _is_number(high)):
+            found.append((int(low), int(high or low)))
+    return found
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS

@@ -1,0 +1,260 @@
+"""Whose word counts for what: grants, the schedulers' choices and the pod's spec, joined to one request."""
+
+from __future__ import annotations
+
+import pytest
+
+from vgpu.config.dialects.placements import Choice, Chosen
+from vgpu.config.errors import VgpuError
+from vgpu.config.grants import Grant
+from vgpu.config.inventory import Card, Device
+from vgpu.config.request import Request, Wishes
+from vgpu.config.settings import Settings
+from vgpu.hook.placement import NoFit, Policy
+from vgpu.hook.redemption import Redemption, Terms, request_of, terms_of
+
+GIB = 1 << 30
+MIB = 1 << 20
+HAMI = "hami.io/vgpu-devices-allocated"
+OWN = "vgpu.io/placement"
+
+
+def uuid_of(index: int) -> str:
+    return f"GPU-{index:08x}-0000-0000-0000-000000000000"
+
+
+def card(index: int, memory: int = 16 * GIB) -> Card:
+    device = Device(f"/dev/nvidia{index}", f"nvidia{index}", 195, index)
+    return Card(uuid_of(index), index, index, f"0000:0{index}:00.0", "T4", memory, device)
+
+
+CARDS = [card(0), card(1), card(2, 8 * GIB)]
+
+
+def grant(resource: str, amount: int, cores: int = 100, memory: int = 0, *cards: int) -> Grant:
+    devices = {uuid_of(at): "0" for at in cards}
+    return Grant(resource[0] * 32, resource, amount, 1.0, cores, memory, devices)
+
+
+def gpu(count: int = 1) -> Grant:
+    """Half of a 16 GiB card each, as device-split-count 2 makes it."""
+    return grant("gpu", count, 50, 8 * GIB)
+
+
+def choice(*cards: Chosen, key: str = HAMI) -> Choice:
+    return Choice(key, cards)
+
+
+def hami(index: int, mib: int = 0, cores: int = 0) -> Chosen:
+    return Chosen(uuid_of(index), -1, cores, mib * MIB)
+
+
+def asked(
+    mine: list[Grant],
+    *choices: Choice,
+    limits: dict[str, int] | None = None,
+    terms: Terms | None = None,
+    cards: list[Card] | None = None,
+) -> Request:
+    wanted = Redemption({}, 0, Wishes(), choices, limits)
+    return request_of(mine, wanted, cards or CARDS, terms or Terms(Policy()))
+
+
+def shape(request: Request) -> tuple[int, int, int]:
+    """(cards, cores, MiB) of a request."""
+    return request.gpus, request.cores, request.memory // MIB
+
+
+# Cards
+
+
+def test_cards_come_from_the_choice_by_index_or_uuid() -> None:
+    mine = [grant("cores", 200)]
+    by_index = choice(Chosen("", 2), Chosen("", 0), key="tencent.com/predicate-gpu-idx-0")
+    assert asked(mine, by_index).fixed == (uuid_of(2), uuid_of(0))
+    assert asked(mine, choice(hami(0), hami(2))).fixed == (uuid_of(0), uuid_of(2))
+    assert asked(mine, by_index, choice(hami(0), hami(2))).fixed == (uuid_of(2), uuid_of(0))
+    assert asked(mine).fixed == ()
+
+
+def test_a_choice_comes_before_the_device_ids() -> None:
+    mine = [grant("cores", 30, 100, 0, 1), grant("memory", GIB, 100, 0, 1)]
+    request = asked(mine, choice(hami(0)))
+    assert (request.fixed, request.preferred) == ((uuid_of(0),), (uuid_of(1),))
+
+
+@pytest.mark.parametrize("chosen", [Chosen("", 3), Chosen("", -1), Chosen("GPU-x"), Chosen(uuid_of(0) + "0")])
+def test_a_card_that_is_not_here(chosen: Chosen) -> None:
+    with pytest.raises(NoFit, match=rf"annotation {HAMI}: expected a card of this node, found (GPU|index)"):
+        asked([grant("cores", 100)], choice(chosen))
+
+
+def test_schedulers_that_contradict_each_other() -> None:
+    with pytest.raises(NoFit, match=rf"annotation {OWN}: expected the cards of {HAMI}: .*; let one scheduler"):
+        asked([grant("cores", 100)], choice(hami(0)), choice(hami(1), key=OWN))
+
+
+# Amounts
+
+
+@pytest.mark.parametrize("terms", [Terms(Policy()), Terms(Policy(), trust=True)])
+def test_grants_of_cores_and_memory_are_all_that_counts(terms: Terms) -> None:
+    """Whatever annotation and spec say."""
+    mine = [grant("cores", 30), grant("memory", GIB)]
+    limits = {"nvidia.com/gpumem": 9000, "nvidia.com/gpucores": 90}
+    request = asked(mine, choice(hami(0, 9000, 90)), limits=limits, terms=terms)
+    assert shape(request) == (1, 30, 1024)
+    assert [item.share for item in mine] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("limits", "told", "got"),
+    [
+        # nothing but a count: the vGPU's own part of a card
+        (None, (0, 0), (50, 8192)),
+        ({}, (0, 0), (50, 8192)),
+        # the annotation within that part
+        ({}, (3000, 30), (30, 3000)),
+        (None, (3000, 30), (30, 3000)),
+        ({}, (3000, 0), (50, 3000)),
+        # the spec, and the annotation within it
+        ({"nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}, (3000, 30), (30, 3000)),
+        ({"nvidia.com/gpumem": 12000, "nvidia.com/gpucores": 80}, (12000, 80), (80, 12000)),
+        ({"nvidia.com/gpumem": 12000}, (10000, 0), (50, 10000)),
+        ({"volcano.sh/vgpu-memory": 1024, "volcano.sh/vgpu-cores": 25}, (1024, 25), (25, 1024)),
+        # the spec alone: no scheduler has said anything, and an annotation would add no authority
+        ({"nvidia.com/gpumem": 12000, "nvidia.com/gpucores": 80}, (0, 0), (80, 12000)),
+        ({"nvidia.com/gpumem-percentage": 50}, (0, 0), (50, 4096)),  # of the smallest card there is
+        # all cores: the whole card
+        ({"nvidia.com/gpucores": 100, "nvidia.com/gpumem": 3000}, (3000, 100), (100, 3000)),
+    ],
+)
+def test_amounts_of_counted_gpus(limits: dict[str, int] | None, told: tuple[int, int], got: tuple[int, int]) -> None:
+    mine = [gpu()]
+    choices = [choice(hami(0, *told))] if any(told) else []
+    request = asked(mine, *choices, limits=limits)
+    assert shape(request) == (1, *got)
+    assert mine[0].share == (got[0], got[1] * MIB)
+
+
+def test_a_percentage_is_of_the_chosen_card() -> None:
+    limits = {"nvidia.com/gpumem-percentage": 50}
+    assert shape(asked([gpu()], choice(hami(0, 8192, 0)), limits=limits)) == (1, 50, 8192)
+    with pytest.raises(VgpuError, match="MiB: expected at most 4096, by the limits in the pod's spec, found 8192"):
+        asked([gpu()], choice(hami(2, 8192, 0)), limits=limits)
+    scaled = Terms(Policy("binpack", 1.0, 0.5))
+    assert shape(asked([gpu()], choice(hami(0)), limits=limits, terms=scaled)) == (1, 50, 4096)
+
+
+FORGERIES = [
+    ({"nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}, (3001, 30), "MiB: expected at most 3000, by the limits"),
+    ({"nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}, (3000, 31), "cores: expected at most 30, by the limits"),
+    ({"nvidia.com/gpumem": 3000}, (3000, 51), "cores: expected at most 50, by the limits"),
+    ({"nvidia.com/gpumem": 3000}, (0, 100), "cores: expected at most 50, by the limits"),
+    ({}, (8193, 0), "MiB: expected at most 8192, by the limits"),
+    (None, (8193, 0), "MiB: expected at most 8192, by one vGPU, as the pod's spec is not known"),
+    (None, (1 << 30, 0), "MiB: expected at most 8192"),
+]
+
+
+@pytest.mark.parametrize(("limits", "told", "text"), FORGERIES)
+def test_an_annotation_never_goes_beyond_the_spec(
+    limits: dict[str, int] | None, told: tuple[int, int], text: str
+) -> None:
+    mine = [gpu()]
+    with pytest.raises(VgpuError, match=rf"annotation {HAMI}: {text}.*kubernetes\.scheduler_amounts: trust"):
+        asked(mine, choice(hami(0, *told)), limits=limits)
+    assert mine[0].share is None
+
+
+@pytest.mark.parametrize(("limits", "told", "_text"), FORGERIES)
+def test_unless_the_node_trusts_it(limits: dict[str, int] | None, told: tuple[int, int], _text: str) -> None:
+    request = asked([gpu()], choice(hami(0, *told)), limits=limits, terms=Terms(Policy(), trust=True))
+    named = limits or {}
+    mib, cores = named.get("nvidia.com/gpumem", 8192), named.get("nvidia.com/gpucores", 50)
+    assert shape(request) == (1, told[1] or cores, told[0] or mib)
+
+
+def test_a_grant_beside_the_count_says_its_half() -> None:
+    """Volcano's memory, for one, is a kubelet device."""
+    mine = [gpu(2), grant("memory", 5 * GIB)]
+    request = asked(mine, choice(hami(0, 9999, 20), hami(1, 9999, 20)), limits={"volcano.sh/vgpu-cores": 20})
+    assert shape(request) == (2, 20, 5120)
+
+
+def test_a_whole_card_of_which_only_a_part_is_asked() -> None:
+    whole = grant("gpu", 1)
+    assert shape(asked([whole])) == (1, 100, 0)
+    request = asked(
+        [grant("gpu", 1)], choice(hami(0, 3000, 30)), limits={"nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}
+    )
+    assert shape(request) == (1, 30, 3000)
+    assert shape(asked([grant("gpu", 1)], limits={"nvidia.com/gpucores": 30})) == (1, 30, 8192)  # the smallest card's
+    assert shape(asked([grant("gpu", 1)], choice(hami(0)), limits={"nvidia.com/gpucores": 30})) == (1, 30, 16384)
+
+
+@pytest.mark.parametrize("other", [hami(1, 3001, 30), hami(1, 3000, 31)])
+def test_cards_of_one_container_have_equal_shares(other: Chosen) -> None:
+    with pytest.raises(VgpuError, match="expected 30 cores and 3000 MiB of every card of the container"):
+        asked([gpu(2)], choice(hami(0, 3000, 30), other))
+
+
+def test_two_dialects_name_the_same_amounts() -> None:
+    same = (choice(hami(0, 3000, 30)), choice(hami(0), key=OWN), choice(hami(0, 3000, 30), key="x"))
+    assert shape(asked([gpu()], *same)) == (1, 30, 3000)
+    with pytest.raises(VgpuError, match=f"annotation {OWN}: expected 30 cores and 3000 MiB"):
+        asked([gpu()], choice(hami(0, 3000, 30)), choice(hami(0, 2000, 30), key=OWN))
+
+
+def test_what_was_settled_once_stays() -> None:
+    """Annotations can be edited while the pod lives; its later lives are as its first."""
+    mine = [gpu()]
+    assert shape(asked(mine, choice(hami(0, 3000, 30)))) == (1, 30, 3000)
+    edited = {"nvidia.com/gpumem": 16000, "nvidia.com/gpucores": 100}
+    assert shape(asked(mine, choice(hami(0, 16000, 100)), limits=edited)) == (1, 30, 3000)
+
+
+# Cores without memory
+
+
+def test_a_share_without_memory_is_refused_with_the_reason() -> None:
+    with pytest.raises(VgpuError, match="a grant of memory beside that of cores, found cores alone; a share needs"):
+        asked([grant("cores", 30)])
+
+
+@pytest.mark.parametrize(
+    ("cores", "policy", "cards", "choices", "mib"),
+    [
+        (50, Policy(), [card(0)], [], 8192),
+        (30, Policy(), [card(0)], [], 4915),
+        (50, Policy(), CARDS, [], 4096),  # of the smallest card, which is where it may come to
+        (50, Policy(), CARDS, [choice(hami(0))], 8192),
+        (50, Policy("binpack", 1.0, 0.5), [card(0)], [], 4096),
+        (50, Policy("binpack", 2.0, 1.0), [card(0)], [], 4096),  # four of these fill cores and memory alike
+        (50, Policy("binpack", 1.0, 4.0), [card(0)], [], 16384),  # but no more than the card has
+    ],
+)
+def test_memory_in_proportion(cores: int, policy: Policy, cards: list[Card], choices: list[Choice], mib: int) -> None:
+    mine = [grant("cores", cores)]
+    request = asked(mine, *choices, terms=Terms(policy, proportional=True), cards=cards)
+    assert shape(request) == (1, cores, mib)
+    assert mine[0].share == (cores, mib * MIB)
+
+
+def test_device_ids_say_which_cards_memory_it_is() -> None:
+    terms = Terms(Policy(), proportional=True)
+    assert shape(asked([grant("cores", 50, 100, 0, 1)], terms=terms)) == (1, 50, 8192)
+
+
+def test_whole_cards_and_named_memory_stay_as_they_are() -> None:
+    terms = Terms(Policy(), proportional=True)
+    assert shape(asked([grant("cores", 200)], terms=terms)) == (2, 100, 0)
+    assert shape(asked([grant("cores", 30), grant("memory", GIB)], terms=terms)) == (1, 30, 1024)
+
+
+def test_terms_come_from_the_settings() -> None:
+    terms = terms_of(Settings(), Policy())
+    assert (terms.proportional, terms.trust) == (False, False)
+    values = {"kubernetes.missing_memory": "proportional", "kubernetes.scheduler_amounts": "trust"}
+    terms = terms_of(Settings(dict(values)), Policy())
+    assert (terms.proportional, terms.trust) == (True, True)
