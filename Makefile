@@ -61,7 +61,7 @@ test: lint clients
 
 # The edit-test loop: the Python modules, without containers and without the suites that drive compiled programs.
 test-quick:
-	$(BIN)/pytest -q -n 2 tests/unit/config tests/unit/hook -m 'not root and not long'
+	$(BIN)/pytest -q -n 2 tests/unit/config tests/unit/hook tests/unit/plugin -m 'not root and not long'
 
 test-long: lint clients-long
 	$(BIN)/pytest -q --strict-skips -m 'not gpu' --long

@@ -1,0 +1,156 @@
+"""When a card counts as unhealthy, and when it returns. Pure: answers and events of NVML in, a reason or "" out.
+
+Belongs here: the rules, and which Xids mean what. Asking NVML is vgpu.plugin.cardwatch's, the life of that process and
+the file that keeps faults over a restart are vgpu.plugin.health's. docs/health.md has the rules in prose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+QUIET = 300.0  #: seconds without a further error after which a card that needs no reset returns
+GOOD = 2  #: answers in succession after which a card that did not answer counts as there again
+
+#: Xids after which the card's state is not to be trusted until it was reset, with what they say. All others pass.
+RESET_XIDS = {
+    46: "it stopped processing and could not be stopped either",
+    48: "uncorrectable memory error",
+    61: "its microcontroller reports an internal error",
+    62: "its microcontroller halted",
+    64: "a failing memory row or page could not be recorded",
+    74: "NVLink error",
+    79: "it fell off the bus",
+    95: "uncontained memory error",
+    119: "its system processor (GSP) does not answer",
+    120: "its system processor (GSP) failed",
+    140: "unrecovered memory error",
+}
+#: Told beside the actual change of state, which is asked for at once: no error by itself.
+NOTICE_XIDS = (154,)
+
+#: nvmlDeviceGpuRecoveryAction_t, which drivers since 570 know.
+ACTIONS = {
+    1: "the card reset", 2: "the node rebooted", 3: "peer-to-peer work drained", 4: "the card drained and reset",
+    5: "its IMEX domain recovered", 6: "its bus reset", 7: "the system rebooted",
+}  # fmt: skip
+
+
+class Look:
+    """One answer of a card. `error` is "" when it answered; `gone`: it is lost, or wants a reset before anything else.
+
+    `pages`: a page waits to be retired; `rows`: remapping a row has failed; `action`: what the driver asks for, -1
+    when it cannot tell; `ecc`: uncorrected errors since the driver took the card, -1 when not known.
+    """
+
+    __slots__ = ("action", "ecc", "error", "gone", "pages", "rows")
+
+    def __init__(
+        self,
+        error: str = "",
+        gone: bool = False,
+        pages: bool = False,
+        rows: bool = False,
+        action: int = -1,
+        ecc: int = -1,
+    ) -> None:
+        self.error = error
+        self.gone = gone
+        self.pages = pages
+        self.rows = rows
+        self.action = action
+        self.ecc = ecc
+
+
+class Fault:
+    """An error that was told once, at `at`. `reset`: the card has to be reset before it returns."""
+
+    __slots__ = ("at", "reset", "text")
+
+    def __init__(self, text: str, at: float, reset: bool) -> None:
+        self.text = text
+        self.at = at
+        self.reset = reset
+
+
+def fault_of_xid(number: int, at: float) -> Fault:
+    told = RESET_XIDS.get(number)
+    return Fault(f"Xid {number}" + (f", {told}" if told else ""), at, told is not None)
+
+
+class CardState:
+    """What is known of one card. Times are the caller's clock."""
+
+    def __init__(self, fault: Fault | None = None, quiet: float = QUIET) -> None:
+        self.fault = fault
+        self.quiet = quiet
+        self.error = ""  #: what is wrong as of the last look
+        self.last = Look()
+        self._good = 0
+        self._gone = False  # at the last look
+        self._was_gone = False  # at some time since the fault
+
+    def happened(self, fault: Fault) -> None:
+        """An error. One that needs a reset is not covered by a later one that needs none."""
+        if self.fault is not None and self.fault.reset and not fault.reset:
+            return
+        self.fault = fault
+        self._was_gone = self._gone
+
+    def saw(self, look: Look, now: float) -> None:
+        self._gone = look.gone
+        self._was_gone = self._was_gone or look.gone
+        if look.error:
+            self.error, self._good = look.error, 0
+            return
+        self._good += 1
+        if self.error and self._good < GOOD:
+            return
+        self.error = ""
+        if 0 <= self.last.ecc < look.ecc:
+            self.happened(Fault(f"{look.ecc - self.last.ecc} uncorrected memory errors", now, False))
+        self.last = look
+        if self.fault is not None and self._over(self.fault, now):
+            self.fault = None
+
+    def reset(self) -> None:
+        """The driver was loaded anew, or somebody says that the faults told so far are settled."""
+        self.fault = None
+
+    def reason(self) -> str:
+        """Why no container should get this card, "" when it is healthy. Says the same until something changes."""
+        if self.error:
+            return self.error
+        if self.last.action > 0:
+            return f"the driver wants {ACTIONS.get(self.last.action, f'recovery {self.last.action}')}"
+        if self.last.rows:
+            return "remapping a failing memory row has failed: the card wants replacing"
+        if self.last.pages:
+            return "a failing memory page waits for a reset to be retired"
+        if self.fault is not None:
+            return f"{self.fault.text}; " + ("reset the card" if self.fault.reset else "returns when it stays quiet")
+        return ""
+
+    def apart(self) -> bool:
+        """Whether nothing of ours may hold the card open: it is to be reset, or looking at it may take long."""
+        return bool(self.error) or self.last.action > 0 or (self.fault is not None and self.fault.reset)
+
+    def _over(self, fault: Fault, now: float) -> bool:
+        """Whether a card that answers has got over `fault`."""
+        if fault.reset and self._was_gone:
+            return True  # it was away and came back: that was the reset
+        quiet = now - fault.at >= self.quiet
+        return quiet and (not fault.reset or self.last.action == 0)
+
+
+def from_answer(answer: Mapping[str, object]) -> Look:
+    """The Look in a message of vgpu.plugin.cardwatch; what is missing is not known."""
+
+    def number(name: str) -> int:
+        value = answer.get(name)
+        return value if isinstance(value, int) else -1
+
+    error = answer.get("error")
+    return Look(
+        error if isinstance(error, str) else "", answer.get("gone") is True, answer.get("pages") is True,
+        answer.get("rows") is True, number("action"), number("ecc"),
+    )  # fmt: skip

@@ -1,0 +1,60 @@
+"""kubelet's checkpoint of devices: the one place that names grants, with the answers of Allocate that brought them.
+
+Belongs here: reading `kubelet_internal_checkpoint` beside kubelet's registration socket. It is kubelet's own, of no
+promised form, and may be older than what kubelet knows: it says which grants may still be in use and never that one is
+not. What is missing or odd names everything.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import re
+
+from vgpu.config import records
+from vgpu.config.errors import VgpuError
+from vgpu.config.grants import ID_LENGTH
+
+NAME = "kubelet_internal_checkpoint"
+MAX_SIZE = 256 << 20
+_ID = re.compile(rb"[0-9a-f]{%d}" % ID_LENGTH)
+
+
+class Checkpoint:
+    """That of the kubelet whose sockets lie in `directory`; read again when it has changed."""
+
+    def __init__(self, directory: str) -> None:
+        self.path = f"{directory}/{NAME}"
+        self._file: tuple[int, ...] = (-1,)
+        self._names: set[str] | None = None
+
+    def may_name(self, grant_id: str) -> bool:
+        """False when kubelet's last checkpoint does not have the grant."""
+        self._read()
+        return self._names is None or grant_id in self._names
+
+    def _read(self) -> None:
+        try:
+            status = os.stat(self.path)
+            file: tuple[int, ...] = (status.st_ino, status.st_mtime_ns, status.st_size)
+        except OSError:
+            file = ()
+        if file == self._file:
+            return
+        self._file = file
+        try:
+            self._names = names_in(records.read_bounded(self.path, MAX_SIZE))
+        except (VgpuError, OSError):
+            self._names = None
+
+
+def names_in(data: bytes) -> set[str]:
+    """The ids of grants in the answers that a checkpoint keeps; VgpuError when it is of another form."""
+    try:
+        entries = json.loads(data)["Data"]["PodDeviceEntries"] or []
+        answers = [base64.b64decode(entry["AllocResp"] or "", validate=True) for entry in entries]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error) as error:
+        raise VgpuError(NAME, expected="entries with AllocResp", found=repr(error)) from error
+    return {found.decode() for answer in answers for found in _ID.findall(answer)}

@@ -1,0 +1,190 @@
+"""The API server as four verbs over plain JSON: get, patch, post and watch.
+
+Belongs here: finding and authenticating to it, by the kubernetes package's own configuration (in the cluster, or a
+kubeconfig), and turning everything that can go wrong into ApiError of a kind. Only raw objects come back: the package's
+models of them would cost more memory than all the rest of the plugin. Every answer is bounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+from vgpu.config import records
+from vgpu.config.errors import VgpuError, shown
+
+MAX_ANSWER = 64 << 20
+MAX_EVENT = 4 << 20
+CONNECT_TIMEOUT = 5.0
+ANSWER_TIMEOUT = 15.0
+MERGE = "application/merge-patch+json"
+KINDS = {401: "forbidden", 403: "forbidden", 404: "missing", 409: "conflict", 410: "gone"}
+
+Object = dict[str, object]
+
+
+class ApiError(Exception):
+    """`kind`: forbidden, missing, conflict, gone, refused (any other status), unreachable or garbage."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class Api:
+    """One API server; safe for several threads. VgpuError where no configuration tells which."""
+
+    def __init__(self, kubeconfig: str = "") -> None:
+        self._configuration, self.host = _configured(kubeconfig)
+        from kubernetes.client.rest import RESTClientObject  # noqa: PLC0415  # see the package's docstring
+
+        self._pool: Any = RESTClientObject(self._configuration).pool_manager
+        self._watched: list[Any] = []
+
+    def get(self, path: str, **query: str) -> Object:
+        return self._object("GET", path, query)
+
+    def patch(self, path: str, body: Object) -> Object:
+        """A JSON merge patch: None removes a key; metadata.resourceVersion makes it conditional."""
+        return self._object("PATCH", path, {}, body, MERGE)
+
+    def post(self, path: str, body: Object) -> Object:
+        return self._object("POST", path, {}, body, "application/json")
+
+    def watch(self, path: str, silence: float, **query: str) -> Iterator[Object]:
+        """Events of a watch until the server ends it; ApiError when it breaks, or says nothing for `silence` s."""
+        response = self._send("GET", path, {**query, "watch": "true"}, None, "", silence)
+        self._watched.append(response)
+        try:
+            for line in _lines(_chunks(response)):
+                yield _decoded(line, f"watch of {path}")
+        finally:
+            self._watched.remove(response)
+            response.close()
+
+    def interrupt(self) -> None:
+        """End the watches that other threads wait for; they see a broken one."""
+        for response in list(self._watched):
+            transport = getattr(getattr(response, "connection", None), "sock", None)
+            if transport is not None:
+                with contextlib.suppress(OSError):
+                    transport.shutdown(socket.SHUT_RDWR)
+
+    def _object(
+        self, method: str, path: str, query: dict[str, str], body: Object | None = None, kind: str = ""
+    ) -> Object:
+        response = self._send(method, path, query, body, kind, ANSWER_TIMEOUT)
+        try:
+            data = b"".join(_bounded(_chunks(response), path))
+        finally:
+            response.close()
+        return _decoded(data, f"{method} {path}")
+
+    def _send(
+        self, method: str, path: str, query: dict[str, str], body: Object | None, kind: str, silence: float
+    ) -> Any:
+        from urllib3 import Timeout  # noqa: PLC0415
+
+        url = f"{self.host}{path}" + (f"?{urlencode(query)}" if query else "")
+        data = None if body is None else records.encode(body).encode("ascii")
+        with _Failures(f"{method} {path}"):
+            response = self._pool.request(
+                method, url, body=data, headers=self._headers(kind), preload_content=False, retries=False,
+                redirect=False, timeout=Timeout(connect=CONNECT_TIMEOUT, read=silence),
+            )  # fmt: skip
+        if not 200 <= response.status < 300:
+            text = _reason(response)
+            response.close()
+            raise ApiError(KINDS.get(response.status, "refused"), f"{method} {path}: {response.status} {text}")
+        return response
+
+    def _headers(self, kind: str) -> dict[str, str]:
+        headers = {"Accept": "application/json", "User-Agent": "vgpu-device-plugin"}
+        for setting in self._configuration.auth_settings().values():
+            if setting and setting.get("in") == "header" and setting.get("value"):
+                headers[setting["key"]] = setting["value"]  # read each time: tokens are renewed under way
+        return {**headers, "Content-Type": kind} if kind else headers
+
+
+def _chunks(response: Any) -> Iterator[bytes]:
+    """What comes, as it comes."""
+    with _Failures("the API server's answer"):
+        yield from response.stream(1 << 16, decode_content=True)
+
+
+class _Failures:
+    """Turns what the transport raises into ApiError."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        from urllib3.exceptions import HTTPError  # noqa: PLC0415
+
+        if isinstance(error, (HTTPError, OSError)):
+            raise ApiError("unreachable", f"{self.what}: {shown(str(error))}") from error
+
+
+def _configured(kubeconfig: str) -> tuple[Any, str]:
+    """(configuration, URL): the kubeconfig that is named, else the service account, else the usual kubeconfig."""
+    from kubernetes import client  # noqa: PLC0415
+    from kubernetes import config as loader  # noqa: PLC0415
+
+    config: Any = loader
+    configuration = client.Configuration()
+    try:
+        if kubeconfig:
+            config.load_kube_config(kubeconfig, client_configuration=configuration)
+        else:
+            try:
+                config.load_incluster_config(client_configuration=configuration)
+            except config.ConfigException:
+                config.load_kube_config(client_configuration=configuration)
+    except Exception as error:  # the package raises what YAML, base64, open and exec plugins raise
+        expected = "a service account or a kubeconfig that tells where the API server is"
+        do = "set kubernetes.kubeconfig, or kubernetes.api: never"
+        raise VgpuError(kubeconfig or "API server", expected=expected, found=str(error), do=do) from error
+    return configuration, str(configuration.host).rstrip("/")
+
+
+def _reason(response: Any) -> str:
+    """The message of a Status object, or the status' own name."""
+    try:
+        message = records.decode_object(response.read(1 << 16), "status").get("message")
+    except Exception:  # the status alone says enough
+        message = None
+    return shown(str(message)) if message else shown(str(response.reason))
+
+
+def _decoded(data: bytes, what: str) -> Object:
+    try:
+        return records.decode_object(data, what)
+    except VgpuError as error:
+        raise ApiError("garbage", str(error)) from None
+
+
+def _bounded(chunks: Iterator[bytes], path: str) -> Iterator[bytes]:
+    size = 0
+    for chunk in chunks:
+        size += len(chunk)
+        if size > MAX_ANSWER:
+            raise ApiError("garbage", f"{path}: expected at most {MAX_ANSWER} bytes, found more")
+        yield chunk
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The lines in `chunks`, without empty ones; the last may lack its end."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from filter(None, whole)
+        if len(rest) > MAX_EVENT:
+            raise ApiError("garbage", f"watch: expected at most {MAX_EVENT} bytes of an event, found more")
+    if rest:
+        raise ApiError("garbage", "watch: ended in the middle of an event")

@@ -1,0 +1,117 @@
+"""Pods as the API server gives them, read with care: what the hook's record needs and what schedulers wait for.
+
+Belongs here: JSON objects -> values. Objects that are not what they should be are None, never an exception: the
+server may be something else behind the same address. Pure.
+"""
+
+from __future__ import annotations
+
+from vgpu.config.dialects import resources
+from vgpu.config.pods import Pod, is_uid
+from vgpu.config.settings import Settings
+
+PREFIXES = ("vgpu.io/", "tencent.com/", "nvidia.com/", "hami.io/", "volcano.sh/")  #: annotations kept in the record
+MAX_KEPT = 64 << 10
+ENDED = ("Succeeded", "Failed")
+
+_FACTORS = {
+    "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
+    "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50, "Ei": 1 << 60,
+}  # fmt: skip
+
+
+class Seen:
+    """A pod of this node that asks for cards, as last seen. `asks` is False for all others."""
+
+    __slots__ = ("annotations", "asks", "labels", "phase", "pod", "version")
+
+    def __init__(
+        self, pod: Pod, phase: str, annotations: dict[str, str], labels: dict[str, str], asks: bool, version: str
+    ) -> None:
+        self.pod = pod
+        self.phase = phase
+        self.annotations = annotations
+        self.labels = labels
+        self.asks = asks
+        self.version = version
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in ENDED
+
+    @property
+    def path(self) -> str:
+        return f"/api/v1/namespaces/{self.pod.namespace}/pods/{self.pod.name}"
+
+
+def interesting(settings: Settings) -> frozenset[str]:
+    """The resources that make a pod ours: those advertised, and those that dialects count beside them."""
+    own = {settings.text(f"resources.{name}") for name in ("core_name", "memory_name", "gpu_name")}
+    return frozenset({*own, *resources.MEMORY, *resources.PERCENT, *resources.CORES})
+
+
+def seen(value: object, names: frozenset[str]) -> Seen | None:
+    """The pod in `value`; None for anything else."""
+    metadata, spec, status = _object(value, "metadata"), _object(value, "spec"), _object(value, "status")
+    uid, namespace, name = (_text(metadata, key) for key in ("uid", "namespace", "name"))
+    if not is_uid(uid) or not _plain(namespace) or not _plain(name):
+        return None
+    init, apps = _containers(spec, "initContainers"), _containers(spec, "containers")
+    annotations = _texts(metadata, "annotations")
+    limits = {container: amounts for container, amounts in {**init, **apps}.items() if amounts}
+    kept = {key: text for key, text in annotations.items() if key.startswith(PREFIXES) and len(text) <= MAX_KEPT}
+    pod = Pod(uid, namespace, name, _text(spec, "nodeName"), list(init), list(apps), kept, limits)
+    asks = any(names.intersection(amounts) for amounts in limits.values())
+    labels = _texts(metadata, "labels")
+    return Seen(pod, _text(status, "phase"), annotations, labels, asks, _text(metadata, "resourceVersion"))
+
+
+def _containers(spec: dict[str, object], key: str) -> dict[str, dict[str, int]]:
+    """Container -> its limits of extended resources, in the order of the spec."""
+    listed = spec.get(key)
+    found = {}
+    for item in listed if isinstance(listed, list) else []:
+        name = _text(item, "name")
+        limits = _object(_object(item, "resources"), "limits")
+        amounts = {resource: quantity(text) for resource, text in limits.items() if "/" in resource}
+        found[name] = {resource: amount for resource, amount in amounts.items() if amount is not None}
+    return found
+
+
+def quantity(value: object) -> int | None:
+    """A whole number as Kubernetes writes it: 3000 comes back as 3k. None for what is none."""
+    text = value if isinstance(value, str) else str(value) if type(value) is int else ""
+    digits = text.rstrip("kKMGTPEi")
+    factor = _FACTORS.get(text[len(digits) :])
+    if factor is None or not digits.isascii() or not digits.isdigit() or len(digits) > 18:
+        return None
+    amount = int(digits) * factor
+    return amount if amount < 1 << 63 else None
+
+
+def version_of(value: object) -> str:
+    """The resourceVersion of a list or an object."""
+    return _text(_object(value, "metadata"), "resourceVersion")
+
+
+def annotations_of(value: object) -> dict[str, str]:
+    return _texts(_object(value, "metadata"), "annotations")
+
+
+def _object(value: object, key: str) -> dict[str, object]:
+    inner = value.get(key) if isinstance(value, dict) else None
+    return inner if isinstance(inner, dict) else {}
+
+
+def _text(value: object, key: str) -> str:
+    inner = value.get(key) if isinstance(value, dict) else None
+    return inner if isinstance(inner, str) else ""
+
+
+def _texts(value: object, key: str) -> dict[str, str]:
+    return {name: text for name, text in _object(value, key).items() if isinstance(text, str)}
+
+
+def _plain(text: str) -> bool:
+    """Whether `text` may be part of a path of the API: a name of Kubernetes."""
+    return 0 < len(text) <= 253 and all(c.isascii() and (c.isalnum() or c in "-.") for c in text) and text != ".."

@@ -1,0 +1,441 @@
+"""The health watch: which cards no new container should get, and why. One thread, and processes that ask NVML.
+
+Belongs here: the life of those processes (vgpu.plugin.cardwatch), what their silence means, the driver coming and
+going, and `<run>/health.json`, which keeps faults over a restart of the plugin. When a card is unhealthy and when it
+returns is vgpu.plugin.cardstate's. Nothing here touches a running container, or imports pynvml into the plugin.
+
+Cards that answer share one process, which holds NVML and waits for events. A card that does not answer, or has to be
+reset, is let go: it is looked at by a process of its own from time to time, so that nothing of ours is in the way of
+`nvidia-smi --gpu-reset`, and a card that hangs NVML takes no other card's watch with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+from vgpu.config import foreign, inventory, records
+from vgpu.config.errors import VgpuError
+from vgpu.config.fields import Fields
+from vgpu.config.inventory import Card
+from vgpu.config.settings import Settings
+from vgpu.hook import freshness
+from vgpu.hook.daemon.journal import Conditions, Journal
+from vgpu.plugin.cardstate import NOTICE_XIDS, QUIET, CardState, Fault, fault_of_xid, from_answer
+
+VERSION = 1
+HOST_ROOT = "VGPU_HOST_ROOT"  #: environment: where a container has the host's files, NVML's library and /dev
+ALL = "all"  #: among plugin.ignored_xids: no events at all, and NVML is never held open
+MAX_LINE = 1 << 16
+NOT_LOADED, MISMATCH = 9, 18  #: NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_LIB_RM_VERSION_MISMATCH
+HANGS = "NVML hangs when asked for it"
+
+Driver = tuple[str, int]
+
+
+class Pace:
+    """Seconds. `look`: from look to look; `apart`: the same of cards let go; `hang`: as long as one answer may take;
+    `tick`: from look to look at the device nodes and the driver's version; `first`, `last`: pauses after a failure.
+    """
+
+    def __init__(
+        self, look: float = 10.0, apart: float = 30.0, hang: float = 60.0, tick: float = 5.0, quiet: float = QUIET,
+        first: float = 2.0, last: float = 60.0,
+    ) -> None:  # fmt: skip
+        self.look = look
+        self.apart = apart
+        self.hang = hang
+        self.tick = tick
+        self.quiet = quiet
+        self.first = first
+        self.last = last
+
+
+class HealthWatch:
+    """`on_change` is called, from the watch's own thread, whenever `reasons()` has changed.
+
+    What an earlier plugin knew is known, and among the reasons, before `start`: that reads one small file.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        cards: list[Card],
+        journal: Journal,
+        on_change: Callable[[], None],
+        pace: Pace | None = None,
+        clock: Callable[[], float] = foreign.now,
+        proc: str = "/proc",
+    ) -> None:
+        self.settings = settings
+        self.cards = {card.uuid: card for card in cards}
+        self.journal = journal
+        self.conditions = Conditions(journal)
+        self.on_change = on_change
+        self.pace = pace or Pace()
+        self.clock = clock
+        self.ignored, self.events = _ignored(settings, journal)
+        self._file = f"{settings.run_dir}/health.json"
+        self._saved = False
+        self._host = os.environ.get(HOST_ROOT, "").rstrip("/")
+        self._boot = freshness.boot_id(proc)
+        self._driver = self._driver_now()
+        self._had_driver = bool(self._driver[0])
+        self._states: dict[str, CardState] = {}
+        self._nodes: set[str] = set()
+        self._told: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._session: _Watcher | None = None
+        self._looks: dict[str, _Watcher] = {}
+        self._leaving: list[_Watcher] = []
+        self._pause, self._not_before = self.pace.first, 0.0
+        self._next_apart: dict[str, float] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._stopping = False
+        self._seen = clock()
+        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
+        self._load()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread and its processes; one that hangs in the kernel is left to die."""
+        self._stopping = True
+        os.write(self._wake[1], b".")
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._selector.close()
+        for fd in self._wake:
+            os.close(fd)
+
+    def reasons(self) -> dict[str, str]:
+        """Card uuid -> why it is unhealthy; healthy ones are left out. Any thread."""
+        with self._lock:
+            return dict(self._told)
+
+    def silent(self) -> float:
+        """Seconds since the watch's thread last gave a sign: for liveness; it never waits for NVML."""
+        return self.clock() - self._seen
+
+    # The thread
+
+    def _run(self) -> None:
+        self._selector.register(self._wake[0], selectors.EVENT_READ)
+        self._step("file", self._save)
+        while not self._stopping:
+            self._seen = self.clock()
+            self._step("driver", self._look_at_driver)
+            self._step("device nodes", self._look_at_nodes)
+            self._step("processes", self._keep_asking)
+            self._step("reasons", self._publish)
+            self._step("answers", self._sleep)
+        for watcher in list(self._watchers()):
+            self._end(watcher)
+
+    def _step(self, name: str, work: Callable[[], None]) -> None:
+        topic = f"health watch: {name}"
+        try:
+            work()
+        except (VgpuError, OSError) as error:
+            self.conditions.set(topic, f"{topic}: {error}")
+        else:
+            self.conditions.set(topic, "")
+
+    def _sleep(self) -> None:
+        """Until the next round is due, or a process has said something."""
+        deadlines = [watcher.deadline for watcher in self._watchers()]
+        until = min([self.clock() + self.pace.tick, *deadlines])
+        for key, _ in self._selector.select(max(until - self.clock(), 0.0)):
+            if key.data is not None:
+                self._hear(key.data)
+        self._judge_silence()
+
+    def _watchers(self) -> Iterator[_Watcher]:
+        yield from [self._session] if self._session else []
+        yield from list(self._looks.values())
+
+    # What the processes say
+
+    def _hear(self, watcher: _Watcher) -> None:
+        for message in watcher.read():
+            watcher.deadline = self.clock() + self.pace.hang
+            if "at" in message:
+                watcher.at = str(message["at"])
+            elif "look" in message:
+                watcher.at = ""
+                self._saw(str(message["look"]), message)
+            elif "round" in message:
+                self._pause = self.pace.first
+                watcher.deadline += self.pace.look
+                self.conditions.set("NVML", "")
+            elif "event" in message:
+                self._happened(str(message["event"]), message.get("kind"), message.get("data"))
+            elif "fatal" in message:
+                self._failed(str(message["fatal"]), message.get("code"))
+        if watcher.ended:
+            self._drop(watcher)
+
+    def _saw(self, uuid: str, message: dict[str, object]) -> None:
+        state = self._states[uuid]
+        had_fault = state.fault is not None
+        state.saw(from_answer(message), self.clock())
+        if state.error and not message.get("error"):  # one answer is not enough: ask again soon
+            self._next_apart[uuid] = self.clock() + self.pace.look
+        if had_fault != (state.fault is not None):
+            self._save()
+
+    def _happened(self, uuid: str, kind: object, data: object) -> None:
+        number = data if isinstance(data, int) else 0
+        if kind == "xid" and (number in self.ignored or number in NOTICE_XIDS):
+            self.journal.info(f"Xid {number}: not the card's fault", card=uuid)
+            return
+        now = self.clock()
+        fault = fault_of_xid(number, now) if kind == "xid" else Fault("uncorrectable memory error", now, False)
+        for card in [uuid] if uuid else list(self._states):
+            self._states[card].happened(fault)
+        self.journal.warning(fault.text, card=uuid or "all: NVML does not say whose it is")
+        self._save()
+
+    def _failed(self, text: str, code: object) -> None:
+        """NVML itself fails. Without a driver no card is usable; else we are blind, which is not the cards' fault."""
+        version = freshness.driver_version(self.settings.text("driver.proc_root"))
+        if code == MISMATCH:
+            self._mark_all("the driver's library and its kernel module differ: reboot, or load the new module")
+        elif code == NOT_LOADED and not version:
+            self._mark_all("the driver is not loaded")
+        self.conditions.set("NVML", f"the cards' health is not known: {text}")
+
+    def _mark_all(self, error: str) -> None:
+        for state in self._states.values():
+            state.saw(from_answer({"error": error, "gone": True}), self.clock())
+
+    # Starting and ending them
+
+    def _keep_asking(self) -> None:
+        """One session for the cards that answer, one process now and then for each that was let go."""
+        self._leaving = [watcher for watcher in self._leaving if not watcher.gone()]
+        apart = {uuid for uuid, state in self._states.items() if state.apart() or not self.events}
+        together = [uuid for uuid in self.cards if uuid not in apart]
+        if self._session and set(self._session.cards) != set(together):
+            self._end(self._session)
+        if not self._driver_loaded() or self.clock() < self._not_before:
+            return
+        if together and self._session is None:
+            self._session = self._start(together, self.pace.look)
+        for uuid in apart:
+            free = uuid not in self._looks and not any(uuid in watcher.cards for watcher in self._leaving)
+            if free and self.clock() >= self._next_apart.get(uuid, 0.0):
+                self._next_apart[uuid] = self.clock() + self.pace.apart
+                self._looks[uuid] = self._start([uuid], 0.0)
+
+    def _start(self, uuids: list[str], interval: float) -> _Watcher:
+        task = {
+            "library": self._library(), "cards": {uuid: self.cards[uuid].bus_id for uuid in uuids},
+            "interval": interval, "parent": os.getpid(),
+        }  # fmt: skip
+        watcher = _Watcher(uuids, task, self.clock() + self.pace.hang)
+        self._selector.register(watcher.fd, selectors.EVENT_READ, watcher)
+        return watcher
+
+    def _library(self) -> str:
+        """NVML of the inventory in force, which a driver's update changes."""
+        found = inventory.nvml_of(inventory.read(self.settings.run_dir).libraries)
+        return self._host + found
+
+    def _end(self, watcher: _Watcher) -> None:
+        """It is not wanted any more, or silent."""
+        self._forget(watcher)
+        watcher.end()
+        if not watcher.gone():
+            self._leaving.append(watcher)
+
+    def _drop(self, watcher: _Watcher) -> None:
+        """It has ended by itself: a look as it should, the session because NVML failed."""
+        if watcher is self._session:
+            self._not_before = self.clock() + self._pause
+            self._pause = min(self._pause * 2, self.pace.last)
+        self._end(watcher)
+
+    def _forget(self, watcher: _Watcher) -> None:
+        self._selector.unregister(watcher.fd)
+        if watcher is self._session:
+            self._session = None
+        else:
+            self._looks = {uuid: other for uuid, other in self._looks.items() if other is not watcher}
+
+    def _judge_silence(self) -> None:
+        """A process that says nothing hangs: at the card that it was about to ask, else in NVML as such."""
+        for watcher in list(self._watchers()):
+            if self.clock() < watcher.deadline:
+                continue
+            for uuid in [watcher.at] if watcher.at else watcher.cards:
+                self._states[uuid].saw(from_answer({"error": HANGS}), self.clock())
+            self._end(watcher)
+
+    # What needs no NVML
+
+    def _driver_now(self) -> Driver:
+        """(version, identity of the loaded module): both change when the driver is loaded anew."""
+        proc_root = self.settings.text("driver.proc_root")
+        try:
+            module = os.stat(os.path.join(os.path.dirname(proc_root), "sys/module/nvidia")).st_ino
+        except OSError:
+            module = 0
+        return freshness.driver_version(proc_root), module
+
+    def _driver_loaded(self) -> bool:
+        return bool(self._driver[0]) or not self._had_driver
+
+    def _look_at_driver(self) -> None:
+        now = self._driver_now()
+        if now == self._driver:
+            return
+        self._driver = now
+        self._had_driver = True
+        for watcher in list(self._watchers()):
+            self._end(watcher)
+        self._pause, self._not_before, self._next_apart = self.pace.first, 0.0, {}
+        if not now[0]:
+            self._mark_all("the driver is not loaded")
+            return
+        self.journal.info("driver loaded anew", driver=now[0])
+        for state in self._states.values():
+            state.reset()
+        self._save()
+
+    def _look_at_nodes(self) -> None:
+        """A node that was there and is not any more; one that was never there is the inventory's matter."""
+        for uuid, card in self.cards.items():
+            if _is_node(self._host + card.device.path):
+                self._nodes.add(uuid)
+            elif uuid in self._nodes:
+                answer = {"error": f"its device node {card.device.path} is gone", "gone": True}
+                self._states[uuid].saw(from_answer(answer), self.clock())
+
+    # What is told and kept
+
+    def _publish(self) -> None:
+        if self._saved and not os.path.exists(self._file):
+            self._settle()
+        found = self._found()
+        with self._lock:
+            before, self._told = self._told, found
+        if found == before:
+            return
+        self.on_change()
+
+    def _found(self) -> dict[str, str]:
+        return {uuid: reason for uuid, state in self._states.items() if (reason := state.reason())}
+
+    def _settle(self) -> None:
+        """Somebody has removed the file: the faults told so far are settled."""
+        for state in self._states.values():
+            state.reset()
+        self._save()
+
+    def _save(self) -> None:
+        faults = [
+            {"card": uuid, "text": state.fault.text, "at": state.fault.at, "reset": state.fault.reset}
+            for uuid, state in self._states.items()
+            if state.fault is not None
+        ]
+        record = {"version": VERSION, "boot_id": self._boot, "driver": list(self._driver), "faults": faults}
+        records.write(self._file, record)
+        self._saved = True
+
+    def _load(self) -> None:
+        """Faults of an earlier plugin, if neither the node was booted nor the driver loaded anew since."""
+        try:
+            faults = self._read()
+        except VgpuError as error:
+            self.journal.warning(f"faults of before are not known: {error}")
+            faults = {}
+        self._states = {uuid: CardState(faults.get(uuid), self.pace.quiet) for uuid in self.cards}
+        self._told = self._found()
+
+    def _read(self) -> dict[str, Fault]:
+        try:
+            fields = Fields(records.read(self._file), self._file)
+        except FileNotFoundError:
+            return {}
+        fields.version(VERSION)
+        if fields.text("boot_id") != self._boot or fields.items("driver") != list(self._driver):
+            return {}
+        return {
+            item.text("card"): Fault(item.text("text"), item.time("at"), item.flag("reset"))
+            for item in fields.objects("faults")
+        }
+
+
+class _Watcher:
+    """A process of vgpu.plugin.cardwatch for `cards`. `at`: the card that it is asking, "" for none;
+    `deadline`: when it has to have said something; `ended`: it says nothing more.
+    """
+
+    def __init__(self, cards: list[str], task: dict[str, object], deadline: float) -> None:
+        self.cards = cards
+        self.deadline = deadline
+        self.at = ""
+        self.ended = False
+        self._data = bytearray()
+        path = [entry for entry in sys.path if entry]
+        program = f"import sys; sys.path[:] = {path!r}; from vgpu.plugin import cardwatch; cardwatch.main()"
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-c", program, records.encode(task)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd="/",
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        self.fd = self._process.stdout.fileno()
+        os.set_blocking(self.fd, False)
+
+    def read(self) -> list[dict[str, object]]:
+        """The messages that have arrived; `ended` at its end, or when it talks garbage."""
+        try:
+            data = os.read(self.fd, MAX_LINE)
+        except BlockingIOError:
+            return []
+        self._data += data
+        *lines, rest = bytes(self._data).split(b"\n")
+        self._data = bytearray(rest)
+        self.ended = not data or len(rest) > MAX_LINE
+        try:
+            return [records.decode_object(line, "health watch") for line in lines]
+        except VgpuError:
+            self.ended = True
+            return []
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.2)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def gone(self) -> bool:
+        """Whether the kernel has let go of it; one that hangs in the driver stays for as long as it hangs."""
+        return self._process.poll() is not None
+
+
+def _ignored(settings: Settings, journal: Journal) -> tuple[set[int], bool]:
+    """(the Xids that are ignored, whether events are waited for at all)."""
+    found = settings.texts("plugin.ignored_xids")
+    for text in found:
+        if not text.isdigit() and text != ALL:
+            journal.warning(f"plugin.ignored_xids: expected numbers or {ALL}, found {text}")
+    return {int(text) for text in found if text.isdigit()}, ALL not in found
+
+
+def _is_node(path: str) -> bool:
+    try:
+        return stat.S_ISCHR(os.stat(path).st_mode)
+    except OSError:
+        return False

@@ -1,0 +1,83 @@
+"""The node's cards as `<run>/inventory.json` tells them, over its changes.
+
+Belongs here: reading the file again when it has changed, and what it says about a card: one that was there and is no
+longer, and all of them when the inventory is stale or the driver is not loaded. A card that went stays known, and
+unhealthy, for this process's life, so that its ids stay known too and return with it. Taking inventories is vgpud's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from vgpu.config import inventory as inventories
+from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import Card
+from vgpu.config.settings import Settings
+from vgpu.hook import freshness
+
+GRACE = 10.0  #: seconds that an inventory may be missing or stale: vgpud takes another one within 2, NVML may take some
+
+
+class InventoryWatch:
+    """`cards` are all that were seen, `error` why there is no inventory to go by at present."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.error = ""
+        self.known: dict[str, Card] = {}
+        self.present: set[str] = set()
+        self.ever = False  #: whether there was a usable inventory, be it without cards
+        self._file: tuple[int, ...] = (-1,)
+        self._found: inventories.Inventory | None = None
+        self._had_driver = False
+        self._bad_since = -1.0
+
+    @property
+    def cards(self) -> list[Card]:
+        return sorted(self.known.values(), key=lambda card: (card.uuid not in self.present, card.index, card.uuid))
+
+    def look(self) -> None:
+        """One round: a stat and two small files of /proc."""
+        try:
+            self._read()
+            self._check()
+        except VgpuError as error:
+            self.error = str(error)
+            if self._bad_since < 0:
+                self._bad_since = self.clock()
+        else:
+            self.error, self._bad_since = "", -1.0
+
+    def reasons(self) -> dict[str, str]:
+        """uuid -> why a card is unhealthy, as far as the inventory tells."""
+        if self.error and self.clock() - self._bad_since >= GRACE:
+            return dict.fromkeys(self.known, self.error)
+        return {uuid: "no longer in this node's inventory" for uuid in self.known if uuid not in self.present}
+
+    def _read(self) -> None:
+        path = inventories.path_in(self.settings.run_dir)
+        try:
+            status = os.stat(path)
+            file: tuple[int, ...] = (status.st_ino, status.st_mtime_ns, status.st_size)
+        except OSError:
+            file = ()
+        if file != self._file or self._found is None:
+            self._found = None
+            self._found = inventories.read(self.settings.run_dir)
+            self._file = file
+
+    def _check(self) -> None:
+        """The inventory in hand describes this node as it is; then its cards are the present ones."""
+        assert self._found is not None
+        proc_root = self.settings.text("driver.proc_root")
+        freshness.check(self._found, proc_root)
+        driver = bool(freshness.driver_version(proc_root))
+        if self._had_driver and not driver:
+            raise VgpuError("driver", expected=f"version {self._found.driver_version} loaded", found="none",
+                            do="load it: nvidia-smi, or modprobe nvidia")  # fmt: skip
+        self._had_driver = self._had_driver or driver
+        self.ever = True
+        self.present = {card.uuid for card in self._found.cards}
+        self.known.update({card.uuid: card for card in self._found.cards})

@@ -1,0 +1,322 @@
+"""The program vgpu-device-plugin: one instance per node, one loop, signals.
+
+Belongs here: the order of things. Settings, inventory, sockets and registration come first, and need nothing but grpc;
+health, the API server, the end of grants and probes (companions) start when kubelet knows of this node's cards. Between
+rounds the process sleeps in poll(2) until something happens to kubelet's directory, a stream ends, a signal comes, or
+TICK seconds are over. Runs as root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import os
+import selectors
+import signal
+import sys
+import time
+
+from vgpu.config import settings as node_settings
+from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import Card
+from vgpu.config.settings import Settings
+from vgpu.hook.daemon.journal import Conditions, Journal
+from vgpu.hook.daemon.notify import Notifier
+from vgpu.plugin import inotify, resources
+from vgpu.plugin.allocate import Allocator
+from vgpu.plugin.companions import Companions
+from vgpu.plugin.inventorywatch import InventoryWatch
+from vgpu.plugin.registration import Registrar
+from vgpu.plugin.resources import Resource
+from vgpu.plugin.server import Listing, ResourceServer, Servicer
+
+TICK = 2.0  #: seconds; a stat of settings and inventory, and three small files of /proc
+LOCK = "plugin.lock"
+LOCK_PAUSE = 1.0  #: between two looks whether the other instance has ended
+INIT_PATIENCE = 30.0  #: for the first inventory, with fail_on_init_error: vgpud may be starting
+MAX_LATE = 60.0  #: seconds after which a round that does not come is a hang
+STOP_GRACE = 3.0  #: for calls under way
+FIXED = ("paths.run", "paths.state")  #: settings that need a restart
+
+
+class DevicePlugin:
+    """The device plugin of the node that the compiled settings at `config_path` describe."""
+
+    def __init__(self, config_path: str, journal: Journal, notifier: Notifier) -> None:
+        self.config_path = config_path
+        self.journal = journal
+        self.notifier = notifier
+        self.conditions = Conditions(journal)
+        self.clock = time.monotonic
+        self.started = self.clock()
+        self.settings = node_settings.read(config_path)
+        self._settings_file = _signature(config_path)
+        self.servers: list[ResourceServer] = []
+        self.lock = -1
+        self.stopping = self.reload = self.ready = False
+        self.selector = selectors.DefaultSelector()
+        self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.selector.register(self._wake[0], selectors.EVENT_READ, lambda: _drain(self._wake[0]))
+        self._watch, self._watched = -1, (0, 0)
+        self._due = 0.0
+        self.inventory = InventoryWatch(self.settings, self.clock)
+        self._parts()
+
+    def _parts(self) -> None:
+        self.inventory.settings = self.settings
+        self.registrar = Registrar(self.settings.text("plugin.socket_dir"), self.conditions, self.clock)
+        self.allocator = Allocator(self.settings)
+        checks = {"/healthz": self.is_alive, "/readyz": self.is_ready}
+        self.companions = Companions(
+            self.settings, self.conditions, checks, self.wake, lambda: dict(self._told), self.clock
+        )
+        self._offered: tuple[list[Card], dict[str, str]] | None = None
+        self._told: dict[str, str] = {}  # card uuid -> why it is unhealthy; never changed, only replaced
+
+    def run(self) -> None:
+        """Until SIGTERM or SIGINT; VgpuError when the plugin cannot go on."""
+        self._take_signals()
+        self.journal.info("started", run=self.settings.run_dir, sockets=self.settings.text("plugin.socket_dir"))
+        try:
+            while not self.stopping:
+                self.round()
+                self._sleep()
+        finally:
+            self.close()
+
+    def round(self) -> None:
+        if self.lock < 0 and not self._take_lock():
+            self._due = self.clock() + LOCK_PAUSE
+        else:
+            self._reload_if_due()
+            self.inventory.look()
+            self._offer()
+            self._watch_kubelet()
+            self._due = self.clock() + min(TICK, self.registrar.look(self.servers))
+        self.companions.look(self.inventory.cards if self.servers else [])
+        if not self.ready:  # kubelet may well wait for this unit, so this unit does not wait for kubelet
+            self.ready = True
+            self.notifier.ready()
+        self.notifier.status(self.is_ready()[1])
+        self.notifier.alive()
+
+    def close(self) -> None:
+        self.notifier.stopping()
+        for one in self.servers:
+            one.close(STOP_GRACE)
+        self.companions.stop()
+        self.selector.close()
+        for fd in (*self._wake, self._watch, self.lock):
+            if fd >= 0:
+                os.close(fd)
+        self.journal.info("stopped")
+
+    def is_ready(self) -> tuple[bool, str]:
+        """Whether kubelet can place pods here, and what is going on."""
+        if self.lock < 0:
+            return False, "another device plugin runs on this node"
+        if not self.servers:
+            return False, "no cards: " + (self.inventory.error or "waiting for one")
+        if not self.registrar.registered():
+            return False, "not registered with kubelet"
+        unhealthy = len(self._told)
+        cards = len(self.inventory.cards)
+        return True, f"registered, {cards} cards" + (f", {unhealthy} of them unhealthy" if unhealthy else "")
+
+    def is_alive(self) -> tuple[bool, str]:
+        """Whether the loop goes round."""
+        late = self.clock() - self._due
+        hanging = "the main loop hangs" if late > MAX_LATE else self.companions.hanging()
+        return not hanging, hanging or "ok"
+
+    def wake(self) -> None:
+        """Begin the next round now. For any thread."""
+        with contextlib.suppress(OSError):  # full: it wakes already; closed: the end
+            os.write(self._wake[1], b"\0")
+
+    # What is offered
+
+    def _offer(self) -> None:
+        """Servers for what settings and cards make, and their lists as they are now."""
+        cards = self.inventory.cards
+        if not cards:
+            self._without_cards()
+            return
+        self.companions.prepare(cards)
+        reasons = self._reasons()
+        if self._offered == (cards, reasons):
+            return
+        self.conditions.set("cards", "")
+        try:
+            offered = resources.advertised(self.settings, cards)
+        except VgpuError as error:
+            if not self.servers:
+                raise
+            self.conditions.set("resources", f"nothing changed: {error}")
+            return
+        self.conditions.set("resources", "")
+        self._offered, self._told = (cards, reasons), reasons
+        for uuid in self.inventory.known:
+            text = f"{self.inventory.known[uuid].label()} is unhealthy: {reasons[uuid]}" if uuid in reasons else ""
+            self.conditions.set(f"card {uuid}", text)
+        if not self.servers:
+            self._serve(offered, reasons)
+        for one, resource in zip(self.servers, offered):
+            if one.listing.update(resource, reasons):
+                self.journal.info("list changed", resource=resource.name, devices=resource.count())
+
+    def _without_cards(self) -> None:
+        """There has never been one: wait, or end with the reason."""
+        reason = self.inventory.error or "this node's inventory has no cards"
+        final = self.inventory.ever or self.clock() - self.started > INIT_PATIENCE
+        if self.settings.flag("plugin.fail_on_init_error") and final:
+            do = "with plugin.fail_on_init_error: false it would wait for a card"
+            raise VgpuError(f"no cards to offer: {reason}", do=do)
+        self.conditions.set("cards", f"no cards to offer, waiting: {reason}")
+
+    def _serve(self, offered: list[Resource], reasons: dict[str, str]) -> None:
+        """The servers of one state of the settings, to be bound and registered."""
+        policy = resources.policy_of(self.settings)
+        for resource in offered:
+            listing = Listing(resource, reasons)
+            listing.ended = self.wake
+            servicer = Servicer(listing, self.allocator, policy, self.journal, self.companions.handed_over)
+            self.servers.append(ResourceServer(self.settings.text("plugin.socket_dir"), servicer))
+
+    def _reasons(self) -> dict[str, str]:
+        return {**self.companions.reasons(), **self.inventory.reasons()}
+
+    # Settings
+
+    def _reload_if_due(self) -> None:
+        changed = _signature(self.config_path)
+        if not (self.reload or changed != self._settings_file):
+            return
+        self.reload, self._settings_file = False, changed
+        try:
+            found = node_settings.read(self.config_path)
+            self._check_reload(found)
+        except VgpuError as error:
+            self.conditions.set("settings", f"the settings in force stay: {error}")
+            return
+        self.conditions.set("settings", "")
+        if all(found[name] == self.settings[name] for name in node_settings.DEFAULTS):
+            return
+        self.journal.info("settings read again", path=self.config_path)
+        self._put_in_force(found)
+
+    def _check_reload(self, found: Settings) -> None:
+        for name in FIXED:
+            if found[name] != self.settings[name]:
+                raise VgpuError(name, expected=self.settings.text(name), found=found[name],
+                                do="restart vgpu-device-plugin")  # fmt: skip
+        if self.inventory.cards:
+            resources.advertised(found, self.inventory.cards)
+
+    def _put_in_force(self, found: Settings) -> None:
+        self.companions.stop()
+        for one in self.servers:
+            one.close(STOP_GRACE)
+        self.servers = []
+        self.settings = found
+        self._parts()
+
+    # The loop
+
+    def _take_lock(self) -> bool:
+        self.lock = _only_instance(self.settings.run_dir)
+        other = "another device plugin runs on this node; waiting for its end" if self.lock < 0 else ""
+        self.conditions.set("instance", other)
+        return self.lock >= 0
+
+    def _watch_kubelet(self) -> None:
+        """Have an inotify fd on kubelet's directory as it is now; without one the tick has to do."""
+        directory = self.settings.text("plugin.socket_dir")
+        try:
+            status = os.stat(directory)
+            found = (status.st_dev, status.st_ino)
+            if self._watch >= 0 and found == self._watched:
+                return
+            self._unwatch()
+            self._watch, self._watched = inotify.open_watch(directory), found
+            self.selector.register(self._watch, selectors.EVENT_READ, lambda: inotify.drain(self._watch))
+        except OSError:
+            self._unwatch()
+
+    def _unwatch(self) -> None:
+        if self._watch >= 0:
+            self.selector.unregister(self._watch)
+            os.close(self._watch)
+            self._watch = -1
+
+    def _sleep(self) -> None:
+        pause = max(self._due - self.clock(), 0.0)
+        if self.notifier.interval:
+            pause = min(pause, self.notifier.interval)
+        if self.stopping or self.reload:
+            return
+        for key, _ in self.selector.select(pause):
+            key.data()
+
+    def _take_signals(self) -> None:
+        signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        signal.signal(signal.SIGHUP, self._hang_up)
+
+    def _stop(self, *_: object) -> None:
+        self.stopping = True
+
+    def _hang_up(self, *_: object) -> None:
+        self.reload = True
+
+
+def _only_instance(run_dir: str) -> int:
+    """An fd that holds the instance's lock for as long as we live; -1 when another plugin has it."""
+    path = f"{run_dir}/{LOCK}"
+    try:
+        os.makedirs(run_dir, mode=0o755, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise VgpuError(path, expected="a file to lock", found=error.strerror, do="run as root") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return -1
+    return fd
+
+
+def _signature(path: str) -> tuple[int, ...]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _drain(fd: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while os.read(fd, 4096):
+            pass
+
+
+def _parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="vgpu-device-plugin", description="Advertise this node's cards to kubelet and grant shares of them."
+    )
+    parser.add_argument("--config", default=node_settings.COMPILED_PATH, metavar="PATH",
+                        help="the compiled settings (JSON) of this node (default: %(default)s)")  # fmt: skip
+    return parser.parse_args()
+
+
+def main() -> None:
+    """The console script."""
+    arguments = _parsed()
+    journal = Journal(name="vgpu-device-plugin")
+    try:
+        DevicePlugin(arguments.config, journal, Notifier(os.environ, os.getpid())).run()
+    except (VgpuError, OSError) as error:
+        journal.warning(str(error))
+        sys.exit(1)

@@ -1,0 +1,115 @@
+"""Which ids kubelet should take: those of one card for a share, those of well-linked cards for several.
+
+Belongs here, and pure: the answer to GetPreferredAllocation. It is advice on anonymous amounts: the hook places, on
+what is really free, and takes the ids' cards when those of all grants agree. So nothing here is ever an error; what is
+odd gets the best that can be said, because kubelet fails the pod for an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vgpu.config.request import WHOLE_CARD, Request
+from vgpu.hook import placement
+from vgpu.hook.placement import Commitment, Policy
+from vgpu.plugin.resources import Resource, Slot
+
+Numbers = dict[str, set[int]]  #: tag of a card -> numbers of its ids
+
+
+def preferred(
+    resource: Resource, available: Iterable[str], must: Iterable[str], size: int, policy: Policy
+) -> list[str]:
+    """`size` ids, those of `must` among them, as far as there are so many."""
+    free, fixed = _numbers(resource, available), _numbers(resource, must)
+    chosen: list[str] = []
+    for tag, count in _shared_out(resource, free, fixed, size, policy):
+        inside = fixed.get(tag, set())
+        numbers = sorted(inside) + _run(free.get(tag, set()) - inside, count - len(inside))
+        chosen += [f"{tag}-{number}" for number in numbers]
+    return chosen[: max(size, 0)]
+
+
+def _numbers(resource: Resource, ids: Iterable[str]) -> Numbers:
+    found: Numbers = {}
+    for device_id in ids:
+        place = resource.place_of(device_id)
+        if place is not None:
+            found.setdefault(place[0].tag, set()).add(place[1])
+    return found
+
+
+def _shared_out(resource: Resource, free: Numbers, fixed: Numbers, size: int, policy: Policy) -> list[tuple[str, int]]:
+    """(tag, how many of its ids), the cards of fixed ids first."""
+    order = _order(resource, free, fixed, size, policy)
+    each = _each(resource, size)
+    counts = {tag: len(numbers) for tag, numbers in fixed.items()}
+    left = size - sum(counts.values())
+    for most in (each, size):  # what no card can give in one piece goes where there is room
+        for tag in order:
+            room = len(free.get(tag, set()) | fixed.get(tag, set()))
+            more = max(min(min(most, room) - counts.get(tag, 0), left), 0)
+            if more:
+                counts[tag] = counts.get(tag, 0) + more
+                left -= more
+    return sorted(counts.items(), key=lambda item: item[0] not in fixed)
+
+
+def _each(resource: Resource, size: int) -> int:
+    """How many ids of one card a container of `size` ids should have."""
+    if resource.kind == "gpu":
+        return 1
+    whole = WHOLE_CARD // resource.unit
+    return whole if resource.kind == "cores" and size > whole else size
+
+
+def _order(resource: Resource, free: Numbers, fixed: Numbers, size: int, policy: Policy) -> list[str]:
+    """Tags of all cards with ids to give, the best first."""
+    each = _each(resource, size)
+    cards = -(-size // each) if each else 0
+    whole = resource.kind == "cores" and size * resource.unit >= WHOLE_CARD
+    linked: list[str] = []
+    if whole or cards > 1:
+        linked = _linked(resource, free, fixed, cards, each, whole)
+    sign = -1 if policy.name == "spread" else 1
+
+    def rank(slot: Slot) -> tuple[bool, bool, bool, int, int]:
+        tag, room = slot.tag, len(free.get(slot.tag, ()))
+        return tag not in fixed, tag not in linked, room < each, sign * room, slot.card.index
+
+    return [slot.tag for slot in sorted(resource.slots, key=rank) if free.get(slot.tag) or fixed.get(slot.tag)]
+
+
+def _linked(resource: Resource, free: Numbers, fixed: Numbers, cards: int, each: int, whole: bool) -> list[str]:
+    """The best-linked `cards` of those that can give `each`, untouched ones where whole cards are wanted."""
+    slots = [
+        slot
+        for slot in resource.slots
+        if slot.tag in fixed or len(free.get(slot.tag, ())) >= (slot.count if whole else each)
+    ]
+    must = [slot for slot in slots if slot.tag in fixed]
+    others = [slot for slot in slots if slot.tag not in fixed]
+    wanted = cards - len(must)
+    if wanted < 1 or wanted > len(others):
+        return [slot.tag for slot in slots]
+    held = {slot.card.uuid: Commitment(1, 1) for slot in resource.slots if slot not in others}
+    found = placement.place(Request(wanted, WHOLE_CARD, 0), [slot.card for slot in resource.slots], held, Policy())
+    uuids = {card.uuid for card in found}
+    return [slot.tag for slot in slots if slot in must or slot.card.uuid in uuids]
+
+
+def _run(numbers: set[int], count: int) -> list[int]:
+    """`count` of the numbers, from the shortest run that has so many: a grant then names one range."""
+    if count <= 0:
+        return []
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][-1] + 1 == number:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    fitting = [run for run in runs if len(run) >= count]
+    if fitting:
+        return min(fitting, key=len)[:count]
+    longest = [number for run in sorted(runs, key=len, reverse=True) for number in run]
+    return sorted(longest[:count])

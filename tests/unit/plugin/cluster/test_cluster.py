@@ -1,0 +1,632 @@
+"""Access to the API server, against one that speaks HTTP: records, answers, registration, and all that breaks."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_apiserver import FakeApiServer
+
+from vgpu.config import claims, grants, pods, records
+from vgpu.config import inventory as inventories
+from vgpu.config.claims import Claim
+from vgpu.config.errors import VgpuError
+from vgpu.config.grants import Grant, Holder
+from vgpu.config.inventory import Card, Device, Inventory
+from vgpu.config.settings import Settings
+from vgpu.hook import podfacts
+from vgpu.hook.daemon.journal import Journal
+from vgpu.plugin.cluster import Cluster
+from vgpu.plugin.cluster import cluster as cluster_module
+from vgpu.plugin.cluster.api import Api, ApiError
+
+NODE = "gpu-node-1"
+UID = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"
+OTHER = "aaaaaaaa-0b0e-4c53-9d3a-6f0f8f0f1a11"
+A = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
+B = "GPU-ebe7c3f7-303d-558d-435e-99a160631fe4"
+LIMITS: dict[str, dict[str, object]] = {"main": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3k", "cpu": "1"}}
+PATIENCE = 20.0
+
+
+def until(done: Callable[[], object]) -> Any:
+    """What `done` gives once it gives anything."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        found = done()
+        if found:
+            return found
+        time.sleep(0.01)
+    pytest.fail("it did not come to pass")
+
+
+class Site:
+    """A node with its API server and the access of its plugin."""
+
+    def __init__(self, path: Path, **settings: object) -> None:
+        self.path = path
+        self.server = FakeApiServer()
+        self.server.put_node(NODE)
+        self.log = io.StringIO()
+        values: dict[str, object] = {
+            "paths.run": str(path / "run"), "paths.state": str(path / "state"),
+            "kubernetes.kubeconfig": self.server.kubeconfig(path / "kubeconfig"), **settings,
+        }  # fmt: skip
+        self.settings = Settings(values, NODE)
+        self.reasons: dict[str, str] = {}
+        (path / "run").mkdir()
+        self.put_inventory()
+        self.cluster = self.new_cluster()
+
+    def new_cluster(self) -> Cluster:
+        made = Cluster(self.settings, Journal(self.log, False), NODE, lambda: dict(self.reasons))
+        made.watch.first_pause = 0.05
+        return made
+
+    def put_inventory(self, count: int = 2) -> None:
+        cards = [
+            Card(
+                uuid,
+                index,
+                index,
+                "0000:41:00.0",
+                "Tesla T4",
+                16 << 30,
+                Device(f"/dev/nvidia{index}", f"nvidia{index}", 195, index),
+            )
+            for index, uuid in enumerate((A, B)[:count])
+        ]
+        found = Inventory("550.54.15", "boot", 1.0, [], [], [], cards)
+        records.write(inventories.path_in(self.settings.run_dir), found.record())
+
+    def start(self) -> None:
+        self.cluster.start()
+        until(self.server.watching)
+
+    def restart(self) -> None:
+        self.cluster.stop()
+        self.server.hang_up()
+        self.cluster = self.new_cluster()
+        self.start()
+
+    def close(self) -> None:
+        self.cluster.stop()
+        self.server.close()
+        for thread in self.cluster._threads:
+            thread.join(5)
+
+    def record(self, uid: str = UID) -> pods.Pod | None:
+        try:
+            return pods.read(self.settings.run_dir, uid)
+        except FileNotFoundError:
+            return None
+
+    def redeem(self, uid: str = UID, ready: bool = True) -> None:
+        """What the hook leaves behind when it gives a pod's container its cards."""
+        grant = Grant(grants.new_id(), "gpu", 1, 1.0, holder=Holder(uid, "main"), cards=[A])
+        grants.write(self.settings.state_dir, grant)
+        self.claim(uid, grant.id, ready)
+
+    def claim(self, uid: str, grant_id: str, ready: bool) -> None:
+        made = Claim(f"c-{uid[:4]}", 1, 1, [], True, Holder(uid, "main"), [grant_id], "/b", 1.0, ready=ready)
+        directory = self.path / "run/containers" / made.container
+        directory.mkdir(parents=True, exist_ok=True)
+        records.write(claims.path_of(self.settings.run_dir, made.container), made.record())
+
+    def annotation(self, name: str, key: str) -> str | None:
+        value: str | None = self.server.pod(name)["metadata"]["annotations"].get(key)
+        return value
+
+    def label(self, name: str, key: str) -> str | None:
+        value: str | None = self.server.pod(name)["metadata"]["labels"].get(key)
+        return value
+
+    def told(self, text: str) -> int:
+        return self.log.getvalue().count(text)
+
+
+@pytest.fixture
+def new_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Site]]:
+    monkeypatch.setattr(cluster_module, "TICK", 0.05)
+    monkeypatch.setattr(cluster_module, "PAUSE", 0.0)
+    made: list[Site] = []
+
+    def make(**settings: object) -> Site:
+        made.append(Site(tmp_path, **settings))
+        return made[-1]
+
+    yield make
+    for site in made:
+        site.close()
+
+
+@pytest.fixture
+def site(new_site: Callable[..., Site]) -> Site:
+    return new_site()
+
+
+# Records
+
+
+def test_records_follow_the_pods(site: Site) -> None:
+    told = {"hami.io/vgpu-node": NODE, "other.io/x": "1", "vgpu.io/core-limit": "50"}
+    site.server.put_pod("before", NODE, UID, LIMITS, told)
+    site.server.put_pod("elsewhere", "gpu-node-2", OTHER, LIMITS)
+    site.server.put_pod("without", NODE, "b" * 8, {"main": {"cpu": "1"}})
+    site.start()
+    record = until(site.record)
+    assert (record.name, record.namespace, record.node) == ("before", "default", NODE)
+    assert record.annotations == {"hami.io/vgpu-node": NODE, "vgpu.io/core-limit": "50"}
+    assert record.limits == {"main": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000}}
+    assert podfacts.watched(site.settings.run_dir)
+
+    limits: dict[str, dict[str, object]] = {"setup": LIMITS["main"], "main": {}, "side": {"nvidia.com/gpu": 2}}
+    site.server.put_pod("after", NODE, OTHER, limits, init=("setup",))
+    record = until(lambda: site.record(OTHER))
+    assert (record.init_containers, record.containers) == (["setup"], ["main", "side"])
+    site.server.put_pod("after", NODE, OTHER, limits, {"vgpu.io/placement": "x"}, init=("setup",))
+    until(lambda: (found := site.record(OTHER)) and found.annotations)
+    site.server.remove_pod("after")
+    until(lambda: site.record(OTHER) is None)
+    site.server.put_pod("before", NODE, UID, LIMITS, told, phase="Succeeded")
+    until(lambda: site.record() is None)
+    assert pods.uids(site.settings.run_dir) == []
+
+
+def test_the_hook_gets_the_record_of_a_pod_that_starts_at_once(site: Site) -> None:
+    site.start()
+    threading.Timer(0.05, site.server.put_pod, ("p", NODE, UID, LIMITS)).start()
+    found = podfacts.record_of(site.settings.run_dir, UID)
+    assert found is not None
+
+
+def test_what_was_missed_while_away_is_made_up_for(site: Site) -> None:
+    site.server.put_pod("gone", NODE, UID, LIMITS)
+    site.start()
+    until(site.record)
+    site.cluster.stop()
+    assert not podfacts.watched(site.settings.run_dir)
+    site.server.hang_up()
+    site.server.remove_pod("gone")
+    site.server.put_pod("new", NODE, OTHER, LIMITS)
+    site.restart()
+    until(lambda: site.record(OTHER))
+    assert site.record() is None
+
+
+def test_long_lists_come_in_pages(site: Site) -> None:
+    site.server.page = 7
+    uids = [f"{number:08x}-0000" for number in range(40)]
+    for number, uid in enumerate(uids):
+        site.server.put_pod(f"p{number}", NODE, uid, LIMITS)
+    site.start()
+    until(lambda: pods.uids(site.settings.run_dir) == uids)
+
+
+def test_history_that_the_server_has_forgotten(site: Site) -> None:
+    site.start()
+    site.server.forget_history()
+    site.server.put_pod("p", NODE, UID, LIMITS)
+    site.server.hang_up()
+    until(site.record)
+
+
+def test_a_watch_that_the_server_ends_is_taken_up_where_it_was(site: Site) -> None:
+    site.start()
+    lists = len([1 for _, path in site.server.requests if "limit=" in path])
+    site.server._end = True
+    for number in range(3):
+        until(site.server.watching)
+        with site.server._change:
+            site.server._watches.clear()
+            site.server._change.notify_all()
+        site.server.put_pod(f"p{number}", NODE, f"{number:08x}-0000", LIMITS)
+        until(lambda number=number: site.record(f"{number:08x}-0000"))
+    assert len([1 for _, path in site.server.requests if "limit=" in path]) == lists
+
+
+@pytest.mark.parametrize(
+    "fault", ["500", "503", "429", "401", "403", "404", "garbage", "html", "empty", "hang", "close", "cut"]
+)
+def test_a_server_that_fails_is_told_once_and_tried_again(site: Site, fault: str) -> None:
+    site.server.put_pod("p", NODE, UID, LIMITS)
+    site.server.break_next(fault, "/api/v1/pods", times=4)
+    site.start()
+    until(site.record)
+    until(lambda: site.told("over: pods are not followed") == 1)
+    assert site.told("pods are not followed") in (2, 4)  # told, and over; two texts where the fault has two
+
+
+LINES = [
+    b"garbage", b"{}", b'{"type": "ADDED"}', b'{"type": "ADDED", "object": 5}', b"[]", b"\0", b"{" * 70,
+    b'{"type": "ERROR", "object": {"code": 500}}', b'{"type": "ERROR", "object": {"code": 410}}', b'{"type": "ERROR"}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_garbage_in_a_watch_breaks_it_and_nothing_else(site: Site, line: bytes) -> None:
+    site.server.put_pod("p", NODE, UID, LIMITS)
+    site.start()
+    until(site.record)
+    site.server.send_garbage(line + b"\n")
+    until(lambda: not site.server.watching() or len(site.server.requests) > 3)
+    site.server.put_pod("q", NODE, OTHER, LIMITS)
+    until(lambda: site.record(OTHER))
+    assert site.record()
+    until(lambda: podfacts.watched(site.settings.run_dir))
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        {"metadata": None},
+        {"metadata": {"name": "p", "namespace": "default", "uid": "../../etc"}},
+        {"metadata": {"name": "../p", "namespace": "default", "uid": UID}},
+        {"metadata": {"name": "p", "namespace": 5, "uid": UID}},
+        {"spec": []},
+        {
+            "spec": {
+                "nodeName": NODE,
+                "containers": [5, {}, {"name": "x", "resources": {"limits": {"nvidia.com/gpu": []}}}],
+            }
+        },
+        {
+            "spec": {
+                "nodeName": "elsewhere",
+                "containers": [{"name": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+            }
+        },
+    ],
+)
+def test_a_pod_that_is_none_is_passed_over(site: Site, garbage: dict[str, Any]) -> None:
+    bad = site.server.put_pod("bad", NODE, "c" * 8, LIMITS)
+    bad.update(garbage)
+    bad["spec"] = garbage.get("spec", bad["spec"])
+    if not isinstance(bad["spec"], dict) or bad["spec"]["nodeName"] != NODE:
+        site.server.list_pods = lambda *_: {"metadata": {"resourceVersion": "101"}, "items": [bad, good, 5, None]}  # type: ignore[method-assign]
+    good = site.server.put_pod("good", NODE, OTHER, LIMITS)
+    site.start()
+    until(lambda: site.record(OTHER))
+    assert pods.uids(site.settings.run_dir) == [OTHER]
+
+
+def test_the_sign_goes_down_with_the_server(site: Site) -> None:
+    site.start()
+    until(lambda: podfacts.watched(site.settings.run_dir))
+    site.server.break_next("503", "/api/v1/pods", times=1000)
+    site.server.hang_up()
+    until(lambda: not podfacts.watched(site.settings.run_dir))
+    site.server.mend()
+    until(lambda: podfacts.watched(site.settings.run_dir))
+
+
+# Answers
+
+
+def test_gpu_assigned_once_the_devices_are_handed_over(site: Site) -> None:
+    told = {
+        "nvidia.com/predicate-gpu-idx-0": "0",
+        "nvidia.com/gpu-assigned": "false",
+        "tencent.com/gpu-assigned": "false",
+    }
+    labels = {"tydic.io/bind-phase": "allocating", "tydic.io/bind-time": "1700000000000000000"}
+    site.server.put_pod("p", NODE, UID, LIMITS, told, labels)
+    site.server.put_pod("look-alike", NODE, OTHER, LIMITS, told, labels)
+    site.start()
+    until(site.record)
+    site.redeem(ready=False)
+    site.cluster.handed_over("0" * 32)
+    time.sleep(0.3)
+    assert site.annotation("p", "nvidia.com/gpu-assigned") == "false"  # the hook is still at work, and may fail
+    site.redeem()
+    until(lambda: site.annotation("p", "nvidia.com/gpu-assigned") == "true")
+    assert site.annotation("p", "tencent.com/gpu-assigned") == "true"
+    assert site.label("p", "tydic.io/bind-phase") == "success"
+    assert site.annotation("look-alike", "nvidia.com/gpu-assigned") == "false"
+    assert site.label("look-alike", "tydic.io/bind-phase") == "allocating"
+
+
+def test_a_pod_whose_init_container_came_and_went(site: Site) -> None:
+    """Its claim is gone, its grant remembers."""
+    told = {"tencent.com/predicate-gpu-idx-0": "0", "tencent.com/gpu-assigned": "false"}
+    site.server.put_pod("p", NODE, UID, LIMITS, told)
+    grants.write(
+        site.settings.state_dir, Grant(grants.new_id(), "cores", 5, 1.0, holder=Holder(UID, "init"), cards=[A])
+    )
+    site.start()
+    until(lambda: site.annotation("p", "tencent.com/gpu-assigned") == "true")
+
+
+HAMI = {
+    "hami.io/vgpu-node": NODE, "hami.io/vgpu-time": "1716199325", "hami.io/bind-phase": "allocating",
+    "hami.io/bind-time": "1716199325", "hami.io/vgpu-devices-to-allocate": f"{A},NVIDIA,3000,30:;;",
+    "hami.io/vgpu-devices-allocated": f"{A},NVIDIA,3000,30:;;",
+}  # fmt: skip
+TWO: dict[str, dict[str, object]] = {**LIMITS, "side": {}}
+
+
+def test_hamis_handshake(site: Site) -> None:
+    site.server.put_node(NODE, **{"hami.io/mutex.lock": "2024-05-20T10:02:05Z,default,p"})
+    site.server.put_pod("p", NODE, UID, TWO, HAMI)
+    site.start()
+    until(lambda: "hami.io/mutex.lock" not in site.server.annotations(NODE))  # at once: we need no lock
+    assert site.annotation("p", "hami.io/bind-phase") == "allocating"
+    site.redeem()
+    until(lambda: site.annotation("p", "hami.io/bind-phase") == "success")
+    assert site.annotation("p", "hami.io/vgpu-devices-to-allocate") == ";;"
+    assert site.annotation("p", "hami.io/vgpu-devices-allocated") == HAMI["hami.io/vgpu-devices-allocated"]
+
+
+@pytest.mark.parametrize(
+    "lock", ["2024-05-20T10:02:05Z,default,q", "2024-05-20T10:02:05Z,other,p", "2024-05-20T10:02:06Z", "x,y"]
+)
+def test_anothers_lock_is_left_alone(site: Site, lock: str) -> None:
+    site.server.put_node(NODE, **{"hami.io/mutex.lock": lock})
+    site.server.put_pod("p", NODE, UID, TWO, HAMI)
+    site.redeem()
+    site.start()
+    until(lambda: site.annotation("p", "hami.io/bind-phase") == "success")
+    assert site.server.annotations(NODE)["hami.io/mutex.lock"] == lock
+
+
+def test_a_lock_is_released_though_the_server_fails_at_first(site: Site) -> None:
+    """And the pod is not answered before, for afterwards nothing tells whose lock it was."""
+    site.server.put_node(NODE, **{"hami.io/mutex.lock": "2024-05-20T10:02:05Z,default,p"})
+    site.server.put_pod("p", NODE, UID, TWO, HAMI)
+    site.redeem()
+    site.server.break_next("409", "/nodes/", "PATCH", 1)
+    site.server.break_next("500", "/nodes/", "GET", 2)
+    site.start()
+    until(lambda: site.annotation("p", "hami.io/bind-phase") == "success")
+    assert "hami.io/mutex.lock" not in site.server.annotations(NODE)
+
+
+def test_a_pod_that_never_got_its_devices(site: Site) -> None:
+    """kubelet gave up on it: UnexpectedAdmissionError."""
+    labels = {"tydic.io/bind-phase": "allocating", "nvidia.com/assigned-phase": "allocating"}
+    told = {**HAMI, "nvidia.com/gpu-assigned": "false", "nvidia.com/pre-allocated": f"main[0_{A}_30_3000]"}
+    site.server.put_pod("p", NODE, UID, TWO, told, labels, phase="Failed")
+    site.start()
+    until(lambda: site.annotation("p", "hami.io/bind-phase") == "failed")
+    assert site.annotation("p", "nvidia.com/gpu-assigned") == "false"
+    assert site.label("p", "tydic.io/bind-phase") == "failed"
+    assert site.label("p", "nvidia.com/assigned-phase") == "failed"
+
+
+def test_another_vendors_share_of_the_pod_is_waited_for(site: Site) -> None:
+    told = {**HAMI, "hami.io/Ascend910B-devices-to-allocate": "npu-0,Ascend910B,1,1:;;"}
+    site.server.put_node(NODE, **{"hami.io/mutex.lock": "2024-05-20T10:02:05Z,default,p"})
+    site.server.put_pod("p", NODE, UID, TWO, told)
+    site.redeem()
+    site.start()
+    until(site.record)
+    time.sleep(0.3)
+    assert "hami.io/mutex.lock" in site.server.annotations(NODE)
+    site.server.put_pod("p", NODE, UID, TWO, {**told, "hami.io/Ascend910B-devices-to-allocate": ";;"})
+    until(lambda: site.annotation("p", "hami.io/bind-phase") == "success")
+    assert "hami.io/mutex.lock" not in site.server.annotations(NODE)
+
+
+@pytest.mark.parametrize("key", ["volcano.sh/mutex.lock", "hamivgpu"])
+def test_volcanos_handshake(site: Site, key: str) -> None:
+    value = f"{A},NVIDIA,1024,50:;{B},NVIDIA,1024,50:"
+    told = {
+        "volcano.sh/vgpu-node": NODE, "volcano.sh/vgpu-time": "1716199325", "volcano.sh/bind-time": "1716199325",
+        "volcano.sh/bind-phase": "allocating", "volcano.sh/devices-to-allocate": value,
+        "volcano.sh/vgpu-ids-new": value,
+    }  # fmt: skip
+    site.server.put_node(NODE, **{key: "2024-05-20T12:02:04+02:00"})
+    site.server.put_pod("p", NODE, UID, TWO, told)
+    site.redeem()
+    site.start()
+    until(lambda: site.annotation("p", "volcano.sh/bind-phase") == "success")
+    assert site.annotation("p", "volcano.sh/devices-to-allocate") == ";"
+    assert site.annotation("p", "volcano.sh/vgpu-time") == "18446744073709551615"
+    assert site.annotation("p", "volcano.sh/vgpu-ids-new") == value
+    assert key not in site.server.annotations(NODE)
+
+
+@pytest.mark.parametrize(
+    ("lock", "stays"),
+    [
+        ("1700000000000000000", False),
+        ("1699999800000000000", False),
+        ("1700000000000000001", True),
+        ("1699999699999999999", True),
+    ],
+)
+def test_a_lock_that_has_but_a_time(site: Site, lock: str, stays: bool) -> None:
+    """Taken before the pod was bound and not long before: the pod's. Later: the next one's; much earlier: nobody's."""
+    labels = {"tydic.io/bind-phase": "allocating", "tydic.io/bind-time": "1700000000000000000"}
+    site.server.put_node(NODE, **{"tydic.io/node-lock": lock})
+    site.server.put_pod("p", NODE, UID, LIMITS, {"nvidia.com/gpu-assigned": "false"}, labels)
+    site.redeem()
+    site.start()
+    until(lambda: site.label("p", "tydic.io/bind-phase") == "success")
+    assert ("tydic.io/node-lock" in site.server.annotations(NODE)) is stays
+
+
+def test_vgpu_managers_handshake(site: Site) -> None:
+    chosen = f"main[0_{A}_30_3000]"
+    site.server.put_pod(
+        "p", NODE, UID, LIMITS, {"nvidia.com/pre-allocated": chosen}, {"nvidia.com/assigned-phase": "allocating"}
+    )
+    site.redeem()
+    site.start()
+    until(lambda: site.label("p", "nvidia.com/assigned-phase") == "succeed")
+    assert site.annotation("p", "nvidia.com/real-allocated") == chosen
+
+
+def test_our_own_handshake(site: Site) -> None:
+    site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/placement": f"main={A}"})
+    site.redeem()
+    site.start()
+    until(lambda: site.annotation("p", "vgpu.io/assigned") == "true")
+
+
+def test_a_dialect_that_is_not_spoken_gets_no_answer(new_site: Callable[..., Site]) -> None:
+    site = new_site(**{"kubernetes.dialects": ["tencent"]})
+    lock = {"hami.io/mutex.lock": "2024-05-20T10:02:05Z,default,p"}
+    site.server.put_node(NODE, **lock)
+    site.server.put_pod("p", NODE, UID, TWO, {**HAMI, "tencent.com/gpu-assigned": "false"})
+    site.redeem()
+    site.start()
+    until(lambda: site.annotation("p", "tencent.com/gpu-assigned") == "true")
+    assert site.annotation("p", "hami.io/bind-phase") == "allocating"
+    assert "hami.io/mutex.lock" in site.server.annotations(NODE)
+
+
+def test_what_may_not_be_patched_is_told_once_and_keeps_nothing_else_from_its_place(site: Site) -> None:
+    site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/placement": f"main={A}"})
+    site.redeem()
+    site.server.forbidden.append(("PATCH", "/pods/"))
+    site.start()
+    until(lambda: site.told("schedulers are not answered"))
+    until(lambda: "vgpu.io/node-cards" in site.server.annotations(NODE))
+    time.sleep(0.5)
+    assert site.told("schedulers are not answered") == 1
+    site.server.forbidden.clear()
+    until(lambda: site.annotation("p", "vgpu.io/assigned") == "true")
+    until(lambda: site.told("over: schedulers are not answered") == 1)
+
+
+def test_a_new_pod_by_the_same_name_is_not_answered_for_the_old_one(site: Site) -> None:
+    site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/placement": f"main={A}"})
+    site.start()
+    until(site.record)
+    api = Api(site.settings.text("kubernetes.kubeconfig"))
+    (pod,) = site.cluster.watch.pods()
+    with site.server._change:
+        site.server.pods["default/p"]["metadata"]["uid"] = OTHER
+    with pytest.raises(ApiError, match="409"):
+        site.cluster._patch(api, pod, True)
+    assert site.annotation("p", "vgpu.io/assigned") is None
+
+
+def test_nothing_is_patched_twice(site: Site) -> None:
+    site.server.put_pod("p", NODE, UID, TWO, {**HAMI, "vgpu.io/placement": f"main={A}"})
+    site.redeem()
+    site.start()
+    until(lambda: site.annotation("p", "vgpu.io/assigned") == "true")
+    time.sleep(0.5)
+    assert len([path for path, _ in site.server.patches if "/pods/" in path]) == 1
+    assert len([path for path, _ in site.server.patches if "/nodes/" in path]) == 1  # the registration
+
+
+# Events
+
+
+def test_a_placement_that_no_start_will_accept_is_told_at_the_pod(site: Site) -> None:
+    site.server.put_pod("p", NODE, UID, TWO, {**HAMI, "hami.io/vgpu-node": "elsewhere"})
+    site.server.put_pod("q", NODE, OTHER, TWO, HAMI)
+    site.start()
+    (event,) = until(lambda: site.server.events)
+    assert event["involvedObject"]["uid"] == UID
+    assert (event["type"], event["reason"]) == ("Warning", "PlacementRefused")
+    assert "hami.io/vgpu-node: expected this node, gpu-node-1" in event["message"]
+    site.server.put_pod("p", NODE, UID, TWO, {**HAMI, "hami.io/vgpu-node": "elsewhere", "vgpu.io/x": "1"})
+    until(lambda: (found := site.record()) and "vgpu.io/x" in found.annotations)
+    assert len(site.server.events) == 1
+
+
+def test_events_that_may_not_be_written_are_done_without(site: Site) -> None:
+    site.server.forbidden.append(("POST", "/events"))
+    site.server.put_pod(
+        "p", NODE, UID, TWO, {**HAMI, "hami.io/vgpu-node": "elsewhere", "vgpu.io/placement": f"main={A}"}
+    )
+    site.redeem()
+    site.start()
+    until(lambda: site.annotation("p", "vgpu.io/assigned") == "true")
+    until(lambda: site.told("no event could be written") == 1)
+
+
+# Registration
+
+
+def test_the_nodes_cards_for_our_own_extender(site: Site) -> None:
+    site.reasons[B] = "Xid 79"
+    site.start()
+    until(lambda: "vgpu.io/node-cards" in site.server.annotations(NODE))
+    told = json.loads(site.server.annotations(NODE)["vgpu.io/node-cards"])
+    assert [(card["uuid"], card["unhealthy"]) for card in told["cards"]] == [(A, ""), (B, "Xid 79")]
+    assert set(site.server.annotations(NODE)) == {"vgpu.io/node-cards"}
+    site.reasons.clear()
+    site.cluster.handed_over("")
+    until(lambda: "Xid" not in site.server.annotations(NODE)["vgpu.io/node-cards"])
+    site.put_inventory(1)
+    site.cluster.handed_over("")
+    until(lambda: B not in site.server.annotations(NODE)["vgpu.io/node-cards"])
+
+
+def test_every_registration_at_once(new_site: Callable[..., Site]) -> None:
+    site = new_site(**{"kubernetes.register": ["vgpu", "nvidia", "hami-2.7", "volcano"]})
+    site.start()
+    found = until(lambda: site.server.annotations(NODE))
+    assert set(found) == {
+        "vgpu.io/node-cards", "tydic.io/nvidia-device-register", "tydic.io/node-gpu-heartbeat",
+        "hami.io/node-nvidia-register", "hami.io/node-handshake", "volcano.sh/node-vgpu-register",
+        "volcano.sh/node-vgpu-handshake",
+    }  # fmt: skip
+
+
+def test_a_heartbeat_is_all_that_is_patched_again(new_site: Callable[..., Site]) -> None:
+    site = new_site(**{"kubernetes.register": ["vgpu", "nvidia"]})
+    now = [1000.0]
+    site.cluster.sync.clock = lambda: now[0]
+    api = Api(site.settings.text("kubernetes.kubeconfig"))
+    site.cluster.sync.register(api)
+    site.cluster.sync.register(api)
+    assert len(site.server.patches) == 1
+    now[0] += 31
+    site.cluster.sync.register(api)
+    _, patch = site.server.patches[-1]
+    assert list(patch["metadata"]["annotations"]) == ["tydic.io/node-gpu-heartbeat"]
+    site.server.put_node(NODE)  # somebody made the node anew
+    now[0] += 31
+    site.cluster.sync.register(api)
+    assert len(site.server.annotations(NODE)) == 3
+
+
+def test_a_node_that_registers_nowhere_asks_nothing(new_site: Callable[..., Site]) -> None:
+    site = new_site(**{"kubernetes.register": []})
+    api = Api(site.settings.text("kubernetes.kubeconfig"))
+    site.cluster.sync.register(api)
+    assert site.server.annotations(NODE) == {}
+
+
+# Beginning and end
+
+
+def test_a_node_needs_a_name(tmp_path: Path) -> None:
+    with pytest.raises(VgpuError, match="NODE_NAME: expected this node's name in Kubernetes"):
+        Cluster(Settings({}), Journal(io.StringIO(), False), "")
+
+
+def test_without_a_server_nothing_happens_but_a_line_in_the_log(new_site: Callable[..., Site], tmp_path: Path) -> None:
+    site = new_site(**{"kubernetes.kubeconfig": str(tmp_path / "none")})
+    before = time.monotonic()
+    site.cluster.start()
+    site.cluster.handed_over("x")
+    assert time.monotonic() - before < 5
+    until(lambda: site.told("no access to the API server") == 1)
+    assert not podfacts.watched(site.settings.run_dir)
+
+
+def test_stopping_takes_the_sign_down_at_once(site: Site) -> None:
+    site.start()
+    until(lambda: podfacts.watched(site.settings.run_dir))
+    site.cluster.stop()
+    assert not podfacts.watched(site.settings.run_dir)
+
+
+def test_a_wrong_token_is_told(site: Site) -> None:
+    path = site.path / "kubeconfig"
+    path.write_text(path.read_text().replace("a-token", "another"))
+    site.cluster.start()
+    until(lambda: site.told("pods are not followed: GET /api/v1/pods: 401 Unauthorized"))

@@ -1,0 +1,27 @@
+"""What is read off objects of the API server."""
+
+from __future__ import annotations
+
+import pytest
+
+from vgpu.config.settings import Settings
+from vgpu.plugin.cluster import objects
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("0", 0), ("1", 1), ("3k", 3000), ("3000", 3000), ("12288", 12288), ("12Ki", 12288), ("2M", 2_000_000),
+        ("1Gi", 1 << 30), (7, 7), ("1E", 10**18), ("9Ei", None), ("", None), ("k", None), ("-1", None), ("0.5", None),
+        ("500m", None), ("1e3", None), ("1 k", None), ("1kk", None), ("\u0663", None), ("9" * 19, None), (None, None),
+        (True, None), (1.5, None), ([], None),
+    ],
+)  # fmt: skip
+def test_quantities(text: object, amount: int | None) -> None:
+    assert objects.quantity(text) == amount
+
+
+def test_the_resources_that_make_a_pod_ours() -> None:
+    names = objects.interesting(Settings({"resources.core_name": "a.b/cores", "resources.gpu_name": "a.b/gpu"}))
+    assert {"a.b/cores", "a.b/gpu", "tencent.com/vcuda-memory", "nvidia.com/gpumem", "volcano.sh/vgpu-cores"} <= names
+    assert "nvidia.com/gpu" not in names

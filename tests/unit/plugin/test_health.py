@@ -1,0 +1,381 @@
+"""The health watch with its own processes: on the simulated driver, and on an NVML that misbehaves."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nodes
+import pytest
+from daemons import wait_for
+from nvml_stub import DOUBLE_BIT_ECC, XID, StubNode
+
+from vgpu.config import inventory
+from vgpu.config.inventory import Card
+from vgpu.config.settings import Settings
+from vgpu.hook.daemon.journal import Journal
+from vgpu.plugin.health import HealthWatch, Pace
+
+QUICK = {"look": 0.2, "apart": 0.3, "hang": 5.0, "tick": 0.1, "quiet": 0.0, "first": 0.1, "last": 0.2}
+FOR_EVER = {**QUICK, "quiet": 1e9}
+
+Start = Callable[..., "Watched"]
+
+
+class Watched:
+    """A watch that runs; `log` is what it wrote, `changes` how often it called back."""
+
+    def __init__(self, settings: Settings, cards: list[Card], pace: dict[str, float]) -> None:
+        self.stream = io.StringIO()
+        self.changes = 0
+        self.watch = HealthWatch(settings, cards, Journal(self.stream, levels=False), self._changed, Pace(**pace))
+        self.watch.start()
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def ready(self) -> Watched:
+        """Every card was looked at: from then on events are seen."""
+        states = wait_for(lambda: self.watch._states)
+        wait_for(lambda: all(state.last.ecc >= 0 for state in states.values()), what="no first look")
+        return self
+
+    def of(self, uuid: str) -> str:
+        return self.watch.reasons().get(uuid, "")
+
+    def says(self, uuid: str, text: str) -> None:
+        wait_for(lambda: text in self.of(uuid), what=f"{text!r} of {uuid}, log: {self.stream.getvalue()}")
+
+    def healthy(self) -> None:
+        wait_for(lambda: not self.watch.reasons(), what=f"{self.watch.reasons()}, log: {self.stream.getvalue()}")
+
+    def logs(self, text: str) -> None:
+        wait_for(lambda: text in self.stream.getvalue(), what=f"{text!r} in the log: {self.stream.getvalue()}")
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    running: list[Watched] = []
+
+    def begin(settings: Settings, cards: list[Card], pace: dict[str, float] = QUICK) -> Watched:
+        running.append(Watched(settings, cards, pace))
+        return running[-1]
+
+    yield begin
+    for watched in running:
+        watched.watch.stop()
+    assert not children(), "a process was left"
+
+
+def children() -> list[int]:
+    """The processes of all watches: each belongs to the thread that started it."""
+    found = [pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
+    return [int(pid) for pid in found if "cardwatch" in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+class Sim:
+    """Two simulated cards; the watch's processes inherit the environment."""
+
+    def __init__(self, path: Path) -> None:
+        self.node = nodes.SimulatedNode(path, "a100x2", **{"driver.dev_root": str(path / "driver/dev")})
+        self.node.take_inventory()
+        self.settings = self.node.settings
+        self.cards = inventory.read(self.settings.run_dir).cards
+        self.uuids = [card.uuid for card in self.cards]
+
+    def event(self, card: int, kind: str, data: int = 0) -> None:
+        nodes.simctl().inject_event(str(self.node.sim), card, kind, data)
+
+
+@pytest.fixture
+def sim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sim:
+    made = Sim(tmp_path)
+    for name in ("VGPU_SIM_DIR", "VGPU_SIM_DEVICE_NODES"):
+        monkeypatch.setenv(name, made.node.environment()[name])
+    return made
+
+
+@pytest.fixture
+def stub(tmp_path: Path) -> StubNode:
+    return StubNode(tmp_path)
+
+
+def waiting(node: StubNode, times: int = 1) -> None:
+    """Until the session waits for events, `times` as often as it does now."""
+    before = len(node.calls("wait0"))
+    wait_for(lambda: len(node.calls("wait0")) >= before + times)
+
+
+# On the simulated driver
+
+
+def test_a_card_falls_off_the_bus_and_comes_back(sim: Sim, start: Start) -> None:
+    one, two = sim.uuids
+    watched = start(sim.settings, sim.cards).ready()
+    sim.event(1, "lost")
+    watched.says(two, "GPU is lost")
+    assert not watched.of(one), "one card's trouble is not the other's"
+    sim.event(1, "back")
+    watched.healthy()
+    assert watched.changes == 2
+
+
+def test_events_of_nvml(sim: Sim, start: Start) -> None:
+    one, two = sim.uuids
+    watched = start(sim.settings, sim.cards, FOR_EVER).ready()
+    for ignored in (13, 31, 43, 45, 68, 109, 154):
+        sim.event(0, "xid", ignored)
+    sim.event(1, "xid", 92)
+    watched.says(two, "Xid 92")
+    assert not watched.of(one)
+    nodes.simctl().inject_ecc(str(sim.node.sim), 0, uncorrected=1)
+    watched.says(one, "uncorrect")
+
+
+def test_the_driver_goes_and_comes(sim: Sim, start: Start) -> None:
+    watched = start(sim.settings, sim.cards, FOR_EVER).ready()
+    version = sim.node.driver / "proc/driver/nvidia/version"
+    sim.event(0, "xid", 62)
+    watched.says(sim.uuids[0], "reset the card")
+    text = version.read_text()
+    version.unlink()
+    for uuid in sim.uuids:
+        watched.says(uuid, "the driver is not loaded")
+    wait_for(lambda: not children(), what="nothing may hold on to a driver that is gone")
+    version.write_text(text)
+    watched.healthy()
+    waiting_again = [state.last for state in watched.watch._states.values()]
+    wait_for(lambda: all(state.last not in waiting_again for state in watched.watch._states.values()))
+    sim.event(0, "xid", 62)
+    watched.says(sim.uuids[0], "reset the card")
+
+
+def test_faults_outlive_the_plugin_but_not_the_driver_or_the_boot(sim: Sim, start: Start, tmp_path: Path) -> None:
+    uuid = sim.uuids[0]
+    first = start(sim.settings, sim.cards, FOR_EVER).ready()
+    sim.event(0, "xid", 62)
+    first.says(uuid, "Xid 62")
+    first.watch.stop()
+    assert uuid in HealthWatch(sim.settings, sim.cards, first.watch.journal, lambda: None).reasons(), "before a start"
+    second = Watched(sim.settings, sim.cards, FOR_EVER)
+    second.says(uuid, "Xid 62")
+    second.watch.stop()
+    (tmp_path / "sys/kernel/random").mkdir(parents=True)
+    (tmp_path / "sys/kernel/random/boot_id").write_text("another\n")
+    booted = HealthWatch(sim.settings, sim.cards, first.watch.journal, lambda: None, proc=str(tmp_path))
+    assert booted._read() == {}
+    booted._boot, booted._driver = second.watch._boot, second.watch._driver
+    assert list(booted._read()) == [uuid]
+    booted._driver = ("551.0", 0)
+    assert booted._read() == {}
+    booted.stop()
+    first.watch = Watched(sim.settings, sim.cards, FOR_EVER).watch  # the fixture ends it
+
+
+def test_whoever_removes_the_file_has_settled_the_faults(sim: Sim, start: Start) -> None:
+    watched = start(sim.settings, sim.cards, FOR_EVER).ready()
+    sim.event(0, "xid", 62)
+    watched.says(sim.uuids[0], "Xid 62")
+    os.unlink(f"{sim.settings.run_dir}/health.json")
+    watched.healthy()
+
+
+def test_a_damaged_file_is_told_and_replaced(sim: Sim, start: Start) -> None:
+    path = Path(sim.settings.run_dir, "health.json")
+    path.write_text('{"version": 1, "faults": [')
+    watched = start(sim.settings, sim.cards)
+    watched.logs("faults of before are not known")
+    wait_for(lambda: path.read_text().endswith("}\n"))
+
+
+# On an NVML that misbehaves
+
+
+def test_a_card_that_hangs_takes_no_other_along(stub: StubNode, start: Start) -> None:
+    stub.say("card1", "hang")
+    watched = start(stub.settings, stub.cards, {**FOR_EVER, "hang": 1.0})
+    watched.says("GPU-1", "hangs")
+    waiting(stub)
+    assert not watched.of("GPU-0")
+    assert watched.watch.silent() < 1.0, "the thread itself never waits for NVML"
+    stub.event(0, XID, 92)
+    watched.says("GPU-0", "Xid 92")
+    stub.unsay("card1")
+    wait_for(lambda: not watched.of("GPU-1"))
+
+
+def test_nvml_that_hangs_at_its_start(stub: StubNode, start: Start) -> None:
+    stub.say("init", "hang")
+    watched = start(stub.settings, stub.cards, {**QUICK, "hang": 1.0})
+    for uuid in ("GPU-0", "GPU-1"):
+        watched.says(uuid, "hangs")
+    stub.unsay("init")
+    watched.healthy()
+
+
+def test_nvml_that_does_not_start_is_not_the_cards_fault(stub: StubNode, start: Start) -> None:
+    """As in a container that may not open the nodes: the module is loaded."""
+    stub.say("init", 9)
+    watched = start(stub.settings, stub.cards)
+    watched.logs("the cards' health is not known")
+    assert watched.watch.reasons() == {}
+    time.sleep(1.0)
+    assert len(stub.calls("init0")) < 12, "pauses between attempts"
+    stub.unsay("init")
+    watched.logs("over: the cards' health is not known")
+
+
+def test_cards_that_may_not_be_asked_are_not_unhealthy(stub: StubNode, start: Start) -> None:
+    stub.say("card0", 4)
+    watched = start(stub.settings, stub.cards)
+    watched.logs("the cards' health is not known")
+    assert watched.watch.reasons() == {}
+
+
+def test_a_library_of_another_version(stub: StubNode, start: Start) -> None:
+    """A driver that was updated on disk: nothing new can start until the module is loaded anew."""
+    stub.say("init", 18)
+    watched = start(stub.settings, stub.cards)
+    for uuid in ("GPU-0", "GPU-1"):
+        watched.says(uuid, "differ")
+    stub.unsay("init")
+    stub.load_driver("560.1")
+    watched.healthy()
+
+
+def test_no_library(stub: StubNode, start: Start) -> None:
+    stub.library.rename(stub.path / "away")
+    watched = start(stub.settings, stub.cards)
+    watched.logs("cannot open shared object file")
+    assert watched.watch.reasons() == {}
+    (stub.path / "away").rename(stub.library)
+    waiting(stub)
+
+
+def test_a_library_elsewhere(stub: StubNode, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a container sees it: the host's files below a directory."""
+    host = stub.path / "host"
+    there = Path(f"{host}{stub.library}")
+    there.parent.mkdir(parents=True)
+    stub.library.rename(there)
+    monkeypatch.setenv("VGPU_HOST_ROOT", str(host))
+    start(stub.settings, stub.cards)
+    waiting(stub)
+
+
+def test_cards_without_events_are_looked_at(stub: StubNode, start: Start) -> None:
+    stub.say("events", 3)
+    watched = start(stub.settings, stub.cards, FOR_EVER).ready()
+    stub.say("ecc0", 2)
+    watched.says("GPU-0", "2 uncorrected memory errors")
+    stub.say("card1", 15)
+    watched.says("GPU-1", "GPU is lost")
+    assert not stub.calls("wait0")
+
+
+def test_a_card_to_be_reset_is_let_go(stub: StubNode, start: Start) -> None:
+    watched = start(stub.settings, stub.cards, FOR_EVER)
+    waiting(stub)
+    stub.event(1, XID, 62)
+    watched.says("GPU-1", "reset the card")
+    waiting(stub, 2)
+    session = stub.calls("wait0")[-1]
+    assert session in stub.calls("open0")
+    assert session not in stub.calls("open1")
+    looks = len(stub.calls("open1"))
+    wait_for(lambda: len(stub.calls("open1")) > looks, what="a look from time to time")
+    stub.event(0, XID, 92)
+    watched.says("GPU-0", "Xid 92")
+
+
+def test_what_the_driver_asks_for(stub: StubNode, start: Start) -> None:
+    stub.say("action0", 0)
+    watched = start(stub.settings, stub.cards)
+    waiting(stub)
+    stub.say("action0", 1)
+    watched.says("GPU-0", "the driver wants the card reset")
+    stub.say("action0", 0)
+    watched.healthy()
+
+
+def test_an_event_of_nobody_is_everybodys(stub: StubNode, start: Start) -> None:
+    watched = start(stub.settings, stub.cards, FOR_EVER)
+    waiting(stub)
+    stub.event(7, DOUBLE_BIT_ECC, 0)
+    for uuid in ("GPU-0", "GPU-1"):
+        watched.says(uuid, "uncorrectable")
+
+
+@pytest.mark.parametrize("error", [15, 999])
+def test_a_wait_that_fails_at_once_does_not_spin(stub: StubNode, start: Start, error: int) -> None:
+    """NVML says that a card is lost, though every card answers; or it fails for reasons of its own."""
+    watched = start(stub.settings, stub.cards)
+    waiting(stub)
+    stub.say("wait", error)
+    before = len(stub.calls("wait0"))
+    time.sleep(2.0)
+    assert len(stub.calls("wait0")) - before < 20
+    stub.unsay("wait")
+    waiting(stub, 2)
+    assert watched.watch.reasons() == {}
+
+
+def test_a_node_that_is_gone(stub: StubNode, start: Start) -> None:
+    watched = start(stub.settings, stub.cards)
+    waiting(stub)
+    node = Path(stub.cards[1].device.path)
+    node.unlink()
+    watched.says("GPU-1", "nvidia1 is gone")
+    node.symlink_to("/dev/null")
+    watched.healthy()
+
+
+def test_another_card_in_the_place(stub: StubNode, start: Start) -> None:
+    stub.cards[1].uuid = "GPU-other"
+    start(stub.settings, stub.cards).says("GPU-other", "NVML says")
+
+
+def test_all_ignored_holds_nothing_open(tmp_path: Path, start: Start) -> None:
+    stub = StubNode(tmp_path / "node", **{"plugin.ignored_xids": ["all"]})
+    watched = start(stub.settings, stub.cards)
+    wait_for(lambda: stub.calls("open0") and stub.calls("open1"))
+    wait_for(lambda: not children())
+    stub.say("card0", 15)
+    watched.says("GPU-0", "GPU is lost")
+    assert not stub.calls("wait0")
+
+
+def test_odd_settings_are_told(tmp_path: Path, start: Start) -> None:
+    stub = StubNode(tmp_path / "node", **{"plugin.ignored_xids": ["x", "92"]})
+    watched = start(stub.settings, stub.cards, FOR_EVER)
+    watched.logs("plugin.ignored_xids: expected numbers or all, found x")
+
+
+def test_a_process_that_dies_is_replaced(stub: StubNode, start: Start) -> None:
+    watched = start(stub.settings, stub.cards)
+    waiting(stub)
+    (pid,) = children()
+    os.kill(pid, 9)
+    wait_for(lambda: children() not in ([], [pid]))
+    waiting(stub)
+    assert watched.watch.reasons() == {}
+
+
+def test_a_directory_that_cannot_be_written(stub: StubNode, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faults still count; only a restart would forget them."""
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("vgpu.plugin.health.records.write", full)
+    watched = start(stub.settings, stub.cards, FOR_EVER)
+    waiting(stub)
+    stub.event(1, XID, 62)
+    watched.says("GPU-1", "Xid 62")
+    watched.logs("No space left")
+    time.sleep(0.5)
+    assert watched.of("GPU-1")

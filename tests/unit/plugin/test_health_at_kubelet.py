@@ -1,0 +1,108 @@
+"""What kubelet sees of a card that falls ill and gets well: the plugin as a process, its cards simulated."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nodes
+import pytest
+from daemons import wait_for
+from kubelet_devices import DeviceManager
+from plugin_process import Plugin
+
+CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
+CARDS = 2
+
+
+class Site:
+    """A node of two cards with its plugin and kubelet's device manager."""
+
+    def __init__(self, path: Path) -> None:
+        settings = {"plugin.socket_dir": str(path / "kubelet"), "plugin.http": "", "kubernetes.api": "never"}
+        self.node = nodes.SimulatedNode(path / "node", "a100x2", **settings)
+        self.node.take_inventory()
+        self.kubelet = DeviceManager(path / "kubelet", set, sorted).start()
+        self.plugin = Plugin(self.node).start()
+
+    def healthy(self) -> int:
+        return self.kubelet.allocatable().get(CORE, 0)
+
+    def reaches(self, cores: int, timeout: float = 30) -> float:
+        """Wait until so many cores are healthy, and as large a part of memory; how long the cores took."""
+        began = time.monotonic()
+        wait_for(lambda: self.healthy() == cores, timeout, f"{self.healthy()} healthy; {self.plugin.text()}")
+        took = time.monotonic() - began
+        wait_for(lambda: self._part(MEMORY) == self._part(CORE) == cores / (100 * CARDS))
+        return took
+
+    def _part(self, resource: str) -> float:
+        healthy, unhealthy = (of.get(resource, set()) for of in (self.kubelet.healthy, self.kubelet.unhealthy))
+        return len(healthy) / max(len(healthy | unhealthy), 1)
+
+    def watched(self) -> None:
+        """Until the health watch waits for events, as its process tells by what it has open."""
+        wait_for(lambda: any("libnvidia-ml" in text for text in self._maps()), what=self.plugin.text())
+        time.sleep(1.0)
+
+    def _maps(self) -> Iterator[str]:
+        for path in Path(f"/proc/{self.plugin.pid}/task").glob("*/children"):
+            for pid in path.read_text().split():
+                maps = Path(f"/proc/{pid}/maps")
+                yield maps.read_text() if maps.exists() else ""
+
+    def event(self, card: int, kind: str, data: int = 0) -> None:
+        nodes.simctl().inject_event(str(self.node.sim), card, kind, data)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    try:
+        made.reaches(100 * CARDS)
+        made.watched()
+        yield made
+    finally:
+        made.plugin.stop()
+        made.kubelet.stop()
+
+
+def test_an_error_and_its_settlement(site: Site, record_property: Callable[[str, object], None]) -> None:
+    site.event(1, "xid", 62)
+    record_property("unhealthy_s", site.reaches(100))
+    site.event(0, "xid", 31)  # a program's fault
+    assert "Xid 62" in site.plugin.text()
+    site.plugin.kill()
+    wait_for(lambda: site.healthy() == 0)
+    site.plugin.start()
+    wait_for(site.healthy)
+    for _ in range(100):
+        assert site.healthy() == 100, "a new plugin knows what the old one knew, from its first list on"
+        time.sleep(0.02)
+    os.unlink(f"{site.node.settings.run_dir}/health.json")
+    record_property("healthy_s", site.reaches(100 * CARDS))
+
+
+def test_a_card_that_is_lost(site: Site) -> None:
+    site.event(0, "lost")
+    site.reaches(100)
+    assert site.plugin.alive
+
+
+@pytest.mark.long
+def test_a_card_that_comes_back(site: Site, record_property: Callable[[str, object], None]) -> None:
+    site.event(0, "lost")
+    site.reaches(100)
+    site.event(0, "back")
+    record_property("healthy_s", site.reaches(100 * CARDS, 90))
+
+
+def test_the_driver_goes_and_comes(site: Site) -> None:
+    version = site.node.driver / "proc/driver/nvidia/version"
+    text = version.read_text()
+    version.unlink()
+    site.reaches(0)
+    version.write_text(text)
+    site.reaches(100 * CARDS, 60)
