@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ WITHOUT_CONTROLLERS = Path(__file__).with_name("runc_without_controllers.py")
 #: Without these a daemon starts faster and warns less; none is what the tests are about.
 UNUSED = ("aufs", "btrfs", "devmapper", "erofs", "zfs", "blockfile")
 #: The glob patterns that let the markers through; `*` does not cross a slash.
-PATTERNS = ["vgpu.io/*"]
+PATTERNS = ("vgpu.io/*",)
 
 
 def hooks(node: nodes.Node, stage: str = "createRuntime") -> dict[str, Any]:
@@ -54,14 +55,27 @@ class Containerd:
     """A containerd below `directory`. `programs` holds containerd, ctr and the shim; `cgroup` is 1 or 2.
 
     Handlers: `plain` runc without anything of ours; `base`, `base-prestart` by base_runtime_spec; `shim` by BinaryName;
-    `dropped` as base, with a runtime that hands no annotations on.
+    `dropped` as base, with a runtime that hands no annotations on. `default` is the handler of pods that name none,
+    `patterns` let annotations through, `prefix` is a command that runs the daemon somewhere else.
     """
 
-    def __init__(self, directory: Path, programs: Path, node: nodes.SimulatedNode, cgroup: int = 1) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        programs: Path,
+        node: nodes.SimulatedNode,
+        cgroup: int = 1,
+        default: str = "plain",
+        patterns: Sequence[str] = PATTERNS,
+        prefix: Sequence[str] = (),
+    ) -> None:
         self.directory = directory
         self.programs = programs
         self.node = node
         self.cgroup = cgroup
+        self.default = default
+        self.patterns = list(patterns)
+        self.prefix = prefix
         self.socket = directory / "containerd.sock"
         self.name = f"/vgpu-test-{uuid.uuid4().hex[:8]}"  # of the cgroup below which all pods lie
         self.pods: list[Pod] = []
@@ -86,6 +100,7 @@ class Containerd:
         config.write_text(self._config())
         environment = {**os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"}
         command = [
+            *self.prefix,
             *(bundles.V2 if self.cgroup == 2 else ()),
             str(self.programs / "containerd"),
             "--config",
@@ -196,11 +211,11 @@ address = "{self.socket}.ttrpc"
         runc = self._runc()
         shim = self._wrapper("runc-shim", f"{self.node.shim} --vgpu-config {self.node.config} --vgpu-runtime {runc}")
         base = {stage: str(self._base_spec(stage)) for stage in ("createRuntime", "prestart")}
-        text = f'[{section}.containerd]\ndefault_runtime_name = "plain"\n'
+        text = f'[{section}.containerd]\ndefault_runtime_name = "{self.default}"\n'
         text += self._handler(section, "plain", runc)
         text += self._handler(section, "base", runc, base["createRuntime"])
         text += self._handler(section, "base-prestart", runc, base["prestart"])
-        text += self._handler(section, "dropped", runc, base["createRuntime"], patterns=[])
+        text += self._handler(section, "dropped", runc, base["createRuntime"], drops=True)
         return text + self._handler(section, "shim", shim)
 
     def _runc(self) -> str:
@@ -222,10 +237,11 @@ address = "{self.socket}.ttrpc"
         path.write_text(json.dumps({**spec, "hooks": hooks(self.node, stage)}))
         return path
 
-    def _handler(self, section: str, name: str, binary: str, base: str = "", patterns: list[str] = PATTERNS) -> str:
+    def _handler(self, section: str, name: str, binary: str, base: str = "", drops: bool = False) -> str:
         table = f"{section}.containerd.runtimes.{name}"
         lines = [f"[{table}]", 'runtime_type = "io.containerd.runc.v2"']
-        lines += [f"{kind}_annotations = {json.dumps(patterns)}" for kind in ("pod", "container")]
+        patterns = json.dumps([] if drops else self.patterns)
+        lines += [f"{kind}_annotations = {patterns}" for kind in ("pod", "container")]
         lines += [f'base_runtime_spec = "{base}"'] if base else []
         return "\n".join([*lines, f"[{table}.options]", f'BinaryName = "{binary}"', ""])
 
@@ -283,24 +299,31 @@ class Pod:
         command: list[str],
         name: str = "train",
         annotations: dict[str, str] | None = None,
-        env: dict[str, str] | None = None,
+        env: dict[str, str] | list[tuple[str, str]] | None = None,
         mounts: list[dict[str, Any]] | None = None,
         cdi: bool | None = None,
+        devices: list[dict[str, Any]] | None = None,
+        cdi_devices: list[str] | None = None,
     ) -> str:
-        """CreateContainer; a new attempt of the same `name` is what kubelet makes of a restart."""
+        """CreateContainer; a new attempt of the same `name` is what kubelet makes of a restart.
+
+        `env` as a list may name a key twice, as kubelet's does where a pod overrides a plugin.
+        """
         self.attempts += 1
-        devices = self.handler == "cdi" if cdi is None else cdi
+        chosen = [*(cdi_devices or []), *([CDI_DEVICE] if (self.handler == "cdi" if cdi is None else cdi) else [])]
+        pairs = list(env.items()) if isinstance(env, dict) else env or []
         sim = {"host_path": str(self.bed.node.sim), "container_path": "/run/vgpu-sim"}
         config = {
             "metadata": {"name": name, "attempt": self.attempts},
             "image": {"image": IMAGE},
             "command": command,
-            "envs": [{"key": key, "value": value} for key, value in (env or {}).items()],
+            "envs": [{"key": key, "value": value} for key, value in pairs],
             "mounts": [sim, *(mounts or [])],
             "annotations": annotations or {},
             "log_path": f"{name}-{self.attempts}.log",
             "linux": {"security_context": {"namespace_options": {"network": "NODE"}}},
-            "CDI_devices": [{"name": CDI_DEVICE}] if devices else [],
+            "devices": devices or [],
+            "CDI_devices": [{"name": one} for one in chosen],
         }
         made = self.client.call("CreateContainer", pod_sandbox_id=self.id, config=config, sandbox_config=self.config)
         return str(made.container_id)
@@ -325,9 +348,9 @@ class Pod:
             assert time.monotonic() < end, f"{container} has not ended"
             time.sleep(0.03)
 
-    def output(self) -> str:
-        """What the latest container wrote; each line of a CRI log is `time stream F text`."""
-        (path,) = self.logs.glob(f"*-{self.attempts}.log")
+    def output(self, attempt: int = 0) -> str:
+        """What the latest container wrote, or that of `attempt`; each line of a CRI log is `time stream F text`."""
+        (path,) = self.logs.glob(f"*-{attempt or self.attempts}.log")
         return "".join(line.split(" ", 3)[3] for line in path.read_text().splitlines(keepends=True))
 
     def remove(self) -> None:

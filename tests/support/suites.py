@@ -10,6 +10,8 @@ import fcntl
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import nodes
@@ -21,12 +23,28 @@ CACHE = nodes.BUILD / "third-party"
 def unpack(suite: str, package: str) -> Path:
     """The directory that `package` of `suite` is unpacked in; fetched when it is not there yet."""
     directory = CACHE / suite / package
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with (directory.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(directory.with_name("packages")):
         if not directory.is_dir():
             _fetch(suite, package, directory)
     return directory
+
+
+def source(suite: str, package: str, directory: Path) -> None:
+    """Unpack the source package `package` of `suite`, with Debian's patches, as `directory`."""
+    apt = _apt(suite, directory.parent / "apt", "deb-src")
+    _run([*apt, "update", "-q"], directory.parent)
+    _run([*apt, "source", "--download-only", "-q", package], directory.parent)
+    (description,) = directory.parent.glob("*.dsc")
+    _run(["dpkg-source", "--no-check", "-x", description.name, directory.name], directory.parent)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time makes what is to be at `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _fetch(suite: str, package: str, directory: Path) -> None:
@@ -50,12 +68,12 @@ def _mirror() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
 
 
-def _apt(suite: str, home: Path) -> list[str]:
+def _apt(suite: str, home: Path, kind: str = "deb") -> list[str]:
     """apt-get with lists, sources and preferences below `home` alone."""
     for name in ("lists/partial", "archives/partial"):
         (home / name).mkdir(parents=True, exist_ok=True)
     sources = home / "sources.list"
-    sources.write_text(f"deb [signed-by={KEYRING}] {_mirror()} {suite} main\n")
+    sources.write_text(f"{kind} [signed-by={KEYRING}] {_mirror()} {suite} main\n")
     options = {
         "Dir::Etc::SourceList": sources, "Dir::Etc::SourceParts": "/dev/null", "Dir::State::Lists": home / "lists",
         "Dir::Cache": home, "Dir::State::status": "/dev/null", "Dir::Etc::Preferences": "/dev/null",

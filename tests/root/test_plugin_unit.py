@@ -1,0 +1,134 @@
+"""The packaged vgpu-device-plugin.service under a real systemd, hardened as it ships, with the distribution's grpc."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import nodes
+import pytest
+import systemd_bed
+from systemd_bed import Bed
+
+pytestmark = pytest.mark.root
+
+WITHOUT_NETWORK_NAMESPACE = ("-m", "-p", "-i", "-u", "-C")  # the bed has no network, apt needs this machine's
+CORES, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
+
+SETTINGS = """
+driver:
+  root: {driver}
+  dev_root: {driver}/dev
+  proc_root: {driver}/proc
+"""
+
+DROP_IN = """
+[Service]
+# The simulated driver lies below /tmp here; everything else of the unit is as it ships.
+PrivateTmp=no
+Environment=VGPU_SIM_DIR={sim} VGPU_SIM_DEVICE_NODES=0
+ReadWritePaths={driver}/dev {sim}
+"""
+
+# kubelet's side with the package's own protocol: takes registrations, lists, allocates once, for as long as it runs.
+KUBELET = """
+import os, sys, threading
+from concurrent import futures
+sys.path.insert(0, "/usr/lib/vgpu/python")
+import grpc
+from vgpu.plugin.proto import deviceplugin_pb2 as protocol, services
+
+DIRECTORY = "/var/lib/kubelet/device-plugins"
+
+class Kubelet:
+    def Register(self, request, context):
+        threading.Thread(target=self.serve, args=(request,)).start()
+        return protocol.Empty()
+
+    def serve(self, request):
+        channel = grpc.insecure_channel(f"unix:{DIRECTORY}/{request.endpoint}")
+        client = services.Client(channel, protocol, "DevicePlugin")
+        for response in client.ListAndWatch(protocol.Empty()):
+            one = protocol.ContainerAllocateRequest(devicesIDs=[response.devices[0].ID])
+            answer = client.Allocate(protocol.AllocateRequest(container_requests=[one]))
+            [grant] = answer.container_responses[0].annotations.values()
+            print("listed", request.resource_name, len(response.devices), grant, flush=True)
+
+os.makedirs(DIRECTORY, mode=0o750, exist_ok=True)
+for name in os.listdir(DIRECTORY):
+    os.unlink(f"{DIRECTORY}/{name}")
+server = grpc.server(futures.ThreadPoolExecutor(4))
+server.add_generic_rpc_handlers((services.handler(protocol, "Registration", Kubelet()),))
+server.add_insecure_port(f"unix:{DIRECTORY}/kubelet.sock")
+server.start()
+server.wait_for_termination()
+"""
+
+
+@pytest.fixture
+def bed(node: nodes.SimulatedNode, deb: Path) -> Iterator[Bed]:
+    scratch = Path(f"/tmp/vgpu-bed-{uuid.uuid4().hex[:8]}")
+    with systemd_bed.booted(2, "", scratch, [node.directory, deb.parent]) as booted:
+        yield booted
+
+
+def install(bed: Bed, *packages: str) -> None:
+    prefix = ["nsenter", *WITHOUT_NETWORK_NAMESPACE, "-t", str(bed.leader), "env", "DEBIAN_FRONTEND=noninteractive"]
+    command = [*prefix, "apt-get", "install", "-qq", "-y", "--no-install-recommends", *packages]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def write(bed: Bed, path: str, content: str) -> None:
+    bed.call("sh", "-c", f"mkdir -p $(dirname {path}) && cat > {path} <<'END'\n{content}\nEND")
+
+
+def journal(bed: Bed, unit: str) -> str:
+    return bed.call("journalctl", "--no-pager", "-o", "cat", "-u", unit, check=False)
+
+
+def listed(bed: Bed, count: int) -> list[str]:
+    """The lines that the stand-in for kubelet has written, as soon as there are `count`."""
+    end = time.monotonic() + 60
+    while True:
+        lines = [line for line in journal(bed, "kubelet").splitlines() if line.startswith("listed ")]
+        if len(lines) >= count:
+            return lines
+        assert time.monotonic() < end, journal(bed, "kubelet") + journal(bed, "vgpu-device-plugin")
+        time.sleep(0.2)
+
+
+def test_the_unit_runs_hardened_before_kubelet_and_grants(bed: Bed, deb: Path, node: nodes.SimulatedNode) -> None:
+    install(bed, str(deb))
+    bed.call("systemctl", "start", "vgpu-device-plugin.service", check=False, timeout=120)
+    assert "apt-get install python3-grpcio python3-protobuf" in journal(bed, "vgpu-device-plugin")
+    bed.call("systemctl", "stop", "vgpu-device-plugin.service")
+    install(bed, "python3-grpcio", "python3-protobuf")
+    write(bed, "/etc/vgpu/config.yaml", SETTINGS.format(driver=node.driver))
+    for unit in ("vgpud", "vgpu-device-plugin"):
+        write(bed, f"/etc/systemd/system/{unit}.service.d/sim.conf", DROP_IN.format(sim=node.sim, driver=node.driver))
+    bed.call("vgpuctl", "config", "apply")
+    bed.call("systemctl", "daemon-reload")
+    bed.call("systemctl", "restart", "vgpud.service", timeout=120)
+    bed.call("systemctl", "start", "vgpu-device-plugin.service", check=False, timeout=120)
+    state = bed.call("systemctl", "is-active", "vgpu-device-plugin.service", check=False).strip()
+    assert state == "active", journal(bed, "vgpu-device-plugin")  # ready without kubelet, or kubelet would wait for it
+    write(bed, "/run/kubelet.py", KUBELET)
+    bed.call("systemd-run", "--unit=kubelet", "/usr/bin/python3", "/run/kubelet.py")
+    lines = listed(bed, 2)
+    names = {line.split()[1] for line in lines}
+    assert names == {CORES, MEMORY}
+    grants = bed.call("ls", "/var/lib/vgpu/grants").split()
+    assert sorted(line.split()[3] + ".json" for line in lines) == sorted(grants)
+    bed.call("systemctl", "restart", "vgpu-device-plugin.service", timeout=120)
+    assert {line.split()[1] for line in listed(bed, 4)[2:]} == names
+    bed.call("systemctl", "restart", "kubelet.service")
+    assert {line.split()[1] for line in listed(bed, 6)[4:]} == names
+    log = journal(bed, "vgpu-device-plugin")
+    assert "Traceback" not in log, log
+    assert "health is not known" not in log, log
+    bed.call("systemctl", "stop", "vgpu-device-plugin.service", "kubelet.service", timeout=60)
+    assert bed.call("systemctl", "show", "-P", "Result", "vgpu-device-plugin.service").strip() == "success"

@@ -1,0 +1,369 @@
+"""A small API server over real HTTP: pods, nodes and events, listed, watched and patched, and broken on demand.
+
+It knows what the plugin's access uses and no more: field selectors on spec.nodeName, paging, resource versions with a
+history that is forgotten (410), bookmarks, JSON merge patches with preconditions, a token. `break_next` makes requests
+fail in the ways that servers, proxies and networks do.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+Object = dict[str, Any]
+TOKEN = "a-token"
+
+
+class FakeApiServer:
+    """`requests` are (method, path and query) as they came; `pods` and `nodes` by name (namespace/name for pods)."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, Object] = {}
+        self.nodes: dict[str, Object] = {}
+        self.events: list[Object] = []
+        self.requests: list[tuple[str, str]] = []
+        self.patches: list[tuple[str, Object]] = []
+        self.forbidden: list[tuple[str, str]] = []  #: (method, part of the path)
+        self.page = 500
+        self.bookmarks = 0.0
+        self._faults: list[tuple[str, str, str]] = []
+        self._history: list[tuple[int, str, Object]] = []
+        self._version = 100
+        self._oldest = 100
+        self._change = threading.Condition()
+        self._watches: set[socket.socket] = set()
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.api = self
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        self.hang_up()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> FakeApiServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def kubeconfig(self, path: Path) -> str:
+        """A kubeconfig at `path` that leads here."""
+        config = {
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": self.url}}],
+            "users": [{"name": "u", "user": {"token": TOKEN}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        }  # fmt: skip
+        path.write_text(json.dumps(config))
+        return str(path)
+
+    # What is there
+
+    def put_node(self, name: str, **annotations: str) -> Object:
+        with self._change:
+            self.nodes[name] = {"kind": "Node", "metadata": {"name": name, "annotations": annotations}}
+            return self._stamp(self.nodes[name])
+
+    def annotate_node(self, name: str, **annotations: str) -> None:
+        with self._change:
+            self.nodes[name]["metadata"]["annotations"].update(annotations)
+            self._stamp(self.nodes[name])
+
+    def put_pod(
+        self,
+        name: str,
+        node: str,
+        uid: str,
+        limits: dict[str, dict[str, object]],
+        annotations: dict[str, str] | None = None,
+        labels: dict[str, str] | None = None,
+        init: tuple[str, ...] = (),
+        phase: str = "Pending",
+    ) -> Object:
+        """A pod in the namespace default whose containers are the keys of `limits`, those in `init` being first."""
+        containers = [{"name": key, "resources": {"limits": value}} for key, value in limits.items()]
+        metadata = {"name": name, "namespace": "default", "uid": uid, "annotations": dict(annotations or {})}
+        metadata["managedFields"] = [{"manager": "kubelet", "fieldsV1": {"f:status": {"f:phase": {}}}}]
+        pod: Object = {
+            "kind": "Pod",
+            "metadata": {**metadata, "labels": dict(labels or {})},
+            "spec": {
+                "nodeName": node,
+                "initContainers": [item for item in containers if item["name"] in init],
+                "containers": [item for item in containers if item["name"] not in init],
+            },
+            "status": {"phase": phase},
+        }
+        with self._change:
+            known = f"default/{name}" in self.pods
+            self.pods[f"default/{name}"] = pod
+            self._record("MODIFIED" if known else "ADDED", pod)
+        return pod
+
+    def remove_pod(self, name: str) -> None:
+        with self._change:
+            self._record("DELETED", self.pods.pop(f"default/{name}"))
+
+    def pod(self, name: str) -> Object:
+        with self._change:
+            return copy.deepcopy(self.pods[f"default/{name}"])
+
+    def annotations(self, node: str) -> dict[str, str]:
+        with self._change:
+            return dict(self.nodes[node]["metadata"]["annotations"])
+
+    # What goes wrong
+
+    def break_next(self, fault: str, path: str = "", method: str = "", times: int = 1) -> None:
+        """The next `times` requests with `path` in their path: a status' number, or garbage, hang, close, cut, html."""
+        with self._change:
+            self._faults += [(fault, path, method)] * times
+
+    def mend(self) -> None:
+        with self._change:
+            self._faults = []
+
+    def forget_history(self) -> None:
+        """As a server after compaction: watches from before are answered 410."""
+        with self._change:
+            self._version += 1
+            self._oldest = self._version
+            self._history = []
+
+    def hang_up(self) -> None:
+        """Cut all watches, as a server that dies."""
+        with self._change:
+            for connection in self._watches:
+                _shut(connection)
+            self._watches.clear()
+            self._change.notify_all()
+
+    def send_garbage(self, line: bytes) -> None:
+        """Write `line` into every watch."""
+        with self._change:
+            for connection in self._watches:
+                connection.sendall(b"%x\r\n%s\r\n" % (len(line), line))
+
+    def watching(self) -> int:
+        with self._change:
+            return len(self._watches)
+
+    # For the handler, under the condition
+
+    def fault(self, method: str, path: str) -> str:
+        with self._change:
+            self.requests.append((method, path))
+            if any(of == method and part in path for of, part in self.forbidden):
+                return "403"
+            for at, (fault, part, of) in enumerate(self._faults):
+                if part in path and of in ("", method):
+                    del self._faults[at]
+                    return fault
+        return ""
+
+    def _stamp(self, value: Object) -> Object:
+        self._version += 1
+        value["metadata"]["resourceVersion"] = str(self._version)
+        return value
+
+    def _record(self, kind: str, pod: Object) -> None:
+        self._history.append((self._version + 1, kind, copy.deepcopy(self._stamp(pod))))
+        self._change.notify_all()
+
+    def list_pods(self, node: str, limit: int, token: str) -> Object:
+        with self._change:
+            names = [name for name, pod in sorted(self.pods.items()) if pod["spec"]["nodeName"] == node]
+            start = int(token or 0)
+            end = start + min(limit, self.page)
+            metadata = {"resourceVersion": str(self._version)}
+            if end < len(names):
+                metadata["continue"] = str(end)
+            items = [copy.deepcopy(self.pods[name]) for name in names[start:end]]
+            return {"kind": "PodList", "metadata": metadata, "items": items}
+
+    def find(self, path: str) -> Object | None:
+        """The pod or node at `path`."""
+        parts = path.split("/")
+        if parts[3] == "nodes":
+            return self.nodes.get(parts[4])
+        return self.pods.get(f"{parts[4]}/{parts[6]}") if len(parts) == 7 else None
+
+    def get(self, path: str) -> Object | None:
+        with self._change:
+            return copy.deepcopy(self.find(path))
+
+    def patch(self, path: str, body: Object) -> tuple[int, Object]:
+        with self._change:
+            value = self.find(path)
+            if value is None:
+                return 404, _status(404, "not found")
+            for field in ("uid", "resourceVersion"):
+                told = body["metadata"].get(field)
+                if told and told != value["metadata"].get(field):
+                    return 409, _status(409, f"precondition failed: {field}")
+            self.patches.append((path, body))
+            _merge(value, body)
+            if value["kind"] == "Pod":
+                self._record("MODIFIED", value)
+            else:
+                self._stamp(value)
+            return 200, copy.deepcopy(value)
+
+    def watch(self, handler: _Handler, node: str, version: int, seconds: float) -> None:
+        """Send what happens after `version` for `seconds`, or until somebody hangs up."""
+        end = time.monotonic() + seconds
+        with self._change:
+            if version < self._oldest:
+                handler.event({"type": "ERROR", "object": _status(410, "too old resource version")})
+                return
+            self._watches.add(handler.connection)
+            try:
+                while handler.connection in self._watches and time.monotonic() < end:
+                    for at, kind, pod in self._history:
+                        if at > version and pod["spec"]["nodeName"] == node:
+                            handler.event({"type": kind, "object": pod})
+                    version = max(version, self._version)
+                    self._change.wait(min(self.bookmarks or 10.0, max(end - time.monotonic(), 0.0)))
+                    if self.bookmarks:
+                        mark = {"kind": "Pod", "metadata": {"resourceVersion": str(version)}}
+                        handler.event({"type": "BOOKMARK", "object": mark})
+            except OSError:
+                return
+            finally:
+                self._watches.discard(handler.connection)
+
+
+def _merge(value: Object, patch: Object) -> None:
+    """RFC 7396."""
+    for key, item in patch.items():
+        if item is None:
+            value.pop(key, None)
+        elif isinstance(item, dict):
+            inner = value.get(key)
+            if not isinstance(inner, dict):
+                inner = value[key] = {}
+            _merge(inner, item)
+        else:
+            value[key] = item
+
+
+def _status(code: int, message: str) -> Object:
+    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message}
+
+
+def _shut(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    api: FakeApiServer
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hangs up is part of the tests."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def log_message(self, *_: object) -> None:
+        return
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        query = {key: values[0] for key, values in parse_qs(url.query).items()}
+        if self._refused():
+            return
+        api = self.server.api
+        if url.path != "/api/v1/pods":
+            found = api.get(url.path)
+            self._answer(200, found) if found else self._answer(404, _status(404, "not found"))
+            return
+        node = query.get("fieldSelector", "").partition("spec.nodeName=")[2]
+        if query.get("watch") == "true":
+            self._begin_watch()
+            api.watch(self, node, int(query["resourceVersion"]), float(query.get("timeoutSeconds", "300")))
+            self._end_watch()
+        else:
+            self._answer(200, api.list_pods(node, int(query.get("limit", "500")), query.get("continue", "")))
+
+    def do_PATCH(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self._refused():
+            return
+        if self.headers["Content-Type"] != "application/merge-patch+json":
+            self._answer(415, _status(415, "expected a merge patch"))
+            return
+        self._answer(*self.server.api.patch(self.path, body))
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self._refused():
+            return
+        self.server.api.events.append(body)
+        self._answer(201, body)
+
+    def event(self, value: Object) -> None:
+        line = json.dumps(value).encode() + b"\n"
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+
+    def _refused(self) -> bool:
+        """Whether the request was answered by a fault that the test ordered, or lacks the token."""
+        if self.headers["Authorization"] != f"Bearer {TOKEN}":
+            self._answer(401, _status(401, "Unauthorized"))
+            return True
+        fault = self.server.api.fault(self.command, self.path)
+        if not fault:
+            return False
+        if fault.isdigit():
+            self._answer(int(fault), _status(int(fault), f"fault {fault}"))
+        elif fault == "hang":
+            time.sleep(0.3)
+            self.close_connection = True
+        elif fault == "close":
+            self.close_connection = True
+            _shut(self.connection)
+        elif fault == "cut":
+            self._raw(b'{"kind": "Pod', 1000)
+            self.close_connection = True
+        else:
+            self._raw({"garbage": b"\0\xff{{{", "html": b"<html>Sign in</html>", "empty": b"{}"}[fault])
+        return True
+
+    def _answer(self, code: int, value: Object) -> None:
+        self._raw(json.dumps(value).encode(), code=code)
+
+    def _raw(self, data: bytes, length: int = 0, code: int = 200) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(length or len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _begin_watch(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+
+    def _end_watch(self) -> None:
+        self.close_connection = True
+        try:
+            self.wfile.write(b"0\r\n\r\n")
+        except OSError:
+            return

@@ -1,0 +1,336 @@
+"""A stand-in for kubelet: pods are admitted by a real-protocol device manager and kept running on a runtime.
+
+Belongs here: a pod's life between the API server's word and the runtime's: admission, init containers, restarts with
+back-off, deletion, kubelet's own restart, the node's reboot, and the pod-resources service. Devices are
+kubelet_devices', containers kubelet_runtimes'. The pods themselves outlive a restart here, as in an API server.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kubelet_api
+from daemons import wait_for
+from kubelet_api import message
+from kubelet_devices import AdmissionError, DeviceManager
+from kubelet_runtimes import Runtime, StartError
+
+PENDING, RUNNING, SUCCEEDED, FAILED = "Pending", "Running", "Succeeded", "Failed"
+ENDED = (SUCCEEDED, FAILED)
+
+
+@dataclasses.dataclass
+class Container:
+    """A container of a pod's spec; `limits` name resources, as in YAML."""
+
+    name: str
+    limits: dict[str, int] = dataclasses.field(default_factory=dict)
+    command: list[str] = dataclasses.field(default_factory=lambda: ["sleep", "86400"])
+    env: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Spec:
+    """What the API server tells kubelet of a pod."""
+
+    containers: list[Container]
+    inits: list[Container] = dataclasses.field(default_factory=list)
+    annotations: dict[str, str] = dataclasses.field(default_factory=dict)
+    restart: str = "Always"
+    name: str = ""
+    namespace: str = "default"
+    uid: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
+
+    def __post_init__(self) -> None:
+        self.name = self.name or f"pod-{self.uid[:8]}"
+
+
+class Status:
+    """A container's status: `id` of its last life, `reason` why it does not run."""
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.started = 0  # lives so far
+        self.running = False
+        self.exit_code: int | None = None
+        self.output = ""
+        self.reason = ""
+
+
+class Pod:
+    """A pod of this node with its status; `events` is what `kubectl describe pod` shows."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.uid = spec.uid
+        self.phase = PENDING
+        self.reason = ""
+        self.message = ""
+        self.events: list[str] = []
+        self.statuses = {container.name: Status() for container in [*spec.inits, *spec.containers]}
+        self.sandbox: Any = None
+        self.admitted = False
+
+    def fail(self, reason: str, text: str) -> None:
+        self.phase, self.reason, self.message = FAILED, reason, text
+        self.events.append(f"{reason}: {text}")
+
+    @property
+    def active(self) -> bool:
+        return self.admitted and self.phase not in ENDED
+
+    def output(self, container: str = "") -> str:
+        return self.statuses[container or self.spec.containers[0].name].output
+
+    @property
+    def running(self) -> bool:
+        return all(self.statuses[container.name].running for container in self.spec.containers)
+
+
+class Kubelet:
+    """The node's kubelet below `directory`: {device-plugins,pod-resources}. Start it, then `run` pods.
+
+    `backoff`: seconds before a container is tried again, doubled each time up to `backoff_limit`; kubelet's are 10 and
+    300. `order`: of the resources of a container, when they are asked for and when their answers are merged.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        runtime: Runtime,
+        order: Callable[[list[str]], list[str]] = sorted,
+        backoff: float = 0.1,
+        backoff_limit: float = 1.0,
+    ) -> None:
+        self.directory = directory
+        self.runtime = runtime
+        self.order = order
+        self.backoff = backoff
+        self.backoff_limit = backoff_limit
+        self.pods: dict[str, Pod] = {}
+        self.devices = self._manager()
+        self._admission = threading.Lock()
+        self._workers: dict[str, Worker] = {}
+        self._resources: kubelet_api.Server | None = None
+
+    def _manager(self) -> DeviceManager:
+        return DeviceManager(self.device_plugins, self._active, self.order)
+
+    @property
+    def device_plugins(self) -> Path:
+        return self.directory / "device-plugins"
+
+    @property
+    def pod_resources(self) -> Path:
+        return self.directory / "pod-resources" / "kubelet.sock"
+
+    def _active(self) -> set[str]:
+        return {uid for uid, pod in list(self.pods.items()) if pod.active}
+
+    # Its life
+
+    def start(self) -> Kubelet:
+        """Registration and pod-resources are served; the pods that are known already wait for `resume`."""
+        self.devices = self._manager().start()
+        methods = {"List": ("v1.ListPodResourcesRequest", self._list)}
+        self._resources = kubelet_api.Server(self.pod_resources, "v1.PodResourcesLister", methods)
+        return self
+
+    def resume(self) -> None:
+        """The API server has told of the pods: those that do not run are admitted again, with what they hold."""
+        for pod in [pod for pod in self.pods.values() if pod.active]:
+            self._resume(pod)
+
+    def stop(self) -> None:
+        """As killed: containers run on, nobody looks after them."""
+        for worker in self._workers.values():
+            worker.stop()
+        self._workers = {}
+        self.devices.stop()
+        assert self._resources is not None
+        self._resources.stop()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start().resume()
+
+    def power_off(self) -> None:
+        """The node loses its power: kubelet and every container are gone, without a word."""
+        self.stop()
+        for pod in self.pods.values():
+            self.runtime.lose(pod.sandbox)
+            pod.sandbox = None
+            for status in pod.statuses.values():
+                status.running = False
+
+    def end(self) -> None:
+        """Everything is removed, for the end of a test."""
+        for pod in list(self.pods.values()):
+            self.delete(pod)
+        self.stop()
+
+    def ready(self, *resources: str) -> Kubelet:
+        """Wait until each of `resources` has a healthy device."""
+        what = f"no healthy device of {resources}"
+        wait_for(lambda: all(self.devices.allocatable().get(name) for name in resources), what=what)
+        return self
+
+    # Pods
+
+    def run(self, spec: Spec) -> Pod:
+        """Admit a pod and start it; one that kubelet refuses comes back Failed."""
+        pod = Pod(spec)
+        with self._admission:  # kubelet admits one pod after the other
+            self.pods[pod.uid] = pod
+            self._admit(pod)
+        if pod.active:
+            self._work(pod)
+        return pod
+
+    def _admit(self, pod: Pod) -> None:
+        """Sets `admitted` early: a pod under admission counts as active, or its own devices would be freed."""
+        pod.admitted = True
+        try:
+            for container in pod.spec.inits:
+                self.devices.allocate(pod.uid, container.name, container.limits, init=True)
+            for container in pod.spec.containers:
+                self.devices.allocate(pod.uid, container.name, container.limits, init=False)
+        except AdmissionError as error:
+            pod.fail("UnexpectedAdmissionError", f"Allocate failed due to {error}, which is unexpected")
+
+    def _resume(self, pod: Pod) -> None:
+        """After a restart: a pod whose containers run is left alone, another one is admitted again."""
+        if not any(status.running for status in pod.statuses.values()):
+            with self._admission:
+                self._admit(pod)
+        if pod.active:
+            self._work(pod)
+
+    def _work(self, pod: Pod) -> None:
+        self._workers[pod.uid] = Worker(self, pod)
+        self._workers[pod.uid].start()
+
+    def delete(self, pod: Pod) -> None:
+        """kubectl delete pod: containers, sandbox and the pod itself go."""
+        worker = self._workers.pop(pod.uid, None)
+        if worker is not None:
+            worker.stop()
+        if pod.sandbox is not None:
+            self.runtime.remove(pod.sandbox)
+            pod.sandbox = None
+        if pod.phase not in ENDED:
+            pod.phase = SUCCEEDED
+        self.pods.pop(pod.uid, None)
+
+    def _list(self, request: Any, context: Any) -> Any:
+        """List of pod-resources: every pod that is known, and of its containers not the init containers."""
+        listed = [self._resources_of(pod) for pod in list(self.pods.values())]
+        return message("v1.ListPodResourcesResponse")(pod_resources=listed)
+
+    def _resources_of(self, pod: Pod) -> Any:
+        held = self.devices.pods.get(pod.uid, {})
+        containers = [
+            message("v1.ContainerResources")(
+                name=container.name,
+                devices=[
+                    message("v1.ContainerDevices")(resource_name=resource, device_ids=sorted(item.devices))
+                    for resource, item in list(held.get(container.name, {}).items())
+                ],
+            )
+            for container in pod.spec.containers
+        ]
+        return message("v1.PodResources")(name=pod.spec.name, namespace=pod.spec.namespace, containers=containers)
+
+
+class Worker(threading.Thread):
+    """Brings one pod to what its spec says, and keeps it there."""
+
+    def __init__(self, kubelet: Kubelet, pod: Pod) -> None:
+        super().__init__(daemon=True)
+        self.kubelet = kubelet
+        self.runtime = kubelet.runtime
+        self.pod = pod
+        self._end = threading.Event()
+        self._waits: dict[str, tuple[float, float]] = {}  # container -> when to try again, and the next wait
+
+    def stop(self) -> None:
+        self._end.set()
+        if self.is_alive():
+            self.join(60)
+
+    def run(self) -> None:
+        while not self._end.is_set() and self.pod.phase not in ENDED:
+            self._sync()
+            self._end.wait(0.02)
+
+    def _sync(self) -> None:
+        pod = self.pod
+        if pod.sandbox is None:
+            try:
+                pod.sandbox = self.runtime.sandbox(pod.spec)
+            except StartError as error:
+                pod.events.append(f"FailedCreatePodSandBox: {error}")
+                return
+        for container in pod.spec.inits:
+            if not self._done(container):
+                return
+        for container in pod.spec.containers:
+            self._keep(container, pod.spec.restart)
+        self._judge()
+
+    def _done(self, container: Container) -> bool:
+        """Whether an init container has ended well; starts it otherwise."""
+        if self._keep(container, "OnFailure").exit_code == 0:
+            return True
+        if self.pod.spec.restart == "Never" and self.pod.statuses[container.name].exit_code:
+            self.pod.fail("Error", f"init container {container.name} failed")
+        return False
+
+    def _keep(self, container: Container, restart: str) -> Status:
+        """Look at a container, and start it when it should run and does not."""
+        status = self.pod.statuses[container.name]
+        if status.running:
+            self._look(container, status)
+        elif status.exit_code is None or restart == "Always" or (restart == "OnFailure" and status.exit_code != 0):
+            at, wait = self._waits.get(container.name, (0.0, self.kubelet.backoff))
+            if time.monotonic() >= at:
+                self._waits[container.name] = (time.monotonic() + wait, min(2 * wait, self.kubelet.backoff_limit))
+                self._start(container, status)
+        return status
+
+    def _look(self, container: Container, status: Status) -> None:
+        code = self.runtime.exit_code(self.pod.sandbox, status.id)
+        if code is not None:
+            status.output = self.runtime.output(self.pod.sandbox, status.id)
+            status.exit_code, status.running = code, False
+
+    def _start(self, container: Container, status: Status) -> None:
+        try:
+            options = self.kubelet.devices.options(self.pod.uid, container.name, container.limits)
+            status.id = self.runtime.start(self.pod.sandbox, container, options)
+        except (StartError, AdmissionError) as error:
+            status.reason = str(error)
+            self.pod.events.append(f"Failed: Error: {error}")
+            return
+        status.reason, status.started, status.running, status.exit_code = "", status.started + 1, True, None
+
+    def _judge(self) -> None:
+        """The pod's phase, from its containers."""
+        statuses = [self.pod.statuses[container.name] for container in self.pod.spec.containers]
+        if all(not status.running and status.exit_code is not None for status in statuses):
+            codes = {status.exit_code for status in statuses}
+            if self.pod.spec.restart == "Never" or (self.pod.spec.restart == "OnFailure" and codes == {0}):
+                self._finish(codes == {0})
+        elif any(status.running for status in statuses):
+            self.pod.phase = RUNNING
+
+    def _finish(self, well: bool) -> None:
+        self.runtime.remove(self.pod.sandbox)
+        self.pod.sandbox = None
+        self.pod.phase = SUCCEEDED if well else FAILED

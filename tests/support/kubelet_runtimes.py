@@ -1,0 +1,165 @@
+"""What the kubelet stand-in starts containers on: containerd over CRI, or runc itself where a thousand pods are wanted.
+
+Belongs here: making a container of a spec and the device manager's merged answers, as kubelet does. On runc the cgroup
+path and the annotations are those that kubelet and containerd would make; the hook cannot tell the difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import shutil
+import subprocess
+import threading
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import bundles
+import cgroup_trees
+import containerd_bed
+import nodes
+from cri_client import CriError
+
+if TYPE_CHECKING:
+    from kubelet import Container, Spec
+    from kubelet_devices import Options
+
+
+class StartError(Exception):
+    """The runtime's message, as kubelet shows it in the pod's events."""
+
+
+class Runtime(Protocol):
+    """Sandboxes are the runtime's own objects; kubelet hands them back."""
+
+    def sandbox(self, spec: Spec) -> Any: ...
+
+    def start(self, sandbox: Any, container: Container, options: Options) -> str: ...
+
+    def exit_code(self, sandbox: Any, container: str) -> int | None: ...
+
+    def output(self, sandbox: Any, container: str) -> str: ...
+
+    def remove(self, sandbox: Any) -> None: ...
+
+    def lose(self, sandbox: Any) -> None: ...
+
+
+class CriRuntime:
+    """containerd; pods run under `handler`."""
+
+    def __init__(self, bed: containerd_bed.Containerd, handler: str = "base") -> None:
+        self.bed = bed
+        self.handler = handler
+        self._attempts: dict[str, int] = {}
+
+    def sandbox(self, spec: Spec) -> containerd_bed.Pod:
+        try:
+            return self.bed.pod(self.handler, spec.uid, spec.annotations)
+        except CriError as error:
+            raise StartError(str(error)) from None
+
+    def start(self, sandbox: containerd_bed.Pod, container: Container, options: Options) -> str:
+        """kubelet's order: the plugins' environment first, then the pod's own."""
+        try:
+            made = sandbox.create(
+                container.command, container.name, options.annotations, [*options.envs.items(), *container.env],
+                list(options.mounts.values()), devices=list(options.devices.values()), cdi_devices=options.cdi,
+            )  # fmt: skip
+            self._attempts[made] = sandbox.attempts
+            sandbox.start(made)
+        except CriError as error:
+            raise StartError(str(error)) from None
+        return made
+
+    def exit_code(self, sandbox: containerd_bed.Pod, container: str) -> int | None:
+        status = sandbox.status(container)
+        return int(status.exit_code) if status.state == sandbox.client.messages.CONTAINER_EXITED else None
+
+    def output(self, sandbox: containerd_bed.Pod, container: str) -> str:
+        return sandbox.output(self._attempts[container])
+
+    def kill(self, sandbox: containerd_bed.Pod, container: str) -> None:
+        sandbox.stop_container(container)
+
+    def remove(self, sandbox: containerd_bed.Pod) -> None:
+        sandbox.remove()
+
+    def lose(self, sandbox: containerd_bed.Pod | None) -> None:
+        if sandbox is not None:
+            sandbox.remove()
+
+
+class Box:
+    """A pod on runc: its containers and their bundles."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.bundles: dict[str, bundles.Bundle] = {}
+
+
+class RuncRuntime:
+    """runc without a daemon, on `rootfs` for all; records of runc lie below `directory`."""
+
+    def __init__(self, directory: Path, node: nodes.SimulatedNode, rootfs: Path) -> None:
+        self.directory = directory
+        self.node = node
+        self.rootfs = rootfs
+        self.cgroup = f"/vgpu-test-{uuid.uuid4().hex[:8]}"
+        self.runc = bundles.Runtime(directory / "runc", "runc")
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+
+    def sandbox(self, spec: Spec) -> Box:
+        return Box(spec)
+
+    def start(self, sandbox: Box, container: Container, options: Options) -> str:
+        with self._lock:
+            name = f"{self.runc.prefix}-{next(self._numbers)}-{uuid.uuid4().hex[:6]}"
+        bundle = self._bundle(sandbox, container, options, name)
+        log = bundle.path / "log"
+        with (bundle.path / "output").open("wb") as output:
+            command = [*self.runc.command, "--log", str(log), "create", "--bundle", str(bundle.write()), name]
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False)
+        if done.returncode != 0:
+            self.runc.delete(name)
+            raise StartError((bundle.path / "output").read_text())
+        sandbox.bundles[name] = bundle
+        self.runc.call("start", name, check=True)
+        return name
+
+    def _bundle(self, sandbox: Box, container: Container, options: Options, name: str) -> bundles.Bundle:
+        made = bundles.Bundle(self.directory / "bundles" / name, self.rootfs).hooks(self.node).simulated(self.node)
+        made.pod(sandbox.spec.uid, container.name, self.cgroup).command(*container.command)
+        spec = sandbox.spec
+        names = {"sandbox-name": spec.name, "sandbox-namespace": spec.namespace}
+        made.config["annotations"].update({f"io.kubernetes.cri.{key}": value for key, value in names.items()})
+        made.config["annotations"].update(options.annotations)
+        made.config["process"]["env"] += [f"{key}={value}" for key, value in [*options.envs.items(), *container.env]]
+        return made
+
+    def exit_code(self, sandbox: Box, container: str) -> int | None:
+        """runc keeps no exit code of a container that nobody waits for: it is 0 here."""
+        try:
+            return 0 if self.runc.state(container)["status"] == "stopped" else None
+        except subprocess.CalledProcessError:
+            return 0
+
+    def output(self, sandbox: Box, container: str) -> str:
+        return (sandbox.bundles[container].path / "output").read_text()
+
+    def remove(self, sandbox: Box) -> None:
+        for container, bundle in sandbox.bundles.items():
+            self.runc.delete(container)
+            shutil.rmtree(bundle.path, ignore_errors=True)
+        sandbox.bundles = {}
+
+    def lose(self, sandbox: Box | None) -> None:
+        if sandbox is not None:
+            self.remove(sandbox)
+
+    def end(self) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            cgroup_trees.remove(self.cgroup)

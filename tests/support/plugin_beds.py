@@ -1,0 +1,53 @@
+"""Cards and settings for the tests of the device plugin: made up, without any driver.
+
+Belongs here: what several of those tests need to call the plugin's own functions. A whole node is nodes.SimulatedNode,
+kubelet is kubelet_devices.DeviceManager.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vgpu.config import records
+from vgpu.config.inventory import Card, Device, Inventory, Library, path_in
+from vgpu.config.settings import Settings
+
+MIB = 1 << 20
+GIB = 1 << 30
+NVML = Library("/none/libnvidia-ml.so.550.54.15", "libnvidia-ml.so.550.54.15", "libnvidia-ml.so.1", "utility")
+
+
+def make_cards(count: int = 1, memory: int = 15360 * MIB, numa: int = -1, link: str = "", first: int = 0) -> list[Card]:
+    """Cards GPU-00, GPU-01, ...; all pairs are linked by `link` where it names one."""
+    uuids = [f"GPU-{index:02d}" for index in range(first, first + count)]
+    return [
+        Card(
+            uuid, index, index, f"00000000:{index:02X}:00.0", "Tesla T4", memory,
+            Device(f"/dev/nvidia{index}", f"nvidia{index}", 195, index), numa,
+            {other: link for other in uuids if other != uuid and link},
+        )
+        for index, uuid in enumerate(uuids, first)
+    ]  # fmt: skip
+
+
+def make_settings(directory: Path | None = None, **values: object) -> Settings:
+    """Settings whose paths lie below `directory`; keys with __ for the dot: scaling__cores=2.0."""
+    paths: dict[str, object] = {}
+    if directory is not None:
+        paths = {
+            "paths.state": f"{directory}/state",
+            "paths.run": f"{directory}/run",
+            "driver.proc_root": f"{directory}/proc",
+            "plugin.socket_dir": f"{directory}/kubelet",
+            "plugin.pod_resources_socket": f"{directory}/pod-resources.sock",
+            "plugin.http": "",
+            "kubernetes.api": "never",
+        }
+    return Settings({**paths, **{name.replace("__", ".", 1): value for name, value in values.items()}}, "node", "test")
+
+
+def write_inventory(settings: Settings, cards: list[Card], driver: str = "550.54.15", boot: str = "") -> None:
+    """As vgpud writes it."""
+    Path(settings.run_dir).mkdir(parents=True, exist_ok=True)
+    inventory = Inventory(driver, boot, 1.0, [NVML], [], [], cards)
+    records.write(path_in(settings.run_dir), inventory.record())

@@ -1,0 +1,61 @@
+"""vgpu-device-plugin as a process of a test's own node: started, killed, asked what it costs."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import nodes
+
+
+class Plugin:
+    """The device plugin of `node`; `log` is what all its lives wrote."""
+
+    def __init__(self, node: nodes.Node) -> None:
+        self.node = node
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log = node.directory / "plugin.log"
+
+    def start(self, **environment: str) -> Plugin:
+        command = [str(Path(sys.executable).parent / "vgpu-device-plugin"), "--config", str(self.node.config)]
+        with self.log.open("ab") as stream:
+            self.process = subprocess.Popen(
+                command, env={**self.node.environment(), **environment}, stdin=subprocess.DEVNULL, stdout=stream,
+                stderr=stream,
+            )  # fmt: skip
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def stop(self) -> int:
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        return self._end(signal.SIGKILL)
+
+    def _end(self, number: int) -> int:
+        if self.process is None:
+            return 0
+        self.process.send_signal(number)
+        status = self.process.wait(30)
+        self.process = None
+        return status
+
+    def resident(self) -> int:
+        """Bytes of memory that it has in core."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) << 10
+        raise AssertionError("no VmRSS")
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""

@@ -1,0 +1,201 @@
+"""The real kubelet, standalone: pods from manifests in a directory, containers on a private containerd.
+
+Belongs here: building kubelet 1.20 from Debian's source package by Debian's Go (once per build directory, two minutes;
+no mirror has it as a program), and running it so that it touches nothing of the machine: it and containerd share a
+mount namespace where /var/lib, /var/log and the few sysctls that it writes are the test's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import containerd_bed
+import suites
+
+SUITE, GO, PACKAGE = "bookworm", "golang-1.19", "k8s.io/kubernetes/cmd/kubelet"
+SYSCTLS = (
+    "vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+)  # fmt: skip
+
+
+def build() -> Path:
+    """The program; compiled when it is not there yet."""
+    program = suites.CACHE / SUITE / "kubelet"
+    with suites.locked(program):
+        if not program.exists():
+            _compile(program)
+    return program
+
+
+def _compile(program: Path) -> None:
+    work = program.with_name(f".kubelet-{os.getpid()}")
+    path = work / "path/src/k8s.io/kubernetes"  # as before modules, which would ask the network
+    try:
+        path.parent.mkdir(parents=True)
+        suites.source(SUITE, "kubernetes", path)
+        for part in ("go", "src"):
+            for tree in sorted((suites.unpack(SUITE, f"{GO}-{part}") / "usr").glob("*/go-*")):
+                subprocess.run(["cp", "-a", "--remove-destination", f"{tree}/.", work / "root"], check=True)
+        environment = {
+            **os.environ, "GOROOT": f"{work}/root", "GOPATH": f"{work}/path", "GOCACHE": f"{work}/cache",
+            "GO111MODULE": "off", "GOPROXY": "off", "CGO_ENABLED": "0",
+        }  # fmt: skip
+        command = [f"{work}/root/bin/go", "build", "-ldflags", "-s -w", "-o", f"{work}/kubelet", PACKAGE]
+        done = subprocess.run(command, cwd=path, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr[-2000:]}")
+        (work / "kubelet").rename(program)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+class Place:
+    """A mount namespace in which /var/lib, /var/log and SYSCTLS lie below `directory`; `prefix` enters it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.lib, self.log, self.sysctls = directory / "lib", directory / "log", directory / "sysctl"
+        binds = [(self.lib, Path("/var/lib")), (self.log, Path("/var/log"))]
+        for path in (self.lib, self.log):
+            path.mkdir(parents=True)
+        for name in SYSCTLS:
+            copy = self.sysctls / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(Path("/proc/sys", name).read_text())
+            binds.append((copy, Path("/proc/sys", name)))
+        script = " && ".join(f"mount --bind {source} {target}" for source, target in binds)
+        command = ["unshare", "-m", "sh", "-ec", f"{script} && echo && exec sleep 86400"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline(), "no mount namespace"
+        self.prefix = ("nsenter", f"--mount=/proc/{self.process.pid}/ns/mnt")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class RealKubelet:
+    """kubelet on `bed`, which has to be in the same `place`; its cgroups lie below the bed's."""
+
+    def __init__(self, directory: Path, place: Place, bed: containerd_bed.Containerd) -> None:
+        self.directory, self.place, self.bed = directory, place, bed
+        self.manifests = directory / "manifests"
+        self.log = directory / "kubelet.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.manifests.mkdir(parents=True)
+
+    @property
+    def device_plugins(self) -> Path:
+        return self.place.lib / "kubelet/device-plugins"
+
+    @property
+    def pod_resources(self) -> Path:
+        return self.directory / "root/pod-resources/kubelet.sock"
+
+    def start(self) -> RealKubelet:
+        for hierarchy in Path("/sys/fs/cgroup").iterdir():
+            os.makedirs(f"{hierarchy}{self.bed.name}", exist_ok=True)
+        for name in ("cpus", "mems"):
+            value = Path(f"/sys/fs/cgroup/cpuset/cpuset.{name}").read_text()
+            Path(f"/sys/fs/cgroup/cpuset{self.bed.name}/cpuset.{name}").write_text(value)
+        config = self.directory / "config.json"
+        config.write_text(json.dumps(self._config()))
+        command = [
+            *self.place.prefix, str(build()), f"--config={config}", f"--root-dir={self.directory}/root",
+            "--container-runtime=remote", f"--container-runtime-endpoint=unix://{self.bed.socket}",
+            "--hostname-override=testnode", f"--cert-dir={self.directory}/pki", "--v=3",
+        ]  # fmt: skip
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        return self
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "staticPodPath": str(self.manifests),
+            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+            "authorization": {"mode": "AlwaysAllow"},
+            "enableServer": False,
+            "healthzPort": 0,
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": self.bed.name,
+            "enforceNodeAllocatable": [],
+            "failSwapOn": False,
+            "makeIPTablesUtilChains": False,
+            "evictionHard": {"memory.available": "1Mi"},
+            "fileCheckFrequency": "1s",
+            "syncFrequency": "1s",
+        }
+
+    def manifest(self, name: str, containers: Sequence[dict[str, Any]], **fields: Any) -> Path:
+        """Put a pod's manifest where kubelet looks; the simulated driver's state comes in as a volume of the host."""
+        mount = {"name": "sim", "mountPath": "/run/vgpu-sim"}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default", "annotations": fields.pop("annotations", {})},
+            "spec": {
+                "hostNetwork": True,
+                "containers": [_container(one, mount) for one in containers],
+                "initContainers": [_container(one, mount) for one in fields.pop("inits", [])],
+                "volumes": [{"name": "sim", "hostPath": {"path": str(self.bed.node.sim)}}],
+                **fields,
+            },
+        }
+        path = self.manifests / f"{name}.json"
+        temporary = self.directory / f"{name}.json"
+        temporary.write_text(json.dumps(pod))
+        os.replace(temporary, path)
+        return path
+
+    def output(self, pod: str, container: str, attempt: int = 0) -> str:
+        """What a container has written so far, "" when it has not started."""
+        for path in (self.place.log / "pods").glob(f"default_{pod}-testnode_*/{container}/{attempt}.log"):
+            if path.exists():
+                return "".join(line.split(" ", 3)[3] for line in path.read_text().splitlines(keepends=True))
+        return ""
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(30)
+            self.process = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def end(self) -> None:
+        """kubelet goes first: it would start again what is removed."""
+        self.stop()
+        client = self.bed.client
+        if client is not None:
+            for sandbox in client.call("ListPodSandbox").items:
+                client.call("StopPodSandbox", pod_sandbox_id=sandbox.id)
+                client.call("RemovePodSandbox", pod_sandbox_id=sandbox.id)
+
+
+def _container(fields: dict[str, Any], mount: dict[str, str]) -> dict[str, Any]:
+    return {"image": containerd_bed.IMAGE, "imagePullPolicy": "Never", "volumeMounts": [mount], **fields}
+
+
+def wait_for_line(kubelet: RealKubelet, text: str, seconds: float = 60) -> None:
+    """Until kubelet's log has `text`."""
+    end = time.monotonic() + seconds
+    while text not in kubelet.text():
+        assert time.monotonic() < end, f"kubelet has not said {text!r}: {kubelet.text()[-3000:]}"
+        time.sleep(0.1)
