@@ -54,6 +54,7 @@ static const int common[LAST_ATTRIBUTE + 1] = {
 	[78] = 1, [79] = 1, [80] = 1,                                   /* priorities, L1 cache */
 	[83] = 1, [89] = 1, [90] = 1, [91] = 1,                         /* managed memory, preemption, registered pointers */
 	[95] = 1, [96] = 1, [99] = 1,                                   /* cooperative launches, host registration */
+	[92] = 1, [93] = 1, [94] = 1, [122] = 1, [123] = 1,             /* stream memory operations, old and new */
 	[102] = 1, [103] = 1,                                           /* virtual memory, shared by file descriptors */
 	[111] = 1024, [115] = 1, [129] = 1,                             /* reserved shared memory, pools, one kind of function */
 	[130] = 0, [131] = -1, [134] = -1,                              /* the card is no NUMA node */

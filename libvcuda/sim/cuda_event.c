@@ -11,6 +11,16 @@ void sim_moment_drop(struct sim_moment *moment)
 		free(moment);
 }
 
+CUevent sim_event_new(struct sim_context *context)
+{
+	pthread_mutex_lock(&sim_driver.lock);
+	CUevent event = sim_object_create(sizeof *event, SIM_EVENT, context);
+	if (event)
+		event->flags = CU_EVENT_DISABLE_TIMING;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return event;
+}
+
 SIM_EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags)
 {
 	struct sim_context *context;

@@ -26,6 +26,7 @@ enum sim_kind {
 	SIM_LIBRARY,
 	SIM_LINK,
 	SIM_EXTERNAL,
+	SIM_USER_OBJECT,
 };
 
 /* What a handle points to. Objects die with their context; pools, graphs and physical memory have none. */

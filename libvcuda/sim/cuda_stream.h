@@ -27,6 +27,13 @@ struct sim_event {
 
 #define SIM_STREAM_NON_BLOCKING 1u
 
+/* Of the simulator's own: a non-blocking stream with the other's priority, and an event that is not timed. */
+CUstream sim_stream_new(struct sim_context *context, CUstream like);
+CUevent sim_event_new(struct sim_context *context);
+
+CUresult cuStreamDestroy_v2(CUstream stream);
+CUresult cuEventDestroy_v2(CUevent event);
+
 /* Lock and find the stream behind a handle, which may be NULL, legacy or per-thread. */
 CUresult sim_lock_stream(CUstream handle, struct sim_stream **stream);
 

@@ -63,6 +63,7 @@ struct sim_work {
 			size_t bytes;
 			CUdevice device;
 		} memory;              /* alloc, free */
+		const struct sim_memops *memops; /* in a graph */
 	};
 	uint64_t duration; /* ns that it takes */
 	unsigned share;    /* of the card's multiprocessors that it fills, in 1/1000; 0: none, it is no kernel */

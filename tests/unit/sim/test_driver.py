@@ -21,7 +21,7 @@ def get(name, version, flags=0):
 """
 
 
-@pytest.mark.parametrize("name", ["driver_check", "memory_check", "work_check"])
+@pytest.mark.parametrize("name", ["driver_check", "memory_check", "work_check", "graph_check"])
 def test_a_linked_program(node: Any, libraries: Path, tmp_path: Path, name: str) -> None:
     program = tmp_path / name
     source = Path(__file__).with_name(f"{name}.c")
