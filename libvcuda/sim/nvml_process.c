@@ -58,6 +58,43 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t dev
 	return result;
 }
 
+typedef struct {
+	unsigned version, mode, count; /* mode: 0 compute, 1 graphics, 2 of MPS */
+	struct {
+		unsigned pid;
+		unsigned long long used;
+		unsigned gpu_instance, compute_instance;
+		unsigned long long protected_used;
+	} *processes;
+} nvmlProcessDetailList_t;
+
+_Static_assert(sizeof(nvmlProcessDetailList_t) == 24, "nvmlProcessDetailList_t");
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *out)
+{
+	struct sim_process list[SIM_MAX_SLOTS];
+	nvmlReturn_t result = sim_nvml_check(device, out);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (out->version != (sizeof *out | 1u << 24))
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	if (out->mode > 2)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (out->mode) {
+		out->count = 0;
+		return NVML_SUCCESS;
+	}
+	result = processes(device, &out->count, out->processes, list);
+	for (unsigned i = 0; result == NVML_SUCCESS && i < out->count; i++) {
+		out->processes[i].pid = (unsigned)list[i].pid;
+		out->processes[i].used = list[i].used;
+		out->processes[i].gpu_instance = out->processes[i].compute_instance = NVML_NO_INSTANCE;
+		out->processes[i].protected_used = 0;
+	}
+	return result;
+}
+
 static nvmlReturn_t nobody(nvmlDevice_t device, unsigned *count)
 {
 	nvmlReturn_t result = sim_nvml_check(device, count);
