@@ -56,6 +56,7 @@ static const int common[LAST_ATTRIBUTE + 1] = {
 	[95] = 1, [96] = 1, [99] = 1,                                   /* cooperative launches, host registration */
 	[92] = 1, [93] = 1, [94] = 1, [122] = 1, [123] = 1,             /* stream memory operations, old and new */
 	[102] = 1, [103] = 1,                                           /* virtual memory, shared by file descriptors */
+	[119] = 1, [125] = 1,                                           /* pools by file descriptors, events between processes */
 	[111] = 1024, [115] = 1, [129] = 1,                             /* reserved shared memory, pools, one kind of function */
 	[130] = 0, [131] = -1, [134] = -1,                              /* the card is no NUMA node */
 };

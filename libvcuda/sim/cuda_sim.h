@@ -97,6 +97,9 @@ struct sim_pool {
 	struct sim_object object;
 	CUdevice device;
 	bool doomed; /* destroyed by the program: goes with its last allocation */
+	bool is_imported; /* another process': nothing is allocated from it here */
+	int handle_types; /* by which it may be exported */
+	unsigned char access[SIM_MAX_CARDS]; /* of other devices, by their number */
 	struct sim_allocation *allocations;
 	struct sim_pool *next; /* of the same device */
 	uint64_t settings[CU_MEMPOOL_ATTR_RELEASE_THRESHOLD + 1];
@@ -177,6 +180,7 @@ int sim_ordinal(unsigned card);
 
 char *sim_physical_backing(struct sim_physical *physical);
 void sim_physical_drop(struct sim_physical *physical);
+unsigned long long sim_physical_handle_types(const struct sim_physical *physical);
 
 CUresult sim_graph_reserve(CUdevice device, uint64_t bytes); /* under the lock, as the next */
 void sim_graph_unuse(CUdevice device, uint64_t bytes);

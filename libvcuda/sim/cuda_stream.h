@@ -23,6 +23,7 @@ struct sim_event {
 	unsigned flags;
 	struct sim_moment *moment; /* when it was recorded last; NULL: never */
 	struct sim_place place;    /* recorded in a capture */
+	struct sim_shared *shared; /* with other processes; see cuda_ipc_event.c */
 };
 
 #define SIM_STREAM_NON_BLOCKING 1u

@@ -182,6 +182,11 @@ void sim_physical_drop(struct sim_physical *physical)
 	bury(physical);
 }
 
+unsigned long long sim_physical_handle_types(const struct sim_physical *physical)
+{
+	return (unsigned long long)physical->properties.requestedHandleTypes;
+}
+
 char *sim_physical_backing(struct sim_physical *physical)
 {
 	if (physical->backing)

@@ -211,6 +211,7 @@ enum sim_status sim_used(unsigned card, uint64_t *bytes)
 static void describe(const struct sim_slot *slot, unsigned card, pid_t pid, struct sim_process *process)
 {
 	process->pid = pid ? pid : slot->pid;
+	process->known = pid != 0;
 	process->used = add(slot->allocated[card], slot->context[card]);
 	memcpy(process->command, slot->command, sizeof process->command);
 	process->command[sizeof process->command - 1] = 0;

@@ -171,6 +171,7 @@ struct sim_process {
 	pid_t pid;         /* as the asker sees it where the kernel knows, else as the owner wrote it */
 	uint64_t used;     /* bytes, its contexts included */
 	char command[16];
+	bool known;        /* the kernel knows him in the asker's PID namespace */
 };
 
 /* Map the state, once per process; later calls only say how it went. Cards are copied: see sim_card. */

@@ -96,7 +96,15 @@ def wait():
 )
 def test_the_driver_goes_and_comes(node: Any, state: str, nvml: int, cuda: int) -> None:
     directory = str(node.directory)
-    init = "import json\nfrom pynvml import *\ntry:\n    nvmlInit()\n    print(0)\nexcept NVMLError as error:\n    print(-error.value)"
+    init = """
+import json
+from pynvml import *
+try:
+    nvmlInit()
+    print(0)
+except NVMLError as error:
+    print(-error.value)
+"""
     with Program(node, "") as program:
         assert node.simctl.main(["driver", directory, state]) == 0
         assert program("ask(nvmlDeviceGetCount)") == nvml
@@ -113,7 +121,8 @@ def test_the_driver_goes_and_comes(node: Any, state: str, nvml: int, cuda: int) 
 def test_remapped_rows(make_node: Callable[..., Any]) -> None:
     node = make_node("a100x2")
     with Program(node, "") as program:
-        histogram = "[getattr(nvmlDeviceGetRowRemapperHistogram(cards[0]), n) for n in ('max', 'high', 'partial', 'low', 'none')]"
+        names = "('max', 'high', 'partial', 'low', 'none')"
+        histogram = f"[getattr(nvmlDeviceGetRowRemapperHistogram(cards[0]), name) for name in {names}]"
         fields = "[v.value.uiVal for v in nvmlDeviceGetFieldValues(cards[0], [142, 143, 144, 145])]"
         assert program("nvmlDeviceGetRemappedRows(cards[0])") == [0, 0, 0, 0]
         assert program(histogram) == [640, 0, 0, 0, 0]
