@@ -43,8 +43,8 @@ static CUresult book_on(struct charge *charge, int place, const struct limited_c
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	entry->card = place;
 	entry->size = charge->size;
-	if (!usage_reserve(place, charge->size, card->memory) &&
-	    !(pools_reclaim(place) && usage_reserve(place, charge->size, card->memory))) {
+	if (!usage_reserve(place, charge->size, limit_of(card)) &&
+	    !(pools_reclaim(place) && usage_reserve(place, charge->size, limit_of(card)))) {
 		log_line(LOG_INFO, "%llu bytes refused on device %d: the container's limit is %llu bytes",
 			 (unsigned long long)charge->size, charge->device, (unsigned long long)card->memory);
 		free(entry);
@@ -120,7 +120,7 @@ bool charge_resize(struct charge *charge, uint64_t size)
 	if (size < charge->size)
 		usage_release(charge->entry->card, charge->size - size);
 	else if (card_of_device(charge->device, &card) &&
-		 !usage_reserve(charge->entry->card, size - charge->size, card.memory))
+		 !usage_reserve(charge->entry->card, size - charge->size, limit_of(&card)))
 		return false;
 	charge->size = charge->entry->size = size;
 	return true;

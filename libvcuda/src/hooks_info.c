@@ -23,8 +23,7 @@ static void narrow_info(size_t *available, size_t *total)
 	if (!current_device(&device) || !card_of_device(device, &card))
 		return;
 	pools_settle();
-	overhead_follow_rarely(device);
-	bool known = usage_held(card.uuid, &held);
+	bool known = usage_held(card.uuid, overhead_unbooked(device), card.overhead, &held);
 	uint64_t left = known && held < card.memory ? card.memory - held : 0;
 	if (card.oversubscribe && card.memory != VGPU_UNLIMITED) { /* what the card lacks lies in virtual memory */
 		*total = card.memory;

@@ -3,6 +3,7 @@
 #include "charge.h"
 #include "cuda_hooks.h"
 #include "limits_file.h"
+#include "overhead.h"
 #include "pools.h"
 
 struct stream_ordered {
@@ -155,8 +156,12 @@ EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 /* A program that synchronizes all the time pays one load, unless memory of its pools is on its way back. */
 static CUresult synchronized(CUresult result)
 {
+	CUdevice device;
+
 	if (guard_enter()) {
 		pools_settle_if_dirty();
+		if (overhead_is_unseen() && current_device(&device))
+			overhead_follow_rarely(device);
 		guard_leave();
 	}
 	return result;
