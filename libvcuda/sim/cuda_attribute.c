@@ -1,5 +1,5 @@
 /* Device attributes: what all cards have in common is a table, the rest comes from the card. */
-#include "cuda_sim.h"
+#include "cuda_physical.h"
 
 /* What depends on the compute capability alone. */
 static const struct generation {
@@ -61,6 +61,16 @@ static const int common[LAST_ATTRIBUTE + 1] = {
 	[130] = 0, [131] = -1, [134] = -1,                              /* the card is no NUMA node */
 };
 
+static bool card_multicasts(const struct sim_card *card)
+{
+	return card->compute_major >= 9 && card->link_count && card->links[0] == SIM_LINK_SWITCH;
+}
+
+bool sim_multicasts(CUdevice device)
+{
+	return card_multicasts(sim_device_card(device));
+}
+
 static int of_card(const struct sim_card *card, int attribute)
 {
 	const struct generation *generation = generation_of(card);
@@ -83,6 +93,7 @@ static int of_card(const struct sim_card *card, int attribute)
 	case 106: return generation->blocks_per_sm;
 	case 108: return card->compute_major >= 8 ? (int)(card->l2_bytes / 4 * 3) : 0;
 	case 109: return card->compute_major >= 8 ? 134213632 : 0;
+	case 132: return card_multicasts(card);
 	case 134: return card->numa_node;
 	default: return common[attribute];
 	}

@@ -176,7 +176,7 @@ SIM_EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 	return result;
 }
 
-static CUresult lock_and_check(CUcontext context)
+CUresult sim_lock_context(CUcontext context)
 {
 	CUresult result = sim_ready();
 
@@ -190,7 +190,7 @@ static CUresult lock_and_check(CUcontext context)
 
 SIM_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
 {
-	CUresult result = lock_and_check(context);
+	CUresult result = sim_lock_context(context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -216,7 +216,7 @@ SIM_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context)
 
 SIM_EXPORT CUresult cuCtxSetCurrent(CUcontext context)
 {
-	CUresult result = context ? lock_and_check(context) : sim_ready();
+	CUresult result = context ? sim_lock_context(context) : sim_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -268,7 +268,7 @@ SIM_EXPORT CUresult cuCtxGetFlags(unsigned *flags)
 SIM_EXPORT CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version)
 {
 	struct sim_context *current;
-	CUresult result = context ? lock_and_check(context) : sim_current(&current);
+	CUresult result = context ? sim_lock_context(context) : sim_current(&current);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -312,7 +312,7 @@ static CUresult set_peer(CUcontext peer, bool enable)
 	CUresult result = sim_current(&context);
 
 	if (result == CUDA_SUCCESS)
-		result = lock_and_check(peer);
+		result = sim_lock_context(peer);
 	if (result != CUDA_SUCCESS)
 		return result;
 	uint32_t bit = 1u << peer->device;

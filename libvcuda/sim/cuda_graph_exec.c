@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "cuda_graph_memory.h"
+#include "cuda_green.h"
 #include "cuda_memop.h"
 #include "cuda_module.h"
 #include "cuda_stream.h"
@@ -296,6 +297,7 @@ static CUresult submit_work(const struct launch *launch, const struct sim_step *
 		work.duration = sim_copy_duration(&work.copy, launch->context);
 	if (work.type == CU_GRAPH_NODE_TYPE_MEMSET && !work.duration)
 		work.duration = sim_fill_duration(&work.fill, launch->context);
+	sim_green_restrict(&work, launch->context);
 	return work.type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP ? sim_memops_submit(stream, work.memops)
 	                                                    : sim_submit(stream, &work, false);
 }

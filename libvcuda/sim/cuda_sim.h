@@ -27,6 +27,10 @@ enum sim_kind {
 	SIM_LINK,
 	SIM_EXTERNAL,
 	SIM_USER_OBJECT,
+	SIM_TEXTURE,
+	SIM_SURFACE,
+	SIM_RESOURCES,
+	SIM_GREEN,
 };
 
 /* What a handle points to. Objects die with their context; pools, graphs and physical memory have none. */
@@ -43,6 +47,8 @@ struct sim_context {
 	unsigned flags;
 	unsigned version;
 	bool primary;
+	unsigned sm_count;       /* of a green context; 0: it has them all */
+	struct sim_green *green; /* its handle */
 	unsigned attached; /* how often, beyond its creation */
 	bool alive;
 	size_t limits[SIM_LIMITS];
@@ -138,6 +144,7 @@ extern struct sim_driver sim_driver;
 CUresult sim_ready(void);                          /* has cuInit been called, and in this very process? */
 CUresult sim_device(CUdevice device);              /* ready, and the ordinal exists */
 CUresult sim_current(struct sim_context **context); /* ready, and a live context is current */
+CUresult sim_lock_context(CUcontext context);       /* ready, and it is a live one: leaves the lock taken */
 
 CUresult sim_result(enum sim_status status);
 const struct sim_card *sim_device_card(CUdevice device);

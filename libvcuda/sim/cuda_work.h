@@ -13,6 +13,7 @@
 struct sim_side {
 	CUdeviceptr base;
 	bool on_card; /* the caller says so: a pointer that is no allocation of ours is an error */
+	bool is_ours; /* it was one when the copy was submitted: not to be followed when it is none any more */
 	size_t pitch, rows;
 	size_t x, y, z;
 };
