@@ -117,6 +117,11 @@ struct pool *pools_of_graphs(CUdevice device)
 	return find_or_add(NULL, device);
 }
 
+CUdevice pools_device_of(const struct pool *pool)
+{
+	return pool->device;
+}
+
 CUdevice pools_device(CUmemoryPool handle)
 {
 	CUmemoryPool standard;
