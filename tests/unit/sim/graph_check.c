@@ -76,12 +76,13 @@ static const char ptx[] =
 	".visible .entry spin_5ms() { ret; }\n";
 
 static handle spin, short_spin, stream;
-static volatile int steps;
+static int steps;
 
 static void step(void *expected)
 {
-	if (steps == (int)(size_t)expected)
-		steps++;
+	int now = (int)(size_t)expected;
+
+	__atomic_compare_exchange_n(&steps, &now, now + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
 static void count(void *number)
@@ -295,13 +296,13 @@ static void stream_memory(void)
 	EXPECT(cuStreamWaitValue64_v2(stream, device + 8, 1ull << 40, 0), OK);
 	EXPECT(cuLaunchHostFunc(stream, step, (void *)1), OK);
 	usleep(5000);
-	EXPECT(steps, 0);
+	EXPECT(__atomic_load_n(&steps, __ATOMIC_ACQUIRE), 0);
 	EXPECT(cuStreamQuery(stream), NOT_READY);
 	EXPECT(cuStreamWriteValue32_v2(other, device, 1, 0), OK);
-	while (!steps)
+	while (!__atomic_load_n(&steps, __ATOMIC_ACQUIRE))
 		usleep(100);
 	usleep(2000);
-	EXPECT(steps, 1);
+	EXPECT(__atomic_load_n(&steps, __ATOMIC_ACQUIRE), 1);
 	EXPECT(cuStreamWriteValue64_v2(other, device + 8, (1ull << 40) + 1, 0), OK);
 	EXPECT(cuStreamSynchronize(stream), OK);
 	EXPECT(steps, 2);

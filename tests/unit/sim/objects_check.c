@@ -169,7 +169,7 @@ static void details(void)
 	unsigned char map[128] __attribute__((aligned(64)));
 	struct { int order; int rest[5]; } attributes = {1, {0}};
 	size_t size = sizeof name, indices[] = {0}, failed = 7, sizes[] = {3, 3};
-	unsigned multicast[6] = {2}, flags = 0;
+	unsigned multicast[8] = {2}, flags = 0;
 	bool on = true;
 	handle stream, library;
 	ptr a, b;
