@@ -23,13 +23,21 @@
 enum {
 	CONTENTION_TRIES = 200,
 	REAP_EACH = 8, /* tries */
+	TELLING = 100, /* milliseconds */
 	NO_SLOT = -1,
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* this process's threads: opening, claiming, reaping */
 static struct vgpu_usage *_Atomic region;
-static _Atomic uint64_t first_slot;
-static _Atomic uint64_t *own_slot = &first_slot; /* index + 1; see watch_forks */
+
+/* What a child of this process must not take for its own. */
+struct own {
+	_Atomic uint64_t slot;          /* pid << 32 | index + 1; 0: none */
+	struct process_identity self;   /* under the lock; owner 0: not asked for yet */
+};
+
+static struct own first_own;
+static struct own *own = &first_own; /* see watch_forks */
 static bool wiped_on_fork;
 static atomic_int reserving;
 static atomic_bool leaving;
@@ -125,12 +133,13 @@ static struct vgpu_usage *map_file(int fd)
 static void after_fork(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	atomic_store(own_slot, 0);
+	atomic_store(&own->slot, 0);
+	own->self.owner = 0;
 	atomic_store(&reserving, 0);
 }
 
 /*
- * A child of a bare clone() runs no handlers: its copy of the slot lies on a page that the kernel empties for it
+ * A child of a bare clone() runs no handlers: its copy of `own` lies on a page that the kernel empties for it
  * (Linux 4.14). Before that the pid in the upper half tells, at the price of a system call each time.
  */
 static void watch_forks(void)
@@ -142,8 +151,8 @@ static void watch_forks(void)
 	if (page == MAP_FAILED)
 		return;
 	wiped_on_fork = madvise(page, size, MADV_WIPEONFORK) == 0;
-	own_slot = page;
-	atomic_store(own_slot, 0); /* written before it is read: one page fault, not two */
+	own = page;
+	atomic_store(&own->slot, 0); /* written before it is read: one page fault, not two */
 }
 
 /* Called with the lock held. */
@@ -271,11 +280,28 @@ static bool before_exec(const struct process_identity *self, const struct vgpu_u
 	return load(&slot->owner) == self->owner && image && image != self->image;
 }
 
-/* Whom reap() looks at: a look at another process costs system calls. */
-enum whose { OWN, EVERYBODYS };
+/* Called with the lock held. */
+static const struct process_identity *identity(void)
+{
+	if (!own->self.owner || !wiped_on_fork)
+		process_identify(&own->self);
+	return &own->self;
+}
 
-/* Frees the slots of the dead; the number of them. Called with the lock held. */
-static int reap(struct vgpu_usage *usage, const struct process_identity *self, enum whose whose)
+enum { ANY_CARD = -1, OWN_ONLY = -2 };
+
+static bool holds_something(const struct vgpu_usage *usage, uint32_t index, int card)
+{
+	const struct vgpu_usage_charge *charge = &usage->charges[card][index];
+
+	return load(&charge->reserved) || load(&charge->attempting) || load(&usage->slots[index].unseen) >> card & 1;
+}
+
+/*
+ * Frees the slots of the dead who hold something of the card; the number of them. A look at another process costs
+ * system calls. Called with the lock held.
+ */
+static int reap(struct vgpu_usage *usage, const struct process_identity *self, int card, enum look look)
 {
 	int freed = 0;
 
@@ -284,10 +310,13 @@ static int reap(struct vgpu_usage *usage, const struct process_identity *self, e
 		uint64_t owner = load(&slot->owner);
 		if (!owner)
 			continue;
-		bool own = (owner & ~VGPU_USAGE_REAPING) == self->owner;
-		if (own ? !before_exec(self, slot)
-			: whose == OWN || !process_is_dead(self, owner, load(&slot->namespaces)))
+		if ((owner & ~VGPU_USAGE_REAPING) == self->owner) {
+			if (!before_exec(self, slot))
+				continue;
+		} else if (card == OWN_ONLY || (card != ANY_CARD && !holds_something(usage, i, card)) ||
+			   !process_is_dead(self, owner, load(&slot->namespaces), look)) {
 			continue;
+		}
 		if (!swap(&slot->owner, owner, self->owner | VGPU_USAGE_REAPING))
 			continue;
 		free_slot(usage, i);
@@ -296,15 +325,28 @@ static int reap(struct vgpu_usage *usage, const struct process_identity *self, e
 	return freed;
 }
 
-static int reap_dead(struct vgpu_usage *usage)
+static void reap_dead(struct vgpu_usage *usage, int card, enum look look)
 {
-	struct process_identity self;
-
 	pthread_mutex_lock(&lock);
-	process_identify(&self);
-	int freed = reap(usage, &self, EVERYBODYS);
+	reap(usage, identity(), card, look);
 	pthread_mutex_unlock(&lock);
-	return freed;
+}
+
+/*
+ * For questions, which some programs ask all the time. Who is gone is found out at once, and a zombie or a pid that
+ * was given out again within TELLING milliseconds; an allocation that would be refused looks at once for these too.
+ */
+static void reap_to_tell(struct vgpu_usage *usage, int card)
+{
+	static _Atomic int64_t next;
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	int64_t milliseconds = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+	bool thorough = milliseconds >= atomic_load(&next);
+	if (thorough)
+		atomic_store(&next, milliseconds + TELLING);
+	reap_dead(usage, card, thorough ? THOROUGH : PASSING);
 }
 
 static int claim_free(struct vgpu_usage *usage, const struct process_identity *self)
@@ -325,13 +367,12 @@ static int claim_free(struct vgpu_usage *usage, const struct process_identity *s
 
 static int claim_slot(struct vgpu_usage *usage)
 {
-	struct process_identity self;
+	const struct process_identity *self = identity();
 
-	process_identify(&self);
-	reap(usage, &self, OWN);
-	int index = claim_free(usage, &self);
-	if (index == NO_SLOT && reap(usage, &self, EVERYBODYS))
-		index = claim_free(usage, &self);
+	reap(usage, self, OWN_ONLY, PASSING);
+	int index = claim_free(usage, self);
+	if (index == NO_SLOT && reap(usage, self, ANY_CARD, THOROUGH))
+		index = claim_free(usage, self);
 	if (index == NO_SLOT)
 		log_once(LOG_ERROR, "%s: %u processes hold device memory; no more is given", VGPU_USAGE_PATH,
 			 VGPU_USAGE_SLOTS);
@@ -341,7 +382,7 @@ static int claim_slot(struct vgpu_usage *usage)
 /* This process's slot, or NO_SLOT if it has none. */
 static int slot_now(void)
 {
-	uint64_t word = atomic_load(own_slot);
+	uint64_t word = atomic_load(&own->slot);
 
 	if (!wiped_on_fork && word >> 32 != (uint64_t)getpid())
 		return NO_SLOT;
@@ -359,7 +400,7 @@ static int slot_or_claim(struct vgpu_usage *usage)
 	if (index == NO_SLOT) {
 		index = claim_slot(usage);
 		if (index != NO_SLOT)
-			atomic_store(own_slot, (uint64_t)getpid() << 32 | (uint32_t)(index + 1));
+			atomic_store(&own->slot, (uint64_t)getpid() << 32 | (uint32_t)(index + 1));
 	}
 	pthread_mutex_unlock(&lock);
 	return index;
@@ -471,13 +512,13 @@ static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size,
 		if (verdict == FULL) {
 			if (reaped)
 				return false;
-			reap_dead(usage);
+			reap_dead(usage, card, THOROUGH);
 			reaped = true;
 			looked_up = given; /* the dead may have been among them */
 			continue;
 		}
 		if (try % REAP_EACH == REAP_EACH / 2) /* one killed in an attempt never withdraws it */
-			reap_dead(usage);
+			reap_dead(usage, card, THOROUGH);
 		back_off(slot, try);
 	}
 	return false;
@@ -623,7 +664,7 @@ bool usage_held(const uint8_t uuid[16], uint64_t unbooked_bytes, uint64_t overhe
 	int card = find_card(usage, uuid, false);
 	if (card == USAGE_NO_CARD)
 		return true;
-	reap_dead(usage);
+	reap_to_tell(usage, card);
 	struct totals totals = sum_charges(usage, card);
 	*held = saturating_sum(totals.reserved, unbooked(&totals, unbooked_bytes, overhead));
 	return true;
@@ -634,19 +675,20 @@ unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list,
 	bool absent;
 	struct vgpu_usage *usage = region_or_null(false, &absent);
 	int card = usage ? find_card(usage, uuid, false) : USAGE_NO_CARD;
-	struct process_identity self;
 	unsigned int count = 0;
 
 	if (card == USAGE_NO_CARD)
 		return 0;
-	reap_dead(usage);
-	process_identify(&self);
+	reap_to_tell(usage, card);
+	pthread_mutex_lock(&lock);
+	const uint64_t namespaces = identity()->namespaces;
+	pthread_mutex_unlock(&lock);
 	for (uint32_t i = 0; i < slots_seen(usage); i++) {
 		const struct vgpu_usage_slot *slot = &usage->slots[i];
 		uint64_t owner = load(&slot->owner);
 		uint64_t held = load(&usage->charges[card][i].reserved);
 		bool unseen = load(&slot->unseen) >> card & 1;
-		if (!owner || owner & VGPU_USAGE_REAPING || !(held || unseen) || load(&slot->namespaces) != self.namespaces)
+		if (!owner || owner & VGPU_USAGE_REAPING || !(held || unseen) || load(&slot->namespaces) != namespaces)
 			continue;
 		if (count < room)
 			list[count] = (struct usage_process){owner & (((uint64_t)1 << VGPU_USAGE_PID_BITS) - 1), held, unseen};

@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (atomic_load(&region))
 		munmap(atomic_load(&region), sizeof(struct vgpu_usage));
 	atomic_store(&region, NULL);
-	atomic_store(own_slot, 0);
+	atomic_store(&own->slot, 0);
 	int card = usage_card(uuid);
 	if (card != USAGE_NO_CARD && usage_reserve(card, 4096, limit)) {
 		if (!usage_held(uuid, 0, limit.overhead, &held) || held < 4096)
