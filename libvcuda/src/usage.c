@@ -24,6 +24,7 @@ enum {
 	CONTENTION_TRIES = 200,
 	REAP_EACH = 8, /* tries */
 	TELLING = 100, /* milliseconds */
+	CROWD = 32,    /* slots */
 	NO_SLOT = -1,
 };
 
@@ -365,11 +366,26 @@ static int claim_free(struct vgpu_usage *usage, const struct process_identity *s
 	return NO_SLOT;
 }
 
+/* All slots so far are taken, and so many were added since the dead were last looked for. */
+static bool crowded(const struct vgpu_usage *usage)
+{
+	uint32_t seen = slots_seen(usage);
+
+	if (!seen || seen % CROWD)
+		return false;
+	for (uint32_t i = 0; i < seen; i++)
+		if (!load(&usage->slots[i].owner))
+			return false;
+	return true;
+}
+
 static int claim_slot(struct vgpu_usage *usage)
 {
 	const struct process_identity *self = identity();
 
 	reap(usage, self, OWN_ONLY, PASSING);
+	if (crowded(usage)) /* those who died with nothing: nobody else would look for them */
+		reap(usage, self, ANY_CARD, PASSING);
 	int index = claim_free(usage, self);
 	if (index == NO_SLOT && reap(usage, self, ANY_CARD, THOROUGH))
 		index = claim_free(usage, self);
