@@ -1,4 +1,4 @@
-"""dlclose, signal handlers, exec from a thread, fork while others allocate: libvcuda does not get in a program's way."""
+"""dlclose, signal handlers, exec from a thread, fork while others allocate: libvcuda gets in no program's way."""
 
 from __future__ import annotations
 
