@@ -219,7 +219,10 @@ class Box:
 
     def close(self) -> None:
         for client in self.clients:
-            client.kill()
+            if len(self.namespaces) == 1:
+                client.kill()
+            else:  # what nsenter started would be left to the host's init, and a PID namespace ends with its last process
+                client.close()
         assert self.holder.stdin and self.holder.stdout
         self.holder.stdin.close()
         self.holder.stdout.close()

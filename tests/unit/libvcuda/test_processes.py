@@ -44,7 +44,7 @@ def test_eight_churning_processes_never_exceed_the_limit(awkward: Box) -> None:
     awkward.limit(LIMIT)
     clients = [awkward.opened() for _ in range(8)]
     for seed, client in enumerate(clients):
-        client.send(f"churn 20000 {MIB} 16 {seed}")
+        client.send(f"churn 8000 {MIB} 16 {seed}")
     answers = [client.receive() for client in clients]
     held, most = awkward.ledger()
     assert held == 0
