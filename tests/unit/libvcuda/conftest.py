@@ -221,7 +221,7 @@ class Box:
         for client in self.clients:
             if len(self.namespaces) == 1:
                 client.kill()
-            else:  # what nsenter started would be left to the host's init, and a PID namespace ends with its last process
+            else:  # what nsenter started would be the host's, and the PID namespace waits for it
                 client.close()
         assert self.holder.stdin and self.holder.stdout
         self.holder.stdin.close()
