@@ -46,6 +46,17 @@ SIM_EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags)
 	return *event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+void sim_events_of(struct sim_context *context)
+{
+	for (struct sim_object *object = context->objects; object; object = object->next) {
+		if (object->kind != SIM_EVENT)
+			continue;
+		struct sim_event *event = (struct sim_event *)object;
+		sim_moment_drop(event->moment);
+		sim_shared_drop(event->shared);
+	}
+}
+
 SIM_EXPORT CUresult cuEventDestroy_v2(CUevent event)
 {
 	CUresult result = sim_lock_object(event, SIM_EVENT);

@@ -99,13 +99,9 @@ static unsigned count_of(const struct sim_context *context)
 
 SIM_EXPORT CUresult cuCtxGetDevResource(CUcontext context, CUdevResource *out, int type)
 {
-	CUresult result = sim_lock_context(context);
+	CUresult result = sim_context_check(context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = give(out, type, context->device, count_of(context));
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return result == CUDA_SUCCESS ? give(out, type, context->device, count_of(context)) : result;
 }
 
 /* Groups of at least so many, as many as there are; without an array only how many there would be. */

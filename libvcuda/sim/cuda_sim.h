@@ -144,7 +144,7 @@ extern struct sim_driver sim_driver;
 CUresult sim_ready(void);                          /* has cuInit been called, and in this very process? */
 CUresult sim_device(CUdevice device);              /* ready, and the ordinal exists */
 CUresult sim_current(struct sim_context **context); /* ready, and a live context is current */
-CUresult sim_lock_context(CUcontext context);       /* ready, and it is a live one: leaves the lock taken */
+CUresult sim_context_check(CUcontext context);      /* ready, and it is a live one */
 
 CUresult sim_result(enum sim_status status);
 const struct sim_card *sim_device_card(CUdevice device);

@@ -31,6 +31,7 @@ struct sim_event {
 /* Of the simulator's own: a non-blocking stream with the other's priority, and an event that is not timed. */
 CUstream sim_stream_new(struct sim_context *context, CUstream like);
 CUevent sim_event_new(struct sim_context *context);
+void sim_events_of(struct sim_context *context); /* drop what they hold: they are about to go; under the lock */
 
 CUresult cuStreamDestroy_v2(CUstream stream);
 CUresult cuEventDestroy_v2(CUevent event);

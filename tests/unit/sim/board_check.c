@@ -4,7 +4,7 @@
 #include "check.h"
 
 int cuInit(unsigned), cuDevicePrimaryCtxRetain(handle *, int), cuCtxSetCurrent(handle), cuDevicePrimaryCtxReset_v2(int);
-int cuDeviceGetAttribute(int *, int, int), cuMemGetInfo_v2(size_t *, size_t *), cuMemCreate(handle *, size_t, const void *, ptr);
+int cuCtxSynchronize(void), cuDeviceGetAttribute(int *, int, int), cuMemGetInfo_v2(size_t *, size_t *), cuMemCreate(handle *, size_t, const void *, ptr);
 int cuMemRelease(handle), cuMemAddressReserve(ptr *, size_t, size_t, ptr, ptr), cuMemAddressFree(ptr, size_t);
 int cuMemMap(ptr, size_t, size_t, handle, ptr), cuMemUnmap(ptr, size_t), cuMemSetAccess(ptr, size_t, const void *, size_t);
 int cuMulticastCreate(handle *, const void *), cuMulticastAddDevice(handle, int), cuMulticastUnbind(handle, int, size_t, size_t);
@@ -60,6 +60,7 @@ static void multicast(void)
 	EXPECT(cuMemMap(pointer, SIZE, 0, object, 0), OK);
 	EXPECT(cuMemSetAccess(pointer, SIZE, &access, 1), OK);
 	EXPECT(cuMemsetD8_v2(pointer, 1, SIZE), OK);
+	EXPECT(cuCtxSynchronize(), OK);
 	EXPECT(cuMemUnmap(pointer, SIZE), OK);
 
 	/* Bound memory is paid for until it is unbound, or the object is gone. */
