@@ -38,8 +38,11 @@ class DriverUse:
     def before(self) -> None:
         self._allocated = self._allocations(self._shares())
 
-    def after(self, rows: dict[str, list[tuple[int, bool, int]]], valid: float) -> None:
-        """`rows` by card uuid: pid, whether it computes, bytes. The figures count for `valid` seconds."""
+    def after(self, rows: dict[str, list[tuple[int, bool, int]]], valid: float) -> bool:
+        """`rows` by card uuid: pid, whether it computes, bytes. The figures count for `valid` seconds.
+
+        True when one that grew waits for a second look.
+        """
         living = self._shares()
         allocated = self._allocations(living)
         found: Figures = {}
@@ -51,6 +54,7 @@ class DriverUse:
         with Lock(self.settings.run_dir):
             for claim in living:
                 self._write(claim, figures, int(self.clock() + valid))
+        return any(now > figures[key] for key, now in found.items())
 
     def _shares(self) -> list[Claim]:
         ledger = Ledger(self.settings, [], self.proc)

@@ -25,6 +25,7 @@ from vgpu.hook.ledger import Ledger
 from vgpu.hook.population import Population
 
 INTERVAL = 15.0  #: seconds between two looks, when NVML is quick
+SOON = 2.0  #: the same when a container's figure has grown
 SHARE_OF_TIME = 0.05  #: the most of the time that NVML may be asked: it wakes cards without persistence mode
 VALID = 4  #: intervals after which the file counts no more
 LIMIT = 60.0
@@ -127,8 +128,8 @@ class ForeignWatch:
         record = foreign.record(self.users, freshness.boot_id(self.proc), self.clock(), VALID * interval)
         records.write(foreign.path_in(self.settings.run_dir), record)
         self.conditions.set("foreign users", "; ".join(f"{uuid}: {_told(users)}" for uuid, users in self.users.items()))
-        if self.driver_use is not None:
-            self.driver_use.after(found, VALID * interval)
+        if self.driver_use is not None and self.driver_use.after(found, VALID * interval):
+            self._next = self.clock() + max(SOON, (self.clock() - self._started) / SHARE_OF_TIME)
 
 
 def _told(users: list[User]) -> str:

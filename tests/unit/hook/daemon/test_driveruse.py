@@ -47,13 +47,13 @@ class Node:
         file.write_bytes(limits.encode(name, cards))
         return file
 
-    def look(self, used: dict[int, int], allocated: int | None = None, meanwhile: int | None = None) -> None:
+    def look(self, used: dict[int, int], allocated: int | None = None, meanwhile: int | None = None) -> bool:
         """NVML says `used` by pid on the first card; the region says what is allocated before it and after it."""
         self.regions = None if allocated is None else {UUIDS[0]: allocated}
         self.use.before()
         if meanwhile is not None:
             self.regions = {UUIDS[0]: meanwhile}
-        self.use.after({UUIDS[0]: [(pid, True, memory) for pid, memory in used.items()]}, 60.0)
+        return self.use.after({UUIDS[0]: [(pid, True, memory) for pid, memory in used.items()]}, 60.0)
 
 
 @pytest.fixture
@@ -69,9 +69,9 @@ def told(file: Path) -> tuple[int, int]:
 
 def test_what_exceeds_the_allocations_is_told_when_it_was_seen_twice(node: Node) -> None:
     file = node.container()
-    node.look({SELF: 500 * MIB}, 100 * MIB)
+    assert node.look({SELF: 500 * MIB}, 100 * MIB)
     assert told(file) == (0, 0)
-    node.look({SELF: 500 * MIB}, 100 * MIB)
+    assert not node.look({SELF: 500 * MIB}, 100 * MIB)
     assert told(file) == (400 * MIB, int(NOW) + 60)
     assert limits.decode(file.read_bytes())[2] % 2 == 0
 
