@@ -299,7 +299,7 @@ static bool holds_something(const struct vgpu_usage *usage, uint32_t index, int 
 }
 
 /*
- * Frees the slots of the dead who hold something of the card; the number of them. A look at another process costs
+ * Frees the slots of the dead, of those who hold something of the card; the number of them. A look at another process costs
  * system calls. Called with the lock held.
  */
 static int reap(struct vgpu_usage *usage, const struct process_identity *self, int card, enum look look)
@@ -528,13 +528,13 @@ static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size,
 		if (verdict == FULL) {
 			if (reaped)
 				return false;
-			reap_dead(usage, card, THOROUGH);
+			reap_dead(usage, ANY_CARD, THOROUGH);
 			reaped = true;
 			looked_up = given; /* the dead may have been among them */
 			continue;
 		}
 		if (try % REAP_EACH == REAP_EACH / 2) /* one killed in an attempt never withdraws it */
-			reap_dead(usage, card, THOROUGH);
+			reap_dead(usage, ANY_CARD, THOROUGH);
 		back_off(slot, try);
 	}
 	return false;
