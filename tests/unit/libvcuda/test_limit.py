@@ -264,6 +264,8 @@ def test_a_full_usage_region_refuses_memory_in_one_line(awkward: Box) -> None:
 
 
 def test_a_usage_region_cut_short_ends_its_own_processes_at_most(awkward: Box) -> None:
+    if os.environ.get("VGPU_SANITIZER"):
+        pytest.skip("it may end in a SIGBUS, which a sanitizer reports")
     awkward.limit(LIMIT)
     client = awkward.opened()
     client.alloc(MIB)
