@@ -31,7 +31,10 @@ struct vgpu_limits_card {
 	uint32_t cores;        /* guaranteed share, percent; 0: no share is guaranteed */
 	uint32_t core_limit;   /* ceiling, percent: == cores for a hard share, more for a soft one */
 	uint32_t flags;        /* VGPU_CARD_* */
-	uint8_t reserved[28];  /* zero */
+	uint32_t reserved0;    /* zero */
+	uint64_t overhead;     /* bytes that the driver holds for the container beside its allocations, as the host saw */
+	uint64_t overhead_until; /* CLOCK_REALTIME, seconds: when that figure stops counting; 0: there is none */
+	uint8_t reserved[8];   /* zero */
 };
 
 struct vgpu_limits {

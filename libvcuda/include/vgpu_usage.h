@@ -13,6 +13,10 @@
  * then sums both words of all slots: the last of several racing processes sees all the others, so the sum of what was
  * let through never exceeds the limit. It then moves to `reserved` (added there before it is taken from `attempting`;
  * readers read `attempting` first, so that it is never missed).
+ *
+ * What the driver takes by itself (contexts, code) is booked in `reserved` when its owner has asked NVML, and `overhead`
+ * tells how much of it that is. Until then a bit in `unseen` says that there is something: it counts as if it were
+ * VGPU_USAGE_UNSEEN_MOST, and only who finds no room then asks NVML, for all such processes.
  */
 #ifndef VGPU_USAGE_H
 #define VGPU_USAGE_H
@@ -23,6 +27,7 @@
 
 #define VGPU_USAGE_IDENTITY (((uint64_t)1 << 32) | 0x45535556u) /* version 1, "VUSE" in little-endian memory */
 #define VGPU_USAGE_SLOTS 1024u
+#define VGPU_USAGE_UNSEEN_MOST ((uint64_t)1 << 30) /* a context of current cards and much code */
 
 #define VGPU_USAGE_PID_BITS 22                          /* the kernel's PID_MAX_LIMIT is 2^22 */
 #define VGPU_USAGE_REAPING ((uint64_t)1 << 63)
@@ -38,11 +43,13 @@ struct vgpu_usage_slot {
 	uint64_t namespaces;   /* inodes of the owner's pid (low half) and time namespace; 0: not known yet, not judged */
 	uint64_t image;        /* random per exec: tells what was charged before an exec of the same process */
 	uint64_t managed;      /* of the owner's charges, bytes in managed memory because a card was full: for people */
+	uint64_t unseen;       /* a bit per place in `cards`: the owner has contexts or code there, not booked so far */
 };
 
 struct vgpu_usage_charge {
 	uint64_t attempting;
 	uint64_t reserved;
+	uint64_t overhead;     /* of `reserved`, what NVML said beyond allocations */
 };
 
 struct vgpu_usage {
@@ -54,7 +61,7 @@ struct vgpu_usage {
 	struct vgpu_usage_charge charges[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS];
 };
 
-_Static_assert(sizeof(struct vgpu_usage) == 64 + 32 * 32 + 1024 * 32 + 32 * 1024 * 16, "vgpu_usage");
+_Static_assert(sizeof(struct vgpu_usage) == 64 + 32 * 32 + 1024 * 40 + 32 * 1024 * 24, "vgpu_usage");
 _Static_assert(sizeof(struct vgpu_usage) < 1 << 20, "vgpu_usage fits a tmpfs of 1 MiB");
 
 #endif

@@ -1,5 +1,5 @@
 /* Device attributes: what all cards have in common is a table, the rest comes from the card. */
-#include "cuda_sim.h"
+#include "cuda_physical.h"
 
 /* What depends on the compute capability alone. */
 static const struct generation {
@@ -54,10 +54,22 @@ static const int common[LAST_ATTRIBUTE + 1] = {
 	[78] = 1, [79] = 1, [80] = 1,                                   /* priorities, L1 cache */
 	[83] = 1, [89] = 1, [90] = 1, [91] = 1,                         /* managed memory, preemption, registered pointers */
 	[95] = 1, [96] = 1, [99] = 1,                                   /* cooperative launches, host registration */
+	[92] = 1, [93] = 1, [94] = 1, [122] = 1, [123] = 1,             /* stream memory operations, old and new */
 	[102] = 1, [103] = 1,                                           /* virtual memory, shared by file descriptors */
+	[119] = 1, [125] = 1,                                           /* pools by file descriptors, events between processes */
 	[111] = 1024, [115] = 1, [129] = 1,                             /* reserved shared memory, pools, one kind of function */
 	[130] = 0, [131] = -1, [134] = -1,                              /* the card is no NUMA node */
 };
+
+static bool card_multicasts(const struct sim_card *card)
+{
+	return card->compute_major >= 9 && card->link_count && card->links[0] == SIM_LINK_SWITCH;
+}
+
+bool sim_multicasts(CUdevice device)
+{
+	return card_multicasts(sim_device_card(device));
+}
 
 static int of_card(const struct sim_card *card, int attribute)
 {
@@ -81,6 +93,7 @@ static int of_card(const struct sim_card *card, int attribute)
 	case 106: return generation->blocks_per_sm;
 	case 108: return card->compute_major >= 8 ? (int)(card->l2_bytes / 4 * 3) : 0;
 	case 109: return card->compute_major >= 8 ? 134213632 : 0;
+	case 132: return card_multicasts(card);
 	case 134: return card->numa_node;
 	default: return common[attribute];
 	}

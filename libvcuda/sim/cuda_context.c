@@ -100,6 +100,7 @@ static void end(struct sim_context *context)
 	sim_queue_drain(context);
 	sim_queues_of(context);
 	sim_modules_of(context);
+	sim_events_of(context);
 	sim_objects_of(context);
 	sim_allocations_of(&context->allocations);
 	if (has_live_context(context->device))
@@ -176,7 +177,7 @@ SIM_EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 	return result;
 }
 
-static CUresult lock_and_check(CUcontext context)
+CUresult sim_context_check(CUcontext context)
 {
 	CUresult result = sim_ready();
 
@@ -190,7 +191,7 @@ static CUresult lock_and_check(CUcontext context)
 
 SIM_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
 {
-	CUresult result = lock_and_check(context);
+	CUresult result = sim_context_check(context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -216,7 +217,7 @@ SIM_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context)
 
 SIM_EXPORT CUresult cuCtxSetCurrent(CUcontext context)
 {
-	CUresult result = context ? lock_and_check(context) : sim_ready();
+	CUresult result = context ? sim_context_check(context) : sim_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -268,7 +269,7 @@ SIM_EXPORT CUresult cuCtxGetFlags(unsigned *flags)
 SIM_EXPORT CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version)
 {
 	struct sim_context *current;
-	CUresult result = context ? lock_and_check(context) : sim_current(&current);
+	CUresult result = context ? sim_context_check(context) : sim_current(&current);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -312,7 +313,7 @@ static CUresult set_peer(CUcontext peer, bool enable)
 	CUresult result = sim_current(&context);
 
 	if (result == CUDA_SUCCESS)
-		result = lock_and_check(peer);
+		result = sim_context_check(peer);
 	if (result != CUDA_SUCCESS)
 		return result;
 	uint32_t bit = 1u << peer->device;

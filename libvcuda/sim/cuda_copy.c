@@ -99,8 +99,8 @@ void sim_copy_perform(const struct sim_copy *copy)
 {
 	for (size_t slice = 0; slice < copy->depth; slice++)
 		for (size_t row = 0; row < copy->height; row++)
-			copy_row(row_of(&copy->to, row, slice), copy->to.on_card, row_of(&copy->from, row, slice),
-			         copy->from.on_card, copy->width);
+			copy_row(row_of(&copy->to, row, slice), copy->to.on_card || copy->to.is_ours,
+			         row_of(&copy->from, row, slice), copy->from.on_card || copy->from.is_ours, copy->width);
 }
 
 static bool is_known(const struct sim_side *side)
@@ -147,7 +147,9 @@ CUresult sim_submit_copy(const struct sim_copy *copy, CUstream stream, bool wait
 		return result;
 	work.duration = sim_copy_duration(copy, context);
 	/* Host memory that the driver does not know may be gone when the call returns, so the call waits. */
-	bool pageable = !is_known(&copy->to) || !is_known(&copy->from);
+	work.copy.to.is_ours = is_known(&copy->to);
+	work.copy.from.is_ours = is_known(&copy->from);
+	bool pageable = !work.copy.to.is_ours || !work.copy.from.is_ours;
 	return sim_submit(stream, &work, wait || (pageable && !capturing));
 }
 

@@ -1,6 +1,7 @@
 /* Events. A record makes a new moment, which the stream reaches when it gets there; the event points to the last. */
 #include <stdlib.h>
 
+#include "cuda_ipc_event.h"
 #include "cuda_queue.h"
 
 #define EVENT_FLAGS 7u
@@ -11,6 +12,16 @@ void sim_moment_drop(struct sim_moment *moment)
 		free(moment);
 }
 
+CUevent sim_event_new(struct sim_context *context)
+{
+	pthread_mutex_lock(&sim_driver.lock);
+	CUevent event = sim_object_create(sizeof *event, SIM_EVENT, context);
+	if (event)
+		event->flags = CU_EVENT_DISABLE_TIMING;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return event;
+}
+
 SIM_EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags)
 {
 	struct sim_context *context;
@@ -18,14 +29,32 @@ SIM_EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!event || flags & ~EVENT_FLAGS)
+	if (!event || flags & ~EVENT_FLAGS || (flags & CU_EVENT_INTERPROCESS && !(flags & CU_EVENT_DISABLE_TIMING)))
 		return CUDA_ERROR_INVALID_VALUE;
+	struct sim_shared *shared = flags & CU_EVENT_INTERPROCESS ? sim_shared_new() : NULL;
+	if (flags & CU_EVENT_INTERPROCESS && !shared)
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&sim_driver.lock);
 	*event = sim_object_create(sizeof **event, SIM_EVENT, context);
-	if (*event)
+	if (*event) {
 		(*event)->flags = flags;
+		(*event)->shared = shared;
+	} else {
+		sim_shared_drop(shared);
+	}
 	pthread_mutex_unlock(&sim_driver.lock);
 	return *event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void sim_events_of(struct sim_context *context)
+{
+	for (struct sim_object *object = context->objects; object; object = object->next) {
+		if (object->kind != SIM_EVENT)
+			continue;
+		struct sim_event *event = (struct sim_event *)object;
+		sim_moment_drop(event->moment);
+		sim_shared_drop(event->shared);
+	}
 }
 
 SIM_EXPORT CUresult cuEventDestroy_v2(CUevent event)
@@ -35,6 +64,7 @@ SIM_EXPORT CUresult cuEventDestroy_v2(CUevent event)
 	if (result != CUDA_SUCCESS)
 		return result;
 	sim_moment_drop(event->moment);
+	sim_shared_drop(event->shared);
 	sim_object_destroy(event);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return CUDA_SUCCESS;
@@ -55,11 +85,23 @@ CUresult sim_event_renew(struct sim_event *event, struct sim_work *work)
 	return CUDA_SUCCESS;
 }
 
+/* Shared with other processes, and not as part of a capture: there an event only tells streams apart. */
+static bool is_shared(CUevent event, CUstream stream)
+{
+	int capturing = 0;
+
+	pthread_mutex_lock(&sim_driver.lock);
+	bool shared = sim_object_is(event, SIM_EVENT) && event->shared && !event->place.id;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return shared && cuStreamIsCapturing(stream, &capturing) == CUDA_SUCCESS && !capturing;
+}
+
 SIM_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .event = event};
+	CUresult result = sim_submit(stream, &work, false);
 
-	return sim_submit(stream, &work, false);
+	return result == CUDA_SUCCESS && is_shared(event, stream) ? sim_shared_record(event, stream) : result;
 }
 
 SIM_EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
@@ -71,7 +113,9 @@ SIM_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned f
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .event = event};
 
-	return flags > 1 ? CUDA_ERROR_INVALID_VALUE : sim_submit(stream, &work, false);
+	if (flags > 1)
+		return CUDA_ERROR_INVALID_VALUE;
+	return is_shared(event, stream) ? sim_shared_wait(stream, event) : sim_submit(stream, &work, false);
 }
 
 SIM_EXPORT CUresult cuEventQuery(CUevent event)
@@ -82,6 +126,8 @@ SIM_EXPORT CUresult cuEventQuery(CUevent event)
 		return result;
 	if (event->place.id)
 		result = CUDA_ERROR_CAPTURED_EVENT;
+	else if (event->shared)
+		result = sim_shared_query(event);
 	else if (event->moment && !event->moment->reached)
 		result = CUDA_ERROR_NOT_READY;
 	pthread_mutex_unlock(&sim_driver.lock);
@@ -96,6 +142,8 @@ SIM_EXPORT CUresult cuEventSynchronize(CUevent event)
 		return result;
 	if (event->place.id)
 		result = CUDA_ERROR_CAPTURED_EVENT;
+	else if (event->shared)
+		sim_shared_synchronize(event);
 	else if (event->moment)
 		result = sim_queue_wait_moment(event->moment);
 	pthread_mutex_unlock(&sim_driver.lock);

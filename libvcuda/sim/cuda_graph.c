@@ -14,6 +14,7 @@ static void free_node(struct sim_node *node)
 	if (node->child)
 		sim_graph_free(node->child);
 	free(node->dependencies);
+	free(node->attributes);
 	sim_object_destroy(node);
 }
 
@@ -22,6 +23,7 @@ void sim_graph_free(struct sim_graph *graph)
 	for (size_t i = 0; i < graph->count; i++)
 		free_node(graph->nodes[i]);
 	free(graph->nodes);
+	sim_users_of(graph);
 	sim_object_destroy(graph);
 }
 
@@ -165,6 +167,8 @@ static CUresult clone_graph(struct sim_graph **out, struct sim_graph *original)
 
 	for (size_t i = 0; result == CUDA_SUCCESS && i < original->count; i++)
 		result = clone_node(graph, original->nodes[i]);
+	if (result == CUDA_SUCCESS && !sim_users_share(graph, original))
+		result = CUDA_ERROR_OUT_OF_MEMORY;
 	if (result == CUDA_SUCCESS) {
 		graph->original = original;
 		*out = graph;

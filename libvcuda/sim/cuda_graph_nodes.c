@@ -54,8 +54,8 @@ static CUresult event_from(int type, CUevent event, struct sim_work *work)
 	return CUDA_SUCCESS;
 }
 
-static CUresult add(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                    CUresult result, const struct sim_work *work)
+CUresult sim_node_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                      CUresult result, const struct sim_work *work)
 {
 	if (result == CUDA_SUCCESS)
 		result = sim_lock_graph(graph, dependencies, count, node);
@@ -71,55 +71,55 @@ static CUresult add(CUgraphNode *node, CUgraph graph, const CUgraphNode *depende
 SIM_EXPORT CUresult cuGraphAddKernelNode(NODE, const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return add(node, graph, dependencies, count, sim_launch_from(p, false, &work), &work);
+	return sim_node_add(node, graph, dependencies, count, sim_launch_from(p, false, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddKernelNode_v2(NODE, const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return add(node, graph, dependencies, count, sim_launch_from(p, true, &work), &work);
+	return sim_node_add(node, graph, dependencies, count, sim_launch_from(p, true, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddMemcpyNode(NODE, const CUDA_MEMCPY3D *p, CUcontext context)
 {
 	struct sim_work work;
 	(void)context;
-	return add(node, graph, dependencies, count, copy_from(p, &work), &work);
+	return sim_node_add(node, graph, dependencies, count, copy_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddMemsetNode(NODE, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext context)
 {
 	struct sim_work work;
 	(void)context;
-	return add(node, graph, dependencies, count, sim_fill_from(p, &work), &work);
+	return sim_node_add(node, graph, dependencies, count, sim_fill_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddHostNode(NODE, const CUDA_HOST_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return add(node, graph, dependencies, count, host_from(p, &work), &work);
+	return sim_node_add(node, graph, dependencies, count, host_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddEmptyNode(NODE)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_EMPTY};
-	return add(node, graph, dependencies, count, CUDA_SUCCESS, &work);
+	return sim_node_add(node, graph, dependencies, count, CUDA_SUCCESS, &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddEventRecordNode(NODE, CUevent event)
 {
 	struct sim_work work;
-	return add(node, graph, dependencies, count, event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
+	return sim_node_add(node, graph, dependencies, count, event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddEventWaitNode(NODE, CUevent event)
 {
 	struct sim_work work;
-	return add(node, graph, dependencies, count, event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
+	return sim_node_add(node, graph, dependencies, count, event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
 }
 
 /* Put the work in the place of the node's: in the graph, or in what was made of it. */
-static CUresult change_node(CUgraphNode node, CUresult result, const struct sim_work *work)
+CUresult sim_node_change(CUgraphNode node, CUresult result, const struct sim_work *work)
 {
 	if (result == CUDA_SUCCESS)
 		result = sim_lock_node(node, work->type);
@@ -130,17 +130,18 @@ static CUresult change_node(CUgraphNode node, CUresult result, const struct sim_
 	return CUDA_SUCCESS;
 }
 
-static CUresult change_step(CUgraphExec exec, CUgraphNode node, CUresult result, const struct sim_work *work)
+CUresult sim_step_change(CUgraphExec exec, CUgraphNode node, CUresult result, const struct sim_work *work)
 {
 	if (result == CUDA_SUCCESS)
 		result = sim_lock_object(exec, SIM_EXEC);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = CUDA_ERROR_INVALID_VALUE;
-	for (size_t i = 0; i < exec->count; i++) {
-		if (exec->steps[i].node != node || exec->steps[i].work.type != work->type)
+	for (size_t i = 0; i < exec->plan.count; i++) {
+		struct sim_step *step = &exec->plan.steps[i];
+		if (step->node != node || step->work.type != work->type)
 			continue;
-		exec->steps[i].work = *work;
+		step->work = *work;
 		result = CUDA_SUCCESS;
 	}
 	pthread_mutex_unlock(&sim_driver.lock);
@@ -150,45 +151,45 @@ static CUresult change_step(CUgraphExec exec, CUgraphNode node, CUresult result,
 SIM_EXPORT CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return change_node(node, sim_launch_from(p, false, &work), &work);
+	return sim_node_change(node, sim_launch_from(p, false, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return change_node(node, sim_launch_from(p, true, &work), &work);
+	return sim_node_change(node, sim_launch_from(p, true, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D *p)
 {
 	struct sim_work work;
-	return change_node(node, copy_from(p, &work), &work);
+	return sim_node_change(node, copy_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return change_node(node, sim_fill_from(p, &work), &work);
+	return sim_node_change(node, sim_fill_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return change_node(node, host_from(p, &work), &work);
+	return sim_node_change(node, host_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                                    const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return change_step(exec, node, sim_launch_from(p, false, &work), &work);
+	return sim_step_change(exec, node, sim_launch_from(p, false, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
                                                       const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return change_step(exec, node, sim_launch_from(p, true, &work), &work);
+	return sim_step_change(exec, node, sim_launch_from(p, true, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D *p,
@@ -196,7 +197,7 @@ SIM_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode
 {
 	struct sim_work work;
 	(void)context;
-	return change_step(exec, node, copy_from(p, &work), &work);
+	return sim_step_change(exec, node, copy_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node,
@@ -204,25 +205,37 @@ SIM_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode
 {
 	struct sim_work work;
 	(void)context;
-	return change_step(exec, node, sim_fill_from(p, &work), &work);
+	return sim_step_change(exec, node, sim_fill_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_HOST_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return change_step(exec, node, host_from(p, &work), &work);
+	return sim_step_change(exec, node, host_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event)
 {
 	struct sim_work work;
-	return change_step(exec, node, event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
+	return sim_step_change(exec, node, event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event)
+{
+	struct sim_work work;
+	return sim_node_change(node, event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode node, CUevent event)
+{
+	struct sim_work work;
+	return sim_node_change(node, event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event)
 {
 	struct sim_work work;
-	return change_step(exec, node, event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
+	return sim_step_change(exec, node, event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
 }
 
 /* Argument values are not kept: nothing computes with them. */
@@ -252,6 +265,27 @@ SIM_EXPORT CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NOD
 SIM_EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out)
 {
 	return get_launch(node, out, sizeof *out);
+}
+
+/* An array shows as the memory behind it. */
+SIM_EXPORT CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *out)
+{
+	CUresult result = out ? sim_lock_node(node, CU_GRAPH_NODE_TYPE_MEMCPY) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	const struct sim_copy *copy = &node->work.copy;
+	*out = (CUDA_MEMCPY3D){
+		.srcXInBytes = copy->from.x, .srcY = copy->from.y, .srcZ = copy->from.z,
+		.srcMemoryType = copy->from.on_card ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_UNIFIED,
+		.srcDevice = copy->from.base, .srcPitch = copy->from.pitch, .srcHeight = copy->from.rows,
+		.dstXInBytes = copy->to.x, .dstY = copy->to.y, .dstZ = copy->to.z,
+		.dstMemoryType = copy->to.on_card ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_UNIFIED,
+		.dstDevice = copy->to.base, .dstPitch = copy->to.pitch, .dstHeight = copy->to.rows,
+		.WidthInBytes = copy->width, .Height = copy->height, .Depth = copy->depth,
+	};
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS *out)

@@ -27,6 +27,8 @@ CUresult sim_result(enum sim_status status)
 		[SIM_SYSTEM] = CUDA_ERROR_OPERATING_SYSTEM,
 		[SIM_NO_MEMORY] = CUDA_ERROR_OUT_OF_MEMORY,
 		[SIM_FULL] = CUDA_ERROR_DEVICE_UNAVAILABLE,
+		[SIM_LOST] = CUDA_ERROR_UNKNOWN,
+		[SIM_MISMATCH] = CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
 	};
 	return result[status];
 }
@@ -44,6 +46,8 @@ static CUresult enumerate(void)
 	unsigned cards[SIM_MAX_CARDS];
 	enum sim_status status = sim_open();
 
+	if (status == SIM_OK)
+		status = sim_driver_status();
 	if (status != SIM_OK)
 		return sim_result(status);
 	if (!sim_control_node())

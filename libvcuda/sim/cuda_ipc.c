@@ -1,5 +1,5 @@
 /*
- * Memory and events of another process. The exporter pays for the memory, the importer only maps it, and keeps its
+ * Memory of another process. The exporter pays for the memory, the importer only maps it, and keeps its
  * bytes should the exporter end.
  */
 #include <fcntl.h>
@@ -9,20 +9,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cuda_sim.h"
+#include "cuda_ipc.h"
 #include "cuda_structs.h"
 
-struct memory_handle {
-	char magic[8];
-	int32_t pid;
-	int32_t fd;
-	uint64_t offset; /* of the pointer in its allocation */
-	uint64_t id;
-	uint64_t owner; /* tells this process' own handles */
-	char padding[24];
-};
-
-_Static_assert(sizeof(struct memory_handle) == sizeof(CUipcMemHandle), "an IPC handle");
+_Static_assert(sizeof(struct sim_ipc_handle) == sizeof(CUipcMemHandle), "an IPC handle");
 
 static uint64_t own_token(void)
 {
@@ -33,9 +23,41 @@ static uint64_t own_token(void)
 	return token;
 }
 
+struct sim_ipc_handle sim_ipc_handle_new(const char magic[8])
+{
+	struct sim_ipc_handle handle = {.pid = getpid(), .fd = -1, .owner = own_token()};
+
+	memcpy(handle.magic, magic, sizeof handle.magic);
+	return handle;
+}
+
+CUresult sim_ipc_check(const struct sim_ipc_handle *handle, const char magic[8])
+{
+	if (memcmp(handle->magic, magic, sizeof handle->magic))
+		return CUDA_ERROR_INVALID_VALUE;
+	/* Not for the process that made it. */
+	return handle->owner == own_token() && handle->pid == getpid() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+}
+
+int sim_ipc_open(const struct sim_ipc_handle *handle)
+{
+	char path[64];
+
+	snprintf(path, sizeof path, "/proc/%d/fd/%d", handle->pid, handle->fd);
+	return open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+}
+
+CUresult sim_ipc_export(struct sim_allocation *allocation, CUdeviceptr pointer, struct sim_ipc_handle *handle)
+{
+	handle->fd = sim_backing_share(allocation);
+	handle->offset = pointer - allocation->base;
+	handle->id = allocation->id;
+	return handle->fd < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
 SIM_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr pointer)
 {
-	struct memory_handle handle = {.magic = "vgpu-ipc", .pid = getpid(), .owner = own_token()};
+	struct sim_ipc_handle handle = sim_ipc_handle_new(SIM_IPC_MEMORY);
 	CUresult result = sim_ready();
 
 	if (result != CUDA_SUCCESS)
@@ -44,21 +66,20 @@ SIM_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr pointer)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_driver.lock);
 	struct sim_allocation *allocation = sim_allocation_at(pointer, 0);
-	handle.fd = -1;
-	if (allocation && allocation->memory == SIM_DEVICE_MEMORY && allocation->context) {
-		handle.fd = sim_backing_share(allocation);
-		handle.offset = pointer - allocation->base;
-		handle.id = allocation->id;
-	}
+	if (!allocation)
+		result = CUDA_ERROR_INVALID_VALUE;
+	else if (allocation->memory != SIM_DEVICE_MEMORY || !allocation->context)
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	else
+		result = sim_ipc_export(allocation, pointer, &handle);
 	pthread_mutex_unlock(&sim_driver.lock);
-	if (handle.fd < 0)
-		return allocation ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
-	memcpy(out, &handle, sizeof handle);
-	return CUDA_SUCCESS;
+	if (result == CUDA_SUCCESS)
+		memcpy(out, &handle, sizeof handle);
+	return result;
 }
 
 /* An earlier opening of the same memory in this context: it is counted, not mapped again. Under the lock. */
-static struct sim_allocation *opened(struct sim_context *context, const struct memory_handle *handle)
+static struct sim_allocation *opened(struct sim_context *context, const struct sim_ipc_handle *handle)
 {
 	for (struct sim_allocation *at = context->allocations; at; at = at->next)
 		if (at->memory == SIM_IMPORTED_MEMORY && at->imported_id == handle->id && at->imported_pid == handle->pid)
@@ -82,9 +103,8 @@ static CUresult map_foreign(struct sim_allocation *allocation, int fd)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Under the lock. */
-static CUresult import(struct sim_context *context, enum sim_memory memory, const struct memory_handle *handle, int fd,
-                       struct sim_allocation **out)
+CUresult sim_ipc_import(struct sim_context *context, enum sim_memory memory, const struct sim_ipc_handle *handle, int fd,
+                        struct sim_allocation **out)
 {
 	struct sim_allocation *allocation = calloc(1, sizeof *allocation);
 	unsigned card;
@@ -108,18 +128,16 @@ static CUresult import(struct sim_context *context, enum sim_memory memory, cons
 	return result;
 }
 
-static CUresult open_memory(struct sim_context *context, const struct memory_handle *handle, CUdeviceptr *pointer)
+static CUresult open_memory(struct sim_context *context, const struct sim_ipc_handle *handle, CUdeviceptr *pointer)
 {
 	struct sim_allocation *allocation = opened(context, handle);
 	CUresult result = CUDA_SUCCESS;
-	char path[64];
 
 	if (!allocation) {
-		snprintf(path, sizeof path, "/proc/%d/fd/%d", handle->pid, handle->fd);
-		int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+		int fd = sim_ipc_open(handle);
 		if (fd < 0)
-			return CUDA_ERROR_INVALID_VALUE; /* its owner has ended, or is not to be seen from here */
-		result = import(context, SIM_IMPORTED_MEMORY, handle, fd, &allocation);
+			return CUDA_ERROR_INVALID_VALUE;
+		result = sim_ipc_import(context, SIM_IMPORTED_MEMORY, handle, fd, &allocation);
 		close(fd);
 	}
 	if (result != CUDA_SUCCESS)
@@ -134,16 +152,15 @@ static CUresult open_memory(struct sim_context *context, const struct memory_han
 SIM_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle opaque, unsigned flags)
 {
 	struct sim_context *context;
-	struct memory_handle handle;
+	struct sim_ipc_handle handle;
 	CUresult result = sim_current(&context);
 
 	memcpy(&handle, &opaque, sizeof handle);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!pointer || flags > 1 || memcmp(handle.magic, "vgpu-ipc", sizeof handle.magic))
-		return CUDA_ERROR_INVALID_VALUE;
-	if (handle.owner == own_token() && handle.pid == getpid())
-		return CUDA_ERROR_INVALID_CONTEXT; /* not for the process that made it */
+	result = pointer && flags <= 1 ? sim_ipc_check(&handle, SIM_IPC_MEMORY) : CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return result;
 	pthread_mutex_lock(&sim_driver.lock);
 	result = open_memory(context, &handle, pointer);
 	pthread_mutex_unlock(&sim_driver.lock);
@@ -190,7 +207,7 @@ struct sim_external {
 /* As the interface has it, the descriptor belongs to the driver once the import has succeeded. */
 SIM_EXPORT CUresult cuImportExternalMemory(struct sim_external **out, const struct external_handle *from)
 {
-	struct memory_handle handle = {.pid = -1};
+	struct sim_ipc_handle handle = {.pid = -1};
 	struct sim_allocation *allocation;
 	struct sim_context *context;
 	CUresult result = sim_current(&context);
@@ -203,7 +220,8 @@ SIM_EXPORT CUresult cuImportExternalMemory(struct sim_external **out, const stru
 		return CUDA_ERROR_NOT_SUPPORTED;
 	pthread_mutex_lock(&sim_driver.lock);
 	*out = sim_object_create(sizeof **out, SIM_EXTERNAL, context);
-	result = *out ? import(context, SIM_EXTERNAL_MEMORY, &handle, from->handle.fd, &allocation) : CUDA_ERROR_OUT_OF_MEMORY;
+	result = *out ? sim_ipc_import(context, SIM_EXTERNAL_MEMORY, &handle, from->handle.fd, &allocation)
+	              : CUDA_ERROR_OUT_OF_MEMORY;
 	if (result == CUDA_SUCCESS) {
 		(*out)->base = allocation->base;
 		(*out)->size = allocation->size;

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda_green.h"
 #include "cuda_module.h"
 
 #define WHOLE_CARD 1000u
@@ -81,10 +82,13 @@ static CUresult launch(const struct sim_launch *launch, CUstream stream, void **
 	if (result == CUDA_SUCCESS && arguments && extra)
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (result == CUDA_SUCCESS)
-		result = sim_check_stream(stream);
+		result = sim_stream_context(stream, &context);
 	if (result == CUDA_SUCCESS)
 		result = sim_launch_prepare(launch, arguments, &work);
-	return result == CUDA_SUCCESS ? sim_submit(stream, &work, false) : result;
+	if (result != CUDA_SUCCESS)
+		return result;
+	sim_green_restrict(&work, context);
+	return sim_submit(stream, &work, false);
 }
 
 SIM_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,

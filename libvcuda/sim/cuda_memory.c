@@ -225,6 +225,22 @@ static CUresult pointer_attribute(const struct sim_allocation *allocation, CUpoi
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)out = allocation->base; break;
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)out = allocation->size; break;
 	case CU_POINTER_ATTRIBUTE_MAPPED: *(char *)out = 1; break;
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+		*(unsigned *)out = allocation->memory == SIM_DEVICE_MEMORY && allocation->context;
+		break;
+	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+		*(unsigned long long *)out = allocation->pool       ? (unsigned long long)allocation->pool->handle_types
+		                             : allocation->physical ? sim_physical_handle_types(allocation->physical)
+		                                                    : 0;
+		break;
+	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: *(unsigned *)out = 0; break;
+	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+		*(unsigned *)out = allocation->physical ? allocation->flags : 3; /* reading and writing */
+		break;
+	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(CUmemoryPool *)out = allocation->pool; break;
+	case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: *(size_t *)out = allocation->mapped; break;
+	case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: *(CUdeviceptr *)out = allocation->base; break;
+	case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: *(unsigned long long *)out = allocation->id; break;
 	default: return CUDA_ERROR_NOT_SUPPORTED;
 	}
 	return CUDA_SUCCESS;

@@ -42,7 +42,7 @@ void sim_pool_give(struct sim_pool *pool, uint64_t bytes)
 	shrink(pool, pool->doomed ? 0 : pool->settings[CU_MEMPOOL_ATTR_RELEASE_THRESHOLD]);
 }
 
-static struct sim_pool *create_pool(CUdevice device)
+struct sim_pool *sim_pool_new(CUdevice device)
 {
 	struct sim_pool *pool = sim_object_create(sizeof *pool, SIM_POOL, NULL);
 
@@ -62,7 +62,7 @@ static struct sim_pool *pool_of(CUdevice number, bool wants_default)
 	struct sim_device *device = &sim_driver.devices[number];
 
 	if (!device->default_pool)
-		device->default_pool = create_pool(number);
+		device->default_pool = sim_pool_new(number);
 	return wants_default || !device->pool ? device->default_pool : device->pool;
 }
 
@@ -91,7 +91,7 @@ SIM_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
 }
 
 /* A pool that does not exist is an invalid value here, as with the driver, not an invalid handle. */
-static CUresult lock_pool(CUmemoryPool pool)
+CUresult sim_lock_pool(CUmemoryPool pool)
 {
 	CUresult result = sim_lock_object(pool, SIM_POOL);
 
@@ -107,7 +107,7 @@ SIM_EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 	CUresult result = sim_device(device);
 
 	if (result == CUDA_SUCCESS)
-		result = lock_pool(pool);
+		result = sim_lock_pool(pool);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (pool->device == device)
@@ -145,11 +145,15 @@ SIM_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *pr
 {
 	if (!pool || !properties || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (properties->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		return CUDA_ERROR_NOT_SUPPORTED;
 	CUresult result = sim_device(properties->location.id);
 	if (result != CUDA_SUCCESS)
 		return result;
 	pthread_mutex_lock(&sim_driver.lock);
-	*pool = create_pool(properties->location.id);
+	*pool = sim_pool_new(properties->location.id);
+	if (*pool)
+		(*pool)->handle_types = properties->handleTypes;
 	pthread_mutex_unlock(&sim_driver.lock);
 	return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -157,7 +161,7 @@ SIM_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *pr
 /* What was allocated from it lives on. */
 SIM_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
-	CUresult result = lock_pool(pool);
+	CUresult result = sim_lock_pool(pool);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -176,7 +180,7 @@ SIM_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 
 SIM_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
-	CUresult result = lock_pool(pool);
+	CUresult result = sim_lock_pool(pool);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -202,7 +206,7 @@ static CUresult set_attribute(struct sim_pool *pool, CUmemPool_attribute attribu
 
 SIM_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
 {
-	CUresult result = value ? lock_pool(pool) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = value ? sim_lock_pool(pool) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -233,7 +237,7 @@ static CUresult get_attribute(const struct sim_pool *pool, CUmemPool_attribute a
 
 SIM_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
 {
-	CUresult result = value ? lock_pool(pool) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = value ? sim_lock_pool(pool) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -242,12 +246,40 @@ SIM_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute
 	return result;
 }
 
+static CUresult check_access(const struct sim_pool *pool, const CUmemAccessDesc *access)
+{
+	if (access->location.type != CU_MEM_LOCATION_TYPE_DEVICE || sim_device(access->location.id) != CUDA_SUCCESS ||
+	    (access->flags != 0 && access->flags != 1 && access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
+		return CUDA_ERROR_INVALID_VALUE;
+	/* The device that the memory is on always has access. */
+	return access->location.id == pool->device && !access->flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
 SIM_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
 {
-	CUresult result = map && count ? lock_pool(pool) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = map && count ? sim_lock_pool(pool) : CUDA_ERROR_INVALID_VALUE;
 
-	if (result == CUDA_SUCCESS)
-		pthread_mutex_unlock(&sim_driver.lock);
+	if (result != CUDA_SUCCESS)
+		return result;
+	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++)
+		result = check_access(pool, &map[i]);
+	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++)
+		pool->access[map[i].location.id] = (unsigned char)map[i].flags;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool pool, const CUmemLocation *location)
+{
+	CUresult result = flags && location ? sim_lock_pool(pool) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || sim_device(location->id) != CUDA_SUCCESS)
+		result = CUDA_ERROR_INVALID_VALUE;
+	else
+		*flags = location->id == pool->device ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : pool->access[location->id];
+	pthread_mutex_unlock(&sim_driver.lock);
 	return result;
 }
 
@@ -299,10 +331,13 @@ SIM_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, C
 	CUresult result = sim_current(&context);
 
 	if (result == CUDA_SUCCESS)
-		result = lock_pool(pool);
+		result = sim_lock_pool(pool);
 	if (result != CUDA_SUCCESS)
 		return result;
+	bool is_imported = pool->is_imported;
 	pthread_mutex_unlock(&sim_driver.lock);
+	if (is_imported)
+		return CUDA_ERROR_INVALID_VALUE;
 	return allocate_from(pointer, size, pool, stream);
 }
 

@@ -254,6 +254,7 @@ void sim_queue_end(struct sim_stream *stream)
 	while (*at != stream)
 		at = &(*at)->next;
 	*at = stream->next;
+	free(stream->object.owned);
 	free(stream);
 }
 

@@ -26,6 +26,11 @@ enum sim_kind {
 	SIM_LIBRARY,
 	SIM_LINK,
 	SIM_EXTERNAL,
+	SIM_USER_OBJECT,
+	SIM_TEXTURE,
+	SIM_SURFACE,
+	SIM_RESOURCES,
+	SIM_GREEN,
 };
 
 /* What a handle points to. Objects die with their context; pools, graphs and physical memory have none. */
@@ -42,6 +47,8 @@ struct sim_context {
 	unsigned flags;
 	unsigned version;
 	bool primary;
+	unsigned sm_count;       /* of a green context; 0: it has them all */
+	struct sim_green *green; /* its handle */
 	unsigned attached; /* how often, beyond its creation */
 	bool alive;
 	size_t limits[SIM_LIMITS];
@@ -96,6 +103,9 @@ struct sim_pool {
 	struct sim_object object;
 	CUdevice device;
 	bool doomed; /* destroyed by the program: goes with its last allocation */
+	bool is_imported; /* another process': nothing is allocated from it here */
+	int handle_types; /* by which it may be exported */
+	unsigned char access[SIM_MAX_CARDS]; /* of other devices, by their number */
 	struct sim_allocation *allocations;
 	struct sim_pool *next; /* of the same device */
 	uint64_t settings[CU_MEMPOOL_ATTR_RELEASE_THRESHOLD + 1];
@@ -134,6 +144,7 @@ extern struct sim_driver sim_driver;
 CUresult sim_ready(void);                          /* has cuInit been called, and in this very process? */
 CUresult sim_device(CUdevice device);              /* ready, and the ordinal exists */
 CUresult sim_current(struct sim_context **context); /* ready, and a live context is current */
+CUresult sim_context_check(CUcontext context);      /* ready, and it is a live one */
 
 CUresult sim_result(enum sim_status status);
 const struct sim_card *sim_device_card(CUdevice device);
@@ -176,6 +187,7 @@ int sim_ordinal(unsigned card);
 
 char *sim_physical_backing(struct sim_physical *physical);
 void sim_physical_drop(struct sim_physical *physical);
+unsigned long long sim_physical_handle_types(const struct sim_physical *physical);
 
 CUresult sim_graph_reserve(CUdevice device, uint64_t bytes); /* under the lock, as the next */
 void sim_graph_unuse(CUdevice device, uint64_t bytes);

@@ -128,6 +128,15 @@ SIM_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags,
 	return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+CUstream sim_stream_new(struct sim_context *context, CUstream like)
+{
+	pthread_mutex_lock(&sim_driver.lock);
+	int priority = sim_object_is(like, SIM_STREAM) ? like->priority : 0;
+	CUstream stream = context->alive ? create(context, SIM_STREAM_NON_BLOCKING, priority) : NULL;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return stream;
+}
+
 SIM_EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags)
 {
 	return cuStreamCreateWithPriority(stream, flags, 0);

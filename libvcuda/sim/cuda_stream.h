@@ -23,9 +23,18 @@ struct sim_event {
 	unsigned flags;
 	struct sim_moment *moment; /* when it was recorded last; NULL: never */
 	struct sim_place place;    /* recorded in a capture */
+	struct sim_shared *shared; /* with other processes; see cuda_ipc_event.c */
 };
 
 #define SIM_STREAM_NON_BLOCKING 1u
+
+/* Of the simulator's own: a non-blocking stream with the other's priority, and an event that is not timed. */
+CUstream sim_stream_new(struct sim_context *context, CUstream like);
+CUevent sim_event_new(struct sim_context *context);
+void sim_events_of(struct sim_context *context); /* drop what they hold: they are about to go; under the lock */
+
+CUresult cuStreamDestroy_v2(CUstream stream);
+CUresult cuEventDestroy_v2(CUevent event);
 
 /* Lock and find the stream behind a handle, which may be NULL, legacy or per-thread. */
 CUresult sim_lock_stream(CUstream handle, struct sim_stream **stream);

@@ -110,13 +110,64 @@ typedef struct {
 	unsigned numAttrs;
 } CUlaunchConfig;
 
+typedef struct {
+	unsigned char from_port, to_port, type, reserved[5];
+} CUgraphEdgeData;
+
+/* Wait for, or write, a value; the same layout for both. */
+typedef union {
+	int operation;
+	struct {
+		int operation;
+		CUdeviceptr address;
+		unsigned long long value; /* of 32 bits: its lower half */
+		unsigned flags;
+		CUdeviceptr alias;
+	} value;
+	struct {
+		int operation;
+		unsigned flags;
+	} barrier;
+	unsigned long long pad[6];
+} CUstreamBatchMemOpParams;
+
+typedef struct {
+	CUcontext ctx;
+	unsigned count;
+	CUstreamBatchMemOpParams *paramArray;
+	unsigned flags;
+} CUDA_BATCH_MEM_OP_NODE_PARAMS;
+
+/* A node of any kind. */
+typedef struct {
+	int type, reserved0[3];
+	union {
+		long long reserved1[29];
+		CUDA_KERNEL_NODE_PARAMS kernel;
+		struct {
+			int flags, reserved;
+			CUcontext context;
+			CUDA_MEMCPY3D copy;
+		} memcpy;
+		CUDA_MEMSET_NODE_PARAMS memset; /* and its context */
+		CUDA_HOST_NODE_PARAMS host;
+		CUgraph graph;
+		CUevent event;
+		CUDA_MEM_ALLOC_NODE_PARAMS alloc;
+		CUdeviceptr free;
+		CUDA_BATCH_MEM_OP_NODE_PARAMS memOp;
+	};
+	long long reserved2;
+} CUgraphNodeParams;
+
 typedef struct { char reserved[64]; } CUipcMemHandle;
 typedef struct { char reserved[64]; } CUipcEventHandle;
 
 _Static_assert(sizeof(CUDA_MEMCPY2D) == 128 && sizeof(CUDA_MEMCPY3D) == 200 && sizeof(CUDA_ARRAY3D_DESCRIPTOR) == 40 &&
                sizeof(CUmemAllocationProp) == 32 && sizeof(CUDA_KERNEL_NODE_PARAMS) == 72 &&
                sizeof(CUDA_MEMSET_NODE_PARAMS) == 40 && sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120 &&
-               sizeof(CUlaunchConfig) == 56, "CUDA's structures");
+               sizeof(CUlaunchConfig) == 56 && sizeof(CUgraphEdgeData) == 8 &&
+               sizeof(CUstreamBatchMemOpParams) == 48 && sizeof(CUgraphNodeParams) == 256, "CUDA's structures");
 
 enum { CU_MEMORYTYPE_ARRAY = 3, CU_MEMORYTYPE_UNIFIED = 4 };
 enum { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
@@ -133,6 +184,7 @@ enum {
 	CU_GRAPH_NODE_TYPE_EVENT_RECORD,
 	CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
 	CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
+	CU_GRAPH_NODE_TYPE_BATCH_MEM_OP = 12,
 };
 
 enum { CU_GRAPH_INSTANTIATE_AUTO_FREE_ON_LAUNCH = 1, CU_GRAPH_INSTANTIATE_FLAGS = 15 };

@@ -9,22 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cuda_sim.h"
-#include "cuda_structs.h"
-
-#define GRANULARITY ((size_t)2 << 20)
-
-struct sim_physical {
-	struct sim_object object;
-	CUmemAllocationProp properties;
-	size_t size;
-	uint64_t charged;
-	unsigned card;
-	unsigned handles;  /* that the program has */
-	unsigned mappings;
-	int fd;            /* what other processes map it by; -1 until wanted */
-	char *backing;
-};
+#include "cuda_physical.h"
 
 struct range {
 	CUdeviceptr base;
@@ -49,13 +34,13 @@ SIM_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!pointer || !size || size % GRANULARITY || alignment & (alignment - 1) || flags || size > (size_t)1 << 46)
+	if (!pointer || !size || size % SIM_GRANULARITY || alignment & (alignment - 1) || flags || size > (size_t)1 << 46)
 		return CUDA_ERROR_INVALID_VALUE;
 	struct range *range = calloc(1, sizeof *range);
 	if (!range)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&sim_driver.lock);
-	char *at = sim_reserve_addresses(size, alignment > GRANULARITY ? alignment : GRANULARITY, wanted);
+	char *at = sim_reserve_addresses(size, alignment > SIM_GRANULARITY ? alignment : SIM_GRANULARITY, wanted);
 	if (at) {
 		*range = (struct range){(CUdeviceptr)(uintptr_t)at, size, ranges};
 		ranges = range;
@@ -114,13 +99,12 @@ SIM_EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUm
 	if (result == CUDA_SUCCESS && (!granularity || option < 0 || option > 1))
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (result == CUDA_SUCCESS)
-		*granularity = GRANULARITY;
+		*granularity = SIM_GRANULARITY;
 	return result;
 }
 
-/* Under the lock. */
-static CUresult create(struct sim_physical **out, const CUmemAllocationProp *properties, unsigned card, size_t size,
-                       bool charges)
+CUresult sim_physical_new(struct sim_physical **out, const CUmemAllocationProp *properties, unsigned card, size_t size,
+                          bool charges)
 {
 	struct sim_physical *physical;
 	CUresult result = charges ? sim_result(sim_reserve(card, size)) : CUDA_SUCCESS;
@@ -150,7 +134,7 @@ SIM_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t siz
 
 	if (result == CUDA_SUCCESS)
 		result = check_properties(properties);
-	if (result == CUDA_SUCCESS && (!handle || !size || size % GRANULARITY || flags))
+	if (result == CUDA_SUCCESS && (!handle || !size || size % SIM_GRANULARITY || flags))
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -158,7 +142,7 @@ SIM_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t siz
 	if (size > sim_card(card)->memory)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&sim_driver.lock);
-	result = create(handle, properties, card, size, true);
+	result = sim_physical_new(handle, properties, card, size, true);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return result;
 }
@@ -173,6 +157,7 @@ static void bury(struct sim_physical *physical)
 		munmap(physical->backing, physical->size);
 	if (physical->fd >= 0)
 		close(physical->fd);
+	sim_bindings_drop(physical->bindings);
 	sim_object_destroy(physical);
 }
 
@@ -180,6 +165,11 @@ void sim_physical_drop(struct sim_physical *physical)
 {
 	physical->mappings--;
 	bury(physical);
+}
+
+unsigned long long sim_physical_handle_types(const struct sim_physical *physical)
+{
+	return (unsigned long long)physical->properties.requestedHandleTypes;
 }
 
 char *sim_physical_backing(struct sim_physical *physical)
@@ -194,8 +184,7 @@ char *sim_physical_backing(struct sim_physical *physical)
 	return physical->backing = at == MAP_FAILED ? NULL : at;
 }
 
-/* An invalid handle is an invalid value in this part of the interface. */
-static CUresult lock_physical(CUmemGenericAllocationHandle handle)
+CUresult sim_lock_physical(CUmemGenericAllocationHandle handle)
 {
 	CUresult result = sim_lock_object(handle, SIM_PHYSICAL);
 
@@ -208,7 +197,7 @@ static CUresult lock_physical(CUmemGenericAllocationHandle handle)
 
 SIM_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-	CUresult result = lock_physical(handle);
+	CUresult result = sim_lock_physical(handle);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -242,9 +231,9 @@ static CUresult map(CUdeviceptr pointer, size_t size, size_t offset, struct sim_
 SIM_EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                              unsigned long long flags)
 {
-	if (!size || size % GRANULARITY || pointer % GRANULARITY || offset % GRANULARITY || flags)
+	if (!size || size % SIM_GRANULARITY || pointer % SIM_GRANULARITY || offset % SIM_GRANULARITY || flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = lock_physical(handle);
+	CUresult result = sim_lock_physical(handle);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = map(pointer, size, offset, handle);
@@ -341,7 +330,7 @@ SIM_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *ha
 SIM_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
                                                            CUmemGenericAllocationHandle handle)
 {
-	CUresult result = properties ? lock_physical(handle) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = properties ? sim_lock_physical(handle) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -355,7 +344,7 @@ SIM_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocati
 {
 	if (!out || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = lock_physical(handle);
+	CUresult result = sim_lock_physical(handle);
 	if (result != CUDA_SUCCESS)
 		return result;
 	int fd = -1;
@@ -389,7 +378,7 @@ SIM_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle 
 	pthread_mutex_lock(&sim_driver.lock);
 	properties.requestedHandleTypes = type;
 	properties.location.id = sim_ordinal(card);
-	result = create(handle, &properties, card, size, false);
+	result = sim_physical_new(handle, &properties, card, size, false);
 	if (result == CUDA_SUCCESS)
 		(*handle)->fd = fd;
 	else

@@ -13,6 +13,7 @@
 struct sim_side {
 	CUdeviceptr base;
 	bool on_card; /* the caller says so: a pointer that is no allocation of ours is an error */
+	bool is_ours; /* it was one when the copy was submitted: not to be followed when it is none any more */
 	size_t pitch, rows;
 	size_t x, y, z;
 };
@@ -63,6 +64,7 @@ struct sim_work {
 			size_t bytes;
 			CUdevice device;
 		} memory;              /* alloc, free */
+		const struct sim_memops *memops; /* in a graph */
 	};
 	uint64_t duration; /* ns that it takes */
 	unsigned share;    /* of the card's multiprocessors that it fills, in 1/1000; 0: none, it is no kernel */

@@ -159,6 +159,44 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvm
 	return NVML_SUCCESS;
 }
 
+typedef struct {
+	unsigned version, count;
+	unsigned long long last_seen;
+	struct {
+		unsigned long long time;
+		unsigned pid, sm, memory, encoder, decoder, jpeg, optical_flow;
+	} *processes;
+} nvmlProcessesUtilizationInfo_t;
+
+_Static_assert(sizeof(nvmlProcessesUtilizationInfo_t) == 24, "nvmlProcessesUtilizationInfo_t");
+
+/* The same in a structure with a version. */
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info)
+{
+	nvmlProcessUtilizationSample_t samples[SIM_MAX_SAMPLES];
+	struct sim_board board;
+	nvmlReturn_t result = sim_nvml_board(device, info, &board);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (info->version != (sizeof *info | 1u << 24))
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	unsigned count = collect(&board, info->last_seen, samples), room = info->count;
+	info->count = count;
+	if (!count)
+		return NVML_ERROR_NOT_FOUND;
+	if (!info->processes || room < count)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	memset(info->processes, 0, count * sizeof *info->processes);
+	for (unsigned i = 0; i < count; i++) {
+		info->processes[i].time = samples[i].timeStamp;
+		info->processes[i].pid = samples[i].pid;
+		info->processes[i].sm = samples[i].smUtil;
+		info->processes[i].memory = samples[i].memUtil;
+	}
+	return NVML_SUCCESS;
+}
+
 enum { SAMPLE_POWER, SAMPLE_GPU, SAMPLE_MEMORY, SAMPLE_ENCODER, SAMPLE_DECODER, SAMPLE_CLOCK, SAMPLE_MEMORY_CLOCK };
 
 static unsigned sample_value(nvmlDevice_t device, const struct sim_board *board, int type, unsigned percent)

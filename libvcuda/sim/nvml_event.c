@@ -124,6 +124,8 @@ static nvmlReturn_t poll_cards(nvmlEventSet_t set, nvmlEventData_t *data)
 	for (unsigned card = 0; result == NVML_ERROR_TIMEOUT && card < sim_card_count(); card++)
 		if (take(set, card, data))
 			result = NVML_SUCCESS;
+		else if (set->types[card] && sim_nvml_lost(card))
+			result = NVML_ERROR_GPU_IS_LOST;
 	pthread_mutex_unlock(&lock);
 	return result;
 }
@@ -138,7 +140,9 @@ SIM_EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t 
 	if (!data)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	for (;;) {
-		result = poll_cards(set, data);
+		result = sim_nvml_ready();
+		if (result == NVML_SUCCESS)
+			result = poll_cards(set, data);
 		uint64_t now = sim_now();
 		if (result != NVML_ERROR_TIMEOUT || now >= end)
 			return result;

@@ -1,81 +1,9 @@
-/* Errors, clocks' limits, PCIe, and the field values that ask for the same by number. */
-#include <string.h>
-#include <time.h>
-
+/* Clocks, their limits, PCIe, NVLink's counters. */
 #include "nvml_sim.h"
 #include "trampoline.h"
 
 SIM_TRAMPOLINE(nvmlDeviceGetCurrentClocksThrottleReasons, nvmlDeviceGetCurrentClocksEventReasons)
 SIM_TRAMPOLINE(nvmlDeviceGetSupportedClocksThrottleReasons, nvmlDeviceGetSupportedClocksEventReasons)
-
-/* All the models here have ECC memory, and it is on. */
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, int *current, int *pending)
-{
-	nvmlReturn_t result = sim_nvml_check(device, current);
-
-	if (result != NVML_SUCCESS)
-		return result;
-	if (!pending)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	*current = *pending = 1;
-	return NVML_SUCCESS;
-}
-
-/* type: 0 corrected, 1 uncorrected; counter: 0 since boot, 1 ever */
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int type, int counter, unsigned long long *count)
-{
-	struct sim_board board;
-	nvmlReturn_t result = sim_nvml_board(device, count, &board);
-
-	if (result != NVML_SUCCESS)
-		return result;
-	if (type < 0 || type > 1 || counter < 0 || counter > 1)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	*count = board.ecc[counter * 2 + type];
-	return NVML_SUCCESS;
-}
-
-/* By place: all of them are in the device's memory, whose number is 2. */
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, int type, int counter, int location,
-                                                        unsigned long long *count)
-{
-	nvmlReturn_t result = nvmlDeviceGetTotalEccErrors(device, type, counter, count);
-
-	if (result != NVML_SUCCESS)
-		return result;
-	if (location < 0 || location > 8)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (location != 2)
-		*count = 0;
-	return NVML_SUCCESS;
-}
-
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected, unsigned *uncorrected,
-                                                  unsigned *pending, unsigned *failure)
-{
-	nvmlReturn_t result = sim_nvml_check(device, corrected);
-
-	if (result != NVML_SUCCESS)
-		return result;
-	if (!uncorrected || !pending || !failure)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (device->compute_major < 8)
-		return NVML_ERROR_NOT_SUPPORTED;
-	*corrected = *uncorrected = *pending = *failure = 0;
-	return NVML_SUCCESS;
-}
-
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t device, int cause, unsigned *count,
-                                                  unsigned long long *addresses)
-{
-	nvmlReturn_t result = sim_nvml_check(device, count);
-
-	(void)cause;
-	(void)addresses;
-	if (result == NVML_SUCCESS)
-		*count = 0;
-	return result;
-}
 
 /* GPU idle is a reason not to run at full clocks, and nothing else is wrong. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, unsigned long long *reasons)
@@ -206,6 +134,19 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsig
 	return NVML_SUCCESS;
 }
 
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkUtilizationCounter(nvmlDevice_t device, unsigned link, unsigned counter,
+                                                              unsigned long long *received, unsigned long long *sent)
+{
+	nvmlReturn_t result = sim_nvml_check(device, received);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!sent || link >= device->link_count || counter > 1)
+		return device->link_count ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
+	*received = *sent = 0;
+	return NVML_SUCCESS;
+}
+
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned link, int counter,
                                                         unsigned long long *count)
 {
@@ -216,58 +157,5 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, uns
 	if (link >= device->link_count || counter < 0 || counter > 4)
 		return device->link_count ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
 	*count = 0;
-	return NVML_SUCCESS;
-}
-
-typedef struct {
-	unsigned fieldId, scopeId;
-	long long timestamp, latencyUsec;
-	int valueType, nvmlReturn;
-	union { double real; unsigned number; unsigned long long large; } value;
-} nvmlFieldValue_t;
-
-_Static_assert(sizeof(nvmlFieldValue_t) == 40, "nvmlFieldValue_t");
-
-enum { VALUE_UNSIGNED = 1, VALUE_LARGE = 3 };
-
-/* What DCGM-like tools ask for by number. */
-static nvmlReturn_t field(nvmlDevice_t device, const struct sim_board *board, nvmlFieldValue_t *out)
-{
-	out->valueType = VALUE_UNSIGNED;
-	out->value.large = 0;
-	switch (out->fieldId) {
-	case 1: case 2: out->value.number = 1; return NVML_SUCCESS; /* ECC mode, current and pending */
-	case 3: case 4: case 5: case 6:                             /* its totals */
-		out->valueType = VALUE_LARGE;
-		out->value.large = board->ecc[out->fieldId - 3];
-		return NVML_SUCCESS;
-	case 83:                                                    /* total energy */
-		out->valueType = VALUE_LARGE;
-		return nvmlDeviceGetTotalEnergyConsumption(device, &out->value.large);
-	case 91:                                                    /* NVLinks */
-		out->value.number = device->link_count;
-		return NVML_SUCCESS;
-	case 185: case 186:                                         /* power, averaged and at once */
-		return nvmlDeviceGetPowerUsage(device, &out->value.number);
-	default: return NVML_ERROR_NOT_SUPPORTED;
-	}
-}
-
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values)
-{
-	struct sim_board board;
-	struct timespec now;
-	nvmlReturn_t result = sim_nvml_board(device, values, &board);
-
-	if (result != NVML_SUCCESS)
-		return result;
-	if (count <= 0)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	clock_gettime(CLOCK_REALTIME, &now);
-	for (int i = 0; i < count; i++) {
-		values[i].timestamp = now.tv_sec * 1000000ll + now.tv_nsec / 1000;
-		values[i].latencyUsec = 0;
-		values[i].nvmlReturn = (int)field(device, &board, &values[i]);
-	}
 	return NVML_SUCCESS;
 }

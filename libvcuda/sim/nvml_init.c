@@ -27,6 +27,8 @@ nvmlReturn_t sim_nvml_return(enum sim_status status)
 		[SIM_SYSTEM] = NVML_ERROR_OPERATING_SYSTEM,
 		[SIM_NO_MEMORY] = NVML_ERROR_MEMORY,
 		[SIM_FULL] = NVML_ERROR_MEMORY,
+		[SIM_LOST] = NVML_ERROR_GPU_IS_LOST,
+		[SIM_MISMATCH] = NVML_ERROR_LIB_RM_VERSION_MISMATCH,
 	};
 	return result[status];
 }
@@ -35,6 +37,8 @@ static nvmlReturn_t start(void)
 {
 	enum sim_status status = sim_open();
 
+	if (status == SIM_OK)
+		status = sim_driver_status();
 	if (status != SIM_OK)
 		return sim_nvml_return(status);
 	if (!sim_control_node())
@@ -80,7 +84,7 @@ nvmlReturn_t sim_nvml_ready(void)
 	pthread_mutex_lock(&lock);
 	nvmlReturn_t result = users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
 	pthread_mutex_unlock(&lock);
-	return result;
+	return result == NVML_SUCCESS ? sim_nvml_return(sim_driver_status()) : result;
 }
 
 int sim_nvml_index(nvmlDevice_t device)
@@ -102,7 +106,21 @@ nvmlReturn_t sim_nvml_check(nvmlDevice_t device, const void *out)
 
 	if (result != NVML_SUCCESS)
 		return result;
-	return out && sim_nvml_index(device) >= 0 ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+	if (!out || sim_nvml_index(device) < 0)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	return sim_nvml_lost(sim_nvml_card(device)) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+}
+
+bool sim_nvml_lost(unsigned card)
+{
+	return sim_card_status(card) == SIM_LOST;
+}
+
+/* A handle is given for a card that answers. */
+static nvmlReturn_t give(const struct sim_card *card, nvmlDevice_t *device)
+{
+	*device = card;
+	return sim_nvml_check(card, device);
 }
 
 nvmlReturn_t sim_nvml_text(char *out, unsigned length, const char *text)
@@ -190,8 +208,21 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice
 		return result;
 	if (!device || index >= visible_count)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	*device = sim_card(visible[index]);
-	return NVML_SUCCESS;
+	return give(sim_card(visible[index]), device);
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)
+{
+	nvmlReturn_t result = sim_nvml_ready();
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!serial || !device)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	for (unsigned i = 0; i < visible_count; i++)
+		if (strcmp(serial, sim_card(visible[i])->serial) == 0)
+			return give(sim_card(visible[i]), device);
+	return NVML_ERROR_NOT_FOUND;
 }
 
 static void uuid_text(const struct sim_card *card, char text[64])
@@ -224,10 +255,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t
 		return NVML_ERROR_INVALID_ARGUMENT;
 	for (unsigned i = 0; i < visible_count; i++) {
 		uuid_text(sim_card(visible[i]), text);
-		if (strcasecmp(uuid, text) == 0) {
-			*device = sim_card(visible[i]);
-			return NVML_SUCCESS;
-		}
+		if (strcasecmp(uuid, text) == 0)
+			return give(sim_card(visible[i]), device);
 	}
 	return NVML_ERROR_NOT_FOUND;
 }
@@ -244,10 +273,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *text, nvmlD
 		return NVML_ERROR_INVALID_ARGUMENT;
 	for (unsigned i = 0; i < visible_count; i++) {
 		const struct sim_card *card = sim_card(visible[i]);
-		if (card->pci_domain == domain && card->pci_bus == bus && card->pci_device == slot) {
-			*device = card;
-			return NVML_SUCCESS;
-		}
+		if (card->pci_domain == domain && card->pci_bus == bus && card->pci_device == slot)
+			return give(card, device);
 	}
 	return NVML_ERROR_NOT_FOUND;
 }

@@ -1,8 +1,9 @@
 /*
- * The processes on a card. The real driver reports pids of the initial PID namespace. Here a pid is what the kernel
- * tells the asker (the host's, when asked on the host; see sim_state.h); of a process that the asker's namespace does
- * not contain only the number is known that the process has in its own.
+ * The processes on a card, as drivers since R515 or so tell them: those of the asker's PID namespace, by its numbers
+ * (the host's, when asked on the host; see sim_state.h). Older ones name the host's pids to everybody: VGPU_SIM_PIDS=host
+ * in a container's environment makes numbers that nobody has there.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "nvml_sim.h"
@@ -13,6 +14,23 @@ SIM_TRAMPOLINE(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlDeviceGetGraphicsRu
 SIM_TRAMPOLINE(nvmlDeviceGetMPSComputeRunningProcesses, nvmlDeviceGetGraphicsRunningProcesses)
 SIM_TRAMPOLINE(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlDeviceGetGraphicsRunningProcesses_v2)
 SIM_TRAMPOLINE(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlDeviceGetGraphicsRunningProcesses_v2)
+
+enum { HOSTS_PID = 1 << 21 };
+
+static unsigned as_told(struct sim_process list[SIM_MAX_SLOTS], unsigned count)
+{
+	const char *pids = getenv("VGPU_SIM_PIDS");
+	int hosts = pids && !strcmp(pids, "host") ? HOSTS_PID : 0;
+	unsigned told = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		if (!hosts && !list[i].known)
+			continue;
+		list[told] = list[i];
+		list[told++].pid += hosts;
+	}
+	return told;
+}
 
 /* `list` gets the processes, *count their number; with too small a *count only that, and INSUFFICIENT_SIZE. */
 static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, const void *out,
@@ -26,6 +44,7 @@ static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, const void *
 	result = sim_nvml_return(sim_processes(sim_nvml_card(device), list, SIM_MAX_SLOTS, count));
 	if (result != NVML_SUCCESS)
 		return result;
+	*count = as_told(list, *count < SIM_MAX_SLOTS ? *count : SIM_MAX_SLOTS);
 	if (*count > room)
 		return NVML_ERROR_INSUFFICIENT_SIZE;
 	return *count && !out ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
@@ -55,6 +74,43 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t dev
 			.gpuInstanceId = NVML_NO_INSTANCE,
 			.computeInstanceId = NVML_NO_INSTANCE,
 		};
+	return result;
+}
+
+typedef struct {
+	unsigned version, mode, count; /* mode: 0 compute, 1 graphics, 2 of MPS */
+	struct {
+		unsigned pid;
+		unsigned long long used;
+		unsigned gpu_instance, compute_instance;
+		unsigned long long protected_used;
+	} *processes;
+} nvmlProcessDetailList_t;
+
+_Static_assert(sizeof(nvmlProcessDetailList_t) == 24, "nvmlProcessDetailList_t");
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *out)
+{
+	struct sim_process list[SIM_MAX_SLOTS];
+	nvmlReturn_t result = sim_nvml_check(device, out);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (out->version != (sizeof *out | 1u << 24))
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	if (out->mode > 2)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (out->mode) {
+		out->count = 0;
+		return NVML_SUCCESS;
+	}
+	result = processes(device, &out->count, out->processes, list);
+	for (unsigned i = 0; result == NVML_SUCCESS && i < out->count; i++) {
+		out->processes[i].pid = (unsigned)list[i].pid;
+		out->processes[i].used = list[i].used;
+		out->processes[i].gpu_instance = out->processes[i].compute_instance = NVML_NO_INSTANCE;
+		out->processes[i].protected_used = 0;
+	}
 	return result;
 }
 

@@ -22,6 +22,107 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t a, nvml
 	return result;
 }
 
+/* `take` says of each visible card whether it belongs to the answer. Without an array: how many do. */
+static nvmlReturn_t list_cards(unsigned *count, nvmlDevice_t *out, bool (*take)(nvmlDevice_t, nvmlDevice_t, unsigned),
+                               nvmlDevice_t device, unsigned argument)
+{
+	unsigned room = out ? *count : 0, found = 0;
+
+	for (unsigned i = 0; i < sim_card_count(); i++) {
+		const struct sim_card *card = sim_card(i);
+		if (sim_nvml_index(card) < 0 || !take(device, card, argument))
+			continue;
+		if (found < room)
+			out[found] = card;
+		found++;
+	}
+	*count = found;
+	return out && found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+static bool is_near_cpu(nvmlDevice_t device, nvmlDevice_t card, unsigned cpu)
+{
+	(void)device;
+	return cpu >= card->cpu_first && cpu - card->cpu_first < card->cpu_count;
+}
+
+static bool is_at_level(nvmlDevice_t device, nvmlDevice_t card, unsigned level)
+{
+	return card != device && device->relation[sim_nvml_card(card)] == level;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlSystemGetTopologyGpuSet(unsigned cpu, unsigned *count, nvmlDevice_t *devices)
+{
+	nvmlReturn_t result = sim_nvml_ready();
+
+	if (result != NVML_SUCCESS)
+		return result;
+	return count ? list_cards(count, devices, is_near_cpu, NULL, cpu) : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, unsigned level, unsigned *count,
+                                                         nvmlDevice_t *devices)
+{
+	nvmlReturn_t result = sim_nvml_check(device, count);
+
+	return result == NVML_SUCCESS ? list_cards(count, devices, is_at_level, device, level) : result;
+}
+
+/* No board here has two of these cards. */
+SIM_EXPORT nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t a, nvmlDevice_t b, int *same)
+{
+	nvmlReturn_t result = check_pair(a, b, same);
+
+	if (result == NVML_SUCCESS)
+		*same = a == b;
+	return result;
+}
+
+typedef struct {
+	unsigned char cluster[16];
+	unsigned status, clique;
+	unsigned char state;
+} nvmlGpuFabricInfo_t;
+
+typedef struct {
+	unsigned version;
+	unsigned char cluster[16];
+	unsigned status, clique;
+	unsigned char state;
+	unsigned health;
+} nvmlGpuFabricInfo_v2_t;
+
+enum { FABRIC_NOT_SUPPORTED, FABRIC_COMPLETED = 3 };
+
+/* Cards behind switches have registered with the fabric; Ampere's do not, it needs no registration there. */
+static unsigned char fabric_state(nvmlDevice_t device)
+{
+	bool switched = device->link_count && device->links[0] == SIM_LINK_SWITCH && device->compute_major >= 9;
+
+	return switched ? FABRIC_COMPLETED : FABRIC_NOT_SUPPORTED;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t *info)
+{
+	nvmlReturn_t result = sim_nvml_check(device, info);
+
+	if (result == NVML_SUCCESS)
+		*info = (nvmlGpuFabricInfo_t){.state = fabric_state(device)};
+	return result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfo_v2_t *info)
+{
+	nvmlReturn_t result = sim_nvml_check(device, info);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (info->version != (sizeof *info | 2u << 24))
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	*info = (nvmlGpuFabricInfo_v2_t){.version = info->version, .state = fabric_state(device)};
+	return NVML_SUCCESS;
+}
+
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t a, nvmlDevice_t b, int capability, unsigned *status)
 {
 	nvmlReturn_t result = check_pair(a, b, status);

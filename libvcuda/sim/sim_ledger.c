@@ -122,6 +122,29 @@ static enum sim_status charge(struct sim_file *file, unsigned card, uint64_t *fi
 	return SIM_OK;
 }
 
+/* What is neither, or not to be had because the file is damaged, is told when it matters. */
+enum sim_status sim_driver_status(void)
+{
+	struct sim_file *file;
+
+	if (sim_lock(&file) != SIM_OK)
+		return SIM_OK;
+	uint32_t driver = file->header.driver;
+	sim_unlock();
+	return driver == SIM_UNLOADED ? SIM_MISSING : driver == SIM_OTHER_VERSION ? SIM_MISMATCH : SIM_OK;
+}
+
+enum sim_status sim_card_status(unsigned card)
+{
+	struct sim_file *file;
+
+	if (sim_lock(&file) != SIM_OK)
+		return SIM_OK;
+	bool is_lost = file->boards[card].is_lost == SIM_LOST_MARK;
+	sim_unlock();
+	return is_lost ? SIM_LOST : SIM_OK;
+}
+
 enum sim_status sim_attach(unsigned card)
 {
 	struct sim_file *file;
@@ -129,7 +152,7 @@ enum sim_status sim_attach(unsigned card)
 
 	if (status != SIM_OK)
 		return status;
-	status = ensure_slot(file);
+	status = file->boards[card].is_lost == SIM_LOST_MARK ? SIM_LOST : ensure_slot(file);
 	if (status == SIM_OK && file->slots[own].context[card] == 0)
 		status = charge(file, card, &file->slots[own].context[card], sim_card(card)->context);
 	sim_unlock();
@@ -154,7 +177,7 @@ enum sim_status sim_reserve(unsigned card, uint64_t bytes)
 
 	if (status != SIM_OK)
 		return status;
-	status = ensure_slot(file);
+	status = file->boards[card].is_lost == SIM_LOST_MARK ? SIM_LOST : ensure_slot(file);
 	if (status == SIM_OK)
 		status = charge(file, card, &file->slots[own].allocated[card], bytes);
 	sim_unlock();
@@ -188,6 +211,7 @@ enum sim_status sim_used(unsigned card, uint64_t *bytes)
 static void describe(const struct sim_slot *slot, unsigned card, pid_t pid, struct sim_process *process)
 {
 	process->pid = pid ? pid : slot->pid;
+	process->known = pid != 0;
 	process->used = add(slot->allocated[card], slot->context[card]);
 	memcpy(process->command, slot->command, sizeof process->command);
 	process->command[sizeof process->command - 1] = 0;

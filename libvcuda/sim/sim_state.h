@@ -34,6 +34,7 @@
 #define SIM_PERIOD_NS 166666667u /* of 1/6 second each */
 #define SIM_MAX_SAMPLES 120u
 #define SIM_MAX_INCIDENTS 32u
+#define SIM_LOST_MARK 0x74736f6cu
 #define SIM_DEFAULT_DIR "/run/vgpu-sim"
 
 struct sim_header {
@@ -46,7 +47,8 @@ struct sim_header {
 	uint32_t slice_ns;     /* what a context gets while others wait for the card */
 	uint32_t switch_ns;    /* what changing from one context to another costs */
 	uint32_t kernel_ns;    /* what a kernel takes whose name does not say otherwise */
-	uint8_t reserved[216];
+	uint32_t driver;       /* enum sim_driver_state; may change at any time */
+	uint8_t reserved[212];
 };
 
 struct sim_card {
@@ -133,7 +135,10 @@ struct sim_board {
 	uint64_t ecc[4];                 /* corrected and uncorrected since boot, corrected and uncorrected ever */
 	int32_t temperature;             /* 0: by its load */
 	uint32_t power_mw;               /* 0: by its load */
-	uint8_t padding[3400];
+	uint32_t is_lost;                /* fell off the bus: SIM_LOST_MARK; anything else is not to be believed */
+	uint32_t remapped[4];            /* rows: for corrected, for uncorrected errors; one is pending; one failed */
+	uint32_t retired[3];             /* pages: for single-bit, for double-bit errors; one is pending */
+	uint8_t padding[3368];
 };
 
 struct sim_file {
@@ -155,12 +160,18 @@ enum sim_status {
 	SIM_SYSTEM,    /* the operating system refused something */
 	SIM_NO_MEMORY, /* the card has too little left */
 	SIM_FULL,      /* no slot is left */
+	SIM_LOST,      /* the card fell off the bus */
+	SIM_MISMATCH,  /* the kernel's part of the driver is of another version than the libraries */
 };
+
+/* Of the kernel's part of the driver. */
+enum sim_driver_state { SIM_LOADED, SIM_UNLOADED, SIM_OTHER_VERSION };
 
 struct sim_process {
 	pid_t pid;         /* as the asker sees it where the kernel knows, else as the owner wrote it */
 	uint64_t used;     /* bytes, its contexts included */
 	char command[16];
+	bool known;        /* the kernel knows him in the asker's PID namespace */
 };
 
 /* Map the state, once per process; later calls only say how it went. Cards are copied: see sim_card. */
@@ -178,6 +189,10 @@ unsigned sim_visible_cards(unsigned cards[SIM_MAX_CARDS]);
 /* Can it open the nodes that belong to no card? Always, where the profile has no nodes. */
 bool sim_control_node(void);
 bool sim_uvm_node(void);
+
+/* How the driver, and one card, are just now: SIM_OK, SIM_MISSING, SIM_MISMATCH; SIM_LOST. */
+enum sim_status sim_driver_status(void);
+enum sim_status sim_card_status(unsigned card);
 
 /* The ledger. A process gets its slot with its first context. */
 enum sim_status sim_attach(unsigned card);

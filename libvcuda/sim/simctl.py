@@ -9,6 +9,8 @@ like a host with the driver installed. Neither is ever packaged. Making device n
     simctl.py root DIR --profile a100x2 [--build BUILD] [--device-nodes no]
     simctl.py show DIR [--json]
     simctl.py event DIR [--card 0] [--kind xid] [--data 79]
+    simctl.py set DIR [--card 0] [--lost yes] [--ecc 0,1] [--remapped-rows 0,1,1,0] [--temperature 90] ...
+    simctl.py driver DIR unloaded
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -46,6 +48,7 @@ MAX_WAITING = 256
 PERIODS = 64
 MAX_SAMPLES = 120
 MAX_INCIDENTS = 32
+LOST_MARK = 0x74736F6C
 LINK_SWITCH = 0xFE
 LINK_NONE = 0xFF
 MIB = 1 << 20
@@ -78,7 +81,8 @@ class Header(ctypes.Structure):
         ("slice_ns", ctypes.c_uint32),
         ("switch_ns", ctypes.c_uint32),
         ("kernel_ns", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 216),
+        ("driver", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 212),
     )
 
 
@@ -166,7 +170,10 @@ class Board(ctypes.Structure):
         ("ecc", ctypes.c_uint64 * 4),
         ("temperature", ctypes.c_int32),
         ("power_mw", ctypes.c_uint32),
-        ("padding", ctypes.c_uint8 * 3400),
+        ("is_lost", ctypes.c_uint32),
+        ("remapped", ctypes.c_uint32 * 4),
+        ("retired", ctypes.c_uint32 * 3),
+        ("padding", ctypes.c_uint8 * 3368),
     )
 
 
@@ -412,25 +419,40 @@ def _describe(file: File, index: int, alive: list[tuple[Slot, int]]) -> dict[str
 # ---- what tests make happen to a card ----
 
 EVENT_TYPES = {"single_bit_ecc": 0x1, "double_bit_ecc": 0x2, "performance_state": 0x4, "xid": 0x8, "clock": 0x10}
+# No events of NVML's: from then on it finds the card fallen off the bus, or back.
+LOSSES = {"lost": True, "back": False}
+DRIVER_STATES = {"loaded": 0, "unloaded": 1, "mismatched": 2}
 
 
-def _change_board(directory: str, index: int, change: Callable[[Board], None]) -> None:
-    """Read, change and write one card's board under the lock that the libraries take."""
+Part = TypeVar("Part", bound=ctypes.Structure)
+
+
+def _change_part(directory: str, kind: type[Part], offset: int, change: Callable[[Part], None]) -> None:
+    """Read, change and write a structure in the file under the lock that the libraries take."""
     fd = os.open(os.path.join(directory, "cards"), os.O_RDWR | os.O_CLOEXEC)
-    offset = File.boards.offset + index * ctypes.sizeof(Board)
-    if not 0 <= index < MAX_CARDS:
-        raise SimError(f"card {index}: expected 0 to {MAX_CARDS - 1}")
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
-        board = Board.from_buffer_copy(os.pread(fd, ctypes.sizeof(Board), offset))
-        change(board)
-        os.pwrite(fd, bytes(board), offset)
+        part = kind.from_buffer_copy(os.pread(fd, ctypes.sizeof(kind), offset))
+        change(part)
+        os.pwrite(fd, bytes(part), offset)
     finally:
         os.close(fd)
 
 
+def _change_board(directory: str, index: int, change: Callable[[Board], None]) -> None:
+    if not 0 <= index < MAX_CARDS:
+        raise SimError(f"card {index}: expected 0 to {MAX_CARDS - 1}")
+    _change_part(directory, Board, File.boards.offset + index * ctypes.sizeof(Board), change)
+
+
 def inject_event(directory: str, index: int, kind: str = "xid", data: int = 0) -> None:
-    """Programs that wait for this kind of event (EVENT_TYPES) of the card get it; `data` is the Xid's number."""
+    """Programs that wait for this kind of event (EVENT_TYPES) of the card get it; `data` is the Xid's number.
+
+    `lost` and `back` are set_lost's.
+    """
+    if kind in LOSSES:
+        set_lost(directory, index, LOSSES[kind])
+        return
 
     def change(board: Board) -> None:
         incident = Incident(time.time_ns() // 1000, EVENT_TYPES[kind], data)
@@ -462,6 +484,46 @@ def set_readings(directory: str, index: int, temperature: int = 0, power_w: int 
         board.power_mw = power_w * 1000
 
     _change_board(directory, index, change)
+
+
+def set_lost(directory: str, index: int, lost: bool = True) -> None:
+    """The card falls off the bus, or is back: meanwhile NVML's every call says GPU_IS_LOST, and CUDA starts nothing."""
+
+    def change(board: Board) -> None:
+        board.is_lost = LOST_MARK if lost else 0
+
+    _change_board(directory, index, change)
+
+
+def set_remapped_rows(
+    directory: str, index: int, corrected: int = 0, uncorrected: int = 0, pending: bool = False, failed: bool = False
+) -> None:
+    """Rows of memory that were replaced for errors; one waits for a reset; one could not be replaced."""
+
+    def change(board: Board) -> None:
+        board.remapped = (ctypes.c_uint32 * 4)(corrected, uncorrected, pending, failed)
+
+    _change_board(directory, index, change)
+
+
+def set_retired_pages(
+    directory: str, index: int, single_bit: int = 0, double_bit: int = 0, pending: bool = False
+) -> None:
+    """The same for cards before Ampere, which retire pages."""
+
+    def change(board: Board) -> None:
+        board.retired = (ctypes.c_uint32 * 3)(single_bit, double_bit, pending)
+
+    _change_board(directory, index, change)
+
+
+def set_driver(directory: str, state: str) -> None:
+    """The kernel's part of the driver is `loaded`, `unloaded`, or `mismatched` with the libraries."""
+
+    def change(header: Header) -> None:
+        header.driver = DRIVER_STATES[state]
+
+    _change_part(directory, Header, 0, change)
 
 
 # ---- driver root ----
@@ -633,29 +695,81 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     event = verbs.add_parser("event", help="make an event happen to a card")
     event.add_argument("directory")
     event.add_argument("--card", type=int, default=0)
-    event.add_argument("--kind", choices=sorted(EVENT_TYPES), default="xid")
+    event.add_argument("--kind", choices=sorted({**EVENT_TYPES, **LOSSES}), default="xid")
     event.add_argument("--data", type=int, default=0, help="the Xid's number")
+    _add_set(verbs.add_parser("set", help="change how a card is"))
+    driver = verbs.add_parser("driver", help="load or unload the kernel's part of the driver")
+    driver.add_argument("directory")
+    driver.add_argument("state", choices=sorted(DRIVER_STATES))
     show = verbs.add_parser("show", help="print the ledger")
     show.add_argument("directory")
     show.add_argument("--json", action="store_true")
     return parser.parse_args(arguments)
 
 
+def _add_set(command: argparse.ArgumentParser) -> None:
+    command.add_argument("directory")
+    command.add_argument("--card", type=int, default=0)
+    command.add_argument("--lost", choices=("yes", "no"), help="fallen off the bus")
+    command.add_argument("--ecc", type=_numbers(2), help="corrected,uncorrected: so many further errors")
+    command.add_argument("--remapped-rows", type=_numbers(4), help="corrected,uncorrected,pending,failed")
+    command.add_argument("--retired-pages", type=_numbers(3), help="single-bit,double-bit,pending")
+    command.add_argument("--temperature", type=int, help="degrees; 0: by its load")
+    command.add_argument("--power", type=int, help="watts; 0: by its load")
+
+
+def _numbers(count: int) -> Callable[[str], list[int]]:
+    def parse(text: str) -> list[int]:
+        numbers = [int(part) for part in text.split(",")]
+        if len(numbers) != count or min(numbers) < 0:
+            raise ValueError(text)
+        return numbers
+
+    parse.__name__ = f"list of {count} numbers"  # argparse names it so
+    return parse
+
+
+def _set(options: argparse.Namespace) -> None:
+    directory, card = options.directory, options.card
+    if options.lost:
+        set_lost(directory, card, options.lost == "yes")
+    if options.ecc:
+        inject_ecc(directory, card, *options.ecc)
+    if options.remapped_rows:
+        set_remapped_rows(directory, card, *options.remapped_rows)
+    if options.retired_pages:
+        set_retired_pages(directory, card, *options.retired_pages)
+    if options.temperature is not None or options.power is not None:
+        set_readings(directory, card, options.temperature or 0, options.power or 0)
+
+
+def _show(options: argparse.Namespace) -> None:
+    state = read_state(options.directory)
+    print(json.dumps(state, indent=2)) if options.json else _print_state(state)
+
+
+def _make(options: argparse.Namespace) -> None:
+    nodes = {"yes": True, "no": False, None: None}[options.device_nodes]
+    if options.verb == "state":
+        make_state(options.directory, options.profile, nodes)
+    else:
+        make_root(options.directory, options.profile, options.build, nodes)
+
+
+VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "state": _make,
+    "root": _make,
+    "show": _show,
+    "event": lambda options: inject_event(options.directory, options.card, options.kind, options.data),
+    "set": _set,
+    "driver": lambda options: set_driver(options.directory, options.state),
+}
+
+
 def main(arguments: list[str] | None = None) -> int:
     options = _parse_arguments(arguments)
     try:
-        if options.verb == "show":
-            state = read_state(options.directory)
-            print(json.dumps(state, indent=2)) if options.json else _print_state(state)
-            return 0
-        if options.verb == "event":
-            inject_event(options.directory, options.card, options.kind, options.data)
-            return 0
-        nodes = {"yes": True, "no": False, None: None}[options.device_nodes]
-        if options.verb == "state":
-            make_state(options.directory, options.profile, nodes)
-        else:
-            make_root(options.directory, options.profile, options.build, nodes)
+        VERBS[options.verb](options)
     except (SimError, OSError) as error:
         print(f"simctl: {error}", file=sys.stderr)
         return 1

@@ -8,7 +8,7 @@
 enum {
 	SHARD_BITS = 6,
 	SHARDS = 1 << SHARD_BITS,
-	FIRST_BUCKETS = 16, /* a power of two */
+	FIRST_BUCKETS = 4, /* a power of two */
 };
 
 struct shard {

@@ -34,6 +34,7 @@ struct allocation {
 	CUdevice device;
 	int card;          /* as in usage.h; USAGE_NO_CARD: nothing is booked */
 	bool managed;      /* managed memory stands in for device memory: the card was full */
+	bool stream_ordered; /* it stands in for a pool's */
 };
 
 /* The entry that the table still had for that key, if the driver gave it out anew; else NULL. */

@@ -68,6 +68,7 @@ static bool listed(const CUuuid *uuid, struct limited_card *card)
 	if (!limits_of(card->uuid, &limits))
 		return false;
 	card->memory = limits.memory;
+	card->overhead = limits.overhead;
 	card->oversubscribe = limits.oversubscribe;
 	return true;
 }

@@ -3,8 +3,10 @@
 
 #include <stdlib.h>
 
+#include "capture_mode.h"
 #include "cards.h"
 #include "cuda_hooks.h"
+#include "deferred.h"
 #include "limits_file.h"
 #include "log.h"
 #include "overhead.h"
@@ -43,8 +45,9 @@ static CUresult book_on(struct charge *charge, int place, const struct limited_c
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	entry->card = place;
 	entry->size = charge->size;
-	if (!usage_reserve(place, charge->size, card->memory) &&
-	    !(pools_reclaim(place) && usage_reserve(place, charge->size, card->memory))) {
+	if (!usage_reserve(place, charge->size, limit_of(card)) &&
+	    !(pools_reclaim(place) && usage_reserve(place, charge->size, limit_of(card))) &&
+	    !(deferred_reclaim() && usage_reserve(place, charge->size, limit_of(card)))) {
 		log_line(LOG_INFO, "%llu bytes refused on device %d: the container's limit is %llu bytes",
 			 (unsigned long long)charge->size, charge->device, (unsigned long long)card->memory);
 		free(entry);
@@ -120,7 +123,7 @@ bool charge_resize(struct charge *charge, uint64_t size)
 	if (size < charge->size)
 		usage_release(charge->entry->card, charge->size - size);
 	else if (card_of_device(charge->device, &card) &&
-		 !usage_reserve(charge->entry->card, size - charge->size, card.memory))
+		 !usage_reserve(charge->entry->card, size - charge->size, limit_of(&card)))
 		return false;
 	charge->size = charge->entry->size = size;
 	return true;
@@ -144,13 +147,23 @@ static CUresult follow_pointer(struct charge *charge, CUdeviceptr pointer)
 	return result;
 }
 
+/* Allowed while some thread captures a stream, as the calls are that it stands in for. */
+static CUresult alloc_managed(CUdeviceptr *pointer, size_t size)
+{
+	int mode = capture_mode_relax();
+	CUresult result = REAL(cuMemAllocManaged, pointer, size, CU_MEM_ATTACH_GLOBAL);
+
+	capture_mode_restore(mode);
+	return result;
+}
+
 CUresult charge_stand_in(struct charge *charge, CUdeviceptr *pointer)
 {
 	struct limited_card card;
 
 	if (!charge->entry || !card_of_device(charge->device, &card) || !card.oversubscribe)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult result = REAL(cuMemAllocManaged, pointer, charge->size, CU_MEM_ATTACH_GLOBAL);
+	CUresult result = alloc_managed(pointer, charge->size);
 	if (result != CUDA_SUCCESS)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	charge->entry->managed = true;
@@ -158,6 +171,22 @@ CUresult charge_stand_in(struct charge *charge, CUdeviceptr *pointer)
 	log_line(LOG_INFO, "device %d is full: %llu bytes lie in virtual memory", charge->device,
 		 (unsigned long long)charge->size);
 	return CUDA_SUCCESS;
+}
+
+CUresult charge_stand_in_for_pool(CUdevice device, uint64_t size, CUdeviceptr *pointer)
+{
+	struct charge charge;
+	CUresult result = charge_begin_on(&charge, device, size);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = charge_stand_in(&charge, pointer);
+	if (result == CUDA_SUCCESS) {
+		charge.entry->stream_ordered = true;
+		if (REAL(cuCtxGetCurrent, &charge.entry->context) != CUDA_SUCCESS)
+			charge.entry->context = NULL;
+	}
+	return charge_end(&charge, result, result == CUDA_SUCCESS ? *pointer : 0);
 }
 
 bool charge_could_not_stand_in(const struct charge *charge, CUresult result)
@@ -222,4 +251,5 @@ void charge_drop_context(CUcontext context, uint64_t serial)
 		release(entry);
 		entry = next;
 	}
+	deferred_drop_context(context);
 }

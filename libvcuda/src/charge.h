@@ -56,6 +56,9 @@ bool charge_resize(struct charge *charge, uint64_t size);
  */
 CUresult charge_stand_in(struct charge *charge, CUdeviceptr *pointer);
 
+/* As above for a pool's memory on `device`, all of it: booked by itself, allocated, and kept for the pointer. */
+CUresult charge_stand_in_for_pool(CUdevice device, uint64_t size, CUdeviceptr *pointer);
+
 /* The same was to be done for what managed memory cannot replace: the wrapper says so, once. */
 bool charge_could_not_stand_in(const struct charge *charge, CUresult result);
 

@@ -106,7 +106,13 @@
 	CALL(cuGraphNodeGetType) \
 	CALL(cuGraphChildGraphNodeGetGraph) \
 	CALL(cuGraphMemAllocNodeGetParams) \
-	CALL(cuDeviceGetGraphMemAttribute)
+	CALL(cuDeviceGetGraphMemAttribute) \
+	CALL(cuEventCreate) \
+	CALL(cuEventRecord) \
+	CALL(cuEventQuery) \
+	CALL(cuEventDestroy_v2) \
+	CALL(cuStreamIsCapturing) \
+	CALL(cuThreadExchangeStreamCaptureMode)
 
 struct real_driver {
 #define MEMBER(symbol, ...) __typeof__(symbol) *symbol;

@@ -28,7 +28,7 @@ static CUresult after_create(CUresult result, CUcontext *context, CUdevice devic
 		return result;
 	if (!overhead_grows(device)) {
 		(void)REAL(cuCtxDestroy_v2, *context);
-		overhead_follow(device);
+		overhead_shrank(device);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	guard_leave();
@@ -84,7 +84,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 
 	if (entered && result == CUDA_SUCCESS && !existed && !overhead_grows(device)) {
 		(void)release_primary(device);
-		overhead_follow(device);
+		overhead_shrank(device);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (entered)
@@ -104,7 +104,7 @@ static CUresult after_destroy(CUcontext context, uint64_t serial, CUdevice devic
 	charge_drop_context(context, serial);
 	pools_settle();
 	if (device != NO_DEVICE)
-		overhead_follow(device);
+		overhead_shrank(device);
 	guard_leave();
 	return result;
 }
@@ -196,8 +196,8 @@ EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 
 /* ---- code and buffers ---- */
 
-/* `call` may change what the driver itself takes of the current card. */
-static CUresult then_follow(CUresult result)
+/* The call may have changed what the driver itself takes of the current card. */
+static CUresult then(CUresult result, void (*follow)(CUdevice device))
 {
 	CUdevice device;
 	bool entered = result == CUDA_SUCCESS && guard_enter();
@@ -205,57 +205,57 @@ static CUresult then_follow(CUresult result)
 	if (!entered)
 		return result;
 	if (limits_state() == LIMITS_PRESENT && current_device(&device))
-		overhead_follow(device);
+		follow(device);
 	guard_leave();
 	return result;
 }
 
 EXPORT CUresult cuCtxSetLimit(int limit, size_t value)
 {
-	return then_follow(GUARDED(REAL(cuCtxSetLimit, limit, value)));
+	return then(GUARDED(REAL(cuCtxSetLimit, limit, value)), overhead_follow);
 }
 
 EXPORT CUresult cuModuleLoad(CUmodule *module, const char *file)
 {
-	return then_follow(GUARDED(REAL(cuModuleLoad, module, file)));
+	return then(GUARDED(REAL(cuModuleLoad, module, file)), overhead_changed);
 }
 
 EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
-	return then_follow(GUARDED(REAL(cuModuleLoadData, module, image)));
+	return then(GUARDED(REAL(cuModuleLoadData, module, image)), overhead_changed);
 }
 
 EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, int *options, void **values)
 {
-	return then_follow(GUARDED(REAL(cuModuleLoadDataEx, module, image, count, options, values)));
+	return then(GUARDED(REAL(cuModuleLoadDataEx, module, image, count, options, values)), overhead_changed);
 }
 
 EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
 {
-	return then_follow(GUARDED(REAL(cuModuleLoadFatBinary, module, image)));
+	return then(GUARDED(REAL(cuModuleLoadFatBinary, module, image)), overhead_changed);
 }
 
 EXPORT CUresult cuModuleUnload(CUmodule module)
 {
-	return then_follow(GUARDED(REAL(cuModuleUnload, module)));
+	return then(GUARDED(REAL(cuModuleUnload, module)), overhead_shrank);
 }
 
 EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *options, void **values, unsigned int count,
 				  int *library_options, void **library_values, unsigned int library_count)
 {
-	return then_follow(GUARDED(REAL(cuLibraryLoadData, library, code, options, values, count, library_options,
-					library_values, library_count)));
+	return then(GUARDED(REAL(cuLibraryLoadData, library, code, options, values, count, library_options,
+					library_values, library_count)), overhead_changed);
 }
 
 EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *file, int *options, void **values,
 				      unsigned int count, int *library_options, void **library_values,
 				      unsigned int library_count)
 {
-	return then_follow(GUARDED(REAL(cuLibraryLoadFromFile, library, file, options, values, count, library_options,
-					library_values, library_count)));
+	return then(GUARDED(REAL(cuLibraryLoadFromFile, library, file, options, values, count, library_options,
+					library_values, library_count)), overhead_changed);
 }
 
 EXPORT CUresult cuLibraryUnload(CUlibrary library)
 {
-	return then_follow(GUARDED(REAL(cuLibraryUnload, library)));
+	return then(GUARDED(REAL(cuLibraryUnload, library)), overhead_shrank);
 }

@@ -2,6 +2,7 @@
 #include "cards.h"
 #include "charge.h"
 #include "cuda_hooks.h"
+#include "deferred.h"
 #include "limits_file.h"
 #include "overhead.h"
 #include "pools.h"
@@ -22,9 +23,9 @@ static void narrow_info(size_t *available, size_t *total)
 
 	if (!current_device(&device) || !card_of_device(device, &card))
 		return;
+	deferred_settle();
 	pools_settle();
-	overhead_follow_rarely(device);
-	bool known = usage_held(card.uuid, &held);
+	bool known = usage_held(card.uuid, overhead_unbooked(device), card.overhead, &held);
 	uint64_t left = known && held < card.memory ? card.memory - held : 0;
 	if (card.oversubscribe && card.memory != VGPU_UNLIMITED) { /* what the card lacks lies in virtual memory */
 		*total = card.memory;

@@ -28,7 +28,7 @@ static enum sight container_share(nvmlDevice_t device, uint64_t total, uint64_t 
 		return WHOLE_CARD;
 	if (limits.memory == VGPU_UNLIMITED)
 		return WHOLE_CARD;
-	if (!usage_held(uuid, &held))
+	if (!usage_held(uuid, nvml_unbooked(device, uuid), limits.overhead, &held))
 		return UNKNOWN;
 	share->total = limits.memory;
 	share->used = held < limits.memory ? held : limits.memory;

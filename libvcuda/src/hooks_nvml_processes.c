@@ -13,18 +13,70 @@
 #include "nvml_hooks.h"
 #include "nvml_share.h"
 #include "own_processes.h"
+#include "unseen.h"
 #include "usage.h"
 
 enum {
 	PROCESSES = 1024,       /* as many as the usage region has slots */
+	FIGURES = 256,
 	SAMPLES = 4096,
 	RECENT = 2000000,       /* microseconds that a sample counts as present use */
 };
 
+/* ---- what the driver says of processes ---- */
+
+struct figures {
+	unsigned int count;
+	struct figure list[FIGURES];
+};
+
+/* False: the driver does not tell, or names processes by numbers of another pid namespace. */
+static bool ask_driver(nvmlDevice_t device, struct figures *figures)
+{
+	nvmlProcessInfo_v1_t list[FIGURES];
+	unsigned int count = FIGURES;
+
+	if (REAL(nvmlDeviceGetComputeRunningProcesses, device, &count, list) != NVML_SUCCESS)
+		return false;
+	figures->count = count;
+	for (unsigned int i = 0; i < count; i++)
+		figures->list[i] = (struct figure){
+			list[i].pid, list[i].usedGpuMemory == NVML_VALUE_NOT_AVAILABLE ? 0 : list[i].usedGpuMemory,
+		};
+	return figures_are_ours(figures->list, figures->count);
+}
+
+/* Adds to what processes have booked what the driver holds for those who have not looked; the sum of that. */
+static uint64_t add_unseen(nvmlDevice_t device, struct usage_process *list, unsigned int count)
+{
+	struct figures figures = {.count = 0};
+	uint64_t sum = 0;
+	bool any = false;
+
+	for (unsigned int i = 0; i < count; i++)
+		any = any || list[i].unseen;
+	if (!any || !ask_driver(device, &figures))
+		return 0;
+	for (unsigned int i = 0; i < count; i++) {
+		uint64_t bytes = unseen_bytes(figures.list, figures.count, &list[i]);
+		list[i].held += bytes;
+		sum += bytes;
+	}
+	return sum;
+}
+
+uint64_t nvml_unbooked(nvmlDevice_t device, const uint8_t uuid[16])
+{
+	struct usage_process list[PROCESSES];
+	unsigned int count = usage_processes(uuid, list, PROCESSES);
+
+	return add_unseen(device, list, count < PROCESSES ? count : PROCESSES);
+}
+
 /* ---- lists ---- */
 
 /* The container's processes that hold something of the share: the region names them, the kernel confirms them. */
-static unsigned int own_processes(const uint8_t uuid[16], struct usage_process list[PROCESSES])
+static unsigned int own_processes(nvmlDevice_t device, const uint8_t uuid[16], struct usage_process list[PROCESSES])
 {
 	unsigned int count = usage_processes(uuid, list, PROCESSES);
 	unsigned int own = 0;
@@ -34,6 +86,7 @@ static unsigned int own_processes(const uint8_t uuid[16], struct usage_process l
 	for (unsigned int i = 0; i < count; i++)
 		if (process_is_own(list[i].pid))
 			list[own++] = list[i];
+	(void)add_unseen(device, list, own);
 	return own;
 }
 
@@ -68,7 +121,7 @@ static struct listing *share_listing(nvmlDevice_t device, const unsigned int *co
 	enum sight sight = sight_of(device, uuid, &limits);
 	struct listing *listing = sight == SHARE ? calloc(1, sizeof(*listing)) : NULL;
 	if (listing && compute)
-		listing->count = own_processes(uuid, listing->list);
+		listing->count = own_processes(device, uuid, listing->list);
 	nvml_guard_leave();
 	if (sight != WHOLE_CARD && !listing)
 		*result = NVML_ERROR_UNKNOWN;
@@ -125,20 +178,6 @@ struct samples {
 	nvmlProcessUtilizationSample_t list[SAMPLES];
 };
 
-/* Whether the driver names processes by the numbers of this pid namespace: all that live on the card are known here. */
-static bool pids_are_ours(nvmlDevice_t device)
-{
-	nvmlProcessInfo_v1_t list[256];
-	unsigned int count = sizeof(list) / sizeof(list[0]);
-
-	if (REAL(nvmlDeviceGetComputeRunningProcesses, device, &count, list) != NVML_SUCCESS)
-		return false;
-	for (unsigned int i = 0; i < count; i++)
-		if (!process_is_known(list[i].pid))
-			return false;
-	return true;
-}
-
 static bool listed(unsigned int pid, const struct usage_process *list, unsigned int count)
 {
 	for (unsigned int i = 0; i < count; i++)
@@ -154,6 +193,7 @@ static struct samples *own_samples(nvmlDevice_t device, const uint8_t uuid[16], 
 	struct usage_process own_list[PROCESSES];
 	struct samples *samples = calloc(1, sizeof(*samples));
 	unsigned int count = SAMPLES, own = 0;
+	struct figures figures;
 
 	*result = samples ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
 	if (!samples)
@@ -162,10 +202,10 @@ static struct samples *own_samples(nvmlDevice_t device, const uint8_t uuid[16], 
 	if (*result == NVML_ERROR_NOT_FOUND) {
 		*result = NVML_SUCCESS;
 		count = 0;
-	} else if (*result == NVML_SUCCESS && count && !pids_are_ours(device)) {
+	} else if (*result == NVML_SUCCESS && count && !ask_driver(device, &figures)) {
 		count = 0;
 	}
-	unsigned int processes = count ? own_processes(uuid, own_list) : 0;
+	unsigned int processes = count ? own_processes(device, uuid, own_list) : 0;
 	for (unsigned int i = 0; *result == NVML_SUCCESS && i < count; i++)
 		if (listed(samples->list[i].pid, own_list, processes))
 			samples->list[own++] = samples->list[i];

@@ -2,7 +2,9 @@
 #include "cards.h"
 #include "charge.h"
 #include "cuda_hooks.h"
+#include "deferred.h"
 #include "limits_file.h"
+#include "overhead.h"
 #include "pools.h"
 
 struct stream_ordered {
@@ -41,10 +43,44 @@ static CUresult begin(struct stream_ordered *call, CUmemoryPool handle, size_t s
 	}
 	if (!pool)
 		return charge_begin_stream_ordered(&call->single, size);
-	if (pools_begin(&call->pooled, pool, size, false))
+	deferred_settle();
+	if (pools_begin(&call->pooled, pool, size, false) ||
+	    (deferred_reclaim() && pools_begin(&call->pooled, pool, size, false)))
 		return CUDA_SUCCESS;
 	guard_leave();
 	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Whether managed memory may take the place of what the full card does not give: not within a graph to be. */
+static bool may_stand_in(CUdevice device, CUstream stream)
+{
+	struct limited_card card;
+	int status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+	if (device == NO_DEVICE || !card_of_device(device, &card) || !card.oversubscribe)
+		return false;
+	CUresult result = REAL(cuStreamIsCapturing, stream, &status);
+	return (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_SUPPORTED) && status == CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* The card was full: ends the call's booking and, where that is possible, allocates managed memory instead. */
+static CUresult stand_in(struct stream_ordered *call, CUdeviceptr *pointer, size_t size, CUstream stream)
+{
+	struct pool *pool = call->pooled.pool;
+	CUdevice device = pool ? pools_device_of(pool) : call->single.device;
+	bool entered = pool ? call->entered : call->single.entered;
+
+	if (!entered || !may_stand_in(device, stream))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (pool) {
+		(void)pools_end(&call->pooled, pool);
+		call->pooled.pool = NULL;
+		guard_leave();
+	} else {
+		(void)charge_end(&call->single, CUDA_ERROR_OUT_OF_MEMORY, 0);
+	}
+	call->single = (struct charge){.entered = false};
+	return charge_stand_in_for_pool(device, size, pointer);
 }
 
 /* The pool that the memory came from: the stream may be another device's. */
@@ -82,6 +118,8 @@ EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stre
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocAsync, pointer, size, stream);
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
+		result = stand_in(&call, pointer, size, stream);
 	return end(&call, result, result == CUDA_SUCCESS ? *pointer : 0, stream);
 }
 
@@ -93,6 +131,8 @@ EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t size, CUstream
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocAsync_ptsz, pointer, size, stream);
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
+		result = stand_in(&call, pointer, size, stream ? stream : CU_STREAM_PER_THREAD);
 	return end(&call, result, result == CUDA_SUCCESS ? *pointer : 0, stream ? stream : CU_STREAM_PER_THREAD);
 }
 
@@ -104,6 +144,8 @@ EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmem
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocFromPoolAsync, pointer, size, pool, stream);
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
+		result = stand_in(&call, pointer, size, stream);
 	return end(&call, result, result == CUDA_SUCCESS ? *pointer : 0, stream);
 }
 
@@ -115,6 +157,8 @@ EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size, 
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocFromPoolAsync_ptsz, pointer, size, pool, stream);
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
+		result = stand_in(&call, pointer, size, stream ? stream : CU_STREAM_PER_THREAD);
 	return end(&call, result, result == CUDA_SUCCESS ? *pointer : 0, stream ? stream : CU_STREAM_PER_THREAD);
 }
 
@@ -138,10 +182,17 @@ static CUresult free_async(struct allocation *entry, CUresult result)
 	return pooled ? settled(result) : result;
 }
 
+static bool stands_in(const struct allocation *entry)
+{
+	return entry && entry->stream_ordered;
+}
+
 EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
 	struct allocation *entry = charge_take(ALLOCATED_POINTER, pointer);
 
+	if (stands_in(entry))
+		return GUARDED(deferred_free(entry, stream));
 	return free_async(entry, GUARDED(REAL(cuMemFreeAsync, pointer, stream)));
 }
 
@@ -149,14 +200,21 @@ EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 {
 	struct allocation *entry = charge_take(ALLOCATED_POINTER, pointer);
 
+	if (stands_in(entry))
+		return GUARDED(deferred_free(entry, stream ? stream : CU_STREAM_PER_THREAD));
 	return free_async(entry, GUARDED(REAL(cuMemFreeAsync_ptsz, pointer, stream)));
 }
 
 /* A program that synchronizes all the time pays one load, unless memory of its pools is on its way back. */
 static CUresult synchronized(CUresult result)
 {
+	CUdevice device;
+
 	if (guard_enter()) {
+		deferred_settle();
 		pools_settle_if_dirty();
+		if (overhead_is_unseen() && current_device(&device))
+			overhead_follow_rarely(device);
 		guard_leave();
 	}
 	return result;

@@ -13,7 +13,10 @@
 #include "log.h"
 #include "vgpu_limits.h"
 
-enum { UPDATE_PATIENCE = 200 }; /* looks, 100 us apart, at an update under way: 20 ms, a whole update takes microseconds */
+enum {
+	UPDATE_PATIENCE = 200, /* looks, 100 us apart, at an update under way: 20 ms, a whole update takes microseconds */
+	OVERHEAD_MOST = 86400, /* seconds that the host's figure may be good for; more: the clock was set back */
+};
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -113,6 +116,18 @@ enum limits_state limits_state(void)
 	return state;
 }
 
+/* The host's figure, while it lasts: it follows what happens here some seconds later, and ends when nobody renews it. */
+static uint64_t fresh_overhead(const struct vgpu_limits_card *card)
+{
+	struct timespec now;
+
+	if (!card->overhead)
+		return 0;
+	clock_gettime(CLOCK_REALTIME, &now);
+	uint64_t seconds = (uint64_t)now.tv_sec;
+	return seconds < card->overhead_until && card->overhead_until - seconds < OVERHEAD_MOST ? card->overhead : 0;
+}
+
 bool limits_of(const uint8_t uuid[16], struct card_limits *limits)
 {
 	bool listed = false;
@@ -124,7 +139,7 @@ bool limits_of(const uint8_t uuid[16], struct card_limits *limits)
 		const struct vgpu_limits_card *card = &last_good.cards[i];
 		listed = !memcmp(card->uuid, uuid, sizeof(card->uuid));
 		if (listed)
-			*limits = (struct card_limits){card->memory, card->flags & VGPU_CARD_OVERSUBSCRIBE};
+			*limits = (struct card_limits){card->memory, fresh_overhead(card), card->flags & VGPU_CARD_OVERSUBSCRIBE};
 	}
 	pthread_mutex_unlock(&lock);
 	return listed;

@@ -16,6 +16,7 @@ enum limits_state limits_state(void);
 
 struct card_limits {
 	uint64_t memory;    /* bytes that the container may hold of the card */
+	uint64_t overhead;  /* what the driver holds for the container beside that, as the host saw lately; 0: unknown */
 	bool oversubscribe; /* allocations may lie in managed memory when the card is full */
 };
 

@@ -18,6 +18,9 @@ enum sight {
 
 enum sight sight_of(nvmlDevice_t device, uint8_t uuid[16], struct card_limits *limits);
 
+/* What the driver holds for the container's processes beyond what they have booked of the share. Guard held. */
+uint64_t nvml_unbooked(nvmlDevice_t device, const uint8_t uuid[16]);
+
 /* As guard_enter of libcuda's side: false for calls that the driver makes to its own exports. */
 bool nvml_guard_enter(void);
 void nvml_guard_leave(void);

@@ -16,6 +16,7 @@
 #include "limits_file.h"
 #include "log.h"
 #include "nvml_abi.h"
+#include "unseen.h"
 #include "usage.h"
 #include "vgpu_limits.h"
 
@@ -37,22 +38,26 @@ static struct nvml nvml;
 static bool looked_for;                      /* under the lock, as the next two are */
 static bool usable;
 static uint64_t booked[VGPU_LIMITS_MAX_CARDS];
-static enum trust { UNSEEN, OURS, NOT_OURS } trust[VGPU_LIMITS_MAX_CARDS];
+static atomic_bool useless;                  /* there is no NVML that could be asked */
+static _Atomic uint32_t unseen;              /* a bit per place of a card: as this process's in the usage region */
 static _Atomic time_t next_look;
 
 static void after_fork(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	looked_for = false;
-	for (unsigned int card = 0; card < VGPU_LIMITS_MAX_CARDS; card++) {
+	for (unsigned int card = 0; card < VGPU_LIMITS_MAX_CARDS; card++)
 		booked[card] = 0;
-		trust[card] = UNSEEN;
-	}
+	atomic_store(&useless, false);
+	atomic_store(&unseen, 0);
 }
 
-static void watch_forks(void)
+static uint64_t look_for_all(int card, const uint8_t uuid[16]);
+
+static void set_up(void)
 {
 	pthread_atfork(NULL, NULL, after_fork);
+	usage_look_with(look_for_all);
 }
 
 static bool find_nvml(void)
@@ -71,60 +76,59 @@ static bool find_nvml(void)
 	return nvml.init && nvml.by_uuid && (nvml.processes || nvml.processes_v1) && nvml.init() == NVML_SUCCESS;
 }
 
-/* Of drivers before R470. */
-static nvmlReturn_t list_processes_v1(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t list[PROCESSES])
+static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned int *count, struct figure list[PROCESSES])
 {
-	nvmlProcessInfo_v1_t old[PROCESSES];
-	nvmlReturn_t result = nvml.processes_v1(device, count, old);
+	nvmlProcessInfo_t listed[PROCESSES];
+	nvmlReturn_t result = nvml.processes(device, count, listed);
 
 	for (unsigned int i = 0; result == NVML_SUCCESS && i < *count; i++)
-		list[i] = (nvmlProcessInfo_t){.pid = old[i].pid, .usedGpuMemory = old[i].usedGpuMemory};
+		list[i] = (struct figure){listed[i].pid, listed[i].usedGpuMemory};
 	return result;
 }
 
-static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t list[PROCESSES])
+/* Of drivers before R470. */
+static nvmlReturn_t list_processes_v1(nvmlDevice_t device, unsigned int *count, struct figure list[PROCESSES])
 {
-	*count = PROCESSES;
-	return nvml.processes ? nvml.processes(device, count, list) : list_processes_v1(device, count, list);
+	nvmlProcessInfo_v1_t listed[PROCESSES];
+	nvmlReturn_t result = nvml.processes_v1(device, count, listed);
+
+	for (unsigned int i = 0; result == NVML_SUCCESS && i < *count; i++)
+		list[i] = (struct figure){listed[i].pid, listed[i].usedGpuMemory};
+	return result;
 }
 
-enum answer { UNKNOWN, NOT_LISTED, LISTED };
-
-/* What NVML says this process uses of the card. */
-static enum answer used_by_self(const uint8_t uuid[16], uint64_t *used)
+static unsigned int without_the_untold(struct figure list[PROCESSES], unsigned int count)
 {
-	nvmlProcessInfo_t list[PROCESSES];
+	for (unsigned int i = 0; i < count; i++)
+		if (list[i].used == (uint64_t)NVML_VALUE_NOT_AVAILABLE)
+			list[i].used = 0;
+	return count;
+}
+
+struct figures {
+	unsigned int count;
+	struct figure list[PROCESSES];
+};
+
+/* The processes on the card that NVML can tell of; false: it tells nothing, or nothing that can be believed here. */
+static bool ask(const uint8_t uuid[16], struct figures *figures)
+{
 	char text[48];
 	nvmlDevice_t device;
-	unsigned int count;
-	unsigned int entries = 0;
 
 	int length = snprintf(text, sizeof(text), "GPU-");
 	for (int i = 0; i < 16; i++)
 		length += snprintf(text + length, sizeof(text) - (size_t)length, "%s%02x",
 				   i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
-	if (nvml.by_uuid(text, &device) != NVML_SUCCESS || list_processes(device, &count, list) != NVML_SUCCESS)
-		return UNKNOWN;
-	*used = 0;
-	for (unsigned int i = 0; i < count; i++) {
-		if (list[i].pid != (unsigned int)getpid() || list[i].usedGpuMemory == NVML_VALUE_NOT_AVAILABLE)
-			continue;
-		*used += list[i].usedGpuMemory;
-		entries++;
-	}
-	if (entries > 1)
-		return UNKNOWN; /* one of them lives in another pid namespace, where it has this number too */
-	return entries ? LISTED : NOT_LISTED;
-}
-
-/* In the initial pid namespace a pid in NVML's list is that process. */
-static bool pids_are_the_hosts(void)
-{
-	static const char initial[] = "pid:[4026531836]"; /* PROC_PID_INIT_INO; stat(2) would want a newer glibc */
-	char name[sizeof(initial) + 16];
-
-	return readlink("/proc/self/ns/pid", name, sizeof(name)) == (ssize_t)sizeof(initial) - 1 &&
-	       memcmp(name, initial, sizeof(initial) - 1) == 0;
+	figures->count = PROCESSES;
+	if (nvml.by_uuid(text, &device) != NVML_SUCCESS)
+		return false;
+	nvmlReturn_t result = nvml.processes ? list_processes(device, &figures->count, figures->list)
+					     : list_processes_v1(device, &figures->count, figures->list);
+	if (result != NVML_SUCCESS || !figures_are_ours(figures->list, figures->count))
+		return false;
+	figures->count = without_the_untold(figures->list, figures->count);
+	return true;
 }
 
 static bool ready(void)
@@ -132,6 +136,7 @@ static bool ready(void)
 	if (!looked_for) {
 		looked_for = true;
 		usable = find_nvml();
+		atomic_store(&useless, !usable);
 	}
 	return usable;
 }
@@ -144,12 +149,12 @@ static uint64_t other_charges(int card)
 }
 
 /* The overhead now; false: not known, or other threads allocate all the time. A process not listed holds nothing. */
-static bool look(int card, const uint8_t uuid[16], uint64_t *overhead)
+static bool look(int card, const uint8_t uuid[16], struct figures *figures, uint64_t *overhead)
 {
 	for (int i = 0; i < LOOKS; i++) {
-		uint64_t before = other_charges(card), used = 0;
-		enum answer answer = used_by_self(uuid, &used);
-		if (answer == UNKNOWN || (answer == NOT_LISTED && !booked[card]))
+		uint64_t before = other_charges(card), used;
+		if (!ask(uuid, figures) ||
+		    (!figure_of(figures->list, figures->count, (unsigned int)getpid(), &used) && (used || !booked[card])))
 			return false;
 		if (other_charges(card) != before)
 			continue;
@@ -159,27 +164,46 @@ static bool look(int card, const uint8_t uuid[16], uint64_t *overhead)
 	return false;
 }
 
-static bool follow(const struct limited_card *limited, bool force)
+/* What the driver took for the container's other processes that have not looked. */
+static uint64_t unseen_of_others(const uint8_t uuid[16], const struct figures *figures)
 {
-	int card = usage_card(limited->uuid);
-	uint64_t overhead;
+	struct usage_process list[PROCESSES];
+	unsigned int count = usage_processes(uuid, list, PROCESSES);
+	uint64_t bytes = 0;
 
-	if (card == USAGE_NO_CARD)
-		return true; /* allocations are refused, with a message */
-	if (!ready() || (trust[card] != OURS && !pids_are_the_hosts()) || !look(card, limited->uuid, &overhead))
+	for (unsigned int i = 0; i < count && i < PROCESSES; i++)
+		if (list[i].pid != (unsigned int)getpid())
+			bytes += unseen_bytes(figures->list, figures->count, &list[i]);
+	return bytes;
+}
+
+static void clear_unseen(int card)
+{
+	atomic_fetch_and(&unseen, ~((uint32_t)1 << card));
+	usage_unseen(card, false);
+}
+
+/* Called with the lock held. `limit` NULL: room or not. False: there is no room for what the driver took. */
+static bool follow(int card, const uint8_t uuid[16], const struct usage_limit *limit)
+{
+	struct figures figures;
+	uint64_t overhead;
+	bool fits = true;
+
+	if (!ready() || !look(card, uuid, &figures, &overhead)) {
+		clear_unseen(card);
 		return true;
-	if (overhead < booked[card]) {
-		usage_release(card, booked[card] - overhead);
-	} else if (overhead > booked[card] && !usage_reserve(card, overhead - booked[card], limited->memory)) {
-		if (!force) {
-			log_line(LOG_INFO, "the driver's own %llu bytes for this process exceed the container's limit of %llu",
-				 (unsigned long long)overhead, (unsigned long long)limited->memory);
-			return false;
-		}
-		usage_force(card, overhead - booked[card]);
 	}
-	booked[card] = overhead;
-	return true;
+	if (overhead < booked[card])
+		usage_release_overhead(card, booked[card] - overhead);
+	else if (overhead > booked[card] && limit)
+		fits = usage_reserve_overhead(card, overhead - booked[card], *limit, unseen_of_others(uuid, &figures));
+	else if (overhead > booked[card])
+		usage_force_overhead(card, overhead - booked[card]);
+	if (fits)
+		booked[card] = overhead;
+	clear_unseen(card);
+	return fits;
 }
 
 static void set_next_look(void)
@@ -190,49 +214,115 @@ static void set_next_look(void)
 	atomic_store_explicit(&next_look, now.tv_sec + PERIOD, memory_order_relaxed);
 }
 
-static bool followed(CUdevice device, bool force)
+/* The device's card in the usage region; USAGE_NO_CARD: nothing is limited, or allocations are refused with a message. */
+static int place_of(CUdevice device, struct limited_card *limited)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	struct limited_card limited;
 
-	if (limits_state() != LIMITS_PRESENT || !card_of_device(device, &limited))
-		return true;
-	pthread_once(&once, watch_forks);
+	if (limits_state() != LIMITS_PRESENT || !card_of_device(device, limited))
+		return USAGE_NO_CARD;
+	pthread_once(&once, set_up);
+	return usage_card(limited->uuid);
+}
+
+static bool follow_locked(int card, const uint8_t uuid[16], const struct usage_limit *limit)
+{
 	pthread_mutex_lock(&lock);
-	bool fits = follow(&limited, force);
+	bool fits = follow(card, uuid, limit);
 	set_next_look();
 	pthread_mutex_unlock(&lock);
 	return fits;
 }
 
-/*
- * A container's pids are its own, and NVML's list may hold a process of the host or of another container under the
- * same number. Who is listed before this process has a context is not this process.
- */
+/* For usage_reserve: this process's own gets booked, the others' is told. */
+static uint64_t look_for_all(int card, const uint8_t uuid[16])
+{
+	struct figures figures;
+	uint64_t others = 0;
+
+	if (atomic_load(&unseen) >> card & 1)
+		(void)follow_locked(card, uuid, NULL);
+	pthread_mutex_lock(&lock);
+	if (usage_unseen_count(card) && ready() && ask(uuid, &figures))
+		others = unseen_of_others(uuid, &figures);
+	pthread_mutex_unlock(&lock);
+	return others;
+}
+
+static void mark(int card)
+{
+	if (atomic_load(&useless) || atomic_load(&unseen) >> card & 1)
+		return;
+	usage_unseen(card, true);
+	atomic_fetch_or(&unseen, (uint32_t)1 << card);
+}
+
 void overhead_expect(CUdevice device)
 {
 	struct limited_card limited;
-	uint64_t used;
+	int card = place_of(device, &limited);
 
-	if (limits_state() != LIMITS_PRESENT || !card_of_device(device, &limited))
-		return;
-	int card = usage_card(limited.uuid);
 	if (card == USAGE_NO_CARD)
 		return;
-	pthread_mutex_lock(&lock);
-	if (trust[card] == UNSEEN && !pids_are_the_hosts() && ready())
-		trust[card] = used_by_self(limited.uuid, &used) == NOT_LISTED ? OURS : NOT_OURS;
-	pthread_mutex_unlock(&lock);
+	if (!atomic_load(&unseen))
+		set_next_look();
+	mark(card);
 }
 
 bool overhead_grows(CUdevice device)
 {
-	return followed(device, false);
+	struct limited_card limited;
+	int card = place_of(device, &limited);
+
+	if (card == USAGE_NO_CARD || usage_has_room(card, limit_of(&limited)))
+		return true;
+	const struct usage_limit limit = limit_of(&limited);
+	bool fits = follow_locked(card, limited.uuid, &limit);
+	if (!fits)
+		log_line(LOG_INFO, "what the driver takes by itself for this process exceeds the container's limit of %llu",
+			 (unsigned long long)limited.memory);
+	return fits;
 }
 
 void overhead_follow(CUdevice device)
 {
-	(void)followed(device, true);
+	struct limited_card limited;
+	int card = place_of(device, &limited);
+
+	if (card != USAGE_NO_CARD)
+		(void)follow_locked(card, limited.uuid, NULL);
+}
+
+void overhead_changed(CUdevice device)
+{
+	struct limited_card limited;
+	int card = place_of(device, &limited);
+
+	if (card == USAGE_NO_CARD)
+		return;
+	mark(card);
+	if (!usage_has_room(card, limit_of(&limited)))
+		(void)follow_locked(card, limited.uuid, NULL);
+}
+
+void overhead_shrank(CUdevice device)
+{
+	struct limited_card limited;
+	int card = place_of(device, &limited);
+
+	if (card != USAGE_NO_CARD && usage_own_overhead(card))
+		(void)follow_locked(card, limited.uuid, NULL);
+}
+
+uint64_t overhead_unbooked(CUdevice device)
+{
+	struct limited_card limited;
+	int card = place_of(device, &limited);
+
+	if (card == USAGE_NO_CARD)
+		return 0;
+	overhead_follow_rarely(device);
+	return usage_unseen_count(card) ? look_for_all(card, limited.uuid) : 0;
 }
 
 void overhead_follow_rarely(CUdevice device)
@@ -242,4 +332,9 @@ void overhead_follow_rarely(CUdevice device)
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
 	if (now.tv_sec >= atomic_load_explicit(&next_look, memory_order_relaxed))
 		overhead_follow(device);
+}
+
+bool overhead_is_unseen(void)
+{
+	return atomic_load_explicit(&unseen, memory_order_relaxed);
 }

@@ -117,6 +117,11 @@ struct pool *pools_of_graphs(CUdevice device)
 	return find_or_add(NULL, device);
 }
 
+CUdevice pools_device_of(const struct pool *pool)
+{
+	return pool->device;
+}
+
 CUdevice pools_device(CUmemoryPool handle)
 {
 	CUmemoryPool standard;
@@ -163,7 +168,7 @@ static bool settle(struct pool *pool, bool force)
 		give_back(pool, pool->booked - target);
 	} else if (pool->booked < target) {
 		(void)card_of_device(pool->device, &pool->limited);
-		fits = usage_reserve(pool->card, target - pool->booked, pool->limited.memory);
+		fits = usage_reserve(pool->card, target - pool->booked, limit_of(&pool->limited));
 		if (!fits && force)
 			usage_force(pool->card, target - pool->booked);
 		if (fits || force)
@@ -220,7 +225,7 @@ bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size, b
 	*charge = (struct pool_charge){.pool = pool, .size = size};
 	take_lock();
 	(void)card_of_device(pool->device, &pool->limited);
-	uint64_t limit = pool->limited.memory;
+	const struct usage_limit limit = limit_of(&pool->limited);
 	charge->booked = growth(pool, size, reusing);
 	bool granted = usage_reserve(pool->card, charge->booked, limit);
 	if (!granted) {
@@ -238,7 +243,7 @@ bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size, b
 		pool->promised += size;
 	} else {
 		log_line(LOG_INFO, "%llu bytes of a pool refused on device %d: the container's limit is %llu bytes",
-			 (unsigned long long)size, pool->device, (unsigned long long)limit);
+			 (unsigned long long)size, pool->device, (unsigned long long)limit.memory);
 	}
 	pthread_mutex_unlock(&lock);
 	return granted;

@@ -26,6 +26,8 @@ struct pool_charge {
 struct pool *pools_of_handle(CUmemoryPool handle, CUdevice device);
 struct pool *pools_of_graphs(CUdevice device);
 
+CUdevice pools_device_of(const struct pool *pool);
+
 /* The device that an explicitly made or default pool allocates on; NO_DEVICE: not known, or not a device. */
 CUdevice pools_device(CUmemoryPool handle);
 void pools_made(CUmemoryPool handle, const CUmemPoolProps *properties);

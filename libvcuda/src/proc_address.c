@@ -6,6 +6,7 @@
  */
 #include <assert.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "charge.h"
@@ -23,14 +24,37 @@ struct hook {
 	size_t real; /* offset of the real function's address in struct real_driver */
 };
 
-static const struct hook hooks[] = {
-#define ROW(symbol, name, since, streams) \
-	{#symbol, #name, since, streams, (void *)symbol, offsetof(struct real_driver, symbol)},
-	CUDA_HOOKS(ROW)
-#undef ROW
+#define COUNT(...) +1
+enum { HOOK_COUNT = CUDA_HOOKS(COUNT) };
+#undef COUNT
+
+enum { PLACES = 1024 };
+
+static_assert(4 * HOOK_COUNT <= PLACES, "more than half of the places would be taken");
+
+/*
+ * Made and filled by code when it is first asked: pointers in a table of constants would be relocated in every process.
+ * By pointer and by name: open addressing, half empty.
+ */
+struct tables {
+	struct hook hooks[HOOK_COUNT];
+	const struct hook *by_pointer[PLACES];
+	void *pointers[PLACES];
+	const struct hook *by_name[PLACES]; /* hooks of one name or symbol follow each other, with others between */
+	const char *names[PLACES];
 };
 
-enum { HOOK_COUNT = sizeof(hooks) / sizeof(hooks[0]) };
+static struct tables *tables; /* NULL: there was no memory */
+
+static void fill_hooks(void)
+{
+	struct hook *hook = tables->hooks;
+
+#define ROW(symbol, name, since, streams) \
+	*hook++ = (struct hook){#symbol, #name, since, streams, (void *)symbol, offsetof(struct real_driver, symbol)};
+	CUDA_HOOKS(ROW)
+#undef ROW
+}
 
 /* The real function; NULL: this driver lacks it. */
 static void *real_of(const struct hook *hook)
@@ -43,16 +67,7 @@ static void *real_of(const struct hook *hook)
 	return address == (void *)no_such_function ? NULL : address;
 }
 
-/* ---- the hooks by pointer and by name: open addressing, half empty ---- */
-
-enum { PLACES = 1024 };
-
-static_assert(4 * HOOK_COUNT <= PLACES, "more than half of the places would be taken");
-
-static const struct hook *by_pointer[PLACES];
-static void *pointers[PLACES];
-static const struct hook *by_name[PLACES]; /* hooks of one name or symbol follow each other, with others between */
-static const char *names[PLACES];
+/* ---- look-up ---- */
 
 static uint32_t place_of_pointer(const void *pointer)
 {
@@ -72,41 +87,45 @@ static void enter_pointer(const struct hook *hook, void *pointer)
 {
 	uint32_t place = place_of_pointer(pointer);
 
-	while (pointer && by_pointer[place] && pointers[place] != pointer)
+	while (pointer && tables->by_pointer[place] && tables->pointers[place] != pointer)
 		place = (place + 1) % PLACES;
-	if (!pointer || by_pointer[place]) /* two names of one function: the first, as a list would */
+	if (!pointer || tables->by_pointer[place]) /* two names of one function: the first, as a list would */
 		return;
-	by_pointer[place] = hook;
-	pointers[place] = pointer;
+	tables->by_pointer[place] = hook;
+	tables->pointers[place] = pointer;
 }
 
 static void enter_name(const struct hook *hook, const char *name)
 {
 	uint32_t place = place_of_name(name);
 
-	while (by_name[place])
+	while (tables->by_name[place])
 		place = (place + 1) % PLACES;
-	by_name[place] = hook;
-	names[place] = name;
+	tables->by_name[place] = hook;
+	tables->names[place] = name;
 }
 
 static void fill_tables(void)
 {
+	tables = calloc(1, sizeof(*tables));
+	if (!tables)
+		return;
+	fill_hooks();
 	for (int i = 0; i < HOOK_COUNT; i++) {
-		enter_pointer(&hooks[i], real_of(&hooks[i]));
-		enter_pointer(&hooks[i], hooks[i].wrapper);
-		enter_name(&hooks[i], hooks[i].name);
-		if (strcmp(hooks[i].symbol, hooks[i].name))
-			enter_name(&hooks[i], hooks[i].symbol);
+		enter_pointer(&tables->hooks[i], real_of(&tables->hooks[i]));
+		enter_pointer(&tables->hooks[i], tables->hooks[i].wrapper);
+		enter_name(&tables->hooks[i], tables->hooks[i].name);
+		if (strcmp(tables->hooks[i].symbol, tables->hooks[i].name))
+			enter_name(&tables->hooks[i], tables->hooks[i].symbol);
 	}
 }
 
 /* A pointer of ours counts too: the driver's own table may have been bound to our exports. */
 static void *wrapper_of_pointer(void *found)
 {
-	for (uint32_t place = place_of_pointer(found); by_pointer[place]; place = (place + 1) % PLACES)
-		if (pointers[place] == found)
-			return by_pointer[place]->wrapper;
+	for (uint32_t place = place_of_pointer(found); tables->by_pointer[place]; place = (place + 1) % PLACES)
+		if (tables->pointers[place] == found)
+			return tables->by_pointer[place]->wrapper;
 	return NULL;
 }
 
@@ -122,10 +141,10 @@ static void *wrapper_of_name(const char *name, int version, cuuint64_t flags)
 	const struct hook *best = NULL;
 	bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
 
-	for (uint32_t place = place_of_name(name); by_name[place]; place = (place + 1) % PLACES)
-		if (!strcmp(names[place], name) && means(by_name[place], name, version, per_thread) &&
-		    real_of(by_name[place]) && (!best || by_name[place]->since > best->since))
-			best = by_name[place];
+	for (uint32_t place = place_of_name(name); tables->by_name[place]; place = (place + 1) % PLACES)
+		if (!strcmp(tables->names[place], name) && means(tables->by_name[place], name, version, per_thread) &&
+		    real_of(tables->by_name[place]) && (!best || tables->by_name[place]->since > best->since))
+			best = tables->by_name[place];
 	if (best)
 		log_line(LOG_INFO, "cuGetProcAddress(%s, %d, %llu): unknown pointer, taken for %s", name, version,
 			 (unsigned long long)flags, best->symbol);
@@ -137,6 +156,10 @@ static void substitute(const char *name, void **found, int version, cuuint64_t f
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 	pthread_once(&once, fill_tables);
+	if (!tables) {
+		*found = (void *)no_such_function;
+		return;
+	}
 	void *wrapper = wrapper_of_pointer(*found);
 
 	if (!wrapper)

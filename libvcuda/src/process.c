@@ -117,7 +117,7 @@ static bool ended(const struct stat_line *line)
 	return (line->state == 'Z' || line->state == 'X') && line->threads <= 1;
 }
 
-bool process_is_dead(const struct process_identity *self, uint64_t owner, uint64_t namespaces)
+bool process_is_dead(const struct process_identity *self, uint64_t owner, uint64_t namespaces, enum look look)
 {
 	uint64_t start = owner >> VGPU_USAGE_PID_BITS & START_MASK;
 	uint64_t own_start = self->owner >> VGPU_USAGE_PID_BITS & START_MASK;
@@ -129,6 +129,8 @@ bool process_is_dead(const struct process_identity *self, uint64_t owner, uint64
 	pid_t pid = (pid_t)(owner & PID_MASK);
 	if (kill(pid, 0) < 0 && errno == ESRCH)
 		return true;
+	if (look == PASSING)
+		return false;
 	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
 	if (!own_start || !read_stat(path, &line)) /* /proc tells nothing about this namespace, or hides the process */
 		return false;

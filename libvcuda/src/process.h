@@ -13,7 +13,13 @@ struct process_identity {
 
 void process_identify(struct process_identity *self);
 
+/*
+ * PASSING asks whether the pid exists, one system call; THOROUGH also whether it is still the same process and no
+ * zombie, which takes reading /proc.
+ */
+enum look { PASSING, THOROUGH };
+
 /* True only when `owner`, who recorded `namespaces`, is certainly gone and holds nothing of the driver any more. */
-bool process_is_dead(const struct process_identity *self, uint64_t owner, uint64_t namespaces);
+bool process_is_dead(const struct process_identity *self, uint64_t owner, uint64_t namespaces, enum look look);
 
 #endif

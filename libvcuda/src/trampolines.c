@@ -11,7 +11,7 @@ static const char names[] =
 #undef TRAMPOLINE
 	;
 
-/* Where each jump goes: to the resolver until it has been there once. Named by the assembly. */
+/* Where each jump goes; NULL: to the resolver, which has not been asked yet. Named by the assembly. */
 extern void *vcuda_targets[];
 
 int no_such_function(void)
@@ -77,10 +77,12 @@ __asm__(".text\n"
 	".globl " name "\n"                                        \
 	".type " name ", @function\n"                              \
 	name ":\n"                                                 \
-	"	.cfi_startproc\n"                                  \
-	"	mov $" index ", %r11d\n"                           \
-	"	jmp *vcuda_targets + 8 * (" index ")(%rip)\n"      \
-	"	.cfi_endproc\n"                                    \
+	"	mov vcuda_targets + 8 * (" index ")(%rip), %r11\n" \
+	"	test %r11, %r11\n"                                \
+	"	je 1f\n"                                          \
+	"	jmp *%r11\n"                                      \
+	"1:	mov $" index ", %r11d\n"                          \
+	"	jmp vcuda_resolver\n"                             \
 	".size " name ", . - " name "\n"
 
 #elif defined(__aarch64__)
@@ -114,24 +116,24 @@ __asm__(".text\n"
 	".globl " name "\n"                                        \
 	".type " name ", %function\n"                              \
 	name ":\n"                                                 \
-	"	.cfi_startproc\n"                                  \
-	"	mov x17, #" index "\n"                             \
 	"	adrp x16, vcuda_targets + 8 * (" index ")\n"       \
 	"	ldr x16, [x16, #:lo12:vcuda_targets + 8 * (" index ")]\n" \
+	"	cbz x16, 1f\n"                                     \
 	"	br x16\n"                                          \
-	"	.cfi_endproc\n"                                    \
+	"1:	mov x17, #" index "\n"                             \
+	"	b vcuda_resolver\n"                                \
 	".size " name ", . - " name "\n"
 
 #else
 #error "no trampolines for this processor"
 #endif
 
-/* The table and the jumps, in the order of the names. */
-__asm__(".data\n"
+/* The table, of zeros: pointers in it would be relocated in every process. The jumps, in the order of the names. */
+__asm__(".bss\n"
 	".balign 8\n"
 	".hidden vcuda_targets\n"
 	"vcuda_targets:\n"
-#define TRAMPOLINE(name) "	.quad vcuda_resolver\n"
+#define TRAMPOLINE(name) "	.skip 8\n"
 #include "trampolines.def"
 #undef TRAMPOLINE
 	".text\n"

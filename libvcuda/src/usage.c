@@ -23,13 +23,22 @@
 enum {
 	CONTENTION_TRIES = 200,
 	REAP_EACH = 8, /* tries */
+	TELLING = 100, /* milliseconds */
+	CROWD = 32,    /* slots */
 	NO_SLOT = -1,
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* this process's threads: opening, claiming, reaping */
 static struct vgpu_usage *_Atomic region;
-static _Atomic uint64_t first_slot;
-static _Atomic uint64_t *own_slot = &first_slot; /* index + 1; see watch_forks */
+
+/* What a child of this process must not take for its own. */
+struct own {
+	_Atomic uint64_t slot;          /* pid << 32 | index + 1; 0: none */
+	struct process_identity self;   /* under the lock; owner 0: not asked for yet */
+};
+
+static struct own first_own;
+static struct own *own = &first_own; /* see watch_forks */
 static bool wiped_on_fork;
 static atomic_int reserving;
 static atomic_bool leaving;
@@ -125,12 +134,13 @@ static struct vgpu_usage *map_file(int fd)
 static void after_fork(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	atomic_store(own_slot, 0);
+	atomic_store(&own->slot, 0);
+	own->self.owner = 0;
 	atomic_store(&reserving, 0);
 }
 
 /*
- * A child of a bare clone() runs no handlers: its copy of the slot lies on a page that the kernel empties for it
+ * A child of a bare clone() runs no handlers: its copy of `own` lies on a page that the kernel empties for it
  * (Linux 4.14). Before that the pid in the upper half tells, at the price of a system call each time.
  */
 static void watch_forks(void)
@@ -142,7 +152,8 @@ static void watch_forks(void)
 	if (page == MAP_FAILED)
 		return;
 	wiped_on_fork = madvise(page, size, MADV_WIPEONFORK) == 0;
-	own_slot = page;
+	own = page;
+	atomic_store(&own->slot, 0); /* written before it is read: one page fault, not two */
 }
 
 /* Called with the lock held. */
@@ -236,12 +247,20 @@ static void see_slot(struct vgpu_usage *usage, uint32_t index)
 		seen = load(&usage->slots_seen);
 }
 
+/* Places are taken in turn and never given up: the pages of the others are not touched. */
+static bool card_is_known(const struct vgpu_usage *usage, uint32_t card)
+{
+	return card < VGPU_LIMITS_MAX_CARDS && load(&usage->cards[card].key);
+}
+
 static void zero_charges(struct vgpu_usage *usage, uint32_t index)
 {
-	for (uint32_t card = 0; card < VGPU_LIMITS_MAX_CARDS; card++) {
+	for (uint32_t card = 0; card_is_known(usage, card); card++) {
 		store(&usage->charges[card][index].attempting, 0);
 		store(&usage->charges[card][index].reserved, 0);
+		store(&usage->charges[card][index].overhead, 0);
 	}
+	store(&usage->slots[index].unseen, 0);
 }
 
 /* By the slot's owner only. */
@@ -262,11 +281,28 @@ static bool before_exec(const struct process_identity *self, const struct vgpu_u
 	return load(&slot->owner) == self->owner && image && image != self->image;
 }
 
-/* Whom reap() looks at: a look at another process costs system calls. */
-enum whose { OWN, EVERYBODYS };
+/* Called with the lock held. */
+static const struct process_identity *identity(void)
+{
+	if (!own->self.owner || !wiped_on_fork)
+		process_identify(&own->self);
+	return &own->self;
+}
 
-/* Frees the slots of the dead; the number of them. Called with the lock held. */
-static int reap(struct vgpu_usage *usage, const struct process_identity *self, enum whose whose)
+enum { ANY_CARD = -1, OWN_ONLY = -2 };
+
+static bool holds_something(const struct vgpu_usage *usage, uint32_t index, int card)
+{
+	const struct vgpu_usage_charge *charge = &usage->charges[card][index];
+
+	return load(&charge->reserved) || load(&charge->attempting) || load(&usage->slots[index].unseen) >> card & 1;
+}
+
+/*
+ * Frees the slots of the dead, of those who hold something of the card; the number of them. A look at another process costs
+ * system calls. Called with the lock held.
+ */
+static int reap(struct vgpu_usage *usage, const struct process_identity *self, int card, enum look look)
 {
 	int freed = 0;
 
@@ -275,10 +311,13 @@ static int reap(struct vgpu_usage *usage, const struct process_identity *self, e
 		uint64_t owner = load(&slot->owner);
 		if (!owner)
 			continue;
-		bool own = (owner & ~VGPU_USAGE_REAPING) == self->owner;
-		if (own ? !before_exec(self, slot)
-			: whose == OWN || !process_is_dead(self, owner, load(&slot->namespaces)))
+		if ((owner & ~VGPU_USAGE_REAPING) == self->owner) {
+			if (!before_exec(self, slot))
+				continue;
+		} else if (card == OWN_ONLY || (card != ANY_CARD && !holds_something(usage, i, card)) ||
+			   !process_is_dead(self, owner, load(&slot->namespaces), look)) {
 			continue;
+		}
 		if (!swap(&slot->owner, owner, self->owner | VGPU_USAGE_REAPING))
 			continue;
 		free_slot(usage, i);
@@ -287,15 +326,28 @@ static int reap(struct vgpu_usage *usage, const struct process_identity *self, e
 	return freed;
 }
 
-static int reap_dead(struct vgpu_usage *usage)
+static void reap_dead(struct vgpu_usage *usage, int card, enum look look)
 {
-	struct process_identity self;
-
 	pthread_mutex_lock(&lock);
-	process_identify(&self);
-	int freed = reap(usage, &self, EVERYBODYS);
+	reap(usage, identity(), card, look);
 	pthread_mutex_unlock(&lock);
-	return freed;
+}
+
+/*
+ * For questions, which some programs ask all the time. Who is gone is found out at once, and a zombie or a pid that
+ * was given out again within TELLING milliseconds; an allocation that would be refused looks at once for these too.
+ */
+static void reap_to_tell(struct vgpu_usage *usage, int card)
+{
+	static _Atomic int64_t next;
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	int64_t milliseconds = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+	bool thorough = milliseconds >= atomic_load(&next);
+	if (thorough)
+		atomic_store(&next, milliseconds + TELLING);
+	reap_dead(usage, card, thorough ? THOROUGH : PASSING);
 }
 
 static int claim_free(struct vgpu_usage *usage, const struct process_identity *self)
@@ -314,15 +366,29 @@ static int claim_free(struct vgpu_usage *usage, const struct process_identity *s
 	return NO_SLOT;
 }
 
+/* All slots so far are taken, and so many were added since the dead were last looked for. */
+static bool crowded(const struct vgpu_usage *usage)
+{
+	uint32_t seen = slots_seen(usage);
+
+	if (!seen || seen % CROWD)
+		return false;
+	for (uint32_t i = 0; i < seen; i++)
+		if (!load(&usage->slots[i].owner))
+			return false;
+	return true;
+}
+
 static int claim_slot(struct vgpu_usage *usage)
 {
-	struct process_identity self;
+	const struct process_identity *self = identity();
 
-	process_identify(&self);
-	reap(usage, &self, OWN);
-	int index = claim_free(usage, &self);
-	if (index == NO_SLOT && reap(usage, &self, EVERYBODYS))
-		index = claim_free(usage, &self);
+	reap(usage, self, OWN_ONLY, PASSING);
+	if (crowded(usage)) /* those who died with nothing: nobody else would look for them */
+		reap(usage, self, ANY_CARD, PASSING);
+	int index = claim_free(usage, self);
+	if (index == NO_SLOT && reap(usage, self, ANY_CARD, THOROUGH))
+		index = claim_free(usage, self);
 	if (index == NO_SLOT)
 		log_once(LOG_ERROR, "%s: %u processes hold device memory; no more is given", VGPU_USAGE_PATH,
 			 VGPU_USAGE_SLOTS);
@@ -332,7 +398,7 @@ static int claim_slot(struct vgpu_usage *usage)
 /* This process's slot, or NO_SLOT if it has none. */
 static int slot_now(void)
 {
-	uint64_t word = atomic_load(own_slot);
+	uint64_t word = atomic_load(&own->slot);
 
 	if (!wiped_on_fork && word >> 32 != (uint64_t)getpid())
 		return NO_SLOT;
@@ -350,7 +416,7 @@ static int slot_or_claim(struct vgpu_usage *usage)
 	if (index == NO_SLOT) {
 		index = claim_slot(usage);
 		if (index != NO_SLOT)
-			atomic_store(own_slot, (uint64_t)getpid() << 32 | (uint32_t)(index + 1));
+			atomic_store(&own->slot, (uint64_t)getpid() << 32 | (uint32_t)(index + 1));
 	}
 	pthread_mutex_unlock(&lock);
 	return index;
@@ -361,35 +427,73 @@ static int slot_or_claim(struct vgpu_usage *usage)
 struct totals {
 	uint64_t attempting;
 	uint64_t reserved;
+	uint64_t overhead; /* of it */
+	unsigned int unseen;
 };
 
 static struct totals sum_charges(struct vgpu_usage *usage, int card)
 {
-	struct totals totals = {0, 0};
+	struct totals totals = {0, 0, 0, 0};
+	uint32_t seen = slots_seen(usage);
 
-	for (uint32_t i = 0; i < slots_seen(usage); i++) {
+	for (uint32_t i = 0; i < seen; i++) {
 		const struct vgpu_usage_charge *charge = &usage->charges[card][i];
 		totals.attempting = saturating_sum(totals.attempting, load(&charge->attempting)); /* this one first */
 		totals.reserved = saturating_sum(totals.reserved, load(&charge->reserved));
+		totals.overhead = saturating_sum(totals.overhead, load(&charge->overhead));
+		totals.unseen += load(&usage->slots[i].unseen) >> card & 1;
 	}
 	return totals;
 }
 
-enum verdict { GRANTED, FULL, CONTENDED };
+/*
+ * What the driver took and nobody has booked: as much as somebody just looked up (UINT64_MAX: nobody did, so the most
+ * that it can be), or what the host's figure has beyond all bookings.
+ */
+static uint64_t unbooked(const struct totals *totals, uint64_t looked_up, uint64_t overhead)
+{
+	uint64_t hosts = overhead > totals->overhead ? overhead - totals->overhead : 0;
 
-static enum verdict attempt(struct vgpu_usage *usage, int card, int slot, uint64_t size, uint64_t limit)
+	if (looked_up == UINT64_MAX)
+		looked_up = totals->unseen * VGPU_USAGE_UNSEEN_MOST;
+	return looked_up > hosts ? looked_up : hosts;
+}
+
+enum verdict { GRANTED, FULL, CONTENDED, UNSEEN };
+
+static enum verdict attempt(struct vgpu_usage *usage, int card, int slot, uint64_t size, struct usage_limit limit,
+			    uint64_t looked_up)
 {
 	struct vgpu_usage_charge *charge = &usage->charges[card][slot];
 
 	add(&charge->attempting, size);
 	struct totals totals = sum_charges(usage, card);
-	bool fits = saturating_sum(totals.reserved, totals.attempting) <= limit;
+	uint64_t held = saturating_sum(totals.reserved, unbooked(&totals, looked_up, limit.overhead));
+	bool fits = saturating_sum(held, totals.attempting) <= limit.memory;
 	if (fits)
 		add(&charge->reserved, size);
 	add(&charge->attempting, -size);
 	if (fits)
 		return GRANTED;
-	return saturating_sum(totals.reserved, size) > limit ? FULL : CONTENDED;
+	if (saturating_sum(totals.reserved, size) > limit.memory)
+		return FULL;
+	if (looked_up == UINT64_MAX && totals.unseen)
+		return UNSEEN;
+	return saturating_sum(held, size) > limit.memory ? FULL : CONTENDED;
+}
+
+static uint64_t (*_Atomic looks)(int card, const uint8_t uuid[16]);
+
+void usage_look_with(uint64_t (*look)(int card, const uint8_t uuid[16]))
+{
+	atomic_store(&looks, look);
+}
+
+static uint64_t look_up(const struct vgpu_usage *usage, int card)
+{
+	uint64_t (*look)(int card, const uint8_t uuid[16]) = atomic_load(&looks);
+
+	return look ? look(card, usage->cards[card].uuid) : 0;
 }
 
 /* Two that collide withdraw both: each comes back after a time of its own, so that one of them gets through. */
@@ -407,58 +511,118 @@ static void back_off(int slot, int try)
  * Full counts only when it is seen again after the dead were reaped: the words of many slots are not read at one
  * instant, so a single look may see one process's bytes before they were released and another's after.
  */
-static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size, uint64_t limit)
+static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size, struct usage_limit limit,
+		    uint64_t looked_up)
 {
 	bool reaped = false;
+	const uint64_t given = looked_up;
 
 	for (int try = 0; try < CONTENTION_TRIES; try++) {
-		enum verdict verdict = attempt(usage, card, slot, size, limit);
+		enum verdict verdict = attempt(usage, card, slot, size, limit, looked_up);
 		if (verdict == GRANTED)
 			return true;
+		if (verdict == UNSEEN) {
+			looked_up = look_up(usage, card);
+			continue;
+		}
 		if (verdict == FULL) {
 			if (reaped)
 				return false;
-			reap_dead(usage);
+			reap_dead(usage, ANY_CARD, THOROUGH);
 			reaped = true;
+			looked_up = given; /* the dead may have been among them */
 			continue;
 		}
 		if (try % REAP_EACH == REAP_EACH / 2) /* one killed in an attempt never withdraws it */
-			reap_dead(usage);
+			reap_dead(usage, ANY_CARD, THOROUGH);
 		back_off(slot, try);
 	}
 	return false;
 }
 
-bool usage_reserve(int card, uint64_t size, uint64_t limit)
+/* This process's slot until leave_slot(); NO_SLOT: it has none and gets none. */
+static int enter_slot(struct vgpu_usage *usage)
+{
+	atomic_fetch_add(&reserving, 1);
+	return atomic_load(&leaving) ? NO_SLOT : slot_or_claim(usage);
+}
+
+static void leave_slot(void)
+{
+	atomic_fetch_sub(&reserving, 1);
+}
+
+bool usage_reserve(int card, uint64_t size, struct usage_limit limit)
 {
 	struct vgpu_usage *usage = atomic_load(&region);
-	bool granted = false;
 
-	if (size > limit)
+	if (size > limit.memory)
 		return false;
-	atomic_fetch_add(&reserving, 1);
-	if (!atomic_load(&leaving)) {
-		int slot = slot_or_claim(usage);
-		granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit);
-	}
-	atomic_fetch_sub(&reserving, 1);
+	int slot = enter_slot(usage);
+	bool granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit, UINT64_MAX);
+	leave_slot();
+	return granted;
+}
+
+bool usage_reserve_overhead(int card, uint64_t size, struct usage_limit limit, uint64_t others)
+{
+	struct vgpu_usage *usage = atomic_load(&region);
+	int slot = enter_slot(usage);
+
+	limit.overhead = 0; /* it has this process's part in it */
+	bool granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit, others);
+	if (granted)
+		add(&usage->charges[card][slot].overhead, size);
+	leave_slot();
 	return granted;
 }
 
 bool usage_force(int card, uint64_t size)
 {
 	struct vgpu_usage *usage = atomic_load(&region);
-	bool booked = false;
+	int slot = enter_slot(usage);
 
-	atomic_fetch_add(&reserving, 1);
-	if (!atomic_load(&leaving)) {
-		int slot = slot_or_claim(usage);
-		booked = slot != NO_SLOT;
-		if (booked)
-			add(&usage->charges[card][slot].reserved, size);
-	}
-	atomic_fetch_sub(&reserving, 1);
+	if (slot != NO_SLOT)
+		add(&usage->charges[card][slot].reserved, size);
+	leave_slot();
+	return slot != NO_SLOT;
+}
+
+bool usage_force_overhead(int card, uint64_t size)
+{
+	struct vgpu_usage *usage = atomic_load(&region);
+	bool booked = usage_force(card, size);
+	int slot = slot_now();
+
+	if (booked && slot != NO_SLOT)
+		add(&usage->charges[card][slot].overhead, size);
 	return booked;
+}
+
+void usage_unseen(int card, bool unseen)
+{
+	struct vgpu_usage *usage = atomic_load(&region);
+	int slot = unseen ? enter_slot(usage) : slot_now();
+
+	if (slot != NO_SLOT && unseen)
+		__atomic_fetch_or(&usage->slots[slot].unseen, (uint64_t)1 << card, __ATOMIC_SEQ_CST);
+	else if (slot != NO_SLOT)
+		__atomic_fetch_and(&usage->slots[slot].unseen, ~((uint64_t)1 << card), __ATOMIC_SEQ_CST);
+	if (unseen)
+		leave_slot();
+}
+
+bool usage_has_room(int card, struct usage_limit limit)
+{
+	struct totals totals = sum_charges(atomic_load(&region), card);
+	uint64_t held = saturating_sum(totals.reserved, unbooked(&totals, UINT64_MAX, limit.overhead));
+
+	return saturating_sum(held, totals.attempting) <= limit.memory;
+}
+
+unsigned int usage_unseen_count(int card)
+{
+	return sum_charges(atomic_load(&region), card).unseen;
 }
 
 uint64_t usage_own(int card)
@@ -467,6 +631,14 @@ uint64_t usage_own(int card)
 	int slot = slot_now();
 
 	return slot == NO_SLOT ? 0 : load(&usage->charges[card][slot].reserved);
+}
+
+uint64_t usage_own_overhead(int card)
+{
+	struct vgpu_usage *usage = atomic_load(&region);
+	int slot = slot_now();
+
+	return slot == NO_SLOT ? 0 : load(&usage->charges[card][slot].overhead);
 }
 
 void usage_managed(int64_t change)
@@ -487,7 +659,17 @@ void usage_release(int card, uint64_t size)
 		add(&usage->charges[card][slot].reserved, -size);
 }
 
-bool usage_held(const uint8_t uuid[16], uint64_t *held)
+void usage_release_overhead(int card, uint64_t size)
+{
+	struct vgpu_usage *usage = atomic_load(&region);
+	int slot = slot_now();
+
+	if (slot != NO_SLOT)
+		add(&usage->charges[card][slot].overhead, -size);
+	usage_release(card, size);
+}
+
+bool usage_held(const uint8_t uuid[16], uint64_t unbooked_bytes, uint64_t overhead, uint64_t *held)
 {
 	bool absent;
 	struct vgpu_usage *usage = region_or_null(false, &absent);
@@ -498,8 +680,9 @@ bool usage_held(const uint8_t uuid[16], uint64_t *held)
 	int card = find_card(usage, uuid, false);
 	if (card == USAGE_NO_CARD)
 		return true;
-	reap_dead(usage);
-	*held = sum_charges(usage, card).reserved;
+	reap_to_tell(usage, card);
+	struct totals totals = sum_charges(usage, card);
+	*held = saturating_sum(totals.reserved, unbooked(&totals, unbooked_bytes, overhead));
 	return true;
 }
 
@@ -508,21 +691,23 @@ unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list,
 	bool absent;
 	struct vgpu_usage *usage = region_or_null(false, &absent);
 	int card = usage ? find_card(usage, uuid, false) : USAGE_NO_CARD;
-	struct process_identity self;
 	unsigned int count = 0;
 
 	if (card == USAGE_NO_CARD)
 		return 0;
-	reap_dead(usage);
-	process_identify(&self);
+	reap_to_tell(usage, card);
+	pthread_mutex_lock(&lock);
+	const uint64_t namespaces = identity()->namespaces;
+	pthread_mutex_unlock(&lock);
 	for (uint32_t i = 0; i < slots_seen(usage); i++) {
 		const struct vgpu_usage_slot *slot = &usage->slots[i];
 		uint64_t owner = load(&slot->owner);
 		uint64_t held = load(&usage->charges[card][i].reserved);
-		if (!owner || owner & VGPU_USAGE_REAPING || !held || load(&slot->namespaces) != self.namespaces)
+		bool unseen = load(&slot->unseen) >> card & 1;
+		if (!owner || owner & VGPU_USAGE_REAPING || !(held || unseen) || load(&slot->namespaces) != namespaces)
 			continue;
 		if (count < room)
-			list[count] = (struct usage_process){owner & (((uint64_t)1 << VGPU_USAGE_PID_BITS) - 1), held};
+			list[count] = (struct usage_process){owner & (((uint64_t)1 << VGPU_USAGE_PID_BITS) - 1), held, unseen};
 		count++;
 	}
 	return count;
@@ -541,7 +726,7 @@ __attribute__((destructor)) static void leave(void)
 	atomic_store(&leaving, true);
 	if (!usage || slot == NO_SLOT || atomic_load(&reserving))
 		return;
-	for (uint32_t card = 0; card < VGPU_LIMITS_MAX_CARDS; card++)
+	for (uint32_t card = 0; card_is_known(usage, card); card++)
 		charged |= load(&usage->charges[card][slot].attempting) | load(&usage->charges[card][slot].reserved);
 	if (!charged)
 		free_slot(usage, (uint32_t)slot);

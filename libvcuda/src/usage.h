@@ -15,16 +15,41 @@ enum { USAGE_NO_CARD = -1 };
 /* The card's place in the region; USAGE_NO_CARD (and a message, once): there is no region or no place left. */
 int usage_card(const uint8_t uuid[16]);
 
-/* Books `size` more bytes on this process if the container then holds at most `limit`. */
-bool usage_reserve(int card, uint64_t size, uint64_t limit);
+struct usage_limit {
+	uint64_t memory;
+	uint64_t overhead; /* what the driver holds for the container beside its allocations, as the host saw; 0: unknown */
+};
+
+/*
+ * Books `size` more bytes on this process if the container then holds at most the limit. When that hangs on what the
+ * driver itself took and nobody has looked at, the function given to usage_look_with is asked: it books this process's
+ * own and tells the others'.
+ */
+bool usage_reserve(int card, uint64_t size, struct usage_limit limit);
+void usage_look_with(uint64_t (*look)(int card, const uint8_t uuid[16]));
+
+/* As above for what the driver itself took: `others` is what it did for others, not booked. Asks nobody. */
+bool usage_reserve_overhead(int card, uint64_t size, struct usage_limit limit, uint64_t others);
 
 /* Books what the card holds already, room or not; false: it cannot be booked. */
 bool usage_force(int card, uint64_t size);
+bool usage_force_overhead(int card, uint64_t size);
 
 void usage_release(int card, uint64_t size);
+void usage_release_overhead(int card, uint64_t size);
 
-/* What this process has booked. */
+/* Says whether the driver may hold more for this process than is booked. */
+void usage_unseen(int card, bool unseen);
+
+/* Whether the limit has room for the most that may be unseen. */
+bool usage_has_room(int card, struct usage_limit limit);
+
+/* How many processes have something unseen. */
+unsigned int usage_unseen_count(int card);
+
+/* What this process has booked, and how much of it is the driver's own. */
 uint64_t usage_own(int card);
+uint64_t usage_own_overhead(int card);
 
 /* Notes that `change` more bytes of what is booked lie in managed memory, since the card was full. */
 void usage_managed(int64_t change);
@@ -32,12 +57,16 @@ void usage_managed(int64_t change);
 struct usage_process {
 	unsigned int pid; /* in this process's pid namespace */
 	uint64_t held;
+	bool unseen; /* the driver may hold more for it */
 };
 
 /* The living processes that hold something of the card, as far as this pid namespace has them; their number. */
 unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list, unsigned int room);
 
-/* What live processes hold. Makes no region: without one, nobody holds anything. False: it cannot be read. */
-bool usage_held(const uint8_t uuid[16], uint64_t *held);
+/*
+ * What live processes hold, with `unbooked` bytes that are known beside, or what the host's figure has beyond bookings.
+ * Makes no region: without one, nobody holds anything. False: it cannot be read.
+ */
+bool usage_held(const uint8_t uuid[16], uint64_t unbooked, uint64_t overhead, uint64_t *held);
 
 #endif

@@ -27,7 +27,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static struct vgpu_usage content;
 	struct usage_process list[8];
-	uint64_t held, limit = 1 << 20;
+	const struct usage_limit limit = {.memory = 1 << 20, .overhead = size > 2 ? data[2] : 0};
+	uint64_t held;
 
 	if (size < 2)
 		return 0;
@@ -40,16 +41,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (atomic_load(&region))
 		munmap(atomic_load(&region), sizeof(struct vgpu_usage));
 	atomic_store(&region, NULL);
-	atomic_store(own_slot, 0);
+	atomic_store(&own->slot, 0);
 	int card = usage_card(uuid);
 	if (card != USAGE_NO_CARD && usage_reserve(card, 4096, limit)) {
-		if (!usage_held(uuid, &held) || held < 4096)
+		if (!usage_held(uuid, 0, limit.overhead, &held) || held < 4096)
 			abort();
 		usage_release(card, 4096);
 	}
-	if (card != USAGE_NO_CARD && usage_reserve(card, limit + 1, limit))
+	if (card != USAGE_NO_CARD && usage_reserve(card, limit.memory + 1, limit))
 		abort();
-	(void)usage_held(uuid, &held);
+	if (card != USAGE_NO_CARD) {
+		usage_unseen(card, true);
+		(void)usage_reserve(card, 4096, limit);
+		(void)usage_has_room(card, limit);
+		usage_unseen(card, false);
+	}
+	(void)usage_held(uuid, UINT64_MAX, limit.overhead, &held);
 	(void)usage_processes(uuid, list, 8);
 	return 0;
 }

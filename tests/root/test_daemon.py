@@ -21,7 +21,7 @@ import nodes
 import pytest
 from daemons import wait_for
 
-from vgpu.config import claims, records
+from vgpu.config import claims, limits, records
 from vgpu.hook.daemon import reaper
 
 pytestmark = pytest.mark.root
@@ -397,6 +397,31 @@ def test_our_own_processes_are_no_strangers(
     states = {item["check"]: item["status"] for item in json.loads(found.stdout)}
     assert states["cards in use"] == "ok", found.stdout
     assert container not in found.stdout
+
+
+def test_what_the_driver_holds_for_a_container_is_told_to_it(
+    runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
+) -> None:
+    """A driver that names the host's pids in containers: only the host can say how much a context takes."""
+    share = bundle(rootfs(), cores="20", memory="2Gi").command("cudaprobe", "hold", "100", "/end")
+    share.config["process"]["env"].append("VGPU_SIM_PIDS=host")
+    container, done = runc1.create(share)
+    assert done.returncode == 0, done.stderr
+    runc1.call("start", container, check=True)
+    wait_for(lambda: any(card["processes"] for card in node.books()))
+    card = next(card for card in node.books() if card["processes"])
+    path = Path(node.settings.run_dir) / "containers" / container / "limits"
+    daemon.start()
+    wait_for(lambda: limits.overheads(path.read_bytes())[card["uuid"]][0], what=daemon.text())
+    context = card["processes"][0]["context"]
+    assert context > 0
+    assert limits.overheads(path.read_bytes())[card["uuid"]][0] == context
+    told = runc1.call("exec", "--env", "VGPU_SIM_PIDS=host", container, "cudaprobe", "info", check=True).stdout
+    free = int(next(line.split()[1] for line in told.splitlines() if line.startswith("card0.info_free")))
+    assert free == (2 << 30) - (100 << 20) - context
+    node.vgpuctl("set", container, "--memory", "1Gi")
+    assert limits.overheads(path.read_bytes())[card["uuid"]][0] == context, "other changes leave it alone"
+    runc1.delete(container)
 
 
 # The endpoint

@@ -11,6 +11,10 @@ from struct import Struct
 
 from vgpu.config.errors import VgpuError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 PRIVATE_DIR = "/usr/local/vgpu"  #: in the container; no image uses it
 LIMITS_PATH = PRIVATE_DIR + "/limits"
 USAGE_DIR = PRIVATE_DIR + "/usage"
@@ -22,11 +26,13 @@ MAX_CARDS = 32
 UNLIMITED = (1 << 64) - 1
 
 HEADER = Struct("=IIQII40s")
-CARD = Struct("=16sQIII28x")
+CARD = Struct("=16sQIIIIQQ8x")  # the last two: set_overheads
 SIZE = HEADER.size + MAX_CARDS * CARD.size
 OVERSUBSCRIBE = 1  #: in a card's flags: when the card is full, allocations may lie in managed memory up to the limit
 SEQUENCE = Struct("=Q")
 SEQUENCE_OFFSET = 8
+OVERHEAD = Struct("=QQ")
+OVERHEAD_OFFSET = 40  #: in a card
 
 
 class CardLimit:
@@ -90,7 +96,7 @@ def encode(container: str, cards: list[CardLimit], sequence: int = 2) -> bytes:
         offset = HEADER.size + index * CARD.size
         _check(card)
         flags = OVERSUBSCRIBE if card.oversubscribe else 0
-        CARD.pack_into(data, offset, uuid_bytes(card.uuid), card.memory, card.cores, card.core_limit, flags)
+        CARD.pack_into(data, offset, uuid_bytes(card.uuid), card.memory, card.cores, card.core_limit, flags, 0, 0, 0)
     return bytes(data)
 
 
@@ -110,17 +116,54 @@ def decode(data: bytes, source: str = "limits") -> tuple[str, list[CardLimit], i
         raise VgpuError(source, expected=f"a limits file of version {VERSION}", found=found)
     cards = []
     for index in range(count):
-        uuid, memory, cores, core_limit, flags = CARD.unpack_from(data, HEADER.size + index * CARD.size)
+        uuid, memory, cores, core_limit, flags, *_ = CARD.unpack_from(data, HEADER.size + index * CARD.size)
         cards.append(CardLimit(uuid_text(uuid), memory, cores, core_limit, bool(flags & OVERSUBSCRIBE)))
     return name.rstrip(b"\0").decode("utf-8", "replace"), cards, sequence
 
 
+Overhead = tuple[int, int]  #: bytes of a card that the driver holds beside a container's allocations, valid until when
+
+
+def overheads(data: bytes, source: str = "limits") -> dict[str, Overhead]:
+    """The host's figures by card uuid; (0, 0): none."""
+    found = {}
+    for index, card in enumerate(decode(data, source)[1]):
+        *_, overhead, until = CARD.unpack_from(data, HEADER.size + index * CARD.size)
+        found[card.uuid] = (overhead, until)
+    return found
+
+
 def update(path: str, container: str, cards: list[CardLimit]) -> None:
-    """Change a live file in place, so that a mapped reader sees the old limits or the new, never a mixture."""
+    """Change a live file in place, so that a mapped reader sees the old limits or the new, never a mixture.
+
+    Who writes a container's file holds the ledger's lock: the counter is for one writer at a time.
+    """
+    _rewrite(path, lambda data, sequence: _with_overheads(encode(container, cards, sequence), overheads(data, path)))
+
+
+def set_overheads(path: str, figures: dict[str, Overhead]) -> None:
+    """Put the host's figures into a live file; cards without one keep theirs. As `update` otherwise."""
+
+    def changed(data: bytes, sequence: int) -> bytes:
+        return _with_overheads(data, {**overheads(data, path), **figures})
+
+    _rewrite(path, changed)
+
+
+def _with_overheads(data: bytes, figures: dict[str, Overhead]) -> bytes:
+    changed = bytearray(data)
+    for index, card in enumerate(decode(data)[1]):
+        if card.uuid in figures:
+            OVERHEAD.pack_into(changed, HEADER.size + index * CARD.size + OVERHEAD_OFFSET, *figures[card.uuid])
+    return bytes(changed)
+
+
+def _rewrite(path: str, changed: Callable[[bytes, int], bytes]) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        sequence = decode(os.pread(fd, SIZE + 1, 0), path)[2] | 1
-        body = encode(container, cards, sequence)[16:]  # before the counter is odd: what fails here leaves no trace
+        data = os.pread(fd, SIZE + 1, 0)
+        sequence = decode(data, path)[2] | 1
+        body = changed(data, sequence)[16:]  # before the counter is odd: what fails here leaves no trace
         os.pwrite(fd, SEQUENCE.pack(sequence), SEQUENCE_OFFSET)
         os.pwrite(fd, body, 16)
         os.pwrite(fd, SEQUENCE.pack(sequence + 1), SEQUENCE_OFFSET)

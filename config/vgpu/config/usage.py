@@ -11,14 +11,18 @@ from struct import Struct
 from vgpu.config.errors import VgpuError
 from vgpu.config.limits import MAX_CARDS, USAGE_DIR, uuid_text
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 PATH = USAGE_DIR + "/usage"
 IDENTITY = 1 << 32 | 0x45535556
 SLOTS = 1024
 
 HEADER = Struct("=QQ48x")
 CARD = Struct("=Q16s8x")
-SLOT = Struct("=QQQQ")
-CHARGE = Struct("=QQ")
+SLOT = Struct("=QQQQQ")
+CHARGE = Struct("=QQQ")
 CHARGES_OFFSET = HEADER.size + MAX_CARDS * CARD.size + SLOTS * SLOT.size
 SIZE = CHARGES_OFFSET + MAX_CARDS * SLOTS * CHARGE.size
 
@@ -28,14 +32,24 @@ BEGINNING = HEADER.pack(IDENTITY, 0)
 
 def decode(data: bytes, source: str = "usage") -> dict[str, int]:
     """Bytes held by card uuid; VgpuError when `data` is no region."""
+    return {uuid: sum(reserved for _, reserved, _ in charges) for uuid, charges in _charges(data, source)}
+
+
+def allocated(data: bytes, source: str = "usage") -> dict[str, int]:
+    """The same without what the driver took by itself, as far as the processes have booked that."""
+    return {
+        uuid: sum(max(0, reserved - overhead) for _, reserved, overhead in charges)
+        for uuid, charges in _charges(data, source)
+    }
+
+
+def _charges(data: bytes, source: str) -> Iterator[tuple[str, Iterator[tuple[int, int, int]]]]:
+    """Each card's uuid and its charges: attempted, reserved, and of that the driver's own."""
     if len(data) != SIZE or HEADER.unpack_from(data)[0] != IDENTITY:
         raise VgpuError(source, expected=f"a usage region of {SIZE} bytes", found=f"{len(data)} bytes")
-    used = {}
     slots = min(HEADER.unpack_from(data)[1], SLOTS)
     for index in range(MAX_CARDS):
         key, uuid = CARD.unpack_from(data, HEADER.size + index * CARD.size)
         start = CHARGES_OFFSET + index * SLOTS * CHARGE.size
-        charges = CHARGE.iter_unpack(data[start : start + slots * CHARGE.size])
         if key:
-            used[uuid_text(uuid)] = sum(reserved for _, reserved in charges)
-    return used
+            yield uuid_text(uuid), CHARGE.iter_unpack(data[start : start + slots * CHARGE.size])

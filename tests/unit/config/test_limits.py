@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
@@ -45,6 +46,9 @@ int main(void)
 	FIELD(vgpu_limits_card, cores);
 	FIELD(vgpu_limits_card, core_limit);
 	FIELD(vgpu_limits_card, flags);
+	FIELD(vgpu_limits_card, reserved0);
+	FIELD(vgpu_limits_card, overhead);
+	FIELD(vgpu_limits_card, overhead_until);
 	FIELD(vgpu_limits_card, reserved);
 	return 0;
 }
@@ -134,9 +138,9 @@ def test_layout_is_the_headers(tmp_path: Path) -> None:
     fields = {name: (int(offset), int(size)) for name, (offset, size) in found.items()}
     assert fields.pop("vgpu_limits.cards") == (limits.HEADER.size, limits.MAX_CARDS * limits.CARD.size)
     assert fields["vgpu_limits.sequence"] == (limits.SEQUENCE_OFFSET, limits.SEQUENCE.size)
-    for name, struct in (("vgpu_limits", limits.HEADER), ("vgpu_limits_card", limits.CARD)):
+    for name, layout in (("vgpu_limits", limits.HEADER), ("vgpu_limits_card", limits.CARD)):
         mine = [(offset, size) for key, (offset, size) in fields.items() if key.startswith(f"{name}.")]
-        assert sorted(mine) == offsets(struct.format), name
+        assert sorted(mine) == offsets(layout.format), name
 
 
 def offsets(form: str) -> list[tuple[int, int]]:
@@ -221,6 +225,22 @@ def test_update_changes_a_live_file_in_place(tmp_path: Path) -> None:
     limits.update(str(path), "c", [CardLimit(UUIDS[0], 7, 20, 30)])
     assert limits.decode(path.read_bytes()) == ("c", [CardLimit(UUIDS[0], 7, 20, 30)], 4)
     assert path.stat().st_ino == inode
+
+
+def test_the_hosts_figures_come_and_go_and_outlive_other_changes(tmp_path: Path) -> None:
+    path = tmp_path / "limits"
+    cards = [CardLimit(limits.uuid_text(bytes([number]) * 16), 1 << 30) for number in range(3)]
+    path.write_bytes(limits.encode("c", cards))
+    assert set(limits.overheads(path.read_bytes()).values()) == {(0, 0)}
+    limits.set_overheads(str(path), {cards[1].uuid: (5, 77), "GPU-no-such-card": (9, 9)})
+    changed = [cards[0], CardLimit(cards[1].uuid, 1 << 29)]
+    limits.update(str(path), "c", changed)
+    assert limits.overheads(path.read_bytes()) == {cards[0].uuid: (0, 0), cards[1].uuid: (5, 77)}
+    name, found, sequence = limits.decode(path.read_bytes())
+    assert (name, found, sequence % 2) == ("c", changed, 0)
+    assert path.read_bytes()[64 + 64 + 40 :][:16] == struct.pack("=QQ", 5, 77)
+    limits.set_overheads(str(path), {cards[1].uuid: (0, 0)})
+    assert path.read_bytes()[16:] == limits.encode("c", changed)[16:]
 
 
 def test_update_after_a_writer_that_died_half_way_ends_even(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ int main(void)
     NUMBER("card.uuid", offsetof(struct vgpu_usage_card, uuid));
     NUMBER("charge.attempting", offsetof(struct vgpu_usage_charge, attempting));
     NUMBER("charge.reserved", offsetof(struct vgpu_usage_charge, reserved));
+    NUMBER("charge.overhead", offsetof(struct vgpu_usage_charge, overhead));
     printf("PATH %s\\n", VGPU_USAGE_PATH);
     return 0;
 }
@@ -77,6 +78,7 @@ def header(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         ("card.uuid", 8),
         ("charge.attempting", 0),
         ("charge.reserved", 8),
+        ("charge.overhead", 16),
         ("PATH", usage.PATH),
     ],
 )
@@ -90,7 +92,8 @@ def region(slots_seen: int, cards: dict[int, bytes], charges: dict[tuple[int, in
     for index, uuid in cards.items():
         struct.pack_into("=Q16s", data, 64 + 32 * index, 1 + index, uuid)
     for (card, slot), reserved in charges.items():
-        struct.pack_into("=QQ", data, usage.CHARGES_OFFSET + 16 * (card * usage.SLOTS + slot), 99, reserved)
+        at = usage.CHARGES_OFFSET + usage.CHARGE.size * (card * usage.SLOTS + slot)
+        usage.CHARGE.pack_into(data, at, 99, reserved, reserved // 4)
     return bytes(data)
 
 
@@ -98,6 +101,11 @@ def test_decode_sums_the_slots_of_each_card() -> None:
     one, other = bytes(range(16)), b"\xff" * 16
     data = region(3, {0: one, 31: other}, {(0, 0): 5, (0, 2): 7, (0, 3): 1000, (31, 1): 1 << 40, (4, 0): 1})
     assert usage.decode(data) == {limits.uuid_text(one): 12, limits.uuid_text(other): 1 << 40}
+
+
+def test_what_the_driver_took_is_no_allocation() -> None:
+    data = region(2, {0: bytes(16)}, {(0, 0): 4, (0, 1): 400})
+    assert list(usage.allocated(data).values()) == [303]
 
 
 def test_a_new_region_holds_nothing() -> None:

@@ -19,10 +19,10 @@ from vgpu.config.limits import CardLimit
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
 from vgpu.hook.ctl.main import main
-from vgpu.hook.ctl.status import usage_of
 from vgpu.hook.ledger import Ledger, Start
 from vgpu.hook.processes import start_time
 from vgpu.hook.redemption import Redemption
+from vgpu.hook.regions import region_of
 
 GIB = 1 << 30
 PRESENT = os.getpid()
@@ -180,7 +180,7 @@ class Root:
     def usage(self) -> dict[str, int]:
         before = len(os.listdir("/proc/self/fd"))
         try:
-            return usage_of(7, str(self.proc))
+            return region_of(7, usage.decode, str(self.proc))
         finally:
             assert len(os.listdir("/proc/self/fd")) == before
 
@@ -236,8 +236,8 @@ def test_a_parent_that_leads_out_stays_inside(root: Root, tmp_path: Path) -> Non
 
 
 def test_no_such_process(root: Root) -> None:
-    assert usage_of(8, str(root.proc)) == {}
-    assert usage_of(-1) == {}
+    assert region_of(8, usage.decode, str(root.proc)) == {}
+    assert region_of(-1, usage.decode) == {}
 
 
 def test_absurd_figures_are_shown_as_they_are(root: Root) -> None:

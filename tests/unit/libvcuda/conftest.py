@@ -34,6 +34,7 @@ COMPLAINTS = ("Sanitizer", "runtime error:")
 PATIENCE = 60.0
 NVML = "libnvidia-ml.so.1"
 SLOTS_OFFSET = usage.HEADER.size + limits.MAX_CARDS * usage.CARD.size
+PIDS = ("--pid", "--fork", "--kill-child", "--mount-proc")
 ENTER = """
 mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && mount --bind "$0" /usr/local/vgpu && echo in && exec cat
 """
@@ -135,7 +136,9 @@ class Box:
 
     libraries = BUILD / "lib/vcuda"
 
-    def __init__(self, path: Path, driver: Path, program: Path, environment: dict[str, str], uuid: str) -> None:
+    def __init__(
+        self, path: Path, driver: Path, program: Path, environment: dict[str, str], uuid: str, pids: bool = False
+    ) -> None:
         self.path = path
         self.program = program
         self.uuid = uuid
@@ -147,12 +150,16 @@ class Box:
         (path / "usage").mkdir(parents=True)
         shutil.copytree(driver, path / "driver")
         self.holder = subprocess.Popen(
-            ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, str(path)],
+            ["unshare", "--mount", "--propagation", "private", *(PIDS if pids else ()), "sh", "-c", ENTER, str(path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         assert self.holder.stdout and self.holder.stdout.readline() == "in\n"
+        self.namespaces = [f"--mount=/proc/{self.holder.pid}/ns/mnt"]
+        if pids:
+            init = Path(f"/proc/{self.holder.pid}/task/{self.holder.pid}/children").read_text().strip()
+            self.namespaces = [f"--mount=/proc/{init}/ns/mnt", f"--pid=/proc/{init}/ns/pid"]
 
     def ledger(self) -> tuple[int, int]:
         """(bytes held by all processes, the most they ever held at once), as the awkward driver saw it."""
@@ -165,7 +172,7 @@ class Box:
         slots = data[SLOTS_OFFSET : usage.CHARGES_OFFSET]
         charges = data[usage.CHARGES_OFFSET :][: usage.SLOTS * usage.CHARGE.size]
         owners = [bool(slot[0]) for slot in usage.SLOT.iter_unpack(slots)]
-        attempted, reserved = (sum(column) for column in zip(*usage.CHARGE.iter_unpack(charges)))
+        attempted, reserved, _ = (sum(column) for column in zip(*usage.CHARGE.iter_unpack(charges)))
         return sum(owners), attempted, reserved
 
     @property
@@ -182,7 +189,7 @@ class Box:
             file.write_bytes(limits.encode("box", cards))
 
     def command(self, *words: str) -> list[str]:
-        return ["nsenter", f"--mount=/proc/{self.holder.pid}/ns/mnt", *words]
+        return ["nsenter", *self.namespaces, *words]
 
     def start(self, how: str = "local", level: str = "error", library: str = "libcuda.so.1") -> Client:
         environment = {**self.environment, "VGPU_LOG_LEVEL": level}
@@ -212,7 +219,10 @@ class Box:
 
     def close(self) -> None:
         for client in self.clients:
-            client.kill()
+            if len(self.namespaces) == 1:
+                client.kill()
+            else:  # what nsenter started would be the host's, and the PID namespace waits for it
+                client.close()
         assert self.holder.stdin and self.holder.stdout
         self.holder.stdin.close()
         self.holder.stdout.close()
@@ -293,6 +303,7 @@ def sim_driver(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def sim_box(programs: Path, sim_driver: Path, tmp_path: Path) -> Iterator[Callable[..., SimBox]]:
     """Makes boxes on a simulated node with the cards of a profile; all boxes of a test share the node.
 
+    `pids`: the box has a PID namespace of its own, as a container has.
     Without NVML what the driver itself takes is not known, so that what a test allocates is all that is charged.
     """
     need_root()
@@ -300,7 +311,7 @@ def sim_box(programs: Path, sim_driver: Path, tmp_path: Path) -> Iterator[Callab
     simctl = load_simctl()
     state = tmp_path / "state"
 
-    def make(profile: str, nvml: bool = False) -> SimBox:
+    def make(profile: str, nvml: bool = False, pids: bool = False) -> SimBox:
         if not state.exists():
             simctl.make_state(str(state), profile, device_nodes=False)
         uuid = simctl.read_state(str(state))["cards"][0]["uuid"]
@@ -309,7 +320,7 @@ def sim_box(programs: Path, sim_driver: Path, tmp_path: Path) -> Iterator[Callab
             shutil.copy(sim_driver / "nvml" / NVML, sim_driver)
         else:
             (sim_driver / NVML).unlink(missing_ok=True)
-        box = SimBox(path, sim_driver, programs / "driver_client", {"VGPU_SIM_DIR": str(state)}, uuid)
+        box = SimBox(path, sim_driver, programs / "driver_client", {"VGPU_SIM_DIR": str(state)}, uuid, pids)
         box.simctl = simctl
         boxes.append(box)
         return box

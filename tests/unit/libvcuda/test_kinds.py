@@ -260,6 +260,26 @@ def test_a_context_for_which_there_is_no_room_is_refused(t4_nvml: SimBox) -> Non
     assert t4_nvml.usage()[2] == t4_nvml.context
 
 
+NVML_IS_LOADED = "open('/proc/self/maps').read().count('/vcuda/libnvidia-ml.so.1') > 0"
+
+
+def test_with_room_for_any_context_nvml_is_not_loaded_and_contexts_count_all_the_same(t4_nvml: SimBox) -> None:
+    limit = 8 * GIB
+    t4_nvml.limit(limit)
+    idle, client = t4_nvml.caller(), t4_nvml.caller()
+    client.made(f"cuMemAlloc_v2 & {MIB}")
+    assert [one.ask(f"python {NVML_IS_LOADED}") for one in (idle, client)] == [["False"], ["False"]]
+    assert t4_nvml.usage()[2] == MIB
+    rest = limit - 2 * t4_nvml.context - MIB
+    assert client.numbers(f"cuMemAlloc_v2 & {rest + 1}")[0] == OUT_OF_MEMORY
+    client.made(f"cuMemAlloc_v2 & {rest}")
+    assert t4_nvml.usage()[2] == limit - t4_nvml.context  # one has looked, for both
+    assert (idle.left(), client.left()) == (0, 0)
+    assert t4_nvml.usage()[2] == limit
+    idle.kill()
+    assert client.left() == t4_nvml.context
+
+
 TOTAL = """(lambda nvml, card, memory: (nvml.nvmlInit_v2(), nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(card)),
 nvml.nvmlDeviceGetMemoryInfo(card, memory)) and struct.unpack('@3Q', memory.raw)[0])(
 ctypes.CDLL('libnvidia-ml.so.1'), ctypes.c_void_p(), ctypes.create_string_buffer(24))""".replace("\n", " ")
@@ -268,6 +288,6 @@ ctypes.CDLL('libnvidia-ml.so.1'), ctypes.c_void_p(), ctypes.create_string_buffer
 def test_libvcudas_nvml_comes_first_for_a_program_that_looks_for_it_later(t4_nvml: SimBox) -> None:
     t4_nvml.limit(LIMIT)
     client = t4_nvml.caller()
-    both = "open('/proc/self/maps').read().count('/vcuda/libnvidia-ml.so.1') > 0"
-    assert client.ask(f"python {both}") == ["True"]  # the context's charge needed it
+    client.left()
+    assert client.ask(f"python {NVML_IS_LOADED}") == ["True"]  # the question needed it
     assert client.ask(f"python {TOTAL}") == [str(LIMIT)]

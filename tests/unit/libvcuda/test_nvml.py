@@ -40,7 +40,7 @@ print(json.dumps({
     "accounting": tell(pynvml.nvmlDeviceGetAccountingPids, card),
     "count": pynvml.nvmlDeviceGetCount(),
     "driver": pynvml.nvmlSystemGetDriverVersion(),
-    "missing": tell(pynvml.nvmlDeviceGetGspFirmwareVersion, card),
+    "missing": tell(pynvml.nvmlDeviceGetHostVgpuMode, card),
 }))
 """.replace("LISTS", repr(LISTS))
 

@@ -44,7 +44,7 @@ def test_eight_churning_processes_never_exceed_the_limit(awkward: Box) -> None:
     awkward.limit(LIMIT)
     clients = [awkward.opened() for _ in range(8)]
     for seed, client in enumerate(clients):
-        client.send(f"churn 20000 {MIB} 16 {seed}")
+        client.send(f"churn 8000 {MIB} 16 {seed}")
     answers = [client.receive() for client in clients]
     held, most = awkward.ledger()
     assert held == 0
@@ -211,6 +211,6 @@ def test_an_attempt_that_was_killed_in_the_middle_blocks_nobody(awkward: Box) ->
     dying.kill()
     with (awkward.path / "usage/usage").open("r+b") as file:  # slot 1: between its two steps
         file.seek(usage.CHARGES_OFFSET + usage.CHARGE.size)
-        file.write(usage.CHARGE.pack(LIMIT, MIB))
+        file.write(usage.CHARGE.pack(LIMIT, MIB, 0))
     assert living.alloc(LIMIT - MIB)[0] == 0
     assert awkward.usage() == (1, 0, LIMIT)

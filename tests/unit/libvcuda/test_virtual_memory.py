@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Callable
 
+import pytest
+
 from vgpu.config import limits, usage
 
 if TYPE_CHECKING:
-    from conftest import Box, SimBox
+    from conftest import Box, Client, SimBox
 
 OUT_OF_MEMORY = 2
 NOT_SUPPORTED = 801
@@ -94,3 +96,79 @@ def test_what_cannot_be_virtual_is_refused_and_says_so(sim_box: Callable[..., Si
         assert client.numbers(call)[0] == OUT_OF_MEMORY
         assert f"{what} cannot lie in virtual memory" in box.log
     assert len(box.log.splitlines()) == 2
+
+
+# Memory of pools
+
+
+LET_GO = "ctypes.memset({at}, 1, 1)"
+EQUAL_OR_GREATER = 0
+
+
+@pytest.fixture
+def full(sim_box: Callable[..., SimBox]) -> tuple[SimBox, Client]:
+    """A card that a neighbour has filled but for half a GiB, and a program that may use more than that."""
+    neighbour, box = sim_box("t4x1"), sim_box("t4x1")
+    filler = neighbour.opened()
+    filler.alloc(int(box.cards()[0]["capacity"]) - GIB // 2)
+    card = limits.CardLimit(box.uuid, 4 * GIB, oversubscribe=True)
+    (box.path / "limits").write_bytes(limits.encode("box", [card]))
+    return box, box.caller()
+
+
+@pytest.mark.parametrize("suffix", ["", "_ptsz"])
+def test_pools_memory_is_virtual_where_the_card_ends(full: tuple[SimBox, Client], suffix: str) -> None:
+    box, client = full
+    pool = client.made("cuDeviceGetDefaultMemPool & 0")
+    first = client.made(f"cuMemAllocAsync{suffix} & {GIB} 0")
+    second = client.made(f"cuMemAllocFromPoolAsync{suffix} & {2 * GIB} {pool} 0")
+    assert (managed(box), box.usage()[2]) == (3 * GIB, 3 * GIB)
+    assert client.numbers(f"cuMemAllocAsync{suffix} & {GIB + 1} 0")[0] == OUT_OF_MEMORY
+    client.does(f"cuMemsetD8_v2 {second} 1 {MIB}")
+    client.does("cuCtxSynchronize")
+    client.does(f"cuMemFreeAsync{suffix} {first} 0")
+    client.does(f"cuMemFree_v2 {second}")
+    client.does("cuCtxSynchronize")
+    assert (managed(box), client.left()) == (0, 4 * GIB)
+
+
+def test_a_stream_ordered_free_of_it_waits_for_the_stream_and_the_caller_does_not(full: tuple[SimBox, Client]) -> None:
+    box, client = full
+    stream = client.made("cuStreamCreate & 1")
+    word = client.made("cuMemHostAlloc & 4096 0")
+    pointer = client.made(f"cuMemAllocAsync & {GIB} {stream}")
+    client.does(f"cuStreamWaitValue32_v2 {stream} {word} 1 {EQUAL_OR_GREATER}")
+    client.does(f"cuMemsetD8Async {pointer} 7 {MIB} {stream}")
+    client.does(f"cuMemFreeAsync {pointer} {stream}")
+    assert (managed(box), client.left()) == (GIB, 3 * GIB)
+    client.ask(f"python {LET_GO.format(at=word)}")
+    client.does(f"cuStreamSynchronize {stream}")
+    assert (managed(box), client.left()) == (0, 4 * GIB)
+
+
+def test_room_that_only_a_stream_has_still_to_free_is_waited_for(full: tuple[SimBox, Client]) -> None:
+    _, client = full
+    stream = client.made("cuStreamCreate & 1")
+    for _ in range(4):
+        pointer = client.made(f"cuMemAllocAsync & {3 * GIB} {stream}")
+        client.does(f"cuMemsetD8Async {pointer} 7 {MIB} {stream}")
+        client.does(f"cuMemFreeAsync {pointer} {stream}")
+
+
+def test_it_goes_with_its_context(full: tuple[SimBox, Client]) -> None:
+    box, client = full
+    stream = client.made("cuStreamCreate & 1")
+    client.made(f"cuMemAllocAsync & {GIB} 0")
+    freed = client.made(f"cuMemAllocAsync & {GIB} {stream}")
+    client.does(f"cuMemFreeAsync {freed} {stream}")
+    client.does("cuDevicePrimaryCtxReset_v2 0")
+    assert (managed(box), box.usage()[2]) == (0, 0)
+
+
+def test_within_a_capture_nothing_stands_in(full: tuple[SimBox, Client]) -> None:
+    box, client = full
+    stream = client.made("cuStreamCreate & 1")
+    client.does(f"cuStreamBeginCapture_v2 {stream} 0")
+    client.numbers(f"cuMemAllocAsync & {GIB} {stream}")
+    assert managed(box) == 0
+    assert client.numbers(f"cuStreamEndCapture {stream} &")[0] in (0, 901)

@@ -33,6 +33,68 @@ def cuda_bindings() -> None:
     ok(driver.cuMemFree(pointer))
 
 
+def cuda_bindings_newer() -> None:
+    """Nodes by the call for all kinds, stream memory operations, green contexts, pools and events for others."""
+    from cuda.bindings import driver
+
+    def ok(answer):  # type: ignore[no-untyped-def]
+        assert answer[0] == driver.CUresult.CUDA_SUCCESS, answer
+        return answer[1] if len(answer) == 2 else answer[1:]
+
+    ok(driver.cuInit(0))
+    device = ok(driver.cuDeviceGet(0))
+    ok(driver.cuCtxSetCurrent(ok(driver.cuDevicePrimaryCtxRetain(device))))
+    stream, pointer = ok(driver.cuStreamCreate(0)), ok(driver.cuMemAlloc(4096))
+    ok(driver.cuStreamWriteValue32(stream, pointer, 7, 0))
+    ok(driver.cuStreamWaitValue32(stream, pointer, 7, 0))
+
+    graph = ok(driver.cuGraphCreate(0))
+    fill = driver.CUgraphNodeParams()
+    fill.type = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEMSET
+    fill.memset.dst, fill.memset.value, fill.memset.elementSize = pointer, 9, 1
+    fill.memset.width, fill.memset.height = 4096, 1
+    node = ok(driver.cuGraphAddNode(graph, None, 0, fill))
+    memory = driver.CUgraphNodeParams()
+    memory.type = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEM_ALLOC
+    memory.alloc.poolProps.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    memory.alloc.poolProps.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    memory.alloc.bytesize = 4096
+    ok(driver.cuGraphAddNode(graph, [node], 1, memory))
+    assert int(memory.alloc.dptr)
+    ok(driver.cuGraphLaunch(ok(driver.cuGraphInstantiate(graph, 0)), stream))
+    ok(driver.cuStreamSynchronize(stream))
+    out = bytearray(4096)
+    ok(driver.cuMemcpyDtoH(out, pointer, 4096))
+    assert out == bytes([9]) * 4096
+
+    kind = driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
+    groups, count, rest = ok(
+        driver.cuDevSmResourceSplitByCount(2, ok(driver.cuDeviceGetDevResource(device, kind)), 0, 10)
+    )
+    assert (count, groups[0].sm.smCount, rest.sm.smCount) == (2, 10, 20)
+    resources = ok(driver.cuDevResourceGenerateDesc([groups[0]], 1))
+    flags = driver.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
+    green = ok(driver.cuGreenCtxCreate(resources, device, flags))
+    assert ok(driver.cuCtxGetDevResource(ok(driver.cuCtxFromGreenCtx(green)), kind)).sm.smCount == 10
+    ok(driver.cuGreenCtxDestroy(green))
+
+    properties = driver.CUmemPoolProps()
+    descriptor = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+    properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.handleTypes = descriptor
+    properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    pool = ok(driver.cuMemPoolCreate(properties))
+    ok(driver.cuMemPoolExportPointer(ok(driver.cuMemAllocFromPoolAsync(100, pool, stream))))
+    assert ok(driver.cuMemPoolExportToShareableHandle(pool, descriptor, 0)) > 0
+    ok(driver.cuIpcGetEventHandle(ok(driver.cuEventCreate(2 | 4))))
+    linear = driver.CUDA_RESOURCE_DESC()
+    linear.resType = driver.CUresourcetype.CU_RESOURCE_TYPE_LINEAR
+    linear.res.linear.devPtr, linear.res.linear.sizeInBytes, linear.res.linear.numChannels = pointer, 4096, 1
+    linear.res.linear.format = driver.CUarray_format.CU_AD_FORMAT_FLOAT
+    texture = ok(driver.cuTexObjectCreate(linear, driver.CUDA_TEXTURE_DESC(), None))
+    assert ok(driver.cuTexObjectGetResourceDesc(texture)).res.linear.sizeInBytes == 4096
+
+
 def tinygrad() -> None:
     from tinygrad import Device, Tensor
 

@@ -75,6 +75,117 @@ def ipc_close(pointer: int) -> int:
     return cuda.cuIpcCloseMemHandle(ctypes.c_uint64(pointer))
 
 
+def event() -> int:
+    """An event that other processes may open."""
+    handle = ctypes.c_void_p()
+    assert cuda.cuEventCreate(ctypes.byref(handle), 2 | 4) == 0
+    return handle.value or 0
+
+
+def event_handle(event: int) -> list[Any]:
+    handle = IpcHandle()
+    result = cuda.cuIpcGetEventHandle(ctypes.byref(handle), ctypes.c_void_p(event))
+    return [result, bytes(handle.bytes).hex()]
+
+
+def event_open(handle: str) -> list[int]:
+    event = ctypes.c_void_p()
+    result = cuda.cuIpcOpenEventHandle(ctypes.byref(event), IpcHandle.from_buffer_copy(bytes.fromhex(handle)))
+    return [result, event.value or 0]
+
+
+def event_destroy(event: int) -> int:
+    return cuda.cuEventDestroy_v2(ctypes.c_void_p(event))
+
+
+def record(event: int) -> int:
+    return cuda.cuEventRecord(ctypes.c_void_p(event), None)
+
+
+def wait(event: int) -> int:
+    """The default stream waits."""
+    return cuda.cuStreamWaitEvent(None, ctypes.c_void_p(event), 0)
+
+
+def query(event: int = 0) -> int:
+    """Of an event, or of the default stream."""
+    return cuda.cuEventQuery(ctypes.c_void_p(event)) if event else cuda.cuStreamQuery(None)
+
+
+def synchronize(event: int = 0) -> int:
+    return cuda.cuEventSynchronize(ctypes.c_void_p(event)) if event else cuda.cuStreamSynchronize(None)
+
+
+gates: list[ctypes.c_void_p] = []
+
+
+def gate() -> int:
+    """The default stream waits until gate_open is called."""
+    word = ctypes.c_void_p()
+    assert cuda.cuMemHostAlloc(ctypes.byref(word), ctypes.c_size_t(4), 0) == 0
+    ctypes.memset(word.value or 0, 0, 4)
+    gates.append(word)
+    return cuda.cuStreamWaitValue32_v2(None, ctypes.c_uint64(word.value or 0), 1, 0)
+
+
+def gate_open() -> None:
+    ctypes.memset(gates.pop(0).value or 0, 1, 1)
+
+
+class PoolProperties(ctypes.Structure):
+    _fields_ = (
+        ("allocation_type", ctypes.c_int),
+        ("handle_types", ctypes.c_int),
+        ("location_type", ctypes.c_int),
+        ("location_id", ctypes.c_int),
+        ("rest", ctypes.c_uint8 * 72),
+    )
+
+
+def pool(handle_types: int = 1) -> list[int]:
+    handle = ctypes.c_void_p()
+    result = cuda.cuMemPoolCreate(ctypes.byref(handle), ctypes.byref(PoolProperties(1, handle_types, 1, 0)))
+    return [result, handle.value or 0]
+
+
+def pool_alloc(pool: int, size: int) -> list[int]:
+    pointer = ctypes.c_uint64()
+    result = cuda.cuMemAllocFromPoolAsync(ctypes.byref(pointer), ctypes.c_size_t(size), ctypes.c_void_p(pool), None)
+    return [result, pointer.value]
+
+
+def pool_free(pointer: int) -> int:
+    return cuda.cuMemFreeAsync(ctypes.c_uint64(pointer), None) or cuda.cuStreamSynchronize(None)
+
+
+def pool_export(pool: int) -> list[int]:
+    fd = ctypes.c_int(-1)
+    result = cuda.cuMemPoolExportToShareableHandle(ctypes.byref(fd), ctypes.c_void_p(pool), 1, ctypes.c_uint64(0))
+    return [result, fd.value]
+
+
+def pool_import(path: str) -> list[int]:
+    """By the exporter's descriptor, which a program would have been sent."""
+    handle = ctypes.c_void_p()
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    result = cuda.cuMemPoolImportFromShareableHandle(ctypes.byref(handle), ctypes.c_void_p(fd), 1, ctypes.c_uint64(0))
+    os.close(fd)
+    return [result, handle.value or 0]
+
+
+def pointer_export(pointer: int) -> list[Any]:
+    data = IpcHandle()
+    result = cuda.cuMemPoolExportPointer(ctypes.byref(data), ctypes.c_uint64(pointer))
+    return [result, bytes(data.bytes).hex()]
+
+
+def pointer_import(pool: int, data: str) -> list[int]:
+    pointer = ctypes.c_uint64()
+    opaque = IpcHandle.from_buffer_copy(bytes.fromhex(data))
+    result = cuda.cuMemPoolImportPointer(ctypes.byref(pointer), ctypes.c_void_p(pool), ctypes.byref(opaque))
+    return [result, pointer.value]
+
+
 def fill(size: int) -> int:
     """Allocate chunks of `size` until there is no more; how many there were."""
     count = 0

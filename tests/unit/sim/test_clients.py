@@ -47,6 +47,7 @@ def library_path(libraries: Path, clients: Path) -> str:
     ("name", "environment"),
     [
         ("cuda_bindings", {}),
+        ("cuda_bindings_newer", {}),
         ("tinygrad", {"DEV": "CUDA"}),
         pytest.param("numba_cuda", {}, marks=pytest.mark.long),
         pytest.param("pycuda", {}, marks=pytest.mark.long),

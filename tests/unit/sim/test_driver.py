@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,21 @@ def get(name, version, flags=0):
 """
 
 
-@pytest.mark.parametrize("name", ["driver_check", "memory_check", "work_check"])
-def test_a_linked_program(node: Any, libraries: Path, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "profile"),
+    [
+        ("driver_check", "t4x1"),
+        ("memory_check", "t4x1"),
+        ("work_check", "t4x1"),
+        ("graph_check", "t4x1"),
+        ("objects_check", "t4x1"),
+        ("board_check", "h200x8"),
+    ],
+)
+def test_a_linked_program(
+    make_node: Callable[..., Any], libraries: Path, tmp_path: Path, name: str, profile: str
+) -> None:
+    node = make_node(profile)
     program = tmp_path / name
     source = Path(__file__).with_name(f"{name}.c")
     subprocess.run(

@@ -32,6 +32,7 @@ cards = [nvmlDeviceGetHandleByIndex(i) for i in range(nvmlDeviceGetCount())]
         ("h100x1", 1, "NVIDIA H100 80GB HBM3", 81559, [9, 0], 0),
         ("h200x1", 1, "NVIDIA H200", 143771, [9, 0], 0),
         ("h100x8", 8, "NVIDIA H100 80GB HBM3", 81559, [9, 0], 18),
+        ("h200x8", 8, "NVIDIA H200", 143771, [9, 0], 18),
         ("mixed", 4, "Tesla T4", 15360, [7, 5], 0),
     ],
 )

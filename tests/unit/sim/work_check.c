@@ -21,7 +21,7 @@ int cuStreamBeginCapture_v2(handle, int), cuStreamEndCapture(handle, handle *), 
 int cuGraphGetNodes(handle, handle *, size_t *), cuGraphGetEdges(handle, handle *, handle *, size_t *), cuGraphDestroy(handle);
 int cuGraphInstantiateWithFlags(handle *, handle, ptr), cuGraphLaunch(handle, handle), cuGraphExecDestroy(handle);
 int cuGraphExecUpdate_v2(handle, handle, void *), cuGraphAddEmptyNode(handle *, handle, const handle *, size_t), cuGraphClone(handle *, handle);
-int cuStreamWaitValue32_v2(handle, ptr, unsigned, unsigned), cuGreenCtxCreate(handle *, handle, int, unsigned);
+int cuImportExternalSemaphore(handle *, const void *);
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *, handle, int, size_t), cuLibraryLoadData(handle *, const void *, void *, void *, unsigned, void *, void *, unsigned);
 int cuLibraryGetKernel(handle *, handle, const char *), cuLibraryUnload(handle);
 
@@ -207,10 +207,9 @@ static void captured(void)
 
 static void absent(void)
 {
-	handle green;
+	handle semaphore;
 
-	EXPECT(cuStreamWaitValue32_v2(NULL, 0, 0, 0), NOT_SUPPORTED);
-	EXPECT(cuGreenCtxCreate(&green, NULL, 0, 0), NOT_SUPPORTED);
+	EXPECT(cuImportExternalSemaphore(&semaphore, NULL), NOT_SUPPORTED);
 }
 
 int main(void)

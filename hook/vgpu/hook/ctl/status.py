@@ -6,7 +6,6 @@ read through its root by file descriptor, and shown as what it says.
 
 from __future__ import annotations
 
-import os
 import time
 
 import click
@@ -21,7 +20,7 @@ from vgpu.hook.ctl import health
 from vgpu.hook.ctl.output import Bytes, output_option, print_json, print_table
 from vgpu.hook.ledger import Ledger
 from vgpu.hook.placement import Commitment
-from vgpu.hook.rootfs import Rootfs
+from vgpu.hook.regions import region_of
 
 CARDS = ("card", "uuid", "name", "cores held", "memory held", "memory", "holders")
 CONTAINERS = ("container", "pod", "card", "cores", "core limit", "memory limit", "memory used", "state", "since")
@@ -64,7 +63,7 @@ def _card_row(card: Card, held: Commitment) -> list[object]:
 
 def _container_rows(claim: Claim, cards: list[Card], ledger: Ledger, run_dir: str) -> list[list[object]]:
     lives = ledger.lives(claim)
-    used = usage_of(claim.pid) if lives and not claim.exclusive else {}
+    used = region_of(claim.pid, usage.decode) if lives and not claim.exclusive else {}
     state = "stopped" if not lives else "running" if claim.ready else "starting"
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(claim.created))
     index = {card.uuid: card.index for card in cards}
@@ -92,21 +91,3 @@ def _memory(card: CardLimit) -> object:
 
 def _used(used: dict[str, int], card: CardLimit) -> object:
     return Bytes(used[card.uuid]) if card.uuid in used else None
-
-
-def usage_of(pid: int, proc: str = "/proc") -> dict[str, int]:
-    """Bytes by card uuid that the container of init `pid` says it holds; {} when it has no readable region."""
-    try:
-        root = Rootfs(os.open(f"{proc}/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
-    except OSError:
-        return {}
-    try:
-        fd = root.regular(usage.PATH)
-        try:
-            return usage.decode(os.pread(fd, usage.SIZE + 1, 0))
-        finally:
-            os.close(fd)
-    except (OSError, VgpuError):
-        return {}
-    finally:
-        root.close()

@@ -2,7 +2,8 @@
 
 Belongs here: asking NVML (in a child, as everything that may hang), and judging who belongs to whom. What follows is
 the ledger's: a card with a foreign user is no whole card for anybody, shares are only warned. The order matters: first
-NVML's list, then the claims, so that a container which starts meanwhile is never taken for a stranger.
+NVML's list, then the claims, so that a container which starts meanwhile is never taken for a stranger. What NVML says
+of the containers' own processes goes to vgpu.hook.daemon.driveruse.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from vgpu.config.inventory import Inventory, nvml_of
 from vgpu.config.settings import Settings
 from vgpu.hook import cards, freshness, processes
 from vgpu.hook.daemon.child import Child, Spawn
+from vgpu.hook.daemon.driveruse import DriverUse
 from vgpu.hook.daemon.journal import Conditions
 from vgpu.hook.ledger import Ledger
 from vgpu.hook.population import Population
 
 INTERVAL = 15.0  #: seconds between two looks, when NVML is quick
+SOON = 2.0  #: the same when a container's figure has grown
 SHARE_OF_TIME = 0.05  #: the most of the time that NVML may be asked: it wakes cards without persistence mode
 VALID = 4  #: intervals after which the file counts no more
 LIMIT = 60.0
@@ -80,12 +83,14 @@ class ForeignWatch:
         spawn: Spawn,
         proc: str = "/proc",
         clock: Callable[[], float] = foreign.now,
+        driver_use: DriverUse | None = None,
     ) -> None:
         self.settings = settings
         self.conditions = conditions
         self.spawn = spawn
         self.proc = proc
         self.clock = clock
+        self.driver_use = driver_use
         self.child: Child | None = None
         self.users: dict[str, list[User]] = {}
         self._started = 0.0
@@ -97,6 +102,8 @@ class ForeignWatch:
             self._collect(self.child)
         if self.child is None and inventory is not None and inventory.cards and self.clock() >= self._next:
             self._started = self.clock()
+            if self.driver_use is not None:
+                self.driver_use.before()
             self.child = self.spawn(lambda: listed(inventory), self._started + LIMIT)
 
     def stop(self) -> None:
@@ -116,10 +123,13 @@ class ForeignWatch:
         self.conditions.set("NVML", child.error and f"who uses the cards is not known: {child.error}")
         if child.error:
             return
-        self.users = judge(rows_of(child.result), Ledger(self.settings, [], self.proc))
+        found = rows_of(child.result)
+        self.users = judge(found, Ledger(self.settings, [], self.proc))
         record = foreign.record(self.users, freshness.boot_id(self.proc), self.clock(), VALID * interval)
         records.write(foreign.path_in(self.settings.run_dir), record)
-        self.conditions.set("foreign users", "; ".join(f"{uuid}: {_told(found)}" for uuid, found in self.users.items()))
+        self.conditions.set("foreign users", "; ".join(f"{uuid}: {_told(users)}" for uuid, users in self.users.items()))
+        if self.driver_use is not None and self.driver_use.after(found, VALID * interval):
+            self._next = self.clock() + max(SOON, (self.clock() - self._started) / SHARE_OF_TIME)
 
 
 def _told(users: list[User]) -> str:

@@ -23,6 +23,7 @@ from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.hook.daemon import endpoint
 from vgpu.hook.daemon.child import Child, Work
+from vgpu.hook.daemon.driveruse import DriverUse
 from vgpu.hook.daemon.endpoint import Endpoint
 from vgpu.hook.daemon.foreignwatch import ForeignWatch
 from vgpu.hook.daemon.inventorykeeper import InventoryKeeper
@@ -66,7 +67,8 @@ class Daemon:
     def _parts(self) -> None:
         self.inventory = InventoryKeeper(self.settings, self.conditions, self._spawn, self.proc)
         self.reaper = Reaper(self.settings, self.conditions, self.proc)
-        self.foreign = ForeignWatch(self.settings, self.conditions, self._spawn, self.proc)
+        use = DriverUse(self.settings, self.proc)
+        self.foreign = ForeignWatch(self.settings, self.conditions, self._spawn, self.proc, driver_use=use)
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT."""

@@ -1,0 +1,37 @@
+"""A container's usage region, read by the host: through the container's root by file descriptor.
+
+Belongs here: the reading alone. The container writes the region, so what it says is that container's word.
+"""
+
+from __future__ import annotations
+
+import os
+
+from vgpu.config import usage
+from vgpu.config.errors import VgpuError
+from vgpu.hook.rootfs import Rootfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def region_of(pid: int, decode: Callable[[bytes], dict[str, int]], proc: str = "/proc") -> dict[str, int]:
+    """Bytes by card uuid as `decode` (of vgpu.config.usage) finds them for the container of init `pid`.
+
+    {} when it has no readable region.
+    """
+    try:
+        root = Rootfs(os.open(f"{proc}/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+    except OSError:
+        return {}
+    try:
+        fd = root.regular(usage.PATH)
+        try:
+            return decode(os.pread(fd, usage.SIZE + 1, 0))
+        finally:
+            os.close(fd)
+    except (OSError, VgpuError):
+        return {}
+    finally:
+        root.close()

@@ -1,0 +1,311 @@
+/* What monitoring asks for and these cards have little to say about: engines that idle, modes that are off. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "nvml_sim.h"
+#include "trampoline.h"
+
+#define SAMPLING_PERIOD_US 167000u
+#define PERFORMANCE_STATES 32u
+#define NO_PERFORMANCE_STATE 32u
+
+SIM_TRAMPOLINE(nvmlDeviceGetJpgUtilization, nvmlDeviceGetEncoderUtilization)
+SIM_TRAMPOLINE(nvmlDeviceGetOfaUtilization, nvmlDeviceGetEncoderUtilization)
+
+static nvmlReturn_t give(nvmlDevice_t device, unsigned *out, unsigned value)
+{
+	nvmlReturn_t result = sim_nvml_check(device, out);
+
+	if (result == NVML_SUCCESS)
+		*out = value;
+	return result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is_mig)
+{
+	return give(device, is_mig, 0);
+}
+
+/* MIG is off: there are no such devices. */
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index, nvmlDevice_t *mig)
+{
+	nvmlReturn_t result = sim_nvml_check(device, mig);
+
+	(void)index;
+	if (result != NVML_SUCCESS)
+		return result;
+	return device->compute_major < 8 ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_NOT_FOUND;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, unsigned *mode)
+{
+	return give(device, mode, 0);
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetPowerSource(nvmlDevice_t device, unsigned *source)
+{
+	return give(device, source, 0);
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetIrqNum(nvmlDevice_t device, unsigned *number)
+{
+	return give(device, number, device ? 64 + (unsigned)sim_nvml_index(device) : 0);
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetAdaptiveClockInfoStatus(nvmlDevice_t device, unsigned *status)
+{
+	return give(device, status, 0);
+}
+
+static unsigned pcie_speed(nvmlDevice_t device)
+{
+	unsigned generation = 0;
+
+	nvmlDeviceGetMaxPcieLinkGeneration(device, &generation);
+	return generation >= 3 ? 1000u << generation : 5000; /* 8,000, 16,000 and 32,000 MT/s */
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetPcieSpeed(nvmlDevice_t device, unsigned *speed)
+{
+	nvmlReturn_t result = sim_nvml_check(device, speed);
+
+	if (result == NVML_SUCCESS)
+		*speed = pcie_speed(device);
+	return result;
+}
+
+/* As the number of an enumeration, which is that of the generation. */
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetPcieLinkMaxSpeed(nvmlDevice_t device, unsigned *speed)
+{
+	return nvmlDeviceGetMaxPcieLinkGeneration(device, speed);
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderCapacity(nvmlDevice_t device, int codec, unsigned *percent)
+{
+	nvmlReturn_t result = give(device, percent, 100);
+
+	return result == NVML_SUCCESS && (codec < 0 || codec > 2) ? NVML_ERROR_INVALID_ARGUMENT : result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderStats(nvmlDevice_t device, unsigned *sessions, unsigned *fps, unsigned *latency)
+{
+	nvmlReturn_t result = give(device, sessions, 0);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!fps || !latency)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*fps = *latency = 0;
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetFBCStats(nvmlDevice_t device, unsigned stats[3])
+{
+	nvmlReturn_t result = sim_nvml_check(device, stats);
+
+	if (result == NVML_SUCCESS)
+		memset(stats, 0, 3 * sizeof *stats);
+	return result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderSessions(nvmlDevice_t device, unsigned *count, void *sessions)
+{
+	(void)sessions;
+	return give(device, count, 0);
+}
+
+SIM_TRAMPOLINE(nvmlDeviceGetFBCSessions, nvmlDeviceGetEncoderSessions)
+
+/* Performance was never held back. */
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, int policy, unsigned long long times[2])
+{
+	struct timespec now;
+	nvmlReturn_t result = sim_nvml_check(device, times);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (policy < 0 || policy > 11)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	clock_gettime(CLOCK_REALTIME, &now);
+	times[0] = (unsigned long long)now.tv_sec * 1000000u + (unsigned long long)now.tv_nsec / 1000u;
+	times[1] = 0;
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetSupportedPerformanceStates(nvmlDevice_t device, unsigned *states, unsigned bytes)
+{
+	nvmlReturn_t result = sim_nvml_check(device, states);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (bytes < sizeof *states)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	for (unsigned i = 0; i < bytes / sizeof *states; i++)
+		states[i] = i ? NO_PERFORMANCE_STATE : 0;
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetMinMaxClockOfPState(nvmlDevice_t device, int type, unsigned state, unsigned *least,
+                                                         unsigned *most)
+{
+	if (!least || state)
+		return state < PERFORMANCE_STATES ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
+	nvmlReturn_t result = nvmlDeviceGetClockInfo(device, type, most);
+	if (result == NVML_SUCCESS)
+		*least = type == NVML_CLOCK_MEM ? *most : 210;
+	return result;
+}
+
+typedef struct {
+	unsigned flags;
+	struct { unsigned is_present, percentage, increase, decrease; } utilization[8];
+} nvmlGpuDynamicPstatesInfo_t;
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device, nvmlGpuDynamicPstatesInfo_t *info)
+{
+	nvmlUtilization_t utilization;
+	nvmlReturn_t result = sim_nvml_check(device, info);
+
+	if (result == NVML_SUCCESS)
+		result = nvmlDeviceGetUtilizationRates(device, &utilization);
+	if (result != NVML_SUCCESS)
+		return result;
+	memset(info, 0, sizeof *info);
+	info->utilization[0].is_present = info->utilization[1].is_present = 1; /* the GPU and its memory */
+	info->utilization[0].percentage = utilization.gpu;
+	info->utilization[1].percentage = utilization.memory;
+	return NVML_SUCCESS;
+}
+
+typedef struct {
+	unsigned count;
+	struct { int controller, least, most, current, target; } sensors[3];
+} nvmlGpuThermalSettings_t;
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetThermalSettings(nvmlDevice_t device, unsigned index, nvmlGpuThermalSettings_t *out)
+{
+	unsigned temperature;
+	nvmlReturn_t result = sim_nvml_check(device, out);
+
+	if (result == NVML_SUCCESS)
+		result = nvmlDeviceGetTemperature(device, 0, &temperature);
+	if (result != NVML_SUCCESS)
+		return result;
+	if (index && index != 15) /* 15: all of them */
+		return NVML_ERROR_INVALID_ARGUMENT;
+	memset(out, 0, sizeof *out);
+	out->count = 1;
+	out->sensors[0].controller = out->sensors[0].target = 1; /* inside the GPU */
+	out->sensors[0].most = 127;
+	out->sensors[0].current = (int)temperature;
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetGspFirmwareVersion(nvmlDevice_t device, char *version)
+{
+	nvmlReturn_t result = sim_nvml_check(device, version);
+
+	return result == NVML_SUCCESS ? sim_nvml_text(version, 64, SIM_DRIVER_VERSION) : result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetGspFirmwareMode(nvmlDevice_t device, unsigned *enabled, unsigned *by_default)
+{
+	nvmlReturn_t result = give(device, enabled, 1);
+
+	if (result == NVML_SUCCESS && !by_default)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (result == NVML_SUCCESS)
+		*by_default = 1;
+	return result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetInforomImageVersion(nvmlDevice_t device, char *version, unsigned length)
+{
+	nvmlReturn_t result = sim_nvml_check(device, version);
+
+	return result == NVML_SUCCESS ? sim_nvml_text(version, length, "G000.0000.00.00") : result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetInforomVersion(nvmlDevice_t device, int part, char *version, unsigned length)
+{
+	nvmlReturn_t result = sim_nvml_check(device, version);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	return part < 0 || part > 3 ? NVML_ERROR_INVALID_ARGUMENT : sim_nvml_text(version, length, "2.0");
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetInforomConfigurationChecksum(nvmlDevice_t device, unsigned *checksum)
+{
+	return give(device, checksum, 0);
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceValidateInforom(nvmlDevice_t device)
+{
+	return sim_nvml_check(device, device);
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetAPIRestriction(nvmlDevice_t device, int api, int *restricted)
+{
+	nvmlReturn_t result = sim_nvml_check(device, restricted);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (api < 0 || api > 1)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*restricted = 1; /* to root */
+	return NVML_SUCCESS;
+}
+
+typedef struct { unsigned version, is_supported; } nvmlGpmSupport_t;
+
+/* Counters of what happens inside the multiprocessors: nothing does. */
+SIM_EXPORT nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *support)
+{
+	nvmlReturn_t result = sim_nvml_check(device, support);
+
+	if (result == NVML_SUCCESS && support->version != 1 && support->version != (sizeof *support | 1u << 24))
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	if (result == NVML_SUCCESS)
+		support->is_supported = 0;
+	return result;
+}
+
+/* Of the node: no units (the racks of old), no cards that the driver was told to leave out, confidential computing off. */
+static nvmlReturn_t none(unsigned *count)
+{
+	nvmlReturn_t result = sim_nvml_ready();
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!count)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*count = 0;
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlUnitGetCount(unsigned *count)
+{
+	return none(count);
+}
+
+SIM_EXPORT nvmlReturn_t nvmlGetExcludedDeviceCount(unsigned *count)
+{
+	return none(count);
+}
+
+SIM_EXPORT nvmlReturn_t nvmlSystemGetHicVersion(unsigned *count, void *entries)
+{
+	(void)entries;
+	return none(count);
+}
+
+SIM_EXPORT nvmlReturn_t nvmlSystemGetConfComputeState(unsigned state[3])
+{
+	nvmlReturn_t result = none(state);
+
+	if (result == NVML_SUCCESS)
+		memset(state, 0, 3 * sizeof *state);
+	return result;
+}

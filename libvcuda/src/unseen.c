@@ -1,0 +1,50 @@
+/* See unseen.h. */
+#include "unseen.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "own_processes.h"
+
+/* In the initial pid namespace a pid in NVML's list is that process. */
+static bool namespace_is_the_hosts(void)
+{
+	static const char initial[] = "pid:[4026531836]"; /* PROC_PID_INIT_INO; stat(2) would want a newer glibc */
+	char name[sizeof(initial) + 16];
+
+	return readlink("/proc/self/ns/pid", name, sizeof(name)) == (ssize_t)sizeof(initial) - 1 &&
+	       memcmp(name, initial, sizeof(initial) - 1) == 0;
+}
+
+bool figures_are_ours(const struct figure *list, unsigned int count)
+{
+	if (namespace_is_the_hosts())
+		return true;
+	for (unsigned int i = 0; i < count; i++)
+		if (!process_is_known(list[i].pid))
+			return false;
+	return true;
+}
+
+bool figure_of(const struct figure *list, unsigned int count, unsigned int pid, uint64_t *used)
+{
+	unsigned int found = 0;
+
+	*used = 0;
+	for (unsigned int i = 0; i < count; i++) {
+		if (list[i].pid != pid)
+			continue;
+		*used = list[i].used;
+		found++;
+	}
+	return found == 1; /* of two, one lives in another pid namespace, where it has this number too */
+}
+
+uint64_t unseen_bytes(const struct figure *list, unsigned int count, const struct usage_process *process)
+{
+	uint64_t used;
+
+	if (!process->unseen || !figure_of(list, count, process->pid, &used))
+		return 0;
+	return used > process->held ? used - process->held : 0;
+}
