@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cuda_work.h"
+#include "sim_clock.h"
 
 #define COPY_LATENCY_NS 2000u
 
@@ -148,6 +149,7 @@ CUresult sim_submit_copy(const struct sim_copy *copy, CUstream stream, bool wait
 	work.duration = sim_copy_duration(copy, context);
 	/* Host memory that the driver does not know may be gone when the call returns, so the call waits. */
 	bool pageable = !is_known(&copy->to) || !is_known(&copy->from);
+	sim_pay(SIM_COST_COPY);
 	return sim_submit(stream, &work, wait || (pageable && !capturing));
 }
 

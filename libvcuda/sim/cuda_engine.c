@@ -242,6 +242,7 @@ static void *thread(void *argument)
 
 	prctl(PR_SET_TIMERSLACK, 1000ul);
 	prctl(PR_SET_NAME, "vgpu-sim");
+	sim_thread_adopt(engine->thread);
 	pthread_mutex_lock(&sim_driver.lock);
 	while (engine->pending || engine->context->alive)
 		step(engine);
@@ -260,10 +261,13 @@ bool sim_engine_start(struct sim_engine *engine)
 	/* The application's signals are for its own threads. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
+	engine->thread = sim_thread_announce();
 	engine->is_running = pthread_create(&id, NULL, thread, engine) == 0;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (engine->is_running)
 		pthread_detach(id);
+	else
+		sim_thread_withdraw(engine->thread);
 	return engine->is_running;
 }
 
@@ -272,5 +276,5 @@ void sim_engine_wake(struct sim_engine *engine)
 	if (engine->waits_for_turn)
 		sim_turn_nudge();
 	else
-		pthread_cond_signal(&engine->work);
+		sim_signal(&engine->work);
 }

@@ -4,6 +4,7 @@
 
 #include "cuda_graph.h"
 #include "cuda_graph_memory.h"
+#include "sim_clock.h"
 
 static CUresult unlock(CUresult result)
 {
@@ -236,6 +237,7 @@ SIM_EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 		result = snapshot(exec, &steps, &count, &flags);
 	if (result != CUDA_SUCCESS)
 		return result;
+	sim_pay(SIM_COST_GRAPH);
 	result = sim_graph_memory_prepare(context, steps, count, flags, stream);
 	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++) {
 		if (!steps[i].disabled)

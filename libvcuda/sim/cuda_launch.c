@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cuda_module.h"
+#include "sim_clock.h"
 
 #define WHOLE_CARD 1000u
 
@@ -84,7 +85,10 @@ static CUresult launch(const struct sim_launch *launch, CUstream stream, void **
 		result = sim_check_stream(stream);
 	if (result == CUDA_SUCCESS)
 		result = sim_launch_prepare(launch, arguments, &work);
-	return result == CUDA_SUCCESS ? sim_submit(stream, &work, false) : result;
+	if (result != CUDA_SUCCESS)
+		return result;
+	sim_pay(SIM_COST_LAUNCH);
+	return sim_submit(stream, &work, false);
 }
 
 SIM_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,

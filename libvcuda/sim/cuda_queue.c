@@ -53,7 +53,7 @@ void sim_engines_wake(void)
 	for (unsigned i = 0; i < engines.count && i < sizeof engines.list / sizeof *engines.list; i++) {
 		if (engines.list[i]->is_running)
 			sim_engine_wake(engines.list[i]);
-		pthread_cond_broadcast(&engines.list[i]->progress);
+		sim_signal(&engines.list[i]->progress);
 	}
 }
 
@@ -133,7 +133,7 @@ void sim_queue_finish(struct sim_engine *engine, struct sim_stream *stream, uint
 	if (stream->is_ending && !stream->head)
 		sim_queue_end(stream);
 	if (engine->waiting)
-		pthread_cond_broadcast(&engine->progress);
+		sim_signal(&engine->progress);
 }
 
 static CUresult append(struct sim_engine *engine, struct sim_stream *stream, const struct sim_work *template)
@@ -179,6 +179,7 @@ static CUresult perform_at_once(struct sim_engine *engine, struct sim_stream *st
 	(void)engine;
 	pthread_mutex_unlock(&sim_driver.lock);
 	sim_perform(work);
+	sim_pay(work->duration);
 	if (work->duration > 20000)
 		sim_sleep_until(end);
 	pthread_mutex_lock(&sim_driver.lock);
@@ -225,8 +226,9 @@ CUresult sim_submit(CUstream handle, const struct sim_work *submitted, bool wait
 {
 	struct sim_work work = *submitted;
 	struct sim_stream *stream;
-	CUresult result = sim_lock_stream(handle, &stream);
 
+	sim_clock_enter();
+	CUresult result = sim_lock_stream(handle, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = check_event(stream, &work);
@@ -311,6 +313,8 @@ static bool is_done(const struct sim_stream *stream, uint64_t sequence)
 SIM_EXPORT CUresult cuStreamSynchronize(CUstream handle)
 {
 	struct sim_stream *stream;
+
+	sim_pay(SIM_COST_SYNCHRONIZE);
 	CUresult result = sim_lock_stream(handle, &stream);
 
 	if (result != CUDA_SUCCESS)
@@ -327,8 +331,10 @@ SIM_EXPORT CUresult cuStreamSynchronize(CUstream handle)
 SIM_EXPORT CUresult cuStreamQuery(CUstream handle)
 {
 	struct sim_stream *stream;
-	CUresult result = sim_lock_stream(handle, &stream);
+	CUresult result;
 
+	sim_charge(SIM_COST_QUERY);
+	result = sim_lock_stream(handle, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = check_capture(stream);
@@ -345,6 +351,7 @@ SIM_EXPORT CUresult cuCtxSynchronize(void)
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	sim_pay(SIM_COST_SYNCHRONIZE);
 	pthread_mutex_lock(&sim_driver.lock);
 	struct sim_engine *engine = context->engine;
 	uint64_t sequence = engine ? engine->sequence : 0;

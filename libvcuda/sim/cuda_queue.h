@@ -15,7 +15,8 @@ struct sim_engine {
 	struct sim_context *context;
 	unsigned number;         /* of the context in this process */
 	unsigned card;
-	bool is_running;         /* there is a thread */
+	bool is_running;         /* there is a thread, */
+	uint32_t thread;         /* of this number in virtual time */
 	bool waits_for_turn;     /* asleep on the process' word, not on `work` */
 	pthread_cond_t work;     /* the thread: there may be something to do */
 	pthread_cond_t progress; /* everybody else: something is done */

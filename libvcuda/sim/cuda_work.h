@@ -9,6 +9,15 @@
 #include "cuda_sim.h"
 #include "cuda_structs.h"
 
+/* What calls cost the thread that makes them, in virtual time; README.md says where the figures are from. */
+#define SIM_COST_LAUNCH 4000u
+#define SIM_COST_GRAPH 6000u
+#define SIM_COST_COPY 3000u
+#define SIM_COST_TIMED_RECORD 2500u
+#define SIM_COST_RECORD 250u
+#define SIM_COST_QUERY 500u
+#define SIM_COST_SYNCHRONIZE 2000u
+
 /* One side of a copy. An array's base is that of its storage. */
 struct sim_side {
 	CUdeviceptr base;

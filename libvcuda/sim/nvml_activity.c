@@ -3,7 +3,6 @@
  * processes' samples come even later. Power and temperature follow the load.
  */
 #include <string.h>
-#include <time.h>
 
 #include "nvml_sim.h"
 #include "sim_clock.h"
@@ -26,14 +25,6 @@ typedef struct {
 } nvmlSample_t;
 
 _Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32 && sizeof(nvmlSample_t) == 16, "NVML's samples");
-
-static uint64_t realtime_us(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_REALTIME, &time);
-	return (uint64_t)time.tv_sec * 1000000u + (uint64_t)time.tv_nsec / 1000u;
-}
 
 nvmlReturn_t sim_nvml_board(nvmlDevice_t device, const void *out, struct sim_board *board)
 {
@@ -115,7 +106,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device,
 /* The youngest sample of each living process that NVML would know by now. */
 static unsigned collect(const struct sim_board *board, uint64_t last_seen, nvmlProcessUtilizationSample_t *out)
 {
-	uint64_t now = realtime_us();
+	uint64_t now = sim_realtime_us();
 	unsigned count = 0;
 
 	for (unsigned i = 0; i < SIM_MAX_SAMPLES; i++) {
@@ -176,7 +167,7 @@ static unsigned sample_value(nvmlDevice_t device, const struct sim_board *board,
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsigned long long last_seen, int *value_type,
                                              unsigned *room, nvmlSample_t *out)
 {
-	uint64_t period = sim_now() / SIM_PERIOD_NS, now = realtime_us();
+	uint64_t period = sim_now() / SIM_PERIOD_NS, now = sim_realtime_us();
 	struct sim_board board;
 	nvmlReturn_t result = sim_nvml_board(device, room, &board);
 

@@ -1,8 +1,8 @@
 /* Errors, clocks' limits, PCIe, and the field values that ask for the same by number. */
 #include <string.h>
-#include <time.h>
 
 #include "nvml_sim.h"
+#include "sim_clock.h"
 #include "trampoline.h"
 
 SIM_TRAMPOLINE(nvmlDeviceGetCurrentClocksThrottleReasons, nvmlDeviceGetCurrentClocksEventReasons)
@@ -256,16 +256,14 @@ static nvmlReturn_t field(nvmlDevice_t device, const struct sim_board *board, nv
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values)
 {
 	struct sim_board board;
-	struct timespec now;
 	nvmlReturn_t result = sim_nvml_board(device, values, &board);
 
 	if (result != NVML_SUCCESS)
 		return result;
 	if (count <= 0)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	clock_gettime(CLOCK_REALTIME, &now);
 	for (int i = 0; i < count; i++) {
-		values[i].timestamp = now.tv_sec * 1000000ll + now.tv_nsec / 1000;
+		values[i].timestamp = (long long)sim_realtime_us();
 		values[i].latencyUsec = 0;
 		values[i].nvmlReturn = (int)field(device, &board, &values[i]);
 	}

@@ -3,7 +3,8 @@
  *
  * $VGPU_SIM_DIR/cards   header, cards, one slot per process; made by simctl.py, which mirrors these structures
  *                       (tests/unit/sim/test_layout.py compares them). Cards do not change after that.
- * $VGPU_SIM_DIR/slots   an empty file: byte N is locked as long as the owner of slot N lives.
+ * $VGPU_SIM_DIR/slots   an empty file: byte N is locked as long as the owner of slot N lives; bytes from SIM_MAX_SLOTS
+ *                       on are the processes of the virtual clock.
  *
  * Liveness has to hold across PID namespaces, where a pid means nothing. A slot's byte is a POSIX record lock: the
  * kernel drops it with its process, a forked child does not inherit it, and F_OFD_GETLK (which sees the locks of the
@@ -23,7 +24,7 @@
 #include <sys/types.h>
 
 #define SIM_MAGIC "vgpu-sim"
-#define SIM_VERSION 2u
+#define SIM_VERSION 3u
 #define SIM_MAX_CARDS 16u
 #define SIM_MAX_SLOTS 1024u
 #define SIM_MAX_LINKS 18u
@@ -34,6 +35,8 @@
 #define SIM_PERIOD_NS 166666667u /* of 1/6 second each */
 #define SIM_MAX_SAMPLES 120u
 #define SIM_MAX_INCIDENTS 32u
+#define SIM_MAX_PROCESSES 256u /* under the virtual clock */
+#define SIM_MAX_THREADS 1024u
 #define SIM_DEFAULT_DIR "/run/vgpu-sim"
 
 struct sim_header {
@@ -46,7 +49,9 @@ struct sim_header {
 	uint32_t slice_ns;     /* what a context gets while others wait for the card */
 	uint32_t switch_ns;    /* what changing from one context to another costs */
 	uint32_t kernel_ns;    /* what a kernel takes whose name does not say otherwise */
-	uint8_t reserved[216];
+	uint32_t is_virtual;   /* which clock: see sim_virtual.h */
+	uint32_t parties;      /* processes that have to be there before virtual time begins */
+	uint8_t reserved[208];
 };
 
 struct sim_card {
@@ -118,7 +123,7 @@ struct sim_incident {
 struct sim_board {
 	struct sim_turn_holder holder;
 	struct sim_turn_holder last;     /* who had it before it became idle */
-	uint64_t since;                  /* the slice's beginning and end, ns of CLOCK_MONOTONIC */
+	uint64_t since;                  /* the slice's beginning and end, ns of sim_now */
 	uint64_t until;
 	uint32_t waiting_count;
 	uint32_t incident_count;         /* ever */
@@ -136,17 +141,50 @@ struct sim_board {
 	uint8_t padding[3400];
 };
 
+/* A process that lives in virtual time. Its life is a lock on byte SIM_MAX_SLOTS + its number of `slots`. */
+struct sim_timeline_process {
+	uint64_t namespace; /* the PID namespace's inode */
+	uint64_t start;     /* as /proc/<pid>/stat has it */
+	int32_t pid;        /* 0: free */
+	uint32_t rank;      /* who is first when several are due */
+};
+
+struct sim_timeline_thread {
+	uint32_t state;   /* enum in sim_virtual.c */
+	uint32_t process;
+	int32_t tid;      /* in its own PID namespace; 0: announced, not there yet */
+	uint32_t wake;    /* a futex: `running` may be this thread */
+	uint64_t order;   /* rank, then when it was registered */
+};
+
+/* The virtual clock: see sim_virtual.h. Changed by the thread that runs, except where a thread enters by itself. */
+struct sim_timeline {
+	uint64_t now;
+	uint64_t passes;        /* from one who runs to the next, ever */
+	uint32_t running;       /* the thread that runs, plus one; 0: none */
+	uint32_t thread_high;   /* entries from here on were never used */
+	uint32_t process_count; /* that came, ever */
+	uint32_t sequence;      /* of the last registration */
+	uint64_t due[SIM_MAX_THREADS]; /* when it is to run; SIM_NEVER: not by itself */
+	uint64_t key[SIM_MAX_THREADS]; /* what it waits for besides; 0: nothing */
+	struct sim_timeline_thread threads[SIM_MAX_THREADS];
+	struct sim_timeline_process processes[SIM_MAX_PROCESSES];
+	uint8_t padding[4064];
+};
+
 struct sim_file {
 	struct sim_header header;
 	struct sim_card cards[SIM_MAX_CARDS];
 	struct sim_slot slots[SIM_MAX_SLOTS];
 	struct sim_board boards[SIM_MAX_CARDS];
+	struct sim_timeline timeline;
 };
 
 _Static_assert(sizeof(struct sim_header) == 256, "sim_header");
 _Static_assert(sizeof(struct sim_card) == 512, "sim_card");
 _Static_assert(sizeof(struct sim_slot) == 512, "sim_slot");
 _Static_assert(sizeof(struct sim_board) == 12288, "sim_board");
+_Static_assert(sizeof(struct sim_timeline) == 51200, "sim_timeline");
 
 enum sim_status {
 	SIM_OK = 0,

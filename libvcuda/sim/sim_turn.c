@@ -1,7 +1,6 @@
 #include "sim_turn.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "sim_clock.h"
 #include "sim_internal.h"
@@ -170,21 +169,13 @@ void sim_turn_nudge(void)
 		sim_wake_word(own_word);
 }
 
-static uint64_t realtime_us(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_REALTIME, &time);
-	return (uint64_t)time.tv_sec * 1000000u + (uint64_t)time.tv_nsec / 1000u;
-}
-
 /* A process' share of the period before this one, noted when it first works in a later one. */
 static void note_sample(struct sim_file *file, struct sim_board *board, uint64_t busy_ns)
 {
 	struct sim_sample *sample = &board->samples[board->sample_count % SIM_MAX_SAMPLES];
 
 	*sample = (struct sim_sample){
-		.time_us = realtime_us(),
+		.time_us = sim_realtime_us(),
 		.slot = (uint32_t)sim_own_slot(),
 		.busy_permille = (uint32_t)(busy_ns * 1000 / SIM_PERIOD_NS),
 		.token = file->slots[sim_own_slot()].token,
