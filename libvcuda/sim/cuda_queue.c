@@ -198,6 +198,15 @@ static bool can_be_done_at_once(const struct sim_engine *engine, const struct si
 	}
 }
 
+/* Fills and copies within a card are done by its multiprocessors, with nothing left for others. */
+static unsigned share_of(const struct sim_work *work)
+{
+	if (work->type == CU_GRAPH_NODE_TYPE_MEMSET ||
+	    (work->type == CU_GRAPH_NODE_TYPE_MEMCPY && work->copy.to.on_card && work->copy.from.on_card))
+		return SIM_WHOLE_CARD;
+	return work->share;
+}
+
 static CUresult enqueue(struct sim_stream *stream, struct sim_work *work, bool wait)
 {
 	struct sim_context *context = stream->object.context;
@@ -207,6 +216,7 @@ static CUresult enqueue(struct sim_stream *stream, struct sim_work *work, bool w
 	if (result != CUDA_SUCCESS)
 		return result;
 	work->context = context;
+	work->share = share_of(work);
 	if (can_be_done_at_once(engine, work, wait))
 		return perform_at_once(engine, stream, work);
 	while (work->share && stream->launches >= RUN_AHEAD) {

@@ -40,13 +40,13 @@ static unsigned percent_of(const struct sim_board *board, uint64_t period)
 
 	if (board->period[at] != period)
 		return 0;
-	uint64_t percent = board->period_ns[at] / (SIM_PERIOD_NS / 100);
+	uint64_t percent = board->period_ns[at] / (sim_timing()->period_ns / 100);
 	return percent > 100 ? 100 : (unsigned)percent;
 }
 
 static unsigned load_of(const struct sim_board *board)
 {
-	return percent_of(board, sim_now() / SIM_PERIOD_NS - 1);
+	return percent_of(board, sim_now() / sim_timing()->period_ns - 1);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
@@ -167,7 +167,7 @@ static unsigned sample_value(nvmlDevice_t device, const struct sim_board *board,
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsigned long long last_seen, int *value_type,
                                              unsigned *room, nvmlSample_t *out)
 {
-	uint64_t period = sim_now() / SIM_PERIOD_NS, now = sim_realtime_us();
+	uint64_t period = sim_now() / sim_timing()->period_ns, now = sim_realtime_us();
 	struct sim_board board;
 	nvmlReturn_t result = sim_nvml_board(device, room, &board);
 
@@ -182,7 +182,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsi
 	}
 	unsigned count = 0;
 	for (unsigned age = SIM_PERIODS - 1; age > 0 && count < *room; age--) {
-		uint64_t time = now - age * (SIM_PERIOD_NS / 1000);
+		uint64_t time = now - age * (sim_timing()->period_ns / 1000);
 		if (time <= last_seen || age > period)
 			continue;
 		out[count].timeStamp = time;

@@ -31,12 +31,13 @@
 #define SIM_LINK_SWITCH 0xfeu /* the link ends at an NVSwitch */
 #define SIM_LINK_NONE 0xffu
 #define SIM_MAX_WAITING 256u
-#define SIM_PERIODS 64u        /* of utilization that are remembered, */
-#define SIM_PERIOD_NS 166666667u /* of 1/6 second each */
+#define SIM_PERIODS 64u       /* of utilization that are remembered */
 #define SIM_MAX_SAMPLES 120u
 #define SIM_MAX_INCIDENTS 32u
 #define SIM_MAX_PROCESSES 256u /* under the virtual clock */
 #define SIM_MAX_THREADS 1024u
+#define SIM_MAX_MEETINGS 128u
+#define SIM_MEETING_ROUNDS 4u
 #define SIM_DEFAULT_DIR "/run/vgpu-sim"
 
 struct sim_header {
@@ -51,7 +52,8 @@ struct sim_header {
 	uint32_t kernel_ns;    /* what a kernel takes whose name does not say otherwise */
 	uint32_t is_virtual;   /* which clock: see sim_virtual.h */
 	uint32_t parties;      /* processes that have to be there before virtual time begins */
-	uint8_t reserved[208];
+	uint32_t period_ns;    /* over which utilization is taken */
+	uint8_t reserved[204];
 };
 
 struct sim_card {
@@ -89,13 +91,15 @@ struct sim_card {
 struct sim_slot {
 	uint64_t token;        /* random, zero: free */
 	int32_t pid;           /* as the owner's own PID namespace has it */
-	uint32_t reserved;
+	uint32_t group;        /* of its environment: whose process it is, for tests */
 	char command[16];
 	uint64_t allocated[SIM_MAX_CARDS];
 	uint64_t context[SIM_MAX_CARDS];
 	uint64_t busy_ns[SIM_MAX_CARDS]; /* that its kernels have run: the truth, for tests */
 	uint32_t wake;                   /* a futex: something has changed for this process */
-	uint8_t padding[92];
+	/* Since when its kernels run, the last 32 bits of the time, not zero; 0: none does. By the virtual clock only. */
+	uint32_t running[SIM_MAX_CARDS];
+	uint8_t padding[28];
 };
 
 /* Who waits for, or has, a card: a context, by its process' slot and its number there. */
@@ -130,7 +134,7 @@ struct sim_board {
 	struct sim_turn_holder waiting[SIM_MAX_WAITING]; /* first come first */
 	uint64_t busy_ns;                /* ever */
 	uint64_t switches;               /* from one context to another, ever */
-	uint64_t period[SIM_PERIODS];    /* its number, */
+	uint64_t period[SIM_PERIODS];    /* its number: the time by its length, */
 	uint64_t period_ns[SIM_PERIODS]; /* and how long the card was busy in it */
 	uint64_t sample_count;           /* ever */
 	struct sim_sample samples[SIM_MAX_SAMPLES];
@@ -172,12 +176,21 @@ struct sim_timeline {
 	uint8_t padding[4064];
 };
 
+/* Kernels that wait for each other, on several cards or in several processes; see cuda_meeting.c. */
+struct sim_meeting {
+	uint64_t key;   /* which kernels; 0: free */
+	uint64_t round; /* how often they have met */
+	uint64_t begun; /* kernels that wait in this round */
+	uint64_t met[SIM_MEETING_ROUNDS]; /* when the last rounds' last kernel began */
+};
+
 struct sim_file {
 	struct sim_header header;
 	struct sim_card cards[SIM_MAX_CARDS];
 	struct sim_slot slots[SIM_MAX_SLOTS];
 	struct sim_board boards[SIM_MAX_CARDS];
 	struct sim_timeline timeline;
+	struct sim_meeting meetings[SIM_MAX_MEETINGS];
 };
 
 _Static_assert(sizeof(struct sim_header) == 256, "sim_header");

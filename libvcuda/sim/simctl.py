@@ -48,11 +48,13 @@ MAX_SAMPLES = 120
 MAX_INCIDENTS = 32
 MAX_PROCESSES = 256
 MAX_THREADS = 1024
+MAX_MEETINGS = 128
+MEETING_ROUNDS = 4
 LINK_SWITCH = 0xFE
 LINK_NONE = 0xFF
 MIB = 1 << 20
 DEFAULT_GRANULARITY = 512
-DEFAULT_TIMING = {"slice_us": 2000, "switch_us": 50, "kernel_us": 10}
+DEFAULT_TIMING = {"slice_us": 2000, "switch_us": 50, "kernel_us": 10, "sample_us": 166667}
 
 # Not zero, so that the difference to something long past is not negative.
 VIRTUAL_BEGIN_NS = 1000 * 10**9
@@ -85,7 +87,8 @@ class Header(ctypes.Structure):
         ("kernel_ns", ctypes.c_uint32),
         ("is_virtual", ctypes.c_uint32),
         ("parties", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 208),
+        ("period_ns", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 204),
     )
 
 
@@ -127,13 +130,14 @@ class Slot(ctypes.Structure):
     _fields_ = (
         ("token", ctypes.c_uint64),
         ("pid", ctypes.c_int32),
-        ("reserved", ctypes.c_uint32),
+        ("group", ctypes.c_uint32),
         ("command", ctypes.c_char * 16),
         ("allocated", ctypes.c_uint64 * MAX_CARDS),
         ("context", ctypes.c_uint64 * MAX_CARDS),
         ("busy_ns", ctypes.c_uint64 * MAX_CARDS),
         ("wake", ctypes.c_uint32),
-        ("padding", ctypes.c_uint8 * 92),
+        ("running", ctypes.c_uint32 * MAX_CARDS),
+        ("padding", ctypes.c_uint8 * 28),
     )
 
 
@@ -212,6 +216,15 @@ class Timeline(ctypes.Structure):
     )
 
 
+class Meeting(ctypes.Structure):
+    _fields_ = (
+        ("key", ctypes.c_uint64),
+        ("round", ctypes.c_uint64),
+        ("begun", ctypes.c_uint64),
+        ("met", ctypes.c_uint64 * MEETING_ROUNDS),
+    )
+
+
 class File(ctypes.Structure):
     _fields_ = (
         ("header", Header),
@@ -219,6 +232,7 @@ class File(ctypes.Structure):
         ("slots", Slot * MAX_SLOTS),
         ("boards", Board * MAX_CARDS),
         ("timeline", Timeline),
+        ("meetings", Meeting * MAX_MEETINGS),
     )
 
 
@@ -352,6 +366,7 @@ def make_state(
     file.header.slice_ns = round(timing["slice_us"] * 1000)
     file.header.switch_ns = round(timing["switch_us"] * 1000)
     file.header.kernel_ns = round(timing["kernel_us"] * 1000)
+    file.header.period_ns = round(timing["sample_us"] * 1000)
     file.header.is_virtual = int(clock == "virtual")
     file.header.parties = parties
     file.timeline.now = VIRTUAL_BEGIN_NS
@@ -426,6 +441,13 @@ def read_state(directory: str) -> dict[str, Any]:
     }
 
 
+def _running(file: File, slot: Slot, index: int) -> int:
+    """What its running kernels have had, by the virtual clock."""
+    since = slot.running[index]
+    elapsed = (file.timeline.now - since) % 2**32 if since else 0
+    return elapsed if elapsed < 2**31 else 0
+
+
 def _describe(file: File, index: int, alive: list[tuple[Slot, int]]) -> dict[str, Any]:
     card = file.cards[index]
     processes = [
@@ -435,7 +457,8 @@ def _describe(file: File, index: int, alive: list[tuple[Slot, int]]) -> dict[str
             "command": slot.command.decode(errors="replace"),
             "allocated": slot.allocated[index],
             "context": slot.context[index],
-            "busy_ns": slot.busy_ns[index],
+            "group": slot.group,
+            "busy_ns": slot.busy_ns[index] + _running(file, slot, index),
         }
         for slot, pid in alive
         if slot.allocated[index] or slot.context[index]
@@ -455,7 +478,7 @@ def _describe(file: File, index: int, alive: list[tuple[Slot, int]]) -> dict[str
         "context_overhead": card.context,
         "used": used,
         "free": capacity - used,
-        "busy_ns": file.boards[index].busy_ns,
+        "busy_ns": file.boards[index].busy_ns + sum(_running(file, slot, index) for slot, _ in alive),
         "switches": file.boards[index].switches,
         "processes": processes,
     }
