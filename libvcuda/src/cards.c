@@ -69,6 +69,8 @@ static bool listed(const CUuuid *uuid, struct limited_card *card)
 		return false;
 	card->memory = limits.memory;
 	card->oversubscribe = limits.oversubscribe;
+	card->cores = limits.cores;
+	card->core_limit = limits.core_limit;
 	return true;
 }
 

@@ -13,6 +13,8 @@ struct limited_card {
 	uint8_t uuid[16];
 	uint64_t memory; /* the limit now; VGPU_UNLIMITED: only counted */
 	bool oversubscribe;
+	uint32_t cores;      /* percent: the share, and what it may grow to */
+	uint32_t core_limit;
 };
 
 /* False: the device has no entry in the limits file, or the driver does not know it. */

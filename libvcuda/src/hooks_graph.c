@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "charge.h"
+#include "cores.h"
 #include "cuda_hooks.h"
 #include "limits_file.h"
 #include "pools.h"
@@ -202,14 +203,30 @@ EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
 	LAUNCH(cuGraphUpload_ptsz, exec, stream);
 }
 
-EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
+static CUresult launch(CUgraphExec exec, CUstream stream)
 {
 	LAUNCH(cuGraphLaunch, exec, stream);
 }
 
-EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
+static CUresult launch_ptsz(CUgraphExec exec, CUstream stream)
 {
 	LAUNCH(cuGraphLaunch_ptsz, exec, stream);
+}
+
+EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
+{
+	struct core_launch call;
+
+	cores_begin(&call, exec, 0, stream, STREAM_LEGACY);
+	return cores_end(&call, launch(exec, stream));
+}
+
+EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
+{
+	struct core_launch call;
+
+	cores_begin(&call, exec, 0, stream, STREAM_PER_THREAD);
+	return cores_end(&call, launch_ptsz(exec, stream));
 }
 
 EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)

@@ -113,6 +113,11 @@ enum limits_state limits_state(void)
 	return state;
 }
 
+uint64_t limits_sequence(void)
+{
+	return limits_state() == LIMITS_PRESENT ? sequence_now() : 0;
+}
+
 bool limits_of(const uint8_t uuid[16], struct card_limits *limits)
 {
 	bool listed = false;
@@ -124,7 +129,8 @@ bool limits_of(const uint8_t uuid[16], struct card_limits *limits)
 		const struct vgpu_limits_card *card = &last_good.cards[i];
 		listed = !memcmp(card->uuid, uuid, sizeof(card->uuid));
 		if (listed)
-			*limits = (struct card_limits){card->memory, card->flags & VGPU_CARD_OVERSUBSCRIBE};
+			*limits = (struct card_limits){card->memory, card->flags & VGPU_CARD_OVERSUBSCRIBE, card->cores,
+						       card->core_limit};
 	}
 	pthread_mutex_unlock(&lock);
 	return listed;

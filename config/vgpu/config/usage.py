@@ -12,15 +12,19 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.limits import MAX_CARDS, USAGE_DIR, uuid_text
 
 PATH = USAGE_DIR + "/usage"
-IDENTITY = 1 << 32 | 0x45535556
+IDENTITY = 2 << 32 | 0x45535556
 SLOTS = 1024
 
 HEADER = Struct("=QQ48x")
 CARD = Struct("=Q16s8x")
 SLOT = Struct("=QQQQ")
 CHARGE = Struct("=QQ")
+TIME = Struct("=q11QII24x")
+FLIGHT = Struct("=II")
 CHARGES_OFFSET = HEADER.size + MAX_CARDS * CARD.size + SLOTS * SLOT.size
-SIZE = CHARGES_OFFSET + MAX_CARDS * SLOTS * CHARGE.size
+TIMES_OFFSET = CHARGES_OFFSET + MAX_CARDS * SLOTS * CHARGE.size
+FLIGHTS_OFFSET = TIMES_OFFSET + MAX_CARDS * TIME.size
+SIZE = FLIGHTS_OFFSET + MAX_CARDS * SLOTS * FLIGHT.size
 
 #: A new region: this, and zeros up to SIZE.
 BEGINNING = HEADER.pack(IDENTITY, 0)
