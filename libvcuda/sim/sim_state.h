@@ -169,11 +169,12 @@ struct sim_timeline {
 	uint32_t thread_high;   /* entries from here on were never used */
 	uint32_t process_count; /* that came, ever */
 	uint32_t sequence;      /* of the last registration */
+	uint64_t stolen;        /* turns taken from who slept elsewhere or was killed, ever: no longer repeatable */
 	uint64_t due[SIM_MAX_THREADS]; /* when it is to run; SIM_NEVER: not by itself */
 	uint64_t key[SIM_MAX_THREADS]; /* what it waits for besides; 0: nothing */
 	struct sim_timeline_thread threads[SIM_MAX_THREADS];
 	struct sim_timeline_process processes[SIM_MAX_PROCESSES];
-	uint8_t padding[4064];
+	uint8_t padding[4056];
 };
 
 /* Kernels that wait for each other, on several cards or in several processes; see cuda_meeting.c. */

@@ -186,13 +186,16 @@ static void look_after(struct look *last)
 	if (number < SIM_MAX_PROCESSES && !process_lives(number)) {
 		if (!replace_running(holder, own + 1))
 			return;
+		sim_timeline->stolen++;
 		bury(number);
 		hand_over(own + 1);
 		return;
 	}
 	bool asleep = sleeps(thread);
-	if (asleep && last->slept && last->passes == passes)
+	if (asleep && last->slept && last->passes == passes) {
+		sim_timeline->stolen++;
 		hand_over(holder);
+	}
 	*last = (struct look){passes, asleep};
 }
 

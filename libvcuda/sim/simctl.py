@@ -208,11 +208,12 @@ class Timeline(ctypes.Structure):
         ("thread_high", ctypes.c_uint32),
         ("process_count", ctypes.c_uint32),
         ("sequence", ctypes.c_uint32),
+        ("stolen", ctypes.c_uint64),
         ("due", ctypes.c_uint64 * MAX_THREADS),
         ("key", ctypes.c_uint64 * MAX_THREADS),
         ("threads", TimelineThread * MAX_THREADS),
         ("processes", TimelineProcess * MAX_PROCESSES),
-        ("padding", ctypes.c_uint8 * 4064),
+        ("padding", ctypes.c_uint8 * 4056),
     )
 
 
@@ -437,6 +438,7 @@ def read_state(directory: str) -> dict[str, Any]:
     alive = [(file.slots[i], pid) for i, pid in owners.items() if pid is not None]
     return {
         "device_nodes": bool(file.header.device_nodes),
+        "clock": {"now": file.timeline.now, "passes": file.timeline.passes, "stolen": file.timeline.stolen},
         "cards": [_describe(file, i, alive) for i in range(file.header.card_count)],
     }
 

@@ -59,12 +59,16 @@ class Scenario:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What the ledger said: `busy[look][tenant]` ns of card time, `at[look]`; and what each program printed."""
+    """What the ledger said: `busy[look][tenant]` ns of card time, `at[look]`; and what each program printed.
+
+    `stolen`: how often the virtual clock had to take the turn from somebody; not 0: the figures are not repeatable.
+    """
 
     at: list[int]
     busy: list[list[int]]
     loads: list[list[dict[str, Any]]]
     cpu_s: list[list[float]]
+    stolen: int
 
     def share(self, tenant: int, first: int = 0, last: int = -1) -> float:
         """The part of the card's time that the tenant had between two looks."""

@@ -153,12 +153,8 @@ class Run:
                     command = self.worker.box(index).command(*command)
                 environment = self.environment(rank, index + 1)
                 # The processes of a tenant are one process group: that is how a peer's model knows its own.
-                group = started[0].pid if started else 0
-                started.append(
-                    subprocess.Popen(
-                        command, env=environment, stdout=subprocess.PIPE, text=True, preexec_fn=_own_group(group)
-                    )
-                )
+                command.append(f"group={started[0].pid if started else 0}")
+                started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
 
     def outcome(self) -> dict[str, Any]:
         self.start()
@@ -167,7 +163,13 @@ class Run:
         for started in self.processes:
             loads.append([self.output(process) for process in started])
             cpu.append([resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime])
-        return {"at": [at for at, _ in looks], "busy": [busy for _, busy in looks], "loads": loads, "cpu_s": cpu}
+        return {
+            "at": [at for at, _ in looks],
+            "busy": [busy for _, busy in looks],
+            "loads": loads,
+            "cpu_s": cpu,
+            "stolen": self.worker.simctl.read_state(str(self.state))["clock"]["stolen"],
+        }
 
     @staticmethod
     def output(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -226,10 +228,6 @@ class Run:
                     process.kill()
                 process.communicate()
         shutil.rmtree(self.state)
-
-
-def _own_group(group: int) -> Any:
-    return lambda: os.setpgid(0, group)
 
 
 def main(directory: str) -> None:

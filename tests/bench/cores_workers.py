@@ -1,5 +1,5 @@
-"""Workers (cores_worker.py), one per CPU and held there: a scenario's processes hand one another the virtual time, which
-is quick on one CPU and slow across two.
+"""Workers (cores_worker.py), one per CPU and held there: a scenario's processes hand the virtual time to one another,
+which is quick on one CPU and slow across two.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@
  *   grid=N block=N card=N seed=N
  *   origin=NS begin=NS end=NS       by the clock: `origin` (0: when it is ready), then relative to that
  *   peer=NAME limit=PERCENT         somebody else's limiter in the launch path
+ *   group=PID                       the process group to join, 0: one of its own
  *
  * Whatever time it is by: the simulated driver's clock when the driver has one. At `end` it prints one JSON object
  * and ends without waiting for what it launched.
@@ -40,7 +41,7 @@ static struct {
 	char shape;
 	double a, b, c;
 	uint64_t launches, gap, rounds, streams, threads, graph, copy, memset, grid, block, card, seed, origin, begin, end;
-	uint64_t limit;
+	uint64_t limit, group;
 	bool wait;
 	const struct load_peer *peer;
 } load = {.shape = 'f', .a = 1e6, .launches = 1, .streams = 1, .threads = 1, .grid = 4096, .block = 1024, .wait = true};
@@ -306,6 +307,7 @@ static void read_number(const char *name, const char *value)
 		{"threads", &load.threads}, {"graph", &load.graph}, {"copy", &load.copy}, {"memset", &load.memset},
 		{"grid", &load.grid}, {"block", &load.block}, {"card", &load.card}, {"seed", &load.seed},
 		{"origin", &load.origin}, {"begin", &load.begin}, {"end", &load.end}, {"limit", &load.limit},
+		{"group", &load.group},
 	};
 
 	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
@@ -355,6 +357,7 @@ int main(int count, char **arguments)
 {
 	for (int i = 1; i < count; i++)
 		read_option(arguments[i]);
+	setpgid(0, (pid_t)load.group);
 	if (load.streams > MAX_STREAMS)
 		load_fail("streams", (long)load.streams);
 	durations_us = calloc(MAX_ROUNDS, sizeof *durations_us);
