@@ -54,7 +54,6 @@ struct vgpu_usage_charge {
 struct vgpu_usage_time {
 	int64_t level;         /* ns of the card that may be used now; below 0: debt */
 	uint64_t stamp;        /* until when the share was added to it */
-	uint64_t busy_until;   /* until when the container's use was counted */
 	uint64_t holder;       /* slot + 1 of the process whose turn it is within the container; 0: nobody's */
 	uint64_t held_since;
 	uint64_t drains_at;    /* when what the holder has under way will be done, by its estimate */
@@ -64,14 +63,12 @@ struct vgpu_usage_time {
 	uint64_t wanted;       /* when a launch was last asked for, to a millisecond or so */
 	uint64_t waited;       /* when a launch last had to wait */
 	uint64_t longest;      /* ns of the longest kernel of late: the host may choose longer periods for it */
-	uint32_t turn_word;    /* futex: changes when the turn becomes free */
-	uint32_t reserved0;
-	uint64_t reserved[3];
+	uint64_t reserved[5];
 };
 
 struct vgpu_usage_flight {
 	uint32_t in_flight;    /* reserved for work under way, in VGPU_USAGE_TIME_UNIT */
-	uint32_t waiting;      /* since when a launch waits for the turn, in 1024 ns, never 0; 0: none does */
+	uint32_t waiting;      /* since when a launch waits, in 1024 ns, never 0; 0: none does. A futex */
 };
 
 struct vgpu_usage {

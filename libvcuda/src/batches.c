@@ -12,9 +12,8 @@
 #include "poller.h"
 
 #define LONG_ENOUGH NS_PER_MS           /* estimated time in a batch */
-#define SAMPLE_EACH (20 * NS_PER_MS)    /* how old a kernel's last measurement becomes */
 #define SAMPLES_APART (2 * NS_PER_MS)   /* in a stream: two events cost some 5 us */
-#define RAN_DRY (5 * NS_PER_US)         /* a launch so much after the expected end of the last one */
+#define RAN_DRY NS_PER_US               /* a launch so much after the expected end of the last one */
 #define FORGOTTEN (2 * NS_PER_MS)       /* a batch that nobody adds to or ends */
 #define SWITCHES (100 * NS_PER_US)      /* what a change of contexts may add to an interval */
 #define SLICE (2 * NS_PER_MS)
@@ -32,7 +31,6 @@ enum batch_state { FREE, OPEN, CLOSED };
 struct batch {
 	enum batch_state state;
 	bool is_dry;          /* the stream was empty now and then */
-	bool was_dry;         /* when it began */
 	bool started;
 	bool is_unsure;       /* another tenant's work may have been in between */
 	uint32_t lane;
@@ -261,7 +259,7 @@ static void open_batch(struct core_context *context, struct lane *lane, struct l
 	if (!start)
 		return;
 	*batch = (struct batch){.state = OPEN, .start = start, .lane = (uint32_t)(lane - context->lanes), .order = ++context->orders,
-				.kind = launch->kind, .opened_at = now, .was_dry = lane->expected <= now};
+				.kind = launch->kind, .opened_at = now};
 	if (__atomic_exchange_n(&bucket->fresh, 0, __ATOMIC_RELAXED)) {
 		batch->is_unsure = true;
 		batch->allowance = SWITCHES;
@@ -272,14 +270,14 @@ static void open_batch(struct core_context *context, struct lane *lane, struct l
 	}
 	context->under_way++;
 	lane->open = (int32_t)(batch - context->batches);
-	launch->opened = batch->was_dry;
+	launch->opened = true;
 }
 
 /* A kernel that was not measured for long is measured alone. */
 static bool wants_sample(struct lane *lane, const struct launch *launch, uint64_t now)
 {
-	if (estimates_known(launch->kind) && (now - launch->kind->sampled_at < SAMPLE_EACH ||
-					      now - lane->sampled_at < SAMPLES_APART))
+	if (estimates_known(launch->kind) &&
+	    (now - lane->sampled_at < SAMPLES_APART || !estimates_stale(launch->kind, now)))
 		return false;
 	lane->sampled_at = now;
 	return true;
@@ -424,9 +422,7 @@ static void look_at(struct core_context *context, struct batch *batch, uint64_t 
 {
 	uint64_t bit = (uint64_t)1 << batch->lane;
 
-	bool is_launched = !batch->was_dry || batch->launched_at;
-
-	if (!batch->started && is_launched && !(*blocked & bit) && query(batch->start) == OVER) {
+	if (!batch->started && batch->launched_at && !(*blocked & bit) && query(batch->start) == OVER) {
 		batch->started = true;
 		batch->started_at = time_of(context, batch->start, batch->opened_at, now);
 		if (batch->launched_at > batch->started_at) /* the kernel came after the event, into an empty stream */
@@ -495,7 +491,7 @@ static void write_off(struct core_context *context, struct batch *batch, uint64_
 static bool is_lost(const struct batch *batch, uint64_t now)
 {
 	if (batch->state == OPEN)
-		return batch->launches && now > batch->expected + FORGOTTEN && (!batch->was_dry || batch->launched_at);
+		return batch->launches && batch->launched_at && now > batch->expected + FORGOTTEN;
 	return !batch->ended_at && (query(batch->start) == LOST || query(batch->end) == LOST);
 }
 

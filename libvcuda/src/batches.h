@@ -30,7 +30,7 @@ struct launch {
 	uint64_t lane;                /* which stream, for all threads */
 	uint64_t estimate;            /* ns */
 	int32_t batch;                /* -1: in none */
-	bool opened;                  /* its batch, in a stream that had run dry */
+	bool opened;                  /* the first of its batch */
 	bool closes;
 };
 

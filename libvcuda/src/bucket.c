@@ -18,6 +18,7 @@
 #define OVERLAP (50 * NS_PER_US)      /* a turn's, before the last one's work is done */
 #define OVERDUE (200 * NS_PER_US)     /* a turn whose work should have been done is taken */
 #define COURTESY (300 * NS_PER_US)    /* how long who has waited longer may take to take a free turn */
+#define LATE_LOOK (5 * NS_PER_MS)     /* of those who will be woken when it is their turn */
 #define PATIENCE (20 * NS_PER_MS)
 #define SLICE (2 * NS_PER_MS)         /* the hardware's, at most: how late it may change contexts */
 #define LOOK_EACH (200 * NS_PER_MS)   /* for a page that was not there */
@@ -275,7 +276,7 @@ void bucket_book(struct bucket *bucket, uint64_t more)
 	__atomic_fetch_sub(&bucket->shared.time->level, (int64_t)more, __ATOMIC_RELAXED);
 }
 
-static bool others_wait(const struct bucket *bucket);
+static void hand_over(struct bucket *bucket);
 
 void bucket_settle(struct bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t now)
 {
@@ -289,22 +290,17 @@ void bucket_settle(struct bucket *bucket, uint64_t reserved, uint64_t booked, ui
 	STORE(bucket->finish, finish);
 	if (LOAD(time->holder) == bucket->shared.slot + 1) {
 		STORE(time->drains_at, finish);
-		if (finish == now && others_wait(bucket) && swap(&time->holder, bucket->shared.slot + 1, 0))
-			clock_wake(&time->turn_word);
+		if (finish == now)
+			hand_over(bucket);
 	}
 }
 
 uint64_t bucket_uncounted(struct bucket *bucket, uint64_t from, uint64_t to)
 {
-	uint64_t *word = &bucket->shared.time->busy_until;
-	uint64_t counted = LOAD(*word);
-
-	if (counted > to + NS_PER_S)
-		counted = 0;
-	from = most(from, counted);
+	from = most(from, LOAD(bucket->counted_until));
 	if (to <= from)
 		return 0;
-	STORE(*word, to);
+	STORE(bucket->counted_until, to);
 	return to - from;
 }
 
@@ -388,29 +384,45 @@ static uint32_t waiting_time(uint64_t now)
 	return (uint32_t)(now >> 10) | 1;
 }
 
-static bool others_wait(const struct bucket *bucket)
+static bool has_waited_longer(const struct vgpu_usage_flight *flights, uint32_t one, uint32_t other)
 {
-	uint32_t slots = bucket->is_local ? 0 : usage_slots();
+	int32_t less = (int32_t)(LOAD(flights[other].waiting) - LOAD(flights[one].waiting));
 
-	for (uint32_t i = 0; i < slots; i++)
-		if (i != bucket->shared.slot && LOAD(bucket->shared.flights[i].waiting))
-			return true;
-	return false;
+	return less > 0 || (!less && one < other);
 }
 
-/* Has another process waited longer than this one? */
-static bool is_behind(const struct bucket *bucket, uint64_t now)
-{
-	uint32_t own = LOAD(own_flight(bucket)->waiting);
-	uint32_t slots = bucket->is_local ? 0 : usage_slots();
+enum { NOBODY = -1 };
 
-	own = own ? own : waiting_time(now);
-	for (uint32_t i = 0; i < slots; i++) {
-		uint32_t other = i == bucket->shared.slot ? 0 : LOAD(bucket->shared.flights[i].waiting);
-		if (other && ((int32_t)(own - other) > 0 || (own == other && i < bucket->shared.slot)))
-			return true;
-	}
-	return false;
+/* The slot, other than its own, that has waited longest. */
+static int first_waiting(const struct bucket *bucket)
+{
+	const struct vgpu_usage_flight *flights = bucket->shared.flights;
+	uint32_t slots = bucket->is_local ? 0 : usage_slots();
+	int first = NOBODY;
+
+	for (uint32_t i = 0; i < slots; i++)
+		if (i != bucket->shared.slot && LOAD(flights[i].waiting) &&
+		    (first == NOBODY || has_waited_longer(flights, i, (uint32_t)first)))
+			first = (int)i;
+	return first;
+}
+
+/* Has another process waited longer than this one? One that does not wait has not waited. */
+static bool is_behind(const struct bucket *bucket)
+{
+	int first = first_waiting(bucket);
+
+	return first != NOBODY && (!LOAD(own_flight(bucket)->waiting) ||
+				   has_waited_longer(bucket->shared.flights, (uint32_t)first, bucket->shared.slot));
+}
+
+/* Gives the turn up for whoever waits, and wakes the first of them. */
+static void hand_over(struct bucket *bucket)
+{
+	int first = first_waiting(bucket);
+
+	if (first != NOBODY && swap(&bucket->shared.time->holder, bucket->shared.slot + 1, 0))
+		clock_wake(&bucket->shared.flights[first].waiting);
 }
 
 static uint64_t held_for(const struct bucket *bucket, uint64_t now)
@@ -427,13 +439,13 @@ static bool keep_turn(struct bucket *bucket, uint64_t now, uint64_t *again)
 
 	if (held_for(bucket, now) < QUANTUM)
 		return true;
-	if (!others_wait(bucket)) {
+	if (first_waiting(bucket) == NOBODY) {
 		STORE(time->held_since, now);
 		return true;
 	}
-	if (!bucket_in_flight(bucket) && swap(&time->holder, bucket->shared.slot + 1, 0))
-		clock_wake(&time->turn_word);
-	*again = now + 500 * NS_PER_US;
+	if (!bucket_in_flight(bucket))
+		hand_over(bucket);
+	*again = now + most(LOAD(bucket->finish) - now, LATE_LOOK);
 	return false;
 }
 
@@ -456,14 +468,15 @@ static bool take_turn(struct bucket *bucket, uint64_t holder, uint64_t now, uint
 	struct vgpu_usage_time *time = bucket->shared.time;
 	uint64_t from = free_at(bucket, holder, now);
 
-	*again = within(from, now + 50 * NS_PER_US, now + NS_PER_MS);
 	if (from > now) {
 		STORE(bucket->free_seen, 0);
+		*again = is_behind(bucket) ? now + LATE_LOOK : most(from, now + 50 * NS_PER_US);
 		return false;
 	}
-	if (is_behind(bucket, now)) {
+	if (is_behind(bucket)) {
 		if (!LOAD(bucket->free_seen))
 			STORE(bucket->free_seen, now);
+		*again = now + COURTESY;
 		if (now - LOAD(bucket->free_seen) < COURTESY)
 			return false;
 	}
@@ -522,28 +535,33 @@ static bool has_level(struct bucket *bucket, uint64_t now, uint64_t *again)
 		return true;
 	STORE(bucket->is_thirsty, 1);
 	wanted = (int64_t)draught(bucket, now);
-	*again = now + (uint64_t)(wanted - level) * 100 / rate(bucket, now);
+	*again = now + (uint64_t)(wanted - level) * 100 / rate(bucket, now) + (is_behind(bucket) ? LATE_LOOK : 0);
 	return false;
 }
 
-/* What may be under way: enough to keep the card busy, little enough to stop soon. Two kernels at least. */
-static bool has_room(const struct bucket *bucket, uint64_t estimate, uint64_t now, uint64_t *again)
+/*
+ * What may be under way: enough to keep the card busy, little enough to stop soon. Two kernels at least, but of those
+ * that nobody knows yet no more.
+ */
+static bool has_room(const struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again)
 {
 	uint64_t in_flight = bucket_in_flight(bucket);
-	uint64_t most_in_flight = within(ration(bucket, now) / 2, NS_PER_MS / 2, 10 * NS_PER_MS);
+	uint64_t most_in_flight = is_known ? within(ration(bucket, now) / 2, NS_PER_MS / 2, 10 * NS_PER_MS) : 0;
+	uint64_t finish = LOAD(bucket->finish);
 
 	if (in_flight + estimate <= most_in_flight || in_flight <= estimate + VGPU_USAGE_TIME_UNIT)
 		return true;
-	*again = now + within(in_flight + estimate - most_in_flight, 50 * NS_PER_US, NS_PER_MS);
+	uint64_t ends = finish > now ? (in_flight + estimate - most_in_flight) / 2 : (now - finish) / 4;
+	*again = now + within(ends, 50 * NS_PER_US, NS_PER_MS);
 	return false;
 }
 
-bool bucket_try(struct bucket *bucket, uint64_t estimate, uint64_t now, uint64_t *again)
+bool bucket_try(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again)
 {
 	follow_page(bucket, now);
 	accrue(bucket, now);
 	if (!has_level(bucket, now, again) || !phase_is_open(bucket, estimate, now, again) ||
-	    !has_room(bucket, estimate, now, again) || !has_turn(bucket, now, again))
+	    !has_room(bucket, estimate, is_known, now, again) || !has_turn(bucket, now, again))
 		return false;
 	bucket_force(bucket, estimate, now);
 	return true;
@@ -556,7 +574,7 @@ void bucket_wants(struct bucket *bucket, uint64_t now)
 	STORE(bucket->shared.time->wanted, now);
 }
 
-void bucket_waits(struct bucket *bucket, uint64_t now)
+uint32_t *bucket_waits(struct bucket *bucket, uint64_t now)
 {
 	uint32_t none = 0;
 
@@ -564,6 +582,7 @@ void bucket_waits(struct bucket *bucket, uint64_t now)
 	STORE(bucket->shared.time->waited, now);
 	__atomic_compare_exchange_n(&own_flight(bucket)->waiting, &none, waiting_time(now), false, __ATOMIC_RELAXED,
 				    __ATOMIC_RELAXED);
+	return &own_flight(bucket)->waiting;
 }
 
 void bucket_waits_no_more(struct bucket *bucket)

@@ -28,6 +28,7 @@ struct bucket {
 	uint64_t page_looked_at;
 	uint64_t phase_begin;  /* of the phase that is or comes next; of this process's clock, as all times here */
 	uint64_t phase_end;
+	uint64_t counted_until; /* until when this process' use was counted */
 	uint64_t finish;       /* when all that this process has under way will be done */
 	uint64_t free_seen;    /* since when the turn is seen free while somebody has waited longer; 0: is not */
 	uint32_t fresh;        /* the turn has come to this process and nothing was measured since */
@@ -44,8 +45,8 @@ bool bucket_is_open(struct bucket *bucket);
 /* Forgets everything: in a forked child. */
 void buckets_reset(void);
 
-/* Reserves `estimate` ns if work of that length may begin now; if not, *again is when to ask next. */
-bool bucket_try(struct bucket *bucket, uint64_t estimate, uint64_t now, uint64_t *again);
+/* Reserves `estimate` ns if work of that length, as far as known, may begin now; if not, *again is when to ask next. */
+bool bucket_try(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again);
 
 /* Reserves, come what may. */
 void bucket_force(struct bucket *bucket, uint64_t estimate, uint64_t now);
@@ -59,7 +60,7 @@ void bucket_book(struct bucket *bucket, uint64_t more);
 /* Work for which `reserved` was reserved and `booked` stands in the account ended, having used `used`. */
 void bucket_settle(struct bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t now);
 
-/* The part of [from, to) that was not counted yet for any work of the container. */
+/* The part of [from, to) that was not counted yet for any work of this process. */
 uint64_t bucket_uncounted(struct bucket *bucket, uint64_t from, uint64_t to);
 
 /* ns of [from, to) outside of the container's own phase, when it has one. */
@@ -71,9 +72,11 @@ bool bucket_is_edge(const struct bucket *bucket, uint64_t now);
 /* ns reserved by this process. */
 uint64_t bucket_in_flight(const struct bucket *bucket);
 
-/* This process wants the card's time: told to the host, and to the other processes when a launch waits. */
+/* This process wants the card's time: told to the host, */
 void bucket_wants(struct bucket *bucket, uint64_t now);
-void bucket_waits(struct bucket *bucket, uint64_t now);
+
+/* and to the container's other processes when a launch waits: the word is woken when it is this one's turn. */
+uint32_t *bucket_waits(struct bucket *bucket, uint64_t now);
 void bucket_waits_no_more(struct bucket *bucket);
 
 /* Another process of the container has work under way that should have ended: it may wait for what waits here. */

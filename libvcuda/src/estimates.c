@@ -1,6 +1,8 @@
 /* See estimates.h. */
 #include "estimates.h"
 
+#define STALE 20000000 /* ns */
+
 enum {
 	PLACES = 4096,
 	PROBES = 4,
@@ -30,6 +32,7 @@ static uint64_t mix(uint64_t function, uint64_t blocks)
 static struct estimate *displace(struct estimate *place, uint64_t key)
 {
 	store(&place->samples, 0);
+	store(&place->sure, 0);
 	store(&place->ns, ESTIMATE_UNKNOWN);
 	store(&place->sampled_at, 0);
 	store(&place->key, key);
@@ -61,16 +64,30 @@ bool estimates_known(const struct estimate *estimate)
 	return load(&estimate->samples) != 0;
 }
 
-void estimates_add(struct estimate *estimate, uint64_t ns, bool at_most, uint64_t now)
+bool estimates_stale(const struct estimate *estimate, uint64_t now)
 {
-	uint64_t samples = load(&estimate->samples);
+	return load(&estimate->sure) < WEIGHT || now - load(&estimate->sampled_at) > STALE;
+}
+
+/* Rough samples are the least of them, until a sure one comes. */
+static uint64_t roughly(const struct estimate *estimate, uint64_t ns)
+{
 	uint64_t known = load(&estimate->ns);
 
+	return load(&estimate->samples) && known < ns ? known : ns;
+}
+
+void estimates_add(struct estimate *estimate, uint64_t ns, bool at_most, uint64_t now)
+{
+	uint64_t sure = load(&estimate->sure), known = load(&estimate->ns);
+	int64_t weight = sure < WEIGHT ? (int64_t)sure + 1 : WEIGHT;
+	uint64_t mean = (uint64_t)((int64_t)known + ((int64_t)ns - (int64_t)known) / weight);
+
 	store(&estimate->sampled_at, now);
-	if (at_most && samples && ns >= known)
+	if (at_most && sure && ns >= known)
 		return;
-	uint64_t weight = samples < WEIGHT ? samples + 1 : WEIGHT;
-	int64_t step = ((int64_t)ns - (int64_t)known) / (int64_t)weight;
-	store(&estimate->ns, samples ? known + (uint64_t)step : ns);
-	store(&estimate->samples, samples + 1);
+	store(&estimate->ns, sure ? mean : at_most ? roughly(estimate, ns) : ns);
+	store(&estimate->samples, load(&estimate->samples) + 1);
+	if (!at_most)
+		store(&estimate->sure, sure + 1);
 }

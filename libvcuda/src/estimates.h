@@ -14,6 +14,7 @@ struct estimate {
 	uint64_t key; /* these words change with atomic operations */
 	uint64_t ns;
 	uint64_t samples;
+	uint64_t sure; /* of these, those that nothing was in the way of */
 	uint64_t sampled_at;
 };
 
@@ -22,6 +23,9 @@ struct estimate *estimates_find(uint64_t function, uint64_t blocks);
 
 uint64_t estimates_ns(const struct estimate *estimate);
 bool estimates_known(const struct estimate *estimate);
+
+/* Another measurement is due, as soon as it costs little. */
+bool estimates_stale(const struct estimate *estimate, uint64_t now);
 
 /* A kernel took that long. `at most`: something else may have been in the way, so only less than known tells. */
 void estimates_add(struct estimate *estimate, uint64_t ns, bool at_most, uint64_t now);

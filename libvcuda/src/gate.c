@@ -19,15 +19,15 @@ static bool must_open(const struct launch *launch, uint64_t since, uint64_t now)
 static uint64_t wait_for_it(const struct launch *launch, uint64_t began, uint64_t again)
 {
 	struct bucket *bucket = launch->bucket;
-	uint32_t *word = &bucket->shared.time->turn_word;
+	uint32_t *word;
 	uint64_t now = began, reap = began + REAP_AFTER;
 
 	for (;;) {
+		word = bucket_waits(bucket, now);
 		uint32_t seen = __atomic_load_n(word, __ATOMIC_SEQ_CST);
-		bucket_waits(bucket, now);
 		batches_settle();
 		now = clock_now();
-		if (bucket_try(bucket, launch->estimate, now, &again))
+		if (bucket_try(bucket, launch->estimate, estimates_known(launch->kind), now, &again))
 			return now;
 		if (bucket_is_open(bucket) || must_open(launch, began, now))
 			break;
@@ -46,7 +46,7 @@ uint64_t gate_pass(const struct launch *launch)
 {
 	uint64_t now = clock_now(), again = 0;
 
-	if (bucket_try(launch->bucket, launch->estimate, now, &again))
+	if (bucket_try(launch->bucket, launch->estimate, estimates_known(launch->kind), now, &again))
 		return now;
 	batches_close(launch);
 	now = wait_for_it(launch, now, again);
