@@ -67,7 +67,6 @@ class Outcome:
     at: list[int]
     busy: list[list[int]]
     loads: list[list[dict[str, Any]]]
-    cpu_s: list[list[float]]
     stolen: int
 
     def share(self, tenant: int, first: int = 0, last: int = -1) -> float:

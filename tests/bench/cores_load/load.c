@@ -9,12 +9,14 @@
  *   copy=BYTES memset=BYTES         besides, in each round and stream
  *   grid=N block=N card=N seed=N
  *   origin=NS begin=NS end=NS       by the clock: `origin` (0: when it is ready), then relative to that
+ *   warm=NS                         CPU time counts from then on
  *   peer=NAME limit=PERCENT         somebody else's limiter in the launch path
  *   group=PID                       the process group to join, 0: one of its own
  *
  * Whatever time it is by: the simulated driver's clock when the driver has one. At `end` it prints one JSON object
  * and ends without waiting for what it launched.
  */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <linux/futex.h>
@@ -40,7 +42,7 @@ static const char ptx[] = ".version 6.0\n.target sm_60\n.address_size 64\n"
 static struct {
 	char shape;
 	double a, b, c;
-	uint64_t launches, gap, rounds, streams, threads, graph, copy, memset, grid, block, card, seed, origin, begin, end;
+	uint64_t launches, gap, rounds, streams, threads, graph, copy, memset, grid, block, card, seed, origin, begin, end, warm;
 	uint64_t limit, group;
 	bool wait;
 	const struct load_peer *peer;
@@ -286,6 +288,33 @@ static void *work(void *argument)
 	return NULL;
 }
 
+/* ---- what it costs ---- */
+
+/* ns of CPU of this process, without the simulated card's own threads. */
+static uint64_t cpu_ns(void)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	uint64_t sum = 0;
+
+	for (struct dirent *task; tasks && (task = readdir(tasks));) {
+		char path[300], name[32] = "";
+		unsigned long long ns = 0;
+		snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
+		FILE *file = fopen(path, "r");
+		if (!file)
+			continue;
+		if (fgets(name, sizeof name, file) && strcmp(name, "vgpu-sim\n") != 0) {
+			snprintf(path, sizeof path, "/proc/self/task/%s/schedstat", task->d_name);
+			if (freopen(path, "r", file) && fscanf(file, "%llu", &ns) == 1)
+				sum += ns;
+		}
+		if (file)
+			fclose(file);
+	}
+	closedir(tasks);
+	return sum;
+}
+
 /* ---- what it is told and tells ---- */
 
 static void read_kernel(const char *text)
@@ -306,7 +335,7 @@ static void read_number(const char *name, const char *value)
 		{"launches", &load.launches}, {"gap", &load.gap}, {"rounds", &load.rounds}, {"streams", &load.streams},
 		{"threads", &load.threads}, {"graph", &load.graph}, {"copy", &load.copy}, {"memset", &load.memset},
 		{"grid", &load.grid}, {"block", &load.block}, {"card", &load.card}, {"seed", &load.seed},
-		{"origin", &load.origin}, {"begin", &load.begin}, {"end", &load.end}, {"limit", &load.limit},
+		{"origin", &load.origin}, {"begin", &load.begin}, {"end", &load.end}, {"warm", &load.warm}, {"limit", &load.limit},
 		{"group", &load.group},
 	};
 
@@ -342,14 +371,14 @@ static int compare(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static void report(void)
+static void report(uint64_t cpu)
 {
 	uint64_t count = rounds_done < MAX_ROUNDS ? rounds_done : MAX_ROUNDS;
 
 	qsort(durations_us, count, sizeof *durations_us, compare);
-	printf("{\"launched\": %lu, \"asked_ns\": %lu, \"rounds\": %lu, \"p50_us\": %u, \"p99_us\": %u}\n",
+	printf("{\"launched\": %lu, \"asked_ns\": %lu, \"rounds\": %lu, \"p50_us\": %u, \"p99_us\": %u, \"cpu_ms\": %.3f}\n",
 	       (unsigned long)launched, (unsigned long)asked_ns, (unsigned long)rounds_done,
-	       count ? durations_us[count / 2] : 0, count ? durations_us[count * 99 / 100] : 0);
+	       count ? durations_us[count / 2] : 0, count ? durations_us[count * 99 / 100] : 0, (double)cpu / 1e6);
 	fflush(stdout);
 }
 
@@ -368,7 +397,9 @@ int main(int count, char **arguments)
 		load.peer->start((unsigned)load.limit);
 	for (uint64_t i = 0; i < load.threads; i++)
 		load_thread(work, (void *)(uintptr_t)i);
+	load_clock->sleep_until(load.origin + load.warm);
+	uint64_t cpu_before = cpu_ns();
 	load_clock->sleep_until(load.origin + load.end);
-	report();
+	report(cpu_ns() - cpu_before);
 	return 0;
 }
