@@ -56,6 +56,7 @@ struct vgpu_usage_time {
 	uint64_t stamp;        /* until when the share was added to it */
 	uint64_t holder;       /* slot + 1 of the process whose turn it is within the container; 0: nobody's */
 	uint64_t held_since;
+	uint64_t held_used;    /* what `used` was then */
 	uint64_t drains_at;    /* when what the holder has under way will be done, by its estimate */
 	uint64_t progress;     /* when work last came to its end, or began after none was under way */
 	uint64_t patience;     /* ns without progress after which the gate opens */
@@ -63,7 +64,7 @@ struct vgpu_usage_time {
 	uint64_t wanted;       /* when a launch was last asked for, to a millisecond or so */
 	uint64_t waited;       /* when a launch last had to wait */
 	uint64_t longest;      /* ns of the longest kernel of late: the host may choose longer periods for it */
-	uint64_t reserved[5];
+	uint64_t reserved[4];
 };
 
 struct vgpu_usage_flight {

@@ -13,11 +13,13 @@
 #define PERIOD (20 * NS_PER_MS)       /* where the host tells none */
 #define ACCRUE_EACH (20 * NS_PER_US)
 #define MOST_DEBT (60 * (int64_t)NS_PER_S)
-#define QUANTUM (5 * NS_PER_MS)       /* of a process, while others of the container wait */
+#define QUANTUM (10 * NS_PER_MS)      /* of use by a process, while others of the container wait; */
+#define LONGEST_TURN (100 * NS_PER_MS) /* by the clock */
 #define LEAD (50 * NS_PER_US)         /* a phase's first launch is on its way before it begins */
 #define OVERLAP (50 * NS_PER_US)      /* a turn's, before the last one's work is done */
 #define OVERDUE (200 * NS_PER_US)     /* a turn whose work should have been done is taken */
-#define COURTESY (300 * NS_PER_US)    /* how long who has waited longer may take to take a free turn */
+#define COURTESY (300 * NS_PER_US)    /* how long who has waited longer may take to take a free turn, */
+#define GRACE (150 * NS_PER_US)       /* and who has it, to go on: changing contexts costs */
 #define LATE_LOOK (5 * NS_PER_MS)     /* of those who will be woken when it is their turn */
 #define PATIENCE (20 * NS_PER_MS)
 #define SLICE (2 * NS_PER_MS)         /* the hardware's, at most: how late it may change contexts */
@@ -238,20 +240,20 @@ uint64_t bucket_in_flight(const struct bucket *bucket)
 	return (uint64_t)LOAD(own_flight(bucket)->in_flight) * VGPU_USAGE_TIME_UNIT;
 }
 
-static void expect(struct bucket *bucket, uint64_t estimate, uint64_t now)
+static void expect(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now)
 {
 	uint64_t finish = most(LOAD(bucket->finish), now) + estimate;
 
 	STORE(bucket->finish, finish); /* a race of threads makes a guess a little worse */
-	STORE(bucket->shared.time->drains_at, finish);
+	STORE(bucket->shared.time->drains_at, is_known ? finish : finish + PATIENCE);
 }
 
-void bucket_force(struct bucket *bucket, uint64_t estimate, uint64_t now)
+void bucket_force(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now)
 {
 	__atomic_fetch_sub(&bucket->shared.time->level, (int64_t)estimate, __ATOMIC_RELAXED);
 	if (!__atomic_fetch_add(&own_flight(bucket)->in_flight, units(estimate), __ATOMIC_RELAXED))
 		STORE(bucket->shared.time->progress, now);
-	expect(bucket, estimate, now);
+	expect(bucket, estimate, is_known, now);
 }
 
 static void land(struct bucket *bucket, uint64_t reserved)
@@ -276,6 +278,7 @@ void bucket_book(struct bucket *bucket, uint64_t more)
 	__atomic_fetch_sub(&bucket->shared.time->level, (int64_t)more, __ATOMIC_RELAXED);
 }
 
+static bool is_turn_over(const struct bucket *bucket, uint64_t now);
 static void hand_over(struct bucket *bucket);
 
 void bucket_settle(struct bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t now)
@@ -290,7 +293,7 @@ void bucket_settle(struct bucket *bucket, uint64_t reserved, uint64_t booked, ui
 	STORE(bucket->finish, finish);
 	if (LOAD(time->holder) == bucket->shared.slot + 1) {
 		STORE(time->drains_at, finish);
-		if (finish == now)
+		if (finish == now && is_turn_over(bucket, now))
 			hand_over(bucket);
 	}
 }
@@ -425,40 +428,47 @@ static void hand_over(struct bucket *bucket)
 		clock_wake(&bucket->shared.flights[first].waiting);
 }
 
-static uint64_t held_for(const struct bucket *bucket, uint64_t now)
+static bool is_turn_over(const struct bucket *bucket, uint64_t now)
 {
-	uint64_t since = LOAD(bucket->shared.time->held_since);
+	const struct vgpu_usage_time *time = bucket->shared.time;
+	uint64_t since = LOAD(time->held_since);
 
-	return since < now ? now - since : 0;
+	return LOAD(time->used) - LOAD(time->held_used) >= QUANTUM || now - since >= LONGEST_TURN;
+}
+
+static void begin_turn(struct bucket *bucket, uint64_t now)
+{
+	STORE(bucket->shared.time->held_since, now);
+	STORE(bucket->shared.time->held_used, LOAD(bucket->shared.time->used));
 }
 
 /* The holder goes on until its time is over and somebody waits; then it lets its work drain. */
 static bool keep_turn(struct bucket *bucket, uint64_t now, uint64_t *again)
 {
-	struct vgpu_usage_time *time = bucket->shared.time;
-
-	if (held_for(bucket, now) < QUANTUM)
+	if (!is_turn_over(bucket, now))
 		return true;
 	if (first_waiting(bucket) == NOBODY) {
-		STORE(time->held_since, now);
+		begin_turn(bucket, now);
 		return true;
 	}
 	if (!bucket_in_flight(bucket))
 		hand_over(bucket);
-	*again = now + most(LOAD(bucket->finish) - now, LATE_LOOK);
+	*again = most(LOAD(bucket->finish), now + LATE_LOOK);
 	return false;
 }
 
 /* When the turn of another process may be taken. */
 static uint64_t free_at(const struct bucket *bucket, uint64_t holder, uint64_t now)
 {
-	uint64_t drains = LOAD(bucket->shared.time->drains_at);
+	const struct vgpu_usage_time *time = bucket->shared.time;
+	uint64_t drains = LOAD(time->drains_at), progress = LOAD(time->progress);
 
 	if (!holder || holder > VGPU_USAGE_SLOTS || (bucket->is_local && holder != 1))
 		return now;
+	bool is_over = is_turn_over(bucket, now);
 	if (!LOAD(bucket->shared.flights[holder - 1].in_flight))
-		return now;
-	if (held_for(bucket, now) >= QUANTUM)
+		return is_over || progress > now ? now : progress + GRACE;
+	if (is_over)
 		return drains > OVERLAP ? drains - OVERLAP : 0;
 	return drains + OVERDUE;
 }
@@ -483,7 +493,7 @@ static bool take_turn(struct bucket *bucket, uint64_t holder, uint64_t now, uint
 	STORE(bucket->free_seen, 0);
 	if (!swap(&time->holder, holder, bucket->shared.slot + 1))
 		return false;
-	STORE(time->held_since, now);
+	begin_turn(bucket, now);
 	STORE(time->drains_at, now);
 	STORE(bucket->fresh, 1);
 	return true;
@@ -515,6 +525,16 @@ static bool runs_elsewhere(const struct bucket *bucket)
 	return false;
 }
 
+/* Who has the turn, or has waited longest when nobody has, asks first. */
+static uint64_t modesty(const struct bucket *bucket, uint64_t now)
+{
+	uint64_t holder = LOAD(bucket->shared.time->holder);
+
+	if (holder == bucket->shared.slot + 1)
+		return 0;
+	return (is_behind(bucket) ? LATE_LOOK : 0) + (holder && !is_turn_over(bucket, now) ? GRACE : 0);
+}
+
 /* How much has to be there after the bucket was empty: fewer, longer sleeps. */
 static uint64_t draught(const struct bucket *bucket, uint64_t now)
 {
@@ -535,7 +555,7 @@ static bool has_level(struct bucket *bucket, uint64_t now, uint64_t *again)
 		return true;
 	STORE(bucket->is_thirsty, 1);
 	wanted = (int64_t)draught(bucket, now);
-	*again = now + (uint64_t)(wanted - level) * 100 / rate(bucket, now) + (is_behind(bucket) ? LATE_LOOK : 0);
+	*again = now + (uint64_t)(wanted - level) * 100 / rate(bucket, now) + modesty(bucket, now);
 	return false;
 }
 
@@ -563,7 +583,7 @@ bool bucket_try(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_
 	if (!has_level(bucket, now, again) || !phase_is_open(bucket, estimate, now, again) ||
 	    !has_room(bucket, estimate, is_known, now, again) || !has_turn(bucket, now, again))
 		return false;
-	bucket_force(bucket, estimate, now);
+	bucket_force(bucket, estimate, is_known, now);
 	return true;
 }
 

@@ -49,7 +49,7 @@ void buckets_reset(void);
 bool bucket_try(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again);
 
 /* Reserves, come what may. */
-void bucket_force(struct bucket *bucket, uint64_t estimate, uint64_t now);
+void bucket_force(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now);
 
 /* What was reserved is not needed: nothing was begun. */
 void bucket_release(struct bucket *bucket, uint64_t estimate);

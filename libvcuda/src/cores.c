@@ -105,7 +105,7 @@ static void begin_member(struct core_launch *call, const CUDA_LAUNCH_PARAMS *mem
 		describe(launch, member->function, cores_blocks(member->gridDimX, member->gridDimY, member->gridDimZ));
 		uint64_t now = is_first ? gate_pass(launch) : clock_now();
 		if (!is_first)
-			bucket_force(launch->bucket, launch->estimate, now);
+			bucket_force(launch->bucket, launch->estimate, estimates_known(launch->kind), now);
 		batches_join(launch, now);
 	} else {
 		launch->context = NULL;

@@ -4,6 +4,7 @@
 #include "clock.h"
 #include "cuda_hooks.h"
 
+#define SHORTEST_SLEEP (20 * NS_PER_US)
 #define LONGEST_SLEEP (20 * NS_PER_MS)
 #define PATIENCE (20 * NS_PER_MS)
 #define REAP_AFTER (10 * NS_PER_MS)
@@ -14,6 +15,13 @@ static bool must_open(const struct launch *launch, uint64_t since, uint64_t now)
 {
 	return now - since >= PATIENCE &&
 	       (batches_stuck_elsewhere(launch, now) || bucket_others_stuck(launch->bucket, now));
+}
+
+static uint64_t soon(uint64_t time, uint64_t now)
+{
+	if (time < now + SHORTEST_SLEEP)
+		return now + SHORTEST_SLEEP;
+	return time < now + LONGEST_SLEEP ? time : now + LONGEST_SLEEP;
 }
 
 static uint64_t wait_for_it(const struct launch *launch, uint64_t began, uint64_t again)
@@ -35,10 +43,10 @@ static uint64_t wait_for_it(const struct launch *launch, uint64_t began, uint64_
 			usage_reap();
 			reap = now + REAP_EACH;
 		}
-		clock_wait(word, seen, again < now + LONGEST_SLEEP ? again : now + LONGEST_SLEEP);
+		clock_wait(word, seen, soon(again, now));
 		now = clock_now();
 	}
-	bucket_force(bucket, launch->estimate, now);
+	bucket_force(bucket, launch->estimate, estimates_known(launch->kind), now);
 	return now;
 }
 

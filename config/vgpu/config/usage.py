@@ -19,7 +19,7 @@ HEADER = Struct("=QQ48x")
 CARD = Struct("=Q16s8x")
 SLOT = Struct("=QQQQ")
 CHARGE = Struct("=QQ")
-TIME = Struct("=q10Q40x")
+TIME = Struct("=q11Q32x")
 FLIGHT = Struct("=II")
 CHARGES_OFFSET = HEADER.size + MAX_CARDS * CARD.size + SLOTS * SLOT.size
 TIMES_OFFSET = CHARGES_OFFSET + MAX_CARDS * SLOTS * CHARGE.size
