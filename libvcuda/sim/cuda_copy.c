@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cuda_work.h"
+#include "sim_clock.h"
 
 #define COPY_LATENCY_NS 2000u
 
@@ -150,6 +151,7 @@ CUresult sim_submit_copy(const struct sim_copy *copy, CUstream stream, bool wait
 	work.copy.to.is_ours = is_known(&copy->to);
 	work.copy.from.is_ours = is_known(&copy->from);
 	bool pageable = !work.copy.to.is_ours || !work.copy.from.is_ours;
+	sim_pay(SIM_COST_COPY);
 	return sim_submit(stream, &work, wait || (pageable && !capturing));
 }
 

@@ -5,9 +5,10 @@
 #include "cuda_queue.h"
 #include "sim_clock.h"
 
-#define WHOLE_CARD 1000u
+#define MEETING_NS 100000u /* how often a kernel that waits for another one looks */
 #define LAZY_NS 50000u /* nobody waits for it: works that end within this are handled together */
 
+/* Or something else that the card's multiprocessors do. */
 static bool is_kernel(const struct sim_work *work)
 {
 	return work->share != 0;
@@ -46,24 +47,69 @@ static bool may_begin(const struct sim_engine *engine, const struct sim_stream *
 
 static void begin_busy(struct sim_engine *engine, uint64_t time)
 {
-	if (!engine->busy_since)
-		engine->busy_since = time;
+	if (engine->busy_since)
+		return;
+	engine->busy_since = time;
+	sim_turn_runs(engine->card, time);
 }
 
 static void end_busy(struct sim_engine *engine, uint64_t time)
 {
-	if (engine->busy_since)
-		sim_turn_account(engine->card, engine->busy_since, time);
+	if (!engine->busy_since)
+		return;
+	sim_turn_runs(engine->card, 0);
+	sim_turn_account(engine->card, engine->busy_since, time);
 	engine->busy_since = 0;
 }
 
-static void run(struct sim_engine *engine, struct sim_work *work, uint64_t time)
+/* When will the kernel be done that began, or went on, at the time? SIM_NEVER: when others have begun. */
+static uint64_t end_of(struct sim_work *work, uint64_t time)
 {
+	uint64_t since = time;
+
+	work->is_meeting = work->meeting && !sim_meet(work, time, &since);
+	return work->is_meeting ? SIM_NEVER : larger(time, since) + work->remaining;
+}
+
+/* Copies of one direction wait for each other. */
+static uint64_t copy_begin(struct sim_engine *engine, const struct sim_work *work, uint64_t time)
+{
+	if (work->type != CU_GRAPH_NODE_TYPE_MEMCPY)
+		return time;
+	uint64_t *end = &engine->copies_end[work->copy.to.on_card ? SIM_COPY_TO_CARD : SIM_COPY_FROM_CARD];
+	time = larger(time, *end);
+	*end = time + work->remaining;
+	return time;
+}
+
+static void run(struct sim_engine *engine, struct sim_stream *stream, uint64_t time)
+{
+	struct sim_work *work = stream->head;
+
 	work->state = SIM_RUNNING;
-	work->end = time + work->remaining;
-	if (is_kernel(work)) {
-		engine->share += work->share;
-		begin_busy(engine, time);
+	if (!is_kernel(work)) {
+		work->end = copy_begin(engine, work, time) + work->remaining;
+		return;
+	}
+	stream->turn = ++engine->begun;
+	engine->share += work->share;
+	begin_busy(engine, time);
+	work->end = end_of(work, time);
+}
+
+/* Have those come that kernels wait for? Until then they run, that is: keep the card busy. */
+static void look_at_meetings(struct sim_engine *engine, uint64_t now, uint64_t *wake)
+{
+	for (struct sim_stream *stream = engine->streams; stream; stream = stream->next) {
+		struct sim_work *work = stream->head;
+		if (!work || work->state != SIM_RUNNING || !work->is_meeting)
+			continue;
+		uint64_t since;
+		work->is_meeting = !sim_meet(work, now, &since);
+		if (!work->is_meeting)
+			work->end = larger(since, stream->last_end) + work->remaining;
+		else if (*wake > now + MEETING_NS)
+			*wake = now + MEETING_NS;
 	}
 }
 
@@ -74,7 +120,8 @@ static void pause_kernels(struct sim_engine *engine, uint64_t time)
 		struct sim_work *work = stream->head;
 		if (!work || work->state != SIM_RUNNING || !is_kernel(work))
 			continue;
-		work->remaining = work->end - time;
+		if (!work->is_meeting)
+			work->remaining = work->end - time;
 		work->state = SIM_PAUSED;
 	}
 	engine->share = 0;
@@ -83,8 +130,10 @@ static void pause_kernels(struct sim_engine *engine, uint64_t time)
 }
 
 /* Kernels run side by side as long as they fit. Where a slice ends, none begins. */
-static bool begin_kernel(struct sim_engine *engine, struct sim_work *work, uint64_t time)
+static bool begin_kernel(struct sim_engine *engine, struct sim_stream *stream, uint64_t time)
 {
+	struct sim_work *work = stream->head;
+
 	if (!engine->is_unlimited) {
 		if (!engine->has_turn)
 			return false;
@@ -92,34 +141,59 @@ static bool begin_kernel(struct sim_engine *engine, struct sim_work *work, uint6
 		if (time >= engine->slice.until)
 			return false;
 	}
-	if (engine->share && engine->share + work->share > WHOLE_CARD) {
+	if (engine->share && engine->share + work->share > SIM_WHOLE_CARD) {
 		work->was_crowded = true;
 		return false;
 	}
 	if (work->was_crowded)
 		time = larger(time, engine->freed);
-	run(engine, work, time);
+	run(engine, stream, time);
 	return true;
+}
+
+/* Higher priority first, then the stream whose last kernel is longest ago. */
+static bool is_before(const struct sim_stream *a, const struct sim_stream *b)
+{
+	return a->priority != b->priority ? a->priority < b->priority : a->turn < b->turn;
+}
+
+static bool is_idle(const struct sim_stream *stream)
+{
+	return stream->head && stream->head->state != SIM_RUNNING;
+}
+
+/* The kernel that is first among those that may begin and have not been tried. */
+static struct sim_stream *next_kernel(const struct sim_engine *engine, const struct sim_stream *last, uint64_t *begin)
+{
+	struct sim_stream *first = NULL;
+	uint64_t time;
+
+	for (struct sim_stream *stream = engine->streams; stream; stream = stream->next) {
+		if (!is_idle(stream) || !is_kernel(stream->head) || (last && !is_before(last, stream)) ||
+		    (first && !is_before(stream, first)) || !may_begin(engine, stream, &time))
+			continue;
+		first = stream;
+		*begin = time;
+	}
+	return first;
 }
 
 /* Begin what can begin; returns whether anything did, and whether a kernel wants the turn. */
 static bool begin_works(struct sim_engine *engine, bool *wants_turn)
 {
+	struct sim_stream *kernel = NULL;
+	uint64_t time;
 	bool any = false;
 
-	for (struct sim_stream *stream = engine->streams; stream; stream = stream->next) {
-		struct sim_work *work = stream->head;
-		uint64_t time;
-		if (!work || work->state == SIM_RUNNING || !may_begin(engine, stream, &time))
-			continue;
-		if (is_kernel(work)) {
-			bool begun = begin_kernel(engine, work, time);
-			*wants_turn |= !begun;
-			any |= begun;
-		} else {
-			run(engine, work, time);
+	for (struct sim_stream *stream = engine->streams; stream; stream = stream->next)
+		if (is_idle(stream) && !is_kernel(stream->head) && may_begin(engine, stream, &time)) {
+			run(engine, stream, time);
 			any = true;
 		}
+	while ((kernel = next_kernel(engine, kernel, &time)) != NULL) {
+		if (begin_kernel(engine, kernel, time))
+			return true;
+		*wants_turn = true;
 	}
 	return any;
 }
@@ -129,7 +203,8 @@ static struct sim_stream *next_to_end(struct sim_engine *engine)
 	struct sim_stream *first = NULL;
 
 	for (struct sim_stream *stream = engine->streams; stream; stream = stream->next)
-		if (stream->head && stream->head->state == SIM_RUNNING && (!first || stream->head->end < first->head->end))
+		if (stream->head && stream->head->state == SIM_RUNNING && stream->head->end != SIM_NEVER &&
+		    (!first || stream->head->end < first->head->end))
 			first = stream;
 	return first;
 }
@@ -144,7 +219,8 @@ static void end_work(struct sim_engine *engine, struct sim_stream *stream)
 		engine->freed = time;
 		if (!engine->share)
 			end_busy(engine, time);
-	} else {
+	}
+	if (work->type != CU_GRAPH_NODE_TYPE_KERNEL) {
 		pthread_mutex_unlock(&sim_driver.lock);
 		sim_perform(work);
 		pthread_mutex_lock(&sim_driver.lock);
@@ -166,6 +242,7 @@ static void pass_turn(struct sim_engine *engine, uint64_t at, bool wants_more)
 		uint64_t since = engine->busy_since;
 		engine->busy_since = at;
 		sim_turn_account(engine->card, since, at);
+		sim_turn_runs(engine->card, at);
 	}
 	if (!slice.mine)
 		pause_kernels(engine, at);
@@ -184,13 +261,18 @@ static void ask_for_turn(struct sim_engine *engine, uint64_t now)
 /* The earliest thing to come: an end, or that of the slice. Handles it when its time is past; else says when it is. */
 static bool handle_next(struct sim_engine *engine, uint64_t now, bool wants_turn, uint64_t *wake)
 {
+	uint64_t look = SIM_NEVER;
+
+	look_at_meetings(engine, now, &look);
 	struct sim_stream *stream = next_to_end(engine);
 	uint64_t end = stream ? stream->head->end : SIM_NEVER;
 	bool slice_first = engine->has_turn && !engine->is_unlimited && engine->slice.until < end;
 
 	*wake = slice_first ? engine->slice.until : end;
-	if (*wake > now)
+	if (*wake > now) {
+		*wake = *wake < look ? *wake : look;
 		return false;
+	}
 	if (slice_first)
 		pass_turn(engine, engine->slice.until, engine->share || wants_turn);
 	else
@@ -242,6 +324,7 @@ static void *thread(void *argument)
 
 	prctl(PR_SET_TIMERSLACK, 1000ul);
 	prctl(PR_SET_NAME, "vgpu-sim");
+	sim_thread_adopt(engine->thread);
 	pthread_mutex_lock(&sim_driver.lock);
 	while (engine->pending || engine->context->alive)
 		step(engine);
@@ -260,10 +343,13 @@ bool sim_engine_start(struct sim_engine *engine)
 	/* The application's signals are for its own threads. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
+	engine->thread = sim_thread_announce();
 	engine->is_running = pthread_create(&id, NULL, thread, engine) == 0;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (engine->is_running)
 		pthread_detach(id);
+	else
+		sim_thread_withdraw(engine->thread);
 	return engine->is_running;
 }
 
@@ -272,5 +358,5 @@ void sim_engine_wake(struct sim_engine *engine)
 	if (engine->waits_for_turn)
 		sim_turn_nudge();
 	else
-		pthread_cond_signal(&engine->work);
+		sim_signal(&engine->work);
 }

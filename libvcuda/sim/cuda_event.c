@@ -3,6 +3,7 @@
 
 #include "cuda_ipc_event.h"
 #include "cuda_queue.h"
+#include "sim_clock.h"
 
 #define EVENT_FLAGS 7u
 
@@ -99,8 +100,14 @@ static bool is_shared(CUevent event, CUstream stream)
 SIM_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .event = event};
-	CUresult result = sim_submit(stream, &work, false);
+	CUresult result = sim_lock_object(event, SIM_EVENT);
 
+	if (result != CUDA_SUCCESS)
+		return result;
+	bool timed = !(event->flags & CU_EVENT_DISABLE_TIMING);
+	pthread_mutex_unlock(&sim_driver.lock);
+	sim_charge(timed ? SIM_COST_TIMED_RECORD : SIM_COST_RECORD);
+	result = sim_submit(stream, &work, false);
 	return result == CUDA_SUCCESS && is_shared(event, stream) ? sim_shared_record(event, stream) : result;
 }
 
@@ -120,6 +127,7 @@ SIM_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned f
 
 SIM_EXPORT CUresult cuEventQuery(CUevent event)
 {
+	sim_charge(SIM_COST_QUERY);
 	CUresult result = sim_lock_object(event, SIM_EVENT);
 
 	if (result != CUDA_SUCCESS)
@@ -136,6 +144,7 @@ SIM_EXPORT CUresult cuEventQuery(CUevent event)
 
 SIM_EXPORT CUresult cuEventSynchronize(CUevent event)
 {
+	sim_pay(SIM_COST_SYNCHRONIZE);
 	CUresult result = sim_lock_object(event, SIM_EVENT);
 
 	if (result != CUDA_SUCCESS)

@@ -27,6 +27,8 @@ void sim_function_time(struct sim_function *function)
 	const struct sim_kernel *kernel = function->kernel;
 	function->takes_first_argument =
 		strcmp(last, "_ns") == 0 && kernel && kernel->parameter_count && kernel->parameters[0].size == 8;
+	function->meets = strstr(function->name, "meet_") && kernel && kernel->parameter_count == 3 &&
+	                  kernel->parameters[1].size == 8 && kernel->parameters[2].size == 8;
 }
 
 static int attribute_of(const struct sim_function *function, CUfunction_attribute attribute)

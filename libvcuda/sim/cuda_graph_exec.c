@@ -6,6 +6,7 @@
 #include "cuda_memop.h"
 #include "cuda_module.h"
 #include "cuda_stream.h"
+#include "sim_clock.h"
 
 static CUresult unlock(CUresult result)
 {
@@ -361,6 +362,7 @@ SIM_EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 		return result;
 	launch.plan = &plan;
 	launch.is_parallel = plan.lanes > 1 && !capturing;
+	sim_pay(SIM_COST_GRAPH);
 	result = sim_graph_memory_prepare(launch.context, plan.steps, plan.count, flags, stream);
 	if (result == CUDA_SUCCESS)
 		result = submit(&launch);

@@ -4,6 +4,7 @@
 #include <strings.h>
 
 #include "cuda_sim.h"
+#include "sim_clock.h"
 
 struct sim_driver sim_driver = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static atomic_bool is_initialized;
@@ -77,6 +78,8 @@ SIM_EXPORT CUresult cuInit(unsigned flags)
 		atomic_store_explicit(&is_initialized, result == CUDA_SUCCESS, memory_order_release);
 	}
 	pthread_mutex_unlock(&sim_driver.lock);
+	if (result == CUDA_SUCCESS)
+		sim_clock_enter();
 	return result;
 }
 

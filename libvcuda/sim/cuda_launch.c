@@ -4,8 +4,7 @@
 
 #include "cuda_green.h"
 #include "cuda_module.h"
-
-#define WHOLE_CARD 1000u
+#include "sim_clock.h"
 
 static bool fits(const unsigned extent[3], uint64_t max_x, uint64_t max_y, uint64_t max_z)
 {
@@ -24,9 +23,9 @@ static unsigned share_of(const struct sim_launch *launch, const struct sim_card 
 	uint64_t slots = (uint64_t)card->sm_count * sim_threads_per_sm(card);
 
 	if (launch->cooperative || !slots || product(launch->grid) >= slots)
-		return WHOLE_CARD;
-	uint64_t share = product(launch->grid) * threads * WHOLE_CARD / slots;
-	return share < 1 ? 1 : share > WHOLE_CARD ? WHOLE_CARD : (unsigned)share;
+		return SIM_WHOLE_CARD;
+	uint64_t share = product(launch->grid) * threads * SIM_WHOLE_CARD / slots;
+	return share < 1 ? 1 : share > SIM_WHOLE_CARD ? SIM_WHOLE_CARD : (unsigned)share;
 }
 
 /* VGPU_SIM_KERNEL_NS: for one process, what the profile says for all. */
@@ -69,6 +68,10 @@ CUresult sim_launch_prepare(const struct sim_launch *launch, void **arguments, s
 		.duration = duration_of(launch->function, arguments),
 		.share = share_of(launch, sim_device_card(launch->function->object.context->device)),
 	};
+	if (launch->function->meets && arguments && arguments[1] && arguments[2]) {
+		memcpy(&work->meeting, arguments[1], sizeof work->meeting);
+		memcpy(&work->parties, arguments[2], sizeof work->parties);
+	}
 	pthread_mutex_unlock(&sim_driver.lock);
 	return CUDA_SUCCESS;
 }
@@ -88,6 +91,7 @@ static CUresult launch(const struct sim_launch *launch, CUstream stream, void **
 	if (result != CUDA_SUCCESS)
 		return result;
 	sim_green_restrict(&work, context);
+	sim_pay(SIM_COST_LAUNCH);
 	return sim_submit(stream, &work, false);
 }
 

@@ -18,6 +18,7 @@ struct sim_function {
 	int settings[CU_FUNC_ATTRIBUTE_MAX];
 	uint64_t duration;               /* by its name; 0: no rule but the general one */
 	bool takes_first_argument;       /* its first argument says how long it takes, in ns */
+	bool meets;                      /* its second and third say with how many others it meets, see README.md */
 	char name[];
 };
 

@@ -53,7 +53,7 @@ void sim_engines_wake(void)
 	for (unsigned i = 0; i < engines.count && i < sizeof engines.list / sizeof *engines.list; i++) {
 		if (engines.list[i]->is_running)
 			sim_engine_wake(engines.list[i]);
-		pthread_cond_broadcast(&engines.list[i]->progress);
+		sim_signal(&engines.list[i]->progress);
 	}
 }
 
@@ -133,7 +133,7 @@ void sim_queue_finish(struct sim_engine *engine, struct sim_stream *stream, uint
 	if (stream->is_ending && !stream->head)
 		sim_queue_end(stream);
 	if (engine->waiting)
-		pthread_cond_broadcast(&engine->progress);
+		sim_signal(&engine->progress);
 }
 
 static CUresult append(struct sim_engine *engine, struct sim_stream *stream, const struct sim_work *template)
@@ -179,6 +179,7 @@ static CUresult perform_at_once(struct sim_engine *engine, struct sim_stream *st
 	(void)engine;
 	pthread_mutex_unlock(&sim_driver.lock);
 	sim_perform(work);
+	sim_pay(work->duration);
 	if (work->duration > 20000)
 		sim_sleep_until(end);
 	pthread_mutex_lock(&sim_driver.lock);
@@ -197,6 +198,15 @@ static bool can_be_done_at_once(const struct sim_engine *engine, const struct si
 	}
 }
 
+/* Fills and copies within a card are done by its multiprocessors, with nothing left for others. */
+static unsigned share_of(const struct sim_work *work)
+{
+	if (work->type == CU_GRAPH_NODE_TYPE_MEMSET ||
+	    (work->type == CU_GRAPH_NODE_TYPE_MEMCPY && work->copy.to.on_card && work->copy.from.on_card))
+		return SIM_WHOLE_CARD;
+	return work->share;
+}
+
 static CUresult enqueue(struct sim_stream *stream, struct sim_work *work, bool wait)
 {
 	struct sim_context *context = stream->object.context;
@@ -206,6 +216,7 @@ static CUresult enqueue(struct sim_stream *stream, struct sim_work *work, bool w
 	if (result != CUDA_SUCCESS)
 		return result;
 	work->context = context;
+	work->share = share_of(work);
 	if (can_be_done_at_once(engine, work, wait))
 		return perform_at_once(engine, stream, work);
 	while (work->share && stream->launches >= RUN_AHEAD) {
@@ -225,8 +236,9 @@ CUresult sim_submit(CUstream handle, const struct sim_work *submitted, bool wait
 {
 	struct sim_work work = *submitted;
 	struct sim_stream *stream;
-	CUresult result = sim_lock_stream(handle, &stream);
 
+	sim_clock_enter();
+	CUresult result = sim_lock_stream(handle, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = check_event(stream, &work);
@@ -312,6 +324,8 @@ static bool is_done(const struct sim_stream *stream, uint64_t sequence)
 SIM_EXPORT CUresult cuStreamSynchronize(CUstream handle)
 {
 	struct sim_stream *stream;
+
+	sim_pay(SIM_COST_SYNCHRONIZE);
 	CUresult result = sim_lock_stream(handle, &stream);
 
 	if (result != CUDA_SUCCESS)
@@ -328,8 +342,10 @@ SIM_EXPORT CUresult cuStreamSynchronize(CUstream handle)
 SIM_EXPORT CUresult cuStreamQuery(CUstream handle)
 {
 	struct sim_stream *stream;
-	CUresult result = sim_lock_stream(handle, &stream);
+	CUresult result;
 
+	sim_charge(SIM_COST_QUERY);
+	result = sim_lock_stream(handle, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = check_capture(stream);
@@ -346,6 +362,7 @@ SIM_EXPORT CUresult cuCtxSynchronize(void)
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	sim_pay(SIM_COST_SYNCHRONIZE);
 	pthread_mutex_lock(&sim_driver.lock);
 	struct sim_engine *engine = context->engine;
 	uint64_t sequence = engine ? engine->sequence : 0;

@@ -11,11 +11,15 @@
 #include "cuda_stream.h"
 #include "sim_turn.h"
 
+/* Copies to the card and copies from it run side by side, those of one kind one after the other. */
+enum { SIM_COPY_TO_CARD, SIM_COPY_FROM_CARD, SIM_COPY_ENGINES };
+
 struct sim_engine {
 	struct sim_context *context;
 	unsigned number;         /* of the context in this process */
 	unsigned card;
-	bool is_running;         /* there is a thread */
+	bool is_running;         /* there is a thread, */
+	uint32_t thread;         /* of this number in virtual time */
 	bool waits_for_turn;     /* asleep on the process' word, not on `work` */
 	pthread_cond_t work;     /* the thread: there may be something to do */
 	pthread_cond_t progress; /* everybody else: something is done */
@@ -26,6 +30,8 @@ struct sim_engine {
 	bool has_turn;
 	bool is_unlimited;       /* the shared state is broken: no turns any more */
 	struct sim_slice slice;
+	uint64_t begun;          /* kernels, ever */
+	uint64_t copies_end[SIM_COPY_ENGINES]; /* when the copies that were begun are done */
 	unsigned share;          /* of the card that running kernels fill, in 1/1000 */
 	uint64_t freed;          /* when that became less */
 	uint64_t busy_since;     /* when kernels began to run; 0: none does */

@@ -22,6 +22,7 @@ static struct sim_stream *create(struct sim_context *context, unsigned flags, in
 	stream->engine = engine;
 	stream->next = engine->streams;
 	engine->streams = stream;
+	stream->turn = ++engine->begun;
 	stream->flags = flags;
 	stream->priority = priority > 0 ? 0 : priority < GREATEST_PRIORITY ? GREATEST_PRIORITY : priority;
 	return stream;

@@ -15,6 +15,7 @@ struct sim_stream {
 	struct sim_stream *next; /* of the context, those without a handle included */
 	struct sim_work *head, *tail;
 	unsigned launches; /* in the queue */
+	uint64_t turn;     /* of its last kernel, by the engine's count */
 	uint64_t last_end; /* when its last work was done */
 };
 

@@ -9,6 +9,15 @@
 #include "cuda_sim.h"
 #include "cuda_structs.h"
 
+/* What calls cost the thread that makes them, in virtual time; README.md says where the figures are from. */
+#define SIM_COST_LAUNCH 4000u
+#define SIM_COST_GRAPH 6000u
+#define SIM_COST_COPY 3000u
+#define SIM_COST_TIMED_RECORD 2500u
+#define SIM_COST_RECORD 250u
+#define SIM_COST_QUERY 500u
+#define SIM_COST_SYNCHRONIZE 2000u
+
 /* One side of a copy. An array's base is that of its storage. */
 struct sim_side {
 	CUdeviceptr base;
@@ -44,6 +53,8 @@ struct sim_moment {
 	uint64_t time; /* ns */
 };
 
+#define SIM_WHOLE_CARD 1000u
+
 struct sim_launch {
 	CUfunction function;
 	unsigned grid[3], block[3], shared;
@@ -67,13 +78,17 @@ struct sim_work {
 		const struct sim_memops *memops; /* in a graph */
 	};
 	uint64_t duration; /* ns that it takes */
-	unsigned share;    /* of the card's multiprocessors that it fills, in 1/1000; 0: none, it is no kernel */
+	unsigned share;    /* of the card's multiprocessors that it fills, in 1/1000; 0: none, it needs no turn */
+	uint64_t meeting;  /* of kernels that wait for each other; 0: it waits for none */
+	uint64_t parties;  /* kernels in it */
 	/* Of the queue. */
 	struct sim_context *context;
 	struct sim_work *next;
 	uint64_t sequence; /* in its context */
 	enum sim_work_state { SIM_WAITING, SIM_PAUSED, SIM_RUNNING } state;
 	bool was_crowded;  /* had to wait for room on the card */
+	bool is_meeting;   /* it has begun, and some of the others have not */
+	uint64_t round;    /* of the meeting; 0: it has not begun */
 	uint64_t submitted, remaining, end;
 };
 
@@ -84,6 +99,9 @@ struct sim_work {
 CUresult sim_submit(CUstream stream, const struct sim_work *work, bool wait);
 
 CUresult cuStreamIsCapturing(CUstream stream, int *status);
+
+/* Enter the kernel's meeting; has everybody come, and since when? Asks again where it has been entered. */
+bool sim_meet(struct sim_work *work, uint64_t time, uint64_t *since);
 
 /* What the work does when its time has come; without the lock. */
 void sim_perform(struct sim_work *work);

@@ -3,7 +3,6 @@
  * processes' samples come even later. Power and temperature follow the load.
  */
 #include <string.h>
-#include <time.h>
 
 #include "nvml_sim.h"
 #include "sim_clock.h"
@@ -27,14 +26,6 @@ typedef struct {
 
 _Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32 && sizeof(nvmlSample_t) == 16, "NVML's samples");
 
-static uint64_t realtime_us(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_REALTIME, &time);
-	return (uint64_t)time.tv_sec * 1000000u + (uint64_t)time.tv_nsec / 1000u;
-}
-
 nvmlReturn_t sim_nvml_board(nvmlDevice_t device, const void *out, struct sim_board *board)
 {
 	nvmlReturn_t result = sim_nvml_check(device, out);
@@ -49,13 +40,13 @@ static unsigned percent_of(const struct sim_board *board, uint64_t period)
 
 	if (board->period[at] != period)
 		return 0;
-	uint64_t percent = board->period_ns[at] / (SIM_PERIOD_NS / 100);
+	uint64_t percent = board->period_ns[at] / (sim_timing()->period_ns / 100);
 	return percent > 100 ? 100 : (unsigned)percent;
 }
 
 static unsigned load_of(const struct sim_board *board)
 {
-	return percent_of(board, sim_now() / SIM_PERIOD_NS - 1);
+	return percent_of(board, sim_now() / sim_timing()->period_ns - 1);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
@@ -115,7 +106,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device,
 /* The youngest sample of each living process that NVML would know by now. */
 static unsigned collect(const struct sim_board *board, uint64_t last_seen, nvmlProcessUtilizationSample_t *out)
 {
-	uint64_t now = realtime_us();
+	uint64_t now = sim_realtime_us();
 	unsigned count = 0;
 
 	for (unsigned i = 0; i < SIM_MAX_SAMPLES; i++) {
@@ -214,7 +205,7 @@ static unsigned sample_value(nvmlDevice_t device, const struct sim_board *board,
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsigned long long last_seen, int *value_type,
                                              unsigned *room, nvmlSample_t *out)
 {
-	uint64_t period = sim_now() / SIM_PERIOD_NS, now = realtime_us();
+	uint64_t period = sim_now() / sim_timing()->period_ns, now = sim_realtime_us();
 	struct sim_board board;
 	nvmlReturn_t result = sim_nvml_board(device, room, &board);
 
@@ -229,7 +220,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsi
 	}
 	unsigned count = 0;
 	for (unsigned age = SIM_PERIODS - 1; age > 0 && count < *room; age--) {
-		uint64_t time = now - age * (SIM_PERIOD_NS / 1000);
+		uint64_t time = now - age * (sim_timing()->period_ns / 1000);
 		if (time <= last_seen || age > period)
 			continue;
 		out[count].timeStamp = time;

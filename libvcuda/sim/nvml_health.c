@@ -1,5 +1,6 @@
 /* Clocks, their limits, PCIe, NVLink's counters. */
 #include "nvml_sim.h"
+#include "sim_clock.h"
 #include "trampoline.h"
 
 SIM_TRAMPOLINE(nvmlDeviceGetCurrentClocksThrottleReasons, nvmlDeviceGetCurrentClocksEventReasons)

@@ -6,25 +6,54 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../include/vgpu_sim_clock.h"
+#include "sim_state.h"
+#include "sim_virtual.h"
+
 #define SECOND 1000000000u
+#define VIRTUAL_DAY_US 1700000000000000u
+#define MUCH_NS 50000u /* of charges that were not paid yet */
+
+static _Thread_local uint64_t debt;
 
 static struct timespec timespec_of(uint64_t time)
 {
 	return (struct timespec){.tv_sec = (time_t)(time / SECOND), .tv_nsec = (long)(time % SECOND)};
 }
 
-uint64_t sim_now(void)
+static uint64_t read_clock(clockid_t clock)
 {
 	struct timespec time;
 
-	clock_gettime(CLOCK_MONOTONIC, &time);
+	clock_gettime(clock, &time);
 	return (uint64_t)time.tv_sec * SECOND + (uint64_t)time.tv_nsec;
+}
+
+uint64_t sim_now(void)
+{
+	return sim_virtual() ? sim_virtual_now() : read_clock(CLOCK_MONOTONIC);
+}
+
+uint64_t sim_realtime_us(void)
+{
+	return sim_virtual() ? VIRTUAL_DAY_US + sim_virtual_now() / 1000 : read_clock(CLOCK_REALTIME) / 1000;
+}
+
+static void pass_until(uint64_t time)
+{
+	if (time > sim_virtual_now())
+		sim_virtual_pass(time, 0);
 }
 
 void sim_sleep_until(uint64_t time)
 {
 	struct timespec until = timespec_of(time);
 
+	if (sim_virtual()) {
+		sim_virtual_enter();
+		pass_until(time);
+		return;
+	}
 	while (sim_now() < time)
 		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
 }
@@ -43,16 +72,46 @@ void sim_wait(pthread_cond_t *condition, pthread_mutex_t *mutex, uint64_t until)
 {
 	struct timespec time = timespec_of(until);
 
-	if (until == SIM_NEVER)
+	if (sim_virtual()) {
+		bool runs = sim_virtual_runs();
+		pthread_mutex_unlock(mutex);
+		if (runs)
+			sim_virtual_pass(until, sim_virtual_private_key(condition));
+		else
+			sim_virtual_enter(); /* a signal may have come meanwhile: that counts as one */
+		pthread_mutex_lock(mutex);
+	} else if (until == SIM_NEVER) {
 		pthread_cond_wait(condition, mutex);
-	else
+	} else {
 		pthread_cond_timedwait(condition, mutex, &time);
+	}
+}
+
+void sim_signal(pthread_cond_t *condition)
+{
+	if (sim_virtual())
+		sim_virtual_wake(sim_virtual_private_key(condition));
+	else
+		pthread_cond_broadcast(condition);
+}
+
+static void wait_for_word(uint32_t *word, uint32_t seen, uint64_t until)
+{
+	uint64_t key = sim_virtual_shared_key(word);
+
+	sim_virtual_enter();
+	while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == seen && sim_virtual_now() < until)
+		sim_virtual_pass(until, key);
 }
 
 void sim_wait_word(uint32_t *word, uint32_t seen, uint64_t until)
 {
 	struct timespec time = timespec_of(until);
 
+	if (sim_virtual()) {
+		wait_for_word(word, seen, until);
+		return;
+	}
 	/* Unlike FUTEX_WAIT this one takes an absolute time. */
 	syscall(SYS_futex, word, FUTEX_WAIT_BITSET, seen, until == SIM_NEVER ? NULL : &time, NULL,
 	        FUTEX_BITSET_MATCH_ANY);
@@ -60,5 +119,147 @@ void sim_wait_word(uint32_t *word, uint32_t seen, uint64_t until)
 
 void sim_wake_word(uint32_t *word)
 {
+	if (sim_virtual()) {
+		__atomic_add_fetch(word, 1, __ATOMIC_ACQ_REL);
+		sim_virtual_wake(sim_virtual_shared_key(word));
+		return;
+	}
 	syscall(SYS_futex, word, FUTEX_WAKE_OP, INT_MAX, 0UL, word, FUTEX_OP(FUTEX_OP_ADD, 1, FUTEX_OP_CMP_EQ, 0));
 }
+
+void sim_pay(uint64_t ns)
+{
+	if (!sim_virtual())
+		return;
+	sim_virtual_enter();
+	ns += debt;
+	debt = 0;
+	pass_until(sim_virtual_now() + ns);
+}
+
+void sim_charge(uint64_t ns)
+{
+	if (!sim_virtual())
+		return;
+	debt += ns;
+	if (debt >= MUCH_NS)
+		sim_pay(0);
+}
+
+uint32_t sim_thread_announce(void)
+{
+	return sim_virtual() ? sim_virtual_announce() : 0;
+}
+
+void sim_thread_adopt(uint32_t number)
+{
+	if (sim_virtual())
+		sim_virtual_adopt(number);
+}
+
+void sim_thread_withdraw(uint32_t number)
+{
+	if (sim_virtual())
+		sim_virtual_withdraw(number);
+}
+
+void sim_clock_enter(void)
+{
+	if (sim_virtual())
+		sim_virtual_enter();
+}
+
+void sim_clock_forked(void)
+{
+	sim_virtual_forked();
+}
+
+/* ---- what others find by dlsym; any of them may be the first call of all ---- */
+
+static int clock_is_virtual(void)
+{
+	return sim_open() == SIM_OK && sim_virtual();
+}
+
+static uint64_t clock_now(void)
+{
+	if (clock_is_virtual())
+		sim_virtual_enter();
+	return sim_now();
+}
+
+static void clock_sleep_until(uint64_t time)
+{
+	if (clock_is_virtual())
+		sim_pay(0);
+	sim_sleep_until(time);
+}
+
+static void clock_wait(uint32_t *word, uint32_t value, uint64_t deadline)
+{
+	struct timespec time = timespec_of(deadline);
+
+	if (clock_is_virtual()) {
+		sim_pay(0);
+		wait_for_word(word, value, deadline);
+		return;
+	}
+	while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == value && sim_now() < deadline)
+		syscall(SYS_futex, word, FUTEX_WAIT_BITSET, value, deadline == SIM_NEVER ? NULL : &time, NULL,
+		        FUTEX_BITSET_MATCH_ANY);
+}
+
+static void clock_wake(uint32_t *word)
+{
+	if (clock_is_virtual())
+		sim_virtual_wake(sim_virtual_shared_key(word));
+	else
+		syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static void clock_block(void)
+{
+	if (!clock_is_virtual())
+		return;
+	sim_pay(0);
+	sim_virtual_leave();
+}
+
+static void clock_unblock(void)
+{
+	if (clock_is_virtual())
+		sim_virtual_enter();
+}
+
+static uint32_t clock_announce(void)
+{
+	return clock_is_virtual() ? sim_virtual_announce() : 0;
+}
+
+static void clock_adopt(uint32_t number)
+{
+	if (clock_is_virtual())
+		sim_virtual_adopt(number);
+}
+
+static void clock_withdraw(uint32_t number)
+{
+	if (clock_is_virtual())
+		sim_virtual_withdraw(number);
+}
+
+__attribute__((visibility("default"))) const struct vgpu_sim_clock vgpuSimClock = {
+	.version = VGPU_SIM_CLOCK_VERSION,
+	.size = sizeof vgpuSimClock,
+	.is_virtual = clock_is_virtual,
+	.now = clock_now,
+	.sleep_until = clock_sleep_until,
+	.wait = clock_wait,
+	.wake = clock_wake,
+	.block = clock_block,
+	.unblock = clock_unblock,
+	.thread_announce = clock_announce,
+	.thread_adopt = clock_adopt,
+	.thread_withdraw = clock_withdraw,
+	.charge = sim_charge,
+};

@@ -1,4 +1,4 @@
-/* What sim_state.c lends to sim_ledger.c and sim_nodes.c. */
+/* What sim_state.c lends to the ledger, the nodes and the virtual clock. */
 #ifndef SIM_INTERNAL_H
 #define SIM_INTERNAL_H
 
@@ -7,6 +7,9 @@
 /* Take the lock on the ledger and give its file; on SIM_OK only, sim_unlock has to follow. */
 enum sim_status sim_lock(struct sim_file **locked);
 void sim_unlock(void);
+/* The virtual clock, within the mapped file; NULL: it is the wall's. */
+extern struct sim_timeline *sim_timeline;
+#define SIM_FILE_OF(line) ((struct sim_file *)((char *)(line) - offsetof(struct sim_file, timeline)))
 /* The descriptor of the `slots` file. Never closed. */
 int sim_slots_fd(void);
 /* Does the profile have device nodes? */

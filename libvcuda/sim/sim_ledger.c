@@ -52,12 +52,14 @@ static bool claim_slot(struct sim_file *file, unsigned index)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = index, .l_len = 1};
 	struct sim_slot *slot = &file->slots[index];
+	const char *group = getenv("VGPU_SIM_GROUP");
 	uint64_t token;
 
 	if (fcntl(sim_slots_fd(), F_SETLK, &lock) != 0)
 		return false;
 	memset(slot, 0, sizeof *slot);
 	slot->pid = getpid();
+	slot->group = group ? (uint32_t)strtoul(group, NULL, 10) : 0;
 	prctl(PR_GET_NAME, slot->command);
 	slot->command[sizeof slot->command - 1] = 0;
 	if (getrandom(&token, sizeof token, 0) != sizeof token)

@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "sim_clock.h"
+
 /* OFD locks do not tell threads apart: this mutex comes first, the file's lock second. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static char cards_path[PATH_MAX];
@@ -22,6 +24,7 @@ static struct sim_header header;
 static struct sim_card cards[SIM_MAX_CARDS];
 static atomic_bool is_open;
 static atomic_bool is_forked;
+struct sim_timeline *sim_timeline;
 
 static int open_in(const char *directory, const char *name)
 {
@@ -60,7 +63,7 @@ static bool copy_cards(void)
 	memcpy(cards, file->cards, sizeof cards);
 	if (memcmp(header.magic, SIM_MAGIC, sizeof header.magic) || header.version != SIM_VERSION ||
 	    header.card_count > SIM_MAX_CARDS || header.slot_count != SIM_MAX_SLOTS ||
-	    header.slice_ns < 1000 || header.slice_ns > 1000000000u || header.switch_ns > 1000000000u)
+	    header.parties > SIM_MAX_PROCESSES || header.period_ns < 1000000 || header.slice_ns < 1000 || header.slice_ns > 1000000000u || header.switch_ns > 1000000000u)
 		return false;
 	for (unsigned i = 0; i < header.card_count; i++)
 		if (!card_is_sane(&cards[i]))
@@ -127,6 +130,7 @@ static void after_fork_in_child(void)
 		atomic_store(&is_forked, true);
 	}
 	sim_ledger_forked();
+	sim_clock_forked();
 	pthread_mutex_unlock(&mutex);
 }
 
@@ -144,8 +148,10 @@ enum sim_status sim_open(void)
 		status = SIM_SYSTEM;
 	else if (!atomic_load(&is_open))
 		status = open_files();
-	if (status == SIM_OK)
+	if (status == SIM_OK) {
+		sim_timeline = header.is_virtual ? &file->timeline : NULL;
 		atomic_store(&is_open, true);
+	}
 	pthread_mutex_unlock(&mutex);
 	return status;
 }

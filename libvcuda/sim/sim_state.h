@@ -3,7 +3,8 @@
  *
  * $VGPU_SIM_DIR/cards   header, cards, one slot per process; made by simctl.py, which mirrors these structures
  *                       (tests/unit/sim/test_layout.py compares them). Cards do not change after that.
- * $VGPU_SIM_DIR/slots   an empty file: byte N is locked as long as the owner of slot N lives.
+ * $VGPU_SIM_DIR/slots   an empty file: byte N is locked as long as the owner of slot N lives; bytes from SIM_MAX_SLOTS
+ *                       on are the processes of the virtual clock.
  *
  * Liveness has to hold across PID namespaces, where a pid means nothing. A slot's byte is a POSIX record lock: the
  * kernel drops it with its process, a forked child does not inherit it, and F_OFD_GETLK (which sees the locks of the
@@ -23,18 +24,21 @@
 #include <sys/types.h>
 
 #define SIM_MAGIC "vgpu-sim"
-#define SIM_VERSION 2u
+#define SIM_VERSION 3u
 #define SIM_MAX_CARDS 16u
 #define SIM_MAX_SLOTS 1024u
 #define SIM_MAX_LINKS 18u
 #define SIM_LINK_SWITCH 0xfeu /* the link ends at an NVSwitch */
 #define SIM_LINK_NONE 0xffu
 #define SIM_MAX_WAITING 256u
-#define SIM_PERIODS 64u        /* of utilization that are remembered, */
-#define SIM_PERIOD_NS 166666667u /* of 1/6 second each */
+#define SIM_PERIODS 64u       /* of utilization that are remembered */
 #define SIM_MAX_SAMPLES 120u
 #define SIM_MAX_INCIDENTS 32u
 #define SIM_LOST_MARK 0x74736f6cu
+#define SIM_MAX_PROCESSES 256u /* under the virtual clock */
+#define SIM_MAX_THREADS 1024u
+#define SIM_MAX_MEETINGS 128u
+#define SIM_MEETING_ROUNDS 4u
 #define SIM_DEFAULT_DIR "/run/vgpu-sim"
 
 struct sim_header {
@@ -48,7 +52,10 @@ struct sim_header {
 	uint32_t switch_ns;    /* what changing from one context to another costs */
 	uint32_t kernel_ns;    /* what a kernel takes whose name does not say otherwise */
 	uint32_t driver;       /* enum sim_driver_state; may change at any time */
-	uint8_t reserved[212];
+	uint32_t is_virtual;   /* which clock: see sim_virtual.h */
+	uint32_t parties;      /* processes that have to be there before virtual time begins */
+	uint32_t period_ns;    /* over which utilization is taken */
+	uint8_t reserved[200];
 };
 
 struct sim_card {
@@ -86,13 +93,15 @@ struct sim_card {
 struct sim_slot {
 	uint64_t token;        /* random, zero: free */
 	int32_t pid;           /* as the owner's own PID namespace has it */
-	uint32_t reserved;
+	uint32_t group;        /* of its environment: whose process it is, for tests */
 	char command[16];
 	uint64_t allocated[SIM_MAX_CARDS];
 	uint64_t context[SIM_MAX_CARDS];
 	uint64_t busy_ns[SIM_MAX_CARDS]; /* that its kernels have run: the truth, for tests */
 	uint32_t wake;                   /* a futex: something has changed for this process */
-	uint8_t padding[92];
+	/* Since when its kernels run, the last 32 bits of the time, not zero; 0: none does. By the virtual clock only. */
+	uint32_t running[SIM_MAX_CARDS];
+	uint8_t padding[28];
 };
 
 /* Who waits for, or has, a card: a context, by its process' slot and its number there. */
@@ -120,14 +129,14 @@ struct sim_incident {
 struct sim_board {
 	struct sim_turn_holder holder;
 	struct sim_turn_holder last;     /* who had it before it became idle */
-	uint64_t since;                  /* the slice's beginning and end, ns of CLOCK_MONOTONIC */
+	uint64_t since;                  /* the slice's beginning and end, ns of sim_now */
 	uint64_t until;
 	uint32_t waiting_count;
 	uint32_t incident_count;         /* ever */
 	struct sim_turn_holder waiting[SIM_MAX_WAITING]; /* first come first */
 	uint64_t busy_ns;                /* ever */
 	uint64_t switches;               /* from one context to another, ever */
-	uint64_t period[SIM_PERIODS];    /* its number, */
+	uint64_t period[SIM_PERIODS];    /* its number: the time by its length, */
 	uint64_t period_ns[SIM_PERIODS]; /* and how long the card was busy in it */
 	uint64_t sample_count;           /* ever */
 	struct sim_sample samples[SIM_MAX_SAMPLES];
@@ -141,17 +150,60 @@ struct sim_board {
 	uint8_t padding[3368];
 };
 
+/* A process that lives in virtual time. Its life is a lock on byte SIM_MAX_SLOTS + its number of `slots`. */
+struct sim_timeline_process {
+	uint64_t namespace; /* the PID namespace's inode */
+	uint64_t start;     /* as /proc/<pid>/stat has it */
+	int32_t pid;        /* 0: free */
+	uint32_t rank;      /* who is first when several are due */
+};
+
+struct sim_timeline_thread {
+	uint32_t state;   /* enum in sim_virtual.c */
+	uint32_t process;
+	int32_t tid;      /* in its own PID namespace; 0: announced, not there yet */
+	uint32_t wake;    /* a futex: `running` may be this thread */
+	uint64_t order;   /* rank, then when it was registered */
+};
+
+/* The virtual clock: see sim_virtual.h. Changed by the thread that runs, except where a thread enters by itself. */
+struct sim_timeline {
+	uint64_t now;
+	uint64_t passes;        /* from one who runs to the next, ever */
+	uint32_t running;       /* the thread that runs, plus one; 0: none */
+	uint32_t thread_high;   /* entries from here on were never used */
+	uint32_t process_count; /* that came, ever */
+	uint32_t sequence;      /* of the last registration */
+	uint64_t stolen;        /* turns taken from who slept elsewhere or was killed, ever: no longer repeatable */
+	uint64_t due[SIM_MAX_THREADS]; /* when it is to run; SIM_NEVER: not by itself */
+	uint64_t key[SIM_MAX_THREADS]; /* what it waits for besides; 0: nothing */
+	struct sim_timeline_thread threads[SIM_MAX_THREADS];
+	struct sim_timeline_process processes[SIM_MAX_PROCESSES];
+	uint8_t padding[4056];
+};
+
+/* Kernels that wait for each other, on several cards or in several processes; see cuda_meeting.c. */
+struct sim_meeting {
+	uint64_t key;   /* which kernels; 0: free */
+	uint64_t round; /* how often they have met */
+	uint64_t begun; /* kernels that wait in this round */
+	uint64_t met[SIM_MEETING_ROUNDS]; /* when the last rounds' last kernel began */
+};
+
 struct sim_file {
 	struct sim_header header;
 	struct sim_card cards[SIM_MAX_CARDS];
 	struct sim_slot slots[SIM_MAX_SLOTS];
 	struct sim_board boards[SIM_MAX_CARDS];
+	struct sim_timeline timeline;
+	struct sim_meeting meetings[SIM_MAX_MEETINGS];
 };
 
 _Static_assert(sizeof(struct sim_header) == 256, "sim_header");
 _Static_assert(sizeof(struct sim_card) == 512, "sim_card");
 _Static_assert(sizeof(struct sim_slot) == 512, "sim_slot");
 _Static_assert(sizeof(struct sim_board) == 12288, "sim_board");
+_Static_assert(sizeof(struct sim_timeline) == 51200, "sim_timeline");
 
 enum sim_status {
 	SIM_OK = 0,

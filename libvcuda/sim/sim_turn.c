@@ -1,7 +1,6 @@
 #include "sim_turn.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "sim_clock.h"
 #include "sim_internal.h"
@@ -170,23 +169,15 @@ void sim_turn_nudge(void)
 		sim_wake_word(own_word);
 }
 
-static uint64_t realtime_us(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_REALTIME, &time);
-	return (uint64_t)time.tv_sec * 1000000u + (uint64_t)time.tv_nsec / 1000u;
-}
-
 /* A process' share of the period before this one, noted when it first works in a later one. */
 static void note_sample(struct sim_file *file, struct sim_board *board, uint64_t busy_ns)
 {
 	struct sim_sample *sample = &board->samples[board->sample_count % SIM_MAX_SAMPLES];
 
 	*sample = (struct sim_sample){
-		.time_us = realtime_us(),
+		.time_us = sim_realtime_us(),
 		.slot = (uint32_t)sim_own_slot(),
-		.busy_permille = (uint32_t)(busy_ns * 1000 / SIM_PERIOD_NS),
+		.busy_permille = (uint32_t)(busy_ns * 1000 / sim_timing()->period_ns),
 		.token = file->slots[sim_own_slot()].token,
 	};
 	board->sample_count++;
@@ -214,6 +205,13 @@ static void add_to_period(struct sim_file *file, struct sim_board *board, unsign
 	own_period[card].busy_ns += ns;
 }
 
+void sim_turn_runs(unsigned card, uint64_t since)
+{
+	/* Read while all stand still; by the wall's clock nobody could. */
+	if (sim_timeline && sim_own_slot() >= 0)
+		SIM_FILE_OF(sim_timeline)->slots[sim_own_slot()].running[card] = since ? (uint32_t)since | 1 : 0;
+}
+
 void sim_turn_account(unsigned card, uint64_t from, uint64_t to)
 {
 	struct sim_file *file;
@@ -225,7 +223,7 @@ void sim_turn_account(unsigned card, uint64_t from, uint64_t to)
 		board->busy_ns += to - from;
 		file->slots[sim_own_slot()].busy_ns[card] += to - from;
 		while (from < to) {
-			uint64_t number = from / SIM_PERIOD_NS, end = (number + 1) * SIM_PERIOD_NS;
+			uint64_t number = from / sim_timing()->period_ns, end = (number + 1) * sim_timing()->period_ns;
 			end = end < to ? end : to;
 			add_to_period(file, board, card, number, end - from);
 			from = end;

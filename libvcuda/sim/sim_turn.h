@@ -24,6 +24,8 @@ enum sim_status sim_turn_ask(unsigned card, uint32_t context, uint64_t now, stru
 enum sim_status sim_turn_pass(unsigned card, uint32_t context, uint64_t at, bool wants_more, struct sim_slice *slice);
 /* The card was busy with this process' kernels. */
 void sim_turn_account(unsigned card, uint64_t from, uint64_t to);
+/* Kernels run since then, and were not accounted for yet; 0: none runs. */
+void sim_turn_runs(unsigned card, uint64_t since);
 /* Wake what waits for a turn in this process: there is something else to do. */
 void sim_turn_nudge(void);
 

@@ -5,7 +5,7 @@ The structures mirror sim_state.h, which says how the ledger works; tests/unit/s
 A *state* is the shared memory file that stands for the cards of a node; a *driver root* is a directory that looks
 like a host with the driver installed. Neither is ever packaged. Making device nodes wants root, the rest does not.
 
-    simctl.py state DIR --profile a100x2 [--device-nodes no]
+    simctl.py state DIR --profile a100x2 [--device-nodes no] [--clock virtual --parties 3]
     simctl.py root DIR --profile a100x2 [--build BUILD] [--device-nodes no]
     simctl.py show DIR [--json]
     simctl.py event DIR [--card 0] [--kind xid] [--data 79]
@@ -40,7 +40,7 @@ PROFILES = os.path.join(HERE, "profiles")
 DEFAULT_BUILD = os.path.join(HERE, "..", "..", "build")
 
 MAGIC = b"vgpu-sim"
-VERSION = 2
+VERSION = 3
 MAX_CARDS = 16
 MAX_SLOTS = 1024
 MAX_LINKS = 18
@@ -49,11 +49,18 @@ PERIODS = 64
 MAX_SAMPLES = 120
 MAX_INCIDENTS = 32
 LOST_MARK = 0x74736F6C
+MAX_PROCESSES = 256
+MAX_THREADS = 1024
+MAX_MEETINGS = 128
+MEETING_ROUNDS = 4
 LINK_SWITCH = 0xFE
 LINK_NONE = 0xFF
 MIB = 1 << 20
 DEFAULT_GRANULARITY = 512
-DEFAULT_TIMING = {"slice_us": 2000, "switch_us": 50, "kernel_us": 10}
+DEFAULT_TIMING = {"slice_us": 2000, "switch_us": 50, "kernel_us": 10, "sample_us": 166667}
+
+# Not zero, so that the difference to something long past is not negative.
+VIRTUAL_BEGIN_NS = 1000 * 10**9
 
 # NVML's levels of PCIe distance.
 SAME_CARD, SAME_SWITCH, SAME_BRIDGE, SAME_NODE, OTHER_NODE = 0, 10, 30, 40, 50
@@ -82,7 +89,10 @@ class Header(ctypes.Structure):
         ("switch_ns", ctypes.c_uint32),
         ("kernel_ns", ctypes.c_uint32),
         ("driver", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 212),
+        ("is_virtual", ctypes.c_uint32),
+        ("parties", ctypes.c_uint32),
+        ("period_ns", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 200),
     )
 
 
@@ -124,13 +134,14 @@ class Slot(ctypes.Structure):
     _fields_ = (
         ("token", ctypes.c_uint64),
         ("pid", ctypes.c_int32),
-        ("reserved", ctypes.c_uint32),
+        ("group", ctypes.c_uint32),
         ("command", ctypes.c_char * 16),
         ("allocated", ctypes.c_uint64 * MAX_CARDS),
         ("context", ctypes.c_uint64 * MAX_CARDS),
         ("busy_ns", ctypes.c_uint64 * MAX_CARDS),
         ("wake", ctypes.c_uint32),
-        ("padding", ctypes.c_uint8 * 92),
+        ("running", ctypes.c_uint32 * MAX_CARDS),
+        ("padding", ctypes.c_uint8 * 28),
     )
 
 
@@ -177,12 +188,59 @@ class Board(ctypes.Structure):
     )
 
 
+class TimelineProcess(ctypes.Structure):
+    _fields_ = (
+        ("namespace", ctypes.c_uint64),
+        ("start", ctypes.c_uint64),
+        ("pid", ctypes.c_int32),
+        ("rank", ctypes.c_uint32),
+    )
+
+
+class TimelineThread(ctypes.Structure):
+    _fields_ = (
+        ("state", ctypes.c_uint32),
+        ("process", ctypes.c_uint32),
+        ("tid", ctypes.c_int32),
+        ("wake", ctypes.c_uint32),
+        ("order", ctypes.c_uint64),
+    )
+
+
+class Timeline(ctypes.Structure):
+    _fields_ = (
+        ("now", ctypes.c_uint64),
+        ("passes", ctypes.c_uint64),
+        ("running", ctypes.c_uint32),
+        ("thread_high", ctypes.c_uint32),
+        ("process_count", ctypes.c_uint32),
+        ("sequence", ctypes.c_uint32),
+        ("stolen", ctypes.c_uint64),
+        ("due", ctypes.c_uint64 * MAX_THREADS),
+        ("key", ctypes.c_uint64 * MAX_THREADS),
+        ("threads", TimelineThread * MAX_THREADS),
+        ("processes", TimelineProcess * MAX_PROCESSES),
+        ("padding", ctypes.c_uint8 * 4056),
+    )
+
+
+class Meeting(ctypes.Structure):
+    _fields_ = (
+        ("key", ctypes.c_uint64),
+        ("round", ctypes.c_uint64),
+        ("begun", ctypes.c_uint64),
+        ("met", ctypes.c_uint64 * MEETING_ROUNDS),
+    )
+
+
 class File(ctypes.Structure):
     _fields_ = (
         ("header", Header),
         ("cards", Card * MAX_CARDS),
         ("slots", Slot * MAX_SLOTS),
         ("boards", Board * MAX_CARDS),
+        ("timeline", Timeline),
+        ("meetings", Meeting * MAX_MEETINGS),
     )
 
 
@@ -291,11 +349,17 @@ def _wants_nodes(profile: dict[str, Any], override: bool | None) -> bool:
 # ---- state ----
 
 
-def make_state(directory: str, profile: str | dict[str, Any], device_nodes: bool | None = None) -> str:
+def make_state(
+    directory: str,
+    profile: str | dict[str, Any],
+    device_nodes: bool | None = None,
+    clock: str = "wall",
+    parties: int = 0,
+) -> str:
     """Create (or replace) the state in `directory` and return the directory.
 
     `device_nodes` overrides the profile's key: False shows every card to every process. Processes that still use a
-    replaced state go on with the old one.
+    replaced state go on with the old one. With the `clock` "virtual", time begins when `parties` processes are there.
     """
     loaded = load_profile(profile)
     if len(loaded["cards"]) > MAX_CARDS:
@@ -310,6 +374,10 @@ def make_state(directory: str, profile: str | dict[str, Any], device_nodes: bool
     file.header.slice_ns = round(timing["slice_us"] * 1000)
     file.header.switch_ns = round(timing["switch_us"] * 1000)
     file.header.kernel_ns = round(timing["kernel_us"] * 1000)
+    file.header.period_ns = round(timing["sample_us"] * 1000)
+    file.header.is_virtual = int(clock == "virtual")
+    file.header.parties = parties
+    file.timeline.now = VIRTUAL_BEGIN_NS
     for index in range(len(loaded["cards"])):
         file.cards[index] = _build_card(loaded, index)
     os.makedirs(directory, exist_ok=True)
@@ -377,8 +445,16 @@ def read_state(directory: str) -> dict[str, Any]:
     alive = [(file.slots[i], pid) for i, pid in owners.items() if pid is not None]
     return {
         "device_nodes": bool(file.header.device_nodes),
+        "clock": {"now": file.timeline.now, "passes": file.timeline.passes, "stolen": file.timeline.stolen},
         "cards": [_describe(file, i, alive) for i in range(file.header.card_count)],
     }
+
+
+def _running(file: File, slot: Slot, index: int) -> int:
+    """What its running kernels have had, by the virtual clock."""
+    since = slot.running[index]
+    elapsed = (file.timeline.now - since) % 2**32 if since else 0
+    return elapsed if elapsed < 2**31 else 0
 
 
 def _describe(file: File, index: int, alive: list[tuple[Slot, int]]) -> dict[str, Any]:
@@ -390,7 +466,8 @@ def _describe(file: File, index: int, alive: list[tuple[Slot, int]]) -> dict[str
             "command": slot.command.decode(errors="replace"),
             "allocated": slot.allocated[index],
             "context": slot.context[index],
-            "busy_ns": slot.busy_ns[index],
+            "group": slot.group,
+            "busy_ns": slot.busy_ns[index] + _running(file, slot, index),
         }
         for slot, pid in alive
         if slot.allocated[index] or slot.context[index]
@@ -410,7 +487,7 @@ def _describe(file: File, index: int, alive: list[tuple[Slot, int]]) -> dict[str
         "context_overhead": card.context,
         "used": used,
         "free": capacity - used,
-        "busy_ns": file.boards[index].busy_ns,
+        "busy_ns": file.boards[index].busy_ns + sum(_running(file, slot, index) for slot, _ in alive),
         "switches": file.boards[index].switches,
         "processes": processes,
     }
@@ -690,6 +767,9 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         command.add_argument("directory")
         command.add_argument("--profile", required=True, help="a name in profiles/ or a file")
         command.add_argument("--device-nodes", choices=("yes", "no"), help="override the profile")
+        if verb == "state":
+            command.add_argument("--clock", choices=("wall", "virtual"), default="wall")
+            command.add_argument("--parties", type=int, default=0, help="processes with which virtual time begins")
         if verb == "root":
             command.add_argument("--build", default=DEFAULT_BUILD)
     event = verbs.add_parser("event", help="make an event happen to a card")
@@ -751,7 +831,7 @@ def _show(options: argparse.Namespace) -> None:
 def _make(options: argparse.Namespace) -> None:
     nodes = {"yes": True, "no": False, None: None}[options.device_nodes]
     if options.verb == "state":
-        make_state(options.directory, options.profile, nodes)
+        make_state(options.directory, options.profile, nodes, options.clock, options.parties)
     else:
         make_root(options.directory, options.profile, options.build, nodes)
 

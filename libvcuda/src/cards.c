@@ -70,6 +70,8 @@ static bool listed(const CUuuid *uuid, struct limited_card *card)
 	card->memory = limits.memory;
 	card->overhead = limits.overhead;
 	card->oversubscribe = limits.oversubscribe;
+	card->cores = limits.cores;
+	card->core_limit = limits.core_limit;
 	return true;
 }
 

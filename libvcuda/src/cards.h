@@ -15,6 +15,8 @@ struct limited_card {
 	uint64_t memory; /* the limit now; VGPU_UNLIMITED: only counted */
 	uint64_t overhead; /* what the driver holds for the container beside its allocations, as the host saw; 0: unknown */
 	bool oversubscribe;
+	uint32_t cores;      /* percent: the share, and what it may grow to */
+	uint32_t core_limit;
 };
 
 static inline struct usage_limit limit_of(const struct limited_card *card)

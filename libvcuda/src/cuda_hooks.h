@@ -80,7 +80,25 @@
 	HOOK(cuModuleUnload, cuModuleUnload, 2000, ANY) \
 	HOOK(cuLibraryLoadData, cuLibraryLoadData, 12000, ANY) \
 	HOOK(cuLibraryLoadFromFile, cuLibraryLoadFromFile, 12000, ANY) \
-	HOOK(cuLibraryUnload, cuLibraryUnload, 12000, ANY)
+	HOOK(cuLibraryUnload, cuLibraryUnload, 12000, ANY) \
+	HOOK(cuLaunchKernel, cuLaunchKernel, 4000, LEGACY) \
+	HOOK(cuLaunchKernel_ptsz, cuLaunchKernel, 7000, PER_THREAD) \
+	HOOK(cuLaunchKernelEx, cuLaunchKernelEx, 11060, LEGACY) \
+	HOOK(cuLaunchKernelEx_ptsz, cuLaunchKernelEx, 11060, PER_THREAD) \
+	HOOK(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel, 9000, LEGACY) \
+	HOOK(cuLaunchCooperativeKernel_ptsz, cuLaunchCooperativeKernel, 9000, PER_THREAD) \
+	HOOK(cuLaunchCooperativeKernelMultiDevice, cuLaunchCooperativeKernelMultiDevice, 9000, ANY) \
+	HOOK(cuLaunch, cuLaunch, 2000, ANY) \
+	HOOK(cuLaunchGrid, cuLaunchGrid, 2000, ANY) \
+	HOOK(cuLaunchGridAsync, cuLaunchGridAsync, 2000, ANY) \
+	HOOK(cuStreamBeginCapture, cuStreamBeginCapture, 10000, LEGACY) \
+	HOOK(cuStreamBeginCapture_ptsz, cuStreamBeginCapture, 10000, PER_THREAD) \
+	HOOK(cuStreamBeginCapture_v2, cuStreamBeginCapture, 10010, LEGACY) \
+	HOOK(cuStreamBeginCapture_v2_ptsz, cuStreamBeginCapture, 10010, PER_THREAD) \
+	HOOK(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph, 12030, LEGACY) \
+	HOOK(cuStreamBeginCaptureToGraph_ptsz, cuStreamBeginCaptureToGraph, 12030, PER_THREAD) \
+	HOOK(cuStreamEndCapture, cuStreamEndCapture, 10000, LEGACY) \
+	HOOK(cuStreamEndCapture_ptsz, cuStreamEndCapture, 10000, PER_THREAD)
 
 #ifndef VCUDA_CUDA_HOOKS_H
 #define VCUDA_CUDA_HOOKS_H
@@ -107,9 +125,11 @@
 	CALL(cuGraphChildGraphNodeGetGraph) \
 	CALL(cuGraphMemAllocNodeGetParams) \
 	CALL(cuDeviceGetGraphMemAttribute) \
+	CALL(cuStreamGetCtx) \
 	CALL(cuEventCreate) \
 	CALL(cuEventRecord) \
 	CALL(cuEventQuery) \
+	CALL(cuEventElapsedTime) \
 	CALL(cuEventDestroy_v2) \
 	CALL(cuStreamIsCapturing) \
 	CALL(cuThreadExchangeStreamCaptureMode)

@@ -2,6 +2,7 @@
  * The wrappers of libcuda.so.1 that make and end contexts and load code (the list: cuda_hooks.h): what they take of a
  * card without an allocating call is charged as overhead, and what a context held goes with it.
  */
+#include "batches.h"
 #include "cards.h"
 #include "charge.h"
 #include "cuda_hooks.h"
@@ -130,16 +131,22 @@ EXPORT CUresult cuCtxDestroy(CUcontext context)
 {
 	uint64_t serial = allocations_serial();
 	CUdevice device = device_of(context);
+	struct core_context *held = batches_hold(context);
+	CUresult result = GUARDED(REAL(cuCtxDestroy, context));
 
-	return after_destroy(context, serial, device, GUARDED(REAL(cuCtxDestroy, context)));
+	batches_let_go(held, result == CUDA_SUCCESS);
+	return after_destroy(context, serial, device, result);
 }
 
 EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 {
 	uint64_t serial = allocations_serial();
 	CUdevice device = device_of(context);
+	struct core_context *held = batches_hold(context);
+	CUresult result = GUARDED(REAL(cuCtxDestroy_v2, context));
 
-	return after_destroy(context, serial, device, GUARDED(REAL(cuCtxDestroy_v2, context)));
+	batches_let_go(held, result == CUDA_SUCCESS);
+	return after_destroy(context, serial, device, result);
 }
 
 /* The primary context's handle, which only retaining it tells; NULL: there is none now, or nothing is limited. */
@@ -164,8 +171,10 @@ EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 {
 	uint64_t serial = allocations_serial();
 	CUcontext context = primary_context(device);
+	struct core_context *held = batches_hold(context);
 	CUresult result = GUARDED(REAL(cuDevicePrimaryCtxRelease, device));
 
+	batches_let_go(held, result == CUDA_SUCCESS && !primary_active(device));
 	return after_destroy(if_gone(context, device), serial, device, result);
 }
 
@@ -173,8 +182,10 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
 	uint64_t serial = allocations_serial();
 	CUcontext context = primary_context(device);
+	struct core_context *held = batches_hold(context);
 	CUresult result = GUARDED(REAL(cuDevicePrimaryCtxRelease_v2, device));
 
+	batches_let_go(held, result == CUDA_SUCCESS && !primary_active(device));
 	return after_destroy(if_gone(context, device), serial, device, result);
 }
 
@@ -182,16 +193,22 @@ EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device)
 {
 	uint64_t serial = allocations_serial();
 	CUcontext context = primary_context(device);
+	struct core_context *held = batches_hold(context);
+	CUresult result = GUARDED(REAL(cuDevicePrimaryCtxReset, device));
 
-	return after_destroy(context, serial, device, GUARDED(REAL(cuDevicePrimaryCtxReset, device)));
+	batches_let_go(held, result == CUDA_SUCCESS);
+	return after_destroy(context, serial, device, result);
 }
 
 EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
 	uint64_t serial = allocations_serial();
 	CUcontext context = primary_context(device);
+	struct core_context *held = batches_hold(context);
+	CUresult result = GUARDED(REAL(cuDevicePrimaryCtxReset_v2, device));
 
-	return after_destroy(context, serial, device, GUARDED(REAL(cuDevicePrimaryCtxReset_v2, device)));
+	batches_let_go(held, result == CUDA_SUCCESS);
+	return after_destroy(context, serial, device, result);
 }
 
 /* ---- code and buffers ---- */

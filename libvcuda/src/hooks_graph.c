@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "charge.h"
+#include "cores.h"
 #include "cuda_hooks.h"
 #include "limits_file.h"
 #include "pools.h"
@@ -66,7 +67,8 @@ static CUresult begin(struct graph_call *call, bool reusing)
 
 	if (!pool || !call->demand.size || pools_begin(&call->charge, pool, call->demand.size, reusing))
 		return CUDA_SUCCESS;
-	guard_leave();
+	if (call->entered)
+		guard_leave();
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -158,15 +160,15 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
 
 /* ---- launch ---- */
 
-/* False: a graph without memory of its own. */
-static bool has_memory(CUgraphExec exec, struct graph_call *call)
+/* False: a graph without memory of its own, or the driver's own call. `within`: the wrapper is in the guard already. */
+static bool has_memory(CUgraphExec exec, struct graph_call *call, bool within)
 {
 	struct allocation entry;
 
 	if (!atomic_load_explicit(&execs, memory_order_relaxed) || !allocations_find(GRAPH_EXEC, (uintptr_t)exec, &entry))
 		return false;
-	*call = (struct graph_call){.demand = {entry.device, entry.size}, .entered = guard_enter()};
-	return call->entered;
+	*call = (struct graph_call){.demand = {entry.device, entry.size}, .entered = !within && guard_enter()};
+	return within || call->entered;
 }
 
 static bool launched_before(CUgraphExec exec)
@@ -185,31 +187,47 @@ static CUresult end_launch(struct graph_call *call, CUgraphExec exec, CUresult r
 	return result;
 }
 
-#define LAUNCH(function, exec, stream)                                                                \
+#define LAUNCH(function, exec, stream, within)                                                        \
 	struct graph_call call;                                                                       \
-	if (!has_memory(exec, &call))                                                                 \
+	if (!has_memory(exec, &call, within))                                                         \
 		return REAL(function, exec, stream);                                                  \
 	CUresult result = begin(&call, launched_before(exec));                                        \
 	return result == CUDA_SUCCESS ? end_launch(&call, exec, REAL(function, exec, stream)) : result
 
 EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
 {
-	LAUNCH(cuGraphUpload, exec, stream);
+	LAUNCH(cuGraphUpload, exec, stream, false);
 }
 
 EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
 {
-	LAUNCH(cuGraphUpload_ptsz, exec, stream);
+	LAUNCH(cuGraphUpload_ptsz, exec, stream, false);
+}
+
+static CUresult launch(CUgraphExec exec, CUstream stream, bool within)
+{
+	LAUNCH(cuGraphLaunch, exec, stream, within);
+}
+
+static CUresult launch_ptsz(CUgraphExec exec, CUstream stream, bool within)
+{
+	LAUNCH(cuGraphLaunch_ptsz, exec, stream, within);
 }
 
 EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
-	LAUNCH(cuGraphLaunch, exec, stream);
+	struct core_launch call;
+
+	cores_begin(&call, exec, 0, stream, STREAM_LEGACY);
+	return cores_end(&call, launch(exec, stream, call.entered));
 }
 
 EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 {
-	LAUNCH(cuGraphLaunch_ptsz, exec, stream);
+	struct core_launch call;
+
+	cores_begin(&call, exec, 0, stream, STREAM_PER_THREAD);
+	return cores_end(&call, launch_ptsz(exec, stream, call.entered));
 }
 
 EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)

@@ -128,6 +128,11 @@ static uint64_t fresh_overhead(const struct vgpu_limits_card *card)
 	return seconds < card->overhead_until && card->overhead_until - seconds < OVERHEAD_MOST ? card->overhead : 0;
 }
 
+uint64_t limits_sequence(void)
+{
+	return limits_state() == LIMITS_PRESENT ? sequence_now() : 0;
+}
+
 bool limits_of(const uint8_t uuid[16], struct card_limits *limits)
 {
 	bool listed = false;
@@ -139,7 +144,9 @@ bool limits_of(const uint8_t uuid[16], struct card_limits *limits)
 		const struct vgpu_limits_card *card = &last_good.cards[i];
 		listed = !memcmp(card->uuid, uuid, sizeof(card->uuid));
 		if (listed)
-			*limits = (struct card_limits){card->memory, fresh_overhead(card), card->flags & VGPU_CARD_OVERSUBSCRIBE};
+			*limits = (struct card_limits){card->memory, fresh_overhead(card),
+						       card->flags & VGPU_CARD_OVERSUBSCRIBE, card->cores,
+						       card->core_limit};
 	}
 	pthread_mutex_unlock(&lock);
 	return listed;

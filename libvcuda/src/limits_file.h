@@ -18,7 +18,12 @@ struct card_limits {
 	uint64_t memory;    /* bytes that the container may hold of the card */
 	uint64_t overhead;  /* what the driver holds for the container beside that, as the host saw lately; 0: unknown */
 	bool oversubscribe; /* allocations may lie in managed memory when the card is full */
+	uint32_t cores;      /* percent of the card's time that is the container's */
+	uint32_t core_limit; /* percent that it may have while nobody else wants it */
 };
+
+/* Changes with every change of the file: one load. */
+uint64_t limits_sequence(void);
 
 /* The card's limits now; false: the card is not listed, so it has none. */
 bool limits_of(const uint8_t uuid[16], struct card_limits *limits);

@@ -263,10 +263,25 @@ static void zero_charges(struct vgpu_usage *usage, uint32_t index)
 	store(&usage->slots[index].unseen, 0);
 }
 
+/* What the slot reserved for work under way was not used, as far as anybody can tell. */
+static void give_back_time(struct vgpu_usage *usage, uint32_t index)
+{
+	for (uint32_t card = 0; card_is_known(usage, card); card++) {
+		struct vgpu_usage_flight *flight = &usage->flights[card][index];
+		uint32_t in_flight = __atomic_exchange_n(&flight->in_flight, 0, __ATOMIC_SEQ_CST);
+		__atomic_store_n(&flight->waiting, 0, __ATOMIC_SEQ_CST);
+		if (in_flight)
+			__atomic_fetch_add(&usage->times[card].level, (int64_t)in_flight * VGPU_USAGE_TIME_UNIT,
+					   __ATOMIC_SEQ_CST);
+		(void)swap(&usage->times[card].holder, index + 1, 0);
+	}
+}
+
 /* By the slot's owner only. */
 static void free_slot(struct vgpu_usage *usage, uint32_t index)
 {
 	zero_charges(usage, index);
+	give_back_time(usage, index);
 	store(&usage->slots[index].image, 0);
 	store(&usage->slots[index].namespaces, 0);
 	store(&usage->slots[index].managed, 0);
@@ -667,6 +682,49 @@ void usage_release_overhead(int card, uint64_t size)
 	if (slot != NO_SLOT)
 		add(&usage->charges[card][slot].overhead, -size);
 	usage_release(card, size);
+}
+
+bool usage_time(const uint8_t uuid[16], struct usage_time *place)
+{
+	int card = usage_card(uuid);
+	struct vgpu_usage *usage = atomic_load(&region);
+	int slot = NO_SLOT;
+
+	if (card == USAGE_NO_CARD)
+		return false;
+	atomic_fetch_add(&reserving, 1);
+	if (!atomic_load(&leaving))
+		slot = slot_or_claim(usage);
+	atomic_fetch_sub(&reserving, 1);
+	if (slot == NO_SLOT)
+		return false;
+	*place = (struct usage_time){&usage->times[card], usage->flights[card], (uint32_t)slot};
+	return true;
+}
+
+uint32_t usage_slots(void)
+{
+	const struct vgpu_usage *usage = atomic_load(&region);
+
+	return usage ? slots_seen(usage) : 0;
+}
+
+const struct vgpu_usage_time *usage_time_at(int index, const struct vgpu_usage_flight **flights)
+{
+	const struct vgpu_usage *usage = atomic_load(&region);
+
+	if (!usage || index >= (int)VGPU_LIMITS_MAX_CARDS || !load(&usage->cards[index].key))
+		return NULL;
+	*flights = usage->flights[index];
+	return &usage->times[index];
+}
+
+void usage_reap(void)
+{
+	struct vgpu_usage *usage = atomic_load(&region);
+
+	if (usage)
+		reap_dead(usage, ANY_CARD, THOROUGH);
 }
 
 bool usage_held(const uint8_t uuid[16], uint64_t unbooked_bytes, uint64_t overhead, uint64_t *held)

@@ -63,6 +63,25 @@ struct usage_process {
 /* The living processes that hold something of the card, as far as this pid namespace has them; their number. */
 unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list, unsigned int room);
 
+/* Where the card's time is accounted, and this process's slot in it; false: there is no region, slot or place. */
+struct vgpu_usage_time;
+struct vgpu_usage_flight;
+struct usage_time {
+	struct vgpu_usage_time *time;
+	struct vgpu_usage_flight *flights; /* of all slots */
+	uint32_t slot;
+};
+bool usage_time(const uint8_t uuid[16], struct usage_time *place);
+
+/* Slots at this index and above were never used. */
+uint32_t usage_slots(void);
+
+/* Another card of this container: the one at `index`; NULL: no card has that place. */
+const struct vgpu_usage_time *usage_time_at(int index, const struct vgpu_usage_flight **flights);
+
+/* Takes back what dead processes held: system calls for each slot. */
+void usage_reap(void);
+
 /*
  * What live processes hold, with `unbooked` bytes that are known beside, or what the host's figure has beyond bookings.
  * Makes no region: without one, nobody holds anything. False: it cannot be read.

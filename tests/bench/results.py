@@ -1,7 +1,8 @@
 """What a benchmark yields: one figure per id, its table and its JSON. Measuring is the groups' own business.
 
 The form of the JSON is pinned: a list of {"id", "unit", "bar", "min", "median", "max", "runs", "what"}. An id never
-changes its meaning. `bar` is the figure that the median must not exceed, null for a figure that only informs.
+changes its meaning. `bar` is the figure that the median must not exceed, null for a figure that only informs; where the
+unit ends in ", at least" it is what the median must reach.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from pathlib import Path
 from statistics import median
 
 from tabulate import tabulate
+
+AT_LEAST = ", at least"
 
 
 class BenchError(Exception):
@@ -36,12 +39,18 @@ class Result:
         low, middle, high = (round(value, 3) for value in (min(figures), median(figures), max(figures)))
         return cls(id, unit, bar, low, middle, high, len(figures), what)
 
+    @classmethod
+    def at_least(cls, id: str, bar: float, figures: list[float], what: str) -> Result:
+        """A ratio that is the better the larger it is."""
+        return cls.of(id, f"ratio{AT_LEAST}", bar, figures, what)
+
     @property
     def verdict(self) -> str:
         """Empty for a figure without a bar."""
         if self.bar is None:
             return ""
-        return "ok" if self.median <= self.bar else "MISSED"
+        met = self.median >= self.bar if self.unit.endswith(AT_LEAST) else self.median <= self.bar
+        return "ok" if met else "MISSED"
 
 
 def table(results: list[Result]) -> str:

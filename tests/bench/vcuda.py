@@ -64,15 +64,15 @@ def measure(rounds: int = ROUNDS) -> list[Result]:
 
 
 class Place:
-    """A mount namespace with /usr/local/vgpu as a container has it, over the null driver."""
+    """A mount namespace with /usr/local/vgpu as a container has it, over the null driver, with `cores` of its card."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, cores: int = 100) -> None:
         self.path = path
         (path / "driver").mkdir()
         self._compile("driver/libcuda.so.1", "null_driver.c", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")
         self._compile("driver/libnvidia-ml.so.1", "null_nvml.c", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1")
         self._compile("program", "null_program.c", "-ldl")
-        (path / "limits").write_bytes(limits.encode("bench", [limits.CardLimit(CARD, ROOM)]))
+        (path / "limits").write_bytes(limits.encode("bench", [limits.CardLimit(CARD, ROOM, cores, cores)]))
 
     def _compile(self, output: str, source: str, *options: str) -> None:
         command = ["cc", "-O2", "-Wall", "-Werror", "-o", self.path / output, SOURCES / source, *options]

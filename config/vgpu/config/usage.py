@@ -16,15 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PATH = USAGE_DIR + "/usage"
-IDENTITY = 1 << 32 | 0x45535556
+IDENTITY = 2 << 32 | 0x45535556
 SLOTS = 1024
 
 HEADER = Struct("=QQ48x")
 CARD = Struct("=Q16s8x")
 SLOT = Struct("=QQQQQ")
 CHARGE = Struct("=QQQ")
+TIME = Struct("=q11Q32x")
+FLIGHT = Struct("=II")
 CHARGES_OFFSET = HEADER.size + MAX_CARDS * CARD.size + SLOTS * SLOT.size
-SIZE = CHARGES_OFFSET + MAX_CARDS * SLOTS * CHARGE.size
+TIMES_OFFSET = CHARGES_OFFSET + MAX_CARDS * SLOTS * CHARGE.size
+FLIGHTS_OFFSET = TIMES_OFFSET + MAX_CARDS * TIME.size
+SIZE = FLIGHTS_OFFSET + MAX_CARDS * SLOTS * FLIGHT.size
 
 #: A new region: this, and zeros up to SIZE.
 BEGINNING = HEADER.pack(IDENTITY, 0)

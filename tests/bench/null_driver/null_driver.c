@@ -97,3 +97,77 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **address, int version, ui
 		*status = 0;
 	return 0;
 }
+
+/* Events, as a limiter needs them: always reached, and a nanosecond after the one before. */
+CUresult cuEventCreate(uint64_t **event, unsigned int flags);
+CUresult cuEventCreate(uint64_t **event, unsigned int flags)
+{
+	static uint64_t events[1 << 16];
+	static unsigned int count;
+
+	(void)flags;
+	*event = &events[count++ & 0xffff];
+	return 0;
+}
+
+CUresult cuEventDestroy_v2(uint64_t *event);
+CUresult cuEventDestroy_v2(uint64_t *event)
+{
+	return event == NULL;
+}
+
+CUresult cuEventRecord(uint64_t *event, void *stream);
+CUresult cuEventRecord(uint64_t *event, void *stream)
+{
+	static uint64_t recorded;
+
+	(void)stream;
+	*event = ++recorded;
+	return 0;
+}
+
+CUresult cuEventQuery(uint64_t *event);
+CUresult cuEventQuery(uint64_t *event)
+{
+	return event == NULL;
+}
+
+CUresult cuEventSynchronize(uint64_t *event);
+CUresult cuEventSynchronize(uint64_t *event)
+{
+	return event == NULL;
+}
+
+CUresult cuEventElapsedTime(float *milliseconds, const uint64_t *from, const uint64_t *to);
+CUresult cuEventElapsedTime(float *milliseconds, const uint64_t *from, const uint64_t *to)
+{
+	*milliseconds = (float)(*to - *from) / 1e6f;
+	return 0;
+}
+
+CUresult cuStreamIsCapturing(void *stream, int *status);
+CUresult cuStreamIsCapturing(void *stream, int *status)
+{
+	(void)stream;
+	*status = 0;
+	return 0;
+}
+
+CUresult cuCtxPushCurrent_v2(void *context);
+CUresult cuCtxPushCurrent_v2(void *context)
+{
+	return context == NULL;
+}
+
+CUresult cuCtxPopCurrent_v2(void **context);
+CUresult cuCtxPopCurrent_v2(void **context)
+{
+	*context = (void *)1;
+	return 0;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(int *mode);
+CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+	return mode == NULL;
+}

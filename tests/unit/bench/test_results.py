@@ -31,17 +31,19 @@ def test_json_and_table(run: ModuleType, tmp_path: Path, capsys: pytest.CaptureF
         return [
             run.Result.of("stub.met", "ratio", 0.5, [0.3, 0.1, 0.2], "below its bar"),
             run.Result.of("stub.missed", "ratio", 0.5, [0.6], "above its bar"),
+            run.Result.at_least("stub.reached", 0.9, [0.95], "above what it has to reach"),
+            run.Result.at_least("stub.short", 0.9, [0.85], "below it"),
             run.Result.of("stub.plain", "ms", None, [2.0, 4.0], "without a bar"),
         ]
 
     assert run.main(["stub"], {"stub": stub}, tmp_path) == 0, "a missed bar is marked, and no error"
     written = json.loads((tmp_path / "stub.json").read_text())
-    assert [set(item) for item in written] == [{"id", "unit", "bar", "min", "median", "max", "runs", "what"}] * 3
+    assert [set(item) for item in written] == [{"id", "unit", "bar", "min", "median", "max", "runs", "what"}] * 5
     expected = {"unit": "ratio", "bar": 0.5, "min": 0.1, "median": 0.2, "max": 0.3, "runs": 3, "what": "below its bar"}
     assert written[0] == {"id": "stub.met", **expected}
-    assert (written[2]["bar"], written[2]["median"]) == (None, 3.0)
+    assert (written[4]["bar"], written[4]["median"]) == (None, 3.0)
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.startswith("stub.")}
-    assert [name for name, line in lines.items() if "MISSED" in line] == ["stub.missed"]
+    assert [name for name, line in lines.items() if "MISSED" in line] == ["stub.missed", "stub.short"]
 
 
 def test_unknown_group_is_told_the_known_ones(run: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

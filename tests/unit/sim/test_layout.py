@@ -17,6 +17,10 @@ def test_structures_match(simctl: ModuleType, repository: Path, tmp_path: Path) 
         "sample": simctl.Sample,
         "incident": simctl.Incident,
         "board": simctl.Board,
+        "timeline_process": simctl.TimelineProcess,
+        "timeline_thread": simctl.TimelineThread,
+        "timeline": simctl.Timeline,
+        "meeting": simctl.Meeting,
         "file": simctl.File,
     }
     expected = []
@@ -50,6 +54,10 @@ def test_constants_match(simctl: ModuleType, repository: Path) -> None:
         ("SIM_PERIODS", f"{simctl.PERIODS}u"),
         ("SIM_MAX_SAMPLES", f"{simctl.MAX_SAMPLES}u"),
         ("SIM_MAX_INCIDENTS", f"{simctl.MAX_INCIDENTS}u"),
+        ("SIM_MAX_PROCESSES", f"{simctl.MAX_PROCESSES}u"),
+        ("SIM_MAX_THREADS", f"{simctl.MAX_THREADS}u"),
+        ("SIM_MAX_MEETINGS", f"{simctl.MAX_MEETINGS}u"),
+        ("SIM_MEETING_ROUNDS", f"{simctl.MEETING_ROUNDS}u"),
         ("SIM_LINK_SWITCH", f"{simctl.LINK_SWITCH:#x}u"),
         ("SIM_LINK_NONE", f"{simctl.LINK_NONE:#x}u"),
         ("SIM_MAGIC", f'"{simctl.MAGIC.decode()}"'),

@@ -1,0 +1,657 @@
+/* See batches.h. */
+#include "batches.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cards.h"
+#include "clock.h"
+#include "cuda_hooks.h"
+#include "log.h"
+#include "poller.h"
+
+#define LONG_ENOUGH NS_PER_MS           /* estimated time in a batch */
+#define SAMPLES_APART (2 * NS_PER_MS)   /* in a stream: two events cost some 5 us */
+#define RAN_DRY NS_PER_US               /* a launch so much after the expected end of the last one */
+#define FORGOTTEN (2 * NS_PER_MS)       /* a batch that nobody adds to or ends */
+#define SWITCHES (100 * NS_PER_US)      /* what a change of contexts may add to an interval */
+#define SLICE (2 * NS_PER_MS)
+#define BASE_AGE NS_PER_S               /* float milliseconds: 61 ns at one second */
+#define DRIFT 100000                    /* 10 ppm between the clocks */
+#define EARLIEST_LOOK (50 * NS_PER_US)
+#define LATEST_LOOK NS_PER_MS
+#define PATIENCE (20 * NS_PER_MS)
+#define EXIT_PATIENCE (50 * NS_PER_MS)
+
+enum { LANES = 64, BATCHES = 128, EVENTS_AT_ONCE = 32, MOST_CONTEXTS = 64, SPINS = 200 };
+
+enum batch_state { FREE, OPEN, CLOSED };
+
+struct batch {
+	enum batch_state state;
+	bool is_dry;          /* the stream was empty now and then */
+	bool started;
+	bool is_unsure;       /* another tenant's work may have been in between */
+	uint32_t lane;
+	uint32_t launches;
+	struct estimate *kind;
+	CUevent start, end;
+	uint64_t order;
+	uint64_t opened_at, launched_at, closed_at;
+	uint64_t started_at, ended_at; /* the card's time, on this process's clock */
+	uint64_t expected;    /* end */
+	uint64_t estimate;    /* ns of all its launches: what is reserved */
+	uint64_t booked;      /* of the bucket */
+	uint64_t counted;     /* ns found used so far */
+	uint64_t allowance;   /* of the interval that may not be its own, at most */
+};
+
+struct lane {
+	uint64_t key;
+	int32_t open;         /* batch */
+	uint64_t expected;    /* when all that was launched into it will be done */
+	uint64_t sampled_at;
+};
+
+struct core_context {
+	CUcontext handle;
+	CUdevice device;
+	struct bucket *bucket;
+	atomic_flag lock;
+	uint64_t orders;
+	uint32_t under_way;   /* batches that are not FREE */
+	struct lane lanes[LANES];
+	struct batch batches[BATCHES];
+	CUevent events[2 * BATCHES + EVENTS_AT_ONCE];
+	uint32_t event_count; /* not in use */
+	uint32_t event_total;
+	CUevent base;         /* an event whose time is known */
+	uint64_t base_at;
+	uint64_t base_seen;
+};
+
+static struct core_context *_Atomic contexts[MOST_CONTEXTS];
+static _Atomic uint32_t generation = 1; /* changes when a context goes */
+static atomic_bool stopped;
+static atomic_int settling;
+static atomic_flag making = ATOMIC_FLAG_INIT;
+
+static __thread struct {
+	CUcontext handle;
+	struct core_context *context;
+	uint32_t generation;
+} current;
+
+/* ---- locks: held for microseconds; who finds one taken for longer sleeps, as the clock may be virtual ---- */
+
+static bool try_lock(atomic_flag *flag)
+{
+	return !atomic_flag_test_and_set_explicit(flag, memory_order_acquire);
+}
+
+static void enter(atomic_flag *flag)
+{
+	for (int spin = 0; !try_lock(flag); spin++)
+		if (spin % SPINS == SPINS - 1)
+			clock_sleep_until(clock_now() + 5 * NS_PER_US);
+}
+
+static void leave(atomic_flag *flag)
+{
+	atomic_flag_clear_explicit(flag, memory_order_release);
+}
+
+/* ---- contexts ---- */
+
+static struct core_context *find(CUcontext handle)
+{
+	for (int i = 0; i < MOST_CONTEXTS; i++) {
+		struct core_context *context = atomic_load_explicit(&contexts[i], memory_order_acquire);
+		if (context && context->handle == handle)
+			return context;
+	}
+	return NULL;
+}
+
+/* A record of a context that went is used again. */
+static struct core_context *blank(void)
+{
+	for (int i = 0; i < MOST_CONTEXTS; i++) {
+		struct core_context *context = atomic_load(&contexts[i]);
+		if (context && context->handle)
+			continue;
+		if (!context)
+			context = calloc(1, sizeof(*context));
+		atomic_store_explicit(&contexts[i], context, memory_order_release);
+		return context;
+	}
+	log_once(LOG_WARNING, "more than %d contexts: the rest is not held to the core share", MOST_CONTEXTS);
+	return NULL;
+}
+
+static struct core_context *add(CUcontext handle)
+{
+	struct bucket *bucket;
+	CUdevice device;
+
+	if (!current_device(&device) || !(bucket = bucket_of_device(device)))
+		return NULL;
+	enter(&making);
+	struct core_context *context = find(handle);
+	if (!context && (context = blank())) {
+		memset(context, 0, sizeof(*context));
+		for (int i = 0; i < LANES; i++)
+			context->lanes[i].open = -1;
+		context->device = device;
+		context->bucket = bucket;
+		__atomic_store_n(&context->handle, handle, __ATOMIC_RELEASE);
+	}
+	leave(&making);
+	return context;
+}
+
+struct core_context *batches_context(void)
+{
+	CUcontext handle = NULL;
+	uint32_t now = atomic_load_explicit(&generation, memory_order_acquire);
+
+	if (REAL(cuCtxGetCurrent, &handle) != CUDA_SUCCESS || !handle)
+		return NULL;
+	if (current.handle == handle && current.generation == now)
+		return current.context;
+	current.context = find(handle);
+	if (!current.context)
+		current.context = add(handle);
+	current.handle = handle;
+	current.generation = now;
+	return current.context;
+}
+
+struct bucket *batches_bucket(struct core_context *context)
+{
+	return context->bucket;
+}
+
+/* ---- events; with the context's lock, in a thread that has the context ---- */
+
+static void more_events(struct core_context *context)
+{
+	for (int i = 0; i < EVENTS_AT_ONCE && context->event_total < 2 * BATCHES; i++) {
+		CUevent event;
+		if (REAL(cuEventCreate, &event, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
+			return;
+		context->events[context->event_count++] = event;
+		context->event_total++;
+	}
+}
+
+static CUevent take_event(struct core_context *context)
+{
+	if (!context->event_count && context->event_total < 2 * BATCHES)
+		more_events(context);
+	return context->event_count ? context->events[--context->event_count] : NULL;
+}
+
+static void put_event(struct core_context *context, CUevent event)
+{
+	if (event && event != context->base)
+		context->events[context->event_count++] = event;
+}
+
+static CUevent record(struct core_context *context, CUstream stream)
+{
+	CUevent event = take_event(context);
+
+	if (!event)
+		return NULL;
+	if (REAL(cuEventRecord, event, stream) == CUDA_SUCCESS)
+		return event;
+	put_event(context, event);
+	return NULL;
+}
+
+/* ---- batches ---- */
+
+static struct batch *free_batch(struct core_context *context)
+{
+	for (int i = 0; context->under_way < BATCHES && i < BATCHES; i++)
+		if (context->batches[i].state == FREE)
+			return &context->batches[i];
+	return NULL;
+}
+
+static void set_free(struct core_context *context, struct batch *batch)
+{
+	if (batch->state == OPEN)
+		context->lanes[batch->lane].open = -1;
+	put_event(context, batch->start);
+	put_event(context, batch->end);
+	batch->state = FREE;
+	context->under_way--;
+}
+
+static struct lane *lane_of(struct core_context *context, uint64_t key)
+{
+	uint32_t place = (uint32_t)((key * 0x9e3779b97f4a7c15u) >> 32) % LANES;
+	struct lane *lane = &context->lanes[place];
+
+	for (int i = 0; i < LANES; i++) {
+		struct lane *at = &context->lanes[(place + (uint32_t)i) % LANES];
+		if (at->key == key)
+			return at;
+		if (!at->key) {
+			at->key = key;
+			return at;
+		}
+	}
+	if (lane->open < 0)
+		lane->key = key; /* of a stream that has nothing open: most likely it is gone */
+	return lane;
+}
+
+static void open_batch(struct core_context *context, struct lane *lane, struct launch *launch, uint64_t now)
+{
+	struct bucket *bucket = context->bucket;
+	struct batch *batch = free_batch(context);
+
+	CUevent start = batch ? record(context, launch->stream) : NULL;
+	if (!start)
+		return;
+	*batch = (struct batch){.state = OPEN, .start = start, .lane = (uint32_t)(lane - context->lanes), .order = ++context->orders,
+				.kind = launch->kind, .opened_at = now};
+	if (__atomic_exchange_n(&bucket->fresh, 0, __ATOMIC_RELAXED)) {
+		batch->is_unsure = true;
+		batch->allowance = SWITCHES;
+	}
+	if (bucket_is_edge(bucket, now)) {
+		batch->is_unsure = true;
+		batch->allowance = SLICE + SWITCHES;
+	}
+	context->under_way++;
+	lane->open = (int32_t)(batch - context->batches);
+	launch->opened = true;
+}
+
+/* A kernel that was not measured for long is measured alone. */
+static bool wants_sample(struct lane *lane, const struct launch *launch, uint64_t now)
+{
+	if (estimates_known(launch->kind) &&
+	    (now - lane->sampled_at < SAMPLES_APART || !estimates_stale(launch->kind, now)))
+		return false;
+	lane->sampled_at = now;
+	return true;
+}
+
+static void end_batch(struct core_context *context, struct batch *batch, CUstream stream, uint64_t now)
+{
+	context->lanes[batch->lane].open = -1;
+	batch->end = record(context, stream);
+	batch->state = CLOSED;
+	batch->closed_at = now;
+}
+
+void batches_join(struct launch *launch, uint64_t now)
+{
+	struct core_context *context = launch->context;
+
+	enter(&context->lock);
+	struct lane *lane = lane_of(context, launch->lane);
+	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
+	bool sample = wants_sample(lane, launch, now);
+	if (batch && sample) {
+		end_batch(context, batch, launch->stream, now);
+		batch = NULL;
+	}
+	if (!batch) {
+		open_batch(context, lane, launch, now);
+		batch = lane->open < 0 ? NULL : &context->batches[lane->open];
+	}
+	launch->batch = lane->open;
+	if (batch) {
+		batch->is_dry |= batch->launches && now > lane->expected + RAN_DRY;
+		batch->launches++;
+		batch->estimate += launch->estimate;
+		batch->booked += launch->estimate;
+		lane->expected = (lane->expected > now ? lane->expected : now) + launch->estimate;
+		batch->expected = lane->expected;
+		launch->closes = sample || batch->estimate >= LONG_ENOUGH;
+	}
+	leave(&context->lock);
+}
+
+/* In which nothing was launched: the one launch failed. */
+static void undo(struct core_context *context, struct batch *batch, const struct launch *launch)
+{
+	batch->launches--;
+	batch->estimate -= launch->estimate;
+	batch->booked -= launch->estimate;
+	if (!batch->launches)
+		set_free(context, batch);
+}
+
+void batches_joined(struct launch *launch, bool succeeded)
+{
+	struct core_context *context = launch->context;
+
+	if (succeeded && launch->batch >= 0 && !launch->opened && !launch->closes)
+		return;
+	if (!succeeded)
+		bucket_release(launch->bucket, launch->estimate);
+	if (launch->batch < 0) {
+		/* No event was to be had: it counts what is known of it. */
+		if (succeeded)
+			bucket_settle(launch->bucket, launch->estimate, launch->estimate, launch->estimate, clock_now());
+		return;
+	}
+	uint64_t now = clock_now();
+	enter(&context->lock);
+	struct batch *batch = &context->batches[launch->batch];
+	if (batch->state == OPEN) {
+		if (!succeeded)
+			undo(context, batch, launch);
+		else if (launch->opened)
+			batch->launched_at = now;
+		if (succeeded && launch->closes)
+			end_batch(context, batch, launch->stream, now);
+	}
+	leave(&context->lock);
+	poller_needed();
+}
+
+void batches_close(const struct launch *launch)
+{
+	struct core_context *context = launch->context;
+
+	enter(&context->lock);
+	struct lane *lane = lane_of(context, launch->lane);
+	if (lane->open >= 0)
+		end_batch(context, &context->batches[lane->open], launch->stream, clock_now());
+	leave(&context->lock);
+}
+
+/* ---- the card's clock ---- */
+
+/* The event's time. It was recorded at `recorded` and is known to be past at `now`: that sets the clocks right. */
+static uint64_t time_of(struct core_context *context, CUevent event, uint64_t recorded, uint64_t now)
+{
+	float milliseconds;
+
+	if (!context->base) {
+		context->base = event;
+		context->base_at = recorded;
+		context->base_seen = now;
+		return recorded;
+	}
+	if (REAL(cuEventElapsedTime, &milliseconds, context->base, event) != CUDA_SUCCESS)
+		return recorded;
+	int64_t since = (int64_t)((double)milliseconds * 1e6);
+	if ((int64_t)context->base_at + since < (int64_t)recorded)
+		context->base_at = recorded - (uint64_t)since;
+	if ((int64_t)context->base_at + since > (int64_t)now)
+		context->base_at = now - (uint64_t)since;
+	return context->base_at + (uint64_t)since;
+}
+
+/* A start event of late becomes the one that times are counted from. */
+static void renew_base(struct core_context *context, struct batch *batch, uint64_t now)
+{
+	if (now - context->base_seen < BASE_AGE || !batch->start || batch->start == context->base || !batch->started)
+		return;
+	CUevent old = context->base;
+	context->base_at = batch->started_at - (now - context->base_seen) / DRIFT;
+	context->base_seen = now;
+	context->base = batch->start;
+	context->events[context->event_count++] = old;
+	batch->start = NULL;
+}
+
+/* ---- what has ended ---- */
+
+enum { UNDER_WAY, OVER, LOST };
+
+static int query(CUevent event)
+{
+	CUresult result = event ? REAL(cuEventQuery, event) : CUDA_ERROR_INVALID_VALUE;
+
+	return result == CUDA_SUCCESS ? OVER : result == CUDA_ERROR_NOT_READY ? UNDER_WAY : LOST;
+}
+
+/* Notes what has happened to a batch; the streams of `blocked` have an older one that has not ended. */
+static void look_at(struct core_context *context, struct batch *batch, uint64_t *blocked, uint64_t now)
+{
+	uint64_t bit = (uint64_t)1 << batch->lane;
+
+	if (!batch->started && batch->launched_at && !(*blocked & bit) && query(batch->start) == OVER) {
+		batch->started = true;
+		batch->started_at = time_of(context, batch->start, batch->opened_at, now);
+		if (batch->launched_at > batch->started_at) /* the kernel came after the event, into an empty stream */
+			batch->started_at = batch->launched_at < now ? batch->launched_at : now;
+	}
+	if (batch->started && batch->state == CLOSED && !batch->ended_at && query(batch->end) == OVER)
+		batch->ended_at = time_of(context, batch->end, batch->closed_at, now);
+	if (batch->ended_at && batch->ended_at < batch->started_at)
+		batch->ended_at = batch->started_at;
+	if (!batch->ended_at)
+		*blocked |= bit;
+}
+
+/*
+ * What the container used of the interval, of which `raw` ns were not counted for other work. Where something else may
+ * have been in between, what the kernels are known to take is believed, as far as that could have taken the rest.
+ */
+static uint64_t own_part(const struct core_context *context, struct batch *batch, uint64_t to, uint64_t raw)
+{
+	uint64_t outside = bucket_outside(context->bucket, batch->started_at, to);
+	uint64_t allowance = batch->allowance + (outside ? outside + SLICE : 0);
+	uint64_t known = batch->estimate < raw ? batch->estimate : raw;
+
+	batch->is_unsure |= outside != 0;
+	if (batch->is_dry)
+		return known;
+	if (!batch->is_unsure)
+		return raw;
+	return known + allowance > raw ? known : raw - allowance;
+}
+
+static void learn(const struct core_context *context, const struct batch *batch, uint64_t now)
+{
+	uint64_t took = batch->ended_at - batch->started_at;
+
+	if (batch->launches != 1)
+		return;
+	estimates_add(batch->kind, took, batch->is_unsure, now);
+	bucket_measured(context->bucket, took);
+}
+
+static void count(struct core_context *context, struct batch *batch, uint64_t now)
+{
+	uint64_t to = batch->ended_at ? batch->ended_at : now;
+
+	batch->counted += bucket_uncounted(context->bucket, batch->started_at, to);
+	uint64_t used = own_part(context, batch, to, batch->counted);
+	if (batch->ended_at) {
+		bucket_settle(context->bucket, batch->estimate, batch->booked, used, now);
+		learn(context, batch, now);
+		renew_base(context, batch, now);
+		set_free(context, batch);
+	} else if (used > batch->booked) {
+		bucket_book(context->bucket, used - batch->booked);
+		batch->booked = used;
+	}
+}
+
+/* Nothing more will be known of it. */
+static void write_off(struct core_context *context, struct batch *batch, uint64_t now)
+{
+	bucket_settle(context->bucket, batch->estimate, batch->booked, batch->estimate, now);
+	set_free(context, batch);
+}
+
+static bool is_lost(const struct batch *batch, uint64_t now)
+{
+	if (batch->state == OPEN)
+		return batch->launches && batch->launched_at && now > batch->expected + FORGOTTEN;
+	return !batch->ended_at && (query(batch->start) == LOST || query(batch->end) == LOST);
+}
+
+/* In the order of their beginnings, so that the union comes out right. */
+static void insert(struct batch **list, int count, struct batch *batch, uint64_t (*key)(const struct batch *))
+{
+	for (; count && key(list[count - 1]) > key(batch); count--)
+		list[count] = list[count - 1];
+	list[count] = batch;
+}
+
+static uint64_t by_order(const struct batch *batch)
+{
+	return batch->order;
+}
+
+static uint64_t by_start(const struct batch *batch)
+{
+	return batch->started_at;
+}
+
+static void settle(struct core_context *context, uint64_t now)
+{
+	struct batch *all[BATCHES], *started[BATCHES];
+	uint64_t blocked = 0;
+	int used = 0, begun = 0;
+
+	for (int i = 0; i < BATCHES && used < (int)context->under_way; i++)
+		if (context->batches[i].state != FREE)
+			insert(all, used++, &context->batches[i], by_order);
+	for (int i = 0; i < used; i++) {
+		look_at(context, all[i], &blocked, now);
+		if (is_lost(all[i], now))
+			write_off(context, all[i], now);
+		else if (all[i]->started)
+			insert(started, begun++, all[i], by_start);
+	}
+	for (int i = 0; i < begun; i++)
+		count(context, started[i], now);
+}
+
+static uint64_t next_end(const struct core_context *context, uint64_t now)
+{
+	uint64_t next = UINT64_MAX;
+
+	for (int i = 0; i < BATCHES; i++) {
+		const struct batch *batch = &context->batches[i];
+		if (batch->state == FREE)
+			continue;
+		uint64_t end = batch->expected + (batch->state == OPEN ? FORGOTTEN : 0);
+		uint64_t late = end < now ? (now - end) / 4 : 0;
+		uint64_t look = late ? now + (late < LATEST_LOOK ? late : LATEST_LOOK) : end;
+		look = look < now + EARLIEST_LOOK ? now + EARLIEST_LOOK : look;
+		next = look < next ? look : next;
+	}
+	return next;
+}
+
+static uint64_t settle_context(struct core_context *context)
+{
+	CUcontext before;
+	uint64_t next = UINT64_MAX;
+
+	if (!try_lock(&context->lock))
+		return clock_now() + EARLIEST_LOOK;
+	if (context->under_way && context->handle && REAL(cuCtxPushCurrent_v2, context->handle) == CUDA_SUCCESS) {
+		uint64_t now = clock_now();
+		settle(context, now);
+		next = next_end(context, now);
+		(void)REAL(cuCtxPopCurrent_v2, &before);
+	}
+	leave(&context->lock);
+	return next;
+}
+
+uint64_t batches_settle(void)
+{
+	uint64_t next = UINT64_MAX;
+
+	atomic_fetch_add(&settling, 1);
+	for (int i = 0; i < MOST_CONTEXTS && !atomic_load(&stopped); i++) {
+		struct core_context *context = atomic_load_explicit(&contexts[i], memory_order_acquire);
+		if (!context)
+			break;
+		uint64_t look = __atomic_load_n(&context->under_way, __ATOMIC_RELAXED) ? settle_context(context)
+										       : UINT64_MAX;
+		next = look < next ? look : next;
+	}
+	atomic_fetch_sub(&settling, 1);
+	return next;
+}
+
+static bool is_stuck(const struct batch *batch, uint64_t now)
+{
+	uint64_t patience = 4 * batch->estimate;
+
+	patience = patience < PATIENCE ? PATIENCE : patience;
+	return batch->state != FREE && !batch->ended_at && now > batch->opened_at + patience;
+}
+
+bool batches_stuck_elsewhere(const struct launch *launch, uint64_t now)
+{
+	for (int i = 0; i < MOST_CONTEXTS; i++) {
+		struct core_context *context = atomic_load(&contexts[i]);
+		if (!context)
+			break;
+		if (!context->under_way || !try_lock(&context->lock))
+			continue;
+		const struct lane *own = context == launch->context ? lane_of(context, launch->lane) : NULL;
+		bool stuck = false;
+		for (int at = 0; at < BATCHES && !stuck; at++)
+			stuck = is_stuck(&context->batches[at], now) && &context->lanes[context->batches[at].lane] != own;
+		leave(&context->lock);
+		if (stuck)
+			return true;
+	}
+	return false;
+}
+
+/* ---- a context goes ---- */
+
+struct core_context *batches_hold(CUcontext handle)
+{
+	struct core_context *context = handle ? find(handle) : NULL;
+
+	if (context)
+		enter(&context->lock);
+	return context;
+}
+
+void batches_let_go(struct core_context *context, bool is_gone)
+{
+	uint64_t now = clock_now();
+
+	if (!context)
+		return;
+	for (int i = 0; is_gone && i < BATCHES; i++)
+		if (context->batches[i].state != FREE)
+			write_off(context, &context->batches[i], now);
+	if (is_gone) {
+		__atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
+		atomic_fetch_add(&generation, 1);
+	}
+	leave(&context->lock);
+}
+
+void batches_reset(void)
+{
+	for (int i = 0; i < MOST_CONTEXTS; i++)
+		atomic_store(&contexts[i], NULL);
+	atomic_fetch_add(&generation, 1);
+	atomic_flag_clear(&making);
+	atomic_store(&settling, 0);
+}
+
+void batches_stop(void)
+{
+	uint64_t until = clock_now() + EXIT_PATIENCE;
+
+	atomic_store(&stopped, true);
+	while (atomic_load(&settling) && clock_now() < until)
+		clock_sleep_until(clock_now() + 20 * NS_PER_US);
+}

@@ -1,0 +1,67 @@
+/*
+ * What is under way: launches in batches of about a millisecond between two events, and what they really used.
+ *
+ * Belongs here: contexts and their events, batches by stream, and their settlement with the card's bucket. Used is
+ * the union of the intervals between a batch's events, as the card's clock has them: overlapping streams count once.
+ * A batch in which the stream ran dry (a program that waits for each kernel), and one that may have met another
+ * tenant's work, count what their kernels are known to take, within the interval.
+ *
+ * Every function may be called from any thread; the lock of a context is held across event calls, never across a
+ * launch or a wait.
+ */
+#ifndef VCUDA_BATCHES_H
+#define VCUDA_BATCHES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bucket.h"
+#include "cuda_abi.h"
+#include "estimates.h"
+
+struct core_context;
+
+/* One launch, between the wrapper's begin and end. */
+struct launch {
+	struct core_context *context; /* NULL: not accounted */
+	struct bucket *bucket;
+	struct estimate *kind;
+	CUstream stream;              /* as cuEventRecord takes it */
+	uint64_t lane;                /* which stream, for all threads */
+	uint64_t estimate;            /* ns */
+	int32_t batch;                /* -1: in none */
+	bool opened;                  /* the first of its batch */
+	bool closes;
+};
+
+/* The calling thread's context; NULL: none, or its card has no limit. */
+struct core_context *batches_context(void);
+struct bucket *batches_bucket(struct core_context *context);
+
+/* The launch, for which `estimate` is reserved, is about to be made, and was made (or failed: undone). */
+void batches_join(struct launch *launch, uint64_t now);
+void batches_joined(struct launch *launch, bool succeeded);
+
+/* The thread is about to wait with a launch into this stream: its batch ends here. */
+void batches_close(const struct launch *launch);
+
+/* Looks what has ended, in all contexts; when to look again, UINT64_MAX: nothing is under way. */
+uint64_t batches_settle(void);
+
+/* Nothing in another stream than the launch's has come to an end for long, though it should have. */
+bool batches_stuck_elsewhere(const struct launch *launch, uint64_t now);
+
+/*
+ * A context is about to be destroyed, perhaps: from here on nobody looks at its events. NULL: nothing of it is known.
+ * Let go, it is gone with all that was under way, or goes on.
+ */
+struct core_context *batches_hold(CUcontext handle);
+void batches_let_go(struct core_context *context, bool is_gone);
+
+/* In a forked child: nothing is under way. */
+void batches_reset(void);
+
+/* At the end of the process: from now on no event is looked at. */
+void batches_stop(void);
+
+#endif

@@ -1,0 +1,32 @@
+/* When the host lets this container use its cards: the card pages (vgpu_card.h), read while they change. */
+#ifndef VCUDA_CARD_PAGE_H
+#define VCUDA_CARD_PAGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct card_times {
+	uint64_t seen;        /* the page's sequence */
+	uint64_t period;      /* these as in struct vgpu_card_page; 0: no phases */
+	uint64_t phase_start;
+	uint64_t phase_length;
+	uint64_t lent_until;
+	uint64_t lent_rate;
+	uint64_t tenants;     /* 0: not told */
+};
+
+struct vgpu_card_page;
+
+/* The card's page; NULL: there is none now. Looks into the file system at most once a second. */
+const struct vgpu_card_page *card_page_find(const uint8_t uuid[16], uint64_t now);
+
+/* Whether it moved since `seen`: one load. */
+bool card_page_moved(const struct vgpu_card_page *page, uint64_t seen);
+
+/* What it says; false: it is being written, ask again. Nonsense comes out as "no phases". */
+bool card_page_read(const struct vgpu_card_page *page, struct card_times *times);
+
+/* What to add to this container's time for the host's. */
+int64_t card_page_clock_offset(void);
+
+#endif

@@ -1,0 +1,121 @@
+/* See clock.h. */
+#include "clock.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "trampolines.h"
+#include "vgpu_sim_clock.h"
+
+enum { STACK = 256 * 1024 };
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static const struct vgpu_sim_clock *simulated; /* NULL: real time */
+
+static void find(void)
+{
+	const struct vgpu_sim_clock *clock = real_symbol(VGPU_SIM_CLOCK_SYMBOL);
+
+	if (clock && clock->version == VGPU_SIM_CLOCK_VERSION && clock->is_virtual())
+		simulated = clock;
+}
+
+static const struct vgpu_sim_clock *virtual_clock(void)
+{
+	pthread_once(&once, find);
+	return simulated;
+}
+
+static struct timespec timespec_of(uint64_t time)
+{
+	return (struct timespec){.tv_sec = (time_t)(time / NS_PER_S), .tv_nsec = (long)(time % NS_PER_S)};
+}
+
+uint64_t clock_now(void)
+{
+	const struct vgpu_sim_clock *clock = virtual_clock();
+	struct timespec time;
+
+	if (clock)
+		return clock->now();
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (uint64_t)time.tv_sec * NS_PER_S + (uint64_t)time.tv_nsec;
+}
+
+void clock_sleep_until(uint64_t time)
+{
+	const struct vgpu_sim_clock *clock = virtual_clock();
+	struct timespec until = timespec_of(time);
+
+	if (clock)
+		clock->sleep_until(time);
+	else
+		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+}
+
+void clock_wait(uint32_t *word, uint32_t seen, uint64_t until)
+{
+	const struct vgpu_sim_clock *clock = virtual_clock();
+	struct timespec time = timespec_of(until);
+
+	if (clock)
+		clock->wait(word, seen, until);
+	else /* unlike FUTEX_WAIT this one takes an absolute time, of CLOCK_MONOTONIC */
+		syscall(SYS_futex, word, FUTEX_WAIT_BITSET, seen, until == UINT64_MAX ? NULL : &time, NULL,
+			FUTEX_BITSET_MATCH_ANY);
+}
+
+void clock_wake(uint32_t *word)
+{
+	const struct vgpu_sim_clock *clock = virtual_clock();
+
+	__atomic_fetch_add(word, 1, __ATOMIC_SEQ_CST);
+	if (clock)
+		clock->wake(word);
+	else
+		syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* ---- threads ---- */
+
+static void (*thread_body)(void);
+static uint32_t thread_number;
+
+static void *thread_main(void *argument)
+{
+	(void)argument;
+	prctl(PR_SET_NAME, "vgpu-cores");
+	prctl(PR_SET_TIMERSLACK, 50000ul);
+	if (virtual_clock())
+		simulated->thread_adopt(thread_number);
+	thread_body();
+	return NULL;
+}
+
+bool clock_thread(void (*body)(void))
+{
+	const struct vgpu_sim_clock *clock = virtual_clock();
+	pthread_attr_t attributes;
+	sigset_t all, before;
+	pthread_t id;
+
+	thread_body = body;
+	if (clock)
+		thread_number = clock->thread_announce();
+	pthread_attr_init(&attributes);
+	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	pthread_attr_setstacksize(&attributes, STACK);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	bool created = pthread_create(&id, &attributes, thread_main, NULL) == 0;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attributes);
+	if (!created && clock)
+		clock->thread_withdraw(thread_number);
+	return created;
+}

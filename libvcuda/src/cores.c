@@ -1,0 +1,148 @@
+/* See cores.h. */
+#include "cores.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "charge.h"
+#include "clock.h"
+#include "cuda_hooks.h"
+#include "gate.h"
+#include "limits_file.h"
+#include "poller.h"
+
+static atomic_int captures; /* that were begun and not ended, by all threads */
+
+void cores_capture(int change)
+{
+	atomic_fetch_add(&captures, change);
+}
+
+/* The default stream is one under two names; a thread's own is another in each thread. */
+static void name_stream(struct launch *launch, CUstream stream, enum stream_meaning meaning)
+{
+	static __thread char here;
+
+	if (!stream)
+		stream = meaning == STREAM_PER_THREAD ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+	launch->stream = stream;
+	launch->lane = stream == CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)&here : (uint64_t)(uintptr_t)stream;
+}
+
+static bool is_capturing(CUstream stream)
+{
+	int status = 0;
+
+	if (!atomic_load_explicit(&captures, memory_order_relaxed))
+		return false;
+	return REAL(cuStreamIsCapturing, stream, &status) != CUDA_SUCCESS || status;
+}
+
+static void after_fork(void)
+{
+	batches_reset();
+	buckets_reset();
+	poller_reset();
+	atomic_store(&captures, 0);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, after_fork);
+}
+
+/* Whether the launch is to be accounted at all. */
+static bool find_account(struct launch *launch)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, watch_forks);
+	launch->context = batches_context();
+	if (!launch->context)
+		return false;
+	launch->bucket = batches_bucket(launch->context);
+	return !bucket_is_open(launch->bucket) && !is_capturing(launch->stream);
+}
+
+static void describe(struct launch *launch, const void *function, uint64_t blocks)
+{
+	launch->kind = estimates_find((uint64_t)(uintptr_t)function, blocks);
+	launch->estimate = estimates_ns(launch->kind);
+}
+
+void cores_begin(struct core_launch *call, const void *function, uint64_t blocks, CUstream stream,
+		 enum stream_meaning meaning)
+{
+	struct launch *launch = &call->launch;
+
+	launch->context = NULL;
+	call->entered = limits_state() == LIMITS_PRESENT && guard_enter();
+	if (!call->entered)
+		return;
+	name_stream(launch, stream, meaning);
+	if (!find_account(launch)) {
+		launch->context = NULL;
+		return;
+	}
+	launch->opened = launch->closes = false;
+	describe(launch, function, blocks);
+	batches_join(launch, gate_pass(launch));
+}
+
+/* The launch of a group on its stream's own device; all but the first are made as soon as that one may be. */
+static void begin_member(struct core_launch *call, const CUDA_LAUNCH_PARAMS *member, bool is_first)
+{
+	struct launch *launch = &call->launch;
+	CUcontext context = NULL, before;
+
+	launch->context = NULL;
+	if (REAL(cuStreamGetCtx, member->hStream, &context) != CUDA_SUCCESS ||
+	    REAL(cuCtxPushCurrent_v2, context) != CUDA_SUCCESS)
+		return;
+	name_stream(launch, member->hStream, STREAM_LEGACY);
+	if (find_account(launch)) {
+		launch->opened = launch->closes = false;
+		describe(launch, member->function, cores_blocks(member->gridDimX, member->gridDimY, member->gridDimZ));
+		uint64_t now = is_first ? gate_pass(launch) : clock_now();
+		if (!is_first)
+			bucket_force(launch->bucket, launch->estimate, estimates_known(launch->kind), now);
+		batches_join(launch, now);
+	} else {
+		launch->context = NULL;
+	}
+	(void)REAL(cuCtxPopCurrent_v2, &before);
+}
+
+bool cores_begin_group(struct core_launch *calls, const CUDA_LAUNCH_PARAMS *list, unsigned int count)
+{
+	if (limits_state() != LIMITS_PRESENT || !guard_enter())
+		return false;
+	for (unsigned int i = 0; i < count; i++) {
+		calls[i].entered = false;
+		begin_member(&calls[i], &list[i], i == 0);
+	}
+	return true;
+}
+
+void cores_end_group(struct core_launch *calls, unsigned int count, CUresult result)
+{
+	for (unsigned int i = 0; i < count; i++)
+		if (calls[i].launch.context)
+			batches_joined(&calls[i].launch, result == CUDA_SUCCESS);
+	guard_leave();
+}
+
+CUresult cores_end(struct core_launch *call, CUresult result)
+{
+	if (!call->entered)
+		return result;
+	if (call->launch.context)
+		batches_joined(&call->launch, result == CUDA_SUCCESS);
+	guard_leave();
+	return result;
+}
+
+__attribute__((destructor)) static void at_exit(void)
+{
+	batches_stop();
+}

@@ -1,0 +1,42 @@
+/*
+ * One launch against the container's share of the card's time: what every launching wrapper does around the driver's
+ * call. Nothing happens, and nothing costs, without limits, on an exclusive card, inside a capture (what is captured
+ * is accounted when its graph is launched) and for calls that the driver makes itself.
+ */
+#ifndef VCUDA_CORES_H
+#define VCUDA_CORES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "batches.h"
+#include "cuda_abi.h"
+
+/* How a wrapper's stream 0 is meant. */
+enum stream_meaning { STREAM_LEGACY, STREAM_PER_THREAD };
+
+struct core_launch {
+	struct launch launch;
+	bool entered;
+};
+
+/* May wait. `function` and `blocks` say what is launched: a function and its grid, or a graph. */
+void cores_begin(struct core_launch *call, const void *function, uint64_t blocks, CUstream stream,
+		 enum stream_meaning meaning);
+
+static inline uint64_t cores_blocks(uint64_t x, uint64_t y, uint64_t z)
+{
+	return x * y * z;
+}
+
+/* `result`, when it is over. */
+CUresult cores_end(struct core_launch *call, CUresult result);
+
+/* For launches that the driver makes together, each on its stream's device: one wait for all. False: not accounted. */
+bool cores_begin_group(struct core_launch *calls, const CUDA_LAUNCH_PARAMS *list, unsigned int count);
+void cores_end_group(struct core_launch *calls, unsigned int count, CUresult result);
+
+/* Captures have begun and ended. */
+void cores_capture(int change);
+
+#endif

@@ -1,0 +1,33 @@
+/*
+ * How long a kernel takes: the mean of late measurements by (function or graph, size of the grid). Read without a lock
+ * and never allocates; what does not fit displaces something. It serves reservations, not the account: see batches.h.
+ */
+#ifndef VCUDA_ESTIMATES_H
+#define VCUDA_ESTIMATES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { ESTIMATE_UNKNOWN = 100000 }; /* ns, for what was never measured */
+
+struct estimate {
+	uint64_t key; /* these words change with atomic operations */
+	uint64_t ns;
+	uint64_t samples;
+	uint64_t sure; /* of these, those that nothing was in the way of */
+	uint64_t sampled_at;
+};
+
+/* Its own place, from now on until it is displaced. */
+struct estimate *estimates_find(uint64_t function, uint64_t blocks);
+
+uint64_t estimates_ns(const struct estimate *estimate);
+bool estimates_known(const struct estimate *estimate);
+
+/* Another measurement is due, as soon as it costs little. */
+bool estimates_stale(const struct estimate *estimate, uint64_t now);
+
+/* A kernel took that long. `at most`: something else may have been in the way, so only less than known tells. */
+void estimates_add(struct estimate *estimate, uint64_t ns, bool at_most, uint64_t now);
+
+#endif

@@ -1,0 +1,63 @@
+/* See gate.h. */
+#include "gate.h"
+
+#include "clock.h"
+#include "cuda_hooks.h"
+
+#define SHORTEST_SLEEP (20 * NS_PER_US)
+#define LONGEST_SLEEP (20 * NS_PER_MS)
+#define PATIENCE (20 * NS_PER_MS)
+#define REAP_AFTER (10 * NS_PER_MS)
+#define REAP_EACH (100 * NS_PER_MS)
+
+/* Kernels may wait for each other: nothing ends, so what waits here is let through and booked as debt. */
+static bool must_open(const struct launch *launch, uint64_t since, uint64_t now)
+{
+	return now - since >= PATIENCE &&
+	       (batches_stuck_elsewhere(launch, now) || bucket_others_stuck(launch->bucket, now));
+}
+
+static uint64_t soon(uint64_t time, uint64_t now)
+{
+	if (time < now + SHORTEST_SLEEP)
+		return now + SHORTEST_SLEEP;
+	return time < now + LONGEST_SLEEP ? time : now + LONGEST_SLEEP;
+}
+
+static uint64_t wait_for_it(const struct launch *launch, uint64_t began, uint64_t again)
+{
+	struct bucket *bucket = launch->bucket;
+	uint32_t *word;
+	uint64_t now = began, reap = began + REAP_AFTER;
+
+	for (;;) {
+		word = bucket_waits(bucket, now);
+		uint32_t seen = __atomic_load_n(word, __ATOMIC_SEQ_CST);
+		batches_settle();
+		now = clock_now();
+		if (bucket_try(bucket, launch->estimate, estimates_known(launch->kind), now, &again))
+			return now;
+		if (bucket_is_open(bucket) || must_open(launch, began, now))
+			break;
+		if (now > reap) {
+			usage_reap();
+			reap = now + REAP_EACH;
+		}
+		clock_wait(word, seen, soon(again, now));
+		now = clock_now();
+	}
+	bucket_force(bucket, launch->estimate, estimates_known(launch->kind), now);
+	return now;
+}
+
+uint64_t gate_pass(const struct launch *launch)
+{
+	uint64_t now = clock_now(), again = 0;
+
+	if (bucket_try(launch->bucket, launch->estimate, estimates_known(launch->kind), now, &again))
+		return now;
+	batches_close(launch);
+	now = wait_for_it(launch, now, again);
+	bucket_waits_no_more(launch->bucket);
+	return now;
+}

@@ -1,0 +1,12 @@
+/* Where launches wait until the container may use the card. Every wait is bounded, and changed limits end it. */
+#ifndef VCUDA_GATE_H
+#define VCUDA_GATE_H
+
+#include <stdint.h>
+
+#include "batches.h"
+
+/* Returns the time when the launch may be made, with its estimate reserved. */
+uint64_t gate_pass(const struct launch *launch);
+
+#endif

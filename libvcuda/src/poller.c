@@ -1,0 +1,64 @@
+/* See poller.h. */
+#include "poller.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "batches.h"
+#include "charge.h"
+#include "clock.h"
+#include "cuda_hooks.h"
+#include "log.h"
+
+#define ACTIVE_FOR (100 * NS_PER_MS) /* after the last work it looks now and then, so that launches need not wake it */
+#define LOOK_EACH (10 * NS_PER_MS)
+#define LATEST_LOOK (5 * NS_PER_MS)
+
+static atomic_int state; /* 0: no thread; 1: there is one */
+static uint32_t asleep;  /* futex: 1 while it sleeps for good */
+
+static void sleep_for_good(void)
+{
+	__atomic_store_n(&asleep, 1, __ATOMIC_SEQ_CST);
+	if (batches_settle() == UINT64_MAX) /* nothing came meanwhile */
+		clock_wait(&asleep, 1, UINT64_MAX);
+	__atomic_store_n(&asleep, 0, __ATOMIC_SEQ_CST);
+}
+
+static void run(void)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* it may look at events while others capture */
+	uint64_t active = clock_now();
+
+	if (!guard_enter())
+		return;
+	(void)REAL(cuThreadExchangeStreamCaptureMode, &mode);
+	for (;;) {
+		uint64_t next = batches_settle(), now = clock_now();
+		if (next != UINT64_MAX)
+			active = now;
+		if (now - active > ACTIVE_FOR)
+			sleep_for_good();
+		else if (next == UINT64_MAX)
+			clock_sleep_until(now + LOOK_EACH);
+		else
+			clock_sleep_until(next < now + LATEST_LOOK ? next : now + LATEST_LOOK);
+	}
+}
+
+void poller_needed(void)
+{
+	int none = 0;
+
+	if (!atomic_load_explicit(&state, memory_order_relaxed) && atomic_compare_exchange_strong(&state, &none, 1) &&
+	    !clock_thread(run))
+		log_once(LOG_WARNING, "no thread for the core share: work is accounted when the next one waits");
+	if (__atomic_load_n(&asleep, __ATOMIC_SEQ_CST))
+		clock_wake(&asleep);
+}
+
+void poller_reset(void)
+{
+	atomic_store(&state, 0);
+	asleep = 0;
+}

@@ -1,0 +1,43 @@
+"""The simulator's clock for a Python process: the functions that libvcuda/include/vgpu_sim_clock.h describes.
+
+A process that calls takes part in virtual time: while it runs, all others stand still, so that what it reads belongs to
+one instant. It has to leave before it ends or waits for something else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+NOTHING = ctypes.CFUNCTYPE(None)
+NUMBER = ctypes.CFUNCTYPE(ctypes.c_uint32)
+
+
+class Functions(ctypes.Structure):
+    _fields_ = (
+        ("version", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("is_virtual", ctypes.CFUNCTYPE(ctypes.c_int)),
+        ("now", ctypes.CFUNCTYPE(ctypes.c_uint64)),
+        ("sleep_until", ctypes.CFUNCTYPE(None, ctypes.c_uint64)),
+        ("wait", ctypes.c_void_p),
+        ("wake", ctypes.c_void_p),
+        ("block", NOTHING),
+        ("unblock", NOTHING),
+        ("thread_announce", NUMBER),
+        ("thread_adopt", ctypes.c_void_p),
+        ("thread_withdraw", ctypes.c_void_p),
+        ("charge", ctypes.CFUNCTYPE(None, ctypes.c_uint64)),
+    )
+
+
+class Clock:
+    """By `library`, a simulated libcuda or libnvidia-ml, and the state that VGPU_SIM_DIR names at the first call."""
+
+    def __init__(self, library: str) -> None:
+        functions: Any = Functions.in_dll(ctypes.CDLL(library), "vgpuSimClock")
+        self.now: Callable[[], int] = functions.now
+        self.sleep_until: Callable[[int], None] = functions.sleep_until
+        self.leave: Callable[[], None] = functions.block
+        self.enter: Callable[[], None] = functions.unblock

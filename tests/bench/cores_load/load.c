@@ -1,0 +1,405 @@
+/*
+ * A program that works on a card: cores_load [key=value]...
+ *
+ *   kernel=fixed:NS | lognormal:MEDIAN:SIGMA_PERMILLE:MAX | bimodal:NS:NS:PERMILLE_OF_THE_SECOND
+ *   launches=N        per round and stream (default 1)
+ *   wait=0|1          after a round wait until it is done (1); 0 is a flood, held up by the driver only
+ *   gap=NS rounds=N   sleep after a round; end after so many (0: until `end`)
+ *   streams=N threads=N graph=N     graph: launch graphs of so many kernels instead
+ *   copy=BYTES memset=BYTES         besides, in each round and stream
+ *   grid=N block=N card=N seed=N
+ *   origin=NS begin=NS end=NS       by the clock: `origin` (0: when it is ready), then relative to that
+ *   warm=NS                         CPU time counts from then on
+ *   peer=NAME limit=PERCENT         somebody else's limiter in the launch path
+ *   group=PID                       the process group to join, 0: one of its own
+ *
+ * Whatever time it is by: the simulated driver's clock when the driver has one. At `end` it prints one JSON object
+ * and ends without waiting for what it launched.
+ */
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <linux/futex.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "load.h"
+
+#define MAX_STREAMS 64
+#define MAX_ROUNDS 2000000
+
+static const char ptx[] = ".version 6.0\n.target sm_60\n.address_size 64\n"
+			  ".visible .entry spin_ns(.param .u64 ns)\n{\n\t.reg .pred %p;\n\t.reg .u64 %a<4>;\n"
+			  "\tld.param.u64 %a0, [ns];\n\tmov.u64 %a1, %globaltimer;\nagain:\n\tmov.u64 %a2, %globaltimer;\n"
+			  "\tsub.u64 %a3, %a2, %a1;\n\tsetp.lt.u64 %p, %a3, %a0;\n\t@%p bra again;\n\tret;\n}\n";
+
+static struct {
+	char shape;
+	double a, b, c;
+	uint64_t launches, gap, rounds, streams, threads, graph, copy, memset, grid, block, card, seed, origin, begin, end, warm;
+	uint64_t limit, group;
+	bool wait;
+	const struct load_peer *peer;
+} load = {.shape = 'f', .a = 1e6, .launches = 1, .streams = 1, .threads = 1, .grid = 4096, .block = 1024, .wait = true};
+
+static void *driver;
+static CUcontext context;
+static void *kernel;
+static CUresult (*launch_kernel)(LAUNCH_ARGUMENTS);
+static CUresult (*synchronize)(CUstream);
+
+static uint64_t launched, rounds_done, asked_ns;
+static uint32_t *durations_us;
+
+/* ---- time ---- */
+
+static uint64_t wall_now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static void wall_sleep_until(uint64_t time)
+{
+	struct timespec until = {.tv_sec = (time_t)(time / 1000000000u), .tv_nsec = (long)(time % 1000000000u)};
+
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+		;
+}
+
+static void nothing(void)
+{
+}
+
+static uint32_t no_number(void)
+{
+	return 0;
+}
+
+static void ignore_number(uint32_t number)
+{
+	(void)number;
+}
+
+static const struct vgpu_sim_clock wall_clock = {
+	.now = wall_now,
+	.sleep_until = wall_sleep_until,
+	.block = nothing,
+	.unblock = nothing,
+	.thread_announce = no_number,
+	.thread_adopt = ignore_number,
+	.thread_withdraw = ignore_number,
+};
+
+const struct vgpu_sim_clock *load_clock = &wall_clock;
+
+/* ---- threads ---- */
+
+struct birth {
+	void *(*run)(void *);
+	void *argument;
+	uint32_t number;
+};
+
+static void *born(void *argument)
+{
+	struct birth birth = *(struct birth *)argument;
+
+	free(argument);
+	load_clock->thread_adopt(birth.number);
+	return birth.run(birth.argument);
+}
+
+void load_thread(void *(*run)(void *), void *argument)
+{
+	struct birth *birth = malloc(sizeof *birth);
+	pthread_t id;
+
+	*birth = (struct birth){run, argument, load_clock->thread_announce()};
+	LOAD_CHECK(pthread_create(&id, NULL, born, birth));
+	pthread_detach(id);
+}
+
+/* ---- the driver ---- */
+
+void load_fail(const char *what, long code)
+{
+	fprintf(stderr, "cores_load: %s: %ld\n", what, code);
+	_exit(1);
+}
+
+void *load_symbol(const char *name)
+{
+	void *found = dlsym(driver, name);
+
+	if (!found)
+		load_fail(name, 0);
+	return found;
+}
+
+#define CALL(name, ...) ((CUresult (*)())load_symbol(#name))(__VA_ARGS__)
+
+static void open_driver(void)
+{
+	CUmodule module;
+
+	driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	if (!driver)
+		load_fail(dlerror(), 0);
+	const struct vgpu_sim_clock *found = dlsym(driver, VGPU_SIM_CLOCK_SYMBOL);
+	if (found && found->version == VGPU_SIM_CLOCK_VERSION)
+		load_clock = found;
+	LOAD_CHECK(CALL(cuInit, 0));
+	LOAD_CHECK(CALL(cuDevicePrimaryCtxRetain, &context, (int)load.card));
+	LOAD_CHECK(CALL(cuCtxSetCurrent, context));
+	LOAD_CHECK(CALL(cuModuleLoadData, &module, ptx));
+	LOAD_CHECK(CALL(cuModuleGetFunction, &kernel, module, "spin_ns"));
+	launch_kernel = (CUresult (*)(LAUNCH_ARGUMENTS))load_symbol("cuLaunchKernel");
+	synchronize = (CUresult (*)(CUstream))load_symbol("cuStreamSynchronize");
+}
+
+/* ---- what it does ---- */
+
+static uint64_t random_next(uint64_t *state)
+{
+	uint64_t value = *state += 0x9e3779b97f4a7c15u;
+
+	value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9u;
+	value = (value ^ value >> 27) * 0x94d049bb133111ebu;
+	return value ^ value >> 31;
+}
+
+static double uniform(uint64_t *state)
+{
+	return (double)(random_next(state) >> 11) / 9007199254740992.0;
+}
+
+static uint64_t duration_of_next(uint64_t *state)
+{
+	double value = load.a;
+
+	if (load.shape == 'b' && uniform(state) * 1000 < load.c)
+		value = load.b;
+	if (load.shape == 'l') {
+		double normal = sqrt(-2 * log(1 - uniform(state))) * cos(6.283185307179586 * uniform(state));
+		value = load.a * exp(normal * load.b / 1000);
+		value = value > load.c ? load.c : value;
+	}
+	return value < 1000 ? 1000 : (uint64_t)value;
+}
+
+struct lane {
+	CUstream stream;
+	CUgraphExec graph;
+	CUdeviceptr memory;
+	uint64_t graph_ns;
+};
+
+static void launch_one(struct lane *lane, uint64_t ns, bool is_captured)
+{
+	void *arguments[] = {&ns};
+
+	if (load.peer && !is_captured)
+		load.peer->before_launch((unsigned)load.grid);
+	LOAD_CHECK(launch_kernel(kernel, (unsigned)load.grid, 1, 1, (unsigned)load.block, 1, 1, 0, lane->stream, arguments,
+	                         NULL));
+}
+
+static void make_graph(struct lane *lane, uint64_t *state)
+{
+	void *graph;
+
+	LOAD_CHECK(CALL(cuStreamBeginCapture_v2, lane->stream, 0));
+	for (uint64_t i = 0; i < load.graph; i++) {
+		uint64_t ns = duration_of_next(state);
+		lane->graph_ns += ns;
+		launch_one(lane, ns, true);
+	}
+	LOAD_CHECK(CALL(cuStreamEndCapture, lane->stream, &graph));
+	LOAD_CHECK(CALL(cuGraphInstantiateWithFlags, &lane->graph, graph, 0ull));
+}
+
+static void make_lane(struct lane *lane, uint64_t *state)
+{
+	LOAD_CHECK(CALL(cuStreamCreate, &lane->stream, 1));
+	uint64_t bytes = load.copy > load.memset ? load.copy : load.memset;
+	if (bytes)
+		LOAD_CHECK(CALL(cuMemAlloc_v2, &lane->memory, (size_t)bytes));
+	if (load.graph)
+		make_graph(lane, state);
+}
+
+static void launch_some(struct lane *lane, void *host, uint64_t *state)
+{
+	for (uint64_t i = 0; i < load.launches; i++) {
+		uint64_t ns = lane->graph ? lane->graph_ns : duration_of_next(state);
+		if (lane->graph)
+			LOAD_CHECK(CALL(cuGraphLaunch, lane->graph, lane->stream));
+		else
+			launch_one(lane, ns, false);
+		__atomic_add_fetch(&launched, 1, __ATOMIC_RELAXED);
+		__atomic_add_fetch(&asked_ns, ns, __ATOMIC_RELAXED);
+	}
+	if (load.copy)
+		LOAD_CHECK(CALL(cuMemcpyHtoDAsync_v2, lane->memory, host, (size_t)load.copy, lane->stream));
+	if (load.memset)
+		LOAD_CHECK(CALL(cuMemsetD8Async, lane->memory, (unsigned char)0, (size_t)load.memset, lane->stream));
+}
+
+static void note_round(uint64_t began)
+{
+	uint64_t number = __atomic_fetch_add(&rounds_done, 1, __ATOMIC_RELAXED);
+
+	if (number < MAX_ROUNDS)
+		durations_us[number] = (uint32_t)((load_clock->now() - began) / 1000);
+}
+
+static void *work(void *argument)
+{
+	uint64_t state = load.seed * 1000003 + (uint64_t)(uintptr_t)argument;
+	struct lane lanes[MAX_STREAMS] = {0};
+	void *host = NULL;
+
+	LOAD_CHECK(CALL(cuCtxSetCurrent, context));
+	if (load.copy)
+		LOAD_CHECK(CALL(cuMemAllocHost_v2, &host, (size_t)load.copy));
+	for (uint64_t i = 0; i < load.streams; i++)
+		make_lane(&lanes[i], &state);
+	load_clock->sleep_until(load.origin + load.begin);
+	for (uint64_t round = 0; !load.rounds || round < load.rounds; round++) {
+		uint64_t began = load_clock->now();
+		for (uint64_t i = 0; i < load.streams; i++)
+			launch_some(&lanes[i], host, &state);
+		for (uint64_t i = 0; load.wait && i < load.streams; i++)
+			LOAD_CHECK(synchronize(lanes[i].stream));
+		note_round(began);
+		if (load.gap)
+			load_clock->sleep_until(load_clock->now() + load.gap);
+	}
+	load_clock->sleep_until(VGPU_SIM_NEVER);
+	return NULL;
+}
+
+/* ---- what it costs ---- */
+
+/* ns of CPU of this process, without the simulated card's own threads. */
+static uint64_t cpu_ns(void)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	uint64_t sum = 0;
+
+	for (struct dirent *task; tasks && (task = readdir(tasks));) {
+		char path[300], name[32] = "";
+		unsigned long long ns = 0;
+		snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
+		FILE *file = fopen(path, "r");
+		if (!file)
+			continue;
+		if (fgets(name, sizeof name, file) && strcmp(name, "vgpu-sim\n") != 0) {
+			snprintf(path, sizeof path, "/proc/self/task/%s/schedstat", task->d_name);
+			if (freopen(path, "r", file) && fscanf(file, "%llu", &ns) == 1)
+				sum += ns;
+		}
+		if (file)
+			fclose(file);
+	}
+	closedir(tasks);
+	return sum;
+}
+
+/* ---- what it is told and tells ---- */
+
+static void read_kernel(const char *text)
+{
+	char shape[16] = "";
+
+	if (sscanf(text, "%15[a-z]:%lf:%lf:%lf", shape, &load.a, &load.b, &load.c) < 2 || !strchr("flb", shape[0]))
+		load_fail(text, 0);
+	load.shape = shape[0];
+}
+
+static void read_number(const char *name, const char *value)
+{
+	static const struct {
+		const char *name;
+		uint64_t *value;
+	} numbers[] = {
+		{"launches", &load.launches}, {"gap", &load.gap}, {"rounds", &load.rounds}, {"streams", &load.streams},
+		{"threads", &load.threads}, {"graph", &load.graph}, {"copy", &load.copy}, {"memset", &load.memset},
+		{"grid", &load.grid}, {"block", &load.block}, {"card", &load.card}, {"seed", &load.seed},
+		{"origin", &load.origin}, {"begin", &load.begin}, {"end", &load.end}, {"warm", &load.warm}, {"limit", &load.limit},
+		{"group", &load.group},
+	};
+
+	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+		if (strcmp(numbers[i].name, name) == 0) {
+			*numbers[i].value = strtoull(value, NULL, 10);
+			return;
+		}
+	load_fail(name, 0);
+}
+
+static void read_option(char *text)
+{
+	char *value = strchr(text, '=');
+
+	if (!value)
+		load_fail(text, 0);
+	*value++ = 0;
+	if (strcmp(text, "kernel") == 0)
+		read_kernel(value);
+	else if (strcmp(text, "wait") == 0)
+		load.wait = *value != '0';
+	else if (strcmp(text, "peer") == 0)
+		load.peer = strcmp(value, "none") == 0 ? NULL : load_peer_of(value);
+	else
+		read_number(text, value);
+}
+
+static int compare(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static void report(uint64_t cpu)
+{
+	uint64_t count = rounds_done < MAX_ROUNDS ? rounds_done : MAX_ROUNDS;
+
+	qsort(durations_us, count, sizeof *durations_us, compare);
+	printf("{\"launched\": %lu, \"asked_ns\": %lu, \"rounds\": %lu, \"p50_us\": %u, \"p99_us\": %u, \"cpu_ms\": %.3f}\n",
+	       (unsigned long)launched, (unsigned long)asked_ns, (unsigned long)rounds_done,
+	       count ? durations_us[count / 2] : 0, count ? durations_us[count * 99 / 100] : 0, (double)cpu / 1e6);
+	fflush(stdout);
+}
+
+int main(int count, char **arguments)
+{
+	for (int i = 1; i < count; i++)
+		read_option(arguments[i]);
+	setpgid(0, (pid_t)load.group);
+	if (load.streams > MAX_STREAMS)
+		load_fail("streams", (long)load.streams);
+	durations_us = calloc(MAX_ROUNDS, sizeof *durations_us);
+	open_driver();
+	if (!load.origin)
+		load.origin = load_clock->now();
+	if (load.peer)
+		load.peer->start((unsigned)load.limit);
+	for (uint64_t i = 0; i < load.threads; i++)
+		load_thread(work, (void *)(uintptr_t)i);
+	load_clock->sleep_until(load.origin + load.warm);
+	uint64_t cpu_before = cpu_ns();
+	load_clock->sleep_until(load.origin + load.end);
+	report(cpu_ns() - cpu_before);
+	return 0;
+}

@@ -1,0 +1,109 @@
+"""How exactly one container gets its share: targets x kernel durations x processes, by virtual and by the wall's clock.
+
+A run is all cells once; what the processes do differs from run to run, so that a limiter is not judged by one habit. A
+window is long enough for so many kernels of the share. Truth is the simulator's ledger.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from statistics import fmean
+
+from cores_scenario import MS, SECOND, US, Load, Outcome, Scenario, Tenant, error_percent
+from cores_workers import Workers
+from results import BenchError, Result
+
+TARGETS = (5, 10, 25, 50, 75, 90)
+DURATIONS = (10 * US, 100 * US, MS, 10 * MS, 100 * MS)
+PROCESSES = (1, 4, 16)
+KERNELS = 200
+SHORTEST = SECOND
+WARM_UP = 500 * MS
+
+#: What the processes of a run do. Never so little that a card of their own would not be busy nearly all the time.
+HABITS: tuple[Load, ...] = (
+    {"wait": 0},
+    {"launches": 50},
+    {"wait": 0, "streams": 2},
+    {"launches": 10, "threads": 2},
+    {"launches": 100, "streams": 2, "grid": 20},
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    target: int
+    duration: int
+    processes: int
+
+    def scenario(self, run: int, clock: str = "virtual", limiter: str = "libvcuda", kernels: int = KERNELS) -> Scenario:
+        length = max(kernels * self.duration * 100 // self.target, SHORTEST)
+        begin = WARM_UP + 5 * self.duration * 100 // self.target
+        loads: list[Load] = [{"kernel": f"fixed:{self.duration}", **HABITS[run % len(HABITS)]}] * self.processes
+        return Scenario([Tenant(self.target, loads)], (begin, begin + length), limiter, clock, seed=run + 1)
+
+
+def cells(
+    targets: Sequence[int] = TARGETS, durations: Sequence[int] = DURATIONS, processes: Sequence[int] = PROCESSES
+) -> list[Cell]:
+    """The longest first, so that no worker is left with it alone."""
+    found = [Cell(target, duration, count) for target in targets for duration in durations for count in processes]
+    return sorted(found, key=lambda cell: -cell.duration * cell.processes / cell.target)
+
+
+@dataclasses.dataclass(frozen=True)
+class Errors:
+    """Of one run: of each cell, in percent of its target; and by how much of the window a share was exceeded."""
+
+    percent: list[float]
+    over: float
+    delivered: float  #: the least that a cell got of its target
+
+
+def errors(cells: Sequence[Cell], outcomes: Sequence[Outcome]) -> Errors:
+    pairs = [(outcome.shares[0], cell.target) for cell, outcome in zip(cells, outcomes)]
+    return Errors(
+        [error_percent(share, target) for share, target in pairs],
+        max(share * 100 - target for share, target in pairs),
+        min(share * 100 / target for share, target in pairs),
+    )
+
+
+def measure(workers: Workers, runs: int, chosen: Sequence[Cell] | None = None, kernels: int = KERNELS) -> list[Result]:
+    """On the virtual clock."""
+    asked = list(chosen or cells())
+    scenarios = [cell.scenario(run, kernels=kernels) for run in range(runs) for cell in asked]
+    outcomes = workers.run_all(scenarios)
+    of_runs = [errors(asked, outcomes[run * len(asked) : (run + 1) * len(asked)]) for run in range(runs)]
+    if any(outcome.stolen for outcome in outcomes):
+        raise BenchError("virtual time was not kept: a turn was taken from somebody who waits elsewhere")
+    what = f"{len(asked)} cells: targets x durations x processes, windows of at least {kernels} kernels; "
+    results = [
+        Result.of(
+            "cores.share.mae_percent", "percent", 2, [fmean(one.percent) for one in of_runs], what + "mean error"
+        ),
+        Result.of(
+            "cores.share.worst_percent", "percent", 5, [max(one.percent) for one in of_runs], what + "worst error"
+        ),
+        Result.of("cores.share.over_percent", "percent", 2, [one.over for one in of_runs], what + "over the share"),
+        Result.at_least("cores.share.delivered", 0.95, [one.delivered for one in of_runs], what + "least of a target"),
+    ]
+    for duration in sorted({cell.duration for cell in asked}):
+        of_duration = [
+            fmean(error for cell, error in zip(asked, one.percent) if cell.duration == duration) for one in of_runs
+        ]
+        name = f"cores.share.mae_percent.{duration // US}us"
+        results.append(Result.of(name, "percent", None, of_duration, "mean error of the cells with this duration"))
+    return results
+
+
+def measure_wall(workers: Workers, runs: int) -> list[Result]:
+    """By the wall's clock, kernels of at least 1 ms. One scenario at a time: they need the CPUs."""
+    asked = cells((10, 50, 90), (MS, 10 * MS), (1, 4))
+    figures = []
+    for run in range(runs):
+        outcomes = [workers.run(cell.scenario(run, "wall", kernels=50)) for cell in asked]
+        figures.append(fmean(errors(asked, outcomes).percent))
+    what = f"{len(asked)} cells by the wall's clock, kernels of 1 and 10 ms: mean error"
+    return [Result.of("cores.share.wall_mae_percent", "percent", 5, figures, what)]

@@ -1,0 +1,250 @@
+"""Runs scenarios (cores_scenario.py), one JSON object per line of stdin; answers with one per line.
+
+`cores_worker.py DIRECTORY`: what it makes is below DIRECTORY, and goes with it. Each tenant is a *box*: a mount
+namespace in which /usr/local/vgpu is what the hook mounts into a container. The programs run in the boxes, and a
+child of this process, the *director*, lives by the same clock and reads the ledger at the times asked for. A process of
+its own, because a director maps one state for all its life, and so that scenarios run side by side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cores_clock
+import nodes
+
+from vgpu.config import limits
+
+SOURCES = Path(__file__).resolve().parent / "cores_load"
+INCLUDE = nodes.REPOSITORY / "libvcuda/include"
+PATIENCE = 300
+SETTLE_NS = 100_000_000  #: by the wall's clock, for a process to start
+ENTER = """
+mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && mount --bind "$0" /usr/local/vgpu && echo in && exec cat
+"""
+
+
+class Box:
+    """A tenant's place: `path` is its /usr/local/vgpu."""
+
+    def __init__(self, path: Path, driver: Path) -> None:
+        self.path = path
+        (path / "usage").mkdir(parents=True)
+        shutil.copytree(driver, path / "driver")
+        command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, str(path)]
+        self.holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self.holder.stdout and self.holder.stdout.readline() == b"in\n", "no private mount namespace"
+
+    def reset(self, cards: list[limits.CardLimit]) -> None:
+        shutil.rmtree(self.path / "usage")
+        (self.path / "usage").mkdir()
+        (self.path / "limits").unlink(missing_ok=True)
+        (self.path / "limits").write_bytes(limits.encode("bench", cards))
+
+    def change(self, cards: list[limits.CardLimit]) -> None:
+        limits.update(str(self.path / "limits"), "bench", cards)
+
+    def command(self, *words: str) -> list[str]:
+        return ["nsenter", f"--mount=/proc/{self.holder.pid}/ns/mnt", *words]
+
+    def close(self) -> None:
+        assert self.holder.stdin and self.holder.stdout
+        self.holder.stdin.close()
+        self.holder.stdout.close()
+        self.holder.wait()
+
+
+class Worker:
+    """What stays from one scenario to the next: the load generator, the driver, boxes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.boxes: list[Box] = []
+        self.cpus = os.sched_getaffinity(0)
+        self.simctl = nodes.simctl()
+        self.driver = directory / "driver"
+        self.driver.mkdir()
+        for name in ("libcuda", "libnvidia-ml"):
+            (found,) = sorted((nodes.BUILD / "lib/sim").glob(f"{name}.so.*"))
+            shutil.copy(found, self.driver / f"{name}.so.1")
+        self.program = directory / "cores_load"
+        sources = [str(SOURCES / "load.c"), str(SOURCES / "peers.c")]
+        options = ["-O2", "-Wall", "-Wextra", "-Werror", f"-I{INCLUDE}", "-ldl", "-lm", "-lpthread"]
+        subprocess.run(["cc", "-o", str(self.program), *sources, *options], check=True)
+
+    def box(self, index: int) -> Box:
+        while len(self.boxes) <= index:
+            self.boxes.append(Box(self.directory / f"box{len(self.boxes)}", self.driver))
+        return self.boxes[index]
+
+    def close(self) -> None:
+        for box in self.boxes:
+            box.close()
+
+    def run(self, scenario: dict[str, Any], number: int) -> dict[str, Any]:
+        run = Run(self, scenario, self.directory / f"state{number}")
+        try:
+            # By the wall's clock the programs need what there is, and the pinning is the virtual clock's.
+            os.sched_setaffinity(0, range(os.cpu_count() or 1) if scenario["clock"] == "wall" else self.cpus)
+            return run.outcome()
+        finally:
+            run.close()
+
+
+class Run:
+    """One scenario's processes, and the state that they live on."""
+
+    def __init__(self, worker: Worker, scenario: dict[str, Any], state: Path) -> None:
+        self.worker = worker
+        self.scenario = scenario
+        self.state = state
+        self.processes: list[list[subprocess.Popen[str]]] = []
+        parties = 1 + sum(len(tenant["loads"]) for tenant in scenario["tenants"])
+        profile = worker.simctl.load_profile(scenario["profile"])
+        profile = {**profile, "timing": {**profile.get("timing", {}), **scenario["timing"]}}
+        worker.simctl.make_state(str(state), profile, False, scenario["clock"], parties)
+        self.uuids = [card["uuid"] for card in worker.simctl.read_state(str(state))["cards"]]
+        self.origin = worker.simctl.VIRTUAL_BEGIN_NS
+        self.linger = 1  #: the programs' end after the last look, which asks for living ones
+        if scenario["clock"] == "wall":
+            self.origin = time.monotonic_ns() + parties * SETTLE_NS
+            self.linger = 3 * SETTLE_NS
+        self.is_limited = scenario["limiter"] == "libvcuda"
+
+    def cards(self, cores: int, core_limit: int) -> list[limits.CardLimit]:
+        return [limits.CardLimit(uuid, limits.UNLIMITED, cores, max(cores, core_limit)) for uuid in self.uuids]
+
+    def environment(self, rank: int, group: int) -> dict[str, str]:
+        libraries = nodes.BUILD / "lib/vcuda" if self.is_limited else self.worker.driver
+        return {
+            "PATH": os.environ["PATH"],
+            "LD_LIBRARY_PATH": str(libraries),
+            "VGPU_SIM_DIR": str(self.state),
+            "VGPU_SIM_RANK": str(rank),
+            "VGPU_SIM_GROUP": str(group),
+            "VGPU_LOG_LEVEL": "error",
+        }
+
+    def options(self, load: dict[str, Any], tenant: dict[str, Any], rank: int) -> list[str]:
+        end = self.scenario["window"][1] + self.linger
+        options = {
+            "seed": self.scenario["seed"] * 1000 + rank,
+            "end": end,
+            "warm": self.scenario["window"][0],
+            "origin": self.origin,
+        }
+        if self.scenario["limiter"] not in ("libvcuda", "none"):
+            options.update(peer=self.scenario["limiter"], limit=tenant["cores"])
+        return [f"{name}={value}" for name, value in {**options, **load}.items()]
+
+    def start(self) -> None:
+        rank = 0
+        for index, tenant in enumerate(self.scenario["tenants"]):
+            started: list[subprocess.Popen[str]] = []
+            self.processes.append(started)
+            if self.is_limited:
+                self.worker.box(index).reset(self.cards(tenant["cores"], tenant["core_limit"]))
+            for load in tenant["loads"]:
+                rank += 1
+                command = [str(self.worker.program), *self.options(load, tenant, rank)]
+                if self.is_limited:
+                    command = self.worker.box(index).command(*command)
+                environment = self.environment(rank, index + 1)
+                # The processes of a tenant are one process group: that is how a peer's model knows its own.
+                command.append(f"group={started[0].pid if started else 0}")
+                started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+
+    def outcome(self) -> dict[str, Any]:
+        self.start()
+        looks = self.direct()
+        loads = [[self.output(process) for process in started] for started in self.processes]
+        return {
+            "at": [at for at, _ in looks],
+            "busy": [busy for _, busy in looks],
+            "loads": loads,
+            "stolen": self.worker.simctl.read_state(str(self.state))["clock"]["stolen"],
+        }
+
+    @staticmethod
+    def output(process: subprocess.Popen[str]) -> dict[str, Any]:
+        out, _ = process.communicate(timeout=PATIENCE)
+        if process.returncode != 0:
+            raise RuntimeError(f"{process.args}: exit status {process.returncode}")
+        printed: dict[str, Any] = json.loads(out)
+        return printed
+
+    def direct(self) -> list[tuple[int, list[int]]]:
+        """Fork the director; what it saw."""
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                os.close(reader)
+                os.environ.update(VGPU_SIM_DIR=str(self.state), VGPU_SIM_RANK="0")
+                clock = cores_clock.Clock(str(self.worker.driver / "libcuda.so.1"))
+                looks = [self.look(clock, time) for time in self.steps()]
+                clock.leave()
+                with os.fdopen(writer, "w") as stream:
+                    json.dump([look for look in looks if look], stream)
+                os._exit(0)
+            os._exit(1)
+        os.close(writer)
+        with os.fdopen(reader) as stream:
+            text = stream.read()
+        if os.waitpid(child, 0)[1] != 0:
+            raise RuntimeError("the director failed")
+        seen: list[tuple[int, list[int]]] = json.loads(text)
+        return seen
+
+    def steps(self) -> Iterator[tuple[int, Any]]:
+        """(when, None to look at the ledger or what to change), in order."""
+        changes = [(change[0], change[1:]) for change in self.scenario["changes"]]
+        return iter(sorted([*((at, None) for at in self.scenario["looks"]), *changes], key=lambda step: step[0]))
+
+    def look(self, clock: cores_clock.Clock, step: tuple[int, Any]) -> tuple[int, list[int]] | None:
+        at, change = step
+        clock.sleep_until(self.origin + at)
+        if change:
+            tenant, cores, core_limit = change
+            self.worker.boxes[tenant].change(self.cards(cores, core_limit))
+            return None
+        busy = [0] * len(self.scenario["tenants"])
+        now = clock.now()
+        for card in self.worker.simctl.read_state(str(self.state))["cards"]:
+            for process in card["processes"]:
+                busy[process["group"] - 1] += process["busy_ns"]
+        return now - self.origin, busy
+
+    def close(self) -> None:
+        for started in self.processes:
+            for process in started:
+                if process.poll() is None:
+                    process.kill()
+                process.communicate()
+        shutil.rmtree(self.state)
+
+
+def main(directory: str) -> None:
+    worker = Worker(Path(directory))
+    try:
+        for number, line in enumerate(sys.stdin):
+            try:
+                answer = worker.run(json.loads(line), number)
+            except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+                answer = {"error": f"{type(error).__name__}: {error}"}
+            print(json.dumps(answer), flush=True)
+    finally:
+        worker.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,92 @@
+"""Workers (cores_worker.py), one per CPU and held there: a scenario's processes hand the virtual time to one another,
+which is quick on one CPU and slow across two.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from queue import Empty, Queue
+
+import nodes
+from cores_scenario import Outcome, Scenario
+from results import BenchError
+
+WORKER = Path(__file__).with_name("cores_worker.py")
+
+
+class Workers:
+    """Runs scenarios side by side; a context manager."""
+
+    def __init__(self, count: int = 0) -> None:
+        if os.geteuid() != 0:
+            raise BenchError("needs root: private mount namespaces")
+        if not (nodes.BUILD / "lib/vcuda/libcuda.so.1").exists():
+            raise BenchError(f"libvcuda is not built in {nodes.BUILD}: run `make build`")
+        cpus = sorted(os.sched_getaffinity(0))
+        self.cpus = cpus[: count or len(cpus)]
+
+    def __enter__(self) -> Workers:
+        self.directory = tempfile.TemporaryDirectory(prefix="vgpu-cores-")
+        self.workers = [self._start(cpu) for cpu in self.cpus]
+        return self
+
+    def _start(self, cpu: int) -> subprocess.Popen[str]:
+        place = Path(self.directory.name) / f"worker{cpu}"
+        place.mkdir()
+        paths = [str(WORKER.parent), str(WORKER.parent.parent / "support"), *filter(None, sys.path)]
+        return subprocess.Popen(
+            ["taskset", "-c", str(cpu), sys.executable, str(WORKER), str(place)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.workers:
+            worker.communicate()
+        self.directory.cleanup()
+
+    def run(self, scenario: Scenario) -> Outcome:
+        return self.run_all([scenario])[0]
+
+    def run_all(self, scenarios: Iterable[Scenario]) -> list[Outcome]:
+        """In the order of the scenarios, whoever ran them."""
+        queue: Queue[tuple[int, Scenario]] = Queue()
+        for item in enumerate(scenarios):
+            queue.put(item)
+        answers: dict[int, Outcome | str] = {}
+        threads = [threading.Thread(target=_serve, args=(worker, queue, answers)) for worker in self.workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        failed = [answer for answer in answers.values() if isinstance(answer, str)]
+        if failed or not answers:
+            raise BenchError(failed[0] if failed else "no scenarios")
+        return [outcome for _, outcome in sorted(answers.items()) if isinstance(outcome, Outcome)]
+
+
+def _serve(
+    worker: subprocess.Popen[str], queue: Queue[tuple[int, Scenario]], answers: dict[int, Outcome | str]
+) -> None:
+    assert worker.stdin and worker.stdout
+    while True:
+        try:
+            number, scenario = queue.get_nowait()
+        except Empty:
+            return
+        worker.stdin.write(json.dumps({**scenario.json(), "looks": scenario.looks}) + "\n")
+        worker.stdin.flush()
+        line = worker.stdout.readline()
+        answer = json.loads(line) if line else {"error": "the worker ended"}
+        answers[number] = answer["error"] if "error" in answer else Outcome(**answer)
+        if not line:
+            return
