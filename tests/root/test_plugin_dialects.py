@@ -6,6 +6,8 @@ write. What counts is what the containers hold in the end, and what the schedule
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,7 +37,7 @@ class Site:
     def __init__(self, directory: Path, rootfs: Path, **settings: object) -> None:
         self.server = FakeApiServer()
         self.server.put_node(NODE)
-        kubelet = directory / "kubelet"
+        kubelet = self.sockets = Path(tempfile.mkdtemp(prefix="vgpu-"))  # a socket's path has 107 characters at most
         access = {
             "plugin.socket_dir": str(kubelet / "device-plugins"),
             "plugin.pod_resources_socket": str(kubelet / "pod-resources/kubelet.sock"),
@@ -60,6 +62,7 @@ class Site:
         self.plugin.kill()
         self.server.close()
         self.runtime.end()
+        shutil.rmtree(self.sockets)
 
     def run(
         self, name: str, containers: list[Container], annotations: dict[str, str], inits: list[Container] | None = None
