@@ -19,13 +19,13 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
-#include <linux/futex.h>
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -384,6 +384,8 @@ static void report(uint64_t cpu)
 
 int main(int count, char **arguments)
 {
+	/* Who waits in virtual time for somebody who is gone would wait for ever. */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	for (int i = 1; i < count; i++)
 		read_option(arguments[i]);
 	setpgid(0, (pid_t)load.group);
