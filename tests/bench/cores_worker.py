@@ -85,6 +85,8 @@ class Worker:
         subprocess.run(["cc", "-o", str(self.program), *sources, *options], check=True)
 
     def box(self, index: int) -> Box:
+        if os.geteuid() != 0:
+            raise RuntimeError("needs root: private mount namespaces")
         while len(self.boxes) <= index:
             self.boxes.append(Box(self.directory / f"box{len(self.boxes)}", self.driver))
         return self.boxes[index]
@@ -131,8 +133,7 @@ class Run:
     def pages(self, index: int) -> list[cardpage.Page]:
         """What the hook writes for the tenant: its phase on each card, which all tenants share."""
         shares = [tenant["cores"] for tenant in self.scenario["tenants"]]
-        period, cut = cardpage.phases(shares)
-        return [cardpage.Page(uuid, period, *cut[index], tenants=len(shares)) for uuid in self.uuids]
+        return [cardpage.schedule(uuid, shares)[index] for uuid in self.uuids]
 
     def environment(self, rank: int, group: int) -> dict[str, str]:
         libraries = nodes.BUILD / "lib/vcuda" if self.is_limited else self.worker.driver
@@ -248,7 +249,9 @@ class Run:
             for process in started:
                 if process.poll() is None:
                     process.kill()
-                process.communicate()
+                assert process.stdout
+                process.stdout.close()
+                process.wait()
         shutil.rmtree(self.state)
 
 
