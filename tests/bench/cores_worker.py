@@ -184,6 +184,7 @@ class Run:
             "at": [at for at, _ in looks],
             "busy": [busy for _, busy in looks],
             "loads": loads,
+            "origin": self.origin,
             "stolen": self.worker.simctl.read_state(str(self.state))["clock"]["stolen"],
         }
 

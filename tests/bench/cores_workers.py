@@ -4,6 +4,7 @@ which is quick on one CPU and slow across two.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -81,8 +82,9 @@ def _serve(
             number, scenario = queue.get_nowait()
         except Empty:
             return
-        worker.stdin.write(json.dumps({**scenario.json(), "looks": scenario.looks}) + "\n")
-        worker.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            worker.stdin.write(json.dumps({**scenario.json(), "looks": scenario.looks}) + "\n")
+            worker.stdin.flush()
         line = worker.stdout.readline()
         answer = json.loads(line) if line else {"error": "the worker ended"}
         answers[number] = answer["error"] if "error" in answer else Outcome(**answer)
