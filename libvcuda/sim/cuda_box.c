@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cuda_array.h"
+#include "sim_clock.h"
 
 static CUresult side_of(int type, const void *host, CUdeviceptr device, CUarray array, size_t pitch, size_t rows,
                         struct sim_side *side)
@@ -176,6 +177,7 @@ static CUresult fill(CUdeviceptr to, size_t pitch, unsigned value, unsigned elem
 	if (result != CUDA_SUCCESS || !width || !height)
 		return result;
 	work.duration = sim_fill_duration(&work.fill, context);
+	sim_pay(SIM_COST_COPY);
 	return sim_submit(stream, &work, false);
 }
 

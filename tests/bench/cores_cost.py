@@ -6,17 +6,20 @@ import tempfile
 from pathlib import Path
 
 import vcuda
-from cores_scenario import MS, SECOND, Load, Scenario, Tenant
+from cores_scenario import MS, SECOND, US, Load, Scenario, Tenant
 from cores_workers import Workers
 from results import Result
 
+from vgpu.config import cardpage
+
 WAITING = 16
+PROBE = 5 * MS
 WINDOW = (SECOND, 4 * SECOND)
 KERNEL: Load = {"kernel": "fixed:1000000", "wait": 0}
 
 
 def measure(workers: Workers, runs: int) -> list[Result]:
-    return [*launches(runs), *waiting(workers, runs)]
+    return [*launches(runs), *waiting(workers, runs), *waking(workers, runs)]
 
 
 def launches(runs: int) -> list[Result]:
@@ -35,3 +38,39 @@ def waiting(workers: Workers, runs: int) -> list[Result]:
     cpu = [max(load["cpu_ms"] for load in outcome.loads[0]) / length_ms * 100 for outcome in outcomes]
     what = f"{WAITING} processes of a share of 5: CPU of one that waits, in percent of a core, the most"
     return [Result.of("cores.waiting.cpu_percent", "percent", 1, cpu, what)]
+
+
+def waking(workers: Workers, runs: int) -> list[Result]:
+    """Two tenants of 50: whoever was held up goes on where its phase begins, beside futexes whose time is up."""
+    load: Load = {**KERNEL, "kernel": "fixed:200000", "trace": MS}
+    tenants = [Tenant(50, [load, {"probe": PROBE}]), Tenant(50, [KERNEL])]
+    late: dict[str, list[float]] = {name: [] for name in ("p50", "p99", "futex_p50", "futex_p99")}
+    for run in range(runs):
+        outcome = workers.run(Scenario(tenants, WINDOW, clock="wall", seed=run + 1))
+        begins = phase_begins(outcome.origin, [50, 50])
+        launched = [_late_us(at, begins) for at in outcome.loads[0][0]["woken"]]
+        futexes = [at % PROBE / US for at in outcome.loads[0][1]["woken"]]
+        for name, figures in (("", launched), ("futex_", futexes)):
+            # What is held up in the middle of a phase, for its share, is not this figure's business.
+            near = sorted(figure for figure in figures if abs(figure) < MS / US)
+            late[f"{name}p50"].append(near[len(near) // 2])
+            late[f"{name}p99"].append(near[len(near) * 99 // 100])
+    what = {
+        "p50": "from the beginning of a phase to the return of the launch that waited for it, median",
+        "p99": "the same, 99th percentile",
+        "futex_p50": "beside it, a bare futex (without timer slack) from its time to its return, median",
+        "futex_p99": "the same, 99th percentile",
+    }
+    return [Result.of(f"cores.waiting.wake_{name}_us", "us", None, late[name], what[name]) for name in late]
+
+
+def phase_begins(origin: int, shares: list[int]) -> tuple[int, int]:
+    """(period, when the first tenant's phase begins in it), after the scenario's beginning."""
+    page = cardpage.schedule(vcuda.CARD, shares)[0]
+    return page.period, (page.phase_start - origin) % page.period
+
+
+def _late_us(at: int, begins: tuple[int, int]) -> float:
+    """Below 0: before the phase."""
+    period, begin = begins
+    return ((at - begin + period // 2) % period - period // 2) / US

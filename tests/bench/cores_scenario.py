@@ -68,6 +68,7 @@ class Outcome:
     busy: list[list[int]]
     loads: list[list[dict[str, Any]]]
     stolen: int
+    origin: int  #: the scenario's beginning, by its clock
 
     def share(self, tenant: int, first: int = 0, last: int = -1) -> float:
         """The part of the card's time that the tenant had between two looks."""

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -19,14 +20,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import cores_clock
 import nodes
+import simulated_clock
 
-from vgpu.config import limits
+from vgpu.config import cardpage, limits
 
 SOURCES = Path(__file__).resolve().parent / "cores_load"
 INCLUDE = nodes.REPOSITORY / "libvcuda/include"
-PATIENCE = 300
+PATIENCE = 120  #: seconds for a scenario
 SETTLE_NS = 100_000_000  #: by the wall's clock, for a process to start
 ENTER = """
 mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && mount --bind "$0" /usr/local/vgpu && echo in && exec cat
@@ -44,11 +45,13 @@ class Box:
         self.holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.holder.stdout and self.holder.stdout.readline() == b"in\n", "no private mount namespace"
 
-    def reset(self, cards: list[limits.CardLimit]) -> None:
+    def reset(self, cards: list[limits.CardLimit], pages: list[cardpage.Page]) -> None:
         shutil.rmtree(self.path / "usage")
         (self.path / "usage").mkdir()
         (self.path / "limits").unlink(missing_ok=True)
         (self.path / "limits").write_bytes(limits.encode("bench", cards))
+        (self.path / "cards").unlink(missing_ok=True)
+        (self.path / "cards").write_bytes(cardpage.encode(pages))
 
     def change(self, cards: list[limits.CardLimit]) -> None:
         limits.update(str(self.path / "limits"), "bench", cards)
@@ -82,6 +85,8 @@ class Worker:
         subprocess.run(["cc", "-o", str(self.program), *sources, *options], check=True)
 
     def box(self, index: int) -> Box:
+        if os.geteuid() != 0:
+            raise RuntimeError("needs root: private mount namespaces")
         while len(self.boxes) <= index:
             self.boxes.append(Box(self.directory / f"box{len(self.boxes)}", self.driver))
         return self.boxes[index]
@@ -95,8 +100,10 @@ class Worker:
         try:
             # By the wall's clock the programs need what there is, and the pinning is the virtual clock's.
             os.sched_setaffinity(0, range(os.cpu_count() or 1) if scenario["clock"] == "wall" else self.cpus)
+            signal.alarm(PATIENCE)
             return run.outcome()
         finally:
+            signal.alarm(0)
             run.close()
 
 
@@ -122,6 +129,11 @@ class Run:
 
     def cards(self, cores: int, core_limit: int) -> list[limits.CardLimit]:
         return [limits.CardLimit(uuid, limits.UNLIMITED, cores, max(cores, core_limit)) for uuid in self.uuids]
+
+    def pages(self, index: int) -> list[cardpage.Page]:
+        """What the hook writes for the tenant: its phase on each card, which all tenants share."""
+        shares = [tenant["cores"] for tenant in self.scenario["tenants"]]
+        return [cardpage.schedule(uuid, shares)[index] for uuid in self.uuids]
 
     def environment(self, rank: int, group: int) -> dict[str, str]:
         libraries = nodes.BUILD / "lib/vcuda" if self.is_limited else self.worker.driver
@@ -152,7 +164,8 @@ class Run:
             started: list[subprocess.Popen[str]] = []
             self.processes.append(started)
             if self.is_limited:
-                self.worker.box(index).reset(self.cards(tenant["cores"], tenant["core_limit"]))
+                cards = self.cards(tenant["cores"], tenant["core_limit"])
+                self.worker.box(index).reset(cards, self.pages(index))
             for load in tenant["loads"]:
                 rank += 1
                 command = [str(self.worker.program), *self.options(load, tenant, rank)]
@@ -171,12 +184,13 @@ class Run:
             "at": [at for at, _ in looks],
             "busy": [busy for _, busy in looks],
             "loads": loads,
+            "origin": self.origin,
             "stolen": self.worker.simctl.read_state(str(self.state))["clock"]["stolen"],
         }
 
     @staticmethod
     def output(process: subprocess.Popen[str]) -> dict[str, Any]:
-        out, _ = process.communicate(timeout=PATIENCE)
+        out, _ = process.communicate()
         if process.returncode != 0:
             raise RuntimeError(f"{process.args}: exit status {process.returncode}")
         printed: dict[str, Any] = json.loads(out)
@@ -187,10 +201,12 @@ class Run:
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(PATIENCE)
             with contextlib.suppress(BaseException):
                 os.close(reader)
                 os.environ.update(VGPU_SIM_DIR=str(self.state), VGPU_SIM_RANK="0")
-                clock = cores_clock.Clock(str(self.worker.driver / "libcuda.so.1"))
+                clock = simulated_clock.Clock(str(self.worker.driver / "libcuda.so.1"))
                 looks = [self.look(clock, time) for time in self.steps()]
                 clock.leave()
                 with os.fdopen(writer, "w") as stream:
@@ -198,8 +214,13 @@ class Run:
                 os._exit(0)
             os._exit(1)
         os.close(writer)
-        with os.fdopen(reader) as stream:
-            text = stream.read()
+        try:
+            with os.fdopen(reader) as stream:
+                text = stream.read()
+        except RuntimeError:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise
         if os.waitpid(child, 0)[1] != 0:
             raise RuntimeError("the director failed")
         seen: list[tuple[int, list[int]]] = json.loads(text)
@@ -210,7 +231,7 @@ class Run:
         changes = [(change[0], change[1:]) for change in self.scenario["changes"]]
         return iter(sorted([*((at, None) for at in self.scenario["looks"]), *changes], key=lambda step: step[0]))
 
-    def look(self, clock: cores_clock.Clock, step: tuple[int, Any]) -> tuple[int, list[int]] | None:
+    def look(self, clock: simulated_clock.Clock, step: tuple[int, Any]) -> tuple[int, list[int]] | None:
         at, change = step
         clock.sleep_until(self.origin + at)
         if change:
@@ -229,11 +250,18 @@ class Run:
             for process in started:
                 if process.poll() is None:
                     process.kill()
-                process.communicate()
+                assert process.stdout
+                process.stdout.close()
+                process.wait()
         shutil.rmtree(self.state)
 
 
+def give_up(*_: object) -> None:
+    raise RuntimeError(f"not done after {PATIENCE} s")
+
+
 def main(directory: str) -> None:
+    signal.signal(signal.SIGALRM, give_up)
     worker = Worker(Path(directory))
     try:
         for number, line in enumerate(sys.stdin):

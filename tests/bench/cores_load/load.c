@@ -10,6 +10,8 @@
  *   grid=N block=N card=N seed=N
  *   origin=NS begin=NS end=NS       by the clock: `origin` (0: when it is ready), then relative to that
  *   warm=NS                         CPU time counts from then on
+ *   trace=NS                        tell when launches returned that had been held up for so long
+ *   probe=NS                        no work: futexes whose time is up at every multiple of NS, and when they return
  *   peer=NAME limit=PERCENT         somebody else's limiter in the launch path
  *   group=PID                       the process group to join, 0: one of its own
  *
@@ -22,9 +24,11 @@
 #include <linux/futex.h>
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -33,6 +37,7 @@
 
 #define MAX_STREAMS 64
 #define MAX_ROUNDS 2000000
+#define MAX_WOKEN 4096
 
 static const char ptx[] = ".version 6.0\n.target sm_60\n.address_size 64\n"
 			  ".visible .entry spin_ns(.param .u64 ns)\n{\n\t.reg .pred %p;\n\t.reg .u64 %a<4>;\n"
@@ -42,7 +47,7 @@ static const char ptx[] = ".version 6.0\n.target sm_60\n.address_size 64\n"
 static struct {
 	char shape;
 	double a, b, c;
-	uint64_t launches, gap, rounds, streams, threads, graph, copy, memset, grid, block, card, seed, origin, begin, end, warm;
+	uint64_t launches, gap, rounds, streams, threads, graph, copy, memset, grid, block, card, seed, origin, begin, end, warm, trace, probe;
 	uint64_t limit, group;
 	bool wait;
 	const struct load_peer *peer;
@@ -56,6 +61,7 @@ static CUresult (*synchronize)(CUstream);
 
 static uint64_t launched, rounds_done, asked_ns;
 static uint32_t *durations_us;
+static uint64_t woken[MAX_WOKEN], woken_count; /* after the origin */
 
 /* ---- time ---- */
 
@@ -203,14 +209,25 @@ struct lane {
 	uint64_t graph_ns;
 };
 
+static void note_woken(void)
+{
+	uint64_t number = __atomic_fetch_add(&woken_count, 1, __ATOMIC_RELAXED);
+
+	if (number < MAX_WOKEN)
+		woken[number] = load_clock->now() - load.origin;
+}
+
 static void launch_one(struct lane *lane, uint64_t ns, bool is_captured)
 {
 	void *arguments[] = {&ns};
+	uint64_t began = load.trace ? load_clock->now() : 0;
 
 	if (load.peer && !is_captured)
 		load.peer->before_launch((unsigned)load.grid);
 	LOAD_CHECK(launch_kernel(kernel, (unsigned)load.grid, 1, 1, (unsigned)load.block, 1, 1, 0, lane->stream, arguments,
 	                         NULL));
+	if (load.trace && load_clock->now() - began >= load.trace)
+		note_woken();
 }
 
 static void make_graph(struct lane *lane, uint64_t *state)
@@ -260,6 +277,20 @@ static void note_round(uint64_t began)
 
 	if (number < MAX_ROUNDS)
 		durations_us[number] = (uint32_t)((load_clock->now() - began) / 1000);
+}
+
+static void *probe(void *unused)
+{
+	(void)unused;
+	prctl(PR_SET_TIMERSLACK, 1ul);
+	for (;;) {
+		uint32_t word = 0;
+		uint64_t now = wall_now(), until = now - (now - load.origin) % load.probe + load.probe;
+		struct timespec time = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
+		syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, 0, &time, NULL, FUTEX_BITSET_MATCH_ANY);
+		note_woken();
+	}
+	return NULL;
 }
 
 static void *work(void *argument)
@@ -335,7 +366,8 @@ static void read_number(const char *name, const char *value)
 		{"launches", &load.launches}, {"gap", &load.gap}, {"rounds", &load.rounds}, {"streams", &load.streams},
 		{"threads", &load.threads}, {"graph", &load.graph}, {"copy", &load.copy}, {"memset", &load.memset},
 		{"grid", &load.grid}, {"block", &load.block}, {"card", &load.card}, {"seed", &load.seed},
-		{"origin", &load.origin}, {"begin", &load.begin}, {"end", &load.end}, {"warm", &load.warm}, {"limit", &load.limit},
+		{"origin", &load.origin}, {"begin", &load.begin}, {"end", &load.end}, {"warm", &load.warm},
+		{"trace", &load.trace}, {"probe", &load.probe}, {"limit", &load.limit},
 		{"group", &load.group},
 	};
 
@@ -376,7 +408,10 @@ static void report(uint64_t cpu)
 	uint64_t count = rounds_done < MAX_ROUNDS ? rounds_done : MAX_ROUNDS;
 
 	qsort(durations_us, count, sizeof *durations_us, compare);
-	printf("{\"launched\": %lu, \"asked_ns\": %lu, \"rounds\": %lu, \"p50_us\": %u, \"p99_us\": %u, \"cpu_ms\": %.3f}\n",
+	printf("{\"woken\": [");
+	for (uint64_t i = 0; i < woken_count && i < MAX_WOKEN; i++)
+		printf("%s%lu", i ? ", " : "", (unsigned long)woken[i]);
+	printf("], \"launched\": %lu, \"asked_ns\": %lu, \"rounds\": %lu, \"p50_us\": %u, \"p99_us\": %u, \"cpu_ms\": %.3f}\n",
 	       (unsigned long)launched, (unsigned long)asked_ns, (unsigned long)rounds_done,
 	       count ? durations_us[count / 2] : 0, count ? durations_us[count * 99 / 100] : 0, (double)cpu / 1e6);
 	fflush(stdout);
@@ -384,6 +419,8 @@ static void report(uint64_t cpu)
 
 int main(int count, char **arguments)
 {
+	/* Who waits in virtual time for somebody who is gone would wait for ever. */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	for (int i = 1; i < count; i++)
 		read_option(arguments[i]);
 	setpgid(0, (pid_t)load.group);
@@ -396,7 +433,7 @@ int main(int count, char **arguments)
 	if (load.peer)
 		load.peer->start((unsigned)load.limit);
 	for (uint64_t i = 0; i < load.threads; i++)
-		load_thread(work, (void *)(uintptr_t)i);
+		load_thread(load.probe ? probe : work, (void *)(uintptr_t)i);
 	load_clock->sleep_until(load.origin + load.warm);
 	uint64_t cpu_before = cpu_ns();
 	load_clock->sleep_until(load.origin + load.end);

@@ -118,12 +118,12 @@ class Node:
 
 @pytest.fixture
 def make_node(simctl: ModuleType, libraries: Path, tmp_path: Path) -> Iterator[Callable[..., Node]]:
-    """make_node(profile, device_nodes=False) -> Node."""
+    """make_node(profile, device_nodes=False, clock="wall", parties=0) -> Node."""
     nodes: list[Node] = []
 
-    def make(profile: Any, device_nodes: bool = False) -> Node:
+    def make(profile: Any, device_nodes: bool = False, clock: str = "wall", parties: int = 0) -> Node:
         directory = tmp_path / f"state{len(nodes)}"
-        simctl.make_state(str(directory), profile, device_nodes)
+        simctl.make_state(str(directory), profile, device_nodes, clock, parties)
         nodes.append(Node(simctl, directory, libraries))
         return nodes[-1]
 
@@ -137,3 +137,57 @@ def make_node(simctl: ModuleType, libraries: Path, tmp_path: Path) -> Iterator[C
 def node(make_node: Callable[..., Node]) -> Node:
     """One T4 that every process sees."""
     return make_node("t4x1")
+
+
+class Line:
+    """A node whose time is virtual, and the programs on it, by rank."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, code: str, rank: int | None = None, **environment: str) -> subprocess.Popen[str]:
+        rank = len(self.started) if rank is None else rank
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / "virtual_client.py"), code],
+            env=self.node.environment(
+                PYTHONPATH=str(HERE.parents[1] / "support"), VGPU_SIM_RANK=str(rank), **environment
+            ),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def run(self, *codes: str) -> list[Any]:
+        """What each program says."""
+        return [self.said(process) for process in [self.start(code) for code in codes]]
+
+    @staticmethod
+    def said(process: subprocess.Popen[str]) -> Any:
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        return json.loads(out)
+
+    @property
+    def stolen(self) -> int:
+        stolen: int = self.node.simctl.read_state(str(self.node.directory))["clock"]["stolen"]
+        return stolen
+
+
+@pytest.fixture
+def line(make_node: Callable[..., Node]) -> Iterator[Callable[..., Line]]:
+    """line(parties, profile="t4x1", clock="virtual") -> Line."""
+    lines: list[Line] = []
+
+    def make(parties: int, profile: Any = "t4x1", clock: str = "virtual") -> Line:
+        lines.append(Line(make_node(profile, clock=clock, parties=parties)))
+        return lines[-1]
+
+    yield make
+    for made in lines:
+        for process in made.started:
+            process.kill()
+            process.communicate()

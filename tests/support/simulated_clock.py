@@ -10,8 +10,10 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-NOTHING = ctypes.CFUNCTYPE(None)
-NUMBER = ctypes.CFUNCTYPE(ctypes.c_uint32)
+NEVER = 2**64 - 1
+BEGIN = 1000 * 10**9  #: ns, when virtual time begins
+
+Word = ctypes.POINTER(ctypes.c_uint32)
 
 
 class Functions(ctypes.Structure):
@@ -21,13 +23,13 @@ class Functions(ctypes.Structure):
         ("is_virtual", ctypes.CFUNCTYPE(ctypes.c_int)),
         ("now", ctypes.CFUNCTYPE(ctypes.c_uint64)),
         ("sleep_until", ctypes.CFUNCTYPE(None, ctypes.c_uint64)),
-        ("wait", ctypes.c_void_p),
-        ("wake", ctypes.c_void_p),
-        ("block", NOTHING),
-        ("unblock", NOTHING),
-        ("thread_announce", NUMBER),
-        ("thread_adopt", ctypes.c_void_p),
-        ("thread_withdraw", ctypes.c_void_p),
+        ("wait", ctypes.CFUNCTYPE(None, Word, ctypes.c_uint32, ctypes.c_uint64)),
+        ("wake", ctypes.CFUNCTYPE(None, Word)),
+        ("block", ctypes.CFUNCTYPE(None)),
+        ("unblock", ctypes.CFUNCTYPE(None)),
+        ("thread_announce", ctypes.CFUNCTYPE(ctypes.c_uint32)),
+        ("thread_adopt", ctypes.CFUNCTYPE(None, ctypes.c_uint32)),
+        ("thread_withdraw", ctypes.CFUNCTYPE(None, ctypes.c_uint32)),
         ("charge", ctypes.CFUNCTYPE(None, ctypes.c_uint64)),
     )
 
@@ -35,8 +37,9 @@ class Functions(ctypes.Structure):
 class Clock:
     """By `library`, a simulated libcuda or libnvidia-ml, and the state that VGPU_SIM_DIR names at the first call."""
 
-    def __init__(self, library: str) -> None:
+    def __init__(self, library: str = "libcuda.so.1") -> None:
         functions: Any = Functions.in_dll(ctypes.CDLL(library), "vgpuSimClock")
+        self.functions = functions
         self.now: Callable[[], int] = functions.now
         self.sleep_until: Callable[[int], None] = functions.sleep_until
         self.leave: Callable[[], None] = functions.block
