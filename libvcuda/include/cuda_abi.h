@@ -66,6 +66,14 @@ typedef enum {
 
 #define CU_STREAM_PER_THREAD ((CUstream)2)
 
+enum { CU_EVENT_DISABLE_TIMING = 2 };
+
+enum { CU_STREAM_CAPTURE_STATUS_NONE = 0 };
+
+typedef enum {
+	CU_STREAM_CAPTURE_MODE_RELAXED = 2,
+} CUstreamCaptureMode;
+
 enum { CU_MEM_ATTACH_GLOBAL = 1 };
 
 typedef enum {
@@ -215,15 +223,6 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 CUresult cuStreamSynchronize(CUstream stream);
 CUresult cuStreamSynchronize_ptsz(CUstream stream);
 CUresult cuEventSynchronize(CUevent event);
-#define CU_EVENT_DISABLE_TIMING 2u
-CUresult cuEventCreate(CUevent *event, unsigned int flags);
-CUresult cuEventRecord(CUevent event, CUstream stream);
-CUresult cuEventQuery(CUevent event);
-CUresult cuEventDestroy_v2(CUevent event);
-#define CU_STREAM_CAPTURE_STATUS_NONE 0
-CUresult cuStreamIsCapturing(CUstream stream, int *status);
-#define CU_STREAM_CAPTURE_MODE_RELAXED 2
-CUresult cuThreadExchangeStreamCaptureMode(int *mode);
 CUresult cuCtxSynchronize(void);
 CUresult cuCtxSynchronize_v2(CUcontext context);
 
@@ -277,5 +276,12 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *file, int *option
 			       int *library_options, void **library_values, unsigned int library_count);
 CUresult cuLibraryUnload(CUlibrary library);
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer);
+
+CUresult cuStreamIsCapturing(CUstream stream, int *status);
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
+CUresult cuEventCreate(CUevent *event, unsigned int flags);
+CUresult cuEventRecord(CUevent event, CUstream stream);
+CUresult cuEventQuery(CUevent event);
+CUresult cuEventDestroy_v2(CUevent event);
 
 #endif

@@ -8,14 +8,14 @@
 #include "cuda_hooks.h"
 
 /* The mode to be given to capture_mode_restore. */
-static inline int capture_mode_relax(void)
+static inline CUstreamCaptureMode capture_mode_relax(void)
 {
-	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
 	return REAL(cuThreadExchangeStreamCaptureMode, &mode) == CUDA_SUCCESS ? mode : CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
-static inline void capture_mode_restore(int mode)
+static inline void capture_mode_restore(CUstreamCaptureMode mode)
 {
 	if (mode != CU_STREAM_CAPTURE_MODE_RELAXED)
 		(void)REAL(cuThreadExchangeStreamCaptureMode, &mode);

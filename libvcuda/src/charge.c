@@ -150,7 +150,7 @@ static CUresult follow_pointer(struct charge *charge, CUdeviceptr pointer)
 /* Allowed while some thread captures a stream, as the calls are that it stands in for. */
 static CUresult alloc_managed(CUdeviceptr *pointer, size_t size)
 {
-	int mode = capture_mode_relax();
+	CUstreamCaptureMode mode = capture_mode_relax();
 	CUresult result = REAL(cuMemAllocManaged, pointer, size, CU_MEM_ATTACH_GLOBAL);
 
 	capture_mode_restore(mode);

@@ -112,7 +112,7 @@ static bool settle(void)
 {
 	struct deferred *deferred;
 	bool freed = false;
-	int mode = capture_mode_relax();
+	CUstreamCaptureMode mode = capture_mode_relax();
 
 	while ((deferred = take(NULL))) {
 		give_back(deferred);
