@@ -70,7 +70,9 @@ typedef enum {
 #define CU_STREAM_LEGACY ((CUstream)1)
 #define CU_STREAM_PER_THREAD ((CUstream)2)
 
-enum { CU_EVENT_DEFAULT = 0 };
+enum { CU_EVENT_DEFAULT = 0, CU_EVENT_DISABLE_TIMING = 2 };
+
+enum { CU_STREAM_CAPTURE_STATUS_NONE = 0 };
 
 typedef enum {
 	CU_STREAM_CAPTURE_MODE_RELAXED = 2,
@@ -253,13 +255,6 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 CUresult cuStreamSynchronize(CUstream stream);
 CUresult cuStreamSynchronize_ptsz(CUstream stream);
 CUresult cuEventSynchronize(CUevent event);
-#define CU_EVENT_DISABLE_TIMING 2u
-CUresult cuEventCreate(CUevent *event, unsigned int flags);
-CUresult cuEventRecord(CUevent event, CUstream stream);
-CUresult cuEventQuery(CUevent event);
-CUresult cuEventDestroy_v2(CUevent event);
-#define CU_STREAM_CAPTURE_STATUS_NONE 0
-CUresult cuStreamIsCapturing(CUstream stream, int *status);
 CUresult cuCtxSynchronize(void);
 CUresult cuCtxSynchronize_v2(CUcontext context);
 
@@ -343,8 +338,13 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
 					  const void *dependency_data, size_t count, CUstreamCaptureMode mode);
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph);
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
 CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end);
+CUresult cuStreamIsCapturing(CUstream stream, int *status);
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
+CUresult cuEventCreate(CUevent *event, unsigned int flags);
+CUresult cuEventRecord(CUevent event, CUstream stream);
+CUresult cuEventQuery(CUevent event);
+CUresult cuEventDestroy_v2(CUevent event);
 
 #endif

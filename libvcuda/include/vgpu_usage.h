@@ -14,7 +14,7 @@
  * let through never exceeds the limit. It then moves to `reserved` (added there before it is taken from `attempting`;
  * readers read `attempting` first, so that it is never missed).
  *
- * What the driver takes by itself (contexts, code) is booked in `reserved` when its owner has asked NVML, and `overhead`
+ * What the driver takes by itself (contexts, code) is booked in `reserved` when its owner has asked NVML, and `overheads`
  * tells how much of it that is. Until then a bit in `unseen` says that there is something: it counts as if it were
  * VGPU_USAGE_UNSEEN_MOST, and only who finds no room then asks NVML, for all such processes.
  *
@@ -31,6 +31,7 @@
 
 #define VGPU_USAGE_IDENTITY (((uint64_t)2 << 32) | 0x45535556u) /* version 2, "VUSE" in little-endian memory */
 #define VGPU_USAGE_SLOTS 1024u
+#define VGPU_USAGE_OVERHEAD_UNIT 4096u
 #define VGPU_USAGE_UNSEEN_MOST ((uint64_t)1 << 30) /* a context of current cards and much code */
 
 #define VGPU_USAGE_PID_BITS 22                          /* the kernel's PID_MAX_LIMIT is 2^22 */
@@ -53,7 +54,6 @@ struct vgpu_usage_slot {
 struct vgpu_usage_charge {
 	uint64_t attempting;
 	uint64_t reserved;
-	uint64_t overhead;     /* of `reserved`, what NVML said beyond allocations */
 };
 
 #define VGPU_USAGE_TIME_UNIT 16u /* ns in one of in_flight */
@@ -86,11 +86,12 @@ struct vgpu_usage {
 	struct vgpu_usage_card cards[VGPU_LIMITS_MAX_CARDS];
 	struct vgpu_usage_slot slots[VGPU_USAGE_SLOTS];
 	struct vgpu_usage_charge charges[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS];
+	uint32_t overheads[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS]; /* in VGPU_USAGE_OVERHEAD_UNIT, rounded up */
 	struct vgpu_usage_time times[VGPU_LIMITS_MAX_CARDS];
 	struct vgpu_usage_flight flights[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS];
 };
 
-_Static_assert(sizeof(struct vgpu_usage) == 64 + 32 * 32 + 1024 * 40 + 32 * 1024 * (24 + 8) + 32 * 128, "vgpu_usage");
-_Static_assert(sizeof(struct vgpu_usage) < 2 << 20, "vgpu_usage fits a tmpfs of 2 MiB");
+_Static_assert(sizeof(struct vgpu_usage) == 64 + 32 * 32 + 1024 * 40 + 32 * 1024 * (16 + 4 + 8) + 32 * 128, "vgpu_usage");
+_Static_assert(sizeof(struct vgpu_usage) < 1 << 20, "vgpu_usage fits a tmpfs of 1 MiB");
 
 #endif

@@ -35,9 +35,9 @@ struct nvml {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct nvml nvml;
-static bool looked_for;                      /* under the lock, as the next two are */
+static bool looked_for;                      /* under the lock, as the next one is */
 static bool usable;
-static uint64_t booked[VGPU_LIMITS_MAX_CARDS];
+static _Atomic uint64_t booked[VGPU_LIMITS_MAX_CARDS]; /* written under the lock */
 static atomic_bool useless;                  /* there is no NVML that could be asked */
 static _Atomic uint32_t unseen;              /* a bit per place of a card: as this process's in the usage region */
 static _Atomic time_t next_look;
@@ -194,14 +194,20 @@ static bool follow(int card, const uint8_t uuid[16], const struct usage_limit *l
 		clear_unseen(card);
 		return true;
 	}
-	if (overhead < booked[card])
-		usage_release_overhead(card, booked[card] - overhead);
-	else if (overhead > booked[card] && limit)
-		fits = usage_reserve_overhead(card, overhead - booked[card], *limit, unseen_of_others(uuid, &figures));
-	else if (overhead > booked[card])
-		usage_force_overhead(card, overhead - booked[card]);
+	if (overhead > booked[card]) {
+		usage_tell_overhead(card, overhead);
+		if (limit)
+			fits = usage_reserve_overhead(card, overhead - booked[card], *limit,
+						      unseen_of_others(uuid, &figures));
+		else
+			usage_force(card, overhead - booked[card]);
+	} else if (overhead < booked[card]) {
+		usage_release(card, booked[card] - overhead);
+	}
 	if (fits)
-		booked[card] = overhead;
+		atomic_store(&booked[card], overhead);
+	if (overhead || booked[card])
+		usage_tell_overhead(card, booked[card]);
 	clear_unseen(card);
 	return fits;
 }
@@ -310,7 +316,7 @@ void overhead_shrank(CUdevice device)
 	struct limited_card limited;
 	int card = place_of(device, &limited);
 
-	if (card != USAGE_NO_CARD && usage_own_overhead(card))
+	if (card != USAGE_NO_CARD && atomic_load(&booked[card]))
 		(void)follow_locked(card, limited.uuid, NULL);
 }
 

@@ -63,6 +63,18 @@ static void add(uint64_t *word, uint64_t value)
 	__atomic_fetch_add(word, value, __ATOMIC_SEQ_CST);
 }
 
+static uint64_t load_overhead(const uint32_t *word)
+{
+	return (uint64_t)__atomic_load_n(word, __ATOMIC_SEQ_CST) * VGPU_USAGE_OVERHEAD_UNIT;
+}
+
+static void store_overhead(uint32_t *word, uint64_t bytes)
+{
+	uint64_t units = bytes / VGPU_USAGE_OVERHEAD_UNIT + (bytes % VGPU_USAGE_OVERHEAD_UNIT != 0);
+
+	__atomic_store_n(word, units < UINT32_MAX ? (uint32_t)units : UINT32_MAX, __ATOMIC_SEQ_CST);
+}
+
 static uint64_t saturating_sum(uint64_t a, uint64_t b)
 {
 	return a + b < a ? UINT64_MAX : a + b;
@@ -258,7 +270,7 @@ static void zero_charges(struct vgpu_usage *usage, uint32_t index)
 	for (uint32_t card = 0; card_is_known(usage, card); card++) {
 		store(&usage->charges[card][index].attempting, 0);
 		store(&usage->charges[card][index].reserved, 0);
-		store(&usage->charges[card][index].overhead, 0);
+		store_overhead(&usage->overheads[card][index], 0);
 	}
 	store(&usage->slots[index].unseen, 0);
 }
@@ -310,7 +322,8 @@ static bool holds_something(const struct vgpu_usage *usage, uint32_t index, int 
 {
 	const struct vgpu_usage_charge *charge = &usage->charges[card][index];
 
-	return load(&charge->reserved) || load(&charge->attempting) || load(&usage->slots[index].unseen) >> card & 1;
+	return load(&charge->reserved) || load(&charge->attempting) || load(&usage->slots[index].unseen) >> card & 1 ||
+	       __atomic_load_n(&usage->flights[card][index].in_flight, __ATOMIC_SEQ_CST);
 }
 
 /*
@@ -455,7 +468,7 @@ static struct totals sum_charges(struct vgpu_usage *usage, int card)
 		const struct vgpu_usage_charge *charge = &usage->charges[card][i];
 		totals.attempting = saturating_sum(totals.attempting, load(&charge->attempting)); /* this one first */
 		totals.reserved = saturating_sum(totals.reserved, load(&charge->reserved));
-		totals.overhead = saturating_sum(totals.overhead, load(&charge->overhead));
+		totals.overhead = saturating_sum(totals.overhead, load_overhead(&usage->overheads[card][i]));
 		totals.unseen += load(&usage->slots[i].unseen) >> card & 1;
 	}
 	return totals;
@@ -586,10 +599,18 @@ bool usage_reserve_overhead(int card, uint64_t size, struct usage_limit limit, u
 
 	limit.overhead = 0; /* it has this process's part in it */
 	bool granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit, others);
-	if (granted)
-		add(&usage->charges[card][slot].overhead, size);
 	leave_slot();
 	return granted;
+}
+
+void usage_tell_overhead(int card, uint64_t bytes)
+{
+	struct vgpu_usage *usage = atomic_load(&region);
+	int slot = enter_slot(usage);
+
+	if (slot != NO_SLOT)
+		store_overhead(&usage->overheads[card][slot], bytes);
+	leave_slot();
 }
 
 bool usage_force(int card, uint64_t size)
@@ -601,17 +622,6 @@ bool usage_force(int card, uint64_t size)
 		add(&usage->charges[card][slot].reserved, size);
 	leave_slot();
 	return slot != NO_SLOT;
-}
-
-bool usage_force_overhead(int card, uint64_t size)
-{
-	struct vgpu_usage *usage = atomic_load(&region);
-	bool booked = usage_force(card, size);
-	int slot = slot_now();
-
-	if (booked && slot != NO_SLOT)
-		add(&usage->charges[card][slot].overhead, size);
-	return booked;
 }
 
 void usage_unseen(int card, bool unseen)
@@ -648,14 +658,6 @@ uint64_t usage_own(int card)
 	return slot == NO_SLOT ? 0 : load(&usage->charges[card][slot].reserved);
 }
 
-uint64_t usage_own_overhead(int card)
-{
-	struct vgpu_usage *usage = atomic_load(&region);
-	int slot = slot_now();
-
-	return slot == NO_SLOT ? 0 : load(&usage->charges[card][slot].overhead);
-}
-
 void usage_managed(int64_t change)
 {
 	struct vgpu_usage *usage = atomic_load(&region);
@@ -674,28 +676,15 @@ void usage_release(int card, uint64_t size)
 		add(&usage->charges[card][slot].reserved, -size);
 }
 
-void usage_release_overhead(int card, uint64_t size)
-{
-	struct vgpu_usage *usage = atomic_load(&region);
-	int slot = slot_now();
-
-	if (slot != NO_SLOT)
-		add(&usage->charges[card][slot].overhead, -size);
-	usage_release(card, size);
-}
-
 bool usage_time(const uint8_t uuid[16], struct usage_time *place)
 {
 	int card = usage_card(uuid);
 	struct vgpu_usage *usage = atomic_load(&region);
-	int slot = NO_SLOT;
 
 	if (card == USAGE_NO_CARD)
 		return false;
-	atomic_fetch_add(&reserving, 1);
-	if (!atomic_load(&leaving))
-		slot = slot_or_claim(usage);
-	atomic_fetch_sub(&reserving, 1);
+	int slot = enter_slot(usage);
+	leave_slot();
 	if (slot == NO_SLOT)
 		return false;
 	*place = (struct usage_time){&usage->times[card], usage->flights[card], (uint32_t)slot};

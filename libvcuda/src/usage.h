@@ -33,10 +33,11 @@ bool usage_reserve_overhead(int card, uint64_t size, struct usage_limit limit, u
 
 /* Books what the card holds already, room or not; false: it cannot be booked. */
 bool usage_force(int card, uint64_t size);
-bool usage_force_overhead(int card, uint64_t size);
 
 void usage_release(int card, uint64_t size);
-void usage_release_overhead(int card, uint64_t size);
+
+/* Says how much of what this process has booked is the driver's own; before it is booked, after it is given back. */
+void usage_tell_overhead(int card, uint64_t bytes);
 
 /* Says whether the driver may hold more for this process than is booked. */
 void usage_unseen(int card, bool unseen);
@@ -47,9 +48,8 @@ bool usage_has_room(int card, struct usage_limit limit);
 /* How many processes have something unseen. */
 unsigned int usage_unseen_count(int card);
 
-/* What this process has booked, and how much of it is the driver's own. */
+/* What this process has booked. */
 uint64_t usage_own(int card);
-uint64_t usage_own_overhead(int card);
 
 /* Notes that `change` more bytes of what is booked lie in managed memory, since the card was full. */
 void usage_managed(int64_t change);

@@ -121,8 +121,11 @@ class Inventory:
 
 
 def nvml_of(libraries: list[Library]) -> str:
-    """The path of the driver's NVML for programs of this machine; an inventory always has one."""
-    return next(item.path for item in libraries if item.bits == 64 and item.name.startswith("libnvidia-ml.so."))
+    """The path of the driver's NVML for programs of this machine; VgpuError when `libraries` have none."""
+    for item in libraries:
+        if item.bits == 64 and item.name.startswith("libnvidia-ml.so."):
+            return item.path
+    raise VgpuError("inventory", expected="the driver's libnvidia-ml.so", found="none", do=DO)
 
 
 def path_in(run_dir: str) -> str:

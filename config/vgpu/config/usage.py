@@ -15,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    Rows = Iterator[tuple[int, ...]]
+
 PATH = USAGE_DIR + "/usage"
 IDENTITY = 2 << 32 | 0x45535556
 SLOTS = 1024
@@ -22,11 +24,14 @@ SLOTS = 1024
 HEADER = Struct("=QQ48x")
 CARD = Struct("=Q16s8x")
 SLOT = Struct("=QQQQQ")
-CHARGE = Struct("=QQQ")
+CHARGE = Struct("=QQ")
+OVERHEAD = Struct("=I")
+OVERHEAD_UNIT = 4096
 TIME = Struct("=q11Q32x")
 FLIGHT = Struct("=II")
 CHARGES_OFFSET = HEADER.size + MAX_CARDS * CARD.size + SLOTS * SLOT.size
-TIMES_OFFSET = CHARGES_OFFSET + MAX_CARDS * SLOTS * CHARGE.size
+OVERHEADS_OFFSET = CHARGES_OFFSET + MAX_CARDS * SLOTS * CHARGE.size
+TIMES_OFFSET = OVERHEADS_OFFSET + MAX_CARDS * SLOTS * OVERHEAD.size
 FLIGHTS_OFFSET = TIMES_OFFSET + MAX_CARDS * TIME.size
 SIZE = FLIGHTS_OFFSET + MAX_CARDS * SLOTS * FLIGHT.size
 
@@ -36,24 +41,29 @@ BEGINNING = HEADER.pack(IDENTITY, 0)
 
 def decode(data: bytes, source: str = "usage") -> dict[str, int]:
     """Bytes held by card uuid; VgpuError when `data` is no region."""
-    return {uuid: sum(reserved for _, reserved, _ in charges) for uuid, charges in _charges(data, source)}
+    return {uuid: sum(reserved for _, reserved in charges) for uuid, charges, _ in _cards(data, source)}
 
 
 def allocated(data: bytes, source: str = "usage") -> dict[str, int]:
     """The same without what the driver took by itself, as far as the processes have booked that."""
     return {
-        uuid: sum(max(0, reserved - overhead) for _, reserved, overhead in charges)
-        for uuid, charges in _charges(data, source)
+        uuid: sum(max(0, reserved - units * OVERHEAD_UNIT) for (_, reserved), (units,) in zip(charges, overheads))
+        for uuid, charges, overheads in _cards(data, source)
     }
 
 
-def _charges(data: bytes, source: str) -> Iterator[tuple[str, Iterator[tuple[int, int, int]]]]:
-    """Each card's uuid and its charges: attempted, reserved, and of that the driver's own."""
+def _cards(data: bytes, source: str) -> Iterator[tuple[str, Rows, Rows]]:
+    """Each card's uuid, its slots' charges (attempted, reserved) and their overheads."""
     if len(data) != SIZE or HEADER.unpack_from(data)[0] != IDENTITY:
         raise VgpuError(source, expected=f"a usage region of {SIZE} bytes", found=f"{len(data)} bytes")
     slots = min(HEADER.unpack_from(data)[1], SLOTS)
     for index in range(MAX_CARDS):
         key, uuid = CARD.unpack_from(data, HEADER.size + index * CARD.size)
-        start = CHARGES_OFFSET + index * SLOTS * CHARGE.size
         if key:
-            yield uuid_text(uuid), CHARGE.iter_unpack(data[start : start + slots * CHARGE.size])
+            charges = _rows(data, CHARGES_OFFSET, CHARGE, index, slots)
+            yield uuid_text(uuid), charges, _rows(data, OVERHEADS_OFFSET, OVERHEAD, index, slots)
+
+
+def _rows(data: bytes, offset: int, row: Struct, card: int, slots: int) -> Rows:
+    start = offset + card * SLOTS * row.size
+    return row.iter_unpack(data[start : start + slots * row.size])

@@ -38,7 +38,8 @@ int main(void)
     NUMBER("card.uuid", offsetof(struct vgpu_usage_card, uuid));
     NUMBER("charge.attempting", offsetof(struct vgpu_usage_charge, attempting));
     NUMBER("charge.reserved", offsetof(struct vgpu_usage_charge, reserved));
-    NUMBER("charge.overhead", offsetof(struct vgpu_usage_charge, overhead));
+    NUMBER("overheads", offsetof(struct vgpu_usage, overheads));
+    NUMBER("OVERHEAD_UNIT", VGPU_USAGE_OVERHEAD_UNIT);
     printf("PATH %s\\n", VGPU_USAGE_PATH);
     return 0;
 }
@@ -78,7 +79,8 @@ def header(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         ("card.uuid", 8),
         ("charge.attempting", 0),
         ("charge.reserved", 8),
-        ("charge.overhead", 16),
+        ("overheads", usage.OVERHEADS_OFFSET),
+        ("OVERHEAD_UNIT", usage.OVERHEAD_UNIT),
         ("PATH", usage.PATH),
     ],
 )
@@ -93,7 +95,7 @@ def region(slots_seen: int, cards: dict[int, bytes], charges: dict[tuple[int, in
         struct.pack_into("=Q16s", data, 64 + 32 * index, 1 + index, uuid)
     for (card, slot), reserved in charges.items():
         at = usage.CHARGES_OFFSET + usage.CHARGE.size * (card * usage.SLOTS + slot)
-        usage.CHARGE.pack_into(data, at, 99, reserved, reserved // 4)
+        usage.CHARGE.pack_into(data, at, 99, reserved)
     return bytes(data)
 
 
@@ -104,8 +106,11 @@ def test_decode_sums_the_slots_of_each_card() -> None:
 
 
 def test_what_the_driver_took_is_no_allocation() -> None:
-    data = region(2, {0: bytes(16)}, {(0, 0): 4, (0, 1): 400})
-    assert list(usage.allocated(data).values()) == [303]
+    data = bytearray(region(3, {1: bytes(16)}, {(1, 0): 5 * 4096, (1, 1): 4000, (1, 2): 7}))
+    for slot, units in enumerate((2, 1, 0)):
+        at = usage.OVERHEADS_OFFSET + usage.OVERHEAD.size * (usage.SLOTS + slot)
+        usage.OVERHEAD.pack_into(data, at, units)
+    assert list(usage.allocated(bytes(data)).values()) == [3 * 4096 + 7]
 
 
 def test_a_new_region_holds_nothing() -> None:

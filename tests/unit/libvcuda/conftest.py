@@ -172,7 +172,7 @@ class Box:
         slots = data[SLOTS_OFFSET : usage.CHARGES_OFFSET]
         charges = data[usage.CHARGES_OFFSET :][: usage.SLOTS * usage.CHARGE.size]
         owners = [bool(slot[0]) for slot in usage.SLOT.iter_unpack(slots)]
-        attempted, reserved, _ = (sum(column) for column in zip(*usage.CHARGE.iter_unpack(charges)))
+        attempted, reserved = (sum(column) for column in zip(*usage.CHARGE.iter_unpack(charges)))
         return sum(owners), attempted, reserved
 
     @property

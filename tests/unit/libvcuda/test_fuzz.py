@@ -35,7 +35,7 @@ def fuzz(target: str, directory: Path, seconds: int) -> None:
     corpus.mkdir()
     for number, seed in enumerate(SEEDS[target]):
         (corpus / str(number)).write_bytes(seed)
-    limits = [f"-max_total_time={seconds}", "-timeout=5", "-max_len=4096", "-rss_limit_mb=1024"]
+    limits = [f"-max_total_time={seconds}", "-timeout=30", "-max_len=4096", "-rss_limit_mb=1024"]
     done = subprocess.run(
         [program, *limits, corpus], cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )

@@ -211,6 +211,6 @@ def test_an_attempt_that_was_killed_in_the_middle_blocks_nobody(awkward: Box) ->
     dying.kill()
     with (awkward.path / "usage/usage").open("r+b") as file:  # slot 1: between its two steps
         file.seek(usage.CHARGES_OFFSET + usage.CHARGE.size)
-        file.write(usage.CHARGE.pack(LIMIT, MIB, 0))
+        file.write(usage.CHARGE.pack(LIMIT, MIB))
     assert living.alloc(LIMIT - MIB)[0] == 0
     assert awkward.usage() == (1, 0, LIMIT)
