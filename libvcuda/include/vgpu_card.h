@@ -29,7 +29,10 @@ struct vgpu_card_page {
 	uint64_t lent_until;   /* until then `lent_rate` counts instead of the share, and the phase is open all the time */
 	uint32_t lent_rate;    /* percent; never more than the limits file's core_limit is used */
 	uint32_t tenants;      /* containers with a share of this card: 1 means that nobody else can be in the way */
-	uint8_t reserved[64];  /* zero */
+	uint32_t share;        /* millionths of the card's time: the container's share less what changing containers
+				* costs it; 0: all of its share. Never more than the limits file's cores is used */
+	uint32_t reserved0;
+	uint8_t reserved[56];  /* zero */
 };
 
 struct vgpu_card_pages {

@@ -5,6 +5,7 @@
 #include "sim_clock.h"
 #include "sim_internal.h"
 
+#define VIRTUAL_PATIENCE 20u
 #define GRACE_NS 1000000u /* a live holder may be late in saying that its slice ended */
 
 static uint32_t *own_word;
@@ -97,9 +98,14 @@ static void report(struct sim_file *file, const struct sim_board *board, const s
 	slice->mine = same(&board->holder, me);
 	slice->since = board->since;
 	slice->until = board->until;
-	/* Whatever the file says, one looks again soon, but not at once. */
+	/*
+	 * Whatever the file says, one looks again soon, but not at once: the holder may have died. In virtual time all
+	 * would do so at the same instant, for a death that hardly ever happens.
+	 */
 	uint64_t early = now + sim_timing()->slice_ns / 4, late = now + 2u * (uint64_t)sim_timing()->slice_ns;
-	if (!slice->mine)
+	if (!slice->mine && sim_timeline)
+		slice->until = now + VIRTUAL_PATIENCE * (uint64_t)sim_timing()->slice_ns;
+	else if (!slice->mine)
 		slice->until = slice->until < early ? early : slice->until > late ? late : slice->until;
 	slice->word = &file->slots[sim_own_slot()].wake;
 	slice->seen = __atomic_load_n(slice->word, __ATOMIC_RELAXED);

@@ -95,14 +95,26 @@ static uint32_t first_due(void)
 	return first;
 }
 
-/* `thread` is running already: its time is now. */
-static void begin(uint32_t thread)
+static void advance(uint64_t time)
+{
+	uint64_t now = __atomic_load_n(&sim_timeline->now, __ATOMIC_RELAXED);
+
+	while (now < time && !__atomic_compare_exchange_n(&sim_timeline->now, &now, time, false, __ATOMIC_ACQ_REL,
+	                                                  __ATOMIC_RELAXED))
+		;
+}
+
+/* Time first: the thread may look at `running` any moment, and goes on when that is its own number. */
+static void let_run(uint32_t holder, uint32_t thread)
 {
 	uint64_t due = due_of(thread);
 
-	if (due != SIM_NEVER && due > sim_timeline->now)
-		__atomic_store_n(&sim_timeline->now, due, __ATOMIC_RELEASE);
-	sim_timeline->passes++;
+	if (due == SIM_NEVER) /* it is gone meanwhile */
+		return;
+	advance(due);
+	if (!replace_running(holder, thread + 1))
+		return;
+	__atomic_add_fetch(&sim_timeline->passes, 1, __ATOMIC_RELAXED);
 	if (thread != own)
 		wake_up(&sim_timeline->threads[thread].wake);
 }
@@ -118,8 +130,7 @@ static void hand_over(uint32_t holder)
 			return;
 		holder = 0;
 	}
-	if (replace_running(holder, next + 1))
-		begin(next);
+	let_run(holder, next);
 }
 
 static bool process_lives(uint32_t number)

@@ -13,7 +13,8 @@
 
 #define LONG_ENOUGH NS_PER_MS           /* estimated time in a batch */
 #define SAMPLES_APART (2 * NS_PER_MS)   /* in a stream: two events cost some 5 us */
-#define RAN_DRY NS_PER_US               /* a launch so much after the expected end of the last one */
+#define LATENCY (12 * NS_PER_US)        /* of a launch into a dry stream and of the wait for its end, at most */
+#define WORTH_AN_EVENT (250 * NS_PER_US) /* estimated time: a batch that ends where a thread waits for it */
 #define FORGOTTEN (2 * NS_PER_MS)       /* a batch that nobody adds to or ends */
 #define SWITCHES (100 * NS_PER_US)      /* what a change of contexts may add to an interval */
 #define SLICE (2 * NS_PER_MS)
@@ -30,9 +31,10 @@ enum batch_state { FREE, OPEN, CLOSED };
 
 struct batch {
 	enum batch_state state;
-	bool is_dry;          /* the stream was empty now and then */
 	bool started;
 	bool is_unsure;       /* another tenant's work may have been in between */
+	bool is_unsteady;     /* it has kernels that take longer one time than another */
+	bool is_mixed;        /* it has kernels of several kinds */
 	uint32_t lane;
 	uint32_t launches;
 	struct estimate *kind;
@@ -45,11 +47,16 @@ struct batch {
 	uint64_t booked;      /* of the bucket */
 	uint64_t counted;     /* ns found used so far */
 	uint64_t allowance;   /* of the interval that may not be its own, at most */
+	uint64_t gaps;        /* ns in which the stream was seen to be dry */
+	uint64_t dry_times;
 };
 
 struct lane {
 	uint64_t key;
 	int32_t open;         /* batch */
+	uint64_t dry_since;   /* when a thread had waited for all that was launched into it; 0: there is more */
+	CUstream stream;      /* of the last launch, by the thread: */
+	const void *thread;
 	uint64_t expected;    /* when all that was launched into it will be done */
 	uint64_t sampled_at;
 };
@@ -76,6 +83,8 @@ static _Atomic uint32_t generation = 1; /* changes when a context goes */
 static atomic_bool stopped;
 static atomic_int settling;
 static atomic_flag making = ATOMIC_FLAG_INIT;
+
+static __thread char here; /* its address is the thread */
 
 static __thread struct {
 	CUcontext handle;
@@ -271,6 +280,7 @@ static void open_batch(struct core_context *context, struct lane *lane, struct l
 	context->under_way++;
 	lane->open = (int32_t)(batch - context->batches);
 	launch->opened = true;
+	launch->closes = batch->allowance; /* what follows it begins where it ends, which is certain */
 }
 
 /* A kernel that was not measured for long is measured alone. */
@@ -291,6 +301,17 @@ static void end_batch(struct core_context *context, struct batch *batch, CUstrea
 	batch->closed_at = now;
 }
 
+/* A stream that nobody is known to have waited for ran dry when what is in it should have been done. */
+static void note_gap(const struct lane *lane, struct batch *batch, uint64_t now)
+{
+	uint64_t since = lane->dry_since ? lane->dry_since : lane->expected;
+
+	if (now <= since && !lane->dry_since)
+		return;
+	batch->gaps += now > since ? now - since : 0;
+	batch->dry_times++;
+}
+
 void batches_join(struct launch *launch, uint64_t now)
 {
 	struct core_context *context = launch->context;
@@ -309,13 +330,19 @@ void batches_join(struct launch *launch, uint64_t now)
 	}
 	launch->batch = lane->open;
 	if (batch) {
-		batch->is_dry |= batch->launches && now > lane->expected + RAN_DRY;
+		if (batch->launches)
+			note_gap(lane, batch, now);
+		batch->is_mixed |= launch->kind != batch->kind;
+		batch->is_unsteady |= !estimates_steady(launch->kind);
+		lane->dry_since = 0;
+		lane->stream = launch->stream;
+		lane->thread = &here;
 		batch->launches++;
 		batch->estimate += launch->estimate;
 		batch->booked += launch->estimate;
 		lane->expected = (lane->expected > now ? lane->expected : now) + launch->estimate;
 		batch->expected = lane->expected;
-		launch->closes = sample || batch->estimate >= LONG_ENOUGH;
+		launch->closes |= sample || batch->estimate >= LONG_ENOUGH;
 	}
 	leave(&context->lock);
 }
@@ -367,6 +394,56 @@ void batches_close(const struct launch *launch)
 	struct lane *lane = lane_of(context, launch->lane);
 	if (lane->open >= 0)
 		end_batch(context, &context->batches[lane->open], launch->stream, clock_now());
+	leave(&context->lock);
+}
+
+/* ---- a thread waits for its work: between two such waits a stream does not run dry ---- */
+
+static void close_worthwhile(struct core_context *context, struct lane *lane)
+{
+	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
+
+	if (batch && lane->thread == &here && batch->estimate >= WORTH_AN_EVENT)
+		end_batch(context, batch, lane->stream, clock_now());
+}
+
+void batches_waiting(uint64_t key)
+{
+	struct core_context *context = atomic_load(&contexts[0]) ? batches_context() : NULL;
+
+	if (!context || !context->under_way)
+		return;
+	enter(&context->lock);
+	for (int i = 0; i < LANES; i++)
+		if (context->lanes[i].key && (key == ALL_LANES || context->lanes[i].key == key))
+			close_worthwhile(context, &context->lanes[i]);
+	leave(&context->lock);
+}
+
+void batches_waited(uint64_t key)
+{
+	struct core_context *context = atomic_load(&contexts[0]) ? batches_context() : NULL;
+
+	if (!context || !context->under_way)
+		return;
+	uint64_t now = clock_now();
+	enter(&context->lock);
+	for (int i = 0; i < LANES; i++)
+		if (context->lanes[i].thread == &here && (key == ALL_LANES || context->lanes[i].key == key))
+			context->lanes[i].dry_since = now;
+	leave(&context->lock);
+}
+
+void batches_forget(uint64_t key, CUstream stream)
+{
+	struct core_context *context = atomic_load(&contexts[0]) ? batches_context() : NULL;
+
+	if (!context)
+		return;
+	enter(&context->lock);
+	struct lane *lane = lane_of(context, key);
+	if (lane->key == key && lane->open >= 0)
+		end_batch(context, &context->batches[lane->open], stream, clock_now());
 	leave(&context->lock);
 }
 
@@ -436,32 +513,39 @@ static void look_at(struct core_context *context, struct batch *batch, uint64_t 
 		*blocked |= bit;
 }
 
+static uint64_t less(uint64_t from, uint64_t by)
+{
+	return from > by ? from - by : 0;
+}
+
 /*
- * What the container used of the interval, of which `raw` ns were not counted for other work. Where something else may
- * have been in between, what the kernels are known to take is believed, as far as that could have taken the rest.
+ * What the container used of the interval, of which `raw` ns were not counted for other work. Certainly not the times
+ * when the stream was seen to be dry; perhaps not what launches and waits take on the way there and back, what a change
+ * of contexts takes, or what lies in other containers' phases. Within these bounds, what the kernels are known to take.
  */
 static uint64_t own_part(const struct core_context *context, struct batch *batch, uint64_t to, uint64_t raw)
 {
 	uint64_t outside = bucket_outside(context->bucket, batch->started_at, to);
-	uint64_t allowance = batch->allowance + (outside ? outside + SLICE : 0);
-	uint64_t known = batch->estimate < raw ? batch->estimate : raw;
+	uint64_t most = less(raw, batch->gaps);
+	uint64_t least = less(most, batch->dry_times * LATENCY + batch->allowance + outside);
+	uint64_t guess = batch->estimate;
 
 	batch->is_unsure |= outside != 0;
-	if (batch->is_dry)
-		return known;
-	if (!batch->is_unsure)
-		return raw;
-	return known + allowance > raw ? known : raw - allowance;
+	if (batch->is_unsteady && batch->is_unsure && !batch->allowance)
+		guess = less(most, outside / 2);
+	return guess < least ? least : guess > most ? most : guess;
 }
 
-static void learn(const struct core_context *context, const struct batch *batch, uint64_t now)
+/* What was just taken to be as known teaches nothing. */
+static void learn(const struct core_context *context, const struct batch *batch, uint64_t used, uint64_t now)
 {
-	uint64_t took = batch->ended_at - batch->started_at;
+	bool is_certain = !batch->dry_times && !batch->is_unsure;
 
-	if (batch->launches != 1)
+	if (batch->is_mixed || !batch->launches || (batch->launches > 1 && batch->dry_times))
 		return;
-	estimates_add(batch->kind, took, batch->is_unsure, now);
-	bucket_measured(context->bucket, took);
+	estimates_add(batch->kind, used, batch->launches, !is_certain && used <= batch->estimate, now);
+	if (batch->launches == 1)
+		bucket_measured(context->bucket, used);
 }
 
 static void count(struct core_context *context, struct batch *batch, uint64_t now)
@@ -472,7 +556,7 @@ static void count(struct core_context *context, struct batch *batch, uint64_t no
 	uint64_t used = own_part(context, batch, to, batch->counted);
 	if (batch->ended_at) {
 		bucket_settle(context->bucket, batch->estimate, batch->booked, used, now);
-		learn(context, batch, now);
+		learn(context, batch, used, now);
 		renew_base(context, batch, now);
 		set_free(context, batch);
 	} else if (used > batch->booked) {

@@ -45,6 +45,14 @@ void batches_joined(struct launch *launch, bool succeeded);
 /* The thread is about to wait with a launch into this stream: its batch ends here. */
 void batches_close(const struct launch *launch);
 
+/* The thread is about to wait for all that it launched into a stream, and has waited. ALL_LANES: into any. */
+#define ALL_LANES 0
+void batches_waiting(uint64_t lane);
+void batches_waited(uint64_t lane);
+
+/* The stream is about to be destroyed. */
+void batches_forget(uint64_t lane, CUstream stream);
+
 /* Looks what has ended, in all contexts; when to look again, UINT64_MAX: nothing is under way. */
 uint64_t batches_settle(void);
 

@@ -10,6 +10,8 @@
 #include "limits_file.h"
 #include "log.h"
 
+#define WHOLE ((uint64_t)1000000)     /* rates are in millionths */
+#define PERCENT (WHOLE / 100)
 #define PERIOD (20 * NS_PER_MS)       /* where the host tells none */
 #define ACCRUE_EACH (20 * NS_PER_US)
 #define MOST_DEBT (60 * (int64_t)NS_PER_S)
@@ -149,6 +151,7 @@ static void take_over_times(struct bucket *bucket, const struct vgpu_card_page *
 	STORE(bucket->times.lent_until, times.lent_until);
 	STORE(bucket->times.lent_rate, times.lent_rate);
 	STORE(bucket->times.tenants, times.tenants);
+	STORE(bucket->times.share, times.share);
 	STORE(bucket->phase_end, 0);
 	STORE(bucket->times.seen, times.seen);
 }
@@ -170,11 +173,14 @@ static bool is_lent(const struct bucket *bucket, uint64_t now)
 	return until && now + (uint64_t)card_page_clock_offset() < until;
 }
 
+/* millionths of the card's time that the container may use now */
 static uint64_t rate(const struct bucket *bucket, uint64_t now)
 {
-	uint64_t share = LOAD(bucket->share);
+	uint64_t share = LOAD(bucket->share) * PERCENT, told = LOAD(bucket->times.share);
 
-	return is_lent(bucket, now) ? most(share, least(LOAD(bucket->times.lent_rate), LOAD(bucket->ceiling))) : share;
+	if (is_lent(bucket, now))
+		return most(share, least(LOAD(bucket->times.lent_rate), LOAD(bucket->ceiling)) * PERCENT);
+	return told ? least(told, share) : share;
 }
 
 static uint64_t period(const struct bucket *bucket)
@@ -187,7 +193,7 @@ static uint64_t period(const struct bucket *bucket)
 /* ns of the card per period at the present rate */
 static uint64_t ration(const struct bucket *bucket, uint64_t now)
 {
-	return rate(bucket, now) * period(bucket) / 100;
+	return rate(bucket, now) * period(bucket) / WHOLE;
 }
 
 /* ---- the account ---- */
@@ -222,7 +228,7 @@ static void accrue(struct bucket *bucket, uint64_t now)
 	if (now - stamp < ACCRUE_EACH || (stamp > now && stamp - now < NS_PER_S) || !swap(word, stamp, now))
 		return;
 	uint64_t elapsed = stamp && stamp < now ? least(now - stamp, (uint64_t)MOST_DEBT * 100) : period(bucket);
-	add_level(bucket, elapsed * rate(bucket, now) / 100, (int64_t)most_level(bucket, now));
+	add_level(bucket, elapsed * rate(bucket, now) / WHOLE, (int64_t)most_level(bucket, now));
 }
 
 static struct vgpu_usage_flight *own_flight(const struct bucket *bucket)
@@ -325,6 +331,15 @@ static bool has_phases(const struct bucket *bucket, uint64_t now)
 	return LOAD(bucket->times.period) && !is_lent(bucket, now);
 }
 
+/* A container that is behind its share goes on into the next phase for a while; so does the next one, then. */
+static uint64_t last_end(const struct bucket *bucket)
+{
+	uint64_t end = LOAD(bucket->phase_end), length = end - LOAD(bucket->phase_begin);
+	int64_t level = LOAD(bucket->shared.time->level);
+
+	return end + (level > 0 ? least((uint64_t)level / 2, length / 4) : 0);
+}
+
 /* Work longer than a phase may begin in the first half of one; other work ends, on average, where the phase ends. */
 static bool fits(const struct bucket *bucket, uint64_t estimate, uint64_t now)
 {
@@ -333,14 +348,14 @@ static bool fits(const struct bucket *bucket, uint64_t estimate, uint64_t now)
 
 	if (estimate > end - begin)
 		return start < begin + (end - begin) / 2;
-	return start + estimate <= end + estimate / 2;
+	return start + estimate <= last_end(bucket) + estimate / 2;
 }
 
 static bool phase_is_open(struct bucket *bucket, uint64_t estimate, uint64_t now, uint64_t *again)
 {
 	if (!has_phases(bucket, now))
 		return true;
-	if (now >= LOAD(bucket->phase_end) || LOAD(bucket->phase_begin) > now + LOAD(bucket->times.period))
+	if (now >= last_end(bucket) || LOAD(bucket->phase_begin) > now + LOAD(bucket->times.period))
 		compute_phase(bucket, now);
 	uint64_t begin = LOAD(bucket->phase_begin), finish = LOAD(bucket->finish);
 	if (now + LEAD < begin) {
@@ -371,13 +386,14 @@ uint64_t bucket_outside(const struct bucket *bucket, uint64_t from, uint64_t to)
 	return to - from - (whole - before);
 }
 
-bool bucket_is_edge(const struct bucket *bucket, uint64_t now)
+bool bucket_is_edge(struct bucket *bucket, uint64_t now)
 {
 	uint64_t begin = LOAD(bucket->phase_begin);
 
-	if (!has_phases(bucket, now) || LOAD(bucket->times.tenants) == 1)
+	if (!has_phases(bucket, now) || LOAD(bucket->times.tenants) == 1 || LOAD(bucket->phase_worked) == begin)
 		return false;
-	return now < begin + SLICE;
+	STORE(bucket->phase_worked, begin);
+	return true;
 }
 
 /* ---- turns of the container's processes ---- */
@@ -555,8 +571,17 @@ static bool has_level(struct bucket *bucket, uint64_t now, uint64_t *again)
 		return true;
 	STORE(bucket->is_thirsty, 1);
 	wanted = (int64_t)draught(bucket, now);
-	*again = now + (uint64_t)(wanted - level) * 100 / rate(bucket, now) + modesty(bucket, now);
+	*again = now + (uint64_t)(wanted - level) * WHOLE / rate(bucket, now) + modesty(bucket, now);
 	return false;
+}
+
+static uint64_t run_ahead(const struct bucket *bucket, uint64_t now)
+{
+	if (has_phases(bucket, now)) {
+		uint64_t end = last_end(bucket);
+		return within(end > now ? (end - now) / 2 : 0, NS_PER_MS / 5, 4 * NS_PER_MS);
+	}
+	return within(ration(bucket, now) / 2, NS_PER_MS / 2, 10 * NS_PER_MS);
 }
 
 /*
@@ -566,7 +591,7 @@ static bool has_level(struct bucket *bucket, uint64_t now, uint64_t *again)
 static bool has_room(const struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again)
 {
 	uint64_t in_flight = bucket_in_flight(bucket);
-	uint64_t most_in_flight = is_known ? within(ration(bucket, now) / 2, NS_PER_MS / 2, 10 * NS_PER_MS) : 0;
+	uint64_t most_in_flight = is_known ? run_ahead(bucket, now) : 0;
 	uint64_t finish = LOAD(bucket->finish);
 
 	if (in_flight + estimate <= most_in_flight || in_flight <= estimate + VGPU_USAGE_TIME_UNIT)

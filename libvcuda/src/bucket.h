@@ -28,6 +28,7 @@ struct bucket {
 	uint64_t page_looked_at;
 	uint64_t phase_begin;  /* of the phase that is or comes next; of this process's clock, as all times here */
 	uint64_t phase_end;
+	uint64_t phase_worked; /* begin of the last phase that was used */
 	uint64_t counted_until; /* until when this process' use was counted */
 	uint64_t finish;       /* when all that this process has under way will be done */
 	uint64_t free_seen;    /* since when the turn is seen free while somebody has waited longer; 0: is not */
@@ -66,8 +67,8 @@ uint64_t bucket_uncounted(struct bucket *bucket, uint64_t from, uint64_t to);
 /* ns of [from, to) outside of the container's own phase, when it has one. */
 uint64_t bucket_outside(const struct bucket *bucket, uint64_t from, uint64_t to);
 
-/* Whether work that begins now may get in the way of another container's last, or the other way round. */
-bool bucket_is_edge(const struct bucket *bucket, uint64_t now);
+/* Whether this is the first work in a phase: what another container had under way may be in its way. Asked once. */
+bool bucket_is_edge(struct bucket *bucket, uint64_t now);
 
 /* ns reserved by this process. */
 uint64_t bucket_in_flight(const struct bucket *bucket);

@@ -88,6 +88,7 @@ bool card_page_read(const struct vgpu_card_page *page, struct card_times *times)
 	times->lent_until = load(&page->lent_until);
 	times->lent_rate = __atomic_load_n(&page->lent_rate, __ATOMIC_ACQUIRE);
 	times->tenants = __atomic_load_n(&page->tenants, __ATOMIC_ACQUIRE);
+	times->share = __atomic_load_n(&page->share, __ATOMIC_ACQUIRE);
 	if (load(&page->sequence) != times->seen)
 		return false;
 	refuse_nonsense(times);

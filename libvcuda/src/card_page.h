@@ -13,6 +13,7 @@ struct card_times {
 	uint64_t lent_until;
 	uint64_t lent_rate;
 	uint64_t tenants;     /* 0: not told */
+	uint64_t share;       /* millionths; 0: not told */
 };
 
 struct vgpu_card_page;

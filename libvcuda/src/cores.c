@@ -142,6 +142,39 @@ CUresult cores_end(struct core_launch *call, CUresult result)
 	return result;
 }
 
+static uint64_t lane_named(CUstream stream, enum stream_meaning meaning)
+{
+	struct launch launch;
+
+	name_stream(&launch, stream, meaning);
+	return launch.lane;
+}
+
+bool cores_waiting(CUstream stream, enum stream_meaning meaning)
+{
+	if (limits_state() != LIMITS_PRESENT || !guard_enter())
+		return false;
+	batches_waiting(meaning == STREAMS_ALL ? ALL_LANES : lane_named(stream, meaning));
+	guard_leave();
+	return true;
+}
+
+void cores_waited(CUstream stream, enum stream_meaning meaning)
+{
+	if (!guard_enter())
+		return;
+	batches_waited(meaning == STREAMS_ALL ? ALL_LANES : lane_named(stream, meaning));
+	guard_leave();
+}
+
+void cores_forget(CUstream stream)
+{
+	if (limits_state() != LIMITS_PRESENT || !guard_enter())
+		return;
+	batches_forget(lane_named(stream, STREAM_LEGACY), stream);
+	guard_leave();
+}
+
 __attribute__((destructor)) static void at_exit(void)
 {
 	batches_stop();

@@ -12,8 +12,8 @@
 #include "batches.h"
 #include "cuda_abi.h"
 
-/* How a wrapper's stream 0 is meant. */
-enum stream_meaning { STREAM_LEGACY, STREAM_PER_THREAD };
+/* How a wrapper's stream 0 is meant; all streams of the thread. */
+enum stream_meaning { STREAM_LEGACY, STREAM_PER_THREAD, STREAMS_ALL };
 
 struct core_launch {
 	struct launch launch;
@@ -35,6 +35,13 @@ CUresult cores_end(struct core_launch *call, CUresult result);
 /* For launches that the driver makes together, each on its stream's device: one wait for all. False: not accounted. */
 bool cores_begin_group(struct core_launch *calls, const CUDA_LAUNCH_PARAMS *list, unsigned int count);
 void cores_end_group(struct core_launch *calls, unsigned int count, CUresult result);
+
+/* The thread is about to wait for its work in a stream; if that is of interest, has waited. */
+bool cores_waiting(CUstream stream, enum stream_meaning meaning);
+void cores_waited(CUstream stream, enum stream_meaning meaning);
+
+/* A stream is about to be destroyed. */
+void cores_forget(CUstream stream);
 
 /* Captures have begun and ended. */
 void cores_capture(int change);

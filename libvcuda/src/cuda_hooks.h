@@ -91,6 +91,8 @@
 	HOOK(cuLaunch, cuLaunch, 2000, ANY) \
 	HOOK(cuLaunchGrid, cuLaunchGrid, 2000, ANY) \
 	HOOK(cuLaunchGridAsync, cuLaunchGridAsync, 2000, ANY) \
+	HOOK(cuStreamDestroy, cuStreamDestroy, 2000, ANY) \
+	HOOK(cuStreamDestroy_v2, cuStreamDestroy, 4000, ANY) \
 	HOOK(cuStreamBeginCapture, cuStreamBeginCapture, 10000, LEGACY) \
 	HOOK(cuStreamBeginCapture_ptsz, cuStreamBeginCapture, 10000, PER_THREAD) \
 	HOOK(cuStreamBeginCapture_v2, cuStreamBeginCapture, 10010, LEGACY) \

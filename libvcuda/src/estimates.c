@@ -1,12 +1,14 @@
 /* See estimates.h. */
 #include "estimates.h"
 
-#define STALE 20000000 /* ns */
+#define STALE 20000000       /* ns */
+#define REMEMBERED 500000000 /* ns of launches that count in a mean */
 
 enum {
 	PLACES = 4096,
 	PROBES = 4,
-	WEIGHT = 8, /* of what is known against a new sample */
+	WEIGHT = 8,             /* launches that count in a mean, at least, */
+	MOST_REMEMBERED = 4096, /* and at most */
 };
 
 static struct estimate table[PLACES] __attribute__((aligned(64)));
@@ -33,6 +35,7 @@ static struct estimate *displace(struct estimate *place, uint64_t key)
 {
 	store(&place->samples, 0);
 	store(&place->sure, 0);
+	store(&place->deviation, 0);
 	store(&place->ns, ESTIMATE_UNKNOWN);
 	store(&place->sampled_at, 0);
 	store(&place->key, key);
@@ -70,24 +73,43 @@ bool estimates_stale(const struct estimate *estimate, uint64_t now)
 }
 
 /* Rough samples are the least of them, until a sure one comes. */
-static uint64_t roughly(const struct estimate *estimate, uint64_t ns)
+static void add_rough(struct estimate *estimate, uint64_t ns)
 {
-	uint64_t known = load(&estimate->ns);
+	uint64_t samples = load(&estimate->samples), known = load(&estimate->ns);
 
-	return load(&estimate->samples) && known < ns ? known : ns;
+	if (load(&estimate->sure) || (samples && known <= ns))
+		return;
+	store(&estimate->ns, ns);
+	store(&estimate->samples, samples + 1);
 }
 
-void estimates_add(struct estimate *estimate, uint64_t ns, bool at_most, uint64_t now)
+static uint64_t memory(uint64_t mean)
 {
-	uint64_t sure = load(&estimate->sure), known = load(&estimate->ns);
-	int64_t weight = sure < WEIGHT ? (int64_t)sure + 1 : WEIGHT;
-	uint64_t mean = (uint64_t)((int64_t)known + ((int64_t)ns - (int64_t)known) / weight);
+	uint64_t launches = REMEMBERED / (mean ? mean : 1);
+
+	return launches < WEIGHT ? WEIGHT : launches < MOST_REMEMBERED ? launches : MOST_REMEMBERED;
+}
+
+void estimates_add(struct estimate *estimate, uint64_t ns, uint64_t launches, bool at_most, uint64_t now)
+{
+	uint64_t sure = load(&estimate->sure);
+	int64_t mean = (int64_t)load(&estimate->ns), each = (int64_t)(ns / launches);
 
 	store(&estimate->sampled_at, now);
-	if (at_most && sure && ns >= known)
+	if (at_most) {
+		add_rough(estimate, each < 1 ? 1 : (uint64_t)each);
 		return;
-	store(&estimate->ns, sure ? mean : at_most ? roughly(estimate, ns) : ns);
+	}
+	uint64_t weight = (sure < memory((uint64_t)mean) ? sure : memory((uint64_t)mean)) + launches;
+	int64_t off = sure ? each - mean : 0, deviation = (int64_t)load(&estimate->deviation);
+	mean = sure ? mean + off * (int64_t)launches / (int64_t)weight : each;
+	store(&estimate->deviation, (uint64_t)(deviation + ((off < 0 ? -off : off) - deviation) / WEIGHT));
+	store(&estimate->ns, mean < 1 ? 1 : (uint64_t)mean);
 	store(&estimate->samples, load(&estimate->samples) + 1);
-	if (!at_most)
-		store(&estimate->sure, sure + 1);
+	store(&estimate->sure, sure + launches);
+}
+
+bool estimates_steady(const struct estimate *estimate)
+{
+	return load(&estimate->deviation) < load(&estimate->ns) / 8;
 }

@@ -14,7 +14,8 @@ struct estimate {
 	uint64_t key; /* these words change with atomic operations */
 	uint64_t ns;
 	uint64_t samples;
-	uint64_t sure; /* of these, those that nothing was in the way of */
+	uint64_t sure;      /* launches in those of them that nothing was in the way of */
+	uint64_t deviation; /* of late, from the mean */
 	uint64_t sampled_at;
 };
 
@@ -27,7 +28,10 @@ bool estimates_known(const struct estimate *estimate);
 /* Another measurement is due, as soon as it costs little. */
 bool estimates_stale(const struct estimate *estimate, uint64_t now);
 
-/* A kernel took that long. `at most`: something else may have been in the way, so only less than known tells. */
-void estimates_add(struct estimate *estimate, uint64_t ns, bool at_most, uint64_t now);
+/* So many launches took that long. `at_most`: something else may have been in the way, so only less than known tells. */
+void estimates_add(struct estimate *estimate, uint64_t ns, uint64_t launches, bool at_most, uint64_t now);
+
+/* It takes about the same each time. */
+bool estimates_steady(const struct estimate *estimate);
 
 #endif

@@ -98,6 +98,20 @@ EXPORT CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CU
 	       cuLaunchGridAsync, function, width, height, stream);
 }
 
+/* ---- a stream goes: its last batch ends before ---- */
+
+EXPORT CUresult cuStreamDestroy(CUstream stream)
+{
+	cores_forget(stream);
+	return REAL(cuStreamDestroy, stream);
+}
+
+EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
+{
+	cores_forget(stream);
+	return REAL(cuStreamDestroy_v2, stream);
+}
+
 /* ---- captures: while there are none, no launch has to ask ---- */
 
 static CUresult begun(CUresult result)

@@ -1,6 +1,7 @@
 /* The wrappers of libcuda.so.1 for stream-ordered memory and its pools (the list: cuda_hooks.h; how: pools.h). */
 #include "cards.h"
 #include "charge.h"
+#include "cores.h"
 #include "cuda_hooks.h"
 #include "deferred.h"
 #include "limits_file.h"
@@ -220,14 +221,22 @@ static CUresult synchronized(CUresult result)
 	return result;
 }
 
+/* To the core share it matters which work has ended. */
+#define SYNCHRONIZE(stream, meaning, ...)                      \
+	bool told = cores_waiting(stream, meaning);            \
+	CUresult result = synchronized(REAL(__VA_ARGS__));     \
+	if (told)                                              \
+		cores_waited(stream, meaning);                 \
+	return result
+
 EXPORT CUresult cuStreamSynchronize(CUstream stream)
 {
-	return synchronized(REAL(cuStreamSynchronize, stream));
+	SYNCHRONIZE(stream, STREAM_LEGACY, cuStreamSynchronize, stream);
 }
 
 EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream)
 {
-	return synchronized(REAL(cuStreamSynchronize_ptsz, stream));
+	SYNCHRONIZE(stream, STREAM_PER_THREAD, cuStreamSynchronize_ptsz, stream);
 }
 
 EXPORT CUresult cuEventSynchronize(CUevent event)
@@ -237,7 +246,7 @@ EXPORT CUresult cuEventSynchronize(CUevent event)
 
 EXPORT CUresult cuCtxSynchronize(void)
 {
-	return synchronized(REAL(cuCtxSynchronize));
+	SYNCHRONIZE(NULL, STREAMS_ALL, cuCtxSynchronize);
 }
 
 EXPORT CUresult cuCtxSynchronize_v2(CUcontext context)

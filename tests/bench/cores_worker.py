@@ -27,7 +27,7 @@ from vgpu.config import cardpage, limits
 
 SOURCES = Path(__file__).resolve().parent / "cores_load"
 INCLUDE = nodes.REPOSITORY / "libvcuda/include"
-PATIENCE = 120  #: seconds for a scenario
+PATIENCE = 300  #: seconds for a scenario
 SETTLE_NS = 100_000_000  #: by the wall's clock, for a process to start
 ENTER = """
 mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && mount --bind "$0" /usr/local/vgpu && echo in && exec cat
@@ -268,7 +268,7 @@ def main(directory: str) -> None:
             try:
                 answer = worker.run(json.loads(line), number)
             except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-                answer = {"error": f"{type(error).__name__}: {error}"}
+                answer = {"error": f"{type(error).__name__}: {error}; {line[:300]}"}
             print(json.dumps(answer), flush=True)
     finally:
         worker.close()

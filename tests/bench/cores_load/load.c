@@ -7,7 +7,9 @@
  *   gap=NS rounds=N   sleep after a round; end after so many (0: until `end`)
  *   streams=N threads=N graph=N     graph: launch graphs of so many kernels instead
  *   copy=BYTES memset=BYTES         besides, in each round and stream
- *   grid=N block=N card=N seed=N
+ *   meet=KEY parties=N              kernels that go on when so many with this key have begun
+ *   grid=N block=N seed=N
+ *   card=N cards=N                  the first card; the streams are on so many, one after the other
  *   origin=NS begin=NS end=NS       by the clock: `origin` (0: when it is ready), then relative to that
  *   warm=NS                         CPU time counts from then on
  *   trace=NS                        tell when launches returned that had been held up for so long
@@ -38,24 +40,30 @@
 #define MAX_STREAMS 64
 #define MAX_ROUNDS 2000000
 #define MAX_WOKEN 4096
+#define MAX_CARDS 16
 
 static const char ptx[] = ".version 6.0\n.target sm_60\n.address_size 64\n"
 			  ".visible .entry spin_ns(.param .u64 ns)\n{\n\t.reg .pred %p;\n\t.reg .u64 %a<4>;\n"
 			  "\tld.param.u64 %a0, [ns];\n\tmov.u64 %a1, %globaltimer;\nagain:\n\tmov.u64 %a2, %globaltimer;\n"
-			  "\tsub.u64 %a3, %a2, %a1;\n\tsetp.lt.u64 %p, %a3, %a0;\n\t@%p bra again;\n\tret;\n}\n";
+			  "\tsub.u64 %a3, %a2, %a1;\n\tsetp.lt.u64 %p, %a3, %a0;\n\t@%p bra again;\n\tret;\n}\n"
+			  ".visible .entry meet_ns(.param .u64 ns, .param .u64 key, .param .u64 parties) { ret; }\n";
 
 static struct {
 	char shape;
 	double a, b, c;
-	uint64_t launches, gap, rounds, streams, threads, graph, copy, memset, grid, block, card, seed, origin, begin, end, warm, trace, probe;
+	uint64_t launches, gap, rounds, streams, threads, graph, copy, memset, grid, block, card, seed;
+	uint64_t origin, begin, end, warm, trace, probe;
+	uint64_t meet, parties, cards;
 	uint64_t limit, group;
 	bool wait;
 	const struct load_peer *peer;
-} load = {.shape = 'f', .a = 1e6, .launches = 1, .streams = 1, .threads = 1, .grid = 4096, .block = 1024, .wait = true};
+} load = {
+	.shape = 'f', .a = 1e6, .launches = 1, .streams = 1, .threads = 1, .cards = 1, .grid = 4096, .block = 1024, .wait = true,
+};
 
 static void *driver;
-static CUcontext context;
-static void *kernel;
+static CUcontext contexts[MAX_CARDS];
+static void *kernels[MAX_CARDS];
 static CUresult (*launch_kernel)(LAUNCH_ARGUMENTS);
 static CUresult (*synchronize)(CUstream);
 
@@ -153,10 +161,18 @@ void *load_symbol(const char *name)
 
 #define CALL(name, ...) ((CUresult (*)())load_symbol(#name))(__VA_ARGS__)
 
-static void open_driver(void)
+static void open_card(unsigned index)
 {
 	CUmodule module;
 
+	LOAD_CHECK(CALL(cuDevicePrimaryCtxRetain, &contexts[index], (int)(load.card + index)));
+	LOAD_CHECK(CALL(cuCtxSetCurrent, contexts[index]));
+	LOAD_CHECK(CALL(cuModuleLoadData, &module, ptx));
+	LOAD_CHECK(CALL(cuModuleGetFunction, &kernels[index], module, load.meet ? "meet_ns" : "spin_ns"));
+}
+
+static void open_driver(void)
+{
 	driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 	if (!driver)
 		load_fail(dlerror(), 0);
@@ -164,10 +180,8 @@ static void open_driver(void)
 	if (found && found->version == VGPU_SIM_CLOCK_VERSION)
 		load_clock = found;
 	LOAD_CHECK(CALL(cuInit, 0));
-	LOAD_CHECK(CALL(cuDevicePrimaryCtxRetain, &context, (int)load.card));
-	LOAD_CHECK(CALL(cuCtxSetCurrent, context));
-	LOAD_CHECK(CALL(cuModuleLoadData, &module, ptx));
-	LOAD_CHECK(CALL(cuModuleGetFunction, &kernel, module, "spin_ns"));
+	for (unsigned i = 0; i < load.cards; i++)
+		open_card(i);
 	launch_kernel = (CUresult (*)(LAUNCH_ARGUMENTS))load_symbol("cuLaunchKernel");
 	synchronize = (CUresult (*)(CUstream))load_symbol("cuStreamSynchronize");
 }
@@ -203,6 +217,7 @@ static uint64_t duration_of_next(uint64_t *state)
 }
 
 struct lane {
+	unsigned card;
 	CUstream stream;
 	CUgraphExec graph;
 	CUdeviceptr memory;
@@ -219,13 +234,13 @@ static void note_woken(void)
 
 static void launch_one(struct lane *lane, uint64_t ns, bool is_captured)
 {
-	void *arguments[] = {&ns};
+	void *arguments[] = {&ns, &load.meet, &load.parties};
 	uint64_t began = load.trace ? load_clock->now() : 0;
 
 	if (load.peer && !is_captured)
 		load.peer->before_launch((unsigned)load.grid);
-	LOAD_CHECK(launch_kernel(kernel, (unsigned)load.grid, 1, 1, (unsigned)load.block, 1, 1, 0, lane->stream, arguments,
-	                         NULL));
+	LOAD_CHECK(launch_kernel(kernels[lane->card], (unsigned)load.grid, 1, 1, (unsigned)load.block, 1, 1, 0, lane->stream,
+	                         arguments, NULL));
 	if (load.trace && load_clock->now() - began >= load.trace)
 		note_woken();
 }
@@ -246,6 +261,7 @@ static void make_graph(struct lane *lane, uint64_t *state)
 
 static void make_lane(struct lane *lane, uint64_t *state)
 {
+	LOAD_CHECK(CALL(cuCtxSetCurrent, contexts[lane->card]));
 	LOAD_CHECK(CALL(cuStreamCreate, &lane->stream, 1));
 	uint64_t bytes = load.copy > load.memset ? load.copy : load.memset;
 	if (bytes)
@@ -256,6 +272,8 @@ static void make_lane(struct lane *lane, uint64_t *state)
 
 static void launch_some(struct lane *lane, void *host, uint64_t *state)
 {
+	if (load.cards > 1)
+		LOAD_CHECK(CALL(cuCtxSetCurrent, contexts[lane->card]));
 	for (uint64_t i = 0; i < load.launches; i++) {
 		uint64_t ns = lane->graph ? lane->graph_ns : duration_of_next(state);
 		if (lane->graph)
@@ -299,11 +317,13 @@ static void *work(void *argument)
 	struct lane lanes[MAX_STREAMS] = {0};
 	void *host = NULL;
 
-	LOAD_CHECK(CALL(cuCtxSetCurrent, context));
+	LOAD_CHECK(CALL(cuCtxSetCurrent, contexts[0]));
 	if (load.copy)
 		LOAD_CHECK(CALL(cuMemAllocHost_v2, &host, (size_t)load.copy));
-	for (uint64_t i = 0; i < load.streams; i++)
+	for (uint64_t i = 0; i < load.streams; i++) {
+		lanes[i].card = (unsigned)(i % load.cards);
 		make_lane(&lanes[i], &state);
+	}
 	load_clock->sleep_until(load.origin + load.begin);
 	for (uint64_t round = 0; !load.rounds || round < load.rounds; round++) {
 		uint64_t began = load_clock->now();
@@ -367,7 +387,8 @@ static void read_number(const char *name, const char *value)
 		{"threads", &load.threads}, {"graph", &load.graph}, {"copy", &load.copy}, {"memset", &load.memset},
 		{"grid", &load.grid}, {"block", &load.block}, {"card", &load.card}, {"seed", &load.seed},
 		{"origin", &load.origin}, {"begin", &load.begin}, {"end", &load.end}, {"warm", &load.warm},
-		{"trace", &load.trace}, {"probe", &load.probe}, {"limit", &load.limit},
+		{"meet", &load.meet}, {"parties", &load.parties}, {"cards", &load.cards}, {"trace", &load.trace},
+		{"probe", &load.probe}, {"limit", &load.limit},
 		{"group", &load.group},
 	};
 
@@ -424,8 +445,8 @@ int main(int count, char **arguments)
 	for (int i = 1; i < count; i++)
 		read_option(arguments[i]);
 	setpgid(0, (pid_t)load.group);
-	if (load.streams > MAX_STREAMS)
-		load_fail("streams", (long)load.streams);
+	if (load.streams > MAX_STREAMS || load.cards > MAX_CARDS)
+		load_fail("streams or cards", (long)load.streams);
 	durations_us = calloc(MAX_ROUNDS, sizeof *durations_us);
 	open_driver();
 	if (!load.origin)

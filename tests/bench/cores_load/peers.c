@@ -93,7 +93,8 @@ static double next_aimd(void)
 	if (peer.used > peer.limit)
 		return peer.share * 0.8;
 	/* What a percent point costs, as far as one can tell. */
-	return peer.share + (peer.used >= 1 ? peer.share / peer.used : peer.multiprocessors * THREADS_PER_SM) * peer.limit / 50;
+	double point = peer.used >= 1 ? peer.share / peer.used : peer.multiprocessors * THREADS_PER_SM;
+	return peer.share + point * peer.limit / 50;
 }
 
 static void *control(void *unused)
