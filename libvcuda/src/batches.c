@@ -25,7 +25,7 @@
 #define PATIENCE (20 * NS_PER_MS)
 #define EXIT_PATIENCE (50 * NS_PER_MS)
 
-enum { LANES = 64, BATCHES = 128, EVENTS_AT_ONCE = 32, MOST_CONTEXTS = 64, SPINS = 200 };
+enum { LANES = 64, BATCHES = 128, EVENTS_AT_ONCE = 32, MOST_CONTEXTS = 64, SPINS = 200, GAPS = 512 };
 
 enum batch_state { FREE, OPEN, CLOSED };
 
@@ -47,18 +47,22 @@ struct batch {
 	uint64_t booked;      /* of the bucket */
 	uint64_t counted;     /* ns found used so far */
 	uint64_t allowance;   /* of the interval that may not be its own, at most */
-	uint64_t gaps;        /* ns in which the stream was seen to be dry */
-	uint64_t dry_times;
+	uint64_t gaps;        /* of what was counted, ns in which nothing was under way, */
+	uint64_t dry_times;   /* and how often */
 };
 
 struct lane {
 	uint64_t key;
 	int32_t open;         /* batch */
-	uint64_t dry_since;   /* when a thread had waited for all that was launched into it; 0: there is more */
+	bool has_work;        /* that nobody has waited for yet */
 	CUstream stream;      /* of the last launch, by the thread: */
 	const void *thread;
 	uint64_t expected;    /* when all that was launched into it will be done */
 	uint64_t sampled_at;
+};
+
+struct gap {
+	uint64_t from, to;
 };
 
 struct core_context {
@@ -73,6 +77,11 @@ struct core_context {
 	CUevent events[2 * BATCHES + EVENTS_AT_ONCE];
 	uint32_t event_count; /* not in use */
 	uint32_t event_total;
+	uint32_t working;     /* lanes that have work */
+	uint64_t dry_since;   /* when the last of it had been waited for; 0: there is some, or was none yet */
+	uint64_t expected;    /* when all of it should be done */
+	struct gap gaps[GAPS]; /* of late, in order */
+	uint64_t gap_count;
 	CUevent base;         /* an event whose time is known */
 	uint64_t base_at;
 	uint64_t base_seen;
@@ -91,6 +100,11 @@ static __thread struct {
 	struct core_context *context;
 	uint32_t generation;
 } current;
+
+static uint64_t less(uint64_t from, uint64_t by)
+{
+	return from > by ? from - by : 0;
+}
 
 /* ---- locks: held for microseconds; who finds one taken for longer sleeps, as the clock may be virtual ---- */
 
@@ -301,15 +315,37 @@ static void end_batch(struct core_context *context, struct batch *batch, CUstrea
 	batch->closed_at = now;
 }
 
-/* A stream that nobody is known to have waited for ran dry when what is in it should have been done. */
-static void note_gap(const struct lane *lane, struct batch *batch, uint64_t now)
+/*
+ * The launch finds nothing under way: since somebody waited for all of it, or, if nobody did, since it should have been
+ * done. What ran dry meanwhile is not the container's use.
+ */
+static void note_gap(struct core_context *context, struct lane *lane, uint64_t estimate, uint64_t now)
 {
-	uint64_t since = lane->dry_since ? lane->dry_since : lane->expected;
+	uint64_t since = !context->working && context->dry_since ? context->dry_since : context->expected;
 
-	if (now <= since && !lane->dry_since)
-		return;
-	batch->gaps += now > since ? now - since : 0;
-	batch->dry_times++;
+	if (context->expected && now > since)
+		context->gaps[context->gap_count++ % GAPS] = (struct gap){since, now};
+	context->expected = (!context->working || context->expected < now ? now : context->expected) + estimate;
+	context->working += !lane->has_work;
+	lane->has_work = true;
+}
+
+/* What of the interval lies in gaps, and in how many. */
+static uint64_t gaps_within(const struct core_context *context, uint64_t from, uint64_t to, uint64_t *times)
+{
+	uint64_t sum = 0;
+
+	for (uint64_t i = context->gap_count; i && context->gap_count - i < GAPS; i--) {
+		const struct gap *gap = &context->gaps[(i - 1) % GAPS];
+		uint64_t begin = gap->from > from ? gap->from : from, end = gap->to < to ? gap->to : to;
+		if (gap->to <= from)
+			break;
+		if (begin < end) {
+			sum += end - begin;
+			++*times;
+		}
+	}
+	return sum;
 }
 
 void batches_join(struct launch *launch, uint64_t now)
@@ -319,6 +355,7 @@ void batches_join(struct launch *launch, uint64_t now)
 	enter(&context->lock);
 	struct lane *lane = lane_of(context, launch->lane);
 	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
+	note_gap(context, lane, launch->estimate, now);
 	bool sample = wants_sample(lane, launch, now);
 	if (batch && sample) {
 		end_batch(context, batch, launch->stream, now);
@@ -330,11 +367,8 @@ void batches_join(struct launch *launch, uint64_t now)
 	}
 	launch->batch = lane->open;
 	if (batch) {
-		if (batch->launches)
-			note_gap(lane, batch, now);
 		batch->is_mixed |= launch->kind != batch->kind;
 		batch->is_unsteady |= !estimates_steady(launch->kind);
-		lane->dry_since = 0;
 		lane->stream = launch->stream;
 		lane->thread = &here;
 		batch->launches++;
@@ -386,26 +420,26 @@ void batches_joined(struct launch *launch, bool succeeded)
 	poller_needed();
 }
 
+/* The streams of other threads are theirs: they may be destroyed. */
+static void close_own(struct core_context *context, struct lane *lane, uint64_t least)
+{
+	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
+
+	if (batch && lane->thread == &here && batch->estimate >= least)
+		end_batch(context, batch, lane->stream, clock_now());
+}
+
 void batches_close(const struct launch *launch)
 {
 	struct core_context *context = launch->context;
 
 	enter(&context->lock);
-	struct lane *lane = lane_of(context, launch->lane);
-	if (lane->open >= 0)
-		end_batch(context, &context->batches[lane->open], launch->stream, clock_now());
+	for (int i = 0; i < LANES; i++)
+		close_own(context, &context->lanes[i], 0);
 	leave(&context->lock);
 }
 
 /* ---- a thread waits for its work: between two such waits a stream does not run dry ---- */
-
-static void close_worthwhile(struct core_context *context, struct lane *lane)
-{
-	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
-
-	if (batch && lane->thread == &here && batch->estimate >= WORTH_AN_EVENT)
-		end_batch(context, batch, lane->stream, clock_now());
-}
 
 void batches_waiting(uint64_t key)
 {
@@ -416,7 +450,7 @@ void batches_waiting(uint64_t key)
 	enter(&context->lock);
 	for (int i = 0; i < LANES; i++)
 		if (context->lanes[i].key && (key == ALL_LANES || context->lanes[i].key == key))
-			close_worthwhile(context, &context->lanes[i]);
+			close_own(context, &context->lanes[i], WORTH_AN_EVENT);
 	leave(&context->lock);
 }
 
@@ -424,13 +458,17 @@ void batches_waited(uint64_t key)
 {
 	struct core_context *context = atomic_load(&contexts[0]) ? batches_context() : NULL;
 
-	if (!context || !context->under_way)
+	if (!context || !context->working)
 		return;
 	uint64_t now = clock_now();
 	enter(&context->lock);
 	for (int i = 0; i < LANES; i++)
-		if (context->lanes[i].thread == &here && (key == ALL_LANES || context->lanes[i].key == key))
-			context->lanes[i].dry_since = now;
+		if (context->lanes[i].has_work && context->lanes[i].thread == &here &&
+		    (key == ALL_LANES || context->lanes[i].key == key)) {
+			context->lanes[i].has_work = false;
+			if (!--context->working)
+				context->dry_since = now;
+		}
 	leave(&context->lock);
 }
 
@@ -513,11 +551,6 @@ static void look_at(struct core_context *context, struct batch *batch, uint64_t 
 		*blocked |= bit;
 }
 
-static uint64_t less(uint64_t from, uint64_t by)
-{
-	return from > by ? from - by : 0;
-}
-
 /*
  * What the container used of the interval, of which `raw` ns were not counted for other work. Certainly not the times
  * when the stream was seen to be dry; perhaps not what launches and waits take on the way there and back, what a change
@@ -536,14 +569,16 @@ static uint64_t own_part(const struct core_context *context, struct batch *batch
 	return guess < least ? least : guess > most ? most : guess;
 }
 
-/* What was just taken to be as known teaches nothing. */
+/* Beside the work of other streams, and where it was just taken to be as known, an interval tells no more than a bound. */
 static void learn(const struct core_context *context, const struct batch *batch, uint64_t used, uint64_t now)
 {
-	bool is_certain = !batch->dry_times && !batch->is_unsure;
+	uint64_t took = batch->ended_at - batch->started_at;
+	bool is_alone = batch->counted == took;
+	bool is_certain = is_alone && !batch->dry_times && !batch->is_unsure;
 
-	if (batch->is_mixed || !batch->launches || (batch->launches > 1 && batch->dry_times))
+	if (batch->is_mixed || (batch->launches > 1 && (batch->dry_times || !is_alone)))
 		return;
-	estimates_add(batch->kind, used, batch->launches, !is_certain && used <= batch->estimate, now);
+	estimates_add(batch->kind, is_alone ? used : took, batch->launches, !is_certain && used <= batch->estimate, now);
 	if (batch->launches == 1)
 		bucket_measured(context->bucket, used);
 }
@@ -551,8 +586,10 @@ static void learn(const struct core_context *context, const struct batch *batch,
 static void count(struct core_context *context, struct batch *batch, uint64_t now)
 {
 	uint64_t to = batch->ended_at ? batch->ended_at : now;
+	uint64_t found = bucket_uncounted(context->bucket, batch->started_at, to);
 
-	batch->counted += bucket_uncounted(context->bucket, batch->started_at, to);
+	batch->counted += found;
+	batch->gaps += gaps_within(context, to - found, to, &batch->dry_times);
 	uint64_t used = own_part(context, batch, to, batch->counted);
 	if (batch->ended_at) {
 		bucket_settle(context->bucket, batch->estimate, batch->booked, used, now);
