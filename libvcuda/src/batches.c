@@ -33,6 +33,7 @@ struct batch {
 	enum batch_state state;
 	bool started;
 	bool is_unsure;       /* another tenant's work may have been in between */
+	bool is_first;        /* since the card was another's: one launch */
 	bool is_unsteady;     /* it has kernels that take longer one time than another */
 	bool is_mixed;        /* it has kernels of several kinds */
 	uint32_t lane;
@@ -287,14 +288,16 @@ static void open_batch(struct core_context *context, struct lane *lane, struct l
 		batch->is_unsure = true;
 		batch->allowance = SWITCHES;
 	}
-	if (bucket_is_edge(bucket, now)) {
+	enum bucket_edge edge = bucket_edge(bucket, now);
+	if (edge != WITHIN_PHASE) {
 		batch->is_unsure = true;
 		batch->allowance = SLICE + SWITCHES;
 	}
 	context->under_way++;
 	lane->open = (int32_t)(batch - context->batches);
 	launch->opened = true;
-	launch->closes = batch->allowance; /* what follows it begins where it ends, which is certain */
+	batch->is_first = edge == FIRST_IN_PHASE || (edge == WITHIN_PHASE && batch->allowance);
+	launch->closes = batch->is_first; /* what follows it begins where it ends, which is more certain */
 }
 
 /* A kernel that was not measured for long is measured alone. */
@@ -564,7 +567,7 @@ static uint64_t own_part(const struct core_context *context, struct batch *batch
 	uint64_t guess = batch->estimate;
 
 	batch->is_unsure |= outside != 0;
-	if (batch->is_unsteady && batch->is_unsure && !batch->allowance)
+	if (batch->is_unsteady && batch->is_unsure && !batch->is_first)
 		guess = less(most, outside / 2);
 	return guess < least ? least : guess > most ? most : guess;
 }

@@ -337,7 +337,7 @@ static uint64_t last_end(const struct bucket *bucket)
 	uint64_t end = LOAD(bucket->phase_end), length = end - LOAD(bucket->phase_begin);
 	int64_t level = LOAD(bucket->shared.time->level);
 
-	return end + (level > 0 ? least((uint64_t)level / 2, length / 4) : 0);
+	return end + (level > 0 ? least((uint64_t)level / 2, length / 8) : 0);
 }
 
 /* Work longer than a phase may begin in the first half of one; other work ends, on average, where the phase ends. */
@@ -386,14 +386,17 @@ uint64_t bucket_outside(const struct bucket *bucket, uint64_t from, uint64_t to)
 	return to - from - (whole - before);
 }
 
-bool bucket_is_edge(struct bucket *bucket, uint64_t now)
+enum bucket_edge bucket_edge(struct bucket *bucket, uint64_t now)
 {
-	uint64_t begin = LOAD(bucket->phase_begin);
+	uint64_t begin = LOAD(bucket->phase_begin), length = LOAD(bucket->phase_end) - begin;
 
-	if (!has_phases(bucket, now) || LOAD(bucket->times.tenants) == 1 || LOAD(bucket->phase_worked) == begin)
-		return false;
-	STORE(bucket->phase_worked, begin);
-	return true;
+	if (!has_phases(bucket, now) || LOAD(bucket->times.tenants) == 1)
+		return WITHIN_PHASE;
+	if (LOAD(bucket->phase_worked) != begin) {
+		STORE(bucket->phase_worked, begin);
+		return FIRST_IN_PHASE;
+	}
+	return now < begin + least(3 * SLICE, length / 4) ? EARLY_IN_PHASE : WITHIN_PHASE;
 }
 
 /* ---- turns of the container's processes ---- */
