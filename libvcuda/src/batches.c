@@ -457,22 +457,34 @@ void batches_waiting(uint64_t key)
 	leave(&context->lock);
 }
 
+static void note_waited(struct core_context *context, uint64_t key, bool others_wait)
+{
+	uint64_t now = clock_now();
+
+	for (int i = 0; i < LANES; i++) {
+		struct lane *lane = &context->lanes[i];
+		if (!lane->has_work || lane->thread != &here || (key != ALL_LANES && lane->key != key))
+			continue;
+		if (others_wait)
+			close_own(context, lane, 0);
+		lane->has_work = false;
+		if (!--context->working)
+			context->dry_since = now;
+	}
+}
+
 void batches_waited(uint64_t key)
 {
 	struct core_context *context = atomic_load(&contexts[0]) ? batches_context() : NULL;
 
 	if (!context || !context->working)
 		return;
-	uint64_t now = clock_now();
+	bool others_wait = bucket_others_wait(context->bucket);
 	enter(&context->lock);
-	for (int i = 0; i < LANES; i++)
-		if (context->lanes[i].has_work && context->lanes[i].thread == &here &&
-		    (key == ALL_LANES || context->lanes[i].key == key)) {
-			context->lanes[i].has_work = false;
-			if (!--context->working)
-				context->dry_since = now;
-		}
+	note_waited(context, key, others_wait);
 	leave(&context->lock);
+	if (others_wait)
+		(void)batches_settle();
 }
 
 void batches_forget(uint64_t key, CUstream stream)

@@ -18,8 +18,7 @@
 #define QUANTUM (10 * NS_PER_MS)      /* of use by a process, while others of the container wait; */
 #define LONGEST_TURN (100 * NS_PER_MS) /* by the clock */
 #define LEAD (50 * NS_PER_US)         /* a phase's first launch is on its way before it begins */
-#define OVERLAP (50 * NS_PER_US)      /* a turn's, before the last one's work is done */
-#define OVERDUE (200 * NS_PER_US)     /* a turn whose work should have been done is taken */
+#define OVERDUE (2 * NS_PER_MS)       /* a turn whose work should have been done is taken */
 #define COURTESY (300 * NS_PER_US)    /* how long who has waited longer may take to take a free turn, */
 #define GRACE (150 * NS_PER_US)       /* and who has it, to go on: changing contexts costs */
 #define LATE_LOOK (5 * NS_PER_MS)     /* of those who will be woken when it is their turn */
@@ -429,6 +428,11 @@ static int first_waiting(const struct bucket *bucket)
 	return first;
 }
 
+bool bucket_others_wait(const struct bucket *bucket)
+{
+	return first_waiting(bucket) != NOBODY;
+}
+
 /* Has another process waited longer than this one? One that does not wait has not waited. */
 static bool is_behind(const struct bucket *bucket)
 {
@@ -487,8 +491,6 @@ static uint64_t free_at(const struct bucket *bucket, uint64_t holder, uint64_t n
 	bool is_over = is_turn_over(bucket, now);
 	if (!LOAD(bucket->shared.flights[holder - 1].in_flight))
 		return is_over || progress > now ? now : progress + GRACE;
-	if (is_over)
-		return drains > OVERLAP ? drains - OVERLAP : 0;
 	return drains + OVERDUE;
 }
 

@@ -81,6 +81,9 @@ void bucket_wants(struct bucket *bucket, uint64_t now);
 uint32_t *bucket_waits(struct bucket *bucket, uint64_t now);
 void bucket_waits_no_more(struct bucket *bucket);
 
+/* Launches of the container's other processes wait. */
+bool bucket_others_wait(const struct bucket *bucket);
+
 /* Another process of the container has work under way that should have ended: it may wait for what waits here. */
 bool bucket_others_stuck(const struct bucket *bucket, uint64_t now);
 
