@@ -18,6 +18,7 @@
 #define FORGOTTEN (2 * NS_PER_MS)       /* a batch that nobody adds to or ends */
 #define SWITCHES (100 * NS_PER_US)      /* what a change of contexts may add to an interval */
 #define SLICE (2 * NS_PER_MS)
+#define LAST_OF_OTHERS (50 * NS_PER_MS) /* how long another container may overrun its phase */
 #define BASE_AGE NS_PER_S               /* float milliseconds: 61 ns at one second */
 #define DRIFT 100000                    /* 10 ppm between the clocks */
 #define EARLIEST_LOOK (50 * NS_PER_US)
@@ -291,7 +292,7 @@ static void open_batch(struct core_context *context, struct lane *lane, struct l
 	enum bucket_edge edge = bucket_edge(bucket, now);
 	if (edge != WITHIN_PHASE) {
 		batch->is_unsure = true;
-		batch->allowance = SLICE + SWITCHES;
+		batch->allowance = edge == FIRST_IN_PHASE ? LAST_OF_OTHERS : SLICE + SWITCHES;
 	}
 	context->under_way++;
 	lane->open = (int32_t)(batch - context->batches);
@@ -575,7 +576,8 @@ static uint64_t own_part(const struct core_context *context, struct batch *batch
 {
 	uint64_t outside = bucket_outside(context->bucket, batch->started_at, to);
 	uint64_t most = less(raw, batch->gaps);
-	uint64_t least = less(most, batch->dry_times * LATENCY + batch->allowance + outside);
+	uint64_t strange = batch->allowance + (outside ? outside + SLICE : 0);
+	uint64_t least = less(most, batch->dry_times * LATENCY + strange);
 	uint64_t guess = batch->estimate;
 
 	batch->is_unsure |= outside != 0;
@@ -589,11 +591,11 @@ static void learn(const struct core_context *context, const struct batch *batch,
 {
 	uint64_t took = batch->ended_at - batch->started_at;
 	bool is_alone = batch->counted == took;
-	bool is_certain = is_alone && !batch->dry_times && !batch->is_unsure;
+	bool is_certain = is_alone && ((!batch->dry_times && !batch->is_unsure) || used > 4 * batch->estimate);
 
 	if (batch->is_mixed || (batch->launches > 1 && (batch->dry_times || !is_alone)))
 		return;
-	estimates_add(batch->kind, is_alone ? used : took, batch->launches, !is_certain && used <= batch->estimate, now);
+	estimates_add(batch->kind, is_alone ? used : took, batch->launches, !is_certain, now);
 	if (batch->launches == 1)
 		bucket_measured(context->bucket, used);
 }

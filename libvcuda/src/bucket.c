@@ -330,13 +330,19 @@ static bool has_phases(const struct bucket *bucket, uint64_t now)
 	return LOAD(bucket->times.period) && !is_lent(bucket, now);
 }
 
+/* How much has to be there after the bucket was empty: fewer, longer sleeps. */
+static uint64_t draught(const struct bucket *bucket, uint64_t now)
+{
+	return within(ration(bucket, now) / 8, NS_PER_MS / 4, 2 * NS_PER_MS);
+}
+
 /* A container that is behind its share goes on into the next phase for a while; so does the next one, then. */
 static uint64_t last_end(const struct bucket *bucket)
 {
 	uint64_t end = LOAD(bucket->phase_end), length = end - LOAD(bucket->phase_begin);
-	int64_t level = LOAD(bucket->shared.time->level);
+	int64_t behind = LOAD(bucket->shared.time->level) - (int64_t)draught(bucket, end);
 
-	return end + (level > 0 ? least((uint64_t)level / 2, length / 8) : 0);
+	return end + (behind > 0 ? least((uint64_t)behind / 2, length / 8) : 0);
 }
 
 /* Work longer than a phase may begin in the first half of one; other work ends, on average, where the phase ends. */
@@ -554,12 +560,6 @@ static uint64_t modesty(const struct bucket *bucket, uint64_t now)
 	if (holder == bucket->shared.slot + 1)
 		return 0;
 	return (is_behind(bucket) ? LATE_LOOK : 0) + (holder && !is_turn_over(bucket, now) ? GRACE : 0);
-}
-
-/* How much has to be there after the bucket was empty: fewer, longer sleeps. */
-static uint64_t draught(const struct bucket *bucket, uint64_t now)
-{
-	return within(ration(bucket, now) / 8, NS_PER_MS / 4, 2 * NS_PER_MS);
 }
 
 static bool has_level(struct bucket *bucket, uint64_t now, uint64_t *again)
