@@ -50,6 +50,7 @@ struct batch {
 	uint64_t counted;     /* ns found used so far */
 	uint64_t allowance;   /* of the interval that may not be its own, at most */
 	uint64_t gaps;        /* of what was counted, ns in which nothing was under way, */
+	uint64_t doubtful;    /* those in which nothing should have been, */
 	uint64_t dry_times;   /* and how often */
 };
 
@@ -65,6 +66,7 @@ struct lane {
 
 struct gap {
 	uint64_t from, to;
+	bool is_seen;         /* somebody had waited for everything; else it should only have been done */
 };
 
 struct core_context {
@@ -325,31 +327,29 @@ static void end_batch(struct core_context *context, struct batch *batch, CUstrea
  */
 static void note_gap(struct core_context *context, struct lane *lane, uint64_t estimate, uint64_t now)
 {
-	uint64_t since = !context->working && context->dry_since ? context->dry_since : context->expected;
+	bool is_seen = !context->working && context->dry_since;
+	uint64_t since = is_seen ? context->dry_since : context->expected;
 
 	if (context->expected && now > since)
-		context->gaps[context->gap_count++ % GAPS] = (struct gap){since, now};
-	context->expected = (!context->working || context->expected < now ? now : context->expected) + estimate;
+		context->gaps[context->gap_count++ % GAPS] = (struct gap){since, now, is_seen};
+	context->expected = (is_seen || context->expected < now ? now : context->expected) + estimate;
 	context->working += !lane->has_work;
 	lane->has_work = true;
 }
 
-/* What of the interval lies in gaps, and in how many. */
-static uint64_t gaps_within(const struct core_context *context, uint64_t from, uint64_t to, uint64_t *times)
+/* Notes what of the interval lies in gaps. Within one kernel there is none. */
+static void note_gaps_within(const struct core_context *context, struct batch *batch, uint64_t from, uint64_t to)
 {
-	uint64_t sum = 0;
-
-	for (uint64_t i = context->gap_count; i && context->gap_count - i < GAPS; i--) {
+	for (uint64_t i = context->gap_count; i && context->gap_count - i < GAPS && batch->launches > 1; i--) {
 		const struct gap *gap = &context->gaps[(i - 1) % GAPS];
 		uint64_t begin = gap->from > from ? gap->from : from, end = gap->to < to ? gap->to : to;
 		if (gap->to <= from)
 			break;
-		if (begin < end) {
-			sum += end - begin;
-			++*times;
-		}
+		if (begin >= end)
+			continue;
+		*(gap->is_seen ? &batch->gaps : &batch->doubtful) += end - begin;
+		batch->dry_times++;
 	}
-	return sum;
 }
 
 void batches_join(struct launch *launch, uint64_t now)
@@ -577,7 +577,7 @@ static uint64_t own_part(const struct core_context *context, struct batch *batch
 	uint64_t outside = bucket_outside(context->bucket, batch->started_at, to);
 	uint64_t most = less(raw, batch->gaps);
 	uint64_t strange = batch->allowance + (outside ? outside + SLICE : 0);
-	uint64_t least = less(most, batch->dry_times * LATENCY + strange);
+	uint64_t least = less(most, batch->doubtful + batch->dry_times * LATENCY + strange);
 	uint64_t guess = batch->estimate;
 
 	batch->is_unsure |= outside != 0;
@@ -606,7 +606,7 @@ static void count(struct core_context *context, struct batch *batch, uint64_t no
 	uint64_t found = bucket_uncounted(context->bucket, batch->started_at, to);
 
 	batch->counted += found;
-	batch->gaps += gaps_within(context, to - found, to, &batch->dry_times);
+	note_gaps_within(context, batch, to - found, to);
 	uint64_t used = own_part(context, batch, to, batch->counted);
 	if (batch->ended_at) {
 		bucket_settle(context->bucket, batch->estimate, batch->booked, used, now);
