@@ -18,6 +18,7 @@
 #define FORGOTTEN (2 * NS_PER_MS)       /* a batch that nobody adds to or ends */
 #define SWITCHES (100 * NS_PER_US)      /* what a change of contexts may add to an interval */
 #define SLICE (2 * NS_PER_MS)
+#define LAST_OF_OTHERS (50 * NS_PER_MS) /* how long another container may overrun its phase */
 #define BASE_AGE NS_PER_S               /* float milliseconds: 61 ns at one second */
 #define DRIFT 100000                    /* 10 ppm between the clocks */
 #define EARLIEST_LOOK (50 * NS_PER_US)
@@ -25,7 +26,7 @@
 #define PATIENCE (20 * NS_PER_MS)
 #define EXIT_PATIENCE (50 * NS_PER_MS)
 
-enum { LANES = 64, BATCHES = 128, EVENTS_AT_ONCE = 32, MOST_CONTEXTS = 64, SPINS = 200 };
+enum { LANES = 64, BATCHES = 128, EVENTS_AT_ONCE = 32, MOST_CONTEXTS = 64, SPINS = 200, GAPS = 512 };
 
 enum batch_state { FREE, OPEN, CLOSED };
 
@@ -33,6 +34,7 @@ struct batch {
 	enum batch_state state;
 	bool started;
 	bool is_unsure;       /* another tenant's work may have been in between */
+	bool is_first;        /* since the card was another's: one launch */
 	bool is_unsteady;     /* it has kernels that take longer one time than another */
 	bool is_mixed;        /* it has kernels of several kinds */
 	uint32_t lane;
@@ -47,18 +49,24 @@ struct batch {
 	uint64_t booked;      /* of the bucket */
 	uint64_t counted;     /* ns found used so far */
 	uint64_t allowance;   /* of the interval that may not be its own, at most */
-	uint64_t gaps;        /* ns in which the stream was seen to be dry */
-	uint64_t dry_times;
+	uint64_t gaps;        /* of what was counted, ns in which nothing was under way, */
+	uint64_t doubtful;    /* those in which nothing should have been, */
+	uint64_t dry_times;   /* and how often */
 };
 
 struct lane {
 	uint64_t key;
 	int32_t open;         /* batch */
-	uint64_t dry_since;   /* when a thread had waited for all that was launched into it; 0: there is more */
+	bool has_work;        /* that nobody has waited for yet */
 	CUstream stream;      /* of the last launch, by the thread: */
 	const void *thread;
 	uint64_t expected;    /* when all that was launched into it will be done */
 	uint64_t sampled_at;
+};
+
+struct gap {
+	uint64_t from, to;
+	bool is_seen;         /* somebody had waited for everything; else it should only have been done */
 };
 
 struct core_context {
@@ -73,6 +81,11 @@ struct core_context {
 	CUevent events[2 * BATCHES + EVENTS_AT_ONCE];
 	uint32_t event_count; /* not in use */
 	uint32_t event_total;
+	uint32_t working;     /* lanes that have work */
+	uint64_t dry_since;   /* when the last of it had been waited for; 0: there is some, or was none yet */
+	uint64_t expected;    /* when all of it should be done */
+	struct gap gaps[GAPS]; /* of late, in order */
+	uint64_t gap_count;
 	CUevent base;         /* an event whose time is known */
 	uint64_t base_at;
 	uint64_t base_seen;
@@ -91,6 +104,11 @@ static __thread struct {
 	struct core_context *context;
 	uint32_t generation;
 } current;
+
+static uint64_t less(uint64_t from, uint64_t by)
+{
+	return from > by ? from - by : 0;
+}
 
 /* ---- locks: held for microseconds; who finds one taken for longer sleeps, as the clock may be virtual ---- */
 
@@ -273,14 +291,16 @@ static void open_batch(struct core_context *context, struct lane *lane, struct l
 		batch->is_unsure = true;
 		batch->allowance = SWITCHES;
 	}
-	if (bucket_is_edge(bucket, now)) {
+	enum bucket_edge edge = bucket_edge(bucket, now);
+	if (edge != WITHIN_PHASE) {
 		batch->is_unsure = true;
-		batch->allowance = SLICE + SWITCHES;
+		batch->allowance = edge == FIRST_IN_PHASE ? LAST_OF_OTHERS : SLICE + SWITCHES;
 	}
 	context->under_way++;
 	lane->open = (int32_t)(batch - context->batches);
 	launch->opened = true;
-	launch->closes = batch->allowance; /* what follows it begins where it ends, which is certain */
+	batch->is_first = edge == FIRST_IN_PHASE || (edge == WITHIN_PHASE && batch->allowance);
+	launch->closes = batch->is_first; /* what follows it begins where it ends, which is more certain */
 }
 
 /* A kernel that was not measured for long is measured alone. */
@@ -301,15 +321,35 @@ static void end_batch(struct core_context *context, struct batch *batch, CUstrea
 	batch->closed_at = now;
 }
 
-/* A stream that nobody is known to have waited for ran dry when what is in it should have been done. */
-static void note_gap(const struct lane *lane, struct batch *batch, uint64_t now)
+/*
+ * The launch finds nothing under way: since somebody waited for all of it, or, if nobody did, since it should have been
+ * done. What ran dry meanwhile is not the container's use.
+ */
+static void note_gap(struct core_context *context, struct lane *lane, uint64_t estimate, uint64_t now)
 {
-	uint64_t since = lane->dry_since ? lane->dry_since : lane->expected;
+	bool is_seen = !context->working && context->dry_since;
+	uint64_t since = is_seen ? context->dry_since : context->expected;
 
-	if (now <= since && !lane->dry_since)
-		return;
-	batch->gaps += now > since ? now - since : 0;
-	batch->dry_times++;
+	if (context->expected && now > since)
+		context->gaps[context->gap_count++ % GAPS] = (struct gap){since, now, is_seen};
+	context->expected = (is_seen || context->expected < now ? now : context->expected) + estimate;
+	context->working += !lane->has_work;
+	lane->has_work = true;
+}
+
+/* Notes what of the interval lies in gaps. Within one kernel there is none. */
+static void note_gaps_within(const struct core_context *context, struct batch *batch, uint64_t from, uint64_t to)
+{
+	for (uint64_t i = context->gap_count; i && context->gap_count - i < GAPS && batch->launches > 1; i--) {
+		const struct gap *gap = &context->gaps[(i - 1) % GAPS];
+		uint64_t begin = gap->from > from ? gap->from : from, end = gap->to < to ? gap->to : to;
+		if (gap->to <= from)
+			break;
+		if (begin >= end)
+			continue;
+		*(gap->is_seen ? &batch->gaps : &batch->doubtful) += end - begin;
+		batch->dry_times++;
+	}
 }
 
 void batches_join(struct launch *launch, uint64_t now)
@@ -319,6 +359,7 @@ void batches_join(struct launch *launch, uint64_t now)
 	enter(&context->lock);
 	struct lane *lane = lane_of(context, launch->lane);
 	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
+	note_gap(context, lane, launch->estimate, now);
 	bool sample = wants_sample(lane, launch, now);
 	if (batch && sample) {
 		end_batch(context, batch, launch->stream, now);
@@ -330,11 +371,8 @@ void batches_join(struct launch *launch, uint64_t now)
 	}
 	launch->batch = lane->open;
 	if (batch) {
-		if (batch->launches)
-			note_gap(lane, batch, now);
 		batch->is_mixed |= launch->kind != batch->kind;
 		batch->is_unsteady |= !estimates_steady(launch->kind);
-		lane->dry_since = 0;
 		lane->stream = launch->stream;
 		lane->thread = &here;
 		batch->launches++;
@@ -386,26 +424,26 @@ void batches_joined(struct launch *launch, bool succeeded)
 	poller_needed();
 }
 
+/* The streams of other threads are theirs: they may be destroyed. */
+static void close_own(struct core_context *context, struct lane *lane, uint64_t least)
+{
+	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
+
+	if (batch && lane->thread == &here && batch->estimate >= least)
+		end_batch(context, batch, lane->stream, clock_now());
+}
+
 void batches_close(const struct launch *launch)
 {
 	struct core_context *context = launch->context;
 
 	enter(&context->lock);
-	struct lane *lane = lane_of(context, launch->lane);
-	if (lane->open >= 0)
-		end_batch(context, &context->batches[lane->open], launch->stream, clock_now());
+	for (int i = 0; i < LANES; i++)
+		close_own(context, &context->lanes[i], 0);
 	leave(&context->lock);
 }
 
 /* ---- a thread waits for its work: between two such waits a stream does not run dry ---- */
-
-static void close_worthwhile(struct core_context *context, struct lane *lane)
-{
-	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
-
-	if (batch && lane->thread == &here && batch->estimate >= WORTH_AN_EVENT)
-		end_batch(context, batch, lane->stream, clock_now());
-}
 
 void batches_waiting(uint64_t key)
 {
@@ -416,22 +454,38 @@ void batches_waiting(uint64_t key)
 	enter(&context->lock);
 	for (int i = 0; i < LANES; i++)
 		if (context->lanes[i].key && (key == ALL_LANES || context->lanes[i].key == key))
-			close_worthwhile(context, &context->lanes[i]);
+			close_own(context, &context->lanes[i], WORTH_AN_EVENT);
 	leave(&context->lock);
+}
+
+static void note_waited(struct core_context *context, uint64_t key, bool others_wait)
+{
+	uint64_t now = clock_now();
+
+	for (int i = 0; i < LANES; i++) {
+		struct lane *lane = &context->lanes[i];
+		if (!lane->has_work || lane->thread != &here || (key != ALL_LANES && lane->key != key))
+			continue;
+		if (others_wait)
+			close_own(context, lane, 0);
+		lane->has_work = false;
+		if (!--context->working)
+			context->dry_since = now;
+	}
 }
 
 void batches_waited(uint64_t key)
 {
 	struct core_context *context = atomic_load(&contexts[0]) ? batches_context() : NULL;
 
-	if (!context || !context->under_way)
+	if (!context || !context->working)
 		return;
-	uint64_t now = clock_now();
+	bool others_wait = bucket_others_wait(context->bucket);
 	enter(&context->lock);
-	for (int i = 0; i < LANES; i++)
-		if (context->lanes[i].thread == &here && (key == ALL_LANES || context->lanes[i].key == key))
-			context->lanes[i].dry_since = now;
+	note_waited(context, key, others_wait);
 	leave(&context->lock);
+	if (others_wait)
+		(void)batches_settle();
 }
 
 void batches_forget(uint64_t key, CUstream stream)
@@ -513,11 +567,6 @@ static void look_at(struct core_context *context, struct batch *batch, uint64_t 
 		*blocked |= bit;
 }
 
-static uint64_t less(uint64_t from, uint64_t by)
-{
-	return from > by ? from - by : 0;
-}
-
 /*
  * What the container used of the interval, of which `raw` ns were not counted for other work. Certainly not the times
  * when the stream was seen to be dry; perhaps not what launches and waits take on the way there and back, what a change
@@ -527,23 +576,26 @@ static uint64_t own_part(const struct core_context *context, struct batch *batch
 {
 	uint64_t outside = bucket_outside(context->bucket, batch->started_at, to);
 	uint64_t most = less(raw, batch->gaps);
-	uint64_t least = less(most, batch->dry_times * LATENCY + batch->allowance + outside);
+	uint64_t strange = batch->allowance + (outside ? outside + SLICE : 0);
+	uint64_t least = less(most, batch->doubtful + batch->dry_times * LATENCY + strange);
 	uint64_t guess = batch->estimate;
 
 	batch->is_unsure |= outside != 0;
-	if (batch->is_unsteady && batch->is_unsure && !batch->allowance)
+	if (batch->is_unsteady && batch->is_unsure && !batch->is_first)
 		guess = less(most, outside / 2);
 	return guess < least ? least : guess > most ? most : guess;
 }
 
-/* What was just taken to be as known teaches nothing. */
+/* Beside the work of other streams, and where it was just taken to be as known, an interval tells no more than a bound. */
 static void learn(const struct core_context *context, const struct batch *batch, uint64_t used, uint64_t now)
 {
-	bool is_certain = !batch->dry_times && !batch->is_unsure;
+	uint64_t took = batch->ended_at - batch->started_at;
+	bool is_alone = batch->counted == took;
+	bool is_certain = is_alone && ((!batch->dry_times && !batch->is_unsure) || used > 4 * batch->estimate);
 
-	if (batch->is_mixed || !batch->launches || (batch->launches > 1 && batch->dry_times))
+	if (batch->is_mixed || (batch->launches > 1 && (batch->dry_times || !is_alone)))
 		return;
-	estimates_add(batch->kind, used, batch->launches, !is_certain && used <= batch->estimate, now);
+	estimates_add(batch->kind, is_alone ? used : took, batch->launches, !is_certain, now);
 	if (batch->launches == 1)
 		bucket_measured(context->bucket, used);
 }
@@ -551,8 +603,10 @@ static void learn(const struct core_context *context, const struct batch *batch,
 static void count(struct core_context *context, struct batch *batch, uint64_t now)
 {
 	uint64_t to = batch->ended_at ? batch->ended_at : now;
+	uint64_t found = bucket_uncounted(context->bucket, batch->started_at, to);
 
-	batch->counted += bucket_uncounted(context->bucket, batch->started_at, to);
+	batch->counted += found;
+	note_gaps_within(context, batch, to - found, to);
 	uint64_t used = own_part(context, batch, to, batch->counted);
 	if (batch->ended_at) {
 		bucket_settle(context->bucket, batch->estimate, batch->booked, used, now);

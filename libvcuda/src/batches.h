@@ -42,7 +42,7 @@ struct bucket *batches_bucket(struct core_context *context);
 void batches_join(struct launch *launch, uint64_t now);
 void batches_joined(struct launch *launch, bool succeeded);
 
-/* The thread is about to wait with a launch into this stream: its batch ends here. */
+/* The thread is about to wait with a launch: its batches end here. */
 void batches_close(const struct launch *launch);
 
 /* The thread is about to wait for all that it launched into a stream, and has waited. ALL_LANES: into any. */

@@ -18,8 +18,7 @@
 #define QUANTUM (10 * NS_PER_MS)      /* of use by a process, while others of the container wait; */
 #define LONGEST_TURN (100 * NS_PER_MS) /* by the clock */
 #define LEAD (50 * NS_PER_US)         /* a phase's first launch is on its way before it begins */
-#define OVERLAP (50 * NS_PER_US)      /* a turn's, before the last one's work is done */
-#define OVERDUE (200 * NS_PER_US)     /* a turn whose work should have been done is taken */
+#define OVERDUE (2 * NS_PER_MS)       /* a turn whose work should have been done is taken */
 #define COURTESY (300 * NS_PER_US)    /* how long who has waited longer may take to take a free turn, */
 #define GRACE (150 * NS_PER_US)       /* and who has it, to go on: changing contexts costs */
 #define LATE_LOOK (5 * NS_PER_MS)     /* of those who will be woken when it is their turn */
@@ -331,13 +330,19 @@ static bool has_phases(const struct bucket *bucket, uint64_t now)
 	return LOAD(bucket->times.period) && !is_lent(bucket, now);
 }
 
+/* How much has to be there after the bucket was empty: fewer, longer sleeps. */
+static uint64_t draught(const struct bucket *bucket, uint64_t now)
+{
+	return within(ration(bucket, now) / 8, NS_PER_MS / 4, 2 * NS_PER_MS);
+}
+
 /* A container that is behind its share goes on into the next phase for a while; so does the next one, then. */
 static uint64_t last_end(const struct bucket *bucket)
 {
 	uint64_t end = LOAD(bucket->phase_end), length = end - LOAD(bucket->phase_begin);
-	int64_t level = LOAD(bucket->shared.time->level);
+	int64_t behind = LOAD(bucket->shared.time->level) - (int64_t)draught(bucket, end);
 
-	return end + (level > 0 ? least((uint64_t)level / 2, length / 4) : 0);
+	return end + (behind > 0 ? least((uint64_t)behind / 2, length / 8) : 0);
 }
 
 /* Work longer than a phase may begin in the first half of one; other work ends, on average, where the phase ends. */
@@ -386,14 +391,17 @@ uint64_t bucket_outside(const struct bucket *bucket, uint64_t from, uint64_t to)
 	return to - from - (whole - before);
 }
 
-bool bucket_is_edge(struct bucket *bucket, uint64_t now)
+enum bucket_edge bucket_edge(struct bucket *bucket, uint64_t now)
 {
-	uint64_t begin = LOAD(bucket->phase_begin);
+	uint64_t begin = LOAD(bucket->phase_begin), length = LOAD(bucket->phase_end) - begin;
 
-	if (!has_phases(bucket, now) || LOAD(bucket->times.tenants) == 1 || LOAD(bucket->phase_worked) == begin)
-		return false;
-	STORE(bucket->phase_worked, begin);
-	return true;
+	if (!has_phases(bucket, now) || LOAD(bucket->times.tenants) == 1)
+		return WITHIN_PHASE;
+	if (LOAD(bucket->phase_worked) != begin) {
+		STORE(bucket->phase_worked, begin);
+		return FIRST_IN_PHASE;
+	}
+	return now < begin + least(3 * SLICE, length / 4) ? EARLY_IN_PHASE : WITHIN_PHASE;
 }
 
 /* ---- turns of the container's processes ---- */
@@ -424,6 +432,11 @@ static int first_waiting(const struct bucket *bucket)
 		    (first == NOBODY || has_waited_longer(flights, i, (uint32_t)first)))
 			first = (int)i;
 	return first;
+}
+
+bool bucket_others_wait(const struct bucket *bucket)
+{
+	return first_waiting(bucket) != NOBODY;
 }
 
 /* Has another process waited longer than this one? One that does not wait has not waited. */
@@ -484,8 +497,6 @@ static uint64_t free_at(const struct bucket *bucket, uint64_t holder, uint64_t n
 	bool is_over = is_turn_over(bucket, now);
 	if (!LOAD(bucket->shared.flights[holder - 1].in_flight))
 		return is_over || progress > now ? now : progress + GRACE;
-	if (is_over)
-		return drains > OVERLAP ? drains - OVERLAP : 0;
 	return drains + OVERDUE;
 }
 
@@ -549,12 +560,6 @@ static uint64_t modesty(const struct bucket *bucket, uint64_t now)
 	if (holder == bucket->shared.slot + 1)
 		return 0;
 	return (is_behind(bucket) ? LATE_LOOK : 0) + (holder && !is_turn_over(bucket, now) ? GRACE : 0);
-}
-
-/* How much has to be there after the bucket was empty: fewer, longer sleeps. */
-static uint64_t draught(const struct bucket *bucket, uint64_t now)
-{
-	return within(ration(bucket, now) / 8, NS_PER_MS / 4, 2 * NS_PER_MS);
 }
 
 static bool has_level(struct bucket *bucket, uint64_t now, uint64_t *again)

@@ -67,8 +67,9 @@ uint64_t bucket_uncounted(struct bucket *bucket, uint64_t from, uint64_t to);
 /* ns of [from, to) outside of the container's own phase, when it has one. */
 uint64_t bucket_outside(const struct bucket *bucket, uint64_t from, uint64_t to);
 
-/* Whether this is the first work in a phase: what another container had under way may be in its way. Asked once. */
-bool bucket_is_edge(struct bucket *bucket, uint64_t now);
+/* Where in a phase work begins: early, what another container had under way may be in between. The first asks first. */
+enum bucket_edge { WITHIN_PHASE, FIRST_IN_PHASE, EARLY_IN_PHASE };
+enum bucket_edge bucket_edge(struct bucket *bucket, uint64_t now);
 
 /* ns reserved by this process. */
 uint64_t bucket_in_flight(const struct bucket *bucket);
@@ -79,6 +80,9 @@ void bucket_wants(struct bucket *bucket, uint64_t now);
 /* and to the container's other processes when a launch waits: the word is woken when it is this one's turn. */
 uint32_t *bucket_waits(struct bucket *bucket, uint64_t now);
 void bucket_waits_no_more(struct bucket *bucket);
+
+/* Launches of the container's other processes wait. */
+bool bucket_others_wait(const struct bucket *bucket);
 
 /* Another process of the container has work under way that should have ended: it may wait for what waits here. */
 bool bucket_others_stuck(const struct bucket *bucket, uint64_t now);

@@ -67,7 +67,8 @@ static bool find_account(struct launch *launch)
 static void describe(struct launch *launch, const void *function, uint64_t blocks)
 {
 	launch->kind = estimates_find((uint64_t)(uintptr_t)function, blocks);
-	launch->estimate = estimates_ns(launch->kind);
+	/* In whole units of what is in flight: what a batch takes off is what its launches put there. */
+	launch->estimate = (estimates_ns(launch->kind) / VGPU_USAGE_TIME_UNIT + 1) * VGPU_USAGE_TIME_UNIT;
 }
 
 void cores_begin(struct core_launch *call, const void *function, uint64_t blocks, CUstream stream,

@@ -2,7 +2,7 @@
 #include "estimates.h"
 
 #define STALE 20000000       /* ns */
-#define REMEMBERED 500000000 /* ns of launches that count in a mean */
+#define REMEMBERED 50000000  /* ns of launches that count in a mean */
 
 enum {
 	PLACES = 4096,

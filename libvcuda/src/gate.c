@@ -33,7 +33,7 @@ static uint64_t wait_for_it(const struct launch *launch, uint64_t began, uint64_
 	for (;;) {
 		word = bucket_waits(bucket, now);
 		uint32_t seen = __atomic_load_n(word, __ATOMIC_SEQ_CST);
-		batches_settle();
+		uint64_t next_end = batches_settle();
 		now = clock_now();
 		if (bucket_try(bucket, launch->estimate, estimates_known(launch->kind), now, &again))
 			return now;
@@ -43,6 +43,8 @@ static uint64_t wait_for_it(const struct launch *launch, uint64_t began, uint64_
 			usage_reap();
 			reap = now + REAP_EACH;
 		}
+		if (bucket_others_wait(bucket) && next_end < again) /* they wait for this process' work to end */
+			again = next_end;
 		clock_wait(word, seen, soon(again, now));
 		now = clock_now();
 	}

@@ -38,7 +38,7 @@ class Cell:
     processes: int
 
     def scenario(self, run: int, clock: str = "virtual", limiter: str = "libvcuda", kernels: int = KERNELS) -> Scenario:
-        length = max(kernels * self.duration * 100 // self.target, SHORTEST)
+        length = max(-(-kernels * self.duration * 100 // self.target), SHORTEST)
         begin = WARM_UP + 5 * self.duration * 100 // self.target
         loads: list[Load] = [{"kernel": f"fixed:{self.duration}", **HABITS[run % len(HABITS)]}] * self.processes
         return Scenario([Tenant(self.target, loads)], (begin, begin + length), limiter, clock, seed=run + 1)

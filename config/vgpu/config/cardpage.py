@@ -1,9 +1,9 @@
 """The card pages' layout, as in libvcuda/include/vgpu_card.h (a test compiles the header and compares), and who may
 work on a card when.
 
-Belongs here: bytes <-> pages, the update of a live file, and `schedule`, the pure rule that cuts a card's time among the
-containers that share it. Times are ns of the host's CLOCK_MONOTONIC. The file is read-only in the container; only root
-on the host writes it. What it means for a container: docs/limiter.md.
+Belongs here: bytes <-> pages, the update of a live file, and `schedule`, the pure rule that cuts a card up among the
+containers that share it. Times are ns of the host's CLOCK_MONOTONIC. The file is read-only in the container; only
+root on the host writes it. What it means for a container: docs/limiter.md.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ SIZE = HEADER.size + MAX_CARDS * PAGE.size
 
 #: What a change of containers costs the card: the hardware's change of contexts, the first launch of the next.
 CHANGE_NS = 100_000
-SHORTEST_PERIOD_NS = 20_000_000
+SHORTEST_PERIOD_NS = 60_000_000
 LONGEST_PERIOD_NS = 200_000_000
-SHORTEST_PHASE_NS = 5_000_000
+SHORTEST_PHASE_NS = 10_000_000
 
 
 class Page:
@@ -129,7 +129,7 @@ def schedule(uuid: str, shares: list[int], longest_ns: int = 0) -> list[Page]:
     """The pages of containers that have these percents of the card, one phase after the other.
 
     Every phase has what a change of containers costs on top. Of shares that add up to the whole card or more, each
-    loses the same part of itself to that. What nobody has is spread over all phases: the bucket holds each to its share.
+    loses the same part of itself to that. What nobody has is spread over all phases: buckets hold each to its share.
     """
     if len(shares) == 1:
         return [Page(uuid, tenants=1)]

@@ -1,0 +1,70 @@
+"""The core share on a real card: what a limited program gets done, over what it gets done alone and without a limit.
+
+The truth here is the program's own count of kernels that were done, each as long as the card's clock says: there is no
+ledger. The load generator is that of the benchmarks on the simulator.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vgpu.config import limits
+
+BENCH = Path(__file__).resolve().parents[1] / "bench"
+US, MS, SECOND = 1_000, 1_000_000, 1_000_000_000
+BEGIN, END = SECOND, 6 * SECOND
+PATIENCE = 60
+
+
+class Loads:
+    """Programs in the box, with a share or without."""
+
+    def __init__(self, box: Any, program: Path) -> None:
+        self.box = box
+        self.program = program
+
+    def start(self, duration: int, launches: int, share: int | None) -> subprocess.Popen[str]:
+        options = {"kernel": f"fixed:{duration}", "launches": launches, "grid": 1, "block": 32}
+        words = [f"{name}={value}" for name, value in {**options, "begin": BEGIN, "end": END}.items()]
+        environment = dict(self.box.environment)
+        if share is None:
+            environment["LD_LIBRARY_PATH"] = str(self.box.path / "driver")
+        command = self.box.command(str(self.program), *words)
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+    def used(self, duration: int, launches: int, share: int | None, count: int = 1) -> float:
+        """The part of the time in which kernels of `count` programs were running, by what they say."""
+        if share is not None:
+            card = limits.CardLimit(self.box.uuid, limits.UNLIMITED, share, share)
+            (self.box.path / "limits").write_bytes(limits.encode("box", [card]))
+        running = [self.start(duration, launches, share) for _ in range(count)]
+        rounds = [json.loads(one.communicate(timeout=PATIENCE)[0])["rounds"] for one in running]
+        return sum(rounds) * launches * duration / (END - BEGIN)
+
+
+@pytest.fixture
+def loads(gpu: Any, tmp_path: Path) -> Loads:
+    program = tmp_path / "cores_load"
+    sources = [str(BENCH / "cores_load" / name) for name in ("load.c", "peers.c")]
+    include = BENCH.parents[1] / "libvcuda/include"
+    subprocess.run(["cc", "-O2", f"-I{include}", "-o", str(program), *sources, "-ldl", "-lm", "-lpthread"], check=True)
+    return Loads(gpu, program)
+
+
+@pytest.mark.parametrize(("duration", "launches"), [(100 * US, 50), (MS, 5), (10 * MS, 1)])
+def test_a_share_is_held_and_delivered(loads: Loads, duration: int, launches: int) -> None:
+    whole = loads.used(duration, launches, None)
+    for share in (10, 50, 90):
+        got = loads.used(duration, launches, share) / whole * 100
+        assert 0.85 * share <= got <= share + 3, f"{share}: {got}"
+
+
+def test_processes_of_a_container_have_one_share(loads: Loads) -> None:
+    whole = loads.used(MS, 10, None)
+    got = loads.used(MS, 10, 40, count=4) / whole * 100
+    assert 36 <= got <= 43
