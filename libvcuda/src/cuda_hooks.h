@@ -124,6 +124,7 @@
 	CALL(cuGraphNodeGetType) \
 	CALL(cuGraphChildGraphNodeGetGraph) \
 	CALL(cuGraphMemAllocNodeGetParams) \
+	CALL(cuGraphMemFreeNodeGetParams) \
 	CALL(cuDeviceGetGraphMemAttribute) \
 	CALL(cuStreamGetCtx) \
 	CALL(cuEventCreate) \
