@@ -119,6 +119,7 @@
 	CALL(cuPointerGetAttribute) \
 	CALL(cuDeviceGetDefaultMemPool) \
 	CALL(cuDeviceGetMemPool) \
+	CALL(cuDeviceSetMemPool) \
 	CALL(cuMemPoolGetAttribute) \
 	CALL(cuGraphGetNodes) \
 	CALL(cuGraphNodeGetType) \

@@ -264,6 +264,11 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *proper
 EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
 	bool entered = guard_enter();
+
+	if (entered && pools_doom(pool)) {
+		guard_leave();
+		return CUDA_SUCCESS;
+	}
 	CUresult result = REAL(cuMemPoolDestroy, pool);
 
 	if (entered && result == CUDA_SUCCESS)

@@ -24,6 +24,7 @@ struct pool {
 	uint64_t booked;
 	uint64_t under_way;  /* of it, by calls that have not ended */
 	uint64_t promised;   /* to calls that have not ended: of what is booked, or reserved and unused */
+	bool doomed;         /* the program has destroyed it, but memory of it is in use */
 	struct launched *launched; /* graph memory only: graphs that may still take some, */
 	uint64_t ceiling;    /* and the most that will be used with them */
 };
@@ -406,6 +407,54 @@ void pools_gone(CUmemoryPool handle)
 	pthread_mutex_unlock(&lock);
 }
 
+static void leave_device(const struct pool *pool)
+{
+	CUmemoryPool current = NULL, standard = NULL;
+
+	if (REAL(cuDeviceGetMemPool, &current, pool->device) == CUDA_SUCCESS && current == pool->handle &&
+	    REAL(cuDeviceGetDefaultMemPool, &standard, pool->device) == CUDA_SUCCESS)
+		(void)REAL(cuDeviceSetMemPool, pool->device, standard);
+}
+
+bool pools_doom(CUmemoryPool handle)
+{
+	cuuint64_t nothing = 0;
+	struct figures now;
+
+	take_lock();
+	struct pool *pool = handle ? known(handle, NO_DEVICE) : NULL;
+	bool in_use = pool && pool->card != USAGE_NO_CARD && !pool->doomed && ask(pool, &now) && now.used;
+	if (in_use) {
+		pool->doomed = true;
+		leave_device(pool);
+		(void)REAL(cuMemPoolSetAttribute, handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &nothing);
+	}
+	pthread_mutex_unlock(&lock);
+	return in_use;
+}
+
+static bool is_over(const struct pool *pool)
+{
+	struct figures now;
+
+	return pool->doomed && !pool->promised && (!ask(pool, &now) || !now.used);
+}
+
+static void bury_doomed(void)
+{
+	for (struct pool **at = &pools; *at;) {
+		struct pool *pool = *at;
+		if (is_over(pool)) {
+			(void)REAL(cuMemPoolDestroy, pool->handle);
+			give_back(pool, pool->booked);
+			*at = pool->next;
+			free(pool);
+		} else {
+			at = &pool->next;
+		}
+	}
+}
+
 void pools_settle(void)
 {
 	if (!atomic_load_explicit(&any, memory_order_relaxed))
@@ -414,6 +463,7 @@ void pools_settle(void)
 	atomic_store(&dirty, false);
 	for (struct pool *pool = pools; pool; pool = pool->next)
 		settle(pool, true);
+	bury_doomed();
 	pthread_mutex_unlock(&lock);
 }
 

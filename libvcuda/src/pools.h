@@ -36,6 +36,12 @@ void pools_made(CUmemoryPool handle, const CUmemPoolProps *properties);
 void pools_gone(CUmemoryPool handle);
 
 /*
+ * The program destroys a pool. True: memory of it is in use, and would be nobody's with the driver's handle gone, so it
+ * is destroyed when it is empty; the driver must not be asked to.
+ */
+bool pools_doom(CUmemoryPool handle);
+
+/*
  * Books what the pool may grow by when it gives out `size` bytes more. False: neither the limit nor, after trimming,
  * the pool's own reserve has room.
  */
