@@ -10,9 +10,28 @@
 #include <unistd.h>
 
 #include "cuda_pool.h"
+#include "cuda_queue.h"
 
 static void *tree;
 static unsigned long long last_id;
+
+/* Read-held by who touches bytes, which is done without the lock, and written to by who takes them away. */
+static pthread_rwlock_t bytes_in_use = PTHREAD_RWLOCK_INITIALIZER;
+
+void sim_bytes_begin(void)
+{
+	pthread_rwlock_rdlock(&bytes_in_use);
+}
+
+void sim_bytes_end(void)
+{
+	pthread_rwlock_unlock(&bytes_in_use);
+}
+
+void sim_bytes_begin_change(void)
+{
+	pthread_rwlock_wrlock(&bytes_in_use);
+}
 
 /* Ranges that overlap compare as equal, so looking for a range finds what contains or touches it. */
 static int compare(const void *left, const void *right)
@@ -248,9 +267,11 @@ void sim_allocation_drop(struct sim_allocation *allocation)
 	tdelete(allocation, &tree, compare);
 	unlink_from_owner(allocation);
 	uncharge(allocation);
+	sim_bytes_begin_change();
 	if (allocation->physical)
 		sim_physical_drop(allocation->physical);
 	unmap_allocation(allocation);
+	sim_bytes_end();
 	free(allocation);
 }
 
@@ -283,18 +304,53 @@ char *sim_backing(struct sim_allocation *allocation)
 	return allocation->backing;
 }
 
+/* Memory of the host is every context's. */
+static const struct sim_context *user_of(const struct sim_allocation *allocation)
+{
+	bool is_host = allocation->memory == SIM_HOST_MEMORY || allocation->memory == SIM_REGISTERED_MEMORY;
+
+	return is_host ? NULL : allocation->context;
+}
+
+/* As documented, the driver does not wait for what uses a pool's memory: that is for the program to know. */
+void sim_allocation_free(struct sim_allocation *allocation)
+{
+	CUdeviceptr base = allocation->base;
+	unsigned long long id = allocation->id;
+
+	allocation->is_leaving = allocation->is_ending = true;
+	if (!allocation->pool)
+		sim_queue_settle(user_of(allocation));
+	allocation = sim_allocation_at(base, 0);
+	if (allocation && allocation->id == id) /* it has not gone with its context meanwhile */
+		sim_allocation_drop(allocation);
+}
+
+static struct sim_allocation *find(CUdeviceptr pointer, enum sim_free_kind kind)
+{
+	struct sim_allocation *allocation = sim_allocation_at(pointer, 0);
+
+	return allocation && allocation->base == pointer && frees(kind, allocation->memory) ? allocation : NULL;
+}
+
 CUresult sim_free(CUdeviceptr pointer, enum sim_free_kind kind)
 {
-	CUresult result = CUDA_ERROR_INVALID_VALUE;
-
 	pthread_mutex_lock(&sim_driver.lock);
-	struct sim_allocation *allocation = sim_allocation_at(pointer, 0);
-	if (allocation && allocation->base == pointer && frees(kind, allocation->memory)) {
-		sim_allocation_drop(allocation);
-		result = CUDA_SUCCESS;
-	}
+	struct sim_allocation *allocation = find(pointer, kind);
+	bool is_free = !allocation || allocation->is_leaving;
+	if (!is_free)
+		sim_allocation_free(allocation);
 	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	return is_free ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+void sim_free_in_order(CUdeviceptr pointer)
+{
+	pthread_mutex_lock(&sim_driver.lock);
+	struct sim_allocation *allocation = find(pointer, SIM_FREE_DEVICE);
+	if (allocation && !allocation->is_ending)
+		sim_allocation_drop(allocation);
+	pthread_mutex_unlock(&sim_driver.lock);
 }
 
 CUresult sim_free_later(CUdeviceptr pointer)
@@ -302,9 +358,8 @@ CUresult sim_free_later(CUdeviceptr pointer)
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 
 	pthread_mutex_lock(&sim_driver.lock);
-	struct sim_allocation *allocation = sim_allocation_at(pointer, 0);
-	if (allocation && allocation->base == pointer && !allocation->is_leaving &&
-	    frees(SIM_FREE_DEVICE, allocation->memory)) {
+	struct sim_allocation *allocation = find(pointer, SIM_FREE_DEVICE);
+	if (allocation && !allocation->is_leaving) {
 		allocation->is_leaving = true;
 		result = CUDA_SUCCESS;
 	}

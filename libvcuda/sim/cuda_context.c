@@ -97,12 +97,14 @@ static CUresult revive(struct sim_context *context, unsigned flags)
 static void end(struct sim_context *context)
 {
 	context->alive = false;
+	context->is_ending = true;
 	sim_queue_drain(context);
 	sim_queues_of(context);
 	sim_modules_of(context);
 	sim_events_of(context);
 	sim_objects_of(context);
 	sim_allocations_of(&context->allocations);
+	sim_queue_ended(context);
 	if (has_live_context(context->device))
 		return;
 	sim_pools_of(context->device);
@@ -347,6 +349,8 @@ SIM_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice number)
 		return CUDA_ERROR_INVALID_VALUE;
 	struct sim_device *device = &sim_driver.devices[number];
 	pthread_mutex_lock(&sim_driver.lock);
+	if (device->primary)
+		sim_queue_wait_ended(device->primary);
 	if (!device->primary)
 		result = create(&device->primary, number, device->primary_flags, 3020, true);
 	else if (!device->primary->alive)
@@ -369,7 +373,7 @@ SIM_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice number)
 	pthread_mutex_lock(&sim_driver.lock);
 	if (device->retained == 0)
 		result = CUDA_ERROR_INVALID_CONTEXT;
-	else if (--device->retained == 0)
+	else if (--device->retained == 0 && device->primary->alive)
 		end(device->primary);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return result;

@@ -5,31 +5,26 @@
 #include "sim_clock.h"
 
 #define COPY_LATENCY_NS 2000u
+#define CHUNK ((size_t)1 << 20) /* that is touched at once: who frees waits for no more */
 
-/*
- * Where the bytes really are, and how many of them lie together: a range may span several mappings. The copy itself
- * runs without the lock: who frees meanwhile has lost, here as there.
- */
+/* Where the bytes really are, and how many of them lie together: a range may span several mappings. Under the lock. */
 static CUresult locate(CUdeviceptr pointer, size_t *bytes, bool on_card, char **at)
 {
-	CUresult result = CUDA_SUCCESS;
-
-	pthread_mutex_lock(&sim_driver.lock);
 	struct sim_allocation *allocation = sim_allocation_at(pointer, 1);
+
 	if (!allocation) {
 		*at = (char *)(uintptr_t)pointer;
-		result = !on_card && pointer ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-	} else if (allocation->physical && allocation->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
-		result = CUDA_ERROR_INVALID_VALUE;
-	} else {
-		size_t rest = allocation->size - (pointer - allocation->base);
-		char *backing = sim_backing(allocation);
-		*at = backing + (pointer - allocation->base);
-		*bytes = *bytes < rest ? *bytes : rest;
-		result = backing ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+		return !on_card && pointer ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 	}
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
+	if (allocation->physical && allocation->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+		return CUDA_ERROR_INVALID_VALUE;
+	size_t rest = allocation->size - (pointer - allocation->base);
+	char *backing = sim_backing(allocation);
+	if (!backing)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*at = backing + (pointer - allocation->base);
+	*bytes = *bytes < rest ? *bytes : rest;
+	return CUDA_SUCCESS;
 }
 
 /* A range that starts inside an allocation and leaves it is an error, and no host memory either. */
@@ -40,7 +35,9 @@ static CUresult check_range(CUdeviceptr pointer, size_t bytes, bool on_card)
 
 	while (bytes && result == CUDA_SUCCESS) {
 		size_t part = bytes;
+		pthread_mutex_lock(&sim_driver.lock);
 		result = locate(pointer, &part, on_card, &at);
+		pthread_mutex_unlock(&sim_driver.lock);
 		if (part < bytes)
 			on_card = true;
 		pointer += part;
@@ -81,15 +78,31 @@ CUresult sim_copy_check(const struct sim_copy *copy)
 	return result == CUDA_SUCCESS ? check_side(copy, &copy->from) : result;
 }
 
+/* Begins to touch bytes of both sides, or of one: without `from`. They stay where they are until sim_bytes_end. */
+static CUresult begin(CUdeviceptr to, bool to_card, char **target, CUdeviceptr from, bool from_card, char **source,
+                      size_t *part)
+{
+	*part = *part < CHUNK ? *part : CHUNK;
+	pthread_mutex_lock(&sim_driver.lock);
+	CUresult result = locate(to, part, to_card, target);
+	if (result == CUDA_SUCCESS && source)
+		result = locate(from, part, from_card, source);
+	if (result == CUDA_SUCCESS)
+		sim_bytes_begin();
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
 static void copy_row(CUdeviceptr to, bool to_card, CUdeviceptr from, bool from_card, size_t bytes)
 {
 	char *target, *source;
 
 	while (bytes) {
 		size_t part = bytes;
-		if (locate(to, &part, to_card, &target) != CUDA_SUCCESS || locate(from, &part, from_card, &source) != CUDA_SUCCESS)
+		if (begin(to, to_card, &target, from, from_card, &source, &part) != CUDA_SUCCESS)
 			return; /* freed since it was checked */
 		memmove(target, source, part);
+		sim_bytes_end();
 		to += part;
 		from += part;
 		bytes -= part;
@@ -258,9 +271,10 @@ void sim_fill_perform(const struct sim_fill *fill)
 		for (size_t bytes = fill->width * fill->element, part; bytes; bytes -= part, to += part) {
 			char *at;
 			part = bytes;
-			if (locate(to, &part, true, &at) != CUDA_SUCCESS)
+			if (begin(to, true, &at, 0, false, NULL, &part) != CUDA_SUCCESS)
 				return;
 			repeat(at, fill, part);
+			sim_bytes_end();
 		}
 	}
 }

@@ -318,12 +318,20 @@ static void step(struct sim_engine *engine)
 	sleep_until(engine, wake, now, wants_turn);
 }
 
+static _Thread_local bool is_engine;
+
+bool sim_engine_is_this(void)
+{
+	return is_engine;
+}
+
 static void *thread(void *argument)
 {
 	struct sim_engine *engine = argument;
 
 	prctl(PR_SET_TIMERSLACK, 1000ul);
 	prctl(PR_SET_NAME, "vgpu-sim");
+	is_engine = true;
 	sim_thread_adopt(engine->thread);
 	pthread_mutex_lock(&sim_driver.lock);
 	while (engine->pending || engine->context->alive)

@@ -363,7 +363,8 @@ SIM_EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 	launch.plan = &plan;
 	launch.is_parallel = plan.lanes > 1 && !capturing;
 	sim_pay(SIM_COST_GRAPH);
-	result = sim_graph_memory_prepare(launch.context, plan.steps, plan.count, flags, stream);
+	if (!capturing) /* else it is for the launch of what becomes of the capture */
+		result = sim_graph_memory_prepare(launch.context, plan.steps, plan.count, flags, stream);
 	if (result == CUDA_SUCCESS)
 		result = submit(&launch);
 	sim_plan_free(&plan);

@@ -242,5 +242,5 @@ void sim_graph_memory_alloc(const struct sim_work *work)
 
 void sim_graph_memory_free(const struct sim_work *work)
 {
-	sim_free(work->memory.pointer, SIM_FREE_DEVICE);
+	sim_free_in_order(work->memory.pointer);
 }

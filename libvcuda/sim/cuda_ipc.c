@@ -82,7 +82,8 @@ SIM_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr pointer)
 static struct sim_allocation *opened(struct sim_context *context, const struct sim_ipc_handle *handle)
 {
 	for (struct sim_allocation *at = context->allocations; at; at = at->next)
-		if (at->memory == SIM_IMPORTED_MEMORY && at->imported_id == handle->id && at->imported_pid == handle->pid)
+		if (at->memory == SIM_IMPORTED_MEMORY && at->imported_id == handle->id &&
+		    at->imported_pid == handle->pid && !at->is_leaving)
 			return at;
 	return NULL;
 }
@@ -175,10 +176,10 @@ SIM_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 		return result;
 	pthread_mutex_lock(&sim_driver.lock);
 	struct sim_allocation *allocation = sim_allocation_at(pointer, 0);
-	if (!allocation || allocation->memory != SIM_IMPORTED_MEMORY)
+	if (!allocation || allocation->memory != SIM_IMPORTED_MEMORY || allocation->is_leaving)
 		result = CUDA_ERROR_INVALID_VALUE;
 	else if (--allocation->imports == 0)
-		sim_allocation_drop(allocation);
+		sim_allocation_free(allocation);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return result;
 }

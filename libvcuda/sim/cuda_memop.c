@@ -20,11 +20,17 @@ struct word {
 
 static struct sim_memops *batches;
 
+static struct sim_allocation *allocation_of(const struct word *word)
+{
+	size_t bytes = word->is_long ? 8 : 4;
+
+	return word->address % bytes ? NULL : sim_allocation_at(word->address, bytes);
+}
+
 /* The word in memory of ours; NULL: it is none, or none any more. Under the lock. */
 static void *locate(const struct word *word)
 {
-	size_t bytes = word->is_long ? 8 : 4;
-	struct sim_allocation *allocation = word->address % bytes ? NULL : sim_allocation_at(word->address, bytes);
+	struct sim_allocation *allocation = allocation_of(word);
 	char *backing = allocation ? sim_backing(allocation) : NULL;
 
 	return backing ? backing + (word->address - allocation->base) : NULL;
@@ -50,14 +56,15 @@ static bool compare_64(uint64_t have, uint64_t want, unsigned kind)
 	}
 }
 
-/* Memory that was freed meanwhile is not waited for. */
+/* Memory that was freed meanwhile, or is being freed by who waits for this, is not waited for. */
 static bool has_value(void *argument)
 {
 	const struct word *word = argument;
 	bool met = true;
 
 	pthread_mutex_lock(&sim_driver.lock);
-	void *at = locate(word);
+	const struct sim_allocation *allocation = allocation_of(word);
+	void *at = allocation && !allocation->is_ending ? locate(word) : NULL;
 	if (at && word->is_long)
 		met = compare_64(__atomic_load_n((uint64_t *)at, __ATOMIC_ACQUIRE), word->value, word->kind);
 	else if (at)

@@ -136,8 +136,9 @@ SIM_EXPORT CUresult cuMemHostUnregister(void *pointer)
 
 	if (result != CUDA_SUCCESS)
 		return result == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : result;
-	if (allocation->memory == SIM_REGISTERED_MEMORY && allocation->base == (CUdeviceptr)(uintptr_t)pointer)
-		sim_allocation_drop(allocation);
+	if (allocation->memory == SIM_REGISTERED_MEMORY && allocation->base == (CUdeviceptr)(uintptr_t)pointer &&
+	    !allocation->is_leaving)
+		sim_allocation_free(allocation);
 	else
 		result = CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 	pthread_mutex_unlock(&sim_driver.lock);

@@ -280,6 +280,65 @@ void sim_queue_drain(struct sim_context *context)
 		sim_engine_wake(engine);
 }
 
+/* Until what was submitted before is done. */
+static void settle(struct sim_engine *engine)
+{
+	uint64_t sequence = engine->sequence;
+
+	for (struct sim_stream *at = engine->streams; at;) {
+		bool busy = at->head && at->head->sequence <= sequence;
+		if (busy)
+			wait_progress(engine);
+		at = busy ? engine->streams : at->next; /* streams may have gone meanwhile */
+	}
+}
+
+/* A green context uses the memory of the one that it was made beside, and the other way round. */
+static bool may_use(const struct sim_engine *engine, const struct sim_context *context)
+{
+	const struct sim_context *user = engine->context;
+
+	return engine->pending && (!context || user == context ||
+	                           (user->device == context->device && (user->sm_count || context->sm_count)));
+}
+
+static struct sim_engine *next_user(const struct sim_context *context, unsigned *at)
+{
+	while (*at < engines.count && *at < sizeof engines.list / sizeof *engines.list) {
+		struct sim_engine *engine = engines.list[(*at)++];
+		if (may_use(engine, context))
+			return engine;
+	}
+	return NULL;
+}
+
+void sim_queue_settle(const struct sim_context *context)
+{
+	struct sim_engine *engine;
+	unsigned at = 0;
+
+	if (sim_engine_is_this() || !next_user(context, &at))
+		return;
+	pthread_mutex_unlock(&sim_driver.lock);
+	sim_pay(SIM_COST_SYNCHRONIZE);
+	pthread_mutex_lock(&sim_driver.lock);
+	for (at = 0; (engine = next_user(context, &at)) != NULL;)
+		settle(engine);
+}
+
+void sim_queue_wait_ended(struct sim_context *context)
+{
+	while (context->is_ending)
+		wait_progress(context->engine);
+}
+
+void sim_queue_ended(struct sim_context *context)
+{
+	context->is_ending = false;
+	if (context->engine)
+		sim_signal(&context->engine->progress);
+}
+
 void sim_queues_of(struct sim_context *context)
 {
 	while (context->engine && context->engine->streams) {
@@ -364,14 +423,8 @@ SIM_EXPORT CUresult cuCtxSynchronize(void)
 		return result;
 	sim_pay(SIM_COST_SYNCHRONIZE);
 	pthread_mutex_lock(&sim_driver.lock);
-	struct sim_engine *engine = context->engine;
-	uint64_t sequence = engine ? engine->sequence : 0;
-	for (struct sim_stream *at = engine ? engine->streams : NULL; at;) {
-		bool busy = at->head && at->head->sequence <= sequence;
-		if (busy)
-			wait_progress(engine);
-		at = busy ? engine->streams : at->next; /* streams may have gone meanwhile */
-	}
+	if (context->engine)
+		settle(context->engine);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return CUDA_SUCCESS;
 }

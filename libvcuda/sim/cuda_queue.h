@@ -41,10 +41,19 @@ struct sim_engine {
 struct sim_engine *sim_engine_of(struct sim_context *context);
 void sim_engine_wake(struct sim_engine *engine);
 bool sim_engine_start(struct sim_engine *engine);
+bool sim_engine_is_this(void); /* the calling thread is an engine's */
 void sim_engines_wake(void); /* an event was reached: somebody may wait for it */
 
 /* The stream's handle goes; the stream itself when it has carried out what it holds. */
 void sim_queue_end(struct sim_stream *stream);
+/*
+ * Wait until what the streams hold now that can use the context's memory is done; NULL: those of all contexts. Under the
+ * lock, which is given up if there is something to wait for. What an engine itself carries out does not wait.
+ */
+void sim_queue_settle(const struct sim_context *context);
+/* Wait until nothing is left of a context that ends; and say so. */
+void sim_queue_wait_ended(struct sim_context *context);
+void sim_queue_ended(struct sim_context *context);
 /* Wait until the context's streams are empty. */
 void sim_queue_drain(struct sim_context *context);
 /* Forget the streams of a context that ends; they are empty. */

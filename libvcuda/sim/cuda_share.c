@@ -79,7 +79,10 @@ int sim_backing_share(struct sim_allocation *allocation)
 	int fd = sim_share_create(allocation->card, allocation->mapped);
 	if (fd < 0)
 		return -1;
-	if (!move_into(fd, backing, allocation->mapped)) {
+	sim_bytes_begin_change();
+	bool moved = move_into(fd, backing, allocation->mapped);
+	sim_bytes_end();
+	if (!moved) {
 		close(fd);
 		return -1;
 	}

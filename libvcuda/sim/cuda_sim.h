@@ -51,6 +51,7 @@ struct sim_context {
 	struct sim_green *green; /* its handle */
 	unsigned attached; /* how often, beyond its creation */
 	bool alive;
+	bool is_ending; /* not alive, but its streams still carry out what they hold */
 	size_t limits[SIM_LIMITS];
 	uint32_t peers; /* bit n: peer access to device n is enabled */
 	struct sim_object *objects;
@@ -85,7 +86,8 @@ struct sim_allocation {
 	unsigned flags;
 	unsigned card;
 	unsigned long long id;
-	bool is_leaving;           /* work that frees it is on its way */
+	bool is_leaving;           /* what frees it is on its way: work, */
+	bool is_ending;            /* or a call, which waits for what the streams hold */
 	char *backing;             /* NULL until somebody copies: a launch needs no bytes */
 	struct sim_context *context;   /* its owner is this */
 	struct sim_pool *pool;         /* or this */
@@ -170,10 +172,19 @@ CUresult sim_allocate(struct sim_context *context, struct sim_pool *pool, enum s
                       struct sim_allocation **allocation);
 CUresult sim_free(CUdeviceptr pointer, enum sim_free_kind kind);
 CUresult sim_free_later(CUdeviceptr pointer); /* may it be freed, by work that is to come? Only once */
+void sim_free_in_order(CUdeviceptr pointer);  /* that work: a stream has come to it, and waits for nothing */
 void sim_allocation_drop(struct sim_allocation *allocation); /* under the lock */
+void sim_allocation_free(struct sim_allocation *allocation); /* the same when what may use it is done; gives the lock up */
 void sim_allocations_of(struct sim_allocation **list);       /* drop them all; under the lock */
 struct sim_allocation *sim_allocation_at(CUdeviceptr address, size_t bytes); /* under the lock */
 char *sim_backing(struct sim_allocation *allocation);                        /* under the lock; NULL: no memory */
+/*
+ * What sim_backing gave is touched between these, without the lock, and not for long: who frees waits for it under the
+ * lock. Begun under the lock. Who moves the bytes begins a change, and ends it the same way.
+ */
+void sim_bytes_begin(void);
+void sim_bytes_begin_change(void);
+void sim_bytes_end(void);
 CUresult sim_allocation_register(struct sim_context *context, void *host, size_t bytes, unsigned flags);
 
 /* Make a prepared allocation known; false: something is there already, or no memory. Under the lock. */

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "cuda_physical.h"
+#include "cuda_queue.h"
 
 struct range {
 	CUdeviceptr base;
@@ -281,8 +282,21 @@ static CUresult over_mappings(CUdeviceptr pointer, size_t size, void (*each)(str
 	return result;
 }
 
+static void set_ending(struct sim_allocation *mapping, int ending)
+{
+	mapping->is_ending = ending;
+}
+
+/* Mappings are every context's. */
 SIM_EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 {
+	CUresult result = over_mappings(pointer, size, set_ending, true);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	sim_queue_settle(NULL);
+	pthread_mutex_unlock(&sim_driver.lock);
 	return over_mappings(pointer, size, unmap, 0);
 }
 

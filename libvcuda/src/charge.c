@@ -252,4 +252,5 @@ void charge_drop_context(CUcontext context, uint64_t serial)
 		entry = next;
 	}
 	deferred_drop_context(context);
+	pools_drop_context(context);
 }

@@ -121,11 +121,13 @@
 	CALL(cuPointerGetAttribute) \
 	CALL(cuDeviceGetDefaultMemPool) \
 	CALL(cuDeviceGetMemPool) \
+	CALL(cuDeviceSetMemPool) \
 	CALL(cuMemPoolGetAttribute) \
 	CALL(cuGraphGetNodes) \
 	CALL(cuGraphNodeGetType) \
 	CALL(cuGraphChildGraphNodeGetGraph) \
 	CALL(cuGraphMemAllocNodeGetParams) \
+	CALL(cuGraphMemFreeNodeGetParams) \
 	CALL(cuDeviceGetGraphMemAttribute) \
 	CALL(cuStreamGetCtx) \
 	CALL(cuEventCreate) \

@@ -117,6 +117,7 @@ static CUresult give_back(struct allocation *entry, CUresult result)
 
 	result = charge_give_back(entry, result);
 	if (pooled && guard_enter()) {
+		launched_freed();
 		pools_settle();
 		guard_leave();
 	}

@@ -13,18 +13,33 @@
 #include "pools.h"
 #include "usage.h"
 
-enum { DEPTH = 8 }; /* of graphs in graphs that are looked into */
+enum {
+	DEPTH = 8,                 /* of graphs in graphs that are looked into */
+	FLAG_AUTO_FREE_ON_LAUNCH = 1, /* of cuGraphInstantiateWithFlags */
+};
+
+struct node {
+	CUdeviceptr pointer;
+	uint64_t size; /* 0: it frees */
+};
 
 struct demand {
 	CUdevice device; /* of the first allocation node */
 	uint64_t size;
+	uint64_t left;   /* of it, that the graph does not free itself */
+	bool frees_others;
+};
+
+struct nodes {
+	struct node *list;
+	size_t count, room;
 };
 
 static atomic_uint execs; /* graphs with allocation nodes that can be launched */
 
-static void add_node(CUgraphNode node, struct demand *demand, int depth);
+static void add_node(CUgraphNode node, struct demand *demand, struct nodes *found, int depth);
 
-static void add_graph(CUgraph graph, struct demand *demand, int depth)
+static void add_graph(CUgraph graph, struct demand *demand, struct nodes *found, int depth)
 {
 	size_t count = 0;
 
@@ -33,26 +48,76 @@ static void add_graph(CUgraph graph, struct demand *demand, int depth)
 	CUgraphNode *nodes = calloc(count, sizeof(*nodes));
 	if (nodes && REAL(cuGraphGetNodes, graph, nodes, &count) == CUDA_SUCCESS)
 		for (size_t i = 0; i < count; i++)
-			add_node(nodes[i], demand, depth);
+			add_node(nodes[i], demand, found, depth);
 	free(nodes);
 }
 
-static void add_node(CUgraphNode node, struct demand *demand, int depth)
+static void note(struct nodes *found, CUdeviceptr pointer, uint64_t size)
+{
+	if (found->count == found->room) {
+		size_t room = found->room ? found->room * 2 : 16;
+		struct node *list = realloc(found->list, room * sizeof(*list));
+		if (!list)
+			return;
+		found->list = list;
+		found->room = room;
+	}
+	found->list[found->count++] = (struct node){pointer, size};
+}
+
+static void add_allocation(const CUDA_MEM_ALLOC_NODE_PARAMS *params, struct demand *demand, struct nodes *found)
+{
+	if (params->pool_props.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return;
+	demand->size += params->bytesize;
+	if (demand->device == NO_DEVICE)
+		demand->device = params->pool_props.location.id;
+	note(found, params->dptr, params->bytesize);
+}
+
+static void add_node(CUgraphNode node, struct demand *demand, struct nodes *found, int depth)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS params[2]; /* the second: room should a newer driver's structure be longer */
 	CUgraphNodeType type;
+	CUdeviceptr pointer;
 	CUgraph child;
 
 	if (REAL(cuGraphNodeGetType, node, &type) != CUDA_SUCCESS)
 		return;
 	if (type == CU_GRAPH_NODE_TYPE_GRAPH && REAL(cuGraphChildGraphNodeGetGraph, node, &child) == CUDA_SUCCESS)
-		add_graph(child, demand, depth - 1);
-	if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || REAL(cuGraphMemAllocNodeGetParams, node, params) != CUDA_SUCCESS ||
-	    params->pool_props.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-		return;
-	demand->size += params->bytesize;
-	if (demand->device == NO_DEVICE)
-		demand->device = params->pool_props.location.id;
+		add_graph(child, demand, found, depth - 1);
+	if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && REAL(cuGraphMemAllocNodeGetParams, node, params) == CUDA_SUCCESS)
+		add_allocation(params, demand, found);
+	if (type == CU_GRAPH_NODE_TYPE_MEM_FREE && REAL(cuGraphMemFreeNodeGetParams, node, &pointer) == CUDA_SUCCESS)
+		note(found, pointer, 0);
+}
+
+/* By pointer; what allocates before what frees. */
+static int compare(const void *left, const void *right)
+{
+	const struct node *a = left, *b = right;
+
+	if (a->pointer != b->pointer)
+		return a->pointer < b->pointer ? -1 : 1;
+	return (a->size < b->size) - (a->size > b->size);
+}
+
+static void look_into(CUgraph graph, struct demand *demand)
+{
+	struct nodes found = {NULL, 0, 0};
+
+	add_graph(graph, demand, &found, DEPTH);
+	if (found.count)
+		qsort(found.list, found.count, sizeof(*found.list), compare);
+	for (size_t i = 0; i < found.count; i++) {
+		const struct node *node = &found.list[i];
+		bool freed = i + 1 < found.count && node[1].pointer == node->pointer && !node[1].size;
+		if (node->size && !freed)
+			demand->left += node->size;
+		else if (!node->size && (!i || node[-1].pointer != node->pointer))
+			demand->frees_others = true;
+	}
+	free(found.list);
 }
 
 struct graph_call {
@@ -61,24 +126,33 @@ struct graph_call {
 	bool entered;
 };
 
-static CUresult begin(struct graph_call *call, bool reusing)
+/* `stream`: what it holds may free memory. */
+static CUresult begin(struct graph_call *call, CUgraphExec exec, CUstream stream)
 {
 	struct pool *pool = pools_of_graphs(call->demand.device);
+	const struct graph_memory graph = {exec, call->demand.size, call->demand.left};
 
-	if (!pool || !call->demand.size || pools_begin(&call->charge, pool, call->demand.size, reusing))
+	if (!pool || !graph.size || pools_begin_graph(&call->charge, pool, &graph))
 		return CUDA_SUCCESS;
+	bool waited = exec && launched_await(stream);
+	waited |= pools_wait_for_graphs(pools_card_of(pool));
+	if (waited && pools_begin_graph(&call->charge, pool, &graph))
+		return CUDA_SUCCESS;
+	call->charge.pool = NULL;
 	if (call->entered)
 		guard_leave();
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static void end(struct graph_call *call)
+static void end(struct graph_call *call, struct launched_mark mark)
 {
 	if (call->charge.pool)
-		(void)pools_end(&call->charge, NULL);
+		pools_end_graph(&call->charge, mark);
 	if (call->entered)
 		guard_leave();
 }
+
+static const struct launched_mark nothing_runs = {NULL, NULL};
 
 /* ---- instantiate ---- */
 
@@ -88,11 +162,12 @@ static CUresult begin_instantiate(struct graph_call *call, CUgraph graph)
 	call->entered = limits_state() == LIMITS_PRESENT && guard_enter();
 	if (!call->entered)
 		return CUDA_SUCCESS;
-	add_graph(graph, &call->demand, DEPTH);
-	return begin(call, false);
+	look_into(graph, &call->demand);
+	return begin(call, NULL, NULL);
 }
 
-static void keep(CUgraphExec exec, const struct demand *demand)
+/* What is left is found again only by a graph that was made to free it. */
+static void keep(CUgraphExec exec, const struct demand *demand, bool frees_itself)
 {
 	struct allocation *entry = calloc(1, sizeof(*entry));
 
@@ -100,48 +175,55 @@ static void keep(CUgraphExec exec, const struct demand *demand)
 		return;
 	*entry = (struct allocation){
 		.kind = GRAPH_EXEC, .key = (uintptr_t)exec, .size = demand->size, .device = demand->device,
-		.card = USAGE_NO_CARD,
+		.target = frees_itself ? demand->left : 0, .references = demand->frees_others, .card = USAGE_NO_CARD,
 	};
+	pools_graph_gone(exec); /* an earlier one at this address, which went with its context */
 	free(allocations_put(entry));
 	atomic_fetch_add(&execs, 1);
 }
 
-static CUresult end_instantiate(struct graph_call *call, CUresult result, const CUgraphExec *exec)
+static CUresult end_instantiate(struct graph_call *call, CUresult result, const CUgraphExec *exec, uint64_t flags)
 {
-	if (result == CUDA_SUCCESS && call->demand.size)
-		keep(*exec, &call->demand);
-	end(call);
+	if (result == CUDA_SUCCESS && (call->demand.size || call->demand.frees_others))
+		keep(*exec, &call->demand, flags & FLAG_AUTO_FREE_ON_LAUNCH);
+	end(call, nothing_runs);
 	return result;
 }
 
-#define INSTANTIATE(function, exec, graph, ...)                                                       \
+#define INSTANTIATE(function, flags, exec, graph, ...)                                                \
 	struct graph_call call;                                                                       \
 	CUresult result = begin_instantiate(&call, graph);                                            \
-	return result == CUDA_SUCCESS ? end_instantiate(&call, REAL(function, exec, graph, __VA_ARGS__), exec) : result
+	return result == CUDA_SUCCESS ? end_instantiate(&call, REAL(function, exec, graph, __VA_ARGS__), exec, flags) : result
+
+/* The flags are the first thing in the structure. */
+static uint64_t flags_in(const void *params)
+{
+	return params ? *(const unsigned long long *)params : 0;
+}
 
 EXPORT CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t size)
 {
-	INSTANTIATE(cuGraphInstantiate, exec, graph, error_node, log, size);
+	INSTANTIATE(cuGraphInstantiate, 0, exec, graph, error_node, log, size);
 }
 
 EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t size)
 {
-	INSTANTIATE(cuGraphInstantiate_v2, exec, graph, error_node, log, size);
+	INSTANTIATE(cuGraphInstantiate_v2, 0, exec, graph, error_node, log, size);
 }
 
 EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
-	INSTANTIATE(cuGraphInstantiateWithFlags, exec, graph, flags);
+	INSTANTIATE(cuGraphInstantiateWithFlags, flags, exec, graph, flags);
 }
 
 EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, void *params)
 {
-	INSTANTIATE(cuGraphInstantiateWithParams, exec, graph, params);
+	INSTANTIATE(cuGraphInstantiateWithParams, flags_in(params), exec, graph, params);
 }
 
 EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, void *params)
 {
-	INSTANTIATE(cuGraphInstantiateWithParams_ptsz, exec, graph, params);
+	INSTANTIATE(cuGraphInstantiateWithParams_ptsz, flags_in(params), exec, graph, params);
 }
 
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
@@ -153,6 +235,7 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
 	if (entry) {
 		atomic_fetch_sub(&execs, 1);
 		free(entry);
+		pools_graph_gone(exec);
 		pools_settle();
 	}
 	return result;
@@ -160,58 +243,68 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
 
 /* ---- launch ---- */
 
-/* False: a graph without memory of its own, or the driver's own call. `within`: the wrapper is in the guard already. */
-static bool has_memory(CUgraphExec exec, struct graph_call *call, bool within)
+static bool is_captured(CUstream stream)
+{
+	int status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+	return REAL(cuStreamIsCapturing, stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/*
+ * False: a graph that has nothing to do with memory, one that is launched into a capture, or the driver's own call.
+ * `within`: the wrapper is in the guard already.
+ */
+static bool has_memory(CUgraphExec exec, CUstream stream, struct graph_call *call, bool within)
 {
 	struct allocation entry;
 
-	if (!atomic_load_explicit(&execs, memory_order_relaxed) || !allocations_find(GRAPH_EXEC, (uintptr_t)exec, &entry))
+	if (!atomic_load_explicit(&execs, memory_order_relaxed) ||
+	    !allocations_find(GRAPH_EXEC, (uintptr_t)exec, &entry) || is_captured(stream))
 		return false;
-	*call = (struct graph_call){.demand = {entry.device, entry.size}, .entered = !within && guard_enter()};
+	*call = (struct graph_call){
+		.demand = {entry.device, entry.size, entry.target, entry.references},
+		.entered = !within && guard_enter(),
+	};
 	return within || call->entered;
 }
 
-static bool launched_before(CUgraphExec exec)
+static CUresult end_launch(struct graph_call *call, CUstream stream, CUresult result)
 {
-	struct allocation entry;
-
-	return allocations_find(GRAPH_EXEC, (uintptr_t)exec, &entry) && entry.references;
-}
-
-static CUresult end_launch(struct graph_call *call, CUgraphExec exec, CUresult result)
-{
-	if (result == CUDA_SUCCESS && !launched_before(exec))
-		(void)allocations_reference(GRAPH_EXEC, (uintptr_t)exec);
-	end(call);
+	if (result == CUDA_SUCCESS && call->demand.frees_others)
+		launched_freed();
+	end(call, result == CUDA_SUCCESS && call->charge.pool ? launched_mark(stream) : nothing_runs);
 	pools_freed();
 	return result;
 }
 
-#define LAUNCH(function, exec, stream, within)                                                        \
+/* `marked`: how the driver's unsuffixed functions name the stream. */
+#define LAUNCH(function, exec, stream, marked, within)                                                \
 	struct graph_call call;                                                                       \
-	if (!has_memory(exec, &call, within))                                                         \
+	if (!has_memory(exec, marked, &call, within))                                                 \
 		return REAL(function, exec, stream);                                                  \
-	CUresult result = begin(&call, launched_before(exec));                                        \
-	return result == CUDA_SUCCESS ? end_launch(&call, exec, REAL(function, exec, stream)) : result
+	CUresult result = begin(&call, exec, marked);                                                       \
+	return result == CUDA_SUCCESS ? end_launch(&call, marked, REAL(function, exec, stream)) : result
+
+#define OWN(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)
 
 EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
 {
-	LAUNCH(cuGraphUpload, exec, stream, false);
+	LAUNCH(cuGraphUpload, exec, stream, stream, false);
 }
 
 EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
 {
-	LAUNCH(cuGraphUpload_ptsz, exec, stream, false);
+	LAUNCH(cuGraphUpload_ptsz, exec, stream, OWN(stream), false);
 }
 
 static CUresult launch(CUgraphExec exec, CUstream stream, bool within)
 {
-	LAUNCH(cuGraphLaunch, exec, stream, within);
+	LAUNCH(cuGraphLaunch, exec, stream, stream, within);
 }
 
 static CUresult launch_ptsz(CUgraphExec exec, CUstream stream, bool within)
 {
-	LAUNCH(cuGraphLaunch_ptsz, exec, stream, within);
+	LAUNCH(cuGraphLaunch_ptsz, exec, stream, OWN(stream), within);
 }
 
 EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)

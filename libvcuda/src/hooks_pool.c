@@ -45,8 +45,9 @@ static CUresult begin(struct stream_ordered *call, CUmemoryPool handle, size_t s
 	if (!pool)
 		return charge_begin_stream_ordered(&call->single, size);
 	deferred_settle();
-	if (pools_begin(&call->pooled, pool, size, false) ||
-	    (deferred_reclaim() && pools_begin(&call->pooled, pool, size, false)))
+	if (pools_begin(&call->pooled, pool, size) ||
+	    (pools_wait_for_graphs(pools_card_of(pool)) && pools_begin(&call->pooled, pool, size)) ||
+	    (deferred_reclaim() && pools_begin(&call->pooled, pool, size)))
 		return CUDA_SUCCESS;
 	guard_leave();
 	return CUDA_ERROR_OUT_OF_MEMORY;
@@ -169,6 +170,7 @@ static CUresult settled(CUresult result)
 {
 	if (result == CUDA_SUCCESS && guard_enter()) {
 		pools_freed();
+		launched_freed();
 		pools_settle();
 		guard_leave();
 	}
@@ -271,6 +273,11 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *proper
 EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
 	bool entered = guard_enter();
+
+	if (entered && pools_doom(pool)) {
+		guard_leave();
+		return CUDA_SUCCESS;
+	}
 	CUresult result = REAL(cuMemPoolDestroy, pool);
 
 	if (entered && result == CUDA_SUCCESS)

@@ -7,10 +7,13 @@
 
 #include "cards.h"
 #include "charge.h"
+#include "clock.h"
 #include "cuda_hooks.h"
 #include "limits_file.h"
 #include "log.h"
 #include "usage.h"
+
+enum { PATIENCE = 1000 }; /* looks at graphs that run, 1 ms apart */
 
 struct pool {
 	struct pool *next;
@@ -20,7 +23,10 @@ struct pool {
 	int card;            /* USAGE_NO_CARD: without a limit */
 	uint64_t booked;
 	uint64_t under_way;  /* of it, by calls that have not ended */
-	uint64_t promised;   /* of what is reserved and unused, to calls that have not ended */
+	uint64_t promised;   /* to calls that have not ended: of what is booked, or reserved and unused */
+	bool doomed;         /* the program has destroyed it, but memory of it is in use */
+	struct launched *launched; /* graph memory only: graphs that may still take some, */
+	uint64_t ceiling;    /* and the most that will be used with them */
 };
 
 struct figures {
@@ -153,6 +159,28 @@ static void give_back(struct pool *pool, uint64_t excess)
 	pool->booked -= excess;
 }
 
+/* What graphs that were launched take counts as if they had it: nothing tells when a stream gets there. */
+static uint64_t graph_target(struct pool *pool, const struct figures *now)
+{
+	uint64_t most = now->used + launched_bytes(&pool->launched);
+
+	if (pool->ceiling > most)
+		pool->ceiling = most;
+	most = pool->ceiling + pool->promised;
+	return now->reserved > most ? now->reserved : most;
+}
+
+/* The part of a pool's spare memory that was promised stays booked, though the pool may have given it back. */
+static uint64_t target_of(struct pool *pool, const struct figures *now)
+{
+	if (!pool->handle)
+		return graph_target(pool, now);
+	uint64_t target = now->reserved + pool->under_way;
+	uint64_t promised = now->used + pool->promised;
+	uint64_t kept = promised < pool->booked ? promised : pool->booked;
+	return target > kept ? target : kept;
+}
+
 /* Follows the driver; false: it has reserved more than there is room for. `force` books that too. */
 static bool settle(struct pool *pool, bool force)
 {
@@ -163,7 +191,7 @@ static bool settle(struct pool *pool, bool force)
 		return true;
 	if (!ask(pool, &now)) /* it went with its context or device */
 		now = (struct figures){0, 0};
-	uint64_t target = now.reserved + pool->under_way;
+	uint64_t target = target_of(pool, &now);
 	if (pool->booked > target) {
 		give_back(pool, pool->booked - target);
 	} else if (pool->booked < target) {
@@ -202,51 +230,139 @@ static bool trim_card(int card)
 	return found;
 }
 
-static uint64_t growth(const struct pool *pool, uint64_t size, bool reusing)
-{
-	struct figures now;
-
-	if (pool->handle || !ask(pool, &now))
-		return size;
-	uint64_t needed = reusing ? size : now.used + size;
-	return needed > now.reserved ? needed - now.reserved : 0;
-}
-
 static bool has_spare(const struct pool *pool, uint64_t size)
 {
 	struct figures now;
 
-	return pool->handle && ask(pool, &now) && now.reserved >= now.used &&
+	return ask(pool, &now) && now.reserved >= now.used &&
 	       now.reserved - now.used >= pool->promised + size;
 }
 
-bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size, bool reusing)
+static void log_refusal(const struct pool *pool, uint64_t size, struct usage_limit limit)
 {
-	*charge = (struct pool_charge){.pool = pool, .size = size};
+	log_line(LOG_INFO, "%llu bytes of a pool refused on device %d: the container's limit is %llu bytes",
+		 (unsigned long long)size, pool->device, (unsigned long long)limit.memory);
+}
+
+static bool book(struct pool *pool, uint64_t size, struct usage_limit limit)
+{
+	if (!usage_reserve(pool->card, size, limit))
+		return false;
+	pool->booked += size;
+	pool->under_way += size;
+	return true;
+}
+
+bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size)
+{
+	*charge = (struct pool_charge){.pool = pool, .size = size, .booked = size};
 	take_lock();
 	(void)card_of_device(pool->device, &pool->limited);
 	const struct usage_limit limit = limit_of(&pool->limited);
-	charge->booked = growth(pool, size, reusing);
-	bool granted = usage_reserve(pool->card, charge->booked, limit);
-	if (!granted) {
-		trim_card(pool->card);
-		charge->booked = growth(pool, size, reusing);
-		granted = usage_reserve(pool->card, charge->booked, limit);
-	}
+	bool granted = book(pool, size, limit) || (trim_card(pool->card) && book(pool, size, limit));
 	if (!granted && has_spare(pool, size)) {
 		charge->booked = 0;
 		granted = true;
 	}
-	if (granted) {
-		pool->booked += charge->booked;
-		pool->under_way += charge->booked;
+	if (granted)
 		pool->promised += size;
-	} else {
-		log_line(LOG_INFO, "%llu bytes of a pool refused on device %d: the container's limit is %llu bytes",
-			 (unsigned long long)size, pool->device, (unsigned long long)limit.memory);
+	else
+		log_refusal(pool, size, limit);
+	pthread_mutex_unlock(&lock);
+	return granted;
+}
+
+/* Promises `size` bytes of graph memory beside what is used and launched. */
+static bool promise(struct pool *pool, uint64_t size)
+{
+	struct figures now;
+
+	pool->promised += size;
+	if (!ask(pool, &now))
+		now = (struct figures){0, 0};
+	uint64_t target = graph_target(pool, &now);
+	uint64_t growth = target > pool->booked ? target - pool->booked : 0;
+	if (usage_reserve(pool->card, growth, limit_of(&pool->limited))) {
+		pool->booked += growth;
+		return true;
+	}
+	pool->promised -= size;
+	return false;
+}
+
+bool pools_begin_graph(struct pool_charge *charge, struct pool *pool, const struct graph_memory *graph)
+{
+	*charge = (struct pool_charge){.pool = pool, .size = graph->size};
+	take_lock();
+	(void)card_of_device(pool->device, &pool->limited);
+	if (graph->exec)
+		charge->size = launched_begin(&pool->launched, graph, &charge->launched);
+	bool granted = promise(pool, charge->size) || (trim_card(pool->card) && promise(pool, charge->size));
+	if (!granted) {
+		if (charge->launched)
+			launched_end(charge->launched, (struct launched_mark){NULL, NULL});
+		log_refusal(pool, graph->size, limit_of(&pool->limited));
 	}
 	pthread_mutex_unlock(&lock);
 	return granted;
+}
+
+void pools_end_graph(struct pool_charge *charge, struct launched_mark mark)
+{
+	struct pool *pool = charge->pool;
+
+	take_lock();
+	pool->promised -= charge->size;
+	if (mark.context)
+		pool->ceiling += charge->size;
+	if (charge->launched)
+		launched_end(charge->launched, mark);
+	settle(pool, true);
+	pthread_mutex_unlock(&lock);
+}
+
+void pools_graph_gone(CUgraphExec exec)
+{
+	take_lock();
+	for (struct pool *pool = pools; pool; pool = pool->next)
+		launched_gone(pool->launched, exec);
+	pthread_mutex_unlock(&lock);
+}
+
+void pools_drop_context(CUcontext context)
+{
+	take_lock();
+	for (struct pool *pool = pools; pool; pool = pool->next)
+		launched_drop_context(pool->launched, context);
+	pthread_mutex_unlock(&lock);
+}
+
+static bool graphs_run(int card)
+{
+	uint64_t bytes = 0;
+
+	take_lock();
+	for (struct pool *pool = pools; pool; pool = pool->next)
+		if (pool->card == card)
+			bytes += launched_bytes(&pool->launched);
+	pthread_mutex_unlock(&lock);
+	return bytes > 0;
+}
+
+bool pools_wait_for_graphs(int card)
+{
+	int look = 0;
+
+	while (look < PATIENCE && graphs_run(card)) {
+		clock_sleep_until(clock_now() + NS_PER_MS);
+		look++;
+	}
+	return look > 0;
+}
+
+int pools_card_of(const struct pool *pool)
+{
+	return pool->card;
 }
 
 bool pools_end(struct pool_charge *charge, struct pool *used)
@@ -268,6 +384,7 @@ bool pools_reclaim(int card)
 {
 	if (!atomic_load_explicit(&any, memory_order_relaxed))
 		return false;
+	(void)pools_wait_for_graphs(card);
 	take_lock();
 	bool found = trim_card(card);
 	pthread_mutex_unlock(&lock);
@@ -290,6 +407,54 @@ void pools_gone(CUmemoryPool handle)
 	pthread_mutex_unlock(&lock);
 }
 
+static void leave_device(const struct pool *pool)
+{
+	CUmemoryPool current = NULL, standard = NULL;
+
+	if (REAL(cuDeviceGetMemPool, &current, pool->device) == CUDA_SUCCESS && current == pool->handle &&
+	    REAL(cuDeviceGetDefaultMemPool, &standard, pool->device) == CUDA_SUCCESS)
+		(void)REAL(cuDeviceSetMemPool, pool->device, standard);
+}
+
+bool pools_doom(CUmemoryPool handle)
+{
+	cuuint64_t nothing = 0;
+	struct figures now;
+
+	take_lock();
+	struct pool *pool = handle ? known(handle, NO_DEVICE) : NULL;
+	bool in_use = pool && pool->card != USAGE_NO_CARD && !pool->doomed && ask(pool, &now) && now.used;
+	if (in_use) {
+		pool->doomed = true;
+		leave_device(pool);
+		(void)REAL(cuMemPoolSetAttribute, handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &nothing);
+	}
+	pthread_mutex_unlock(&lock);
+	return in_use;
+}
+
+static bool is_over(const struct pool *pool)
+{
+	struct figures now;
+
+	return pool->doomed && !pool->promised && (!ask(pool, &now) || !now.used);
+}
+
+static void bury_doomed(void)
+{
+	for (struct pool **at = &pools; *at;) {
+		struct pool *pool = *at;
+		if (is_over(pool)) {
+			(void)REAL(cuMemPoolDestroy, pool->handle);
+			give_back(pool, pool->booked);
+			*at = pool->next;
+			free(pool);
+		} else {
+			at = &pool->next;
+		}
+	}
+}
+
 void pools_settle(void)
 {
 	if (!atomic_load_explicit(&any, memory_order_relaxed))
@@ -298,6 +463,7 @@ void pools_settle(void)
 	atomic_store(&dirty, false);
 	for (struct pool *pool = pools; pool; pool = pool->next)
 		settle(pool, true);
+	bury_doomed();
 	pthread_mutex_unlock(&lock);
 }
 

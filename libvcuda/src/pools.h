@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
+#include "launched.h"
 
 struct pool;
 
@@ -20,6 +21,7 @@ struct pool_charge {
 	struct pool *pool; /* NULL: nothing is booked */
 	uint64_t booked;
 	uint64_t size;
+	struct launched *launched; /* of graphs; NULL: not launched */
 };
 
 /* The pool's record; NULL: the driver does not tell what it holds, or its device has no limit. Guard held. */
@@ -34,13 +36,32 @@ void pools_made(CUmemoryPool handle, const CUmemPoolProps *properties);
 void pools_gone(CUmemoryPool handle);
 
 /*
- * Books what the pool may grow by when it gives out `size` bytes more. False: neither the limit nor, after trimming,
- * the pool's own reserve has room. `reusing`: the call may use again what it used before (a graph's second launch).
+ * The program destroys a pool. True: memory of it is in use, and would be nobody's with the driver's handle gone, so it
+ * is destroyed when it is empty; the driver must not be asked to.
  */
-bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size, bool reusing);
+bool pools_doom(CUmemoryPool handle);
+
+/*
+ * Books what the pool may grow by when it gives out `size` bytes more. False: neither the limit nor, after trimming,
+ * the pool's own reserve has room.
+ */
+bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size);
 
 /* The call is over: books what the pools of the call really hold now. False: more than there is room for. */
 bool pools_end(struct pool_charge *charge, struct pool *used);
+
+/*
+ * The same around calls that make, upload or launch a graph (launched.h); with `exec` NULL one is made. What a launch
+ * may take is booked from the call on until its stream has run it. False: the limit has no room for it.
+ */
+bool pools_begin_graph(struct pool_charge *charge, struct pool *pool, const struct graph_memory *graph);
+void pools_end_graph(struct pool_charge *charge, struct launched_mark mark);
+void pools_graph_gone(CUgraphExec exec);
+void pools_drop_context(CUcontext context);
+
+/* Waits, for a second at most, for graphs that may still take memory of the card. False: there was none. */
+bool pools_wait_for_graphs(int card);
+int pools_card_of(const struct pool *pool);
 
 /* Gives back what the card's pools keep unused, since it is wanted elsewhere. False: there is no pool on it. */
 bool pools_reclaim(int card);

@@ -166,6 +166,19 @@ def test_a_destroyed_pool_gives_back(t4: SimBox, client: Client) -> None:
     assert (client.left(), t4.held(), t4.usage()) == (LIMIT, 0, (1, 0, 0))
 
 
+def test_a_pool_destroyed_while_its_memory_is_in_use_stays_charged(t4: SimBox, client: Client) -> None:
+    pool = client.made(f"cuMemPoolCreate & {POOL}")
+    client.does(f"cuDeviceSetMemPool 0 {pool}")
+    pointer = client.made(f"cuMemAllocFromPoolAsync & {LIMIT} {pool} 0")
+    client.does(f"cuMemPoolDestroy {pool}")
+    assert client.numbers(f"cuMemAlloc_v2 & {2 * MIB}")[0] == OUT_OF_MEMORY
+    assert client.numbers("cuDeviceGetMemPool & 0")[1] == client.numbers("cuDeviceGetDefaultMemPool & 0")[1]
+    client.does(f"cuMemFreeAsync {pointer} 0")
+    client.does("cuCtxSynchronize")
+    assert (client.left(), t4.held(), t4.usage()) == (LIMIT, 0, (1, 0, 0))
+    assert client.numbers(f"cuMemPoolTrimTo {pool} 0")[0] != 0  # it has gone
+
+
 # Graphs
 
 ALLOCATION = "{i:1,i:0,i:1,i:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,Q:0,Q:0,Q:%d,Q:0}"

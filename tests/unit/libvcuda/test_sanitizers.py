@@ -16,7 +16,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[3]
 BUILD = Path(os.environ.get("VGPU_BUILD", str(REPOSITORY / "build")))
 RUNTIMES = {"address,undefined": "libasan.so", "thread": "libtsan.so"}
-SAMPLE = "(test_kinds or test_virtual_memory or racing or forked or exec or scribbles) and not 64"
+SAMPLE = "(test_kinds or test_graph_memory or test_virtual_memory or racing or forked or exec or scribbles) and not 64"
 ALL = "not test_products and not test_sanitizers and not test_fuzz and not test_drivercheck and not test_cross"
 
 
