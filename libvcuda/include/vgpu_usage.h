@@ -17,6 +17,10 @@
  * What the driver takes by itself (contexts, code) is booked in `reserved` when its owner has asked NVML, and `overhead`
  * tells how much of it that is. Until then a bit in `unseen` says that there is something: it counts as if it were
  * VGPU_USAGE_UNSEEN_MOST, and only who finds no room then asks NVML, for all such processes.
+ *
+ * Time on a card (docs/limiter.md) is shared likewise: `level` is what the container may still use, and what a process
+ * has reserved of it for work under way stands in its slot, so that a dead process's is given back. Times are ns of the
+ * container's CLOCK_MONOTONIC. Whatever stands here is believed within bounds: garbage spoils this container's share.
  */
 #ifndef VGPU_USAGE_H
 #define VGPU_USAGE_H
@@ -25,7 +29,7 @@
 
 #include "vgpu_limits.h"
 
-#define VGPU_USAGE_IDENTITY (((uint64_t)1 << 32) | 0x45535556u) /* version 1, "VUSE" in little-endian memory */
+#define VGPU_USAGE_IDENTITY (((uint64_t)2 << 32) | 0x45535556u) /* version 2, "VUSE" in little-endian memory */
 #define VGPU_USAGE_SLOTS 1024u
 #define VGPU_USAGE_UNSEEN_MOST ((uint64_t)1 << 30) /* a context of current cards and much code */
 
@@ -52,6 +56,29 @@ struct vgpu_usage_charge {
 	uint64_t overhead;     /* of `reserved`, what NVML said beyond allocations */
 };
 
+#define VGPU_USAGE_TIME_UNIT 16u /* ns in one of in_flight */
+
+struct vgpu_usage_time {
+	int64_t level;         /* ns of the card that may be used now; below 0: debt */
+	uint64_t stamp;        /* until when the share was added to it */
+	uint64_t holder;       /* slot + 1 of the process whose turn it is within the container; 0: nobody's */
+	uint64_t held_since;
+	uint64_t held_used;    /* what `used` was then */
+	uint64_t drains_at;    /* when what the holder has under way will be done, by its estimate */
+	uint64_t progress;     /* when work last came to its end, or began after none was under way */
+	uint64_t patience;     /* ns without progress after which the gate opens */
+	uint64_t used;         /* ns used in all: this container's claim, for the host to check */
+	uint64_t wanted;       /* when a launch was last asked for, to a millisecond or so */
+	uint64_t waited;       /* when a launch last had to wait */
+	uint64_t longest;      /* ns of the longest kernel of late: the host may choose longer periods for it */
+	uint64_t reserved[4];
+};
+
+struct vgpu_usage_flight {
+	uint32_t in_flight;    /* reserved for work under way, in VGPU_USAGE_TIME_UNIT */
+	uint32_t waiting;      /* since when a launch waits, in 1024 ns, never 0; 0: none does. A futex */
+};
+
 struct vgpu_usage {
 	uint64_t identity;
 	uint64_t slots_seen;   /* slots at this index and above were never used */
@@ -59,9 +86,11 @@ struct vgpu_usage {
 	struct vgpu_usage_card cards[VGPU_LIMITS_MAX_CARDS];
 	struct vgpu_usage_slot slots[VGPU_USAGE_SLOTS];
 	struct vgpu_usage_charge charges[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS];
+	struct vgpu_usage_time times[VGPU_LIMITS_MAX_CARDS];
+	struct vgpu_usage_flight flights[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS];
 };
 
-_Static_assert(sizeof(struct vgpu_usage) == 64 + 32 * 32 + 1024 * 40 + 32 * 1024 * 24, "vgpu_usage");
-_Static_assert(sizeof(struct vgpu_usage) < 1 << 20, "vgpu_usage fits a tmpfs of 1 MiB");
+_Static_assert(sizeof(struct vgpu_usage) == 64 + 32 * 32 + 1024 * 40 + 32 * 1024 * (24 + 8) + 32 * 128, "vgpu_usage");
+_Static_assert(sizeof(struct vgpu_usage) < 2 << 20, "vgpu_usage fits a tmpfs of 2 MiB");
 
 #endif

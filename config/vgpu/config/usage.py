@@ -1,7 +1,7 @@
 """The usage region's layout, as in libvcuda/include/vgpu_usage.h (a test compiles the header and compares).
 
-Belongs here: the first bytes of a new region, and what a region says its container holds of each card. Tenants can
-write it: a figure from here is that container's word, worth nothing for any other.
+Belongs here: the first bytes of a new region, and what a region says its container holds and uses of each card. Tenants
+can write it: a figure from here is that container's word, worth nothing for any other.
 """
 
 from __future__ import annotations
@@ -16,15 +16,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PATH = USAGE_DIR + "/usage"
-IDENTITY = 1 << 32 | 0x45535556
+IDENTITY = 2 << 32 | 0x45535556
 SLOTS = 1024
 
 HEADER = Struct("=QQ48x")
 CARD = Struct("=Q16s8x")
 SLOT = Struct("=QQQQQ")
 CHARGE = Struct("=QQQ")
-CHARGES_OFFSET = HEADER.size + MAX_CARDS * CARD.size + SLOTS * SLOT.size
-SIZE = CHARGES_OFFSET + MAX_CARDS * SLOTS * CHARGE.size
+TIME = Struct("=q11Q32x")
+FLIGHT = Struct("=II")
+CARDS_END = HEADER.size + MAX_CARDS * CARD.size
+CHARGES_OFFSET = CARDS_END + SLOTS * SLOT.size
+TIMES_OFFSET = CHARGES_OFFSET + MAX_CARDS * SLOTS * CHARGE.size
+FLIGHTS_OFFSET = TIMES_OFFSET + MAX_CARDS * TIME.size
+SIZE = FLIGHTS_OFFSET + MAX_CARDS * SLOTS * FLIGHT.size
 
 #: A new region: this, and zeros up to SIZE.
 BEGINNING = HEADER.pack(IDENTITY, 0)
@@ -53,3 +58,31 @@ def _charges(data: bytes, source: str) -> Iterator[tuple[str, Iterator[tuple[int
         start = CHARGES_OFFSET + index * SLOTS * CHARGE.size
         if key:
             yield uuid_text(uuid), CHARGE.iter_unpack(data[start : start + slots * CHARGE.size])
+
+
+class CardTime:
+    """What a container says of its use of a card: `used` ns in all; when it last `wanted` and `waited`; its `longest`
+    kernel of late. Times are ns of the container's CLOCK_MONOTONIC.
+    """
+
+    __slots__ = ("longest", "used", "waited", "wanted")
+
+    def __init__(self, used: int, wanted: int, waited: int, longest: int) -> None:
+        self.used = used
+        self.wanted = wanted
+        self.waited = waited
+        self.longest = longest
+
+
+def places(head: bytes) -> dict[str, int]:
+    """The place of each card in a region that begins with `head`, its first CARDS_END bytes; {} when it is none."""
+    if len(head) < CARDS_END or HEADER.unpack_from(head)[0] != IDENTITY:
+        return {}
+    entries = (CARD.unpack_from(head, HEADER.size + index * CARD.size) for index in range(MAX_CARDS))
+    return {uuid_text(uuid): index for index, (key, uuid) in enumerate(entries) if key}
+
+
+def time_at(times: bytes, place: int) -> CardTime:
+    """The card at `place` of `times`, the region's bytes from TIMES_OFFSET to FLIGHTS_OFFSET."""
+    *_, used, wanted, waited, longest = TIME.unpack_from(times, place * TIME.size)
+    return CardTime(used, wanted, waited, longest)

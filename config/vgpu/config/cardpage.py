@@ -1,0 +1,155 @@
+"""The card pages' layout, as in libvcuda/include/vgpu_card.h (a test compiles the header and compares), and who may
+work on a card when.
+
+Belongs here: bytes <-> pages, the update of a live file, and `schedule`, the pure rule that cuts a card's time among
+the containers that share it. Times are ns of the host's CLOCK_MONOTONIC. The file is read-only in the container; only
+root on the host writes it. What it means for a container: docs/limiter.md.
+"""
+
+from __future__ import annotations
+
+import os
+from struct import Struct
+
+from vgpu.config.errors import VgpuError
+from vgpu.config.limits import MAX_CARDS, PRIVATE_DIR, uuid_bytes, uuid_text
+
+PATH = PRIVATE_DIR + "/cards"
+MAGIC = 0x52434756
+VERSION = 1
+
+HEADER = Struct("=IIqI44x")
+PAGE = Struct("=16sQQQQQIIIIQQ40x")
+SEQUENCE = Struct("=Q")
+SEQUENCE_OFFSET = 16
+SIZE = HEADER.size + MAX_CARDS * PAGE.size
+
+#: What a change of containers costs the card: the hardware's change of contexts, the first launch of the next.
+CHANGE_NS = 100_000
+SHORTEST_PERIOD_NS = 20_000_000
+LONGEST_PERIOD_NS = 200_000_000
+SHORTEST_PHASE_NS = 5_000_000
+
+
+class Page:
+    """When one container may work on one card; `period` 0: at any time, held back by its bucket alone.
+
+    Until `lent_until` it may use `lent_rate` percent instead, in the lent phase of the same period; at any time where
+    that has no length. `tenants`: how many containers share the card. `share`: millionths of the card's time; 0: what
+    the limits file says.
+    """
+
+    __slots__ = (
+        "lent_length", "lent_rate", "lent_start", "lent_until", "period", "phase_length", "phase_start", "share",
+        "tenants", "uuid",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        uuid: str,
+        period: int = 0,
+        phase_start: int = 0,
+        phase_length: int = 0,
+        lent_until: int = 0,
+        lent_rate: int = 0,
+        tenants: int = 0,
+        share: int = 0,
+        lent_start: int = 0,
+        lent_length: int = 0,
+    ) -> None:
+        self.uuid = uuid
+        self.period = period
+        self.phase_start = phase_start
+        self.phase_length = phase_length
+        self.lent_until = lent_until
+        self.lent_rate = lent_rate
+        self.tenants = tenants
+        self.share = share
+        self.lent_start = lent_start
+        self.lent_length = lent_length
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Page) and self.key() == other.key()
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+    def key(self) -> tuple[str, tuple[int, ...]]:
+        return self.uuid, self.values()
+
+    def values(self) -> tuple[int, ...]:
+        """As they stand behind the sequence."""
+        phase = (self.period, self.phase_start, self.phase_length)
+        lent = (self.lent_until, self.lent_rate)
+        return (*phase, *lent, self.tenants, self.share, 0, self.lent_start, self.lent_length)
+
+
+def _pack(page: Page, sequence: int) -> bytes:
+    return PAGE.pack(uuid_bytes(page.uuid), sequence, *page.values())
+
+
+def encode(pages: list[Page], clock_offset: int = 0) -> bytes:
+    """The whole file, SIZE bytes. `clock_offset`: the host's CLOCK_MONOTONIC less the container's."""
+    if len(pages) > MAX_CARDS:
+        raise VgpuError("card pages", expected=f"at most {MAX_CARDS} cards", found=len(pages))
+    head = HEADER.pack(MAGIC, VERSION, clock_offset, len(pages))
+    return (head + b"".join(_pack(page, 2) for page in pages)).ljust(SIZE, b"\0")
+
+
+def decode(data: bytes, source: str = "card pages") -> tuple[list[Page], int]:
+    """(pages, clock_offset) of a file; VgpuError for another size, magic or version."""
+    if len(data) != SIZE:
+        raise VgpuError(source, expected=f"{SIZE} bytes", found=len(data))
+    magic, version, clock_offset, count = HEADER.unpack_from(data, 0)
+    if magic != MAGIC or version != VERSION or count > MAX_CARDS:
+        found = f"magic {magic:#x}, version {version}, {count} cards"
+        raise VgpuError(source, expected=f"card pages of version {VERSION}", found=found)
+    pages = []
+    for index in range(count):
+        values = PAGE.unpack_from(data, HEADER.size + index * PAGE.size)
+        pages.append(Page(uuid_text(values[0]), *values[2:9], *values[10:]))
+    return pages, clock_offset
+
+
+def update(path: str, page: Page) -> None:
+    """Change the card's page in a live file, so that a mapped reader sees the old one or the new, never a mixture."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        data = os.pread(fd, SIZE + 1, 0)
+        uuids = [known.uuid for known in decode(data, path)[0]]
+        if page.uuid not in uuids:
+            raise VgpuError(path, expected="a card that is listed", found=page.uuid)
+        offset = HEADER.size + uuids.index(page.uuid) * PAGE.size
+        sequence = SEQUENCE.unpack_from(data, offset + SEQUENCE_OFFSET)[0] | 1
+        body = _pack(page, sequence)[SEQUENCE_OFFSET + 8 :]
+        os.pwrite(fd, SEQUENCE.pack(sequence), offset + SEQUENCE_OFFSET)
+        os.pwrite(fd, body, offset + SEQUENCE_OFFSET + 8)
+        os.pwrite(fd, SEQUENCE.pack(sequence + 1), offset + SEQUENCE_OFFSET)
+    finally:
+        os.close(fd)
+
+
+def period_of(shares: list[int], longest_ns: int = 0) -> int:
+    """The period for containers with these percents: as short as their phases allow, longer for long kernels."""
+    least = min(share for share in shares if share > 0)
+    wanted = max(SHORTEST_PHASE_NS * 100 // least, 20 * CHANGE_NS * len(shares), 4 * longest_ns)
+    return min(max(wanted, SHORTEST_PERIOD_NS), LONGEST_PERIOD_NS)
+
+
+def schedule(uuid: str, shares: list[int], longest_ns: int = 0) -> list[Page]:
+    """The pages of containers that have these percents of the card, one phase after the other.
+
+    Every phase has what a change of containers costs on top. Of shares that add up to the whole card or more, each
+    loses the same part of itself to that. What nobody has is spread over all phases: the bucket holds each to its
+    share.
+    """
+    if len(shares) == 1:
+        return [Page(uuid, tenants=1)]
+    period = period_of(shares, longest_ns)
+    useful, total = period - CHANGE_NS * len(shares), sum(shares)
+    lengths = [CHANGE_NS + useful * share // total for share in shares]
+    most = [useful * 1_000_000 // period * share // total for share in shares]
+    return [
+        Page(uuid, period, sum(lengths[:index]), lengths[index], 0, 0, len(shares), min(most[index], share * 10_000))
+        for index, share in enumerate(shares)
+    ]

@@ -1,0 +1,57 @@
+/*
+ * The card pages: when a container may work on each of its cards, arbitrated among all containers there. One file per
+ * container, written by the host (the hook at claim and release, the node daemon live) with pwrite, mounted read-only
+ * at VGPU_CARDS_PATH beside the limits; read by libvcuda through a shared mapping. See docs/limiter.md.
+ *
+ * Mirrored by config/vgpu/config/cardpage.py; a test compiles this header and compares. All integers are in host byte
+ * order; times are ns of the host's CLOCK_MONOTONIC, which is the container's plus `clock_offset`.
+ *
+ * No file, or no page for a card: the container is held to its share by its own bucket alone, and its work mixes with
+ * that of others as the hardware pleases. A page is changed like the limits: its sequence is odd meanwhile.
+ */
+#ifndef VGPU_CARD_H
+#define VGPU_CARD_H
+
+#include <stdint.h>
+
+#include "vgpu_limits.h"
+
+#define VGPU_CARDS_PATH VGPU_PRIVATE_DIR "/cards"
+#define VGPU_CARDS_MAGIC 0x52434756u /* "VGCR" in little-endian memory */
+#define VGPU_CARDS_VERSION 1u
+
+struct vgpu_card_page {
+	uint8_t uuid[16];
+	uint64_t sequence;     /* even: stable; odd: being written */
+	uint64_t period;       /* ns; 0: no phases, the card may be used at any time */
+	uint64_t phase_start;  /* ns into the period at which the container's phase begins */
+	uint64_t phase_length; /* ns; phases of containers that share a card do not overlap */
+	uint64_t lent_until;   /* until then `lent_rate` counts instead of the share, and the lent phase instead of the own */
+	uint32_t lent_rate;    /* percent; never more than the limits file's core_limit is used */
+	uint32_t tenants;      /* containers with a share of this card: 1 means that nobody else can be in the way */
+	uint32_t share;        /* millionths of the card's time: the container's share less what changing containers
+				* costs it; 0: all of its share. Never more than the limits file's cores is used */
+	uint32_t reserved0;
+	uint64_t lent_start;   /* as phase_start, in the same period */
+	uint64_t lent_length;  /* 0: while it is lent, the card may be used at any time */
+	uint8_t reserved[40];  /* zero */
+};
+
+struct vgpu_card_pages {
+	uint32_t magic;
+	uint32_t version;
+	int64_t clock_offset;  /* host's CLOCK_MONOTONIC less the container's: not 0 in a time namespace */
+	uint32_t page_count;
+	uint8_t reserved[44];  /* zero */
+	struct vgpu_card_page pages[VGPU_LIMITS_MAX_CARDS];
+};
+
+#ifdef __cplusplus
+static_assert(sizeof(struct vgpu_card_page) == 128, "vgpu_card_page");
+static_assert(sizeof(struct vgpu_card_pages) == 64 + 32 * 128, "vgpu_card_pages");
+#else
+_Static_assert(sizeof(struct vgpu_card_page) == 128, "vgpu_card_page");
+_Static_assert(sizeof(struct vgpu_card_pages) == 64 + 32 * 128, "vgpu_card_pages");
+#endif
+
+#endif
