@@ -74,9 +74,14 @@ class CardTime:
         self.longest = longest
 
 
+def is_region(head: bytes) -> bool:
+    """Whether a region of this version begins with `head`, its first CARDS_END bytes."""
+    return len(head) >= CARDS_END and bool(HEADER.unpack_from(head)[0] == IDENTITY)
+
+
 def places(head: bytes) -> dict[str, int]:
     """The place of each card in a region that begins with `head`, its first CARDS_END bytes; {} when it is none."""
-    if len(head) < CARDS_END or HEADER.unpack_from(head)[0] != IDENTITY:
+    if not is_region(head):
         return {}
     entries = (CARD.unpack_from(head, HEADER.size + index * CARD.size) for index in range(MAX_CARDS))
     return {uuid_text(uuid): index for index, (key, uuid) in enumerate(entries) if key}

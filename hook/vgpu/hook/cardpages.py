@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 
 from vgpu.config import cardpage, claims, records
-from vgpu.config.cardpage import Page
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.hook import phases
@@ -20,8 +19,6 @@ from vgpu.hook.phases import Tenant
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from vgpu.hook.phases import Table
 
 CARDS = "cards"
 NS = 1_000_000_000
@@ -43,22 +40,10 @@ def tenant_of(claim: Claim) -> Tenant:
     return Tenant(claim.container, tuple(card.uuid for card in claim.cards), share)
 
 
-def pages_of(claim: Claim, table: Table, by_card: dict[str, list[Tenant]]) -> list[Page]:
-    """The claim's pages; nothing is lent."""
-    made = []
-    for card in claim.cards:
-        page = Page(card.uuid, tenants=len(by_card.get(card.uuid, [])))
-        phase = table.get((claim.container, card.uuid))
-        if phase is not None:
-            page.period, page.phase_start, page.phase_length, page.share = phase.key()
-        made.append(page)
-    return made
-
-
 def create(run_dir: str, claim: Claim, others: Iterable[Claim], clock_offset: int) -> None:
     """Write the file of a container that starts beside `others`. OSError or VgpuError: it must not start."""
     tenants = [tenant_of(item) for item in in_order([*others, claim])]
-    made = pages_of(claim, phases.cut(tenants), phases.tenants_by_card(tenants))
+    made = phases.pages(tenants, phases.cut(tenants))[claim.container]
     records.write_bytes(path_of(run_dir, claim.container), cardpage.encode(made, clock_offset), 0o444)
 
 
@@ -66,14 +51,14 @@ def rewrite(run_dir: str, shares: Iterable[Claim], cards: Iterable[str]) -> list
     """Change the files of all `shares` whose time the containers of `cards` may touch; notes on what failed."""
     ordered = in_order(shares)
     tenants = [tenant_of(claim) for claim in ordered]
-    table, by_card = phases.cut(tenants), phases.tenants_by_card(tenants)
+    pages = phases.pages(tenants, phases.cut(tenants))
     reached = set(cards)
     for group in phases.joined(tenants):
         touched = {card for tenant in group for card in tenant.cards}
         reached |= touched if touched & reached else set()
     notes = []
     for claim in ordered:
-        changed = [page for page in pages_of(claim, table, by_card) if page.uuid in reached]
+        changed = [page for page in pages[claim.container] if page.uuid in reached]
         try:
             for page in changed:
                 cardpage.update(path_of(run_dir, claim.container), page)

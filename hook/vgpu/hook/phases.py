@@ -13,7 +13,7 @@ then held to its share by its own bucket, and their work mixes as the hardware p
 
 from __future__ import annotations
 
-from vgpu.config.cardpage import CHANGE_NS, period_of
+from vgpu.config.cardpage import CHANGE_NS, Page, period_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,6 +62,18 @@ def tenants_by_card(tenants: Iterable[Tenant]) -> dict[str, list[Tenant]]:
         for card in tenant.cards:
             found.setdefault(card, []).append(tenant)
     return found
+
+
+def pages(tenants: list[Tenant], table: Table) -> dict[str, list[Page]]:
+    """Each tenant's pages; nothing is lent."""
+    by_card = tenants_by_card(tenants)
+    made = {tenant.name: [Page(card, tenants=len(by_card[card])) for card in tenant.cards] for tenant in tenants}
+    for name, found in made.items():
+        for page in found:
+            phase = table.get((name, page.uuid))
+            if phase is not None:
+                page.period, page.phase_start, page.phase_length, page.share = phase.key()
+    return made
 
 
 def joined(tenants: Iterable[Tenant]) -> list[list[Tenant]]:
