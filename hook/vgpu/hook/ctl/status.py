@@ -25,8 +25,8 @@ from vgpu.hook.regions import region_of
 
 CARDS = ("card", "uuid", "name", "cores held", "memory held", "memory", "holders")
 CONTAINERS = (
-    "container", "pod", "card", "cores", "core limit", "cores used", "cores lent", "memory limit", "memory used", "state",
-    "since",
+    "container", "pod", "card", "cores", "core limit", "cores used", "cores lent", "memory limit", "memory used",
+    "state", "since",
 )  # fmt: skip
 
 
