@@ -26,13 +26,15 @@ struct vgpu_card_page {
 	uint64_t period;       /* ns; 0: no phases, the card may be used at any time */
 	uint64_t phase_start;  /* ns into the period at which the container's phase begins */
 	uint64_t phase_length; /* ns; phases of containers that share a card do not overlap */
-	uint64_t lent_until;   /* until then `lent_rate` counts instead of the share, and the phase is open all the time */
+	uint64_t lent_until;   /* until then `lent_rate` counts instead of the share, and the lent phase instead of the own */
 	uint32_t lent_rate;    /* percent; never more than the limits file's core_limit is used */
 	uint32_t tenants;      /* containers with a share of this card: 1 means that nobody else can be in the way */
 	uint32_t share;        /* millionths of the card's time: the container's share less what changing containers
 				* costs it; 0: all of its share. Never more than the limits file's cores is used */
 	uint32_t reserved0;
-	uint8_t reserved[56];  /* zero */
+	uint64_t lent_start;   /* as phase_start, in the same period */
+	uint64_t lent_length;  /* 0: while it is lent, the card may be used at any time */
+	uint8_t reserved[40];  /* zero */
 };
 
 struct vgpu_card_pages {

@@ -19,7 +19,7 @@ MAGIC = 0x52434756
 VERSION = 1
 
 HEADER = Struct("=IIqI44x")
-PAGE = Struct("=16sQQQQQIII60x")
+PAGE = Struct("=16sQQQQQIIIIQQ40x")
 SEQUENCE = Struct("=Q")
 SEQUENCE_OFFSET = 16
 SIZE = HEADER.size + MAX_CARDS * PAGE.size
@@ -34,11 +34,15 @@ SHORTEST_PHASE_NS = 10_000_000
 class Page:
     """When one container may work on one card; `period` 0: at any time, held back by its bucket alone.
 
-    Until `lent_until` it may use `lent_rate` percent at any time. `tenants`: how many containers share the card.
-    `share`: millionths of the card's time; 0: what the limits file says.
+    Until `lent_until` it may use `lent_rate` percent instead, in the lent phase of the same period; at any time where
+    that has no length. `tenants`: how many containers share the card. `share`: millionths of the card's time; 0: what
+    the limits file says.
     """
 
-    __slots__ = ("lent_rate", "lent_until", "period", "phase_length", "phase_start", "share", "tenants", "uuid")
+    __slots__ = (
+        "lent_length", "lent_rate", "lent_start", "lent_until", "period", "phase_length", "phase_start", "share",
+        "tenants", "uuid",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -50,6 +54,8 @@ class Page:
         lent_rate: int = 0,
         tenants: int = 0,
         share: int = 0,
+        lent_start: int = 0,
+        lent_length: int = 0,
     ) -> None:
         self.uuid = uuid
         self.period = period
@@ -59,6 +65,8 @@ class Page:
         self.lent_rate = lent_rate
         self.tenants = tenants
         self.share = share
+        self.lent_start = lent_start
+        self.lent_length = lent_length
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Page) and self.key() == other.key()
@@ -66,15 +74,18 @@ class Page:
     def __hash__(self) -> int:
         return hash(self.key())
 
-    def key(self) -> tuple[str, int, int, int, int, int, int, int]:
+    def key(self) -> tuple[str, tuple[int, ...]]:
+        return self.uuid, self.values()
+
+    def values(self) -> tuple[int, ...]:
+        """As they stand behind the sequence."""
         phase = (self.period, self.phase_start, self.phase_length)
-        return (self.uuid, *phase, self.lent_until, self.lent_rate, self.tenants, self.share)
+        lent = (self.lent_until, self.lent_rate)
+        return (*phase, *lent, self.tenants, self.share, 0, self.lent_start, self.lent_length)
 
 
 def _pack(page: Page, sequence: int) -> bytes:
-    phase = (page.period, page.phase_start, page.phase_length)
-    lent = (page.lent_until, page.lent_rate)
-    return PAGE.pack(uuid_bytes(page.uuid), sequence, *phase, *lent, page.tenants, page.share)
+    return PAGE.pack(uuid_bytes(page.uuid), sequence, *page.values())
 
 
 def encode(pages: list[Page], clock_offset: int = 0) -> bytes:
@@ -95,8 +106,8 @@ def decode(data: bytes, source: str = "card pages") -> tuple[list[Page], int]:
         raise VgpuError(source, expected=f"card pages of version {VERSION}", found=found)
     pages = []
     for index in range(count):
-        uuid, _, *values = PAGE.unpack_from(data, HEADER.size + index * PAGE.size)
-        pages.append(Page(uuid_text(uuid), *values))
+        values = PAGE.unpack_from(data, HEADER.size + index * PAGE.size)
+        pages.append(Page(uuid_text(values[0]), *values[2:9], *values[10:]))
     return pages, clock_offset
 
 

@@ -10,6 +10,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.fields import Fields
 from vgpu.config.grants import Holder
 from vgpu.config.limits import UNLIMITED, CardLimit
+from vgpu.config.request import LOW_PRIORITY
 
 VERSION = 1
 MAX_ID = 255
@@ -22,12 +23,12 @@ class Claim:
     they say whether it lives, together with `boot_id`, the boot that they are of. `cgroup` is where the init was put,
     `<controllers>:<path>` as in /proc/<pid>/cgroup, "" where it has none of its own. `cards` are what it may use;
     `exclusive` cards have no limits. `grants` are ids, empty outside Kubernetes. `ready` is False while the hook is
-    still at work.
+    still at work. `priority` is who goes first with a card's idle time: 0 high, all else low.
     """
 
     __slots__ = (
         "boot_id", "bundle", "cards", "cgroup", "container", "created", "exclusive", "grants", "holder", "name", "pid",
-        "ready", "start_time",
+        "priority", "ready", "start_time",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +46,7 @@ class Claim:
         ready: bool = False,
         cgroup: str = "",
         boot_id: str = "",
+        priority: int = LOW_PRIORITY,
     ) -> None:
         self.container = container
         self.pid = pid
@@ -59,6 +61,7 @@ class Claim:
         self.ready = ready
         self.cgroup = cgroup
         self.boot_id = boot_id
+        self.priority = priority
 
     def record(self) -> dict[str, object]:
         holder = self.holder and {"pod_uid": self.holder.pod_uid, "container": self.holder.container}
@@ -71,7 +74,7 @@ class Claim:
             ],
             "exclusive": self.exclusive, "holder": holder, "grants": self.grants, "bundle": self.bundle,
             "created": self.created, "name": self.name, "ready": self.ready, "cgroup": self.cgroup,
-            "boot_id": self.boot_id,
+            "boot_id": self.boot_id, "priority": self.priority,
         }  # fmt: skip
 
 
@@ -123,6 +126,7 @@ def from_record(record: dict[str, object], source: str) -> Claim:
         ready=fields.flag("ready"),
         cgroup=fields.text("cgroup") if "cgroup" in record else "",
         boot_id=fields.text("boot_id") if "boot_id" in record else "",
+        priority=fields.whole("priority") if "priority" in record else LOW_PRIORITY,
     )
 
 

@@ -15,10 +15,13 @@ CORES = PREFIX + "cores"
 MEMORY = PREFIX + "memory"
 GPUS = PREFIX + "gpus"
 CORE_LIMITS = (PREFIX + "core-limit", "tencent.com/vcuda-core-limit", "nvidia.com/vcuda-core-limit")
+PRIORITIES = (PREFIX + "priority", "nvidia.com/priority")  #: the latter is also a resource in a pod's limits
 POLICIES = (PREFIX + "policy", "hami.io/gpu-scheduler-policy")
 WISH_PREFIXES = (PREFIX, "nvidia.com/")
 
 WHOLE_CARD = 100
+LOW_PRIORITY = 1  #: as the peers have it: 0 is high, every other number low; low where nothing is said
+MAX_PRIORITY = 10**9 - 1
 MAX_LIST = 64
 MAX_TEXT = 4096
 MAX_SIZE = 1 << 50  #: bytes; more than any node has, and sums of it stay far from 64 bits
@@ -33,10 +36,11 @@ class Wishes:
     """What the container would like of its cards; never a reason to get more of them.
 
     `use_types` / `nouse_types`: lower-case substrings of the model's name; `use_uuids` / `nouse_uuids`: exact;
-    `numa`: all cards on one NUMA node; `policy`: binpack, spread or "" for the node's own.
+    `numa`: all cards on one NUMA node; `policy`: binpack, spread or "" for the node's own. `priority`: who goes first
+    with a card's idle time, 0 before all others.
     """
 
-    __slots__ = ("nouse_types", "nouse_uuids", "numa", "policy", "use_types", "use_uuids")
+    __slots__ = ("nouse_types", "nouse_uuids", "numa", "policy", "priority", "use_types", "use_uuids")
 
     def __init__(
         self,
@@ -46,6 +50,7 @@ class Wishes:
         nouse_uuids: tuple[str, ...] = (),
         numa: bool = False,
         policy: str = "",
+        priority: int = LOW_PRIORITY,
     ) -> None:
         self.use_types = use_types
         self.nouse_types = nouse_types
@@ -53,6 +58,7 @@ class Wishes:
         self.nouse_uuids = nouse_uuids
         self.numa = numa
         self.policy = policy
+        self.priority = priority
 
 
 class Request:
@@ -155,7 +161,14 @@ def wishes_from(annotations: dict[str, str]) -> Wishes:
         _list(annotations, "nouse-gpuuuid"),
         any(annotations.get(prefix + "numa-bind", "") == "true" for prefix in WISH_PREFIXES),
         policy,
+        priority_wish(annotations, LOW_PRIORITY),
     )
+
+
+def priority_wish(annotations: dict[str, str], default: int) -> int:
+    """What an annotation says of the priority, else `default`."""
+    key = next((key for key in PRIORITIES if key in annotations), "")
+    return _whole(annotations, key, 0, MAX_PRIORITY) if key else default
 
 
 def parse_size(text: str, source: str) -> int:

@@ -1,7 +1,7 @@
 """The usage region's layout, as in libvcuda/include/vgpu_usage.h (a test compiles the header and compares).
 
-Belongs here: the first bytes of a new region, and what a region says its container holds of each card. Tenants can
-write it: a figure from here is that container's word, worth nothing for any other.
+Belongs here: the first bytes of a new region, and what a region says its container holds and uses of each card. Tenants
+can write it: a figure from here is that container's word, worth nothing for any other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ OVERHEAD = Struct("=I")
 OVERHEAD_UNIT = 4096
 TIME = Struct("=q11Q32x")
 FLIGHT = Struct("=II")
-CHARGES_OFFSET = HEADER.size + MAX_CARDS * CARD.size + SLOTS * SLOT.size
+CARDS_END = HEADER.size + MAX_CARDS * CARD.size
+CHARGES_OFFSET = CARDS_END + SLOTS * SLOT.size
 OVERHEADS_OFFSET = CHARGES_OFFSET + MAX_CARDS * SLOTS * CHARGE.size
 TIMES_OFFSET = OVERHEADS_OFFSET + MAX_CARDS * SLOTS * OVERHEAD.size
 FLIGHTS_OFFSET = TIMES_OFFSET + MAX_CARDS * TIME.size
@@ -67,3 +68,36 @@ def _cards(data: bytes, source: str) -> Iterator[tuple[str, Rows, Rows]]:
 def _rows(data: bytes, offset: int, row: Struct, card: int, slots: int) -> Rows:
     start = offset + card * SLOTS * row.size
     return row.iter_unpack(data[start : start + slots * row.size])
+
+
+class CardTime:
+    """What a container says of its use of a card: `used` ns in all; when it last `wanted` and `waited`; its `longest`
+    kernel of late. Times are ns of the container's CLOCK_MONOTONIC.
+    """
+
+    __slots__ = ("longest", "used", "waited", "wanted")
+
+    def __init__(self, used: int, wanted: int, waited: int, longest: int) -> None:
+        self.used = used
+        self.wanted = wanted
+        self.waited = waited
+        self.longest = longest
+
+
+def is_region(head: bytes) -> bool:
+    """Whether a region of this version begins with `head`, its first CARDS_END bytes."""
+    return len(head) >= CARDS_END and bool(HEADER.unpack_from(head)[0] == IDENTITY)
+
+
+def places(head: bytes) -> dict[str, int]:
+    """The place of each card in a region that begins with `head`, its first CARDS_END bytes; {} when it is none."""
+    if not is_region(head):
+        return {}
+    entries = (CARD.unpack_from(head, HEADER.size + index * CARD.size) for index in range(MAX_CARDS))
+    return {uuid_text(uuid): index for index, (key, uuid) in enumerate(entries) if key}
+
+
+def time_at(times: bytes, place: int) -> CardTime:
+    """The card at `place` of `times`, the region's bytes from TIMES_OFFSET to FLIGHTS_OFFSET."""
+    *_, used, wanted, waited, longest = TIME.unpack_from(times, place * TIME.size)
+    return CardTime(used, wanted, waited, longest)

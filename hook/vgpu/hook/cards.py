@@ -81,6 +81,33 @@ def _users(handle: Any) -> list[tuple[int, bool, int]]:
     return sorted(found.values())
 
 
+def utilization(library: str, since: int, note: Note) -> dict[str, list[tuple[int, int, int]]]:
+    """(pid, percent of the time with a kernel of its, when) of processes on each card, by uuid, after `since`.
+
+    Times are us of the wall clock. Samples are up to 9 s old, and nobody's at all where a driver or a card keeps none.
+    """
+    with nvml(library):
+        found = {}
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                found[_text(pynvml.nvmlDeviceGetUUID(handle))] = _samples(handle, since)
+            except pynvml.NVMLError as error:
+                note(f"card {index}: NVML does not tell who works on it: {error}")
+    return found
+
+
+def _samples(handle: Any, since: int) -> list[tuple[int, int, int]]:
+    """The driver lists the idle as not found."""
+    try:
+        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+    except pynvml.NVMLError as error:
+        if error.value == pynvml.NVML_ERROR_NOT_FOUND:
+            return []
+        raise
+    return [(int(item.pid), int(item.smUtil), int(item.timeStamp)) for item in samples if item.pid]
+
+
 def _listed(ask: Callable[[Any], list[Any]], handle: Any) -> list[Any]:
     """What a driver or a card does not support lists nobody; other errors are the caller's."""
     try:

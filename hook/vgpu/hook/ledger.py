@@ -1,8 +1,9 @@
 """The node's ledger: which container holds what on which card, under one lock.
 
 Belongs here: claiming (grants and standalone requests alike), releasing, and the sum of what is committed. State is
-`<run>/containers/<id>/{claim.json,limits}` and `<state>/grants/*.json`; the lock is flock(2) on `<run>/ledger.lock`,
-which the kernel frees when its holder dies. Runs as root; placement itself is vgpu.hook.placement's.
+`<run>/containers/<id>/{claim.json,limits,cards}` and `<state>/grants/*.json`; the lock is flock(2) on
+`<run>/ledger.lock`, which the kernel frees when its holder dies. Runs as root; placement itself is
+vgpu.hook.placement's, who may work when vgpu.hook.cardpages'.
 
 A claim counts while its container's init lives; a placed grant counts until it is deleted, container or not, because
 kubelet promised it to the pod. What cannot be read is reported in `notes` and set aside, never fatal to others.
@@ -23,14 +24,14 @@ from vgpu.config.inventory import Card
 from vgpu.config.limits import UNLIMITED, CardLimit
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook import allocation, freshness, placement, processes, promises
+from vgpu.hook import allocation, cardpages, freshness, placement, processes, promises
 from vgpu.hook.allocation import Allocation
 from vgpu.hook.placement import Commitment, NoFit, Policy
 from vgpu.hook.redemption import Redemption, request_of, terms_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # not at run time: it costs the hook's process time
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 CLAIM, LIMITS = "claim.json", "limits"
 PATIENCE = 20.0
@@ -109,7 +110,7 @@ class Ledger:
             self._before = [_copy(grant) for grant in mine]  # before placing, which settles their shares
             made = self._placed(start, wanted, mine)
             try:
-                self._record(start, made, mine)
+                self._record(start, made, mine, wanted.wishes.priority)
             except OSError as error:
                 self._withdraw(start)
                 raise VgpuError("ledger", expected="to record the claim", found=str(error)) from error
@@ -144,7 +145,7 @@ class Ledger:
             else:
                 if self.lives(claim):
                     return False
-            self._drop(container)
+            self._end(container)
             return True
 
     def reap(self, dead: list[Claim]) -> list[Claim]:
@@ -161,7 +162,7 @@ class Ledger:
                     continue
                 same = (found.pid, found.start_time, found.ready) == (claim.pid, claim.start_time, claim.ready)
                 if same and not self.lives(found):
-                    self._drop(claim.container)
+                    self._end(claim.container)
                     released.append(claim)
         return released
 
@@ -172,13 +173,24 @@ class Ledger:
                 claims.read(self.run_dir, container)
             except (FileNotFoundError, VgpuError):
                 if unchanged():
-                    self._drop(container)
+                    self._end(container)
                     return True
         return False
 
     def limits_file(self, container: str) -> str:
         """The host's path of a container's limits file."""
         return f"{claims.directory(self.run_dir, container)}/{LIMITS}"
+
+    def cards_file(self, container: str) -> str:
+        """The host's path of a container's card pages."""
+        return cardpages.path_of(self.run_dir, container)
+
+    def recut(self, uuids: Iterable[str]) -> None:
+        """Cut the time of these cards anew among who has a share of them. For who holds the lock; it never fails."""
+        try:
+            self.notes += cardpages.rewrite(self.run_dir, self.shares(), uuids)
+        except VgpuError as error:
+            self.notes.append(f"card pages stay as they were: {error}")
 
     def place(self, wanted: Request | Redemption, holder: Holder | None, container: str = "") -> Allocation:
         """What `claim` would decide now, without recording anything; what `container` holds already counts as free."""
@@ -207,9 +219,13 @@ class Ledger:
             except FileNotFoundError:
                 continue  # made or removed this moment, by a hook that has not the lock
             except VgpuError as error:
-                self.notes.append(str(error))
+                self._note(str(error))
                 found += self._salvaged(name)
         return found
+
+    def shares(self) -> list[Claim]:
+        """The claims of living containers that share their cards."""
+        return [claim for claim in self.claims() if not claim.exclusive and self.lives(claim)]
 
     def lives(self, claim: Claim) -> bool:
         """Whether the claim's container lives. A salvaged claim has no pid: it counts until somebody deletes it."""
@@ -255,6 +271,10 @@ class Ledger:
     def _computes(self, user: User) -> bool:
         return user.kind == foreign.COMPUTE and processes.lives(user.pid, user.start_time, self.proc)
 
+    def _note(self, text: str) -> None:
+        if text not in self.notes:  # the claims are read more than once
+            self.notes.append(text)
+
     def _salvaged(self, container: str) -> list[Claim]:
         """What a damaged claim still takes of its cards, from the limits file beside it."""
         path = self.limits_file(container)
@@ -262,7 +282,7 @@ class Ledger:
             data = records.read_bounded(path, limits.SIZE)
             cards = limits.decode(data, path)[1]
         except (OSError, VgpuError) as error:
-            self.notes.append(f"{path}: {error}")
+            self._note(f"{path}: {error}")
             return []
         whole = any(card.memory == UNLIMITED for card in cards)
         return [Claim(container, -1, 0, cards, whole, None, [], "", 0.0)]
@@ -335,7 +355,7 @@ class Ledger:
     def _place(self, request: Request, committed: dict[str, Commitment]) -> list[Card]:
         return placement.place(request, self.cards, committed, self.policy)
 
-    def _record(self, start: Start, made: Allocation, mine: list[Grant]) -> None:
+    def _record(self, start: Start, made: Allocation, mine: list[Grant], priority: int) -> None:
         directory = claims.directory(self.run_dir, start.container)
         data = limits.encode(start.container, made.limits)
         for grant in mine:
@@ -347,9 +367,14 @@ class Ledger:
         claim = Claim(
             start.container, start.pid, start.start_time, made.limits, made.exclusive, start.holder,
             [grant.id for grant in mine], start.bundle, start.now, start.name, cgroup=start.cgroup,
-            boot_id=self.boot_id,
+            boot_id=self.boot_id, priority=priority,
         )  # fmt: skip
+        if not made.exclusive:
+            offset = cardpages.clock_offset(start.pid, self.proc)
+            cardpages.create(self.run_dir, claim, self.shares(), offset)
         records.write(f"{directory}/{CLAIM}", claim.record())
+        if not made.exclusive:
+            self.recut(card.uuid for card in made.limits)
 
     def _withdraw(self, start: Start) -> None:
         if self._is_anothers(start):
@@ -361,7 +386,7 @@ class Ledger:
             except OSError as error:
                 self.notes.append(f"grant {grant.id[:8]}: {error}")  # it stays this container's
         self._before = []
-        self._drop(start.container)
+        self._end(start.container)
 
     def _is_anothers(self, start: Start) -> bool:
         """Whether the container's id has a new life, which has claimed since: `start` was killed meanwhile."""
@@ -370,6 +395,18 @@ class Ledger:
         except (FileNotFoundError, VgpuError):
             return False
         return (claim.pid, claim.start_time) != (start.pid, start.start_time)
+
+    def _end(self, container: str) -> None:
+        """The container's claim goes, and its time is the others'."""
+        try:
+            held = [claims.read(self.run_dir, container)]
+        except FileNotFoundError:
+            held = []
+        except VgpuError:
+            held = self._salvaged(container)
+        self._drop(container)
+        if any(not claim.exclusive for claim in held):
+            self.recut(card.uuid for claim in held for card in claim.cards)
 
     def _drop(self, container: str) -> None:
         """Remove a container's directory: ours alone writes there, and nothing but plain files."""

@@ -148,7 +148,8 @@ class Hook:
         stems = frozenset(library.name.partition(".so")[0] for library in inventory.libraries)
         nodes = plan.devices(inventory, made, chosen)
         facts = survey(root, stems, [device.name for device in nodes])
-        subject = Subject(made, chosen, facts, node.ledger.limits_file(container.id))
+        files = node.ledger.limits_file(container.id), node.ledger.cards_file(container.id)
+        subject = Subject(made, chosen, facts, *files)
         parameters = _parameters(settings.text("driver.proc_root")) if facts.proc_driver else {}
         planned = plan.make(subject, inventory, settings, parameters)
         paths = {(device.major, device.minor): device.path for device in planned.devices}

@@ -7,7 +7,7 @@ device cgroup is the caller's, who opens it before any of these: it goes with th
 
 from __future__ import annotations
 
-from vgpu.config import usage
+from vgpu.config import cardpage, usage
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import DO, Binary, Device, Inventory, Library
 from vgpu.config.limits import LIMITS_PATH, PRIVATE_DIR, REAL_DIR, USAGE_DIR
@@ -30,7 +30,7 @@ from vgpu.hook.survey import LOADER_CACHE, MUSL, Survey
 
 NVIDIA_DIR = "/usr/local/nvidia"  # images made for gpu-manager and CUDA's own look here, by PATH and LD_LIBRARY_PATH
 BINARY_DIR = "/usr/bin"
-USAGE_SIZE = 1 << 20
+USAGE_SIZE = 2 << 20
 SMALL = 64 << 10
 MAX_COPIES = 256  # of driver libraries in an image; each costs a mount
 
@@ -60,15 +60,25 @@ class Plan:
 
 
 class Subject:
-    """What is planned for: the container's allocation, the capabilities it gets, its root, its limits on the host."""
+    """What is planned for: the container's allocation, the capabilities it gets, its root, and on the host its limits
+    and card pages.
+    """
 
-    __slots__ = ("allocation", "capabilities", "limits_file", "survey")
+    __slots__ = ("allocation", "capabilities", "cards_file", "limits_file", "survey")
 
-    def __init__(self, allocation: Allocation, capabilities: frozenset[str], survey: Survey, limits_file: str) -> None:
+    def __init__(
+        self,
+        allocation: Allocation,
+        capabilities: frozenset[str],
+        survey: Survey,
+        limits_file: str,
+        cards_file: str,
+    ) -> None:
         self.allocation = allocation
         self.capabilities = capabilities
         self.survey = survey
         self.limits_file = limits_file
+        self.cards_file = cards_file
 
 
 def capabilities(wish: str, settings: Settings, exclusive: bool) -> frozenset[str]:
@@ -149,14 +159,15 @@ def _sources(libraries: list[Library], subject: Subject, settings: Settings) -> 
 
 
 def _limiter(libraries: list[Library], subject: Subject) -> list[Operation]:
-    """The private directory: the real libraries, the limits read-only, the usage region on a tmpfs of its own."""
+    """The private directory: the real libraries, limits and card pages read-only, the usage region on its own tmpfs."""
     real = [library for library in libraries if library.bits == 64 and _stem(library.name) in LIMITED]
-    entries = [Entry("driver"), Entry("usage"), Entry("limits", b"", mode=0o444)]
+    entries = [Entry("driver"), Entry("usage"), *(Entry(name, b"", mode=0o444) for name in ("limits", "cards"))]
     entries += [Entry(f"driver/{library.soname}", b"", mode=0o444) for library in real]
     region = (Entry("usage", usage.BEGINNING, mode=0o666, size=usage.SIZE),)  # any user of the container writes it
     operations: list[Operation] = [Tmpfs(PRIVATE_DIR, tuple(entries), SMALL, mounts.READ_ONLY_FILE)]
     operations += [Bind(library.path, f"{REAL_DIR}/{library.soname}") for library in real]
     operations.append(Bind(subject.limits_file, LIMITS_PATH, mounts.READ_ONLY_DATA))
+    operations.append(Bind(subject.cards_file, cardpage.PATH, mounts.READ_ONLY_DATA))
     operations.append(Tmpfs(USAGE_DIR, region, USAGE_SIZE, mounts.DATA))
     return operations
 

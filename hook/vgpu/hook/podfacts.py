@@ -31,6 +31,8 @@ def complete(wanted: Redemption, holder: Holder, annotations: dict[str, str], se
     known = pod or Pod(holder.pod_uid, "", "", settings.node, [], [], told, {})
     name = container_name(known, holder)
     wanted.limits = known.limits.get(name, {}) if pod and name else None
+    in_spec = (wanted.limits or {}).get(request.PRIORITIES[-1], request.LOW_PRIORITY)
+    wanted.wishes.priority = request.priority_wish(told, in_spec)
     dialects = settings.texts("kubernetes.dialects")
     if not placements.read(known, dialects):
         return [_UNREADABLE] if not pod and dialects and placements.by_index(told) else []

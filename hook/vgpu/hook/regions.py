@@ -21,17 +21,26 @@ def region_of(pid: int, decode: Callable[[bytes], dict[str, int]], proc: str = "
 
     {} when it has no readable region.
     """
+    fd = open_region(pid, proc)
+    if fd < 0:
+        return {}
+    try:
+        return decode(os.pread(fd, usage.SIZE + 1, 0))
+    except (OSError, VgpuError):
+        return {}
+    finally:
+        os.close(fd)
+
+
+def open_region(pid: int, proc: str = "/proc") -> int:
+    """A descriptor to read the region of the container of init `pid`, as it is at its place now; -1: there is none."""
     try:
         root = Rootfs(os.open(f"{proc}/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError:
-        return {}
+        return -1
     try:
-        fd = root.regular(usage.PATH)
-        try:
-            return decode(os.pread(fd, usage.SIZE + 1, 0))
-        finally:
-            os.close(fd)
+        return root.regular(usage.PATH)
     except (OSError, VgpuError):
-        return {}
+        return -1
     finally:
         root.close()

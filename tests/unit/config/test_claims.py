@@ -27,8 +27,9 @@ SOUND = Claim(
     17e8,
     "ns/pod/main",
     True,
+    priority=0,
 ).record()
-LATER = {"cgroup", "boot_id"}
+LATER = {"cgroup", "boot_id", "priority"}
 WHOLE = Claim("c2", 12, 3456, [CardLimit(UUID, UNLIMITED)], True, None, [], "/run/b", 17e8).record()
 
 
@@ -93,6 +94,7 @@ CHANGES = [
     ({"name": "a\nb"}, "name: expected one line of text, found a\\x0ab"),
     ({"cgroup": 5}, "cgroup: expected one line of text, found 5"),
     ({"boot_id": None}, "boot_id: expected one line of text, found nothing"),
+    ({"priority": -1}, "priority: expected a whole number from 0"),
     ({"ready": None}, "ready: expected true or false, found nothing"),
 ]
 
@@ -108,7 +110,7 @@ def test_refuses_a_wrong_field(change: dict[str, object], line: str) -> None:
 def test_fields_that_older_claims_lack_are_empty() -> None:
     old = {key: value for key, value in SOUND.items() if key not in LATER}
     read = claims.from_record(old, "f")
-    assert (read.cgroup, read.boot_id) == ("", "")
+    assert (read.cgroup, read.boot_id, read.priority) == ("", "", 1)
 
 
 @pytest.mark.parametrize("name", sorted(set(SOUND) - LATER))

@@ -158,6 +158,25 @@ def test_wishes(given: dict[str, str], expected: tuple[object, ...]) -> None:
     assert wishes(request.wishes_from(given)) == expected
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, 1),
+        ({"nvidia.com/priority": "0"}, 0),
+        ({"nvidia.com/priority": "7", "vgpu.io/priority": "0"}, 0),
+        ({"vgpu.io/priority": "1", "nvidia.com/priority": "0"}, 1),
+    ],
+)
+def test_priority_is_low_where_nothing_is_said(given: dict[str, str], expected: int) -> None:
+    assert request.wishes_from(given).priority == expected
+
+
+@pytest.mark.parametrize("text", ["", "-1", "high", "1.0", "9" * 10])
+def test_what_is_no_priority_is_refused(text: str) -> None:
+    with pytest.raises(VgpuError, match=r"^nvidia\.com/priority: expected a whole number from 0"):
+        request.wishes_from({"nvidia.com/priority": text})
+
+
 @pytest.mark.parametrize("text", ["a," * 65, "a" * 5000])
 def test_wishes_are_bounded(text: str) -> None:
     with pytest.raises(VgpuError, match=r"^nvidia\.com/use-gpuuuid: expected at most 64 items"):

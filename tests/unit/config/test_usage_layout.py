@@ -29,17 +29,26 @@ int main(void)
     NUMBER("CARD", sizeof(struct vgpu_usage_card));
     NUMBER("SLOT", sizeof(struct vgpu_usage_slot));
     NUMBER("CHARGE", sizeof(struct vgpu_usage_charge));
+    NUMBER("TIME", sizeof(struct vgpu_usage_time));
+    NUMBER("FLIGHT", sizeof(struct vgpu_usage_flight));
     NUMBER("identity", offsetof(struct vgpu_usage, identity));
     NUMBER("slots_seen", offsetof(struct vgpu_usage, slots_seen));
     NUMBER("cards", offsetof(struct vgpu_usage, cards));
     NUMBER("slots", offsetof(struct vgpu_usage, slots));
     NUMBER("charges", offsetof(struct vgpu_usage, charges));
+    NUMBER("times", offsetof(struct vgpu_usage, times));
+    NUMBER("flights", offsetof(struct vgpu_usage, flights));
     NUMBER("card.key", offsetof(struct vgpu_usage_card, key));
     NUMBER("card.uuid", offsetof(struct vgpu_usage_card, uuid));
     NUMBER("charge.attempting", offsetof(struct vgpu_usage_charge, attempting));
     NUMBER("charge.reserved", offsetof(struct vgpu_usage_charge, reserved));
     NUMBER("overheads", offsetof(struct vgpu_usage, overheads));
     NUMBER("OVERHEAD_UNIT", VGPU_USAGE_OVERHEAD_UNIT);
+    NUMBER("time.level", offsetof(struct vgpu_usage_time, level));
+    NUMBER("time.used", offsetof(struct vgpu_usage_time, used));
+    NUMBER("time.wanted", offsetof(struct vgpu_usage_time, wanted));
+    NUMBER("time.waited", offsetof(struct vgpu_usage_time, waited));
+    NUMBER("time.longest", offsetof(struct vgpu_usage_time, longest));
     printf("PATH %s\\n", VGPU_USAGE_PATH);
     return 0;
 }
@@ -70,17 +79,26 @@ def header(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         ("CARD", usage.CARD.size),
         ("SLOT", usage.SLOT.size),
         ("CHARGE", usage.CHARGE.size),
+        ("TIME", usage.TIME.size),
+        ("FLIGHT", usage.FLIGHT.size),
         ("identity", 0),
         ("slots_seen", 8),
         ("cards", usage.HEADER.size),
         ("slots", usage.HEADER.size + limits.MAX_CARDS * usage.CARD.size),
         ("charges", usage.CHARGES_OFFSET),
+        ("times", usage.TIMES_OFFSET),
+        ("flights", usage.FLIGHTS_OFFSET),
         ("card.key", 0),
         ("card.uuid", 8),
         ("charge.attempting", 0),
         ("charge.reserved", 8),
         ("overheads", usage.OVERHEADS_OFFSET),
         ("OVERHEAD_UNIT", usage.OVERHEAD_UNIT),
+        ("time.level", 0),
+        ("time.used", 64),
+        ("time.wanted", 72),
+        ("time.waited", 80),
+        ("time.longest", 88),
         ("PATH", usage.PATH),
     ],
 )
@@ -111,6 +129,22 @@ def test_what_the_driver_took_is_no_allocation() -> None:
         at = usage.OVERHEADS_OFFSET + usage.OVERHEAD.size * (usage.SLOTS + slot)
         usage.OVERHEAD.pack_into(data, at, units)
     assert list(usage.allocated(bytes(data)).values()) == [3 * 4096 + 7]
+
+
+def test_times_are_read_at_the_cards_place() -> None:
+    data = bytearray(region(0, {3: bytes(range(16)), 5: b"\x07" * 16}, {}))
+    usage.TIME.pack_into(data, usage.TIMES_OFFSET + 5 * usage.TIME.size, -4, *range(1, 12))
+    found = usage.places(bytes(data[: usage.CARDS_END]))
+    assert found == {limits.uuid_text(bytes(range(16))): 3, limits.uuid_text(b"\x07" * 16): 5}
+    times = bytes(data[usage.TIMES_OFFSET : usage.FLIGHTS_OFFSET])
+    time, none = usage.time_at(times, 5), usage.time_at(times, 3)
+    assert (time.used, time.wanted, time.waited, time.longest) == (8, 9, 10, 11)
+    assert (none.used, none.wanted, none.waited, none.longest) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("head", [b"", bytes(usage.CARDS_END), usage.BEGINNING])
+def test_what_is_no_region_has_no_places(head: bytes) -> None:
+    assert usage.places(head) == {}
 
 
 def test_a_new_region_holds_nothing() -> None:

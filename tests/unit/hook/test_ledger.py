@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.config import claims, grants, limits, records
+from vgpu.config import cardpage, claims, grants, limits, records
 from vgpu.config.dialects.placements import Choice, Chosen
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
@@ -38,6 +38,10 @@ def uuid_of(index: int) -> str:
 def card(index: int, memory: int = 16 * GIB) -> Card:
     device = Device(f"/dev/nvidia{index}", f"nvidia{index}", 195, index)
     return Card(uuid_of(index), index, index, f"0000:0{index}:00.0", "T4", memory, device)
+
+
+def pages_in(path: Path) -> list[tuple[str, tuple[int, ...]]]:
+    return [page.key() for page in cardpage.decode(path.read_bytes())[0]]
 
 
 class Node:
@@ -100,9 +104,11 @@ class Node:
         return {claim.container for claim in self.ledger().claims()}
 
     def snapshot(self) -> dict[str, bytes]:
-        """Every file of the node's records, temporary ones included, but the lock."""
+        """Every file of the node's records, temporary ones included, but the lock; of card pages what they say."""
         files = (path for name in ("state", "run") for path in (self.path / name).rglob("*") if path.is_file())
-        return {str(path): path.read_bytes() for path in files if path.name != "ledger.lock"}
+        found = {str(path): path.read_bytes() for path in files if path.name != "ledger.lock"}
+        pages = {path: repr(pages_in(Path(path))) for path in found if path.endswith("/cards")}
+        return {**found, **{path: text.encode() for path, text in pages.items()}}
 
     def commitments(self) -> dict[str, tuple[int, int, bool]]:
         found = self.ledger().commitments()
@@ -913,3 +919,87 @@ def test_virtual_memory_is_for_oversubscribed_cards_only(
     card = Card("GPU-00000001-0000-0000-0000-000000000000", 0, 0, "0000:01:00.0", "T4", 8 << 30, device)
     made = Ledger(settings, [card]).place(Request(1, 30, 1 << 30), None)
     assert [limit.oversubscribe for limit in made.limits] == [expected]
+
+
+# Card pages
+
+
+def test_who_shares_a_card_gets_a_phase_of_it_and_who_stays_gets_it_back(node: Node) -> None:
+    def pages(*containers: str) -> dict[str, cardpage.Page]:
+        read = {name: cardpage.decode(Path(node.ledger().cards_file(name)).read_bytes())[0] for name in containers}
+        return {name: found[0] for name, found in read.items()}
+
+    assert node.ledger().claim(node.start("a", 1), share(30))
+    assert pages("a") == {"a": cardpage.Page(uuid_of(0), tenants=1)}
+    assert node.ledger().claim(node.start("b", 2), share(20))
+    assert node.ledger().claim(node.start("c", 3), share(50))
+    wanted = cardpage.schedule(uuid_of(0), [30, 20, 50])
+    assert list(pages("a", "b", "c").values()) == wanted
+    node.kill(2)
+    assert node.ledger().release("b")
+    assert list(pages("a", "c").values()) == cardpage.schedule(uuid_of(0), [30, 50])
+    node.kill(3)
+    dead = [claim for claim in node.ledger().claims() if claim.container == "c"]
+    assert node.ledger().reap(dead)
+    assert pages("a") == {"a": cardpage.Page(uuid_of(0), tenants=1)}
+
+
+def test_a_whole_card_has_no_pages_and_other_cards_are_not_touched(node: Node) -> None:
+    assert node.ledger().claim(node.start("a", 1), share(30))
+    before = Path(node.ledger().cards_file("a")).read_bytes()
+    assert node.ledger().claim(node.start("whole", 2), Request(1, 100, 0))
+    assert not Path(node.ledger().cards_file("whole")).exists()
+    assert Path(node.ledger().cards_file("a")).read_bytes() == before
+
+
+def test_a_claim_that_fails_leaves_no_phase_behind(node: Node) -> None:
+    assert node.ledger().claim(node.start("a", 1), share(30))
+    before = pages_in(Path(node.ledger().cards_file("a")))
+    ledger, start = node.ledger(), node.start("b", 2)
+    assert ledger.claim(start, share(30))
+    assert pages_in(Path(node.ledger().cards_file("a"))) != before
+    ledger.withdraw(start)
+    assert pages_in(Path(node.ledger().cards_file("a"))) == before
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", bytes(cardpage.SIZE)])
+def test_anothers_damaged_pages_stop_nobody(node: Node, damage: bytes) -> None:
+    assert node.ledger().claim(node.start("a", 1), share(30))
+    Path(node.ledger().cards_file("a")).write_bytes(damage)
+    ledger = node.ledger()
+    assert ledger.claim(node.start("b", 2), share(30))
+    assert len([note for note in ledger.notes if "card pages of container a stay as they were" in note]) == 1
+    assert Path(node.ledger().cards_file("a")).read_bytes() == damage
+
+
+def test_a_container_from_before_there_were_pages_still_has_its_time_kept(node: Node) -> None:
+    assert node.ledger().claim(node.start("old", 1), share(30))
+    Path(node.ledger().cards_file("old")).unlink()
+    ledger = node.ledger()
+    assert ledger.claim(node.start("new", 2), share(30))
+    assert ledger.notes == []
+    (_, page) = cardpage.schedule(uuid_of(0), [30, 30])
+    assert cardpage.decode(Path(ledger.cards_file("new")).read_bytes())[0] == [page]
+
+
+@pytest.mark.parametrize(
+    ("text", "offset"),
+    [
+        ("monotonic           0         0\nboottime            0         0\n", 0),
+        ("monotonic      -86400 500000000\nboottime      5 0\n", 86_399_500_000_000),
+        ("monotonic 3600 1\n", -3_600_000_000_001),
+        ("", 0),
+    ],
+)
+def test_the_clock_of_a_time_namespace(node: Node, text: str, offset: int) -> None:
+    start = node.start("a", 1)
+    (node.proc / "1" / "timens_offsets").write_text(text)
+    ledger = node.ledger()
+    assert ledger.claim(start, share(30))
+    assert cardpage.decode(Path(ledger.cards_file("a")).read_bytes())[1] == offset
+
+
+def test_priority_is_recorded(node: Node) -> None:
+    assert node.ledger().claim(node.start("a", 1), Request(1, 30, GIB, wishes=Wishes(priority=0)))
+    assert node.ledger().claim(node.start("b", 2), share(30))
+    assert [claim.priority for claim in node.ledger().claims()] == [0, 1]

@@ -82,6 +82,18 @@ def test_wishes_come_from_the_record_where_the_runtime_passes_none(facts: Facts)
     assert (wanted.core_limit, wanted.wishes.use_types, wanted.wishes.numa) == (80, ("a100", "t4"), True)
 
 
+def test_priority_comes_from_an_annotation_or_else_the_spec(facts: Facts) -> None:
+    def priority(annotations: dict[str, str], limits: dict[str, int]) -> int:
+        record = pod(annotations)
+        record.limits["main"] = limits
+        pods.write(facts.run_dir, record)
+        return facts.complete()[0].wishes.priority
+
+    assert priority({}, {}) == 1
+    assert priority({}, {"nvidia.com/priority": 0}) == 0
+    assert priority({"nvidia.com/priority": "3"}, {"nvidia.com/priority": 0}) == 3
+
+
 def test_without_a_record_the_runtimes_annotations_are_read(facts: Facts) -> None:
     wanted, notes = facts.complete({"vgpu.io/placement": f"main={A}", "vgpu.io/placement-node": "n"})
     assert (keys(wanted), wanted.limits, notes) == ([("vgpu.io/placement", A)], None, [])

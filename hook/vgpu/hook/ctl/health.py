@@ -47,6 +47,17 @@ def line(run_dir: str) -> tuple[str, dict[str, object] | None]:
     return f"vgpud: running for {facts['running for']}, inventory {facts['inventory']}{told}", answer
 
 
+def cores(answer: dict[str, object] | None) -> dict[tuple[str, str], tuple[object, object]]:
+    """Percent of a card (used in the last round, lent now) by container and card, of an answer about health."""
+    rows = _objects(answer or {}, "cores")
+    return {(str(row.get("container")), str(row.get("card"))): (_percent(row, "used"), row.get("lent")) for row in rows}
+
+
+def _percent(row: dict[str, object], name: str) -> object:
+    value = row.get(name)
+    return round(value, 1) if isinstance(value, (int, float)) else None
+
+
 def _facts(answer: dict[str, object]) -> list[tuple[str, object]]:
     inventory, reaper, claims = (_object(answer, name) for name in ("inventory", "reaper", "claims"))
     foreign = _object(answer, "foreign")
@@ -63,7 +74,16 @@ def _facts(answer: dict[str, object]) -> list[tuple[str, object]]:
         ("released by the reaper", reaper.get("released")),
         ("claims", ", ".join(f"{count} {name}" for name, count in claims.items())),
         ("users of cards without a claim", strangers),
+        ("core shares", [_share(row) for row in _objects(answer, "cores")]),
     ]
+
+
+def _share(row: dict[str, object]) -> str:
+    """One container's use of one card, in percent of it."""
+    told = [f"{name} {_percent(row, name)}" for name in ("used", "seen", "lent") if _percent(row, name) is not None]
+    return f"{row.get('container')} on {row.get('card')}: {', '.join(told)}" + (
+        " doubted" if row.get("doubted") else ""
+    )
 
 
 def _users(users: object) -> str:

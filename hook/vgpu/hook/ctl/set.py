@@ -1,7 +1,8 @@
 """`vgpuctl set`: change what a running container may use of its cards, at once.
 
 Belongs here: the new amounts, checked against what the node has promised to others, and their recording in claim and
-limits file. libvcuda reads the file at the next allocation; nothing is restarted. Root only, as the records are.
+limits file; the time of its cards is cut anew. libvcuda reads both at the next allocation or launch; nothing is
+restarted. Root only, as the records are.
 
 What shrinks below its use takes nothing away: the container gets no more until it has freed enough. The amounts last
 for this life of the container; a pod's next one begins with its grants again.
@@ -39,6 +40,7 @@ def set_limits(config_path: str, container: str, memory: str | None, cores: int 
         wanted = [_changed(card, size, cores, core_limit) for card in claim.cards]
         _check_room(ledger, claim, wanted)
         _record(node.run_dir, claim, wanted)
+        ledger.recut(card.uuid for card in wanted)
     for note in dict.fromkeys(ledger.notes):
         click.echo(f"warning: {note}", err=True)
 

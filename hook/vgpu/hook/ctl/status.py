@@ -1,7 +1,8 @@
 """`vgpuctl status`: who holds what on this node.
 
 Belongs here: reading claims, grants and usage regions, and the two tables. A container's own figure of what it uses is
-read through its root by file descriptor, and shown as what it says.
+read through its root by file descriptor, and shown as what it says; of a card's time vgpud tells what it says it used
+in the last round, and what is lent to it at this moment.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from vgpu.hook.placement import Commitment
 from vgpu.hook.regions import region_of
 
 CARDS = ("card", "uuid", "name", "cores held", "memory held", "memory", "holders")
-CONTAINERS = ("container", "pod", "card", "cores", "core limit", "memory limit", "memory used", "state", "since")
+CONTAINERS = (
+    "container", "pod", "card", "cores", "core limit", "cores used", "cores lent", "memory limit", "memory used",
+    "state", "since",
+)  # fmt: skip
 
 
 @click.command()
@@ -39,8 +43,9 @@ def status(config_path: str, output: str) -> None:
     for note in dict.fromkeys(ledger.notes):
         click.echo(f"warning: {note}", err=True)
     card_rows = [_card_row(card, committed.get(card.uuid, Commitment())) for card in cards]
-    container_rows = [row for claim in held for row in _container_rows(claim, cards, ledger, node.run_dir)]
     told, answer = health.line(node.run_dir)
+    cores = health.cores(answer)
+    container_rows = [row for claim in held for row in _container_rows(claim, cards, ledger, node.run_dir, cores)]
     if output == "json":
         rows = (("cards", CARDS, card_rows), ("containers", CONTAINERS, container_rows))
         tables = {name: [_fields(headers, row) for row in table] for name, headers, table in rows}
@@ -61,7 +66,9 @@ def _card_row(card: Card, held: Commitment) -> list[object]:
     return [card.index, card.uuid, card.name, held.cores, memory, Bytes(card.memory), list(held.holders)]
 
 
-def _container_rows(claim: Claim, cards: list[Card], ledger: Ledger, run_dir: str) -> list[list[object]]:
+def _container_rows(
+    claim: Claim, cards: list[Card], ledger: Ledger, run_dir: str, cores: dict[tuple[str, str], tuple[object, object]]
+) -> list[list[object]]:
     lives = ledger.lives(claim)
     used = region_of(claim.pid, usage.decode) if lives and not claim.exclusive else {}
     state = "stopped" if not lives else "running" if claim.ready else "starting"
@@ -70,7 +77,7 @@ def _container_rows(claim: Claim, cards: list[Card], ledger: Ledger, run_dir: st
     return [
         [
             claim.container, claim.name, index.get(card.uuid, card.uuid), card.cores, card.core_limit,
-            _memory(card), _used(used, card), state, since,
+            *cores.get((claim.container, card.uuid), (None, None)), _memory(card), _used(used, card), state, since,
         ]
         for card in _in_force(claim, run_dir)
     ]  # fmt: skip

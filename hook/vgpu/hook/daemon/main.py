@@ -1,8 +1,9 @@
 """The program vgpud: one instance per node, one loop, signals, and what the endpoint answers.
 
-Belongs here: the order of things in a round, every TICK seconds; in between the process sleeps in poll(2). A round
-costs a stat and three small files of /proc, and two small files per claim: some 0.1 ms each. SIGTERM ends the daemon,
-SIGHUP reads the settings again. An error of a part is told, and the part runs again in the next round.
+Belongs here: the order of things in a round, every TICK seconds; in between the process sleeps in poll(2), or ticks
+with the arbiter while somebody may borrow a card's time. A round costs a stat and three small files of /proc, and some
+small files per claim: some 0.1 ms each. SIGTERM ends the daemon, SIGHUP reads the settings again. An error of a part is
+told, and the part runs again in the next round.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from vgpu.config import settings as node_settings
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.hook.daemon import endpoint
+from vgpu.hook.daemon.arbiter import Arbiter
 from vgpu.hook.daemon.child import Child, Work
 from vgpu.hook.daemon.driveruse import DriverUse
 from vgpu.hook.daemon.endpoint import Endpoint
@@ -30,6 +32,7 @@ from vgpu.hook.daemon.inventorykeeper import InventoryKeeper
 from vgpu.hook.daemon.journal import Conditions, Journal
 from vgpu.hook.daemon.notify import Notifier
 from vgpu.hook.daemon.reaper import Reaper
+from vgpu.hook.daemon.sharewatch import ShareWatch
 from vgpu.hook.ledger import Ledger
 from vgpu.hook.population import Population
 
@@ -69,6 +72,8 @@ class Daemon:
         self.reaper = Reaper(self.settings, self.conditions, self.proc)
         use = DriverUse(self.settings, self.proc)
         self.foreign = ForeignWatch(self.settings, self.conditions, self._spawn, self.proc, driver_use=use)
+        self.arbiter = Arbiter(self.settings, self.proc)
+        self.shares = ShareWatch(self.settings, self.conditions, self._spawn, self.arbiter, self.proc)
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT."""
@@ -86,6 +91,9 @@ class Daemon:
         self._part("inventory file", self.inventory.look)
         self._part("reaper", self.reaper.look)
         self._part("foreign watch", lambda: self.foreign.look(self.inventory.found))
+        self._part("arbiter", self.arbiter.look)
+        self._part("share watch", lambda: self.shares.look(self.inventory.found))
+        self.conditions.set("card pages", self.arbiter.failed)
         self.children = [child for child in self.children if not child.gone()]
         self.endpoint.tick()
         if not self.ready and (self.inventory.attempts or foreign.now() - self.started > READY_AFTER):
@@ -96,13 +104,18 @@ class Daemon:
 
     def close(self) -> None:
         self.notifier.stopping()
-        self.inventory.stop()
-        self.foreign.stop()
+        self._stop_parts()
         self.endpoint.close()
         self.selector.close()
         for fd in (*self.wake, self.lock):
             os.close(fd)
         self.journal.info("stopped")
+
+    def _stop_parts(self) -> None:
+        self.inventory.stop()
+        self.foreign.stop()
+        self.shares.stop()
+        self.arbiter.stop()
 
     def _part(self, name: str, work: Callable[[], None]) -> None:
         try:
@@ -125,8 +138,10 @@ class Daemon:
             left = due - foreign.now()
             if left <= 0:
                 return
-            for key, mask in self.selector.select(left):
+            arbiter_due = self.arbiter.due()
+            for key, mask in self.selector.select(left if arbiter_due is None else min(left, arbiter_due)):
                 key.data(mask)
+            self._part("arbitration", self.arbiter.tick)
 
     def _spawn(self, work: Work, deadline: float) -> Child:
         child = Child(work, deadline, self.selector, self._hurry)
@@ -156,8 +171,7 @@ class Daemon:
         found = node_settings.read(self.config_path)
         if found.run_dir != self.settings.run_dir:
             raise VgpuError("paths.run", expected=self.settings.run_dir, found=found.run_dir, do="restart vgpud")
-        self.inventory.stop()
-        self.foreign.stop()
+        self._stop_parts()
         self.settings = found
         self._parts()
         self.journal.info("settings read again", path=self.config_path)
@@ -190,8 +204,12 @@ class Daemon:
                 uuid: [{"pid": user.pid, "command": user.command, "kind": user.kind} for user in users]
                 for uuid, users in self.foreign.users.items()
             },
+            "cores": [self._seen(row) for row in self.arbiter.figures()],
             "warnings": list(self.conditions.present.values()),
         }
+
+    def _seen(self, row: dict[str, object]) -> dict[str, object]:
+        return {**row, "seen": self.shares.seen(str(row["container"]), str(row["card"]))}
 
     def processes(self) -> dict[str, object]:
         """Each living container with its processes as (pid, start time); at most MAX_AGE seconds old."""

@@ -1,0 +1,154 @@
+"""The watch for containers that use more of a card than they say: NVML is asked in a child, as all that may hang.
+
+Belongs here: asking, and whose processes the samples are of. What is judged is vgpu.hook.daemon.truth's; what follows
+(nothing lent, a shorter phase) the arbiter's. Only while containers with a share live.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from vgpu.config import foreign
+from vgpu.config.claims import Claim
+from vgpu.config.inventory import Inventory, nvml_of
+from vgpu.config.settings import Settings
+from vgpu.hook import cards
+from vgpu.hook.daemon.arbiter import Arbiter
+from vgpu.hook.daemon.child import Child, Spawn
+from vgpu.hook.daemon.journal import Conditions
+from vgpu.hook.daemon.truth import Truth, Verdict
+from vgpu.hook.population import Population
+
+INTERVAL = 5.0  #: seconds between two looks, when NVML is quick
+SHARE_OF_TIME = 0.05  #: the most of the time that NVML may be asked
+LIMIT = 60.0
+MAX_ROWS = 1024  #: per card
+OLDEST = 10_000_000  #: us before the last look: samples come late
+
+Key = tuple[str, str]
+Rows = dict[str, list[tuple[int, int, int]]]
+
+
+def sampled(inventory: Inventory, since: int) -> dict[str, object]:
+    """What NVML says, as a child's answer: rows by card uuid, and notes."""
+    notes: list[str] = []
+    found = cards.utilization(nvml_of(inventory.libraries), since, notes.append)
+    return {"cards": {uuid: rows[:MAX_ROWS] for uuid, rows in found.items()}, "notes": notes}
+
+
+def rows_of(answer: dict[str, object]) -> Rows:
+    """The rows of a child's answer, typed again; the newest sample of each process."""
+    cards_of = answer.get("cards")
+    found: Rows = {}
+    for uuid, rows in cards_of.items() if isinstance(cards_of, dict) else ():
+        newest: dict[int, tuple[int, int, int]] = {}
+        for pid, percent, at in rows:
+            if pid not in newest or at > newest[pid][2]:
+                newest[pid] = (pid, min(max(percent, 0), 100), at)
+        found[uuid] = list(newest.values())
+    return found
+
+
+class ShareWatch:
+    """`caught` by container and card."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        conditions: Conditions,
+        spawn: Spawn,
+        arbiter: Arbiter,
+        proc: str = "/proc",
+        clock: Callable[[], float] = foreign.now,
+    ) -> None:
+        self.settings = settings
+        self.conditions = conditions
+        self.spawn = spawn
+        self.arbiter = arbiter
+        self.proc = proc
+        self.clock = clock
+        self.caught: dict[Key, Verdict] = {}
+        self.child: Child | None = None
+        self._truths: dict[Key, Truth] = {}
+        self._used: dict[Key, tuple[int, int]] = {}
+        self._told: dict[Key, str] = {}
+        self._started = 0.0
+        self._next = 0.0
+
+    def look(self, inventory: Inventory | None) -> None:
+        """One round; nothing is asked where nobody has a share, or while there is no fresh inventory."""
+        if self.child is not None:
+            self._collect(self.child)
+        if self.child is None and inventory and inventory.cards and self.arbiter.shares and self.clock() >= self._next:
+            self._started = self.clock()
+            since = int(time.time() * 1e6) - OLDEST
+            self.child = self.spawn(lambda: sampled(inventory, since), self._started + LIMIT)
+
+    def stop(self) -> None:
+        if self.child is not None:
+            self.child.stop()
+
+    def seen(self, name: str, uuid: str) -> float | None:
+        """Percent by NVML at the last look."""
+        truth = self._truths.get((name, uuid))
+        return truth.seen[-1] if truth and truth.seen else None
+
+    def _collect(self, child: Child) -> None:
+        child.check(self.clock())
+        if not child.done or not child.gone():
+            return
+        self.child = None
+        self._next = self.clock() + max(INTERVAL, (self.clock() - self._started) / SHARE_OF_TIME)
+        self.conditions.set("use of the cards", child.error and f"what containers use is not checked: {child.error}")
+        if not child.error:
+            self.judge(rows_of(child.result))
+
+    def judge(self, rows: Rows) -> None:
+        """Take in what NVML has seen since the last look, and say who is caught."""
+        shares = [share.claim for share in self.arbiter.shares.values()]
+        claims = [claim for claim in shares if claim.pid > 0]
+        population = Population(claims, self.proc)
+        said = self._said()
+        for claim in claims:
+            pids = {pid for pid, _ in population.of(claim)}
+            for card in claim.cards:
+                key = (claim.container, card.uuid)
+                if key in said:
+                    seen = sum(percent for pid, percent, _ in rows.get(card.uuid, []) if pid in pids)
+                    self._truths.setdefault(key, Truth()).look(said[key], max(card.core_limit, 1), min(seen, 100))
+        self._truths = {key: truth for key, truth in self._truths.items() if key in said}
+        self._tell(claims)
+
+    def _said(self) -> dict[Key, float]:
+        """Percent of each card since the last look, by the containers' own word; who was not there then is left out."""
+        before, self._used = self._used, {}
+        now = self.arbiter.clock()
+        found: dict[Key, float] = {}
+        for name, share in self.arbiter.shares.items():
+            seen = share.observe(now)
+            for card in share.claim.cards:
+                key, used = (name, card.uuid), seen[card.uuid].used if card.uuid in seen else 0
+                self._used[key] = (now, used)
+                at, was = before.get(key, (now, 0))
+                if at < now:
+                    found[key] = min(max(used - was, 0) * 100 / (now - at), 100.0)
+        return found
+
+    def _tell(self, claims: list[Claim]) -> None:
+        verdicts = {key: truth.verdict() for key, truth in self._truths.items()}
+        self.caught = {key: verdict for key, verdict in verdicts.items() if verdict is not None}
+        names = {claim.container: claim.name for claim in claims}
+        told = {name: f"{name} ({names[name]})" if names.get(name) else name for name, _ in self.caught}
+        lines = {
+            (name, uuid): f"container {told[name]} on {uuid}: {found.describe()}"
+            for (name, uuid), found in self.caught.items()
+        }
+        self._told = {
+            key: self._told.get(key, line) for key, line in lines.items()
+        }  # figures change, the fact does not
+        self.conditions.set("core shares", "; ".join(self._told[key] for key in sorted(self._told)))
+        parts: dict[str, float] = {}
+        for (name, _), verdict in self.caught.items():
+            parts[name] = min(parts.get(name, 1.0), round(verdict.part, 1))
+        self.arbiter.doubt(parts)

@@ -1,0 +1,184 @@
+"""Card pages and loans beside real containers: who shares a card has a phase of it, and vgpud lends what is idle."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import bundles
+import daemons
+import nodes
+import pytest
+from daemons import wait_for
+from tenants import Tenant
+
+from vgpu.config import cardpage, claims
+from vgpu.config.cardpage import Page
+
+pytestmark = pytest.mark.root
+
+Rootfs = Callable[..., Path]
+MakeBundle = Callable[..., bundles.Bundle]
+RETURN_S = 0.2
+SLACK = 5  #: a machine that is busy otherwise
+
+
+class Lab:
+    """Containers that sleep on one node, by their ids."""
+
+    def __init__(self, node: nodes.SimulatedNode, runtime: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle) -> None:
+        self.node = node
+        self.runtime = runtime
+        self.tree = rootfs()
+        self.bundle = bundle
+        self.tenants: list[Tenant] = []
+
+    def start(self, **annotations: str) -> tuple[str, Tenant]:
+        share = self.bundle(self.tree, **{"memory": "1Gi", **annotations}).command("sleep", "600")
+        container, done = self.runtime.create(share)
+        assert done.returncode == 0, done.stderr
+        self.runtime.call("start", container, check=True)
+        self.tenants.append(Tenant(int(self.runtime.state(container)["pid"])))
+        return container, self.tenants[-1]
+
+    def cores(self) -> dict[str, tuple[Any, Any]]:
+        """(used, lent) by container, as vgpuctl tells."""
+        rows = json.loads(self.node.vgpuctl("status", "--output", "json").stdout)["containers"]
+        return {row["container"]: (row["cores_used"], row["cores_lent"]) for row in rows}
+
+
+@pytest.fixture
+def lab(node: nodes.SimulatedNode, runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle) -> Iterator[Lab]:
+    made = Lab(node, runc1, rootfs, bundle)
+    yield made
+    for tenant in made.tenants:
+        tenant.rest()
+
+
+@pytest.fixture
+def daemon(node: nodes.SimulatedNode) -> Iterator[daemons.Daemon]:
+    made = daemons.Daemon(node)
+    yield made
+    made.kill()
+
+
+def scheduled(tenants: list[Tenant], shares: list[int]) -> list[Page]:
+    return cardpage.schedule(tenants[0].page.uuid, shares)
+
+
+def test_pages_follow_who_comes_and_goes(lab: Lab) -> None:
+    _, first = lab.start(cores="30")
+    assert first.page == Page(first.page.uuid, tenants=1)
+    inode = first.inside(cardpage.PATH).stat().st_ino
+    second_id, second = lab.start(cores="20")
+    assert [first.page, second.page] == scheduled([first], [30, 20])
+    third_id, third = lab.start(cores="50")
+    assert [first.page, second.page, third.page] == scheduled([first], [30, 20, 50])
+    lab.runtime.delete(second_id)
+    assert [first.page, third.page] == scheduled([first], [30, 50])
+    lab.runtime.delete(third_id)
+    assert first.page == Page(first.page.uuid, tenants=1)
+    assert first.inside(cardpage.PATH).stat().st_ino == inode, "changed in place: programs have it mapped"
+
+
+def test_nobody_inside_writes_them(lab: Lab) -> None:
+    container, tenant = lab.start(cores="30")
+    before = tenant.inside(cardpage.PATH).read_bytes()
+    for command in (f"echo x > {cardpage.PATH}", f"rm -f {cardpage.PATH}", f"chmod 666 {cardpage.PATH}"):
+        done = lab.runtime.call("exec", container, "sh", "-c", command)
+        assert done.returncode != 0, command
+    assert tenant.inside(cardpage.PATH).read_bytes() == before
+
+
+def test_a_whole_card_has_none(lab: Lab) -> None:
+    container, tenant = lab.start(cores="100")
+    assert not tenant.inside(cardpage.PATH).exists()
+    assert not (Path(claims.directory(lab.node.settings.run_dir, container)) / "cards").exists()
+
+
+def test_a_killed_container_gives_its_phase_back(lab: Lab, daemon: daemons.Daemon) -> None:
+    _, first = lab.start(cores="30")
+    share = lab.bundle(lab.tree, cores="20", memory="1Gi").command("sleep", "600")
+    del share.config["hooks"]["poststop"]
+    container, _ = lab.runtime.create(share)
+    lab.runtime.call("start", container, check=True)
+    assert first.page.tenants == 2
+    os.kill(int(lab.runtime.state(container)["pid"]), 9)
+    daemon.start().ready()
+    wait_for(lambda: first.page.tenants == 1)
+    assert first.page == Page(first.page.uuid, tenants=1)
+
+
+def test_a_changed_share_is_in_the_pages_when_the_command_returns(lab: Lab) -> None:
+    container, first = lab.start(cores="30")
+    _, second = lab.start(cores="20")
+    lab.node.vgpuctl("set", container, "--cores", "60")
+    assert [first.page, second.page] == scheduled([first], [60, 20])
+
+
+def test_an_idle_owners_time_is_lent_and_taken_back(lab: Lab, daemon: daemons.Daemon) -> None:
+    soft_id, soft = lab.start(cores="30", core_limit="100")
+    owner_id, owner = lab.start(cores="70")
+    plain = soft.page
+    daemon.start().ready()
+    soft.flood()
+    wait_for(lambda: soft.lent == 100)
+    wait_for(lambda: (lab.cores()[soft_id][0] or 0) > 60)
+    assert lab.cores()[soft_id][1] == 100
+    assert lab.cores()[owner_id][1] == 0
+    owner.flood()
+    begin = time.monotonic()
+    wait_for(lambda: soft.page == plain)
+    assert time.monotonic() - begin < RETURN_S * SLACK
+    assert owner.lent == 0
+    owner.rest()
+    wait_for(lambda: soft.lent == 100)
+
+
+def test_without_vgpud_loans_end_and_shares_stay(lab: Lab, daemon: daemons.Daemon) -> None:
+    _, soft = lab.start(cores="30", core_limit="100")
+    _, owner = lab.start(cores="60")
+    plain = [soft.page, owner.page]
+    daemon.start().ready()
+    soft.flood()
+    wait_for(lambda: soft.lent == 100)
+    daemon.kill()
+    wait_for(lambda: soft.lent == 0, timeout=RETURN_S * SLACK)
+    page = soft.page
+    assert (page.phase_start, page.phase_length, page.share) == (
+        plain[0].phase_start, plain[0].phase_length, plain[0].share,
+    )  # fmt: skip
+    assert owner.page == plain[1]
+    third_id, third = lab.start(cores="1", core_limit="50")
+    assert third.page.tenants == 3
+    lab.runtime.delete(third_id)
+    assert [soft.page, owner.page] == plain
+    daemon.start().ready()
+    wait_for(lambda: soft.lent == 100)
+
+
+def test_high_priority_goes_first_with_idle_time(lab: Lab, daemon: daemons.Daemon) -> None:
+    high_id, high = lab.start(cores="20", core_limit="100", priority="0")
+    _, low = lab.start(cores="20", core_limit="100")
+    assert claims.read(lab.node.settings.run_dir, high_id).priority == 0
+    daemon.start().ready()
+    high.flood()
+    low.flood()
+    wait_for(lambda: high.lent >= 70 and 20 < low.lent <= 30)
+
+
+def test_garbage_in_a_region_is_survived(lab: Lab, daemon: daemons.Daemon) -> None:
+    _, soft = lab.start(cores="30", core_limit="100")
+    _, vandal = lab.start(cores="20", core_limit="100")
+    daemon.start().ready()
+    soft.flood()
+    wait_for(lambda: soft.lent > 30)
+    for content in (os.urandom(1 << 20), b"", b"\xff" * 100):
+        vandal.inside("/usr/local/vgpu/usage/usage").write_bytes(content)
+        daemon.rounds()
+    assert daemon.health()["pid"] == daemon.pid
+    wait_for(lambda: 75 <= soft.lent <= 80)

@@ -1,0 +1,133 @@
+"""The card pages: the same layout as the C header's, changed in place, and the rule that cuts a card's time."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from vgpu.config import cardpage, limits
+from vgpu.config.cardpage import Page
+from vgpu.config.errors import VgpuError
+
+UUIDS = [f"GPU-{index:08x}-1111-2222-3333-444455556666" for index in range(limits.MAX_CARDS + 1)]
+FIELDS = (
+    "uuid", "sequence", "period", "phase_start", "phase_length", "lent_until", "lent_rate", "tenants", "share",
+    "reserved0", "lent_start", "lent_length", "reserved",
+)  # fmt: skip
+PROGRAM = """
+#include <stddef.h>
+#include <stdio.h>
+#include "vgpu_card.h"
+int main(void)
+{
+    printf("numbers %u %u %zu %zu %zu\\n", VGPU_CARDS_MAGIC, VGPU_CARDS_VERSION, sizeof(struct vgpu_card_pages),
+           sizeof(struct vgpu_card_page), offsetof(struct vgpu_card_pages, pages));
+    printf("head %zu %zu\\n", offsetof(struct vgpu_card_pages, clock_offset),
+           offsetof(struct vgpu_card_pages, page_count));
+    printf("path %s\\n", VGPU_CARDS_PATH);
+FIELDS
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def header(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What the compiler says of the header."""
+    if not shutil.which("cc"):
+        pytest.skip("cc is missing")
+    directory = tmp_path_factory.mktemp("card")
+    lines = [f'    printf("{name} %zu\\n", offsetof(struct vgpu_card_page, {name}));' for name in FIELDS]
+    (directory / "card.c").write_text(PROGRAM.replace("FIELDS", "\n".join(lines)))
+    include = repository / "libvcuda/include"
+    command = ["cc", "-std=gnu11", "-Wall", "-Werror", f"-I{include}", "-o", "card", "card.c"]
+    subprocess.run(command, cwd=directory, check=True)
+    output = subprocess.run([directory / "card"], capture_output=True, text=True, check=True).stdout
+    return {line.split()[0]: line.split()[1:] for line in output.splitlines()}
+
+
+def test_layout_is_the_headers(header: dict[str, list[str]]) -> None:
+    numbers = [cardpage.MAGIC, cardpage.VERSION, cardpage.SIZE, cardpage.PAGE.size, cardpage.HEADER.size]
+    assert header["numbers"] == [str(number) for number in numbers]
+    assert header["path"] == [cardpage.PATH]
+    sizes = [16, 8, 8, 8, 8, 8, 4, 4, 4, 4, 8, 8, 40]
+    assert [int(header[name][0]) for name in FIELDS] == [sum(sizes[:index]) for index in range(len(sizes))]
+    data = cardpage.encode([Page(UUIDS[0])], -5)
+    clock_offset, page_count = (int(text) for text in header["head"])
+    assert struct.unpack_from("=q", data, clock_offset) == (-5,)
+    assert struct.unpack_from("=I", data, page_count) == (1,)
+
+
+def page(index: int, seed: int = 0) -> Page:
+    """Every field has another value."""
+    return Page(UUIDS[index], *(seed + number for number in range(1, 10)))
+
+
+def test_each_field_stands_where_the_header_has_it(header: dict[str, list[str]]) -> None:
+    data = cardpage.encode([page(0, 100), page(1, 200)])
+    made = page(1, 200)
+    for name in FIELDS:
+        if name in ("uuid", "sequence", "reserved0", "reserved"):
+            continue
+        form = "=I" if name in ("lent_rate", "tenants", "share") else "=Q"
+        at = cardpage.HEADER.size + cardpage.PAGE.size + int(header[name][0])
+        assert struct.unpack_from(form, data, at) == (getattr(made, name),), name
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, limits.MAX_CARDS])
+def test_round_trip(count: int) -> None:
+    pages = [page(index, index) for index in range(count)]
+    data = cardpage.encode(pages, 77)
+    assert len(data) == cardpage.SIZE
+    assert cardpage.decode(data) == (pages, 77)
+
+
+def test_update_changes_one_page_of_a_live_file_in_place(tmp_path: Path) -> None:
+    path = tmp_path / "cards"
+    path.write_bytes(cardpage.encode([page(0), page(1)], 9))
+    inode = path.stat().st_ino
+    cardpage.update(str(path), page(1, 50))
+    assert cardpage.decode(path.read_bytes()) == ([page(0), page(1, 50)], 9)
+    sequences = [cardpage.HEADER.size + index * cardpage.PAGE.size + cardpage.SEQUENCE_OFFSET for index in (0, 1)]
+    assert [struct.unpack_from("=Q", path.read_bytes(), at)[0] for at in sequences] == [2, 4]
+    assert path.stat().st_ino == inode
+
+
+@pytest.mark.parametrize("data", [b"", bytes(cardpage.SIZE), cardpage.encode([])[:-1], cardpage.encode([]) + b"\0"])
+def test_what_are_no_card_pages_is_refused_and_left_alone(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "cards"
+    path.write_bytes(data)
+    with pytest.raises(VgpuError, match="expected"):
+        cardpage.update(str(path), page(0))
+    assert path.read_bytes() == data
+
+
+def test_an_unknown_card_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cards"
+    path.write_bytes(cardpage.encode([page(0)]))
+    with pytest.raises(VgpuError, match="expected a card that is listed"):
+        cardpage.update(str(path), page(1))
+
+
+def test_schedule_fills_the_period_without_overlap() -> None:
+    noise = random.Random(3)
+    for _ in range(300):
+        shares = [noise.randrange(1, 100) for _ in range(noise.randrange(2, 17))]
+        pages = cardpage.schedule(UUIDS[0], shares, noise.randrange(10**9))
+        period = pages[0].period
+        assert cardpage.SHORTEST_PERIOD_NS <= period <= cardpage.LONGEST_PERIOD_NS
+        ends = [one.phase_start + one.phase_length for one in pages]
+        assert all(end == after.phase_start for end, after in zip(ends, pages[1:]))
+        assert period - len(shares) <= ends[-1] <= period
+        for one, share in zip(pages, shares):
+            assert one.share <= share * 10_000
+            assert one.share * period // 1_000_000 <= one.phase_length
+
+
+def test_who_is_alone_has_no_phase() -> None:
+    assert cardpage.schedule(UUIDS[0], [30]) == [Page(UUIDS[0], tenants=1)]

@@ -1,0 +1,304 @@
+"""The arbiter beside claims, regions and card pages as files: it lends, takes back, and survives what it finds."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vgpu.config import cardpage, claims, limits, records, usage
+from vgpu.config.cardpage import Page
+from vgpu.config.claims import Claim
+from vgpu.config.limits import CardLimit
+from vgpu.config.settings import Settings
+from vgpu.hook import cardpages
+from vgpu.hook.daemon.arbiter import DOZE, PACE, Arbiter
+from vgpu.hook.daemon.arbitration import LEASE, MS
+from vgpu.hook.ledger import Ledger, Lock
+
+UUID = limits.uuid_text(bytes(range(16)))
+BEGIN = 10**12
+PLACE = 3
+
+
+class Node:
+    """Containers whose inits are entries of a proc of the test's own, with regions that the test writes."""
+
+    def __init__(self, path: Path) -> None:
+        self.proc = path / "proc"
+        (self.proc / "self").mkdir(parents=True)
+        (self.proc / "self/mountinfo").touch()
+        self.run_dir = str(path / "run")
+        self.settings = Settings({"paths.run": self.run_dir, "paths.state": str(path / "state")})
+        self.now = BEGIN
+        self.pid = 100
+        self.used: dict[str, int] = {}
+        self.pids: dict[str, int] = {}
+        self.arbiter = self.started()
+
+    def started(self) -> Arbiter:
+        return Arbiter(self.settings, str(self.proc), lambda: self.now)
+
+    def ledger(self) -> Ledger:
+        return Ledger(self.settings, [], str(self.proc))
+
+    def container(self, name: str, cores: int, limit: int, offset: int = 0) -> None:
+        """As the hook leaves it."""
+        self.pid += 1
+        self.pids[name] = self.pid
+        directory = self.proc / str(self.pid)
+        region = directory / "root" / usage.PATH[1:]
+        region.parent.mkdir(parents=True)
+        (directory / "stat").write_text(f"{self.pid} (a) S {' '.join('0' for _ in range(18))} 5 0 0\n")
+        region.write_bytes(usage.BEGINNING.ljust(usage.SIZE, b"\0"))
+        cards = [CardLimit(UUID, 1 << 30, cores, limit)]
+        claim = Claim(name, self.pid, 5, cards, False, None, [], "/b", float(self.pid), ready=True)
+        os.makedirs(claims.directory(self.run_dir, name))
+        with Lock(self.run_dir):
+            cardpages.create(self.run_dir, claim, self.ledger().shares(), offset)
+            records.write(claims.path_of(self.run_dir, name), claim.record())
+            self.ledger().recut([UUID])
+
+    def region(self, name: str) -> Path:
+        return self.proc / str(self.pids[name]) / "root" / usage.PATH[1:]
+
+    def says(self, name: str, used: int = 0, wanted: int = 0, waited: int = 0, longest: int = 0) -> None:
+        """What the container's programs write."""
+        self.used[name] = self.used.get(name, 0) + used
+        with self.region(name).open("r+b") as stream:
+            stream.seek(usage.HEADER.size + PLACE * usage.CARD.size)
+            stream.write(usage.CARD.pack(1, limits.uuid_bytes(UUID)))
+            stream.seek(usage.TIMES_OFFSET + PLACE * usage.TIME.size)
+            stream.write(usage.TIME.pack(0, *[0] * 7, self.used[name], wanted, waited, longest))
+
+    def floods(self, name: str, percent: int = 100, offset: int = 0) -> None:
+        now = self.now - offset
+        self.says(name, int(PACE * 1e9) * percent // 100, now, now)
+
+    def ticks(self, count: int, *flooding: str) -> None:
+        for _ in range(count):
+            for name in flooding:
+                self.floods(name)
+            self.arbiter.tick()
+            self.now += int(PACE * 1e9)
+
+    def page(self, name: str) -> Page:
+        (page,), _ = cardpage.decode(Path(cardpages.path_of(self.run_dir, name)).read_bytes())
+        return page
+
+    def lent(self, name: str) -> int:
+        page = self.page(name)
+        return page.lent_rate if page.lent_until > self.now else 0
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path)
+    yield made
+    made.arbiter.stop()
+
+
+def test_idle_time_is_lent_while_it_is_wanted(node: Node) -> None:
+    node.container("a", 30, 100)
+    node.container("b", 70, 70)
+    node.arbiter.look()
+    node.ticks(10, "a")
+    assert (node.lent("a"), node.lent("b")) == (100, 0)
+    assert node.arbiter.figures()[0]["lent"] == 100
+    for _ in range(10):
+        node.ticks(1)
+    assert node.lent("a") == 0
+    assert node.arbiter.figures()[0]["lent"] == 0
+
+
+def test_an_owner_that_comes_back_has_its_share_within_200_ms(node: Node) -> None:
+    node.container("a", 30, 100)
+    node.container("b", 70, 70)
+    plain = node.page("a")
+    node.arbiter.look()
+    node.ticks(20, "a")
+    assert node.lent("a") == 100
+    node.ticks(10, "a", "b")
+    assert (node.lent("a"), node.lent("b")) == (0, 0)
+    assert node.page("a").key() == plain.key()
+
+
+def test_it_ticks_only_while_somebody_may_borrow(node: Node) -> None:
+    assert node.arbiter.due() is None
+    node.container("hard", 30, 30)
+    node.arbiter.look()
+    assert node.arbiter.due() is None
+    node.container("soft", 30, 60)
+    node.arbiter.look()
+    assert node.arbiter.due() == 0
+    node.arbiter.tick()
+    assert node.arbiter.due() == pytest.approx(DOZE)
+    node.now += int(DOZE * 1e9)
+    node.floods("soft")
+    node.arbiter.tick()
+    assert node.arbiter.due() == pytest.approx(PACE)
+
+
+def test_who_comes_is_seen_at_once_by_the_pages_that_change(node: Node) -> None:
+    node.container("a", 30, 100)
+    node.arbiter.look()
+    node.ticks(10, "a")
+    assert node.lent("a") == 100
+    node.container("b", 70, 70)
+    assert node.lent("a") == 0, "the hook's pages end every loan on the card"
+    node.floods("b")
+    node.ticks(1, "a", "b")
+    assert set(node.arbiter.shares) == {"a", "b"}
+    assert node.lent("a") == 0
+
+
+def test_who_goes_is_forgotten_and_nothing_stays_open(node: Node) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for name in ("a", "b", "c"):
+        node.container(name, 20, 100)
+    node.arbiter.look()
+    node.ticks(5, "a")
+    (node.proc / str(node.pids["b"]) / "stat").unlink()
+    with Lock(node.run_dir):
+        node.ledger()._end("b")
+    node.ticks(2, "a")
+    assert set(node.arbiter.shares) == {"a", "c"}
+    node.arbiter.stop()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_another_arbiter_goes_on_where_the_last_one_died(node: Node) -> None:
+    node.container("a", 30, 100)
+    node.arbiter.look()
+    node.ticks(10, "a")
+    until = node.page("a").lent_until
+    node.now = until + 1
+    assert node.lent("a") == 0
+    node.arbiter.stop()
+    node.arbiter = node.started()
+    node.arbiter.look()
+    assert node.page("a").lent_until == 0
+    node.ticks(10, "a")
+    assert node.lent("a") == 100
+
+
+def test_while_a_hook_holds_the_lock_nothing_is_written_and_loans_end(node: Node) -> None:
+    node.container("a", 30, 100)
+    node.arbiter.look()
+    node.ticks(10, "a")
+    with Lock(node.run_dir):
+        node.ticks(LEASE // int(PACE * 1e9) + 1, "a")
+        assert node.lent("a") == 0
+    node.ticks(3, "a")
+    assert node.lent("a") == 100
+
+
+def test_a_time_namespaces_clock_is_taken_into_account(node: Node) -> None:
+    node.container("a", 30, 100, offset=10**11)
+    node.arbiter.look()
+    for _ in range(10):
+        node.floods("a", offset=10**11)
+        node.ticks(1)
+    assert node.lent("a") == 100
+
+
+def test_long_kernels_lengthen_the_period_but_not_beyond_bounds(node: Node) -> None:
+    node.container("a", 50, 50)
+    node.container("b", 50, 50)
+    assert node.page("a").period == cardpage.SHORTEST_PERIOD_NS
+    node.says("a", 1, node.now, node.now, 12 * MS)
+    node.arbiter.look()
+    period = node.page("a").period
+    assert 48 * MS <= period <= 96 * MS
+    assert node.page("b").period == period
+    node.says("a", 1, node.now, node.now, 7 * MS)
+    node.arbiter.look()
+    assert node.page("a").period == period, "it does not follow every kernel"
+    node.says("b", 1, node.now, node.now, 2**64 - 1)
+    node.arbiter.look()
+    assert node.page("a").period == cardpage.LONGEST_PERIOD_NS
+    node.says("a", 1, node.now, node.now, 1000)
+    node.says("b", 1, node.now, node.now, 1000)
+    node.arbiter.look()
+    assert node.page("a").period == cardpage.SHORTEST_PERIOD_NS
+
+
+def test_what_a_hook_could_not_write_is_put_right(node: Node) -> None:
+    node.container("a", 50, 50)
+    node.container("b", 50, 50)
+    right = node.page("a").key()
+    cardpage.update(cardpages.path_of(node.run_dir, "a"), Page(UUID, tenants=1))
+    node.arbiter.look()
+    assert node.page("a").key() == right
+
+
+def test_use_is_told_as_a_percentage_of_the_time_between_two_rounds(node: Node) -> None:
+    node.container("a", 30, 30)
+    node.says("a", 1000 * MS, node.now)
+    node.arbiter.look()
+    assert node.arbiter.figures()[0]["used"] is None
+    node.now += 2000 * MS
+    node.says("a", 500 * MS, node.now)
+    node.arbiter.look()
+    assert node.arbiter.figures()[0]["used"] == pytest.approx(25)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", bytes(usage.SIZE), usage.BEGINNING, b"\xff" * usage.SIZE])
+def test_a_region_that_is_none_lends_nobody_that_containers_share(node: Node, content: bytes) -> None:
+    node.container("a", 30, 100)
+    node.container("b", 70, 70)
+    node.region("b").write_bytes(content)
+    node.arbiter.look()
+    node.ticks(10, "a")
+    assert node.lent("a") == 0
+
+
+def test_garbage_in_a_region_is_survived(node: Node) -> None:
+    noise = random.Random(6)
+    node.container("a", 30, 100)
+    node.container("b", 70, 100)
+    node.arbiter.look()
+    for _ in range(60):
+        data = noise.randbytes(usage.SIZE - usage.TIMES_OFFSET)
+        for name in ("a", "b"):
+            node.says(name)
+            with node.region(name).open("r+b") as stream:
+                stream.seek(usage.TIMES_OFFSET)
+                stream.write(data[: usage.FLIGHTS_OFFSET - usage.TIMES_OFFSET])
+        node.ticks(1)
+        node.arbiter.look()
+        for name in ("a", "b"):
+            page = node.page(name)
+            assert page.lent_until <= node.now + LEASE
+            assert page.lent_rate <= 100
+    assert {row["container"] for row in node.arbiter.figures()} == {"a", "b"}
+
+
+def test_a_region_and_pages_that_vanish_stop_nobody(node: Node) -> None:
+    node.container("a", 30, 100)
+    node.container("b", 30, 100)
+    node.region("a").unlink()
+    Path(cardpages.path_of(node.run_dir, "a")).unlink()
+    node.arbiter.look()
+    node.ticks(10, "b")
+    assert node.lent("b") > 30
+    Path(cardpages.path_of(node.run_dir, "b")).write_bytes(b"x")
+    node.ticks(10, "b")
+    node.arbiter.look()
+
+
+def test_whom_it_doubts_it_lends_nothing(node: Node) -> None:
+    node.container("a", 50, 100)
+    node.container("b", 50, 50)
+    fair = node.page("a").phase_length
+    node.arbiter.doubt({"a": 0.8})
+    node.arbiter.look()
+    node.ticks(10, "a")
+    assert node.lent("a") == 0
+    assert node.page("a").phase_length == int(fair * 0.8)
+    node.arbiter.doubt({})
+    node.arbiter.look()
+    assert node.page("a").phase_length == fair

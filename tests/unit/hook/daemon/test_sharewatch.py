@@ -1,0 +1,101 @@
+"""The watch for containers that use more than they say: NVML's samples, whose they are, and what follows."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from vgpu.config import limits
+from vgpu.config.claims import Claim
+from vgpu.config.inventory import Card, Device, Inventory
+from vgpu.config.limits import CardLimit
+from vgpu.config.settings import Settings
+from vgpu.hook import population
+from vgpu.hook.daemon import sharewatch
+from vgpu.hook.daemon.arbitration import Observation
+from vgpu.hook.daemon.journal import Conditions, Journal
+from vgpu.hook.daemon.sharewatch import ShareWatch
+from vgpu.hook.daemon.truth import LAG, LOOKS
+
+UUID = limits.uuid_text(bytes(range(16)))
+SECOND = 10**9
+
+
+class FakeShare:
+    def __init__(self, name: str, used: list[int]) -> None:
+        cards = [CardLimit(UUID, 1 << 30, 50, 50)]
+        self.claim = Claim(name, 5, 1, cards, False, None, [], "/b", 1.0, f"ns/{name}/main")
+        self.used = used
+
+    def observe(self, now: int) -> dict[str, Observation]:
+        return {UUID: Observation(self.used[0], now, 0)}
+
+
+class FakeArbiter:
+    def __init__(self) -> None:
+        self.now = 0
+        self.shares = {name: FakeShare(name, [0]) for name in ("honest", "liar")}
+        self.parts: dict[str, float] = {}
+
+    def clock(self) -> int:
+        return self.now
+
+    def doubt(self, parts: dict[str, float]) -> None:
+        self.parts = parts
+
+
+class Watched:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log = io.StringIO()
+        self.arbiter = FakeArbiter()
+        self.conditions = Conditions(Journal(self.log, False))
+        settings = Settings({})
+        self.watch = ShareWatch(settings, self.conditions, lambda *_: pytest.fail("asks"), self.arbiter)  # type: ignore[arg-type]
+        pids = {"honest": [(10, 1)], "liar": [(20, 1), (21, 1)]}
+        monkeypatch.setattr(population.Population, "of", lambda _self, claim: pids[claim.container])
+
+    def look(self, said: dict[str, int], seen: dict[int, int]) -> None:
+        """Five seconds in which containers say so many percent, and NVML sees so many of pids."""
+        self.arbiter.now += 5 * SECOND
+        for name, percent in said.items():
+            self.arbiter.shares[name].used[0] += 5 * SECOND * percent // 100
+        self.watch.judge({UUID: [(pid, percent, 1) for pid, percent in seen.items()]})
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
+
+
+def test_a_liar_is_told_and_lent_nothing_until_it_is_honest_again(watched: Watched) -> None:
+    for _ in range(LOOKS + LAG + 1):
+        watched.look({"honest": 50, "liar": 5}, {10: 50, 20: 40, 21: 40, 99: 100})
+    assert set(watched.watch.caught) == {("liar", UUID)}
+    assert watched.arbiter.parts == {"liar": 0.8}
+    told = watched.conditions.present["core shares"]
+    assert told.startswith(f"container liar (ns/liar/main) on {UUID}: says it uses")
+    assert watched.watch.seen("liar", UUID) == 80
+    for _ in range(LOOKS + LAG):
+        watched.look({"honest": 50, "liar": 50}, {10: 50, 20: 25, 21: 25})
+    assert watched.arbiter.parts == {}
+    assert "core shares" not in watched.conditions.present
+    assert len(watched.log.getvalue().splitlines()) == 2, "told once, and its end"
+
+
+def test_a_region_that_says_nothing_is_a_word_too(watched: Watched) -> None:
+    for _ in range(LOOKS + LAG + 1):
+        watched.look({}, {10: 5, 20: 60})
+    assert set(watched.arbiter.parts) == {"liar"}
+
+
+def test_nothing_is_asked_where_nobody_has_a_share(watched: Watched) -> None:
+    watched.arbiter.shares = {}
+    card = Card(UUID, 0, 0, "", "T4", 1 << 34, Device("/dev/nvidia0", "nvidia0", 195, 0))
+    watched.watch.look(Inventory("550", "", 1.0, [], [], [], [card]))
+
+
+def test_only_the_newest_sample_of_a_process_counts_and_garbage_is_bounded() -> None:
+    rows = {UUID: [[7, 50, 1], [7, 30, 9], [7, 60, 3], [8, 4_000_000, 2], [9, -5, 2]]}
+    assert sharewatch.rows_of({"cards": rows}) == {UUID: [(7, 30, 9), (8, 100, 2), (9, 0, 2)]}
+    assert sharewatch.rows_of({}) == {}
