@@ -147,7 +147,8 @@ static void unmap_allocation(struct sim_allocation *allocation)
 		close(allocation->share_fd);
 	if (allocation->backing && allocation->backing != at)
 		munmap(allocation->backing, allocation->mapped);
-	munmap(at, allocation->mapped);
+	if (allocation->memory != SIM_GRAPH_MEMORY) /* its addresses are the node's: another launch has its memory there */
+		munmap(at, allocation->mapped);
 }
 
 static uint64_t round_up(uint64_t size, uint64_t granularity)

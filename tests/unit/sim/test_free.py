@@ -247,3 +247,28 @@ time.sleep(60)
     finally:
         process.kill()
         process.communicate()
+
+
+def test_addresses_of_a_graphs_memory_stay_its_own_between_launches(node: Any) -> None:
+    """Else what was put there meanwhile would go when the next launch frees its memory."""
+    program = """
+first = made("cuMemAlloc_v2", size)
+check(cuda.cuStreamBeginCapture_v2(queue, 2))
+inside = made("cuMemAllocAsync", size, queue)
+check(cuda.cuMemFreeAsync(inside, queue))
+graph = ctypes.c_void_p()
+check(cuda.cuStreamEndCapture(queue, ctypes.byref(graph)))
+executable = made("cuGraphInstantiateWithFlags", graph, ctypes.c_uint64(0))
+taken = []
+for _ in range(3):
+    check(cuda.cuGraphLaunch(executable, queue))
+    check(cuda.cuStreamSynchronize(queue))
+    taken += [made("cuMemAlloc_v2", size).value for _ in range(3)]
+    taken += [mmap.mmap(-1, 64 << 10) for _ in range(300)]
+inside = inside.value
+print(json.dumps([at for at in taken if isinstance(at, int) and inside <= at < inside + size.value]))
+for memory in taken:
+    if not isinstance(memory, int):
+        memory[0] = 1
+"""
+    assert node.python(PROLOGUE + program) == []
