@@ -342,7 +342,7 @@ static uint64_t last_end(const struct bucket *bucket)
 	uint64_t end = LOAD(bucket->phase_end), length = end - LOAD(bucket->phase_begin);
 	int64_t behind = LOAD(bucket->shared.time->level) - (int64_t)draught(bucket, end);
 
-	return end + (behind > 0 ? least((uint64_t)behind / 2, length / 8) : 0);
+	return end + (behind > 0 ? least((uint64_t)behind, length / 4) : 0);
 }
 
 /* Work longer than a phase may begin in the first half of one; other work ends, on average, where the phase ends. */
