@@ -92,8 +92,10 @@ struct bucket *bucket_of_device(CUdevice device)
 {
 	struct limited_card card;
 
-	if (device < 0 || device >= DEVICES || find(device) || !card_of_device(device, &card))
-		return device < 0 || device >= DEVICES ? NULL : find(device);
+	if (device < 0 || device >= DEVICES || limits_state() != LIMITS_PRESENT)
+		return NULL;
+	if (find(device) || !card_of_device(device, &card))
+		return find(device);
 	pthread_mutex_lock(&lock);
 	if (!find(device))
 		__atomic_store_n(&buckets[device], make(device, &card), __ATOMIC_RELEASE);
