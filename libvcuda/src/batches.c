@@ -296,6 +296,7 @@ static void open_batch(struct core_context *context, struct lane *lane, struct l
 		batch->is_unsure = true;
 		batch->allowance = edge == FIRST_IN_PHASE ? LAST_OF_OTHERS : SLICE + SWITCHES;
 	}
+	bucket_wants(bucket, now);
 	context->under_way++;
 	lane->open = (int32_t)(batch - context->batches);
 	launch->opened = true;

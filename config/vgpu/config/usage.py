@@ -7,6 +7,7 @@ write it: a figure from here is that container's word, worth nothing for any oth
 from __future__ import annotations
 
 from struct import Struct
+from sys import byteorder
 
 from vgpu.config.errors import VgpuError
 from vgpu.config.limits import MAX_CARDS, USAGE_DIR, uuid_text
@@ -21,6 +22,9 @@ SLOT = Struct("=QQQQ")
 CHARGE = Struct("=QQ")
 TIME = Struct("=q11Q32x")
 FLIGHT = Struct("=II")
+#: Of a card's time, what the host may ask: ns used in all; when a launch was last asked for, and had to wait, by the
+#: container's CLOCK_MONOTONIC; ns of the longest kernel of late.
+TIME_OFFSETS = {"used": 64, "wanted": 72, "waited": 80, "longest": 88}
 CHARGES_OFFSET = HEADER.size + MAX_CARDS * CARD.size + SLOTS * SLOT.size
 TIMES_OFFSET = CHARGES_OFFSET + MAX_CARDS * SLOTS * CHARGE.size
 FLIGHTS_OFFSET = TIMES_OFFSET + MAX_CARDS * TIME.size
@@ -28,6 +32,18 @@ SIZE = FLIGHTS_OFFSET + MAX_CARDS * SLOTS * FLIGHT.size
 
 #: A new region: this, and zeros up to SIZE.
 BEGINNING = HEADER.pack(IDENTITY, 0)
+
+
+def times(data: bytes) -> dict[str, dict[str, int]]:
+    """By card uuid, the figures of TIME_OFFSETS; of a region that `decode` accepts."""
+    found = {}
+    for index in range(MAX_CARDS):
+        key, uuid = CARD.unpack_from(data, HEADER.size + index * CARD.size)
+        start = TIMES_OFFSET + index * TIME.size
+        if key:
+            words = {name: data[start + offset : start + offset + 8] for name, offset in TIME_OFFSETS.items()}
+            found[uuid_text(uuid)] = {name: int.from_bytes(word, byteorder) for name, word in words.items()}
+    return found
 
 
 def decode(data: bytes, source: str = "usage") -> dict[str, int]:

@@ -38,6 +38,14 @@ int main(void)
     NUMBER("card.uuid", offsetof(struct vgpu_usage_card, uuid));
     NUMBER("charge.attempting", offsetof(struct vgpu_usage_charge, attempting));
     NUMBER("charge.reserved", offsetof(struct vgpu_usage_charge, reserved));
+    NUMBER("TIME", sizeof(struct vgpu_usage_time));
+    NUMBER("FLIGHT", sizeof(struct vgpu_usage_flight));
+    NUMBER("times", offsetof(struct vgpu_usage, times));
+    NUMBER("flights", offsetof(struct vgpu_usage, flights));
+    NUMBER("time.used", offsetof(struct vgpu_usage_time, used));
+    NUMBER("time.wanted", offsetof(struct vgpu_usage_time, wanted));
+    NUMBER("time.waited", offsetof(struct vgpu_usage_time, waited));
+    NUMBER("time.longest", offsetof(struct vgpu_usage_time, longest));
     printf("PATH %s\\n", VGPU_USAGE_PATH);
     return 0;
 }
@@ -77,6 +85,11 @@ def header(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         ("card.uuid", 8),
         ("charge.attempting", 0),
         ("charge.reserved", 8),
+        ("TIME", usage.TIME.size),
+        ("FLIGHT", usage.FLIGHT.size),
+        ("times", usage.TIMES_OFFSET),
+        ("flights", usage.FLIGHTS_OFFSET),
+        *((f"time.{name}", usage.TIME_OFFSETS[name]) for name in ("used", "wanted", "waited", "longest")),
         ("PATH", usage.PATH),
     ],
 )
