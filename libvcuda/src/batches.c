@@ -97,13 +97,11 @@ static atomic_bool stopped;
 static atomic_int settling;
 static atomic_flag making = ATOMIC_FLAG_INIT;
 
-static __thread char here; /* its address is the thread */
-
-static __thread struct {
+static __thread struct known {
 	CUcontext handle;
 	struct core_context *context;
 	uint32_t generation;
-} current;
+} current; /* its address is the thread */
 
 static uint64_t less(uint64_t from, uint64_t by)
 {
@@ -178,21 +176,23 @@ static struct core_context *add(CUcontext handle)
 	return context;
 }
 
-struct core_context *batches_context(void)
+struct core_context *batches_context(const void **thread)
 {
-	CUcontext handle = NULL;
+	struct known *known = &current; /* asked once: in a library it costs a call */
 	uint32_t now = atomic_load_explicit(&generation, memory_order_acquire);
+	CUcontext handle = NULL;
 
+	*thread = known;
 	if (REAL(cuCtxGetCurrent, &handle) != CUDA_SUCCESS || !handle)
 		return NULL;
-	if (current.handle == handle && current.generation == now)
-		return current.context;
-	current.context = find(handle);
-	if (!current.context)
-		current.context = add(handle);
-	current.handle = handle;
-	current.generation = now;
-	return current.context;
+	if (known->handle == handle && known->generation == now)
+		return known->context;
+	known->context = find(handle);
+	if (!known->context)
+		known->context = add(handle);
+	known->handle = handle;
+	known->generation = now;
+	return known->context;
 }
 
 struct bucket *batches_bucket(struct core_context *context)
@@ -296,6 +296,7 @@ static void open_batch(struct core_context *context, struct lane *lane, struct l
 		batch->is_unsure = true;
 		batch->allowance = edge == FIRST_IN_PHASE ? LAST_OF_OTHERS : SLICE + SWITCHES;
 	}
+	bucket_wants(bucket, now);
 	context->under_way++;
 	lane->open = (int32_t)(batch - context->batches);
 	launch->opened = true;
@@ -374,7 +375,7 @@ void batches_join(struct launch *launch, uint64_t now)
 		batch->is_mixed |= launch->kind != batch->kind;
 		batch->is_unsteady |= !estimates_steady(launch->kind);
 		lane->stream = launch->stream;
-		lane->thread = &here;
+		lane->thread = launch->thread;
 		batch->launches++;
 		batch->estimate += launch->estimate;
 		batch->booked += launch->estimate;
@@ -429,7 +430,7 @@ static void close_own(struct core_context *context, struct lane *lane, uint64_t 
 {
 	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
 
-	if (batch && lane->thread == &here && batch->estimate >= least)
+	if (batch && lane->thread == &current && batch->estimate >= least)
 		end_batch(context, batch, lane->stream, clock_now());
 }
 
@@ -447,7 +448,8 @@ void batches_close(const struct launch *launch)
 
 void batches_waiting(uint64_t key)
 {
-	struct core_context *context = atomic_load(&contexts[0]) ? batches_context() : NULL;
+	const void *thread;
+	struct core_context *context = atomic_load(&contexts[0]) ? batches_context(&thread) : NULL;
 
 	if (!context || !context->under_way)
 		return;
@@ -464,7 +466,7 @@ static void note_waited(struct core_context *context, uint64_t key, bool others_
 
 	for (int i = 0; i < LANES; i++) {
 		struct lane *lane = &context->lanes[i];
-		if (!lane->has_work || lane->thread != &here || (key != ALL_LANES && lane->key != key))
+		if (!lane->has_work || lane->thread != &current || (key != ALL_LANES && lane->key != key))
 			continue;
 		if (others_wait)
 			close_own(context, lane, 0);
@@ -476,7 +478,8 @@ static void note_waited(struct core_context *context, uint64_t key, bool others_
 
 void batches_waited(uint64_t key)
 {
-	struct core_context *context = atomic_load(&contexts[0]) ? batches_context() : NULL;
+	const void *thread;
+	struct core_context *context = atomic_load(&contexts[0]) ? batches_context(&thread) : NULL;
 
 	if (!context || !context->working)
 		return;
@@ -490,7 +493,8 @@ void batches_waited(uint64_t key)
 
 void batches_forget(uint64_t key, CUstream stream)
 {
-	struct core_context *context = atomic_load(&contexts[0]) ? batches_context() : NULL;
+	const void *thread;
+	struct core_context *context = atomic_load(&contexts[0]) ? batches_context(&thread) : NULL;
 
 	if (!context)
 		return;

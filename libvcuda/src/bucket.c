@@ -92,8 +92,10 @@ struct bucket *bucket_of_device(CUdevice device)
 {
 	struct limited_card card;
 
-	if (device < 0 || device >= DEVICES || find(device) || !card_of_device(device, &card))
-		return device < 0 || device >= DEVICES ? NULL : find(device);
+	if (device < 0 || device >= DEVICES || limits_state() != LIMITS_PRESENT)
+		return NULL;
+	if (find(device) || !card_of_device(device, &card))
+		return find(device);
 	pthread_mutex_lock(&lock);
 	if (!find(device))
 		__atomic_store_n(&buckets[device], make(device, &card), __ATOMIC_RELEASE);
@@ -342,7 +344,7 @@ static uint64_t last_end(const struct bucket *bucket)
 	uint64_t end = LOAD(bucket->phase_end), length = end - LOAD(bucket->phase_begin);
 	int64_t behind = LOAD(bucket->shared.time->level) - (int64_t)draught(bucket, end);
 
-	return end + (behind > 0 ? least((uint64_t)behind / 2, length / 8) : 0);
+	return end + (behind > 0 ? least((uint64_t)behind, length / 4) : 0);
 }
 
 /* Work longer than a phase may begin in the first half of one; other work ends, on average, where the phase ends. */

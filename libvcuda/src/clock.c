@@ -16,6 +16,7 @@ enum { STACK = 256 * 1024 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const struct vgpu_sim_clock *simulated; /* NULL: real time */
+static bool looked;
 
 static void find(void)
 {
@@ -23,11 +24,13 @@ static void find(void)
 
 	if (clock && clock->version == VGPU_SIM_CLOCK_VERSION && clock->is_virtual())
 		simulated = clock;
+	__atomic_store_n(&looked, true, __ATOMIC_RELEASE);
 }
 
 static const struct vgpu_sim_clock *virtual_clock(void)
 {
-	pthread_once(&once, find);
+	if (!__atomic_load_n(&looked, __ATOMIC_ACQUIRE)) /* every launch asks */
+		pthread_once(&once, find);
 	return simulated;
 }
 

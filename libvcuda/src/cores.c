@@ -46,7 +46,7 @@ static void after_fork(void)
 	atomic_store(&captures, 0);
 }
 
-static void watch_forks(void)
+__attribute__((constructor)) static void watch_forks(void)
 {
 	pthread_atfork(NULL, NULL, after_fork);
 }
@@ -54,10 +54,7 @@ static void watch_forks(void)
 /* Whether the launch is to be accounted at all. */
 static bool find_account(struct launch *launch)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-	pthread_once(&once, watch_forks);
-	launch->context = batches_context();
+	launch->context = batches_context(&launch->thread);
 	if (!launch->context)
 		return false;
 	launch->bucket = batches_bucket(launch->context);
@@ -77,7 +74,7 @@ void cores_begin(struct core_launch *call, const void *function, uint64_t blocks
 	struct launch *launch = &call->launch;
 
 	launch->context = NULL;
-	call->entered = limits_state() == LIMITS_PRESENT && guard_enter();
+	call->entered = guard_enter();
 	if (!call->entered)
 		return;
 	name_stream(launch, stream, meaning);

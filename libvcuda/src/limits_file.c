@@ -21,6 +21,7 @@ enum {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static enum limits_state state = LIMITS_ABSENT;
+static bool loaded;
 static const struct vgpu_limits *mapped;
 static struct vgpu_limits last_good;
 static uint64_t seen; /* the sequence that last_good is of, or that was given up */
@@ -108,11 +109,13 @@ static void load(void)
 {
 	pthread_atfork(NULL, NULL, after_fork);
 	state = map_file();
+	__atomic_store_n(&loaded, true, __ATOMIC_RELEASE);
 }
 
 enum limits_state limits_state(void)
 {
-	pthread_once(&once, load);
+	if (!__atomic_load_n(&loaded, __ATOMIC_ACQUIRE)) /* every launch asks */
+		pthread_once(&once, load);
 	return state;
 }
 
@@ -130,7 +133,7 @@ static uint64_t fresh_overhead(const struct vgpu_limits_card *card)
 
 uint64_t limits_sequence(void)
 {
-	return limits_state() == LIMITS_PRESENT ? sequence_now() : 0;
+	return sequence_now();
 }
 
 bool limits_of(const uint8_t uuid[16], struct card_limits *limits)

@@ -22,7 +22,7 @@ struct card_limits {
 	uint32_t core_limit; /* percent that it may have while nobody else wants it */
 };
 
-/* Changes with every change of the file: one load. */
+/* Changes with every change of the file: one load. Only while limits are present. */
 uint64_t limits_sequence(void);
 
 /* The card's limits now; false: the card is not listed, so it has none. */

@@ -45,6 +45,10 @@ int main(void)
     NUMBER("overheads", offsetof(struct vgpu_usage, overheads));
     NUMBER("OVERHEAD_UNIT", VGPU_USAGE_OVERHEAD_UNIT);
     NUMBER("time.level", offsetof(struct vgpu_usage_time, level));
+    NUMBER("TIME", sizeof(struct vgpu_usage_time));
+    NUMBER("FLIGHT", sizeof(struct vgpu_usage_flight));
+    NUMBER("times", offsetof(struct vgpu_usage, times));
+    NUMBER("flights", offsetof(struct vgpu_usage, flights));
     NUMBER("time.used", offsetof(struct vgpu_usage_time, used));
     NUMBER("time.wanted", offsetof(struct vgpu_usage_time, wanted));
     NUMBER("time.waited", offsetof(struct vgpu_usage_time, waited));
@@ -99,6 +103,10 @@ def header(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         ("time.wanted", 72),
         ("time.waited", 80),
         ("time.longest", 88),
+        ("TIME", usage.TIME.size),
+        ("FLIGHT", usage.FLIGHT.size),
+        ("times", usage.TIMES_OFFSET),
+        ("flights", usage.FLIGHTS_OFFSET),
         ("PATH", usage.PATH),
     ],
 )

@@ -1,0 +1,177 @@
+"""The core share while things happen to it, on the simulator by the wall's clock: the ratios are generous for that."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Callable
+
+import pytest
+
+from vgpu.config import cardpage, limits, usage
+
+from .conftest import INCLUDE, REPOSITORY, SimBox, compile_c
+
+SOURCES = REPOSITORY / "tests/bench/cores_load"
+MS, SECOND = 1_000_000, 1_000_000_000
+SETTLE = 0.4
+
+
+class Loads:
+    """Programs of a container that always want more of the card."""
+
+    def __init__(self, box: SimBox, program: Path) -> None:
+        self.box = box
+        self.program = program
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, **options: object) -> subprocess.Popen[bytes]:
+        words = {"kernel": "fixed:1000000", "wait": 0, "end": 60 * SECOND, **options}
+        command = self.box.command(str(self.program), *(f"{name}={value}" for name, value in words.items()))
+        process = subprocess.Popen(command, env=self.box.environment, stdout=subprocess.DEVNULL)
+        self.processes.append(process)
+        return process
+
+    def limit(self, cores: int, core_limit: int = 0) -> None:
+        card = limits.CardLimit(self.box.uuid, limits.UNLIMITED, cores, max(cores, core_limit))
+        (self.box.path / "limits").write_bytes(limits.encode("box", [card]))
+
+    def share(self, seconds: float = 1.0) -> float:
+        """The part of the card's time that the container has from now on."""
+        began, busy = time.monotonic(), self.busy()
+        time.sleep(seconds)
+        return (self.busy() - busy) / 1e9 / (time.monotonic() - began)
+
+    def busy(self) -> int:
+        return int(self.box.cards()[0]["busy_ns"])
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def loads(t4: SimBox, tmp_path: Path) -> Iterator[Loads]:
+    sources = [str(SOURCES / "peers.c"), f"-I{INCLUDE}", "-ldl", "-lm", "-lpthread"]
+    running = Loads(t4, compile_c(tmp_path / "load", SOURCES / "load.c", *sources))
+    yield running
+    running.close()
+
+
+def test_a_killed_process_leaves_no_debt_and_no_turn(loads: Loads) -> None:
+    loads.limit(40)
+    victims = [loads.start() for _ in range(3)]
+    loads.start()
+    time.sleep(SETTLE)
+    for victim in victims:
+        victim.kill()
+        victim.wait()
+    time.sleep(SETTLE)
+    assert loads.share() == pytest.approx(0.4, rel=0.15)
+
+
+def test_what_is_lent_is_used_and_given_back(loads: Loads) -> None:
+    loads.limit(20, 80)
+    path = loads.box.path / "cards"
+    forever = time.monotonic_ns() + 60 * SECOND
+    path.write_bytes(cardpage.encode([cardpage.Page(loads.box.uuid, lent_until=forever, lent_rate=100, tenants=2)]))
+    loads.start()
+    time.sleep(SETTLE)
+    assert loads.share() == pytest.approx(0.8, rel=0.15), "never more than the core limit"
+    cardpage.update(str(path), cardpage.Page(loads.box.uuid, tenants=2))
+    time.sleep(0.2)
+    assert loads.share() == pytest.approx(0.2, rel=0.2)
+
+
+def test_a_lease_ends_by_itself(loads: Loads) -> None:
+    loads.limit(20, 80)
+    lease = time.monotonic_ns() + 300 * MS
+    page = cardpage.Page(loads.box.uuid, lent_until=lease, lent_rate=80, tenants=2)
+    (loads.box.path / "cards").write_bytes(cardpage.encode([page]))
+    loads.start()
+    time.sleep(2 * SETTLE)
+    assert loads.share() == pytest.approx(0.2, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [(1, 0, 0), (100 * MS, 200 * MS, 10 * MS), (1 << 63, 0, 5), (100 * MS, 0, 200 * MS)],
+    ids=["no length", "begins after its period", "endless", "longer than its period"],
+)
+def test_a_page_of_nonsense_is_no_page(loads: Loads, page: tuple[int, int, int]) -> None:
+    loads.limit(50)
+    (loads.box.path / "cards").write_bytes(cardpage.encode([cardpage.Page(loads.box.uuid, *page)]))
+    loads.start()
+    time.sleep(SETTLE)
+    assert loads.share() == pytest.approx(0.5, rel=0.15)
+
+
+def test_a_time_namespaces_clock_is_set_right(loads: Loads) -> None:
+    """The phase is where the host's clock has it: two halves of a period, one of them shifted by half of it."""
+    period = 400 * MS
+    offset = period // 2
+    loads.limit(90)
+    page = cardpage.Page(loads.box.uuid, period, 0, offset, tenants=2)
+    (loads.box.path / "cards").write_bytes(cardpage.encode([page], clock_offset=offset))
+    loads.start()
+    time.sleep(SETTLE)
+    inside = outside = 0.0
+    for _ in range(3):
+        time.sleep((period + offset + 30 * MS - time.monotonic_ns() % period) % period / 1e9)
+        inside += loads.share(0.14)
+        time.sleep((period + 30 * MS - time.monotonic_ns() % period) % period / 1e9)
+        outside += loads.share(0.14)
+    assert inside > 5 * outside
+
+
+def test_the_host_sees_what_the_container_says(loads: Loads) -> None:
+    loads.limit(30)
+    loads.start()
+    time.sleep(2 * SETTLE)
+    data = (loads.box.path / "usage/usage").read_bytes()
+    times = data[usage.TIMES_OFFSET : usage.FLIGHTS_OFFSET]
+    said = usage.time_at(times, usage.places(data[: usage.CARDS_END])[loads.box.uuid])
+    assert said.used == pytest.approx(loads.busy(), rel=0.2)
+    assert time.monotonic_ns() - said.wanted < SECOND
+    assert said.longest == pytest.approx(MS, rel=0.5)
+
+
+def test_garbage_in_the_account_ends(loads: Loads) -> None:
+    """A container that scribbles on its own account is held to its share again, and not for ever."""
+    loads.limit(50)
+    loads.start()
+    time.sleep(SETTLE)
+    with (loads.box.path / "usage/usage").open("r+b") as file:
+        file.seek(usage.TIMES_OFFSET)
+        file.write(b"\xff" * usage.TIME.size)
+        file.seek(usage.TIMES_OFFSET)
+        file.write((-(1 << 62)).to_bytes(8, "little", signed=True))
+    time.sleep(SETTLE)
+    assert loads.share() == pytest.approx(0.5, rel=0.2)
+
+
+def test_an_exclusive_card_is_not_slowed(loads: Loads) -> None:
+    loads.limit(100)
+    loads.start()
+    time.sleep(SETTLE)
+    assert loads.share() > 0.9
+
+
+def test_two_containers_have_one_account_each(sim_box: Callable[..., SimBox], loads: Loads) -> None:
+    other = Loads(sim_box("t4x1"), loads.program)
+    try:
+        pages = cardpage.schedule(loads.box.uuid, [60, 30])
+        for one, cores, page in ((loads, 60, pages[0]), (other, 30, pages[1])):
+            one.limit(cores)
+            (one.box.path / "cards").write_bytes(cardpage.encode([page]))
+            one.start()
+        time.sleep(SETTLE)
+        assert loads.share() == pytest.approx(0.9, rel=0.15)
+        loads.close()
+        time.sleep(SETTLE)
+        assert loads.share() == pytest.approx(0.3, rel=0.15), "a hard share does not grow"
+    finally:
+        other.close()
