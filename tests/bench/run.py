@@ -15,12 +15,13 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 import hook  # noqa: E402 - found by the line above
 import nodes  # noqa: E402
+import plugin  # noqa: E402
 import vcuda  # noqa: E402
 from results import BenchError, Result, table, write  # noqa: E402
 
 Groups = dict[str, Callable[[], "list[Result]"]]
 
-GROUPS: Groups = {"hook": hook.measure, "vcuda": vcuda.measure}
+GROUPS: Groups = {"hook": hook.measure, "plugin": plugin.measure, "vcuda": vcuda.measure}
 
 
 def main(arguments: list[str], groups: Groups = GROUPS, directory: Path = nodes.BUILD / "bench") -> int:
