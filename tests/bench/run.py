@@ -16,12 +16,15 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 import cores  # noqa: E402 - found by the line above
 import hook  # noqa: E402
 import nodes  # noqa: E402
+import plugin  # noqa: E402
 import vcuda  # noqa: E402
 from results import BenchError, Result, table, write  # noqa: E402
 
 Groups = dict[str, Callable[[], "list[Result]"]]
 
-GROUPS: Groups = {"cores": cores.measure, "hook": hook.measure, "vcuda": vcuda.measure}
+GROUPS: Groups = {
+    "cores": cores.measure, "hook": hook.measure, "plugin": plugin.measure, "vcuda": vcuda.measure,
+}  # fmt: skip
 
 
 def main(arguments: list[str], groups: Groups = GROUPS, directory: Path = nodes.BUILD / "bench") -> int:

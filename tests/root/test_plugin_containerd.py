@@ -75,8 +75,8 @@ class Site:
 
     def end(self) -> None:
         self.runtime.gate.set()
-        self.kubelet.end()
         self.plugin.kill()
+        self.kubelet.end()
 
     def claim_of(self, pod: Pod, container: str = "c") -> claims.Claim:
         return claims.read(self.node.settings.run_dir, pod.statuses[container].id)

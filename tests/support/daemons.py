@@ -17,14 +17,15 @@ from vgpu.config.errors import VgpuError
 from vgpu.hook.daemon import client
 
 
-def wait_for(holds: Callable[[], Any], timeout: float = 30, what: str = "") -> Any:
-    """What `holds` returns as soon as it is true."""
+def wait_for(holds: Callable[[], Any], timeout: float = 30, what: str | Callable[[], str] = "") -> Any:
+    """What `holds` returns as soon as it is true; `what` tells what is missing if it never is."""
     end = time.monotonic() + timeout
     while True:
         found = holds()
         if found:
             return found
-        assert time.monotonic() < end, what or "it did not happen in time"
+        if time.monotonic() > end:
+            raise AssertionError((what() if callable(what) else what) or "it did not happen in time")
         time.sleep(0.05)
 
 

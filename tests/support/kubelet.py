@@ -75,6 +75,7 @@ class Pod:
         self.events: list[str] = []
         self.statuses = {container.name: Status() for container in [*spec.inits, *spec.containers]}
         self.sandbox: Any = None
+        self.worker: Worker | None = None
         self.admitted = False
 
     def fail(self, reason: str, text: str) -> None:
@@ -107,15 +108,18 @@ class Kubelet:
         order: Callable[[list[str]], list[str]] = sorted,
         backoff: float = 0.1,
         backoff_limit: float = 1.0,
+        poll: float = 0.02,
     ) -> None:
         self.directory = directory
         self.runtime = runtime
         self.order = order
         self.backoff = backoff
         self.backoff_limit = backoff_limit
+        self.poll = poll
         self.pods: dict[str, Pod] = {}
         self.devices = self._manager()
         self._admission = threading.Lock()
+        self._alive = False
         self._workers: dict[str, Worker] = {}
         self._resources: kubelet_api.Server | None = None
 
@@ -140,19 +144,24 @@ class Kubelet:
         self.devices = self._manager().start()
         methods = {"List": ("v1.ListPodResourcesRequest", self._list)}
         self._resources = kubelet_api.Server(self.pod_resources, "v1.PodResourcesLister", methods)
+        self._alive = True
         return self
 
     def resume(self) -> None:
         """The API server has told of the pods: those that do not run are admitted again, with what they hold."""
-        for pod in [pod for pod in self.pods.values() if pod.active]:
-            self._resume(pod)
+        for pod in list(self.pods.values()):
+            with self._admission:
+                if pod.active and pod.uid in self.pods and pod.uid not in self._workers:
+                    self._resume(pod)
 
     def stop(self) -> None:
-        """As killed: containers run on, nobody looks after them."""
-        for worker in self._workers.values():
-            worker.stop()
-        self._workers = {}
+        """As killed, in the midst of an admission too: containers run on, nobody looks after them."""
+        self._alive = False
         self.devices.stop()
+        with self._admission:
+            workers, self._workers = list(self._workers.values()), {}
+        for worker in workers:
+            worker.stop()
         assert self._resources is not None
         self._resources.stop()
 
@@ -189,44 +198,51 @@ class Kubelet:
         with self._admission:  # kubelet admits one pod after the other
             self.pods[pod.uid] = pod
             self._admit(pod)
-        if pod.active:
-            self._work(pod)
+            if pod.active and self._alive:
+                self._work(pod)
         return pod
 
     def _admit(self, pod: Pod) -> None:
-        """Sets `admitted` early: a pod under admission counts as active, or its own devices would be freed."""
+        """Sets `admitted` early: a pod under admission counts as active, or its own devices would be freed.
+
+        While kubelet is dead the pod waits: the API server knows it, and the next kubelet admits it.
+        """
         pod.admitted = True
+        if not self._alive:
+            return
         try:
             for container in pod.spec.inits:
                 self.devices.allocate(pod.uid, container.name, container.limits, init=True)
             for container in pod.spec.containers:
                 self.devices.allocate(pod.uid, container.name, container.limits, init=False)
         except AdmissionError as error:
+            if not self._alive:
+                return
             pod.fail("UnexpectedAdmissionError", f"Allocate failed due to {error}, which is unexpected")
 
     def _resume(self, pod: Pod) -> None:
         """After a restart: a pod whose containers run is left alone, another one is admitted again."""
         if not any(status.running for status in pod.statuses.values()):
-            with self._admission:
-                self._admit(pod)
-        if pod.active:
+            self._admit(pod)
+        if pod.active and self._alive:
             self._work(pod)
 
     def _work(self, pod: Pod) -> None:
-        self._workers[pod.uid] = Worker(self, pod)
-        self._workers[pod.uid].start()
+        pod.worker = self._workers[pod.uid] = Worker(self, pod)
+        pod.worker.start()
 
     def delete(self, pod: Pod) -> None:
         """kubectl delete pod: containers, sandbox and the pod itself go."""
-        worker = self._workers.pop(pod.uid, None)
-        if worker is not None:
-            worker.stop()
+        with self._admission:
+            self.pods.pop(pod.uid, None)
+            self._workers.pop(pod.uid, None)
+        if pod.worker is not None:  # of a kubelet that is just dying, too
+            pod.worker.stop()
         if pod.sandbox is not None:
             self.runtime.remove(pod.sandbox)
             pod.sandbox = None
         if pod.phase not in ENDED:
             pod.phase = SUCCEEDED
-        self.pods.pop(pod.uid, None)
 
     def _list(self, request: Any, context: Any) -> Any:
         """List of pod-resources: every pod that is known, and of its containers not the init containers."""
@@ -267,7 +283,7 @@ class Worker(threading.Thread):
     def run(self) -> None:
         while not self._end.is_set() and self.pod.phase not in ENDED:
             self._sync()
-            self._end.wait(0.02)
+            self._end.wait(self.kubelet.poll)
 
     def _sync(self) -> None:
         pod = self.pod

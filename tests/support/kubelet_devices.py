@@ -155,9 +155,9 @@ class DeviceManager:
         )  # fmt: skip
         with self.lock:
             old, self.endpoints[request.resource_name] = self.endpoints.get(request.resource_name), endpoint
+            endpoint.run()
         if old is not None:
             old.close()
-        endpoint.run()
 
     def listed(self, endpoint: Endpoint, devices: Iterable[Any]) -> None:
         """A plugin's whole list, which replaces the last one."""

@@ -6,7 +6,6 @@ path and the annotations are those that kubelet and containerd would make; the h
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import shutil
 import subprocess
@@ -120,7 +119,10 @@ class RuncRuntime:
         bundle = self._bundle(sandbox, container, options, name)
         log = bundle.path / "log"
         with (bundle.path / "output").open("wb") as output:
-            command = [*self.runc.command, "--log", str(log), "create", "--bundle", str(bundle.write()), name]
+            command = [
+                *self.runc.command, "--log", str(log), "create", "--pid-file", str(bundle.path / "pid"), "--bundle",
+                str(bundle.write()), name,
+            ]  # fmt: skip
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False)
         if done.returncode != 0:
             self.runc.delete(name)
@@ -140,11 +142,13 @@ class RuncRuntime:
         return made
 
     def exit_code(self, sandbox: Box, container: str) -> int | None:
-        """runc keeps no exit code of a container that nobody waits for: it is 0 here."""
+        """Nobody waits for runc's containers, so their exit codes are lost: it is 0 here."""
         try:
-            return 0 if self.runc.state(container)["status"] == "stopped" else None
-        except subprocess.CalledProcessError:
+            pid = int((sandbox.bundles[container].path / "pid").read_text())
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
             return 0
+        return 0 if state in ("Z", "X") else None
 
     def output(self, sandbox: Box, container: str) -> str:
         return (sandbox.bundles[container].path / "output").read_text()
@@ -160,6 +164,8 @@ class RuncRuntime:
             self.remove(sandbox)
 
     def end(self) -> None:
+        """Whatever is left of all pods."""
+        for state in self.runc.root.glob("*"):
+            self.runc.delete(state.name)
         shutil.rmtree(self.directory, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            cgroup_trees.remove(self.cgroup)
+        cgroup_trees.remove(self.cgroup)

@@ -1,8 +1,8 @@
 """The real kubelet, standalone: pods from manifests in a directory, containers on a private containerd.
 
-Belongs here: building kubelet 1.20 from Debian's source package by Debian's Go (once per build directory, two minutes;
-no mirror has it as a program), and running it so that it touches nothing of the machine: it and containerd share a
-mount namespace where /var/lib, /var/log and the few sysctls that it writes are the test's own.
+Belongs here: building kubelet 1.20 from Debian's source package by Debian's Go (once per build directory, some three
+minutes; no mirror has it as a program), and running it so that it touches nothing of the machine: it and containerd
+share a mount namespace where /var/lib, /var/log and the few sysctls that it writes are the test's own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from typing import Any
 import containerd_bed
 import suites
 
+#: kubelet appends it to the names of static pods. It is not what the node's settings say: to the plugin these are then
+#: pods like those of an API server, which vouch for what kubelet lists.
+NODE = "anode"
 SUITE, GO, PACKAGE = "bookworm", "golang-1.19", "k8s.io/kubernetes/cmd/kubelet"
 SYSCTLS = (
     "vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys",
@@ -42,13 +45,13 @@ def _compile(program: Path) -> None:
         path.parent.mkdir(parents=True)
         suites.source(SUITE, "kubernetes", path)
         for part in ("go", "src"):
-            for tree in sorted((suites.unpack(SUITE, f"{GO}-{part}") / "usr").glob("*/go-*")):
-                subprocess.run(["cp", "-a", "--remove-destination", f"{tree}/.", work / "root"], check=True)
+            subprocess.run(["cp", "-a", f"{suites.unpack(SUITE, f'{GO}-{part}')}/.", work / "debian"], check=True)
+        root = next((work / "debian/usr/lib").glob("go-*"))
         environment = {
-            **os.environ, "GOROOT": f"{work}/root", "GOPATH": f"{work}/path", "GOCACHE": f"{work}/cache",
+            **os.environ, "GOROOT": str(root), "GOPATH": f"{work}/path", "GOCACHE": f"{work}/cache",
             "GO111MODULE": "off", "GOPROXY": "off", "CGO_ENABLED": "0",
         }  # fmt: skip
-        command = [f"{work}/root/bin/go", "build", "-ldflags", "-s -w", "-o", f"{work}/kubelet", PACKAGE]
+        command = [f"{root}/bin/go", "build", "-ldflags", "-s -w", "-o", f"{work}/kubelet", PACKAGE]
         done = subprocess.run(command, cwd=path, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr[-2000:]}")
@@ -113,7 +116,7 @@ class RealKubelet:
         command = [
             *self.place.prefix, str(build()), f"--config={config}", f"--root-dir={self.directory}/root",
             "--container-runtime=remote", f"--container-runtime-endpoint=unix://{self.bed.socket}",
-            "--hostname-override=testnode", f"--cert-dir={self.directory}/pki", "--v=3",
+            f"--hostname-override={NODE}", f"--cert-dir={self.directory}/pki", "--v=3",
         ]  # fmt: skip
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -161,7 +164,7 @@ class RealKubelet:
 
     def output(self, pod: str, container: str, attempt: int = 0) -> str:
         """What a container has written so far, "" when it has not started."""
-        for path in (self.place.log / "pods").glob(f"default_{pod}-testnode_*/{container}/{attempt}.log"):
+        for path in (self.place.log / "pods").glob(f"default_{pod}-{NODE}_*/{container}/{attempt}.log"):
             if path.exists():
                 return "".join(line.split(" ", 3)[3] for line in path.read_text().splitlines(keepends=True))
         return ""

@@ -1,0 +1,221 @@
+"""A thousand pods at full speed, while plugin and kubelet are killed: no grant is lost, none is given twice.
+
+Eight cards, sixteen containers on each. Plugin, hook, ledger, grants and containers (runc's) are real; kubelet is the
+stand-in. Pods that an Allocate without a plugin has failed are made anew, as a ReplicaSet does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import nodes
+import pytest
+from daemons import wait_for
+from kubelet import Container, Kubelet, Pod, Spec
+from kubelet_runtimes import RuncRuntime
+from plugin_process import Plugin
+
+from vgpu.config import claims, grants
+from vgpu.config.errors import VgpuError
+from vgpu.hook import processes
+from vgpu.hook.ledger import Lock
+
+pytestmark = pytest.mark.root
+
+CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
+UNIT = 256 << 20
+CARDS, EACH = 8, 16
+SEED = 5
+GRACE = 1
+#: What the hook may say to a container that kubelet is to start again later: no room, or a hundred hooks before it.
+LATER = ("no card fits", "expected the lock")
+
+
+class Site:
+    """The node; `failures` are pods that kubelet refused, by the reason's last words."""
+
+    def __init__(self, directory: Path, rootfs: Path) -> None:
+        self.sockets = Path(tempfile.mkdtemp(prefix="vgpu-"))  # a socket's path has 107 characters at most
+        self.run_dir = Path(tempfile.mkdtemp(prefix="vgpu-", dir="/dev/shm"))  # as /run: fsync costs nothing
+        settings = {
+            "paths.run": str(self.run_dir),
+            "plugin.socket_dir": str(self.sockets / "device-plugins"),
+            "plugin.pod_resources_socket": str(self.sockets / "pod-resources/kubelet.sock"),
+            "plugin.grant_grace": GRACE,
+            "plugin.http": "",
+            "kubernetes.api": "never",
+        }
+        self.node = nodes.SimulatedNode(directory / "node", "h100x8", **settings)
+        self.node.take_inventory()
+        self.runtime = RuncRuntime(directory / "runc", self.node, rootfs)
+        self.kubelet = Kubelet(self.sockets, self.runtime, backoff=0.3, backoff_limit=3, poll=0.1).start()
+        self.plugin = Plugin(self.node).start()
+        self.kubelet.ready(CORE, MEMORY)
+        self.failures: Counter[str] = Counter()
+        self.wrong: list[str] = []
+
+    def end(self) -> None:
+        try:
+            self.plugin.kill()
+            self.kubelet.end()
+        finally:
+            self.runtime.end()
+            shutil.rmtree(self.sockets)
+            shutil.rmtree(self.run_dir)
+
+    def grants(self) -> list[str]:
+        """Those that have not ended."""
+        return [f"{grant.id[:8]} {grant.name}" for grant in grants.read_all(self.node.settings.state_dir)[0]]
+
+    def living(self) -> list[claims.Claim]:
+        """The claims of living containers, at one moment of the ledger: a hundred hooks want its lock as well."""
+        run = self.node.settings.run_dir
+        with self._locked():
+            found = [claims.read(run, path.parent.name) for path in Path(run, "containers").glob("*/claim.json")]
+            return [claim for claim in found if processes.lives(claim.pid, claim.start_time)]
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        while True:
+            with suppress(VgpuError), Lock(self.node.settings.run_dir):
+                yield
+                return
+
+    def look(self) -> int:
+        """Check what is given away at this moment; how many containers hold something."""
+        living = self.living()
+        cores: Counter[str] = Counter()
+        memory: Counter[str] = Counter()
+        for claim in living:
+            for card in claim.cards:
+                cores[card.uuid] += card.cores
+                memory[card.uuid] += 0 if claim.exclusive else card.memory
+        self.wrong += [f"{uuid}: {total} cores" for uuid, total in cores.items() if total > 100]
+        room = {card["uuid"]: card["total"] for card in self.node.books()}
+        self.wrong += [f"{uuid}: {total} bytes" for uuid, total in memory.items() if total > room[uuid]]
+        redeemed = Counter(id for claim in living for id in claim.grants)
+        self.wrong += [f"grant {id} in {count} containers" for id, count in redeemed.items() if count > 1]
+        return len(living)
+
+
+@pytest.fixture
+def site(tmp_path: Path, base_trees: dict[str, Path]) -> Iterator[Site]:
+    made = Site(tmp_path, base_trees["debian"])
+    yield made
+    made.end()
+
+
+def one_pod(site: Site, number: int, full: threading.Barrier | None) -> None:
+    """A pod's life until it has run once and was deleted; amounts are its own, so that a mix-up shows.
+
+    Those of the first wave stay until all of it run at the same time.
+    """
+    chance = random.Random(SEED * 100_003 + number)
+    cores, units = chance.randint(1, 100 // EACH), chance.randint(1, 318 // EACH)
+    while True:
+        container = Container("c", {CORE: cores, MEMORY: units}, ["sleep", "86400"])
+        pod = site.kubelet.run(Spec([container]))
+        wait_for(lambda pod=pod: pod.running or not pod.active, 300, f"{pod.phase} {pod.events[-1:]}")
+        if pod.running:
+            break
+        site.failures[pod.message.rpartition("desc = ")[2][:60]] += 1
+        site.kubelet.delete(pod)
+        time.sleep(0.2)
+    site.wrong += _mixed_up(site, pod, cores, units)
+    if full is not None:
+        full.wait(600)
+    time.sleep(chance.random())
+    site.kubelet.delete(pod)
+
+
+def _mixed_up(site: Site, pod: Pod, cores: int, units: int) -> list[str]:
+    """What is wrong about a running pod's claim, and about how it came to run."""
+    claim = claims.read(site.node.settings.run_dir, pod.statuses["c"].id)
+    found = [(card.cores, card.memory) for card in claim.cards]
+    wrong = [] if found == [(cores, units * UNIT)] else [f"{pod.uid} asked for {cores}, {units}: {found}"]
+    if claim.holder is None or claim.holder.pod_uid != pod.uid:
+        wrong.append(f"{pod.uid}: its claim is of {claim.holder}")
+    return wrong + [line for line in pod.events if not any(words in line for words in LATER)]
+
+
+class Trouble(threading.Thread):
+    """Kills the plugin or kubelet every now and then, at moments that the seed fixes."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(daemon=True)
+        self.site = site
+        self.done = threading.Event()
+        self.kills: Counter[str] = Counter()
+        self.failed: BaseException | None = None
+
+    def run(self) -> None:
+        chance = random.Random(SEED)
+        try:
+            for victim in itertools.cycle(("plugin", "kubelet", "plugin", "both")):
+                if self.done.wait(chance.uniform(0.2, 2)):
+                    return
+                self.kills[victim] += 1
+                self._kill(victim)
+        except BaseException as error:
+            self.failed = error
+
+    def _kill(self, victim: str) -> None:
+        if victim in ("plugin", "both"):
+            self.site.plugin.kill()
+        if victim in ("kubelet", "both"):
+            self.site.kubelet.restart()
+        if victim in ("plugin", "both"):
+            self.site.plugin.start()
+
+    def end(self) -> None:
+        self.done.set()
+        self.join()
+        if self.failed is not None:
+            raise self.failed
+
+
+def test_no_grant_is_lost_and_none_given_twice(site: Site, request: pytest.FixtureRequest) -> None:
+    """1,000 pods with --long, else a sample of them."""
+    count = 1000 if request.config.getoption("--long") else 60
+    at_once = min(CARDS * EACH, count // 3)
+    sentinel = site.kubelet.run(Spec([Container("c")]))  # every node has pods without cards
+    trouble = Trouble(site)
+    trouble.start()
+    at_the_top: list[int] = []
+    full = threading.Barrier(at_once, lambda: at_the_top.append(site.look()))
+    with ThreadPoolExecutor(at_once) as pool:
+        running = [pool.submit(one_pod, site, number, full if number < at_once else None) for number in range(count)]
+        while not all(one.done() for one in running):
+            site.look()
+            time.sleep(0.1)
+    trouble.end()
+    for one in running:
+        one.result()
+    print(f"{count} pods, {at_the_top} at once, {dict(trouble.kills)}, refused {dict(site.failures)}")
+    assert site.wrong == []
+    assert trouble.kills["plugin"] > 0
+    assert at_the_top == [at_once]
+    site.kubelet.ready(CORE, MEMORY)
+    assert site.living() == []
+    assert sentinel.running
+    wait_for(lambda: not site.grants(), 90, f"{site.grants()} {site.plugin.text()[-3000:]}")
+    _all_is_free(site)
+
+
+def _all_is_free(site: Site) -> None:
+    """Each card can be had as a whole."""
+    pods = [site.kubelet.run(Spec([Container("c", {CORE: 100})])) for _ in range(CARDS)]
+    for pod in pods:
+        wait_for(lambda pod=pod: pod.running, 60, f"{pod.message} {pod.events}")
+    assert site.look() == CARDS
+    assert site.wrong == []
