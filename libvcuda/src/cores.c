@@ -130,6 +130,18 @@ void cores_end_group(struct core_launch *calls, unsigned int count, CUresult res
 	guard_leave();
 }
 
+void cores_pause(const struct core_launch *call)
+{
+	if (call->entered)
+		guard_leave();
+}
+
+void cores_resume(const struct core_launch *call)
+{
+	if (call->entered)
+		(void)guard_enter();
+}
+
 CUresult cores_end(struct core_launch *call, CUresult result)
 {
 	if (!call->entered)

@@ -29,6 +29,10 @@ static inline uint64_t cores_blocks(uint64_t x, uint64_t y, uint64_t z)
 	return x * y * z;
 }
 
+/* Between begin and end the guard is held (charge.h), except from pause to resume, for a wrapper that takes it itself. */
+void cores_pause(const struct core_launch *call);
+void cores_resume(const struct core_launch *call);
+
 /* `result`, when it is over. */
 CUresult cores_end(struct core_launch *call, CUresult result);
 

@@ -189,7 +189,7 @@ static CUresult end_launch(struct graph_call *call, CUgraphExec exec, CUresult r
 #define LAUNCH(function, exec, stream)                                                                \
 	struct graph_call call;                                                                       \
 	if (!has_memory(exec, &call))                                                                 \
-		return REAL(function, exec, stream);                                                  \
+		return GUARDED(REAL(function, exec, stream));                                         \
 	CUresult result = begin(&call, launched_before(exec));                                        \
 	return result == CUDA_SUCCESS ? end_launch(&call, exec, REAL(function, exec, stream)) : result
 
@@ -218,7 +218,10 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 	struct core_launch call;
 
 	cores_begin(&call, exec, 0, stream, STREAM_LEGACY);
-	return cores_end(&call, launch(exec, stream));
+	cores_pause(&call);
+	CUresult result = launch(exec, stream);
+	cores_resume(&call);
+	return cores_end(&call, result);
 }
 
 EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
@@ -226,7 +229,10 @@ EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 	struct core_launch call;
 
 	cores_begin(&call, exec, 0, stream, STREAM_PER_THREAD);
-	return cores_end(&call, launch_ptsz(exec, stream));
+	cores_pause(&call);
+	CUresult result = launch_ptsz(exec, stream);
+	cores_resume(&call);
+	return cores_end(&call, result);
 }
 
 EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
