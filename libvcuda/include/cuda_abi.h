@@ -332,6 +332,41 @@ CUresult cuLaunch(CUfunction function);
 CUresult cuLaunchGrid(CUfunction function, int width, int height);
 CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream);
 
+CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count);
+CUresult cuMemsetD8_v2_ptds(CUdeviceptr to, unsigned char value, size_t count);
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream);
+CUresult cuMemsetD8Async_ptsz(CUdeviceptr to, unsigned char value, size_t count, CUstream stream);
+CUresult cuMemsetD2D8_v2(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height);
+CUresult cuMemsetD2D8_v2_ptds(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height);
+CUresult cuMemsetD2D8Async(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height,
+			   CUstream stream);
+CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr to, size_t pitch, unsigned char value, size_t width,
+				size_t height, CUstream stream);
+CUresult cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t count);
+CUresult cuMemsetD16_v2_ptds(CUdeviceptr to, unsigned short value, size_t count);
+CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream stream);
+CUresult cuMemsetD16Async_ptsz(CUdeviceptr to, unsigned short value, size_t count, CUstream stream);
+CUresult cuMemsetD2D16_v2(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height);
+CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height);
+CUresult cuMemsetD2D16Async(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height,
+			    CUstream stream);
+CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr to, size_t pitch, unsigned short value, size_t width,
+				 size_t height, CUstream stream);
+CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned int value, size_t count);
+CUresult cuMemsetD32_v2_ptds(CUdeviceptr to, unsigned int value, size_t count);
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned int value, size_t count, CUstream stream);
+CUresult cuMemsetD32Async_ptsz(CUdeviceptr to, unsigned int value, size_t count, CUstream stream);
+CUresult cuMemsetD2D32_v2(CUdeviceptr to, size_t pitch, unsigned int value, size_t width, size_t height);
+CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr to, size_t pitch, unsigned int value, size_t width, size_t height);
+CUresult cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned int value, size_t width, size_t height,
+			    CUstream stream);
+CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr to, size_t pitch, unsigned int value, size_t width,
+				 size_t height, CUstream stream);
+CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t size);
+CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr to, CUdeviceptr from, size_t size);
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream);
+CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream);
+
 CUresult cuStreamDestroy(CUstream stream);
 CUresult cuStreamDestroy_v2(CUstream stream);
 CUresult cuStreamBeginCapture(CUstream stream);

@@ -331,7 +331,7 @@ static void note_gap(struct core_context *context, struct lane *lane, uint64_t e
 	bool is_seen = !context->working && context->dry_since;
 	uint64_t since = is_seen ? context->dry_since : context->expected;
 
-	if (context->expected && now > since)
+	if (context->expected && (is_seen || now > since))
 		context->gaps[context->gap_count++ % GAPS] = (struct gap){since, now, is_seen};
 	context->expected = (is_seen || context->expected < now ? now : context->expected) + estimate;
 	context->working += !lane->has_work;
@@ -346,7 +346,7 @@ static void note_gaps_within(const struct core_context *context, struct batch *b
 		uint64_t begin = gap->from > from ? gap->from : from, end = gap->to < to ? gap->to : to;
 		if (gap->to <= from)
 			break;
-		if (begin >= end)
+		if (begin > end)
 			continue;
 		*(gap->is_seen ? &batch->gaps : &batch->doubtful) += end - begin;
 		batch->dry_times++;

@@ -91,6 +91,34 @@
 	HOOK(cuLaunch, cuLaunch, 2000, ANY) \
 	HOOK(cuLaunchGrid, cuLaunchGrid, 2000, ANY) \
 	HOOK(cuLaunchGridAsync, cuLaunchGridAsync, 2000, ANY) \
+	HOOK(cuMemsetD8_v2, cuMemsetD8, 3020, LEGACY) \
+	HOOK(cuMemsetD8_v2_ptds, cuMemsetD8, 7000, PER_THREAD) \
+	HOOK(cuMemsetD8Async, cuMemsetD8Async, 3020, LEGACY) \
+	HOOK(cuMemsetD8Async_ptsz, cuMemsetD8Async, 7000, PER_THREAD) \
+	HOOK(cuMemsetD2D8_v2, cuMemsetD2D8, 3020, LEGACY) \
+	HOOK(cuMemsetD2D8_v2_ptds, cuMemsetD2D8, 7000, PER_THREAD) \
+	HOOK(cuMemsetD2D8Async, cuMemsetD2D8Async, 3020, LEGACY) \
+	HOOK(cuMemsetD2D8Async_ptsz, cuMemsetD2D8Async, 7000, PER_THREAD) \
+	HOOK(cuMemsetD16_v2, cuMemsetD16, 3020, LEGACY) \
+	HOOK(cuMemsetD16_v2_ptds, cuMemsetD16, 7000, PER_THREAD) \
+	HOOK(cuMemsetD16Async, cuMemsetD16Async, 3020, LEGACY) \
+	HOOK(cuMemsetD16Async_ptsz, cuMemsetD16Async, 7000, PER_THREAD) \
+	HOOK(cuMemsetD2D16_v2, cuMemsetD2D16, 3020, LEGACY) \
+	HOOK(cuMemsetD2D16_v2_ptds, cuMemsetD2D16, 7000, PER_THREAD) \
+	HOOK(cuMemsetD2D16Async, cuMemsetD2D16Async, 3020, LEGACY) \
+	HOOK(cuMemsetD2D16Async_ptsz, cuMemsetD2D16Async, 7000, PER_THREAD) \
+	HOOK(cuMemsetD32_v2, cuMemsetD32, 3020, LEGACY) \
+	HOOK(cuMemsetD32_v2_ptds, cuMemsetD32, 7000, PER_THREAD) \
+	HOOK(cuMemsetD32Async, cuMemsetD32Async, 3020, LEGACY) \
+	HOOK(cuMemsetD32Async_ptsz, cuMemsetD32Async, 7000, PER_THREAD) \
+	HOOK(cuMemsetD2D32_v2, cuMemsetD2D32, 3020, LEGACY) \
+	HOOK(cuMemsetD2D32_v2_ptds, cuMemsetD2D32, 7000, PER_THREAD) \
+	HOOK(cuMemsetD2D32Async, cuMemsetD2D32Async, 3020, LEGACY) \
+	HOOK(cuMemsetD2D32Async_ptsz, cuMemsetD2D32Async, 7000, PER_THREAD) \
+	HOOK(cuMemcpyDtoD_v2, cuMemcpyDtoD, 3020, LEGACY) \
+	HOOK(cuMemcpyDtoD_v2_ptds, cuMemcpyDtoD, 7000, PER_THREAD) \
+	HOOK(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync, 3020, LEGACY) \
+	HOOK(cuMemcpyDtoDAsync_v2_ptsz, cuMemcpyDtoDAsync, 7000, PER_THREAD) \
 	HOOK(cuStreamDestroy, cuStreamDestroy, 2000, ANY) \
 	HOOK(cuStreamDestroy_v2, cuStreamDestroy, 4000, ANY) \
 	HOOK(cuStreamBeginCapture, cuStreamBeginCapture, 10000, LEGACY) \
