@@ -22,7 +22,8 @@
 #define COURTESY (300 * NS_PER_US)    /* how long who has waited longer may take to take a free turn, */
 #define GRACE (150 * NS_PER_US)       /* and who has it, to go on: changing contexts costs */
 #define LATE_LOOK (5 * NS_PER_MS)     /* of those who will be woken when it is their turn */
-#define PATIENCE (20 * NS_PER_MS)
+#define PATIENCE (20 * NS_PER_MS)     /* with work on another card: kernels of groups wait for each other there */
+#define PATIENCE_HERE NS_PER_S        /* with another process' on this card: it may just be long */
 #define SLICE (2 * NS_PER_MS)         /* the hardware's, at most: how late it may change contexts */
 #define LOOK_EACH (200 * NS_PER_MS)   /* for a page that was not there */
 
@@ -543,7 +544,7 @@ static bool has_turn(struct bucket *bucket, uint64_t now, uint64_t *again)
 static bool runs_elsewhere(const struct bucket *bucket)
 {
 	const struct vgpu_usage_flight *flights;
-	const struct vgpu_usage_time *time;
+	struct vgpu_usage_time *time;
 
 	for (int i = 0; !bucket->is_local && (time = usage_time_at(i, &flights)); i++) {
 		uint64_t holder = LOAD(time->holder);
@@ -651,23 +652,28 @@ void bucket_measured(struct bucket *bucket, uint64_t ns)
 	STORE(time->patience, most(4 * ns, LOAD(time->patience)));
 }
 
-static bool is_stuck(const struct vgpu_usage_time *time, const struct vgpu_usage_flight *flights, uint64_t now)
+static bool is_stuck(const struct vgpu_usage_time *time, const struct vgpu_usage_flight *flights, uint64_t patience,
+		     uint64_t now)
 {
 	uint64_t progress = LOAD(time->progress), holder = LOAD(time->holder);
 
 	if (!holder || holder > VGPU_USAGE_SLOTS || !LOAD(flights[holder - 1].in_flight))
 		return false;
-	return progress < now && now - progress > within(LOAD(time->patience), PATIENCE, 4 * NS_PER_S);
+	return progress < now && now - progress > within(LOAD(time->patience), patience, 4 * NS_PER_S);
 }
 
 bool bucket_others_stuck(const struct bucket *bucket, uint64_t now)
 {
 	const struct vgpu_usage_flight *flights;
-	const struct vgpu_usage_time *time;
+	struct vgpu_usage_time *time;
 
-	for (int i = 0; !bucket->is_local && (time = usage_time_at(i, &flights)); i++)
-		if ((time != bucket->shared.time || LOAD(time->holder) != bucket->shared.slot + 1) &&
-		    is_stuck(time, flights, now))
-			return true;
+	for (int i = 0; !bucket->is_local && (time = usage_time_at(i, &flights)); i++) {
+		bool is_here = time == bucket->shared.time;
+		if ((is_here && LOAD(time->holder) == bucket->shared.slot + 1) ||
+		    !is_stuck(time, flights, is_here ? PATIENCE_HERE : PATIENCE, now))
+			continue;
+		STORE(time->progress, now);
+		return true;
+	}
 	return false;
 }

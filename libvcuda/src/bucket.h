@@ -84,7 +84,10 @@ void bucket_waits_no_more(struct bucket *bucket);
 /* Launches of the container's other processes wait. */
 bool bucket_others_wait(const struct bucket *bucket);
 
-/* Another process of the container has work under way that should have ended: it may wait for what waits here. */
+/*
+ * Another process of the container has work under way that should have ended: it may wait for what waits here. True once
+ * in so long a time, for one that waits.
+ */
 bool bucket_others_stuck(const struct bucket *bucket, uint64_t now);
 
 /* A kernel took that long. */

@@ -698,9 +698,9 @@ uint32_t usage_slots(void)
 	return usage ? slots_seen(usage) : 0;
 }
 
-const struct vgpu_usage_time *usage_time_at(int index, const struct vgpu_usage_flight **flights)
+struct vgpu_usage_time *usage_time_at(int index, const struct vgpu_usage_flight **flights)
 {
-	const struct vgpu_usage *usage = atomic_load(&region);
+	struct vgpu_usage *usage = atomic_load(&region);
 
 	if (!usage || index >= (int)VGPU_LIMITS_MAX_CARDS || !load(&usage->cards[index].key))
 		return NULL;

@@ -77,7 +77,7 @@ bool usage_time(const uint8_t uuid[16], struct usage_time *place);
 uint32_t usage_slots(void);
 
 /* Another card of this container: the one at `index`; NULL: no card has that place. */
-const struct vgpu_usage_time *usage_time_at(int index, const struct vgpu_usage_flight **flights);
+struct vgpu_usage_time *usage_time_at(int index, const struct vgpu_usage_flight **flights);
 
 /* Takes back what dead processes held: system calls for each slot. */
 void usage_reap(void);
