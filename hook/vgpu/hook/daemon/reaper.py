@@ -20,6 +20,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.limits import UNLIMITED
 from vgpu.config.settings import Settings
 from vgpu.hook import hooklog
+from vgpu.hook.cardpages import CARDS
 from vgpu.hook.daemon.journal import Conditions
 from vgpu.hook.ledger import LIMITS, Ledger
 
@@ -187,10 +188,15 @@ def _names(directory: str) -> list[str]:
         return []
 
 
+def _written_by_its_hook(directory: str) -> list[str]:
+    """What is in a claim's directory, but the card pages, which change with everybody who comes and goes."""
+    return [f"{directory}/{name}" for name in _names(directory) if name != CARDS]
+
+
 def _touched(path: str) -> float:
     """The latest change of a file, or of a directory or the files in it; now (as far as anybody can tell) if gone."""
     times = []
-    for item in (path, *(f"{path}/{name}" for name in _names(path))):
+    for item in (path, *_written_by_its_hook(path)):
         try:
             times.append(os.lstat(item).st_mtime)
         except OSError:
@@ -202,7 +208,7 @@ def _token(directory: str) -> Token:
     """Changes with every change below a claim's directory."""
     try:
         return os.stat(directory).st_ino, max(
-            os.stat(item).st_mtime_ns for item in (directory, *(f"{directory}/{name}" for name in _names(directory)))
+            os.stat(item).st_mtime_ns for item in (directory, *_written_by_its_hook(directory))
         )
     except OSError:
         return -1, -1

@@ -164,6 +164,16 @@ def test_a_damaged_claim_goes_when_nothing_speaks_for_it(node: Node, damage: str
     assert node.look() == set()
 
 
+def test_card_pages_that_others_have_changed_keep_no_damaged_claim(node: Node) -> None:
+    directory = node.claim("c-id", 500, 77)
+    (directory / "claim.json").write_text("{")
+    age(directory, reaper.DAMAGED_AGE + 5)
+    touched = directory.stat().st_mtime
+    (directory / "cards").write_bytes(b"now")
+    os.utime(directory, (touched, touched))
+    assert node.look() == set()
+
+
 @pytest.mark.parametrize(
     ("process", "says"),
     [
