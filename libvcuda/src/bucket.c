@@ -154,6 +154,8 @@ static void take_over_times(struct bucket *bucket, const struct vgpu_card_page *
 	STORE(bucket->times.lent_rate, times.lent_rate);
 	STORE(bucket->times.tenants, times.tenants);
 	STORE(bucket->times.share, times.share);
+	STORE(bucket->times.lent_start, times.lent_start);
+	STORE(bucket->times.lent_length, times.lent_length);
 	STORE(bucket->phase_end, 0);
 	STORE(bucket->times.seen, times.seen);
 }
@@ -317,20 +319,29 @@ uint64_t bucket_uncounted(struct bucket *bucket, uint64_t from, uint64_t to)
 
 /* ---- phases ---- */
 
+static uint64_t phase_length(const struct bucket *bucket, uint64_t now)
+{
+	return is_lent(bucket, now) ? LOAD(bucket->times.lent_length) : LOAD(bucket->times.phase_length);
+}
+
+/* The one that is or comes next. A lent one ends with the loan: then the container's own counts. */
 static void compute_phase(struct bucket *bucket, uint64_t now)
 {
-	uint64_t period = LOAD(bucket->times.period), length = LOAD(bucket->times.phase_length);
-	uint64_t host = now + (uint64_t)card_page_clock_offset() + period - LOAD(bucket->times.phase_start);
-	uint64_t into = host % period;
+	uint64_t period = LOAD(bucket->times.period), length = phase_length(bucket, now);
+	uint64_t offset = (uint64_t)card_page_clock_offset();
+	bool lent = is_lent(bucket, now);
+	uint64_t start = lent ? LOAD(bucket->times.lent_start) : LOAD(bucket->times.phase_start);
+	uint64_t until = lent ? LOAD(bucket->times.lent_until) - offset : UINT64_MAX;
+	uint64_t into = (now + offset + period - start) % period;
 	uint64_t begin = now - into + (into >= length ? period : 0);
 
-	STORE(bucket->phase_begin, begin);
-	STORE(bucket->phase_end, begin + length);
+	STORE(bucket->phase_begin, least(begin, until));
+	STORE(bucket->phase_end, least(begin + length, until));
 }
 
 static bool has_phases(const struct bucket *bucket, uint64_t now)
 {
-	return LOAD(bucket->times.period) && !is_lent(bucket, now);
+	return LOAD(bucket->times.period) && (!is_lent(bucket, now) || LOAD(bucket->times.lent_length));
 }
 
 /* How much has to be there after the bucket was empty: fewer, longer sleeps. */
@@ -380,10 +391,10 @@ static bool phase_is_open(struct bucket *bucket, uint64_t estimate, uint64_t now
 
 uint64_t bucket_outside(const struct bucket *bucket, uint64_t from, uint64_t to)
 {
-	uint64_t period = LOAD(bucket->times.period), length = LOAD(bucket->times.phase_length);
+	uint64_t period = LOAD(bucket->times.period), length = phase_length(bucket, to);
 	uint64_t begin = LOAD(bucket->phase_begin);
 
-	if (!period || to <= from)
+	if (!has_phases(bucket, to) || to <= from)
 		return 0;
 	/* ns of own phases before a time, counted from some phase's begin before both */
 	uint64_t base = begin % period + from / period * period;

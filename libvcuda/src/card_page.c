@@ -70,11 +70,17 @@ bool card_page_moved(const struct vgpu_card_page *page, uint64_t seen)
 	return load(&page->sequence) != seen;
 }
 
+static bool is_phase(uint64_t start, uint64_t length, uint64_t period)
+{
+	return length && start < period && length < period;
+}
+
 static void refuse_nonsense(struct card_times *times)
 {
-	if (times->period > LONGEST_PERIOD || !times->phase_length || times->phase_start >= times->period ||
-	    times->phase_length >= times->period)
+	if (times->period > LONGEST_PERIOD || !is_phase(times->phase_start, times->phase_length, times->period))
 		times->period = 0;
+	if (!is_phase(times->lent_start, times->lent_length, times->period))
+		times->lent_length = 0;
 }
 
 bool card_page_read(const struct vgpu_card_page *page, struct card_times *times)
@@ -89,6 +95,8 @@ bool card_page_read(const struct vgpu_card_page *page, struct card_times *times)
 	times->lent_rate = __atomic_load_n(&page->lent_rate, __ATOMIC_ACQUIRE);
 	times->tenants = __atomic_load_n(&page->tenants, __ATOMIC_ACQUIRE);
 	times->share = __atomic_load_n(&page->share, __ATOMIC_ACQUIRE);
+	times->lent_start = load(&page->lent_start);
+	times->lent_length = load(&page->lent_length);
 	if (load(&page->sequence) != times->seen)
 		return false;
 	refuse_nonsense(times);

@@ -13,7 +13,9 @@ struct card_times {
 	uint64_t lent_until;
 	uint64_t lent_rate;
 	uint64_t tenants;     /* 0: not told */
-	uint64_t share;       /* millionths; 0: not told */
+	uint64_t share;        /* millionths; 0: not told */
+	uint64_t lent_start;
+	uint64_t lent_length;  /* 0: while it is lent, the card may be used at any time */
 };
 
 struct vgpu_card_page;

@@ -23,7 +23,8 @@ from typing import Any
 import nodes
 import simulated_clock
 
-from vgpu.config import cardpage, limits
+from vgpu.config import cardpage, limits, usage
+from vgpu.hook.daemon import arbitration
 
 SOURCES = Path(__file__).resolve().parent / "cores_load"
 INCLUDE = nodes.REPOSITORY / "libvcuda/include"
@@ -229,11 +230,52 @@ class Run:
     def steps(self) -> Iterator[tuple[int, Any]]:
         """(when, None to look at the ledger or what to change), in order."""
         changes = [(change[0], change[1:]) for change in self.scenario["changes"]]
-        return iter(sorted([*((at, None) for at in self.scenario["looks"]), *changes], key=lambda step: step[0]))
+        ticks = range(20_000_000, self.scenario["window"][1], 20_000_000) if self.scenario["arbiter"] else ()
+        self.arb = arbitration.Arbitration(
+            [
+                arbitration.Tenant(str(n), tuple(self.uuids), t["cores"], max(t["cores"], t["core_limit"]))
+                for n, t in enumerate(self.scenario["tenants"])
+            ]
+        )
+        return iter(
+            sorted(
+                [*((at, None) for at in self.scenario["looks"]), *changes, *((at, "tick") for at in ticks)],
+                key=lambda step: step[0],
+            )
+        )
+
+    def tick(self, now):
+        seen = {}
+        for n in range(len(self.scenario["tenants"])):
+            try:
+                with open(self.worker.boxes[n].path / "usage/usage", "rb") as f:
+                    data = f.read()
+            except FileNotFoundError:
+                continue
+            places = usage.places(data[: usage.CARDS_END])
+            for uuid, place in places.items():
+                t = usage.time_at(data[usage.TIMES_OFFSET : usage.FLIGHTS_OFFSET], place)
+                seen[str(n), uuid] = arbitration.Observation(t.used, t.wanted, t.waited, t.longest)
+        for name, pages in self.arb.decide(now, seen).items():
+            for page in pages:
+                if os.environ.get("A1DBG"):
+                    print(
+                        (now - self.origin) // 1000000,
+                        name,
+                        page.lent_until and (page.lent_until - self.origin) // 1000000,
+                        page.lent_rate,
+                        page.lent_start,
+                        page.lent_length,
+                        file=sys.stderr,
+                    )
+                cardpage.update(str(self.worker.boxes[int(name)].path / "cards"), page)
 
     def look(self, clock: simulated_clock.Clock, step: tuple[int, Any]) -> tuple[int, list[int]] | None:
         at, change = step
         clock.sleep_until(self.origin + at)
+        if change == "tick":
+            self.tick(clock.now())
+            return None
         if change:
             tenant, cores, core_limit = change
             self.worker.boxes[tenant].change(self.cards(cores, core_limit))
