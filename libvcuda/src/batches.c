@@ -23,7 +23,8 @@
 #define DRIFT 100000                    /* 10 ppm between the clocks */
 #define EARLIEST_LOOK (50 * NS_PER_US)
 #define LATEST_LOOK NS_PER_MS
-#define PATIENCE (20 * NS_PER_MS)
+#define PATIENCE (20 * NS_PER_MS)       /* with kernels on another card: those of groups wait for each other */
+#define PATIENCE_HERE NS_PER_S
 #define EXIT_PATIENCE (50 * NS_PER_MS)
 
 enum { LANES = 64, BATCHES = 128, EVENTS_AT_ONCE = 32, MOST_CONTEXTS = 64, SPINS = 200, GAPS = 512 };
@@ -84,6 +85,7 @@ struct core_context {
 	uint32_t working;     /* lanes that have work */
 	uint64_t dry_since;   /* when the last of it had been waited for; 0: there is some, or was none yet */
 	uint64_t expected;    /* when all of it should be done */
+	uint64_t moved_at;    /* when something last ended, or was last found to be stuck */
 	struct gap gaps[GAPS]; /* of late, in order */
 	uint64_t gap_count;
 	CUevent base;         /* an event whose time is known */
@@ -254,6 +256,7 @@ static void set_free(struct core_context *context, struct batch *batch)
 		context->lanes[batch->lane].open = -1;
 	put_event(context, batch->start);
 	put_event(context, batch->end);
+	context->moved_at = clock_now();
 	batch->state = FREE;
 	context->under_way--;
 }
@@ -726,12 +729,15 @@ uint64_t batches_settle(void)
 	return next;
 }
 
-static bool is_stuck(const struct batch *batch, uint64_t now)
+/* Nothing of its context has ended, nor was it looked away from that, for longer than it should take. */
+static bool is_stuck(const struct core_context *context, const struct batch *batch, uint64_t least, uint64_t now)
 {
-	uint64_t patience = 4 * batch->estimate;
+	uint64_t since = batch->opened_at > context->moved_at ? batch->opened_at : context->moved_at;
 
-	patience = patience < PATIENCE ? PATIENCE : patience;
-	return batch->state != FREE && !batch->ended_at && now > batch->opened_at + patience;
+	if (batch->state == FREE || batch->ended_at)
+		return false;
+	uint64_t patience = 4 * (batch->estimate + estimates_ns(batch->kind));
+	return now > since + (patience > least ? patience : least);
 }
 
 bool batches_stuck_elsewhere(const struct launch *launch, uint64_t now)
@@ -743,9 +749,13 @@ bool batches_stuck_elsewhere(const struct launch *launch, uint64_t now)
 		if (!context->under_way || !try_lock(&context->lock))
 			continue;
 		const struct lane *own = context == launch->context ? lane_of(context, launch->lane) : NULL;
+		uint64_t least = context->bucket == launch->bucket ? PATIENCE_HERE : PATIENCE;
 		bool stuck = false;
 		for (int at = 0; at < BATCHES && !stuck; at++)
-			stuck = is_stuck(&context->batches[at], now) && &context->lanes[context->batches[at].lane] != own;
+			stuck = &context->lanes[context->batches[at].lane] != own &&
+				is_stuck(context, &context->batches[at], least, now);
+		if (stuck)
+			context->moved_at = now;
 		leave(&context->lock);
 		if (stuck)
 			return true;

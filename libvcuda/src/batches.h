@@ -57,7 +57,7 @@ void batches_forget(uint64_t lane, CUstream stream);
 /* Looks what has ended, in all contexts; when to look again, UINT64_MAX: nothing is under way. */
 uint64_t batches_settle(void);
 
-/* Nothing in another stream than the launch's has come to an end for long, though it should have. */
+/* Nothing in another stream than the launch's has come to an end for long, though it should have. True once in so long. */
 bool batches_stuck_elsewhere(const struct launch *launch, uint64_t now);
 
 /*
