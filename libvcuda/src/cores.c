@@ -68,13 +68,27 @@ static void describe(struct launch *launch, const void *function, uint64_t block
 	launch->estimate = (estimates_ns(launch->kind) / VGPU_USAGE_TIME_UNIT + 1) * VGPU_USAGE_TIME_UNIT;
 }
 
+/* No card's time is limited, by the limits as they stand: two loads for each launch, the rest after a change of them. */
+static bool nothing_is_limited(void)
+{
+	static _Atomic uint64_t known; /* of the limits of this sequence that nothing is */
+	uint64_t sequence = limits_sequence();
+
+	if (sequence && atomic_load_explicit(&known, memory_order_relaxed) == sequence)
+		return true;
+	if (limits_have_cores())
+		return false;
+	atomic_store(&known, sequence);
+	return true;
+}
+
 void cores_begin(struct core_launch *call, const void *function, uint64_t blocks, CUstream stream,
 		 enum stream_meaning meaning)
 {
 	struct launch *launch = &call->launch;
 
 	launch->context = NULL;
-	call->entered = guard_enter();
+	call->entered = limits_state() == LIMITS_PRESENT && !nothing_is_limited() && guard_enter();
 	if (!call->entered)
 		return;
 	name_stream(launch, stream, meaning);

@@ -154,3 +154,16 @@ bool limits_of(const uint8_t uuid[16], struct card_limits *limits)
 	pthread_mutex_unlock(&lock);
 	return listed;
 }
+
+bool limits_have_cores(void)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&lock);
+	if (sequence_now() != seen)
+		(void)refresh();
+	for (uint32_t i = 0; i < last_good.card_count && !found; i++)
+		found = last_good.cards[i].cores < 100;
+	pthread_mutex_unlock(&lock);
+	return found;
+}

@@ -25,6 +25,9 @@ struct card_limits {
 /* Changes with every change of the file: one load. Only while limits are present. */
 uint64_t limits_sequence(void);
 
+/* Whether a card is listed whose time is limited. */
+bool limits_have_cores(void);
+
 /* The card's limits now; false: the card is not listed, so it has none. */
 bool limits_of(const uint8_t uuid[16], struct card_limits *limits);
 
