@@ -19,6 +19,7 @@ import containerd_bed
 import nodes
 import oci_images
 import pytest
+import yaml
 from daemons import wait_for
 from kubelet import Container, Kubelet, Pod, Spec
 from kubelet_runtimes import CriRuntime
@@ -35,6 +36,11 @@ LIMIT = "tencent.com/vcuda-core-limit"
 PATTERNS = ("vgpu.io/*", "tencent.com/*", "nvidia.com/*")
 GRACE = 1
 LOOK = ["sh", "-c", "cudaprobe info; sleep 86400"]
+FORK: dict[str, object] = {
+    "resources__core_name": "nvidia.com/vcuda-core",
+    "resources__memory_name": "nvidia.com/vcuda-memory",
+    "resources__memory_unit": MIB,
+}
 ORDERS = {"cores-first": sorted, "memory-first": lambda names: sorted(names, reverse=True)}
 
 
@@ -214,6 +220,42 @@ def test_two_whole_cards(site: Site, memory: dict[str, int]) -> None:
     every = {card["uuid"][4:].replace("-", "") for card in site.node.books()}
     assert {found["card0.uuid"], found["card1.uuid"]} == every
     assert int(found["card0.total"]) > 39 << 30, "no limit"
+
+
+#: How nodes are set up for them, and (cores, memory, core limit) of each container; no amounts: whole cards.
+SHIPPED: dict[str, tuple[dict[str, object], list[tuple[int, int, int] | int]]] = {
+    "half-a-card": (FORK, [(50, 2048, 50)]),
+    "one-card": ({}, [1]),
+    "third-of-a-card": ({}, [(30, 20 * 256, 30)]),
+    "two-cards": (FORK, [2]),
+    "two-containers": (FORK, [(20, 1000, 20), (20, 2000, 20)]),
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_shipped_pods(make_site: Callable[..., Site], repository: Path, name: str) -> None:
+    """As they stand in their files, but for the image, and for commands that are none of the driver's programs."""
+    settings, expected = SHIPPED[name]
+    (document,) = yaml.safe_load_all((repository / f"packaging/kubernetes/examples/{name}.yaml").read_text())
+    site = make_site(**settings)
+    site.resources = tuple(str(site.node.settings[f"resources.{kind}_name"]) for kind in ("core", "memory"))
+    site.start()
+    containers = [shipped(item) for item in document["spec"]["containers"]]
+    annotations = document["metadata"].get("annotations", {})
+    pod = runs(site.kubelet.run(Spec(containers, annotations=annotations, name=document["metadata"]["name"])))
+    for container, amounts in zip(containers, expected):
+        claim = site.claim_of(pod, container.name)
+        if isinstance(amounts, int):
+            assert claim.exclusive and len(claim.cards) == amounts
+        else:
+            (card,) = claim.cards
+            assert (card.cores, card.memory >> 20, card.core_limit) == amounts
+
+
+def shipped(item: dict[str, Any]) -> Container:
+    command = item.get("command", LOOK)
+    limits = {key: int(value) for key, value in item["resources"]["limits"].items() if "/" in key}
+    return Container(item["name"], limits, command if command[0].startswith("/usr/local/nvidia/") else LOOK)
 
 
 def test_nvidia_smi_as_the_command(site: Site) -> None:
