@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import os
 import selectors
 import signal
@@ -21,6 +20,7 @@ from vgpu.config import settings as node_settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
+from vgpu.hook.daemon import instance
 from vgpu.hook.daemon.journal import Conditions, Journal
 from vgpu.hook.daemon.notify import Notifier
 from vgpu.plugin import inotify, resources
@@ -225,7 +225,7 @@ class DevicePlugin:
     # The loop
 
     def _take_lock(self) -> bool:
-        self.lock = _only_instance(self.settings.run_dir)
+        self.lock = instance.take(f"{self.settings.run_dir}/{LOCK}")
         other = "another device plugin runs on this node; waiting for its end" if self.lock < 0 else ""
         self.conditions.set("instance", other)
         return self.lock >= 0
@@ -270,22 +270,6 @@ class DevicePlugin:
 
     def _hang_up(self, *_: object) -> None:
         self.reload = True
-
-
-def _only_instance(run_dir: str) -> int:
-    """An fd that holds the instance's lock for as long as we live; -1 when another plugin has it."""
-    path = f"{run_dir}/{LOCK}"
-    try:
-        os.makedirs(run_dir, mode=0o755, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise VgpuError(path, expected="a file to lock", found=error.strerror, do="run as root") from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        return -1
-    return fd
 
 
 def _signature(path: str) -> tuple[int, ...]:

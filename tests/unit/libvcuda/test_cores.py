@@ -77,6 +77,16 @@ def test_kinds_of_work(bench: Any, load: dict[str, Any]) -> None:
     assert outcome.share(0) == pytest.approx(0.3, rel=0.05)
 
 
+@pytest.mark.xfail(strict=True, reason="tenants do not come within their bar yet: docs/limiter.md, How exact")
+@pytest.mark.parametrize("shares", [(10, 90), (20, 30, 50), (5, 5, 10, 10, 15, 15, 20, 20)], ids=str)
+def test_tenants_come_within_five_percent(bench: Any, shares: tuple[int, ...]) -> None:
+    """Strict: it fails the run as soon as it passes, and this mark goes then."""
+    outcomes = bench.workers.run_all([bench.tenants.node(shares, run) for run in range(5)])
+    for outcome in outcomes:
+        got = [share * 100 for share in outcome.shares]
+        assert got == [pytest.approx(share, rel=0.05) for share in shares]
+
+
 @pytest.mark.parametrize("shares", [(50, 50), (10, 90), (20, 30, 50)], ids=str)
 def test_tenants(bench: Any, shares: tuple[int, ...]) -> None:
     """Nobody gets more; of its own each gets most. How near they come is the bench's to say (docs/benchmarks.md)."""

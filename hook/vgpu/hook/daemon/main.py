@@ -8,7 +8,6 @@ told, and the part runs again in the next round.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import selectors
 import signal
@@ -22,7 +21,7 @@ from vgpu.config import foreign
 from vgpu.config import settings as node_settings
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
-from vgpu.hook.daemon import endpoint
+from vgpu.hook.daemon import endpoint, instance
 from vgpu.hook.daemon.arbiter import Arbiter
 from vgpu.hook.daemon.child import Child, Work
 from vgpu.hook.daemon.driveruse import DriverUse
@@ -240,16 +239,9 @@ def version() -> str:
 def _only_instance(run_dir: str) -> int:
     """An fd that holds the instance's lock for as long as we live; VgpuError when another daemon has it."""
     path = f"{run_dir}/{LOCK}"
-    try:
-        os.makedirs(run_dir, mode=0o755, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise VgpuError(path, expected="a file to lock", found=error.strerror, do="run as root") from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        raise VgpuError(path, expected="to be the only vgpud of this node", found="another one that runs") from error
+    fd = instance.take(path)
+    if fd < 0:
+        raise VgpuError(path, expected="to be the only vgpud of this node", found="another one that runs")
     return fd
 
 
