@@ -12,7 +12,7 @@ from vgpu.config.errors import VgpuError
 
 
 def take(path: str) -> int:
-    """An fd that holds the lock at `path` while it is open; -1 when another instance has it. VgpuError: no such file."""
+    """An fd that holds the lock at `path` while open; -1 when another instance has it. VgpuError: no such file."""
     try:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
