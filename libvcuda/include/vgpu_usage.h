@@ -74,6 +74,11 @@ struct vgpu_usage_time {
 	uint64_t reserved[4];
 };
 
+struct vgpu_usage_visit {
+	uint64_t until;         /* when the container's visit to its cards ends, or ended */
+	uint64_t waiting_since; /* host's time; 0: no process waits for a visit */
+};
+
 struct vgpu_usage_flight {
 	uint32_t in_flight;    /* reserved for work under way, in VGPU_USAGE_TIME_UNIT */
 	uint32_t waiting;      /* since when a launch waits, in 1024 ns, never 0; 0: none does. A futex */
@@ -82,7 +87,8 @@ struct vgpu_usage_flight {
 struct vgpu_usage {
 	uint64_t identity;
 	uint64_t slots_seen;   /* slots at this index and above were never used */
-	uint64_t reserved0[6];
+	struct vgpu_usage_visit visit;
+	uint64_t reserved0[4];
 	struct vgpu_usage_card cards[VGPU_LIMITS_MAX_CARDS];
 	struct vgpu_usage_slot slots[VGPU_USAGE_SLOTS];
 	struct vgpu_usage_charge charges[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS];

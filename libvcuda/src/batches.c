@@ -9,7 +9,6 @@
 #define LONG_ENOUGH NS_PER_MS           /* estimated time in a batch */
 #define SAMPLES_APART (2 * NS_PER_MS)   /* in a stream: two events cost some 5 us */
 #define WORTH_AN_EVENT (250 * NS_PER_US) /* estimated time: a batch that ends where a thread waits for it */
-#define LAST_OF_OTHERS (50 * NS_PER_MS) /* how long another container may overrun its phase */
 
 static struct batch *free_batch(struct core_context *context)
 {
@@ -44,16 +43,15 @@ static void open_batch(struct core_context *context, struct lane *lane, struct l
 		batch->is_unsure = true;
 		batch->allowance = SWITCHES;
 	}
-	enum bucket_edge edge = bucket_edge(bucket, now);
-	if (edge != WITHIN_PHASE) {
+	if (bucket_is_mixed(bucket)) {
 		batch->is_unsure = true;
-		batch->allowance = edge == FIRST_IN_PHASE ? LAST_OF_OTHERS : SLICE + SWITCHES;
+		batch->allowance = SLICE + SWITCHES;
 	}
 	bucket_wants(bucket, now);
 	context->under_way++;
 	lane->open = (int32_t)(batch - context->batches);
 	launch->opened = true;
-	batch->is_first = edge == FIRST_IN_PHASE || (edge == WITHIN_PHASE && batch->allowance);
+	batch->is_first = batch->allowance == SWITCHES;
 	launch->closes = batch->is_first; /* what follows it begins where it ends, which is more certain */
 }
 

@@ -67,20 +67,16 @@ static void note_gaps_within(const struct core_context *context, struct batch *b
 
 /*
  * What the container used of the interval, of which `raw` ns were not counted for other work. Certainly not the times
- * when the stream was seen to be dry; perhaps not what launches and waits take on the way there and back, what a change
- * of contexts takes, or what lies in other containers' phases. Within these bounds, what the kernels are known to take.
+ * when the stream was seen to be dry; perhaps not what launches and waits take on the way there and back, or what a change
+ * of contexts takes. Within these bounds, what the kernels are known to take.
  */
-static uint64_t own_part(const struct core_context *context, struct batch *batch, uint64_t to, uint64_t raw)
+static uint64_t own_part(const struct batch *batch, uint64_t raw)
 {
-	uint64_t outside = bucket_outside(context->bucket, batch->started_at, to);
 	uint64_t most = less(raw, batch->gaps);
-	uint64_t strange = batch->allowance + (outside ? outside + SLICE : 0);
+	uint64_t strange = batch->allowance;
 	uint64_t least = less(most, batch->doubtful + batch->dry_times * LATENCY + strange);
 	uint64_t guess = batch->estimate;
 
-	batch->is_unsure |= outside != 0;
-	if (batch->is_unsteady && batch->is_unsure && !batch->is_first)
-		guess = less(most, outside / 2);
 	return guess < least ? least : guess > most ? most : guess;
 }
 
@@ -105,7 +101,7 @@ static void count(struct core_context *context, struct batch *batch, uint64_t no
 
 	batch->counted += found;
 	note_gaps_within(context, batch, to - found, to);
-	uint64_t used = own_part(context, batch, to, batch->counted);
+	uint64_t used = own_part(batch, batch->counted);
 	if (batch->ended_at) {
 		bucket_settle(context->bucket, batch->estimate, batch->booked, used, now);
 		learn(context, batch, used, now);
@@ -216,8 +212,9 @@ uint64_t batches_settle(void)
 										       : UINT64_MAX;
 		next = look < next ? look : next;
 	}
+	uint64_t tidy = buckets_tidy(clock_now());
 	atomic_fetch_sub(&settling, 1);
-	return next;
+	return tidy < next ? tidy : next;
 }
 
 /* Nothing of its context has ended, nor was it looked away from that, for longer than it should take. */

@@ -2,8 +2,8 @@
 #include "bucket.h"
 
 #include "bucket_account.h"
-#include "bucket_phase.h"
 #include "bucket_turn.h"
+#include "visit.h"
 
 #define PATIENCE (20 * NS_PER_MS)     /* with work on another card: kernels of groups wait for each other there */
 #define PATIENCE_HERE NS_PER_S        /* with another process' on this card: it may just be long */
@@ -49,10 +49,16 @@ static uint64_t modesty(const struct bucket *bucket, uint64_t now)
 	return (bucket_is_behind(bucket) ? LATE_LOOK : 0) + (holder && !is_turn_over(bucket, now) ? GRACE : 0);
 }
 
+/* How much has to be there after the account was empty: fewer, longer sleeps, and fewer visits. */
+static uint64_t thirst(const struct bucket *bucket, uint64_t now)
+{
+	return has_neighbours(bucket) ? ration(bucket, now) / 2 : draught(bucket, now);
+}
+
 static bool has_level(struct bucket *bucket, uint64_t now, uint64_t *again)
 {
 	int64_t level = LOAD(bucket->shared.time->level);
-	int64_t wanted = LOAD(bucket->is_thirsty) ? (int64_t)draught(bucket, now) : 1;
+	int64_t wanted = LOAD(bucket->is_thirsty) ? (int64_t)thirst(bucket, now) : 1;
 
 	if (level >= wanted) {
 		if (wanted != 1)
@@ -62,18 +68,14 @@ static bool has_level(struct bucket *bucket, uint64_t now, uint64_t *again)
 	if (level > -(int64_t)ration(bucket, now) && runs_elsewhere(bucket))
 		return true;
 	STORE(bucket->is_thirsty, 1);
-	wanted = (int64_t)draught(bucket, now);
+	wanted = (int64_t)thirst(bucket, now);
 	*again = now + (uint64_t)(wanted - level) * WHOLE / rate(bucket, now) + modesty(bucket, now);
 	return false;
 }
 
 static uint64_t run_ahead(const struct bucket *bucket, uint64_t now)
 {
-	if (has_phases(bucket, now)) {
-		uint64_t end = last_end(bucket);
-		return within(end > now ? (end - now) / 2 : 0, NS_PER_MS / 5, 4 * NS_PER_MS);
-	}
-	return within(ration(bucket, now) / 2, NS_PER_MS / 2, 10 * NS_PER_MS);
+	return within(ration(bucket, now) / 2, NS_PER_MS / 2, has_neighbours(bucket) ? 4 * NS_PER_MS : 10 * NS_PER_MS);
 }
 
 /*
@@ -97,11 +99,25 @@ bool bucket_try(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_
 {
 	follow_page(bucket, now);
 	accrue(bucket, now);
-	if (!has_level(bucket, now, again) || !phase_is_open(bucket, estimate, now, again) ||
-	    !has_room(bucket, estimate, is_known, now, again) || !has_turn(bucket, now, again))
+	if (!has_level(bucket, now, again) || !has_room(bucket, estimate, is_known, now, again) ||
+	    !has_turn(bucket, now, again)) {
+		visit_unqueue();
+		return false;
+	}
+	if (!may_visit(bucket, now, again))
 		return false;
 	bucket_force(bucket, estimate, is_known, now);
 	return true;
+}
+
+bool bucket_is_mixed(const struct bucket *bucket)
+{
+	return LOAD(bucket->times.tenants) > 1 && (!bucket->has_claims || LOAD(visit.is_mixed));
+}
+
+bool bucket_waits_for_others(const struct bucket *bucket)
+{
+	return has_neighbours(bucket) && LOAD(visit.queued);
 }
 
 void bucket_measured(struct bucket *bucket, uint64_t ns)

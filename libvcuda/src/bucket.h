@@ -26,14 +26,12 @@ struct bucket {
 	const struct vgpu_card_page *page;
 	struct card_times times;
 	uint64_t page_looked_at;
-	uint64_t phase_begin;  /* of the phase that is or comes next; of this process's clock, as all times here */
-	uint64_t phase_end;
-	uint64_t phase_worked; /* begin of the last phase that was used */
 	uint64_t counted_until; /* until when this process' use was counted */
 	uint64_t finish;       /* when all that this process has under way will be done */
 	uint64_t free_seen;    /* since when the turn is seen free while somebody has waited longer; 0: is not */
 	uint32_t fresh;        /* the turn has come to this process and nothing was measured since */
 	uint32_t is_thirsty;   /* the bucket was empty: waits for more than a drop */
+	uint32_t has_claims;   /* the node's containers tell each other who is at work */
 	uint32_t is_local;     /* no usage region: this process alone is accounted */
 };
 
@@ -64,12 +62,14 @@ void bucket_settle(struct bucket *bucket, uint64_t reserved, uint64_t booked, ui
 /* The part of [from, to) that was not counted yet for any work of this process. */
 uint64_t bucket_uncounted(struct bucket *bucket, uint64_t from, uint64_t to);
 
-/* ns of [from, to) outside of the container's own phase, when it has one. */
-uint64_t bucket_outside(const struct bucket *bucket, uint64_t from, uint64_t to);
+/* Whether other containers' work may lie between this container's own. */
+bool bucket_is_mixed(const struct bucket *bucket);
 
-/* Where in a phase work begins: early, what another container had under way may be in between. The first asks first. */
-enum bucket_edge { WITHIN_PHASE, FIRST_IN_PHASE, EARLY_IN_PHASE };
-enum bucket_edge bucket_edge(struct bucket *bucket, uint64_t now);
+/* What the launch waits for now are other containers, by claims_word(). */
+bool bucket_waits_for_others(const struct bucket *bucket);
+
+/* Leaves the cards to others where there is no reason to stay; when to ask again, UINT64_MAX: when something ends. */
+uint64_t buckets_tidy(uint64_t now);
 
 /* This process wants the card's time: told to the host, */
 void bucket_wants(struct bucket *bucket, uint64_t now);

@@ -6,8 +6,10 @@
 #include <string.h>
 
 #include "cards.h"
+#include "claims.h"
 #include "limits_file.h"
 #include "log.h"
+#include "visit.h"
 
 #define LOOK_EACH (200 * NS_PER_MS)   /* for a page that was not there */
 
@@ -20,10 +22,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void account_alone(struct bucket *bucket)
 {
 	struct vgpu_usage_time *time = calloc(1, sizeof(*time) + sizeof(struct vgpu_usage_flight));
+	static struct vgpu_usage_visit visit;
 
 	log_once(LOG_ERROR, "no usage region: each process is held to the core share by itself");
 	bucket->is_local = 1;
-	bucket->shared = (struct usage_time){time, time ? (struct vgpu_usage_flight *)(time + 1) : NULL, 0};
+	bucket->shared = (struct usage_time){time, &visit, time ? (struct vgpu_usage_flight *)(time + 1) : NULL, 0};
 }
 
 static struct bucket *make(CUdevice device, const struct limited_card *card)
@@ -35,6 +38,7 @@ static struct bucket *make(CUdevice device, const struct limited_card *card)
 	bucket->device = device;
 	memcpy(bucket->uuid, card->uuid, sizeof(bucket->uuid));
 	bucket->limits_seen = UINT64_MAX;
+	bucket->has_claims = claims_are_made();
 	if (!usage_time(card->uuid, &bucket->shared))
 		account_alone(bucket);
 	if (bucket->shared.time)
@@ -66,6 +70,7 @@ struct bucket *bucket_of_device(CUdevice device)
 void buckets_reset(void)
 {
 	pthread_mutex_init(&lock, NULL);
+	visit_reset();
 	memset(buckets, 0, sizeof(buckets)); /* the parent's were copied, not shared: a few hundred bytes are lost */
 }
 
@@ -105,14 +110,20 @@ void bucket_take_over_times(struct bucket *bucket, const struct vgpu_card_page *
 	if (!card_page_read(page, &times))
 		return;
 	STORE(bucket->times.period, times.period);
-	STORE(bucket->times.phase_start, times.phase_start);
-	STORE(bucket->times.phase_length, times.phase_length);
 	STORE(bucket->times.lent_until, times.lent_until);
 	STORE(bucket->times.lent_rate, times.lent_rate);
 	STORE(bucket->times.tenants, times.tenants);
 	STORE(bucket->times.share, times.share);
-	STORE(bucket->times.lent_start, times.lent_start);
-	STORE(bucket->times.lent_length, times.lent_length);
-	STORE(bucket->phase_end, 0);
 	STORE(bucket->times.seen, times.seen);
+}
+
+uint64_t buckets_tidy(uint64_t now)
+{
+	struct bucket *list[DEVICES];
+	unsigned int count = 0;
+
+	for (int i = 0; i < DEVICES; i++)
+		if ((list[count] = find(i)))
+			count++;
+	return visit_tidy(list, count, now);
 }

@@ -1,6 +1,9 @@
 /* See bucket_turn.h. */
 #include "bucket_turn.h"
 
+#include "claims.h"
+#include "visit.h"
+
 #define OVERDUE (2 * NS_PER_MS)       /* a turn whose work should have been done is taken */
 #define COURTESY (300 * NS_PER_US)    /* how long who has waited longer may take to take a free turn, */
 
@@ -110,4 +113,5 @@ uint32_t *bucket_waits(struct bucket *bucket, uint64_t now)
 void bucket_waits_no_more(struct bucket *bucket)
 {
 	STORE(own_flight(bucket)->waiting, 0);
+	visit_unqueue();
 }

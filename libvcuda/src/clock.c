@@ -75,9 +75,14 @@ void clock_wait(uint32_t *word, uint32_t seen, uint64_t until)
 
 void clock_wake(uint32_t *word)
 {
+	__atomic_fetch_add(word, 1, __ATOMIC_SEQ_CST);
+	clock_wake_all(word);
+}
+
+void clock_wake_all(uint32_t *word)
+{
 	const struct vgpu_sim_clock *clock = virtual_clock();
 
-	__atomic_fetch_add(word, 1, __ATOMIC_SEQ_CST);
 	if (clock)
 		clock->wake(word);
 	else

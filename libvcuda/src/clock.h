@@ -22,6 +22,9 @@ void clock_wait(uint32_t *word, uint32_t seen, uint64_t until);
 /* Changes the word and wakes all who wait on it. */
 void clock_wake(uint32_t *word);
 
+/* Wakes all who wait on a word that does not change: it may be read-only. */
+void clock_wake_all(uint32_t *word);
+
 /* A detached thread that no signal of the program goes to; false: there is none. */
 bool clock_thread(void (*body)(void));
 

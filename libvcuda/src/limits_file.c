@@ -167,3 +167,15 @@ bool limits_have_cores(void)
 	pthread_mutex_unlock(&lock);
 	return found;
 }
+
+unsigned int limits_list(uint8_t uuids[][16], unsigned int room)
+{
+	unsigned int count = 0;
+
+	pthread_mutex_lock(&lock);
+	for (uint32_t i = 0; i < last_good.card_count && count < room; i++)
+		if (last_good.cards[i].cores < 100)
+			memcpy(uuids[count++], last_good.cards[i].uuid, 16);
+	pthread_mutex_unlock(&lock);
+	return count;
+}

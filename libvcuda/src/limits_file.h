@@ -28,6 +28,9 @@ uint64_t limits_sequence(void);
 /* Whether a card is listed whose time is limited. */
 bool limits_have_cores(void);
 
+/* The listed cards whose time is limited, at most `room`; their number. */
+unsigned int limits_list(uint8_t uuids[][16], unsigned int room);
+
 /* The card's limits now; false: the card is not listed, so it has none. */
 bool limits_of(const uint8_t uuid[16], struct card_limits *limits);
 

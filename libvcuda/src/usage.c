@@ -687,7 +687,7 @@ bool usage_time(const uint8_t uuid[16], struct usage_time *place)
 	leave_slot();
 	if (slot == NO_SLOT)
 		return false;
-	*place = (struct usage_time){&usage->times[card], usage->flights[card], (uint32_t)slot};
+	*place = (struct usage_time){&usage->times[card], &usage->visit, usage->flights[card], (uint32_t)slot};
 	return true;
 }
 

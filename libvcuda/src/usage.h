@@ -66,8 +66,10 @@ unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list,
 /* Where the card's time is accounted, and this process's slot in it; false: there is no region, slot or place. */
 struct vgpu_usage_time;
 struct vgpu_usage_flight;
+struct vgpu_usage_visit;
 struct usage_time {
 	struct vgpu_usage_time *time;
+	struct vgpu_usage_visit *visit;
 	struct vgpu_usage_flight *flights; /* of all slots */
 	uint32_t slot;
 };

@@ -1,0 +1,163 @@
+/* See claims.h. Offsets: 24 bits of the card, one that tells the line from the work, and the container's byte or a time. */
+#include "claims.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "limits_file.h"
+#include "log.h"
+#include "vgpu_card.h"
+#include "vgpu_limits.h"
+
+#define OWN_BITS 38
+#define OWN_MASK (((uint64_t)1 << OWN_BITS) - 1)
+#define TIME_SHIFT 16 /* 65 us: the line comes round after 200 days */
+
+#ifndef F_OFD_GETLK
+#define F_OFD_GETLK 36
+#define F_OFD_SETLK 37
+#endif
+
+static int file = -1;
+static uint32_t *word;
+static uint64_t own;   /* the container's byte on each card: its limits file is one of a kind on the host */
+static uint64_t cards[VGPU_LIMITS_MAX_CARDS]; /* where their offsets begin */
+static unsigned int card_count;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static uint64_t offset_of(const uint8_t uuid[16])
+{
+	uint64_t hash = 0xcbf29ce484222325u;
+
+	for (int i = 0; i < 16; i++)
+		hash = (hash ^ uuid[i]) * 0x100000001b3u;
+	return hash >> (64 - 24) << (OWN_BITS + 1);
+}
+
+static void map_word(void)
+{
+	void *address = mmap(NULL, sizeof(*word), PROT_READ, MAP_SHARED, file, 0);
+
+	if (address != MAP_FAILED) {
+		word = address;
+		return;
+	}
+	close(file);
+	file = -1;
+}
+
+static void find(void)
+{
+	uint8_t uuids[VGPU_LIMITS_MAX_CARDS][16];
+	struct stat limits, claims;
+
+	if (stat(VGPU_LIMITS_PATH, &limits) != 0)
+		return;
+	file = open(VGPU_CLAIMS_PATH, O_RDONLY | O_CLOEXEC);
+	if (file < 0)
+		return;
+	if (fstat(file, &claims) != 0 || claims.st_size < (off_t)sizeof(*word)) {
+		close(file);
+		file = -1;
+		return;
+	}
+	own = limits.st_ino & OWN_MASK;
+	card_count = limits_list(uuids, VGPU_LIMITS_MAX_CARDS);
+	for (unsigned int i = 0; i < card_count; i++)
+		cards[i] = offset_of(uuids[i]);
+	map_word();
+}
+
+bool claims_are_made(void)
+{
+	pthread_once(&once, find);
+	return file >= 0;
+}
+
+static bool lock(int command, short type, uint64_t from, uint64_t length)
+{
+	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)from, .l_len = (off_t)length};
+
+	return length && fcntl(file, command, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+static bool is_locked(uint64_t from, uint64_t length)
+{
+	return lock(F_OFD_GETLK, F_WRLCK, from, length);
+}
+
+void claims_hold(void)
+{
+	for (unsigned int i = 0; i < card_count; i++)
+		(void)lock(F_OFD_SETLK, F_RDLCK, cards[i] + own, 1);
+}
+
+void claims_drop(void)
+{
+	for (unsigned int i = 0; i < card_count; i++)
+		(void)lock(F_OFD_SETLK, F_UNLCK, cards[i] + own, 1);
+}
+
+bool claims_of_others(void)
+{
+	for (unsigned int i = 0; i < card_count; i++)
+		if (is_locked(cards[i], own) || is_locked(cards[i] + own + 1, OWN_MASK - own))
+			return true;
+	return false;
+}
+
+static uint64_t line_of(unsigned int card)
+{
+	return cards[card] + OWN_MASK + 1;
+}
+
+static uint64_t byte_of(uint64_t time)
+{
+	return time >> TIME_SHIFT & OWN_MASK;
+}
+
+void claims_queue(uint64_t time)
+{
+	for (unsigned int i = 0; i < card_count; i++)
+		(void)lock(F_OFD_SETLK, F_RDLCK, line_of(i) + byte_of(time), 1);
+}
+
+void claims_unqueue(uint64_t time)
+{
+	for (unsigned int i = 0; i < card_count; i++)
+		(void)lock(F_OFD_SETLK, F_UNLCK, line_of(i) + byte_of(time), 1);
+}
+
+bool claims_waiting_before(uint64_t time)
+{
+	uint64_t length = time == UINT64_MAX ? OWN_MASK + 1 : byte_of(time);
+
+	for (unsigned int i = 0; i < card_count; i++)
+		if (is_locked(line_of(i), length))
+			return true;
+	return false;
+}
+
+uint32_t *claims_word(void)
+{
+	return word;
+}
+
+void claims_wake(void)
+{
+	clock_wake_all(word);
+}
+
+void claims_reset(void)
+{
+	if (file < 0)
+		return;
+	/* The parent's open file is shared: a lock by it would be the parent's. */
+	close(file);
+	file = open(VGPU_CLAIMS_PATH, O_RDONLY | O_CLOEXEC);
+}

@@ -1,0 +1,169 @@
+/* See visit.h. Times of other processes are the container's own words: taken within bounds. */
+#include "visit.h"
+
+#include "bucket_turn.h"
+#include "claims.h"
+
+#define LOOK_EACH (2 * NS_PER_MS)      /* who goes wakes who waits; this is for those who were killed */
+#define STAY (NS_PER_MS)               /* without work: the program may just be about to launch more */
+#define COLLISION (20 * NS_PER_US)
+#define EXTRA_PATIENCE (100 * NS_PER_MS)
+
+struct visit visit;
+
+static uint64_t host_time(uint64_t now)
+{
+	return now + (uint64_t)card_page_clock_offset();
+}
+
+/* How long others may be in the way: a round, twice, and a long kernel. */
+static uint64_t patience(const struct bucket *bucket)
+{
+	return 2 * period(bucket) + EXTRA_PATIENCE;
+}
+
+void visit_unqueue(void)
+{
+	uint64_t queued = __atomic_exchange_n(&visit.queued, 0, __ATOMIC_RELAXED);
+
+	if (queued)
+		claims_unqueue(queued);
+}
+
+static void queue(uint64_t since)
+{
+	if (LOAD(visit.queued) == since)
+		return;
+	visit_unqueue();
+	STORE(visit.queued, since);
+	claims_queue(since);
+}
+
+/* Since when the container waits, by whichever of its processes. */
+static uint64_t waiting_since(const struct bucket *bucket, uint64_t now)
+{
+	uint64_t *word = &bucket->shared.visit->waiting_since;
+	uint64_t since = LOAD(*word), host = host_time(now);
+
+	if (!since || since > host || host - since > 4 * patience(bucket)) {
+		since = host;
+		STORE(*word, since);
+	}
+	return since;
+}
+
+static bool goes_on(const struct bucket *bucket, uint64_t now)
+{
+	return now < LOAD(bucket->shared.visit->until);
+}
+
+/* It stays for what it is owed. */
+static void begin(struct bucket *bucket, uint64_t now)
+{
+	int64_t level = LOAD(bucket->shared.time->level);
+	uint64_t owed = within(level > 0 ? (uint64_t)level : 0, draught(bucket, now), 2 * period(bucket));
+
+	STORE(bucket->shared.visit->until, now + owed);
+	STORE(bucket->fresh, 1);
+}
+
+static void drop(void)
+{
+	claims_drop();
+	claims_wake();
+}
+
+static bool is_others_turn(struct bucket *bucket, uint64_t since, uint64_t now)
+{
+	return claims_of_others() || (!goes_on(bucket, now) && claims_waiting_before(since));
+}
+
+static bool enter(struct bucket *bucket, uint64_t now, uint64_t *again)
+{
+	uint64_t since = waiting_since(bucket, now);
+	bool is_mixed = is_others_turn(bucket, since, now);
+
+	*again = now + LOOK_EACH;
+	if (is_mixed && host_time(now) - since < patience(bucket)) {
+		queue(since);
+		return false;
+	}
+	claims_hold();
+	if (!is_mixed && claims_of_others()) { /* both have just come */
+		claims_drop();
+		*again = now + COLLISION + bucket->shared.slot % 8 * COLLISION;
+		return false;
+	}
+	visit_unqueue();
+	STORE(bucket->shared.visit->waiting_since, 0);
+	STORE(visit.is_mixed, is_mixed);
+	STORE(visit.claimed, 1);
+	if (!goes_on(bucket, now))
+		begin(bucket, now);
+	return true;
+}
+
+bool visit_ask(struct bucket *bucket, uint64_t now, uint64_t *again)
+{
+	if (!LOAD(visit.claimed))
+		return enter(bucket, now, again);
+	if (!claims_waiting_before(UINT64_MAX)) {
+		begin(bucket, now);
+		return true;
+	}
+	if (bucket_in_flight(bucket)) {
+		*again = most(LOAD(bucket->finish), now + 100 * NS_PER_US);
+		return false;
+	}
+	STORE(visit.claimed, 0);
+	STORE(bucket->shared.visit->until, 0);
+	drop();
+	return enter(bucket, now, again);
+}
+
+/* Until when it stays though it has nothing to do. */
+static uint64_t stays_until(const struct bucket *bucket)
+{
+	uint64_t until = LOAD(bucket->shared.visit->until);
+
+	if (LOAD(bucket->is_thirsty))
+		return 0;
+	return least(until, LOAD(bucket->shared.time->progress) + STAY);
+}
+
+static void go(struct bucket *const *buckets, unsigned int count, uint64_t now)
+{
+	STORE(visit.claimed, 0);
+	for (unsigned int i = 0; i < count; i++)
+		if (bucket_in_flight(buckets[i])) { /* another thread was quicker */
+			STORE(visit.claimed, 1);
+			return;
+		}
+	for (unsigned int i = 0; i < count; i++)
+		if (LOAD(buckets[i]->shared.time->holder) == buckets[i]->shared.slot + 1 || !goes_on(buckets[i], now))
+			STORE(buckets[i]->shared.visit->until, 0);
+	drop();
+}
+
+uint64_t visit_tidy(struct bucket *const *buckets, unsigned int count, uint64_t now)
+{
+	uint64_t until = 0;
+
+	if (!LOAD(visit.claimed))
+		return UINT64_MAX;
+	for (unsigned int i = 0; i < count; i++) {
+		if (bucket_in_flight(buckets[i]))
+			return UINT64_MAX;
+		until = most(until, stays_until(buckets[i]));
+	}
+	if (now < until)
+		return until;
+	go(buckets, count, now);
+	return UINT64_MAX;
+}
+
+void visit_reset(void)
+{
+	visit = (struct visit){0};
+	claims_reset();
+}

@@ -1,0 +1,49 @@
+/*
+ * The container's visits to its cards. Of the containers that share a card one at a time works there: who waits longest is
+ * next, stays for what it is owed, and goes when that is over, when it has no work, or when its account is empty. So what
+ * it measures meanwhile is its own work. All are bound to this by their own libvcuda, as to the share itself; a container
+ * that does not go is waited for no longer than `patience`.
+ *
+ * Within the container the visit is one: its processes take turns in it (bucket_turn.h).
+ */
+#ifndef VCUDA_VISIT_H
+#define VCUDA_VISIT_H
+
+#include "bucket_told.h"
+
+struct visit {
+	uint32_t claimed;     /* this process has said that the container is at work */
+	uint32_t is_mixed;    /* somebody else is, too, for all that is known */
+	uint64_t queued;      /* this process stands in line since then, of the host's time; 0: it does not */
+};
+
+extern struct visit visit;
+
+/* Asks for a visit, or for more of it; *again as in bucket_try. */
+bool visit_ask(struct bucket *bucket, uint64_t now, uint64_t *again);
+
+/* This process no longer waits for one. */
+void visit_unqueue(void);
+
+/* Goes, if there is no reason to stay; when to ask again, UINT64_MAX: when something ends. */
+uint64_t visit_tidy(struct bucket *const *buckets, unsigned int count, uint64_t now);
+
+/* In a forked child. */
+void visit_reset(void);
+
+/* Other containers share the card, and there are means to keep out of each other's way. */
+static inline bool has_neighbours(const struct bucket *bucket)
+{
+	return LOAD(bucket->times.tenants) > 1 && bucket->has_claims;
+}
+
+static inline bool may_visit(struct bucket *bucket, uint64_t now, uint64_t *again)
+{
+	if (!has_neighbours(bucket))
+		return true;
+	if (LOAD(visit.claimed) && most(LOAD(bucket->finish), now) < LOAD(bucket->shared.visit->until))
+		return true;
+	return visit_ask(bucket, now, again);
+}
+
+#endif
