@@ -47,10 +47,11 @@ struct vgpu_sim_clock {
 	/*
 	 * A futex: returns when *word is not `value` (at once, or after a wake) or at the deadline, VGPU_SIM_NEVER for
 	 * none. The word may lie in memory shared between processes, at different addresses (of equal offset in a page).
-	 * A change of the word without a wake is seen at the deadline only. Read-only memory will do for waiting.
+	 * It may also return for no reason. A change of the word without a wake is seen at the deadline only. Read-only
+	 * memory will do for waiting.
 	 */
 	void (*wait)(uint32_t *word, uint32_t value, uint64_t deadline);
-	/* Wakes all who wait on the word and see it changed. The caller goes on; they run when it blocks. */
+	/* Wakes all who wait on the word, changed or not. The caller goes on; they run when it blocks. */
 	void (*wake)(uint32_t *word);
 	/* The calling thread is about to wait elsewhere, and is back. No other call of this or the driver in between. */
 	void (*block)(void);

@@ -100,7 +100,7 @@ static void wait_for_word(uint32_t *word, uint32_t seen, uint64_t until)
 	uint64_t key = sim_virtual_shared_key(word);
 
 	sim_virtual_enter();
-	while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == seen && sim_virtual_now() < until)
+	if (__atomic_load_n(word, __ATOMIC_ACQUIRE) == seen && sim_virtual_now() < until)
 		sim_virtual_pass(until, key);
 }
 
@@ -204,7 +204,7 @@ static void clock_wait(uint32_t *word, uint32_t value, uint64_t deadline)
 		wait_for_word(word, value, deadline);
 		return;
 	}
-	while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == value && sim_now() < deadline)
+	if (__atomic_load_n(word, __ATOMIC_ACQUIRE) == value && sim_now() < deadline)
 		syscall(SYS_futex, word, FUTEX_WAIT_BITSET, value, deadline == SIM_NEVER ? NULL : &time, NULL,
 		        FUTEX_BITSET_MATCH_ANY);
 }

@@ -10,6 +10,7 @@
 #define FORGOTTEN (2 * NS_PER_MS)       /* a batch that nobody adds to or ends */
 #define EARLIEST_LOOK (50 * NS_PER_US)
 #define LATEST_LOOK NS_PER_MS
+#define OFTEN (150 * NS_PER_US) /* while others wait for the card */
 #define PATIENCE (20 * NS_PER_MS)       /* with kernels on another card: those of groups wait for each other */
 #define PATIENCE_HERE NS_PER_S
 #define EXIT_PATIENCE (50 * NS_PER_MS)
@@ -165,6 +166,14 @@ static void settle(struct core_context *context, uint64_t now)
 		count(context, started[i], now);
 }
 
+/* What is before it in its stream may have ended sooner than thought. */
+static uint64_t expected_end(const struct batch *batch)
+{
+	uint64_t end = batch->started_at + batch->estimate;
+
+	return batch->started && end < batch->expected ? end : batch->expected;
+}
+
 static uint64_t next_end(const struct core_context *context, uint64_t now)
 {
 	uint64_t next = UINT64_MAX;
@@ -173,12 +182,14 @@ static uint64_t next_end(const struct core_context *context, uint64_t now)
 		const struct batch *batch = &context->batches[i];
 		if (batch->state == FREE)
 			continue;
-		uint64_t end = batch->expected + (batch->state == OPEN ? FORGOTTEN : 0);
+		uint64_t end = expected_end(batch) + (batch->state == OPEN ? FORGOTTEN : 0);
 		uint64_t late = end < now ? (now - end) / 4 : 0;
 		uint64_t look = late ? now + (late < LATEST_LOOK ? late : LATEST_LOOK) : end;
 		look = look < now + EARLIEST_LOOK ? now + EARLIEST_LOOK : look;
 		next = look < next ? look : next;
 	}
+	if (next > now + OFTEN && bucket_is_leaving(context->bucket, now))
+		return context->under_way ? now + OFTEN : next;
 	return next;
 }
 

@@ -13,7 +13,7 @@ static void expect(struct bucket *bucket, uint64_t estimate, bool is_known, uint
 	uint64_t finish = most(LOAD(bucket->finish), now) + estimate;
 
 	STORE(bucket->finish, finish); /* a race of threads makes a guess a little worse */
-	STORE(bucket->shared.time->drains_at, is_known ? finish : finish + PATIENCE);
+	STORE(bucket->shared.time->drains_at, is_known ? finish : finish + PATIENCE_HERE);
 }
 
 void bucket_force(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now)
@@ -49,12 +49,6 @@ static uint64_t modesty(const struct bucket *bucket, uint64_t now)
 	return (bucket_is_behind(bucket) ? LATE_LOOK : 0) + (holder && !is_turn_over(bucket, now) ? GRACE : 0);
 }
 
-/* How much has to be there after the account was empty: fewer, longer sleeps, and fewer visits. */
-static uint64_t thirst(const struct bucket *bucket, uint64_t now)
-{
-	return has_neighbours(bucket) ? ration(bucket, now) / 2 : draught(bucket, now);
-}
-
 static bool has_level(struct bucket *bucket, uint64_t now, uint64_t *again)
 {
 	int64_t level = LOAD(bucket->shared.time->level);
@@ -75,7 +69,7 @@ static bool has_level(struct bucket *bucket, uint64_t now, uint64_t *again)
 
 static uint64_t run_ahead(const struct bucket *bucket, uint64_t now)
 {
-	return within(ration(bucket, now) / 2, NS_PER_MS / 2, has_neighbours(bucket) ? 4 * NS_PER_MS : 10 * NS_PER_MS);
+	return within(ration(bucket, now) / 2, NS_PER_MS / 2, 10 * NS_PER_MS);
 }
 
 /*
@@ -118,6 +112,11 @@ bool bucket_is_mixed(const struct bucket *bucket)
 bool bucket_waits_for_others(const struct bucket *bucket)
 {
 	return has_neighbours(bucket) && LOAD(visit.queued);
+}
+
+bool bucket_is_leaving(const struct bucket *bucket, uint64_t now)
+{
+	return has_neighbours(bucket) && (LOAD(bucket->is_thirsty) || now >= LOAD(bucket->shared.visit->until));
 }
 
 void bucket_measured(struct bucket *bucket, uint64_t ns)

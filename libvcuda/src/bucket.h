@@ -68,6 +68,9 @@ bool bucket_is_mixed(const struct bucket *bucket);
 /* What the launch waits for now are other containers, by claims_word(). */
 bool bucket_waits_for_others(const struct bucket *bucket);
 
+/* Others may wait for its work to end. */
+bool bucket_is_leaving(const struct bucket *bucket, uint64_t now);
+
 /* Leaves the cards to others where there is no reason to stay; when to ask again, UINT64_MAX: when something ends. */
 uint64_t buckets_tidy(uint64_t now);
 

@@ -72,14 +72,17 @@ bool estimates_stale(const struct estimate *estimate, uint64_t now)
 	return load(&estimate->sure) < WEIGHT || now - load(&estimate->sampled_at) > STALE;
 }
 
-/* Rough samples are the least of them, until a sure one comes. */
-static void add_rough(struct estimate *estimate, uint64_t ns)
+/* Rough samples are the least of them, until a sure one comes; where none comes for long, they pull down what is known. */
+static void add_rough(struct estimate *estimate, uint64_t ns, uint64_t now)
 {
 	uint64_t samples = load(&estimate->samples), known = load(&estimate->ns);
 
-	if (load(&estimate->sure) || (samples && known <= ns))
+	if (samples && known <= ns)
 		return;
-	store(&estimate->ns, ns);
+	if (!load(&estimate->sure))
+		store(&estimate->ns, ns);
+	else if (now - load(&estimate->sure_at) > REMEMBERED)
+		store(&estimate->ns, known - (known - ns) / WEIGHT);
 	store(&estimate->samples, samples + 1);
 }
 
@@ -97,9 +100,10 @@ void estimates_add(struct estimate *estimate, uint64_t ns, uint64_t launches, bo
 
 	store(&estimate->sampled_at, now);
 	if (at_most) {
-		add_rough(estimate, each < 1 ? 1 : (uint64_t)each);
+		add_rough(estimate, each < 1 ? 1 : (uint64_t)each, now);
 		return;
 	}
+	store(&estimate->sure_at, now);
 	uint64_t weight = (sure < memory((uint64_t)mean) ? sure : memory((uint64_t)mean)) + launches;
 	int64_t off = sure ? each - mean : 0, deviation = (int64_t)load(&estimate->deviation);
 	mean = sure ? mean + off * (int64_t)launches / (int64_t)weight : each;

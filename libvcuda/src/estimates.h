@@ -17,6 +17,7 @@ struct estimate {
 	uint64_t sure;      /* launches in those of them that nothing was in the way of */
 	uint64_t deviation; /* of late, from the mean */
 	uint64_t sampled_at;
+	uint64_t sure_at;
 };
 
 /* Its own place, from now on until it is displaced. */

@@ -61,7 +61,7 @@ static bool goes_on(const struct bucket *bucket, uint64_t now)
 static void begin(struct bucket *bucket, uint64_t now)
 {
 	int64_t level = LOAD(bucket->shared.time->level);
-	uint64_t owed = within(level > 0 ? (uint64_t)level : 0, draught(bucket, now), 2 * period(bucket));
+	uint64_t owed = within(level > 0 ? (uint64_t)level : 0, draught(bucket, now), ration(bucket, now));
 
 	STORE(bucket->shared.visit->until, now + owed);
 	STORE(bucket->fresh, 1);
@@ -97,6 +97,7 @@ static bool enter(struct bucket *bucket, uint64_t now, uint64_t *again)
 	visit_unqueue();
 	STORE(bucket->shared.visit->waiting_since, 0);
 	STORE(visit.is_mixed, is_mixed);
+	STORE(visit.is_over, 0);
 	STORE(visit.claimed, 1);
 	if (!goes_on(bucket, now))
 		begin(bucket, now);
@@ -112,6 +113,7 @@ bool visit_ask(struct bucket *bucket, uint64_t now, uint64_t *again)
 		return true;
 	}
 	if (bucket_in_flight(bucket)) {
+		STORE(visit.is_over, 1);
 		*again = most(LOAD(bucket->finish), now + 100 * NS_PER_US);
 		return false;
 	}
@@ -122,11 +124,13 @@ bool visit_ask(struct bucket *bucket, uint64_t now, uint64_t *again)
 }
 
 /* Until when it stays though it has nothing to do. */
-static uint64_t stays_until(const struct bucket *bucket)
+static uint64_t stays_until(const struct bucket *bucket, uint64_t now)
 {
 	uint64_t until = LOAD(bucket->shared.visit->until);
 
-	if (LOAD(bucket->is_thirsty))
+	if (LOAD(visit.is_over))
+		return 0;
+	if (LOAD(bucket->is_thirsty) && LOAD(bucket->shared.time->level) < (int64_t)thirst(bucket, now))
 		return 0;
 	return least(until, LOAD(bucket->shared.time->progress) + STAY);
 }
@@ -154,7 +158,7 @@ uint64_t visit_tidy(struct bucket *const *buckets, unsigned int count, uint64_t 
 	for (unsigned int i = 0; i < count; i++) {
 		if (bucket_in_flight(buckets[i]))
 			return UINT64_MAX;
-		until = most(until, stays_until(buckets[i]));
+		until = most(until, stays_until(buckets[i], now));
 	}
 	if (now < until)
 		return until;

@@ -14,6 +14,7 @@
 struct visit {
 	uint32_t claimed;     /* this process has said that the container is at work */
 	uint32_t is_mixed;    /* somebody else is, too, for all that is known */
+	uint32_t is_over;     /* a launch found no time left in it, while others wait */
 	uint64_t queued;      /* this process stands in line since then, of the host's time; 0: it does not */
 };
 
@@ -35,6 +36,12 @@ void visit_reset(void);
 static inline bool has_neighbours(const struct bucket *bucket)
 {
 	return LOAD(bucket->times.tenants) > 1 && bucket->has_claims;
+}
+
+/* How much has to be there after the account was empty: fewer, longer sleeps, and fewer visits. */
+static inline uint64_t thirst(const struct bucket *bucket, uint64_t now)
+{
+	return has_neighbours(bucket) ? ration(bucket, now) / 2 : draught(bucket, now);
 }
 
 static inline bool may_visit(struct bucket *bucket, uint64_t now, uint64_t *again)

@@ -261,16 +261,6 @@ class Run:
                 seen[str(n), uuid] = arbitration.Observation(t.used, t.wanted, t.waited, t.longest)
         for name, pages in self.arb.decide(now, seen).items():
             for page in pages:
-                if os.environ.get("A1DBG"):
-                    print(
-                        (now - self.origin) // 1000000,
-                        name,
-                        page.lent_until and (page.lent_until - self.origin) // 1000000,
-                        page.lent_rate,
-                        page.lent_start,
-                        page.lent_length,
-                        file=sys.stderr,
-                    )
                 cardpage.update(str(self.worker.boxes[int(name)].path / "cards"), page)
 
     def look(self, clock: simulated_clock.Clock, step: tuple[int, Any]) -> tuple[int, list[int]] | None:

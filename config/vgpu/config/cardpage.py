@@ -26,8 +26,8 @@ SIZE = HEADER.size + MAX_CARDS * PAGE.size
 
 #: What a change of containers costs the card: the hardware's change of contexts, the first launch of the next.
 CHANGE_NS = 100_000
-SHORTEST_PERIOD_NS = 100_000_000
-LONGEST_PERIOD_NS = 200_000_000
+SHORTEST_PERIOD_NS = 50_000_000
+LONGEST_PERIOD_NS = 100_000_000
 SHORTEST_PHASE_NS = 20_000_000
 
 
