@@ -71,15 +71,16 @@ static void describe(struct launch *launch, const void *function, uint64_t block
 /* No card's time is limited, by the limits as they stand: two loads for each launch, the rest after a change of them. */
 static bool nothing_is_limited(void)
 {
-	static _Atomic uint64_t known; /* of the limits of this sequence that nothing is */
-	uint64_t sequence = limits_sequence();
+	enum { LIMITED = 1 };
+	static _Atomic uint64_t known; /* the sequence of the limits that it is of, doubled, and the answer */
+	uint64_t sequence = limits_sequence() << 1;
+	uint64_t last = atomic_load_explicit(&known, memory_order_relaxed);
 
-	if (sequence && atomic_load_explicit(&known, memory_order_relaxed) == sequence)
-		return true;
-	if (limits_have_cores())
-		return false;
-	atomic_store(&known, sequence);
-	return true;
+	if (!last || (last & ~(uint64_t)LIMITED) != sequence) {
+		last = sequence | (limits_have_cores() ? LIMITED : 0);
+		atomic_store_explicit(&known, last, memory_order_relaxed);
+	}
+	return !(last & LIMITED);
 }
 
 void cores_begin(struct core_launch *call, const void *function, uint64_t blocks, CUstream stream,
