@@ -168,7 +168,7 @@ static void close_own(struct core_context *context, struct lane *lane, uint64_t 
 {
 	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
 
-	if (batch && lane->thread == &core_thread && batch->estimate >= least)
+	if (batch && lane->thread == &this_thread && batch->estimate >= least)
 		end_batch(context, batch, lane->stream, clock_now());
 }
 
@@ -186,8 +186,7 @@ void batches_close(const struct launch *launch)
 
 void batches_waiting(uint64_t key)
 {
-	const void *thread;
-	struct core_context *context = atomic_load(&core_contexts[0]) ? batches_context(&thread) : NULL;
+	struct core_context *context = atomic_load(&core_contexts[0]) ? batches_context(&this_thread) : NULL;
 
 	if (!context || !context->under_way)
 		return;
@@ -204,7 +203,7 @@ static void note_waited(struct core_context *context, uint64_t key, bool others_
 
 	for (int i = 0; i < LANES; i++) {
 		struct lane *lane = &context->lanes[i];
-		if (!lane->has_work || lane->thread != &core_thread || (key != ALL_LANES && lane->key != key))
+		if (!lane->has_work || lane->thread != &this_thread || (key != ALL_LANES && lane->key != key))
 			continue;
 		if (others_wait)
 			close_own(context, lane, 0);
@@ -216,8 +215,7 @@ static void note_waited(struct core_context *context, uint64_t key, bool others_
 
 void batches_waited(uint64_t key)
 {
-	const void *thread;
-	struct core_context *context = atomic_load(&core_contexts[0]) ? batches_context(&thread) : NULL;
+	struct core_context *context = atomic_load(&core_contexts[0]) ? batches_context(&this_thread) : NULL;
 
 	if (!context || !context->working)
 		return;
@@ -231,8 +229,7 @@ void batches_waited(uint64_t key)
 
 void batches_forget(uint64_t key, CUstream stream)
 {
-	const void *thread;
-	struct core_context *context = atomic_load(&core_contexts[0]) ? batches_context(&thread) : NULL;
+	struct core_context *context = atomic_load(&core_contexts[0]) ? batches_context(&this_thread) : NULL;
 
 	if (!context)
 		return;

@@ -85,13 +85,6 @@ struct core_context {
 extern struct core_context *_Atomic core_contexts[MOST_CONTEXTS];
 extern _Atomic uint32_t core_generation; /* changes when a context goes */
 
-/* What the thread asked last; its address is the thread. */
-extern __thread struct known {
-	CUcontext handle;
-	struct core_context *context;
-	uint32_t generation;
-} core_thread;
-
 struct core_context *core_context_find(CUcontext handle);
 
 /* In a forked child: nothing of them is left. */

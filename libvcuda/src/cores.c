@@ -21,12 +21,10 @@ void cores_capture(int change)
 /* The default stream is one under two names; a thread's own is another in each thread. */
 static void name_stream(struct launch *launch, CUstream stream, enum stream_meaning meaning)
 {
-	static __thread char here;
-
 	if (!stream)
 		stream = meaning == STREAM_PER_THREAD ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
 	launch->stream = stream;
-	launch->lane = stream == CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)&here : (uint64_t)(uintptr_t)stream;
+	launch->lane = stream == CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)launch->thread : (uint64_t)(uintptr_t)stream;
 }
 
 static bool is_capturing(CUstream stream)
@@ -54,7 +52,7 @@ __attribute__((constructor)) static void watch_forks(void)
 /* Whether the launch is to be accounted at all. */
 static bool find_account(struct launch *launch)
 {
-	launch->context = batches_context(&launch->thread);
+	launch->context = batches_context(launch->thread);
 	if (!launch->context)
 		return false;
 	launch->bucket = batches_bucket(launch->context);
@@ -89,7 +87,11 @@ void cores_begin(struct core_launch *call, const void *function, uint64_t blocks
 	struct launch *launch = &call->launch;
 
 	launch->context = NULL;
-	call->entered = limits_state() == LIMITS_PRESENT && !nothing_is_limited() && guard_enter();
+	call->entered = false;
+	if (limits_state() != LIMITS_PRESENT || nothing_is_limited())
+		return;
+	launch->thread = &this_thread;
+	call->entered = thread_enter(launch->thread);
 	if (!call->entered)
 		return;
 	name_stream(launch, stream, meaning);
@@ -109,6 +111,7 @@ static void begin_member(struct core_launch *call, const CUDA_LAUNCH_PARAMS *mem
 	CUcontext context = NULL, before;
 
 	launch->context = NULL;
+	launch->thread = &this_thread;
 	if (REAL(cuStreamGetCtx, member->hStream, &context) != CUDA_SUCCESS ||
 	    REAL(cuCtxPushCurrent_v2, context) != CUDA_SUCCESS)
 		return;
@@ -151,13 +154,13 @@ CUresult cores_end(struct core_launch *call, CUresult result)
 		return result;
 	if (call->launch.context)
 		batches_joined(&call->launch, result == CUDA_SUCCESS);
-	guard_leave();
+	thread_leave(call->launch.thread);
 	return result;
 }
 
 static uint64_t lane_named(CUstream stream, enum stream_meaning meaning)
 {
-	struct launch launch;
+	struct launch launch = {.thread = &this_thread};
 
 	name_stream(&launch, stream, meaning);
 	return launch.lane;
