@@ -13,6 +13,7 @@
 
 #include "card_page.h"
 #include "cuda_abi.h"
+#include "limits_file.h"
 #include "usage.h"
 #include "vgpu_usage.h"
 
@@ -40,8 +41,16 @@ struct bucket {
 /* The device's bucket; NULL: the card has no limit. It may be one that is `bucket_is_open`. */
 struct bucket *bucket_of_device(CUdevice device);
 
+/* The limits changed. A card that is no longer listed keeps its last ones. */
+void bucket_take_over_limits(struct bucket *bucket);
+
 /* Takes over changed limits. True: an exclusive card, nothing is to be accounted. */
-bool bucket_is_open(struct bucket *bucket);
+static inline bool bucket_is_open(struct bucket *bucket)
+{
+	if (limits_sequence() != __atomic_load_n(&bucket->limits_seen, __ATOMIC_RELAXED))
+		bucket_take_over_limits(bucket);
+	return __atomic_load_n(&bucket->share, __ATOMIC_RELAXED) >= 100;
+}
 
 /* Forgets everything: in a forked child. */
 void buckets_reset(void);
