@@ -19,10 +19,18 @@ static struct batch *free_batch(struct core_context *context)
 	return NULL;
 }
 
+void batch_drop_spare(struct core_context *context, struct batch *batch)
+{
+	if (batch->spare)
+		bucket_spare_back(context->bucket, batch->spare);
+	batch->spare = 0;
+}
+
 void batch_set_free(struct core_context *context, struct batch *batch)
 {
 	if (batch->state == OPEN)
 		context->lanes[batch->lane].open = -1;
+	batch_drop_spare(context, batch);
 	card_put_event(context, batch->start);
 	card_put_event(context, batch->end);
 	context->moved_at = clock_now();
@@ -58,18 +66,16 @@ static void open_batch(struct core_context *context, struct lane *lane, struct l
 }
 
 /* A kernel that was not measured for long is measured alone. */
-static bool wants_sample(struct lane *lane, const struct launch *launch, uint64_t now)
+static bool wants_sample(const struct lane *lane, const struct launch *launch, uint64_t now)
 {
-	if (estimates_known(launch->kind) &&
-	    (now - lane->sampled_at < SAMPLES_APART || !estimates_stale(launch->kind, now)))
-		return false;
-	lane->sampled_at = now;
-	return true;
+	return !estimates_known(launch->kind) ||
+	       (now - lane->sampled_at >= SAMPLES_APART && estimates_stale(launch->kind, now));
 }
 
 static void end_batch(struct core_context *context, struct batch *batch, CUstream stream, uint64_t now)
 {
 	context->lanes[batch->lane].open = -1;
+	batch_drop_spare(context, batch);
 	batch->end = card_record(context, stream);
 	batch->state = CLOSED;
 	batch->closed_at = now;
@@ -91,6 +97,45 @@ static void note_gap(struct core_context *context, struct lane *lane, uint64_t e
 	lane->has_work = true;
 }
 
+static void add_to(struct batch *batch, struct lane *lane, struct launch *launch, uint64_t now)
+{
+	batch->is_mixed |= launch->kind != batch->kind;
+	batch->is_unsteady |= !estimates_steady(launch->kind);
+	lane->stream = launch->stream;
+	lane->thread = launch->thread;
+	batch->launches++;
+	batch->estimate += launch->estimate;
+	batch->booked += launch->estimate;
+	lane->expected = (lane->expected > now ? lane->expected : now) + launch->estimate;
+	batch->expected = lane->expected;
+	launch->closes |= batch->estimate >= LONG_ENOUGH;
+}
+
+bool batches_join_reserved(struct launch *launch, uint64_t now)
+{
+	struct core_context *context = launch->context;
+
+	enter(&context->lock);
+	struct lane *lane = lane_of(context, launch->lane);
+	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
+	bool is_reserved = batch && launch->estimate <= batch->spare && now < batch->spare_until &&
+			   !wants_sample(lane, launch, now);
+	if (is_reserved) {
+		batch->spare -= launch->estimate;
+		launch->batch = lane->open;
+		note_gap(context, lane, launch->estimate, now);
+		add_to(batch, lane, launch, now);
+	}
+	leave(&context->lock);
+	return is_reserved;
+}
+
+static void reserve_more(struct core_context *context, struct batch *batch, uint64_t now)
+{
+	batch_drop_spare(context, batch);
+	batch->spare = bucket_spare(context->bucket, now, &batch->spare_until);
+}
+
 void batches_join(struct launch *launch, uint64_t now)
 {
 	struct core_context *context = launch->context;
@@ -100,6 +145,8 @@ void batches_join(struct launch *launch, uint64_t now)
 	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
 	note_gap(context, lane, launch->estimate, now);
 	bool sample = wants_sample(lane, launch, now);
+	if (sample)
+		lane->sampled_at = now;
 	if (batch && sample) {
 		end_batch(context, batch, launch->stream, now);
 		batch = NULL;
@@ -110,16 +157,10 @@ void batches_join(struct launch *launch, uint64_t now)
 	}
 	launch->batch = lane->open;
 	if (batch) {
-		batch->is_mixed |= launch->kind != batch->kind;
-		batch->is_unsteady |= !estimates_steady(launch->kind);
-		lane->stream = launch->stream;
-		lane->thread = launch->thread;
-		batch->launches++;
-		batch->estimate += launch->estimate;
-		batch->booked += launch->estimate;
-		lane->expected = (lane->expected > now ? lane->expected : now) + launch->estimate;
-		batch->expected = lane->expected;
-		launch->closes |= sample || batch->estimate >= LONG_ENOUGH;
+		launch->closes |= sample;
+		add_to(batch, lane, launch, now);
+		if (!launch->closes)
+			reserve_more(context, batch, now);
 	}
 	leave(&context->lock);
 }

@@ -40,6 +40,9 @@ struct launch {
 struct core_context *batches_context(struct this_thread *thread);
 struct bucket *batches_bucket(struct core_context *context);
 
+/* The launch is made at once, if as much is reserved for what joins its batch; as batches_join, then. */
+bool batches_join_reserved(struct launch *launch, uint64_t now);
+
 /* The launch, for which `estimate` is reserved, is about to be made, and was made (or failed: undone). */
 void batches_join(struct launch *launch, uint64_t now);
 void batches_joined(struct launch *launch, bool succeeded);

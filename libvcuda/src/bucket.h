@@ -61,6 +61,13 @@ bool bucket_try(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_
 /* Reserves, come what may. */
 void bucket_force(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now);
 
+/*
+ * Reserves for what may follow at once, where nothing that would hold it up is near: so many ns, which launches may
+ * take until *until without asking. 0: they have to ask. What they left goes back.
+ */
+uint64_t bucket_spare(struct bucket *bucket, uint64_t now, uint64_t *until);
+void bucket_spare_back(struct bucket *bucket, uint64_t left);
+
 /* What was reserved is not needed: nothing was begun. */
 void bucket_release(struct bucket *bucket, uint64_t estimate);
 

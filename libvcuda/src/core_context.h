@@ -36,6 +36,8 @@ struct batch {
 	uint64_t expected;    /* end */
 	uint64_t estimate;    /* ns of all its launches: what is reserved */
 	uint64_t booked;      /* of the bucket */
+	uint64_t spare;       /* ns reserved beside that, for launches */
+	uint64_t spare_until; /* this time */
 	uint64_t counted;     /* ns found used so far */
 	uint64_t allowance;   /* of the interval that may not be its own, at most */
 	uint64_t gaps;        /* of what was counted, ns in which nothing was under way, */

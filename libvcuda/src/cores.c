@@ -101,7 +101,9 @@ void cores_begin(struct core_launch *call, const void *function, uint64_t blocks
 	}
 	launch->opened = launch->closes = false;
 	describe(launch, function, blocks);
-	batches_join(launch, gate_pass(launch));
+	uint64_t now = clock_now();
+	if (!batches_join_reserved(launch, now))
+		batches_join(launch, gate_pass(launch, now));
 }
 
 /* The launch of a group on its stream's own device; all but the first are made as soon as that one may be. */
@@ -119,8 +121,10 @@ static void begin_member(struct core_launch *call, const CUDA_LAUNCH_PARAMS *mem
 	if (find_account(launch)) {
 		launch->opened = launch->closes = false;
 		describe(launch, member->function, cores_blocks(member->gridDimX, member->gridDimY, member->gridDimZ));
-		uint64_t now = is_first ? gate_pass(launch) : clock_now();
-		if (!is_first)
+		uint64_t now = clock_now();
+		if (is_first)
+			now = gate_pass(launch, now);
+		else
 			bucket_force(launch->bucket, launch->estimate, estimates_known(launch->kind), now);
 		batches_join(launch, now);
 	} else {
