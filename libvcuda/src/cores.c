@@ -152,10 +152,8 @@ void cores_end_group(struct core_launch *calls, unsigned int count, CUresult res
 	guard_leave();
 }
 
-CUresult cores_end(struct core_launch *call, CUresult result)
+CUresult cores_end_accounted(struct core_launch *call, CUresult result)
 {
-	if (!call->entered)
-		return result;
 	if (call->launch.context)
 		batches_joined(&call->launch, result == CUDA_SUCCESS);
 	thread_leave(call->launch.thread);
