@@ -10,6 +10,9 @@
 #define SWITCHES (100 * NS_PER_US)      /* what a change of contexts may add to an interval */
 #define SLICE (2 * NS_PER_MS)
 
+/* Nobody will launch into the batch any more: what is reserved for that goes back. */
+void batch_drop_spare(struct core_context *context, struct batch *batch);
+
 /* Nothing of the batch is under way any more. */
 void batch_set_free(struct core_context *context, struct batch *batch);
 

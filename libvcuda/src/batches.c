@@ -18,10 +18,18 @@ static struct batch *free_batch(struct core_context *context)
 	return NULL;
 }
 
+void batch_drop_spare(struct core_context *context, struct batch *batch)
+{
+	if (batch->spare)
+		bucket_spare_back(context->bucket, batch->spare);
+	batch->spare = 0;
+}
+
 void batch_set_free(struct core_context *context, struct batch *batch)
 {
 	if (batch->state == OPEN)
 		context->lanes[batch->lane].open = -1;
+	batch_drop_spare(context, batch);
 	card_put_event(context, batch->start);
 	card_put_event(context, batch->end);
 	context->moved_at = clock_now();
@@ -56,18 +64,16 @@ static void open_batch(struct core_context *context, struct lane *lane, struct l
 }
 
 /* A kernel that was not measured for long is measured alone. */
-static bool wants_sample(struct lane *lane, const struct launch *launch, uint64_t now)
+static bool wants_sample(const struct lane *lane, const struct launch *launch, uint64_t now)
 {
-	if (estimates_known(launch->kind) &&
-	    (now - lane->sampled_at < SAMPLES_APART || !estimates_stale(launch->kind, now)))
-		return false;
-	lane->sampled_at = now;
-	return true;
+	return !estimates_known(launch->kind) ||
+	       (now - lane->sampled_at >= SAMPLES_APART && estimates_stale(launch->kind, now));
 }
 
 static void end_batch(struct core_context *context, struct batch *batch, CUstream stream, uint64_t now)
 {
 	context->lanes[batch->lane].open = -1;
+	batch_drop_spare(context, batch);
 	batch->end = card_record(context, stream);
 	batch->state = CLOSED;
 	batch->closed_at = now;
@@ -89,6 +95,45 @@ static void note_gap(struct core_context *context, struct lane *lane, uint64_t e
 	lane->has_work = true;
 }
 
+static void add_to(struct batch *batch, struct lane *lane, struct launch *launch, uint64_t now)
+{
+	batch->is_mixed |= launch->kind != batch->kind;
+	batch->is_unsteady |= !estimates_steady(launch->kind);
+	lane->stream = launch->stream;
+	lane->thread = launch->thread;
+	batch->launches++;
+	batch->estimate += launch->estimate;
+	batch->booked += launch->estimate;
+	lane->expected = (lane->expected > now ? lane->expected : now) + launch->estimate;
+	batch->expected = lane->expected;
+	launch->closes |= batch->estimate >= LONG_ENOUGH;
+}
+
+bool batches_join_reserved(struct launch *launch, uint64_t now)
+{
+	struct core_context *context = launch->context;
+
+	enter(&context->lock);
+	struct lane *lane = lane_of(context, launch->lane);
+	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
+	bool is_reserved = batch && launch->estimate <= batch->spare && now < batch->spare_until &&
+			   !wants_sample(lane, launch, now);
+	if (is_reserved) {
+		batch->spare -= launch->estimate;
+		launch->batch = lane->open;
+		note_gap(context, lane, launch->estimate, now);
+		add_to(batch, lane, launch, now);
+	}
+	leave(&context->lock);
+	return is_reserved;
+}
+
+static void reserve_more(struct core_context *context, struct batch *batch, uint64_t now)
+{
+	batch_drop_spare(context, batch);
+	batch->spare = bucket_spare(context->bucket, now, &batch->spare_until);
+}
+
 void batches_join(struct launch *launch, uint64_t now)
 {
 	struct core_context *context = launch->context;
@@ -98,6 +143,8 @@ void batches_join(struct launch *launch, uint64_t now)
 	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
 	note_gap(context, lane, launch->estimate, now);
 	bool sample = wants_sample(lane, launch, now);
+	if (sample)
+		lane->sampled_at = now;
 	if (batch && sample) {
 		end_batch(context, batch, launch->stream, now);
 		batch = NULL;
@@ -108,16 +155,10 @@ void batches_join(struct launch *launch, uint64_t now)
 	}
 	launch->batch = lane->open;
 	if (batch) {
-		batch->is_mixed |= launch->kind != batch->kind;
-		batch->is_unsteady |= !estimates_steady(launch->kind);
-		lane->stream = launch->stream;
-		lane->thread = launch->thread;
-		batch->launches++;
-		batch->estimate += launch->estimate;
-		batch->booked += launch->estimate;
-		lane->expected = (lane->expected > now ? lane->expected : now) + launch->estimate;
-		batch->expected = lane->expected;
-		launch->closes |= sample || batch->estimate >= LONG_ENOUGH;
+		launch->closes |= sample;
+		add_to(batch, lane, launch, now);
+		if (!launch->closes)
+			reserve_more(context, batch, now);
 	}
 	leave(&context->lock);
 }
@@ -166,7 +207,7 @@ static void close_own(struct core_context *context, struct lane *lane, uint64_t 
 {
 	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
 
-	if (batch && lane->thread == &core_thread && batch->estimate >= least)
+	if (batch && lane->thread == &this_thread && batch->estimate >= least)
 		end_batch(context, batch, lane->stream, clock_now());
 }
 
@@ -184,8 +225,7 @@ void batches_close(const struct launch *launch)
 
 void batches_waiting(uint64_t key)
 {
-	const void *thread;
-	struct core_context *context = atomic_load(&core_contexts[0]) ? batches_context(&thread) : NULL;
+	struct core_context *context = atomic_load(&core_contexts[0]) ? batches_context(&this_thread) : NULL;
 
 	if (!context || !context->under_way)
 		return;
@@ -202,7 +242,7 @@ static void note_waited(struct core_context *context, uint64_t key, bool others_
 
 	for (int i = 0; i < LANES; i++) {
 		struct lane *lane = &context->lanes[i];
-		if (!lane->has_work || lane->thread != &core_thread || (key != ALL_LANES && lane->key != key))
+		if (!lane->has_work || lane->thread != &this_thread || (key != ALL_LANES && lane->key != key))
 			continue;
 		if (others_wait)
 			close_own(context, lane, 0);
@@ -214,8 +254,7 @@ static void note_waited(struct core_context *context, uint64_t key, bool others_
 
 void batches_waited(uint64_t key)
 {
-	const void *thread;
-	struct core_context *context = atomic_load(&core_contexts[0]) ? batches_context(&thread) : NULL;
+	struct core_context *context = atomic_load(&core_contexts[0]) ? batches_context(&this_thread) : NULL;
 
 	if (!context || !context->working)
 		return;
@@ -229,8 +268,7 @@ void batches_waited(uint64_t key)
 
 void batches_forget(uint64_t key, CUstream stream)
 {
-	const void *thread;
-	struct core_context *context = atomic_load(&core_contexts[0]) ? batches_context(&thread) : NULL;
+	struct core_context *context = atomic_load(&core_contexts[0]) ? batches_context(&this_thread) : NULL;
 
 	if (!context)
 		return;

@@ -18,6 +18,7 @@
 #include "bucket.h"
 #include "cuda_abi.h"
 #include "estimates.h"
+#include "this_thread.h"
 
 struct core_context;
 
@@ -28,16 +29,19 @@ struct launch {
 	struct estimate *kind;
 	CUstream stream;              /* as cuEventRecord takes it */
 	uint64_t lane;                /* which stream, for all threads */
-	const void *thread;           /* an address of the thread's own */
+	struct this_thread *thread;
 	uint64_t estimate;            /* ns */
 	int32_t batch;                /* -1: in none */
 	bool opened;                  /* the first of its batch */
 	bool closes;
 };
 
-/* The calling thread's context, and who it is; NULL: none, or its card has no limit. */
-struct core_context *batches_context(const void **thread);
+/* The calling thread's context; NULL: none, or its card has no limit. */
+struct core_context *batches_context(struct this_thread *thread);
 struct bucket *batches_bucket(struct core_context *context);
+
+/* The launch is made at once, if as much is reserved for what joins its batch; as batches_join, then. */
+bool batches_join_reserved(struct launch *launch, uint64_t now);
 
 /* The launch, for which `estimate` is reserved, is about to be made, and was made (or failed: undone). */
 void batches_join(struct launch *launch, uint64_t now);

@@ -117,6 +117,7 @@ static void count(struct core_context *context, struct batch *batch, uint64_t no
 /* Nothing more will be known of it. */
 static void write_off(struct core_context *context, struct batch *batch, uint64_t now)
 {
+	batch_drop_spare(context, batch);
 	bucket_settle(context->bucket, batch->estimate, batch->booked, batch->estimate, now);
 	batch_set_free(context, batch);
 }

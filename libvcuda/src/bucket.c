@@ -7,6 +7,7 @@
 
 #define PATIENCE (20 * NS_PER_MS)     /* with work on another card: kernels of groups wait for each other there */
 #define PATIENCE_HERE NS_PER_S        /* with another process' on this card: it may just be long */
+#define SPARE (64 * NS_PER_US)        /* of use, and of time: the moment for which one answer holds */
 
 static void expect(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now)
 {
@@ -117,6 +118,24 @@ bool bucket_waits_for_others(const struct bucket *bucket)
 bool bucket_is_leaving(const struct bucket *bucket, uint64_t now)
 {
 	return has_neighbours(bucket) && (LOAD(bucket->is_thirsty) || now >= LOAD(bucket->shared.visit->until));
+}
+
+uint64_t bucket_spare(struct bucket *bucket, uint64_t now, uint64_t *until)
+{
+	if (LOAD(bucket->shared.time->holder) != bucket->shared.slot + 1 || is_turn_over(bucket, now) ||
+	    LOAD(bucket->shared.time->level) < (int64_t)(4 * SPARE) ||
+	    bucket_in_flight(bucket) + SPARE > run_ahead(bucket, now) / 2 ||
+	    (has_neighbours(bucket) && (!LOAD(visit.claimed) || now + 2 * SPARE > LOAD(bucket->shared.visit->until))))
+		return 0;
+	*until = now + SPARE;
+	bucket_force(bucket, SPARE, true, now);
+	return SPARE;
+}
+
+void bucket_spare_back(struct bucket *bucket, uint64_t left)
+{
+	bucket_release(bucket, left);
+	STORE(bucket->finish, LOAD(bucket->finish) - left);
 }
 
 void bucket_measured(struct bucket *bucket, uint64_t ns)

@@ -13,6 +13,7 @@
 
 #include "card_page.h"
 #include "cuda_abi.h"
+#include "limits_file.h"
 #include "usage.h"
 #include "vgpu_usage.h"
 
@@ -38,8 +39,16 @@ struct bucket {
 /* The device's bucket; NULL: the card has no limit. It may be one that is `bucket_is_open`. */
 struct bucket *bucket_of_device(CUdevice device);
 
+/* The limits changed. A card that is no longer listed keeps its last ones. */
+void bucket_take_over_limits(struct bucket *bucket);
+
 /* Takes over changed limits. True: an exclusive card, nothing is to be accounted. */
-bool bucket_is_open(struct bucket *bucket);
+static inline bool bucket_is_open(struct bucket *bucket)
+{
+	if (limits_sequence() != __atomic_load_n(&bucket->limits_seen, __ATOMIC_RELAXED))
+		bucket_take_over_limits(bucket);
+	return __atomic_load_n(&bucket->share, __ATOMIC_RELAXED) >= 100;
+}
 
 /* Forgets everything: in a forked child. */
 void buckets_reset(void);
@@ -49,6 +58,13 @@ bool bucket_try(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_
 
 /* Reserves, come what may. */
 void bucket_force(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now);
+
+/*
+ * Reserves for what may follow at once, where nothing that would hold it up is near: so many ns, which launches may
+ * take until *until without asking. 0: they have to ask. What they left goes back.
+ */
+uint64_t bucket_spare(struct bucket *bucket, uint64_t now, uint64_t *until);
+void bucket_spare_back(struct bucket *bucket, uint64_t left);
 
 /* What was reserved is not needed: nothing was begun. */
 void bucket_release(struct bucket *bucket, uint64_t estimate);

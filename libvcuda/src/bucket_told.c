@@ -11,7 +11,6 @@
 #include "log.h"
 #include "visit.h"
 
-#define LOOK_EACH (200 * NS_PER_MS)   /* for a page that was not there */
 
 enum { DEVICES = 64 };
 
@@ -74,8 +73,7 @@ void buckets_reset(void)
 	memset(buckets, 0, sizeof(buckets)); /* the parent's were copied, not shared: a few hundred bytes are lost */
 }
 
-/* A card that is no longer listed keeps its last limits. */
-static void take_over_limits(struct bucket *bucket)
+void bucket_take_over_limits(struct bucket *bucket)
 {
 	struct card_limits limits;
 	uint64_t seen = limits_sequence();
@@ -87,17 +85,8 @@ static void take_over_limits(struct bucket *bucket)
 	STORE(bucket->limits_seen, seen);
 }
 
-bool bucket_is_open(struct bucket *bucket)
-{
-	if (limits_sequence() != LOAD(bucket->limits_seen))
-		take_over_limits(bucket);
-	return LOAD(bucket->share) >= 100;
-}
-
 void bucket_look_for_page(struct bucket *bucket, uint64_t now)
 {
-	if (now - LOAD(bucket->page_looked_at) < LOOK_EACH)
-		return;
 	STORE(bucket->page_looked_at, now);
 	__atomic_store_n(&bucket->page, card_page_find(bucket->uuid, now), __ATOMIC_RELEASE);
 	STORE(bucket->times.seen, UINT64_MAX);

@@ -9,6 +9,7 @@
 
 #define WHOLE ((uint64_t)1000000)     /* rates are in millionths */
 #define PERCENT (WHOLE / 100)
+#define LOOK_EACH (200 * NS_PER_MS)   /* for a page that was not there */
 #define PERIOD (20 * NS_PER_MS)       /* where the host tells none */
 
 /* The page that was not there may have come; it says something new. */
@@ -19,9 +20,9 @@ static inline void follow_page(struct bucket *bucket, uint64_t now)
 {
 	const struct vgpu_card_page *page = __atomic_load_n(&bucket->page, __ATOMIC_ACQUIRE);
 
-	if (!page)
+	if (!page && now - LOAD(bucket->page_looked_at) >= LOOK_EACH)
 		bucket_look_for_page(bucket, now);
-	else if (card_page_moved(page, LOAD(bucket->times.seen)))
+	if (page && card_page_moved(page, LOAD(bucket->times.seen)))
 		bucket_take_over_times(bucket, page);
 }
 

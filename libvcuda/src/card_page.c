@@ -9,7 +9,6 @@
 
 #include "clock.h"
 #include "log.h"
-#include "vgpu_card.h"
 
 #define LOOK_EACH NS_PER_S
 #define LONGEST_PERIOD (10 * NS_PER_S)
@@ -63,11 +62,6 @@ const struct vgpu_card_page *card_page_find(const uint8_t uuid[16], uint64_t now
 		if (!memcmp(pages->pages[i].uuid, uuid, sizeof(pages->pages[i].uuid)))
 			return &pages->pages[i];
 	return NULL;
-}
-
-bool card_page_moved(const struct vgpu_card_page *page, uint64_t seen)
-{
-	return load(&page->sequence) != seen;
 }
 
 static bool is_phase(uint64_t start, uint64_t length, uint64_t period)

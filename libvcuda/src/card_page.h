@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "vgpu_card.h"
+
 struct card_times {
 	uint64_t seen;        /* the page's sequence */
 	uint64_t period;      /* these as in struct vgpu_card_page; 0: no phases */
@@ -18,13 +20,14 @@ struct card_times {
 	uint64_t lent_length;  /* 0: while it is lent, the card may be used at any time */
 };
 
-struct vgpu_card_page;
-
 /* The card's page; NULL: there is none now. Looks into the file system at most once a second. */
 const struct vgpu_card_page *card_page_find(const uint8_t uuid[16], uint64_t now);
 
 /* Whether it moved since `seen`: one load. */
-bool card_page_moved(const struct vgpu_card_page *page, uint64_t seen);
+static inline bool card_page_moved(const struct vgpu_card_page *page, uint64_t seen)
+{
+	return __atomic_load_n(&page->sequence, __ATOMIC_ACQUIRE) != seen;
+}
 
 /* What it says; false: it is being written, ask again. Nonsense comes out as "no phases". */
 bool card_page_read(const struct vgpu_card_page *page, struct card_times *times);

@@ -11,21 +11,19 @@
 #include "log.h"
 #include "overhead.h"
 #include "pools.h"
+#include "this_thread.h"
 #include "usage.h"
 
-static __thread int inside;
+__thread struct this_thread this_thread;
 
 bool guard_enter(void)
 {
-	if (inside || limits_state() == LIMITS_ABSENT)
-		return false;
-	inside++;
-	return true;
+	return thread_enter(&this_thread);
 }
 
 void guard_leave(void)
 {
-	inside--;
+	thread_leave(&this_thread);
 }
 
 static void release(struct allocation *entry)
@@ -230,7 +228,7 @@ CUresult charge_end_stream_ordered(struct charge *charge, CUresult result, CUdev
 
 struct allocation *charge_take(enum allocation_kind kind, uint64_t key)
 {
-	return inside || limits_state() != LIMITS_PRESENT ? NULL : allocations_take(kind, key);
+	return this_thread.inside || limits_state() != LIMITS_PRESENT ? NULL : allocations_take(kind, key);
 }
 
 CUresult charge_give_back(struct allocation *entry, CUresult result)

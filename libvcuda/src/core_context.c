@@ -10,7 +10,6 @@
 
 struct core_context *_Atomic core_contexts[MOST_CONTEXTS];
 _Atomic uint32_t core_generation = 1;
-__thread struct known core_thread;
 
 static atomic_flag making = ATOMIC_FLAG_INIT;
 
@@ -61,23 +60,21 @@ static struct core_context *add(CUcontext handle)
 	return context;
 }
 
-struct core_context *batches_context(const void **thread)
+struct core_context *batches_context(struct this_thread *thread)
 {
-	struct known *known = &core_thread; /* asked once: in a library it costs a call */
 	uint32_t now = atomic_load_explicit(&core_generation, memory_order_acquire);
 	CUcontext handle = NULL;
 
-	*thread = known;
 	if (REAL(cuCtxGetCurrent, &handle) != CUDA_SUCCESS || !handle)
 		return NULL;
-	if (known->handle == handle && known->generation == now)
-		return known->context;
-	known->context = core_context_find(handle);
-	if (!known->context)
-		known->context = add(handle);
-	known->handle = handle;
-	known->generation = now;
-	return known->context;
+	if (thread->handle == handle && thread->generation == now)
+		return thread->context;
+	thread->context = core_context_find(handle);
+	if (!thread->context)
+		thread->context = add(handle);
+	thread->handle = handle;
+	thread->generation = now;
+	return thread->context;
 }
 
 struct bucket *batches_bucket(struct core_context *context)

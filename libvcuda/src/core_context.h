@@ -36,6 +36,8 @@ struct batch {
 	uint64_t expected;    /* end */
 	uint64_t estimate;    /* ns of all its launches: what is reserved */
 	uint64_t booked;      /* of the bucket */
+	uint64_t spare;       /* ns reserved beside that, for launches */
+	uint64_t spare_until; /* this time */
 	uint64_t counted;     /* ns found used so far */
 	uint64_t allowance;   /* of the interval that may not be its own, at most */
 	uint64_t gaps;        /* of what was counted, ns in which nothing was under way, */
@@ -84,13 +86,6 @@ struct core_context {
 /* In order, without gaps; the handle of one that went is NULL. */
 extern struct core_context *_Atomic core_contexts[MOST_CONTEXTS];
 extern _Atomic uint32_t core_generation; /* changes when a context goes */
-
-/* What the thread asked last; its address is the thread. */
-extern __thread struct known {
-	CUcontext handle;
-	struct core_context *context;
-	uint32_t generation;
-} core_thread;
 
 struct core_context *core_context_find(CUcontext handle);
 

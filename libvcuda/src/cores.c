@@ -21,12 +21,10 @@ void cores_capture(int change)
 /* The default stream is one under two names; a thread's own is another in each thread. */
 static void name_stream(struct launch *launch, CUstream stream, enum stream_meaning meaning)
 {
-	static __thread char here;
-
 	if (!stream)
 		stream = meaning == STREAM_PER_THREAD ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
 	launch->stream = stream;
-	launch->lane = stream == CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)&here : (uint64_t)(uintptr_t)stream;
+	launch->lane = stream == CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)launch->thread : (uint64_t)(uintptr_t)stream;
 }
 
 static bool is_capturing(CUstream stream)
@@ -54,7 +52,7 @@ __attribute__((constructor)) static void watch_forks(void)
 /* Whether the launch is to be accounted at all. */
 static bool find_account(struct launch *launch)
 {
-	launch->context = batches_context(&launch->thread);
+	launch->context = batches_context(launch->thread);
 	if (!launch->context)
 		return false;
 	launch->bucket = batches_bucket(launch->context);
@@ -71,15 +69,16 @@ static void describe(struct launch *launch, const void *function, uint64_t block
 /* No card's time is limited, by the limits as they stand: two loads for each launch, the rest after a change of them. */
 static bool nothing_is_limited(void)
 {
-	static _Atomic uint64_t known; /* of the limits of this sequence that nothing is */
-	uint64_t sequence = limits_sequence();
+	enum { LIMITED = 1 };
+	static _Atomic uint64_t known; /* the sequence of the limits that it is of, doubled, and the answer */
+	uint64_t sequence = limits_sequence() << 1;
+	uint64_t last = atomic_load_explicit(&known, memory_order_relaxed);
 
-	if (sequence && atomic_load_explicit(&known, memory_order_relaxed) == sequence)
-		return true;
-	if (limits_have_cores())
-		return false;
-	atomic_store(&known, sequence);
-	return true;
+	if (!last || (last & ~(uint64_t)LIMITED) != sequence) {
+		last = sequence | (limits_have_cores() ? LIMITED : 0);
+		atomic_store_explicit(&known, last, memory_order_relaxed);
+	}
+	return !(last & LIMITED);
 }
 
 void cores_begin(struct core_launch *call, const void *function, uint64_t blocks, CUstream stream,
@@ -88,7 +87,11 @@ void cores_begin(struct core_launch *call, const void *function, uint64_t blocks
 	struct launch *launch = &call->launch;
 
 	launch->context = NULL;
-	call->entered = limits_state() == LIMITS_PRESENT && !nothing_is_limited() && guard_enter();
+	call->entered = false;
+	if (limits_state() != LIMITS_PRESENT || nothing_is_limited())
+		return;
+	launch->thread = &this_thread;
+	call->entered = thread_enter(launch->thread);
 	if (!call->entered)
 		return;
 	name_stream(launch, stream, meaning);
@@ -98,7 +101,9 @@ void cores_begin(struct core_launch *call, const void *function, uint64_t blocks
 	}
 	launch->opened = launch->closes = false;
 	describe(launch, function, blocks);
-	batches_join(launch, gate_pass(launch));
+	uint64_t now = clock_now();
+	if (!batches_join_reserved(launch, now))
+		batches_join(launch, gate_pass(launch, now));
 }
 
 /* The launch of a group on its stream's own device; all but the first are made as soon as that one may be. */
@@ -108,6 +113,7 @@ static void begin_member(struct core_launch *call, const CUDA_LAUNCH_PARAMS *mem
 	CUcontext context = NULL, before;
 
 	launch->context = NULL;
+	launch->thread = &this_thread;
 	if (REAL(cuStreamGetCtx, member->hStream, &context) != CUDA_SUCCESS ||
 	    REAL(cuCtxPushCurrent_v2, context) != CUDA_SUCCESS)
 		return;
@@ -115,8 +121,10 @@ static void begin_member(struct core_launch *call, const CUDA_LAUNCH_PARAMS *mem
 	if (find_account(launch)) {
 		launch->opened = launch->closes = false;
 		describe(launch, member->function, cores_blocks(member->gridDimX, member->gridDimY, member->gridDimZ));
-		uint64_t now = is_first ? gate_pass(launch) : clock_now();
-		if (!is_first)
+		uint64_t now = clock_now();
+		if (is_first)
+			now = gate_pass(launch, now);
+		else
 			bucket_force(launch->bucket, launch->estimate, estimates_known(launch->kind), now);
 		batches_join(launch, now);
 	} else {
@@ -144,19 +152,17 @@ void cores_end_group(struct core_launch *calls, unsigned int count, CUresult res
 	guard_leave();
 }
 
-CUresult cores_end(struct core_launch *call, CUresult result)
+CUresult cores_end_accounted(struct core_launch *call, CUresult result)
 {
-	if (!call->entered)
-		return result;
 	if (call->launch.context)
 		batches_joined(&call->launch, result == CUDA_SUCCESS);
-	guard_leave();
+	thread_leave(call->launch.thread);
 	return result;
 }
 
 static uint64_t lane_named(CUstream stream, enum stream_meaning meaning)
 {
-	struct launch launch;
+	struct launch launch = {.thread = &this_thread};
 
 	name_stream(&launch, stream, meaning);
 	return launch.lane;

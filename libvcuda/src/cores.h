@@ -30,7 +30,12 @@ static inline uint64_t cores_blocks(uint64_t x, uint64_t y, uint64_t z)
 }
 
 /* `result`, when it is over. */
-CUresult cores_end(struct core_launch *call, CUresult result);
+CUresult cores_end_accounted(struct core_launch *call, CUresult result);
+
+static inline CUresult cores_end(struct core_launch *call, CUresult result)
+{
+	return call->entered ? cores_end_accounted(call, result) : result;
+}
 
 /* For launches that the driver makes together, each on its stream's device: one wait for all. False: not accounted. */
 bool cores_begin_group(struct core_launch *calls, const CUDA_LAUNCH_PARAMS *list, unsigned int count);

@@ -1,13 +1,12 @@
 /* See estimates.h. */
 #include "estimates.h"
 
-#define STALE 20000000       /* ns */
-#define REMEMBERED 50000000  /* ns of launches that count in a mean */
+#define REMEMBERED 50000000 /* ns of launches that count in a mean */
 
 enum {
 	PLACES = 4096,
 	PROBES = 4,
-	WEIGHT = 8,             /* launches that count in a mean, at least, */
+	WEIGHT = ESTIMATE_SURE, /* launches that count in a mean, at least, */
 	MOST_REMEMBERED = 4096, /* and at most */
 };
 
@@ -57,21 +56,6 @@ struct estimate *estimates_find(uint64_t function, uint64_t blocks)
 	return displace(&first[key >> 60 & (PROBES - 1)], key);
 }
 
-uint64_t estimates_ns(const struct estimate *estimate)
-{
-	return load(&estimate->ns);
-}
-
-bool estimates_known(const struct estimate *estimate)
-{
-	return load(&estimate->samples) != 0;
-}
-
-bool estimates_stale(const struct estimate *estimate, uint64_t now)
-{
-	return load(&estimate->sure) < WEIGHT || now - load(&estimate->sampled_at) > STALE;
-}
-
 /* Rough samples are the least of them, until a sure one comes; where none comes for long, they pull down what is known. */
 static void add_rough(struct estimate *estimate, uint64_t ns, uint64_t now)
 {
@@ -111,9 +95,4 @@ void estimates_add(struct estimate *estimate, uint64_t ns, uint64_t launches, bo
 	store(&estimate->ns, mean < 1 ? 1 : (uint64_t)mean);
 	store(&estimate->samples, load(&estimate->samples) + 1);
 	store(&estimate->sure, sure + launches);
-}
-
-bool estimates_steady(const struct estimate *estimate)
-{
-	return load(&estimate->deviation) < load(&estimate->ns) / 8;
 }

@@ -8,7 +8,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { ESTIMATE_UNKNOWN = 100000 }; /* ns, for what was never measured */
+enum {
+	ESTIMATE_UNKNOWN = 100000, /* ns, for what was never measured */
+	ESTIMATE_STALE = 20000000, /* ns after a measurement */
+	ESTIMATE_SURE = 8,         /* launches that were measured */
+};
 
 struct estimate {
 	uint64_t key; /* these words change with atomic operations */
@@ -23,16 +27,30 @@ struct estimate {
 /* Its own place, from now on until it is displaced. */
 struct estimate *estimates_find(uint64_t function, uint64_t blocks);
 
-uint64_t estimates_ns(const struct estimate *estimate);
-bool estimates_known(const struct estimate *estimate);
+static inline uint64_t estimates_ns(const struct estimate *estimate)
+{
+	return __atomic_load_n(&estimate->ns, __ATOMIC_RELAXED);
+}
+
+static inline bool estimates_known(const struct estimate *estimate)
+{
+	return __atomic_load_n(&estimate->samples, __ATOMIC_RELAXED) != 0;
+}
 
 /* Another measurement is due, as soon as it costs little. */
-bool estimates_stale(const struct estimate *estimate, uint64_t now);
+static inline bool estimates_stale(const struct estimate *estimate, uint64_t now)
+{
+	return __atomic_load_n(&estimate->sure, __ATOMIC_RELAXED) < ESTIMATE_SURE ||
+	       now - __atomic_load_n(&estimate->sampled_at, __ATOMIC_RELAXED) > ESTIMATE_STALE;
+}
+
+/* It takes about the same each time. */
+static inline bool estimates_steady(const struct estimate *estimate)
+{
+	return __atomic_load_n(&estimate->deviation, __ATOMIC_RELAXED) < estimates_ns(estimate) / 8;
+}
 
 /* So many launches took that long. `at_most`: something else may have been in the way, so only less than known tells. */
 void estimates_add(struct estimate *estimate, uint64_t ns, uint64_t launches, bool at_most, uint64_t now);
-
-/* It takes about the same each time. */
-bool estimates_steady(const struct estimate *estimate);
 
 #endif

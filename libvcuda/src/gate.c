@@ -56,9 +56,9 @@ static uint64_t wait_for_it(const struct launch *launch, uint64_t began, uint64_
 	return now;
 }
 
-uint64_t gate_pass(const struct launch *launch)
+uint64_t gate_pass(const struct launch *launch, uint64_t now)
 {
-	uint64_t now = clock_now(), again = 0;
+	uint64_t again = 0;
 
 	if (bucket_try(launch->bucket, launch->estimate, estimates_known(launch->kind), now, &again))
 		return now;

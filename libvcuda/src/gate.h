@@ -6,7 +6,7 @@
 
 #include "batches.h"
 
-/* Returns the time when the launch may be made, with its estimate reserved. */
-uint64_t gate_pass(const struct launch *launch);
+/* Returns the time when the launch, asked for at `now`, may be made, with its estimate reserved. */
+uint64_t gate_pass(const struct launch *launch, uint64_t now);
 
 #endif

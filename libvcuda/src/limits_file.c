@@ -18,10 +18,10 @@ enum {
 	OVERHEAD_MOST = 86400, /* seconds that the host's figure may be good for; more: the clock was set back */
 };
 
+struct limits_known limits_known = {.state = LIMITS_ABSENT};
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static enum limits_state state = LIMITS_ABSENT;
-static bool loaded;
 static const struct vgpu_limits *mapped;
 static struct vgpu_limits last_good;
 static uint64_t seen; /* the sequence that last_good is of, or that was given up */
@@ -97,6 +97,7 @@ static enum limits_state map_file(void)
 	if (address == MAP_FAILED)
 		return broken("not a limits file of this version (size)");
 	mapped = address;
+	limits_known.sequence = &mapped->sequence;
 	return refresh() ? LIMITS_PRESENT : broken("not a limits file of this version, or half written");
 }
 
@@ -108,15 +109,14 @@ static void after_fork(void)
 static void load(void)
 {
 	pthread_atfork(NULL, NULL, after_fork);
-	state = map_file();
-	__atomic_store_n(&loaded, true, __ATOMIC_RELEASE);
+	limits_known.state = map_file();
+	__atomic_store_n(&limits_known.loaded, true, __ATOMIC_RELEASE);
 }
 
-enum limits_state limits_state(void)
+enum limits_state limits_load(void)
 {
-	if (!__atomic_load_n(&loaded, __ATOMIC_ACQUIRE)) /* every launch asks */
-		pthread_once(&once, load);
-	return state;
+	pthread_once(&once, load);
+	return limits_known.state;
 }
 
 /* The host's figure, while it lasts: it follows what happens here some seconds later, and ends when nobody renews it. */
@@ -129,11 +129,6 @@ static uint64_t fresh_overhead(const struct vgpu_limits_card *card)
 	clock_gettime(CLOCK_REALTIME, &now);
 	uint64_t seconds = (uint64_t)now.tv_sec;
 	return seconds < card->overhead_until && card->overhead_until - seconds < OVERHEAD_MOST ? card->overhead : 0;
-}
-
-uint64_t limits_sequence(void)
-{
-	return sequence_now();
 }
 
 bool limits_of(const uint8_t uuid[16], struct card_limits *limits)

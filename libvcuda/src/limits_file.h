@@ -12,7 +12,19 @@
 
 enum limits_state { LIMITS_ABSENT, LIMITS_PRESENT, LIMITS_BROKEN };
 
-enum limits_state limits_state(void);
+/* What every launch asks: inline, for limits_file.c alone to write. */
+extern struct limits_known {
+	bool loaded;
+	enum limits_state state;
+	const uint64_t *sequence;
+} limits_known;
+
+enum limits_state limits_load(void);
+
+static inline enum limits_state limits_state(void)
+{
+	return __atomic_load_n(&limits_known.loaded, __ATOMIC_ACQUIRE) ? limits_known.state : limits_load();
+}
 
 struct card_limits {
 	uint64_t memory;    /* bytes that the container may hold of the card */
@@ -23,7 +35,10 @@ struct card_limits {
 };
 
 /* Changes with every change of the file: one load. Only while limits are present. */
-uint64_t limits_sequence(void);
+static inline uint64_t limits_sequence(void)
+{
+	return __atomic_load_n(limits_known.sequence, __ATOMIC_ACQUIRE);
+}
 
 /* Whether a card is listed whose time is limited. */
 bool limits_have_cores(void);

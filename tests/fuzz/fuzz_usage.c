@@ -7,6 +7,8 @@
 #undef VGPU_USAGE_PATH
 #define VGPU_USAGE_PATH "fuzz-usage"
 #define nanosleep(pause, rest) ((void)(pause), 0)
+#include "usage_region.c"
+#include "usage_slots.c"
 #include "usage.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -38,9 +40,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (size_t i = 2; i < size && at + i - 2 < sizeof(content); i++)
 		((uint8_t *)&content)[at + i - 2] = data[i];
 	put(&content);
-	if (atomic_load(&region))
-		munmap(atomic_load(&region), sizeof(struct vgpu_usage));
-	atomic_store(&region, NULL);
+	if (atomic_load(&usage_region))
+		munmap(atomic_load(&usage_region), sizeof(struct vgpu_usage));
+	atomic_store(&usage_region, NULL);
 	atomic_store(&own->slot, 0);
 	int card = usage_card(uuid);
 	if (card != USAGE_NO_CARD && usage_reserve(card, 4096, limit)) {

@@ -157,6 +157,20 @@ def test_garbage_in_the_account_ends(loads: Loads) -> None:
     assert loads.has(0.5)
 
 
+def test_what_is_reserved_for_more_goes_back(loads: Loads) -> None:
+    """Between bursts of short kernels, whose launches ask for more than they take, nothing is under way."""
+    loads.limit(50)
+    loads.start(kernel="fixed:20000", launches=40, wait=1, gap=100 * MS)
+    time.sleep(SETTLE)
+    reserved = []
+    for _ in range(60):
+        data = (loads.box.path / "usage/usage").read_bytes()
+        flights = data[usage.FLIGHTS_OFFSET :][: usage.SLOTS * usage.FLIGHT.size]
+        reserved.append(sum(in_flight for in_flight, _ in usage.FLIGHT.iter_unpack(flights)))
+        time.sleep(0.01)
+    assert reserved.count(0) > len(reserved) / 2
+
+
 def test_an_exclusive_card_is_not_slowed(loads: Loads) -> None:
     loads.limit(100)
     loads.start()

@@ -1,4 +1,4 @@
-"""simctl.py mirrors sim_state.h: every structure, every field."""
+"""sim_layout.py mirrors sim_state.h: every structure, every field."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from types import ModuleType
 
 def test_structures_match(simctl: ModuleType, repository: Path, tmp_path: Path) -> None:
     mirrored = {
-        "header": simctl.Header,
-        "card": simctl.Card,
-        "slot": simctl.Slot,
-        "turn_holder": simctl.TurnHolder,
-        "sample": simctl.Sample,
-        "incident": simctl.Incident,
-        "board": simctl.Board,
-        "timeline_process": simctl.TimelineProcess,
-        "timeline_thread": simctl.TimelineThread,
-        "timeline": simctl.Timeline,
-        "meeting": simctl.Meeting,
-        "file": simctl.File,
+        "header": simctl.layout.Header,
+        "card": simctl.layout.Card,
+        "slot": simctl.layout.Slot,
+        "turn_holder": simctl.layout.TurnHolder,
+        "sample": simctl.layout.Sample,
+        "incident": simctl.layout.Incident,
+        "board": simctl.layout.Board,
+        "timeline_process": simctl.layout.TimelineProcess,
+        "timeline_thread": simctl.layout.TimelineThread,
+        "timeline": simctl.layout.Timeline,
+        "meeting": simctl.layout.Meeting,
+        "file": simctl.layout.File,
     }
     expected = []
     lines = []
@@ -46,20 +46,20 @@ def test_structures_match(simctl: ModuleType, repository: Path, tmp_path: Path) 
 def test_constants_match(simctl: ModuleType, repository: Path) -> None:
     header = (repository / "libvcuda" / "sim" / "sim_state.h").read_text()
     for name, value in (
-        ("SIM_VERSION", f"{simctl.VERSION}u"),
-        ("SIM_MAX_CARDS", f"{simctl.MAX_CARDS}u"),
-        ("SIM_MAX_SLOTS", f"{simctl.MAX_SLOTS}u"),
-        ("SIM_MAX_LINKS", f"{simctl.MAX_LINKS}u"),
-        ("SIM_MAX_WAITING", f"{simctl.MAX_WAITING}u"),
-        ("SIM_PERIODS", f"{simctl.PERIODS}u"),
-        ("SIM_MAX_SAMPLES", f"{simctl.MAX_SAMPLES}u"),
-        ("SIM_MAX_INCIDENTS", f"{simctl.MAX_INCIDENTS}u"),
-        ("SIM_MAX_PROCESSES", f"{simctl.MAX_PROCESSES}u"),
-        ("SIM_MAX_THREADS", f"{simctl.MAX_THREADS}u"),
-        ("SIM_MAX_MEETINGS", f"{simctl.MAX_MEETINGS}u"),
-        ("SIM_MEETING_ROUNDS", f"{simctl.MEETING_ROUNDS}u"),
-        ("SIM_LINK_SWITCH", f"{simctl.LINK_SWITCH:#x}u"),
-        ("SIM_LINK_NONE", f"{simctl.LINK_NONE:#x}u"),
-        ("SIM_MAGIC", f'"{simctl.MAGIC.decode()}"'),
+        ("SIM_VERSION", f"{simctl.layout.VERSION}u"),
+        ("SIM_MAX_CARDS", f"{simctl.layout.MAX_CARDS}u"),
+        ("SIM_MAX_SLOTS", f"{simctl.layout.MAX_SLOTS}u"),
+        ("SIM_MAX_LINKS", f"{simctl.layout.MAX_LINKS}u"),
+        ("SIM_MAX_WAITING", f"{simctl.layout.MAX_WAITING}u"),
+        ("SIM_PERIODS", f"{simctl.layout.PERIODS}u"),
+        ("SIM_MAX_SAMPLES", f"{simctl.layout.MAX_SAMPLES}u"),
+        ("SIM_MAX_INCIDENTS", f"{simctl.layout.MAX_INCIDENTS}u"),
+        ("SIM_MAX_PROCESSES", f"{simctl.layout.MAX_PROCESSES}u"),
+        ("SIM_MAX_THREADS", f"{simctl.layout.MAX_THREADS}u"),
+        ("SIM_MAX_MEETINGS", f"{simctl.layout.MAX_MEETINGS}u"),
+        ("SIM_MEETING_ROUNDS", f"{simctl.layout.MEETING_ROUNDS}u"),
+        ("SIM_LINK_SWITCH", f"{simctl.layout.LINK_SWITCH:#x}u"),
+        ("SIM_LINK_NONE", f"{simctl.layout.LINK_NONE:#x}u"),
+        ("SIM_MAGIC", f'"{simctl.layout.MAGIC.decode()}"'),
     ):
         assert f"#define {name} {value}" in header

@@ -26,7 +26,7 @@ BY_CAPABILITY = {
 @pytest.mark.parametrize("soname", [name for names in BY_CAPABILITY.values() for name in names])
 def test_libraries_have_their_sonames(libraries: Path, soname: str, simctl: ModuleType) -> None:
     file = libraries / f"{soname.partition('.so.')[0]}.so.{VERSION}"
-    assert simctl._soname(str(file)) == soname
+    assert simctl.soname_of(str(file)) == soname
     assert (libraries / soname).resolve() == file
 
 

@@ -1,0 +1,163 @@
+"""A state's life and what is in it: made, and read as one consistent view. The ledger itself: sim_state.h."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import secrets
+import struct
+import uuid
+from typing import Any
+
+from sim_layout import FLOCK, MAGIC, MAX_CARDS, MAX_SLOTS, VERSION, File, SimError, Slot
+from sim_profiles import build_card, load_profile, wants_nodes
+
+DEFAULT_TIMING = {"slice_us": 2000, "switch_us": 50, "kernel_us": 10, "sample_us": 166667}
+
+# Not zero, so that the difference to something long past is not negative.
+VIRTUAL_BEGIN_NS = 1000 * 10**9
+
+
+def make_state(
+    directory: str,
+    profile: str | dict[str, Any],
+    device_nodes: bool | None = None,
+    clock: str = "wall",
+    parties: int = 0,
+) -> str:
+    """Create (or replace) the state in `directory` and return the directory.
+
+    `device_nodes` overrides the profile's key: False shows every card to every process. Processes that still use a
+    replaced state go on with the old one. With the `clock` "virtual", time begins when `parties` processes are there.
+    """
+    loaded = load_profile(profile)
+    if len(loaded["cards"]) > MAX_CARDS:
+        raise SimError(f"{len(loaded['cards'])} cards, at most {MAX_CARDS} are possible")
+    file = File()
+    file.header.magic = MAGIC
+    file.header.version = VERSION
+    file.header.card_count = len(loaded["cards"])
+    file.header.slot_count = MAX_SLOTS
+    file.header.device_nodes = int(wants_nodes(loaded, device_nodes))
+    timing = {**DEFAULT_TIMING, **loaded.get("timing", {})}
+    file.header.slice_ns = round(timing["slice_us"] * 1000)
+    file.header.switch_ns = round(timing["switch_us"] * 1000)
+    file.header.kernel_ns = round(timing["kernel_us"] * 1000)
+    file.header.period_ns = round(timing["sample_us"] * 1000)
+    file.header.is_virtual = int(clock == "virtual")
+    file.header.parties = parties
+    file.timeline.now = VIRTUAL_BEGIN_NS
+    for index in range(len(loaded["cards"])):
+        file.cards[index] = build_card(loaded, index)
+    os.makedirs(directory, exist_ok=True)
+    os.chmod(directory, 0o755)  # noqa: S103 - every container's user has to get in
+    for name, content in (("slots", b""), ("cards", bytes(file))):
+        _write_shared(os.path.join(directory, name), content)
+    return directory
+
+
+def _write_shared(path: str, content: bytes) -> None:
+    """Everybody may write: containers run as any user, and this is a simulator."""
+    temporary = f"{path}.{secrets.token_hex(4)}"
+    with open(temporary, "wb") as file:
+        file.write(content)
+    os.chmod(temporary, 0o666)  # noqa: S103 - see above
+    os.rename(temporary, path)
+
+
+# By (device, inode), and never closed: closing drops the locks of a libcuda in this process, see sim_state.h.
+_slot_files: dict[tuple[int, int], int] = {}
+
+
+def _slots_fd(directory: str) -> int:
+    path = os.path.join(directory, "slots")
+    status = os.stat(path)
+    key = (status.st_dev, status.st_ino)
+    if key not in _slot_files:
+        _slot_files[key] = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    return _slot_files[key]
+
+
+def _owner(slots_fd: int, slot: int) -> int | None:
+    """The pid of the slot's living owner as we see it (0: in another PID namespace), None when it is dead."""
+    request = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, slot, 1, 0)
+    kind, _, _, _, pid = struct.unpack(FLOCK, fcntl.fcntl(slots_fd, fcntl.F_OFD_GETLK, request))
+    return None if kind == fcntl.F_UNLCK else max(pid, 0)
+
+
+def _read_file(directory: str) -> File:
+    path = os.path.join(directory, "cards")
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        # As the libraries do: one consistent view of all slots. The lock goes with the descriptor.
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+        content = os.pread(fd, ctypes.sizeof(File), 0)
+    finally:
+        os.close(fd)
+    if len(content) < ctypes.sizeof(File):
+        raise SimError(f"{path}: {len(content)} bytes, expected {ctypes.sizeof(File)}")
+    file = File.from_buffer_copy(content)
+    if file.header.magic != MAGIC or file.header.version != VERSION or file.header.card_count > MAX_CARDS:
+        raise SimError(f"{path}: is no state of this version")
+    return file
+
+
+def read_state(directory: str) -> dict[str, Any]:
+    """The ledger: cards with total, used and free bytes and the living processes that use them.
+
+    `capacity` is what programs can have (CUDA's total), `used` counts allocations and contexts. A process has the
+    pid as seen from here (0 when it is in a PID namespace that does not show here) and `own_pid`, as it sees itself.
+    """
+    file = _read_file(directory)
+    slots_fd = _slots_fd(directory)
+    owners = {i: _owner(slots_fd, i) for i in range(MAX_SLOTS) if file.slots[i].token}
+    alive = [(file.slots[i], pid) for i, pid in owners.items() if pid is not None]
+    return {
+        "device_nodes": bool(file.header.device_nodes),
+        "clock": {"now": file.timeline.now, "passes": file.timeline.passes, "stolen": file.timeline.stolen},
+        "cards": [_describe(file, i, alive) for i in range(file.header.card_count)],
+    }
+
+
+def _running(file: File, slot: Slot, index: int) -> int:
+    """What its running kernels have had, by the virtual clock."""
+    since = slot.running[index]
+    elapsed = (file.timeline.now - since) % 2**32 if since else 0
+    return elapsed if elapsed < 2**31 else 0
+
+
+def _describe(file: File, index: int, alive: list[tuple[Slot, int]]) -> dict[str, Any]:
+    card = file.cards[index]
+    processes = [
+        {
+            "pid": pid,
+            "own_pid": slot.pid,
+            "command": slot.command.decode(errors="replace"),
+            "allocated": slot.allocated[index],
+            "context": slot.context[index],
+            "group": slot.group,
+            "busy_ns": slot.busy_ns[index] + _running(file, slot, index),
+        }
+        for slot, pid in alive
+        if slot.allocated[index] or slot.context[index]
+    ]
+    used = sum(process["allocated"] + process["context"] for process in processes)
+    capacity = card.memory - card.reserved
+    return {
+        "index": index,
+        "uuid": f"GPU-{uuid.UUID(bytes=bytes(card.uuid))}",
+        "name": card.name.decode(errors="replace"),
+        "minor": card.minor,
+        "bus_id": f"{card.pci_domain:08x}:{card.pci_bus:02x}:{card.pci_device:02x}.0",
+        "numa_node": card.numa_node,
+        "total": card.memory,
+        "reserved": card.reserved,
+        "capacity": capacity,
+        "context_overhead": card.context,
+        "used": used,
+        "free": capacity - used,
+        "busy_ns": file.boards[index].busy_ns + sum(_running(file, slot, index) for slot, _ in alive),
+        "switches": file.boards[index].switches,
+        "processes": processes,
+    }

@@ -1,0 +1,158 @@
+"""A driver root: a directory that looks like a host with the driver installed. Making device nodes wants root."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import stat
+import subprocess
+import uuid
+from typing import Any
+
+from sim_layout import Card, SimError
+from sim_profiles import build_card, load_profile, wants_nodes
+
+DEFAULT_BUILD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "build")
+
+NVIDIA_MAJOR = 195
+CONTROL_MINOR = 255
+UVM_MAJOR = 511
+
+
+def make_root(
+    directory: str, profile: str | dict[str, Any], build: str = DEFAULT_BUILD, device_nodes: bool | None = None
+) -> str:
+    """Lay out a driver root in `directory` and return it. Device nodes are made where the profile has them."""
+    loaded = load_profile(profile)
+    cards = [build_card(loaded, i) for i in range(len(loaded["cards"]))]
+    uvm_major = loaded.get("uvm_major", UVM_MAJOR)
+    version = _install_libraries(os.path.join(build, "lib", "sim"), os.path.join(directory, "usr/lib", _multiarch()))
+    _install_programs(os.path.join(build, "bin", "sim"), os.path.join(directory, "usr/bin"))
+    _write_proc(os.path.join(directory, "proc"), cards, version, uvm_major)
+    _write_sys(os.path.join(directory, "sys/bus/pci/devices"), cards)
+    os.makedirs(os.path.join(directory, "dev"), exist_ok=True)
+    if wants_nodes(loaded, device_nodes):
+        _make_nodes(os.path.join(directory, "dev"), cards, uvm_major)
+    return directory
+
+
+def _multiarch() -> str:
+    return f"{os.uname().machine}-linux-gnu"
+
+
+def soname_of(path: str) -> str:
+    output = subprocess.run(["readelf", "-d", path], check=True, capture_output=True, text=True).stdout
+    match = re.search(r"\(SONAME\).*\[(.*)\]", output)
+    if not match:
+        raise SimError(f"{path}: has no SONAME")
+    return match.group(1)
+
+
+def _install_libraries(source: str, target: str) -> str:
+    """Copy the libraries with their SONAME links; the driver's version, from their names."""
+    names = sorted(name for name in os.listdir(source) if ".so." in name) if os.path.isdir(source) else []
+    versions = {name.partition(".so.")[2] for name in names if name.startswith("libcuda.so.")}
+    if len(versions) != 1:
+        raise SimError(f"{source}: expected one simulated libcuda.so.<version>, found {sorted(versions)}; build first")
+    version = versions.pop()
+    os.makedirs(target, exist_ok=True)
+    for name in names:
+        if not name.endswith(f".so.{version}"):
+            continue
+        _replace_file(os.path.join(source, name), os.path.join(target, name))
+        soname = soname_of(os.path.join(source, name))
+        if soname != name:
+            _replace_link(name, os.path.join(target, soname))
+    for name in ("libcuda.so", "libnvidia-ml.so"):
+        _replace_link(f"{name}.1", os.path.join(target, name))
+    return version
+
+
+def _replace_file(source: str, target: str) -> None:
+    # A copy by another name and a rename: whoever has the old one mapped keeps it.
+    shutil.copy2(source, f"{target}.new")
+    os.rename(f"{target}.new", target)
+
+
+def _replace_link(content: str, path: str) -> None:
+    if os.path.lexists(path):
+        os.unlink(path)
+    os.symlink(content, path)
+
+
+def _install_programs(source: str, target: str) -> None:
+    os.makedirs(target, exist_ok=True)
+    for name in sorted(os.listdir(source)):
+        _replace_file(os.path.join(source, name), os.path.join(target, name))
+
+
+def _write(path: str, text: str) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _write_proc(proc: str, cards: list[Card], version: str, uvm_major: int) -> None:
+    nvidia = os.path.join(proc, "driver", "nvidia")
+    _write(
+        os.path.join(proc, "devices"),
+        f"Character devices:\n  1 mem\n{NVIDIA_MAJOR:3d} nvidia-frontend\n{uvm_major:3d} nvidia-uvm\n\n"
+        "Block devices:\n",
+    )
+    _write(
+        os.path.join(nvidia, "version"),
+        f"NVRM version: NVIDIA UNIX {os.uname().machine} Kernel Module  {version}  simulated by vgpu\n"
+        "GCC version:  none\n",
+    )
+    _write(
+        os.path.join(nvidia, "params"),
+        "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n",
+    )
+    _write(os.path.join(nvidia, "registry"), 'Binary: ""\n')
+    for card in cards:
+        bus_id = f"{card.pci_domain:04x}:{card.pci_bus:02x}:{card.pci_device:02x}.0"
+        _write(os.path.join(nvidia, "gpus", bus_id, "information"), _information(card, bus_id, version))
+
+
+def _write_sys(devices: str, cards: list[Card]) -> None:
+    """The node that a card is near to: the kernel's, NVML only tells it as a set of bits."""
+    for card in cards:
+        bus_id = f"{card.pci_domain:04x}:{card.pci_bus:02x}:{card.pci_device:02x}.0"
+        _write(os.path.join(devices, bus_id, "numa_node"), f"{card.numa_node}\n")
+
+
+def _information(card: Card, bus_id: str, version: str) -> str:
+    lines = (
+        ("Model", card.name.decode()),
+        ("IRQ", "0"),
+        ("GPU UUID", f"GPU-{uuid.UUID(bytes=bytes(card.uuid))}"),
+        ("Video BIOS", "??.??.??.??.??"),
+        ("Bus Type", "PCIe"),
+        ("DMA Size", "47 bits"),
+        ("DMA Mask", "0x7fffffffffff"),
+        ("Bus Location", bus_id),
+        ("Device Minor", str(card.minor)),
+        ("GPU Firmware", version),
+        ("GPU Excluded", "No"),
+    )
+    return "".join(f"{key}:\t {value}\n" for key, value in lines)
+
+
+def _make_nodes(dev: str, cards: list[Card], uvm_major: int) -> None:
+    nodes = {f"nvidia{card.minor}": (NVIDIA_MAJOR, card.minor) for card in cards}
+    nodes["nvidiactl"] = (NVIDIA_MAJOR, CONTROL_MINOR)
+    nodes["nvidia-uvm"] = (uvm_major, 0)
+    nodes["nvidia-uvm-tools"] = (uvm_major, 1)
+    for name, (major, minor) in nodes.items():
+        path = os.path.join(dev, name)
+        if os.path.lexists(path):
+            os.unlink(path)
+        try:
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
+        except OSError as error:
+            if error.errno != errno.EPERM:
+                raise
+            raise SimError(f"{path}: device nodes want root; as another user say --device-nodes no") from error
+        os.chmod(path, 0o666)  # noqa: S103 - the mode of a real node

@@ -1,0 +1,57 @@
+/*
+ * The usage region as this process has it: its file, created whole and mapped once, the words in it, and which place is
+ * which card's. For usage*.c; others see usage.h.
+ */
+#ifndef VCUDA_USAGE_REGION_H
+#define VCUDA_USAGE_REGION_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "usage.h"
+#include "vgpu_usage.h"
+
+extern struct vgpu_usage *_Atomic usage_region; /* NULL: not opened yet */
+
+/* Opens it, and with `create` makes it, if that was not done; NULL: it cannot be, or is *absent. */
+struct vgpu_usage *usage_region_or_null(bool create, bool *absent);
+
+/* The card's place, with `create` a new one; USAGE_NO_CARD: it has none. */
+int usage_find_card(struct vgpu_usage *usage, const uint8_t uuid[16], bool create);
+
+/* ---- words: every tenant's process may write them at any time ---- */
+
+static inline uint64_t load(const uint64_t *word)
+{
+	return __atomic_load_n(word, __ATOMIC_SEQ_CST);
+}
+
+static inline void store(uint64_t *word, uint64_t value)
+{
+	__atomic_store_n(word, value, __ATOMIC_SEQ_CST);
+}
+
+static inline bool swap(uint64_t *word, uint64_t expected, uint64_t value)
+{
+	return __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+static inline void add(uint64_t *word, uint64_t value)
+{
+	__atomic_fetch_add(word, value, __ATOMIC_SEQ_CST);
+}
+
+static inline uint64_t load_overhead(const uint32_t *word)
+{
+	return (uint64_t)__atomic_load_n(word, __ATOMIC_SEQ_CST) * VGPU_USAGE_OVERHEAD_UNIT;
+}
+
+static inline void store_overhead(uint32_t *word, uint64_t bytes)
+{
+	uint64_t units = bytes / VGPU_USAGE_OVERHEAD_UNIT + (bytes % VGPU_USAGE_OVERHEAD_UNIT != 0);
+
+	__atomic_store_n(word, units < UINT32_MAX ? (uint32_t)units : UINT32_MAX, __ATOMIC_SEQ_CST);
+}
+
+#endif

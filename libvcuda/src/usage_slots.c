@@ -1,0 +1,277 @@
+/* See usage_slots.h, and vgpu_usage.h for the protocol. */
+#include "usage_slots.h"
+
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "log.h"
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+
+enum {
+	TELLING = 100, /* milliseconds */
+	CROWD = 32,    /* slots */
+};
+
+pthread_mutex_t usage_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* What a child of this process must not take for its own. */
+struct own {
+	_Atomic uint64_t slot;          /* pid << 32 | index + 1; 0: none */
+	struct process_identity self;   /* under the lock; owner 0: not asked for yet */
+};
+
+static struct own first_own;
+static struct own *own = &first_own; /* see usage_watch_forks */
+static bool wiped_on_fork;
+static atomic_int reserving;
+static atomic_bool leaving;
+
+/* In the child, nobody holds the lock; it has charged nothing and has no slot. */
+static void after_fork(void)
+{
+	pthread_mutex_init(&usage_lock, NULL);
+	atomic_store(&own->slot, 0);
+	own->self.owner = 0;
+	atomic_store(&reserving, 0);
+}
+
+/*
+ * A child of a bare clone() runs no handlers: its copy of `own` lies on a page that the kernel empties for it
+ * (Linux 4.14). Before that the pid in the upper half tells, at the price of a system call each time.
+ */
+void usage_watch_forks(void)
+{
+	size_t size = (size_t)sysconf(_SC_PAGESIZE);
+	void *page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	pthread_atfork(NULL, NULL, after_fork);
+	if (page == MAP_FAILED)
+		return;
+	wiped_on_fork = madvise(page, size, MADV_WIPEONFORK) == 0;
+	own = page;
+	atomic_store(&own->slot, 0); /* written before it is read: one page fault, not two */
+}
+
+static void see_slot(struct vgpu_usage *usage, uint32_t index)
+{
+	uint64_t seen = load(&usage->slots_seen);
+
+	while (seen <= index && !swap(&usage->slots_seen, seen, index + 1))
+		seen = load(&usage->slots_seen);
+}
+
+static void zero_charges(struct vgpu_usage *usage, uint32_t index)
+{
+	for (uint32_t card = 0; card_is_known(usage, card); card++) {
+		store(&usage->charges[card][index].attempting, 0);
+		store(&usage->charges[card][index].reserved, 0);
+		store_overhead(&usage->overheads[card][index], 0);
+	}
+	store(&usage->slots[index].unseen, 0);
+}
+
+/* What the slot reserved for work under way was not used, as far as anybody can tell. */
+static void give_back_time(struct vgpu_usage *usage, uint32_t index)
+{
+	for (uint32_t card = 0; card_is_known(usage, card); card++) {
+		struct vgpu_usage_flight *flight = &usage->flights[card][index];
+		uint32_t in_flight = __atomic_exchange_n(&flight->in_flight, 0, __ATOMIC_SEQ_CST);
+		__atomic_store_n(&flight->waiting, 0, __ATOMIC_SEQ_CST);
+		if (in_flight)
+			__atomic_fetch_add(&usage->times[card].level, (int64_t)in_flight * VGPU_USAGE_TIME_UNIT,
+					   __ATOMIC_SEQ_CST);
+		(void)swap(&usage->times[card].holder, index + 1, 0);
+	}
+}
+
+/* By the slot's owner only. */
+static void free_slot(struct vgpu_usage *usage, uint32_t index)
+{
+	zero_charges(usage, index);
+	give_back_time(usage, index);
+	store(&usage->slots[index].image, 0);
+	store(&usage->slots[index].namespaces, 0);
+	store(&usage->slots[index].managed, 0);
+	store(&usage->slots[index].owner, 0);
+}
+
+/* What this process charged before an exec: pid and start time are its own, the image is not. */
+static bool before_exec(const struct process_identity *self, const struct vgpu_usage_slot *slot)
+{
+	uint64_t image = load(&slot->image);
+
+	return load(&slot->owner) == self->owner && image && image != self->image;
+}
+
+/* Called with the lock held. */
+const struct process_identity *usage_identity(void)
+{
+	if (!own->self.owner || !wiped_on_fork)
+		process_identify(&own->self);
+	return &own->self;
+}
+
+static bool holds_something(const struct vgpu_usage *usage, uint32_t index, int card)
+{
+	const struct vgpu_usage_charge *charge = &usage->charges[card][index];
+
+	return load(&charge->reserved) || load(&charge->attempting) || load(&usage->slots[index].unseen) >> card & 1 ||
+	       __atomic_load_n(&usage->flights[card][index].in_flight, __ATOMIC_SEQ_CST);
+}
+
+/*
+ * Frees the slots of the dead, of those who hold something of the card; the number of them. A look at another process
+ * costs system calls. Called with the lock held.
+ */
+static int reap(struct vgpu_usage *usage, const struct process_identity *self, int card, enum look look)
+{
+	int freed = 0;
+
+	for (uint32_t i = 0; i < slots_seen(usage); i++) {
+		struct vgpu_usage_slot *slot = &usage->slots[i];
+		uint64_t owner = load(&slot->owner);
+		if (!owner)
+			continue;
+		if ((owner & ~VGPU_USAGE_REAPING) == self->owner) {
+			if (!before_exec(self, slot))
+				continue;
+		} else if (card == OWN_ONLY || (card != ANY_CARD && !holds_something(usage, i, card)) ||
+			   !process_is_dead(self, owner, load(&slot->namespaces), look)) {
+			continue;
+		}
+		if (!swap(&slot->owner, owner, self->owner | VGPU_USAGE_REAPING))
+			continue;
+		free_slot(usage, i);
+		freed++;
+	}
+	return freed;
+}
+
+void usage_reap_dead(struct vgpu_usage *usage, int card, enum look look)
+{
+	pthread_mutex_lock(&usage_lock);
+	reap(usage, usage_identity(), card, look);
+	pthread_mutex_unlock(&usage_lock);
+}
+
+/*
+ * For questions, which some programs ask all the time. Who is gone is found out at once, and a zombie or a pid that
+ * was given out again within TELLING milliseconds; an allocation that would be refused looks at once for these too.
+ */
+void usage_reap_to_tell(struct vgpu_usage *usage, int card)
+{
+	static _Atomic int64_t next;
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	int64_t milliseconds = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+	bool thorough = milliseconds >= atomic_load(&next);
+	if (thorough)
+		atomic_store(&next, milliseconds + TELLING);
+	usage_reap_dead(usage, card, thorough ? THOROUGH : PASSING);
+}
+
+static int claim_free(struct vgpu_usage *usage, const struct process_identity *self)
+{
+	for (uint32_t i = 0; i < VGPU_USAGE_SLOTS; i++) {
+		struct vgpu_usage_slot *slot = &usage->slots[i];
+		if (load(&slot->owner))
+			continue;
+		see_slot(usage, i); /* before the claim: who sums slots must not stop short of a charged one */
+		if (!swap(&slot->owner, 0, self->owner))
+			continue;
+		store(&slot->image, self->image);
+		store(&slot->namespaces, self->namespaces);
+		return (int)i;
+	}
+	return NO_SLOT;
+}
+
+/* All slots so far are taken, and so many were added since the dead were last looked for. */
+static bool crowded(const struct vgpu_usage *usage)
+{
+	uint32_t seen = slots_seen(usage);
+
+	if (!seen || seen % CROWD)
+		return false;
+	for (uint32_t i = 0; i < seen; i++)
+		if (!load(&usage->slots[i].owner))
+			return false;
+	return true;
+}
+
+static int claim_slot(struct vgpu_usage *usage)
+{
+	const struct process_identity *self = usage_identity();
+
+	reap(usage, self, OWN_ONLY, PASSING);
+	if (crowded(usage)) /* those who died with nothing: nobody else would look for them */
+		reap(usage, self, ANY_CARD, PASSING);
+	int index = claim_free(usage, self);
+	if (index == NO_SLOT && reap(usage, self, ANY_CARD, THOROUGH))
+		index = claim_free(usage, self);
+	if (index == NO_SLOT)
+		log_once(LOG_ERROR, "%s: %u processes hold device memory; no more is given", VGPU_USAGE_PATH,
+			 VGPU_USAGE_SLOTS);
+	return index;
+}
+
+int usage_slot_now(void)
+{
+	uint64_t word = atomic_load(&own->slot);
+
+	if (!wiped_on_fork && word >> 32 != (uint64_t)getpid())
+		return NO_SLOT;
+	return (int)(word & UINT32_MAX) - 1; /* NO_SLOT for 0 */
+}
+
+static int slot_or_claim(struct vgpu_usage *usage)
+{
+	int index = usage_slot_now();
+
+	if (index != NO_SLOT)
+		return index;
+	pthread_mutex_lock(&usage_lock);
+	index = usage_slot_now();
+	if (index == NO_SLOT) {
+		index = claim_slot(usage);
+		if (index != NO_SLOT)
+			atomic_store(&own->slot, (uint64_t)getpid() << 32 | (uint32_t)(index + 1));
+	}
+	pthread_mutex_unlock(&usage_lock);
+	return index;
+}
+
+int usage_enter_slot(struct vgpu_usage *usage)
+{
+	atomic_fetch_add(&reserving, 1);
+	return atomic_load(&leaving) ? NO_SLOT : slot_or_claim(usage);
+}
+
+void usage_leave_slot(void)
+{
+	atomic_fetch_sub(&reserving, 1);
+}
+
+/*
+ * At exit the driver still holds what was not freed, so a slot with charges stays until the process is gone and is
+ * reaped then; an empty one is freed now. (The library is linked nodelete: this is the exit, never a dlclose.)
+ */
+__attribute__((destructor)) static void leave(void)
+{
+	struct vgpu_usage *usage = atomic_load(&usage_region);
+	int slot = usage_slot_now();
+	uint64_t charged = 0;
+
+	atomic_store(&leaving, true);
+	if (!usage || slot == NO_SLOT || atomic_load(&reserving))
+		return;
+	for (uint32_t card = 0; card_is_known(usage, card); card++)
+		charged |= load(&usage->charges[card][slot].attempting) | load(&usage->charges[card][slot].reserved);
+	if (!charged)
+		free_slot(usage, (uint32_t)slot);
+}
