@@ -17,7 +17,7 @@
 #include "vgpu_limits.h"
 
 #define VGPU_CARDS_PATH VGPU_PRIVATE_DIR "/cards"
-#define VGPU_CLAIMS_PATH VGPU_PRIVATE_DIR "/claims" /* one for all containers of the node, see claims.h */
+#define VGPU_PRESENCE_PATH VGPU_PRIVATE_DIR "/presence" /* one for all containers of the node, see presence.h */
 #define VGPU_CARDS_MAGIC 0x52434756u /* "VGCR" in little-endian memory */
 #define VGPU_CARDS_VERSION 1u
 

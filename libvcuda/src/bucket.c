@@ -107,7 +107,7 @@ bool bucket_try(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_
 
 bool bucket_is_mixed(const struct bucket *bucket)
 {
-	return LOAD(bucket->times.tenants) > 1 && (!bucket->has_claims || LOAD(visit.is_mixed));
+	return LOAD(bucket->times.tenants) > 1 && (!bucket->has_presence || LOAD(visit.is_mixed));
 }
 
 bool bucket_waits_for_others(const struct bucket *bucket)
@@ -125,7 +125,7 @@ uint64_t bucket_spare(struct bucket *bucket, uint64_t now, uint64_t *until)
 	if (LOAD(bucket->shared.time->holder) != bucket->shared.slot + 1 || is_turn_over(bucket, now) ||
 	    LOAD(bucket->shared.time->level) < (int64_t)(4 * SPARE) ||
 	    bucket_in_flight(bucket) + SPARE > run_ahead(bucket, now) / 2 ||
-	    (has_neighbours(bucket) && (!LOAD(visit.claimed) || now + 2 * SPARE > LOAD(bucket->shared.visit->until))))
+	    (has_neighbours(bucket) && (!LOAD(visit.present) || now + 2 * SPARE > LOAD(bucket->shared.visit->until))))
 		return 0;
 	*until = now + SPARE;
 	bucket_force(bucket, SPARE, true, now);

@@ -32,7 +32,7 @@ struct bucket {
 	uint64_t free_seen;    /* since when the turn is seen free while somebody has waited longer; 0: is not */
 	uint32_t fresh;        /* the turn has come to this process and nothing was measured since */
 	uint32_t is_thirsty;   /* the bucket was empty: waits for more than a drop */
-	uint32_t has_claims;   /* the node's containers tell each other who is at work */
+	uint32_t has_presence;   /* the node's containers tell each other who is at work */
 	uint32_t is_local;     /* no usage region: this process alone is accounted */
 };
 
@@ -81,7 +81,7 @@ uint64_t bucket_uncounted(struct bucket *bucket, uint64_t from, uint64_t to);
 /* Whether other containers' work may lie between this container's own. */
 bool bucket_is_mixed(const struct bucket *bucket);
 
-/* What the launch waits for now are other containers, by claims_word(). */
+/* What the launch waits for now are other containers, by presence_word(). */
 bool bucket_waits_for_others(const struct bucket *bucket);
 
 /* Others may wait for its work to end. */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cards.h"
-#include "claims.h"
+#include "presence.h"
 #include "limits_file.h"
 #include "log.h"
 #include "visit.h"
@@ -37,7 +37,7 @@ static struct bucket *make(CUdevice device, const struct limited_card *card)
 	bucket->device = device;
 	memcpy(bucket->uuid, card->uuid, sizeof(bucket->uuid));
 	bucket->limits_seen = UINT64_MAX;
-	bucket->has_claims = claims_are_made();
+	bucket->has_presence = presence_is_told();
 	if (!usage_time(card->uuid, &bucket->shared))
 		account_alone(bucket);
 	if (bucket->shared.time)

@@ -1,7 +1,7 @@
 /* See bucket_turn.h. */
 #include "bucket_turn.h"
 
-#include "claims.h"
+#include "presence.h"
 #include "visit.h"
 
 #define OVERDUE (2 * NS_PER_MS)       /* a turn whose work should have been done is taken */

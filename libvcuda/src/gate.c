@@ -1,7 +1,7 @@
 /* See gate.h. */
 #include "gate.h"
 
-#include "claims.h"
+#include "presence.h"
 #include "clock.h"
 #include "cuda_hooks.h"
 
@@ -47,7 +47,7 @@ static uint64_t wait_for_it(const struct launch *launch, uint64_t began, uint64_
 		if (bucket_others_wait(bucket) && next_end < again) /* they wait for this process' work to end */
 			again = next_end;
 		if (bucket_waits_for_others(bucket))
-			clock_wait(claims_word(), 0, soon(again, now));
+			clock_wait(presence_word(), 0, soon(again, now));
 		else
 			clock_wait(word, seen, soon(again, now));
 		now = clock_now();

@@ -2,9 +2,9 @@
 #include "visit.h"
 
 #include "bucket_turn.h"
-#include "claims.h"
+#include "presence.h"
 
-#define LOOK_EACH (2 * NS_PER_MS)      /* who goes wakes who waits; this is for those who were killed */
+#define LOOK_AGAIN (2 * NS_PER_MS)      /* who goes wakes who waits; this is for those who were killed */
 #define STAY (NS_PER_MS)               /* without work: the program may just be about to launch more */
 #define COLLISION (20 * NS_PER_US)
 #define EXTRA_PATIENCE (100 * NS_PER_MS)
@@ -27,7 +27,7 @@ void visit_unqueue(void)
 	uint64_t queued = __atomic_exchange_n(&visit.queued, 0, __ATOMIC_RELAXED);
 
 	if (queued)
-		claims_unqueue(queued);
+		presence_unqueue(queued);
 }
 
 static void queue(uint64_t since)
@@ -36,7 +36,7 @@ static void queue(uint64_t since)
 		return;
 	visit_unqueue();
 	STORE(visit.queued, since);
-	claims_queue(since);
+	presence_queue(since);
 }
 
 /* Since when the container waits, by whichever of its processes. */
@@ -69,13 +69,13 @@ static void begin(struct bucket *bucket, uint64_t now)
 
 static void drop(void)
 {
-	claims_drop();
-	claims_wake();
+	presence_drop();
+	presence_wake();
 }
 
 static bool is_others_turn(struct bucket *bucket, uint64_t since, uint64_t now)
 {
-	return claims_of_others() || (!goes_on(bucket, now) && claims_waiting_before(since));
+	return presence_of_others() || (!goes_on(bucket, now) && presence_waiting_before(since));
 }
 
 static bool enter(struct bucket *bucket, uint64_t now, uint64_t *again)
@@ -83,14 +83,14 @@ static bool enter(struct bucket *bucket, uint64_t now, uint64_t *again)
 	uint64_t since = waiting_since(bucket, now);
 	bool is_mixed = is_others_turn(bucket, since, now);
 
-	*again = now + LOOK_EACH;
+	*again = now + LOOK_AGAIN;
 	if (is_mixed && host_time(now) - since < patience(bucket)) {
 		queue(since);
 		return false;
 	}
-	claims_hold();
-	if (!is_mixed && claims_of_others()) { /* both have just come */
-		claims_drop();
+	presence_hold();
+	if (!is_mixed && presence_of_others()) { /* both have just come */
+		presence_drop();
 		*again = now + COLLISION + bucket->shared.slot % 8 * COLLISION;
 		return false;
 	}
@@ -98,7 +98,7 @@ static bool enter(struct bucket *bucket, uint64_t now, uint64_t *again)
 	STORE(bucket->shared.visit->waiting_since, 0);
 	STORE(visit.is_mixed, is_mixed);
 	STORE(visit.is_over, 0);
-	STORE(visit.claimed, 1);
+	STORE(visit.present, 1);
 	if (!goes_on(bucket, now))
 		begin(bucket, now);
 	return true;
@@ -106,9 +106,9 @@ static bool enter(struct bucket *bucket, uint64_t now, uint64_t *again)
 
 bool visit_ask(struct bucket *bucket, uint64_t now, uint64_t *again)
 {
-	if (!LOAD(visit.claimed))
+	if (!LOAD(visit.present))
 		return enter(bucket, now, again);
-	if (!claims_waiting_before(UINT64_MAX)) {
+	if (!presence_waiting_before(UINT64_MAX)) {
 		begin(bucket, now);
 		return true;
 	}
@@ -117,7 +117,7 @@ bool visit_ask(struct bucket *bucket, uint64_t now, uint64_t *again)
 		*again = most(LOAD(bucket->finish), now + 100 * NS_PER_US);
 		return false;
 	}
-	STORE(visit.claimed, 0);
+	STORE(visit.present, 0);
 	STORE(bucket->shared.visit->until, 0);
 	drop();
 	return enter(bucket, now, again);
@@ -137,10 +137,10 @@ static uint64_t stays_until(const struct bucket *bucket, uint64_t now)
 
 static void go(struct bucket *const *buckets, unsigned int count, uint64_t now)
 {
-	STORE(visit.claimed, 0);
+	STORE(visit.present, 0);
 	for (unsigned int i = 0; i < count; i++)
 		if (bucket_in_flight(buckets[i])) { /* another thread was quicker */
-			STORE(visit.claimed, 1);
+			STORE(visit.present, 1);
 			return;
 		}
 	for (unsigned int i = 0; i < count; i++)
@@ -153,7 +153,7 @@ uint64_t visit_tidy(struct bucket *const *buckets, unsigned int count, uint64_t 
 {
 	uint64_t until = 0;
 
-	if (!LOAD(visit.claimed))
+	if (!LOAD(visit.present))
 		return UINT64_MAX;
 	for (unsigned int i = 0; i < count; i++) {
 		if (bucket_in_flight(buckets[i]))
@@ -169,5 +169,5 @@ uint64_t visit_tidy(struct bucket *const *buckets, unsigned int count, uint64_t 
 void visit_reset(void)
 {
 	visit = (struct visit){0};
-	claims_reset();
+	presence_reset();
 }

@@ -12,7 +12,7 @@
 #include "bucket_told.h"
 
 struct visit {
-	uint32_t claimed;     /* this process has said that the container is at work */
+	uint32_t present;     /* this process has said that the container is at work */
 	uint32_t is_mixed;    /* somebody else is, too, for all that is known */
 	uint32_t is_over;     /* a launch found no time left in it, while others wait */
 	uint64_t queued;      /* this process stands in line since then, of the host's time; 0: it does not */
@@ -35,7 +35,7 @@ void visit_reset(void);
 /* Other containers share the card, and there are means to keep out of each other's way. */
 static inline bool has_neighbours(const struct bucket *bucket)
 {
-	return LOAD(bucket->times.tenants) > 1 && bucket->has_claims;
+	return LOAD(bucket->times.tenants) > 1 && bucket->has_presence;
 }
 
 /* How much has to be there after the account was empty: fewer, longer sleeps, and fewer visits. */
@@ -48,7 +48,7 @@ static inline bool may_visit(struct bucket *bucket, uint64_t now, uint64_t *agai
 {
 	if (!has_neighbours(bucket))
 		return true;
-	if (LOAD(visit.claimed) && most(LOAD(bucket->finish), now) < LOAD(bucket->shared.visit->until))
+	if (LOAD(visit.present) && most(LOAD(bucket->finish), now) < LOAD(bucket->shared.visit->until))
 		return true;
 	return visit_ask(bucket, now, again);
 }

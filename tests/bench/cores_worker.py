@@ -41,9 +41,9 @@ class Box:
     def __init__(self, path: Path, driver: Path) -> None:
         self.path = path
         (path / "usage").mkdir(parents=True)
-        claims = path.parent / "claims"
-        claims.write_bytes(bytes(4096))
-        os.link(claims, path / "claims")
+        presence = path.parent / "presence"
+        presence.write_bytes(bytes(4096))
+        os.link(presence, path / "presence")
         shutil.copytree(driver, path / "driver")
         command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, str(path)]
         self.holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

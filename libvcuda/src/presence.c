@@ -1,5 +1,5 @@
-/* See claims.h. Offsets: 24 bits of the card, one that tells the line from the work, and the container's byte or a time. */
-#include "claims.h"
+/* See presence.h. Offsets: 24 bits of the card, one that tells the line from the work, and the container's byte or a time. */
+#include "presence.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -54,14 +54,14 @@ static void map_word(void)
 static void find(void)
 {
 	uint8_t uuids[VGPU_LIMITS_MAX_CARDS][16];
-	struct stat limits, claims;
+	struct stat limits, presence;
 
 	if (stat(VGPU_LIMITS_PATH, &limits) != 0)
 		return;
-	file = open(VGPU_CLAIMS_PATH, O_RDONLY | O_CLOEXEC);
+	file = open(VGPU_PRESENCE_PATH, O_RDONLY | O_CLOEXEC);
 	if (file < 0)
 		return;
-	if (fstat(file, &claims) != 0 || claims.st_size < (off_t)sizeof(*word)) {
+	if (fstat(file, &presence) != 0 || presence.st_size < (off_t)sizeof(*word)) {
 		close(file);
 		file = -1;
 		return;
@@ -73,7 +73,7 @@ static void find(void)
 	map_word();
 }
 
-bool claims_are_made(void)
+bool presence_is_told(void)
 {
 	pthread_once(&once, find);
 	return file >= 0;
@@ -91,19 +91,19 @@ static bool is_locked(uint64_t from, uint64_t length)
 	return lock(F_OFD_GETLK, F_WRLCK, from, length);
 }
 
-void claims_hold(void)
+void presence_hold(void)
 {
 	for (unsigned int i = 0; i < card_count; i++)
 		(void)lock(F_OFD_SETLK, F_RDLCK, cards[i] + own, 1);
 }
 
-void claims_drop(void)
+void presence_drop(void)
 {
 	for (unsigned int i = 0; i < card_count; i++)
 		(void)lock(F_OFD_SETLK, F_UNLCK, cards[i] + own, 1);
 }
 
-bool claims_of_others(void)
+bool presence_of_others(void)
 {
 	for (unsigned int i = 0; i < card_count; i++)
 		if (is_locked(cards[i], own) || is_locked(cards[i] + own + 1, OWN_MASK - own))
@@ -121,19 +121,19 @@ static uint64_t byte_of(uint64_t time)
 	return time >> TIME_SHIFT & OWN_MASK;
 }
 
-void claims_queue(uint64_t time)
+void presence_queue(uint64_t time)
 {
 	for (unsigned int i = 0; i < card_count; i++)
 		(void)lock(F_OFD_SETLK, F_RDLCK, line_of(i) + byte_of(time), 1);
 }
 
-void claims_unqueue(uint64_t time)
+void presence_unqueue(uint64_t time)
 {
 	for (unsigned int i = 0; i < card_count; i++)
 		(void)lock(F_OFD_SETLK, F_UNLCK, line_of(i) + byte_of(time), 1);
 }
 
-bool claims_waiting_before(uint64_t time)
+bool presence_waiting_before(uint64_t time)
 {
 	uint64_t length = time == UINT64_MAX ? OWN_MASK + 1 : byte_of(time);
 
@@ -143,21 +143,21 @@ bool claims_waiting_before(uint64_t time)
 	return false;
 }
 
-uint32_t *claims_word(void)
+uint32_t *presence_word(void)
 {
 	return word;
 }
 
-void claims_wake(void)
+void presence_wake(void)
 {
 	clock_wake_all(word);
 }
 
-void claims_reset(void)
+void presence_reset(void)
 {
 	if (file < 0)
 		return;
 	/* The parent's open file is shared: a lock by it would be the parent's. */
 	close(file);
-	file = open(VGPU_CLAIMS_PATH, O_RDONLY | O_CLOEXEC);
+	file = open(VGPU_PRESENCE_PATH, O_RDONLY | O_CLOEXEC);
 }

@@ -1,39 +1,39 @@
 /*
  * Who is at work on the container's cards, and who stands in line for them, as all containers of the node tell each other
- * by locks on a file that each of them has and none can write (VGPU_CLAIMS_PATH): a read lock on a byte of its own says
+ * by locks on a file that each of them has and none can write (VGPU_PRESENCE_PATH): a read lock on a byte of its own says
  * that a container is at work on a card, one on a byte that is a time says since when it waits. The kernel keeps them:
  * the dead hold none, nobody can take another's away, and all that can be forged is one's own.
  *
- * All cards of the container are claimed together, so that kernels that wait for each other across them run together.
+ * The container is present on all of its cards together, so that kernels that wait for each other across them run together.
  */
-#ifndef VCUDA_CLAIMS_H
-#define VCUDA_CLAIMS_H
+#ifndef VCUDA_PRESENCE_H
+#define VCUDA_PRESENCE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 /* Whether there is such a file; looks once. */
-bool claims_are_made(void);
+bool presence_is_told(void);
 
 /* This process says, or takes back, that the container is at work on its cards. */
-void claims_hold(void);
-void claims_drop(void);
+void presence_hold(void);
+void presence_drop(void);
 
 /* Whether another container is at work on one of them. */
-bool claims_of_others(void);
+bool presence_of_others(void);
 
 /* This process stands in line since `time`, of the host's clock; leaves it. */
-void claims_queue(uint64_t time);
-void claims_unqueue(uint64_t time);
+void presence_queue(uint64_t time);
+void presence_unqueue(uint64_t time);
 
 /* Whether somebody stands in line for one of the cards since before `time`; UINT64_MAX: at all. */
-bool claims_waiting_before(uint64_t time);
+bool presence_waiting_before(uint64_t time);
 
 /* What to wait on, as long as it is 0, for others to go: they wake who waits. */
-uint32_t *claims_word(void);
-void claims_wake(void);
+uint32_t *presence_word(void);
+void presence_wake(void);
 
 /* In a forked child: it holds nothing. */
-void claims_reset(void);
+void presence_reset(void);
 
 #endif
