@@ -123,12 +123,12 @@ def test_mounts_flags_and_order(
     order = [path for path, _, _ in ours]
     flags = {path: options & {"ro", "rw", "nosuid", "nodev", "noexec"} for path, options, _ in ours}
     library = f"/usr/lib/{trees.MULTIARCH}/"
-    assert order[:6] == [
+    assert order[:7] == [
         "/usr/local/vgpu", "/usr/local/vgpu/driver/libcuda.so.1", "/usr/local/vgpu/driver/libnvidia-ml.so.1",
-        "/usr/local/vgpu/limits", "/usr/local/vgpu/cards", "/usr/local/vgpu/usage",
+        "/usr/local/vgpu/limits", "/usr/local/vgpu/cards", "/usr/local/vgpu/presence", "/usr/local/vgpu/usage",
     ]  # fmt: skip
-    kinds = [0 if path.startswith(library) else 1 if path.startswith("/usr/bin/") else 2 for path in order[6:]]
-    kinds = [3 if path.startswith("/dev/") else kind for path, kind in zip(order[6:], kinds)]
+    kinds = [0 if path.startswith(library) else 1 if path.startswith("/usr/bin/") else 2 for path in order[7:]]
+    kinds = [3 if path.startswith("/dev/") else kind for path, kind in zip(order[7:], kinds)]
     assert kinds == sorted(kinds), "libraries, binaries, /usr/local/nvidia, device nodes"
     assert all(tag == "-" for _, _, tag in ours), "no mount propagates"
     for path, options in flags.items():
@@ -136,7 +136,7 @@ def test_mounts_flags_and_order(
             assert options == {"rw", "nosuid", "noexec"}, path
         elif path == "/usr/local/vgpu/usage":
             assert options == {"rw", "nosuid", "nodev", "noexec"}
-        elif path in ("/usr/local/vgpu/limits", "/usr/local/vgpu/cards"):
+        elif path in ("/usr/local/vgpu/limits", "/usr/local/vgpu/cards", "/usr/local/vgpu/presence"):
             assert options == {"ro", "nosuid", "nodev", "noexec"}
         else:
             assert options == {"ro", "nosuid", "nodev"}, path
@@ -147,7 +147,7 @@ def test_mounts_flags_and_order(
 
 def test_private_files_cannot_be_written(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle) -> None:
     script = (
-        "for f in /usr/local/vgpu/limits /usr/local/vgpu/cards /usr/local/vgpu/driver/libcuda.so.1 /usr/local/vgpu/new"
+        "cd /usr/local/vgpu; for f in limits cards presence new driver/libcuda.so.1"
         f" /usr/local/nvidia/lib64/new /usr/lib/{trees.MULTIARCH}/libcuda.so.1 /usr/local/vgpu/usage/new; do"
         " (echo x >> $f) 2>/dev/null && echo wrote $f; done; (: >> /usr/local/vgpu/usage/usage) && echo usage"
     )

@@ -15,6 +15,8 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.limits import MAX_CARDS, PRIVATE_DIR, uuid_bytes, uuid_text
 
 PATH = PRIVATE_DIR + "/cards"
+PRESENCE_PATH = PRIVATE_DIR + "/presence"
+PRESENCE_SIZE = 4096
 MAGIC = 0x52434756
 VERSION = 1
 

@@ -1,7 +1,7 @@
 """The node's ledger: which container holds what on which card, under one lock.
 
 Belongs here: claiming (grants and standalone requests alike), releasing, and the sum of what is committed. State is
-`<run>/containers/<id>/{claim.json,limits,cards}` and `<state>/grants/*.json`; the lock is flock(2) on
+`<run>/containers/<id>/{claim.json,limits,cards}`, `<run>/presence` and `<state>/grants/*.json`; the lock is flock(2) on
 `<run>/ledger.lock`, which the kernel frees when its holder dies. Runs as root; placement itself is
 vgpu.hook.placement's, who may work when vgpu.hook.cardpages'.
 
@@ -24,7 +24,7 @@ from vgpu.config.inventory import Card
 from vgpu.config.limits import UNLIMITED, CardLimit
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook import allocation, cardpages, freshness, placement, processes, promises
+from vgpu.hook import allocation, cardpages, freshness, placement, presence, processes, promises
 from vgpu.hook.allocation import Allocation
 from vgpu.hook.placement import Commitment, NoFit, Policy
 from vgpu.hook.redemption import Redemption, request_of, terms_of
@@ -370,11 +370,18 @@ class Ledger:
             boot_id=self.boot_id, priority=priority,
         )  # fmt: skip
         if not made.exclusive:
-            offset = cardpages.clock_offset(start.pid, self.proc)
-            cardpages.create(self.run_dir, claim, self.shares(), offset)
+            self._share_time(claim)
         records.write(f"{directory}/{CLAIM}", claim.record())
         if not made.exclusive:
             self.recut(card.uuid for card in made.limits)
+
+    def _share_time(self, claim: Claim) -> None:
+        """What a container that starts with a share needs to keep out of the others' way, and they out of its."""
+        others = self.shares()
+        if presence.ensure(self.run_dir) and others:
+            path = presence.path_of(self.run_dir)
+            self.notes.append(f"{path} was missing: who started before does not see who starts now")
+        cardpages.create(self.run_dir, claim, others, cardpages.clock_offset(claim.pid, self.proc))
 
     def _withdraw(self, start: Start) -> None:
         if self._is_anothers(start):

@@ -30,6 +30,7 @@ from vgpu.hook import (
     plan,
     podfacts,
     population,
+    presence,
     processes,
 )
 from vgpu.hook import identity as identities
@@ -148,8 +149,8 @@ class Hook:
         stems = frozenset(library.name.partition(".so")[0] for library in inventory.libraries)
         nodes = plan.devices(inventory, made, chosen)
         facts = survey(root, stems, [device.name for device in nodes])
-        files = node.ledger.limits_file(container.id), node.ledger.cards_file(container.id)
-        subject = Subject(made, chosen, facts, *files)
+        own = node.ledger.limits_file(container.id), node.ledger.cards_file(container.id)
+        subject = Subject(made, chosen, facts, *own, presence.path_of(settings.run_dir))
         parameters = _parameters(settings.text("driver.proc_root")) if facts.proc_driver else {}
         planned = plan.make(subject, inventory, settings, parameters)
         paths = {(device.major, device.minor): device.path for device in planned.devices}

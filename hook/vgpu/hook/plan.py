@@ -61,10 +61,10 @@ class Plan:
 
 class Subject:
     """What is planned for: the container's allocation, the capabilities it gets, its root, and on the host its limits
-    and card pages.
+    and card pages, and the presence file of all.
     """
 
-    __slots__ = ("allocation", "capabilities", "cards_file", "limits_file", "survey")
+    __slots__ = ("allocation", "capabilities", "cards_file", "limits_file", "presence_file", "survey")
 
     def __init__(
         self,
@@ -73,12 +73,14 @@ class Subject:
         survey: Survey,
         limits_file: str,
         cards_file: str,
+        presence_file: str,
     ) -> None:
         self.allocation = allocation
         self.capabilities = capabilities
         self.survey = survey
         self.limits_file = limits_file
         self.cards_file = cards_file
+        self.presence_file = presence_file
 
 
 def capabilities(wish: str, settings: Settings, exclusive: bool) -> frozenset[str]:
@@ -159,15 +161,17 @@ def _sources(libraries: list[Library], subject: Subject, settings: Settings) -> 
 
 
 def _limiter(libraries: list[Library], subject: Subject) -> list[Operation]:
-    """The private directory: the real libraries, limits and card pages read-only, the usage region on its own tmpfs."""
+    """The private directory: the real libraries and the host's files read-only, the usage region on a tmpfs."""
     real = [library for library in libraries if library.bits == 64 and _stem(library.name) in LIMITED]
-    entries = [Entry("driver"), Entry("usage"), *(Entry(name, b"", mode=0o444) for name in ("limits", "cards"))]
+    files = ("limits", "cards", "presence")
+    entries = [Entry("driver"), Entry("usage"), *(Entry(name, b"", mode=0o444) for name in files)]
     entries += [Entry(f"driver/{library.soname}", b"", mode=0o444) for library in real]
     region = (Entry("usage", usage.BEGINNING, mode=0o666, size=usage.SIZE),)  # any user of the container writes it
     operations: list[Operation] = [Tmpfs(PRIVATE_DIR, tuple(entries), SMALL, mounts.READ_ONLY_FILE)]
     operations += [Bind(library.path, f"{REAL_DIR}/{library.soname}") for library in real]
     operations.append(Bind(subject.limits_file, LIMITS_PATH, mounts.READ_ONLY_DATA))
     operations.append(Bind(subject.cards_file, cardpage.PATH, mounts.READ_ONLY_DATA))
+    operations.append(Bind(subject.presence_file, cardpage.PRESENCE_PATH, mounts.READ_ONLY_DATA))
     operations.append(Tmpfs(USAGE_DIR, region, USAGE_SIZE, mounts.DATA))
     return operations
 

@@ -20,6 +20,7 @@ from vgpu.config.limits import UNLIMITED
 from vgpu.config.request import Request, Wishes
 from vgpu.config.settings import Settings
 from vgpu.hook import ledger as ledger_module
+from vgpu.hook import presence
 from vgpu.hook.allocation import Allocation
 from vgpu.hook.ledger import Ledger, Start
 from vgpu.hook.placement import NoFit
@@ -104,9 +105,9 @@ class Node:
         return {claim.container for claim in self.ledger().claims()}
 
     def snapshot(self) -> dict[str, bytes]:
-        """Every file of the node's records, temporary ones included, but the lock; of card pages what they say."""
+        """Every file of the node's records, temporary ones included, but the lock and the presence file; of card pages what they say."""
         files = (path for name in ("state", "run") for path in (self.path / name).rglob("*") if path.is_file())
-        found = {str(path): path.read_bytes() for path in files if path.name != "ledger.lock"}
+        found = {str(path): path.read_bytes() for path in files if path.name not in ("ledger.lock", "presence")}
         pages = {path: repr(pages_in(Path(path))) for path in found if path.endswith("/cards")}
         return {**found, **{path: text.encode() for path, text in pages.items()}}
 
@@ -950,6 +951,37 @@ def test_a_whole_card_has_no_pages_and_other_cards_are_not_touched(node: Node) -
     assert node.ledger().claim(node.start("whole", 2), Request(1, 100, 0))
     assert not Path(node.ledger().cards_file("whole")).exists()
     assert Path(node.ledger().cards_file("a")).read_bytes() == before
+
+
+def test_the_presence_file_is_there_before_anybody_shares_a_card_and_stays(node: Node) -> None:
+    path = Path(presence.path_of(node.settings.run_dir))
+    assert node.ledger().claim(node.start("whole", 1), Request(1, 100, 0))
+    assert not path.exists()
+    ledger = node.ledger()
+    assert ledger.claim(node.start("a", 2), share(30))
+    inode = path.stat().st_ino
+    assert ledger.notes == []
+    node.kill(2)
+    assert node.ledger().release("a")
+    assert node.ledger().claim(node.start("b", 3), share(30))
+    assert path.stat().st_ino == inode
+
+
+def test_a_presence_file_that_was_removed_under_way_is_told(node: Node) -> None:
+    path = Path(presence.path_of(node.settings.run_dir))
+    assert node.ledger().claim(node.start("a", 1), share(30))
+    path.unlink()
+    ledger = node.ledger()
+    assert ledger.claim(node.start("b", 2), share(30))
+    assert ledger.notes == [f"{path} was missing: who started before does not see who starts now"]
+
+
+def test_without_a_presence_file_nobody_starts(node: Node) -> None:
+    path = Path(presence.path_of(node.settings.run_dir))
+    path.mkdir(parents=True)
+    with pytest.raises(VgpuError, match="expected a regular file, found d"):
+        node.ledger().claim(node.start("a", 1), share(30))
+    assert node.ledger().claims() == []
 
 
 def test_a_claim_that_fails_leaves_no_phase_behind(node: Node) -> None:

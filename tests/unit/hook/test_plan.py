@@ -21,6 +21,7 @@ VERSION = "550.54.15"
 GIB = 1 << 30
 LIMITS_FILE = "/run/vgpu/containers/c1/limits"
 CARDS_FILE = "/run/vgpu/containers/c1/cards"
+PRESENCE_FILE = "/run/vgpu/presence"
 ALL = ["compute", "utility", "video", "graphics", "display", "compat32"]
 LAYOUTS = {
     DEBIAN: ("/usr/lib/x86_64-linux-gnu", "/usr/lib/i386-linux-gnu"),
@@ -94,7 +95,7 @@ def made(
     node_settings = Settings({"paths.libvcuda": "/vcuda", **settings})
     allocation = allocation or share()
     chosen = plan.capabilities(wish, node_settings, allocation.exclusive)
-    subject = Subject(allocation, chosen, survey or facts(), LIMITS_FILE, CARDS_FILE)
+    subject = Subject(allocation, chosen, survey or facts(), LIMITS_FILE, CARDS_FILE, PRESENCE_FILE)
     return plan.make(subject, inventory or node(), node_settings, parameters or {})
 
 
@@ -134,6 +135,7 @@ def test_a_share_gets_libvcuda_under_the_drivers_names(layout: str) -> None:
         "/usr/local/vgpu/driver/libnvidia-ml.so.1": f"/host/lib64/libnvidia-ml.so.{VERSION}",
         "/usr/local/vgpu/limits": LIMITS_FILE,
         "/usr/local/vgpu/cards": CARDS_FILE,
+        "/usr/local/vgpu/presence": PRESENCE_FILE,
         f"{directory}/libcuda.so.{VERSION}": "/vcuda/libcuda.so.1",
         f"{directory}/libnvidia-ml.so.{VERSION}": "/vcuda/libnvidia-ml.so.1",
         f"{directory}/libnvidia-ptxjitcompiler.so.{VERSION}": f"/host/lib64/libnvidia-ptxjitcompiler.so.{VERSION}",
@@ -168,6 +170,7 @@ def test_the_private_directory() -> None:
         ("usage", None),
         ("limits", b""),
         ("cards", b""),
+        ("presence", b""),
         ("driver/libcuda.so.1", b""),
         ("driver/libnvidia-ml.so.1", b""),
     ]
@@ -175,10 +178,9 @@ def test_the_private_directory() -> None:
     (region,) = tmpfs(planned, "/usr/local/vgpu/usage").entries
     assert (region.name, region.content, region.mode, region.size) == ("usage", usage.BEGINNING, 0o666, usage.SIZE)
     assert " nosuid,nodev,noexec " in tmpfs(planned, "/usr/local/vgpu/usage").describe()
-    limits_bind = planned.operations[step(planned, Bind, "/usr/local/vgpu/limits")]
-    assert limits_bind.describe() == f"mount {LIMITS_FILE} on /usr/local/vgpu/limits ro,nosuid,nodev,noexec"
-    cards_bind = planned.operations[step(planned, Bind, "/usr/local/vgpu/cards")]
-    assert cards_bind.describe() == f"mount {CARDS_FILE} on /usr/local/vgpu/cards ro,nosuid,nodev,noexec"
+    for name, file in (("limits", LIMITS_FILE), ("cards", CARDS_FILE), ("presence", PRESENCE_FILE)):
+        bind = planned.operations[step(planned, Bind, f"/usr/local/vgpu/{name}")]
+        assert bind.describe() == f"mount {file} on /usr/local/vgpu/{name} ro,nosuid,nodev,noexec"
 
 
 def test_images_that_look_in_usr_local_nvidia() -> None:
@@ -520,7 +522,7 @@ def test_every_step_describes_itself_in_one_line() -> None:
     assert f"link {DIRECTORY}/libcuda.so -> libcuda.so.1" in lines
     assert f"mount /vcuda/libcuda.so.1 on {DIRECTORY}/libcuda.so.{VERSION} ro,nosuid,nodev" in lines
     assert any(line.startswith("write /etc/ld.so.cache, ") and line.endswith(" bytes, new") for line in lines)
-    assert "tmpfs /usr/local/vgpu ro,nosuid,nodev size=64k, 6 entries" in lines
+    assert "tmpfs /usr/local/vgpu ro,nosuid,nodev size=64k, 7 entries" in lines
 
 
 def test_planning_is_pure() -> None:
