@@ -1,7 +1,7 @@
 /*
- * The card pages: when a container may work on each of its cards, arbitrated among all containers there. One file per
- * container, written by the host (the hook at claim and release, the node daemon live) with pwrite, mounted read-only
- * at VGPU_CARDS_PATH beside the limits; read by libvcuda through a shared mapping. See docs/limiter.md.
+ * The card pages: what a container has of each of its cards beside the others there. One file per container, written by
+ * the host (the hook at claim and release, the node daemon live) with pwrite, mounted read-only at VGPU_CARDS_PATH beside
+ * the limits; read by libvcuda through a shared mapping. See docs/limiter.md.
  *
  * Mirrored by config/vgpu/config/cardpage.py; a test compiles this header and compares. All integers are in host byte
  * order; times are ns of the host's CLOCK_MONOTONIC, which is the container's plus `clock_offset`.
@@ -17,25 +17,21 @@
 #include "vgpu_limits.h"
 
 #define VGPU_CARDS_PATH VGPU_PRIVATE_DIR "/cards"
-#define VGPU_PRESENCE_PATH VGPU_PRIVATE_DIR "/presence" /* one for all containers of the node, see presence.h */
+#define VGPU_PRESENCE_PATH VGPU_PRIVATE_DIR "/presence" /* 4096 zero bytes, one for all containers of the node; see presence.h */
 #define VGPU_CARDS_MAGIC 0x52434756u /* "VGCR" in little-endian memory */
-#define VGPU_CARDS_VERSION 1u
+#define VGPU_CARDS_VERSION 2u
 
 struct vgpu_card_page {
 	uint8_t uuid[16];
 	uint64_t sequence;     /* even: stable; odd: being written */
-	uint64_t period;       /* ns; 0: no phases, the card may be used at any time */
-	uint64_t phase_start;  /* ns into the period at which the container's phase begins */
-	uint64_t phase_length; /* ns; phases of containers that share a card do not overlap */
-	uint64_t lent_until;   /* until then `lent_rate` counts instead of the share, and the lent phase instead of the own */
+	uint64_t period;       /* ns over which each container is to have its share; 0: not told */
+	uint64_t lent_until;   /* until then `lent_rate` counts instead of the share */
 	uint32_t lent_rate;    /* percent; never more than the limits file's core_limit is used */
 	uint32_t tenants;      /* containers with a share of this card: 1 means that nobody else can be in the way */
 	uint32_t share;        /* millionths of the card's time: the container's share less what changing containers
 				* costs it; 0: all of its share. Never more than the limits file's cores is used */
 	uint32_t reserved0;
-	uint64_t lent_start;   /* as phase_start, in the same period */
-	uint64_t lent_length;  /* 0: while it is lent, the card may be used at any time */
-	uint8_t reserved[40];  /* zero */
+	uint8_t reserved[72];  /* zero */
 };
 
 struct vgpu_card_pages {

@@ -64,36 +64,20 @@ const struct vgpu_card_page *card_page_find(const uint8_t uuid[16], uint64_t now
 	return NULL;
 }
 
-static bool is_phase(uint64_t start, uint64_t length, uint64_t period)
-{
-	return length && start < period && length < period;
-}
-
-static void refuse_nonsense(struct card_times *times)
-{
-	if (times->period > LONGEST_PERIOD || !is_phase(times->phase_start, times->phase_length, times->period))
-		times->period = 0;
-	if (!is_phase(times->lent_start, times->lent_length, times->period))
-		times->lent_length = 0;
-}
-
 bool card_page_read(const struct vgpu_card_page *page, struct card_times *times)
 {
 	times->seen = load(&page->sequence);
 	if (times->seen & 1)
 		return false;
 	times->period = load(&page->period);
-	times->phase_start = load(&page->phase_start);
-	times->phase_length = load(&page->phase_length);
 	times->lent_until = load(&page->lent_until);
 	times->lent_rate = __atomic_load_n(&page->lent_rate, __ATOMIC_ACQUIRE);
 	times->tenants = __atomic_load_n(&page->tenants, __ATOMIC_ACQUIRE);
 	times->share = __atomic_load_n(&page->share, __ATOMIC_ACQUIRE);
-	times->lent_start = load(&page->lent_start);
-	times->lent_length = load(&page->lent_length);
 	if (load(&page->sequence) != times->seen)
 		return false;
-	refuse_nonsense(times);
+	if (times->period > LONGEST_PERIOD)
+		times->period = 0;
 	return true;
 }
 

@@ -1,4 +1,4 @@
-/* When the host lets this container use its cards: the card pages (vgpu_card.h), read while they change. */
+/* What the host tells this container of its cards: the card pages (vgpu_card.h), read while they change. */
 #ifndef VCUDA_CARD_PAGE_H
 #define VCUDA_CARD_PAGE_H
 
@@ -9,15 +9,11 @@
 
 struct card_times {
 	uint64_t seen;        /* the page's sequence */
-	uint64_t period;      /* these as in struct vgpu_card_page; 0: no phases */
-	uint64_t phase_start;
-	uint64_t phase_length;
+	uint64_t period;      /* these as in struct vgpu_card_page; 0: not told */
 	uint64_t lent_until;
 	uint64_t lent_rate;
 	uint64_t tenants;     /* 0: not told */
 	uint64_t share;        /* millionths; 0: not told */
-	uint64_t lent_start;
-	uint64_t lent_length;  /* 0: while it is lent, the card may be used at any time */
 };
 
 /* The card's page; NULL: there is none now. Looks into the file system at most once a second. */
@@ -29,7 +25,7 @@ static inline bool card_page_moved(const struct vgpu_card_page *page, uint64_t s
 	return __atomic_load_n(&page->sequence, __ATOMIC_ACQUIRE) != seen;
 }
 
-/* What it says; false: it is being written, ask again. Nonsense comes out as "no phases". */
+/* What it says; false: it is being written, ask again. A period that is nonsense comes out as none. */
 bool card_page_read(const struct vgpu_card_page *page, struct card_times *times);
 
 /* What to add to this container's time for the host's. */

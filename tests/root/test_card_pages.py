@@ -1,4 +1,4 @@
-"""Card pages and loans beside real containers: who shares a card has a phase of it, and vgpud lends what is idle."""
+"""Card pages and loans beside real containers: each is told what it has of its card, and vgpud lends what is idle."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_whole_card_has_none(lab: Lab) -> None:
     assert not (Path(claims.directory(lab.node.settings.run_dir, container)) / "cards").exists()
 
 
-def test_a_killed_container_gives_its_phase_back(lab: Lab, daemon: daemons.Daemon) -> None:
+def test_a_killed_container_gives_its_share_back(lab: Lab, daemon: daemons.Daemon) -> None:
     _, first = lab.start(cores="30")
     share = lab.bundle(lab.tree, cores="20", memory="1Gi").command("sleep", "600")
     del share.config["hooks"]["poststop"]
@@ -149,9 +149,7 @@ def test_without_vgpud_loans_end_and_shares_stay(lab: Lab, daemon: daemons.Daemo
     daemon.kill()
     wait_for(lambda: soft.lent == 0, timeout=RETURN_S * SLACK)
     page = soft.page
-    assert (page.phase_start, page.phase_length, page.share) == (
-        plain[0].phase_start, plain[0].phase_length, plain[0].share,
-    )  # fmt: skip
+    assert page.lending(0, 0) == plain[0]
     assert owner.page == plain[1]
     third_id, third = lab.start(cores="1", core_limit="50")
     assert third.page.tenants == 3

@@ -1,9 +1,9 @@
-"""The card pages' layout, as in libvcuda/include/vgpu_card.h (a test compiles the header and compares), and who may
-work on a card when.
+"""The card pages' layout, as in libvcuda/include/vgpu_card.h (a test compiles the header and compares), and what each
+container has of a card that several share.
 
-Belongs here: bytes <-> pages, the update of a live file, and `schedule`, the pure rule that cuts a card up among the
-containers that share it. Times are ns of the host's CLOCK_MONOTONIC. The file is read-only in the container; only
-root on the host writes it. What it means for a container: docs/limiter.md.
+Belongs here: bytes <-> pages, the update of a live file, and `schedule`, the pure rule of what each container has of a
+card. Times are ns of the host's CLOCK_MONOTONIC. The file is read-only in the container; only root on the host writes
+it. What it means for a container: docs/limiter.md.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ PATH = PRIVATE_DIR + "/cards"
 PRESENCE_PATH = PRIVATE_DIR + "/presence"
 PRESENCE_SIZE = 4096
 MAGIC = 0x52434756
-VERSION = 1
+VERSION = 2
 
 HEADER = Struct("=IIqI44x")
-PAGE = Struct("=16sQQQQQIIIIQQ40x")
+PAGE = Struct("=16sQQQIII76x")
 SEQUENCE = Struct("=Q")
 SEQUENCE_OFFSET = 16
 SIZE = HEADER.size + MAX_CARDS * PAGE.size
@@ -30,45 +30,27 @@ SIZE = HEADER.size + MAX_CARDS * PAGE.size
 CHANGE_NS = 100_000
 SHORTEST_PERIOD_NS = 50_000_000
 LONGEST_PERIOD_NS = 100_000_000
-SHORTEST_PHASE_NS = 20_000_000
+SHORTEST_RATION_NS = 20_000_000
 
 
 class Page:
-    """When one container may work on one card; `period` 0: at any time, held back by its bucket alone.
+    """What one container is told of one card. Until `lent_until` it may use `lent_rate` percent instead of its share.
 
-    Until `lent_until` it may use `lent_rate` percent instead, in the lent phase of the same period; at any time where
-    that has no length. `tenants`: how many containers share the card. `share`: millionths of the card's time; 0: what
-    the limits file says.
+    `tenants`: how many containers share the card. `period`: over which each is to have its share; 0: as libvcuda likes.
+    `share`: millionths of the card's time; 0: what the limits file says.
     """
 
-    __slots__ = (
-        "lent_length", "lent_rate", "lent_start", "lent_until", "period", "phase_length", "phase_start", "share",
-        "tenants", "uuid",
-    )  # fmt: skip
+    __slots__ = ("lent_rate", "lent_until", "period", "share", "tenants", "uuid")
 
     def __init__(
-        self,
-        uuid: str,
-        period: int = 0,
-        phase_start: int = 0,
-        phase_length: int = 0,
-        lent_until: int = 0,
-        lent_rate: int = 0,
-        tenants: int = 0,
-        share: int = 0,
-        lent_start: int = 0,
-        lent_length: int = 0,
+        self, uuid: str, period: int = 0, lent_until: int = 0, lent_rate: int = 0, tenants: int = 0, share: int = 0
     ) -> None:
         self.uuid = uuid
         self.period = period
-        self.phase_start = phase_start
-        self.phase_length = phase_length
         self.lent_until = lent_until
         self.lent_rate = lent_rate
         self.tenants = tenants
         self.share = share
-        self.lent_start = lent_start
-        self.lent_length = lent_length
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Page) and self.key() == other.key()
@@ -81,9 +63,11 @@ class Page:
 
     def values(self) -> tuple[int, ...]:
         """As they stand behind the sequence."""
-        phase = (self.period, self.phase_start, self.phase_length)
-        lent = (self.lent_until, self.lent_rate)
-        return (*phase, *lent, self.tenants, self.share, 0, self.lent_start, self.lent_length)
+        return self.period, self.lent_until, self.lent_rate, self.tenants, self.share
+
+    def lending(self, rate: int, until: int) -> Page:
+        """The same page with a loan."""
+        return Page(self.uuid, self.period, until, rate, self.tenants, self.share)
 
 
 def _pack(page: Page, sequence: int) -> bytes:
@@ -109,7 +93,7 @@ def decode(data: bytes, source: str = "card pages") -> tuple[list[Page], int]:
     pages = []
     for index in range(count):
         values = PAGE.unpack_from(data, HEADER.size + index * PAGE.size)
-        pages.append(Page(uuid_text(values[0]), *values[2:9], *values[10:]))
+        pages.append(Page(uuid_text(values[0]), *values[2:]))
     return pages, clock_offset
 
 
@@ -131,26 +115,33 @@ def update(path: str, page: Page) -> None:
         os.close(fd)
 
 
-def period_of(shares: list[int], longest_ns: int = 0) -> int:
-    """The period for containers with these percents: as short as their phases allow, longer for long kernels."""
+def period_of(shares: list[int]) -> int:
+    """The period for containers with these percents: as short as allows each of them a visit worth its change."""
     least = min(share for share in shares if share > 0)
-    wanted = max(SHORTEST_PHASE_NS * 100 // least, 20 * CHANGE_NS * len(shares), 4 * longest_ns)
+    wanted = max(SHORTEST_RATION_NS * 100 // least, 20 * CHANGE_NS * len(shares))
     return min(max(wanted, SHORTEST_PERIOD_NS), LONGEST_PERIOD_NS)
 
 
-def schedule(uuid: str, shares: list[int], longest_ns: int = 0) -> list[Page]:
-    """The pages of containers that have these percents of the card, one phase after the other.
+def schedule(uuid: str, shares: list[int]) -> list[Page]:
+    """The pages of containers that have these percents of the card; nothing is lent.
 
-    Every phase has what a change of containers costs on top. Of shares that add up to the whole card or more, each
-    loses the same part of itself to that. What nobody has is spread over all phases: buckets hold each to its share.
+    Where the shares add up to the whole card or more, each loses the same part of itself to what changing containers
+    costs.
     """
     if len(shares) == 1:
         return [Page(uuid, tenants=1)]
-    period = period_of(shares, longest_ns)
-    useful, total = period - CHANGE_NS * len(shares), sum(shares)
-    lengths = [CHANGE_NS + useful * share // total for share in shares]
-    most = [useful * 1_000_000 // period * share // total for share in shares]
+    period, total = period_of(shares), sum(shares)
+    useful = (period - CHANGE_NS * len(shares)) * 1_000_000 // period
     return [
-        Page(uuid, period, sum(lengths[:index]), lengths[index], 0, 0, len(shares), min(most[index], share * 10_000))
-        for index, share in enumerate(shares)
+        Page(uuid, period, tenants=len(shares), share=min(useful * share // total, share * 10_000)) for share in shares
     ]
+
+
+def schedules(tenants: dict[str, dict[str, int]]) -> dict[str, list[Page]]:
+    """The pages of each tenant, in the order of its cards. `tenants`: percents by name and card."""
+    shares: dict[str, list[int]] = {}
+    for held in tenants.values():
+        for uuid, share in held.items():
+            shares.setdefault(uuid, []).append(share)
+    made = {uuid: iter(schedule(uuid, found)) for uuid, found in shares.items()}
+    return {name: [next(made[uuid]) for uuid in held] for name, held in tenants.items()}

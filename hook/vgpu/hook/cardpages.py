@@ -1,8 +1,8 @@
-"""The containers' card pages (`<run>/containers/<id>/cards`): who may work on which card when, written for all at once.
+"""The containers' card pages (`<run>/containers/<id>/cards`): what each has of its cards, written for all at once.
 
 Belongs here: from claims to files. The caller holds the ledger's lock, which is what makes one writer at a time of the
 hook, vgpuctl and vgpud. A container's own file is part of its start; another's that cannot be written is told in a
-note and stops nobody: that container goes on in its old phase. Who has no file (a whole card, or a container from
+note and stops nobody: that container goes on with its old share. Who has no file (a whole card, or a container from
 before there were any) is held by its bucket alone, if at all.
 """
 
@@ -13,12 +13,12 @@ import os
 from vgpu.config import cardpage, claims, records
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
-from vgpu.hook import phases
-from vgpu.hook.phases import Tenant
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from vgpu.config.cardpage import Page
 
 CARDS = "cards"
 NS = 1_000_000_000
@@ -29,43 +29,35 @@ def path_of(run_dir: str, container: str) -> str:
     return f"{claims.directory(run_dir, container)}/{CARDS}"
 
 
-def in_order(shares: Iterable[Claim]) -> list[Claim]:
-    """Oldest first: who comes takes the last phase, and nobody changes places."""
-    return sorted(shares, key=lambda claim: (claim.created, claim.container))
+def held(claim: Claim) -> dict[str, int]:
+    """Percent of each of its cards; nobody starves for good."""
+    return {card.uuid: max(card.cores, 1) for card in claim.cards}
 
 
-def tenant_of(claim: Claim) -> Tenant:
-    """A container has the same share of each of its cards."""
-    share = max((card.cores for card in claim.cards), default=0)
-    return Tenant(claim.container, tuple(card.uuid for card in claim.cards), share)
+def pages(shares: Iterable[Claim]) -> dict[str, list[Page]]:
+    """What the containers' files say when nothing is lent."""
+    return cardpage.schedules({claim.container: held(claim) for claim in shares})
 
 
 def create(run_dir: str, claim: Claim, others: Iterable[Claim], clock_offset: int) -> None:
     """Write the file of a container that starts beside `others`. OSError or VgpuError: it must not start."""
-    tenants = [tenant_of(item) for item in in_order([*others, claim])]
-    made = phases.pages(tenants, phases.cut(tenants))[claim.container]
+    made = pages([*others, claim])[claim.container]
     records.write_bytes(path_of(run_dir, claim.container), cardpage.encode(made, clock_offset), 0o444)
 
 
 def rewrite(run_dir: str, shares: Iterable[Claim], cards: Iterable[str]) -> list[str]:
-    """Change the files of all `shares` whose time the containers of `cards` may touch; notes on what failed."""
-    ordered = in_order(shares)
-    tenants = [tenant_of(claim) for claim in ordered]
-    pages = phases.pages(tenants, phases.cut(tenants))
+    """Change what all `shares` are told of these cards; notes on what failed."""
     reached = set(cards)
-    for group in phases.joined(tenants):
-        touched = {card for tenant in group for card in tenant.cards}
-        reached |= touched if touched & reached else set()
     notes = []
-    for claim in ordered:
-        changed = [page for page in pages[claim.container] if page.uuid in reached]
+    for container, made in pages(shares).items():
         try:
-            for page in changed:
-                cardpage.update(path_of(run_dir, claim.container), page)
+            for page in made:
+                if page.uuid in reached:
+                    cardpage.update(path_of(run_dir, container), page)
         except FileNotFoundError:
             continue
         except (OSError, VgpuError) as error:
-            notes.append(f"card pages of container {claim.container} stay as they were: {error}")
+            notes.append(f"card pages of container {container} stay as they were: {error}")
     return notes
 
 

@@ -1,4 +1,4 @@
-"""The card pages: the same layout as the C header's, changed in place, and the rule that cuts a card's time."""
+"""The card pages: the same layout as the C header's, changed in place, and the rule of what each has of a card."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import shutil
 import struct
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,7 @@ from vgpu.config.errors import VgpuError
 
 UUIDS = [f"GPU-{index:08x}-1111-2222-3333-444455556666" for index in range(limits.MAX_CARDS + 1)]
 FIELDS = (
-    "uuid", "sequence", "period", "phase_start", "phase_length", "lent_until", "lent_rate", "tenants", "share",
-    "reserved0", "lent_start", "lent_length", "reserved",
+    "uuid", "sequence", "period", "lent_until", "lent_rate", "tenants", "share", "reserved0", "reserved",
 )  # fmt: skip
 PROGRAM = """
 #include <stddef.h>
@@ -29,7 +29,7 @@ int main(void)
            sizeof(struct vgpu_card_page), offsetof(struct vgpu_card_pages, pages));
     printf("head %zu %zu\\n", offsetof(struct vgpu_card_pages, clock_offset),
            offsetof(struct vgpu_card_pages, page_count));
-    printf("path %s\\n", VGPU_CARDS_PATH);
+    printf("paths %s %s\\n", VGPU_CARDS_PATH, VGPU_PRESENCE_PATH);
 FIELDS
     return 0;
 }
@@ -54,8 +54,8 @@ def header(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 def test_layout_is_the_headers(header: dict[str, list[str]]) -> None:
     numbers = [cardpage.MAGIC, cardpage.VERSION, cardpage.SIZE, cardpage.PAGE.size, cardpage.HEADER.size]
     assert header["numbers"] == [str(number) for number in numbers]
-    assert header["path"] == [cardpage.PATH]
-    sizes = [16, 8, 8, 8, 8, 8, 4, 4, 4, 4, 8, 8, 40]
+    assert header["paths"] == [cardpage.PATH, cardpage.PRESENCE_PATH]
+    sizes = [16, 8, 8, 8, 4, 4, 4, 4, 72]
     assert [int(header[name][0]) for name in FIELDS] == [sum(sizes[:index]) for index in range(len(sizes))]
     data = cardpage.encode([Page(UUIDS[0])], -5)
     clock_offset, page_count = (int(text) for text in header["head"])
@@ -65,7 +65,7 @@ def test_layout_is_the_headers(header: dict[str, list[str]]) -> None:
 
 def page(index: int, seed: int = 0) -> Page:
     """Every field has another value."""
-    return Page(UUIDS[index], *(seed + number for number in range(1, 10)))
+    return Page(UUIDS[index], *(seed + number for number in range(1, 6)))
 
 
 def test_each_field_stands_where_the_header_has_it(header: dict[str, list[str]]) -> None:
@@ -114,20 +114,59 @@ def test_an_unknown_card_is_refused(tmp_path: Path) -> None:
         cardpage.update(str(path), page(1))
 
 
-def test_schedule_fills_the_period_without_overlap() -> None:
+def crowds(count: int) -> Iterator[list[int]]:
     noise = random.Random(3)
-    for _ in range(300):
-        shares = [noise.randrange(1, 100) for _ in range(noise.randrange(2, 17))]
-        pages = cardpage.schedule(UUIDS[0], shares, noise.randrange(10**9))
+    for _ in range(count):
+        yield [noise.randrange(1, 100) for _ in range(noise.randrange(2, 17))]
+
+
+def test_shares_and_what_changes_cost_fit_the_period() -> None:
+    for shares in crowds(300):
+        pages = cardpage.schedule(UUIDS[0], shares)
         period = pages[0].period
         assert cardpage.SHORTEST_PERIOD_NS <= period <= cardpage.LONGEST_PERIOD_NS
-        ends = [one.phase_start + one.phase_length for one in pages]
-        assert all(end == after.phase_start for end, after in zip(ends, pages[1:]))
-        assert period - len(shares) <= ends[-1] <= period
-        for one, share in zip(pages, shares):
-            assert one.share <= share * 10_000
-            assert one.share * period // 1_000_000 <= one.phase_length
+        assert {(page.period, page.tenants, page.lent_until) for page in pages} == {(period, len(shares), 0)}
+        rations = [page.share * period // 1_000_000 for page in pages]
+        assert sum(rations) + cardpage.CHANGE_NS * len(shares) <= period
+        assert all(0 < page.share <= share * 10_000 for page, share in zip(pages, shares))
 
 
-def test_who_is_alone_has_no_phase() -> None:
+def test_shares_of_more_than_the_card_shrink_alike() -> None:
+    for shares in crowds(100):
+        pages = cardpage.schedule(UUIDS[0], [99, *shares])
+        whole = sum(page.share for page in pages)
+        for page, share in zip(pages, [99, *shares]):
+            assert page.share == pytest.approx(whole * share / sum([99, *shares]), abs=20)
+
+
+def test_shares_that_leave_room_lose_nothing() -> None:
+    assert [page.share for page in cardpage.schedule(UUIDS[0], [30, 20])] == [300_000, 200_000]
+
+
+def test_the_period_is_longer_for_small_shares() -> None:
+    periods = [cardpage.period_of([50, share]) for share in (50, 40, 30, 25, 20, 5)]
+    assert periods[0] == cardpage.SHORTEST_PERIOD_NS
+    assert periods == sorted(periods)
+    assert periods[-1] == cardpage.LONGEST_PERIOD_NS
+
+
+def test_who_is_alone_has_no_period() -> None:
     assert cardpage.schedule(UUIDS[0], [30]) == [Page(UUIDS[0], tenants=1)]
+
+
+def test_each_card_of_a_container_is_shared_for_itself() -> None:
+    first, second, third = UUIDS[:3]
+    held = {"a": {first: 30}, "pair": {second: 20, first: 20}, "b": {first: 90, third: 10}}
+    made = cardpage.schedules(held)
+    crowded = cardpage.schedule(first, [30, 20, 90])
+    assert made["a"] == [crowded[0]]
+    assert made["pair"] == [Page(second, tenants=1), crowded[1]]
+    assert made["b"] == [crowded[2], Page(third, tenants=1)]
+
+
+def test_lending_changes_nothing_else() -> None:
+    plain = page(0)
+    lent = plain.lending(80, 10**12)
+    assert (lent.lent_rate, lent.lent_until) == (80, 10**12)
+    assert lent.lending(plain.lent_rate, plain.lent_until) == plain
+    assert plain == page(0)

@@ -105,7 +105,7 @@ class Node:
         return {claim.container for claim in self.ledger().claims()}
 
     def snapshot(self) -> dict[str, bytes]:
-        """Every file of the node's records, temporary ones included, but the lock and the presence file; of card pages what they say."""
+        """Every file of the node's records, temporary ones included; of card pages what they say."""
         files = (path for name in ("state", "run") for path in (self.path / name).rglob("*") if path.is_file())
         found = {str(path): path.read_bytes() for path in files if path.name not in ("ledger.lock", "presence")}
         pages = {path: repr(pages_in(Path(path))) for path in found if path.endswith("/cards")}

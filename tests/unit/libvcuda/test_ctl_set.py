@@ -144,7 +144,7 @@ def test_a_running_program_feels_it_within_100_ms(t4: SimBox, tmp_path: Path) ->
     assert client.alloc(1)[0] == OUT_OF_MEMORY  # a GiB is still held
 
 
-def test_a_changed_share_changes_the_phases_of_all(node: Node) -> None:
+def test_a_changed_share_changes_the_pages_of_all(node: Node) -> None:
     files = [node.path / "run/containers" / name / "cards" for name in ("abc1", "abd2")]
     assert [cardpage.decode(file.read_bytes())[0][0] for file in files] == cardpage.schedule(UUID, [30, 50])
     assert node.set("abc", "--cores", "40").exit_code == 0

@@ -100,7 +100,6 @@ class Arbiter:
         self._terms: object = None
         self._stale = True
         self._next = 0.0
-        self._lengths: dict[str, int] = {}
         self._used: dict[Key, tuple[int, int]] = {}
         self._percent: dict[Key, float] = {}
 
@@ -137,7 +136,7 @@ class Arbiter:
         self._next = self.clock() / 1e9 + (PACE if self.arbitration.is_awake(now) or self._stale else DOZE)
 
     def doubt(self, parts: dict[str, float]) -> None:
-        """From now on lend nothing to these containers, and shorten their phases to such a part."""
+        """From now on lend nothing to these containers, and beside others give them such a part of their share."""
         self.doubted = dict(parts)
 
     def stop(self) -> None:
@@ -160,10 +159,9 @@ class Arbiter:
     # Who is there; under the lock
 
     def _take_over(self) -> None:
-        found = cardpages.in_order(Ledger(self.settings, [], self.proc).shares())
+        found = Ledger(self.settings, [], self.proc).shares()
         self._reopen(found)
-        longest = self._longest()
-        terms = ([_tenant(claim) for claim in found], longest, dict(self.doubted))
+        terms = ([_tenant(claim) for claim in found], dict(self.doubted))
         moved = any(share.sequences_now() != share.sequences for share in self.shares.values())
         if terms == self._terms and not (moved or self._stale):
             return
@@ -184,19 +182,6 @@ class Arbiter:
                 share.sequences = known.sequences
         for share in before.values():
             share.close()
-
-    def _longest(self) -> dict[str, int]:
-        """Of each card the longest kernel of late, in powers of two, so that periods seldom change."""
-        found: dict[str, int] = {}
-        now = self.clock()
-        for share in self.shares.values():
-            for uuid, seen in share.observe(now).items():
-                found[uuid] = max(found.get(uuid, 0), 1 << seen.longest.bit_length() if seen.longest else 0)
-        before, self._lengths = self._lengths, found
-        for uuid, length in found.items():
-            if before.get(uuid, 0) // 4 < length < before.get(uuid, 0):
-                found[uuid] = before[uuid]
-        return dict(found)
 
     # Pages
 
@@ -248,7 +233,8 @@ class Arbiter:
 def _tenant(claim: Claim) -> Tenant:
     cards = tuple(card.uuid for card in claim.cards)
     limit = max((card.core_limit for card in claim.cards), default=0)
-    return Tenant(claim.container, cards, cardpages.tenant_of(claim).share, limit, claim.priority)
+    share = max(cardpages.held(claim).values(), default=0)
+    return Tenant(claim.container, cards, share, limit, claim.priority)
 
 
 def _opened(path: str) -> int:

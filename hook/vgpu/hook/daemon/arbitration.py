@@ -5,9 +5,8 @@ region says, and writes the pages that come back; by a virtual clock as well as 
 clock.
 
 An owner's share is its own whenever it wants it. What nobody wants is lent to those who may have more (`core_limit`
-above `cores`) and want it, for LEASE at a time: a loan that nobody renews ends by itself, for all who share the card at
-the same instant. While several need their time, all who want some get a second table of phases for as long, cut by what
-each may use; the idle keep their own phase, in which they can begin at once, and are taken in with the next decision.
+above `cores`) and want it, as a rate, for LEASE at a time: a loan that nobody renews ends by itself. Containers visit
+their card one at a time whatever their rates, so a borrower is in nobody's way but for its visits' length.
 
 What tenants say is bounded: it decides who is asked to wait on this very card, never beyond anybody's limits.
 """
@@ -17,20 +16,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from vgpu.config.cardpage import LONGEST_PERIOD_NS, Page
+from vgpu.config import cardpage
+from vgpu.config.cardpage import CHANGE_NS, LONGEST_PERIOD_NS, Page
 from vgpu.config.request import LOW_PRIORITY
-from vgpu.hook import phases
-from vgpu.hook.phases import Phase
 
 MS = 1_000_000
-Table = dict[tuple[str, str], Phase]
 
 LEASE = 100 * MS  #: how long a loan lasts that is not renewed
 RENEW = 50 * MS  #: what is left of it when it is
 IDLE = 50 * MS  #: without a launch, beyond its longest kernels: longer than a waiting launch sleeps at a time
 WINDOW = 50 * MS  #: over which use is measured
 RECENT = 100 * MS  #: a launch that had to wait wants more
-HOLD = 500 * MS  #: how long who used much counts as one who needs its phase
+HOLD = 500 * MS  #: how long who used much counts as one who needs its share
 LEAST_SHARE_KEPT = 4  #: of those who use little, this part of the share stays free for them at least
 OWNERS_ROOM = 1.5  #: of the use of one who uses little: what it may use at once,
 BORROWERS_ROOM = 1.25  #: and of a borrower that waits for nothing
@@ -102,69 +99,42 @@ class _Use:
         return now - self.last.waited < RECENT
 
 
-@dataclasses.dataclass(frozen=True)
-class Loan:
-    """What one group of joined cards gets beyond its plain table: rates by tenant, phases by (tenant, card)."""
-
-    rates: dict[str, int]
-    table: Table
-
-
-NO_LOAN = Loan({}, {})
-
-
 class Arbitration:
-    """The cards of one node. `longest`: ns of a card's longest kernels; `doubted`: tenants that are lent nothing.
-
-    A doubted tenant's own phase is shortened to the part that is told, while others share its cards.
+    """The cards of one node. `doubted`: tenants that are lent nothing, and the part of its share that each has beside
+    others.
     """
 
-    def __init__(
-        self,
-        tenants: Iterable[Tenant],
-        longest: Mapping[str, int] | None = None,
-        doubted: Mapping[str, float] | None = None,
-    ) -> None:
-        self.tenants = list(tenants)
-        self.by_name = {tenant.name: tenant for tenant in self.tenants}
+    def __init__(self, tenants: Iterable[Tenant], doubted: Mapping[str, float] | None = None) -> None:
+        self.by_name = {tenant.name: tenant for tenant in tenants}
         self.doubted = dict(doubted or {})
-        cut = [phases.Tenant(tenant.name, tenant.cards, tenant.share) for tenant in self.tenants]
-        self.table = phases.cut(cut, longest)
-        self.periods = {card: phase.period for (_, card), phase in self.table.items()}
-        self.plain = {name: [self._narrowed(name, page) for page in made] for name, made in self._pages(cut).items()}
-        self.groups = [[self.by_name[tenant.name] for tenant in group] for group in phases.joined(cut)]
-        self.crowd = {card: len(members) for card, members in phases.tenants_by_card(cut).items()}
+        held = {tenant.name: dict.fromkeys(tenant.cards, tenant.share) for tenant in self.by_name.values()}
+        self.plain = cardpage.schedules(held)
+        for name, part in self.doubted.items():
+            for page in self.plain.get(name, []):
+                page.share = int(page.share * part)
+        self.periods = {page.uuid: page.period for made in self.plain.values() for page in made}
+        self.on_card: dict[str, list[Tenant]] = {}
+        for tenant in self.by_name.values():
+            for card in tenant.cards:
+                self.on_card.setdefault(card, []).append(tenant)
         self._uses: dict[tuple[str, str], _Use] = {}
-        self._loans: dict[int, tuple[Loan, int]] = {}  # by the group's number: what was lent, and until when
-
-    def _pages(self, cut: list[phases.Tenant]) -> dict[str, list[Page]]:
-        return phases.pages(cut, self.table)
-
-    def _narrowed(self, name: str, page: Page) -> Page:
-        page.phase_length = int(page.phase_length * self.doubted.get(name, 1))
-        return page
+        self._loans: dict[str, tuple[int, int]] = {}  # the rate, and until when
 
     @property
     def borrowers(self) -> list[Tenant]:
         """Who may be lent something at all."""
-        return [tenant for tenant in self.tenants if tenant.is_soft and tenant.name not in self.doubted]
+        return [tenant for tenant in self.by_name.values() if self._may_borrow(tenant)]
+
+    def _may_borrow(self, tenant: Tenant) -> bool:
+        return tenant.is_soft and tenant.name not in self.doubted
 
     def lent(self, now: int) -> dict[str, int]:
-        """The rates that are lent at this moment, by tenant; only what is more than the tenant's own."""
-        return {
-            name: rate
-            for loan, until in self._loans.values()
-            for name, rate in loan.rates.items()
-            if until > now and rate > self.by_name[name].share
-        }
+        """The rates that are lent at this moment, by tenant."""
+        return {name: rate for name, (rate, until) in self._loans.items() if until > now}
 
     def is_awake(self, now: int) -> bool:
         """Whether somebody has borrowed, or could want to at any moment."""
-        return bool(self._loans) or any(
-            (use := self._uses.get((tenant.name, card))) is not None and use.wants(now)
-            for tenant in self.borrowers
-            for card in tenant.cards
-        )
+        return bool(self._loans) or any(self._is_active(tenant, now) for tenant in self.borrowers)
 
     def take_over(self, before: Arbitration) -> None:
         """Go on with what was seen of the same tenants, and with nothing lent: whoever changes them has ended that."""
@@ -176,15 +146,16 @@ class Arbitration:
         What is returned counts as written; if it was not, `forget`.
         """
         self._follow(now, seen)
+        rates = self._rates(now)
         changed: dict[str, list[Page]] = {}
-        for number, group in enumerate(self.groups):
-            loan = self._loan(group, now)
-            before, until = self._loans.get(number, (NO_LOAN, 0))
-            if loan != before or (loan.rates and until - now < RENEW):
-                changed.update(self._changed(group, before, loan, now + LEASE))
-                self._loans[number] = (loan, now + LEASE)
-            if not loan.rates:
-                self._loans.pop(number, None)
+        for name in self._loans.keys() - rates.keys():
+            del self._loans[name]
+            changed[name] = self.plain[name]
+        for name, rate in rates.items():
+            before, until = self._loans.get(name, (0, 0))
+            if rate != before or until - now < RENEW:
+                self._loans[name] = (rate, now + LEASE)
+                changed[name] = [page.lending(rate, now + LEASE) for page in self.plain[name]]
         return changed
 
     def forget(self) -> None:
@@ -205,8 +176,8 @@ class Arbitration:
         self._uses = {key: use for key, use in self._uses.items() if key in seen}
 
     def _much(self, name: str, card: str) -> float:
-        """Percent of use from which on a tenant needs its phase: half of what it would get without any."""
-        return min(self.by_name[name].share, 100 / self.crowd.get(card, 1)) / 2
+        """Percent of use from which on a tenant needs its share: half of what it gets where all want theirs."""
+        return min(self.by_name[name].share, 100 / max(len(self.on_card.get(card, ())), 1)) / 2
 
     def _of(self, tenant: Tenant) -> list[_Use]:
         return [use for card in tenant.cards if (use := self._uses.get((tenant.name, card))) is not None]
@@ -214,88 +185,43 @@ class Arbitration:
     def _is_active(self, tenant: Tenant, now: int) -> bool:
         return any(use.wants(now) for use in self._of(tenant))
 
-    def _needs_phase(self, tenant: Tenant, now: int) -> bool:
-        return tenant.name in self.doubted or any(now < use.needs_until for use in self._of(tenant))
-
     # What is lent
 
-    def _loan(self, group: list[Tenant], now: int) -> Loan:
-        active = [tenant for tenant in group if self._is_active(tenant, now)]
-        if not any(tenant.is_soft and tenant.name not in self.doubted for tenant in active):
-            return NO_LOAN
-        needing = [tenant for tenant in active if self._needs_phase(tenant, now)]
-        crowded = any(len([tenant for tenant in needing if card in tenant.cards]) > 1 for card in self._cards(group))
-        kept = {tenant.name: self._kept(tenant, crowded or tenant in needing) for tenant in active}
-        rates = self._rates(active, kept, now)
-        if all(rates[tenant.name] <= tenant.share for tenant in active):
-            return NO_LOAN
-        if not crowded or not self._cards(group) <= set(self.periods):
-            return Loan(rates, {})
-        cut = [phases.Tenant(tenant.name, tenant.cards, rates[tenant.name]) for tenant in active]
-        table = phases.cut(cut, periods=self.periods)
-        for part in phases.joined(cut):
-            if len(part) > 1 and (part[0].name, part[0].cards[0]) not in table:
-                return NO_LOAN  # they do not fit: rather each in its own phase
-        return Loan({name: self._rounded(name, rate, table) for name, rate in rates.items()}, table)
-
-    def _rounded(self, name: str, rate: int, table: Table) -> int:
-        """The rate less what changing containers costs."""
-        phase = table.get((name, self.by_name[name].cards[0]))
-        return max(min(rate, round(phase.share / 10_000)), 1) if phase else rate
-
-    @staticmethod
-    def _cards(group: list[Tenant]) -> set[str]:
-        return {card for tenant in group for card in tenant.cards}
-
-    def _kept(self, tenant: Tenant, whole: bool) -> int:
-        """Percent that nobody else may have: the share, or of who uses little of it somewhat more than that."""
-        if whole:
-            return tenant.share
-        used = max((use.percent() for use in self._of(tenant)), default=0.0)
-        return min(_stepped(max(OWNERS_ROOM * used, tenant.share / LEAST_SHARE_KEPT)), tenant.share)
-
-    def _rates(self, active: list[Tenant], kept: dict[str, int], now: int) -> dict[str, int]:
-        """What each may use: its share, and of the idle time what falls to it on the fullest of its cards."""
-        extra = {tenant.name: 100 for tenant in active}
-        for card in self._cards(active):
-            here = [tenant for tenant in active if card in tenant.cards]
-            idle = 100 - sum(kept[tenant.name] for tenant in here)
-            wishes = [(tenant, self._wish(tenant, kept[tenant.name], now)) for tenant in here]
+    def _rates(self, now: int) -> dict[str, int]:
+        """What is lent: of each card's idle time what falls to a tenant, on the fullest of its cards."""
+        extra: dict[str, int] = {}
+        kept: dict[str, int] = {}
+        for card, tenants in self.on_card.items():
+            active = [tenant for tenant in tenants if self._is_active(tenant, now)]
+            kept.update({tenant.name: self._kept(tenant, now) for tenant in active})
+            wishes = [(tenant, self._wish(tenant, kept[tenant.name], now)) for tenant in active]
+            idle = 100 - sum(kept[tenant.name] for tenant in active) - self._changes(card, len(active))
             for name, part in shared_out(idle, wishes).items():
-                extra[name] = min(extra[name], part)
-        return {
-            tenant.name: max(tenant.share, min(kept[tenant.name] + extra[tenant.name], tenant.core_limit))
-            for tenant in active
-        }
+                extra[name] = min(extra.get(name, part), part)
+        rates = {name: min(kept[name] + part, self.by_name[name].core_limit) for name, part in extra.items()}
+        return {name: rate for name, rate in rates.items() if rate > self.by_name[name].share}
+
+    def _changes(self, card: str, active: int) -> int:
+        """Percent of the card that is lost when so many containers take turns there."""
+        return -(-active * CHANGE_NS * 100 // self.periods[card]) if active > 1 else 0
+
+    def _kept(self, tenant: Tenant, now: int) -> int:
+        """Percent that nobody else may have: the share, or of who uses little of it somewhat more than that."""
+        uses = self._of(tenant)
+        if tenant.name in self.doubted or any(now < use.needs_until for use in uses):
+            return tenant.share
+        used = max((use.percent() for use in uses), default=0.0)
+        return min(_stepped(max(OWNERS_ROOM * used, tenant.share / LEAST_SHARE_KEPT)), tenant.share)
 
     def _wish(self, tenant: Tenant, kept: int, now: int) -> int:
         """Percent beyond what is kept for it that the tenant could use."""
-        if not tenant.is_soft or tenant.name in self.doubted:
+        if not self._may_borrow(tenant):
             return 0
         uses = self._of(tenant)
         if any(use.wants_more(now) for use in uses):
             return tenant.core_limit - kept
         used = max((use.percent() for use in uses), default=0.0)
         return max(0, min(tenant.core_limit, _stepped(BORROWERS_ROOM * used)) - kept)
-
-    # Pages
-
-    def _changed(self, group: list[Tenant], before: Loan, loan: Loan, until: int) -> dict[str, list[Page]]:
-        return {
-            tenant.name: [self._page(page, tenant.name, loan, until) for page in self.plain[tenant.name]]
-            for tenant in group
-            if tenant.name in loan.rates or tenant.name in before.rates
-        }
-
-    @staticmethod
-    def _page(plain: Page, name: str, loan: Loan, until: int) -> Page:
-        values = plain.values()
-        page = Page(plain.uuid, *values[:7])
-        if name in loan.rates:
-            phase = loan.table.get((name, plain.uuid), Phase(0, 0, 0, 0))
-            page.lent_until, page.lent_rate = until, loan.rates[name]
-            page.lent_start, page.lent_length = phase.start, phase.length
-        return page
 
 
 def shared_out(idle: int, wishes: list[tuple[Tenant, int]]) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """The watch for containers that use more of a card than they say: NVML is asked in a child, as all that may hang.
 
 Belongs here: asking, and whose processes the samples are of. What is judged is vgpu.hook.daemon.truth's; what follows
-(nothing lent, a shorter phase) the arbiter's. Only while containers with a share live.
+(nothing lent, less of a share) the arbiter's. Only while containers with a share live.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ LOOKS = 6  #: that are averaged
 LAG = 2  #: looks: what NVML shows now may have been then
 MARGIN = 1.25  #: NVML may see so many times what is said,
 POINTS = 10.0  #: and percent of the card on top
-NARROWEST = 0.8  #: what is left of the phase of one who is caught: bounded, for NVML may be wrong
+NARROWEST = 0.8  #: what is left of the share of one who is caught: bounded, for NVML may be wrong
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Verdict:
 
     @property
     def part(self) -> float:
-        """Of its phase, what is left to it."""
+        """Of its share, what is left to it."""
         return min(max(min(self.said, self.limit) / self.seen, NARROWEST), 1.0)
 
 

@@ -205,27 +205,6 @@ def test_a_time_namespaces_clock_is_taken_into_account(node: Node) -> None:
     assert node.lent("a") == 100
 
 
-def test_long_kernels_lengthen_the_period_but_not_beyond_bounds(node: Node) -> None:
-    node.container("a", 50, 50)
-    node.container("b", 50, 50)
-    assert node.page("a").period == cardpage.SHORTEST_PERIOD_NS
-    node.says("a", 1, node.now, node.now, 30 * MS)
-    node.arbiter.look()
-    period = node.page("a").period
-    assert 120 * MS <= period < cardpage.LONGEST_PERIOD_NS
-    assert node.page("b").period == period
-    node.says("a", 1, node.now, node.now, 25 * MS)
-    node.arbiter.look()
-    assert node.page("a").period == period, "it does not follow every kernel"
-    node.says("b", 1, node.now, node.now, 2**64 - 1)
-    node.arbiter.look()
-    assert node.page("a").period == cardpage.LONGEST_PERIOD_NS
-    node.says("a", 1, node.now, node.now, 1000)
-    node.says("b", 1, node.now, node.now, 1000)
-    node.arbiter.look()
-    assert node.page("a").period == cardpage.SHORTEST_PERIOD_NS
-
-
 def test_what_a_hook_could_not_write_is_put_right(node: Node) -> None:
     node.container("a", 50, 50)
     node.container("b", 50, 50)
@@ -293,12 +272,12 @@ def test_a_region_and_pages_that_vanish_stop_nobody(node: Node) -> None:
 def test_whom_it_doubts_it_lends_nothing(node: Node) -> None:
     node.container("a", 50, 100)
     node.container("b", 50, 50)
-    fair = node.page("a").phase_length
+    fair = node.page("a").share
     node.arbiter.doubt({"a": 0.8})
     node.arbiter.look()
     node.ticks(10, "a")
     assert node.lent("a") == 0
-    assert node.page("a").phase_length == int(fair * 0.8)
+    assert node.page("a").share == int(fair * 0.8)
     node.arbiter.doubt({})
     node.arbiter.look()
-    assert node.page("a").phase_length == fair
+    assert node.page("a").share == fair
