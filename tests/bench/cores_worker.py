@@ -1,9 +1,9 @@
 """Runs scenarios (cores_scenario.py), one JSON object per line of stdin; answers with one per line.
 
-`cores_worker.py DIRECTORY`: what it makes is below DIRECTORY, and goes with it. Each tenant is a *box*: a mount
-namespace in which /usr/local/vgpu is what the hook mounts into a container. The programs run in the boxes, and a
-child of this process, the *director*, lives by the same clock and reads the ledger at the times asked for. A process of
-its own, because a director maps one state for all its life, and so that scenarios run side by side.
+`cores_worker.py DIRECTORY`: what it makes is below DIRECTORY, and goes with it. Each tenant is a box of
+cores_node.py. The programs run in the boxes, and a child of this process, the *director*, lives by the same clock: it
+reads the simulator's books at the times asked for, and is vgpud meanwhile. A process of its own, because a director
+maps one state for all its life, and so that scenarios run side by side.
 """
 
 from __future__ import annotations
@@ -22,60 +22,21 @@ from typing import Any
 
 import nodes
 import simulated_clock
+from cores_node import Daemon, Node
 
-from vgpu.config import cardpage, limits, usage
-from vgpu.hook.daemon import arbitration
+from vgpu.config import limits
 
 SOURCES = Path(__file__).resolve().parent / "cores_load"
 INCLUDE = nodes.REPOSITORY / "libvcuda/include"
 PATIENCE = 300  #: seconds for a scenario
 SETTLE_NS = 100_000_000  #: by the wall's clock, for a process to start
-ENTER = """
-mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && mount --bind "$0" /usr/local/vgpu && echo in && exec cat
-"""
-
-
-class Box:
-    """A tenant's place: `path` is its /usr/local/vgpu."""
-
-    def __init__(self, path: Path, driver: Path) -> None:
-        self.path = path
-        (path / "usage").mkdir(parents=True)
-        presence = path.parent / "presence"
-        presence.write_bytes(bytes(4096))
-        os.link(presence, path / "presence")
-        shutil.copytree(driver, path / "driver")
-        command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, str(path)]
-        self.holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self.holder.stdout and self.holder.stdout.readline() == b"in\n", "no private mount namespace"
-
-    def reset(self, cards: list[limits.CardLimit], pages: list[cardpage.Page]) -> None:
-        shutil.rmtree(self.path / "usage")
-        (self.path / "usage").mkdir()
-        (self.path / "limits").unlink(missing_ok=True)
-        (self.path / "limits").write_bytes(limits.encode("bench", cards))
-        (self.path / "cards").unlink(missing_ok=True)
-        (self.path / "cards").write_bytes(cardpage.encode(pages))
-
-    def change(self, cards: list[limits.CardLimit]) -> None:
-        limits.update(str(self.path / "limits"), "bench", cards)
-
-    def command(self, *words: str) -> list[str]:
-        return ["nsenter", f"--mount=/proc/{self.holder.pid}/ns/mnt", *words]
-
-    def close(self) -> None:
-        assert self.holder.stdin and self.holder.stdout
-        self.holder.stdin.close()
-        self.holder.stdout.close()
-        self.holder.wait()
 
 
 class Worker:
-    """What stays from one scenario to the next: the load generator, the driver, boxes."""
+    """What stays from one scenario to the next: the load generator, the driver, the node."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.boxes: list[Box] = []
         self.cpus = os.sched_getaffinity(0)
         self.simctl = nodes.simctl()
         self.driver = directory / "driver"
@@ -83,21 +44,14 @@ class Worker:
         for name in ("libcuda", "libnvidia-ml"):
             (found,) = sorted((nodes.BUILD / "lib/sim").glob(f"{name}.so.*"))
             shutil.copy(found, self.driver / f"{name}.so.1")
+        self.node = Node(directory, self.driver)
         self.program = directory / "cores_load"
         sources = [str(SOURCES / "load.c"), str(SOURCES / "peers.c")]
         options = ["-O2", "-Wall", "-Wextra", "-Werror", f"-I{INCLUDE}", "-ldl", "-lm", "-lpthread"]
         subprocess.run(["cc", "-o", str(self.program), *sources, *options], check=True)
 
-    def box(self, index: int) -> Box:
-        if os.geteuid() != 0:
-            raise RuntimeError("needs root: private mount namespaces")
-        while len(self.boxes) <= index:
-            self.boxes.append(Box(self.directory / f"box{len(self.boxes)}", self.driver))
-        return self.boxes[index]
-
     def close(self) -> None:
-        for box in self.boxes:
-            box.close()
+        self.node.close()
 
     def run(self, scenario: dict[str, Any], number: int) -> dict[str, Any]:
         run = Run(self, scenario, self.directory / f"state{number}")
@@ -134,11 +88,6 @@ class Run:
     def cards(self, cores: int, core_limit: int) -> list[limits.CardLimit]:
         return [limits.CardLimit(uuid, limits.UNLIMITED, cores, max(cores, core_limit)) for uuid in self.uuids]
 
-    def pages(self, index: int) -> list[cardpage.Page]:
-        """What the hook writes for the tenant: its phase on each card, which all tenants share."""
-        shares = [tenant["cores"] for tenant in self.scenario["tenants"]]
-        return [cardpage.schedule(uuid, shares)[index] for uuid in self.uuids]
-
     def environment(self, rank: int, group: int) -> dict[str, str]:
         libraries = nodes.BUILD / "lib/vcuda" if self.is_limited else self.worker.driver
         return {
@@ -164,17 +113,17 @@ class Run:
 
     def start(self) -> None:
         rank = 0
+        if self.is_limited:
+            tenants = self.scenario["tenants"]
+            self.worker.node.share([self.cards(tenant["cores"], tenant["core_limit"]) for tenant in tenants])
         for index, tenant in enumerate(self.scenario["tenants"]):
             started: list[subprocess.Popen[str]] = []
             self.processes.append(started)
-            if self.is_limited:
-                cards = self.cards(tenant["cores"], tenant["core_limit"])
-                self.worker.box(index).reset(cards, self.pages(index))
             for load in tenant["loads"]:
                 rank += 1
                 command = [str(self.worker.program), *self.options(load, tenant, rank)]
                 if self.is_limited:
-                    command = self.worker.box(index).command(*command)
+                    command = self.worker.node.box(index).command(*command)
                 environment = self.environment(rank, index + 1)
                 # The processes of a tenant are one process group: that is how a peer's model knows its own.
                 command.append(f"group={started[0].pid if started else 0}")
@@ -211,7 +160,8 @@ class Run:
                 os.close(reader)
                 os.environ.update(VGPU_SIM_DIR=str(self.state), VGPU_SIM_RANK="0")
                 clock = simulated_clock.Clock(str(self.worker.driver / "libcuda.so.1"))
-                looks = [self.look(clock, time) for time in self.steps()]
+                daemon = Daemon(self.worker.node, clock.now, clock.sleep_until) if self.scenario["arbiter"] else None
+                looks = [self.look(clock, daemon, *step) for step in self.steps()]
                 clock.leave()
                 with os.fdopen(writer, "w") as stream:
                     json.dump([look for look in looks if look], stream)
@@ -233,45 +183,17 @@ class Run:
     def steps(self) -> Iterator[tuple[int, Any]]:
         """(when, None to look at the ledger or what to change), in order."""
         changes = [(change[0], change[1:]) for change in self.scenario["changes"]]
-        ticks = range(20_000_000, self.scenario["window"][1], 20_000_000) if self.scenario["arbiter"] else ()
-        self.arb = arbitration.Arbitration(
-            [
-                arbitration.Tenant(str(n), tuple(self.uuids), t["cores"], max(t["cores"], t["core_limit"]))
-                for n, t in enumerate(self.scenario["tenants"])
-            ]
-        )
-        return iter(
-            sorted(
-                [*((at, None) for at in self.scenario["looks"]), *changes, *((at, "tick") for at in ticks)],
-                key=lambda step: step[0],
-            )
-        )
+        return iter(sorted([*((at, None) for at in self.scenario["looks"]), *changes], key=lambda step: step[0]))
 
-    def tick(self, now):
-        seen = {}
-        for n in range(len(self.scenario["tenants"])):
-            try:
-                with open(self.worker.boxes[n].path / "usage/usage", "rb") as f:
-                    data = f.read()
-            except FileNotFoundError:
-                continue
-            places = usage.places(data[: usage.CARDS_END])
-            for uuid, place in places.items():
-                t = usage.time_at(data[usage.TIMES_OFFSET : usage.FLIGHTS_OFFSET], place)
-                seen[str(n), uuid] = arbitration.Observation(t.used, t.wanted, t.waited, t.longest)
-        for name, pages in self.arb.decide(now, seen).items():
-            for page in pages:
-                cardpage.update(str(self.worker.boxes[int(name)].path / "cards"), page)
-
-    def look(self, clock: simulated_clock.Clock, step: tuple[int, Any]) -> tuple[int, list[int]] | None:
-        at, change = step
+    def look(
+        self, clock: simulated_clock.Clock, daemon: Daemon | None, at: int, change: Any
+    ) -> tuple[int, list[int]] | None:
+        if daemon:
+            daemon.work(self.origin + at)
         clock.sleep_until(self.origin + at)
-        if change == "tick":
-            self.tick(clock.now())
-            return None
         if change:
             tenant, cores, core_limit = change
-            self.worker.boxes[tenant].change(self.cards(cores, core_limit))
+            self.worker.node.change(tenant, self.cards(cores, core_limit))
             return None
         busy = [0] * len(self.scenario["tenants"])
         now = clock.now()

@@ -1,0 +1,134 @@
+"""A node as the hook and vgpud know it, with a *box* for each tenant: a mount namespace in which /usr/local/vgpu is
+what the hook mounts into a container.
+
+Belongs here: files, claims, and the arbiter at work by a clock of the caller's. What the programs in the boxes do is
+cores_worker.py's business.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from vgpu.config import claims, limits, records, usage
+from vgpu.config.claims import Claim
+from vgpu.config.limits import CardLimit
+from vgpu.config.settings import Settings
+from vgpu.hook import cardpages, presence, processes
+from vgpu.hook.daemon.arbiter import Arbiter
+from vgpu.hook.ledger import Ledger, Lock
+
+ROUND_NS = 2_000_000_000  #: vgpud's
+ENTER = """
+mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && mount --bind "$0" /usr/local/vgpu && echo in && exec cat
+"""
+
+
+class Box:
+    """A tenant's place: `path` is its /usr/local/vgpu, which is where the ledger has its files, too."""
+
+    def __init__(self, run_dir: str, name: str, driver: Path) -> None:
+        self.run_dir = run_dir
+        self.name = name
+        self.path = Path(claims.directory(run_dir, name))
+        (self.path / "usage").mkdir(parents=True)
+        os.link(presence.path_of(run_dir), self.path / "presence")
+        shutil.copytree(driver, self.path / "driver")
+        command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, str(self.path)]
+        self.holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self.holder.stdout and self.holder.stdout.readline() == b"in\n", "no private mount namespace"
+
+    def claim(self, cards: list[CardLimit]) -> None:
+        """A container's life begins, with nothing used."""
+        with (self.path / "usage/usage").open("wb") as region:
+            region.write(usage.BEGINNING)
+            region.truncate(usage.SIZE)
+        records.write_bytes(str(self.path / "limits"), limits.encode(self.name, cards))
+        self._record(cards)
+
+    def change(self, cards: list[CardLimit]) -> None:
+        limits.update(str(self.path / "limits"), self.name, cards)
+        self._record(cards)
+
+    def _record(self, cards: list[CardLimit]) -> None:
+        pid = self.holder.pid
+        made = Claim(self.name, pid, processes.start_time(pid), cards, False, None, [], "", 0.0, ready=True)
+        records.write(claims.path_of(self.run_dir, self.name), made.record())
+
+    def release(self) -> None:
+        Path(claims.path_of(self.run_dir, self.name)).unlink(missing_ok=True)
+
+    def command(self, *words: str) -> list[str]:
+        return ["nsenter", f"--mount=/proc/{self.holder.pid}/ns/mnt", *words]
+
+    def close(self) -> None:
+        assert self.holder.stdin and self.holder.stdout
+        self.holder.stdin.close()
+        self.holder.stdout.close()
+        self.holder.wait()
+
+
+class Node:
+    """The boxes of one ledger, each made when it is first asked for; tenants are their numbers."""
+
+    def __init__(self, directory: Path, driver: Path) -> None:
+        self.driver = driver
+        self.settings = Settings({"paths.run": str(directory / "run"), "paths.state": str(directory / "state")})
+        self.boxes: list[Box] = []
+
+    def box(self, index: int) -> Box:
+        if os.geteuid() != 0:
+            raise RuntimeError("needs root: private mount namespaces")
+        run_dir = self.settings.run_dir
+        with Lock(run_dir):
+            presence.ensure(run_dir)
+        while len(self.boxes) <= index:
+            self.boxes.append(Box(run_dir, f"box{len(self.boxes)}", self.driver))
+        return self.boxes[index]
+
+    def share(self, tenants: list[list[CardLimit]]) -> None:
+        """These tenants, and no others, share the cards from now on."""
+        for index, cards in enumerate(tenants):
+            self.box(index).claim(cards)
+        for box in self.boxes[len(tenants) :]:
+            box.release()
+        found = Ledger(self.settings, []).shares()
+        for claim in found:
+            cardpages.create(self.settings.run_dir, claim, [other for other in found if other is not claim], 0)
+
+    def change(self, tenant: int, cards: list[CardLimit]) -> None:
+        """As vgpuctl set does it."""
+        with Lock(self.settings.run_dir):
+            self.boxes[tenant].change(cards)
+            Ledger(self.settings, []).recut(card.uuid for card in cards)
+
+    def close(self) -> None:
+        for box in self.boxes:
+            box.close()
+
+
+class Daemon:
+    """vgpud's arbiter from now on, by a clock that the caller lends."""
+
+    def __init__(self, node: Node, now: Callable[[], int], sleep_until: Callable[[int], None]) -> None:
+        self.arbiter = Arbiter(node.settings, clock=now)
+        self.now = now
+        self.sleep_until = sleep_until
+        self.round = now()
+
+    def work(self, until: int) -> None:
+        """Up to that time."""
+        while (at := self._next()) < until:
+            self.sleep_until(at)
+            if self.now() >= self.round:
+                self.arbiter.look()
+                self.round = self.now() + ROUND_NS
+            self.arbiter.tick()
+
+    def _next(self) -> int:
+        due = self.arbiter.due()
+        return self.round if due is None else min(self.round, self.now() + math.ceil(due * 1e9))
