@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from bisect import bisect_left
 from pathlib import Path
 
 import vcuda
@@ -10,10 +11,9 @@ from cores_scenario import MS, SECOND, US, Load, Scenario, Tenant
 from cores_workers import Workers
 from results import Result
 
-from vgpu.config import cardpage
-
 WAITING = 16
 PROBE = 5 * MS
+VISIT = 30 * MS  #: how long a neighbour stays, and stays away
 WINDOW = (SECOND, 4 * SECOND)
 KERNEL: Load = {"kernel": "fixed:1000000", "wait": 0}
 
@@ -41,22 +41,20 @@ def waiting(workers: Workers, runs: int) -> list[Result]:
 
 
 def waking(workers: Workers, runs: int) -> list[Result]:
-    """Two tenants of 50: whoever was held up goes on where its phase begins, beside futexes whose time is up."""
+    """Whoever waited goes on when the neighbour has gone, beside futexes whose time is up."""
     load: Load = {**KERNEL, "kernel": "fixed:200000", "trace": MS}
-    tenants = [Tenant(50, [load, {"probe": PROBE}]), Tenant(50, [KERNEL])]
+    tenants = [Tenant(60, [load, {"probe": PROBE}]), Tenant(30, [{"visit": VISIT}])]
     late: dict[str, list[float]] = {name: [] for name in ("p50", "p99", "futex_p50", "futex_p99")}
     for run in range(runs):
         outcome = workers.run(Scenario(tenants, WINDOW, clock="wall", seed=run + 1))
-        begins = phase_begins(outcome.origin, [50, 50])
-        launched = [_late_us(at, begins) for at in outcome.loads[0][0]["woken"]]
-        futexes = [at % PROBE / US for at in outcome.loads[0][1]["woken"]]
-        for name, figures in (("", launched), ("futex_", futexes)):
-            # What is held up in the middle of a phase, for its share, is not this figure's business.
-            near = sorted(figure for figure in figures if abs(figure) < MS / US)
+        (launches, futexes), (gone,) = ([load["woken"] for load in loads] for loads in outcome.loads)
+        for name, figures in (("", _after(gone, launches)), ("futex_", [at % PROBE / US for at in futexes])):
+            # What is held up for its share is not this figure's business.
+            near = sorted(figure for figure in figures if figure < MS / US)
             late[f"{name}p50"].append(near[len(near) // 2])
             late[f"{name}p99"].append(near[len(near) * 99 // 100])
     what = {
-        "p50": "from the beginning of a phase to the return of the launch that waited for it, median",
+        "p50": "from a neighbour's going to the return of the launch that waited for it, median",
         "p99": "the same, 99th percentile",
         "futex_p50": "beside it, a bare futex (without timer slack) from its time to its return, median",
         "futex_p99": "the same, 99th percentile",
@@ -64,13 +62,7 @@ def waking(workers: Workers, runs: int) -> list[Result]:
     return [Result.of(f"cores.waiting.wake_{name}_us", "us", None, late[name], what[name]) for name in late]
 
 
-def phase_begins(origin: int, shares: list[int]) -> tuple[int, int]:
-    """(period, when the first tenant's phase begins in it), after the scenario's beginning."""
-    page = cardpage.schedule(vcuda.CARD, shares)[0]
-    return page.period, (page.phase_start - origin) % page.period
-
-
-def _late_us(at: int, begins: tuple[int, int]) -> float:
-    """Below 0: before the phase."""
-    period, begin = begins
-    return ((at - begin + period // 2) % period - period // 2) / US
+def _after(gone: list[int], woken: list[int]) -> list[float]:
+    """us from each time that the neighbour went to the first that woke."""
+    first = (bisect_left(woken, at) for at in gone)
+    return [(woken[index] - at) / US for index, at in zip(first, gone) if index < len(woken)]
