@@ -97,7 +97,7 @@ void bucket_wants(struct bucket *bucket, uint64_t now);
 uint32_t *bucket_waits(struct bucket *bucket, uint64_t now);
 void bucket_waits_no_more(struct bucket *bucket);
 
-/* Launches of the container's other processes wait. */
+/* Launches of the container's other processes wait, or other containers. */
 bool bucket_others_wait(const struct bucket *bucket);
 
 /*

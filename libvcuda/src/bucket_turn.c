@@ -34,7 +34,7 @@ int bucket_first_waiting(const struct bucket *bucket)
 
 bool bucket_others_wait(const struct bucket *bucket)
 {
-	return bucket_first_waiting(bucket) != NOBODY;
+	return bucket_first_waiting(bucket) != NOBODY || visit_is_awaited();
 }
 
 bool bucket_is_behind(const struct bucket *bucket)

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bucket_words.h"
 #include "clock.h"
 #include "limits_file.h"
 #include "log.h"
@@ -17,6 +18,8 @@
 #define OWN_BITS 38
 #define OWN_MASK (((uint64_t)1 << OWN_BITS) - 1)
 #define TIME_SHIFT 16 /* 65 us: the line comes round after 200 days */
+
+enum { MOST_IGNORED = 8 };
 
 #ifndef F_OFD_GETLK
 #define F_OFD_GETLK 36
@@ -28,6 +31,8 @@ static uint32_t *word;
 static uint64_t own;   /* the container's byte on each card: its limits file is one of a kind on the host */
 static uint64_t cards[VGPU_LIMITS_MAX_CARDS]; /* where their offsets begin */
 static unsigned int card_count;
+static uint64_t ignored[MOST_IGNORED]; /* in order */
+static unsigned int ignored_count;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static uint64_t offset_of(const uint8_t uuid[16])
@@ -79,41 +84,59 @@ bool presence_is_told(void)
 	return file >= 0;
 }
 
-static bool lock(int command, short type, uint64_t from, uint64_t length)
+static uint64_t line_of(unsigned int card)
+{
+	return cards[card] + OWN_MASK + 1;
+}
+
+static bool lock(int command, short type, uint64_t from, uint64_t length, uint64_t *where)
 {
 	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)from, .l_len = (off_t)length};
 
-	return length && fcntl(file, command, &lock) == 0 && lock.l_type != F_UNLCK;
+	if (fcntl(file, command, &lock) != 0 || lock.l_type == F_UNLCK)
+		return false;
+	*where = most(from, (uint64_t)lock.l_start);
+	return true;
 }
 
-static bool is_locked(uint64_t from, uint64_t length)
+static void set(short type, uint64_t byte)
 {
-	return lock(F_OFD_GETLK, F_WRLCK, from, length);
+	uint64_t where;
+
+	(void)lock(F_OFD_SETLK, type, byte, 1, &where);
+}
+
+/* Whether any byte of [from, to) is locked by somebody else, but for those that are ignored. */
+static bool is_locked(uint64_t from, uint64_t to, uint64_t *where)
+{
+	for (unsigned int i = 0; i < ignored_count && from < to; i++) { /* in order */
+		if (ignored[i] < from || ignored[i] >= to)
+			continue;
+		if (from < ignored[i] && lock(F_OFD_GETLK, F_WRLCK, from, ignored[i] - from, where))
+			return true;
+		from = ignored[i] + 1;
+	}
+	return from < to && lock(F_OFD_GETLK, F_WRLCK, from, to - from, where);
 }
 
 void presence_hold(void)
 {
 	for (unsigned int i = 0; i < card_count; i++)
-		(void)lock(F_OFD_SETLK, F_RDLCK, cards[i] + own, 1);
+		set(F_RDLCK, cards[i] + own);
 }
 
 void presence_drop(void)
 {
 	for (unsigned int i = 0; i < card_count; i++)
-		(void)lock(F_OFD_SETLK, F_UNLCK, cards[i] + own, 1);
+		set(F_UNLCK, cards[i] + own);
 }
 
-bool presence_of_others(void)
+bool presence_of_others(uint64_t *where)
 {
 	for (unsigned int i = 0; i < card_count; i++)
-		if (is_locked(cards[i], own) || is_locked(cards[i] + own + 1, OWN_MASK - own))
+		if (is_locked(cards[i], cards[i] + own, where) || is_locked(cards[i] + own + 1, line_of(i), where))
 			return true;
 	return false;
-}
-
-static uint64_t line_of(unsigned int card)
-{
-	return cards[card] + OWN_MASK + 1;
 }
 
 static uint64_t byte_of(uint64_t time)
@@ -124,23 +147,44 @@ static uint64_t byte_of(uint64_t time)
 void presence_queue(uint64_t time)
 {
 	for (unsigned int i = 0; i < card_count; i++)
-		(void)lock(F_OFD_SETLK, F_RDLCK, line_of(i) + byte_of(time), 1);
+		set(F_RDLCK, line_of(i) + byte_of(time));
 }
 
 void presence_unqueue(uint64_t time)
 {
 	for (unsigned int i = 0; i < card_count; i++)
-		(void)lock(F_OFD_SETLK, F_UNLCK, line_of(i) + byte_of(time), 1);
+		set(F_UNLCK, line_of(i) + byte_of(time));
 }
 
-bool presence_waiting_before(uint64_t time)
+bool presence_waiting_before(uint64_t time, uint64_t *where)
 {
 	uint64_t length = time == UINT64_MAX ? OWN_MASK + 1 : byte_of(time);
 
 	for (unsigned int i = 0; i < card_count; i++)
-		if (is_locked(line_of(i), length))
+		if (is_locked(line_of(i), line_of(i) + length, where))
 			return true;
 	return false;
+}
+
+void presence_ignore(uint64_t where)
+{
+	unsigned int at = ignored_count < MOST_IGNORED ? ignored_count++ : MOST_IGNORED - 1;
+
+	for (; at && ignored[at - 1] > where; at--)
+		ignored[at] = ignored[at - 1];
+	ignored[at] = where;
+}
+
+bool presence_ignores(void)
+{
+	unsigned int kept = 0;
+	uint64_t where;
+
+	for (unsigned int i = 0; i < ignored_count; i++)
+		if (lock(F_OFD_GETLK, F_WRLCK, ignored[i], 1, &where))
+			ignored[kept++] = ignored[i];
+	ignored_count = kept;
+	return kept;
 }
 
 uint32_t *presence_word(void)
@@ -160,4 +204,5 @@ void presence_reset(void)
 	/* The parent's open file is shared: a lock by it would be the parent's. */
 	close(file);
 	file = open(VGPU_PRESENCE_PATH, O_RDONLY | O_CLOEXEC);
+	ignored_count = 0;
 }
