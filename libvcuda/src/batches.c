@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "capture_mode.h"
+#include "captures.h"
 #include "cards.h"
 #include "clock.h"
 #include "cuda_hooks.h"
@@ -38,6 +40,7 @@ struct batch {
 	bool is_first;        /* since the card was another's: one launch */
 	bool is_unsteady;     /* it has kernels that take longer one time than another */
 	bool is_mixed;        /* it has kernels of several kinds */
+	bool is_interrupted;  /* the stream was at something else in between */
 	uint32_t lane;
 	uint32_t launches;
 	struct estimate *kind;
@@ -202,6 +205,15 @@ struct bucket *batches_bucket(struct core_context *context)
 	return context->bucket;
 }
 
+unsigned int batches_contexts(void)
+{
+	unsigned int count = 0;
+
+	while (count < MOST_CONTEXTS && atomic_load_explicit(&contexts[count], memory_order_relaxed))
+		count++;
+	return count;
+}
+
 /* ---- events; with the context's lock, in a thread that has the context ---- */
 
 static void more_events(struct core_context *context)
@@ -230,7 +242,7 @@ static void put_event(struct core_context *context, CUevent event)
 
 static CUevent record(struct core_context *context, CUstream stream)
 {
-	CUevent event = take_event(context);
+	CUevent event = captures_has(stream) ? NULL : take_event(context); /* a graph's event must not be asked */
 
 	if (!event)
 		return NULL;
@@ -494,7 +506,8 @@ void batches_waited(uint64_t key)
 		(void)batches_settle();
 }
 
-void batches_forget(uint64_t key, CUstream stream)
+/* Ends the stream's batch if it is worth that; else what it has is counted by what its kernels are known to take. */
+static void cut(uint64_t key, CUstream stream, uint64_t least)
 {
 	const void *thread;
 	struct core_context *context = atomic_load(&contexts[0]) ? batches_context(&thread) : NULL;
@@ -503,9 +516,22 @@ void batches_forget(uint64_t key, CUstream stream)
 		return;
 	enter(&context->lock);
 	struct lane *lane = lane_of(context, key);
-	if (lane->key == key && lane->open >= 0)
-		end_batch(context, &context->batches[lane->open], stream, clock_now());
+	struct batch *batch = lane->key == key && lane->open >= 0 ? &context->batches[lane->open] : NULL;
+	if (batch && batch->estimate >= least)
+		end_batch(context, batch, stream, clock_now());
+	else if (batch)
+		batch->is_interrupted = true;
 	leave(&context->lock);
+}
+
+void batches_interrupt(uint64_t key, CUstream stream)
+{
+	cut(key, stream, WORTH_AN_EVENT);
+}
+
+void batches_forget(uint64_t key, CUstream stream)
+{
+	cut(key, stream, 0);
 }
 
 /* ---- the card's clock ---- */
@@ -587,6 +613,8 @@ static uint64_t own_part(const struct core_context *context, struct batch *batch
 	uint64_t least = less(most, batch->doubtful + batch->dry_times * LATENCY + strange);
 	uint64_t guess = batch->estimate;
 
+	if (batch->is_interrupted)
+		least = 0;
 	batch->is_unsure |= outside != 0;
 	if (batch->is_unsteady && batch->is_unsure && !batch->is_first)
 		guess = less(most, outside / 2);
@@ -600,7 +628,7 @@ static void learn(const struct core_context *context, const struct batch *batch,
 	bool is_alone = batch->counted == took;
 	bool is_certain = is_alone && ((!batch->dry_times && !batch->is_unsure) || used > 4 * batch->estimate);
 
-	if (batch->is_mixed || (batch->launches > 1 && (batch->dry_times || !is_alone)))
+	if (batch->is_mixed || batch->is_interrupted || (batch->launches > 1 && (batch->dry_times || !is_alone)))
 		return;
 	estimates_add(batch->kind, is_alone ? used : took, batch->launches, !is_certain, now);
 	if (batch->launches == 1)
@@ -715,6 +743,8 @@ static uint64_t settle_context(struct core_context *context)
 uint64_t batches_settle(void)
 {
 	uint64_t next = UINT64_MAX;
+	bool is_captured = captures_any(); /* by another thread, perhaps in a mode that forbids this one to ask events */
+	CUstreamCaptureMode mode = is_captured ? capture_mode_relax() : CU_STREAM_CAPTURE_MODE_RELAXED;
 
 	atomic_fetch_add(&settling, 1);
 	for (int i = 0; i < MOST_CONTEXTS && !atomic_load(&stopped); i++) {
@@ -726,6 +756,7 @@ uint64_t batches_settle(void)
 		next = look < next ? look : next;
 	}
 	atomic_fetch_sub(&settling, 1);
+	capture_mode_restore(mode);
 	return next;
 }
 

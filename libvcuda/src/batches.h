@@ -39,6 +39,9 @@ struct launch {
 struct core_context *batches_context(const void **thread);
 struct bucket *batches_bucket(struct core_context *context);
 
+/* How many contexts have had accounted work. */
+unsigned int batches_contexts(void);
+
 /* The launch, for which `estimate` is reserved, is about to be made, and was made (or failed: undone). */
 void batches_join(struct launch *launch, uint64_t now);
 void batches_joined(struct launch *launch, bool succeeded);
@@ -51,7 +54,10 @@ void batches_close(const struct launch *launch);
 void batches_waiting(uint64_t lane);
 void batches_waited(uint64_t lane);
 
-/* The stream is about to be destroyed. */
+/* The stream will be at something else than the card's work. */
+void batches_interrupt(uint64_t lane, CUstream stream);
+
+/* The stream is about to be destroyed, or to be captured. */
 void batches_forget(uint64_t lane, CUstream stream);
 
 /* Looks what has ended, in all contexts; when to look again, UINT64_MAX: nothing is under way. */
