@@ -432,7 +432,7 @@ void batches_joined(struct launch *launch, bool succeeded)
 		if (!succeeded)
 			undo(context, batch, launch);
 		else if (launch->opened)
-			batch->launched_at = now;
+			batch->launched_at = launch->may_wait ? batch->opened_at : now;
 		if (succeeded && launch->closes)
 			end_batch(context, batch, launch->stream, now);
 	}

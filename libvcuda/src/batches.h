@@ -33,6 +33,7 @@ struct launch {
 	int32_t batch;                /* -1: in none */
 	bool opened;                  /* the first of its batch */
 	bool closes;
+	bool may_wait;                /* the call may return after the work is done */
 };
 
 /* The calling thread's context, and who it is; NULL: none, or its card has no limit. */

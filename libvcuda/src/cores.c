@@ -86,7 +86,7 @@ void cores_begin(struct core_launch *call, const void *function, uint64_t blocks
 		launch->context = NULL;
 		return;
 	}
-	launch->opened = launch->closes = false;
+	launch->opened = launch->closes = launch->may_wait = false;
 	describe(launch, function, blocks);
 	batches_join(launch, gate_pass(launch));
 }
@@ -103,7 +103,7 @@ static void begin_member(struct core_launch *call, const CUDA_LAUNCH_PARAMS *mem
 		return;
 	name_stream(launch, member->hStream, STREAM_LEGACY);
 	if (find_account(launch)) {
-		launch->opened = launch->closes = false;
+		launch->opened = launch->closes = launch->may_wait = false;
 		describe(launch, member->function, cores_blocks(member->gridDimX, member->gridDimY, member->gridDimZ));
 		uint64_t now = is_first ? gate_pass(launch) : clock_now();
 		if (!is_first)

@@ -24,6 +24,7 @@ static void begin(struct call *call, const void *symbol, struct copy copy, bool 
 	call->launch.entered = false;
 	if (copy.within)
 		cores_begin(&call->launch, symbol, copy.within, stream, meaning);
+	call->launch.launch.may_wait = waits;
 }
 
 static CUresult end(struct call *call, CUstream stream, enum stream_meaning meaning, CUresult result)
