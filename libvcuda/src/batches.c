@@ -17,6 +17,7 @@
 #define SAMPLES_APART (2 * NS_PER_MS)   /* in a stream: two events cost some 5 us */
 #define LATENCY (12 * NS_PER_US)        /* of a launch into a dry stream and of the wait for its end, at most */
 #define WORTH_AN_EVENT (250 * NS_PER_US) /* estimated time: a batch that ends where a thread waits for it */
+#define WORTH_IT_AMONG_OTHERS (50 * NS_PER_US) /* the same, where the stream is at something else */
 #define FORGOTTEN (2 * NS_PER_MS)       /* a batch that nobody adds to or ends */
 #define SWITCHES (100 * NS_PER_US)      /* what a change of contexts may add to an interval */
 #define SLICE (2 * NS_PER_MS)
@@ -40,7 +41,8 @@ struct batch {
 	bool is_first;        /* since the card was another's: one launch */
 	bool is_unsteady;     /* it has kernels that take longer one time than another */
 	bool is_mixed;        /* it has kernels of several kinds */
-	bool is_interrupted;  /* the stream was at something else in between */
+	bool is_interrupted;  /* the stream, the only one, was at something else in between */
+	bool is_behind_wait;  /* the stream waited for the program before */
 	uint32_t lane;
 	uint32_t launches;
 	struct estimate *kind;
@@ -51,7 +53,8 @@ struct batch {
 	uint64_t expected;    /* end */
 	uint64_t estimate;    /* ns of all its launches: what is reserved */
 	uint64_t booked;      /* of the bucket */
-	uint64_t counted;     /* ns found used so far */
+	uint64_t counted;     /* ns found used so far, */
+	uint64_t counted_to;  /* the last of them */
 	uint64_t allowance;   /* of the interval that may not be its own, at most */
 	uint64_t gaps;        /* of what was counted, ns in which nothing was under way, */
 	uint64_t doubtful;    /* those in which nothing should have been, */
@@ -62,6 +65,7 @@ struct lane {
 	uint64_t key;
 	int32_t open;         /* batch */
 	bool has_work;        /* that nobody has waited for yet */
+	bool waits;           /* for the program, before what is launched next */
 	CUstream stream;      /* of the last launch, by the thread: */
 	const void *thread;
 	uint64_t expected;    /* when all that was launched into it will be done */
@@ -86,6 +90,7 @@ struct core_context {
 	uint32_t event_count; /* not in use */
 	uint32_t event_total;
 	uint32_t working;     /* lanes that have work */
+	uint64_t interrupted; /* the lane whose batches are, 0: none */
 	uint64_t dry_since;   /* when the last of it had been waited for; 0: there is some, or was none yet */
 	uint64_t expected;    /* when all of it should be done */
 	uint64_t moved_at;    /* when something last ended, or was last found to be stuck */
@@ -301,7 +306,8 @@ static void open_batch(struct core_context *context, struct lane *lane, struct l
 	if (!start)
 		return;
 	*batch = (struct batch){.state = OPEN, .start = start, .lane = (uint32_t)(lane - context->lanes), .order = ++context->orders,
-				.kind = launch->kind, .opened_at = now};
+				.kind = launch->kind, .opened_at = now, .is_behind_wait = lane->waits};
+	lane->waits = false;
 	if (__atomic_exchange_n(&bucket->fresh, 0, __ATOMIC_RELAXED)) {
 		batch->is_unsure = true;
 		batch->allowance = SWITCHES;
@@ -368,12 +374,22 @@ static void note_gaps_within(const struct core_context *context, struct batch *b
 	}
 }
 
+/* Another stream has work meanwhile: the interval is not only the interrupted one's. */
+static void count_interruptions(struct core_context *context)
+{
+	for (int i = 0; i < BATCHES; i++)
+		context->batches[i].is_interrupted = false;
+	context->interrupted = 0;
+}
+
 void batches_join(struct launch *launch, uint64_t now)
 {
 	struct core_context *context = launch->context;
 
 	enter(&context->lock);
 	struct lane *lane = lane_of(context, launch->lane);
+	if (context->interrupted && context->interrupted != lane->key)
+		count_interruptions(context);
 	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
 	note_gap(context, lane, launch->estimate, now);
 	bool sample = wants_sample(lane, launch, now);
@@ -506,32 +522,59 @@ void batches_waited(uint64_t key)
 		(void)batches_settle();
 }
 
-/* Ends the stream's batch if it is worth that; else what it has is counted by what its kernels are known to take. */
-static void cut(uint64_t key, CUstream stream, uint64_t least)
+/* The stream's lane, with the context's lock. NULL: there is none, and nothing is locked. */
+static struct lane *enter_lane(uint64_t key, struct core_context **context)
 {
 	const void *thread;
-	struct core_context *context = atomic_load(&contexts[0]) ? batches_context(&thread) : NULL;
 
-	if (!context)
-		return;
-	enter(&context->lock);
-	struct lane *lane = lane_of(context, key);
-	struct batch *batch = lane->key == key && lane->open >= 0 ? &context->batches[lane->open] : NULL;
-	if (batch && batch->estimate >= least)
-		end_batch(context, batch, stream, clock_now());
-	else if (batch)
-		batch->is_interrupted = true;
-	leave(&context->lock);
+	*context = atomic_load(&contexts[0]) ? batches_context(&thread) : NULL;
+	if (!*context)
+		return NULL;
+	enter(&(*context)->lock);
+	struct lane *lane = lane_of(*context, key);
+	if (lane->key == key)
+		return lane;
+	leave(&(*context)->lock);
+	return NULL;
 }
 
-void batches_interrupt(uint64_t key, CUstream stream)
+/* A batch that is not worth an event goes on; if it is alone, its kernels are counted as what they are known to take. */
+static void interrupt(struct core_context *context, struct lane *lane, CUstream stream, bool waits)
 {
-	cut(key, stream, WORTH_AN_EVENT);
+	struct batch *batch = &context->batches[lane->open];
+	bool is_alone = context->working == 1 && lane->has_work;
+
+	if (waits || batch->estimate >= (is_alone ? WORTH_AN_EVENT : WORTH_IT_AMONG_OTHERS)) {
+		end_batch(context, batch, stream, clock_now());
+	} else if (is_alone) {
+		batch->is_interrupted = true;
+		context->interrupted = lane->key;
+	}
+}
+
+void batches_interrupt(uint64_t key, CUstream stream, bool waits)
+{
+	struct core_context *context;
+	struct lane *lane = enter_lane(key, &context);
+
+	if (!lane)
+		return;
+	if (lane->open >= 0)
+		interrupt(context, lane, stream, waits);
+	lane->waits |= waits;
+	leave(&context->lock);
 }
 
 void batches_forget(uint64_t key, CUstream stream)
 {
-	cut(key, stream, 0);
+	struct core_context *context;
+	struct lane *lane = enter_lane(key, &context);
+
+	if (!lane)
+		return;
+	if (lane->open >= 0)
+		end_batch(context, &context->batches[lane->open], stream, clock_now());
+	leave(&context->lock);
 }
 
 /* ---- the card's clock ---- */
@@ -635,12 +678,26 @@ static void learn(const struct core_context *context, const struct batch *batch,
 		bucket_measured(context->bucket, used);
 }
 
+/* It had ended before it was last seen under way, by the card's clock. */
+static void count_back(struct core_context *context, struct batch *batch)
+{
+	uint64_t over = less(batch->counted_to, batch->ended_at);
+
+	if (!over || !batch->ended_at)
+		return;
+	batch->counted = less(batch->counted, over);
+	bucket_count_back(context->bucket, batch->counted_to, batch->ended_at);
+}
+
 static void count(struct core_context *context, struct batch *batch, uint64_t now)
 {
 	uint64_t to = batch->ended_at ? batch->ended_at : now;
 	uint64_t found = bucket_uncounted(context->bucket, batch->started_at, to);
 
 	batch->counted += found;
+	if (found)
+		batch->counted_to = to;
+	count_back(context, batch);
 	note_gaps_within(context, batch, to - found, to);
 	uint64_t used = own_part(context, batch, to, batch->counted);
 	if (batch->ended_at) {
@@ -771,6 +828,28 @@ static bool is_stuck(const struct core_context *context, const struct batch *bat
 	return now > since + (patience > least ? patience : least);
 }
 
+static bool runs(const struct core_context *context)
+{
+	for (int i = 0; i < BATCHES; i++)
+		if (context->batches[i].state != FREE && context->batches[i].started && !context->batches[i].ended_at)
+			return true;
+	return false;
+}
+
+/* What waits for the program, which may wait for this very launch, keeps the card from nothing. */
+static bool has_stuck(const struct core_context *context, const struct lane *own, uint64_t least, uint64_t now)
+{
+	bool is_idle = least > PATIENCE && !runs(context);
+
+	for (int i = 0; i < BATCHES; i++) {
+		const struct batch *batch = &context->batches[i];
+		if (&context->lanes[batch->lane] != own &&
+		    is_stuck(context, batch, batch->is_behind_wait && is_idle ? PATIENCE : least, now))
+			return true;
+	}
+	return false;
+}
+
 bool batches_stuck_elsewhere(const struct launch *launch, uint64_t now)
 {
 	for (int i = 0; i < MOST_CONTEXTS; i++) {
@@ -781,10 +860,7 @@ bool batches_stuck_elsewhere(const struct launch *launch, uint64_t now)
 			continue;
 		const struct lane *own = context == launch->context ? lane_of(context, launch->lane) : NULL;
 		uint64_t least = context->bucket == launch->bucket ? PATIENCE_HERE : PATIENCE;
-		bool stuck = false;
-		for (int at = 0; at < BATCHES && !stuck; at++)
-			stuck = &context->lanes[context->batches[at].lane] != own &&
-				is_stuck(context, &context->batches[at], least, now);
+		bool stuck = has_stuck(context, own, least, now);
 		if (stuck)
 			context->moved_at = now;
 		leave(&context->lock);

@@ -55,8 +55,8 @@ void batches_close(const struct launch *launch);
 void batches_waiting(uint64_t lane);
 void batches_waited(uint64_t lane);
 
-/* The stream will be at something else than the card's work. */
-void batches_interrupt(uint64_t lane, CUstream stream);
+/* The stream will be at something else than the card's work, and then, if it `waits`, until the program says so. */
+void batches_interrupt(uint64_t lane, CUstream stream, bool waits);
 
 /* The stream is about to be destroyed, or to be captured. */
 void batches_forget(uint64_t lane, CUstream stream);

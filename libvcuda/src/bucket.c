@@ -317,6 +317,11 @@ uint64_t bucket_uncounted(struct bucket *bucket, uint64_t from, uint64_t to)
 	return to - from;
 }
 
+void bucket_count_back(struct bucket *bucket, uint64_t from, uint64_t to)
+{
+	(void)swap(&bucket->counted_until, from, to);
+}
+
 /* ---- phases ---- */
 
 static uint64_t phase_length(const struct bucket *bucket, uint64_t now)

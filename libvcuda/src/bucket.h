@@ -64,6 +64,9 @@ void bucket_settle(struct bucket *bucket, uint64_t reserved, uint64_t booked, ui
 /* The part of [from, to) that was not counted yet for any work of this process. */
 uint64_t bucket_uncounted(struct bucket *bucket, uint64_t from, uint64_t to);
 
+/* What was counted until `from`, by the last who counted, is so only until `to`. */
+void bucket_count_back(struct bucket *bucket, uint64_t from, uint64_t to);
+
 /* ns of [from, to) outside of the container's own phase, when it has one. */
 uint64_t bucket_outside(const struct bucket *bucket, uint64_t from, uint64_t to);
 

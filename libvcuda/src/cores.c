@@ -169,14 +169,14 @@ void cores_waited(CUstream stream, enum stream_meaning meaning)
 	guard_leave();
 }
 
-bool cores_interrupt(CUstream stream, enum stream_meaning meaning)
+bool cores_interrupt(CUstream stream, enum stream_meaning meaning, bool waits)
 {
 	struct launch launch;
 
 	if (!cores_watch() || !guard_enter())
 		return false;
 	name_stream(&launch, stream, meaning);
-	batches_interrupt(launch.lane, launch.stream);
+	batches_interrupt(launch.lane, launch.stream, waits);
 	guard_leave();
 	return true;
 }

@@ -44,10 +44,10 @@ bool cores_waiting(CUstream stream, enum stream_meaning meaning);
 void cores_waited(CUstream stream, enum stream_meaning meaning);
 
 /*
- * What comes next in the stream takes time without taking the card's: a copy over the bus, a function of the host, a wait
- * for another stream. False: of no interest.
+ * What comes next in the stream takes time without taking the card's: a copy over the bus, a wait for another stream, or,
+ * if it `waits` for the program, a function of the host or a wait for a value. False: of no interest.
  */
-bool cores_interrupt(CUstream stream, enum stream_meaning meaning);
+bool cores_interrupt(CUstream stream, enum stream_meaning meaning, bool waits);
 
 /* A stream is about to be destroyed, or to be captured. */
 void cores_forget(CUstream stream, enum stream_meaning meaning);

@@ -18,7 +18,7 @@ static const struct copy unknown;
 static void begin(struct call *call, const void *symbol, struct copy copy, bool waits, CUstream stream,
 		  enum stream_meaning meaning)
 {
-	bool interrupts = copy.outside && cores_interrupt(stream, meaning);
+	bool interrupts = copy.outside && cores_interrupt(stream, meaning, false);
 
 	call->has_waited = interrupts && waits && !copy.within;
 	call->launch.entered = false;

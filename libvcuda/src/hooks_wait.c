@@ -6,35 +6,38 @@
 #include "cores.h"
 #include "cuda_hooks.h"
 
-#define INTERRUPT(symbol, meaning, parameters, ...)            \
-	EXPORT CUresult symbol parameters                      \
-	{                                                      \
-		(void)cores_interrupt(stream, meaning);        \
-		return REAL(symbol, __VA_ARGS__);              \
+#define INTERRUPT(symbol, meaning, waits, parameters, ...)            \
+	EXPORT CUresult symbol parameters                             \
+	{                                                             \
+		(void)cores_interrupt(stream, meaning, waits);        \
+		return REAL(symbol, __VA_ARGS__);                     \
 	}
 
 /* A function and its variant for threads' own default streams. */
-#define INTERRUPTS(symbol, parameters, ...)                                \
-	INTERRUPT(symbol, STREAM_LEGACY, parameters, __VA_ARGS__)          \
-	INTERRUPT(symbol##_ptsz, STREAM_PER_THREAD, parameters, __VA_ARGS__)
+#define WAITS(symbol, parameters, ...)                                           \
+	INTERRUPT(symbol, STREAM_LEGACY, true, parameters, __VA_ARGS__)          \
+	INTERRUPT(symbol##_ptsz, STREAM_PER_THREAD, true, parameters, __VA_ARGS__)
+#define MOVES(symbol, parameters, ...)                                           \
+	INTERRUPT(symbol, STREAM_LEGACY, false, parameters, __VA_ARGS__)         \
+	INTERRUPT(symbol##_ptsz, STREAM_PER_THREAD, false, parameters, __VA_ARGS__)
 
-INTERRUPTS(cuLaunchHostFunc, (CUstream stream, void *function, void *data), stream, function, data)
-INTERRUPTS(cuLaunchHostFunc_v2, (CUstream stream, void *function, void *data, unsigned int mode), stream, function, data,
+WAITS(cuLaunchHostFunc, (CUstream stream, void *function, void *data), stream, function, data)
+WAITS(cuLaunchHostFunc_v2, (CUstream stream, void *function, void *data, unsigned int mode), stream, function, data,
 	   mode)
-INTERRUPTS(cuStreamAddCallback, (CUstream stream, void *callback, void *data, unsigned int flags), stream, callback, data,
+WAITS(cuStreamAddCallback, (CUstream stream, void *callback, void *data, unsigned int flags), stream, callback, data,
 	   flags)
 
 #define WAITS_32 (CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags)
 #define WAITS_64 (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags)
 #define OPERATIONS (CUstream stream, unsigned int count, void *list, unsigned int flags)
 
-INTERRUPTS(cuStreamWaitValue32, WAITS_32, stream, address, value, flags)
-INTERRUPTS(cuStreamWaitValue32_v2, WAITS_32, stream, address, value, flags)
-INTERRUPTS(cuStreamWaitValue64, WAITS_64, stream, address, value, flags)
-INTERRUPTS(cuStreamWaitValue64_v2, WAITS_64, stream, address, value, flags)
-INTERRUPTS(cuStreamBatchMemOp, OPERATIONS, stream, count, list, flags)
-INTERRUPTS(cuStreamBatchMemOp_v2, OPERATIONS, stream, count, list, flags)
-INTERRUPTS(cuWaitExternalSemaphoresAsync, (const void *semaphores, const void *params, unsigned int count, CUstream stream),
+WAITS(cuStreamWaitValue32, WAITS_32, stream, address, value, flags)
+WAITS(cuStreamWaitValue32_v2, WAITS_32, stream, address, value, flags)
+WAITS(cuStreamWaitValue64, WAITS_64, stream, address, value, flags)
+WAITS(cuStreamWaitValue64_v2, WAITS_64, stream, address, value, flags)
+WAITS(cuStreamBatchMemOp, OPERATIONS, stream, count, list, flags)
+WAITS(cuStreamBatchMemOp_v2, OPERATIONS, stream, count, list, flags)
+WAITS(cuWaitExternalSemaphoresAsync, (const void *semaphores, const void *params, unsigned int count, CUstream stream),
 	   semaphores, params, count, stream)
 
 /* Within one context the waiting is for work that counts itself. */
@@ -42,7 +45,7 @@ INTERRUPTS(cuWaitExternalSemaphoresAsync, (const void *semaphores, const void *p
 	EXPORT CUresult symbol(CUstream stream, CUevent event, unsigned int flags)      \
 	{                                                                               \
 		if (batches_contexts() > 1)                                             \
-			(void)cores_interrupt(stream, meaning);                         \
+			(void)cores_interrupt(stream, meaning, false);                         \
 		return REAL(symbol, stream, event, flags);                              \
 	}
 
@@ -57,7 +60,7 @@ WAIT_EVENT(cuStreamWaitEvent_ptsz, STREAM_PER_THREAD)
 		    size_t location_count, unsigned long long flags, CUstream stream)
 #define PREFETCHED pointers, sizes, count, locations, indices, location_count, flags, stream
 
-INTERRUPTS(cuMemPrefetchAsync, PREFETCH, pointer, size, device, stream)
-INTERRUPTS(cuMemPrefetchAsync_v2, PREFETCH_V2, pointer, size, location, flags, stream)
-INTERRUPTS(cuMemPrefetchBatchAsync, PREFETCHES, PREFETCHED)
-INTERRUPTS(cuMemDiscardAndPrefetchBatchAsync, PREFETCHES, PREFETCHED)
+MOVES(cuMemPrefetchAsync, PREFETCH, pointer, size, device, stream)
+MOVES(cuMemPrefetchAsync_v2, PREFETCH_V2, pointer, size, location, flags, stream)
+MOVES(cuMemPrefetchBatchAsync, PREFETCHES, PREFETCHED)
+MOVES(cuMemDiscardAndPrefetchBatchAsync, PREFETCHES, PREFETCHED)
