@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -74,6 +76,15 @@ class Cases:
             : usage.SLOTS * usage.FLIGHT.size
         ]
         return sum(in_flight for in_flight, _ in usage.FLIGHT.iter_unpack(flights))
+
+    def holder(self) -> int:
+        """The pid of who has the turn, or waits for it with work under way."""
+        data = (self.box.path / "usage/usage").read_bytes()
+        owners = [slot[0] & ((1 << 22) - 1) for slot in usage.SLOT.iter_unpack(data[usage.CARDS_END : usage.CHARGES_OFFSET])]
+        deadline = time.monotonic() + 5
+        while not (slot := self.words()[2]) and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        return owners[slot - 1]
 
     def lives(self) -> bool:
         return all(process.poll() is None for process in self.processes)
@@ -164,3 +175,21 @@ def test_groups_and_neighbours_progress(make: Callable[[str], Cases]) -> None:
     assert alone > 0.2
     assert ours.lives() and other.lives(), ours.box.log + other.box.log
     assert sum(after.values()) > sum(before.values())
+
+
+def test_who_is_killed_in_its_turn_holds_up_nobody(make: Callable[[], Cases]) -> None:
+    """Again and again: the others of the container go on, and together they have its share."""
+    cases = make()
+    cases.limit(40)
+    for _ in range(4):
+        cases.start("fork early")
+    time.sleep(SETTLE)
+    for _ in range(3):
+        victim = cases.holder()
+        os.kill(victim, signal.SIGKILL)
+        killed, busy = time.monotonic(), cases.busy()
+        while cases.busy() - busy < 12 * MS and time.monotonic() - killed < 5:  # more than what was under way
+            time.sleep(0.002)
+        assert time.monotonic() - killed < 0.5  # 30 ms at 40 percent
+    time.sleep(SETTLE)
+    assert 0.24 < cases.share() < 0.48
