@@ -800,8 +800,7 @@ static uint64_t settle_context(struct core_context *context)
 uint64_t batches_settle(void)
 {
 	uint64_t next = UINT64_MAX;
-	bool is_captured = captures_any(); /* by another thread, perhaps in a mode that forbids this one to ask events */
-	CUstreamCaptureMode mode = is_captured ? capture_mode_relax() : CU_STREAM_CAPTURE_MODE_RELAXED;
+	CUstreamCaptureMode mode = capture_mode_relax(); /* another thread's capture may forbid this one to ask */
 
 	atomic_fetch_add(&settling, 1);
 	for (int i = 0; i < MOST_CONTEXTS && !atomic_load(&stopped); i++) {
