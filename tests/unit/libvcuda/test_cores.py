@@ -100,7 +100,7 @@ def test_tenants(bench: Any, shares: tuple[int, ...]) -> None:
 
 
 def test_a_change_counts_soon(bench: Any) -> None:
-    (result,) = bench.change.measure(bench.workers, 1)
+    (result,) = bench.change.measure(bench.workers, 1, (4,))
     assert result.max <= 100
 
 
@@ -119,3 +119,22 @@ def test_kernels_that_wait_for_each_other(bench: Any, loads: list[dict[str, Any]
     (outcome,) = bench.workers.run_all([one(bench, 30, *pairs, profile="a100x2")])
     assert outcome.share(0) / 2 == pytest.approx(0.3, rel=0.1)
     assert all(load["launched"] > 400 for load in outcome.loads[0])
+
+
+@pytest.mark.parametrize("duration", [MS, 30 * MS], ids=["short", "long"])
+def test_kernels_that_wait_for_each_other_among_tenants(bench: Any, duration: int) -> None:
+    """One process on each of two cards, as data-parallel training has them, and a flood of another container on both:
+    nobody waits for ever. How much of its share each has is the bench's to say.
+    """
+    pair = [{"kernel": f"fixed:{duration}", "meet": 7, "parties": 2, "card": card, "wait": 0} for card in (0, 1)]
+    flood = [{"kernel": "fixed:2000000", "card": card, "wait": 0} for card in (0, 1)]
+    tenants = [bench.scenario.Tenant(50, pair), bench.scenario.Tenant(50, flood)]
+    (outcome,) = bench.workers.run_all(
+        [bench.scenario.Scenario(tenants, WINDOW, profile="a100x2", every=SECOND // 4)],
+    )
+    looks = len(outcome.at) - 1
+    for tenant in range(2):
+        assert all(outcome.share(tenant, look, look + 1) / 2 > 0.2 for look in range(looks))
+        assert all(
+            load["launched"] * (duration if tenant == 0 else 2 * MS) > 0.3 * SECOND for load in outcome.loads[tenant]
+        )

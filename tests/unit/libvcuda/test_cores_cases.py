@@ -80,7 +80,9 @@ class Cases:
     def holder(self) -> int:
         """The pid of who has the turn, or waits for it with work under way."""
         data = (self.box.path / "usage/usage").read_bytes()
-        owners = [slot[0] & ((1 << 22) - 1) for slot in usage.SLOT.iter_unpack(data[usage.CARDS_END : usage.CHARGES_OFFSET])]
+        owners = [
+            slot[0] & ((1 << 22) - 1) for slot in usage.SLOT.iter_unpack(data[usage.CARDS_END : usage.CHARGES_OFFSET])
+        ]
         deadline = time.monotonic() + 5
         while not (slot := self.words()[2]) and time.monotonic() < deadline:
             time.sleep(0.0005)
