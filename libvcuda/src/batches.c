@@ -706,7 +706,7 @@ static void count(struct core_context *context, struct batch *batch, uint64_t no
 		renew_base(context, batch, now);
 		set_free(context, batch);
 	} else if (used > batch->booked) {
-		bucket_book(context->bucket, used - batch->booked);
+		bucket_book(context->bucket, used - batch->booked, now);
 		batch->booked = used;
 	}
 }

@@ -283,9 +283,14 @@ void bucket_release(struct bucket *bucket, uint64_t estimate)
 	land(bucket, estimate);
 }
 
-void bucket_book(struct bucket *bucket, uint64_t more)
+void bucket_book(struct bucket *bucket, uint64_t more, uint64_t now)
 {
-	__atomic_fetch_sub(&bucket->shared.time->level, (int64_t)more, __ATOMIC_RELAXED);
+	struct vgpu_usage_time *time = bucket->shared.time;
+
+	__atomic_fetch_sub(&time->level, (int64_t)more, __ATOMIC_RELAXED);
+	/* Who has the turn is at it still: it is not to be taken as long as the poller says so, within patience. */
+	if (LOAD(time->holder) == bucket->shared.slot + 1 && now - LOAD(time->progress) < PATIENCE_HERE)
+		STORE(time->drains_at, most(LOAD(time->drains_at), now + OVERDUE));
 }
 
 static bool is_turn_over(const struct bucket *bucket, uint64_t now);

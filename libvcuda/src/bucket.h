@@ -56,7 +56,7 @@ void bucket_force(struct bucket *bucket, uint64_t estimate, bool is_known, uint6
 void bucket_release(struct bucket *bucket, uint64_t estimate);
 
 /* While work runs: it has taken more than was booked. */
-void bucket_book(struct bucket *bucket, uint64_t more);
+void bucket_book(struct bucket *bucket, uint64_t more, uint64_t now);
 
 /* Work for which `reserved` was reserved and `booked` stands in the account ended, having used `used`. */
 void bucket_settle(struct bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t now);

@@ -80,6 +80,17 @@ def test_kinds_of_work(bench: Any, load: dict[str, Any]) -> None:
     assert outcome.share(0) == pytest.approx(0.3, rel=0.05)
 
 
+def test_long_kernels_of_many_processes_from_the_start(bench: Any) -> None:
+    """What was never measured takes far longer than it is taken for: its process keeps the turn meanwhile, or two of
+    them would be charged for the same time.
+    """
+    load = {"kernel": "fixed:100000000", "wait": 0}
+    (outcome,) = bench.workers.run_all(
+        [bench.scenario.Scenario([bench.scenario.Tenant(90, [load] * 8)], (0, 3 * SECOND))]
+    )
+    assert outcome.share(0) == pytest.approx(0.9, rel=0.05)
+
+
 @pytest.mark.xfail(strict=True, reason="tenants do not come within their bar yet: docs/limiter.md, How exact")
 @pytest.mark.parametrize("shares", [(10, 90), (20, 30, 50), (5, 5, 10, 10, 15, 15, 20, 20)], ids=str)
 def test_tenants_come_within_five_percent(bench: Any, shares: tuple[int, ...]) -> None:
