@@ -74,9 +74,6 @@ uint64_t bucket_outside(const struct bucket *bucket, uint64_t from, uint64_t to)
 enum bucket_edge { WITHIN_PHASE, FIRST_IN_PHASE, EARLY_IN_PHASE };
 enum bucket_edge bucket_edge(struct bucket *bucket, uint64_t now);
 
-/* ns reserved by this process. */
-uint64_t bucket_in_flight(const struct bucket *bucket);
-
 /* This process wants the card's time: told to the host, */
 void bucket_wants(struct bucket *bucket, uint64_t now);
 

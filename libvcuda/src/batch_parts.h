@@ -1,0 +1,35 @@
+/*
+ * What batches.c, where launches are made, and batches_settle.c, where they end, have of each other. With the context's
+ * lock, all of it.
+ */
+#ifndef VCUDA_BATCH_PARTS_H
+#define VCUDA_BATCH_PARTS_H
+
+#include "core_context.h"
+
+#define SWITCHES (100 * NS_PER_US)      /* what a change of contexts may add to an interval */
+#define SLICE (2 * NS_PER_MS)
+
+/* Nothing of the batch is under way any more. */
+void batch_set_free(struct core_context *context, struct batch *batch);
+
+static inline struct lane *lane_of(struct core_context *context, uint64_t key)
+{
+	uint32_t place = (uint32_t)((key * 0x9e3779b97f4a7c15u) >> 32) % LANES;
+	struct lane *lane = &context->lanes[place];
+
+	for (int i = 0; i < LANES; i++) {
+		struct lane *at = &context->lanes[(place + (uint32_t)i) % LANES];
+		if (at->key == key)
+			return at;
+		if (!at->key) {
+			at->key = key;
+			return at;
+		}
+	}
+	if (lane->open < 0)
+		lane->key = key; /* of a stream that has nothing open: most likely it is gone */
+	return lane;
+}
+
+#endif

@@ -1,0 +1,324 @@
+/* See batches.h. Here batches end: what they used is counted, and the context goes when all that was its is settled. */
+#include "batches.h"
+
+#include "batch_parts.h"
+#include "capture_mode.h"
+#include "card_events.h"
+#include "clock.h"
+#include "cuda_hooks.h"
+
+#define LATENCY (12 * NS_PER_US)        /* of a launch into a dry stream and of the wait for its end, at most */
+#define FORGOTTEN (2 * NS_PER_MS)       /* a batch that nobody adds to or ends */
+#define EARLIEST_LOOK (50 * NS_PER_US)
+#define LATEST_LOOK NS_PER_MS
+#define PATIENCE (20 * NS_PER_MS)       /* with kernels on another card: those of groups wait for each other */
+#define PATIENCE_HERE NS_PER_S
+#define EXIT_PATIENCE (50 * NS_PER_MS)
+
+static atomic_bool stopped;
+static atomic_int settling;
+
+static uint64_t less(uint64_t from, uint64_t by)
+{
+	return from > by ? from - by : 0;
+}
+
+enum { UNDER_WAY, OVER, LOST };
+
+static int query(CUevent event)
+{
+	CUresult result = event ? REAL(cuEventQuery, event) : CUDA_ERROR_INVALID_VALUE;
+
+	return result == CUDA_SUCCESS ? OVER : result == CUDA_ERROR_NOT_READY ? UNDER_WAY : LOST;
+}
+
+/* Notes what has happened to a batch; the streams of `blocked` have an older one that has not ended. */
+static void look_at(struct core_context *context, struct batch *batch, uint64_t *blocked, uint64_t now)
+{
+	uint64_t bit = (uint64_t)1 << batch->lane;
+
+	if (!batch->started && batch->launched_at && !(*blocked & bit) && query(batch->start) == OVER) {
+		batch->started = true;
+		batch->started_at = card_time_of(context, batch->start, batch->opened_at, now);
+		if (batch->launched_at > batch->started_at) /* the kernel came after the event, into an empty stream */
+			batch->started_at = batch->launched_at < now ? batch->launched_at : now;
+	}
+	if (batch->started && batch->state == CLOSED && !batch->ended_at && query(batch->end) == OVER)
+		batch->ended_at = card_time_of(context, batch->end, batch->closed_at, now);
+	if (batch->ended_at && batch->ended_at < batch->started_at)
+		batch->ended_at = batch->started_at;
+	if (!batch->ended_at)
+		*blocked |= bit;
+}
+
+/* Notes what of the interval lies in gaps. Within one kernel there is none. */
+static void note_gaps_within(const struct core_context *context, struct batch *batch, uint64_t from, uint64_t to)
+{
+	for (uint64_t i = context->gap_count; i && context->gap_count - i < GAPS && batch->launches > 1; i--) {
+		const struct gap *gap = &context->gaps[(i - 1) % GAPS];
+		uint64_t begin = gap->from > from ? gap->from : from, end = gap->to < to ? gap->to : to;
+		if (gap->to <= from)
+			break;
+		if (begin > end)
+			continue;
+		*(gap->is_seen ? &batch->gaps : &batch->doubtful) += end - begin;
+		batch->dry_times++;
+	}
+}
+
+/*
+ * What the container used of the interval, of which `raw` ns were not counted for other work. Certainly not the times
+ * when the stream was seen to be dry; perhaps not what launches and waits take on the way there and back, what a change
+ * of contexts takes, or what lies in other containers' phases. Within these bounds, what the kernels are known to take.
+ */
+static uint64_t own_part(const struct core_context *context, struct batch *batch, uint64_t to, uint64_t raw)
+{
+	uint64_t outside = bucket_outside(context->bucket, batch->started_at, to);
+	uint64_t most = less(raw, batch->gaps);
+	uint64_t strange = batch->allowance + (outside ? outside + SLICE : 0);
+	uint64_t least = less(most, batch->doubtful + batch->dry_times * LATENCY + strange);
+	uint64_t guess = batch->estimate;
+
+	if (batch->is_interrupted)
+		least = 0;
+	batch->is_unsure |= outside != 0;
+	if (batch->is_unsteady && batch->is_unsure && !batch->is_first)
+		guess = less(most, outside / 2);
+	return guess < least ? least : guess > most ? most : guess;
+}
+
+/* Beside the work of other streams, and where it was just taken to be as known, an interval tells no more than a bound. */
+static void learn(const struct core_context *context, const struct batch *batch, uint64_t used, uint64_t now)
+{
+	uint64_t took = batch->ended_at - batch->started_at;
+	bool is_alone = batch->counted == took;
+	bool is_certain = is_alone && ((!batch->dry_times && !batch->is_unsure) || used > 4 * batch->estimate);
+
+	if (batch->is_mixed || batch->is_interrupted || (batch->launches > 1 && (batch->dry_times || !is_alone)))
+		return;
+	estimates_add(batch->kind, is_alone ? used : took, batch->launches, !is_certain, now);
+	if (batch->launches == 1)
+		bucket_measured(context->bucket, used);
+}
+
+/* It had ended before it was last seen under way, by the card's clock. */
+static void count_back(struct core_context *context, struct batch *batch)
+{
+	uint64_t over = less(batch->counted_to, batch->ended_at);
+
+	if (!over || !batch->ended_at)
+		return;
+	batch->counted = less(batch->counted, over);
+	bucket_count_back(context->bucket, batch->counted_to, batch->ended_at);
+}
+
+static void count(struct core_context *context, struct batch *batch, uint64_t now)
+{
+	uint64_t to = batch->ended_at ? batch->ended_at : now;
+	uint64_t found = bucket_uncounted(context->bucket, batch->started_at, to);
+
+	batch->counted += found;
+	if (found)
+		batch->counted_to = to;
+	count_back(context, batch);
+	note_gaps_within(context, batch, to - found, to);
+	uint64_t used = own_part(context, batch, to, batch->counted);
+	if (batch->ended_at) {
+		bucket_settle(context->bucket, batch->estimate, batch->booked, used, now);
+		learn(context, batch, used, now);
+		card_renew_base(context, batch, now);
+		batch_set_free(context, batch);
+	} else if (used > batch->booked) {
+		bucket_book(context->bucket, used - batch->booked, now);
+		batch->booked = used;
+	}
+}
+
+/* Nothing more will be known of it. */
+static void write_off(struct core_context *context, struct batch *batch, uint64_t now)
+{
+	bucket_settle(context->bucket, batch->estimate, batch->booked, batch->estimate, now);
+	batch_set_free(context, batch);
+}
+
+static bool is_lost(const struct batch *batch, uint64_t now)
+{
+	if (batch->state == OPEN)
+		return batch->launches && batch->launched_at && now > batch->expected + FORGOTTEN;
+	return !batch->ended_at && (query(batch->start) == LOST || query(batch->end) == LOST);
+}
+
+/* In the order of their beginnings, so that the union comes out right. */
+static void insert(struct batch **list, int count, struct batch *batch, uint64_t (*key)(const struct batch *))
+{
+	for (; count && key(list[count - 1]) > key(batch); count--)
+		list[count] = list[count - 1];
+	list[count] = batch;
+}
+
+static uint64_t by_order(const struct batch *batch)
+{
+	return batch->order;
+}
+
+static uint64_t by_start(const struct batch *batch)
+{
+	return batch->started_at;
+}
+
+static void settle(struct core_context *context, uint64_t now)
+{
+	struct batch *all[BATCHES], *started[BATCHES];
+	uint64_t blocked = 0;
+	int used = 0, begun = 0;
+
+	for (int i = 0; i < BATCHES && used < (int)context->under_way; i++)
+		if (context->batches[i].state != FREE)
+			insert(all, used++, &context->batches[i], by_order);
+	for (int i = 0; i < used; i++) {
+		look_at(context, all[i], &blocked, now);
+		if (is_lost(all[i], now))
+			write_off(context, all[i], now);
+		else if (all[i]->started)
+			insert(started, begun++, all[i], by_start);
+	}
+	for (int i = 0; i < begun; i++)
+		count(context, started[i], now);
+}
+
+static uint64_t next_end(const struct core_context *context, uint64_t now)
+{
+	uint64_t next = UINT64_MAX;
+
+	for (int i = 0; i < BATCHES; i++) {
+		const struct batch *batch = &context->batches[i];
+		if (batch->state == FREE)
+			continue;
+		uint64_t end = batch->expected + (batch->state == OPEN ? FORGOTTEN : 0);
+		uint64_t late = end < now ? (now - end) / 4 : 0;
+		uint64_t look = late ? now + (late < LATEST_LOOK ? late : LATEST_LOOK) : end;
+		look = look < now + EARLIEST_LOOK ? now + EARLIEST_LOOK : look;
+		next = look < next ? look : next;
+	}
+	return next;
+}
+
+static uint64_t settle_context(struct core_context *context)
+{
+	CUcontext before;
+	uint64_t next = UINT64_MAX;
+
+	if (!try_lock(&context->lock))
+		return clock_now() + EARLIEST_LOOK;
+	if (context->under_way && context->handle && REAL(cuCtxPushCurrent_v2, context->handle) == CUDA_SUCCESS) {
+		uint64_t now = clock_now();
+		settle(context, now);
+		next = next_end(context, now);
+		(void)REAL(cuCtxPopCurrent_v2, &before);
+	}
+	leave(&context->lock);
+	return next;
+}
+
+uint64_t batches_settle(void)
+{
+	uint64_t next = UINT64_MAX;
+	CUstreamCaptureMode mode = capture_mode_relax(); /* another thread's capture may forbid this one to ask */
+
+	atomic_fetch_add(&settling, 1);
+	for (int i = 0; i < MOST_CONTEXTS && !atomic_load(&stopped); i++) {
+		struct core_context *context = atomic_load_explicit(&core_contexts[i], memory_order_acquire);
+		if (!context)
+			break;
+		uint64_t look = __atomic_load_n(&context->under_way, __ATOMIC_RELAXED) ? settle_context(context)
+										       : UINT64_MAX;
+		next = look < next ? look : next;
+	}
+	atomic_fetch_sub(&settling, 1);
+	capture_mode_restore(mode);
+	return next;
+}
+
+/* Nothing of its context has ended, nor was it looked away from that, for longer than it should take. */
+static bool is_stuck(const struct core_context *context, const struct batch *batch, uint64_t least, uint64_t now)
+{
+	uint64_t since = batch->opened_at > context->moved_at ? batch->opened_at : context->moved_at;
+
+	if (batch->state == FREE || batch->ended_at)
+		return false;
+	uint64_t patience = 4 * (batch->estimate + estimates_ns(batch->kind));
+	return now > since + (patience > least ? patience : least);
+}
+
+static bool runs(const struct core_context *context)
+{
+	for (int i = 0; i < BATCHES; i++)
+		if (context->batches[i].state != FREE && context->batches[i].started && !context->batches[i].ended_at)
+			return true;
+	return false;
+}
+
+/* What waits for the program, which may wait for this very launch, keeps the card from nothing. */
+static bool has_stuck(const struct core_context *context, const struct lane *own, uint64_t least, uint64_t now)
+{
+	bool is_idle = least > PATIENCE && !runs(context);
+
+	for (int i = 0; i < BATCHES; i++) {
+		const struct batch *batch = &context->batches[i];
+		if (&context->lanes[batch->lane] != own &&
+		    is_stuck(context, batch, batch->is_behind_wait && is_idle ? PATIENCE : least, now))
+			return true;
+	}
+	return false;
+}
+
+bool batches_stuck_elsewhere(const struct launch *launch, uint64_t now)
+{
+	for (int i = 0; i < MOST_CONTEXTS; i++) {
+		struct core_context *context = atomic_load(&core_contexts[i]);
+		if (!context)
+			break;
+		if (!context->under_way || !try_lock(&context->lock))
+			continue;
+		const struct lane *own = context == launch->context ? lane_of(context, launch->lane) : NULL;
+		uint64_t least = context->bucket == launch->bucket ? PATIENCE_HERE : PATIENCE;
+		bool stuck = has_stuck(context, own, least, now);
+		if (stuck)
+			context->moved_at = now;
+		leave(&context->lock);
+		if (stuck)
+			return true;
+	}
+	return false;
+}
+
+void batches_let_go(struct core_context *context, bool is_gone)
+{
+	uint64_t now = clock_now();
+
+	if (!context)
+		return;
+	for (int i = 0; is_gone && i < BATCHES; i++)
+		if (context->batches[i].state != FREE)
+			write_off(context, &context->batches[i], now);
+	if (is_gone) {
+		__atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
+		atomic_fetch_add(&core_generation, 1);
+	}
+	leave(&context->lock);
+}
+
+void batches_reset(void)
+{
+	core_contexts_reset();
+	atomic_store(&settling, 0);
+}
+
+void batches_stop(void)
+{
+	uint64_t until = clock_now() + EXIT_PATIENCE;
+
+	atomic_store(&stopped, true);
+	while (atomic_load(&settling) && clock_now() < until)
+		clock_sleep_until(clock_now() + 20 * NS_PER_US);
+}

@@ -1,0 +1,118 @@
+/* See bucket_told.h, and bucket.h: which card has which bucket. */
+#include "bucket_told.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cards.h"
+#include "limits_file.h"
+#include "log.h"
+
+#define LOOK_EACH (200 * NS_PER_MS)   /* for a page that was not there */
+
+enum { DEVICES = 64 };
+
+static struct bucket *buckets[DEVICES];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Without a region each process is held to the share by itself: better than none of them. */
+static void account_alone(struct bucket *bucket)
+{
+	struct vgpu_usage_time *time = calloc(1, sizeof(*time) + sizeof(struct vgpu_usage_flight));
+
+	log_once(LOG_ERROR, "no usage region: each process is held to the core share by itself");
+	bucket->is_local = 1;
+	bucket->shared = (struct usage_time){time, time ? (struct vgpu_usage_flight *)(time + 1) : NULL, 0};
+}
+
+static struct bucket *make(CUdevice device, const struct limited_card *card)
+{
+	struct bucket *bucket = calloc(1, sizeof(*bucket));
+
+	if (!bucket)
+		return NULL;
+	bucket->device = device;
+	memcpy(bucket->uuid, card->uuid, sizeof(bucket->uuid));
+	bucket->limits_seen = UINT64_MAX;
+	if (!usage_time(card->uuid, &bucket->shared))
+		account_alone(bucket);
+	if (bucket->shared.time)
+		return bucket;
+	free(bucket);
+	return NULL;
+}
+
+static struct bucket *find(CUdevice device)
+{
+	return __atomic_load_n(&buckets[device], __ATOMIC_ACQUIRE);
+}
+
+struct bucket *bucket_of_device(CUdevice device)
+{
+	struct limited_card card;
+
+	if (device < 0 || device >= DEVICES || limits_state() != LIMITS_PRESENT)
+		return NULL;
+	if (find(device) || !card_of_device(device, &card))
+		return find(device);
+	pthread_mutex_lock(&lock);
+	if (!find(device))
+		__atomic_store_n(&buckets[device], make(device, &card), __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&lock);
+	return find(device);
+}
+
+void buckets_reset(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	memset(buckets, 0, sizeof(buckets)); /* the parent's were copied, not shared: a few hundred bytes are lost */
+}
+
+/* A card that is no longer listed keeps its last limits. */
+static void take_over_limits(struct bucket *bucket)
+{
+	struct card_limits limits;
+	uint64_t seen = limits_sequence();
+
+	if (limits_of(bucket->uuid, &limits)) {
+		STORE(bucket->ceiling, within(limits.core_limit, 1, 100));
+		STORE(bucket->share, within(limits.cores, 1, 100)); /* nobody starves for good */
+	}
+	STORE(bucket->limits_seen, seen);
+}
+
+bool bucket_is_open(struct bucket *bucket)
+{
+	if (limits_sequence() != LOAD(bucket->limits_seen))
+		take_over_limits(bucket);
+	return LOAD(bucket->share) >= 100;
+}
+
+void bucket_look_for_page(struct bucket *bucket, uint64_t now)
+{
+	if (now - LOAD(bucket->page_looked_at) < LOOK_EACH)
+		return;
+	STORE(bucket->page_looked_at, now);
+	__atomic_store_n(&bucket->page, card_page_find(bucket->uuid, now), __ATOMIC_RELEASE);
+	STORE(bucket->times.seen, UINT64_MAX);
+}
+
+void bucket_take_over_times(struct bucket *bucket, const struct vgpu_card_page *page)
+{
+	struct card_times times;
+
+	if (!card_page_read(page, &times))
+		return;
+	STORE(bucket->times.period, times.period);
+	STORE(bucket->times.phase_start, times.phase_start);
+	STORE(bucket->times.phase_length, times.phase_length);
+	STORE(bucket->times.lent_until, times.lent_until);
+	STORE(bucket->times.lent_rate, times.lent_rate);
+	STORE(bucket->times.tenants, times.tenants);
+	STORE(bucket->times.share, times.share);
+	STORE(bucket->times.lent_start, times.lent_start);
+	STORE(bucket->times.lent_length, times.lent_length);
+	STORE(bucket->phase_end, 0);
+	STORE(bucket->times.seen, times.seen);
+}

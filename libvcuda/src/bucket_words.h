@@ -1,0 +1,50 @@
+/*
+ * The words that a bucket is made of, in this process and in memory that its container shares: atomic access to them,
+ * and values within bounds.
+ */
+#ifndef VCUDA_BUCKET_WORDS_H
+#define VCUDA_BUCKET_WORDS_H
+
+#include "bucket.h"
+#include "clock.h"
+
+#define LOAD(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
+#define STORE(field, value) __atomic_store_n(&(field), (value), __ATOMIC_RELAXED)
+
+static inline bool swap(uint64_t *word, uint64_t expected, uint64_t value)
+{
+	return __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+static inline uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static inline uint64_t most(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+static inline uint64_t within(uint64_t value, uint64_t low, uint64_t high)
+{
+	return most(low, least(value, high));
+}
+
+static inline struct vgpu_usage_flight *own_flight(const struct bucket *bucket)
+{
+	return &bucket->shared.flights[bucket->shared.slot];
+}
+
+static inline uint32_t units(uint64_t ns)
+{
+	return (uint32_t)((ns + VGPU_USAGE_TIME_UNIT - 1) / VGPU_USAGE_TIME_UNIT);
+}
+
+/* ns reserved by this process. */
+static inline uint64_t bucket_in_flight(const struct bucket *bucket)
+{
+	return (uint64_t)LOAD(own_flight(bucket)->in_flight) * VGPU_USAGE_TIME_UNIT;
+}
+
+#endif
