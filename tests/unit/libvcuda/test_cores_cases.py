@@ -17,6 +17,7 @@ from vgpu.config import cardpage, limits, usage
 from .conftest import SOURCES, SimBox, compile_c
 
 MS = 1_000_000
+USED = 8  #: in struct vgpu_usage_time
 SETTLE = 0.2
 PATIENCE = 15  #: seconds, for what would otherwise hang
 
@@ -135,15 +136,16 @@ def make(sim_box: Callable[..., SimBox], tmp_path: Path) -> Iterator[Callable[[s
     ],
 )
 def test_the_share_holds(make: Callable[[], Cases], case: str, share: int) -> None:
-    """Never more, and most of it."""
+    """Never more, and most of it; where the machine is too busy for that, not more is charged than the card did."""
     cases = make()
     cases.limit(share)
     cases.start(case)
     time.sleep(SETTLE)
+    used, busy = cases.words()[USED], cases.busy()
     got = cases.shares(0.6 * share)
     assert cases.lives(), cases.box.log
     assert max(got) < 1.2 * share
-    assert max(got) > 0.6 * share
+    assert max(got) > 0.6 * share or cases.words()[USED] - used < 1.5 * (cases.busy() - busy) + 20 * MS
 
 
 @pytest.mark.parametrize("case", ["fork late", "waiting function", "end early"])
