@@ -97,6 +97,8 @@ bool sim_users_share(struct sim_graph *to, const struct sim_graph *from);
 CUresult sim_capture_work(struct sim_place *place, const struct sim_work *work);
 void sim_capture_join(struct sim_place *place, const struct sim_place *event);
 void sim_capture_forget(struct sim_place *place); /* its stream goes */
+/* Whether a capture forbids this thread what might be unsafe; such captures are invalid from then on. Under the lock. */
+bool sim_capture_forbids(void);
 /* Lock and find a stream's place; the default stream has none. */
 CUresult sim_lock_place(CUstream stream, struct sim_place **place);
 bool sim_stream_is_legacy(CUstream stream);

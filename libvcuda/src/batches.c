@@ -9,6 +9,7 @@
 #define LONG_ENOUGH NS_PER_MS           /* estimated time in a batch */
 #define SAMPLES_APART (2 * NS_PER_MS)   /* in a stream: two events cost some 5 us */
 #define WORTH_AN_EVENT (250 * NS_PER_US) /* estimated time: a batch that ends where a thread waits for it */
+#define WORTH_IT_AMONG_OTHERS (50 * NS_PER_US) /* the same, where the stream is at something else */
 
 static struct batch *free_batch(struct core_context *context)
 {
@@ -46,7 +47,8 @@ static void open_batch(struct core_context *context, struct lane *lane, struct l
 	if (!start)
 		return;
 	*batch = (struct batch){.state = OPEN, .start = start, .lane = (uint32_t)(lane - context->lanes), .order = ++context->orders,
-				.kind = launch->kind, .opened_at = now};
+				.kind = launch->kind, .opened_at = now, .is_behind_wait = lane->waits};
+	lane->waits = false;
 	if (__atomic_exchange_n(&bucket->fresh, 0, __ATOMIC_RELAXED)) {
 		batch->is_unsure = true;
 		batch->allowance = SWITCHES;
@@ -95,6 +97,14 @@ static void note_gap(struct core_context *context, struct lane *lane, uint64_t e
 	lane->has_work = true;
 }
 
+/* Another stream has work meanwhile: the interval is not only the interrupted one's. */
+static void count_interruptions(struct core_context *context)
+{
+	for (int i = 0; i < BATCHES; i++)
+		context->batches[i].is_interrupted = false;
+	context->interrupted = 0;
+}
+
 static void add_to(struct batch *batch, struct lane *lane, struct launch *launch, uint64_t now)
 {
 	batch->is_mixed |= launch->kind != batch->kind;
@@ -118,6 +128,8 @@ bool batches_join_reserved(struct launch *launch, uint64_t now)
 	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
 	bool is_reserved = batch && launch->estimate <= batch->spare && now < batch->spare_until &&
 			   !wants_sample(lane, launch, now);
+	if (is_reserved && context->interrupted && context->interrupted != lane->key)
+		count_interruptions(context);
 	if (is_reserved) {
 		batch->spare -= launch->estimate;
 		launch->batch = lane->open;
@@ -140,6 +152,8 @@ void batches_join(struct launch *launch, uint64_t now)
 
 	enter(&context->lock);
 	struct lane *lane = lane_of(context, launch->lane);
+	if (context->interrupted && context->interrupted != lane->key)
+		count_interruptions(context);
 	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
 	note_gap(context, lane, launch->estimate, now);
 	bool sample = wants_sample(lane, launch, now);
@@ -194,7 +208,7 @@ void batches_joined(struct launch *launch, bool succeeded)
 		if (!succeeded)
 			undo(context, batch, launch);
 		else if (launch->opened)
-			batch->launched_at = now;
+			batch->launched_at = launch->may_wait ? batch->opened_at : now;
 		if (succeeded && launch->closes)
 			end_batch(context, batch, launch->stream, now);
 	}
@@ -266,15 +280,55 @@ void batches_waited(uint64_t key)
 		(void)batches_settle();
 }
 
+/* The stream's lane, with the context's lock. NULL: there is none, and nothing is locked. */
+static struct lane *enter_lane(uint64_t key, struct core_context **context)
+{
+	*context = atomic_load(&core_contexts[0]) ? batches_context(&this_thread) : NULL;
+	if (!*context)
+		return NULL;
+	enter(&(*context)->lock);
+	struct lane *lane = lane_of(*context, key);
+	if (lane->key == key)
+		return lane;
+	leave(&(*context)->lock);
+	return NULL;
+}
+
+/* A batch that is not worth an event goes on; if it is alone, its kernels are counted as what they are known to take. */
+static void interrupt(struct core_context *context, struct lane *lane, CUstream stream, bool waits)
+{
+	struct batch *batch = &context->batches[lane->open];
+	bool is_alone = context->working == 1 && lane->has_work;
+
+	if (waits || batch->estimate >= (is_alone ? WORTH_AN_EVENT : WORTH_IT_AMONG_OTHERS)) {
+		end_batch(context, batch, stream, clock_now());
+	} else if (is_alone) {
+		batch->is_interrupted = true;
+		context->interrupted = lane->key;
+	}
+}
+
+void batches_interrupt(uint64_t key, CUstream stream, bool waits)
+{
+	struct core_context *context;
+	struct lane *lane = enter_lane(key, &context);
+
+	if (!lane)
+		return;
+	if (lane->open >= 0)
+		interrupt(context, lane, stream, waits);
+	lane->waits |= waits;
+	leave(&context->lock);
+}
+
 void batches_forget(uint64_t key, CUstream stream)
 {
-	struct core_context *context = atomic_load(&core_contexts[0]) ? batches_context(&this_thread) : NULL;
+	struct core_context *context;
+	struct lane *lane = enter_lane(key, &context);
 
-	if (!context)
+	if (!lane)
 		return;
-	enter(&context->lock);
-	struct lane *lane = lane_of(context, key);
-	if (lane->key == key && lane->open >= 0)
+	if (lane->open >= 0)
 		end_batch(context, &context->batches[lane->open], stream, clock_now());
 	leave(&context->lock);
 }

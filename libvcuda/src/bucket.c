@@ -14,7 +14,7 @@ static void expect(struct bucket *bucket, uint64_t estimate, bool is_known, uint
 	uint64_t finish = most(LOAD(bucket->finish), now) + estimate;
 
 	STORE(bucket->finish, finish); /* a race of threads makes a guess a little worse */
-	STORE(bucket->shared.time->drains_at, is_known ? finish : finish + PATIENCE_HERE);
+	STORE(bucket->shared.time->drains_at, is_known ? finish : finish + PATIENCE);
 }
 
 void bucket_force(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now)

@@ -70,13 +70,16 @@ void bucket_spare_back(struct bucket *bucket, uint64_t left);
 void bucket_release(struct bucket *bucket, uint64_t estimate);
 
 /* While work runs: it has taken more than was booked. */
-void bucket_book(struct bucket *bucket, uint64_t more);
+void bucket_book(struct bucket *bucket, uint64_t more, uint64_t now);
 
 /* Work for which `reserved` was reserved and `booked` stands in the account ended, having used `used`. */
 void bucket_settle(struct bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t now);
 
 /* The part of [from, to) that was not counted yet for any work of this process. */
 uint64_t bucket_uncounted(struct bucket *bucket, uint64_t from, uint64_t to);
+
+/* What was counted until `from`, by the last who counted, is so only until `to`. */
+void bucket_count_back(struct bucket *bucket, uint64_t from, uint64_t to);
 
 /* Whether other containers' work may lie between this container's own. */
 bool bucket_is_mixed(const struct bucket *bucket);

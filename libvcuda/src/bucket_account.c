@@ -36,9 +36,12 @@ void bucket_release(struct bucket *bucket, uint64_t estimate)
 	land(bucket, estimate);
 }
 
-void bucket_book(struct bucket *bucket, uint64_t more)
+void bucket_book(struct bucket *bucket, uint64_t more, uint64_t now)
 {
-	__atomic_fetch_sub(&bucket->shared.time->level, (int64_t)more, __ATOMIC_RELAXED);
+	struct vgpu_usage_time *time = bucket->shared.time;
+
+	__atomic_fetch_sub(&time->level, (int64_t)more, __ATOMIC_RELAXED);
+	bucket_keep_turn(bucket, now);
 }
 
 void bucket_settle(struct bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t now)
@@ -65,4 +68,9 @@ uint64_t bucket_uncounted(struct bucket *bucket, uint64_t from, uint64_t to)
 		return 0;
 	STORE(bucket->counted_until, to);
 	return to - from;
+}
+
+void bucket_count_back(struct bucket *bucket, uint64_t from, uint64_t to)
+{
+	(void)swap(&bucket->counted_until, from, to);
 }

@@ -311,7 +311,7 @@ def sim_box(programs: Path, sim_driver: Path, tmp_path: Path) -> Iterator[Callab
     simctl = load_simctl()
     state = tmp_path / "state"
 
-    def make(profile: str, nvml: bool = False, pids: bool = False) -> SimBox:
+    def make(profile: str | dict[str, Any], nvml: bool = False, pids: bool = False) -> SimBox:
         if not state.exists():
             simctl.make_state(str(state), profile, device_nodes=False)
         uuid = simctl.read_state(str(state))["cards"][0]["uuid"]
