@@ -19,7 +19,7 @@
 #define OWN_MASK (((uint64_t)1 << OWN_BITS) - 1)
 #define TIME_SHIFT 16 /* 65 us: the line comes round after 200 days */
 
-enum { MOST_IGNORED = 8 };
+enum { MOST_IGNORED = 8, HIGH_NUMBER = 600 };
 
 #ifndef F_OFD_GETLK
 #define F_OFD_GETLK 36
@@ -27,6 +27,7 @@ enum { MOST_IGNORED = 8 };
 #endif
 
 static int file = -1;
+static struct stat identity;
 static uint32_t *word;
 static uint64_t own;   /* the container's byte on each card: its limits file is one of a kind on the host */
 static uint64_t cards[VGPU_LIMITS_MAX_CARDS]; /* where their offsets begin */
@@ -44,44 +45,61 @@ static uint64_t offset_of(const uint8_t uuid[16])
 	return hash >> (64 - 24) << (OWN_BITS + 1);
 }
 
+/* Out of the way of programs that count on low numbers. */
+static void open_file(void)
+{
+	int low = open(VGPU_PRESENCE_PATH, O_RDONLY | O_CLOEXEC);
+
+	if (low < 0)
+		return;
+	file = fcntl(low, F_DUPFD_CLOEXEC, HIGH_NUMBER);
+	if (file < 0)
+		file = low;
+	else
+		close(low);
+}
+
 static void map_word(void)
 {
 	void *address = mmap(NULL, sizeof(*word), PROT_READ, MAP_SHARED, file, 0);
 
-	if (address != MAP_FAILED) {
+	if (address != MAP_FAILED)
 		word = address;
-		return;
-	}
-	close(file);
-	file = -1;
 }
 
 static void find(void)
 {
 	uint8_t uuids[VGPU_LIMITS_MAX_CARDS][16];
-	struct stat limits, presence;
+	struct stat limits;
 
 	if (stat(VGPU_LIMITS_PATH, &limits) != 0)
 		return;
-	file = open(VGPU_PRESENCE_PATH, O_RDONLY | O_CLOEXEC);
+	open_file();
 	if (file < 0)
 		return;
-	if (fstat(file, &presence) != 0 || presence.st_size < (off_t)sizeof(*word)) {
-		close(file);
-		file = -1;
-		return;
-	}
+	if (fstat(file, &identity) == 0 && identity.st_size >= (off_t)sizeof(*word))
+		map_word();
 	own = limits.st_ino & OWN_MASK;
 	card_count = limits_list(uuids, VGPU_LIMITS_MAX_CARDS);
 	for (unsigned int i = 0; i < card_count; i++)
 		cards[i] = offset_of(uuids[i]);
-	map_word();
 }
 
 bool presence_is_told(void)
 {
 	pthread_once(&once, find);
-	return file >= 0;
+	return word;
+}
+
+bool presence_is_kept(void)
+{
+	struct stat now;
+
+	if (file >= 0 && fstat(file, &now) == 0 && now.st_dev == identity.st_dev && now.st_ino == identity.st_ino)
+		return true;
+	file = -1; /* closed: a daemon closes what it does not know. If there is such a number, it is another's now */
+	open_file();
+	return false;
 }
 
 static uint64_t line_of(unsigned int card)
@@ -199,10 +217,10 @@ void presence_wake(void)
 
 void presence_reset(void)
 {
-	if (file < 0)
-		return;
 	/* The parent's open file is shared: a lock by it would be the parent's. */
-	close(file);
-	file = open(VGPU_PRESENCE_PATH, O_RDONLY | O_CLOEXEC);
+	if (file >= 0 && presence_is_kept()) {
+		close(file);
+		open_file();
+	}
 	ignored_count = 0;
 }

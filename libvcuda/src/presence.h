@@ -15,6 +15,9 @@
 /* Whether there is such a file; looks once. */
 bool presence_is_told(void);
 
+/* False: the program closed the file, which is open again; what this process had said is taken back. */
+bool presence_is_kept(void);
+
 /* This process says, or takes back, that the container is at work on its cards. */
 void presence_hold(void);
 void presence_drop(void);

@@ -148,6 +148,10 @@ bool visit_is_awaited(void)
 
 bool visit_ask(struct bucket *bucket, uint64_t now, uint64_t *again)
 {
+	if (!presence_is_kept()) {
+		STORE(visit.present, 0);
+		STORE(visit.queued, 0);
+	}
 	if (!LOAD(visit.present))
 		return enter(bucket, now, again);
 	if (!visit_is_awaited()) {
