@@ -200,7 +200,8 @@ def join(grants: list[Grant], core_limit: int, wishes: Wishes) -> Request:
     """One request from the grants of one container; VgpuError when a half is missing or they contradict each other.
 
     `core_limit` is 0 where nothing was said: the share is then its own ceiling. What a grant's `share` says fills in
-    for the halves that no grant is of.
+    for the halves that no grant is of. Memory beside whole cores is what those cards must have together; which cards
+    its ids are of says nothing, as kubelet may take all of it from fewer.
     """
     by_resource = {grant.resource: grant for grant in grants}
     if len(by_resource) != len(grants) or not grants:
@@ -215,8 +216,9 @@ def join(grants: list[Grant], core_limit: int, wishes: Wishes) -> Request:
     amount = memory.amount if memory is not None else cores.share[1] if cores.share else 0
     if per_card < WHOLE_CARD and not amount:
         raise VgpuError("grants", expected="a grant of memory beside that of cores", found="cores alone", do=_PAIR)
-    amount = amount if per_card < WHOLE_CARD else 0
-    return Request(cards, per_card, amount, core_limit, wishes, preferred=preferred(grants))
+    if per_card < WHOLE_CARD:
+        return Request(cards, per_card, amount, core_limit, wishes, preferred=preferred(grants))
+    return Request(cards, per_card, 0, core_limit, wishes, preferred=preferred([cores]), total=amount)
 
 
 _PAIR = "a share needs limits for both resources in the pod's spec"

@@ -64,11 +64,12 @@ class Wishes:
 class Request:
     """`gpus` different cards, each with `cores` percent and `memory` bytes; 100 cores: a whole card, without limits.
 
-    `core_limit` is the ceiling of a share, at least `cores`. `memory` of a whole card is 0 or the least it must have.
+    `core_limit` is the ceiling of a share, at least `cores`. `memory` of a whole card is 0 or the least it must have;
+    `total` is 0 or the least that several whole cards must have together.
     `fixed` names the cards when a scheduler has chosen them; `preferred` when device IDs agreed on them.
     """
 
-    __slots__ = ("core_limit", "cores", "fixed", "gpus", "memory", "preferred", "wishes")
+    __slots__ = ("core_limit", "cores", "fixed", "gpus", "memory", "preferred", "total", "wishes")
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class Request:
         wishes: Wishes | None = None,
         fixed: tuple[str, ...] = (),
         preferred: tuple[str, ...] = (),
+        total: int = 0,
     ) -> None:
         self.gpus = gpus
         self.cores = cores
@@ -87,6 +89,7 @@ class Request:
         self.wishes = wishes or Wishes()
         self.fixed = fixed
         self.preferred = preferred
+        self.total = total
 
     @property
     def exclusive(self) -> bool:

@@ -184,6 +184,13 @@ def test_join(given: list[Grant], amounts: tuple[int, ...]) -> None:
     assert grants.join(given, 90, Wishes()).core_limit == max(90, made.cores)
 
 
+def test_memory_beside_whole_cards_is_theirs_together_wherever_its_ids_lie() -> None:
+    cores = of("cores", 200, devices={UUID: "0-99", OTHER: "0-99"})
+    made = grants.join([cores, of("memory", GIB, devices={UUID: "1"})], 0, Wishes())
+    assert (made.gpus, made.memory, made.total, made.preferred) == (2, 0, GIB, (UUID, OTHER))
+    assert grants.join([of("cores", 99), of("memory", GIB)], 0, Wishes()).total == 0
+
+
 APART = [
     ([], "grants: expected one of each resource, found none"),
     ([of("cores", 30), of("cores", 40)], "grants: expected one of each resource, found cores, cores"),
