@@ -18,8 +18,8 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.request import MAX_SIZE, WHOLE_CARD, split_cores
 from vgpu.config.settings import Settings
-from vgpu.plugin import resources
-from vgpu.plugin.resources import Resource, Slot
+from vgpu.hook import resources
+from vgpu.hook.resources import Resource, Slot
 
 TICK = 1e-6  #: seconds; two grants are never of the same moment
 

@@ -20,15 +20,16 @@ from vgpu.config import settings as node_settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
+from vgpu.hook import resources
 from vgpu.hook.daemon import instance
 from vgpu.hook.daemon.journal import Conditions, Journal
 from vgpu.hook.daemon.notify import Notifier
-from vgpu.plugin import inotify, resources
+from vgpu.hook.resources import Resource
+from vgpu.plugin import inotify
 from vgpu.plugin.allocate import Allocator
 from vgpu.plugin.companions import Companions
 from vgpu.plugin.inventorywatch import InventoryWatch
 from vgpu.plugin.registration import Registrar
-from vgpu.plugin.resources import Resource
 from vgpu.plugin.server import Listing, ResourceServer, Servicer
 
 TICK = 2.0  #: seconds; a stat of settings and inventory, and three small files of /proc

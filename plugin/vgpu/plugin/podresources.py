@@ -15,8 +15,8 @@ import grpc
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.settings import Settings
+from vgpu.hook import resources
 from vgpu.hook.promises import MAX_DIGITS, ranges_of
-from vgpu.plugin import resources
 from vgpu.plugin.proto import podresources_pb2, services
 
 MAX_MESSAGE = 64 << 20

@@ -14,9 +14,9 @@ from plugin_beds import GIB, MIB, make_cards, make_settings
 from vgpu.config import grants
 from vgpu.config.request import Wishes
 from vgpu.hook import promises
+from vgpu.hook.resources import advertised
 from vgpu.plugin import allocate
 from vgpu.plugin.allocate import Allocator, Refused, grant_for, ranges
-from vgpu.plugin.resources import advertised
 
 
 def ids(resource, count: int, card: int = 0, first: int = 0) -> list[str]:

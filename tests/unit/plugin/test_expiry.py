@@ -21,9 +21,9 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.pods import Pod
 from vgpu.config.settings import Settings
-from vgpu.hook import grantend, ledger, processes
+from vgpu.hook import grantend, ledger, processes, resources
 from vgpu.hook.daemon.journal import Journal
-from vgpu.plugin import checkpoint, podresources, resources
+from vgpu.plugin import checkpoint, podresources
 from vgpu.plugin.expiry import Belief, Expiry
 from vgpu.plugin.podresources import Listing
 from vgpu.plugin.proto import deviceplugin_pb2, podresources_pb2, services

@@ -1,9 +1,10 @@
 """What the node advertises: settings and cards -> resources with their device ids.
 
-Belongs here, and pure: names, units and counts of both modes, the form of an id, and the bound of kubelet's message. A
-device id is an *amount*; the card in it is a preference. It depends on the card's uuid and a running number alone, so
-it stays the same over reboots, the order of cards and their health: kubelet keeps ids in its checkpoint, and fails a
-pod for good whose ids have gone.
+Belongs here, and pure: names, units and counts of both modes, the form of an id, and the bound of kubelet's message.
+It is the device plugin's, and vgpuctl's, which tells beforehand what the plugin would refuse. A device id is an
+*amount*; the card in it is a preference. It depends on the card's uuid and a running number alone, so it stays the same
+over reboots, the order of cards and their health: kubelet keeps ids in its checkpoint, and fails a pod for good whose
+ids have gone.
 
 In mode gpu a card is split into K units. Each is worth 1/K of what scaling makes of the card's memory and cores, but
 never 100 cores: that would be the whole card, without limits (vgpu.config.request). It is then a share of 99 cores
