@@ -25,7 +25,7 @@ from vgpu.hook.daemon import instance
 from vgpu.hook.daemon.journal import Conditions, Journal
 from vgpu.hook.daemon.notify import Notifier
 from vgpu.hook.resources import Resource
-from vgpu.plugin import inotify
+from vgpu.plugin import cardtags, inotify
 from vgpu.plugin.allocate import Allocator
 from vgpu.plugin.companions import Companions
 from vgpu.plugin.inventorywatch import InventoryWatch
@@ -62,6 +62,7 @@ class DevicePlugin:
         self._watch, self._watched = -1, (0, 0)
         self._due = 0.0
         self.inventory = InventoryWatch(self.settings, self.clock)
+        self.tags: dict[str, str] = {}  # card uuid -> what it is called in device ids
         self._parts()
 
     def _parts(self) -> None:
@@ -150,7 +151,7 @@ class DevicePlugin:
             return
         self.conditions.set("cards", "")
         try:
-            offered = resources.advertised(self.settings, cards)
+            offered = resources.advertised(self.settings, cards, self._kept_tags(cards))
         except VgpuError as error:
             if not self.servers:
                 raise
@@ -166,6 +167,11 @@ class DevicePlugin:
         for one, resource in zip(self.servers, offered):
             if one.listing.update(resource, reasons):
                 self.journal.info("list changed", resource=resource.name, devices=resource.count())
+
+    def _kept_tags(self, cards: list[Card]) -> dict[str, str]:
+        self.tags, problem = cardtags.keep(self.settings.state_dir, [card.uuid for card in cards], self.tags)
+        self.conditions.set("card tags", problem)
+        return self.tags
 
     def _without_cards(self) -> None:
         """There has never been one: wait, or end with the reason."""
@@ -213,7 +219,7 @@ class DevicePlugin:
                 raise VgpuError(name, expected=self.settings.text(name), found=found[name],
                                 do="restart vgpu-device-plugin")  # fmt: skip
         if self.inventory.cards:
-            resources.advertised(found, self.inventory.cards)
+            resources.advertised(found, self.inventory.cards, self.tags)
 
     def _put_in_force(self, found: Settings) -> None:
         self.companions.stop()
