@@ -19,7 +19,6 @@ from vgpu.config.inventory import Card, Device
 from vgpu.config.limits import UNLIMITED
 from vgpu.config.request import Request, Wishes
 from vgpu.config.settings import Settings
-from vgpu.hook import ledger as ledger_module
 from vgpu.hook.allocation import Allocation
 from vgpu.hook.ledger import Ledger, Start
 from vgpu.hook.placement import NoFit
@@ -914,20 +913,6 @@ def test_the_lock_is_made_where_it_is_missing_and_is_no_link(node: Node) -> None
     with pytest.raises(OSError, match=r"ledger\.lock"):
         node.ledger().claim(node.start("c2", 11), share())
     assert not (node.path / "victim").exists()
-
-
-def test_a_lock_that_is_held_for_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "PATIENCE", 0.05)
-    with ledger_module.Lock(str(tmp_path)):
-        with (
-            pytest.raises(VgpuError, match=r"ledger\.lock.*held by another process"),
-            ledger_module.Lock(str(tmp_path)),
-        ):
-            pass
-        with pytest.raises(BlockingIOError), ledger_module.Lock(str(tmp_path), wait=False):
-            pass
-    with ledger_module.Lock(str(tmp_path)):
-        pass
 
 
 @pytest.mark.parametrize(

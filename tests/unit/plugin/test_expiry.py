@@ -21,8 +21,9 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.pods import Pod
 from vgpu.config.settings import Settings
-from vgpu.hook import grantend, ledger, processes, resources
+from vgpu.hook import grantend, processes, resources
 from vgpu.hook.daemon.journal import Journal
+from vgpu.hook.lock import Lock
 from vgpu.plugin import checkpoint, podresources
 from vgpu.plugin.expiry import Belief, Expiry
 from vgpu.plugin.podresources import Listing
@@ -406,14 +407,14 @@ def test_a_dead_container_keeps_nothing(node: Node) -> None:
 def test_a_claim_that_comes_in_last(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hook claims between the plugin's decision and the removal: under the lock it is seen."""
     grant = node.grant(holder=("u1", "main"), pod="web")
-    taken = ledger.Lock._take
+    taken = Lock._take
 
-    def take(lock: ledger.Lock) -> None:
+    def take(lock: Lock) -> None:
         if not os.path.exists(claims.path_of(node.settings.run_dir, "c1")):
             node.claim("c1", grant)
         taken(lock)
 
-    monkeypatch.setattr(ledger.Lock, "_take", take)
+    monkeypatch.setattr(Lock, "_take", take)
     assert node.rounds() == []
     assert node.left() == {grant}
 
@@ -433,7 +434,7 @@ def test_the_lock_is_held_while_a_grant_goes(node: Node) -> None:
     grant = node.grant()
     node.rounds(GRACE)
     ended: list[str] = []
-    with ledger.Lock(node.settings.run_dir):
+    with Lock(node.settings.run_dir):
         thread = threading.Thread(target=lambda: ended.extend(node.expiry.round()))
         thread.start()
         time.sleep(0.2)
