@@ -116,13 +116,14 @@ class Ledger:
                 raise
             return made
 
-    def confirm(self, start: Start) -> None:
-        """The container's claim stands: everything else was done."""
+    def confirm(self, start: Start, devices: dict[str, str] | None = None) -> None:
+        """The container's claim stands: everything else was done. `devices` were opened in its device cgroup."""
         claim = claims.read(self.run_dir, start.container)
         if (claim.pid, claim.start_time) != (start.pid, start.start_time):
             found = f"that of process {claim.pid}"
             raise VgpuError(f"container {start.container}", expected=f"the claim of process {start.pid}", found=found)
         claim.ready = True
+        claim.devices = devices or {}
         records.write(claims.path_of(self.run_dir, start.container), claim.record())
 
     def withdraw(self, start: Start) -> None:
