@@ -227,12 +227,12 @@ def _cores_refusal(request: Request, held: Commitment, policy: Policy) -> str:
 
 
 def _memory_refusal(card: Card, request: Request, held: Commitment, policy: Policy) -> str:
-    capacity = policy.memory(card)
-    if request.memory > min(capacity, card.memory):
+    capacity, wanted = policy.memory(card), request.memory_of(card.uuid)
+    if wanted > min(capacity, card.memory):
         scaled = "" if capacity >= card.memory else " for shares"
         return f"memory {_mib(min(capacity, card.memory))} MiB in all{scaled}"
     free = capacity - held.memory
-    return "" if request.memory <= free else f"memory {_mib(max(free, 0))} MiB free of {_mib(capacity)}"
+    return "" if wanted <= free else f"memory {_mib(max(free, 0))} MiB free of {_mib(capacity)}"
 
 
 def _explain(request: Request, node: list[Card], fitting: list[int], reasons: list[str]) -> str:
