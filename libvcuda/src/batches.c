@@ -187,6 +187,15 @@ static void undo(struct core_context *context, struct batch *batch, const struct
 		batch_set_free(context, batch);
 }
 
+/* The thread was held up after the launch: the event comes when the work has perhaps been done for long. */
+static void note_delay(struct batch *batch, const struct launch *launch, uint64_t now)
+{
+	if (launch->may_wait || now <= batch->expected)
+		return;
+	batch->doubtful += now - batch->expected;
+	batch->dry_times++;
+}
+
 void batches_joined(struct launch *launch, bool succeeded)
 {
 	struct core_context *context = launch->context;
@@ -209,8 +218,10 @@ void batches_joined(struct launch *launch, bool succeeded)
 			undo(context, batch, launch);
 		else if (launch->opened)
 			batch->launched_at = launch->may_wait ? batch->opened_at : now;
-		if (succeeded && launch->closes)
+		if (succeeded && launch->closes) {
+			note_delay(batch, launch, now);
 			end_batch(context, batch, launch->stream, now);
+		}
 	}
 	leave(&context->lock);
 	poller_needed();

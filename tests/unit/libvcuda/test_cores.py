@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
 from collections.abc import Iterator
@@ -91,23 +92,16 @@ def test_long_kernels_of_many_processes_from_the_start(bench: Any) -> None:
     assert outcome.share(0) == pytest.approx(0.9, rel=0.05)
 
 
-@pytest.mark.xfail(strict=True, reason="tenants do not come within their bar yet: docs/limiter.md, How exact")
-@pytest.mark.parametrize("shares", [(10, 90), (20, 30, 50), (5, 5, 10, 10, 15, 15, 20, 20)], ids=str)
-def test_tenants_come_within_five_percent(bench: Any, shares: tuple[int, ...]) -> None:
-    """Strict: it fails the run as soon as it passes, and this mark goes then."""
-    outcomes = bench.workers.run_all([bench.tenants.node(shares, run) for run in range(5)])
+@pytest.mark.parametrize("shares", [(50, 50), (10, 90), (20, 30, 50), (5, 5, 10, 10, 15, 15, 20, 20)], ids=str)
+def test_tenants(bench: Any, shares: tuple[int, ...]) -> None:
+    """Nobody gets more, nobody less; how near they come is the bench's to say (docs/benchmarks.md)."""
+    nodes = [bench.tenants.node(shares, run) for run in range(3)]
+    window = (SECOND, 11 * SECOND)  #: 100 kernels of 5 ms under a share of 5
+    outcomes = bench.workers.run_all(dataclasses.replace(node, window=window) for node in nodes)
     for outcome in outcomes:
         got = [share * 100 for share in outcome.shares]
         assert got == [pytest.approx(share, rel=0.05) for share in shares]
-
-
-@pytest.mark.parametrize("shares", [(50, 50), (10, 90), (20, 30, 50)], ids=str)
-def test_tenants(bench: Any, shares: tuple[int, ...]) -> None:
-    """Nobody gets more; of its own each gets most. How near they come is the bench's to say (docs/benchmarks.md)."""
-    outcomes = bench.workers.run_all([bench.tenants.node(shares, run) for run in range(3)])
-    for outcome in outcomes:
-        got = [share * 100 for share in outcome.shares]
-        assert all(0.75 * share <= part <= 1.03 * share for part, share in zip(got, shares)), got
+        assert sum(got) >= 97
 
 
 def test_a_change_counts_soon(bench: Any) -> None:
