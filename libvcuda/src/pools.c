@@ -18,7 +18,8 @@ enum { PATIENCE = 1000 }; /* looks at graphs that run, 1 ms apart */
 struct pool {
 	struct pool *next;
 	CUmemoryPool handle; /* NULL: the device's graph memory */
-	CUdevice device;     /* NO_DEVICE: not a device's memory */
+	CUdevice device;     /* NO_DEVICE: not a device's own memory, */
+	bool hosts;          /* but the host's; else managed */
 	struct limited_card limited;
 	int card;            /* USAGE_NO_CARD: without a limit */
 	uint64_t booked;
@@ -145,11 +146,28 @@ CUdevice pools_device(CUmemoryPool handle)
 	return NO_DEVICE;
 }
 
-void pools_made(CUmemoryPool handle, const CUmemPoolProps *properties)
+void pools_made(CUmemoryPool handle, const CUmemLocation *location, int type)
+{
+	bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+	bool on_card = !managed && location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+
+	take_lock();
+	struct pool *pool = known(handle, NO_DEVICE);
+	if (!pool)
+		pool = add(handle, on_card ? location->id : NO_DEVICE);
+	if (pool)
+		pool->hosts = !managed && !on_card;
+	pthread_mutex_unlock(&lock);
+}
+
+bool pools_is_hosts(CUmemoryPool handle)
 {
 	take_lock();
-	add(handle, properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? properties->location.id : NO_DEVICE);
+	const struct pool *pool = handle ? known(handle, NO_DEVICE) : NULL;
+	bool hosts = pool && pool->hosts;
+
 	pthread_mutex_unlock(&lock);
+	return hosts;
 }
 
 /* Called with the lock held, as are all that follow up to pools_begin. */
