@@ -31,6 +31,10 @@ enum sim_kind {
 	SIM_SURFACE,
 	SIM_RESOURCES,
 	SIM_GREEN,
+	SIM_CONDITION,
+	SIM_TEXTURE_REFERENCE,
+	SIM_SURFACE_REFERENCE,
+	SIM_SEMAPHORE,
 };
 
 /* What a handle points to. Objects die with their context; pools, graphs and physical memory have none. */
