@@ -13,7 +13,7 @@
 #include "log.h"
 #include "usage.h"
 
-enum { PATIENCE = 1000 }; /* looks at graphs that run, 1 ms apart */
+enum { PATIENCE = NS_PER_S }; /* for graphs that run */
 
 struct pool {
 	struct pool *next;
@@ -369,13 +369,15 @@ static bool graphs_run(int card)
 
 bool pools_wait_for_graphs(int card)
 {
-	int look = 0;
+	uint64_t now = clock_now(), until = now + PATIENCE;
+	bool ran = false;
 
-	while (look < PATIENCE && graphs_run(card)) {
-		clock_sleep_until(clock_now() + NS_PER_MS);
-		look++;
+	while (now < until && graphs_run(card)) { /* by the clock: a busy machine makes each sleep longer */
+		ran = true;
+		clock_sleep_until(now + NS_PER_MS);
+		now = clock_now();
 	}
-	return look > 0;
+	return ran;
 }
 
 int pools_card_of(const struct pool *pool)
