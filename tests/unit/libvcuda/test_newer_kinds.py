@@ -23,6 +23,8 @@ ALLOCATION_NODE = "{i:10,i:0,i:0,i:0,i:1,i:0,i:1,i:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0
     ",q:0" * 15 + "}"
 )
 
+CONDITIONAL_NODE = "{i:13,i:0,i:0,i:0,Q:%d,i:0,I:1" + ",q:0" * 28 + "}"
+
 
 @pytest.fixture
 def client(t4: SimBox) -> Client:
@@ -43,6 +45,17 @@ def test_an_allocation_node_of_the_general_call_is_charged(t4: SimBox, client: C
     assert (client.left(), t4.held()) == (LIMIT // 2, LIMIT // 2)
     assert client.numbers(f"cuGraphInstantiateWithFlags & {graph(LIMIT)} 0")[0] == OUT_OF_MEMORY
     assert t4.held() == LIMIT // 2
+
+
+def test_a_graph_with_a_conditional_node_is_charged_for_its_other_nodes(t4: SimBox, client: Client) -> None:
+    """Bodies hold no memory nodes; the node itself goes to the driver as it is."""
+    graph = client.made("cuGraphCreate & 0")
+    decider = client.made(f"cuGraphConditionalHandleCreate & {graph} 0 1 1")
+    client.made(f"cuGraphAddNode & {graph} 0 0 {CONDITIONAL_NODE % decider}")
+    client.made(f"cuGraphAddNode & {graph} 0 0 {ALLOCATION_NODE % (LIMIT // 2)}")
+    client.does(f"cuGraphLaunch {client.made(f'cuGraphInstantiateWithFlags & {graph} 0')} 0")
+    client.does("cuCtxSynchronize")
+    assert (client.left(), t4.held()) == (LIMIT // 2, LIMIT // 2)
 
 
 def test_memory_of_another_process_pool_is_charged_once(t4: SimBox, client: Client) -> None:
