@@ -43,7 +43,7 @@ static CUresult begin(struct stream_ordered *call, CUmemoryPool handle, size_t s
 			call->entered = false;
 		}
 	}
-	call->hosts = pools_is_hosts(handle);
+	call->hosts = !pool && handle && pools_is_hosts(handle);
 	if (!pool)
 		return call->hosts ? charge_begin_on(&call->single, NO_DEVICE, size)
 				   : charge_begin_stream_ordered(&call->single, size);

@@ -163,7 +163,7 @@ void pools_made(CUmemoryPool handle, const CUmemLocation *location, int type)
 bool pools_is_hosts(CUmemoryPool handle)
 {
 	take_lock();
-	const struct pool *pool = handle ? known(handle, NO_DEVICE) : NULL;
+	const struct pool *pool = known(handle, NO_DEVICE);
 	bool hosts = pool && pool->hosts;
 
 	pthread_mutex_unlock(&lock);
