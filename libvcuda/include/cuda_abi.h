@@ -32,6 +32,8 @@ typedef int CUdevice;
 typedef unsigned int CUdeviceptr_v1;
 typedef unsigned long long CUdeviceptr;
 typedef struct CUctx_st *CUcontext;
+typedef struct CUgreenCtx_st *CUgreenCtx;
+typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 typedef struct CUstream_st *CUstream;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUmod_st *CUmodule;
@@ -110,6 +112,8 @@ enum { CU_MEM_ATTACH_GLOBAL = 1 };
 typedef enum {
 	CU_MEM_LOCATION_TYPE_DEVICE = 1,
 } CUmemLocationType;
+
+enum { CU_MEM_ALLOCATION_TYPE_MANAGED = 2 };
 
 typedef struct {
 	CUmemLocationType type;
@@ -347,6 +351,8 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool);
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device);
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties);
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, int type);
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, int type);
 CUresult cuMemPoolDestroy(CUmemoryPool pool);
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep);
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
@@ -395,6 +401,9 @@ CUresult cuDeviceGraphMemTrim(CUdevice device);
 CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device);
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device);
 CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int count, unsigned int flags, CUdevice device);
+CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice device, unsigned int flags);
+CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green);
+CUresult cuGreenCtxDestroy(CUgreenCtx context);
 CUresult cuCtxCreate_v4(CUcontext *context, void *params, unsigned int flags, CUdevice device);
 CUresult cuCtxSetLimit(int limit, size_t value);
 CUresult cuModuleLoad(CUmodule *module, const char *file);

@@ -30,6 +30,8 @@
 	HOOK(cuMemFreeAsync, cuMemFreeAsync, 11020, LEGACY) \
 	HOOK(cuMemFreeAsync_ptsz, cuMemFreeAsync, 11020, PER_THREAD) \
 	HOOK(cuMemPoolCreate, cuMemPoolCreate, 11020, ANY) \
+	HOOK(cuMemGetDefaultMemPool, cuMemGetDefaultMemPool, 13000, ANY) \
+	HOOK(cuMemGetMemPool, cuMemGetMemPool, 13000, ANY) \
 	HOOK(cuMemPoolDestroy, cuMemPoolDestroy, 11020, ANY) \
 	HOOK(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020, ANY) \
 	HOOK(cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020, ANY) \
@@ -65,6 +67,8 @@
 	HOOK(cuCtxCreate_v2, cuCtxCreate, 3020, ANY) \
 	HOOK(cuCtxCreate_v3, cuCtxCreate, 11040, ANY) \
 	HOOK(cuCtxCreate_v4, cuCtxCreate, 12050, ANY) \
+	HOOK(cuGreenCtxCreate, cuGreenCtxCreate, 12040, ANY) \
+	HOOK(cuGreenCtxDestroy, cuGreenCtxDestroy, 12040, ANY) \
 	HOOK(cuCtxDestroy, cuCtxDestroy, 2000, ANY) \
 	HOOK(cuCtxDestroy_v2, cuCtxDestroy, 4000, ANY) \
 	HOOK(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000, ANY) \
@@ -259,6 +263,7 @@
 	CALL(cuDeviceGetCount) \
 	CALL(cuCtxGetCurrent) \
 	CALL(cuCtxGetDevice) \
+	CALL(cuCtxFromGreenCtx) \
 	CALL(cuCtxPushCurrent_v2) \
 	CALL(cuCtxPopCurrent_v2) \
 	CALL(cuDevicePrimaryCtxGetState) \
