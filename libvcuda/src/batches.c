@@ -26,6 +26,12 @@ void batch_drop_spare(struct core_context *context, struct batch *batch)
 	batch->spare = 0;
 }
 
+/* With the lock; the word is also read without it, as a hint. */
+static void count_up(uint32_t *word, int change)
+{
+	__atomic_store_n(word, *word + (uint32_t)change, __ATOMIC_RELAXED);
+}
+
 void batch_set_free(struct core_context *context, struct batch *batch)
 {
 	if (batch->state == OPEN)
@@ -35,7 +41,7 @@ void batch_set_free(struct core_context *context, struct batch *batch)
 	card_put_event(context, batch->end);
 	context->moved_at = clock_now();
 	batch->state = FREE;
-	context->under_way--;
+	count_up(&context->under_way, -1);
 }
 
 static void open_batch(struct core_context *context, struct lane *lane, struct launch *launch, uint64_t now)
@@ -58,7 +64,7 @@ static void open_batch(struct core_context *context, struct lane *lane, struct l
 		batch->allowance = SLICE + SWITCHES;
 	}
 	bucket_wants(bucket, now);
-	context->under_way++;
+	count_up(&context->under_way, 1);
 	lane->open = (int32_t)(batch - context->batches);
 	launch->opened = true;
 	batch->is_first = batch->allowance == SWITCHES;
@@ -93,7 +99,7 @@ static void note_gap(struct core_context *context, struct lane *lane, uint64_t e
 	if (context->expected && (is_seen || now > since))
 		context->gaps[context->gap_count++ % GAPS] = (struct gap){since, now, is_seen};
 	context->expected = (is_seen || context->expected < now ? now : context->expected) + estimate;
-	context->working += !lane->has_work;
+	count_up(&context->working, !lane->has_work);
 	lane->has_work = true;
 }
 
@@ -252,7 +258,7 @@ void batches_waiting(uint64_t key)
 {
 	struct core_context *context = atomic_load(&core_contexts[0]) ? batches_context(&this_thread) : NULL;
 
-	if (!context || !context->under_way)
+	if (!context || !__atomic_load_n(&context->under_way, __ATOMIC_RELAXED))
 		return;
 	enter(&context->lock);
 	for (int i = 0; i < LANES; i++)
@@ -272,7 +278,8 @@ static void note_waited(struct core_context *context, uint64_t key, bool others_
 		if (others_wait)
 			close_own(context, lane, 0);
 		lane->has_work = false;
-		if (!--context->working)
+		count_up(&context->working, -1);
+		if (!context->working)
 			context->dry_since = now;
 	}
 }
@@ -281,7 +288,7 @@ void batches_waited(uint64_t key)
 {
 	struct core_context *context = atomic_load(&core_contexts[0]) ? batches_context(&this_thread) : NULL;
 
-	if (!context || !context->working)
+	if (!context || !__atomic_load_n(&context->working, __ATOMIC_RELAXED))
 		return;
 	bool others_wait = bucket_others_wait(context->bucket);
 	enter(&context->lock);

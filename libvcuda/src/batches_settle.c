@@ -206,8 +206,8 @@ static uint64_t next_end(const struct core_context *context, uint64_t now)
 		look = look < now + EARLIEST_LOOK ? now + EARLIEST_LOOK : look;
 		next = look < next ? look : next;
 	}
-	if (next > now + OFTEN && bucket_is_leaving(context->bucket, now))
-		return context->under_way ? now + OFTEN : next;
+	if (context->under_way && next > now + OFTEN && bucket_is_leaving(context->bucket, now))
+		return now + OFTEN;
 	return next;
 }
 
@@ -287,7 +287,7 @@ bool batches_stuck_elsewhere(const struct launch *launch, uint64_t now)
 		struct core_context *context = atomic_load(&core_contexts[i]);
 		if (!context)
 			break;
-		if (!context->under_way || !try_lock(&context->lock))
+		if (!__atomic_load_n(&context->under_way, __ATOMIC_RELAXED) || !try_lock(&context->lock))
 			continue;
 		const struct lane *own = context == launch->context ? lane_of(context, launch->lane) : NULL;
 		uint64_t least = context->bucket == launch->bucket ? PATIENCE_HERE : PATIENCE;

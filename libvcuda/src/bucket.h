@@ -30,6 +30,7 @@ struct bucket {
 	uint64_t counted_until; /* until when this process' use was counted */
 	uint64_t finish;       /* when all that this process has under way will be done */
 	uint64_t free_seen;    /* since when the turn is seen free while somebody has waited longer; 0: is not */
+	uint32_t in_flight;    /* reserved by this process for work under way, in VGPU_USAGE_TIME_UNIT */
 	uint32_t fresh;        /* the turn has come to this process and nothing was measured since */
 	uint32_t is_thirsty;   /* the bucket was empty: waits for more than a drop */
 	uint32_t has_presence;   /* the node's containers tell each other who is at work */

@@ -21,13 +21,14 @@ void bucket_add_level(struct bucket *bucket, uint64_t gain, int64_t most_allowed
 
 static void land(struct bucket *bucket, uint64_t reserved)
 {
-	uint32_t *word = &own_flight(bucket)->in_flight;
+	uint32_t *word = &bucket->in_flight;
 	uint32_t in_flight = LOAD(*word);
 	uint32_t less = units(reserved);
 
 	while (!__atomic_compare_exchange_n(word, &in_flight, in_flight > less ? in_flight - less : 0, false,
 					    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		;
+	publish_flight(bucket);
 }
 
 void bucket_release(struct bucket *bucket, uint64_t estimate)

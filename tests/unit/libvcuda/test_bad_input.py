@@ -163,29 +163,16 @@ def works(client: Client, kernel: int) -> bool:
     return all(client.ask(call) for call in calls)
 
 
-ENDLESS = "a launch waits for work that its own word says is under way, and nothing is: without end"
-#: Words that say how much of this process's work is under way; a case each, since it may be waited for.
-CASES = [
-    *((part, WORDS) for part in PARTS if part != "flights"),
-    *(("flights", (word,)) for word in WORDS if word & 0xFFFFFFFF <= 1),
-    *(
-        pytest.param("flights", (word,), marks=pytest.mark.xfail(reason=ENDLESS, run=False))
-        for word in WORDS
-        if word & 0xFFFFFFFF > 1
-    ),
-]
-
-
-@pytest.mark.parametrize(("part", "words"), CASES)
+@pytest.mark.parametrize("part", PARTS)
 def test_forged_words_stop_no_program_and_reach_no_other_container(
-    sim_box: Callable[..., SimBox], part: str, words: tuple[int, ...]
+    sim_box: Callable[..., SimBox], part: str
 ) -> None:
     victim, other = sim_box("t4x1"), sim_box("t4x1")
     share(victim)
     other.limit(LIMIT)
     client, kernel = with_kernel(victim)
     assert works(client, kernel)
-    for word in words:
+    for word in WORDS:
         forge(victim, part, word)
         assert works(client, kernel), hex(word)
         assert works(*with_kernel(victim)), hex(word)
@@ -211,7 +198,7 @@ def test_a_slot_that_was_scribbled_on_before_it_was_anybodys(sim_box: Callable[.
 
 
 def test_a_scribbler_at_work_stops_no_program(sim_box: Callable[..., SimBox]) -> None:
-    """Random words at random places, for as long as two programs are busy; of work under way see above."""
+    """Random words at random places, for as long as two programs are busy."""
     victim, other = sim_box("t4x1"), sim_box("t4x1")
     share(victim)
     other.limit(LIMIT)
@@ -221,7 +208,7 @@ def test_a_scribbler_at_work_stops_no_program(sim_box: Callable[..., SimBox]) ->
     with (victim.path / "usage/usage").open("r+b", buffering=0) as file:
         while time.monotonic() < deadline:
             for _ in range(50):
-                start, end = PARTS[chance.choice([part for part in PARTS if part != "flights"])]
+                start, end = PARTS[chance.choice(list(PARTS))]
                 file.seek(start + 8 * chance.randrange((end - start) // 8))
                 file.write(struct.pack("=Q", chance.choice((*WORDS, chance.getrandbits(64)))))
             assert all(works(client, kernel) for client, kernel in programs)

@@ -24,10 +24,9 @@ SAMPLE = (
 LEFT_OUT = ("test_products", "test_sanitizers", "test_fuzz", "test_drivercheck", "test_cross", "test_cores")
 ALL = " and ".join(f"not {name}" for name in LEFT_OUT)
 #: AddressSanitizer's allocator has locks that a child of a threaded process finds taken for ever; glibc's has not.
-#: ThreadSanitizer finds a race in the core share (batches_waiting against set_free), with the first launch on a share.
 NOT_UNDER = {
     "address,undefined": " and not (test_lifecycle and forks)",
-    "thread": " and not (test_bad_input and (forged or anybodys or scribbler))",
+    "thread": "",
 }
 
 
