@@ -32,6 +32,8 @@ typedef int CUdevice;
 typedef unsigned int CUdeviceptr_v1;
 typedef unsigned long long CUdeviceptr;
 typedef struct CUctx_st *CUcontext;
+typedef struct CUgreenCtx_st *CUgreenCtx;
+typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 typedef struct CUstream_st *CUstream;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUmod_st *CUmodule;
@@ -63,6 +65,7 @@ enum {
 };
 
 typedef enum {
+	CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
 	CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
 	CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,
 } CUpointer_attribute;
@@ -109,6 +112,8 @@ enum { CU_MEM_ATTACH_GLOBAL = 1 };
 typedef enum {
 	CU_MEM_LOCATION_TYPE_DEVICE = 1,
 } CUmemLocationType;
+
+enum { CU_MEM_ALLOCATION_TYPE_MANAGED = 2 };
 
 typedef struct {
 	CUmemLocationType type;
@@ -189,6 +194,96 @@ typedef struct {
 	unsigned int flags;
 } CUDA_ARRAY3D_DESCRIPTOR;
 
+typedef enum {
+	CU_MEMORYTYPE_HOST = 1,
+	CU_MEMORYTYPE_DEVICE = 2,
+	CU_MEMORYTYPE_ARRAY = 3,
+	CU_MEMORYTYPE_UNIFIED = 4, /* the pointer says which; it stands where a device pointer does */
+} CUmemorytype;
+
+typedef struct {
+	unsigned int srcXInBytes, srcY;
+	CUmemorytype srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr_v1 srcDevice;
+	CUarray srcArray;
+	unsigned int srcPitch;
+	unsigned int dstXInBytes, dstY;
+	CUmemorytype dstMemoryType;
+	void *dstHost;
+	CUdeviceptr_v1 dstDevice;
+	CUarray dstArray;
+	unsigned int dstPitch;
+	unsigned int WidthInBytes, Height;
+} CUDA_MEMCPY2D_v1;
+
+typedef struct {
+	size_t srcXInBytes, srcY;
+	CUmemorytype srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr srcDevice;
+	CUarray srcArray;
+	size_t srcPitch;
+	size_t dstXInBytes, dstY;
+	CUmemorytype dstMemoryType;
+	void *dstHost;
+	CUdeviceptr dstDevice;
+	CUarray dstArray;
+	size_t dstPitch;
+	size_t WidthInBytes, Height;
+} CUDA_MEMCPY2D;
+
+typedef struct {
+	unsigned int srcXInBytes, srcY, srcZ, srcLOD;
+	CUmemorytype srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr_v1 srcDevice;
+	CUarray srcArray;
+	void *reserved0;
+	unsigned int srcPitch, srcHeight;
+	unsigned int dstXInBytes, dstY, dstZ, dstLOD;
+	CUmemorytype dstMemoryType;
+	void *dstHost;
+	CUdeviceptr_v1 dstDevice;
+	CUarray dstArray;
+	void *reserved1;
+	unsigned int dstPitch, dstHeight;
+	unsigned int WidthInBytes, Height, Depth;
+} CUDA_MEMCPY3D_v1;
+
+typedef struct {
+	size_t srcXInBytes, srcY, srcZ, srcLOD;
+	CUmemorytype srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr srcDevice;
+	CUarray srcArray;
+	CUcontext srcContext; /* cuMemcpy3DPeer only; reserved for cuMemcpy3D */
+	size_t srcPitch, srcHeight;
+	size_t dstXInBytes, dstY, dstZ, dstLOD;
+	CUmemorytype dstMemoryType;
+	void *dstHost;
+	CUdeviceptr dstDevice;
+	CUarray dstArray;
+	CUcontext dstContext;
+	size_t dstPitch, dstHeight;
+	size_t WidthInBytes, Height, Depth;
+} CUDA_MEMCPY3D;
+
+enum { CU_MEMCPY_OPERAND_TYPE_POINTER = 1, CU_MEMCPY_OPERAND_TYPE_ARRAY = 2 };
+
+typedef struct {
+	int type;
+	CUdeviceptr pointer; /* or an array */
+	size_t details[3];
+} CUmemcpy3DOperand;
+
+typedef struct {
+	CUmemcpy3DOperand src, dst;
+	size_t width, height, depth;
+	int source_access_order;
+	unsigned int flags;
+} CUDA_MEMCPY3D_BATCH_OP;
+
 enum {
 	CUDA_ARRAY3D_LAYERED = 0x01,
 	CUDA_ARRAY3D_SPARSE = 0x40,
@@ -199,6 +294,11 @@ typedef struct {
 	char reserved[64];
 } CUipcMemHandle;
 
+_Static_assert(sizeof(CUDA_MEMCPY2D_v1) == 96, "CUDA_MEMCPY2D_v1");
+_Static_assert(sizeof(CUDA_MEMCPY2D) == 128, "CUDA_MEMCPY2D");
+_Static_assert(sizeof(CUDA_MEMCPY3D_v1) == 144, "CUDA_MEMCPY3D_v1");
+_Static_assert(sizeof(CUDA_MEMCPY3D) == 200, "CUDA_MEMCPY3D");
+_Static_assert(sizeof(CUDA_MEMCPY3D_BATCH_OP) == 112, "CUDA_MEMCPY3D_BATCH_OP");
 _Static_assert(sizeof(CUlaunchConfig) == 56, "CUlaunchConfig");
 _Static_assert(sizeof(CUDA_LAUNCH_PARAMS) == 56, "CUDA_LAUNCH_PARAMS");
 _Static_assert(sizeof(CUmemAllocationProp) == 32, "CUmemAllocationProp");
@@ -251,6 +351,8 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool);
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device);
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties);
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, int type);
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, int type);
 CUresult cuMemPoolDestroy(CUmemoryPool pool);
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep);
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
@@ -299,6 +401,9 @@ CUresult cuDeviceGraphMemTrim(CUdevice device);
 CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device);
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device);
 CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int count, unsigned int flags, CUdevice device);
+CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice device, unsigned int flags);
+CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green);
+CUresult cuGreenCtxDestroy(CUgreenCtx context);
 CUresult cuCtxCreate_v4(CUcontext *context, void *params, unsigned int flags, CUdevice device);
 CUresult cuCtxSetLimit(int limit, size_t value);
 CUresult cuModuleLoad(CUmodule *module, const char *file);
@@ -366,6 +471,147 @@ CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t size);
 CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr to, CUdeviceptr from, size_t size);
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream);
 CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream);
+CUresult cuMemsetD8(CUdeviceptr_v1 to, unsigned char value, unsigned int count);
+CUresult cuMemsetD2D8(CUdeviceptr_v1 to, unsigned int pitch, unsigned char value, unsigned int width,
+		      unsigned int height);
+CUresult cuMemsetD16(CUdeviceptr_v1 to, unsigned short value, unsigned int count);
+CUresult cuMemsetD2D16(CUdeviceptr_v1 to, unsigned int pitch, unsigned short value, unsigned int width,
+		       unsigned int height);
+CUresult cuMemsetD32(CUdeviceptr_v1 to, unsigned int value, unsigned int count);
+CUresult cuMemsetD2D32(CUdeviceptr_v1 to, unsigned int pitch, unsigned int value, unsigned int width,
+		       unsigned int height);
+CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t size);
+CUresult cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, size_t size);
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream);
+CUresult cuMemcpyAsync_ptsz(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream);
+CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size);
+CUresult cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size);
+CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+			   size_t size, CUstream stream);
+CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+				size_t size, CUstream stream);
+CUresult cuMemcpyDtoD(CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int size);
+CUresult cuMemcpyDtoDAsync(CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int size, CUstream stream);
+CUresult cuMemcpyHtoD(CUdeviceptr_v1 to, const void *from, unsigned int size);
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t size);
+CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t size);
+CUresult cuMemcpyHtoDAsync(CUdeviceptr_v1 to, const void *from, unsigned int size, CUstream stream);
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t size, CUstream stream);
+CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr to, const void *from, size_t size, CUstream stream);
+CUresult cuMemcpyDtoH(void *to, CUdeviceptr_v1 from, unsigned int size);
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t size);
+CUresult cuMemcpyDtoH_v2_ptds(void *to, CUdeviceptr from, size_t size);
+CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr_v1 from, unsigned int size, CUstream stream);
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, CUstream stream);
+CUresult cuMemcpyDtoHAsync_v2_ptsz(void *to, CUdeviceptr from, size_t size, CUstream stream);
+CUresult cuMemcpyDtoA(CUarray to, unsigned int offset, CUdeviceptr_v1 from, unsigned int size);
+CUresult cuMemcpyDtoA_v2(CUarray to, size_t offset, CUdeviceptr from, size_t size);
+CUresult cuMemcpyDtoA_v2_ptds(CUarray to, size_t offset, CUdeviceptr from, size_t size);
+CUresult cuMemcpyAtoD(CUdeviceptr_v1 to, CUarray from, unsigned int offset, unsigned int size);
+CUresult cuMemcpyAtoD_v2(CUdeviceptr to, CUarray from, size_t offset, size_t size);
+CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr to, CUarray from, size_t offset, size_t size);
+CUresult cuMemcpyAtoA(CUarray to, unsigned int to_offset, CUarray from, unsigned int from_offset, unsigned int size);
+CUresult cuMemcpyAtoA_v2(CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t size);
+CUresult cuMemcpyAtoA_v2_ptds(CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t size);
+CUresult cuMemcpyHtoA(CUarray to, unsigned int offset, const void *from, unsigned int size);
+CUresult cuMemcpyHtoA_v2(CUarray to, size_t offset, const void *from, size_t size);
+CUresult cuMemcpyHtoA_v2_ptds(CUarray to, size_t offset, const void *from, size_t size);
+CUresult cuMemcpyAtoH(void *to, CUarray from, unsigned int offset, unsigned int size);
+CUresult cuMemcpyAtoH_v2(void *to, CUarray from, size_t offset, size_t size);
+CUresult cuMemcpyAtoH_v2_ptds(void *to, CUarray from, size_t offset, size_t size);
+CUresult cuMemcpyHtoAAsync(CUarray to, unsigned int offset, const void *from, unsigned int size, CUstream stream);
+CUresult cuMemcpyHtoAAsync_v2(CUarray to, size_t offset, const void *from, size_t size, CUstream stream);
+CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray to, size_t offset, const void *from, size_t size, CUstream stream);
+CUresult cuMemcpyAtoHAsync(void *to, CUarray from, unsigned int offset, unsigned int size, CUstream stream);
+CUresult cuMemcpyAtoHAsync_v2(void *to, CUarray from, size_t offset, size_t size, CUstream stream);
+CUresult cuMemcpyAtoHAsync_v2_ptsz(void *to, CUarray from, size_t offset, size_t size, CUstream stream);
+CUresult cuMemcpy2D(const CUDA_MEMCPY2D_v1 *copy);
+CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *copy);
+CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *copy);
+CUresult cuMemcpy2DUnaligned(const CUDA_MEMCPY2D_v1 *copy);
+CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *copy);
+CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *copy);
+CUresult cuMemcpy3D(const CUDA_MEMCPY3D_v1 *copy);
+CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *copy);
+CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *copy);
+CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D_v1 *copy, CUstream stream);
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream);
+CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *copy, CUstream stream);
+CUresult cuMemcpy3DAsync(const CUDA_MEMCPY3D_v1 *copy, CUstream stream);
+CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *copy, CUstream stream);
+CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *copy, CUstream stream);
+CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D *copy);
+CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D *copy);
+CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D *copy, CUstream stream);
+CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D *copy, CUstream stream);
+CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes,
+			    size_t *indices, size_t attribute_count, size_t *failed, CUstream stream);
+CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes,
+				 size_t *indices, size_t attribute_count, size_t *failed, CUstream stream);
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes,
+			       size_t *indices, size_t attribute_count, CUstream stream);
+CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes,
+				    size_t *indices, size_t attribute_count, CUstream stream);
+CUresult cuMemcpy3DBatchAsync(size_t count, CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed, unsigned long long flags,
+			      CUstream stream);
+CUresult cuMemcpy3DBatchAsync_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed,
+				   unsigned long long flags, CUstream stream);
+CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP *list, unsigned long long flags, CUstream stream);
+CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP *list, unsigned long long flags,
+				      CUstream stream);
+CUresult cuMemcpyWithAttributesAsync(CUdeviceptr to, CUdeviceptr from, size_t size, void *attributes, CUstream stream);
+CUresult cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr to, CUdeviceptr from, size_t size, void *attributes,
+					  CUstream stream);
+CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *copy, unsigned long long flags, CUstream stream);
+CUresult cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *copy, unsigned long long flags, CUstream stream);
+CUresult cuStreamBeginCaptureToCig(CUstream stream, void *params);
+CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, void *params);
+CUresult cuStreamEndCaptureToCig(CUstream stream);
+CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream);
+CUresult cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, void *callback,
+				       void *data);
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, void *callback,
+					    void *data);
+CUresult cuLaunchHostFunc(CUstream stream, void *function, void *data);
+CUresult cuLaunchHostFunc_ptsz(CUstream stream, void *function, void *data);
+CUresult cuLaunchHostFunc_v2(CUstream stream, void *function, void *data, unsigned int mode);
+CUresult cuLaunchHostFunc_v2_ptsz(CUstream stream, void *function, void *data, unsigned int mode);
+CUresult cuStreamAddCallback(CUstream stream, void *callback, void *data, unsigned int flags);
+CUresult cuStreamAddCallback_ptsz(CUstream stream, void *callback, void *data, unsigned int flags);
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags);
+CUresult cuStreamWaitValue32_ptsz(CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags);
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags);
+CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags);
+CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags);
+CUresult cuStreamWaitValue64_ptsz(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags);
+CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags);
+CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags);
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, void *list, unsigned int flags);
+CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count, void *list, unsigned int flags);
+CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, void *list, unsigned int flags);
+CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count, void *list, unsigned int flags);
+CUresult cuWaitExternalSemaphoresAsync(const void *semaphores, const void *params, unsigned int count, CUstream stream);
+CUresult cuWaitExternalSemaphoresAsync_ptsz(const void *semaphores, const void *params, unsigned int count,
+					    CUstream stream);
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags);
+CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags);
+CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t size, CUdevice device, CUstream stream);
+CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr pointer, size_t size, CUdevice device, CUstream stream);
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t size, CUmemLocation location, unsigned int flags,
+			       CUstream stream);
+CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr pointer, size_t size, CUmemLocation location, unsigned int flags,
+				    CUstream stream);
+CUresult cuMemPrefetchBatchAsync(CUdeviceptr *pointers, size_t *sizes, size_t count, CUmemLocation *locations,
+				 size_t *indices, size_t location_count, unsigned long long flags, CUstream stream);
+CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr *pointers, size_t *sizes, size_t count, CUmemLocation *locations,
+				      size_t *indices, size_t location_count, unsigned long long flags,
+				      CUstream stream);
+CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *pointers, size_t *sizes, size_t count,
+					   CUmemLocation *locations, size_t *indices, size_t location_count,
+					   unsigned long long flags, CUstream stream);
+CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr *pointers, size_t *sizes, size_t count,
+						CUmemLocation *locations, size_t *indices, size_t location_count,
+						unsigned long long flags, CUstream stream);
 
 CUresult cuStreamDestroy(CUstream stream);
 CUresult cuStreamDestroy_v2(CUstream stream);

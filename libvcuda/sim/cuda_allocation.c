@@ -208,6 +208,8 @@ static CUresult allocate(struct sim_allocation *allocation)
 		if (allocation->size > card->memory && allocation->memory != SIM_MANAGED_MEMORY)
 			return CUDA_ERROR_OUT_OF_MEMORY;
 		allocation->charged = round_up(allocation->size, card->granularity);
+	} else if (allocation->pool) {
+		allocation->charged = allocation->size; /* to the pool: it is the host's memory */
 	}
 	pthread_mutex_lock(&sim_driver.lock);
 	if (allocation->pool)
@@ -331,7 +333,9 @@ static struct sim_allocation *find(CUdeviceptr pointer, enum sim_free_kind kind)
 {
 	struct sim_allocation *allocation = sim_allocation_at(pointer, 0);
 
-	return allocation && allocation->base == pointer && frees(kind, allocation->memory) ? allocation : NULL;
+	if (!allocation || allocation->base != pointer)
+		return NULL;
+	return frees(kind, allocation->memory) || (allocation->pool && kind == SIM_FREE_DEVICE) ? allocation : NULL;
 }
 
 CUresult sim_free(CUdeviceptr pointer, enum sim_free_kind kind)

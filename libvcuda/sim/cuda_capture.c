@@ -11,10 +11,16 @@ struct sim_capture {
 	struct sim_place *places; /* of the streams that take part */
 	bool is_invalid;
 	bool owns_graph;
+	int mode;
+	const void *thread;
+	struct sim_capture *next; /* of all that are under way */
 };
 
+enum { MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED };
+
 static unsigned long long last_id;
-static _Thread_local int thread_mode; /* global */
+static struct sim_capture *captures;
+static _Thread_local int thread_mode; /* global; its address is the thread */
 
 static CUresult unlock(CUresult result)
 {
@@ -57,6 +63,32 @@ static void widen(struct sim_place *place, struct sim_node *node)
 		place->frontier[place->count++] = node;
 }
 
+static void drop(struct sim_capture *capture)
+{
+	struct sim_capture **at = &captures;
+
+	while (*at && *at != capture)
+		at = &(*at)->next;
+	if (*at)
+		*at = capture->next;
+	free(capture);
+}
+
+bool sim_capture_forbids(void)
+{
+	bool forbids = false;
+
+	for (struct sim_capture *capture = captures; capture; capture = capture->next) {
+		bool is_own = capture->thread == &thread_mode && capture->mode != MODE_RELAXED;
+		bool is_of_all = capture->mode == MODE_GLOBAL && thread_mode == MODE_GLOBAL;
+		if (thread_mode == MODE_RELAXED || !(is_own || is_of_all))
+			continue;
+		capture->is_invalid = true;
+		forbids = true;
+	}
+	return forbids;
+}
+
 static void enter(struct sim_place *place)
 {
 	place->next = place->capture->places;
@@ -97,10 +129,10 @@ void sim_capture_forget(struct sim_place *place)
 		return;
 	if (capture->owns_graph)
 		sim_graph_free(capture->graph);
-	free(capture);
+	drop(capture);
 }
 
-static CUresult begin(CUstream stream, struct sim_graph *graph, const CUgraphNode *dependencies, size_t count)
+static CUresult begin(CUstream stream, struct sim_graph *graph, const CUgraphNode *dependencies, size_t count, int mode)
 {
 	struct sim_place *place;
 	CUresult result = sim_lock_place(stream, &place);
@@ -119,6 +151,10 @@ static CUresult begin(CUstream stream, struct sim_graph *graph, const CUgraphNod
 	capture->origin = stream;
 	capture->owns_graph = !graph;
 	capture->id = ++last_id;
+	capture->mode = mode;
+	capture->thread = &thread_mode;
+	capture->next = captures;
+	captures = capture;
 	*place = (struct sim_place){.capture = capture, .id = capture->id, .count = (unsigned)count};
 	enter(place);
 	if (count)
@@ -128,12 +164,12 @@ static CUresult begin(CUstream stream, struct sim_graph *graph, const CUgraphNod
 
 SIM_EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
 {
-	return mode < 0 || mode > 2 ? CUDA_ERROR_INVALID_VALUE : begin(stream, NULL, NULL, 0);
+	return mode < 0 || mode > 2 ? CUDA_ERROR_INVALID_VALUE : begin(stream, NULL, NULL, 0, mode);
 }
 
 SIM_EXPORT CUresult cuStreamBeginCapture(CUstream stream)
 {
-	return begin(stream, NULL, NULL, 0);
+	return begin(stream, NULL, NULL, 0, MODE_GLOBAL);
 }
 
 SIM_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
@@ -142,7 +178,7 @@ SIM_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, 
 	(void)edges;
 	if (!graph || mode < 0 || mode > 2 || (count && !dependencies))
 		return CUDA_ERROR_INVALID_VALUE;
-	return begin(stream, graph, dependencies, count);
+	return begin(stream, graph, dependencies, count, mode);
 }
 
 static bool is_leaf(const struct sim_graph *graph, const struct sim_node *node)
@@ -188,7 +224,7 @@ SIM_EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 		sim_graph_free(capture->graph);
 	while (capture->places)
 		leave(capture->places);
-	free(capture);
+	drop(capture);
 	return unlock(result);
 }
 

@@ -127,15 +127,32 @@ static bool is_known(const struct sim_side *side)
 	return known;
 }
 
-/* Within a card at half its bandwidth (read and write), else as fast as the PCIe generation of its time. */
-uint64_t sim_copy_duration(const struct sim_copy *copy, const struct sim_context *context)
+/* The card that the side lies on; -1: on none. */
+static int card_of(const struct sim_side *side)
 {
+	pthread_mutex_lock(&sim_driver.lock);
+	const struct sim_allocation *allocation = sim_allocation_at(row_of(side, 0, 0), 0);
+	bool is_host = allocation && (allocation->memory == SIM_HOST_MEMORY || allocation->memory == SIM_REGISTERED_MEMORY);
+	int card = allocation && !is_host ? (int)allocation->card : -1;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return card;
+}
+
+/*
+ * Within a card, whatever the call is called, at half its bandwidth (read and write), else as fast as the PCIe generation
+ * of its time.
+ */
+uint64_t sim_copy_duration(struct sim_copy *copy, const struct sim_context *context)
+{
+	int to = card_of(&copy->to);
+
+	copy->is_within = to >= 0 && to == card_of(&copy->from);
 	const struct sim_card *card = sim_device_card(context->device);
 	uint64_t bytes = (uint64_t)copy->width * copy->height * copy->depth;
 	uint64_t bus = card->compute_major >= 9 ? 50 : card->compute_major == 8 ? 25 : 12; /* bytes per ns */
 	uint64_t memory = (uint64_t)card->bus_width / 8 * card->memory_clock_mhz / 1000;
 
-	return COPY_LATENCY_NS + bytes / (copy->to.on_card && copy->from.on_card && memory ? memory : bus);
+	return COPY_LATENCY_NS + bytes / (copy->is_within && memory ? memory : bus);
 }
 
 uint64_t sim_fill_duration(const struct sim_fill *fill, const struct sim_context *context)
@@ -159,7 +176,7 @@ CUresult sim_submit_copy(const struct sim_copy *copy, CUstream stream, bool wait
 		result = sim_copy_check(copy);
 	if (result != CUDA_SUCCESS || is_nothing(copy))
 		return result;
-	work.duration = sim_copy_duration(copy, context);
+	work.duration = sim_copy_duration(&work.copy, context);
 	/* Host memory that the driver does not know may be gone when the call returns, so the call waits. */
 	work.copy.to.is_ours = is_known(&copy->to);
 	work.copy.from.is_ours = is_known(&copy->from);

@@ -336,6 +336,9 @@ static void *thread(void *argument)
 	pthread_mutex_lock(&sim_driver.lock);
 	while (engine->pending || engine->context->alive)
 		step(engine);
+	/* Its last work may have ended in the step before it would have yielded. */
+	if (engine->has_turn && !engine->is_unlimited)
+		pass_turn(engine, larger(engine->freed, engine->slice.since), false);
 	engine->is_running = false;
 	pthread_mutex_unlock(&sim_driver.lock);
 	return NULL;

@@ -134,6 +134,8 @@ SIM_EXPORT CUresult cuEventQuery(CUevent event)
 		return result;
 	if (event->place.id)
 		result = CUDA_ERROR_CAPTURED_EVENT;
+	else if (sim_capture_forbids())
+		result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	else if (event->shared)
 		result = sim_shared_query(event);
 	else if (event->moment && !event->moment->reached)

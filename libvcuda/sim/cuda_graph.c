@@ -13,6 +13,7 @@ static void free_node(struct sim_node *node)
 {
 	if (node->child)
 		sim_graph_free(node->child);
+	sim_choice_of(node);
 	free(node->dependencies);
 	free(node->attributes);
 	sim_object_destroy(node);
@@ -24,6 +25,7 @@ void sim_graph_free(struct sim_graph *graph)
 		free_node(graph->nodes[i]);
 	free(graph->nodes);
 	sim_users_of(graph);
+	sim_conditions_of(graph);
 	sim_object_destroy(graph);
 }
 
@@ -55,9 +57,17 @@ static bool depend(struct sim_node *node, const CUgraphNode *on, size_t count)
 	return true;
 }
 
+static bool may_be_in_a_body(int type)
+{
+	return type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMCPY || type == CU_GRAPH_NODE_TYPE_MEMSET ||
+	       type == CU_GRAPH_NODE_TYPE_GRAPH || type == CU_GRAPH_NODE_TYPE_EMPTY || type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
+}
+
 CUresult sim_graph_add(struct sim_graph *graph, const CUgraphNode *dependencies, size_t count,
                        const struct sim_work *work, struct sim_node **out)
 {
+	if (graph->is_body && !may_be_in_a_body(work->type))
+		return CUDA_ERROR_NOT_SUPPORTED;
 	struct sim_node *node = has_room(graph) ? sim_object_create(sizeof *node, SIM_NODE, NULL) : NULL;
 
 	if (!node)
@@ -137,8 +147,6 @@ static struct sim_node *copy_of(const struct sim_graph *graph, const struct sim_
 	return NULL;
 }
 
-static CUresult clone_graph(struct sim_graph **out, struct sim_graph *original);
-
 static CUresult clone_node(struct sim_graph *graph, struct sim_node *original)
 {
 	struct sim_node *node;
@@ -152,15 +160,17 @@ static CUresult clone_node(struct sim_graph *graph, struct sim_node *original)
 		if (on && !depend(node, &on, 1))
 			return CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	if (original->choice)
+		return sim_choice_clone(node, original);
 	if (!original->child)
 		return CUDA_SUCCESS;
-	result = clone_graph(&node->child, original->child);
+	result = sim_graph_clone(&node->child, original->child);
 	if (node->child)
 		node->child->is_child = true;
 	return result;
 }
 
-static CUresult clone_graph(struct sim_graph **out, struct sim_graph *original)
+CUresult sim_graph_clone(struct sim_graph **out, struct sim_graph *original)
 {
 	struct sim_graph *graph = sim_graph_new();
 	CUresult result = graph ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -182,7 +192,7 @@ SIM_EXPORT CUresult cuGraphClone(CUgraph *out, CUgraph original)
 {
 	CUresult result = sim_lock_graph(original, NULL, 0, out);
 
-	return result == CUDA_SUCCESS ? unlock(clone_graph(out, original)) : result;
+	return result == CUDA_SUCCESS ? unlock(sim_graph_clone(out, original)) : result;
 }
 
 SIM_EXPORT CUresult cuGraphNodeFindInClone(CUgraphNode *out, CUgraphNode original, CUgraph graph)
@@ -207,7 +217,7 @@ SIM_EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, co
 		return unlock(CUDA_ERROR_INVALID_VALUE);
 	result = sim_graph_add(graph, dependencies, count, &work, out);
 	if (result == CUDA_SUCCESS)
-		result = clone_graph(&(*out)->child, child);
+		result = sim_graph_clone(&(*out)->child, child);
 	if (result == CUDA_SUCCESS)
 		(*out)->child->is_child = true;
 	return unlock(result);

@@ -12,6 +12,7 @@ struct sim_node {
 	struct sim_graph *graph;
 	struct sim_work work;
 	struct sim_graph *child;
+	struct sim_choice *choice; /* of a conditional node: its bodies */
 	struct sim_node **dependencies;
 	size_t dependency_count;
 	struct sim_node *original; /* in the graph that this one was cloned from */
@@ -25,6 +26,8 @@ struct sim_graph {
 	struct sim_node **nodes; /* in the order of their making */
 	size_t count, room;
 	bool is_child;
+	bool is_body;                  /* of a conditional node: not every kind of node may be in it */
+	struct sim_condition *conditions; /* that nodes of it can hang on */
 	struct sim_graph *original;
 	struct sim_user_reference *users; /* user objects that it holds */
 };
@@ -65,6 +68,12 @@ struct sim_place {
 };
 
 struct sim_graph *sim_graph_new(void);
+CUresult sim_graph_clone(struct sim_graph **out, struct sim_graph *original);
+/* What runs in the node's place: a child graph, the body that is chosen; NULL: the node's own work, if any. */
+struct sim_graph *sim_node_runs(const struct sim_node *node);
+CUresult sim_choice_clone(struct sim_node *node, const struct sim_node *original);
+void sim_choice_of(struct sim_node *node);
+void sim_conditions_of(struct sim_graph *graph);
 void sim_graph_free(struct sim_graph *graph);
 CUresult sim_graph_add(struct sim_graph *graph, const CUgraphNode *dependencies, size_t count,
                        const struct sim_work *work, struct sim_node **node);
@@ -97,6 +106,8 @@ bool sim_users_share(struct sim_graph *to, const struct sim_graph *from);
 CUresult sim_capture_work(struct sim_place *place, const struct sim_work *work);
 void sim_capture_join(struct sim_place *place, const struct sim_place *event);
 void sim_capture_forget(struct sim_place *place); /* its stream goes */
+/* Whether a capture forbids this thread what might be unsafe; such captures are invalid from then on. Under the lock. */
+bool sim_capture_forbids(void);
 /* Lock and find a stream's place; the default stream has none. */
 CUresult sim_lock_place(CUstream stream, struct sim_place **place);
 bool sim_stream_is_legacy(CUstream stream);

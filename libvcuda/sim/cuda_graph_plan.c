@@ -14,12 +14,13 @@ static void measure(const struct sim_graph *graph, size_t *steps, size_t *waits)
 {
 	for (size_t i = 0; i < graph->count; i++) {
 		const struct sim_node *node = graph->nodes[i];
-		*steps += node->child ? 2 : 1;
+		const struct sim_graph *child = sim_node_runs(node);
+		*steps += child ? 2 : 1;
 		*waits += node->dependency_count;
-		if (!node->child)
+		if (!child)
 			continue;
-		*waits += 2 * node->child->count + 1; /* its roots and leaves */
-		measure(node->child, steps, waits);
+		*waits += 2 * child->count + 1; /* its roots and leaves */
+		measure(child, steps, waits);
 	}
 }
 
@@ -88,16 +89,16 @@ static void visit_all(struct sim_plan *plan, const struct sim_graph *graph, size
 		visit(plan, graph->nodes[i], entry);
 }
 
-static void add_child(struct sim_plan *plan, struct sim_node *node, size_t entry)
+static void add_child(struct sim_plan *plan, struct sim_node *node, const struct sim_graph *child, size_t entry)
 {
 	const struct sim_work nothing = {.type = CU_GRAPH_NODE_TYPE_EMPTY};
 
-	visit_all(plan, node->child, entry);
+	visit_all(plan, child, entry);
 	struct sim_step *end = add_step(plan, node, &nothing);
 	add_wait(plan, end, entry);
-	for (size_t i = 0; i < node->child->count; i++)
-		if (!has_dependents(node->child, node->child->nodes[i]))
-			add_wait(plan, end, node->child->nodes[i]->step);
+	for (size_t i = 0; i < child->count; i++)
+		if (!has_dependents(child, child->nodes[i]))
+			add_wait(plan, end, child->nodes[i]->step);
 	place(plan, end);
 }
 
@@ -105,20 +106,21 @@ static void add_child(struct sim_plan *plan, struct sim_node *node, size_t entry
 static void visit(struct sim_plan *plan, struct sim_node *node, size_t entry)
 {
 	const struct sim_work nothing = {.type = CU_GRAPH_NODE_TYPE_EMPTY};
+	const struct sim_graph *child = sim_node_runs(node);
 
 	if (node->visited)
 		return;
 	node->visited = true;
 	for (size_t i = 0; i < node->dependency_count; i++)
 		visit(plan, node->dependencies[i], entry);
-	struct sim_step *step = add_step(plan, node->child ? NULL : node, node->child ? &nothing : &node->work);
+	struct sim_step *step = add_step(plan, child ? NULL : node, child || node->choice ? &nothing : &node->work);
 	for (size_t i = 0; i < node->dependency_count; i++)
 		add_wait(plan, step, node->dependencies[i]->step);
 	if (!node->dependency_count && entry != NOWHERE)
 		add_wait(plan, step, entry);
 	place(plan, step);
-	if (node->child)
-		add_child(plan, node, plan->count - 1);
+	if (child)
+		add_child(plan, node, child, plan->count - 1);
 	node->step = plan->count - 1;
 }
 

@@ -22,6 +22,9 @@ struct sim_function {
 	char name[];
 };
 
+/* A texture or surface reference of this module? */
+bool sim_reference_is_of(const struct sim_object *object, const struct sim_module *module);
+
 /* Check a launch and make work of it. */
 CUresult sim_launch_prepare(const struct sim_launch *launch, void **arguments, struct sim_work *work);
 /* How long a kernel of this name takes: see README.md. */

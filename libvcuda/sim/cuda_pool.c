@@ -15,7 +15,7 @@ CUresult sim_pool_take(struct sim_pool *pool, uint64_t bytes)
 	uint64_t used = pool->used + bytes;
 
 	if (used > pool->reserved) {
-		CUresult result = sim_result(sim_reserve(sim_driver.devices[pool->device].card, used - pool->reserved));
+		CUresult result = pool->memory == SIM_HOST_MEMORY ? CUDA_SUCCESS : sim_result(sim_reserve(sim_driver.devices[pool->device].card, used - pool->reserved));
 		if (result != CUDA_SUCCESS)
 			return result;
 		pool->reserved = used;
@@ -32,7 +32,8 @@ static void shrink(struct sim_pool *pool, uint64_t keep)
 
 	if (rest >= pool->reserved)
 		return;
-	sim_release(sim_driver.devices[pool->device].card, pool->reserved - rest);
+	if (pool->memory != SIM_HOST_MEMORY)
+		sim_release(sim_driver.devices[pool->device].card, pool->reserved - rest);
 	pool->reserved = rest;
 }
 
@@ -42,28 +43,19 @@ void sim_pool_give(struct sim_pool *pool, uint64_t bytes)
 	shrink(pool, pool->doomed ? 0 : pool->settings[CU_MEMPOOL_ATTR_RELEASE_THRESHOLD]);
 }
 
-struct sim_pool *sim_pool_new(CUdevice device)
+struct sim_pool *sim_pool_new(CUdevice device, enum sim_memory memory)
 {
 	struct sim_pool *pool = sim_object_create(sizeof *pool, SIM_POOL, NULL);
 
 	if (!pool)
 		return NULL;
 	pool->device = device;
+	pool->memory = memory;
 	pool->next = sim_driver.devices[device].pools;
 	sim_driver.devices[device].pools = pool;
 	for (int i = CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES; i < CU_MEMPOOL_ATTR_RELEASE_THRESHOLD; i++)
 		pool->settings[i] = 1;
 	return pool;
-}
-
-/* The pool in force for a device, made when first asked for. Under the lock. */
-static struct sim_pool *pool_of(CUdevice number, bool wants_default)
-{
-	struct sim_device *device = &sim_driver.devices[number];
-
-	if (!device->default_pool)
-		device->default_pool = sim_pool_new(number);
-	return wants_default || !device->pool ? device->default_pool : device->pool;
 }
 
 static CUresult get_pool(CUmemoryPool *pool, CUdevice device, bool wants_default)
@@ -75,7 +67,7 @@ static CUresult get_pool(CUmemoryPool *pool, CUdevice device, bool wants_default
 	if (!pool)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_driver.lock);
-	*pool = pool_of(device, wants_default);
+	*pool = sim_pool_standing(device, SIM_DEVICE_MEMORY, wants_default);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -110,7 +102,7 @@ SIM_EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 		result = sim_lock_pool(pool);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (pool->device == device)
+	if (pool->device == device && pool->memory == SIM_DEVICE_MEMORY)
 		sim_driver.devices[device].pool = pool;
 	else
 		result = CUDA_ERROR_INVALID_VALUE;
@@ -143,15 +135,18 @@ void sim_pools_of(CUdevice device)
 
 SIM_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 {
-	if (!pool || !properties || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+	enum sim_memory memory;
+	CUdevice device;
+
+	if (!pool || !properties)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (properties->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	CUresult result = sim_device(properties->location.id);
+	CUresult result = sim_pool_place(&properties->location, properties->allocType, &device, &memory);
 	if (result != CUDA_SUCCESS)
 		return result;
 	pthread_mutex_lock(&sim_driver.lock);
-	*pool = sim_pool_new(properties->location.id);
+	*pool = sim_pool_new(device, memory);
 	if (*pool)
 		(*pool)->handle_types = properties->handleTypes;
 	pthread_mutex_unlock(&sim_driver.lock);
@@ -166,11 +161,12 @@ SIM_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	if (result != CUDA_SUCCESS)
 		return result;
 	struct sim_device *device = &sim_driver.devices[pool->device];
-	if (pool == device->default_pool) {
+	if (sim_pool_is_default(pool)) {
 		result = CUDA_ERROR_INVALID_VALUE;
 	} else {
-		if (pool == device->pool)
-			device->pool = NULL;
+		struct sim_pool **in_force = sim_pool_in_force(pool->device, pool->memory);
+		if (*in_force == pool)
+			*in_force = NULL;
 		pool->doomed = true;
 		bury_doomed(device);
 	}
@@ -306,9 +302,11 @@ static CUresult allocate_from(CUdeviceptr *pointer, size_t size, CUmemoryPool po
 		return result;
 	if (!pointer || !size)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (capturing && pool->memory != SIM_DEVICE_MEMORY)
+		return CUDA_ERROR_NOT_SUPPORTED;
 	if (capturing)
 		return capture_allocation(pointer, size, pool->device, stream);
-	result = sim_allocate(NULL, pool, SIM_DEVICE_MEMORY, size, &allocation);
+	result = sim_allocate(NULL, pool, pool->memory, size, &allocation);
 	if (result == CUDA_SUCCESS)
 		*pointer = allocation->base;
 	return result;

@@ -40,7 +40,7 @@ SIM_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *
 	if (!out || flags || type != FD || !sim_share_adopt((int)(intptr_t)handle, &card, &size) || size != 1)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_driver.lock);
-	*out = sim_pool_new(sim_ordinal(card));
+	*out = sim_pool_new(sim_ordinal(card), SIM_DEVICE_MEMORY);
 	if (*out)
 		(*out)->is_imported = true;
 	pthread_mutex_unlock(&sim_driver.lock);

@@ -73,6 +73,7 @@ static uint32_t type_bytes(const struct word *word)
 struct declaration {
 	uint32_t bytes, alignment;
 	uint64_t count;
+	enum sim_reference reference;
 	struct word name;
 };
 
@@ -89,6 +90,10 @@ static const char *read_declaration(const char *at, struct declaration *out)
 		uint32_t bytes = type_bytes(&word);
 		if (bytes)
 			out->bytes = bytes;
+		else if (equals(&word, ".texref"))
+			out->reference = SIM_TEXTURE_NAME;
+		else if (equals(&word, ".surfref"))
+			out->reference = SIM_SURFACE_NAME;
 		else if (after_align)
 			out->alignment = (uint32_t)strtoul(word.start, NULL, 10);
 		else if (in_brackets && isdigit((unsigned char)*word.start))
@@ -135,6 +140,8 @@ static bool read_variable(const char **at, struct sim_image *image)
 	if (!declaration.name.start)
 		return true;
 	size_t length = (size_t)(declaration.name.end - declaration.name.start);
+	if (declaration.reference)
+		return sim_image_add_reference(image, declaration.name.start, length, declaration.reference);
 	return sim_image_add_variable(image, declaration.name.start, length, declaration.bytes * declaration.count);
 }
 
@@ -148,6 +155,17 @@ static bool read_entry(const char **at, struct sim_image *image)
 	if (kernel)
 		*at = read_parameters(name.end, kernel);
 	return kernel != NULL;
+}
+
+/* `.tex .u64 name`, as it was written before there was .texref. */
+static bool read_old_texture(const char **at, struct sim_image *image)
+{
+	struct declaration declaration;
+
+	*at = read_declaration(*at, &declaration);
+	size_t length = (size_t)(declaration.name.end - declaration.name.start);
+	return !declaration.name.start ||
+	       sim_image_add_reference(image, declaration.name.start, length, SIM_TEXTURE_NAME);
 }
 
 /* Variables are those outside of functions. */
@@ -169,6 +187,8 @@ enum sim_image_status sim_ptx_read(const char *text, struct sim_image *image)
 			ok = read_entry(&at, image);
 		else if (!depth && (equals(&word, ".global") || equals(&word, ".const")))
 			ok = read_variable(&at, image);
+		else if (!depth && equals(&word, ".tex"))
+			ok = read_old_texture(&at, image);
 	}
 	return ok ? SIM_IMAGE_OK : SIM_IMAGE_NO_MEMORY;
 }

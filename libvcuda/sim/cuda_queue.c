@@ -202,7 +202,7 @@ static bool can_be_done_at_once(const struct sim_engine *engine, const struct si
 static unsigned share_of(const struct sim_work *work)
 {
 	if (work->type == CU_GRAPH_NODE_TYPE_MEMSET ||
-	    (work->type == CU_GRAPH_NODE_TYPE_MEMCPY && work->copy.to.on_card && work->copy.from.on_card))
+	    (work->type == CU_GRAPH_NODE_TYPE_MEMCPY && work->copy.is_within))
 		return SIM_WHOLE_CARD;
 	return work->share;
 }

@@ -31,6 +31,10 @@ enum sim_kind {
 	SIM_SURFACE,
 	SIM_RESOURCES,
 	SIM_GREEN,
+	SIM_CONDITION,
+	SIM_TEXTURE_REFERENCE,
+	SIM_SURFACE_REFERENCE,
+	SIM_SEMAPHORE,
 };
 
 /* What a handle points to. Objects die with their context; pools, graphs and physical memory have none. */
@@ -103,7 +107,8 @@ struct sim_allocation {
 
 struct sim_pool {
 	struct sim_object object;
-	CUdevice device;
+	CUdevice device; /* of a pool of the host's memory: 0 */
+	enum sim_memory memory; /* of what it gives */
 	bool doomed; /* destroyed by the program: goes with its last allocation */
 	bool is_imported; /* another process': nothing is allocated from it here */
 	int handle_types; /* by which it may be exported */
@@ -129,6 +134,8 @@ struct sim_device {
 	unsigned primary_flags;
 	struct sim_pool *default_pool;
 	struct sim_pool *pool;       /* in force; NULL: the default one */
+	struct sim_pool *managed_default; /* the same of managed memory */
+	struct sim_pool *managed_pool;
 	struct sim_pool *pools;
 	struct sim_graph_memory graphs;
 };
@@ -137,6 +144,8 @@ struct sim_driver {
 	pthread_mutex_t lock;  /* all of this process' objects */
 	int device_count;
 	struct sim_device devices[SIM_MAX_CARDS];
+	struct sim_pool *host_default; /* of the host's memory, */
+	struct sim_pool *host_pool;    /* and the one in force; NULL: the default one */
 	struct sim_allocation *mappings; /* of physical memory: they belong to no context */
 };
 

@@ -138,6 +138,14 @@ typedef struct {
 	unsigned flags;
 } CUDA_BATCH_MEM_OP_NODE_PARAMS;
 
+typedef struct {
+	struct sim_condition *handle; /* an integer of 64 bits to the caller */
+	int type;
+	unsigned size;
+	CUgraph *phGraph_out; /* the node's array of `size` bodies */
+	CUcontext ctx;
+} CUDA_CONDITIONAL_NODE_PARAMS;
+
 /* A node of any kind. */
 typedef struct {
 	int type, reserved0[3];
@@ -156,6 +164,7 @@ typedef struct {
 		CUDA_MEM_ALLOC_NODE_PARAMS alloc;
 		CUdeviceptr free;
 		CUDA_BATCH_MEM_OP_NODE_PARAMS memOp;
+		CUDA_CONDITIONAL_NODE_PARAMS conditional;
 	};
 	long long reserved2;
 } CUgraphNodeParams;
@@ -185,6 +194,7 @@ enum {
 	CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
 	CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
 	CU_GRAPH_NODE_TYPE_BATCH_MEM_OP = 12,
+	CU_GRAPH_NODE_TYPE_CONDITIONAL = 13,
 };
 
 enum { CU_GRAPH_INSTANTIATE_AUTO_FREE_ON_LAUNCH = 1, CU_GRAPH_INSTANTIATE_FLAGS = 15 };

@@ -203,7 +203,8 @@ enum {
 	CU_FUNC_ATTRIBUTE_MAX = 16,
 };
 
-enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
+enum { CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_LOCATION_TYPE_HOST = 2 };
+enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_ALLOCATION_TYPE_MANAGED = 2 };
 
 typedef struct { int type, id; } CUmemLocation;
 

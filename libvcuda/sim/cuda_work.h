@@ -29,6 +29,7 @@ struct sim_side {
 
 struct sim_copy {
 	struct sim_side to, from;
+	bool is_within;              /* one card: known when it is submitted */
 	size_t width, height, depth; /* bytes, rows, slices */
 };
 
@@ -109,7 +110,7 @@ void sim_perform(struct sim_work *work);
 CUresult sim_submit_copy(const struct sim_copy *copy, CUstream stream, bool wait);
 CUresult sim_copy_check(const struct sim_copy *copy);
 void sim_copy_perform(const struct sim_copy *copy);
-uint64_t sim_copy_duration(const struct sim_copy *copy, const struct sim_context *context);
+uint64_t sim_copy_duration(struct sim_copy *copy, const struct sim_context *context);
 CUresult sim_copy_from_3d(const CUDA_MEMCPY3D *parameters, struct sim_copy *copy);
 uint64_t sim_fill_duration(const struct sim_fill *fill, const struct sim_context *context);
 CUresult sim_fill_check(const struct sim_fill *fill);

@@ -9,6 +9,7 @@
 #define LONG_ENOUGH NS_PER_MS           /* estimated time in a batch */
 #define SAMPLES_APART (2 * NS_PER_MS)   /* in a stream: two events cost some 5 us */
 #define WORTH_AN_EVENT (250 * NS_PER_US) /* estimated time: a batch that ends where a thread waits for it */
+#define WORTH_IT_AMONG_OTHERS (50 * NS_PER_US) /* the same, where the stream is at something else */
 
 static struct batch *free_batch(struct core_context *context)
 {
@@ -25,6 +26,12 @@ void batch_drop_spare(struct core_context *context, struct batch *batch)
 	batch->spare = 0;
 }
 
+/* With the lock; the word is also read without it, as a hint. */
+static void count_up(uint32_t *word, int change)
+{
+	__atomic_store_n(word, *word + (uint32_t)change, __ATOMIC_RELAXED);
+}
+
 void batch_set_free(struct core_context *context, struct batch *batch)
 {
 	if (batch->state == OPEN)
@@ -34,7 +41,7 @@ void batch_set_free(struct core_context *context, struct batch *batch)
 	card_put_event(context, batch->end);
 	context->moved_at = clock_now();
 	batch->state = FREE;
-	context->under_way--;
+	count_up(&context->under_way, -1);
 }
 
 static void open_batch(struct core_context *context, struct lane *lane, struct launch *launch, uint64_t now)
@@ -46,7 +53,8 @@ static void open_batch(struct core_context *context, struct lane *lane, struct l
 	if (!start)
 		return;
 	*batch = (struct batch){.state = OPEN, .start = start, .lane = (uint32_t)(lane - context->lanes), .order = ++context->orders,
-				.kind = launch->kind, .opened_at = now};
+				.kind = launch->kind, .opened_at = now, .is_behind_wait = lane->waits};
+	lane->waits = false;
 	if (__atomic_exchange_n(&bucket->fresh, 0, __ATOMIC_RELAXED)) {
 		batch->is_unsure = true;
 		batch->allowance = SWITCHES;
@@ -56,7 +64,7 @@ static void open_batch(struct core_context *context, struct lane *lane, struct l
 		batch->allowance = SLICE + SWITCHES;
 	}
 	bucket_wants(bucket, now);
-	context->under_way++;
+	count_up(&context->under_way, 1);
 	lane->open = (int32_t)(batch - context->batches);
 	launch->opened = true;
 	batch->is_first = batch->allowance == SWITCHES;
@@ -91,8 +99,16 @@ static void note_gap(struct core_context *context, struct lane *lane, uint64_t e
 	if (context->expected && (is_seen || now > since))
 		context->gaps[context->gap_count++ % GAPS] = (struct gap){since, now, is_seen};
 	context->expected = (is_seen || context->expected < now ? now : context->expected) + estimate;
-	context->working += !lane->has_work;
+	count_up(&context->working, !lane->has_work);
 	lane->has_work = true;
+}
+
+/* Another stream has work meanwhile: the interval is not only the interrupted one's. */
+static void count_interruptions(struct core_context *context)
+{
+	for (int i = 0; i < BATCHES; i++)
+		context->batches[i].is_interrupted = false;
+	context->interrupted = 0;
 }
 
 static void add_to(struct batch *batch, struct lane *lane, struct launch *launch, uint64_t now)
@@ -118,6 +134,8 @@ bool batches_join_reserved(struct launch *launch, uint64_t now)
 	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
 	bool is_reserved = batch && launch->estimate <= batch->spare && now < batch->spare_until &&
 			   !wants_sample(lane, launch, now);
+	if (is_reserved && context->interrupted && context->interrupted != lane->key)
+		count_interruptions(context);
 	if (is_reserved) {
 		batch->spare -= launch->estimate;
 		launch->batch = lane->open;
@@ -140,6 +158,8 @@ void batches_join(struct launch *launch, uint64_t now)
 
 	enter(&context->lock);
 	struct lane *lane = lane_of(context, launch->lane);
+	if (context->interrupted && context->interrupted != lane->key)
+		count_interruptions(context);
 	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
 	note_gap(context, lane, launch->estimate, now);
 	bool sample = wants_sample(lane, launch, now);
@@ -173,6 +193,15 @@ static void undo(struct core_context *context, struct batch *batch, const struct
 		batch_set_free(context, batch);
 }
 
+/* The thread was held up after the launch: the event comes when the work has perhaps been done for long. */
+static void note_delay(struct batch *batch, const struct launch *launch, uint64_t now)
+{
+	if (launch->may_wait || now <= batch->expected)
+		return;
+	batch->doubtful += now - batch->expected;
+	batch->dry_times++;
+}
+
 void batches_joined(struct launch *launch, bool succeeded)
 {
 	struct core_context *context = launch->context;
@@ -194,9 +223,11 @@ void batches_joined(struct launch *launch, bool succeeded)
 		if (!succeeded)
 			undo(context, batch, launch);
 		else if (launch->opened)
-			batch->launched_at = now;
-		if (succeeded && launch->closes)
+			batch->launched_at = launch->may_wait ? batch->opened_at : now;
+		if (succeeded && launch->closes) {
+			note_delay(batch, launch, now);
 			end_batch(context, batch, launch->stream, now);
+		}
 	}
 	leave(&context->lock);
 	poller_needed();
@@ -227,7 +258,7 @@ void batches_waiting(uint64_t key)
 {
 	struct core_context *context = atomic_load(&core_contexts[0]) ? batches_context(&this_thread) : NULL;
 
-	if (!context || !context->under_way)
+	if (!context || !__atomic_load_n(&context->under_way, __ATOMIC_RELAXED))
 		return;
 	enter(&context->lock);
 	for (int i = 0; i < LANES; i++)
@@ -247,7 +278,8 @@ static void note_waited(struct core_context *context, uint64_t key, bool others_
 		if (others_wait)
 			close_own(context, lane, 0);
 		lane->has_work = false;
-		if (!--context->working)
+		count_up(&context->working, -1);
+		if (!context->working)
 			context->dry_since = now;
 	}
 }
@@ -256,7 +288,7 @@ void batches_waited(uint64_t key)
 {
 	struct core_context *context = atomic_load(&core_contexts[0]) ? batches_context(&this_thread) : NULL;
 
-	if (!context || !context->working)
+	if (!context || !__atomic_load_n(&context->working, __ATOMIC_RELAXED))
 		return;
 	bool others_wait = bucket_others_wait(context->bucket);
 	enter(&context->lock);
@@ -266,15 +298,55 @@ void batches_waited(uint64_t key)
 		(void)batches_settle();
 }
 
+/* The stream's lane, with the context's lock. NULL: there is none, and nothing is locked. */
+static struct lane *enter_lane(uint64_t key, struct core_context **context)
+{
+	*context = atomic_load(&core_contexts[0]) ? batches_context(&this_thread) : NULL;
+	if (!*context)
+		return NULL;
+	enter(&(*context)->lock);
+	struct lane *lane = lane_of(*context, key);
+	if (lane->key == key)
+		return lane;
+	leave(&(*context)->lock);
+	return NULL;
+}
+
+/* A batch that is not worth an event goes on; if it is alone, its kernels are counted as what they are known to take. */
+static void interrupt(struct core_context *context, struct lane *lane, CUstream stream, bool waits)
+{
+	struct batch *batch = &context->batches[lane->open];
+	bool is_alone = context->working == 1 && lane->has_work;
+
+	if (waits || batch->estimate >= (is_alone ? WORTH_AN_EVENT : WORTH_IT_AMONG_OTHERS)) {
+		end_batch(context, batch, stream, clock_now());
+	} else if (is_alone) {
+		batch->is_interrupted = true;
+		context->interrupted = lane->key;
+	}
+}
+
+void batches_interrupt(uint64_t key, CUstream stream, bool waits)
+{
+	struct core_context *context;
+	struct lane *lane = enter_lane(key, &context);
+
+	if (!lane)
+		return;
+	if (lane->open >= 0)
+		interrupt(context, lane, stream, waits);
+	lane->waits |= waits;
+	leave(&context->lock);
+}
+
 void batches_forget(uint64_t key, CUstream stream)
 {
-	struct core_context *context = atomic_load(&core_contexts[0]) ? batches_context(&this_thread) : NULL;
+	struct core_context *context;
+	struct lane *lane = enter_lane(key, &context);
 
-	if (!context)
+	if (!lane)
 		return;
-	enter(&context->lock);
-	struct lane *lane = lane_of(context, key);
-	if (lane->key == key && lane->open >= 0)
+	if (lane->open >= 0)
 		end_batch(context, &context->batches[lane->open], stream, clock_now());
 	leave(&context->lock);
 }

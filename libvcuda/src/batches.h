@@ -34,11 +34,15 @@ struct launch {
 	int32_t batch;                /* -1: in none */
 	bool opened;                  /* the first of its batch */
 	bool closes;
+	bool may_wait;                /* the call may return after the work is done */
 };
 
 /* The calling thread's context; NULL: none, or its card has no limit. */
 struct core_context *batches_context(struct this_thread *thread);
 struct bucket *batches_bucket(struct core_context *context);
+
+/* How many contexts have had accounted work. */
+unsigned int batches_contexts(void);
 
 /* The launch is made at once, if as much is reserved for what joins its batch; as batches_join, then. */
 bool batches_join_reserved(struct launch *launch, uint64_t now);
@@ -55,7 +59,10 @@ void batches_close(const struct launch *launch);
 void batches_waiting(uint64_t lane);
 void batches_waited(uint64_t lane);
 
-/* The stream is about to be destroyed. */
+/* The stream will be at something else than the card's work, and then, if it `waits`, until the program says so. */
+void batches_interrupt(uint64_t lane, CUstream stream, bool waits);
+
+/* The stream is about to be destroyed, or to be captured. */
 void batches_forget(uint64_t lane, CUstream stream);
 
 /* Looks what has ended, in all contexts; when to look again, UINT64_MAX: nothing is under way. */

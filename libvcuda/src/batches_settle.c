@@ -2,6 +2,7 @@
 #include "batches.h"
 
 #include "batch_parts.h"
+#include "capture_mode.h"
 #include "card_events.h"
 #include "clock.h"
 #include "cuda_hooks.h"
@@ -78,6 +79,8 @@ static uint64_t own_part(const struct batch *batch, uint64_t raw)
 	uint64_t least = less(most, batch->doubtful + batch->dry_times * LATENCY + strange);
 	uint64_t guess = batch->estimate;
 
+	if (batch->is_interrupted)
+		least = 0;
 	return guess < least ? least : guess > most ? most : guess;
 }
 
@@ -88,11 +91,22 @@ static void learn(const struct core_context *context, const struct batch *batch,
 	bool is_alone = batch->counted == took;
 	bool is_certain = is_alone && ((!batch->dry_times && !batch->is_unsure) || used > 4 * batch->estimate);
 
-	if (batch->is_mixed || (batch->launches > 1 && (batch->dry_times || !is_alone)))
+	if (batch->is_mixed || batch->is_interrupted || (batch->launches > 1 && (batch->dry_times || !is_alone)))
 		return;
 	estimates_add(batch->kind, is_alone ? used : took, batch->launches, !is_certain, now);
 	if (batch->launches == 1)
 		bucket_measured(context->bucket, used);
+}
+
+/* It had ended before it was last seen under way, by the card's clock. */
+static void count_back(struct core_context *context, struct batch *batch)
+{
+	uint64_t over = less(batch->counted_to, batch->ended_at);
+
+	if (!over || !batch->ended_at)
+		return;
+	batch->counted = less(batch->counted, over);
+	bucket_count_back(context->bucket, batch->counted_to, batch->ended_at);
 }
 
 static void count(struct core_context *context, struct batch *batch, uint64_t now)
@@ -101,6 +115,9 @@ static void count(struct core_context *context, struct batch *batch, uint64_t no
 	uint64_t found = bucket_uncounted(context->bucket, batch->started_at, to);
 
 	batch->counted += found;
+	if (found)
+		batch->counted_to = to;
+	count_back(context, batch);
 	note_gaps_within(context, batch, to - found, to);
 	uint64_t used = own_part(batch, batch->counted);
 	if (batch->ended_at) {
@@ -109,7 +126,7 @@ static void count(struct core_context *context, struct batch *batch, uint64_t no
 		card_renew_base(context, batch, now);
 		batch_set_free(context, batch);
 	} else if (used > batch->booked) {
-		bucket_book(context->bucket, used - batch->booked);
+		bucket_book(context->bucket, used - batch->booked, now);
 		batch->booked = used;
 	}
 }
@@ -189,8 +206,8 @@ static uint64_t next_end(const struct core_context *context, uint64_t now)
 		look = look < now + EARLIEST_LOOK ? now + EARLIEST_LOOK : look;
 		next = look < next ? look : next;
 	}
-	if (next > now + OFTEN && bucket_is_leaving(context->bucket, now))
-		return context->under_way ? now + OFTEN : next;
+	if (context->under_way && next > now + OFTEN && bucket_is_leaving(context->bucket, now))
+		return now + OFTEN;
 	return next;
 }
 
@@ -214,6 +231,7 @@ static uint64_t settle_context(struct core_context *context)
 uint64_t batches_settle(void)
 {
 	uint64_t next = UINT64_MAX;
+	CUstreamCaptureMode mode = capture_mode_relax(); /* another thread's capture may forbid this one to ask */
 
 	atomic_fetch_add(&settling, 1);
 	for (int i = 0; i < MOST_CONTEXTS && !atomic_load(&stopped); i++) {
@@ -226,6 +244,7 @@ uint64_t batches_settle(void)
 	}
 	uint64_t tidy = buckets_tidy(clock_now());
 	atomic_fetch_sub(&settling, 1);
+	capture_mode_restore(mode);
 	return tidy < next ? tidy : next;
 }
 
@@ -240,20 +259,39 @@ static bool is_stuck(const struct core_context *context, const struct batch *bat
 	return now > since + (patience > least ? patience : least);
 }
 
+static bool runs(const struct core_context *context)
+{
+	for (int i = 0; i < BATCHES; i++)
+		if (context->batches[i].state != FREE && context->batches[i].started && !context->batches[i].ended_at)
+			return true;
+	return false;
+}
+
+/* What waits for the program, which may wait for this very launch, keeps the card from nothing. */
+static bool has_stuck(const struct core_context *context, const struct lane *own, uint64_t least, uint64_t now)
+{
+	bool is_idle = least > PATIENCE && !runs(context);
+
+	for (int i = 0; i < BATCHES; i++) {
+		const struct batch *batch = &context->batches[i];
+		if (&context->lanes[batch->lane] != own &&
+		    is_stuck(context, batch, batch->is_behind_wait && is_idle ? PATIENCE : least, now))
+			return true;
+	}
+	return false;
+}
+
 bool batches_stuck_elsewhere(const struct launch *launch, uint64_t now)
 {
 	for (int i = 0; i < MOST_CONTEXTS; i++) {
 		struct core_context *context = atomic_load(&core_contexts[i]);
 		if (!context)
 			break;
-		if (!context->under_way || !try_lock(&context->lock))
+		if (!__atomic_load_n(&context->under_way, __ATOMIC_RELAXED) || !try_lock(&context->lock))
 			continue;
 		const struct lane *own = context == launch->context ? lane_of(context, launch->lane) : NULL;
 		uint64_t least = context->bucket == launch->bucket ? PATIENCE_HERE : PATIENCE;
-		bool stuck = false;
-		for (int at = 0; at < BATCHES && !stuck; at++)
-			stuck = &context->lanes[context->batches[at].lane] != own &&
-				is_stuck(context, &context->batches[at], least, now);
+		bool stuck = has_stuck(context, own, least, now);
 		if (stuck)
 			context->moved_at = now;
 		leave(&context->lock);

@@ -14,14 +14,15 @@ static void expect(struct bucket *bucket, uint64_t estimate, bool is_known, uint
 	uint64_t finish = most(LOAD(bucket->finish), now) + estimate;
 
 	STORE(bucket->finish, finish); /* a race of threads makes a guess a little worse */
-	STORE(bucket->shared.time->drains_at, is_known ? finish : finish + PATIENCE_HERE);
+	STORE(bucket->shared.time->drains_at, is_known ? finish : finish + PATIENCE);
 }
 
 void bucket_force(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now)
 {
 	__atomic_fetch_sub(&bucket->shared.time->level, (int64_t)estimate, __ATOMIC_RELAXED);
-	if (!__atomic_fetch_add(&own_flight(bucket)->in_flight, units(estimate), __ATOMIC_RELAXED))
+	if (!__atomic_fetch_add(&bucket->in_flight, units(estimate), __ATOMIC_RELAXED))
 		STORE(bucket->shared.time->progress, now);
+	publish_flight(bucket);
 	expect(bucket, estimate, is_known, now);
 }
 

@@ -30,6 +30,7 @@ struct bucket {
 	uint64_t counted_until; /* until when this process' use was counted */
 	uint64_t finish;       /* when all that this process has under way will be done */
 	uint64_t free_seen;    /* since when the turn is seen free while somebody has waited longer; 0: is not */
+	uint32_t in_flight;    /* reserved by this process for work under way, in VGPU_USAGE_TIME_UNIT */
 	uint32_t fresh;        /* the turn has come to this process and nothing was measured since */
 	uint32_t is_thirsty;   /* the bucket was empty: waits for more than a drop */
 	uint32_t has_presence;   /* the node's containers tell each other who is at work */
@@ -70,13 +71,16 @@ void bucket_spare_back(struct bucket *bucket, uint64_t left);
 void bucket_release(struct bucket *bucket, uint64_t estimate);
 
 /* While work runs: it has taken more than was booked. */
-void bucket_book(struct bucket *bucket, uint64_t more);
+void bucket_book(struct bucket *bucket, uint64_t more, uint64_t now);
 
 /* Work for which `reserved` was reserved and `booked` stands in the account ended, having used `used`. */
 void bucket_settle(struct bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t now);
 
 /* The part of [from, to) that was not counted yet for any work of this process. */
 uint64_t bucket_uncounted(struct bucket *bucket, uint64_t from, uint64_t to);
+
+/* What was counted until `from`, by the last who counted, is so only until `to`. */
+void bucket_count_back(struct bucket *bucket, uint64_t from, uint64_t to);
 
 /* Whether other containers' work may lie between this container's own. */
 bool bucket_is_mixed(const struct bucket *bucket);
@@ -97,7 +101,7 @@ void bucket_wants(struct bucket *bucket, uint64_t now);
 uint32_t *bucket_waits(struct bucket *bucket, uint64_t now);
 void bucket_waits_no_more(struct bucket *bucket);
 
-/* Launches of the container's other processes wait. */
+/* Launches of the container's other processes wait, or other containers. */
 bool bucket_others_wait(const struct bucket *bucket);
 
 /*

@@ -21,13 +21,14 @@ void bucket_add_level(struct bucket *bucket, uint64_t gain, int64_t most_allowed
 
 static void land(struct bucket *bucket, uint64_t reserved)
 {
-	uint32_t *word = &own_flight(bucket)->in_flight;
+	uint32_t *word = &bucket->in_flight;
 	uint32_t in_flight = LOAD(*word);
 	uint32_t less = units(reserved);
 
 	while (!__atomic_compare_exchange_n(word, &in_flight, in_flight > less ? in_flight - less : 0, false,
 					    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		;
+	publish_flight(bucket);
 }
 
 void bucket_release(struct bucket *bucket, uint64_t estimate)
@@ -36,9 +37,12 @@ void bucket_release(struct bucket *bucket, uint64_t estimate)
 	land(bucket, estimate);
 }
 
-void bucket_book(struct bucket *bucket, uint64_t more)
+void bucket_book(struct bucket *bucket, uint64_t more, uint64_t now)
 {
-	__atomic_fetch_sub(&bucket->shared.time->level, (int64_t)more, __ATOMIC_RELAXED);
+	struct vgpu_usage_time *time = bucket->shared.time;
+
+	__atomic_fetch_sub(&time->level, (int64_t)more, __ATOMIC_RELAXED);
+	bucket_keep_turn(bucket, now);
 }
 
 void bucket_settle(struct bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t now)
@@ -65,4 +69,9 @@ uint64_t bucket_uncounted(struct bucket *bucket, uint64_t from, uint64_t to)
 		return 0;
 	STORE(bucket->counted_until, to);
 	return to - from;
+}
+
+void bucket_count_back(struct bucket *bucket, uint64_t from, uint64_t to)
+{
+	(void)swap(&bucket->counted_until, from, to);
 }

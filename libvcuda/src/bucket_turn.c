@@ -5,6 +5,7 @@
 #include "visit.h"
 
 #define OVERDUE (2 * NS_PER_MS)       /* a turn whose work should have been done is taken */
+#define LONGEST_KEPT NS_PER_S        /* without an end: it may be waiting for another process */
 #define COURTESY (300 * NS_PER_US)    /* how long who has waited longer may take to take a free turn, */
 
 static uint32_t waiting_time(uint64_t now)
@@ -34,7 +35,7 @@ int bucket_first_waiting(const struct bucket *bucket)
 
 bool bucket_others_wait(const struct bucket *bucket)
 {
-	return bucket_first_waiting(bucket) != NOBODY;
+	return bucket_first_waiting(bucket) != NOBODY || visit_is_awaited();
 }
 
 bool bucket_is_behind(const struct bucket *bucket)
@@ -114,4 +115,12 @@ void bucket_waits_no_more(struct bucket *bucket)
 {
 	STORE(own_flight(bucket)->waiting, 0);
 	visit_unqueue();
+}
+
+void bucket_keep_turn(struct bucket *bucket, uint64_t now)
+{
+	struct vgpu_usage_time *time = bucket->shared.time;
+
+	if (LOAD(time->holder) == bucket->shared.slot + 1 && now - LOAD(time->progress) < LONGEST_KEPT)
+		STORE(time->drains_at, most(LOAD(time->drains_at), now + OVERDUE));
 }

@@ -23,6 +23,9 @@ bool bucket_is_behind(const struct bucket *bucket);
 /* Gives the turn up for whoever waits, and wakes the first of them. */
 void bucket_hand_over(struct bucket *bucket);
 
+/* Its work goes on for longer than thought: the turn is not to be taken meanwhile, for a second at most. */
+void bucket_keep_turn(struct bucket *bucket, uint64_t now);
+
 /* Takes it from `holder`, if it may; *again as in bucket_try. */
 bool bucket_take_turn(struct bucket *bucket, uint64_t holder, uint64_t now, uint64_t *again);
 

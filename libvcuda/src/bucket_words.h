@@ -44,7 +44,13 @@ static inline uint32_t units(uint64_t ns)
 /* ns reserved by this process. */
 static inline uint64_t bucket_in_flight(const struct bucket *bucket)
 {
-	return (uint64_t)LOAD(own_flight(bucket)->in_flight) * VGPU_USAGE_TIME_UNIT;
+	return (uint64_t)LOAD(bucket->in_flight) * VGPU_USAGE_TIME_UNIT;
+}
+
+/* For the others to see; what stands there is not believed here. */
+static inline void publish_flight(struct bucket *bucket)
+{
+	STORE(own_flight(bucket)->in_flight, LOAD(bucket->in_flight));
 }
 
 #endif

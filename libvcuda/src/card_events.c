@@ -1,6 +1,7 @@
 /* See card_events.h. */
 #include "card_events.h"
 
+#include "captures.h"
 #include "cuda_hooks.h"
 
 #define BASE_AGE NS_PER_S               /* float milliseconds: 61 ns at one second */
@@ -32,7 +33,7 @@ void card_put_event(struct core_context *context, CUevent event)
 
 CUevent card_record(struct core_context *context, CUstream stream)
 {
-	CUevent event = take_event(context);
+	CUevent event = captures_has(stream) ? NULL : take_event(context); /* a graph's event must not be asked */
 
 	if (!event)
 		return NULL;

@@ -82,6 +82,15 @@ struct bucket *batches_bucket(struct core_context *context)
 	return context->bucket;
 }
 
+unsigned int batches_contexts(void)
+{
+	unsigned int count = 0;
+
+	while (count < MOST_CONTEXTS && atomic_load_explicit(&core_contexts[count], memory_order_relaxed))
+		count++;
+	return count;
+}
+
 struct core_context *batches_hold(CUcontext handle)
 {
 	struct core_context *context = handle ? core_context_find(handle) : NULL;

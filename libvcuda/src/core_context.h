@@ -26,6 +26,8 @@ struct batch {
 	bool is_first;        /* since the card was another's: one launch */
 	bool is_unsteady;     /* it has kernels that take longer one time than another */
 	bool is_mixed;        /* it has kernels of several kinds */
+	bool is_interrupted;  /* the stream, the only one, was at something else in between */
+	bool is_behind_wait;  /* the stream waited for the program before */
 	uint32_t lane;
 	uint32_t launches;
 	struct estimate *kind;
@@ -38,7 +40,8 @@ struct batch {
 	uint64_t booked;      /* of the bucket */
 	uint64_t spare;       /* ns reserved beside that, for launches */
 	uint64_t spare_until; /* this time */
-	uint64_t counted;     /* ns found used so far */
+	uint64_t counted;     /* ns found used so far, */
+	uint64_t counted_to;  /* the last of them */
 	uint64_t allowance;   /* of the interval that may not be its own, at most */
 	uint64_t gaps;        /* of what was counted, ns in which nothing was under way, */
 	uint64_t doubtful;    /* those in which nothing should have been, */
@@ -49,6 +52,7 @@ struct lane {
 	uint64_t key;
 	int32_t open;         /* batch */
 	bool has_work;        /* that nobody has waited for yet */
+	bool waits;           /* for the program, before what is launched next */
 	CUstream stream;      /* of the last launch, by the thread: */
 	const void *thread;
 	uint64_t expected;    /* when all that was launched into it will be done */
@@ -73,6 +77,7 @@ struct core_context {
 	uint32_t event_count; /* not in use */
 	uint32_t event_total;
 	uint32_t working;     /* lanes that have work */
+	uint64_t interrupted; /* the lane whose batches are, 0: none */
 	uint64_t dry_since;   /* when the last of it had been waited for; 0: there is some, or was none yet */
 	uint64_t expected;    /* when all of it should be done */
 	uint64_t moved_at;    /* when something last ended, or was last found to be stuck */

@@ -4,19 +4,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "captures.h"
 #include "charge.h"
 #include "clock.h"
 #include "cuda_hooks.h"
 #include "gate.h"
 #include "limits_file.h"
 #include "poller.h"
-
-static atomic_int captures; /* that were begun and not ended, by all threads */
-
-void cores_capture(int change)
-{
-	atomic_fetch_add(&captures, change);
-}
 
 /* The default stream is one under two names; a thread's own is another in each thread. */
 static void name_stream(struct launch *launch, CUstream stream, enum stream_meaning meaning)
@@ -27,21 +21,12 @@ static void name_stream(struct launch *launch, CUstream stream, enum stream_mean
 	launch->lane = stream == CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)launch->thread : (uint64_t)(uintptr_t)stream;
 }
 
-static bool is_capturing(CUstream stream)
-{
-	int status = 0;
-
-	if (!atomic_load_explicit(&captures, memory_order_relaxed))
-		return false;
-	return REAL(cuStreamIsCapturing, stream, &status) != CUDA_SUCCESS || status;
-}
-
 static void after_fork(void)
 {
 	batches_reset();
 	buckets_reset();
 	poller_reset();
-	atomic_store(&captures, 0);
+	captures_reset();
 }
 
 __attribute__((constructor)) static void watch_forks(void)
@@ -56,7 +41,7 @@ static bool find_account(struct launch *launch)
 	if (!launch->context)
 		return false;
 	launch->bucket = batches_bucket(launch->context);
-	return !bucket_is_open(launch->bucket) && !is_capturing(launch->stream);
+	return !bucket_is_open(launch->bucket) && !captures_has(launch->stream);
 }
 
 static void describe(struct launch *launch, const void *function, uint64_t blocks)
@@ -81,6 +66,11 @@ static bool nothing_is_limited(void)
 	return !(last & LIMITED);
 }
 
+bool cores_watch(void)
+{
+	return limits_state() == LIMITS_PRESENT && !nothing_is_limited();
+}
+
 void cores_begin(struct core_launch *call, const void *function, uint64_t blocks, CUstream stream,
 		 enum stream_meaning meaning)
 {
@@ -88,7 +78,7 @@ void cores_begin(struct core_launch *call, const void *function, uint64_t blocks
 
 	launch->context = NULL;
 	call->entered = false;
-	if (limits_state() != LIMITS_PRESENT || nothing_is_limited())
+	if (!cores_watch())
 		return;
 	launch->thread = &this_thread;
 	call->entered = thread_enter(launch->thread);
@@ -99,7 +89,7 @@ void cores_begin(struct core_launch *call, const void *function, uint64_t blocks
 		launch->context = NULL;
 		return;
 	}
-	launch->opened = launch->closes = false;
+	launch->opened = launch->closes = launch->may_wait = false;
 	describe(launch, function, blocks);
 	uint64_t now = clock_now();
 	if (!batches_join_reserved(launch, now))
@@ -119,7 +109,7 @@ static void begin_member(struct core_launch *call, const CUDA_LAUNCH_PARAMS *mem
 		return;
 	name_stream(launch, member->hStream, STREAM_LEGACY);
 	if (find_account(launch)) {
-		launch->opened = launch->closes = false;
+		launch->opened = launch->closes = launch->may_wait = false;
 		describe(launch, member->function, cores_blocks(member->gridDimX, member->gridDimY, member->gridDimZ));
 		uint64_t now = clock_now();
 		if (is_first)
@@ -185,11 +175,28 @@ void cores_waited(CUstream stream, enum stream_meaning meaning)
 	guard_leave();
 }
 
-void cores_forget(CUstream stream)
+bool cores_interrupt(CUstream stream, enum stream_meaning meaning, bool waits)
 {
+	struct launch launch;
+
+	if (!cores_watch() || !guard_enter())
+		return false;
+	launch.thread = &this_thread;
+	name_stream(&launch, stream, meaning);
+	batches_interrupt(launch.lane, launch.stream, waits);
+	guard_leave();
+	return true;
+}
+
+void cores_forget(CUstream stream, enum stream_meaning meaning)
+{
+	struct launch launch;
+
 	if (limits_state() != LIMITS_PRESENT || !guard_enter())
 		return;
-	batches_forget(lane_named(stream, STREAM_LEGACY), stream);
+	launch.thread = &this_thread;
+	name_stream(&launch, stream, meaning);
+	batches_forget(launch.lane, launch.stream);
 	guard_leave();
 }
 

@@ -20,6 +20,9 @@ struct core_launch {
 	bool entered;
 };
 
+/* Whether any card's time is limited now: two loads. */
+bool cores_watch(void);
+
 /* May wait. `function` and `blocks` say what is launched: a function and its grid, or a graph. */
 void cores_begin(struct core_launch *call, const void *function, uint64_t blocks, CUstream stream,
 		 enum stream_meaning meaning);
@@ -45,10 +48,13 @@ void cores_end_group(struct core_launch *calls, unsigned int count, CUresult res
 bool cores_waiting(CUstream stream, enum stream_meaning meaning);
 void cores_waited(CUstream stream, enum stream_meaning meaning);
 
-/* A stream is about to be destroyed. */
-void cores_forget(CUstream stream);
+/*
+ * What comes next in the stream takes time without taking the card's: a copy over the bus, a wait for another stream, or,
+ * if it `waits` for the program, a function of the host or a wait for a value. False: of no interest.
+ */
+bool cores_interrupt(CUstream stream, enum stream_meaning meaning, bool waits);
 
-/* Captures have begun and ended. */
-void cores_capture(int change);
+/* A stream is about to be destroyed, or to be captured. */
+void cores_forget(CUstream stream, enum stream_meaning meaning);
 
 #endif

@@ -30,6 +30,8 @@
 	HOOK(cuMemFreeAsync, cuMemFreeAsync, 11020, LEGACY) \
 	HOOK(cuMemFreeAsync_ptsz, cuMemFreeAsync, 11020, PER_THREAD) \
 	HOOK(cuMemPoolCreate, cuMemPoolCreate, 11020, ANY) \
+	HOOK(cuMemGetDefaultMemPool, cuMemGetDefaultMemPool, 13000, ANY) \
+	HOOK(cuMemGetMemPool, cuMemGetMemPool, 13000, ANY) \
 	HOOK(cuMemPoolDestroy, cuMemPoolDestroy, 11020, ANY) \
 	HOOK(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020, ANY) \
 	HOOK(cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020, ANY) \
@@ -65,6 +67,8 @@
 	HOOK(cuCtxCreate_v2, cuCtxCreate, 3020, ANY) \
 	HOOK(cuCtxCreate_v3, cuCtxCreate, 11040, ANY) \
 	HOOK(cuCtxCreate_v4, cuCtxCreate, 12050, ANY) \
+	HOOK(cuGreenCtxCreate, cuGreenCtxCreate, 12040, ANY) \
+	HOOK(cuGreenCtxDestroy, cuGreenCtxDestroy, 12040, ANY) \
 	HOOK(cuCtxDestroy, cuCtxDestroy, 2000, ANY) \
 	HOOK(cuCtxDestroy_v2, cuCtxDestroy, 4000, ANY) \
 	HOOK(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000, ANY) \
@@ -119,6 +123,122 @@
 	HOOK(cuMemcpyDtoD_v2_ptds, cuMemcpyDtoD, 7000, PER_THREAD) \
 	HOOK(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync, 3020, LEGACY) \
 	HOOK(cuMemcpyDtoDAsync_v2_ptsz, cuMemcpyDtoDAsync, 7000, PER_THREAD) \
+	HOOK(cuMemsetD8, cuMemsetD8, 2000, ANY) \
+	HOOK(cuMemsetD2D8, cuMemsetD2D8, 2000, ANY) \
+	HOOK(cuMemsetD16, cuMemsetD16, 2000, ANY) \
+	HOOK(cuMemsetD2D16, cuMemsetD2D16, 2000, ANY) \
+	HOOK(cuMemsetD32, cuMemsetD32, 2000, ANY) \
+	HOOK(cuMemsetD2D32, cuMemsetD2D32, 2000, ANY) \
+	HOOK(cuMemcpy, cuMemcpy, 4000, LEGACY) \
+	HOOK(cuMemcpy_ptds, cuMemcpy, 7000, PER_THREAD) \
+	HOOK(cuMemcpyAsync, cuMemcpyAsync, 4000, LEGACY) \
+	HOOK(cuMemcpyAsync_ptsz, cuMemcpyAsync, 7000, PER_THREAD) \
+	HOOK(cuMemcpyPeer, cuMemcpyPeer, 4000, LEGACY) \
+	HOOK(cuMemcpyPeer_ptds, cuMemcpyPeer, 7000, PER_THREAD) \
+	HOOK(cuMemcpyPeerAsync, cuMemcpyPeerAsync, 4000, LEGACY) \
+	HOOK(cuMemcpyPeerAsync_ptsz, cuMemcpyPeerAsync, 7000, PER_THREAD) \
+	HOOK(cuMemcpyDtoD, cuMemcpyDtoD, 2000, ANY) \
+	HOOK(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync, 3000, ANY) \
+	HOOK(cuMemcpyHtoD, cuMemcpyHtoD, 2000, ANY) \
+	HOOK(cuMemcpyHtoD_v2, cuMemcpyHtoD, 3020, LEGACY) \
+	HOOK(cuMemcpyHtoD_v2_ptds, cuMemcpyHtoD, 7000, PER_THREAD) \
+	HOOK(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync, 2000, ANY) \
+	HOOK(cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync, 3020, LEGACY) \
+	HOOK(cuMemcpyHtoDAsync_v2_ptsz, cuMemcpyHtoDAsync, 7000, PER_THREAD) \
+	HOOK(cuMemcpyDtoH, cuMemcpyDtoH, 2000, ANY) \
+	HOOK(cuMemcpyDtoH_v2, cuMemcpyDtoH, 3020, LEGACY) \
+	HOOK(cuMemcpyDtoH_v2_ptds, cuMemcpyDtoH, 7000, PER_THREAD) \
+	HOOK(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync, 2000, ANY) \
+	HOOK(cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync, 3020, LEGACY) \
+	HOOK(cuMemcpyDtoHAsync_v2_ptsz, cuMemcpyDtoHAsync, 7000, PER_THREAD) \
+	HOOK(cuMemcpyDtoA, cuMemcpyDtoA, 2000, ANY) \
+	HOOK(cuMemcpyDtoA_v2, cuMemcpyDtoA, 3020, LEGACY) \
+	HOOK(cuMemcpyDtoA_v2_ptds, cuMemcpyDtoA, 7000, PER_THREAD) \
+	HOOK(cuMemcpyAtoD, cuMemcpyAtoD, 2000, ANY) \
+	HOOK(cuMemcpyAtoD_v2, cuMemcpyAtoD, 3020, LEGACY) \
+	HOOK(cuMemcpyAtoD_v2_ptds, cuMemcpyAtoD, 7000, PER_THREAD) \
+	HOOK(cuMemcpyAtoA, cuMemcpyAtoA, 2000, ANY) \
+	HOOK(cuMemcpyAtoA_v2, cuMemcpyAtoA, 3020, LEGACY) \
+	HOOK(cuMemcpyAtoA_v2_ptds, cuMemcpyAtoA, 7000, PER_THREAD) \
+	HOOK(cuMemcpyHtoA, cuMemcpyHtoA, 2000, ANY) \
+	HOOK(cuMemcpyHtoA_v2, cuMemcpyHtoA, 3020, LEGACY) \
+	HOOK(cuMemcpyHtoA_v2_ptds, cuMemcpyHtoA, 7000, PER_THREAD) \
+	HOOK(cuMemcpyAtoH, cuMemcpyAtoH, 2000, ANY) \
+	HOOK(cuMemcpyAtoH_v2, cuMemcpyAtoH, 3020, LEGACY) \
+	HOOK(cuMemcpyAtoH_v2_ptds, cuMemcpyAtoH, 7000, PER_THREAD) \
+	HOOK(cuMemcpyHtoAAsync, cuMemcpyHtoAAsync, 2000, ANY) \
+	HOOK(cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync, 3020, LEGACY) \
+	HOOK(cuMemcpyHtoAAsync_v2_ptsz, cuMemcpyHtoAAsync, 7000, PER_THREAD) \
+	HOOK(cuMemcpyAtoHAsync, cuMemcpyAtoHAsync, 2000, ANY) \
+	HOOK(cuMemcpyAtoHAsync_v2, cuMemcpyAtoHAsync, 3020, LEGACY) \
+	HOOK(cuMemcpyAtoHAsync_v2_ptsz, cuMemcpyAtoHAsync, 7000, PER_THREAD) \
+	HOOK(cuMemcpy2D, cuMemcpy2D, 2000, ANY) \
+	HOOK(cuMemcpy2D_v2, cuMemcpy2D, 3020, LEGACY) \
+	HOOK(cuMemcpy2D_v2_ptds, cuMemcpy2D, 7000, PER_THREAD) \
+	HOOK(cuMemcpy2DUnaligned, cuMemcpy2DUnaligned, 2000, ANY) \
+	HOOK(cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned, 3020, LEGACY) \
+	HOOK(cuMemcpy2DUnaligned_v2_ptds, cuMemcpy2DUnaligned, 7000, PER_THREAD) \
+	HOOK(cuMemcpy3D, cuMemcpy3D, 2000, ANY) \
+	HOOK(cuMemcpy3D_v2, cuMemcpy3D, 3020, LEGACY) \
+	HOOK(cuMemcpy3D_v2_ptds, cuMemcpy3D, 7000, PER_THREAD) \
+	HOOK(cuMemcpy2DAsync, cuMemcpy2DAsync, 2000, ANY) \
+	HOOK(cuMemcpy2DAsync_v2, cuMemcpy2DAsync, 3020, LEGACY) \
+	HOOK(cuMemcpy2DAsync_v2_ptsz, cuMemcpy2DAsync, 7000, PER_THREAD) \
+	HOOK(cuMemcpy3DAsync, cuMemcpy3DAsync, 2000, ANY) \
+	HOOK(cuMemcpy3DAsync_v2, cuMemcpy3DAsync, 3020, LEGACY) \
+	HOOK(cuMemcpy3DAsync_v2_ptsz, cuMemcpy3DAsync, 7000, PER_THREAD) \
+	HOOK(cuMemcpy3DPeer, cuMemcpy3DPeer, 4000, LEGACY) \
+	HOOK(cuMemcpy3DPeer_ptds, cuMemcpy3DPeer, 7000, PER_THREAD) \
+	HOOK(cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync, 4000, LEGACY) \
+	HOOK(cuMemcpy3DPeerAsync_ptsz, cuMemcpy3DPeerAsync, 7000, PER_THREAD) \
+	HOOK(cuMemcpyBatchAsync, cuMemcpyBatchAsync, 12080, LEGACY) \
+	HOOK(cuMemcpyBatchAsync_ptsz, cuMemcpyBatchAsync, 12080, PER_THREAD) \
+	HOOK(cuMemcpyBatchAsync_v2, cuMemcpyBatchAsync, 13000, LEGACY) \
+	HOOK(cuMemcpyBatchAsync_v2_ptsz, cuMemcpyBatchAsync, 13000, PER_THREAD) \
+	HOOK(cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync, 12080, LEGACY) \
+	HOOK(cuMemcpy3DBatchAsync_ptsz, cuMemcpy3DBatchAsync, 12080, PER_THREAD) \
+	HOOK(cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync, 13000, LEGACY) \
+	HOOK(cuMemcpy3DBatchAsync_v2_ptsz, cuMemcpy3DBatchAsync, 13000, PER_THREAD) \
+	HOOK(cuMemcpyWithAttributesAsync, cuMemcpyWithAttributesAsync, 13020, LEGACY) \
+	HOOK(cuMemcpyWithAttributesAsync_ptsz, cuMemcpyWithAttributesAsync, 13020, PER_THREAD) \
+	HOOK(cuMemcpy3DWithAttributesAsync, cuMemcpy3DWithAttributesAsync, 13020, LEGACY) \
+	HOOK(cuMemcpy3DWithAttributesAsync_ptsz, cuMemcpy3DWithAttributesAsync, 13020, PER_THREAD) \
+	HOOK(cuStreamBeginCaptureToCig, cuStreamBeginCaptureToCig, 13020, LEGACY) \
+	HOOK(cuStreamBeginCaptureToCig_ptsz, cuStreamBeginCaptureToCig, 13020, PER_THREAD) \
+	HOOK(cuStreamEndCaptureToCig, cuStreamEndCaptureToCig, 13020, LEGACY) \
+	HOOK(cuStreamEndCaptureToCig_ptsz, cuStreamEndCaptureToCig, 13020, PER_THREAD) \
+	HOOK(cuStreamBeginRecaptureToGraph, cuStreamBeginRecaptureToGraph, 13030, LEGACY) \
+	HOOK(cuStreamBeginRecaptureToGraph_ptsz, cuStreamBeginRecaptureToGraph, 13030, PER_THREAD) \
+	HOOK(cuLaunchHostFunc, cuLaunchHostFunc, 10000, LEGACY) \
+	HOOK(cuLaunchHostFunc_ptsz, cuLaunchHostFunc, 10000, PER_THREAD) \
+	HOOK(cuLaunchHostFunc_v2, cuLaunchHostFunc, 13020, LEGACY) \
+	HOOK(cuLaunchHostFunc_v2_ptsz, cuLaunchHostFunc, 13020, PER_THREAD) \
+	HOOK(cuStreamAddCallback, cuStreamAddCallback, 5000, LEGACY) \
+	HOOK(cuStreamAddCallback_ptsz, cuStreamAddCallback, 7000, PER_THREAD) \
+	HOOK(cuStreamWaitValue32, cuStreamWaitValue32, 8000, LEGACY) \
+	HOOK(cuStreamWaitValue32_ptsz, cuStreamWaitValue32, 8000, PER_THREAD) \
+	HOOK(cuStreamWaitValue32_v2, cuStreamWaitValue32, 11070, LEGACY) \
+	HOOK(cuStreamWaitValue32_v2_ptsz, cuStreamWaitValue32, 11070, PER_THREAD) \
+	HOOK(cuStreamWaitValue64, cuStreamWaitValue64, 8000, LEGACY) \
+	HOOK(cuStreamWaitValue64_ptsz, cuStreamWaitValue64, 8000, PER_THREAD) \
+	HOOK(cuStreamWaitValue64_v2, cuStreamWaitValue64, 11070, LEGACY) \
+	HOOK(cuStreamWaitValue64_v2_ptsz, cuStreamWaitValue64, 11070, PER_THREAD) \
+	HOOK(cuStreamBatchMemOp, cuStreamBatchMemOp, 8000, LEGACY) \
+	HOOK(cuStreamBatchMemOp_ptsz, cuStreamBatchMemOp, 8000, PER_THREAD) \
+	HOOK(cuStreamBatchMemOp_v2, cuStreamBatchMemOp, 11070, LEGACY) \
+	HOOK(cuStreamBatchMemOp_v2_ptsz, cuStreamBatchMemOp, 11070, PER_THREAD) \
+	HOOK(cuWaitExternalSemaphoresAsync, cuWaitExternalSemaphoresAsync, 10000, LEGACY) \
+	HOOK(cuWaitExternalSemaphoresAsync_ptsz, cuWaitExternalSemaphoresAsync, 10000, PER_THREAD) \
+	HOOK(cuStreamWaitEvent, cuStreamWaitEvent, 3020, LEGACY) \
+	HOOK(cuStreamWaitEvent_ptsz, cuStreamWaitEvent, 7000, PER_THREAD) \
+	HOOK(cuMemPrefetchAsync, cuMemPrefetchAsync, 8000, LEGACY) \
+	HOOK(cuMemPrefetchAsync_ptsz, cuMemPrefetchAsync, 8000, PER_THREAD) \
+	HOOK(cuMemPrefetchAsync_v2, cuMemPrefetchAsync, 12020, LEGACY) \
+	HOOK(cuMemPrefetchAsync_v2_ptsz, cuMemPrefetchAsync, 12020, PER_THREAD) \
+	HOOK(cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync, 13000, LEGACY) \
+	HOOK(cuMemPrefetchBatchAsync_ptsz, cuMemPrefetchBatchAsync, 13000, PER_THREAD) \
+	HOOK(cuMemDiscardAndPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync, 13000, LEGACY) \
+	HOOK(cuMemDiscardAndPrefetchBatchAsync_ptsz, cuMemDiscardAndPrefetchBatchAsync, 13000, PER_THREAD) \
 	HOOK(cuStreamDestroy, cuStreamDestroy, 2000, ANY) \
 	HOOK(cuStreamDestroy_v2, cuStreamDestroy, 4000, ANY) \
 	HOOK(cuStreamBeginCapture, cuStreamBeginCapture, 10000, LEGACY) \
@@ -143,6 +263,7 @@
 	CALL(cuDeviceGetCount) \
 	CALL(cuCtxGetCurrent) \
 	CALL(cuCtxGetDevice) \
+	CALL(cuCtxFromGreenCtx) \
 	CALL(cuCtxPushCurrent_v2) \
 	CALL(cuCtxPopCurrent_v2) \
 	CALL(cuDevicePrimaryCtxGetState) \

@@ -93,6 +93,27 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 	return result;
 }
 
+/*
+ * A green context keeps the device's primary context alive, and so may be what brings it into being. No memory goes
+ * with it: that is the primary context's.
+ */
+EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice device, unsigned int flags)
+{
+	before_create(device);
+	CUresult result = GUARDED(REAL(cuGreenCtxCreate, context, resources, device, flags));
+	bool entered = result == CUDA_SUCCESS && guard_enter();
+
+	if (!entered)
+		return result;
+	if (!overhead_grows(device)) {
+		(void)REAL(cuGreenCtxDestroy, *context);
+		overhead_shrank(device);
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	guard_leave();
+	return result;
+}
+
 /* ---- a context goes, and its memory with it ---- */
 
 /* The thread's own device is what a context of unknown device is most often on; the rest follows in time. */
@@ -125,6 +146,21 @@ static CUdevice device_of(CUcontext context)
 		device = NO_DEVICE;
 	(void)REAL(cuCtxPopCurrent_v2, &context);
 	return device;
+}
+
+EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
+{
+	CUcontext context = NULL;
+	CUdevice device = limits_state() == LIMITS_PRESENT && GUARDED(REAL(cuCtxFromGreenCtx, &context, green)) == CUDA_SUCCESS
+				  ? device_of(context)
+				  : NO_DEVICE;
+	CUresult result = GUARDED(REAL(cuGreenCtxDestroy, green));
+
+	if (result == CUDA_SUCCESS && device != NO_DEVICE && guard_enter()) {
+		overhead_shrank(device);
+		guard_leave();
+	}
+	return result;
 }
 
 EXPORT CUresult cuCtxDestroy(CUcontext context)

@@ -2,6 +2,7 @@
  * The wrappers of libcuda.so.1 that start work on a card, and those that tell when work is captured instead (the list:
  * cuda_hooks.h; graphs: hooks_graph.c). What a launch costs, and when it may begin: cores.h.
  */
+#include "captures.h"
 #include "cores.h"
 #include "cuda_hooks.h"
 
@@ -102,13 +103,13 @@ EXPORT CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CU
 
 EXPORT CUresult cuStreamDestroy(CUstream stream)
 {
-	cores_forget(stream);
+	cores_forget(stream, STREAM_LEGACY);
 	return REAL(cuStreamDestroy, stream);
 }
 
 EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 {
-	cores_forget(stream);
+	cores_forget(stream, STREAM_LEGACY);
 	return REAL(cuStreamDestroy_v2, stream);
 }
 
@@ -117,14 +118,20 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 static CUresult begun(CUresult result)
 {
 	if (result != CUDA_SUCCESS)
-		cores_capture(-1);
+		captures_change(-1);
 	return result;
 }
 
-/* Counted before it begins: another stream may be drawn into it at once. */
-#define BEGIN(...)         \
-	cores_capture(1);  \
-	return begun(REAL(__VA_ARGS__))
+/*
+ * What the stream has under way ends before, as long as an event in it is not the graph's. Counted before it begins:
+ * another stream may be drawn into it at once.
+ */
+#define BEGIN_IN(meaning, function, stream, ...)    \
+	cores_forget(stream, meaning);              \
+	captures_change(1);                         \
+	return begun(REAL(function, stream, ##__VA_ARGS__))
+#define BEGIN(...) BEGIN_IN(STREAM_LEGACY, __VA_ARGS__)
+#define BEGIN_PTSZ(...) BEGIN_IN(STREAM_PER_THREAD, __VA_ARGS__)
 
 EXPORT CUresult cuStreamBeginCapture(CUstream stream)
 {
@@ -133,7 +140,7 @@ EXPORT CUresult cuStreamBeginCapture(CUstream stream)
 
 EXPORT CUresult cuStreamBeginCapture_ptsz(CUstream stream)
 {
-	BEGIN(cuStreamBeginCapture_ptsz, stream);
+	BEGIN_PTSZ(cuStreamBeginCapture_ptsz, stream);
 }
 
 EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
@@ -143,7 +150,7 @@ EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mod
 
 EXPORT CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode)
 {
-	BEGIN(cuStreamBeginCapture_v2_ptsz, stream, mode);
+	BEGIN_PTSZ(cuStreamBeginCapture_v2_ptsz, stream, mode);
 }
 
 EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
@@ -155,7 +162,7 @@ EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, cons
 EXPORT CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
 						 const void *dependency_data, size_t count, CUstreamCaptureMode mode)
 {
-	BEGIN(cuStreamBeginCaptureToGraph_ptsz, stream, graph, dependencies, dependency_data, count, mode);
+	BEGIN_PTSZ(cuStreamBeginCaptureToGraph_ptsz, stream, graph, dependencies, dependency_data, count, mode);
 }
 
 /* With any other error it may go on; counting one too many only makes launches ask. */
@@ -163,7 +170,7 @@ static CUresult ended(CUresult result)
 {
 	if (result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ||
 	    result == CUDA_ERROR_STREAM_CAPTURE_UNJOINED)
-		cores_capture(-1);
+		captures_change(-1);
 	return result;
 }
 
@@ -175,4 +182,37 @@ EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 {
 	return ended(REAL(cuStreamEndCapture_ptsz, stream, graph));
+}
+
+/* What a graphics interface's list of commands takes up, which runs when that says so. */
+EXPORT CUresult cuStreamBeginCaptureToCig(CUstream stream, void *params)
+{
+	BEGIN(cuStreamBeginCaptureToCig, stream, params);
+}
+
+EXPORT CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, void *params)
+{
+	BEGIN_PTSZ(cuStreamBeginCaptureToCig_ptsz, stream, params);
+}
+
+EXPORT CUresult cuStreamEndCaptureToCig(CUstream stream)
+{
+	return ended(REAL(cuStreamEndCaptureToCig, stream));
+}
+
+EXPORT CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream)
+{
+	return ended(REAL(cuStreamEndCaptureToCig_ptsz, stream));
+}
+
+EXPORT CUresult cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, void *callback,
+					      void *data)
+{
+	BEGIN(cuStreamBeginRecaptureToGraph, stream, mode, graph, callback, data);
+}
+
+EXPORT CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
+						   void *callback, void *data)
+{
+	BEGIN_PTSZ(cuStreamBeginRecaptureToGraph_ptsz, stream, mode, graph, callback, data);
 }

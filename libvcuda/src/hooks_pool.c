@@ -10,7 +10,8 @@
 
 struct stream_ordered {
 	struct pool_charge pooled; /* of the pool's reserve; .pool is NULL where the driver does not tell it: */
-	struct charge single;      /* then of the allocation */
+	struct charge single;      /* then of the allocation, */
+	bool hosts;                /* which may be the host's memory */
 	bool entered;
 };
 
@@ -42,8 +43,10 @@ static CUresult begin(struct stream_ordered *call, CUmemoryPool handle, size_t s
 			call->entered = false;
 		}
 	}
+	call->hosts = !pool && handle && pools_is_hosts(handle);
 	if (!pool)
-		return charge_begin_stream_ordered(&call->single, size);
+		return call->hosts ? charge_begin_on(&call->single, NO_DEVICE, size)
+				   : charge_begin_stream_ordered(&call->single, size);
 	deferred_settle();
 	if (pools_begin(&call->pooled, pool, size) ||
 	    (pools_wait_for_graphs(pools_card_of(pool)) && pools_begin(&call->pooled, pool, size)) ||
@@ -100,7 +103,8 @@ static struct pool *pool_of_pointer(CUdeviceptr pointer, struct pool *expected)
 static CUresult end(struct stream_ordered *call, CUresult result, CUdeviceptr pointer, CUstream stream)
 {
 	if (!call->pooled.pool)
-		return charge_end_stream_ordered(&call->single, result, pointer);
+		return call->hosts ? charge_end(&call->single, result, pointer)
+				   : charge_end_stream_ordered(&call->single, result, pointer);
 	struct pool *used = result == CUDA_SUCCESS ? pool_of_pointer(pointer, call->pooled.pool) : call->pooled.pool;
 	if (!pools_end(&call->pooled, used) && result == CUDA_SUCCESS) {
 		if (REAL(cuMemFreeAsync, pointer, stream) != CUDA_SUCCESS)
@@ -264,10 +268,30 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *proper
 	CUresult result = REAL(cuMemPoolCreate, pool, properties);
 
 	if (entered && result == CUDA_SUCCESS && limits_state() == LIMITS_PRESENT)
-		pools_made(*pool, properties);
+		pools_made(*pool, &properties->location, properties->alloc_type);
 	if (entered)
 		guard_leave();
 	return result;
+}
+
+/* The program holds a pool that it did not make: where is what it gives? */
+static CUresult learned(CUresult result, const CUmemoryPool *pool, const CUmemLocation *location, int type)
+{
+	if (result == CUDA_SUCCESS && limits_state() == LIMITS_PRESENT && guard_enter()) {
+		pools_made(*pool, location, type);
+		guard_leave();
+	}
+	return result;
+}
+
+EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
+{
+	return learned(GUARDED(REAL(cuMemGetDefaultMemPool, pool, location, type)), pool, location, type);
+}
+
+EXPORT CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
+{
+	return learned(GUARDED(REAL(cuMemGetMemPool, pool, location, type)), pool, location, type);
 }
 
 EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)

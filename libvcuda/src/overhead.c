@@ -40,6 +40,7 @@ static bool usable;
 static _Atomic uint64_t booked[VGPU_LIMITS_MAX_CARDS]; /* written under the lock */
 static atomic_bool useless;                  /* there is no NVML that could be asked */
 static _Atomic uint32_t unseen;              /* a bit per place of a card: as this process's in the usage region */
+static _Atomic uint32_t by_least;            /* likewise: what is booked is but the least that it can be */
 static _Atomic time_t next_look;
 
 static void after_fork(void)
@@ -50,6 +51,7 @@ static void after_fork(void)
 		booked[card] = 0;
 	atomic_store(&useless, false);
 	atomic_store(&unseen, 0);
+	atomic_store(&by_least, 0);
 }
 
 static uint64_t look_for_all(int card, const uint8_t uuid[16]);
@@ -106,6 +108,7 @@ static unsigned int without_the_untold(struct figure list[PROCESSES], unsigned i
 }
 
 struct figures {
+	bool are_the_hosts; /* the pids, so that nobody can be told from anybody */
 	unsigned int count;
 	struct figure list[PROCESSES];
 };
@@ -121,11 +124,15 @@ static bool ask(const uint8_t uuid[16], struct figures *figures)
 		length += snprintf(text + length, sizeof(text) - (size_t)length, "%s%02x",
 				   i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
 	figures->count = PROCESSES;
+	figures->are_the_hosts = false;
 	if (nvml.by_uuid(text, &device) != NVML_SUCCESS)
 		return false;
 	nvmlReturn_t result = nvml.processes ? list_processes(device, &figures->count, figures->list)
 					     : list_processes_v1(device, &figures->count, figures->list);
-	if (result != NVML_SUCCESS || !figures_are_ours(figures->list, figures->count))
+	if (result != NVML_SUCCESS)
+		return false;
+	figures->are_the_hosts = !figures_are_ours(figures->list, figures->count);
+	if (figures->are_the_hosts)
 		return false;
 	figures->count = without_the_untold(figures->list, figures->count);
 	return true;
@@ -148,12 +155,46 @@ static uint64_t other_charges(int card)
 	return own > booked[card] ? own - booked[card] : 0;
 }
 
+static bool has_context_on(const uint8_t uuid[16])
+{
+	struct limited_card limited;
+	CUdevice device;
+
+	return current_device(&device) && card_of_device(device, &limited) &&
+	       !memcmp(limited.uuid, uuid, sizeof(limited.uuid));
+}
+
+/*
+ * With the host's pids this process is one of the list, nobody knows which: what all of them hold at least beyond
+ * `charges`, it holds as well. What was certain before still is, since only overhead_shrank takes away.
+ */
+static uint64_t least(int card, const struct figures *figures, uint64_t charges)
+{
+	uint64_t bytes = UINT64_MAX;
+
+	for (unsigned int i = 0; i < figures->count; i++) {
+		uint64_t used = figures->list[i].used;
+		uint64_t beyond = used != (uint64_t)NVML_VALUE_NOT_AVAILABLE && used > charges ? used - charges : 0;
+		bytes = beyond < bytes ? beyond : bytes;
+	}
+	if (!figures->count || bytes < booked[card])
+		return booked[card];
+	return bytes;
+}
+
 /* The overhead now; false: not known, or other threads allocate all the time. A process not listed holds nothing. */
 static bool look(int card, const uint8_t uuid[16], struct figures *figures, uint64_t *overhead)
 {
 	for (int i = 0; i < LOOKS; i++) {
 		uint64_t before = other_charges(card), used;
-		if (!ask(uuid, figures) ||
+		bool known = ask(uuid, figures);
+		if (!known && figures->are_the_hosts && has_context_on(uuid) && other_charges(card) == before) {
+			*overhead = least(card, figures, before);
+			atomic_fetch_or(&by_least, (uint32_t)1 << card);
+			figures->count = 0; /* nobody's, for who looks for others */
+			return true;
+		}
+		if (!known ||
 		    (!figure_of(figures->list, figures->count, (unsigned int)getpid(), &used) && (used || !booked[card])))
 			return false;
 		if (other_charges(card) != before)
@@ -190,8 +231,10 @@ static bool follow(int card, const uint8_t uuid[16], const struct usage_limit *l
 	uint64_t overhead;
 	bool fits = true;
 
+	figures.are_the_hosts = false;
 	if (!ready() || !look(card, uuid, &figures, &overhead)) {
-		clear_unseen(card);
+		if (!figures.are_the_hosts) /* else later, when a context on the card is current */
+			clear_unseen(card);
 		return true;
 	}
 	if (overhead > booked[card]) {
@@ -316,7 +359,18 @@ void overhead_shrank(CUdevice device)
 	struct limited_card limited;
 	int card = place_of(device, &limited);
 
-	if (card != USAGE_NO_CARD && atomic_load(&booked[card]))
+	if (card == USAGE_NO_CARD || !atomic_load(&booked[card]))
+		return;
+	pthread_mutex_lock(&lock);
+	if (atomic_load(&by_least) >> card & 1) { /* what went, and whether anything is left, the list cannot tell */
+		usage_release(card, booked[card]);
+		atomic_store(&booked[card], 0);
+		usage_tell_overhead(card, 0);
+		atomic_fetch_and(&by_least, ~((uint32_t)1 << card));
+		atomic_store_explicit(&next_look, 0, memory_order_relaxed);
+	}
+	pthread_mutex_unlock(&lock);
+	if (atomic_load(&booked[card]))
 		(void)follow_locked(card, limited.uuid, NULL);
 }
 

@@ -9,8 +9,8 @@
  * finds no room, or is asked what is free, looks for all who are marked. A process that lives on looks for itself some
  * seconds later.
  *
- * Where NVML lists no process of this pid (drivers that know the host's pids alone), nothing is booked here; vgpud
- * counts then, see limited_card.overhead.
+ * Where NVML lists the host's pids (older drivers), this process is one of the list and cannot be told which: booked is
+ * the least that any of them holds beyond this process's charges. vgpud counts the rest, see limited_card.overhead.
  */
 #ifndef VCUDA_OVERHEAD_H
 #define VCUDA_OVERHEAD_H

@@ -13,12 +13,13 @@
 #include "log.h"
 #include "usage.h"
 
-enum { PATIENCE = 1000 }; /* looks at graphs that run, 1 ms apart */
+enum { PATIENCE = NS_PER_S }; /* for graphs that run */
 
 struct pool {
 	struct pool *next;
 	CUmemoryPool handle; /* NULL: the device's graph memory */
-	CUdevice device;     /* NO_DEVICE: not a device's memory */
+	CUdevice device;     /* NO_DEVICE: not a device's own memory, */
+	bool hosts;          /* but the host's; else managed */
 	struct limited_card limited;
 	int card;            /* USAGE_NO_CARD: without a limit */
 	uint64_t booked;
@@ -145,11 +146,28 @@ CUdevice pools_device(CUmemoryPool handle)
 	return NO_DEVICE;
 }
 
-void pools_made(CUmemoryPool handle, const CUmemPoolProps *properties)
+void pools_made(CUmemoryPool handle, const CUmemLocation *location, int type)
+{
+	bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+	bool on_card = !managed && location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+
+	take_lock();
+	struct pool *pool = known(handle, NO_DEVICE);
+	if (!pool)
+		pool = add(handle, on_card ? location->id : NO_DEVICE);
+	if (pool)
+		pool->hosts = !managed && !on_card;
+	pthread_mutex_unlock(&lock);
+}
+
+bool pools_is_hosts(CUmemoryPool handle)
 {
 	take_lock();
-	add(handle, properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? properties->location.id : NO_DEVICE);
+	const struct pool *pool = known(handle, NO_DEVICE);
+	bool hosts = pool && pool->hosts;
+
 	pthread_mutex_unlock(&lock);
+	return hosts;
 }
 
 /* Called with the lock held, as are all that follow up to pools_begin. */
@@ -351,13 +369,15 @@ static bool graphs_run(int card)
 
 bool pools_wait_for_graphs(int card)
 {
-	int look = 0;
+	uint64_t now = clock_now(), until = now + PATIENCE;
+	bool ran = false;
 
-	while (look < PATIENCE && graphs_run(card)) {
-		clock_sleep_until(clock_now() + NS_PER_MS);
-		look++;
+	while (now < until && graphs_run(card)) { /* by the clock: a busy machine makes each sleep longer */
+		ran = true;
+		clock_sleep_until(now + NS_PER_MS);
+		now = clock_now();
 	}
-	return look > 0;
+	return ran;
 }
 
 int pools_card_of(const struct pool *pool)

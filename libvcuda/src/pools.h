@@ -32,7 +32,13 @@ CUdevice pools_device_of(const struct pool *pool);
 
 /* The device that an explicitly made or default pool allocates on; NO_DEVICE: not known, or not a device. */
 CUdevice pools_device(CUmemoryPool handle);
-void pools_made(CUmemoryPool handle, const CUmemPoolProps *properties);
+void pools_made(CUmemoryPool handle, const CUmemLocation *location, int type);
+
+/*
+ * Memory of the host costs the card nothing; managed memory is charged as cuMemAllocManaged charges it, by allocation
+ * and to the current card: what its pool has reserved may lie anywhere.
+ */
+bool pools_is_hosts(CUmemoryPool handle);
 void pools_gone(CUmemoryPool handle);
 
 /*

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bucket_words.h"
 #include "clock.h"
 #include "limits_file.h"
 #include "log.h"
@@ -18,16 +19,21 @@
 #define OWN_MASK (((uint64_t)1 << OWN_BITS) - 1)
 #define TIME_SHIFT 16 /* 65 us: the line comes round after 200 days */
 
+enum { MOST_IGNORED = 8, HIGH_NUMBER = 600 };
+
 #ifndef F_OFD_GETLK
 #define F_OFD_GETLK 36
 #define F_OFD_SETLK 37
 #endif
 
 static int file = -1;
+static struct stat identity;
 static uint32_t *word;
 static uint64_t own;   /* the container's byte on each card: its limits file is one of a kind on the host */
 static uint64_t cards[VGPU_LIMITS_MAX_CARDS]; /* where their offsets begin */
 static unsigned int card_count;
+static uint64_t ignored[MOST_IGNORED]; /* in order */
+static unsigned int ignored_count;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static uint64_t offset_of(const uint8_t uuid[16])
@@ -39,81 +45,116 @@ static uint64_t offset_of(const uint8_t uuid[16])
 	return hash >> (64 - 24) << (OWN_BITS + 1);
 }
 
+/* Out of the way of programs that count on low numbers. */
+static void open_file(void)
+{
+	int low = open(VGPU_PRESENCE_PATH, O_RDONLY | O_CLOEXEC);
+
+	if (low < 0)
+		return;
+	file = fcntl(low, F_DUPFD_CLOEXEC, HIGH_NUMBER);
+	if (file < 0)
+		file = low;
+	else
+		close(low);
+}
+
 static void map_word(void)
 {
 	void *address = mmap(NULL, sizeof(*word), PROT_READ, MAP_SHARED, file, 0);
 
-	if (address != MAP_FAILED) {
+	if (address != MAP_FAILED)
 		word = address;
-		return;
-	}
-	close(file);
-	file = -1;
 }
 
 static void find(void)
 {
 	uint8_t uuids[VGPU_LIMITS_MAX_CARDS][16];
-	struct stat limits, presence;
+	struct stat limits;
 
 	if (stat(VGPU_LIMITS_PATH, &limits) != 0)
 		return;
-	file = open(VGPU_PRESENCE_PATH, O_RDONLY | O_CLOEXEC);
+	open_file();
 	if (file < 0)
 		return;
-	if (fstat(file, &presence) != 0 || presence.st_size < (off_t)sizeof(*word)) {
-		close(file);
-		file = -1;
-		return;
-	}
+	if (fstat(file, &identity) == 0 && identity.st_size >= (off_t)sizeof(*word))
+		map_word();
 	own = limits.st_ino & OWN_MASK;
 	card_count = limits_list(uuids, VGPU_LIMITS_MAX_CARDS);
 	for (unsigned int i = 0; i < card_count; i++)
 		cards[i] = offset_of(uuids[i]);
-	map_word();
 }
 
 bool presence_is_told(void)
 {
 	pthread_once(&once, find);
-	return file >= 0;
+	return word;
 }
 
-static bool lock(int command, short type, uint64_t from, uint64_t length)
+bool presence_is_kept(void)
 {
-	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)from, .l_len = (off_t)length};
+	struct stat now;
 
-	return length && fcntl(file, command, &lock) == 0 && lock.l_type != F_UNLCK;
-}
-
-static bool is_locked(uint64_t from, uint64_t length)
-{
-	return lock(F_OFD_GETLK, F_WRLCK, from, length);
-}
-
-void presence_hold(void)
-{
-	for (unsigned int i = 0; i < card_count; i++)
-		(void)lock(F_OFD_SETLK, F_RDLCK, cards[i] + own, 1);
-}
-
-void presence_drop(void)
-{
-	for (unsigned int i = 0; i < card_count; i++)
-		(void)lock(F_OFD_SETLK, F_UNLCK, cards[i] + own, 1);
-}
-
-bool presence_of_others(void)
-{
-	for (unsigned int i = 0; i < card_count; i++)
-		if (is_locked(cards[i], own) || is_locked(cards[i] + own + 1, OWN_MASK - own))
-			return true;
+	if (file >= 0 && fstat(file, &now) == 0 && now.st_dev == identity.st_dev && now.st_ino == identity.st_ino)
+		return true;
+	file = -1; /* closed: a daemon closes what it does not know. If there is such a number, it is another's now */
+	open_file();
 	return false;
 }
 
 static uint64_t line_of(unsigned int card)
 {
 	return cards[card] + OWN_MASK + 1;
+}
+
+static bool lock(int command, short type, uint64_t from, uint64_t length, uint64_t *where)
+{
+	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)from, .l_len = (off_t)length};
+
+	if (fcntl(file, command, &lock) != 0 || lock.l_type == F_UNLCK)
+		return false;
+	*where = most(from, (uint64_t)lock.l_start);
+	return true;
+}
+
+static void set(short type, uint64_t byte)
+{
+	uint64_t where;
+
+	(void)lock(F_OFD_SETLK, type, byte, 1, &where);
+}
+
+/* Whether any byte of [from, to) is locked by somebody else, but for those that are ignored. */
+static bool is_locked(uint64_t from, uint64_t to, uint64_t *where)
+{
+	for (unsigned int i = 0; i < ignored_count && from < to; i++) { /* in order */
+		if (ignored[i] < from || ignored[i] >= to)
+			continue;
+		if (from < ignored[i] && lock(F_OFD_GETLK, F_WRLCK, from, ignored[i] - from, where))
+			return true;
+		from = ignored[i] + 1;
+	}
+	return from < to && lock(F_OFD_GETLK, F_WRLCK, from, to - from, where);
+}
+
+void presence_hold(void)
+{
+	for (unsigned int i = 0; i < card_count; i++)
+		set(F_RDLCK, cards[i] + own);
+}
+
+void presence_drop(void)
+{
+	for (unsigned int i = 0; i < card_count; i++)
+		set(F_UNLCK, cards[i] + own);
+}
+
+bool presence_of_others(uint64_t *where)
+{
+	for (unsigned int i = 0; i < card_count; i++)
+		if (is_locked(cards[i], cards[i] + own, where) || is_locked(cards[i] + own + 1, line_of(i), where))
+			return true;
+	return false;
 }
 
 static uint64_t byte_of(uint64_t time)
@@ -124,23 +165,44 @@ static uint64_t byte_of(uint64_t time)
 void presence_queue(uint64_t time)
 {
 	for (unsigned int i = 0; i < card_count; i++)
-		(void)lock(F_OFD_SETLK, F_RDLCK, line_of(i) + byte_of(time), 1);
+		set(F_RDLCK, line_of(i) + byte_of(time));
 }
 
 void presence_unqueue(uint64_t time)
 {
 	for (unsigned int i = 0; i < card_count; i++)
-		(void)lock(F_OFD_SETLK, F_UNLCK, line_of(i) + byte_of(time), 1);
+		set(F_UNLCK, line_of(i) + byte_of(time));
 }
 
-bool presence_waiting_before(uint64_t time)
+bool presence_waiting_before(uint64_t time, uint64_t *where)
 {
 	uint64_t length = time == UINT64_MAX ? OWN_MASK + 1 : byte_of(time);
 
 	for (unsigned int i = 0; i < card_count; i++)
-		if (is_locked(line_of(i), length))
+		if (is_locked(line_of(i), line_of(i) + length, where))
 			return true;
 	return false;
+}
+
+void presence_ignore(uint64_t where)
+{
+	unsigned int at = ignored_count < MOST_IGNORED ? ignored_count++ : MOST_IGNORED - 1;
+
+	for (; at && ignored[at - 1] > where; at--)
+		ignored[at] = ignored[at - 1];
+	ignored[at] = where;
+}
+
+bool presence_ignores(void)
+{
+	unsigned int kept = 0;
+	uint64_t where;
+
+	for (unsigned int i = 0; i < ignored_count; i++)
+		if (lock(F_OFD_GETLK, F_WRLCK, ignored[i], 1, &where))
+			ignored[kept++] = ignored[i];
+	ignored_count = kept;
+	return kept;
 }
 
 uint32_t *presence_word(void)
@@ -155,9 +217,10 @@ void presence_wake(void)
 
 void presence_reset(void)
 {
-	if (file < 0)
-		return;
 	/* The parent's open file is shared: a lock by it would be the parent's. */
-	close(file);
-	file = open(VGPU_PRESENCE_PATH, O_RDONLY | O_CLOEXEC);
+	if (file >= 0 && presence_is_kept()) {
+		close(file);
+		open_file();
+	}
+	ignored_count = 0;
 }

@@ -15,19 +15,26 @@
 /* Whether there is such a file; looks once. */
 bool presence_is_told(void);
 
+/* False: the program closed the file, which is open again; what this process had said is taken back. */
+bool presence_is_kept(void);
+
 /* This process says, or takes back, that the container is at work on its cards. */
 void presence_hold(void);
 void presence_drop(void);
 
-/* Whether another container is at work on one of them. */
-bool presence_of_others(void);
+/* Whether another container is at work on one of them, and where that is told. */
+bool presence_of_others(uint64_t *where);
 
 /* This process stands in line since `time`, of the host's clock; leaves it. */
 void presence_queue(uint64_t time);
 void presence_unqueue(uint64_t time);
 
-/* Whether somebody stands in line for one of the cards since before `time`; UINT64_MAX: at all. */
-bool presence_waiting_before(uint64_t time);
+/* Whether somebody stands in line for one of the cards since before `time` (UINT64_MAX: at all), and where that is told. */
+bool presence_waiting_before(uint64_t time, uint64_t *where);
+
+/* What is told there is not heeded any more, until it is taken back. True: something is ignored now. */
+void presence_ignore(uint64_t where);
+bool presence_ignores(void);
 
 /* What to wait on, as long as it is 0, for others to go: they wake who waits. */
 uint32_t *presence_word(void);

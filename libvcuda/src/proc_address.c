@@ -28,7 +28,7 @@ struct hook {
 enum { HOOK_COUNT = CUDA_HOOKS(COUNT) };
 #undef COUNT
 
-enum { PLACES = 1024 };
+enum { PLACES = 2048 };
 
 static_assert(4 * HOOK_COUNT <= PLACES, "more than half of the places would be taken");
 

@@ -244,6 +244,7 @@ bool usage_time(const uint8_t uuid[16], struct usage_time *place)
 	usage_leave_slot();
 	if (slot == NO_SLOT)
 		return false;
+	usage_begin_time(usage, card, (uint32_t)slot);
 	*place = (struct usage_time){&usage->times[card], &usage->visit, usage->flights[card], (uint32_t)slot};
 	return true;
 }

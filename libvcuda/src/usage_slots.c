@@ -22,6 +22,7 @@ pthread_mutex_t usage_lock = PTHREAD_MUTEX_INITIALIZER;
 struct own {
 	_Atomic uint64_t slot;          /* pid << 32 | index + 1; 0: none */
 	struct process_identity self;   /* under the lock; owner 0: not asked for yet */
+	_Atomic uint32_t timed;         /* a bit per place of a card whose time this process asked for */
 };
 
 static struct own first_own;
@@ -36,6 +37,7 @@ static void after_fork(void)
 	pthread_mutex_init(&usage_lock, NULL);
 	atomic_store(&own->slot, 0);
 	own->self.owner = 0;
+	atomic_store(&own->timed, 0);
 	atomic_store(&reserving, 0);
 }
 
@@ -88,15 +90,20 @@ static void give_back_time(struct vgpu_usage *usage, uint32_t index)
 	}
 }
 
+static void empty_slot(struct vgpu_usage *usage, uint32_t index)
+{
+	store(&usage->slots[index].image, 0);
+	store(&usage->slots[index].namespaces, 0);
+	store(&usage->slots[index].managed, 0);
+	store(&usage->slots[index].owner, 0);
+}
+
 /* By the slot's owner only. */
 static void free_slot(struct vgpu_usage *usage, uint32_t index)
 {
 	zero_charges(usage, index);
 	give_back_time(usage, index);
-	store(&usage->slots[index].image, 0);
-	store(&usage->slots[index].namespaces, 0);
-	store(&usage->slots[index].managed, 0);
-	store(&usage->slots[index].owner, 0);
+	empty_slot(usage, index);
 }
 
 /* What this process charged before an exec: pid and start time are its own, the image is not. */
@@ -252,6 +259,17 @@ int usage_enter_slot(struct vgpu_usage *usage)
 	return atomic_load(&leaving) ? NO_SLOT : slot_or_claim(usage);
 }
 
+void usage_begin_time(struct vgpu_usage *usage, int card, uint32_t slot)
+{
+	struct vgpu_usage_flight *flight = &usage->flights[card][slot];
+	uint32_t bit = (uint32_t)1 << card;
+
+	if (atomic_fetch_or(&own->timed, bit) & bit)
+		return;
+	__atomic_store_n(&flight->in_flight, 0, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&flight->waiting, 0, __ATOMIC_SEQ_CST);
+}
+
 void usage_leave_slot(void)
 {
 	atomic_fetch_sub(&reserving, 1);
@@ -272,6 +290,10 @@ __attribute__((destructor)) static void leave(void)
 		return;
 	for (uint32_t card = 0; card_is_known(usage, card); card++)
 		charged |= load(&usage->charges[card][slot].attempting) | load(&usage->charges[card][slot].reserved);
-	if (!charged)
-		free_slot(usage, (uint32_t)slot);
+	if (charged)
+		return;
+	zero_charges(usage, (uint32_t)slot);
+	if (atomic_load(&own->timed)) /* else its words are as they were found, and not worth two page faults */
+		give_back_time(usage, (uint32_t)slot);
+	empty_slot(usage, (uint32_t)slot);
 }

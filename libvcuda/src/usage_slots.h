@@ -30,6 +30,9 @@ int usage_slot_now(void);
 int usage_enter_slot(struct vgpu_usage *usage);
 void usage_leave_slot(void);
 
+/* What a tenant wrote to the words of a free slot would be this process's work under way, and be waited for. */
+void usage_begin_time(struct vgpu_usage *usage, int card, uint32_t slot);
+
 /* Frees the slots of the dead. The second for questions, which some programs ask all the time. */
 void usage_reap_dead(struct vgpu_usage *usage, int card, enum look look);
 void usage_reap_to_tell(struct vgpu_usage *usage, int card);

@@ -8,6 +8,14 @@
 #define STAY (NS_PER_MS)               /* without work: the program may just be about to launch more */
 #define COLLISION (20 * NS_PER_US)
 #define EXTRA_PATIENCE (100 * NS_PER_MS)
+#define LATE (20 * NS_PER_MS)          /* for who is next, to begin */
+#define FORGOTTEN (20 * NS_PER_MS)     /* who was not seen for so long may have gone meanwhile */
+
+#define NOWHERE UINT64_MAX
+
+struct in_way {
+	uint64_t where, since, seen;
+};
 
 struct visit visit;
 
@@ -16,7 +24,7 @@ static uint64_t host_time(uint64_t now)
 	return now + (uint64_t)card_page_clock_offset();
 }
 
-/* How long others may be in the way: a round, twice, and a long kernel. */
+/* How long another container may stay: a round, twice, and a long kernel. */
 static uint64_t patience(const struct bucket *bucket)
 {
 	return 2 * period(bucket) + EXTRA_PATIENCE;
@@ -45,7 +53,7 @@ static uint64_t waiting_since(const struct bucket *bucket, uint64_t now)
 	uint64_t *word = &bucket->shared.visit->waiting_since;
 	uint64_t since = LOAD(*word), host = host_time(now);
 
-	if (!since || since > host || host - since > 4 * patience(bucket)) {
+	if (!since || since > host || host - since > 20 * patience(bucket)) {
 		since = host;
 		STORE(*word, since);
 	}
@@ -73,30 +81,57 @@ static void drop(void)
 	presence_wake();
 }
 
-static bool is_others_turn(struct bucket *bucket, uint64_t since, uint64_t now)
+/* Whether what is told there is in the way; not any more, when it has been for too long. */
+static bool is_in_way(struct in_way *way, uint64_t where, uint64_t longest, uint64_t now)
 {
-	return presence_of_others() || (!goes_on(bucket, now) && presence_waiting_before(since));
+	if (where != way->where || now - way->seen > FORGOTTEN)
+		*way = (struct in_way){.where = where, .since = now};
+	way->seen = now;
+	if (now - way->since < longest)
+		return true;
+	presence_ignore(where);
+	return false;
+}
+
+/* A container that stopped in mid-visit is ignored until it goes; who stands in line and does not take its turn, too. */
+static bool is_others_turn(const struct bucket *bucket, uint64_t since, uint64_t now)
+{
+	static struct in_way present = {.where = NOWHERE}, waiting = {.where = NOWHERE};
+	uint64_t where;
+
+	while (presence_of_others(&where)) {
+		waiting.where = NOWHERE;
+		if (is_in_way(&present, where, patience(bucket), now))
+			return true;
+	}
+	present.where = NOWHERE;
+	if (goes_on(bucket, now))
+		return false;
+	while (presence_waiting_before(since, &where))
+		if (is_in_way(&waiting, where, LATE, now))
+			return true;
+	waiting.where = NOWHERE;
+	return false;
 }
 
 static bool enter(struct bucket *bucket, uint64_t now, uint64_t *again)
 {
-	uint64_t since = waiting_since(bucket, now);
-	bool is_mixed = is_others_turn(bucket, since, now);
+	uint64_t since = waiting_since(bucket, now), where;
 
 	*again = now + LOOK_AGAIN;
-	if (is_mixed && host_time(now) - since < patience(bucket)) {
+	if (is_others_turn(bucket, since, now)) {
 		queue(since);
 		return false;
 	}
 	presence_hold();
-	if (!is_mixed && presence_of_others()) { /* both have just come */
+	if (presence_of_others(&where)) { /* both have just come */
 		presence_drop();
 		*again = now + COLLISION + bucket->shared.slot % 8 * COLLISION;
 		return false;
 	}
 	visit_unqueue();
 	STORE(bucket->shared.visit->waiting_since, 0);
-	STORE(visit.is_mixed, is_mixed);
+	STORE(visit.is_mixed, presence_ignores());
 	STORE(visit.is_over, 0);
 	STORE(visit.present, 1);
 	if (!goes_on(bucket, now))
@@ -104,11 +139,22 @@ static bool enter(struct bucket *bucket, uint64_t now, uint64_t *again)
 	return true;
 }
 
+bool visit_is_awaited(void)
+{
+	uint64_t where;
+
+	return LOAD(visit.present) && presence_waiting_before(UINT64_MAX, &where);
+}
+
 bool visit_ask(struct bucket *bucket, uint64_t now, uint64_t *again)
 {
+	if (!presence_is_kept()) {
+		STORE(visit.present, 0);
+		STORE(visit.queued, 0);
+	}
 	if (!LOAD(visit.present))
 		return enter(bucket, now, again);
-	if (!presence_waiting_before(UINT64_MAX)) {
+	if (!visit_is_awaited()) {
 		begin(bucket, now);
 		return true;
 	}

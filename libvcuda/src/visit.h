@@ -23,6 +23,9 @@ extern struct visit visit;
 /* Asks for a visit, or for more of it; *again as in bucket_try. */
 bool visit_ask(struct bucket *bucket, uint64_t now, uint64_t *again);
 
+/* The container is there by this process, and others wait. */
+bool visit_is_awaited(void);
+
 /* This process no longer waits for one. */
 void visit_unqueue(void);
 

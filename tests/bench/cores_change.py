@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cores_scenario import MS, SECOND, Outcome, Scenario, Tenant
+from cores_scenario import MS, SECOND, Load, Outcome, Scenario, Tenant
 from cores_tenants import LOADS
 from cores_workers import Workers
 from results import Result
@@ -10,24 +10,40 @@ from results import Result
 CHANGED = 2 * SECOND
 STEP = 5 * MS
 OVER = 100 * MS  #: a new share counts when it is had over such a time, to a tenth of it
-STEPS = ((20, 60), (60, 20), (80, 10), (10, 80))
+STEPS = ((20, 60), (60, 20), (80, 10), (10, 80), (5, 90), (90, 5))
+PROCESSES = (1, 4, 16)
+FLOOD: Load = {"kernel": "fixed:1000000", "wait": 0}
+#: From no limit at all: what such a program has queued before cannot be called back, so it waits now and then.
+FREE = ((100, 30), (30, 100))
+ROUNDS: Load = {"kernel": "fixed:1000000", "launches": 4}
 
 
-def measure(workers: Workers, runs: int) -> list[Result]:
-    asked = [(change, run) for run in range(runs) for change in STEPS]
-    outcomes = workers.run_all(scenario(change, run) for change, run in asked)
+def measure(workers: Workers, runs: int, processes: tuple[int, ...] = PROCESSES) -> list[Result]:
+    asked = [(change, loads, run) for run in range(runs) for change, loads in _cases(run, processes)]
+    outcomes = workers.run_all(scenario(*one) for one in asked)
     figures = [
-        max(_late_ms(outcome, change[1]) for (change, of), outcome in zip(asked, outcomes) if of == run)
+        max(_late_ms(outcome, change[1]) for (change, _, of), outcome in zip(asked, outcomes) if of == run)
         for run in range(runs)
     ]
-    what = f"shares changed by {STEPS}: until the new one is had over the next 100 ms, the longest"
+    what = (
+        f"shares changed by {(*STEPS, *FREE)}, with up to {processes[-1]} processes: "
+        "until the new one is had over the next 100 ms, the longest"
+    )
     return [Result.of("cores.change_ms", "ms", 100, figures, what)]
 
 
-def scenario(change: tuple[int, int], run: int) -> Scenario:
+def _cases(run: int, processes: tuple[int, ...]) -> list[tuple[tuple[int, int], list[Load]]]:
+    return [
+        *((change, LOADS[run % 2]) for change in STEPS[:4]),
+        *((change, [FLOOD] * count) for change in STEPS for count in processes),
+        *((change, [ROUNDS] * count) for change in FREE for count in processes),
+    ]
+
+
+def scenario(change: tuple[int, int], loads: list[Load], run: int) -> Scenario:
     old, new = change
     at = CHANGED + run * 7 * MS
-    tenant = Tenant(old, LOADS[run % 2])
+    tenant = Tenant(old, loads)
     return Scenario([tenant], (at, at + SECOND), changes=[(at, 0, new, new)], every=STEP, seed=run + 1)
 
 

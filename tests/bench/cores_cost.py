@@ -11,7 +11,7 @@ from cores_scenario import MS, SECOND, US, Load, Scenario, Tenant
 from cores_workers import Workers
 from results import Result
 
-WAITING = 16
+WAITING = (16, 64)
 PROBE = 5 * MS
 VISIT = 30 * MS  #: how long a neighbour stays, and stays away
 WINDOW = (SECOND, 4 * SECOND)
@@ -32,12 +32,15 @@ def launches(runs: int) -> list[Result]:
 
 def waiting(workers: Workers, runs: int) -> list[Result]:
     """A share of 5 among processes that always want more: they wait nearly all the time."""
-    tenant = Tenant(5, [KERNEL] * WAITING)
-    outcomes = [workers.run(Scenario([tenant], WINDOW, clock="wall", seed=run + 1)) for run in range(runs)]
     length_ms = (WINDOW[1] - WINDOW[0]) / MS
-    cpu = [max(load["cpu_ms"] for load in outcome.loads[0]) / length_ms * 100 for outcome in outcomes]
-    what = f"{WAITING} processes of a share of 5: CPU of one that waits, in percent of a core, the most"
-    return [Result.of("cores.waiting.cpu_percent", "percent", 1, cpu, what)]
+    results = []
+    for count, name in zip(WAITING, ("cores.waiting.cpu_percent", "cores.waiting.cpu_percent_of_64")):
+        tenant = Tenant(5, [KERNEL] * count)
+        outcomes = [workers.run(Scenario([tenant], WINDOW, clock="wall", seed=run + 1)) for run in range(runs)]
+        cpu = [max(load["cpu_ms"] for load in outcome.loads[0]) / length_ms * 100 for outcome in outcomes]
+        what = f"{count} processes of a share of 5: CPU of one that waits, in percent of a core, the most"
+        results.append(Result.of(name, "percent", 1, cpu, what))
+    return results
 
 
 def waking(workers: Workers, runs: int) -> list[Result]:

@@ -20,7 +20,8 @@ from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
 from vgpu.hook import cardpages, presence, processes
 from vgpu.hook.daemon.arbiter import Arbiter
-from vgpu.hook.ledger import Ledger, Lock
+from vgpu.hook.ledger import Ledger
+from vgpu.hook.lock import Lock
 
 ROUND_NS = 2_000_000_000  #: vgpud's
 ENTER = """

@@ -10,6 +10,7 @@ from cores_workers import Workers
 from results import Result
 
 WINDOW = (SECOND, 6 * SECOND)
+LONG_WINDOW = (SECOND, 21 * SECOND)  #: 200 kernels of 5 ms under a share of 5
 STEP = 10 * MS
 BACK = 100 * MS  #: the owner is back when it has its share over such a time
 
@@ -34,7 +35,7 @@ def tenants(shares: Sequence[int], run: int) -> list[Tenant]:
 
 
 def node(shares: Sequence[int], run: int, limiter: str = "libvcuda") -> Scenario:
-    return Scenario(tenants(shares, run), WINDOW, limiter, seed=run + 1, arbiter=limiter == "libvcuda")
+    return Scenario(tenants(shares, run), LONG_WINDOW, limiter, seed=run + 1, arbiter=limiter == "libvcuda")
 
 
 def measure(workers: Workers, runs: int) -> list[Result]:

@@ -32,7 +32,7 @@ from results import BenchError, Result
 
 from vgpu.config import inventory
 from vgpu.config.errors import VgpuError
-from vgpu.plugin import resources
+from vgpu.hook import resources
 
 ROUNDS = 7
 ALLOCATIONS = 300

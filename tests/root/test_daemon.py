@@ -9,6 +9,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ import pytest
 from daemons import wait_for
 
 from vgpu.config import claims, limits, records
+from vgpu.hook import cgroup
 from vgpu.hook.daemon import reaper
 
 pytestmark = pytest.mark.root
@@ -65,6 +67,64 @@ def without_poststop(share: bundles.Bundle) -> bundles.Bundle:
     """As when the runtime, or the machine, dies before it can tell."""
     del share.config["hooks"]["poststop"]
     return share
+
+
+# Device cgroups
+
+
+#: runc's own program, by config.json, in the place of the hook's: what `runc update` of 1.0.0-rc93 does on v2.
+RESET_V2 = """
+import json, os, sys
+from vgpu.hook import cgroup, deviceprograms, devicerules, syscalls_bpf as bpf
+fd = os.open(cgroup.device_cgroup(int(sys.argv[1])).directory, os.O_RDONLY)
+said = devicerules.from_config(json.load(open(sys.argv[2])), "config.json")
+(old,), flags = bpf.prog_query(fd)
+deviceprograms.swap(fd, deviceprograms.known_programs(said)[0].load(), bpf.prog_get_fd_by_id(old), flags)
+"""
+
+
+def reset(version: int, init: int, share: bundles.Bundle, numbers: list[str]) -> None:
+    """The container's device cgroup has the runtime's rules again, and no others."""
+    if version == 2:
+        script = [sys.executable, "-c", RESET_V2, str(init), str(share.path / "config.json")]
+        subprocess.run([*bundles.V2, *script], check=True)
+        return
+    deny = Path(cgroup.device_cgroup(init).directory) / "devices.deny"
+    for number in numbers:
+        deny.write_text(f"c {number} rw")
+
+
+def opens(runtime: bundles.Runtime, container: str) -> bool:
+    """Whether the card's node passes the device cgroup: it has no driver here, which is another error."""
+    done = runtime.call("exec", container, "sh", "-c", ": <> /dev/nvidiactl")
+    return "Operation not permitted" not in done.stderr
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_devices_that_a_runtime_shut_are_opened_again(
+    version: int, tmp_path: Path, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
+) -> None:
+    """As runc 1.0.0-rc93 shuts them at every update: its own rules are there again. The neighbour is left alone."""
+    runtime = bundles.Runtime(tmp_path / "runtime", "runc", cgroup=version)
+    try:
+        share = bundle(rootfs(), cores="20", memory="1Gi")
+        container, init = started(runtime, share)
+        started(runtime, bundle(rootfs(), cores="20", memory="1Gi"))
+        numbers = list(claims.read(node.settings.run_dir, container).devices)
+        daemon.start(*(bundles.V2 if version == 2 else ())).ready()
+        daemon.rounds(3)
+        assert daemon.health()["devices"] == {"reopened": 0}
+        assert opens(runtime, container)
+        reset(version, init, share, numbers)
+        assert not opens(runtime, container)
+        wait_for(lambda: daemon.health()["devices"] == {"reopened": 1}, what=daemon.text)
+        assert opens(runtime, container)
+    finally:
+        runtime.cleanup()
+    (told,) = [line for line in daemon.text().splitlines() if "devices opened again that somebody had shut" in line]
+    assert f"container={container}" in told
+    told = node.vgpuctl("health").stdout.partition("containers whose devices were opened again")[2]
+    assert told.split()[0] == "1"
 
 
 # The reaper

@@ -6,6 +6,7 @@ the container says what it got. What it was promised is compared with the limits
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shutil
@@ -428,16 +429,24 @@ def test_a_full_node_says_so_and_starts_the_pod_later(site: Site) -> None:
     promised(site, second, 60, 4)
 
 
-@pytest.mark.parametrize(
-    ("limits", "words"),
-    [({CORE: 150, MEMORY: 4}, "150"), ({CORE: 30, MEMORY: 161}, "MiB")],
-    ids=["150-cores", "more-than-a-card"],
-)
-def test_what_the_node_can_never_serve_is_refused(site: Site, limits: dict[str, int], words: str) -> None:
-    pod = site.kubelet.run(Spec([Container("c", limits, LOOK)]))
+def test_memory_of_two_whole_cards(site: Site) -> None:
+    """Only the hook sees cores and memory together: the same memory is too much for a share or one whole card."""
+    for cores in (30, 100):
+        pod = site.kubelet.run(Spec([Container("c", {CORE: cores, MEMORY: 161}, LOOK)]))
+        assert "MiB in all" in event(pod, "vgpu-hook: allocation: no card fits 1 card")
+        site.kubelet.delete(pod)
+    pod = runs(site.kubelet.run(Spec([Container("c", {CORE: 200, MEMORY: 320}, LOOK)])))
+    run_dir = site.node.settings.run_dir
+    (claim,) = [claims.read(run_dir, name) for name in os.listdir(f"{run_dir}/containers")]
+    assert claim.exclusive
+    assert {card.uuid for card in claim.cards} == {card["uuid"] for card in site.node.books()}
+
+
+def test_what_the_node_can_never_serve_is_refused(site: Site) -> None:
+    pod = site.kubelet.run(Spec([Container("c", {CORE: 150, MEMORY: 4}, LOOK)]))
     assert (pod.phase, pod.reason) == ("Failed", "UnexpectedAdmissionError")
     assert "code = InvalidArgument" in pod.message or "code = " in pod.message
-    assert words in pod.message
+    assert "150" in pod.message
     later = runs(site.kubelet.run(Spec([share(30, 4)])))
     promised(site, later, 30, 4)
 

@@ -156,7 +156,6 @@ def test_an_init_container_its_successor_and_their_restarts(make_site: Callable[
     assert site.held(pod) == [(card, 1024, 60)]
     site.answered("p", "vgpu.io/assigned", "true")
     site.kubelet.power_off()
-    pod.statuses["init"].exit_code = None  # its sandbox is gone: kubelet runs init containers again
     site.plugin.kill()
     site.kubelet.start()
     site.plugin.start()

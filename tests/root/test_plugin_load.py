@@ -28,7 +28,7 @@ from plugin_process import Plugin
 from vgpu.config import claims, grants
 from vgpu.config.errors import VgpuError
 from vgpu.hook import processes
-from vgpu.hook.ledger import Lock
+from vgpu.hook.lock import Lock
 
 pytestmark = pytest.mark.root
 

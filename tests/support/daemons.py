@@ -37,10 +37,11 @@ class Daemon:
         self.process: subprocess.Popen[bytes] | None = None
         self.log = node.directory / "vgpud.log"
 
-    def start(self, **environment: str) -> Daemon:
+    def start(self, *prefix: str, **environment: str) -> Daemon:
+        """`prefix`: a command that becomes the daemon at last, such as one that enters a namespace."""
         with self.log.open("ab") as stream:
             self.process = subprocess.Popen(
-                [str(Path(sys.executable).parent / "vgpud"), "--config", str(self.node.config)],
+                [*prefix, str(Path(sys.executable).parent / "vgpud"), "--config", str(self.node.config)],
                 env={**self.node.environment(), **environment}, stderr=stream, stdin=subprocess.DEVNULL,
             )  # fmt: skip
         return self

@@ -177,6 +177,9 @@ class Kubelet:
             pod.sandbox = None
             for status in pod.statuses.values():
                 status.running = False
+            if pod.active:  # in the new sandbox its init containers run again, those that had ended well too
+                for container in pod.spec.inits:
+                    pod.statuses[container.name].exit_code = None
 
     def end(self) -> None:
         """Everything is removed, for the end of a test."""

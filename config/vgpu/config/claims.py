@@ -14,6 +14,7 @@ from vgpu.config.request import LOW_PRIORITY
 
 VERSION = 1
 MAX_ID = 255
+MAX_DIGITS = 7  #: of a device's major or minor
 
 
 class Claim:
@@ -23,12 +24,13 @@ class Claim:
     they say whether it lives, together with `boot_id`, the boot that they are of. `cgroup` is where the init was put,
     `<controllers>:<path>` as in /proc/<pid>/cgroup, "" where it has none of its own. `cards` are what it may use;
     `exclusive` cards have no limits. `grants` are ids, empty outside Kubernetes. `ready` is False while the hook is
-    still at work. `priority` is who goes first with a card's idle time: 0 high, all else low.
+    still at work. `devices` are the nodes that the hook opened in its device cgroup, `<major>:<minor>` -> the host's
+    path. `priority` is who goes first with a card's idle time: 0 high, all else low.
     """
 
     __slots__ = (
-        "boot_id", "bundle", "cards", "cgroup", "container", "created", "exclusive", "grants", "holder", "name", "pid",
-        "priority", "ready", "start_time",
+        "boot_id", "bundle", "cards", "cgroup", "container", "created", "devices", "exclusive", "grants", "holder",
+        "name", "pid", "priority", "ready", "start_time",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +49,7 @@ class Claim:
         cgroup: str = "",
         boot_id: str = "",
         priority: int = LOW_PRIORITY,
+        devices: dict[str, str] | None = None,
     ) -> None:
         self.container = container
         self.pid = pid
@@ -62,6 +65,7 @@ class Claim:
         self.cgroup = cgroup
         self.boot_id = boot_id
         self.priority = priority
+        self.devices = devices or {}
 
     def record(self) -> dict[str, object]:
         holder = self.holder and {"pod_uid": self.holder.pod_uid, "container": self.holder.container}
@@ -74,7 +78,7 @@ class Claim:
             ],
             "exclusive": self.exclusive, "holder": holder, "grants": self.grants, "bundle": self.bundle,
             "created": self.created, "name": self.name, "ready": self.ready, "cgroup": self.cgroup,
-            "boot_id": self.boot_id, "priority": self.priority,
+            "boot_id": self.boot_id, "priority": self.priority, "devices": self.devices,
         }  # fmt: skip
 
 
@@ -127,7 +131,17 @@ def from_record(record: dict[str, object], source: str) -> Claim:
         cgroup=fields.text("cgroup") if "cgroup" in record else "",
         boot_id=fields.text("boot_id") if "boot_id" in record else "",
         priority=fields.whole("priority") if "priority" in record else LOW_PRIORITY,
+        devices=_devices(fields) if "devices" in record else {},
     )
+
+
+def _devices(fields: Fields) -> dict[str, str]:
+    found = fields.mapping("devices")
+    for number in found:
+        major, _, minor = number.partition(":")
+        if not all(part.isascii() and part.isdigit() and len(part) <= MAX_DIGITS for part in (major, minor)):
+            raise fields.wrong("devices", "an object of <major>:<minor> and paths")
+    return found
 
 
 def _card(fields: Fields) -> CardLimit:

@@ -411,7 +411,7 @@ def _memory_unit(name: str, value: Any) -> object:
 
 def _numbers(name: str, value: Any) -> object:
     """Numbers, written with quotes or without, as texts; `all` stays."""
-    return [item if item == "all" else str(int(item)) for item in value]
+    return [item if item in ("all", "catalog") else str(int(item)) for item in value]
 
 
 def _address(name: str, value: Any) -> object:

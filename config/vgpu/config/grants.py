@@ -52,12 +52,14 @@ class Grant:
     each card brings (100 and 0: the whole card). `devices`: card uuid -> device ids of kubelet, a preference for cards
     and the way to see that a later grant took over the same ids. `holder` and `cards` are filled by the first claim,
     and so is `share`, the (cores, memory) of each card, where something besides the amounts of grants had a say in it:
-    a container's later lives get the same, whatever its pod's annotations have become. `name` is the holder's
+    a container's later lives get the same, whatever its pod's annotations have become. `memories`, by card uuid, is
+    what it has of each where that differs, beside the largest in `share`. `name` is the holder's
     namespace/pod/container as its runtime told them, "" where it did not: kubelet knows pods by name.
     """
 
     __slots__ = (
-        "amount", "cards", "cores", "created", "devices", "holder", "id", "memory", "name", "resource", "share",
+        "amount", "cards", "cores", "created", "devices", "holder", "id", "memories", "memory", "name", "resource",
+        "share",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +75,7 @@ class Grant:
         cards: list[str] | None = None,
         share: tuple[int, int] | None = None,
         name: str = "",
+        memories: dict[str, int] | None = None,
     ) -> None:
         self.id = id
         self.resource = resource
@@ -85,6 +88,7 @@ class Grant:
         self.cards = cards or []
         self.share = share
         self.name = name
+        self.memories = memories or {}
 
     def record(self) -> dict[str, object]:
         holder = self.holder and {"pod_uid": self.holder.pod_uid, "container": self.holder.container}
@@ -93,6 +97,7 @@ class Grant:
             "version": VERSION, "id": self.id, "resource": self.resource, "amount": self.amount,
             "created": self.created, "cores": self.cores, "memory": self.memory, "devices": self.devices,
             "holder": holder, "cards": self.cards, "share": share, "name": self.name,
+            "memories": self.memories,
         }  # fmt: skip
 
 
@@ -177,7 +182,13 @@ def from_record(record: dict[str, object], source: str) -> Grant:
         cards=fields.texts("cards"),
         share=_share_of(fields),
         name=fields.text("name") if "name" in record else "",
+        memories=_memories_of(fields) if "memories" in record else {},
     )
+
+
+def _memories_of(fields: Fields) -> dict[str, int]:
+    memories = fields.inner("memories")
+    return {uuid: memories.whole(uuid, 0, MAX_SIZE) for uuid in memories.record}
 
 
 def _share_of(fields: Fields) -> tuple[int, int] | None:
@@ -200,7 +211,8 @@ def join(grants: list[Grant], core_limit: int, wishes: Wishes) -> Request:
     """One request from the grants of one container; VgpuError when a half is missing or they contradict each other.
 
     `core_limit` is 0 where nothing was said: the share is then its own ceiling. What a grant's `share` says fills in
-    for the halves that no grant is of.
+    for the halves that no grant is of. Memory beside whole cores is what those cards must have together; which cards
+    its ids are of says nothing, as kubelet may take all of it from fewer.
     """
     by_resource = {grant.resource: grant for grant in grants}
     if len(by_resource) != len(grants) or not grants:
@@ -215,8 +227,9 @@ def join(grants: list[Grant], core_limit: int, wishes: Wishes) -> Request:
     amount = memory.amount if memory is not None else cores.share[1] if cores.share else 0
     if per_card < WHOLE_CARD and not amount:
         raise VgpuError("grants", expected="a grant of memory beside that of cores", found="cores alone", do=_PAIR)
-    amount = amount if per_card < WHOLE_CARD else 0
-    return Request(cards, per_card, amount, core_limit, wishes, preferred=preferred(grants))
+    if per_card < WHOLE_CARD:
+        return Request(cards, per_card, amount, core_limit, wishes, preferred=preferred(grants))
+    return Request(cards, per_card, 0, core_limit, wishes, preferred=preferred([cores]), total=amount)
 
 
 _PAIR = "a share needs limits for both resources in the pod's spec"
@@ -232,7 +245,8 @@ def _of_gpu(gpu: Grant, cores: Grant | None, memory: Grant | None, core_limit: i
     if per_card < WHOLE_CARD and not amount:
         raise VgpuError("grants", expected="a grant of memory beside that of cores", found="no memory", do=_PAIR)
     grants = [grant for grant in (gpu, cores, memory) if grant is not None]
-    return Request(gpu.amount, per_card, amount, core_limit, wishes, preferred=preferred(grants))
+    memories = gpu.memories if memory is None and per_card < WHOLE_CARD else {}
+    return Request(gpu.amount, per_card, amount, core_limit, wishes, preferred=preferred(grants), memories=memories)
 
 
 def preferred(grants: list[Grant]) -> tuple[str, ...]:

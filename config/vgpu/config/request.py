@@ -64,11 +64,13 @@ class Wishes:
 class Request:
     """`gpus` different cards, each with `cores` percent and `memory` bytes; 100 cores: a whole card, without limits.
 
-    `core_limit` is the ceiling of a share, at least `cores`. `memory` of a whole card is 0 or the least it must have.
+    `core_limit` is the ceiling of a share, at least `cores`. `memory` of a whole card is 0 or the least it must have;
+    `total` is 0 or the least that several whole cards must have together. `memories`, by uuid, are the bytes where a
+    share has other amounts of its cards; `memory` is then the largest.
     `fixed` names the cards when a scheduler has chosen them; `preferred` when device IDs agreed on them.
     """
 
-    __slots__ = ("core_limit", "cores", "fixed", "gpus", "memory", "preferred", "wishes")
+    __slots__ = ("core_limit", "cores", "fixed", "gpus", "memories", "memory", "preferred", "total", "wishes")
 
     def __init__(
         self,
@@ -79,6 +81,8 @@ class Request:
         wishes: Wishes | None = None,
         fixed: tuple[str, ...] = (),
         preferred: tuple[str, ...] = (),
+        total: int = 0,
+        memories: dict[str, int] | None = None,
     ) -> None:
         self.gpus = gpus
         self.cores = cores
@@ -87,16 +91,25 @@ class Request:
         self.wishes = wishes or Wishes()
         self.fixed = fixed
         self.preferred = preferred
+        self.total = total
+        self.memories = memories or {}
 
     @property
     def exclusive(self) -> bool:
         return self.cores >= WHOLE_CARD
+
+    def memory_of(self, uuid: str) -> int:
+        """Bytes of that card."""
+        return self.memories.get(uuid, self.memory)
 
     def describe(self) -> str:
         cards = "1 card" if self.gpus == 1 else f"{self.gpus} cards"
         if self.exclusive:
             return f"{cards}, whole"
         each = " each" if self.gpus > 1 else ""
+        if self.memories:
+            sizes = " and ".join(str(size >> 20) for size in self.memories.values())
+            return f"{cards}, {self.cores} cores{each} and {sizes} MiB"
         return f"{cards}, {self.cores} cores and {self.memory >> 20} MiB{each}"
 
 

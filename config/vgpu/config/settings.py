@@ -46,7 +46,7 @@ DEFAULTS: dict[str, object] = {
     "plugin.socket_dir": "/var/lib/kubelet/device-plugins",
     "plugin.pod_resources_socket": "/var/lib/kubelet/pod-resources/kubelet.sock",
     "plugin.grant_grace": 60,  # seconds that kubelet has not listed a grant's pod, before the grant ends
-    "plugin.ignored_xids": ["13", "31", "43", "45", "68", "109"],  # faults of a program, not of the card
+    "plugin.ignored_xids": ["catalog", "45", "109"],  # faults of a program, not of the card
     "plugin.http": "127.0.0.1:5679",  # of /healthz and /readyz; empty: none
     "kubernetes.api": "auto",  # auto: with a service account or a kubeconfig that is named; never; always
     "kubernetes.kubeconfig": "",  # empty: the pod's service account, else the usual places

@@ -25,5 +25,6 @@ def from_request(request: Request, cards: list[Card], virtual_memory: bool = Fal
     """`request`, placed on `cards`. `virtual_memory`: what a full card has no room for may lie in managed memory."""
     if request.exclusive:
         return Allocation(cards, [CardLimit(card.uuid, UNLIMITED, 100, 100) for card in cards], True)
-    limits = [CardLimit(card.uuid, request.memory, request.cores, request.core_limit, virtual_memory) for card in cards]
+    cores, ceiling = request.cores, request.core_limit
+    limits = [CardLimit(card.uuid, request.memory_of(card.uuid), cores, ceiling, virtual_memory) for card in cards]
     return Allocation(cards, limits, False)

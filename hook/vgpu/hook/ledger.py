@@ -1,9 +1,8 @@
 """The node's ledger: which container holds what on which card, under one lock.
 
 Belongs here: claiming (grants and standalone requests alike), releasing, and the sum of what is committed. State is
-`<run>/containers/<id>/{claim.json,limits,cards}`, `<run>/presence` and `<state>/grants/*.json`; the lock is flock(2) on
-`<run>/ledger.lock`, which the kernel frees when its holder dies. Runs as root; placement itself is
-vgpu.hook.placement's, who may work when vgpu.hook.cardpages'.
+`<run>/containers/<id>/{claim.json,limits,cards}`, `<run>/presence` and `<state>/grants/*.json`. Runs as root; the lock
+itself is vgpu.hook.lock's, placement vgpu.hook.placement's, what each has of a card vgpu.hook.cardpages'.
 
 A claim counts while its container's init lives; a placed grant counts until it is deleted, container or not, because
 kubelet promised it to the pod. What cannot be read is reported in `notes` and set aside, never fatal to others.
@@ -11,9 +10,7 @@ kubelet promised it to the pod. What cannot be read is reported in `notes` and s
 
 from __future__ import annotations
 
-import fcntl
 import os
-import time
 
 from vgpu.config import claims, foreign, grants, limits, records
 from vgpu.config.claims import Claim
@@ -26,6 +23,7 @@ from vgpu.config.request import Request
 from vgpu.config.settings import Settings
 from vgpu.hook import allocation, cardpages, freshness, placement, presence, processes, promises
 from vgpu.hook.allocation import Allocation
+from vgpu.hook.lock import Lock
 from vgpu.hook.placement import Commitment, NoFit, Policy
 from vgpu.hook.redemption import Redemption, request_of, terms_of
 
@@ -34,7 +32,6 @@ if TYPE_CHECKING:  # not at run time: it costs the hook's process time
     from collections.abc import Callable, Iterable
 
 CLAIM, LIMITS = "claim.json", "limits"
-PATIENCE = 20.0
 
 
 class Start:
@@ -119,13 +116,14 @@ class Ledger:
                 raise
             return made
 
-    def confirm(self, start: Start) -> None:
-        """The container's claim stands: everything else was done."""
+    def confirm(self, start: Start, devices: dict[str, str] | None = None) -> None:
+        """The container's claim stands: everything else was done. `devices` were opened in its device cgroup."""
         claim = claims.read(self.run_dir, start.container)
         if (claim.pid, claim.start_time) != (start.pid, start.start_time):
             found = f"that of process {claim.pid}"
             raise VgpuError(f"container {start.container}", expected=f"the claim of process {start.pid}", found=found)
         claim.ready = True
+        claim.devices = devices or {}
         records.write(claims.path_of(self.run_dir, start.container), claim.record())
 
     def withdraw(self, start: Start) -> None:
@@ -426,46 +424,6 @@ class Ledger:
             return
         except OSError as error:
             raise VgpuError(directory, expected="a claim to remove", found=error.strerror) from error
-
-
-class Lock:
-    """The ledger's lock. The directories are made when they are missing: the first start after boot.
-
-    Without `wait`, BlockingIOError when another holds it; with it, VgpuError when one holds it for PATIENCE seconds,
-    which no step under it takes: a stopped process must not stop every start on the node without a word.
-    """
-
-    __slots__ = ("_fd", "_path", "_wait")
-
-    def __init__(self, run_dir: str, wait: bool = True) -> None:
-        os.makedirs(run_dir, mode=0o755, exist_ok=True)
-        self._wait = wait
-        self._path = run_dir + "/ledger.lock"
-        self._fd = -1
-
-    def __enter__(self) -> None:
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            self._take()
-        except BaseException:
-            os.close(self._fd)
-            raise
-
-    def _take(self) -> None:
-        end = time.monotonic() + PATIENCE
-        while True:
-            try:
-                return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not self._wait:
-                    raise
-            if time.monotonic() > end:
-                expected, found = f"the lock in {PATIENCE:.0f} s", "held by another process"
-                raise VgpuError(self._path, expected=expected, found=found, do=f"see who: fuser -v {self._path}")
-            time.sleep(0.002)
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
 
 
 def _copy(grant: Grant) -> Grant:

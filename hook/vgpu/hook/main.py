@@ -117,15 +117,15 @@ class Hook:
         if made is None:
             return [f"holds its cards already: {container.id}"]
         try:
-            notes = self._hand_over(container, made, node)
+            notes, access = self._hand_over(container, made, node)
             self.step = "record"
-            node.ledger.confirm(start)
+            node.ledger.confirm(start, {f"{major}:{minor}": path for (major, minor), path in access.nodes.items()})
         except BaseException:
             node.ledger.withdraw(start)
             raise
         return [*_described(made, node.ledger), *notes, *node.ledger.notes]
 
-    def _hand_over(self, container: Container, made: Allocation, node: Node) -> list[str]:
+    def _hand_over(self, container: Container, made: Allocation, node: Node) -> tuple[list[str], AllowDevices]:
         """Device cgroup, mounts, links, nodes and loader of `made`. The cgroup first: it goes with the container."""
         self.step = "root file system"
         root = execution.open_rootfs(container.pid, container.rootfs, self.proc)
@@ -137,7 +137,7 @@ class Hook:
             execution.execute(planned.operations, container.pid, root, self.proc)
         finally:
             root.close()
-        return [*planned.notes, opened.text]
+        return [*planned.notes, opened.text], access
 
     def _plan(
         self, container: Container, pid: int, root: Rootfs, made: Allocation, node: Node

@@ -16,6 +16,7 @@ Whole cards are the set with, in this order:
 3. the smallest of such groups, then the best links left among the node's free cards;
 4. the lowest indexes.
 
+`total` bytes that they must have together leave out the sets that have less.
 Up to MAX_SETS sets are compared one by one (16 of 32 cards would be 600 million); beyond, two sets are grown from every
 card by adding the best-linked card again and again, and the best of those is taken: good, not proven best.
 """
@@ -30,7 +31,7 @@ from vgpu.config.request import WHOLE_CARD, Request, Wishes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # not at run time: it costs 2 ms in the hook's process
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 POLICIES = ("binpack", "spread")
 MAX_SETS = 20_000
@@ -123,7 +124,7 @@ _FREE = Commitment()
 
 
 def _check(request: Request) -> None:
-    if request.gpus < 1 or not 0 <= request.cores <= WHOLE_CARD or request.memory < 0:
+    if request.gpus < 1 or not 0 <= request.cores <= WHOLE_CARD or min(request.memory, request.total) < 0:
         expected = f"1 or more cards, 0 to {WHOLE_CARD} cores of each, and memory"
         found = f"{request.gpus} cards, {request.cores} cores, {request.memory} bytes"
         raise NoFit("request", expected=expected, found=found)
@@ -145,7 +146,10 @@ def _fixed(request: Request, node: list[Card], held: list[Commitment], policy: P
             reasons.append(f"{shown(card.label())}: {reason}")
     if reasons:
         raise NoFit(f"{what}: {_bounded(reasons)}")
-    return [node[at] for at in sorted(known[uuid] for uuid in request.fixed)]
+    found = sorted(known[uuid] for uuid in request.fixed)
+    if _memory_of(node, found) < request.total:
+        raise NoFit(f"{what}: memory {_mib(_memory_of(node, found))} MiB in all")
+    return [node[at] for at in found]
 
 
 def _preferred(request: Request, node: list[Card], fitting: list[int]) -> list[list[int]]:
@@ -167,7 +171,20 @@ def _pools(request: Request, node: list[Card], fitting: list[int]) -> list[list[
         for at in fitting:
             if node[at].numa >= 0:
                 pools.setdefault(node[at].numa, []).append(at)
-    return [pool for pool in pools.values() if len(pool) >= request.gpus]
+    return [pool for pool in pools.values() if len(pool) >= request.gpus and _has_memory(request, node, pool)]
+
+
+def _has_memory(request: Request, node: list[Card], pool: list[int]) -> bool:
+    """Whether the largest cards of `pool` have what whole cards must have together."""
+    return not request.total or _memory_of(node, _largest(node, pool, request.gpus)) >= request.total
+
+
+def _largest(node: list[Card], pool: list[int], count: int) -> list[int]:
+    return sorted(pool, key=lambda at: (-node[at].memory, at))[:count]
+
+
+def _memory_of(node: list[Card], picks: Iterable[int]) -> int:
+    return sum(node[at].memory for at in picks)
 
 
 # Why a card is not for a request; "" when it is.
@@ -186,7 +203,7 @@ def _wish_refusal(card: Card, wishes: Wishes) -> str:
 
 
 def _refusal(card: Card, request: Request, held: Commitment, policy: Policy) -> str:
-    if request.exclusive and request.memory > card.memory:
+    if request.exclusive and _least(request) > card.memory:
         return f"memory {_mib(card.memory)} MiB in all"
     if held.exclusive:
         return f"held whole{_by(held)}"
@@ -194,6 +211,11 @@ def _refusal(card: Card, request: Request, held: Commitment, policy: Policy) -> 
         return "" if held.empty else f"shared{_by(held)}"
     return ", ".join(part for part in (_cores_refusal(request, held, policy),
                                        _memory_refusal(card, request, held, policy)) if part)  # fmt: skip
+
+
+def _least(request: Request) -> int:
+    """What each of the whole cards must have: all that was asked for, where it is one card."""
+    return max(request.memory, request.total if request.gpus == 1 else 0)
 
 
 def _cores_refusal(request: Request, held: Commitment, policy: Policy) -> str:
@@ -205,21 +227,24 @@ def _cores_refusal(request: Request, held: Commitment, policy: Policy) -> str:
 
 
 def _memory_refusal(card: Card, request: Request, held: Commitment, policy: Policy) -> str:
-    capacity = policy.memory(card)
-    if request.memory > min(capacity, card.memory):
+    capacity, wanted = policy.memory(card), request.memory_of(card.uuid)
+    if wanted > min(capacity, card.memory):
         scaled = "" if capacity >= card.memory else " for shares"
         return f"memory {_mib(min(capacity, card.memory))} MiB in all{scaled}"
     free = capacity - held.memory
-    return "" if request.memory <= free else f"memory {_mib(max(free, 0))} MiB free of {_mib(capacity)}"
+    return "" if wanted <= free else f"memory {_mib(max(free, 0))} MiB free of {_mib(capacity)}"
 
 
 def _explain(request: Request, node: list[Card], fitting: list[int], reasons: list[str]) -> str:
     head = f"no card fits {_asked(request)}"
-    if len(fitting) >= request.gpus:
+    fits = f"fits{', NUMA node {}' * request.wishes.numa}"
+    if len(fitting) >= request.gpus and not _has_memory(request, node, fitting):
+        head = f"no {_count(request.gpus, 'card')} have together what was asked for: {_asked(request)}"
+        reasons = [reason or f"fits, memory {_mib(card.memory)} MiB" for card, reason in zip(node, reasons)]
+    elif len(fitting) >= request.gpus:
         head = f"no NUMA node has the cards for {_asked(request)}"
     elif fitting:
         head = f"only {len(fitting)} of {len(node)} cards fit{'s' * (len(fitting) == 1)} {_asked(request)}"
-    fits = f"fits{', NUMA node {}' * request.wishes.numa}"
     lines = [f"{shown(card.label())}: {reason or fits.format(card.numa)}"
              for card, reason in zip(node, reasons)]  # fmt: skip
     return f"{head}: {_bounded(lines)}"
@@ -235,8 +260,11 @@ def _bounded(lines: list[str]) -> str:
 
 
 def _asked(request: Request) -> str:
-    least = f" with {_mib(request.memory)} MiB" if request.exclusive and request.memory else ""
-    return request.describe() + least
+    least = request.total or request.memory
+    if not (request.exclusive and least):
+        return request.describe()
+    together = " together" if request.total and request.gpus > 1 else ""
+    return f"{request.describe()} with {_mib(least)} MiB{together}"
 
 
 def _by(held: Commitment) -> str:
@@ -275,28 +303,31 @@ def _whole_cards(
     request: Request, node: list[Card], held: list[Commitment], pools: list[list[int]], policy: Policy
 ) -> list[int]:
     size = request.gpus
-    links = _Links(node, [at for at, commitment in enumerate(held) if commitment.empty])
+    links = _Links(node, [at for at, commitment in enumerate(held) if commitment.empty], bool(request.total))
     best_worth = -1
     best: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     for pool in pools:
         sets = links.every_set(pool, size) if comb(len(pool), size) <= MAX_SETS else links.grown_sets(pool, size)
         for worth, picks in sets:
-            if worth >= best_worth:
+            if worth >= best_worth and _memory_of(node, picks) >= request.total:
                 candidate = (links.damage(picks), picks)
                 if worth > best_worth or candidate < best:
                     best_worth, best = worth, candidate
-    return list(best[1])
+    # The sets that were grown look at links alone; the largest cards of a pool have enough, or it would be none.
+    return list(best[1]) or sorted(_largest(node, pools[0], size))
 
 
 class _Links:
     """What the links among a node's cards are worth.
 
     `worth[a][b]` of one link, `left[a]` of a's links to the free cards, `groups` the masks of groups that are whole.
+    `sizes` tell cards apart whose memory counts; all 0 where it does not.
     """
 
-    __slots__ = ("groups", "left", "worth")
+    __slots__ = ("groups", "left", "sizes", "worth")
 
-    def __init__(self, node: list[Card], free: list[int]) -> None:
+    def __init__(self, node: list[Card], free: list[int], by_memory: bool = False) -> None:
+        self.sizes = [card.memory * by_memory for card in node]
         self.worth = [[_worth(a, b) if a is not b else 0 for b in node] for a in node]
         self.left = [sum(row[at] for at in free) for row in self.worth]
         mask = _mask(free)
@@ -336,8 +367,11 @@ class _Links:
 
     def _twins(self, one: int, other: int) -> bool:
         pairs = enumerate(zip(self.worth[one], self.worth[other]))
-        return all(a == b for at, (a, b) in pairs if at not in (one, other)) and not any(
-            (group >> one ^ group >> other) & 1 for group in self.groups
+        alike = self.sizes[one] == self.sizes[other]
+        return (
+            alike
+            and all(a == b for at, (a, b) in pairs if at not in (one, other))
+            and not any((group >> one ^ group >> other) & 1 for group in self.groups)
         )
 
     def grown_sets(self, pool: list[int], size: int) -> Iterator[tuple[int, tuple[int, ...]]]:

@@ -54,7 +54,7 @@ def _add_group(totals: dict[str, Commitment], group: list[Grant]) -> list[str]:
             _add_alone(totals, grant)
         return [str(error)]
     for uuid in group[0].cards:
-        limit = CardLimit(uuid, request.memory, request.cores, request.core_limit)
+        limit = CardLimit(uuid, request.memory_of(uuid), request.cores, request.core_limit)
         add(totals, limit, request.exclusive, _holder_of(group[0]))
     return []
 
@@ -65,7 +65,12 @@ def _add_alone(totals: dict[str, Commitment], grant: Grant) -> None:
     cores = {"cores": min(grant.amount, WHOLE_CARD), "memory": 0, "gpu": share[0]}[grant.resource]
     memory = {"cores": grant.share[1] if grant.share else 0, "memory": grant.amount, "gpu": share[1]}[grant.resource]
     for uuid in grant.cards:
-        add(totals, CardLimit(uuid, memory, cores, cores), cores == WHOLE_CARD, _holder_of(grant))
+        add(
+            totals,
+            CardLimit(uuid, grant.memories.get(uuid, memory), cores, cores),
+            cores == WHOLE_CARD,
+            _holder_of(grant),
+        )
 
 
 def _holder_of(grant: Grant) -> str:

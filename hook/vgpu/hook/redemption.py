@@ -11,6 +11,7 @@ from __future__ import annotations
 from vgpu.config import grants
 from vgpu.config.dialects import resources
 from vgpu.config.dialects.placements import Choice, Chosen
+from vgpu.config.dialects.resources import SpecAmounts
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.inventory import Card
@@ -101,36 +102,60 @@ def _settle(by: dict[str, Grant], wanted: Redemption, among: list[Card], terms: 
     """Write the share of each card into the grant whose amount does not say it."""
     gpu, cores = by.get("gpu"), by.get("cores")
     if gpu is not None:
-        gpu.share = _share_of_gpu(gpu, by, wanted, among, terms)
+        gpu.share, gpu.memories = _share_of_gpu(gpu, by, wanted, among, terms)
     elif terms.proportional and cores is not None and cores.amount < WHOLE_CARD and "memory" not in by:
         cores.share = (cores.amount, _proportion(cores.amount, among, terms.policy))
 
 
 def _share_of_gpu(
     gpu: Grant, by: dict[str, Grant], wanted: Redemption, among: list[Card], terms: Terms
-) -> tuple[int, int]:
-    """(cores, memory) of each of the vGPUs that `gpu` counts; a grant of either beside it says that half itself."""
+) -> tuple[tuple[int, int], dict[str, int]]:
+    """(cores, memory) of each of the vGPUs that `gpu` counts; a grant of either beside it says that half itself.
+
+    Where a scheduler names different memory of the cards (HAMi's percentage of unlike ones), that by uuid, and the
+    largest in its place.
+    """
     spec = resources.spec_amounts(wanted.limits or {})
-    key, told_cores, told_memory = _told(wanted.choices)
+    key, told_cores, told = _told(wanted.choices, among)
     cores = by["cores"].amount if "cores" in by else spec.cores or gpu.cores
     if told_cores and "cores" not in by:
         cores = _within(f"annotation {key}: cores", told_cores, cores, wanted, terms)
-    whole = _part(100, among, terms.policy)
-    memory = spec.memory or (_part(spec.percent, among, terms.policy) if spec.percent else gpu.memory)
-    if told_memory and "memory" not in by:
-        memory = _within(f"annotation {key}: MiB", told_memory // MIB, (memory or whole) // MIB, wanted, terms) * MIB
-    return cores, memory or (whole if cores < WHOLE_CARD else 0)
+    memories: dict[str, int] = {}
+    if told and "memory" not in by:
+        for card in among:
+            bound = _bound(gpu, spec, [card], terms) or _part(100, [card], terms.policy)
+            mib = _within(f"annotation {key}: MiB", told[card.uuid] // MIB, bound // MIB, wanted, terms)
+            memories[card.uuid] = mib * MIB
+    sizes = set(memories.values())
+    memory = max(sizes) if sizes else _bound(gpu, spec, among, terms)
+    if cores >= WHOLE_CARD:
+        return (cores, min(sizes, default=memory)), {}
+    return (cores, memory or _part(100, among, terms.policy)), memories if len(sizes) > 1 else {}
 
 
-def _told(choices: tuple[Choice, ...]) -> tuple[str, int, int]:
-    """(annotation, cores, memory) that the choices name for each card, 0 for what they leave open."""
-    told = [(choice.key, chosen.cores, chosen.memory) for choice in choices for chosen in choice.cards]
-    named = [item for item in told if item[1] or item[2]]
-    for key, cores, memory in named[1:]:
-        if (cores, memory) != named[0][1:]:
-            expected = f"{named[0][1]} cores and {named[0][2] >> 20} MiB of every card of the container"
-            raise VgpuError(f"annotation {key}", expected=expected, found=f"{cores} cores and {memory >> 20} MiB")
-    return named[0] if named else ("", 0, 0)
+def _bound(gpu: Grant, spec: SpecAmounts, among: list[Card], terms: Terms) -> int:
+    """What the spec allows of the memory of each of these cards, else the vGPU's own part; 0 for a whole card."""
+    return spec.memory or (_part(spec.percent, among, terms.policy) if spec.percent else gpu.memory)
+
+
+def _told(choices: tuple[Choice, ...], among: list[Card]) -> tuple[str, int, dict[str, int]]:
+    """(annotation, cores of each card, memory by uuid of `among`) that the choices name; 0 and {} say nothing.
+
+    Cards of which none is named have what the first one has.
+    """
+    told = [(choice.key, chosen) for choice in choices for chosen in choice.cards if chosen.cores or chosen.memory]
+    if not told:
+        return "", 0, {}
+    cores, first = told[0][1].cores, told[0][1].memory
+    memories: dict[str, int] = {}
+    for key, chosen in told:
+        memory = memories.setdefault(_uuid(key, chosen, among), chosen.memory)
+        if (chosen.cores, chosen.memory) != (cores, memory) or bool(memory) != bool(first):
+            expected = f"{cores} cores and {(memory or first) >> 20} MiB, of cards of one container the same cores"
+            raise VgpuError(
+                f"annotation {key}", expected=expected, found=f"{chosen.cores} cores and {chosen.memory >> 20} MiB"
+            )
+    return told[0][0], cores, {card.uuid: memories.get(card.uuid, first) for card in among} if first else {}
 
 
 def _within(what: str, told: int, bound: int, wanted: Redemption, terms: Terms) -> int:

@@ -18,8 +18,8 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.request import MAX_SIZE, WHOLE_CARD, split_cores
 from vgpu.config.settings import Settings
-from vgpu.plugin import resources
-from vgpu.plugin.resources import Resource, Slot
+from vgpu.hook import resources
+from vgpu.hook.resources import Resource, Slot
 
 TICK = 1e-6  #: seconds; two grants are never of the same moment
 
@@ -75,11 +75,12 @@ def _check_cores(resource: Resource, amount: int, settings: Settings) -> None:
 
 
 def _check_memory(resource: Resource, amount: int, settings: Settings) -> None:
+    """Against all cards together: only the hook knows whether it is a share's, of one card, or several whole cards'."""
     policy = resources.policy_of(settings)
-    most = max(min(policy.memory(slot.card), slot.card.memory) for slot in resource.slots)
+    most = sum(min(policy.memory(slot.card), slot.card.memory) for slot in resource.slots)
     if amount > min(most, MAX_SIZE):
         do = "a share lies on one card; whole cards (100 cores and multiples) have all of theirs without asking"
-        expected = f"at most {most >> 20} MiB, the largest card's"
+        expected = f"at most {most >> 20} MiB, that of all cards"
         raise Refused(resource.name, expected=expected, found=f"{amount >> 20} MiB", do=do)
 
 

@@ -1,32 +1,17 @@
 """When a card counts as unhealthy, and when it returns. Pure: answers and events of NVML in, a reason or "" out.
 
-Belongs here: the rules, and which Xids mean what. Asking NVML is vgpu.plugin.cardwatch's, the life of that process and
-the file that keeps faults over a restart are vgpu.plugin.health's. docs/health.md has the rules in prose.
+Belongs here: the rules; which Xids mean what is vgpu.plugin.xids'. Asking NVML is vgpu.plugin.cardwatch's, the life of
+that process and the file that keeps faults over a restart are vgpu.plugin.health's. docs/health.md has it all in prose.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vgpu.plugin import xids
+
 QUIET = 300.0  #: seconds without a further error after which a card that needs no reset returns
 GOOD = 2  #: answers in succession after which a card that did not answer counts as there again
-
-#: Xids after which the card's state is not to be trusted until it was reset, with what they say. All others pass.
-RESET_XIDS = {
-    46: "it stopped processing and could not be stopped either",
-    48: "uncorrectable memory error",
-    61: "its microcontroller reports an internal error",
-    62: "its microcontroller halted",
-    64: "a failing memory row or page could not be recorded",
-    74: "NVLink error",
-    79: "it fell off the bus",
-    95: "uncontained memory error",
-    119: "its system processor (GSP) does not answer",
-    120: "its system processor (GSP) failed",
-    140: "unrecovered memory error",
-}
-#: Told beside the actual change of state, which is asked for at once: no error by itself.
-NOTICE_XIDS = (154,)
 
 #: nvmlDeviceGpuRecoveryAction_t, which drivers since 570 know.
 ACTIONS = {
@@ -73,7 +58,7 @@ class Fault:
 
 
 def fault_of_xid(number: int, at: float) -> Fault:
-    told = RESET_XIDS.get(number)
+    told = xids.RESET.get(number)
     return Fault(f"Xid {number}" + (f", {told}" if told else ""), at, told is not None)
 
 

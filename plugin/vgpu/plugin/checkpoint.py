@@ -1,8 +1,8 @@
 """kubelet's checkpoint of devices: the one place that names grants, with the answers of Allocate that brought them.
 
 Belongs here: reading `kubelet_internal_checkpoint` beside kubelet's registration socket. It is kubelet's own, of no
-promised form, and may be older than what kubelet knows: it says which grants may still be in use and never that one is
-not. What is missing or odd names everything.
+promised form, and may be older than what kubelet knows: what it names may be in use, or have been; what it has not
+named for a while is not (kubelet drops nothing before it knows all pods). What is missing or odd names everything.
 """
 
 from __future__ import annotations

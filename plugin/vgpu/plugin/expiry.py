@@ -115,6 +115,7 @@ class Expiry:
         self.grace = settings.number("plugin.grant_grace")
         self._belief = Belief([settings.node, os.uname().nodename, os.environ.get(NODE_NAME, "")])
         self._checkpoint = Checkpoint(settings.text("plugin.socket_dir"))
+        self._heard: tuple[Life, bool] | None = None
         self._unlisted: dict[str, float] = {}  # grant -> since when, without interruption
 
     def round(self) -> list[str]:
@@ -138,12 +139,13 @@ class Expiry:
         self.conditions.set("damaged grants", "; ".join(damaged))
         known = [grant for grant in known if grant.devices]  # one without was made by hand, and is not kubelet's
         listing = self.ask(self.settings)
-        if not self._belief.believes(listing):
-            self._unlisted = {}
-            return []
+        whole = self._is_whole(listing)
         rivals = Rivals(known)
         unlisted = [
-            grant for grant in known if not listed(grant, listing, rivals, self._pod_of(grant), self._checkpoint)
+            grant
+            for grant in known
+            if not listed(grant, listing, rivals, self._pod_of(grant), self._checkpoint)
+            and (whole or not self._checkpoint.may_name(grant.id))
         ]
         living = grantend.living(self.settings, self.proc) if unlisted else set()
         now = self.clock()
@@ -151,6 +153,17 @@ class Expiry:
         self._unlisted = {grant.id: since.get(grant.id, now) for grant in unlisted if grant.id not in living}
         ripe = [grant for grant in unlisted if now - self._unlisted.get(grant.id, now) >= self.grace]
         return grantend.end(self.settings, ripe, self.proc) if ripe else []
+
+    def _is_whole(self, listing: Listing) -> bool:
+        """Whether the list has all pods. Otherwise only those grants end that kubelet's checkpoint has dropped, too.
+
+        kubelet drops a pod there when it is gone, and not before it has heard of all its sources.
+        """
+        whole = self._belief.believes(listing)
+        if (listing.life, whole) != self._heard:
+            self._unlisted = {}
+        self._heard = listing.life, whole
+        return whole
 
     def _pod_of(self, grant: Grant) -> Pod | None:
         """The name of the holder's pod: as the hook was told, or as the API server says."""

@@ -27,7 +27,8 @@ from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
 from vgpu.hook import freshness
 from vgpu.hook.daemon.journal import Conditions, Journal
-from vgpu.plugin.cardstate import NOTICE_XIDS, QUIET, CardState, Fault, fault_of_xid, from_answer
+from vgpu.plugin import xids
+from vgpu.plugin.cardstate import QUIET, CardState, Fault, fault_of_xid, from_answer
 
 VERSION = 1
 HOST_ROOT = "VGPU_HOST_ROOT"  #: environment: where a container has the host's files, NVML's library and /dev
@@ -194,7 +195,7 @@ class HealthWatch:
 
     def _happened(self, uuid: str, kind: object, data: object) -> None:
         number = data if isinstance(data, int) else 0
-        if kind == "xid" and (number in self.ignored or number in NOTICE_XIDS):
+        if kind == "xid" and (number in self.ignored or number in xids.NOTICES):
             self.journal.info(f"Xid {number}: not the card's fault", card=uuid)
             return
         now = self.clock()
@@ -429,9 +430,10 @@ def _ignored(settings: Settings, journal: Journal) -> tuple[set[int], bool]:
     """(the Xids that are ignored, whether events are waited for at all)."""
     found = settings.texts("plugin.ignored_xids")
     for text in found:
-        if not text.isdigit() and text != ALL:
-            journal.warning(f"plugin.ignored_xids: expected numbers or {ALL}, found {text}")
-    return {int(text) for text in found if text.isdigit()}, ALL not in found
+        if not text.isdigit() and text not in (ALL, xids.CATALOG):
+            journal.warning(f"plugin.ignored_xids: expected numbers, {xids.CATALOG} or {ALL}, found {text}")
+    harmless = xids.HARMLESS if xids.CATALOG in found else set()
+    return {int(text) for text in found if text.isdigit()} | harmless, ALL not in found
 
 
 def _is_node(path: str) -> bool:

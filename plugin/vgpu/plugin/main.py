@@ -20,15 +20,16 @@ from vgpu.config import settings as node_settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
+from vgpu.hook import resources
 from vgpu.hook.daemon import instance
 from vgpu.hook.daemon.journal import Conditions, Journal
 from vgpu.hook.daemon.notify import Notifier
-from vgpu.plugin import inotify, resources
+from vgpu.hook.resources import Resource
+from vgpu.plugin import cardtags, inotify
 from vgpu.plugin.allocate import Allocator
 from vgpu.plugin.companions import Companions
 from vgpu.plugin.inventorywatch import InventoryWatch
 from vgpu.plugin.registration import Registrar
-from vgpu.plugin.resources import Resource
 from vgpu.plugin.server import Listing, ResourceServer, Servicer
 
 TICK = 2.0  #: seconds; a stat of settings and inventory, and three small files of /proc
@@ -61,6 +62,7 @@ class DevicePlugin:
         self._watch, self._watched = -1, (0, 0)
         self._due = 0.0
         self.inventory = InventoryWatch(self.settings, self.clock)
+        self.tags: dict[str, str] = {}  # card uuid -> what it is called in device ids
         self._parts()
 
     def _parts(self) -> None:
@@ -149,7 +151,7 @@ class DevicePlugin:
             return
         self.conditions.set("cards", "")
         try:
-            offered = resources.advertised(self.settings, cards)
+            offered = resources.advertised(self.settings, cards, self._kept_tags(cards))
         except VgpuError as error:
             if not self.servers:
                 raise
@@ -165,6 +167,11 @@ class DevicePlugin:
         for one, resource in zip(self.servers, offered):
             if one.listing.update(resource, reasons):
                 self.journal.info("list changed", resource=resource.name, devices=resource.count())
+
+    def _kept_tags(self, cards: list[Card]) -> dict[str, str]:
+        self.tags, problem = cardtags.keep(self.settings.state_dir, [card.uuid for card in cards], self.tags)
+        self.conditions.set("card tags", problem)
+        return self.tags
 
     def _without_cards(self) -> None:
         """There has never been one: wait, or end with the reason."""
@@ -212,7 +219,7 @@ class DevicePlugin:
                 raise VgpuError(name, expected=self.settings.text(name), found=found[name],
                                 do="restart vgpu-device-plugin")  # fmt: skip
         if self.inventory.cards:
-            resources.advertised(found, self.inventory.cards)
+            resources.advertised(found, self.inventory.cards, self.tags)
 
     def _put_in_force(self, found: Settings) -> None:
         self.companions.stop()

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.settings import Settings
+from vgpu.hook import resources
 from vgpu.hook.promises import MAX_DIGITS, ranges_of
-from vgpu.plugin import resources
+from vgpu.plugin import cardtags
 from vgpu.plugin.proto import podresources_pb2, services
 
 MAX_MESSAGE = 64 << 20
 TIMEOUT = 5.0  #: seconds
-TAG_LENGTH = 8
 
 Range = tuple[int, int]
 Pod = tuple[str, str]  #: namespace and name: kubelet does not tell the uid
@@ -40,15 +40,20 @@ class Held:
 
 @dataclass(frozen=True)
 class Listing:
-    """One answer. `containers`: pod -> the names listed of it, which leaves out most init containers."""
+    """One answer. `containers`: pod -> the names listed of it, which leaves out most init containers.
+
+    `tags`: card's uuid -> what it is called in ids, where that is written down.
+    """
 
     life: Life
     containers: dict[Pod, set[str]]
     held: list[Held]
+    tags: dict[str, str] = field(default_factory=dict)
 
     def holders(self, grant: Grant) -> list[Held]:
         """Who has ids of `grant`."""
-        wanted = {resources.tag_of(uuid): ranges_of(ids) for uuid, ids in grant.devices.items()}
+        tags = self.tags
+        wanted = {tags.get(uuid) or resources.tag_of(uuid): ranges_of(ids) for uuid, ids in grant.devices.items()}
         return [held for held in self.held if held.kind in (grant.resource, "") and _has(held, wanted)]
 
 
@@ -84,7 +89,7 @@ def listing(life: Life, answer: podresources_pb2.ListPodResourcesResponse, setti
                 if ranges:
                     held.append(Held(name, container.name, kinds.get(devices.resource_name, ""), ranges))
         containers.setdefault(name, set())
-    return Listing(life, containers, held)
+    return Listing(life, containers, held, cardtags.read(settings.state_dir))
 
 
 def _numbers(ids: Iterable[str]) -> dict[str, set[int]]:
@@ -92,7 +97,7 @@ def _numbers(ids: Iterable[str]) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     for device_id in ids:
         tag, _, digits = device_id.partition("-")
-        if len(tag) == TAG_LENGTH and digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS:
+        if resources.is_tag(tag) and digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS:
             found.setdefault(tag, set()).add(int(digits))
     return found
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from vgpu.config.request import WHOLE_CARD, Request
 from vgpu.hook import placement
 from vgpu.hook.placement import Commitment, Policy
-from vgpu.plugin.resources import Resource, Slot
+from vgpu.hook.resources import Resource, Slot
 
 Numbers = dict[str, set[int]]  #: tag of a card -> numbers of its ids
 

@@ -20,11 +20,11 @@ from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.grants import Grant
 from vgpu.hook.daemon.journal import Journal
 from vgpu.hook.placement import Policy
+from vgpu.hook.resources import UNHEALTHY, Resource, Slot
 from vgpu.plugin import allocate, preferred
 from vgpu.plugin.allocate import Allocator
 from vgpu.plugin.proto import deviceplugin_pb2 as protocol
 from vgpu.plugin.proto import services
-from vgpu.plugin.resources import UNHEALTHY, Resource, Slot
 
 HEALTHY = "Healthy"
 WORKERS = 12

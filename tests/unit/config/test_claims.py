@@ -28,8 +28,9 @@ SOUND = Claim(
     "ns/pod/main",
     True,
     priority=0,
+    devices={"195:0": "/dev/nvidia0"},
 ).record()
-LATER = {"cgroup", "boot_id", "priority"}
+LATER = {"cgroup", "boot_id", "priority", "devices"}
 WHOLE = Claim("c2", 12, 3456, [CardLimit(UUID, UNLIMITED)], True, None, [], "/run/b", 17e8).record()
 
 
@@ -95,6 +96,9 @@ CHANGES = [
     ({"cgroup": 5}, "cgroup: expected one line of text, found 5"),
     ({"boot_id": None}, "boot_id: expected one line of text, found nothing"),
     ({"priority": -1}, "priority: expected a whole number from 0"),
+    ({"devices": {"195:0": 5}}, "devices: expected an object whose values are texts"),
+    ({"devices": {"195": "/dev/x"}}, "devices: expected an object of <major>:<minor> and paths"),
+    ({"devices": {"195:-1": "/dev/x"}}, "devices: expected an object of <major>:<minor> and paths"),
     ({"ready": None}, "ready: expected true or false, found nothing"),
 ]
 

@@ -91,6 +91,7 @@ ACCEPTED = [
     ("plugin: {ignored_xids: [31, '045']}", "plugin.ignored_xids", ["31", "45"]),
     ("plugin: {ignored_xids: []}", "plugin.ignored_xids", []),
     ("plugin: {ignored_xids: [all]}", "plugin.ignored_xids", ["all"]),
+    ("plugin: {ignored_xids: [catalog, 48]}", "plugin.ignored_xids", ["catalog", "48"]),
     ("plugin: {http: ''}", "plugin.http", ""),
     ("plugin: {http: '[::1]:80'}", "plugin.http", "[::1]:80"),
     (
@@ -240,7 +241,10 @@ REFUSED = [
         "resources: {split_count: 9}\nscaling: {cores: .05}\nnodes: {n: {resources: {mode: gpu}}}",
         ["F:3: nodes.n.resources.mode: expected at least 1 core", "found 9 units of 5 cores"],
     ),
-    ("plugin: {ignored_xids: [x]}", ["F:1: plugin.ignored_xids[0]: expected the number of an Xid, or all, found x"]),
+    (
+        "plugin: {ignored_xids: [x]}",
+        ["F:1: plugin.ignored_xids[0]: expected the number of an Xid, catalog, or all, found x"],
+    ),
     ("plugin: {http: 127.0.0.1}", ["F:1: plugin.http: expected host:port", "write for example: http: 127.0.0.1:5679"]),
     ("plugin: {http: 'a:99999'}", ["F:1: plugin.http: expected a port from 1 to 65535, found 99999"]),
     ("kubernetes: {dialects: [hummy]}", ["F:1: kubernetes.dialects[0]: expected all, vgpu, tencent", "found hummy"]),

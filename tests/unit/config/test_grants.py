@@ -101,6 +101,8 @@ CHANGES = [
     ({"cards": [5]}, "cards: expected a list of texts"),
     ({"cards": ["\n"]}, "cards: expected a list of texts"),
     ({"share": 5}, "share: expected an object, found 5"),
+    ({"memories": 5}, "memories: expected an object, found 5"),
+    ({"memories": {UUID: -1}}, f"memories: {UUID}: expected a whole number from 0 to"),
     ({"share": {"cores": 101, "memory": 0}}, "share: cores: expected a whole number from 0 to 100, found 101"),
     ({"share": {"cores": 1, "memory": -1}}, "share: memory: expected a whole number from 0 to"),
     ({"holder": "u"}, "holder: expected an object, found u"),
@@ -119,7 +121,7 @@ def test_refuses_a_wrong_field(change: dict[str, object], line: str) -> None:
     assert str(caught.value).endswith("; delete the pod; its grant cannot be used")
 
 
-@pytest.mark.parametrize("name", sorted(set(SOUND) - {"share", "name"}))
+@pytest.mark.parametrize("name", sorted(set(SOUND) - {"share", "name", "memories"}))
 def test_refuses_a_missing_field(name: str) -> None:
     with pytest.raises(VgpuError, match=f"^f: {name}: expected "):
         grants.from_record({key: value for key, value in SOUND.items() if key != name}, "f")
@@ -182,6 +184,13 @@ def test_join(given: list[Grant], amounts: tuple[int, ...]) -> None:
     assert made.core_limit == made.cores
     assert made.wishes.policy == "spread"
     assert grants.join(given, 90, Wishes()).core_limit == max(90, made.cores)
+
+
+def test_memory_beside_whole_cards_is_theirs_together_wherever_its_ids_lie() -> None:
+    cores = of("cores", 200, devices={UUID: "0-99", OTHER: "0-99"})
+    made = grants.join([cores, of("memory", GIB, devices={UUID: "1"})], 0, Wishes())
+    assert (made.gpus, made.memory, made.total, made.preferred) == (2, 0, GIB, (UUID, OTHER))
+    assert grants.join([of("cores", 99), of("memory", GIB)], 0, Wishes()).total == 0
 
 
 APART = [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from vgpu.config import settings
+from vgpu.config import records, settings
 from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.settings import DEFAULTS
 from vgpu.hook.ctl import main as program
 from vgpu.hook.ctl.main import main
@@ -68,8 +71,59 @@ TEXT = "scaling: {memory: 2}\nnodes:\n  gpu-7: {scaling: {cores: 3}}\n"
 
 def test_check_says_ok(node: Node) -> None:
     done = node.config("check", "", "--node", "gpu-7")
-    assert (done.exit_code, done.output) == (0, f"{node.source}: ok for node gpu-7\n")
+    assert (done.exit_code, done.stdout) == (0, f"{node.source}: ok for node gpu-7\n")
     assert not node.target.parent.exists()
+
+
+UNCHECKED = "not checked: whether the list of devices is within kubelet's 4 MiB: "
+SMALL_UNITS = "resources: {mode: vcuda, memory_unit: 1Mi}\n"
+
+
+def test_check_counts_the_devices_of_this_node(node: Node) -> None:
+    """The line is the device plugin's own."""
+    text = f"paths: {{run: {node.source.parent}}}\n"
+    write_cards(node.source.parent, 8, 141 << 30)
+    done = node.config("check", text)
+    assert (done.exit_code, done.stderr) == (0, "")
+    done = node.config("check", text + SMALL_UNITS)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith(
+        "vgpuctl: tencent.com/vcuda-memory: expected a list of devices within kubelet's 4 MiB,"
+    )
+    assert done.stderr.endswith("; set resources.memory_unit: 16Mi or more\n")
+    assert node.config("check", text + SMALL_UNITS.replace("1Mi", "16Mi")).exit_code == 0
+
+
+def test_check_says_when_it_cannot_count(node: Node) -> None:
+    run = node.source.parent
+    text = f"paths: {{run: {run}}}\n{SMALL_UNITS}"
+    done = node.config("check", text)
+    assert done.exit_code == 0
+    assert (
+        f"{UNCHECKED}{run}/inventory.json: expected this node's inventory, found no file; run: vgpuctl" in done.stderr
+    )
+    write_cards(run, 8, 141 << 30)
+    assert (
+        f"{UNCHECKED}the cards of node gpu-8 are not known here" in node.config("check", text, "--node", "gpu-8").stderr
+    )
+    assert node.config("check", text, NODE_NAME="GPU-8").exit_code == 1
+    write_cards(run, 0, 0)
+    assert f"{UNCHECKED}{run}/inventory.json: has no cards" in node.config("check", text).stderr
+    (run / "inventory.json").write_text("{")
+    assert f"{UNCHECKED}{run}/inventory.json: expected" in node.config("check", text).stderr
+
+
+def test_counting_needs_no_grpc() -> None:
+    program = "import sys, vgpu.hook.ctl.config; print('grpc' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout == b"False\n"
+
+
+def write_cards(run: Path, count: int, memory: int) -> None:
+    cards = [
+        Card(f"GPU-{at}", at, at, f"0:{at}", "H200", memory, Device(f"/dev/nvidia{at}", f"nvidia{at}", 195, at))
+        for at in range(count)
+    ]
+    records.write(f"{run}/inventory.json", Inventory("550.54.15", "", 1.0, [], [], [], cards).record())
 
 
 def test_check_prints_a_line_per_error_and_no_traceback(node: Node) -> None:

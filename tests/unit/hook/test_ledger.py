@@ -19,7 +19,6 @@ from vgpu.config.inventory import Card, Device
 from vgpu.config.limits import UNLIMITED
 from vgpu.config.request import Request, Wishes
 from vgpu.config.settings import Settings
-from vgpu.hook import ledger as ledger_module
 from vgpu.hook import presence
 from vgpu.hook.allocation import Allocation
 from vgpu.hook.ledger import Ledger, Start
@@ -400,6 +399,29 @@ def test_a_gpu_grant(node: Node) -> None:
     part = {"gpu": node.grant("gpu", 1, cores=30, memory=GIB)}
     with pytest.raises(NoFit, match="held whole"):
         node.ledger().claim(node.start("c2", 11, MAIN), redeem(part))
+
+
+def test_two_whole_cards_with_the_memory_of_both(node: Node) -> None:
+    """Memory's ids may all be of one card; the cards are given with all they have, and come back after a restart."""
+    ids = {"cores": node.grant("cores", 200), "memory": node.grant("memory", 32 * GIB, {uuid_of(1): "0-127"})}
+    holder = Holder("p", "c")
+    made = node.ledger().claim(node.start("c", 1, holder), redeem(ids))
+    assert made is not None and made.exclusive
+    assert [(limit.uuid, limit.memory) for limit in made.limits] == [(uuid_of(0), UNLIMITED), (uuid_of(1), UNLIMITED)]
+    node.kill(1)
+    assert uuids(node.ledger().claim(node.start("c2", 2, holder), redeem(ids))) == [uuid_of(0), uuid_of(1)]
+
+
+def test_memory_that_no_such_cards_have(node: Node) -> None:
+    two = {"cores": node.grant("cores", 200), "memory": node.grant("memory", 32 * GIB + 1)}
+    with pytest.raises(NoFit, match="no 2 cards have together what was asked for: 2 cards, whole with 32768 MiB"):
+        node.ledger().claim(node.start("c", 1, Holder("p", "c")), redeem(two))
+    one = {"cores": node.grant("cores", 100), "memory": node.grant("memory", 17 * GIB)}
+    with pytest.raises(NoFit, match=r"no card fits 1 card, whole with 17408 MiB: .*memory 16384 MiB in all"):
+        node.ledger().claim(node.start("d", 2, Holder("q", "c")), redeem(one))
+    share = {"cores": node.grant("cores", 50), "memory": node.grant("memory", 17 * GIB)}
+    with pytest.raises(NoFit, match=r"no card fits 1 card, 50 cores and 17408 MiB: .*memory 16384 MiB in all"):
+        node.ledger().claim(node.start("e", 3, Holder("r", "c")), redeem(share))
 
 
 def test_a_placed_grant_counts_without_a_container(node: Node) -> None:
@@ -892,20 +914,6 @@ def test_the_lock_is_made_where_it_is_missing_and_is_no_link(node: Node) -> None
     with pytest.raises(OSError, match=r"ledger\.lock"):
         node.ledger().claim(node.start("c2", 11), share())
     assert not (node.path / "victim").exists()
-
-
-def test_a_lock_that_is_held_for_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "PATIENCE", 0.05)
-    with ledger_module.Lock(str(tmp_path)):
-        with (
-            pytest.raises(VgpuError, match=r"ledger\.lock.*held by another process"),
-            ledger_module.Lock(str(tmp_path)),
-        ):
-            pass
-        with pytest.raises(BlockingIOError), ledger_module.Lock(str(tmp_path), wait=False):
-            pass
-    with ledger_module.Lock(str(tmp_path)):
-        pass
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from vgpu.config.settings import Settings
 from vgpu.hook import authority
 from vgpu.hook import main as hook_main
 from vgpu.hook.bundle import Container
+from vgpu.hook.devicecgroup import AllowDevices
 from vgpu.hook.identity import Identity, identify
 from vgpu.hook.main import Hook, parse
 from vgpu.hook.redemption import Redemption
@@ -270,7 +271,7 @@ def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def hand_over(self: Hook, subject: Container, *_: object) -> list[str]:
         found.append(subject.id)
-        return ["note"]
+        return ["note"], AllowDevices(PID, ((195, 0),), "rw", None, {(195, 0): "/dev/nvidia0"})  # type: ignore[arg-type]
 
     monkeypatch.setattr(Hook, "_hand_over", hand_over)
     return found
@@ -281,6 +282,7 @@ def test_a_share_from_start_to_stop(place: Place, handed_over: list[str]) -> Non
     assert handed_over == ["c1"]
     claim = claims.read(str(place.path / "run"), "c1")
     assert (claim.pid, claim.start_time, claim.ready) == (PID, 77, True)
+    assert claim.devices == {"195:0": "/dev/nvidia0"}
     (entry,) = place.log()
     assert (entry["stage"], entry["container"], entry["pid"], entry["error"]) == ("prestart", "c1", PID, "")
     assert entry["notes"] == [f"share of card 0 ({UUID}, T4)", "note"]

@@ -104,6 +104,10 @@ def whole(gpus=1, memory_mib=0, **wishes):
     return Request(gpus, 100, memory_mib * MIB, wishes=Wishes(**wishes))
 
 
+def together(gpus, memory_mib, **wishes):
+    return Request(gpus, 100, 0, wishes=Wishes(**wishes), total=memory_mib * MIB)
+
+
 def used(cores, memory_mib=1024):
     return Commitment(cores, memory_mib * MIB, False, ["c"])
 
@@ -429,6 +433,14 @@ REFUSALS = {
     "whole card's memory": (
         t4, {}, whole(1, 16000),
         "no card fits 1 card, whole with 16000 MiB: card 0 (GPU-00, Tesla T4): memory 15360 MiB in all"),
+    "one whole card's memory of all that was asked for": (
+        lambda: make_node(2), {}, together(1, 16000),
+        "no card fits 1 card, whole with 16000 MiB: card 0 (GPU-00, Tesla T4): memory 15360 MiB in all; "
+        "card 1 (GPU-01, Tesla T4): memory 15360 MiB in all"),
+    "whole cards' memory together": (
+        lambda: make_node(2), {}, together(2, 30721),
+        "no 2 cards have together what was asked for: 2 cards, whole with 30721 MiB together: "
+        "card 0 (GPU-00, Tesla T4): fits, memory 15360 MiB; card 1 (GPU-01, Tesla T4): fits, memory 15360 MiB"),
     "share's memory over the card": (
         t4, {0: used(5)}, share(5, 16000),
         "no card fits 1 card, 5 cores and 16000 MiB: card 0 (GPU-00, Tesla T4): memory 15360 MiB in all"),
@@ -475,6 +487,47 @@ def test_a_refusal_is_one_bounded_line():
     assert refused(cards, whole(3), holders).endswith(" more cards")
     sixteen = refused(dgx(16), whole(1), {index: used(5) for index in range(16)})
     assert sixteen.endswith("; card 15 (GPU-15, NVIDIA A100-SXM4-80GB): shared by c")
+
+
+TOGETHER = {
+    "all of equal cards": (lambda: make_node(4), {}, together(2, 30720), [0, 1]),
+    "links decide where any two have enough": (
+        lambda: make_node(4, from_pairs({(2, 3): "NV4"})), {}, together(2, 30720), [2, 3]),
+    "memory comes before links": (mixed, {}, together(2, 50000), [2, 3]),
+    "no more than needed": (mixed, {}, together(2, 30720), [0, 1]),
+    "the first that have it": (mixed, {}, together(2, 38388), [0, 2]),
+    "not of cards that are taken": (mixed, held(2), together(2, 40000), [0, 3]),
+    "on one NUMA node": (
+        lambda: make_node(4, numa=lambda a: a % 2, memory=[GIB, 2 * GIB, GIB, 2 * GIB]), {},
+        together(2, 4096, numa=True), [1, 3]),
+    "a twin of another size does not stand for it": (
+        lambda: make_node(3, lambda a, b: "NV4", memory=[GIB, GIB, 2 * GIB]), {}, together(2, 3072), [0, 2]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TOGETHER.values(), ids=TOGETHER.keys())
+def test_whole_cards_that_have_the_memory_together(case):
+    cards, commitments, request, expected = case
+    assert chosen(cards(), request, commitments) == expected
+
+
+def test_grown_sets_without_the_memory_give_way_to_the_largest_cards(monkeypatch):
+    monkeypatch.setattr(placement, "MAX_SETS", 0)
+    assert chosen(mixed(), together(2, 55000)) == [2, 3]
+    linked_small = make_node(4, from_pairs({(0, 1): "NV4"}), memory=[GIB, GIB, 2 * GIB, 2 * GIB])
+    assert chosen(linked_small, together(2, 2048)) == [0, 1]
+    assert chosen(linked_small, together(2, 4096)) == [2, 3]
+
+
+def test_a_preference_or_choice_without_the_memory():
+    request = Request(2, 100, 0, preferred=(uuid(0), uuid(1)), total=38388 * MIB)
+    assert chosen(mixed(), request) == [0, 2]
+    request = Request(2, 100, 0, fixed=(uuid(0), uuid(1)), total=38388 * MIB)
+    assert refused(mixed(), request) == (
+        "scheduler's choice for 2 cards, whole with 38388 MiB together: memory 30720 MiB in all"
+    )
+    request.total = 30720 * MIB
+    assert chosen(mixed(), request) == [0, 1]
 
 
 @pytest.mark.parametrize("amounts", [(0, 10, 1), (-1, 10, 1), (1, -1, 1), (1, 101, 1), (1, 150, 1), (1, 10, -1)])

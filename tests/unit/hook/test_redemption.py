@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from vgpu.config import grants
 from vgpu.config.dialects.placements import Choice, Chosen
 from vgpu.config.errors import VgpuError
-from vgpu.config.grants import Grant
+from vgpu.config.grants import Grant, Holder
 from vgpu.config.inventory import Card, Device
 from vgpu.config.request import Request, Wishes
 from vgpu.config.settings import Settings
-from vgpu.hook.placement import NoFit, Policy
+from vgpu.hook import allocation, promises
+from vgpu.hook.placement import Commitment, NoFit, Policy, place
 from vgpu.hook.redemption import Redemption, Terms, request_of, terms_of
 
 GIB = 1 << 30
@@ -193,16 +195,52 @@ def test_a_whole_card_of_which_only_a_part_is_asked() -> None:
     assert shape(asked([grant("gpu", 1)], choice(hami(0)), limits={"nvidia.com/gpucores": 30})) == (1, 30, 16384)
 
 
-@pytest.mark.parametrize("other", [hami(1, 3001, 30), hami(1, 3000, 31)])
-def test_cards_of_one_container_have_equal_shares(other: Chosen) -> None:
-    with pytest.raises(VgpuError, match="expected 30 cores and 3000 MiB of every card of the container"):
+@pytest.mark.parametrize("other", [hami(1, 3000, 31), hami(1, 0, 30)])
+def test_cards_of_one_container_have_equal_cores(other: Chosen) -> None:
+    with pytest.raises(VgpuError, match="expected 30 cores and 3000 MiB, of cards of one container the same cores"):
         asked([gpu(2)], choice(hami(0, 3000, 30), other))
+
+
+def test_a_percentage_of_unlike_cards() -> None:
+    """As HAMi writes it: gpumem-percentage of each card's own memory."""
+    mine, limits = [gpu(2)], {"nvidia.com/gpumem-percentage": 50, "nvidia.com/gpucores": 30}
+    sizes = {uuid_of(0): 8192 * MIB, uuid_of(2): 4096 * MIB}
+    request = asked(mine, choice(hami(0, 8192, 30), hami(2, 4096, 30)), limits=limits)
+    assert (request.cores, request.memories, request.memory) == (30, sizes, 8192 * MIB)
+    assert (mine[0].share, mine[0].memories) == ((30, 8192 * MIB), sizes)
+    made = allocation.from_request(request, [CARDS[0], CARDS[2]])
+    assert [limit.memory for limit in made.limits] == [8192 * MIB, 4096 * MIB]
+    again = asked(mine, choice(hami(0, 100, 30), hami(2, 100, 30)), limits=limits)
+    assert again.memories == sizes, "what was settled stays"
+    with pytest.raises(VgpuError, match="MiB: expected at most 4096, by the limits in the pod's spec, found 4097"):
+        asked([gpu(2)], choice(hami(0, 8192, 30), hami(2, 4097, 30)), limits=limits)
+
+
+def test_different_memory_is_placed_and_counted_by_card() -> None:
+    mine, limits = [gpu(2)], {"nvidia.com/gpumem-percentage": 100, "nvidia.com/gpucores": 30}
+    request = asked(mine, choice(hami(0, 16384, 30), hami(2, 8192, 30)), limits=limits)
+    assert place(request, CARDS, {}, Policy()) == [CARDS[0], CARDS[2]]
+    with pytest.raises(NoFit, match=r"2 cards, 30 cores each and 16384 and 8192 MiB: .*memory 8191 MiB free of 8192"):
+        place(request, CARDS, {uuid_of(2): Commitment(1, MIB)}, Policy())
+    totals: dict[str, Commitment] = {}
+    mine[0].holder, mine[0].cards = Holder("p", "c"), [uuid_of(0), uuid_of(2)]
+    promises.add_open(totals, mine, set(), ())
+    assert {uuid: found.memory // MIB for uuid, found in totals.items()} == {uuid_of(0): 16384, uuid_of(2): 8192}
+    mine[0].id = "a" * 32
+    kept = grants.from_record(mine[0].record(), "f")
+    assert (kept.memories, kept.share) == (mine[0].memories, mine[0].share)
+
+
+def test_whole_cards_of_different_memory_have_no_limits() -> None:
+    request = asked([gpu(2)], choice(hami(0, 8192, 100), hami(2, 4096, 100)),
+                    limits={"nvidia.com/gpumem-percentage": 50, "nvidia.com/gpucores": 100})  # fmt: skip
+    assert (request.exclusive, request.memory, request.memories) == (True, 4096 * MIB, {})
 
 
 def test_two_dialects_name_the_same_amounts() -> None:
     same = (choice(hami(0, 3000, 30)), choice(hami(0), key=OWN), choice(hami(0, 3000, 30), key="x"))
     assert shape(asked([gpu()], *same)) == (1, 30, 3000)
-    with pytest.raises(VgpuError, match=f"annotation {OWN}: expected 30 cores and 3000 MiB"):
+    with pytest.raises(VgpuError, match=f"annotation {OWN}: expected 30 cores and 3000 MiB, of"):
         asked([gpu()], choice(hami(0, 3000, 30)), choice(hami(0, 2000, 30), key=OWN))
 
 

@@ -282,6 +282,34 @@ def test_after_a_reboot_pods_need_their_plugin(
         assert pod.reason == "UnexpectedAdmissionError"
 
 
+def test_after_a_reboot_init_containers_run_again(
+    kubelet: Kubelet, plugin: Callable[..., ScriptedPlugin], runtime: MemoryRuntime
+) -> None:
+    """The sandbox that they were of is gone; what has ended for good does not run again."""
+    plugin().register()
+    until(kubelet, CORES, 10)
+    pod = kubelet.run(Spec([Container("c", {CORES: 3})], inits=[Container("i", {CORES: 3})]))
+    daemons.wait_for(lambda: pod.statuses["i"].running, 10)
+    runtime.codes[pod.statuses["i"].id] = 0
+    runs(pod)
+    ended = kubelet.run(Spec([Container("c")], inits=[Container("i")], restart="Never"))
+    for name in ("i", "c"):
+        daemons.wait_for(lambda name=name: ended.statuses[name].running, 10)
+        runtime.codes[ended.statuses[name].id] = 0
+    daemons.wait_for(lambda: not ended.active, 10)
+    kubelet.power_off()
+    kubelet.start()
+    plugin().register()
+    until(kubelet, CORES, 10)
+    kubelet.resume()
+    daemons.wait_for(lambda: pod.statuses["i"].running, 10)
+    assert not pod.statuses["c"].running
+    runtime.codes[pod.statuses["i"].id] = 0
+    runs(pod)
+    assert (pod.statuses["i"].started, pod.statuses["c"].started) == (2, 2)
+    assert (ended.statuses["i"].started, ended.statuses["c"].started) == (1, 1)
+
+
 def test_a_lost_stream_makes_devices_unhealthy_and_health_comes_back(
     kubelet: Kubelet, plugin: Callable[..., ScriptedPlugin]
 ) -> None:

@@ -191,12 +191,27 @@ class Box:
     def command(self, *words: str) -> list[str]:
         return ["nsenter", *self.namespaces, *words]
 
-    def start(self, how: str = "local", level: str = "error", library: str = "libcuda.so.1") -> Client:
+    def _begin(self, how: str, level: str, library: str) -> Client:
         environment = {**self.environment, "VGPU_LOG_LEVEL": level}
         client = Client(self.command(str(self.program), how, library), environment, self.path / "log")
         self.clients.append(client)
+        return client
+
+    def start(self, how: str = "local", level: str = "error", library: str = "libcuda.so.1") -> Client:
+        client = self._begin(how, level, library)
         assert client.receive() == ["ready"], self.log
         return client
+
+    def crowd(self, count: int) -> list[Client]:
+        """As many clients, opened at the same time."""
+        clients = [self._begin("local", "error", "libcuda.so.1") for _ in range(count)]
+        for command in ("", "init", "open 0"):
+            for client in clients:
+                if command:
+                    client.send(command)
+            expected = {"": ["ready"], "init": ["0"], "open 0": ["0", "0"]}[command]
+            assert all(client.receive() == expected for client in clients), self.log
+        return clients
 
     def caller(self, device: int = 0, level: str = "error") -> Client:
         """A client for any call (tests/fixtures/cuda/calls.py), with a context on the device."""
@@ -311,7 +326,7 @@ def sim_box(programs: Path, sim_driver: Path, tmp_path: Path) -> Iterator[Callab
     simctl = load_simctl()
     state = tmp_path / "state"
 
-    def make(profile: str, nvml: bool = False, pids: bool = False) -> SimBox:
+    def make(profile: str | dict[str, Any], nvml: bool = False, pids: bool = False) -> SimBox:
         if not state.exists():
             simctl.make_state(str(state), profile, device_nodes=False)
         uuid = simctl.read_state(str(state))["cards"][0]["uuid"]

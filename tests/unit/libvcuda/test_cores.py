@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
 from collections.abc import Iterator
@@ -66,6 +67,9 @@ def test_a_run_repeats(bench: Any) -> None:
         {"kernel": "fixed:1000000", "streams": 8, "grid": 10, "wait": 0},
         {"kernel": "fixed:200000", "memset": 100_000_000, "wait": 0},
         {"kernel": "fixed:5000", "launches": 1},
+        {"kernel": "fixed:50000", "copy": 300_000, "wait": 0},
+        {"kernel": "fixed:50000", "copy": 300_000, "streams": 4, "wait": 0},
+        {"kernel": "fixed:200000", "copy": 1_200_000},
         {"kernel": "fixed:200000000", "wait": 0},
     ],
     ids=lambda load: "-".join(f"{name}={value}" for name, value in load.items()),
@@ -77,27 +81,31 @@ def test_kinds_of_work(bench: Any, load: dict[str, Any]) -> None:
     assert outcome.share(0) == pytest.approx(0.3, rel=0.05)
 
 
-@pytest.mark.xfail(strict=True, reason="tenants do not come within their bar yet: docs/limiter.md, How exact")
-@pytest.mark.parametrize("shares", [(10, 90), (20, 30, 50), (5, 5, 10, 10, 15, 15, 20, 20)], ids=str)
-def test_tenants_come_within_five_percent(bench: Any, shares: tuple[int, ...]) -> None:
-    """Strict: it fails the run as soon as it passes, and this mark goes then."""
-    outcomes = bench.workers.run_all([bench.tenants.node(shares, run) for run in range(5)])
+def test_long_kernels_of_many_processes_from_the_start(bench: Any) -> None:
+    """What was never measured takes far longer than it is taken for: its process keeps the turn meanwhile, or two of
+    them would be charged for the same time.
+    """
+    load = {"kernel": "fixed:100000000", "wait": 0}
+    (outcome,) = bench.workers.run_all(
+        [bench.scenario.Scenario([bench.scenario.Tenant(90, [load] * 8)], (0, 3 * SECOND))]
+    )
+    assert outcome.share(0) == pytest.approx(0.9, rel=0.05)
+
+
+@pytest.mark.parametrize("shares", [(50, 50), (10, 90), (20, 30, 50), (5, 5, 10, 10, 15, 15, 20, 20)], ids=str)
+def test_tenants(bench: Any, shares: tuple[int, ...]) -> None:
+    """Nobody gets more, nobody less; how near they come is the bench's to say (docs/benchmarks.md)."""
+    nodes = [bench.tenants.node(shares, run) for run in range(3)]
+    window = (SECOND, 11 * SECOND)  #: 100 kernels of 5 ms under a share of 5
+    outcomes = bench.workers.run_all(dataclasses.replace(node, window=window) for node in nodes)
     for outcome in outcomes:
         got = [share * 100 for share in outcome.shares]
         assert got == [pytest.approx(share, rel=0.05) for share in shares]
-
-
-@pytest.mark.parametrize("shares", [(50, 50), (10, 90), (20, 30, 50)], ids=str)
-def test_tenants(bench: Any, shares: tuple[int, ...]) -> None:
-    """Nobody gets more; of its own each gets most. How near they come is the bench's to say (docs/benchmarks.md)."""
-    outcomes = bench.workers.run_all([bench.tenants.node(shares, run) for run in range(3)])
-    for outcome in outcomes:
-        got = [share * 100 for share in outcome.shares]
-        assert all(0.75 * share <= part <= 1.03 * share for part, share in zip(got, shares)), got
+        assert sum(got) >= 97
 
 
 def test_a_change_counts_soon(bench: Any) -> None:
-    (result,) = bench.change.measure(bench.workers, 1)
+    (result,) = bench.change.measure(bench.workers, 1, (4,))
     assert result.max <= 100
 
 
@@ -116,3 +124,22 @@ def test_kernels_that_wait_for_each_other(bench: Any, loads: list[dict[str, Any]
     (outcome,) = bench.workers.run_all([one(bench, 30, *pairs, profile="a100x2")])
     assert outcome.share(0) / 2 == pytest.approx(0.3, rel=0.1)
     assert all(load["launched"] > 400 for load in outcome.loads[0])
+
+
+@pytest.mark.parametrize("duration", [MS, 30 * MS], ids=["short", "long"])
+def test_kernels_that_wait_for_each_other_among_tenants(bench: Any, duration: int) -> None:
+    """One process on each of two cards, as data-parallel training has them, and a flood of another container on both:
+    nobody waits for ever. How much of its share each has is the bench's to say.
+    """
+    pair = [{"kernel": f"fixed:{duration}", "meet": 7, "parties": 2, "card": card, "wait": 0} for card in (0, 1)]
+    flood = [{"kernel": "fixed:2000000", "card": card, "wait": 0} for card in (0, 1)]
+    tenants = [bench.scenario.Tenant(50, pair), bench.scenario.Tenant(50, flood)]
+    (outcome,) = bench.workers.run_all(
+        [bench.scenario.Scenario(tenants, WINDOW, profile="a100x2", every=SECOND // 4)],
+    )
+    looks = len(outcome.at) - 1
+    for tenant in range(2):
+        assert all(outcome.share(tenant, look, look + 1) / 2 > 0.2 for look in range(looks))
+        assert all(
+            load["launched"] * (duration if tenant == 0 else 2 * MS) > 0.3 * SECOND for load in outcome.loads[tenant]
+        )

@@ -70,15 +70,15 @@ def test_a_launch_counts_before_its_stream_gets_there(t4: SimBox, client: Client
     assert (t4.held(), t4.usage()[2], client.left()) == (LIMIT // 2, LIMIT // 2, LIMIT // 2)
 
 
-def test_what_a_launch_will_take_is_nobody_elses(t4: SimBox, client: Client) -> None:
+@pytest.mark.parametrize(("call", "stream"), [("cuMemAlloc_v2", ""), ("cuMemAllocAsync", "0")])
+def test_what_a_launch_will_take_is_nobody_elses(t4: SimBox, client: Client, call: str, stream: str) -> None:
     """Not though the driver's pool was trimmed meanwhile."""
     other = t4.caller()
     gate = Gate(client)
     client.does(f"cuGraphLaunch {graph_exec(client, LIMIT // 2)} {gate.stream}")
     client.does("cuDeviceGraphMemTrim 0")
     for one in (client, other):
-        assert one.numbers(f"cuMemAlloc_v2 & {LIMIT // 2 + 512}")[0] == OUT_OF_MEMORY
-        assert one.numbers(f"cuMemAllocAsync & {LIMIT // 2 + 512} 0")[0] == OUT_OF_MEMORY
+        assert one.numbers(f"{call} & {LIMIT // 2 + 512} {stream}")[0] == OUT_OF_MEMORY
     other.made(f"cuMemAlloc_v2 & {LIMIT // 2}")
     gate.open()
     assert (t4.held(), t4.usage()[2]) == (LIMIT, LIMIT)

@@ -76,13 +76,48 @@ def test_before_anybody_has_looked_it_does_not_count_twice_either(t4_nvml: SimBo
     assert second.alloc(limit - 2 * context)[0] == 0
 
 
-def test_a_driver_that_names_the_hosts_pids_leaves_it_to_the_host(sim_box: Callable[..., SimBox]) -> None:
-    """The process's own look finds nobody of its own, and believes nobody's figure."""
-    box = sim_box("t4x1", nvml=True, pids=True)
-    box.environment["VGPU_SIM_PIDS"] = "host"
-    box.limit(LIMIT)
+@pytest.fixture
+def foreign(sim_box: Callable[..., SimBox]) -> Callable[[], SimBox]:
+    """Boxes with pids of their own on a card whose driver names the host's: nobody is found by its number."""
+
+    def make() -> SimBox:
+        box = sim_box("t4x1", nvml=True, pids=True)
+        box.environment["VGPU_SIM_PIDS"] = "host"
+        box.limit(LIMIT)
+        return box
+
+    return make
+
+
+def test_among_the_hosts_pids_what_all_hold_at_least_is_ones_own_too(foreign: Callable[[], SimBox]) -> None:
+    box, neighbour = foreign(), foreign()
     client = box.opened()
-    assert client.free_bytes() == LIMIT
+    assert client.free_bytes() == LIMIT - box.context
+    assert neighbour.opened().alloc(LIMIT // 2)[0] == 0
+    other = box.opened()
+    assert (other.free_bytes(), client.free_bytes()) == (LIMIT - 2 * box.context,) * 2
+    assert client.alloc(LIMIT - 2 * box.context + 1)[0] == OUT_OF_MEMORY
+    assert client.alloc(LIMIT - 2 * box.context)[0] == 0
+
+
+def test_among_the_hosts_pids_nobody_pays_for_a_neighbour(foreign: Callable[[], SimBox]) -> None:
+    """Half of its context is certain: somebody holds no more beyond these charges. Without a context, none is."""
+    box, neighbour = foreign(), foreign()
+    box.limit(limit := 4 * GIB)  # with room for a context whatever its size: nobody looks before there are charges
+    assert neighbour.opened().alloc(LIMIT // 2)[0] == 0
+    small = neighbour.opened()
+    client = box.opened()
+    assert client.alloc(box.context // 2)[0] == 0
+    assert client.free_bytes() == limit - box.context // 2 - box.context // 2
+    assert small.close() == 0
+    assert client.ask("reset 0") == ["0"]
+    assert box.usage()[2] == 0
+
+
+def test_what_the_host_saw_of_a_process_that_booked_the_least_counts_once(foreign: Callable[[], SimBox]) -> None:
+    box = foreign()
+    client = box.opened()
+    assert client.free_bytes() == LIMIT - box.context
     told(box, box.context)
     assert client.free_bytes() == LIMIT - box.context
     assert client.alloc(LIMIT - box.context + 1)[0] == OUT_OF_MEMORY

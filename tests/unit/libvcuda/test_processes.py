@@ -159,7 +159,7 @@ def test_an_exec_gives_back_what_the_old_image_held(awkward: Box) -> None:
 
 def test_64_racing_processes_never_exceed_the_limit_and_lose_no_byte(awkward: Box) -> None:
     awkward.limit(LIMIT)
-    clients = [awkward.opened() for _ in range(64)]
+    clients = awkward.crowd(64)
     for seed, client in enumerate(clients):
         client.send(f"churn 400 {MIB - 1} 32 {seed}")
     answers = [client.receive() for client in clients]

@@ -14,9 +14,9 @@ from plugin_beds import GIB, MIB, make_cards, make_settings
 from vgpu.config import grants
 from vgpu.config.request import Wishes
 from vgpu.hook import promises
+from vgpu.hook.resources import advertised
 from vgpu.plugin import allocate
 from vgpu.plugin.allocate import Allocator, Refused, grant_for, ranges
-from vgpu.plugin.resources import advertised
 
 
 def ids(resource, count: int, card: int = 0, first: int = 0) -> list[str]:
@@ -48,6 +48,15 @@ def test_two_whole_cards() -> None:
     request = joined(made)
     assert (request.gpus, request.cores, request.exclusive) == (2, 100, True)
     assert request.preferred == ("GPU-00", "GPU-01")
+
+
+def test_memory_of_all_cards_may_be_asked_for() -> None:
+    """Whether it is several whole cards' or a share's, which is one card's, only the hook knows."""
+    settings, [cores, memory] = offered()
+    everything = grant_for(memory, ids(memory, 60) + ids(memory, 60, 1), settings, 1.0)
+    assert everything.amount == 30720 * MIB
+    request = joined(grant_for(cores, ids(cores, 100) + ids(cores, 100, 1), settings, 1.0), everything)
+    assert (request.gpus, request.total, request.exclusive) == (2, 30720 * MIB, True)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +104,6 @@ REFUSED = [
     (0, lambda cores: [*ids(cores, 1), "x" * 5000], CORES + "expected device ids of this node, found xxx"),
     (0, lambda cores: ids(cores, 100) + ids(cores, 50, 1),
      CORES + "expected 1 to 99 for a share of one card, or a multiple of 100, found 150; ask for whole cards"),
-    (1, lambda memory: ids(memory, 60) + ids(memory, 1, 1),
-     MEMORY + "expected at most 15360 MiB, the largest card's, found 15616 MiB; a share lies on one card"),
 ]  # fmt: skip
 
 
@@ -144,7 +151,8 @@ def test_more_gpu_units_than_cards_are_refused() -> None:
 def test_oversubscribed_memory_never_exceeds_the_card() -> None:
     settings, [_, memory] = offered(1, scaling__memory=2.0)
     assert grant_for(memory, ids(memory, 60), settings, 1.0).amount == 15360 * MIB
-    with pytest.raises(Refused, match="expected at most 15360 MiB"):
+    line = "^tencent.com/vcuda-memory: expected at most 15360 MiB, that of all cards, found 15616 MiB; a share lies on"
+    with pytest.raises(Refused, match=line):
         grant_for(memory, ids(memory, 61), settings, 1.0)
 
 

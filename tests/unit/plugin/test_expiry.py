@@ -21,9 +21,10 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.pods import Pod
 from vgpu.config.settings import Settings
-from vgpu.hook import grantend, ledger, processes
+from vgpu.hook import grantend, processes, resources
 from vgpu.hook.daemon.journal import Journal
-from vgpu.plugin import checkpoint, podresources, resources
+from vgpu.hook.lock import Lock
+from vgpu.plugin import checkpoint, podresources
 from vgpu.plugin.expiry import Belief, Expiry
 from vgpu.plugin.podresources import Listing
 from vgpu.plugin.proto import deviceplugin_pb2, podresources_pb2, services
@@ -318,11 +319,43 @@ def test_a_damaged_grant_is_told_and_stays(node: Node) -> None:
 
 def test_a_kubelet_that_has_just_started_ends_nothing(node: Node) -> None:
     """It lists nothing, or static pods, until it has heard of the API server: for hours if that is down."""
-    node.grant(holder=("u1", "main"), pod="web")
+    node.remembers(node.grant(holder=("u1", "main"), pod="web"))
     node.kubelet.pods = {}
     assert node.rounds(100 * GRACE) == []
     for static in ("etcd-gpu-7", "proxy-gpu-7.example.org"):
         node.kubelet.pods["kube-system", static] = {"main": {}}
+    assert node.rounds(100 * GRACE) == []
+
+
+@pytest.mark.parametrize("others", [{}, {("kube-system", "etcd-gpu-7"): {"main": {}}}])
+def test_on_a_node_of_static_pods_a_grant_ends_when_kubelets_checkpoint_drops_it(node: Node, others) -> None:
+    """kubelet frees devices only when it knows all pods, those of the API server included where it has one."""
+    gone, stays = node.grant(0, 49, ("u1", "main"), "job-gpu-7"), node.grant(50, 99, ("u2", "main"), "web-gpu-7")
+    node.remembers(gone, stays)
+    node.kubelet.pods = dict(others)
+    node.kubelet.lists("web-gpu-7", core=ids(50, 99))
+    assert node.rounds(100 * GRACE) == [], "it is in the checkpoint still, which may be old"
+    node.remembers(stays)
+    assert node.rounds(GRACE) == []
+    assert node.rounds(10) == [gone]
+    node.remembers()
+    assert node.rounds() == [], "a static pod that is listed has its grant"
+
+
+def test_what_the_checkpoint_has_dropped_waits_anew_after_a_restart_of_kubelet(node: Node) -> None:
+    grant = node.grant(holder=("u1", "main"), pod="job-gpu-7")
+    node.kubelet.pods = {}
+    assert node.rounds(GRACE - 10) == []
+    node.kubelet.life = 2
+    assert node.rounds(GRACE) == []
+    assert node.rounds(10) == [grant]
+
+
+@pytest.mark.parametrize("text", ["", '{"Data": 7}'])
+def test_without_a_checkpoint_static_pods_end_nothing(node: Node, text: str) -> None:
+    node.grant(holder=("u1", "main"), pod="job-gpu-7")
+    node.kubelet.pods = {}
+    node.checkpoint.write_text(text)
     assert node.rounds(100 * GRACE) == []
 
 
@@ -337,6 +370,7 @@ def test_an_empty_list_counts_when_a_full_one_came_before(node: Node) -> None:
 
 def test_a_restart_of_kubelet_begins_anew(node: Node) -> None:
     grant = node.grant(holder=("u1", "main"), pod="web")
+    node.remembers(grant)
     assert node.rounds(GRACE - 10) == []
     node.kubelet.life, before = 2, node.kubelet.pods
     node.kubelet.pods = {}
@@ -406,14 +440,14 @@ def test_a_dead_container_keeps_nothing(node: Node) -> None:
 def test_a_claim_that_comes_in_last(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hook claims between the plugin's decision and the removal: under the lock it is seen."""
     grant = node.grant(holder=("u1", "main"), pod="web")
-    taken = ledger.Lock._take
+    taken = Lock._take
 
-    def take(lock: ledger.Lock) -> None:
+    def take(lock: Lock) -> None:
         if not os.path.exists(claims.path_of(node.settings.run_dir, "c1")):
             node.claim("c1", grant)
         taken(lock)
 
-    monkeypatch.setattr(ledger.Lock, "_take", take)
+    monkeypatch.setattr(Lock, "_take", take)
     assert node.rounds() == []
     assert node.left() == {grant}
 
@@ -433,7 +467,7 @@ def test_the_lock_is_held_while_a_grant_goes(node: Node) -> None:
     grant = node.grant()
     node.rounds(GRACE)
     ended: list[str] = []
-    with ledger.Lock(node.settings.run_dir):
+    with Lock(node.settings.run_dir):
         thread = threading.Thread(target=lambda: ended.extend(node.expiry.round()))
         thread.start()
         time.sleep(0.2)

@@ -13,7 +13,8 @@ from kubernetes.client import models
 
 from vgpu.config import compiler
 from vgpu.config.settings import DEFAULTS, Settings
-from vgpu.plugin import health, resources
+from vgpu.hook import resources
+from vgpu.plugin import health
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 MANIFESTS = REPOSITORY / "packaging/kubernetes"

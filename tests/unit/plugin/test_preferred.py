@@ -9,9 +9,9 @@ from plugin_beds import GIB, make_cards, make_settings
 
 from vgpu.config.inventory import Card
 from vgpu.hook.placement import Policy
+from vgpu.hook.resources import Resource, advertised
 from vgpu.plugin.allocate import ranges
 from vgpu.plugin.preferred import preferred
-from vgpu.plugin.resources import Resource, advertised
 
 BINPACK, SPREAD = Policy("binpack"), Policy("spread")
 

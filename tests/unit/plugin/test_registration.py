@@ -17,10 +17,10 @@ from plugin_beds import make_cards, make_settings
 from vgpu.config.errors import VgpuError
 from vgpu.hook.daemon.journal import Conditions, Journal
 from vgpu.hook.placement import Policy
+from vgpu.hook.resources import advertised
 from vgpu.plugin import registration
 from vgpu.plugin.allocate import Allocator
 from vgpu.plugin.registration import FIRST_PATIENCE, LAST_PAUSE, Registrar
-from vgpu.plugin.resources import advertised
 from vgpu.plugin.server import Listing, ResourceServer, Servicer
 
 NAMES = ["tencent.com/vcuda-core", "tencent.com/vcuda-memory"]

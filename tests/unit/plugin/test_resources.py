@@ -9,8 +9,9 @@ import pytest
 from plugin_beds import GIB, MIB, make_cards, make_settings
 
 from vgpu.config.errors import VgpuError
-from vgpu.plugin import resources, server
-from vgpu.plugin.resources import MESSAGE_LIMIT, advertised, worth
+from vgpu.hook import resources
+from vgpu.hook.resources import MESSAGE_LIMIT, advertised, worth
+from vgpu.plugin import server
 
 
 def counts(settings, cards) -> dict[str, int]:

@@ -18,11 +18,11 @@ from vgpu.config import grants
 from vgpu.config.errors import VgpuError
 from vgpu.hook.daemon.journal import Journal
 from vgpu.hook.placement import Policy
+from vgpu.hook.resources import advertised
 from vgpu.plugin import server
 from vgpu.plugin.allocate import Allocator
 from vgpu.plugin.proto import deviceplugin_pb2 as protocol
 from vgpu.plugin.proto import services
-from vgpu.plugin.resources import advertised
 from vgpu.plugin.server import MAX_STREAMS, WORKERS, Listing, ResourceServer, Servicer
 
 

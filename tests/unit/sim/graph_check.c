@@ -31,6 +31,7 @@ int cuStreamWaitValue32_v2(handle, ptr, uint32_t, unsigned), cuStreamWaitValue64
 int cuStreamWriteValue32_v2(handle, ptr, uint32_t, unsigned), cuStreamWriteValue64_v2(handle, ptr, uint64_t, unsigned);
 int cuStreamWaitValue32(handle, ptr, uint32_t, unsigned), cuStreamWaitValue32_v2_ptsz(handle, ptr, uint32_t, unsigned);
 int cuStreamBatchMemOp_v2(handle, unsigned, void *, unsigned);
+int cuGraphConditionalHandleCreate(handle *, handle, handle, unsigned, unsigned), cuGraphDestroyNode(handle);
 int cuUserObjectCreate(handle *, void *, void (*)(void *), unsigned, unsigned), cuUserObjectRetain(handle, unsigned);
 int cuUserObjectRelease(handle, unsigned), cuGraphRetainUserObject(handle, handle, unsigned, unsigned), cuGraphReleaseUserObject(handle, handle, unsigned);
 
@@ -64,6 +65,7 @@ typedef struct {
 		handle graph, event;
 		struct { int allocation, handles, location, id; char rest[72]; void *access; size_t count, bytes; ptr pointer; } memory;
 		ptr pointer;
+		struct { handle decider; int kind; unsigned size; handle *bodies, context; } condition;
 		struct { handle context; unsigned count; memop *list; unsigned flags; } memops;
 	};
 	long long last;
@@ -216,7 +218,7 @@ static void every_kind(void)
 	EXPECT(type, EVENT_RECORD);
 	event.type = WAIT_EVENT;
 	EXPECT(cuGraphNodeSetParams(node, &event), INVALID_VALUE);
-	EXPECT(cuGraphAddNode(&node, graph, NULL, 0, &conditional), NOT_SUPPORTED);
+	EXPECT(cuGraphAddNode(&node, graph, NULL, 0, &conditional), INVALID_VALUE);
 	conditional.type = 99;
 	EXPECT(cuGraphAddNode(&node, graph, NULL, 0, &conditional), INVALID_VALUE);
 	fill.last = 1;
@@ -410,6 +412,70 @@ static void user_objects(void)
 	EXPECT(cuUserObjectRelease(object, 1), INVALID_VALUE);
 }
 
+enum { IF, WHILE, SWITCH };
+
+static node_params conditional_node(handle graph, int kind, unsigned size, unsigned value)
+{
+	node_params p = {.type = CONDITIONAL, .condition = {.kind = kind, .size = size}};
+
+	EXPECT(cuGraphConditionalHandleCreate(&p.condition.decider, graph, NULL, value, 1), OK);
+	return p;
+}
+
+/* How long a graph takes of one such node, with a kernel of 20 ms in its first body and one of 5 ms in the others. */
+static float conditional_time(int kind, unsigned size, unsigned value, int cloned)
+{
+	node_params one = kernel(spin), other = kernel(short_spin), p;
+	handle graph, copy, exec, node;
+	int type;
+
+	EXPECT(cuGraphCreate(&graph, 0), OK);
+	p = conditional_node(graph, kind, size, value);
+	EXPECT(cuGraphAddNode(&node, graph, NULL, 0, &p), OK);
+	EXPECT(cuGraphNodeGetType(node, &type), OK);
+	EXPECT(type, CONDITIONAL);
+	for (unsigned i = 0; i < size; i++)
+		EXPECT(cuGraphAddNode(&node, p.condition.bodies[i], NULL, 0, i ? &other : &one), OK);
+	EXPECT(cuGraphClone(&copy, graph), OK);
+	EXPECT(cuGraphInstantiateWithFlags(&exec, cloned ? copy : graph, 0), OK);
+	float elapsed = shortest(exec);
+	EXPECT(cuGraphExecDestroy(exec), OK);
+	EXPECT(cuGraphDestroy(copy), OK);
+	EXPECT(cuGraphDestroy(graph), OK);
+	return elapsed;
+}
+
+/* Kernels decide nothing here: what runs is what the handle's default value says, a loop once. */
+static void conditional_nodes(void)
+{
+	node_params host = {.type = HOST, .host = {step, (void *)0}}, outer, nested;
+	handle graph, node;
+
+	EXPECT(conditional_time(IF, 1, 1, 0) >= 20, 1);
+	EXPECT(conditional_time(IF, 1, 0, 0) < 5, 1);
+	float otherwise = conditional_time(IF, 2, 0, 1);
+	EXPECT(otherwise >= 5 && otherwise < 20, 1);
+	EXPECT(conditional_time(WHILE, 1, 7, 1) >= 20, 1);
+	float third = conditional_time(SWITCH, 3, 2, 0);
+	EXPECT(third >= 5 && third < 20, 1);
+	EXPECT(conditional_time(SWITCH, 3, 3, 0) < 5, 1);
+
+	EXPECT(cuGraphCreate(&graph, 0), OK);
+	outer = conditional_node(graph, IF, 1, 1);
+	EXPECT(cuGraphAddNode(&node, graph, NULL, 0, &outer), OK);
+	EXPECT(cuGraphAddNode(&node, outer.condition.bodies[0], NULL, 0, &host), NOT_SUPPORTED);
+	nested = conditional_node(outer.condition.bodies[0], WHILE, 1, 0);
+	EXPECT(cuGraphAddNode(&node, outer.condition.bodies[0], NULL, 0, &nested), OK);
+	EXPECT(cuGraphDestroy(outer.condition.bodies[0]), INVALID_VALUE);
+	EXPECT(cuGraphAddNode(&node, graph, NULL, 0, &outer), INVALID_VALUE);
+	nested = conditional_node(graph, IF, 3, 0);
+	EXPECT(cuGraphAddNode(&node, graph, NULL, 0, &nested), INVALID_VALUE);
+	nested = conditional_node(graph, WHILE, 2, 0);
+	EXPECT(cuGraphAddNode(&node, graph, NULL, 0, &nested), INVALID_VALUE);
+	EXPECT(cuGraphConditionalHandleCreate(&node, graph, NULL, 0, 2), INVALID_VALUE);
+	EXPECT(cuGraphDestroy(graph), OK);
+}
+
 static void attributes(void)
 {
 	char value[64] = "window", back[64];
@@ -439,6 +505,7 @@ int main(void)
 	EXPECT(cuStreamCreate(&stream, 0), OK);
 	branches();
 	child_graphs();
+	conditional_nodes();
 	every_kind();
 	picture();
 	stream_memory();

@@ -1,6 +1,9 @@
 /* Textures and surfaces, green contexts, and what is only kept for who asks. */
+#define _GNU_SOURCE
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "check.h"
 
@@ -25,6 +28,19 @@ int cuMemcpyHtoD_v2(ptr, const void *, size_t), cuMemcpyDtoH_v2(void *, ptr, siz
 int cuPointerGetAttribute(void *, int, ptr), cuCtxGetExecAffinity(int *, int), cuLibraryLoadData(handle *, const void *, void *, void *, unsigned, void *, void *, unsigned);
 int cuLibraryGetManaged(ptr *, size_t *, handle, const char *), cuLibraryUnload(handle), cuMulticastCreate(handle *, const void *);
 
+int cuModuleGetTexRef(handle *, handle, const char *), cuModuleGetSurfRef(handle *, handle, const char *), cuModuleUnload(handle);
+int cuModuleGetGlobal_v2(ptr *, size_t *, handle, const char *), cuTexRefCreate(handle *), cuTexRefDestroy(handle);
+int cuTexRefSetArray(handle, handle, unsigned), cuTexRefGetArray(handle *, handle), cuTexRefSetAddress_v2(size_t *, handle, ptr, size_t);
+int cuTexRefGetAddress_v2(ptr *, handle), cuTexRefSetAddress2D_v3(handle, const void *, ptr, size_t), cuTexRefSetFormat(handle, int, int);
+int cuTexRefGetFormat(int *, int *, handle), cuTexRefSetFilterMode(handle, int), cuTexRefGetFilterMode(int *, handle);
+int cuTexRefSetAddressMode(handle, int, int), cuTexRefGetAddressMode(int *, handle, int), cuTexRefSetFlags(handle, unsigned);
+int cuTexRefGetFlags(unsigned *, handle), cuSurfRefSetArray(handle, handle, unsigned), cuSurfRefGetArray(handle *, handle);
+int cuParamSetTexRef(handle, int, handle), cuTexRefSetMipmapLevelBias(handle, float), cuTexRefGetMipmapLevelBias(float *, handle);
+int cuImportExternalSemaphore(handle *, const void *), cuDestroyExternalSemaphore(handle), cuStreamQuery(handle);
+int cuSignalExternalSemaphoresAsync(const handle *, const void *, unsigned, handle);
+int cuWaitExternalSemaphoresAsync(const handle *, const void *, unsigned, handle), cuStreamBeginCapture_v2(handle, int);
+int cuStreamEndCapture(handle, handle *);
+
 typedef struct {
 	int type, padding;
 	union {
@@ -40,12 +56,126 @@ typedef struct { int type; unsigned char hidden[92]; unsigned count, rest[11]; }
 static const char ptx[] =
 	".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry spin_10ms() { ret; }\n";
 
+static const char with_references[] =
+	".version 8.0\n.target sm_75\n.address_size 64\n.global .texref picture;\n.tex .u64 older;\n"
+	".global .surfref surface;\n.global .u32 number;\n.visible .entry spin_10ms() { ret; }\n";
+
 static size_t available(void)
 {
 	size_t left, total;
 
 	EXPECT(cuMemGetInfo_v2(&left, &total), OK);
 	return left;
+}
+
+static void references(void)
+{
+	struct { size_t width, height; int format; unsigned channels; } shape = {64, 64, 0x20, 2};
+	handle module, picture, again, own, surface, array, back, function;
+	int format, channels, mode;
+	size_t rest, before;
+	unsigned flags;
+	float bias;
+	ptr pointer;
+
+	EXPECT(cuModuleLoadData(&module, with_references), OK);
+	EXPECT(cuMemAlloc_v2(&pointer, 1 << 20), OK);
+	EXPECT(cuArrayCreate_v2(&array, &shape), OK);
+	before = available();
+	EXPECT(cuModuleGetTexRef(&picture, module, "picture"), OK);
+	EXPECT(cuModuleGetTexRef(&again, module, "picture"), OK);
+	EXPECT(picture == again, 1);
+	EXPECT(cuModuleGetTexRef(&again, module, "older"), OK);
+	EXPECT(cuModuleGetTexRef(&again, module, "surface"), 500);
+	EXPECT(cuModuleGetTexRef(&again, module, "number"), 500);
+	EXPECT(cuModuleGetGlobal_v2(&pointer, &rest, module, "picture"), 500);
+	EXPECT(cuTexRefGetArray(&back, picture), INVALID_VALUE);
+	EXPECT(cuTexRefSetArray(picture, array, 1), OK);
+	EXPECT(cuTexRefGetArray(&back, picture), OK);
+	EXPECT(back == array, 1);
+	EXPECT(cuTexRefGetFormat(&format, &channels, picture), OK);
+	EXPECT(format, 0x20);
+	EXPECT(channels, 2);
+	EXPECT(cuTexRefSetAddress_v2(NULL, picture, pointer + 4, 4096), INVALID_VALUE);
+	EXPECT(cuTexRefSetAddress_v2(&rest, picture, pointer + 4, 4096), OK);
+	EXPECT(rest, (pointer + 4) % 512);
+	EXPECT(cuTexRefSetAddress_v2(&rest, picture, 4096, 4096), INVALID_VALUE);
+	EXPECT(cuTexRefSetAddress2D_v3(picture, &shape, pointer, 1024), OK);
+	EXPECT(cuTexRefSetAddress2D_v3(picture, &shape, pointer, 1000), INVALID_VALUE);
+	EXPECT(cuTexRefGetArray(&back, picture), INVALID_VALUE);
+	EXPECT(cuTexRefSetFormat(picture, 1, 3), INVALID_VALUE);
+	EXPECT(cuTexRefSetFilterMode(picture, 1), OK);
+	EXPECT(cuTexRefGetFilterMode(&mode, picture), OK);
+	EXPECT(mode, 1);
+	EXPECT(cuTexRefSetAddressMode(picture, 2, 3), OK);
+	EXPECT(cuTexRefGetAddressMode(&mode, picture, 2), OK);
+	EXPECT(mode, 3);
+	EXPECT(cuTexRefSetAddressMode(picture, 3, 0), INVALID_VALUE);
+	EXPECT(cuTexRefSetFlags(picture, 3), OK);
+	EXPECT(cuTexRefGetFlags(&flags, picture), OK);
+	EXPECT(flags, 3);
+	EXPECT(cuTexRefSetMipmapLevelBias(picture, 0.5f), OK);
+	EXPECT(cuTexRefGetMipmapLevelBias(&bias, picture), OK);
+	EXPECT(bias == 0.5f, 1);
+	EXPECT(cuModuleGetFunction(&function, module, "spin_10ms"), OK);
+	EXPECT(cuParamSetTexRef(function, -1, picture), OK);
+	EXPECT(cuModuleGetSurfRef(&surface, module, "surface"), OK);
+	EXPECT(cuSurfRefSetArray(surface, array, 0), OK);
+	EXPECT(cuSurfRefGetArray(&back, surface), OK);
+	EXPECT(cuTexRefCreate(&own), OK);
+	EXPECT(cuTexRefDestroy(own), OK);
+	EXPECT(cuTexRefDestroy(own), INVALID_VALUE);
+	EXPECT(cuTexRefDestroy(picture), INVALID_VALUE);
+	EXPECT(available() == before, 1);
+	EXPECT(cuModuleUnload(module), OK);
+	EXPECT(cuTexRefGetFlags(&flags, picture), INVALID_VALUE);
+	EXPECT(cuArrayDestroy(array), OK);
+	EXPECT(cuMemFree_v2(pointer), OK);
+}
+
+typedef struct { int type, padding, fd, more[3]; unsigned flags, reserved[17]; } semaphore_handle;
+typedef struct { ptr value, others[8]; unsigned flags, reserved[17]; } semaphore_params;
+
+/* A stream waits until another one, or whoever has the file, has come so far. */
+static void semaphores(void)
+{
+	int file = memfd_create("semaphore", MFD_CLOEXEC);
+	semaphore_handle timeline = {.type = 9, .fd = dup(file)}, opaque = {.type = 1, .fd = dup(file)};
+	semaphore_handle windows = {.type = 4};
+	semaphore_params three = {.value = 3}, four = {.value = 4}, bad = {.flags = 99};
+	handle semaphore, other, waiting, signalling, graph;
+
+	EXPECT(cuStreamCreate(&waiting, 1), OK);
+	EXPECT(cuStreamCreate(&signalling, 1), OK);
+	EXPECT(cuImportExternalSemaphore(&semaphore, &timeline), INVALID_VALUE); /* empty: no word in it */
+	EXPECT(ftruncate(file, 4096), 0);
+	EXPECT(cuImportExternalSemaphore(&semaphore, &windows), NOT_SUPPORTED);
+	EXPECT(cuImportExternalSemaphore(&semaphore, &timeline), OK);
+	EXPECT(cuWaitExternalSemaphoresAsync(&semaphore, &three, 1, waiting), OK);
+	EXPECT(cuStreamQuery(waiting), NOT_READY);
+	EXPECT(cuSignalExternalSemaphoresAsync(&semaphore, &four, 1, signalling), OK);
+	EXPECT(cuStreamSynchronize(waiting), OK);
+	EXPECT(cuWaitExternalSemaphoresAsync(&semaphore, &bad, 1, waiting), INVALID_VALUE);
+	EXPECT(cuStreamBeginCapture_v2(waiting, 0), OK);
+	EXPECT(cuWaitExternalSemaphoresAsync(&semaphore, &three, 1, waiting), NOT_SUPPORTED);
+	EXPECT(cuStreamEndCapture(waiting, &graph), OK);
+	EXPECT(cuDestroyExternalSemaphore(semaphore), OK);
+	EXPECT(cuDestroyExternalSemaphore(semaphore), INVALID_HANDLE);
+
+	ptr word = 0;
+	EXPECT(pwrite(file, &word, sizeof word, 0), 8);
+	EXPECT(cuImportExternalSemaphore(&other, &opaque), OK);
+	EXPECT(cuWaitExternalSemaphoresAsync(&other, &three, 1, waiting), OK);
+	EXPECT(cuDestroyExternalSemaphore(other), OK); /* the wait goes on */
+	EXPECT(cuStreamQuery(waiting), NOT_READY);
+	word = 1;
+	EXPECT(pwrite(file, &word, sizeof word, 0), 8);
+	EXPECT(cuStreamSynchronize(waiting), OK);
+	EXPECT(pread(file, &word, sizeof word, 0), 8);
+	EXPECT(word, 0);
+	close(file);
+	EXPECT(cuStreamDestroy_v2(waiting), OK);
+	EXPECT(cuStreamDestroy_v2(signalling), OK);
 }
 
 static void textures(void)
@@ -227,6 +357,8 @@ int main(void)
 	EXPECT(cuModuleLoadData(&module, ptx), OK);
 	EXPECT(cuModuleGetFunction(&function, module, "spin_10ms"), OK);
 	textures();
+	references();
+	semaphores();
 	green_contexts(function);
 	details();
 	EXPECT(cuDevicePrimaryCtxReset_v2(0), OK);

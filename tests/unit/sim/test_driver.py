@@ -100,3 +100,12 @@ def test_every_entry_point_is_exported_once(node: Any, repository: Path, librari
     assert set(exported) == set(listed)
     assert {kind for _, kind in exported.values()} == {"T"}
     assert len({address for address, _ in exported.values()}) == len(exported)
+
+
+def test_every_function_that_is_known_is_exported(libraries: Path, repository: Path) -> None:
+    """What clients look up, up to the newest: those that the simulator has not say so."""
+    command = ["nm", "-D", "--defined-only", "--format=posix", str(libraries / "libcuda.so.1")]
+    symbols = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    known = set((repository / "libvcuda/src/names/cuda_driver.txt").read_text().split())
+    assert known
+    assert known - {line.split()[0] for line in symbols.splitlines()} == set()

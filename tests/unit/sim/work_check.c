@@ -21,7 +21,7 @@ int cuStreamBeginCapture_v2(handle, int), cuStreamEndCapture(handle, handle *), 
 int cuGraphGetNodes(handle, handle *, size_t *), cuGraphGetEdges(handle, handle *, handle *, size_t *), cuGraphDestroy(handle);
 int cuGraphInstantiateWithFlags(handle *, handle, ptr), cuGraphLaunch(handle, handle), cuGraphExecDestroy(handle);
 int cuGraphExecUpdate_v2(handle, handle, void *), cuGraphAddEmptyNode(handle *, handle, const handle *, size_t), cuGraphClone(handle *, handle);
-int cuImportExternalSemaphore(handle *, const void *);
+int cuDeviceGetLuid(void *, void *, int);
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *, handle, int, size_t), cuLibraryLoadData(handle *, const void *, void *, void *, unsigned, void *, void *, unsigned);
 int cuLibraryGetKernel(handle *, handle, const char *), cuLibraryUnload(handle);
 
@@ -207,9 +207,9 @@ static void captured(void)
 
 static void absent(void)
 {
-	handle semaphore;
+	int luid, mask;
 
-	EXPECT(cuImportExternalSemaphore(&semaphore, NULL), NOT_SUPPORTED);
+	EXPECT(cuDeviceGetLuid(&luid, &mask, 0), NOT_SUPPORTED);
 }
 
 int main(void)

@@ -9,9 +9,11 @@ import os
 
 import click
 
-from vgpu.config import compiled, compiler, settings
+from vgpu.config import compiled, compiler, inventory, settings
 from vgpu.config.compiler import Compiled
 from vgpu.config.errors import VgpuError
+from vgpu.config.settings import Settings
+from vgpu.hook import resources
 from vgpu.hook.ctl import nodeconfig
 from vgpu.hook.ctl.output import print_json, print_table
 
@@ -34,8 +36,14 @@ def config() -> None:
 @file_argument
 @node_option
 def check(file: str | None, node: str) -> None:
-    """Say whether FILE is right, without changing anything."""
+    """Say whether FILE is right, without changing anything.
+
+    Where this node's inventory is at hand, its cards are counted too: kubelet takes lists of devices up to 4 MiB.
+    """
     made = _compile(file, node)
+    unknown = _check_devices(made.settings, node)
+    if unknown:
+        _note(f"not checked: whether the list of devices is within kubelet's 4 MiB: {unknown}")
     click.echo(f"{made.settings.source}: ok for node {node}")
 
 
@@ -109,6 +117,24 @@ def _compile(file: str | None, node: str) -> Compiled:
     for note in made.notes:
         _note(note)
     return made
+
+
+def _check_devices(found: Settings, node: str) -> str:
+    """VgpuError when the device plugin would refuse to offer these cards so; else why that is not known, or ""."""
+    if node.lower() != _own_name().lower():
+        return f"the cards of node {node} are not known here"
+    try:
+        cards = inventory.read(found.run_dir).cards
+    except VgpuError as error:
+        return str(error)
+    if not cards:
+        return f"{inventory.path_in(found.run_dir)}: has no cards"
+    resources.advertised(found, cards)
+    return ""
+
+
+def _own_name() -> str:
+    return os.environ.get("NODE_NAME") or os.uname().nodename
 
 
 def _source(file: str | None) -> str:

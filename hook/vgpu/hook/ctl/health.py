@@ -59,7 +59,9 @@ def _percent(row: dict[str, object], name: str) -> object:
 
 
 def _facts(answer: dict[str, object]) -> list[tuple[str, object]]:
-    inventory, reaper, claims = (_object(answer, name) for name in ("inventory", "reaper", "claims"))
+    inventory, reaper, claims, devices = (
+        _object(answer, name) for name in ("inventory", "reaper", "claims", "devices")
+    )
     foreign = _object(answer, "foreign")
     strangers = [f"{uuid}: {_users(users)}" for uuid, users in foreign.items()]
     return [
@@ -73,6 +75,7 @@ def _facts(answer: dict[str, object]) -> list[tuple[str, object]]:
         ("last look of the reaper", _when(reaper.get("last"))),
         ("released by the reaper", reaper.get("released")),
         ("claims", ", ".join(f"{count} {name}" for name, count in claims.items())),
+        ("containers whose devices were opened again", devices.get("reopened")),
         ("users of cards without a claim", strangers),
         ("core shares", [_share(row) for row in _objects(answer, "cores")]),
     ]

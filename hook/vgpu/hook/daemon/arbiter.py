@@ -19,7 +19,8 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
 from vgpu.hook import cardpages
 from vgpu.hook.daemon.arbitration import Arbitration, Observation, Tenant
-from vgpu.hook.ledger import Ledger, Lock
+from vgpu.hook.ledger import Ledger
+from vgpu.hook.lock import Lock
 from vgpu.hook.regions import open_region
 
 PACE = 0.02

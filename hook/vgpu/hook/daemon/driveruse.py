@@ -18,7 +18,8 @@ from vgpu.config import claims, limits, usage
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook.ledger import LIMITS, Ledger, Lock
+from vgpu.hook.ledger import LIMITS, Ledger
+from vgpu.hook.lock import Lock
 from vgpu.hook.population import Population
 from vgpu.hook.regions import region_of
 

@@ -24,6 +24,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.hook.daemon import endpoint, instance
 from vgpu.hook.daemon.arbiter import Arbiter
 from vgpu.hook.daemon.child import Child, Work
+from vgpu.hook.daemon.devicewatch import DeviceWatch
 from vgpu.hook.daemon.driveruse import DriverUse
 from vgpu.hook.daemon.endpoint import Endpoint
 from vgpu.hook.daemon.foreignwatch import ForeignWatch
@@ -72,6 +73,7 @@ class Daemon:
         use = DriverUse(self.settings, self.proc)
         self.foreign = ForeignWatch(self.settings, self.conditions, self._spawn, self.proc, driver_use=use)
         self.arbiter = Arbiter(self.settings, self.proc)
+        self.devices = DeviceWatch(self.settings, self.conditions, self._spawn, self.proc)
         self.shares = ShareWatch(self.settings, self.conditions, self._spawn, self.arbiter, self.proc)
 
     def run(self) -> None:
@@ -91,6 +93,7 @@ class Daemon:
         self._part("reaper", self.reaper.look)
         self._part("foreign watch", lambda: self.foreign.look(self.inventory.found))
         self._part("arbiter", self.arbiter.look)
+        self._part("device watch", self.devices.look)
         self._part("share watch", lambda: self.shares.look(self.inventory.found))
         self.conditions.set("card pages", self.arbiter.failed)
         self.children = [child for child in self.children if not child.gone()]
@@ -113,6 +116,7 @@ class Daemon:
     def _stop_parts(self) -> None:
         self.inventory.stop()
         self.foreign.stop()
+        self.devices.stop()
         self.shares.stop()
         self.arbiter.stop()
 
@@ -199,6 +203,7 @@ class Daemon:
             },
             "reaper": {"last": self.reaper.last, "released": self.reaper.released},
             "claims": dict(self.reaper.counts),
+            "devices": {"reopened": self.devices.reopened},
             "foreign": {
                 uuid: [{"pid": user.pid, "command": user.command, "kind": user.kind} for user in users]
                 for uuid, users in self.foreign.users.items()

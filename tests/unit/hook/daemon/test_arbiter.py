@@ -17,7 +17,8 @@ from vgpu.config.settings import Settings
 from vgpu.hook import cardpages
 from vgpu.hook.daemon.arbiter import DOZE, PACE, Arbiter
 from vgpu.hook.daemon.arbitration import LEASE, MS
-from vgpu.hook.ledger import Ledger, Lock
+from vgpu.hook.ledger import Ledger
+from vgpu.hook.lock import Lock
 
 UUID = limits.uuid_text(bytes(range(16)))
 BEGIN = 10**12

@@ -1,9 +1,10 @@
 """What the node advertises: settings and cards -> resources with their device ids.
 
-Belongs here, and pure: names, units and counts of both modes, the form of an id, and the bound of kubelet's message. A
-device id is an *amount*; the card in it is a preference. It depends on the card's uuid and a running number alone, so
-it stays the same over reboots, the order of cards and their health: kubelet keeps ids in its checkpoint, and fails a
-pod for good whose ids have gone.
+Belongs here, and pure: names, units and counts of both modes, the form of an id, and the bound of kubelet's message.
+It is the device plugin's, and vgpuctl's, which tells beforehand what the plugin would refuse. A device id is an
+*amount*; the card in it is a preference. It depends on the card's uuid and a running number alone, so it stays the same
+over reboots, the order of cards and their health: kubelet keeps ids in its checkpoint, and fails a pod for good whose
+ids have gone.
 
 In mode gpu a card is split into K units. Each is worth 1/K of what scaling makes of the card's memory and cores, but
 never 100 cores: that would be the whole card, without limits (vgpu.config.request). It is then a share of 99 cores
@@ -29,6 +30,7 @@ MARGIN = MESSAGE_LIMIT // 32
 LARGEST_SHARE = WHOLE_CARD - 1
 MIB = 1 << 20
 MAX_DIGITS = 9  #: as in the ledger's ranges
+TAG_LENGTH = 8
 UNHEALTHY = "Unhealthy"
 
 
@@ -87,10 +89,13 @@ class Resource:
         return sum(_size_of(slot) for slot in self.slots)
 
 
-def advertised(settings: Settings, cards: list[Card]) -> list[Resource]:
-    """The node's resources; VgpuError when a card is smaller than a unit, or the list is too long for kubelet."""
+def advertised(settings: Settings, cards: list[Card], known: dict[str, str] | None = None) -> list[Resource]:
+    """The node's resources; VgpuError when a card is smaller than a unit, or the list is too long for kubelet.
+
+    `known`: tags that cards have already, by uuid.
+    """
     policy = policy_of(settings)
-    tags = _tags([card.uuid for card in cards])
+    tags = tags_of([card.uuid for card in cards], known or {})
     if settings.text("resources.mode") == "gpu":
         split = int(settings.number("resources.split_count"))
         return [_resource(settings.text("resources.gpu_name"), "gpu", 1, cards, tags, [split] * len(cards))]
@@ -165,11 +170,15 @@ def tag_of(uuid: str) -> str:
     return f"{zlib.crc32(uuid.encode()):08x}"
 
 
-def _tags(uuids: Iterable[str]) -> dict[str, str]:
-    """uuid -> tag. Of two cards with the same one, which some node may have, the later in order gets another."""
-    tags: dict[str, str] = {}
-    taken: set[str] = set()
-    for uuid in sorted(uuids):
+def is_tag(text: str) -> bool:
+    return len(text) == TAG_LENGTH and all(c in "0123456789abcdef" for c in text)
+
+
+def tags_of(uuids: Iterable[str], known: dict[str, str]) -> dict[str, str]:
+    """uuid -> tag, that of `known` cards as it is. Of new ones with one checksum the later in order gets another."""
+    tags = dict(known)
+    taken = set(known.values())
+    for uuid in sorted(set(uuids) - set(known)):
         tag = tag_of(uuid)
         while tag in taken:
             tag = f"{(int(tag, 16) + 1) % (1 << 32):08x}"

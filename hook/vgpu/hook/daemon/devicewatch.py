@@ -1,0 +1,167 @@
+"""The watch over device cgroups: a runtime that writes its own rules again takes the cards from running containers.
+
+Belongs here: when a container's device cgroup is to be looked at, and what is told. What may be open is what the hook
+wrote into the claim; the opening is the hook's own step (vgpu.hook.devicecgroup), in a child, because systemd may have
+to be asked. Cheap while nothing changes: v1's list is read, of v2 the ids of the programs are asked for. Runs as root.
+"""
+
+from __future__ import annotations
+
+import os
+
+from vgpu.config import foreign, records
+from vgpu.config.claims import Claim
+from vgpu.config.errors import VgpuError
+from vgpu.config.settings import Settings
+from vgpu.hook import bundle, cgroup, devicerules
+from vgpu.hook import syscalls_bpf as bpf
+from vgpu.hook.cgroup import DeviceCgroup
+from vgpu.hook.daemon.child import Child, Spawn
+from vgpu.hook.daemon.journal import Conditions
+from vgpu.hook.devicecgroup import AllowDevices
+from vgpu.hook.ledger import Ledger
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+INTERVAL = 10.0  #: seconds between two looks
+LIMIT = 30.0  #: systemd alone has ten
+LATER = 60.0  #: after a failure
+
+Key = tuple[str, int, int]
+Rules = tuple[object, ...]  #: what a cgroup's rules are told apart by
+
+
+def rules_at(place: DeviceCgroup) -> Rules:
+    """Of one device cgroup, as they are now."""
+    if place.version == 1:
+        return (records.read_bounded(f"{place.directory}/devices.list"),)
+    fd = os.open(place.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return tuple(bpf.prog_query(fd)[0])
+    finally:
+        os.close(fd)
+
+
+def opened(claim: Claim, access: str, proc: str) -> dict[str, object]:
+    """The hook's step once more, as a child's answer: whether anything was shut, and what was done."""
+    nodes = {(int(major), int(minor)): path for major, minor, path in _numbers(claim)}
+    found = bundle.read({"id": claim.container, "pid": claim.pid, "bundle": claim.bundle})
+    rules = devicerules.from_config(found.config, f"{claim.bundle}/config.json")
+    done = AllowDevices(claim.pid, tuple(nodes), access, rules, nodes).execute(proc)
+    return {"changed": done.changed, "text": done.text}
+
+
+def _numbers(claim: Claim) -> list[tuple[str, str, str]]:
+    return [(*number.split(":", 1), path) for number, path in claim.devices.items()]  # type: ignore[misc]
+
+
+class DeviceWatch:
+    """`reopened` counts the containers that had lost devices, since the start."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        conditions: Conditions,
+        spawn: Spawn,
+        proc: str = "/proc",
+        clock: Callable[[], float] = foreign.now,
+        rules: Callable[[Claim], Rules] | None = None,
+        work: Callable[[Claim, str, str], dict[str, object]] = opened,
+    ) -> None:
+        self.settings = settings
+        self.conditions = conditions
+        self.spawn = spawn
+        self.proc = proc
+        self.clock = clock
+        self.rules = rules or self._rules_of
+        self.work = work
+        self.reopened = 0
+        self.child: Child | None = None
+        self._claim: Claim | None = None
+        self._next = 0.0
+        self._known: dict[Key, Rules] = {}
+        self._places: dict[Key, DeviceCgroup] = {}  # to find one takes a look at all mounts
+        self._failed: dict[Key, tuple[float, str]] = {}  # when, and why
+
+    def look(self) -> None:
+        """One round: at most one container is opened at a time."""
+        if self.child is not None and not self._collected(self.child):
+            return
+        if self.clock() >= self._next:
+            self._check()
+            if self.child is None:
+                self._next = self.clock() + INTERVAL
+        told = (f"{key[0]}: {why}" for key, (_, why) in self._failed.items())
+        self.conditions.set("device cgroups", "; ".join(told))
+
+    def stop(self) -> None:
+        if self.child is not None:
+            self.child.stop()
+
+    def _check(self) -> None:
+        """Look at all of them until one has changed."""
+        ledger = Ledger(self.settings, [], self.proc)
+        living = {_key(claim): claim for claim in ledger.claims() if _has_devices(claim) and ledger.lives(claim)}
+        self._known = {key: rules for key, rules in self._known.items() if key in living}
+        self._places = {key: place for key, place in self._places.items() if key in living}
+        self._failed = {key: failed for key, failed in self._failed.items() if key in living}
+        for key, claim in living.items():
+            if key in self._failed and self.clock() < self._failed[key][0] + LATER:
+                continue
+            try:
+                changed = self.rules(claim) != self._known.get(key)
+            except (VgpuError, OSError) as error:
+                self._failed[key] = self.clock(), str(error)
+                continue
+            if changed:
+                self._open(claim)
+                return
+
+    def _rules_of(self, claim: Claim) -> Rules:
+        key = _key(claim)
+        if key not in self._places:
+            self._places[key] = cgroup.device_cgroup(claim.pid, self.proc)
+        try:
+            return rules_at(self._places[key])
+        except OSError:
+            del self._places[key]
+            raise
+
+    def _open(self, claim: Claim) -> None:
+        access = self.settings.text("devices.permissions")
+        self._claim = claim
+        self.child = self.spawn(lambda: self.work(claim, access, self.proc), self.clock() + LIMIT)
+
+    def _collected(self, child: Child) -> bool:
+        child.check(self.clock())
+        if not child.done or not child.gone():
+            return False
+        claim, self.child = self._claim, None
+        assert claim is not None
+        key = _key(claim)
+        try:
+            if child.error:
+                raise VgpuError(child.error)
+            self._known[key] = self.rules(claim)
+        except (VgpuError, OSError) as error:
+            self._failed[key] = self.clock(), str(error)
+            return True
+        self._failed.pop(key, None)
+        if child.result.get("changed"):
+            self.reopened += 1
+            self.conditions.journal.info(
+                f"devices opened again that somebody had shut: {child.result.get('text')}",
+                container=claim.container, pod=claim.name, pid=claim.pid,
+            )  # fmt: skip
+        return True
+
+
+def _key(claim: Claim) -> Key:
+    return claim.container, claim.pid, claim.start_time
+
+
+def _has_devices(claim: Claim) -> bool:
+    """A container in its runtime's own cgroup has none to look after: opening that would open the host's service."""
+    return claim.ready and claim.pid > 0 and bool(claim.devices) and bool(claim.cgroup)

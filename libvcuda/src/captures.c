@@ -1,0 +1,32 @@
+/* See captures.h. */
+#include "captures.h"
+
+#include <stdatomic.h>
+
+#include "cuda_hooks.h"
+
+static atomic_int captures; /* that were begun and not ended, by all threads */
+
+void captures_change(int by)
+{
+	atomic_fetch_add(&captures, by);
+}
+
+void captures_reset(void)
+{
+	atomic_store(&captures, 0);
+}
+
+bool captures_any(void)
+{
+	return atomic_load_explicit(&captures, memory_order_relaxed) != 0;
+}
+
+bool captures_has(CUstream stream)
+{
+	int status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+	if (!captures_any())
+		return false;
+	return REAL(cuStreamIsCapturing, stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
