@@ -30,8 +30,7 @@ FORK = {
 FORK_CARDS = {"nvidia.com/vcuda-core": 200, "nvidia.com/vcuda-memory": 81920}
 SMI = "/usr/local/nvidia/bin/nvidia-smi"
 WHOLE = 40960
-#: How the node is set up for a shipped pod, what it then offers, and (MiB, cores, core limit) for each card of each
-#: container.
+#: How the node is set up for a pod, what it then offers, and (MiB, cores, core limit) of each container's cards.
 SHIPPED: dict[str, tuple[dict[str, Any], dict[str, int], dict[str, list[tuple[int, int, int]]]]] = {
     "half-a-card": (FORK, FORK_CARDS, {"nvidia": [(2048, 50, 50)]}),
     "one-card": ({}, CARDS, {"gpu": [(WHOLE, 100, 100)]}),
@@ -64,7 +63,9 @@ def test_the_manifests_apply(site: Site) -> None:
             assert contains(found, wanted), f"{wanted['kind']} {meta['name']}: {found}"
     (patch,) = documents(MANIFESTS / "unprivileged/kustomization.yaml")[0]["patches"]
     tried = ["patch", "daemonset", ACCOUNT, "-n", NAMESPACE, "--dry-run=server", "--type=json", "-o", "json"]
-    container = json.loads(site.cluster.kubectl(*tried, "-p", json.dumps(yaml.safe_load(patch["patch"]))))["spec"]["template"]["spec"]
+    container = json.loads(site.cluster.kubectl(*tried, "-p", json.dumps(yaml.safe_load(patch["patch"]))))["spec"][
+        "template"
+    ]["spec"]
     assert container["containers"][0]["securityContext"]["privileged"] is False
 
 
@@ -81,7 +82,8 @@ def test_the_plugin_has_the_rights_it_needs_and_no_more(site: Site) -> None:
     """The service account alone; what the plugin does with it is what all the other tests are about."""
     site.configure(CARDS)
     granted = [
-        ("list", "pods"), ("watch", "pods"), ("patch", "pods"), ("get", "nodes"), ("patch", "nodes"), ("create", "events"),
+        ("list", "pods"), ("watch", "pods"), ("patch", "pods"), ("get", "nodes"), ("patch", "nodes"),
+        ("create", "events"),
     ]  # fmt: skip
     for verb in ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"):
         for kind in ("pods", "nodes", "events", "secrets", "configmaps", "pods/status", "pods/binding", "pods/exec"):
@@ -111,7 +113,7 @@ def test_the_shipped_pods(site: Site, name: str) -> None:
     pod = document["metadata"]["name"]
     scheduler = document["spec"].get("schedulerName", "default-scheduler")
     assert site.phase(pod, "Running")["spec"]["nodeName"] == NODE
-    assert f"{scheduler}" in [event["reportingComponent"] or event["source"]["component"] for event in site.events(pod)]
+    assert scheduler in site.reporters(pod)
     for container, cards in expected.items():
         held = [(mib if mib < WHOLE else WHOLE, cores) for _, mib, cores in site.held(pod, container)]
         assert held == [card[:2] for card in cards]  # a whole card has no limit
@@ -131,12 +133,12 @@ def sees(site: Site, pod: str, container: str, document: dict[str, Any], cards: 
 
 
 def test_pods_run_to_their_end(site: Site) -> None:
-    """More than the node has room for: the scheduler lets the rest wait, and all of them end with what they asked for."""
+    """More than the node has room for: the scheduler lets the rest wait, and all end with what they asked for."""
     site.configure(CARDS)
     asked = {f"p{number}": (50 + number, 10 + number) for number in range(6)}
     command = ["sh", "-c", f"{SMI}; cudaprobe info; sleep 3"]
     for name, (cores, units) in asked.items():
-        site.create(name, {CORE: cores, MEMORY: units}, command=command, restartPolicy="Never")
+        site.create(name, {CORE: cores, MEMORY: units}, command=command, restartPolicy="OnFailure")
     for name, (_, units) in asked.items():
         site.phase(name, "Succeeded", seconds=180)
         assert f"{256 * units}MiB" in site.log(name).replace(" ", "")
@@ -172,7 +174,7 @@ def test_the_api_server_dies_and_comes_back(site: Site) -> None:
     assert site.held("after") == [(other, 1280, 40)]
     wait_for(lambda: site.cluster.annotations("pod", "after").get("vgpu.io/assigned") == "true", 60, site.plugin.text)
     site.delete("before")
-    wait_for(lambda: {grant.amount for grant in site.grants()} == {20, 3, 40, 5}, 60, lambda: str(site.grants()))
+    wait_for(lambda: site.claimed() == [20, 40, 768 * MIB, 1280 * MIB], 60, lambda: str(site.claimed()))
     manifest.unlink()
 
 
@@ -189,6 +191,18 @@ def test_what_can_never_be_served_is_told(site: Site, limits: dict[str, int], wo
     assert words in status["message"]
     (event,) = site.events("odd", "UnexpectedAdmissionError")
     assert words in event["message"]
+
+
+def test_a_failed_start_is_the_end_of_a_pod_that_never_starts_again(site: Site) -> None:
+    """kubelet does not try such a pod again: what is full at the moment ends it, with the hook's reason."""
+    site.configure(CARDS)
+    for name in ("one", "two"):
+        site.create(name, {CORE: 60, MEMORY: 4})
+        site.held(name)
+    site.create("once", {CORE: 70, MEMORY: 4}, restartPolicy="Never")
+    (status,) = site.phase("once", "Failed")["status"]["containerStatuses"]
+    assert status["state"]["terminated"]["reason"] == "StartError"
+    assert "40 cores free of 100" in status["state"]["terminated"]["message"]
 
 
 def test_what_is_full_is_told_and_starts_later(site: Site) -> None:

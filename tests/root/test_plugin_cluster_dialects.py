@@ -1,7 +1,7 @@
 """Schedulers of other projects in a real cluster: their annotations, their binding, their locks, our answers.
 
-The test stands in for the scheduler: it writes what the project's scheduler writes and binds the pod by the API server's
-own binding subresource. API server, kubelet, containerd and the hook are real, the plugin has its manifest's account.
+The test stands in for the scheduler: it writes what the project's scheduler writes, and binds the pod by the API
+server's own binding subresource. All else is real but the cards; the plugin has its manifest's account.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ WAYS = {
             "nvidia.com/predicate-node": "{node}", "nvidia.com/predicate-gpu-idx-0": "1",
             "nvidia.com/gpu-assigned": "false",
         }, (2048, 30), {"nvidia.com/gpu-assigned": "true"},
-        {"tydic.io/bind-phase": "allocating", "tydic.io/bind-time": "{now}000000000"}, {"tydic.io/bind-phase": "success"},
-        ("tydic.io/node-lock", "{before}"),
+        {"tydic.io/bind-phase": "allocating", "tydic.io/bind-time": "{now}000000000"},
+        {"tydic.io/bind-phase": "success"}, ("tydic.io/node-lock", "{before}"),
         registered=("tydic.io/nvidia-device-register", "tydic.io/node-gpu-heartbeat"),
     ),
     "hami": Way(
@@ -146,8 +146,9 @@ def test_a_pod_gets_the_card_that_its_scheduler_chose(site: Site, name: str) -> 
 
 
 def answered(site: Site, annotations: dict[str, str], labels: dict[str, str]) -> bool:
-    metadata = site.cluster.find("pod", "placed")["metadata"]
-    return annotations.items() <= metadata["annotations"].items() and labels.items() <= metadata.get("labels", {}).items()
+    found = site.cluster.find("pod", "placed")["metadata"]
+    labelled = labels.items() <= found.get("labels", {}).items()
+    return labelled and annotations.items() <= found["annotations"].items()
 
 
 def test_the_lock_of_another_pod_stays(site: Site) -> None:
@@ -178,7 +179,6 @@ def failed_start(site: Site) -> str:
 def test_a_failed_pods_scheduler_is_told(site: Site) -> None:
     """Placed by HAMi's scheduler on a node that says no to it for good: its bind-phase ends as failed."""
     site.configure({CORE: 200, MEMORY: 320})
-    annotations = {key: text for key, text in filled(HAMI, site.cards[1]).items()}
-    place(site, "odd", {CORE: 150, MEMORY: 4}, annotations, {})
+    place(site, "odd", {CORE: 150, MEMORY: 4}, filled(HAMI, site.cards[1]), {})
     site.phase("odd", "Failed")
     wait_for(lambda: site.cluster.annotations("pod", "odd")["hami.io/bind-phase"] == "failed", 60, site.plugin.text)

@@ -1,7 +1,7 @@
 """One node of a real cluster with everything of ours on it: the hook in its containerd, the device plugin beside it.
 
-Belongs here: joining real_cluster, the simulated cards and the plugin, which runs with its manifest's service account as
-a pod would, and what tests ask of pods. The plugin is a process, so that tests may stop it and change its settings.
+Belongs here: joining real_cluster, the simulated cards and the plugin, and what tests ask of pods. The plugin has its
+manifest's service account, as a pod would have it, and is a process, so that tests may stop it and change its settings.
 """
 
 from __future__ import annotations
@@ -54,10 +54,12 @@ class Site:
 
     def __init__(self, directory: Path, image: Path, names: Sequence[str]) -> None:
         self.directory = directory
-        self.place = real_cluster.make_place(directory)
-        self.cluster = Cluster(directory / "cluster", self.place)
         self.node = nodes.SimulatedNode(directory / "node", "a100x2")
         self.node.take_inventory()
+        state, run = (Path(self.node.settings.text(f"paths.{name}")) for name in ("state", "run"))
+        state.mkdir(exist_ok=True)
+        self.place = real_cluster.make_place(directory, (state, Path("/var/lib/vgpu")), (run, Path("/run/vgpu")))
+        self.cluster = Cluster(directory / "cluster", self.place)
         self.cards = [str(card["uuid"]) for card in self.node.books()]
         self._before = dict(self.node.settings._values)
         sim = {"destination": "/run/vgpu-sim", "type": "bind", "source": str(self.node.sim), "options": ["rbind", "rw"]}
@@ -73,7 +75,7 @@ class Site:
         self.cluster.start()
         self.bed.start(self._image)
         for name in self._names:
-            self.tag(name)
+            self.tag(containerd_bed.IMAGE, name)
         self.kubelet.start()
         self.kubelet.ready()
         self.cluster.apply(RESIDENT)
@@ -85,11 +87,13 @@ class Site:
         (secrets / "namespace").write_text(NAMESPACE)
         return self
 
-    def tag(self, name: str) -> None:
-        """Let the image be known by `name` too, as if it had been pulled."""
+    def tag(self, image: str, name: str) -> None:
+        """Let `image` be known by `name` too, as if it had been pulled."""
         full = name if "." in name.partition("/")[0] else f"docker.io/{name if '/' in name else f'library/{name}'}"
-        full = full if ":" in full else f"{full}:latest"
-        command = ["ctr", "--address", str(self.bed.socket), "-n", "k8s.io", "images", "tag", containerd_bed.IMAGE, full]
+        self.ctr("images", "tag", image, full if ":" in full else f"{full}:latest")
+
+    def ctr(self, *arguments: str) -> None:
+        command = ["ctr", "--address", str(self.bed.socket), "-n", "k8s.io", *arguments]
         subprocess.run(command, check=True, capture_output=True)
 
     def end(self) -> None:
@@ -143,7 +147,7 @@ class Site:
 
     def log(self, name: str, container: str = "") -> str:
         chosen = ["-c", container] if container else []
-        return self.cluster.kubectl("logs", name, *chosen)
+        return self.cluster.kubectl("logs", name, *chosen, check=False)  # fails until the container has started
 
     def says(self, name: str, text: str, container: str = "") -> str:
         """The log of a container, once it has `text`."""
@@ -159,18 +163,26 @@ class Site:
         listed = self.cluster.kubectl("get", "events", f"--field-selector={chosen}", "-o", "json")
         return json.loads(listed)["items"]  # type: ignore[no-any-return]
 
+    def reporters(self, name: str) -> set[str]:
+        """Whose events a pod has."""
+        return {event["reportingComponent"] or event["source"]["component"] for event in self.events(name)}
+
     def delete(self, *names: str) -> None:
         self.cluster.kubectl("delete", "pod", *names, "--ignore-not-found", "--grace-period=1", "--timeout=90s")
 
     def delete_all(self) -> None:
-        """All pods of tests, and nothing of them is left on the node."""
+        """All pods of tests, with what they held. Grants that nobody has claimed stay until kubelet makes others."""
         self.cluster.kubectl("delete", "pods", "--all", "--grace-period=1", "--timeout=90s")
-        wait_for(lambda: not self.grants() and not self.claims(), 90, lambda: self.plugin.text()[-2000:])
+        wait_for(lambda: not self.claims() and not self.claimed(), 90, lambda: self.plugin.text()[-2000:])
 
     # The node's books
 
     def grants(self) -> list[grants.Grant]:
         return grants.read_all(self.node.settings.state_dir)[0]
+
+    def claimed(self) -> list[int]:
+        """The amounts of those that have a holder."""
+        return sorted(grant.amount for grant in self.grants() if grant.holder)
 
     def claims(self) -> dict[str, Claim]:
         """Those that are ready, by the names of pod and container."""

@@ -57,8 +57,8 @@ class Containerd:
 
     Handlers: `plain` runc without anything of ours; `base`, `base-prestart` by base_runtime_spec; `shim` by BinaryName;
     `dropped` as base, with a runtime that hands no annotations on. `default` is the handler of pods that name none,
-    `patterns` let annotations through, `prefix` is a command that runs the daemon somewhere else. `mounts` come to every
-    container by its base specification; `network` is a directory of CNI configurations, for pods with a network of theirs.
+    `patterns` let annotations through, `prefix` is a command that runs the daemon somewhere else. `mounts` come to all
+    containers by the base specification; `network` is a directory of CNI configurations, for pods with networks.
     """
 
     def __init__(

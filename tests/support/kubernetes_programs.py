@@ -71,7 +71,8 @@ def _go(work: Path, path: Path, output: Path, *packages: str) -> None:
     """Compile, one package at a time: other tests run beside it."""
     output.mkdir()
     version = {"gitVersion": VERSION, "gitMajor": "1", "gitMinor": "20"}
-    flags = " ".join(["-s -w", *(f"-X {ROOT}/vendor/k8s.io/component-base/version.{key}={value}" for key, value in version.items())])
+    package = f"{ROOT}/vendor/k8s.io/component-base/version"
+    flags = " ".join(["-s -w", *(f"-X {package}.{key}={value}" for key, value in version.items())])
     root = _goroot(work)
     _run(work, path, f"{root}/bin/go", "build", "-p", "1", "-ldflags", flags, "-o", f"{output}/", *packages)
 

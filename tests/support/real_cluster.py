@@ -1,8 +1,8 @@
 """A cluster of one node from Kubernetes' own programs: etcd, API server, controller manager, scheduler, kubelet.
 
-Belongs here: certificates and tokens, the programs' options, and kubectl as each user. Everything runs in one real_kubelet
-Place with a network of its own, so that ports and addresses are the same everywhere and nobody else's. The API server
-has the first service address as its own, so that pods reach it by it without kube-proxy.
+Belongs here: certificates and tokens, the programs' options, and kubectl as each user. Everything runs in one Place of
+real_kubelet with a network of its own, so that ports and addresses are the same everywhere and nobody else's. The API
+server has the first service address as its own, so that pods reach it by it without kube-proxy.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ USERS = {
     "system:kube-scheduler": "",
 }
 NETWORK = (
+    "mount --make-shared /run",  # as systemd has it, and mounts with propagation need it
     "ip link set lo up",
     f"ip address add {API}/32 dev lo",
     "ip link add node0 type bridge",
@@ -43,11 +44,12 @@ SCHEDULERS = ("default-scheduler", "gpu-scheduler")
 
 
 def make_place(directory: Path, *binds: tuple[Path, Path]) -> Place:
-    """Where a cluster runs; its /run is `directory`/run."""
+    """Where a cluster runs; its /run is `directory`/run. The targets of `binds` lie below /run or /var/lib."""
     own = directory / "run"
-    for _, target in ((own, Path("/run")), *binds):
-        if target.is_relative_to("/run"):
-            (own / target.relative_to("/run")).mkdir(parents=True, exist_ok=True)
+    for top, real in (("/run", own), ("/var/lib", directory / "place/lib")):
+        for target in (Path(top), *(target for _, target in binds)):
+            if target.is_relative_to(top):
+                (real / target.relative_to(top)).mkdir(parents=True, exist_ok=True)
     return Place(directory / "place", [(own, Path("/run")), *binds], NETWORK)
 
 
@@ -181,9 +183,8 @@ class Cluster:
         extension.write_text(f"subjectAltName=IP:{API},IP:127.0.0.1,DNS:kubernetes.default.svc\n")
         authority = ["-x509", "-days", "30", "-subj", "/CN=vgpu-test", "-keyout", "ca.key", "-out", "ca.crt"]
         self._openssl("req", "-newkey", "rsa:2048", "-nodes", *authority)
-        self._openssl(
-            "req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=kube-apiserver", "-keyout", "api.key", "-out", "api.csr"
-        )
+        named = ["-subj", "/CN=kube-apiserver", "-keyout", "api.key", "-out", "api.csr"]
+        self._openssl("req", "-newkey", "rsa:2048", "-nodes", *named)
         self._openssl(
             "x509", "-req", "-days", "30", "-in", "api.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
             "-extfile", "names", "-out", "api.crt",
@@ -198,18 +199,20 @@ class Cluster:
     def _etcd(self) -> list[str]:
         clients, peers = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
         return [
-            f"--data-dir={self.directory}/etcd", f"--listen-client-urls={clients}", f"--advertise-client-urls={clients}",
-            f"--listen-peer-urls={peers}", f"--initial-advertise-peer-urls={peers}", f"--initial-cluster=default={peers}",
-            "--unsafe-no-fsync", "--log-level=warn", "--logger=zap",
+            f"--data-dir={self.directory}/etcd", f"--listen-client-urls={clients}", f"--listen-peer-urls={peers}",
+            f"--advertise-client-urls={clients}", f"--initial-advertise-peer-urls={peers}",
+            f"--initial-cluster=default={peers}", "--unsafe-no-fsync", "--log-level=warn", "--logger=zap",
         ]  # fmt: skip
 
     def _api(self) -> list[str]:
         where = self.directory
         return [
             "--etcd-servers=http://127.0.0.1:2379", f"--advertise-address={NODE_ADDRESS}", "--secure-port=443",
-            f"--tls-cert-file={where}/api.crt", f"--tls-private-key-file={where}/api.key", f"--client-ca-file={self.ca}",
-            f"--cert-dir={where}/pki", f"--token-auth-file={where}/tokens.csv", "--authorization-mode=Node,RBAC",
-            "--enable-admission-plugins=NodeRestriction", "--allow-privileged", f"--service-cluster-ip-range={API[:-1]}0/24",
+            f"--tls-cert-file={where}/api.crt", f"--tls-private-key-file={where}/api.key",
+            f"--client-ca-file={self.ca}", f"--cert-dir={where}/pki", f"--token-auth-file={where}/tokens.csv",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction", "--allow-privileged",
+            f"--service-cluster-ip-range={API[:-1]}0/24",
             f"--service-account-key-file={self.key}", f"--service-account-signing-key-file={self.key}",
             "--service-account-issuer=https://kubernetes.default.svc", "--api-audiences=https://kubernetes.default.svc",
             "--kubelet-preferred-address-types=InternalIP", "--anonymous-auth=false",
@@ -218,8 +221,9 @@ class Cluster:
     def _controllers(self) -> list[str]:
         return [
             f"--kubeconfig={self.kubeconfig('system:kube-controller-manager')}", "--leader-elect=false", "--port=0",
-            f"--service-account-private-key-file={self.key}", f"--root-ca-file={self.ca}", "--use-service-account-credentials",
-            f"--cert-dir={self.directory}/pki-controllers", "--bind-address=127.0.0.1", "--pod-eviction-timeout=1h",
+            f"--service-account-private-key-file={self.key}", f"--root-ca-file={self.ca}",
+            "--use-service-account-credentials", f"--cert-dir={self.directory}/pki-controllers",
+            "--bind-address=127.0.0.1", "--pod-eviction-timeout=1h",
         ]  # fmt: skip
 
     def _scheduler(self) -> list[str]:

@@ -29,15 +29,15 @@ SYSCTLS = (
 class Place:
     """A mount namespace in which /var/lib, /var/log and SYSCTLS lie below `directory`; `prefix` enters it.
 
-    `binds` are further directories, (source, target). With `network`, shell commands, there is a network of its own too,
-    which they make.
+    `binds` are further directories, (source, target). With `network`, shell commands that make one, the network is its
+    own as well.
     """
 
     def __init__(self, directory: Path, binds: Sequence[tuple[Path, Path]] = (), network: Sequence[str] = ()) -> None:
         self.lib, self.log, self.sysctls = directory / "lib", directory / "log", directory / "sysctl"
         mine = [(self.lib, Path("/var/lib")), (self.log, Path("/var/log"))]
         for path in (self.lib, self.log):
-            path.mkdir(parents=True)
+            path.mkdir(parents=True, exist_ok=True)
         for name in SYSCTLS:
             copy = self.sysctls / name
             copy.parent.mkdir(parents=True, exist_ok=True)
