@@ -33,8 +33,8 @@ plugin:
 
 @pytest.fixture(scope="module")
 def site(cluster: Site, base_trees: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Site:
-    tree = plugin_image.make(base_trees["debian"])
-    archive = tmp_path_factory.mktemp("plugin") / "plugin.tar"
+    directory = tmp_path_factory.mktemp("plugin")
+    tree, archive = plugin_image.make(base_trees["debian"], directory / "tree"), directory / "plugin.tar"
     cluster.ctr("images", "import", str(oci_images.write(tree, archive, "vgpu-test.local/plugin:1", ["sh"])))
     cluster.tag("vgpu-test.local/plugin:1", NAME)
     cluster.cluster.kubectl("label", "node", NODE, "nvidia-device-enable=enable")

@@ -89,7 +89,8 @@ class Site:
 
     def tag(self, image: str, name: str) -> None:
         """Let `image` be known by `name` too, as if it had been pulled."""
-        full = name if "." in name.partition("/")[0] else f"docker.io/{name if '/' in name else f'library/{name}'}"
+        registry, slash, _ = name.partition("/")
+        full = name if slash and "." in registry else f"docker.io/{name if slash else f'library/{name}'}"
         self.ctr("images", "tag", image, full if ":" in full else f"{full}:latest")
 
     def ctr(self, *arguments: str) -> None:

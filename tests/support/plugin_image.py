@@ -19,14 +19,17 @@ PYTHON = Path("/usr/bin/python3.11")  #: of the same version as the tests', whos
 LIBRARY = Path("/usr/lib/python3.11")
 PACKAGES = (
     "grpc", "google", "kubernetes", "yaml", "urllib3", "requests", "certifi", "charset_normalizer", "idna", "dateutil",
-    "six", "websocket", "oauthlib", "requests_oauthlib", "durationpy", "click", "typing_extensions",
+    "six", "websocket", "oauthlib", "requests_oauthlib", "durationpy", "click", "typing_extensions", "jsonschema", "attr",
+    "attrs", "referencing", "rpds", "jsonschema_specifications", "tabulate", "psutil", "pydantic", "pydantic_core",
+    "annotated_types", "typing_inspection",
 )  # fmt: skip
 PROGRAMS = {"vgpu-device-plugin": "vgpu.plugin.main:main", "vgpuctl": "vgpu.hook.ctl.main:main"}
 PREFIX = "opt/vgpu"
 
 
-def make(tree: Path) -> Path:
-    """Add them to `tree`, a root file system of the kind debian."""
+def make(base: Path, tree: Path) -> Path:
+    """`tree` from `base`, a root file system of the kind debian."""
+    subprocess.run(["cp", "-a", base, tree], check=True)
     left_out = shutil.ignore_patterns("__pycache__", "test", "idlelib", "*.a", "tests")
     shutil.copytree(LIBRARY, tree / LIBRARY.relative_to("/"), ignore=left_out)
     shutil.copy2(PYTHON, tree / "usr/bin/python3")
