@@ -157,25 +157,33 @@ def test_the_api_server_dies_and_comes_back(site: Site) -> None:
     site.create("before", {CORE: 30, MEMORY: 4})
     (card, mib, cores) = site.held("before")[0]
     assert (mib, cores) == (1024, 30)
-    told = site.plugin.text().count("pods are not followed")
+    first = site.claims()["before/main"]
+    told, over = (site.plugin.text().count(f"{word}: pods are not") for word in ("plugin", "over"))
     site.cluster.api.kill()
-    wait_for(lambda: site.plugin.text().count("pods are not followed") > told, 30, site.plugin.text)
+    wait_for(lambda: site.plugin.text().count("plugin: pods are not") > told, 30, site.plugin.text)
     static = {"name": "main", "command": ["sleep", "86400"], "resources": {"limits": {CORE: "20", MEMORY: "3"}}}
     manifest = site.kubelet.manifest("meanwhile", [static], terminationGracePeriodSeconds=0)
-    assert [share[1:] for share in site.held(f"meanwhile-{NODE}")] == [(768, 20)]
-    site.bed.client.call("StopContainer", container_id=site.claims()["before/main"].container, timeout=0)  # type: ignore[union-attr]
-    wait_for(lambda: site.held("before") == [(card, mib, cores)], 60, site.plugin.text)
-    site.cluster.api.start()
-    site.cluster.ready()
-    other = next(uuid for uuid in site.cards if uuid != card)
-    placed = {"vgpu.io/placement": f"main={other}", "vgpu.io/placement-node": NODE}
-    wait_for(lambda: site.plugin.text().count("topic=pods") % 2 == 0, 60, site.plugin.text)
-    site.create("after", {CORE: 40, MEMORY: 5}, metadata={"annotations": placed})
-    assert site.held("after") == [(other, 1280, 40)]
-    wait_for(lambda: site.cluster.annotations("pod", "after").get("vgpu.io/assigned") == "true", 60, site.plugin.text)
-    site.delete("before")
-    wait_for(lambda: site.claimed() == [20, 40, 768 * MIB, 1280 * MIB], 60, lambda: str(site.claimed()))
-    manifest.unlink()
+    try:
+        assert [share[1:] for share in site.held(f"meanwhile-{NODE}")] == [(768, 20)]
+        life = site.claims()["before/main"].container
+        assert site.bed.client is not None
+        site.bed.client.call("StopContainer", container_id=life, timeout=0)
+        wait_for(lambda: site.claims().get("before/main", first).container != life, 60, site.plugin.text)
+        assert site.held("before") == [(card, mib, cores)]
+        site.cluster.api.start()
+        site.cluster.ready()
+        other = next(uuid for uuid in site.cards if uuid != card)
+        placed = {"vgpu.io/placement": f"main={other}", "vgpu.io/placement-node": NODE}
+        wait_for(lambda: site.plugin.text().count("over: pods are not") > over, 60, site.plugin.text)
+        site.create("after", {CORE: 40, MEMORY: 5}, metadata={"annotations": placed})
+        assert site.held("after") == [(other, 1280, 40)]
+        wait_for(
+            lambda: site.cluster.annotations("pod", "after").get("vgpu.io/assigned") == "true", 60, site.plugin.text
+        )
+        site.delete("before")
+        wait_for(lambda: site.claimed() == [20, 40, 768 * MIB, 1280 * MIB], 60, lambda: str(site.claimed()))
+    finally:
+        manifest.unlink()
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ resources:
   memory_name: nvidia.com/vcuda-memory
   memory_unit: 1Mi
 plugin:
-  grant_grace: 1
+  grant_grace: 10
 """
 
 

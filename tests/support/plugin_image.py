@@ -18,10 +18,10 @@ import trees
 PYTHON = Path("/usr/bin/python3.11")  #: of the same version as the tests', whose compiled packages it loads
 LIBRARY = Path("/usr/lib/python3.11")
 PACKAGES = (
-    "grpc", "google", "kubernetes", "yaml", "urllib3", "requests", "certifi", "charset_normalizer", "idna", "dateutil",
-    "six", "websocket", "oauthlib", "requests_oauthlib", "durationpy", "click", "typing_extensions", "jsonschema", "attr",
-    "attrs", "referencing", "rpds", "jsonschema_specifications", "tabulate", "psutil", "pydantic", "pydantic_core",
-    "annotated_types", "typing_inspection",
+    "annotated_types", "attr", "attrs", "certifi", "charset_normalizer", "click", "dateutil", "durationpy",
+    "google", "grpc", "idna", "jsonschema", "jsonschema_specifications", "kubernetes", "oauthlib", "psutil", "pynvml",
+    "pydantic", "pydantic_core", "referencing", "requests", "requests_oauthlib", "rpds", "six", "tabulate",
+    "typing_extensions", "typing_inspection", "urllib3", "websocket", "yaml",
 )  # fmt: skip
 PROGRAMS = {"vgpu-device-plugin": "vgpu.plugin.main:main", "vgpuctl": "vgpu.hook.ctl.main:main"}
 PREFIX = "opt/vgpu"
