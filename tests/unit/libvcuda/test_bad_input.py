@@ -164,9 +164,7 @@ def works(client: Client, kernel: int) -> bool:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_forged_words_stop_no_program_and_reach_no_other_container(
-    sim_box: Callable[..., SimBox], part: str
-) -> None:
+def test_forged_words_stop_no_program_and_reach_no_other_container(sim_box: Callable[..., SimBox], part: str) -> None:
     victim, other = sim_box("t4x1"), sim_box("t4x1")
     share(victim)
     other.limit(LIMIT)
