@@ -33,7 +33,7 @@ static uint64_t patience(const struct bucket *bucket)
 	return 2 * period(bucket) + EXTRA_PATIENCE;
 }
 
-void visit_unqueue(void)
+static void leave_line(void)
 {
 	uint64_t queued = __atomic_exchange_n(&visit.queued, 0, __ATOMIC_RELAXED);
 
@@ -41,11 +41,18 @@ void visit_unqueue(void)
 		presence_unqueue(queued);
 }
 
+void visit_unqueue(void)
+{
+	STORE(visit.waits_from, 0);
+	if (LOAD(visit.queued))
+		leave_line();
+}
+
 static void queue(uint64_t since)
 {
 	if (LOAD(visit.queued) == since)
 		return;
-	visit_unqueue();
+	leave_line();
 	STORE(visit.queued, since);
 	presence_queue(since);
 }
