@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import tempfile
 from pathlib import Path
 
@@ -10,10 +11,10 @@ from cores_scenario import MS, SECOND, US, Load, Scenario, Tenant
 from cores_workers import Workers
 from results import Result
 
-from vgpu.config import cardpage
-
 WAITING = (16, 64)
 PROBE = 5 * MS
+GATE = 100 * MS  #: longer than a visit, so that it is waited for each time, and shorter than patience
+NEAR_US = 20_000  #: what is held up for its share meanwhile is not this figure's business
 WINDOW = (SECOND, 4 * SECOND)
 KERNEL: Load = {"kernel": "fixed:1000000", "wait": 0}
 
@@ -44,22 +45,20 @@ def waiting(workers: Workers, runs: int) -> list[Result]:
 
 
 def waking(workers: Workers, runs: int) -> list[Result]:
-    """Two tenants of 50: whoever was held up goes on where its phase begins, beside futexes whose time is up."""
+    """A tenant beside one that says every other moment that it is at work: how soon a launch goes on when it is not."""
     load: Load = {**KERNEL, "kernel": "fixed:200000", "trace": MS}
-    tenants = [Tenant(50, [load, {"probe": PROBE}]), Tenant(50, [KERNEL])]
+    tenants = [Tenant(90, [load, {"probe": PROBE}]), Tenant(40, [{"gate": GATE}])]
     late: dict[str, list[float]] = {name: [] for name in ("p50", "p99", "futex_p50", "futex_p99")}
     for run in range(runs):
-        outcome = workers.run(Scenario(tenants, WINDOW, clock="wall", seed=run + 1))
-        begins = phase_begins(outcome.origin, [50, 50])
-        launched = [_late_us(at, begins) for at in outcome.loads[0][0]["woken"]]
-        futexes = [at % PROBE / US for at in outcome.loads[0][1]["woken"]]
-        for name, figures in (("", launched), ("futex_", futexes)):
-            # What is held up in the middle of a phase, for its share, is not this figure's business.
-            near = sorted(figure for figure in figures if abs(figure) < MS / US)
-            late[f"{name}p50"].append(near[len(near) // 2])
-            late[f"{name}p99"].append(near[len(near) * 99 // 100])
+        outcome = workers.run(Scenario(tenants, (SECOND, 9 * SECOND), clock="wall", seed=run + 1))
+        (held, probed), (gate,) = ([load["woken"] for load in loads] for loads in outcome.loads)
+        launched = [figure for went in gate if (figure := (first_after(held, went) - went) / US) < NEAR_US]
+        futexes = [at % PROBE / US for at in probed]
+        for name, figures in (("", sorted(launched)), ("futex_", sorted(futexes))):
+            late[f"{name}p50"].append(figures[len(figures) // 2])
+            late[f"{name}p99"].append(figures[len(figures) * 99 // 100])
     what = {
-        "p50": "from the beginning of a phase to the return of the launch that waited for it, median",
+        "p50": "from another container's going to the return of the launch that waited for it, median",
         "p99": "the same, 99th percentile",
         "futex_p50": "beside it, a bare futex (without timer slack) from its time to its return, median",
         "futex_p99": "the same, 99th percentile",
@@ -67,13 +66,7 @@ def waking(workers: Workers, runs: int) -> list[Result]:
     return [Result.of(f"cores.waiting.wake_{name}_us", "us", None, late[name], what[name]) for name in late]
 
 
-def phase_begins(origin: int, shares: list[int]) -> tuple[int, int]:
-    """(period, when the first tenant's phase begins in it), after the scenario's beginning."""
-    page = cardpage.schedule(vcuda.CARD, shares)[0]
-    return page.period, (page.phase_start - origin) % page.period
-
-
-def _late_us(at: int, begins: tuple[int, int]) -> float:
-    """Below 0: before the phase."""
-    period, begin = begins
-    return ((at - begin + period // 2) % period - period // 2) / US
+def first_after(times: list[int], at: int) -> int:
+    """The first of the times, which are in order, that is not before `at`; if there is none, much later."""
+    index = bisect.bisect_left(times, at)
+    return times[index] if index < len(times) else at + SECOND

@@ -14,15 +14,19 @@
  *   warm=NS                         CPU time counts from then on
  *   trace=NS                        tell when launches returned that had been held up for so long
  *   probe=NS                        no work: futexes whose time is up at every multiple of NS, and when they return
+ *   gate=NS                         no work: says to other containers that it is at work every other NS, and when it went
  *   peer=NAME limit=PERCENT         somebody else's limiter in the launch path
  *   group=PID                       the process group to join, 0: one of its own
  *
  * Whatever time it is by: the simulated driver's clock when the driver has one. At `end` it prints one JSON object
  * and ends without waiting for what it launched.
  */
+#define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <math.h>
 #include <pthread.h>
@@ -30,12 +34,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "load.h"
+#include "vgpu_card.h"
 
 #define MAX_STREAMS 64
 #define MAX_ROUNDS 2000000
@@ -52,7 +58,7 @@ static struct {
 	char shape;
 	double a, b, c;
 	uint64_t launches, gap, rounds, streams, threads, graph, copy, memset, grid, block, card, seed;
-	uint64_t origin, begin, end, warm, trace, probe;
+	uint64_t origin, begin, end, warm, trace, probe, gate;
 	uint64_t meet, parties, cards;
 	uint64_t limit, group;
 	bool wait;
@@ -311,6 +317,28 @@ static void *probe(void *unused)
 	return NULL;
 }
 
+/* As presence.h has it; the whole file is locked, so that wherever somebody looks there is somebody. */
+static void *gate(void *unused)
+{
+	struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+	int file = open(VGPU_PRESENCE_PATH, O_RDONLY);
+	void *word = mmap(NULL, sizeof(uint32_t), PROT_READ, MAP_SHARED, file, 0);
+
+	(void)unused;
+	if (file < 0 || word == MAP_FAILED)
+		load_fail(VGPU_PRESENCE_PATH, errno);
+	prctl(PR_SET_TIMERSLACK, 1ul);
+	for (uint64_t next = load.origin;; next += load.gate) {
+		load_clock->sleep_until(next);
+		lock.l_type = lock.l_type == F_RDLCK ? F_UNLCK : F_RDLCK;
+		if (lock.l_type == F_UNLCK)
+			note_woken();
+		fcntl(file, F_OFD_SETLK, &lock);
+		syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	}
+	return NULL;
+}
+
 static void *work(void *argument)
 {
 	uint64_t state = load.seed * 1000003 + (uint64_t)(uintptr_t)argument;
@@ -388,7 +416,7 @@ static void read_number(const char *name, const char *value)
 		{"grid", &load.grid}, {"block", &load.block}, {"card", &load.card}, {"seed", &load.seed},
 		{"origin", &load.origin}, {"begin", &load.begin}, {"end", &load.end}, {"warm", &load.warm},
 		{"meet", &load.meet}, {"parties", &load.parties}, {"cards", &load.cards}, {"trace", &load.trace},
-		{"probe", &load.probe}, {"limit", &load.limit},
+		{"probe", &load.probe}, {"gate", &load.gate}, {"limit", &load.limit},
 		{"group", &load.group},
 	};
 
@@ -454,7 +482,7 @@ int main(int count, char **arguments)
 	if (load.peer)
 		load.peer->start((unsigned)load.limit);
 	for (uint64_t i = 0; i < load.threads; i++)
-		load_thread(load.probe ? probe : work, (void *)(uintptr_t)i);
+		load_thread(load.probe ? probe : load.gate ? gate : work, (void *)(uintptr_t)i);
 	load_clock->sleep_until(load.origin + load.warm);
 	uint64_t cpu_before = cpu_ns();
 	load_clock->sleep_until(load.origin + load.end);
