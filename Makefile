@@ -5,9 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 BUILD := build
 BENCH ?= hook
-APT := build-essential busybox-static clang-14 cmake containerd crun dbus debian-archive-keyring debootstrap \
-       gcc-aarch64-linux-gnu libc-bin libc6-dev-arm64-cross libclang-rt-14-dev musl-tools podman python3 python3-venv \
-       runc systemd-container util-linux
+APT := build-essential busybox-static clang-14 cmake containerd containernetworking-plugins crun dbus \
+       debian-archive-keyring debootstrap gcc-aarch64-linux-gnu iproute2 libc-bin libc6-dev-arm64-cross \
+       libclang-rt-14-dev musl-tools openssl podman python3 python3-venv runc systemd-container util-linux
 export VGPU_BUILD := $(abspath $(BUILD))
 
 .PHONY: setup packages build clients clients-long demo test test-quick test-long test-gpu lint bench deb clean

@@ -108,7 +108,7 @@ bool bucket_try(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_
 
 bool bucket_is_mixed(const struct bucket *bucket)
 {
-	return LOAD(bucket->times.tenants) > 1 && (!bucket->has_presence || LOAD(visit.is_mixed));
+	return has_neighbours(bucket) && LOAD(visit.is_mixed);
 }
 
 bool bucket_waits_for_others(const struct bucket *bucket)

@@ -10,9 +10,10 @@
 /* At most to `most_allowed`; nonsense becomes nothing. */
 void bucket_add_level(struct bucket *bucket, uint64_t gain, int64_t most_allowed);
 
+/* One ration, for a burst; who waits for other containers may be owed another meanwhile. */
 static inline uint64_t most_level(const struct bucket *bucket, uint64_t now)
 {
-	return most((LOAD(bucket->times.tenants) > 1 ? 2 : 1) * ration(bucket, now), 2 * NS_PER_MS);
+	return most((LOAD(bucket->shared.visit->waiting_since) ? 2 : 1) * ration(bucket, now), 2 * NS_PER_MS);
 }
 
 /* Adds the share of the time that went by; whoever moves the stamp adds it. */

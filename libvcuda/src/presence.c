@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "bucket_words.h"
@@ -45,6 +46,12 @@ static uint64_t offset_of(const uint8_t uuid[16])
 	return hash >> (64 - 24) << (OWN_BITS + 1);
 }
 
+/* fstat() is a symbol of glibc 2.33. */
+static bool look_at(int fd, struct stat *status)
+{
+	return syscall(SYS_fstat, fd, status) == 0;
+}
+
 /* Out of the way of programs that count on low numbers. */
 static void open_file(void)
 {
@@ -72,12 +79,16 @@ static void find(void)
 	uint8_t uuids[VGPU_LIMITS_MAX_CARDS][16];
 	struct stat limits;
 
-	if (stat(VGPU_LIMITS_PATH, &limits) != 0)
+	int fd = open(VGPU_LIMITS_PATH, O_RDONLY | O_CLOEXEC);
+	bool is_known = fd >= 0 && look_at(fd, &limits);
+	if (fd >= 0)
+		close(fd);
+	if (!is_known)
 		return;
 	open_file();
 	if (file < 0)
 		return;
-	if (fstat(file, &identity) == 0 && identity.st_size >= (off_t)sizeof(*word))
+	if (look_at(file, &identity) && identity.st_size >= (off_t)sizeof(*word))
 		map_word();
 	own = limits.st_ino & OWN_MASK;
 	card_count = limits_list(uuids, VGPU_LIMITS_MAX_CARDS);
@@ -95,7 +106,7 @@ bool presence_is_kept(void)
 {
 	struct stat now;
 
-	if (file >= 0 && fstat(file, &now) == 0 && now.st_dev == identity.st_dev && now.st_ino == identity.st_ino)
+	if (file >= 0 && look_at(file, &now) && now.st_dev == identity.st_dev && now.st_ino == identity.st_ino)
 		return true;
 	file = -1; /* closed: a daemon closes what it does not know. If there is such a number, it is another's now */
 	open_file();

@@ -2,6 +2,7 @@
 #include "visit.h"
 
 #include "bucket_turn.h"
+#include "log.h"
 #include "presence.h"
 
 #define LOOK_AGAIN (2 * NS_PER_MS)      /* who goes wakes who waits; this is for those who were killed */
@@ -9,6 +10,8 @@
 #define COLLISION (20 * NS_PER_US)
 #define EXTRA_PATIENCE (100 * NS_PER_MS)
 #define LATE (20 * NS_PER_MS)          /* for who is next, to begin */
+#define LONGEST_WAIT (5 * NS_PER_S)    /* whatever others say: then they are not believed */
+#define DISTRUST (60 * NS_PER_S)       /* for so long */
 #define FORGOTTEN (20 * NS_PER_MS)     /* who was not seen for so long may have gone meanwhile */
 
 #define NOWHERE UINT64_MAX
@@ -30,7 +33,7 @@ static uint64_t patience(const struct bucket *bucket)
 	return 2 * period(bucket) + EXTRA_PATIENCE;
 }
 
-void visit_unqueue(void)
+static void leave_line(void)
 {
 	uint64_t queued = __atomic_exchange_n(&visit.queued, 0, __ATOMIC_RELAXED);
 
@@ -38,11 +41,18 @@ void visit_unqueue(void)
 		presence_unqueue(queued);
 }
 
+void visit_unqueue(void)
+{
+	STORE(visit.waits_from, 0);
+	if (LOAD(visit.queued))
+		leave_line();
+}
+
 static void queue(uint64_t since)
 {
 	if (LOAD(visit.queued) == since)
 		return;
-	visit_unqueue();
+	leave_line();
 	STORE(visit.queued, since);
 	presence_queue(since);
 }
@@ -114,24 +124,44 @@ static bool is_others_turn(const struct bucket *bucket, uint64_t since, uint64_t
 	return false;
 }
 
+/* Others may say what they like, by as many locks as they like: it holds nobody up for ever. */
+static bool must_wait(const struct bucket *bucket, uint64_t since, uint64_t now)
+{
+	if (now < LOAD(visit.distrusts_until))
+		return false;
+	if (!is_others_turn(bucket, since, now)) {
+		STORE(visit.waits_from, 0);
+		return false;
+	}
+	if (!LOAD(visit.waits_from))
+		STORE(visit.waits_from, now);
+	if (now - LOAD(visit.waits_from) < LONGEST_WAIT)
+		return true;
+	log_once(LOG_WARNING, "other containers keep the card, or say so: not waited for, a minute at a time");
+	STORE(visit.waits_from, 0);
+	STORE(visit.distrusts_until, now + DISTRUST);
+	return false;
+}
+
 static bool enter(struct bucket *bucket, uint64_t now, uint64_t *again)
 {
 	uint64_t since = waiting_since(bucket, now), where;
 
 	*again = now + LOOK_AGAIN;
-	if (is_others_turn(bucket, since, now)) {
+	if (must_wait(bucket, since, now)) {
 		queue(since);
 		return false;
 	}
 	presence_hold();
-	if (presence_of_others(&where)) { /* both have just come */
+	bool others = presence_of_others(&where);
+	if (others && now >= LOAD(visit.distrusts_until)) { /* both have just come */
 		presence_drop();
 		*again = now + COLLISION + bucket->shared.slot % 8 * COLLISION;
 		return false;
 	}
 	visit_unqueue();
 	STORE(bucket->shared.visit->waiting_since, 0);
-	STORE(visit.is_mixed, presence_ignores());
+	STORE(visit.is_mixed, others || presence_ignores());
 	STORE(visit.is_over, 0);
 	STORE(visit.present, 1);
 	if (!goes_on(bucket, now))

@@ -15,6 +15,8 @@ struct visit {
 	uint32_t present;     /* this process has said that the container is at work */
 	uint32_t is_mixed;    /* somebody else is, too, for all that is known */
 	uint32_t is_over;     /* a launch found no time left in it, while others wait */
+	uint64_t waits_from;  /* since when this process waits for others, by its own clock; 0: it does not */
+	uint64_t distrusts_until; /* until then others are not waited for, whatever they say */
 	uint64_t queued;      /* this process stands in line since then, of the host's time; 0: it does not */
 };
 

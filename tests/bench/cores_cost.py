@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
 import tempfile
-from bisect import bisect_left
 from pathlib import Path
 
 import vcuda
@@ -13,7 +13,8 @@ from results import Result
 
 WAITING = (16, 64)
 PROBE = 5 * MS
-VISIT = 30 * MS  #: how long a neighbour stays, and stays away
+GATE = 100 * MS  #: longer than a visit, so that it is waited for each time, and shorter than patience
+NEAR_US = 20_000  #: what is held up for its share meanwhile is not this figure's business
 WINDOW = (SECOND, 4 * SECOND)
 KERNEL: Load = {"kernel": "fixed:1000000", "wait": 0}
 
@@ -44,20 +45,20 @@ def waiting(workers: Workers, runs: int) -> list[Result]:
 
 
 def waking(workers: Workers, runs: int) -> list[Result]:
-    """Whoever waited goes on when the neighbour has gone, beside futexes whose time is up."""
+    """A tenant beside one that says every other moment that it is at work: how soon a launch goes on when it is not."""
     load: Load = {**KERNEL, "kernel": "fixed:200000", "trace": MS}
-    tenants = [Tenant(60, [load, {"probe": PROBE}]), Tenant(30, [{"visit": VISIT}])]
+    tenants = [Tenant(90, [load, {"probe": PROBE}]), Tenant(40, [{"gate": GATE}])]
     late: dict[str, list[float]] = {name: [] for name in ("p50", "p99", "futex_p50", "futex_p99")}
     for run in range(runs):
-        outcome = workers.run(Scenario(tenants, WINDOW, clock="wall", seed=run + 1))
-        (launches, futexes), (gone,) = ([load["woken"] for load in loads] for loads in outcome.loads)
-        for name, figures in (("", _after(gone, launches)), ("futex_", [at % PROBE / US for at in futexes])):
-            # What is held up for its share is not this figure's business.
-            near = sorted(figure for figure in figures if figure < MS / US)
-            late[f"{name}p50"].append(near[len(near) // 2])
-            late[f"{name}p99"].append(near[len(near) * 99 // 100])
+        outcome = workers.run(Scenario(tenants, (SECOND, 9 * SECOND), clock="wall", seed=run + 1))
+        (held, probed), (gate,) = ([load["woken"] for load in loads] for loads in outcome.loads)
+        launched = [figure for went in gate if (figure := (first_after(held, went) - went) / US) < NEAR_US]
+        futexes = [at % PROBE / US for at in probed]
+        for name, figures in (("", sorted(launched)), ("futex_", sorted(futexes))):
+            late[f"{name}p50"].append(figures[len(figures) // 2])
+            late[f"{name}p99"].append(figures[len(figures) * 99 // 100])
     what = {
-        "p50": "from a neighbour's going to the return of the launch that waited for it, median",
+        "p50": "from another container's going to the return of the launch that waited for it, median",
         "p99": "the same, 99th percentile",
         "futex_p50": "beside it, a bare futex (without timer slack) from its time to its return, median",
         "futex_p99": "the same, 99th percentile",
@@ -65,7 +66,7 @@ def waking(workers: Workers, runs: int) -> list[Result]:
     return [Result.of(f"cores.waiting.wake_{name}_us", "us", None, late[name], what[name]) for name in late]
 
 
-def _after(gone: list[int], woken: list[int]) -> list[float]:
-    """us from each time that the neighbour went to the first that woke."""
-    first = (bisect_left(woken, at) for at in gone)
-    return [(woken[index] - at) / US for index, at in zip(first, gone) if index < len(woken)]
+def first_after(times: list[int], at: int) -> int:
+    """The first of the times, which are in order, that is not before `at`; if there is none, much later."""
+    index = bisect.bisect_left(times, at)
+    return times[index] if index < len(times) else at + SECOND

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import bundles
+import cluster_site
+import containerd_bed
 import nodes
+import oci_images
 import pytest
 import trees
 
@@ -44,6 +48,25 @@ def base_trees(tmp_path_factory: pytest.TempPathFactory, cudaprobe: Path) -> dic
     """One pristine root file system per kind; tests get copies."""
     directory = tmp_path_factory.mktemp("trees")
     return {kind: trees.make(kind, directory / kind, {"cudaprobe": cudaprobe}) for kind in trees.KINDS}
+
+
+@pytest.fixture(scope="module")
+def cluster(base_trees: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[cluster_site.Site]:
+    """A real cluster of one node, whose image answers to the names in the shipped pods and has what these start."""
+    tree = tmp_path_factory.mktemp("image") / "tree"
+    subprocess.run(["cp", "-a", base_trees["debian"], tree], check=True)
+    for program in ("python", "bash"):
+        (tree / "usr/bin" / program).write_text("#!/bin/sh\ncudaprobe info; exec sleep 86400\n")
+        (tree / "usr/bin" / program).chmod(0o755)
+    image = oci_images.write(tree, tree.with_name("base.tar"), containerd_bed.IMAGE, ["sleep", "86400"])
+    pods = [item for path in cluster_site.EXAMPLES.glob("*.yaml") for item in cluster_site.documents(path)]
+    names = sorted({container["image"] for pod in pods for container in pod["spec"]["containers"]})
+    with tempfile.TemporaryDirectory(prefix="vgpu-") as name:  # a socket's path has 107 characters at most
+        made = cluster_site.Site(Path(name), image, names)
+        try:
+            yield made.start()
+        finally:
+            made.end()
 
 
 @pytest.fixture

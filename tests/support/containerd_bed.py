@@ -27,6 +27,7 @@ PACKAGING = nodes.REPOSITORY / "packaging"
 IMAGE = "vgpu-test.local/base:1"
 CDI_DEVICE = "vgpu.io/hook=share"
 RUNC = "/usr/sbin/runc"
+CNI = "/usr/lib/cni"
 WITHOUT_CONTROLLERS = Path(__file__).with_name("runc_without_controllers.py")
 #: Without these a daemon starts faster and warns less; none is what the tests are about.
 UNUSED = ("aufs", "btrfs", "devmapper", "erofs", "zfs", "blockfile")
@@ -56,7 +57,8 @@ class Containerd:
 
     Handlers: `plain` runc without anything of ours; `base`, `base-prestart` by base_runtime_spec; `shim` by BinaryName;
     `dropped` as base, with a runtime that hands no annotations on. `default` is the handler of pods that name none,
-    `patterns` let annotations through, `prefix` is a command that runs the daemon somewhere else.
+    `patterns` let annotations through, `prefix` is a command that runs the daemon somewhere else. `mounts` come to all
+    containers by the base specification; `network` is a directory of CNI configurations, for pods with networks.
     """
 
     def __init__(
@@ -68,6 +70,8 @@ class Containerd:
         default: str = "plain",
         patterns: Sequence[str] = PATTERNS,
         prefix: Sequence[str] = (),
+        mounts: Sequence[dict[str, Any]] = (),
+        network: Path | None = None,
     ) -> None:
         self.directory = directory
         self.programs = programs
@@ -76,6 +80,8 @@ class Containerd:
         self.default = default
         self.patterns = list(patterns)
         self.prefix = prefix
+        self.mounts = list(mounts)
+        self.network = network
         self.socket = directory / "containerd.sock"
         self.name = f"/vgpu-test-{uuid.uuid4().hex[:8]}"  # of the cgroup below which all pods lie
         self.pods: list[Pod] = []
@@ -166,6 +172,7 @@ sandbox_image = "{IMAGE}"
 restrict_oom_score_adj = true
 stream_server_port = "0"
 {self._cdi()}
+{self._cni(cri)}
 {self._handlers(cri)}"""
 
     def _config_v3(self) -> str:
@@ -203,6 +210,9 @@ address = "{self.socket}.ttrpc"
         (specs / "vgpu.json").write_text(json.dumps(cdi_spec(self.node)))
         return f'enable_cdi = true\ncdi_spec_dirs = ["{specs}"]\n'
 
+    def _cni(self, section: str) -> str:
+        return f'[{section}.cni]\nbin_dir = "{CNI}"\nconf_dir = "{self.network}"\n' if self.network else ""
+
     @property
     def has_cdi(self) -> bool:
         return not self.version.startswith("1.6")
@@ -234,6 +244,7 @@ address = "{self.socket}.ttrpc"
         """What `ctr oci spec` prints, and the hooks."""
         spec = json.loads(self._run("ctr", "oci", "spec"))
         path = self.directory / f"base-{stage}.json"
+        spec["mounts"] += self.mounts
         path.write_text(json.dumps({**spec, "hooks": hooks(self.node, stage)}))
         return path
 

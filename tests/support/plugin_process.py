@@ -5,21 +5,24 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import nodes
 
 
 class Plugin:
-    """The device plugin of `node`; `log` is what all its lives wrote."""
+    """The device plugin of `node`; `log` is what all its lives wrote. `prefix` is a command that runs it elsewhere."""
 
-    def __init__(self, node: nodes.Node) -> None:
+    def __init__(self, node: nodes.Node, prefix: Sequence[str] = ()) -> None:
         self.node = node
+        self.prefix = prefix
         self.process: subprocess.Popen[bytes] | None = None
         self.log = node.directory / "plugin.log"
 
     def start(self, **environment: str) -> Plugin:
-        command = [str(Path(sys.executable).parent / "vgpu-device-plugin"), "--config", str(self.node.config)]
+        program = str(Path(sys.executable).parent / "vgpu-device-plugin")
+        command = [*self.prefix, program, "--config", str(self.node.config)]
         with self.log.open("ab") as stream:
             self.process = subprocess.Popen(
                 command, env={**self.node.environment(), **environment}, stdin=subprocess.DEVNULL, stdout=stream,

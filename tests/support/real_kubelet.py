@@ -1,7 +1,6 @@
 """The real kubelet, standalone: pods from manifests in a directory, containers on a private containerd.
 
-Belongs here: building kubelet 1.20 from Debian's source package by Debian's Go (once per build directory, some three
-minutes; no mirror has it as a program), and running it so that it touches nothing of the machine: it and containerd
+Belongs here: running kubelet 1.20 (kubernetes_programs) so that it touches nothing of the machine: it and containerd
 share a mount namespace where /var/lib, /var/log and the few sysctls that it writes are the test's own.
 """
 
@@ -9,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Sequence
@@ -17,68 +15,42 @@ from pathlib import Path
 from typing import Any
 
 import containerd_bed
-import suites
+import kubernetes_programs
 
 #: kubelet appends it to the names of static pods. It is not what the node's settings say: to the plugin these are then
 #: pods like those of an API server, which vouch for what kubelet lists.
 NODE = "anode"
-SUITE, GO, PACKAGE = "bookworm", "golang-1.19", "k8s.io/kubernetes/cmd/kubelet"
 SYSCTLS = (
     "vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
 )  # fmt: skip
 
 
-def build() -> Path:
-    """The program; compiled when it is not there yet."""
-    program = suites.CACHE / SUITE / "kubelet"
-    with suites.locked(program):
-        if not program.exists():
-            _compile(program)
-    return program
-
-
-def _compile(program: Path) -> None:
-    work = program.with_name(f".kubelet-{os.getpid()}")
-    path = work / "path/src/k8s.io/kubernetes"  # as before modules, which would ask the network
-    try:
-        path.parent.mkdir(parents=True)
-        suites.source(SUITE, "kubernetes", path)
-        for part in ("go", "src"):
-            subprocess.run(["cp", "-a", f"{suites.unpack(SUITE, f'{GO}-{part}')}/.", work / "debian"], check=True)
-        root = next((work / "debian/usr/lib").glob("go-*"))
-        environment = {
-            **os.environ, "GOROOT": str(root), "GOPATH": f"{work}/path", "GOCACHE": f"{work}/cache",
-            "GO111MODULE": "off", "GOPROXY": "off", "CGO_ENABLED": "0",
-        }  # fmt: skip
-        command = [f"{root}/bin/go", "build", "-ldflags", "-s -w", "-o", f"{work}/kubelet", PACKAGE]
-        done = subprocess.run(command, cwd=path, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)}: {done.stderr[-2000:]}")
-        (work / "kubelet").rename(program)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
 class Place:
-    """A mount namespace in which /var/lib, /var/log and SYSCTLS lie below `directory`; `prefix` enters it."""
+    """A mount namespace in which /var/lib, /var/log and SYSCTLS lie below `directory`; `prefix` enters it.
 
-    def __init__(self, directory: Path) -> None:
+    `binds` are further directories, (source, target). With `network`, shell commands that make one, the network is its
+    own as well.
+    """
+
+    def __init__(self, directory: Path, binds: Sequence[tuple[Path, Path]] = (), network: Sequence[str] = ()) -> None:
         self.lib, self.log, self.sysctls = directory / "lib", directory / "log", directory / "sysctl"
-        binds = [(self.lib, Path("/var/lib")), (self.log, Path("/var/log"))]
+        mine = [(self.lib, Path("/var/lib")), (self.log, Path("/var/log"))]
         for path in (self.lib, self.log):
-            path.mkdir(parents=True)
+            path.mkdir(parents=True, exist_ok=True)
         for name in SYSCTLS:
             copy = self.sysctls / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_text(Path("/proc/sys", name).read_text())
-            binds.append((copy, Path("/proc/sys", name)))
-        script = " && ".join(f"mount --bind {source} {target}" for source, target in binds)
-        command = ["unshare", "-m", "sh", "-ec", f"{script} && echo && exec sleep 86400"]
+            mine.append((copy, Path("/proc/sys", name)))
+        script = [*(f"mount --bind {source} {target}" for source, target in [*mine, *binds]), *network]
+        command = ["unshare", "-mn" if network else "-m", "sh", "-ec", "; ".join([*script, "echo", "exec sleep 86400"])]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
         assert self.process.stdout is not None
         assert self.process.stdout.readline(), "no mount namespace"
-        self.prefix = ("nsenter", f"--mount=/proc/{self.process.pid}/ns/mnt")
+        spaces = {"mount": "mnt", **({"net": "net"} if network else {})}
+        files = {option: f"/proc/{self.process.pid}/ns/{name}" for option, name in spaces.items()}
+        self.prefix = ("nsenter", *(f"--{option}={file}" for option, file in files.items()))
 
     def end(self) -> None:
         self.process.kill()
@@ -113,14 +85,18 @@ class RealKubelet:
             Path(f"/sys/fs/cgroup/cpuset{self.bed.name}/cpuset.{name}").write_text(value)
         config = self.directory / "config.json"
         config.write_text(json.dumps(self._config()))
+        program = kubernetes_programs.build("kubelet")["kubelet"]
         command = [
-            *self.place.prefix, str(build()), f"--config={config}", f"--root-dir={self.directory}/root",
-            "--container-runtime=remote", f"--container-runtime-endpoint=unix://{self.bed.socket}",
-            f"--hostname-override={NODE}", f"--cert-dir={self.directory}/pki", "--v=3",
+            *self.place.prefix, str(program), f"--config={config}", "--container-runtime=remote",
+            f"--container-runtime-endpoint=unix://{self.bed.socket}", f"--hostname-override={NODE}",
+            f"--cert-dir={self.directory}/pki", "--v=3", *self._options(),
         ]  # fmt: skip
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         return self
+
+    def _options(self) -> list[str]:
+        return [f"--root-dir={self.directory}/root"]
 
     def _config(self) -> dict[str, Any]:
         return {

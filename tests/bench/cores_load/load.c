@@ -14,7 +14,7 @@
  *   warm=NS                         CPU time counts from then on
  *   trace=NS                        tell when launches returned that had been held up for so long
  *   probe=NS                        no work: futexes whose time is up at every multiple of NS, and when they return
- *   visit=NS                        no work: at the card for every other NS, as neighbours see it, and when it goes
+ *   gate=NS                         no work: says to other containers that it is at work every other NS, and when it went
  *   peer=NAME limit=PERCENT         somebody else's limiter in the launch path
  *   group=PID                       the process group to join, 0: one of its own
  *
@@ -26,6 +26,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <math.h>
 #include <pthread.h>
@@ -57,7 +58,7 @@ static struct {
 	char shape;
 	double a, b, c;
 	uint64_t launches, gap, rounds, streams, threads, graph, copy, memset, grid, block, card, seed;
-	uint64_t origin, begin, end, warm, trace, probe, visit;
+	uint64_t origin, begin, end, warm, trace, probe, gate;
 	uint64_t meet, parties, cards;
 	uint64_t limit, group;
 	bool wait;
@@ -74,7 +75,7 @@ static CUresult (*synchronize)(CUstream);
 
 static uint64_t launched, rounds_done, asked_ns;
 static uint32_t *durations_us;
-static uint64_t woken[MAX_WOKEN], woken_count; /* after the origin; those before it wrap round */
+static uint64_t woken[MAX_WOKEN], woken_count; /* after the origin */
 
 /* ---- time ---- */
 
@@ -302,43 +303,38 @@ static void note_round(uint64_t began)
 		durations_us[number] = (uint32_t)((load_clock->now() - began) / 1000);
 }
 
-static void sleep_to_next(uint64_t multiple)
-{
-	uint32_t word = 0;
-	uint64_t now = wall_now(), until = now - (now - load.origin) % multiple + multiple;
-	struct timespec time = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
-
-	syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, 0, &time, NULL, FUTEX_BITSET_MATCH_ANY);
-}
-
 static void *probe(void *unused)
 {
 	(void)unused;
 	prctl(PR_SET_TIMERSLACK, 1ul);
 	for (;;) {
-		sleep_to_next(load.probe);
+		uint32_t word = 0;
+		uint64_t now = wall_now(), until = now - (now - load.origin) % load.probe + load.probe;
+		struct timespec time = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
+		syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, 0, &time, NULL, FUTEX_BITSET_MATCH_ANY);
 		note_woken();
 	}
 	return NULL;
 }
 
-/* What neighbours see of a container that is at work: locks, here on all that there is, and a futex when it goes. */
-static void *visit(void *unused)
+/* As presence.h has it; the whole file is locked, so that wherever somebody looks there is somebody. */
+static void *gate(void *unused)
 {
 	struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
-	int fd = open(VGPU_PRESENCE_PATH, O_RDONLY | O_CLOEXEC);
-	uint32_t *word = mmap(NULL, sizeof(*word), PROT_READ, MAP_SHARED, fd, 0);
+	int file = open(VGPU_PRESENCE_PATH, O_RDONLY);
+	void *word = mmap(NULL, sizeof(uint32_t), PROT_READ, MAP_SHARED, file, 0);
 
 	(void)unused;
-	for (;;) {
-		sleep_to_next(load.visit);
+	if (file < 0 || word == MAP_FAILED)
+		load_fail(VGPU_PRESENCE_PATH, errno);
+	prctl(PR_SET_TIMERSLACK, 1ul);
+	for (uint64_t next = load.origin;; next += load.gate) {
+		load_clock->sleep_until(next);
 		lock.l_type = lock.l_type == F_RDLCK ? F_UNLCK : F_RDLCK;
 		if (lock.l_type == F_UNLCK)
 			note_woken();
-		if (word == MAP_FAILED || fcntl(fd, F_OFD_SETLK, &lock) != 0)
-			load_fail(VGPU_PRESENCE_PATH, errno);
-		if (lock.l_type == F_UNLCK)
-			syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+		fcntl(file, F_OFD_SETLK, &lock);
+		syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 	}
 	return NULL;
 }
@@ -420,7 +416,7 @@ static void read_number(const char *name, const char *value)
 		{"grid", &load.grid}, {"block", &load.block}, {"card", &load.card}, {"seed", &load.seed},
 		{"origin", &load.origin}, {"begin", &load.begin}, {"end", &load.end}, {"warm", &load.warm},
 		{"meet", &load.meet}, {"parties", &load.parties}, {"cards", &load.cards}, {"trace", &load.trace},
-		{"probe", &load.probe}, {"visit", &load.visit}, {"limit", &load.limit},
+		{"probe", &load.probe}, {"gate", &load.gate}, {"limit", &load.limit},
 		{"group", &load.group},
 	};
 
@@ -463,7 +459,7 @@ static void report(uint64_t cpu)
 	qsort(durations_us, count, sizeof *durations_us, compare);
 	printf("{\"woken\": [");
 	for (uint64_t i = 0; i < woken_count && i < MAX_WOKEN; i++)
-		printf("%s%ld", i ? ", " : "", (long)woken[i]); /* some before the origin */
+		printf("%s%lu", i ? ", " : "", (unsigned long)woken[i]);
 	printf("], \"launched\": %lu, \"asked_ns\": %lu, \"rounds\": %lu, \"p50_us\": %u, \"p99_us\": %u, \"cpu_ms\": %.3f}\n",
 	       (unsigned long)launched, (unsigned long)asked_ns, (unsigned long)rounds_done,
 	       count ? durations_us[count / 2] : 0, count ? durations_us[count * 99 / 100] : 0, (double)cpu / 1e6);
@@ -486,7 +482,7 @@ int main(int count, char **arguments)
 	if (load.peer)
 		load.peer->start((unsigned)load.limit);
 	for (uint64_t i = 0; i < load.threads; i++)
-		load_thread(load.probe ? probe : load.visit ? visit : work, (void *)(uintptr_t)i);
+		load_thread(load.probe ? probe : load.gate ? gate : work, (void *)(uintptr_t)i);
 	load_clock->sleep_until(load.origin + load.warm);
 	uint64_t cpu_before = cpu_ns();
 	load_clock->sleep_until(load.origin + load.end);

@@ -1,0 +1,225 @@
+"""The plugin in a cluster: Kubernetes 1.20's own API server, controllers, scheduler and kubelet; containerd; the hook.
+
+Only the cards are simulated. The plugin has the service account of its manifest and no other right. All programs are
+compiled when they are not there yet, so this runs with --long alone. What schedulers of other projects would write is
+written by the tests; what it says of them is test_plugin_cluster_dialects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from cluster_site import ACCOUNT, EXAMPLES, MANIFESTS, NAMESPACE, Site, documents
+from daemons import wait_for
+from real_kubelet import NODE
+
+pytestmark = [pytest.mark.root, pytest.mark.long]
+
+MIB = 1 << 20
+CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
+CARDS = {CORE: 200, MEMORY: 320}
+FORK = {
+    "resources__core_name": "nvidia.com/vcuda-core",
+    "resources__memory_name": "nvidia.com/vcuda-memory",
+    "resources__memory_unit": MIB,
+}
+FORK_CARDS = {"nvidia.com/vcuda-core": 200, "nvidia.com/vcuda-memory": 81920}
+SMI = "/usr/local/nvidia/bin/nvidia-smi"
+WHOLE = 40960
+#: How the node is set up for a pod, what it then offers, and (MiB, cores, core limit) of each container's cards.
+SHIPPED: dict[str, tuple[dict[str, Any], dict[str, int], dict[str, list[tuple[int, int, int]]]]] = {
+    "half-a-card": (FORK, FORK_CARDS, {"nvidia": [(2048, 50, 50)]}),
+    "one-card": ({}, CARDS, {"gpu": [(WHOLE, 100, 100)]}),
+    "third-of-a-card": ({}, CARDS, {"nginx": [(5120, 30, 30)]}),
+    "two-cards": (FORK, FORK_CARDS, {"nvidia": [(WHOLE, 100, 100)] * 2}),
+    "two-containers": (FORK, FORK_CARDS, {"c0": [(1000, 20, 20)], "c1": [(2000, 20, 20)]}),
+    "two-vgpus": (
+        {"resources__mode": "gpu", "resources__split_count": 2}, {"nvidia.com/gpu": 4},
+        {"ubuntu-container": [(WHOLE // 2, 50, 50)] * 2},
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def site(cluster: Site) -> Iterator[Site]:
+    """Nothing of a test's pods is left for the next."""
+    yield cluster
+    cluster.delete_all()
+
+
+# The manifests
+
+
+def test_the_manifests_apply(site: Site) -> None:
+    """Whatever the API server would drop or refuse: what it has is what the files say."""
+    for path in ("rbac.yaml", "configmap.yaml", "daemonset.yaml"):
+        for wanted in documents(MANIFESTS / path):
+            meta = wanted["metadata"]
+            found = site.cluster.find(wanted["kind"], meta["name"], meta.get("namespace", "default"))
+            assert contains(found, wanted), f"{wanted['kind']} {meta['name']}: {found}"
+    (patch,) = documents(MANIFESTS / "unprivileged/kustomization.yaml")[0]["patches"]
+    tried = ["patch", "daemonset", ACCOUNT, "-n", NAMESPACE, "--dry-run=server", "--type=json", "-o", "json"]
+    container = json.loads(site.cluster.kubectl(*tried, "-p", json.dumps(yaml.safe_load(patch["patch"]))))["spec"][
+        "template"
+    ]["spec"]
+    assert container["containers"][0]["securityContext"]["privileged"] is False
+
+
+def contains(found: Any, wanted: Any) -> bool:
+    """Whether all of `wanted` is in `found`, which has defaults beside it."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(contains(found.get(key), value) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(found, list) and len(found) == len(wanted) and all(map(contains, found, wanted))
+    return bool(found == wanted)
+
+
+def test_the_plugin_has_the_rights_it_needs_and_no_more(site: Site) -> None:
+    """The service account alone; what the plugin does with it is what all the other tests are about."""
+    site.configure(CARDS)
+    granted = [
+        ("list", "pods"), ("watch", "pods"), ("patch", "pods"), ("get", "nodes"), ("patch", "nodes"),
+        ("create", "events"),
+    ]  # fmt: skip
+    for verb in ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"):
+        for kind in ("pods", "nodes", "events", "secrets", "configmaps", "pods/status", "pods/binding", "pods/exec"):
+            resource, _, part = kind.partition("/")
+            question = ["auth", "can-i", verb, resource, f"--subresource={part}", "-A"]
+            answer = site.cluster.kubectl(*question, user=ACCOUNT, check=False)
+            assert answer.startswith("yes") == ((verb, kind) in granted), f"{verb} {kind}: {answer}"
+    for command in (("get", "secrets", "-A"), ("delete", "node", NODE), ("get", "nodes"), ("run", "x", "--image=x")):
+        assert "Forbidden" in site.cluster.kubectl(*command, user=ACCOUNT, check=False)
+    wait_for(lambda: "vgpu.io/node-cards" in site.cluster.annotations("node", NODE), 60, site.plugin.text)
+    assert "forbidden" not in site.plugin.text()
+    shown = json.loads(site.cluster.annotations("node", NODE)["vgpu.io/node-cards"])
+    assert [card["uuid"] for card in shown["cards"]] == site.cards
+    assert [list(card["links"]) for card in shown["cards"]] == [["1"], ["0"]], "the topology"
+
+
+# The shipped pods
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_shipped_pods(site: Site, name: str) -> None:
+    """As they stand in their files: created, scheduled by what the node offers, run, and shown just their share."""
+    settings, offered, expected = SHIPPED[name]
+    site.configure(offered, **settings)
+    site.cluster.kubectl("apply", "-f", str(EXAMPLES / f"{name}.yaml"))
+    (document,) = documents(EXAMPLES / f"{name}.yaml")
+    pod = document["metadata"]["name"]
+    scheduler = document["spec"].get("schedulerName", "default-scheduler")
+    assert site.phase(pod, "Running")["spec"]["nodeName"] == NODE
+    assert scheduler in site.reporters(pod)
+    for container, cards in expected.items():
+        held = [(mib if mib < WHOLE else WHOLE, cores) for _, mib, cores in site.held(pod, container)]
+        assert held == [card[:2] for card in cards]  # a whole card has no limit
+        claim = site.claims()[f"{pod}/{container}"]
+        assert [card.core_limit for card in claim.cards] == [card[2] for card in cards]
+        sees(site, pod, container, document, [mib for mib, _, _ in cards])
+
+
+def sees(site: Site, pod: str, container: str, document: dict[str, Any], cards: list[int]) -> None:
+    """nvidia-smi, run in the container, knows these cards' memory and no other."""
+    query = [SMI, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    answer = site.cluster.kubectl("exec", pod, "-c", container, "--", *query)
+    assert [int(line) for line in answer.split()] == cards
+    command = next(item for item in document["spec"]["containers"] if item["name"] == container).get("command", [])
+    if command[:1] == [SMI]:
+        assert "pid" in site.says(pod, "# gpu", container)
+
+
+def test_pods_run_to_their_end(site: Site) -> None:
+    """More than the node has room for: the scheduler lets the rest wait, and all end with what they asked for."""
+    site.configure(CARDS)
+    asked = {f"p{number}": (50 + number, 10 + number) for number in range(6)}
+    command = ["sh", "-c", f"{SMI}; cudaprobe info; sleep 3"]
+    for name, (cores, units) in asked.items():
+        site.create(name, {CORE: cores, MEMORY: units}, command=command, restartPolicy="OnFailure")
+    for name, (_, units) in asked.items():
+        site.phase(name, "Succeeded", seconds=180)
+        assert f"{256 * units}MiB" in site.log(name).replace(" ", "")
+        assert f"card0.total {units * 256 * MIB}" in site.log(name)
+    waited = [name for name in asked if site.events(name, "FailedScheduling")]
+    assert waited
+    assert f"Insufficient {CORE}" in site.events(waited[0], "FailedScheduling")[0]["message"]
+
+
+# What goes wrong
+
+
+def test_the_api_server_dies_and_comes_back(site: Site) -> None:
+    """Granting goes on without it; what happened meanwhile, and what happens later, is caught up with."""
+    site.configure(CARDS)
+    site.create("before", {CORE: 30, MEMORY: 4})
+    (card, mib, cores) = site.held("before")[0]
+    assert (mib, cores) == (1024, 30)
+    first = site.claims()["before/main"]
+    told, over = (site.plugin.text().count(f"{word}: pods are not") for word in ("plugin", "over"))
+    site.cluster.api.kill()
+    wait_for(lambda: site.plugin.text().count("plugin: pods are not") > told, 30, site.plugin.text)
+    static = {"name": "main", "command": ["sleep", "86400"], "resources": {"limits": {CORE: "20", MEMORY: "3"}}}
+    manifest = site.kubelet.manifest("meanwhile", [static], terminationGracePeriodSeconds=0)
+    try:
+        assert [share[1:] for share in site.held(f"meanwhile-{NODE}")] == [(768, 20)]
+        life = site.claims()["before/main"].container
+        assert site.bed.client is not None
+        site.bed.client.call("StopContainer", container_id=life, timeout=0)
+        wait_for(lambda: site.claims().get("before/main", first).container != life, 60, site.plugin.text)
+        assert site.held("before") == [(card, mib, cores)]
+        site.cluster.api.start()
+        site.cluster.ready()
+        other = next(uuid for uuid in site.cards if uuid != card)
+        placed = {"vgpu.io/placement": f"main={other}", "vgpu.io/placement-node": NODE}
+        wait_for(lambda: site.plugin.text().count("over: pods are not") > over, 60, site.plugin.text)
+        site.create("after", {CORE: 40, MEMORY: 5}, metadata={"annotations": placed})
+        assert site.held("after") == [(other, 1280, 40)]
+        wait_for(
+            lambda: site.cluster.annotations("pod", "after").get("vgpu.io/assigned") == "true", 60, site.plugin.text
+        )
+        site.delete("before")
+        wait_for(lambda: site.claimed() == [20, 40, 768 * MIB, 1280 * MIB], 60, lambda: str(site.claimed()))
+    finally:
+        manifest.unlink()
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"), [({CORE: 150, MEMORY: 4}, "150"), ({CORE: 30, MEMORY: 161}, "MiB")], ids=["cores", "memory"]
+)
+def test_what_can_never_be_served_is_told(site: Site, limits: dict[str, int], words: str) -> None:
+    site.configure(CARDS)
+    name = f"odd-{words.lower()}"  # one of its own: events go by the name
+    site.create(name, limits)
+    status = site.phase(name, "Failed")["status"]
+    assert status["reason"] == "UnexpectedAdmissionError"
+    assert words in status["message"]
+    assert status["message"] in site.cluster.kubectl("describe", "pod", name)
+    (event,) = site.events(name, "UnexpectedAdmissionError")
+    assert words in event["message"]
+
+
+def test_a_failed_start_is_the_end_of_a_pod_that_never_starts_again(site: Site) -> None:
+    """kubelet does not try such a pod again: what is full at the moment ends it, with the hook's reason."""
+    site.configure(CARDS)
+    for name in ("one", "two"):
+        site.create(name, {CORE: 60, MEMORY: 4})
+        site.held(name)
+    site.create("once", {CORE: 70, MEMORY: 4}, restartPolicy="Never")
+    (status,) = site.phase("once", "Failed")["status"]["containerStatuses"]
+    assert status["state"]["terminated"]["reason"] == "StartError"
+    assert "40 cores free of 100" in status["state"]["terminated"]["message"]
+
+
+def test_what_is_full_is_told_and_starts_later(site: Site) -> None:
+    """The scheduler counts the node's units and cannot know that no single card has that much: the hook says it."""
+    site.configure(CARDS)
+    for name in ("one", "two"):
+        site.create(name, {CORE: 60, MEMORY: 4})
+        site.held(name)
+    site.create("three", {CORE: 70, MEMORY: 4})
+    wait_for(lambda: "40 cores free of 100" in site.cluster.kubectl("describe", "pod", "three"), 60)
+    site.delete("one")
+    assert [share[1:] for share in site.held("three")] == [(1024, 70)]

@@ -1,0 +1,91 @@
+"""The DaemonSet as it is shipped: its pod on a real node, by the DaemonSet's own controller, with its own account.
+
+The image is made of this machine's files, everything else is the manifests'. Settings are changed as an administrator
+would: by the ConfigMap and a rollout.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import oci_images
+import plugin_image
+import pytest
+from cluster_site import ACCOUNT, NAMESPACE, Site
+from daemons import wait_for
+from real_kubelet import NODE
+
+pytestmark = [pytest.mark.root, pytest.mark.long]
+
+CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
+NAME = "vgpu-device-plugin:0.1.0"
+FORK = """
+resources:
+  core_name: nvidia.com/vcuda-core
+  memory_name: nvidia.com/vcuda-memory
+  memory_unit: 1Mi
+plugin:
+  grant_grace: 10
+"""
+
+
+@pytest.fixture(scope="module")
+def site(cluster: Site, base_trees: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Site:
+    directory = tmp_path_factory.mktemp("plugin")
+    tree, archive = plugin_image.make(base_trees["debian"], directory / "tree"), directory / "plugin.tar"
+    cluster.ctr("images", "import", str(oci_images.write(tree, archive, "vgpu-test.local/plugin:1", ["sh"])))
+    cluster.tag("vgpu-test.local/plugin:1", NAME)
+    cluster.cluster.kubectl("label", "node", NODE, "nvidia-device-enable=enable")
+    return cluster
+
+
+def plugins(site: Site) -> dict[str, bool]:
+    """The DaemonSet's pods: uid -> whether it is ready."""
+    listed = site.cluster.kubectl(
+        "get", "pods", "-n", NAMESPACE, "-l", f"app.kubernetes.io/name={ACCOUNT}", "-o", "json"
+    )
+    return {pod["metadata"]["uid"]: is_ready(pod) for pod in json.loads(listed)["items"]}
+
+
+def is_ready(pod: dict[str, Any]) -> bool:
+    conditions = pod["status"].get("conditions", [])
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def ready(site: Site, offered: dict[str, int], before: str = "") -> str:
+    """The one plugin's uid, once it is ready and is not `before`."""
+
+    def found() -> str:
+        (uid, well), *others = [*plugins(site).items(), ("", False)]
+        return uid if well and len(others) == 1 and uid != before and site.offered() == offered else ""
+
+    return str(wait_for(found, 120, lambda: told(site)))
+
+
+def told(site: Site) -> str:
+    chosen = ["-n", NAMESPACE, "-l", f"app.kubernetes.io/name={ACCOUNT}"]
+    logs = [site.cluster.kubectl("logs", *chosen, "-c", name, check=False) for name in ("settings", "plugin")]
+    return "\n".join([site.cluster.kubectl("describe", "pods", *chosen), *logs])
+
+
+def test_the_daemonset_serves_the_node(site: Site) -> None:
+    """A pod gets its share, outlives the plugin, and the next settings come with a rollout."""
+    first = ready(site, {CORE: 200, MEMORY: 320})
+    site.create("steady", {CORE: 30, MEMORY: 4})
+    (share,) = site.held("steady")
+    assert share[1:] == (1024, 30)
+    wait_for(lambda: "vgpu.io/node-cards" in site.cluster.annotations("node", NODE), 60, lambda: told(site))
+    site.cluster.kubectl("delete", "pods", "-n", NAMESPACE, "-l", f"app.kubernetes.io/name={ACCOUNT}")
+    second = ready(site, {CORE: 200, MEMORY: 320}, before=first)
+    site.create("later", {CORE: 40, MEMORY: 5})
+    assert site.held("later")[0][1:] == (1280, 40)
+    assert site.held("steady") == [share]
+    assert site.cluster.find("pod", "steady")["status"]["containerStatuses"][0]["restartCount"] == 0
+    site.cluster.kubectl("delete", "pods", "--all", "--grace-period=1")
+    patch = json.dumps({"data": {"config.yaml": FORK}})
+    site.cluster.kubectl("patch", "configmap", "vgpu-config", "-n", NAMESPACE, "-p", patch)
+    site.cluster.kubectl("rollout", "restart", "daemonset", ACCOUNT, "-n", NAMESPACE)
+    ready(site, {"nvidia.com/vcuda-core": 200, "nvidia.com/vcuda-memory": 81920}, before=second)
+    assert "forbidden" not in told(site)

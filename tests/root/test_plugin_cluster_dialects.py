@@ -1,0 +1,184 @@
+"""Schedulers of other projects in a real cluster: their annotations, their binding, their locks, our answers.
+
+The test stands in for the scheduler: it writes what the project's scheduler writes, and binds the pod by the API
+server's own binding subresource. All else is real but the cards; the plugin has its manifest's account.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from cluster_site import Site
+from daemons import wait_for
+from real_kubelet import NODE
+
+pytestmark = [pytest.mark.root, pytest.mark.long]
+
+CORE, MEMORY, GPU = "tencent.com/vcuda-core", "tencent.com/vcuda-memory", "nvidia.com/gpu"
+FORK_CORE, FORK_MEMORY = "nvidia.com/vcuda-core", "nvidia.com/vcuda-memory"
+VOLCANO = "volcano.sh/vgpu-number"
+FORK = {
+    "resources__core_name": FORK_CORE, "resources__memory_name": FORK_MEMORY, "resources__memory_unit": 1 << 20,
+}  # fmt: skip
+VGPUS = {"resources__mode": "gpu", "resources__split_count": 10}
+
+
+@dataclass(frozen=True)
+class Way:
+    """One scheduler's: `{card}`, `{node}`, `{now}` and `{time}` are filled in; `lock` is the node's annotation."""
+
+    settings: dict[str, Any]
+    offered: dict[str, int]
+    limits: dict[str, int]
+    annotations: dict[str, str]
+    held: tuple[int, int]
+    answers: dict[str, str]
+    labels: dict[str, str] = field(default_factory=dict)
+    answered_labels: dict[str, str] = field(default_factory=dict)
+    lock: tuple[str, str] = ("", "")
+    registered: tuple[str, ...] = ()
+
+
+HAMI = {
+    "hami.io/vgpu-node": "{node}", "hami.io/vgpu-time": "{now}", "hami.io/bind-phase": "allocating",
+    "hami.io/bind-time": "{now}", "hami.io/vgpu-devices-to-allocate": "{card},NVIDIA,3000,15:;",
+    "hami.io/vgpu-devices-allocated": "{card},NVIDIA,3000,15:;",
+}  # fmt: skip
+HAMI_ANSWERS = {"hami.io/bind-phase": "success", "hami.io/vgpu-devices-to-allocate": ";"}
+HAMI_LIMITS = {GPU: 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 15}
+WAYS = {
+    "vgpu": Way(
+        {}, {CORE: 200, MEMORY: 320}, {CORE: 30, MEMORY: 4},
+        {"vgpu.io/placement": "main={card}", "vgpu.io/placement-node": "{node}"}, (1024, 30),
+        {"vgpu.io/assigned": "true"}, registered=("vgpu.io/node-cards",),
+    ),
+    "gpu-admission": Way(
+        {}, {CORE: 200, MEMORY: 320}, {CORE: 30, MEMORY: 4},
+        {
+            "tencent.com/predicate-node": "{node}", "tencent.com/predicate-gpu-idx-0": "1",
+            "tencent.com/gpu-assigned": "false", "tencent.com/predicate-time": "{now}",
+        }, (1024, 30), {"tencent.com/gpu-assigned": "true"},
+    ),
+    "fork": Way(
+        {**FORK, "kubernetes__register": ["nvidia"]}, {FORK_CORE: 200, FORK_MEMORY: 81920},
+        {FORK_CORE: 30, FORK_MEMORY: 2048},
+        {
+            "nvidia.com/predicate-node": "{node}", "nvidia.com/predicate-gpu-idx-0": "1",
+            "nvidia.com/gpu-assigned": "false",
+        }, (2048, 30), {"nvidia.com/gpu-assigned": "true"},
+        {"tydic.io/bind-phase": "allocating", "tydic.io/bind-time": "{now}000000000"},
+        {"tydic.io/bind-phase": "success"}, ("tydic.io/node-lock", "{before}"),
+        registered=("tydic.io/nvidia-device-register", "tydic.io/node-gpu-heartbeat"),
+    ),
+    "hami": Way(
+        {**VGPUS, "kubernetes__register": ["hami"]}, {GPU: 20}, HAMI_LIMITS, HAMI, (3000, 15), HAMI_ANSWERS,
+        lock=("hami.io/mutex.lock", "{before},default,placed"), registered=("hami.io/node-nvidia-register",),
+    ),
+    "hami-2.7": Way(
+        {**VGPUS, "kubernetes__register": ["hami-2.7"]}, {GPU: 20}, HAMI_LIMITS, HAMI, (3000, 15), HAMI_ANSWERS,
+        lock=("hami.io/mutex.lock", "{before},default,placed"),
+        registered=("hami.io/node-nvidia-register", "hami.io/node-handshake"),
+    ),
+    "volcano": Way(
+        {**VGPUS, "resources__gpu_name": VOLCANO, "kubernetes__register": ["volcano"]}, {VOLCANO: 20},
+        {VOLCANO: 1, "volcano.sh/vgpu-memory": 2000, "volcano.sh/vgpu-cores": 20},
+        {
+            "volcano.sh/vgpu-node": "{node}", "volcano.sh/vgpu-time": "{now}", "volcano.sh/bind-phase": "allocating",
+            "volcano.sh/bind-time": "{now}", "volcano.sh/vgpu-ids-new": "{card},NVIDIA,2000,20:",
+            "volcano.sh/devices-to-allocate": "{card},NVIDIA,2000,20:;",
+        }, (2000, 20), {"volcano.sh/bind-phase": "success", "volcano.sh/devices-to-allocate": ";"},
+        lock=("volcano.sh/mutex.lock", "{before}"), registered=("volcano.sh/node-vgpu-register",),
+    ),
+    "vgpu-manager": Way(
+        VGPUS, {GPU: 20}, {GPU: 1, "nvidia.com/vgpu-memory": 4096, "nvidia.com/vgpu-cores": 25},
+        {"nvidia.com/predicate-node": "{node}", "nvidia.com/pre-allocated": "main[1_{card}_25_4096]"}, (4096, 25),
+        {"nvidia.com/real-allocated": "main[1_{card}_25_4096]"},
+        {"nvidia.com/assigned-phase": "allocating"}, {"nvidia.com/assigned-phase": "succeed"},
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def site(cluster: Site) -> Iterator[Site]:
+    """Nothing of a test's pods is left for the next."""
+    yield cluster
+    cluster.delete_all()
+
+
+def place(site: Site, name: str, limits: dict[str, int], annotations: dict[str, str], labels: dict[str, str]) -> None:
+    """As a scheduler does: the pod waits for it, gets what it chose, and is bound."""
+    site.create(name, limits, schedulerName="stand-in")
+    for kind, texts in (("annotate", annotations), ("label", labels)):
+        if texts:
+            site.cluster.kubectl(kind, "pod", name, *(f"{key}={value}" for key, value in texts.items()))
+    site.cluster.bind(name)
+
+
+def filled(texts: dict[str, str], card: str) -> dict[str, str]:
+    now = int(time.time())
+    before = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now - 2))
+    values = {"{card}": card, "{node}": NODE, "{now}": str(now), "{before}": before}
+    for mark, value in values.items():
+        texts = {key: text.replace(mark, value) for key, text in texts.items()}
+    return texts
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_pod_gets_the_card_that_its_scheduler_chose(site: Site, name: str) -> None:
+    """The second card, against what binpack would have it; answers and the lock's end are read off the API server."""
+    way = WAYS[name]
+    site.configure(way.offered, **way.settings)
+    card = site.cards[1]
+    key, lock = way.lock
+    if key:
+        site.cluster.kubectl("annotate", "node", NODE, f"{key}={filled({key: lock}, card)[key]}")
+    place(site, "placed", way.limits, filled(way.annotations, card), filled(way.labels, card))
+    assert site.held("placed") == [(card, *way.held)]
+    expected = filled(way.answers, card)
+    wait_for(lambda: answered(site, expected, way.answered_labels), 60, lambda: site.what_happened("placed"))
+    wait_for(lambda: key not in site.cluster.annotations("node", NODE), 60, site.plugin.text)
+    assert set(way.registered) <= set(site.cluster.annotations("node", NODE))
+    assert f"card0.total {way.held[0] << 20}" in site.says("placed", "nvml_total")
+
+
+def answered(site: Site, annotations: dict[str, str], labels: dict[str, str]) -> bool:
+    found = site.cluster.find("pod", "placed")["metadata"]
+    labelled = labels.items() <= found.get("labels", {}).items()
+    return labelled and annotations.items() <= found["annotations"].items()
+
+
+def test_the_lock_of_another_pod_stays(site: Site) -> None:
+    way = WAYS["hami"]
+    site.configure(way.offered, **way.settings)
+    site.cluster.kubectl("annotate", "node", NODE, "hami.io/mutex.lock=2026-11-21T00:00:00Z,default,other")
+    place(site, "placed", way.limits, filled(way.annotations, site.cards[1]), {})
+    wait_for(lambda: answered(site, way.answers, {}), 60, lambda: site.what_happened("placed"))
+    assert "hami.io/mutex.lock" in site.cluster.annotations("node", NODE)
+    site.cluster.kubectl("annotate", "node", NODE, "hami.io/mutex.lock-")
+
+
+def test_a_placement_elsewhere_is_told_on_the_pod(site: Site) -> None:
+    """A copied pod: an event of ours, which the API server takes from this account, and kubelet's of the start."""
+    site.configure({CORE: 200, MEMORY: 320})
+    told = {"tencent.com/predicate-node": "elsewhere", "tencent.com/predicate-gpu-idx-0": "1"}
+    place(site, "copied", {CORE: 30, MEMORY: 4}, told, {})
+    wait_for(lambda: site.events("copied", "PlacementRefused"), 60, lambda: site.what_happened("copied"))
+    described = wait_for(lambda: failed_start(site), 60, lambda: site.what_happened("copied"))
+    assert "expected this node, anode" in described
+
+
+def failed_start(site: Site) -> str:
+    described = site.cluster.kubectl("describe", "pod", "copied")
+    return described if "vgpu-hook: " in described else ""
+
+
+def test_a_failed_pods_scheduler_is_told(site: Site) -> None:
+    """Placed by HAMi's scheduler on a node that says no to it for good: its bind-phase ends as failed."""
+    site.configure({CORE: 200, MEMORY: 320})
+    place(site, "odd", {CORE: 150, MEMORY: 4}, filled(HAMI, site.cards[1]), {})
+    site.phase("odd", "Failed")
+    wait_for(lambda: site.cluster.annotations("pod", "odd")["hami.io/bind-phase"] == "failed", 60, site.plugin.text)

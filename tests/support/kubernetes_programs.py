@@ -1,0 +1,92 @@
+"""Kubernetes 1.20's own programs, compiled from Debian's source package by Debian's Go, once per build directory.
+
+Belongs here: fetching source and compiler, the one generated file that the package lacks (the API server's OpenAPI
+definitions), the build, and Debian's packages of what it has as programs (etcd, kubectl). No mirror has kubelet or the
+servers as programs; all of them take some six minutes on one core.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import suites
+
+SUITE, GO, ROOT = "bookworm", "golang-1.19", "k8s.io/kubernetes"
+VERSION = "v1.20.2"
+SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+_PACKAGES = {"etcd": ("etcd-server", "usr/bin/etcd"), "kubectl": ("kubernetes-client", "usr/bin/kubectl")}
+_NO_DEFINITIONS = ("vendor/k8s.io/code-generator/", "vendor/k8s.io/kube-openapi/", "vendor/k8s.io/sample-apiserver/")
+
+
+def packaged(name: str) -> Path:
+    """etcd or kubectl, out of Debian's package."""
+    package, path = _PACKAGES[name]
+    return suites.unpack(SUITE, package) / path
+
+
+def build(*names: str) -> dict[str, Path]:
+    """The programs `names` of k8s.io/kubernetes/cmd; those that are not there yet are compiled, in one go."""
+    programs = {name: suites.CACHE / SUITE / name for name in names}
+    with suites.locked(suites.CACHE / SUITE / "kubernetes"):
+        missing = [name for name, path in programs.items() if not path.exists()]
+        if missing:
+            _compile(missing)
+    return programs
+
+
+def _compile(names: list[str]) -> None:
+    work = suites.CACHE / SUITE / f".kubernetes-{os.getpid()}"
+    path = work / "path/src" / ROOT  # as before modules, which would ask the network
+    try:
+        path.parent.mkdir(parents=True)
+        suites.source(SUITE, "kubernetes", path)
+        for part in ("go", "src"):
+            subprocess.run(["cp", "-a", f"{suites.unpack(SUITE, f'{GO}-{part}')}/.", work / "debian"], check=True)
+        if "kube-apiserver" in names:
+            _define(work, path)
+        _go(work, path, work / "out", *(f"{ROOT}/cmd/{name}" for name in names))
+        for name in names:
+            (work / "out" / name).rename(suites.CACHE / SUITE / name)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _define(work: Path, path: Path) -> None:
+    """Generate pkg/generated/openapi as the package's own Makefile does: from all directories with the tag."""
+    _go(work, path, work / "tools", f"{ROOT}/vendor/k8s.io/kube-openapi/cmd/openapi-gen")
+    search = ["grep", "-Rl", "--include=*.go", "+k8s:openapi-gen=", "pkg", "cmd", "vendor/k8s.io"]
+    files = subprocess.run(search, cwd=path, capture_output=True, text=True, check=True).stdout.split()
+    inputs = sorted({os.path.dirname(file) for file in files if not file.startswith(_NO_DEFINITIONS)})
+    _run(
+        work, path, str(work / "tools/openapi-gen"), "-i", ",".join(f"{ROOT}/{name}" for name in inputs),
+        "-p", f"{ROOT}/pkg/generated/openapi", "-O", "zz_generated.openapi", "-r", str(work / "violations"),
+        "-h", "hack/boilerplate/boilerplate.generatego.txt", "--output-base", str(work / "path/src"),
+    )  # fmt: skip
+
+
+def _go(work: Path, path: Path, output: Path, *packages: str) -> None:
+    """Compile, one package at a time: other tests run beside it."""
+    output.mkdir()
+    version = {"gitVersion": VERSION, "gitMajor": "1", "gitMinor": "20"}
+    package = f"{ROOT}/vendor/k8s.io/component-base/version"
+    flags = " ".join(["-s -w", *(f"-X {package}.{key}={value}" for key, value in version.items())])
+    root = _goroot(work)
+    _run(work, path, f"{root}/bin/go", "build", "-p", "1", "-ldflags", flags, "-o", f"{output}/", *packages)
+
+
+def _goroot(work: Path) -> Path:
+    return next((work / "debian/usr/lib").glob("go-*"))
+
+
+def _run(work: Path, path: Path, *command: str) -> None:
+    root = _goroot(work)
+    environment = {
+        **os.environ, "GOROOT": str(root), "GOPATH": f"{work}/path", "GOCACHE": f"{work}/cache", "GO111MODULE": "off",
+        "GOPROXY": "off", "CGO_ENABLED": "0", "PATH": f"{root}/bin:{os.environ['PATH']}",
+    }  # fmt: skip
+    done = subprocess.run(["nice", *command], cwd=path, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)[:500]}: {done.stderr[-2000:]}")
