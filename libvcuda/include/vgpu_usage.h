@@ -70,7 +70,7 @@ struct vgpu_usage_time {
 	uint64_t used;         /* ns used in all: this container's claim, for the host to check */
 	uint64_t wanted;       /* when a launch was last asked for, to a millisecond or so */
 	uint64_t waited;       /* when a launch last had to wait */
-	uint64_t longest;      /* ns of the longest kernel of late: the host may choose longer periods for it */
+	uint64_t longest;      /* ns of the longest kernel of late: the host calls nobody idle who may be in one */
 	uint64_t reserved[4];
 };
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Callable
+from typing import IO, Callable
 
 import pytest
 
@@ -17,6 +20,7 @@ from .conftest import INCLUDE, REPOSITORY, SimBox, compile_c
 SOURCES = REPOSITORY / "tests/bench/cores_load"
 MS, SECOND = 1_000_000, 1_000_000_000
 SETTLE = 0.4
+F_OFD_SETLK = 37
 
 
 class Loads:
@@ -120,6 +124,42 @@ def test_a_time_namespaces_clock_is_set_right(loads: Loads, offset: int, until: 
     loads.start()
     time.sleep(SETTLE)
     assert loads.has(share)
+
+
+def first_byte(uuid: str) -> int:
+    """Where the presence of a card's containers begins."""
+    mixed = 0xCBF29CE484222325
+    for byte in limits.uuid_bytes(uuid):
+        mixed = (mixed ^ byte) * 0x100000001B3 % 2**64
+    return mixed >> 40 << 39
+
+
+def lock(file: IO[bytes], kind: int, start: int, length: int) -> None:
+    fcntl.fcntl(file, F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("moves", [False, True], ids=["everywhere at once", "ever elsewhere"])
+def test_a_forger_who_is_always_there_is_not_heeded_for_long(loads: Loads, moves: bool) -> None:
+    """It locks all that there is, or one byte after the other, each before it lets go of the last."""
+    loads.limit(50)
+    path = loads.box.path / "presence"
+    path.write_bytes(bytes(4096))
+    (loads.box.path / "cards").write_bytes(cardpage.encode([cardpage.Page(loads.box.uuid, 50 * MS, tenants=2)]))
+    start = first_byte(loads.box.uuid)
+    with path.open("rb") as first, path.open("rb") as second:
+        lock(first, fcntl.F_RDLCK, start, 2 if moves else 0)
+        loads.start()
+        time.sleep(SETTLE / 2)
+        assert loads.busy() < 5 * MS, "it is heeded at first"
+        for number in range(1, 160):
+            time.sleep(0.05)
+            if moves:
+                lock(second if number % 2 else first, fcntl.F_RDLCK, start + 2 * number, 2)
+                lock(first if number % 2 else second, fcntl.F_UNLCK, 0, 0)
+            if loads.busy() > 200 * MS:
+                break
+        assert loads.busy() > 200 * MS, "it works though the other is still there"
 
 
 def test_the_host_sees_what_the_container_says(loads: Loads) -> None:
