@@ -1,6 +1,6 @@
 /*
- * A card's time as this container has it: the bucket of ns that all its processes draw from, the phase in which it may
- * work, and whose turn it is among its processes. The model and its parameters: docs/limiter.md.
+ * A card's time as this container has it: the bucket of ns that all its processes draw from, whose turn it is among them,
+ * and whether other containers are in the way (visit.h). The model and its parameters: docs/limiter.md.
  *
  * Belongs here: whether work of a given length may begin now, and the account of it. Not what the work is, when it
  * ends, or how to wait (batches.h, gate.h). Everything is atomic: any thread, no lock, no system call.

@@ -33,14 +33,20 @@ static inline bool is_lent(const struct bucket *bucket, uint64_t now)
 	return until && now + (uint64_t)card_page_clock_offset() < until;
 }
 
-/* millionths of the card's time that the container may use now */
-static inline uint64_t rate(const struct bucket *bucket, uint64_t now)
+/* millionths of the card's time that are the container's, */
+static inline uint64_t own_rate(const struct bucket *bucket)
 {
 	uint64_t share = LOAD(bucket->share) * PERCENT, told = LOAD(bucket->times.share);
 
-	if (is_lent(bucket, now))
-		return most(share, least(LOAD(bucket->times.lent_rate), LOAD(bucket->ceiling)) * PERCENT);
 	return told ? least(told, share) : share;
+}
+
+/* and that it may use now */
+static inline uint64_t rate(const struct bucket *bucket, uint64_t now)
+{
+	if (is_lent(bucket, now))
+		return most(LOAD(bucket->share), least(LOAD(bucket->times.lent_rate), LOAD(bucket->ceiling))) * PERCENT;
+	return own_rate(bucket);
 }
 
 static inline uint64_t period(const struct bucket *bucket)

@@ -75,11 +75,11 @@ static bool goes_on(const struct bucket *bucket, uint64_t now)
 	return now < LOAD(bucket->shared.visit->until);
 }
 
-/* It stays for what it is owed. */
+/* It stays for what it is owed; while others wait, what it is lent makes its visits no longer. */
 static void begin(struct bucket *bucket, uint64_t now)
 {
 	int64_t level = LOAD(bucket->shared.time->level);
-	uint64_t owed = within(level > 0 ? (uint64_t)level : 0, draught(bucket, now), ration(bucket, now));
+	uint64_t owed = within(level > 0 ? (uint64_t)level : 0, draught(bucket, now), own_rate(bucket) * period(bucket) / WHOLE);
 
 	STORE(bucket->shared.visit->until, now + owed);
 	STORE(bucket->fresh, 1);
