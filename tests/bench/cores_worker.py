@@ -46,7 +46,7 @@ class Worker:
             shutil.copy(found, self.driver / f"{name}.so.1")
         self.node = Node(directory, self.driver)
         self.program = directory / "cores_load"
-        sources = [str(SOURCES / "load.c"), str(SOURCES / "peers.c")]
+        sources = [str(SOURCES / name) for name in ("load.c", "peers.c", "lies.c")]
         options = ["-O2", "-Wall", "-Wextra", "-Werror", f"-I{INCLUDE}", "-ldl", "-lm", "-lpthread"]
         subprocess.run(["cc", "-o", str(self.program), *sources, *options], check=True)
 

@@ -50,7 +50,7 @@ class Loads:
 @pytest.fixture
 def loads(gpu: Any, tmp_path: Path) -> Loads:
     program = tmp_path / "cores_load"
-    sources = [str(BENCH / "cores_load" / name) for name in ("load.c", "peers.c")]
+    sources = [str(BENCH / "cores_load" / name) for name in ("load.c", "peers.c", "lies.c")]
     include = BENCH.parents[1] / "libvcuda/include"
     subprocess.run(["cc", "-O2", f"-I{include}", "-o", str(program), *sources, "-ldl", "-lm", "-lpthread"], check=True)
     return Loads(gpu, program)

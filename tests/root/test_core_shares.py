@@ -32,7 +32,8 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("load") / "cores_load"
     include = nodes.REPOSITORY / "libvcuda/include"
     libraries = ["-ldl", "-lm", "-lpthread"]
-    command = ["cc", "-O2", f"-I{include}", "-o", str(program), str(LOAD / "load.c"), str(LOAD / "peers.c"), *libraries]
+    sources = [str(LOAD / name) for name in ("load.c", "peers.c", "lies.c")]
+    command = ["cc", "-O2", f"-I{include}", "-o", str(program), *sources, *libraries]
     subprocess.run(command, check=True)
     return program
 

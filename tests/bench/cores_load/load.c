@@ -17,6 +17,7 @@
  *   gate=NS                         no work: says to other containers that it is at work every other NS, and when it went
  *   peer=NAME limit=PERCENT         somebody else's limiter in the launch path
  *   group=PID                       the process group to join, 0: one of its own
+ *   lie_from=BYTE ...               lies.c
  *
  * Whatever time it is by: the simulated driver's clock when the driver has one. At `end` it prints one JSON object
  * and ends without waiting for what it launched.
@@ -417,7 +418,9 @@ static void read_number(const char *name, const char *value)
 		{"origin", &load.origin}, {"begin", &load.begin}, {"end", &load.end}, {"warm", &load.warm},
 		{"meet", &load.meet}, {"parties", &load.parties}, {"cards", &load.cards}, {"trace", &load.trace},
 		{"probe", &load.probe}, {"gate", &load.gate}, {"limit", &load.limit},
-		{"group", &load.group},
+		{"group", &load.group}, {"lie_from", &load_lie.from}, {"lie_length", &load_lie.length},
+		{"lie_count", &load_lie.count}, {"lie_stride", &load_lie.stride}, {"lie_each", &load_lie.each},
+		{"lie_own", &load_lie.own},
 	};
 
 	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
@@ -481,6 +484,7 @@ int main(int count, char **arguments)
 		load.origin = load_clock->now();
 	if (load.peer)
 		load.peer->start((unsigned)load.limit);
+	load_lies();
 	for (uint64_t i = 0; i < load.threads; i++)
 		load_thread(load.probe ? probe : load.gate ? gate : work, (void *)(uintptr_t)i);
 	load_clock->sleep_until(load.origin + load.warm);

@@ -35,4 +35,10 @@ struct load_peer {
 };
 const struct load_peer *load_peer_of(const char *name);
 
+/* What it says to its neighbours that is not so, see lies.c; `from` 0: nothing. */
+extern struct load_lie {
+	uint64_t from, length, count, stride, each, own;
+} load_lie;
+void load_lies(void);
+
 #endif

@@ -63,7 +63,7 @@ class Loads:
 
 @pytest.fixture
 def loads(t4: SimBox, tmp_path: Path) -> Iterator[Loads]:
-    sources = [str(SOURCES / "peers.c"), f"-I{INCLUDE}", "-ldl", "-lm", "-lpthread"]
+    sources = [str(SOURCES / "peers.c"), str(SOURCES / "lies.c"), f"-I{INCLUDE}", "-ldl", "-lm", "-lpthread"]
     running = Loads(t4, compile_c(tmp_path / "load", SOURCES / "load.c", *sources))
     yield running
     running.close()

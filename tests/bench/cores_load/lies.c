@@ -1,0 +1,55 @@
+/*
+ * A container that does not keep to it: it says by locks on the presence file what is not so, to hold its neighbours up.
+ * `lie_count` pieces of `lie_length` bytes each, `lie_stride` apart, the first at `lie_from`, to which `lie_own` adds the
+ * container's own byte; every `lie_each` ns all of them move on by a stride.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "load.h"
+#include "vgpu_card.h"
+#include "vgpu_limits.h"
+
+#define OWN_MASK (((uint64_t)1 << 38) - 1)
+
+struct load_lie load_lie = {.count = 1, .length = 1, .stride = 1};
+
+static uint64_t own_byte(void)
+{
+	struct stat limits;
+
+	LOAD_CHECK(stat(VGPU_LIMITS_PATH, &limits));
+	return limits.st_ino & OWN_MASK;
+}
+
+static void set(int file, short type, uint64_t from, uint64_t length)
+{
+	struct flock lock = {.l_type = type, .l_start = (off_t)from, .l_len = (off_t)length};
+
+	LOAD_CHECK(fcntl(file, F_OFD_SETLK, &lock));
+}
+
+static void *lie(void *unused)
+{
+	int file = open(VGPU_PRESENCE_PATH, O_RDONLY | O_CLOEXEC);
+	uint64_t from = load_lie.from + (load_lie.own ? own_byte() : 0);
+
+	(void)unused;
+	LOAD_CHECK(file < 0);
+	for (;; from += load_lie.stride) {
+		for (uint64_t i = 0; i < load_lie.count; i++)
+			set(file, F_RDLCK, from + i * load_lie.stride, load_lie.length);
+		load_clock->sleep_until(load_lie.each ? load_clock->now() + load_lie.each : VGPU_SIM_NEVER);
+		for (uint64_t i = 0; i < load_lie.count; i++)
+			set(file, F_UNLCK, from + i * load_lie.stride, load_lie.length);
+	}
+	return NULL;
+}
+
+void load_lies(void)
+{
+	if (load_lie.from)
+		load_thread(lie, NULL);
+}
