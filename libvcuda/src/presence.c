@@ -107,11 +107,16 @@ bool presence_is_told(void)
 	return word;
 }
 
-bool presence_is_kept(void)
+static bool is_ours(void)
 {
 	struct stat now;
 
-	if (file >= 0 && look_at(file, &now) && now.st_dev == identity.st_dev && now.st_ino == identity.st_ino)
+	return file >= 0 && look_at(file, &now) && now.st_dev == identity.st_dev && now.st_ino == identity.st_ino;
+}
+
+bool presence_is_kept(void)
+{
+	if (is_ours())
 		return true;
 	file = -1; /* closed: a daemon closes what it does not know. If there is such a number, it is another's now */
 	open_file();
@@ -161,7 +166,7 @@ void presence_hold(void)
 
 void presence_drop(void)
 {
-	for (unsigned int i = 0; i < card_count; i++)
+	for (unsigned int i = 0; i < card_count && is_ours(); i++)
 		set(F_UNLCK, cards[i] + own);
 }
 
@@ -186,7 +191,7 @@ void presence_queue(uint64_t time)
 
 void presence_unqueue(uint64_t time)
 {
-	for (unsigned int i = 0; i < card_count; i++)
+	for (unsigned int i = 0; i < card_count && is_ours(); i++)
 		set(F_UNLCK, line_of(i) + byte_of(time));
 }
 

@@ -105,7 +105,7 @@ def test_one_that_is_killed(node: Node, place: str) -> None:
 
 
 def test_one_that_closes_its_files_and_opens_others(node: Node, tmp_path: Path) -> None:
-    """As daemons do. No lock is ever taken on what has the number now."""
+    """As daemons do. What has the number now is never locked, nor unlocked."""
     strange = tmp_path / "strange"
     strange.write_bytes(b"\0" * 100)
     locks = Locks(strange)
@@ -113,13 +113,14 @@ def test_one_that_closes_its_files_and_opens_others(node: Node, tmp_path: Path) 
     process = closing.start("close", str(strange.resolve()))
     other.flood()
     time.sleep(SETTLE)
-    for _ in range(6):
+    for is_locked in (True, False) * 3:
         until(closing.is_at_work)
         process.send_signal(signal.SIGUSR1)
         assert closing.says(process) == "done"
-        assert not locks.has(0, WHOLE_FILE)
         until(lambda: not closing.is_at_work())
-    until(closing.is_in_line)
+        until(closing.is_in_line)
+        assert locks.has(closing.own_byte()) == is_locked, "nor takes one away"
+        assert locks.has(0, WHOLE_FILE) == is_locked
     assert_shares(node, {closing: 50, other: 50})
     assert both_at_work(closing, other) < 0.2
     assert not locks.has(0, WHOLE_FILE)

@@ -142,9 +142,11 @@ class Visitor:
 
     # ---- what it says and does ----
 
+    def own_byte(self, card: int = 0) -> int:
+        return card_offset(self.uuid(card)) + (self.box.path / "limits").stat().st_ino % (1 << OWN_BITS)
+
     def is_at_work(self, card: int = 0) -> bool:
-        own = (self.box.path / "limits").stat().st_ino % (1 << OWN_BITS)
-        return self.locks.has(card_offset(self.uuid(card)) + own)
+        return self.locks.has(self.own_byte(card))
 
     def is_in_line(self) -> bool:
         since = VISIT.unpack_from((self.box.path / "usage/usage").read_bytes(), VISIT_OFFSET)[1]
