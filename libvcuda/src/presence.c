@@ -178,6 +178,28 @@ bool presence_of_others(uint64_t *where)
 	return false;
 }
 
+/* The kernel gives one of the locks in a range, not the first. */
+static unsigned int list_locked(uint64_t from, uint64_t to, uint64_t *where, unsigned int count)
+{
+	uint64_t found;
+
+	if (count == PRESENCE_LISTED || !is_locked(from, to, &found))
+		return count;
+	where[count] = found;
+	return list_locked(found + 1, to, where, list_locked(from, found, where, count + 1));
+}
+
+unsigned int presence_list_others(uint64_t where[PRESENCE_LISTED])
+{
+	unsigned int count = 0;
+
+	for (unsigned int i = 0; i < card_count; i++) {
+		count = list_locked(cards[i], cards[i] + own, where, count);
+		count = list_locked(cards[i] + own + 1, line_of(i), where, count);
+	}
+	return count;
+}
+
 static uint64_t byte_of(uint64_t time)
 {
 	return time >> TIME_SHIFT & OWN_MASK;

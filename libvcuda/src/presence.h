@@ -25,6 +25,10 @@ void presence_drop(void);
 /* Whether another container is at work on one of them, and where that is told. */
 bool presence_of_others(uint64_t *where);
 
+/* All places where that is told, as far as there is room. */
+enum { PRESENCE_LISTED = 8 };
+unsigned int presence_list_others(uint64_t where[PRESENCE_LISTED]);
+
 /* This process stands in line since `time`, of the host's clock; leaves it. */
 void presence_queue(uint64_t time);
 void presence_unqueue(uint64_t time);

@@ -91,35 +91,68 @@ static void drop(void)
 	presence_wake();
 }
 
-/* Whether what is told there is in the way; not any more, when it has been for too long. */
-static bool is_in_way(struct in_way *way, uint64_t where, uint64_t longest, uint64_t now)
+static void see(struct in_way *way, uint64_t where, uint64_t now)
 {
 	if (where != way->where || now - way->seen > FORGOTTEN)
 		*way = (struct in_way){.where = where, .since = now};
 	way->seen = now;
+}
+
+/* Whether what is told there is in the way; not any more, when it has been for too long. */
+static bool is_in_way(const struct in_way *way, uint64_t longest, uint64_t now)
+{
 	if (now - way->since < longest)
 		return true;
-	presence_ignore(where);
+	presence_ignore(way->where);
 	return false;
+}
+
+static struct in_way *find_place(struct in_way *places, uint64_t where)
+{
+	struct in_way *oldest = places;
+
+	for (int i = 0; i < PRESENCE_LISTED; i++) {
+		if (places[i].where == where)
+			return &places[i];
+		if (places[i].seen < oldest->seen)
+			oldest = &places[i];
+	}
+	return oldest;
+}
+
+/* Each is waited for by itself: others that come and go meanwhile do not make one who stays any better. */
+static bool is_others_work(const struct bucket *bucket, uint64_t now)
+{
+	static struct in_way places[PRESENCE_LISTED];
+	uint64_t where[PRESENCE_LISTED];
+	unsigned int count = presence_list_others(where);
+	bool is_waited_for = count == PRESENCE_LISTED; /* there may be more */
+
+	for (unsigned int i = 0; i < count; i++) {
+		struct in_way *place = find_place(places, where[i]);
+		see(place, where[i], now);
+		is_waited_for |= is_in_way(place, patience(bucket), now);
+	}
+	return is_waited_for;
 }
 
 /* A container that stopped in mid-visit is ignored until it goes; who stands in line and does not take its turn, too. */
 static bool is_others_turn(const struct bucket *bucket, uint64_t since, uint64_t now)
 {
-	static struct in_way present = {.where = NOWHERE}, waiting = {.where = NOWHERE};
+	static struct in_way waiting = {.where = NOWHERE};
 	uint64_t where;
 
-	while (presence_of_others(&where)) {
+	if (is_others_work(bucket, now)) {
 		waiting.where = NOWHERE;
-		if (is_in_way(&present, where, patience(bucket), now))
-			return true;
+		return true;
 	}
-	present.where = NOWHERE;
 	if (goes_on(bucket, now))
 		return false;
-	while (presence_waiting_before(since, &where))
-		if (is_in_way(&waiting, where, LATE, now))
+	while (presence_waiting_before(since, &where)) {
+		see(&waiting, where, now);
+		if (is_in_way(&waiting, LATE, now))
 			return true;
+	}
 	waiting.where = NOWHERE;
 	return false;
 }
