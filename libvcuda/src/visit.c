@@ -1,6 +1,8 @@
 /* See visit.h. Times of other processes are the container's own words: taken within bounds. */
 #include "visit.h"
 
+#include <stdatomic.h>
+
 #include "bucket_turn.h"
 #include "log.h"
 #include "presence.h"
@@ -14,6 +16,8 @@
 #define DISTRUST (60 * NS_PER_S)       /* for so long */
 #define FORGOTTEN (20 * NS_PER_MS)     /* who was not seen for so long may have gone meanwhile */
 
+#define BUSY (20 * NS_PER_US)          /* another thread asks just now */
+
 #define NOWHERE UINT64_MAX
 
 struct in_way {
@@ -21,6 +25,19 @@ struct in_way {
 };
 
 struct visit visit;
+
+/* What this process knows of others, and says to them: one thread at a time. */
+static atomic_flag lock = ATOMIC_FLAG_INIT;
+
+static bool try_lock(void)
+{
+	return !atomic_flag_test_and_set_explicit(&lock, memory_order_acquire);
+}
+
+static void unlock(void)
+{
+	atomic_flag_clear_explicit(&lock, memory_order_release);
+}
 
 static uint64_t host_time(uint64_t now)
 {
@@ -41,11 +58,21 @@ static void leave_line(void)
 		presence_unqueue(queued);
 }
 
-void visit_unqueue(void)
+static void unqueue(void)
 {
 	STORE(visit.waits_from, 0);
 	if (LOAD(visit.queued))
 		leave_line();
+}
+
+void visit_unqueue(void)
+{
+	if (!LOAD(visit.waits_from) && !LOAD(visit.queued))
+		return;
+	while (!try_lock())
+		clock_sleep_until(clock_now() + BUSY / 4);
+	unqueue();
+	unlock();
 }
 
 static void queue(uint64_t since)
@@ -192,7 +219,7 @@ static bool enter(struct bucket *bucket, uint64_t now, uint64_t *again)
 		*again = now + COLLISION + bucket->shared.slot % 8 * COLLISION;
 		return false;
 	}
-	visit_unqueue();
+	unqueue();
 	STORE(bucket->shared.visit->waiting_since, 0);
 	STORE(visit.is_mixed, others || presence_ignores());
 	STORE(visit.is_over, 0);
@@ -202,14 +229,23 @@ static bool enter(struct bucket *bucket, uint64_t now, uint64_t *again)
 	return true;
 }
 
-bool visit_is_awaited(void)
+static bool is_awaited(void)
 {
 	uint64_t where;
 
 	return LOAD(visit.present) && presence_waiting_before(UINT64_MAX, &where);
 }
 
-bool visit_ask(struct bucket *bucket, uint64_t now, uint64_t *again)
+bool visit_is_awaited(void)
+{
+	if (!LOAD(visit.present) || !try_lock())
+		return false;
+	bool awaited = is_awaited();
+	unlock();
+	return awaited;
+}
+
+static bool ask(struct bucket *bucket, uint64_t now, uint64_t *again)
 {
 	if (!presence_is_kept()) {
 		STORE(visit.present, 0);
@@ -217,7 +253,7 @@ bool visit_ask(struct bucket *bucket, uint64_t now, uint64_t *again)
 	}
 	if (!LOAD(visit.present))
 		return enter(bucket, now, again);
-	if (!visit_is_awaited()) {
+	if (!is_awaited()) {
 		begin(bucket, now);
 		return true;
 	}
@@ -230,6 +266,16 @@ bool visit_ask(struct bucket *bucket, uint64_t now, uint64_t *again)
 	STORE(bucket->shared.visit->until, 0);
 	drop();
 	return enter(bucket, now, again);
+}
+
+bool visit_ask(struct bucket *bucket, uint64_t now, uint64_t *again)
+{
+	*again = now + BUSY;
+	if (!try_lock())
+		return false;
+	bool may = ask(bucket, now, again);
+	unlock();
+	return may;
 }
 
 /* Until when it stays though it has nothing to do. */
@@ -271,12 +317,17 @@ uint64_t visit_tidy(struct bucket *const *buckets, unsigned int count, uint64_t 
 	}
 	if (now < until)
 		return until;
-	go(buckets, count, now);
+	if (!try_lock())
+		return now + BUSY;
+	if (LOAD(visit.present)) /* still */
+		go(buckets, count, now);
+	unlock();
 	return UINT64_MAX;
 }
 
 void visit_reset(void)
 {
 	visit = (struct visit){0};
+	unlock(); /* it may have been another thread's */
 	presence_reset();
 }
