@@ -112,8 +112,10 @@ static void begin(struct bucket *bucket, uint64_t now)
 	STORE(bucket->fresh, 1);
 }
 
+/* Who was ignored and keeps to it waits now: whoever is still there stays ignored. */
 static void drop(void)
 {
+	(void)presence_ignores();
 	presence_drop();
 	presence_wake();
 }
