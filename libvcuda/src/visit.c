@@ -306,10 +306,20 @@ static void go(struct bucket *const *buckets, unsigned int count, uint64_t now)
 	drop();
 }
 
+/* Two that ignore each other hardly ever begin or go while the other is away: it has to be looked for in between. */
+static void look_at_ignored(void)
+{
+	if (!LOAD(visit.is_mixed) || !try_lock())
+		return;
+	(void)presence_ignores();
+	unlock();
+}
+
 uint64_t visit_tidy(struct bucket *const *buckets, unsigned int count, uint64_t now)
 {
 	uint64_t until = 0;
 
+	look_at_ignored();
 	if (!LOAD(visit.present))
 		return UINT64_MAX;
 	for (unsigned int i = 0; i < count; i++) {

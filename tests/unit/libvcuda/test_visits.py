@@ -220,7 +220,9 @@ def test_a_container_on_two_cards_beside_one_on_each(node: Node) -> None:
 
 
 def test_two_containers_on_two_cards_crosswise(node: Node) -> None:
-    """Kernels that wait for each other across the cards, of two containers that begin with different ones."""
+    """Kernels that wait for each other across the cards, of two containers that begin with different ones: none waits
+    for ever. How much of its share each has depends on whether their visits get mixed (docs/limiter.md).
+    """
     one, other = (node.visitor("a100x2") for _ in range(2))
     for index, visitor in enumerate((one, other)):
         visitor.limit(50, [0, 1])
@@ -231,7 +233,7 @@ def test_two_containers_on_two_cards_crosswise(node: Node) -> None:
     time.sleep(2 * SETTLE)
     for card in range(2):
         got = node.shares(one, other, seconds=1, card=card)
-        assert all(share > 25 for share in got), got
+        assert all(share > 12 for share in got), got
 
 
 # ---- the file itself ----

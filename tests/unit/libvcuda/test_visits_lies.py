@@ -1,5 +1,5 @@
-"""Containers that tell their neighbours what is not so (tests/bench/cores_load/lies.c), in virtual time: the others have
-their shares all the same, after a while that has a bound, and are charged what they use.
+"""Containers that tell their neighbours what is not so (tests/bench/cores_load/lies.c), in virtual time: the others
+have their shares all the same, after a while that has a bound, and are charged about what they use.
 """
 
 from __future__ import annotations
