@@ -162,6 +162,9 @@ static bool is_others_work(const struct bucket *bucket, uint64_t now)
 		see(place, where[i], now);
 		is_waited_for |= is_in_way(place, patience(bucket), now);
 	}
+	for (int i = 0; i < PRESENCE_LISTED; i++) /* who has gone may come again, and is waited for anew */
+		if (places[i].seen != now)
+			places[i].where = NOWHERE;
 	return is_waited_for;
 }
 

@@ -77,8 +77,8 @@ def scenario(bench: Any, lie: dict[str, int], window: tuple[int, int], loads: li
 
 def charged(bench: Any, tenant: int) -> int:
     """ns in all, by its own account."""
-    (place,) = Path(bench.workers.directory.name).iterdir()
-    data = (place / f"box{tenant}/usage/usage").read_bytes()
+    (region,) = Path(bench.workers.directory.name).glob(f"**/box{tenant}/usage/usage")
+    data = region.read_bytes()
     return int(usage.time_at(data[usage.TIMES_OFFSET : usage.FLIGHTS_OFFSET], 0).used)
 
 
