@@ -7,7 +7,7 @@
 #include "log.h"
 #include "presence.h"
 
-#define LOOK_AGAIN (2 * NS_PER_MS)      /* who goes wakes who waits; this is for those who were killed */
+#define LOOK_AGAIN (4 * NS_PER_MS)      /* who goes wakes who waits; this is for those who were killed */
 #define STAY (NS_PER_MS)               /* without work: the program may just be about to launch more */
 #define COLLISION (20 * NS_PER_US)
 #define EXTRA_PATIENCE (100 * NS_PER_MS)

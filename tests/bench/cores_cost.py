@@ -13,7 +13,7 @@ from results import Result
 
 WAITING = (16, 64)
 PROBE = 5 * MS
-GATE = 100 * MS  #: longer than a visit, so that it is waited for each time, and shorter than patience
+GATE = 150 * MS  #: longer than a visit, so that it is waited for each time, and shorter than patience
 NEAR_US = 20_000  #: what is held up for its share meanwhile is not this figure's business
 WINDOW = (SECOND, 4 * SECOND)
 KERNEL: Load = {"kernel": "fixed:1000000", "wait": 0}
@@ -47,10 +47,10 @@ def waiting(workers: Workers, runs: int) -> list[Result]:
 def waking(workers: Workers, runs: int) -> list[Result]:
     """A tenant beside one that says every other moment that it is at work: how soon a launch goes on when it is not."""
     load: Load = {**KERNEL, "kernel": "fixed:200000", "trace": MS}
-    tenants = [Tenant(90, [load, {"probe": PROBE}]), Tenant(40, [{"gate": GATE}])]
+    tenants = [Tenant(90, [load, {"probe": PROBE}]), Tenant(10, [{"gate": GATE}])]
     late: dict[str, list[float]] = {name: [] for name in ("p50", "p99", "futex_p50", "futex_p99")}
     for run in range(runs):
-        outcome = workers.run(Scenario(tenants, (SECOND, 9 * SECOND), clock="wall", seed=run + 1))
+        outcome = workers.run(Scenario(tenants, (SECOND, 13 * SECOND), clock="wall", seed=run + 1))
         (held, probed), (gate,) = ([load["woken"] for load in loads] for loads in outcome.loads)
         launched = [figure for went in gate if (figure := (first_after(held, went) - went) / US) < NEAR_US]
         futexes = [at % PROBE / US for at in probed]
