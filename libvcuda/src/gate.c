@@ -47,7 +47,7 @@ static uint64_t wait_for_it(const struct launch *launch, uint64_t began, uint64_
 		if (bucket_others_wait(bucket) && next_end < again) /* they wait for this process' work to end */
 			again = next_end;
 		if (bucket_waits_for_others(bucket))
-			clock_wait(presence_word(), 0, soon(again, now));
+			clock_wait(presence_word(), *presence_word(), soon(again, now));
 		else
 			clock_wait(word, seen, soon(again, now));
 		now = clock_now();

@@ -40,7 +40,7 @@ bool presence_waiting_before(uint64_t time, uint64_t *where);
 void presence_ignore(uint64_t where);
 bool presence_ignores(void);
 
-/* What to wait on, as long as it is 0, for others to go: they wake who waits. */
+/* What to wait on, unchanged, for others to go: they wake who waits. */
 uint32_t *presence_word(void);
 void presence_wake(void);
 
