@@ -67,8 +67,7 @@ static void open_batch(struct core_context *context, struct lane *lane, struct l
 	count_up(&context->under_way, 1);
 	lane->open = (int32_t)(batch - context->batches);
 	launch->opened = true;
-	batch->is_first = batch->allowance == SWITCHES;
-	launch->closes = batch->is_first; /* what follows it begins where it ends, which is more certain */
+	launch->closes = batch->allowance == SWITCHES; /* what follows it begins where it ends, which is more certain */
 }
 
 /* A kernel that was not measured for long is measured alone. */
@@ -114,7 +113,6 @@ static void count_interruptions(struct core_context *context)
 static void add_to(struct batch *batch, struct lane *lane, struct launch *launch, uint64_t now)
 {
 	batch->is_mixed |= launch->kind != batch->kind;
-	batch->is_unsteady |= !estimates_steady(launch->kind);
 	lane->stream = launch->stream;
 	lane->thread = launch->thread;
 	batch->launches++;

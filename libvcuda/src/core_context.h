@@ -23,8 +23,6 @@ struct batch {
 	enum batch_state state;
 	bool started;
 	bool is_unsure;       /* another tenant's work may have been in between */
-	bool is_first;        /* since the card was another's: one launch */
-	bool is_unsteady;     /* it has kernels that take longer one time than another */
 	bool is_mixed;        /* it has kernels of several kinds */
 	bool is_interrupted;  /* the stream, the only one, was at something else in between */
 	bool is_behind_wait;  /* the stream waited for the program before */

@@ -34,7 +34,6 @@ static struct estimate *displace(struct estimate *place, uint64_t key)
 {
 	store(&place->samples, 0);
 	store(&place->sure, 0);
-	store(&place->deviation, 0);
 	store(&place->ns, ESTIMATE_UNKNOWN);
 	store(&place->sampled_at, 0);
 	store(&place->key, key);
@@ -89,9 +88,8 @@ void estimates_add(struct estimate *estimate, uint64_t ns, uint64_t launches, bo
 	}
 	store(&estimate->sure_at, now);
 	uint64_t weight = (sure < memory((uint64_t)mean) ? sure : memory((uint64_t)mean)) + launches;
-	int64_t off = sure ? each - mean : 0, deviation = (int64_t)load(&estimate->deviation);
+	int64_t off = sure ? each - mean : 0;
 	mean = sure ? mean + off * (int64_t)launches / (int64_t)weight : each;
-	store(&estimate->deviation, (uint64_t)(deviation + ((off < 0 ? -off : off) - deviation) / WEIGHT));
 	store(&estimate->ns, mean < 1 ? 1 : (uint64_t)mean);
 	store(&estimate->samples, load(&estimate->samples) + 1);
 	store(&estimate->sure, sure + launches);

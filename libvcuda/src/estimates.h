@@ -19,7 +19,6 @@ struct estimate {
 	uint64_t ns;
 	uint64_t samples;
 	uint64_t sure;      /* launches in those of them that nothing was in the way of */
-	uint64_t deviation; /* of late, from the mean */
 	uint64_t sampled_at;
 	uint64_t sure_at;
 };
@@ -42,12 +41,6 @@ static inline bool estimates_stale(const struct estimate *estimate, uint64_t now
 {
 	return __atomic_load_n(&estimate->sure, __ATOMIC_RELAXED) < ESTIMATE_SURE ||
 	       now - __atomic_load_n(&estimate->sampled_at, __ATOMIC_RELAXED) > ESTIMATE_STALE;
-}
-
-/* It takes about the same each time. */
-static inline bool estimates_steady(const struct estimate *estimate)
-{
-	return __atomic_load_n(&estimate->deviation, __ATOMIC_RELAXED) < estimates_ns(estimate) / 8;
 }
 
 /* So many launches took that long. `at_most`: something else may have been in the way, so only less than known tells. */
