@@ -12,7 +12,8 @@ import pytest
 CHECKOUT = Path(__file__).parents[3]
 HOOK_PYTHON = "/usr/bin/python3"
 ONLY_OUTSIDE_THE_HOOK = {"compiler", "compiled"}
-PROGRAMS = ("vgpu.hook.ctl", "vgpu.hook.daemon", "vgpu.hook.doctor")  #: processes of their own, with click and the rest
+#: Processes of their own, with click and the rest.
+PROGRAMS = ("vgpu.hook.ctl", "vgpu.hook.daemon", "vgpu.hook.doctor", "vgpu.node")
 HEAVY = ("dataclasses", "enum", "typing", "pathlib", "logging", "subprocess", "re", "json")
 
 
@@ -77,7 +78,8 @@ def test_imports_go_one_way() -> None:
             assert not any(f"{other}.".startswith("vgpu.plugin.") for other in imported(path)), name
     for name, path in modules("hook").items():
         below = {other for other in imported(path) if other.startswith("vgpu.")}
-        assert all(other.startswith(("vgpu.config", "vgpu.hook")) for other in below), name
+        outer = ("vgpu.node",) if name.startswith(PROGRAMS) else ()
+        assert all(other.startswith(("vgpu.config", "vgpu.hook", *outer)) for other in below), name
         outside = {f"vgpu.config.{other}" for other in ONLY_OUTSIDE_THE_HOOK}
         assert name.startswith(PROGRAMS) or not below & outside, name
 
