@@ -3,7 +3,7 @@
  * the host (the hook at claim and release, the node daemon live) with pwrite, mounted read-only at VGPU_CARDS_PATH beside
  * the limits; read by libvcuda through a shared mapping. See docs/limiter.md.
  *
- * Mirrored by config/vgpu/config/cardpage.py; a test compiles this header and compares. All integers are in host byte
+ * Mirrored by config/vgpu/config/core_schedule.py; a test compiles this header and compares. All integers are in host byte
  * order; times are ns of the host's CLOCK_MONOTONIC, which is the container's plus `clock_offset`.
  *
  * No file, or no page for a card: the container is held to its share by its own bucket alone, and its work mixes with

@@ -16,8 +16,8 @@ import pytest
 from daemons import wait_for
 from tenants import Tenant
 
-from vgpu.config import cardpage, claims
-from vgpu.config.cardpage import Page
+from vgpu.config import claims, core_schedule
+from vgpu.config.core_schedule import Page
 
 pytestmark = pytest.mark.root
 
@@ -67,13 +67,13 @@ def daemon(node: nodes.SimulatedNode) -> Iterator[daemons.Daemon]:
 
 
 def scheduled(tenants: list[Tenant], shares: list[int]) -> list[Page]:
-    return cardpage.schedule(tenants[0].page.uuid, shares)
+    return core_schedule.schedule(tenants[0].page.uuid, shares)
 
 
 def test_pages_follow_who_comes_and_goes(lab: Lab) -> None:
     _, first = lab.start(cores="30")
     assert first.page == Page(first.page.uuid, tenants=1)
-    inode = first.inside(cardpage.PATH).stat().st_ino
+    inode = first.inside(core_schedule.PATH).stat().st_ino
     second_id, second = lab.start(cores="20")
     assert [first.page, second.page] == scheduled([first], [30, 20])
     third_id, third = lab.start(cores="50")
@@ -82,21 +82,21 @@ def test_pages_follow_who_comes_and_goes(lab: Lab) -> None:
     assert [first.page, third.page] == scheduled([first], [30, 50])
     lab.runtime.delete(third_id)
     assert first.page == Page(first.page.uuid, tenants=1)
-    assert first.inside(cardpage.PATH).stat().st_ino == inode, "changed in place: programs have it mapped"
+    assert first.inside(core_schedule.PATH).stat().st_ino == inode, "changed in place: programs have it mapped"
 
 
 def test_nobody_inside_writes_them(lab: Lab) -> None:
     container, tenant = lab.start(cores="30")
-    before = tenant.inside(cardpage.PATH).read_bytes()
-    for command in (f"echo x > {cardpage.PATH}", f"rm -f {cardpage.PATH}", f"chmod 666 {cardpage.PATH}"):
+    before = tenant.inside(core_schedule.PATH).read_bytes()
+    for command in (f"echo x > {core_schedule.PATH}", f"rm -f {core_schedule.PATH}", f"chmod 666 {core_schedule.PATH}"):
         done = lab.runtime.call("exec", container, "sh", "-c", command)
         assert done.returncode != 0, command
-    assert tenant.inside(cardpage.PATH).read_bytes() == before
+    assert tenant.inside(core_schedule.PATH).read_bytes() == before
 
 
 def test_a_whole_card_has_none(lab: Lab) -> None:
     container, tenant = lab.start(cores="100")
-    assert not tenant.inside(cardpage.PATH).exists()
+    assert not tenant.inside(core_schedule.PATH).exists()
     assert not (Path(claims.directory(lab.node.settings.run_dir, container)) / "cards").exists()
 
 

@@ -12,7 +12,7 @@ import nodes
 import pytest
 from daemons import wait_for
 
-from vgpu.config import cardpage
+from vgpu.config import core_schedule
 from vgpu.hook import presence
 
 pytestmark = pytest.mark.root
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.root
 Rootfs = Callable[..., Path]
 MakeBundle = Callable[..., bundles.Bundle]
 SOURCE = nodes.REPOSITORY / "tests/fixtures/cuda/present.c"
-INSIDE = cardpage.PRESENCE_PATH
+INSIDE = core_schedule.PRESENCE_PATH
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_all_containers_have_the_same_and_it_outlives_them(lab: Lab, node: nodes
     for container in (first, second):
         found = lab.inside(container).stat()
         assert (found.st_dev, found.st_ino) == (host.st_dev, host.st_ino)
-        assert lab.inside(container).read_bytes() == bytes(cardpage.PRESENCE_SIZE)
+        assert lab.inside(container).read_bytes() == bytes(core_schedule.PRESENCE_SIZE)
     for container in (first, second):
         lab.runtime.delete(container)
     assert lab.inside(lab.sleeper()).stat().st_ino == host.st_ino
@@ -89,7 +89,7 @@ def test_nobody_inside_writes_it(lab: Lab) -> None:
     container = lab.sleeper()
     for command in (f"echo x > {INSIDE}", f"rm -f {INSIDE}", f"chmod 666 {INSIDE}", f"truncate -s 0 {INSIDE}"):
         assert lab.runtime.call("exec", container, "sh", "-c", command).returncode != 0, command
-    assert lab.inside(container).read_bytes() == bytes(cardpage.PRESENCE_SIZE)
+    assert lab.inside(container).read_bytes() == bytes(core_schedule.PRESENCE_SIZE)
 
 
 def test_a_lock_is_seen_by_others_and_gone_with_who_is_killed(lab: Lab) -> None:

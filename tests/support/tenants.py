@@ -11,8 +11,8 @@ import threading
 import time
 from pathlib import Path
 
-from vgpu.config import cardpage, limits, usage
-from vgpu.config.cardpage import Page
+from vgpu.config import core_schedule, limits, usage
+from vgpu.config.core_schedule import Page
 
 EACH = 0.005
 
@@ -35,7 +35,7 @@ class Tenant:
 
     def pages(self) -> list[Page]:
         """As the container reads them at this moment."""
-        return cardpage.decode(self.inside(cardpage.PATH).read_bytes())[0]
+        return core_schedule.decode(self.inside(core_schedule.PATH).read_bytes())[0]
 
     @property
     def lent(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from vgpu.config import cardpage, claims, records
+from vgpu.config import claims, core_schedule, records
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from vgpu.config.cardpage import Page
+    from vgpu.config.core_schedule import Page
 
 CARDS = "cards"
 NS = 1_000_000_000
@@ -36,13 +36,13 @@ def held(claim: Claim) -> dict[str, int]:
 
 def pages(shares: Iterable[Claim]) -> dict[str, list[Page]]:
     """What the containers' files say when nothing is lent."""
-    return cardpage.schedules({claim.container: held(claim) for claim in shares})
+    return core_schedule.schedules({claim.container: held(claim) for claim in shares})
 
 
 def create(run_dir: str, claim: Claim, others: Iterable[Claim], clock_offset: int) -> None:
     """Write the file of a container that starts beside `others`. OSError or VgpuError: it must not start."""
     made = pages([*others, claim])[claim.container]
-    records.write_bytes(path_of(run_dir, claim.container), cardpage.encode(made, clock_offset), 0o444)
+    records.write_bytes(path_of(run_dir, claim.container), core_schedule.encode(made, clock_offset), 0o444)
 
 
 def rewrite(run_dir: str, shares: Iterable[Claim], cards: Iterable[str]) -> list[str]:
@@ -53,7 +53,7 @@ def rewrite(run_dir: str, shares: Iterable[Claim], cards: Iterable[str]) -> list
         try:
             for page in made:
                 if page.uuid in reached:
-                    cardpage.update(path_of(run_dir, container), page)
+                    core_schedule.update(path_of(run_dir, container), page)
         except FileNotFoundError:
             continue
         except (OSError, VgpuError) as error:

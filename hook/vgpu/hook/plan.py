@@ -7,7 +7,7 @@ device cgroup is the caller's, who opens it before any of these: it goes with th
 
 from __future__ import annotations
 
-from vgpu.config import cardpage, usage
+from vgpu.config import core_schedule, usage
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import DO, Binary, Device, Inventory, Library
 from vgpu.config.limits import LIMITS_PATH, PRIVATE_DIR, REAL_DIR, USAGE_DIR
@@ -170,8 +170,8 @@ def _limiter(libraries: list[Library], subject: Subject) -> list[Operation]:
     operations: list[Operation] = [Tmpfs(PRIVATE_DIR, tuple(entries), SMALL, mounts.READ_ONLY_FILE)]
     operations += [Bind(library.path, f"{REAL_DIR}/{library.soname}") for library in real]
     operations.append(Bind(subject.limits_file, LIMITS_PATH, mounts.READ_ONLY_DATA))
-    operations.append(Bind(subject.cards_file, cardpage.PATH, mounts.READ_ONLY_DATA))
-    operations.append(Bind(subject.presence_file, cardpage.PRESENCE_PATH, mounts.READ_ONLY_DATA))
+    operations.append(Bind(subject.cards_file, core_schedule.PATH, mounts.READ_ONLY_DATA))
+    operations.append(Bind(subject.presence_file, core_schedule.PRESENCE_PATH, mounts.READ_ONLY_DATA))
     operations.append(Tmpfs(USAGE_DIR, region, USAGE_SIZE, mounts.DATA))
     return operations
 

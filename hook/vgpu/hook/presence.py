@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import stat
 
-from vgpu.config import cardpage, records
+from vgpu.config import core_schedule, records
 from vgpu.config.errors import VgpuError
 
-CONTENT = bytes(cardpage.PRESENCE_SIZE)
+CONTENT = bytes(core_schedule.PRESENCE_SIZE)
 MODE = 0o444
 
 
@@ -43,7 +43,7 @@ def ensure(run_dir: str) -> bool:
 
 def _is_sound(path: str) -> bool:
     try:
-        return records.read_bounded(path, cardpage.PRESENCE_SIZE) == CONTENT
+        return records.read_bounded(path, core_schedule.PRESENCE_SIZE) == CONTENT
     except VgpuError:
         return False
 

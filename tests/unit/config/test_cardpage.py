@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.config import cardpage, limits
-from vgpu.config.cardpage import Page
+from vgpu.config import core_schedule, limits
+from vgpu.config.core_schedule import Page
 from vgpu.config.errors import VgpuError
 
 UUIDS = [f"GPU-{index:08x}-1111-2222-3333-444455556666" for index in range(limits.MAX_CARDS + 1)]
@@ -52,12 +52,18 @@ def header(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 def test_layout_is_the_headers(header: dict[str, list[str]]) -> None:
-    numbers = [cardpage.MAGIC, cardpage.VERSION, cardpage.SIZE, cardpage.PAGE.size, cardpage.HEADER.size]
+    numbers = [
+        core_schedule.MAGIC,
+        core_schedule.VERSION,
+        core_schedule.SIZE,
+        core_schedule.PAGE.size,
+        core_schedule.HEADER.size,
+    ]
     assert header["numbers"] == [str(number) for number in numbers]
-    assert header["paths"] == [cardpage.PATH, cardpage.PRESENCE_PATH]
+    assert header["paths"] == [core_schedule.PATH, core_schedule.PRESENCE_PATH]
     sizes = [16, 8, 8, 8, 4, 4, 4, 4, 72]
     assert [int(header[name][0]) for name in FIELDS] == [sum(sizes[:index]) for index in range(len(sizes))]
-    data = cardpage.encode([Page(UUIDS[0])], -5)
+    data = core_schedule.encode([Page(UUIDS[0])], -5)
     clock_offset, page_count = (int(text) for text in header["head"])
     assert struct.unpack_from("=q", data, clock_offset) == (-5,)
     assert struct.unpack_from("=I", data, page_count) == (1,)
@@ -69,49 +75,53 @@ def page(index: int, seed: int = 0) -> Page:
 
 
 def test_each_field_stands_where_the_header_has_it(header: dict[str, list[str]]) -> None:
-    data = cardpage.encode([page(0, 100), page(1, 200)])
+    data = core_schedule.encode([page(0, 100), page(1, 200)])
     made = page(1, 200)
     for name in FIELDS:
         if name in ("uuid", "sequence", "reserved0", "reserved"):
             continue
         form = "=I" if name in ("lent_rate", "tenants", "share") else "=Q"
-        at = cardpage.HEADER.size + cardpage.PAGE.size + int(header[name][0])
+        at = core_schedule.HEADER.size + core_schedule.PAGE.size + int(header[name][0])
         assert struct.unpack_from(form, data, at) == (getattr(made, name),), name
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, limits.MAX_CARDS])
 def test_round_trip(count: int) -> None:
     pages = [page(index, index) for index in range(count)]
-    data = cardpage.encode(pages, 77)
-    assert len(data) == cardpage.SIZE
-    assert cardpage.decode(data) == (pages, 77)
+    data = core_schedule.encode(pages, 77)
+    assert len(data) == core_schedule.SIZE
+    assert core_schedule.decode(data) == (pages, 77)
 
 
 def test_update_changes_one_page_of_a_live_file_in_place(tmp_path: Path) -> None:
     path = tmp_path / "cards"
-    path.write_bytes(cardpage.encode([page(0), page(1)], 9))
+    path.write_bytes(core_schedule.encode([page(0), page(1)], 9))
     inode = path.stat().st_ino
-    cardpage.update(str(path), page(1, 50))
-    assert cardpage.decode(path.read_bytes()) == ([page(0), page(1, 50)], 9)
-    sequences = [cardpage.HEADER.size + index * cardpage.PAGE.size + cardpage.SEQUENCE_OFFSET for index in (0, 1)]
+    core_schedule.update(str(path), page(1, 50))
+    assert core_schedule.decode(path.read_bytes()) == ([page(0), page(1, 50)], 9)
+    sequences = [
+        core_schedule.HEADER.size + index * core_schedule.PAGE.size + core_schedule.SEQUENCE_OFFSET for index in (0, 1)
+    ]
     assert [struct.unpack_from("=Q", path.read_bytes(), at)[0] for at in sequences] == [2, 4]
     assert path.stat().st_ino == inode
 
 
-@pytest.mark.parametrize("data", [b"", bytes(cardpage.SIZE), cardpage.encode([])[:-1], cardpage.encode([]) + b"\0"])
+@pytest.mark.parametrize(
+    "data", [b"", bytes(core_schedule.SIZE), core_schedule.encode([])[:-1], core_schedule.encode([]) + b"\0"]
+)
 def test_what_are_no_card_pages_is_refused_and_left_alone(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "cards"
     path.write_bytes(data)
     with pytest.raises(VgpuError, match="expected"):
-        cardpage.update(str(path), page(0))
+        core_schedule.update(str(path), page(0))
     assert path.read_bytes() == data
 
 
 def test_an_unknown_card_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "cards"
-    path.write_bytes(cardpage.encode([page(0)]))
+    path.write_bytes(core_schedule.encode([page(0)]))
     with pytest.raises(VgpuError, match="expected a card that is listed"):
-        cardpage.update(str(path), page(1))
+        core_schedule.update(str(path), page(1))
 
 
 def crowds(count: int) -> Iterator[list[int]]:
@@ -122,43 +132,43 @@ def crowds(count: int) -> Iterator[list[int]]:
 
 def test_shares_and_what_changes_cost_fit_the_period() -> None:
     for shares in crowds(300):
-        pages = cardpage.schedule(UUIDS[0], shares)
+        pages = core_schedule.schedule(UUIDS[0], shares)
         period = pages[0].period
-        assert cardpage.SHORTEST_PERIOD_NS <= period <= cardpage.LONGEST_PERIOD_NS
+        assert core_schedule.SHORTEST_PERIOD_NS <= period <= core_schedule.LONGEST_PERIOD_NS
         assert {(page.period, page.tenants, page.lent_until) for page in pages} == {(period, len(shares), 0)}
         rations = [page.share * period // 1_000_000 for page in pages]
-        assert sum(rations) + cardpage.CHANGE_NS * len(shares) <= period
+        assert sum(rations) + core_schedule.CHANGE_NS * len(shares) <= period
         assert all(0 < page.share <= share * 10_000 for page, share in zip(pages, shares))
 
 
 def test_shares_of_more_than_the_card_shrink_alike() -> None:
     for shares in crowds(100):
-        pages = cardpage.schedule(UUIDS[0], [99, *shares])
+        pages = core_schedule.schedule(UUIDS[0], [99, *shares])
         whole = sum(page.share for page in pages)
         for page, share in zip(pages, [99, *shares]):
             assert page.share == pytest.approx(whole * share / sum([99, *shares]), abs=20)
 
 
 def test_shares_that_leave_room_lose_nothing() -> None:
-    assert [page.share for page in cardpage.schedule(UUIDS[0], [30, 20])] == [300_000, 200_000]
+    assert [page.share for page in core_schedule.schedule(UUIDS[0], [30, 20])] == [300_000, 200_000]
 
 
 def test_the_period_is_longer_for_small_shares() -> None:
-    periods = [cardpage.period_of([50, share]) for share in (50, 40, 30, 25, 20, 5)]
-    assert periods[0] == cardpage.SHORTEST_PERIOD_NS
+    periods = [core_schedule.period_of([50, share]) for share in (50, 40, 30, 25, 20, 5)]
+    assert periods[0] == core_schedule.SHORTEST_PERIOD_NS
     assert periods == sorted(periods)
-    assert periods[-1] == cardpage.LONGEST_PERIOD_NS
+    assert periods[-1] == core_schedule.LONGEST_PERIOD_NS
 
 
 def test_who_is_alone_has_no_period() -> None:
-    assert cardpage.schedule(UUIDS[0], [30]) == [Page(UUIDS[0], tenants=1)]
+    assert core_schedule.schedule(UUIDS[0], [30]) == [Page(UUIDS[0], tenants=1)]
 
 
 def test_each_card_of_a_container_is_shared_for_itself() -> None:
     first, second, third = UUIDS[:3]
     held = {"a": {first: 30}, "pair": {second: 20, first: 20}, "b": {first: 90, third: 10}}
-    made = cardpage.schedules(held)
-    crowded = cardpage.schedule(first, [30, 20, 90])
+    made = core_schedule.schedules(held)
+    crowded = core_schedule.schedule(first, [30, 20, 90])
     assert made["a"] == [crowded[0]]
     assert made["pair"] == [Page(second, tenants=1), crowded[1]]
     assert made["b"] == [crowded[2], Page(third, tenants=1)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.config import cardpage, claims, grants, limits, records
+from vgpu.config import claims, core_schedule, grants, limits, records
 from vgpu.config.dialects.placements import Choice, Chosen
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
@@ -41,7 +41,7 @@ def card(index: int, memory: int = 16 * GIB) -> Card:
 
 
 def pages_in(path: Path) -> list[tuple[str, tuple[int, ...]]]:
-    return [page.key() for page in cardpage.decode(path.read_bytes())[0]]
+    return [page.key() for page in core_schedule.decode(path.read_bytes())[0]]
 
 
 class Node:
@@ -934,23 +934,23 @@ def test_virtual_memory_is_for_oversubscribed_cards_only(
 
 
 def test_who_shares_a_card_gets_a_phase_of_it_and_who_stays_gets_it_back(node: Node) -> None:
-    def pages(*containers: str) -> dict[str, cardpage.Page]:
-        read = {name: cardpage.decode(Path(node.ledger().cards_file(name)).read_bytes())[0] for name in containers}
+    def pages(*containers: str) -> dict[str, core_schedule.Page]:
+        read = {name: core_schedule.decode(Path(node.ledger().cards_file(name)).read_bytes())[0] for name in containers}
         return {name: found[0] for name, found in read.items()}
 
     assert node.ledger().claim(node.start("a", 1), share(30))
-    assert pages("a") == {"a": cardpage.Page(uuid_of(0), tenants=1)}
+    assert pages("a") == {"a": core_schedule.Page(uuid_of(0), tenants=1)}
     assert node.ledger().claim(node.start("b", 2), share(20))
     assert node.ledger().claim(node.start("c", 3), share(50))
-    wanted = cardpage.schedule(uuid_of(0), [30, 20, 50])
+    wanted = core_schedule.schedule(uuid_of(0), [30, 20, 50])
     assert list(pages("a", "b", "c").values()) == wanted
     node.kill(2)
     assert node.ledger().release("b")
-    assert list(pages("a", "c").values()) == cardpage.schedule(uuid_of(0), [30, 50])
+    assert list(pages("a", "c").values()) == core_schedule.schedule(uuid_of(0), [30, 50])
     node.kill(3)
     dead = [claim for claim in node.ledger().claims() if claim.container == "c"]
     assert node.ledger().reap(dead)
-    assert pages("a") == {"a": cardpage.Page(uuid_of(0), tenants=1)}
+    assert pages("a") == {"a": core_schedule.Page(uuid_of(0), tenants=1)}
 
 
 def test_a_whole_card_has_no_pages_and_other_cards_are_not_touched(node: Node) -> None:
@@ -1002,7 +1002,7 @@ def test_a_claim_that_fails_leaves_no_phase_behind(node: Node) -> None:
     assert pages_in(Path(node.ledger().cards_file("a"))) == before
 
 
-@pytest.mark.parametrize("damage", [b"", b"garbage", bytes(cardpage.SIZE)])
+@pytest.mark.parametrize("damage", [b"", b"garbage", bytes(core_schedule.SIZE)])
 def test_anothers_damaged_pages_stop_nobody(node: Node, damage: bytes) -> None:
     assert node.ledger().claim(node.start("a", 1), share(30))
     Path(node.ledger().cards_file("a")).write_bytes(damage)
@@ -1018,8 +1018,8 @@ def test_a_container_from_before_there_were_pages_still_has_its_time_kept(node: 
     ledger = node.ledger()
     assert ledger.claim(node.start("new", 2), share(30))
     assert ledger.notes == []
-    (_, page) = cardpage.schedule(uuid_of(0), [30, 30])
-    assert cardpage.decode(Path(ledger.cards_file("new")).read_bytes())[0] == [page]
+    (_, page) = core_schedule.schedule(uuid_of(0), [30, 30])
+    assert core_schedule.decode(Path(ledger.cards_file("new")).read_bytes())[0] == [page]
 
 
 @pytest.mark.parametrize(
@@ -1036,7 +1036,7 @@ def test_the_clock_of_a_time_namespace(node: Node, text: str, offset: int) -> No
     (node.proc / "1" / "timens_offsets").write_text(text)
     ledger = node.ledger()
     assert ledger.claim(start, share(30))
-    assert cardpage.decode(Path(ledger.cards_file("a")).read_bytes())[1] == offset
+    assert core_schedule.decode(Path(ledger.cards_file("a")).read_bytes())[1] == offset
 
 
 def test_priority_is_recorded(node: Node) -> None:

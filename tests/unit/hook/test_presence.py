@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.config import cardpage
+from vgpu.config import core_schedule
 from vgpu.config.errors import VgpuError
 from vgpu.hook import presence
 
-SOUND = bytes(cardpage.PRESENCE_SIZE)
+SOUND = bytes(core_schedule.PRESENCE_SIZE)
 
 
 @pytest.fixture

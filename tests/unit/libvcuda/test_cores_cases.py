@@ -12,7 +12,7 @@ from typing import Callable
 
 import pytest
 
-from vgpu.config import cardpage, limits, usage
+from vgpu.config import core_schedule, limits, usage
 
 from .conftest import SOURCES, SimBox, compile_c
 
@@ -176,7 +176,7 @@ def test_groups_and_neighbours_progress(make: Callable[[str], Cases]) -> None:
     for index, cases in enumerate((ours, other)):
         cases.limit(50)
         (cases.box.path / "cards").write_bytes(
-            cardpage.encode([cardpage.schedule(one, [50, 50])[index] for one in uuids])
+            core_schedule.encode([core_schedule.schedule(one, [50, 50])[index] for one in uuids])
         )
     ours.start("group")
     alone = ours.share()

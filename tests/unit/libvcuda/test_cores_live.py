@@ -13,7 +13,7 @@ from typing import IO, Callable
 
 import pytest
 
-from vgpu.config import cardpage, limits, usage
+from vgpu.config import core_schedule, limits, usage
 
 from .conftest import INCLUDE, REPOSITORY, SimBox, compile_c
 
@@ -85,11 +85,13 @@ def test_what_is_lent_is_used_and_given_back(loads: Loads) -> None:
     loads.limit(20, 80)
     path = loads.box.path / "cards"
     forever = time.monotonic_ns() + 60 * SECOND
-    path.write_bytes(cardpage.encode([cardpage.Page(loads.box.uuid, lent_until=forever, lent_rate=100, tenants=2)]))
+    path.write_bytes(
+        core_schedule.encode([core_schedule.Page(loads.box.uuid, lent_until=forever, lent_rate=100, tenants=2)])
+    )
     loads.start()
     time.sleep(SETTLE)
     assert loads.has(0.8), "never more than the core limit"
-    cardpage.update(str(path), cardpage.Page(loads.box.uuid, tenants=2))
+    core_schedule.update(str(path), core_schedule.Page(loads.box.uuid, tenants=2))
     time.sleep(0.2)
     assert loads.has(0.2)
 
@@ -97,8 +99,8 @@ def test_what_is_lent_is_used_and_given_back(loads: Loads) -> None:
 def test_a_lease_ends_by_itself(loads: Loads) -> None:
     loads.limit(20, 80)
     lease = time.monotonic_ns() + 300 * MS
-    page = cardpage.Page(loads.box.uuid, lent_until=lease, lent_rate=80, tenants=2)
-    (loads.box.path / "cards").write_bytes(cardpage.encode([page]))
+    page = core_schedule.Page(loads.box.uuid, lent_until=lease, lent_rate=80, tenants=2)
+    (loads.box.path / "cards").write_bytes(core_schedule.encode([page]))
     loads.start()
     time.sleep(2 * SETTLE)
     assert loads.has(0.2)
@@ -107,8 +109,8 @@ def test_a_lease_ends_by_itself(loads: Loads) -> None:
 @pytest.mark.parametrize("period", [1, 1 << 63, 2**64 - 1])
 def test_a_period_of_nonsense_is_none(loads: Loads, period: int) -> None:
     loads.limit(50)
-    page = cardpage.Page(loads.box.uuid, period, tenants=1, share=2**32 - 1)
-    (loads.box.path / "cards").write_bytes(cardpage.encode([page]))
+    page = core_schedule.Page(loads.box.uuid, period, tenants=1, share=2**32 - 1)
+    (loads.box.path / "cards").write_bytes(core_schedule.encode([page]))
     loads.start()
     time.sleep(SETTLE)
     assert loads.has(0.5)
@@ -119,8 +121,8 @@ def test_a_time_namespaces_clock_is_set_right(loads: Loads, offset: int, until: 
     """A lease ends by the host's clock, which is so many seconds ahead of the container's."""
     loads.limit(20, 80)
     lease = time.monotonic_ns() + until * SECOND
-    page = cardpage.Page(loads.box.uuid, lent_until=lease, lent_rate=80, tenants=1)
-    (loads.box.path / "cards").write_bytes(cardpage.encode([page], clock_offset=offset * SECOND))
+    page = core_schedule.Page(loads.box.uuid, lent_until=lease, lent_rate=80, tenants=1)
+    (loads.box.path / "cards").write_bytes(core_schedule.encode([page], clock_offset=offset * SECOND))
     loads.start()
     time.sleep(SETTLE)
     assert loads.has(share)
@@ -145,7 +147,9 @@ def test_a_forger_who_is_always_there_is_not_heeded_for_long(loads: Loads, moves
     loads.limit(50)
     path = loads.box.path / "presence"
     path.write_bytes(bytes(4096))
-    (loads.box.path / "cards").write_bytes(cardpage.encode([cardpage.Page(loads.box.uuid, 50 * MS, tenants=2)]))
+    (loads.box.path / "cards").write_bytes(
+        core_schedule.encode([core_schedule.Page(loads.box.uuid, 50 * MS, tenants=2)])
+    )
     start = first_byte(loads.box.uuid)
     with path.open("rb") as first, path.open("rb") as second:
         lock(first, fcntl.F_RDLCK, start, 2 if moves else 0)
@@ -212,10 +216,10 @@ def test_an_exclusive_card_is_not_slowed(loads: Loads) -> None:
 def test_two_containers_have_one_account_each(sim_box: Callable[..., SimBox], loads: Loads) -> None:
     other = Loads(sim_box("t4x1"), loads.program)
     try:
-        pages = cardpage.schedule(loads.box.uuid, [60, 30])
+        pages = core_schedule.schedule(loads.box.uuid, [60, 30])
         for one, cores, page in ((loads, 60, pages[0]), (other, 30, pages[1])):
             one.limit(cores)
-            (one.box.path / "cards").write_bytes(cardpage.encode([page]))
+            (one.box.path / "cards").write_bytes(core_schedule.encode([page]))
             one.start()
         time.sleep(SETTLE)
         assert loads.has(0.9)

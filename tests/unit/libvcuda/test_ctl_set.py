@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner, Result
 
-from vgpu.config import cardpage, claims, limits, records
+from vgpu.config import claims, core_schedule, limits, records
 from vgpu.config import inventory as inventories
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card, Device, Inventory
@@ -146,6 +146,6 @@ def test_a_running_program_feels_it_within_100_ms(t4: SimBox, tmp_path: Path) ->
 
 def test_a_changed_share_changes_the_pages_of_all(node: Node) -> None:
     files = [node.path / "run/containers" / name / "cards" for name in ("abc1", "abd2")]
-    assert [cardpage.decode(file.read_bytes())[0][0] for file in files] == cardpage.schedule(UUID, [30, 50])
+    assert [core_schedule.decode(file.read_bytes())[0][0] for file in files] == core_schedule.schedule(UUID, [30, 50])
     assert node.set("abc", "--cores", "40").exit_code == 0
-    assert [cardpage.decode(file.read_bytes())[0][0] for file in files] == cardpage.schedule(UUID, [40, 50])
+    assert [core_schedule.decode(file.read_bytes())[0][0] for file in files] == core_schedule.schedule(UUID, [40, 50])

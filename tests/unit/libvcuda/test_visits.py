@@ -12,7 +12,7 @@ from typing import Callable
 
 import pytest
 
-from vgpu.config import cardpage
+from vgpu.config import core_schedule
 
 from .conftest import SimBox
 from .visitors import MS, Locks, Node, Visitor, card_offset, patience, until
@@ -200,11 +200,11 @@ def cards_of(node: Node, both: int, shares: tuple[int, int]) -> tuple[list[Visit
     narrow = [node.visitor("a100x2") for _ in range(2)]
     for card in range(2):
         narrow[card].limit(shares[1], [card])
-        pages = cardpage.schedule(wide[0].uuid(card), [shares[0]] * both + [shares[1]])
+        pages = core_schedule.schedule(wide[0].uuid(card), [shares[0]] * both + [shares[1]])
         narrow[card].pages([pages[-1]])
     for index, visitor in enumerate(wide):
         visitor.limit(shares[0], [0, 1])
-        every = [cardpage.schedule(visitor.uuid(card), [shares[0]] * both + [shares[1]]) for card in range(2)]
+        every = [core_schedule.schedule(visitor.uuid(card), [shares[0]] * both + [shares[1]]) for card in range(2)]
         visitor.pages([pages[index] for pages in every])
     return wide, narrow[0], narrow[1]
 
@@ -226,7 +226,7 @@ def test_two_containers_on_two_cards_crosswise(node: Node) -> None:
     one, other = (node.visitor("a100x2") for _ in range(2))
     for index, visitor in enumerate((one, other)):
         visitor.limit(50, [0, 1])
-        visitor.pages([cardpage.schedule(visitor.uuid(card), [50, 50])[index] for card in range(2)])
+        visitor.pages([core_schedule.schedule(visitor.uuid(card), [50, 50])[index] for card in range(2)])
     for index, visitor in enumerate((one, other)):
         for card in (index, 1 - index):
             visitor.flood(card=card, meet=7 + index, parties=2)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from struct import Struct
 
-from vgpu.config import cardpage, limits, usage
+from vgpu.config import core_schedule, limits, usage
 
 from .conftest import INCLUDE, REPOSITORY, SOURCES, SimBox, compile_c
 
@@ -46,7 +46,7 @@ def line_offset(uuid: str, since: int = 0) -> int:
 
 def patience(shares: Sequence[int]) -> float:
     """Seconds for which one waits for another that does not go: visit.c."""
-    return 2 * cardpage.period_of(list(shares)) / 1e9 + 0.1
+    return 2 * core_schedule.period_of(list(shares)) / 1e9 + 0.1
 
 
 class Locks:
@@ -81,8 +81,8 @@ class Visitor:
         entries = [limits.CardLimit(uuid, limits.UNLIMITED, cores, cores) for uuid in map(self.uuid, cards)]
         (self.box.path / "limits").write_bytes(limits.encode("box", entries))
 
-    def pages(self, pages: list[cardpage.Page]) -> None:
-        (self.box.path / "cards").write_bytes(cardpage.encode(pages))
+    def pages(self, pages: list[core_schedule.Page]) -> None:
+        (self.box.path / "cards").write_bytes(core_schedule.encode(pages))
 
     def uuid(self, card: int = 0) -> str:
         return str(self.box.cards()[card]["uuid"])
@@ -210,7 +210,7 @@ class Node:
     def share_out(self, *shares: int) -> list[Visitor]:
         """A container for each share of the one card."""
         made = [self.visitor() for _ in shares]
-        for visitor, share, page in zip(made, shares, cardpage.schedule(made[0].uuid(), list(shares))):
+        for visitor, share, page in zip(made, shares, core_schedule.schedule(made[0].uuid(), list(shares))):
             visitor.limit(share)
             visitor.pages([page])
         return made

@@ -12,9 +12,9 @@ import os
 import time
 from collections.abc import Callable, Iterable
 
-from vgpu.config import cardpage, usage
-from vgpu.config.cardpage import Page
+from vgpu.config import core_schedule, usage
 from vgpu.config.claims import Claim
+from vgpu.config.core_schedule import Page
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
 from vgpu.hook import cardpages
@@ -51,16 +51,18 @@ class Share:
     def _read(self) -> tuple[list[Page], int]:
         try:
             return (
-                cardpage.decode(os.pread(self.cards, cardpage.SIZE + 1, 0), self.path) if self.cards >= 0 else ([], 0)
+                core_schedule.decode(os.pread(self.cards, core_schedule.SIZE + 1, 0), self.path)
+                if self.cards >= 0
+                else ([], 0)
             )
         except (OSError, VgpuError):
             return [], 0
 
     def sequences_now(self) -> list[bytes]:
         """They move with every change of the pages, whoever makes it."""
-        first = cardpage.HEADER.size + cardpage.SEQUENCE_OFFSET
-        size = cardpage.SEQUENCE.size
-        return [os.pread(self.cards, size, first + index * cardpage.PAGE.size) for index in range(len(self.pages))]
+        first = core_schedule.HEADER.size + core_schedule.SEQUENCE_OFFSET
+        size = core_schedule.SEQUENCE.size
+        return [os.pread(self.cards, size, first + index * core_schedule.PAGE.size) for index in range(len(self.pages))]
 
     def observe(self, now: int) -> dict[str, Observation]:
         """What the container says of its cards, in the host's time. A region that is none says that it wants its share.
@@ -206,7 +208,7 @@ class Arbiter:
             try:
                 for page in made:
                     if known and known.get(page.uuid) != page:
-                        cardpage.update(share.path, page)
+                        core_schedule.update(share.path, page)
             except FileNotFoundError:
                 self._stale = True
             except (OSError, VgpuError) as error:

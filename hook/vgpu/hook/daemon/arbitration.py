@@ -16,8 +16,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from vgpu.config import cardpage
-from vgpu.config.cardpage import CHANGE_NS, LONGEST_PERIOD_NS, Page
+from vgpu.config import core_schedule
+from vgpu.config.core_schedule import CHANGE_NS, LONGEST_PERIOD_NS, Page
 from vgpu.config.request import LOW_PRIORITY
 
 MS = 1_000_000
@@ -108,7 +108,7 @@ class Arbitration:
         self.by_name = {tenant.name: tenant for tenant in tenants}
         self.doubted = dict(doubted or {})
         held = {tenant.name: dict.fromkeys(tenant.cards, tenant.share) for tenant in self.by_name.values()}
-        self.plain = cardpage.schedules(held)
+        self.plain = core_schedule.schedules(held)
         for name, part in self.doubted.items():
             for page in self.plain.get(name, []):
                 page.share = int(page.share * part)

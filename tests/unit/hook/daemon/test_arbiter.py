@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.config import cardpage, claims, limits, records, usage
-from vgpu.config.cardpage import Page
+from vgpu.config import claims, core_schedule, limits, records, usage
 from vgpu.config.claims import Claim
+from vgpu.config.core_schedule import Page
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
 from vgpu.hook import cardpages
@@ -87,7 +87,7 @@ class Node:
             self.now += int(PACE * 1e9)
 
     def page(self, name: str) -> Page:
-        (page,), _ = cardpage.decode(Path(cardpages.path_of(self.run_dir, name)).read_bytes())
+        (page,), _ = core_schedule.decode(Path(cardpages.path_of(self.run_dir, name)).read_bytes())
         return page
 
     def lent(self, name: str) -> int:
@@ -210,7 +210,7 @@ def test_what_a_hook_could_not_write_is_put_right(node: Node) -> None:
     node.container("a", 50, 50)
     node.container("b", 50, 50)
     right = node.page("a").key()
-    cardpage.update(cardpages.path_of(node.run_dir, "a"), Page(UUID, tenants=1))
+    core_schedule.update(cardpages.path_of(node.run_dir, "a"), Page(UUID, tenants=1))
     node.arbiter.look()
     assert node.page("a").key() == right
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from vgpu.config.cardpage import Page
+from vgpu.config.core_schedule import Page
 from vgpu.hook.daemon import arbitration
 from vgpu.hook.daemon.arbitration import LEASE, MS, Arbitration, Observation, Tenant, shared_out
 
