@@ -18,9 +18,10 @@ from vgpu.config import claims, limits, records, usage
 from vgpu.config.claims import Claim
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
-from vgpu.hook import cardpages, presence, processes
+from vgpu.hook import cardpages, presence
 from vgpu.hook.daemon.arbiter import Arbiter
 from vgpu.hook.ledger import Ledger
+from vgpu.hook.linux import procfs
 from vgpu.hook.lock import Lock
 
 ROUND_NS = 2_000_000_000  #: vgpud's
@@ -57,7 +58,7 @@ class Box:
 
     def _record(self, cards: list[CardLimit]) -> None:
         pid = self.holder.pid
-        made = Claim(self.name, pid, processes.start_time(pid), cards, False, None, [], "", 0.0, ready=True)
+        made = Claim(self.name, pid, procfs.start_time(pid), cards, False, None, [], "", 0.0, ready=True)
         records.write(claims.path_of(self.run_dir, self.name), made.record())
 
     def release(self) -> None:

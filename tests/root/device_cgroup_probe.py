@@ -27,8 +27,11 @@ import time
 sys.path[:0] = [f"{sys.argv[1]}/config", f"{sys.argv[1]}/hook"]
 
 from vgpu.config.errors import VgpuError  # noqa: E402 - the path is known only now
-from vgpu.hook import cgroup, devicebpf, devicecgroup, deviceprograms, devicerules  # noqa: E402
-from vgpu.hook import syscalls_bpf as bpf  # noqa: E402
+from vgpu.hook import devicebpf, devicecgroup, deviceprograms, devicerules
+from vgpu.hook.linux import (
+    bpf,  # noqa: E402
+    cgroup,  # noqa: E402
+)
 
 CGROUP2 = "/sys/fs/cgroup"
 

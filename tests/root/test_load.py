@@ -18,7 +18,7 @@ import nodes
 import pytest
 
 from vgpu.config import claims
-from vgpu.hook import syscalls_bpf
+from vgpu.hook.linux import bpf
 
 pytestmark = pytest.mark.root
 
@@ -112,14 +112,14 @@ def _programs() -> int:
     found, number = 0, 0
     while True:
         try:
-            number = syscalls_bpf.prog_get_next_id(number)
+            number = bpf.prog_get_next_id(number)
         except OSError:
             return found
         try:
-            fd = syscalls_bpf.prog_get_fd_by_id(number)
+            fd = bpf.prog_get_fd_by_id(number)
         except OSError:  # gone meanwhile
             continue
-        found += syscalls_bpf.prog_info(fd).name.startswith(b"vgpu")
+        found += bpf.prog_info(fd).name.startswith(b"vgpu")
         os.close(fd)
 
 

@@ -27,7 +27,7 @@ from plugin_process import Plugin
 
 from vgpu.config import claims, grants
 from vgpu.config.errors import VgpuError
-from vgpu.hook import processes
+from vgpu.hook.linux import procfs
 from vgpu.hook.lock import Lock
 
 pytestmark = pytest.mark.root
@@ -82,7 +82,7 @@ class Site:
         run = self.node.settings.run_dir
         with self._locked():
             found = [claims.read(run, path.parent.name) for path in Path(run, "containers").glob("*/claim.json")]
-            return [claim for claim in found if processes.lives(claim.pid, claim.start_time)]
+            return [claim for claim in found if procfs.lives(claim.pid, claim.start_time)]
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

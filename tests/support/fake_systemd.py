@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vgpu.hook import dbus
+from vgpu.hook.linux import dbus
 
 
 @dataclass

@@ -13,9 +13,10 @@ import errno
 import os
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import cgroup, devicelists, deviceprograms, devicerules, processes
-from vgpu.hook.cgroup import DeviceCgroup
+from vgpu.hook import devicelists, deviceprograms, devicerules
 from vgpu.hook.devicerules import ContainerRules
+from vgpu.hook.linux import cgroup, procfs
+from vgpu.hook.linux.cgroup import DeviceCgroup
 
 _DO_ROOT = "the hook has to run as root of the host, outside any container"
 _DO_VANISHED = "another program removed this cgroup meanwhile; start the container again"
@@ -61,13 +62,13 @@ class AllowDevices:
     def execute(self, proc: str = "/proc", run: str = "/run") -> DeviceAccess:
         """VgpuError when the devices cannot be opened. What was written before stays then: v1's earlier lines, and
         systemd's list. Both go with the container's cgroup."""
-        started = processes.start_time(self.pid, proc)
+        started = procfs.start_time(self.pid, proc)
         place = cgroup.device_cgroup(self.pid, proc)
         shared = place.path in cgroup.deciding_paths(cgroup.memberships_of("self", proc), place.version)
         try:
             return _Opening(self, place, shared, run).execute()
         except (OSError, VgpuError) as error:
-            if not processes.lives(self.pid, started, proc):
+            if not procfs.lives(self.pid, started, proc):
                 raise _gone(self.pid, place, error) from error
             if isinstance(error, VgpuError):
                 raise

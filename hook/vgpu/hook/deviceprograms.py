@@ -13,8 +13,8 @@ import os
 
 from vgpu.config.errors import VgpuError
 from vgpu.hook import devicebpf, devicerules
-from vgpu.hook import syscalls_bpf as bpf
 from vgpu.hook.devicerules import ContainerRules, Filter, Rule
+from vgpu.hook.linux import bpf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import stat
 import time
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import syscalls
+from vgpu.hook.linux import syscalls
 
 TIMEOUT = 5.0
 TIMEOUT_KILLED = 1.0

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card, Device, Inventory, Library, nvml_of
 from vgpu.config.settings import Settings
-from vgpu.hook import cards, devicenodes, drivercheck, driverfiles, elfsymbols, freshness
+from vgpu.hook import cards, devicenodes, drivercheck, driverfiles, elfsymbols
+from vgpu.hook.linux import staleness
 
 Note = Callable[[str], None]
 
@@ -43,7 +44,7 @@ def take(
     found = cards.take(nvml_of(libraries), dev_dir(settings), sys_root, note)
     _check_cards(found, dev_dir(settings), proc_root, note)
     _check_functions(libraries, settings.text("paths.libvcuda"), note)
-    boot = freshness.boot_id(proc_root, proc)
+    boot = staleness.boot_id(proc_root, proc)
     return Inventory(version, boot, clock(), libraries, driverfiles.binaries(root), devices, found)
 
 
@@ -64,7 +65,7 @@ def _check_functions(libraries: list[Library], libvcuda_dir: str, note: Note) ->
 
 def driver_version(proc_root: str, search: driverfiles.Search, note: Note) -> str:
     """The loaded module's version, else that in the names of the libraries."""
-    version = freshness.driver_version(proc_root)
+    version = staleness.driver_version(proc_root)
     if version:
         return version
     versions = search.versions()

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Binary, Library
 from vgpu.hook import elf, loadercache
-from vgpu.hook.freshness import is_version
+from vgpu.hook.linux.staleness import is_version
 
 Note = Callable[[str], None]
 

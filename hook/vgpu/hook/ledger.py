@@ -21,8 +21,9 @@ from vgpu.config.inventory import Card
 from vgpu.config.limits import UNLIMITED, CardLimit
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook import allocation, cardpages, freshness, placement, presence, processes, promises
+from vgpu.hook import allocation, cardpages, placement, presence, promises
 from vgpu.hook.allocation import Allocation
+from vgpu.hook.linux import procfs, staleness
 from vgpu.hook.lock import Lock
 from vgpu.hook.placement import Commitment, NoFit, Policy
 from vgpu.hook.redemption import Redemption, request_of, terms_of
@@ -85,7 +86,7 @@ class Ledger:
         self.state_dir = settings.state_dir
         self.cards = cards
         self.proc = proc
-        self.boot_id = freshness.boot_id(proc)
+        self.boot_id = staleness.boot_id(proc)
         self.policy = Policy(
             settings.text("placement.policy"), settings.number("scaling.cores"), settings.number("scaling.memory")
         )
@@ -231,7 +232,7 @@ class Ledger:
             return True
         if claim.boot_id and self.boot_id and claim.boot_id != self.boot_id:
             return False  # paths.run survived a reboot, and pids with start times may come again
-        return processes.lives(claim.pid, claim.start_time, self.proc)
+        return procfs.lives(claim.pid, claim.start_time, self.proc)
 
     def commitments(self, own: tuple[str, ...] = (), container: str = "") -> dict[str, Commitment]:
         """What is promised of each card, by uuid: living claims, and placed grants.
@@ -267,7 +268,7 @@ class Ledger:
         return self._foreign
 
     def _computes(self, user: User) -> bool:
-        return user.kind == foreign.COMPUTE and processes.lives(user.pid, user.start_time, self.proc)
+        return user.kind == foreign.COMPUTE and procfs.lives(user.pid, user.start_time, self.proc)
 
     def _note(self, text: str) -> None:
         if text not in self.notes:  # the claims are read more than once

@@ -19,29 +19,17 @@ from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Inventory
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook import (
-    authority,
-    bundle,
-    cgroup,
-    devicerules,
-    execution,
-    freshness,
-    hooklog,
-    plan,
-    podfacts,
-    population,
-    presence,
-    processes,
-)
+from vgpu.hook import authority, bundle, devicerules, execution, hooklog, plan, podfacts, population, presence
 from vgpu.hook import identity as identities
 from vgpu.hook.allocation import Allocation
 from vgpu.hook.bundle import Container
 from vgpu.hook.devicecgroup import AllowDevices
 from vgpu.hook.identity import Identity
 from vgpu.hook.ledger import Ledger, Start
+from vgpu.hook.linux import cgroup, procfs, staleness
+from vgpu.hook.linux.rootfs import Rootfs
 from vgpu.hook.plan import Plan, Subject
 from vgpu.hook.redemption import Redemption
-from vgpu.hook.rootfs import Rootfs
 from vgpu.hook.survey import survey
 
 STARTING = ("prestart", "createRuntime")
@@ -102,11 +90,11 @@ class Hook:
         self.run_dir = settings.run_dir
         self.step = "inventory"
         inventory = inventories.read(settings.run_dir)
-        freshness.check(inventory, settings.text("driver.proc_root"))
+        staleness.check(inventory, settings.text("driver.proc_root"))
         return Node(settings, inventory, Ledger(settings, inventory.cards, self.proc))
 
     def _run(self, container: Container, identity: Identity, wanted: Request | Redemption, node: Node) -> list[str]:
-        started = processes.start_time(container.pid, self.proc)
+        started = procfs.start_time(container.pid, self.proc)
         if not started:
             raise VgpuError("state JSON on stdin", expected="the pid of a living container", found=container.pid)
         start = Start(

@@ -12,8 +12,8 @@ import errno
 import os
 import stat
 
-from vgpu.hook import syscalls
-from vgpu.hook.rootfs import Rootfs
+from vgpu.hook.linux import syscalls
+from vgpu.hook.linux.rootfs import Rootfs
 
 READ_ONLY_FILE = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
 DEVICE = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NOEXEC

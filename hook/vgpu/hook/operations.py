@@ -11,8 +11,8 @@ import os
 import stat
 
 from vgpu.hook import mounts
+from vgpu.hook.linux.rootfs import Rootfs
 from vgpu.hook.mounts import ClassicMounts, Entry, Handle, NewMounts
-from vgpu.hook.rootfs import Rootfs
 
 
 class Inside:

@@ -11,8 +11,8 @@ import os
 
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
-from vgpu.hook import cgroup, processes
-from vgpu.hook.cgroup import Membership, Mount
+from vgpu.hook.linux import cgroup, procfs
+from vgpu.hook.linux.cgroup import Membership, Mount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Population:
 
     def of(self, claim: Claim) -> list[tuple[int, int]]:
         """(pid, start time in clock ticks after boot) of each living process, by pid; [] when its init is gone."""
-        if not processes.lives(claim.pid, claim.start_time, self.proc):
+        if not procfs.lives(claim.pid, claim.start_time, self.proc):
             return []
         directory = self._directory(claim)
         if directory is None:
@@ -103,7 +103,7 @@ class Population:
             pids = list(process_ids(directory))
             if self._users.get(claim.cgroup, 0) > 1:
                 pids = [pid for pid in pids if self._ancestry.belongs(pid, claim.pid)]
-        started = ((pid, processes.start_time(pid, self.proc)) for pid in sorted({*pids, claim.pid}))
+        started = ((pid, procfs.start_time(pid, self.proc)) for pid in sorted({*pids, claim.pid}))
         return [(pid, start) for pid, start in started if start]
 
     def _directory(self, claim: Claim) -> str | None:
@@ -175,5 +175,5 @@ class _Ancestry:
 
     def _parent(self, pid: int) -> int:
         if pid not in self._parents:
-            self._parents[pid] = processes.parent(pid, self.proc)
+            self._parents[pid] = procfs.parent(pid, self.proc)
         return self._parents[pid]

@@ -9,7 +9,7 @@ import os
 
 from vgpu.config import usage
 from vgpu.config.errors import VgpuError
-from vgpu.hook.rootfs import Rootfs
+from vgpu.hook.linux.rootfs import Rootfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

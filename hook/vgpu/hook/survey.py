@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
-from vgpu.hook.rootfs import Rootfs
+from vgpu.hook.linux.rootfs import Rootfs
 
 MAX_CACHE = 4 << 20
 MAX_LISTING = 20_000

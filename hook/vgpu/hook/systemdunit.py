@@ -15,7 +15,7 @@ import time
 
 from vgpu.config import records
 from vgpu.config.errors import VgpuError, shown
-from vgpu.hook.dbus import Bus, BusError, ErrorReply
+from vgpu.hook.linux.dbus import Bus, BusError, ErrorReply
 
 TIMEOUT = 10.0  # seconds for all of it: a daemon-reload of a large node keeps systemd from answering for some
 NUMBERS_SINCE = 240  # /dev/char/<major>:<minor> needs no such file from this version on

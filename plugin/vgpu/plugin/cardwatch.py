@@ -24,7 +24,8 @@ import pynvml  # type: ignore[import-untyped]
 
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
-from vgpu.hook import cards, syscalls
+from vgpu.hook import cards
+from vgpu.hook.linux import syscalls
 
 RECOVERY_ACTION = 230  #: NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older packages do not name
 MILLISECONDS = 1000

@@ -25,8 +25,8 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.fields import Fields
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
-from vgpu.hook import freshness
 from vgpu.hook.daemon.journal import Conditions, Journal
+from vgpu.hook.linux import staleness
 from vgpu.plugin import xids
 from vgpu.plugin.cardstate import QUIET, CardState, Fault, fault_of_xid, from_answer
 
@@ -85,7 +85,7 @@ class HealthWatch:
         self._file = f"{settings.run_dir}/health.json"
         self._saved = False
         self._host = os.environ.get(HOST_ROOT, "").rstrip("/")
-        self._boot = freshness.boot_id(proc)
+        self._boot = staleness.boot_id(proc)
         self._driver = self._driver_now()
         self._had_driver = bool(self._driver[0])
         self._states: dict[str, CardState] = {}
@@ -207,7 +207,7 @@ class HealthWatch:
 
     def _failed(self, text: str, code: object) -> None:
         """NVML itself fails. Without a driver no card is usable; else we are blind, which is not the cards' fault."""
-        version = freshness.driver_version(self.settings.text("driver.proc_root"))
+        version = staleness.driver_version(self.settings.text("driver.proc_root"))
         if code == MISMATCH:
             self._mark_all("the driver's library and its kernel module differ: reboot, or load the new module")
         elif code == NOT_LOADED and not version:
@@ -290,7 +290,7 @@ class HealthWatch:
             module = os.stat(os.path.join(os.path.dirname(proc_root), "sys/module/nvidia")).st_ino
         except OSError:
             module = 0
-        return freshness.driver_version(proc_root), module
+        return staleness.driver_version(proc_root), module
 
     def _driver_loaded(self) -> bool:
         return bool(self._driver[0]) or not self._had_driver

@@ -14,7 +14,7 @@ from vgpu.config import inventory as inventories
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
-from vgpu.hook import freshness
+from vgpu.hook.linux import staleness
 
 GRACE = 10.0  #: seconds that an inventory may be missing or stale: vgpud takes another one within 2, NVML may take some
 
@@ -72,8 +72,8 @@ class InventoryWatch:
         """The inventory in hand describes this node as it is; then its cards are the present ones."""
         assert self._found is not None
         proc_root = self.settings.text("driver.proc_root")
-        freshness.check(self._found, proc_root)
-        driver = bool(freshness.driver_version(proc_root))
+        staleness.check(self._found, proc_root)
+        driver = bool(staleness.driver_version(proc_root))
         if self._had_driver and not driver:
             raise VgpuError("driver", expected=f"version {self._found.driver_version} loaded", found="none",
                             do="load it: nvidia-smi, or modprobe nvidia")  # fmt: skip

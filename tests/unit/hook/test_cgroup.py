@@ -7,7 +7,7 @@ import os
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import cgroup
+from vgpu.hook.linux import cgroup
 
 PROC = os.path.join(os.path.dirname(__file__), "..", "..", "fixtures", "proc")
 POD = "0c9b1b2e-5a3c-4f5e-9d0b-1f6a2f0c7d11"

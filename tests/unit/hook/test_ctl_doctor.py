@@ -19,10 +19,10 @@ from vgpu.config.claims import Claim
 from vgpu.config.inventory import Card, Device, Inventory, Library
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
-from vgpu.hook import freshness
 from vgpu.hook.ctl import doctor as verb
 from vgpu.hook.doctor import coexistence, findings, host, node, registration
 from vgpu.hook.doctor.findings import FAILURE, OK, WARNING, Check, Finding, Subject
+from vgpu.hook.linux import staleness
 
 UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in range(2)]
 
@@ -440,4 +440,4 @@ def test_status_is_0_without_failures(tree: Tree, call: Callable[..., object], m
     tree.driver()
     monkeypatch.setattr(verb, "CHECKS", {"driver": node.driver, "registration": registration.registration})
     assert call().exit_code == 0  # type: ignore[attr-defined]
-    assert freshness.driver_version(str(tree.path / "proc")) == "550.54.15"
+    assert staleness.driver_version(str(tree.path / "proc")) == "550.54.15"

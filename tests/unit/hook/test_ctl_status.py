@@ -20,7 +20,7 @@ from vgpu.config.request import Request
 from vgpu.config.settings import Settings
 from vgpu.hook.ctl.main import main
 from vgpu.hook.ledger import Ledger, Start
-from vgpu.hook.processes import start_time
+from vgpu.hook.linux.procfs import start_time
 from vgpu.hook.redemption import Redemption
 from vgpu.hook.regions import region_of
 

@@ -12,8 +12,8 @@ import fake_systemd
 import pytest
 from fake_systemd import Behaviour, FakeSystemd, Unit
 
-from vgpu.hook import dbus
-from vgpu.hook.dbus import Bus, BusError, ErrorReply, Reader
+from vgpu.hook.linux import dbus
+from vgpu.hook.linux.dbus import Bus, BusError, ErrorReply, Reader
 
 MANAGER = ("/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
 

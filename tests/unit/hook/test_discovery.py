@@ -14,7 +14,8 @@ from driver_roots import VERSION, DriverRoot
 from vgpu.config import inventory
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook import cards, devicenodes, discovery, driverfiles, freshness, loadercache
+from vgpu.hook import cards, devicenodes, discovery, driverfiles, loadercache
+from vgpu.hook.linux import staleness
 from vgpu.hook.loadercache import Addition
 
 
@@ -328,7 +329,7 @@ def test_simulated_cards_with_direct_links(
     assert capabilities["libnvidia-nscq"] == "utility"
     assert capabilities["libGLX_nvidia"] == "graphics"
     assert {item.name for item in found.binaries} >= {"nvidia-smi", "nvidia-cuda-mps-control"}
-    freshness.check(found, f"{found.libraries[0].path.partition('/usr/')[0]}/proc")
+    staleness.check(found, f"{found.libraries[0].path.partition('/usr/')[0]}/proc")
 
 
 @pytest.mark.root  # mknod

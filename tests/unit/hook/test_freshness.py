@@ -1,4 +1,4 @@
-"""vgpu.hook.freshness over trees like /proc."""
+"""vgpu.hook.linux.staleness over trees like /proc."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Inventory
-from vgpu.hook import freshness
+from vgpu.hook.linux import staleness
 
 CLOSED = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
@@ -46,33 +46,33 @@ def inventory(version: str = "550.54.15", boot: str = "boot-1") -> Inventory:
     ],
 )
 def test_the_version_is_read_from_every_wording(tmp_path: Path, text: str, version: str) -> None:
-    assert freshness.driver_version(proc(tmp_path, text)) == version
+    assert staleness.driver_version(proc(tmp_path, text)) == version
 
 
 def test_an_inventory_of_this_boot_and_driver_is_fresh(tmp_path: Path) -> None:
-    freshness.check(inventory(), proc(tmp_path))
+    staleness.check(inventory(), proc(tmp_path))
 
 
 def test_another_driver_makes_it_stale(tmp_path: Path) -> None:
     with pytest.raises(VgpuError, match=r"535\.161\.08, found 550\.54\.15; run: vgpuctl inventory refresh"):
-        freshness.check(inventory(), proc(tmp_path, OPEN))
+        staleness.check(inventory(), proc(tmp_path, OPEN))
 
 
 def test_another_boot_makes_it_stale(tmp_path: Path) -> None:
     with pytest.raises(VgpuError, match=r"boot-2.*found boot-1; run: vgpuctl inventory refresh"):
-        freshness.check(inventory(), proc(tmp_path, boot="boot-2\n"))
+        staleness.check(inventory(), proc(tmp_path, boot="boot-2\n"))
 
 
 def test_without_a_version_only_the_boot_counts(tmp_path: Path) -> None:
-    freshness.check(inventory("1.2"), proc(tmp_path, version=None))
+    staleness.check(inventory("1.2"), proc(tmp_path, version=None))
     with pytest.raises(VgpuError, match="boot-1"):
-        freshness.check(inventory(boot="boot-0"), str(tmp_path))
+        staleness.check(inventory(boot="boot-0"), str(tmp_path))
 
 
 def test_a_driver_root_without_a_boot_id_takes_the_kernels(tmp_path: Path) -> None:
     own, kernel = tmp_path / "own", tmp_path / "kernel"
-    assert freshness.boot_id(proc(own, boot=None), proc(kernel, boot="boot-9\n")) == "boot-9"
-    assert freshness.boot_id(str(own), str(tmp_path / "none")) == ""
+    assert staleness.boot_id(proc(own, boot=None), proc(kernel, boot="boot-9\n")) == "boot-9"
+    assert staleness.boot_id(str(own), str(tmp_path / "none")) == ""
 
 
 @pytest.mark.parametrize(
@@ -80,4 +80,4 @@ def test_a_driver_root_without_a_boot_id_takes_the_kernels(tmp_path: Path) -> No
     [("550.54.15", True), ("390.157", True), ("550", False), ("1", False), ("5.x", False), ("", False), ("5.", False)],
 )
 def test_what_a_version_looks_like(text: str, expected: bool) -> None:
-    assert freshness.is_version(text) is expected
+    assert staleness.is_version(text) is expected

@@ -237,7 +237,8 @@ def test_modules_of_the_hooks_process_import_little() -> None:
     top = Path(__file__).parents[3]
     code = (
         f"import sys; sys.path[:0] = [{str(top / 'config')!r}, {str(top / 'hook')!r}]\n"
-        "from vgpu.hook import elf, freshness, loadercache\n"
+        "from vgpu.hook import elf, loadercache\n"
+        "from vgpu.hook.linux import staleness\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
     done = subprocess.run(["/usr/bin/python3", "-I", "-S", "-c", code], check=True, capture_output=True, text=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from vgpu.config.claims import Claim
-from vgpu.hook import population, processes
+from vgpu.hook import population
+from vgpu.hook.linux import procfs
 from vgpu.hook.population import Population, own_cgroup, processes_of
 
 
@@ -141,8 +142,8 @@ def test_what_vanishes_meanwhile_is_left_out(tree: Tree, monkeypatch: pytest.Mon
 
 def test_this_very_process() -> None:
     own = os.getpid()
-    assert processes.command(own) != ""
-    assert processes.parent(own) == os.getppid()
-    assert (own, processes.start_time(own)) in processes_of(
-        Claim("c", own, processes.start_time(own), [], False, None, [], "", 1.0)
+    assert procfs.command(own) != ""
+    assert procfs.parent(own) == os.getppid()
+    assert (own, procfs.start_time(own)) in processes_of(
+        Claim("c", own, procfs.start_time(own), [], False, None, [], "", 1.0)
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.hook import syscalls
-from vgpu.hook.rootfs import Rootfs
+from vgpu.hook.linux import syscalls
+from vgpu.hook.linux.rootfs import Rootfs
 
 
 @pytest.fixture(params=["openat2", "walk"])

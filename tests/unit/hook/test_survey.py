@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from vgpu.hook import survey as surveys
-from vgpu.hook import syscalls
-from vgpu.hook.rootfs import Rootfs
+from vgpu.hook.linux import syscalls
+from vgpu.hook.linux.rootfs import Rootfs
 from vgpu.hook.survey import DEBIAN, MUSL, REDHAT, Survey, survey
 
 STEMS = frozenset({"libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler"})

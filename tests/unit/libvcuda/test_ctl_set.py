@@ -18,7 +18,7 @@ from vgpu.config.request import Request
 from vgpu.config.settings import Settings
 from vgpu.hook.ctl.set import set_limits
 from vgpu.hook.ledger import Ledger, Start
-from vgpu.hook.processes import start_time
+from vgpu.hook.linux.procfs import start_time
 
 if TYPE_CHECKING:
     from conftest import SimBox

@@ -21,8 +21,9 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.pods import Pod
 from vgpu.config.settings import Settings
-from vgpu.hook import grantend, processes, resources
+from vgpu.hook import grantend, resources
 from vgpu.hook.daemon.journal import Journal
+from vgpu.hook.linux import procfs
 from vgpu.hook.lock import Lock
 from vgpu.plugin import checkpoint, podresources
 from vgpu.plugin.expiry import Belief, Expiry
@@ -111,7 +112,7 @@ class Node:
     def claim(self, container: str, *held: str, pid: int = 0) -> None:
         """A container whose init is this process, or `pid`."""
         pid = pid or os.getpid()
-        made = Claim(container, pid, processes.start_time(pid), [], True, None, list(held), "", 1.0)
+        made = Claim(container, pid, procfs.start_time(pid), [], True, None, list(held), "", 1.0)
         path = claims.path_of(self.settings.run_dir, container)
         os.makedirs(os.path.dirname(path))
         records.write(path, made.record())

@@ -15,8 +15,9 @@ from vgpu.config import records, settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card, Inventory
 from vgpu.config.settings import Settings
-from vgpu.hook import discovery, freshness
+from vgpu.hook import discovery
 from vgpu.hook.ctl.output import Bytes, output_option, print_json, print_table
+from vgpu.hook.linux import staleness
 
 
 @click.group()
@@ -32,7 +33,7 @@ def show(config_path: str, output: str) -> None:
     node = settings.read(config_path)
     found = record.read(node.run_dir)
     try:
-        freshness.check(found, node.text("driver.proc_root"))
+        staleness.check(found, node.text("driver.proc_root"))
     except VgpuError as error:
         click.echo(f"warning: {error}", err=True)
     if output == "json":

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
-from vgpu.hook import syscalls
+from vgpu.hook.linux import syscalls
 
 MAX_RESULT = 4 << 20
 STANDARD = 3  #: stdin, stdout and stderr stay

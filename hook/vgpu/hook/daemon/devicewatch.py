@@ -13,13 +13,13 @@ from vgpu.config import foreign, records
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook import bundle, cgroup, devicerules
-from vgpu.hook import syscalls_bpf as bpf
-from vgpu.hook.cgroup import DeviceCgroup
+from vgpu.hook import bundle, devicerules
 from vgpu.hook.daemon.child import Child, Spawn
 from vgpu.hook.daemon.journal import Conditions
 from vgpu.hook.devicecgroup import AllowDevices
 from vgpu.hook.ledger import Ledger
+from vgpu.hook.linux import bpf, cgroup
+from vgpu.hook.linux.cgroup import DeviceCgroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,11 +17,12 @@ from vgpu.config.errors import escaped
 from vgpu.config.foreign import COMPUTE, GRAPHICS, User
 from vgpu.config.inventory import Inventory, nvml_of
 from vgpu.config.settings import Settings
-from vgpu.hook import cards, freshness, processes
+from vgpu.hook import cards
 from vgpu.hook.daemon.child import Child, Spawn
 from vgpu.hook.daemon.driveruse import DriverUse
 from vgpu.hook.daemon.journal import Conditions
 from vgpu.hook.ledger import Ledger
+from vgpu.hook.linux import procfs, staleness
 from vgpu.hook.population import Population
 
 INTERVAL = 15.0  #: seconds between two looks, when NVML is quick
@@ -63,10 +64,10 @@ def judge(found: Listed, ledger: Ledger) -> dict[str, list[User]]:
     for uuid, rows in found.items():
         for pid, computes, memory in rows:
             owner = owners.get(pid)
-            started = processes.start_time(pid, ledger.proc)
+            started = procfs.start_time(pid, ledger.proc)
             if not started or (owner is not None and any(card.uuid == uuid for card in owner.cards)):
                 continue
-            command = escaped(processes.command(pid, ledger.proc))
+            command = escaped(procfs.command(pid, ledger.proc))
             kind = COMPUTE if computes else GRAPHICS
             user = User(pid, started, command, kind, memory, owner.container if owner else "")
             strangers.setdefault(uuid, []).append(user)
@@ -125,7 +126,7 @@ class ForeignWatch:
             return
         found = rows_of(child.result)
         self.users = judge(found, Ledger(self.settings, [], self.proc))
-        record = foreign.record(self.users, freshness.boot_id(self.proc), self.clock(), VALID * interval)
+        record = foreign.record(self.users, staleness.boot_id(self.proc), self.clock(), VALID * interval)
         records.write(foreign.path_in(self.settings.run_dir), record)
         self.conditions.set("foreign users", "; ".join(f"{uuid}: {_told(users)}" for uuid, users in self.users.items()))
         if self.driver_use is not None and self.driver_use.after(found, VALID * interval):

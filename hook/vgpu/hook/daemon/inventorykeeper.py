@@ -14,9 +14,10 @@ from vgpu.config import inventory as inventories
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Inventory
 from vgpu.config.settings import Settings
-from vgpu.hook import devicenodes, discovery, freshness
+from vgpu.hook import devicenodes, discovery
 from vgpu.hook.daemon.child import Child, Spawn
 from vgpu.hook.daemon.journal import Conditions
+from vgpu.hook.linux import staleness
 
 LIMIT = 120.0  #: seconds that NVML has; cards without persistence mode take some seconds each
 FIRST_PAUSE, LAST_PAUSE = 2.0, 60.0  #: between two attempts that fail, doubling
@@ -83,8 +84,8 @@ class InventoryKeeper:
         proc_root = self.settings.text("driver.proc_root")
         numbers = devicenodes.majors(proc_root)
         return (
-            freshness.driver_version(proc_root),
-            freshness.boot_id(proc_root, self.proc),
+            staleness.driver_version(proc_root),
+            staleness.boot_id(proc_root, self.proc),
             tuple(devicenodes.minors(proc_root).items()),
             tuple(sorted(item for item in numbers.items() if item[0].startswith("nvidia"))),
         )
@@ -104,7 +105,7 @@ class InventoryKeeper:
                 self.found = inventories.read(run_dir)
                 self._file = file
             if self.found is not None:
-                freshness.check(self.found, self.settings.text("driver.proc_root"))
+                staleness.check(self.found, self.settings.text("driver.proc_root"))
         except VgpuError as error:
             self.found, self.error, self._file = None, str(error), file
 

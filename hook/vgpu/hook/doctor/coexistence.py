@@ -16,12 +16,12 @@ from vgpu.config import foreign
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Card
-from vgpu.hook import processes
 from vgpu.hook.daemon import child, foreignwatch
 from vgpu.hook.doctor.findings import OK, WARNING, Finding, Subject, failure
 from vgpu.hook.ledger import Ledger
+from vgpu.hook.linux import procfs
+from vgpu.hook.linux.rootfs import Rootfs
 from vgpu.hook.population import Population
-from vgpu.hook.rootfs import Rootfs
 
 NVML_LIMIT = 60.0
 MAX_TOLD = 5
@@ -46,7 +46,7 @@ def containers(subject: Subject) -> Iterator[Finding]:
 def _sees(subject: Subject, pid: int, owner: Claim | None, strange: list[Card]) -> Finding:
     who = f"container {owner.container}" if owner else "one that holds no card"
     names = ", ".join(f"nvidia{card.minor}" for card in strange)
-    text = f"{who}: process {pid} ({escaped(processes.command(pid, subject.proc))}) sees {names}"
+    text = f"{who}: process {pid} ({escaped(procfs.command(pid, subject.proc))}) sees {names}"
     do = "it is privileged, or has them by another way than vgpu: its use is in no ledger"
     return Finding("containers", WARNING, text, "only the nodes of cards that it holds", do)
 
@@ -96,7 +96,7 @@ def holders(subject: Subject) -> Iterator[Finding]:
     for pid in (int(name) for name in os.listdir(subject.proc) if name.isdigit()):
         nodes = _open_nodes(subject.proc, pid) if pid not in owners else []
         if nodes:
-            command = escaped(processes.command(pid, subject.proc))
+            command = escaped(procfs.command(pid, subject.proc))
             found.setdefault(command, []).append(f"{pid}{_since(subject, pid)} ({', '.join(nodes)})")
     told = [f"{command}: {', '.join(pids[:MAX_TOLD])}" for command, pids in sorted(found.items())]
     text = "without a claim: " + "; ".join(told) if told else "no other program has a card's node open"

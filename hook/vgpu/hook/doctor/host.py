@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterator
 
 from vgpu.config import records
-from vgpu.hook import cgroup, syscalls, syscalls_bpf
-from vgpu.hook.cgroup import Mount
 from vgpu.hook.doctor.findings import FAILURE, OK, WARNING, Finding, Subject
+from vgpu.hook.linux import bpf, cgroup, syscalls
+from vgpu.hook.linux.cgroup import Mount
 
 #: System calls with a fallback, and the Linux that brought them.
 CALLS = {
@@ -60,7 +60,7 @@ def _bpf(subject: Subject) -> Iterator[Finding]:
     if not subject.real:
         return
     try:
-        os.close(syscalls_bpf.prog_load(_ALLOW, "vgpu_doctor"))
+        os.close(bpf.prog_load(_ALLOW, "vgpu_doctor"))
     except OSError as error:
         do = "run as root, on a kernel with CONFIG_CGROUP_BPF"
         yield Finding("device programs", FAILURE, str(error), "BPF_PROG_TYPE_CGROUP_DEVICE to load", do)

@@ -18,9 +18,10 @@ from vgpu.config import settings as node_settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Device
 from vgpu.config.request import CORES, MEMORY
-from vgpu.hook import devicenodes, discovery, elf, freshness
+from vgpu.hook import devicenodes, discovery, elf
 from vgpu.hook.daemon import client
 from vgpu.hook.doctor.findings import FAILURE, OK, WARNING, Finding, Subject, failure
+from vgpu.hook.linux import staleness
 
 TIMEOUT = 30
 OLDEST_PYTHON = (3, 9)
@@ -41,7 +42,7 @@ def settings(subject: Subject) -> Iterator[Finding]:
 
 
 def driver(subject: Subject) -> Iterator[Finding]:
-    version = freshness.driver_version(subject.settings.text("driver.proc_root"))
+    version = staleness.driver_version(subject.settings.text("driver.proc_root"))
     if version:
         yield Finding("driver", OK, version)
     else:
@@ -96,7 +97,7 @@ def uvm(subject: Subject) -> Iterator[Finding]:
 
 def inventory(subject: Subject) -> Iterator[Finding]:
     found = inventories.read(subject.settings.run_dir)
-    freshness.check(found, subject.settings.text("driver.proc_root"))
+    staleness.check(found, subject.settings.text("driver.proc_root"))
     gone = [item.path for item in found.libraries if not os.path.exists(item.path)]
     if gone:
         yield Finding("inventory", FAILURE, f"{gone[0]} and {len(gone) - 1} more are gone" if gone[1:] else gone[0],

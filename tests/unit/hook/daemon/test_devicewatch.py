@@ -11,10 +11,10 @@ from vgpu.config import claims, records
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook import processes
 from vgpu.hook.daemon import devicewatch
 from vgpu.hook.daemon.devicewatch import INTERVAL, LATER, DeviceWatch, Rules
 from vgpu.hook.daemon.journal import Conditions, Journal
+from vgpu.hook.linux import procfs
 
 
 class Answer:
@@ -74,7 +74,7 @@ class Bed:
 
     def container(self, name: str, ready: bool = True, cgroup: str = "devices:/c", devices: bool = True) -> None:
         pid = os.getpid()
-        claim = Claim(name, pid, processes.start_time(pid), [], True, None, [], "/b", 1.0, f"ns/{name}/main", ready,
+        claim = Claim(name, pid, procfs.start_time(pid), [], True, None, [], "/b", 1.0, f"ns/{name}/main", ready,
                       cgroup, devices={"195:0": "/dev/nvidia0"} if devices else None)  # fmt: skip
         os.makedirs(claims.directory(self.settings.run_dir, name), exist_ok=True)
         records.write(claims.path_of(self.settings.run_dir, name), claim.record())

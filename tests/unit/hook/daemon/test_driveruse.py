@@ -11,8 +11,9 @@ from vgpu.config import claims, limits, records
 from vgpu.config.claims import Claim
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
-from vgpu.hook import freshness, population, processes
+from vgpu.hook import population
 from vgpu.hook.daemon.driveruse import DriverUse
+from vgpu.hook.linux import procfs, staleness
 
 MIB = 1 << 20
 UUIDS = [limits.uuid_text(bytes([number]) * 16) for number in range(1, 3)]
@@ -39,8 +40,8 @@ class Node:
 
     def container(self, name: str = "one", exclusive: bool = False) -> Path:
         cards = [CardLimit(uuid, 1 << 30) for uuid in UUIDS]
-        start = processes.start_time(SELF)
-        claim = Claim(name, SELF, start, cards, exclusive, None, [], "/b", NOW, ready=True, boot_id=freshness.boot_id())
+        start = procfs.start_time(SELF)
+        claim = Claim(name, SELF, start, cards, exclusive, None, [], "/b", NOW, ready=True, boot_id=staleness.boot_id())
         os.makedirs(claims.directory(self.run_dir, name))
         records.write(claims.path_of(self.run_dir, name), claim.record())
         file = Path(claims.directory(self.run_dir, name)) / "limits"

@@ -15,9 +15,9 @@ from vgpu.config.inventory import Card, Device
 from vgpu.config.limits import CardLimit
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook import freshness, processes
 from vgpu.hook.daemon import foreignwatch
 from vgpu.hook.ledger import Ledger
+from vgpu.hook.linux import procfs, staleness
 from vgpu.hook.placement import NoFit
 
 UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in range(2)]
@@ -27,7 +27,7 @@ CARDS = [
 
 
 def user(kind: str = COMPUTE, started: int = 0) -> User:
-    return User(os.getpid(), started or processes.start_time(os.getpid()), "python", kind, 5 << 20)
+    return User(os.getpid(), started or procfs.start_time(os.getpid()), "python", kind, 5 << 20)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def run_dir(tmp_path: Path) -> str:
 
 def write(run_dir: str, found: User, age: float = 0.0, boot: str = "") -> None:
     written = foreign.now() - age
-    record = foreign.record({UUIDS[0]: [found]}, boot or freshness.boot_id(), written, 60.0)
+    record = foreign.record({UUIDS[0]: [found]}, boot or staleness.boot_id(), written, 60.0)
     records.write(foreign.path_in(run_dir), record)
 
 
@@ -89,12 +89,12 @@ def test_a_damaged_file_is_noted_and_counts_nothing(run_dir: str, damage: bytes)
 def test_reading_checks_its_fields(run_dir: str) -> None:
     write(run_dir, user("both"))
     with pytest.raises(VgpuError, match="compute or graphics"):
-        foreign.read(run_dir, freshness.boot_id(), foreign.now())
+        foreign.read(run_dir, staleness.boot_id(), foreign.now())
 
 
 def test_a_process_belongs_to_its_containers_cards_only(run_dir: str) -> None:
     """The test is its own container: with a claim on card 0, NVML sees it on both."""
-    pid, started = os.getpid(), processes.start_time(os.getpid())
+    pid, started = os.getpid(), procfs.start_time(os.getpid())
     card = CardLimit(UUIDS[0], 1 << 30, 20, 20)
     os.makedirs(claims.directory(run_dir, "c"))
     records.write(claims.path_of(run_dir, "c"), Claim("c", pid, started, [card], False, None, [], "/b", 1.0).record())

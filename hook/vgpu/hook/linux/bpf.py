@@ -11,7 +11,7 @@ import errno
 import os
 import resource
 
-from vgpu.hook.syscalls import syscall
+from vgpu.hook.linux.syscalls import syscall
 
 BPF_PROG_LOAD = 5
 BPF_OBJ_PIN = 6

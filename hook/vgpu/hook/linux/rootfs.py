@@ -14,7 +14,7 @@ import errno
 import os
 import stat
 
-from vgpu.hook import syscalls
+from vgpu.hook.linux import syscalls
 
 MAX_LINKS = 40  # as the kernel's
 MAX_COMPONENTS = 256
