@@ -29,7 +29,8 @@ import nodes
 import trees
 from results import BenchError, Result
 
-from vgpu.hook import driverfiles, loadercache, plan
+from vgpu.hook import driverfiles, plan
+from vgpu.hook.formats import ldcache
 
 ROUNDS = 30
 REPEATS = 3
@@ -124,8 +125,8 @@ class Stage:
         self.image = trees.make("debian", memory / "image")
         cache = self.image / "etc/ld.so.cache"
         names = [f"libimage{number}.so.1" for number in range(CACHE_ENTRIES)]
-        additions = [loadercache.Addition(name, f"/usr/lib/{trees.MULTIARCH}/{name}") for name in names]
-        cache.write_bytes(loadercache.merge(cache.read_bytes(), additions))
+        additions = [ldcache.Addition(name, f"/usr/lib/{trees.MULTIARCH}/{name}") for name in names]
+        cache.write_bytes(ldcache.merge(cache.read_bytes(), additions))
         subprocess.run(["cp", "-a", self.image, disk / "image"], check=True)
 
     def node(self, name: str, profile: str) -> nodes.SimulatedNode:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.hook import loadercache
-from vgpu.hook.elf import EM_386, EM_X86_64
-from vgpu.hook.loadercache import Addition
+from vgpu.hook.formats import ldcache
+from vgpu.hook.formats.elf import EM_386, EM_X86_64
+from vgpu.hook.formats.ldcache import Addition
 
 LDCONFIG = shutil.which("ldconfig", path="/sbin:/usr/sbin")
 
@@ -110,7 +110,7 @@ def opened(root: Path, name: str) -> str:
 
 def merge(root: Path, additions: list[Addition]) -> None:
     path = root / "etc/ld.so.cache"
-    path.write_bytes(loadercache.merge(path.read_bytes() if path.exists() else None, additions))
+    path.write_bytes(ldcache.merge(path.read_bytes() if path.exists() else None, additions))
 
 
 DRIVER = [Addition("libcuda.so.1", "/opt/driver/libcuda.so.1")]
@@ -187,7 +187,7 @@ def test_order_and_flags_are_those_of_ldconfig(root: Path, parts: Path) -> None:
         shutil.copy(parts / "lib32.so", root / "usr/lib32" / name)
     ldconfig(root)
     data = (root / "etc/ld.so.cache").read_bytes()
-    entries = loadercache.parse(data).entries
+    entries = ldcache.parse(data).entries
     assert {entry.flags for entry in entries} == {0x0303, 0x0003}
     for start in range(3):
         chosen = entries[start::3]
@@ -195,8 +195,8 @@ def test_order_and_flags_are_those_of_ldconfig(root: Path, parts: Path) -> None:
         gone = [entry for entry in entries if entry.name.decode() in names]
         abis = {0x0303: (64, EM_X86_64), 0x0003: (32, EM_386)}
         again = [Addition(entry.name.decode(), entry.path.decode(), *abis[entry.flags]) for entry in gone]
-        merged = loadercache.merge(loadercache.merge(data, [], names), again)
-        found = [(entry.flags, entry.name, entry.path) for entry in loadercache.parse(merged).entries]
+        merged = ldcache.merge(ldcache.merge(data, [], names), again)
+        found = [(entry.flags, entry.name, entry.path) for entry in ldcache.parse(merged).entries]
         assert found == [(entry.flags, entry.name, entry.path) for entry in entries]
 
 
@@ -208,10 +208,10 @@ def test_a_wrong_position_is_missed_by_the_loader(root: Path, parts: Path, posit
             shutil.copy(parts / "lib64.so", root / LIBRARY_DIR / name)
     ldconfig(root)
     path = root / "etc/ld.so.cache"
-    cache = loadercache.parse(path.read_bytes())
-    place: Callable[[int, loadercache.Entry], None] = cache.entries.insert
+    cache = ldcache.parse(path.read_bytes())
+    place: Callable[[int, ldcache.Entry], None] = cache.entries.insert
     place(0 if position == "first" else len(cache.entries), DRIVER[0].entry())
-    path.write_bytes(loadercache.serialize(cache))
+    path.write_bytes(ldcache.serialize(cache))
     assert "libcuda.so.1" in ldconfig(root, "-p")
     assert opened(root, "libcuda.so.1") == ""
     merge(root, [])  # puts a foreign cache in order, too

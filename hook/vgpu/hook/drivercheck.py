@@ -1,7 +1,7 @@
 """Functions of the node's driver that libvcuda does not know: what a newer driver may give a program past the limits.
 
 Belongs here: comparing two lists of symbols. libvcuda's is installed beside it, made by its build; the driver's comes
-from its library's dynamic symbol table (vgpu.hook.elf). Part of `vgpuctl inventory refresh`; runs outside the hook.
+from its library's dynamic symbol table (vgpu.hook.formats.elf). Part of `vgpuctl inventory refresh`; runs outside the hook.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Binary, Library
-from vgpu.hook import elf, loadercache
+from vgpu.hook.formats import elf, ldcache
 from vgpu.hook.linux.staleness import is_version
 
 Note = Callable[[str], None]
@@ -131,7 +131,7 @@ class Search:
             return []
         try:
             with open(path, "rb") as file:
-                entries = loadercache.parse(file.read(loadercache.MAX_CACHE + 1), path).entries
+                entries = ldcache.parse(file.read(ldcache.MAX_CACHE + 1), path).entries
         except (OSError, VgpuError) as error:
             self.note(f"{path} is not used: {error}")
             return []

@@ -12,10 +12,11 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import DO, Binary, Device, Inventory, Library
 from vgpu.config.limits import LIMITS_PATH, PRIVATE_DIR, REAL_DIR, USAGE_DIR
 from vgpu.config.settings import Settings
-from vgpu.hook import loadercache, mounts
+from vgpu.hook import mounts
 from vgpu.hook.allocation import Allocation
-from vgpu.hook.elf import EM_386, EM_AARCH64, EM_ARM, EM_X86_64
-from vgpu.hook.loadercache import Addition
+from vgpu.hook.formats import ldcache
+from vgpu.hook.formats.elf import EM_386, EM_AARCH64, EM_ARM, EM_X86_64
+from vgpu.hook.formats.ldcache import Addition
 from vgpu.hook.mounts import Entry
 from vgpu.hook.operations import (
     Bind,
@@ -299,7 +300,7 @@ def _loader(libraries: list[Library], facts: Survey) -> tuple[list[Operation], t
         machine = _machine(facts, library.bits)
         additions += [Addition(name, f"{directory}/{name}", library.bits, machine) for name in names]
     try:
-        data = loadercache.merge(facts.cache, additions)
+        data = ldcache.merge(facts.cache, additions)
     except VgpuError as error:
         return [], (f"left alone: {error}",)
     return ([] if data == facts.cache else [ReplaceFile(LOADER_CACHE, data, facts.cache)]), ()

@@ -14,9 +14,10 @@ from driver_roots import VERSION, DriverRoot
 from vgpu.config import inventory
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook import cards, devicenodes, discovery, driverfiles, loadercache
+from vgpu.hook import cards, devicenodes, discovery, driverfiles
+from vgpu.hook.formats import ldcache
+from vgpu.hook.formats.ldcache import Addition
 from vgpu.hook.linux import staleness
-from vgpu.hook.loadercache import Addition
 
 
 def search(root: DriverRoot, **others: list[str]) -> tuple[driverfiles.Search, list[str]]:
@@ -79,7 +80,7 @@ def test_links_are_followed_inside_the_driver_root(driver_root: DriverRoot) -> N
     alternatives.mkdir(parents=True)
     (alternatives / "cuda").symlink_to(f"/opt/hidden/libcuda.so.{VERSION}")
     (driver_root.libraries / "libcuda.so.1").symlink_to("/etc/alternatives/cuda")
-    cache = loadercache.merge(None, [Addition("libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")])
+    cache = ldcache.merge(None, [Addition("libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")])
     (driver_root.path / "etc/ld.so.cache").write_bytes(cache)
     library = next(item for item in search(driver_root)[0].libraries(VERSION) if item.name.startswith("libcuda"))
     assert library.path == str(path)

@@ -1,4 +1,4 @@
-"""vgpu.hook.elf on files that the compiler makes, on crafted ones of the other word size and byte order, on garbage."""
+"""vgpu.hook.formats.elf on files that the compiler makes, on crafted ones of the other word size and byte order, on garbage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import elf
+from vgpu.hook.formats import elf
 
 
 def craft(bits: int, order: str, machine: int, soname: bytes, needed: list[bytes]) -> bytes:

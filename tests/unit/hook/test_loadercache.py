@@ -1,4 +1,4 @@
-"""vgpu.hook.loadercache: formats, order, merge, damage. The real loader: tests/root/test_loader_cache.py."""
+"""vgpu.hook.formats.ldcache: formats, order, merge, damage. The real loader: tests/root/test_loader_cache.py."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import loadercache
-from vgpu.hook.elf import EM_386, EM_AARCH64, EM_X86_64
-from vgpu.hook.loadercache import Addition, Cache, Entry
+from vgpu.hook.formats import ldcache
+from vgpu.hook.formats.elf import EM_386, EM_AARCH64, EM_X86_64
+from vgpu.hook.formats.ldcache import Addition, Cache, Entry
 
 HWCAP_V2, HWCAP_V3 = 1 << 62, 1 << 62 | 1
 X86_64 = 0x0303
@@ -82,26 +82,26 @@ def test_the_key_orders_as_the_loader_compares() -> None:
     names = ["".join(generator.choices("ab.-+_019", k=generator.randrange(12))).encode() for _ in range(300)]
     for left in names:
         for right in generator.sample(names, 40):
-            key, other = loadercache.order_key(left), loadercache.order_key(right)
+            key, other = ldcache.order_key(left), ldcache.order_key(right)
             assert (key > other) - (key < other) == (libcmp(left, right) > 0) - (libcmp(left, right) < 0), (left, right)
 
 
 def test_numbers_beyond_an_int_compare_as_the_overflown_int() -> None:
-    key = loadercache.order_key
+    key = ldcache.order_key
     assert key(b"lib.so.4294967297") == key(b"lib.so.1")
     assert key(b"lib.so.2147483648") < key(b"lib.so.0")
 
 
 def test_serialized_and_parsed_again_nothing_changes() -> None:
     cache = sample()
-    again = loadercache.parse(loadercache.serialize(cache))
+    again = ldcache.parse(ldcache.serialize(cache))
     assert rows(again) == rows(cache)
     assert (again.hwcaps, again.sections) == (cache.hwcaps, cache.sections)
 
 
 def test_an_empty_merge_keeps_order_and_extension() -> None:
-    data = loadercache.serialize(sample())
-    assert loadercache.merge(data, []) == data
+    data = ldcache.serialize(sample())
+    assert ldcache.merge(data, []) == data
 
 
 def test_additions_stand_where_glibc_looks_for_them() -> None:
@@ -109,7 +109,7 @@ def test_additions_stand_where_glibc_looks_for_them() -> None:
         Addition("libcuda.so.1", "/usr/lib/libcuda.so.1"),
         Addition("libfoo.so.9", "/usr/lib32/libfoo.so.9", 32, EM_386),
     ]
-    merged = loadercache.parse(loadercache.merge(loadercache.serialize(sample()), additions))
+    merged = ldcache.parse(ldcache.merge(ldcache.serialize(sample()), additions))
     assert [(entry.name, entry.flags) for entry in merged.entries] == [
         (b"libz.so.1", X86_64), (b"libz.so.1", X86_64), (b"libz.so.1", X86_64), (b"libz.so.1", 3),
         (b"libfoo.so.10", X86_64), (b"libfoo.so.9", X86_64), (b"libfoo.so.9", 3),
@@ -121,34 +121,34 @@ def test_additions_stand_where_glibc_looks_for_them() -> None:
 
 
 def test_an_addition_replaces_its_name_and_abi_only() -> None:
-    merged = loadercache.merge(loadercache.serialize(sample()), [Addition("libz.so.1", "/driver/libz.so.1")])
-    found = [entry for entry in loadercache.parse(merged).entries if entry.name == b"libz.so.1"]
+    merged = ldcache.merge(ldcache.serialize(sample()), [Addition("libz.so.1", "/driver/libz.so.1")])
+    found = [entry for entry in ldcache.parse(merged).entries if entry.name == b"libz.so.1"]
     assert [(entry.flags, entry.path) for entry in found] == [
         (X86_64, b"/driver/libz.so.1"), (3, b"/usr/lib32/libz.so.1"),
     ]  # fmt: skip
 
 
 def test_dropped_names_vanish_for_every_abi() -> None:
-    merged = loadercache.parse(loadercache.merge(loadercache.serialize(sample()), [], ("libz.so.1",)))
+    merged = ldcache.parse(ldcache.merge(ldcache.serialize(sample()), [], ("libz.so.1",)))
     assert [entry.name for entry in merged.entries] == [b"libfoo.so.10", b"libfoo.so.9", b"libc.so.6"]
 
 
 def test_the_first_of_two_additions_alike_is_taken() -> None:
-    data = loadercache.merge(None, [Addition("libcuda.so.1", "/a/libcuda.so.1"), Addition("libcuda.so.1", "/b")])
-    assert [entry.path for entry in loadercache.parse(data).entries] == [b"/a/libcuda.so.1"]
+    data = ldcache.merge(None, [Addition("libcuda.so.1", "/a/libcuda.so.1"), Addition("libcuda.so.1", "/b")])
+    assert [entry.path for entry in ldcache.parse(data).entries] == [b"/a/libcuda.so.1"]
 
 
 def test_without_a_cache_one_is_made() -> None:
-    data = loadercache.merge(None, [Addition("libcuda.so.1", "/usr/lib/libcuda.so.1", 64, EM_AARCH64)])
-    entry = loadercache.parse(data).entries[0]
+    data = ldcache.merge(None, [Addition("libcuda.so.1", "/usr/lib/libcuda.so.1", 64, EM_AARCH64)])
+    entry = ldcache.parse(data).entries[0]
     assert (entry.flags, entry.name, entry.path) == (0x0A03, b"libcuda.so.1", b"/usr/lib/libcuda.so.1")
 
 
 def test_old_and_compat_caches_become_new_ones() -> None:
     cache = sample()
     cache.entries = cache.entries[2:]
-    new = loadercache.serialize(cache)
-    assert rows(loadercache.parse(as_old(cache))) == rows(cache)
+    new = ldcache.serialize(cache)
+    assert rows(ldcache.parse(as_old(cache))) == rows(cache)
     # the extension's place counts from the file's beginning, the names' from the new half's
     shift = len(as_old(cache, b"x")) - 1
     body = bytearray(new)
@@ -157,12 +157,12 @@ def test_old_and_compat_caches_become_new_ones() -> None:
     for section in range(struct.unpack_from("<I", new, extension + 4)[0]):
         at = extension + 8 + 16 * section + 8
         struct.pack_into("<I", body, at, struct.unpack_from("<I", new, at)[0] + shift)
-    assert loadercache.merge(as_old(cache, bytes(body)), []) == new
+    assert ldcache.merge(as_old(cache, bytes(body)), []) == new
 
 
 def test_an_unknown_machine_is_refused() -> None:
     with pytest.raises(VgpuError, match="machine that ldconfig knows, found 64 bit, ELF machine 243"):
-        loadercache.merge(None, [Addition("libcuda.so.1", "/libcuda.so.1", 64, 243)])
+        ldcache.merge(None, [Addition("libcuda.so.1", "/libcuda.so.1", 64, 243)])
 
 
 @pytest.mark.parametrize(
@@ -175,13 +175,13 @@ def test_an_unknown_machine_is_refused() -> None:
         b"glibc-ld.so.cache1.1",
         b"glibc-ld.so.cache1.1" + b"\xff" * 28,
         b"glibc-ld.so.cache1.1" + struct.pack("<IIB3xI12x", 0, 0, 3, 0),
-        b"glibc-ld.so.cache1.1" + bytes(28) + bytes(loadercache.MAX_CACHE),
+        b"glibc-ld.so.cache1.1" + bytes(28) + bytes(ldcache.MAX_CACHE),
     ],
     ids=["empty", "garbage", "old cut", "old count", "new cut", "new count", "big endian", "oversized"],
 )
 def test_what_is_no_cache_is_refused(data: bytes) -> None:
     with pytest.raises(VgpuError, match=r"^/x: expected a loader cache, found .*ldconfig"):
-        loadercache.merge(data, [], source="/x")
+        ldcache.merge(data, [], source="/x")
 
 
 def test_names_that_overlap_do_not_multiply_the_work() -> None:
@@ -191,12 +191,12 @@ def test_names_that_overlap_do_not_multiply_the_work() -> None:
     entries = b"".join(struct.pack("<iIIIQ", X86_64, base + number % 100, base, 0, 0) for number in range(count))
     data = b"glibc-ld.so.cache1.1" + struct.pack("<IIB3xI12x", count, len(text), 2, 0) + entries + text
     with pytest.raises(VgpuError, match="names of more than"):
-        loadercache.parse(data)
+        ldcache.parse(data)
 
 
 def test_damage_never_raises_anything_else() -> None:
     generator = random.Random(20240602)
-    whole = loadercache.serialize(sample())
+    whole = ldcache.serialize(sample())
     additions = [Addition("libcuda.so.1", "/usr/lib/libcuda.so.1")]
     refused = 0
     for number in range(2000):
@@ -205,12 +205,12 @@ def test_damage_never_raises_anything_else() -> None:
             data[generator.randrange(len(data))] = generator.choice((0, 1, 0x7F, 0xFF, generator.randrange(256)))
         del data[generator.randrange(len(data)) if generator.random() < 0.3 else len(data) :]
         try:
-            merged = loadercache.merge(bytes(data), additions)
+            merged = ldcache.merge(bytes(data), additions)
         except VgpuError as error:
             refused += 1
             assert "\n" not in str(error)
         else:
-            assert b"libcuda.so.1" in [entry.name for entry in loadercache.parse(merged).entries]
+            assert b"libcuda.so.1" in [entry.name for entry in ldcache.parse(merged).entries]
     assert 0 < refused < 2000
 
 
@@ -222,7 +222,7 @@ def test_ldconfig_lists_a_merged_cache(tmp_path: Path) -> None:
         Addition("libcuda.so.1", "/x32/libcuda.so.1", 32, EM_386),
         Addition("libnvidia-ml.so.1", "/x/libnvidia-ml.so.1", 64, EM_X86_64),
     ]
-    path.write_bytes(loadercache.merge(loadercache.serialize(sample()), additions))
+    path.write_bytes(ldcache.merge(ldcache.serialize(sample()), additions))
     listed = subprocess.run([str(LDCONFIG), "-p", "-C", path], check=True, capture_output=True, text=True).stdout
     assert "\tlibcuda.so.1 (libc6,x86-64) => /x/libcuda.so.1\n\tlibcuda.so.1 (libc6) => /x32/libcuda.so.1\n" in listed
     assert '\tlibz.so.1 (libc6,x86-64, hwcap: "x86-64-v3") => /usr/lib/glibc-hwcaps/x86-64-v3/libz.so.1\n' in listed
@@ -237,7 +237,7 @@ def test_modules_of_the_hooks_process_import_little() -> None:
     top = Path(__file__).parents[3]
     code = (
         f"import sys; sys.path[:0] = [{str(top / 'config')!r}, {str(top / 'hook')!r}]\n"
-        "from vgpu.hook import elf, loadercache\n"
+        "from vgpu.hook.formats import elf, ldcache\n"
         "from vgpu.hook.linux import staleness\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )

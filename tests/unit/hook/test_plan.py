@@ -11,8 +11,9 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Binary, Card, Device, Inventory, Library
 from vgpu.config.limits import UNLIMITED, CardLimit
 from vgpu.config.settings import Settings
-from vgpu.hook import loadercache, plan
+from vgpu.hook import plan
 from vgpu.hook.allocation import Allocation
+from vgpu.hook.formats import ldcache
 from vgpu.hook.operations import Bind, BindDevice, BindDirectory, Operation, ReplaceFile, Symlink, Tmpfs
 from vgpu.hook.plan import Plan, Subject
 from vgpu.hook.survey import DEBIAN, MUSL, REDHAT, Survey
@@ -421,11 +422,11 @@ def cache_of(planned: Plan) -> ReplaceFile:
 
 @pytest.mark.parametrize("layout", [DEBIAN, REDHAT])
 def test_the_loader_cache_names_the_driver(layout: str) -> None:
-    old = loadercache.merge(None, [loadercache.Addition("libcuda.so.1", "/opt/shadow/libcuda.so.1")])
+    old = ldcache.merge(None, [ldcache.Addition("libcuda.so.1", "/opt/shadow/libcuda.so.1")])
     planned = made(survey=facts(layout, cache=old))
     replaced = cache_of(planned)
     assert replaced.old == old
-    found = {entry.name.decode(): entry.path.decode() for entry in loadercache.parse(replaced.data).entries}
+    found = {entry.name.decode(): entry.path.decode() for entry in ldcache.parse(replaced.data).entries}
     directory = LAYOUTS[layout][0]
     assert found == {
         name: f"{directory}/{name}"
@@ -457,7 +458,7 @@ def test_a_cache_that_is_none_is_left_alone_and_told() -> None:
 def test_the_cache_knows_the_machine(machine: str, bits: int, flags: int) -> None:
     settings: dict[str, object] = {"driver.capabilities": ALL}
     planned = made(whole(), facts(machine=machine), "all", **settings)
-    entries = loadercache.parse(cache_of(planned).data).entries
+    entries = ldcache.parse(cache_of(planned).data).entries
     directory = LAYOUTS[DEBIAN][0 if bits == 64 else 1].encode()
     assert {entry.flags for entry in entries if entry.path == directory + b"/libcuda.so.1"} == {flags}
 

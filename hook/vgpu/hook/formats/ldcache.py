@@ -15,7 +15,7 @@ import os
 import struct
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook.elf import EM_386, EM_AARCH64, EM_ARM, EM_PPC64, EM_X86_64
+from vgpu.hook.formats.elf import EM_386, EM_AARCH64, EM_ARM, EM_PPC64, EM_X86_64
 
 MAX_CACHE = 4 << 20  # a desktop with thousands of libraries has some 400 KiB
 _MAX_STRING = 4096
