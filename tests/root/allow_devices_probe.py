@@ -13,8 +13,8 @@ import sys
 sys.path[:0] = [f"{sys.argv[1]}/config", f"{sys.argv[1]}/hook"]
 
 from vgpu.config.errors import VgpuError  # noqa: E402 - the path is known only now
-from vgpu.hook import devicerules  # noqa: E402
-from vgpu.hook.devicecgroup import AllowDevices  # noqa: E402
+from vgpu.hook.devices import rules as devicerules  # noqa: E402
+from vgpu.hook.devices.allow import AllowDevices  # noqa: E402
 
 
 def main() -> None:

@@ -27,7 +27,8 @@ import time
 sys.path[:0] = [f"{sys.argv[1]}/config", f"{sys.argv[1]}/hook"]
 
 from vgpu.config.errors import VgpuError  # noqa: E402 - the path is known only now
-from vgpu.hook import devicebpf, devicecgroup, deviceprograms, devicerules
+from vgpu.hook.devices import allow, bpf_program, cgroup_v2
+from vgpu.hook.devices import rules as devicerules
 from vgpu.hook.linux import (
     bpf,  # noqa: E402
     cgroup,  # noqa: E402
@@ -88,7 +89,7 @@ def sleeper(directory: str) -> int:
 def attach(directory: str, name: str, device: list[int], flags: int) -> None:
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     rules = devicerules.Filter(devicerules.opening([(device[0], device[1])], "rw"), False)
-    prog = bpf.prog_load(devicebpf.program(rules), name)
+    prog = bpf.prog_load(bpf_program.program(rules), name)
     bpf.prog_attach(fd, prog, flags)
     os.close(prog)
     os.close(fd)
@@ -150,7 +151,7 @@ def host_nodes(directory: str, devices: list[tuple[int, int]]) -> dict[tuple[int
 
 def vanish(directory: str, pid: int, how: str) -> None:
     """Let the cgroup go when the new program is about to be put in place."""
-    real = deviceprograms.swap
+    real = cgroup_v2.swap
 
     def swap(*arguments: int) -> None:
         if how == "kill":
@@ -162,7 +163,7 @@ def vanish(directory: str, pid: int, how: str) -> None:
         os.rmdir(directory)
         real(*arguments)
 
-    deviceprograms.swap = swap
+    cgroup_v2.swap = swap
 
 
 def act(request: dict[str, object], pid: int) -> dict[str, object]:
@@ -174,7 +175,7 @@ def act(request: dict[str, object], pid: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as directory_of_nodes:
         nodes = host_nodes(directory_of_nodes, devices) if request.get("nodes") else {}
         try:
-            access = devicecgroup.open_devices(*arguments, nodes=nodes)
+            access = allow.open_devices(*arguments, nodes=nodes)
             answer.update(changed=access.changed, text=access.text)
         except VgpuError as error:
             answer["error"] = error.line()
@@ -184,7 +185,7 @@ def act(request: dict[str, object], pid: int) -> dict[str, object]:
     if request.get("vanish"):
         return answer
     try:
-        answer["allowed"] = devicecgroup.allowed(*arguments)
+        answer["allowed"] = allow.allowed(*arguments)
     except VgpuError as error:
         answer["allowed"] = error.line()
     if "try" in request:

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import devicecgroup, devicelists, deviceprograms, devicerules
+from vgpu.hook.devices import allow, cgroup_v1, cgroup_v2
+from vgpu.hook.devices import rules as devicerules
 
 pytestmark = pytest.mark.root
 
@@ -218,12 +219,12 @@ def test_v1_cannot_give_what_the_parent_denies() -> None:
     try:
         (child / "cgroup.procs").write_text(str(sleep.pid))
         with pytest.raises(VgpuError) as caught:
-            devicecgroup.open_devices(sleep.pid, [(195, 0)], "rw", {})
+            allow.open_devices(sleep.pid, [(195, 0)], "rw", {})
         assert caught.value.line() == (
             f"{child}/devices.allow: cannot add c 195:0 rw: expected a parent cgroup that has this rule itself, "
             f"found Operation not permitted; see {parent}/devices.list; a child cannot have more"
         )
-        assert devicecgroup.allowed(sleep.pid, [(195, 0)], "rw", {}) is False
+        assert allow.allowed(sleep.pid, [(195, 0)], "rw", {}) is False
     finally:
         sleep.kill()
         sleep.wait()
@@ -238,7 +239,7 @@ def test_a_v1_cgroup_that_vanishes_in_the_middle(monkeypatch: pytest.MonkeyPatch
     place = V1_DEVICES / f"vgpu-test-{secrets.token_hex(6)}"
     place.mkdir()
     sleep = subprocess.Popen(["sleep", "60"])
-    real = devicelists.read
+    real = cgroup_v1.read
 
     def read(fd: int) -> devicerules.Filter:
         found = real(fd)
@@ -246,11 +247,11 @@ def test_a_v1_cgroup_that_vanishes_in_the_middle(monkeypatch: pytest.MonkeyPatch
         place.rmdir()
         return found
 
-    monkeypatch.setattr(devicelists, "read", read)
+    monkeypatch.setattr(cgroup_v1, "read", read)
     try:
         (place / "cgroup.procs").write_text(str(sleep.pid))
         with pytest.raises(VgpuError, match="another program removed this cgroup meanwhile; start the container again"):
-            devicecgroup.open_devices(sleep.pid, [(195, 0)], "rw", {})
+            allow.open_devices(sleep.pid, [(195, 0)], "rw", {})
     finally:
         sleep.kill()
         sleep.wait()
@@ -352,7 +353,7 @@ def test_the_kernel_decides_as_the_rules_say(seed: int) -> None:
     ]  # fmt: skip
     config: dict[str, object] = {"linux": {"resources": {"devices": [{"allow": seed == 3, "access": "rwm"}, *rules]}}}
     said = devicerules.from_config(config)
-    base = next(item for item in deviceprograms.known_programs(said) if item.name.endswith("without tun"))
+    base = next(item for item in cgroup_v2.known_programs(said) if item.name.endswith("without tun"))
     opened = base.rules.opened(devicerules.opening([(61, 0)], "rw"))
     grid = [f"{k}:{j}:{n}:{a}" for k in "bc" for j in (60, 61, 62) for n in (0, 1, 255) for a in ("r", "w", "rw", "m")]
     answer = on_scratch(attach=[["other", [4, 64], MULTI]], config=config, devices=[[61, 0]], **{"try": grid})

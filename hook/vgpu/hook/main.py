@@ -19,11 +19,12 @@ from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Inventory
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook import authority, bundle, devicerules, execution, hooklog, plan, podfacts, population, presence
+from vgpu.hook import authority, bundle, execution, hooklog, plan, podfacts, population, presence
 from vgpu.hook import identity as identities
 from vgpu.hook.allocation import Allocation
 from vgpu.hook.bundle import Container
-from vgpu.hook.devicecgroup import AllowDevices
+from vgpu.hook.devices import rules as devicerules
+from vgpu.hook.devices.allow import AllowDevices
 from vgpu.hook.identity import Identity
 from vgpu.hook.ledger import Ledger, Start
 from vgpu.hook.linux import cgroup, procfs, staleness

@@ -7,8 +7,9 @@ import random
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import devicebpf, devicerules
-from vgpu.hook.devicerules import ANY, ContainerRules, Filter, Rule
+from vgpu.hook.devices import bpf_program
+from vgpu.hook.devices import rules as devicerules
+from vgpu.hook.devices.rules import ANY, ContainerRules, Filter, Rule
 
 from . import bpf_interpreter
 
@@ -16,8 +17,8 @@ ACCESSES = ("r", "w", "m", "rw", "rm", "wm", "rwm")
 NUMBERS = (0, 1, 3, 5, 9, 195, 200, 229, 255, 256, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
 
 
-def same_on_the_grid(filter_: Filter, mov: int = devicebpf.MOV32_K) -> None:
-    code = devicebpf.program(filter_, mov)
+def same_on_the_grid(filter_: Filter, mov: int = bpf_program.MOV32_K) -> None:
+    code = bpf_program.program(filter_, mov)
     numbers = sorted({*NUMBERS} | {n for rule in filter_.rules for n in (rule.major, rule.minor) if n != ANY})
     insns = bpf_interpreter.decode(code)
     assert len(insns) * 8 == len(code)
@@ -36,7 +37,7 @@ def test_the_defaults_of_the_runtimes() -> None:
     for filter_ in (devicerules.runc(said), devicerules.runc(said).opened(opening)):
         same_on_the_grid(filter_)
     for filter_ in (devicerules.crun(said), devicerules.crun(said).opened(opening)):
-        same_on_the_grid(filter_, devicebpf.MOV64_K)
+        same_on_the_grid(filter_, bpf_program.MOV64_K)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -49,7 +50,7 @@ def test_any_rules(seed: int) -> None:
         )
         for _ in range(chance.randrange(12))
     ]  # fmt: skip
-    same_on_the_grid(Filter(rules, chance.random() < 0.3), chance.choice((devicebpf.MOV32_K, devicebpf.MOV64_K)))
+    same_on_the_grid(Filter(rules, chance.random() < 0.3), chance.choice((bpf_program.MOV32_K, bpf_program.MOV64_K)))
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -62,7 +63,7 @@ def test_any_config_opened_is_the_config_and_the_devices(seed: int) -> None:
     said = ContainerRules(rules)
     for base in (devicerules.crun(said), *_runc(said)):
         opened = base.opened(devicerules.opening([(195, 0)], "rw"))
-        code, old = devicebpf.program(opened), devicebpf.program(base)
+        code, old = bpf_program.program(opened), bpf_program.program(base)
         for kind in "bc":
             for major in NUMBERS:
                 for minor in NUMBERS:
@@ -81,21 +82,21 @@ def _runc(said: ContainerRules) -> list[Filter]:
 
 def test_the_largest_program_and_one_rule_more() -> None:
     rule = Rule("c", 195, 0, "rw")  # 8 instructions, beside 6 of the prologue and 2 of the end
-    fits = (devicebpf.MAX_INSNS - 8) // 8
-    assert len(devicebpf.program(Filter([rule] * fits, False))) == devicebpf.MAX_INSNS * 8
+    fits = (bpf_program.MAX_INSNS - 8) // 8
+    assert len(bpf_program.program(Filter([rule] * fits, False))) == bpf_program.MAX_INSNS * 8
     with pytest.raises(VgpuError, match=r"at most 4096 BPF instructions.*512 rules, 4104 instructions; use wildcards"):
-        devicebpf.program(Filter([rule] * (fits + 1), False))
+        bpf_program.program(Filter([rule] * (fits + 1), False))
 
 
 @pytest.mark.parametrize(
     "insns",
     [
         [],
-        [devicebpf.insn(devicebpf.EXIT)],
-        [devicebpf.insn(devicebpf.MOV32_K, 0, imm=1)],
-        [devicebpf.insn(devicebpf.JNE_K, 1, off=5)],
-        [devicebpf.insn(devicebpf.LDX_W, 2, 1, 12)],
-        [devicebpf.insn(0x07, 0)],
+        [bpf_program.insn(bpf_program.EXIT)],
+        [bpf_program.insn(bpf_program.MOV32_K, 0, imm=1)],
+        [bpf_program.insn(bpf_program.JNE_K, 1, off=5)],
+        [bpf_program.insn(bpf_program.LDX_W, 2, 1, 12)],
+        [bpf_program.insn(0x07, 0)],
     ],
 )
 def test_the_interpreter_refuses_what_the_verifier_refuses(insns: list[bytes]) -> None:

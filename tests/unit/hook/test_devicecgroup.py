@@ -9,48 +9,48 @@ from pathlib import Path
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import devicebpf, devicecgroup, deviceprograms
-from vgpu.hook.devicerules import ANY, ContainerRules, Rule
+from vgpu.hook.devices import allow, bpf_program, cgroup_v2
+from vgpu.hook.devices.rules import ANY, ContainerRules, Rule
 
 DENY_ALL = Rule("a", ANY, ANY, "rwm", False)
 
 
 def test_describe_is_one_line() -> None:
-    operation = devicecgroup.AllowDevices(4711, ((195, 0), (195, 255)), "rw", ContainerRules([DENY_ALL]))
+    operation = allow.AllowDevices(4711, ((195, 0), (195, 255)), "rw", ContainerRules([DENY_ALL]))
     assert operation.describe() == (
         "allow character devices 195:0, 195:255 (rw) in the device cgroup of process 4711"
     )  # fmt: skip
 
 
 def test_the_known_programs_are_all_different() -> None:
-    known = deviceprograms.known_programs(ContainerRules([DENY_ALL]))
+    known = cgroup_v2.known_programs(ContainerRules([DENY_ALL]))
     names = ["runc", "crun", "runc without tun", "crun without tun", "crun with a blank rule"]
     assert [item.name for item in known] == names
     opened = [item.opened([Rule("c", 195, 0, "rw")]) for item in known]
-    codes = {devicebpf.program(item.rules, item.mov) for item in known + opened}
+    codes = {bpf_program.program(item.rules, item.mov) for item in known + opened}
     assert len(codes) == 10
 
 
 def test_rules_that_runc_refuses_can_only_be_cruns() -> None:
     hole = [Rule("c", 195, ANY, "rwm"), Rule("c", 195, 0, "rw", False)]
-    known = deviceprograms.known_programs(ContainerRules([DENY_ALL, *hole]))
+    known = cgroup_v2.known_programs(ContainerRules([DENY_ALL, *hole]))
     assert [item.name for item in known] == ["crun", "crun without tun", "crun with a blank rule"]
-    assert deviceprograms.narrowest(ContainerRules([DENY_ALL, *hole])).name == "crun without tun"
+    assert cgroup_v2.narrowest(ContainerRules([DENY_ALL, *hole])).name == "crun without tun"
 
 
 def test_a_process_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(VgpuError, match="cannot be read"):
-        devicecgroup.open_devices(1, [(195, 0)], "rw", {}, str(tmp_path))
+        allow.open_devices(1, [(195, 0)], "rw", {}, str(tmp_path))
 
 
 def test_little_is_imported(repository: Path) -> None:
     """A hook's process pays for every import at every start of a container."""
     code = (
         f"import sys; sys.path[:0] = [{str(repository / 'config')!r}, {str(repository / 'hook')!r}]\n"
-        "import vgpu.hook.devicecgroup\nprint(*sys.modules)"
+        "import vgpu.hook.devices.allow\nprint(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
-    assert not {"_socket", "vgpu.hook.linux.dbus", "vgpu.hook.systemdunit"} & set(done.stdout.split()), (
+    assert not {"_socket", "vgpu.hook.linux.dbus", "vgpu.hook.devices.systemd"} & set(done.stdout.split()), (
         "without systemd"
     )
     heavy = {"re", "json", "dataclasses", "enum", "typing", "pathlib", "logging", "subprocess", "contextlib"}

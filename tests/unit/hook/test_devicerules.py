@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import devicerules
-from vgpu.hook.devicerules import ANY, ContainerRules, Filter, Rule
+from vgpu.hook.devices import rules as devicerules
+from vgpu.hook.devices.rules import ANY, ContainerRules, Filter, Rule
 
 DENY_ALL = {"allow": False, "access": "rwm"}
 

@@ -24,7 +24,7 @@ from vgpu.config.settings import Settings
 from vgpu.hook import authority
 from vgpu.hook import main as hook_main
 from vgpu.hook.bundle import Container
-from vgpu.hook.devicecgroup import AllowDevices
+from vgpu.hook.devices.allow import AllowDevices
 from vgpu.hook.identity import Identity, identify
 from vgpu.hook.main import Hook, parse
 from vgpu.hook.redemption import Redemption

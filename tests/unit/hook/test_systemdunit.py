@@ -9,8 +9,8 @@ import pytest
 from fake_systemd import Behaviour, FakeSystemd, Unit
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import systemdunit
-from vgpu.hook.systemdunit import Notice
+from vgpu.hook.devices import systemd
+from vgpu.hook.devices.systemd import Notice
 
 SCOPE = "cri-containerd-abc.scope"
 DEVICES = ((195, 0), (195, 255))
@@ -21,7 +21,7 @@ LIST = [("/dev/char/1:3", "rwm")]
 def tell(
     run: Path, unit: str = SCOPE, timeout: float = 0.25, nodes: dict[tuple[int, int], str] | None = None
 ) -> Notice:
-    return systemdunit.tell(unit, DEVICES, "rw", nodes or {}, str(run), timeout)
+    return systemd.tell(unit, DEVICES, "rw", nodes or {}, str(run), timeout)
 
 
 def private(run: Path) -> Path:
@@ -118,7 +118,7 @@ def test_before_240_the_node_itself_is_named(tmp_path: Path) -> None:
     [("247.3-7+deb11u5", 247), ("v259-1.fc44", 259), ("237", 237), ("", 0), ("~", 0), ("9" * 50, 999999)],
 )
 def test_versions(text: str, number: int) -> None:
-    assert systemdunit._version(text) == number
+    assert systemd._version(text) == number
 
 
 def test_before_249_there_is_no_property_for_pins(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The watch over device cgroups: a runtime that writes its own rules again takes the cards from running containers.
 
 Belongs here: when a container's device cgroup is to be looked at, and what is told. What may be open is what the hook
-wrote into the claim; the opening is the hook's own step (vgpu.hook.devicecgroup), in a child, because systemd may have
+wrote into the claim; the opening is the hook's own step (vgpu.hook.devices.allow), in a child, because systemd may have
 to be asked. Cheap while nothing changes: v1's list is read, of v2 the ids of the programs are asked for. Runs as root.
 """
 
@@ -13,10 +13,11 @@ from vgpu.config import foreign, records
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook import bundle, devicerules
+from vgpu.hook import bundle
 from vgpu.hook.daemon.child import Child, Spawn
 from vgpu.hook.daemon.journal import Conditions
-from vgpu.hook.devicecgroup import AllowDevices
+from vgpu.hook.devices import rules as devicerules
+from vgpu.hook.devices.allow import AllowDevices
 from vgpu.hook.ledger import Ledger
 from vgpu.hook.linux import bpf, cgroup
 from vgpu.hook.linux.cgroup import DeviceCgroup

@@ -15,7 +15,7 @@ import struct
 import sys
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook.devicerules import ANY, Filter, Rule
+from vgpu.hook.devices.rules import ANY, Filter, Rule
 
 MAX_INSNS = 4096  # BPF_MAXINSNS; a million since Linux 5.2, which no list of device rules needs
 

@@ -13,8 +13,9 @@ import errno
 import os
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import devicelists, deviceprograms, devicerules
-from vgpu.hook.devicerules import ContainerRules
+from vgpu.hook.devices import cgroup_v1, cgroup_v2
+from vgpu.hook.devices import rules as devicerules
+from vgpu.hook.devices.rules import ContainerRules
 from vgpu.hook.linux import cgroup, procfs
 from vgpu.hook.linux.cgroup import DeviceCgroup
 
@@ -107,21 +108,21 @@ class _Opening:
 
     def _open_lists(self, fds: list[int], names: list[str]) -> DeviceAccess:
         told, remarks, _ = self._tell()
-        lines = devicelists.open_levels(fds, names, self.opening, self.shared)
+        lines = cgroup_v1.open_levels(fds, names, self.opening, self.shared)
         if told:
             self._ask_kernel(fds[0], "see devices.list here and above")
         return self._access(lines, remarks, "the devices were open already")
 
     def _open_programs(self, fds: list[int], names: list[str]) -> DeviceAccess:
-        levels = [deviceprograms.Level(fd, name, self.opening, self.what.rules) for fd, name in zip(fds, names)]
+        levels = [cgroup_v2.Level(fd, name, self.opening, self.what.rules) for fd, name in zip(fds, names)]
         told, remarks, pins = self._tell()
         steps = [
             level.open(told, self.shared, level is levels[0], pins, lambda: self._permitted(fds[0])) for level in levels
         ]
-        own, others = deviceprograms.attached(fds[0])
-        strangers = deviceprograms.foreign(others)
+        own, others = cgroup_v2.attached(fds[0])
+        strangers = cgroup_v2.foreign(others)
         if strangers:
-            remarks.append(f"asked as well: {deviceprograms.located(strangers, self.place.directory)}")
+            remarks.append(f"asked as well: {cgroup_v2.located(strangers, self.place.directory)}")
         if others or told:
             self._ask_kernel(fds[0], remarks[-1] if remarks else "")
         why = "the devices were open already" if own or others else "no device program is attached, nothing to open"
@@ -140,9 +141,9 @@ class _Opening:
             return False, [f"systemd does not run here, {name} is but a name: kernel level only"], ()
         # Imported here, on the host's side, in the process that never enters a container's namespaces: without systemd
         # a start does not pay for the bus (1 ms).
-        from vgpu.hook import systemdunit  # noqa: PLC0415
+        from vgpu.hook.devices import systemd  # noqa: PLC0415
 
-        notice = systemdunit.tell(name, self.what.devices, self.what.access, self.what.nodes, self.run)
+        notice = systemd.tell(name, self.what.devices, self.what.access, self.what.nodes, self.run)
         return notice.told, [notice.text] if notice.text else [], notice.pins
 
     def _permitted(self, fd: int) -> bool:
@@ -157,9 +158,9 @@ class _Opening:
                             found="refused by the kernel", do=others)  # fmt: skip
 
     def _refused(self, fd: int) -> list[tuple[int, int]]:
-        from vgpu.hook import deviceverdict  # noqa: PLC0415 - as in _tell
+        from vgpu.hook.devices import access_check  # noqa: PLC0415 - as in _tell
 
-        return deviceverdict.refused(fd, self.place.directory, self.what.nodes, self.what.access)
+        return access_check.refused(fd, self.place.directory, self.what.nodes, self.what.access)
 
 
 def open_devices(
@@ -182,9 +183,9 @@ def allowed(
     try:
         opening = devicerules.opening(devices, access)
         if place.version == 1:
-            rules = devicelists.read(fd)
+            rules = cgroup_v1.read(fd)
         else:
-            rules = deviceprograms.Level(fd, place.directory, opening, devicerules.from_config(config)).filter()
+            rules = cgroup_v2.Level(fd, place.directory, opening, devicerules.from_config(config)).filter()
     except OSError as error:
         raise VgpuError(f"{place.directory}: device rules", found=str(error), do=_DO_ROOT) from error
     finally:

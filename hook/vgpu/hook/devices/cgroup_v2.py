@@ -12,8 +12,9 @@ import errno
 import os
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import devicebpf, devicerules
-from vgpu.hook.devicerules import ContainerRules, Filter, Rule
+from vgpu.hook.devices import bpf_program
+from vgpu.hook.devices import rules as devicerules
+from vgpu.hook.devices.rules import ContainerRules, Filter, Rule
 from vgpu.hook.linux import bpf
 
 TYPE_CHECKING = False
@@ -36,7 +37,7 @@ class Known:
         self.mov = mov
 
     def load(self) -> int:
-        return bpf.prog_load(devicebpf.program(self.rules, self.mov), PROGRAM_NAME)
+        return bpf.prog_load(bpf_program.program(self.rules, self.mov), PROGRAM_NAME)
 
     def opened(self, opening: list[Rule]) -> Known:
         return Known(self.name, self.rules.opened(opening), self.mov)
@@ -51,9 +52,9 @@ def known_programs(said: ContainerRules) -> list[Known]:
         except VgpuError:
             rules = None  # v1 cannot express them, so it was not runc that started this container
         if rules:
-            known.append(Known("runc" + suffix, rules, devicebpf.MOV32_K))
-        known.append(Known("crun" + suffix, devicerules.crun(said, tun), devicebpf.MOV64_K))
-    known.append(Known("crun with a blank rule", devicerules.crun(said, blank=True), devicebpf.MOV64_K))
+            known.append(Known("runc" + suffix, rules, bpf_program.MOV32_K))
+        known.append(Known("crun" + suffix, devicerules.crun(said, tun), bpf_program.MOV64_K))
+    known.append(Known("crun with a blank rule", devicerules.crun(said, blank=True), bpf_program.MOV64_K))
     return known
 
 

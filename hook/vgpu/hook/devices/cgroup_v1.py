@@ -11,8 +11,8 @@ import os
 
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
-from vgpu.hook import devicerules
-from vgpu.hook.devicerules import Filter, Rule
+from vgpu.hook.devices import rules as devicerules
+from vgpu.hook.devices.rules import Filter, Rule
 
 
 def open_levels(levels: list[int], names: list[str], opening: list[Rule], shared: bool) -> list[str]:
