@@ -2,7 +2,7 @@
 
 Belongs here: claiming (grants and standalone requests alike), releasing, and the sum of what is committed. State is
 `<run>/containers/<id>/{claim.json,limits,cards}`, `<run>/presence` and `<state>/grants/*.json`. Runs as root; the lock
-itself is vgpu.hook.lock's, placement vgpu.hook.placement's, what each has of a card vgpu.hook.cardpages'.
+itself is vgpu.hook.lock's, placement vgpu.hook.placement.placement's, what each has of a card vgpu.hook.cardpages'.
 
 A claim counts while its container's init lives; a placed grant counts until it is deleted, container or not, because
 kubelet promised it to the pod. What cannot be read is reported in `notes` and set aside, never fatal to others.
@@ -21,11 +21,12 @@ from vgpu.config.inventory import Card
 from vgpu.config.limits import UNLIMITED, CardLimit
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook import allocation, cardpages, placement, presence, promises
-from vgpu.hook.allocation import Allocation
+from vgpu.hook import cardpages, presence, promises
 from vgpu.hook.linux import procfs, staleness
 from vgpu.hook.lock import Lock
-from vgpu.hook.placement import Commitment, NoFit, Policy
+from vgpu.hook.placement import allocation, placement
+from vgpu.hook.placement.allocation import Allocation
+from vgpu.hook.placement.placement import Commitment, NoFit, Policy
 from vgpu.hook.redemption import Redemption, request_of, terms_of
 
 TYPE_CHECKING = False

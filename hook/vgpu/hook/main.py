@@ -21,7 +21,6 @@ from vgpu.config.request import Request
 from vgpu.config.settings import Settings
 from vgpu.hook import authority, bundle, execution, hooklog, plan, podfacts, population, presence
 from vgpu.hook import identity as identities
-from vgpu.hook.allocation import Allocation
 from vgpu.hook.bundle import Container
 from vgpu.hook.devices import rules as devicerules
 from vgpu.hook.devices.allow import AllowDevices
@@ -29,6 +28,7 @@ from vgpu.hook.identity import Identity
 from vgpu.hook.ledger import Ledger, Start
 from vgpu.hook.linux import cgroup, procfs, staleness
 from vgpu.hook.linux.rootfs import Rootfs
+from vgpu.hook.placement.allocation import Allocation
 from vgpu.hook.plan import Plan, Subject
 from vgpu.hook.redemption import Redemption
 from vgpu.hook.survey import survey

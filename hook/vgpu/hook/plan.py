@@ -13,7 +13,6 @@ from vgpu.config.inventory import DO, Binary, Device, Inventory, Library
 from vgpu.config.limits import LIMITS_PATH, PRIVATE_DIR, REAL_DIR, USAGE_DIR
 from vgpu.config.settings import Settings
 from vgpu.hook import mounts
-from vgpu.hook.allocation import Allocation
 from vgpu.hook.formats import ldcache
 from vgpu.hook.formats.elf import EM_386, EM_AARCH64, EM_ARM, EM_X86_64
 from vgpu.hook.formats.ldcache import Addition
@@ -27,6 +26,7 @@ from vgpu.hook.operations import (
     Symlink,
     Tmpfs,
 )
+from vgpu.hook.placement.allocation import Allocation
 from vgpu.hook.survey import LOADER_CACHE, MUSL, Survey
 
 NVIDIA_DIR = "/usr/local/nvidia"  # images made for gpu-manager and CUDA's own look here, by PATH and LD_LIBRARY_PATH

@@ -11,7 +11,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.limits import CardLimit
 from vgpu.config.request import WHOLE_CARD, Wishes
-from vgpu.hook.placement import Commitment
+from vgpu.hook.placement.placement import Commitment
 
 MAX_DIGITS = 9
 

@@ -17,7 +17,7 @@ from vgpu.config.grants import Grant
 from vgpu.config.inventory import Card
 from vgpu.config.request import WHOLE_CARD, Request, Wishes
 from vgpu.config.settings import Settings
-from vgpu.hook.placement import NoFit, Policy
+from vgpu.hook.placement.placement import NoFit, Policy
 
 MIB = 1 << 20
 

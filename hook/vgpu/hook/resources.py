@@ -23,7 +23,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
 from vgpu.config.request import WHOLE_CARD
 from vgpu.config.settings import Settings
-from vgpu.hook.placement import Policy
+from vgpu.hook.placement.placement import Policy
 
 MESSAGE_LIMIT = 4 << 20  #: kubelet's gRPC client takes no larger message
 MARGIN = MESSAGE_LIMIT // 32

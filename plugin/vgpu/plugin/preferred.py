@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vgpu.config.request import WHOLE_CARD, Request
-from vgpu.hook import placement
-from vgpu.hook.placement import Commitment, Policy
+from vgpu.hook.placement import placement
+from vgpu.hook.placement.placement import Commitment, Policy
 from vgpu.hook.resources import Resource, Slot
 
 Numbers = dict[str, set[int]]  #: tag of a card -> numbers of its ids

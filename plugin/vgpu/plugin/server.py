@@ -19,7 +19,7 @@ import grpc
 from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.grants import Grant
 from vgpu.hook.daemon.journal import Journal
-from vgpu.hook.placement import Policy
+from vgpu.hook.placement.placement import Policy
 from vgpu.hook.resources import UNHEALTHY, Resource, Slot
 from vgpu.plugin import allocate, preferred
 from vgpu.plugin.allocate import Allocator

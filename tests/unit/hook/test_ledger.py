@@ -20,9 +20,9 @@ from vgpu.config.limits import UNLIMITED
 from vgpu.config.request import Request, Wishes
 from vgpu.config.settings import Settings
 from vgpu.hook import presence
-from vgpu.hook.allocation import Allocation
 from vgpu.hook.ledger import Ledger, Start
-from vgpu.hook.placement import NoFit
+from vgpu.hook.placement.allocation import Allocation
+from vgpu.hook.placement.placement import NoFit
 from vgpu.hook.redemption import Redemption
 
 GIB = 1 << 30

@@ -12,8 +12,8 @@ import pytest
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card, Device
 from vgpu.config.request import Request, Wishes
-from vgpu.hook import placement
-from vgpu.hook.placement import Commitment, NoFit, Policy, place
+from vgpu.hook.placement import placement
+from vgpu.hook.placement.placement import Commitment, NoFit, Policy, place
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -798,7 +798,7 @@ def test_single_whole_cards_come_and_go_without_breaking_both_quads():
 def test_placement_loads_no_heavy_module():
     """It runs in the hook's process; `-S` as there, the paths of this process by hand."""
     code = (
-        f"import sys; sys.path[:0] = {sys.path!r}; import vgpu.hook.placement\n"
+        f"import sys; sys.path[:0] = {sys.path!r}; import vgpu.hook.placement.placement\n"
         "heavy = {'dataclasses', 'enum', 'typing', 'pathlib', 're', 'json', 'logging', 'subprocess'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -12,9 +12,9 @@ from vgpu.config.inventory import Binary, Card, Device, Inventory, Library
 from vgpu.config.limits import UNLIMITED, CardLimit
 from vgpu.config.settings import Settings
 from vgpu.hook import plan
-from vgpu.hook.allocation import Allocation
 from vgpu.hook.formats import ldcache
 from vgpu.hook.operations import Bind, BindDevice, BindDirectory, Operation, ReplaceFile, Symlink, Tmpfs
+from vgpu.hook.placement.allocation import Allocation
 from vgpu.hook.plan import Plan, Subject
 from vgpu.hook.survey import DEBIAN, MUSL, REDHAT, Survey
 

@@ -11,8 +11,9 @@ from vgpu.config.grants import Grant, Holder
 from vgpu.config.inventory import Card, Device
 from vgpu.config.request import Request, Wishes
 from vgpu.config.settings import Settings
-from vgpu.hook import allocation, promises
-from vgpu.hook.placement import Commitment, NoFit, Policy, place
+from vgpu.hook import promises
+from vgpu.hook.placement import allocation
+from vgpu.hook.placement.placement import Commitment, NoFit, Policy, place
 from vgpu.hook.redemption import Redemption, Terms, request_of, terms_of
 
 GIB = 1 << 30

@@ -8,7 +8,7 @@ import pytest
 from plugin_beds import GIB, make_cards, make_settings
 
 from vgpu.config.inventory import Card
-from vgpu.hook.placement import Policy
+from vgpu.hook.placement.placement import Policy
 from vgpu.hook.resources import Resource, advertised
 from vgpu.plugin.allocate import ranges
 from vgpu.plugin.preferred import preferred

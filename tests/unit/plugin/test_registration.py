@@ -16,7 +16,7 @@ from plugin_beds import make_cards, make_settings
 
 from vgpu.config.errors import VgpuError
 from vgpu.hook.daemon.journal import Conditions, Journal
-from vgpu.hook.placement import Policy
+from vgpu.hook.placement.placement import Policy
 from vgpu.hook.resources import advertised
 from vgpu.plugin import registration
 from vgpu.plugin.allocate import Allocator

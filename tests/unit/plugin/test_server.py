@@ -17,7 +17,7 @@ from plugin_beds import MIB, make_cards, make_settings
 from vgpu.config import grants
 from vgpu.config.errors import VgpuError
 from vgpu.hook.daemon.journal import Journal
-from vgpu.hook.placement import Policy
+from vgpu.hook.placement.placement import Policy
 from vgpu.hook.resources import advertised
 from vgpu.plugin import server
 from vgpu.plugin.allocate import Allocator

@@ -17,10 +17,10 @@ from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.limits import CardLimit
 from vgpu.config.request import WHOLE_CARD, Request, parse_size
-from vgpu.hook import placement
 from vgpu.hook.ledger import Ledger
 from vgpu.hook.lock import Lock
-from vgpu.hook.placement import Commitment
+from vgpu.hook.placement import placement
+from vgpu.hook.placement.placement import Commitment
 
 
 @click.command("set")

@@ -18,7 +18,7 @@ from vgpu.config.settings import Settings
 from vgpu.hook.daemon import foreignwatch
 from vgpu.hook.ledger import Ledger
 from vgpu.hook.linux import procfs, staleness
-from vgpu.hook.placement import NoFit
+from vgpu.hook.placement.placement import NoFit
 
 UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in range(2)]
 CARDS = [
