@@ -29,8 +29,9 @@ import nodes
 import trees
 from results import BenchError, Result
 
-from vgpu.hook import driverfiles, plan
+from vgpu.hook import driverfiles
 from vgpu.hook.formats import ldcache
+from vgpu.hook.inject import plan
 
 ROUNDS = 30
 REPEATS = 3

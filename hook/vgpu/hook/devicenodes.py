@@ -1,7 +1,7 @@
 """The driver's device nodes on the host: which there must be, whether they are right, making those that are missing.
 
 Belongs here: numbers from /proc/devices, the check of a node and its making as `nvidia-modprobe -u -c=0` does. Does
-not belong here: nodes in containers (vgpu.hook.operations). Runs as root, never in the hook's process.
+not belong here: nodes in containers (vgpu.hook.inject.operations). Runs as root, never in the hook's process.
 """
 
 from __future__ import annotations

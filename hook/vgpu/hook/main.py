@@ -19,19 +19,20 @@ from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Inventory
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook import authority, bundle, execution, hooklog, plan, podfacts, population, presence
+from vgpu.hook import authority, bundle, hooklog, podfacts, population, presence
 from vgpu.hook import identity as identities
 from vgpu.hook.bundle import Container
 from vgpu.hook.devices import rules as devicerules
 from vgpu.hook.devices.allow import AllowDevices
 from vgpu.hook.identity import Identity
+from vgpu.hook.inject import execute, plan
+from vgpu.hook.inject.inspect import survey
+from vgpu.hook.inject.plan import Plan, Subject
 from vgpu.hook.ledger import Ledger, Start
 from vgpu.hook.linux import cgroup, procfs, staleness
 from vgpu.hook.linux.rootfs import Rootfs
 from vgpu.hook.placement.allocation import Allocation
-from vgpu.hook.plan import Plan, Subject
 from vgpu.hook.redemption import Redemption
-from vgpu.hook.survey import survey
 
 STARTING = ("prestart", "createRuntime")
 STOPPED = "poststop"
@@ -117,13 +118,13 @@ class Hook:
     def _hand_over(self, container: Container, made: Allocation, node: Node) -> tuple[list[str], AllowDevices]:
         """Device cgroup, mounts, links, nodes and loader of `made`. The cgroup first: it goes with the container."""
         self.step = "root file system"
-        root = execution.open_rootfs(container.pid, container.rootfs, self.proc)
+        root = execute.open_rootfs(container.pid, container.rootfs, self.proc)
         try:
             planned, access = self._plan(container, container.pid, root, made, node)
             self.step = "device cgroup"
             opened = access.execute(self.proc)
             self.step = "mount"
-            execution.execute(planned.operations, container.pid, root, self.proc)
+            execute.execute(planned.operations, container.pid, root, self.proc)
         finally:
             root.close()
         return [*planned.notes, opened.text], access
@@ -150,9 +151,9 @@ class Hook:
         """The plan in words. A container that is not there yet is looked for where the runtime will make it."""
         pid = container.pid or os.getpid()
         try:
-            root = execution.open_rootfs(pid, container.rootfs, self.proc)
+            root = execute.open_rootfs(pid, container.rootfs, self.proc)
         except VgpuError:
-            root = execution.open_running(pid, self.proc)  # it was made already: explain what it would get
+            root = execute.open_running(pid, self.proc)  # it was made already: explain what it would get
         try:
             planned, access = self._plan(container, pid, root, made, node)
         finally:

@@ -11,12 +11,12 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Binary, Card, Device, Inventory, Library
 from vgpu.config.limits import UNLIMITED, CardLimit
 from vgpu.config.settings import Settings
-from vgpu.hook import plan
 from vgpu.hook.formats import ldcache
-from vgpu.hook.operations import Bind, BindDevice, BindDirectory, Operation, ReplaceFile, Symlink, Tmpfs
+from vgpu.hook.inject import plan
+from vgpu.hook.inject.inspect import DEBIAN, MUSL, REDHAT, Survey
+from vgpu.hook.inject.operations import Bind, BindDevice, BindDirectory, Operation, ReplaceFile, Symlink, Tmpfs
+from vgpu.hook.inject.plan import Plan, Subject
 from vgpu.hook.placement.allocation import Allocation
-from vgpu.hook.plan import Plan, Subject
-from vgpu.hook.survey import DEBIAN, MUSL, REDHAT, Survey
 
 VERSION = "550.54.15"
 GIB = 1 << 30

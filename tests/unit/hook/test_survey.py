@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.hook import survey as surveys
+from vgpu.hook.inject import inspect as surveys
+from vgpu.hook.inject.inspect import DEBIAN, MUSL, REDHAT, Survey, survey
 from vgpu.hook.linux import syscalls
 from vgpu.hook.linux.rootfs import Rootfs
-from vgpu.hook.survey import DEBIAN, MUSL, REDHAT, Survey, survey
 
 STEMS = frozenset({"libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler"})
 MULTIARCH = "/usr/lib/x86_64-linux-gnu"

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import stat
 
-from vgpu.hook import mounts
+from vgpu.hook.inject import mounts
+from vgpu.hook.inject.mounts import ClassicMounts, Entry, Handle, NewMounts
 from vgpu.hook.linux.rootfs import Rootfs
-from vgpu.hook.mounts import ClassicMounts, Entry, Handle, NewMounts
 
 
 class Inside:

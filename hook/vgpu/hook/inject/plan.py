@@ -1,7 +1,7 @@
 """What is to be done for one container: a pure function of allocation, inventory, settings and survey.
 
 Belongs here: all policy on files, links, device nodes and the loader. No system calls; the steps are
-vgpu.hook.operations, and `vgpu-hook --dry-run` prints them. Order: files, links, device nodes, /proc, loader. The
+vgpu.hook.inject.operations, and `vgpu-hook --dry-run` prints them. Order: files, links, device nodes, /proc, loader. The
 device cgroup is the caller's, who opens it before any of these: it goes with the container and needs no undoing.
 """
 
@@ -12,12 +12,13 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import DO, Binary, Device, Inventory, Library
 from vgpu.config.limits import LIMITS_PATH, PRIVATE_DIR, REAL_DIR, USAGE_DIR
 from vgpu.config.settings import Settings
-from vgpu.hook import mounts
 from vgpu.hook.formats import ldcache
 from vgpu.hook.formats.elf import EM_386, EM_AARCH64, EM_ARM, EM_X86_64
 from vgpu.hook.formats.ldcache import Addition
-from vgpu.hook.mounts import Entry
-from vgpu.hook.operations import (
+from vgpu.hook.inject import mounts
+from vgpu.hook.inject.inspect import LOADER_CACHE, MUSL, Survey
+from vgpu.hook.inject.mounts import Entry
+from vgpu.hook.inject.operations import (
     Bind,
     BindDevice,
     BindDirectory,
@@ -27,7 +28,6 @@ from vgpu.hook.operations import (
     Tmpfs,
 )
 from vgpu.hook.placement.allocation import Allocation
-from vgpu.hook.survey import LOADER_CACHE, MUSL, Survey
 
 NVIDIA_DIR = "/usr/local/nvidia"  # images made for gpu-manager and CUDA's own look here, by PATH and LD_LIBRARY_PATH
 BINARY_DIR = "/usr/bin"

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import mounts
+from vgpu.hook.inject import mounts
+from vgpu.hook.inject.mounts import ClassicMounts, Handle, NewMounts
+from vgpu.hook.inject.operations import Inside, Operation
 from vgpu.hook.linux import syscalls
 from vgpu.hook.linux.rootfs import Rootfs
-from vgpu.hook.mounts import ClassicMounts, Handle, NewMounts
-from vgpu.hook.operations import Inside, Operation
 
 MAX_REPORT = 4096
 
