@@ -27,7 +27,7 @@ from vgpu.hook.lock import Lock
 from vgpu.hook.placement import allocation, placement
 from vgpu.hook.placement.allocation import Allocation
 from vgpu.hook.placement.placement import Commitment, NoFit, Policy
-from vgpu.hook.redemption import Redemption, request_of, terms_of
+from vgpu.hook.request.resolve_grants import Redemption, request_of, terms_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # not at run time: it costs the hook's process time

@@ -19,12 +19,9 @@ from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Inventory
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook import authority, bundle, hooklog, podfacts, population, presence
-from vgpu.hook import identity as identities
-from vgpu.hook.bundle import Container
+from vgpu.hook import hooklog, population, presence
 from vgpu.hook.devices import rules as devicerules
 from vgpu.hook.devices.allow import AllowDevices
-from vgpu.hook.identity import Identity
 from vgpu.hook.inject import execute, plan
 from vgpu.hook.inject.inspect import survey
 from vgpu.hook.inject.plan import Plan, Subject
@@ -32,7 +29,11 @@ from vgpu.hook.ledger import Ledger, Start
 from vgpu.hook.linux import cgroup, procfs, staleness
 from vgpu.hook.linux.rootfs import Rootfs
 from vgpu.hook.placement.allocation import Allocation
-from vgpu.hook.redemption import Redemption
+from vgpu.hook.request import authorization, oci_state, pod_record
+from vgpu.hook.request import identity as identities
+from vgpu.hook.request.identity import Identity
+from vgpu.hook.request.oci_state import Container
+from vgpu.hook.request.resolve_grants import Redemption
 
 STARTING = ("prestart", "createRuntime")
 STOPPED = "poststop"
@@ -65,23 +66,23 @@ class Hook:
 
     def start(self, state: dict[str, object]) -> list[str]:
         """prestart and createRuntime; returns lines for the log, [] when the container has no allocation."""
-        container = bundle.read(state)
-        if not authority.asks(container):
+        container = oci_state.read(state)
+        if not authorization.asks(container):
             return []
         self.step = "identity"
         paths = cgroup.paths_of(container.pid, self.proc) if container.pid else []
         identity = identities.identify(paths, container.annotations)
-        wanted = authority.wanted(container, identity)
+        wanted = authorization.wanted(container, identity)
         if wanted is None:
             return []
         self.step = "authority"
-        authority.refuse_rootless(self.proc)
+        authorization.refuse_rootless(self.proc)
         node = self._node()
-        authority.refuse_standalone(identity, node.settings)
+        authorization.refuse_standalone(identity, node.settings)
         self.step = "allocation"
         notes = []
         if isinstance(wanted, Redemption) and identity.holder:
-            notes = podfacts.complete(wanted, identity.holder, container.annotations, node.settings)
+            notes = pod_record.complete(wanted, identity.holder, container.annotations, node.settings)
         if self.dry_run:
             return [*self._explain(container, node.ledger.place(wanted, identity.holder, container.id), node), *notes]
         return [*self._run(container, identity, wanted, node), *notes]
@@ -222,7 +223,7 @@ def main(arguments: list[str], stdin: int = 0) -> int:
     hook = Hook(config_path, dry_run)
     state: dict[str, object] = {}
     try:
-        state = bundle.read_state(stdin)
+        state = oci_state.read_state(stdin)
         lines = hook.stop(state) if stage == STOPPED else hook.start(state)
         failed = ""
     except VgpuError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import bundle
+from vgpu.hook.request import oci_state
 
 STDIN = "state JSON on stdin"
 
@@ -25,7 +25,7 @@ def piped(data: bytes, tmp_path: Path) -> int:
 def read_state(data: bytes, tmp_path: Path) -> dict[str, object]:
     fd = piped(data, tmp_path)
     try:
-        return bundle.read_state(fd)
+        return oci_state.read_state(fd)
     finally:
         os.close(fd)
 
@@ -75,7 +75,7 @@ def test_a_bad_state_is_one_line(data: bytes, words: str, tmp_path: Path) -> Non
 def test_the_state_is_bounded_to_the_byte(length: int, tmp_path: Path) -> None:
     data = b'{"id":"' + b"x" * (length - 9) + b'"}'
     assert len(data) == length
-    if length <= bundle.MAX_STATE:
+    if length <= oci_state.MAX_STATE:
         assert read_state(data, tmp_path)
     else:
         with pytest.raises(VgpuError):
@@ -91,7 +91,7 @@ def test_a_container(tmp_path: Path) -> None:
             "annotations": {"vgpu.io/cores": "10", "only": "config"},
         },
     )
-    found = bundle.read(state(tmp_path, annotations={"vgpu.io/cores": "20"}))
+    found = oci_state.read(state(tmp_path, annotations={"vgpu.io/cores": "20"}))
     assert (found.id, found.pid, found.bundle) == ("c1", 7, str(tmp_path))
     assert found.rootfs == f"{tmp_path}/rootfs"
     assert found.annotations == {"vgpu.io/cores": "20", "only": "config"}  # the state's own come last
@@ -104,14 +104,14 @@ def test_a_container(tmp_path: Path) -> None:
 )
 def test_the_root_is_absolute(root: object, rootfs: str, tmp_path: Path) -> None:
     config(tmp_path, {"root": root} if root else {})
-    assert bundle.read(state(tmp_path)).rootfs == rootfs.replace("BUNDLE", str(tmp_path))
+    assert oci_state.read(state(tmp_path)).rootfs == rootfs.replace("BUNDLE", str(tmp_path))
 
 
 def test_no_annotations_no_process_no_pid(tmp_path: Path) -> None:
     config(tmp_path, {"annotations": None, "process": None})
     known = state(tmp_path)
     del known["pid"]
-    found = bundle.read(known)
+    found = oci_state.read(known)
     assert (found.annotations, found.env, found.pid) == ({}, {}, 0)
 
 
@@ -140,7 +140,7 @@ def test_no_annotations_no_process_no_pid(tmp_path: Path) -> None:
 def test_a_state_of_wrong_fields_is_one_line(fields: dict[str, object], words: str, tmp_path: Path) -> None:
     config(tmp_path, {})
     with pytest.raises(VgpuError) as refused:
-        bundle.read(state(tmp_path, **fields))
+        oci_state.read(state(tmp_path, **fields))
     line = line_of(refused.value)
     assert STDIN in line
     assert words in line
@@ -169,7 +169,7 @@ def test_a_state_of_wrong_fields_is_one_line(fields: dict[str, object], words: s
 def test_a_bad_config_is_one_line_that_names_it(value: object, words: str, tmp_path: Path) -> None:
     config(tmp_path, value)
     with pytest.raises(VgpuError) as refused:
-        bundle.read(state(tmp_path))
+        oci_state.read(state(tmp_path))
     line = line_of(refused.value)
     assert f"{tmp_path}/config.json" in line
     assert words in line
@@ -178,14 +178,14 @@ def test_a_bad_config_is_one_line_that_names_it(value: object, words: str, tmp_p
 
 def test_no_config_is_one_line_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(VgpuError, match=r"config\.json.*No such file"):
-        bundle.read(state(tmp_path))
+        oci_state.read(state(tmp_path))
 
 
 def test_a_config_that_is_no_file_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.json")
     with pytest.raises(VgpuError, match=r"config\.json"):
-        bundle.read(state(tmp_path))
+        oci_state.read(state(tmp_path))
     (tmp_path / "config.json").unlink()
     (tmp_path / "config.json").mkdir()
     with pytest.raises(VgpuError, match=r"config\.json"):
-        bundle.read(state(tmp_path))
+        oci_state.read(state(tmp_path))

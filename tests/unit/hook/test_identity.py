@@ -6,7 +6,7 @@ import pytest
 
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Holder
-from vgpu.hook.identity import identify, pod_uid_of
+from vgpu.hook.request.identity import identify, pod_uid_of
 
 UID = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"
 UNDER = UID.replace("-", "_")

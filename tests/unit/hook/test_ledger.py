@@ -23,7 +23,7 @@ from vgpu.hook import presence
 from vgpu.hook.ledger import Ledger, Start
 from vgpu.hook.placement.allocation import Allocation
 from vgpu.hook.placement.placement import NoFit
-from vgpu.hook.redemption import Redemption
+from vgpu.hook.request.resolve_grants import Redemption
 
 GIB = 1 << 30
 POD = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"

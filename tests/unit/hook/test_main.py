@@ -21,13 +21,13 @@ from vgpu.config.inventory import Binary, Card, Device, Inventory, Library
 from vgpu.config.pods import Pod
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook import authority
 from vgpu.hook import main as hook_main
-from vgpu.hook.bundle import Container
 from vgpu.hook.devices.allow import AllowDevices
-from vgpu.hook.identity import Identity, identify
 from vgpu.hook.main import Hook, parse
-from vgpu.hook.redemption import Redemption
+from vgpu.hook.request import authorization
+from vgpu.hook.request.identity import Identity, identify
+from vgpu.hook.request.oci_state import Container
+from vgpu.hook.request.resolve_grants import Redemption
 
 POD = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"
 STRANGER = "aaaaaaaa-0b0e-4c53-9d3a-6f0f8f0f1a11"
@@ -108,8 +108,8 @@ def test_what_a_container_gets(
     paths: list[str], annotations: dict[str, str], env: dict[str, str], asks: bool, wanted: Any
 ) -> None:
     subject = container(annotations, env)
-    assert authority.asks(subject) is asks
-    found = authority.wanted(subject, identify(paths, annotations))
+    assert authorization.asks(subject) is asks
+    found = authorization.wanted(subject, identify(paths, annotations))
     if isinstance(wanted, dict):
         assert isinstance(found, Redemption)
         assert found.ids == wanted
@@ -123,7 +123,7 @@ def test_what_a_container_gets(
 
 def test_grants_outside_kubernetes_are_refused() -> None:
     with pytest.raises(VgpuError, match=r"a container of Kubernetes.*vgpu\.io/cores"):
-        authority.wanted(container({"vgpu.io/grant-cores": A}), Identity(None))
+        authorization.wanted(container({"vgpu.io/grant-cores": A}), Identity(None))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_grants_outside_kubernetes_are_refused() -> None:
 )
 def test_absurd_amounts_are_refused(annotations: dict[str, str]) -> None:
     with pytest.raises(VgpuError) as refused:
-        authority.wanted(container(annotations), Identity(None))
+        authorization.wanted(container(annotations), Identity(None))
     assert len(str(refused.value)) < 400
 
 

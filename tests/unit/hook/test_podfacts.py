@@ -18,8 +18,8 @@ from vgpu.config.grants import Holder
 from vgpu.config.pods import Pod
 from vgpu.config.request import Wishes
 from vgpu.config.settings import Settings
-from vgpu.hook import podfacts
-from vgpu.hook.redemption import Redemption
+from vgpu.hook.request import pod_record
+from vgpu.hook.request.resolve_grants import Redemption
 
 UID = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"
 A = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
@@ -42,7 +42,7 @@ class Facts:
     ) -> tuple[Redemption, list[str]]:
         wanted = Redemption({}, 0, Wishes())
         values = {"paths.run": self.run_dir, **settings}
-        notes = podfacts.complete(wanted, Holder(UID, container), annotations or {}, Settings(values, "n"))
+        notes = pod_record.complete(wanted, Holder(UID, container), annotations or {}, Settings(values, "n"))
         return wanted, notes
 
     @contextmanager
@@ -138,22 +138,22 @@ def test_a_damaged_record_is_named(facts: Facts) -> None:
 
 def test_nobody_waits_where_nobody_watches(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("waited"))
-    assert podfacts.record_of(facts.run_dir, UID) is None
+    assert pod_record.record_of(facts.run_dir, UID) is None
     with facts.watched():
         pass
     assert Path(pods.watched_path(facts.run_dir)).exists()
-    assert podfacts.record_of(facts.run_dir, UID) is None
+    assert pod_record.record_of(facts.run_dir, UID) is None
     with facts.watched():
-        assert podfacts.record_of(facts.run_dir, "0123456789abcdef0123456789abcdef") is None  # a static pod's
+        assert pod_record.record_of(facts.run_dir, "0123456789abcdef0123456789abcdef") is None  # a static pod's
         pods.write(facts.run_dir, pod({}))
-        assert podfacts.record_of(facts.run_dir, UID)
+        assert pod_record.record_of(facts.run_dir, UID)
 
 
 def test_a_record_that_comes_late_is_waited_for(facts: Facts) -> None:
     with facts.watched():
         late = threading.Timer(0.1, pods.write, (facts.run_dir, pod({})))
         late.start()
-        found = podfacts.record_of(facts.run_dir, UID)
+        found = pod_record.record_of(facts.run_dir, UID)
         late.join()
     assert found
     assert found.name == "p"
@@ -161,7 +161,7 @@ def test_a_record_that_comes_late_is_waited_for(facts: Facts) -> None:
 
 def test_a_record_that_never_comes_is_given_up(facts: Facts) -> None:
     with facts.watched():
-        assert podfacts.record_of(facts.run_dir, UID, patience=0.05) is None
+        assert pod_record.record_of(facts.run_dir, UID, patience=0.05) is None
 
 
 def test_waiting_ends_with_the_watch(facts: Facts) -> None:
@@ -175,14 +175,14 @@ def test_waiting_ends_with_the_watch(facts: Facts) -> None:
     watch.__enter__()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(time, "sleep", nap)
-        assert podfacts.record_of(facts.run_dir, UID, patience=1e6) is None
+        assert pod_record.record_of(facts.run_dir, UID, patience=1e6) is None
     assert len(naps) == 1
 
 
 def test_looking_for_the_watch_does_not_take_it(facts: Facts) -> None:
     with facts.watched():
         pass
-    assert not podfacts.watched(facts.run_dir)
+    assert not pod_record.watched(facts.run_dir)
     with facts.watched():
-        assert podfacts.watched(facts.run_dir)
-        assert podfacts.watched(facts.run_dir)
+        assert pod_record.watched(facts.run_dir)
+        assert pod_record.watched(facts.run_dir)

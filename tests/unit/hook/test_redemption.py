@@ -14,7 +14,7 @@ from vgpu.config.settings import Settings
 from vgpu.hook import promises
 from vgpu.hook.placement import allocation
 from vgpu.hook.placement.placement import Commitment, NoFit, Policy, place
-from vgpu.hook.redemption import Redemption, Terms, request_of, terms_of
+from vgpu.hook.request.resolve_grants import Redemption, Terms, request_of, terms_of
 
 GIB = 1 << 30
 MIB = 1 << 20

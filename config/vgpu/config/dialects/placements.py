@@ -2,7 +2,7 @@
 
 Belongs here: annotation values in, choices per container out, and the writing of our own form. Values are claims that
 tenants can write: each is read strictly, and what is malformed, foreign, for another node or absurdly long is an error
-that names the annotation. What a choice is worth is the hook's to decide (vgpu.hook.redemption). Pure.
+that names the annotation. What a choice is worth is the hook's to decide (vgpu.hook.request.resolve_grants). Pure.
 """
 
 from __future__ import annotations

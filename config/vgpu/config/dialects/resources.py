@@ -1,7 +1,7 @@
 """What a container's limits in its pod's spec say of each vGPU, in the dialects whose extender counts them alone.
 
 Belongs here: the names of resources that are no kubelet devices, and their reading. The spec is admitted and immutable,
-so unlike an annotation it may stand for an amount (vgpu.hook.redemption says how far). Pure.
+so unlike an annotation it may stand for an amount (vgpu.hook.request.resolve_grants says how far). Pure.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from vgpu.config import foreign, records
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook import bundle
 from vgpu.hook.daemon.child import Child, Spawn
 from vgpu.hook.daemon.journal import Conditions
 from vgpu.hook.devices import rules as devicerules
@@ -21,6 +20,7 @@ from vgpu.hook.devices.allow import AllowDevices
 from vgpu.hook.ledger import Ledger
 from vgpu.hook.linux import bpf, cgroup
 from vgpu.hook.linux.cgroup import DeviceCgroup
+from vgpu.hook.request import oci_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def rules_at(place: DeviceCgroup) -> Rules:
 def opened(claim: Claim, access: str, proc: str) -> dict[str, object]:
     """The hook's step once more, as a child's answer: whether anything was shut, and what was done."""
     nodes = {(int(major), int(minor)): path for major, minor, path in _numbers(claim)}
-    found = bundle.read({"id": claim.container, "pid": claim.pid, "bundle": claim.bundle})
+    found = oci_state.read({"id": claim.container, "pid": claim.pid, "bundle": claim.bundle})
     rules = devicerules.from_config(found.config, f"{claim.bundle}/config.json")
     done = AllowDevices(claim.pid, tuple(nodes), access, rules, nodes).execute(proc)
     return {"changed": done.changed, "text": done.text}

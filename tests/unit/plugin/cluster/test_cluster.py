@@ -20,8 +20,8 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.settings import Settings
-from vgpu.hook import podfacts
 from vgpu.hook.daemon.journal import Journal
+from vgpu.hook.request import pod_record
 from vgpu.plugin.cluster import Cluster
 from vgpu.plugin.cluster import cluster as cluster_module
 from vgpu.plugin.cluster.api import Api, ApiError
@@ -164,7 +164,7 @@ def test_records_follow_the_pods(site: Site) -> None:
     assert (record.name, record.namespace, record.node) == ("before", "default", NODE)
     assert record.annotations == {"hami.io/vgpu-node": NODE, "vgpu.io/core-limit": "50"}
     assert record.limits == {"main": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000}}
-    assert podfacts.watched(site.settings.run_dir)
+    assert pod_record.watched(site.settings.run_dir)
 
     limits: dict[str, dict[str, object]] = {"setup": LIMITS["main"], "main": {}, "side": {"nvidia.com/gpu": 2}}
     site.server.put_pod("after", NODE, OTHER, limits, init=("setup",))
@@ -182,7 +182,7 @@ def test_records_follow_the_pods(site: Site) -> None:
 def test_the_hook_gets_the_record_of_a_pod_that_starts_at_once(site: Site) -> None:
     site.start()
     threading.Timer(0.05, site.server.put_pod, ("p", NODE, UID, LIMITS)).start()
-    found = podfacts.record_of(site.settings.run_dir, UID)
+    found = pod_record.record_of(site.settings.run_dir, UID)
     assert found is not None
 
 
@@ -191,7 +191,7 @@ def test_what_was_missed_while_away_is_made_up_for(site: Site) -> None:
     site.start()
     until(site.record)
     site.cluster.stop()
-    assert not podfacts.watched(site.settings.run_dir)
+    assert not pod_record.watched(site.settings.run_dir)
     site.server.hang_up()
     site.server.remove_pod("gone")
     site.server.put_pod("new", NODE, OTHER, LIMITS)
@@ -260,7 +260,7 @@ def test_garbage_in_a_watch_breaks_it_and_nothing_else(site: Site, line: bytes) 
     site.server.put_pod("q", NODE, OTHER, LIMITS)
     until(lambda: site.record(OTHER))
     assert site.record()
-    until(lambda: podfacts.watched(site.settings.run_dir))
+    until(lambda: pod_record.watched(site.settings.run_dir))
 
 
 @pytest.mark.parametrize(
@@ -299,12 +299,12 @@ def test_a_pod_that_is_none_is_passed_over(site: Site, garbage: dict[str, Any]) 
 
 def test_the_sign_goes_down_with_the_server(site: Site) -> None:
     site.start()
-    until(lambda: podfacts.watched(site.settings.run_dir))
+    until(lambda: pod_record.watched(site.settings.run_dir))
     site.server.break_next("503", "/api/v1/pods", times=1000)
     site.server.hang_up()
-    until(lambda: not podfacts.watched(site.settings.run_dir))
+    until(lambda: not pod_record.watched(site.settings.run_dir))
     site.server.mend()
-    until(lambda: podfacts.watched(site.settings.run_dir))
+    until(lambda: pod_record.watched(site.settings.run_dir))
 
 
 # Answers
@@ -616,14 +616,14 @@ def test_without_a_server_nothing_happens_but_a_line_in_the_log(new_site: Callab
     site.cluster.handed_over("x")
     assert time.monotonic() - before < 5
     until(lambda: site.told("no access to the API server") == 1)
-    assert not podfacts.watched(site.settings.run_dir)
+    assert not pod_record.watched(site.settings.run_dir)
 
 
 def test_stopping_takes_the_sign_down_at_once(site: Site) -> None:
     site.start()
-    until(lambda: podfacts.watched(site.settings.run_dir))
+    until(lambda: pod_record.watched(site.settings.run_dir))
     site.cluster.stop()
-    assert not podfacts.watched(site.settings.run_dir)
+    assert not pod_record.watched(site.settings.run_dir)
 
 
 def test_a_wrong_token_is_told(site: Site) -> None:

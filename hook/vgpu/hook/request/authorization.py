@@ -13,9 +13,9 @@ from vgpu.config import grants, request
 from vgpu.config.errors import VgpuError
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook.bundle import Container
-from vgpu.hook.identity import Identity
-from vgpu.hook.redemption import Redemption
+from vgpu.hook.request.identity import Identity
+from vgpu.hook.request.oci_state import Container
+from vgpu.hook.request.resolve_grants import Redemption
 
 IDENTITY_MAP = ["0", "0", "4294967295"]
 

@@ -2,7 +2,7 @@
 
 Belongs here: reading it, waiting for it where it is bound to come, and completing a redemption by it: wishes, the
 schedulers' choice for this very container, the limits in the pod's spec. Runs before the ledger's lock is taken, so
-that a wait holds up nobody else. Whose word counts for what is vgpu.hook.redemption's.
+that a wait holds up nobody else. Whose word counts for what is vgpu.hook.request.resolve_grants's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vgpu.config.dialects import placements
 from vgpu.config.grants import Holder
 from vgpu.config.pods import Pod
 from vgpu.config.settings import Settings
-from vgpu.hook.redemption import Redemption
+from vgpu.hook.request.resolve_grants import Redemption
 
 PATIENCE = 3.0  #: seconds; the plugin's watch may lag behind kubelet, but not for long
 PAUSE = 0.01
