@@ -18,11 +18,11 @@ from vgpu.config import claims, limits, records, usage
 from vgpu.config.claims import Claim
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
-from vgpu.hook import cardpages, presence
 from vgpu.hook.daemon.arbiter import Arbiter
-from vgpu.hook.ledger import Ledger
+from vgpu.hook.ledger import core_schedules, presence
+from vgpu.hook.ledger.ledger import Ledger
+from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.linux import procfs
-from vgpu.hook.lock import Lock
 
 ROUND_NS = 2_000_000_000  #: vgpud's
 ENTER = """
@@ -100,7 +100,7 @@ class Node:
             box.release()
         found = Ledger(self.settings, []).shares()
         for claim in found:
-            cardpages.create(self.settings.run_dir, claim, [other for other in found if other is not claim], 0)
+            core_schedules.create(self.settings.run_dir, claim, [other for other in found if other is not claim], 0)
 
     def change(self, tenant: int, cards: list[CardLimit]) -> None:
         """As vgpuctl set does it."""

@@ -27,8 +27,8 @@ from plugin_process import Plugin
 
 from vgpu.config import claims, grants
 from vgpu.config.errors import VgpuError
+from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.linux import procfs
-from vgpu.hook.lock import Lock
 
 pytestmark = pytest.mark.root
 

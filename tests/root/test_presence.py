@@ -13,7 +13,7 @@ import pytest
 from daemons import wait_for
 
 from vgpu.config import core_schedule
-from vgpu.hook import presence
+from vgpu.hook.ledger import presence
 
 pytestmark = pytest.mark.root
 

@@ -1,6 +1,6 @@
 """Claims: which container holds what on which card. `<run>/containers/<id>/claim.json`, gone with a reboot.
 
-Belongs here: the record and its reading. Who may claim and when a claim ends is the ledger's (vgpu.hook.ledger).
+Belongs here: the record and its reading. Who may claim and when a claim ends is the ledger's (vgpu.hook.ledger.ledger).
 """
 
 from __future__ import annotations

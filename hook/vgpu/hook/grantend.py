@@ -12,8 +12,8 @@ from vgpu.config import grants
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.settings import Settings
-from vgpu.hook.ledger import Ledger
-from vgpu.hook.lock import Lock
+from vgpu.hook.ledger.ledger import Ledger
+from vgpu.hook.ledger.lock import Lock
 
 
 def end(settings: Settings, unwanted: list[Grant], proc: str = "/proc") -> list[Grant]:

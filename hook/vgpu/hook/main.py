@@ -19,13 +19,14 @@ from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Inventory
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook import hooklog, population, presence
+from vgpu.hook import hooklog
 from vgpu.hook.devices import rules as devicerules
 from vgpu.hook.devices.allow import AllowDevices
 from vgpu.hook.inject import execute, plan
 from vgpu.hook.inject.inspect import survey
 from vgpu.hook.inject.plan import Plan, Subject
-from vgpu.hook.ledger import Ledger, Start
+from vgpu.hook.ledger import container_processes, presence
+from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.linux import cgroup, procfs, staleness
 from vgpu.hook.linux.rootfs import Rootfs
 from vgpu.hook.placement.allocation import Allocation
@@ -102,7 +103,7 @@ class Hook:
             raise VgpuError("state JSON on stdin", expected="the pid of a living container", found=container.pid)
         start = Start(
             container.id, container.pid, started, container.bundle, identity.holder, identity.name, time.time(),
-            population.own_cgroup(container.pid, self.proc),
+            container_processes.own_cgroup(container.pid, self.proc),
         )  # fmt: skip
         made = node.ledger.claim(start, wanted)
         if made is None:

@@ -15,8 +15,9 @@ from vgpu.config import grants, pods
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.settings import Settings
-from vgpu.hook import grantend, promises
+from vgpu.hook import grantend
 from vgpu.hook.daemon.journal import Conditions, Journal
+from vgpu.hook.ledger import commitments
 from vgpu.plugin import podresources
 from vgpu.plugin.checkpoint import Checkpoint
 from vgpu.plugin.podresources import Life, Listing, Pod
@@ -67,7 +68,7 @@ class Rivals:
 
     def _later(self, grant: Grant) -> Iterator[Grant]:
         others = (other for uuid in grant.devices for other in self._by_card[grant.resource, uuid])
-        return (other for other in others if promises.superseded(grant, [other]))
+        return (other for other in others if commitments.superseded(grant, [other]))
 
 
 def _is_of_another_pod(other: Grant, grant: Grant) -> bool:

@@ -16,7 +16,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.settings import Settings
 from vgpu.hook import resources
-from vgpu.hook.promises import MAX_DIGITS, ranges_of
+from vgpu.hook.ledger.commitments import MAX_DIGITS, ranges_of
 from vgpu.plugin import cardtags
 from vgpu.plugin.proto import podresources_pb2, services
 

@@ -19,7 +19,7 @@ from vgpu.config.limits import CardLimit
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
 from vgpu.hook.ctl.main import main
-from vgpu.hook.ledger import Ledger, Start
+from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.linux.procfs import start_time
 from vgpu.hook.regions import region_of
 from vgpu.hook.request.resolve_grants import Redemption

@@ -19,8 +19,8 @@ from vgpu.config.inventory import Card, Device
 from vgpu.config.limits import UNLIMITED
 from vgpu.config.request import Request, Wishes
 from vgpu.config.settings import Settings
-from vgpu.hook import presence
-from vgpu.hook.ledger import Ledger, Start
+from vgpu.hook.ledger import presence
+from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.placement.allocation import Allocation
 from vgpu.hook.placement.placement import NoFit
 from vgpu.hook.request.resolve_grants import Redemption

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import lock as lock_module
-from vgpu.hook.lock import Lock, first_ticket
+from vgpu.hook.ledger import lock as lock_module
+from vgpu.hook.ledger.lock import Lock, first_ticket
 
 WAIT = 30.0
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from vgpu.config.claims import Claim
-from vgpu.hook import population
+from vgpu.hook.ledger import container_processes
+from vgpu.hook.ledger.container_processes import Population, own_cgroup, processes_of
 from vgpu.hook.linux import procfs
-from vgpu.hook.population import Population, own_cgroup, processes_of
 
 
 class Tree:
@@ -136,7 +136,7 @@ def test_nobody_belongs_to_a_dead_init(tree: Tree) -> None:
 def test_what_vanishes_meanwhile_is_left_out(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.process(500, 9, "c")
     tree.cgroup("devices/c", 500, 501)
-    monkeypatch.setattr(population.os, "listdir", lambda path: ["gone"])
+    monkeypatch.setattr(container_processes.os, "listdir", lambda path: ["gone"])
     assert processes_of(claim("c", 500, "devices:/c"), tree.proc) == [(500, 500)]
 
 

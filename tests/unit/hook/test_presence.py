@@ -9,7 +9,7 @@ import pytest
 
 from vgpu.config import core_schedule
 from vgpu.config.errors import VgpuError
-from vgpu.hook import presence
+from vgpu.hook.ledger import presence
 
 SOUND = bytes(core_schedule.PRESENCE_SIZE)
 

@@ -11,7 +11,7 @@ from vgpu.config.grants import Grant, Holder
 from vgpu.config.inventory import Card, Device
 from vgpu.config.request import Request, Wishes
 from vgpu.config.settings import Settings
-from vgpu.hook import promises
+from vgpu.hook.ledger import commitments
 from vgpu.hook.placement import allocation
 from vgpu.hook.placement.placement import Commitment, NoFit, Policy, place
 from vgpu.hook.request.resolve_grants import Redemption, Terms, request_of, terms_of
@@ -225,7 +225,7 @@ def test_different_memory_is_placed_and_counted_by_card() -> None:
         place(request, CARDS, {uuid_of(2): Commitment(1, MIB)}, Policy())
     totals: dict[str, Commitment] = {}
     mine[0].holder, mine[0].cards = Holder("p", "c"), [uuid_of(0), uuid_of(2)]
-    promises.add_open(totals, mine, set(), ())
+    commitments.add_open(totals, mine, set(), ())
     assert {uuid: found.memory // MIB for uuid, found in totals.items()} == {uuid_of(0): 16384, uuid_of(2): 8192}
     mine[0].id = "a" * 32
     kept = grants.from_record(mine[0].record(), "f")

@@ -17,7 +17,7 @@ from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
 from vgpu.hook.ctl.set import set_limits
-from vgpu.hook.ledger import Ledger, Start
+from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.linux.procfs import start_time
 
 if TYPE_CHECKING:

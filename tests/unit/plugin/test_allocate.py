@@ -13,7 +13,7 @@ from plugin_beds import GIB, MIB, make_cards, make_settings
 
 from vgpu.config import grants
 from vgpu.config.request import Wishes
-from vgpu.hook import promises
+from vgpu.hook.ledger import commitments
 from vgpu.hook.resources import advertised
 from vgpu.plugin import allocate
 from vgpu.plugin.allocate import Allocator, Refused, grant_for, ranges
@@ -162,7 +162,7 @@ def test_ranges_are_what_the_ledger_reads() -> None:
     chance = random.Random(3)
     for _ in range(50):
         numbers = set(chance.sample(range(200), chance.randint(1, 150)))
-        read = {number for low, high in promises.ranges_of(ranges(numbers)) for number in range(low, high + 1)}
+        read = {number for low, high in commitments.ranges_of(ranges(numbers)) for number in range(low, high + 1)}
         assert read == numbers
 
 
@@ -223,7 +223,7 @@ def test_a_later_grant_of_the_same_ids_supersedes_whatever_the_clock_says(tmp_pa
     allocator = Allocator(settings, lambda: next(times))
     made = [allocator.allocate(cores, [ids(cores, 10)])[0] for _ in range(3)]
     known, _ = grants.read_all(settings.state_dir)
-    kept = [grant.id for grant in known if not promises.superseded(grant, known)]
+    kept = [grant.id for grant in known if not commitments.superseded(grant, known)]
     assert kept == [made[-1].id]
 
 

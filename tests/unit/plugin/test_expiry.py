@@ -23,8 +23,8 @@ from vgpu.config.pods import Pod
 from vgpu.config.settings import Settings
 from vgpu.hook import grantend, resources
 from vgpu.hook.daemon.journal import Journal
+from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.linux import procfs
-from vgpu.hook.lock import Lock
 from vgpu.plugin import checkpoint, podresources
 from vgpu.plugin.expiry import Belief, Expiry
 from vgpu.plugin.podresources import Listing

@@ -17,8 +17,8 @@ from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.limits import CardLimit
 from vgpu.config.request import WHOLE_CARD, Request, parse_size
-from vgpu.hook.ledger import Ledger
-from vgpu.hook.lock import Lock
+from vgpu.hook.ledger.ledger import Ledger
+from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.placement import placement
 from vgpu.hook.placement.placement import Commitment
 

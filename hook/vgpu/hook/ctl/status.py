@@ -19,7 +19,7 @@ from vgpu.config.inventory import Card
 from vgpu.config.limits import UNLIMITED, CardLimit
 from vgpu.hook.ctl import health
 from vgpu.hook.ctl.output import Bytes, output_option, print_json, print_table
-from vgpu.hook.ledger import Ledger
+from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.placement.placement import Commitment
 from vgpu.hook.regions import region_of
 

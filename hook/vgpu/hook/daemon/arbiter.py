@@ -17,10 +17,10 @@ from vgpu.config.claims import Claim
 from vgpu.config.core_schedule import Page
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook import cardpages
 from vgpu.hook.daemon.arbitration import Arbitration, Observation, Tenant
-from vgpu.hook.ledger import Ledger
-from vgpu.hook.lock import Lock
+from vgpu.hook.ledger import core_schedules
+from vgpu.hook.ledger.ledger import Ledger
+from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.regions import open_region
 
 PACE = 0.02
@@ -36,7 +36,7 @@ class Share:
 
     def __init__(self, claim: Claim, run_dir: str, proc: str) -> None:
         self.claim = claim
-        self.path = cardpages.path_of(run_dir, claim.container)
+        self.path = core_schedules.path_of(run_dir, claim.container)
         self.region = open_region(claim.pid, proc) if claim.ready else -1
         self.cards = _opened(self.path)
         self.pages, self.clock_offset = self._read()
@@ -236,7 +236,7 @@ class Arbiter:
 def _tenant(claim: Claim) -> Tenant:
     cards = tuple(card.uuid for card in claim.cards)
     limit = max((card.core_limit for card in claim.cards), default=0)
-    share = max(cardpages.held(claim).values(), default=0)
+    share = max(core_schedules.held(claim).values(), default=0)
     return Tenant(claim.container, cards, share, limit, claim.priority)
 
 

@@ -17,7 +17,7 @@ from vgpu.hook.daemon.child import Child, Spawn
 from vgpu.hook.daemon.journal import Conditions
 from vgpu.hook.devices import rules as devicerules
 from vgpu.hook.devices.allow import AllowDevices
-from vgpu.hook.ledger import Ledger
+from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import bpf, cgroup
 from vgpu.hook.linux.cgroup import DeviceCgroup
 from vgpu.hook.request import oci_state

@@ -18,9 +18,9 @@ from vgpu.config import claims, limits, usage
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook.ledger import LIMITS, Ledger
-from vgpu.hook.lock import Lock
-from vgpu.hook.population import Population
+from vgpu.hook.ledger.container_processes import Population
+from vgpu.hook.ledger.ledger import LIMITS, Ledger
+from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.regions import region_of
 
 Figures = dict[tuple[str, str], int]  #: bytes by container and card uuid

@@ -33,8 +33,8 @@ from vgpu.hook.daemon.journal import Conditions, Journal
 from vgpu.hook.daemon.notify import Notifier
 from vgpu.hook.daemon.reaper import Reaper
 from vgpu.hook.daemon.sharewatch import ShareWatch
-from vgpu.hook.ledger import Ledger
-from vgpu.hook.population import Population
+from vgpu.hook.ledger.container_processes import Population
+from vgpu.hook.ledger.ledger import Ledger
 
 TICK = 2.0
 CHILD_TICK = 0.05  #: after a child has answered: it is waited for at once

@@ -1,7 +1,7 @@
 """The reaper: takes away what containers left behind whose end nobody told, and never a living one's.
 
 Belongs here: when a claim, a damaged claim or a temporary file may go. Nothing depends on its speed: a dead claim
-counts nowhere (vgpu.hook.ledger), so in doubt it waits. The removal itself is the ledger's, under its lock, after
+counts nowhere (vgpu.hook.ledger.ledger), so in doubt it waits. The removal itself is the ledger's, under its lock, after
 looking again. Grants are not its business: they end with their pod.
 """
 
@@ -20,9 +20,9 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.limits import UNLIMITED
 from vgpu.config.settings import Settings
 from vgpu.hook import hooklog
-from vgpu.hook.cardpages import CARDS
 from vgpu.hook.daemon.journal import Conditions
-from vgpu.hook.ledger import LIMITS, Ledger
+from vgpu.hook.ledger.core_schedules import CARDS
+from vgpu.hook.ledger.ledger import LIMITS, Ledger
 
 GRACE = 5.0  #: seconds that a dead container's poststop has
 HOOK_GRACE = 60.0  #: as long as its hook may still be at work: it takes its claim back itself

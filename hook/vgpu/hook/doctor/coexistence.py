@@ -18,10 +18,10 @@ from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Card
 from vgpu.hook.daemon import child, foreignwatch
 from vgpu.hook.doctor.findings import OK, WARNING, Finding, Subject, failure
-from vgpu.hook.ledger import Ledger
+from vgpu.hook.ledger.container_processes import Population
+from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import procfs
 from vgpu.hook.linux.rootfs import Rootfs
-from vgpu.hook.population import Population
 
 NVML_LIMIT = 60.0
 MAX_TOLD = 5

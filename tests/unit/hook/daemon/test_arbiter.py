@@ -14,11 +14,11 @@ from vgpu.config.claims import Claim
 from vgpu.config.core_schedule import Page
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
-from vgpu.hook import cardpages
 from vgpu.hook.daemon.arbiter import DOZE, PACE, Arbiter
 from vgpu.hook.daemon.arbitration import LEASE, MS
-from vgpu.hook.ledger import Ledger
-from vgpu.hook.lock import Lock
+from vgpu.hook.ledger import core_schedules
+from vgpu.hook.ledger.ledger import Ledger
+from vgpu.hook.ledger.lock import Lock
 
 UUID = limits.uuid_text(bytes(range(16)))
 BEGIN = 10**12
@@ -59,7 +59,7 @@ class Node:
         claim = Claim(name, self.pid, 5, cards, False, None, [], "/b", float(self.pid), ready=True)
         os.makedirs(claims.directory(self.run_dir, name))
         with Lock(self.run_dir):
-            cardpages.create(self.run_dir, claim, self.ledger().shares(), offset)
+            core_schedules.create(self.run_dir, claim, self.ledger().shares(), offset)
             records.write(claims.path_of(self.run_dir, name), claim.record())
             self.ledger().recut([UUID])
 
@@ -87,7 +87,7 @@ class Node:
             self.now += int(PACE * 1e9)
 
     def page(self, name: str) -> Page:
-        (page,), _ = core_schedule.decode(Path(cardpages.path_of(self.run_dir, name)).read_bytes())
+        (page,), _ = core_schedule.decode(Path(core_schedules.path_of(self.run_dir, name)).read_bytes())
         return page
 
     def lent(self, name: str) -> int:
@@ -210,7 +210,7 @@ def test_what_a_hook_could_not_write_is_put_right(node: Node) -> None:
     node.container("a", 50, 50)
     node.container("b", 50, 50)
     right = node.page("a").key()
-    core_schedule.update(cardpages.path_of(node.run_dir, "a"), Page(UUID, tenants=1))
+    core_schedule.update(core_schedules.path_of(node.run_dir, "a"), Page(UUID, tenants=1))
     node.arbiter.look()
     assert node.page("a").key() == right
 
@@ -261,11 +261,11 @@ def test_a_region_and_pages_that_vanish_stop_nobody(node: Node) -> None:
     node.container("a", 30, 100)
     node.container("b", 30, 100)
     node.region("a").unlink()
-    Path(cardpages.path_of(node.run_dir, "a")).unlink()
+    Path(core_schedules.path_of(node.run_dir, "a")).unlink()
     node.arbiter.look()
     node.ticks(10, "b")
     assert node.lent("b") > 30
-    Path(cardpages.path_of(node.run_dir, "b")).write_bytes(b"x")
+    Path(core_schedules.path_of(node.run_dir, "b")).write_bytes(b"x")
     node.ticks(10, "b")
     node.arbiter.look()
 

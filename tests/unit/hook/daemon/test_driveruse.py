@@ -11,8 +11,8 @@ from vgpu.config import claims, limits, records
 from vgpu.config.claims import Claim
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
-from vgpu.hook import population
 from vgpu.hook.daemon.driveruse import DriverUse
+from vgpu.hook.ledger import container_processes
 from vgpu.hook.linux import procfs, staleness
 
 MIB = 1 << 20
@@ -33,7 +33,7 @@ class Node:
         settings = Settings({"paths.run": self.run_dir, "paths.state": self.run_dir})
         self.use = DriverUse(settings, clock=lambda: self.clock)
         monkeypatch.setattr("vgpu.hook.daemon.driveruse.region_of", self._region)
-        monkeypatch.setattr(population.Population, "of", lambda _self, _claim: [(pid, 1) for pid in self.pids])
+        monkeypatch.setattr(container_processes.Population, "of", lambda _self, _claim: [(pid, 1) for pid in self.pids])
 
     def _region(self, _pid: int, _decode: object, _proc: str) -> dict[str, int]:
         return {} if self.regions is None else {"": 0, **self.regions}

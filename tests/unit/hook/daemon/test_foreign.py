@@ -16,7 +16,7 @@ from vgpu.config.limits import CardLimit
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
 from vgpu.hook.daemon import foreignwatch
-from vgpu.hook.ledger import Ledger
+from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import procfs, staleness
 from vgpu.hook.placement.placement import NoFit
 

@@ -11,12 +11,12 @@ from vgpu.config.claims import Claim
 from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
-from vgpu.hook import population
 from vgpu.hook.daemon import sharewatch
 from vgpu.hook.daemon.arbitration import Observation
 from vgpu.hook.daemon.journal import Conditions, Journal
 from vgpu.hook.daemon.sharewatch import ShareWatch
 from vgpu.hook.daemon.truth import LAG, LOOKS
+from vgpu.hook.ledger import container_processes
 
 UUID = limits.uuid_text(bytes(range(16)))
 SECOND = 10**9
@@ -53,7 +53,7 @@ class Watched:
         settings = Settings({})
         self.watch = ShareWatch(settings, self.conditions, lambda *_: pytest.fail("asks"), self.arbiter)  # type: ignore[arg-type]
         pids = {"honest": [(10, 1)], "liar": [(20, 1), (21, 1)]}
-        monkeypatch.setattr(population.Population, "of", lambda _self, claim: pids[claim.container])
+        monkeypatch.setattr(container_processes.Population, "of", lambda _self, claim: pids[claim.container])
 
     def look(self, said: dict[str, int], seen: dict[int, int]) -> None:
         """Five seconds in which containers say so many percent, and NVML sees so many of pids."""

@@ -2,7 +2,7 @@
 
 Belongs here: claiming (grants and standalone requests alike), releasing, and the sum of what is committed. State is
 `<run>/containers/<id>/{claim.json,limits,cards}`, `<run>/presence` and `<state>/grants/*.json`. Runs as root; the lock
-itself is vgpu.hook.lock's, placement vgpu.hook.placement.placement's, what each has of a card vgpu.hook.cardpages'.
+itself is vgpu.hook.ledger.lock's, placement vgpu.hook.placement.placement's, what each has of a card vgpu.hook.ledger.core_schedules'.
 
 A claim counts while its container's init lives; a placed grant counts until it is deleted, container or not, because
 kubelet promised it to the pod. What cannot be read is reported in `notes` and set aside, never fatal to others.
@@ -21,9 +21,10 @@ from vgpu.config.inventory import Card
 from vgpu.config.limits import UNLIMITED, CardLimit
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook import cardpages, presence, promises
+from vgpu.hook.ledger import commitments as promises
+from vgpu.hook.ledger import core_schedules, presence
+from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.linux import procfs, staleness
-from vgpu.hook.lock import Lock
 from vgpu.hook.placement import allocation, placement
 from vgpu.hook.placement.allocation import Allocation
 from vgpu.hook.placement.placement import Commitment, NoFit, Policy
@@ -183,12 +184,12 @@ class Ledger:
 
     def cards_file(self, container: str) -> str:
         """The host's path of a container's card pages."""
-        return cardpages.path_of(self.run_dir, container)
+        return core_schedules.path_of(self.run_dir, container)
 
     def recut(self, uuids: Iterable[str]) -> None:
         """Cut the time of these cards anew among who has a share of them. For who holds the lock; it never fails."""
         try:
-            self.notes += cardpages.rewrite(self.run_dir, self.shares(), uuids)
+            self.notes += core_schedules.rewrite(self.run_dir, self.shares(), uuids)
         except VgpuError as error:
             self.notes.append(f"card pages stay as they were: {error}")
 
@@ -381,7 +382,7 @@ class Ledger:
         if presence.ensure(self.run_dir) and others:
             path = presence.path_of(self.run_dir)
             self.notes.append(f"{path} was missing: who started before does not see who starts now")
-        cardpages.create(self.run_dir, claim, others, cardpages.clock_offset(claim.pid, self.proc))
+        core_schedules.create(self.run_dir, claim, others, core_schedules.clock_offset(claim.pid, self.proc))
 
     def _withdraw(self, start: Start) -> None:
         if self._is_anothers(start):
