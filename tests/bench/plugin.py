@@ -32,7 +32,7 @@ from results import BenchError, Result
 
 from vgpu.config import inventory
 from vgpu.config.errors import VgpuError
-from vgpu.hook import resources
+from vgpu.node.service import kubelet_resources
 
 ROUNDS = 7
 ALLOCATIONS = 300
@@ -124,7 +124,7 @@ class Node:
         for unit in UNITS:
             self._set({"resources.memory_unit": unit * MIB})
             with contextlib.suppress(VgpuError):
-                resources.advertised(self.node.settings, cards)
+                kubelet_resources.advertised(self.node.settings, cards)
                 return unit
         raise BenchError("no unit fits")
 

@@ -18,8 +18,8 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.request import MAX_SIZE, WHOLE_CARD, split_cores
 from vgpu.config.settings import Settings
-from vgpu.hook import resources
-from vgpu.hook.resources import Resource, Slot
+from vgpu.node.service import kubelet_resources
+from vgpu.node.service.kubelet_resources import Resource, Slot
 
 TICK = 1e-6  #: seconds; two grants are never of the same moment
 
@@ -68,7 +68,7 @@ def _check_cores(resource: Resource, amount: int, settings: Settings) -> None:
     if cards > len(resource.slots):
         found = f"{cards} cards ({amount} cores)"
         raise Refused(resource.name, expected=f"at most the {len(resource.slots)} cards of this node", found=found)
-    most = resources.policy_of(settings).cores()
+    most = kubelet_resources.policy_of(settings).cores()
     if each < WHOLE_CARD and each > most:
         do = "scaling.cores keeps the rest of every card back"
         raise Refused(resource.name, expected=f"at most {most} cores for a share", found=each, do=do)
@@ -76,7 +76,7 @@ def _check_cores(resource: Resource, amount: int, settings: Settings) -> None:
 
 def _check_memory(resource: Resource, amount: int, settings: Settings) -> None:
     """Against all cards together: only the hook knows whether it is a share's, of one card, or several whole cards'."""
-    policy = resources.policy_of(settings)
+    policy = kubelet_resources.policy_of(settings)
     most = sum(min(policy.memory(slot.card), slot.card.memory) for slot in resource.slots)
     if amount > min(most, MAX_SIZE):
         do = "a share lies on one card; whole cards (100 cores and multiples) have all of theirs without asking"
@@ -94,7 +94,7 @@ def _of_gpu(
     if amount > len(resource.slots):
         expected = f"at most {len(resource.slots)}, one of each card of this node"
         raise Refused(resource.name, expected=expected, found=amount)
-    worths = [resources.worth(settings, slot.card) for slot in slots]
+    worths = [kubelet_resources.worth(settings, slot.card) for slot in slots]
     cores, memory = min(cores for cores, _ in worths), min(memory for _, memory in worths)
     return Grant(grants.new_id(), "gpu", amount, created, cores=cores, memory=memory, devices=devices)
 

@@ -1,6 +1,6 @@
 """Which tag stands for which card in device ids, kept over restarts: `<state>/card-tags.json`.
 
-Belongs here: the record. A tag is a checksum of the card's uuid (vgpu.hook.resources), which two cards may have in
+Belongs here: the record. A tag is a checksum of the card's uuid (vgpu.node.service.kubelet_resources), which two cards may have in
 common. Then one of them has another, and which one must not depend on which cards are there today: kubelet's checkpoint
 has ids of both. So every card's tag is written down when the card is first seen, and never changes or goes.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
 from vgpu.config.fields import Fields
-from vgpu.hook import resources
+from vgpu.node.service import kubelet_resources
 
 VERSION = 1
 NAME = "card-tags.json"
@@ -32,8 +32,8 @@ def read(state_dir: str) -> dict[str, str]:
         return {}
     fields.version(VERSION)
     tags = fields.mapping("tags")
-    if not all(map(resources.is_tag, tags.values())) or len(set(tags.values())) != len(tags):
-        raise fields.wrong("tags", f"different tags of {resources.TAG_LENGTH} hexadecimal digits")
+    if not all(map(kubelet_resources.is_tag, tags.values())) or len(set(tags.values())) != len(tags):
+        raise fields.wrong("tags", f"different tags of {kubelet_resources.TAG_LENGTH} hexadecimal digits")
     return tags
 
 
@@ -51,7 +51,7 @@ def keep(state_dir: str, uuids: Iterable[str], known: dict[str, str]) -> tuple[d
         found = read(state_dir)
     except VgpuError as error:
         problem = str(error)
-    tags = resources.tags_of(uuids, {**known, **found})
+    tags = kubelet_resources.tags_of(uuids, {**known, **found})
     if tags != found:
         path = path_in(state_dir)
         try:

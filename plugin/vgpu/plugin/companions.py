@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon.journal import Conditions
+from vgpu.node.service.log import Conditions
 
 if TYPE_CHECKING:
     from vgpu.plugin.cluster import Cluster

@@ -16,8 +16,8 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.settings import Settings
 from vgpu.hook import grantend
-from vgpu.hook.daemon.journal import Conditions, Journal
 from vgpu.hook.ledger import commitments
+from vgpu.node.service.log import Conditions, Journal
 from vgpu.plugin import podresources
 from vgpu.plugin.checkpoint import Checkpoint
 from vgpu.plugin.podresources import Life, Listing, Pod

@@ -25,8 +25,8 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.fields import Fields
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon.journal import Conditions, Journal
 from vgpu.hook.linux import staleness
+from vgpu.node.service.log import Conditions, Journal
 from vgpu.plugin import xids
 from vgpu.plugin.cardstate import QUIET, CardState, Fault, fault_of_xid, from_answer
 

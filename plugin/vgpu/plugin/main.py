@@ -20,11 +20,10 @@ from vgpu.config import settings as node_settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
-from vgpu.hook import resources
-from vgpu.hook.daemon import instance
-from vgpu.hook.daemon.journal import Conditions, Journal
-from vgpu.hook.daemon.notify import Notifier
-from vgpu.hook.resources import Resource
+from vgpu.node.service import kubelet_resources, single_instance
+from vgpu.node.service.kubelet_resources import Resource
+from vgpu.node.service.log import Conditions, Journal
+from vgpu.node.service.sd_notify import Notifier
 from vgpu.plugin import cardtags, inotify
 from vgpu.plugin.allocate import Allocator
 from vgpu.plugin.companions import Companions
@@ -151,7 +150,7 @@ class DevicePlugin:
             return
         self.conditions.set("cards", "")
         try:
-            offered = resources.advertised(self.settings, cards, self._kept_tags(cards))
+            offered = kubelet_resources.advertised(self.settings, cards, self._kept_tags(cards))
         except VgpuError as error:
             if not self.servers:
                 raise
@@ -184,7 +183,7 @@ class DevicePlugin:
 
     def _serve(self, offered: list[Resource], reasons: dict[str, str]) -> None:
         """The servers of one state of the settings, to be bound and registered."""
-        policy = resources.policy_of(self.settings)
+        policy = kubelet_resources.policy_of(self.settings)
         for resource in offered:
             listing = Listing(resource, reasons)
             listing.ended = self.wake
@@ -219,7 +218,7 @@ class DevicePlugin:
                 raise VgpuError(name, expected=self.settings.text(name), found=found[name],
                                 do="restart vgpu-device-plugin")  # fmt: skip
         if self.inventory.cards:
-            resources.advertised(found, self.inventory.cards, self.tags)
+            kubelet_resources.advertised(found, self.inventory.cards, self.tags)
 
     def _put_in_force(self, found: Settings) -> None:
         self.companions.stop()
@@ -232,7 +231,7 @@ class DevicePlugin:
     # The loop
 
     def _take_lock(self) -> bool:
-        self.lock = instance.take(f"{self.settings.run_dir}/{LOCK}")
+        self.lock = single_instance.take(f"{self.settings.run_dir}/{LOCK}")
         other = "another device plugin runs on this node; waiting for its end" if self.lock < 0 else ""
         self.conditions.set("instance", other)
         return self.lock >= 0

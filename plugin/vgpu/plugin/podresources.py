@@ -15,8 +15,8 @@ import grpc
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.settings import Settings
-from vgpu.hook import resources
 from vgpu.hook.ledger.commitments import MAX_DIGITS, ranges_of
+from vgpu.node.service import kubelet_resources
 from vgpu.plugin import cardtags
 from vgpu.plugin.proto import podresources_pb2, services
 
@@ -53,7 +53,9 @@ class Listing:
     def holders(self, grant: Grant) -> list[Held]:
         """Who has ids of `grant`."""
         tags = self.tags
-        wanted = {tags.get(uuid) or resources.tag_of(uuid): ranges_of(ids) for uuid, ids in grant.devices.items()}
+        wanted = {
+            tags.get(uuid) or kubelet_resources.tag_of(uuid): ranges_of(ids) for uuid, ids in grant.devices.items()
+        }
         return [held for held in self.held if held.kind in (grant.resource, "") and _has(held, wanted)]
 
 
@@ -97,7 +99,7 @@ def _numbers(ids: Iterable[str]) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     for device_id in ids:
         tag, _, digits = device_id.partition("-")
-        if resources.is_tag(tag) and digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS:
+        if kubelet_resources.is_tag(tag) and digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS:
             found.setdefault(tag, set()).add(int(digits))
     return found
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from vgpu.config.request import WHOLE_CARD, Request
 from vgpu.hook.placement import placement
 from vgpu.hook.placement.placement import Commitment, Policy
-from vgpu.hook.resources import Resource, Slot
+from vgpu.node.service.kubelet_resources import Resource, Slot
 
 Numbers = dict[str, set[int]]  #: tag of a card -> numbers of its ids
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import grpc
 
 from vgpu.config.errors import VgpuError, escaped
-from vgpu.hook.daemon.journal import Conditions
+from vgpu.node.service.log import Conditions
 from vgpu.plugin import server
 from vgpu.plugin.proto import deviceplugin_pb2 as protocol
 from vgpu.plugin.proto import services

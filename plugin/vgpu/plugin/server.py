@@ -18,9 +18,9 @@ import grpc
 
 from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.grants import Grant
-from vgpu.hook.daemon.journal import Journal
 from vgpu.hook.placement.placement import Policy
-from vgpu.hook.resources import UNHEALTHY, Resource, Slot
+from vgpu.node.service.kubelet_resources import UNHEALTHY, Resource, Slot
+from vgpu.node.service.log import Journal
 from vgpu.plugin import allocate, preferred
 from vgpu.plugin.allocate import Allocator
 from vgpu.plugin.proto import deviceplugin_pb2 as protocol

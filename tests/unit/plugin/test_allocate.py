@@ -14,7 +14,7 @@ from plugin_beds import GIB, MIB, make_cards, make_settings
 from vgpu.config import grants
 from vgpu.config.request import Wishes
 from vgpu.hook.ledger import commitments
-from vgpu.hook.resources import advertised
+from vgpu.node.service.kubelet_resources import advertised
 from vgpu.plugin import allocate
 from vgpu.plugin.allocate import Allocator, Refused, grant_for, ranges
 
@@ -89,7 +89,7 @@ def test_all_units_of_a_split_card_fit_on_it() -> None:
             settings = make_settings(resources__mode="gpu", resources__split_count=split, scaling__cores=scaling,
                                      scaling__memory=min(scaling, 2.0))  # fmt: skip
             [gpu] = advertised(settings, make_cards())
-            policy = allocate.resources.policy_of(settings)
+            policy = allocate.kubelet_resources.policy_of(settings)
             each = grant_for(gpu, ids(gpu, 1), settings, 1.0)
             assert each.cores * split <= policy.cores()
             assert each.memory * split <= policy.memory(gpu.slots[0].card)

@@ -12,7 +12,7 @@ from plugin_beds import make_cards, make_settings
 
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
-from vgpu.hook import resources
+from vgpu.node.service import kubelet_resources
 from vgpu.plugin import cardtags, podresources
 from vgpu.plugin.proto import podresources_pb2
 
@@ -62,7 +62,7 @@ def kept(state: Path, *uuids: str, known: dict[str, str] | None = None) -> dict[
 
 def test_the_made_up_cards_collide() -> None:
     assert len(set(TWINS)) == 2
-    assert len({resources.tag_of(uuid) for uuid in TWINS}) == 1
+    assert len({kubelet_resources.tag_of(uuid) for uuid in TWINS}) == 1
 
 
 def test_a_card_that_was_seen_keeps_its_tag_over_every_history(tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_ids_of_both_are_told_apart(tmp_path: Path) -> None:
     for card, uuid in zip(cards, TWINS):
         card.uuid = uuid
     kept(Path(settings.state_dir), TWINS[1])  # alone, before the other came
-    [cores, _] = resources.advertised(settings, cards, kept(Path(settings.state_dir), *TWINS))
+    [cores, _] = kubelet_resources.advertised(settings, cards, kept(Path(settings.state_dir), *TWINS))
     ids = {slot.card.uuid: slot.ids()[0] for slot in cores.slots}
-    assert ids[TWINS[1]] == f"{resources.tag_of(TWINS[1])}-0"
+    assert ids[TWINS[1]] == f"{kubelet_resources.tag_of(TWINS[1])}-0"
     places = {uuid: cores.place_of(ids[uuid]) for uuid in TWINS}
     assert [place and place[0].card.uuid for place in places.values()] == TWINS
     answer = podresources_pb2.ListPodResourcesResponse()

@@ -13,7 +13,7 @@ from daemons import wait_for
 from plugin_beds import make_cards, make_settings
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook.daemon.journal import Conditions, Journal
+from vgpu.node.service.log import Conditions, Journal
 from vgpu.plugin import companions
 from vgpu.plugin.companions import RETRY, Companions
 

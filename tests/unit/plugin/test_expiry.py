@@ -21,10 +21,11 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.pods import Pod
 from vgpu.config.settings import Settings
-from vgpu.hook import grantend, resources
-from vgpu.hook.daemon.journal import Journal
+from vgpu.hook import grantend
 from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.linux import procfs
+from vgpu.node.service import kubelet_resources
+from vgpu.node.service.log import Journal
 from vgpu.plugin import checkpoint, podresources
 from vgpu.plugin.expiry import Belief, Expiry
 from vgpu.plugin.podresources import Listing
@@ -37,7 +38,7 @@ GRACE = 60.0
 
 
 def ids(low: int, high: int, card: str = CARD) -> list[str]:
-    return [f"{resources.tag_of(card)}-{number}" for number in range(low, high + 1)]
+    return [f"{kubelet_resources.tag_of(card)}-{number}" for number in range(low, high + 1)]
 
 
 class Kubelet:
@@ -189,7 +190,7 @@ def test_a_resource_of_an_earlier_name_keeps_what_looks_like_it(node: Node) -> N
 
 def test_other_plugins_ids_are_not_ours(node: Node) -> None:
     grant = node.grant()
-    node.kubelet.lists("web", **{"rdma/hca": ["mlx5_0", "0-49", "", f"{resources.tag_of(CARD)}-x"]})
+    node.kubelet.lists("web", **{"rdma/hca": ["mlx5_0", "0-49", "", f"{kubelet_resources.tag_of(CARD)}-x"]})
     node.kubelet.lists("web", "second", core=ids(0, 49, OTHER))
     assert node.rounds() == [grant]
 
@@ -513,7 +514,7 @@ def test_the_call(tmp_path: Path, server: Server) -> None:
     settings = Settings({"plugin.pod_resources_socket": f"{tmp_path}/kubelet.sock"})
     server.kubelet.lists("web", core=ids(0, 49) + ids(60, 60), memory=ids(0, 3))
     listing = podresources.ask(settings)
-    tag = resources.tag_of(CARD)
+    tag = kubelet_resources.tag_of(CARD)
     assert [(held.kind, held.ranges) for held in listing.held] == [
         ("cores", {tag: [(0, 49), (60, 60)]}), ("memory", {tag: [(0, 3)]})
     ]  # fmt: skip

@@ -17,7 +17,7 @@ from nvml_stub import DOUBLE_BIT_ECC, XID, StubNode
 from vgpu.config import inventory
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon.journal import Journal
+from vgpu.node.service.log import Journal
 from vgpu.plugin.health import HealthWatch, Pace
 
 QUICK = {"look": 0.2, "apart": 0.3, "hang": 5.0, "tick": 0.1, "quiet": 0.0, "first": 0.1, "last": 0.2}

@@ -13,7 +13,7 @@ from kubernetes.client import models
 
 from vgpu.config import compiler
 from vgpu.config.settings import DEFAULTS, Settings
-from vgpu.hook import resources
+from vgpu.node.service import kubelet_resources
 from vgpu.plugin import health
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -275,7 +275,7 @@ def _asked(of: dict[str, Any], settings: Settings) -> tuple[int, int, int]:
     cores = limits.pop(settings.text("resources.core_name")) * int(settings.number("resources.core_unit"))
     memory = limits.pop(settings.text("resources.memory_name"), 0) * int(settings.number("resources.memory_unit"))
     assert not limits, "nothing else of ours"
-    return cores, memory // resources.MIB, 0
+    return cores, memory // kubelet_resources.MIB, 0
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from kubelet_devices import DeviceManager
 from plugin_beds import make_cards, make_settings
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook.daemon.journal import Conditions, Journal
 from vgpu.hook.placement.placement import Policy
-from vgpu.hook.resources import advertised
+from vgpu.node.service.kubelet_resources import advertised
+from vgpu.node.service.log import Conditions, Journal
 from vgpu.plugin import registration
 from vgpu.plugin.allocate import Allocator
 from vgpu.plugin.registration import FIRST_PATIENCE, LAST_PAUSE, Registrar

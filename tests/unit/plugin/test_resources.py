@@ -9,8 +9,8 @@ import pytest
 from plugin_beds import GIB, MIB, make_cards, make_settings
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import resources
-from vgpu.hook.resources import MESSAGE_LIMIT, advertised, worth
+from vgpu.node.service import kubelet_resources
+from vgpu.node.service.kubelet_resources import MESSAGE_LIMIT, advertised, worth
 from vgpu.plugin import server
 
 
@@ -89,7 +89,7 @@ def test_ids_of_both_resources_name_the_same_card_alike() -> None:
 
 
 def test_two_cards_of_one_checksum_are_told_apart(monkeypatch) -> None:
-    monkeypatch.setattr(resources.zlib, "crc32", lambda data: (1 << 32) - 1)
+    monkeypatch.setattr(kubelet_resources.zlib, "crc32", lambda data: (1 << 32) - 1)
     [cores, _] = advertised(make_settings(), make_cards(3))
     assert [slot.tag for slot in cores.slots] == ["ffffffff", "00000000", "00000001"]
 

@@ -16,9 +16,9 @@ from plugin_beds import MIB, make_cards, make_settings
 
 from vgpu.config import grants
 from vgpu.config.errors import VgpuError
-from vgpu.hook.daemon.journal import Journal
 from vgpu.hook.placement.placement import Policy
-from vgpu.hook.resources import advertised
+from vgpu.node.service.kubelet_resources import advertised
+from vgpu.node.service.log import Journal
 from vgpu.plugin import server
 from vgpu.plugin.allocate import Allocator
 from vgpu.plugin.proto import deviceplugin_pb2 as protocol

@@ -13,9 +13,9 @@ from vgpu.config import compiled, compiler, inventory, settings
 from vgpu.config.compiler import Compiled
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook import resources
 from vgpu.hook.ctl import nodeconfig
 from vgpu.hook.ctl.output import print_json, print_table
+from vgpu.node.service import kubelet_resources
 
 file_argument = click.argument("file", required=False, metavar="[FILE]")
 node_option = click.option(
@@ -129,7 +129,7 @@ def _check_devices(found: Settings, node: str) -> str:
         return str(error)
     if not cards:
         return f"{inventory.path_in(found.run_dir)}: has no cards"
-    resources.advertised(found, cards)
+    kubelet_resources.advertised(found, cards)
     return ""
 
 

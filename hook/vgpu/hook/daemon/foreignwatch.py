@@ -20,10 +20,10 @@ from vgpu.config.settings import Settings
 from vgpu.hook import cards
 from vgpu.hook.daemon.child import Child, Spawn
 from vgpu.hook.daemon.driveruse import DriverUse
-from vgpu.hook.daemon.journal import Conditions
 from vgpu.hook.ledger.container_processes import Population
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import procfs, staleness
+from vgpu.node.service.log import Conditions
 
 INTERVAL = 15.0  #: seconds between two looks, when NVML is quick
 SOON = 2.0  #: the same when a container's figure has grown

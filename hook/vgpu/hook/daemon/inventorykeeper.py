@@ -16,8 +16,8 @@ from vgpu.config.inventory import Inventory
 from vgpu.config.settings import Settings
 from vgpu.hook import devicenodes, discovery
 from vgpu.hook.daemon.child import Child, Spawn
-from vgpu.hook.daemon.journal import Conditions
 from vgpu.hook.linux import staleness
+from vgpu.node.service.log import Conditions
 
 LIMIT = 120.0  #: seconds that NVML has; cards without persistence mode take some seconds each
 FIRST_PAUSE, LAST_PAUSE = 2.0, 60.0  #: between two attempts that fail, doubling

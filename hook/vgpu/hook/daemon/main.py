@@ -21,7 +21,7 @@ from vgpu.config import foreign
 from vgpu.config import settings as node_settings
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
-from vgpu.hook.daemon import endpoint, instance
+from vgpu.hook.daemon import endpoint
 from vgpu.hook.daemon.arbiter import Arbiter
 from vgpu.hook.daemon.child import Child, Work
 from vgpu.hook.daemon.devicewatch import DeviceWatch
@@ -29,12 +29,13 @@ from vgpu.hook.daemon.driveruse import DriverUse
 from vgpu.hook.daemon.endpoint import Endpoint
 from vgpu.hook.daemon.foreignwatch import ForeignWatch
 from vgpu.hook.daemon.inventorykeeper import InventoryKeeper
-from vgpu.hook.daemon.journal import Conditions, Journal
-from vgpu.hook.daemon.notify import Notifier
 from vgpu.hook.daemon.reaper import Reaper
 from vgpu.hook.daemon.sharewatch import ShareWatch
 from vgpu.hook.ledger.container_processes import Population
 from vgpu.hook.ledger.ledger import Ledger
+from vgpu.node.service import single_instance
+from vgpu.node.service.log import Conditions, Journal
+from vgpu.node.service.sd_notify import Notifier
 
 TICK = 2.0
 CHILD_TICK = 0.05  #: after a child has answered: it is waited for at once
@@ -244,7 +245,7 @@ def version() -> str:
 def _only_instance(run_dir: str) -> int:
     """An fd that holds the instance's lock for as long as we live; VgpuError when another daemon has it."""
     path = f"{run_dir}/{LOCK}"
-    fd = instance.take(path)
+    fd = single_instance.take(path)
     if fd < 0:
         raise VgpuError(path, expected="to be the only vgpud of this node", found="another one that runs")
     return fd

@@ -20,9 +20,9 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.limits import UNLIMITED
 from vgpu.config.settings import Settings
 from vgpu.hook import hooklog
-from vgpu.hook.daemon.journal import Conditions
 from vgpu.hook.ledger.core_schedules import CARDS
 from vgpu.hook.ledger.ledger import LIMITS, Ledger
+from vgpu.node.service.log import Conditions
 
 GRACE = 5.0  #: seconds that a dead container's poststop has
 HOOK_GRACE = 60.0  #: as long as its hook may still be at work: it takes its claim back itself

@@ -16,9 +16,9 @@ from vgpu.config.settings import Settings
 from vgpu.hook import cards
 from vgpu.hook.daemon.arbiter import Arbiter
 from vgpu.hook.daemon.child import Child, Spawn
-from vgpu.hook.daemon.journal import Conditions
 from vgpu.hook.daemon.truth import Truth, Verdict
 from vgpu.hook.ledger.container_processes import Population
+from vgpu.node.service.log import Conditions
 
 INTERVAL = 5.0  #: seconds between two looks, when NVML is quick
 SHARE_OF_TIME = 0.05  #: the most of the time that NVML may be asked

@@ -14,7 +14,7 @@ from functools import partial
 from vgpu.config.dialects import placements
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon.journal import Conditions, Journal
+from vgpu.node.service.log import Conditions, Journal
 from vgpu.plugin.cluster import handover, handshakes
 from vgpu.plugin.cluster.api import Api, ApiError, Object
 from vgpu.plugin.cluster.nodesync import NodeSync

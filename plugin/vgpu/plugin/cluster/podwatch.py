@@ -16,7 +16,7 @@ from urllib.parse import quote
 from vgpu.config import pods
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon.journal import Conditions
+from vgpu.node.service.log import Conditions
 from vgpu.plugin.cluster import objects
 from vgpu.plugin.cluster.api import Api, ApiError, Object
 from vgpu.plugin.cluster.objects import Seen

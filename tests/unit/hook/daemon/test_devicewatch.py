@@ -13,8 +13,8 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
 from vgpu.hook.daemon import devicewatch
 from vgpu.hook.daemon.devicewatch import INTERVAL, LATER, DeviceWatch, Rules
-from vgpu.hook.daemon.journal import Conditions, Journal
 from vgpu.hook.linux import procfs
+from vgpu.node.service.log import Conditions, Journal
 
 
 class Answer:

@@ -12,7 +12,7 @@ from vgpu.config import records
 from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.settings import Settings
 from vgpu.hook.daemon.inventorykeeper import FIRST_PAUSE, LAST_PAUSE, LEFT_OUT, InventoryKeeper
-from vgpu.hook.daemon.journal import Conditions, Journal
+from vgpu.node.service.log import Conditions, Journal
 
 
 class Answer:

@@ -15,8 +15,8 @@ from vgpu.config.claims import Claim
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
 from vgpu.hook.daemon import reaper
-from vgpu.hook.daemon.journal import Conditions, Journal
 from vgpu.hook.daemon.reaper import Reaper
+from vgpu.node.service.log import Conditions, Journal
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 BOOT = "4c2b6d0e-0000-4000-8000-000000000001"

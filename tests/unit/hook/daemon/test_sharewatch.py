@@ -13,10 +13,10 @@ from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
 from vgpu.hook.daemon import sharewatch
 from vgpu.hook.daemon.arbitration import Observation
-from vgpu.hook.daemon.journal import Conditions, Journal
 from vgpu.hook.daemon.sharewatch import ShareWatch
 from vgpu.hook.daemon.truth import LAG, LOOKS
 from vgpu.hook.ledger import container_processes
+from vgpu.node.service.log import Conditions, Journal
 
 UUID = limits.uuid_text(bytes(range(16)))
 SECOND = 10**9

@@ -20,8 +20,8 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon.journal import Journal
 from vgpu.hook.request import pod_record
+from vgpu.node.service.log import Journal
 from vgpu.plugin.cluster import Cluster
 from vgpu.plugin.cluster import cluster as cluster_module
 from vgpu.plugin.cluster.api import Api, ApiError
