@@ -29,9 +29,9 @@ import nodes
 import trees
 from results import BenchError, Result
 
-from vgpu.hook import driverfiles
 from vgpu.hook.formats import ldcache
 from vgpu.hook.inject import plan
+from vgpu.node.driver import files
 
 ROUNDS = 30
 REPEATS = 3
@@ -231,7 +231,7 @@ def _complete(libraries: Path, programs: Path) -> None:
     """Fill the driver up: a share of compute and utility, which goes without OpenCL and MPS, gets FILES files."""
     version = next(libraries.glob("libcuda.so.*.*")).name.partition(".so.")[2]
     shutil.copy2(programs / "nvidia-debugdump", programs / "nv-fabricmanager")
-    capabilities = [driverfiles.capability_of(path.name) for path in libraries.glob(f"*.so.{version}")]
+    capabilities = [files.capability_of(path.name) for path in libraries.glob(f"*.so.{version}")]
     have = len([item for item in capabilities if item in plan.SHARE_CAPABILITIES]) - len(plan.PAST_LIMITS)
     have += len(list(programs.iterdir())) - len(plan.PAST_LIMITS_BINARIES)
     names = [*ABSENT, *(f"libnvidia-stand-in{number}" for number in range(FILES))]

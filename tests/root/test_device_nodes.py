@@ -1,4 +1,4 @@
-"""vgpu.hook.devicenodes on real nodes: made like nvidia-modprobe makes them, checked whoever made them."""
+"""vgpu.node.driver.device_nodes on real nodes: made like nvidia-modprobe makes them, checked whoever made them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Device
-from vgpu.hook.devicenodes import Parameters, card_node, ensure, shared_nodes
+from vgpu.node.driver.device_nodes import Parameters, card_node, ensure, shared_nodes
 
 pytestmark = pytest.mark.root
 
@@ -96,7 +96,7 @@ def test_a_node_that_cannot_be_made_names_the_command(tmp_path: Path) -> None:
 def test_without_the_right_to_make_nodes(tmp_path: Path, repository: Path) -> None:
     code = (
         f"import sys; sys.path[:0] = [{str(repository / 'config')!r}, {str(repository / 'hook')!r}]\n"
-        "from vgpu.hook.devicenodes import Parameters, card_node, ensure\n"
+        "from vgpu.node.driver.device_nodes import Parameters, card_node, ensure\n"
         f"ensure(card_node({str(tmp_path)!r}, 0), Parameters(), print)\n"
     )
     command = ["setpriv", "--bounding-set", "-mknod", "--inh-caps", "-mknod", "/usr/bin/python3", "-I", "-S", "-c"]

@@ -1,6 +1,6 @@
 """The inventory record: driver, libraries, binaries, cards, links and device nodes of this node, taken beforehand.
 
-Belongs here: the classes and their codec (`<run>/inventory.json`). Taking an inventory is vgpu.hook.discovery's,
+Belongs here: the classes and their codec (`<run>/inventory.json`). Taking an inventory is vgpu.node.driver.discover's,
 using it the hook's and the plugin's. Paths are host paths as the hook opens them, the driver root included.
 """
 

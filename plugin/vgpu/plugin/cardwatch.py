@@ -24,8 +24,8 @@ import pynvml  # type: ignore[import-untyped]
 
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
-from vgpu.hook import cards
 from vgpu.hook.linux import syscalls
+from vgpu.node.driver import nvml
 
 RECOVERY_ACTION = 230  #: NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older packages do not name
 MILLISECONDS = 1000
@@ -202,7 +202,7 @@ def main() -> None:
     assert isinstance(wanted, dict)
     assert isinstance(interval, (int, float))
     try:
-        with cards.nvml(library):
+        with nvml.nvml(library):
             Watch(wanted, float(interval)).run()
     except (VgpuError, pynvml.NVMLError) as error:
         cause = error.__cause__ or error

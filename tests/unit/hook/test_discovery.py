@@ -1,4 +1,4 @@
-"""vgpu.hook.discovery and its parts (driverfiles, devicenodes, cards) on driver roots made of small real ELF files."""
+"""vgpu.node.driver.discover and its parts (driverfiles, devicenodes, cards) on driver roots made of small real ELF files."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from driver_roots import VERSION, DriverRoot
 from vgpu.config import inventory
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook import cards, devicenodes, discovery, driverfiles
 from vgpu.hook.formats import ldcache
 from vgpu.hook.formats.ldcache import Addition
 from vgpu.hook.linux import staleness
+from vgpu.node.driver import device_nodes, discover, files, nvml
 
 
-def search(root: DriverRoot, **others: list[str]) -> tuple[driverfiles.Search, list[str]]:
+def search(root: DriverRoot, **others: list[str]) -> tuple[files.Search, list[str]]:
     notes: list[str] = []
     values: dict[str, list[str]] = {"library_dirs": [], "extra": [], "exclude": []} | others
-    return driverfiles.Search(str(root.path), **values, note=notes.append), notes
+    return files.Search(str(root.path), **values, note=notes.append), notes
 
 
 def by_name(libraries: list[inventory.Library]) -> dict[str, tuple[str, str, int]]:
@@ -92,11 +92,11 @@ def test_links_that_leave_the_root_or_loop_lead_nowhere(tmp_path: Path) -> None:
     (tmp_path / "c").symlink_to("/d/./../file")
     (tmp_path / "d").mkdir()
     (tmp_path / "file").touch()
-    assert driverfiles.resolve(str(tmp_path), "a") == ""
-    assert driverfiles.resolve(str(tmp_path), "b") == ""
-    assert driverfiles.resolve(str(tmp_path), "/c") == f"{tmp_path}/file"
-    assert driverfiles.resolve(str(tmp_path), "/") == str(tmp_path)
-    assert driverfiles.resolve("/", "/") == "/"
+    assert files.resolve(str(tmp_path), "a") == ""
+    assert files.resolve(str(tmp_path), "b") == ""
+    assert files.resolve(str(tmp_path), "/c") == f"{tmp_path}/file"
+    assert files.resolve(str(tmp_path), "/") == str(tmp_path)
+    assert files.resolve("/", "/") == "/"
 
 
 def test_directories_of_the_admin_are_searched(driver_root: DriverRoot) -> None:
@@ -141,7 +141,7 @@ def test_binaries_by_capability(driver_root: DriverRoot) -> None:
         driver_root.write(name, "#!/bin/sh\n").chmod(mode)
     driver_root.write("usr/sbin/nvidia-cuda-mps-control", "#!/bin/sh\n").chmod(0o755)
     (driver_root.path / "usr/bin/nvidia-smi").symlink_to("/usr/lib/nvidia/current/nvidia-smi")
-    found = [(item.name, item.capability, item.path) for item in driverfiles.binaries(str(driver_root.path))]
+    found = [(item.name, item.capability, item.path) for item in files.binaries(str(driver_root.path))]
     assert found == [
         ("nvidia-smi", "utility", f"{driver_root.path}/usr/lib/nvidia/current/nvidia-smi"),
         ("nvidia-cuda-mps-control", "compute", f"{driver_root.path}/usr/sbin/nvidia-cuda-mps-control"),
@@ -150,15 +150,15 @@ def test_binaries_by_capability(driver_root: DriverRoot) -> None:
 
 def test_the_version_comes_from_proc_else_from_names(driver_root: DriverRoot) -> None:
     found, notes = search(driver_root)
-    assert discovery.driver_version(str(driver_root.proc), found, notes.append) == VERSION
+    assert discover.driver_version(str(driver_root.proc), found, notes.append) == VERSION
     assert notes == []
     (driver_root.proc / "driver/nvidia/version").unlink()
-    assert discovery.driver_version(str(driver_root.proc), found, notes.append) == VERSION
+    assert discover.driver_version(str(driver_root.proc), found, notes.append) == VERSION
     assert "taken from file names" in notes[0]
     for path in driver_root.libraries.iterdir():
         path.unlink()
     with pytest.raises(VgpuError, match="found neither"):
-        discovery.driver_version(str(driver_root.proc), found, notes.append)
+        discover.driver_version(str(driver_root.proc), found, notes.append)
 
 
 # -- device nodes
@@ -167,27 +167,27 @@ def test_the_version_comes_from_proc_else_from_names(driver_root: DriverRoot) ->
 def test_majors_are_those_of_character_devices(tmp_path: Path) -> None:
     characters = "Character devices:\n  1 mem\n  4 /dev/vc/0\n195 nvidia-frontend\n509 nvidia-uvm\n\n"
     (tmp_path / "devices").write_text(characters + "Block devices:\n  8 nvidia-caps\n")
-    found = devicenodes.majors(str(tmp_path))
+    found = device_nodes.majors(str(tmp_path))
     assert found == {"mem": 1, "/dev/vc/0": 4, "nvidia-frontend": 195, "nvidia-uvm": 509}
-    assert devicenodes.majors(str(tmp_path / "none")) == {}
+    assert device_nodes.majors(str(tmp_path / "none")) == {}
 
 
 def test_nodes_that_a_node_needs() -> None:
-    found = devicenodes.shared_nodes("/d", {"nvidia": 195, "nvidia-uvm": 509, "nvidia-modeset": 195})
+    found = device_nodes.shared_nodes("/d", {"nvidia": 195, "nvidia-uvm": 509, "nvidia-modeset": 195})
     assert [(item.path, item.major, item.minor, item.capability) for item in found] == [
         ("/d/nvidiactl", 195, 255, ""),
         ("/d/nvidia-uvm", 509, 0, "compute"),
         ("/d/nvidia-uvm-tools", 509, 1, "compute"),
         ("/d/nvidia-modeset", 195, 254, "display"),
     ]
-    assert len(devicenodes.shared_nodes("/d", {"nvidia-frontend": 195, "nvidia-uvm": 509})) == 3
+    assert len(device_nodes.shared_nodes("/d", {"nvidia-frontend": 195, "nvidia-uvm": 509})) == 3
 
 
 def test_missing_modules_are_named_with_what_to_do() -> None:
     with pytest.raises(VgpuError, match=r"NVIDIA kernel module.*modprobe nvidia"):
-        devicenodes.shared_nodes("/dev", {"mem": 1})
+        device_nodes.shared_nodes("/dev", {"mem": 1})
     with pytest.raises(VgpuError, match=r"^/dev/nvidia-uvm: .*not loaded; run: nvidia-modprobe -u -c=0$"):
-        devicenodes.shared_nodes("/dev", {"nvidia": 195})
+        device_nodes.shared_nodes("/dev", {"nvidia": 195})
 
 
 def test_the_modules_parameters_for_nodes(tmp_path: Path) -> None:
@@ -195,18 +195,18 @@ def test_the_modules_parameters_for_nodes(tmp_path: Path) -> None:
     path = tmp_path / "driver/nvidia/params"
     of_files = "ModifyDeviceFiles: 0\nDeviceFileUID: 5\nDeviceFileGID: 44\nDeviceFileMode: 432\n"
     path.write_text("ResmanDebugLevel: 4294967295\n" + of_files)
-    found = devicenodes.parameters(str(tmp_path))
+    found = device_nodes.parameters(str(tmp_path))
     assert (found.mode, found.uid, found.gid, found.modify) == (0o660, 5, 44, False)
     path.unlink()
-    found = devicenodes.parameters(str(tmp_path))
+    found = device_nodes.parameters(str(tmp_path))
     assert (found.mode, found.uid, found.gid, found.modify) == (0o666, 0, 0, True)
 
 
 def test_the_directory_of_nodes(driver_root: DriverRoot) -> None:
-    assert discovery.dev_dir(driver_root.settings(**{"driver.dev_root": "/x"})) == "/x"
-    assert discovery.dev_dir(driver_root.settings(**{"driver.dev_root": ""})) == "/dev"
+    assert discover.dev_dir(driver_root.settings(**{"driver.dev_root": "/x"})) == "/x"
+    assert discover.dev_dir(driver_root.settings(**{"driver.dev_root": ""})) == "/dev"
     (driver_root.dev / "nvidiactl").touch()
-    assert discovery.dev_dir(driver_root.settings(**{"driver.dev_root": ""})) == str(driver_root.dev)
+    assert discover.dev_dir(driver_root.settings(**{"driver.dev_root": ""})) == str(driver_root.dev)
 
 
 # -- cards
@@ -215,7 +215,7 @@ def test_the_directory_of_nodes(driver_root: DriverRoot) -> None:
 def take_cards(root: DriverRoot, kind: str) -> tuple[list[inventory.Card], list[str]]:
     notes: list[str] = []
     path = root.add_nvml(kind=kind)
-    return cards.take(str(path), "/dev", str(root.path / "sys"), notes.append), notes
+    return nvml.take(str(path), "/dev", str(root.path / "sys"), notes.append), notes
 
 
 def test_cards_as_nvml_of_the_driver_root_tells_them(driver_root: DriverRoot) -> None:
@@ -244,7 +244,7 @@ def test_links_and_several_driver_roots_in_one_process(driver_root: DriverRoot, 
 def test_an_nvml_that_is_none(driver_root: DriverRoot) -> None:
     path = driver_root.libraries / f"libcuda.so.{VERSION}"
     with pytest.raises(VgpuError, match=r"expected that it starts, found .*; see what nvidia-smi says"):
-        cards.take(str(path), "/dev", "/sys", print)
+        nvml.take(str(path), "/dev", "/sys", print)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_an_nvml_that_is_none(driver_root: DriverRoot) -> None:
     [("00000000:41:00.0", "0000:41:00.0"), ("0000:3B:00.0", "0000:3b:00.0"), ("00010001:0a:00.0", "10001:0a:00.0")],
 )
 def test_bus_ids_are_those_of_proc(text: str, expected: str) -> None:
-    assert cards.bus_id_of(text) == expected
+    assert nvml.bus_id_of(text) == expected
 
 
 # -- the whole
@@ -263,7 +263,7 @@ def test_an_inventory_is_taken_and_written(driver_root: DriverRoot) -> None:
     for bus, minor in (("0000:3a:00.0", 7), ("0000:3b:00.0", 6), ("0000:3d:00.0", 4)):
         driver_root.write(f"proc/driver/nvidia/gpus/{bus}/information", f"Model: \t\t X\nDevice Minor: \t {minor}\n")
     notes: list[str] = []
-    found = discovery.take(driver_root.settings(), notes.append, sys_root=str(driver_root.path), clock=lambda: 5.0)
+    found = discover.take(driver_root.settings(), notes.append, sys_root=str(driver_root.path), clock=lambda: 5.0)
     assert (found.driver_version, found.boot_id, found.taken) == (VERSION, "4c2b6d0e-0000-4000-8000-000000000001", 5.0)
     assert [card.index for card in found.cards] == [0, 1]
     assert [item.name for item in found.devices] == ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"]
@@ -282,7 +282,7 @@ def test_an_inventory_is_taken_and_written(driver_root: DriverRoot) -> None:
 def test_a_node_of_another_kind_stops_the_inventory(driver_root: DriverRoot) -> None:
     (driver_root.dev / "nvidia-uvm").touch()
     with pytest.raises(VgpuError, match=r"nvidia-uvm: expected character device 511:0, found -rw.*remove it and run: "):
-        discovery.take(driver_root.settings())
+        discover.take(driver_root.settings())
 
 
 # -- the simulated driver, read by pynvml as it is
@@ -310,7 +310,7 @@ def simulate(
             "paths.libvcuda": f"{build}/lib/vcuda",
         }
         notes: list[str] = []
-        return discovery.take(Settings(values), notes.append), notes
+        return discover.take(Settings(values), notes.append), notes
 
     return take
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook.elfsymbols import exported_functions
+from vgpu.node.driver.elf_symbols import exported_functions
 
 
 @pytest.fixture(scope="module")

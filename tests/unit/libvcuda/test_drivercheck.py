@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook import drivercheck
+from vgpu.node.driver import unknown_functions
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 LIBRARIES = Path(os.environ.get("VGPU_BUILD", str(REPOSITORY / "build"))) / "lib/vcuda"
@@ -16,13 +16,13 @@ LIBRARIES = Path(os.environ.get("VGPU_BUILD", str(REPOSITORY / "build"))) / "lib
 
 def test_a_drivers_new_ways_to_memory_and_time_are_named() -> None:
     driver = ["cuMemAlloc_v2", "cuMemAlloc_v3", "cuLaunchKernelEx2", "cuMemcpyNew", "cuDeviceGetNews", "cuda_private"]
-    assert drivercheck.unknown_functions(driver, {"cuMemAlloc_v2"}) == ["cuLaunchKernelEx2", "cuMemAlloc_v3"]
+    assert unknown_functions.unknown_functions(driver, {"cuMemAlloc_v2"}) == ["cuLaunchKernelEx2", "cuMemAlloc_v3"]
 
 
 def test_what_is_known_is_never_named() -> None:
-    known = drivercheck.known_functions(str(LIBRARIES))
+    known = unknown_functions.known_functions(str(LIBRARIES))
     assert {"cuMemCreate", "cuLaunchKernel", "cuGraphLaunch_ptsz"} <= known
-    assert drivercheck.unknown_functions(known, known) == []
+    assert unknown_functions.unknown_functions(known, known) == []
 
 
 def test_all_hooked_ways_to_memory_would_be_named_if_they_were_not_known() -> None:
@@ -30,7 +30,7 @@ def test_all_hooked_ways_to_memory_would_be_named_if_they_were_not_known() -> No
     ways = {"cuMemAlloc_v2", "cuMemAllocPitch_v2", "cuMemAllocManaged", "cuMemAllocAsync", "cuMemAllocFromPoolAsync"}
     ways |= {"cuMemCreate", "cuArrayCreate_v2", "cuArray3DCreate_v2", "cuMipmappedArrayCreate", "cuGraphLaunch"}
     ways |= {"cuGraphInstantiateWithParams", "cuCtxCreate_v4", "cuDevicePrimaryCtxRetain", "cuLibraryLoadData"}
-    assert set(drivercheck.unknown_functions(ways, [])) == ways
+    assert set(unknown_functions.unknown_functions(ways, [])) == ways
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", '{"hooked": []}'])
@@ -38,4 +38,4 @@ def test_a_damaged_list_is_one_line(tmp_path: Path, content: str | None) -> None
     if content is not None:
         (tmp_path / "vcuda.json").write_text(content)
     with pytest.raises(VgpuError, match=r"vcuda\.json"):
-        drivercheck.known_functions(str(tmp_path))
+        unknown_functions.known_functions(str(tmp_path))

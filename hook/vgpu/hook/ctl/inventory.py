@@ -1,6 +1,6 @@
 """`vgpuctl inventory`: take this node's inventory, and show the one taken.
 
-Belongs here: progress, warnings and tables. What is taken and what is fatal is vgpu.hook.discovery's.
+Belongs here: progress, warnings and tables. What is taken and what is fatal is vgpu.node.driver.discover's.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from vgpu.config import records, settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card, Inventory
 from vgpu.config.settings import Settings
-from vgpu.hook import discovery
 from vgpu.hook.ctl.output import Bytes, output_option, print_json, print_table
 from vgpu.hook.linux import staleness
+from vgpu.node.driver import discover
 
 
 @click.group()
@@ -52,7 +52,7 @@ def refresh(config_path: str) -> None:
     """Take the inventory anew: after the installation, a driver update, a change of the hardware, and at each boot."""
     node = settings.read(config_path)
     click.echo("reading the driver's files and asking NVML (some seconds without persistence mode) ...", err=True)
-    found = discovery.take(node, _note)
+    found = discover.take(node, _note)
     path = _store(node, found)
     cards = ", ".join(card.name for card in found.cards) or "none"
     click.echo(f"driver {found.driver_version}, {len(found.libraries)} libraries, cards: {cards}", err=True)

@@ -17,12 +17,12 @@ from vgpu.config.errors import escaped
 from vgpu.config.foreign import COMPUTE, GRAPHICS, User
 from vgpu.config.inventory import Inventory, nvml_of
 from vgpu.config.settings import Settings
-from vgpu.hook import cards
 from vgpu.hook.daemon.child import Child, Spawn
 from vgpu.hook.daemon.driveruse import DriverUse
 from vgpu.hook.ledger.container_processes import Population
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import procfs, staleness
+from vgpu.node.driver import nvml
 from vgpu.node.service.log import Conditions
 
 INTERVAL = 15.0  #: seconds between two looks, when NVML is quick
@@ -39,7 +39,7 @@ Listed = dict[str, list[tuple[int, bool, int]]]
 def listed(inventory: Inventory) -> dict[str, object]:
     """What NVML says, as a child's answer: rows by card uuid, and notes."""
     notes: list[str] = []
-    found = cards.users(nvml_of(inventory.libraries), notes.append)
+    found = nvml.users(nvml_of(inventory.libraries), notes.append)
     return {"cards": {uuid: rows[:MAX_USERS] for uuid, rows in found.items()}, "notes": notes}
 
 

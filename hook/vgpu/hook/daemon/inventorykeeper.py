@@ -1,6 +1,6 @@
 """Keeps the node's inventory: taken at the daemon's start, when the driver changes, when the file is lost.
 
-Belongs here: when to take one. Taking is vgpu.hook.discovery's, in a child: a libnvidia-ml that was replaced on disk
+Belongs here: when to take one. Taking is vgpu.node.driver.discover's, in a child: a libnvidia-ml that was replaced on disk
 would stay loaded here, and NVML may hang. A failure leaves the last inventory; the hook refuses a stale one by itself.
 """
 
@@ -14,9 +14,9 @@ from vgpu.config import inventory as inventories
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Inventory
 from vgpu.config.settings import Settings
-from vgpu.hook import devicenodes, discovery
 from vgpu.hook.daemon.child import Child, Spawn
 from vgpu.hook.linux import staleness
+from vgpu.node.driver import device_nodes, discover
 from vgpu.node.service.log import Conditions
 
 LIMIT = 120.0  #: seconds that NVML has; cards without persistence mode take some seconds each
@@ -82,11 +82,11 @@ class InventoryKeeper:
     def _signature(self) -> Signature:
         """What an inventory depends on and the kernel tells cheaply: driver, boot, cards, numbers of the nodes."""
         proc_root = self.settings.text("driver.proc_root")
-        numbers = devicenodes.majors(proc_root)
+        numbers = device_nodes.majors(proc_root)
         return (
             staleness.driver_version(proc_root),
             staleness.boot_id(proc_root, self.proc),
-            tuple(devicenodes.minors(proc_root).items()),
+            tuple(device_nodes.minors(proc_root).items()),
             tuple(sorted(item for item in numbers.items() if item[0].startswith("nvidia"))),
         )
 
@@ -114,7 +114,7 @@ class InventoryKeeper:
         if self.found is None or self.clock() - self._started < LEFT_OUT:
             return False
         known = {card.bus_id for card in self.found.cards}
-        return not known.issuperset(devicenodes.minors(self.settings.text("driver.proc_root")))
+        return not known.issuperset(device_nodes.minors(self.settings.text("driver.proc_root")))
 
     def _start(self) -> None:
         self._taken, self._started = self._wanted, self.clock()
@@ -123,7 +123,7 @@ class InventoryKeeper:
     def _work(self) -> dict[str, object]:
         """In the child."""
         notes: list[str] = []
-        found = discovery.take(self.settings, notes.append, self.proc)
+        found = discover.take(self.settings, notes.append, self.proc)
         records.write(inventories.path_in(self.settings.run_dir), found.record())
         return {"notes": notes[:MAX_NOTES], "driver": found.driver_version, "cards": len(found.cards)}
 

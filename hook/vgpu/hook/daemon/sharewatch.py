@@ -13,11 +13,11 @@ from vgpu.config import foreign
 from vgpu.config.claims import Claim
 from vgpu.config.inventory import Inventory, nvml_of
 from vgpu.config.settings import Settings
-from vgpu.hook import cards
 from vgpu.hook.daemon.arbiter import Arbiter
 from vgpu.hook.daemon.child import Child, Spawn
 from vgpu.hook.daemon.truth import Truth, Verdict
 from vgpu.hook.ledger.container_processes import Population
+from vgpu.node.driver import nvml
 from vgpu.node.service.log import Conditions
 
 INTERVAL = 5.0  #: seconds between two looks, when NVML is quick
@@ -33,7 +33,7 @@ Rows = dict[str, list[tuple[int, int, int]]]
 def sampled(inventory: Inventory, since: int) -> dict[str, object]:
     """What NVML says, as a child's answer: rows by card uuid, and notes."""
     notes: list[str] = []
-    found = cards.utilization(nvml_of(inventory.libraries), since, notes.append)
+    found = nvml.utilization(nvml_of(inventory.libraries), since, notes.append)
     return {"cards": {uuid: rows[:MAX_ROWS] for uuid, rows in found.items()}, "notes": notes}
 
 

@@ -18,11 +18,11 @@ from vgpu.config import settings as node_settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Device
 from vgpu.config.request import CORES, MEMORY
-from vgpu.hook import devicenodes, discovery
 from vgpu.hook.daemon import client
 from vgpu.hook.doctor.findings import FAILURE, OK, WARNING, Finding, Subject, failure
 from vgpu.hook.formats import elf
 from vgpu.hook.linux import staleness
+from vgpu.node.driver import device_nodes, discover
 
 TIMEOUT = 30
 OLDEST_PYTHON = (3, 9)
@@ -59,15 +59,15 @@ def nodes(subject: Subject) -> Iterator[Finding]:
     bad = [item for item in wrong if item]
     for device, text in bad:
         yield Finding("nodes", FAILURE, f"{device.path}: {text}", f"character device {device.major}:{device.minor}",
-                      f"remove it if it is there, and run: {devicenodes.command_for(device)}")  # fmt: skip
+                      f"remove it if it is there, and run: {device_nodes.command_for(device)}")  # fmt: skip
     if not bad:
         yield Finding("nodes", OK, f"{len(wrong)} nodes")
 
 
 def _nodes_without(subject: Subject) -> list[Device]:
-    proc_root, directory = subject.settings.text("driver.proc_root"), discovery.dev_dir(subject.settings)
-    shared = devicenodes.shared_nodes(directory, devicenodes.majors(proc_root))
-    return [*shared, *(devicenodes.card_node(directory, minor) for minor in devicenodes.minors(proc_root).values())]
+    proc_root, directory = subject.settings.text("driver.proc_root"), discover.dev_dir(subject.settings)
+    shared = device_nodes.shared_nodes(directory, device_nodes.majors(proc_root))
+    return [*shared, *(device_nodes.card_node(directory, minor) for minor in device_nodes.minors(proc_root).values())]
 
 
 def _wrong(device: Device) -> tuple[Device, str] | None:
@@ -83,14 +83,14 @@ def _wrong(device: Device) -> tuple[Device, str] | None:
 
 def uvm(subject: Subject) -> Iterator[Finding]:
     """Without the nodes of nvidia-uvm no CUDA program starts; a fresh boot has none until somebody asks."""
-    proc_root, directory = subject.settings.text("driver.proc_root"), discovery.dev_dir(subject.settings)
-    shared = devicenodes.shared_nodes(directory, devicenodes.majors(proc_root))
+    proc_root, directory = subject.settings.text("driver.proc_root"), discover.dev_dir(subject.settings)
+    shared = device_nodes.shared_nodes(directory, device_nodes.majors(proc_root))
     for device in shared:
         wrong = _wrong(device) if device.name.startswith("nvidia-uvm") else None
         if wrong:
             expected = f"character device {device.major}:{device.minor}"
             yield Finding(
-                "uvm", FAILURE, f"{device.path}: {wrong[1]}", expected, f"run: {devicenodes.command_for(device)}"
+                "uvm", FAILURE, f"{device.path}: {wrong[1]}", expected, f"run: {device_nodes.command_for(device)}"
             )
             return
     yield Finding("uvm", OK, f"{directory}/nvidia-uvm")

@@ -1,7 +1,7 @@
 """Reads from an ELF file what a driver library is: word size, machine, DT_SONAME, DT_NEEDED.
 
 Belongs here: the bounded walk header -> program headers -> dynamic segment -> strings, for both word sizes and both
-byte orders. Does not belong here: what a name means (vgpu.hook.driverfiles). Section headers are never read: the
+byte orders. Does not belong here: what a name means (vgpu.node.driver.files). Section headers are never read: the
 loader does not need them and a stripped library may lack them. Any file but an ELF one raises VgpuError, nothing else.
 """
 

@@ -1,6 +1,6 @@
 """Whether an inventory still describes this node: driver version and boot id, as /proc tells them now.
 
-Belongs here: reading the two and comparing them. Taking an inventory is vgpu.hook.discovery's. Runs in the hook's
+Belongs here: reading the two and comparing them. Taking an inventory is vgpu.node.driver.discover's. Runs in the hook's
 process, before anything of the inventory is used: a driver that was updated under it would mount files that are gone.
 """
 

@@ -2,7 +2,7 @@
 
 Belongs here: every use of pynvml but the watch of the cards' health (vgpu.plugin.cardwatch). NVML may take seconds
 and may hang with a broken card, so nothing here is ever called on the way of a container's start
-(vgpu.hook.discovery writes down what it says).
+(vgpu.node.driver.discover writes down what it says).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pynvml  # type: ignore[import-untyped]
 
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
-from vgpu.hook.devicenodes import card_node
+from vgpu.node.driver.device_nodes import card_node
 
 Note = Callable[[str], None]
 

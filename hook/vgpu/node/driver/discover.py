@@ -14,8 +14,8 @@ from collections.abc import Callable
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card, Device, Inventory, Library, nvml_of
 from vgpu.config.settings import Settings
-from vgpu.hook import cards, devicenodes, drivercheck, driverfiles, elfsymbols
 from vgpu.hook.linux import staleness
+from vgpu.node.driver import device_nodes, elf_symbols, files, nvml, unknown_functions
 
 Note = Callable[[str], None]
 
@@ -33,7 +33,7 @@ def take(
     driver.proc_root unless `sys_root` says otherwise. `note` gets one line for each thing that is odd or was made.
     """
     root, proc_root = settings.text("driver.root"), settings.text("driver.proc_root")
-    search = driverfiles.Search(
+    search = files.Search(
         root, settings.texts("driver.library_dirs"), settings.texts("driver.extra_libraries"),
         settings.texts("driver.exclude_libraries"), note,
     )  # fmt: skip
@@ -41,11 +41,11 @@ def take(
     libraries = search.libraries(version)
     devices = _nodes(dev_dir(settings), proc_root, note)
     sys_root = sys_root or os.path.join(os.path.dirname(proc_root), "sys")
-    found = cards.take(nvml_of(libraries), dev_dir(settings), sys_root, note)
+    found = nvml.take(nvml_of(libraries), dev_dir(settings), sys_root, note)
     _check_cards(found, dev_dir(settings), proc_root, note)
     _check_functions(libraries, settings.text("paths.libvcuda"), note)
     boot = staleness.boot_id(proc_root, proc)
-    return Inventory(version, boot, clock(), libraries, driverfiles.binaries(root), devices, found)
+    return Inventory(version, boot, clock(), libraries, files.binaries(root), devices, found)
 
 
 def _check_functions(libraries: list[Library], libvcuda_dir: str, note: Note) -> None:
@@ -54,8 +54,8 @@ def _check_functions(libraries: list[Library], libvcuda_dir: str, note: Note) ->
     if path is None:
         return
     try:
-        known = drivercheck.known_functions(libvcuda_dir)
-        strange = drivercheck.unknown_functions(elfsymbols.exported_functions(path), known)
+        known = unknown_functions.known_functions(libvcuda_dir)
+        strange = unknown_functions.unknown_functions(elf_symbols.exported_functions(path), known)
     except VgpuError as error:
         note(f"not checked for functions that go past the limits: {error}")
         return
@@ -63,7 +63,7 @@ def _check_functions(libraries: list[Library], libvcuda_dir: str, note: Note) ->
         note(f"{path}: libvcuda does not know {', '.join(strange)}; what they give is not limited")
 
 
-def driver_version(proc_root: str, search: driverfiles.Search, note: Note) -> str:
+def driver_version(proc_root: str, search: files.Search, note: Note) -> str:
     """The loaded module's version, else that in the names of the libraries."""
     version = staleness.driver_version(proc_root)
     if version:
@@ -90,19 +90,19 @@ def dev_dir(settings: Settings) -> str:
 
 def _nodes(directory: str, proc_root: str, note: Note) -> list[Device]:
     """The nodes of no particular card, all nodes checked and made; those of the cards have to be there before NVML."""
-    devices = devicenodes.shared_nodes(directory, devicenodes.majors(proc_root))
-    wanted = devicenodes.parameters(proc_root)
-    of_cards = [devicenodes.card_node(directory, minor) for minor in devicenodes.minors(proc_root).values()]
+    devices = device_nodes.shared_nodes(directory, device_nodes.majors(proc_root))
+    wanted = device_nodes.parameters(proc_root)
+    of_cards = [device_nodes.card_node(directory, minor) for minor in device_nodes.minors(proc_root).values()]
     for device in devices + of_cards:
-        devicenodes.ensure(device, wanted, note)
+        device_nodes.ensure(device, wanted, note)
     return devices
 
 
 def _check_cards(found: list[Card], directory: str, proc_root: str, note: Note) -> None:
-    wanted = devicenodes.parameters(proc_root)
+    wanted = device_nodes.parameters(proc_root)
     for card in found:
-        devicenodes.ensure(card.device, wanted, note)
-    known = devicenodes.minors(proc_root)
+        device_nodes.ensure(card.device, wanted, note)
+    known = device_nodes.minors(proc_root)
     missing = sorted(set(known) - {card.bus_id for card in found})
     if missing:
         note(f"of {len(known)} cards that the module drives, {len(missing)} cannot be used: {', '.join(missing)}")
