@@ -18,11 +18,11 @@ from vgpu.config import claims, limits, records, usage
 from vgpu.config.claims import Claim
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon.arbiter import Arbiter
 from vgpu.hook.ledger import core_schedules, presence
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.linux import procfs
+from vgpu.node.daemon.lender import Arbiter
 
 ROUND_NS = 2_000_000_000  #: vgpud's
 ENTER = """

@@ -23,8 +23,8 @@ import pytest
 from daemons import wait_for
 
 from vgpu.config import claims, limits, records
-from vgpu.hook.daemon import reaper
 from vgpu.hook.linux import cgroup
+from vgpu.node.daemon import reaper
 
 pytestmark = pytest.mark.root
 

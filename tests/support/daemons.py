@@ -14,7 +14,7 @@ from typing import Any
 import nodes
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook.daemon import client
+from vgpu.node.daemon import client
 
 
 def wait_for(holds: Callable[[], Any], timeout: float = 30, what: str | Callable[[], str] = "") -> Any:

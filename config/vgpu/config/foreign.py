@@ -2,7 +2,7 @@
 
 Belongs here: the record and when it counts. It counts only while vgpud goes on writing it: of this boot, and no older
 than `valid` seconds by CLOCK_BOOTTIME, which no administrator sets. Judging who is foreign is the daemon's
-(vgpu.hook.daemon.foreign), what follows from it the ledger's.
+(vgpu.node.daemon.foreign), what follows from it the ledger's.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from vgpu.config.settings import Settings
 from vgpu.hook.ctl.main import main
 from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.linux.procfs import start_time
-from vgpu.hook.regions import region_of
 from vgpu.hook.request.resolve_grants import Redemption
+from vgpu.node.daemon.usage_regions import region_of
 
 GIB = 1 << 30
 PRESENT = os.getpid()

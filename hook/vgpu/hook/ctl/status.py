@@ -21,7 +21,7 @@ from vgpu.hook.ctl import health
 from vgpu.hook.ctl.output import Bytes, output_option, print_json, print_table
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.placement.placement import Commitment
-from vgpu.hook.regions import region_of
+from vgpu.node.daemon.usage_regions import region_of
 
 CARDS = ("card", "uuid", "name", "cores held", "memory held", "memory", "holders")
 CONTAINERS = (

@@ -16,12 +16,12 @@ from vgpu.config import foreign
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Card
-from vgpu.hook.daemon import child, foreignwatch
 from vgpu.hook.doctor.findings import OK, WARNING, Finding, Subject, failure
 from vgpu.hook.ledger.container_processes import Population
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import procfs
 from vgpu.hook.linux.rootfs import Rootfs
+from vgpu.node.daemon import foreign_processes, worker
 
 NVML_LIMIT = 60.0
 MAX_TOLD = 5
@@ -133,12 +133,12 @@ def strangers(subject: Subject) -> Iterator[Finding]:
         yield Finding("cards in use", WARNING, "not asked: there is no inventory", "NVML's lists of processes")
         return
     try:
-        rows = foreignwatch.rows_of(child.run(lambda: foreignwatch.listed(inventory), NVML_LIMIT))
+        rows = foreign_processes.rows_of(worker.run(lambda: foreign_processes.listed(inventory), NVML_LIMIT))
     except VgpuError as error:
         yield failure("cards in use", error, WARNING)
         return
     labels = {card.uuid: card.label() for card in inventory.cards}
-    judged = foreignwatch.judge(rows, Ledger(subject.settings, inventory.cards, subject.proc))
+    judged = foreign_processes.judge(rows, Ledger(subject.settings, inventory.cards, subject.proc))
     for uuid, users in judged.items():
         for user in users:
             text = f"{labels.get(uuid, uuid)}: {user.describe()}, {user.memory >> 20} MiB, {user.kind}"

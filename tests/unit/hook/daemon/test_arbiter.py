@@ -14,11 +14,11 @@ from vgpu.config.claims import Claim
 from vgpu.config.core_schedule import Page
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon.arbiter import DOZE, PACE, Arbiter
-from vgpu.hook.daemon.arbitration import LEASE, MS
 from vgpu.hook.ledger import core_schedules
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
+from vgpu.node.daemon.lender import DOZE, PACE, Arbiter
+from vgpu.node.daemon.lending_policy import LEASE, MS
 
 UUID = limits.uuid_text(bytes(range(16)))
 BEGIN = 10**12

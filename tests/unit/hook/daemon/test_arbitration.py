@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from vgpu.config.core_schedule import Page
-from vgpu.hook.daemon import arbitration
-from vgpu.hook.daemon.arbitration import LEASE, MS, Arbitration, Observation, Tenant, shared_out
+from vgpu.node.daemon import lending_policy
+from vgpu.node.daemon.lending_policy import LEASE, MS, Arbitration, Observation, Tenant, shared_out
 
 CARD = "GPU-00000000-0000-0000-0000-000000000001"
 OTHER = "GPU-00000000-0000-0000-0000-000000000002"
@@ -242,7 +242,7 @@ def test_pages_are_written_seldom_when_nothing_changes() -> None:
     node.run(1000 * MS)
     before = node.writes
     node.run(1000 * MS)
-    assert 1000 * MS / LEASE <= node.writes - before <= 1000 * MS / (LEASE - arbitration.RENEW) + 1
+    assert 1000 * MS / LEASE <= node.writes - before <= 1000 * MS / (LEASE - lending_policy.RENEW) + 1
 
 
 def test_what_tenants_say_never_breaks_it_nor_gets_anybody_beyond_his_limit() -> None:

@@ -11,9 +11,9 @@ from vgpu.config import claims, records
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon import devicewatch
-from vgpu.hook.daemon.devicewatch import INTERVAL, LATER, DeviceWatch, Rules
 from vgpu.hook.linux import procfs
+from vgpu.node.daemon import device_monitor
+from vgpu.node.daemon.device_monitor import INTERVAL, LATER, DeviceWatch, Rules
 from vgpu.node.service.log import Conditions, Journal
 
 
@@ -160,4 +160,4 @@ def test_who_has_gone_is_forgotten(bed: Bed) -> None:
 
 def test_numbers_of_a_claim() -> None:
     claim = Claim("c", 1, 1, [], True, None, [], "/b", 1.0, devices={"195:255": "/dev/nvidiactl"})
-    assert devicewatch._numbers(claim) == [("195", "255", "/dev/nvidiactl")]
+    assert device_monitor._numbers(claim) == [("195", "255", "/dev/nvidiactl")]

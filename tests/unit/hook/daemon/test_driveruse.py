@@ -11,9 +11,9 @@ from vgpu.config import claims, limits, records
 from vgpu.config.claims import Claim
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon.driveruse import DriverUse
 from vgpu.hook.ledger import container_processes
 from vgpu.hook.linux import procfs, staleness
+from vgpu.node.daemon.driver_overhead import DriverUse
 
 MIB = 1 << 20
 UUIDS = [limits.uuid_text(bytes([number]) * 16) for number in range(1, 3)]
@@ -32,7 +32,7 @@ class Node:
         self.clock = NOW
         settings = Settings({"paths.run": self.run_dir, "paths.state": self.run_dir})
         self.use = DriverUse(settings, clock=lambda: self.clock)
-        monkeypatch.setattr("vgpu.hook.daemon.driveruse.region_of", self._region)
+        monkeypatch.setattr("vgpu.node.daemon.driver_overhead.region_of", self._region)
         monkeypatch.setattr(container_processes.Population, "of", lambda _self, _claim: [(pid, 1) for pid in self.pids])
 
     def _region(self, _pid: int, _decode: object, _proc: str) -> dict[str, int]:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook.daemon import child, client, endpoint
-from vgpu.hook.daemon.child import Child
-from vgpu.hook.daemon.endpoint import Endpoint
+from vgpu.node.daemon import client, server, worker
+from vgpu.node.daemon.server import Endpoint
+from vgpu.node.daemon.worker import Child
 
 
 class Clock:
@@ -63,7 +63,7 @@ def test_one_answer_for_each_line(served: Endpoint) -> None:
 
 def test_a_line_without_an_end_is_refused(served: Endpoint) -> None:
     with connect(served) as connection:
-        connection.sendall(b"x" * 2 * endpoint.MAX_LINE)
+        connection.sendall(b"x" * 2 * server.MAX_LINE)
         turn(served)
         assert b"at most 4096 bytes" in connection.recv(4096)
         with pytest.raises((ConnectionResetError, AssertionError)):
@@ -72,10 +72,10 @@ def test_a_line_without_an_end_is_refused(served: Endpoint) -> None:
 
 def test_silent_clients_go_and_others_stay(served: Endpoint, clock: Clock) -> None:
     with connect(served) as silent, connect(served) as busy:
-        clock.now = endpoint.PATIENCE - 1
+        clock.now = server.PATIENCE - 1
         busy.sendall(b'{"ask": "a"}\n')
         turn(served)
-        clock.now = endpoint.PATIENCE
+        clock.now = server.PATIENCE
         served.tick()
         assert silent.recv(1) == b""
         assert busy.recv(4096) == b'{"asked":"a"}\n'
@@ -86,7 +86,7 @@ def test_silent_clients_go_and_others_stay(served: Endpoint, clock: Clock) -> No
 
 def test_the_stillest_makes_room(served: Endpoint, clock: Clock) -> None:
     clients = []
-    for number in range(endpoint.MAX_CLIENTS + 1):
+    for number in range(server.MAX_CLIENTS + 1):
         clock.now = number / 100
         clients.append(connect(served))
     assert clients[0].recv(1) == b""
@@ -127,20 +127,20 @@ def descriptors() -> dict[str, object]:
     [
         (refuse, "driver: expected one, found none"),
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "without an answer"),
-        (lambda: {"large": "x" * child.MAX_RESULT}, "found more"),
+        (lambda: {"large": "x" * worker.MAX_RESULT}, "found more"),
         (lambda: os._exit(0), "without an answer"),
         (lambda: time.sleep(60), "hangs"),
     ],
 )
-def test_what_a_child_can_come_to(work: child.Work, says: str) -> None:
+def test_what_a_child_can_come_to(work: worker.Work, says: str) -> None:
     with pytest.raises(VgpuError, match=says):
-        child.run(work, 1.0)
+        worker.run(work, 1.0)
 
 
 def test_a_child_answers_and_has_none_of_our_files() -> None:
     with open("/dev/null", "rb") as first, open("/dev/null", "rb") as second:
         assert {first.fileno(), second.fileno()}
-        found = child.run(descriptors, 20)["open"]
+        found = worker.run(descriptors, 20)["open"]
     assert isinstance(found, list)
     assert len(found) <= 5  # standard ones, the pipe, and the directory being read
 

@@ -15,10 +15,10 @@ from vgpu.config.inventory import Card, Device
 from vgpu.config.limits import CardLimit
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon import foreignwatch
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import procfs, staleness
 from vgpu.hook.placement.placement import NoFit
+from vgpu.node.daemon import foreign_processes
 
 UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in range(2)]
 CARDS = [
@@ -99,7 +99,7 @@ def test_a_process_belongs_to_its_containers_cards_only(run_dir: str) -> None:
     os.makedirs(claims.directory(run_dir, "c"))
     records.write(claims.path_of(run_dir, "c"), Claim("c", pid, started, [card], False, None, [], "/b", 1.0).record())
     rows = {UUIDS[0]: [(pid, True, 1)], UUIDS[1]: [(pid, True, 2), (os.getppid(), False, 3), (1 << 22, True, 4)]}
-    found = foreignwatch.judge(rows, ledger(run_dir))
+    found = foreign_processes.judge(rows, ledger(run_dir))
     assert {uuid: [(item.pid, item.kind, item.container) for item in users] for uuid, users in found.items()} == {
         UUIDS[1]: [(pid, COMPUTE, "c"), (os.getppid(), GRAPHICS, "")]
     }
@@ -108,4 +108,4 @@ def test_a_process_belongs_to_its_containers_cards_only(run_dir: str) -> None:
 
 def test_a_childs_answer_keeps_its_types() -> None:
     answer = records.decode_object(records.encode({"cards": {"GPU-1": [(5, True, 7)]}, "notes": []}).encode(), "x")
-    assert foreignwatch.rows_of(answer) == {"GPU-1": [(5, True, 7)]}
+    assert foreign_processes.rows_of(answer) == {"GPU-1": [(5, True, 7)]}

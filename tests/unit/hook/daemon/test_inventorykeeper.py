@@ -11,7 +11,7 @@ from vgpu.config import inventory as inventories
 from vgpu.config import records
 from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon.inventorykeeper import FIRST_PAUSE, LAST_PAUSE, LEFT_OUT, InventoryKeeper
+from vgpu.node.daemon.inventory_refresh import FIRST_PAUSE, LAST_PAUSE, LEFT_OUT, InventoryKeeper
 from vgpu.node.service.log import Conditions, Journal
 
 

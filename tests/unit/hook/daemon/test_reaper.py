@@ -14,8 +14,8 @@ from vgpu.config import claims, limits, records
 from vgpu.config.claims import Claim
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon import reaper
-from vgpu.hook.daemon.reaper import Reaper
+from vgpu.node.daemon import reaper
+from vgpu.node.daemon.reaper import Reaper
 from vgpu.node.service.log import Conditions, Journal
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"

@@ -11,11 +11,11 @@ from vgpu.config.claims import Claim
 from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon import sharewatch
-from vgpu.hook.daemon.arbitration import Observation
-from vgpu.hook.daemon.sharewatch import ShareWatch
-from vgpu.hook.daemon.truth import LAG, LOOKS
 from vgpu.hook.ledger import container_processes
+from vgpu.node.daemon import usage_monitor
+from vgpu.node.daemon.lending_policy import Observation
+from vgpu.node.daemon.usage_audit import LAG, LOOKS
+from vgpu.node.daemon.usage_monitor import ShareWatch
 from vgpu.node.service.log import Conditions, Journal
 
 UUID = limits.uuid_text(bytes(range(16)))
@@ -97,5 +97,5 @@ def test_nothing_is_asked_where_nobody_has_a_share(watched: Watched) -> None:
 
 def test_only_the_newest_sample_of_a_process_counts_and_garbage_is_bounded() -> None:
     rows = {UUID: [[7, 50, 1], [7, 30, 9], [7, 60, 3], [8, 4_000_000, 2], [9, -5, 2]]}
-    assert sharewatch.rows_of({"cards": rows}) == {UUID: [(7, 30, 9), (8, 100, 2), (9, 0, 2)]}
-    assert sharewatch.rows_of({}) == {}
+    assert usage_monitor.rows_of({"cards": rows}) == {UUID: [(7, 30, 9), (8, 100, 2), (9, 0, 2)]}
+    assert usage_monitor.rows_of({}) == {}

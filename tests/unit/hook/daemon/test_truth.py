@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from vgpu.hook.daemon.truth import LAG, LOOKS, NARROWEST, Truth
+from vgpu.node.daemon.usage_audit import LAG, LOOKS, NARROWEST, Truth
 
 ENOUGH = LOOKS + LAG
 

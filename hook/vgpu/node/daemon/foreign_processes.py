@@ -3,7 +3,7 @@
 Belongs here: asking NVML (in a child, as everything that may hang), and judging who belongs to whom. What follows is
 the ledger's: a card with a foreign user is no whole card for anybody, shares are only warned. The order matters: first
 NVML's list, then the claims, so that a container which starts meanwhile is never taken for a stranger. What NVML says
-of the containers' own processes goes to vgpu.hook.daemon.driveruse.
+of the containers' own processes goes to vgpu.node.daemon.driver_overhead.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from vgpu.config.errors import escaped
 from vgpu.config.foreign import COMPUTE, GRAPHICS, User
 from vgpu.config.inventory import Inventory, nvml_of
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon.child import Child, Spawn
-from vgpu.hook.daemon.driveruse import DriverUse
 from vgpu.hook.ledger.container_processes import Population
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import procfs, staleness
+from vgpu.node.daemon.driver_overhead import DriverUse
+from vgpu.node.daemon.worker import Child, Spawn
 from vgpu.node.driver import nvml
 from vgpu.node.service.log import Conditions
 

@@ -1,4 +1,4 @@
-"""The arbiter: lends idle time of the cards among containers (vgpu.hook.daemon.arbitration decides, this does).
+"""The arbiter: lends idle time of the cards among containers (vgpu.node.daemon.lending_policy decides, this does).
 
 Belongs here: claims and usage regions in, card pages out, and how often. Nobody depends on it: a loan that is not
 renewed ends by itself, and what a card's containers have without one is in their pages since the hook wrote them. Pages
@@ -17,11 +17,11 @@ from vgpu.config.claims import Claim
 from vgpu.config.core_schedule import Page
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon.arbitration import Arbitration, Observation, Tenant
 from vgpu.hook.ledger import core_schedules
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
-from vgpu.hook.regions import open_region
+from vgpu.node.daemon.lending_policy import Arbitration, Observation, Tenant
+from vgpu.node.daemon.usage_regions import open_region
 
 PACE = 0.02
 DOZE = 0.1

@@ -1,6 +1,6 @@
 """The watch for containers that use more of a card than they say: NVML is asked in a child, as all that may hang.
 
-Belongs here: asking, and whose processes the samples are of. What is judged is vgpu.hook.daemon.truth's; what follows
+Belongs here: asking, and whose processes the samples are of. What is judged is vgpu.node.daemon.usage_audit's; what follows
 (nothing lent, less of a share) the arbiter's. Only while containers with a share live.
 """
 
@@ -13,10 +13,10 @@ from vgpu.config import foreign
 from vgpu.config.claims import Claim
 from vgpu.config.inventory import Inventory, nvml_of
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon.arbiter import Arbiter
-from vgpu.hook.daemon.child import Child, Spawn
-from vgpu.hook.daemon.truth import Truth, Verdict
 from vgpu.hook.ledger.container_processes import Population
+from vgpu.node.daemon.lender import Arbiter
+from vgpu.node.daemon.usage_audit import Truth, Verdict
+from vgpu.node.daemon.worker import Child, Spawn
 from vgpu.node.driver import nvml
 from vgpu.node.service.log import Conditions
 

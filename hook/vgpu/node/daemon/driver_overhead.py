@@ -21,7 +21,7 @@ from vgpu.config.settings import Settings
 from vgpu.hook.ledger.container_processes import Population
 from vgpu.hook.ledger.ledger import LIMITS, Ledger
 from vgpu.hook.ledger.lock import Lock
-from vgpu.hook.regions import region_of
+from vgpu.node.daemon.usage_regions import region_of
 
 Figures = dict[tuple[str, str], int]  #: bytes by container and card uuid
 

@@ -13,13 +13,13 @@ from vgpu.config import foreign, records
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon.child import Child, Spawn
 from vgpu.hook.devices import rules as devicerules
 from vgpu.hook.devices.allow import AllowDevices
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import bpf, cgroup
 from vgpu.hook.linux.cgroup import DeviceCgroup
 from vgpu.hook.request import oci_state
+from vgpu.node.daemon.worker import Child, Spawn
 from vgpu.node.service.log import Conditions
 
 TYPE_CHECKING = False

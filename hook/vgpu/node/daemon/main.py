@@ -21,18 +21,18 @@ from vgpu.config import foreign
 from vgpu.config import settings as node_settings
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
-from vgpu.hook.daemon import endpoint
-from vgpu.hook.daemon.arbiter import Arbiter
-from vgpu.hook.daemon.child import Child, Work
-from vgpu.hook.daemon.devicewatch import DeviceWatch
-from vgpu.hook.daemon.driveruse import DriverUse
-from vgpu.hook.daemon.endpoint import Endpoint
-from vgpu.hook.daemon.foreignwatch import ForeignWatch
-from vgpu.hook.daemon.inventorykeeper import InventoryKeeper
-from vgpu.hook.daemon.reaper import Reaper
-from vgpu.hook.daemon.sharewatch import ShareWatch
 from vgpu.hook.ledger.container_processes import Population
 from vgpu.hook.ledger.ledger import Ledger
+from vgpu.node.daemon import server
+from vgpu.node.daemon.device_monitor import DeviceWatch
+from vgpu.node.daemon.driver_overhead import DriverUse
+from vgpu.node.daemon.foreign_processes import ForeignWatch
+from vgpu.node.daemon.inventory_refresh import InventoryKeeper
+from vgpu.node.daemon.lender import Arbiter
+from vgpu.node.daemon.reaper import Reaper
+from vgpu.node.daemon.server import Endpoint
+from vgpu.node.daemon.usage_monitor import ShareWatch
+from vgpu.node.daemon.worker import Child, Work
 from vgpu.node.service import single_instance
 from vgpu.node.service.log import Conditions, Journal
 from vgpu.node.service.sd_notify import Notifier
@@ -59,7 +59,7 @@ class Daemon:
         self.selector = selectors.DefaultSelector()
         self.wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.selector.register(self.wake[0], selectors.EVENT_READ, self._woken)
-        self.endpoint = Endpoint(endpoint.path_in(self.settings.run_dir), self.selector, self.answer, foreign.now)
+        self.endpoint = Endpoint(server.path_in(self.settings.run_dir), self.selector, self.answer, foreign.now)
         self.children: list[Child] = []  # until they are waited for, also those that nobody wants any more
         self._parts()
         self.stopping = False

@@ -14,8 +14,8 @@ from vgpu.config import inventory as inventories
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Inventory
 from vgpu.config.settings import Settings
-from vgpu.hook.daemon.child import Child, Spawn
 from vgpu.hook.linux import staleness
+from vgpu.node.daemon.worker import Child, Spawn
 from vgpu.node.driver import device_nodes, discover
 from vgpu.node.service.log import Conditions
 
