@@ -20,9 +20,9 @@ from vgpu.config.inventory import Card, Device, Inventory, Library
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
 from vgpu.hook.ctl import doctor as verb
-from vgpu.hook.doctor import coexistence, findings, host, node, registration
-from vgpu.hook.doctor.findings import FAILURE, OK, WARNING, Check, Finding, Subject
 from vgpu.hook.linux import staleness
+from vgpu.node.doctor import coexistence, findings, host, node, runtimes
+from vgpu.node.doctor.findings import FAILURE, OK, WARNING, Check, Finding, Subject
 
 UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in range(2)]
 
@@ -303,12 +303,12 @@ WAYS = {
 def test_each_way_of_registration(hook_there: Tree, files: dict[str, str], says: str) -> None:
     for name, text in files.items():
         hook_there.write(name, text)
-    found = only(registration.registration, hook_there.subject)
+    found = only(runtimes.registration, hook_there.subject)
     assert (found.status, says in found.found) == (OK, True), found
     (hook_there.path / "usr/bin/vgpu-hook").unlink()
     (hook_there.path / "usr/bin/vgpu-runtime").unlink()
     if "CDI" not in says:
-        assert only(registration.registration, hook_there.subject).status == FAILURE
+        assert only(runtimes.registration, hook_there.subject).status == FAILURE
 
 
 @pytest.mark.parametrize("garbage", ["", "{", "[]", '{"hook": 5}', '{"hook": {"path": 5}}', "\udcff", '"' * 1000])
@@ -322,9 +322,9 @@ def test_registered_with_none(hook_there: Tree, garbage: str) -> None:
         path = hook_there.write(name, "")
         path.write_bytes(garbage.encode("utf-8", "surrogateescape"))
     hook_there.write("etc/containerd/conf.d/a.toml", '# BinaryName = "/usr/bin/vgpu-runtime"\n')
-    found = only(registration.registration, hook_there.subject)
+    found = only(runtimes.registration, hook_there.subject)
     assert (found.status, found.found) == (WARNING, "registered with none")
-    assert look(registration.nvidia, hook_there.subject) == []
+    assert look(runtimes.nvidia, hook_there.subject) == []
 
 
 NVIDIA = {
@@ -349,14 +349,14 @@ NVIDIA = {
 @pytest.mark.parametrize(("name", "text", "says"), NVIDIA.values(), ids=NVIDIA)
 def test_nvidias_own_ways(tree: Tree, name: str, text: str, says: str) -> None:
     tree.write(name, text)
-    found = only(registration.nvidia, tree.subject)
+    found = only(runtimes.nvidia, tree.subject)
     assert (found.status, says in found.found) == (WARNING, True), found
 
 
 def test_nvidias_environment_may_be_closed(tree: Tree) -> None:
     name = "etc/nvidia-container-runtime/config.toml"
     tree.write(name, "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n")
-    assert look(registration.nvidia, tree.subject) == []
+    assert look(runtimes.nvidia, tree.subject) == []
 
 
 # Others on the cards
@@ -438,6 +438,6 @@ def test_table_json_and_status(call: Callable[..., object]) -> None:
 
 def test_status_is_0_without_failures(tree: Tree, call: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
     tree.driver()
-    monkeypatch.setattr(verb, "CHECKS", {"driver": node.driver, "registration": registration.registration})
+    monkeypatch.setattr(verb, "CHECKS", {"driver": node.driver, "registration": runtimes.registration})
     assert call().exit_code == 0  # type: ignore[attr-defined]
     assert staleness.driver_version(str(tree.path / "proc")) == "550.54.15"

@@ -1,6 +1,6 @@
 """`vgpuctl doctor`: what is right and wrong on this node, check by check.
 
-Belongs here: the order of the checks, the table and the exit status. The checks are vgpu.hook.doctor's.
+Belongs here: the order of the checks, the table and the exit status. The checks are vgpu.node.doctor's.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from vgpu.config import settings
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.settings import Settings
 from vgpu.hook.ctl.output import output_option, print_json, print_table
-from vgpu.hook.doctor import coexistence, host, node, registration
-from vgpu.hook.doctor.findings import FAILURE, OK, Check, Finding, Subject, examine
+from vgpu.node.doctor import coexistence, host, node, runtimes
+from vgpu.node.doctor.findings import FAILURE, OK, Check, Finding, Subject, examine
 
 CHECKS: dict[str, Check] = {
     "settings": node.settings,
@@ -29,9 +29,9 @@ CHECKS: dict[str, Check] = {
     "python": node.python,
     "hook": node.hook,
     "dry run": node.dry_run,
-    "registration": registration.registration,
+    "registration": runtimes.registration,
     "daemon": node.daemon,
-    "NVIDIA's runtime": registration.nvidia,
+    "NVIDIA's runtime": runtimes.nvidia,
     "containers": coexistence.containers,
     "open nodes": coexistence.holders,
     "cards in use": coexistence.strangers,

@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterator
 
 from vgpu.config import records
-from vgpu.hook.doctor.findings import FAILURE, OK, WARNING, Finding, Subject
 from vgpu.hook.linux import bpf, cgroup, syscalls
 from vgpu.hook.linux.cgroup import Mount
+from vgpu.node.doctor.findings import FAILURE, OK, WARNING, Finding, Subject
 
 #: System calls with a fallback, and the Linux that brought them.
 CALLS = {

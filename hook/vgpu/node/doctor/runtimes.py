@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
-from vgpu.hook.doctor.findings import FAILURE, OK, WARNING, Finding, Subject
+from vgpu.node.doctor.findings import FAILURE, OK, WARNING, Finding, Subject
 
 HOOK_DIRS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d", "/run/containers/oci/hooks.d")
 CONTAINERS_CONF = ("/usr/share/containers/containers.conf", "/etc/containers/containers.conf",

@@ -16,12 +16,12 @@ from vgpu.config import foreign
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Card
-from vgpu.hook.doctor.findings import OK, WARNING, Finding, Subject, failure
 from vgpu.hook.ledger.container_processes import Population
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import procfs
 from vgpu.hook.linux.rootfs import Rootfs
 from vgpu.node.daemon import foreign_processes, worker
+from vgpu.node.doctor.findings import OK, WARNING, Finding, Subject, failure
 
 NVML_LIMIT = 60.0
 MAX_TOLD = 5

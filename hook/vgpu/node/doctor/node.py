@@ -18,10 +18,10 @@ from vgpu.config import settings as node_settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Device
 from vgpu.config.request import CORES, MEMORY
-from vgpu.hook.doctor.findings import FAILURE, OK, WARNING, Finding, Subject, failure
 from vgpu.hook.formats import elf
 from vgpu.hook.linux import staleness
 from vgpu.node.daemon import client
+from vgpu.node.doctor.findings import FAILURE, OK, WARNING, Finding, Subject, failure
 from vgpu.node.driver import device_nodes, discover
 
 TIMEOUT = 30
