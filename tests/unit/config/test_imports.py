@@ -13,7 +13,7 @@ CHECKOUT = Path(__file__).parents[3]
 HOOK_PYTHON = "/usr/bin/python3"
 ONLY_OUTSIDE_THE_HOOK = {"compiler", "compiled"}
 #: Processes of their own, with click and the rest.
-PROGRAMS = ("vgpu.hook.ctl", "vgpu.node.daemon", "vgpu.node.doctor", "vgpu.node")
+PROGRAMS = ("vgpu.node.ctl", "vgpu.node.daemon", "vgpu.node.doctor", "vgpu.node")
 HEAVY = ("dataclasses", "enum", "typing", "pathlib", "logging", "subprocess", "re", "json")
 
 

@@ -19,16 +19,16 @@ from vgpu.config import records, settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.settings import DEFAULTS
-from vgpu.hook.ctl import main as program
-from vgpu.hook.ctl.main import main
-from vgpu.hook.ctl.output import Bytes, print_table
+from vgpu.node.ctl import main as program
+from vgpu.node.ctl.main import main
+from vgpu.node.ctl.output import Bytes, print_table
 
 
 def entry(name: str, value: str) -> metadata.EntryPoint:
     return metadata.EntryPoint(name, value, program.GROUP)
 
 
-CONFIG = entry("config", "vgpu.hook.ctl.config:config")
+CONFIG = entry("config", "vgpu.node.ctl.config:config")
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,7 @@ def test_check_says_when_it_cannot_count(node: Node) -> None:
 
 
 def test_counting_needs_no_grpc() -> None:
-    program = "import sys, vgpu.hook.ctl.config; print('grpc' in sys.modules)"
+    program = "import sys, vgpu.node.ctl.config; print('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout == b"False\n"
 
 
@@ -261,7 +261,7 @@ def test_a_third_party_never_replaces_a_verb_of_vgpus_own(node: Node, verbs: lis
     verbs.insert(0, entry("config", "aaa:config"))
     done = node.config("check", "")
     assert done.exit_code == 0
-    assert "verb config: expected one definition, found aaa:config; vgpu.hook.ctl.config:config is used" in done.stderr
+    assert "verb config: expected one definition, found aaa:config; vgpu.node.ctl.config:config is used" in done.stderr
 
 
 def test_entry_points_by_the_interface_of_python_3_9(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from vgpu.config.claims import Claim
 from vgpu.config.inventory import Card, Device, Inventory, Library
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
-from vgpu.hook.ctl import doctor as verb
 from vgpu.hook.linux import staleness
+from vgpu.node.ctl import doctor as verb
 from vgpu.node.doctor import coexistence, findings, host, node, runtimes
 from vgpu.node.doctor.findings import FAILURE, OK, WARNING, Check, Finding, Subject
 

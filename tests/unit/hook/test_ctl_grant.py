@@ -13,7 +13,7 @@ from vgpu.config import grants, records
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.request import Wishes
 from vgpu.config.settings import Settings
-from vgpu.hook.ctl.main import main
+from vgpu.node.ctl.main import main
 
 GIB = 1 << 30
 

@@ -13,7 +13,7 @@ from driver_roots import DriverRoot
 from vgpu.config import inventory as record
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
-from vgpu.hook.ctl.inventory import inventory
+from vgpu.node.ctl.inventory import inventory
 
 
 @pytest.fixture

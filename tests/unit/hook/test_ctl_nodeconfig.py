@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from vgpu.config import compiler
 from vgpu.config.errors import VgpuError
-from vgpu.hook.ctl import nodeconfig
-from vgpu.hook.ctl.config import config
+from vgpu.node.ctl import peer_config
+from vgpu.node.ctl.config import config
 
 FORK = """
 {
@@ -89,7 +89,7 @@ def test_into_a_configuration_that_is_there(source: Path, tmp_path: Path) -> Non
     assert (made.number("scaling.memory"), made.text("placement.policy")) == (0.5, "spread")
     assert compiler.compile_source(str(target), "k8s02").settings.number("scaling.memory") == 1.0
     with pytest.raises(VgpuError, match="expected a file without a section nodes:"):
-        nodeconfig.add("nodes:\n  x:\n", str(target), "n")
+        peer_config.add("nodes:\n  x:\n", str(target), "n")
 
 
 def test_into_a_new_configuration(source: Path, tmp_path: Path) -> None:
@@ -134,15 +134,15 @@ def test_what_would_be_wrong_is_not_written(source: Path, tmp_path: Path, scalin
 def test_what_is_none_is_one_line(source: Path, text: str, words: str) -> None:
     source.write_text(text)
     with pytest.raises(VgpuError, match=words) as caught:
-        nodeconfig.read(str(source))
+        peer_config.read(str(source))
     assert "\n" not in str(caught.value)
 
 
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(VgpuError, match="expected a file to read"):
-        nodeconfig.read(str(tmp_path / "none"))
+        peer_config.read(str(tmp_path / "none"))
 
 
 def test_keys_that_nobody_knows_are_named(source: Path) -> None:
     source.write_text('{"nodeConfig": [{"name": "a", "colour": "red"}]}')
-    assert nodeconfig.notes(nodeconfig.read(str(source))) == ["colour (a): not known here"]
+    assert peer_config.notes(peer_config.read(str(source))) == ["colour (a): not known here"]

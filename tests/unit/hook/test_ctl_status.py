@@ -18,10 +18,10 @@ from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.limits import CardLimit
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook.ctl.main import main
 from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.linux.procfs import start_time
 from vgpu.hook.request.resolve_grants import Redemption
+from vgpu.node.ctl.main import main
 from vgpu.node.daemon.usage_regions import region_of
 
 GIB = 1 << 30

@@ -16,9 +16,9 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook.ctl.set import set_limits
 from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.linux.procfs import start_time
+from vgpu.node.ctl.set import set_limits
 
 if TYPE_CHECKING:
     from conftest import SimBox

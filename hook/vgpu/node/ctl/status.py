@@ -17,10 +17,10 @@ from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
 from vgpu.config.limits import UNLIMITED, CardLimit
-from vgpu.hook.ctl import health
-from vgpu.hook.ctl.output import Bytes, output_option, print_json, print_table
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.placement.placement import Commitment
+from vgpu.node.ctl import health
+from vgpu.node.ctl.output import Bytes, output_option, print_json, print_table
 from vgpu.node.daemon.usage_regions import region_of
 
 CARDS = ("card", "uuid", "name", "cores held", "memory held", "memory", "holders")

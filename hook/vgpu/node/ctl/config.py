@@ -13,8 +13,8 @@ from vgpu.config import compiled, compiler, inventory, settings
 from vgpu.config.compiler import Compiled
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook.ctl import nodeconfig
-from vgpu.hook.ctl.output import print_json, print_table
+from vgpu.node.ctl import peer_config
+from vgpu.node.ctl.output import print_json, print_table
 from vgpu.node.service import kubelet_resources
 
 file_argument = click.argument("file", required=False, metavar="[FILE]")
@@ -101,13 +101,13 @@ def import_(file: str, node: str, into: str | None) -> None:
     FILE holds the nodeConfig of gpu-manager's fork or the nodeconfig of HAMi, as JSON or in its ConfigMap. The
     section is printed, or with --into appended to a configuration that has none; a wrong result changes nothing.
     """
-    imported = nodeconfig.read(file)
-    section = nodeconfig.text(imported, file)
+    imported = peer_config.read(file)
+    section = peer_config.text(imported, file)
     if into is None:
         click.echo(section, nl=False)
         return
-    nodeconfig.add(section, into, node)
-    for note in nodeconfig.notes(imported):
+    peer_config.add(section, into, node)
+    for note in peer_config.notes(imported):
         _note(f"left out: {note}")
     click.echo(f"{into}: {len(imported.nodes)} nodes added; run: vgpuctl config apply")
 

@@ -15,8 +15,8 @@ from vgpu.config import records, settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card, Inventory
 from vgpu.config.settings import Settings
-from vgpu.hook.ctl.output import Bytes, output_option, print_json, print_table
 from vgpu.hook.linux import staleness
+from vgpu.node.ctl.output import Bytes, output_option, print_json, print_table
 from vgpu.node.driver import discover
 
 

@@ -11,7 +11,7 @@ import click
 
 from vgpu.config import settings
 from vgpu.config.errors import VgpuError, escaped
-from vgpu.hook.ctl.output import output_option, print_json, print_table
+from vgpu.node.ctl.output import output_option, print_json, print_table
 from vgpu.node.daemon import client
 
 PROCESSES = ("container", "name", "init", "processes")

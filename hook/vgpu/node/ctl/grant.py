@@ -15,7 +15,7 @@ from vgpu.config import grants, settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.request import WHOLE_CARD, parse_size, split_cores
-from vgpu.hook.ctl.output import Bytes, output_option, print_json, print_table
+from vgpu.node.ctl.output import Bytes, output_option, print_json, print_table
 
 HEADERS = ("id", "resource", "amount", "holder", "cards", "created")
 

@@ -13,7 +13,7 @@ import click
 from vgpu.config import settings
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.settings import Settings
-from vgpu.hook.ctl.output import output_option, print_json, print_table
+from vgpu.node.ctl.output import output_option, print_json, print_table
 from vgpu.node.doctor import coexistence, host, node, runtimes
 from vgpu.node.doctor.findings import FAILURE, OK, Check, Finding, Subject, examine
 
