@@ -39,7 +39,7 @@ import os, sys, threading
 from concurrent import futures
 sys.path.insert(0, "/usr/lib/vgpu/python")
 import grpc
-from vgpu.plugin.proto import deviceplugin_pb2 as protocol, services
+from vgpu.plugin.kubelet.proto import deviceplugin_pb2 as protocol, services
 
 DIRECTORY = "/var/lib/kubelet/device-plugins"
 

@@ -132,7 +132,7 @@ class Companions:
         self._watched = _addresses(cards)
 
     def _start_expiry(self) -> None:
-        from vgpu.plugin.expiry import Expiry  # noqa: PLC0415
+        from vgpu.plugin.kubelet.grant_gc import Expiry  # noqa: PLC0415
 
         expiry = Expiry(self.settings, self.conditions.journal)
 

@@ -24,12 +24,13 @@ from vgpu.node.service import kubelet_resources, single_instance
 from vgpu.node.service.kubelet_resources import Resource
 from vgpu.node.service.log import Conditions, Journal
 from vgpu.node.service.sd_notify import Notifier
-from vgpu.plugin import cardtags, inotify
-from vgpu.plugin.allocate import Allocator
+from vgpu.plugin import inotify
 from vgpu.plugin.companions import Companions
 from vgpu.plugin.inventorywatch import InventoryWatch
-from vgpu.plugin.registration import Registrar
-from vgpu.plugin.server import Listing, ResourceServer, Servicer
+from vgpu.plugin.kubelet import device_tags
+from vgpu.plugin.kubelet.allocate import Allocator
+from vgpu.plugin.kubelet.registration import Registrar
+from vgpu.plugin.kubelet.server import Listing, ResourceServer, Servicer
 
 TICK = 2.0  #: seconds; a stat of settings and inventory, and three small files of /proc
 LOCK = "plugin.lock"
@@ -168,7 +169,7 @@ class DevicePlugin:
                 self.journal.info("list changed", resource=resource.name, devices=resource.count())
 
     def _kept_tags(self, cards: list[Card]) -> dict[str, str]:
-        self.tags, problem = cardtags.keep(self.settings.state_dir, [card.uuid for card in cards], self.tags)
+        self.tags, problem = device_tags.keep(self.settings.state_dir, [card.uuid for card in cards], self.tags)
         self.conditions.set("card tags", problem)
         return self.tags
 

@@ -15,8 +15,8 @@ from vgpu.config import grants
 from vgpu.config.request import Wishes
 from vgpu.hook.ledger import commitments
 from vgpu.node.service.kubelet_resources import advertised
-from vgpu.plugin import allocate
-from vgpu.plugin.allocate import Allocator, Refused, grant_for, ranges
+from vgpu.plugin.kubelet import allocate
+from vgpu.plugin.kubelet.allocate import Allocator, Refused, grant_for, ranges
 
 
 def ids(resource, count: int, card: int = 0, first: int = 0) -> list[str]:

@@ -13,8 +13,8 @@ from plugin_beds import make_cards, make_settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.node.service import kubelet_resources
-from vgpu.plugin import cardtags, podresources
-from vgpu.plugin.proto import podresources_pb2
+from vgpu.plugin.kubelet import device_tags, pod_resources
+from vgpu.plugin.kubelet.proto import podresources_pb2
 
 
 def colliding() -> list[str]:
@@ -55,7 +55,7 @@ TWINS = colliding()
 
 
 def kept(state: Path, *uuids: str, known: dict[str, str] | None = None) -> dict[str, str]:
-    tags, problem = cardtags.keep(str(state), uuids, known or {})
+    tags, problem = device_tags.keep(str(state), uuids, known or {})
     assert problem == ""
     return {uuid: tags[uuid] for uuid in uuids}
 
@@ -102,7 +102,7 @@ def test_ids_of_both_are_told_apart(tmp_path: Path) -> None:
     answer = podresources_pb2.ListPodResourcesResponse()
     container = answer.pod_resources.add(namespace="n", name="p").containers.add(name="c")
     container.devices.add(resource_name="tencent.com/vcuda-core", device_ids=[ids[TWINS[0]]])
-    listing = podresources.listing((0, 0, 0), answer, settings)
+    listing = pod_resources.listing((0, 0, 0), answer, settings)
     held = [bool(listing.holders(Grant("a" * 32, "cores", 1, 1.0, devices={uuid: "0"}))) for uuid in TWINS]
     assert held == [True, False]
 
@@ -111,24 +111,24 @@ def test_ids_of_both_are_told_apart(tmp_path: Path) -> None:
                                      '{"version":1,"tags":{"a":"00000000","b":"00000000"}}'])  # fmt: skip
 def test_a_damaged_record_is_told_and_made_anew(tmp_path: Path, content: str) -> None:
     before = kept(tmp_path, *TWINS)
-    path = Path(cardtags.path_in(str(tmp_path)))
+    path = Path(device_tags.path_in(str(tmp_path)))
     path.write_text(content)
     with pytest.raises(VgpuError):
-        cardtags.read(str(tmp_path))
-    tags, problem = cardtags.keep(str(tmp_path), TWINS, {})
+        device_tags.read(str(tmp_path))
+    tags, problem = device_tags.keep(str(tmp_path), TWINS, {})
     assert problem.startswith(f"{path}: ")
-    assert tags == before == cardtags.read(str(tmp_path))
+    assert tags == before == device_tags.read(str(tmp_path))
 
 
 def test_a_disk_that_takes_nothing_stops_nobody(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file where the directory should be")
-    tags, problem = cardtags.keep(str(tmp_path / "state"), TWINS[1:], {})
+    tags, problem = device_tags.keep(str(tmp_path / "state"), TWINS[1:], {})
     assert "expected" in problem
-    assert cardtags.keep(str(tmp_path / "state"), TWINS, tags)[0][TWINS[1]] == tags[TWINS[1]]
+    assert device_tags.keep(str(tmp_path / "state"), TWINS, tags)[0][TWINS[1]] == tags[TWINS[1]]
 
 
 def test_nothing_is_written_while_nothing_is_new(tmp_path: Path) -> None:
     kept(tmp_path, *TWINS)
-    before = Path(cardtags.path_in(str(tmp_path))).stat().st_mtime_ns
+    before = Path(device_tags.path_in(str(tmp_path))).stat().st_mtime_ns
     kept(tmp_path, TWINS[0])
-    assert Path(cardtags.path_in(str(tmp_path))).stat().st_mtime_ns == before
+    assert Path(device_tags.path_in(str(tmp_path))).stat().st_mtime_ns == before

@@ -21,15 +21,14 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.pods import Pod
 from vgpu.config.settings import Settings
-from vgpu.hook import grantend
 from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.linux import procfs
 from vgpu.node.service import kubelet_resources
 from vgpu.node.service.log import Journal
-from vgpu.plugin import checkpoint, podresources
-from vgpu.plugin.expiry import Belief, Expiry
-from vgpu.plugin.podresources import Listing
-from vgpu.plugin.proto import deviceplugin_pb2, podresources_pb2, services
+from vgpu.plugin.kubelet import checkpoint, delete_grants, pod_resources
+from vgpu.plugin.kubelet.grant_gc import Belief, Expiry
+from vgpu.plugin.kubelet.pod_resources import Listing
+from vgpu.plugin.kubelet.proto import deviceplugin_pb2, podresources_pb2, services
 
 CARD = "GPU-00000000-0000-0000-0000-000000000001"
 OTHER = "GPU-00000000-0000-0000-0000-000000000002"
@@ -66,7 +65,7 @@ class Kubelet:
     def ask(self, settings: Settings) -> Listing:
         if self.error is not None:
             raise self.error
-        return podresources.listing((0, self.life, 0), self.response(), settings)
+        return pod_resources.listing((0, self.life, 0), self.response(), settings)
 
 
 class Node:
@@ -460,9 +459,9 @@ def test_a_grant_that_has_changed_since(node: Node) -> None:
     changed = grants.read(node.settings.state_dir, grant_id)
     changed.holder = Holder("u1", "main")
     grants.write(node.settings.state_dir, changed)
-    assert grantend.end(node.settings, [seen]) == []
-    assert [grant.id for grant in grantend.end(node.settings, [changed])] == [grant_id]
-    assert grantend.end(node.settings, [changed]) == [], "gone already"
+    assert delete_grants.end(node.settings, [seen]) == []
+    assert [grant.id for grant in delete_grants.end(node.settings, [changed])] == [grant_id]
+    assert delete_grants.end(node.settings, [changed]) == [], "gone already"
 
 
 def test_the_lock_is_held_while_a_grant_goes(node: Node) -> None:
@@ -513,29 +512,29 @@ def server(tmp_path: Path) -> Iterator[Server]:
 def test_the_call(tmp_path: Path, server: Server) -> None:
     settings = Settings({"plugin.pod_resources_socket": f"{tmp_path}/kubelet.sock"})
     server.kubelet.lists("web", core=ids(0, 49) + ids(60, 60), memory=ids(0, 3))
-    listing = podresources.ask(settings)
+    listing = pod_resources.ask(settings)
     tag = kubelet_resources.tag_of(CARD)
     assert [(held.kind, held.ranges) for held in listing.held] == [
         ("cores", {tag: [(0, 49), (60, 60)]}), ("memory", {tag: [(0, 3)]})
     ]  # fmt: skip
     assert listing.containers == {("kube-system", "network-x7d9k"): set(), ("default", "web"): {"main"}}
-    assert podresources.ask(settings).life == listing.life
+    assert pod_resources.ask(settings).life == listing.life
 
 
 def test_a_large_answer(tmp_path: Path, server: Server) -> None:
     """All devices of a node in use: more than gRPC's own bound of 4 MiB."""
     for number in range(8):
         server.kubelet.lists(f"web-{number}", core=[f"{number:08x}-{at}" for at in range(60_000)])
-    listing = podresources.ask(Settings({"plugin.pod_resources_socket": f"{tmp_path}/kubelet.sock"}))
+    listing = pod_resources.ask(Settings({"plugin.pod_resources_socket": f"{tmp_path}/kubelet.sock"}))
     assert [held.ranges for held in listing.held] == [{f"{number:08x}": [(0, 59_999)]} for number in range(8)]
 
 
 def test_calls_that_fail(tmp_path: Path, server: Server) -> None:
     server.kubelet.error = RuntimeError("not in this version")
     with pytest.raises(VgpuError, match="UNIMPLEMENTED: not in this version"):
-        podresources.ask(Settings({"plugin.pod_resources_socket": f"{tmp_path}/kubelet.sock"}))
+        pod_resources.ask(Settings({"plugin.pod_resources_socket": f"{tmp_path}/kubelet.sock"}))
     with pytest.raises(FileNotFoundError):
-        podresources.ask(Settings({"plugin.pod_resources_socket": f"{tmp_path}/none.sock"}))
+        pod_resources.ask(Settings({"plugin.pod_resources_socket": f"{tmp_path}/none.sock"}))
     Path(tmp_path, "dead.sock").write_text("")
     with pytest.raises(VgpuError, match="UNAVAILABLE"):
-        podresources.ask(Settings({"plugin.pod_resources_socket": f"{tmp_path}/dead.sock"}))
+        pod_resources.ask(Settings({"plugin.pod_resources_socket": f"{tmp_path}/dead.sock"}))

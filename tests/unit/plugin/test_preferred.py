@@ -10,8 +10,8 @@ from plugin_beds import GIB, make_cards, make_settings
 from vgpu.config.inventory import Card
 from vgpu.hook.placement.placement import Policy
 from vgpu.node.service.kubelet_resources import Resource, advertised
-from vgpu.plugin.allocate import ranges
-from vgpu.plugin.preferred import preferred
+from vgpu.plugin.kubelet.allocate import ranges
+from vgpu.plugin.kubelet.preferred import preferred
 
 BINPACK, SPREAD = Policy("binpack"), Policy("spread")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 
-from vgpu.plugin.proto import deviceplugin_pb2, generate, podresources_pb2, services
+from vgpu.plugin.kubelet.proto import deviceplugin_pb2, generate, podresources_pb2, services
 
 HERE = Path(generate.__file__).parent
 PROTOC = pytest.importorskip("grpc_tools.protoc")
@@ -20,9 +20,9 @@ def version_of(path: Path) -> str:
 
 @pytest.mark.parametrize("name", generate.NAMES)
 def test_committed_messages_are_the_protos(name: str, tmp_path: Path) -> None:
-    module = importlib.import_module(f"vgpu.plugin.proto.{name}_pb2")
+    module = importlib.import_module(f"vgpu.plugin.kubelet.proto.{name}_pb2")
     descriptors = tmp_path / "descriptors"
-    root = HERE.parents[2]
+    root = HERE.parents[3]
     file = f"{generate.PACKAGE}/{name}.proto"
     assert PROTOC.main(["protoc", f"-I{root}", f"--descriptor_set_out={descriptors}", file]) == 0
     [fresh] = descriptor_pb2.FileDescriptorSet.FromString(descriptors.read_bytes()).file
@@ -99,4 +99,4 @@ def test_numbers_on_the_wire() -> None:
 def test_the_pool_knows_them_by_a_name_of_their_own() -> None:
     """Another package's api.proto in the same process does not clash."""
     pool = descriptor_pool.Default()
-    assert pool.FindFileByName("vgpu/plugin/proto/deviceplugin.proto").package == "v1beta1"
+    assert pool.FindFileByName("vgpu/plugin/kubelet/proto/deviceplugin.proto").package == "v1beta1"

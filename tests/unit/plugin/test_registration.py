@@ -18,10 +18,10 @@ from vgpu.config.errors import VgpuError
 from vgpu.hook.placement.placement import Policy
 from vgpu.node.service.kubelet_resources import advertised
 from vgpu.node.service.log import Conditions, Journal
-from vgpu.plugin import registration
-from vgpu.plugin.allocate import Allocator
-from vgpu.plugin.registration import FIRST_PATIENCE, LAST_PAUSE, Registrar
-from vgpu.plugin.server import Listing, ResourceServer, Servicer
+from vgpu.plugin.kubelet import registration
+from vgpu.plugin.kubelet.allocate import Allocator
+from vgpu.plugin.kubelet.registration import FIRST_PATIENCE, LAST_PAUSE, Registrar
+from vgpu.plugin.kubelet.server import Listing, ResourceServer, Servicer
 
 NAMES = ["tencent.com/vcuda-core", "tencent.com/vcuda-memory"]
 

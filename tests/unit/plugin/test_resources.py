@@ -11,7 +11,7 @@ from plugin_beds import GIB, MIB, make_cards, make_settings
 from vgpu.config.errors import VgpuError
 from vgpu.node.service import kubelet_resources
 from vgpu.node.service.kubelet_resources import MESSAGE_LIMIT, advertised, worth
-from vgpu.plugin import server
+from vgpu.plugin.kubelet import server
 
 
 def counts(settings, cards) -> dict[str, int]:

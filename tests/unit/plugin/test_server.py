@@ -19,11 +19,11 @@ from vgpu.config.errors import VgpuError
 from vgpu.hook.placement.placement import Policy
 from vgpu.node.service.kubelet_resources import advertised
 from vgpu.node.service.log import Journal
-from vgpu.plugin import server
-from vgpu.plugin.allocate import Allocator
-from vgpu.plugin.proto import deviceplugin_pb2 as protocol
-from vgpu.plugin.proto import services
-from vgpu.plugin.server import MAX_STREAMS, WORKERS, Listing, ResourceServer, Servicer
+from vgpu.plugin.kubelet import server
+from vgpu.plugin.kubelet.allocate import Allocator
+from vgpu.plugin.kubelet.proto import deviceplugin_pb2 as protocol
+from vgpu.plugin.kubelet.proto import services
+from vgpu.plugin.kubelet.server import MAX_STREAMS, WORKERS, Listing, ResourceServer, Servicer
 
 
 class Bed:

@@ -15,10 +15,10 @@ import grpc
 
 from vgpu.config.errors import VgpuError, escaped
 from vgpu.node.service.log import Conditions
-from vgpu.plugin import server
-from vgpu.plugin.proto import deviceplugin_pb2 as protocol
-from vgpu.plugin.proto import services
-from vgpu.plugin.server import ResourceServer
+from vgpu.plugin.kubelet import server
+from vgpu.plugin.kubelet.proto import deviceplugin_pb2 as protocol
+from vgpu.plugin.kubelet.proto import services
+from vgpu.plugin.kubelet.server import ResourceServer
 
 VERSION = "v1beta1"
 KUBELET = "kubelet.sock"

@@ -1,4 +1,4 @@
-"""Generates the messages beside the .proto files: python -m vgpu.plugin.proto.generate (needs grpcio-tools).
+"""Generates the messages beside the .proto files: python -m vgpu.plugin.kubelet.proto.generate (needs grpcio-tools).
 
 What protoc writes is changed in one way: its demand for a protobuf at least as new as itself goes. The rest of the
 code works with every protobuf from 3.20 on, and distributions ship old ones. Services need no generated code.
@@ -10,7 +10,7 @@ import os
 import re
 import sys
 
-PACKAGE = "vgpu/plugin/proto"
+PACKAGE = "vgpu/plugin/kubelet/proto"
 NAMES = ("deviceplugin", "podresources")
 
 _DEMAND = re.compile(
@@ -21,7 +21,7 @@ _DEMAND = re.compile(
 
 
 def generate(out: str) -> None:
-    """Write <out>/vgpu/plugin/proto/<name>_pb2.py and .pyi for each protocol."""
+    """Write <out>/vgpu/plugin/kubelet/proto/<name>_pb2.py and .pyi for each protocol."""
     from grpc_tools import protoc  # noqa: PLC0415  # not installed where the plugin runs
 
     root = os.path.abspath(__file__).removesuffix(f"{PACKAGE}/generate.py")

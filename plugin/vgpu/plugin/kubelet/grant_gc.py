@@ -2,7 +2,7 @@
 
 Belongs here: when to believe kubelet, which grants an answer of it keeps, and how long the others wait. In doubt a
 grant stays: one too many takes room until it is noticed, one too few costs a running pod its card at its next start.
-The removal itself is vgpu.hook.grantend's, under the ledger's lock. docs/health.md has the rules in prose.
+The removal itself is vgpu.plugin.kubelet.delete_grants's, under the ledger's lock. docs/health.md has the rules in prose.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from vgpu.config import grants, pods
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.settings import Settings
-from vgpu.hook import grantend
 from vgpu.hook.ledger import commitments
 from vgpu.node.service.log import Conditions, Journal
-from vgpu.plugin import podresources
-from vgpu.plugin.checkpoint import Checkpoint
-from vgpu.plugin.podresources import Life, Listing, Pod
+from vgpu.plugin.kubelet import delete_grants, pod_resources
+from vgpu.plugin.kubelet.checkpoint import Checkpoint
+from vgpu.plugin.kubelet.pod_resources import Life, Listing, Pod
 
 NODE_NAME = "NODE_NAME"  #: environment: the node's name, as a DaemonSet passes it on
 
@@ -103,7 +102,7 @@ class Expiry:
         self,
         settings: Settings,
         journal: Journal,
-        ask: Callable[[Settings], Listing] = podresources.ask,
+        ask: Callable[[Settings], Listing] = pod_resources.ask,
         clock: Callable[[], float] = time.monotonic,
         proc: str = "/proc",
     ) -> None:
@@ -148,12 +147,12 @@ class Expiry:
             if not listed(grant, listing, rivals, self._pod_of(grant), self._checkpoint)
             and (whole or not self._checkpoint.may_name(grant.id))
         ]
-        living = grantend.living(self.settings, self.proc) if unlisted else set()
+        living = delete_grants.living(self.settings, self.proc) if unlisted else set()
         now = self.clock()
         since = self._unlisted
         self._unlisted = {grant.id: since.get(grant.id, now) for grant in unlisted if grant.id not in living}
         ripe = [grant for grant in unlisted if now - self._unlisted.get(grant.id, now) >= self.grace]
-        return grantend.end(self.settings, ripe, self.proc) if ripe else []
+        return delete_grants.end(self.settings, ripe, self.proc) if ripe else []
 
     def _is_whole(self, listing: Listing) -> bool:
         """Whether the list has all pods. Otherwise only those grants end that kubelet's checkpoint has dropped, too.

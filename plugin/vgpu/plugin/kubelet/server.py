@@ -21,10 +21,10 @@ from vgpu.config.grants import Grant
 from vgpu.hook.placement.placement import Policy
 from vgpu.node.service.kubelet_resources import UNHEALTHY, Resource, Slot
 from vgpu.node.service.log import Journal
-from vgpu.plugin import allocate, preferred
-from vgpu.plugin.allocate import Allocator
-from vgpu.plugin.proto import deviceplugin_pb2 as protocol
-from vgpu.plugin.proto import services
+from vgpu.plugin.kubelet import allocate, preferred
+from vgpu.plugin.kubelet.allocate import Allocator
+from vgpu.plugin.kubelet.proto import deviceplugin_pb2 as protocol
+from vgpu.plugin.kubelet.proto import services
 
 HEALTHY = "Healthy"
 WORKERS = 12

@@ -1,7 +1,7 @@
 """What kubelet says of the devices that pods have: its pod-resources socket, List of version 1.
 
 Belongs here: the call, and its answer in the form that grants have (cards and numbers instead of names). What follows
-from it is vgpu.plugin.expiry's.
+from it is vgpu.plugin.kubelet.grant_gc's.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from vgpu.config.grants import Grant
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger.commitments import MAX_DIGITS, ranges_of
 from vgpu.node.service import kubelet_resources
-from vgpu.plugin import cardtags
-from vgpu.plugin.proto import podresources_pb2, services
+from vgpu.plugin.kubelet import device_tags
+from vgpu.plugin.kubelet.proto import podresources_pb2, services
 
 MAX_MESSAGE = 64 << 20
 TIMEOUT = 5.0  #: seconds
@@ -91,7 +91,7 @@ def listing(life: Life, answer: podresources_pb2.ListPodResourcesResponse, setti
                 if ranges:
                     held.append(Held(name, container.name, kinds.get(devices.resource_name, ""), ranges))
         containers.setdefault(name, set())
-    return Listing(life, containers, held, cardtags.read(settings.state_dir))
+    return Listing(life, containers, held, device_tags.read(settings.state_dir))
 
 
 def _numbers(ids: Iterable[str]) -> dict[str, set[int]]:
