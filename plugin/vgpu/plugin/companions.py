@@ -17,8 +17,8 @@ from vgpu.config.settings import Settings
 from vgpu.node.service.log import Conditions
 
 if TYPE_CHECKING:
+    from vgpu.plugin.cards.health_monitor import HealthWatch
     from vgpu.plugin.cluster import Cluster
-    from vgpu.plugin.health import HealthWatch
     from vgpu.plugin.http import Check, Probes
 
 NODE_NAME = "NODE_NAME"  #: environment, as the DaemonSet sets it
@@ -61,7 +61,7 @@ class Companions:
     def prepare(self, cards: list[Card]) -> None:
         """Before the first list: what an earlier plugin knew of the cards' health counts from the beginning."""
         if self.health is None:
-            from vgpu.plugin.health import HealthWatch  # noqa: PLC0415
+            from vgpu.plugin.cards.health_monitor import HealthWatch  # noqa: PLC0415
 
             self.health = HealthWatch(self.settings, cards, self.conditions.journal, self.changed)
 
@@ -121,7 +121,7 @@ class Companions:
         self.probes = Probes(self.settings.text("plugin.http"), self.checks)
 
     def _start_health(self, cards: list[Card]) -> None:
-        from vgpu.plugin.health import HealthWatch  # noqa: PLC0415
+        from vgpu.plugin.cards.health_monitor import HealthWatch  # noqa: PLC0415
 
         if self.health is not None and self._watched:
             self.health.stop()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from vgpu.plugin import xids
-from vgpu.plugin.cardstate import (
+from vgpu.plugin.cards import xids
+from vgpu.plugin.cards.health_rules import (
     GOOD,
     QUIET,
     CardState,

@@ -18,7 +18,7 @@ from vgpu.config import inventory
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
 from vgpu.node.service.log import Journal
-from vgpu.plugin.health import HealthWatch, Pace
+from vgpu.plugin.cards.health_monitor import HealthWatch, Pace
 
 QUICK = {"look": 0.2, "apart": 0.3, "hang": 5.0, "tick": 0.1, "quiet": 0.0, "first": 0.1, "last": 0.2}
 FOR_EVER = {**QUICK, "quiet": 1e9}
@@ -74,7 +74,7 @@ def start() -> Iterator[Start]:
 def children() -> list[int]:
     """The processes of all watches: each belongs to the thread that started it."""
     found = [pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
-    return [int(pid) for pid in found if "cardwatch" in Path(f"/proc/{pid}/cmdline").read_text()]
+    return [int(pid) for pid in found if "nvml_probe" in Path(f"/proc/{pid}/cmdline").read_text()]
 
 
 class Sim:
@@ -371,7 +371,7 @@ def test_a_directory_that_cannot_be_written(stub: StubNode, start: Start, monkey
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("vgpu.plugin.health.records.write", full)
+    monkeypatch.setattr("vgpu.plugin.cards.health_monitor.records.write", full)
     watched = start(stub.settings, stub.cards, FOR_EVER)
     waiting(stub)
     stub.event(1, XID, 62)

@@ -8,7 +8,7 @@ import pytest
 from plugin_beds import make_cards, make_settings, write_inventory
 
 from vgpu.config import inventory as inventories
-from vgpu.plugin.inventorywatch import GRACE, InventoryWatch
+from vgpu.plugin.cards.inventory import GRACE, InventoryWatch
 
 NVRM = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Mar  5 2024\n"
 

@@ -14,7 +14,7 @@ from kubernetes.client import models
 from vgpu.config import compiler
 from vgpu.config.settings import DEFAULTS, Settings
 from vgpu.node.service import kubelet_resources
-from vgpu.plugin import health
+from vgpu.plugin.cards import health_monitor
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 MANIFESTS = REPOSITORY / "packaging/kubernetes"
@@ -188,7 +188,7 @@ def test_the_directories_of_the_default_settings() -> None:
 def test_the_hosts_own_files_are_read_only_and_where_the_plugin_looks() -> None:
     spec = daemonset()["spec"]["template"]["spec"]
     environment = {item["name"]: item.get("value") for item in spec["containers"][0]["env"]}
-    root = environment[health.HOST_ROOT]
+    root = environment[health_monitor.HOST_ROOT]
     below = {path: mount for path, mount in mounts().items() if path.startswith(f"{root}/")}
     assert {mount["host"] for mount in below.values()} == {"/usr", "/dev", "/run/nvidia"}
     for path, mount in below.items():

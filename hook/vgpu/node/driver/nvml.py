@@ -1,6 +1,6 @@
 """The cards of this node and the links between them, as NVML tells them.
 
-Belongs here: every use of pynvml but the watch of the cards' health (vgpu.plugin.cardwatch). NVML may take seconds
+Belongs here: every use of pynvml but the watch of the cards' health (vgpu.plugin.cards.nvml_probe). NVML may take seconds
 and may hang with a broken card, so nothing here is ever called on the way of a container's start
 (vgpu.node.driver.discover writes down what it says).
 """

@@ -1,14 +1,14 @@
 """When a card counts as unhealthy, and when it returns. Pure: answers and events of NVML in, a reason or "" out.
 
-Belongs here: the rules; which Xids mean what is vgpu.plugin.xids'. Asking NVML is vgpu.plugin.cardwatch's, the life of
-that process and the file that keeps faults over a restart are vgpu.plugin.health's. docs/health.md has it all in prose.
+Belongs here: the rules; which Xids mean what is vgpu.plugin.cards.xids'. Asking NVML is vgpu.plugin.cards.nvml_probe's, the life of
+that process and the file that keeps faults over a restart are vgpu.plugin.cards.health_monitor's. docs/health.md has it all in prose.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vgpu.plugin import xids
+from vgpu.plugin.cards import xids
 
 QUIET = 300.0  #: seconds without a further error after which a card that needs no reset returns
 GOOD = 2  #: answers in succession after which a card that did not answer counts as there again
@@ -128,7 +128,7 @@ class CardState:
 
 
 def from_answer(answer: Mapping[str, object]) -> Look:
-    """The Look in a message of vgpu.plugin.cardwatch; what is missing is not known."""
+    """The Look in a message of vgpu.plugin.cards.nvml_probe; what is missing is not known."""
 
     def number(name: str) -> int:
         value = answer.get(name)

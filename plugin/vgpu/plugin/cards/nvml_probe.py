@@ -2,7 +2,7 @@
 
 Belongs here: pynvml's calls for it, and the form of the messages. A process of its own, because NVML may hang for ever
 in the kernel, keeps a replaced library loaded, and keeps a card from being reset as long as it is open: all three end
-with the process, and none of them is the device plugin's then. Judging is vgpu.plugin.cardstate's.
+with the process, and none of them is the device plugin's then. Judging is vgpu.plugin.cards.health_rules's.
 
 Messages on stdout, one JSON object each:
   {"at": uuid}                         about to ask this card; if nothing follows, this is where NVML hangs

@@ -1,8 +1,8 @@
 """The health watch: which cards no new container should get, and why. One thread, and processes that ask NVML.
 
-Belongs here: the life of those processes (vgpu.plugin.cardwatch), what their silence means, the driver coming and
+Belongs here: the life of those processes (vgpu.plugin.cards.nvml_probe), what their silence means, the driver coming and
 going, and `<run>/health.json`, which keeps faults over a restart of the plugin. When a card is unhealthy and when it
-returns is vgpu.plugin.cardstate's. Nothing here touches a running container, or imports pynvml into the plugin.
+returns is vgpu.plugin.cards.health_rules's. Nothing here touches a running container, or imports pynvml into the plugin.
 
 Cards that answer share one process, which holds NVML and waits for events. A card that does not answer, or has to be
 reset, is let go: it is looked at by a process of its own from time to time, so that nothing of ours is in the way of
@@ -27,8 +27,8 @@ from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
 from vgpu.hook.linux import staleness
 from vgpu.node.service.log import Conditions, Journal
-from vgpu.plugin import xids
-from vgpu.plugin.cardstate import QUIET, CardState, Fault, fault_of_xid, from_answer
+from vgpu.plugin.cards import xids
+from vgpu.plugin.cards.health_rules import QUIET, CardState, Fault, fault_of_xid, from_answer
 
 VERSION = 1
 HOST_ROOT = "VGPU_HOST_ROOT"  #: environment: where a container has the host's files, NVML's library and /dev
@@ -377,7 +377,7 @@ class HealthWatch:
 
 
 class _Watcher:
-    """A process of vgpu.plugin.cardwatch for `cards`. `at`: the card that it is asking, "" for none;
+    """A process of vgpu.plugin.cards.nvml_probe for `cards`. `at`: the card that it is asking, "" for none;
     `deadline`: when it has to have said something; `ended`: it says nothing more.
     """
 
@@ -388,7 +388,7 @@ class _Watcher:
         self.ended = False
         self._data = bytearray()
         path = [entry for entry in sys.path if entry]
-        program = f"import sys; sys.path[:] = {path!r}; from vgpu.plugin import cardwatch; cardwatch.main()"
+        program = f"import sys; sys.path[:] = {path!r}; from vgpu.plugin.cards import nvml_probe; nvml_probe.main()"
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-c", program, records.encode(task)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd="/",

@@ -1,7 +1,7 @@
 """What each Xid says of a card, by NVIDIA's catalog: nothing, that it wants a reset, or neither.
 
 Belongs here: the numbers. The catalog is that of https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html,
-whose "Resolution Bucket (Immediate Action)" decides; what a card then counts as is vgpu.plugin.cardstate's.
+whose "Resolution Bucket (Immediate Action)" decides; what a card then counts as is vgpu.plugin.cards.health_rules's.
 docs/health.md has where this goes beyond the catalog, and what could not be checked.
 """
 
