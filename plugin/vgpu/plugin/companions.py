@@ -17,8 +17,8 @@ from vgpu.config.settings import Settings
 from vgpu.node.service.log import Conditions
 
 if TYPE_CHECKING:
+    from vgpu.plugin.apiserver import Cluster
     from vgpu.plugin.cards.health_monitor import HealthWatch
-    from vgpu.plugin.cluster import Cluster
     from vgpu.plugin.http import Check, Probes
 
 NODE_NAME = "NODE_NAME"  #: environment, as the DaemonSet sets it
@@ -149,7 +149,7 @@ class Companions:
         return use == "always" or (use == "auto" and bool(known))
 
     def _start_cluster(self) -> None:
-        from vgpu.plugin.cluster import Cluster  # noqa: PLC0415
+        from vgpu.plugin.apiserver import Cluster  # noqa: PLC0415
 
         node = os.environ.get(NODE_NAME) or self.settings.node
         cluster = Cluster(self.settings, self.conditions.journal, node, self.all_reasons)

@@ -51,7 +51,7 @@ class Bed:
     def __init__(self, directory: Path, monkeypatch, **values: object) -> None:
         self.made: dict[str, list[Part]] = {"HealthWatch": [], "Expiry": [], "Cluster": []}
         self.error: Exception | None = None
-        for module, name in (("cards.health_monitor", "HealthWatch"), ("kubelet.grant_gc", "Expiry"), ("cluster", "Cluster")):
+        for module, name in (("cards.health_monitor", "HealthWatch"), ("kubelet.grant_gc", "Expiry"), ("apiserver", "Cluster")):
             fake = types.ModuleType(f"vgpu.plugin.{module}")
             setattr(fake, name, lambda *arguments, name=name: self.make(name, arguments))
             monkeypatch.setitem(sys.modules, fake.__name__, fake)

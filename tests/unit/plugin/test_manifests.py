@@ -120,7 +120,7 @@ def test_kustomizations_name_files_that_are_there() -> None:
 def used_verbs() -> set[tuple[str, str]]:
     """(resource, verb) of each call in the code, which are all of the form api.<verb>(<path>, ...)."""
     found = set()
-    for path in (REPOSITORY / "plugin/vgpu/plugin/cluster").glob("*.py"):
+    for path in (REPOSITORY / "plugin/vgpu/plugin/apiserver").glob("*.py"):
         for verb, first in re.findall(r"\bapi\.(get|patch|post|watch)\(\s*([^,)]*)", path.read_text()):
             (resource,) = {name for name, pattern in PATHS.items() if re.search(pattern, f"{path.stem}: {first}")}
             found.add((resource, "list" if (resource, verb) == ("pods", "get") else VERBS.get(verb, verb)))
@@ -129,7 +129,7 @@ def used_verbs() -> set[tuple[str, str]]:
 
 VERBS = {"post": "create"}
 #: What path a call's first argument is, by the module's name and the argument. That of pods is all of them.
-PATHS = {"events": r"/events", "pods": r"^podwatch: PATH|^cluster: pod\.path", "nodes": r"^nodesync: self\.path"}
+PATHS = {"events": r"/events", "pods": r"^pods: PATH|^agent: pod\.path", "nodes": r"^node_annotations: self\.path"}
 
 
 def test_rights_are_those_that_the_code_uses() -> None:

@@ -1,7 +1,7 @@
 """A node's cards in its own annotations, in the form that each scheduler extender reads.
 
 Belongs here: the annotation keys and values, pure; ours is read here too. When they are patched, and that nothing is
-patched that has not changed, is the plugin's (vgpu.plugin.cluster). Times are seconds since 1970.
+patched that has not changed, is the plugin's (vgpu.plugin.apiserver). Times are seconds since 1970.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.settings import Settings
 from vgpu.hook.request import pod_record
 from vgpu.node.service.log import Journal
-from vgpu.plugin.cluster import Cluster
-from vgpu.plugin.cluster import cluster as cluster_module
-from vgpu.plugin.cluster.api import Api, ApiError
+from vgpu.plugin.apiserver import Cluster
+from vgpu.plugin.apiserver import agent as cluster_module
+from vgpu.plugin.apiserver.client import Api, ApiError
 
 NODE = "gpu-node-1"
 UID = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"

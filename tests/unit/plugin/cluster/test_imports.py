@@ -8,7 +8,7 @@ import sys
 
 def test_the_kubernetes_package_is_not_loaded_before_the_connection() -> None:
     program = (
-        "import sys, vgpu.plugin.cluster\n"
+        "import sys, vgpu.plugin.apiserver\n"
         "print([name for name in ('kubernetes', 'urllib3', 'yaml', 'requests') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vgpu.config.settings import Settings
-from vgpu.plugin.cluster import objects
+from vgpu.plugin.apiserver import pod_objects
 
 
 @pytest.mark.parametrize(
@@ -18,10 +18,10 @@ from vgpu.plugin.cluster import objects
     ],
 )  # fmt: skip
 def test_quantities(text: object, amount: int | None) -> None:
-    assert objects.quantity(text) == amount
+    assert pod_objects.quantity(text) == amount
 
 
 def test_the_resources_that_make_a_pod_ours() -> None:
-    names = objects.interesting(Settings({"resources.core_name": "a.b/cores", "resources.gpu_name": "a.b/gpu"}))
+    names = pod_objects.interesting(Settings({"resources.core_name": "a.b/cores", "resources.gpu_name": "a.b/gpu"}))
     assert {"a.b/cores", "a.b/gpu", "tencent.com/vcuda-memory", "nvidia.com/gpumem", "volcano.sh/vgpu-cores"} <= names
     assert "nvidia.com/gpu" not in names

@@ -7,6 +7,6 @@ registration. The device plugin serves kubelet without any of it: what fails her
 
 from __future__ import annotations
 
-from vgpu.plugin.cluster.cluster import Cluster
+from vgpu.plugin.apiserver.agent import Cluster
 
 __all__ = ["Cluster"]

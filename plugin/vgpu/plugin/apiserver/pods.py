@@ -17,9 +17,9 @@ from vgpu.config import pods
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
 from vgpu.node.service.log import Conditions
-from vgpu.plugin.cluster import objects
-from vgpu.plugin.cluster.api import Api, ApiError, Object
-from vgpu.plugin.cluster.objects import Seen
+from vgpu.plugin.apiserver import pod_objects
+from vgpu.plugin.apiserver.client import Api, ApiError, Object
+from vgpu.plugin.apiserver.pod_objects import Seen
 
 PATH = "/api/v1/pods"
 PAGE = "100"
@@ -45,7 +45,7 @@ class PodWatch:
         self.conditions = conditions
         self.stopped = stopped
         self.changed = changed
-        self.names = objects.interesting(settings)
+        self.names = pod_objects.interesting(settings)
         self.first_pause = FIRST_PAUSE
         self._pods: dict[str, Seen] = {}
         self._guard = threading.Lock()
@@ -88,7 +88,7 @@ class PodWatch:
             more = {"continue": token} if token else {}
             page = api.get(PATH, fieldSelector=f"spec.nodeName={self.node}", limit=PAGE, **more)
             items = page.get("items")
-            version = objects.version_of(page)
+            version = pod_objects.version_of(page)
             if not isinstance(items, list) or not version:
                 raise ApiError("garbage", f"GET {PATH}: expected a list of pods")
             found.update({pod.pod.uid: pod for pod in map(self._mine, items) if pod})
@@ -140,11 +140,11 @@ class PodWatch:
         pod = self._mine(value) if kind != "BOOKMARK" else None
         if pod is not None:
             self._take(pod, kind == "DELETED")
-        return objects.version_of(value)
+        return pod_objects.version_of(value)
 
     def _mine(self, value: object) -> Seen | None:
         """The pod in `value`, if it is one of this node that asks for cards."""
-        pod = objects.seen(value, self.names)
+        pod = pod_objects.seen(value, self.names)
         return pod if pod is not None and pod.asks and pod.pod.node == self.node else None
 
     def _take(self, pod: Seen, deleted: bool) -> None:

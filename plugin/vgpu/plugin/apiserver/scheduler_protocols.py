@@ -1,7 +1,7 @@
 """The answers that schedulers wait for: pods whose devices were handed over, or never will be, and locks of the node.
 
 Belongs here: what to patch, per dialect, from what is seen: a pod and its fate, the node's annotations. Pure; whether
-devices were handed over is read off claims (vgpu.plugin.cluster.handover), the patching is done by the cluster.
+devices were handed over is read off claims (vgpu.plugin.apiserver.handover), the patching is done by the cluster.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 
 from vgpu.config.dialects import placements
-from vgpu.plugin.cluster.objects import Seen
+from vgpu.plugin.apiserver.pod_objects import Seen
 
 ALLOCATING, SUCCESS, FAILED = "allocating", "success", "failed"
 SECOND = 10**9

@@ -15,11 +15,11 @@ from vgpu.config.dialects import placements
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.settings import Settings
 from vgpu.node.service.log import Conditions, Journal
-from vgpu.plugin.cluster import handover, handshakes
-from vgpu.plugin.cluster.api import Api, ApiError, Object
-from vgpu.plugin.cluster.nodesync import NodeSync
-from vgpu.plugin.cluster.objects import Seen
-from vgpu.plugin.cluster.podwatch import PodWatch
+from vgpu.plugin.apiserver import handover, scheduler_protocols
+from vgpu.plugin.apiserver.client import Api, ApiError, Object
+from vgpu.plugin.apiserver.node_annotations import NodeSync
+from vgpu.plugin.apiserver.pod_objects import Seen
+from vgpu.plugin.apiserver.pods import PodWatch
 
 TICK, SLOW_TICK = 1.0, 5.0  #: seconds between looks at the claims, while a scheduler waits; slower when it is long
 PAUSE = 0.1
@@ -48,7 +48,7 @@ class Cluster:
         self.node = node_name
         self.conditions = Conditions(journal)
         self.clock = clock
-        self.dialects = handshakes.enabled(settings.texts("kubernetes.dialects"))
+        self.dialects = scheduler_protocols.enabled(settings.texts("kubernetes.dialects"))
         self._stopped = threading.Event()
         self._woken = threading.Event()
         self.watch = PodWatch(settings, node_name, self.conditions, self._stopped, self._woken.set)
@@ -130,7 +130,7 @@ class Cluster:
         self._complain(api, seen)
         if failed:
             raise failed[0]
-        waits = any(handshakes.open_for(pod, self.dialects) for pod in seen)
+        waits = any(scheduler_protocols.open_for(pod, self.dialects) for pod in seen)
         self._rounds = self._rounds + 1 if waits else 0
         return min(TICK * (1 + self._rounds / 20), SLOW_TICK) if waits else REST
 
@@ -144,7 +144,11 @@ class Cluster:
 
     def _release(self, api: Api, seen: list[Seen]) -> None:
         """Give back the locks that were taken to bind `seen` here: they have arrived."""
-        new = [pod for pod in seen if pod.pod.uid not in self._unlocked and handshakes.may_lock(pod, self.dialects)]
+        new = [
+            pod
+            for pod in seen
+            if pod.pod.uid not in self._unlocked and scheduler_protocols.may_lock(pod, self.dialects)
+        ]
         if new:
             released = self.sync.release(api, new, self.dialects)
             if released:
@@ -153,7 +157,7 @@ class Cluster:
 
     def _answer_pods(self, api: Api, seen: list[Seen]) -> None:
         """Tell schedulers of the pods that have their devices, or will never have them."""
-        waiting = [pod for pod in seen if handshakes.open_for(pod, self.dialects) and self._is_unlocked(pod)]
+        waiting = [pod for pod in seen if scheduler_protocols.open_for(pod, self.dialects) and self._is_unlocked(pod)]
         if not waiting:
             return
         have = handover.pods_with_devices(self.settings.run_dir, self.settings.state_dir)
@@ -168,10 +172,10 @@ class Cluster:
 
     def _is_unlocked(self, pod: Seen) -> bool:
         """Its lock was looked after: once it has its answer, nothing tells any more that the lock was its."""
-        return pod.pod.uid in self._unlocked or not handshakes.may_lock(pod, self.dialects)
+        return pod.pod.uid in self._unlocked or not scheduler_protocols.may_lock(pod, self.dialects)
 
     def _patch(self, api: Api, pod: Seen, handed_over: bool) -> None:
-        annotations, labels = handshakes.due(pod, handed_over, self.dialects)
+        annotations, labels = scheduler_protocols.due(pod, handed_over, self.dialects)
         if not annotations and not labels:
             return
         metadata: Object = {"uid": pod.pod.uid}  # of another pod by that name the server refuses it

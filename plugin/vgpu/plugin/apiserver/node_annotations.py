@@ -1,7 +1,7 @@
 """The node's own object: its registration for extenders, kept as it should be, and locks on it released.
 
 Belongs here: reading the node, comparing, patching what differs and nothing else. What the annotations look like is
-vgpu.config.dialects.registration's, which locks may go vgpu.plugin.cluster.handshakes'.
+vgpu.config.dialects.registration's, which locks may go vgpu.plugin.apiserver.scheduler_protocols'.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from vgpu.config.dialects import registration
 from vgpu.config.dialects.registration import Offer
 from vgpu.config.inventory import Inventory
 from vgpu.config.settings import Settings
-from vgpu.plugin.cluster import handshakes, objects
-from vgpu.plugin.cluster.api import Api, Object
-from vgpu.plugin.cluster.objects import Seen
-from vgpu.plugin.cluster.podwatch import node_path
+from vgpu.plugin.apiserver import pod_objects, scheduler_protocols
+from vgpu.plugin.apiserver.client import Api, Object
+from vgpu.plugin.apiserver.pod_objects import Seen
+from vgpu.plugin.apiserver.pods import node_path
 
 HEARTBEAT = 30.0
 LOOK = 300.0  #: seconds between looks at annotations that have no heartbeat: somebody may have removed them
@@ -46,7 +46,7 @@ class NodeSync:
         lasting = {key: value for key, value in wanted.items() if key not in registration.HEARTBEATS}
         if self.clock() < self._next and lasting == self._told:
             return
-        found = objects.annotations_of(api.get(self.path))
+        found = pod_objects.annotations_of(api.get(self.path))
         changed: Object = {key: value for key, value in wanted.items() if found.get(key) != value}
         if changed:
             api.patch(self.path, {"metadata": {"annotations": changed}})
@@ -56,10 +56,10 @@ class NodeSync:
     def release(self, api: Api, pods: list[Seen], dialects: frozenset[str]) -> list[str]:
         """Release the node's locks that were taken for `pods`, unless the node has changed since it was read."""
         node = api.get(self.path)
-        keys = handshakes.held_locks(objects.annotations_of(node), pods, dialects)
+        keys = scheduler_protocols.held_locks(pod_objects.annotations_of(node), pods, dialects)
         if keys:
             nothing: Object = dict.fromkeys(keys)
-            version = objects.version_of(node)
+            version = pod_objects.version_of(node)
             api.patch(self.path, {"metadata": {"resourceVersion": version, "annotations": nothing}})
         return keys
 
