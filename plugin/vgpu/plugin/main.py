@@ -25,8 +25,8 @@ from vgpu.node.service.kubelet_resources import Resource
 from vgpu.node.service.log import Conditions, Journal
 from vgpu.node.service.sd_notify import Notifier
 from vgpu.plugin import inotify
+from vgpu.plugin.background import Companions
 from vgpu.plugin.cards.inventory import InventoryWatch
-from vgpu.plugin.companions import Companions
 from vgpu.plugin.kubelet import device_tags
 from vgpu.plugin.kubelet.allocate import Allocator
 from vgpu.plugin.kubelet.registration import Registrar

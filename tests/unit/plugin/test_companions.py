@@ -14,8 +14,8 @@ from plugin_beds import make_cards, make_settings
 
 from vgpu.config.errors import VgpuError
 from vgpu.node.service.log import Conditions, Journal
-from vgpu.plugin import companions
-from vgpu.plugin.companions import RETRY, Companions
+from vgpu.plugin import background
+from vgpu.plugin.background import RETRY, Companions
 
 
 class Part:
@@ -51,11 +51,15 @@ class Bed:
     def __init__(self, directory: Path, monkeypatch, **values: object) -> None:
         self.made: dict[str, list[Part]] = {"HealthWatch": [], "Expiry": [], "Cluster": []}
         self.error: Exception | None = None
-        for module, name in (("cards.health_monitor", "HealthWatch"), ("kubelet.grant_gc", "Expiry"), ("apiserver", "Cluster")):
+        for module, name in (
+            ("cards.health_monitor", "HealthWatch"),
+            ("kubelet.grant_gc", "Expiry"),
+            ("apiserver", "Cluster"),
+        ):
             fake = types.ModuleType(f"vgpu.plugin.{module}")
             setattr(fake, name, lambda *arguments, name=name: self.make(name, arguments))
             monkeypatch.setitem(sys.modules, fake.__name__, fake)
-        monkeypatch.setattr(companions, "EXPIRY_PAUSE", 0.01)
+        monkeypatch.setattr(background, "EXPIRY_PAUSE", 0.01)
         monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
         monkeypatch.delenv("NODE_NAME", raising=False)
         self.log = io.StringIO()

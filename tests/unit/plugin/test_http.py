@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.plugin.http import Probes
+from vgpu.plugin.probes import Probes
 
 
 @pytest.fixture(params=["127.0.0.1:0", "[::1]:0"])

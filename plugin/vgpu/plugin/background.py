@@ -19,7 +19,7 @@ from vgpu.node.service.log import Conditions
 if TYPE_CHECKING:
     from vgpu.plugin.apiserver import Cluster
     from vgpu.plugin.cards.health_monitor import HealthWatch
-    from vgpu.plugin.http import Check, Probes
+    from vgpu.plugin.probes import Check, Probes
 
 NODE_NAME = "NODE_NAME"  #: environment, as the DaemonSet sets it
 SERVICE_HOST = "KUBERNETES_SERVICE_HOST"  #: as kubelet sets it in every pod
@@ -116,7 +116,7 @@ class Companions:
             self.conditions.set(name, "")
 
     def _start_probes(self) -> None:
-        from vgpu.plugin.http import Probes  # noqa: PLC0415  # each of these after registration
+        from vgpu.plugin.probes import Probes  # noqa: PLC0415  # each of these after registration
 
         self.probes = Probes(self.settings.text("plugin.http"), self.checks)
 
