@@ -1,9 +1,9 @@
 /* See batches.h. Here launches are made, and waited for. */
 #include "batches.h"
 
+#include "base/clock.h"
 #include "batch_parts.h"
 #include "card_events.h"
-#include "clock.h"
 #include "poller.h"
 
 #define LONG_ENOUGH NS_PER_MS           /* estimated time in a batch */

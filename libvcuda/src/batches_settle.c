@@ -1,10 +1,10 @@
 /* See batches.h. Here batches end: what they used is counted, and the context goes when all that was its is settled. */
 #include "batches.h"
 
+#include "base/clock.h"
 #include "batch_parts.h"
 #include "capture_mode.h"
 #include "card_events.h"
-#include "clock.h"
 #include "cuda_hooks.h"
 
 #define LATENCY (12 * NS_PER_US)        /* of a launch into a dry stream and of the wait for its end, at most */

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "cards.h"
-#include "presence.h"
 #include "limits_file.h"
-#include "log.h"
+#include "presence.h"
 #include "visit.h"
 
 

@@ -5,7 +5,7 @@
 #ifndef VCUDA_BUCKET_TOLD_H
 #define VCUDA_BUCKET_TOLD_H
 
-#include "bucket_words.h"
+#include "base/atomics.h"
 
 #define WHOLE ((uint64_t)1000000)     /* rates are in millionths */
 #define PERCENT (WHOLE / 100)

@@ -5,7 +5,7 @@
 #ifndef VCUDA_BUCKET_TURN_H
 #define VCUDA_BUCKET_TURN_H
 
-#include "bucket_words.h"
+#include "base/atomics.h"
 
 #define QUANTUM (10 * NS_PER_MS)      /* of use by a process, while others of the container wait; */
 #define LONGEST_TURN (100 * NS_PER_MS) /* by the clock */

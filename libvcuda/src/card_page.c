@@ -7,8 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "log.h"
+#include "base/clock.h"
+#include "base/log.h"
 
 #define LOOK_EACH NS_PER_S
 #define LONGEST_PERIOD (10 * NS_PER_S)

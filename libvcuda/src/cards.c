@@ -5,9 +5,9 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "cuda_hooks.h"
 #include "limits_file.h"
-#include "log.h"
 
 enum { DEVICES = 64 };
 

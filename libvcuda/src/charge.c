@@ -3,12 +3,12 @@
 
 #include <stdlib.h>
 
+#include "base/log.h"
 #include "capture_mode.h"
 #include "cards.h"
 #include "cuda_hooks.h"
 #include "deferred.h"
 #include "limits_file.h"
-#include "log.h"
 #include "overhead.h"
 #include "pools.h"
 #include "this_thread.h"

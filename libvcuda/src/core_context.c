@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "cards.h"
 #include "cuda_hooks.h"
-#include "log.h"
 
 struct core_context *_Atomic core_contexts[MOST_CONTEXTS];
 _Atomic uint32_t core_generation = 1;

@@ -4,9 +4,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/clock.h"
 #include "captures.h"
 #include "charge.h"
-#include "clock.h"
 #include "cuda_hooks.h"
 #include "gate.h"
 #include "limits_file.h"

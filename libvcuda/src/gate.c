@@ -1,9 +1,9 @@
 /* See gate.h. */
 #include "gate.h"
 
-#include "presence.h"
-#include "clock.h"
+#include "base/clock.h"
 #include "cuda_hooks.h"
+#include "presence.h"
 
 #define SHORTEST_SLEEP (20 * NS_PER_US)
 #define LONGEST_SLEEP (20 * NS_PER_MS)

@@ -6,9 +6,9 @@
  * whose memory is mapped later take none.
  */
 #include "array_size.h"
+#include "base/log.h"
 #include "charge.h"
 #include "cuda_hooks.h"
-#include "log.h"
 
 static CUresult create(struct charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels)
 {

@@ -5,10 +5,10 @@
  * trace; a limit that is hit is CUDA_ERROR_OUT_OF_MEMORY. A broken limits file fails cuInit: nothing of CUDA works
  * then, and the message says why; allocations are refused too, for who got in before.
  */
+#include "base/log.h"
 #include "charge.h"
 #include "cuda_hooks.h"
 #include "limits_file.h"
-#include "log.h"
 #include "pools.h"
 
 /* Rows of a pitched allocation are padded to this on all current cards; the driver's answer corrects the guess. */

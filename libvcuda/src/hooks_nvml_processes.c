@@ -10,9 +10,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/peers.h"
 #include "nvml_hooks.h"
 #include "nvml_share.h"
-#include "own_processes.h"
 #include "unseen.h"
 #include "usage.h"
 

@@ -6,10 +6,10 @@
  */
 #include <stdlib.h>
 
+#include "base/log.h"
 #include "charge.h"
 #include "cuda_hooks.h"
 #include "limits_file.h"
-#include "log.h"
 #include "usage.h"
 
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,

@@ -4,8 +4,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "capture_mode.h"
-#include "clock.h"
 #include "cuda_hooks.h"
 
 enum { PATIENCE = 1000 }; /* looks at a stream, 1 ms apart */

@@ -12,9 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "cards.h"
 #include "limits_file.h"
-#include "log.h"
 #include "nvml_abi.h"
 #include "unseen.h"
 #include "usage.h"

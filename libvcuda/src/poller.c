@@ -4,11 +4,11 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "batches.h"
 #include "charge.h"
-#include "clock.h"
 #include "cuda_hooks.h"
-#include "log.h"
 
 #define ACTIVE_FOR (100 * NS_PER_MS) /* after the last work it looks now and then, so that launches need not wake it */
 #define LOOK_EACH (10 * NS_PER_MS)

@@ -5,12 +5,12 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "cards.h"
 #include "charge.h"
-#include "clock.h"
 #include "cuda_hooks.h"
 #include "limits_file.h"
-#include "log.h"
 #include "usage.h"
 
 enum { PATIENCE = NS_PER_S }; /* for graphs that run */

@@ -9,10 +9,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "bucket_words.h"
-#include "clock.h"
+#include "base/atomics.h"
+#include "base/clock.h"
+#include "base/log.h"
 #include "limits_file.h"
-#include "log.h"
 #include "vgpu_card.h"
 #include "vgpu_limits.h"
 

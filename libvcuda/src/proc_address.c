@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "charge.h"
 #include "cuda_hooks.h"
-#include "log.h"
 
 enum streams { ANY, LEGACY, PER_THREAD };
 

@@ -5,8 +5,8 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
+#include "base/log.h"
 #include "cuda_hooks.h"
-#include "log.h"
 #include "trampolines.h"
 #include "vgpu_limits.h"
 

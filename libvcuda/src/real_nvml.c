@@ -2,7 +2,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-#include "log.h"
+#include "base/log.h"
 #include "nvml_hooks.h"
 #include "trampolines.h"
 #include "vgpu_limits.h"

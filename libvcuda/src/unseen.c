@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "own_processes.h"
+#include "base/peers.h"
 
 /* In the initial pid namespace a pid in NVML's list is that process. */
 static bool namespace_is_the_hosts(void)

@@ -5,8 +5,8 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#include "log.h"
-#include "process.h"
+#include "base/log.h"
+#include "base/process.h"
 #include "usage_region.h"
 #include "usage_slots.h"
 #include "vgpu_usage.h"

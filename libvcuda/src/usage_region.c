@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "log.h"
+#include "base/log.h"
 #include "usage_slots.h"
 
 struct vgpu_usage *_Atomic usage_region;

@@ -5,7 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "log.h"
+#include "base/log.h"
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18

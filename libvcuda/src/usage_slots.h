@@ -7,7 +7,7 @@
 
 #include <pthread.h>
 
-#include "process.h"
+#include "base/process.h"
 #include "usage_region.h"
 
 enum { NO_SLOT = -1 };

@@ -3,8 +3,8 @@
 
 #include <stdatomic.h>
 
+#include "base/log.h"
 #include "bucket_turn.h"
-#include "log.h"
 #include "presence.h"
 
 #define LOOK_AGAIN (4 * NS_PER_MS)      /* who goes wakes who waits; this is for those who were killed */

@@ -1,5 +1,5 @@
-/* See clock.h. */
-#include "clock.h"
+/* See base/clock.h. */
+#include "base/clock.h"
 
 #include <limits.h>
 #include <linux/futex.h>

@@ -1,5 +1,5 @@
-/* See log.h. Writes whole lines with one write(2): no stdio buffer of the program is touched. */
-#include "log.h"
+/* See base/log.h. Writes whole lines with one write(2): no stdio buffer of the program is touched. */
+#include "base/log.h"
 
 #include <errno.h>
 #include <pthread.h>

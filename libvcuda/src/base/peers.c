@@ -1,5 +1,5 @@
-/* See own_processes.h. */
-#include "own_processes.h"
+/* See base/peers.h. */
+#include "base/peers.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /*
- * See process.h. Reads /proc of the container; without a usable /proc, start times are 0 and only the pid tells.
+ * See base/process.h. Reads /proc of the container; without a usable /proc, start times are 0 and only the pid tells.
  */
-#include "process.h"
+#include "base/process.h"
 
 #include <errno.h>
 #include <fcntl.h>
