@@ -3,9 +3,9 @@
 
 #include "base/clock.h"
 #include "batch_parts.h"
-#include "capture_mode.h"
 #include "card_events.h"
-#include "cuda_hooks.h"
+#include "driver/capture_mode.h"
+#include "driver/cuda_table.h"
 
 #define LATENCY (12 * NS_PER_US)        /* of a launch into a dry stream and of the wait for its end, at most */
 #define FORGOTTEN (2 * NS_PER_MS)       /* a batch that nobody adds to or ends */

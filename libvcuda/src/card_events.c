@@ -1,8 +1,8 @@
 /* See card_events.h. */
 #include "card_events.h"
 
-#include "captures.h"
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
+#include "driver/stream_capture.h"
 
 #define BASE_AGE NS_PER_S               /* float milliseconds: 61 ns at one second */
 #define DRIFT 100000                    /* 10 ppm between the clocks */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
 #include "limits_file.h"
 
 enum { DEVICES = 64 };

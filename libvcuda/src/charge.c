@@ -4,10 +4,10 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "capture_mode.h"
 #include "cards.h"
-#include "cuda_hooks.h"
 #include "deferred.h"
+#include "driver/capture_mode.h"
+#include "driver/cuda_table.h"
 #include "limits_file.h"
 #include "overhead.h"
 #include "pools.h"

@@ -3,7 +3,7 @@
 
 #include <stdbool.h>
 
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
 
 static struct copy described(bool stays, uint64_t size)
 {

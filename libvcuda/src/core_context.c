@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "cards.h"
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
 
 struct core_context *_Atomic core_contexts[MOST_CONTEXTS];
 _Atomic uint32_t core_generation = 1;

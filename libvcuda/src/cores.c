@@ -5,9 +5,9 @@
 #include <stdatomic.h>
 
 #include "base/clock.h"
-#include "captures.h"
 #include "charge.h"
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
+#include "driver/stream_capture.h"
 #include "gate.h"
 #include "limits_file.h"
 #include "poller.h"

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "capture_mode.h"
 #include "charge.h"
-#include "cuda_hooks.h"
+#include "driver/capture_mode.h"
+#include "driver/cuda_table.h"
 
 enum {
 	PATIENCE = 1000,       /* looks at streams that are waited for, */

@@ -2,7 +2,7 @@
 #include "gate.h"
 
 #include "base/clock.h"
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
 #include "presence.h"
 
 #define SHORTEST_SLEEP (20 * NS_PER_US)

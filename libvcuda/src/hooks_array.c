@@ -1,5 +1,5 @@
 /*
- * The wrappers of libcuda.so.1 for arrays and mipmapped arrays (the list: cuda_hooks.h).
+ * The wrappers of libcuda.so.1 for arrays and mipmapped arrays (the list: driver/cuda_table.h).
  *
  * No call tells what an array takes before it exists, nor after: it is charged the bytes of its elements, with all
  * channels, layers and levels, and NVML's figure for the process brings in the card's padding (overhead.h). Arrays
@@ -8,7 +8,7 @@
 #include "array_size.h"
 #include "base/log.h"
 #include "charge.h"
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
 
 static CUresult create(struct charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels)
 {

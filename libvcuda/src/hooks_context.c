@@ -1,11 +1,11 @@
 /*
- * The wrappers of libcuda.so.1 that make and end contexts and load code (the list: cuda_hooks.h): what they take of a
+ * The wrappers of libcuda.so.1 that make and end contexts and load code (the list: driver/cuda_table.h): what they take of a
  * card without an allocating call is charged as overhead, and what a context held goes with it.
  */
 #include "batches.h"
 #include "cards.h"
 #include "charge.h"
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
 #include "limits_file.h"
 #include "overhead.h"
 #include "pools.h"

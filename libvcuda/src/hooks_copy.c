@@ -1,11 +1,11 @@
 /*
- * The wrappers of libcuda.so.1 that copy (the list: cuda_hooks.h). A copy within a card takes its time as a launch does,
+ * The wrappers of libcuda.so.1 that copy (the list: driver/cuda_table.h). A copy within a card takes its time as a launch does,
  * by size. Any other takes none of it: what matters is that the stream is at it meanwhile, and that a copy from or to the
  * host without "Async" has waited for what is before it.
  */
 #include "copies.h"
 #include "cores.h"
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
 
 struct call {
 	struct core_launch launch;

@@ -1,5 +1,5 @@
 /*
- * The wrappers of libcuda.so.1 that allocate, free and tell device memory (the list: cuda_hooks.h).
+ * The wrappers of libcuda.so.1 that allocate, free and tell device memory (the list: driver/cuda_table.h).
  *
  * Each does what the driver's function of that name does, within the container's limit. A driver's failure leaves no
  * trace; a limit that is hit is CUDA_ERROR_OUT_OF_MEMORY. A broken limits file fails cuInit: nothing of CUDA works
@@ -7,7 +7,7 @@
  */
 #include "base/log.h"
 #include "charge.h"
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
 #include "limits_file.h"
 #include "pools.h"
 

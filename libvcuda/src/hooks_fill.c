@@ -1,9 +1,9 @@
 /*
- * The wrappers of libcuda.so.1 that fill memory (the list: cuda_hooks.h): the driver does that with kernels, so it takes
+ * The wrappers of libcuda.so.1 that fill memory (the list: driver/cuda_table.h): the driver does that with kernels, so it takes
  * the card's time as a launch does, by size.
  */
 #include "cores.h"
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
 
 #define FILL(symbol, bytes, stream, meaning, parameters, ...)                     \
 	EXPORT CUresult symbol parameters                                         \

@@ -1,5 +1,5 @@
 /*
- * The wrappers of libcuda.so.1 for graphs with allocation nodes (the list: cuda_hooks.h). The driver takes a graph's
+ * The wrappers of libcuda.so.1 for graphs with allocation nodes (the list: driver/cuda_table.h). The driver takes a graph's
  * memory when it is instantiated, uploaded or launched, from a pool of the device's own: that pool's reserve is charged
  * (pools.h). A graph without such nodes costs a launch one load.
  */
@@ -8,7 +8,7 @@
 
 #include "charge.h"
 #include "cores.h"
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
 #include "limits_file.h"
 #include "pools.h"
 #include "usage.h"

@@ -1,8 +1,8 @@
-/* The wrappers of libcuda.so.1 that tell how much memory there is (the list: cuda_hooks.h): what the limit leaves. */
+/* The wrappers of libcuda.so.1 that tell how much memory there is (the list: driver/cuda_table.h): what the limit leaves. */
 #include "cards.h"
 #include "charge.h"
-#include "cuda_hooks.h"
 #include "deferred.h"
+#include "driver/cuda_table.h"
 #include "limits_file.h"
 #include "overhead.h"
 #include "pools.h"

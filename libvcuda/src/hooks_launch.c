@@ -1,10 +1,10 @@
 /*
  * The wrappers of libcuda.so.1 that start work on a card, and those that tell when work is captured instead (the list:
- * cuda_hooks.h; graphs: hooks_graph.c). What a launch costs, and when it may begin: cores.h.
+ * driver/cuda_table.h; graphs: hooks_graph.c). What a launch costs, and when it may begin: cores.h.
  */
-#include "captures.h"
 #include "cores.h"
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
+#include "driver/stream_capture.h"
 
 enum { MOST_DEVICES = 64 };
 

@@ -1,9 +1,9 @@
 /*
- * The wrappers of libnvidia-ml.so.1 that tell a card's memory (the list: nvml_hooks.h): the limit as the total, what
+ * The wrappers of libnvidia-ml.so.1 that tell a card's memory (the list: driver/nvml_table.h): the limit as the total, what
  * the container's own processes hold as used. Driver version, UUIDs and counts stay the driver's. A card whose limit
  * is no less than its memory is told as it is.
  */
-#include "nvml_hooks.h"
+#include "driver/nvml_table.h"
 #include "nvml_share.h"
 #include "usage.h"
 #include "vgpu_limits.h"

@@ -1,5 +1,5 @@
 /*
- * The wrappers of libnvidia-ml.so.1 that tell who uses a card and how much (the list: nvml_hooks.h). Of a shared card a
+ * The wrappers of libnvidia-ml.so.1 that tell who uses a card and how much (the list: driver/nvml_table.h). Of a shared card a
  * container sees its own processes and their use of it alone; its neighbours are nobody's business.
  *
  * Memory is the usage region's figure, so that lists, totals and limits agree; time is the driver's, for processes that
@@ -11,7 +11,7 @@
 #include <time.h>
 
 #include "base/peers.h"
-#include "nvml_hooks.h"
+#include "driver/nvml_table.h"
 #include "nvml_share.h"
 #include "unseen.h"
 #include "usage.h"

@@ -1,9 +1,9 @@
-/* The wrappers of libcuda.so.1 for stream-ordered memory and its pools (the list: cuda_hooks.h; how: pools.h). */
+/* The wrappers of libcuda.so.1 for stream-ordered memory and its pools (the list: driver/cuda_table.h; how: pools.h). */
 #include "cards.h"
 #include "charge.h"
 #include "cores.h"
-#include "cuda_hooks.h"
 #include "deferred.h"
+#include "driver/cuda_table.h"
 #include "limits_file.h"
 #include "overhead.h"
 #include "pools.h"

@@ -1,5 +1,5 @@
 /*
- * The wrappers of libcuda.so.1 for physical memory apart from addresses (the list: cuda_hooks.h).
+ * The wrappers of libcuda.so.1 for physical memory apart from addresses (the list: driver/cuda_table.h).
  *
  * cuMemCreate is charged to the card that it names. The memory lives while a handle of it is not released or a range
  * is mapped to it, and so does the charge. A handle imported from another process is not charged: the exporter was.
@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "charge.h"
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
 #include "limits_file.h"
 #include "usage.h"
 

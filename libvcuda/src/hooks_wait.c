@@ -1,10 +1,10 @@
 /*
  * The wrappers of libcuda.so.1 that give a stream something to do which takes none of the card's time (the list:
- * cuda_hooks.h): functions of the host, waits, memory that moves between card and host. They are not accounted and never
+ * driver/cuda_table.h): functions of the host, waits, memory that moves between card and host. They are not accounted and never
  * wait; what the stream does with the card before and after is told from it.
  */
 #include "cores.h"
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
 
 #define INTERRUPT(symbol, meaning, waits, parameters, ...)            \
 	EXPORT CUresult symbol parameters                             \

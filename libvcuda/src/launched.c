@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "capture_mode.h"
-#include "cuda_hooks.h"
+#include "driver/capture_mode.h"
+#include "driver/cuda_table.h"
 
 enum { PATIENCE = 1000 }; /* looks at a stream, 1 ms apart */
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "nvml_hooks.h"
+#include "driver/nvml_table.h"
 
 static __thread int inside;
 

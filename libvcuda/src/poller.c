@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "batches.h"
 #include "charge.h"
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
 
 #define ACTIVE_FOR (100 * NS_PER_MS) /* after the last work it looks now and then, so that launches need not wake it */
 #define LOOK_EACH (10 * NS_PER_MS)

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "cards.h"
 #include "charge.h"
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
 #include "limits_file.h"
 #include "usage.h"
 

@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 #include "charge.h"
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
 
 enum streams { ANY, LEGACY, PER_THREAD };
 

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "trampolines.h"
+#include "driver/trampolines.h"
 #include "vgpu_sim_clock.h"
 
 enum { STACK = 256 * 1024 };

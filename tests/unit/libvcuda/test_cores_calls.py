@@ -15,8 +15,8 @@ from vgpu.config import limits, usage
 
 from .conftest import REPOSITORY, Client, SimBox, load_simctl
 
-NAMES = REPOSITORY / "libvcuda/src/names/cuda_driver.txt"
-HOOKS = REPOSITORY / "libvcuda/src/cuda_hooks.h"
+NAMES = REPOSITORY / "libvcuda/src/driver/names/cuda_driver.txt"
+HOOKS = REPOSITORY / "libvcuda/src/driver/cuda_table.h"
 DOCS = REPOSITORY / "docs/limiter.md"
 #: What names of functions that give a card or a stream something to do look like.
 WORK = re.compile(

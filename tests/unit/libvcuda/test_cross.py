@@ -33,7 +33,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("library", "names"), [("libcuda.so.1", "cuda_driver.txt"), ("libnvidia-ml.so.1", "nvml.txt")])
 def test_arm64(libraries: Path, library: str, names: str) -> None:
     symbols = output("aarch64-linux-gnu-nm", "-D", "--defined-only", "--format=posix", str(libraries / library))
-    known = set((REPOSITORY / "libvcuda/src/names" / names).read_text().split())
+    known = set((REPOSITORY / "libvcuda/src/driver/names" / names).read_text().split())
     assert {line.split()[0] for line in symbols.splitlines()} >= known
     versions = re.findall(r"GLIBC_(\d+)\.(\d+)", output("aarch64-linux-gnu-objdump", "-T", str(libraries / library)))
     assert max((int(major), int(minor)) for major, minor in versions) <= (2, 17)

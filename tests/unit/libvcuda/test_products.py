@@ -13,7 +13,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[3]
 LIBRARIES = Path(os.environ.get("VGPU_BUILD", str(REPOSITORY / "build"))) / "lib/vcuda"
 SOURCE = REPOSITORY / "libvcuda/src"
-PRODUCTS = [("libcuda.so.1", "cuda_hooks.h", "cuda_driver.txt"), ("libnvidia-ml.so.1", "nvml_hooks.h", "nvml.txt")]
+PRODUCTS = [("libcuda.so.1", "cuda_table.h", "cuda_driver.txt"), ("libnvidia-ml.so.1", "nvml_table.h", "nvml.txt")]
 NAMES = [product[0] for product in PRODUCTS]
 OLDEST_GLIBC = (2, 17)
 
@@ -24,13 +24,13 @@ def output(*command: str) -> str:
 
 def listed(hooks: str) -> set[str]:
     """The first argument of every HOOK(...) in the list."""
-    return set(re.findall(r"^\s*HOOK\((\w+)", (SOURCE / hooks).read_text(), re.MULTILINE))
+    return set(re.findall(r"^\s*HOOK\((\w+)", (SOURCE / "driver" / hooks).read_text(), re.MULTILINE))
 
 
 @pytest.mark.parametrize(("library", "hooks", "names"), PRODUCTS)
 def test_exactly_the_hooks_and_the_known_names_are_exported(library: str, hooks: str, names: str) -> None:
     symbols = output("nm", "-D", "--defined-only", "--format=posix", str(LIBRARIES / library))
-    known = set((SOURCE / "names" / names).read_text().split())
+    known = set((SOURCE / "driver/names" / names).read_text().split())
     assert listed(hooks)
     assert {line.split()[0] for line in symbols.splitlines()} == listed(hooks) | known
 
@@ -39,7 +39,7 @@ def test_exactly_the_hooks_and_the_known_names_are_exported(library: str, hooks:
 def test_the_list_for_programs_says_the_same(library: str, hooks: str, names: str) -> None:
     file = {"libcuda.so.1": "vcuda.json", "libnvidia-ml.so.1": "vcuda_nvml.json"}[library]
     content = json.loads((LIBRARIES / file).read_text())
-    assert content == {"hooked": sorted(listed(hooks)), "known": sorted((SOURCE / "names" / names).read_text().split())}
+    assert content == {"hooked": sorted(listed(hooks)), "known": sorted((SOURCE / "driver/names" / names).read_text().split())}
 
 
 @pytest.mark.parametrize("library", NAMES)

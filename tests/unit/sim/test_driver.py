@@ -106,6 +106,6 @@ def test_every_function_that_is_known_is_exported(libraries: Path, repository: P
     """What clients look up, up to the newest: those that the simulator has not say so."""
     command = ["nm", "-D", "--defined-only", "--format=posix", str(libraries / "libcuda.so.1")]
     symbols = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    known = set((repository / "libvcuda/src/names/cuda_driver.txt").read_text().split())
+    known = set((repository / "libvcuda/src/driver/names/cuda_driver.txt").read_text().split())
     assert known
     assert known - {line.split()[0] for line in symbols.splitlines()} == set()

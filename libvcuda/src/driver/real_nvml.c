@@ -1,23 +1,20 @@
-/*
- * The real libcuda.so.1, which the loader brought in as our dependency before us: looked up by its path, never loaded
- * here, and asked by handle, so that our own exports do not answer.
- */
+/* The real libnvidia-ml.so.1, found as driver/real_cuda.c finds its library. */
 #include <dlfcn.h>
 #include <pthread.h>
 
 #include "base/log.h"
-#include "cuda_hooks.h"
-#include "trampolines.h"
+#include "driver/nvml_table.h"
+#include "driver/trampolines.h"
 #include "vgpu_limits.h"
 
-struct real_driver real_driver;
+struct real_nvml real_nvml;
 
 static void *handle;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void find_library(void)
 {
-	handle = dlopen(VGPU_REAL_DIR "/libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
+	handle = dlopen(VGPU_REAL_DIR "/libnvidia-ml.so.1", RTLD_NOLOAD | RTLD_LAZY);
 	if (!handle)
 		log_line(LOG_ERROR, "%s", dlerror());
 }

@@ -254,7 +254,7 @@
 #define VCUDA_CUDA_HOOKS_H
 
 #include "cuda_abi.h"
-#include "trampolines.h"
+#include "driver/trampolines.h"
 
 /* What is called and not defined here. */
 #define CUDA_CALLS(CALL) \

@@ -9,7 +9,7 @@
 #ifndef VCUDA_TRAMPOLINES_H
 #define VCUDA_TRAMPOLINES_H
 
-/* The real library's symbol, or NULL. Given by real_cuda.c and real_nvml.c. */
+/* The real library's symbol, or NULL. Given by driver/real_cuda.c and driver/real_nvml.c. */
 void *real_symbol(const char *name);
 
 /* Stands for each function that the driver lacks. */

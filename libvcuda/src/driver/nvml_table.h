@@ -1,5 +1,5 @@
 /*
- * The one list of what libvcuda defines of libnvidia-ml.so.1, and the real functions behind it; as cuda_hooks.h.
+ * The one list of what libvcuda defines of libnvidia-ml.so.1, and the real functions behind it; as driver/cuda_table.h.
  */
 
 #define NVML_HOOKS(HOOK) \
@@ -24,8 +24,8 @@
 #ifndef VCUDA_NVML_HOOKS_H
 #define VCUDA_NVML_HOOKS_H
 
+#include "driver/trampolines.h"
 #include "nvml_abi.h"
-#include "trampolines.h"
 
 /* What is called and not defined here. */
 #define NVML_CALLS(CALL) CALL(nvmlDeviceGetUUID)

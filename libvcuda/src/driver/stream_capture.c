@@ -1,9 +1,9 @@
-/* See captures.h. */
-#include "captures.h"
+/* See driver/stream_capture.h. */
+#include "driver/stream_capture.h"
 
 #include <stdatomic.h>
 
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
 
 static atomic_int captures; /* that were begun and not ended, by all threads */
 

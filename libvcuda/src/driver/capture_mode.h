@@ -5,7 +5,7 @@
 #ifndef VCUDA_CAPTURE_MODE_H
 #define VCUDA_CAPTURE_MODE_H
 
-#include "cuda_hooks.h"
+#include "driver/cuda_table.h"
 
 /* The mode to be given to capture_mode_restore. */
 static inline CUstreamCaptureMode capture_mode_relax(void)

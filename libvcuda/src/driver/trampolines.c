@@ -1,5 +1,5 @@
-/* See trampolines.h. No argument register may change on the way, so the way is assembly. */
-#include "trampolines.h"
+/* See driver/trampolines.h. No argument register may change on the way, so the way is assembly. */
+#include "driver/trampolines.h"
 
 #include <stdint.h>
 #include <string.h>
