@@ -32,7 +32,7 @@ struct allocation {
 	enum allocation_kind kind;
 	unsigned int references; /* more than the first */
 	CUdevice device;
-	int card;          /* as in usage.h; USAGE_NO_CARD: nothing is booked */
+	int card;          /* as in shared/usage.h; USAGE_NO_CARD: nothing is booked */
 	bool managed;      /* managed memory stands in for device memory: the card was full */
 	bool stream_ordered; /* it stands in for a pool's */
 };

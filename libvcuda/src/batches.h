@@ -18,7 +18,7 @@
 #include "bucket.h"
 #include "cuda_abi.h"
 #include "estimates.h"
-#include "this_thread.h"
+#include "shared/guard.h"
 
 struct core_context;
 

@@ -11,10 +11,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "card_page.h"
 #include "cuda_abi.h"
-#include "limits_file.h"
-#include "usage.h"
+#include "shared/limits_file.h"
+#include "shared/schedule_file.h"
+#include "shared/usage.h"
 #include "vgpu_usage.h"
 
 struct bucket {

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "cards.h"
-#include "limits_file.h"
 #include "presence.h"
+#include "shared/device_limits.h"
+#include "shared/limits_file.h"
 #include "visit.h"
 
 

@@ -1,5 +1,5 @@
 /*
- * What the container is told: its limits, and what the host says about when (card_page.h). How much of the card that
+ * What the container is told: its limits, and what the host says about when (shared/schedule_file.h). How much of the card that
  * makes at a time.
  */
 #ifndef VCUDA_BUCKET_TOLD_H

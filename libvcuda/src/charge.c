@@ -4,15 +4,15 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "cards.h"
 #include "deferred.h"
 #include "driver/capture_mode.h"
 #include "driver/cuda_table.h"
-#include "limits_file.h"
 #include "overhead.h"
 #include "pools.h"
-#include "this_thread.h"
-#include "usage.h"
+#include "shared/device_limits.h"
+#include "shared/guard.h"
+#include "shared/limits_file.h"
+#include "shared/usage.h"
 
 __thread struct this_thread this_thread;
 

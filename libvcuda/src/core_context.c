@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "cards.h"
 #include "driver/cuda_table.h"
+#include "shared/device_limits.h"
 
 struct core_context *_Atomic core_contexts[MOST_CONTEXTS];
 _Atomic uint32_t core_generation = 1;

@@ -9,8 +9,8 @@
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"
 #include "gate.h"
-#include "limits_file.h"
 #include "poller.h"
+#include "shared/limits_file.h"
 
 /* The default stream is one under two names; a thread's own is another in each thread. */
 static void name_stream(struct launch *launch, CUstream stream, enum stream_meaning meaning)

@@ -3,12 +3,12 @@
  * card without an allocating call is charged as overhead, and what a context held goes with it.
  */
 #include "batches.h"
-#include "cards.h"
 #include "charge.h"
 #include "driver/cuda_table.h"
-#include "limits_file.h"
 #include "overhead.h"
 #include "pools.h"
+#include "shared/device_limits.h"
+#include "shared/limits_file.h"
 
 /* ---- a context comes ---- */
 

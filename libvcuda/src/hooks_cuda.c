@@ -8,8 +8,8 @@
 #include "base/log.h"
 #include "charge.h"
 #include "driver/cuda_table.h"
-#include "limits_file.h"
 #include "pools.h"
+#include "shared/limits_file.h"
 
 /* Rows of a pitched allocation are padded to this on all current cards; the driver's answer corrects the guess. */
 enum { PITCH_GUESS = 512 };

@@ -9,9 +9,9 @@
 #include "charge.h"
 #include "cores.h"
 #include "driver/cuda_table.h"
-#include "limits_file.h"
 #include "pools.h"
-#include "usage.h"
+#include "shared/limits_file.h"
+#include "shared/usage.h"
 
 enum {
 	DEPTH = 8,                 /* of graphs in graphs that are looked into */

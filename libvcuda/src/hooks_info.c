@@ -1,12 +1,12 @@
 /* The wrappers of libcuda.so.1 that tell how much memory there is (the list: driver/cuda_table.h): what the limit leaves. */
-#include "cards.h"
 #include "charge.h"
 #include "deferred.h"
 #include "driver/cuda_table.h"
-#include "limits_file.h"
 #include "overhead.h"
 #include "pools.h"
-#include "usage.h"
+#include "shared/device_limits.h"
+#include "shared/limits_file.h"
+#include "shared/usage.h"
 #include "vgpu_limits.h"
 
 static size_t lesser(size_t a, uint64_t b)

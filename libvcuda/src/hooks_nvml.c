@@ -5,7 +5,7 @@
  */
 #include "driver/nvml_table.h"
 #include "nvml_share.h"
-#include "usage.h"
+#include "shared/usage.h"
 #include "vgpu_limits.h"
 
 struct share {

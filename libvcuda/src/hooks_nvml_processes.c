@@ -13,8 +13,8 @@
 #include "base/peers.h"
 #include "driver/nvml_table.h"
 #include "nvml_share.h"
+#include "shared/usage.h"
 #include "unseen.h"
-#include "usage.h"
 
 enum {
 	PROCESSES = 1024,       /* as many as the usage region has slots */

@@ -1,12 +1,12 @@
 /* The wrappers of libcuda.so.1 for stream-ordered memory and its pools (the list: driver/cuda_table.h; how: pools.h). */
-#include "cards.h"
 #include "charge.h"
 #include "cores.h"
 #include "deferred.h"
 #include "driver/cuda_table.h"
-#include "limits_file.h"
 #include "overhead.h"
 #include "pools.h"
+#include "shared/device_limits.h"
+#include "shared/limits_file.h"
 
 struct stream_ordered {
 	struct pool_charge pooled; /* of the pool's reserve; .pool is NULL where the driver does not tell it: */

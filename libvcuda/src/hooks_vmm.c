@@ -9,8 +9,8 @@
 #include "base/log.h"
 #include "charge.h"
 #include "driver/cuda_table.h"
-#include "limits_file.h"
-#include "usage.h"
+#include "shared/limits_file.h"
+#include "shared/usage.h"
 
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
 			    unsigned long long flags)

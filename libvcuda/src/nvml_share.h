@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "limits_file.h"
 #include "nvml_abi.h"
+#include "shared/limits_file.h"
 
 enum sight {
 	WHOLE_CARD, /* without an entry in the limits file, or without such a file: told as it is */

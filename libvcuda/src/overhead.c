@@ -13,11 +13,11 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "cards.h"
-#include "limits_file.h"
 #include "nvml_abi.h"
+#include "shared/device_limits.h"
+#include "shared/limits_file.h"
+#include "shared/usage.h"
 #include "unseen.h"
-#include "usage.h"
 #include "vgpu_limits.h"
 
 enum {

@@ -7,11 +7,11 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "cards.h"
 #include "charge.h"
 #include "driver/cuda_table.h"
-#include "limits_file.h"
-#include "usage.h"
+#include "shared/device_limits.h"
+#include "shared/limits_file.h"
+#include "shared/usage.h"
 
 enum { PATIENCE = NS_PER_S }; /* for graphs that run */
 

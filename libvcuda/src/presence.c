@@ -12,7 +12,7 @@
 #include "base/atomics.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "limits_file.h"
+#include "shared/limits_file.h"
 #include "vgpu_card.h"
 #include "vgpu_limits.h"
 

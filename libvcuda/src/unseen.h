@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "usage.h"
+#include "shared/usage.h"
 
 struct figure { /* of one process, as NVML lists it */
 	unsigned int pid;

@@ -8,7 +8,7 @@
 #undef VGPU_LIMITS_PATH
 #define VGPU_LIMITS_PATH "fuzz-limits" /* in the working directory, one per job */
 #define nanosleep(pause, rest) ((void)(pause), 0) /* an update that does not end is waited for without waiting */
-#include "limits_file.c"
+#include "shared/limits_file.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -7,9 +7,9 @@
 #undef VGPU_USAGE_PATH
 #define VGPU_USAGE_PATH "fuzz-usage"
 #define nanosleep(pause, rest) ((void)(pause), 0)
-#include "usage_region.c"
-#include "usage_slots.c"
-#include "usage.c"
+#include "shared/usage_region.c"
+#include "shared/usage_slots.c"
+#include "shared/usage.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,5 +1,5 @@
-/* See card_page.h. The file is mapped once it is there; it is the host's, and nobody here can write it. */
-#include "card_page.h"
+/* See shared/schedule_file.h. The file is mapped once it is there; it is the host's, and nobody here can write it. */
+#include "shared/schedule_file.h"
 
 #include <fcntl.h>
 #include <pthread.h>

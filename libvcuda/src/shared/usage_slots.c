@@ -1,5 +1,5 @@
-/* See usage_slots.h, and vgpu_usage.h for the protocol. */
-#include "usage_slots.h"
+/* See shared/usage_slots.h, and vgpu_usage.h for the protocol. */
+#include "shared/usage_slots.h"
 
 #include <sys/mman.h>
 #include <time.h>

@@ -1,5 +1,5 @@
-/* See cards.h. A device's UUID does not change while the process lives, so the driver is asked once for each. */
-#include "cards.h"
+/* See shared/device_limits.h. A device's UUID does not change while the process lives, so the driver is asked once for each. */
+#include "shared/device_limits.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "driver/cuda_table.h"
-#include "limits_file.h"
+#include "shared/limits_file.h"
 
 enum { DEVICES = 64 };
 

@@ -1,6 +1,6 @@
 /*
  * Slots of the usage region: this process's own, from its first charge to its end, and what the dead left in theirs.
- * For usage*.c; others see usage.h.
+ * For usage*.c; others see shared/usage.h.
  */
 #ifndef VCUDA_USAGE_SLOTS_H
 #define VCUDA_USAGE_SLOTS_H
@@ -8,7 +8,7 @@
 #include <pthread.h>
 
 #include "base/process.h"
-#include "usage_region.h"
+#include "shared/usage_region.h"
 
 enum { NO_SLOT = -1 };
 

@@ -12,7 +12,7 @@
 
 enum limits_state { LIMITS_ABSENT, LIMITS_PRESENT, LIMITS_BROKEN };
 
-/* What every launch asks: inline, for limits_file.c alone to write. */
+/* What every launch asks: inline, for shared/limits_file.c alone to write. */
 extern struct limits_known {
 	bool loaded;
 	enum limits_state state;

@@ -1,5 +1,5 @@
-/* See usage.h for what this gives, and vgpu_usage.h for the protocol. Here: charges, and what is asked of them. */
-#include "usage.h"
+/* See shared/usage.h for what this gives, and vgpu_usage.h for the protocol. Here: charges, and what is asked of them. */
+#include "shared/usage.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -7,8 +7,8 @@
 
 #include "base/log.h"
 #include "base/process.h"
-#include "usage_region.h"
-#include "usage_slots.h"
+#include "shared/usage_region.h"
+#include "shared/usage_slots.h"
 #include "vgpu_usage.h"
 
 enum {

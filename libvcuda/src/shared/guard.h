@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
-#include "limits_file.h"
+#include "shared/limits_file.h"
 
 struct core_context;
 

@@ -1,5 +1,5 @@
-/* See limits_file.h. The file is mapped once; each question looks at its sequence counter and reads it anew if it moved. */
-#include "limits_file.h"
+/* See shared/limits_file.h. The file is mapped once; each question looks at its sequence counter and reads it anew if it moved. */
+#include "shared/limits_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

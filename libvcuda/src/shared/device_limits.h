@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
-#include "usage.h"
+#include "shared/usage.h"
 
 struct limited_card {
 	uint8_t uuid[16];

@@ -1,6 +1,6 @@
 /*
  * The usage region as this process has it: its file, created whole and mapped once, the words in it, and which place is
- * which card's. For usage*.c; others see usage.h.
+ * which card's. For usage*.c; others see shared/usage.h.
  */
 #ifndef VCUDA_USAGE_REGION_H
 #define VCUDA_USAGE_REGION_H
@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "usage.h"
+#include "shared/usage.h"
 #include "vgpu_usage.h"
 
 extern struct vgpu_usage *_Atomic usage_region; /* NULL: not opened yet */

@@ -1,5 +1,5 @@
-/* See usage_region.h. */
-#include "usage_region.h"
+/* See shared/usage_region.h. */
+#include "shared/usage_region.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "usage_slots.h"
+#include "shared/usage_slots.h"
 
 struct vgpu_usage *_Atomic usage_region;
 
