@@ -5,10 +5,10 @@
 #include <stdatomic.h>
 
 #include "base/clock.h"
-#include "charge.h"
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"
 #include "gate.h"
+#include "memory/charge.h"
 #include "poller.h"
 #include "shared/limits_file.h"
 

@@ -2,13 +2,13 @@
  * The wrappers of libcuda.so.1 for arrays and mipmapped arrays (the list: driver/cuda_table.h).
  *
  * No call tells what an array takes before it exists, nor after: it is charged the bytes of its elements, with all
- * channels, layers and levels, and NVML's figure for the process brings in the card's padding (overhead.h). Arrays
+ * channels, layers and levels, and NVML's figure for the process brings in the card's padding (memory/context_overhead.h). Arrays
  * whose memory is mapped later take none.
  */
-#include "array_size.h"
 #include "base/log.h"
-#include "charge.h"
 #include "driver/cuda_table.h"
+#include "memory/array_size.h"
+#include "memory/charge.h"
 
 static CUresult create(struct charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels)
 {

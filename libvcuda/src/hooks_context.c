@@ -3,10 +3,10 @@
  * card without an allocating call is charged as overhead, and what a context held goes with it.
  */
 #include "batches.h"
-#include "charge.h"
 #include "driver/cuda_table.h"
-#include "overhead.h"
-#include "pools.h"
+#include "memory/charge.h"
+#include "memory/context_overhead.h"
+#include "memory/pools.h"
 #include "shared/device_limits.h"
 #include "shared/limits_file.h"
 

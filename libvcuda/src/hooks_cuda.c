@@ -6,9 +6,9 @@
  * then, and the message says why; allocations are refused too, for who got in before.
  */
 #include "base/log.h"
-#include "charge.h"
 #include "driver/cuda_table.h"
-#include "pools.h"
+#include "memory/charge.h"
+#include "memory/pools.h"
 #include "shared/limits_file.h"
 
 /* Rows of a pitched allocation are padded to this on all current cards; the driver's answer corrects the guess. */

@@ -1,15 +1,15 @@
 /*
  * The wrappers of libcuda.so.1 for graphs with allocation nodes (the list: driver/cuda_table.h). The driver takes a graph's
  * memory when it is instantiated, uploaded or launched, from a pool of the device's own: that pool's reserve is charged
- * (pools.h). A graph without such nodes costs a launch one load.
+ * (memory/pools.h). A graph without such nodes costs a launch one load.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "charge.h"
 #include "cores.h"
 #include "driver/cuda_table.h"
-#include "pools.h"
+#include "memory/charge.h"
+#include "memory/pools.h"
 #include "shared/limits_file.h"
 #include "shared/usage.h"
 

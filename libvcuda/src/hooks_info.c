@@ -1,9 +1,9 @@
 /* The wrappers of libcuda.so.1 that tell how much memory there is (the list: driver/cuda_table.h): what the limit leaves. */
-#include "charge.h"
-#include "deferred.h"
 #include "driver/cuda_table.h"
-#include "overhead.h"
-#include "pools.h"
+#include "memory/charge.h"
+#include "memory/context_overhead.h"
+#include "memory/managed_free.h"
+#include "memory/pools.h"
 #include "shared/device_limits.h"
 #include "shared/limits_file.h"
 #include "shared/usage.h"

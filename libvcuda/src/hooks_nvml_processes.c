@@ -12,9 +12,9 @@
 
 #include "base/peers.h"
 #include "driver/nvml_table.h"
+#include "memory/nvml_figures.h"
 #include "nvml_share.h"
 #include "shared/usage.h"
-#include "unseen.h"
 
 enum {
 	PROCESSES = 1024,       /* as many as the usage region has slots */

@@ -1,10 +1,10 @@
-/* The wrappers of libcuda.so.1 for stream-ordered memory and its pools (the list: driver/cuda_table.h; how: pools.h). */
-#include "charge.h"
+/* The wrappers of libcuda.so.1 for stream-ordered memory and its pools (the list: driver/cuda_table.h; how: memory/pools.h). */
 #include "cores.h"
-#include "deferred.h"
 #include "driver/cuda_table.h"
-#include "overhead.h"
-#include "pools.h"
+#include "memory/charge.h"
+#include "memory/context_overhead.h"
+#include "memory/managed_free.h"
+#include "memory/pools.h"
 #include "shared/device_limits.h"
 #include "shared/limits_file.h"
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "charge.h"
 #include "driver/cuda_table.h"
+#include "memory/charge.h"
 #include "shared/limits_file.h"
 #include "shared/usage.h"
 

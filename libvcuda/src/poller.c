@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "batches.h"
-#include "charge.h"
 #include "driver/cuda_table.h"
+#include "memory/charge.h"
 
 #define ACTIVE_FOR (100 * NS_PER_MS) /* after the last work it looks now and then, so that launches need not wake it */
 #define LOOK_EACH (10 * NS_PER_MS)

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "charge.h"
 #include "driver/cuda_table.h"
+#include "memory/charge.h"
 
 enum streams { ANY, LEGACY, PER_THREAD };
 

@@ -1,5 +1,5 @@
-/* See launched.h. */
-#include "launched.h"
+/* See memory/graph_launches.h. */
+#include "memory/graph_launches.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "allocations.h"
 #include "cuda_abi.h"
+#include "memory/allocations.h"
 
 enum { NO_DEVICE = -1 };
 

@@ -1,5 +1,5 @@
-/* See unseen.h. */
-#include "unseen.h"
+/* See memory/nvml_figures.h. */
+#include "memory/nvml_figures.h"
 
 #include <string.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-/* See allocations.h: shards with a lock each, chained buckets that double when they fill. */
-#include "allocations.h"
+/* See memory/allocations.h: shards with a lock each, chained buckets that double when they fill. */
+#include "memory/allocations.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -9,8 +9,8 @@
 
 #include <stdbool.h>
 
-#include "allocations.h"
 #include "cuda_abi.h"
+#include "memory/allocations.h"
 
 /* Takes the entry, whose pointer is freed after what the stream has to do now. Guard held. */
 CUresult deferred_free(struct allocation *entry, CUstream stream);

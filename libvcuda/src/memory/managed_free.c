@@ -1,14 +1,14 @@
-/* See deferred.h. A list under a lock, which is not held while the driver frees: that may wait for the whole device. */
-#include "deferred.h"
+/* See memory/managed_free.h. A list under a lock, which is not held while the driver frees: that may wait for the whole device. */
+#include "memory/managed_free.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "charge.h"
 #include "driver/capture_mode.h"
 #include "driver/cuda_table.h"
+#include "memory/charge.h"
 
 enum {
 	PATIENCE = 1000,       /* looks at streams that are waited for, */

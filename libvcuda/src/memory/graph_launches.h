@@ -4,7 +4,7 @@
  *
  * Belongs here: one entry per executable graph, from its first launch until it is destroyed and has run, with an event
  * behind the last launch. Executions of one executable follow one another, so it takes its memory once, however often
- * it is launched. Entries are touched under the lock of pools.c alone; launched_mark is called without.
+ * it is launched. Entries are touched under the lock of memory/pools.c alone; launched_mark is called without.
  */
 #ifndef VCUDA_LAUNCHED_H
 #define VCUDA_LAUNCHED_H

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
-#include "launched.h"
+#include "memory/graph_launches.h"
 
 struct pool;
 
@@ -57,7 +57,7 @@ bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size);
 bool pools_end(struct pool_charge *charge, struct pool *used);
 
 /*
- * The same around calls that make, upload or launch a graph (launched.h); with `exec` NULL one is made. What a launch
+ * The same around calls that make, upload or launch a graph (memory/graph_launches.h); with `exec` NULL one is made. What a launch
  * may take is booked from the call on until its stream has run it. False: the limit has no room for it.
  */
 bool pools_begin_graph(struct pool_charge *charge, struct pool *pool, const struct graph_memory *graph);

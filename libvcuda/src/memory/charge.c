@@ -1,14 +1,14 @@
-/* See charge.h. */
-#include "charge.h"
+/* See memory/charge.h. */
+#include "memory/charge.h"
 
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "deferred.h"
 #include "driver/capture_mode.h"
 #include "driver/cuda_table.h"
-#include "overhead.h"
-#include "pools.h"
+#include "memory/context_overhead.h"
+#include "memory/managed_free.h"
+#include "memory/pools.h"
 #include "shared/device_limits.h"
 #include "shared/guard.h"
 #include "shared/limits_file.h"

@@ -1,8 +1,8 @@
 /*
- * See overhead.h. NVML is loaded by name first, so that the loader's list has libvcuda's own before the real one and a
+ * See memory/context_overhead.h. NVML is loaded by name first, so that the loader's list has libvcuda's own before the real one and a
  * program that looks for it later gets the former; then the real one behind it is asked.
  */
-#include "overhead.h"
+#include "memory/context_overhead.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -13,11 +13,11 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "memory/nvml_figures.h"
 #include "nvml_abi.h"
 #include "shared/device_limits.h"
 #include "shared/limits_file.h"
 #include "shared/usage.h"
-#include "unseen.h"
 #include "vgpu_limits.h"
 
 enum {

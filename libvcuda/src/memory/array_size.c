@@ -1,5 +1,5 @@
-/* See array_size.h. Format values are those of CUarray_format. */
-#include "array_size.h"
+/* See memory/array_size.h. Format values are those of CUarray_format. */
+#include "memory/array_size.h"
 
 #include <stdbool.h>
 #include <stddef.h>

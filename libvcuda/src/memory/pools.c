@@ -1,5 +1,5 @@
-/* See pools.h. Pools are few: a list under one lock, which is never held while the driver works for a stream. */
-#include "pools.h"
+/* See memory/pools.h. Pools are few: a list under one lock, which is never held while the driver works for a stream. */
+#include "memory/pools.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -7,8 +7,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "charge.h"
 #include "driver/cuda_table.h"
+#include "memory/charge.h"
 #include "shared/device_limits.h"
 #include "shared/limits_file.h"
 #include "shared/usage.h"
