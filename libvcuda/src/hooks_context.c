@@ -2,7 +2,7 @@
  * The wrappers of libcuda.so.1 that make and end contexts and load code (the list: driver/cuda_table.h): what they take of a
  * card without an allocating call is charged as overhead, and what a context held goes with it.
  */
-#include "batches.h"
+#include "compute/batch.h"
 #include "driver/cuda_table.h"
 #include "memory/charge.h"
 #include "memory/context_overhead.h"

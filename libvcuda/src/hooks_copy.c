@@ -3,8 +3,8 @@
  * by size. Any other takes none of it: what matters is that the stream is at it meanwhile, and that a copy from or to the
  * host without "Async" has waited for what is before it.
  */
-#include "copies.h"
-#include "cores.h"
+#include "compute/copy_kind.h"
+#include "compute/launch.h"
 #include "driver/cuda_table.h"
 
 struct call {

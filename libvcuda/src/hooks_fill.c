@@ -2,7 +2,7 @@
  * The wrappers of libcuda.so.1 that fill memory (the list: driver/cuda_table.h): the driver does that with kernels, so it takes
  * the card's time as a launch does, by size.
  */
-#include "cores.h"
+#include "compute/launch.h"
 #include "driver/cuda_table.h"
 
 #define FILL(symbol, bytes, stream, meaning, parameters, ...)                     \

@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "cores.h"
+#include "compute/launch.h"
 #include "driver/cuda_table.h"
 #include "memory/charge.h"
 #include "memory/pools.h"

@@ -1,8 +1,8 @@
 /*
  * The wrappers of libcuda.so.1 that start work on a card, and those that tell when work is captured instead (the list:
- * driver/cuda_table.h; graphs: hooks_graph.c). What a launch costs, and when it may begin: cores.h.
+ * driver/cuda_table.h; graphs: hooks_graph.c). What a launch costs, and when it may begin: compute/launch.h.
  */
-#include "cores.h"
+#include "compute/launch.h"
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"
 

@@ -1,5 +1,5 @@
 /* The wrappers of libcuda.so.1 for stream-ordered memory and its pools (the list: driver/cuda_table.h; how: memory/pools.h). */
-#include "cores.h"
+#include "compute/launch.h"
 #include "driver/cuda_table.h"
 #include "memory/charge.h"
 #include "memory/context_overhead.h"

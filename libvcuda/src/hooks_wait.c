@@ -3,7 +3,7 @@
  * driver/cuda_table.h): functions of the host, waits, memory that moves between card and host. They are not accounted and never
  * wait; what the stream does with the card before and after is told from it.
  */
-#include "cores.h"
+#include "compute/launch.h"
 #include "driver/cuda_table.h"
 
 #define INTERRUPT(symbol, meaning, waits, parameters, ...)            \

@@ -6,7 +6,7 @@
 #define VCUDA_BUCKET_WORDS_H
 
 #include "base/clock.h"
-#include "bucket.h"
+#include "compute/token_bucket.h"
 
 #define LOAD(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
 #define STORE(field, value) __atomic_store_n(&(field), (value), __ATOMIC_RELAXED)

@@ -1,5 +1,5 @@
 """The presence file (`<run>/presence`): the one file that all containers with a share have, to tell each other by locks
-on it who is at work on which card (libvcuda/src/presence.h).
+on it who is at work on which card (libvcuda/src/compute/presence.h).
 
 Belongs here: that it is there. Locks belong to the inode, so the file is made once and never replaced: what is wrong
 with it is put right in place. The caller holds the ledger's lock.

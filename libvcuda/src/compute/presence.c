@@ -1,5 +1,5 @@
-/* See presence.h. Offsets: 24 bits of the card, one that tells the line from the work, and the container's byte or a time. */
-#include "presence.h"
+/* See compute/presence.h. Offsets: 24 bits of the card, one that tells the line from the work, and the container's byte or a time. */
+#include "compute/presence.h"
 
 #include <errno.h>
 #include <fcntl.h>

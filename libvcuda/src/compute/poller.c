@@ -1,12 +1,12 @@
-/* See poller.h. */
-#include "poller.h"
+/* See compute/poller.h. */
+#include "compute/poller.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "batches.h"
+#include "compute/batch.h"
 #include "driver/cuda_table.h"
 #include "memory/charge.h"
 

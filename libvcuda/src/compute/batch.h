@@ -15,9 +15,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "bucket.h"
+#include "compute/estimates.h"
+#include "compute/token_bucket.h"
 #include "cuda_abi.h"
-#include "estimates.h"
 #include "shared/guard.h"
 
 struct core_context;

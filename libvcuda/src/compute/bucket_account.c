@@ -1,7 +1,7 @@
-/* See bucket_account.h. */
-#include "bucket_account.h"
+/* See compute/bucket_account.h. */
+#include "compute/bucket_account.h"
 
-#include "bucket_turn.h"
+#include "compute/process_slice.h"
 
 void bucket_add_level(struct bucket *bucket, uint64_t gain, int64_t most_allowed)
 {

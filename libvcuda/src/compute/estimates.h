@@ -1,6 +1,6 @@
 /*
  * How long a kernel takes: the mean of late measurements by (function or graph, size of the grid). Read without a lock
- * and never allocates; what does not fit displaces something. It serves reservations, not the account: see batches.h.
+ * and never allocates; what does not fit displaces something. It serves reservations, not the account: see compute/batch.h.
  */
 #ifndef VCUDA_ESTIMATES_H
 #define VCUDA_ESTIMATES_H

@@ -1,8 +1,8 @@
-/* See bucket_turn.h. */
-#include "bucket_turn.h"
+/* See compute/process_slice.h. */
+#include "compute/process_slice.h"
 
-#include "presence.h"
-#include "visit.h"
+#include "compute/container_slice.h"
+#include "compute/presence.h"
 
 #define OVERDUE (2 * NS_PER_MS)       /* a turn whose work should have been done is taken */
 #define LONGEST_KEPT NS_PER_S        /* without an end: it may be waiting for another process */

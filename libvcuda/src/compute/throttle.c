@@ -1,9 +1,9 @@
-/* See gate.h. */
-#include "gate.h"
+/* See compute/throttle.h. */
+#include "compute/throttle.h"
 
 #include "base/clock.h"
+#include "compute/presence.h"
 #include "driver/cuda_table.h"
-#include "presence.h"
 
 #define SHORTEST_SLEEP (20 * NS_PER_US)
 #define LONGEST_SLEEP (20 * NS_PER_MS)

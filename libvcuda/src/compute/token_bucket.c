@@ -1,9 +1,9 @@
-/* See bucket.h. Times of other processes stand in memory that tenants can write: all are taken within bounds. */
-#include "bucket.h"
+/* See compute/token_bucket.h. Times of other processes stand in memory that tenants can write: all are taken within bounds. */
+#include "compute/token_bucket.h"
 
-#include "bucket_account.h"
-#include "bucket_turn.h"
-#include "visit.h"
+#include "compute/bucket_account.h"
+#include "compute/container_slice.h"
+#include "compute/process_slice.h"
 
 #define PATIENCE (20 * NS_PER_MS)     /* with work on another card: kernels of groups wait for each other there */
 #define PATIENCE_HERE NS_PER_S        /* with another process' on this card: it may just be long */

@@ -7,7 +7,7 @@
 #ifndef VCUDA_CARD_EVENTS_H
 #define VCUDA_CARD_EVENTS_H
 
-#include "core_context.h"
+#include "compute/contexts.h"
 
 /* An event, recorded into the stream; NULL: none is to be had. */
 CUevent card_record(struct core_context *context, CUstream stream);

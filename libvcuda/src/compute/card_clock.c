@@ -1,5 +1,5 @@
-/* See card_events.h. */
-#include "card_events.h"
+/* See compute/card_clock.h. */
+#include "compute/card_clock.h"
 
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"

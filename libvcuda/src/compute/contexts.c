@@ -1,5 +1,5 @@
-/* See core_context.h. */
-#include "core_context.h"
+/* See compute/contexts.h. */
+#include "compute/contexts.h"
 
 #include <stdlib.h>
 #include <string.h>

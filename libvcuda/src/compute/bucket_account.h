@@ -1,8 +1,8 @@
-/* The account: what accrues to the container, and what of it is used (bucket.h has the latter). */
+/* The account: what accrues to the container, and what of it is used (compute/token_bucket.h has the latter). */
 #ifndef VCUDA_BUCKET_ACCOUNT_H
 #define VCUDA_BUCKET_ACCOUNT_H
 
-#include "bucket_told.h"
+#include "compute/schedule.h"
 
 #define ACCRUE_EACH (20 * NS_PER_US)
 #define MOST_DEBT (60 * (int64_t)NS_PER_S)

@@ -3,7 +3,7 @@
  * and the events they lie between.
  *
  * Belongs here: what these records hold, which context has which, and the lock. Not what happens to them: events and
- * the card's clock (card_events.h), launches (batches.c), ends (batches_settle.c). Other modules see batches.h alone.
+ * the card's clock (compute/card_clock.h), launches (compute/batch.c), ends (compute/batch_complete.c). Other modules see compute/batch.h alone.
  */
 #ifndef VCUDA_CORE_CONTEXT_H
 #define VCUDA_CORE_CONTEXT_H
@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #include "base/clock.h"
-#include "batches.h"
+#include "compute/batch.h"
 
 enum { LANES = 64, BATCHES = 128, EVENTS_AT_ONCE = 32, MOST_CONTEXTS = 64, SPINS = 200, GAPS = 512 };
 

@@ -1,11 +1,11 @@
 /*
- * What batches.c, where launches are made, and batches_settle.c, where they end, have of each other. With the context's
+ * What compute/batch.c, where launches are made, and compute/batch_complete.c, where they end, have of each other. With the context's
  * lock, all of it.
  */
 #ifndef VCUDA_BATCH_PARTS_H
 #define VCUDA_BATCH_PARTS_H
 
-#include "core_context.h"
+#include "compute/contexts.h"
 
 #define SWITCHES (100 * NS_PER_US)      /* what a change of contexts may add to an interval */
 #define SLICE (2 * NS_PER_MS)

@@ -1,5 +1,5 @@
-/* See estimates.h. */
-#include "estimates.h"
+/* See compute/estimates.h. */
+#include "compute/estimates.h"
 
 #define REMEMBERED 50000000 /* ns of launches that count in a mean */
 

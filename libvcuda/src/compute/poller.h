@@ -1,6 +1,6 @@
 /*
  * The one thread that libvcuda starts in a process held to a core share: it looks what has ended while nobody else
- * does, and sleeps otherwise. Launches that wait look for themselves (gate.h).
+ * does, and sleeps otherwise. Launches that wait look for themselves (compute/throttle.h).
  */
 #ifndef VCUDA_POLLER_H
 #define VCUDA_POLLER_H

@@ -1,11 +1,11 @@
-/* See visit.h. Times of other processes are the container's own words: taken within bounds. */
-#include "visit.h"
+/* See compute/container_slice.h. Times of other processes are the container's own words: taken within bounds. */
+#include "compute/container_slice.h"
 
 #include <stdatomic.h>
 
 #include "base/log.h"
-#include "bucket_turn.h"
-#include "presence.h"
+#include "compute/presence.h"
+#include "compute/process_slice.h"
 
 #define LOOK_AGAIN (4 * NS_PER_MS)      /* who goes wakes who waits; this is for those who were killed */
 #define STAY (NS_PER_MS)               /* without work: the program may just be about to launch more */

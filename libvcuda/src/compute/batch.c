@@ -1,10 +1,10 @@
-/* See batches.h. Here launches are made, and waited for. */
-#include "batches.h"
+/* See compute/batch.h. Here launches are made, and waited for. */
+#include "compute/batch.h"
 
 #include "base/clock.h"
-#include "batch_parts.h"
-#include "card_events.h"
-#include "poller.h"
+#include "compute/batch_parts.h"
+#include "compute/card_clock.h"
+#include "compute/poller.h"
 
 #define LONG_ENOUGH NS_PER_MS           /* estimated time in a batch */
 #define SAMPLES_APART (2 * NS_PER_MS)   /* in a stream: two events cost some 5 us */

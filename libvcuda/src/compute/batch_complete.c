@@ -1,9 +1,9 @@
-/* See batches.h. Here batches end: what they used is counted, and the context goes when all that was its is settled. */
-#include "batches.h"
+/* See compute/batch.h. Here batches end: what they used is counted, and the context goes when all that was its is settled. */
+#include "compute/batch.h"
 
 #include "base/clock.h"
-#include "batch_parts.h"
-#include "card_events.h"
+#include "compute/batch_parts.h"
+#include "compute/card_clock.h"
 #include "driver/capture_mode.h"
 #include "driver/cuda_table.h"
 

@@ -1,5 +1,5 @@
-/* See copies.h. */
-#include "copies.h"
+/* See compute/copy_kind.h. */
+#include "compute/copy_kind.h"
 
 #include <stdbool.h>
 

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "batches.h"
+#include "compute/batch.h"
 
 /* Returns the time when the launch, asked for at `now`, may be made, with its estimate reserved. */
 uint64_t gate_pass(const struct launch *launch, uint64_t now);

@@ -1,15 +1,15 @@
-/* See bucket_told.h, and bucket.h: which card has which bucket. */
-#include "bucket_told.h"
+/* See compute/schedule.h, and compute/token_bucket.h: which card has which bucket. */
+#include "compute/schedule.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "presence.h"
+#include "compute/container_slice.h"
+#include "compute/presence.h"
 #include "shared/device_limits.h"
 #include "shared/limits_file.h"
-#include "visit.h"
 
 
 enum { DEVICES = 64 };

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "batches.h"
+#include "compute/batch.h"
 #include "cuda_abi.h"
 
 /* How a wrapper's stream 0 is meant; all streams of the thread. */

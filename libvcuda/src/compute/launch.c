@@ -1,15 +1,15 @@
-/* See cores.h. */
-#include "cores.h"
+/* See compute/launch.h. */
+#include "compute/launch.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/clock.h"
+#include "compute/poller.h"
+#include "compute/throttle.h"
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"
-#include "gate.h"
 #include "memory/charge.h"
-#include "poller.h"
 #include "shared/limits_file.h"
 
 /* The default stream is one under two names; a thread's own is another in each thread. */

@@ -4,12 +4,12 @@
  * it measures meanwhile is its own work. All are bound to this by their own libvcuda, as to the share itself; a container
  * that does not go is waited for no longer than `patience`.
  *
- * Within the container the visit is one: its processes take turns in it (bucket_turn.h).
+ * Within the container the visit is one: its processes take turns in it (compute/process_slice.h).
  */
 #ifndef VCUDA_VISIT_H
 #define VCUDA_VISIT_H
 
-#include "bucket_told.h"
+#include "compute/schedule.h"
 
 struct visit {
 	uint32_t present;     /* this process has said that the container is at work */

@@ -1,9 +1,9 @@
 /*
  * A card's time as this container has it: the bucket of ns that all its processes draw from, whose turn it is among them,
- * and whether other containers are in the way (visit.h). The model and its parameters: docs/limiter.md.
+ * and whether other containers are in the way (compute/container_slice.h). The model and its parameters: docs/limiter.md.
  *
  * Belongs here: whether work of a given length may begin now, and the account of it. Not what the work is, when it
- * ends, or how to wait (batches.h, gate.h). Everything is atomic: any thread, no lock, no system call.
+ * ends, or how to wait (compute/batch.h, compute/throttle.h). Everything is atomic: any thread, no lock, no system call.
  */
 #ifndef VCUDA_BUCKET_H
 #define VCUDA_BUCKET_H
