@@ -2,7 +2,7 @@
  * The one list of what libvcuda defines of libcuda.so.1, and the real functions behind it.
  *
  * CUDA_HOOKS expands to the typed members of struct real_driver and to the table that cuGetProcAddress substitutes from
- * (proc_address.c); the build reads it for the version script. A missing wrapper is a
+ * (hooks/proc_address.c); the build reads it for the version script. A missing wrapper is a
  * link error.
  */
 

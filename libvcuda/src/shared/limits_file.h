@@ -1,7 +1,7 @@
 /*
  * What the host allows this container, from the mounted limits file and nowhere else.
  *
- * Absent: nothing is limited. Broken (unreadable, another size, magic or version): refused as a whole, see hooks_cuda.c.
+ * Absent: nothing is limited. Broken (unreadable, another size, magic or version): refused as a whole, see hooks/memory.c.
  * A file that was good once stays in force as it was last read, should a later change of it be cut short.
  */
 #ifndef VCUDA_LIMITS_FILE_H

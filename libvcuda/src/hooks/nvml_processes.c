@@ -12,8 +12,8 @@
 
 #include "base/peers.h"
 #include "driver/nvml_table.h"
+#include "hooks/nvml_device.h"
 #include "memory/nvml_figures.h"
-#include "nvml_share.h"
 #include "shared/usage.h"
 
 enum {

@@ -4,7 +4,7 @@
  * is no less than its memory is told as it is.
  */
 #include "driver/nvml_table.h"
-#include "nvml_share.h"
+#include "hooks/nvml_device.h"
 #include "shared/usage.h"
 #include "vgpu_limits.h"
 

@@ -1,5 +1,5 @@
-/* See nvml_share.h. */
-#include "nvml_share.h"
+/* See hooks/nvml_device.h. */
+#include "hooks/nvml_device.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /*
  * The wrappers of libcuda.so.1 that start work on a card, and those that tell when work is captured instead (the list:
- * driver/cuda_table.h; graphs: hooks_graph.c). What a launch costs, and when it may begin: compute/launch.h.
+ * driver/cuda_table.h; graphs: hooks/graph.c). What a launch costs, and when it may begin: compute/launch.h.
  */
 #include "compute/launch.h"
 #include "driver/cuda_table.h"
