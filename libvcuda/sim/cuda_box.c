@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "cuda_array.h"
-#include "sim_clock.h"
+#include "state/clock.h"
 
 static CUresult side_of(int type, const void *host, CUdeviceptr device, CUarray array, size_t pitch, size_t rows,
                         struct sim_side *side)

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "cuda_work.h"
-#include "sim_clock.h"
+#include "state/clock.h"
 
 #define COPY_LATENCY_NS 2000u
 #define CHUNK ((size_t)1 << 20) /* that is touched at once: who frees waits for no more */

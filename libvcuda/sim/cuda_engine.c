@@ -3,7 +3,7 @@
 #include <sys/prctl.h>
 
 #include "cuda_queue.h"
-#include "sim_clock.h"
+#include "state/clock.h"
 
 #define MEETING_NS 100000u /* how often a kernel that waits for another one looks */
 #define LAZY_NS 50000u /* nobody waits for it: works that end within this are handled together */

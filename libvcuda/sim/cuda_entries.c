@@ -1,5 +1,5 @@
 #include "cuda_entries.h"
-#include "trampoline.h"
+#include "state/trampoline.h"
 
 /* Only the address matters here: no prototype is included, so that the one list can declare them all. */
 #define DECLARE(symbol) extern void symbol(void);

@@ -3,7 +3,7 @@
 
 #include "cuda_ipc_event.h"
 #include "cuda_queue.h"
-#include "sim_clock.h"
+#include "state/clock.h"
 
 #define EVENT_FLAGS 7u
 

@@ -6,7 +6,7 @@
 #include "cuda_memop.h"
 #include "cuda_module.h"
 #include "cuda_stream.h"
-#include "sim_clock.h"
+#include "state/clock.h"
 
 static CUresult unlock(CUresult result)
 {

@@ -4,7 +4,7 @@
 #include <strings.h>
 
 #include "cuda_sim.h"
-#include "sim_clock.h"
+#include "state/clock.h"
 
 struct sim_driver sim_driver = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static atomic_bool is_initialized;

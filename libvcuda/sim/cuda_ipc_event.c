@@ -15,7 +15,7 @@
 
 #include "cuda_ipc.h"
 #include "cuda_watch.h"
-#include "sim_clock.h"
+#include "state/clock.h"
 
 #define PAGE 4096
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW)

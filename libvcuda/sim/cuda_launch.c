@@ -4,7 +4,7 @@
 
 #include "cuda_green.h"
 #include "cuda_module.h"
-#include "sim_clock.h"
+#include "state/clock.h"
 
 static bool fits(const unsigned extent[3], uint64_t max_x, uint64_t max_y, uint64_t max_z)
 {

@@ -3,7 +3,7 @@
  * begun, on whatever card, in whatever process. A kernel that waits keeps its card busy.
  */
 #include "cuda_work.h"
-#include "sim_internal.h"
+#include "state/internal.h"
 
 static struct sim_meeting *find(struct sim_file *file, uint64_t key)
 {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "cuda_graph_memory.h"
-#include "sim_clock.h"
+#include "state/clock.h"
 
 #define RUN_AHEAD 1024u /* launches in a stream; the next one blocks */
 

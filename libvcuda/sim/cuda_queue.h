@@ -9,7 +9,7 @@
 #define CUDA_QUEUE_H
 
 #include "cuda_stream.h"
-#include "sim_turn.h"
+#include "state/turn.h"
 
 /* Copies to the card and copies from it run side by side, those of one kind one after the other. */
 enum { SIM_COPY_TO_CARD, SIM_COPY_FROM_CARD, SIM_COPY_ENGINES };

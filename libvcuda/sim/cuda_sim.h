@@ -6,7 +6,7 @@
 #include <stdbool.h>
 
 #include "cuda_types.h"
-#include "sim_state.h"
+#include "state/state.h"
 
 #define SIM_STACK_DEPTH 64
 #define MAX_THREADS_PER_BLOCK 1024u

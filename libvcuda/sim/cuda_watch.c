@@ -5,7 +5,7 @@
 #include <sys/prctl.h>
 
 #include "cuda_queue.h"
-#include "sim_clock.h"
+#include "state/clock.h"
 
 #define SHORTEST_NS 20000u
 #define LONGEST_NS 1000000u /* between two looks, the longer the longer nothing happened */

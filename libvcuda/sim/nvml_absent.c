@@ -1,6 +1,6 @@
 /* Functions of NVML that the simulator does not have: they exist, each at its own address, and say so. */
 #include "nvml_sim.h"
-#include "trampoline.h"
+#include "state/trampoline.h"
 
 nvmlReturn_t sim_nvml_absent(void);
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "nvml_sim.h"
-#include "sim_clock.h"
+#include "state/clock.h"
 
 #define IDLE_TEMPERATURE 34
 #define LOAD_TEMPERATURE 40 /* more, at full load */

@@ -4,7 +4,7 @@
 #include <time.h>
 
 #include "nvml_sim.h"
-#include "trampoline.h"
+#include "state/trampoline.h"
 
 #define SAMPLING_PERIOD_US 167000u
 #define PERFORMANCE_STATES 32u

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "nvml_sim.h"
-#include "trampoline.h"
+#include "state/trampoline.h"
 
 SIM_TRAMPOLINE(nvmlDeviceGetPciInfo, nvmlDeviceGetPciInfo_v2)
 

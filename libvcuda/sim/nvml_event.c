@@ -2,8 +2,8 @@
 #include <stdlib.h>
 
 #include "nvml_sim.h"
-#include "sim_clock.h"
-#include "trampoline.h"
+#include "state/clock.h"
+#include "state/trampoline.h"
 
 #define EVENT_TYPES 0x1full /* single and double bit ECC errors, performance state, Xid, clock */
 #define POLL_NS 20000000u

@@ -1,7 +1,7 @@
 /* Clocks, their limits, PCIe, NVLink's counters. */
 #include "nvml_sim.h"
-#include "sim_clock.h"
-#include "trampoline.h"
+#include "state/clock.h"
+#include "state/trampoline.h"
 
 SIM_TRAMPOLINE(nvmlDeviceGetCurrentClocksThrottleReasons, nvmlDeviceGetCurrentClocksEventReasons)
 SIM_TRAMPOLINE(nvmlDeviceGetSupportedClocksThrottleReasons, nvmlDeviceGetSupportedClocksEventReasons)

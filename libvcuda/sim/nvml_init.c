@@ -5,7 +5,7 @@
 #include <strings.h>
 
 #include "nvml_sim.h"
-#include "trampoline.h"
+#include "state/trampoline.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned users;

@@ -1,13 +1,13 @@
 /*
  * The processes on a card, as drivers since R515 or so tell them: those of the asker's PID namespace, by its numbers
- * (the host's, when asked on the host; see sim_state.h). Older ones name the host's pids to everybody: VGPU_SIM_PIDS=host
+ * (the host's, when asked on the host; see state/state.h). Older ones name the host's pids to everybody: VGPU_SIM_PIDS=host
  * in a container's environment makes numbers that nobody has there.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "nvml_sim.h"
-#include "trampoline.h"
+#include "state/trampoline.h"
 
 SIM_TRAMPOLINE(nvmlDeviceGetComputeRunningProcesses_v3, nvmlDeviceGetComputeRunningProcesses_v2)
 SIM_TRAMPOLINE(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlDeviceGetGraphicsRunningProcesses_v2)

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 
 #include "nvml_types.h"
-#include "sim_state.h"
+#include "state/state.h"
 
 /* Initialized, the driver is loaded, and the handle is one of a card that this process may see and that answers. */
 nvmlReturn_t sim_nvml_ready(void);

@@ -1,6 +1,6 @@
 """The state's file as Python has it: its structures and constants.
 
-They mirror sim_state.h, which says how the ledger works; tests/unit/sim/test_layout.py compares the two.
+They mirror state/state.h, which says how the ledger works; tests/unit/sim/test_layout.py compares the two.
 """
 
 from __future__ import annotations

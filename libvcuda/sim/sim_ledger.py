@@ -1,4 +1,4 @@
-"""A state's life and what is in it: made, and read as one consistent view. The ledger itself: sim_state.h."""
+"""A state's life and what is in it: made, and read as one consistent view. The ledger itself: state/state.h."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _write_shared(path: str, content: bytes) -> None:
     os.rename(temporary, path)
 
 
-# By (device, inode), and never closed: closing drops the locks of a libcuda in this process, see sim_state.h.
+# By (device, inode), and never closed: closing drops the locks of a libcuda in this process, see state/state.h.
 _slot_files: dict[tuple[int, int], int] = {}
 
 

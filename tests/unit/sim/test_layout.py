@@ -1,4 +1,4 @@
-"""sim_layout.py mirrors sim_state.h: every structure, every field."""
+"""sim_layout.py mirrors state/state.h: every structure, every field."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_structures_match(simctl: ModuleType, repository: Path, tmp_path: Path) 
             place = f"offsetof(struct sim_{name}, {field}), sizeof(((struct sim_{name} *)0)->{field})"
             lines.append(f'printf("{name}.{field} %zu %zu\\n", {place});')
     source = tmp_path / "layout.c"
-    source.write_text('#include <stdio.h>\n#include "sim_state.h"\nint main(void) {\n' + "\n".join(lines) + "\n}\n")
+    source.write_text('#include <stdio.h>\n#include "state/state.h"\nint main(void) {\n' + "\n".join(lines) + "\n}\n")
     program = tmp_path / "layout"
     subprocess.run(
         ["gcc", "-std=gnu11", "-I", repository / "libvcuda" / "sim", source, "-o", program],
@@ -44,7 +44,7 @@ def test_structures_match(simctl: ModuleType, repository: Path, tmp_path: Path) 
 
 
 def test_constants_match(simctl: ModuleType, repository: Path) -> None:
-    header = (repository / "libvcuda" / "sim" / "sim_state.h").read_text()
+    header = (repository / "libvcuda" / "sim" / "state" / "state.h").read_text()
     for name, value in (
         ("SIM_VERSION", f"{simctl.layout.VERSION}u"),
         ("SIM_MAX_CARDS", f"{simctl.layout.MAX_CARDS}u"),

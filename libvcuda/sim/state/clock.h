@@ -1,6 +1,6 @@
 /*
  * The one place that knows what time it is and how to wait. Everything that takes time in the simulator goes through
- * these. By the state, time is the wall's (CLOCK_MONOTONIC) or virtual: see sim_virtual.h, and vgpu_sim_clock.h for
+ * these. By the state, time is the wall's (CLOCK_MONOTONIC) or virtual: see state/virtual.h, and vgpu_sim_clock.h for
  * what that asks of a program.
  */
 #ifndef SIM_CLOCK_H

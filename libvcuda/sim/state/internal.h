@@ -1,8 +1,8 @@
-/* What sim_state.c lends to the ledger, the nodes and the virtual clock. */
+/* What state/state.c lends to the ledger, the nodes and the virtual clock. */
 #ifndef SIM_INTERNAL_H
 #define SIM_INTERNAL_H
 
-#include "sim_state.h"
+#include "state/state.h"
 
 /* Take the lock on the ledger and give its file; on SIM_OK only, sim_unlock has to follow. */
 enum sim_status sim_lock(struct sim_file **locked);

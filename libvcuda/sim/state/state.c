@@ -1,4 +1,4 @@
-#include "sim_internal.h"
+#include "state/internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "sim_clock.h"
+#include "state/clock.h"
 
 /* OFD locks do not tell threads apart: this mutex comes first, the file's lock second. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -99,7 +99,7 @@ static enum sim_status open_files(void)
 	if (cards_fd < 0)
 		return errno == ENOENT || errno == ENOTDIR ? SIM_MISSING : SIM_SYSTEM;
 	enum sim_status status = map_file();
-	/* An earlier failure may have left slots_fd open: closing it is never right, see sim_state.h. */
+	/* An earlier failure may have left slots_fd open: closing it is never right, see state/state.h. */
 	if (status == SIM_OK && slots_fd < 0)
 		slots_fd = open_in(directory, "slots");
 	if (status == SIM_OK && slots_fd < 0)

@@ -1,6 +1,6 @@
 /* Which cards a process sees: those whose device node it can open, as with the real driver. */
-#include "sim_state.h"
-#include "sim_internal.h"
+#include "state/internal.h"
+#include "state/state.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,9 +1,9 @@
-#include "sim_turn.h"
+#include "state/turn.h"
 
 #include <string.h>
 
-#include "sim_clock.h"
-#include "sim_internal.h"
+#include "state/clock.h"
+#include "state/internal.h"
 
 #define VIRTUAL_PATIENCE 20u
 #define GRACE_NS 1000000u /* a live holder may be late in saying that its slice ended */

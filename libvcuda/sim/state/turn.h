@@ -9,7 +9,7 @@
 #ifndef SIM_TURN_H
 #define SIM_TURN_H
 
-#include "sim_state.h"
+#include "state/state.h"
 
 struct sim_slice {
 	bool mine;

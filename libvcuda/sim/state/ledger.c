@@ -1,4 +1,4 @@
-#include "sim_internal.h"
+#include "state/internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

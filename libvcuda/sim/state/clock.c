@@ -1,4 +1,4 @@
-#include "sim_clock.h"
+#include "state/clock.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -6,9 +6,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../include/vgpu_sim_clock.h"
-#include "sim_state.h"
-#include "sim_virtual.h"
+#include "../../include/vgpu_sim_clock.h"
+#include "state/state.h"
+#include "state/virtual.h"
 
 #define SECOND 1000000000u
 #define VIRTUAL_DAY_US 1700000000000000u

@@ -13,14 +13,14 @@
  * looks after it: a dead process' threads are dropped, a runner that sleeps in the kernel loses its turn and asks
  * for it again at its next call. Real time decides when, so that such a run is not repeatable.
  *
- * Included by sim_clock.c only, which says what the calls mean; all need sim_virtual() to be true.
+ * Included by state/clock.c only, which says what the calls mean; all need sim_virtual() to be true.
  */
 #ifndef SIM_VIRTUAL_H
 #define SIM_VIRTUAL_H
 
 #include <stdbool.h>
 
-#include "sim_clock.h"
+#include "state/clock.h"
 
 
 /* Is there a state, and is its clock the virtual one? */

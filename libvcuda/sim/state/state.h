@@ -52,7 +52,7 @@ struct sim_header {
 	uint32_t switch_ns;    /* what changing from one context to another costs */
 	uint32_t kernel_ns;    /* what a kernel takes whose name does not say otherwise */
 	uint32_t driver;       /* enum sim_driver_state; may change at any time */
-	uint32_t is_virtual;   /* which clock: see sim_virtual.h */
+	uint32_t is_virtual;   /* which clock: see state/virtual.h */
 	uint32_t parties;      /* processes that have to be there before virtual time begins */
 	uint32_t period_ns;    /* over which utilization is taken */
 	uint8_t reserved[200];
@@ -159,14 +159,14 @@ struct sim_timeline_process {
 };
 
 struct sim_timeline_thread {
-	uint32_t state;   /* enum in sim_virtual.c */
+	uint32_t state;   /* enum in state/virtual.c */
 	uint32_t process;
 	int32_t tid;      /* in its own PID namespace; 0: announced, not there yet */
 	uint32_t wake;    /* a futex: `running` may be this thread */
 	uint64_t order;   /* rank, then when it was registered */
 };
 
-/* The virtual clock: see sim_virtual.h. Changed by the thread that runs, except where a thread enters by itself. */
+/* The virtual clock: see state/virtual.h. Changed by the thread that runs, except where a thread enters by itself. */
 struct sim_timeline {
 	uint64_t now;
 	uint64_t passes;        /* from one who runs to the next, ever */

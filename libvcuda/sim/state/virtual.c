@@ -1,4 +1,4 @@
-#include "sim_virtual.h"
+#include "state/virtual.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "sim_internal.h"
+#include "state/internal.h"
 
 #define PATIENCE_NS 100000000 /* of real time, before who waits looks after the one who runs */
 #define NONE SIM_MAX_THREADS
