@@ -182,7 +182,7 @@ struct sim_timeline {
 	uint8_t padding[4056];
 };
 
-/* Kernels that wait for each other, on several cards or in several processes; see cuda_meeting.c. */
+/* Kernels that wait for each other, on several cards or in several processes; see cuda/meeting.c. */
 struct sim_meeting {
 	uint64_t key;   /* which kernels; 0: free */
 	uint64_t round; /* how often they have met */

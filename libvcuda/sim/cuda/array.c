@@ -1,0 +1,251 @@
+/*
+ * Arrays and mipmapped arrays. Their storage is an ordinary allocation that nobody is told the address of; the rows
+ * lie one after the other, so that what is charged is what the descriptor says, rounded like every allocation.
+ */
+#include <string.h>
+
+#include "cuda/array.h"
+
+#define ARRAY_CUBEMAP 0x04u
+#define ARRAY_LAYERED 0x01u
+#define MAX_EXTENT 131072u
+
+static unsigned format_bytes(int format)
+{
+	switch (format) {
+	case 0x01: case 0x08: return 1;
+	case 0x02: case 0x09: case 0x10: return 2;
+	case 0x03: case 0x0a: case 0x20: return 4;
+	default: return 0;
+	}
+}
+
+static bool is_sane(const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
+{
+	return descriptor->Width && descriptor->Width <= MAX_EXTENT && descriptor->Height <= MAX_EXTENT &&
+	       descriptor->Depth <= MAX_EXTENT && format_bytes(descriptor->Format) &&
+	       (descriptor->NumChannels == 1 || descriptor->NumChannels == 2 || descriptor->NumChannels == 4);
+}
+
+static size_t row_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
+{
+	return descriptor->Width * descriptor->NumChannels * format_bytes(descriptor->Format);
+}
+
+static size_t at_least_one(size_t extent)
+{
+	return extent ? extent : 1;
+}
+
+/* Extents are at most 2^17 each, elements at most 2^4 bytes: no overflow. */
+static size_t storage(const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
+{
+	return row_bytes(descriptor) * at_least_one(descriptor->Height) * at_least_one(descriptor->Depth);
+}
+
+static CUresult create_storage(struct sim_context *context, size_t bytes, CUdeviceptr *base)
+{
+	struct sim_allocation *allocation;
+	CUresult result = sim_allocate(context, NULL, SIM_ARRAY_MEMORY, bytes, &allocation);
+
+	if (result == CUDA_SUCCESS)
+		*base = allocation->base;
+	return result;
+}
+
+/* Under the lock. */
+static struct sim_array *new_array(struct sim_context *context, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
+                                   CUdeviceptr base, struct sim_mipmap *parent)
+{
+	struct sim_array *array = sim_object_create(sizeof *array, SIM_ARRAY, context);
+
+	if (!array)
+		return NULL;
+	array->descriptor = *descriptor;
+	array->base = base;
+	array->pitch = row_bytes(descriptor);
+	array->rows = at_least_one(descriptor->Height);
+	array->parent = parent;
+	return array;
+}
+
+SIM_EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
+{
+	struct sim_context *context;
+	CUdeviceptr base;
+	CUresult result = sim_current(&context);
+
+	if (result == CUDA_SUCCESS && (!array || !descriptor || !is_sane(descriptor)))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result == CUDA_SUCCESS)
+		result = create_storage(context, storage(descriptor), &base);
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	*array = new_array(context, descriptor, base, NULL);
+	pthread_mutex_unlock(&sim_driver.lock);
+	if (*array)
+		return CUDA_SUCCESS;
+	sim_free(base, SIM_FREE_ARRAY);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+SIM_EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descriptor)
+{
+	if (!descriptor)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUDA_ARRAY3D_DESCRIPTOR full = {
+		.Width = descriptor->Width,
+		.Height = descriptor->Height,
+		.Format = descriptor->Format,
+		.NumChannels = descriptor->NumChannels,
+	};
+	return cuArray3DCreate_v2(array, &full);
+}
+
+SIM_EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray array)
+{
+	CUresult result = descriptor ? sim_lock_object(array, SIM_ARRAY) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*descriptor = array->descriptor;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *descriptor, CUarray array)
+{
+	CUDA_ARRAY3D_DESCRIPTOR full;
+	CUresult result = descriptor ? cuArray3DGetDescriptor_v2(&full, array) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result == CUDA_SUCCESS)
+		*descriptor = (CUDA_ARRAY_DESCRIPTOR){full.Width, full.Height, full.Format, full.NumChannels};
+	return result;
+}
+
+SIM_EXPORT CUresult cuArrayDestroy(CUarray array)
+{
+	CUresult result = sim_lock_object(array, SIM_ARRAY);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	CUdeviceptr base = array->base;
+	bool is_level = array->parent != NULL;
+	if (!is_level)
+		sim_object_destroy(array);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return is_level ? CUDA_ERROR_INVALID_HANDLE : sim_free(base, SIM_FREE_ARRAY);
+}
+
+static CUDA_ARRAY3D_DESCRIPTOR level_of(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned level)
+{
+	CUDA_ARRAY3D_DESCRIPTOR smaller = *descriptor;
+
+	smaller.Width = at_least_one(descriptor->Width >> level);
+	smaller.Height = descriptor->Height ? at_least_one(descriptor->Height >> level) : 0;
+	if (descriptor->Depth && !(descriptor->Flags & (ARRAY_LAYERED | ARRAY_CUBEMAP)))
+		smaller.Depth = at_least_one(descriptor->Depth >> level);
+	return smaller;
+}
+
+/* How many levels there can be: down to one element. */
+static unsigned level_limit(const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
+{
+	size_t longest = descriptor->Width > descriptor->Height ? descriptor->Width : descriptor->Height;
+	unsigned levels = 1;
+
+	if (descriptor->Depth > longest && !(descriptor->Flags & (ARRAY_LAYERED | ARRAY_CUBEMAP)))
+		longest = descriptor->Depth;
+	while (longest >>= 1)
+		levels++;
+	return levels;
+}
+
+static size_t offset_of(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned level)
+{
+	size_t bytes = 0;
+
+	for (unsigned i = 0; i < level; i++) {
+		CUDA_ARRAY3D_DESCRIPTOR smaller = level_of(descriptor, i);
+		bytes += storage(&smaller);
+	}
+	return bytes;
+}
+
+SIM_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
+                                           unsigned levels)
+{
+	struct sim_context *context;
+	CUdeviceptr base;
+	CUresult result = sim_current(&context);
+
+	if (result == CUDA_SUCCESS && (!mipmap || !descriptor || !is_sane(descriptor) || !levels))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (levels > level_limit(descriptor))
+		levels = level_limit(descriptor);
+	result = create_storage(context, offset_of(descriptor, levels), &base);
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	*mipmap = sim_object_create(sizeof **mipmap, SIM_MIPMAP, context);
+	if (*mipmap) {
+		(*mipmap)->descriptor = *descriptor;
+		(*mipmap)->base = base;
+		(*mipmap)->count = levels;
+	}
+	pthread_mutex_unlock(&sim_driver.lock);
+	if (*mipmap)
+		return CUDA_SUCCESS;
+	sim_free(base, SIM_FREE_ARRAY);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+SIM_EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *array, CUmipmappedArray mipmap, unsigned level)
+{
+	CUresult result = array ? sim_lock_object(mipmap, SIM_MIPMAP) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (level < mipmap->count && !mipmap->levels[level]) {
+		CUDA_ARRAY3D_DESCRIPTOR smaller = level_of(&mipmap->descriptor, level);
+		mipmap->levels[level] = new_array(mipmap->object.context, &smaller,
+		                                  mipmap->base + offset_of(&mipmap->descriptor, level), mipmap);
+	}
+	*array = level < mipmap->count ? mipmap->levels[level] : NULL;
+	pthread_mutex_unlock(&sim_driver.lock);
+	if (*array)
+		return CUDA_SUCCESS;
+	return level < mipmap->count ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
+}
+
+SIM_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap)
+{
+	CUresult result = sim_lock_object(mipmap, SIM_MIPMAP);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	CUdeviceptr base = mipmap->base;
+	for (unsigned i = 0; i < mipmap->count; i++)
+		if (mipmap->levels[i])
+			sim_object_destroy(mipmap->levels[i]);
+	sim_object_destroy(mipmap);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return sim_free(base, SIM_FREE_ARRAY);
+}
+
+CUresult sim_array_side(CUarray array, struct sim_side *side)
+{
+	CUresult result = sim_lock_object(array, SIM_ARRAY);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	side->base = array->base;
+	side->pitch = array->pitch;
+	side->rows = array->rows;
+	side->on_card = true;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}

@@ -1,0 +1,297 @@
+/* What a copy and a fill do, and the copies of one dimension. Those of two and three are in cuda/box.c. */
+#include <string.h>
+
+#include "cuda/work.h"
+#include "state/clock.h"
+
+#define COPY_LATENCY_NS 2000u
+#define CHUNK ((size_t)1 << 20) /* that is touched at once: who frees waits for no more */
+
+/* Where the bytes really are, and how many of them lie together: a range may span several mappings. Under the lock. */
+static CUresult locate(CUdeviceptr pointer, size_t *bytes, bool on_card, char **at)
+{
+	struct sim_allocation *allocation = sim_allocation_at(pointer, 1);
+
+	if (!allocation) {
+		*at = (char *)(uintptr_t)pointer;
+		return !on_card && pointer ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	}
+	if (allocation->physical && allocation->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+		return CUDA_ERROR_INVALID_VALUE;
+	size_t rest = allocation->size - (pointer - allocation->base);
+	char *backing = sim_backing(allocation);
+	if (!backing)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*at = backing + (pointer - allocation->base);
+	*bytes = *bytes < rest ? *bytes : rest;
+	return CUDA_SUCCESS;
+}
+
+/* A range that starts inside an allocation and leaves it is an error, and no host memory either. */
+static CUresult check_range(CUdeviceptr pointer, size_t bytes, bool on_card)
+{
+	CUresult result = CUDA_SUCCESS;
+	char *at;
+
+	while (bytes && result == CUDA_SUCCESS) {
+		size_t part = bytes;
+		pthread_mutex_lock(&sim_driver.lock);
+		result = locate(pointer, &part, on_card, &at);
+		pthread_mutex_unlock(&sim_driver.lock);
+		if (part < bytes)
+			on_card = true;
+		pointer += part;
+		bytes -= part;
+	}
+	return result;
+}
+
+static CUdeviceptr row_of(const struct sim_side *side, size_t row, size_t slice)
+{
+	return side->base + ((slice + side->z) * side->rows + row + side->y) * side->pitch + side->x;
+}
+
+static CUresult check_side(const struct sim_copy *copy, const struct sim_side *side)
+{
+	size_t rows = copy->height * copy->depth;
+
+	if (rows > 1 && side->pitch < side->x + copy->width)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (copy->depth > 1 && side->rows < side->y + copy->height)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult result = check_range(row_of(side, 0, 0), copy->width, side->on_card);
+	if (result == CUDA_SUCCESS && rows > 1)
+		result = check_range(row_of(side, copy->height - 1, copy->depth - 1), copy->width, side->on_card);
+	return result;
+}
+
+static bool is_nothing(const struct sim_copy *copy)
+{
+	return !copy->width || !copy->height || !copy->depth;
+}
+
+CUresult sim_copy_check(const struct sim_copy *copy)
+{
+	if (is_nothing(copy))
+		return CUDA_SUCCESS;
+	CUresult result = check_side(copy, &copy->to);
+	return result == CUDA_SUCCESS ? check_side(copy, &copy->from) : result;
+}
+
+/* Begins to touch bytes of both sides, or of one: without `from`. They stay where they are until sim_bytes_end. */
+static CUresult begin(CUdeviceptr to, bool to_card, char **target, CUdeviceptr from, bool from_card, char **source,
+                      size_t *part)
+{
+	*part = *part < CHUNK ? *part : CHUNK;
+	pthread_mutex_lock(&sim_driver.lock);
+	CUresult result = locate(to, part, to_card, target);
+	if (result == CUDA_SUCCESS && source)
+		result = locate(from, part, from_card, source);
+	if (result == CUDA_SUCCESS)
+		sim_bytes_begin();
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+static void copy_row(CUdeviceptr to, bool to_card, CUdeviceptr from, bool from_card, size_t bytes)
+{
+	char *target, *source;
+
+	while (bytes) {
+		size_t part = bytes;
+		if (begin(to, to_card, &target, from, from_card, &source, &part) != CUDA_SUCCESS)
+			return; /* freed since it was checked */
+		memmove(target, source, part);
+		sim_bytes_end();
+		to += part;
+		from += part;
+		bytes -= part;
+	}
+}
+
+void sim_copy_perform(const struct sim_copy *copy)
+{
+	for (size_t slice = 0; slice < copy->depth; slice++)
+		for (size_t row = 0; row < copy->height; row++)
+			copy_row(row_of(&copy->to, row, slice), copy->to.on_card || copy->to.is_ours,
+			         row_of(&copy->from, row, slice), copy->from.on_card || copy->from.is_ours, copy->width);
+}
+
+static bool is_known(const struct sim_side *side)
+{
+	if (side->on_card)
+		return true;
+	pthread_mutex_lock(&sim_driver.lock);
+	bool known = sim_allocation_at(row_of(side, 0, 0), 0) != NULL;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return known;
+}
+
+/* The card that the side lies on; -1: on none. */
+static int card_of(const struct sim_side *side)
+{
+	pthread_mutex_lock(&sim_driver.lock);
+	const struct sim_allocation *allocation = sim_allocation_at(row_of(side, 0, 0), 0);
+	bool is_host = allocation && (allocation->memory == SIM_HOST_MEMORY || allocation->memory == SIM_REGISTERED_MEMORY);
+	int card = allocation && !is_host ? (int)allocation->card : -1;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return card;
+}
+
+/*
+ * Within a card, whatever the call is called, at half its bandwidth (read and write), else as fast as the PCIe generation
+ * of its time.
+ */
+uint64_t sim_copy_duration(struct sim_copy *copy, const struct sim_context *context)
+{
+	int to = card_of(&copy->to);
+
+	copy->is_within = to >= 0 && to == card_of(&copy->from);
+	const struct sim_card *card = sim_device_card(context->device);
+	uint64_t bytes = (uint64_t)copy->width * copy->height * copy->depth;
+	uint64_t bus = card->compute_major >= 9 ? 50 : card->compute_major == 8 ? 25 : 12; /* bytes per ns */
+	uint64_t memory = (uint64_t)card->bus_width / 8 * card->memory_clock_mhz / 1000;
+
+	return COPY_LATENCY_NS + bytes / (copy->is_within && memory ? memory : bus);
+}
+
+uint64_t sim_fill_duration(const struct sim_fill *fill, const struct sim_context *context)
+{
+	const struct sim_card *card = sim_device_card(context->device);
+	uint64_t memory = (uint64_t)card->bus_width / 8 * card->memory_clock_mhz * 2 / 1000;
+
+	return COPY_LATENCY_NS + (memory ? (uint64_t)fill->width * fill->element * fill->height / memory : 0);
+}
+
+CUresult sim_submit_copy(const struct sim_copy *copy, CUstream stream, bool wait)
+{
+	struct sim_context *context;
+	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_MEMCPY, .copy = *copy};
+	int capturing = 0;
+	CUresult result = sim_current(&context);
+
+	if (result == CUDA_SUCCESS)
+		result = cuStreamIsCapturing(stream, &capturing);
+	if (result == CUDA_SUCCESS && !capturing) /* memory of an allocation node is not there yet */
+		result = sim_copy_check(copy);
+	if (result != CUDA_SUCCESS || is_nothing(copy))
+		return result;
+	work.duration = sim_copy_duration(&work.copy, context);
+	/* Host memory that the driver does not know may be gone when the call returns, so the call waits. */
+	work.copy.to.is_ours = is_known(&copy->to);
+	work.copy.from.is_ours = is_known(&copy->from);
+	bool pageable = !work.copy.to.is_ours || !work.copy.from.is_ours;
+	sim_pay(SIM_COST_COPY);
+	return sim_submit(stream, &work, wait || (pageable && !capturing));
+}
+
+static CUresult copy_line(CUdeviceptr to, bool to_card, CUdeviceptr from, bool from_card, size_t bytes,
+                          CUstream stream, bool wait)
+{
+	struct sim_copy copy = {
+		.to = {.base = to, .on_card = to_card},
+		.from = {.base = from, .on_card = from_card},
+		.width = bytes,
+		.height = 1,
+		.depth = 1,
+	};
+	return sim_submit_copy(&copy, stream, wait);
+}
+
+#define HOST(pointer) ((CUdeviceptr)(uintptr_t)(pointer))
+
+SIM_EXPORT CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+	return copy_line(to, false, from, false, bytes, NULL, true);
+}
+
+SIM_EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	return copy_line(to, false, from, false, bytes, stream, false);
+}
+
+SIM_EXPORT CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+                                 size_t bytes)
+{
+	(void)to_context;
+	(void)from_context;
+	return copy_line(to, true, from, true, bytes, NULL, true);
+}
+
+SIM_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+                                      size_t bytes, CUstream stream)
+{
+	(void)to_context;
+	(void)from_context;
+	return copy_line(to, true, from, true, bytes, stream, false);
+}
+
+SIM_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
+{
+	return copy_line(to, true, HOST(from), false, bytes, NULL, true);
+}
+
+SIM_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+	return copy_line(to, true, HOST(from), false, bytes, stream, false);
+}
+
+SIM_EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
+{
+	return copy_line(HOST(to), false, from, true, bytes, NULL, true);
+}
+
+SIM_EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	return copy_line(HOST(to), false, from, true, bytes, stream, false);
+}
+
+SIM_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+	return copy_line(to, true, from, true, bytes, NULL, true);
+}
+
+SIM_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	return copy_line(to, true, from, true, bytes, stream, false);
+}
+
+CUresult sim_fill_check(const struct sim_fill *fill)
+{
+	size_t bytes;
+
+	if ((fill->element != 1 && fill->element != 2 && fill->element != 4) || fill->to % fill->element ||
+	    __builtin_mul_overflow(fill->width, fill->element, &bytes) || (fill->height > 1 && fill->pitch < bytes))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!bytes || !fill->height)
+		return CUDA_SUCCESS;
+	CUresult result = check_range(fill->to, bytes, true);
+	if (result == CUDA_SUCCESS && fill->height > 1)
+		result = check_range(fill->to + (fill->height - 1) * fill->pitch, bytes, true);
+	return result;
+}
+
+static void repeat(char *at, const struct sim_fill *fill, size_t bytes)
+{
+	if (fill->element == 1) {
+		memset(at, (unsigned char)fill->value, bytes);
+		return;
+	}
+	for (size_t i = 0; i < bytes; i += fill->element)
+		memcpy(at + i, &fill->value, fill->element); /* little endian, like every machine with such a card */
+}
+
+void sim_fill_perform(const struct sim_fill *fill)
+{
+	for (size_t row = 0; row < fill->height; row++) {
+		CUdeviceptr to = fill->to + row * fill->pitch;
+		for (size_t bytes = fill->width * fill->element, part; bytes; bytes -= part, to += part) {
+			char *at;
+			part = bytes;
+			if (begin(to, true, &at, 0, false, NULL, &part) != CUDA_SUCCESS)
+				return;
+			repeat(at, fill, part);
+			sim_bytes_end();
+		}
+	}
+}

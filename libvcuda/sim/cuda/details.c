@@ -1,0 +1,288 @@
+/* Settings that are kept for who asks, and answers that cost nothing. */
+#include <string.h>
+
+#include "cuda/module.h"
+#include "cuda/structs.h"
+#include "cuda/work.h"
+
+/* Core dumps: nothing here crashes on a card, so none is written. Booleans, two names, and flags. */
+enum { COREDUMP_FILE = 5, COREDUMP_PIPE = 6, COREDUMP_FLAGS = 7, COREDUMP_COUNT = 8 };
+
+static struct {
+	bool on[COREDUMP_COUNT];
+	char names[COREDUMP_COUNT][1024];
+	unsigned flags;
+} coredump;
+
+static bool is_name(int attribute)
+{
+	return attribute == COREDUMP_FILE || attribute == COREDUMP_PIPE;
+}
+
+static CUresult check_coredump(int attribute, const void *value, const size_t *size)
+{
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	return attribute > 0 && attribute < COREDUMP_COUNT && size && (value || is_name(attribute)) ? CUDA_SUCCESS
+	                                                                                          : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult give(void *out, size_t *size, const void *value, size_t bytes)
+{
+	if (out && *size < bytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (out)
+		memcpy(out, value, bytes);
+	*size = bytes;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuCoredumpGetAttributeGlobal(int attribute, void *value, size_t *size)
+{
+	CUresult result = check_coredump(attribute, value, size);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	if (is_name(attribute))
+		result = give(value, size, coredump.names[attribute], strlen(coredump.names[attribute]) + 1);
+	else if (attribute == COREDUMP_FLAGS)
+		result = give(value, size, &coredump.flags, sizeof coredump.flags);
+	else
+		result = give(value, size, &coredump.on[attribute], sizeof(bool));
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuCoredumpSetAttributeGlobal(int attribute, void *value, size_t *size)
+{
+	CUresult result = check_coredump(attribute, value, size);
+	size_t wanted = attribute == COREDUMP_FLAGS ? sizeof coredump.flags : sizeof(bool);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!value || (is_name(attribute) ? !*size || *size > sizeof coredump.names[0] : *size < wanted))
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&sim_driver.lock);
+	if (is_name(attribute)) {
+		memcpy(coredump.names[attribute], value, *size);
+		coredump.names[attribute][*size - 1] = 0;
+	} else if (attribute == COREDUMP_FLAGS) {
+		memcpy(&coredump.flags, value, sizeof coredump.flags);
+	} else {
+		coredump.on[attribute] = *(unsigned char *)value != 0;
+	}
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+/* A context's own settings are everybody's here. */
+SIM_EXPORT CUresult cuCoredumpGetAttribute(int attribute, void *value, size_t *size)
+{
+	struct sim_context *context;
+	CUresult result = sim_current(&context);
+
+	return result == CUDA_SUCCESS ? cuCoredumpGetAttributeGlobal(attribute, value, size) : result;
+}
+
+SIM_EXPORT CUresult cuCoredumpSetAttribute(int attribute, void *value, size_t *size)
+{
+	struct sim_context *context;
+	CUresult result = sim_current(&context);
+
+	return result == CUDA_SUCCESS ? cuCoredumpSetAttributeGlobal(attribute, value, size) : result;
+}
+
+/* Images with managed variables or functions for both sides are not read for those. */
+SIM_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *pointer, size_t *size, void *library, const char *name)
+{
+	CUresult result = (pointer || size) && name ? sim_lock_object(library, SIM_LIBRARY) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_ERROR_NOT_FOUND;
+}
+
+SIM_EXPORT CUresult cuLibraryGetUnifiedFunction(void **function, void *library, const char *name)
+{
+	return cuLibraryGetManaged((CUdeviceptr *)function, NULL, library, name);
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads, size_t shared);
+
+#define CLUSTER 8 /* blocks: what every card with clusters can do */
+#define ATTRIBUTE_CLUSTER 4
+
+struct attribute {
+	int id, padding;
+	union { unsigned extent[3]; char bytes[64]; } value;
+};
+
+static unsigned cluster_of(const CUlaunchConfig *config)
+{
+	const struct attribute *attributes = config->attrs;
+
+	for (unsigned i = 0; attributes && i < config->numAttrs; i++)
+		if (attributes[i].id == ATTRIBUTE_CLUSTER)
+			return attributes[i].value.extent[0] * attributes[i].value.extent[1] * attributes[i].value.extent[2];
+	return 1;
+}
+
+static CUresult lock_clustered(const void *out, CUfunction function, const CUlaunchConfig *config, unsigned *sm_count)
+{
+	CUresult result = out && config ? sim_lock_object(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	const struct sim_card *card = sim_device_card(function->object.context->device);
+	*sm_count = card->sm_count;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return card->compute_major >= 9 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+SIM_EXPORT CUresult cuOccupancyMaxPotentialClusterSize(int *size, CUfunction function, const CUlaunchConfig *config)
+{
+	unsigned sm_count;
+	CUresult result = lock_clustered(size, function, config, &sm_count);
+
+	if (result == CUDA_SUCCESS)
+		*size = CLUSTER;
+	return result;
+}
+
+SIM_EXPORT CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const CUlaunchConfig *config)
+{
+	unsigned sm_count;
+	int blocks;
+	CUresult result = lock_clustered(clusters, function, config, &sm_count);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	unsigned cluster = cluster_of(config);
+	if (!cluster || cluster > CLUSTER)
+		return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+	result = cuOccupancyMaxActiveBlocksPerMultiprocessor(
+		&blocks, function, (int)(config->blockDimX * config->blockDimY * config->blockDimZ), config->sharedMemBytes);
+	if (result == CUDA_SUCCESS)
+		*clusters = (int)((unsigned)blocks * sm_count / cluster);
+	return result;
+}
+
+/* Tensor maps: 128 bytes that only kernels look into. */
+struct tensor_map {
+	char magic[8];
+	uint64_t address;
+	char rest[112];
+};
+
+static CUresult check_tensor(const void *map, int rank, const void *address)
+{
+	struct sim_context *context;
+	CUresult result = sim_current(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (sim_device_card(context->device)->compute_major < 9)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	return map && !((uintptr_t)map % 64) && rank >= 1 && rank <= 5 && address && !((uintptr_t)address % 16)
+	               ? CUDA_SUCCESS
+	               : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult check_shape(unsigned rank, const uint64_t *extent, const uint64_t *strides, const unsigned *steps)
+{
+	if (!extent || !steps || (rank > 1 && !strides))
+		return CUDA_ERROR_INVALID_VALUE;
+	for (unsigned i = 0; i < rank; i++) {
+		if (!extent[i] || extent[i] > 1ull << 32 || !steps[i] || steps[i] > 8)
+			return CUDA_ERROR_INVALID_VALUE;
+		if (i + 1 < rank && (strides[i] % 16 || strides[i] >= 1ull << 40))
+			return CUDA_ERROR_INVALID_VALUE;
+	}
+	return CUDA_SUCCESS;
+}
+
+static CUresult encode(struct tensor_map *map, CUresult result, const void *address)
+{
+	if (result == CUDA_SUCCESS)
+		*map = (struct tensor_map){.magic = "vgpu-map", .address = (uint64_t)(uintptr_t)address};
+	return result;
+}
+
+SIM_EXPORT CUresult cuTensorMapEncodeTiled(struct tensor_map *map, int type, unsigned rank, void *address,
+                                           const uint64_t *extent, const uint64_t *strides, const unsigned *box,
+                                           const unsigned *steps, int interleave, int swizzle, int promotion, int fill)
+{
+	CUresult result = check_tensor(map, (int)rank, address);
+
+	if (result == CUDA_SUCCESS)
+		result = check_shape(rank, extent, strides, steps);
+	for (unsigned i = 0; result == CUDA_SUCCESS && i < rank; i++)
+		if (!box || !box[i] || box[i] > 256)
+			result = CUDA_ERROR_INVALID_VALUE;
+	if (type < 0 || interleave < 0 || swizzle < 0 || promotion < 0 || fill < 0 || fill > 1)
+		result = CUDA_ERROR_INVALID_VALUE;
+	return encode(map, result, address);
+}
+
+SIM_EXPORT CUresult cuTensorMapEncodeIm2col(struct tensor_map *map, int type, unsigned rank, void *address,
+                                            const uint64_t *extent, const uint64_t *strides, const int *lower,
+                                            const int *upper, unsigned channels, unsigned pixels, const unsigned *steps,
+                                            int interleave, int swizzle, int promotion, int fill)
+{
+	CUresult result = check_tensor(map, (int)rank, address);
+
+	if (result == CUDA_SUCCESS)
+		result = rank >= 3 ? check_shape(rank, extent, strides, steps) : CUDA_ERROR_INVALID_VALUE;
+	if (!lower || !upper || !channels || channels > 256 || !pixels || pixels > 1024 || type < 0 || interleave < 0 ||
+	    swizzle < 0 || promotion < 0 || fill < 0)
+		result = result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : result;
+	return encode(map, result, address);
+}
+
+SIM_EXPORT CUresult cuTensorMapReplaceAddress(struct tensor_map *map, void *address)
+{
+	CUresult result = check_tensor(map, 1, address);
+
+	if (result == CUDA_SUCCESS && memcmp(map->magic, "vgpu-map", sizeof map->magic))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result == CUDA_SUCCESS)
+		map->address = (uint64_t)(uintptr_t)address;
+	return result;
+}
+
+/* Newer than the driver that is simulated by default: to be had by name, and from a driver that is built as newer. */
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
+
+SIM_EXPORT CUresult cuStreamGetDevice(CUstream stream, CUdevice *device)
+{
+	struct sim_context *context;
+	CUresult result = device ? sim_stream_context(stream, &context) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result == CUDA_SUCCESS)
+		*device = context->device;
+	return result;
+}
+
+/* The attributes say when a source may be read; here it is read in order. */
+SIM_EXPORT CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes,
+                                       size_t *indices, size_t attribute_count, size_t *failed, CUstream stream)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (failed)
+		*failed = SIZE_MAX;
+	if (!to || !from || !sizes || !count || !attributes || !indices || !attribute_count || attribute_count > count ||
+	    indices[0] || !stream || stream == CU_STREAM_LEGACY)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++) {
+		result = cuMemcpyAsync(to[i], from[i], sizes[i], stream);
+		if (result != CUDA_SUCCESS && failed)
+			*failed = i;
+	}
+	return result;
+}

@@ -1,0 +1,142 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/cuda_sim.h"
+
+const struct sim_card *sim_device_card(CUdevice device)
+{
+	return sim_card(sim_driver.devices[device].card);
+}
+
+CUresult sim_device(CUdevice device)
+{
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	return device >= 0 && device < sim_driver.device_count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+static CUresult checked(CUdevice device, const void *out)
+{
+	CUresult result = sim_device(device);
+
+	return result == CUDA_SUCCESS && !out ? CUDA_ERROR_INVALID_VALUE : result;
+}
+
+SIM_EXPORT CUresult cuDeviceGetCount(int *count)
+{
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!count)
+		return CUDA_ERROR_INVALID_VALUE;
+	*count = sim_driver.device_count;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+	CUresult result = checked(ordinal, device);
+
+	if (result == CUDA_SUCCESS)
+		*device = ordinal;
+	return result;
+}
+
+SIM_EXPORT CUresult cuDeviceGetName(char *name, int length, CUdevice device)
+{
+	CUresult result = checked(device, name);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (length <= 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	snprintf(name, (size_t)length, "%s", sim_device_card(device)->name);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
+{
+	CUresult result = checked(device, uuid);
+
+	if (result == CUDA_SUCCESS)
+		memcpy(uuid->bytes, sim_device_card(device)->uuid, sizeof uuid->bytes);
+	return result;
+}
+
+SIM_EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+	CUresult result = checked(device, bytes);
+
+	if (result == CUDA_SUCCESS)
+		*bytes = sim_device_card(device)->memory - sim_device_card(device)->reserved;
+	return result;
+}
+
+SIM_EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device)
+{
+	CUresult result = checked(device, major);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!minor)
+		return CUDA_ERROR_INVALID_VALUE;
+	*major = (int)sim_device_card(device)->compute_major;
+	*minor = (int)sim_device_card(device)->compute_minor;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuDeviceGetPCIBusId(char *text, int length, CUdevice device)
+{
+	CUresult result = checked(device, text);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (length <= 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	const struct sim_card *card = sim_device_card(device);
+	snprintf(text, (size_t)length, "%04x:%02x:%02x.0", card->pci_domain, card->pci_bus, card->pci_device);
+	return CUDA_SUCCESS;
+}
+
+/* "domain:bus:device.function", "domain:bus:device" or "bus:device.function". */
+static bool parse_bus_id(const char *text, unsigned *domain, unsigned *bus, unsigned *device)
+{
+	if (sscanf(text, "%x:%x:%x", domain, bus, device) == 3)
+		return true;
+	*domain = 0;
+	return sscanf(text, "%x:%x", bus, device) == 2;
+}
+
+SIM_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *text)
+{
+	unsigned domain, bus, slot;
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!device || !text || !parse_bus_id(text, &domain, &bus, &slot))
+		return CUDA_ERROR_INVALID_VALUE;
+	for (int i = 0; i < sim_driver.device_count; i++) {
+		const struct sim_card *card = sim_device_card(i);
+		if (card->pci_domain == domain && card->pci_bus == bus && card->pci_device == slot) {
+			*device = i;
+			return CUDA_SUCCESS;
+		}
+	}
+	return CUDA_ERROR_INVALID_DEVICE;
+}
+
+SIM_EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
+{
+	CUresult result = checked(device, can);
+
+	if (result == CUDA_SUCCESS)
+		result = sim_device(peer);
+	if (result == CUDA_SUCCESS)
+		*can = device != peer && sim_linked(sim_driver.devices[device].card, sim_driver.devices[peer].card);
+	return result;
+}

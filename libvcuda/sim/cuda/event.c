@@ -1,0 +1,184 @@
+/* Events. A record makes a new moment, which the stream reaches when it gets there; the event points to the last. */
+#include <stdlib.h>
+
+#include "cuda/ipc_event.h"
+#include "cuda/queue.h"
+#include "state/clock.h"
+
+#define EVENT_FLAGS 7u
+
+void sim_moment_drop(struct sim_moment *moment)
+{
+	if (moment && --moment->references == 0)
+		free(moment);
+}
+
+CUevent sim_event_new(struct sim_context *context)
+{
+	pthread_mutex_lock(&sim_driver.lock);
+	CUevent event = sim_object_create(sizeof *event, SIM_EVENT, context);
+	if (event)
+		event->flags = CU_EVENT_DISABLE_TIMING;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return event;
+}
+
+SIM_EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags)
+{
+	struct sim_context *context;
+	CUresult result = sim_current(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!event || flags & ~EVENT_FLAGS || (flags & CU_EVENT_INTERPROCESS && !(flags & CU_EVENT_DISABLE_TIMING)))
+		return CUDA_ERROR_INVALID_VALUE;
+	struct sim_shared *shared = flags & CU_EVENT_INTERPROCESS ? sim_shared_new() : NULL;
+	if (flags & CU_EVENT_INTERPROCESS && !shared)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	pthread_mutex_lock(&sim_driver.lock);
+	*event = sim_object_create(sizeof **event, SIM_EVENT, context);
+	if (*event) {
+		(*event)->flags = flags;
+		(*event)->shared = shared;
+	} else {
+		sim_shared_drop(shared);
+	}
+	pthread_mutex_unlock(&sim_driver.lock);
+	return *event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void sim_events_of(struct sim_context *context)
+{
+	for (struct sim_object *object = context->objects; object; object = object->next) {
+		if (object->kind != SIM_EVENT)
+			continue;
+		struct sim_event *event = (struct sim_event *)object;
+		sim_moment_drop(event->moment);
+		sim_shared_drop(event->shared);
+	}
+}
+
+SIM_EXPORT CUresult cuEventDestroy_v2(CUevent event)
+{
+	CUresult result = sim_lock_object(event, SIM_EVENT);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	sim_moment_drop(event->moment);
+	sim_shared_drop(event->shared);
+	sim_object_destroy(event);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+/* Under the lock: give the event a moment, of which the work gets its share. */
+CUresult sim_event_renew(struct sim_event *event, struct sim_work *work)
+{
+	struct sim_moment *moment = calloc(1, sizeof *moment);
+
+	if (!moment)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	moment->references = 2;
+	sim_moment_drop(event->moment);
+	event->moment = moment;
+	event->place.id = 0;
+	work->moment = moment;
+	return CUDA_SUCCESS;
+}
+
+/* Shared with other processes, and not as part of a capture: there an event only tells streams apart. */
+static bool is_shared(CUevent event, CUstream stream)
+{
+	int capturing = 0;
+
+	pthread_mutex_lock(&sim_driver.lock);
+	bool shared = sim_object_is(event, SIM_EVENT) && event->shared && !event->place.id;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return shared && cuStreamIsCapturing(stream, &capturing) == CUDA_SUCCESS && !capturing;
+}
+
+SIM_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .event = event};
+	CUresult result = sim_lock_object(event, SIM_EVENT);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	bool timed = !(event->flags & CU_EVENT_DISABLE_TIMING);
+	pthread_mutex_unlock(&sim_driver.lock);
+	sim_charge(timed ? SIM_COST_TIMED_RECORD : SIM_COST_RECORD);
+	result = sim_submit(stream, &work, false);
+	return result == CUDA_SUCCESS && is_shared(event, stream) ? sim_shared_record(event, stream) : result;
+}
+
+SIM_EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
+{
+	return flags > 1 ? CUDA_ERROR_INVALID_VALUE : cuEventRecord(event, stream);
+}
+
+SIM_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
+{
+	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .event = event};
+
+	if (flags > 1)
+		return CUDA_ERROR_INVALID_VALUE;
+	return is_shared(event, stream) ? sim_shared_wait(stream, event) : sim_submit(stream, &work, false);
+}
+
+SIM_EXPORT CUresult cuEventQuery(CUevent event)
+{
+	sim_charge(SIM_COST_QUERY);
+	CUresult result = sim_lock_object(event, SIM_EVENT);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (event->place.id)
+		result = CUDA_ERROR_CAPTURED_EVENT;
+	else if (sim_capture_forbids())
+		result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	else if (event->shared)
+		result = sim_shared_query(event);
+	else if (event->moment && !event->moment->reached)
+		result = CUDA_ERROR_NOT_READY;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuEventSynchronize(CUevent event)
+{
+	sim_pay(SIM_COST_SYNCHRONIZE);
+	CUresult result = sim_lock_object(event, SIM_EVENT);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (event->place.id)
+		result = CUDA_ERROR_CAPTURED_EVENT;
+	else if (event->shared)
+		sim_shared_synchronize(event);
+	else if (event->moment)
+		result = sim_queue_wait_moment(event->moment);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+static CUresult elapsed(const struct sim_event *start, const struct sim_event *end, float *milliseconds)
+{
+	if ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING || !start->moment || !end->moment)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (!start->moment->reached || !end->moment->reached)
+		return CUDA_ERROR_NOT_READY;
+	*milliseconds = (float)((double)(int64_t)(end->moment->time - start->moment->time) / 1e6);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
+{
+	if (!milliseconds)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult result = sim_lock_object(start, SIM_EVENT);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = sim_object_is(end, SIM_EVENT) ? elapsed(start, end, milliseconds) : CUDA_ERROR_INVALID_HANDLE;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}

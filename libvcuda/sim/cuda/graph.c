@@ -1,0 +1,401 @@
+/* Graphs and the edges in them; their nodes by kind are in cuda/graph_nodes.c. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/graph.h"
+
+struct sim_graph *sim_graph_new(void)
+{
+	return sim_object_create(sizeof(struct sim_graph), SIM_GRAPH, NULL);
+}
+
+static void free_node(struct sim_node *node)
+{
+	if (node->child)
+		sim_graph_free(node->child);
+	sim_choice_of(node);
+	free(node->dependencies);
+	free(node->attributes);
+	sim_object_destroy(node);
+}
+
+void sim_graph_free(struct sim_graph *graph)
+{
+	for (size_t i = 0; i < graph->count; i++)
+		free_node(graph->nodes[i]);
+	free(graph->nodes);
+	sim_users_of(graph);
+	sim_conditions_of(graph);
+	sim_object_destroy(graph);
+}
+
+static bool has_room(struct sim_graph *graph)
+{
+	if (graph->count < graph->room)
+		return true;
+	size_t room = graph->room ? graph->room * 2 : 16;
+	struct sim_node **nodes = reallocarray(graph->nodes, room, sizeof(struct sim_node *));
+	if (!nodes)
+		return false;
+	graph->nodes = nodes;
+	graph->room = room;
+	return true;
+}
+
+static bool depend(struct sim_node *node, const CUgraphNode *on, size_t count)
+{
+	size_t total = node->dependency_count + count;
+	struct sim_node **list = count ? reallocarray(node->dependencies, total, sizeof(struct sim_node *)) : NULL;
+
+	if (count && !list)
+		return false;
+	if (count) {
+		memcpy(list + node->dependency_count, on, count * sizeof(struct sim_node *));
+		node->dependencies = list;
+		node->dependency_count = total;
+	}
+	return true;
+}
+
+static bool may_be_in_a_body(int type)
+{
+	return type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMCPY || type == CU_GRAPH_NODE_TYPE_MEMSET ||
+	       type == CU_GRAPH_NODE_TYPE_GRAPH || type == CU_GRAPH_NODE_TYPE_EMPTY || type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
+}
+
+CUresult sim_graph_add(struct sim_graph *graph, const CUgraphNode *dependencies, size_t count,
+                       const struct sim_work *work, struct sim_node **out)
+{
+	if (graph->is_body && !may_be_in_a_body(work->type))
+		return CUDA_ERROR_NOT_SUPPORTED;
+	struct sim_node *node = has_room(graph) ? sim_object_create(sizeof *node, SIM_NODE, NULL) : NULL;
+
+	if (!node)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	node->graph = graph;
+	node->work = *work;
+	if (!depend(node, dependencies, count)) {
+		sim_object_destroy(node);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	graph->nodes[graph->count++] = node;
+	*out = node;
+	return CUDA_SUCCESS;
+}
+
+CUresult sim_lock_graph(CUgraph graph, const CUgraphNode *dependencies, size_t count, const void *out)
+{
+	if (!out || (count && !dependencies))
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult result = sim_lock_object(graph, SIM_GRAPH);
+	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++) {
+		if (sim_object_is(dependencies[i], SIM_NODE) && dependencies[i]->graph == graph)
+			continue;
+		pthread_mutex_unlock(&sim_driver.lock);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_VALUE : result;
+}
+
+CUresult sim_lock_node(CUgraphNode node, int type)
+{
+	CUresult result = sim_lock_object(node, SIM_NODE);
+
+	if (result == CUDA_SUCCESS && type >= 0 && node->work.type != type) {
+		pthread_mutex_unlock(&sim_driver.lock);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_VALUE : result;
+}
+
+static CUresult unlock(CUresult result)
+{
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned flags)
+{
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!graph || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&sim_driver.lock);
+	*graph = sim_graph_new();
+	return unlock(*graph ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+SIM_EXPORT CUresult cuGraphDestroy(CUgraph graph)
+{
+	CUresult result = sim_lock_graph(graph, NULL, 0, &graph);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (graph->is_child)
+		return unlock(CUDA_ERROR_INVALID_VALUE);
+	sim_graph_free(graph);
+	return unlock(CUDA_SUCCESS);
+}
+
+static struct sim_node *copy_of(const struct sim_graph *graph, const struct sim_node *original)
+{
+	for (size_t i = 0; i < graph->count; i++)
+		if (graph->nodes[i]->original == original)
+			return graph->nodes[i];
+	return NULL;
+}
+
+static CUresult clone_node(struct sim_graph *graph, struct sim_node *original)
+{
+	struct sim_node *node;
+	CUresult result = sim_graph_add(graph, NULL, 0, &original->work, &node);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	node->original = original;
+	for (size_t i = 0; i < original->dependency_count; i++) {
+		CUgraphNode on = copy_of(graph, original->dependencies[i]);
+		if (on && !depend(node, &on, 1))
+			return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	if (original->choice)
+		return sim_choice_clone(node, original);
+	if (!original->child)
+		return CUDA_SUCCESS;
+	result = sim_graph_clone(&node->child, original->child);
+	if (node->child)
+		node->child->is_child = true;
+	return result;
+}
+
+CUresult sim_graph_clone(struct sim_graph **out, struct sim_graph *original)
+{
+	struct sim_graph *graph = sim_graph_new();
+	CUresult result = graph ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+
+	for (size_t i = 0; result == CUDA_SUCCESS && i < original->count; i++)
+		result = clone_node(graph, original->nodes[i]);
+	if (result == CUDA_SUCCESS && !sim_users_share(graph, original))
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	if (result == CUDA_SUCCESS) {
+		graph->original = original;
+		*out = graph;
+	} else if (graph) {
+		sim_graph_free(graph);
+	}
+	return result;
+}
+
+SIM_EXPORT CUresult cuGraphClone(CUgraph *out, CUgraph original)
+{
+	CUresult result = sim_lock_graph(original, NULL, 0, out);
+
+	return result == CUDA_SUCCESS ? unlock(sim_graph_clone(out, original)) : result;
+}
+
+SIM_EXPORT CUresult cuGraphNodeFindInClone(CUgraphNode *out, CUgraphNode original, CUgraph graph)
+{
+	CUresult result = sim_lock_graph(graph, NULL, 0, out);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*out = copy_of(graph, original);
+	return unlock(*out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+SIM_EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies,
+                                             size_t count, CUgraph child)
+{
+	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_GRAPH};
+	CUresult result = sim_lock_graph(graph, dependencies, count, out);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!sim_object_is(child, SIM_GRAPH))
+		return unlock(CUDA_ERROR_INVALID_VALUE);
+	result = sim_graph_add(graph, dependencies, count, &work, out);
+	if (result == CUDA_SUCCESS)
+		result = sim_graph_clone(&(*out)->child, child);
+	if (result == CUDA_SUCCESS)
+		(*out)->child->is_child = true;
+	return unlock(result);
+}
+
+SIM_EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph)
+{
+	CUresult result = graph ? sim_lock_node(node, CU_GRAPH_NODE_TYPE_GRAPH) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*graph = node->child;
+	return unlock(CUDA_SUCCESS);
+}
+
+SIM_EXPORT CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
+{
+	CUresult result = type ? sim_lock_node(node, -1) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*type = node->work.type;
+	return unlock(CUDA_SUCCESS);
+}
+
+/* Lists are asked for twice: without an array for the number, then with one. What is beyond the list is NULL. */
+static CUresult list_nodes(const struct sim_graph *graph, bool roots_only, CUgraphNode *nodes, size_t *count)
+{
+	size_t room = nodes ? *count : 0, found = 0;
+
+	for (size_t i = 0; i < graph->count; i++) {
+		if (roots_only && graph->nodes[i]->dependency_count)
+			continue;
+		if (found < room)
+			nodes[found] = graph->nodes[i];
+		found++;
+	}
+	for (size_t i = found; i < room; i++)
+		nodes[i] = NULL;
+	if (!nodes || found < room)
+		*count = found;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
+{
+	CUresult result = sim_lock_graph(graph, NULL, 0, count);
+
+	return result == CUDA_SUCCESS ? unlock(list_nodes(graph, false, nodes, count)) : result;
+}
+
+SIM_EXPORT CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
+{
+	CUresult result = sim_lock_graph(graph, NULL, 0, count);
+
+	return result == CUDA_SUCCESS ? unlock(list_nodes(graph, true, nodes, count)) : result;
+}
+
+/* The edges that touch `from` (NULL: any) and `to` (NULL: any). */
+static CUresult list_edges(const struct sim_graph *graph, const struct sim_node *from_node,
+                           const struct sim_node *to_node, CUgraphNode *from, CUgraphNode *to, size_t *count)
+{
+	size_t room = from || to ? *count : 0, found = 0;
+
+	for (size_t i = 0; i < graph->count; i++) {
+		struct sim_node *node = graph->nodes[i];
+		for (size_t j = 0; (!to_node || node == to_node) && j < node->dependency_count; j++) {
+			if (from_node && node->dependencies[j] != from_node)
+				continue;
+			if (found < room && from)
+				from[found] = node->dependencies[j];
+			if (found < room && to)
+				to[found] = node;
+			found++;
+		}
+	}
+	if (!room || found < room)
+		*count = found;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count)
+{
+	CUresult result = sim_lock_graph(graph, NULL, 0, count);
+
+	return result == CUDA_SUCCESS ? unlock(list_edges(graph, NULL, NULL, from, to, count)) : result;
+}
+
+SIM_EXPORT CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *dependencies, size_t *count)
+{
+	CUresult result = count ? sim_lock_node(node, -1) : CUDA_ERROR_INVALID_VALUE;
+
+	return result == CUDA_SUCCESS ? unlock(list_edges(node->graph, NULL, node, dependencies, NULL, count)) : result;
+}
+
+SIM_EXPORT CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode *dependents, size_t *count)
+{
+	CUresult result = count ? sim_lock_node(node, -1) : CUDA_ERROR_INVALID_VALUE;
+
+	return result == CUDA_SUCCESS ? unlock(list_edges(node->graph, node, NULL, NULL, dependents, count)) : result;
+}
+
+static bool reaches(struct sim_node *from, const struct sim_node *node)
+{
+	if (from == node)
+		return true;
+	if (from->visited)
+		return false;
+	from->visited = true;
+	for (size_t i = 0; i < from->dependency_count; i++)
+		if (reaches(from->dependencies[i], node))
+			return true;
+	return false;
+}
+
+static bool makes_cycle(struct sim_node *from, struct sim_node *to)
+{
+	for (size_t i = 0; i < to->graph->count; i++)
+		to->graph->nodes[i]->visited = false;
+	return reaches(from, to);
+}
+
+SIM_EXPORT CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count)
+{
+	CUresult result = sim_lock_graph(graph, from, count, &graph);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++) {
+		if (!to || !sim_object_is(to[i], SIM_NODE) || to[i]->graph != graph || makes_cycle(from[i], to[i]))
+			result = CUDA_ERROR_INVALID_VALUE;
+		else if (!depend(to[i], &from[i], 1))
+			result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	return unlock(result);
+}
+
+static bool forget(struct sim_node *node, const struct sim_node *dependency)
+{
+	for (size_t i = 0; i < node->dependency_count; i++) {
+		if (node->dependencies[i] != dependency)
+			continue;
+		node->dependencies[i] = node->dependencies[--node->dependency_count];
+		return true;
+	}
+	return false;
+}
+
+SIM_EXPORT CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+                                              size_t count)
+{
+	CUresult result = sim_lock_graph(graph, from, count, &graph);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++)
+		if (!to || !sim_object_is(to[i], SIM_NODE) || to[i]->graph != graph || !forget(to[i], from[i]))
+			result = CUDA_ERROR_INVALID_VALUE;
+	return unlock(result);
+}
+
+SIM_EXPORT CUresult cuGraphDestroyNode(CUgraphNode node)
+{
+	CUresult result = sim_lock_node(node, -1);
+	size_t left = 0;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (node->work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->work.type == CU_GRAPH_NODE_TYPE_MEM_FREE)
+		return unlock(CUDA_ERROR_NOT_SUPPORTED);
+	struct sim_graph *graph = node->graph;
+	for (size_t i = 0; i < graph->count; i++) {
+		while (forget(graph->nodes[i], node))
+			;
+		if (graph->nodes[i] != node)
+			graph->nodes[left++] = graph->nodes[i];
+	}
+	graph->count = left;
+	free_node(node);
+	return unlock(CUDA_SUCCESS);
+}

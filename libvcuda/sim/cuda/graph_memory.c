@@ -1,0 +1,246 @@
+/*
+ * Allocation nodes. Their addresses are fixed when the node is made and never reused; the memory is charged to the
+ * card at the first launch (or upload) that needs it, and stays with the device's graph memory for further launches
+ * until it is trimmed or the device's last context ends.
+ */
+#include <stdlib.h>
+
+#include "cuda/graph_memory.h"
+
+static CUresult unlock(CUresult result)
+{
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+static uint64_t round_up(uint64_t bytes, CUdevice device)
+{
+	uint64_t granularity = sim_device_card(device)->granularity;
+
+	return (bytes + granularity - 1) / granularity * granularity;
+}
+
+CUresult sim_graph_reserve(CUdevice device, uint64_t bytes)
+{
+	struct sim_graph_memory *graphs = &sim_driver.devices[device].graphs;
+	uint64_t wanted = graphs->used + bytes;
+
+	if (wanted <= graphs->reserved)
+		return CUDA_SUCCESS;
+	CUresult result = sim_result(sim_reserve(sim_driver.devices[device].card, wanted - graphs->reserved));
+	if (result != CUDA_SUCCESS)
+		return result;
+	graphs->reserved = wanted;
+	graphs->reserved_high = larger(graphs->reserved_high, wanted);
+	return CUDA_SUCCESS;
+}
+
+void sim_graph_unuse(CUdevice device, uint64_t bytes)
+{
+	struct sim_graph_memory *graphs = &sim_driver.devices[device].graphs;
+
+	graphs->used -= bytes < graphs->used ? bytes : graphs->used;
+}
+
+void sim_graph_memory_of(CUdevice device)
+{
+	struct sim_graph_memory *graphs = &sim_driver.devices[device].graphs;
+
+	if (graphs->reserved <= graphs->used)
+		return;
+	sim_release(sim_driver.devices[device].card, graphs->reserved - graphs->used);
+	graphs->reserved = graphs->used;
+}
+
+SIM_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
+{
+	CUresult result = sim_device(device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	sim_graph_memory_of(device);
+	return unlock(CUDA_SUCCESS);
+}
+
+SIM_EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)
+{
+	CUresult result = sim_device(device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!value || attribute < 0 || attribute > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&sim_driver.lock);
+	const struct sim_graph_memory *graphs = &sim_driver.devices[device].graphs;
+	const uint64_t values[] = {graphs->used, graphs->used_high, graphs->reserved, graphs->reserved_high};
+	*(uint64_t *)value = values[attribute];
+	return unlock(CUDA_SUCCESS);
+}
+
+/* Only the high marks can be set, and only to 0: from then on they count anew. */
+SIM_EXPORT CUresult cuDeviceSetGraphMemAttribute(CUdevice device, int attribute, void *value)
+{
+	CUresult result = sim_device(device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!value || *(uint64_t *)value ||
+	    (attribute != CU_GRAPH_MEM_ATTR_USED_MEM_HIGH && attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH))
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&sim_driver.lock);
+	struct sim_graph_memory *graphs = &sim_driver.devices[device].graphs;
+	if (attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH)
+		graphs->used_high = graphs->used;
+	else
+		graphs->reserved_high = graphs->reserved;
+	return unlock(CUDA_SUCCESS);
+}
+
+SIM_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                                           size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *p)
+{
+	if (!p || !p->bytesize || p->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult result = sim_device(p->poolProps.location.id);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (p->bytesize > sim_device_card(p->poolProps.location.id)->memory)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	char *at = sim_reserve_addresses((p->bytesize + 0xffff) & ~(size_t)0xffff, 1 << 21, 0);
+	if (!at)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	struct sim_work work = {
+		.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+		.memory = {(CUdeviceptr)(uintptr_t)at, p->bytesize, p->poolProps.location.id},
+	};
+	result = sim_lock_graph(graph, dependencies, count, node);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = sim_graph_add(graph, dependencies, count, &work, node);
+	p->dptr = work.memory.pointer;
+	return unlock(result);
+}
+
+SIM_EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *p)
+{
+	CUresult result = p ? sim_lock_node(node, CU_GRAPH_NODE_TYPE_MEM_ALLOC) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*p = (CUDA_MEM_ALLOC_NODE_PARAMS){
+		.poolProps = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, node->work.memory.device}},
+		.bytesize = node->work.memory.bytes,
+		.dptr = node->work.memory.pointer,
+	};
+	return unlock(CUDA_SUCCESS);
+}
+
+SIM_EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                                          size_t count, CUdeviceptr pointer)
+{
+	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .memory.pointer = pointer};
+	CUresult result = pointer ? sim_lock_graph(graph, dependencies, count, node) : CUDA_ERROR_INVALID_VALUE;
+
+	return result == CUDA_SUCCESS ? unlock(sim_graph_add(graph, dependencies, count, &work, node)) : result;
+}
+
+SIM_EXPORT CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *pointer)
+{
+	CUresult result = pointer ? sim_lock_node(node, CU_GRAPH_NODE_TYPE_MEM_FREE) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*pointer = node->work.memory.pointer;
+	return unlock(CUDA_SUCCESS);
+}
+
+static bool frees(const struct sim_step *steps, size_t count, CUdeviceptr pointer)
+{
+	for (size_t i = 0; i < count; i++)
+		if (steps[i].work.type == CU_GRAPH_NODE_TYPE_MEM_FREE && steps[i].work.memory.pointer == pointer)
+			return true;
+	return false;
+}
+
+CUresult sim_graph_memory_reserve(struct sim_context *context, const struct sim_step *steps, size_t count)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < count; i++)
+		if (steps[i].work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+			bytes += round_up(steps[i].work.memory.bytes, steps[i].work.memory.device);
+	if (!bytes)
+		return CUDA_SUCCESS;
+	pthread_mutex_lock(&sim_driver.lock);
+	return unlock(sim_graph_reserve(context->device, bytes));
+}
+
+static bool is_live(CUdeviceptr pointer)
+{
+	pthread_mutex_lock(&sim_driver.lock);
+	bool live = sim_allocation_at(pointer, 0) != NULL;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return live;
+}
+
+/* A graph whose allocations outlive it cannot be launched again before they were freed, unless it frees them itself. */
+static CUresult free_left_over(const struct sim_step *steps, size_t count, unsigned long long flags, CUstream stream)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++) {
+		CUdeviceptr pointer = steps[i].work.memory.pointer;
+		if (steps[i].work.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || frees(steps, count, pointer) || !is_live(pointer))
+			continue;
+		struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .memory.pointer = pointer};
+		result = flags & CU_GRAPH_INSTANTIATE_AUTO_FREE_ON_LAUNCH ? sim_submit(stream, &work, true)
+		                                                          : CUDA_ERROR_INVALID_VALUE;
+	}
+	return result;
+}
+
+CUresult sim_graph_memory_prepare(struct sim_context *context, const struct sim_step *steps, size_t count,
+                                  unsigned long long flags, CUstream stream)
+{
+	CUresult result = free_left_over(steps, count, flags, stream);
+
+	return result == CUDA_SUCCESS ? sim_graph_memory_reserve(context, steps, count) : result;
+}
+
+void sim_graph_memory_alloc(const struct sim_work *work)
+{
+	struct sim_allocation *allocation = calloc(1, sizeof *allocation);
+	CUdevice device = work->memory.device;
+	struct sim_graph_memory *graphs = &sim_driver.devices[device].graphs;
+
+	if (!allocation)
+		return;
+	allocation->base = work->memory.pointer;
+	allocation->size = work->memory.bytes;
+	allocation->mapped = (work->memory.bytes + 4095) & ~(size_t)4095;
+	allocation->memory = SIM_GRAPH_MEMORY;
+	allocation->card = sim_driver.devices[device].card;
+	allocation->charged = round_up(work->memory.bytes, device);
+	pthread_mutex_lock(&sim_driver.lock);
+	allocation->context = work->context;
+	/* Reserved at the launch, unless it was trimmed since. */
+	if (work->context->alive && sim_graph_reserve(device, allocation->charged) == CUDA_SUCCESS &&
+	    sim_allocation_insert(allocation)) {
+		graphs->used += allocation->charged;
+		graphs->used_high = larger(graphs->used_high, graphs->used);
+	} else {
+		free(allocation);
+	}
+	pthread_mutex_unlock(&sim_driver.lock);
+}
+
+void sim_graph_memory_free(const struct sim_work *work)
+{
+	sim_free_in_order(work->memory.pointer);
+}

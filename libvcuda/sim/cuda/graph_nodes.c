@@ -1,0 +1,333 @@
+/* Nodes by kind: made, read, changed. */
+#include <string.h>
+
+#include "cuda/graph.h"
+#include "cuda/module.h"
+
+CUresult sim_launch_from(const CUDA_KERNEL_NODE_PARAMS *p, bool has_kernel, struct sim_work *work)
+{
+	if (!p)
+		return CUDA_ERROR_INVALID_VALUE;
+	struct sim_launch launch = {
+		.function = p->func ? p->func : has_kernel ? p->kern : NULL,
+		.grid = {p->gridDimX, p->gridDimY, p->gridDimZ},
+		.block = {p->blockDimX, p->blockDimY, p->blockDimZ},
+		.shared = p->sharedMemBytes,
+	};
+	return sim_launch_prepare(&launch, p->kernelParams, work);
+}
+
+CUresult sim_fill_from(const CUDA_MEMSET_NODE_PARAMS *p, struct sim_work *work)
+{
+	if (!p || !p->height || (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4))
+		return CUDA_ERROR_INVALID_VALUE;
+	/* The range is not checked: it may be that of an allocation node, which is not there yet. */
+	*work = (struct sim_work){
+		.type = CU_GRAPH_NODE_TYPE_MEMSET,
+		.fill = {p->dst, p->pitch, p->value, p->elementSize, p->width, p->height},
+	};
+	return CUDA_SUCCESS;
+}
+
+static CUresult copy_from(const CUDA_MEMCPY3D *parameters, struct sim_work *work)
+{
+	*work = (struct sim_work){.type = CU_GRAPH_NODE_TYPE_MEMCPY};
+	return sim_copy_from_3d(parameters, &work->copy);
+}
+
+static CUresult host_from(const CUDA_HOST_NODE_PARAMS *p, struct sim_work *work)
+{
+	if (!p || !p->fn)
+		return CUDA_ERROR_INVALID_VALUE;
+	*work = (struct sim_work){.type = CU_GRAPH_NODE_TYPE_HOST, .host = {.function = p->fn, .argument = p->userData}};
+	return CUDA_SUCCESS;
+}
+
+static CUresult event_from(int type, CUevent event, struct sim_work *work)
+{
+	CUresult result = sim_lock_object(event, SIM_EVENT);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*work = (struct sim_work){.type = type, .event = event};
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+CUresult sim_node_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                      CUresult result, const struct sim_work *work)
+{
+	if (result == CUDA_SUCCESS)
+		result = sim_lock_graph(graph, dependencies, count, node);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = sim_graph_add(graph, dependencies, count, work, node);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+#define NODE CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count
+
+SIM_EXPORT CUresult cuGraphAddKernelNode(NODE, const CUDA_KERNEL_NODE_PARAMS *p)
+{
+	struct sim_work work;
+	return sim_node_add(node, graph, dependencies, count, sim_launch_from(p, false, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphAddKernelNode_v2(NODE, const CUDA_KERNEL_NODE_PARAMS *p)
+{
+	struct sim_work work;
+	return sim_node_add(node, graph, dependencies, count, sim_launch_from(p, true, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphAddMemcpyNode(NODE, const CUDA_MEMCPY3D *p, CUcontext context)
+{
+	struct sim_work work;
+	(void)context;
+	return sim_node_add(node, graph, dependencies, count, copy_from(p, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphAddMemsetNode(NODE, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext context)
+{
+	struct sim_work work;
+	(void)context;
+	return sim_node_add(node, graph, dependencies, count, sim_fill_from(p, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphAddHostNode(NODE, const CUDA_HOST_NODE_PARAMS *p)
+{
+	struct sim_work work;
+	return sim_node_add(node, graph, dependencies, count, host_from(p, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphAddEmptyNode(NODE)
+{
+	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_EMPTY};
+	return sim_node_add(node, graph, dependencies, count, CUDA_SUCCESS, &work);
+}
+
+SIM_EXPORT CUresult cuGraphAddEventRecordNode(NODE, CUevent event)
+{
+	struct sim_work work;
+	return sim_node_add(node, graph, dependencies, count, event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphAddEventWaitNode(NODE, CUevent event)
+{
+	struct sim_work work;
+	return sim_node_add(node, graph, dependencies, count, event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
+}
+
+/* Put the work in the place of the node's: in the graph, or in what was made of it. */
+CUresult sim_node_change(CUgraphNode node, CUresult result, const struct sim_work *work)
+{
+	if (result == CUDA_SUCCESS)
+		result = sim_lock_node(node, work->type);
+	if (result != CUDA_SUCCESS)
+		return result;
+	node->work = *work;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+CUresult sim_step_change(CUgraphExec exec, CUgraphNode node, CUresult result, const struct sim_work *work)
+{
+	if (result == CUDA_SUCCESS)
+		result = sim_lock_object(exec, SIM_EXEC);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = 0; i < exec->plan.count; i++) {
+		struct sim_step *step = &exec->plan.steps[i];
+		if (step->node != node || step->work.type != work->type)
+			continue;
+		step->work = *work;
+		result = CUDA_SUCCESS;
+	}
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p)
+{
+	struct sim_work work;
+	return sim_node_change(node, sim_launch_from(p, false, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p)
+{
+	struct sim_work work;
+	return sim_node_change(node, sim_launch_from(p, true, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D *p)
+{
+	struct sim_work work;
+	return sim_node_change(node, copy_from(p, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *p)
+{
+	struct sim_work work;
+	return sim_node_change(node, sim_fill_from(p, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS *p)
+{
+	struct sim_work work;
+	return sim_node_change(node, host_from(p, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                                   const CUDA_KERNEL_NODE_PARAMS *p)
+{
+	struct sim_work work;
+	return sim_step_change(exec, node, sim_launch_from(p, false, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
+                                                      const CUDA_KERNEL_NODE_PARAMS *p)
+{
+	struct sim_work work;
+	return sim_step_change(exec, node, sim_launch_from(p, true, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D *p,
+                                                   CUcontext context)
+{
+	struct sim_work work;
+	(void)context;
+	return sim_step_change(exec, node, copy_from(p, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                                   const CUDA_MEMSET_NODE_PARAMS *p, CUcontext context)
+{
+	struct sim_work work;
+	(void)context;
+	return sim_step_change(exec, node, sim_fill_from(p, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_HOST_NODE_PARAMS *p)
+{
+	struct sim_work work;
+	return sim_step_change(exec, node, host_from(p, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event)
+{
+	struct sim_work work;
+	return sim_step_change(exec, node, event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event)
+{
+	struct sim_work work;
+	return sim_node_change(node, event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode node, CUevent event)
+{
+	struct sim_work work;
+	return sim_node_change(node, event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
+}
+
+SIM_EXPORT CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event)
+{
+	struct sim_work work;
+	return sim_step_change(exec, node, event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
+}
+
+/* Argument values are not kept: nothing computes with them. */
+static CUresult get_launch(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out, size_t size)
+{
+	CUresult result = out ? sim_lock_node(node, CU_GRAPH_NODE_TYPE_KERNEL) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	const struct sim_launch *launch = &node->work.launch;
+	CUDA_KERNEL_NODE_PARAMS full = {
+		.func = launch->function,
+		.gridDimX = launch->grid[0], .gridDimY = launch->grid[1], .gridDimZ = launch->grid[2],
+		.blockDimX = launch->block[0], .blockDimY = launch->block[1], .blockDimZ = launch->block[2],
+		.sharedMemBytes = launch->shared,
+	};
+	memcpy(out, &full, size);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out)
+{
+	return get_launch(node, out, offsetof(CUDA_KERNEL_NODE_PARAMS, kern));
+}
+
+SIM_EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out)
+{
+	return get_launch(node, out, sizeof *out);
+}
+
+/* An array shows as the memory behind it. */
+SIM_EXPORT CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *out)
+{
+	CUresult result = out ? sim_lock_node(node, CU_GRAPH_NODE_TYPE_MEMCPY) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	const struct sim_copy *copy = &node->work.copy;
+	*out = (CUDA_MEMCPY3D){
+		.srcXInBytes = copy->from.x, .srcY = copy->from.y, .srcZ = copy->from.z,
+		.srcMemoryType = copy->from.on_card ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_UNIFIED,
+		.srcDevice = copy->from.base, .srcPitch = copy->from.pitch, .srcHeight = copy->from.rows,
+		.dstXInBytes = copy->to.x, .dstY = copy->to.y, .dstZ = copy->to.z,
+		.dstMemoryType = copy->to.on_card ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_UNIFIED,
+		.dstDevice = copy->to.base, .dstPitch = copy->to.pitch, .dstHeight = copy->to.rows,
+		.WidthInBytes = copy->width, .Height = copy->height, .Depth = copy->depth,
+	};
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS *out)
+{
+	CUresult result = out ? sim_lock_node(node, CU_GRAPH_NODE_TYPE_MEMSET) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	const struct sim_fill *fill = &node->work.fill;
+	*out = (CUDA_MEMSET_NODE_PARAMS){fill->to, fill->pitch, fill->value, fill->element, fill->width, fill->height};
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS *out)
+{
+	CUresult result = out ? sim_lock_node(node, CU_GRAPH_NODE_TYPE_HOST) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*out = (CUDA_HOST_NODE_PARAMS){node->work.host.function, node->work.host.argument};
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+static CUresult get_event(CUgraphNode node, int type, CUevent *event)
+{
+	CUresult result = event ? sim_lock_node(node, type) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*event = node->work.event;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode node, CUevent *event)
+{
+	return get_event(node, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event);
+}
+
+SIM_EXPORT CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode node, CUevent *event)
+{
+	return get_event(node, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event);
+}

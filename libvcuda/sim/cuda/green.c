@@ -1,0 +1,327 @@
+/*
+ * Green contexts: contexts with some of a card's multiprocessors. Here they are contexts like others, which take turns
+ * with the rest; a kernel that would fill more multiprocessors than its context has takes as much longer.
+ */
+#include "cuda/green.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/stream.h"
+
+#define RESOURCE_SM 1
+#define DEFAULT_STREAM 1u
+#define MARK 0x6d735f76u
+
+/* What is left of the structure is the driver's own. */
+typedef struct {
+	int type;
+	unsigned mark, device;
+	unsigned char padding[84];
+	unsigned count, least, alignment, flags; /* the last three since CUDA 13 */
+	unsigned char rest[32];
+} CUdevResource;
+
+_Static_assert(sizeof(CUdevResource) == 144, "CUdevResource");
+
+typedef struct sim_resources {
+	struct sim_object object;
+	CUdevice device;
+	unsigned count; /* of multiprocessors */
+} *CUdevResourceDesc;
+
+typedef struct sim_green {
+	struct sim_object object;
+	struct sim_context *context;
+} *CUgreenCtx;
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device);
+CUresult cuCtxDestroy_v2(CUcontext context);
+CUresult cuCtxPushCurrent_v2(CUcontext context);
+CUresult cuCtxPopCurrent_v2(CUcontext *context);
+CUresult cuEventRecord(CUevent event, CUstream stream);
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags);
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority);
+
+/* In these steps the hardware's multiprocessors can be given away. */
+static unsigned alignment_of(const struct sim_card *card)
+{
+	return card->compute_major >= 9 ? 8 : 2;
+}
+
+static unsigned least_of(const struct sim_card *card)
+{
+	return card->compute_major >= 9 ? 8 : card->compute_major == 8 ? 4 : 2;
+}
+
+static CUdevResource resource_of(CUdevice device, unsigned count)
+{
+	const struct sim_card *card = sim_device_card(device);
+
+	return (CUdevResource){
+		.type = RESOURCE_SM,
+		.mark = MARK,
+		.device = (unsigned)device,
+		.count = count,
+		.least = least_of(card),
+		.alignment = alignment_of(card),
+	};
+}
+
+static CUresult give(CUdevResource *out, int type, CUdevice device, unsigned count)
+{
+	if (!out)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (type != RESOURCE_SM)
+		return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+	*out = resource_of(device, count);
+	return CUDA_SUCCESS;
+}
+
+static bool is_resource(const CUdevResource *resource)
+{
+	return resource && resource->type == RESOURCE_SM && resource->mark == MARK &&
+	       sim_device((CUdevice)resource->device) == CUDA_SUCCESS && resource->count &&
+	       resource->count <= sim_device_card((CUdevice)resource->device)->sm_count;
+}
+
+SIM_EXPORT CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *out, int type)
+{
+	CUresult result = sim_device(device);
+
+	return result == CUDA_SUCCESS ? give(out, type, device, sim_device_card(device)->sm_count) : result;
+}
+
+static unsigned count_of(const struct sim_context *context)
+{
+	return context->sm_count ? context->sm_count : sim_device_card(context->device)->sm_count;
+}
+
+SIM_EXPORT CUresult cuCtxGetDevResource(CUcontext context, CUdevResource *out, int type)
+{
+	CUresult result = sim_context_check(context);
+
+	return result == CUDA_SUCCESS ? give(out, type, context->device, count_of(context)) : result;
+}
+
+/* Groups of at least so many, as many as there are; without an array only how many there would be. */
+SIM_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource *groups, unsigned *group_count, const CUdevResource *input,
+                                                CUdevResource *remaining, unsigned flags, unsigned least)
+{
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!group_count || !is_resource(input) || flags > 3)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUdevice device = (CUdevice)input->device;
+	unsigned step = alignment_of(sim_device_card(device)), smallest = least_of(sim_device_card(device));
+	unsigned size = ((least < smallest ? smallest : least) + step - 1) / step * step;
+	if (size > input->count)
+		return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+	unsigned possible = input->count / size;
+	unsigned given = groups && *group_count < possible ? *group_count : possible;
+	*group_count = given;
+	for (unsigned i = 0; groups && i < given; i++)
+		groups[i] = resource_of(device, size);
+	if (groups && remaining)
+		*remaining = resource_of(device, input->count - given * size);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *out, CUdevResource *resources, unsigned count)
+{
+	CUresult result = sim_ready();
+	unsigned total = 0;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out || !resources || !count)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (unsigned i = 0; i < count; i++) {
+		if (!is_resource(&resources[i]) || resources[i].device != resources[0].device)
+			return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+		total += resources[i].count;
+	}
+	if (total > sim_device_card((CUdevice)resources[0].device)->sm_count)
+		return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+	pthread_mutex_lock(&sim_driver.lock);
+	*out = sim_object_create(sizeof **out, SIM_RESOURCES, NULL);
+	if (*out) {
+		(*out)->device = (CUdevice)resources[0].device;
+		(*out)->count = total;
+	}
+	pthread_mutex_unlock(&sim_driver.lock);
+	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Without making it current. */
+static CUresult make_context(struct sim_context **context, CUdevice device, unsigned count)
+{
+	CUcontext popped;
+	CUresult result = cuCtxCreate_v2(context, 0, device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	(*context)->sm_count = count;
+	return cuCtxPopCurrent_v2(&popped);
+}
+
+SIM_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDesc resources, CUdevice device, unsigned flags)
+{
+	struct sim_context *context;
+	CUresult result = out && flags == DEFAULT_STREAM ? sim_lock_object(resources, SIM_RESOURCES) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_VALUE : result;
+	unsigned count = resources->count;
+	bool fits = resources->device == device;
+	pthread_mutex_unlock(&sim_driver.lock);
+	result = fits ? make_context(&context, device, count) : CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	*out = sim_object_create(sizeof **out, SIM_GREEN, NULL);
+	if (*out) {
+		(*out)->context = context;
+		context->green = *out;
+	}
+	pthread_mutex_unlock(&sim_driver.lock);
+	if (!*out)
+		cuCtxDestroy_v2(context);
+	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* What is behind the handle; NULL and an error if it is none. */
+static struct sim_context *context_of(CUgreenCtx green, CUresult *result)
+{
+	*result = sim_lock_object(green, SIM_GREEN);
+	if (*result == CUDA_ERROR_INVALID_HANDLE)
+		*result = CUDA_ERROR_INVALID_CONTEXT;
+	if (*result != CUDA_SUCCESS)
+		return NULL;
+	struct sim_context *context = green->context;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return context;
+}
+
+SIM_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
+{
+	CUresult result;
+	struct sim_context *context = context_of(green, &result);
+
+	if (!context)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	sim_object_destroy(green);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return cuCtxDestroy_v2(context);
+}
+
+SIM_EXPORT CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx green)
+{
+	CUresult result = CUDA_ERROR_INVALID_VALUE;
+	struct sim_context *context = out ? context_of(green, &result) : NULL;
+
+	if (context)
+		*out = context;
+	return result;
+}
+
+SIM_EXPORT CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource *out, int type)
+{
+	CUresult result;
+	struct sim_context *context = context_of(green, &result);
+
+	return context ? cuCtxGetDevResource(context, out, type) : result;
+}
+
+/* With the context current, on its default stream: what is before in blocking streams, or what comes after. */
+static CUresult in_order(CUcontext context, CUevent event, bool records)
+{
+	CUcontext popped;
+	CUresult result = cuCtxPushCurrent_v2(context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = records ? cuEventRecord(event, NULL) : cuStreamWaitEvent(NULL, event, 0);
+	cuCtxPopCurrent_v2(&popped);
+	return result;
+}
+
+SIM_EXPORT CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
+{
+	return in_order(context, event, true);
+}
+
+SIM_EXPORT CUresult cuCtxWaitEvent(CUcontext context, CUevent event)
+{
+	return in_order(context, event, false);
+}
+
+SIM_EXPORT CUresult cuGreenCtxRecordEvent(CUgreenCtx green, CUevent event)
+{
+	CUresult result;
+	struct sim_context *context = context_of(green, &result);
+
+	return context ? in_order(context, event, true) : result;
+}
+
+SIM_EXPORT CUresult cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event)
+{
+	CUresult result;
+	struct sim_context *context = context_of(green, &result);
+
+	return context ? in_order(context, event, false) : result;
+}
+
+SIM_EXPORT CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned flags, int priority)
+{
+	CUcontext popped;
+	CUresult result;
+	struct sim_context *context = context_of(green, &result);
+
+	if (context)
+		result = flags == SIM_STREAM_NON_BLOCKING ? cuCtxPushCurrent_v2(context) : CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = cuStreamCreateWithPriority(stream, flags, priority);
+	cuCtxPopCurrent_v2(&popped);
+	return result;
+}
+
+SIM_EXPORT CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx *out)
+{
+	struct sim_context *context;
+	CUresult result = out ? sim_stream_context(stream, &context) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result == CUDA_SUCCESS)
+		*out = context->green;
+	return result;
+}
+
+/* Execution affinity is MPS' word for the same. */
+SIM_EXPORT CUresult cuCtxGetExecAffinity(int affinity[2], int type)
+{
+	struct sim_context *context;
+	CUresult result = sim_current(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!affinity || type)
+		return affinity ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : CUDA_ERROR_INVALID_VALUE;
+	affinity[0] = type;
+	affinity[1] = (int)count_of(context);
+	return CUDA_SUCCESS;
+}
+
+void sim_green_restrict(struct sim_work *work, const struct sim_context *context)
+{
+	unsigned total = sim_device_card(context->device)->sm_count;
+	unsigned share = context->sm_count ? context->sm_count * 1000 / total : 1000;
+
+	if (work->share <= share || !share)
+		return;
+	work->duration = work->duration * work->share / share;
+	work->share = share;
+}

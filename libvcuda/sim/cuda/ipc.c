@@ -1,0 +1,263 @@
+/*
+ * Memory of another process. The exporter pays for the memory, the importer only maps it, and keeps its
+ * bytes should the exporter end.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "cuda/ipc.h"
+#include "cuda/structs.h"
+
+_Static_assert(sizeof(struct sim_ipc_handle) == sizeof(CUipcMemHandle), "an IPC handle");
+
+static uint64_t own_token(void)
+{
+	static uint64_t token;
+
+	if (!token)
+		token = (uint64_t)(uintptr_t)&token ^ (uint64_t)getpid() << 48;
+	return token;
+}
+
+struct sim_ipc_handle sim_ipc_handle_new(const char magic[8])
+{
+	struct sim_ipc_handle handle = {.pid = getpid(), .fd = -1, .owner = own_token()};
+
+	memcpy(handle.magic, magic, sizeof handle.magic);
+	return handle;
+}
+
+CUresult sim_ipc_check(const struct sim_ipc_handle *handle, const char magic[8])
+{
+	if (memcmp(handle->magic, magic, sizeof handle->magic))
+		return CUDA_ERROR_INVALID_VALUE;
+	/* Not for the process that made it. */
+	return handle->owner == own_token() && handle->pid == getpid() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+}
+
+int sim_ipc_open(const struct sim_ipc_handle *handle)
+{
+	char path[64];
+
+	snprintf(path, sizeof path, "/proc/%d/fd/%d", handle->pid, handle->fd);
+	return open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+}
+
+CUresult sim_ipc_export(struct sim_allocation *allocation, CUdeviceptr pointer, struct sim_ipc_handle *handle)
+{
+	handle->fd = sim_backing_share(allocation);
+	handle->offset = pointer - allocation->base;
+	handle->id = allocation->id;
+	return handle->fd < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr pointer)
+{
+	struct sim_ipc_handle handle = sim_ipc_handle_new(SIM_IPC_MEMORY);
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&sim_driver.lock);
+	struct sim_allocation *allocation = sim_allocation_at(pointer, 0);
+	if (!allocation)
+		result = CUDA_ERROR_INVALID_VALUE;
+	else if (allocation->memory != SIM_DEVICE_MEMORY || !allocation->context)
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	else
+		result = sim_ipc_export(allocation, pointer, &handle);
+	pthread_mutex_unlock(&sim_driver.lock);
+	if (result == CUDA_SUCCESS)
+		memcpy(out, &handle, sizeof handle);
+	return result;
+}
+
+/* An earlier opening of the same memory in this context: it is counted, not mapped again. Under the lock. */
+static struct sim_allocation *opened(struct sim_context *context, const struct sim_ipc_handle *handle)
+{
+	for (struct sim_allocation *at = context->allocations; at; at = at->next)
+		if (at->memory == SIM_IMPORTED_MEMORY && at->imported_id == handle->id &&
+		    at->imported_pid == handle->pid && !at->is_leaving)
+			return at;
+	return NULL;
+}
+
+static CUresult map_foreign(struct sim_allocation *allocation, int fd)
+{
+	char *at = sim_reserve_addresses(allocation->mapped, 1 << 16, 0);
+	char *backing = mmap(NULL, allocation->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	allocation->base = (CUdeviceptr)(uintptr_t)at;
+	allocation->backing = backing;
+	if (at && backing != MAP_FAILED && sim_allocation_insert(allocation))
+		return CUDA_SUCCESS;
+	if (at)
+		munmap(at, allocation->mapped);
+	if (backing != MAP_FAILED)
+		munmap(backing, allocation->mapped);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult sim_ipc_import(struct sim_context *context, enum sim_memory memory, const struct sim_ipc_handle *handle, int fd,
+                        struct sim_allocation **out)
+{
+	struct sim_allocation *allocation = calloc(1, sizeof *allocation);
+	unsigned card;
+	size_t size;
+
+	if (!allocation)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = CUDA_ERROR_INVALID_VALUE;
+	if (sim_share_adopt(fd, &card, &size)) {
+		allocation->context = context;
+		allocation->memory = memory;
+		allocation->card = card;
+		allocation->size = allocation->mapped = size;
+		allocation->imported_id = handle->id;
+		allocation->imported_pid = handle->pid;
+		result = map_foreign(allocation, fd);
+	}
+	if (result != CUDA_SUCCESS)
+		free(allocation);
+	*out = allocation;
+	return result;
+}
+
+static CUresult open_memory(struct sim_context *context, const struct sim_ipc_handle *handle, CUdeviceptr *pointer)
+{
+	struct sim_allocation *allocation = opened(context, handle);
+	CUresult result = CUDA_SUCCESS;
+
+	if (!allocation) {
+		int fd = sim_ipc_open(handle);
+		if (fd < 0)
+			return CUDA_ERROR_INVALID_VALUE;
+		result = sim_ipc_import(context, SIM_IMPORTED_MEMORY, handle, fd, &allocation);
+		close(fd);
+	}
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (handle->offset > allocation->size)
+		return CUDA_ERROR_INVALID_VALUE;
+	allocation->imports++;
+	*pointer = allocation->base + handle->offset;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle opaque, unsigned flags)
+{
+	struct sim_context *context;
+	struct sim_ipc_handle handle;
+	CUresult result = sim_current(&context);
+
+	memcpy(&handle, &opaque, sizeof handle);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = pointer && flags <= 1 ? sim_ipc_check(&handle, SIM_IPC_MEMORY) : CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	result = open_memory(context, &handle, pointer);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
+{
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	struct sim_allocation *allocation = sim_allocation_at(pointer, 0);
+	if (!allocation || allocation->memory != SIM_IMPORTED_MEMORY || allocation->is_leaving)
+		result = CUDA_ERROR_INVALID_VALUE;
+	else if (--allocation->imports == 0)
+		sim_allocation_free(allocation);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+/* External memory: what another interface exported as a file descriptor. Here that is memory of this simulator's. */
+struct external_handle { /* CUDA_EXTERNAL_MEMORY_HANDLE_DESC */
+	int type;
+	union { int fd; void *pair[2]; } handle;
+	unsigned long long size;
+	unsigned flags, reserved[16];
+};
+
+struct external_buffer { /* CUDA_EXTERNAL_MEMORY_BUFFER_DESC */
+	unsigned long long offset, size;
+	unsigned flags, reserved[16];
+};
+
+struct sim_external {
+	struct sim_object object;
+	CUdeviceptr base;
+	size_t size;
+};
+
+#define EXTERNAL_FD 1
+
+/* As the interface has it, the descriptor belongs to the driver once the import has succeeded. */
+SIM_EXPORT CUresult cuImportExternalMemory(struct sim_external **out, const struct external_handle *from)
+{
+	struct sim_ipc_handle handle = {.pid = -1};
+	struct sim_allocation *allocation;
+	struct sim_context *context;
+	CUresult result = sim_current(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out || !from)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (from->type != EXTERNAL_FD)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	pthread_mutex_lock(&sim_driver.lock);
+	*out = sim_object_create(sizeof **out, SIM_EXTERNAL, context);
+	result = *out ? sim_ipc_import(context, SIM_EXTERNAL_MEMORY, &handle, from->handle.fd, &allocation)
+	              : CUDA_ERROR_OUT_OF_MEMORY;
+	if (result == CUDA_SUCCESS) {
+		(*out)->base = allocation->base;
+		(*out)->size = allocation->size;
+		close(from->handle.fd);
+	} else if (*out) {
+		sim_object_destroy(*out);
+	}
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, struct sim_external *external,
+                                                    const struct external_buffer *buffer)
+{
+	CUresult result = pointer && buffer ? sim_lock_object(external, SIM_EXTERNAL) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (buffer->offset > external->size || buffer->size > external->size - buffer->offset)
+		result = CUDA_ERROR_INVALID_VALUE;
+	else
+		*pointer = external->base + buffer->offset;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuDestroyExternalMemory(struct sim_external *external)
+{
+	CUresult result = sim_lock_object(external, SIM_EXTERNAL);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	CUdeviceptr base = external->base;
+	sim_object_destroy(external);
+	pthread_mutex_unlock(&sim_driver.lock);
+	sim_free(base, SIM_FREE_EXTERNAL); /* unless the program has freed its buffer, as it should */
+	return CUDA_SUCCESS;
+}

@@ -1,0 +1,32 @@
+/* What one process gives to another so that it finds memory of its own, or an event. */
+#ifndef CUDA_IPC_H
+#define CUDA_IPC_H
+
+#include "cuda/cuda_sim.h"
+
+struct sim_ipc_handle {
+	char magic[8];
+	int32_t pid;
+	int32_t fd;
+	uint64_t offset; /* of the pointer in its allocation */
+	uint64_t id;
+	uint64_t owner; /* tells this process' own handles */
+	char padding[24];
+};
+
+#define SIM_IPC_MEMORY "vgpu-ipc"
+#define SIM_IPC_POOLED "vgpu-ptr"
+#define SIM_IPC_EVENT "vgpu-evt"
+
+struct sim_ipc_handle sim_ipc_handle_new(const char magic[8]);
+/* Is it one of that kind, and whose? */
+CUresult sim_ipc_check(const struct sim_ipc_handle *handle, const char magic[8]);
+/* The other process' file; -1: it has ended, or is not to be seen from here. */
+int sim_ipc_open(const struct sim_ipc_handle *handle);
+/* Fill in where the memory is; the allocation is shared from now on. Under the lock. */
+CUresult sim_ipc_export(struct sim_allocation *allocation, CUdeviceptr pointer, struct sim_ipc_handle *handle);
+/* Map what the file holds; nothing is charged. Under the lock. */
+CUresult sim_ipc_import(struct sim_context *context, enum sim_memory memory, const struct sim_ipc_handle *handle, int fd,
+                        struct sim_allocation **out);
+
+#endif

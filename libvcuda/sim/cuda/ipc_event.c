@@ -1,0 +1,257 @@
+/*
+ * Events that other processes wait for. How often such an event was recorded, and up to which record its streams have
+ * come, stands in a page of its own that all its processes map; who waits looks there (see cuda/watch.h).
+ */
+#include "cuda/ipc_event.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cuda/ipc.h"
+#include "cuda/watch.h"
+#include "state/clock.h"
+
+#define PAGE 4096
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
+#define LOOK_NS 50000u
+
+/* Anybody who has the event may write here: nothing in it is more than a number. */
+struct page {
+	char magic[8];
+	uint64_t recorded, reached;
+	int32_t recorder; /* the pid of who recorded last */
+};
+
+struct sim_shared {
+	unsigned references; /* of the event, and of works and watches on their way; under the lock */
+	int fd;
+	struct page *page;
+};
+
+struct record {
+	struct sim_shared *shared;
+	uint64_t number;
+};
+
+static struct sim_shared *adopt(int fd)
+{
+	struct sim_shared *shared = fd >= 0 ? calloc(1, sizeof *shared) : NULL;
+	void *at = shared ? mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+
+	if (at == MAP_FAILED) {
+		free(shared);
+		return NULL;
+	}
+	*shared = (struct sim_shared){.references = 1, .fd = fd, .page = at};
+	return shared;
+}
+
+struct sim_shared *sim_shared_new(void)
+{
+	int fd = memfd_create("vgpu-sim-event", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	struct sim_shared *shared = NULL;
+
+	/* Of a size that nobody changes: who maps it is safe from SIGBUS. */
+	if (fd >= 0 && ftruncate(fd, PAGE) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0)
+		shared = adopt(fd);
+	if (shared)
+		memcpy(shared->page->magic, SIM_IPC_EVENT, sizeof shared->page->magic);
+	else if (fd >= 0)
+		close(fd);
+	return shared;
+}
+
+void sim_shared_drop(struct sim_shared *shared)
+{
+	if (!shared || --shared->references)
+		return;
+	munmap(shared->page, PAGE);
+	close(shared->fd);
+	free(shared);
+}
+
+static uint64_t recorded(const struct sim_shared *shared)
+{
+	return __atomic_load_n(&shared->page->recorded, __ATOMIC_ACQUIRE);
+}
+
+/* What a process that has ended recorded counts as reached: its work has ended with it. */
+static bool is_reached(const struct sim_shared *shared, uint64_t number)
+{
+	int32_t recorder = __atomic_load_n(&shared->page->recorder, __ATOMIC_ACQUIRE);
+
+	return __atomic_load_n(&shared->page->reached, __ATOMIC_ACQUIRE) >= number ||
+	       (recorder > 0 && kill(recorder, 0) != 0 && errno == ESRCH);
+}
+
+/* Of the event as it is now; and on the way to a stream. */
+static struct record *hold(struct sim_event *event, uint64_t number)
+{
+	struct record *record = malloc(sizeof *record);
+
+	if (!record)
+		return NULL;
+	*record = (struct record){event->shared, number};
+	event->shared->references++;
+	return record;
+}
+
+static void let_go(struct sim_shared *shared)
+{
+	pthread_mutex_lock(&sim_driver.lock);
+	sim_shared_drop(shared);
+	pthread_mutex_unlock(&sim_driver.lock);
+}
+
+static void reach(void *argument)
+{
+	struct record *record = argument;
+	uint64_t *reached = &record->shared->page->reached;
+	uint64_t had = __atomic_load_n(reached, __ATOMIC_ACQUIRE);
+
+	while (had < record->number &&
+	       !__atomic_compare_exchange_n(reached, &had, record->number, false, __ATOMIC_RELEASE, __ATOMIC_ACQUIRE))
+		;
+	let_go(record->shared);
+	free(record);
+}
+
+static bool has_come(void *argument)
+{
+	struct record *record = argument;
+
+	if (!is_reached(record->shared, record->number))
+		return false;
+	let_go(record->shared);
+	return true; /* the record itself is freed by who asked */
+}
+
+CUresult sim_shared_record(CUevent event, CUstream stream)
+{
+	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host.function = reach};
+	CUresult result = sim_lock_object(event, SIM_EVENT);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct page *page = event->shared->page;
+	struct record *record = hold(event, 0);
+	work.host.argument = record;
+	if (record) {
+		__atomic_store_n(&page->recorder, getpid(), __ATOMIC_RELEASE);
+		record->number = __atomic_add_fetch(&page->recorded, 1, __ATOMIC_ACQ_REL);
+	}
+	pthread_mutex_unlock(&sim_driver.lock);
+	result = record ? sim_submit(stream, &work, false) : CUDA_ERROR_OUT_OF_MEMORY;
+	if (result != CUDA_SUCCESS && record)
+		reach(record);
+	return result;
+}
+
+CUresult sim_shared_wait(CUstream stream, CUevent event)
+{
+	CUresult result = sim_lock_object(event, SIM_EVENT);
+	struct record *record = NULL;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	uint64_t number = recorded(event->shared);
+	struct sim_shared *shared = event->shared;
+	bool waits = !is_reached(shared, number);
+	if (waits)
+		record = hold(event, number);
+	pthread_mutex_unlock(&sim_driver.lock);
+	if (!waits)
+		return sim_check_stream(stream);
+	result = record ? sim_watch(stream, has_come, record) : CUDA_ERROR_OUT_OF_MEMORY;
+	if (result != CUDA_SUCCESS && record)
+		let_go(shared);
+	return result;
+}
+
+CUresult sim_shared_query(const struct sim_event *event)
+{
+	return is_reached(event->shared, recorded(event->shared)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+/* Under the lock, which is given up meanwhile. */
+void sim_shared_synchronize(struct sim_event *event)
+{
+	struct sim_shared *shared = event->shared;
+	uint64_t number = recorded(shared);
+
+	shared->references++;
+	while (!is_reached(shared, number)) {
+		pthread_mutex_unlock(&sim_driver.lock);
+		sim_sleep_until(sim_now() + LOOK_NS);
+		pthread_mutex_lock(&sim_driver.lock);
+	}
+	sim_shared_drop(shared);
+}
+
+SIM_EXPORT CUresult cuIpcGetEventHandle(CUipcEventHandle *out, CUevent event)
+{
+	struct sim_ipc_handle handle = sim_ipc_handle_new(SIM_IPC_EVENT);
+	CUresult result = out ? sim_lock_object(event, SIM_EVENT) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (event->shared)
+		handle.fd = event->shared->fd;
+	else
+		result = CUDA_ERROR_INVALID_HANDLE;
+	pthread_mutex_unlock(&sim_driver.lock);
+	if (result == CUDA_SUCCESS)
+		memcpy(out, &handle, sizeof handle);
+	return result;
+}
+
+static struct sim_shared *open_shared(const struct sim_ipc_handle *handle)
+{
+	int fd = sim_ipc_open(handle);
+	struct stat st;
+	struct sim_shared *shared = NULL;
+
+	if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == PAGE &&
+	    (fcntl(fd, F_GET_SEALS) & SEALS) == SEALS)
+		shared = adopt(fd);
+	if (!shared && fd >= 0)
+		close(fd);
+	if (shared && memcmp(shared->page->magic, SIM_IPC_EVENT, sizeof shared->page->magic)) {
+		sim_shared_drop(shared);
+		shared = NULL;
+	}
+	return shared;
+}
+
+SIM_EXPORT CUresult cuIpcOpenEventHandle(CUevent *out, CUipcEventHandle opaque)
+{
+	struct sim_context *context;
+	struct sim_ipc_handle handle;
+	CUresult result = sim_current(&context);
+
+	memcpy(&handle, &opaque, sizeof handle);
+	if (result == CUDA_SUCCESS)
+		result = out ? sim_ipc_check(&handle, SIM_IPC_EVENT) : CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct sim_shared *shared = open_shared(&handle);
+	if (!shared)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUevent event = sim_event_new(context);
+	pthread_mutex_lock(&sim_driver.lock);
+	if (event) {
+		event->flags |= CU_EVENT_INTERPROCESS;
+		event->shared = shared;
+		*out = event;
+	} else {
+		sim_shared_drop(shared);
+	}
+	pthread_mutex_unlock(&sim_driver.lock);
+	return event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}

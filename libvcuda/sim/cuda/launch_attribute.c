@@ -1,0 +1,123 @@
+/* Attributes of streams and of kernel nodes: they are kept for who asks, and make no difference to the simulator. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/stream.h"
+
+#define KNOWN 16
+
+struct sim_attributes {
+	struct { char bytes[64]; } values[KNOWN];
+};
+
+static CUresult unlock(CUresult result)
+{
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+static CUresult set(struct sim_attributes **attributes, int id, const void *value)
+{
+	if (!*attributes)
+		*attributes = calloc(1, sizeof **attributes);
+	if (!*attributes)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	memcpy(&(*attributes)->values[id], value, sizeof (*attributes)->values[id]);
+	return CUDA_SUCCESS;
+}
+
+/* What was not set is all zeros. */
+static CUresult get(const struct sim_attributes *attributes, int id, void *value)
+{
+	if (attributes)
+		memcpy(value, &attributes->values[id], sizeof attributes->values[id]);
+	else
+		memset(value, 0, sizeof attributes->values[id]);
+	return CUDA_SUCCESS;
+}
+
+static CUresult copy(struct sim_attributes **to, const struct sim_attributes *from)
+{
+	if (!from) {
+		free(*to);
+		*to = NULL;
+		return CUDA_SUCCESS;
+	}
+	if (!*to)
+		*to = malloc(sizeof **to);
+	if (!*to)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	**to = *from;
+	return CUDA_SUCCESS;
+}
+
+static CUresult check(int id, const void *value)
+{
+	return value && id > 0 && id < KNOWN ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static struct sim_attributes **of_stream(struct sim_stream *stream)
+{
+	return (struct sim_attributes **)&stream->object.owned;
+}
+
+SIM_EXPORT CUresult cuStreamSetAttribute(CUstream handle, int id, const void *value)
+{
+	struct sim_stream *stream;
+	CUresult result = check(id, value);
+
+	if (result == CUDA_SUCCESS)
+		result = sim_lock_stream(handle, &stream);
+	return result == CUDA_SUCCESS ? unlock(set(of_stream(stream), id, value)) : result;
+}
+
+SIM_EXPORT CUresult cuStreamGetAttribute(CUstream handle, int id, void *value)
+{
+	struct sim_stream *stream;
+	CUresult result = check(id, value);
+
+	if (result == CUDA_SUCCESS)
+		result = sim_lock_stream(handle, &stream);
+	return result == CUDA_SUCCESS ? unlock(get(*of_stream(stream), id, value)) : result;
+}
+
+SIM_EXPORT CUresult cuStreamCopyAttributes(CUstream to, CUstream from)
+{
+	struct sim_stream *target;
+	CUresult result = sim_lock_stream(to, &target);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!sim_object_is(from, SIM_STREAM))
+		return unlock(CUDA_ERROR_INVALID_HANDLE);
+	return unlock(copy(of_stream(target), *of_stream(from)));
+}
+
+SIM_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, int id, const void *value)
+{
+	CUresult result = check(id, value);
+
+	if (result == CUDA_SUCCESS)
+		result = sim_lock_node(node, CU_GRAPH_NODE_TYPE_KERNEL);
+	return result == CUDA_SUCCESS ? unlock(set(&node->attributes, id, value)) : result;
+}
+
+SIM_EXPORT CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, int id, void *value)
+{
+	CUresult result = check(id, value);
+
+	if (result == CUDA_SUCCESS)
+		result = sim_lock_node(node, CU_GRAPH_NODE_TYPE_KERNEL);
+	return result == CUDA_SUCCESS ? unlock(get(node->attributes, id, value)) : result;
+}
+
+SIM_EXPORT CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode from)
+{
+	CUresult result = sim_lock_node(to, CU_GRAPH_NODE_TYPE_KERNEL);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!sim_object_is(from, SIM_NODE) || from->work.type != CU_GRAPH_NODE_TYPE_KERNEL)
+		return unlock(CUDA_ERROR_INVALID_VALUE);
+	return unlock(copy(&to->attributes, from->attributes));
+}

@@ -1,0 +1,123 @@
+/* Advice about managed memory: checked and, since nothing migrates, without effect. And further pointer attributes. */
+#include <string.h>
+
+#include "cuda/work.h"
+
+static CUresult check_managed(CUdeviceptr pointer, size_t bytes)
+{
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	struct sim_allocation *allocation = sim_allocation_at(pointer, bytes);
+	bool managed = allocation && allocation->memory == SIM_MANAGED_MEMORY;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return managed && bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult check_advice(CUdeviceptr pointer, size_t bytes, int advice)
+{
+	return advice >= 1 && advice <= 6 ? check_managed(pointer, bytes) : CUDA_ERROR_INVALID_VALUE;
+}
+
+SIM_EXPORT CUresult cuMemAdvise(CUdeviceptr pointer, size_t bytes, int advice, CUdevice device)
+{
+	(void)device;
+	return check_advice(pointer, bytes, advice);
+}
+
+SIM_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, int advice, CUmemLocation location)
+{
+	(void)location;
+	return check_advice(pointer, bytes, advice);
+}
+
+static CUresult prefetch(CUdeviceptr pointer, size_t bytes, CUstream stream)
+{
+	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_EMPTY};
+	CUresult result = check_managed(pointer, bytes);
+
+	return result == CUDA_SUCCESS ? sim_submit(stream, &work, false) : result;
+}
+
+SIM_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream)
+{
+	(void)device;
+	return prefetch(pointer, bytes, stream);
+}
+
+SIM_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned flags,
+                                          CUstream stream)
+{
+	(void)location;
+	return flags ? CUDA_ERROR_INVALID_VALUE : prefetch(pointer, bytes, stream);
+}
+
+/* All of them are numbers: nowhere preferred, nowhere prefetched to, by nobody accessed. */
+SIM_EXPORT CUresult cuMemRangeGetAttribute(void *out, size_t size, int attribute, CUdeviceptr pointer, size_t bytes)
+{
+	int value = attribute == 1 ? 0 : -2; /* read mostly: no; a device: invalid */
+	CUresult result = check_managed(pointer, bytes);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out || size % sizeof value || attribute < 1 || attribute > 4)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = 0; i < size; i += sizeof value)
+		memcpy((char *)out + i, &value, sizeof value);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMemRangeGetAttributes(void **out, size_t *sizes, int *attributes, size_t count,
+                                            CUdeviceptr pointer, size_t bytes)
+{
+	CUresult result = out && sizes && attributes && count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+
+	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++)
+		result = cuMemRangeGetAttribute(out[i], sizes[i], attributes[i], pointer, bytes);
+	return result;
+}
+
+CUresult cuPointerGetAttribute(void *, CUpointer_attribute, CUdeviceptr);
+
+static size_t attribute_bytes(CUpointer_attribute attribute)
+{
+	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_CONTEXT:
+	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return 8;
+	case CU_POINTER_ATTRIBUTE_MAPPED: return 1;
+	default: return 4;
+	}
+}
+
+/* Unlike the single query, this one answers for any pointer: with zeros where there is nothing to say. */
+SIM_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **out, CUdeviceptr pointer)
+{
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!count || !attributes || !out)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (unsigned i = 0; i < count; i++) {
+		if (!out[i])
+			return CUDA_ERROR_INVALID_VALUE;
+		if (cuPointerGetAttribute(out[i], attributes[i], pointer) != CUDA_SUCCESS)
+			memset(out[i], attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ? 0xff : 0, attribute_bytes(attributes[i]));
+	}
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr pointer)
+{
+	int ignored;
+
+	if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+		return CUDA_ERROR_INVALID_VALUE;
+	return cuPointerGetAttribute(&ignored, attribute, pointer);
+}

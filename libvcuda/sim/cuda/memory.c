@@ -1,0 +1,262 @@
+/* Allocation, freeing and what is asked about pointers. */
+#include <sys/mman.h>
+
+#include "cuda/cuda_sim.h"
+
+SIM_EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
+{
+	struct sim_context *context;
+	uint64_t used;
+	CUresult result = sim_current(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!available || !total)
+		return CUDA_ERROR_INVALID_VALUE;
+	const struct sim_card *card = sim_device_card(context->device);
+	result = sim_result(sim_used(sim_driver.devices[context->device].card, &used));
+	if (result != CUDA_SUCCESS)
+		return result;
+	*total = card->memory - card->reserved;
+	*available = used < *total ? *total - used : 0;
+	return CUDA_SUCCESS;
+}
+
+/* What the entry points below share: a current context, somewhere to put the pointer. */
+static CUresult allocate(CUdeviceptr *pointer, size_t size, enum sim_memory memory, unsigned flags)
+{
+	struct sim_context *context;
+	struct sim_allocation *allocation;
+	CUresult result = sim_current(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pointer)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = sim_allocate(context, NULL, memory, size, &allocation);
+	if (result != CUDA_SUCCESS)
+		return result;
+	allocation->flags = flags;
+	*pointer = allocation->base;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
+{
+	return allocate(pointer, size, SIM_DEVICE_MEMORY, 0);
+}
+
+SIM_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
+                                       unsigned element)
+{
+	size_t row = (width + 511) & ~(size_t)511, size;
+
+	if (!pitch || (element != 4 && element != 8 && element != 16) || row < width ||
+	    __builtin_mul_overflow(row, height, &size))
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult result = allocate(pointer, size, SIM_DEVICE_MEMORY, 0);
+	if (result == CUDA_SUCCESS)
+		*pitch = row;
+	return result;
+}
+
+SIM_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned flags)
+{
+	if (flags != 1 && flags != 2) /* attach: global or host */
+		return CUDA_ERROR_INVALID_VALUE;
+	return allocate(pointer, size, SIM_MANAGED_MEMORY, flags);
+}
+
+SIM_EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
+{
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	return pointer ? sim_free(pointer, SIM_FREE_DEVICE) : CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMemHostAlloc(void **pointer, size_t size, unsigned flags)
+{
+	CUdeviceptr address;
+
+	if (!pointer || flags > 7)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult result = allocate(&address, size, SIM_HOST_MEMORY, flags);
+	if (result == CUDA_SUCCESS)
+		*pointer = (void *)(uintptr_t)address;
+	return result;
+}
+
+SIM_EXPORT CUresult cuMemAllocHost_v2(void **pointer, size_t size)
+{
+	return cuMemHostAlloc(pointer, size, 0);
+}
+
+SIM_EXPORT CUresult cuMemFreeHost(void *pointer)
+{
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	return pointer ? sim_free((CUdeviceptr)(uintptr_t)pointer, SIM_FREE_HOST) : CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
+{
+	struct sim_context *context;
+	CUresult result = sim_current(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pointer || size == 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	return sim_allocation_register(context, pointer, size, flags);
+}
+
+/* Find, under the lock, what the address belongs to. On CUDA_SUCCESS the caller unlocks. */
+static CUresult lock_allocation(CUdeviceptr pointer, struct sim_allocation **allocation)
+{
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	*allocation = sim_allocation_at(pointer, 0);
+	if (*allocation)
+		return CUDA_SUCCESS;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_ERROR_INVALID_VALUE;
+}
+
+SIM_EXPORT CUresult cuMemHostUnregister(void *pointer)
+{
+	struct sim_allocation *allocation;
+	CUresult result = lock_allocation((CUdeviceptr)(uintptr_t)pointer, &allocation);
+
+	if (result != CUDA_SUCCESS)
+		return result == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : result;
+	if (allocation->memory == SIM_REGISTERED_MEMORY && allocation->base == (CUdeviceptr)(uintptr_t)pointer &&
+	    !allocation->is_leaving)
+		sim_allocation_free(allocation);
+	else
+		result = CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+static bool is_host(const struct sim_allocation *allocation)
+{
+	return allocation->memory == SIM_HOST_MEMORY || allocation->memory == SIM_REGISTERED_MEMORY;
+}
+
+SIM_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *pointer, unsigned flags)
+{
+	struct sim_allocation *allocation;
+
+	if (!device || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult result = lock_allocation((CUdeviceptr)(uintptr_t)pointer, &allocation);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (is_host(allocation))
+		*device = (CUdeviceptr)(uintptr_t)pointer; /* unified addressing */
+	else
+		result = CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuMemHostGetFlags(unsigned *flags, void *pointer)
+{
+	struct sim_allocation *allocation;
+
+	if (!flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult result = lock_allocation((CUdeviceptr)(uintptr_t)pointer, &allocation);
+	if (result != CUDA_SUCCESS)
+		return result;
+	*flags = allocation->flags;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr pointer)
+{
+	struct sim_allocation *allocation;
+	CUresult result = lock_allocation(pointer, &allocation);
+
+	if (result != CUDA_SUCCESS)
+		return result == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_NOT_FOUND : result;
+	if (base)
+		*base = allocation->base;
+	if (size)
+		*size = allocation->size;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+int sim_ordinal(unsigned card)
+{
+	for (int i = 0; i < sim_driver.device_count; i++)
+		if (sim_driver.devices[i].card == card)
+			return i;
+	return -1;
+}
+
+/* The out parameter's type depends on the attribute, as the interface has it. */
+static CUresult pointer_attribute(const struct sim_allocation *allocation, CUpointer_attribute attribute,
+                                  CUdeviceptr pointer, void *out)
+{
+	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)out = allocation->context; break;
+	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+		*(unsigned *)out = is_host(allocation) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+		break;
+	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)out = pointer; break;
+	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+		if (!is_host(allocation) && allocation->memory != SIM_MANAGED_MEMORY)
+			return CUDA_ERROR_INVALID_VALUE;
+		*(void **)out = (void *)(uintptr_t)pointer;
+		break;
+	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned *)out = 0; break;
+	case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)out = allocation->id; break;
+	case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)out = allocation->memory == SIM_MANAGED_MEMORY; break;
+	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = sim_ordinal(allocation->card); break;
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)out = allocation->base; break;
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)out = allocation->size; break;
+	case CU_POINTER_ATTRIBUTE_MAPPED: *(char *)out = 1; break;
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+		*(unsigned *)out = allocation->memory == SIM_DEVICE_MEMORY && allocation->context;
+		break;
+	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+		*(unsigned long long *)out = allocation->pool       ? (unsigned long long)allocation->pool->handle_types
+		                             : allocation->physical ? sim_physical_handle_types(allocation->physical)
+		                                                    : 0;
+		break;
+	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: *(unsigned *)out = 0; break;
+	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+		*(unsigned *)out = allocation->physical ? allocation->flags : 3; /* reading and writing */
+		break;
+	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(CUmemoryPool *)out = allocation->pool; break;
+	case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: *(size_t *)out = allocation->mapped; break;
+	case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: *(CUdeviceptr *)out = allocation->base; break;
+	case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: *(unsigned long long *)out = allocation->id; break;
+	default: return CUDA_ERROR_NOT_SUPPORTED;
+	}
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuPointerGetAttribute(void *out, CUpointer_attribute attribute, CUdeviceptr pointer)
+{
+	struct sim_allocation *allocation;
+
+	if (!out)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult result = lock_allocation(pointer, &allocation);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = pointer_attribute(allocation, attribute, pointer, out);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}

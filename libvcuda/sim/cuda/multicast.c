@@ -1,0 +1,187 @@
+/*
+ * Multicast objects: memory of several cards behind one address, on boards with NVSwitches. Here one is physical
+ * memory that costs nothing and can be mapped; what is bound to it is kept and paid for until it is unbound. Writing
+ * to a multicast address does not reach the memory behind it: that is what kernels would do.
+ */
+#include <stdlib.h>
+
+#include "cuda/physical.h"
+
+struct sim_binding {
+	CUdevice device;
+	size_t offset, size;
+	struct sim_physical *memory;
+	struct sim_binding *next;
+};
+
+typedef struct {
+	unsigned wanted; /* devices */
+	size_t size;
+	unsigned long long handle_types, flags;
+} CUmulticastObjectProp;
+
+static CUresult unlock(CUresult result)
+{
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+static CUresult check_properties(const CUmulticastObjectProp *properties)
+{
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!properties || properties->wanted < 1 || properties->wanted > SIM_MAX_CARDS || properties->flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (CUdevice device = 0; device < sim_driver.device_count; device++)
+		if (sim_multicasts(device))
+			return properties->handle_types & ~1ull ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+SIM_EXPORT CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *properties, int option)
+{
+	CUresult result = check_properties(properties);
+
+	if (result == CUDA_SUCCESS && (!granularity || option < 0 || option > 1))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result == CUDA_SUCCESS)
+		*granularity = SIM_GRANULARITY;
+	return result;
+}
+
+SIM_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *out, const CUmulticastObjectProp *properties)
+{
+	CUmemAllocationProp memory = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	CUresult result = check_properties(properties);
+
+	if (result == CUDA_SUCCESS && (!out || !properties->size || properties->size % SIM_GRANULARITY))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return result;
+	memory.requestedHandleTypes = (int)properties->handle_types;
+	pthread_mutex_lock(&sim_driver.lock);
+	result = sim_physical_new(out, &memory, sim_driver.devices[0].card, properties->size, false);
+	if (result == CUDA_SUCCESS)
+		(*out)->multicast_wanted = properties->wanted;
+	return unlock(result);
+}
+
+static CUresult lock_multicast(CUmemGenericAllocationHandle handle)
+{
+	CUresult result = sim_lock_physical(handle);
+
+	if (result == CUDA_SUCCESS && !handle->multicast_wanted)
+		return unlock(CUDA_ERROR_INVALID_VALUE);
+	return result;
+}
+
+static unsigned bits(unsigned mask)
+{
+	return (unsigned)__builtin_popcount(mask);
+}
+
+SIM_EXPORT CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice device)
+{
+	CUresult result = sim_device(device);
+
+	if (result == CUDA_SUCCESS)
+		result = lock_multicast(handle);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!sim_multicasts(device))
+		return unlock(CUDA_ERROR_NOT_SUPPORTED);
+	if (handle->multicast_devices & 1u << device || bits(handle->multicast_devices) == handle->multicast_wanted)
+		return unlock(CUDA_ERROR_INVALID_VALUE);
+	handle->multicast_devices |= 1u << device;
+	return unlock(CUDA_SUCCESS);
+}
+
+static bool overlaps(const struct sim_physical *multicast, CUdevice device, size_t offset, size_t size)
+{
+	for (const struct sim_binding *at = multicast->bindings; at; at = at->next)
+		if (at->device == device && at->offset < offset + size && offset < at->offset + at->size)
+			return true;
+	return false;
+}
+
+static bool fits(const struct sim_physical *memory, size_t offset, size_t size)
+{
+	return !(offset % SIM_GRANULARITY) && offset <= memory->size && size <= memory->size - offset;
+}
+
+/* Under the lock. */
+static CUresult bind(struct sim_physical *multicast, size_t offset, struct sim_physical *memory, size_t memory_offset,
+                     size_t size)
+{
+	CUdevice device = sim_ordinal(memory->card);
+
+	if (!size || size % SIM_GRANULARITY || !fits(multicast, offset, size) || !fits(memory, memory_offset, size) ||
+	    memory->multicast_wanted || !(multicast->multicast_devices & 1u << device) ||
+	    overlaps(multicast, device, offset, size))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (bits(multicast->multicast_devices) < multicast->multicast_wanted)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	struct sim_binding *binding = malloc(sizeof *binding);
+	if (!binding)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*binding = (struct sim_binding){device, offset, size, memory, multicast->bindings};
+	multicast->bindings = binding;
+	memory->mappings++;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
+                                       CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+                                       unsigned long long flags)
+{
+	CUresult result = flags ? CUDA_ERROR_INVALID_VALUE : lock_multicast(handle);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!sim_object_is(memory, SIM_PHYSICAL))
+		return unlock(CUDA_ERROR_INVALID_VALUE);
+	return unlock(bind(handle, offset, memory, memory_offset, size));
+}
+
+SIM_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr pointer,
+                                        size_t size, unsigned long long flags)
+{
+	CUresult result = flags ? CUDA_ERROR_INVALID_VALUE : lock_multicast(handle);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	const struct sim_allocation *mapping = sim_allocation_at(pointer, size);
+	if (!mapping || !mapping->physical)
+		return unlock(CUDA_ERROR_INVALID_VALUE);
+	return unlock(bind(handle, offset, mapping->physical, mapping->offset + (pointer - mapping->base), size));
+}
+
+SIM_EXPORT CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t size)
+{
+	CUresult result = lock_multicast(handle);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	for (struct sim_binding **at = &handle->bindings; *at; at = &(*at)->next) {
+		struct sim_binding *binding = *at;
+		if (binding->device != device || binding->offset != offset || binding->size != size)
+			continue;
+		*at = binding->next;
+		sim_physical_drop(binding->memory);
+		free(binding);
+		return unlock(CUDA_SUCCESS);
+	}
+	return unlock(CUDA_ERROR_INVALID_VALUE);
+}
+
+void sim_bindings_drop(struct sim_binding *bindings)
+{
+	while (bindings) {
+		struct sim_binding *binding = bindings;
+		bindings = binding->next;
+		sim_physical_drop(binding->memory);
+		free(binding);
+	}
+}

@@ -1,0 +1,152 @@
+/*
+ * What CUDA 12.5 to 13 added to earlier functions: another argument, a context that is named instead of current, logs.
+ * Newer than the driver that is simulated by default: to be had by dlsym, and from a driver that is built as newer.
+ */
+#include "cuda/structs.h"
+#include "cuda/work.h"
+
+struct creation {
+	void *affinities;
+	int count;
+	void *graphics; /* sharing the card with a graphics interface */
+};
+
+CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device);
+CUresult cuCtxPushCurrent_v2(CUcontext context);
+CUresult cuCtxPopCurrent_v2(CUcontext *context);
+CUresult cuCtxGetDevice(CUdevice *device);
+CUresult cuCtxSynchronize(void);
+CUresult cuCtxGetDevResource(CUcontext context, void *resource, int type);
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
+CUresult cuStreamGetGreenCtx(CUstream stream, struct sim_green **green);
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *argument);
+CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes,
+                            size_t *indices, size_t attribute_count, size_t *failed, CUstream stream);
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset, CUmemGenericAllocationHandle memory,
+                            size_t memory_offset, size_t size, unsigned long long flags);
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr pointer, size_t size,
+                             unsigned long long flags);
+
+SIM_EXPORT CUresult cuCtxCreate_v4(CUcontext *context, const struct creation *creation, unsigned flags, CUdevice device)
+{
+	if (creation && creation->graphics)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	return cuCtxCreate_v3(context, creation ? creation->affinities : NULL, creation ? creation->count : 0, flags, device);
+}
+
+/* `context` NULL: the current one. */
+static CUresult with(CUcontext context, CUresult (*call)(void *), void *argument)
+{
+	CUcontext popped;
+	CUresult result = context ? cuCtxPushCurrent_v2(context) : CUDA_SUCCESS;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call(argument);
+	if (context)
+		cuCtxPopCurrent_v2(&popped);
+	return result;
+}
+
+static CUresult get_device(void *device)
+{
+	return cuCtxGetDevice(device);
+}
+
+static CUresult synchronize(void *nothing)
+{
+	(void)nothing;
+	return cuCtxSynchronize();
+}
+
+SIM_EXPORT CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context)
+{
+	return with(context, get_device, device);
+}
+
+SIM_EXPORT CUresult cuCtxSynchronize_v2(CUcontext context)
+{
+	return with(context, synchronize, NULL);
+}
+
+SIM_EXPORT CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext *context, struct sim_green **green)
+{
+	CUresult result = context && green ? cuStreamGetGreenCtx(stream, green) : CUDA_ERROR_INVALID_VALUE;
+
+	return result == CUDA_SUCCESS ? cuStreamGetCtx(stream, context) : result;
+}
+
+SIM_EXPORT CUresult cuStreamGetDevResource(CUstream stream, void *resource, int type)
+{
+	CUcontext context;
+	CUresult result = cuStreamGetCtx(stream, &context);
+
+	return result == CUDA_SUCCESS ? cuCtxGetDevResource(context, resource, type) : result;
+}
+
+/* How the host's function waits for what it depends on is the same here. */
+SIM_EXPORT CUresult cuLaunchHostFunc_v2(CUstream stream, CUhostFn function, void *argument, unsigned synchronization)
+{
+	return synchronization <= 1 ? cuLaunchHostFunc(stream, function, argument) : CUDA_ERROR_INVALID_VALUE;
+}
+
+SIM_EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
+                                          void *attributes, size_t *indices, size_t attribute_count, CUstream stream)
+{
+	return cuMemcpyBatchAsync(to, from, sizes, count, attributes, indices, attribute_count, NULL, stream);
+}
+
+SIM_EXPORT CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
+                                          CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+                                          unsigned long long flags)
+{
+	CUresult result = sim_device(device);
+
+	return result == CUDA_SUCCESS ? cuMulticastBindMem(handle, offset, memory, memory_offset, size, flags) : result;
+}
+
+SIM_EXPORT CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
+                                           CUdeviceptr pointer, size_t size, unsigned long long flags)
+{
+	CUresult result = sim_device(device);
+
+	return result == CUDA_SUCCESS ? cuMulticastBindAddr(handle, offset, pointer, size, flags) : result;
+}
+
+/* ---- the driver's log, in which nothing is ever written ---- */
+
+typedef void (*log_callback)(void *data, int level, char *message, size_t length);
+
+SIM_EXPORT CUresult cuLogsRegisterCallback(log_callback callback, void *data, void **handle)
+{
+	static char registered;
+
+	(void)data;
+	if (!callback || !handle)
+		return CUDA_ERROR_INVALID_VALUE;
+	*handle = &registered;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuLogsUnregisterCallback(void *handle)
+{
+	return handle ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+SIM_EXPORT CUresult cuLogsCurrent(unsigned *position, unsigned flags)
+{
+	if (!position || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	*position = 0;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuLogsDumpToMemory(unsigned *position, char *buffer, size_t *size, unsigned flags)
+{
+	if (!buffer || !size || !*size || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	(void)position;
+	buffer[0] = '\0';
+	*size = 0;
+	return CUDA_SUCCESS;
+}

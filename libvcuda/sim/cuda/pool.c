@@ -1,0 +1,351 @@
+/*
+ * Stream-ordered allocation. A pool keeps what is freed into it up to its release threshold, which is 0 unless set;
+ * the rest goes back to the card at once (the real driver waits for the next synchronization).
+ */
+#include "cuda/pool.h"
+#include "cuda/work.h"
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+CUresult sim_pool_take(struct sim_pool *pool, uint64_t bytes)
+{
+	uint64_t used = pool->used + bytes;
+
+	if (used > pool->reserved) {
+		CUresult result = pool->memory == SIM_HOST_MEMORY ? CUDA_SUCCESS : sim_result(sim_reserve(sim_driver.devices[pool->device].card, used - pool->reserved));
+		if (result != CUDA_SUCCESS)
+			return result;
+		pool->reserved = used;
+	}
+	pool->used = used;
+	pool->high = larger(pool->high, used);
+	pool->reserved_high = larger(pool->reserved_high, pool->reserved);
+	return CUDA_SUCCESS;
+}
+
+static void shrink(struct sim_pool *pool, uint64_t keep)
+{
+	uint64_t rest = larger(pool->used, keep);
+
+	if (rest >= pool->reserved)
+		return;
+	if (pool->memory != SIM_HOST_MEMORY)
+		sim_release(sim_driver.devices[pool->device].card, pool->reserved - rest);
+	pool->reserved = rest;
+}
+
+void sim_pool_give(struct sim_pool *pool, uint64_t bytes)
+{
+	pool->used -= bytes;
+	shrink(pool, pool->doomed ? 0 : pool->settings[CU_MEMPOOL_ATTR_RELEASE_THRESHOLD]);
+}
+
+struct sim_pool *sim_pool_new(CUdevice device, enum sim_memory memory)
+{
+	struct sim_pool *pool = sim_object_create(sizeof *pool, SIM_POOL, NULL);
+
+	if (!pool)
+		return NULL;
+	pool->device = device;
+	pool->memory = memory;
+	pool->next = sim_driver.devices[device].pools;
+	sim_driver.devices[device].pools = pool;
+	for (int i = CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES; i < CU_MEMPOOL_ATTR_RELEASE_THRESHOLD; i++)
+		pool->settings[i] = 1;
+	return pool;
+}
+
+static CUresult get_pool(CUmemoryPool *pool, CUdevice device, bool wants_default)
+{
+	CUresult result = sim_device(device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pool)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&sim_driver.lock);
+	*pool = sim_pool_standing(device, SIM_DEVICE_MEMORY, wants_default);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+SIM_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
+{
+	return get_pool(pool, device, true);
+}
+
+SIM_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
+{
+	return get_pool(pool, device, false);
+}
+
+/* A pool that does not exist is an invalid value here, as with the driver, not an invalid handle. */
+CUresult sim_lock_pool(CUmemoryPool pool)
+{
+	CUresult result = sim_lock_object(pool, SIM_POOL);
+
+	if (result == CUDA_SUCCESS && pool->doomed) {
+		pthread_mutex_unlock(&sim_driver.lock);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_VALUE : result;
+}
+
+SIM_EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+{
+	CUresult result = sim_device(device);
+
+	if (result == CUDA_SUCCESS)
+		result = sim_lock_pool(pool);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (pool->device == device && pool->memory == SIM_DEVICE_MEMORY)
+		sim_driver.devices[device].pool = pool;
+	else
+		result = CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+static void bury_doomed(struct sim_device *device)
+{
+	for (struct sim_pool **at = &device->pools; *at;) {
+		struct sim_pool *pool = *at;
+		if (pool->doomed && !pool->allocations) {
+			shrink(pool, 0);
+			*at = pool->next;
+			sim_object_destroy(pool);
+		} else {
+			at = &pool->next;
+		}
+	}
+}
+
+void sim_pools_of(CUdevice device)
+{
+	for (struct sim_pool *pool = sim_driver.devices[device].pools; pool; pool = pool->next) {
+		sim_allocations_of(&pool->allocations);
+		shrink(pool, 0);
+	}
+	bury_doomed(&sim_driver.devices[device]);
+}
+
+SIM_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
+{
+	enum sim_memory memory;
+	CUdevice device;
+
+	if (!pool || !properties)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (properties->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	CUresult result = sim_pool_place(&properties->location, properties->allocType, &device, &memory);
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	*pool = sim_pool_new(device, memory);
+	if (*pool)
+		(*pool)->handle_types = properties->handleTypes;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* What was allocated from it lives on. */
+SIM_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+	CUresult result = sim_lock_pool(pool);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct sim_device *device = &sim_driver.devices[pool->device];
+	if (sim_pool_is_default(pool)) {
+		result = CUDA_ERROR_INVALID_VALUE;
+	} else {
+		struct sim_pool **in_force = sim_pool_in_force(pool->device, pool->memory);
+		if (*in_force == pool)
+			*in_force = NULL;
+		pool->doomed = true;
+		bury_doomed(device);
+	}
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+	CUresult result = sim_lock_pool(pool);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	shrink(pool, keep);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+static CUresult set_attribute(struct sim_pool *pool, CUmemPool_attribute attribute, const void *value)
+{
+	if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+		pool->settings[attribute] = *(const uint64_t *)value;
+	else if (attribute >= 1 && attribute < CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+		pool->settings[attribute] = *(const int *)value != 0;
+	else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH && *(const uint64_t *)value == 0)
+		pool->high = pool->used;
+	else if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH && *(const uint64_t *)value == 0)
+		pool->reserved_high = pool->reserved;
+	else
+		return CUDA_ERROR_INVALID_VALUE;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
+{
+	CUresult result = value ? sim_lock_pool(pool) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = set_attribute(pool, attribute, value);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+static CUresult get_attribute(const struct sim_pool *pool, CUmemPool_attribute attribute, void *value)
+{
+	switch (attribute) {
+	case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+	case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+	case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+		*(int *)value = (int)pool->settings[attribute];
+		return CUDA_SUCCESS;
+	case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+		*(uint64_t *)value = pool->settings[attribute];
+		return CUDA_SUCCESS;
+	case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *(uint64_t *)value = pool->reserved; return CUDA_SUCCESS;
+	case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *(uint64_t *)value = pool->used; return CUDA_SUCCESS;
+	case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *(uint64_t *)value = pool->reserved_high; return CUDA_SUCCESS;
+	case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *(uint64_t *)value = pool->high; return CUDA_SUCCESS;
+	default:
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+}
+
+SIM_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
+{
+	CUresult result = value ? sim_lock_pool(pool) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = get_attribute(pool, attribute, value);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+static CUresult check_access(const struct sim_pool *pool, const CUmemAccessDesc *access)
+{
+	if (access->location.type != CU_MEM_LOCATION_TYPE_DEVICE || sim_device(access->location.id) != CUDA_SUCCESS ||
+	    (access->flags != 0 && access->flags != 1 && access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
+		return CUDA_ERROR_INVALID_VALUE;
+	/* The device that the memory is on always has access. */
+	return access->location.id == pool->device && !access->flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
+{
+	CUresult result = map && count ? sim_lock_pool(pool) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++)
+		result = check_access(pool, &map[i]);
+	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++)
+		pool->access[map[i].location.id] = (unsigned char)map[i].flags;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool pool, const CUmemLocation *location)
+{
+	CUresult result = flags && location ? sim_lock_pool(pool) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || sim_device(location->id) != CUDA_SUCCESS)
+		result = CUDA_ERROR_INVALID_VALUE;
+	else
+		*flags = location->id == pool->device ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : pool->access[location->id];
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+/* In a capture it becomes an allocation node. */
+static CUresult capture_allocation(CUdeviceptr *pointer, size_t size, CUdevice device, CUstream stream)
+{
+	char *at = sim_reserve_addresses((size + 0xffff) & ~(size_t)0xffff, 1 << 21, 0);
+	struct sim_work work = {
+		.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+		.memory = {(CUdeviceptr)(uintptr_t)at, size, device},
+	};
+
+	*pointer = work.memory.pointer;
+	return at ? sim_submit(stream, &work, false) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult allocate_from(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
+{
+	struct sim_allocation *allocation;
+	int capturing;
+	CUresult result = cuStreamIsCapturing(stream, &capturing);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pointer || !size)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (capturing && pool->memory != SIM_DEVICE_MEMORY)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (capturing)
+		return capture_allocation(pointer, size, pool->device, stream);
+	result = sim_allocate(NULL, pool, pool->memory, size, &allocation);
+	if (result == CUDA_SUCCESS)
+		*pointer = allocation->base;
+	return result;
+}
+
+SIM_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream)
+{
+	struct sim_context *context;
+	CUmemoryPool pool;
+	CUresult result = sim_current(&context);
+
+	if (result == CUDA_SUCCESS)
+		result = get_pool(&pool, context->device, false);
+	return result == CUDA_SUCCESS ? allocate_from(pointer, size, pool, stream) : result;
+}
+
+SIM_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
+{
+	struct sim_context *context;
+	CUresult result = sim_current(&context);
+
+	if (result == CUDA_SUCCESS)
+		result = sim_lock_pool(pool);
+	if (result != CUDA_SUCCESS)
+		return result;
+	bool is_imported = pool->is_imported;
+	pthread_mutex_unlock(&sim_driver.lock);
+	if (is_imported)
+		return CUDA_ERROR_INVALID_VALUE;
+	return allocate_from(pointer, size, pool, stream);
+}
+
+SIM_EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
+{
+	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .memory.pointer = pointer};
+	int capturing;
+	CUresult result = cuStreamIsCapturing(stream, &capturing);
+
+	if (result == CUDA_SUCCESS && !capturing)
+		result = sim_free_later(pointer);
+	return result == CUDA_SUCCESS ? sim_submit(stream, &work, false) : result;
+}

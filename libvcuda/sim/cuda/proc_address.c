@@ -1,0 +1,46 @@
+#include "cuda/entries.h"
+#include "cuda/types.h"
+
+#include <string.h>
+
+/* The newest function of that name which the caller's version may know; of the wanted flavour if there is one. */
+static const struct sim_entry *find(const char *base, int version, bool per_thread, bool *known)
+{
+	const struct sim_entry *best = NULL;
+
+	*known = false;
+	for (size_t i = 0; i < sim_entry_count; i++) {
+		const struct sim_entry *entry = &sim_entries[i];
+		if (strcmp(entry->base, base) != 0)
+			continue;
+		*known = true;
+		if (entry->since > version || (entry->per_thread && !per_thread))
+			continue;
+		if (!best || entry->per_thread > best->per_thread ||
+		    (entry->per_thread == best->per_thread && entry->since >= best->since))
+			best = entry;
+	}
+	return best;
+}
+
+SIM_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags,
+                                        CUdriverProcAddressQueryResult *status)
+{
+	bool known;
+
+	if (!symbol || !pfn || version > SIM_CUDA_VERSION || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
+		return CUDA_ERROR_INVALID_VALUE;
+	const struct sim_entry *entry =
+		find(symbol, version, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &known);
+	*pfn = entry ? (void *)entry->function : NULL;
+	if (status)
+		*status = entry ? CU_GET_PROC_ADDRESS_SUCCESS
+		        : known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+		                : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+	return entry ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+SIM_EXPORT CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags)
+{
+	return cuGetProcAddress_v2(symbol, pfn, version, flags, NULL);
+}

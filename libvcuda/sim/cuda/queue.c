@@ -1,0 +1,430 @@
+/* How work gets into a stream, or into the graph that the stream is capturing, and how it gets out. */
+#include "cuda/queue.h"
+
+#include <stdlib.h>
+
+#include "cuda/graph_memory.h"
+#include "state/clock.h"
+
+#define RUN_AHEAD 1024u /* launches in a stream; the next one blocks */
+
+static struct {
+	struct sim_engine *list[256];
+	unsigned count;
+} engines;
+
+void sim_perform(struct sim_work *work)
+{
+	switch (work->type) {
+	case CU_GRAPH_NODE_TYPE_MEMCPY: sim_copy_perform(&work->copy); break;
+	case CU_GRAPH_NODE_TYPE_MEMSET: sim_fill_perform(&work->fill); break;
+	case CU_GRAPH_NODE_TYPE_MEM_ALLOC: sim_graph_memory_alloc(work); break;
+	case CU_GRAPH_NODE_TYPE_MEM_FREE: sim_graph_memory_free(work); break;
+	case CU_GRAPH_NODE_TYPE_HOST:
+		if (work->host.function)
+			work->host.function(work->host.argument);
+		else
+			work->host.callback(work->host.stream, CUDA_SUCCESS, work->host.argument);
+		break;
+	default: break;
+	}
+}
+
+/* Contexts are never freed, and neither are their engines. */
+struct sim_engine *sim_engine_of(struct sim_context *context)
+{
+	struct sim_engine *engine = context->engine;
+
+	if (engine || !(engine = calloc(1, sizeof *engine)))
+		return engine;
+	engine->context = context;
+	engine->number = engines.count;
+	engine->card = sim_driver.devices[context->device].card;
+	sim_condition_init(&engine->work);
+	sim_condition_init(&engine->progress);
+	if (engines.count < sizeof engines.list / sizeof *engines.list)
+		engines.list[engines.count] = engine;
+	engines.count++;
+	return context->engine = engine;
+}
+
+void sim_engines_wake(void)
+{
+	for (unsigned i = 0; i < engines.count && i < sizeof engines.list / sizeof *engines.list; i++) {
+		if (engines.list[i]->is_running)
+			sim_engine_wake(engines.list[i]);
+		sim_signal(&engines.list[i]->progress);
+	}
+}
+
+static void wait_progress(struct sim_engine *engine)
+{
+	engine->waiting++;
+	sim_engine_wake(engine); /* it may be sleeping longer than a waiter likes */
+	sim_wait(&engine->progress, &sim_driver.lock, SIM_NEVER);
+	engine->waiting--;
+}
+
+/* Under the lock: is the work's event one, and does waiting for it draw the stream into a capture? */
+static CUresult check_event(struct sim_stream *stream, const struct sim_work *work)
+{
+	if (work->type != CU_GRAPH_NODE_TYPE_EVENT_RECORD && work->type != CU_GRAPH_NODE_TYPE_WAIT_EVENT)
+		return CUDA_SUCCESS;
+	if (!sim_object_is(work->event, SIM_EVENT))
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (work->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT && work->event->place.id && !stream->place.capture) {
+		if (stream->is_legacy)
+			return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+		sim_capture_join(&stream->place, &work->event->place);
+	}
+	return CUDA_SUCCESS;
+}
+
+static CUresult capture(struct sim_stream *stream, const struct sim_work *work)
+{
+	struct sim_event *event = work->event;
+
+	if (work->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
+		event->place = stream->place;
+		return CUDA_SUCCESS;
+	}
+	if (work->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT) {
+		if (event->place.id != stream->place.id)
+			return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+		sim_capture_join(&stream->place, &event->place);
+		return CUDA_SUCCESS;
+	}
+	return sim_capture_work(&stream->place, work);
+}
+
+static CUresult bind_event(struct sim_work *work)
+{
+	struct sim_event *event = work->event;
+
+	if (work->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD)
+		return sim_event_renew(event, work);
+	if (work->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT) {
+		work->moment = event->moment;
+		if (work->moment)
+			work->moment->references++;
+	}
+	return CUDA_SUCCESS;
+}
+
+void sim_queue_finish(struct sim_engine *engine, struct sim_stream *stream, uint64_t time)
+{
+	struct sim_work *work = stream->head;
+	bool is_event = work->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD || work->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT;
+
+	stream->head = work->next;
+	if (!stream->head)
+		stream->tail = NULL;
+	stream->last_end = time;
+	stream->launches -= work->share != 0;
+	engine->pending--;
+	if (work->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
+		work->moment->reached = true;
+		work->moment->time = time;
+		sim_engines_wake();
+	}
+	if (is_event)
+		sim_moment_drop(work->moment);
+	free(work);
+	if (stream->is_ending && !stream->head)
+		sim_queue_end(stream);
+	if (engine->waiting)
+		sim_signal(&engine->progress);
+}
+
+static CUresult append(struct sim_engine *engine, struct sim_stream *stream, const struct sim_work *template)
+{
+	struct sim_work *work = malloc(sizeof *work);
+
+	if (!work || !sim_engine_start(engine)) {
+		free(work);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*work = *template;
+	work->submitted = sim_now();
+	work->sequence = ++engine->sequence;
+	work->remaining = work->duration;
+	if (stream->tail)
+		stream->tail->next = work;
+	else
+		stream->head = work;
+	stream->tail = work;
+	stream->launches += work->share != 0;
+	engine->pending++;
+	if (stream->head == work || engine->waiting)
+		sim_engine_wake(engine);
+	return CUDA_SUCCESS;
+}
+
+/* Under the lock, which is given up for the effect. Nothing else is under way, so the order is kept. */
+static CUresult perform_at_once(struct sim_engine *engine, struct sim_stream *stream, struct sim_work *work)
+{
+	uint64_t start = sim_now(), end = start + work->duration;
+
+	if (work->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
+		work->moment->reached = true;
+		work->moment->time = stream->last_end = start;
+		sim_engines_wake();
+		sim_moment_drop(work->moment);
+		return CUDA_SUCCESS;
+	}
+	if (work->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT) {
+		sim_moment_drop(work->moment);
+		return CUDA_SUCCESS;
+	}
+	(void)engine;
+	pthread_mutex_unlock(&sim_driver.lock);
+	sim_perform(work);
+	sim_pay(work->duration);
+	if (work->duration > 20000)
+		sim_sleep_until(end);
+	pthread_mutex_lock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+static bool can_be_done_at_once(const struct sim_engine *engine, const struct sim_work *work, bool wait)
+{
+	if (engine->pending)
+		return false;
+	switch (work->type) {
+	case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+	case CU_GRAPH_NODE_TYPE_MEM_FREE: return true;
+	case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return !work->moment || work->moment->reached;
+	default: return wait && !work->share;
+	}
+}
+
+/* Fills and copies within a card are done by its multiprocessors, with nothing left for others. */
+static unsigned share_of(const struct sim_work *work)
+{
+	if (work->type == CU_GRAPH_NODE_TYPE_MEMSET ||
+	    (work->type == CU_GRAPH_NODE_TYPE_MEMCPY && work->copy.is_within))
+		return SIM_WHOLE_CARD;
+	return work->share;
+}
+
+static CUresult enqueue(struct sim_stream *stream, struct sim_work *work, bool wait)
+{
+	struct sim_context *context = stream->object.context;
+	struct sim_engine *engine = stream->engine;
+	CUresult result = bind_event(work);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	work->context = context;
+	work->share = share_of(work);
+	if (can_be_done_at_once(engine, work, wait))
+		return perform_at_once(engine, stream, work);
+	while (work->share && stream->launches >= RUN_AHEAD) {
+		wait_progress(engine);
+		if (!context->alive)
+			return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	}
+	result = append(engine, stream, work);
+	uint64_t sequence = engine->sequence;
+	while (result == CUDA_SUCCESS && wait && sim_object_is(stream, SIM_STREAM) && stream->head &&
+	       stream->head->sequence <= sequence)
+		wait_progress(engine);
+	return result;
+}
+
+CUresult sim_submit(CUstream handle, const struct sim_work *submitted, bool wait)
+{
+	struct sim_work work = *submitted;
+	struct sim_stream *stream;
+
+	sim_clock_enter();
+	CUresult result = sim_lock_stream(handle, &stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = check_event(stream, &work);
+	if (result != CUDA_SUCCESS)
+		;
+	else if (!stream->place.capture)
+		result = enqueue(stream, &work, wait);
+	else if (wait)
+		result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	else
+		result = capture(stream, &work);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+void sim_queue_end(struct sim_stream *stream)
+{
+	struct sim_stream **at = &stream->engine->streams;
+
+	if (!stream->is_ending)
+		sim_object_hide(stream);
+	stream->is_ending = true;
+	if (stream->head)
+		return;
+	while (*at != stream)
+		at = &(*at)->next;
+	*at = stream->next;
+	free(stream->object.owned);
+	free(stream);
+}
+
+void sim_queue_drain(struct sim_context *context)
+{
+	struct sim_engine *engine = context->engine;
+
+	while (engine && engine->pending)
+		wait_progress(engine);
+	if (engine && engine->is_running)
+		sim_engine_wake(engine);
+}
+
+/* Until what was submitted before is done. */
+static void settle(struct sim_engine *engine)
+{
+	uint64_t sequence = engine->sequence;
+
+	for (struct sim_stream *at = engine->streams; at;) {
+		bool busy = at->head && at->head->sequence <= sequence;
+		if (busy)
+			wait_progress(engine);
+		at = busy ? engine->streams : at->next; /* streams may have gone meanwhile */
+	}
+}
+
+/* A green context uses the memory of the one that it was made beside, and the other way round. */
+static bool may_use(const struct sim_engine *engine, const struct sim_context *context)
+{
+	const struct sim_context *user = engine->context;
+
+	return engine->pending && (!context || user == context ||
+	                           (user->device == context->device && (user->sm_count || context->sm_count)));
+}
+
+static struct sim_engine *next_user(const struct sim_context *context, unsigned *at)
+{
+	while (*at < engines.count && *at < sizeof engines.list / sizeof *engines.list) {
+		struct sim_engine *engine = engines.list[(*at)++];
+		if (may_use(engine, context))
+			return engine;
+	}
+	return NULL;
+}
+
+void sim_queue_settle(const struct sim_context *context)
+{
+	struct sim_engine *engine;
+	unsigned at = 0;
+
+	if (sim_engine_is_this() || !next_user(context, &at))
+		return;
+	pthread_mutex_unlock(&sim_driver.lock);
+	sim_pay(SIM_COST_SYNCHRONIZE);
+	pthread_mutex_lock(&sim_driver.lock);
+	for (at = 0; (engine = next_user(context, &at)) != NULL;)
+		settle(engine);
+}
+
+void sim_queue_wait_ended(struct sim_context *context)
+{
+	while (context->is_ending)
+		wait_progress(context->engine);
+}
+
+void sim_queue_ended(struct sim_context *context)
+{
+	context->is_ending = false;
+	if (context->engine)
+		sim_signal(&context->engine->progress);
+}
+
+void sim_queues_of(struct sim_context *context)
+{
+	while (context->engine && context->engine->streams) {
+		sim_capture_forget(&context->engine->streams->place);
+		sim_queue_end(context->engine->streams);
+	}
+}
+
+CUresult sim_queue_wait_moment(struct sim_moment *moment)
+{
+	struct sim_engine *engine = engines.count ? engines.list[0] : NULL;
+
+	moment->references++;
+	/* Whoever reaches it tells all engines. */
+	while (engine && !moment->reached) {
+		for (unsigned i = 0; i < engines.count && i < sizeof engines.list / sizeof *engines.list; i++)
+			engines.list[i]->waiting++, sim_engine_wake(engines.list[i]);
+		sim_wait(&engine->progress, &sim_driver.lock, SIM_NEVER);
+		for (unsigned i = 0; i < engines.count && i < sizeof engines.list / sizeof *engines.list; i++)
+			engines.list[i]->waiting -= engines.list[i]->waiting > 0;
+	}
+	sim_moment_drop(moment);
+	return CUDA_SUCCESS;
+}
+
+static CUresult check_capture(const struct sim_stream *stream)
+{
+	return stream->place.capture ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+/* The work that has to be done first: the stream's own, and for the default stream that of all blocking ones. */
+static bool is_done(const struct sim_stream *stream, uint64_t sequence)
+{
+	if (!stream->is_legacy)
+		return !stream->head || stream->head->sequence > sequence;
+	for (const struct sim_stream *other = stream->engine->streams; other; other = other->next)
+		if (!(other->flags & SIM_STREAM_NON_BLOCKING) && other->head && other->head->sequence <= sequence)
+			return false;
+	return true;
+}
+
+SIM_EXPORT CUresult cuStreamSynchronize(CUstream handle)
+{
+	struct sim_stream *stream;
+
+	sim_pay(SIM_COST_SYNCHRONIZE);
+	CUresult result = sim_lock_stream(handle, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = check_capture(stream);
+	uint64_t sequence = stream->engine->sequence;
+	struct sim_engine *engine = stream->engine;
+	while (result == CUDA_SUCCESS && sim_object_is(stream, SIM_STREAM) && !is_done(stream, sequence))
+		wait_progress(engine);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuStreamQuery(CUstream handle)
+{
+	struct sim_stream *stream;
+	CUresult result;
+
+	sim_charge(SIM_COST_QUERY);
+	result = sim_lock_stream(handle, &stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = check_capture(stream);
+	if (result == CUDA_SUCCESS && !is_done(stream, stream->engine->sequence))
+		result = CUDA_ERROR_NOT_READY;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuCtxSynchronize(void)
+{
+	struct sim_context *context;
+	CUresult result = sim_current(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	sim_pay(SIM_COST_SYNCHRONIZE);
+	pthread_mutex_lock(&sim_driver.lock);
+	if (context->engine)
+		settle(context->engine);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}

@@ -1,0 +1,91 @@
+/*
+ * Backing that other processes can map: a file without a name, whose last page says whose memory it is. It travels
+ * as a descriptor (exported physical memory) or by the exporter's pid and descriptor number (IPC handles), which like
+ * the real thing asks that both processes are in one PID namespace.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cuda/cuda_sim.h"
+
+#define PAGE 4096u
+#define CHUNK (1u << 20)
+
+struct note {
+	char magic[8];
+	uint64_t size;
+	uint8_t uuid[16];
+};
+
+int sim_share_create(unsigned card, size_t size)
+{
+	struct note note = {.magic = "vgpu-shr", .size = size};
+	int fd = memfd_create("vgpu-sim", MFD_CLOEXEC);
+
+	if (fd < 0)
+		return -1;
+	memcpy(note.uuid, sim_card(card)->uuid, sizeof note.uuid);
+	off_t end = (off_t)((size + PAGE - 1) / PAGE * PAGE);
+	if (ftruncate(fd, end + PAGE) == 0 && pwrite(fd, &note, sizeof note, end) == sizeof note)
+		return fd;
+	close(fd);
+	return -1;
+}
+
+bool sim_share_adopt(int fd, unsigned *card, size_t *size)
+{
+	struct note note;
+	struct stat st;
+
+	if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size < PAGE ||
+	    pread(fd, &note, sizeof note, st.st_size - PAGE) != sizeof note || memcmp(note.magic, "vgpu-shr", 8) ||
+	    !note.size || note.size > (uint64_t)st.st_size - PAGE)
+		return false;
+	for (*card = 0; *card < sim_card_count(); *card += 1)
+		if (memcmp(sim_card(*card)->uuid, note.uuid, sizeof note.uuid) == 0 && sim_ordinal(*card) >= 0)
+			break;
+	*size = note.size;
+	return *card < sim_card_count();
+}
+
+static bool is_empty(char *at, size_t bytes)
+{
+	unsigned char resident[CHUNK / PAGE];
+
+	if (mincore(at, bytes, resident) != 0)
+		return false;
+	return !memchr(resident, 1, (bytes + PAGE - 1) / PAGE);
+}
+
+static bool move_into(int fd, char *backing, size_t size)
+{
+	for (size_t at = 0; at < size; at += CHUNK) {
+		size_t bytes = size - at < CHUNK ? size - at : CHUNK;
+		if (!is_empty(backing + at, bytes) && pwrite(fd, backing + at, bytes, (off_t)at) != (ssize_t)bytes)
+			return false;
+	}
+	return mmap(backing, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED;
+}
+
+int sim_backing_share(struct sim_allocation *allocation)
+{
+	char *backing = sim_backing(allocation);
+
+	if (allocation->share_fd || !backing)
+		return backing ? allocation->share_fd : -1;
+	int fd = sim_share_create(allocation->card, allocation->mapped);
+	if (fd < 0)
+		return -1;
+	sim_bytes_begin_change();
+	bool moved = move_into(fd, backing, allocation->mapped);
+	sim_bytes_end();
+	if (!moved) {
+		close(fd);
+		return -1;
+	}
+	allocation->share_fd = fd;
+	return fd;
+}

@@ -1,0 +1,241 @@
+/* Streams: handles, the built-in ones, and what is asked about them. What they carry is in cuda/queue.c. */
+#include <stdlib.h>
+
+#include "cuda/queue.h"
+
+#define GREATEST_PRIORITY (-5)
+
+/* A thread's own stream in each context that it used one in. A stream that went with its context is made anew. */
+static _Thread_local struct {
+	struct sim_context *context;
+	struct sim_stream *stream;
+} own_streams[SIM_MAX_CARDS];
+static _Thread_local unsigned last_own;
+
+static struct sim_stream *create(struct sim_context *context, unsigned flags, int priority)
+{
+	struct sim_engine *engine = sim_engine_of(context);
+	struct sim_stream *stream = engine ? sim_object_create(sizeof *stream, SIM_STREAM, context) : NULL;
+
+	if (!stream)
+		return NULL;
+	stream->engine = engine;
+	stream->next = engine->streams;
+	engine->streams = stream;
+	stream->turn = ++engine->begun;
+	stream->flags = flags;
+	stream->priority = priority > 0 ? 0 : priority < GREATEST_PRIORITY ? GREATEST_PRIORITY : priority;
+	return stream;
+}
+
+static bool is_of(struct sim_stream *stream, const struct sim_context *context)
+{
+	return sim_object_is(stream, SIM_STREAM) && stream->object.context == context;
+}
+
+static struct sim_stream *legacy_stream(struct sim_context *context)
+{
+	if (!is_of(context->legacy, context)) {
+		context->legacy = create(context, 0, 0);
+		if (context->legacy)
+			context->legacy->is_legacy = true;
+	}
+	return context->legacy;
+}
+
+static struct sim_stream *own_stream(struct sim_context *context)
+{
+	for (unsigned i = 0; i < SIM_MAX_CARDS; i++)
+		if (own_streams[i].context == context && is_of(own_streams[i].stream, context))
+			return own_streams[i].stream;
+	unsigned place = last_own++ % SIM_MAX_CARDS;
+	own_streams[place].context = context;
+	own_streams[place].stream = create(context, 0, 0);
+	return own_streams[place].stream;
+}
+
+CUresult sim_lock_stream(CUstream handle, struct sim_stream **stream)
+{
+	struct sim_context *context;
+
+	*stream = handle;
+	if (handle && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD)
+		return sim_lock_object(handle, SIM_STREAM);
+	CUresult result = sim_current(&context);
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	*stream = handle == CU_STREAM_PER_THREAD ? own_stream(context) : legacy_stream(context);
+	if (*stream)
+		return CUDA_SUCCESS;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult sim_check_stream(CUstream handle)
+{
+	struct sim_stream *stream;
+	CUresult result = sim_lock_stream(handle, &stream);
+
+	if (result == CUDA_SUCCESS)
+		pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+CUresult sim_stream_context(CUstream handle, struct sim_context **context)
+{
+	struct sim_stream *stream;
+	CUresult result = sim_lock_stream(handle, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*context = stream->object.context;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+CUresult sim_lock_place(CUstream handle, struct sim_place **place)
+{
+	struct sim_stream *stream;
+	CUresult result = sim_lock_stream(handle, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (stream->is_legacy) {
+		pthread_mutex_unlock(&sim_driver.lock);
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	}
+	*place = &stream->place;
+	return CUDA_SUCCESS;
+}
+
+bool sim_stream_is_legacy(CUstream handle)
+{
+	return !handle || handle == CU_STREAM_LEGACY;
+}
+
+SIM_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
+{
+	struct sim_context *context;
+	CUresult result = sim_current(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!stream || flags & ~SIM_STREAM_NON_BLOCKING)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&sim_driver.lock);
+	*stream = create(context, flags, priority);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUstream sim_stream_new(struct sim_context *context, CUstream like)
+{
+	pthread_mutex_lock(&sim_driver.lock);
+	int priority = sim_object_is(like, SIM_STREAM) ? like->priority : 0;
+	CUstream stream = context->alive ? create(context, SIM_STREAM_NON_BLOCKING, priority) : NULL;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return stream;
+}
+
+SIM_EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags)
+{
+	return cuStreamCreateWithPriority(stream, flags, 0);
+}
+
+SIM_EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+	struct sim_context *context;
+	CUresult result = sim_current(&context);
+
+	if (result == CUDA_SUCCESS && least)
+		*least = 0;
+	if (result == CUDA_SUCCESS && greatest)
+		*greatest = GREATEST_PRIORITY;
+	return result;
+}
+
+/* What it still carries is done all the same. */
+SIM_EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
+{
+	CUresult result = sim_lock_object(stream, SIM_STREAM);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	sim_capture_forget(&stream->place);
+	sim_queue_end(stream);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+static CUresult stream_property(CUstream handle, int *priority, unsigned *flags, CUcontext *context)
+{
+	struct sim_stream *stream;
+
+	if (!priority && !flags && !context)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult result = sim_lock_stream(handle, &stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (priority)
+		*priority = stream->priority;
+	if (flags)
+		*flags = stream->flags;
+	if (context)
+		*context = stream->object.context;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuStreamGetPriority(CUstream stream, int *priority)
+{
+	return stream_property(stream, priority, NULL, NULL);
+}
+
+SIM_EXPORT CUresult cuStreamGetFlags(CUstream stream, unsigned *flags)
+{
+	return stream_property(stream, NULL, flags, NULL);
+}
+
+SIM_EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
+{
+	return stream_property(stream, NULL, NULL, context);
+}
+
+SIM_EXPORT CUresult cuStreamGetId(CUstream stream, unsigned long long *id)
+{
+	CUresult result = id ? sim_check_stream(stream) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result == CUDA_SUCCESS)
+		*id = (unsigned long long)(uintptr_t)stream;
+	return result;
+}
+
+SIM_EXPORT CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned flags)
+{
+	(void)bytes;
+	if (!pointer || (flags != 1 && flags != 2 && flags != 4))
+		return CUDA_ERROR_INVALID_VALUE;
+	return sim_check_stream(stream);
+}
+
+static CUresult submit_host_call(CUstream stream, struct sim_host_call call)
+{
+	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = call};
+
+	return sim_submit(stream, &work, false);
+}
+
+SIM_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *argument)
+{
+	if (!function)
+		return CUDA_ERROR_INVALID_VALUE;
+	return submit_host_call(stream, (struct sim_host_call){.function = function, .argument = argument});
+}
+
+SIM_EXPORT CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *argument, unsigned flags)
+{
+	if (!callback || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	return submit_host_call(stream, (struct sim_host_call){.callback = callback, .argument = argument, .stream = stream});
+}

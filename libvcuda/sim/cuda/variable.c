@@ -1,0 +1,70 @@
+#include "cuda/variable.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct sim_place_of_variable {
+	char *name;
+	CUdeviceptr base;
+	struct sim_place_of_variable *next;
+};
+
+static struct sim_place_of_variable *find(const struct sim_module *module, const char *name)
+{
+	for (struct sim_place_of_variable *at = module->variables; at; at = at->next)
+		if (strcmp(at->name, name) == 0)
+			return at;
+	return NULL;
+}
+
+static CUresult remember(struct sim_module *module, const char *name, CUdeviceptr base)
+{
+	struct sim_place_of_variable *place = calloc(1, sizeof *place);
+
+	if (!place || !(place->name = strdup(name))) {
+		free(place);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	place->base = base;
+	place->next = module->variables;
+	module->variables = place;
+	return CUDA_SUCCESS;
+}
+
+CUresult sim_variable_address(struct sim_module *module, const char *name, size_t bytes, CUdeviceptr *pointer)
+{
+	CUresult result = sim_lock_object(module, SIM_MODULE);
+	struct sim_allocation *allocation;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct sim_place_of_variable *place = find(module, name);
+	struct sim_context *context = module->object.context;
+	CUdeviceptr base = place ? place->base : 0;
+	pthread_mutex_unlock(&sim_driver.lock);
+	if (!base) {
+		result = sim_allocate(context, NULL, SIM_VARIABLE_MEMORY, bytes, &allocation);
+		if (result != CUDA_SUCCESS)
+			return result;
+		base = allocation->base;
+		pthread_mutex_lock(&sim_driver.lock);
+		result = remember(module, name, base);
+		pthread_mutex_unlock(&sim_driver.lock);
+	}
+	if (pointer)
+		*pointer = base;
+	return result;
+}
+
+void sim_variables_of(struct sim_module *module)
+{
+	while (module->variables) {
+		struct sim_place_of_variable *place = module->variables;
+		struct sim_allocation *allocation = sim_allocation_at(place->base, 0);
+		module->variables = place->next;
+		if (allocation && allocation->memory == SIM_VARIABLE_MEMORY)
+			sim_allocation_drop(allocation);
+		free(place->name);
+		free(place);
+	}
+}

@@ -1,0 +1,16 @@
+#ifndef CUDA_VARIABLE_H
+#define CUDA_VARIABLE_H
+
+#include "cuda/module.h"
+
+/* The address of a module's variable; its memory is made when first asked for. */
+CUresult sim_variable_address(struct sim_module *module, const char *name, size_t bytes, CUdeviceptr *pointer);
+void sim_variables_of(struct sim_module *module); /* drop them; under the lock */
+
+CUresult sim_module_load(struct sim_context *context, const void *data, size_t size, CUmodule *module);
+CUresult sim_read_image(const char *path, char **data, size_t *size);
+/* Under the lock. */
+CUresult sim_module_function(struct sim_module *module, const char *name, CUfunction *function);
+void sim_module_destroy(struct sim_module *module);
+
+#endif

@@ -1,0 +1,402 @@
+/*
+ * Virtual memory management: ranges of addresses, physical memory, and what maps the one to the other. Physical
+ * memory is charged when created and released with its last handle and mapping; none of it belongs to a context.
+ * Imported physical memory was charged to its exporter.
+ */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "cuda/physical.h"
+#include "cuda/queue.h"
+
+struct range {
+	CUdeviceptr base;
+	size_t size;
+	struct range *next;
+};
+
+static struct range *ranges;
+
+static struct range **find_range(CUdeviceptr pointer, size_t size)
+{
+	for (struct range **at = &ranges; *at; at = &(*at)->next)
+		if (pointer >= (*at)->base && size <= (*at)->size && pointer - (*at)->base <= (*at)->size - size)
+			return at;
+	return NULL;
+}
+
+SIM_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t alignment, CUdeviceptr wanted,
+                                        unsigned long long flags)
+{
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pointer || !size || size % SIM_GRANULARITY || alignment & (alignment - 1) || flags || size > (size_t)1 << 46)
+		return CUDA_ERROR_INVALID_VALUE;
+	struct range *range = calloc(1, sizeof *range);
+	if (!range)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	pthread_mutex_lock(&sim_driver.lock);
+	char *at = sim_reserve_addresses(size, alignment > SIM_GRANULARITY ? alignment : SIM_GRANULARITY, wanted);
+	if (at) {
+		*range = (struct range){(CUdeviceptr)(uintptr_t)at, size, ranges};
+		ranges = range;
+		*pointer = range->base;
+	}
+	pthread_mutex_unlock(&sim_driver.lock);
+	if (!at)
+		free(range);
+	return at ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static bool has_mappings(CUdeviceptr base, size_t size)
+{
+	for (struct sim_allocation *at = sim_driver.mappings; at; at = at->next)
+		if (at->base < base + size && base < at->base + at->mapped)
+			return true;
+	return false;
+}
+
+SIM_EXPORT CUresult cuMemAddressFree(CUdeviceptr pointer, size_t size)
+{
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	struct range **at = find_range(pointer, size);
+	struct range *range = at ? *at : NULL;
+	if (!range || range->base != pointer || range->size != size || has_mappings(pointer, size)) {
+		result = CUDA_ERROR_INVALID_VALUE;
+	} else {
+		*at = range->next;
+		munmap((void *)(uintptr_t)pointer, size);
+		free(range);
+	}
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+static CUresult check_properties(const CUmemAllocationProp *properties)
+{
+	if (!properties || properties->type != 1 || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (properties->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	return sim_device(properties->location.id);
+}
+
+SIM_EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *properties,
+                                                  int option)
+{
+	CUresult result = sim_ready();
+
+	if (result == CUDA_SUCCESS)
+		result = check_properties(properties);
+	if (result == CUDA_SUCCESS && (!granularity || option < 0 || option > 1))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result == CUDA_SUCCESS)
+		*granularity = SIM_GRANULARITY;
+	return result;
+}
+
+CUresult sim_physical_new(struct sim_physical **out, const CUmemAllocationProp *properties, unsigned card, size_t size,
+                          bool charges)
+{
+	struct sim_physical *physical;
+	CUresult result = charges ? sim_result(sim_reserve(card, size)) : CUDA_SUCCESS;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	physical = sim_object_create(sizeof *physical, SIM_PHYSICAL, NULL);
+	if (!physical) {
+		if (charges)
+			sim_release(card, size);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	physical->properties = *properties;
+	physical->card = card;
+	physical->size = size;
+	physical->charged = charges ? size : 0;
+	physical->handles = 1;
+	physical->fd = -1;
+	*out = physical;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+                                const CUmemAllocationProp *properties, unsigned long long flags)
+{
+	CUresult result = sim_ready();
+
+	if (result == CUDA_SUCCESS)
+		result = check_properties(properties);
+	if (result == CUDA_SUCCESS && (!handle || !size || size % SIM_GRANULARITY || flags))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return result;
+	unsigned card = sim_driver.devices[properties->location.id].card;
+	if (size > sim_card(card)->memory)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	pthread_mutex_lock(&sim_driver.lock);
+	result = sim_physical_new(handle, properties, card, size, true);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+static void bury(struct sim_physical *physical)
+{
+	if (physical->handles || physical->mappings)
+		return;
+	if (physical->charged)
+		sim_release(physical->card, physical->charged);
+	if (physical->backing)
+		munmap(physical->backing, physical->size);
+	if (physical->fd >= 0)
+		close(physical->fd);
+	sim_bindings_drop(physical->bindings);
+	sim_object_destroy(physical);
+}
+
+void sim_physical_drop(struct sim_physical *physical)
+{
+	physical->mappings--;
+	bury(physical);
+}
+
+unsigned long long sim_physical_handle_types(const struct sim_physical *physical)
+{
+	return (unsigned long long)physical->properties.requestedHandleTypes;
+}
+
+char *sim_physical_backing(struct sim_physical *physical)
+{
+	if (physical->backing)
+		return physical->backing;
+	if (physical->fd < 0)
+		physical->fd = sim_share_create(physical->card, physical->size);
+	if (physical->fd < 0)
+		return NULL;
+	void *at = mmap(NULL, physical->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, physical->fd, 0);
+	return physical->backing = at == MAP_FAILED ? NULL : at;
+}
+
+CUresult sim_lock_physical(CUmemGenericAllocationHandle handle)
+{
+	CUresult result = sim_lock_object(handle, SIM_PHYSICAL);
+
+	if (result == CUDA_SUCCESS && !handle->handles) {
+		pthread_mutex_unlock(&sim_driver.lock);
+		result = CUDA_ERROR_INVALID_VALUE;
+	}
+	return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_VALUE : result;
+}
+
+SIM_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+	CUresult result = sim_lock_physical(handle);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	handle->handles--;
+	bury(handle);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+static CUresult map(CUdeviceptr pointer, size_t size, size_t offset, struct sim_physical *physical)
+{
+	if (!find_range(pointer, size) || offset > physical->size || size > physical->size - offset)
+		return CUDA_ERROR_INVALID_VALUE;
+	struct sim_allocation *allocation = calloc(1, sizeof *allocation);
+	if (!allocation)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	allocation->base = pointer;
+	allocation->size = allocation->mapped = size;
+	allocation->memory = SIM_MAPPED_MEMORY;
+	allocation->card = physical->card;
+	allocation->physical = physical;
+	allocation->offset = offset;
+	if (sim_allocation_insert(allocation)) {
+		physical->mappings++;
+		return CUDA_SUCCESS;
+	}
+	free(allocation);
+	return CUDA_ERROR_INVALID_VALUE; /* something is mapped there */
+}
+
+SIM_EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                             unsigned long long flags)
+{
+	if (!size || size % SIM_GRANULARITY || pointer % SIM_GRANULARITY || offset % SIM_GRANULARITY || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult result = sim_lock_physical(handle);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = map(pointer, size, offset, handle);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+/* Calls `each` for the mappings that fill the range; false unless they fill it exactly. */
+static bool for_mappings(CUdeviceptr pointer, size_t size, void (*each)(struct sim_allocation *, int), int argument)
+{
+	for (CUdeviceptr at = pointer; at < pointer + size;) {
+		struct sim_allocation *mapping = sim_allocation_at(at, 1);
+		if (!mapping || mapping->memory != SIM_MAPPED_MEMORY || mapping->base != at || mapping->size > pointer + size - at)
+			return false;
+		at += mapping->size;
+		if (each)
+			each(mapping, argument);
+	}
+	return size > 0;
+}
+
+static void unmap(struct sim_allocation *mapping, int argument)
+{
+	(void)argument;
+	sim_allocation_drop(mapping);
+}
+
+static void set_access(struct sim_allocation *mapping, int flags)
+{
+	mapping->flags = (unsigned)flags;
+}
+
+static CUresult over_mappings(CUdeviceptr pointer, size_t size, void (*each)(struct sim_allocation *, int), int argument)
+{
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	if (for_mappings(pointer, size, NULL, 0))
+		for_mappings(pointer, size, each, argument);
+	else
+		result = CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+static void set_ending(struct sim_allocation *mapping, int ending)
+{
+	mapping->is_ending = ending;
+}
+
+/* Mappings are every context's. */
+SIM_EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
+{
+	CUresult result = over_mappings(pointer, size, set_ending, true);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	sim_queue_settle(NULL);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return over_mappings(pointer, size, unmap, 0);
+}
+
+SIM_EXPORT CUresult cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAccessDesc *access, size_t count)
+{
+	if (!access || !count)
+		return CUDA_ERROR_INVALID_VALUE;
+	return over_mappings(pointer, size, set_access, access[0].flags);
+}
+
+SIM_EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr pointer)
+{
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!flags || !location)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&sim_driver.lock);
+	struct sim_allocation *mapping = sim_allocation_at(pointer, 1);
+	if (mapping && mapping->memory == SIM_MAPPED_MEMORY)
+		*flags = mapping->flags;
+	else
+		result = CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
+{
+	CUresult result = sim_ready();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	struct sim_allocation *mapping = sim_allocation_at((CUdeviceptr)(uintptr_t)address, 1);
+	if (handle && mapping && mapping->memory == SIM_MAPPED_MEMORY)
+		(*handle = mapping->physical)->handles++;
+	else
+		result = CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
+                                                           CUmemGenericAllocationHandle handle)
+{
+	CUresult result = properties ? sim_lock_physical(handle) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*properties = handle->properties;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type,
+                                                 unsigned long long flags)
+{
+	if (!out || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult result = sim_lock_physical(handle);
+	if (result != CUDA_SUCCESS)
+		return result;
+	int fd = -1;
+	if (!(handle->properties.requestedHandleTypes & type))
+		result = CUDA_ERROR_INVALID_VALUE;
+	else if (!sim_physical_backing(handle) || (fd = fcntl(handle->fd, F_DUPFD_CLOEXEC, 0)) < 0)
+		result = CUDA_ERROR_OPERATING_SYSTEM;
+	else
+		*(int *)out = fd;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}
+
+SIM_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type)
+{
+	CUmemAllocationProp properties = {.type = 1, .location.type = CU_MEM_LOCATION_TYPE_DEVICE};
+	CUresult result = sim_ready();
+	unsigned card;
+	size_t size;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		return CUDA_ERROR_INVALID_VALUE;
+	int fd = fcntl((int)(intptr_t)shared, F_DUPFD_CLOEXEC, 0);
+	if (fd < 0 || !sim_share_adopt(fd, &card, &size)) {
+		if (fd >= 0)
+			close(fd);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	pthread_mutex_lock(&sim_driver.lock);
+	properties.requestedHandleTypes = type;
+	properties.location.id = sim_ordinal(card);
+	result = sim_physical_new(handle, &properties, card, size, false);
+	if (result == CUDA_SUCCESS)
+		(*handle)->fd = fd;
+	else
+		close(fd);
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}

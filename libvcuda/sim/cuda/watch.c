@@ -1,0 +1,168 @@
+#include "cuda/watch.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+
+#include "cuda/queue.h"
+#include "state/clock.h"
+
+#define SHORTEST_NS 20000u
+#define LONGEST_NS 1000000u /* between two looks, the longer the longer nothing happened */
+
+struct watch {
+	sim_condition condition;
+	void *argument;
+	struct sim_moment *moment;
+	struct watch *next;
+};
+
+static struct watch *watches; /* under sim_driver.lock */
+static bool is_running;
+
+static void finish(struct watch *watch)
+{
+	pthread_mutex_lock(&sim_driver.lock);
+	watch->moment->reached = true;
+	watch->moment->time = sim_now();
+	sim_moment_drop(watch->moment);
+	sim_engines_wake();
+	pthread_mutex_unlock(&sim_driver.lock);
+	free(watch->argument);
+	free(watch);
+}
+
+static void put_back(struct watch *list)
+{
+	pthread_mutex_lock(&sim_driver.lock);
+	while (list) {
+		struct watch *watch = list;
+		list = watch->next;
+		watch->next = watches;
+		watches = watch;
+	}
+	pthread_mutex_unlock(&sim_driver.lock);
+}
+
+/* Who takes the list looks at it alone. */
+static struct watch *take(void)
+{
+	pthread_mutex_lock(&sim_driver.lock);
+	struct watch *list = watches;
+	watches = NULL;
+	if (!list)
+		is_running = false;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return list;
+}
+
+static bool look(struct watch *list)
+{
+	struct watch *open = NULL;
+	bool any = false;
+
+	while (list) {
+		struct watch *watch = list;
+		list = watch->next;
+		if (watch->condition(watch->argument)) {
+			finish(watch);
+			any = true;
+		} else {
+			watch->next = open;
+			open = watch;
+		}
+	}
+	put_back(open);
+	return any;
+}
+
+static void *thread(void *argument)
+{
+	uint64_t pause = SHORTEST_NS;
+	struct watch *list;
+
+	prctl(PR_SET_NAME, "vgpu-sim-watch");
+	while ((list = take())) {
+		pause = look(list) ? SHORTEST_NS : pause < LONGEST_NS / 2 ? pause * 2 : LONGEST_NS;
+		sim_sleep_until(sim_now() + pause);
+	}
+	return argument;
+}
+
+/* Under the lock. The application's signals are for its own threads. */
+static void start(void)
+{
+	sigset_t all, before;
+	pthread_t id;
+
+	if (is_running)
+		return;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	is_running = pthread_create(&id, NULL, thread, NULL) == 0;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (is_running)
+		pthread_detach(id);
+}
+
+/* The stream has got there. Without a thread the condition counts as met: better early than never. */
+static void arm(void *argument)
+{
+	struct watch *watch = argument;
+
+	if (watch->condition(watch->argument)) {
+		finish(watch);
+		return;
+	}
+	pthread_mutex_lock(&sim_driver.lock);
+	start();
+	bool watched = is_running;
+	if (watched) {
+		watch->next = watches;
+		watches = watch;
+	}
+	pthread_mutex_unlock(&sim_driver.lock);
+	if (!watched)
+		finish(watch);
+}
+
+/* An event only for as long as it takes to bind its moment. */
+static CUresult wait_for(CUstream stream, CUevent event, struct watch *watch)
+{
+	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {.function = arm, .argument = watch}};
+
+	watch->moment->references = 2;
+	event->moment = watch->moment;
+	CUresult result = sim_submit(stream, &work, false);
+	if (result != CUDA_SUCCESS) {
+		event->moment->references--;
+		return result;
+	}
+	work = (struct sim_work){.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .event = event};
+	sim_submit(stream, &work, false); /* should it fail, nothing waits; the watch is on its way all the same */
+	return CUDA_SUCCESS;
+}
+
+CUresult sim_watch(CUstream stream, sim_condition condition, void *argument)
+{
+	struct watch *watch = calloc(1, sizeof *watch);
+	struct sim_moment *moment = calloc(1, sizeof *moment);
+	struct sim_context *context;
+	CUresult result = sim_stream_context(stream, &context);
+	CUevent event = result == CUDA_SUCCESS ? sim_event_new(context) : NULL;
+
+	if (watch && moment && event) {
+		*watch = (struct watch){condition, argument, moment, NULL};
+		result = wait_for(stream, event, watch);
+	} else {
+		free(moment);
+		result = result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
+	}
+	if (event)
+		cuEventDestroy_v2(event);
+	if (result != CUDA_SUCCESS) {
+		free(argument);
+		free(watch);
+	}
+	return result;
+}

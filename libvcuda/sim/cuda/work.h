@@ -1,0 +1,121 @@
+/*
+ * Work: what a stream carries, in order. Every entry point that is ordered by a stream describes its effect as a
+ * struct sim_work and submits it; whether it then runs, or becomes a node of the graph that the stream is capturing,
+ * is decided in one place. Nodes of graphs hold the same structure.
+ */
+#ifndef CUDA_WORK_H
+#define CUDA_WORK_H
+
+#include "cuda/cuda_sim.h"
+#include "cuda/structs.h"
+
+/* What calls cost the thread that makes them, in virtual time; README.md says where the figures are from. */
+#define SIM_COST_LAUNCH 4000u
+#define SIM_COST_GRAPH 6000u
+#define SIM_COST_COPY 3000u
+#define SIM_COST_TIMED_RECORD 2500u
+#define SIM_COST_RECORD 250u
+#define SIM_COST_QUERY 500u
+#define SIM_COST_SYNCHRONIZE 2000u
+
+/* One side of a copy. An array's base is that of its storage. */
+struct sim_side {
+	CUdeviceptr base;
+	bool on_card; /* the caller says so: a pointer that is no allocation of ours is an error */
+	bool is_ours; /* it was one when the copy was submitted: not to be followed when it is none any more */
+	size_t pitch, rows;
+	size_t x, y, z;
+};
+
+struct sim_copy {
+	struct sim_side to, from;
+	bool is_within;              /* one card: known when it is submitted */
+	size_t width, height, depth; /* bytes, rows, slices */
+};
+
+struct sim_fill {
+	CUdeviceptr to;
+	size_t pitch;
+	unsigned value, element; /* element: 1, 2 or 4 bytes */
+	size_t width, height;    /* elements, rows */
+};
+
+struct sim_host_call {
+	CUhostFn function;          /* this */
+	CUstreamCallback callback;  /* or this */
+	void *argument;
+	CUstream stream;
+};
+
+/* When an event was last recorded. Work holds the moment, not the event, so that events may go and be reused. */
+struct sim_moment {
+	unsigned references;
+	bool reached;
+	uint64_t time; /* ns */
+};
+
+#define SIM_WHOLE_CARD 1000u
+
+struct sim_launch {
+	CUfunction function;
+	unsigned grid[3], block[3], shared;
+	bool cooperative;
+};
+
+struct sim_work {
+	int type; /* CU_GRAPH_NODE_TYPE_... */
+	union {
+		struct sim_launch launch;
+		struct sim_copy copy;
+		struct sim_fill fill;
+		struct sim_host_call host;
+		struct sim_moment *moment; /* record, wait */
+		CUevent event;             /* the same in a graph, where the moment comes with the launch */
+		struct {
+			CUdeviceptr pointer;
+			size_t bytes;
+			CUdevice device;
+		} memory;              /* alloc, free */
+		const struct sim_memops *memops; /* in a graph */
+	};
+	uint64_t duration; /* ns that it takes */
+	unsigned share;    /* of the card's multiprocessors that it fills, in 1/1000; 0: none, it needs no turn */
+	uint64_t meeting;  /* of kernels that wait for each other; 0: it waits for none */
+	uint64_t parties;  /* kernels in it */
+	/* Of the queue. */
+	struct sim_context *context;
+	struct sim_work *next;
+	uint64_t sequence; /* in its context */
+	enum sim_work_state { SIM_WAITING, SIM_PAUSED, SIM_RUNNING } state;
+	bool was_crowded;  /* had to wait for room on the card */
+	bool is_meeting;   /* it has begun, and some of the others have not */
+	uint64_t round;    /* of the meeting; 0: it has not begun */
+	uint64_t submitted, remaining, end;
+};
+
+/*
+ * Hand the work (a copy of it) to the stream. The work may be done when this returns or later, and it may have become
+ * a node. `wait`: return when it is done, which a capturing stream refuses.
+ */
+CUresult sim_submit(CUstream stream, const struct sim_work *work, bool wait);
+
+CUresult cuStreamIsCapturing(CUstream stream, int *status);
+
+/* Enter the kernel's meeting; has everybody come, and since when? Asks again where it has been entered. */
+bool sim_meet(struct sim_work *work, uint64_t time, uint64_t *since);
+
+/* What the work does when its time has come; without the lock. */
+void sim_perform(struct sim_work *work);
+
+CUresult sim_submit_copy(const struct sim_copy *copy, CUstream stream, bool wait);
+CUresult sim_copy_check(const struct sim_copy *copy);
+void sim_copy_perform(const struct sim_copy *copy);
+uint64_t sim_copy_duration(struct sim_copy *copy, const struct sim_context *context);
+CUresult sim_copy_from_3d(const CUDA_MEMCPY3D *parameters, struct sim_copy *copy);
+uint64_t sim_fill_duration(const struct sim_fill *fill, const struct sim_context *context);
+CUresult sim_fill_check(const struct sim_fill *fill);
+void sim_fill_perform(const struct sim_fill *fill);
+
+void sim_moment_drop(struct sim_moment *moment); /* under the lock */
+
+#endif
