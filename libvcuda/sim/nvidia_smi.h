@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "nvml_types.h"
+#include "nvml/types.h"
 
 /* X(name, parameters): what is looked up in the library. */
 #define SMI_FUNCTIONS(X) \

@@ -267,7 +267,7 @@ print(json.dumps(seen))
 
 
 def test_numbers_are_those_of_the_binding(repository: Path) -> None:
-    header = (repository / "libvcuda/sim/nvml_types.h").read_text()
+    header = (repository / "libvcuda/sim/nvml/types.h").read_text()
     returns = re.findall(r"X\((NVML_\w+), (\d+),", header)
     assert len(returns) > 10
     for name, number in returns:

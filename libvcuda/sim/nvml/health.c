@@ -1,5 +1,5 @@
 /* Clocks, their limits, PCIe, NVLink's counters. */
-#include "nvml_sim.h"
+#include "nvml/nvml_sim.h"
 #include "state/clock.h"
 #include "state/trampoline.h"
 

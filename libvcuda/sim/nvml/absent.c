@@ -1,5 +1,5 @@
 /* Functions of NVML that the simulator does not have: they exist, each at its own address, and say so. */
-#include "nvml_sim.h"
+#include "nvml/nvml_sim.h"
 #include "state/trampoline.h"
 
 nvmlReturn_t sim_nvml_absent(void);
@@ -12,4 +12,4 @@ nvmlReturn_t sim_nvml_absent(void)
 }
 
 #define ABSENT(name) SIM_TRAMPOLINE(name, sim_nvml_absent)
-#include "nvml_absent.def"
+#include "nvml/absent.def"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "nvml_sim.h"
+#include "nvml/nvml_sim.h"
 #include "state/trampoline.h"
 
 SIM_TRAMPOLINE(nvmlDeviceGetComputeRunningProcesses_v3, nvmlDeviceGetComputeRunningProcesses_v2)

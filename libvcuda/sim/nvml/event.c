@@ -1,7 +1,7 @@
 /* Events. They are injected by simctl.py and seen by every set that was registered for them before. */
 #include <stdlib.h>
 
-#include "nvml_sim.h"
+#include "nvml/nvml_sim.h"
 #include "state/clock.h"
 #include "state/trampoline.h"
 

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "nvml_sim.h"
+#include "nvml/nvml_sim.h"
 #include "state/trampoline.h"
 
 SIM_TRAMPOLINE(nvmlDeviceGetPciInfo, nvmlDeviceGetPciInfo_v2)

@@ -2,7 +2,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "nvml_sim.h"
+#include "nvml/nvml_sim.h"
 
 typedef struct {
 	unsigned fieldId, scopeId;

@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "nvml_sim.h"
+#include "nvml/nvml_sim.h"
 #include "state/clock.h"
 
 #define IDLE_TEMPERATURE 34

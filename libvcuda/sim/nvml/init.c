@@ -4,7 +4,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "nvml_sim.h"
+#include "nvml/nvml_sim.h"
 #include "state/trampoline.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "nvml_sim.h"
+#include "nvml/nvml_sim.h"
 #include "state/trampoline.h"
 
 #define SAMPLING_PERIOD_US 167000u

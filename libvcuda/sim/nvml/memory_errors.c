@@ -1,7 +1,7 @@
 /* Errors of the cards' memory, and what became of the rows and pages that had them: what health checks look at. */
 #include <string.h>
 
-#include "nvml_sim.h"
+#include "nvml/nvml_sim.h"
 
 /* All the models here have ECC memory, and it is on. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, int *current, int *pending)

@@ -3,7 +3,7 @@
 
 #include <stdbool.h>
 
-#include "nvml_types.h"
+#include "nvml/types.h"
 #include "state/state.h"
 
 /* Initialized, the driver is loaded, and the handle is one of a card that this process may see and that answers. */

@@ -1,7 +1,7 @@
 /* How cards are joined: PCIe, NVLink, NUMA. */
 #include <string.h>
 
-#include "nvml_sim.h"
+#include "nvml/nvml_sim.h"
 
 #define SWITCH_PCI_DEVICE_ID 0x22a310deu
 #define WORD_BITS (8 * sizeof(unsigned long))
