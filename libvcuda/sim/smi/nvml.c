@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "nvidia_smi.h"
+#include "smi/nvidia_smi.h"
 
 struct smi_nvml nvml;
 

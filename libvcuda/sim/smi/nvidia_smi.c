@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "nvidia_smi.h"
+#include "smi/nvidia_smi.h"
 
 #define MAX_CARDS 64
 

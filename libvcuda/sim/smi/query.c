@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "nvidia_smi.h"
+#include "smi/nvidia_smi.h"
 
 #define MAX_FIELDS 32
 
