@@ -26,7 +26,7 @@ def simctl() -> ModuleType:
     """The simulator's own tool, as a module."""
     name = "vgpu_simctl"
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, REPOSITORY / "libvcuda/sim/simctl.py")
+        spec = importlib.util.spec_from_file_location(name, REPOSITORY / "libvcuda/sim/tools/simctl.py")
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)

@@ -298,7 +298,7 @@ def simulate(
 
     def take(profile: str) -> tuple[inventory.Inventory, list[str]]:
         root, state = tmp_path / "root", tmp_path / "state"
-        simctl = [sys.executable, str(repository / "libvcuda/sim/simctl.py")]
+        simctl = [sys.executable, str(repository / "libvcuda/sim/tools/simctl.py")]
         options = ["--profile", profile, "--device-nodes", "no"]
         subprocess.run([*simctl, "state", state, *options], check=True)
         subprocess.run([*simctl, "root", root, *options, "--build", build], check=True)

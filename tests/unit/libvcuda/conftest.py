@@ -260,7 +260,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load_simctl() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("simctl", REPOSITORY / "libvcuda/sim/simctl.py")
+    spec = importlib.util.spec_from_file_location("simctl", REPOSITORY / "libvcuda/sim/tools/simctl.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).resolve().parent
-SIM = HERE.parents[2] / "libvcuda" / "sim"
+SIM = HERE.parents[2] / "libvcuda" / "sim" / "tools"
 
 
 @pytest.fixture(scope="session")

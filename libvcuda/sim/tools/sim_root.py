@@ -14,7 +14,7 @@ from typing import Any
 from sim_layout import Card, SimError
 from sim_profiles import build_card, load_profile, wants_nodes
 
-DEFAULT_BUILD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "build")
+DEFAULT_BUILD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "build")
 
 NVIDIA_MAJOR = 195
 CONTROL_MINOR = 255

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from sim_layout import LINK_NONE, LINK_SWITCH, MAX_CARDS, MAX_LINKS, Card, SimError
 
-PROFILES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "profiles")
+PROFILES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "profiles")
 MIB = 1 << 20
 DEFAULT_GRANULARITY = 512
 
