@@ -1,0 +1,220 @@
+"""Which module may import which: one table of floors, the hook's light process, and where libraries may be used.
+
+Belongs here: rules about Python's imports, read from the sources. What the hook's process really loads is also asked
+of an interpreter. The rules for C are test_includes.py's.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = next(parent for parent in Path(__file__).resolve().parents if (parent / "pyproject.toml").exists())
+HOOK_PYTHON = "/usr/bin/python3"
+
+#: Packages from the top floor to the ground. A module imports its own package and packages of lower floors. Packages
+#: in one row are neighbours: none imports another.
+FLOORS = (
+    ("vgpu.plugin",),
+    ("vgpu.plugin.kubelet", "vgpu.plugin.cards", "vgpu.plugin.apiserver"),
+    ("vgpu.plugin.kubelet.proto",),
+    ("vgpu.node",),
+    ("vgpu.node.ctl",),
+    ("vgpu.node.doctor",),
+    ("vgpu.node.daemon",),
+    ("vgpu.node.driver",),
+    ("vgpu.node.service",),
+    ("vgpu.hook",),
+    ("vgpu.hook.ledger",),
+    ("vgpu.hook.request",),
+    ("vgpu.hook.inject",),
+    ("vgpu.hook.devices",),
+    ("vgpu.hook.placement",),
+    ("vgpu.hook.formats",),
+    ("vgpu.hook.linux",),
+    ("vgpu.config.dialects",),
+    ("vgpu.config",),
+)
+FLOOR_OF = {package: number for number, row in enumerate(FLOORS) for package in row}
+
+#: Of the node's other half the plugin uses these alone.
+PLUGIN_USES_OF_NODE = ("vgpu.node.service", "vgpu.node.driver")
+#: What vgpu.config keeps for programs: the YAML compiler and the writer of compiled settings.
+ONLY_OUTSIDE_THE_HOOK = {"vgpu.config.compiler", "vgpu.config.compiled"}
+#: Modules of the standard library that cost a start more than they bring, and every package from outside.
+TOO_SLOW_FOR_THE_HOOK = {
+    "dataclasses", "enum", "typing", "pathlib", "logging", "subprocess", "re", "json", "threading", "collections",
+    "functools", "inspect", "shutil", "tempfile", "contextlib", "argparse",
+}  # fmt: skip
+USERS_OF_PYNVML = {"vgpu.node.driver.nvml", "vgpu.plugin.cards.nvml_probe"}
+
+
+def sources() -> dict[str, Path]:
+    """Dotted name -> file of every module of the three parts; a package goes by its own name."""
+    found = {}
+    for part in ("config", "hook", "plugin"):
+        for path in sorted((CHECKOUT / part / "vgpu").rglob("*.py")):
+            names = path.relative_to(CHECKOUT / part).with_suffix("").parts
+            found[".".join(names[:-1] if names[-1] == "__init__" else names)] = path
+    return found
+
+
+SOURCES = sources()
+PACKAGES = {name for name, path in SOURCES.items() if path.name == "__init__.py"}
+
+
+def package_of(name: str) -> str:
+    """The package that a module lies in; of a package, itself."""
+    return name if name in PACKAGES else name.rpartition(".")[0]
+
+
+@functools.cache
+def imported(path: Path, types: bool = True) -> set[str]:
+    """The modules that a file imports, in whatever scope: `from a import b` is a.b where that is a module, else a.
+
+    Without `types`, what stands below `if TYPE_CHECKING:` is left out: it is never loaded.
+    """
+    names: set[str] = set()
+    for node in _nodes(ast.parse(path.read_text(encoding="utf-8")), types):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            module = node.module or ""
+            names.update(_target(f"{module}.{alias.name}", module) for alias in node.names)
+    return names
+
+
+def _nodes(tree: ast.AST, types: bool) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        if types or not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            yield node
+            yield from _nodes(node, types)
+
+
+def _target(member: str, module: str) -> str:
+    return member if member in SOURCES else module
+
+
+def may_import(importer: str, target: str) -> bool:
+    """Whether a module of package `importer` may import from package `target`."""
+    return importer == target or FLOOR_OF[target] > FLOOR_OF[importer]
+
+
+def reached(start: str) -> set[str]:
+    """Our modules that importing `start` loads, their packages with them."""
+    seen: set[str] = set()
+    waiting = [start]
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name not in SOURCES:
+            continue
+        seen.add(name)
+        waiting += imported(SOURCES[name], types=False)
+        waiting += [".".join(name.split(".")[:size]) for size in range(2, name.count(".") + 1)]
+    return seen
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_module_imports_its_own_folder_and_lower_floors(name: str) -> None:
+    package = package_of(name)
+    assert package in FLOOR_OF, f"{name}: its package has no floor in FLOORS"
+    ours = {package_of(target) for target in imported(SOURCES[name]) if target.partition(".")[0] == "vgpu"}
+    assert not {target for target in ours if not may_import(package, target)}
+
+
+def test_every_floor_has_modules() -> None:
+    assert set(FLOOR_OF) == {package_of(name) for name in SOURCES}
+
+
+def test_the_plugin_uses_only_service_and_driver_of_the_node() -> None:
+    for name, path in SOURCES.items():
+        if name.startswith("vgpu.plugin"):
+            used = {target for target in imported(path) if target.startswith("vgpu.node")}
+            assert all(package_of(target) in PLUGIN_USES_OF_NODE for target in used), name
+
+
+def test_the_hooks_process_reaches_nothing_of_the_node() -> None:
+    loaded = reached("vgpu.hook.main")
+    assert "vgpu.hook.ledger.ledger" in loaded
+    assert not {name for name in loaded if name.startswith(("vgpu.node", "vgpu.plugin"))}
+    assert not loaded & ONLY_OUTSIDE_THE_HOOK
+
+
+def test_every_module_of_the_hook_is_light() -> None:
+    """What others share with the hook is held to the hook's rules, too: any of it may be needed there one day."""
+    for name, path in SOURCES.items():
+        if name.startswith("vgpu.hook"):
+            tops = {target.partition(".")[0] for target in imported(path, types=False)}
+            assert not tops & TOO_SLOW_FOR_THE_HOOK, name
+            assert not imported(path) & ONLY_OUTSIDE_THE_HOOK, name
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="Python 3.9 does not list its standard library")
+def test_config_and_hook_import_the_standard_library_only() -> None:
+    for name, path in SOURCES.items():
+        if name.startswith(("vgpu.config", "vgpu.hook")):
+            tops = {target.partition(".")[0] for target in imported(path)}
+            allowed = {"yaml", "jsonschema"} if name == "vgpu.config.compiler" else set()
+            assert tops - sys.stdlib_module_names - {"vgpu"} <= allowed, name
+
+
+def test_pynvml_has_two_users() -> None:
+    assert {name for name, path in SOURCES.items() if "pynvml" in imported(path)} == USERS_OF_PYNVML
+
+
+def test_the_hooks_half_of_config_loads_nothing_slow() -> None:
+    if not Path(HOOK_PYTHON).exists():
+        pytest.skip(f"{HOOK_PYTHON} is missing")
+    names = [name for name in SOURCES if name.startswith("vgpu.config") and name not in ONLY_OUTSIDE_THE_HOOK]
+    assert len(names) > 8
+    program = (
+        f"import sys; sys.path.insert(0, {str(CHECKOUT / 'config')!r})\n"
+        + "".join(f"import {name}\n" for name in names)
+        + f"print([name for name in {sorted(TOO_SLOW_FOR_THE_HOOK)!r} if name in sys.modules])"
+    )
+    command = [HOOK_PYTHON, "-I", "-S", "-c", program]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_no_directory_of_the_namespace_is_a_package() -> None:
+    assert not [part for part in ("config", "hook", "plugin") if (CHECKOUT / part / "vgpu/__init__.py").exists()]
+
+
+# The rules can fail
+
+
+def test_imported_sees_what_it_should(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(
+        "import os.path\ndef f():\n    from vgpu import plugin\n    from vgpu.config import errors, nothing\n"
+    )
+    assert imported(path) == {"os.path", "vgpu.plugin", "vgpu.config.errors", "vgpu.config"}
+
+
+@pytest.mark.parametrize(
+    ("importer", "target", "allowed"),
+    [
+        ("vgpu.hook.ledger", "vgpu.hook.request", True),
+        ("vgpu.hook.request", "vgpu.hook.ledger", False),
+        ("vgpu.hook.linux", "vgpu.config", True),
+        ("vgpu.config", "vgpu.hook.linux", False),
+        ("vgpu.hook", "vgpu.node.service", False),
+        ("vgpu.plugin.cards", "vgpu.plugin.kubelet", False),
+        ("vgpu.plugin.kubelet", "vgpu.plugin.cards", False),
+        ("vgpu.plugin.kubelet", "vgpu.plugin.kubelet", True),
+    ],
+)
+def test_floors_are_read_as_they_are_written(importer: str, target: str, allowed: bool) -> None:
+    assert may_import(importer, target) is allowed
+
+
+def test_reached_follows_packages_and_late_imports() -> None:
+    loaded = reached("vgpu.plugin.background")
+    assert {"vgpu.plugin.apiserver.agent", "vgpu.plugin.cards.health_monitor", "vgpu.hook"} <= loaded
