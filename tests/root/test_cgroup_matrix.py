@@ -1,7 +1,8 @@
 """Runtimes, cgroup versions and cgroup managers with the real hook: what opens, what does not, and what survives.
 
 A cell is a runtime of one version under one manager. systemd's cells run in beds of their own (systemd_bed), those of
-cgroupfs on this machine or in a bed that has the runtime. Where a combination does not exist, docs/cgroups.md says why.
+cgroupfs on this machine or in a bed that has the runtime. docs/decisions/tested-cgroups.md says why some
+combinations do not exist.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,26 @@ def test_the_installed_hook_does_the_main_job(
     assert "refused 2" in parts["run"]
     assert '"containers": []' in parts["status"]
     assert "gone" in parts, parts["purge"]
+
+
+def test_the_package_keeps_the_tree_of_the_documents(deb: Path, tmp_path: Path, repository: Path) -> None:
+    subprocess.run(["dpkg-deb", "-x", deb, tmp_path], check=True)
+    shipped = tmp_path / "usr/share/doc/vgpu"
+    sources = {path.relative_to(repository) for path in (repository / "docs").rglob("*.md")}
+    assert {path.relative_to(shipped) for path in (shipped / "docs").rglob("*")} >= sources
+    broken = {
+        f"{page.relative_to(shipped)}: {link}"
+        for page in shipped.rglob("*.md")
+        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[\w-]*)?\)", page.read_text(encoding="utf-8"))
+        if not (page.parent / link).exists() and "libvcuda/" not in link  # the simulator's page stays with the sources
+    }
+    assert not broken
+    units = (tmp_path / "usr/lib/systemd/system").iterdir()
+    named = {
+        path for unit in units for path in re.findall(r"^Documentation=file://(.*)", unit.read_text(), re.MULTILINE)
+    }
+    assert named
+    assert not {path for path in named if not (tmp_path / path.lstrip("/")).is_file()}
 
 
 def test_the_package_carries_no_simulator_and_edits_no_runtime(deb: Path) -> None:

@@ -3,7 +3,7 @@ container has of a card that several share.
 
 Belongs here: bytes <-> pages, the update of a live file, and `schedule`, the pure rule of what each container has of a
 card. Times are ns of the host's CLOCK_MONOTONIC. The file is read-only in the container; only root on the host writes
-it. What it means for a container: docs/limiter.md.
+it. What it means for a container: docs/compute-limit.md.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Every function that starts work on a card is accounted, or docs/limiter.md says why not; on the simulator, its ledger
-is the truth.
+"""Every function that starts work on a card is accounted, or docs/compute-limit.md says why not.
+
+The simulator's ledger of finished work is the measure.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .conftest import REPOSITORY, Client, SimBox, load_simctl
 
 NAMES = REPOSITORY / "libvcuda/src/driver/names/cuda_driver.txt"
 HOOKS = REPOSITORY / "libvcuda/src/driver/cuda_table.h"
-DOCS = REPOSITORY / "docs/limiter.md"
+DOCS = REPOSITORY / "docs/compute-limit.md"
 #: What names of functions that give a card or a stream something to do look like.
 WORK = re.compile(
     r"^cu(Launch|Memset|Memcpy|GraphLaunch|GraphUpload|.*Async|.*(Cpy|Copy)Batch|Ctx.*Event$|GreenCtx.*Event$)"
@@ -46,7 +47,7 @@ def test_every_function_that_takes_a_stream_is_known_to_the_docs() -> None:
     assert len(table) == 9
     for name in names():
         rows = [done for done, patterns in table.items() if any(fnmatchcase(name, one) for one in patterns)]
-        assert len(rows) == 1, f"{name}: {rows or 'not in docs/limiter.md, What is accounted'}"
+        assert len(rows) == 1, f"{name}: {rows or 'not in docs/compute-limit.md, What is accounted'}"
         assert name in hooked or rows[0].startswith("no: "), name
 
 

@@ -39,7 +39,10 @@ def test_exactly_the_hooks_and_the_known_names_are_exported(library: str, hooks:
 def test_the_list_for_programs_says_the_same(library: str, hooks: str, names: str) -> None:
     file = {"libcuda.so.1": "vcuda.json", "libnvidia-ml.so.1": "vcuda_nvml.json"}[library]
     content = json.loads((LIBRARIES / file).read_text())
-    assert content == {"hooked": sorted(listed(hooks)), "known": sorted((SOURCE / "driver/names" / names).read_text().split())}
+    assert content == {
+        "hooked": sorted(listed(hooks)),
+        "known": sorted((SOURCE / "driver/names" / names).read_text().split()),
+    }
 
 
 @pytest.mark.parametrize("library", NAMES)

@@ -221,7 +221,7 @@ def test_a_container_on_two_cards_beside_one_on_each(node: Node) -> None:
 
 def test_two_containers_on_two_cards_crosswise(node: Node) -> None:
     """Kernels that wait for each other across the cards, of two containers that begin with different ones: none waits
-    for ever. How much of its share each has depends on whether their visits get mixed (docs/limiter.md).
+    for ever. How much of its share each has depends on whether their visits get mixed (docs/compute-limit.md).
     """
     one, other = (node.visitor("a100x2") for _ in range(2))
     for index, visitor in enumerate((one, other)):
