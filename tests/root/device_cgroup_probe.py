@@ -27,12 +27,9 @@ import time
 sys.path[:0] = [f"{sys.argv[1]}/config", f"{sys.argv[1]}/hook"]
 
 from vgpu.config.errors import VgpuError  # noqa: E402 - the path is known only now
-from vgpu.hook.devices import allow, bpf_program, cgroup_v2
-from vgpu.hook.devices import rules as devicerules
-from vgpu.hook.linux import (
-    bpf,  # noqa: E402
-    cgroup,  # noqa: E402
-)
+from vgpu.hook.devices import allow, bpf_program, cgroup_v2  # noqa: E402
+from vgpu.hook.devices import rules as devicerules  # noqa: E402
+from vgpu.hook.linux import bpf, cgroup  # noqa: E402
 
 CGROUP2 = "/sys/fs/cgroup"
 
