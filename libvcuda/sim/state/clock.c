@@ -1,3 +1,8 @@
+/*
+ * The simulator's clock: reading the time, sleeping, waiting on conditions and on words of shared memory. Each function
+ * uses CLOCK_MONOTONIC or the state's virtual clock (state/virtual.c), whichever the state was made with. The table
+ * vgpuSimClock at the end offers the same calls to programs. What happens at a given time is decided by the callers.
+ */
 #include "state/clock.h"
 
 #include <limits.h>
@@ -12,7 +17,7 @@
 
 #define SECOND 1000000000u
 #define VIRTUAL_DAY_US 1700000000000000u
-#define MUCH_NS 50000u /* of charges that were not paid yet */
+#define MUCH_NS 50000u /* of charges that the thread has not paid yet */
 
 static _Thread_local uint64_t debt;
 
@@ -78,7 +83,7 @@ void sim_wait(pthread_cond_t *condition, pthread_mutex_t *mutex, uint64_t until)
 		if (runs)
 			sim_virtual_pass(until, sim_virtual_private_key(condition));
 		else
-			sim_virtual_enter(); /* a signal may have come meanwhile: that counts as one */
+			sim_virtual_enter(); /* a signal that came in between counts as a wake-up */
 		pthread_mutex_lock(mutex);
 	} else if (until == SIM_NEVER) {
 		pthread_cond_wait(condition, mutex);
@@ -112,7 +117,7 @@ void sim_wait_word(uint32_t *word, uint32_t seen, uint64_t until)
 		wait_for_word(word, seen, until);
 		return;
 	}
-	/* Unlike FUTEX_WAIT this one takes an absolute time. */
+	/* FUTEX_WAIT_BITSET takes an absolute time; FUTEX_WAIT takes a relative one. */
 	syscall(SYS_futex, word, FUTEX_WAIT_BITSET, seen, until == SIM_NEVER ? NULL : &time, NULL,
 	        FUTEX_BITSET_MATCH_ANY);
 }
@@ -174,7 +179,7 @@ void sim_clock_forked(void)
 	sim_virtual_forked();
 }
 
-/* ---- what others find by dlsym; any of them may be the first call of all ---- */
+/* ---- the table that programs find by dlsym; any of its functions may be the first call into the library ---- */
 
 static int clock_is_virtual(void)
 {

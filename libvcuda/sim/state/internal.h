@@ -1,23 +1,27 @@
-/* What state/state.c lends to the ledger, the nodes and the virtual clock. */
+/*
+ * What state/state.c offers to the other files of state/ (the ledger, the device nodes, the time slices and the virtual
+ * clock) and to nobody else. What the libraries may call is in state/state.h, state/clock.h and state/turn.h.
+ */
 #ifndef SIM_INTERNAL_H
 #define SIM_INTERNAL_H
 
 #include "state/state.h"
 
-/* Take the lock on the ledger and give its file; on SIM_OK only, sim_unlock has to follow. */
+/* Locks the ledger and stores its file. Only after SIM_OK must the caller call sim_state_unlock. */
 enum sim_status sim_lock(struct sim_file **locked);
 void sim_unlock(void);
-/* The virtual clock, within the mapped file; NULL: it is the wall's. */
+/* The virtual clock within the mapped file; NULL: the state uses the wall clock. */
 extern struct sim_timeline *sim_timeline;
 #define SIM_FILE_OF(line) ((struct sim_file *)((char *)(line) - offsetof(struct sim_file, timeline)))
 /* The descriptor of the `slots` file. Never closed. */
 int sim_slots_fd(void);
-/* Does the profile have device nodes? */
+/* Whether the profile has device nodes. */
 bool sim_has_nodes(void);
-/* This process' slot, -1: none; is the owner of one alive, and which pid has it (0: not to be seen from here)? */
+/* This process' slot; -1: it has none. */
 int sim_own_slot(void);
+/* Whether the owner of the slot lives. Stores the owner's pid; 0: this PID namespace cannot see it. */
 bool sim_slot_lives(unsigned slot, pid_t *pid);
-/* Forget the slot of the process that this one was forked from. */
+/* Forgets the slot of the process that this one was forked from. */
 void sim_ledger_forked(void);
 
 #endif

@@ -1,3 +1,8 @@
+/*
+ * The ledger: one slot per process with the memory that it uses on each card, and the sums over all slots. This file
+ * claims slots, charges and releases memory, and frees the slots of dead processes. Opening and locking the file belong
+ * to state/state.c; what an allocation is belongs to cuda/allocation.c.
+ */
 #include "state/internal.h"
 
 #include <errno.h>
@@ -8,7 +13,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-static int own = -1; /* this process' slot; changed under the lock */
+static int own = -1; /* this process' slot; changes under the lock */
 
 int sim_own_slot(void)
 {
@@ -20,14 +25,14 @@ void sim_ledger_forked(void)
 	own = -1;
 }
 
-/* Is the owner of the slot alive, and who is it? 0 where it is not visible from this PID namespace. */
+/* Whether the owner of the slot lives. Stores the owner's pid; 0: this PID namespace cannot see it. */
 bool sim_slot_lives(unsigned slot, pid_t *pid)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
 
 	*pid = 0;
 	if (fcntl(sim_slots_fd(), F_OFD_GETLK, &lock) != 0)
-		return true; /* when in doubt nothing is taken away */
+		return true; /* if the kernel gives no answer, the slot is not taken away */
 	if (lock.l_type == F_UNLCK)
 		return false;
 	*pid = lock.l_pid > 0 ? lock.l_pid : 0;
@@ -75,7 +80,7 @@ static enum sim_status ensure_slot(struct sim_file *file)
 {
 	pid_t pid;
 
-	/* Whoever wiped the file wiped our figures with it; they must not be counted from a negative number. */
+	/* If another process wiped the file, this process' figures are gone: later releases would make them negative. */
 	if (own >= 0)
 		return file->slots[own].token ? SIM_OK : SIM_DAMAGED;
 	for (unsigned i = 0; i < SIM_MAX_SLOTS; i++)
@@ -86,7 +91,8 @@ static enum sim_status ensure_slot(struct sim_file *file)
 
 static uint64_t add(uint64_t a, uint64_t b)
 {
-	return a > UINT64_MAX - b ? UINT64_MAX : a + b; /* a slot may hold garbage: never wrap to "nothing used" */
+	/* A slot may contain garbage: the sum must not wrap to "nothing used". */
+	return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
 static uint64_t total(const struct sim_file *file, unsigned card)
@@ -107,7 +113,7 @@ static bool fits(const struct sim_file *file, unsigned card, uint64_t bytes)
 	return used <= capacity && bytes <= capacity - used;
 }
 
-/* Whether anybody died costs a system call per slot, so it is asked only when it matters. */
+/* Looking for dead processes costs a system call per slot, so the function looks only when the card seems full. */
 static bool fits_after_all(struct sim_file *file, unsigned card, uint64_t bytes)
 {
 	if (fits(file, card, bytes))
@@ -124,7 +130,7 @@ static enum sim_status charge(struct sim_file *file, unsigned card, uint64_t *fi
 	return SIM_OK;
 }
 
-/* What is neither, or not to be had because the file is damaged, is told when it matters. */
+/* An unknown value, or a damaged file, counts as loaded: later calls report the damage where it matters. */
 enum sim_status sim_driver_status(void)
 {
 	struct sim_file *file;

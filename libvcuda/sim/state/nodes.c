@@ -1,4 +1,8 @@
-/* Which cards a process sees: those whose device node it can open, as with the real driver. */
+/*
+ * Which cards a process sees: those whose device node it can open, as with the real driver. Also whether it can open
+ * the nodes that belong to no card. What the cards are is in state/state.c; creating nodes belongs to tools/sim_root.py
+ * and to the hook under test.
+ */
 #include "state/internal.h"
 #include "state/state.h"
 
@@ -15,8 +19,8 @@
 #define CONTROL_MINOR 255
 
 /*
- * The kernel checks permissions (mode, device cgroup) before it looks for a driver, so on a machine without one
- * ENXIO or ENODEV says "you would have been let in".
+ * The kernel checks permissions (mode, device cgroup) before it looks for a driver. On a machine without the driver,
+ * ENXIO or ENODEV therefore means that the process has permission.
  */
 static bool opens(const char *path)
 {
@@ -40,7 +44,7 @@ static bool node_works(const char *path, unsigned minor)
 	return is_device(path, makedev(NVIDIA_MAJOR, minor)) && opens(path);
 }
 
-/* VGPU_SIM_DEVICE_NODES=0: for one process, as if the profile had none. For host tools on a host without nodes. */
+/* VGPU_SIM_DEVICE_NODES=0 makes one process ignore device nodes, for host tools on a host that has none. */
 static bool nodes_matter(void)
 {
 	const char *override = getenv("VGPU_SIM_DEVICE_NODES");
@@ -68,5 +72,5 @@ bool sim_control_node(void)
 
 bool sim_uvm_node(void)
 {
-	return !nodes_matter() || opens("/dev/nvidia-uvm"); /* its major is dynamic */
+	return !nodes_matter() || opens("/dev/nvidia-uvm"); /* the major number of nvidia-uvm is dynamic */
 }

@@ -1,3 +1,8 @@
+/*
+ * Opens and maps the state's files, checks them, copies the cards, and locks the ledger. Handles fork: a child must not
+ * use the driver of its parent. The other files of state/ change the mapped file under the lock that this file gives;
+ * its structures are in state/state.h.
+ */
 #include "state/internal.h"
 
 #include <errno.h>
@@ -14,7 +19,7 @@
 
 #include "state/clock.h"
 
-/* OFD locks do not tell threads apart: this mutex comes first, the file's lock second. */
+/* An OFD lock does not exclude threads of one process: take this mutex first, the file's lock second. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static char cards_path[PATH_MAX];
 static int cards_fd = -1;
@@ -56,7 +61,7 @@ static bool card_is_sane(const struct sim_card *card)
 	return sane;
 }
 
-/* The copy, not the mapping, is what is checked and used: anybody may scribble over the file later. */
+/* The copy is checked and used, not the mapping: any process may overwrite the file later. */
 static bool copy_cards(void)
 {
 	header = file->header;
@@ -99,7 +104,7 @@ static enum sim_status open_files(void)
 	if (cards_fd < 0)
 		return errno == ENOENT || errno == ENOTDIR ? SIM_MISSING : SIM_SYSTEM;
 	enum sim_status status = map_file();
-	/* An earlier failure may have left slots_fd open: closing it is never right, see state/state.h. */
+	/* An earlier failure may have left slots_fd open. Closing it would drop this process' lock; see state/state.h. */
 	if (status == SIM_OK && slots_fd < 0)
 		slots_fd = open_in(directory, "slots");
 	if (status == SIM_OK && slots_fd < 0)
@@ -121,7 +126,7 @@ static void after_fork_in_parent(void)
 	pthread_mutex_unlock(&mutex);
 }
 
-/* The child shares its parent's open file description, and with it the lock: it needs one of its own. */
+/* The child shares its parent's open file description, and with it the lock: it needs a description of its own. */
 static void after_fork_in_child(void)
 {
 	if (cards_fd >= 0) {
@@ -208,7 +213,7 @@ static enum sim_status lock_file(void)
 	while (fcntl(cards_fd, F_OFD_SETLKW, &lock) != 0)
 		if (errno != EINTR)
 			return SIM_SYSTEM;
-	/* Somebody may have cut the file since it was mapped: touching it would be SIGBUS. */
+	/* If another process has truncated the file since it was mapped, touching it would raise SIGBUS. */
 	return file_is_whole(cards_fd) ? SIM_OK : SIM_DAMAGED;
 }
 

@@ -1,19 +1,21 @@
 /*
- * The simulated node: cards and the ledger of their memory, in one file that every process of every container maps.
+ * The simulated node: the cards and the ledger of their memory, in one file that every process of every container maps.
  *
- * $VGPU_SIM_DIR/cards   header, cards, one slot per process; made by simctl.py, which mirrors these structures
- *                       (tests/unit/sim/test_layout.py compares them). Cards do not change after that.
- * $VGPU_SIM_DIR/slots   an empty file: byte N is locked as long as the owner of slot N lives; bytes from SIM_MAX_SLOTS
- *                       on are the processes of the virtual clock.
+ * $VGPU_SIM_DIR/cards has the header, the cards and one slot per process. tools/sim_layout.py mirrors these
+ * structures (the layout test of the simulator compares them). Cards do not change after that. $VGPU_SIM_DIR/slots is
+ * an empty file: byte N is locked while the owner of slot N lives. The bytes from SIM_MAX_SLOTS on belong to the
+ * processes of the virtual clock.
  *
- * Liveness has to hold across PID namespaces, where a pid means nothing. A slot's byte is a POSIX record lock: the
- * kernel drops it with its process, a forked child does not inherit it, and F_OFD_GETLK (which sees the locks of the
- * asking process, too) tells the owner's pid as the asker's namespace knows it. Its price: closing *any* descriptor
- * of `slots` drops it, so nobody who might share a process with libcuda closes one (a program that closes all its
- * descriptors breaks the real driver, too).
- * Changes of the ledger are made under an OFD lock on byte 0 of `cards`, which a killed holder cannot keep. A robust
- * mutex will not do: the kernel matches its owner by the pid of its own namespace, and every container has a pid 7.
- * Each figure in a slot is one aligned word written only by its owner, so that a kill at any point leaves it true.
+ * Liveness must hold across PID namespaces, where a pid has no meaning. A slot's byte is therefore a POSIX record lock:
+ * the kernel drops it when its process ends, a forked child does not inherit it, and F_OFD_GETLK (which also sees the
+ * locks of the calling process) returns the owner's pid in the caller's namespace. The price: closing any descriptor of
+ * `slots` drops the lock, so no code in a process with libcuda may close one. (A program that closes all its
+ * descriptors breaks the real driver, too.)
+ *
+ * Changes of the ledger are made under an OFD lock on byte 0 of `cards`; the kernel releases it when its holder is
+ * killed. A robust mutex does not work: the kernel identifies its owner by the pid in the owner's namespace, and every
+ * container has a pid 7. Each figure in a slot is one aligned word that only its owner writes, so a kill at any point
+ * leaves it correct.
  */
 #ifndef SIM_STATE_H
 #define SIM_STATE_H
@@ -31,11 +33,11 @@
 #define SIM_LINK_SWITCH 0xfeu /* the link ends at an NVSwitch */
 #define SIM_LINK_NONE 0xffu
 #define SIM_MAX_WAITING 256u
-#define SIM_PERIODS 64u       /* of utilization that are remembered */
+#define SIM_PERIODS 64u       /* periods of utilization that are remembered */
 #define SIM_MAX_SAMPLES 120u
 #define SIM_MAX_INCIDENTS 32u
 #define SIM_LOST_MARK 0x74736f6cu
-#define SIM_MAX_PROCESSES 256u /* under the virtual clock */
+#define SIM_MAX_PROCESSES 256u /* processes of the virtual clock */
 #define SIM_MAX_THREADS 1024u
 #define SIM_MAX_MEETINGS 128u
 #define SIM_MEETING_ROUNDS 4u
@@ -48,13 +50,13 @@ struct sim_header {
 	uint32_t slot_count;
 	uint32_t device_nodes; /* 1: a card is visible where its node can be opened; 0: everywhere */
 	uint32_t slot_high;    /* slots from here on were never used; changes under the lock */
-	uint32_t slice_ns;     /* what a context gets while others wait for the card */
-	uint32_t switch_ns;    /* what changing from one context to another costs */
-	uint32_t kernel_ns;    /* what a kernel takes whose name does not say otherwise */
+	uint32_t slice_ns;     /* how long a context keeps the card while others wait for it */
+	uint32_t switch_ns;    /* how long a change from one context to another takes */
+	uint32_t kernel_ns;    /* duration of a kernel whose name does not contain one */
 	uint32_t driver;       /* enum sim_driver_state; may change at any time */
-	uint32_t is_virtual;   /* which clock: see state/virtual.h */
-	uint32_t parties;      /* processes that have to be there before virtual time begins */
-	uint32_t period_ns;    /* over which utilization is taken */
+	uint32_t is_virtual;   /* 1: the virtual clock, see state/virtual.h; 0: the wall clock */
+	uint32_t parties;      /* processes that must have registered before virtual time begins */
+	uint32_t period_ns;    /* length of a period over which utilization is measured */
 	uint8_t reserved[200];
 };
 
@@ -74,7 +76,7 @@ struct sim_card {
 	uint32_t pci_device_id;
 	uint32_t pci_subsystem_id;
 	int32_t numa_node;
-	uint32_t cpu_first;    /* the CPUs near to it */
+	uint32_t cpu_first;    /* the first of the CPUs near the card */
 	uint32_t cpu_count;
 	uint32_t sm_count;
 	uint32_t compute_major;
@@ -85,28 +87,28 @@ struct sim_card {
 	uint32_t l2_bytes;
 	uint32_t power_limit_mw;
 	uint32_t link_count;
-	uint8_t links[32];                /* where each NVLink ends: a card's index, SIM_LINK_SWITCH or _NONE */
+	uint8_t links[32];                /* where each NVLink ends: a card's index, SIM_LINK_SWITCH or SIM_LINK_NONE */
 	uint8_t relation[SIM_MAX_CARDS];  /* PCIe distance to each card, in NVML's levels: 0, 10, 20, ... 50 */
 	uint8_t padding[256];
 };
 
 struct sim_slot {
-	uint64_t token;        /* random, zero: free */
-	int32_t pid;           /* as the owner's own PID namespace has it */
-	uint32_t group;        /* of its environment: whose process it is, for tests */
+	uint64_t token;        /* random; 0: the slot is free */
+	int32_t pid;           /* in the owner's own PID namespace */
+	uint32_t group;        /* $VGPU_SIM_GROUP: which container the process stands for, for tests */
 	char command[16];
 	uint64_t allocated[SIM_MAX_CARDS];
 	uint64_t context[SIM_MAX_CARDS];
-	uint64_t busy_ns[SIM_MAX_CARDS]; /* that its kernels have run: the truth, for tests */
+	uint64_t busy_ns[SIM_MAX_CARDS]; /* how long its kernels have run, exactly; tests compare a limiter with it */
 	uint32_t wake;                   /* a futex: something has changed for this process */
-	/* Since when its kernels run, the last 32 bits of the time, not zero; 0: none does. By the virtual clock only. */
+	/* Since when its kernels run: the last 32 bits of the time, never 0; 0: none runs. Only with the virtual clock. */
 	uint32_t running[SIM_MAX_CARDS];
 	uint8_t padding[28];
 };
 
-/* Who waits for, or has, a card: a context, by its process' slot and its number there. */
+/* A context that has a card or waits for it, identified by its process' slot and its number there. */
 struct sim_turn_holder {
-	uint64_t token; /* of the slot: tells who had it before; 0: nobody */
+	uint64_t token; /* of the slot's owner: distinguishes successive owners; 0: no context */
 	uint32_t slot;
 	uint32_t context;
 };
@@ -125,58 +127,58 @@ struct sim_incident {
 	uint64_t data; /* the Xid */
 };
 
-/* What changes about a card. Under the lock; read by anybody, trusted by nobody. */
+/* What changes about a card. Written under the lock. Any process may read it, and a reader must check what it reads. */
 struct sim_board {
 	struct sim_turn_holder holder;
-	struct sim_turn_holder last;     /* who had it before it became idle */
-	uint64_t since;                  /* the slice's beginning and end, ns of sim_now */
-	uint64_t until;
+	struct sim_turn_holder last;     /* the context that had it before it became idle */
+	uint64_t since;                  /* beginning of the time slice, ns of sim_clock_now */
+	uint64_t until;                  /* end of the time slice */
 	uint32_t waiting_count;
-	uint32_t incident_count;         /* ever */
-	struct sim_turn_holder waiting[SIM_MAX_WAITING]; /* first come first */
-	uint64_t busy_ns;                /* ever */
-	uint64_t switches;               /* from one context to another, ever */
-	uint64_t period[SIM_PERIODS];    /* its number: the time by its length, */
-	uint64_t period_ns[SIM_PERIODS]; /* and how long the card was busy in it */
-	uint64_t sample_count;           /* ever */
+	uint32_t incident_count;         /* since the state was made */
+	struct sim_turn_holder waiting[SIM_MAX_WAITING]; /* in the order of arrival */
+	uint64_t busy_ns;                /* since the state was made */
+	uint64_t switches;               /* changes from one context to another since the state was made */
+	uint64_t period[SIM_PERIODS];    /* a period's number: its time divided by the length of a period */
+	uint64_t period_ns[SIM_PERIODS]; /* how long the card was busy in that period */
+	uint64_t sample_count;           /* since the state was made */
 	struct sim_sample samples[SIM_MAX_SAMPLES];
 	struct sim_incident incidents[SIM_MAX_INCIDENTS];
 	uint64_t ecc[4];                 /* corrected and uncorrected since boot, corrected and uncorrected ever */
-	int32_t temperature;             /* 0: by its load */
-	uint32_t power_mw;               /* 0: by its load */
-	uint32_t is_lost;                /* fell off the bus: SIM_LOST_MARK; anything else is not to be believed */
+	int32_t temperature;             /* 0: the simulator computes it from the load */
+	uint32_t power_mw;               /* 0: the simulator computes it from the load */
+	uint32_t is_lost;                /* SIM_LOST_MARK: the card fell off the bus; any other value is ignored */
 	uint32_t remapped[4];            /* rows: for corrected, for uncorrected errors; one is pending; one failed */
-	uint32_t retired[3];             /* pages: for single-bit, for double-bit errors; one is pending */
+	uint32_t retired[3];             /* pages: retired for single-bit and for double-bit errors; one is pending */
 	uint8_t padding[3368];
 };
 
-/* A process that lives in virtual time. Its life is a lock on byte SIM_MAX_SLOTS + its number of `slots`. */
+/* A process under the virtual clock. While it lives it locks byte SIM_MAX_SLOTS + its number of `slots`. */
 struct sim_timeline_process {
 	uint64_t namespace; /* the PID namespace's inode */
-	uint64_t start;     /* as /proc/<pid>/stat has it */
+	uint64_t start;     /* start time from /proc/<pid>/stat */
 	int32_t pid;        /* 0: free */
-	uint32_t rank;      /* who is first when several are due */
+	uint32_t rank;      /* the lowest rank runs first when several threads are due at once */
 };
 
 struct sim_timeline_thread {
 	uint32_t state;   /* enum in state/virtual.c */
 	uint32_t process;
-	int32_t tid;      /* in its own PID namespace; 0: announced, not there yet */
-	uint32_t wake;    /* a futex: `running` may be this thread */
-	uint64_t order;   /* rank, then when it was registered */
+	int32_t tid;      /* in its own PID namespace; 0: announced, but not created yet */
+	uint32_t wake;    /* a futex that is woken when `running` may be this thread */
+	uint64_t order;   /* the rank, then the sequence number of its registration */
 };
 
-/* The virtual clock: see state/virtual.h. Changed by the thread that runs, except where a thread enters by itself. */
+/* The virtual clock; see state/virtual.h. Only the running thread changes it, except that a thread enters by itself. */
 struct sim_timeline {
 	uint64_t now;
-	uint64_t passes;        /* from one who runs to the next, ever */
-	uint32_t running;       /* the thread that runs, plus one; 0: none */
+	uint64_t passes;        /* how often one thread handed over to another */
+	uint32_t running;       /* number of the running thread plus one; 0: no thread runs */
 	uint32_t thread_high;   /* entries from here on were never used */
-	uint32_t process_count; /* that came, ever */
-	uint32_t sequence;      /* of the last registration */
-	uint64_t stolen;        /* turns taken from who slept elsewhere or was killed, ever: no longer repeatable */
-	uint64_t due[SIM_MAX_THREADS]; /* when it is to run; SIM_NEVER: not by itself */
-	uint64_t key[SIM_MAX_THREADS]; /* what it waits for besides; 0: nothing */
+	uint32_t process_count; /* how many processes have ever registered */
+	uint32_t sequence;      /* number of the last registration */
+	uint64_t stolen;        /* times that a killed or sleeping holder was passed over; not 0: run not repeatable */
+	uint64_t due[SIM_MAX_THREADS]; /* when the thread is to run; SIM_NEVER: only when another thread wakes it */
+	uint64_t key[SIM_MAX_THREADS]; /* what else may wake the thread; 0: nothing */
 	struct sim_timeline_thread threads[SIM_MAX_THREADS];
 	struct sim_timeline_process processes[SIM_MAX_PROCESSES];
 	uint8_t padding[4056];
@@ -184,10 +186,10 @@ struct sim_timeline {
 
 /* Kernels that wait for each other, on several cards or in several processes; see cuda/meeting.c. */
 struct sim_meeting {
-	uint64_t key;   /* which kernels; 0: free */
-	uint64_t round; /* how often they have met */
+	uint64_t key;   /* identifies the kernels; 0: the entry is free */
+	uint64_t round; /* how often these kernels have met */
 	uint64_t begun; /* kernels that wait in this round */
-	uint64_t met[SIM_MEETING_ROUNDS]; /* when the last rounds' last kernel began */
+	uint64_t met[SIM_MEETING_ROUNDS]; /* for each of the last rounds, when its last kernel began */
 };
 
 struct sim_file {
@@ -207,43 +209,44 @@ _Static_assert(sizeof(struct sim_timeline) == 51200, "sim_timeline");
 
 enum sim_status {
 	SIM_OK = 0,
-	SIM_MISSING,   /* there is no state: no driver on this node */
-	SIM_DAMAGED,   /* there is one, and it is not to be trusted */
-	SIM_SYSTEM,    /* the operating system refused something */
-	SIM_NO_MEMORY, /* the card has too little left */
+	SIM_MISSING,   /* no state exists: the node has no driver */
+	SIM_DAMAGED,   /* the state exists but failed a check */
+	SIM_SYSTEM,    /* a system call failed */
+	SIM_NO_MEMORY, /* the card has too little memory left */
 	SIM_FULL,      /* no slot is left */
 	SIM_LOST,      /* the card fell off the bus */
-	SIM_MISMATCH,  /* the kernel's part of the driver is of another version than the libraries */
+	SIM_MISMATCH,  /* the kernel's part of the driver has another version than the libraries */
 };
 
-/* Of the kernel's part of the driver. */
+/* State of the kernel's part of the driver. */
 enum sim_driver_state { SIM_LOADED, SIM_UNLOADED, SIM_OTHER_VERSION };
 
 struct sim_process {
-	pid_t pid;         /* as the asker sees it where the kernel knows, else as the owner wrote it */
-	uint64_t used;     /* bytes, its contexts included */
+	pid_t pid;         /* in the caller's PID namespace where the kernel can map it, else as the owner wrote it */
+	uint64_t used;     /* bytes, including its contexts */
 	char command[16];
-	bool known;        /* the kernel knows him in the asker's PID namespace */
+	bool known;        /* the kernel can see the process from the caller's PID namespace */
 };
 
-/* Map the state, once per process; later calls only say how it went. Cards are copied: see sim_card. */
+/* Maps the state once per process; later calls return the same status. The cards are copied: see sim_state_card. */
 enum sim_status sim_open(void);
 /* True in a child that inherited an open state by fork: a driver is not usable there. */
 bool sim_forked(void);
 
-/* Valid after sim_open. */
+/* Valid after sim_state_open. */
 unsigned sim_card_count(void);
 const struct sim_card *sim_card(unsigned card);
-/* Are they joined by NVLink, directly or through switches? */
+/* Whether NVLink joins the two cards, directly or through switches. */
 bool sim_linked(unsigned a, unsigned b);
-/* Cards whose device node this process can open, in the state's order; the number of them. */
+/* Stores the cards whose device node this process can open, in the state's order, and returns their number. */
 unsigned sim_visible_cards(unsigned cards[SIM_MAX_CARDS]);
-/* Can it open the nodes that belong to no card? Always, where the profile has no nodes. */
+/* Whether this process can open the nodes that belong to no card. Always true if the profile has no nodes. */
 bool sim_control_node(void);
 bool sim_uvm_node(void);
 
-/* How the driver, and one card, are just now: SIM_OK, SIM_MISSING, SIM_MISMATCH; SIM_LOST. */
+/* The present state of the driver: SIM_OK, SIM_MISSING or SIM_MISMATCH. */
 enum sim_status sim_driver_status(void);
+/* The present state of one card: the driver's state or SIM_LOST. */
 enum sim_status sim_card_status(unsigned card);
 
 /* The ledger. A process gets its slot with its first context. */
@@ -252,15 +255,15 @@ void sim_detach(unsigned card);
 enum sim_status sim_reserve(unsigned card, uint64_t bytes);
 void sim_release(unsigned card, uint64_t bytes);
 enum sim_status sim_used(unsigned card, uint64_t *bytes);
-/* What changes about the card, as it is now. */
+/* Copies what changes about the card, as it is now. */
 enum sim_status sim_board(unsigned card, struct sim_board *board);
-/* The pid of a slot's owner, while the token is that of the slot; 0: he is gone. */
+/* The pid of the slot's owner if the slot still has this token; 0: the owner is gone. */
 pid_t sim_pid_of(unsigned slot, uint64_t token);
 
-/* How long slices, changes and kernels take. */
+/* How long time slices, changes of context and kernels take. */
 const struct sim_header *sim_timing(void);
 
-/* Processes with a context on the card: at most `size` are stored, all are counted. */
+/* Processes with a context on the card: stores at most `size`, counts all. */
 enum sim_status sim_processes(unsigned card, struct sim_process *list, unsigned size, unsigned *count);
 
 #endif

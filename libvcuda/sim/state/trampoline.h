@@ -1,4 +1,8 @@
-/* A second exported name for a function, at an address of its own: callers tell versions apart by the pointer. */
+/*
+ * Macros that give a function a second exported name at an address of its own: callers distinguish versions of an entry
+ * point by its address. One variant replaces a NULL stream by the thread's own default stream. Written in assembly for
+ * x86-64 and AArch64; which names exist is in cuda/entries.def and nvml/absent.def.
+ */
 #ifndef SIM_TRAMPOLINE_H
 #define SIM_TRAMPOLINE_H
 
@@ -6,7 +10,7 @@
 #define SIM_ENTER "endbr64\n\t"
 #define SIM_JUMP "jmp "
 #define SIM_JUMP_END "@PLT"
-/* Argument 8 of a launch is the third on the stack, behind the return address. */
+/* Argument 8 of a launch is the third one on the stack, behind the return address. */
 #define SIM_ARGUMENT_0 "%rdi"
 #define SIM_ARGUMENT_1 "%rsi"
 #define SIM_ARGUMENT_2 "%rdx"
@@ -43,7 +47,7 @@
 	        ".popsection\n");
 
 #define SIM_TRAMPOLINE(symbol, target) SIM_TRAMPOLINE_WITH(symbol, target, "")
-/* The same, where a stream that is NULL (argument number `argument`) means the thread's own one. */
+/* As above, but a NULL stream (argument number `argument`) becomes the thread's own default stream. */
 #define SIM_STREAM_TRAMPOLINE(symbol, target, argument) SIM_TRAMPOLINE_WITH(symbol, target, SIM_OWN_STREAM(argument))
 
 #endif

@@ -1,3 +1,8 @@
+/*
+ * Which context may run kernels on a card: its time slice, the queue of waiting contexts, and the change to the next
+ * one (state/turn.h describes the rules). Also counts how long the card and each process were busy. When kernels of the
+ * holder begin and end is decided by cuda/engine.c.
+ */
 #include "state/turn.h"
 
 #include <string.h>
@@ -6,7 +11,7 @@
 #include "state/internal.h"
 
 #define VIRTUAL_PATIENCE 20u
-#define GRACE_NS 1000000u /* a live holder may be late in saying that its slice ended */
+#define GRACE_NS 1000000u /* how late a live holder may report the end of its slice */
 
 static uint32_t *own_word;
 
@@ -68,7 +73,7 @@ static void grant(struct sim_board *board, const struct sim_turn_holder *who, ui
 	board->switches += changes;
 }
 
-/* The first in line who is still alive; false: nobody. */
+/* Stores the first waiting context whose process lives; false: there is none. */
 static bool next_in_line(const struct sim_file *file, struct sim_board *board, struct sim_turn_holder *next)
 {
 	while (waiting_count(board)) {
@@ -99,8 +104,8 @@ static void report(struct sim_file *file, const struct sim_board *board, const s
 	slice->since = board->since;
 	slice->until = board->until;
 	/*
-	 * Whatever the file says, one looks again soon, but not at once: the holder may have died. In virtual time all
-	 * would do so at the same instant, for a death that hardly ever happens.
+	 * Whatever the file contains, the process looks again soon, because the holder may have died, but not at once. In
+	 * virtual time all processes would look at the same instant, for a death that hardly ever happens.
 	 */
 	uint64_t early = now + sim_timing()->slice_ns / 4, late = now + 2u * (uint64_t)sim_timing()->slice_ns;
 	if (!slice->mine && sim_timeline)
@@ -116,14 +121,14 @@ static void ask(struct sim_file *file, struct sim_board *board, const struct sim
 {
 	bool free = !board->holder.token;
 
-	/* The file may hold anything: a slice that would end in the far future is none. */
+	/* The file may contain anything: a slice that would end in the far future is not valid. */
 	if (!free && (now > board->until + GRACE_NS || board->until > now + 10u * (uint64_t)sim_timing()->slice_ns +
 	                                                                sim_timing()->switch_ns))
 		free = !lives(file, &board->holder) || board->until > now;
 	if (same(&board->holder, me))
 		return;
 	wait_in_line(board, me);
-	/* Whoever was first gets it: that may be another one. */
+	/* The first waiting context gets the card, which may be another one. */
 	if (free)
 		hand_over(file, board, now);
 }
@@ -175,7 +180,7 @@ void sim_turn_nudge(void)
 		sim_wake_word(own_word);
 }
 
-/* A process' share of the period before this one, noted when it first works in a later one. */
+/* Records a process' share of the period before this one, when the process first works in a later period. */
 static void note_sample(struct sim_file *file, struct sim_board *board, uint64_t busy_ns)
 {
 	struct sim_sample *sample = &board->samples[board->sample_count % SIM_MAX_SAMPLES];
@@ -213,7 +218,9 @@ static void add_to_period(struct sim_file *file, struct sim_board *board, unsign
 
 void sim_turn_runs(unsigned card, uint64_t since)
 {
-	/* Read while all stand still; by the wall's clock nobody could. */
+	/*
+	 * Other processes can read this word only while all threads stand still; on the wall clock no process could use it.
+	 */
 	if (sim_timeline && sim_own_slot() >= 0)
 		SIM_FILE_OF(sim_timeline)->slots[sim_own_slot()].running[card] = since ? (uint32_t)since | 1 : 0;
 }

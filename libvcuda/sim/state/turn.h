@@ -1,10 +1,11 @@
 /*
- * Whose turn it is on a card. The unit is the context: two of them never run kernels at once. Who has the turn keeps
- * it for a slice, then passes it on if others wait, first come first served; who has no more to do passes it on at
- * once. Changing contexts takes time that nobody is charged for. A holder that died is found out when its slice ends.
+ * Time slices: which context may run kernels on a card. Two contexts never run kernels at once. The holder keeps the
+ * card for one slice. After that it passes the card on if other contexts wait, in the order of their arrival. A holder
+ * without further work passes the card on at once. A change of context takes time that is charged to no process. If the
+ * holder died, the next context notices when the slice ends.
  *
- * Times are those of the model, which may lag behind the clock: a slice that was granted at a time in the past is
- * made up for by the one who wakes late.
+ * Times are those of the model, which may lag behind the clock: a process that wakes late makes up for a slice that was
+ * granted to it at a time in the past.
  */
 #ifndef SIM_TURN_H
 #define SIM_TURN_H
@@ -13,20 +14,20 @@
 
 struct sim_slice {
 	bool mine;
-	uint64_t since, until; /* of the slice, when it is mine; else `until` is when to look again */
-	uint32_t *word;        /* what to wait on until then, see sim_wait_word */
+	uint64_t since, until; /* of the slice if it is mine; otherwise `until` is when to look again */
+	uint32_t *word;        /* the word to wait on until then, see sim_clock_wait_word */
 	uint32_t seen;
 };
 
-/* Ask for the turn. From the first refusal on, the context waits in line. */
+/* Requests a time slice. From the first refusal on, the context is in the queue. */
 enum sim_status sim_turn_ask(unsigned card, uint32_t context, uint64_t now, struct sim_slice *slice);
-/* At the end of its slice or of its work the holder says so: does it want more? */
+/* The holder reports the end of its slice or of its work; `wants_more`: it has further work. */
 enum sim_status sim_turn_pass(unsigned card, uint32_t context, uint64_t at, bool wants_more, struct sim_slice *slice);
-/* The card was busy with this process' kernels. */
+/* Counts that the card was busy with this process' kernels. */
 void sim_turn_account(unsigned card, uint64_t from, uint64_t to);
-/* Kernels run since then, and were not accounted for yet; 0: none runs. */
+/* Kernels have run since then and were not counted yet; 0: no kernel runs. */
 void sim_turn_runs(unsigned card, uint64_t since);
-/* Wake what waits for a turn in this process: there is something else to do. */
+/* Wakes the thread of this process that waits for a time slice, because it has something else to do. */
 void sim_turn_nudge(void);
 
 #endif

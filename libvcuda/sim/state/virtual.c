@@ -1,3 +1,8 @@
+/*
+ * The virtual clock: registers processes and threads, chooses the next thread to run, and advances the time
+ * (state/virtual.h describes the rules). It also detects a running thread that was killed or sleeps outside the clock.
+ * What the calls mean to the rest of the simulator is in state/clock.c.
+ */
 #include "state/virtual.h"
 
 #include <fcntl.h>
@@ -15,13 +20,13 @@
 
 #include "state/internal.h"
 
-#define PATIENCE_NS 100000000 /* of real time, before who waits looks after the one who runs */
+#define PATIENCE_NS 100000000 /* of real time, after which a waiting thread checks the running one */
 #define NONE SIM_MAX_THREADS
 
 enum { FREE, CLAIMED, ANNOUNCED, BLOCKED, OUTSIDE };
 
-static _Thread_local uint32_t own = NONE; /* this thread's entry, */
-static _Thread_local uint32_t own_check;  /* and its number of that registration */
+static _Thread_local uint32_t own = NONE; /* this thread's entry */
+static _Thread_local uint32_t own_check;  /* the order number of the registration that `own` belongs to */
 static uint32_t process = SIM_MAX_PROCESSES;
 static pthread_mutex_t registering = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t at_thread_end;
@@ -76,7 +81,7 @@ static uint32_t thread_high(void)
 	return high < SIM_MAX_THREADS ? high : SIM_MAX_THREADS;
 }
 
-/* Who is due first; NONE: nobody, or not everybody has come yet. */
+/* The thread that is due first; NONE: no thread is due, or not all processes have registered yet. */
 static uint32_t first_due(void)
 {
 	uint32_t first = NONE, high = thread_high();
@@ -104,12 +109,12 @@ static void advance(uint64_t time)
 		;
 }
 
-/* Time first: the thread may look at `running` any moment, and goes on when that is its own number. */
+/* The time is set first: the thread may read `running` at any moment, and goes on when it finds its own number. */
 static void let_run(uint32_t holder, uint32_t thread)
 {
 	uint64_t due = due_of(thread);
 
-	if (due == SIM_NEVER) /* it is gone meanwhile */
+	if (due == SIM_NEVER) /* the thread has ended in between */
 		return;
 	advance(due);
 	if (!replace_running(holder, thread + 1))
@@ -119,13 +124,15 @@ static void let_run(uint32_t holder, uint32_t thread)
 		wake_up(&sim_timeline->threads[thread].wake);
 }
 
-/* Whoever runs, `holder`, does so no more: the next one does. */
+/* The running thread, `holder`, stops running, and the next one that is due runs. */
 static void hand_over(uint32_t holder)
 {
 	uint32_t next = first_due();
 
 	if (next == NONE) {
-		/* Who enters looks at `running` after it has published itself, and we look the other way round. */
+		/*
+		 * A thread that enters publishes itself before it reads `running`; this function does it the other way round.
+		 */
 		if (!replace_running(holder, 0) || (next = first_due()) == NONE)
 			return;
 		holder = 0;
@@ -155,7 +162,7 @@ static void bury(uint32_t number)
 	sim_timeline->processes[number].pid = 0;
 }
 
-/* Does the kernel say that it sleeps? Threads of other PID namespaces cannot be looked at. */
+/* Whether the kernel reports the thread as sleeping. Threads of other PID namespaces cannot be read. */
 static bool sleeps(const struct sim_timeline_thread *thread)
 {
 	char path[64], text[512];
@@ -182,7 +189,10 @@ struct look {
 	bool slept;
 };
 
-/* Who waits for long: does anybody run? A sleep counts that was seen twice, with nothing else in between. */
+/*
+ * A thread that has waited long checks the running one. It takes over from a sleeping thread only after it has seen it
+ * asleep twice without another change of threads in between.
+ */
 static void look_after(struct look *last)
 {
 	uint32_t holder = running();
@@ -223,13 +233,13 @@ static void wait_for_turn(void)
 			return;
 		wait_on(&sim_timeline->threads[own].wake, word, PATIENCE_NS);
 		while (process >= SIM_MAX_PROCESSES)
-			pause(); /* the process is at its end */
+			pause(); /* the process is ending */
 		if (running() != own + 1 && __atomic_load_n(&sim_timeline->passes, __ATOMIC_ACQUIRE) == passes)
 			look_after(&last);
 	}
 }
 
-/* ---- who takes part ---- */
+/* ---- processes and threads that take part ---- */
 
 static uint64_t started_at(void)
 {
@@ -255,7 +265,10 @@ static bool lock_process(uint32_t number)
 	return fcntl(sim_slots_fd(), F_SETLK, &lock) == 0;
 }
 
-/* libcuda and libnvidia-ml know nothing of each other: one process, one entry. True: it was the first of them. */
+/*
+ * libcuda and libnvidia-ml share no variables, but a process has one entry. True: this library was the first of the
+ * two.
+ */
 static bool find_process(void)
 {
 	struct stat status = {0};
@@ -302,7 +315,7 @@ static void make_key(void)
 	pthread_key_create(&at_thread_end, end_thread);
 }
 
-/* A process that ends says so: the others need not find out. */
+/* A process that ends removes itself: the others need not detect it. */
 __attribute__((destructor)) static void end_process(void)
 {
 	uint32_t number = process;
@@ -318,7 +331,7 @@ __attribute__((destructor)) static void end_process(void)
 		hand_over(holder);
 }
 
-/* A free entry, made this process'. Its place in the order is that of its registration. */
+/* Claims a free entry for this process. Its place in the order is that of its registration. */
 static uint32_t claim_thread(void)
 {
 	for (uint32_t i = 0; i < SIM_MAX_THREADS; i++) {
@@ -343,7 +356,7 @@ static uint32_t claim_thread(void)
 	abort();
 }
 
-/* The other library may have registered it. */
+/* The other library may have registered this thread already. */
 static uint32_t find_thread(void)
 {
 	for (uint32_t i = 0; i < thread_high(); i++)
@@ -381,7 +394,7 @@ static void register_thread(void)
 	if (!known)
 		publish(number);
 	take_entry(number);
-	/* Only now: who completes the parties finds all of them. */
+	/* Only now: the process that completes the number of parties must find all threads. */
 	if (is_new)
 		__atomic_add_fetch(&sim_timeline->process_count, 1, __ATOMIC_SEQ_CST);
 	pthread_mutex_unlock(&registering);
@@ -445,7 +458,10 @@ void sim_virtual_leave(void)
 	hand_over(own + 1);
 }
 
-/* Bit 63: a private address, 62: an offset in the state's file; else a place in a page, which all mappings share. */
+/*
+ * Bit 63: a private address. Bit 62: an offset in the state's file. Bit 61: an offset in a page, which all mappings
+ * share.
+ */
 uint64_t sim_virtual_private_key(const void *address)
 {
 	return 1ull << 63 | (uint64_t)process << 52 | ((uintptr_t)address & ((1ull << 52) - 1));

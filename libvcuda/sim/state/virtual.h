@@ -1,19 +1,20 @@
 /*
- * The virtual clock of a state: one line of time for all processes on its cards, in the shared file.
+ * The virtual clock of a state: one time for all processes on its cards, in the shared file.
  *
- * One thread runs, all others are blocked: each has an entry with the time at which it is due and what may wake it
- * before that. Who blocks hands over to the one that is due first, in the order of (time, rank, registration), and
- * `now` becomes that time; nothing is decided anywhere else, so the same program gives the same figures. Handing over
- * to oneself costs no system call.
+ * One thread runs, all others are blocked. Each has an entry with the time at which it is due and what may wake it
+ * before that. A thread that blocks hands over to the one that is due first, in the order of (time, rank,
+ * registration), and `now` becomes that time. Nothing else decides the order, so the same program gives the same
+ * figures. Handing over to oneself costs no system call.
  *
- * Who runs owns `now` and all other entries. A thread that enters (registers, comes back from outside) publishes its
- * own entry and waits; when nobody runs it may take the word `running` itself, by compare and swap.
+ * The running thread owns `now` and all other entries. A thread that enters (registers, or comes back from outside)
+ * publishes its own entry and waits. If no thread runs, it may take the word `running` itself by compare and swap.
  *
- * Nobody can rely on the one who runs: it may have been killed, or wait for something outside. Who waits for long
- * looks after it: a dead process' threads are dropped, a runner that sleeps in the kernel loses its turn and asks
- * for it again at its next call. Real time decides when, so that such a run is not repeatable.
+ * The running thread may be killed or wait for something outside. A thread that has waited long therefore checks it:
+ * the threads of a dead process are dropped, and a running thread that sleeps in the kernel stops being the running one
+ * until its next call. Real time decides when that happens, so such a run is not repeatable.
  *
- * Included by state/clock.c only, which says what the calls mean; all need sim_virtual() to be true.
+ * Only state/clock.c and state/virtual.c include this file. state/clock.h describes what the calls mean. All but
+ * sim_virtual() need it to be true.
  */
 #ifndef SIM_VIRTUAL_H
 #define SIM_VIRTUAL_H
@@ -23,26 +24,26 @@
 #include "state/clock.h"
 
 
-/* Is there a state, and is its clock the virtual one? */
+/* Whether there is a state and its clock is the virtual one. */
 bool sim_virtual(void);
 uint64_t sim_virtual_now(void);
-/* Is it the calling thread that runs? */
+/* Whether the calling thread is the running one. */
 bool sim_virtual_runs(void);
-/* Be the one who runs: registers the thread where that has not been done. */
+/* Waits until the calling thread is the running one; registers the thread first if necessary. */
 void sim_virtual_enter(void);
-/* Let others run until the time, or until somebody wakes the key (0: nobody does). */
+/* Lets other threads run until the time is reached or another thread wakes the key (0: no thread does). */
 void sim_virtual_pass(uint64_t due, uint64_t key);
 void sim_virtual_wake(uint64_t key);
-/* Leave the line without an end, and the way back is sim_virtual_enter. */
+/* Leaves the clock for an unknown time; sim_virtual_enter returns to it. */
 void sim_virtual_leave(void);
-/* What the key of a private or a shared address is. */
+/* The key of a private and of a shared address. */
 uint64_t sim_virtual_private_key(const void *address);
 uint64_t sim_virtual_shared_key(const void *address);
-/* A thread that is about to be created: its number, or SIM_MAX_THREADS. */
+/* Registers a thread that is about to be created. Returns its number or SIM_MAX_THREADS. */
 uint32_t sim_virtual_announce(void);
 void sim_virtual_adopt(uint32_t number);
 void sim_virtual_withdraw(uint32_t number);
-/* In the child: it inherited its parent's identity. */
+/* Called in a forked child, which inherited its parent's identity. */
 void sim_virtual_forked(void);
 
 #endif
