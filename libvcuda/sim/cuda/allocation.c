@@ -1,8 +1,8 @@
 /*
- * Allocations of this process. A device pointer is a range of address space that the kernel handed out with no
- * access, so it is unique, never collides with host memory, and a host that follows it crashes as it would with a
- * real card. What copies and memsets touch is a second mapping, made on first use and filled with pages by the
- * kernel as they are written: an 80 GiB allocation costs no memory.
+ * Allocations of this process. A device pointer is a range of address space that the kernel handed out without access
+ * rights. It is therefore unique, never collides with host memory, and a program that follows it crashes as with a real
+ * card. Copies and memsets use a second mapping, which is made on first use; the kernel fills it with pages as they are
+ * written, so an allocation of 80 GiB costs no memory. The calls that allocate and free are in cuda/memory.c.
  */
 #include <search.h>
 #include <stdlib.h>
@@ -15,7 +15,9 @@
 static void *tree;
 static unsigned long long last_id;
 
-/* Read-held by who touches bytes, which is done without the lock, and written to by who takes them away. */
+/*
+ * A thread that touches bytes without the driver's lock holds this for reading; a thread that unmaps them, for writing.
+ */
 static pthread_rwlock_t bytes_in_use = PTHREAD_RWLOCK_INITIALIZER;
 
 void sim_bytes_begin(void)
@@ -33,7 +35,7 @@ void sim_bytes_begin_change(void)
 	pthread_rwlock_wrlock(&bytes_in_use);
 }
 
-/* Ranges that overlap compare as equal, so looking for a range finds what contains or touches it. */
+/* Ranges that overlap compare as equal, so a search for a range finds the allocation that contains or touches it. */
 static int compare(const void *left, const void *right)
 {
 	const struct sim_allocation *a = left, *b = right;
@@ -147,7 +149,7 @@ static void unmap_allocation(struct sim_allocation *allocation)
 		close(allocation->share_fd);
 	if (allocation->backing && allocation->backing != at)
 		munmap(allocation->backing, allocation->mapped);
-	if (allocation->memory != SIM_GRAPH_MEMORY) /* its addresses are the node's: another launch has its memory there */
+	if (allocation->memory != SIM_GRAPH_MEMORY) /* its addresses belong to the node: another launch has memory there */
 		munmap(at, allocation->mapped);
 }
 
@@ -158,7 +160,7 @@ static uint64_t round_up(uint64_t size, uint64_t granularity)
 	return rest ? size + (granularity - rest) : size;
 }
 
-/* Managed memory that the card has no room for lies with the host, as a whole: nothing migrates here. */
+/* Managed memory that does not fit on the card is placed in host memory as a whole: pages do not migrate here. */
 static CUresult reserve(struct sim_allocation *allocation)
 {
 	CUresult result = sim_result(sim_reserve(allocation->card, allocation->charged));
@@ -179,7 +181,7 @@ static void uncharge(const struct sim_allocation *allocation)
 		sim_release(allocation->card, allocation->charged);
 }
 
-/* Reserve on the card, then map, then make it known; whatever fails leaves no trace. */
+/* Reserves on the card, maps, then inserts the allocation; a failure leaves no trace. */
 static CUresult back(struct sim_allocation *allocation)
 {
 	CUresult result = CUDA_SUCCESS;
@@ -209,7 +211,7 @@ static CUresult allocate(struct sim_allocation *allocation)
 			return CUDA_ERROR_OUT_OF_MEMORY;
 		allocation->charged = round_up(allocation->size, card->granularity);
 	} else if (allocation->pool) {
-		allocation->charged = allocation->size; /* to the pool: it is the host's memory */
+		allocation->charged = allocation->size; /* charged to the pool: it is host memory */
 	}
 	pthread_mutex_lock(&sim_driver.lock);
 	if (allocation->pool)
@@ -307,7 +309,7 @@ char *sim_backing(struct sim_allocation *allocation)
 	return allocation->backing;
 }
 
-/* Memory of the host is every context's. */
+/* All contexts can use host memory. */
 static const struct sim_context *user_of(const struct sim_allocation *allocation)
 {
 	bool is_host = allocation->memory == SIM_HOST_MEMORY || allocation->memory == SIM_REGISTERED_MEMORY;
@@ -315,7 +317,7 @@ static const struct sim_context *user_of(const struct sim_allocation *allocation
 	return is_host ? NULL : allocation->context;
 }
 
-/* As documented, the driver does not wait for what uses a pool's memory: that is for the program to know. */
+/* As documented, the driver does not wait for work that uses a pool's memory: the program must. */
 void sim_allocation_free(struct sim_allocation *allocation)
 {
 	CUdeviceptr base = allocation->base;
@@ -325,7 +327,7 @@ void sim_allocation_free(struct sim_allocation *allocation)
 	if (!allocation->pool)
 		sim_queue_settle(user_of(allocation));
 	allocation = sim_allocation_at(base, 0);
-	if (allocation && allocation->id == id) /* it has not gone with its context meanwhile */
+	if (allocation && allocation->id == id) /* its context may have ended in between and freed it */
 		sim_allocation_drop(allocation);
 }
 

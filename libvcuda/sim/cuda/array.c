@@ -1,6 +1,7 @@
 /*
- * Arrays and mipmapped arrays. Their storage is an ordinary allocation that nobody is told the address of; the rows
- * lie one after the other, so that what is charged is what the descriptor says, rounded like every allocation.
+ * Arrays and mipmapped arrays. Their storage is an ordinary allocation whose address no program gets. The rows follow
+ * one another without gaps, so the charge is the size in the descriptor, rounded like every allocation. Copies from and
+ * to arrays are in cuda/box.c; textures that read them in cuda/texture.c.
  */
 #include <string.h>
 
@@ -53,7 +54,7 @@ static CUresult create_storage(struct sim_context *context, size_t bytes, CUdevi
 	return result;
 }
 
-/* Under the lock. */
+/* Called under the lock. */
 static struct sim_array *new_array(struct sim_context *context, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
                                    CUdeviceptr base, struct sim_mipmap *parent)
 {
@@ -149,7 +150,7 @@ static CUDA_ARRAY3D_DESCRIPTOR level_of(const CUDA_ARRAY3D_DESCRIPTOR *descripto
 	return smaller;
 }
 
-/* How many levels there can be: down to one element. */
+/* The largest possible number of levels, down to one element. */
 static unsigned level_limit(const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 {
 	size_t longest = descriptor->Width > descriptor->Height ? descriptor->Width : descriptor->Height;

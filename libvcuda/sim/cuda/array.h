@@ -1,3 +1,7 @@
+/*
+ * The structures of arrays and mipmapped arrays, for the files that copy from them, export them or bind textures to
+ * them. Creating and destroying arrays stays in cuda/array.c.
+ */
 #ifndef CUDA_ARRAY_H
 #define CUDA_ARRAY_H
 
@@ -10,7 +14,7 @@ struct sim_array {
 	CUDA_ARRAY3D_DESCRIPTOR descriptor;
 	CUdeviceptr base;
 	size_t pitch, rows;
-	struct sim_mipmap *parent; /* of a level, whose storage is not its own */
+	struct sim_mipmap *parent; /* set for a level of a mipmap, which uses its parent's storage */
 };
 
 struct sim_mipmap {
@@ -18,10 +22,10 @@ struct sim_mipmap {
 	CUDA_ARRAY3D_DESCRIPTOR descriptor;
 	CUdeviceptr base;
 	unsigned count;
-	struct sim_array *levels[SIM_MAX_LEVELS]; /* made when asked for */
+	struct sim_array *levels[SIM_MAX_LEVELS]; /* created on first use */
 };
 
-/* Base, pitch and rows of an array as one side of a copy. */
+/* Stores base, pitch and rows of an array as one side of a copy. */
 CUresult sim_array_side(CUarray array, struct sim_side *side);
 
 #endif

@@ -1,7 +1,10 @@
-/* Device attributes: what all cards have in common is a table, the rest comes from the card. */
+/*
+ * Device attributes. A table holds the values that all cards share; the rest comes from the card's profile and its
+ * compute capability. Properties of contexts and functions are elsewhere (cuda/context_settings.c, cuda/function.c).
+ */
 #include "cuda/physical.h"
 
-/* What depends on the compute capability alone. */
+/* Values that depend on the compute capability alone. */
 static const struct generation {
 	unsigned capability;
 	int threads_per_sm, blocks_per_sm, shared_per_sm, shared_optin;
@@ -32,7 +35,7 @@ unsigned sim_shared_per_sm(const struct sim_card *card)
 
 #define LAST_ATTRIBUTE 134
 
-/* Attributes that are not here are 0: what the simulator cannot do is not advertised. */
+/* Attributes that are not listed are 0: the simulator does not advertise what it cannot do. */
 static const int common[LAST_ATTRIBUTE + 1] = {
 	[1] = MAX_THREADS_PER_BLOCK, [2] = 1024, [3] = 1024, [4] = 64,  /* a block: threads, x, y, z */
 	[5] = 0x7fffffff, [6] = 65535, [7] = 65535,                     /* a grid */
@@ -40,12 +43,12 @@ static const int common[LAST_ATTRIBUTE + 1] = {
 	[12] = 65536, [82] = 65536,                                     /* registers per block, per SM */
 	[14] = 512, [30] = 512, [51] = 32,                              /* alignment of textures, surfaces, pitches */
 	[15] = 1, [19] = 1, [31] = 1, [32] = 1,                         /* overlap, host mapping, concurrency, ECC */
-	[21] = 131072, [22] = 131072, [23] = 65536,                     /* textures of one and two dimensions, */
-	[24] = 16384, [25] = 16384, [26] = 16384,                       /* of three, */
-	[27] = 32768, [28] = 32768, [29] = 2048,                        /* layered, */
-	[42] = 32768, [43] = 2048, [44] = 1, [45] = 32768, [46] = 32768, /* gathered, */
+	[21] = 131072, [22] = 131072, [23] = 65536,                     /* one- and two-dimensional textures */
+	[24] = 16384, [25] = 16384, [26] = 16384,                       /* three-dimensional textures */
+	[27] = 32768, [28] = 32768, [29] = 2048,                        /* layered textures */
+	[42] = 32768, [43] = 2048, [44] = 1, [45] = 32768, [46] = 32768, /* gathered textures */
 	[47] = 8192, [48] = 8192, [49] = 32768,
-	[52] = 32768, [53] = 32768, [54] = 2046,                        /* cube maps; */
+	[52] = 32768, [53] = 32768, [54] = 2046,                        /* cube maps */
 	[55] = 32768, [56] = 131072, [57] = 65536,                      /* surfaces */
 	[58] = 16384, [59] = 16384, [60] = 16384, [61] = 32768, [62] = 2048,
 	[63] = 32768, [64] = 32768, [65] = 2048, [66] = 32768, [67] = 32768, [68] = 2046,
@@ -56,9 +59,9 @@ static const int common[LAST_ATTRIBUTE + 1] = {
 	[95] = 1, [96] = 1, [99] = 1,                                   /* cooperative launches, host registration */
 	[92] = 1, [93] = 1, [94] = 1, [122] = 1, [123] = 1,             /* stream memory operations, old and new */
 	[102] = 1, [103] = 1,                                           /* virtual memory, shared by file descriptors */
-	[119] = 1, [125] = 1,                                           /* pools by file descriptors, events between processes */
-	[111] = 1024, [115] = 1, [129] = 1,                             /* reserved shared memory, pools, one kind of function */
-	[130] = 0, [131] = -1, [134] = -1,                              /* the card is no NUMA node */
+	[119] = 1, [125] = 1,                                           /* pools by descriptors, events between processes */
+	[111] = 1024, [115] = 1, [129] = 1,                             /* reserved shared, pools, unified functions */
+	[130] = 0, [131] = -1, [134] = -1,                              /* the card is not a NUMA node */
 };
 
 static bool card_multicasts(const struct sim_card *card)
@@ -88,7 +91,7 @@ static int of_card(const struct sim_card *card, int attribute)
 	case 75: return (int)card->compute_major;
 	case 76: return (int)card->compute_minor;
 	case 81: return generation->shared_per_sm;
-	case 87: return card->compute_minor ? 32 : 2; /* single to double precision */
+	case 87: return card->compute_minor ? 32 : 2; /* ratio of single to double precision */
 	case 97: return generation->shared_optin;
 	case 106: return generation->blocks_per_sm;
 	case 108: return card->compute_major >= 8 ? (int)(card->l2_bytes / 4 * 3) : 0;

@@ -1,4 +1,7 @@
-/* Copies of two and three dimensions, copies from and to arrays, and fills. */
+/*
+ * The driver calls for copies of two and three dimensions, copies from and to arrays, and fills. They turn their
+ * parameters into a sim_copy or sim_fill, which cuda/copy.c checks and carries out.
+ */
 #include <string.h>
 
 #include "cuda/array.h"
@@ -32,7 +35,7 @@ CUresult sim_copy_from_3d(const CUDA_MEMCPY3D *p, struct sim_copy *copy)
 		.height = p->Height,
 		.depth = p->Depth,
 	};
-	/* A pitch of 0 is that of rows without a gap. */
+	/* A pitch of 0 means rows without gaps. */
 	CUresult result = side_of(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcArray,
 	                          p->srcPitch ? p->srcPitch : p->WidthInBytes + p->srcXInBytes,
 	                          p->srcHeight ? p->srcHeight : p->Height + p->srcY, &copy->from);
@@ -90,7 +93,7 @@ SIM_EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *p, CUstream stream)
 	return copy_3d(p, stream, false);
 }
 
-/* The contexts lie where the other structure is reserved. */
+/* CUDA_MEMCPY3D_PEER has the contexts where CUDA_MEMCPY3D has reserved members. */
 SIM_EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D *p)
 {
 	return copy_3d(p, NULL, true);
@@ -101,7 +104,7 @@ SIM_EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D *p, CUstream stream)
 	return copy_3d(p, stream, false);
 }
 
-/* One line between an array, from a byte offset in its row, and memory. */
+/* Copies one line between an array, from a byte offset in its row, and memory. */
 static CUresult copy_array(CUarray to, CUarray from, size_t to_offset, size_t from_offset, CUdeviceptr memory,
                            bool on_card, size_t bytes, CUstream stream, bool wait)
 {
@@ -181,7 +184,7 @@ static CUresult fill(CUdeviceptr to, size_t pitch, unsigned value, unsigned elem
 	return sim_submit(stream, &work, false);
 }
 
-/* Filling device memory does not wait, not even without Async. */
+/* A fill of device memory does not wait, not even the call without Async. */
 #define FILL(name, type) \
 	SIM_EXPORT CUresult cuMemset##name##_v2(CUdeviceptr to, type value, size_t count) \
 	{ \

@@ -1,4 +1,8 @@
-/* Stream capture: what is submitted becomes nodes of a graph. Other streams join by waiting for an event. */
+/*
+ * Stream capture: work that is submitted to a capturing stream becomes nodes of a graph. Other streams join the capture
+ * by waiting for an event of it. Also the capture modes and what they forbid. The graphs themselves are in
+ * cuda/graph.c.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,14 +17,14 @@ struct sim_capture {
 	bool owns_graph;
 	int mode;
 	const void *thread;
-	struct sim_capture *next; /* of all that are under way */
+	struct sim_capture *next; /* list of all captures in progress */
 };
 
 enum { MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED };
 
 static unsigned long long last_id;
 static struct sim_capture *captures;
-static _Thread_local int thread_mode; /* global; its address is the thread */
+static _Thread_local int thread_mode; /* 0 is the global mode; the variable's address identifies the thread */
 
 static CUresult unlock(CUresult result)
 {
@@ -50,7 +54,7 @@ static bool holds(const struct sim_place *place, const struct sim_node *node)
 	return false;
 }
 
-/* Too wide a frontier is gathered in an empty node. */
+/* If the frontier is full, an empty node gathers it. */
 static void widen(struct sim_place *place, struct sim_node *node)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_EMPTY};
@@ -190,7 +194,7 @@ static bool is_leaf(const struct sim_graph *graph, const struct sim_node *node)
 	return true;
 }
 
-/* Everything captured has to lead back to the stream where the capture began. */
+/* Every captured node must lead back to the stream where the capture began. */
 static bool is_joined(const struct sim_place *place)
 {
 	const struct sim_graph *graph = place->capture->graph;

@@ -1,3 +1,8 @@
+/*
+ * Contexts: each thread's stack of current contexts, primary contexts, creation and destruction, limits, and access to
+ * peers. A process' first context on a card is charged to the ledger. Settings without an effect here are in
+ * cuda/context_settings.c.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,7 +85,7 @@ static struct sim_context *remember(struct sim_context *context)
 	return context;
 }
 
-/* A process pays for its first context on a card; the ledger knows nothing of further ones. */
+/* A process pays for its first context on a card; the ledger does not count further ones. */
 static CUresult revive(struct sim_context *context, unsigned flags)
 {
 	CUresult result = sim_result(sim_attach(sim_driver.devices[context->device].card));
@@ -123,7 +128,7 @@ static CUresult create(struct sim_context **out, CUdevice device, unsigned flags
 	context->primary = primary;
 	CUresult result = revive(context, flags);
 	if (result != CUDA_SUCCESS) {
-		known.count--; /* nobody has seen it */
+		known.count--; /* no other code has seen it */
 		free(context);
 		return result;
 	}

@@ -1,4 +1,7 @@
-/* What may be set in a context and a device may be asked, without consequences for a card that computes nothing. */
+/*
+ * Settings of contexts and devices that programs may set and query but that have no effect on a card that computes
+ * nothing: cache configurations, the profiler, flags, peer attributes. Settings with an effect are in cuda/context.c.
+ */
 #include <string.h>
 
 #include "cuda/cuda_sim.h"
@@ -96,7 +99,7 @@ SIM_EXPORT CUresult cuDeviceGetExecAffinitySupport(int *supported, int type, CUd
 	return result;
 }
 
-/* rank, access, atomics, arrays: all or nothing by NVLink */
+/* rank, access, atomics, arrays: all or none, depending on NVLink */
 SIM_EXPORT CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice from, CUdevice to)
 {
 	CUresult result = sim_device(from);
@@ -133,7 +136,7 @@ SIM_EXPORT CUresult cuDeviceGetProperties(struct device_properties *out, CUdevic
 
 CUresult cuCtxDestroy_v2(CUcontext context);
 
-/* The interface of before: a context is attached once more, and gone when detached as often. */
+/* The interface before primary contexts: each attach needs a detach, and the last detach destroys the context. */
 SIM_EXPORT CUresult cuCtxAttach(CUcontext *out, unsigned flags)
 {
 	struct sim_context *context;

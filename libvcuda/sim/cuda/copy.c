@@ -1,13 +1,16 @@
-/* What a copy and a fill do, and the copies of one dimension. Those of two and three are in cuda/box.c. */
+/*
+ * What a copy and a fill do: their checks, their durations, moving the bytes, and the driver calls for one dimension.
+ * The calls for two and three dimensions and for arrays are in cuda/box.c. Queueing is in cuda/queue.c.
+ */
 #include <string.h>
 
 #include "cuda/work.h"
 #include "state/clock.h"
 
 #define COPY_LATENCY_NS 2000u
-#define CHUNK ((size_t)1 << 20) /* that is touched at once: who frees waits for no more */
+#define CHUNK ((size_t)1 << 20) /* bytes that are touched at once: a thread that frees waits for at most so many */
 
-/* Where the bytes really are, and how many of them lie together: a range may span several mappings. Under the lock. */
+/* Finds where the bytes lie and how many of them are contiguous: a range may span several mappings. Under the lock. */
 static CUresult locate(CUdeviceptr pointer, size_t *bytes, bool on_card, char **at)
 {
 	struct sim_allocation *allocation = sim_allocation_at(pointer, 1);
@@ -27,7 +30,7 @@ static CUresult locate(CUdeviceptr pointer, size_t *bytes, bool on_card, char **
 	return CUDA_SUCCESS;
 }
 
-/* A range that starts inside an allocation and leaves it is an error, and no host memory either. */
+/* A range that starts inside an allocation and leaves it is an error; it is not host memory either. */
 static CUresult check_range(CUdeviceptr pointer, size_t bytes, bool on_card)
 {
 	CUresult result = CUDA_SUCCESS;
@@ -78,7 +81,10 @@ CUresult sim_copy_check(const struct sim_copy *copy)
 	return result == CUDA_SUCCESS ? check_side(copy, &copy->from) : result;
 }
 
-/* Begins to touch bytes of both sides, or of one: without `from`. They stay where they are until sim_bytes_end. */
+/*
+ * Begins to touch bytes of both sides, or of one side if `source` is NULL. They stay in place until
+ * sim_allocation_bytes_end.
+ */
 static CUresult begin(CUdeviceptr to, bool to_card, char **target, CUdeviceptr from, bool from_card, char **source,
                       size_t *part)
 {
@@ -100,7 +106,7 @@ static void copy_row(CUdeviceptr to, bool to_card, CUdeviceptr from, bool from_c
 	while (bytes) {
 		size_t part = bytes;
 		if (begin(to, to_card, &target, from, from_card, &source, &part) != CUDA_SUCCESS)
-			return; /* freed since it was checked */
+			return; /* freed since the check */
 		memmove(target, source, part);
 		sim_bytes_end();
 		to += part;
@@ -127,7 +133,7 @@ static bool is_known(const struct sim_side *side)
 	return known;
 }
 
-/* The card that the side lies on; -1: on none. */
+/* The card that has the side's memory; -1: none. */
 static int card_of(const struct sim_side *side)
 {
 	pthread_mutex_lock(&sim_driver.lock);
@@ -139,8 +145,8 @@ static int card_of(const struct sim_side *side)
 }
 
 /*
- * Within a card, whatever the call is called, at half its bandwidth (read and write), else as fast as the PCIe generation
- * of its time.
+ * A copy within a card takes half its bandwidth (read and write), whatever the name of the call. Other copies have the
+ * speed of the card's PCIe generation.
  */
 uint64_t sim_copy_duration(struct sim_copy *copy, const struct sim_context *context)
 {
@@ -172,12 +178,12 @@ CUresult sim_submit_copy(const struct sim_copy *copy, CUstream stream, bool wait
 
 	if (result == CUDA_SUCCESS)
 		result = cuStreamIsCapturing(stream, &capturing);
-	if (result == CUDA_SUCCESS && !capturing) /* memory of an allocation node is not there yet */
+	if (result == CUDA_SUCCESS && !capturing) /* an allocation node's memory does not exist yet */
 		result = sim_copy_check(copy);
 	if (result != CUDA_SUCCESS || is_nothing(copy))
 		return result;
 	work.duration = sim_copy_duration(&work.copy, context);
-	/* Host memory that the driver does not know may be gone when the call returns, so the call waits. */
+	/* A program may free unregistered host memory as soon as the call returns, so the call waits. */
 	work.copy.to.is_ours = is_known(&copy->to);
 	work.copy.from.is_ours = is_known(&copy->from);
 	bool pageable = !work.copy.to.is_ours || !work.copy.from.is_ours;

@@ -1,6 +1,7 @@
 /*
- * Compiled code: an ELF file with a section .text.<name> for each kernel, whose parameters are in .nv.info.<name>,
- * and symbols for variables. Every offset is checked against the file's size.
+ * Reads compiled code: an ELF file with a section .text.<name> for each kernel, its parameters in .nv.info.<name>, and
+ * symbols for variables. Every offset is checked against the file's size. PTX is read in cuda/ptx.c; choosing among
+ * several images is in cuda/image.c.
  */
 #include <elf.h>
 #include <stdlib.h>
@@ -35,7 +36,7 @@ static bool section_at(const struct file *file, unsigned index, Elf64_Shdr *sect
 	return at != NULL;
 }
 
-/* A string of a string table, which ends in the table. */
+/* A string of a string table; it must end within the table. */
 static const char *string_at(const struct file *file, unsigned table, uint32_t offset)
 {
 	Elf64_Shdr section;
@@ -62,7 +63,7 @@ static void read_parameter(struct sim_kernel *kernel, const char *value)
 		kernel->parameter_count = ordinal + 1u;
 }
 
-/* Attributes of four bytes: form, number, and a value or the length of one that follows. */
+/* An attribute has four bytes: form, number, and either a value or the length of the value that follows. */
 static void read_info(struct sim_kernel *kernel, const char *at, size_t left)
 {
 	while (left >= 4) {

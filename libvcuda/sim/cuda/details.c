@@ -1,11 +1,16 @@
-/* Settings that are kept for who asks, and answers that cost nothing. */
+/*
+ * Calls that store a setting or compute an answer without using the card: core dumps, occupancy of clusters, tensor
+ * maps, and a few calls that are newer than the driver version that is simulated by default.
+ */
 #include <string.h>
 
 #include "cuda/module.h"
 #include "cuda/structs.h"
 #include "cuda/work.h"
 
-/* Core dumps: nothing here crashes on a card, so none is written. Booleans, two names, and flags. */
+/*
+ * Core dumps: nothing crashes on a simulated card, so none is written. Attributes are booleans, two names, and flags.
+ */
 enum { COREDUMP_FILE = 5, COREDUMP_PIPE = 6, COREDUMP_FLAGS = 7, COREDUMP_COUNT = 8 };
 
 static struct {
@@ -78,7 +83,7 @@ SIM_EXPORT CUresult cuCoredumpSetAttributeGlobal(int attribute, void *value, siz
 	return CUDA_SUCCESS;
 }
 
-/* A context's own settings are everybody's here. */
+/* A context's settings are the global ones here. */
 SIM_EXPORT CUresult cuCoredumpGetAttribute(int attribute, void *value, size_t *size)
 {
 	struct sim_context *context;
@@ -95,7 +100,7 @@ SIM_EXPORT CUresult cuCoredumpSetAttribute(int attribute, void *value, size_t *s
 	return result == CUDA_SUCCESS ? cuCoredumpSetAttributeGlobal(attribute, value, size) : result;
 }
 
-/* Images with managed variables or functions for both sides are not read for those. */
+/* Managed variables, and functions for both host and device, are not read from images. */
 SIM_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *pointer, size_t *size, void *library, const char *name)
 {
 	CUresult result = (pointer || size) && name ? sim_lock_object(library, SIM_LIBRARY) : CUDA_ERROR_INVALID_VALUE;
@@ -113,7 +118,7 @@ SIM_EXPORT CUresult cuLibraryGetUnifiedFunction(void **function, void *library, 
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads, size_t shared);
 
-#define CLUSTER 8 /* blocks: what every card with clusters can do */
+#define CLUSTER 8 /* blocks in a cluster: the number that every card with clusters supports */
 #define ATTRIBUTE_CLUSTER 4
 
 struct attribute {
@@ -171,7 +176,7 @@ SIM_EXPORT CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction funct
 	return result;
 }
 
-/* Tensor maps: 128 bytes that only kernels look into. */
+/* Tensor maps: 128 bytes that only kernels read. */
 struct tensor_map {
 	char magic[8];
 	uint64_t address;
@@ -254,7 +259,10 @@ SIM_EXPORT CUresult cuTensorMapReplaceAddress(struct tensor_map *map, void *addr
 	return result;
 }
 
-/* Newer than the driver that is simulated by default: to be had by name, and from a driver that is built as newer. */
+/*
+ * These calls are newer than the driver version that is simulated by default. A program finds them by dlsym, or by
+ * cuGetProcAddress if the driver is built as a newer version.
+ */
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
 
@@ -268,7 +276,7 @@ SIM_EXPORT CUresult cuStreamGetDevice(CUstream stream, CUdevice *device)
 	return result;
 }
 
-/* The attributes say when a source may be read; here it is read in order. */
+/* The attributes state when a source may be read; here it is read in stream order. */
 SIM_EXPORT CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes,
                                        size_t *indices, size_t attribute_count, size_t *failed, CUstream stream)
 {

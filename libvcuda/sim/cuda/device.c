@@ -1,3 +1,7 @@
+/*
+ * Devices: their number, names, UUIDs, memory, PCI addresses and peers, and the checks that an ordinal exists.
+ * Attributes are in cuda/attribute.c; which cards are visible is decided in state/nodes.c.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

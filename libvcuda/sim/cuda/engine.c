@@ -1,3 +1,8 @@
+/*
+ * The engine of a context: a thread that begins and ends the work of the context's streams in the order of the model's
+ * times. It asks for time slices (state/turn.h) and counts how long the card is busy. What the work does is in the
+ * files of its kind (cuda/copy.c, cuda/memop.c); the streams' queues and submission are in cuda/queue.c.
+ */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -5,10 +10,10 @@
 #include "cuda/queue.h"
 #include "state/clock.h"
 
-#define MEETING_NS 100000u /* how often a kernel that waits for another one looks */
-#define LAZY_NS 50000u /* nobody waits for it: works that end within this are handled together */
+#define MEETING_NS 100000u /* how often a kernel that waits for another one checks */
+#define LAZY_NS 50000u /* if no thread waits, works that end within this time are handled together */
 
-/* Or something else that the card's multiprocessors do. */
+/* True for kernels and for other work of the card's multiprocessors. */
 static bool is_kernel(const struct sim_work *work)
 {
 	return work->share != 0;
@@ -20,8 +25,8 @@ static uint64_t larger(uint64_t a, uint64_t b)
 }
 
 /*
- * When the first work of the stream may begin, as far as its own and the default stream's order and its event are
- * concerned. The default stream waits for all blocking streams and they for it.
+ * Whether the stream's first work may begin, and when, according to the stream's order, the default stream's order and
+ * its event. The default stream waits for all blocking streams, and they wait for it.
  */
 static bool may_begin(const struct sim_engine *engine, const struct sim_stream *stream, uint64_t *time)
 {
@@ -62,7 +67,7 @@ static void end_busy(struct sim_engine *engine, uint64_t time)
 	engine->busy_since = 0;
 }
 
-/* When will the kernel be done that began, or went on, at the time? SIM_NEVER: when others have begun. */
+/* The end of a kernel that begins or continues at `time`. SIM_NEVER: it waits for other kernels to begin. */
 static uint64_t end_of(struct sim_work *work, uint64_t time)
 {
 	uint64_t since = time;
@@ -71,7 +76,7 @@ static uint64_t end_of(struct sim_work *work, uint64_t time)
 	return work->is_meeting ? SIM_NEVER : larger(time, since) + work->remaining;
 }
 
-/* Copies of one direction wait for each other. */
+/* Copies of one direction follow one another. */
 static uint64_t copy_begin(struct sim_engine *engine, const struct sim_work *work, uint64_t time)
 {
 	if (work->type != CU_GRAPH_NODE_TYPE_MEMCPY)
@@ -97,7 +102,7 @@ static void run(struct sim_engine *engine, struct sim_stream *stream, uint64_t t
 	work->end = end_of(work, time);
 }
 
-/* Have those come that kernels wait for? Until then they run, that is: keep the card busy. */
+/* Checks whether the kernels that others wait for have begun. A waiting kernel runs and keeps the card busy. */
 static void look_at_meetings(struct sim_engine *engine, uint64_t now, uint64_t *wake)
 {
 	for (struct sim_stream *stream = engine->streams; stream; stream = stream->next) {
@@ -113,7 +118,7 @@ static void look_at_meetings(struct sim_engine *engine, uint64_t now, uint64_t *
 	}
 }
 
-/* The turn is gone: what runs stays where it is. */
+/* The time slice has ended: running kernels stop where they are. */
 static void pause_kernels(struct sim_engine *engine, uint64_t time)
 {
 	for (struct sim_stream *stream = engine->streams; stream; stream = stream->next) {
@@ -129,7 +134,7 @@ static void pause_kernels(struct sim_engine *engine, uint64_t time)
 	end_busy(engine, time);
 }
 
-/* Kernels run side by side as long as they fit. Where a slice ends, none begins. */
+/* Kernels run side by side while they fit. No kernel begins at the end of a slice. */
 static bool begin_kernel(struct sim_engine *engine, struct sim_stream *stream, uint64_t time)
 {
 	struct sim_work *work = stream->head;
@@ -151,7 +156,7 @@ static bool begin_kernel(struct sim_engine *engine, struct sim_stream *stream, u
 	return true;
 }
 
-/* Higher priority first, then the stream whose last kernel is longest ago. */
+/* Orders by priority, then by how long ago the stream's last kernel began. */
 static bool is_before(const struct sim_stream *a, const struct sim_stream *b)
 {
 	return a->priority != b->priority ? a->priority < b->priority : a->turn < b->turn;
@@ -162,7 +167,7 @@ static bool is_idle(const struct sim_stream *stream)
 	return stream->head && stream->head->state != SIM_RUNNING;
 }
 
-/* The kernel that is first among those that may begin and have not been tried. */
+/* The first kernel in order that may begin and comes after `last`. */
 static struct sim_stream *next_kernel(const struct sim_engine *engine, const struct sim_stream *last, uint64_t *begin)
 {
 	struct sim_stream *first = NULL;
@@ -178,7 +183,7 @@ static struct sim_stream *next_kernel(const struct sim_engine *engine, const str
 	return first;
 }
 
-/* Begin what can begin; returns whether anything did, and whether a kernel wants the turn. */
+/* Begins what can begin. Returns whether any work began; sets `wants_turn` if a kernel needs a time slice. */
 static bool begin_works(struct sim_engine *engine, bool *wants_turn)
 {
 	struct sim_stream *kernel = NULL;
@@ -238,7 +243,7 @@ static void pass_turn(struct sim_engine *engine, uint64_t at, bool wants_more)
 		engine->is_unlimited = true;
 		return;
 	}
-	if (slice.mine && engine->busy_since) { /* a longer turn: account for what has been */
+	if (slice.mine && engine->busy_since) { /* the slice was extended: count the time until now */
 		uint64_t since = engine->busy_since;
 		engine->busy_since = at;
 		sim_turn_account(engine->card, since, at);
@@ -258,7 +263,7 @@ static void ask_for_turn(struct sim_engine *engine, uint64_t now)
 		engine->has_turn = engine->slice.mine;
 }
 
-/* The earliest thing to come: an end, or that of the slice. Handles it when its time is past; else says when it is. */
+/* Handles the next end of a work or of the slice if its time has come; otherwise stores in `wake` when it comes. */
 static bool handle_next(struct sim_engine *engine, uint64_t now, bool wants_turn, uint64_t *wake)
 {
 	uint64_t look = SIM_NEVER;
@@ -305,7 +310,7 @@ static void step(struct sim_engine *engine)
 		wants_turn = false;
 	if (handle_next(engine, now, wants_turn, &wake))
 		return;
-	/* An idle context yields at once. */
+	/* An idle context passes the card on at once. */
 	if (engine->has_turn && !engine->is_unlimited && !engine->share && !wants_turn) {
 		pass_turn(engine, larger(engine->freed, engine->slice.since), false);
 		return;
@@ -336,7 +341,7 @@ static void *thread(void *argument)
 	pthread_mutex_lock(&sim_driver.lock);
 	while (engine->pending || engine->context->alive)
 		step(engine);
-	/* Its last work may have ended in the step before it would have yielded. */
+	/* The last work may have ended in the step before the engine would have passed the card on. */
 	if (engine->has_turn && !engine->is_unlimited)
 		pass_turn(engine, larger(engine->freed, engine->slice.since), false);
 	engine->is_running = false;
@@ -351,7 +356,7 @@ bool sim_engine_start(struct sim_engine *engine)
 
 	if (engine->is_running)
 		return true;
-	/* The application's signals are for its own threads. */
+	/* The application's own threads must handle its signals. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	engine->thread = sim_thread_announce();

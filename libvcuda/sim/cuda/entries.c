@@ -1,7 +1,12 @@
+/*
+ * Expands cuda/entries.def: the exported variants of each function, the trampolines of the functions that are not
+ * implemented, and the table that cuGetProcAddress searches (cuda/proc_address.c). The functions are in the other
+ * files.
+ */
 #include "cuda/entries.h"
 #include "state/trampoline.h"
 
-/* Only the address matters here: no prototype is included, so that the one list can declare them all. */
+/* Only the addresses matter. No prototype is included, so that the list can declare all functions itself. */
 #define DECLARE(symbol) extern void symbol(void);
 #define ENTRY(base, since, symbol) DECLARE(symbol)
 #define OLD(base, since, symbol, target) DECLARE(symbol)
@@ -35,7 +40,7 @@
 #undef ABSENT
 #undef ALIAS
 
-/* Of a name that ends so, the variant for the per-thread default stream. */
+/* True for the name of a variant for the per-thread default stream. */
 #define SIM_IS_THREAD(name) (sizeof(name) > 6 && name[sizeof(name) - 6] == '_' && name[sizeof(name) - 5] == 'p')
 
 const struct sim_entry sim_entries[] = {

@@ -1,3 +1,7 @@
+/*
+ * The table of entry points that cuda/entries.c makes of cuda/entries.def: name, CUDA version, variant and address. For
+ * cuGetProcAddress (cuda/proc_address.c).
+ */
 #ifndef CUDA_ENTRIES_H
 #define CUDA_ENTRIES_H
 

@@ -1,4 +1,7 @@
-/* Events. A record makes a new moment, which the stream reaches when it gets there; the event points to the last. */
+/*
+ * Events: creation, recording, waiting, querying and elapsed times. A record makes a new moment, which the stream
+ * reaches in its order; the event points to the last one. Events that processes share are in cuda/ipc_event.c.
+ */
 #include <stdlib.h>
 
 #include "cuda/ipc_event.h"
@@ -71,7 +74,7 @@ SIM_EXPORT CUresult cuEventDestroy_v2(CUevent event)
 	return CUDA_SUCCESS;
 }
 
-/* Under the lock: give the event a moment, of which the work gets its share. */
+/* Gives the event a new moment, which the work shares. Under the lock. */
 CUresult sim_event_renew(struct sim_event *event, struct sim_work *work)
 {
 	struct sim_moment *moment = calloc(1, sizeof *moment);
@@ -86,7 +89,7 @@ CUresult sim_event_renew(struct sim_event *event, struct sim_work *work)
 	return CUDA_SUCCESS;
 }
 
-/* Shared with other processes, and not as part of a capture: there an event only tells streams apart. */
+/* Whether other processes share the event. In a capture it does not count: there an event only marks a place. */
 static bool is_shared(CUevent event, CUstream stream)
 {
 	int capturing = 0;

@@ -1,4 +1,7 @@
-/* Functions: attributes, occupancy, parameters, and how long a launch takes. */
+/*
+ * Functions: attributes, occupancy, parameters, and the duration in a function's name. Launches are in cuda/launch.c;
+ * kernels of libraries in cuda/library.c; where the parameters come from in cuda/cubin.c and cuda/ptx.c.
+ */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +14,7 @@ static CUresult unlock(CUresult result)
 	return result;
 }
 
-/* "<anything>_<number>{ns,us,ms}": that long. "<anything>_ns": as its first argument says. */
+/* A name "<anything>_<number>{ns,us,ms}" sets the duration. "<anything>_ns" takes it from the first argument. */
 void sim_function_time(struct sim_function *function)
 {
 	static const struct { const char *suffix; uint64_t unit; } units[] = {{"ns", 1}, {"us", 1000}, {"ms", 1000000}};
@@ -57,7 +60,7 @@ SIM_EXPORT CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribut
 
 SIM_EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value)
 {
-	/* The ones before are properties of the code. */
+	/* Lower attributes are properties of the code. */
 	if (attribute < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || attribute >= CU_FUNC_ATTRIBUTE_MAX)
 		return CUDA_ERROR_INVALID_VALUE;
 	CUresult result = sim_lock_object(function, SIM_FUNCTION);
@@ -114,7 +117,7 @@ SIM_EXPORT CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t
 	return unlock(CUDA_SUCCESS);
 }
 
-/* Loading is eager: a function that there is, is loaded. */
+/* Loading is eager: every existing function is loaded. */
 SIM_EXPORT CUresult cuFuncIsLoaded(int *state, CUfunction function)
 {
 	CUresult result = state ? sim_lock_object(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
@@ -164,7 +167,7 @@ SIM_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUf
 
 typedef size_t (*shared_of_block)(int);
 
-/* The largest block that still gives the most threads on a multiprocessor. */
+/* The largest block that still fills a multiprocessor with the most threads. */
 SIM_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, CUfunction function,
                                                               shared_of_block shared_of, size_t shared, int limit,
                                                               unsigned flags)

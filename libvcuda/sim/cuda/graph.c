@@ -1,4 +1,7 @@
-/* Graphs and the edges in them; their nodes by kind are in cuda/graph_nodes.c. */
+/*
+ * Graphs and their edges: creating, cloning, destroying, listing, adding and removing dependencies. Nodes by kind are
+ * in cuda/graph_nodes.c, what runs in cuda/graph_plan.c and cuda/graph_exec.c.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -243,7 +246,7 @@ SIM_EXPORT CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
 	return unlock(CUDA_SUCCESS);
 }
 
-/* Lists are asked for twice: without an array for the number, then with one. What is beyond the list is NULL. */
+/* Programs call this twice: without an array for the number, then with one. Entries beyond the list become NULL. */
 static CUresult list_nodes(const struct sim_graph *graph, bool roots_only, CUgraphNode *nodes, size_t *count)
 {
 	size_t room = nodes ? *count : 0, found = 0;
@@ -276,7 +279,7 @@ SIM_EXPORT CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_
 	return result == CUDA_SUCCESS ? unlock(list_nodes(graph, true, nodes, count)) : result;
 }
 
-/* The edges that touch `from` (NULL: any) and `to` (NULL: any). */
+/* The edges from `from` (NULL: any node) to `to` (NULL: any node). */
 static CUresult list_edges(const struct sim_graph *graph, const struct sim_node *from_node,
                            const struct sim_node *to_node, CUgraphNode *from, CUgraphNode *to, size_t *count)
 {

@@ -1,7 +1,7 @@
 /*
- * Conditional nodes. What a kernel would decide while the graph runs is not decided here, since kernels compute nothing:
- * a handle has its default value throughout, 0 if that is not to be assigned at each launch. So what runs is known when
- * the graph is instantiated, and a loop whose value is not 0 runs once.
+ * Conditional nodes of graphs and their handles. On a real card a kernel decides while the graph runs; here kernels
+ * compute nothing, so a handle keeps its default value, or 0 if the default is not to be assigned at each launch. What
+ * runs is therefore known when the graph is instantiated, and a loop whose value is not 0 runs once.
  */
 #include <stdlib.h>
 
@@ -14,9 +14,9 @@ enum { ASSIGN_DEFAULT = 1, MOST_BODIES = 1 << 16 };
 
 struct sim_condition {
 	struct sim_object object;
-	struct sim_condition *next; /* of the same graph */
+	struct sim_condition *next; /* the next one of the same graph */
 	unsigned value;
-	bool is_used;               /* each decides for one node */
+	bool is_used;               /* a handle belongs to one node only */
 };
 
 struct sim_choice {
@@ -109,7 +109,7 @@ CUresult sim_choice_clone(struct sim_node *node, const struct sim_node *original
 	return result;
 }
 
-/* Before the node is made, so that it is whole or not there. Under the lock. */
+/* Made before the node, so that a failure leaves no partial node. Under the lock. */
 static struct sim_choice *make_choice(const CUDA_CONDITIONAL_NODE_PARAMS *p)
 {
 	struct sim_node holder = {.choice = choice_new(p->type, p->handle->value, p->size)};

@@ -1,4 +1,8 @@
-/* Graphs made launchable, and launched: a step goes into the stream of its lane, which waits for the other lanes' steps. */
+/*
+ * Executable graphs: instantiation, updates, and launches. A step is submitted to the stream of its lane, which waits
+ * for the steps of other lanes. The order of the steps and their lanes come from cuda/graph_plan.c; the memory of
+ * allocation nodes from cuda/graph_memory.c.
+ */
 #include <stdlib.h>
 
 #include "cuda/graph_memory.h"
@@ -87,7 +91,7 @@ enum {
 	UPDATE_ERROR_FUNCTION_CHANGED,
 };
 
-/* A kernel may become another one, but not one of another device. */
+/* A kernel may be replaced by another one of the same device only. */
 static bool other_device(const struct sim_work *a, const struct sim_work *b)
 {
 	if (a->type != CU_GRAPH_NODE_TYPE_KERNEL || !sim_object_is(a->launch.function, SIM_FUNCTION) ||
@@ -96,7 +100,7 @@ static bool other_device(const struct sim_work *a, const struct sim_work *b)
 	return a->launch.function->object.context->device != b->launch.function->object.context->device;
 }
 
-/* The plan must have the same steps in the same order; only parameters may differ. */
+/* Compares two plans: they must have the same steps in the same order; only parameters may differ. */
 static int compare(const struct sim_plan *old, const struct sim_plan *new, CUgraphNode *culprit)
 {
 	size_t same = sim_plan_compare(old, new);
@@ -198,7 +202,7 @@ SIM_EXPORT CUresult cuGraphNodeGetEnabled(CUgraphExec exec, CUgraphNode node, un
 	return unlock(step ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
-/* The child graph in place of the node's; it has to have the same steps. */
+/* Replaces the node's child graph; the new one must have the same steps. */
 static CUresult change_child(CUgraphExec exec, CUgraphNode node, const struct sim_graph *child)
 {
 	const struct sim_step *end = find_step(exec, node);
@@ -227,7 +231,7 @@ SIM_EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraph
 	return unlock(sim_object_is(child, SIM_GRAPH) ? change_child(exec, node, child) : CUDA_ERROR_INVALID_VALUE);
 }
 
-/* The steps as they are now: who changes the graph later does not change what was launched. */
+/* Copies the present steps: later changes to the graph do not change what was launched. */
 static CUresult snapshot(CUgraphExec exec, struct sim_plan *plan, unsigned long long *flags)
 {
 	CUresult result = sim_lock_object(exec, SIM_EXEC);
@@ -238,7 +242,7 @@ static CUresult snapshot(CUgraphExec exec, struct sim_plan *plan, unsigned long 
 	return unlock(sim_plan_copy(plan, &exec->plan) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-/* One launch: a stream per lane, the first being the caller's, and a moment per step that another lane waits for. */
+/* One launch: a stream per lane (the first is the caller's), and an event for each step that another lane waits for. */
 struct launch {
 	struct sim_context *context;
 	const struct sim_plan *plan;
@@ -275,7 +279,7 @@ static CUresult open_lanes(struct launch *launch)
 	return result;
 }
 
-/* What they carry is done all the same: streams and moments outlive their handles. */
+/* The work that was submitted is carried out nevertheless: streams and moments outlive their handles. */
 static void close_lanes(struct launch *launch)
 {
 	for (unsigned lane = 1; lane < SIM_LANES && launch->lanes[lane]; lane++)
@@ -318,7 +322,7 @@ static CUresult submit_step(struct launch *launch, size_t index)
 	return result;
 }
 
-/* What comes after the launch in its stream waits for all lanes. */
+/* Work that follows the launch in its stream waits for all lanes. */
 static CUresult join_lanes(struct launch *launch)
 {
 	CUresult result = CUDA_SUCCESS;
@@ -345,7 +349,7 @@ static CUresult submit(struct launch *launch)
 	return result;
 }
 
-/* A graph that is launched into a capture becomes part of the captured one, in one lane. */
+/* A graph that is launched into a capture becomes part of the captured graph, in one lane. */
 SIM_EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
 	struct launch launch = {.lanes = {stream}};
@@ -363,7 +367,7 @@ SIM_EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 	launch.plan = &plan;
 	launch.is_parallel = plan.lanes > 1 && !capturing;
 	sim_pay(SIM_COST_GRAPH);
-	if (!capturing) /* else it is for the launch of what becomes of the capture */
+	if (!capturing) /* in a capture, the launch of the captured graph does it */
 		result = sim_graph_memory_prepare(launch.context, plan.steps, plan.count, flags, stream);
 	if (result == CUDA_SUCCESS)
 		result = submit(&launch);

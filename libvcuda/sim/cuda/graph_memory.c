@@ -1,7 +1,7 @@
 /*
- * Allocation nodes. Their addresses are fixed when the node is made and never reused; the memory is charged to the
- * card at the first launch (or upload) that needs it, and stays with the device's graph memory for further launches
- * until it is trimmed or the device's last context ends.
+ * The memory of allocation nodes. A node's addresses are fixed when it is made and never reused. The memory is charged
+ * to the card at the first launch (or upload) that needs it. It stays with the device's graph memory for further
+ * launches until a trim, or until the device's last context ends.
  */
 #include <stdlib.h>
 
@@ -83,7 +83,7 @@ SIM_EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute,
 	return unlock(CUDA_SUCCESS);
 }
 
-/* Only the high marks can be set, and only to 0: from then on they count anew. */
+/* Only the high marks can be set, and only to 0: they restart from there. */
 SIM_EXPORT CUresult cuDeviceSetGraphMemAttribute(CUdevice device, int attribute, void *value)
 {
 	CUresult result = sim_device(device);
@@ -189,7 +189,7 @@ static bool is_live(CUdeviceptr pointer)
 	return live;
 }
 
-/* A graph whose allocations outlive it cannot be launched again before they were freed, unless it frees them itself. */
+/* A graph whose allocations outlive it can be launched again only after they were freed, or if it frees them itself. */
 static CUresult free_left_over(const struct sim_step *steps, size_t count, unsigned long long flags, CUstream stream)
 {
 	CUresult result = CUDA_SUCCESS;
@@ -229,7 +229,7 @@ void sim_graph_memory_alloc(const struct sim_work *work)
 	allocation->charged = round_up(work->memory.bytes, device);
 	pthread_mutex_lock(&sim_driver.lock);
 	allocation->context = work->context;
-	/* Reserved at the launch, unless it was trimmed since. */
+	/* The launch reserved it, unless a trim came in between. */
 	if (work->context->alive && sim_graph_reserve(device, allocation->charged) == CUDA_SUCCESS &&
 	    sim_allocation_insert(allocation)) {
 		graphs->used += allocation->charged;

@@ -1,13 +1,17 @@
+/*
+ * What launches need from the memory of allocation nodes: preparation before a launch (cuda/graph_exec.c), and the
+ * allocation and the free themselves when a stream reaches the node (cuda/queue.c).
+ */
 #ifndef CUDA_GRAPH_MEMORY_H
 #define CUDA_GRAPH_MEMORY_H
 
 #include "cuda/graph.h"
 
-/* Before a launch: reserve what its allocation nodes need, free what an earlier launch left if the flags say so. */
+/* Before a launch: reserves what its allocation nodes need. If the flags say so, frees what an earlier launch left. */
 CUresult sim_graph_memory_prepare(struct sim_context *context, const struct sim_step *steps, size_t count,
                                   unsigned long long flags, CUstream stream);
 CUresult sim_graph_memory_reserve(struct sim_context *context, const struct sim_step *steps, size_t count);
-/* What the nodes do when their time has come. */
+/* Carry out an allocation node and a free node when a stream reaches them. */
 void sim_graph_memory_alloc(const struct sim_work *work);
 void sim_graph_memory_free(const struct sim_work *work);
 

@@ -1,4 +1,7 @@
-/* Nodes by kind: made, read, changed. */
+/*
+ * Nodes by kind: the calls that add them to a graph, read their parameters, and change them in a graph or an executable
+ * graph. Graphs and edges are in cuda/graph.c, child graphs too; conditional nodes in cuda/graph_condition.c.
+ */
 #include <string.h>
 
 #include "cuda/graph.h"
@@ -21,7 +24,7 @@ CUresult sim_fill_from(const CUDA_MEMSET_NODE_PARAMS *p, struct sim_work *work)
 {
 	if (!p || !p->height || (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4))
 		return CUDA_ERROR_INVALID_VALUE;
-	/* The range is not checked: it may be that of an allocation node, which is not there yet. */
+	/* The range is not checked: it may belong to an allocation node and not exist yet. */
 	*work = (struct sim_work){
 		.type = CU_GRAPH_NODE_TYPE_MEMSET,
 		.fill = {p->dst, p->pitch, p->value, p->elementSize, p->width, p->height},
@@ -118,7 +121,7 @@ SIM_EXPORT CUresult cuGraphAddEventWaitNode(NODE, CUevent event)
 	return sim_node_add(node, graph, dependencies, count, event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
 }
 
-/* Put the work in the place of the node's: in the graph, or in what was made of it. */
+/* Replaces the node's work: in the graph here, in an executable graph below. */
 CUresult sim_node_change(CUgraphNode node, CUresult result, const struct sim_work *work)
 {
 	if (result == CUDA_SUCCESS)
@@ -238,7 +241,7 @@ SIM_EXPORT CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec exec, CUgraphNo
 	return sim_step_change(exec, node, event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
 }
 
-/* Argument values are not kept: nothing computes with them. */
+/* Argument values are not kept, because nothing computes with them. */
 static CUresult get_launch(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out, size_t size)
 {
 	CUresult result = out ? sim_lock_node(node, CU_GRAPH_NODE_TYPE_KERNEL) : CUDA_ERROR_INVALID_VALUE;
@@ -267,7 +270,7 @@ SIM_EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_
 	return get_launch(node, out, sizeof *out);
 }
 
-/* An array shows as the memory behind it. */
+/* An array is reported as the memory behind it. */
 SIM_EXPORT CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *out)
 {
 	CUresult result = out ? sim_lock_node(node, CU_GRAPH_NODE_TYPE_MEMCPY) : CUDA_ERROR_INVALID_VALUE;

@@ -1,6 +1,7 @@
 /*
- * What CUDA 12 added to graphs: one call for nodes of every kind, and edges with data. Each kind is done by the call
- * of its own. Edges carry no data here: an edge that asks for an earlier start than the node's end gets its end.
+ * The graph calls of CUDA 12: one call for nodes of every kind, and edges with data. Each kind is passed on to the call
+ * of its own kind. Edges carry no data here: an edge that allows an earlier start than the node's end waits for its
+ * end.
  */
 #include <string.h>
 
@@ -94,7 +95,7 @@ SIM_EXPORT CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams *p)
 	case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return cuGraphEventWaitNodeSetEvent(node, p->event);
 	case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return cuGraphEventRecordNodeSetEvent(node, p->event);
 	case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return cuGraphBatchMemOpNodeSetParams(node, &p->memOp);
-	default: return CUDA_ERROR_NOT_SUPPORTED; /* what such a node does is fixed when it is made */
+	default: return CUDA_ERROR_NOT_SUPPORTED; /* the work of such a node is fixed when it is made */
 	}
 }
 

@@ -1,6 +1,7 @@
 /*
- * The order in which a graph's nodes are submitted: what a node depends on comes before it, and nodes that do not
- * depend on each other get lanes of their own as far as there are lanes. Pure: nothing is submitted here.
+ * The order in which a graph's nodes are submitted: a node comes after those that it depends on. Nodes that do not
+ * depend on each other get lanes (streams) of their own while there are any. The functions here only compute a plan;
+ * cuda/graph_exec.c submits it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,7 @@
 
 #define NOWHERE SIZE_MAX
 
-/* A child graph has a step for its beginning and one for its end. */
+/* A child graph needs a step for its beginning and one for its end. */
 static void measure(const struct sim_graph *graph, size_t *steps, size_t *waits)
 {
 	for (size_t i = 0; i < graph->count; i++) {
@@ -19,7 +20,7 @@ static void measure(const struct sim_graph *graph, size_t *steps, size_t *waits)
 		*waits += node->dependency_count;
 		if (!child)
 			continue;
-		*waits += 2 * child->count + 1; /* its roots and leaves */
+		*waits += 2 * child->count + 1; /* for its roots and leaves */
 		measure(child, steps, waits);
 	}
 }
@@ -38,7 +39,10 @@ static void add_wait(struct sim_plan *plan, struct sim_step *step, size_t on)
 	step->wait_count++;
 }
 
-/* On from a step that it waits for, else where the last step is awaited by somebody: that lane is done with. */
+/*
+ * Continues the lane of a step that this one waits for, or a lane whose last step is awaited and which has therefore
+ * ended.
+ */
 static unsigned choose_lane(struct sim_plan *plan, const struct sim_step *step)
 {
 	for (size_t i = 0; i < step->wait_count; i++) {
@@ -52,7 +56,7 @@ static unsigned choose_lane(struct sim_plan *plan, const struct sim_step *step)
 	return plan->lanes < SIM_LANES ? plan->lanes++ : (unsigned)(plan->count % SIM_LANES);
 }
 
-/* The step's waits are complete: give it a lane, and keep of the waits those for other lanes. */
+/* The step's waits are complete: chooses its lane, and keeps only the waits for other lanes. */
 static void place(struct sim_plan *plan, struct sim_step *step)
 {
 	size_t kept = 0;

@@ -1,4 +1,7 @@
-/* A graph as a picture, in the language of graphviz. The details that flags ask for are those that are known here. */
+/*
+ * Writes a graph as text for graphviz (cuGraphDebugDotPrint). Flags may ask for details; those that the simulator has
+ * are printed. The graphs themselves are in cuda/graph.c.
+ */
 #include <stdio.h>
 
 #include "cuda/graph.h"

@@ -1,6 +1,7 @@
 /*
- * Green contexts: contexts with some of a card's multiprocessors. Here they are contexts like others, which take turns
- * with the rest; a kernel that would fill more multiprocessors than its context has takes as much longer.
+ * Green contexts: contexts with some of a card's multiprocessors, and the resources that they are made from. Here a
+ * green context gets time slices like any other context. A kernel that would fill more multiprocessors than its context
+ * has takes longer in proportion.
  */
 #include "cuda/green.h"
 
@@ -13,12 +14,12 @@
 #define DEFAULT_STREAM 1u
 #define MARK 0x6d735f76u
 
-/* What is left of the structure is the driver's own. */
+/* The rest of the structure is private to the driver. */
 typedef struct {
 	int type;
 	unsigned mark, device;
 	unsigned char padding[84];
-	unsigned count, least, alignment, flags; /* the last three since CUDA 13 */
+	unsigned count, least, alignment, flags; /* since CUDA 13 */
 	unsigned char rest[32];
 } CUdevResource;
 
@@ -27,7 +28,7 @@ _Static_assert(sizeof(CUdevResource) == 144, "CUdevResource");
 typedef struct sim_resources {
 	struct sim_object object;
 	CUdevice device;
-	unsigned count; /* of multiprocessors */
+	unsigned count; /* number of multiprocessors */
 } *CUdevResourceDesc;
 
 typedef struct sim_green {
@@ -43,7 +44,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream);
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags);
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority);
 
-/* In these steps the hardware's multiprocessors can be given away. */
+/* The hardware hands out multiprocessors in these steps. */
 static unsigned alignment_of(const struct sim_card *card)
 {
 	return card->compute_major >= 9 ? 8 : 2;
@@ -104,7 +105,7 @@ SIM_EXPORT CUresult cuCtxGetDevResource(CUcontext context, CUdevResource *out, i
 	return result == CUDA_SUCCESS ? give(out, type, context->device, count_of(context)) : result;
 }
 
-/* Groups of at least so many, as many as there are; without an array only how many there would be. */
+/* Makes groups of at least `least` multiprocessors, as many as fit. Without an array it only counts them. */
 SIM_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource *groups, unsigned *group_count, const CUdevResource *input,
                                                 CUdevResource *remaining, unsigned flags, unsigned least)
 {
@@ -155,7 +156,7 @@ SIM_EXPORT CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *out, CUdevResou
 	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Without making it current. */
+/* Makes a context without making it current. */
 static CUresult make_context(struct sim_context **context, CUdevice device, unsigned count)
 {
 	CUcontext popped;
@@ -192,7 +193,7 @@ SIM_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDesc resource
 	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* What is behind the handle; NULL and an error if it is none. */
+/* The context of the handle; NULL and an error if the handle is invalid. */
 static struct sim_context *context_of(CUgreenCtx green, CUresult *result)
 {
 	*result = sim_lock_object(green, SIM_GREEN);
@@ -236,7 +237,7 @@ SIM_EXPORT CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource *ou
 	return context ? cuCtxGetDevResource(context, out, type) : result;
 }
 
-/* With the context current, on its default stream: what is before in blocking streams, or what comes after. */
+/* Uses the context's default stream: records what is before it in blocking streams, or makes what follows wait. */
 static CUresult in_order(CUcontext context, CUevent event, bool records)
 {
 	CUcontext popped;
@@ -300,7 +301,7 @@ SIM_EXPORT CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx *out)
 	return result;
 }
 
-/* Execution affinity is MPS' word for the same. */
+/* MPS calls the number of multiprocessors execution affinity. */
 SIM_EXPORT CUresult cuCtxGetExecAffinity(int affinity[2], int type)
 {
 	struct sim_context *context;

@@ -1,9 +1,12 @@
+/*
+ * How a green context limits its kernels, for cuda/launch.c. Everything else about green contexts is in cuda/green.c.
+ */
 #ifndef CUDA_GREEN_H
 #define CUDA_GREEN_H
 
 #include "cuda/work.h"
 
-/* A kernel gets no more of the card than its context has, and takes longer for it. */
+/* Limits a kernel to its context's part of the card, which makes it take longer. */
 void sim_green_restrict(struct sim_work *work, const struct sim_context *context);
 
 #endif

@@ -1,3 +1,7 @@
+/*
+ * Reads code images: finds out whether an image is PTX, an ELF file or a fat binary, and collects its kernels and
+ * variables. The formats are read in cuda/ptx.c and cuda/cubin.c; charging for a module is in cuda/module.c.
+ */
 #include "cuda/image.h"
 
 #include <elf.h>
@@ -18,13 +22,13 @@ struct wrapper {
 struct fatbin {
 	uint32_t magic;
 	uint16_t version, header_size;
-	uint64_t size; /* of the entries */
+	uint64_t size; /* bytes of all entries */
 };
 
 struct entry {
 	uint16_t kind, version;
 	uint32_t header_size;
-	uint64_t size; /* of what follows the header */
+	uint64_t size; /* bytes after the header */
 	uint32_t compressed_size;
 	uint32_t reserved;
 	uint32_t capability_minor, capability_major;
@@ -32,7 +36,7 @@ struct entry {
 
 static bool grow(void **list, unsigned count, size_t element)
 {
-	if (count & (count - 1)) /* room for the next power of two is there */
+	if (count & (count - 1)) /* room up to the next power of two exists */
 		return true;
 	void *larger = reallocarray(*list, count ? count * 2 : 1, element);
 	if (larger)
@@ -102,7 +106,7 @@ const struct sim_variable *sim_image_variable(const struct sim_image *image, con
 	return NULL;
 }
 
-/* Where an ELF file says that it ends: after its last section or section header. */
+/* Where an ELF file ends according to its headers: after its last section or section header. */
 static size_t elf_size(const char *data)
 {
 	Elf64_Ehdr header;
@@ -134,7 +138,7 @@ static enum sim_image_status read_text(const char *data, size_t size, struct sim
 	return status;
 }
 
-/* Every entry is looked into: which of them the card would run makes no difference to the names. */
+/* Reads every entry: the names are the same whichever entry the card would run. */
 static enum sim_image_status read_entries(const char *at, uint64_t left, struct sim_image *image)
 {
 	enum sim_image_status status = SIM_IMAGE_OK;

@@ -1,6 +1,6 @@
 /*
- * Images of code: what a program may give to cuModuleLoadData, as far as a driver that runs nothing has to look into
- * it. Names of kernels and of variables, sizes of parameters. Nothing in an image is trusted.
+ * Code images that a program passes to cuModuleLoadData: names of kernels and variables, and sizes of parameters,
+ * because a driver that runs nothing needs no more. Every value in an image is checked before use.
  */
 #ifndef SIM_CUDA_IMAGE_H
 #define SIM_CUDA_IMAGE_H
@@ -22,7 +22,7 @@ enum sim_reference { SIM_NO_REFERENCE, SIM_TEXTURE_NAME, SIM_SURFACE_NAME };
 struct sim_variable {
 	char *name;
 	uint64_t size;
-	enum sim_reference reference; /* it names a texture or a surface, and has no memory */
+	enum sim_reference reference; /* the name of a texture or surface, which has no memory */
 };
 
 struct sim_image {
@@ -35,13 +35,13 @@ struct sim_image {
 
 enum sim_image_status { SIM_IMAGE_OK, SIM_IMAGE_INVALID, SIM_IMAGE_NO_MEMORY };
 
-/* `size` 0: not known, as with cuModuleLoadData; then the image's own headers say where it ends. */
+/* `size` 0: unknown, as with cuModuleLoadData; then the image's own headers determine where it ends. */
 enum sim_image_status sim_image_read(const void *data, size_t size, struct sim_image *image);
 void sim_image_free(struct sim_image *image);
 const struct sim_kernel *sim_image_kernel(const struct sim_image *image, const char *name);
 const struct sim_variable *sim_image_variable(const struct sim_image *image, const char *name);
 
-/* Of the readers of one kind. */
+/* For the readers of each format. */
 struct sim_kernel *sim_image_add_kernel(struct sim_image *image, const char *name, size_t length);
 bool sim_image_add_variable(struct sim_image *image, const char *name, size_t length, uint64_t size);
 bool sim_image_add_reference(struct sim_image *image, const char *name, size_t length, enum sim_reference reference);

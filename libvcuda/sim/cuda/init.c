@@ -1,3 +1,7 @@
+/*
+ * Initialization: cuInit, the list of devices, the driver's version, error names and texts, and the result for each
+ * status of the state. Opening the state is in state/state.c; the order of devices in cuda/order.c.
+ */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +40,7 @@ CUresult sim_result(enum sim_status status)
 
 CUresult sim_ready(void)
 {
-	/* As with the real driver, a child cannot go on with what its parent initialized. */
+	/* As with the real driver, a forked child cannot use what its parent initialized. */
 	if (!atomic_load_explicit(&is_initialized, memory_order_acquire) || sim_forked())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	return CUDA_SUCCESS;
@@ -57,7 +61,7 @@ static CUresult enumerate(void)
 	if (count == 0)
 		return CUDA_ERROR_NO_DEVICE;
 	if (!sim_uvm_node())
-		return CUDA_ERROR_UNKNOWN; /* what the real one says without nvidia-uvm */
+		return CUDA_ERROR_UNKNOWN; /* the real driver's result without nvidia-uvm */
 	for (unsigned i = 0; i < count; i++)
 		sim_driver.devices[i].card = cards[i];
 	sim_driver.device_count = (int)count;
@@ -112,7 +116,9 @@ SIM_EXPORT CUresult cuGetErrorString(CUresult error, const char **text)
 	return describe_error(error, text, false);
 }
 
-/* The private tables behind this are how NVIDIA's runtime asks for a genuine driver: this is none. */
+/*
+ * NVIDIA's runtime uses the private tables behind this call to check for a genuine driver, which the simulator is not.
+ */
 SIM_EXPORT CUresult cuGetExportTable(const void **table, const CUuuid *id)
 {
 	if (!table || !id)

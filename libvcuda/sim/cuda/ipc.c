@@ -1,6 +1,7 @@
 /*
- * Memory of another process. The exporter pays for the memory, the importer only maps it, and keeps its
- * bytes should the exporter end.
+ * Memory of another process, by IPC handle or as external memory. The exporter pays for the memory. The importer only
+ * maps it and keeps its bytes if the exporter ends. Events of another process are in cuda/ipc_event.c; pools that are
+ * exported in cuda/pool_share.c.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -35,7 +36,7 @@ CUresult sim_ipc_check(const struct sim_ipc_handle *handle, const char magic[8])
 {
 	if (memcmp(handle->magic, magic, sizeof handle->magic))
 		return CUDA_ERROR_INVALID_VALUE;
-	/* Not for the process that made it. */
+	/* The process that made the handle must not open it. */
 	return handle->owner == own_token() && handle->pid == getpid() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
 
@@ -78,7 +79,7 @@ SIM_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr pointer)
 	return result;
 }
 
-/* An earlier opening of the same memory in this context: it is counted, not mapped again. Under the lock. */
+/* Finds the same memory if this context has opened it before: then it is counted, not mapped again. Under the lock. */
 static struct sim_allocation *opened(struct sim_context *context, const struct sim_ipc_handle *handle)
 {
 	for (struct sim_allocation *at = context->allocations; at; at = at->next)
@@ -184,7 +185,9 @@ SIM_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 	return result;
 }
 
-/* External memory: what another interface exported as a file descriptor. Here that is memory of this simulator's. */
+/*
+ * External memory: what another interface exported as a file descriptor. Only memory of this simulator can be imported.
+ */
 struct external_handle { /* CUDA_EXTERNAL_MEMORY_HANDLE_DESC */
 	int type;
 	union { int fd; void *pair[2]; } handle;
@@ -205,7 +208,7 @@ struct sim_external {
 
 #define EXTERNAL_FD 1
 
-/* As the interface has it, the descriptor belongs to the driver once the import has succeeded. */
+/* As documented, the driver owns the descriptor once the import has succeeded. */
 SIM_EXPORT CUresult cuImportExternalMemory(struct sim_external **out, const struct external_handle *from)
 {
 	struct sim_ipc_handle handle = {.pid = -1};
@@ -258,6 +261,6 @@ SIM_EXPORT CUresult cuDestroyExternalMemory(struct sim_external *external)
 	CUdeviceptr base = external->base;
 	sim_object_destroy(external);
 	pthread_mutex_unlock(&sim_driver.lock);
-	sim_free(base, SIM_FREE_EXTERNAL); /* unless the program has freed its buffer, as it should */
+	sim_free(base, SIM_FREE_EXTERNAL); /* only if the program has not freed the buffer, as it should */
 	return CUDA_SUCCESS;
 }

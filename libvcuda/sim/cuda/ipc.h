@@ -1,4 +1,7 @@
-/* What one process gives to another so that it finds memory of its own, or an event. */
+/*
+ * IPC handles: what one process passes to another so that the other finds its memory or its event. Used for memory
+ * (cuda/ipc.c), for pointers of exported pools (cuda/pool_share.c) and for events (cuda/ipc_event.c).
+ */
 #ifndef CUDA_IPC_H
 #define CUDA_IPC_H
 
@@ -10,7 +13,7 @@ struct sim_ipc_handle {
 	int32_t fd;
 	uint64_t offset; /* of the pointer in its allocation */
 	uint64_t id;
-	uint64_t owner; /* tells this process' own handles */
+	uint64_t owner; /* identifies this process' own handles */
 	char padding[24];
 };
 
@@ -19,13 +22,13 @@ struct sim_ipc_handle {
 #define SIM_IPC_EVENT "vgpu-evt"
 
 struct sim_ipc_handle sim_ipc_handle_new(const char magic[8]);
-/* Is it one of that kind, and whose? */
+/* Whether the handle is of that kind and was made by another process. */
 CUresult sim_ipc_check(const struct sim_ipc_handle *handle, const char magic[8]);
-/* The other process' file; -1: it has ended, or is not to be seen from here. */
+/* The other process' file; -1: the process has ended, or cannot be seen from here. */
 int sim_ipc_open(const struct sim_ipc_handle *handle);
-/* Fill in where the memory is; the allocation is shared from now on. Under the lock. */
+/* Stores where the memory lies; the allocation is shared from now on. Under the lock. */
 CUresult sim_ipc_export(struct sim_allocation *allocation, CUdeviceptr pointer, struct sim_ipc_handle *handle);
-/* Map what the file holds; nothing is charged. Under the lock. */
+/* Maps the file's memory; nothing is charged. Under the lock. */
 CUresult sim_ipc_import(struct sim_context *context, enum sim_memory memory, const struct sim_ipc_handle *handle, int fd,
                         struct sim_allocation **out);
 

@@ -1,6 +1,7 @@
 /*
- * Events that other processes wait for. How often such an event was recorded, and up to which record its streams have
- * come, stands in a page of its own that all its processes map; who waits looks there (see cuda/watch.h).
+ * Events that other processes wait for. A page that all these processes map contains how often the event was recorded
+ * and the last record that its stream has reached. A waiting stream reads that page (see cuda/watch.h). Events of one
+ * process are in cuda/event.c.
  */
 #include "cuda/ipc_event.h"
 
@@ -21,15 +22,15 @@
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
 #define LOOK_NS 50000u
 
-/* Anybody who has the event may write here: nothing in it is more than a number. */
+/* Any process that has the event may write to the page, so its values are used as plain numbers only. */
 struct page {
 	char magic[8];
 	uint64_t recorded, reached;
-	int32_t recorder; /* the pid of who recorded last */
+	int32_t recorder; /* pid of the process that recorded last */
 };
 
 struct sim_shared {
-	unsigned references; /* of the event, and of works and watches on their way; under the lock */
+	unsigned references; /* by the event, by submitted works and by watches; under the lock */
 	int fd;
 	struct page *page;
 };
@@ -57,7 +58,7 @@ struct sim_shared *sim_shared_new(void)
 	int fd = memfd_create("vgpu-sim-event", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	struct sim_shared *shared = NULL;
 
-	/* Of a size that nobody changes: who maps it is safe from SIGBUS. */
+	/* The file's size is sealed, so a process that maps it cannot get SIGBUS. */
 	if (fd >= 0 && ftruncate(fd, PAGE) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0)
 		shared = adopt(fd);
 	if (shared)
@@ -81,7 +82,7 @@ static uint64_t recorded(const struct sim_shared *shared)
 	return __atomic_load_n(&shared->page->recorded, __ATOMIC_ACQUIRE);
 }
 
-/* What a process that has ended recorded counts as reached: its work has ended with it. */
+/* A record of a process that has ended counts as reached: the work has ended with the process. */
 static bool is_reached(const struct sim_shared *shared, uint64_t number)
 {
 	int32_t recorder = __atomic_load_n(&shared->page->recorder, __ATOMIC_ACQUIRE);
@@ -90,7 +91,7 @@ static bool is_reached(const struct sim_shared *shared, uint64_t number)
 	       (recorder > 0 && kill(recorder, 0) != 0 && errno == ESRCH);
 }
 
-/* Of the event as it is now; and on the way to a stream. */
+/* A record of the event as it is now, which a submitted work holds. */
 static struct record *hold(struct sim_event *event, uint64_t number)
 {
 	struct record *record = malloc(sizeof *record);
@@ -129,7 +130,7 @@ static bool has_come(void *argument)
 	if (!is_reached(record->shared, record->number))
 		return false;
 	let_go(record->shared);
-	return true; /* the record itself is freed by who asked */
+	return true; /* the caller frees the record */
 }
 
 CUresult sim_shared_record(CUevent event, CUstream stream)
@@ -179,7 +180,7 @@ CUresult sim_shared_query(const struct sim_event *event)
 	return is_reached(event->shared, recorded(event->shared)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-/* Under the lock, which is given up meanwhile. */
+/* Called under the lock, which is released meanwhile. */
 void sim_shared_synchronize(struct sim_event *event)
 {
 	struct sim_shared *shared = event->shared;

@@ -1,15 +1,19 @@
+/*
+ * Events that processes share, for cuda/event.c: the shared page, recording, waiting and querying. Their IPC handles
+ * stay in cuda/ipc_event.c.
+ */
 #ifndef CUDA_IPC_EVENT_H
 #define CUDA_IPC_EVENT_H
 
 #include "cuda/stream.h"
 
-/* What an event made for other processes shares with them. */
+/* The page that an interprocess event shares with other processes. */
 struct sim_shared *sim_shared_new(void);
 void sim_shared_drop(struct sim_shared *shared); /* under the lock */
 
 CUresult sim_shared_record(CUevent event, CUstream stream);
 CUresult sim_shared_wait(CUstream stream, CUevent event);
-CUresult sim_shared_query(const struct sim_event *event); /* under the lock, as the next */
+CUresult sim_shared_query(const struct sim_event *event); /* under the lock, like the next function */
 void sim_shared_synchronize(struct sim_event *event);
 
 #endif

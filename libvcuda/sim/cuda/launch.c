@@ -1,4 +1,7 @@
-/* Launches. Nothing is computed: a launch is checked, and then takes its time; see README.md for how much. */
+/*
+ * Launches of kernels. Nothing is computed: a launch is checked, and then takes its time (README.md has the rules for
+ * how long). This file makes a sim_work of a launch; cuda/queue.c submits it and cuda/engine.c lets it run.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +19,7 @@ static uint64_t product(const unsigned extent[3])
 	return (uint64_t)extent[0] * extent[1] * extent[2];
 }
 
-/* What part of the card's thread slots the grid fills, in 1/1000. */
+/* The part of the card's thread slots that the grid fills, in 1/1000. */
 static unsigned share_of(const struct sim_launch *launch, const struct sim_card *card)
 {
 	uint64_t threads = (product(launch->block) + 31) / 32 * 32;
@@ -28,7 +31,7 @@ static unsigned share_of(const struct sim_launch *launch, const struct sim_card 
 	return share < 1 ? 1 : share > SIM_WHOLE_CARD ? SIM_WHOLE_CARD : (unsigned)share;
 }
 
-/* VGPU_SIM_KERNEL_NS: for one process, what the profile says for all. */
+/* VGPU_SIM_KERNEL_NS replaces the profile's duration for one process. */
 static uint64_t general_duration(void)
 {
 	static uint64_t duration;
@@ -133,7 +136,7 @@ SIM_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(const struct device_lau
 	return result;
 }
 
-/* Attributes: a number, padding, a value of 64 bytes. Only whether the launch is cooperative matters here. */
+/* Attributes have a number, padding and a value of 64 bytes. Only the cooperative one matters here. */
 struct attribute {
 	int id, padding;
 	union { int number; char bytes[64]; } value;
@@ -158,7 +161,7 @@ SIM_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction fu
 	return launch(&described, config->hStream, arguments, extra);
 }
 
-/* The stream is in the structure: no trampoline reaches it. */
+/* The stream is a member of the structure, so a trampoline cannot replace it. */
 SIM_EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function, void **arguments,
                                           void **extra)
 {
@@ -170,7 +173,7 @@ SIM_EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfuncti
 	return cuLaunchKernelEx(&own, function, arguments, extra);
 }
 
-/* The interface before cuLaunchKernel: block and arguments are set beforehand; arguments make no difference here. */
+/* The interface before cuLaunchKernel sets block and arguments beforehand; arguments have no effect here. */
 static _Thread_local struct {
 	CUfunction function;
 	unsigned block[3], shared;

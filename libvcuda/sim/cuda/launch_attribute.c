@@ -1,4 +1,7 @@
-/* Attributes of streams and of kernel nodes: they are kept for who asks, and make no difference to the simulator. */
+/*
+ * Attributes of streams and of kernel nodes. They are kept for programs that read them and have no effect in the
+ * simulator. Attributes of a single launch are in cuda/launch.c.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +29,7 @@ static CUresult set(struct sim_attributes **attributes, int id, const void *valu
 	return CUDA_SUCCESS;
 }
 
-/* What was not set is all zeros. */
+/* An attribute that was not set is all zeros. */
 static CUresult get(const struct sim_attributes *attributes, int id, void *value)
 {
 	if (attributes)

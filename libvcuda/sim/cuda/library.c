@@ -1,6 +1,7 @@
 /*
- * Libraries and kernels (CUDA 12): code that belongs to no context, and is loaded into each one that asks for a
- * function of it. And linking: what is given is kept, and the last image is the result.
+ * Libraries and kernels (CUDA 12): code that belongs to no context and is loaded into each context that uses a function
+ * of it. Also linking, which keeps its inputs and returns the last image. Modules, which belong to one context, are in
+ * cuda/module.c.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +17,12 @@ struct loaded {
 typedef struct sim_library {
 	struct sim_object object;
 	struct sim_image image;
-	char *data; /* kept for the contexts to come */
+	char *data; /* kept for further contexts */
 	size_t size;
 	struct loaded *loaded;
 } *CUlibrary;
 
-/* A kernel's handle may be launched like a function: it is the function of the context that is current. */
+/* A kernel's handle can be launched like a function: it is the function in the current context. */
 typedef struct sim_function *CUkernel;
 
 struct sim_link {
@@ -36,7 +37,7 @@ static CUresult unlock(CUresult result)
 	return result;
 }
 
-/* An image whose size is not told ends where its headers say; PTX has a NUL after it. */
+/* If the size is not given, the image's headers determine its end; PTX ends with a NUL. */
 static CUresult keep(const void *data, size_t size, CUlibrary *out)
 {
 	struct sim_image image;
@@ -113,7 +114,7 @@ SIM_EXPORT CUresult cuLibraryUnload(CUlibrary library)
 	return unlock(CUDA_SUCCESS);
 }
 
-/* A module goes with its context; the next one in that place has to load it again. */
+/* A module ends with its context. The next context in that place has to load it again. */
 static CUmodule find_loaded(const struct sim_library *library, const struct sim_context *context)
 {
 	for (struct loaded *at = library->loaded; at; at = at->next)
@@ -210,7 +211,7 @@ SIM_EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
 	*function = kernel;
 	if (kernel->object.context == context)
 		return CUDA_SUCCESS;
-	/* Another context is current: the same library's module there. Its handle is looked for by the module here. */
+	/* Another context is current. The handle belongs to the module of the first one. */
 	result = cuFuncGetModule(&module, kernel);
 	return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_CONTEXT : result;
 }

@@ -1,4 +1,7 @@
-/* Advice about managed memory: checked and, since nothing migrates, without effect. And further pointer attributes. */
+/*
+ * Advice and prefetches for managed memory, which are checked and have no effect because nothing migrates, and the
+ * calls that return several pointer attributes. Single pointer attributes are in cuda/memory.c.
+ */
 #include <string.h>
 
 #include "cuda/work.h"
@@ -54,7 +57,9 @@ SIM_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUm
 	return flags ? CUDA_ERROR_INVALID_VALUE : prefetch(pointer, bytes, stream);
 }
 
-/* All of them are numbers: nowhere preferred, nowhere prefetched to, by nobody accessed. */
+/*
+ * All attributes are numbers. No location is preferred, none was prefetched to, and no device has accessed the range.
+ */
 SIM_EXPORT CUresult cuMemRangeGetAttribute(void *out, size_t size, int attribute, CUdeviceptr pointer, size_t bytes)
 {
 	int value = attribute == 1 ? 0 : -2; /* read mostly: no; a device: invalid */
@@ -95,7 +100,7 @@ static size_t attribute_bytes(CUpointer_attribute attribute)
 	}
 }
 
-/* Unlike the single query, this one answers for any pointer: with zeros where there is nothing to say. */
+/* Unlike the query of one attribute, this call accepts any pointer and returns zeros for values that do not exist. */
 SIM_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **out, CUdeviceptr pointer)
 {
 	CUresult result = sim_ready();

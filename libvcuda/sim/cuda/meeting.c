@@ -1,6 +1,7 @@
 /*
- * Kernels that wait for each other while they run, as those of collective communication do: each goes on when all have
- * begun, on whatever card, in whatever process. A kernel that waits keeps its card busy.
+ * Kernels that wait for each other while they run, as in collective communication: each continues when all have begun,
+ * on any card and in any process. A waiting kernel keeps its card busy. The meetings are in the state's file;
+ * cuda/engine.c calls this file when a kernel begins.
  */
 #include "cuda/work.h"
 #include "state/internal.h"

@@ -1,3 +1,7 @@
+/*
+ * Stream memory operations: checking a batch, keeping it for graphs, waiting for a value and writing one. How a stream
+ * waits is in cuda/watch.c.
+ */
 #include "cuda/memop.h"
 
 #include <stdlib.h>
@@ -14,7 +18,7 @@ enum { AT_LEAST, EQUAL, AND, NOR, WAIT_KINDS = 3, WAIT_FLUSH = 1 << 30 };
 struct word {
 	CUdeviceptr address;
 	bool is_long;
-	unsigned kind; /* of comparison */
+	unsigned kind; /* kind of comparison */
 	uint64_t value;
 };
 
@@ -27,7 +31,7 @@ static struct sim_allocation *allocation_of(const struct word *word)
 	return word->address % bytes ? NULL : sim_allocation_at(word->address, bytes);
 }
 
-/* The word in memory of ours; NULL: it is none, or none any more. Under the lock. */
+/* The word in memory of this process; NULL: there is none, or it was freed. Under the lock. */
 static void *locate(const struct word *word)
 {
 	struct sim_allocation *allocation = allocation_of(word);
@@ -56,7 +60,7 @@ static bool compare_64(uint64_t have, uint64_t want, unsigned kind)
 	}
 }
 
-/* Memory that was freed meanwhile, or is being freed by who waits for this, is not waited for. */
+/* A stream does not wait for memory that was freed, or that a thread is freeing while it waits for this stream. */
 static bool has_value(void *argument)
 {
 	const struct word *word = argument;
@@ -129,7 +133,7 @@ static CUresult check_all(const CUstreamBatchMemOpParams *list, unsigned count, 
 	return result;
 }
 
-/* Only what is submitted at once is there at once: a graph's may be that of an allocation node. */
+/* Only memory of a batch that is submitted at once must exist now: a graph's may belong to an allocation node. */
 static CUresult check_memory(const CUstreamBatchMemOpParams *list, unsigned count)
 {
 	CUresult result = CUDA_SUCCESS;
@@ -171,7 +175,7 @@ static CUresult submit_all(CUstream stream, const CUstreamBatchMemOpParams *list
 	return result;
 }
 
-/* The batch as it is kept, under the lock. */
+/* The batch as it is kept. Under the lock. */
 static const struct sim_memops *keep(const CUstreamBatchMemOpParams *list, unsigned count)
 {
 	size_t bytes = count * sizeof *list;
@@ -284,7 +288,7 @@ SIM_EXPORT CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraph
 	return sim_step_change(exec, node, node_from(p, &work), &work);
 }
 
-/* The array is the node's: not to be changed, and valid as long as the node is. */
+/* The array belongs to the node: the program must not change it, and it is valid as long as the node is. */
 SIM_EXPORT CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode node, CUDA_BATCH_MEM_OP_NODE_PARAMS *out)
 {
 	CUresult result = out ? sim_lock_node(node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) : CUDA_ERROR_INVALID_VALUE;

@@ -1,10 +1,13 @@
-/* Stream memory operations: a stream waits until a word of memory has a value, or writes one. */
+/*
+ * Stream memory operations for graphs: a stream waits until a word of memory has a value, or writes one. The driver
+ * calls are in cuda/memop.c.
+ */
 #ifndef CUDA_MEMOP_H
 #define CUDA_MEMOP_H
 
 #include "cuda/work.h"
 
-/* A batch, as a graph's node holds it. Batches are kept, equal ones once: many copies of a node's work share one. */
+/* A batch that a graph's node uses. Equal batches are kept once, so that many copies of a node's work share one. */
 struct sim_memops {
 	struct sim_memops *next;
 	unsigned count;

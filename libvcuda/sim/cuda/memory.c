@@ -1,4 +1,8 @@
-/* Allocation, freeing and what is asked about pointers. */
+/*
+ * The driver calls that allocate and free memory, register host memory, and return information about memory and
+ * pointers. What an allocation is and how it is mapped and charged is in cuda/allocation.c; stream-ordered calls are in
+ * cuda/pool.c.
+ */
 #include <sys/mman.h>
 
 #include "cuda/cuda_sim.h"
@@ -22,7 +26,7 @@ SIM_EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 	return CUDA_SUCCESS;
 }
 
-/* What the entry points below share: a current context, somewhere to put the pointer. */
+/* Shared by the calls below: checks for a current context and a place for the pointer, then allocates. */
 static CUresult allocate(CUdeviceptr *pointer, size_t size, enum sim_memory memory, unsigned flags)
 {
 	struct sim_context *context;
@@ -114,7 +118,7 @@ SIM_EXPORT CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned fl
 	return sim_allocation_register(context, pointer, size, flags);
 }
 
-/* Find, under the lock, what the address belongs to. On CUDA_SUCCESS the caller unlocks. */
+/* Locks and finds the allocation of the address. On CUDA_SUCCESS the caller unlocks. */
 static CUresult lock_allocation(CUdeviceptr pointer, struct sim_allocation **allocation)
 {
 	CUresult result = sim_ready();
@@ -204,7 +208,7 @@ int sim_ordinal(unsigned card)
 	return -1;
 }
 
-/* The out parameter's type depends on the attribute, as the interface has it. */
+/* As documented, the attribute determines the type of the out parameter. */
 static CUresult pointer_attribute(const struct sim_allocation *allocation, CUpointer_attribute attribute,
                                   CUdeviceptr pointer, void *out)
 {

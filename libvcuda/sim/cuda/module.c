@@ -1,4 +1,7 @@
-/* Modules: loaded images, their functions and variables. A module costs memory on the card, as the real one's does. */
+/*
+ * Modules: loaded images, their functions and variables, which belong to one context. A module costs memory on the
+ * card, as in the real driver. Reading an image is in cuda/image.c; code without a context is in cuda/library.c.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -117,7 +120,7 @@ SIM_EXPORT CUresult cuModuleLoad(CUmodule *module, const char *path)
 	return result;
 }
 
-/* Under the lock. What it put on the card goes with its functions and variables. */
+/* Frees the module's memory on the card, its functions and its variables. Under the lock. */
 void sim_module_destroy(struct sim_module *module)
 {
 	struct sim_context *context = module->object.context;
@@ -143,7 +146,7 @@ void sim_modules_of(struct sim_context *context)
 			continue;
 		}
 		sim_module_destroy((struct sim_module *)object);
-		object = context->objects; /* others went with it */
+		object = context->objects; /* other objects ended with it */
 	}
 }
 

@@ -1,3 +1,7 @@
+/*
+ * The structures of modules and functions, for the files that load them, launch them or read their attributes. Loading
+ * a module and finding its functions is in cuda/variable.h; the contents of an image are in cuda/image.h.
+ */
 #ifndef CUDA_MODULE_H
 #define CUDA_MODULE_H
 
@@ -7,27 +11,27 @@
 struct sim_module {
 	struct sim_object object;
 	struct sim_image image;
-	uint64_t charged; /* for its code */
+	uint64_t charged; /* bytes for its code */
 	struct sim_place_of_variable *variables;
 };
 
 struct sim_function {
 	struct sim_object object;
 	struct sim_module *module;
-	const struct sim_kernel *kernel; /* what its image says of it */
+	const struct sim_kernel *kernel; /* its entry in the image */
 	int settings[CU_FUNC_ATTRIBUTE_MAX];
-	uint64_t duration;               /* by its name; 0: no rule but the general one */
-	bool takes_first_argument;       /* its first argument says how long it takes, in ns */
-	bool meets;                      /* its second and third say with how many others it meets, see README.md */
+	uint64_t duration;               /* from its name; 0: the general rule applies */
+	bool takes_first_argument;       /* the first argument is the duration in ns */
+	bool meets;                      /* the second and third arguments name a meeting and its size, see README.md */
 	char name[];
 };
 
-/* A texture or surface reference of this module? */
+/* Whether the object is a texture or surface reference of this module. */
 bool sim_reference_is_of(const struct sim_object *object, const struct sim_module *module);
 
-/* Check a launch and make work of it. */
+/* Checks a launch and makes a work of it. */
 CUresult sim_launch_prepare(const struct sim_launch *launch, void **arguments, struct sim_work *work);
-/* How long a kernel of this name takes: see README.md. */
+/* Reads the duration from the function's name; see README.md. */
 void sim_function_time(struct sim_function *function);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Multicast objects: memory of several cards behind one address, on boards with NVSwitches. Here one is physical
- * memory that costs nothing and can be mapped; what is bound to it is kept and paid for until it is unbound. Writing
- * to a multicast address does not reach the memory behind it: that is what kernels would do.
+ * Multicast objects: memory of several cards behind one address, on boards with NVSwitches. Here an object is physical
+ * memory that costs nothing and can be mapped. Memory that is bound to it is kept and paid for until it is unbound.
+ * Writes to a multicast address do not reach the bound memory, because only kernels would make them.
  */
 #include <stdlib.h>
 
@@ -15,7 +15,7 @@ struct sim_binding {
 };
 
 typedef struct {
-	unsigned wanted; /* devices */
+	unsigned wanted; /* number of devices */
 	size_t size;
 	unsigned long long handle_types, flags;
 } CUmulticastObjectProp;

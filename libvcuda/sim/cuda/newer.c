@@ -1,6 +1,7 @@
 /*
- * What CUDA 12.5 to 13 added to earlier functions: another argument, a context that is named instead of current, logs.
- * Newer than the driver that is simulated by default: to be had by dlsym, and from a driver that is built as newer.
+ * Calls that CUDA 12.5 to 13 changed or added: a further argument, a named context instead of the current one, logs.
+ * They are newer than the driver version that is simulated by default. A program finds them by dlsym, or by
+ * cuGetProcAddress if the driver is built as a newer version.
  */
 #include "cuda/structs.h"
 #include "cuda/work.h"
@@ -34,7 +35,7 @@ SIM_EXPORT CUresult cuCtxCreate_v4(CUcontext *context, const struct creation *cr
 	return cuCtxCreate_v3(context, creation ? creation->affinities : NULL, creation ? creation->count : 0, flags, device);
 }
 
-/* `context` NULL: the current one. */
+/* Calls with this context as the current one; `context` NULL: with the one that is current already. */
 static CUresult with(CUcontext context, CUresult (*call)(void *), void *argument)
 {
 	CUcontext popped;
@@ -84,7 +85,7 @@ SIM_EXPORT CUresult cuStreamGetDevResource(CUstream stream, void *resource, int 
 	return result == CUDA_SUCCESS ? cuCtxGetDevResource(context, resource, type) : result;
 }
 
-/* How the host's function waits for what it depends on is the same here. */
+/* The argument that selects how to synchronize makes no difference here. */
 SIM_EXPORT CUresult cuLaunchHostFunc_v2(CUstream stream, CUhostFn function, void *argument, unsigned synchronization)
 {
 	return synchronization <= 1 ? cuLaunchHostFunc(stream, function, argument) : CUDA_ERROR_INVALID_VALUE;
@@ -113,7 +114,7 @@ SIM_EXPORT CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, 
 	return result == CUDA_SUCCESS ? cuMulticastBindAddr(handle, offset, pointer, size, flags) : result;
 }
 
-/* ---- the driver's log, in which nothing is ever written ---- */
+/* ---- the driver's log, which is always empty ---- */
 
 typedef void (*log_callback)(void *data, int level, char *message, size_t length);
 

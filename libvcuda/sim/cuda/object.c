@@ -1,4 +1,7 @@
-/* Handles: a pointer is one only while it is in the tree, so that a stale or wild one is an error and no crash. */
+/*
+ * Handles of objects. A pointer is a handle only while it is in the tree, so a stale or wild pointer is an error and
+ * not a crash. What the objects are is in the files of their kinds.
+ */
 #include <search.h>
 #include <stdlib.h>
 

@@ -1,4 +1,7 @@
-/* CUDA's numbering of the visible cards: CUDA_DEVICE_ORDER, then CUDA_VISIBLE_DEVICES. NVML knows neither. */
+/*
+ * CUDA's numbering of the visible cards: first CUDA_DEVICE_ORDER, then CUDA_VISIBLE_DEVICES. NVML ignores both
+ * variables. Which cards are visible at all is decided in state/nodes.c.
+ */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +36,7 @@ static void format_uuid(const uint8_t uuid[16], char text[UUID_TEXT])
 		at += sprintf(at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
 }
 
-/* The position of the one card that the word names (an index, or the beginning of a UUID), or -1. */
+/* The position of the only card that matches the word (an index, or the beginning of a UUID), or -1. */
 static int match(const char *word, const unsigned *cards, unsigned count)
 {
 	char uuid[UUID_TEXT];
@@ -57,7 +60,7 @@ static int match(const char *word, const unsigned *cards, unsigned count)
 	return found;
 }
 
-/* The list ends at the first word that names no card; a card named twice makes the whole list void. */
+/* The list ends at the first word that matches no card. If a card occurs twice, the whole list is void. */
 static unsigned select_cards(char *list, unsigned *cards, unsigned count)
 {
 	unsigned chosen[SIM_MAX_CARDS];

@@ -1,4 +1,7 @@
-/* Physical memory, behind its handle; see cuda/vmm.c, and cuda/multicast.c for that of several cards. */
+/*
+ * Physical memory and its handle, for the files that map it, export it or bind it: cuda/vmm.c creates and maps it,
+ * cuda/multicast.c combines memory of several cards.
+ */
 #ifndef CUDA_PHYSICAL_H
 #define CUDA_PHYSICAL_H
 
@@ -13,11 +16,11 @@ struct sim_physical {
 	size_t size;
 	uint64_t charged;
 	unsigned card;
-	unsigned handles;  /* that the program has */
-	unsigned mappings; /* and what it is bound to */
-	int fd;            /* what other processes map it by; -1 until wanted */
+	unsigned handles;  /* handles that the program holds */
+	unsigned mappings; /* mappings and bindings */
+	int fd;            /* file by which other processes map it; -1 until needed */
 	char *backing;
-	unsigned multicast_wanted;  /* devices; 0: it is no multicast object */
+	unsigned multicast_wanted;  /* number of devices; 0: not a multicast object */
 	unsigned multicast_devices; /* bit n: device n was added */
 	struct sim_binding *bindings;
 };
@@ -25,10 +28,10 @@ struct sim_physical {
 /* Under the lock. */
 CUresult sim_physical_new(struct sim_physical **out, const CUmemAllocationProp *properties, unsigned card, size_t size,
                           bool charges);
-/* An invalid handle is an invalid value in this part of the interface. */
+/* Locks and checks. In this part of the interface an invalid handle is CUDA_ERROR_INVALID_VALUE. */
 CUresult sim_lock_physical(CUmemGenericAllocationHandle handle);
 void sim_bindings_drop(struct sim_binding *bindings);
-/* Is the device on a board with NVSwitches that can? */
+/* Whether the device is on a board with NVSwitches and can multicast. */
 bool sim_multicasts(CUdevice device);
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * Stream-ordered allocation. A pool keeps what is freed into it up to its release threshold, which is 0 unless set;
- * the rest goes back to the card at once (the real driver waits for the next synchronization).
+ * Stream-ordered allocation and pools. A pool keeps freed memory up to its release threshold, which is 0 unless set;
+ * the rest goes back to the card at once (the real driver waits for the next synchronization). Pools by place are in
+ * cuda/pool_place.c, exported ones in cuda/pool_share.c.
  */
 #include "cuda/pool.h"
 #include "cuda/work.h"
@@ -82,7 +83,7 @@ SIM_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
 	return get_pool(pool, device, false);
 }
 
-/* A pool that does not exist is an invalid value here, as with the driver, not an invalid handle. */
+/* As in the real driver, a pool that does not exist is an invalid value here, not an invalid handle. */
 CUresult sim_lock_pool(CUmemoryPool pool)
 {
 	CUresult result = sim_lock_object(pool, SIM_POOL);
@@ -153,7 +154,7 @@ SIM_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *pr
 	return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* What was allocated from it lives on. */
+/* Memory that was allocated from the pool stays allocated. */
 SIM_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
 	CUresult result = sim_lock_pool(pool);
@@ -247,7 +248,7 @@ static CUresult check_access(const struct sim_pool *pool, const CUmemAccessDesc 
 	if (access->location.type != CU_MEM_LOCATION_TYPE_DEVICE || sim_device(access->location.id) != CUDA_SUCCESS ||
 	    (access->flags != 0 && access->flags != 1 && access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
 		return CUDA_ERROR_INVALID_VALUE;
-	/* The device that the memory is on always has access. */
+	/* The device that has the memory always has access. */
 	return access->location.id == pool->device && !access->flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
@@ -279,7 +280,7 @@ SIM_EXPORT CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool pool, const CUme
 	return result;
 }
 
-/* In a capture it becomes an allocation node. */
+/* In a capture the allocation becomes a node. */
 static CUresult capture_allocation(CUdeviceptr *pointer, size_t size, CUdevice device, CUstream stream)
 {
 	char *at = sim_reserve_addresses((size + 0xffff) & ~(size_t)0xffff, 1 << 21, 0);

@@ -1,18 +1,23 @@
+/*
+ * What pools offer to the other files of cuda/: taking and returning bytes, finding the pool of a place, and the checks
+ * of their handles. cuda/pool.c and cuda/pool_place.c contain the functions.
+ */
 #ifndef CUDA_POOL_H
 #define CUDA_POOL_H
 
 #include "cuda/cuda_sim.h"
 
-/* Take bytes of a pool, charging the card for what the pool has not kept; and give them back. Under the lock. */
+/* Takes bytes from a pool, charging the card for what the pool has not kept, and returns them. Under the lock. */
 CUresult sim_pool_take(struct sim_pool *pool, uint64_t bytes);
 void sim_pool_give(struct sim_pool *pool, uint64_t bytes);
 /* Under the lock. */
 struct sim_pool *sim_pool_new(CUdevice device, enum sim_memory memory);
-/* The pool that stands for a place and a kind of memory: a default one, made when first asked for, or another. */
+/* The pool that is set for a place and a kind of memory. */
 struct sim_pool **sim_pool_in_force(CUdevice device, enum sim_memory memory);
+/* The default pool of a place and a kind of memory, made on first use, or the pool that is set. */
 struct sim_pool *sim_pool_standing(CUdevice device, enum sim_memory memory, bool wants_default);
 bool sim_pool_is_default(const struct sim_pool *pool);
-/* What a location and a type of allocation mean; an error if they mean nothing here. */
+/* The kind of memory and the device of a location and a type of allocation; an error if there are none. */
 CUresult sim_pool_place(const CUmemLocation *location, int type, CUdevice *device, enum sim_memory *memory);
 CUresult sim_lock_pool(CUmemoryPool pool);
 

@@ -1,6 +1,7 @@
 /*
- * Which pool stands for a place and a kind of memory: a device's own memory, managed memory that prefers a device, the
- * host's. CUDA 13 asks for them by location and type; before, there were the devices' alone.
+ * Which pool serves a place and a kind of memory: a device's own memory, managed memory that prefers a device, or host
+ * memory. CUDA 13 selects pools by location and type; earlier versions have pools of devices only. What a pool does is
+ * in cuda/pool.c.
  */
 #include "cuda/pool.h"
 
@@ -36,7 +37,7 @@ bool sim_pool_is_default(const struct sim_pool *pool)
 	return pool == *default_of(pool->device, pool->memory);
 }
 
-/* Managed memory that prefers the host is not had here. Pools that were made before there were types have type 0. */
+/* Managed memory that prefers the host is not supported. Pools from programs older than types have type 0. */
 CUresult sim_pool_place(const CUmemLocation *location, int type, CUdevice *device, enum sim_memory *memory)
 {
 	bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;

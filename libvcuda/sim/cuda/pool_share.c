@@ -1,6 +1,7 @@
 /*
- * Pools of another process. A pool travels as a file descriptor that says only whose device it is on, its memory
- * pointer by pointer. The exporter pays, and frees for good; the importer frees its own mapping.
+ * Pools of another process. A pool is exported as a file descriptor that contains only its device; its memory is
+ * exported pointer by pointer. The exporter pays for the memory and its free returns it; the importer's free only
+ * unmaps it.
  */
 #include <fcntl.h>
 #include <string.h>

@@ -1,9 +1,13 @@
+/*
+ * cuGetProcAddress: looks up a function by name, version and default stream in the table of cuda/entries.h. It has no
+ * list of its own.
+ */
 #include "cuda/entries.h"
 #include "cuda/types.h"
 
 #include <string.h>
 
-/* The newest function of that name which the caller's version may know; of the wanted flavour if there is one. */
+/* The newest function of that name up to the caller's version, in the requested variant if there is one. */
 static const struct sim_entry *find(const char *base, int version, bool per_thread, bool *known)
 {
 	const struct sim_entry *best = NULL;

@@ -1,4 +1,7 @@
-/* PTX: the names and parameters of its entries, and the variables that the host can ask for. */
+/*
+ * Reads PTX: the names and parameters of its kernels, and the variables, textures and surfaces that the host can look
+ * up. Compiled code is read in cuda/cubin.c; choosing among several images is in cuda/image.c.
+ */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +26,7 @@ static bool is_letter(char c)
 	return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '.' || c == '%';
 }
 
-/* The next word (a directive with its dot, a name, a number) or one of ( ) { } [ ] , ; = as a word of its own. */
+/* The next word: a directive with its dot, a name, a number, or a single character of ( ) { } [ ] , ; = */
 static bool next_word(const char *at, struct word *word)
 {
 	while (*at && !is_letter(*at) && !strchr("(){}[],;=", *at))
@@ -54,7 +57,7 @@ static bool is_ptx(const char *text)
 	return next_word(text, &word) && equals(&word, ".version") && strstr(word.end, ".target");
 }
 
-/* Bytes of a type's name, 0 if it is none. */
+/* Size in bytes of the type with that name; 0: no such type. */
 static uint32_t type_bytes(const struct word *word)
 {
 	static const struct { const char *name; uint32_t bytes; } types[] = {
@@ -157,7 +160,7 @@ static bool read_entry(const char **at, struct sim_image *image)
 	return kernel != NULL;
 }
 
-/* `.tex .u64 name`, as it was written before there was .texref. */
+/* `.tex .u64 name`, the form before .texref existed. */
 static bool read_old_texture(const char **at, struct sim_image *image)
 {
 	struct declaration declaration;
@@ -168,7 +171,7 @@ static bool read_old_texture(const char **at, struct sim_image *image)
 	       sim_image_add_reference(image, declaration.name.start, length, SIM_TEXTURE_NAME);
 }
 
-/* Variables are those outside of functions. */
+/* Only variables outside of functions count. */
 enum sim_image_status sim_ptx_read(const char *text, struct sim_image *image)
 {
 	unsigned depth = 0;

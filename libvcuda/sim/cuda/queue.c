@@ -1,4 +1,7 @@
-/* How work gets into a stream, or into the graph that the stream is capturing, and how it gets out. */
+/*
+ * The queues of the streams: submitting work to a stream, or to the graph that the stream is capturing, finishing it,
+ * and waiting for it. When work begins and ends is decided in cuda/engine.c; what it does is in the files of its kind.
+ */
 #include "cuda/queue.h"
 
 #include <stdlib.h>
@@ -6,7 +9,7 @@
 #include "cuda/graph_memory.h"
 #include "state/clock.h"
 
-#define RUN_AHEAD 1024u /* launches in a stream; the next one blocks */
+#define RUN_AHEAD 1024u /* launches that a stream holds; the next one blocks */
 
 static struct {
 	struct sim_engine *list[256];
@@ -60,12 +63,12 @@ void sim_engines_wake(void)
 static void wait_progress(struct sim_engine *engine)
 {
 	engine->waiting++;
-	sim_engine_wake(engine); /* it may be sleeping longer than a waiter likes */
+	sim_engine_wake(engine); /* the engine may sleep longer than the waiting thread wants */
 	sim_wait(&engine->progress, &sim_driver.lock, SIM_NEVER);
 	engine->waiting--;
 }
 
-/* Under the lock: is the work's event one, and does waiting for it draw the stream into a capture? */
+/* Whether the work's event is valid, and whether waiting for it makes the stream join a capture. Under the lock. */
 static CUresult check_event(struct sim_stream *stream, const struct sim_work *work)
 {
 	if (work->type != CU_GRAPH_NODE_TYPE_EVENT_RECORD && work->type != CU_GRAPH_NODE_TYPE_WAIT_EVENT)
@@ -160,7 +163,10 @@ static CUresult append(struct sim_engine *engine, struct sim_stream *stream, con
 	return CUDA_SUCCESS;
 }
 
-/* Under the lock, which is given up for the effect. Nothing else is under way, so the order is kept. */
+/*
+ * Carries out work without queueing it. Nothing else is in progress, so the order is kept. Under the lock, which is
+ * released while the work is carried out.
+ */
 static CUresult perform_at_once(struct sim_engine *engine, struct sim_stream *stream, struct sim_work *work)
 {
 	uint64_t start = sim_now(), end = start + work->duration;
@@ -198,7 +204,7 @@ static bool can_be_done_at_once(const struct sim_engine *engine, const struct si
 	}
 }
 
-/* Fills and copies within a card are done by its multiprocessors, with nothing left for others. */
+/* The card's multiprocessors carry out fills and copies within a card, and have no room for other work meanwhile. */
 static unsigned share_of(const struct sim_work *work)
 {
 	if (work->type == CU_GRAPH_NODE_TYPE_MEMSET ||
@@ -280,7 +286,7 @@ void sim_queue_drain(struct sim_context *context)
 		sim_engine_wake(engine);
 }
 
-/* Until what was submitted before is done. */
+/* Waits until all work that was submitted before is done. */
 static void settle(struct sim_engine *engine)
 {
 	uint64_t sequence = engine->sequence;
@@ -289,11 +295,11 @@ static void settle(struct sim_engine *engine)
 		bool busy = at->head && at->head->sequence <= sequence;
 		if (busy)
 			wait_progress(engine);
-		at = busy ? engine->streams : at->next; /* streams may have gone meanwhile */
+		at = busy ? engine->streams : at->next; /* streams may have been destroyed meanwhile */
 	}
 }
 
-/* A green context uses the memory of the one that it was made beside, and the other way round. */
+/* A green context uses the memory of the context beside which it was made, and the other way round. */
 static bool may_use(const struct sim_engine *engine, const struct sim_context *context)
 {
 	const struct sim_context *user = engine->context;
@@ -352,7 +358,7 @@ CUresult sim_queue_wait_moment(struct sim_moment *moment)
 	struct sim_engine *engine = engines.count ? engines.list[0] : NULL;
 
 	moment->references++;
-	/* Whoever reaches it tells all engines. */
+	/* The engine that reaches the moment wakes all engines. */
 	while (engine && !moment->reached) {
 		for (unsigned i = 0; i < engines.count && i < sizeof engines.list / sizeof *engines.list; i++)
 			engines.list[i]->waiting++, sim_engine_wake(engines.list[i]);
@@ -369,7 +375,7 @@ static CUresult check_capture(const struct sim_stream *stream)
 	return stream->place.capture ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
-/* The work that has to be done first: the stream's own, and for the default stream that of all blocking ones. */
+/* Whether earlier work is done: the stream's own, and for the default stream that of all blocking streams. */
 static bool is_done(const struct sim_stream *stream, uint64_t sequence)
 {
 	if (!stream->is_legacy)

@@ -1,7 +1,7 @@
 /*
- * Semaphores of another interface (Vulkan's, say), imported by a file descriptor. Here that is a file of eight bytes or
- * more which can be mapped, and its first word is the semaphore: whoever has the file can wait for it and signal it.
- * An opaque one is 0 or 1, and who waits for it takes it; a timeline only grows. In a graph there are none.
+ * Semaphores of another interface (Vulkan, for example), imported by a file descriptor. Here that is a file of eight
+ * bytes or more that can be mapped; its first word is the semaphore, so any process with the file can wait for it and
+ * signal it. An opaque semaphore is 0 or 1, and a wait takes it; a timeline only grows. Graphs cannot use semaphores.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -22,7 +22,7 @@ typedef struct {
 	unsigned flags, reserved[16];
 } CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC;
 
-/* Of a signal and of a wait: both begin with the timeline's value. */
+/* For a signal and for a wait: both begin with the timeline's value. */
 typedef struct {
 	unsigned long long value, others[8];
 	unsigned flags, reserved[16];
@@ -46,7 +46,7 @@ struct sim_semaphore {
 struct task {
 	struct word *word;
 	uint64_t value;
-	bool takes; /* an opaque one */
+	bool takes; /* for an opaque semaphore */
 };
 
 static void drop(struct word *word)
@@ -74,7 +74,7 @@ static struct word *word_of(int fd)
 	return NULL;
 }
 
-/* The descriptor is the driver's from then on. */
+/* The driver owns the descriptor once the import has succeeded. */
 static CUresult import(CUexternalSemaphore *out, const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC *p)
 {
 	struct word *word = word_of(p->fd);
@@ -167,7 +167,7 @@ static CUresult submit(CUstream stream, struct task *task, bool waits)
 	if (result == CUDA_SUCCESS)
 		return result;
 	drop(word);
-	if (!waits) /* what waits is freed by sim_watch */
+	if (!waits) /* sim_watch frees the argument of a wait */
 		free(task);
 	return result;
 }

@@ -1,7 +1,7 @@
 /*
- * Backing that other processes can map: a file without a name, whose last page says whose memory it is. It travels
- * as a descriptor (exported physical memory) or by the exporter's pid and descriptor number (IPC handles), which like
- * the real thing asks that both processes are in one PID namespace.
+ * Bytes of memory that other processes can map: a file without a name, whose last page contains its card and size. A
+ * process passes it on as a descriptor (exported physical memory), or by its pid and descriptor number (IPC handles).
+ * The latter needs both processes in one PID namespace, as on a real driver.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,11 +1,14 @@
-/* Streams: handles, the built-in ones, and what is asked about them. What they carry is in cuda/queue.c. */
+/*
+ * Streams: their handles, the built-in streams, and their properties. What streams carry is in cuda/queue.c; captures
+ * are in cuda/capture.c; waiting for a value is in cuda/watch.c.
+ */
 #include <stdlib.h>
 
 #include "cuda/queue.h"
 
 #define GREATEST_PRIORITY (-5)
 
-/* A thread's own stream in each context that it used one in. A stream that went with its context is made anew. */
+/* A thread's own stream in each context that it used. If the stream ended with its context, a new one is made. */
 static _Thread_local struct {
 	struct sim_context *context;
 	struct sim_stream *stream;
@@ -155,7 +158,7 @@ SIM_EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 	return result;
 }
 
-/* What it still carries is done all the same. */
+/* Work that the stream still holds is carried out. */
 SIM_EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 {
 	CUresult result = sim_lock_object(stream, SIM_STREAM);

@@ -1,4 +1,7 @@
-/* Streams and events, behind their handles. */
+/*
+ * The structures of streams and events, for the files that queue, capture and wait, and the functions that lock a
+ * stream's handle. Submitting work is in cuda/work.h, the queues in cuda/queue.h.
+ */
 #ifndef CUDA_STREAM_H
 #define CUDA_STREAM_H
 
@@ -9,35 +12,36 @@ struct sim_stream {
 	unsigned flags;
 	int priority;
 	bool is_legacy;
-	bool is_ending; /* its handle is gone */
+	bool is_ending; /* the handle was destroyed */
 	struct sim_place place;
 	struct sim_engine *engine;
-	struct sim_stream *next; /* of the context, those without a handle included */
+	struct sim_stream *next; /* next stream of the context, also those without a handle */
 	struct sim_work *head, *tail;
-	unsigned launches; /* in the queue */
-	uint64_t turn;     /* of its last kernel, by the engine's count */
-	uint64_t last_end; /* when its last work was done */
+	unsigned launches; /* launches in the queue */
+	uint64_t turn;     /* of its last kernel, in the engine's count */
+	uint64_t last_end; /* when its last work ended */
 };
 
 struct sim_event {
 	struct sim_object object;
 	unsigned flags;
-	struct sim_moment *moment; /* when it was recorded last; NULL: never */
-	struct sim_place place;    /* recorded in a capture */
-	struct sim_shared *shared; /* with other processes; see cuda/ipc_event.c */
+	struct sim_moment *moment; /* the last recorded moment; NULL: never recorded */
+	struct sim_place place;    /* where it was recorded in a capture */
+	struct sim_shared *shared; /* shared with other processes; see cuda/ipc_event.c */
 };
 
 #define SIM_STREAM_NON_BLOCKING 1u
 
-/* Of the simulator's own: a non-blocking stream with the other's priority, and an event that is not timed. */
+/* For the simulator's own use: a non-blocking stream with the priority of `like`, and an event without timing. */
 CUstream sim_stream_new(struct sim_context *context, CUstream like);
 CUevent sim_event_new(struct sim_context *context);
-void sim_events_of(struct sim_context *context); /* drop what they hold: they are about to go; under the lock */
+/* frees what the context's events hold before they end; under the lock */
+void sim_events_of(struct sim_context *context);
 
 CUresult cuStreamDestroy_v2(CUstream stream);
 CUresult cuEventDestroy_v2(CUevent event);
 
-/* Lock and find the stream behind a handle, which may be NULL, legacy or per-thread. */
+/* Locks and finds the stream of a handle, which may be NULL, the legacy or the per-thread stream. */
 CUresult sim_lock_stream(CUstream handle, struct sim_stream **stream);
 
 #endif

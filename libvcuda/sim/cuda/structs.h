@@ -1,4 +1,7 @@
-/* Structures of the driver's ABI that carry parameters: copies, arrays, physical memory, graphs. See cuda/types.h. */
+/*
+ * Structures of the driver's ABI that carry parameters: copies, arrays, physical memory, graphs. Written from NVIDIA's
+ * published interface, like cuda/types.h, which has the results and the other numbers.
+ */
 #ifndef SIM_CUDA_STRUCTS_H
 #define SIM_CUDA_STRUCTS_H
 
@@ -9,7 +12,7 @@ typedef struct sim_mipmap *CUmipmappedArray;
 typedef struct sim_graph *CUgraph;
 typedef struct sim_node *CUgraphNode;
 typedef struct sim_exec *CUgraphExec;
-typedef struct sim_physical *CUmemGenericAllocationHandle; /* an integer of 64 bits to the caller */
+typedef struct sim_physical *CUmemGenericAllocationHandle; /* a 64-bit integer for the program */
 typedef void (*CUhostFn)(void *);
 typedef void (*CUstreamCallback)(CUstream, CUresult, void *);
 
@@ -45,7 +48,7 @@ typedef struct {
 	const void *srcHost;
 	CUdeviceptr srcDevice;
 	CUarray srcArray;
-	void *srcContext; /* of a copy between contexts; else reserved */
+	void *srcContext; /* used by copies between contexts; otherwise reserved */
 	size_t srcPitch, srcHeight, dstXInBytes, dstY, dstZ, dstLOD;
 	int dstMemoryType;
 	void *dstHost;
@@ -68,7 +71,7 @@ typedef struct {
 	CUfunction func;
 	unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
 	void **kernelParams, **extra;
-	void *kern; /* from here on: since the second version */
+	void *kern; /* from here on: members of the second version */
 	CUcontext ctx;
 } CUDA_KERNEL_NODE_PARAMS;
 
@@ -114,13 +117,13 @@ typedef struct {
 	unsigned char from_port, to_port, type, reserved[5];
 } CUgraphEdgeData;
 
-/* Wait for, or write, a value; the same layout for both. */
+/* Waits for a value or writes one; the layout is the same. */
 typedef union {
 	int operation;
 	struct {
 		int operation;
 		CUdeviceptr address;
-		unsigned long long value; /* of 32 bits: its lower half */
+		unsigned long long value; /* a 32-bit value is in the lower half */
 		unsigned flags;
 		CUdeviceptr alias;
 	} value;
@@ -139,14 +142,14 @@ typedef struct {
 } CUDA_BATCH_MEM_OP_NODE_PARAMS;
 
 typedef struct {
-	struct sim_condition *handle; /* an integer of 64 bits to the caller */
+	struct sim_condition *handle; /* a 64-bit integer for the program */
 	int type;
 	unsigned size;
 	CUgraph *phGraph_out; /* the node's array of `size` bodies */
 	CUcontext ctx;
 } CUDA_CONDITIONAL_NODE_PARAMS;
 
-/* A node of any kind. */
+/* Parameters of a node of any kind. */
 typedef struct {
 	int type, reserved0[3];
 	union {
@@ -157,7 +160,7 @@ typedef struct {
 			CUcontext context;
 			CUDA_MEMCPY3D copy;
 		} memcpy;
-		CUDA_MEMSET_NODE_PARAMS memset; /* and its context */
+		CUDA_MEMSET_NODE_PARAMS memset; /* followed by its context */
 		CUDA_HOST_NODE_PARAMS host;
 		CUgraph graph;
 		CUevent event;

@@ -1,4 +1,7 @@
-/* Textures and surfaces as objects. They are checked and kept; no kernel reads through them. */
+/*
+ * Texture and surface objects. They are checked and kept; no kernel reads through them. References, the interface
+ * before objects, are in cuda/texture_reference.c; arrays in cuda/array.c.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +43,7 @@ typedef struct {
 _Static_assert(sizeof(CUDA_RESOURCE_DESC) == 144 && sizeof(CUDA_TEXTURE_DESC) == 104 &&
                sizeof(CUDA_RESOURCE_VIEW_DESC) == 112, "CUDA's structures");
 
-typedef struct sim_texture *CUtexObject; /* an integer of 64 bits to the caller, as the next */
+typedef struct sim_texture *CUtexObject; /* a 64-bit integer for the program, like the next type */
 typedef struct sim_texture *CUsurfObject;
 
 struct sim_texture {
@@ -140,7 +143,7 @@ static CUresult destroy(struct sim_texture *texture, enum sim_kind kind)
 	return CUDA_SUCCESS;
 }
 
-/* `part` of the texture is what the program asked for. */
+/* Stores `part` of the texture. */
 static CUresult give(void *out, const struct sim_texture *texture, enum sim_kind kind, const void *part, size_t bytes)
 {
 	CUresult result = lock_texture(out, texture, kind);

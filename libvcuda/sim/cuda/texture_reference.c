@@ -1,6 +1,7 @@
 /*
- * Texture and surface references, from before there were objects: a module's, found by name, or made by the program.
- * Their settings are checked and kept; no kernel reads through them. They cost the card nothing.
+ * Texture and surface references, the interface before texture objects: a module's reference, found by name, or one
+ * that the program makes. Their settings are checked and kept; no kernel reads through them. They cost no memory on the
+ * card.
  */
 #include <string.h>
 
@@ -14,8 +15,8 @@ typedef struct sim_surface_reference *CUsurfref;
 
 struct sim_texture_reference {
 	struct sim_object object;
-	struct sim_module *module; /* NULL: the program's own */
-	CUdeviceptr pointer;       /* one of these three is bound, or none is */
+	struct sim_module *module; /* NULL: made by the program */
+	CUdeviceptr pointer;       /* at most one of pointer, array and mipmap is bound */
 	CUarray array;
 	CUmipmappedArray mipmap;
 	int format, channels, address_modes[3], filter, mipmap_filter, anisotropy;
@@ -50,7 +51,7 @@ bool sim_reference_is_of(const struct sim_object *object, const struct sim_modul
 	       (object->kind == SIM_SURFACE_REFERENCE && ((const struct sim_surface_reference *)object)->module == module);
 }
 
-/* The name is behind the structure in both kinds. */
+/* In both kinds the name follows the structure. */
 static const char *name_of(const struct sim_object *object)
 {
 	return object->kind == SIM_TEXTURE_REFERENCE ? ((const struct sim_texture_reference *)object)->name
@@ -128,7 +129,7 @@ SIM_EXPORT CUresult cuTexRefCreate(CUtexref *out)
 	return unlock(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-/* A module's goes with the module. */
+/* A module's reference ends with the module. */
 SIM_EXPORT CUresult cuTexRefDestroy(CUtexref reference)
 {
 	CUresult result = lock(reference, SIM_TEXTURE_REFERENCE, true);
@@ -141,7 +142,7 @@ SIM_EXPORT CUresult cuTexRefDestroy(CUtexref reference)
 	return unlock(CUDA_SUCCESS);
 }
 
-/* ---- what it shows ---- */
+/* ---- what the reference is bound to ---- */
 
 static void bind(CUtexref reference, CUdeviceptr pointer, CUarray array, CUmipmappedArray mipmap)
 {
@@ -178,7 +179,7 @@ SIM_EXPORT CUresult cuTexRefSetMipmappedArray(CUtexref reference, CUmipmappedArr
 	return unlock(CUDA_SUCCESS);
 }
 
-/* Memory that is not aligned for textures needs somebody to take the rest; `bytes` 0 unbinds. */
+/* For memory that is not aligned for textures the program must pass `rest`; `bytes` 0 unbinds. */
 SIM_EXPORT CUresult cuTexRefSetAddress_v2(size_t *rest, CUtexref reference, CUdeviceptr pointer, size_t bytes)
 {
 	CUresult result = lock(reference, SIM_TEXTURE_REFERENCE, rest || pointer % ALIGNMENT == 0);
@@ -208,7 +209,7 @@ SIM_EXPORT CUresult cuTexRefSetAddress2D_v3(CUtexref reference, const CUDA_ARRAY
 	return unlock(CUDA_SUCCESS);
 }
 
-/* Nothing of that kind is bound: there is nothing to tell. */
+/* An error if nothing of that kind is bound. */
 #define GETTER(name, type, member) \
 	SIM_EXPORT CUresult name(type *out, CUtexref reference) \
 	{ \
@@ -223,7 +224,7 @@ GETTER(cuTexRefGetAddress_v2, CUdeviceptr, pointer)
 GETTER(cuTexRefGetArray, CUarray, array)
 GETTER(cuTexRefGetMipmappedArray, CUmipmappedArray, mipmap)
 
-/* ---- how it shows it ---- */
+/* ---- how the reference reads ---- */
 
 #define SETTING(set, get, given, told, member, sound) \
 	SIM_EXPORT CUresult set(CUtexref reference, given value) \
@@ -334,7 +335,7 @@ SIM_EXPORT CUresult cuTexRefGetBorderColor(float color[4], CUtexref reference)
 	return unlock(CUDA_SUCCESS);
 }
 
-/* ---- surfaces, and parameters as they were passed of old ---- */
+/* ---- surfaces, and the old way of passing a reference as a parameter ---- */
 
 SIM_EXPORT CUresult cuSurfRefSetArray(CUsurfref reference, CUarray array, unsigned flags)
 {
@@ -360,7 +361,7 @@ SIM_EXPORT CUresult cuSurfRefGetArray(CUarray *out, CUsurfref reference)
 
 SIM_EXPORT CUresult cuParamSetTexRef(CUfunction function, int unit, CUtexref reference)
 {
-	CUresult result = lock(reference, SIM_TEXTURE_REFERENCE, unit == -1); /* the default: the reference's own */
+	CUresult result = lock(reference, SIM_TEXTURE_REFERENCE, unit == -1); /* the default: the reference's own unit */
 
 	if (result == CUDA_SUCCESS)
 		return unlock(sim_object_is(function, SIM_FUNCTION) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);

@@ -1,7 +1,7 @@
 /*
- * The part of the CUDA driver's ABI that the simulator speaks: names and numbers as in the published interface,
- * written down here from its documentation. libvcuda has its own declarations of the same interface: neither is
- * made from the other, so that they check each other.
+ * The part of the CUDA driver's ABI that the simulator implements: names and numbers of the published interface,
+ * written from its documentation. libvcuda has its own declarations of the same interface. Neither is derived from the
+ * other, so that each checks the other.
  */
 #ifndef SIM_CUDA_TYPES_H
 #define SIM_CUDA_TYPES_H
@@ -131,7 +131,7 @@ typedef int CUpointer_attribute;
 typedef int CUmemPool_attribute;
 typedef int CUdriverProcAddressQueryResult;
 
-/* Streams that are no objects. */
+/* Stream handles that are not objects. */
 #define CU_STREAM_LEGACY ((CUstream)0x1)
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
 

@@ -1,6 +1,6 @@
 /*
- * User objects: something of the program's that graphs hold, and that is destroyed when nobody holds it any more.
- * What was instantiated from a graph does not hold them here: a launch has its own copies of all that it needs.
+ * User objects: something of the program that graphs hold and that is destroyed when no graph holds it any more. Here
+ * an executable graph does not hold them: a launch has its own copies of all that it needs.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static CUresult unlock(CUresult result)
 	return result;
 }
 
-/* Under the lock, which is given up for the program's own function: it may not call the driver, but it may wait. */
+/* Under the lock, which is released for the program's own function: it must not call the driver, but it may wait. */
 static void drop(struct sim_user_object *user, unsigned long count)
 {
 	user->references -= count < user->references ? count : user->references;

@@ -1,6 +1,7 @@
 /*
- * The first versions of what later got 64-bit sizes and pointers. They are still exported, and a program that looks
- * up an unversioned name gets them. Their memory lies below 4 GiB, their numbers end there.
+ * The first versions of calls that later got 64-bit sizes and pointers. They are still exported, and a program that
+ * looks up an unversioned name gets them. Their memory lies below 4 GiB, and their numbers are limited to that. Each
+ * calls the current version.
  */
 #include "cuda/cuda_sim.h"
 

@@ -1,11 +1,15 @@
+/*
+ * What cuda/module.c and cuda/variable.c offer to libraries (cuda/library.c) and to each other: loading a module,
+ * finding its functions, and the addresses of its variables.
+ */
 #ifndef CUDA_VARIABLE_H
 #define CUDA_VARIABLE_H
 
 #include "cuda/module.h"
 
-/* The address of a module's variable; its memory is made when first asked for. */
+/* The address of a module's variable. Its memory is allocated on first use. */
 CUresult sim_variable_address(struct sim_module *module, const char *name, size_t bytes, CUdeviceptr *pointer);
-void sim_variables_of(struct sim_module *module); /* drop them; under the lock */
+void sim_variables_of(struct sim_module *module); /* frees all of them; under the lock */
 
 CUresult sim_module_load(struct sim_context *context, const void *data, size_t size, CUmodule *module);
 CUresult sim_read_image(const char *path, char **data, size_t *size);

@@ -1,7 +1,7 @@
 /*
- * Virtual memory management: ranges of addresses, physical memory, and what maps the one to the other. Physical
- * memory is charged when created and released with its last handle and mapping; none of it belongs to a context.
- * Imported physical memory was charged to its exporter.
+ * Virtual memory management: ranges of addresses, physical memory, and mappings of the one to the other. Physical
+ * memory is charged when it is created and released with its last handle and mapping; it belongs to no context.
+ * Imported physical memory is charged to its exporter.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -226,7 +226,7 @@ static CUresult map(CUdeviceptr pointer, size_t size, size_t offset, struct sim_
 		return CUDA_SUCCESS;
 	}
 	free(allocation);
-	return CUDA_ERROR_INVALID_VALUE; /* something is mapped there */
+	return CUDA_ERROR_INVALID_VALUE; /* the range is already mapped */
 }
 
 SIM_EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
@@ -287,7 +287,7 @@ static void set_ending(struct sim_allocation *mapping, int ending)
 	mapping->is_ending = ending;
 }
 
-/* Mappings are every context's. */
+/* All contexts can use the mappings. */
 SIM_EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 {
 	CUresult result = over_mappings(pointer, size, set_ending, true);

@@ -1,3 +1,8 @@
+/*
+ * Waiting for a condition that no queue brings about: one thread of the process checks the conditions of all waiting
+ * streams until they are met (cuda/watch.h). What the conditions are is in cuda/memop.c, cuda/semaphore.c and
+ * cuda/ipc_event.c.
+ */
 #include "cuda/watch.h"
 
 #include <signal.h>
@@ -8,7 +13,7 @@
 #include "state/clock.h"
 
 #define SHORTEST_NS 20000u
-#define LONGEST_NS 1000000u /* between two looks, the longer the longer nothing happened */
+#define LONGEST_NS 1000000u /* limits of the time between two checks; it grows while nothing happens */
 
 struct watch {
 	sim_condition condition;
@@ -44,7 +49,7 @@ static void put_back(struct watch *list)
 	pthread_mutex_unlock(&sim_driver.lock);
 }
 
-/* Who takes the list looks at it alone. */
+/* The thread that takes the list has it alone. */
 static struct watch *take(void)
 {
 	pthread_mutex_lock(&sim_driver.lock);
@@ -89,7 +94,7 @@ static void *thread(void *argument)
 	return argument;
 }
 
-/* Under the lock. The application's signals are for its own threads. */
+/* Under the lock. The application's own threads must handle its signals. */
 static void start(void)
 {
 	sigset_t all, before;
@@ -105,7 +110,10 @@ static void start(void)
 		pthread_detach(id);
 }
 
-/* The stream has got there. Without a thread the condition counts as met: better early than never. */
+/*
+ * The stream has reached the wait. If the thread cannot be started, the condition counts as met: early rather than
+ * never.
+ */
 static void arm(void *argument)
 {
 	struct watch *watch = argument;
@@ -126,7 +134,7 @@ static void arm(void *argument)
 		finish(watch);
 }
 
-/* An event only for as long as it takes to bind its moment. */
+/* The event is used only to bind its moment to the stream's wait. */
 static CUresult wait_for(CUstream stream, CUevent event, struct watch *watch)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {.function = arm, .argument = watch}};
@@ -139,7 +147,7 @@ static CUresult wait_for(CUstream stream, CUevent event, struct watch *watch)
 		return result;
 	}
 	work = (struct sim_work){.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .event = event};
-	sim_submit(stream, &work, false); /* should it fail, nothing waits; the watch is on its way all the same */
+	sim_submit(stream, &work, false); /* if this fails, no stream waits; the watch goes on nevertheless */
 	return CUDA_SUCCESS;
 }
 

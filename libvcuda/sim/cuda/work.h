@@ -1,7 +1,7 @@
 /*
- * Work: what a stream carries, in order. Every entry point that is ordered by a stream describes its effect as a
- * struct sim_work and submits it; whether it then runs, or becomes a node of the graph that the stream is capturing,
- * is decided in one place. Nodes of graphs hold the same structure.
+ * Work: what a stream carries, in order. Every entry point that a stream orders describes its effect as a struct
+ * sim_work and submits it. One function (sim_queue_submit) decides whether it runs or becomes a node of the graph that
+ * the stream is capturing. Nodes of graphs hold the same structure.
  */
 #ifndef CUDA_WORK_H
 #define CUDA_WORK_H
@@ -9,7 +9,7 @@
 #include "cuda/cuda_sim.h"
 #include "cuda/structs.h"
 
-/* What calls cost the thread that makes them, in virtual time; README.md says where the figures are from. */
+/* The cost of a call for the thread that makes it, in virtual time; README.md names the sources of the figures. */
 #define SIM_COST_LAUNCH 4000u
 #define SIM_COST_GRAPH 6000u
 #define SIM_COST_COPY 3000u
@@ -18,18 +18,18 @@
 #define SIM_COST_QUERY 500u
 #define SIM_COST_SYNCHRONIZE 2000u
 
-/* One side of a copy. An array's base is that of its storage. */
+/* One side of a copy. For an array, the base is that of its storage. */
 struct sim_side {
 	CUdeviceptr base;
-	bool on_card; /* the caller says so: a pointer that is no allocation of ours is an error */
-	bool is_ours; /* it was one when the copy was submitted: not to be followed when it is none any more */
+	bool on_card; /* the caller requires it: a pointer to no known allocation is an error */
+	bool is_ours; /* it was a known allocation when the copy was submitted; once freed, it is not touched */
 	size_t pitch, rows;
 	size_t x, y, z;
 };
 
 struct sim_copy {
 	struct sim_side to, from;
-	bool is_within;              /* one card: known when it is submitted */
+	bool is_within;              /* within one card; determined when the copy is submitted */
 	size_t width, height, depth; /* bytes, rows, slices */
 };
 
@@ -41,13 +41,15 @@ struct sim_fill {
 };
 
 struct sim_host_call {
-	CUhostFn function;          /* this */
-	CUstreamCallback callback;  /* or this */
+	CUhostFn function;          /* exactly one of function and callback is set */
+	CUstreamCallback callback;
 	void *argument;
 	CUstream stream;
 };
 
-/* When an event was last recorded. Work holds the moment, not the event, so that events may go and be reused. */
+/*
+ * When an event was last recorded. Work holds the moment, not the event, so that a program may free or reuse the event.
+ */
 struct sim_moment {
 	unsigned references;
 	bool reached;
@@ -69,42 +71,42 @@ struct sim_work {
 		struct sim_copy copy;
 		struct sim_fill fill;
 		struct sim_host_call host;
-		struct sim_moment *moment; /* record, wait */
-		CUevent event;             /* the same in a graph, where the moment comes with the launch */
+		struct sim_moment *moment; /* of a record or a wait */
+		CUevent event;             /* the same in a graph, where the launch adds the moment */
 		struct {
 			CUdeviceptr pointer;
 			size_t bytes;
 			CUdevice device;
-		} memory;              /* alloc, free */
-		const struct sim_memops *memops; /* in a graph */
+		} memory;              /* of an allocation or a free */
+		const struct sim_memops *memops; /* of a node in a graph */
 	};
 	uint64_t duration; /* ns that it takes */
-	unsigned share;    /* of the card's multiprocessors that it fills, in 1/1000; 0: none, it needs no turn */
-	uint64_t meeting;  /* of kernels that wait for each other; 0: it waits for none */
-	uint64_t parties;  /* kernels in it */
-	/* Of the queue. */
+	unsigned share;    /* part of the multiprocessors that it fills, in 1/1000; 0: none, it needs no time slice */
+	uint64_t meeting;  /* the meeting of kernels that wait for each other; 0: none */
+	uint64_t parties;  /* number of kernels in the meeting */
+	/* For the queue. */
 	struct sim_context *context;
 	struct sim_work *next;
 	uint64_t sequence; /* in its context */
 	enum sim_work_state { SIM_WAITING, SIM_PAUSED, SIM_RUNNING } state;
 	bool was_crowded;  /* had to wait for room on the card */
 	bool is_meeting;   /* it has begun, and some of the others have not */
-	uint64_t round;    /* of the meeting; 0: it has not begun */
+	uint64_t round;    /* of the meeting; 0: not begun yet */
 	uint64_t submitted, remaining, end;
 };
 
 /*
- * Hand the work (a copy of it) to the stream. The work may be done when this returns or later, and it may have become
- * a node. `wait`: return when it is done, which a capturing stream refuses.
+ * Submits a copy of the work to the stream. The work may be done when this returns, or later, or it may have become a
+ * node. `wait`: returns when it is done, which a capturing stream refuses.
  */
 CUresult sim_submit(CUstream stream, const struct sim_work *work, bool wait);
 
 CUresult cuStreamIsCapturing(CUstream stream, int *status);
 
-/* Enter the kernel's meeting; has everybody come, and since when? Asks again where it has been entered. */
+/* Enters the kernel into its meeting, or checks again. Returns whether all have come, and stores since when. */
 bool sim_meet(struct sim_work *work, uint64_t time, uint64_t *since);
 
-/* What the work does when its time has come; without the lock. */
+/* Carries out the work's effect; called without the lock. */
 void sim_perform(struct sim_work *work);
 
 CUresult sim_submit_copy(const struct sim_copy *copy, CUstream stream, bool wait);
