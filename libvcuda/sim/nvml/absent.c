@@ -1,4 +1,7 @@
-/* Functions of NVML that the simulator does not have: they exist, each at its own address, and say so. */
+/*
+ * Functions of NVML that the simulator does not implement. Each is exported at an address of its own and returns
+ * NVML_ERROR_NOT_SUPPORTED once NVML is initialized. The names are in nvml/absent.def.
+ */
 #include "nvml/nvml_sim.h"
 #include "state/trampoline.h"
 

@@ -1,6 +1,7 @@
 /*
- * Utilization, as NVML has it: "one or more kernels running" over a period of 1/6 s, known when the period is over;
- * processes' samples come even later. Power and temperature follow the load.
+ * Utilization, power, temperature and energy. As in NVML, utilization is "one or more kernels running" over a period of
+ * 1/6 s and is known when the period has ended; samples of processes come later still. Power and temperature follow the
+ * load. Who runs kernels when is counted in state/turn.c.
  */
 #include <string.h>
 
@@ -8,7 +9,7 @@
 #include "state/clock.h"
 
 #define IDLE_TEMPERATURE 34
-#define LOAD_TEMPERATURE 40 /* more, at full load */
+#define LOAD_TEMPERATURE 40 /* added at full load */
 #define IDLE_POWER_MW 42000u
 #define SAMPLE_MIN_AGE_US 700000u
 #define SAMPLE_MAX_AGE_US 9000000u
@@ -33,7 +34,7 @@ nvmlReturn_t sim_nvml_board(nvmlDevice_t device, const void *out, struct sim_boa
 	return result == NVML_SUCCESS ? sim_nvml_return(sim_board(sim_nvml_card(device), board)) : result;
 }
 
-/* In percent, of a period; what the file says is not to be trusted. */
+/* Percent of a period. The file may contain anything, so the value is checked. */
 static unsigned percent_of(const struct sim_board *board, uint64_t period)
 {
 	unsigned at = period % SIM_PERIODS;
@@ -90,7 +91,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *m
 	return result;
 }
 
-/* Since boot: idling all the time, and what the kernels took on top. */
+/* Since boot: idle power all the time, plus what the kernels added. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *millijoule)
 {
 	struct sim_board board;
@@ -103,7 +104,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device,
 	return NVML_SUCCESS;
 }
 
-/* The youngest sample of each living process that NVML would know by now. */
+/* The latest sample of each living process that is old enough for NVML to report it. */
 static unsigned collect(const struct sim_board *board, uint64_t last_seen, nvmlProcessUtilizationSample_t *out)
 {
 	uint64_t now = sim_realtime_us();

@@ -1,4 +1,7 @@
-/* What monitoring asks for and these cards have little to say about: engines that idle, modes that are off. */
+/*
+ * NVML values that monitoring programs ask for and that are fixed on these cards: idle encoders, modes that are off,
+ * link speeds, performance states. Values that change with the load are in nvml/activity.c, errors in nvml/health.c.
+ */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -75,7 +78,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetPcieSpeed(nvmlDevice_t device, unsigned *sp
 	return result;
 }
 
-/* As the number of an enumeration, which is that of the generation. */
+/* As an enumeration, whose numbers are those of the generations. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetPcieLinkMaxSpeed(nvmlDevice_t device, unsigned *speed)
 {
 	return nvmlDeviceGetMaxPcieLinkGeneration(device, speed);
@@ -117,7 +120,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderSessions(nvmlDevice_t device, unsign
 
 SIM_TRAMPOLINE(nvmlDeviceGetFBCSessions, nvmlDeviceGetEncoderSessions)
 
-/* Performance was never held back. */
+/* Performance was never limited. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, int policy, unsigned long long times[2])
 {
 	struct timespec now;
@@ -260,7 +263,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetAPIRestriction(nvmlDevice_t device, int api
 
 typedef struct { unsigned version, is_supported; } nvmlGpmSupport_t;
 
-/* Counters of what happens inside the multiprocessors: nothing does. */
+/* Counters of the activity inside the multiprocessors are not supported. */
 SIM_EXPORT nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *support)
 {
 	nvmlReturn_t result = sim_nvml_check(device, support);
@@ -272,7 +275,7 @@ SIM_EXPORT nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSu
 	return result;
 }
 
-/* Of the node: no units (the racks of old), no cards that the driver was told to leave out, confidential computing off. */
+/* For the node: no units (racks of old systems), no excluded cards, confidential computing off. */
 static nvmlReturn_t none(unsigned *count)
 {
 	nvmlReturn_t result = sim_nvml_ready();

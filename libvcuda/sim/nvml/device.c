@@ -1,4 +1,8 @@
-/* What is asked about one card. */
+/*
+ * NVML values of one card that do not change with its load: names, PCI addresses, clocks, modes, and its memory as the
+ * ledger has it. Utilization and power are in nvml/activity.c, connections between cards in nvml/topology.c, lists of
+ * processes in nvml/process.c.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -18,7 +22,7 @@ static nvmlReturn_t number(nvmlDevice_t device, unsigned *out, unsigned (*value)
 	return result;
 }
 
-/* NUMBER(name, expression over `card`): the many calls that give one unsigned int. */
+/* NUMBER(name, expression over `card`) defines one of the many calls that return one unsigned int. */
 #define NUMBER(name, expression) \
 	static unsigned value_of_##name(const struct sim_card *card) \
 	{ \
@@ -168,7 +172,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemo
 	return NVML_SUCCESS;
 }
 
-/* The first version has no field for what the driver keeps, and counts it as used. */
+/* The first version has no member for what the driver keeps, and counts it as used. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
 	uint64_t used, available;
@@ -259,7 +263,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned *per
 	return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
 }
 
-/* For Windows. */
+/* For Windows only. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetDriverModel(nvmlDevice_t device, unsigned *current, unsigned *pending)
 {
 	nvmlReturn_t result = sim_nvml_check(device, current);

@@ -1,4 +1,7 @@
-/* Events. They are injected by simctl.py and seen by every set that was registered for them before. */
+/*
+ * NVML events. tools/simctl.py injects them; every event set that was registered before receives them within 20 ms.
+ * What the errors behind an event change is in nvml/memory_errors.c.
+ */
 #include <stdlib.h>
 
 #include "nvml/nvml_sim.h"
@@ -11,7 +14,7 @@
 typedef struct sim_event_set {
 	struct sim_event_set *next;
 	unsigned long long types[SIM_MAX_CARDS];
-	uint32_t seen[SIM_MAX_CARDS]; /* incidents before these are old */
+	uint32_t seen[SIM_MAX_CARDS]; /* incidents before these are not reported */
 } *nvmlEventSet_t;
 
 typedef struct {
@@ -95,7 +98,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned l
 	return result;
 }
 
-/* The oldest incident of a card that the set waits for. Those that were overwritten are lost. */
+/* The oldest incident of a card that the set waits for. Incidents that were overwritten are lost. */
 static bool take(nvmlEventSet_t set, unsigned card, nvmlEventData_t *data)
 {
 	struct sim_board board;
@@ -150,7 +153,7 @@ SIM_EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t 
 	}
 }
 
-/* The first version's structure is shorter. */
+/* The first version of the structure is shorter. */
 SIM_EXPORT nvmlReturn_t nvmlEventSetWait(nvmlEventSet_t set, void *data, unsigned timeout_ms)
 {
 	nvmlEventData_t full;

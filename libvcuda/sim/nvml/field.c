@@ -1,4 +1,7 @@
-/* Field values: what DCGM-like tools ask for by number, many at once. What has a call of its own says the same here. */
+/*
+ * Field values, which tools like DCGM request by number, many at once. A value that also has a call of its own is the
+ * same here: it comes from that call or from the same part of the state.
+ */
 #include <string.h>
 #include <time.h>
 
@@ -17,15 +20,15 @@ enum { VALUE_UNSIGNED = 1, VALUE_LARGE = 3 };
 
 enum what {
 	UNKNOWN,
-	ONE,              /* ECC's mode */
-	ZERO,             /* a counter of what does not happen here */
-	ECC,              /* since boot and ever, of the whole card or of its memory: board.ecc by the number of the entry */
-	RETIRED,          /* pages, where they are retired */
-	REMAPPED,         /* rows, where they are remapped */
-	LINK_ZERO,        /* a counter of a link, or of all */
+	ONE,              /* the ECC mode */
+	ZERO,             /* a counter of something that does not happen here */
+	ECC,              /* since boot and ever, of the card or of its memory: the index into board.ecc */
+	RETIRED,          /* retired pages, on cards that retire pages */
+	REMAPPED,         /* remapped rows, on cards that remap rows */
+	LINK_ZERO,        /* a counter of one link or of all links */
 	LINK_SPEED,
 	LINK_COUNT,
-	LINK_SWITCH,      /* how many end at a switch */
+	LINK_SWITCH,      /* number of links that end at a switch */
 	LINK_STATE,
 	LINK_VERSION,
 	LINK_REMOTE,
@@ -36,7 +39,7 @@ enum what {
 	MEMORY_TEMPERATURE,
 };
 
-/* Fields by number; for kinds with several values also which one. */
+/* Fields by number. For kinds with several values, `index` selects one. */
 static const struct range {
 	unsigned first, last;
 	enum what what;
@@ -93,10 +96,10 @@ static unsigned count_switched(nvmlDevice_t device)
 
 static unsigned link_speed(nvmlDevice_t device)
 {
-	return device->compute_major >= 9 ? 26562 : device->compute_major == 8 ? 25000 : 25781; /* MB/s and direction */
+	return device->compute_major >= 9 ? 26562 : device->compute_major == 8 ? 25000 : 25781; /* MB/s in each direction */
 }
 
-/* scopeId: the link, where a field does not name one itself. */
+/* scopeId is the link, unless the field itself names one. */
 static nvmlReturn_t link_field(nvmlDevice_t device, enum what what, nvmlFieldValue_t *out)
 {
 	unsigned active;

@@ -1,4 +1,7 @@
-/* Clocks, their limits, PCIe, NVLink's counters. */
+/*
+ * NVML values about clocks and their limits, power and temperature limits, PCIe and NVLink counters, and firmware
+ * versions. Memory errors are in nvml/memory_errors.c; the present load is in nvml/activity.c.
+ */
 #include "nvml/nvml_sim.h"
 #include "state/clock.h"
 #include "state/trampoline.h"
@@ -6,7 +9,7 @@
 SIM_TRAMPOLINE(nvmlDeviceGetCurrentClocksThrottleReasons, nvmlDeviceGetCurrentClocksEventReasons)
 SIM_TRAMPOLINE(nvmlDeviceGetSupportedClocksThrottleReasons, nvmlDeviceGetSupportedClocksEventReasons)
 
-/* GPU idle is a reason not to run at full clocks, and nothing else is wrong. */
+/* An idle GPU does not run at full clocks; no other reason ever applies. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, unsigned long long *reasons)
 {
 	nvmlUtilization_t utilization;
@@ -72,7 +75,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_
 	return NVML_SUCCESS;
 }
 
-/* type: 0 shutdown, 1 slowdown, 2 memory's limit, 3 the GPU's limit */
+/* type: 0 shutdown, 1 slowdown, 2 limit of the memory, 3 limit of the GPU */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, int type, unsigned *temperature)
 {
 	static const unsigned thresholds[] = {92, 89, 95, 85};
@@ -97,7 +100,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, int cou
 	return result;
 }
 
-/* id: 0 current, 1 the application's target, 2 its default, 3 the customer's maximum */
+/* id: 0 current, 1 application's target, 2 its default, 3 customer's maximum */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, int type, int id, unsigned *mhz)
 {
 	if (id < 0 || id > 3)

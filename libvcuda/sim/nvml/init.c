@@ -1,4 +1,7 @@
-/* Life of the library, the node-wide questions, and handles. NVML knows no CUDA_VISIBLE_DEVICES. */
+/*
+ * Start and end of NVML, errors, values of the whole node, and device handles by index, serial, UUID and PCI address.
+ * NVML ignores CUDA_VISIBLE_DEVICES. Values of one card are in the other files of nvml/.
+ */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -116,7 +119,7 @@ bool sim_nvml_lost(unsigned card)
 	return sim_card_status(card) == SIM_LOST;
 }
 
-/* A handle is given for a card that answers. */
+/* Only a card that is not lost gets a handle. */
 static nvmlReturn_t give(const struct sim_card *card, nvmlDevice_t *device)
 {
 	*device = card;

@@ -1,9 +1,12 @@
-/* Errors of the cards' memory, and what became of the rows and pages that had them: what health checks look at. */
+/*
+ * Errors of the cards' memory, remapped rows and retired pages, which health checks read. simctl.py sets them. Events
+ * that report them are in nvml/event.c.
+ */
 #include <string.h>
 
 #include "nvml/nvml_sim.h"
 
-/* All the models here have ECC memory, and it is on. */
+/* All models of the simulator have ECC memory, and ECC is on. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, int *current, int *pending)
 {
 	nvmlReturn_t result = sim_nvml_check(device, current);
@@ -30,7 +33,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int typ
 	return NVML_SUCCESS;
 }
 
-/* By place: all of them are in the device's memory, whose number is 2. */
+/* By location: all errors are in the device's memory, whose number is 2. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, int type, int counter, int location,
                                                         unsigned long long *count)
 {
@@ -60,7 +63,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, int 
 
 typedef struct {
 	unsigned version;
-	unsigned long long counts[11]; /* none of the errors here are in SRAM */
+	unsigned long long counts[11]; /* none of the simulated errors are in SRAM */
 	unsigned threshold_exceeded;
 } nvmlEccSramErrorStatus_t;
 
@@ -79,7 +82,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvm
 	return NVML_SUCCESS;
 }
 
-/* Rows are remapped by Ampere and later, pages are retired by what was before. */
+/* Ampere and later remap rows; earlier cards retire pages. */
 static nvmlReturn_t remapper(nvmlDevice_t device, const void *out, struct sim_board *board)
 {
 	nvmlReturn_t result = sim_nvml_board(device, out, board);
@@ -106,7 +109,9 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned 
 
 #define BANKS 640u
 
-/* Banks by the spare rows that they have left: all, most, some, few, none. One row of a bank is taken at a time. */
+/*
+ * Banks by the number of spare rows left: all, most, some, few, none. The model uses one spare row of a bank at a time.
+ */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device, unsigned histogram[5])
 {
 	struct sim_board board;
@@ -129,7 +134,7 @@ static nvmlReturn_t retired(nvmlDevice_t device, const void *out, struct sim_boa
 	return result == NVML_SUCCESS && device->compute_major >= 8 ? NVML_ERROR_NOT_SUPPORTED : result;
 }
 
-/* Their addresses, made up, and when each was retired, which nobody knows. cause: 0 single-bit, 1 double-bit errors */
+/* Invented addresses, and times of 0, because the state has none. cause: 0 single-bit, 1 double-bit errors */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetRetiredPages_v2(nvmlDevice_t device, int cause, unsigned *count,
                                                      unsigned long long *addresses, unsigned long long *times)
 {

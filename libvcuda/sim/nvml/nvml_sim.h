@@ -1,3 +1,7 @@
+/*
+ * What the files of nvml/ share: the checks that begin every call, the card of a handle, and calls that other files
+ * use. The state of the cards comes from state/state.h.
+ */
 #ifndef NVML_SIM_H
 #define NVML_SIM_H
 
@@ -6,13 +10,14 @@
 #include "nvml/types.h"
 #include "state/state.h"
 
-/* Initialized, the driver is loaded, and the handle is one of a card that this process may see and that answers. */
+/* Whether NVML is initialized and the driver is loaded. */
 nvmlReturn_t sim_nvml_ready(void);
+/* Also: the handle belongs to a card that this process may see and that is not lost. */
 nvmlReturn_t sim_nvml_check(nvmlDevice_t device, const void *out);
 nvmlReturn_t sim_nvml_return(enum sim_status status);
 nvmlReturn_t sim_nvml_text(char *out, unsigned length, const char *text);
 
-/* Checked as above, and what changes about the card. */
+/* Checks as above, then copies what changes about the card. */
 nvmlReturn_t sim_nvml_board(nvmlDevice_t device, const void *out, struct sim_board *board);
 
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization);
@@ -24,11 +29,12 @@ nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, unsigned link, unsi
 nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned *generation);
 nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int type, unsigned *mhz);
 
-/* Did the card fall off the bus, and not come back yet? */
+/* Whether the card fell off the bus and has not come back. */
 bool sim_nvml_lost(unsigned card);
 
-/* Position among the visible cards, and in the state. */
+/* The card's position among the visible cards. */
 int sim_nvml_index(nvmlDevice_t device);
+/* The card's position in the state. */
 unsigned sim_nvml_card(nvmlDevice_t device);
 
 /* "0000:18:00.0" with `digits` digits of domain. */

@@ -1,7 +1,7 @@
 /*
- * The processes on a card, as drivers since R515 or so tell them: those of the asker's PID namespace, by its numbers
- * (the host's, when asked on the host; see state/state.h). Older ones name the host's pids to everybody: VGPU_SIM_PIDS=host
- * in a container's environment makes numbers that nobody has there.
+ * The processes on a card. Drivers since about R515 list those of the caller's PID namespace with its pids (the host's
+ * pids on the host; see state/state.h). Older drivers list the host's pids to every caller: VGPU_SIM_PIDS=host in a
+ * container's environment makes pids that no process there has.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,10 @@ static unsigned as_told(struct sim_process list[SIM_MAX_SLOTS], unsigned count)
 	return told;
 }
 
-/* `list` gets the processes, *count their number; with too small a *count only that, and INSUFFICIENT_SIZE. */
+/*
+ * Stores the processes in `list` and their number in *count. If *count is too small, only the number, with
+ * INSUFFICIENT_SIZE.
+ */
 static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, const void *out,
                               struct sim_process list[SIM_MAX_SLOTS])
 {
@@ -78,7 +81,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t dev
 }
 
 typedef struct {
-	unsigned version, mode, count; /* mode: 0 compute, 1 graphics, 2 of MPS */
+	unsigned version, mode, count; /* mode: 0 compute, 1 graphics, 2 MPS */
 	struct {
 		unsigned pid;
 		unsigned long long used;

@@ -1,4 +1,7 @@
-/* How cards are joined: PCIe, NVLink, NUMA. */
+/*
+ * How cards are connected: PCIe, NVLink and its switches, NUMA nodes and near CPUs. Counters of the links are in
+ * nvml/health.c and nvml/field.c; the connections come from the profile.
+ */
 #include <string.h>
 
 #include "nvml/nvml_sim.h"
@@ -22,7 +25,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t a, nvml
 	return result;
 }
 
-/* `take` says of each visible card whether it belongs to the answer. Without an array: how many do. */
+/* `take` decides for each visible card whether it is listed. Without an array only the number is stored. */
 static nvmlReturn_t list_cards(unsigned *count, nvmlDevice_t *out, bool (*take)(nvmlDevice_t, nvmlDevice_t, unsigned),
                                nvmlDevice_t device, unsigned argument)
 {
@@ -68,7 +71,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, un
 	return result == NVML_SUCCESS ? list_cards(count, devices, is_at_level, device, level) : result;
 }
 
-/* No board here has two of these cards. */
+/* No board of the simulator has two cards of this kind. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t a, nvmlDevice_t b, int *same)
 {
 	nvmlReturn_t result = check_pair(a, b, same);
@@ -94,7 +97,7 @@ typedef struct {
 
 enum { FABRIC_NOT_SUPPORTED, FABRIC_COMPLETED = 3 };
 
-/* Cards behind switches have registered with the fabric; Ampere's do not, it needs no registration there. */
+/* Hopper cards behind switches have registered with the fabric. Ampere needs no registration. */
 static unsigned char fabric_state(nvmlDevice_t device)
 {
 	bool switched = device->link_count && device->links[0] == SIM_LINK_SWITCH && device->compute_major >= 9;
@@ -176,7 +179,9 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device,
 	return NVML_SUCCESS;
 }
 
-/* Of a switch: a bus id of its own, not the id of any card. Of a card: known even if the card itself is hidden. */
+/*
+ * A switch has a bus id of its own, different from every card's. A card's bus id is known even if the card is hidden.
+ */
 static void remote_bus(unsigned end, unsigned *domain, unsigned *bus, unsigned *device, unsigned *id)
 {
 	if (end == SIM_LINK_SWITCH) {
@@ -223,7 +228,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, un
 	return NVML_SUCCESS;
 }
 
-/* The node that a card's own memory is, on machines where it is one. Its neighbours are nvmlDeviceGetMemoryAffinity's. */
+/* The NUMA node that a card's own memory forms, on machines where it does. Near nodes: nvmlDeviceGetMemoryAffinity. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned *node)
 {
 	nvmlReturn_t result = sim_nvml_check(device, node);

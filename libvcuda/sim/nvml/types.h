@@ -1,4 +1,7 @@
-/* The part of NVML's ABI that the simulator speaks, written down from its documentation. */
+/*
+ * The part of NVML's ABI that the simulator implements, written from NVML's documentation: return codes, structures and
+ * numbers. Structures that one file alone uses are in that file.
+ */
 #ifndef SIM_NVML_TYPES_H
 #define SIM_NVML_TYPES_H
 

@@ -1,6 +1,7 @@
 /*
- * A small nvidia-smi: the table, -L, -i, --query-gpu, --query-compute-apps, pmon. Other options are accepted and
- * change nothing, because scripts that pass them want to know that a card is there.
+ * A small nvidia-smi: the table, -L, -i, --query-gpu, --query-compute-apps and pmon. It accepts other options and
+ * ignores them, because scripts that pass them only check that a card exists. Reading the cards is in smi/nvml.c, the
+ * queries are in smi/query.c.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -17,7 +18,7 @@ struct options {
 	bool list;
 	char *query_cards, *query_processes;
 	const char *format, *only;
-	int delay, count; /* pmon; count 0: for ever */
+	int delay, count; /* for pmon; count 0: without end */
 };
 
 static const char line[] =

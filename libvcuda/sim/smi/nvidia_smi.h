@@ -1,4 +1,7 @@
-/* nvidia-smi's view of the node, all of it through libnvidia-ml.so.1: whatever stands in for that library is seen. */
+/*
+ * What nvidia-smi's files share. All values come through libnvidia-ml.so.1 by dlopen, so a library in its place
+ * (libvcuda) determines what nvidia-smi prints.
+ */
 #ifndef NVIDIA_SMI_H
 #define NVIDIA_SMI_H
 
@@ -6,7 +9,7 @@
 
 #include "nvml/types.h"
 
-/* X(name, parameters): what is looked up in the library. */
+/* X(name, parameters): the functions that nvidia-smi looks up in the library. */
 #define SMI_FUNCTIONS(X) \
 	X(nvmlInit_v2, (void)) \
 	X(nvmlShutdown, (void)) \
@@ -51,13 +54,14 @@ struct smi_card {
 	int compute_major, compute_minor;
 };
 
-/* Load and initialize; on failure a line has been printed, and the result is the exit status. */
+/* Loads and initializes NVML. On failure it prints a line and returns the exit status. */
 int smi_start(void);
 bool smi_read_card(nvmlDevice_t device, struct smi_card *card);
-/* The processes on a card; returns their number. */
+/* Stores the processes on a card and returns their number. */
 unsigned smi_processes(nvmlDevice_t device, nvmlProcessInfo_v2_t list[SMI_MAX_PROCESSES]);
-/* --query-gpu=..., --query-compute-apps=... with --format=csv[,noheader][,nounits]; returns the exit status. */
+/* --query-gpu=... with --format=csv[,noheader][,nounits]; returns the exit status. */
 int smi_query_cards(char *fields, const char *format, const struct smi_card *cards, unsigned count);
+/* --query-compute-apps=... in the same formats; returns the exit status. */
 int smi_query_processes(char *fields, const char *format, const struct smi_card *cards, unsigned count);
 
 #endif

@@ -1,3 +1,7 @@
+/*
+ * nvidia-smi's access to NVML: loading the library, its functions, and reading a card and its processes. The failure
+ * messages are those of the real nvidia-smi. What is printed is decided in smi/nvidia_smi.c and smi/query.c.
+ */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -47,7 +51,7 @@ bool smi_read_card(nvmlDevice_t device, struct smi_card *card)
 	    nvml.nvmlDeviceGetUUID(device, card->uuid, sizeof card->uuid) != NVML_SUCCESS ||
 	    nvml.nvmlDeviceGetMemoryInfo_v2(device, &card->memory) != NVML_SUCCESS)
 		return false;
-	/* The rest may be unsupported on a card and then stays zero. */
+	/* A card may not support the other values; they stay zero. */
 	nvml.nvmlDeviceGetPciInfo_v3(device, &pci);
 	memcpy(card->bus_id, pci.busId, sizeof card->bus_id);
 	nvml.nvmlDeviceGetSerial(device, card->serial, sizeof card->serial);

@@ -1,3 +1,7 @@
+/*
+ * nvidia-smi's --query-gpu and --query-compute-apps: the fields, their units, and the CSV output. The table and the
+ * other modes are in smi/nvidia_smi.c.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +20,7 @@ static struct form parse_format(const char *format)
 
 struct record {
 	const struct smi_card *card;
-	const nvmlProcessInfo_v2_t *process; /* NULL when cards are listed */
+	const nvmlProcessInfo_v2_t *process; /* NULL in a list of cards */
 	unsigned count;
 };
 

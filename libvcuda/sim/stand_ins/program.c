@@ -1,4 +1,7 @@
-/* A program of the driver's that nothing here needs: it says so and succeeds. */
+/*
+ * A program of the driver that no test needs. It prints its name and the driver's version and exits with 0, so that a
+ * root directory contains all of a driver's programs (the list is in CMakeLists.txt).
+ */
 #include <stdio.h>
 
 int main(int argc, char **argv)
