@@ -1,4 +1,8 @@
-"""What tests make happen to a card of a state, and to the driver: events, errors, readings."""
+"""Changes that tests make to a card of a state and to the driver: events, errors, readings, a lost card.
+
+Each function changes one structure of the state's file under the lock that the libraries take. The structures are in
+sim_layout.py; the command line is simctl.py.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from typing import TypeVar
 from sim_layout import FLOCK, LOST_MARK, MAX_CARDS, MAX_INCIDENTS, Board, File, Header, Incident, SimError
 
 EVENT_TYPES = {"single_bit_ecc": 0x1, "double_bit_ecc": 0x2, "performance_state": 0x4, "xid": 0x8, "clock": 0x10}
-# No events of NVML's: from then on it finds the card fallen off the bus, or back.
+# These are not NVML events: the card falls off the bus, or comes back.
 LOSSES = {"lost": True, "back": False}
 DRIVER_STATES = {"loaded": 0, "unloaded": 1, "mismatched": 2}
 
@@ -40,9 +44,9 @@ def _change_board(directory: str, index: int, change: Callable[[Board], None]) -
 
 
 def inject_event(directory: str, index: int, kind: str = "xid", data: int = 0) -> None:
-    """Programs that wait for this kind of event (EVENT_TYPES) of the card get it; `data` is the Xid's number.
+    """Send an event of this kind (EVENT_TYPES) to the programs that wait for it; `data` is the Xid's number.
 
-    `lost` and `back` are set_lost's.
+    The kinds `lost` and `back` call set_lost instead.
     """
     if kind in LOSSES:
         set_lost(directory, index, LOSSES[kind])
@@ -57,7 +61,7 @@ def inject_event(directory: str, index: int, kind: str = "xid", data: int = 0) -
 
 
 def inject_ecc(directory: str, index: int, corrected: int = 0, uncorrected: int = 0) -> None:
-    """Count so many further ECC errors, and tell who waits for them."""
+    """Add ECC errors to the counters, and send the events for them."""
 
     def change(board: Board) -> None:
         for lifetime in (0, 2):
@@ -71,7 +75,7 @@ def inject_ecc(directory: str, index: int, corrected: int = 0, uncorrected: int 
 
 
 def set_readings(directory: str, index: int, temperature: int = 0, power_w: int = 0) -> None:
-    """What the card's sensors say from now on; 0: what its load says."""
+    """Set the readings of the card's sensors; 0: the readings follow its load."""
 
     def change(board: Board) -> None:
         board.temperature = temperature
@@ -81,7 +85,7 @@ def set_readings(directory: str, index: int, temperature: int = 0, power_w: int 
 
 
 def set_lost(directory: str, index: int, lost: bool = True) -> None:
-    """The card falls off the bus, or is back: meanwhile NVML's every call says GPU_IS_LOST, and CUDA starts nothing."""
+    """Make the card fall off the bus or return. While it is lost, NVML returns GPU_IS_LOST and CUDA starts nothing."""
 
     def change(board: Board) -> None:
         board.is_lost = LOST_MARK if lost else 0
@@ -92,7 +96,7 @@ def set_lost(directory: str, index: int, lost: bool = True) -> None:
 def set_remapped_rows(
     directory: str, index: int, corrected: int = 0, uncorrected: int = 0, pending: bool = False, failed: bool = False
 ) -> None:
-    """Rows of memory that were replaced for errors; one waits for a reset; one could not be replaced."""
+    """Set how many rows of memory were remapped; `pending`: one waits for a reset; `failed`: one was not remapped."""
 
     def change(board: Board) -> None:
         board.remapped = (ctypes.c_uint32 * 4)(corrected, uncorrected, pending, failed)
@@ -103,7 +107,7 @@ def set_remapped_rows(
 def set_retired_pages(
     directory: str, index: int, single_bit: int = 0, double_bit: int = 0, pending: bool = False
 ) -> None:
-    """The same for cards before Ampere, which retire pages."""
+    """Set how many pages were retired, for cards before Ampere; `pending`: one waits for a reset."""
 
     def change(board: Board) -> None:
         board.retired = (ctypes.c_uint32 * 3)(single_bit, double_bit, pending)
@@ -112,7 +116,7 @@ def set_retired_pages(
 
 
 def set_driver(directory: str, state: str) -> None:
-    """The kernel's part of the driver is `loaded`, `unloaded`, or `mismatched` with the libraries."""
+    """Set the kernel's part of the driver to `loaded`, `unloaded`, or `mismatched` with the libraries."""
 
     def change(header: Header) -> None:
         header.driver = DRIVER_STATES[state]

@@ -1,6 +1,7 @@
-"""The state's file as Python has it: its structures and constants.
+"""The structures and constants of the state's file, for the other tools.
 
-They mirror state/state.h, which says how the ledger works; tests/unit/sim/test_layout.py compares the two.
+They mirror state/state.h, which describes the ledger; the layout test of the simulator compares the two. Reading and
+writing the file is in sim_ledger.py and sim_incidents.py.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ MEETING_ROUNDS = 4
 LINK_SWITCH = 0xFE
 LINK_NONE = 0xFF
 
-# struct flock, as F_OFD_GETLK takes it.
+# struct flock, for F_OFD_GETLK.
 FLOCK = "hhxxxxqqixxxx"
 
 
 class SimError(Exception):
-    """One line: what is wrong with a profile, a state or a build."""
+    """What is wrong with a profile, a state or a build, in one line."""
 
 
 class Header(ctypes.Structure):

@@ -1,4 +1,8 @@
-"""A state's life and what is in it: made, and read as one consistent view. The ledger itself: state/state.h."""
+"""Making a state, and reading it as one consistent view.
+
+state/state.h describes the ledger; sim_layout.py has its structures. Changing a card later is in sim_incidents.py; what
+the cards are comes from sim_profiles.py.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from sim_profiles import build_card, load_profile, wants_nodes
 
 DEFAULT_TIMING = {"slice_us": 2000, "switch_us": 50, "kernel_us": 10, "sample_us": 166667}
 
-# Not zero, so that the difference to something long past is not negative.
+# Not zero, so that the difference to a much earlier time is not negative.
 VIRTUAL_BEGIN_NS = 1000 * 10**9
 
 
@@ -28,12 +32,12 @@ def make_state(
 ) -> str:
     """Create (or replace) the state in `directory` and return the directory.
 
-    `device_nodes` overrides the profile's key: False shows every card to every process. Processes that still use a
-    replaced state go on with the old one. With the `clock` "virtual", time begins when `parties` processes are there.
+    `device_nodes` overrides the profile's key: False shows every card to every process. Processes that use a replaced
+    state continue with the old one. With the `clock` "virtual", time begins when `parties` processes have registered.
     """
     loaded = load_profile(profile)
     if len(loaded["cards"]) > MAX_CARDS:
-        raise SimError(f"{len(loaded['cards'])} cards, at most {MAX_CARDS} are possible")
+        raise SimError(f"{len(loaded['cards'])} cards, expected at most {MAX_CARDS}")
     file = File()
     file.header.magic = MAGIC
     file.header.version = VERSION
@@ -51,14 +55,14 @@ def make_state(
     for index in range(len(loaded["cards"])):
         file.cards[index] = build_card(loaded, index)
     os.makedirs(directory, exist_ok=True)
-    os.chmod(directory, 0o755)  # noqa: S103 - every container's user has to get in
+    os.chmod(directory, 0o755)  # noqa: S103 - every container's user must be able to enter
     for name, content in (("slots", b""), ("cards", bytes(file))):
         _write_shared(os.path.join(directory, name), content)
     return directory
 
 
 def _write_shared(path: str, content: bytes) -> None:
-    """Everybody may write: containers run as any user, and this is a simulator."""
+    """Write a file that every user may write to: containers run as any user, and this is a simulator."""
     temporary = f"{path}.{secrets.token_hex(4)}"
     with open(temporary, "wb") as file:
         file.write(content)
@@ -66,7 +70,7 @@ def _write_shared(path: str, content: bytes) -> None:
     os.rename(temporary, path)
 
 
-# By (device, inode), and never closed: closing drops the locks of a libcuda in this process, see state/state.h.
+# By (device, inode). Never closed: closing would drop the locks of a libcuda in this process, see state/state.h.
 _slot_files: dict[tuple[int, int], int] = {}
 
 
@@ -80,7 +84,7 @@ def _slots_fd(directory: str) -> int:
 
 
 def _owner(slots_fd: int, slot: int) -> int | None:
-    """The pid of the slot's living owner as we see it (0: in another PID namespace), None when it is dead."""
+    """The pid of the slot's owner in this PID namespace (0: it is in another one); None if the owner is dead."""
     request = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, slot, 1, 0)
     kind, _, _, _, pid = struct.unpack(FLOCK, fcntl.fcntl(slots_fd, fcntl.F_OFD_GETLK, request))
     return None if kind == fcntl.F_UNLCK else max(pid, 0)
@@ -90,7 +94,7 @@ def _read_file(directory: str) -> File:
     path = os.path.join(directory, "cards")
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        # As the libraries do: one consistent view of all slots. The lock goes with the descriptor.
+        # The lock gives one consistent view of all slots, as in the libraries. Closing the descriptor releases it.
         fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
         content = os.pread(fd, ctypes.sizeof(File), 0)
     finally:
@@ -99,15 +103,15 @@ def _read_file(directory: str) -> File:
         raise SimError(f"{path}: {len(content)} bytes, expected {ctypes.sizeof(File)}")
     file = File.from_buffer_copy(content)
     if file.header.magic != MAGIC or file.header.version != VERSION or file.header.card_count > MAX_CARDS:
-        raise SimError(f"{path}: is no state of this version")
+        raise SimError(f"{path}: not a state of this version")
     return file
 
 
 def read_state(directory: str) -> dict[str, Any]:
     """The ledger: cards with total, used and free bytes and the living processes that use them.
 
-    `capacity` is what programs can have (CUDA's total), `used` counts allocations and contexts. A process has the
-    pid as seen from here (0 when it is in a PID namespace that does not show here) and `own_pid`, as it sees itself.
+    `capacity` is what programs can allocate (CUDA's total); `used` counts allocations and contexts. A process has
+    `pid`, its pid in this PID namespace (0: it is not visible from here), and `own_pid`, its pid in its own namespace.
     """
     file = _read_file(directory)
     slots_fd = _slots_fd(directory)
@@ -121,7 +125,7 @@ def read_state(directory: str) -> dict[str, Any]:
 
 
 def _running(file: File, slot: Slot, index: int) -> int:
-    """What its running kernels have had, by the virtual clock."""
+    """Nanoseconds that the process' kernels have run so far, on the virtual clock."""
     since = slot.running[index]
     elapsed = (file.timeline.now - since) % 2**32 if since else 0
     return elapsed if elapsed < 2**31 else 0

@@ -1,4 +1,8 @@
-"""Profiles: what the cards of a node are, from YAML to the structures of a state. Not where those go."""
+"""Profiles: reading the YAML files that describe the cards of a node, and building the structures of a state from them.
+
+The profiles are in ../profiles. Writing the structures to a state is in sim_ledger.py; laying out a driver root in
+sim_root.py.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ SAME_CARD, SAME_SWITCH, SAME_BRIDGE, SAME_NODE, OTHER_NODE = 0, 10, 30, 40, 50
 
 
 def load_profile(profile: str | dict[str, Any]) -> dict[str, Any]:
-    """A profile by name (profiles/NAME.yaml), by path, or as it is."""
+    """Load a profile by name (profiles/NAME.yaml) or by path; return a dict unchanged."""
     if isinstance(profile, dict):
         return profile
     path = profile if os.sep in profile or profile.endswith(".yaml") else os.path.join(PROFILES, f"{profile}.yaml")
@@ -60,7 +64,7 @@ def _links(profile: dict[str, Any], index: int) -> list[int]:
         if index in (a, b):
             links += [b if index == a else a] * lanes
     if len(links) > MAX_LINKS:
-        raise SimError(f"card {index}: {len(links)} NVLinks, at most {MAX_LINKS} are possible")
+        raise SimError(f"card {index}: {len(links)} NVLinks, expected at most {MAX_LINKS}")
     return links
 
 

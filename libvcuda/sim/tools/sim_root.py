@@ -1,4 +1,8 @@
-"""A driver root: a directory that looks like a host with the driver installed. Making device nodes wants root."""
+"""A driver root: a directory that looks like a host with the driver installed.
+
+It has the built libraries and programs, and files as in /proc and /sys for the cards of a profile. Making device nodes
+needs root. The cards come from sim_profiles.py.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ UVM_MAJOR = 511
 def make_root(
     directory: str, profile: str | dict[str, Any], build: str = DEFAULT_BUILD, device_nodes: bool | None = None
 ) -> str:
-    """Lay out a driver root in `directory` and return it. Device nodes are made where the profile has them."""
+    """Lay out a driver root in `directory` and return it. Device nodes are made if the profile has them."""
     loaded = load_profile(profile)
     cards = [build_card(loaded, i) for i in range(len(loaded["cards"]))]
     uvm_major = loaded.get("uvm_major", UVM_MAJOR)
@@ -51,7 +55,7 @@ def soname_of(path: str) -> str:
 
 
 def _install_libraries(source: str, target: str) -> str:
-    """Copy the libraries with their SONAME links; the driver's version, from their names."""
+    """Copy the libraries with their SONAME links; return the driver's version, which is in their names."""
     names = sorted(name for name in os.listdir(source) if ".so." in name) if os.path.isdir(source) else []
     versions = {name.partition(".so.")[2] for name in names if name.startswith("libcuda.so.")}
     if len(versions) != 1:
@@ -71,7 +75,7 @@ def _install_libraries(source: str, target: str) -> str:
 
 
 def _replace_file(source: str, target: str) -> None:
-    # A copy by another name and a rename: whoever has the old one mapped keeps it.
+    # A copy under another name and a rename: processes that have the old file mapped keep it.
     shutil.copy2(source, f"{target}.new")
     os.rename(f"{target}.new", target)
 
@@ -117,7 +121,7 @@ def _write_proc(proc: str, cards: list[Card], version: str, uvm_major: int) -> N
 
 
 def _write_sys(devices: str, cards: list[Card]) -> None:
-    """The node that a card is near to: the kernel's, NVML only tells it as a set of bits."""
+    """Write the NUMA node that a card is near to, as the kernel does; NVML has it only as a set of bits."""
     for card in cards:
         bus_id = f"{card.pci_domain:04x}:{card.pci_bus:02x}:{card.pci_device:02x}.0"
         _write(os.path.join(devices, bus_id, "numa_node"), f"{card.numa_node}\n")
@@ -154,5 +158,5 @@ def _make_nodes(dev: str, cards: list[Card], uvm_major: int) -> None:
         except OSError as error:
             if error.errno != errno.EPERM:
                 raise
-            raise SimError(f"{path}: device nodes want root; as another user say --device-nodes no") from error
+            raise SimError(f"{path}: making device nodes needs root; use --device-nodes no") from error
         os.chmod(path, 0o666)  # noqa: S103 - the mode of a real node

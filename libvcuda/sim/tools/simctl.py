@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Make and read what the simulated driver works on: its state directory and a driver root.
+"""The command line of the simulated driver: makes, reads and changes its state directory, and makes a driver root.
 
-A *state* is the shared memory file that stands for the cards of a node; a *driver root* is a directory that looks
-like a host with the driver installed. Neither is ever packaged. Making device nodes wants root, the rest does not.
+A *state* is the shared memory file that represents the cards of a node. A *driver root* is a directory that looks
+like a host with the driver installed. Neither is ever packaged. Only making device nodes needs root. The work is done
+by the sim_*.py modules beside this one.
 
     simctl.py state DIR --profile a100x2 [--device-nodes no] [--clock virtual --parties 3]
     simctl.py root DIR --profile a100x2 [--build BUILD] [--device-nodes no]
@@ -22,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-if HERE not in sys.path:  # loaded as a module, by tests
+if HERE not in sys.path:  # tests load this file as a module
     sys.path.insert(0, HERE)
 
 import sim_layout as layout  # noqa: E402 - found by the lines above
@@ -86,15 +87,15 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         command.add_argument("--device-nodes", choices=("yes", "no"), help="override the profile")
         if verb == "state":
             command.add_argument("--clock", choices=("wall", "virtual"), default="wall")
-            command.add_argument("--parties", type=int, default=0, help="processes with which virtual time begins")
+            command.add_argument("--parties", type=int, default=0, help="processes that start virtual time")
         if verb == "root":
             command.add_argument("--build", default=DEFAULT_BUILD)
-    event = verbs.add_parser("event", help="make an event happen to a card")
+    event = verbs.add_parser("event", help="send an event of a card")
     event.add_argument("directory")
     event.add_argument("--card", type=int, default=0)
     event.add_argument("--kind", choices=sorted({**EVENT_TYPES, **LOSSES}), default="xid")
     event.add_argument("--data", type=int, default=0, help="the Xid's number")
-    _add_set(verbs.add_parser("set", help="change how a card is"))
+    _add_set(verbs.add_parser("set", help="change the condition of a card"))
     driver = verbs.add_parser("driver", help="load or unload the kernel's part of the driver")
     driver.add_argument("directory")
     driver.add_argument("state", choices=sorted(DRIVER_STATES))
@@ -107,12 +108,12 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 def _add_set(command: argparse.ArgumentParser) -> None:
     command.add_argument("directory")
     command.add_argument("--card", type=int, default=0)
-    command.add_argument("--lost", choices=("yes", "no"), help="fallen off the bus")
-    command.add_argument("--ecc", type=_numbers(2), help="corrected,uncorrected: so many further errors")
+    command.add_argument("--lost", choices=("yes", "no"), help="whether the card has fallen off the bus")
+    command.add_argument("--ecc", type=_numbers(2), help="corrected,uncorrected: errors to add")
     command.add_argument("--remapped-rows", type=_numbers(4), help="corrected,uncorrected,pending,failed")
     command.add_argument("--retired-pages", type=_numbers(3), help="single-bit,double-bit,pending")
-    command.add_argument("--temperature", type=int, help="degrees; 0: by its load")
-    command.add_argument("--power", type=int, help="watts; 0: by its load")
+    command.add_argument("--temperature", type=int, help="degrees; 0: computed from the load")
+    command.add_argument("--power", type=int, help="watts; 0: computed from the load")
 
 
 def _numbers(count: int) -> Callable[[str], list[int]]:
@@ -122,7 +123,7 @@ def _numbers(count: int) -> Callable[[str], list[int]]:
             raise ValueError(text)
         return numbers
 
-    parse.__name__ = f"list of {count} numbers"  # argparse names it so
+    parse.__name__ = f"list of {count} numbers"  # argparse prints this name
     return parse
 
 
