@@ -1,4 +1,7 @@
-/* libFuzzer: any bytes as the limits file. It is refused or read, nothing else. */
+/*
+ * Fuzz target (libFuzzer) for the limits file: any bytes as its content. libvcuda must refuse the file or read it, and
+ * nothing else may happen. The usage region has a target of its own, fuzz_usage.c.
+ */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -7,7 +10,8 @@
 
 #undef VGPU_LIMITS_PATH
 #define VGPU_LIMITS_PATH "fuzz-limits" /* in the working directory, one per job */
-#define nanosleep(pause, rest) ((void)(pause), 0) /* an update that does not end is waited for without waiting */
+/* libvcuda waits for an update that does not end; here the wait takes no time */
+#define nanosleep(pause, rest) ((void)(pause), 0)
 #include "shared/limits_file.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -21,7 +25,7 @@ static void put(const uint8_t *data, size_t size)
 	close(fd);
 }
 
-/* The input is the whole file, or, where it is shorter, its beginning. */
+/* The input is the whole file, or its beginning if it is shorter. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static uint8_t content[sizeof(struct vgpu_limits)];

@@ -1,4 +1,7 @@
-/* libFuzzer: any bytes in the usage region, as a tenant may write them. Nothing hangs, and no limit is exceeded. */
+/*
+ * Fuzz target (libFuzzer) for the usage region: any bytes in it, as a tenant may write them. libvcuda must neither hang
+ * nor let the process exceed its limit. The limits file has a target of its own, fuzz_limits.c.
+ */
 #include <stdlib.h>
 #include <time.h>
 
@@ -24,7 +27,10 @@ static void put(struct vgpu_usage *usage)
 	close(fd);
 }
 
-/* Two bytes say where, in units of 16 bytes, the rest goes: any word of the region can be hit. */
+/*
+ * The first two bytes select where the rest is written, in units of 16 bytes: an input can change any word of the
+ * region.
+ */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static struct vgpu_usage content;
