@@ -1,8 +1,9 @@
-"""Group `cores`: whether the core share is exact, fair and cheap. On the simulated driver, at least five runs of each.
+"""Group `cores`: whether the core share is exact, fair and cheap. It needs the simulated driver.
 
-By its virtual clock, except where a figure says otherwise: what is measured then is the limiter, not this machine, and
-a run differs from the next by what the programs do. The last figures are real time: what a launch and a wait cost.
-`VGPU_BENCH_RUNS` sets the number of runs, `VGPU_BENCH_ONLY` names parts of it (see PARTS).
+Most figures are on the simulator's virtual clock: they measure the limiter and not this machine, and runs differ only
+by what the programs do. The last figures, the cost of a launch and of a wait, are real time; `wall` in a figure's id
+also means real time. The parts are in the cores_*.py modules; this module only selects them.
+`VGPU_BENCH_RUNS` sets the number of runs of each figure (5 unless set); `VGPU_BENCH_ONLY` selects parts (see PARTS).
 """
 
 from __future__ import annotations
@@ -35,6 +36,6 @@ def measure() -> list[Result]:
     runs = int(os.environ.get("VGPU_BENCH_RUNS", RUNS))
     names = os.environ.get("VGPU_BENCH_ONLY", " ".join(PARTS)).split()
     if runs < 1 or not set(names) <= set(PARTS):
-        raise BenchError(f"VGPU_BENCH_RUNS is at least 1, VGPU_BENCH_ONLY some of {' '.join(PARTS)}")
+        raise BenchError(f"VGPU_BENCH_RUNS must be at least 1, VGPU_BENCH_ONLY some of {' '.join(PARTS)}")
     with Workers() as workers:
         return [result for name in names for result in PARTS[name](workers, runs)]

@@ -1,4 +1,8 @@
-"""How soon a share that is changed under way counts."""
+"""How soon a changed core share takes effect while the programs run.
+
+A scenario changes the share of one tenant and reads the ledger every STEP. The figure is the time until the tenant gets
+the new share over the next 100 ms. Running scenarios is in cores_workers.py.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,11 @@ from results import Result
 
 CHANGED = 2 * SECOND
 STEP = 5 * MS
-OVER = 100 * MS  #: a new share counts when it is had over such a time, to a tenth of it
+OVER = 100 * MS  #: a new share is in effect when the tenant gets it over this time, to within a tenth
 STEPS = ((20, 60), (60, 20), (80, 10), (10, 80), (5, 90), (90, 5))
 PROCESSES = (1, 4, 16)
 FLOOD: Load = {"kernel": "fixed:1000000", "wait": 0}
-#: From no limit at all: what such a program has queued before cannot be called back, so it waits now and then.
+#: From no limit at all: work that such a program has queued cannot be called back, so the program waits now and then.
 FREE = ((100, 30), (30, 100))
 ROUNDS: Load = {"kernel": "fixed:1000000", "launches": 4}
 
@@ -27,7 +31,7 @@ def measure(workers: Workers, runs: int, processes: tuple[int, ...] = PROCESSES)
     ]
     what = (
         f"shares changed by {(*STEPS, *FREE)}, with up to {processes[-1]} processes: "
-        "until the new one is had over the next 100 ms, the longest"
+        "time until the tenant gets the new one over the next 100 ms, the longest"
     )
     return [Result.of("cores.change_ms", "ms", 100, figures, what)]
 

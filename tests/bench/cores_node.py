@@ -1,8 +1,8 @@
-"""A node as the hook and vgpud know it, with a *box* for each tenant: a mount namespace in which /usr/local/vgpu is
-what the hook mounts into a container.
+"""A node with the hook's ledger, and a *box* for each tenant: a mount namespace in which /usr/local/vgpu has what the
+hook mounts into a container.
 
-Belongs here: files, claims, and the arbiter at work by a clock of the caller's. What the programs in the boxes do is
-cores_worker.py's business.
+This module makes the files and claims, and runs vgpud's lender on a clock of the caller. Starting programs in the
+boxes is in cores_worker.py.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.linux import procfs
 from vgpu.node.daemon.lender import Arbiter
 
-ROUND_NS = 2_000_000_000  #: vgpud's
+ROUND_NS = 2_000_000_000  #: between two rounds of vgpud
 ENTER = """
 mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && mount --bind "$0" /usr/local/vgpu && echo in && exec cat
 """
 
 
 class Box:
-    """A tenant's place: `path` is its /usr/local/vgpu, which is where the ledger has its files, too."""
+    """A tenant's mount namespace. `path` is its /usr/local/vgpu, where the ledger also has its files."""
 
     def __init__(self, run_dir: str, name: str, driver: Path) -> None:
         self.run_dir = run_dir
@@ -45,7 +45,7 @@ class Box:
         assert self.holder.stdout and self.holder.stdout.readline() == b"in\n", "no private mount namespace"
 
     def claim(self, cards: list[CardLimit]) -> None:
-        """A container's life begins, with nothing used."""
+        """Make the files of a new container, which has used nothing yet."""
         with (self.path / "usage/usage").open("wb") as region:
             region.write(usage.BEGINNING)
             region.truncate(usage.SIZE)
@@ -75,7 +75,7 @@ class Box:
 
 
 class Node:
-    """The boxes of one ledger, each made when it is first asked for; tenants are their numbers."""
+    """The boxes of one ledger, each made on first use; a tenant is the number of its box."""
 
     def __init__(self, directory: Path, driver: Path) -> None:
         self.driver = driver
@@ -93,7 +93,7 @@ class Node:
         return self.boxes[index]
 
     def share(self, tenants: list[list[CardLimit]]) -> None:
-        """These tenants, and no others, share the cards from now on."""
+        """Let these tenants, and no others, share the cards from now on."""
         for index, cards in enumerate(tenants):
             self.box(index).claim(cards)
         for box in self.boxes[len(tenants) :]:
@@ -103,7 +103,7 @@ class Node:
             core_schedules.create(self.settings.run_dir, claim, [other for other in found if other is not claim], 0)
 
     def change(self, tenant: int, cards: list[CardLimit]) -> None:
-        """As vgpuctl set does it."""
+        """Change a tenant's limits as `vgpuctl set` does."""
         with Lock(self.settings.run_dir):
             self.boxes[tenant].change(cards)
             Ledger(self.settings, []).recut(card.uuid for card in cards)
@@ -114,7 +114,7 @@ class Node:
 
 
 class Daemon:
-    """vgpud's arbiter from now on, by a clock that the caller lends."""
+    """vgpud's lender on the caller's clock."""
 
     def __init__(self, node: Node, now: Callable[[], int], sleep_until: Callable[[int], None]) -> None:
         self.arbiter = Arbiter(node.settings, clock=now)
@@ -123,7 +123,7 @@ class Daemon:
         self.round = now()
 
     def work(self, until: int) -> None:
-        """Up to that time."""
+        """Do all rounds that are due before `until`."""
         while (at := self._next()) < until:
             self.sleep_until(at)
             if self.now() >= self.round:

@@ -1,7 +1,7 @@
-"""What is run to judge a limiter: tenants with their shares, the programs in them, and how long one looks.
+"""Scenarios for measuring a limiter: tenants with their shares, their programs, and the times of measurement.
 
-Belongs here: descriptions, their JSON, and what an outcome says in shares. Running them is cores_worker.py's business.
-Times are nanoseconds after the scenario's beginning.
+This module has the descriptions, their JSON, and the shares computed from an outcome. Running a scenario is in
+cores_worker.py. Times are nanoseconds after the scenario's beginning.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Tenant:
 
     cores: int
     loads: list[Load]
-    core_limit: int = 0  #: 0: as `cores`, a hard share
+    core_limit: int = 0  #: 0: the same as `cores`, a hard share
 
     @property
     def most(self) -> int:
@@ -29,7 +29,7 @@ class Tenant:
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:
-    """Tenants on the cards of a profile; `window` is when shares are taken."""
+    """Tenants on the cards of a profile; shares are measured during `window`."""
 
     tenants: list[Tenant]
     window: tuple[int, int]
@@ -37,8 +37,8 @@ class Scenario:
     clock: str = "virtual"
     profile: str = "t4x1"
     timing: dict[str, float] = dataclasses.field(default_factory=dict)
-    every: int = 0  #: further looks at the ledger, so far apart
-    changes: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)  #: when, tenant, cores, limit
+    every: int = 0  #: interval of further readings of the ledger; 0: none
+    changes: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)  #: time, tenant, cores, limit
     arbiter: bool = False
     seed: int = 1
 
@@ -59,19 +59,20 @@ class Scenario:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What the ledger said: `busy[look][tenant]` ns of card time, `at[look]`; and what each program printed.
+    """Readings of the ledger (`busy[look][tenant]` ns of card time, at the times `at[look]`), and the programs' output.
 
-    `stolen`: how often the virtual clock had to take the turn from somebody; not 0: the figures are not repeatable.
+    `stolen`: how often the virtual clock passed over a running thread that slept elsewhere or was killed. If it is not
+    0, the figures are not repeatable.
     """
 
     at: list[int]
     busy: list[list[int]]
     loads: list[list[dict[str, Any]]]
     stolen: int
-    origin: int  #: the scenario's beginning, by its clock
+    origin: int  #: the scenario's beginning on its clock
 
     def share(self, tenant: int, first: int = 0, last: int = -1) -> float:
-        """The part of the card's time that the tenant had between two looks."""
+        """The part of the card's time that the tenant used between two readings."""
         return (self.busy[last][tenant] - self.busy[first][tenant]) / (self.at[last] - self.at[first])
 
     @property
@@ -80,7 +81,7 @@ class Outcome:
 
 
 def error_percent(share: float, target: float) -> float:
-    """How far a delivered share (1: the whole card) is from its target in percent, in percent of the target."""
+    """The error of a delivered share (1: the whole card) in percent of its target, which is in percent of the card."""
     return abs(share * 100 - target) / target * 100
 
 

@@ -1,7 +1,8 @@
-"""How exactly one container gets its share: targets x kernel durations x processes, by virtual and by the wall's clock.
+"""How exactly one container gets its share: targets x kernel durations x processes, on the virtual and the wall clock.
 
-A run is all cells once; what the processes do differs from run to run, so that a limiter is not judged by one habit. A
-window is long enough for so many kernels of the share. Truth is the simulator's ledger.
+A run measures every cell once. What the processes do differs from run to run, so that the figure does not depend on
+one kind of program. A window is long enough for KERNELS kernels of the share. The simulator's ledger has the exact use.
+Several containers on one card are in cores_tenants.py.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ KERNELS = 200
 SHORTEST = SECOND
 WARM_UP = 500 * MS
 
-#: What the processes of a run do. Never so little that a card of their own would not be busy nearly all the time.
+#: What the processes of a run do. Each would keep a card of its own busy nearly all the time.
 HABITS: tuple[Load, ...] = (
     {"wait": 0},
     {"launches": 50},
@@ -47,18 +48,18 @@ class Cell:
 def cells(
     targets: Sequence[int] = TARGETS, durations: Sequence[int] = DURATIONS, processes: Sequence[int] = PROCESSES
 ) -> list[Cell]:
-    """The longest first, so that no worker is left with it alone."""
+    """All cells, the longest first, so that no worker runs a long one alone at the end."""
     found = [Cell(target, duration, count) for target in targets for duration in durations for count in processes]
     return sorted(found, key=lambda cell: -cell.duration * cell.processes / cell.target)
 
 
 @dataclasses.dataclass(frozen=True)
 class Errors:
-    """Of one run: of each cell, in percent of its target; and by how much of the window a share was exceeded."""
+    """The errors of one run: of each cell in percent of its target, and the largest excess in percent of the window."""
 
     percent: list[float]
     over: float
-    delivered: float  #: the least that a cell got of its target
+    delivered: float  #: the smallest part of its target that a cell got
 
 
 def errors(cells: Sequence[Cell], outcomes: Sequence[Outcome]) -> Errors:
@@ -71,13 +72,13 @@ def errors(cells: Sequence[Cell], outcomes: Sequence[Outcome]) -> Errors:
 
 
 def measure(workers: Workers, runs: int, chosen: Sequence[Cell] | None = None, kernels: int = KERNELS) -> list[Result]:
-    """On the virtual clock."""
+    """Measure all cells on the virtual clock."""
     asked = list(chosen or cells())
     scenarios = [cell.scenario(run, kernels=kernels) for run in range(runs) for cell in asked]
     outcomes = workers.run_all(scenarios)
     of_runs = [errors(asked, outcomes[run * len(asked) : (run + 1) * len(asked)]) for run in range(runs)]
     if any(outcome.stolen for outcome in outcomes):
-        raise BenchError("virtual time was not kept: a turn was taken from somebody who waits elsewhere")
+        raise BenchError("the virtual clock passed over a running thread that slept elsewhere or was killed")
     what = f"{len(asked)} cells: targets x durations x processes, windows of at least {kernels} kernels; "
     results = [
         Result.of(
@@ -86,7 +87,7 @@ def measure(workers: Workers, runs: int, chosen: Sequence[Cell] | None = None, k
         Result.of(
             "cores.share.worst_percent", "percent", 5, [max(one.percent) for one in of_runs], what + "worst error"
         ),
-        Result.of("cores.share.over_percent", "percent", 2, [one.over for one in of_runs], what + "over the share"),
+        Result.of("cores.share.over_percent", "percent", 2, [one.over for one in of_runs], what + "most over a share"),
         Result.at_least("cores.share.delivered", 0.95, [one.delivered for one in of_runs], what + "least of a target"),
     ]
     for duration in sorted({cell.duration for cell in asked}):
@@ -99,11 +100,11 @@ def measure(workers: Workers, runs: int, chosen: Sequence[Cell] | None = None, k
 
 
 def measure_wall(workers: Workers, runs: int) -> list[Result]:
-    """By the wall's clock, kernels of at least 1 ms. One scenario at a time: they need the CPUs."""
+    """Measure kernels of at least 1 ms on the wall clock, one scenario at a time: each needs all CPUs."""
     asked = cells((10, 50, 90), (MS, 10 * MS), (1, 4))
     figures = []
     for run in range(runs):
         outcomes = [workers.run(cell.scenario(run, "wall", kernels=50)) for cell in asked]
         figures.append(fmean(errors(asked, outcomes).percent))
-    what = f"{len(asked)} cells by the wall's clock, kernels of 1 and 10 ms: mean error"
+    what = f"{len(asked)} cells on the wall clock, kernels of 1 and 10 ms: mean error"
     return [Result.of("cores.share.wall_mae_percent", "percent", 5, figures, what)]

@@ -1,4 +1,7 @@
-"""Several containers on one card: each gets its share, neighbours do not matter, and a soft share lends and returns."""
+"""Several containers on one card: the error of each share, fairness, the effect of neighbours, and soft shares.
+
+One container alone is in cores_share.py; changes of a share in cores_change.py.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from results import Result
 WINDOW = (SECOND, 6 * SECOND)
 LONG_WINDOW = (SECOND, 21 * SECOND)  #: 200 kernels of 5 ms under a share of 5
 STEP = 10 * MS
-BACK = 100 * MS  #: the owner is back when it has its share over such a time
+BACK = 100 * MS  #: the owner has its share back when it gets it over this time
 
 #: Shares that add up to 100.
 NODES = ((50, 50), (10, 90), (30, 70), (20, 30, 50), (10, 20, 30, 40), (5, 5, 10, 10, 15, 15, 20, 20))
 
-#: What tenants run; each has its own, by its number and the run's.
+#: What tenants run; the tenant's number and the run's number select the entry.
 LOADS: tuple[list[Load], ...] = (
     [{"kernel": "fixed:1000000", "wait": 0}],
     [{"kernel": "lognormal:20000:1500:10000000", "wait": 0}],
@@ -52,12 +55,12 @@ def measure(workers: Workers, runs: int) -> list[Result]:
     what = f"{len(NODES)} nodes of two to eight tenants whose shares add up to 100"
     return [
         Result.of("cores.tenants.worst_percent", "percent", 3, worst, f"{what}: worst error of a tenant's share"),
-        Result.at_least("cores.tenants.jain", 0.99, fairness, f"{what}: Jain's index of delivered / share, the least"),
+        Result.at_least("cores.tenants.jain", 0.99, fairness, f"{what}: Jain's index of delivered / share, the lowest"),
         Result.at_least(
-            "cores.tenants.throughput", 0.95, throughput, f"{what}: card time used / without limits, least"
+            "cores.tenants.throughput", 0.95, throughput, f"{what}: card time used / without limits, lowest"
         ),
         Result.of(
-            "cores.tenants.10_90", "ratio", None, ratio, "shares 10 and 90: what the second gets / the first (9)"
+            "cores.tenants.10_90", "ratio", None, ratio, "shares 10 and 90: time of the second / the first (ideal: 9)"
         ),
     ]
 
@@ -75,7 +78,7 @@ def _ratio(outcome: Outcome) -> float:
 
 
 def measure_neighbours(workers: Workers, runs: int) -> list[Result]:
-    """A tenant of 50 that works round by round, alone and beside seven floods of 7."""
+    """Measure a tenant of 50 that works round by round, alone and beside seven tenants of 7 that flood the card."""
     scenarios = []
     for run in range(runs):
         victim = Tenant(50, [{"kernel": "lognormal:50000:1000:2000000", "launches": 20}])
@@ -88,7 +91,7 @@ def measure_neighbours(workers: Workers, runs: int) -> list[Result]:
 
 
 def measure_soft(workers: Workers, runs: int) -> list[Result]:
-    """What a soft share uses of an idle card, and how soon the owner of the rest has his back."""
+    """Measure how much of an idle card a soft share uses, and how soon the owner of the rest gets it back."""
     used = workers.run_all(
         Scenario([Tenant(30, LOADS[run % len(LOADS)], limit)], WINDOW, seed=run + 1, arbiter=True)
         for run in range(runs)
@@ -112,7 +115,7 @@ def measure_soft(workers: Workers, runs: int) -> list[Result]:
     back = [_back_ms(outcome, 50) for outcome in returns]
     return [
         Result.at_least(
-            "cores.soft.utilization", 0.97, utilization, "of core-limit 60 and 80 on an idle card, share 30"
+            "cores.soft.utilization", 0.97, utilization, "part of core-limit 60 and 80 used on an idle card, share 30"
         ),
         Result.of("cores.soft.return_ms", "ms", 200, back, "until the owner of 50 has 0.95 of it over the next 100 ms"),
     ]

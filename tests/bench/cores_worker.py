@@ -1,9 +1,9 @@
-"""Runs scenarios (cores_scenario.py), one JSON object per line of stdin; answers with one per line.
+"""Runs scenarios (cores_scenario.py): reads one JSON object per line of stdin and answers each with one line.
 
-`cores_worker.py DIRECTORY`: what it makes is below DIRECTORY, and goes with it. Each tenant is a box of
-cores_node.py. The programs run in the boxes, and a child of this process, the *director*, lives by the same clock: it
-reads the simulator's books at the times asked for, and is vgpud meanwhile. A process of its own, because a director
-maps one state for all its life, and so that scenarios run side by side.
+`cores_worker.py DIRECTORY`: all its files are below DIRECTORY. Each tenant is a box of cores_node.py, in which its
+programs run. A child of this process, the *director*, runs on the same clock: it reads the simulator's ledger at the
+times of the scenario, and does vgpud's work in between. It is a process of its own, because a process maps one state
+until it ends. Workers are processes, so that scenarios run side by side (cores_workers.py).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from vgpu.config import limits
 SOURCES = Path(__file__).resolve().parent / "cores_load"
 INCLUDE = nodes.REPOSITORY / "libvcuda/include"
 PATIENCE = 300  #: seconds for a scenario
-SETTLE_NS = 100_000_000  #: by the wall's clock, for a process to start
+SETTLE_NS = 100_000_000  #: on the wall clock, for a process to start
 
 
 class Worker:
-    """What stays from one scenario to the next: the load generator, the driver, the node."""
+    """What all scenarios of this process share: the load generator, the driver, the node."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -56,7 +56,7 @@ class Worker:
     def run(self, scenario: dict[str, Any], number: int) -> dict[str, Any]:
         run = Run(self, scenario, self.directory / f"state{number}")
         try:
-            # By the wall's clock the programs need what there is, and the pinning is the virtual clock's.
+            # On the wall clock the programs need all CPUs; the worker is pinned to one for the virtual clock only.
             os.sched_setaffinity(0, range(os.cpu_count() or 1) if scenario["clock"] == "wall" else self.cpus)
             signal.alarm(PATIENCE)
             return run.outcome()
@@ -66,7 +66,7 @@ class Worker:
 
 
 class Run:
-    """One scenario's processes, and the state that they live on."""
+    """One scenario: its processes and the state that they use."""
 
     def __init__(self, worker: Worker, scenario: dict[str, Any], state: Path) -> None:
         self.worker = worker
@@ -79,7 +79,7 @@ class Run:
         worker.simctl.make_state(str(state), profile, False, scenario["clock"], parties)
         self.uuids = [card["uuid"] for card in worker.simctl.read_state(str(state))["cards"]]
         self.origin = worker.simctl.VIRTUAL_BEGIN_NS
-        self.linger = 1  #: the programs' end after the last look, which asks for living ones
+        self.linger = 1  #: the programs end so long after the last reading, which needs them alive
         if scenario["clock"] == "wall":
             self.origin = time.monotonic_ns() + parties * SETTLE_NS
             self.linger = 3 * SETTLE_NS
@@ -125,7 +125,7 @@ class Run:
                 if self.is_limited:
                     command = self.worker.node.box(index).command(*command)
                 environment = self.environment(rank, index + 1)
-                # The processes of a tenant are one process group: that is how a peer's model knows its own.
+                # The processes of a tenant are one process group, by which a peer's model identifies them.
                 command.append(f"group={started[0].pid if started else 0}")
                 started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
 
@@ -150,7 +150,7 @@ class Run:
         return printed
 
     def direct(self) -> list[tuple[int, list[int]]]:
-        """Fork the director; what it saw."""
+        """Fork the director and return its readings."""
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
@@ -181,7 +181,7 @@ class Run:
         return seen
 
     def steps(self) -> Iterator[tuple[int, Any]]:
-        """(when, None to look at the ledger or what to change), in order."""
+        """Pairs of a time and a change (None: read the ledger), in the order of time."""
         changes = [(change[0], change[1:]) for change in self.scenario["changes"]]
         return iter(sorted([*((at, None) for at in self.scenario["looks"]), *changes], key=lambda step: step[0]))
 

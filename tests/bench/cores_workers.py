@@ -1,5 +1,7 @@
-"""Workers (cores_worker.py), one per CPU and held there: a scenario's processes hand the virtual time to one another,
-which is quick on one CPU and slow across two.
+"""A pool of workers (cores_worker.py), one pinned to each CPU, and the queue of scenarios that they run.
+
+The processes of a scenario hand the virtual time to one another, which is fast on one CPU and slow across two. What a
+scenario is is in cores_scenario.py.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class Workers:
         return self.run_all([scenario])[0]
 
     def run_all(self, scenarios: Iterable[Scenario]) -> list[Outcome]:
-        """In the order of the scenarios, whoever ran them."""
+        """The outcomes in the order of the scenarios."""
         queue: Queue[tuple[int, Scenario]] = Queue()
         for item in enumerate(scenarios):
             queue.put(item)

@@ -1,12 +1,12 @@
-"""Group `hook`: what the hook adds to `runc create`, as a multiple of what a bare Python hook adds in the same round.
+"""Group `hook`: the time that the hook adds to `runc create`, as a multiple of what a bare Python hook adds.
 
-All variants run in every round, several times each and in shuffled order (fixed seed), so that what else the machine
-does falls on all of them alike; a variant's cost in a round is the median of its repeats. A figure is
+All variants run in every round, several times each and in shuffled order (fixed seed), so that other load on the
+machine affects all of them alike. A variant's cost in a round is the median of its repeats. A figure is
 (cost - bare) / (reference - bare) of one round; min, median and max are over the rounds. Only `runc create` is timed,
-from spawn to exit, each on a root file system of its own; not its deletion, nor a first round that warms caches.
+from spawn to exit, each on a root file system of its own. Deletion is not timed, nor a first round that warms caches.
 
-The root file systems lie on a tmpfs: what a journal on a disk shared with others adds is not the hook's, and shows
-apart in hook.one_card_disk. So do the hook's records and runc's state, as /run does on a node.
+The root file systems are on a tmpfs: the journal of a disk that others share is not the hook's cost, and is measured
+apart in hook.one_card_disk. The hook's records and runc's state are on the tmpfs too, as in /run on a node.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ ROUNDS = 30
 REPEATS = 3
 OFTEN = {"bare": 5, "reference": 5}  # every ratio rests on these two
 SEED = 1
-SETTLE = 0.01  # seconds after a delete: the kernel tears namespaces and cgroups down behind our back
+SETTLE = 0.01  # seconds after a delete: the kernel removes namespaces and cgroups asynchronously
 
 REFERENCE = ("python3", "-I", "-S", "-c", "import json, os, ctypes")
 FILES = 30  # libraries and programs of a share
-CACHE_ENTRIES = 200  # of the image's /etc/ld.so.cache: as many as CUDA's runtime images have
+CACHE_ENTRIES = 200  # in the image's /etc/ld.so.cache: the number in CUDA's runtime images
 
-#: Libraries of drivers that the simulated one lacks; more of no name fill up to FILES.
+#: Libraries of drivers that the simulated one lacks; unnamed ones fill up to FILES.
 ABSENT = ("libnvidia-fatbinaryloader", "libnvidia-compiler", "libnvidia-tileiras", "libnvidia-sandboxutils")
 
 TMPFS = ("/run", "/dev/shm")
@@ -71,7 +71,7 @@ def measure(rounds: int = ROUNDS) -> list[Result]:
 
 
 def interleaved(timed: dict[str, Timed], rounds: int, repeats: int = REPEATS) -> dict[str, list[float]]:
-    """Seconds per name, one figure a round; a first round is not counted."""
+    """Seconds per name, one figure a round. A first round is not counted."""
     shuffle = random.Random(SEED).shuffle
     costs: dict[str, list[float]] = {name: [] for name in timed}
     for number in range(rounds + 1):
@@ -155,13 +155,13 @@ class Stage:
         }
 
     def bundle(self, name: str, annotations: dict[str, str] | None = None, above: Path | None = None) -> bundles.Bundle:
-        """A bundle whose root file system is to lie in `above`."""
+        """A bundle whose root file system will be in `above`."""
         rootfs = (above or self.memory) / f"rootfs-{name}"
         return bundles.Bundle(self.memory / name, rootfs, annotations).command("sleep", "60")
 
     @contextmanager
     def fresh_rootfs(self, bundle: bundles.Bundle) -> Iterator[None]:
-        """Directories of its own, files linked: as cheap as an overlay's empty upper layer, and without its mount."""
+        """Copy the directories and link the files: as cheap as an overlay's empty upper layer, without its mount."""
         subprocess.run(["cp", "-al", bundle.rootfs.with_name("image"), bundle.rootfs], check=True)
         try:
             yield
@@ -181,7 +181,7 @@ class Stage:
                 self.runtime.delete(container)
 
     def create(self, bundle: bundles.Bundle) -> float:
-        """Seconds of one `runc create`; the container is gone afterwards."""
+        """Seconds of one `runc create`; deletes the container afterwards."""
         with self.fresh_rootfs(bundle):
             container = self.runtime.new_id("bench")
             try:
@@ -202,7 +202,7 @@ class Stage:
         return seconds
 
     def print_content(self, id: str, bundle: bundles.Bundle) -> None:
-        """What the measured container really has, from its mount table and its root file system."""
+        """Print what the measured container has, from its mount table and its root file system."""
         before = _links(self.image)
         with self.fresh_rootfs(bundle):
             container = self.runtime.new_id("content")
@@ -215,7 +215,7 @@ class Stage:
 
 
 def timed_create(runtime: bundles.Runtime, bundle: bundles.Bundle, container: str) -> float:
-    """Seconds of `runc create`, from spawn to exit; BenchError with what was said when it fails."""
+    """Seconds of `runc create`, from spawn to exit; BenchError with its output if it fails."""
     command = [*runtime.command, "create", "--bundle", str(bundle.write()), container]
     output = bundle.path / "output"
     with output.open("w") as stream:
@@ -228,7 +228,7 @@ def timed_create(runtime: bundles.Runtime, bundle: bundles.Bundle, container: st
 
 
 def _complete(libraries: Path, programs: Path) -> None:
-    """Fill the driver up: a share of compute and utility, which goes without OpenCL and MPS, gets FILES files."""
+    """Add files to the driver until a share of compute and utility (without OpenCL and MPS) has FILES of them."""
     version = next(libraries.glob("libcuda.so.*.*")).name.partition(".so.")[2]
     shutil.copy2(programs / "nvidia-debugdump", programs / "nv-fabricmanager")
     capabilities = [files.capability_of(path.name) for path in libraries.glob(f"*.so.{version}")]
@@ -264,7 +264,7 @@ def _directory(above: str | None) -> Iterator[Path]:
 
 
 def _tmpfs() -> str:
-    """A tmpfs, which /run is on a node: fsync costs nothing there."""
+    """The path of a tmpfs, like /run on a node: fsync costs nothing there."""
     mounted = {fields[1]: fields[2] for fields in map(str.split, Path("/proc/mounts").read_text().splitlines())}
     found = next((path for path in TMPFS if mounted.get(path) == "tmpfs"), "")
     if not found:
@@ -277,7 +277,7 @@ def _load() -> str:
 
 
 def _kinds(pid: int) -> Counter[str]:
-    """What the mount table of a container holds besides runc's own: mounts by kind."""
+    """The mounts of a container that are not runc's own, counted by kind."""
     kinds: Counter[str] = Counter()
     for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines():
         target, _, source = line.split()[4], *line.partition(" - ")[2].split()[:2]

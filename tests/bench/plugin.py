@@ -1,11 +1,11 @@
-"""Group `plugin`: what kubelet waits for, and what the device plugin costs the node.
+"""Group `plugin`: how long kubelet waits for the device plugin, and what the plugin costs the node.
 
-kubelet's side is the tests' stand-in, in this process: real sockets, real gRPC, its message limit. The plugin is its
-own process on a simulated node with eight H200. A figure is of one round, each with a plugin of its own.
+The kubelet is the tests' fake one, in this process: real sockets, real gRPC, kubelet's message limit. The plugin is a
+process of its own on a simulated node with eight H200. Each round has a plugin of its own and gives one figure.
 
-`plugin.allocate.p99_ms` is the 99th percentile of ALLOCATIONS calls over the socket, less that of as many grants
-written by hand to the same disk, in turn with the calls: temporary file, fsync, rename, fsync of the directory. With
-the grants on a tmpfs, where fsync costs nothing, the whole call shows apart.
+`plugin.allocate.p99_ms` is the 99th percentile of ALLOCATIONS calls over the socket, less the 99th percentile of as
+many grants that the benchmark itself writes to the same disk, alternating with the calls: temporary file, fsync,
+rename, fsync of the directory. Other figures have the whole call with the grants on a tmpfs, where fsync costs nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def results(figures: Figures, unit: int) -> list[Result]:
     added = [call - raw for call, raw in zip(figures["allocate_ms"], figures["fsync_ms"])]
     total = "the plugin and its child that watches the cards"
     return [
-        Result.of("plugin.allocate.p99_ms", "ms", 5, added, "p99 of Allocate less p99 of a grant's bare writing"),
+        Result.of("plugin.allocate.p99_ms", "ms", 5, added, "p99 of Allocate less p99 of writing a grant alone"),
         Result.of(
             "plugin.allocate.whole_p99_ms", "ms", None, figures["allocate_ms"], "p99 of Allocate, fsyncs included"
         ),
@@ -119,14 +119,14 @@ class Node:
         self.node.take_inventory()
 
     def smallest_unit(self) -> int:
-        """MiB of the smallest unit of memory that kubelet can be told of."""
+        """MiB of the smallest unit of memory that fits into kubelet's message limit."""
         cards = inventory.read(self.node.settings.run_dir).cards
         for unit in UNITS:
             self._set({"resources.memory_unit": unit * MIB})
             with contextlib.suppress(VgpuError):
                 kubelet_resources.advertised(self.node.settings, cards)
                 return unit
-        raise BenchError("no unit fits")
+        raise BenchError("no memory unit fits into kubelet's message limit")
 
     def _set(self, values: dict[str, object]) -> None:
         self.node.settings = type(self.node.settings)({**self.usual, **values}, "testnode", "bench")
@@ -169,8 +169,8 @@ class Node:
         endpoint = kubelet.devices.endpoints[MEMORY]
         ids = sorted(kubelet.devices.healthy[MEMORY])
         calls, raw = self._allocations(endpoint, ids)
-        wait_for(lambda: _children(plugin.pid), READY, "no watch of the cards")
-        time.sleep(1)  # until what starts after registration has started
+        wait_for(lambda: _children(plugin.pid), READY, "the child that watches the cards has not started")
+        time.sleep(1)  # the plugin starts more services after registration
         family = [plugin.pid, *_children(plugin.pid)]
         return {
             "start_s": last - started,
@@ -203,7 +203,7 @@ class Node:
 
 
 def _write(path: Path, data: bytes) -> float:
-    """Seconds of what makes a grant durable, and nothing else."""
+    """Write a grant durably; return the seconds."""
     started = time.perf_counter()
     temporary = path.with_suffix(".tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -227,7 +227,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _proportional(pid: int) -> int:
-    """Bytes in core, of what is shared with other processes only the share."""
+    """Resident bytes; memory that other processes share counts in proportion (PSS)."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) << 10
@@ -235,7 +235,7 @@ def _proportional(pid: int) -> int:
 
 
 class _NoRuntime(Runtime):
-    """No pods here."""
+    """A container runtime without pods."""
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""What a benchmark yields: one figure per id, its table and its JSON. Measuring is the groups' own business.
+"""The results of a benchmark: one figure per id, as a table and as JSON. Measuring is in the modules of the groups.
 
-The form of the JSON is pinned: a list of {"id", "unit", "bar", "min", "median", "max", "runs", "what"}. An id never
-changes its meaning. `bar` is the figure that the median must not exceed, null for a figure that only informs; where the
-unit ends in ", at least" it is what the median must reach.
+The JSON is a list of {"id", "unit", "bar", "min", "median", "max", "runs", "what"}; its form is fixed, and an id never
+changes its meaning. `bar` is the value that the median must not exceed; null: the figure has no bar. If the unit ends
+in ", at least", the median must reach `bar`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ AT_LEAST = ", at least"
 
 
 class BenchError(Exception):
-    """One line: why there are no figures."""
+    """Why there are no figures, in one line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Result:
 
     @classmethod
     def at_least(cls, id: str, bar: float, figures: list[float], what: str) -> Result:
-        """A ratio that is the better the larger it is."""
+        """A ratio for which larger is better."""
         return cls.of(id, f"ratio{AT_LEAST}", bar, figures, what)
 
     @property

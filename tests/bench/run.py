@@ -1,7 +1,7 @@
 """`run.py GROUP`: measure one group of benchmarks, print its table, write build/bench/<group>.json.
 
-A group is a module beside this one with a function that returns its results; `GROUPS` names them. Exit status 0 when
-the figures were obtained, a missed bar included: it is marked in the table, and the JSON tells programs.
+A group is a module beside this one with a function that returns its results; `GROUPS` lists them. The exit status is 0
+if the figures were obtained, even if one misses its bar: the table marks it, and the JSON has both values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GROUPS: Groups = {
 
 
 def main(arguments: list[str], groups: Groups = GROUPS, directory: Path = nodes.BUILD / "bench") -> int:
-    """Measure the group that `arguments` name; returns the exit status."""
+    """Measure the group that `arguments` name; return the exit status."""
     if len(arguments) != 1 or arguments[0] not in groups:
         print(f"usage: run.py {'|'.join(groups)}", file=sys.stderr)
         return 2

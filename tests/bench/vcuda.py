@@ -1,13 +1,14 @@
-"""Group `vcuda`: what libvcuda adds per call to a driver whose functions return at once, and to a process's start.
+"""Group `vcuda`: the time that libvcuda adds to a call of a driver whose functions return at once, and to a start.
 
 Per call: a multiple of one `clock_gettime(CLOCK_MONOTONIC)` measured in the same process, so that the machine's speed
-cancels out. A program is timed with libvcuda before the null driver and with the null driver alone, in turn; a figure
-is (with - without) / clock of one pair of runs. Needs root for a private mount namespace with the limiter's files where
-a container has them.
+cancels out. A program is timed alternately with libvcuda in front of the null driver and with the null driver alone. A
+figure is (with - without) / clock of one pair of runs. The group needs root for a private mount namespace, which has
+the limiter's files where a container has them.
 
-Start: 64 processes at once, from the first spawn to the last one's end, each opening the library, a context and some
-memory; with libvcuda over without, of runs in turn. Both libraries lie on the same file system, bound to directories of
-the same depth, as in a container: the loader walks some forty paths below each directory, and a tmpfs is slower to map.
+Start: 64 processes at once, from the first spawn to the end of the last one. Each opens the library, makes a context
+and allocates some memory. The figure is the time with libvcuda over the time without, of alternating runs. Both
+libraries are on the same file system, bound to directories of the same depth, as in a container: the loader walks some
+forty paths below each directory, and a tmpfs is slower to map.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from vgpu.config import limits
 
 ROUNDS = 15
 PROCESSES = 64
-ROOM = 1 << 37  #: the contexts of 64 processes fit: no process has to ask NVML for their size
+ROOM = 1 << 37  #: the contexts of 64 processes fit, so no process calls NVML for their size
 SOURCES = Path(__file__).resolve().parent / "null_driver"
 CARD = limits.uuid_text(b"null-driver-card")
 BARS = {"launch": 0.3, "mem_alloc_free": 10.0, "get_proc_address": 10.0}
@@ -65,7 +66,7 @@ def measure(rounds: int = ROUNDS) -> list[Result]:
 
 
 class Place:
-    """A mount namespace with /usr/local/vgpu as a container has it, over the null driver, with `cores` of its card."""
+    """A mount namespace with a container's /usr/local/vgpu, the null driver, and a share of `cores` of its card."""
 
     def __init__(self, path: Path, cores: int = 100) -> None:
         self.path = path
@@ -107,7 +108,7 @@ class Place:
         return {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": libraries}
 
     def nanoseconds(self, limited: bool) -> dict[str, float]:
-        """Per call and for the clock, as the program says."""
+        """Nanoseconds per call and of the clock, from the program's output."""
         command, environment = self.command("calls"), self.environment(limited)
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode != 0:
@@ -115,7 +116,7 @@ class Place:
         return {name: float(value) for name, value in (line.split() for line in done.stdout.splitlines())}
 
     def added(self) -> dict[str, float]:
-        """One pair of runs."""
+        """The figures of one pair of runs."""
         plain, limited = self.nanoseconds(False), self.nanoseconds(True)
         clock = median((plain["clock"], limited["clock"]))
         return {"clock": clock, **{name: (limited[name] - plain[name]) / clock for name in BARS}}

@@ -1,7 +1,7 @@
 /*
- * A container that does not keep to it: it says by locks on the presence file what is not so, to hold its neighbours up.
- * `lie_count` pieces of `lie_length` bytes each, `lie_stride` apart, the first at `lie_from`, to which `lie_own` adds the
- * container's own byte; every `lie_each` ns all of them move on by a stride.
+ * A malicious container: it takes locks on the presence file that do not correspond to any work, in order to delay its
+ * neighbours. It locks `lie_count` ranges of `lie_length` bytes each, `lie_stride` apart, the first at `lie_from`, plus
+ * the container's own byte if `lie_own` is set. Every `lie_each` ns all ranges move on by one stride.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

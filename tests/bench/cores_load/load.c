@@ -3,24 +3,24 @@
  *
  *   kernel=fixed:NS | lognormal:MEDIAN:SIGMA_PERMILLE:MAX | bimodal:NS:NS:PERMILLE_OF_THE_SECOND
  *   launches=N        per round and stream (default 1)
- *   wait=0|1          after a round wait until it is done (1); 0 is a flood, held up by the driver only
- *   gap=NS rounds=N   sleep after a round; end after so many (0: until `end`)
+ *   wait=0|1          1: wait after a round until it is done (default); 0: launch without waiting
+ *   gap=NS rounds=N   sleep after a round; end after so many rounds (0: at `end`)
  *   streams=N threads=N graph=N     graph: launch graphs of so many kernels instead
- *   copy=BYTES memset=BYTES         besides, in each round and stream
- *   meet=KEY parties=N              kernels that go on when so many with this key have begun
+ *   copy=BYTES memset=BYTES         in addition, in each round and stream
+ *   meet=KEY parties=N              kernels that wait until so many with this key have begun
  *   grid=N block=N seed=N
- *   card=N cards=N                  the first card; the streams are on so many, one after the other
- *   origin=NS begin=NS end=NS       by the clock: `origin` (0: when it is ready), then relative to that
+ *   card=N cards=N                  the first card; the streams are spread over so many cards in turn
+ *   origin=NS begin=NS end=NS       clock times: `origin` (0: when the program is ready), then relative to it
  *   warm=NS                         CPU time counts from then on
- *   trace=NS                        tell when launches returned that had been held up for so long
- *   probe=NS                        no work: futexes whose time is up at every multiple of NS, and when they return
- *   gate=NS                         no work: says to other containers that it is at work every other NS, and when it went
- *   peer=NAME limit=PERCENT         somebody else's limiter in the launch path
- *   group=PID                       the process group to join, 0: one of its own
- *   lie_from=BYTE ...               lies.c
+ *   trace=NS                        report when launches returned that were delayed by at least so much
+ *   probe=NS                        no work: waits on futexes until each multiple of NS, and reports when they return
+ *   gate=NS                         no work: holds the presence lock every other NS, and reports when
+ *   peer=NAME limit=PERCENT         another system's limiter in the launch path
+ *   group=PID                       the process group to join; 0: a group of its own
+ *   lie_from=BYTE ...               see lies.c
  *
- * Whatever time it is by: the simulated driver's clock when the driver has one. At `end` it prints one JSON object
- * and ends without waiting for what it launched.
+ * Times are the simulated driver's clock if the driver has one. At `end` the program prints one JSON object and exits
+ * without waiting for what it launched.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -76,7 +76,7 @@ static CUresult (*synchronize)(CUstream);
 
 static uint64_t launched, rounds_done, asked_ns;
 static uint32_t *durations_us;
-static uint64_t woken[MAX_WOKEN], woken_count; /* after the origin */
+static uint64_t woken[MAX_WOKEN], woken_count; /* relative to the origin */
 
 /* ---- time ---- */
 
@@ -193,7 +193,7 @@ static void open_driver(void)
 	synchronize = (CUresult (*)(CUstream))load_symbol("cuStreamSynchronize");
 }
 
-/* ---- what it does ---- */
+/* ---- work ---- */
 
 static uint64_t random_next(uint64_t *state)
 {
@@ -318,7 +318,10 @@ static void *probe(void *unused)
 	return NULL;
 }
 
-/* As presence.h has it; the whole file is locked, so that wherever somebody looks there is somebody. */
+/*
+ * Uses the presence file as libvcuda does (compute/presence.h), but locks the whole file: every container that looks
+ * finds another one at work.
+ */
 static void *gate(void *unused)
 {
 	struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
@@ -368,9 +371,9 @@ static void *work(void *argument)
 	return NULL;
 }
 
-/* ---- what it costs ---- */
+/* ---- CPU time ---- */
 
-/* ns of CPU of this process, without the simulated card's own threads. */
+/* CPU time of this process in ns, without the threads of the simulated card. */
 static uint64_t cpu_ns(void)
 {
 	DIR *tasks = opendir("/proc/self/task");
@@ -395,7 +398,7 @@ static uint64_t cpu_ns(void)
 	return sum;
 }
 
-/* ---- what it is told and tells ---- */
+/* ---- options and report ---- */
 
 static void read_kernel(const char *text)
 {
@@ -471,7 +474,7 @@ static void report(uint64_t cpu)
 
 int main(int count, char **arguments)
 {
-	/* Who waits in virtual time for somebody who is gone would wait for ever. */
+	/* A thread in virtual time that waits for a process that has ended would wait for ever. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	for (int i = 1; i < count; i++)
 		read_option(arguments[i]);

@@ -1,4 +1,7 @@
-/* The load generator's parts: what it launches, by whose clock, and what stands between it and the driver. */
+/*
+ * What the load generator's files share: options, the clock, threads, and the driver's symbols (load.c), models of
+ * other limiters (peers.c), and the malicious container (lies.c).
+ */
 #ifndef LOAD_H
 #define LOAD_H
 
@@ -11,10 +14,10 @@
 #define LAUNCH_ARGUMENTS                                                                                         \
 	void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **
 
-/* The simulator's clock, or the same by CLOCK_MONOTONIC. */
+/* The simulator's clock, or the same interface on CLOCK_MONOTONIC. */
 extern const struct vgpu_sim_clock *load_clock;
 
-/* A symbol of the driver that the program found; ends the program when there is none. */
+/* Finds a symbol of the driver; ends the program if there is none. */
 void *load_symbol(const char *name);
 void load_fail(const char *what, long code);
 #define LOAD_CHECK(call)                                                                                         \
@@ -24,10 +27,10 @@ void load_fail(const char *what, long code);
 			load_fail(#call, load_result);                                                           \
 	} while (0)
 
-/* A thread that virtual time knows from now on. */
+/* Starts a thread that takes part in virtual time. */
 void load_thread(void *(*run)(void *), void *argument);
 
-/* A model of somebody else's limiter, see peers.c. */
+/* A model of another system's limiter, see peers.c. */
 struct load_peer {
 	const char *name;
 	void (*start)(unsigned percent);
@@ -35,7 +38,7 @@ struct load_peer {
 };
 const struct load_peer *load_peer_of(const char *name);
 
-/* What it says to its neighbours that is not so, see lies.c; `from` 0: nothing. */
+/* The false locks that a malicious container takes, see lies.c; `from` 0: none. */
 extern struct load_lie {
 	uint64_t from, length, count, stride, each, own;
 } load_lie;

@@ -1,16 +1,17 @@
 /*
- * Other systems' limiters, as models made from what is published about them: enough to show what they are known for.
- * They see the card as those do, through NVML's samples of processes, and hold launches back in the launch path.
+ * Models of other systems' limiters, made from what is published about them; they show only the known behaviour. Like
+ * the originals they see the card through NVML's samples of processes, and delay launches in the launch path.
  *
- *   tokens     tkestack's vcuda, HAMi-core: a process may launch while it has tokens; a launch costs its grid's blocks,
- *              whatever they do. Every 120 ms the processes' utilization is compared with the limit and the tokens per
- *              round become more or fewer, by a step that grows with the square of the number of multiprocessors. The
- *              purse holds a fixed number of blocks per multiprocessor, and doubles when it is found too small.
- *   aimd       vgpu-manager's way: additive increase while utilization is below the limit, by a fiftieth of the limit a
- *              round, and a fifth less when it is above, with a purse that is no bound.
+ * tokens is the way of tkestack's vcuda and of HAMi-core. A process may launch while it has tokens; a launch costs its
+ * grid's number of blocks, whatever they do. Every 120 ms the limiter compares the processes' utilization with the
+ * limit and changes the tokens per round by a step that grows with the square of the number of multiprocessors. The
+ * bucket (`purse`) holds a fixed number of blocks per multiprocessor, and doubles when it proves too small.
  *
- * Utilization is the sum of the last samples, not older than a second, of all processes of the caller's process group,
- * which is a container here. No sample counts as no use.
+ * aimd is the way of vgpu-manager. Additive increase while utilization is below the limit, by a fiftieth of the limit a
+ * round; a decrease by a fifth while it is above. The bucket has no effective bound.
+ *
+ * Utilization is the sum of the last samples, not older than a second, of all processes in the caller's process group,
+ * which stands for a container. A process without a sample counts as unused.
  */
 #include <dlfcn.h>
 #include <string.h>
@@ -31,9 +32,9 @@ struct sample { /* nvmlProcessUtilizationSample_t */
 
 static struct {
 	double limit, multiprocessors;
-	double tokens, share, purse; /* blocks: to be spent, per round, at most */
-	double saved;                /* rounds' worth of tokens that can be saved up; 0: as many as the purse holds */
-	double used;                 /* percent, at the last look */
+	double tokens, share, purse; /* in blocks: available now, added per round, and the bucket's size */
+	double saved;                /* how many rounds of tokens can be saved; 0: as many as the bucket holds */
+	double used;                 /* percent, at the last measurement */
 	void *device;
 	int (*sample)(void *, struct sample *, unsigned *, unsigned long long);
 	double (*next)(void);
@@ -59,7 +60,7 @@ static void look(void)
 	unsigned long long newest = 0;
 
 	peer.used = 0;
-	/* NVML's times are not ours: a second before the newest of all. */
+	/* NVML's times have another origin: use one second before the newest sample. */
 	if (peer.sample(peer.device, samples, &count, 0) != 0)
 		return;
 	for (unsigned i = 0; i < count; i++)
@@ -74,7 +75,7 @@ static double clamp(double value, double low, double high)
 	return value < low ? low : value > high ? high : value;
 }
 
-/* A step by how far it is from the limit, times the multiprocessors' square. */
+/* The step depends on the distance from the limit and on the square of the number of multiprocessors. */
 static double next_tokens(void)
 {
 	double difference = peer.limit > peer.used ? peer.limit - peer.used : peer.used - peer.limit;
@@ -92,7 +93,7 @@ static double next_aimd(void)
 {
 	if (peer.used > peer.limit)
 		return peer.share * 0.8;
-	/* What a percent point costs, as far as one can tell. */
+	/* An estimate of what one percent costs. */
 	double point = peer.used >= 1 ? peer.share / peer.used : peer.multiprocessors * THREADS_PER_SM;
 	return peer.share + point * peer.limit / 50;
 }

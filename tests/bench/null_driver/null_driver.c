@@ -1,6 +1,7 @@
 /*
- * A libcuda.so.1 of one card whose functions return at once: what a call costs through libvcuda is libvcuda's. Its
- * cuInit takes as long as a driver's start would be shortest: nothing.
+ * A libcuda.so.1 of one card whose functions return at once, so that the cost of a call through libvcuda is libvcuda's
+ * own. cuInit takes no time either, less than any driver's. It has only the functions that null_program.c and libvcuda
+ * call.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -98,7 +99,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **address, int version, ui
 	return 0;
 }
 
-/* Events, as a limiter needs them: always reached, and a nanosecond after the one before. */
+/* Events for a limiter: always reached, and one nanosecond after the one before. */
 CUresult cuEventCreate(uint64_t **event, unsigned int flags);
 CUresult cuEventCreate(uint64_t **event, unsigned int flags)
 {

@@ -1,4 +1,7 @@
-/* A libnvidia-ml.so.1 that knows one card and one process on it: the asker. */
+/*
+ * A libnvidia-ml.so.1 that has one card and one process on it, the caller. It belongs to null_driver.c: libvcuda asks
+ * NVML when a context is made.
+ */
 #include <unistd.h>
 
 int nvmlInit_v2(void);

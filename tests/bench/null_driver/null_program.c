@@ -1,7 +1,8 @@
 /*
- * `calls`: nanoseconds per call of each kind, the least of some rounds, one `name figure` a line; the clock's own cost
- * too. `starts N`: milliseconds of N copies of this program started at once, each of which does `start`: a first
- * context and some memory.
+ * Measures calls through libvcuda to null_driver.c. `calls` prints the nanoseconds per call of each kind, the lowest of
+ * several rounds, as one `name figure` a line, and the cost of the clock itself. `starts N` prints the milliseconds
+ * that N copies of this program take when started at once; each does `start`: it makes a first context and allocates
+ * memory.
  */
 #include <dlfcn.h>
 #include <spawn.h>
