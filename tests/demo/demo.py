@@ -1,7 +1,8 @@
-"""`make demo`: two containers share one card, told step by step to somebody who knows nothing of it.
+"""`make demo`: two containers share one card; the output explains each step to a reader who is new to vgpu.
 
-On a machine with an NVIDIA driver the containers use it; elsewhere the simulated driver of libvcuda/sim, and every
-line that matters says so. Real runc, the real hook, the real limiter in both cases.
+If the machine has an NVIDIA driver, the containers use it. Otherwise they use the simulated driver of libvcuda/sim, and
+the output says so. runc, the hook and the limiter are the real ones in both cases. Assertions about the same behaviour
+are in tests/root.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def step(title: str) -> None:
 
 
 class Tenant:
-    """One container of the demonstration: its request, its program's output, its life in runc."""
+    """One container of the demonstration: its bundle, its life in runc, and its program's output."""
 
     def __init__(self, demo: Demo, name: str, script: str, annotations: dict[str, str]) -> None:
         self.name = name
@@ -53,7 +54,7 @@ class Tenant:
         return created.returncode == 0 and self.runtime.call("start", self.container).returncode == 0
 
     def output(self) -> dict[str, str]:
-        """The program's `key value` lines so far; the latest counts."""
+        """The program's `key value` lines so far; if a key occurs twice, the later line counts."""
         lines = (self.bundle.path / "output").read_text().splitlines()
         return dict(line.split(" ", 1) for line in lines if " " in line)
 
@@ -62,13 +63,13 @@ class Tenant:
         end = time.monotonic() + PATIENCE
         while key not in self.output():
             if time.monotonic() > end:
-                raise SystemExit(f"{self.name} printed no {key}:\n{(self.bundle.path / 'output').read_text()}")
+                raise SystemExit(f"{self.name} did not print {key}:\n{(self.bundle.path / 'output').read_text()}")
             time.sleep(0.02)
         return self.output()[key]
 
 
 class Demo:
-    """What all steps need, in a temporary directory that goes with the demonstration."""
+    """What all steps use. Everything is in a temporary directory, which is removed at the end."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -87,7 +88,7 @@ class Demo:
         return program
 
     def signal(self, name: str) -> None:
-        """Let the containers' programs go on: they wait for this file."""
+        """Create the file that the containers' programs wait for."""
         (self.shared / name).touch()
 
     def vgpuctl(self, *arguments: str) -> str:
@@ -105,13 +106,13 @@ def show_card(demo: Demo) -> None:
     step("1. The node")
     demo.vgpuctl("inventory", "refresh")
     table = demo.vgpuctl("inventory", "show").split("\n\n")[1]
-    say("`vgpuctl inventory refresh` has looked at the driver once, so that starting a container never has to:")
+    say("`vgpuctl inventory refresh` reads the driver and its cards once. Starting a container does not need to:")
     say(table if not demo.real else table.splitlines()[2])
 
 
 def share(demo: Demo) -> tuple[Tenant, Tenant]:
-    step("2. Two containers, one card")
-    say("Each is an ordinary bundle for runc, with the vgpu hook registered and annotations for its share:")
+    step("2. Two containers share one card")
+    say("Each container is an ordinary runc bundle with the vgpu hook. Its annotations state its share of the card:")
     hold = "cudaprobe info; cudaprobe hold {} /run/demo/go; cudaprobe hold {} /run/demo/end"
     red = {"vgpu.io/cores": "30", "vgpu.io/memory": "2Gi"}
     blue = {"vgpu.io/cores": "60", "vgpu.io/memory": "4Gi", "vgpu.io/core-limit": "80"}
@@ -121,7 +122,7 @@ def share(demo: Demo) -> tuple[Tenant, Tenant]:
         say(f"   {tenant.name}: " + "  ".join(f"{key}={value}" for key, value in asked.items()))
     if not tenants[0].start() or not tenants[1].start():
         raise SystemExit(tenants[0].error + tenants[1].error)
-    say("Both run. The same CUDA calls as in any program tell them how big their card is:")
+    say("Both containers run. The usual CUDA and NVML calls return the container's own limit as the size of the card:")
     for tenant in tenants:
         tenant.wait("card0.nvml_total")
         seen = tenant.output()
@@ -131,17 +132,19 @@ def share(demo: Demo) -> tuple[Tenant, Tenant]:
 
 
 def run_into_limit(demo: Demo, red: Tenant, blue: Tenant) -> None:
-    step("3. One runs into its limit, the other goes on")
+    step("3. One container reaches its memory limit, the other is not affected")
     held, result = blue.wait("held"), blue.wait("refused")
-    say(f"blue asked for 512 MiB again and again: it got them {held} times, then {RESULTS.get(result, result)}.")
+    say(f"blue allocated 512 MiB again and again. {held} calls succeeded, the next got {RESULTS.get(result, result)}.")
     if result != OUT_OF_MEMORY:
-        raise SystemExit("blue should have run out of memory: its limit did not hold")
+        raise SystemExit("blue did not get CUDA_ERROR_OUT_OF_MEMORY: its limit did not hold")
     demo.signal("go")
-    say(f"red held 1500 MiB all the while; it writes to them and reads them back: memory {red.wait('memory')}.")
+    say("red held 1500 MiB the whole time. It now writes to this memory and reads it back:")
+    say(f"   memory {red.wait('memory')}")
 
 
 def devices(demo: Demo, red: Tenant) -> None:
-    step("4. Devices: what was granted opens, all else is refused")
+    step("4. A container can open its own devices only")
+    say("red opens its NVIDIA device nodes, and a node for another device that it makes itself (/tmp/fuse):")
     nodes_of_card = "for n in /dev/nvidia*; do cudaprobe open $n; done"
     foreign = "mknod /tmp/fuse c 10 229; cudaprobe open /tmp/fuse; rm /tmp/fuse"
     done = red.runtime.call("exec", red.container, "sh", "-c", f"{nodes_of_card}; {foreign}")
@@ -152,8 +155,8 @@ def devices(demo: Demo, red: Tenant) -> None:
 
 def explained(result: str) -> str:
     if result == "No such device or address":
-        return "permitted (and no driver behind it: this one is simulated)"
-    return {"opened": "opened", "Operation not permitted": "refused (Operation not permitted)"}.get(result, result)
+        return "allowed (no kernel driver answers, because the driver is simulated)"
+    return {"opened": "allowed", "Operation not permitted": "refused (Operation not permitted)"}.get(result, result)
 
 
 def card_of(tenant: Tenant) -> str:
@@ -162,38 +165,40 @@ def card_of(tenant: Tenant) -> str:
 
 
 def refusals(demo: Demo, red: Tenant) -> None:
-    step("5. Who gets nothing")
+    step("5. Containers that get no card")
     same_card = {"vgpu.io/use-gpuuuid": card_of(red)}
     green = Tenant(demo, "green", "true", {"vgpu.io/cores": "50", "vgpu.io/memory": "1Gi", **same_card})
     if green.start():
         raise SystemExit("green started, though the card has no 50 cores left")
     line = green.error.partition("vgpu-hook: ")[2].partition("\\n")[0]
-    say("green wants 50 cores of the card, of which 10 are free. runc does not start it, and says why:")
+    say("green requests 50 percent of the card's cores, but only 10 percent are free. runc does not start it:")
     say(f"   vgpu-hook: {line}")
     grey = Tenant(demo, "grey", "ls /dev | grep -c nvidia; true", {})
     grey.bundle.config["process"]["env"].append("NVIDIA_VISIBLE_DEVICES=all")
     done = grey.runtime.run(grey.bundle, "grey")
-    say(f"grey has no annotation but NVIDIA_VISIBLE_DEVICES=all: it sees {done.stdout.strip()} NVIDIA device nodes.")
+    say("grey has no vgpu annotations, only NVIDIA_VISIBLE_DEVICES=all in its environment.")
+    say(f"   NVIDIA device nodes that it sees: {done.stdout.strip()}")
 
 
 def table(demo: Demo) -> None:
-    step("6. Who holds what: vgpuctl status")
+    step("6. `vgpuctl status` lists the containers and their shares")
     say(demo.vgpuctl("status").rstrip())
 
 
 def end(demo: Demo, tenants: tuple[Tenant, ...]) -> None:
-    step("7. The end")
+    step("7. The containers end")
     demo.signal("end")
     for tenant in tenants:
         demo.runtime.delete(tenant.container)
     left = list((demo.directory / "node/run/containers").iterdir())
-    say(f"Both containers are deleted; their poststop hooks gave everything back: {len(left)} claims left.")
+    say(f"Both containers are deleted. Their poststop hooks released their shares: {len(left)} claims are left.")
 
 
 def play(demo: Demo) -> None:
-    driver = "the NVIDIA driver of this machine" if demo.real else "the simulated driver (this machine has no GPU)"
-    say(f"vgpu: several containers share one NVIDIA card. Here with {driver},")
-    say("real runc, the real hook and the real limiter; nothing outside a temporary directory is changed.")
+    driver = "the NVIDIA driver of this machine" if demo.real else "a simulated driver (this machine has no GPU)"
+    say("With vgpu, several containers share one NVIDIA card.")
+    say(f"This demonstration uses {driver}, and the real runc, vgpu hook and vgpu limiter.")
+    say("It changes nothing outside a temporary directory, which it removes at the end.")
     show_card(demo)
     red, blue = share(demo)
     run_into_limit(demo, red, blue)
