@@ -1,4 +1,7 @@
-"""A box as in tests/unit/libvcuda, on the machine's own driver and first card. Without one, everything here skips."""
+"""Fixtures for tests on a real card: a box as in libvcuda's unit tests, on the machine's own driver and first card.
+
+All tests in this folder have the marker `gpu`, and skip if the machine has no card. The box itself is the unit tests'.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +34,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def find(library: str) -> Path | None:
-    """The file that the loader finds for the name; in a process of its own, so that none stays loaded here."""
+    """The file that the loader finds for the name. A child process loads it, so that it does not stay loaded here."""
     done = subprocess.run([sys.executable, "-c", FIND, library], capture_output=True, text=True, check=False)
     return Path(done.stdout.strip()) if done.returncode == 0 else None
 
 
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the real libraries under the names that they have at the private path."""
+    """A directory with copies of the real libraries, under their names in a container's /usr/local/vgpu."""
     if os.geteuid() != 0:
         pytest.skip("needs root: a private mount namespace")
     path = tmp_path_factory.mktemp("driver")
@@ -70,7 +73,7 @@ def card(driver: Path) -> dict[str, Any]:
 
 
 def boxes() -> ModuleType:
-    """The fixtures of the suite on the simulator."""
+    """The module with the fixtures of libvcuda's unit tests."""
     name = "vcuda_boxes"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, REPOSITORY / "tests/unit/libvcuda/conftest.py")
@@ -83,7 +86,7 @@ def boxes() -> ModuleType:
 
 @pytest.fixture
 def gpu(driver: Path, card: dict[str, Any], tmp_path: Path) -> Iterator[Any]:
-    """A box on the real card, in which only the first card shows."""
+    """A box on the real driver, in which only the first card is visible."""
     module = boxes()
     if not (module.BUILD / "lib/vcuda/libcuda.so.1").exists():
         pytest.skip(f"libvcuda is not built in {module.BUILD}: run `make build`")

@@ -1,7 +1,7 @@
-"""The core share on a real card: what a limited program gets done, over what it gets done alone and without a limit.
+"""The core share on a real card: the work of a limited program, relative to its work alone and without a limit.
 
-The truth here is the program's own count of kernels that were done, each as long as the card's clock says: there is no
-ledger. The load generator is that of the benchmarks on the simulator.
+A real card has no exact ledger: the tests rely on the program's own count of completed kernels, whose durations the
+card's clock measures. The load generator is that of the benchmarks on the simulator (bench/cores_load).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PATIENCE = 60
 
 
 class Loads:
-    """Programs in the box, with a share or without."""
+    """Starts programs in the box, with a share or without."""
 
     def __init__(self, box: Any, program: Path) -> None:
         self.box = box
@@ -38,7 +38,7 @@ class Loads:
         return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
     def used(self, duration: int, launches: int, share: int | None, count: int = 1) -> float:
-        """The part of the time in which kernels of `count` programs were running, by what they say."""
+        """The part of the time in which kernels of `count` programs ran, from the programs' own counts."""
         if share is not None:
             card = limits.CardLimit(self.box.uuid, limits.UNLIMITED, share, share)
             (self.box.path / "limits").write_bytes(limits.encode("box", [card]))

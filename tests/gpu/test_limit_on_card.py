@@ -1,4 +1,7 @@
-"""The limit on a real card, with its own paddings: what libvcuda says is left is never more than what NVML leaves."""
+"""The memory limit on a real card: each kind of allocation is charged, refused above the limit, and released.
+
+A real driver pads blocks, pools and arrays, so the bounds allow for PADDING. Exact figures are tested on the simulator.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ OUT_OF_MEMORY = 2
 MIB = 1 << 20
 GIB = 1 << 30
 LIMIT = 4 * GIB
-PADDING = 64 * MIB  # of blocks, pools and arrays, on the cards known
+PADDING = 64 * MIB  # of blocks, pools and arrays, on the cards measured so far
 ON_CARD = "{i:1,i:1,i:1,i:0,q:0,q:0}"
 ALLOCATION = "{i:1,i:0,i:1,i:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,Q:0,Q:0,Q:%d,Q:0}"
 FLOAT = 0x20
