@@ -184,7 +184,7 @@ CUresult sim_stream_context(CUstream stream, struct sim_context **context);
 CUresult sim_allocate(struct sim_context *context, struct sim_pool *pool, enum sim_memory memory, size_t size,
                       struct sim_allocation **allocation);
 CUresult sim_free(CUdeviceptr pointer, enum sim_free_kind kind);
-CUresult sim_free_later(CUdeviceptr pointer); /* whether work that is submitted may free it; true only once */
+CUresult sim_free_later(CUdeviceptr pointer); /* marks it: submitted work will free it; succeeds only once */
 void sim_free_in_order(CUdeviceptr pointer);  /* frees it when a stream reaches that work; does not wait */
 void sim_allocation_drop(struct sim_allocation *allocation); /* under the lock */
 /* the same once work that may use it is done; releases the lock meanwhile */

@@ -1,6 +1,6 @@
 /*
  * Devices: their number, names, UUIDs, memory, PCI addresses and peers, and the checks that an ordinal exists.
- * Attributes are in cuda/attribute.c; which cards are visible is decided in state/nodes.c.
+ * Attributes are in cuda/attribute.c; state/nodes.c decides which cards are visible.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /*
  * The engine of a context: a thread that begins and ends the work of the context's streams in the order of the model's
- * times. It asks for time slices (state/turn.h) and counts how long the card is busy. What the work does is in the
- * files of its kind (cuda/copy.c, cuda/memop.c); the streams' queues and submission are in cuda/queue.c.
+ * times. It asks for time slices (state/turn.h) and counts how long the card is busy. The effects of work are in
+ * cuda/copy.c, cuda/memop.c and other files; the streams' queues and submission are in cuda/queue.c.
  */
 #include <signal.h>
 #include <stdlib.h>

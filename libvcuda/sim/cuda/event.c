@@ -89,7 +89,7 @@ CUresult sim_event_renew(struct sim_event *event, struct sim_work *work)
 	return CUDA_SUCCESS;
 }
 
-/* Whether other processes share the event. In a capture it does not count: there an event only marks a place. */
+/* Whether other processes share the event. False in a capture: there an event only marks a place. */
 static bool is_shared(CUevent event, CUstream stream)
 {
 	int capturing = 0;

@@ -22,7 +22,7 @@ struct sim_ipc_handle {
 #define SIM_IPC_EVENT "vgpu-evt"
 
 struct sim_ipc_handle sim_ipc_handle_new(const char magic[8]);
-/* Whether the handle is of that kind and was made by another process. */
+/* Checks that the handle is of that kind and was made by another process. */
 CUresult sim_ipc_check(const struct sim_ipc_handle *handle, const char magic[8]);
 /* The other process' file; -1: the process has ended, or cannot be seen from here. */
 int sim_ipc_open(const struct sim_ipc_handle *handle);

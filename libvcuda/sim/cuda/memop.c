@@ -1,6 +1,6 @@
 /*
- * Stream memory operations: checking a batch, keeping it for graphs, waiting for a value and writing one. How a stream
- * waits is in cuda/watch.c.
+ * Stream memory operations: checking a batch, keeping it for graphs, waiting for a value and writing one. The waiting
+ * itself is in cuda/watch.c.
  */
 #include "cuda/memop.h"
 

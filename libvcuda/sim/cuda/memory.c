@@ -1,7 +1,6 @@
 /*
  * The driver calls that allocate and free memory, register host memory, and return information about memory and
- * pointers. What an allocation is and how it is mapped and charged is in cuda/allocation.c; stream-ordered calls are in
- * cuda/pool.c.
+ * pointers. Mapping and charging an allocation are in cuda/allocation.c; stream-ordered calls are in cuda/pool.c.
  */
 #include <sys/mman.h>
 

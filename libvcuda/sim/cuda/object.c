@@ -1,6 +1,6 @@
 /*
  * Handles of objects. A pointer is a handle only while it is in the tree, so a stale or wild pointer is an error and
- * not a crash. What the objects are is in the files of their kinds.
+ * not a crash. Each kind of object has its own file.
  */
 #include <search.h>
 #include <stdlib.h>

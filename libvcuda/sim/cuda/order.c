@@ -1,6 +1,6 @@
 /*
  * CUDA's numbering of the visible cards: first CUDA_DEVICE_ORDER, then CUDA_VISIBLE_DEVICES. NVML ignores both
- * variables. Which cards are visible at all is decided in state/nodes.c.
+ * variables. state/nodes.c decides which cards are visible at all.
  */
 #include <ctype.h>
 #include <stdio.h>

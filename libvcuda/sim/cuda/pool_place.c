@@ -1,7 +1,7 @@
 /*
  * Which pool serves a place and a kind of memory: a device's own memory, managed memory that prefers a device, or host
- * memory. CUDA 13 selects pools by location and type; earlier versions have pools of devices only. What a pool does is
- * in cuda/pool.c.
+ * memory. CUDA 13 selects pools by location and type; earlier versions have pools of devices only. The pools themselves
+ * are in cuda/pool.c.
  */
 #include "cuda/pool.h"
 
@@ -37,7 +37,7 @@ bool sim_pool_is_default(const struct sim_pool *pool)
 	return pool == *default_of(pool->device, pool->memory);
 }
 
-/* Managed memory that prefers the host is not supported. Pools from programs older than types have type 0. */
+/* Managed memory that prefers the host is not supported. Type 0 is for pools of the interface before types. */
 CUresult sim_pool_place(const CUmemLocation *location, int type, CUdevice *device, enum sim_memory *memory)
 {
 	bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;

@@ -1,6 +1,6 @@
 /*
  * The queues of the streams: submitting work to a stream, or to the graph that the stream is capturing, finishing it,
- * and waiting for it. When work begins and ends is decided in cuda/engine.c; what it does is in the files of its kind.
+ * and waiting for it. cuda/engine.c decides when work begins and ends; its effects are in cuda/copy.c and other files.
  */
 #include "cuda/queue.h"
 
@@ -68,7 +68,7 @@ static void wait_progress(struct sim_engine *engine)
 	engine->waiting--;
 }
 
-/* Whether the work's event is valid, and whether waiting for it makes the stream join a capture. Under the lock. */
+/* Checks the work's event. If a wait for it makes the stream join a capture, the stream joins. Under the lock. */
 static CUresult check_event(struct sim_stream *stream, const struct sim_work *work)
 {
 	if (work->type != CU_GRAPH_NODE_TYPE_EVENT_RECORD && work->type != CU_GRAPH_NODE_TYPE_WAIT_EVENT)

@@ -1,6 +1,6 @@
 /*
- * Streams: their handles, the built-in streams, and their properties. What streams carry is in cuda/queue.c; captures
- * are in cuda/capture.c; waiting for a value is in cuda/watch.c.
+ * Streams: their handles, the built-in streams, and their properties. Their queues are in cuda/queue.c; captures are in
+ * cuda/capture.c; waiting for a value is in cuda/watch.c.
  */
 #include <stdlib.h>
 

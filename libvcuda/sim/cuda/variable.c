@@ -1,6 +1,6 @@
 /*
  * The memory of a module's variables: an allocation for each variable, made when the program first asks for its
- * address. What variables an image has is in cuda/image.h; modules are in cuda/module.c.
+ * address. The list of an image's variables is in cuda/image.h; modules are in cuda/module.c.
  */
 #include "cuda/variable.h"
 

@@ -1,7 +1,6 @@
 /*
  * Waiting for a condition that no queue brings about: one thread of the process checks the conditions of all waiting
- * streams until they are met (cuda/watch.h). What the conditions are is in cuda/memop.c, cuda/semaphore.c and
- * cuda/ipc_event.c.
+ * streams until they are met (cuda/watch.h). cuda/memop.c, cuda/semaphore.c and cuda/ipc_event.c have the conditions.
  */
 #include "cuda/watch.h"
 

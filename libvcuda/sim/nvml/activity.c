@@ -1,7 +1,7 @@
 /*
  * Utilization, power, temperature and energy. As in NVML, utilization is "one or more kernels running" over a period of
  * 1/6 s and is known when the period has ended; samples of processes come later still. Power and temperature follow the
- * load. Who runs kernels when is counted in state/turn.c.
+ * load. state/turn.c counts the time in which kernels run.
  */
 #include <string.h>
 

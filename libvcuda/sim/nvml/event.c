@@ -1,6 +1,6 @@
 /*
- * NVML events. tools/simctl.py injects them; every event set that was registered before receives them within 20 ms.
- * What the errors behind an event change is in nvml/memory_errors.c.
+ * NVML events. tools/simctl.py injects them; every event set that was registered before receives them within 20 ms. The
+ * counters of memory errors are in nvml/memory_errors.c.
  */
 #include <stdlib.h>
 

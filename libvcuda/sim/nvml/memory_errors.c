@@ -109,9 +109,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned 
 
 #define BANKS 640u
 
-/*
- * Banks by the number of spare rows left: all, most, some, few, none. The model uses one spare row of a bank at a time.
- */
+/* Banks by the number of spare rows left: all, most, some, few, none. Each remapped row is in another bank. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device, unsigned histogram[5])
 {
 	struct sim_board board;

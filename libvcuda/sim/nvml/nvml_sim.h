@@ -10,9 +10,9 @@
 #include "nvml/types.h"
 #include "state/state.h"
 
-/* Whether NVML is initialized and the driver is loaded. */
+/* Checks that NVML is initialized and the driver is loaded. */
 nvmlReturn_t sim_nvml_ready(void);
-/* Also: the handle belongs to a card that this process may see and that is not lost. */
+/* Also checks that the handle belongs to a card that this process may see and that is not lost. */
 nvmlReturn_t sim_nvml_check(nvmlDevice_t device, const void *out);
 nvmlReturn_t sim_nvml_return(enum sim_status status);
 nvmlReturn_t sim_nvml_text(char *out, unsigned length, const char *text);

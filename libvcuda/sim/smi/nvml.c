@@ -1,6 +1,6 @@
 /*
  * nvidia-smi's access to NVML: loading the library, its functions, and reading a card and its processes. The failure
- * messages are those of the real nvidia-smi. What is printed is decided in smi/nvidia_smi.c and smi/query.c.
+ * messages are those of the real nvidia-smi. smi/nvidia_smi.c and smi/query.c print the values.
  */
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /*
  * The simulator's clock: reading the time, sleeping, waiting on conditions and on words of shared memory. Each function
  * uses CLOCK_MONOTONIC or the state's virtual clock (state/virtual.c), whichever the state was made with. The table
- * vgpuSimClock at the end offers the same calls to programs. What happens at a given time is decided by the callers.
+ * vgpuSimClock at the end offers the same calls to programs. The callers decide what happens at a given time.
  */
 #include "state/clock.h"
 

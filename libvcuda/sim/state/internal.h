@@ -1,6 +1,6 @@
 /*
  * What state/state.c offers to the other files of state/ (the ledger, the device nodes, the time slices and the virtual
- * clock) and to nobody else. What the libraries may call is in state/state.h, state/clock.h and state/turn.h.
+ * clock) and to nobody else. The functions for the libraries are in state/state.h, state/clock.h and state/turn.h.
  */
 #ifndef SIM_INTERNAL_H
 #define SIM_INTERNAL_H

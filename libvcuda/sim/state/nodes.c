@@ -1,7 +1,7 @@
 /*
  * Which cards a process sees: those whose device node it can open, as with the real driver. Also whether it can open
- * the nodes that belong to no card. What the cards are is in state/state.c; creating nodes belongs to tools/sim_root.py
- * and to the hook under test.
+ * the nodes that belong to no card. The cards themselves are in state/state.c. tools/sim_root.py and the hook under
+ * test create the nodes.
  */
 #include "state/internal.h"
 #include "state/state.h"

@@ -1,7 +1,7 @@
 /*
  * Which context may run kernels on a card: its time slice, the queue of waiting contexts, and the change to the next
- * one (state/turn.h describes the rules). Also counts how long the card and each process were busy. When kernels of the
- * holder begin and end is decided by cuda/engine.c.
+ * one (state/turn.h describes the rules). Also counts how long the card and each process were busy. cuda/engine.c
+ * decides when the holder's kernels begin and end.
  */
 #include "state/turn.h"
 

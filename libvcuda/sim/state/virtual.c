@@ -1,7 +1,7 @@
 /*
  * The virtual clock: registers processes and threads, chooses the next thread to run, and advances the time
  * (state/virtual.h describes the rules). It also detects a running thread that was killed or sleeps outside the clock.
- * What the calls mean to the rest of the simulator is in state/clock.c.
+ * The rest of the simulator calls state/clock.c instead.
  */
 #include "state/virtual.h"
 
