@@ -1,7 +1,7 @@
 """The cost of the core share in real time: of a launch that is not throttled, and of processes that wait.
 
-The launch runs on the null driver (vcuda.py), the waits on the simulated driver with the wall clock. How exactly the
-share is kept is in cores_share.py.
+The launch runs on the null driver (vcuda.py), the waits on the simulated driver with the wall clock. The error of the
+share is in cores_share.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A pool of workers (cores_worker.py), one pinned to each CPU, and the queue of scenarios that they run.
 
-The processes of a scenario hand the virtual time to one another, which is fast on one CPU and slow across two. What a
-scenario is is in cores_scenario.py.
+The processes of a scenario hand the virtual time to one another, which is fast on one CPU and slow across two.
+cores_scenario.py describes scenarios.
 """
 
 from __future__ import annotations
