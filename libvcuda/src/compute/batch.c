@@ -1,4 +1,4 @@
-/* See compute/batch.h. Here launches are made, and waited for. */
+/* See compute/batch.h. This file puts launches into batches and follows the threads that wait for them. */
 #include "compute/batch.h"
 
 #include "base/clock.h"
@@ -6,10 +6,17 @@
 #include "compute/card_clock.h"
 #include "compute/poller.h"
 
-#define LONG_ENOUGH NS_PER_MS           /* estimated time in a batch */
-#define SAMPLES_APART (2 * NS_PER_MS)   /* in a stream: two events cost some 5 us */
-#define WORTH_AN_EVENT (250 * NS_PER_US) /* estimated time: a batch that ends where a thread waits for it */
-#define WORTH_IT_AMONG_OTHERS (50 * NS_PER_US) /* the same, where the stream is at something else */
+/* A batch ends when its launches should take this long. */
+#define LONG_ENOUGH NS_PER_MS
+
+/* The time between two samples in a stream: two events cost some 5 us. */
+#define SAMPLES_APART (2 * NS_PER_MS)
+
+/* A batch ends where its thread waits for it, if its launches should take at least this long. */
+#define WORTH_AN_EVENT (250 * NS_PER_US)
+
+/* A batch ends where its stream is interrupted while other streams work, if its launches should take this long. */
+#define WORTH_IT_AMONG_OTHERS (50 * NS_PER_US)
 
 static struct batch *free_batch(struct core_context *context)
 {
@@ -26,7 +33,7 @@ void batch_drop_spare(struct core_context *context, struct batch *batch)
 	batch->spare = 0;
 }
 
-/* With the lock; the word is also read without it, as a hint. */
+/* The caller holds the lock. Other threads read the word without it, as a hint. */
 static void count_up(uint32_t *word, int change)
 {
 	__atomic_store_n(word, *word + (uint32_t)change, __ATOMIC_RELAXED);
@@ -67,10 +74,11 @@ static void open_batch(struct core_context *context, struct lane *lane, struct l
 	count_up(&context->under_way, 1);
 	lane->open = (int32_t)(batch - context->batches);
 	launch->opened = true;
-	launch->closes = batch->allowance == SWITCHES; /* what follows it begins where it ends, which is more certain */
+	/* The next batch begins where this one ends, which is more certain. */
+	launch->closes = batch->allowance == SWITCHES;
 }
 
-/* A kernel that was not measured for long is measured alone. */
+/* Whether the kernel is to be measured alone: its last measurement is too old. */
 static bool wants_sample(const struct lane *lane, const struct launch *launch, uint64_t now)
 {
 	return !estimates_known(launch->kind) ||
@@ -87,8 +95,8 @@ static void end_batch(struct core_context *context, struct batch *batch, CUstrea
 }
 
 /*
- * The launch finds nothing under way: since somebody waited for all of it, or, if nobody did, since it should have been
- * done. What ran dry meanwhile is not the container's use.
+ * Notes for how long the context was idle before the launch. That time is not the container's use. The context was idle
+ * since a thread had waited for all of its work or, if none had, since the work should have been done.
  */
 static void note_gap(struct core_context *context, struct lane *lane, uint64_t estimate, uint64_t now)
 {
@@ -102,7 +110,7 @@ static void note_gap(struct core_context *context, struct lane *lane, uint64_t e
 	lane->has_work = true;
 }
 
-/* Another stream has work meanwhile: the interval is not only the interrupted one's. */
+/* Clears the marks of interruption: another stream has work meanwhile, so the interval is not the stream's alone. */
 static void count_interruptions(struct core_context *context)
 {
 	for (int i = 0; i < BATCHES; i++)
@@ -181,7 +189,7 @@ void batches_join(struct launch *launch, uint64_t now)
 	leave(&context->lock);
 }
 
-/* In which nothing was launched: the one launch failed. */
+/* Takes a launch that failed out of its batch. A batch that has no other launch is freed. */
 static void undo(struct core_context *context, struct batch *batch, const struct launch *launch)
 {
 	batch->launches--;
@@ -191,7 +199,7 @@ static void undo(struct core_context *context, struct batch *batch, const struct
 		batch_set_free(context, batch);
 }
 
-/* The thread was held up after the launch: the event comes when the work has perhaps been done for long. */
+/* The thread was held up after the launch, so its work may have ended long before the event is recorded. */
 static void note_delay(struct batch *batch, const struct launch *launch, uint64_t now)
 {
 	if (launch->may_wait || now <= batch->expected)
@@ -209,7 +217,7 @@ void batches_joined(struct launch *launch, bool succeeded)
 	if (!succeeded)
 		bucket_release(launch->bucket, launch->estimate);
 	if (launch->batch < 0) {
-		/* No event was to be had: it counts what is known of it. */
+		/* There was no batch or event for it: the launch counts with its estimate. */
 		if (succeeded)
 			bucket_settle(launch->bucket, launch->estimate, launch->estimate, launch->estimate, clock_now());
 		return;
@@ -231,7 +239,7 @@ void batches_joined(struct launch *launch, bool succeeded)
 	poller_needed();
 }
 
-/* The streams of other threads are theirs: they may be destroyed. */
+/* Leaves the streams of other threads alone: those threads may have destroyed them. */
 static void close_own(struct core_context *context, struct lane *lane, uint64_t least)
 {
 	struct batch *batch = lane->open < 0 ? NULL : &context->batches[lane->open];
@@ -250,7 +258,7 @@ void batches_close(const struct launch *launch)
 	leave(&context->lock);
 }
 
-/* ---- a thread waits for its work: between two such waits a stream does not run dry ---- */
+/* ---- a thread waits for its work; between two such waits a stream is not idle ---- */
 
 void batches_waiting(uint64_t key)
 {
@@ -296,7 +304,7 @@ void batches_waited(uint64_t key)
 		(void)batches_settle();
 }
 
-/* The stream's lane, with the context's lock. NULL: there is none, and nothing is locked. */
+/* Returns the stream's slot and holds the context's lock. NULL: the stream has no slot, and nothing is locked. */
 static struct lane *enter_lane(uint64_t key, struct core_context **context)
 {
 	*context = atomic_load(&core_contexts[0]) ? batches_context(&this_thread) : NULL;
@@ -310,7 +318,7 @@ static struct lane *enter_lane(uint64_t key, struct core_context **context)
 	return NULL;
 }
 
-/* A batch that is not worth an event goes on; if it is alone, its kernels are counted as what they are known to take. */
+/* A batch that is not worth an event goes on. If no other stream has work, its kernels count with their estimates. */
 static void interrupt(struct core_context *context, struct lane *lane, CUstream stream, bool waits)
 {
 	struct batch *batch = &context->batches[lane->open];

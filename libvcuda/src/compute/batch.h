@@ -1,12 +1,14 @@
 /*
- * What is under way: launches in batches of about a millisecond between two events, and what they really used.
+ * Work under way: launches, in batches of about a millisecond between two events, and the time they really used.
  *
- * Belongs here: contexts and their events, batches by stream, and their settlement with the card's bucket. Used is
- * the union of the intervals between a batch's events, as the card's clock has them: overlapping streams count once.
- * A batch in which the stream ran dry (a program that waits for each kernel), and one that may have met another
- * tenant's work, count what their kernels are known to take, within the interval.
+ * Belongs here: contexts and their events, the batches of each stream, and their completion in the card's token bucket.
+ * Not whether a launch may begin (compute/token_bucket.h), nor where it waits (compute/throttle.h).
  *
- * Every function may be called from any thread; the lock of a context is held across event calls, never across a
+ * The time used is the union of the intervals between the batches' events, on the card's clock: overlapping streams
+ * count once. Two kinds of batch count the estimates of their kernels, within the interval: a batch in which the stream
+ * was idle (the program waits for each kernel), and a batch that may have overlapped another tenant's work.
+ *
+ * Any thread may call any of these functions. A thread holds a context's lock across event calls, but never across a
  * launch or a wait.
  */
 #ifndef VCUDA_BATCHES_H
@@ -28,60 +30,67 @@ struct launch {
 	struct bucket *bucket;
 	struct estimate *kind;
 	CUstream stream;              /* as cuEventRecord takes it */
-	uint64_t lane;                /* which stream, for all threads */
+	uint64_t lane;                /* identifies the stream among those of all threads */
 	struct this_thread *thread;
 	uint64_t estimate;            /* ns */
 	int32_t batch;                /* -1: in none */
-	bool opened;                  /* the first of its batch */
+	bool opened;                  /* it is the first of its batch */
 	bool closes;
 	bool may_wait;                /* the call may return after the work is done */
 };
 
-/* The calling thread's context; NULL: none, or its card has no limit. */
+/* Returns the calling thread's context. NULL: it has none, or its card has no limit. */
 struct core_context *batches_context(struct this_thread *thread);
 struct bucket *batches_bucket(struct core_context *context);
 
-/* How many contexts have had accounted work. */
+/* Returns how many contexts have had accounted work. */
 unsigned int batches_contexts(void);
 
-/* The launch is made at once, if as much is reserved for what joins its batch; as batches_join, then. */
+/*
+ * Puts the launch into its stream's open batch, if the batch's local slice covers the estimate. False: the caller has
+ * to reserve the estimate and to call batches_join.
+ */
 bool batches_join_reserved(struct launch *launch, uint64_t now);
 
-/* The launch, for which `estimate` is reserved, is about to be made, and was made (or failed: undone). */
+/* Puts the launch into a batch, before the driver's call. Its `estimate` is reserved. */
 void batches_join(struct launch *launch, uint64_t now);
+
+/* Called after the driver's call. A launch that failed is undone. */
 void batches_joined(struct launch *launch, bool succeeded);
 
-/* The thread is about to wait with a launch: its batches end here. */
+/* Ends the calling thread's batches: the thread is about to wait with a launch. */
 void batches_close(const struct launch *launch);
 
-/* The thread is about to wait for all that it launched into a stream, and has waited. ALL_LANES: into any. */
+/* Called before and after the thread waits for all that it launched into a stream. ALL_LANES: into any stream. */
 #define ALL_LANES 0
 void batches_waiting(uint64_t lane);
 void batches_waited(uint64_t lane);
 
-/* The stream will be at something else than the card's work, and then, if it `waits`, until the program says so. */
+/* The stream's next operation takes none of the card's time. With `waits`, it lasts until the program ends it. */
 void batches_interrupt(uint64_t lane, CUstream stream, bool waits);
 
-/* The stream is about to be destroyed, or to be captured. */
+/* Ends the stream's batch: the stream is about to be destroyed or captured. */
 void batches_forget(uint64_t lane, CUstream stream);
 
-/* Looks what has ended, in all contexts; when to look again, UINT64_MAX: nothing is under way. */
+/* Completes what has ended, in all contexts. Returns when to look again. UINT64_MAX: nothing is under way. */
 uint64_t batches_settle(void);
 
-/* Nothing in another stream than the launch's has come to an end for long, though it should have. True once in so long. */
+/*
+ * Whether work in another stream than the launch's should have ended long ago, and nothing has ended since. After true,
+ * the answer is false until as much time has passed again.
+ */
 bool batches_stuck_elsewhere(const struct launch *launch, uint64_t now);
 
-/*
- * A context is about to be destroyed, perhaps: from here on nobody looks at its events. NULL: nothing of it is known.
- * Let go, it is gone with all that was under way, or goes on.
- */
+/* Locks a context that may be about to be destroyed, so that no thread looks at its events. NULL: it has no record. */
 struct core_context *batches_hold(CUcontext handle);
+
+/* Unlocks the context. With `is_gone`, it was destroyed, and all its work that was under way is written off. */
 void batches_let_go(struct core_context *context, bool is_gone);
 
-/* In a forked child: nothing is under way. */
+/* Called in a forked child, which has nothing under way. */
 void batches_reset(void);
 
-/* At the end of the process: from now on no event is looked at. */
+/* Called when the process ends: from now on no thread looks at an event. */
 void batches_stop(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* See compute/batch.h. Here batches end: what they used is counted, and the context goes when all that was its is settled. */
+/* See compute/batch.h. This file counts what batches used, completes them, and drops a context with its batches. */
 #include "compute/batch.h"
 
 #include "base/clock.h"
@@ -7,12 +7,12 @@
 #include "driver/capture_mode.h"
 #include "driver/cuda_table.h"
 
-#define LATENCY (12 * NS_PER_US)        /* of a launch into a dry stream and of the wait for its end, at most */
-#define FORGOTTEN (2 * NS_PER_MS)       /* a batch that nobody adds to or ends */
+#define LATENCY (12 * NS_PER_US)        /* of a launch into an idle stream and of the wait for its end, at most */
+#define FORGOTTEN (2 * NS_PER_MS)       /* past its expected end, for an open batch that no thread adds to or ends */
 #define EARLIEST_LOOK (50 * NS_PER_US)
 #define LATEST_LOOK NS_PER_MS
-#define OFTEN (150 * NS_PER_US) /* while others wait for the card */
-#define PATIENCE (20 * NS_PER_MS)       /* with kernels on another card: those of groups wait for each other */
+#define OFTEN (150 * NS_PER_US)         /* between two looks, while others may wait for the card */
+#define PATIENCE (20 * NS_PER_MS)       /* with kernels on another card: the kernels of a group wait for each other */
 #define PATIENCE_HERE NS_PER_S
 #define EXIT_PATIENCE (50 * NS_PER_MS)
 
@@ -33,7 +33,7 @@ static int query(CUevent event)
 	return result == CUDA_SUCCESS ? OVER : result == CUDA_ERROR_NOT_READY ? UNDER_WAY : LOST;
 }
 
-/* Notes what has happened to a batch; the streams of `blocked` have an older one that has not ended. */
+/* Notes whether a batch has started and ended. A stream slot's bit in `blocked`: an older batch there has not ended. */
 static void look_at(struct core_context *context, struct batch *batch, uint64_t *blocked, uint64_t now)
 {
 	uint64_t bit = (uint64_t)1 << batch->lane;
@@ -41,7 +41,7 @@ static void look_at(struct core_context *context, struct batch *batch, uint64_t 
 	if (!batch->started && batch->launched_at && !(*blocked & bit) && query(batch->start) == OVER) {
 		batch->started = true;
 		batch->started_at = card_time_of(context, batch->start, batch->opened_at, now);
-		if (batch->launched_at > batch->started_at) /* the kernel came after the event, into an empty stream */
+		if (batch->launched_at > batch->started_at) /* the stream was idle: the kernel came after the event */
 			batch->started_at = batch->launched_at < now ? batch->launched_at : now;
 	}
 	if (batch->started && batch->state == CLOSED && !batch->ended_at && query(batch->end) == OVER)
@@ -52,7 +52,7 @@ static void look_at(struct core_context *context, struct batch *batch, uint64_t 
 		*blocked |= bit;
 }
 
-/* Notes what of the interval lies in gaps. Within one kernel there is none. */
+/* Adds up the idle gaps within the interval. One kernel alone has none. */
 static void note_gaps_within(const struct core_context *context, struct batch *batch, uint64_t from, uint64_t to)
 {
 	for (uint64_t i = context->gap_count; i && context->gap_count - i < GAPS && batch->launches > 1; i--) {
@@ -68,9 +68,10 @@ static void note_gaps_within(const struct core_context *context, struct batch *b
 }
 
 /*
- * What the container used of the interval, of which `raw` ns were not counted for other work. Certainly not the times
- * when the stream was seen to be dry; perhaps not what launches and waits take on the way there and back, or what a change
- * of contexts takes. Within these bounds, what the kernels are known to take.
+ * Returns how much of the interval the container used: the estimate, within two bounds. `raw` ns of the interval were
+ * not counted for other work. The upper bound leaves out the times at which the context was seen to be idle. The lower
+ * bound also leaves out the times at which it should have been idle, the latency of launches and waits, and the
+ * allowance for other contexts.
  */
 static uint64_t own_part(const struct batch *batch, uint64_t raw)
 {
@@ -84,7 +85,7 @@ static uint64_t own_part(const struct batch *batch, uint64_t raw)
 	return guess < least ? least : guess > most ? most : guess;
 }
 
-/* Beside the work of other streams, and where it was just taken to be as known, an interval tells no more than a bound. */
+/* Where other streams worked too, or the use was only set to the estimate, an interval is just an upper bound. */
 static void learn(const struct core_context *context, const struct batch *batch, uint64_t used, uint64_t now)
 {
 	uint64_t took = batch->ended_at - batch->started_at;
@@ -98,7 +99,7 @@ static void learn(const struct core_context *context, const struct batch *batch,
 		bucket_measured(context->bucket, used);
 }
 
-/* It had ended before it was last seen under way, by the card's clock. */
+/* By the card's clock the batch had ended before it was last seen under way: takes back what was counted too much. */
 static void count_back(struct core_context *context, struct batch *batch)
 {
 	uint64_t over = less(batch->counted_to, batch->ended_at);
@@ -131,7 +132,7 @@ static void count(struct core_context *context, struct batch *batch, uint64_t no
 	}
 }
 
-/* Nothing more will be known of it. */
+/* Completes a batch with its estimate: nothing will ever report what it used. */
 static void write_off(struct core_context *context, struct batch *batch, uint64_t now)
 {
 	batch_drop_spare(context, batch);
@@ -146,7 +147,7 @@ static bool is_lost(const struct batch *batch, uint64_t now)
 	return !batch->ended_at && (query(batch->start) == LOST || query(batch->end) == LOST);
 }
 
-/* In the order of their beginnings, so that the union comes out right. */
+/* Inserts in the order of `key`: the union is right only if batches are counted in the order in which they began. */
 static void insert(struct batch **list, int count, struct batch *batch, uint64_t (*key)(const struct batch *))
 {
 	for (; count && key(list[count - 1]) > key(batch); count--)
@@ -184,7 +185,7 @@ static void settle(struct core_context *context, uint64_t now)
 		count(context, started[i], now);
 }
 
-/* What is before it in its stream may have ended sooner than thought. */
+/* The batches before it in its stream may have ended sooner than expected. */
 static uint64_t expected_end(const struct batch *batch)
 {
 	uint64_t end = batch->started_at + batch->estimate;
@@ -231,7 +232,7 @@ static uint64_t settle_context(struct core_context *context)
 uint64_t batches_settle(void)
 {
 	uint64_t next = UINT64_MAX;
-	CUstreamCaptureMode mode = capture_mode_relax(); /* another thread's capture may forbid this one to ask */
+	CUstreamCaptureMode mode = capture_mode_relax(); /* another thread's capture may forbid queries in this one */
 
 	atomic_fetch_add(&settling, 1);
 	for (int i = 0; i < MOST_CONTEXTS && !atomic_load(&stopped); i++) {
@@ -248,7 +249,7 @@ uint64_t batches_settle(void)
 	return tidy < next ? tidy : next;
 }
 
-/* Nothing of its context has ended, nor was it looked away from that, for longer than it should take. */
+/* Whether the batch's context has had no end, and no report of being stuck, for longer than the batch should take. */
 static bool is_stuck(const struct core_context *context, const struct batch *batch, uint64_t least, uint64_t now)
 {
 	uint64_t since = batch->opened_at > context->moved_at ? batch->opened_at : context->moved_at;
@@ -267,7 +268,10 @@ static bool runs(const struct core_context *context)
 	return false;
 }
 
-/* What waits for the program, which may wait for this very launch, keeps the card from nothing. */
+/*
+ * While nothing runs, a batch behind a wait for the program gets the short patience: the program may be waiting for
+ * this very launch, and the batch does not occupy the card.
+ */
 static bool has_stuck(const struct core_context *context, const struct lane *own, uint64_t least, uint64_t now)
 {
 	bool is_idle = least > PATIENCE && !runs(context);

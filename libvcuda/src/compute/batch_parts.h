@@ -1,6 +1,8 @@
 /*
- * What compute/batch.c, where launches are made, and compute/batch_complete.c, where they end, have of each other. With the context's
- * lock, all of it.
+ * The parts of a batch that compute/batch.c, which makes launches, and compute/batch_complete.c, which completes them,
+ * share. No other file includes this header: others use compute/batch.h.
+ *
+ * The caller of every function holds the context's lock.
  */
 #ifndef VCUDA_BATCH_PARTS_H
 #define VCUDA_BATCH_PARTS_H
@@ -8,12 +10,12 @@
 #include "compute/contexts.h"
 
 #define SWITCHES (100 * NS_PER_US)      /* what a change of contexts may add to an interval */
-#define SLICE (2 * NS_PER_MS)
+#define SLICE (2 * NS_PER_MS)           /* the hardware's time slice of a context */
 
-/* Nobody will launch into the batch any more: what is reserved for that goes back. */
+/* Returns the batch's local slice to the bucket: no thread will launch into the batch any more. */
 void batch_drop_spare(struct core_context *context, struct batch *batch);
 
-/* Nothing of the batch is under way any more. */
+/* Frees the batch: none of its work is under way any more. */
 void batch_set_free(struct core_context *context, struct batch *batch);
 
 static inline struct lane *lane_of(struct core_context *context, uint64_t key)
@@ -31,7 +33,7 @@ static inline struct lane *lane_of(struct core_context *context, uint64_t key)
 		}
 	}
 	if (lane->open < 0)
-		lane->key = key; /* of a stream that has nothing open: most likely it is gone */
+		lane->key = key; /* its stream has no open batch, and is most likely gone */
 	return lane;
 }
 

@@ -10,7 +10,7 @@ void bucket_add_level(struct bucket *bucket, uint64_t gain, int64_t most_allowed
 	int64_t now;
 
 	do {
-		if (level < -MOST_DEBT || level > most_allowed + MOST_DEBT) /* somebody scribbled */
+		if (level < -MOST_DEBT || level > most_allowed + MOST_DEBT) /* a process wrote garbage */
 			now = 0;
 		else if (level >= most_allowed)
 			return;

@@ -1,4 +1,9 @@
-/* The account: what accrues to the container, and what of it is used (compute/token_bucket.h has the latter). */
+/*
+ * The account of a token bucket: the tokens that time adds to it, and the tokens that work uses.
+ *
+ * Belongs here: adding tokens, and the bucket's capacity. compute/token_bucket.h declares the functions that count use.
+ * Not whether a launch may begin (compute/token_bucket.c).
+ */
 #ifndef VCUDA_BUCKET_ACCOUNT_H
 #define VCUDA_BUCKET_ACCOUNT_H
 
@@ -7,16 +12,16 @@
 #define ACCRUE_EACH (20 * NS_PER_US)
 #define MOST_DEBT (60 * (int64_t)NS_PER_S)
 
-/* At most to `most_allowed`; nonsense becomes nothing. */
+/* Adds tokens, up to `most_allowed`. A nonsensical number of tokens becomes 0. */
 void bucket_add_level(struct bucket *bucket, uint64_t gain, int64_t most_allowed);
 
-/* One ration, for a burst; who waits for other containers may be owed another meanwhile. */
+/* Returns the capacity: one quota, for a burst. A container that waits for others may be owed another one meanwhile. */
 static inline uint64_t most_level(const struct bucket *bucket, uint64_t now)
 {
 	return most((LOAD(bucket->shared.visit->waiting_since) ? 2 : 1) * ration(bucket, now), 2 * NS_PER_MS);
 }
 
-/* Adds the share of the time that went by; whoever moves the stamp adds it. */
+/* Adds the container's share of the time that has passed. Of several threads, the one that moves the stamp adds it. */
 static inline void accrue(struct bucket *bucket, uint64_t now)
 {
 	uint64_t *word = &bucket->shared.time->stamp;

@@ -4,7 +4,7 @@
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"
 
-#define BASE_AGE NS_PER_S               /* float milliseconds: 61 ns at one second */
+#define BASE_AGE NS_PER_S               /* times are float milliseconds: exact to 61 ns at one second */
 #define DRIFT 100000                    /* 10 ppm between the clocks */
 
 static void more_events(struct core_context *context)
@@ -33,7 +33,7 @@ void card_put_event(struct core_context *context, CUevent event)
 
 CUevent card_record(struct core_context *context, CUstream stream)
 {
-	CUevent event = captures_has(stream) ? NULL : take_event(context); /* a graph's event must not be asked */
+	CUevent event = captures_has(stream) ? NULL : take_event(context); /* an event of a graph must not be queried */
 
 	if (!event)
 		return NULL;

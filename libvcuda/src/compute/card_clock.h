@@ -1,24 +1,25 @@
 /*
- * Events of a context, and when they were: the card's clock on this process's.
+ * The events of a context, and when they happened: the card's clock, on this process's clock.
  *
- * Belongs here: taking events, recording them, and their times. Every function: with the context's lock; those that
- * record, in a thread that has the context.
+ * Belongs here: taking events, recording them, and their times. Not what lies between two events
+ * (compute/batch_complete.c). The caller of every function holds the context's lock. A thread that records has the
+ * context current.
  */
 #ifndef VCUDA_CARD_EVENTS_H
 #define VCUDA_CARD_EVENTS_H
 
 #include "compute/contexts.h"
 
-/* An event, recorded into the stream; NULL: none is to be had. */
+/* Records an event into the stream and returns it. NULL: no event could be recorded. */
 CUevent card_record(struct core_context *context, CUstream stream);
 
-/* It is not needed any more. */
+/* Takes back an event that is not needed any more. */
 void card_put_event(struct core_context *context, CUevent event);
 
-/* The event's time. It was recorded at `recorded` and is known to be past at `now`: that sets the clocks right. */
+/* Returns the event's time, which lies between `recorded` and `now`. These bounds also correct the clocks' offset. */
 uint64_t card_time_of(struct core_context *context, CUevent event, uint64_t recorded, uint64_t now);
 
-/* A start event of late becomes the one that times are counted from. */
+/* Makes the batch's start event the base from which times are counted, if the present base is old. */
 void card_renew_base(struct core_context *context, struct batch *batch, uint64_t now);
 
 #endif

@@ -1,4 +1,4 @@
-/* See compute/container_slice.h. Times of other processes are the container's own words: taken within bounds. */
+/* See compute/container_slice.h. Tenants can write the times of the usage region, so all are taken within bounds. */
 #include "compute/container_slice.h"
 
 #include <stdatomic.h>
@@ -7,16 +7,16 @@
 #include "compute/presence.h"
 #include "compute/process_slice.h"
 
-#define LOOK_AGAIN (4 * NS_PER_MS)      /* who goes wakes who waits; this is for those who were killed */
-#define STAY (NS_PER_MS)               /* without work: the program may just be about to launch more */
+#define LOOK_AGAIN (4 * NS_PER_MS)     /* a container that leaves wakes those that wait, but a killed one does not */
+#define STAY (NS_PER_MS)               /* without work: the program may be about to launch more */
 #define COLLISION (20 * NS_PER_US)
 #define EXTRA_PATIENCE (100 * NS_PER_MS)
-#define LATE (20 * NS_PER_MS)          /* for who is next, to begin */
-#define LONGEST_WAIT (5 * NS_PER_S)    /* whatever others say: then they are not believed */
-#define DISTRUST (60 * NS_PER_S)       /* for so long */
-#define FORGOTTEN (20 * NS_PER_MS)     /* who was not seen for so long may have gone meanwhile */
+#define LATE (20 * NS_PER_MS)          /* how long the next container in the queue may take to begin */
+#define LONGEST_WAIT (5 * NS_PER_S)    /* for others, whatever they lock: then this process distrusts them */
+#define DISTRUST (60 * NS_PER_S)       /* how long this process then waits for no other container */
+#define FORGOTTEN (20 * NS_PER_MS)     /* a lock not seen for this long may have been dropped meanwhile */
 
-#define BUSY (20 * NS_PER_US)          /* another thread asks just now */
+#define BUSY (20 * NS_PER_US)          /* until the next try, while another thread holds `lock` */
 
 #define NOWHERE UINT64_MAX
 
@@ -26,7 +26,7 @@ struct in_way {
 
 struct visit visit;
 
-/* What this process knows of others, and says to them: one thread at a time. */
+/* Guards this process's locks and what it has seen of others: one thread at a time. */
 static atomic_flag lock = ATOMIC_FLAG_INIT;
 
 static bool try_lock(void)
@@ -44,7 +44,7 @@ static uint64_t host_time(uint64_t now)
 	return now + (uint64_t)card_page_clock_offset();
 }
 
-/* How long another container may stay: a round, twice, and a long kernel. */
+/* How long another container may stay: two periods and a long kernel. */
 static uint64_t patience(const struct bucket *bucket)
 {
 	return 2 * period(bucket) + EXTRA_PATIENCE;
@@ -84,7 +84,7 @@ static void queue(uint64_t since)
 	presence_queue(since);
 }
 
-/* Since when the container waits, by whichever of its processes. */
+/* Returns since when the container waits, in any of its processes. */
 static uint64_t waiting_since(const struct bucket *bucket, uint64_t now)
 {
 	uint64_t *word = &bucket->shared.visit->waiting_since;
@@ -102,7 +102,7 @@ static bool goes_on(const struct bucket *bucket, uint64_t now)
 	return now < LOAD(bucket->shared.visit->until);
 }
 
-/* It stays for what it is owed; while others wait, what it is lent makes its visits no longer. */
+/* The slice is as long as the tokens allow. While others wait, a loan makes the container's slices no longer. */
 static void begin(struct bucket *bucket, uint64_t now)
 {
 	int64_t level = LOAD(bucket->shared.time->level);
@@ -112,7 +112,7 @@ static void begin(struct bucket *bucket, uint64_t now)
 	STORE(bucket->fresh, 1);
 }
 
-/* Who was ignored and keeps to it waits now: whoever is still there stays ignored. */
+/* An ignored container that has dropped its lock counts again. One that still holds its lock stays ignored. */
 static void drop(void)
 {
 	(void)presence_ignores();
@@ -127,7 +127,7 @@ static void see(struct in_way *way, uint64_t where, uint64_t now)
 	way->seen = now;
 }
 
-/* Whether what is told there is in the way; not any more, when it has been for too long. */
+/* Whether this process waits for the lock's owner. After `longest` it ignores the lock instead. */
 static bool is_in_way(const struct in_way *way, uint64_t longest, uint64_t now)
 {
 	if (now - way->since < longest)
@@ -149,26 +149,26 @@ static struct in_way *find_place(struct in_way *places, uint64_t where)
 	return oldest;
 }
 
-/* Each is waited for by itself: others that come and go meanwhile do not make one who stays any better. */
+/* The wait for each lock is timed by itself, so that containers that come and go do not excuse one that stays. */
 static bool is_others_work(const struct bucket *bucket, uint64_t now)
 {
 	static struct in_way places[PRESENCE_LISTED];
 	uint64_t where[PRESENCE_LISTED];
 	unsigned int count = presence_list_others(where);
-	bool is_waited_for = count == PRESENCE_LISTED; /* there may be more */
+	bool is_waited_for = count == PRESENCE_LISTED; /* the list is full: there may be more */
 
 	for (unsigned int i = 0; i < count; i++) {
 		struct in_way *place = find_place(places, where[i]);
 		see(place, where[i], now);
 		is_waited_for |= is_in_way(place, patience(bucket), now);
 	}
-	for (int i = 0; i < PRESENCE_LISTED; i++) /* who has gone may come again, and is waited for anew */
+	for (int i = 0; i < PRESENCE_LISTED; i++) /* the wait for a container that left and returns starts anew */
 		if (places[i].seen != now)
 			places[i].where = NOWHERE;
 	return is_waited_for;
 }
 
-/* A container that stopped in mid-visit is ignored until it goes; who stands in line and does not take its turn, too. */
+/* A container that stopped within its slice is ignored until it leaves, and so is the next one that does not begin. */
 static bool is_others_turn(const struct bucket *bucket, uint64_t since, uint64_t now)
 {
 	static struct in_way waiting = {.where = NOWHERE};
@@ -189,7 +189,7 @@ static bool is_others_turn(const struct bucket *bucket, uint64_t since, uint64_t
 	return false;
 }
 
-/* Others may say what they like, by as many locks as they like: it holds nobody up for ever. */
+/* However many locks other containers hold, they do not hold this one up for ever. */
 static bool must_wait(const struct bucket *bucket, uint64_t since, uint64_t now)
 {
 	if (now < LOAD(visit.distrusts_until))
@@ -202,7 +202,7 @@ static bool must_wait(const struct bucket *bucket, uint64_t since, uint64_t now)
 		STORE(visit.waits_from, now);
 	if (now - LOAD(visit.waits_from) < LONGEST_WAIT)
 		return true;
-	log_once(LOG_WARNING, "other containers keep the card, or say so: not waited for, a minute at a time");
+	log_once(LOG_WARNING, "another container has held the card for 5 s; ignoring it for 60 s");
 	STORE(visit.waits_from, 0);
 	STORE(visit.distrusts_until, now + DISTRUST);
 	return false;
@@ -219,7 +219,7 @@ static bool enter(struct bucket *bucket, uint64_t now, uint64_t *again)
 	}
 	presence_hold();
 	bool others = presence_of_others(&where);
-	if (others && now >= LOAD(visit.distrusts_until)) { /* both have just come */
+	if (others && now >= LOAD(visit.distrusts_until)) { /* both began at the same moment */
 		presence_drop();
 		*again = now + COLLISION + bucket->shared.slot % 8 * COLLISION;
 		return false;
@@ -283,7 +283,7 @@ bool visit_ask(struct bucket *bucket, uint64_t now, uint64_t *again)
 	return may;
 }
 
-/* Until when it stays though it has nothing to do. */
+/* Returns until when the container stays without work. */
 static uint64_t stays_until(const struct bucket *bucket, uint64_t now)
 {
 	uint64_t until = LOAD(bucket->shared.visit->until);
@@ -299,7 +299,7 @@ static void go(struct bucket *const *buckets, unsigned int count, uint64_t now)
 {
 	STORE(visit.present, 0);
 	for (unsigned int i = 0; i < count; i++)
-		if (bucket_in_flight(buckets[i])) { /* another thread was quicker */
+		if (bucket_in_flight(buckets[i])) { /* another thread has launched meanwhile */
 			STORE(visit.present, 1);
 			return;
 		}
@@ -309,7 +309,10 @@ static void go(struct bucket *const *buckets, unsigned int count, uint64_t now)
 	drop();
 }
 
-/* Two that ignore each other hardly ever begin or go while the other is away: it has to be looked for in between. */
+/*
+ * Checks ignored locks between the beginning and the end of a slice, too: two containers that ignore each other hardly
+ * ever begin or leave while the other is away.
+ */
 static void look_at_ignored(void)
 {
 	if (!LOAD(visit.is_mixed) || !try_lock())
@@ -334,7 +337,7 @@ uint64_t visit_tidy(struct bucket *const *buckets, unsigned int count, uint64_t 
 		return until;
 	if (!try_lock())
 		return now + BUSY;
-	if (LOAD(visit.present)) /* still */
+	if (LOAD(visit.present)) /* another thread may have left meanwhile */
 		go(buckets, count, now);
 	unlock();
 	return UINT64_MAX;
@@ -343,6 +346,6 @@ uint64_t visit_tidy(struct bucket *const *buckets, unsigned int count, uint64_t 
 void visit_reset(void)
 {
 	visit = (struct visit){0};
-	unlock(); /* it may have been another thread's */
+	unlock(); /* another thread of the parent may have held it */
 	presence_reset();
 }

@@ -23,7 +23,7 @@ struct core_context *core_context_find(CUcontext handle)
 	return NULL;
 }
 
-/* A record of a context that went is used again. */
+/* Returns an unused record. The record of a destroyed context is used again. */
 static struct core_context *blank(void)
 {
 	for (int i = 0; i < MOST_CONTEXTS; i++) {
@@ -35,7 +35,7 @@ static struct core_context *blank(void)
 		atomic_store_explicit(&core_contexts[i], context, memory_order_release);
 		return context;
 	}
-	log_once(LOG_WARNING, "more than %d contexts: the rest is not held to the core share", MOST_CONTEXTS);
+	log_once(LOG_WARNING, "more than %d contexts exist; the core share does not limit the others", MOST_CONTEXTS);
 	return NULL;
 }
 

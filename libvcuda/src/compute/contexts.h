@@ -1,9 +1,10 @@
 /*
- * What is known of the program's contexts: in each, the streams that launches go to, the batches that are under way,
- * and the events they lie between.
+ * The records of the program's contexts: in each, the streams that launches go to, the batches that are under way, and
+ * the events between which they lie.
  *
- * Belongs here: what these records hold, which context has which, and the lock. Not what happens to them: events and
- * the card's clock (compute/card_clock.h), launches (compute/batch.c), ends (compute/batch_complete.c). Other modules see compute/batch.h alone.
+ * Belongs here: what these records hold, which context has which record, and the lock. Not what happens to them: events
+ * and the card's clock (compute/card_clock.h), launches (compute/batch.c), completion (compute/batch_complete.c). Other
+ * modules include compute/batch.h alone.
  */
 #ifndef VCUDA_CORE_CONTEXT_H
 #define VCUDA_CORE_CONTEXT_H
@@ -22,44 +23,44 @@ enum batch_state { FREE, OPEN, CLOSED };
 struct batch {
 	enum batch_state state;
 	bool started;
-	bool is_unsure;       /* another tenant's work may have been in between */
+	bool is_unsure;       /* another tenant's work may lie within the interval */
 	bool is_mixed;        /* it has kernels of several kinds */
-	bool is_interrupted;  /* the stream, the only one, was at something else in between */
-	bool is_behind_wait;  /* the stream waited for the program before */
+	bool is_interrupted;  /* its stream, the only one with work, did something else in between */
+	bool is_behind_wait;  /* its stream waited for the program before it */
 	uint32_t lane;
 	uint32_t launches;
 	struct estimate *kind;
 	CUevent start, end;
 	uint64_t order;
 	uint64_t opened_at, launched_at, closed_at;
-	uint64_t started_at, ended_at; /* the card's time, on this process's clock */
-	uint64_t expected;    /* end */
-	uint64_t estimate;    /* ns of all its launches: what is reserved */
-	uint64_t booked;      /* of the bucket */
-	uint64_t spare;       /* ns reserved beside that, for launches */
-	uint64_t spare_until; /* this time */
-	uint64_t counted;     /* ns found used so far, */
-	uint64_t counted_to;  /* the last of them */
-	uint64_t allowance;   /* of the interval that may not be its own, at most */
-	uint64_t gaps;        /* of what was counted, ns in which nothing was under way, */
-	uint64_t doubtful;    /* those in which nothing should have been, */
-	uint64_t dry_times;   /* and how often */
+	uint64_t started_at, ended_at; /* the card's times, on this process's clock */
+	uint64_t expected;    /* when it should end */
+	uint64_t estimate;    /* ns of all its launches, which are reserved */
+	uint64_t booked;      /* ns that the bucket has booked for it */
+	uint64_t spare;       /* the local slice: ns reserved beside that, for launches to come */
+	uint64_t spare_until; /* when the local slice expires */
+	uint64_t counted;     /* ns counted as used so far */
+	uint64_t counted_to;  /* the end of the last interval that was counted */
+	uint64_t allowance;   /* ns of the interval that may be other contexts' work, at most */
+	uint64_t gaps;        /* counted ns in which the context was seen to be idle */
+	uint64_t doubtful;    /* counted ns in which the context should have been idle */
+	uint64_t dry_times;   /* how often the context was idle or should have been */
 };
 
 struct lane {
 	uint64_t key;
-	int32_t open;         /* batch */
-	bool has_work;        /* that nobody has waited for yet */
-	bool waits;           /* for the program, before what is launched next */
-	CUstream stream;      /* of the last launch, by the thread: */
-	const void *thread;
-	uint64_t expected;    /* when all that was launched into it will be done */
+	int32_t open;         /* index of its open batch; -1: none */
+	bool has_work;        /* it has work for which no thread has waited yet */
+	bool waits;           /* before its next launch, it waits for the program */
+	CUstream stream;      /* of the last launch */
+	const void *thread;   /* that made the last launch */
+	uint64_t expected;    /* when all work launched into it should be done */
 	uint64_t sampled_at;
 };
 
 struct gap {
 	uint64_t from, to;
-	bool is_seen;         /* somebody had waited for everything; else it should only have been done */
+	bool is_seen;         /* a thread had waited for all work; else all work should only have been done */
 };
 
 struct core_context {
@@ -72,30 +73,30 @@ struct core_context {
 	struct lane lanes[LANES];
 	struct batch batches[BATCHES];
 	CUevent events[2 * BATCHES + EVENTS_AT_ONCE];
-	uint32_t event_count; /* not in use */
+	uint32_t event_count; /* events not in use */
 	uint32_t event_total;
-	uint32_t working;     /* lanes that have work */
-	uint64_t interrupted; /* the lane whose batches are, 0: none */
-	uint64_t dry_since;   /* when the last of it had been waited for; 0: there is some, or was none yet */
-	uint64_t expected;    /* when all of it should be done */
-	uint64_t moved_at;    /* when something last ended, or was last found to be stuck */
-	struct gap gaps[GAPS]; /* of late, in order */
+	uint32_t working;     /* stream slots that have work */
+	uint64_t interrupted; /* key of the stream whose batches are interrupted; 0: none */
+	uint64_t dry_since;   /* when a thread had last waited for the last of its work; 0: never yet */
+	uint64_t expected;    /* when all of its work should be done */
+	uint64_t moved_at;    /* when a batch last ended, or was last found to be stuck */
+	struct gap gaps[GAPS]; /* the latest ones, in order */
 	uint64_t gap_count;
 	CUevent base;         /* an event whose time is known */
 	uint64_t base_at;
 	uint64_t base_seen;
 };
 
-/* In order, without gaps; the handle of one that went is NULL. */
+/* Filled in order, without gaps. The handle of a destroyed context is NULL. */
 extern struct core_context *_Atomic core_contexts[MOST_CONTEXTS];
-extern _Atomic uint32_t core_generation; /* changes when a context goes */
+extern _Atomic uint32_t core_generation; /* changes when a context is destroyed */
 
 struct core_context *core_context_find(CUcontext handle);
 
-/* In a forked child: nothing of them is left. */
+/* Called in a forked child: drops all records. */
 void core_contexts_reset(void);
 
-/* ---- locks: held for microseconds; who finds one taken for longer sleeps, as the clock may be virtual ---- */
+/* ---- locks: held for microseconds; a thread that spins for longer sleeps, because the clock may be virtual ---- */
 
 static inline bool try_lock(atomic_flag *flag)
 {

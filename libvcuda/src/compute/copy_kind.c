@@ -20,7 +20,7 @@ struct copy copy_card(uint64_t size)
 	return described(true, size);
 }
 
-/* Of pointers that the driver knows nothing of it is taken that they lie where the call says. */
+/* A pointer of which the driver has no record counts as lying on the call's card. */
 static bool on_one_card(CUdeviceptr to, CUdeviceptr from)
 {
 	int one = 0, other = 0;
@@ -35,7 +35,7 @@ struct copy copy_devices(CUdeviceptr to, CUdeviceptr from, uint64_t size)
 	return described(on_one_card(to, from), size);
 }
 
-/* Host memory is known only where the driver allocated or registered it. */
+/* The driver has a record of host memory only where it allocated or registered that memory. */
 static bool is_device(CUdeviceptr pointer)
 {
 	unsigned int type = CU_MEMORYTYPE_HOST;

@@ -1,6 +1,8 @@
 /*
- * Where copies go. Within a card its multiprocessors do them, so they take the card's time as a launch does. To and from
- * the host, and between cards, engines of their own do, and the card's time stays free for others.
+ * Where copies go. The card's multiprocessors make a copy within the card, so it takes the card's time as a launch
+ * does. Copy engines make copies to and from the host and between cards, and leave the card's time free for others.
+ *
+ * Belongs here: how many bytes of a copy are of which kind. Not the hooked calls and their accounting (hooks/copy.c).
  */
 #ifndef VCUDA_COPIES_H
 #define VCUDA_COPIES_H
@@ -11,19 +13,21 @@
 #include "cuda_abi.h"
 
 struct copy {
-	uint64_t within;  /* bytes that stay on the card, */
-	uint64_t outside; /* and that leave it or come to it */
+	uint64_t within;  /* bytes that stay on the card */
+	uint64_t outside; /* bytes that leave the card or come to it */
 };
 
 struct copy copy_bus(uint64_t size);
 struct copy copy_card(uint64_t size);
 
-/* Of device memory; of memory that may be anybody's. */
+/* For addresses of device memory. */
 struct copy copy_devices(CUdeviceptr to, CUdeviceptr from, uint64_t size);
+
+/* For addresses of any memory. */
 struct copy copy_any(CUdeviceptr to, CUdeviceptr from, uint64_t size);
 struct copy copy_any_list(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *sizes, size_t count);
 
-/* What the structures say; NULL: nothing, the driver will complain. */
+/* For the driver's structures. NULL: 0 bytes, as the driver will refuse the call. */
 struct copy copy_2d_v1(const CUDA_MEMCPY2D_v1 *copy);
 struct copy copy_2d(const CUDA_MEMCPY2D *copy);
 struct copy copy_3d_v1(const CUDA_MEMCPY3D_v1 *copy);

@@ -6,8 +6,8 @@
 enum {
 	PLACES = 4096,
 	PROBES = 4,
-	WEIGHT = ESTIMATE_SURE, /* launches that count in a mean, at least, */
-	MOST_REMEMBERED = 4096, /* and at most */
+	WEIGHT = ESTIMATE_SURE, /* launches that count in a mean, at least */
+	MOST_REMEMBERED = 4096, /* launches that count in a mean, at most */
 };
 
 static struct estimate table[PLACES] __attribute__((aligned(64)));
@@ -55,7 +55,7 @@ struct estimate *estimates_find(uint64_t function, uint64_t blocks)
 	return displace(&first[key >> 60 & (PROBES - 1)], key);
 }
 
-/* Rough samples are the least of them, until a sure one comes; where none comes for long, they pull down what is known. */
+/* Until a sure sample comes, the least rough one counts. If no sure one comes for long, rough ones lower the mean. */
 static void add_rough(struct estimate *estimate, uint64_t ns, uint64_t now)
 {
 	uint64_t samples = load(&estimate->samples), known = load(&estimate->ns);

@@ -12,7 +12,7 @@
 #include "memory/charge.h"
 #include "shared/limits_file.h"
 
-/* The default stream is one under two names; a thread's own is another in each thread. */
+/* The legacy default stream has two names. The per-thread default stream is a different one in each thread. */
 static void name_stream(struct launch *launch, CUstream stream, enum stream_meaning meaning)
 {
 	if (!stream)
@@ -47,15 +47,15 @@ static bool find_account(struct launch *launch)
 static void describe(struct launch *launch, const void *function, uint64_t blocks)
 {
 	launch->kind = estimates_find((uint64_t)(uintptr_t)function, blocks);
-	/* In whole units of what is in flight: what a batch takes off is what its launches put there. */
+	/* In whole units of `in_flight`, so that a batch subtracts exactly what its launches added. */
 	launch->estimate = (estimates_ns(launch->kind) / VGPU_USAGE_TIME_UNIT + 1) * VGPU_USAGE_TIME_UNIT;
 }
 
-/* No card's time is limited, by the limits as they stand: two loads for each launch, the rest after a change of them. */
+/* Whether the present limits limit no card's time: two loads for each launch, and more after a change of the limits. */
 static bool nothing_is_limited(void)
 {
 	enum { LIMITED = 1 };
-	static _Atomic uint64_t known; /* the sequence of the limits that it is of, doubled, and the answer */
+	static _Atomic uint64_t known; /* the sequence of the limits, doubled, and the answer for it */
 	uint64_t sequence = limits_sequence() << 1;
 	uint64_t last = atomic_load_explicit(&known, memory_order_relaxed);
 
@@ -96,7 +96,7 @@ void cores_begin(struct core_launch *call, const void *function, uint64_t blocks
 		batches_join(launch, gate_pass(launch, now));
 }
 
-/* The launch of a group on its stream's own device; all but the first are made as soon as that one may be. */
+/* Begins one launch of a group, on its stream's device. Only the first one waits; the others follow at once. */
 static void begin_member(struct core_launch *call, const CUDA_LAUNCH_PARAMS *member, bool is_first)
 {
 	struct launch *launch = &call->launch;

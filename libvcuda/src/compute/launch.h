@@ -1,7 +1,10 @@
 /*
- * One launch against the container's share of the card's time: what every launching wrapper does around the driver's
- * call. Nothing happens, and nothing costs, without limits, on an exclusive card, inside a capture (what is captured
- * is accounted when its graph is launched) and for calls that the driver makes itself.
+ * One launch, held to the container's share of the card's time: what every launching wrapper does around the driver's
+ * call.
+ *
+ * Belongs here: whether a launch is accounted, and the order of the steps. Not where it waits (compute/throttle.h), nor
+ * the batches (compute/batch.h). A launch is not accounted, and costs nothing, without limits, on an exclusive card,
+ * inside a capture (the work is accounted when its graph is launched), and in calls that the driver makes itself.
  */
 #ifndef VCUDA_CORES_H
 #define VCUDA_CORES_H
@@ -12,7 +15,7 @@
 #include "compute/batch.h"
 #include "cuda_abi.h"
 
-/* How a wrapper's stream 0 is meant; all streams of the thread. */
+/* What a wrapper means by stream 0. STREAMS_ALL: all streams of the thread. */
 enum stream_meaning { STREAM_LEGACY, STREAM_PER_THREAD, STREAMS_ALL };
 
 struct core_launch {
@@ -20,10 +23,10 @@ struct core_launch {
 	bool entered;
 };
 
-/* Whether any card's time is limited now: two loads. */
+/* Whether any card's time is limited now. It costs two loads. */
 bool cores_watch(void);
 
-/* May wait. `function` and `blocks` say what is launched: a function and its grid, or a graph. */
+/* Begins a launch, and may wait. `function` and `blocks` identify it: a function and its grid, or a graph. */
 void cores_begin(struct core_launch *call, const void *function, uint64_t blocks, CUstream stream,
 		 enum stream_meaning meaning);
 
@@ -32,7 +35,7 @@ static inline uint64_t cores_blocks(uint64_t x, uint64_t y, uint64_t z)
 	return x * y * z;
 }
 
-/* `result`, when it is over. */
+/* Ends an accounted launch. Returns `result`. */
 CUresult cores_end_accounted(struct core_launch *call, CUresult result);
 
 static inline CUresult cores_end(struct core_launch *call, CUresult result)
@@ -44,17 +47,17 @@ static inline CUresult cores_end(struct core_launch *call, CUresult result)
 bool cores_begin_group(struct core_launch *calls, const CUDA_LAUNCH_PARAMS *list, unsigned int count);
 void cores_end_group(struct core_launch *calls, unsigned int count, CUresult result);
 
-/* The thread is about to wait for its work in a stream; if that is of interest, has waited. */
+/* Called before the thread waits for its work in a stream. True: cores_waited has to follow. */
 bool cores_waiting(CUstream stream, enum stream_meaning meaning);
 void cores_waited(CUstream stream, enum stream_meaning meaning);
 
 /*
- * What comes next in the stream takes time without taking the card's: a copy over the bus, a wait for another stream, or,
- * if it `waits` for the program, a function of the host or a wait for a value. False: of no interest.
+ * The stream's next operation takes time, but none of the card's: a copy over the bus or a wait for another stream.
+ * With `waits`, it waits for the program: a function of the host, or a wait for a value. False: nothing is accounted.
  */
 bool cores_interrupt(CUstream stream, enum stream_meaning meaning, bool waits);
 
-/* A stream is about to be destroyed, or to be captured. */
+/* Called before a stream is destroyed or captured. */
 void cores_forget(CUstream stream, enum stream_meaning meaning);
 
 #endif

@@ -10,24 +10,24 @@
 #include "driver/cuda_table.h"
 #include "memory/charge.h"
 
-#define ACTIVE_FOR (100 * NS_PER_MS) /* after the last work it looks now and then, so that launches need not wake it */
+#define ACTIVE_FOR (100 * NS_PER_MS) /* after the last work the poller looks now and then: no launch has to wake it */
 #define LOOK_EACH (10 * NS_PER_MS)
 #define LATEST_LOOK (5 * NS_PER_MS)
 
 static atomic_int state; /* 0: no thread; 1: there is one */
-static uint32_t asleep;  /* futex: 1 while it sleeps for good */
+static uint32_t asleep;  /* futex: 1 while the poller sleeps without a deadline */
 
 static void sleep_for_good(void)
 {
 	__atomic_store_n(&asleep, 1, __ATOMIC_SEQ_CST);
-	if (batches_settle() == UINT64_MAX) /* nothing came meanwhile */
+	if (batches_settle() == UINT64_MAX) /* no work came meanwhile */
 		clock_wait(&asleep, 1, UINT64_MAX);
 	__atomic_store_n(&asleep, 0, __ATOMIC_SEQ_CST);
 }
 
 static void run(void)
 {
-	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* it may look at events while others capture */
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* events may be queried while others capture */
 	uint64_t active = clock_now();
 
 	if (!guard_enter())
@@ -52,7 +52,8 @@ void poller_needed(void)
 
 	if (!atomic_load_explicit(&state, memory_order_relaxed) && atomic_compare_exchange_strong(&state, &none, 1) &&
 	    !clock_thread(run))
-		log_once(LOG_WARNING, "no thread for the core share: work is accounted when the next one waits");
+		log_once(LOG_WARNING,
+			 "cannot start a thread for the core share; work is accounted when a later launch waits");
 	if (__atomic_load_n(&asleep, __ATOMIC_SEQ_CST))
 		clock_wake(&asleep);
 }

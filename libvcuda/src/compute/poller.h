@@ -1,14 +1,17 @@
 /*
- * The one thread that libvcuda starts in a process held to a core share: it looks what has ended while nobody else
- * does, and sleeps otherwise. Launches that wait look for themselves (compute/throttle.h).
+ * The one thread that libvcuda starts in a process held to a core share. It completes work that has ended while no
+ * other thread does, and sleeps otherwise.
+ *
+ * Belongs here: the thread, and when it looks. Not how work is completed (compute/batch.h). Launches that wait complete
+ * work themselves (compute/throttle.h).
  */
 #ifndef VCUDA_POLLER_H
 #define VCUDA_POLLER_H
 
-/* Something is under way; a system call only if the poller sleeps for good. */
+/* Called when work is under way. A running poller costs a system call only if it sleeps without a deadline. */
 void poller_needed(void);
 
-/* In a forked child: there is none. */
+/* Called in a forked child, which has no poller. */
 void poller_reset(void);
 
 #endif

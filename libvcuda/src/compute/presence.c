@@ -1,4 +1,7 @@
-/* See compute/presence.h. Offsets: 24 bits of the card, one that tells the line from the work, and the container's byte or a time. */
+/*
+ * See compute/presence.h. The offset of a lock has 24 bits for the card, one bit that separates the queue from the
+ * work, and 38 bits for the container's byte or for a time.
+ */
 #include "compute/presence.h"
 
 #include <errno.h>
@@ -18,7 +21,7 @@
 
 #define OWN_BITS 38
 #define OWN_MASK (((uint64_t)1 << OWN_BITS) - 1)
-#define TIME_SHIFT 16 /* 65 us: the line comes round after 200 days */
+#define TIME_SHIFT 16 /* 65 us: the times in the queue wrap around after 200 days */
 
 enum { MOST_IGNORED = 8, HIGH_NUMBER = 600 };
 
@@ -30,10 +33,10 @@ enum { MOST_IGNORED = 8, HIGH_NUMBER = 600 };
 static int file = -1;
 static struct stat identity;
 static uint32_t *word;
-static uint64_t own;   /* the container's byte on each card: its limits file is one of a kind on the host */
-static uint64_t cards[VGPU_LIMITS_MAX_CARDS]; /* where their offsets begin */
+static uint64_t own;   /* the container's byte on each card: the inode of its limits file, unique on the host */
+static uint64_t cards[VGPU_LIMITS_MAX_CARDS]; /* the first offset of each */
 static unsigned int card_count;
-static uint64_t ignored[MOST_IGNORED]; /* in order */
+static uint64_t ignored[MOST_IGNORED]; /* offsets, in ascending order */
 static unsigned int ignored_count;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -46,13 +49,13 @@ static uint64_t offset_of(const uint8_t uuid[16])
 	return hash >> (64 - 24) << (OWN_BITS + 1);
 }
 
-/* fstat() is a symbol of glibc 2.33. */
+/* fstat() became a symbol of glibc only in version 2.33. */
 static bool look_at(int fd, struct stat *status)
 {
 	return syscall(SYS_fstat, fd, status) == 0;
 }
 
-/* Out of the way of programs that count on low numbers. */
+/* Uses a high descriptor number: some programs rely on low ones. */
 static void open_file(void)
 {
 	int low = open(VGPU_PRESENCE_PATH, O_RDONLY | O_CLOEXEC);
@@ -66,7 +69,7 @@ static void open_file(void)
 		close(low);
 }
 
-/* Of an open file of its own: a mapping holds its file's locks as well, when the file is closed, and in a child. */
+/* Maps an open file of its own: a mapping keeps the locks of its open file after close(2), and in a child. */
 static void map_word(void)
 {
 	int other = open(VGPU_PRESENCE_PATH, O_RDONLY | O_CLOEXEC);
@@ -118,7 +121,7 @@ bool presence_is_kept(void)
 {
 	if (is_ours())
 		return true;
-	file = -1; /* closed: a daemon closes what it does not know. If there is such a number, it is another's now */
+	file = -1; /* a daemon closes descriptors that it did not open; the number may be another file's now */
 	open_file();
 	return false;
 }
@@ -145,10 +148,10 @@ static void set(short type, uint64_t byte)
 	(void)lock(F_OFD_SETLK, type, byte, 1, &where);
 }
 
-/* Whether any byte of [from, to) is locked by somebody else, but for those that are ignored. */
+/* Whether another process holds a lock in [from, to). Ignored locks do not count. */
 static bool is_locked(uint64_t from, uint64_t to, uint64_t *where)
 {
-	for (unsigned int i = 0; i < ignored_count && from < to; i++) { /* in order */
+	for (unsigned int i = 0; i < ignored_count && from < to; i++) {
 		if (ignored[i] < from || ignored[i] >= to)
 			continue;
 		if (from < ignored[i] && lock(F_OFD_GETLK, F_WRLCK, from, ignored[i] - from, where))
@@ -178,7 +181,7 @@ bool presence_of_others(uint64_t *where)
 	return false;
 }
 
-/* The kernel gives one of the locks in a range, not the first. */
+/* The kernel returns some lock in the range, not the first one. */
 static unsigned int list_locked(uint64_t from, uint64_t to, uint64_t *where, unsigned int count)
 {
 	uint64_t found;
@@ -260,7 +263,7 @@ void presence_wake(void)
 
 void presence_reset(void)
 {
-	/* The parent's open file is shared: a lock by it would be the parent's. */
+	/* The child shares the parent's open file: a lock through it would be the parent's. */
 	if (file >= 0 && presence_is_kept()) {
 		close(file);
 		open_file();

@@ -1,10 +1,14 @@
 /*
- * Who is at work on the container's cards, and who stands in line for them, as all containers of the node tell each other
- * by locks on a file that each of them has and none can write (VGPU_PRESENCE_PATH): a read lock on a byte of its own says
- * that a container is at work on a card, one on a byte that is a time says since when it waits. The kernel keeps them:
- * the dead hold none, nobody can take another's away, and all that can be forged is one's own.
+ * Which containers are at work on this container's cards, and which ones wait for them. All containers of the node have
+ * one file that none can write (VGPU_PRESENCE_PATH), and take read locks on its bytes. A container that is at work on a
+ * card locks a byte of its own. A container that waits locks a byte whose offset is the time since which it waits. The
+ * kernel keeps the locks: dead processes hold none, no container can remove another's, and each can forge only its own.
  *
- * The container is present on all of its cards together, so that kernels that wait for each other across them run together.
+ * The container is present on all of its cards together, so that kernels that wait for each other across them run
+ * together.
+ *
+ * Belongs here: taking, dropping and finding these locks, and waking other containers. Not how long a container waits
+ * or stays (compute/container_slice.h).
  */
 #ifndef VCUDA_PRESENCE_H
 #define VCUDA_PRESENCE_H
@@ -12,39 +16,48 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Whether there is such a file; looks once. */
+/* Whether the file exists. Only the first call looks for it. */
 bool presence_is_told(void);
 
-/* False: the program closed the file, which is open again; what this process had said is taken back. */
+/* False: the program had closed the file. It is open again now, and this process has lost its locks. */
 bool presence_is_kept(void);
 
-/* This process says, or takes back, that the container is at work on its cards. */
+/* Takes, and drops, the locks that mark the container as at work on its cards. */
 void presence_hold(void);
 void presence_drop(void);
 
-/* Whether another container is at work on one of them, and where that is told. */
+/* Whether another container is at work on one of the cards. *where is the offset of its lock. */
 bool presence_of_others(uint64_t *where);
 
-/* All places where that is told, as far as there is room. */
+/* Lists the offsets of all such locks, as far as there is room. Returns their number. */
 enum { PRESENCE_LISTED = 8 };
 unsigned int presence_list_others(uint64_t where[PRESENCE_LISTED]);
 
-/* This process stands in line since `time`, of the host's clock; leaves it. */
+/* Puts this process into the queue, as waiting since `time` on the host's clock. */
 void presence_queue(uint64_t time);
+
+/* Takes it out of the queue. */
 void presence_unqueue(uint64_t time);
 
-/* Whether somebody stands in line for one of the cards since before `time` (UINT64_MAX: at all), and where that is told. */
+/*
+ * Whether another process has waited for one of the cards since before `time` (UINT64_MAX: at all). *where is the
+ * offset of its lock.
+ */
 bool presence_waiting_before(uint64_t time, uint64_t *where);
 
-/* What is told there is not heeded any more, until it is taken back. True: something is ignored now. */
+/* Ignore this lock until its owner drops it. */
 void presence_ignore(uint64_t where);
+
+/* Stops ignoring the locks that their owners have dropped. True: other locks are still ignored. */
 bool presence_ignores(void);
 
-/* What to wait on, unchanged, for others to go: they wake who waits. */
+/* The futex on which to wait until other containers leave. Its value never changes. */
 uint32_t *presence_word(void);
+
+/* Wakes all processes that wait on that futex, in all containers. */
 void presence_wake(void);
 
-/* In a forked child: it holds nothing. */
+/* Called in a forked child, which holds no locks. */
 void presence_reset(void);
 
 #endif

@@ -4,9 +4,9 @@
 #include "compute/container_slice.h"
 #include "compute/presence.h"
 
-#define OVERDUE (2 * NS_PER_MS)       /* a turn whose work should have been done is taken */
-#define LONGEST_KEPT NS_PER_S        /* without an end: it may be waiting for another process */
-#define COURTESY (300 * NS_PER_US)    /* how long who has waited longer may take to take a free turn, */
+#define OVERDUE (2 * NS_PER_MS)       /* after the expected end of the holder's work, its time slice is taken */
+#define LONGEST_KEPT NS_PER_S        /* while no work ends: it may be waiting for another process */
+#define COURTESY (300 * NS_PER_US)    /* how long a free time slice is left to the process that has waited longer */
 
 static uint32_t waiting_time(uint64_t now)
 {
@@ -46,7 +46,6 @@ bool bucket_is_behind(const struct bucket *bucket)
 				   has_waited_longer(bucket->shared.flights, (uint32_t)first, bucket->shared.slot));
 }
 
-/* Gives the turn up for whoever waits, and wakes the first of them. */
 void bucket_hand_over(struct bucket *bucket)
 {
 	int first = bucket_first_waiting(bucket);
@@ -55,7 +54,7 @@ void bucket_hand_over(struct bucket *bucket)
 		clock_wake(&bucket->shared.flights[first].waiting);
 }
 
-/* When the turn of another process may be taken. */
+/* Returns when this process may take the time slice of another one. */
 static uint64_t free_at(const struct bucket *bucket, uint64_t holder, uint64_t now)
 {
 	const struct vgpu_usage_time *time = bucket->shared.time;

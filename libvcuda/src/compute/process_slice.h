@@ -1,32 +1,35 @@
 /*
- * Turns of the container's processes: one at a time has the card, which changes contexts late and at a cost. The words
- * are the container's; each process takes the turn by itself when nobody has it, or whoever has it is overdue.
+ * Time slices of the container's processes. One process at a time has the card, because the card changes contexts late
+ * and at a cost. The words lie in the container's usage region. Each process takes the time slice by itself, when no
+ * process holds it or its holder is overdue.
+ *
+ * Belongs here: which process of the container may launch. Not which container may (compute/container_slice.h).
  */
 #ifndef VCUDA_BUCKET_TURN_H
 #define VCUDA_BUCKET_TURN_H
 
 #include "base/atomics.h"
 
-#define QUANTUM (10 * NS_PER_MS)      /* of use by a process, while others of the container wait; */
-#define LONGEST_TURN (100 * NS_PER_MS) /* by the clock */
-#define GRACE (150 * NS_PER_US)       /* and who has it, to go on: changing contexts costs */
-#define LATE_LOOK (5 * NS_PER_MS)     /* of those who will be woken when it is their turn */
+#define QUANTUM (10 * NS_PER_MS)      /* of use: a process's time slice while others of the container wait */
+#define LONGEST_TURN (100 * NS_PER_MS) /* by the clock: the longest time slice of a process */
+#define GRACE (150 * NS_PER_US)       /* time for an idle holder to go on: changing contexts costs */
+#define LATE_LOOK (5 * NS_PER_MS)     /* until the next look of a process that will be woken when it is next */
 
 enum { NOBODY = -1 };
 
-/* The slot, other than its own, that has waited longest. */
+/* Returns the slot, other than the process's own, that has waited longest. NOBODY: none waits. */
 int bucket_first_waiting(const struct bucket *bucket);
 
-/* Has another process waited longer than this one? One that does not wait has not waited. */
+/* Whether another process has waited longer than this one. A process that does not wait has not waited. */
 bool bucket_is_behind(const struct bucket *bucket);
 
-/* Gives the turn up for whoever waits, and wakes the first of them. */
+/* Ends this process's time slice if others wait, and wakes the process that has waited longest. */
 void bucket_hand_over(struct bucket *bucket);
 
-/* Its work goes on for longer than thought: the turn is not to be taken meanwhile, for a second at most. */
+/* Prolongs the time slice while work takes longer than its estimate, for a second at most. */
 void bucket_keep_turn(struct bucket *bucket, uint64_t now);
 
-/* Takes it from `holder`, if it may; *again as in bucket_try. */
+/* Takes the time slice from `holder`, if this process may. *again as in bucket_try. */
 bool bucket_take_turn(struct bucket *bucket, uint64_t holder, uint64_t now, uint64_t *again);
 
 static inline bool is_turn_over(const struct bucket *bucket, uint64_t now)
@@ -43,7 +46,7 @@ static inline void begin_turn(struct bucket *bucket, uint64_t now)
 	STORE(bucket->shared.time->held_used, LOAD(bucket->shared.time->used));
 }
 
-/* The holder goes on until its time is over and somebody waits; then it lets its work drain. */
+/* The holder goes on until its time slice is over and another process waits. Then it lets its work end. */
 static inline bool keep_turn(struct bucket *bucket, uint64_t now, uint64_t *again)
 {
 	if (!is_turn_over(bucket, now))

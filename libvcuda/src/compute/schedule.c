@@ -1,4 +1,4 @@
-/* See compute/schedule.h, and compute/token_bucket.h: which card has which bucket. */
+/* See compute/schedule.h. This file also finds the bucket of each device (compute/token_bucket.h). */
 #include "compute/schedule.h"
 
 #include <pthread.h>
@@ -17,13 +17,13 @@ enum { DEVICES = 64 };
 static struct bucket *buckets[DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Without a region each process is held to the share by itself: better than none of them. */
+/* Without a usage region each process is held to the share by itself. That is better than no limit. */
 static void account_alone(struct bucket *bucket)
 {
 	struct vgpu_usage_time *time = calloc(1, sizeof(*time) + sizeof(struct vgpu_usage_flight));
 	static struct vgpu_usage_visit visit;
 
-	log_once(LOG_ERROR, "no usage region: each process is held to the core share by itself");
+	log_once(LOG_ERROR, "the usage region cannot be used; each process is held to the core share by itself");
 	bucket->is_local = 1;
 	bucket->shared = (struct usage_time){time, &visit, time ? (struct vgpu_usage_flight *)(time + 1) : NULL, 0};
 }
@@ -70,7 +70,7 @@ void buckets_reset(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	visit_reset();
-	memset(buckets, 0, sizeof(buckets)); /* the parent's were copied, not shared: a few hundred bytes are lost */
+	memset(buckets, 0, sizeof(buckets)); /* the child has copies of the parent's: a few hundred bytes are lost */
 }
 
 void bucket_take_over_limits(struct bucket *bucket)
@@ -80,7 +80,7 @@ void bucket_take_over_limits(struct bucket *bucket)
 
 	if (limits_of(bucket->uuid, &limits)) {
 		STORE(bucket->ceiling, within(limits.core_limit, 1, 100));
-		STORE(bucket->share, within(limits.cores, 1, 100)); /* nobody starves for good */
+		STORE(bucket->share, within(limits.cores, 1, 100)); /* no container starves for good */
 	}
 	STORE(bucket->limits_seen, seen);
 }

@@ -1,6 +1,9 @@
 /*
- * What the container is told: its limits, and what the host says about when (shared/schedule_file.h). How much of the card that
- * makes at a time.
+ * The container's schedule on a card: its limits, and what the host has written into the schedule file
+ * (shared/schedule_file.h).
+ *
+ * Belongs here: following changes of both, and what they make the rate, the period, the quota and the refill threshold.
+ * Not the tokens (compute/bucket_account.h), nor the file's layout (vgpu_card.h).
  */
 #ifndef VCUDA_BUCKET_TOLD_H
 #define VCUDA_BUCKET_TOLD_H
@@ -9,11 +12,13 @@
 
 #define WHOLE ((uint64_t)1000000)     /* rates are in millionths */
 #define PERCENT (WHOLE / 100)
-#define LOOK_EACH (200 * NS_PER_MS)   /* for a page that was not there */
-#define PERIOD (20 * NS_PER_MS)       /* where the host tells none */
+#define LOOK_EACH (200 * NS_PER_MS)   /* for a schedule that was not there */
+#define PERIOD (20 * NS_PER_MS)       /* where the schedule has none */
 
-/* The page that was not there may have come; it says something new. */
+/* Looks for a schedule that was not there. */
 void bucket_look_for_page(struct bucket *bucket, uint64_t now);
+
+/* Takes over a schedule that has changed. */
 void bucket_take_over_times(struct bucket *bucket, const struct vgpu_card_page *page);
 
 static inline void follow_page(struct bucket *bucket, uint64_t now)
@@ -33,7 +38,7 @@ static inline bool is_lent(const struct bucket *bucket, uint64_t now)
 	return until && now + (uint64_t)card_page_clock_offset() < until;
 }
 
-/* millionths of the card's time that are the container's, */
+/* Returns the container's share of the card's time, in millionths. */
 static inline uint64_t own_rate(const struct bucket *bucket)
 {
 	uint64_t share = LOAD(bucket->share) * PERCENT, told = LOAD(bucket->times.share);
@@ -41,7 +46,7 @@ static inline uint64_t own_rate(const struct bucket *bucket)
 	return told ? least(told, share) : share;
 }
 
-/* and that it may use now */
+/* Returns what the container may use now, with what it is lent, in millionths. */
 static inline uint64_t rate(const struct bucket *bucket, uint64_t now)
 {
 	if (is_lent(bucket, now))
@@ -56,13 +61,13 @@ static inline uint64_t period(const struct bucket *bucket)
 	return told ? told : PERIOD;
 }
 
-/* ns of the card per period at the present rate */
+/* Returns the quota: ns of the card's time per period, at the present rate. */
 static inline uint64_t ration(const struct bucket *bucket, uint64_t now)
 {
 	return rate(bucket, now) * period(bucket) / WHOLE;
 }
 
-/* How much has to be there after the bucket was empty: fewer, longer sleeps. */
+/* Returns the refill threshold: the tokens for which a throttled container waits, for fewer and longer sleeps. */
 static inline uint64_t draught(const struct bucket *bucket, uint64_t now)
 {
 	return within(ration(bucket, now) / 8, NS_PER_MS / 4, 2 * NS_PER_MS);

@@ -11,7 +11,7 @@
 #define REAP_AFTER (10 * NS_PER_MS)
 #define REAP_EACH (100 * NS_PER_MS)
 
-/* Kernels may wait for each other: nothing ends, so what waits here is let through and booked as debt. */
+/* Whether to let the launch through, as debt: kernels may wait for each other, and then no work ends. */
 static bool must_open(const struct launch *launch, uint64_t since, uint64_t now)
 {
 	return now - since >= PATIENCE &&
@@ -44,7 +44,7 @@ static uint64_t wait_for_it(const struct launch *launch, uint64_t began, uint64_
 			usage_reap();
 			reap = now + REAP_EACH;
 		}
-		if (bucket_others_wait(bucket) && next_end < again) /* they wait for this process' work to end */
+		if (bucket_others_wait(bucket) && next_end < again) /* they wait for this process's work to end */
 			again = next_end;
 		if (bucket_waits_for_others(bucket))
 			clock_wait(presence_word(), *presence_word(), soon(again, now));

@@ -1,4 +1,9 @@
-/* Where launches wait until the container may use the card. Every wait is bounded, and changed limits end it. */
+/*
+ * Where a launch waits until the container may use the card. Every wait is bounded, and a change of the limits ends it.
+ *
+ * Belongs here: how a launch waits, and when it is let through without tokens. Not whether it may begin
+ * (compute/token_bucket.h).
+ */
 #ifndef VCUDA_GATE_H
 #define VCUDA_GATE_H
 
@@ -6,7 +11,7 @@
 
 #include "compute/batch.h"
 
-/* Returns the time when the launch, asked for at `now`, may be made, with its estimate reserved. */
+/* Waits until the launch, requested at `now`, may be made, and reserves its estimate. Returns the new time. */
 uint64_t gate_pass(const struct launch *launch, uint64_t now);
 
 #endif

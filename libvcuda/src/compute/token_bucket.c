@@ -1,19 +1,19 @@
-/* See compute/token_bucket.h. Times of other processes stand in memory that tenants can write: all are taken within bounds. */
+/* See compute/token_bucket.h. Tenants can write the times of other processes, so all are taken within bounds. */
 #include "compute/token_bucket.h"
 
 #include "compute/bucket_account.h"
 #include "compute/container_slice.h"
 #include "compute/process_slice.h"
 
-#define PATIENCE (20 * NS_PER_MS)     /* with work on another card: kernels of groups wait for each other there */
-#define PATIENCE_HERE NS_PER_S        /* with another process' on this card: it may just be long */
-#define SPARE (64 * NS_PER_US)        /* of use, and of time: the moment for which one answer holds */
+#define PATIENCE (20 * NS_PER_MS)     /* with work on another card: the kernels of a group wait for each other */
+#define PATIENCE_HERE NS_PER_S        /* with another process's work on this card: it may just be long */
+#define SPARE (64 * NS_PER_US)        /* a local slice: ns of use, and the time for which it is reserved */
 
 static void expect(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now)
 {
 	uint64_t finish = most(LOAD(bucket->finish), now) + estimate;
 
-	STORE(bucket->finish, finish); /* a race of threads makes a guess a little worse */
+	STORE(bucket->finish, finish); /* a race of threads makes this estimate a little worse */
 	STORE(bucket->shared.time->drains_at, is_known ? finish : finish + PATIENCE);
 }
 
@@ -26,7 +26,10 @@ void bucket_force(struct bucket *bucket, uint64_t estimate, bool is_known, uint6
 	expect(bucket, estimate, is_known, now);
 }
 
-/* A container with several cards runs on all of them together, lest kernels that wait for each other wait long. */
+/*
+ * Whether the container runs on another of its cards. It runs on all of them together, so that kernels that wait for
+ * each other do not wait long.
+ */
 static bool runs_elsewhere(const struct bucket *bucket)
 {
 	const struct vgpu_usage_flight *flights;
@@ -41,7 +44,7 @@ static bool runs_elsewhere(const struct bucket *bucket)
 	return false;
 }
 
-/* Who has the turn, or has waited longest when nobody has, asks first. */
+/* The back-off: the holder of the time slice tries first or, if there is none, the process that has waited longest. */
 static uint64_t modesty(const struct bucket *bucket, uint64_t now)
 {
 	uint64_t holder = LOAD(bucket->shared.time->holder);
@@ -75,8 +78,8 @@ static uint64_t run_ahead(const struct bucket *bucket, uint64_t now)
 }
 
 /*
- * What may be under way: enough to keep the card busy, little enough to stop soon. Two kernels at least, but of those
- * that nobody knows yet no more.
+ * Whether more work may be under way: enough to keep the card busy, little enough to stop soon. Two kernels may always
+ * be, but no more than two that were never measured.
  */
 static bool has_room(const struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again)
 {

@@ -1,9 +1,13 @@
 /*
- * A card's time as this container has it: the bucket of ns that all its processes draw from, whose turn it is among them,
- * and whether other containers are in the way (compute/container_slice.h). The model and its parameters: docs/limiter.md.
+ * The container's token bucket on a card. A token is a ns of the card's time, and all processes of the container take
+ * from the same bucket. docs/limiter.md has the model and its parameters.
  *
- * Belongs here: whether work of a given length may begin now, and the account of it. Not what the work is, when it
- * ends, or how to wait (compute/batch.h, compute/throttle.h). Everything is atomic: any thread, no lock, no system call.
+ * Belongs here: whether work of a given length may begin now, and the account of it. Work may begin when there are
+ * tokens, this process has a time slice (compute/process_slice.h), and so has the container
+ * (compute/container_slice.h). Not what the work is, when it ends, or how to wait (compute/batch.h,
+ * compute/throttle.h).
+ *
+ * All words are atomic: any thread may call any function, and the bucket itself takes no lock and makes no system call.
  */
 #ifndef VCUDA_BUCKET_H
 #define VCUDA_BUCKET_H
@@ -27,23 +31,23 @@ struct bucket {
 	const struct vgpu_card_page *page;
 	struct card_times times;
 	uint64_t page_looked_at;
-	uint64_t counted_until; /* until when this process' use was counted */
-	uint64_t finish;       /* when all that this process has under way will be done */
-	uint64_t free_seen;    /* since when the turn is seen free while somebody has waited longer; 0: is not */
+	uint64_t counted_until; /* until when this process's use was counted */
+	uint64_t finish;       /* when all work that this process has under way should be done */
+	uint64_t free_seen;    /* since when the slice is free while another process has waited longer; 0: it is not */
 	uint32_t in_flight;    /* reserved by this process for work under way, in VGPU_USAGE_TIME_UNIT */
-	uint32_t fresh;        /* the turn has come to this process and nothing was measured since */
-	uint32_t is_thirsty;   /* the bucket was empty: waits for more than a drop */
-	uint32_t has_presence;   /* the node's containers tell each other who is at work */
+	uint32_t fresh;        /* a time slice has begun and nothing was measured since */
+	uint32_t is_thirsty;   /* throttled: the bucket was empty and is not yet filled to the refill threshold */
+	uint32_t has_presence;   /* the presence file exists (compute/presence.h) */
 	uint32_t is_local;     /* no usage region: this process alone is accounted */
 };
 
-/* The device's bucket; NULL: the card has no limit. It may be one that is `bucket_is_open`. */
+/* Returns the device's bucket. NULL: the card has no limit. It may be one that bucket_is_open. */
 struct bucket *bucket_of_device(CUdevice device);
 
-/* The limits changed. A card that is no longer listed keeps its last ones. */
+/* Takes over changed limits. A card that they no longer list keeps its last ones. */
 void bucket_take_over_limits(struct bucket *bucket);
 
-/* Takes over changed limits. True: an exclusive card, nothing is to be accounted. */
+/* Takes over changed limits. True: the card is exclusive, and nothing is to be accounted. */
 static inline bool bucket_is_open(struct bucket *bucket)
 {
 	if (limits_sequence() != __atomic_load_n(&bucket->limits_seen, __ATOMIC_RELAXED))
@@ -51,66 +55,71 @@ static inline bool bucket_is_open(struct bucket *bucket)
 	return __atomic_load_n(&bucket->share, __ATOMIC_RELAXED) >= 100;
 }
 
-/* Forgets everything: in a forked child. */
+/* Called in a forked child: forgets all buckets. */
 void buckets_reset(void);
 
-/* Reserves `estimate` ns if work of that length, as far as known, may begin now; if not, *again is when to ask next. */
+/* Reserves `estimate` ns if work of that estimated length may begin now. If not, *again is when to try again. */
 bool bucket_try(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again);
 
-/* Reserves, come what may. */
+/* Reserves in any case, even into debt. */
 void bucket_force(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now);
 
 /*
- * Reserves for what may follow at once, where nothing that would hold it up is near: so many ns, which launches may
- * take until *until without asking. 0: they have to ask. What they left goes back.
+ * Reserves a local slice and returns its ns: launches may take it until *until without any other call. 0: there is
+ * none, because something that would hold up launches is near.
  */
 uint64_t bucket_spare(struct bucket *bucket, uint64_t now, uint64_t *until);
+
+/* Takes back what launches have left of a local slice. */
 void bucket_spare_back(struct bucket *bucket, uint64_t left);
 
-/* What was reserved is not needed: nothing was begun. */
+/* Takes back what was reserved for work that was not begun. */
 void bucket_release(struct bucket *bucket, uint64_t estimate);
 
-/* While work runs: it has taken more than was booked. */
+/* Books `more` ns for work that still runs and has taken more than was booked. */
 void bucket_book(struct bucket *bucket, uint64_t more, uint64_t now);
 
-/* Work for which `reserved` was reserved and `booked` stands in the account ended, having used `used`. */
+/* Completes work that used `used`. `reserved` was reserved for it, and `booked` stands in the account so far. */
 void bucket_settle(struct bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t now);
 
-/* The part of [from, to) that was not counted yet for any work of this process. */
+/* Counts the part of [from, to) that was not yet counted for any work of this process. Returns its length. */
 uint64_t bucket_uncounted(struct bucket *bucket, uint64_t from, uint64_t to);
 
-/* What was counted until `from`, by the last who counted, is so only until `to`. */
+/* Moves the end of the counted time from `from` back to `to`, unless another thread has counted since. */
 void bucket_count_back(struct bucket *bucket, uint64_t from, uint64_t to);
 
-/* Whether other containers' work may lie between this container's own. */
+/* Whether other containers' work may mix with this container's own. */
 bool bucket_is_mixed(const struct bucket *bucket);
 
-/* What the launch waits for now are other containers, by presence_word(). */
+/* Whether the launch now waits for other containers, on presence_word(). */
 bool bucket_waits_for_others(const struct bucket *bucket);
 
-/* Others may wait for its work to end. */
+/* Whether other containers may wait for this container's work to end. */
 bool bucket_is_leaving(const struct bucket *bucket, uint64_t now);
 
-/* Leaves the cards to others where there is no reason to stay; when to ask again, UINT64_MAX: when something ends. */
+/* Leaves the cards if there is no reason to stay. Returns when to call again. UINT64_MAX: when work ends. */
 uint64_t buckets_tidy(uint64_t now);
 
-/* This process wants the card's time: told to the host, */
+/* Notes, for the host, that this process wants the card's time. */
 void bucket_wants(struct bucket *bucket, uint64_t now);
 
-/* and to the container's other processes when a launch waits: the word is woken when it is this one's turn. */
+/*
+ * Notes, for the host and the container's other processes, that a launch of this process waits. Returns the futex that
+ * another process wakes when this process is next.
+ */
 uint32_t *bucket_waits(struct bucket *bucket, uint64_t now);
 void bucket_waits_no_more(struct bucket *bucket);
 
-/* Launches of the container's other processes wait, or other containers. */
+/* Whether launches of the container's other processes wait, or other containers. */
 bool bucket_others_wait(const struct bucket *bucket);
 
 /*
- * Another process of the container has work under way that should have ended: it may wait for what waits here. True once
- * in so long a time, for one that waits.
+ * Whether another process of the container has work under way that should have ended: that work may wait for what waits
+ * here. Only one waiting launch gets true. After that the answer is false until as much time has passed again.
  */
 bool bucket_others_stuck(const struct bucket *bucket, uint64_t now);
 
-/* A kernel took that long. */
+/* Notes how long a kernel took. */
 void bucket_measured(struct bucket *bucket, uint64_t ns);
 
 #endif
