@@ -1,6 +1,8 @@
 /*
- * The words that a bucket is made of, in this process and in memory that its container shares: atomic access to them,
- * and values within bounds.
+ * The words of a token bucket, in this process and in the memory that its container shares.
+ *
+ * Belongs here: atomic access to these words, and values within bounds. Not what the words mean
+ * (compute/token_bucket.h, vgpu_usage.h), nor when they change.
  */
 #ifndef VCUDA_BUCKET_WORDS_H
 #define VCUDA_BUCKET_WORDS_H
@@ -41,13 +43,13 @@ static inline uint32_t units(uint64_t ns)
 	return (uint32_t)((ns + VGPU_USAGE_TIME_UNIT - 1) / VGPU_USAGE_TIME_UNIT);
 }
 
-/* ns reserved by this process. */
+/* Returns the ns that this process has reserved for work under way. */
 static inline uint64_t bucket_in_flight(const struct bucket *bucket)
 {
 	return (uint64_t)LOAD(bucket->in_flight) * VGPU_USAGE_TIME_UNIT;
 }
 
-/* For the others to see; what stands there is not believed here. */
+/* Writes the word that the container's other processes read. This process never reads it. */
 static inline void publish_flight(struct bucket *bucket)
 {
 	STORE(own_flight(bucket)->in_flight, LOAD(bucket->in_flight));

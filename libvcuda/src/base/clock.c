@@ -29,7 +29,7 @@ static void find(void)
 
 static const struct vgpu_sim_clock *virtual_clock(void)
 {
-	if (!__atomic_load_n(&looked, __ATOMIC_ACQUIRE)) /* every launch asks */
+	if (!__atomic_load_n(&looked, __ATOMIC_ACQUIRE)) /* every launch gets here */
 		pthread_once(&once, find);
 	return simulated;
 }

@@ -1,6 +1,9 @@
 /*
- * Time and waiting for the core share: CLOCK_MONOTONIC, absolute sleeps and futexes, or the simulated driver's clock
- * when the real library is that and its time is virtual (vgpu_sim_clock.h). Nothing else here knows which.
+ * Time and waiting for the core share: CLOCK_MONOTONIC, absolute sleeps and futexes. If the real library is the
+ * simulated driver and its time is virtual (vgpu_sim_clock.h), the simulated driver's clock takes their place.
+ *
+ * Belongs here: the choice between the two clocks, which no other file makes. Not when or for what to wait
+ * (compute/throttle.h, compute/poller.h).
  */
 #ifndef VCUDA_CLOCK_H
 #define VCUDA_CLOCK_H
@@ -16,16 +19,16 @@
 uint64_t clock_now(void);
 void clock_sleep_until(uint64_t time);
 
-/* Until *word is not `seen`, somebody wakes it, or the time; the word may be shared with other processes. */
+/* Waits until *word is not `seen`, a thread wakes the word, or it is `until`. Processes may share the word. */
 void clock_wait(uint32_t *word, uint32_t seen, uint64_t until);
 
-/* Changes the word and wakes all who wait on it. */
+/* Changes the word and wakes all threads that wait on it. */
 void clock_wake(uint32_t *word);
 
-/* Wakes all who wait on a word that does not change: it may be read-only. */
+/* Wakes all threads that wait on the word, and does not change it: the word may be read-only. */
 void clock_wake_all(uint32_t *word);
 
-/* A detached thread that no signal of the program goes to; false: there is none. */
+/* Starts a detached thread that gets none of the program's signals. False: it could not be started. */
 bool clock_thread(void (*body)(void));
 
 #endif

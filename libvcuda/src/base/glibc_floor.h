@@ -1,9 +1,11 @@
 /*
- * Binds to the oldest symbol versions, so that a library built on a new distribution loads in containers with an old
- * glibc (2.17 and newer), as the real driver's libraries do. Included before every source file.
+ * The oldest symbol versions of glibc, to which libvcuda binds. A library that was built on a new distribution then
+ * loads in containers with an old glibc (2.17 and newer), as the real driver's libraries do. The build includes this
+ * header before every source file.
  *
- * glibc 2.34 moved these functions into libc.so.6 under a new version and kept the old one; an older loader finds the
- * old one in libpthread.so.0 and libdl.so.2, which the real driver depends on.
+ * Belongs here: functions of which glibc has two versions. glibc 2.34 moved these functions into libc.so.6 under a new
+ * version and kept the old one. An older loader finds the old version in libpthread.so.0 and libdl.so.2, on which the
+ * real driver depends.
  */
 #ifndef VCUDA_GLIBC_FLOOR_H
 #define VCUDA_GLIBC_FLOOR_H

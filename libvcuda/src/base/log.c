@@ -1,4 +1,4 @@
-/* See base/log.h. Writes whole lines with one write(2): no stdio buffer of the program is touched. */
+/* See base/log.h. One write(2) writes a whole line, so that no stdio buffer of the program is touched. */
 #include "base/log.h"
 
 #include <errno.h>

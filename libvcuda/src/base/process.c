@@ -1,5 +1,6 @@
 /*
- * See base/process.h. Reads /proc of the container; without a usable /proc, start times are 0 and only the pid tells.
+ * See base/process.h. This file reads the container's /proc. Without a usable /proc, start times are 0, and only the
+ * pid identifies a process.
  */
 #include "base/process.h"
 
@@ -32,7 +33,7 @@ static uint64_t number(const char *text)
 	return value;
 }
 
-/* Field `wanted`, counted as in proc(5), of the text that begins with field 3; NULL if there are fewer. */
+/* Returns field `wanted`, counted as in proc(5), of a text that begins with field 3. NULL: there are fewer fields. */
 static const char *field(const char *text, int wanted)
 {
 	for (int at = 3; text && at < wanted; at++) {
@@ -44,7 +45,7 @@ static const char *field(const char *text, int wanted)
 
 static bool parse_stat(const char *text, struct stat_line *line)
 {
-	const char *rest = strrchr(text, ')'); /* the name before it may hold anything, blanks and brackets too */
+	const char *rest = strrchr(text, ')'); /* the name before it may contain anything, even blanks and brackets */
 
 	if (!rest || rest[1] != ' ' || !field(rest + 2, 22))
 		return false;
@@ -70,7 +71,7 @@ static bool read_stat(const char *path, struct stat_line *line)
 	return parse_stat(text, line);
 }
 
-/* The inode in a link text such as `pid:[4026531836]`, 0 where the kernel has no such namespace. */
+/* Returns the inode in a link text such as `pid:[4026531836]`. 0: the kernel has no such namespace. */
 static uint64_t namespace_inode(const char *path)
 {
 	char text[64];
@@ -99,7 +100,7 @@ void process_identify(struct process_identity *self)
 	uint64_t pid = (uint64_t)getpid();
 	uint64_t start = 0;
 
-	if (read_stat("/proc/self/stat", &line) && line.pid == pid) /* else /proc is another pid namespace's */
+	if (read_stat("/proc/self/stat", &line) && line.pid == pid) /* otherwise /proc is of another pid namespace */
 		start = line.start;
 	self->owner = start << VGPU_USAGE_PID_BITS | (pid & PID_MASK);
 	self->namespaces = namespace_inode("/proc/self/ns/time") << 32 | namespace_inode("/proc/self/ns/pid");
@@ -109,8 +110,8 @@ void process_identify(struct process_identity *self)
 }
 
 /*
- * A zombie has closed its files, so the driver has taken back its memory; many containers have no init that would
- * reap it. A leader that exited while its threads run is shown as a zombie too, but with more than one thread.
+ * A zombie has closed its files, so the driver has taken back its memory. Many containers have no init that would reap
+ * it. A leader that exited while its threads run is a zombie in /proc, too, but one with more than one thread.
  */
 static bool ended(const struct stat_line *line)
 {
@@ -132,7 +133,7 @@ bool process_is_dead(const struct process_identity *self, uint64_t owner, uint64
 	if (look == PASSING)
 		return false;
 	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	if (!own_start || !read_stat(path, &line)) /* /proc tells nothing about this namespace, or hides the process */
+	if (!own_start || !read_stat(path, &line)) /* /proc is of another namespace, or hides the process */
 		return false;
 	return (start && line.start != start) || ended(&line);
 }

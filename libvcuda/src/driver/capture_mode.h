@@ -1,13 +1,16 @@
 /*
- * Calls of libvcuda's own that a thread must not make while another one captures a stream (cudaStreamCaptureModeGlobal),
- * though the call of the program that they are made for is allowed: they run in relaxed mode.
+ * The relaxed capture mode, for libvcuda's own calls. While one thread captures a stream (cudaStreamCaptureModeGlobal),
+ * other threads may not make some calls of the driver. libvcuda makes such calls inside of calls that the program may
+ * make, so it makes them in relaxed mode.
+ *
+ * Belongs here: the thread's change to that mode and back. Not which streams are captured (driver/stream_capture.h).
  */
 #ifndef VCUDA_CAPTURE_MODE_H
 #define VCUDA_CAPTURE_MODE_H
 
 #include "driver/cuda_table.h"
 
-/* The mode to be given to capture_mode_restore. */
+/* Returns the mode to pass to capture_mode_restore. */
 static inline CUstreamCaptureMode capture_mode_relax(void)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;

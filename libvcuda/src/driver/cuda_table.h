@@ -1,12 +1,14 @@
 /*
- * The one list of what libvcuda defines of libcuda.so.1, and the real functions behind it.
+ * The one list of the functions of libcuda.so.1 that libvcuda defines, and the real functions behind them.
  *
- * CUDA_HOOKS expands to the typed members of struct real_driver and to the table that cuGetProcAddress substitutes from
- * (hooks/proc_address.c); the build reads it for the version script. A missing wrapper is a
- * link error.
+ * CUDA_HOOKS expands to the typed members of struct real_driver and to the table from which cuGetProcAddress
+ * substitutes (hooks/proc_address.c). The build reads it for the version script. A missing wrapper is a link error.
+ *
+ * Belongs here: names, and calls of the real functions. Not the wrappers (hooks/), nor the functions' types
+ * (include/cuda_abi.h).
  */
 
-/* HOOK(symbol, name asked of cuGetProcAddress, CUDA version since which that name means this symbol, streams) */
+/* HOOK(symbol, name for cuGetProcAddress, CUDA version since which that name means this symbol, streams) */
 #define CUDA_HOOKS(HOOK) \
 	HOOK(cuInit, cuInit, 2000, ANY) \
 	HOOK(cuGetProcAddress, cuGetProcAddress, 11030, ANY) \
@@ -256,7 +258,7 @@
 #include "cuda_abi.h"
 #include "driver/trampolines.h"
 
-/* What is called and not defined here. */
+/* The functions that libvcuda calls and does not define. */
 #define CUDA_CALLS(CALL) \
 	CALL(cuDeviceGetUuid) \
 	CALL(cuDeviceGetUuid_v2) \
@@ -296,7 +298,7 @@ struct real_driver {
 
 extern struct real_driver real_driver;
 
-/* Finds the function at its first call and keeps it in *member: a process pays for those that it uses. */
+/* Finds the function at its first call and keeps it in *member: a process pays only for the functions that it uses. */
 void *real_find(void *member, const char *name);
 
 #define REAL_ADDRESS(symbol)                                                                      \
@@ -305,7 +307,7 @@ void *real_find(void *member, const char *name);
 		address_ ? address_ : real_find(&real_driver.symbol, #symbol);                   \
 	})
 
-/* Calls the real function; one that this driver lacks says so, as the API does. */
+/* Calls the real function. If this driver lacks it, the result is the API's error for that. */
 #define REAL(symbol, ...) (((__typeof__(symbol) *)REAL_ADDRESS(symbol))(__VA_ARGS__))
 
 /* Whether this driver has the function. */

@@ -1,5 +1,9 @@
 /*
- * The one list of what libvcuda defines of libnvidia-ml.so.1, and the real functions behind it; as driver/cuda_table.h.
+ * The one list of the functions of libnvidia-ml.so.1 that libvcuda defines, and the real functions behind them. The
+ * build reads it for the version script, and a missing wrapper is a link error, as with driver/cuda_table.h.
+ *
+ * Belongs here: names, and calls of the real functions. Not the wrappers (hooks/), nor the functions' types
+ * (include/nvml_abi.h).
  */
 
 #define NVML_HOOKS(HOOK) \
@@ -27,7 +31,7 @@
 #include "driver/trampolines.h"
 #include "nvml_abi.h"
 
-/* What is called and not defined here. */
+/* The functions that libvcuda calls and does not define. */
 #define NVML_CALLS(CALL) CALL(nvmlDeviceGetUUID)
 
 struct real_nvml {
@@ -39,7 +43,7 @@ struct real_nvml {
 
 extern struct real_nvml real_nvml;
 
-/* Finds the function at its first call and keeps it in *member: a process pays for those that it uses. */
+/* Finds the function at its first call and keeps it in *member: a process pays only for the functions that it uses. */
 void *real_find(void *member, const char *name);
 
 #define REAL_ADDRESS(symbol)                                                                      \
@@ -48,7 +52,7 @@ void *real_find(void *member, const char *name);
 		address_ ? address_ : real_find(&real_nvml.symbol, #symbol);                   \
 	})
 
-/* Calls the real function; one that this driver lacks says so, as the API does. */
+/* Calls the real function. If this driver lacks it, the result is the API's error for that. */
 #define REAL(symbol, ...) (((__typeof__(symbol) *)REAL_ADDRESS(symbol))(__VA_ARGS__))
 
 /* Whether this driver has the function. */

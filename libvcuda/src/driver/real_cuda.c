@@ -1,6 +1,8 @@
 /*
- * The real libcuda.so.1, which the loader brought in as our dependency before us: looked up by its path, never loaded
- * here, and asked by handle, so that our own exports do not answer.
+ * The real libcuda.so.1. The loader has loaded it before libvcuda, as libvcuda's dependency.
+ *
+ * Belongs here: finding the library and its functions. This file finds the library by its path and never loads it. It
+ * looks functions up by the library's handle, so that it does not find libvcuda's own exports.
  */
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* The real libnvidia-ml.so.1, found as driver/real_cuda.c finds its library. */
+/* The real libnvidia-ml.so.1. This file finds it and its functions as driver/real_cuda.c does with libcuda.so.1. */
 #include <dlfcn.h>
 #include <pthread.h>
 

@@ -5,7 +5,7 @@
 
 #include "driver/cuda_table.h"
 
-static atomic_int captures; /* that were begun and not ended, by all threads */
+static atomic_int captures; /* begun and not ended, by all threads */
 
 void captures_change(int by)
 {

@@ -1,8 +1,9 @@
 /*
- * Captures of streams: what is launched into a captured stream does not run, and an event that is recorded there is the
- * graph's and must not be asked for.
+ * Captures of streams. A launch into a captured stream does not run. An event that is recorded there belongs to the
+ * graph and must not be queried.
  *
- * While none is under way, asking costs one load.
+ * Belongs here: whether a stream is captured, which costs one load while no capture is under way. Not the capture mode
+ * of threads (driver/capture_mode.h), nor the hooked calls.
  */
 #ifndef VCUDA_CAPTURES_H
 #define VCUDA_CAPTURES_H
@@ -11,16 +12,16 @@
 
 #include "cuda_abi.h"
 
-/* Captures have begun and ended. One that is counted too long only makes others ask the driver. */
+/* Counts captures that have begun or ended. One that is counted for too long only costs other threads a driver call. */
 void captures_change(int by);
 
-/* In a forked child: there are none. */
+/* Called in a forked child, which has no captures. */
 void captures_reset(void);
 
-/* Whether some thread captures. */
+/* Whether any thread captures a stream. */
 bool captures_any(void);
 
-/* Whether the stream is captured, or cannot be asked. */
+/* Whether the stream is captured, or the driver returns an error for it. */
 bool captures_has(CUstream stream);
 
 #endif

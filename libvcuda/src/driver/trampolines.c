@@ -1,17 +1,17 @@
-/* See driver/trampolines.h. No argument register may change on the way, so the way is assembly. */
+/* See driver/trampolines.h. A jump must not change an argument register, so the jumps are assembly. */
 #include "driver/trampolines.h"
 
 #include <stdint.h>
 #include <string.h>
 
-/* One after the other: a table of pointers would be relocated in every process. */
+/* One name after the other: the loader would relocate a table of pointers in every process. */
 static const char names[] =
 #define TRAMPOLINE(name) #name "\0"
 #include "trampolines.def"
 #undef TRAMPOLINE
 	;
 
-/* Where each jump goes; NULL: to the resolver, which has not been asked yet. Named by the assembly. */
+/* The targets of the jumps. NULL: the jump goes to the resolver, which has not yet found the target. */
 extern void *vcuda_targets[];
 
 int no_such_function(void)
@@ -28,7 +28,7 @@ static const char *name_of(uint64_t index)
 	return name;
 }
 
-/* Called by the assembly, once or, in a race, a few times for each function. */
+/* The assembly calls this once for each function or, in a race, a few times. */
 __attribute__((used, visibility("hidden"))) void *vcuda_resolve(uint64_t index)
 {
 	void *target = real_symbol(name_of(index));
@@ -41,7 +41,7 @@ __attribute__((used, visibility("hidden"))) void *vcuda_resolve(uint64_t index)
 
 #if defined(__x86_64__)
 
-/* Integer and vector argument registers, and rax, which counts the latter for variadic functions. */
+/* Saves the integer and vector argument registers, and rax, the number of the latter for variadic functions. */
 __asm__(".text\n"
 	".hidden vcuda_resolver\n"
 	".type vcuda_resolver, @function\n"
@@ -128,7 +128,10 @@ __asm__(".text\n"
 #error "no trampolines for this processor"
 #endif
 
-/* The table, of zeros: pointers in it would be relocated in every process. The jumps, in the order of the names. */
+/*
+ * The table, and the jumps in the order of the names. The table begins as zeros: the loader would relocate pointers
+ * in it in every process.
+ */
 __asm__(".bss\n"
 	".balign 8\n"
 	".hidden vcuda_targets\n"

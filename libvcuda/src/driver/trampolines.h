@@ -1,18 +1,20 @@
 /*
- * Jumps to the real functions that libvcuda has no opinion on but exports by name, so that `gcc -lcuda` in a container
- * links against libvcuda: the names known at build (the lists in names/), one `TRAMPOLINE(name)` each in the generated
- * trampolines.def.
+ * Jumps to the real functions that libvcuda does not hook and yet exports by name, so that `gcc -lcuda` in a
+ * container links against libvcuda. The names are those known at build (the lists in names/). Each has one
+ * `TRAMPOLINE(name)` in the generated trampolines.def.
  *
- * A jump finds its function in the real library at its first call. One that this driver lacks answers as the API does
- * for what is not there; dlsym finds the name nevertheless, while cuGetProcAddress does not (it asks the driver).
+ * A jump finds its function in the real library at its first call. If this driver lacks the function, the jump returns
+ * the API's error for that. dlsym finds the name nevertheless, while cuGetProcAddress does not, as it calls the driver.
+ *
+ * Belongs here: functions that pass through unchanged. Not the hooked functions (driver/cuda_table.h).
  */
 #ifndef VCUDA_TRAMPOLINES_H
 #define VCUDA_TRAMPOLINES_H
 
-/* The real library's symbol, or NULL. Given by driver/real_cuda.c and driver/real_nvml.c. */
+/* Returns the real library's symbol, or NULL. driver/real_cuda.c and driver/real_nvml.c define it. */
 void *real_symbol(const char *name);
 
-/* Stands for each function that the driver lacks. */
+/* The target of each jump whose function the driver lacks. */
 int no_such_function(void);
 
 #endif

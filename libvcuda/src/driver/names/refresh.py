@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""`refresh.py WHEEL...`: renew cuda_driver.txt and nvml.txt, the functions that libvcuda exports jumps for.
+"""`refresh.py WHEEL...`: renew cuda_driver.txt and nvml.txt, the functions for which libvcuda exports jumps.
 
 Belongs here: names, which are facts, from published wheels: nvidia-cuda-cupti (callback ids: every exported version and
-stream variant), cuda-bindings (newest functions), nvidia-ml-py. No text of theirs is kept. Names are only ever added:
-a driver's function of old stays, for programs that were built against it.
+stream variant), cuda-bindings (newest functions), nvidia-ml-py. The script keeps none of their text. It only adds
+names: an old driver's function stays, for programs that were built against it.
 
     pip download --no-deps nvidia-cuda-cupti cuda-bindings nvidia-ml-py && ./refresh.py *.whl
 """
@@ -27,7 +27,7 @@ NOT_ON_LINUX = re.compile(r"D3D|WGL")
 
 
 def earlier_versions(name: str) -> set[str]:
-    """Of nvmlX_v3 also nvmlX_v2 and nvmlX, which pynvml has no use for."""
+    """For nvmlX_v3 also nvmlX_v2 and nvmlX, which pynvml does not use."""
     base, version, number = name.rpartition("_v")
     if not version or not number.isdigit():
         return {name}
