@@ -1,9 +1,9 @@
 /*
- * The part of the CUDA driver API's binary interface that libvcuda speaks: types, values and prototypes.
+ * The part of the CUDA driver API's binary interface that libvcuda uses: types, values and prototypes.
  *
  * Belongs here: what a function of libcuda.so.1 takes and returns, by its exported name (cuMemAlloc_v2 and cuMemAlloc
- * are two functions, the older one has 32-bit sizes and pointers). Not the API's convenience macros: no name is
- * redefined. Written from the documented interface; only what is needed stands here.
+ * are two functions, and the older one has 32-bit sizes and pointers). Not the API's convenience macros: no name is
+ * redefined. This file was written from the documented interface, and has only what libvcuda needs.
  */
 #ifndef VCUDA_CUDA_ABI_H
 #define VCUDA_CUDA_ABI_H
@@ -198,7 +198,7 @@ typedef enum {
 	CU_MEMORYTYPE_HOST = 1,
 	CU_MEMORYTYPE_DEVICE = 2,
 	CU_MEMORYTYPE_ARRAY = 3,
-	CU_MEMORYTYPE_UNIFIED = 4, /* the pointer says which; it stands where a device pointer does */
+	CU_MEMORYTYPE_UNIFIED = 4, /* the type follows from the pointer, which is in the member of a device pointer */
 } CUmemorytype;
 
 typedef struct {

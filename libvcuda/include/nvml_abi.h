@@ -1,7 +1,8 @@
 /*
- * The part of NVML's binary interface that libvcuda speaks: types, values and prototypes by exported name.
+ * The part of NVML's binary interface that libvcuda uses: types, values and prototypes, by exported name.
  *
- * Written from the documented interface; only what is needed stands here.
+ * Belongs here: what a function of libnvidia-ml.so.1 takes and returns. Not which of them libvcuda hooks
+ * (driver/nvml_table.h). This file was written from the documented interface, and has only what libvcuda needs.
  */
 #ifndef VCUDA_NVML_ABI_H
 #define VCUDA_NVML_ABI_H

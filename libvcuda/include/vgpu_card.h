@@ -1,13 +1,15 @@
 /*
- * The card pages: what a container has of each of its cards beside the others there. One file per container, written by
- * the host (the hook at claim and release, the node daemon live) with pwrite, mounted read-only at VGPU_CARDS_PATH beside
- * the limits; read by libvcuda through a shared mapping. See docs/limiter.md.
+ * The schedule file: one schedule per card, with the share that a container has beside the others there. Each container
+ * has one file. The host writes it with pwrite (the hook at claim and release, the node daemon live). It is mounted
+ * read-only at VGPU_CARDS_PATH beside the limits, and libvcuda reads it through a shared mapping. See docs/limiter.md.
  *
- * Mirrored by config/vgpu/config/core_schedule.py; a test compiles this header and compares. All integers are in host byte
- * order; times are ns of the host's CLOCK_MONOTONIC, which is the container's plus `clock_offset`.
+ * Belongs here: the file's layout. Not how the host computes it: config/vgpu/config/core_schedule.py, which mirrors the
+ * layout. A test compiles this header and compares the two. All integers are in host byte order. Times are ns of the
+ * host's CLOCK_MONOTONIC, which is the container's plus `clock_offset`.
  *
- * No file, or no page for a card: the container is held to its share by its own bucket alone, and its work mixes with
- * that of others as the hardware pleases. A page is changed like the limits: its sequence is odd meanwhile.
+ * Without the file, or without a schedule for a card, only the container's own token bucket holds it to its share, and
+ * its work mixes with that of others in the hardware's own order. A schedule changes like the limits: its sequence is
+ * odd meanwhile.
  */
 #ifndef VGPU_CARD_H
 #define VGPU_CARD_H
@@ -17,17 +19,17 @@
 #include "vgpu_limits.h"
 
 #define VGPU_CARDS_PATH VGPU_PRIVATE_DIR "/cards"
-#define VGPU_PRESENCE_PATH VGPU_PRIVATE_DIR "/presence" /* 4096 zero bytes, one for all containers of the node; see presence.h */
+#define VGPU_PRESENCE_PATH VGPU_PRIVATE_DIR "/presence" /* 4096 zero bytes, one for all containers: see presence.h */
 #define VGPU_CARDS_MAGIC 0x52434756u /* "VGCR" in little-endian memory */
 #define VGPU_CARDS_VERSION 2u
 
 struct vgpu_card_page {
 	uint8_t uuid[16];
 	uint64_t sequence;     /* even: stable; odd: being written */
-	uint64_t period;       /* ns over which each container is to have its share; 0: not told */
+	uint64_t period;       /* ns over which each container is to have its share; 0: the host set none */
 	uint64_t lent_until;   /* until then `lent_rate` counts instead of the share */
 	uint32_t lent_rate;    /* percent; never more than the limits file's core_limit is used */
-	uint32_t tenants;      /* containers with a share of this card: 1 means that nobody else can be in the way */
+	uint32_t tenants;      /* containers with a share of this card; 1: no other one can be in the way */
 	uint32_t share;        /* millionths of the card's time: the container's share less what changing containers
 				* costs it; 0: all of its share. Never more than the limits file's cores is used */
 	uint32_t reserved0;

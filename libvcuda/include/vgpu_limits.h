@@ -1,12 +1,14 @@
 /*
- * The limits file: what the host allows a container, mounted read-only at VGPU_LIMITS_PATH.
+ * The limits file: what the host allows a container. It is mounted read-only at VGPU_LIMITS_PATH.
  *
- * Written by the hook (and later, live, by the node daemon) with pwrite; read by libvcuda through a shared mapping.
- * Mirrored by config/vgpu/config/limits.py; tests/unit/config/test_limits.py compiles this header and compares
- * every offset. All integers are in host byte order; sizes are bytes; shares are percent of one card.
+ * Belongs here: the file's layout and the paths in a container. The hook writes the file (and later, live, the node
+ * daemon) with pwrite, and libvcuda reads it through a shared mapping. config/vgpu/config/limits.py mirrors the layout:
+ * tests/unit/config/test_limits.py compiles this header and compares every offset. All integers are in host byte order,
+ * sizes are bytes, and shares are percent of one card.
  *
- * Readers: load `sequence` (acquire); odd means a write is under way, try again; copy; load it again; equal and even
- * means that the copy is consistent. A file of another magic or version is refused as a whole.
+ * A reader loads `sequence` (acquire). If it is odd, a write is under way, and the reader tries again. Otherwise it
+ * copies, and loads `sequence` again: the copy is consistent if the value is the same. Readers refuse a file of another
+ * magic or version as a whole.
  */
 #ifndef VGPU_LIMITS_H
 #define VGPU_LIMITS_H
@@ -26,13 +28,13 @@
 #define VGPU_CARD_OVERSUBSCRIBE 1u /* when the card is full, allocations may lie in managed memory up to the limit */
 
 struct vgpu_limits_card {
-	uint8_t uuid[16];      /* the card's UUID, binary: never an index, those depend on who asks */
+	uint8_t uuid[16];      /* the card's UUID, binary: never an index, which differs between processes */
 	uint64_t memory;       /* bytes, or VGPU_UNLIMITED */
 	uint32_t cores;        /* guaranteed share, percent; 0: no share is guaranteed */
 	uint32_t core_limit;   /* ceiling, percent: == cores for a hard share, more for a soft one */
 	uint32_t flags;        /* VGPU_CARD_* */
 	uint32_t reserved0;    /* zero */
-	uint64_t overhead;     /* bytes that the driver holds for the container beside its allocations, as the host saw */
+	uint64_t overhead;     /* bytes that the driver holds beside the container's allocations, as the host saw */
 	uint64_t overhead_until; /* CLOCK_REALTIME, seconds: when that figure stops counting; 0: there is none */
 	uint8_t reserved[8];   /* zero */
 };

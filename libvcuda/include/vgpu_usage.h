@@ -1,26 +1,28 @@
 /*
  * The usage region: what the processes of one container hold of its cards, shared among them at VGPU_USAGE_PATH.
  *
- * Created and written by libvcuda; the host reads it with pread for this container's figures only, since a tenant can
- * write it. A file of zeros is a valid empty region apart from its identity word. All words are in host byte order and
- * changed with atomic operations alone: there is no lock that a killed or stopped process could keep.
+ * Belongs here: the region's layout and its rules. Not the code that follows them (shared/usage.h). libvcuda creates
+ * and writes the region. The host reads it with pread, and only for this container's figures, since a tenant can
+ * write it. A file of zeros is a valid empty region apart from its identity word. All words are in host byte order
+ * and change by atomic operations alone: there is no lock that a killed or stopped process could keep.
  *
- * A slot belongs to the process in `owner` (0: free, then all its charges are 0). Whoever finds the owner dead takes
- * the slot over by a compare-and-swap to its own identity with VGPU_USAGE_REAPING, zeroes the charges and frees it; if
- * that process dies meanwhile, the next one does the same.
+ * A slot belongs to the process in `owner` (0: it is free, and all its charges are 0). A process that finds the owner
+ * dead takes the slot over by a compare-and-swap to its own identity with VGPU_USAGE_REAPING, zeroes the charges and
+ * frees the slot. If that process dies meanwhile, the next one does the same.
  *
  * What a container uses of a card is the sum of `reserved` over the slots. A reservation first adds to `attempting`,
- * then sums both words of all slots: the last of several racing processes sees all the others, so the sum of what was
- * let through never exceeds the limit. It then moves to `reserved` (added there before it is taken from `attempting`;
- * readers read `attempting` first, so that it is never missed).
+ * then sums both words of all slots. The last of several racing processes sees all the others, so the sum of the
+ * reservations that succeed never exceeds the limit. The reservation then moves to `reserved`. The process adds it
+ * there before it takes it from `attempting`, and readers read `attempting` first, so that they never miss it.
  *
- * What the driver takes by itself (contexts, code) is booked in `reserved` when its owner has asked NVML, and `overheads`
- * tells how much of it that is. Until then a bit in `unseen` says that there is something: it counts as if it were
- * VGPU_USAGE_UNSEEN_MOST, and only who finds no room then asks NVML, for all such processes.
+ * What the driver takes by itself (contexts, code) is booked in `reserved` when the owner has queried NVML, and
+ * `overheads` is how much of `reserved` that is. Until then a bit in `unseen` marks it as unaccounted: it counts as
+ * VGPU_USAGE_UNSEEN_MOST bytes. Only a process that then finds no room queries NVML, for all such processes.
  *
- * Time on a card (docs/limiter.md) is shared likewise: `level` is what the container may still use, and what a process
- * has reserved of it for work under way stands in its slot, so that a dead process's is given back. Times are ns of the
- * container's CLOCK_MONOTONIC. Whatever stands here is believed within bounds: garbage spoils this container's share.
+ * The container's processes share time on a card (docs/limiter.md) in the same way. `level` is the container's
+ * tokens. What a process has reserved for work under way stands in its slot, so that a dead process's reservation is
+ * given back. Times are ns of the container's CLOCK_MONOTONIC. libvcuda takes every word within bounds: garbage
+ * spoils this container's share.
  */
 #ifndef VGPU_USAGE_H
 #define VGPU_USAGE_H
@@ -46,9 +48,9 @@ struct vgpu_usage_card {
 struct vgpu_usage_slot {
 	uint64_t owner;        /* start time in clock ticks << VGPU_USAGE_PID_BITS | pid, both as in the container */
 	uint64_t namespaces;   /* inodes of the owner's pid (low half) and time namespace; 0: not known yet, not judged */
-	uint64_t image;        /* random per exec: tells what was charged before an exec of the same process */
+	uint64_t image;        /* random per exec: separates what the same process charged before an exec */
 	uint64_t managed;      /* of the owner's charges, bytes in managed memory because a card was full: for people */
-	uint64_t unseen;       /* a bit per place in `cards`: the owner has contexts or code there, not booked so far */
+	uint64_t unseen;       /* a bit per place in `cards`: the owner has unaccounted contexts or code there */
 };
 
 struct vgpu_usage_charge {
@@ -56,32 +58,32 @@ struct vgpu_usage_charge {
 	uint64_t reserved;
 };
 
-#define VGPU_USAGE_TIME_UNIT 16u /* ns in one of in_flight */
+#define VGPU_USAGE_TIME_UNIT 16u /* ns in one unit of `in_flight` */
 
 struct vgpu_usage_time {
-	int64_t level;         /* ns of the card that may be used now; below 0: debt */
+	int64_t level;         /* tokens: ns of the card that may be used now; below 0: debt */
 	uint64_t stamp;        /* until when the share was added to it */
-	uint64_t holder;       /* slot + 1 of the process whose turn it is within the container; 0: nobody's */
-	uint64_t held_since;
-	uint64_t held_used;    /* what `used` was then */
-	uint64_t drains_at;    /* when what the holder has under way will be done, by its estimate */
+	uint64_t holder;       /* slot + 1 of the process that has the time slice within the container; 0: none */
+	uint64_t held_since;   /* when the holder's time slice began */
+	uint64_t held_used;    /* what `used` was at `held_since` */
+	uint64_t drains_at;    /* when the holder's work under way should be done, by its estimates */
 	uint64_t progress;     /* when work last came to its end, or began after none was under way */
-	uint64_t patience;     /* ns without progress after which the gate opens */
-	uint64_t used;         /* ns used in all: this container's claim, for the host to check */
-	uint64_t wanted;       /* when a launch was last asked for, to a millisecond or so */
+	uint64_t patience;     /* ns without progress after which a launch is let through */
+	uint64_t used;         /* ns used in all: this container's own figure, for the host to check */
+	uint64_t wanted;       /* when a launch was last requested, to a millisecond or so */
 	uint64_t waited;       /* when a launch last had to wait */
-	uint64_t longest;      /* ns of the longest kernel of late: the host calls nobody idle who may be in one */
+	uint64_t longest;      /* ns of the longest recent kernel: a container that may be in one is not idle */
 	uint64_t reserved[4];
 };
 
 struct vgpu_usage_visit {
-	uint64_t until;         /* when the container's visit to its cards ends, or ended */
-	uint64_t waiting_since; /* host's time; 0: no process waits for a visit */
+	uint64_t until;         /* when the container's time slice on its cards ends, or ended */
+	uint64_t waiting_since; /* host's time; 0: no process waits for a time slice */
 };
 
 struct vgpu_usage_flight {
 	uint32_t in_flight;    /* reserved for work under way, in VGPU_USAGE_TIME_UNIT */
-	uint32_t waiting;      /* since when a launch waits, in 1024 ns, never 0; 0: none does. A futex */
+	uint32_t waiting;      /* a futex: since when a launch waits, in 1024 ns, never 0; 0: none waits */
 };
 
 struct vgpu_usage {
