@@ -1,4 +1,7 @@
-/* See memory/allocations.h: shards with a lock each, chained buckets that double when they fill. */
+/*
+ * Implements memory/allocations.h as a hash table in shards. Each shard has a lock of its own and chained buckets,
+ * whose number doubles when they fill.
+ */
 #include "memory/allocations.h"
 
 #include <pthread.h>
@@ -16,14 +19,15 @@ struct shard {
 	struct allocation **buckets;
 	size_t bucket_count;
 	size_t entries;
-	struct allocation *spare[FIRST_BUCKETS]; /* the first buckets: without memory for more, chains grow longer */
+	struct allocation *spare[FIRST_BUCKETS]; /* the first buckets; without memory for more, chains grow longer */
 };
 
-static struct shard shards[SHARDS] = {[0 ... SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}}; /* all zero: no pages */
+/* All zero, so that an unused shard takes no page. */
+static struct shard shards[SHARDS] = {[0 ... SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic uint64_t next_serial;
 
-/* A child's copy may be torn where another thread of the parent was at work: it is dropped, not walked. */
+/* Another thread of the parent may have been changing the table at the fork, so the child drops its copy unread. */
 static void empty_table(void)
 {
 	for (int i = 0; i < SHARDS; i++) {
@@ -59,7 +63,7 @@ static struct allocation **bucket(struct shard *shard, enum allocation_kind kind
 	return &shard->buckets[(hash(kind, key) >> 26) & (shard->bucket_count - 1)];
 }
 
-/* Where the entry is linked; what is linked there is NULL if there is none. */
+/* The link that points to the entry. Without an entry, the link holds NULL. */
 static struct allocation **find(struct shard *shard, enum allocation_kind kind, uint64_t key)
 {
 	struct allocation **at = bucket(shard, kind, key);
@@ -202,7 +206,7 @@ struct allocation *allocations_take_context(CUcontext context, uint64_t before)
 	pthread_once(&once, set_up);
 	for (int i = 0; i < SHARDS; i++) {
 		struct shard *shard = &shards[i];
-		if (!__atomic_load_n(&shard->buckets, __ATOMIC_RELAXED)) /* never used */
+		if (!__atomic_load_n(&shard->buckets, __ATOMIC_RELAXED)) /* the shard was never used */
 			continue;
 		pthread_mutex_lock(&shard->lock);
 		for (size_t at = 0; at < shard->bucket_count; at++)

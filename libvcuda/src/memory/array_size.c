@@ -1,15 +1,18 @@
-/* See memory/array_size.h. Format values are those of CUarray_format. */
+/*
+ * Implements memory/array_size.h with a table of element formats. Format values are those of CUarray_format. Sums and
+ * products stop at UINT64_MAX.
+ */
 #include "memory/array_size.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 
 struct format {
-	unsigned int first, last;    /* values, inclusive */
-	unsigned int bytes;          /* of an element or block */
-	unsigned int block;          /* elements on a block's side */
-	bool per_channel;            /* bytes are of one channel */
-	unsigned int halves;         /* of the element plane, added by planes with fewer elements (video formats) */
+	unsigned int first, last;    /* range of format values, inclusive */
+	unsigned int bytes;          /* of an element or of a block */
+	unsigned int block;          /* elements on the side of a block */
+	bool per_channel;            /* `bytes` is the size of one channel */
+	unsigned int halves;         /* size of the further planes of a video format, in halves of the element plane */
 };
 
 static const struct format formats[] = {
@@ -26,7 +29,7 @@ static const struct format formats[] = {
 	{0xc9, 0xc9, 2, 1, false, 0}, {0xca, 0xca, 4, 1, false, 0}, {0xcb, 0xcb, 8, 1, false, 0},
 };
 
-/* A format of a newer driver: the most that a channel of the known ones takes. */
+/* Stands for formats of newer drivers: the largest channel among the known formats. */
 static const struct format unknown = {0, 0, 4, 1, true, 0};
 
 static const struct format *format_of(unsigned int value)

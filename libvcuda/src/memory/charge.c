@@ -1,4 +1,7 @@
-/* See memory/charge.h. */
+/*
+ * Implements memory/charge.h. Where the limit has no room, the booking is tried again after the process's pools have
+ * been trimmed and again after its pending frees of managed memory.
+ */
 #include "memory/charge.h"
 
 #include <stdlib.h>
@@ -46,7 +49,8 @@ static CUresult book_on(struct charge *charge, int place, const struct limited_c
 	if (!usage_reserve(place, charge->size, limit_of(card)) &&
 	    !(pools_reclaim(place) && usage_reserve(place, charge->size, limit_of(card))) &&
 	    !(deferred_reclaim() && usage_reserve(place, charge->size, limit_of(card)))) {
-		log_line(LOG_INFO, "%llu bytes refused on device %d: the container's limit is %llu bytes",
+		log_line(LOG_INFO,
+			 "an allocation of %llu bytes on device %d was refused: the container's limit is %llu bytes",
 			 (unsigned long long)charge->size, charge->device, (unsigned long long)card->memory);
 		free(entry);
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -57,7 +61,7 @@ static CUresult book_on(struct charge *charge, int place, const struct limited_c
 	return CUDA_SUCCESS;
 }
 
-/* Books on charge->device; a card without a limit is not booked. */
+/* Books on charge->device. A card without a limit gets no booking. */
 static CUresult book(struct charge *charge)
 {
 	struct limited_card card;
@@ -127,7 +131,7 @@ bool charge_resize(struct charge *charge, uint64_t size)
 	return true;
 }
 
-/* The pool of the stream belongs to another card: books there instead. */
+/* If the pool of the stream belongs to another card, moves the booking there. */
 static CUresult follow_pointer(struct charge *charge, CUdeviceptr pointer)
 {
 	CUdevice device;
@@ -145,7 +149,7 @@ static CUresult follow_pointer(struct charge *charge, CUdeviceptr pointer)
 	return result;
 }
 
-/* Allowed while some thread captures a stream, as the calls are that it stands in for. */
+/* Works while some thread captures a stream, as the calls do that it replaces. */
 static CUresult alloc_managed(CUdeviceptr *pointer, size_t size)
 {
 	CUstreamCaptureMode mode = capture_mode_relax();
@@ -166,7 +170,7 @@ CUresult charge_stand_in(struct charge *charge, CUdeviceptr *pointer)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	charge->entry->managed = true;
 	usage_managed((int64_t)charge->size);
-	log_line(LOG_INFO, "device %d is full: %llu bytes lie in virtual memory", charge->device,
+	log_line(LOG_INFO, "device %d is full: %llu bytes were allocated in managed memory instead", charge->device,
 		 (unsigned long long)charge->size);
 	return CUDA_SUCCESS;
 }
@@ -199,7 +203,7 @@ static void record(struct allocation *entry)
 {
 	struct allocation *displaced = allocations_put(entry);
 
-	if (displaced) /* freed by a way that is not hooked, or the driver would not give the key out again */
+	if (displaced) /* freed by a way that no hook sees: the driver would not give out the key again otherwise */
 		release(displaced);
 }
 

@@ -1,8 +1,10 @@
 /*
- * One device memory allocation against its card's limit: book, let the driver allocate, then keep or give back.
+ * The charge for one device memory allocation: book it against the card's limit, let the driver allocate, then keep the
+ * charge or give it back.
  *
- * Belongs here: what every allocating and freeing wrapper does around the driver's call, and the guard by which calls
- * that the driver makes to its own exports (they arrive in our wrappers) pass straight through.
+ * Belongs here: what every allocating and freeing wrapper does around the driver's call, and the guard. The driver
+ * calls its own exports, and those calls arrive in our wrappers: the guard makes them pass straight through. Not here:
+ * pools, which are charged as a whole (memory/pools.h), and the accounting itself (shared/usage.h).
  */
 #ifndef VCUDA_CHARGE_H
 #define VCUDA_CHARGE_H
@@ -15,11 +17,11 @@
 
 enum { NO_DEVICE = -1 };
 
-/* False: pass straight through, since nothing is limited or the call comes from inside the driver. */
+/* False: the wrapper passes the call straight through, since nothing is limited or the driver itself makes the call. */
 bool guard_enter(void);
 void guard_leave(void);
 
-/* `call` runs with the guard held, if there is one to hold. */
+/* Runs `call` with the guard held, unless guard_enter returns false. */
 #define GUARDED(call)                           \
 	({                                      \
 		bool entered_ = guard_enter();  \
@@ -30,7 +32,7 @@ void guard_leave(void);
 	})
 
 struct charge {
-	enum allocation_kind kind; /* of the key that charge_end gets; a wrapper may set it after charge_begin */
+	enum allocation_kind kind; /* of the key given to charge_end; a wrapper may set it after charge_begin */
 	bool entered;
 	bool outlives_context;
 	CUdevice device; /* NO_DEVICE: the thread has no context */
@@ -38,41 +40,59 @@ struct charge {
 	struct allocation *entry; /* NULL: nothing is booked */
 };
 
-/* Books `size` bytes on the current card. CUDA_ERROR_OUT_OF_MEMORY: the driver must not be asked, the charge is over. */
+/*
+ * Books `size` bytes on the current card. CUDA_ERROR_OUT_OF_MEMORY: the charge is over and the wrapper must not call
+ * the driver.
+ */
 CUresult charge_begin(struct charge *charge, uint64_t size);
 
-/* As above on a card that the call names, for memory that is bound to no context; NO_DEVICE: to no card either. */
+/*
+ * The same on the card that the call names, for memory bound to no context. NO_DEVICE: it is bound to no card either.
+ */
 CUresult charge_begin_on(struct charge *charge, CUdevice device, uint64_t size);
 
-/* As above for memory of a stream's pool, should the driver not tell what its pools hold: it may lie on another card. */
+/*
+ * The same for memory of a stream's pool, where the driver does not report what its pools hold. It may lie on another
+ * card.
+ */
 CUresult charge_begin_stream_ordered(struct charge *charge, uint64_t size);
 
-/* The size was a guess: corrects it once the driver has said. False: the card has no room for what it really takes. */
+/*
+ * Replaces a guessed size by the real one, once the driver has allocated. False: the limit has no room for the real
+ * size.
+ */
 bool charge_resize(struct charge *charge, uint64_t size);
 
 /*
- * The card is full though the limit has room: on a card that may be oversubscribed, managed memory of the booked size
- * takes the place of device memory. CUDA_ERROR_OUT_OF_MEMORY where it may not.
+ * The managed-memory fallback, for a card that is full although the limit has room: on a card that may be
+ * oversubscribed, allocates managed memory of the booked size instead of device memory. CUDA_ERROR_OUT_OF_MEMORY: the
+ * card may not be oversubscribed, or the driver refused that as well.
  */
 CUresult charge_stand_in(struct charge *charge, CUdeviceptr *pointer);
 
-/* As above for a pool's memory on `device`, all of it: booked by itself, allocated, and kept for the pointer. */
+/*
+ * The whole charge for a fallback that replaces memory of a pool on `device`: books, allocates, keeps it for the
+ * pointer.
+ */
 CUresult charge_stand_in_for_pool(CUdevice device, uint64_t size, CUdeviceptr *pointer);
 
-/* The same was to be done for what managed memory cannot replace: the wrapper says so, once. */
+/* True if a fallback was due for memory that managed memory cannot replace. The wrapper then logs that, once. */
 bool charge_could_not_stand_in(const struct charge *charge, CUresult result);
 
-/* Keeps the charge for `key` if the driver's `result` is success, else gives it back; what the program gets. */
+/* Keeps the charge for `key` if the driver's `result` is success, else gives it back. Returns the program's result. */
 CUresult charge_end(struct charge *charge, CUresult result, uint64_t key);
 CUresult charge_end_stream_ordered(struct charge *charge, CUresult result, CUdeviceptr pointer);
 
-/* Takes the key's charge before the driver frees it: its next owner may get the same key at once. */
+/*
+ * Takes the key's charge. Called before the driver frees the memory: the driver may give out the same key again at
+ * once.
+ */
 struct allocation *charge_take(enum allocation_kind kind, uint64_t key);
 
-/* Gives the taken charge back if the driver's `result` is success, else keeps it. Returns `result`. */
+/* Gives back the taken charge if the driver's `result` is success, else keeps it. Returns `result`. */
 CUresult charge_give_back(struct allocation *entry, CUresult result);
 
-/* The context is destroyed, and with it what was charged in it before `serial`. */
+/* The context was destroyed: gives back what was charged in it before `serial`. */
 void charge_drop_context(CUcontext context, uint64_t serial);
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * See memory/context_overhead.h. NVML is loaded by name first, so that the loader's list has libvcuda's own before the real one and a
- * program that looks for it later gets the former; then the real one behind it is asked.
+ * Implements memory/context_overhead.h. It loads NVML by name first. That puts libvcuda's own libnvidia-ml in the
+ * loader's list before the real one, and a program that looks for the name later gets libvcuda's. Then it calls the
+ * real library behind it.
  */
 #include "memory/context_overhead.h"
 
@@ -22,8 +23,8 @@
 
 enum {
 	PROCESSES = 256,
-	LOOKS = 3,       /* at a figure while other threads allocate */
-	PERIOD = 5,      /* seconds between unprompted looks */
+	LOOKS = 3,       /* tries to read a figure while other threads allocate */
+	PERIOD = 5,      /* seconds between unprompted looks at NVML's figure */
 };
 
 struct nvml {
@@ -35,12 +36,12 @@ struct nvml {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct nvml nvml;
-static bool looked_for;                      /* under the lock, as the next one is */
-static bool usable;
+static bool looked_for;                      /* protected by the lock */
+static bool usable;                          /* protected by the lock */
 static _Atomic uint64_t booked[VGPU_LIMITS_MAX_CARDS]; /* written under the lock */
-static atomic_bool useless;                  /* there is no NVML that could be asked */
-static _Atomic uint32_t unseen;              /* a bit per place of a card: as this process's in the usage region */
-static _Atomic uint32_t by_least;            /* likewise: what is booked is but the least that it can be */
+static atomic_bool useless;                  /* there is no usable NVML */
+static _Atomic uint32_t unseen;              /* a bit per card's place, as this process's in the usage region */
+static _Atomic uint32_t by_least;            /* a bit per card's place: only the least possible overhead is booked */
 static _Atomic time_t next_look;
 
 static void after_fork(void)
@@ -88,7 +89,7 @@ static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned int *count, str
 	return result;
 }
 
-/* Of drivers before R470. */
+/* For drivers before R470. */
 static nvmlReturn_t list_processes_v1(nvmlDevice_t device, unsigned int *count, struct figure list[PROCESSES])
 {
 	nvmlProcessInfo_v1_t listed[PROCESSES];
@@ -108,12 +109,12 @@ static unsigned int without_the_untold(struct figure list[PROCESSES], unsigned i
 }
 
 struct figures {
-	bool are_the_hosts; /* the pids, so that nobody can be told from anybody */
+	bool are_the_hosts; /* the pids are the host's, so that no process of the container can be found in the list */
 	unsigned int count;
 	struct figure list[PROCESSES];
 };
 
-/* The processes on the card that NVML can tell of; false: it tells nothing, or nothing that can be believed here. */
+/* Reads the card's processes from NVML. False: NVML lists none, or its pids mean nothing in this pid namespace. */
 static bool ask(const uint8_t uuid[16], struct figures *figures)
 {
 	char text[48];
@@ -165,8 +166,9 @@ static bool has_context_on(const uint8_t uuid[16])
 }
 
 /*
- * With the host's pids this process is one of the list, nobody knows which: what all of them hold at least beyond
- * `charges`, it holds as well. What was certain before still is, since only overhead_shrank takes away.
+ * With the host's pids this process cannot find its own entry in the list. It is one of them, so its overhead is no
+ * less than the least that any of them holds beyond `charges`. An earlier result stays valid: only overhead_shrank
+ * reduces it.
  */
 static uint64_t least(int card, const struct figures *figures, uint64_t charges)
 {
@@ -182,7 +184,10 @@ static uint64_t least(int card, const struct figures *figures, uint64_t charges)
 	return bytes;
 }
 
-/* The overhead now; false: not known, or other threads allocate all the time. A process not listed holds nothing. */
+/*
+ * Returns the present overhead in *overhead. A process that NVML does not list has none. False: the overhead is not
+ * known, or other threads kept allocating during all LOOKS tries.
+ */
 static bool look(int card, const uint8_t uuid[16], struct figures *figures, uint64_t *overhead)
 {
 	for (int i = 0; i < LOOKS; i++) {
@@ -191,7 +196,7 @@ static bool look(int card, const uint8_t uuid[16], struct figures *figures, uint
 		if (!known && figures->are_the_hosts && has_context_on(uuid) && other_charges(card) == before) {
 			*overhead = least(card, figures, before);
 			atomic_fetch_or(&by_least, (uint32_t)1 << card);
-			figures->count = 0; /* nobody's, for who looks for others */
+			figures->count = 0; /* the caller must not look up other processes in this list */
 			return true;
 		}
 		if (!known ||
@@ -205,7 +210,7 @@ static bool look(int card, const uint8_t uuid[16], struct figures *figures, uint
 	return false;
 }
 
-/* What the driver took for the container's other processes that have not looked. */
+/* The sum of the unaccounted overhead of the container's other processes. */
 static uint64_t unseen_of_others(const uint8_t uuid[16], const struct figures *figures)
 {
 	struct usage_process list[PROCESSES];
@@ -224,7 +229,7 @@ static void clear_unseen(int card)
 	usage_unseen(card, false);
 }
 
-/* Called with the lock held. `limit` NULL: room or not. False: there is no room for what the driver took. */
+/* Called with the lock held. `limit` NULL: books even if there is no room. False: there is no room for the overhead. */
 static bool follow(int card, const uint8_t uuid[16], const struct usage_limit *limit)
 {
 	struct figures figures;
@@ -233,7 +238,7 @@ static bool follow(int card, const uint8_t uuid[16], const struct usage_limit *l
 
 	figures.are_the_hosts = false;
 	if (!ready() || !look(card, uuid, &figures, &overhead)) {
-		if (!figures.are_the_hosts) /* else later, when a context on the card is current */
+		if (!figures.are_the_hosts) /* with the host's pids, a later try with a current context may succeed */
 			clear_unseen(card);
 		return true;
 	}
@@ -263,7 +268,9 @@ static void set_next_look(void)
 	atomic_store_explicit(&next_look, now.tv_sec + PERIOD, memory_order_relaxed);
 }
 
-/* The device's card in the usage region; USAGE_NO_CARD: nothing is limited, or allocations are refused with a message. */
+/*
+ * The card's place in the usage region. USAGE_NO_CARD: nothing is limited, or allocations are refused with a message.
+ */
 static int place_of(CUdevice device, struct limited_card *limited)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -283,7 +290,9 @@ static bool follow_locked(int card, const uint8_t uuid[16], const struct usage_l
 	return fits;
 }
 
-/* For usage_reserve: this process's own gets booked, the others' is told. */
+/*
+ * Called by usage_reserve. Books this process's overhead and returns the unaccounted overhead of the other processes.
+ */
 static uint64_t look_for_all(int card, const uint8_t uuid[16])
 {
 	struct figures figures;
@@ -328,7 +337,8 @@ bool overhead_grows(CUdevice device)
 	const struct usage_limit limit = limit_of(&limited);
 	bool fits = follow_locked(card, limited.uuid, &limit);
 	if (!fits)
-		log_line(LOG_INFO, "what the driver takes by itself for this process exceeds the container's limit of %llu",
+		log_line(LOG_INFO,
+			 "the driver's own memory for this process does not fit the container's limit of %llu bytes",
 			 (unsigned long long)limited.memory);
 	return fits;
 }
@@ -362,7 +372,7 @@ void overhead_shrank(CUdevice device)
 	if (card == USAGE_NO_CARD || !atomic_load(&booked[card]))
 		return;
 	pthread_mutex_lock(&lock);
-	if (atomic_load(&by_least) >> card & 1) { /* what went, and whether anything is left, the list cannot tell */
+	if (atomic_load(&by_least) >> card & 1) { /* the list does not show how much was freed, nor if any is left */
 		usage_release(card, booked[card]);
 		atomic_store(&booked[card], 0);
 		usage_tell_overhead(card, 0);

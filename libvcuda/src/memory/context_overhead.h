@@ -1,16 +1,17 @@
 /*
- * What the driver itself takes of a card for this process: contexts, modules, printf and heap buffers, padding, and
- * whatever was allocated by ways that no hook sees (private export tables). No call tells its size; NVML's figure for
- * the process does. Booked is what that figure exceeds the process's other charges by, so that the container is
- * charged what the card really gives, by whatever way.
+ * The overhead of this process on a card: contexts, modules, printf and heap buffers, padding, and memory allocated by
+ * ways that no hook sees (private export tables). No CUDA call returns its size. The overhead is what NVML's figure for
+ * the process exceeds the process's other charges by. Booking it charges the container for all that the card gives it.
+ * Not here: which of NVML's figures can be believed (memory/nvml_figures.h).
  *
- * NVML is loaded and asked only when the answer matters: while the container's limit has room for the most that
- * contexts and code may take, a mark in the usage region says that this process has some (VGPU_USAGE_UNSEEN_MOST). Who
- * finds no room, or is asked what is free, looks for all who are marked. A process that lives on looks for itself some
- * seconds later.
+ * libvcuda loads NVML and calls it only when the figure matters. While the container's limit has room for the most that
+ * contexts and code may take (VGPU_USAGE_UNSEEN_MOST), a bit in the usage region marks the process's overhead as
+ * unaccounted. A process that finds no room, or whose program asks for the free memory, looks up the overhead of all
+ * marked processes. A process that lives on looks up its own some seconds later.
  *
- * Where NVML lists the host's pids (older drivers), this process is one of the list and cannot be told which: booked is
- * the least that any of them holds beyond this process's charges. vgpud counts the rest, see limited_card.overhead.
+ * Older drivers list the host's pids. Then this process is in NVML's list but cannot find its own entry, and it books
+ * the least that any listed process holds beyond this process's charges. vgpud accounts for the rest:
+ * limited_card.overhead.
  */
 #ifndef VCUDA_OVERHEAD_H
 #define VCUDA_OVERHEAD_H
@@ -20,28 +21,32 @@
 
 #include "cuda_abi.h"
 
-/* A context is about to be made. */
+/* Call before a context is made on the device. */
 void overhead_expect(CUdevice device);
 
-/* It was made. False: the container has no room for it, and nothing more is booked. */
+/* Call after the context was made. False: the container has no room for it, and nothing more is booked. */
 bool overhead_grows(CUdevice device);
 
-/* The driver may hold more of the device for this process than before; what it holds counts, room or not. */
+/*
+ * Call when the driver may hold more of the device for this process than before. That counts even if there is no room.
+ */
 void overhead_changed(CUdevice device);
 
-/* It may hold less. */
+/* Call when the driver may hold less of the device for this process than before. */
 void overhead_shrank(CUdevice device);
 
-/* What it holds is booked now, room or not. */
+/* Books now what the driver holds of the device for this process, even if there is no room. */
 void overhead_follow(CUdevice device);
 
-/* Books what it holds for this process, and tells what it holds for others that have not booked it. */
+/* Books this process's overhead. Returns what the driver holds for other processes that have not booked theirs. */
 uint64_t overhead_unbooked(CUdevice device);
 
-/* Whether this process holds something that it has not looked at. */
+/* Whether this process has unaccounted overhead. */
 bool overhead_is_unseen(void);
 
-/* overhead_follow for the current device, unless it was done less than a few seconds ago. Some 10 ns then. */
+/*
+ * overhead_follow for the current device, unless that was done less than a few seconds ago. Then it takes some 10 ns.
+ */
 void overhead_follow_rarely(CUdevice device);
 
 #endif

@@ -1,4 +1,7 @@
-/* See memory/graph_launches.h. */
+/*
+ * Implements memory/graph_launches.h. Its calls to the driver run in relaxed capture mode, since another thread may be
+ * capturing a stream.
+ */
 #include "memory/graph_launches.h"
 
 #include <stdatomic.h>
@@ -12,18 +15,18 @@ enum { PATIENCE = 1000 }; /* looks at a stream, 1 ms apart */
 
 struct launched {
 	struct launched *next;
-	CUgraphExec exec;   /* NULL: destroyed */
+	CUgraphExec exec;   /* NULL: it was destroyed */
 	uint64_t size;
-	CUevent event;      /* behind its last launch; NULL: it has run */
-	unsigned int calls; /* that launch it now; */
-	bool is_kept;       /* some of them rely on what it counts for, though it may have run meanwhile */
-	bool ran;           /* at least once */
+	CUevent event;      /* behind the last launch; NULL: the graph has run */
+	unsigned int calls; /* calls under way that launch it */
+	bool is_kept;       /* a call under way relies on this entry being counted, though the graph may have run */
+	bool ran;           /* it was launched at least once */
 	CUcontext context;  /* of the event */
-	uint64_t begun;     /* frees of others when the last call began, */
-	uint64_t frees;     /* and when the last one did that launched it */
+	uint64_t begun;     /* the count of frees when the last call began */
+	uint64_t frees;     /* the count of frees when the last call began that launched the graph */
 };
 
-static atomic_ullong frees;
+static atomic_ullong frees; /* counts the calls of launched_freed */
 
 void launched_freed(void)
 {
@@ -97,7 +100,7 @@ void launched_gone(struct launched *list, CUgraphExec exec)
 			entry->exec = NULL;
 }
 
-/* An event that cannot be asked went with its context, and the graph's memory with it. */
+/* A query that fails means that the context was destroyed, and with it the event and the graph's memory. */
 static void look(struct launched *entry)
 {
 	if (entry->event && REAL(cuEventQuery, entry->event) != CUDA_ERROR_NOT_READY)

@@ -1,10 +1,11 @@
 /*
- * Graphs with allocation nodes that were launched: which of them may still take memory. The driver's pool of graph
- * memory grows when a stream gets to a node, which may be long after the launch.
+ * Launches of graphs with allocation nodes: which graphs may still take memory. The driver's pool of graph memory grows
+ * when a stream reaches such a node, which may be long after the launch.
  *
- * Belongs here: one entry per executable graph, from its first launch until it is destroyed and has run, with an event
- * behind the last launch. Executions of one executable follow one another, so it takes its memory once, however often
- * it is launched. Entries are touched under the lock of memory/pools.c alone; launched_mark is called without.
+ * Belongs here: one entry per executable graph, from its first launch until it has run and is destroyed, with an event
+ * behind the last launch. The driver runs the launches of one executable graph one after the other, so the graph takes
+ * its memory once, however often it is launched. Not here: what is booked for them (memory/pools.c). The lock of
+ * memory/pools.c protects the entries; launched_mark and launched_await are called without it.
  */
 #ifndef VCUDA_LAUNCHED_H
 #define VCUDA_LAUNCHED_H
@@ -16,44 +17,49 @@
 
 struct launched;
 
-/* What a launch is about: the graph, what it takes, and what of it the next launch frees first, if it is still there. */
 struct graph_memory {
 	CUgraphExec exec;
-	uint64_t size;
-	uint64_t left;
+	uint64_t size; /* bytes that a launch takes */
+	uint64_t left; /* bytes of `size` that a launch leaves allocated and that the next one frees first, if it can */
 };
 
 /*
- * Begins a call that launches it; the bytes that it may take beside what is used and launched already. NULL in *entry:
- * there is no memory for the entry.
+ * Begins a call that launches the graph. Returns the bytes that the launch may take beside those that are in use and
+ * those that earlier launches may take. NULL in *entry: there is no memory for the entry.
  */
 uint64_t launched_begin(struct launched **list, const struct graph_memory *graph, struct launched **entry);
 
-/* An event behind the launch, and the context that it goes with. */
+/* An event behind a launch. Destroying the context destroys the event. */
 struct launched_mark {
-	CUevent event;     /* NULL: it has run */
+	CUevent event;     /* NULL: the launch has run */
 	CUcontext context; /* NULL: nothing was launched */
 };
 
-/* The call is over; the mark is the entry's from here on. */
+/* Ends the call. The entry owns the mark from here on. */
 void launched_end(struct launched *entry, struct launched_mark mark);
 
-/* The context is destroyed, with the marks that belong to it. */
+/* The context was destroyed, and the marks in it with it. */
 void launched_drop_context(struct launched *list, CUcontext context);
 
-/* The executable was destroyed: its address may be another's next. */
+/* The executable graph was destroyed: a new one may get its address. */
 void launched_gone(struct launched *list, CUgraphExec exec);
 
-/* Some graph's memory was freed by a call, or by another graph: nobody can rely on finding there what it left. */
+/*
+ * A call or another graph has freed memory of a graph: no graph may rely any more on what its last launch left
+ * allocated.
+ */
 void launched_freed(void);
 
-/* What those may take that have not run. Forgets who has run and is destroyed. */
+/* The bytes that graphs may take whose launches have not run. Drops the entries of destroyed graphs that have run. */
 uint64_t launched_bytes(struct launched **list);
 
-/* Marks what the stream holds, whatever context is current. A stream that takes no event is waited for. */
+/*
+ * Records an event behind the work of the stream, whatever context is current. If the stream takes no event, waits for
+ * its work instead.
+ */
 struct launched_mark launched_mark(CUstream stream);
 
-/* Waits for what the stream holds, a second at most. False: it holds nothing. */
+/* Waits for the work of the stream, for a second at most. False: the stream was idle. */
 bool launched_await(CUstream stream);
 
 #endif

@@ -1,4 +1,7 @@
-/* See memory/managed_free.h. A list under a lock, which is not held while the driver frees: that may wait for the whole device. */
+/*
+ * Implements memory/managed_free.h as a list of pending frees under a lock. The lock is not held while the driver
+ * frees: that may wait for the whole device.
+ */
 #include "memory/managed_free.h"
 
 #include <pthread.h>
@@ -11,8 +14,8 @@
 #include "memory/charge.h"
 
 enum {
-	PATIENCE = 1000,       /* looks at streams that are waited for, */
-	LOOK_NANOSECONDS = 1000000, /* this apart */
+	PATIENCE = 1000,       /* looks at the pending frees while waiting for streams */
+	LOOK_NANOSECONDS = 1000000, /* between two looks */
 };
 
 struct deferred {
@@ -25,7 +28,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct deferred *waiting;
 static atomic_bool any;
 
-/* A child cannot use its parent's memory. */
+/* A forked child cannot use its parent's memory. */
 static void after_fork(void)
 {
 	pthread_mutex_init(&lock, NULL);
@@ -55,7 +58,10 @@ static void put(struct deferred *deferred)
 	pthread_mutex_unlock(&lock);
 }
 
-/* Takes the first one out that may go, or that belongs to `gone`; NULL: there is none. */
+/*
+ * Takes out the first pending free whose event has been reached or, with `gone`, that belongs to that context. NULL:
+ * there is none.
+ */
 static struct deferred *take(CUcontext gone)
 {
 	struct deferred **at = &waiting;
@@ -81,7 +87,7 @@ static bool mark(CUevent *event, CUstream stream)
 	return false;
 }
 
-/* A stream that takes no event (another context's) is waited for. */
+/* If the stream takes no event (it belongs to another context), waits for its work. */
 CUresult deferred_free(struct allocation *entry, CUstream stream)
 {
 	struct deferred *deferred = calloc(1, sizeof(*deferred));
@@ -99,7 +105,10 @@ CUresult deferred_free(struct allocation *entry, CUstream stream)
 	return charge_give_back(entry, result);
 }
 
-/* The charge goes whatever the driver says: an error here is an earlier one of the context, which is lost with it. */
+/*
+ * Gives back the charge whatever the driver returns: an error here is an earlier one of the context, which is then
+ * lost.
+ */
 static void give_back(struct deferred *deferred)
 {
 	(void)REAL(cuMemFree_v2, deferred->entry->key);

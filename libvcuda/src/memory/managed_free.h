@@ -1,8 +1,10 @@
 /*
- * Stream-ordered frees of managed memory, which the driver has no call for: memory that stood in for a pool's when the
- * card was full. An event in the stream marks where it may go, and it goes at the process's next allocation, free,
- * synchronization or question after that; until then it is charged. Nothing waits inside a free: the stream's work may
- * wait for what the calling thread does next.
+ * Stream-ordered frees of the managed-memory fallback for pools. The driver has no call that frees managed memory in
+ * stream order.
+ *
+ * An event in the stream marks the point after which the memory may be freed. The process's next allocation, free,
+ * synchronization or query for free memory after that point frees it; until then the memory stays charged. A free
+ * itself does not wait: the stream's work may depend on what the calling thread does next.
  */
 #ifndef VCUDA_DEFERRED_H
 #define VCUDA_DEFERRED_H
@@ -12,19 +14,19 @@
 #include "cuda_abi.h"
 #include "memory/allocations.h"
 
-/* Takes the entry, whose pointer is freed after what the stream has to do now. Guard held. */
+/* Takes over the entry and frees its pointer after the stream's present work. Called with the guard held. */
 CUresult deferred_free(struct allocation *entry, CUstream stream);
 
-/* Frees what may go by now; costs one load when there is nothing. Guard held. */
+/* Frees what may be freed by now. Costs one load when nothing is pending. Called with the guard held. */
 void deferred_settle(void);
 
 /*
- * As above when the room is wanted: waits for the streams, a second at most, as the driver waits for its pools. False:
- * nothing was freed. Guard held.
+ * The same for a caller that needs the room: waits for the streams, for a second at most, as the driver waits for its
+ * pools. False: nothing was freed. Called with the guard held.
  */
 bool deferred_reclaim(void);
 
-/* The context is destroyed, and with it the memory and the events. */
+/* The context was destroyed, and with it the memory and the events. */
 void deferred_drop_context(CUcontext context);
 
 #endif

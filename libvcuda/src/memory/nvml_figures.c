@@ -1,4 +1,7 @@
-/* See memory/nvml_figures.h. */
+/*
+ * Implements memory/nvml_figures.h. In the initial pid namespace all pids are believed; in any other, a pid that no
+ * process here has shows that the list is the host's.
+ */
 #include "memory/nvml_figures.h"
 
 #include <string.h>
@@ -6,7 +9,7 @@
 
 #include "base/peers.h"
 
-/* In the initial pid namespace a pid in NVML's list is that process. */
+/* In the initial pid namespace the host's pids are this namespace's. */
 static bool namespace_is_the_hosts(void)
 {
 	static const char initial[] = "pid:[4026531836]"; /* PROC_PID_INIT_INO; stat(2) would want a newer glibc */
@@ -37,7 +40,7 @@ bool figure_of(const struct figure *list, unsigned int count, unsigned int pid, 
 		*used = list[i].used;
 		found++;
 	}
-	return found == 1; /* of two, one lives in another pid namespace, where it has this number too */
+	return found == 1; /* with two, one lives in another pid namespace and has the same pid there */
 }
 
 uint64_t unseen_bytes(const struct figure *list, unsigned int count, const struct usage_process *process)

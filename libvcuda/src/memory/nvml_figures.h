@@ -1,6 +1,9 @@
 /*
- * What NVML says of processes, against what they have booked: which of its figures can be believed in a container, and
- * what a process holds beyond its bookings. Used by both libraries; neither driver library is called here.
+ * NVML's memory figures of processes, compared with what the processes have booked: which figures can be believed in a
+ * container, and how much of a process's memory is unaccounted.
+ *
+ * Belongs here: the judgement of figures that the caller has read. Both libraries, libcuda's side and NVML's, use it,
+ * so it calls neither driver library.
  */
 #ifndef VCUDA_UNSEEN_H
 #define VCUDA_UNSEEN_H
@@ -10,22 +13,24 @@
 
 #include "shared/usage.h"
 
-struct figure { /* of one process, as NVML lists it */
+/* One process as NVML lists it. */
+struct figure {
 	unsigned int pid;
 	uint64_t used;
 };
 
 /*
- * Whether the pids are this namespace's. Drivers name the host's pids to everybody (before R515 or so) or to each asker
- * those of its namespace, leaving out whom it has not. With the former, this process and all others on the card would
- * have to have the number of some process here.
+ * Whether the listed pids are those of this pid namespace. Drivers before R515 or so list the host's pids to every
+ * caller. Later ones list the pids of the caller's namespace and leave out processes that it does not have. The host's
+ * pids are taken for this namespace's only if each of them, this process's included, is by chance the pid of some
+ * process here.
  */
 bool figures_are_ours(const struct figure *list, unsigned int count);
 
-/* The process's figure; false: it has none, or one that cannot be its own alone. */
+/* The figure of the process. False: NVML lists none, or more than one for that pid. */
 bool figure_of(const struct figure *list, unsigned int count, unsigned int pid, uint64_t *used);
 
-/* What the process holds beyond what it has booked, if it has not looked itself. */
+/* What the process holds beyond what it has booked, if its overhead is marked as unaccounted; else 0. */
 uint64_t unseen_bytes(const struct figure *list, unsigned int count, const struct usage_process *process);
 
 #endif

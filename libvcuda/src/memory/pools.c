@@ -1,4 +1,7 @@
-/* See memory/pools.h. Pools are few: a list under one lock, which is never held while the driver works for a stream. */
+/*
+ * Implements memory/pools.h. A process has few pools, so they are a list under one lock. The lock is never held while
+ * the driver works for a stream.
+ */
 #include "memory/pools.h"
 
 #include <pthread.h>
@@ -13,21 +16,21 @@
 #include "shared/limits_file.h"
 #include "shared/usage.h"
 
-enum { PATIENCE = NS_PER_S }; /* for graphs that run */
+enum { PATIENCE = NS_PER_S }; /* longest wait for graphs that run */
 
 struct pool {
 	struct pool *next;
 	CUmemoryPool handle; /* NULL: the device's graph memory */
-	CUdevice device;     /* NO_DEVICE: not a device's own memory, */
-	bool hosts;          /* but the host's; else managed */
+	CUdevice device;     /* NO_DEVICE: the memory is the host's or managed */
+	bool hosts;          /* the memory is the host's */
 	struct limited_card limited;
-	int card;            /* USAGE_NO_CARD: without a limit */
+	int card;            /* USAGE_NO_CARD: the device has no limit */
 	uint64_t booked;
-	uint64_t under_way;  /* of it, by calls that have not ended */
-	uint64_t promised;   /* to calls that have not ended: of what is booked, or reserved and unused */
-	bool doomed;         /* the program has destroyed it, but memory of it is in use */
-	struct launched *launched; /* graph memory only: graphs that may still take some, */
-	uint64_t ceiling;    /* and the most that will be used with them */
+	uint64_t under_way;  /* the part of `booked` that calls under way have added */
+	uint64_t promised;   /* bytes that calls under way may take, of what is booked or of the unused reserve */
+	bool doomed;         /* the program has destroyed the pool, but memory of it is in use */
+	struct launched *launched; /* graph memory only: launches that may still take memory */
+	uint64_t ceiling;    /* graph memory only: an upper bound of what is used, those launches included */
 };
 
 struct figures {
@@ -40,7 +43,7 @@ static struct pool *pools;
 static atomic_bool any;
 static atomic_bool dirty;
 
-/* A child has no pools of its own yet and cannot use its parent's. */
+/* A forked child has no pools of its own yet and cannot use its parent's. */
 static void after_fork(void)
 {
 	pthread_mutex_init(&lock, NULL);
@@ -170,14 +173,14 @@ bool pools_is_hosts(CUmemoryPool handle)
 	return hosts;
 }
 
-/* Called with the lock held, as are all that follow up to pools_begin. */
+/* Called with the lock held, as is every static function from here to pools_begin. */
 static void give_back(struct pool *pool, uint64_t excess)
 {
 	usage_release(pool->card, excess);
 	pool->booked -= excess;
 }
 
-/* What graphs that were launched take counts as if they had it: nothing tells when a stream gets there. */
+/* Counts what launched graphs may take as if they had it: no call reports when a stream reaches an allocation node. */
 static uint64_t graph_target(struct pool *pool, const struct figures *now)
 {
 	uint64_t most = now->used + launched_bytes(&pool->launched);
@@ -188,7 +191,7 @@ static uint64_t graph_target(struct pool *pool, const struct figures *now)
 	return now->reserved > most ? now->reserved : most;
 }
 
-/* The part of a pool's spare memory that was promised stays booked, though the pool may have given it back. */
+/* What calls under way may take of the pool's unused reserve stays booked, though the pool may have given it back. */
 static uint64_t target_of(struct pool *pool, const struct figures *now)
 {
 	if (!pool->handle)
@@ -199,7 +202,10 @@ static uint64_t target_of(struct pool *pool, const struct figures *now)
 	return target > kept ? target : kept;
 }
 
-/* Follows the driver; false: it has reserved more than there is room for. `force` books that too. */
+/*
+ * Sets the booking to what the driver reports. False: the limit has no room for that; with `force` it is booked
+ * anyway.
+ */
 static bool settle(struct pool *pool, bool force)
 {
 	struct figures now = {0, 0};
@@ -207,7 +213,7 @@ static bool settle(struct pool *pool, bool force)
 
 	if (pool->card == USAGE_NO_CARD)
 		return true;
-	if (!ask(pool, &now)) /* it went with its context or device */
+	if (!ask(pool, &now)) /* the pool was destroyed with its context or device */
 		now = (struct figures){0, 0};
 	uint64_t target = target_of(pool, &now);
 	if (pool->booked > target) {
@@ -233,7 +239,7 @@ static void trim(struct pool *pool)
 		(void)REAL(cuDeviceGraphMemTrim, pool->device);
 }
 
-/* A pool that gives nothing back by itself must not be what stands in the way. */
+/* Trims all pools of the card: a pool that gives nothing back by itself must not block other allocations. */
 static bool trim_card(int card)
 {
 	bool found = false;
@@ -258,7 +264,8 @@ static bool has_spare(const struct pool *pool, uint64_t size)
 
 static void log_refusal(const struct pool *pool, uint64_t size, struct usage_limit limit)
 {
-	log_line(LOG_INFO, "%llu bytes of a pool refused on device %d: the container's limit is %llu bytes",
+	log_line(LOG_INFO,
+		 "an allocation of %llu bytes from a pool on device %d was refused: the container's limit is %llu bytes",
 		 (unsigned long long)size, pool->device, (unsigned long long)limit.memory);
 }
 
@@ -290,7 +297,7 @@ bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size)
 	return granted;
 }
 
-/* Promises `size` bytes of graph memory beside what is used and launched. */
+/* Books `size` bytes of graph memory beside what is used and what earlier launches may take. */
 static bool promise(struct pool *pool, uint64_t size)
 {
 	struct figures now;
@@ -372,7 +379,7 @@ bool pools_wait_for_graphs(int card)
 	uint64_t now = clock_now(), until = now + PATIENCE;
 	bool ran = false;
 
-	while (now < until && graphs_run(card)) { /* by the clock: a busy machine makes each sleep longer */
+	while (now < until && graphs_run(card)) { /* the clock limits the wait: a busy machine makes sleeps longer */
 		ran = true;
 		clock_sleep_until(now + NS_PER_MS);
 		now = clock_now();

@@ -206,7 +206,7 @@ def test_refusals_are_silent_unless_asked_for(awkward: Box) -> None:
     assert awkward.log == ""
     loud = awkward.opened(level="info")
     loud.alloc(2 * LIMIT)
-    assert f"{2 * LIMIT} bytes refused on device 0" in awkward.log
+    assert f"an allocation of {2 * LIMIT} bytes on device 0 was refused" in awkward.log
 
 
 def test_any_user_of_the_container_may_join_the_usage_region(awkward: Box) -> None:
