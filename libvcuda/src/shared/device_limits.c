@@ -1,4 +1,7 @@
-/* See shared/device_limits.h. A device's UUID does not change while the process lives, so the driver is asked once for each. */
+/*
+ * Implements shared/device_limits.h. A device's UUID does not change while the process lives, so libvcuda reads it from
+ * the driver once per device and keeps it.
+ */
 #include "shared/device_limits.h"
 
 #include <pthread.h>
@@ -13,8 +16,8 @@ enum { DEVICES = 64 };
 
 struct device_uuids {
 	atomic_bool known;
-	CUuuid exact;     /* of a MIG instance its own */
-	CUuuid physical;  /* of the card that it lies on */
+	CUuuid exact;     /* for a MIG instance, its own */
+	CUuuid physical;  /* the card's, also for a MIG instance */
 };
 
 static struct device_uuids devices[DEVICES];
@@ -47,7 +50,7 @@ static const struct device_uuids *uuids_of(CUdevice device)
 
 	if (atomic_load_explicit(&uuids->known, memory_order_acquire))
 		return uuids;
-	if (!ask(device, &exact, &physical)) /* without the lock: the driver may call back */
+	if (!ask(device, &exact, &physical)) /* without the lock: the driver may call our wrappers */
 		return NULL;
 	pthread_once(&once, watch_forks);
 	pthread_mutex_lock(&lock);
@@ -84,7 +87,7 @@ bool card_of_device(CUdevice device, struct limited_card *card)
 		return false;
 	if (listed(&uuids->exact, card) || listed(&uuids->physical, card))
 		return true;
-	log_once(LOG_WARNING, "device %d is not in the limits file: it has no limit", device);
+	log_once(LOG_WARNING, "device %d is not in the limits file, so it has no limit", device);
 	return false;
 }
 

@@ -1,5 +1,8 @@
 /*
- * The current card of a CUDA call and its limit: CUDA device -> UUID -> limits file, never by index.
+ * The limits of a CUDA device: from the device to its card's UUID, and from the UUID to the entry in the limits file.
+ *
+ * Belongs here: the lookup for libcuda's side. It never uses an index, which depends on the caller. Not here: the file
+ * itself (shared/limits_file.h) and NVML's devices (hooks/nvml_device.h).
  */
 #ifndef VCUDA_CARDS_H
 #define VCUDA_CARDS_H
@@ -12,11 +15,11 @@
 
 struct limited_card {
 	uint8_t uuid[16];
-	uint64_t memory; /* the limit now; VGPU_UNLIMITED: only counted */
-	uint64_t overhead; /* what the driver holds for the container beside its allocations, as the host saw; 0: unknown */
+	uint64_t memory;     /* the present limit in bytes; VGPU_UNLIMITED: usage is only counted */
+	uint64_t overhead;   /* bytes that the driver holds beside the allocations, measured by the host; 0: unknown */
 	bool oversubscribe;
-	uint32_t cores;      /* percent: the share, and what it may grow to */
-	uint32_t core_limit;
+	uint32_t cores;      /* percent of the card's time that is the container's share */
+	uint32_t core_limit; /* percent to which the share may grow */
 };
 
 static inline struct usage_limit limit_of(const struct limited_card *card)
@@ -24,10 +27,10 @@ static inline struct usage_limit limit_of(const struct limited_card *card)
 	return (struct usage_limit){card->memory, card->overhead};
 }
 
-/* False: the device has no entry in the limits file, or the driver does not know it. */
+/* False: the device has no entry in the limits file, or the driver returns no UUID for it. */
 bool card_of_device(CUdevice device, struct limited_card *card);
 
-/* The device of the calling thread's context; false: it has none. */
+/* The device of the calling thread's current context. False: it has none. */
 bool current_device(CUdevice *device);
 
 #endif

@@ -1,6 +1,9 @@
 /*
- * What is known of each thread, in one place: in a library the address of such a place costs a call, so a launch asks
- * for it once and hands it on.
+ * The state of each thread: the re-entry guard and the context that was current last.
+ *
+ * Belongs here: the thread-local variable alone. In a shared library, taking the address of a thread-local variable
+ * costs a call. All of the state is therefore in one variable, and a launch takes its address once and passes it on.
+ * memory/charge.h has the guard for callers that launch nothing.
  */
 #ifndef VCUDA_THIS_THREAD_H
 #define VCUDA_THIS_THREAD_H
@@ -14,15 +17,15 @@
 struct core_context;
 
 struct this_thread {
-	int inside;           /* a wrapper is at work: what the driver calls now passes straight through */
-	CUcontext handle;     /* the context that was current last, */
-	struct core_context *context; /* what is known of it, */
-	uint32_t generation;  /* and when it was */
+	int inside;           /* a wrapper is running: calls that the driver makes now pass straight through */
+	CUcontext handle;     /* the context that was current last */
+	struct core_context *context; /* the record of that context */
+	uint32_t generation;  /* the generation of the records when `context` was looked up */
 };
 
 extern __thread struct this_thread this_thread;
 
-/* See guard_enter. */
+/* The same as guard_enter, for the given thread. */
 static inline bool thread_enter(struct this_thread *thread)
 {
 	if (thread->inside || limits_state() == LIMITS_ABSENT)

@@ -1,4 +1,7 @@
-/* See shared/limits_file.h. The file is mapped once; each question looks at its sequence counter and reads it anew if it moved. */
+/*
+ * Implements shared/limits_file.h. The file is mapped once. Each query compares the file's sequence counter with the
+ * one read last and copies the file again if the counter has changed.
+ */
 #include "shared/limits_file.h"
 
 #include <errno.h>
@@ -14,8 +17,8 @@
 #include "vgpu_limits.h"
 
 enum {
-	UPDATE_PATIENCE = 200, /* looks, 100 us apart, at an update under way: 20 ms, a whole update takes microseconds */
-	OVERHEAD_MOST = 86400, /* seconds that the host's figure may be good for; more: the clock was set back */
+	UPDATE_PATIENCE = 200, /* looks, 100 us apart, at an update under way: 20 ms; an update takes microseconds */
+	OVERHEAD_MOST = 86400, /* seconds that the host's figure may still be valid; more: the clock was set back */
 };
 
 struct limits_known limits_known = {.state = LIMITS_ABSENT};
@@ -24,7 +27,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const struct vgpu_limits *mapped;
 static struct vgpu_limits last_good;
-static uint64_t seen; /* the sequence that last_good is of, or that was given up */
+static uint64_t seen; /* the sequence of last_good, or of an update that did not end */
 
 static uint64_t sequence_now(void)
 {
@@ -42,7 +45,7 @@ union content {
 	uint64_t words[sizeof(struct vgpu_limits) / sizeof(uint64_t)];
 };
 
-/* One try at a consistent copy; false: the host was writing. */
+/* Tries once to make a consistent copy. False: the host was writing. */
 static bool copy_once(union content *copy)
 {
 	const union content *from = (const union content *)mapped;
@@ -51,13 +54,13 @@ static bool copy_once(union content *copy)
 	if (before & 1)
 		return false;
 	for (size_t i = 0; i < sizeof(copy->words) / sizeof(copy->words[0]); i++)
-		copy->words[i] = __atomic_load_n(&from->words[i], __ATOMIC_ACQUIRE); /* none after the last load below */
+		copy->words[i] = __atomic_load_n(&from->words[i], __ATOMIC_ACQUIRE); /* all before the load below */
 	return __atomic_load_n(&mapped->sequence, __ATOMIC_RELAXED) == before;
 }
 
 /*
- * Takes over the file's present content into last_good; false: it is not well formed or an update does not end. That
- * is found out once: until the sequence moves again nobody waits for it.
+ * Copies the file's present content into last_good. False: the content is not well formed, or an update does not end.
+ * `seen` is set in that case too, so that nobody waits again until the sequence changes.
  */
 static bool refresh(void)
 {
@@ -79,7 +82,7 @@ static bool refresh(void)
 
 static enum limits_state broken(const char *why)
 {
-	log_line(LOG_ERROR, "%s: %s; CUDA is refused, ask the node's administrator", VGPU_LIMITS_PATH, why);
+	log_line(LOG_ERROR, "%s: %s; CUDA is refused: ask the node's administrator", VGPU_LIMITS_PATH, why);
 	return LIMITS_BROKEN;
 }
 
@@ -95,10 +98,11 @@ static enum limits_state map_file(void)
 		address = mmap(NULL, sizeof(struct vgpu_limits), PROT_READ, MAP_SHARED, fd, 0);
 	close(fd);
 	if (address == MAP_FAILED)
-		return broken("not a limits file of this version (size)");
+		return broken("the file does not have the size of a limits file of this version");
 	mapped = address;
 	limits_known.sequence = &mapped->sequence;
-	return refresh() ? LIMITS_PRESENT : broken("not a limits file of this version, or half written");
+	return refresh() ? LIMITS_PRESENT
+			 : broken("the file is not a limits file of this version, or it is half written");
 }
 
 static void after_fork(void)
@@ -119,7 +123,10 @@ enum limits_state limits_load(void)
 	return limits_known.state;
 }
 
-/* The host's figure, while it lasts: it follows what happens here some seconds later, and ends when nobody renews it. */
+/*
+ * The host's figure while it is valid, else 0. The host updates it some seconds after a change here. It expires when
+ * the host no longer renews it.
+ */
 static uint64_t fresh_overhead(const struct vgpu_limits_card *card)
 {
 	struct timespec now;
@@ -137,7 +144,8 @@ bool limits_of(const uint8_t uuid[16], struct card_limits *limits)
 
 	pthread_mutex_lock(&lock);
 	if (sequence_now() != seen && !refresh())
-		log_once(LOG_ERROR, "%s: a change of it was cut short; the last good limits stay", VGPU_LIMITS_PATH);
+		log_once(LOG_ERROR, "%s: an update was cut short; the last valid limits stay in force",
+			 VGPU_LIMITS_PATH);
 	for (uint32_t i = 0; i < last_good.card_count && !listed; i++) {
 		const struct vgpu_limits_card *card = &last_good.cards[i];
 		listed = !memcmp(card->uuid, uuid, sizeof(card->uuid));

@@ -1,8 +1,9 @@
 /*
- * What the host allows this container, from the mounted limits file and nowhere else.
+ * The limits that the host sets for this container. The mounted limits file is their only source.
  *
- * Absent: nothing is limited. Broken (unreadable, another size, magic or version): refused as a whole, see hooks/memory.c.
- * A file that was good once stays in force as it was last read, should a later change of it be cut short.
+ * Belongs here: the file's state and its entries. Without the file, nothing is limited. With a broken one (unreadable,
+ * or of another size, magic or version) CUDA is refused, see hooks/memory.c. If a later update of a valid file is cut
+ * short, the last valid content stays in force. Not here: whose limits a device has (shared/device_limits.h).
  */
 #ifndef VCUDA_LIMITS_FILE_H
 #define VCUDA_LIMITS_FILE_H
@@ -12,7 +13,7 @@
 
 enum limits_state { LIMITS_ABSENT, LIMITS_PRESENT, LIMITS_BROKEN };
 
-/* What every launch asks: inline, for shared/limits_file.c alone to write. */
+/* Every launch reads this, so its readers are inline. Only shared/limits_file.c writes it. */
 extern struct limits_known {
 	bool loaded;
 	enum limits_state state;
@@ -28,25 +29,25 @@ static inline enum limits_state limits_state(void)
 
 struct card_limits {
 	uint64_t memory;    /* bytes that the container may hold of the card */
-	uint64_t overhead;  /* what the driver holds for the container beside that, as the host saw lately; 0: unknown */
-	bool oversubscribe; /* allocations may lie in managed memory when the card is full */
-	uint32_t cores;      /* percent of the card's time that is the container's */
-	uint32_t core_limit; /* percent that it may have while nobody else wants it */
+	uint64_t overhead;  /* bytes that the driver holds beside that, lately measured by the host; 0: unknown */
+	bool oversubscribe; /* when the card is full, allocations may lie in managed memory */
+	uint32_t cores;      /* percent of the card's time that is the container's share */
+	uint32_t core_limit; /* percent that the container may use while no other container wants the time */
 };
 
-/* Changes with every change of the file: one load. Only while limits are present. */
+/* A number that changes with every update of the file. Costs one load. Only for LIMITS_PRESENT. */
 static inline uint64_t limits_sequence(void)
 {
 	return __atomic_load_n(limits_known.sequence, __ATOMIC_ACQUIRE);
 }
 
-/* Whether a card is listed whose time is limited. */
+/* Whether the file lists a card whose time is limited. */
 bool limits_have_cores(void);
 
-/* The listed cards whose time is limited, at most `room`; their number. */
+/* Lists the cards whose time is limited, at most `room`. Returns their number. */
 unsigned int limits_list(uint8_t uuids[][16], unsigned int room);
 
-/* The card's limits now; false: the card is not listed, so it has none. */
+/* The card's present limits. False: the file does not list the card, so it has none. */
 bool limits_of(const uint8_t uuid[16], struct card_limits *limits);
 
 #endif

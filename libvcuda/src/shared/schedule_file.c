@@ -1,4 +1,7 @@
-/* See shared/schedule_file.h. The file is mapped once it is there; it is the host's, and nobody here can write it. */
+/*
+ * Implements shared/schedule_file.h. The file is mapped as soon as it exists. It belongs to the host, and no process of
+ * the container can write it.
+ */
 #include "shared/schedule_file.h"
 
 #include <fcntl.h>
@@ -36,7 +39,8 @@ static const struct vgpu_card_pages *map_file(void)
 		return pages;
 	if (pages)
 		munmap(address, sizeof(struct vgpu_card_pages));
-	log_once(LOG_WARNING, "%s: not of this version; the card is used at any time", VGPU_CARDS_PATH);
+	log_once(LOG_WARNING, "%s: the file is not of this version; the container runs without a schedule",
+		 VGPU_CARDS_PATH);
 	return NULL;
 }
 
@@ -48,7 +52,7 @@ static const struct vgpu_card_pages *pages_now(uint64_t now)
 		return pages;
 	__atomic_store_n(&next_look, now + LOOK_EACH, __ATOMIC_RELAXED);
 	pages = map_file();
-	__atomic_store_n(&mapped, pages, __ATOMIC_RELEASE); /* two threads at once: one mapping more, once */
+	__atomic_store_n(&mapped, pages, __ATOMIC_RELEASE); /* two threads at once leave one more mapping, once */
 	return pages;
 }
 

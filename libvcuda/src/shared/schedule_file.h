@@ -1,4 +1,10 @@
-/* What the host tells this container of its cards: the card pages (vgpu_card.h), read while they change. */
+/*
+ * The schedule file: the host's schedule for each card of this container (vgpu_card.h), which the host changes while
+ * libvcuda reads it.
+ *
+ * Belongs here: mapping the file, finding a card's schedule and copying it consistently. Not here: what a launch does
+ * with it (compute/schedule.h).
+ */
 #ifndef VCUDA_CARD_PAGE_H
 #define VCUDA_CARD_PAGE_H
 
@@ -8,27 +14,27 @@
 #include "vgpu_card.h"
 
 struct card_times {
-	uint64_t seen;        /* the page's sequence */
-	uint64_t period;      /* these as in struct vgpu_card_page; 0: not told */
+	uint64_t seen;        /* the sequence of the schedule that was copied */
+	uint64_t period;      /* this and the following as in struct vgpu_card_page; 0: not set */
 	uint64_t lent_until;
 	uint64_t lent_rate;
-	uint64_t tenants;     /* 0: not told */
-	uint64_t share;        /* millionths; 0: not told */
+	uint64_t tenants;     /* 0: not set */
+	uint64_t share;        /* millionths; 0: not set */
 };
 
-/* The card's page; NULL: there is none now. Looks into the file system at most once a second. */
+/* The card's schedule. NULL: there is none now. Looks for the file at most once a second. */
 const struct vgpu_card_page *card_page_find(const uint8_t uuid[16], uint64_t now);
 
-/* Whether it moved since `seen`: one load. */
+/* Whether the schedule has changed since `seen`. Costs one load. */
 static inline bool card_page_moved(const struct vgpu_card_page *page, uint64_t seen)
 {
 	return __atomic_load_n(&page->sequence, __ATOMIC_ACQUIRE) != seen;
 }
 
-/* What it says; false: it is being written, ask again. A period that is nonsense comes out as none. */
+/* Copies the schedule. False: the host is writing it, so try again. A period that makes no sense becomes 0. */
 bool card_page_read(const struct vgpu_card_page *page, struct card_times *times);
 
-/* What to add to this container's time for the host's. */
+/* What to add to a time of this container to get the host's. */
 int64_t card_page_clock_offset(void);
 
 #endif

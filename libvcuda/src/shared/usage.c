@@ -1,4 +1,7 @@
-/* See shared/usage.h for what this gives, and vgpu_usage.h for the protocol. Here: charges, and what is asked of them. */
+/*
+ * Implements shared/usage.h: the charges of the usage region and the queries over them. vgpu_usage.h describes the
+ * protocol. The file's mapping is in shared/usage_region.c, the slots are in shared/usage_slots.c.
+ */
 #include "shared/usage.h"
 
 #include <pthread.h>
@@ -24,8 +27,8 @@ static uint64_t saturating_sum(uint64_t a, uint64_t b)
 struct totals {
 	uint64_t attempting;
 	uint64_t reserved;
-	uint64_t overhead; /* of it */
-	unsigned int unseen;
+	uint64_t overhead; /* the part of `reserved` that is overhead */
+	unsigned int unseen; /* processes with unaccounted overhead */
 };
 
 static struct totals sum_charges(struct vgpu_usage *usage, int card)
@@ -44,8 +47,8 @@ static struct totals sum_charges(struct vgpu_usage *usage, int card)
 }
 
 /*
- * What the driver took and nobody has booked: as much as somebody just looked up (UINT64_MAX: nobody did, so the most
- * that it can be), or what the host's figure has beyond all bookings.
+ * The overhead that no process has booked: the larger of `looked_up` and what the host's figure has beyond all
+ * bookings. `looked_up` UINT64_MAX means that no lookup was made, and stands for the most that the overhead can be.
  */
 static uint64_t unbooked(const struct totals *totals, uint64_t looked_up, uint64_t overhead)
 {
@@ -93,7 +96,7 @@ static uint64_t look_up(const struct vgpu_usage *usage, int card)
 	return look ? look(card, usage->cards[card].uuid) : 0;
 }
 
-/* Two that collide withdraw both: each comes back after a time of its own, so that one of them gets through. */
+/* Of two processes that collide, both withdraw. Each tries again after a random time, so that one of them succeeds. */
 static void back_off(int slot, int try)
 {
 	struct timespec now;
@@ -105,8 +108,8 @@ static void back_off(int slot, int try)
 }
 
 /*
- * Full counts only when it is seen again after the dead were reaped: the words of many slots are not read at one
- * instant, so a single look may see one process's bytes before they were released and another's after.
+ * FULL counts only if it is found again after dead processes were reaped. The words of many slots are not read at one
+ * instant: a single pass may count one process's bytes before it releases them and another's after it reserved them.
  */
 static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size, struct usage_limit limit,
 		    uint64_t looked_up)
@@ -127,10 +130,10 @@ static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size,
 				return false;
 			usage_reap_dead(usage, ANY_CARD, THOROUGH);
 			reaped = true;
-			looked_up = given; /* the dead may have been among them */
+			looked_up = given; /* dead processes may have been in the lookup's sum */
 			continue;
 		}
-		if (try % REAP_EACH == REAP_EACH / 2) /* one killed in an attempt never withdraws it */
+		if (try % REAP_EACH == REAP_EACH / 2) /* a process killed during an attempt never withdraws it */
 			usage_reap_dead(usage, ANY_CARD, THOROUGH);
 		back_off(slot, try);
 	}
@@ -154,7 +157,7 @@ bool usage_reserve_overhead(int card, uint64_t size, struct usage_limit limit, u
 	struct vgpu_usage *usage = atomic_load(&usage_region);
 	int slot = usage_enter_slot(usage);
 
-	limit.overhead = 0; /* it has this process's part in it */
+	limit.overhead = 0; /* the host's figure includes this process's overhead */
 	bool granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit, others);
 	usage_leave_slot();
 	return granted;

@@ -1,4 +1,7 @@
-/* See shared/usage_region.h. */
+/*
+ * Implements shared/usage_region.h. The first process of the container that needs the region creates the file, under a
+ * temporary name until it is complete.
+ */
 #include "shared/usage_region.h"
 
 #include <errno.h>
@@ -16,17 +19,17 @@
 
 struct vgpu_usage *_Atomic usage_region;
 
-/* Fills a new file completely before it gets its name, so that whoever opens the name finds it whole. */
+/* Fills a new file completely before it gets its name, so that every process that opens the name finds it complete. */
 static int fill(int fd)
 {
 	const uint64_t identity = VGPU_USAGE_IDENTITY;
-	int error = posix_fallocate(fd, 0, sizeof(struct vgpu_usage)); /* a full tmpfs would be SIGBUS later */
+	int error = posix_fallocate(fd, 0, sizeof(struct vgpu_usage)); /* else a full tmpfs would cause SIGBUS later */
 
 	if (error)
 		return error;
 	if (pwrite(fd, &identity, sizeof(identity), 0) != sizeof(identity))
 		return errno ? errno : EIO;
-	return fchmod(fd, 0666) < 0 ? errno : 0; /* processes of any user of the container share it */
+	return fchmod(fd, 0666) < 0 ? errno : 0; /* the container's processes share it, whatever their users */
 }
 
 static int create_file(void)
@@ -47,7 +50,7 @@ static int create_file(void)
 	return error;
 }
 
-/* Without O_CREAT: fs.protected_regular refuses that on a file of another user in a sticky directory. */
+/* Opens without O_CREAT: fs.protected_regular refuses O_CREAT on another user's file in a sticky directory. */
 static int open_file(bool create)
 {
 	int fd = open(VGPU_USAGE_PATH, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
@@ -90,7 +93,8 @@ static void open_region(bool create, bool *absent)
 	struct vgpu_usage *usage = map_file(fd);
 	close(fd);
 	if (!usage) {
-		log_once(LOG_ERROR, "%s: not a usage region of this version; device memory is refused", VGPU_USAGE_PATH);
+		log_once(LOG_ERROR, "%s: the file is not a usage region of this version; device memory is refused",
+			 VGPU_USAGE_PATH);
 		return;
 	}
 	atomic_store(&usage_region, usage);
@@ -145,7 +149,7 @@ int usage_card(const uint8_t uuid[16])
 	int card = usage ? usage_find_card(usage, uuid, true) : USAGE_NO_CARD;
 
 	if (usage && card == USAGE_NO_CARD)
-		log_once(LOG_ERROR, "%s: more than %u cards; device memory is refused", VGPU_USAGE_PATH,
-			 VGPU_LIMITS_MAX_CARDS);
+		log_once(LOG_ERROR, "%s: the container has more than %u cards; device memory is refused",
+			 VGPU_USAGE_PATH, VGPU_LIMITS_MAX_CARDS);
 	return card;
 }

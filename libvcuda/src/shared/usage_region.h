@@ -1,6 +1,8 @@
 /*
- * The usage region as this process has it: its file, created whole and mapped once, the words in it, and which place is
- * which card's. For usage*.c; others see shared/usage.h.
+ * The usage region in this process: the file, its atomic words, and the places of the cards in it.
+ *
+ * Belongs here: creating the file complete, mapping it once, and access to its words. Only the files usage*.c include
+ * this; the interface for all others is shared/usage.h. Slots are in shared/usage_slots.h.
  */
 #ifndef VCUDA_USAGE_REGION_H
 #define VCUDA_USAGE_REGION_H
@@ -14,13 +16,15 @@
 
 extern struct vgpu_usage *_Atomic usage_region; /* NULL: not opened yet */
 
-/* Opens it, and with `create` makes it, if that was not done; NULL: it cannot be, or is *absent. */
+/*
+ * Opens the region if that was not done; with `create`, also creates it. NULL: that failed, or the region is *absent.
+ */
 struct vgpu_usage *usage_region_or_null(bool create, bool *absent);
 
-/* The card's place, with `create` a new one; USAGE_NO_CARD: it has none. */
+/* The card's place; with `create`, a new one if it has none. USAGE_NO_CARD: the card has no place. */
 int usage_find_card(struct vgpu_usage *usage, const uint8_t uuid[16], bool create);
 
-/* ---- words: every tenant's process may write them at any time ---- */
+/* ---- words: any process of the container may write them at any time ---- */
 
 static inline uint64_t load(const uint64_t *word)
 {

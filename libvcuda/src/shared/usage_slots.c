@@ -1,4 +1,7 @@
-/* See shared/usage_slots.h, and vgpu_usage.h for the protocol. */
+/*
+ * Implements shared/usage_slots.h; vgpu_usage.h describes the protocol. A process claims a slot by writing its identity
+ * into it, and any process may reap the slot of a dead one. A forked child starts without a slot.
+ */
 #include "shared/usage_slots.h"
 
 #include <sys/mman.h>
@@ -12,17 +15,17 @@
 #endif
 
 enum {
-	TELLING = 100, /* milliseconds */
-	CROWD = 32,    /* slots */
+	TELLING = 100, /* milliseconds between thorough looks for dead processes in queries */
+	CROWD = 32,    /* new slots after which a claim looks for dead processes */
 };
 
 pthread_mutex_t usage_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* What a child of this process must not take for its own. */
+/* The state of this process that a child must not take for its own. */
 struct own {
 	_Atomic uint64_t slot;          /* pid << 32 | index + 1; 0: none */
-	struct process_identity self;   /* under the lock; owner 0: not asked for yet */
-	_Atomic uint32_t timed;         /* a bit per place of a card whose time this process asked for */
+	struct process_identity self;   /* protected by the lock; owner 0: not determined yet */
+	_Atomic uint32_t timed;         /* a bit per place of a card whose time this process is charged for */
 };
 
 static struct own first_own;
@@ -31,7 +34,7 @@ static bool wiped_on_fork;
 static atomic_int reserving;
 static atomic_bool leaving;
 
-/* In the child, nobody holds the lock; it has charged nothing and has no slot. */
+/* In a forked child no thread holds the lock. The child has charged nothing and has no slot. */
 static void after_fork(void)
 {
 	pthread_mutex_init(&usage_lock, NULL);
@@ -42,8 +45,8 @@ static void after_fork(void)
 }
 
 /*
- * A child of a bare clone() runs no handlers: its copy of `own` lies on a page that the kernel empties for it
- * (Linux 4.14). Before that the pid in the upper half tells, at the price of a system call each time.
+ * A child of a bare clone() runs no atfork handlers. `own` therefore lies on a page that the kernel clears in the child
+ * (Linux 4.14). On older kernels the pid in the upper half of `slot` detects a child, for one system call each time.
  */
 void usage_watch_forks(void)
 {
@@ -55,7 +58,7 @@ void usage_watch_forks(void)
 		return;
 	wiped_on_fork = madvise(page, size, MADV_WIPEONFORK) == 0;
 	own = page;
-	atomic_store(&own->slot, 0); /* written before it is read: one page fault, not two */
+	atomic_store(&own->slot, 0); /* a write before the first read costs one page fault instead of two */
 }
 
 static void see_slot(struct vgpu_usage *usage, uint32_t index)
@@ -76,7 +79,7 @@ static void zero_charges(struct vgpu_usage *usage, uint32_t index)
 	store(&usage->slots[index].unseen, 0);
 }
 
-/* What the slot reserved for work under way was not used, as far as anybody can tell. */
+/* Returns what the slot has reserved for work under way: no process can find out how much of it was used. */
 static void give_back_time(struct vgpu_usage *usage, uint32_t index)
 {
 	for (uint32_t card = 0; card_is_known(usage, card); card++) {
@@ -98,7 +101,7 @@ static void empty_slot(struct vgpu_usage *usage, uint32_t index)
 	store(&usage->slots[index].owner, 0);
 }
 
-/* By the slot's owner only. */
+/* Called only by the process that the slot's `owner` names. A reaper puts its own identity there first. */
 static void free_slot(struct vgpu_usage *usage, uint32_t index)
 {
 	zero_charges(usage, index);
@@ -106,7 +109,7 @@ static void free_slot(struct vgpu_usage *usage, uint32_t index)
 	empty_slot(usage, index);
 }
 
-/* What this process charged before an exec: pid and start time are its own, the image is not. */
+/* Whether this process charged the slot before an exec: pid and start time are its own, the image is another. */
 static bool before_exec(const struct process_identity *self, const struct vgpu_usage_slot *slot)
 {
 	uint64_t image = load(&slot->image);
@@ -131,8 +134,8 @@ static bool holds_something(const struct vgpu_usage *usage, uint32_t index, int 
 }
 
 /*
- * Frees the slots of the dead, of those who hold something of the card; the number of them. A look at another process
- * costs system calls. Called with the lock held.
+ * Frees the slots of dead processes that hold something of the card (see ANY_CARD and OWN_ONLY) and returns their
+ * number. Looking at another process costs system calls. Called with the lock held.
  */
 static int reap(struct vgpu_usage *usage, const struct process_identity *self, int card, enum look look)
 {
@@ -166,8 +169,8 @@ void usage_reap_dead(struct vgpu_usage *usage, int card, enum look look)
 }
 
 /*
- * For questions, which some programs ask all the time. Who is gone is found out at once, and a zombie or a pid that
- * was given out again within TELLING milliseconds; an allocation that would be refused looks at once for these too.
+ * A process that is gone is found at once, a zombie or a reused pid within TELLING milliseconds. An allocation that
+ * would be refused looks for those at once too.
  */
 void usage_reap_to_tell(struct vgpu_usage *usage, int card)
 {
@@ -188,7 +191,7 @@ static int claim_free(struct vgpu_usage *usage, const struct process_identity *s
 		struct vgpu_usage_slot *slot = &usage->slots[i];
 		if (load(&slot->owner))
 			continue;
-		see_slot(usage, i); /* before the claim: who sums slots must not stop short of a charged one */
+		see_slot(usage, i); /* before the claim: a sum over the slots must not stop before a charged one */
 		if (!swap(&slot->owner, 0, self->owner))
 			continue;
 		store(&slot->image, self->image);
@@ -198,7 +201,7 @@ static int claim_free(struct vgpu_usage *usage, const struct process_identity *s
 	return NO_SLOT;
 }
 
-/* All slots so far are taken, and so many were added since the dead were last looked for. */
+/* All slots used so far are taken, and CROWD more are in use than when dead processes were last looked for. */
 static bool crowded(const struct vgpu_usage *usage)
 {
 	uint32_t seen = slots_seen(usage);
@@ -216,14 +219,14 @@ static int claim_slot(struct vgpu_usage *usage)
 	const struct process_identity *self = usage_identity();
 
 	reap(usage, self, OWN_ONLY, PASSING);
-	if (crowded(usage)) /* those who died with nothing: nobody else would look for them */
+	if (crowded(usage)) /* processes that died without a charge are found by no other search */
 		reap(usage, self, ANY_CARD, PASSING);
 	int index = claim_free(usage, self);
 	if (index == NO_SLOT && reap(usage, self, ANY_CARD, THOROUGH))
 		index = claim_free(usage, self);
 	if (index == NO_SLOT)
-		log_once(LOG_ERROR, "%s: %u processes hold device memory; no more is given", VGPU_USAGE_PATH,
-			 VGPU_USAGE_SLOTS);
+		log_once(LOG_ERROR, "%s: %u processes hold device memory, the most possible; device memory is refused",
+			 VGPU_USAGE_PATH, VGPU_USAGE_SLOTS);
 	return index;
 }
 
@@ -276,8 +279,9 @@ void usage_leave_slot(void)
 }
 
 /*
- * At exit the driver still holds what was not freed, so a slot with charges stays until the process is gone and is
- * reaped then; an empty one is freed now. (The library is linked nodelete: this is the exit, never a dlclose.)
+ * At exit the driver still holds memory that the program did not free. A slot with charges therefore stays, and
+ * another process reaps it once this one is gone. An empty slot is freed now. The library is linked nodelete, so that
+ * this runs at exit and never in a dlclose.
  */
 __attribute__((destructor)) static void leave(void)
 {
@@ -293,7 +297,7 @@ __attribute__((destructor)) static void leave(void)
 	if (charged)
 		return;
 	zero_charges(usage, (uint32_t)slot);
-	if (atomic_load(&own->timed)) /* else its words are as they were found, and not worth two page faults */
+	if (atomic_load(&own->timed)) /* else this process never wrote the words: saves two page faults */
 		give_back_time(usage, (uint32_t)slot);
 	empty_slot(usage, (uint32_t)slot);
 }

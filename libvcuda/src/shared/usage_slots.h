@@ -1,6 +1,9 @@
 /*
- * Slots of the usage region: this process's own, from its first charge to its end, and what the dead left in theirs.
- * For usage*.c; others see shared/usage.h.
+ * The slots of the usage region: this process's own, from its first charge to its exit, and those that dead processes
+ * left.
+ *
+ * Belongs here: claiming, leaving and reaping slots. Only the files usage*.c include this; the interface for all
+ * others is shared/usage.h. What is booked in a slot is decided there.
  */
 #ifndef VCUDA_USAGE_SLOTS_H
 #define VCUDA_USAGE_SLOTS_H
@@ -12,29 +15,37 @@
 
 enum { NO_SLOT = -1 };
 
-/* Whose slots are looked at, where a card's place would mean those who hold something of it. */
+/*
+ * Given in place of a card, these reap all slots, or only this process's; a card reaps those that hold something of
+ * it.
+ */
 enum { ANY_CARD = -1, OWN_ONLY = -2 };
 
-extern pthread_mutex_t usage_lock; /* this process's threads: opening, claiming, reaping */
+extern pthread_mutex_t usage_lock; /* serializes the threads of this process: opening, claiming, reaping */
 
-/* Once, before anything of the region is used. */
+/* Call once, before the region is used. */
 void usage_watch_forks(void);
 
-/* This process. Called with the lock held. */
+/* The identity of this process. Called with the lock held. */
 const struct process_identity *usage_identity(void);
 
-/* This process's slot, or NO_SLOT if it has none. */
+/* This process's slot. NO_SLOT: it has none. */
 int usage_slot_now(void);
 
-/* This process's slot until usage_leave_slot(); NO_SLOT: it has none and gets none. */
+/* This process's slot, valid until usage_leave_slot(). NO_SLOT: it has none and gets none. */
 int usage_enter_slot(struct vgpu_usage *usage);
 void usage_leave_slot(void);
 
-/* What a tenant wrote to the words of a free slot would be this process's work under way, and be waited for. */
+/*
+ * Clears the slot's words for work on the card, the first time. A tenant may have written to the words of a free slot,
+ * and launches would then wait for work that this process never had.
+ */
 void usage_begin_time(struct vgpu_usage *usage, int card, uint32_t slot);
 
-/* Frees the slots of the dead. The second for questions, which some programs ask all the time. */
+/* Frees the slots of dead processes. */
 void usage_reap_dead(struct vgpu_usage *usage, int card, enum look look);
+
+/* The same for queries, which some programs make all the time. */
 void usage_reap_to_tell(struct vgpu_usage *usage, int card);
 
 static inline uint32_t slots_seen(const struct vgpu_usage *usage)
@@ -44,7 +55,7 @@ static inline uint32_t slots_seen(const struct vgpu_usage *usage)
 	return seen < VGPU_USAGE_SLOTS ? (uint32_t)seen : VGPU_USAGE_SLOTS;
 }
 
-/* Places are taken in turn and never given up: the pages of the others are not touched. */
+/* Cards take places in order and never give them up, so a loop that stops here touches no page of an unused place. */
 static inline bool card_is_known(const struct vgpu_usage *usage, uint32_t card)
 {
 	return card < VGPU_LIMITS_MAX_CARDS && load(&usage->cards[card].key);
