@@ -1,9 +1,9 @@
 /*
- * The wrappers of libcuda.so.1 for arrays and mipmapped arrays (the list: driver/cuda_table.h).
+ * The wrappers of libcuda.so.1 for arrays and mipmapped arrays. driver/cuda_table.h lists all wrappers.
  *
- * No call tells what an array takes before it exists, nor after: it is charged the bytes of its elements, with all
- * channels, layers and levels, and NVML's figure for the process brings in the card's padding (memory/context_overhead.h). Arrays
- * whose memory is mapped later take none.
+ * No call returns what an array takes, neither before nor after it exists. libvcuda charges the bytes of its elements,
+ * with all channels, layers and levels (memory/array_size.h). The card's padding is charged as overhead, from NVML's
+ * figure for the process (memory/context_overhead.h). An array whose memory is mapped later takes none.
  */
 #include "base/log.h"
 #include "driver/cuda_table.h"
@@ -22,7 +22,7 @@ static CUresult create(struct charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *des
 static CUresult end(struct charge *charge, CUresult result, void *const *handle)
 {
 	if (charge_could_not_stand_in(charge, result))
-		log_once(LOG_ERROR, "the card is full, and arrays cannot lie in virtual memory");
+		log_once(LOG_ERROR, "the card is full, and managed memory cannot replace arrays");
 	return charge_end(charge, result, result == CUDA_SUCCESS ? (uintptr_t)*handle : 0);
 }
 

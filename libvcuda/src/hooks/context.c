@@ -1,6 +1,10 @@
 /*
- * The wrappers of libcuda.so.1 that make and end contexts and load code (the list: driver/cuda_table.h): what they take of a
- * card without an allocating call is charged as overhead, and what a context held goes with it.
+ * The wrappers of libcuda.so.1 that create and destroy contexts and that load code. driver/cuda_table.h lists all
+ * wrappers.
+ *
+ * What these calls take of a card without an allocating call is charged as overhead (memory/context_overhead.h). When
+ * a context is destroyed, its charges are given back and its batches end. Memory that a program allocates is charged
+ * in the other files of this folder.
  */
 #include "compute/batch.h"
 #include "driver/cuda_table.h"
@@ -10,7 +14,7 @@
 #include "shared/device_limits.h"
 #include "shared/limits_file.h"
 
-/* ---- a context comes ---- */
+/* ---- creating contexts ---- */
 
 static void before_create(CUdevice device)
 {
@@ -20,7 +24,7 @@ static void before_create(CUdevice device)
 	guard_leave();
 }
 
-/* It exists now: is there room for it in the container? */
+/* The context exists now. If the container has no room for it, destroys it and fails the call. */
 static CUresult after_create(CUresult result, CUcontext *context, CUdevice device)
 {
 	bool entered = result == CUDA_SUCCESS && guard_enter();
@@ -94,8 +98,8 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 }
 
 /*
- * A green context keeps the device's primary context alive, and so may be what brings it into being. No memory goes
- * with it: that is the primary context's.
+ * A green context keeps the device's primary context alive, so creating it may create the primary context. Destroying
+ * it frees no memory of the program: that belongs to the primary context.
  */
 EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice device, unsigned int flags)
 {
@@ -114,9 +118,9 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resource
 	return result;
 }
 
-/* ---- a context goes, and its memory with it ---- */
+/* ---- destroying contexts, and their memory with them ---- */
 
-/* The thread's own device is what a context of unknown device is most often on; the rest follows in time. */
+/* `device` NO_DEVICE: a later look at NVML's figure corrects the overhead. */
 static CUresult after_destroy(CUcontext context, uint64_t serial, CUdevice device, CUresult result)
 {
 	bool entered = context && result == CUDA_SUCCESS && guard_enter();
@@ -185,7 +189,7 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 	return after_destroy(context, serial, device, result);
 }
 
-/* The primary context's handle, which only retaining it tells; NULL: there is none now, or nothing is limited. */
+/* The primary context's handle, which only retaining it returns. NULL: there is none now, or nothing is limited. */
 static CUcontext primary_context(CUdevice device)
 {
 	CUcontext context = NULL;
@@ -197,7 +201,7 @@ static CUcontext primary_context(CUdevice device)
 	return context;
 }
 
-/* Releasing a reference destroys only with the last one. */
+/* NULL if the primary context is still active: only releasing the last reference destroys it. */
 static CUcontext if_gone(CUcontext context, CUdevice device)
 {
 	return context && primary_active(device) ? NULL : context;
@@ -249,7 +253,7 @@ EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 
 /* ---- code and buffers ---- */
 
-/* The call may have changed what the driver itself takes of the current card. */
+/* Updates the overhead after a call that may have changed what the driver itself takes of the current card. */
 static CUresult then(CUresult result, void (*follow)(CUdevice device))
 {
 	CUdevice device;

@@ -1,7 +1,10 @@
 /*
- * The wrappers of libcuda.so.1 that copy (the list: driver/cuda_table.h). A copy within a card takes its time as a launch does,
- * by size. Any other takes none of it: what matters is that the stream is at it meanwhile, and that a copy from or to the
- * host without "Async" has waited for what is before it.
+ * The wrappers of libcuda.so.1 that copy. driver/cuda_table.h lists all wrappers; compute/copy_kind.h finds out what
+ * kind a copy is.
+ *
+ * A copy within a card takes the card's time as a launch does, by its size. Any other copy takes none. It still
+ * occupies its stream, which interrupts the stream's batch. A copy from or to the host without "Async" also waits for
+ * the work before it.
  */
 #include "compute/copy_kind.h"
 #include "compute/launch.h"
@@ -12,7 +15,7 @@ struct call {
 	bool has_waited;
 };
 
-/* Where nothing is limited nobody asks what a copy is. */
+/* Used where nothing is limited, so that the kind of a copy is not looked up. */
 static const struct copy unknown;
 
 static void begin(struct call *call, const void *symbol, struct copy copy, bool waits, CUstream stream,
@@ -50,7 +53,7 @@ static CUresult end(struct call *call, CUstream stream, enum stream_meaning mean
 #define ASYNC_PTSZ(symbol, copy, parameters, ...) \
 	COPY(symbol, copy, false, stream, STREAM_PER_THREAD, parameters, __VA_ARGS__, stream)
 
-/* What a function and its variants take; the first CUDA's have numbers of 32 bits. */
+/* The parameters of a function and its variants. Those of the first CUDA have numbers of 32 bits. */
 #define POINTERS (CUdeviceptr to, CUdeviceptr from, size_t size)
 #define POINTERS_INTO (CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream)
 #define POINTERS_V1 (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int size)
@@ -90,7 +93,7 @@ ASYNC(cuMemcpyDtoHAsync, copy_bus(size), (void *to, CUdeviceptr_v1 from, unsigne
 ASYNC(cuMemcpyDtoHAsync_v2, copy_bus(size), FROM_CARD_INTO, to, from, size)
 ASYNC_PTSZ(cuMemcpyDtoHAsync_v2_ptsz, copy_bus(size), FROM_CARD_INTO, to, from, size)
 
-/* ---- between cards, or what a program takes for two ---- */
+/* ---- between two cards, or contexts that a program takes for two cards ---- */
 
 #define PEERS CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size
 
@@ -159,7 +162,7 @@ SYNC_PTDS(cuMemcpy3DPeer_ptds, copy_3d_peer(copy), (const CUDA_MEMCPY3D *copy), 
 ASYNC(cuMemcpy3DPeerAsync, copy_3d_peer(copy), (const CUDA_MEMCPY3D *copy, CUstream stream), copy)
 ASYNC_PTSZ(cuMemcpy3DPeerAsync_ptsz, copy_3d_peer(copy), (const CUDA_MEMCPY3D *copy, CUstream stream), copy)
 
-/* ---- many at once: as one launch if some of them stay on the card ---- */
+/* ---- many copies at once: one launch if some of them stay on the card ---- */
 
 #define LISTS CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes, size_t *indices, \
 	      size_t attribute_count

@@ -1,7 +1,10 @@
 /*
- * The wrappers of libcuda.so.1 for graphs with allocation nodes (the list: driver/cuda_table.h). The driver takes a graph's
- * memory when it is instantiated, uploaded or launched, from a pool of the device's own: that pool's reserve is charged
- * (memory/pools.h). A graph without such nodes costs a launch one load.
+ * The wrappers of libcuda.so.1 for graphs. driver/cuda_table.h lists all wrappers.
+ *
+ * Belongs here: which allocation and free nodes a graph has, and the calls that instantiate, upload, launch and
+ * destroy it. When a graph with allocation nodes is instantiated, uploaded or launched, the driver takes its memory
+ * from a pool of the device's own. That pool's reserve is charged (memory/pools.h). If no graph has such nodes, a
+ * launch costs one load more.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -14,20 +17,20 @@
 #include "shared/usage.h"
 
 enum {
-	DEPTH = 8,                 /* of graphs in graphs that are looked into */
-	FLAG_AUTO_FREE_ON_LAUNCH = 1, /* of cuGraphInstantiateWithFlags */
+	DEPTH = 8,                    /* levels of nested graphs that are searched for nodes */
+	FLAG_AUTO_FREE_ON_LAUNCH = 1, /* a flag of cuGraphInstantiateWithFlags */
 };
 
 struct node {
 	CUdeviceptr pointer;
-	uint64_t size; /* 0: it frees */
+	uint64_t size; /* 0: the node frees */
 };
 
 struct demand {
 	CUdevice device; /* of the first allocation node */
 	uint64_t size;
-	uint64_t left;   /* of it, that the graph does not free itself */
-	bool frees_others;
+	uint64_t left;   /* bytes of `size` that the graph does not free itself */
+	bool frees_others; /* the graph frees memory that it does not allocate */
 };
 
 struct nodes {
@@ -35,7 +38,7 @@ struct nodes {
 	size_t count, room;
 };
 
-static atomic_uint execs; /* graphs with allocation nodes that can be launched */
+static atomic_uint execs; /* executable graphs that allocate or free memory */
 
 static void add_node(CUgraphNode node, struct demand *demand, struct nodes *found, int depth);
 
@@ -77,7 +80,7 @@ static void add_allocation(const CUDA_MEM_ALLOC_NODE_PARAMS *params, struct dema
 
 static void add_node(CUgraphNode node, struct demand *demand, struct nodes *found, int depth)
 {
-	CUDA_MEM_ALLOC_NODE_PARAMS params[2]; /* the second: room should a newer driver's structure be longer */
+	CUDA_MEM_ALLOC_NODE_PARAMS params[2]; /* the second is room for a longer structure of a newer driver */
 	CUgraphNodeType type;
 	CUdeviceptr pointer;
 	CUgraph child;
@@ -92,7 +95,7 @@ static void add_node(CUgraphNode node, struct demand *demand, struct nodes *foun
 		note(found, pointer, 0);
 }
 
-/* By pointer; what allocates before what frees. */
+/* Orders nodes by pointer, and an allocation before a free. */
 static int compare(const void *left, const void *right)
 {
 	const struct node *a = left, *b = right;
@@ -126,7 +129,10 @@ struct graph_call {
 	bool entered;
 };
 
-/* `stream`: what it holds may free memory. */
+/*
+ * Begins the charge. If there is no room, waits for the work of `stream` and for launched graphs: both may free
+ * memory.
+ */
 static CUresult begin(struct graph_call *call, CUgraphExec exec, CUstream stream)
 {
 	struct pool *pool = pools_of_graphs(call->demand.device);
@@ -166,7 +172,10 @@ static CUresult begin_instantiate(struct graph_call *call, CUgraph graph)
 	return begin(call, NULL, NULL);
 }
 
-/* What is left is found again only by a graph that was made to free it. */
+/*
+ * Records the executable graph. What a launch leaves allocated is recorded only for a graph that frees it at the next
+ * launch (FLAG_AUTO_FREE_ON_LAUNCH): no other graph finds that memory again.
+ */
 static void keep(CUgraphExec exec, const struct demand *demand, bool frees_itself)
 {
 	struct allocation *entry = calloc(1, sizeof(*entry));
@@ -177,7 +186,7 @@ static void keep(CUgraphExec exec, const struct demand *demand, bool frees_itsel
 		.kind = GRAPH_EXEC, .key = (uintptr_t)exec, .size = demand->size, .device = demand->device,
 		.target = frees_itself ? demand->left : 0, .references = demand->frees_others, .card = USAGE_NO_CARD,
 	};
-	pools_graph_gone(exec); /* an earlier one at this address, which went with its context */
+	pools_graph_gone(exec); /* an earlier graph at this address, which was destroyed with its context */
 	free(allocations_put(entry));
 	atomic_fetch_add(&execs, 1);
 }
@@ -195,7 +204,7 @@ static CUresult end_instantiate(struct graph_call *call, CUresult result, const 
 	CUresult result = begin_instantiate(&call, graph);                                            \
 	return result == CUDA_SUCCESS ? end_instantiate(&call, REAL(function, exec, graph, __VA_ARGS__), exec, flags) : result
 
-/* The flags are the first thing in the structure. */
+/* The flags are the first member of the structure. */
 static uint64_t flags_in(const void *params)
 {
 	return params ? *(const unsigned long long *)params : 0;
@@ -251,8 +260,8 @@ static bool is_captured(CUstream stream)
 }
 
 /*
- * False: a graph that has nothing to do with memory, one that is launched into a capture, or the driver's own call.
- * `within`: the wrapper is in the guard already.
+ * False: the graph neither allocates nor frees, it is launched into a capture, or the driver itself makes the call.
+ * `within`: the wrapper holds the guard already.
  */
 static bool has_memory(CUgraphExec exec, CUstream stream, struct graph_call *call, bool within)
 {
@@ -277,7 +286,7 @@ static CUresult end_launch(struct graph_call *call, CUstream stream, CUresult re
 	return result;
 }
 
-/* `marked`: how the driver's unsuffixed functions name the stream. */
+/* `marked` is the handle by which the driver's unsuffixed functions refer to the stream. */
 #define LAUNCH(function, exec, stream, marked, within)                                                \
 	struct graph_call call;                                                                       \
 	if (!has_memory(exec, marked, &call, within))                                                 \

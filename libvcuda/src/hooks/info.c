@@ -1,4 +1,10 @@
-/* The wrappers of libcuda.so.1 that tell how much memory there is (the list: driver/cuda_table.h): what the limit leaves. */
+/*
+ * The wrappers of libcuda.so.1 that return how much memory a card has and how much is free. driver/cuda_table.h lists
+ * all wrappers.
+ *
+ * They return the limit and what it leaves, as far as the card has that much. NVML's functions for the same figures are
+ * in hooks/nvml.c.
+ */
 #include "driver/cuda_table.h"
 #include "memory/charge.h"
 #include "memory/context_overhead.h"
@@ -14,7 +20,7 @@ static size_t lesser(size_t a, uint64_t b)
 	return a < b ? a : (size_t)b;
 }
 
-/* What is free in the container is what its limit leaves, as far as the card has it. */
+/* Free in the container is what its limit leaves, as far as the card has that much free. */
 static void narrow_info(size_t *available, size_t *total)
 {
 	struct limited_card card;
@@ -27,7 +33,7 @@ static void narrow_info(size_t *available, size_t *total)
 	pools_settle();
 	bool known = usage_held(card.uuid, overhead_unbooked(device), card.overhead, &held);
 	uint64_t left = known && held < card.memory ? card.memory - held : 0;
-	if (card.oversubscribe && card.memory != VGPU_UNLIMITED) { /* what the card lacks lies in virtual memory */
+	if (card.oversubscribe && card.memory != VGPU_UNLIMITED) { /* managed memory provides what the card lacks */
 		*total = card.memory;
 		*available = left;
 		return;

@@ -1,6 +1,9 @@
 /*
- * The wrappers of libcuda.so.1 that start work on a card, and those that tell when work is captured instead (the list:
- * driver/cuda_table.h; graphs: hooks/graph.c). What a launch costs, and when it may begin: compute/launch.h.
+ * The wrappers of libcuda.so.1 that launch kernels, destroy streams, and begin and end captures. driver/cuda_table.h
+ * lists all wrappers.
+ *
+ * compute/launch.h decides what a launch costs and when it may begin. driver/stream_capture.h counts captures, since
+ * work launched into a capture does not run. Launches of graphs are in hooks/graph.c.
  */
 #include "compute/launch.h"
 #include "driver/cuda_table.h"
@@ -29,7 +32,7 @@ EXPORT CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int grid_x, un
 	       grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra);
 }
 
-/* What it launches into, should the driver be asked with no configuration: it says what is wrong. */
+/* Stands for a missing configuration. The driver gets the call unchanged and returns the error. */
 static const CUlaunchConfig nothing;
 
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
@@ -68,7 +71,7 @@ EXPORT CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int
 	       stream, parameters);
 }
 
-/* One wait for all of them: they may wait for each other. */
+/* Waits once for all launches together, since their kernels may wait for each other. */
 EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int count, unsigned int flags)
 {
 	struct core_launch calls[MOST_DEVICES];
@@ -80,7 +83,7 @@ EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, u
 	return result;
 }
 
-/* ---- the first CUDA's ---- */
+/* ---- launches of the first CUDA ---- */
 
 EXPORT CUresult cuLaunch(CUfunction function)
 {
@@ -99,7 +102,7 @@ EXPORT CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CU
 	       cuLaunchGridAsync, function, width, height, stream);
 }
 
-/* ---- a stream goes: its last batch ends before ---- */
+/* ---- destroying a stream: its last batch ends first ---- */
 
 EXPORT CUresult cuStreamDestroy(CUstream stream)
 {
@@ -113,7 +116,7 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 	return REAL(cuStreamDestroy_v2, stream);
 }
 
-/* ---- captures: while there are none, no launch has to ask ---- */
+/* ---- captures: they are counted, so that without any no launch has to call the driver ---- */
 
 static CUresult begun(CUresult result)
 {
@@ -123,8 +126,8 @@ static CUresult begun(CUresult result)
 }
 
 /*
- * What the stream has under way ends before, as long as an event in it is not the graph's. Counted before it begins:
- * another stream may be drawn into it at once.
+ * Ends the stream's batch before the capture begins: an event recorded later would belong to the graph. Counts the
+ * capture before it begins, since another stream may join it at once.
  */
 #define BEGIN_IN(meaning, function, stream, ...)    \
 	cores_forget(stream, meaning);              \
@@ -165,7 +168,7 @@ EXPORT CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph,
 	BEGIN_PTSZ(cuStreamBeginCaptureToGraph_ptsz, stream, graph, dependencies, dependency_data, count, mode);
 }
 
-/* With any other error it may go on; counting one too many only makes launches ask. */
+/* With any other error the capture may go on. A capture counted too many only makes launches call the driver. */
 static CUresult ended(CUresult result)
 {
 	if (result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ||
@@ -184,7 +187,7 @@ EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 	return ended(REAL(cuStreamEndCapture_ptsz, stream, graph));
 }
 
-/* What a graphics interface's list of commands takes up, which runs when that says so. */
+/* CIG: captures work into the command list of a graphics API. The work runs when that API runs the list. */
 EXPORT CUresult cuStreamBeginCaptureToCig(CUstream stream, void *params)
 {
 	BEGIN(cuStreamBeginCaptureToCig, stream, params);

@@ -1,9 +1,11 @@
 /*
- * The wrappers of libcuda.so.1 that allocate, free and tell device memory (the list: driver/cuda_table.h).
+ * The wrappers of libcuda.so.1 for cuInit and for allocating, freeing and sharing device memory. driver/cuda_table.h
+ * lists all wrappers.
  *
- * Each does what the driver's function of that name does, within the container's limit. A driver's failure leaves no
- * trace; a limit that is hit is CUDA_ERROR_OUT_OF_MEMORY. A broken limits file fails cuInit: nothing of CUDA works
- * then, and the message says why; allocations are refused too, for who got in before.
+ * Each does what the driver's function of that name does, within the container's limit. A failure of the driver leaves
+ * no charge. At the limit an allocation returns CUDA_ERROR_OUT_OF_MEMORY. With a broken limits file cuInit fails, so
+ * that nothing of CUDA works, and a message gives the reason. Allocations are refused as well, for processes that
+ * called cuInit before.
  */
 #include "base/log.h"
 #include "driver/cuda_table.h"
@@ -11,7 +13,7 @@
 #include "memory/pools.h"
 #include "shared/limits_file.h"
 
-/* Rows of a pitched allocation are padded to this on all current cards; the driver's answer corrects the guess. */
+/* All current cards pad the rows of a pitched allocation to this. The driver's result replaces the guess. */
 enum { PITCH_GUESS = 512 };
 
 EXPORT CUresult cuInit(unsigned int flags)
@@ -58,7 +60,7 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned in
 	return charge_end(&charge, result, result == CUDA_SUCCESS ? *pointer : 0);
 }
 
-/* UINT64_MAX, which no limit but "unlimited" has room for, where the product does not fit. */
+/* UINT64_MAX where the product does not fit. No limit but "unlimited" has room for that. */
 static uint64_t area(uint64_t pitch, uint64_t height)
 {
 	uint64_t bytes;
@@ -110,7 +112,7 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
 
 /* ---- free ---- */
 
-/* What was not charged by itself may have been a pool's. */
+/* A pointer without a charge of its own may be memory of a pool. */
 static CUresult give_back(struct allocation *entry, CUresult result)
 {
 	bool pooled = !entry && result == CUDA_SUCCESS;
@@ -138,16 +140,18 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
 	return give_back(entry, GUARDED(REAL(cuMemFree_v2, pointer)));
 }
 
-/* ---- hand out to other processes ---- */
+/* ---- share with other processes ---- */
 
-/* Managed memory cannot be shared so; the driver's own answer would not say why this pointer is managed. */
+/*
+ * Managed memory cannot be shared in this way. The driver's error alone would not explain why this memory is managed.
+ */
 EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
 {
 	struct allocation entry;
 
 	if (limits_state() == LIMITS_PRESENT && allocations_find(ALLOCATED_POINTER, pointer, &entry) && entry.managed) {
-		log_once(LOG_ERROR, "cuIpcGetMemHandle: the card was full when this memory was allocated, it is virtual "
-				    "and cannot be shared between processes");
+		log_once(LOG_ERROR, "cuIpcGetMemHandle: the card was full when this memory was allocated, so it is "
+				    "managed memory, which cannot be shared between processes");
 		return CUDA_ERROR_NOT_SUPPORTED;
 	}
 	return GUARDED(REAL(cuIpcGetMemHandle, handle, pointer));

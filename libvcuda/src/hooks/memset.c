@@ -1,6 +1,8 @@
 /*
- * The wrappers of libcuda.so.1 that fill memory (the list: driver/cuda_table.h): the driver does that with kernels, so it takes
- * the card's time as a launch does, by size.
+ * The wrappers of libcuda.so.1 that fill memory. driver/cuda_table.h lists all wrappers.
+ *
+ * The driver fills memory with kernels, so a fill takes the card's time as a launch does, by its size. compute/launch.h
+ * accounts for it.
  */
 #include "compute/launch.h"
 #include "driver/cuda_table.h"
@@ -13,7 +15,7 @@
 		return cores_end(&call, REAL(symbol, __VA_ARGS__));               \
 	}
 
-/* All that fill a line with elements of a type, and all that fill rows of a pitch. */
+/* The functions that fill a line with elements of a type. */
 #define FILLS(name, type)                                                                                              \
 	FILL(name, count * sizeof(value), NULL, STREAM_LEGACY, (CUdeviceptr_v1 to, type value, unsigned int count),    \
 	     to, value, count)                                                                                         \
@@ -26,6 +28,7 @@
 	FILL(name##Async_ptsz, count * sizeof(value), stream, STREAM_PER_THREAD,                                       \
 	     (CUdeviceptr to, type value, size_t count, CUstream stream), to, value, count, stream)
 
+/* The functions that fill the rows of pitched memory. */
 #define FILLS_2D(name, type)                                                                                           \
 	FILL(name, (uint64_t)width * height * sizeof(value), NULL, STREAM_LEGACY,                                      \
 	     (CUdeviceptr_v1 to, unsigned int pitch, type value, unsigned int width, unsigned int height),             \

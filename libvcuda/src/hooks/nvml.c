@@ -1,7 +1,9 @@
 /*
- * The wrappers of libnvidia-ml.so.1 that tell a card's memory (the list: driver/nvml_table.h): the limit as the total, what
- * the container's own processes hold as used. Driver version, UUIDs and counts stay the driver's. A card whose limit
- * is no less than its memory is told as it is.
+ * The wrappers of libnvidia-ml.so.1 that return a card's memory. driver/nvml_table.h lists all wrappers.
+ *
+ * They return the limit as the total and what the container's own processes hold as used. If the limit is no less than
+ * the card's memory, they return the driver's figures. Driver version, UUIDs and counts always are the driver's. Lists
+ * of processes and utilization are in hooks/nvml_processes.c.
  */
 #include "driver/nvml_table.h"
 #include "hooks/nvml_device.h"
@@ -33,7 +35,7 @@ static enum sight container_share(nvmlDevice_t device, uint64_t total, uint64_t 
 	share->total = limits.memory;
 	share->used = held < limits.memory ? held : limits.memory;
 	share->free = limits.memory - share->used;
-	if (!limits.oversubscribe && share->free > available) /* what the card lacks lies in virtual memory otherwise */
+	if (!limits.oversubscribe && share->free > available) /* else managed memory provides what the card lacks */
 		share->free = available;
 	return SHARE;
 }

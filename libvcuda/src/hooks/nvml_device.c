@@ -1,4 +1,6 @@
-/* See hooks/nvml_device.h. */
+/*
+ * Implements hooks/nvml_device.h, except nvml_unbooked, which is in hooks/nvml_processes.c with the lists of processes.
+ */
 #include "hooks/nvml_device.h"
 
 #include <string.h>

@@ -1,5 +1,9 @@
 /*
- * Which cards of NVML are shares: device handle -> UUID -> limits file, never by index.
+ * Which of NVML's devices are shares: from the device handle to the UUID, and from the UUID to the entry in the limits
+ * file.
+ *
+ * Belongs here: that lookup, which never uses an index, and the guard of NVML's side. The wrappers that use them are in
+ * hooks/nvml.c and hooks/nvml_processes.c. shared/device_limits.h does the same for libcuda's side.
  */
 #ifndef VCUDA_NVML_SHARE_H
 #define VCUDA_NVML_SHARE_H
@@ -11,17 +15,17 @@
 #include "shared/limits_file.h"
 
 enum sight {
-	WHOLE_CARD, /* without an entry in the limits file, or without such a file: told as it is */
+	WHOLE_CARD, /* there is no limits file, or no entry in it: the wrappers return the driver's figures */
 	SHARE,
-	UNKNOWN,    /* the limits file is broken, or the driver does not know the device */
+	UNKNOWN,    /* the limits file is broken, or the driver returns no UUID for the device */
 };
 
 enum sight sight_of(nvmlDevice_t device, uint8_t uuid[16], struct card_limits *limits);
 
-/* What the driver holds for the container's processes beyond what they have booked of the share. Guard held. */
+/* The unaccounted overhead of the container's processes on the share. Called with the guard held. */
 uint64_t nvml_unbooked(nvmlDevice_t device, const uint8_t uuid[16]);
 
-/* As guard_enter of libcuda's side: false for calls that the driver makes to its own exports. */
+/* The same as guard_enter on libcuda's side: false for calls that the driver makes to its own exports. */
 bool nvml_guard_enter(void);
 void nvml_guard_leave(void);
 

@@ -1,10 +1,10 @@
 /*
- * The wrappers of libnvidia-ml.so.1 that tell who uses a card and how much (the list: driver/nvml_table.h). Of a shared card a
- * container sees its own processes and their use of it alone; its neighbours are nobody's business.
+ * The wrappers of libnvidia-ml.so.1 that return which processes use a card and how much. driver/nvml_table.h lists all
+ * wrappers. On a shared card a container sees its own processes and their use only, never those of other containers.
  *
- * Memory is the usage region's figure, so that lists, totals and limits agree; time is the driver's, for processes that
- * the kernel says are the container's. Drivers before R470 or so name the host's pids in a container: then there is no
- * telling whose a sample is, and none is shown.
+ * Memory figures come from the usage region, so that lists, totals and limits agree. Times are the driver's, for
+ * processes that belong to the container by the kernel's account (base/peers.h). Drivers before R470 or so list the
+ * host's pids in a container. No sample can be assigned to a process then, and none is returned.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,17 +20,17 @@ enum {
 	PROCESSES = 1024,       /* as many as the usage region has slots */
 	FIGURES = 256,
 	SAMPLES = 4096,
-	RECENT = 2000000,       /* microseconds that a sample counts as present use */
+	RECENT = 2000000,       /* microseconds for which a sample counts as present use */
 };
 
-/* ---- what the driver says of processes ---- */
+/* ---- the driver's figures ---- */
 
 struct figures {
 	unsigned int count;
 	struct figure list[FIGURES];
 };
 
-/* False: the driver does not tell, or names processes by numbers of another pid namespace. */
+/* False: the driver lists no processes, or lists pids of another pid namespace. */
 static bool ask_driver(nvmlDevice_t device, struct figures *figures)
 {
 	nvmlProcessInfo_v1_t list[FIGURES];
@@ -46,7 +46,7 @@ static bool ask_driver(nvmlDevice_t device, struct figures *figures)
 	return figures_are_ours(figures->list, figures->count);
 }
 
-/* Adds to what processes have booked what the driver holds for those who have not looked; the sum of that. */
+/* Adds the unaccounted overhead of each process to what it has booked. Returns the sum of the overhead. */
 static uint64_t add_unseen(nvmlDevice_t device, struct usage_process *list, unsigned int count)
 {
 	struct figures figures = {.count = 0};
@@ -75,7 +75,7 @@ uint64_t nvml_unbooked(nvmlDevice_t device, const uint8_t uuid[16])
 
 /* ---- lists ---- */
 
-/* The container's processes that hold something of the share: the region names them, the kernel confirms them. */
+/* The container's processes that hold something of the share: those of the usage region that the kernel confirms. */
 static unsigned int own_processes(nvmlDevice_t device, const uint8_t uuid[16], struct usage_process list[PROCESSES])
 {
 	unsigned int count = usage_processes(uuid, list, PROCESSES);
@@ -95,7 +95,7 @@ struct listing {
 	struct usage_process list[PROCESSES];
 };
 
-/* NVML's rules for lists: *count is room on entry and need on return. */
+/* NVML's rules for lists: on entry *count is the room for entries, on return the number of entries. */
 static nvmlReturn_t fill_rules(unsigned int *count, unsigned int need, const void *room)
 {
 	unsigned int given = *count;
@@ -107,8 +107,8 @@ static nvmlReturn_t fill_rules(unsigned int *count, unsigned int need, const voi
 }
 
 /*
- * The listing of a share, to be freed; NULL: *result is the answer, or, if that is NVML_SUCCESS, the real function's
- * is. A share has compute processes only.
+ * The listing of a share, which the caller frees. NULL: the wrapper returns *result or, if that is NVML_SUCCESS, what
+ * the real function returns. A share has compute processes only.
  */
 static struct listing *share_listing(nvmlDevice_t device, const unsigned int *count, bool compute, nvmlReturn_t *result)
 {
@@ -186,7 +186,7 @@ static bool listed(unsigned int pid, const struct usage_process *list, unsigned 
 	return false;
 }
 
-/* The container's samples newer than `since`; to be freed. */
+/* The container's samples newer than `since`, which the caller frees. */
 static struct samples *own_samples(nvmlDevice_t device, const uint8_t uuid[16], unsigned long long since,
 				   nvmlReturn_t *result)
 {
@@ -218,7 +218,7 @@ static unsigned int at_most_100(unsigned int percent)
 	return percent < 100 ? percent : 100;
 }
 
-/* A process counts with its newest sample; one that lies about it (values above 100 were seen) with none. */
+/* Sums the newest sample of each process. Samples with values above 100, which were seen, are left out. */
 static nvmlUtilization_t sum_newest(const struct samples *samples)
 {
 	nvmlUtilization_t sum = {0, 0};
@@ -281,7 +281,7 @@ static nvmlReturn_t hand_out(const struct samples *samples, nvmlProcessUtilizati
 {
 	if (!samples->count) {
 		*count = 0;
-		return NVML_ERROR_NOT_FOUND; /* as the driver says of an idle card */
+		return NVML_ERROR_NOT_FOUND; /* as the driver returns for an idle card */
 	}
 	nvmlReturn_t result = fill_rules(count, samples->count, list);
 	if (result == NVML_SUCCESS)
@@ -310,7 +310,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 	return result;
 }
 
-/* ---- what tells of all processes of a card in ways that are not filtered ---- */
+/* ---- functions that list all processes of a card and are not filtered: refused on a share ---- */
 
 static nvmlReturn_t unless_share(nvmlDevice_t device)
 {

@@ -1,4 +1,10 @@
-/* The wrappers of libcuda.so.1 for stream-ordered memory and its pools (the list: driver/cuda_table.h; how: memory/pools.h). */
+/*
+ * The wrappers of libcuda.so.1 for stream-ordered memory, its pools, and synchronization. driver/cuda_table.h lists all
+ * wrappers.
+ *
+ * memory/pools.h charges what pools reserve. Where the driver does not report that, each allocation is charged by
+ * itself (memory/charge.h). Synchronization is here because it lets pools give memory back.
+ */
 #include "compute/launch.h"
 #include "driver/cuda_table.h"
 #include "memory/charge.h"
@@ -9,10 +15,10 @@
 #include "shared/limits_file.h"
 
 struct stream_ordered {
-	struct pool_charge pooled; /* of the pool's reserve; .pool is NULL where the driver does not tell it: */
-	struct charge single;      /* then of the allocation, */
-	bool hosts;                /* which may be the host's memory */
-	bool entered;
+	struct pool_charge pooled; /* the charge for the pool's reserve; .pool NULL: the driver does not report it */
+	struct charge single;      /* used if .pool is NULL: the charge for the allocation itself */
+	bool hosts;                /* the charge is `single` and the allocation is the host's memory */
+	bool entered;              /* the guard is held for `pooled` */
 };
 
 static struct pool *current_pool(void)
@@ -56,7 +62,9 @@ static CUresult begin(struct stream_ordered *call, CUmemoryPool handle, size_t s
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Whether managed memory may take the place of what the full card does not give: not within a graph to be. */
+/*
+ * Whether managed memory may replace memory that the full card does not give. It may not while the stream is captured.
+ */
 static bool may_stand_in(CUdevice device, CUstream stream)
 {
 	struct limited_card card;
@@ -68,7 +76,7 @@ static bool may_stand_in(CUdevice device, CUstream stream)
 	return (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_SUPPORTED) && status == CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* The card was full: ends the call's booking and, where that is possible, allocates managed memory instead. */
+/* The managed-memory fallback for a full card: ends the call's booking and, if possible, allocates managed memory. */
 static CUresult stand_in(struct stream_ordered *call, CUdeviceptr *pointer, size_t size, CUstream stream)
 {
 	struct pool *pool = call->pooled.pool;
@@ -88,7 +96,7 @@ static CUresult stand_in(struct stream_ordered *call, CUdeviceptr *pointer, size
 	return charge_stand_in_for_pool(device, size, pointer);
 }
 
-/* The pool that the memory came from: the stream may be another device's. */
+/* The pool that the memory came from. It may not be the expected one, since the stream may belong to another device. */
 static struct pool *pool_of_pointer(CUdeviceptr pointer, struct pool *expected)
 {
 	CUmemoryPool handle = NULL;
@@ -168,7 +176,7 @@ EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size, 
 	return end(&call, result, result == CUDA_SUCCESS ? *pointer : 0, stream ? stream : CU_STREAM_PER_THREAD);
 }
 
-/* ---- what gives back, at once or at the next synchronization ---- */
+/* ---- frees, which give back memory at once or at the next synchronization ---- */
 
 static CUresult settled(CUresult result)
 {
@@ -212,7 +220,7 @@ EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 	return free_async(entry, GUARDED(REAL(cuMemFreeAsync_ptsz, pointer, stream)));
 }
 
-/* A program that synchronizes all the time pays one load, unless memory of its pools is on its way back. */
+/* Costs a program that synchronizes all the time one load, unless its pools are still to give memory back. */
 static CUresult synchronized(CUresult result)
 {
 	CUdevice device;
@@ -227,7 +235,7 @@ static CUresult synchronized(CUresult result)
 	return result;
 }
 
-/* To the core share it matters which work has ended. */
+/* The accounting of the card's time needs to know which work has ended. */
 #define SYNCHRONIZE(stream, meaning, ...)                      \
 	bool told = cores_waiting(stream, meaning);            \
 	CUresult result = synchronized(REAL(__VA_ARGS__));     \
@@ -274,7 +282,7 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *proper
 	return result;
 }
 
-/* The program holds a pool that it did not make: where is what it gives? */
+/* The program got a pool that it did not create: records where the pool's memory lies. */
 static CUresult learned(CUresult result, const CUmemoryPool *pool, const CUmemLocation *location, int type)
 {
 	if (result == CUDA_SUCCESS && limits_state() == LIMITS_PRESENT && guard_enter()) {

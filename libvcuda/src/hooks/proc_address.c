@@ -1,8 +1,10 @@
 /*
- * cuGetProcAddress: the real driver answers first, then what it found is replaced by our wrapper of it.
+ * The wrappers of cuGetProcAddress: they call the real driver first, then replace the pointer that it returns by our
+ * wrapper of that function.
  *
- * The pointer decides, so that versions and per-thread-stream variants come out as the driver chose them and nothing is
- * advertised that it lacks. Only a pointer that dlsym does not know is matched by (name, version, flags).
+ * The lookup goes by the pointer. So the driver chooses versions and per-thread-stream variants, and a program gets no
+ * function that the driver lacks. Only a pointer that dlsym does not return for any symbol is matched by (name,
+ * version, flags). The functions themselves are listed in driver/cuda_table.h.
  */
 #include <assert.h>
 #include <pthread.h>
@@ -33,14 +35,14 @@ enum { PLACES = 2048 };
 static_assert(4 * HOOK_COUNT <= PLACES, "more than half of the places would be taken");
 
 /*
- * Made and filled by code when it is first asked: pointers in a table of constants would be relocated in every process.
- * By pointer and by name: open addressing, half empty.
+ * Two hash tables with open addressing, half empty: by pointer and by name. Code fills them at the first call, since
+ * pointers in a constant table would have to be relocated in every process.
  */
 struct tables {
 	struct hook hooks[HOOK_COUNT];
 	const struct hook *by_pointer[PLACES];
 	void *pointers[PLACES];
-	const struct hook *by_name[PLACES]; /* hooks of one name or symbol follow each other, with others between */
+	const struct hook *by_name[PLACES]; /* hooks of one name follow each other, perhaps with others between */
 	const char *names[PLACES];
 };
 
@@ -89,7 +91,7 @@ static void enter_pointer(const struct hook *hook, void *pointer)
 
 	while (pointer && tables->by_pointer[place] && tables->pointers[place] != pointer)
 		place = (place + 1) % PLACES;
-	if (!pointer || tables->by_pointer[place]) /* two names of one function: the first, as a list would */
+	if (!pointer || tables->by_pointer[place]) /* of two names of one function the first counts, as in a list */
 		return;
 	tables->by_pointer[place] = hook;
 	tables->pointers[place] = pointer;
@@ -120,7 +122,7 @@ static void fill_tables(void)
 	}
 }
 
-/* A pointer of ours counts too: the driver's own table may have been bound to our exports. */
+/* Finds a pointer to one of our wrappers too: the driver's own table may have been bound to our exports. */
 static void *wrapper_of_pointer(void *found)
 {
 	for (uint32_t place = place_of_pointer(found); tables->by_pointer[place]; place = (place + 1) % PLACES)
@@ -131,7 +133,7 @@ static void *wrapper_of_pointer(void *found)
 
 static bool means(const struct hook *hook, const char *name, int version, bool per_thread)
 {
-	if (strcmp(hook->name, name)) /* it is the symbol */
+	if (strcmp(hook->name, name)) /* `name` is the symbol, version included */
 		return true;
 	return hook->since <= version && (hook->streams == ANY || (hook->streams == PER_THREAD) == per_thread);
 }
@@ -146,8 +148,8 @@ static void *wrapper_of_name(const char *name, int version, cuuint64_t flags)
 		    real_of(tables->by_name[place]) && (!best || tables->by_name[place]->since > best->since))
 			best = tables->by_name[place];
 	if (best)
-		log_line(LOG_INFO, "cuGetProcAddress(%s, %d, %llu): unknown pointer, taken for %s", name, version,
-			 (unsigned long long)flags, best->symbol);
+		log_line(LOG_INFO, "cuGetProcAddress(%s, %d, %llu): unknown pointer, taken for %s by its name", name,
+			 version, (unsigned long long)flags, best->symbol);
 	return best ? best->wrapper : NULL;
 }
 
@@ -168,7 +170,7 @@ static void substitute(const char *name, void **found, int version, cuuint64_t f
 		*found = wrapper;
 }
 
-/* Inside the driver its own functions are handed out as they are; without limits the wrappers pass through. */
+/* The driver's own calls get the driver's functions. Without limits the wrappers pass straight through. */
 EXPORT CUresult cuGetProcAddress(const char *symbol, void **pfn, int cuda_version, cuuint64_t flags)
 {
 	bool entered = guard_enter();

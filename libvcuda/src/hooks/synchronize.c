@@ -1,7 +1,9 @@
 /*
- * The wrappers of libcuda.so.1 that give a stream something to do which takes none of the card's time (the list:
- * driver/cuda_table.h): functions of the host, waits, memory that moves between card and host. They are not accounted and never
- * wait; what the stream does with the card before and after is told from it.
+ * The wrappers of libcuda.so.1 that give a stream work which takes none of the card's time: functions of the host,
+ * waits, and memory that moves between card and host. driver/cuda_table.h lists all wrappers.
+ *
+ * That work is not accounted, and the wrappers never wait. Each wrapper interrupts the stream's batch, so that the time
+ * of the work on the card before and after it is measured without it. Calls that wait for a stream are in hooks/pool.c.
  */
 #include "compute/launch.h"
 #include "driver/cuda_table.h"
@@ -13,7 +15,7 @@
 		return REAL(symbol, __VA_ARGS__);                     \
 	}
 
-/* A function and its variant for threads' own default streams. */
+/* A function and its variant for per-thread default streams. */
 #define WAITS(symbol, parameters, ...)                                           \
 	INTERRUPT(symbol, STREAM_LEGACY, true, parameters, __VA_ARGS__)          \
 	INTERRUPT(symbol##_ptsz, STREAM_PER_THREAD, true, parameters, __VA_ARGS__)
@@ -40,7 +42,7 @@ WAITS(cuStreamBatchMemOp_v2, OPERATIONS, stream, count, list, flags)
 WAITS(cuWaitExternalSemaphoresAsync, (const void *semaphores, const void *params, unsigned int count, CUstream stream),
 	   semaphores, params, count, stream)
 
-/* Within one context the waiting is for work that counts itself. */
+/* Within one context, the stream waits for work that is accounted by itself. */
 #define WAIT_EVENT(symbol, meaning)                                                     \
 	EXPORT CUresult symbol(CUstream stream, CUevent event, unsigned int flags)      \
 	{                                                                               \
@@ -52,7 +54,7 @@ WAITS(cuWaitExternalSemaphoresAsync, (const void *semaphores, const void *params
 WAIT_EVENT(cuStreamWaitEvent, STREAM_LEGACY)
 WAIT_EVENT(cuStreamWaitEvent_ptsz, STREAM_PER_THREAD)
 
-/* ---- managed memory moves as copies over the bus do ---- */
+/* ---- moves of managed memory, which are like copies over the bus ---- */
 
 #define PREFETCH (CUdeviceptr pointer, size_t size, CUdevice device, CUstream stream)
 #define PREFETCH_V2 (CUdeviceptr pointer, size_t size, CUmemLocation location, unsigned int flags, CUstream stream)

@@ -1,8 +1,10 @@
 /*
- * The wrappers of libcuda.so.1 for physical memory apart from addresses (the list: driver/cuda_table.h).
+ * The wrappers of libcuda.so.1 for virtual memory management: physical memory and its mappings. driver/cuda_table.h
+ * lists all wrappers.
  *
- * cuMemCreate is charged to the card that it names. The memory lives while a handle of it is not released or a range
- * is mapped to it, and so does the charge. A handle imported from another process is not charged: the exporter was.
+ * Memory of cuMemCreate is charged to the card that the call names. The memory and its charge live while a handle is
+ * not released or a range is mapped to the memory. A handle imported from another process is not charged, since the
+ * exporter is charged already.
  */
 #include <stdlib.h>
 
@@ -24,7 +26,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
 	charge.kind = ALLOCATED_HANDLE;
 	result = REAL(cuMemCreate, handle, size, properties, flags);
 	if (charge_could_not_stand_in(&charge, result))
-		log_once(LOG_ERROR, "the card is full, and memory of cuMemCreate cannot lie in virtual memory");
+		log_once(LOG_ERROR, "the card is full, and managed memory cannot replace memory of cuMemCreate");
 	return charge_end(&charge, result, result == CUDA_SUCCESS ? *handle : 0);
 }
 
@@ -60,7 +62,7 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
 	return result;
 }
 
-/* Referenced before the driver maps it: another thread may release the handle meanwhile. */
+/* Adds a reference before the driver maps the memory, since another thread may release the handle meanwhile. */
 EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
 			 unsigned long long flags)
 {
@@ -81,7 +83,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemG
 	return result;
 }
 
-/* One call may end several mappings that lie side by side; mappings of what was not charged are not in the table. */
+/* One call may end several adjacent mappings. Mappings of memory that was not charged are not in the table. */
 EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 {
 	struct allocation *range, *taken = NULL;

@@ -94,7 +94,7 @@ def test_what_cannot_be_virtual_is_refused_and_says_so(sim_box: Callable[..., Si
     ):
         assert client.numbers(call)[0] == OUT_OF_MEMORY
         assert client.numbers(call)[0] == OUT_OF_MEMORY
-        assert f"{what} cannot lie in virtual memory" in box.log
+        assert f"managed memory cannot replace {what}" in box.log
     assert len(box.log.splitlines()) == 2
 
 
