@@ -1,4 +1,7 @@
-/* Reading and replacing config.json; see bundle.h for the boundary. */
+/*
+ * Implements bundle.h. All accesses go through a descriptor of the file's directory. The new file gets a temporary name
+ * there and is renamed over config.json.
+ */
 #include "bundle.h"
 
 #include <errno.h>
@@ -17,12 +20,12 @@
 #define PROGRAM "vgpu-runtime"
 
 struct config_file {
-    char path[PATH_MAX]; /* for messages, and before it is opened */
-    const char *name;    /* below dir */
+    char path[PATH_MAX]; /* for messages, and to find the directory */
+    const char *name;    /* relative to dir */
     int dir;
 };
 
-/* Splits the path and opens its directory, below which everything else happens. */
+/* Splits the path and opens its directory. All later accesses are relative to that. */
 static int open_directory(const struct shim_args *args, struct config_file *file)
 {
     char directory[PATH_MAX];
@@ -44,7 +47,7 @@ static int open_directory(const struct shim_args *args, struct config_file *file
 static bool refuse(const struct config_file *file, const char *expected, const char *found)
 {
     report(PROGRAM, "%s: expected %s, found %s; this container asks for a share of a GPU and is refused: "
-           "see what writes the bundle", file->path, expected, found);
+           "check the program that writes the bundle", file->path, expected, found);
     return false;
 }
 
@@ -75,7 +78,9 @@ static bool write_edited(int fd, const struct input *document, const struct spec
     return write_all(fd, document->at + from, document->len - from);
 }
 
-/* chown before chmod: it clears the set-id bits. No fsync: a bundle is made anew for every start. */
+/*
+ * chown comes before chmod, since it clears the set-id bits. No fsync: every start of a container makes a new bundle.
+ */
 static bool fill(int fd, const struct input *document, const struct spec_edits *edits, const struct stat *st)
 {
     return write_edited(fd, document, edits) && fchown(fd, st->st_uid, st->st_gid) == 0 &&
@@ -101,8 +106,8 @@ static bool replace_file(const struct config_file *file, const char *temporary, 
 }
 
 /*
- * With every signal held back, so that only SIGKILL could leave the temporary file. They stay held back on failure:
- * then the program ends anyway, and a pending SIGXFSZ would end it before its line is printed.
+ * Blocks all signals, so that only SIGKILL can leave the temporary file behind. On failure they stay blocked: the
+ * program then exits anyway, and a pending SIGXFSZ would kill it before it has printed its message.
  */
 static bool replace(const struct config_file *file, const struct input *document, const struct spec_edits *edits,
                     const struct stat *st)
@@ -122,7 +127,7 @@ static bool replace(const struct config_file *file, const struct input *document
     return true;
 }
 
-/* vgpu-hook's path: beside this very program, however it was called. */
+/* The path of vgpu-hook, which is beside this program's file, whatever name the program was called by. */
 static bool hook_path(char *path, size_t size)
 {
     ssize_t n = readlink("/proc/self/exe", path, size - sizeof "/vgpu-hook");
@@ -166,7 +171,7 @@ static bool judge(const struct config_file *file, const char *vgpu_config)
     struct stat st;
 
     if (input_read_file(file->dir, file->name, 0, &document, &st) != 0)
-        return true; /* the runtime says better what is wrong with it */
+        return true; /* the runtime reports better what is wrong with the file */
     if (!marks_of_config(&document, &marks))
         return marks_raw(&document) ? refuse(file, "one JSON object of at most 67108864 bytes", marks.why) : true;
     return !marks.vgpu || marks.sandbox || add_hooks(file, vgpu_config, &document, &st);

@@ -1,7 +1,9 @@
 /*
- * A bundle's config.json as the shim meets it: read, judged, and, where the container carries a marker, replaced by one
- * with vgpu-hook in it, atomically, with its mode and owner. A config.json that is a symlink is never followed for
- * writing: a bundle in other hands than root's could aim it anywhere.
+ * The shim's change to a bundle's config.json. If the container has a marker, the file is atomically replaced by one
+ * that has vgpu-hook in it and the same mode and owner.
+ *
+ * Belongs here: reading, checking and replacing the file. The insertions come from spec_hooks.h. Writing never follows
+ * a config.json that is a symlink: in a bundle that others than root can change, it could point anywhere.
  */
 #ifndef VGPU_GATE_BUNDLE_H
 #define VGPU_GATE_BUNDLE_H
@@ -10,7 +12,7 @@
 
 #include "shim_args.h"
 
-/* False where the container has a marker and cannot have its hooks; the line has been printed. */
+/* False: the container has a marker, but the hooks could not be added. The message has been printed. */
 bool bundle_add_hooks(const struct shim_args *args);
 
 #endif

@@ -1,4 +1,7 @@
-/* The hook's decision: leave, refuse or run; see hook.h for the boundary. */
+/*
+ * Implements hook.h: reads the arguments, the state and config.json, and decides whether to leave the container alone,
+ * refuse it, or run vgpu.hook.main.
+ */
 #include "hook.h"
 
 #include <errno.h>
@@ -19,7 +22,7 @@
 
 enum verdict { LEAVE, REFUSE, RUN };
 
-/* The options as vgpu.hook.main gets them, always in this order: --config PATH --dry-run STAGE. */
+/* The options. vgpu.hook.main always gets them in this order: --config PATH --dry-run STAGE. */
 struct hook_args {
     const char *config, *stage;
     bool dry_run;
@@ -46,7 +49,7 @@ static bool read_args(int argc, char **argv, struct hook_args *args)
             return false;
         }
     }
-    /* Python runs in /, where a relative path would be another file. */
+    /* Python runs in /, where a relative path would name another file. */
     if (args->stage && (!args->config || args->config[0] == '/'))
         return true;
     report(PROGRAM, "arguments: " USAGE ", found %s", args->stage ? "a relative path after --config" : "no stage");
@@ -58,11 +61,11 @@ static enum verdict refuse_if(bool marked, const char *what, const char *expecte
     if (!marked)
         return LEAVE;
     report(PROGRAM, "%s: expected %s, found %s; this container asks for a share of a GPU and is refused: "
-           "see what the OCI runtime hands to its hooks", what, expected, found);
+           "check what the OCI runtime passes to its hooks", what, expected, found);
     return REFUSE;
 }
 
-/* Runtimes start hooks in the bundle's directory (at poststop not all do), so its config.json is still to be had. */
+/* Runtimes start hooks in the bundle's directory (at poststop not all do), so config.json is looked for there. */
 static enum verdict decide_without_state(const struct input *state, const char *why)
 {
     struct input config;
@@ -97,7 +100,7 @@ static enum verdict decide(const struct marks *of_state)
     if (whole && marks.sandbox)
         return LEAVE;
     if (of_state->vgpu || (whole && marks.vgpu))
-        return RUN; /* a config.json that is no good is reported there */
+        return RUN; /* vgpu.hook.main reports a bad config.json */
     if (whole)
         return LEAVE;
     return refuse_if(marks_raw(&config), path, "one JSON object of at most 67108864 bytes", marks.why);

@@ -1,7 +1,9 @@
 /*
- * vgpu-hook: the OCI hook's entry. A container without a marker leaves here, whatever state Python, the configuration
- * or vgpu are in, and is never failed; one with a marker goes to vgpu.hook.main, or is refused in one line where that
- * cannot be.
+ * vgpu-hook: the OCI hook's entry.
+ *
+ * Belongs here: the decision whether Python runs. For a container without a marker the hook ends here with success,
+ * even if Python, the configuration or vgpu is broken. A container with a marker is passed on to vgpu.hook.main; if
+ * that is impossible, the hook refuses it with a message of one line.
  */
 #ifndef VGPU_GATE_HOOK_H
 #define VGPU_GATE_HOOK_H

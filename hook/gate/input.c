@@ -1,4 +1,7 @@
-/* Bounded reading; see input.h for the boundary. */
+/*
+ * Implements input.h. One byte more than the limit is read of stdin, and a file's size is checked, so that input of
+ * exactly the limit is accepted and longer input is marked as oversized.
+ */
 #include "input.h"
 
 #include <errno.h>
@@ -6,13 +9,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Past STATE_MAX stdin is read on a little, so that a runtime in the middle of a write does not meet a closed pipe. */
+/* Bytes read and dropped after STATE_MAX, so that a runtime that is still writing does not meet a closed pipe. */
 #define DRAIN_MAX ((size_t)16 << 20)
 
-/* One byte more than is allowed tells "as much as allowed" from "more". */
+/* The additional byte distinguishes a state of the largest size from a longer one. */
 static char state[STATE_MAX + 1];
 
-/* The number of bytes read, less than `size` only at the end of the file; -1 with errno on an error. */
+/* Returns the number of bytes read, which is less than `size` only at the end of the file. -1, with errno: an error. */
 static ssize_t read_full(int fd, char *to, size_t size)
 {
     size_t have = 0;
@@ -76,7 +79,7 @@ static int read_open_file(int fd, struct input *input, struct stat *st)
 
 int input_read_file(int dir, const char *path, int flags, struct input *input, struct stat *st)
 {
-    /* O_NONBLOCK: a FIFO of that name must not hold up a container's start. */
+    /* O_NONBLOCK: a FIFO of that name must not block the container's start. */
     int fd = openat(dir, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | flags);
     int error;
 

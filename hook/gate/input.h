@@ -1,6 +1,8 @@
 /*
- * Bounded reading of what others wrote: the state on stdin and a bundle's config.json. Both are read into memory of our
- * own; a mapping of the file would be SIGBUS once somebody truncates it, and offsets found in it could go stale.
+ * Bounded reading of untrusted input: the state on stdin and a bundle's config.json.
+ *
+ * Belongs here: reading both into memory of this process. A mapping of the file would cause SIGBUS if somebody
+ * truncated the file, and offsets found in it could become wrong. What the input means is decided elsewhere.
  */
 #ifndef VGPU_GATE_INPUT_H
 #define VGPU_GATE_INPUT_H
@@ -15,13 +17,13 @@
 struct input {
     const char *at;
     size_t len;
-    bool oversized; /* `len` bytes are the beginning of something longer */
+    bool oversized; /* the input is longer than `len` bytes */
 };
 
 /* 0 or an errno. */
 int input_read_stdin(struct input *input);
 
-/* 0 or an errno; EINVAL is something else than a regular file, ELOOP with O_NOFOLLOW in `flags` a symlink. */
+/* 0 or an errno. EINVAL: not a regular file. ELOOP: a symlink, with O_NOFOLLOW in `flags`. */
 int input_read_file(int dir, const char *path, int flags, struct input *input, struct stat *st);
 
 #endif

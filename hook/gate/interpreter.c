@@ -1,4 +1,7 @@
-/* The exec of the interpreter; see interpreter.h for the boundary. */
+/*
+ * Implements interpreter.h. Two steps have a fallback for older kernels: a pipe where memfd_create is missing, and
+ * /proc/self/fd where close_range is.
+ */
 #include "interpreter.h"
 
 #include <dirent.h>
@@ -17,10 +20,10 @@
 
 #define ARGS_MAX 8
 
-/* One line for a broken installation instead of a traceback; errors of the hook itself are its own to print. */
+/* Prints one line instead of a traceback for a broken installation. The hook itself prints its own errors. */
 static const char code[] =
     "import gc, sys\n"
-    "gc.disable()\n" /* some fifty modules and one allocation leave nothing worth a collection, which takes 1 ms */
+    "gc.disable()\n" /* a collection takes 1 ms and is not worth it for some fifty modules and one allocation */
     "sys.path[:0] = '" VGPU_PYTHON_PATH "'.split(':')\n"
     "try:\n"
     "    from vgpu.hook.main import entry\n"
@@ -51,7 +54,7 @@ static int write_all(int fd, const struct input *state)
     return 0;
 }
 
-/* Where memfd_create is not to be had (before Linux 3.17, seccomp): a pipe wide enough to take the state at once. */
+/* Used where memfd_create fails (before Linux 3.17, or by seccomp): a pipe large enough for the whole state. */
 static int state_pipe(const struct input *state)
 {
     int fds[2];
@@ -95,7 +98,7 @@ static void close_listed(DIR *dir)
     }
 }
 
-/* Before Linux 5.9: what /proc lists, and without /proc the numbers that a runtime could have left open. */
+/* Before Linux 5.9, closes what /proc lists or, without /proc, the descriptors that a runtime may have left open. */
 static void close_above_stderr(void)
 {
     DIR *dir;
@@ -112,10 +115,10 @@ static void close_above_stderr(void)
     closedir(dir);
 }
 
-/* By the system call: the C library keeps the signals from 32 on for itself, which a caller may have ignored too. */
+/* Uses the system call: a caller may also have ignored signals from 32 on, which the C library reserves for itself. */
 static void default_signals(void)
 {
-    static const unsigned long default_action[4]; /* the kernel's struct sigaction: SIG_DFL, no flags, nothing blocked */
+    static const unsigned long default_action[4]; /* the kernel's struct sigaction: SIG_DFL, no flags, empty mask */
     sigset_t none;
 
     for (int signal_number = 1; signal_number <= 64; signal_number++)
@@ -131,7 +134,7 @@ const char *interpreter_exec(const struct input *state, char *const *args)
     for (size_t i = 0; i < ARGS_MAX && args[i]; i++)
         argv[5 + i] = args[i];
     if (state_to_stdin(state) < 0)
-        return "hand the state on";
+        return "pass the state on";
     if (chdir("/") < 0)
         return "chdir /";
     close_above_stderr();

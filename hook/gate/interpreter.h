@@ -1,16 +1,21 @@
 /*
- * Handing over to vgpu.hook.main in Python: the state that was read becomes stdin again, and of the caller nothing
- * else gets through, neither environment nor open files, umask, signal mask, ignored signals or working directory.
+ * The exec of vgpu.hook.main in Python.
+ *
+ * Belongs here: what the interpreter inherits. The state that was read becomes its stdin. It inherits nothing else
+ * from the caller: no environment, open files, umask, signal mask, ignored signals or working directory.
  */
 #ifndef VGPU_GATE_INTERPRETER_H
 #define VGPU_GATE_INTERPRETER_H
 
 #include "input.h"
 
-/* Opens those of descriptors 0, 1 and 2 that are closed as /dev/null, so that no file of ours becomes one of them. */
+/* Opens /dev/null as each of the descriptors 0, 1 and 2 that is closed, so that no file of ours gets that number. */
 void standard_fds(void);
 
-/* `args` (at most 8, then NULL) is entry()'s argument in vgpu.hook.main. Returns only on failure: the step, with errno. */
+/*
+ * `args` (at most 8, then NULL) are the arguments of entry() in vgpu.hook.main. Returns only on failure: the step that
+ * failed, with errno.
+ */
 const char *interpreter_exec(const struct input *state, char *const *args);
 
 #endif

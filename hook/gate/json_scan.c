@@ -1,4 +1,4 @@
-/* The grammar of JSON; see json_scan.h for the boundary. Nothing here reads beyond json->end. */
+/* Implements json_scan.h. No function reads beyond json->end. The first error stays, and all later calls fail. */
 #include "json_scan.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ bool json_fail(struct json *json, const char *error)
 
 static bool unexpected(struct json *json)
 {
-    return json_fail(json, json->at == json->end ? "it ends" : "an unexpected byte");
+    return json_fail(json, json->at == json->end ? "an unexpected end" : "an unexpected byte");
 }
 
 char json_peek(struct json *json)
@@ -43,7 +43,7 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* Passes the escape whose backslash has been passed. */
+/* Passes an escape. The caller has passed its backslash. */
 static bool escape(struct json *json)
 {
     if (json->at == json->end || !*json->at || !strchr("\"\\/bfnrtu", *json->at))
@@ -135,7 +135,7 @@ static bool scalar(struct json *json, char first)
     }
 }
 
-/* True in front of a further member or item; the comma is passed, and so is the closing bracket. */
+/* True: another member or item follows. Passes the comma before it, or the closing bracket. */
 static bool next_in(struct json *json, char closing, bool *first)
 {
     char c;
@@ -223,8 +223,8 @@ static unsigned hex4(const char *at)
 }
 
 /*
- * Takes one byte, or one escape, from the front; a \uXXXX escape is one UTF-16 unit with bit 16 set, so that it is not
- * mistaken for a raw byte. Relies on json_string() having checked the escapes.
+ * Takes one byte or one escape from the front. A \uXXXX escape is one UTF-16 unit, returned with bit 16 set, so that
+ * it is not mistaken for a raw byte. json_string() has checked the escapes before.
  */
 #define UNIT 0x10000u
 
@@ -259,7 +259,7 @@ bool json_text_equals(struct json_text text, const char *ascii)
     return starts(&text, ascii) && !text.len;
 }
 
-/* The code point of a \uXXXX escape, its second half taken too; a half that stands alone becomes U+FFFD, as in Go. */
+/* The code point of a \uXXXX escape. Takes the second surrogate too; a single surrogate becomes U+FFFD, as in Go. */
 static unsigned code_point(struct json_text *text, unsigned unit)
 {
     struct json_text ahead = *text;

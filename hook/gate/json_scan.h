@@ -1,8 +1,9 @@
 /*
  * A pull scanner over one JSON document in memory. It checks the whole grammar of what it passes, copies nothing and
- * allocates nothing; depth is bounded and costs no C stack. What the document means is none of its business.
+ * allocates nothing. The depth is bounded, and nesting costs no C stack.
  *
- * Laxer than RFC 8259 in one point: bytes from 0x80 up are passed on unchecked inside strings, as Go does.
+ * Belongs here: the grammar. What the document means is decided by the callers. In one point the scanner accepts more
+ * than RFC 8259: like Go, it does not check bytes from 0x80 up inside strings.
  */
 #ifndef VGPU_GATE_JSON_SCAN_H
 #define VGPU_GATE_JSON_SCAN_H
@@ -14,10 +15,10 @@
 
 struct json {
     const char *begin, *at, *end;
-    const char *error; /* static text, NULL as long as all is well; then `at` is where */
+    const char *error; /* static text; NULL: no error so far. With an error, `at` is where it was found */
 };
 
-/* A string as it stands between its quotes, escapes unresolved. */
+/* The text between the quotes of a string, with its escapes. */
 struct json_text {
     const char *at;
     size_t len;
@@ -25,18 +26,18 @@ struct json_text {
 
 void json_open(struct json *json, const char *bytes, size_t len);
 
-/* Sets the error if there is none yet; always false. */
+/* Sets the error if there is none yet. Always returns false. */
 bool json_fail(struct json *json, const char *error);
 
-/* The first byte of the next token, 0 at the end of the document (and for a NUL byte in it). */
+/* The first byte of the next token. 0: the end of the document, or a NUL byte in it. */
 char json_peek(struct json *json);
 
-/* Passes `bracket`, '{' or '['. A value of any other kind is passed as a whole, and the answer is false. */
+/* Passes `bracket`, which is '{' or '['. A value of any other kind is passed as a whole, and the result is false. */
 bool json_enter(struct json *json, char bracket);
 
 /*
- * Steps to the next member or item of the container entered last; its value has to be consumed before the next step.
- * `first` is true before the first step. False at the closing bracket, which is passed, and on an error.
+ * Steps to the next member or item of the object or array entered last. The caller must pass its value before the next
+ * step. `first` is true before the first step. False: at the closing bracket, which is passed, and on an error.
  */
 bool json_next_member(struct json *json, bool *first, struct json_text *key);
 bool json_next_item(struct json *json, bool *first);
@@ -44,13 +45,13 @@ bool json_next_item(struct json *json, bool *first);
 bool json_skip(struct json *json);
 bool json_string(struct json *json, struct json_text *text);
 
-/* Nothing but white space may be left. */
+/* Fails if anything but white space is left. */
 bool json_close(struct json *json);
 
 bool json_text_starts(struct json_text text, const char *ascii);
 bool json_text_equals(struct json_text text, const char *ascii);
 
-/* The string as UTF-8 with a closing NUL; false where it does not fit or holds a NUL itself. */
+/* Copies the string as UTF-8 with a closing NUL. False: it does not fit, or contains a NUL itself. */
 bool json_text_copy(struct json_text text, char *to, size_t size);
 
 #endif

@@ -1,7 +1,9 @@
 /*
- * vgpu-gate: one static program with two names. vgpu-hook is the OCI hook's entry (hook.c), vgpu-runtime and
- * vgpu-runtime-<name> an OCI runtime in front of the real one (shim.c). Which of them it is, the name it is called by
- * says. It runs as root in front of every container of the node, so it does next to nothing and trusts no input.
+ * vgpu-gate: one static program that runs under two kinds of names. As vgpu-hook it is the OCI hook's entry (hook.c).
+ * As vgpu-runtime or vgpu-runtime-<name> it is an OCI runtime in front of the real one (shim.c).
+ *
+ * Belongs here: the choice between them by the name in argv[0]. The program runs as root before every container of the
+ * node starts, so it does as little as possible and trusts no input.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,7 @@
-/* Markers in the state and in config.json; see marker.h for the boundary. */
+/*
+ * Implements marker.h: reads the annotations, the environment and the bundle's path from the state and from
+ * config.json. json_scan.h does the parsing.
+ */
 #include "marker.h"
 
 #include <stdio.h>
@@ -101,7 +104,7 @@ static bool read_document(const struct input *input, struct marks *marks,
     *marks = (struct marks){0};
     json_open(&json, input->at, input->len);
     if (json_peek(&json) != '{')
-        json_fail(&json, input->len ? "no object" : "nothing");
+        json_fail(&json, input->len ? "no object" : "an empty document");
     else
         json_enter(&json, '{');
     while (json_next_member(&json, &first, &key))

@@ -1,7 +1,10 @@
 /*
- * What makes a container one of ours: an annotation vgpu.io/..., or an environment entry VGPU_GRANT_... for runtimes
- * that drop annotations; and what makes it a pod's sandbox, which never gets a card. A marker is only a reason to look
- * closer: what it is worth is decided by vgpu.hook.
+ * The markers of a container. An annotation vgpu.io/... or, for runtimes that drop annotations, an environment entry
+ * VGPU_GRANT_... marks a container that asks for a share of a card. A container-type annotation marks a pod's sandbox,
+ * which never gets a card.
+ *
+ * Belongs here: finding markers in the hook's state and in config.json. A marker is only a reason to look closer:
+ * vgpu.hook decides whether the container may have what it asks for.
  */
 #ifndef VGPU_GATE_MARKER_H
 #define VGPU_GATE_MARKER_H
@@ -14,15 +17,15 @@
 struct marks {
     bool vgpu;
     bool sandbox;
-    char why[96];          /* what is wrong with the document; empty as long as nothing is */
-    char bundle[PATH_MAX]; /* of a state */
+    char why[96];          /* what is wrong with the document; empty if nothing is */
+    char bundle[PATH_MAX]; /* the bundle's path, for a state only */
 };
 
-/* Both answer whether the document is whole; if not, the marks seen up to there count for nothing. */
+/* Both return whether the document is complete and valid. If not, the caller must ignore the marks found so far. */
 bool marks_of_state(const struct input *input, struct marks *marks);
 bool marks_of_config(const struct input *input, struct marks *marks);
 
-/* For a document that cannot be parsed: whether a marker's text occurs anywhere in it. */
+/* Whether the text of a marker occurs anywhere in a document that cannot be parsed. */
 bool marks_raw(const struct input *input);
 
 #endif

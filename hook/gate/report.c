@@ -1,4 +1,7 @@
-/* The one line on stderr and in the log; see report.h for the boundary. */
+/*
+ * Implements report.h. Nothing here waits for a reader of the logs, and a log that cannot be written is ignored: stderr
+ * has the line as well.
+ */
 #include "report.h"
 
 #include <fcntl.h>
@@ -19,7 +22,7 @@ void report_to_runtime_log(const char *path)
     runtime_log = path;
 }
 
-/* `text` has no control characters any more; what is not UTF-8 in it Go's decoder replaces. */
+/* `text` has no control characters any more. It may not be UTF-8: Go's JSON decoder replaces such bytes. */
 static void to_runtime_log(const char *text, size_t len)
 {
     char json[2 * LINE_BYTES + 64] = "{\"level\":\"error\",\"msg\":\"";
@@ -35,10 +38,10 @@ static void to_runtime_log(const char *text, size_t len)
     }
     memcpy(json + at, "\"}\n", 3);
     if (write(fd, json, at + 3) < 0 || close(fd) < 0)
-        return; /* stderr has the line, and this program ends */
+        return; /* stderr has the line, and this program exits soon */
 }
 
-/* Not syslog(3): that waits for ever for a log daemon that hangs, and a container's start with it. */
+/* Does not use syslog(3), which waits for ever for a hanging log daemon and would delay the container's start. */
 static void to_log(const char *text, size_t len)
 {
     struct sockaddr_un log = {.sun_family = AF_UNIX, .sun_path = VGPU_SYSLOG};
@@ -68,5 +71,5 @@ void report(const char *program, const char *format, ...)
     to_runtime_log(line + skip, len - skip);
     line[len] = '\n';
     if (write(STDERR_FILENO, line + skip, len + 1 - skip) < 0)
-        return; /* the exit status has to do */
+        return; /* the exit status still reports the failure */
 }

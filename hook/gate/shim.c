@@ -1,4 +1,7 @@
-/* Finding the real runtime and becoming it; see shim.h for the boundary. */
+/*
+ * Implements shim.h: looks for the real runtime in fixed directories, not in PATH, unless --vgpu-runtime names it, and
+ * execs it.
+ */
 #include "shim.h"
 
 #include <errno.h>
@@ -20,7 +23,7 @@
 static const char *const directories[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin",
                                           "/usr/bin",        "/sbin",          "/bin"};
 
-/* An executable file that is not this program under another name: that would start itself for ever. */
+/* Whether the path is an executable file other than this program, which would otherwise start itself for ever. */
 static bool is_runtime(const char *path)
 {
     struct stat st, self;
@@ -40,7 +43,7 @@ static bool find(const char *name, char *path, size_t size)
     return false;
 }
 
-/* The real runtime's path, NULL where there is none; then the line has been printed. */
+/* The path of the real runtime. NULL: there is none, and the message has been printed. */
 static const char *real_runtime(const char *name, const char *given)
 {
     static char path[PATH_MAX];

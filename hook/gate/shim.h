@@ -1,12 +1,15 @@
 /*
- * vgpu-runtime: an OCI runtime that is another one in every respect, except that create and run of a container with a
- * marker add vgpu-hook to its config.json first. It stays no longer than until exec and hands on arguments and
- * environment as they came; its own options (--vgpu-runtime, --vgpu-config) alone are taken out.
+ * vgpu-runtime: an OCI runtime that behaves like the real one, except for create and run of a container with a marker:
+ * for these it adds vgpu-hook to config.json first.
+ *
+ * Belongs here: finding the real runtime and replacing this process by it with exec. The real runtime gets the
+ * environment and the arguments unchanged, without the shim's own options (--vgpu-runtime, --vgpu-config). The change
+ * to config.json is in bundle.h.
  */
 #ifndef VGPU_GATE_SHIM_H
 #define VGPU_GATE_SHIM_H
 
-/* `name` is the real runtime's, from vgpu-runtime-<name>; NULL for the first of runc and crun that is there. */
+/* `name` is the real runtime's name, from vgpu-runtime-<name>. NULL: runc or, if there is no runc, crun. */
 int shim_main(const char *name, int argc, char **argv);
 
 #endif

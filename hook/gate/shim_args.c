@@ -1,17 +1,17 @@
 /*
- * The command line of runc and crun; see shim_args.h for the boundary.
+ * Implements shim_args.h with tables of the options of runc and crun.
  *
- * An option that is not in the tables and stands before the subcommand: with "=" it is one word; otherwise the word
- * after it is its value unless that word is a subcommand or itself an option. Both mistakes are harmless: a create
- * that is overlooked starts a container without a GPU, and one seen where there is none at most adds the hooks to the
- * config.json of a bundle that carries a marker.
+ * For an option before the subcommand that is in no table, the shim guesses. With "=" the option is one word. Without,
+ * the next word is its value unless that word is a subcommand or an option. Both possible mistakes are harmless. A
+ * create that is overlooked starts a container without a GPU. A create that is none adds the hooks at most to the
+ * config.json of a bundle that has a marker.
  */
 #include "shim_args.h"
 
 #include <stddef.h>
 #include <string.h>
 
-/* Names without their dashes: runc takes -root for --root. */
+/* Names without their dashes, since runc accepts -root for --root. */
 static const char *const global_values[] = {"root",      "log",       "log-format", "criu",
                                             "log-level", "rootless", "cgroup-manager", NULL};
 static const char *const global_flags[] = {"debug", "systemd-cgroup", "help", "h", "version", "v", "V", "usage", NULL};
@@ -59,7 +59,7 @@ static bool is_subcommand(const char *word)
     return in(subcommands, (struct option){.name = word, .len = strlen(word)});
 }
 
-/* Takes argv[i], and with it argv[i + 1] where the value is a word of its own; NULL where there is no absolute path. */
+/* Takes out argv[i] and, if that word has no value in it, argv[i + 1]. NULL: the value is not an absolute path. */
 static const char *take_own(int *argc, char **argv, int i, struct option option)
 {
     int words = option.value ? 1 : 2;
@@ -72,7 +72,7 @@ static const char *take_own(int *argc, char **argv, int i, struct option option)
     return value;
 }
 
-/* How many words a global option of the runtime's takes. */
+/* The number of words that a global option of the runtime takes. */
 static int width(struct option option, const char *next)
 {
     if (option.value || !next || in(global_flags, option))
@@ -82,7 +82,7 @@ static int width(struct option option, const char *next)
     return is_option(next) || is_subcommand(next) ? 1 : 2;
 }
 
-/* Where the runtime is to log, as far as the shim has to know; `next` is the word after the option. */
+/* Records where and in which format the runtime logs. `next` is the word after the option. */
 static void read_log(struct option option, const char *next, struct shim_args *args)
 {
     const char *value = option.value ? option.value : next;
@@ -93,7 +93,7 @@ static void read_log(struct option option, const char *next, struct shim_args *a
         args->log_json = value && !strcmp(value, "json");
 }
 
-/* The index of the subcommand, argc where there is none, -1 for a bad option of our own. */
+/* The index of the subcommand. argc: there is none. -1: an option of the shim is bad. */
 static int find_subcommand(int *argc, char **argv, struct shim_args *args)
 {
     int i = 1;
@@ -115,7 +115,7 @@ static int find_subcommand(int *argc, char **argv, struct shim_args *args)
     return i;
 }
 
-/* crun's short options: joined (-db DIR), with the value attached (-bDIR) or in the next word. */
+/* Reads crun's short options, which may be joined (-db DIR) and have the value attached (-bDIR) or in the next word. */
 static const char **short_value(const char *word, const char **value, struct shim_args *args)
 {
     if (word[1] == '-')
@@ -131,7 +131,7 @@ static const char **short_value(const char *word, const char **value, struct shi
     return NULL;
 }
 
-/* Options may follow the container's id: runc sorts them to the front. */
+/* Looks at all words up to "--": options may follow the container's id, since runc sorts them to the front. */
 static void read_create(char **word, struct shim_args *args)
 {
     for (; *word && strcmp(*word, "--") != 0; word++) {

@@ -1,6 +1,8 @@
 /*
- * The command line of an OCI runtime (runc, crun and what takes after them), read as far as needed: is it create or
- * run, of which bundle. The runtime itself judges whether the line is right.
+ * The command line of an OCI runtime (runc, crun and those with the same options).
+ *
+ * Belongs here: reading it as far as the shim needs: whether the subcommand is create or run, of which bundle, and
+ * where the runtime logs. The runtime itself checks whether the command line is valid.
  */
 #ifndef VGPU_GATE_SHIM_ARGS_H
 #define VGPU_GATE_SHIM_ARGS_H
@@ -12,12 +14,12 @@ struct shim_args {
     const char *vgpu_config; /* --vgpu-config, or NULL */
     const char *log;         /* the runtime's --log, or NULL */
     bool log_json;           /* its --log-format is json */
-    bool creates;            /* the subcommand is create or run; then: */
-    const char *bundle;      /* --bundle, or "." */
-    const char *config;      /* crun's --config, relative to the working directory, or NULL: the bundle's config.json */
+    bool creates;            /* the subcommand is create or run */
+    const char *bundle;      /* if `creates`: --bundle, or "." */
+    const char *config;      /* if `creates`: crun's --config, relative to the working directory; NULL: config.json */
 };
 
-/* Takes the shim's own options out of argv. Returns the new argc, or -1 where one of them has no absolute path. */
+/* Reads argv and takes the shim's own options out of it. Returns the new argc; -1: one of them has no absolute path. */
 int shim_args_read(int argc, char **argv, struct shim_args *args);
 
 #endif

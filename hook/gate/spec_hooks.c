@@ -1,4 +1,7 @@
-/* Finding and adding hooks in the text of config.json; see spec_hooks.h for the boundary and the order. */
+/*
+ * Implements spec_hooks.h: finds the lists of hooks in the text of config.json and builds the insertions. The order of
+ * the hooks is explained there.
+ */
 #include "spec_hooks.h"
 
 #include <limits.h>
@@ -7,22 +10,22 @@
 
 #include "json_scan.h"
 
-/* Below kubelet's two minutes for a CRI call, so that the reason given is the hook's own. */
+/* In seconds. Kubelet waits two minutes for a CRI call: with less here, the user gets the hook's own error. */
 #define HOOK_TIMEOUT "60"
 #define HOOK_ENV "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 
 enum kind { ABSENT, EMPTY_VALUE, CONTAINER };
 
-/* One value of interest: null, or the text between the brackets of an object or array. */
+/* One value in the text: null, or what is between the brackets of an object or array. */
 struct place {
     enum kind kind;
     size_t begin, end;
     bool empty; /* nothing between the brackets */
-    bool ours;  /* holds vgpu-hook already */
+    bool ours;  /* contains vgpu-hook already */
 };
 
 struct spec_hooks {
-    size_t top; /* just behind the document's opening brace */
+    size_t top; /* the offset behind the document's opening brace */
     struct place hooks, prestart, create_runtime, poststop;
     const char *why;
 };
@@ -43,7 +46,7 @@ static bool is_vgpu_hook(struct json_text path)
     return slash && !strcmp(slash, "/vgpu-hook");
 }
 
-/* Whether the hook, one object of a list, is vgpu-hook, wherever it is installed. */
+/* Whether the next object of a list is vgpu-hook, wherever that is installed. */
 static bool read_hook(struct json *json)
 {
     struct json_text key, path;
@@ -60,13 +63,14 @@ static bool read_hook(struct json *json)
     return ours;
 }
 
-/* The value in front, if it is null or opens with `bracket`, which is then passed; anything else is an error. */
+/* Begins the next value. True: it opens with `bracket`, which is passed. False: it is null, or an error is in *why. */
 static bool open_place(struct json *json, char bracket, struct place *place, const char **why)
 {
     char c = json_peek(json);
 
     if (place->kind != ABSENT || (c != bracket && c != 'n')) {
-        *why = place->kind != ABSENT ? "a key of its hooks twice" : "hooks that are neither null nor of the right type";
+        *why = place->kind != ABSENT ? "a duplicate key in its hooks"
+                                     : "hooks that are neither null nor of the right type";
         json_skip(json);
         return false;
     }
@@ -133,7 +137,7 @@ static void read_spec(const struct input *document, struct spec_hooks *spec)
     }
 }
 
-/* All inserted text: two hooks, each with two paths of which every byte may take six as an escape. */
+/* All inserted text: two hooks, each with two paths. Every byte of a path may take six bytes as an escape. */
 static char inserted[4 * 6 * PATH_MAX + 1024];
 static size_t used;
 
@@ -192,7 +196,7 @@ static void add(struct spec_edits *edits, size_t at, size_t drop, size_t text)
     edits->edit[i] = (struct spec_edit){.offset = at, .drop = drop, .text = inserted + text, .len = used - text};
 }
 
-/* Into a list that is there, or is null: ours last in prestart, first in poststop. */
+/* Adds vgpu-hook to a list that exists or is null: as the last hook in prestart, as the first in poststop. */
 static void add_to_list(struct spec_edits *edits, const struct place *list, const char *stage, const char *hook,
                         const char *config)
 {
@@ -214,7 +218,7 @@ static void add_to_list(struct spec_edits *edits, const struct place *list, cons
         add(edits, last ? list->end : list->begin, 0, text);
 }
 
-/* The lists that are not there yet, as new members at the front of hooks, which may have to be made itself. */
+/* Adds the missing lists as new members at the front of "hooks". Adds "hooks" too if it is missing. */
 static void add_members(struct spec_edits *edits, const struct spec_hooks *spec, bool prestart, bool poststop,
                         const char *hook, const char *config)
 {

@@ -1,10 +1,12 @@
 /*
- * The hooks of an OCI config.json: where they stand in its text, and the insertions that add vgpu-hook to prestart and
- * poststop. Pure: text in, insertions out; everything that is not ours stays byte for byte as it was.
+ * The hooks in the text of an OCI config.json, and the insertions that add vgpu-hook to prestart and poststop.
  *
- * Order. In prestart ours comes last: NVIDIA's runtime hook, if it is there too, mounts the real libcuda over the same
- * names and rebuilds the loader's cache, and what is mounted later is what the container sees. In poststop ours comes
- * first: runc stops at the first hook that fails, and a claim that nobody releases waits for the reaper.
+ * Belongs here: a pure function from the text to the insertions. All other text stays byte for byte the same. bundle.h
+ * reads and writes the file.
+ *
+ * Order. In prestart, vgpu-hook comes last: NVIDIA's runtime hook, if present, mounts the real libcuda over the same
+ * names and rebuilds the loader's cache, and the container sees what was mounted last. In poststop, vgpu-hook comes
+ * first: runc stops at the first hook that fails, and a claim that was not released waits for the reaper.
  */
 #ifndef VGPU_GATE_SPEC_HOOKS_H
 #define VGPU_GATE_SPEC_HOOKS_H
@@ -15,20 +17,20 @@
 #include "input.h"
 
 struct spec_edit {
-    size_t offset, drop; /* `drop` bytes from `offset` on are replaced */
+    size_t offset, drop; /* the text replaces `drop` bytes from `offset` on */
     const char *text;
     size_t len;
 };
 
 struct spec_edits {
     struct spec_edit edit[3]; /* by ascending offset */
-    size_t count;             /* 0: vgpu-hook is there already */
-    const char *why;          /* what makes it impossible, NULL if nothing does */
+    size_t count;             /* 0: vgpu-hook is present already */
+    const char *why;          /* what makes the insertion impossible; NULL if nothing does */
 };
 
 /*
- * `hook` is vgpu-hook's absolute path, `config` goes into its arguments as --config and may be NULL. The document must
- * have passed marks_of_config(). The edits' texts stay valid until the next call.
+ * `hook` is vgpu-hook's absolute path. `config` becomes its argument --config and may be NULL. marks_of_config() must
+ * have accepted the document. The texts of the edits stay valid until the next call.
  */
 struct spec_edits spec_hooks_add(const struct input *document, const char *hook, const char *config);
 

@@ -180,13 +180,13 @@ def test_others_are_not_touched(shim: Shim, bundle: pathlib.Path, tmp_path: path
 
 
 REFUSED: list[tuple[str, bytes, bytes]] = [
-    ("truncated", b'{"annotations":{"vgpu.io/a":"', b"found it ends at byte 29"),
+    ("truncated", b'{"annotations":{"vgpu.io/a":"', b"found an unexpected end at byte 29"),
     ("garbage", b"vgpu.io/", b"found no object at byte 0"),
     ("hooks a list", b'{"hooks":[],"annotations":{"vgpu.io/a":""}}', b"neither null nor of the right type"),
     ("prestart a string", b'{"hooks":{"prestart":"x"},"annotations":{"vgpu.io/a":""}}', b"neither null nor"),
     ("prestart a number", b'{"annotations":{"vgpu.io/a":""},"hooks":{"poststop":1}}', b"neither null nor"),
-    ("hooks twice", b'{"hooks":{},"annotations":{"vgpu.io/a":""},"hooks":{}}', b"a key of its hooks twice"),
-    ("prestart twice", b'{"hooks":{"prestart":[],"prestart":null},"annotations":{"vgpu.io/a":""}}', b"twice"),
+    ("hooks twice", b'{"hooks":{},"annotations":{"vgpu.io/a":""},"hooks":{}}', b"a duplicate key in its hooks"),
+    ("prestart twice", b'{"hooks":{"prestart":[],"prestart":null},"annotations":{"vgpu.io/a":""}}', b"a duplicate key"),
 ]
 
 
