@@ -218,7 +218,7 @@ static unsigned int at_most_100(unsigned int percent)
 	return percent < 100 ? percent : 100;
 }
 
-/* Sums the newest sample of each process. Samples with values above 100, which were seen, are left out. */
+/* Sums the newest sample of each process. A process whose newest sample has values above 100, as was seen, counts 0. */
 static nvmlUtilization_t sum_newest(const struct samples *samples)
 {
 	nvmlUtilization_t sum = {0, 0};
