@@ -20,11 +20,36 @@
 
 #define ARGS_MAX 8
 
+/*
+ * Takes the hook's modules from one file (packaging/bytecode). The file is one version of the hook, also while a package
+ * manager replaces the sources. The hook falls back to the sources when the file has another magic number, is damaged,
+ * or could have been written by anyone but root. The interpreter has loaded all four imported modules already.
+ */
+#ifdef VGPU_BYTE_CODE
+#define LOAD_BYTE_CODE \
+    "import _frozen_importlib_external, _imp, marshal, posix\n" \
+    "try:\n" \
+    "    fd = posix.open('" VGPU_BYTE_CODE "', posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NOFOLLOW)\n" \
+    "    stat = posix.fstat(fd)\n" \
+    "    data = memoryview(posix.read(fd, stat.st_size))\n" \
+    "    posix.close(fd)\n" \
+    "    if (stat.st_uid == 0 and stat.st_mode & 0o170022 == 0o100000\n" \
+    "            and data[:4] == _frozen_importlib_external.MAGIC_NUMBER\n" \
+    "            and data[4:12] == _imp.source_hash(1, data[12:])):\n" \
+    "        finder, table = marshal.loads(data[12:])\n" \
+    "        exec(finder, {'table': table})\n" \
+    "except OSError:\n" \
+    "    pass\n"
+#else
+#define LOAD_BYTE_CODE
+#endif
+
 /* Prints one line instead of a traceback for a broken installation. The hook itself prints its own errors. */
 static const char code[] =
     "import gc, sys\n"
     "gc.disable()\n" /* a collection takes 1 ms and is not worth it for some fifty modules and one allocation */
     "sys.path[:0] = '" VGPU_PYTHON_PATH "'.split(':')\n"
+    LOAD_BYTE_CODE
     "try:\n"
     "    from vgpu.hook.main import entry\n"
     "except Exception as error:\n"

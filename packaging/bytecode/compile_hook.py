@@ -1,0 +1,113 @@
+"""compile_hook.py SOURCES FILE: write one file with the byte code of all modules that the hook's process imports.
+
+The gate's start program (hook/gate/interpreter.c) reads FILE instead of some fifty sources. Run this with the gate's
+own interpreter: `/usr/bin/python3 -I -S compile_hook.py /usr/lib/vgpu/python /usr/lib/vgpu/hook.bytecode`. SOURCES is a
+colon list of roots, as in VGPU_PYTHON_PATH. A rename puts FILE in place, so a start finds the last file or this one.
+
+FILE: the interpreter's magic number (4 bytes), the SipHash of the rest (8 bytes), then marshal data of a pair: the code
+of finder.py and the table that it describes. A change of this form needs another name of FILE, because during an
+upgrade the new gate reads the last version's file.
+"""
+
+from __future__ import annotations
+
+import _imp
+import ast
+import contextlib
+import importlib
+import marshal
+import os
+import sys
+from collections.abc import Iterator
+from importlib.util import MAGIC_NUMBER, find_spec
+from types import CodeType, ModuleType
+
+PACKAGE = "vgpu"
+ENTRY = "vgpu.hook.main"
+FINDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "finder.py")
+HASH_KEY = 1  #: as in the start program
+
+Entry = tuple[str, bool, "CodeType | None"]
+
+
+def main(arguments: list[str]) -> None:
+    if len(arguments) != 2:
+        sys.exit("usage: compile_hook.py SOURCES FILE")
+    sources, path = arguments
+    sys.dont_write_bytecode = True
+    sys.path[:0] = sources.split(":")
+    try:
+        replace(path, content(table()))
+    except OSError as error:
+        sys.exit(f"compile_hook.py: {path}: {error}")
+
+
+def table() -> dict[str, Entry]:
+    """An entry for each module that importing ENTRY loads, and for each that their functions import when they run."""
+    importlib.import_module(ENTRY)
+    entries: dict[str, Entry] = {}
+    while True:
+        missing = [name for name in sys.modules if name.partition(".")[0] == PACKAGE and name not in entries]
+        if not missing:
+            return entries
+        for name in missing:
+            entries[name] = entry(sys.modules[name])
+
+
+def entry(module: ModuleType) -> Entry:
+    origin = module.__spec__.origin if module.__spec__ else None
+    is_package = hasattr(module, "__path__")
+    if origin is None:
+        return "", is_package, None
+    with open(origin, "rb") as stream:
+        source = stream.read()
+    for name in imported_by_functions(source):
+        if name.startswith(f"{PACKAGE}.") and find_spec(name):
+            importlib.import_module(name)
+    return origin, is_package, compile(source, origin, "exec", dont_inherit=True)
+
+
+def imported_by_functions(source: bytes) -> Iterator[str]:
+    """Names of the modules that the functions of `source` import."""
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    for node in (inner for function in functions for inner in ast.walk(function)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == PACKAGE:
+            yield node.module
+            if hasattr(importlib.import_module(node.module), "__path__"):
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def content(entries: dict[str, Entry]) -> bytes:
+    with open(FINDER, "rb") as stream:
+        finder = compile(stream.read(), FINDER, "exec", dont_inherit=True)
+    data = marshal.dumps((finder, entries))
+    return MAGIC_NUMBER + _imp.source_hash(HASH_KEY, data) + data
+
+
+def replace(path: str, data: bytes) -> None:
+    """Write `data` to the disk under another name, then rename it to `path`."""
+    new = f"{path}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(new)
+    try:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "wb") as stream:
+            os.fchmod(stream.fileno(), 0o644)
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.rename(new, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(new)
+        raise
+    directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,37 @@
+"""The code at the head of the hook's byte code file: Python imports every module of vgpu from that file from here on.
+
+The gate's start program executes this with `table`: name -> (source path, whether it is a package, code or None for a
+namespace). A module of vgpu that the table lacks does not exist: another version's source is never imported beside it.
+"""
+
+import sys
+from _frozen_importlib import ModuleSpec
+
+entries = globals()["table"]
+
+
+class Finder:
+    """Finder and loader of the modules in the table, on the class itself: there is one table in a process."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name in entries:
+            origin, is_package, _ = entries[name]
+            return ModuleSpec(name, Finder, origin=origin, is_package=is_package)
+        if name.startswith("vgpu."):
+            raise ModuleNotFoundError(f"No module named {name!r} in the hook's byte code", name=name)
+        return None
+
+    @staticmethod
+    def create_module(spec):
+        """None: the import system makes the module."""
+
+    @staticmethod
+    def exec_module(module):
+        origin, _, code = entries[module.__name__]
+        if code is not None:
+            module.__file__ = origin
+            exec(code, module.__dict__)  # noqa: S102 - as every loader of modules does
+
+
+sys.meta_path.insert(0, Finder)
