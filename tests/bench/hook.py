@@ -7,10 +7,14 @@ from spawn to exit, each on a root file system of its own. Deletion is not timed
 
 The root file systems are on a tmpfs: the journal of a disk that others share is not the hook's cost, and is measured
 apart in hook.one_card_disk. The hook's records and runc's state are on the tmpfs too, as in /run on a node.
+
+The checkout's hook runs from its sources. hook.one_card_bytecode is the same hook from one file of byte code, as the
+package installs it.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import shutil
@@ -48,6 +52,15 @@ ABSENT = ("libnvidia-fatbinaryloader", "libnvidia-compiler", "libnvidia-tileiras
 
 TMPFS = ("/run", "/dev/shm")
 
+ROOTS = ("config", "hook")  # of the checkout's sources, as the gate of the checkout has them
+COUNT = """
+import sys
+sys.path[:0] = {roots}
+before = {{*sys.modules}}
+import vgpu.hook.main
+print(*{{*sys.modules}} - before)
+"""
+
 Timed = Callable[[], float]
 
 
@@ -67,7 +80,7 @@ def measure(rounds: int = ROUNDS) -> list[Result]:
             timed["shim_state"] = partial(stage.call, str(nodes.BUILD / "bin/vgpu-runtime"), "state", container)
             costs = interleaved(timed, rounds)
         print(f"done; {_load()}")
-    return results(costs)
+    return [*results(costs), *modules()]
 
 
 def interleaved(timed: dict[str, Timed], rounds: int, repeats: int = REPEATS) -> dict[str, list[float]]:
@@ -86,6 +99,19 @@ def interleaved(timed: dict[str, Timed], rounds: int, repeats: int = REPEATS) ->
     return costs
 
 
+def modules() -> list[Result]:
+    """How many modules a start loads, from the sources or from the file; always the same in one checkout."""
+    code = COUNT.format(roots=[str(nodes.REPOSITORY / root) for root in ROOTS])
+    command = ["/usr/bin/python3", "-I", "-S", "-c", code]
+    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    own = len([name for name in names if name.partition(".")[0] == "vgpu"])
+    library = len(names) - own
+    return [
+        Result.of("hook.modules", "modules", None, [own], "modules and packages of vgpu that a start loads"),
+        Result.of("hook.library_modules", "modules", None, [library], "of Python's library beyond its own start"),
+    ]
+
+
 def results(costs: dict[str, list[float]]) -> list[Result]:
     """Ratios, and the milliseconds behind them."""
 
@@ -99,10 +125,12 @@ def results(costs: dict[str, list[float]]) -> list[Result]:
         return [item * 1000 for item in seconds]
 
     shim = [cost / plain for cost, plain in zip(costs["shim_state"], costs["state"])]
+    saved = [sources - file for sources, file in zip(costs["one_card"], costs["one_card_bytecode"])]
     over = "cost over bare runc create / that of a python3 -I -S hook importing json, os, ctypes"
     return [
         Result.of("hook.no_allocation", "ratio", 0.3, ratio("no_allocation"), f"{over}: no vgpu marker"),
         Result.of("hook.one_card", "ratio", 1.5, ratio("one_card"), f"{over}: share of one card, {FILES} files"),
+        Result.of("hook.one_card_bytecode", "ratio", None, ratio("one_card_bytecode"), f"{over}: one_card, one file"),
         Result.of("hook.one_card_disk", "ratio", None, ratio("one_card_disk", "bare_disk"), f"{over}: root on disk"),
         Result.of("hook.eight_cards", "ratio", None, ratio("eight_cards"), f"{over}: eight whole cards"),
         Result.of("hook.shim_passthrough", "ratio", None, shim, "vgpu-runtime state / runc state"),
@@ -110,6 +138,7 @@ def results(costs: dict[str, list[float]]) -> list[Result]:
         Result.of("hook.reference_ms", "ms", None, milliseconds(added("reference")), "the reference hook adds"),
         Result.of("hook.no_allocation_ms", "ms", None, milliseconds(added("no_allocation")), "no vgpu marker adds"),
         Result.of("hook.one_card_ms", "ms", None, milliseconds(added("one_card")), "a share of one card adds"),
+        Result.of("hook.bytecode_saved_ms", "ms", None, milliseconds(saved), "one_card - one_card_bytecode"),
     ]
 
 
@@ -137,6 +166,18 @@ class Stage:
         made.take_inventory()
         return made
 
+    def with_byte_code(self, node: nodes.SimulatedNode) -> nodes.SimulatedNode:
+        """`node` with a gate that has the checkout's hook as one file of byte code."""
+        file, build = self.disk / "hook.bytecode", self.disk / "gate"
+        roots = ":".join(str(nodes.REPOSITORY / root) for root in ROOTS)
+        compiler = nodes.REPOSITORY / "packaging/bytecode/compile_hook.py"
+        gate = ["cmake", "-S", nodes.REPOSITORY / "hook/gate", "-B", build, f"-DVGPU_BYTE_CODE={file}"]
+        for command in (["/usr/bin/python3", "-I", "-S", compiler, roots, file], gate, ["cmake", "--build", build]):
+            subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+        made = copy.copy(node)
+        made.hook = build / "bin/vgpu-hook"
+        return made
+
     def variants(self) -> dict[str, bundles.Bundle]:
         """The bundles to create, by name."""
         one, eight = self.node("one", "t4x1"), self.node("eight", "h100x8")
@@ -149,6 +190,7 @@ class Stage:
             "reference": plain,
             "no_allocation": self.bundle("no_allocation").hooks(one),
             "one_card": self.bundle("one_card", share).hooks(one),
+            "one_card_bytecode": self.bundle("one_card_bytecode", share).hooks(self.with_byte_code(one)),
             "one_card_disk": self.bundle("one_card_disk", share, self.disk).hooks(one),
             "bare_disk": self.bundle("bare_disk", None, self.disk),
             "eight_cards": self.bundle("eight_cards", {"vgpu.io/cores": "800"}).hooks(eight),

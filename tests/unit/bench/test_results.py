@@ -66,7 +66,7 @@ def test_failing_create_is_an_error(
 
 
 def test_ratios_are_taken_round_by_round(hook: ModuleType) -> None:
-    others = ("no_allocation", "one_card_disk", "bare_disk", "eight_cards", "state", "shim_state")
+    others = ("no_allocation", "one_card_bytecode", "one_card_disk", "bare_disk", "eight_cards", "state", "shim_state")
     costs = {name: [1.0, 1.0] for name in others}
     costs.update(bare=[1.0, 2.0], reference=[3.0, 6.0], one_card=[4.0, 6.0])
     one_card = next(item for item in hook.results(costs) if item.id == "hook.one_card")
