@@ -1,0 +1,113 @@
+#!/bin/sh
+# Upgrades the package in an overlay over the running root while containers start with what is installed.
+#   unshare -m sh upgraded_node.sh LAST THIS DIRECTORY DRIVER_ROOT SIM_STATE BUNDLES
+# DIRECTORY becomes the overlay's upper layer (a tmpfs). BUNDLES has plain (no share), share, and held (a share that
+# sleeps). Everything ends with this process's mount namespace.
+set -eu
+last=$1 this=$2 directory=$3 driver=$4 sim=$5 bundles=$6
+
+mount --make-rprivate /
+mount -t tmpfs vgpu-test "$directory"
+mkdir "$directory/upper" "$directory/work" "$directory/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$directory/upper,workdir=$directory/work" "$directory/root"
+root=$directory/root
+for tree in proc sys dev tmp; do mount --rbind "/$tree" "$root/$tree"; done
+mount -t tmpfs vgpu-test "$root/run"
+cp "$last" "$root/root/last.deb"
+cp "$this" "$root/root/this.deb"
+
+cat >"$root/root/steps" <<'STEPS'
+set -eu
+driver=$1 bundles=$2
+export DEBIAN_FRONTEND=noninteractive
+say() { echo "## $*"; }
+quietly() { "$@" >/root/log 2>&1 || { cat /root/log; exit 1; }; }
+run() { runc --root /run/runc "$@"; }
+
+# Starts containers of the bundle $1 one after the other until /root/stop exists: a line for each in /root/$1.starts.
+start_many() {
+	number=0
+	while [ ! -e /root/stop ]; do
+		number=$((number + 1))
+		if run run --bundle "$bundles/$1" "upgrade-vgpu-test-$1-$number" >"/root/$1.log" 2>&1; then
+			echo ok
+		else
+			echo "failed: $(tr '\n' ' ' <"/root/$1.log")"
+		fi >>"/root/$1.starts"
+	done
+}
+
+# Waits until each loop has started three more containers.
+await_starts() {
+	for name in plain share; do
+		wanted=$(($(wc -l <"/root/$name.starts") + 3))
+		while [ "$(wc -l <"/root/$name.starts")" -lt "$wanted" ]; do sleep 0.05; done
+	done
+}
+
+# The new gate and half of the new modules, as in the middle of an unpack.
+unpack_half() {
+	dpkg-deb --fsys-tarfile /root/this.deb | tar -x -C / ./usr/bin/vgpu-gate ./usr/lib/vgpu/python/vgpu/config
+}
+
+quietly apt-get install -qq -y --no-install-recommends /root/last.deb
+cat >>/etc/vgpu/config.yaml <<YAML
+driver:
+  root: $driver
+  dev_root: $driver/dev
+  proc_root: $driver/proc
+YAML
+quietly vgpuctl config apply
+quietly vgpuctl inventory refresh
+
+say half
+unpack_half
+run run --bundle "$bundles/share" upgrade-vgpu-test-half >/root/log 2>&1 && echo ok
+mv /usr/lib/vgpu/hook.bytecode /root/hook.bytecode
+run run --bundle "$bundles/share" upgrade-vgpu-test-sources >/root/log 2>&1 || echo failed without the byte code
+quietly dpkg -i /root/last.deb
+
+say held
+run create --bundle "$bundles/held" upgrade-vgpu-test-held </dev/null >/root/held.log 2>&1
+run start upgrade-vgpu-test-held
+vgpuctl status --output json
+
+: >/root/plain.starts
+: >/root/share.starts
+start_many plain &
+plain=$!
+start_many share &
+share=$!
+await_starts
+for package in this last this last this; do
+	quietly dpkg --unpack "/root/$package.deb"
+	await_starts
+	quietly dpkg --configure vgpu
+	await_starts
+done
+touch /root/stop
+wait $plain $share
+for name in plain share; do
+	say $name
+	cat "/root/$name.starts"
+done
+
+say status
+vgpuctl status --output json
+say released
+run kill upgrade-vgpu-test-held KILL
+run delete --force upgrade-vgpu-test-held
+vgpuctl status --output json
+
+say left
+find /usr/lib/vgpu -name 'failures*' -o -name '*.new' -o -name '*.dpkg-*'
+say trigger
+: >/usr/lib/vgpu/hook.bytecode
+dpkg-trigger --by-package=vgpu /usr/bin/python3
+quietly dpkg --triggers-only vgpu
+cmp -n 4 /usr/lib/vgpu/hook.bytecode /root/hook.bytecode && echo compiled
+say purge
+quietly apt-get purge -qq -y vgpu
+ls -d /usr/bin/vgpu* /usr/lib/vgpu /etc/vgpu /var/lib/vgpu 2>/dev/null || say gone
+STEPS
+exec env VGPU_SIM_DIR="$sim" VGPU_SIM_DEVICE_NODES=0 chroot "$root" sh /root/steps "$driver" "$bundles"
