@@ -71,11 +71,11 @@ static enum verdict decide_without_state(const struct input *state, const char *
     struct input config;
     struct marks marks;
     struct stat st;
-    bool marked = marks_raw(state);
+    bool marked = marker_is_anywhere(state);
 
     input_read_file(AT_FDCWD, "config.json", 0, &config, &st);
-    if (!marks_of_config(&config, &marks))
-        marked |= marks_raw(&config);
+    if (!marker_of_config(&config, &marks))
+        marked |= marker_is_anywhere(&config);
     else if (marks.sandbox)
         return LEAVE;
     else
@@ -96,14 +96,14 @@ static enum verdict decide(const struct marks *of_state)
         return LEAVE;
     snprintf(path, sizeof path, "%s/config.json", of_state->bundle);
     input_read_file(AT_FDCWD, path, 0, &config, &st);
-    whole = marks_of_config(&config, &marks);
+    whole = marker_of_config(&config, &marks);
     if (whole && marks.sandbox)
         return LEAVE;
     if (of_state->vgpu || (whole && marks.vgpu))
         return RUN; /* vgpu.hook.main reports a bad config.json */
     if (whole)
         return LEAVE;
-    return refuse_if(marks_raw(&config), path, "one JSON object of at most 67108864 bytes", marks.why);
+    return refuse_if(marker_is_anywhere(&config), path, "one JSON object of at most 67108864 bytes", marks.why);
 }
 
 static int run(const struct input *state, const struct hook_args *args)
@@ -132,13 +132,13 @@ int hook_main(int argc, char **argv)
     enum verdict verdict;
     int error;
 
-    standard_fds();
+    interpreter_standard_fds();
     if (!read_args(argc, argv, &args))
         return EXIT_USAGE;
     error = input_read_stdin(&state);
     if (error)
         verdict = decide_without_state(&state, strerror(error));
-    else if (!marks_of_state(&state, &marks))
+    else if (!marker_of_state(&state, &marks))
         verdict = decide_without_state(&state, marks.why);
     else
         verdict = decide(&marks);

@@ -58,14 +58,14 @@ static const char code[] =
 
 static char *const environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", NULL};
 
-void standard_fds(void)
+void interpreter_standard_fds(void)
 {
     for (int fd = 0; fd <= 2; fd++)
         if (fcntl(fd, F_GETFD) < 0)
             open("/dev/null", O_RDWR);
 }
 
-static int write_all(int fd, const struct input *state)
+static int write_state(int fd, const struct input *state)
 {
     size_t done = 0;
 
@@ -88,7 +88,7 @@ static int state_pipe(const struct input *state)
         return -1;
     if (state->len > 65536)
         fcntl(fds[1], F_SETPIPE_SZ, (int)STATE_MAX);
-    if (write_all(fds[1], state) < 0 || fcntl(fds[0], F_SETFL, 0) < 0)
+    if (write_state(fds[1], state) < 0 || fcntl(fds[0], F_SETFL, 0) < 0)
         return -1;
     close(fds[1]);
     return fds[0];
@@ -100,7 +100,7 @@ static int state_memfd(const struct input *state)
 
     if (fd < 0)
         return -1;
-    return write_all(fd, state) < 0 || lseek(fd, 0, SEEK_SET) < 0 ? -1 : fd;
+    return write_state(fd, state) < 0 || lseek(fd, 0, SEEK_SET) < 0 ? -1 : fd;
 }
 
 static int state_to_stdin(const struct input *state)

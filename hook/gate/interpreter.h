@@ -10,7 +10,7 @@
 #include "input.h"
 
 /* Opens /dev/null as each of the descriptors 0, 1 and 2 that is closed, so that no file of ours gets that number. */
-void standard_fds(void);
+void interpreter_standard_fds(void);
 
 /*
  * `args` (at most 8, then NULL) are the arguments of entry() in vgpu.hook.main. Returns only on failure: the step that

@@ -3,12 +3,12 @@
 
 #include <string.h>
 
-void json_open(struct json *json, const char *bytes, size_t len)
+void json_scan_open(struct json *json, const char *bytes, size_t len)
 {
     *json = (struct json){.begin = bytes, .at = bytes, .end = bytes + len};
 }
 
-bool json_fail(struct json *json, const char *error)
+bool json_scan_fail(struct json *json, const char *error)
 {
     if (!json->error)
         json->error = error;
@@ -17,10 +17,10 @@ bool json_fail(struct json *json, const char *error)
 
 static bool unexpected(struct json *json)
 {
-    return json_fail(json, json->at == json->end ? "an unexpected end" : "an unexpected byte");
+    return json_scan_fail(json, json->at == json->end ? "an unexpected end" : "an unexpected byte");
 }
 
-char json_peek(struct json *json)
+char json_scan_peek(struct json *json)
 {
     while (json->at < json->end && (*json->at == ' ' || *json->at == '\n' || *json->at == '\t' || *json->at == '\r'))
         json->at++;
@@ -29,7 +29,7 @@ char json_peek(struct json *json)
 
 static bool expect(struct json *json, char c)
 {
-    if (json->error || json_peek(json) != c)
+    if (json->error || json_scan_peek(json) != c)
         return unexpected(json);
     json->at++;
     return true;
@@ -56,7 +56,7 @@ static bool escape(struct json *json)
     return true;
 }
 
-bool json_string(struct json *json, struct json_text *text)
+bool json_scan_string(struct json *json, struct json_text *text)
 {
     if (!expect(json, '"'))
         return false;
@@ -123,7 +123,7 @@ static bool scalar(struct json *json, char first)
 
     switch (first) {
     case '"':
-        return json_string(json, &text);
+        return json_scan_string(json, &text);
     case 't':
         return word(json, "true");
     case 'f':
@@ -142,7 +142,7 @@ static bool next_in(struct json *json, char closing, bool *first)
 
     if (json->error)
         return false;
-    c = json_peek(json);
+    c = json_scan_peek(json);
     if (c == closing) {
         json->at++;
         return false;
@@ -154,12 +154,12 @@ static bool next_in(struct json *json, char closing, bool *first)
     return expect(json, ',');
 }
 
-bool json_next_member(struct json *json, bool *first, struct json_text *key)
+bool json_scan_next_member(struct json *json, bool *first, struct json_text *key)
 {
-    return next_in(json, '}', first) && json_string(json, key) && expect(json, ':');
+    return next_in(json, '}', first) && json_scan_string(json, key) && expect(json, ':');
 }
 
-bool json_next_item(struct json *json, bool *first)
+bool json_scan_next_item(struct json *json, bool *first)
 {
     return next_in(json, ']', first);
 }
@@ -168,22 +168,22 @@ static bool next_of(struct json *json, char bracket, bool *first)
 {
     struct json_text key;
 
-    return bracket == '{' ? json_next_member(json, first, &key) : json_next_item(json, first);
+    return bracket == '{' ? json_scan_next_member(json, first, &key) : json_scan_next_item(json, first);
 }
 
-bool json_skip(struct json *json)
+bool json_scan_skip(struct json *json)
 {
     char open[JSON_DEPTH_MAX];
     size_t depth = 0;
     bool first;
 
     do {
-        char c = json->error ? 0 : json_peek(json);
+        char c = json->error ? 0 : json_scan_peek(json);
         first = c == '{' || c == '[';
         if (json->error)
             return false;
         if (first && depth == sizeof open)
-            return json_fail(json, "nesting deeper than 512");
+            return json_scan_fail(json, "nesting deeper than 512");
         if (first) {
             open[depth++] = c;
             json->at++;
@@ -197,20 +197,20 @@ bool json_skip(struct json *json)
     return true;
 }
 
-bool json_enter(struct json *json, char bracket)
+bool json_scan_enter(struct json *json, char bracket)
 {
-    if (!json->error && json_peek(json) == bracket) {
+    if (!json->error && json_scan_peek(json) == bracket) {
         json->at++;
         return true;
     }
-    json_skip(json);
+    json_scan_skip(json);
     return false;
 }
 
-bool json_close(struct json *json)
+bool json_scan_close(struct json *json)
 {
-    json_peek(json);
-    return !json->error && json->at == json->end ? true : json_fail(json, "something after the document");
+    json_scan_peek(json);
+    return !json->error && json->at == json->end ? true : json_scan_fail(json, "something after the document");
 }
 
 static unsigned hex4(const char *at)
@@ -224,7 +224,7 @@ static unsigned hex4(const char *at)
 
 /*
  * Takes one byte or one escape from the front. A \uXXXX escape is one UTF-16 unit, returned with bit 16 set, so that
- * it is not mistaken for a raw byte. json_string() has checked the escapes before.
+ * it is not mistaken for a raw byte. json_scan_string() has checked the escapes before.
  */
 #define UNIT 0x10000u
 
@@ -249,12 +249,12 @@ static bool starts(struct json_text *text, const char *ascii)
     return true;
 }
 
-bool json_text_starts(struct json_text text, const char *ascii)
+bool json_scan_text_starts(struct json_text text, const char *ascii)
 {
     return starts(&text, ascii);
 }
 
-bool json_text_equals(struct json_text text, const char *ascii)
+bool json_scan_text_equals(struct json_text text, const char *ascii)
 {
     return starts(&text, ascii) && !text.len;
 }
@@ -285,7 +285,7 @@ static size_t encode(unsigned c, char *to)
     return more + 1;
 }
 
-bool json_text_copy(struct json_text text, char *to, size_t size)
+bool json_scan_text_copy(struct json_text text, char *to, size_t size)
 {
     size_t used = 0;
 

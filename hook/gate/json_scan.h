@@ -24,34 +24,34 @@ struct json_text {
     size_t len;
 };
 
-void json_open(struct json *json, const char *bytes, size_t len);
+void json_scan_open(struct json *json, const char *bytes, size_t len);
 
 /* Sets the error if there is none yet. Always returns false. */
-bool json_fail(struct json *json, const char *error);
+bool json_scan_fail(struct json *json, const char *error);
 
 /* The first byte of the next token. 0: the end of the document, or a NUL byte in it. */
-char json_peek(struct json *json);
+char json_scan_peek(struct json *json);
 
 /* Passes `bracket`, which is '{' or '['. A value of any other kind is passed as a whole, and the result is false. */
-bool json_enter(struct json *json, char bracket);
+bool json_scan_enter(struct json *json, char bracket);
 
 /*
  * Steps to the next member or item of the object or array entered last. The caller must pass its value before the next
  * step. `first` is true before the first step. False: at the closing bracket, which is passed, and on an error.
  */
-bool json_next_member(struct json *json, bool *first, struct json_text *key);
-bool json_next_item(struct json *json, bool *first);
+bool json_scan_next_member(struct json *json, bool *first, struct json_text *key);
+bool json_scan_next_item(struct json *json, bool *first);
 
-bool json_skip(struct json *json);
-bool json_string(struct json *json, struct json_text *text);
+bool json_scan_skip(struct json *json);
+bool json_scan_string(struct json *json, struct json_text *text);
 
 /* Fails if anything but white space is left. */
-bool json_close(struct json *json);
+bool json_scan_close(struct json *json);
 
-bool json_text_starts(struct json_text text, const char *ascii);
-bool json_text_equals(struct json_text text, const char *ascii);
+bool json_scan_text_starts(struct json_text text, const char *ascii);
+bool json_scan_text_equals(struct json_text text, const char *ascii);
 
 /* Copies the string as UTF-8 with a closing NUL. False: it does not fit, or contains a NUL itself. */
-bool json_text_copy(struct json_text text, char *to, size_t size);
+bool json_scan_text_copy(struct json_text text, char *to, size_t size);
 
 #endif

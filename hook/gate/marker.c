@@ -14,8 +14,8 @@
 
 static bool is_container_type(struct json_text key)
 {
-    return json_text_equals(key, "io.kubernetes.cri.container-type") ||
-           json_text_equals(key, "io.kubernetes.cri-o.ContainerType");
+    return json_scan_text_equals(key, "io.kubernetes.cri.container-type") ||
+           json_scan_text_equals(key, "io.kubernetes.cri-o.ContainerType");
 }
 
 static void read_annotations(struct json *json, struct marks *marks)
@@ -23,14 +23,14 @@ static void read_annotations(struct json *json, struct marks *marks)
     struct json_text key, value;
     bool first = true;
 
-    if (!json_enter(json, '{'))
+    if (!json_scan_enter(json, '{'))
         return;
-    while (json_next_member(json, &first, &key)) {
-        marks->vgpu |= json_text_starts(key, ANNOTATION);
-        if (!is_container_type(key) || json_peek(json) != '"')
-            json_skip(json);
-        else if (json_string(json, &value))
-            marks->sandbox |= json_text_equals(value, "sandbox");
+    while (json_scan_next_member(json, &first, &key)) {
+        marks->vgpu |= json_scan_text_starts(key, ANNOTATION);
+        if (!is_container_type(key) || json_scan_peek(json) != '"')
+            json_scan_skip(json);
+        else if (json_scan_string(json, &value))
+            marks->sandbox |= json_scan_text_equals(value, "sandbox");
     }
 }
 
@@ -39,13 +39,13 @@ static void read_env(struct json *json, struct marks *marks)
     struct json_text entry;
     bool first = true;
 
-    if (!json_enter(json, '['))
+    if (!json_scan_enter(json, '['))
         return;
-    while (json_next_item(json, &first)) {
-        if (json_peek(json) != '"')
-            json_skip(json);
-        else if (json_string(json, &entry))
-            marks->vgpu |= json_text_starts(entry, ENVIRONMENT);
+    while (json_scan_next_item(json, &first)) {
+        if (json_scan_peek(json) != '"')
+            json_scan_skip(json);
+        else if (json_scan_string(json, &entry))
+            marks->vgpu |= json_scan_text_starts(entry, ENVIRONMENT);
     }
 }
 
@@ -54,13 +54,13 @@ static void read_process(struct json *json, struct marks *marks)
     struct json_text key;
     bool first = true;
 
-    if (!json_enter(json, '{'))
+    if (!json_scan_enter(json, '{'))
         return;
-    while (json_next_member(json, &first, &key)) {
-        if (json_text_equals(key, "env"))
+    while (json_scan_next_member(json, &first, &key)) {
+        if (json_scan_text_equals(key, "env"))
             read_env(json, marks);
         else
-            json_skip(json);
+            json_scan_skip(json);
     }
 }
 
@@ -68,30 +68,30 @@ static void read_bundle(struct json *json, struct marks *marks)
 {
     struct json_text value;
 
-    if (json_peek(json) != '"')
-        json_skip(json);
-    else if (json_string(json, &value) && !json_text_copy(value, marks->bundle, sizeof marks->bundle))
+    if (json_scan_peek(json) != '"')
+        json_scan_skip(json);
+    else if (json_scan_string(json, &value) && !json_scan_text_copy(value, marks->bundle, sizeof marks->bundle))
         marks->bundle[0] = 0;
 }
 
 static void state_member(struct json *json, struct json_text key, struct marks *marks)
 {
-    if (json_text_equals(key, "annotations"))
+    if (json_scan_text_equals(key, "annotations"))
         read_annotations(json, marks);
-    else if (json_text_equals(key, "bundle"))
+    else if (json_scan_text_equals(key, "bundle"))
         read_bundle(json, marks);
     else
-        json_skip(json);
+        json_scan_skip(json);
 }
 
 static void config_member(struct json *json, struct json_text key, struct marks *marks)
 {
-    if (json_text_equals(key, "annotations"))
+    if (json_scan_text_equals(key, "annotations"))
         read_annotations(json, marks);
-    else if (json_text_equals(key, "process"))
+    else if (json_scan_text_equals(key, "process"))
         read_process(json, marks);
     else
-        json_skip(json);
+        json_scan_skip(json);
 }
 
 static bool read_document(const struct input *input, struct marks *marks,
@@ -102,14 +102,14 @@ static bool read_document(const struct input *input, struct marks *marks,
     bool first = true;
 
     *marks = (struct marks){0};
-    json_open(&json, input->at, input->len);
-    if (json_peek(&json) != '{')
-        json_fail(&json, input->len ? "no object" : "an empty document");
+    json_scan_open(&json, input->at, input->len);
+    if (json_scan_peek(&json) != '{')
+        json_scan_fail(&json, input->len ? "no object" : "an empty document");
     else
-        json_enter(&json, '{');
-    while (json_next_member(&json, &first, &key))
+        json_scan_enter(&json, '{');
+    while (json_scan_next_member(&json, &first, &key))
         member(&json, key, marks);
-    if (!input->oversized && json_close(&json))
+    if (!input->oversized && json_scan_close(&json))
         return true;
     if (input->oversized)
         snprintf(marks->why, sizeof marks->why, "more than %zu bytes", input->len);
@@ -118,7 +118,7 @@ static bool read_document(const struct input *input, struct marks *marks,
     return false;
 }
 
-bool marks_of_state(const struct input *input, struct marks *marks)
+bool marker_of_state(const struct input *input, struct marks *marks)
 {
     if (!read_document(input, marks, state_member))
         return false;
@@ -128,7 +128,7 @@ bool marks_of_state(const struct input *input, struct marks *marks)
     return false;
 }
 
-bool marks_of_config(const struct input *input, struct marks *marks)
+bool marker_of_config(const struct input *input, struct marks *marks)
 {
     return read_document(input, marks, config_member);
 }
@@ -138,7 +138,7 @@ static bool contains(const struct input *input, const char *text)
     return memmem(input->at, input->len, text, strlen(text)) != NULL;
 }
 
-bool marks_raw(const struct input *input)
+bool marker_is_anywhere(const struct input *input)
 {
     return contains(input, ANNOTATION) || contains(input, "vgpu.io\\/") || contains(input, ENVIRONMENT);
 }

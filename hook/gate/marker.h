@@ -22,10 +22,10 @@ struct marks {
 };
 
 /* Both return whether the document is complete and valid. If not, the caller must ignore the marks found so far. */
-bool marks_of_state(const struct input *input, struct marks *marks);
-bool marks_of_config(const struct input *input, struct marks *marks);
+bool marker_of_state(const struct input *input, struct marks *marks);
+bool marker_of_config(const struct input *input, struct marks *marks);
 
 /* Whether the text of a marker occurs anywhere in a document that cannot be parsed. */
-bool marks_raw(const struct input *input);
+bool marker_is_anywhere(const struct input *input);
 
 #endif

@@ -40,7 +40,7 @@ static bool is_vgpu_hook(struct json_text path)
     char copy[PATH_MAX];
     const char *slash;
 
-    if (!json_text_copy(path, copy, sizeof copy))
+    if (!json_scan_text_copy(path, copy, sizeof copy))
         return false;
     slash = strrchr(copy, '/');
     return slash && !strcmp(slash, "/vgpu-hook");
@@ -52,12 +52,12 @@ static bool read_hook(struct json *json)
     struct json_text key, path;
     bool first = true, ours = false;
 
-    if (!json_enter(json, '{'))
+    if (!json_scan_enter(json, '{'))
         return false;
-    while (json_next_member(json, &first, &key)) {
-        if (!json_text_equals(key, "path") || json_peek(json) != '"')
-            json_skip(json);
-        else if (json_string(json, &path))
+    while (json_scan_next_member(json, &first, &key)) {
+        if (!json_scan_text_equals(key, "path") || json_scan_peek(json) != '"')
+            json_scan_skip(json);
+        else if (json_scan_string(json, &path))
             ours = is_vgpu_hook(path);
     }
     return ours;
@@ -66,17 +66,17 @@ static bool read_hook(struct json *json)
 /* Begins the next value. True: it opens with `bracket`, which is passed. False: it is null, or an error is in *why. */
 static bool open_place(struct json *json, char bracket, struct place *place, const char **why)
 {
-    char c = json_peek(json);
+    char c = json_scan_peek(json);
 
     if (place->kind != ABSENT || (c != bracket && c != 'n')) {
         *why = place->kind != ABSENT ? "a duplicate key in its hooks"
                                      : "hooks that are neither null nor of the right type";
-        json_skip(json);
+        json_scan_skip(json);
         return false;
     }
     place->begin = offset(json) + (c == bracket);
     place->kind = c == bracket ? CONTAINER : EMPTY_VALUE;
-    if (json_enter(json, bracket))
+    if (json_scan_enter(json, bracket))
         return true;
     place->end = offset(json);
     return false;
@@ -94,7 +94,7 @@ static void read_list(struct json *json, struct place *place, const char **why)
 
     if (!open_place(json, '[', place, why))
         return;
-    while (json_next_item(json, &first))
+    while (json_scan_next_item(json, &first))
         place->ours |= read_hook(json);
     close_place(json, place, first);
 }
@@ -106,15 +106,15 @@ static void read_hooks(struct json *json, struct spec_hooks *spec)
 
     if (!open_place(json, '{', &spec->hooks, &spec->why))
         return;
-    while (json_next_member(json, &first, &key)) {
-        if (json_text_equals(key, "prestart"))
+    while (json_scan_next_member(json, &first, &key)) {
+        if (json_scan_text_equals(key, "prestart"))
             read_list(json, &spec->prestart, &spec->why);
-        else if (json_text_equals(key, "createRuntime"))
+        else if (json_scan_text_equals(key, "createRuntime"))
             read_list(json, &spec->create_runtime, &spec->why);
-        else if (json_text_equals(key, "poststop"))
+        else if (json_scan_text_equals(key, "poststop"))
             read_list(json, &spec->poststop, &spec->why);
         else
-            json_skip(json);
+            json_scan_skip(json);
     }
     close_place(json, &spec->hooks, first);
 }
@@ -126,14 +126,14 @@ static void read_spec(const struct input *document, struct spec_hooks *spec)
     bool first = true;
 
     *spec = (struct spec_hooks){0};
-    json_open(&json, document->at, document->len);
-    json_enter(&json, '{');
+    json_scan_open(&json, document->at, document->len);
+    json_scan_enter(&json, '{');
     spec->top = offset(&json);
-    while (json_next_member(&json, &first, &key)) {
-        if (json_text_equals(key, "hooks"))
+    while (json_scan_next_member(&json, &first, &key)) {
+        if (json_scan_text_equals(key, "hooks"))
             read_hooks(&json, spec);
         else
-            json_skip(&json);
+            json_scan_skip(&json);
     }
 }
 

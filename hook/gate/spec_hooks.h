@@ -29,7 +29,7 @@ struct spec_edits {
 };
 
 /*
- * `hook` is vgpu-hook's absolute path. `config` becomes its argument --config and may be NULL. marks_of_config() must
+ * `hook` is vgpu-hook's absolute path. `config` becomes its argument --config and may be NULL. marker_of_config() must
  * have accepted the document. The texts of the edits stay valid until the next call.
  */
 struct spec_edits spec_hooks_add(const struct input *document, const char *hook, const char *config);

@@ -59,10 +59,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (card != USAGE_NO_CARD && usage_reserve(card, limit.memory + 1, limit))
 		abort();
 	if (card != USAGE_NO_CARD) {
-		usage_unseen(card, true);
+		usage_set_unaccounted(card, true);
 		(void)usage_reserve(card, 4096, limit);
 		(void)usage_has_room(card, limit);
-		usage_unseen(card, false);
+		usage_set_unaccounted(card, false);
 	}
 	(void)usage_held(uuid, UINT64_MAX, limit.overhead, &held);
 	(void)usage_processes(uuid, list, 8);

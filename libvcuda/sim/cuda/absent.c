@@ -9,7 +9,7 @@ CUresult sim_absent(void);
 
 CUresult sim_absent(void)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	return result == CUDA_SUCCESS ? CUDA_ERROR_NOT_SUPPORTED : result;
 }

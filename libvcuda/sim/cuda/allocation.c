@@ -20,23 +20,23 @@ static unsigned long long last_id;
  */
 static pthread_rwlock_t bytes_in_use = PTHREAD_RWLOCK_INITIALIZER;
 
-void sim_bytes_begin(void)
+void sim_allocation_bytes_begin(void)
 {
 	pthread_rwlock_rdlock(&bytes_in_use);
 }
 
-void sim_bytes_end(void)
+void sim_allocation_bytes_end(void)
 {
 	pthread_rwlock_unlock(&bytes_in_use);
 }
 
-void sim_bytes_begin_change(void)
+void sim_allocation_bytes_begin_change(void)
 {
 	pthread_rwlock_wrlock(&bytes_in_use);
 }
 
 /* Ranges that overlap compare as equal, so a search for a range finds the allocation that contains or touches it. */
-static int compare(const void *left, const void *right)
+static int compare_bases(const void *left, const void *right)
 {
 	const struct sim_allocation *a = left, *b = right;
 
@@ -49,7 +49,7 @@ static int compare(const void *left, const void *right)
 #define MAP_32BIT 0 /* only x86 has it; elsewhere the address is checked below */
 #endif
 
-char *sim_reserve_addresses(size_t size, size_t alignment, CUdeviceptr wanted)
+char *sim_allocation_reserve_addresses(size_t size, size_t alignment, CUdeviceptr wanted)
 {
 	char *at = mmap((void *)(uintptr_t)wanted, size + alignment, PROT_NONE,
 	                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -64,7 +64,7 @@ char *sim_reserve_addresses(size_t size, size_t alignment, CUdeviceptr wanted)
 	return aligned;
 }
 
-static char *map(size_t size, int protection, int flags)
+static char *map_addresses(size_t size, int protection, int flags)
 {
 	void *at = mmap(NULL, size, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
 
@@ -77,7 +77,7 @@ static bool is_on_card(enum sim_memory memory)
 	       memory == SIM_ARRAY_MEMORY || memory == SIM_VARIABLE_MEMORY;
 }
 
-static bool frees(enum sim_free_kind kind, enum sim_memory memory)
+static bool kind_frees(enum sim_free_kind kind, enum sim_memory memory)
 {
 	switch (kind) {
 	case SIM_FREE_HOST: return memory == SIM_HOST_MEMORY;
@@ -111,7 +111,7 @@ static void unlink_from_owner(struct sim_allocation *allocation)
 
 bool sim_allocation_insert(struct sim_allocation *allocation)
 {
-	struct sim_allocation **node = tsearch(allocation, &tree, compare);
+	struct sim_allocation **node = tsearch(allocation, &tree, compare_bases);
 
 	if (!node || *node != allocation)
 		return false;
@@ -127,7 +127,7 @@ static bool map_allocation(struct sim_allocation *allocation)
 	bool device = allocation->memory != SIM_MANAGED_MEMORY && allocation->memory != SIM_HOST_MEMORY;
 
 	allocation->mapped = (allocation->size + page - 1) & ~(page - 1);
-	char *at = map(allocation->mapped, device ? PROT_NONE : PROT_READ | PROT_WRITE, low ? MAP_32BIT : 0);
+	char *at = map_addresses(allocation->mapped, device ? PROT_NONE : PROT_READ | PROT_WRITE, low ? MAP_32BIT : 0);
 	if (at && low && (uintptr_t)at + allocation->mapped > UINT32_MAX) {
 		munmap(at, allocation->mapped);
 		at = NULL;
@@ -163,7 +163,7 @@ static uint64_t round_up(uint64_t size, uint64_t granularity)
 /* Managed memory that does not fit on the card is placed in host memory as a whole: pages do not migrate here. */
 static CUresult reserve(struct sim_allocation *allocation)
 {
-	CUresult result = sim_result(sim_reserve(allocation->card, allocation->charged));
+	CUresult result = sim_init_result(sim_ledger_reserve(allocation->card, allocation->charged));
 
 	if (result != CUDA_ERROR_OUT_OF_MEMORY || allocation->memory != SIM_MANAGED_MEMORY)
 		return result;
@@ -176,9 +176,9 @@ static void uncharge(const struct sim_allocation *allocation)
 	if (allocation->pool)
 		sim_pool_give(allocation->pool, allocation->charged);
 	else if (allocation->memory == SIM_GRAPH_MEMORY)
-		sim_graph_unuse(sim_ordinal(allocation->card), allocation->charged);
+		sim_graph_memory_unuse(sim_memory_ordinal(allocation->card), allocation->charged);
 	else if (allocation->charged)
-		sim_release(allocation->card, allocation->charged);
+		sim_ledger_release(allocation->card, allocation->charged);
 }
 
 /* Reserves on the card, maps, then inserts the allocation; a failure leaves no trace. */
@@ -203,7 +203,7 @@ static CUresult back(struct sim_allocation *allocation)
 
 static CUresult allocate(struct sim_allocation *allocation)
 {
-	const struct sim_card *card = sim_card(allocation->card);
+	const struct sim_card *card = sim_state_card(allocation->card);
 	CUresult result;
 
 	if (is_on_card(allocation->memory)) {
@@ -224,7 +224,7 @@ static CUresult allocate(struct sim_allocation *allocation)
 	return result;
 }
 
-CUresult sim_allocate(struct sim_context *context, struct sim_pool *pool, enum sim_memory memory, size_t size,
+CUresult sim_allocation_new(struct sim_context *context, struct sim_pool *pool, enum sim_memory memory, size_t size,
                       struct sim_allocation **out)
 {
 	if (size == 0)
@@ -269,18 +269,18 @@ CUresult sim_allocation_register(struct sim_context *context, void *host, size_t
 
 void sim_allocation_drop(struct sim_allocation *allocation)
 {
-	tdelete(allocation, &tree, compare);
+	tdelete(allocation, &tree, compare_bases);
 	unlink_from_owner(allocation);
 	uncharge(allocation);
-	sim_bytes_begin_change();
+	sim_allocation_bytes_begin_change();
 	if (allocation->physical)
-		sim_physical_drop(allocation->physical);
+		sim_vmm_drop(allocation->physical);
 	unmap_allocation(allocation);
-	sim_bytes_end();
+	sim_allocation_bytes_end();
 	free(allocation);
 }
 
-void sim_allocations_of(struct sim_allocation **list)
+void sim_allocation_drop_all(struct sim_allocation **list)
 {
 	while (*list)
 		sim_allocation_drop(*list);
@@ -292,20 +292,20 @@ struct sim_allocation *sim_allocation_at(CUdeviceptr address, size_t bytes)
 
 	if (!address || address + 1 == 0)
 		return NULL;
-	struct sim_allocation **node = tfind(&key, &tree, compare);
+	struct sim_allocation **node = tfind(&key, &tree, compare_bases);
 	if (!node || address - (*node)->base > (*node)->size || bytes > (*node)->size - (address - (*node)->base))
 		return NULL;
 	return *node;
 }
 
-char *sim_backing(struct sim_allocation *allocation)
+char *sim_allocation_backing(struct sim_allocation *allocation)
 {
 	if (allocation->physical) {
-		char *physical = sim_physical_backing(allocation->physical);
+		char *physical = sim_vmm_backing(allocation->physical);
 		return physical ? physical + allocation->offset : NULL;
 	}
 	if (!allocation->backing)
-		allocation->backing = map(allocation->mapped, PROT_READ | PROT_WRITE, 0);
+		allocation->backing = map_addresses(allocation->mapped, PROT_READ | PROT_WRITE, 0);
 	return allocation->backing;
 }
 
@@ -331,19 +331,19 @@ void sim_allocation_free(struct sim_allocation *allocation)
 		sim_allocation_drop(allocation);
 }
 
-static struct sim_allocation *find(CUdeviceptr pointer, enum sim_free_kind kind)
+static struct sim_allocation *find_freeable(CUdeviceptr pointer, enum sim_free_kind kind)
 {
 	struct sim_allocation *allocation = sim_allocation_at(pointer, 0);
 
 	if (!allocation || allocation->base != pointer)
 		return NULL;
-	return frees(kind, allocation->memory) || (allocation->pool && kind == SIM_FREE_DEVICE) ? allocation : NULL;
+	return kind_frees(kind, allocation->memory) || (allocation->pool && kind == SIM_FREE_DEVICE) ? allocation : NULL;
 }
 
-CUresult sim_free(CUdeviceptr pointer, enum sim_free_kind kind)
+CUresult sim_allocation_free_pointer(CUdeviceptr pointer, enum sim_free_kind kind)
 {
 	pthread_mutex_lock(&sim_driver.lock);
-	struct sim_allocation *allocation = find(pointer, kind);
+	struct sim_allocation *allocation = find_freeable(pointer, kind);
 	bool is_free = !allocation || allocation->is_leaving;
 	if (!is_free)
 		sim_allocation_free(allocation);
@@ -351,21 +351,21 @@ CUresult sim_free(CUdeviceptr pointer, enum sim_free_kind kind)
 	return is_free ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-void sim_free_in_order(CUdeviceptr pointer)
+void sim_allocation_free_in_order(CUdeviceptr pointer)
 {
 	pthread_mutex_lock(&sim_driver.lock);
-	struct sim_allocation *allocation = find(pointer, SIM_FREE_DEVICE);
+	struct sim_allocation *allocation = find_freeable(pointer, SIM_FREE_DEVICE);
 	if (allocation && !allocation->is_ending)
 		sim_allocation_drop(allocation);
 	pthread_mutex_unlock(&sim_driver.lock);
 }
 
-CUresult sim_free_later(CUdeviceptr pointer)
+CUresult sim_allocation_free_later(CUdeviceptr pointer)
 {
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 
 	pthread_mutex_lock(&sim_driver.lock);
-	struct sim_allocation *allocation = find(pointer, SIM_FREE_DEVICE);
+	struct sim_allocation *allocation = find_freeable(pointer, SIM_FREE_DEVICE);
 	if (allocation && !allocation->is_leaving) {
 		allocation->is_leaving = true;
 		result = CUDA_SUCCESS;

@@ -47,7 +47,7 @@ static size_t storage(const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 static CUresult create_storage(struct sim_context *context, size_t bytes, CUdeviceptr *base)
 {
 	struct sim_allocation *allocation;
-	CUresult result = sim_allocate(context, NULL, SIM_ARRAY_MEMORY, bytes, &allocation);
+	CUresult result = sim_allocation_new(context, NULL, SIM_ARRAY_MEMORY, bytes, &allocation);
 
 	if (result == CUDA_SUCCESS)
 		*base = allocation->base;
@@ -74,7 +74,7 @@ SIM_EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRI
 {
 	struct sim_context *context;
 	CUdeviceptr base;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result == CUDA_SUCCESS && (!array || !descriptor || !is_sane(descriptor)))
 		result = CUDA_ERROR_INVALID_VALUE;
@@ -87,7 +87,7 @@ SIM_EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRI
 	pthread_mutex_unlock(&sim_driver.lock);
 	if (*array)
 		return CUDA_SUCCESS;
-	sim_free(base, SIM_FREE_ARRAY);
+	sim_allocation_free_pointer(base, SIM_FREE_ARRAY);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -106,7 +106,7 @@ SIM_EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR
 
 SIM_EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray array)
 {
-	CUresult result = descriptor ? sim_lock_object(array, SIM_ARRAY) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = descriptor ? sim_object_lock(array, SIM_ARRAY) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -127,7 +127,7 @@ SIM_EXPORT CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *descriptor, C
 
 SIM_EXPORT CUresult cuArrayDestroy(CUarray array)
 {
-	CUresult result = sim_lock_object(array, SIM_ARRAY);
+	CUresult result = sim_object_lock(array, SIM_ARRAY);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -136,7 +136,7 @@ SIM_EXPORT CUresult cuArrayDestroy(CUarray array)
 	if (!is_level)
 		sim_object_destroy(array);
 	pthread_mutex_unlock(&sim_driver.lock);
-	return is_level ? CUDA_ERROR_INVALID_HANDLE : sim_free(base, SIM_FREE_ARRAY);
+	return is_level ? CUDA_ERROR_INVALID_HANDLE : sim_allocation_free_pointer(base, SIM_FREE_ARRAY);
 }
 
 static CUDA_ARRAY3D_DESCRIPTOR level_of(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned level)
@@ -179,7 +179,7 @@ SIM_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_
 {
 	struct sim_context *context;
 	CUdeviceptr base;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result == CUDA_SUCCESS && (!mipmap || !descriptor || !is_sane(descriptor) || !levels))
 		result = CUDA_ERROR_INVALID_VALUE;
@@ -200,13 +200,13 @@ SIM_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_
 	pthread_mutex_unlock(&sim_driver.lock);
 	if (*mipmap)
 		return CUDA_SUCCESS;
-	sim_free(base, SIM_FREE_ARRAY);
+	sim_allocation_free_pointer(base, SIM_FREE_ARRAY);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 SIM_EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *array, CUmipmappedArray mipmap, unsigned level)
 {
-	CUresult result = array ? sim_lock_object(mipmap, SIM_MIPMAP) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = array ? sim_object_lock(mipmap, SIM_MIPMAP) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -224,7 +224,7 @@ SIM_EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *array, CUmipmappedArray mi
 
 SIM_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap)
 {
-	CUresult result = sim_lock_object(mipmap, SIM_MIPMAP);
+	CUresult result = sim_object_lock(mipmap, SIM_MIPMAP);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -234,12 +234,12 @@ SIM_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap)
 			sim_object_destroy(mipmap->levels[i]);
 	sim_object_destroy(mipmap);
 	pthread_mutex_unlock(&sim_driver.lock);
-	return sim_free(base, SIM_FREE_ARRAY);
+	return sim_allocation_free_pointer(base, SIM_FREE_ARRAY);
 }
 
 CUresult sim_array_side(CUarray array, struct sim_side *side)
 {
-	CUresult result = sim_lock_object(array, SIM_ARRAY);
+	CUresult result = sim_object_lock(array, SIM_ARRAY);
 
 	if (result != CUDA_SUCCESS)
 		return result;

@@ -23,12 +23,12 @@ static const struct generation *generation_of(const struct sim_card *card)
 	return best;
 }
 
-unsigned sim_threads_per_sm(const struct sim_card *card)
+unsigned sim_attribute_threads_per_sm(const struct sim_card *card)
 {
 	return (unsigned)generation_of(card)->threads_per_sm;
 }
 
-unsigned sim_shared_per_sm(const struct sim_card *card)
+unsigned sim_attribute_shared_per_sm(const struct sim_card *card)
 {
 	return (unsigned)generation_of(card)->shared_per_sm;
 }
@@ -69,7 +69,7 @@ static bool card_multicasts(const struct sim_card *card)
 	return card->compute_major >= 9 && card->link_count && card->links[0] == SIM_LINK_SWITCH;
 }
 
-bool sim_multicasts(CUdevice device)
+bool sim_attribute_multicasts(CUdevice device)
 {
 	return card_multicasts(sim_device_card(device));
 }

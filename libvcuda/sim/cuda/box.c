@@ -24,7 +24,7 @@ static CUresult side_of(int type, const void *host, CUdeviceptr device, CUarray 
 	}
 }
 
-CUresult sim_copy_from_3d(const CUDA_MEMCPY3D *p, struct sim_copy *copy)
+CUresult sim_box_copy_from_3d(const CUDA_MEMCPY3D *p, struct sim_copy *copy)
 {
 	if (!p || p->srcLOD || p->dstLOD)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -49,9 +49,9 @@ CUresult sim_copy_from_3d(const CUDA_MEMCPY3D *p, struct sim_copy *copy)
 static CUresult copy_3d(const CUDA_MEMCPY3D *parameters, CUstream stream, bool wait)
 {
 	struct sim_copy copy;
-	CUresult result = sim_copy_from_3d(parameters, &copy);
+	CUresult result = sim_box_copy_from_3d(parameters, &copy);
 
-	return result == CUDA_SUCCESS ? sim_submit_copy(&copy, stream, wait) : result;
+	return result == CUDA_SUCCESS ? sim_copy_submit(&copy, stream, wait) : result;
 }
 
 static CUresult copy_2d(const CUDA_MEMCPY2D *p, CUstream stream, bool wait)
@@ -120,7 +120,7 @@ static CUresult copy_array(CUarray to, CUarray from, size_t to_offset, size_t fr
 		result = sim_array_side(from, &copy.from);
 	copy.to.x = to_offset;
 	copy.from.x = from_offset;
-	return result == CUDA_SUCCESS ? sim_submit_copy(&copy, stream, wait) : result;
+	return result == CUDA_SUCCESS ? sim_copy_submit(&copy, stream, wait) : result;
 }
 
 #define HOST(pointer) ((CUdeviceptr)(uintptr_t)(pointer))
@@ -171,17 +171,17 @@ static CUresult fill(CUdeviceptr to, size_t pitch, unsigned value, unsigned elem
 		.fill = {.to = to, .pitch = pitch, .value = value, .element = element, .width = width, .height = height},
 	};
 	int capturing = 0;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result == CUDA_SUCCESS)
 		result = cuStreamIsCapturing(stream, &capturing);
 	if (result == CUDA_SUCCESS && !capturing)
-		result = sim_fill_check(&work.fill);
+		result = sim_copy_fill_check(&work.fill);
 	if (result != CUDA_SUCCESS || !width || !height)
 		return result;
-	work.duration = sim_fill_duration(&work.fill, context);
-	sim_pay(SIM_COST_COPY);
-	return sim_submit(stream, &work, false);
+	work.duration = sim_copy_fill_duration(&work.fill, context);
+	sim_clock_pay(SIM_COST_COPY);
+	return sim_queue_submit(stream, &work, false);
 }
 
 /* A fill of device memory does not wait, not even the call without Async. */

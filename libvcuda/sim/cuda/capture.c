@@ -67,7 +67,7 @@ static void widen(struct sim_place *place, struct sim_node *node)
 		place->frontier[place->count++] = node;
 }
 
-static void drop(struct sim_capture *capture)
+static void drop_capture(struct sim_capture *capture)
 {
 	struct sim_capture **at = &captures;
 
@@ -93,7 +93,7 @@ bool sim_capture_forbids(void)
 	return forbids;
 }
 
-static void enter(struct sim_place *place)
+static void enter_place(struct sim_place *place)
 {
 	place->next = place->capture->places;
 	place->capture->places = place;
@@ -105,7 +105,7 @@ void sim_capture_join(struct sim_place *place, const struct sim_place *event)
 		place->capture = event->capture;
 		place->id = event->id;
 		place->count = 0;
-		enter(place);
+		enter_place(place);
 	}
 	for (unsigned i = 0; i < event->count; i++)
 		widen(place, event->frontier[i]);
@@ -133,13 +133,13 @@ void sim_capture_forget(struct sim_place *place)
 		return;
 	if (capture->owns_graph)
 		sim_graph_free(capture->graph);
-	drop(capture);
+	drop_capture(capture);
 }
 
-static CUresult begin(CUstream stream, struct sim_graph *graph, const CUgraphNode *dependencies, size_t count, int mode)
+static CUresult begin_capture(CUstream stream, struct sim_graph *graph, const CUgraphNode *dependencies, size_t count, int mode)
 {
 	struct sim_place *place;
-	CUresult result = sim_lock_place(stream, &place);
+	CUresult result = sim_stream_lock_place(stream, &place);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -160,7 +160,7 @@ static CUresult begin(CUstream stream, struct sim_graph *graph, const CUgraphNod
 	capture->next = captures;
 	captures = capture;
 	*place = (struct sim_place){.capture = capture, .id = capture->id, .count = (unsigned)count};
-	enter(place);
+	enter_place(place);
 	if (count)
 		memcpy(place->frontier, dependencies, count * sizeof(struct sim_node *));
 	return unlock(CUDA_SUCCESS);
@@ -168,12 +168,12 @@ static CUresult begin(CUstream stream, struct sim_graph *graph, const CUgraphNod
 
 SIM_EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
 {
-	return mode < 0 || mode > 2 ? CUDA_ERROR_INVALID_VALUE : begin(stream, NULL, NULL, 0, mode);
+	return mode < 0 || mode > 2 ? CUDA_ERROR_INVALID_VALUE : begin_capture(stream, NULL, NULL, 0, mode);
 }
 
 SIM_EXPORT CUresult cuStreamBeginCapture(CUstream stream)
 {
-	return begin(stream, NULL, NULL, 0, MODE_GLOBAL);
+	return begin_capture(stream, NULL, NULL, 0, MODE_GLOBAL);
 }
 
 SIM_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
@@ -182,7 +182,7 @@ SIM_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, 
 	(void)edges;
 	if (!graph || mode < 0 || mode > 2 || (count && !dependencies))
 		return CUDA_ERROR_INVALID_VALUE;
-	return begin(stream, graph, dependencies, count, mode);
+	return begin_capture(stream, graph, dependencies, count, mode);
 }
 
 static bool is_leaf(const struct sim_graph *graph, const struct sim_node *node)
@@ -208,7 +208,7 @@ static bool is_joined(const struct sim_place *place)
 SIM_EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
 	struct sim_place *place;
-	CUresult result = graph ? sim_lock_place(stream, &place) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = graph ? sim_stream_lock_place(stream, &place) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -228,7 +228,7 @@ SIM_EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 		sim_graph_free(capture->graph);
 	while (capture->places)
 		leave(capture->places);
-	drop(capture);
+	drop_capture(capture);
 	return unlock(result);
 }
 
@@ -241,8 +241,8 @@ SIM_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, unsi
 		return CUDA_ERROR_INVALID_VALUE;
 	*status = CU_STREAM_CAPTURE_NONE;
 	if (sim_stream_is_legacy(stream))
-		return sim_check_stream(stream);
-	CUresult result = sim_lock_place(stream, &place);
+		return sim_stream_check(stream);
+	CUresult result = sim_stream_lock_place(stream, &place);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!place->capture)
@@ -286,7 +286,7 @@ SIM_EXPORT CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNo
 
 	if (flags > 1 || (count && !dependencies))
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_lock_place(stream, &place);
+	CUresult result = sim_stream_lock_place(stream, &place);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!place->capture)

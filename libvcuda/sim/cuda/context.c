@@ -28,7 +28,7 @@ static struct {
 	size_t count, room;
 } known;
 
-static bool is_known(const struct sim_context *context)
+static bool is_known_context(const struct sim_context *context)
 {
 	for (size_t i = 0; i < known.count; i++)
 		if (known.list[i] == context)
@@ -36,9 +36,9 @@ static bool is_known(const struct sim_context *context)
 	return false;
 }
 
-static CUresult check(const struct sim_context *context)
+static CUresult check_context(const struct sim_context *context)
 {
-	if (!is_known(context))
+	if (!is_known_context(context))
 		return CUDA_ERROR_INVALID_CONTEXT;
 	return context->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
@@ -48,9 +48,9 @@ static struct sim_context *top(void)
 	return stack.depth ? stack.contexts[stack.depth - 1] : NULL;
 }
 
-CUresult sim_current(struct sim_context **context)
+CUresult sim_context_current(struct sim_context **context)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -68,7 +68,7 @@ static bool has_live_context(CUdevice device)
 	return false;
 }
 
-static struct sim_context *remember(struct sim_context *context)
+static struct sim_context *remember_context(struct sim_context *context)
 {
 	if (context && known.count == known.room) {
 		size_t room = known.room ? known.room * 2 : 16;
@@ -88,7 +88,7 @@ static struct sim_context *remember(struct sim_context *context)
 /* A process pays for its first context on a card; the ledger does not count further ones. */
 static CUresult revive(struct sim_context *context, unsigned flags)
 {
-	CUresult result = sim_result(sim_attach(sim_driver.devices[context->device].card));
+	CUresult result = sim_init_result(sim_ledger_attach(sim_driver.devices[context->device].card));
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -104,22 +104,22 @@ static void end(struct sim_context *context)
 	context->alive = false;
 	context->is_ending = true;
 	sim_queue_drain(context);
-	sim_queues_of(context);
-	sim_modules_of(context);
-	sim_events_of(context);
-	sim_objects_of(context);
-	sim_allocations_of(&context->allocations);
+	sim_queue_forget_all(context);
+	sim_module_drop_all(context);
+	sim_event_drop_all(context);
+	sim_object_destroy_all(context);
+	sim_allocation_drop_all(&context->allocations);
 	sim_queue_ended(context);
 	if (has_live_context(context->device))
 		return;
-	sim_pools_of(context->device);
+	sim_pool_drop_all(context->device);
 	sim_graph_memory_of(context->device);
-	sim_detach(sim_driver.devices[context->device].card);
+	sim_ledger_detach(sim_driver.devices[context->device].card);
 }
 
-static CUresult create(struct sim_context **out, CUdevice device, unsigned flags, unsigned version, bool primary)
+static CUresult create_context(struct sim_context **out, CUdevice device, unsigned flags, unsigned version, bool primary)
 {
-	struct sim_context *context = remember(calloc(1, sizeof *context));
+	struct sim_context *context = remember_context(calloc(1, sizeof *context));
 
 	if (!context)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -147,7 +147,7 @@ static CUresult create_current(CUcontext *out, unsigned flags, CUdevice device, 
 	if (stack.depth == SIM_STACK_DEPTH)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&sim_driver.lock);
-	result = create(out, device, flags, version, false);
+	result = create_context(out, device, flags, version, false);
 	pthread_mutex_unlock(&sim_driver.lock);
 	if (result == CUDA_SUCCESS)
 		stack.contexts[stack.depth++] = *out;
@@ -168,12 +168,12 @@ SIM_EXPORT CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int count
 
 SIM_EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	pthread_mutex_lock(&sim_driver.lock);
-	result = check(context);
+	result = check_context(context);
 	if (result == CUDA_SUCCESS && context->primary)
 		result = CUDA_ERROR_INVALID_CONTEXT;
 	if (result == CUDA_SUCCESS)
@@ -186,12 +186,12 @@ SIM_EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 
 CUresult sim_context_check(CUcontext context)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	pthread_mutex_lock(&sim_driver.lock);
-	result = check(context);
+	result = check_context(context);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return result;
 }
@@ -210,7 +210,7 @@ SIM_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
 
 SIM_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -224,7 +224,7 @@ SIM_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context)
 
 SIM_EXPORT CUresult cuCtxSetCurrent(CUcontext context)
 {
-	CUresult result = context ? sim_context_check(context) : sim_ready();
+	CUresult result = context ? sim_context_check(context) : sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -237,7 +237,7 @@ SIM_EXPORT CUresult cuCtxSetCurrent(CUcontext context)
 
 SIM_EXPORT CUresult cuCtxGetCurrent(CUcontext *context)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -250,7 +250,7 @@ SIM_EXPORT CUresult cuCtxGetCurrent(CUcontext *context)
 SIM_EXPORT CUresult cuCtxGetDevice(CUdevice *device)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -263,7 +263,7 @@ SIM_EXPORT CUresult cuCtxGetDevice(CUdevice *device)
 SIM_EXPORT CUresult cuCtxGetFlags(unsigned *flags)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -276,7 +276,7 @@ SIM_EXPORT CUresult cuCtxGetFlags(unsigned *flags)
 SIM_EXPORT CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version)
 {
 	struct sim_context *current;
-	CUresult result = context ? sim_context_check(context) : sim_current(&current);
+	CUresult result = context ? sim_context_check(context) : sim_context_current(&current);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -289,7 +289,7 @@ SIM_EXPORT CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version)
 SIM_EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -304,7 +304,7 @@ SIM_EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 SIM_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -317,7 +317,7 @@ SIM_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 static CUresult set_peer(CUcontext peer, bool enable)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result == CUDA_SUCCESS)
 		result = sim_context_check(peer);
@@ -357,7 +357,7 @@ SIM_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice number)
 	if (device->primary)
 		sim_queue_wait_ended(device->primary);
 	if (!device->primary)
-		result = create(&device->primary, number, device->primary_flags, 3020, true);
+		result = create_context(&device->primary, number, device->primary_flags, 3020, true);
 	else if (!device->primary->alive)
 		result = revive(device->primary, device->primary_flags);
 	if (result == CUDA_SUCCESS) {

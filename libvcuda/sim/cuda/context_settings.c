@@ -9,7 +9,7 @@
 static CUresult get_zero(int *value)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result == CUDA_SUCCESS && !value)
 		result = CUDA_ERROR_INVALID_VALUE;
@@ -21,7 +21,7 @@ static CUresult get_zero(int *value)
 static CUresult set_up_to(int value, int limit)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	return result == CUDA_SUCCESS && (value < 0 || value > limit) ? CUDA_ERROR_INVALID_VALUE : result;
 }
@@ -64,12 +64,12 @@ SIM_EXPORT CUresult cuProfilerStop(void)
 SIM_EXPORT CUresult cuCtxGetId(CUcontext context, unsigned long long *id)
 {
 	struct sim_context *current;
-	CUresult result = sim_current(&current);
+	CUresult result = sim_context_current(&current);
 
 	if (!id)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (context)
-		result = sim_ready();
+		result = sim_init_ready();
 	if (result == CUDA_SUCCESS)
 		*id = (unsigned long long)(uintptr_t)(context ? context : current);
 	return result;
@@ -78,7 +78,7 @@ SIM_EXPORT CUresult cuCtxGetId(CUcontext context, unsigned long long *id)
 SIM_EXPORT CUresult cuCtxSetFlags(unsigned flags)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result == CUDA_SUCCESS && flags & ~CU_CTX_FLAGS_MASK)
 		result = CUDA_ERROR_INVALID_VALUE;
@@ -110,7 +110,7 @@ SIM_EXPORT CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice 
 		return result;
 	if (!value || attribute < 1 || attribute > 4 || from == to)
 		return CUDA_ERROR_INVALID_VALUE;
-	bool linked = sim_linked(sim_driver.devices[from].card, sim_driver.devices[to].card);
+	bool linked = sim_state_linked(sim_driver.devices[from].card, sim_driver.devices[to].card);
 	*value = attribute == 1 ? 0 : linked;
 	return CUDA_SUCCESS;
 }
@@ -140,7 +140,7 @@ CUresult cuCtxDestroy_v2(CUcontext context);
 SIM_EXPORT CUresult cuCtxAttach(CUcontext *out, unsigned flags)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -156,7 +156,7 @@ SIM_EXPORT CUresult cuCtxAttach(CUcontext *out, unsigned flags)
 SIM_EXPORT CUresult cuCtxDetach(CUcontext context)
 {
 	struct sim_context *current;
-	CUresult result = sim_current(&current);
+	CUresult result = sim_context_current(&current);
 
 	if (result != CUDA_SUCCESS || current != context)
 		return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_CONTEXT : result;

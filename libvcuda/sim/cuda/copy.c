@@ -11,7 +11,7 @@
 #define CHUNK ((size_t)1 << 20) /* bytes that are touched at once: a thread that frees waits for at most so many */
 
 /* Finds where the bytes lie and how many of them are contiguous: a range may span several mappings. Under the lock. */
-static CUresult locate(CUdeviceptr pointer, size_t *bytes, bool on_card, char **at)
+static CUresult locate_bytes(CUdeviceptr pointer, size_t *bytes, bool on_card, char **at)
 {
 	struct sim_allocation *allocation = sim_allocation_at(pointer, 1);
 
@@ -22,7 +22,7 @@ static CUresult locate(CUdeviceptr pointer, size_t *bytes, bool on_card, char **
 	if (allocation->physical && allocation->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
 		return CUDA_ERROR_INVALID_VALUE;
 	size_t rest = allocation->size - (pointer - allocation->base);
-	char *backing = sim_backing(allocation);
+	char *backing = sim_allocation_backing(allocation);
 	if (!backing)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	*at = backing + (pointer - allocation->base);
@@ -39,7 +39,7 @@ static CUresult check_range(CUdeviceptr pointer, size_t bytes, bool on_card)
 	while (bytes && result == CUDA_SUCCESS) {
 		size_t part = bytes;
 		pthread_mutex_lock(&sim_driver.lock);
-		result = locate(pointer, &part, on_card, &at);
+		result = locate_bytes(pointer, &part, on_card, &at);
 		pthread_mutex_unlock(&sim_driver.lock);
 		if (part < bytes)
 			on_card = true;
@@ -85,16 +85,16 @@ CUresult sim_copy_check(const struct sim_copy *copy)
  * Begins to touch bytes of both sides, or of one side if `source` is NULL. They stay in place until
  * sim_allocation_bytes_end.
  */
-static CUresult begin(CUdeviceptr to, bool to_card, char **target, CUdeviceptr from, bool from_card, char **source,
+static CUresult begin_bytes(CUdeviceptr to, bool to_card, char **target, CUdeviceptr from, bool from_card, char **source,
                       size_t *part)
 {
 	*part = *part < CHUNK ? *part : CHUNK;
 	pthread_mutex_lock(&sim_driver.lock);
-	CUresult result = locate(to, part, to_card, target);
+	CUresult result = locate_bytes(to, part, to_card, target);
 	if (result == CUDA_SUCCESS && source)
-		result = locate(from, part, from_card, source);
+		result = locate_bytes(from, part, from_card, source);
 	if (result == CUDA_SUCCESS)
-		sim_bytes_begin();
+		sim_allocation_bytes_begin();
 	pthread_mutex_unlock(&sim_driver.lock);
 	return result;
 }
@@ -105,10 +105,10 @@ static void copy_row(CUdeviceptr to, bool to_card, CUdeviceptr from, bool from_c
 
 	while (bytes) {
 		size_t part = bytes;
-		if (begin(to, to_card, &target, from, from_card, &source, &part) != CUDA_SUCCESS)
+		if (begin_bytes(to, to_card, &target, from, from_card, &source, &part) != CUDA_SUCCESS)
 			return; /* freed since the check */
 		memmove(target, source, part);
-		sim_bytes_end();
+		sim_allocation_bytes_end();
 		to += part;
 		from += part;
 		bytes -= part;
@@ -123,7 +123,7 @@ void sim_copy_perform(const struct sim_copy *copy)
 			         row_of(&copy->from, row, slice), copy->from.on_card || copy->from.is_ours, copy->width);
 }
 
-static bool is_known(const struct sim_side *side)
+static bool is_known_side(const struct sim_side *side)
 {
 	if (side->on_card)
 		return true;
@@ -161,7 +161,7 @@ uint64_t sim_copy_duration(struct sim_copy *copy, const struct sim_context *cont
 	return COPY_LATENCY_NS + bytes / (copy->is_within && memory ? memory : bus);
 }
 
-uint64_t sim_fill_duration(const struct sim_fill *fill, const struct sim_context *context)
+uint64_t sim_copy_fill_duration(const struct sim_fill *fill, const struct sim_context *context)
 {
 	const struct sim_card *card = sim_device_card(context->device);
 	uint64_t memory = (uint64_t)card->bus_width / 8 * card->memory_clock_mhz * 2 / 1000;
@@ -169,12 +169,12 @@ uint64_t sim_fill_duration(const struct sim_fill *fill, const struct sim_context
 	return COPY_LATENCY_NS + (memory ? (uint64_t)fill->width * fill->element * fill->height / memory : 0);
 }
 
-CUresult sim_submit_copy(const struct sim_copy *copy, CUstream stream, bool wait)
+CUresult sim_copy_submit(const struct sim_copy *copy, CUstream stream, bool wait)
 {
 	struct sim_context *context;
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_MEMCPY, .copy = *copy};
 	int capturing = 0;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result == CUDA_SUCCESS)
 		result = cuStreamIsCapturing(stream, &capturing);
@@ -184,11 +184,11 @@ CUresult sim_submit_copy(const struct sim_copy *copy, CUstream stream, bool wait
 		return result;
 	work.duration = sim_copy_duration(&work.copy, context);
 	/* A program may free unregistered host memory as soon as the call returns, so the call waits. */
-	work.copy.to.is_ours = is_known(&copy->to);
-	work.copy.from.is_ours = is_known(&copy->from);
+	work.copy.to.is_ours = is_known_side(&copy->to);
+	work.copy.from.is_ours = is_known_side(&copy->from);
 	bool pageable = !work.copy.to.is_ours || !work.copy.from.is_ours;
-	sim_pay(SIM_COST_COPY);
-	return sim_submit(stream, &work, wait || (pageable && !capturing));
+	sim_clock_pay(SIM_COST_COPY);
+	return sim_queue_submit(stream, &work, wait || (pageable && !capturing));
 }
 
 static CUresult copy_line(CUdeviceptr to, bool to_card, CUdeviceptr from, bool from_card, size_t bytes,
@@ -201,7 +201,7 @@ static CUresult copy_line(CUdeviceptr to, bool to_card, CUdeviceptr from, bool f
 		.height = 1,
 		.depth = 1,
 	};
-	return sim_submit_copy(&copy, stream, wait);
+	return sim_copy_submit(&copy, stream, wait);
 }
 
 #define HOST(pointer) ((CUdeviceptr)(uintptr_t)(pointer))
@@ -262,7 +262,7 @@ SIM_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_
 	return copy_line(to, true, from, true, bytes, stream, false);
 }
 
-CUresult sim_fill_check(const struct sim_fill *fill)
+CUresult sim_copy_fill_check(const struct sim_fill *fill)
 {
 	size_t bytes;
 
@@ -287,17 +287,17 @@ static void repeat(char *at, const struct sim_fill *fill, size_t bytes)
 		memcpy(at + i, &fill->value, fill->element); /* little endian, like every machine with such a card */
 }
 
-void sim_fill_perform(const struct sim_fill *fill)
+void sim_copy_fill_perform(const struct sim_fill *fill)
 {
 	for (size_t row = 0; row < fill->height; row++) {
 		CUdeviceptr to = fill->to + row * fill->pitch;
 		for (size_t bytes = fill->width * fill->element, part; bytes; bytes -= part, to += part) {
 			char *at;
 			part = bytes;
-			if (begin(to, true, &at, 0, false, NULL, &part) != CUDA_SUCCESS)
+			if (begin_bytes(to, true, &at, 0, false, NULL, &part) != CUDA_SUCCESS)
 				return;
 			repeat(at, fill, part);
-			sim_bytes_end();
+			sim_allocation_bytes_end();
 		}
 	}
 }

@@ -79,7 +79,7 @@ static void read_info(struct sim_kernel *kernel, const char *at, size_t left)
 	}
 }
 
-static void read_parameters(const struct file *file, struct sim_kernel *kernel)
+static void read_parameter_section(const struct file *file, struct sim_kernel *kernel)
 {
 	Elf64_Shdr section;
 
@@ -126,7 +126,7 @@ static enum sim_image_status read_section(const struct file *file, const Elf64_S
 	struct sim_kernel *kernel = sim_image_add_kernel(image, name + 6, strlen(name + 6));
 	if (!kernel)
 		return SIM_IMAGE_NO_MEMORY;
-	read_parameters(file, kernel);
+	read_parameter_section(file, kernel);
 	return SIM_IMAGE_OK;
 }
 

@@ -156,15 +156,15 @@ struct sim_driver {
 extern struct sim_driver sim_driver;
 
 /* Every entry point begins with one of these. The result is the driver's own error. */
-CUresult sim_ready(void);                          /* cuInit has been called in this process */
+CUresult sim_init_ready(void);                          /* cuInit has been called in this process */
 CUresult sim_device(CUdevice device);              /* ready, and the ordinal exists */
-CUresult sim_current(struct sim_context **context); /* ready, and a live context is current */
+CUresult sim_context_current(struct sim_context **context); /* ready, and a live context is current */
 CUresult sim_context_check(CUcontext context);      /* ready, and the context is a live one */
 
-CUresult sim_result(enum sim_status status);
+CUresult sim_init_result(enum sim_status status);
 const struct sim_card *sim_device_card(CUdevice device);
-unsigned sim_threads_per_sm(const struct sim_card *card);
-unsigned sim_shared_per_sm(const struct sim_card *card);
+unsigned sim_attribute_threads_per_sm(const struct sim_card *card);
+unsigned sim_attribute_shared_per_sm(const struct sim_card *card);
 unsigned sim_order_devices(unsigned *cards, unsigned count);
 
 /* Handles. All calls are made under sim_driver.lock. */
@@ -172,53 +172,53 @@ void *sim_object_create(size_t size, enum sim_kind kind, struct sim_context *con
 bool sim_object_is(const void *handle, enum sim_kind kind);
 void sim_object_destroy(void *handle);
 void sim_object_hide(void *handle); /* the handle becomes invalid, but the object is not freed */
-void sim_modules_of(struct sim_context *context);
-void sim_objects_of(struct sim_context *context); /* destroys all of them */
+void sim_module_drop_all(struct sim_context *context);
+void sim_object_destroy_all(struct sim_context *context); /* destroys all of them */
 
 /* For entry points that take a handle: locks, checks, and on CUDA_SUCCESS returns with the lock held. */
-CUresult sim_lock_object(const void *handle, enum sim_kind kind);
-CUresult sim_check_stream(CUstream stream);
+CUresult sim_object_lock(const void *handle, enum sim_kind kind);
+CUresult sim_stream_check(CUstream stream);
 CUresult sim_stream_context(CUstream stream, struct sim_context **context);
 
 /* Memory. */
-CUresult sim_allocate(struct sim_context *context, struct sim_pool *pool, enum sim_memory memory, size_t size,
+CUresult sim_allocation_new(struct sim_context *context, struct sim_pool *pool, enum sim_memory memory, size_t size,
                       struct sim_allocation **allocation);
-CUresult sim_free(CUdeviceptr pointer, enum sim_free_kind kind);
-CUresult sim_free_later(CUdeviceptr pointer); /* marks it: submitted work will free it; succeeds only once */
-void sim_free_in_order(CUdeviceptr pointer);  /* frees it when a stream reaches that work; does not wait */
+CUresult sim_allocation_free_pointer(CUdeviceptr pointer, enum sim_free_kind kind);
+CUresult sim_allocation_free_later(CUdeviceptr pointer); /* marks it: submitted work will free it; succeeds only once */
+void sim_allocation_free_in_order(CUdeviceptr pointer);  /* frees it when a stream reaches that work; does not wait */
 void sim_allocation_drop(struct sim_allocation *allocation); /* under the lock */
 /* the same once work that may use it is done; releases the lock meanwhile */
 void sim_allocation_free(struct sim_allocation *allocation);
-void sim_allocations_of(struct sim_allocation **list);       /* drops all of them; under the lock */
+void sim_allocation_drop_all(struct sim_allocation **list);       /* drops all of them; under the lock */
 struct sim_allocation *sim_allocation_at(CUdeviceptr address, size_t bytes); /* under the lock */
-char *sim_backing(struct sim_allocation *allocation);                        /* under the lock; NULL: no memory */
+char *sim_allocation_backing(struct sim_allocation *allocation);                        /* under the lock; NULL: no memory */
 /*
  * The bytes that sim_allocation_backing returned may be touched between begin and end, without the driver's lock, and
  * only briefly: a thread that frees memory waits for that under the lock. Begin is called under the lock. A thread that
  * moves the bytes begins a change instead.
  */
-void sim_bytes_begin(void);
-void sim_bytes_begin_change(void);
-void sim_bytes_end(void);
+void sim_allocation_bytes_begin(void);
+void sim_allocation_bytes_begin_change(void);
+void sim_allocation_bytes_end(void);
 CUresult sim_allocation_register(struct sim_context *context, void *host, size_t bytes, unsigned flags);
 
 /* Inserts a prepared allocation. False: the range is taken, or there is no memory. Under the lock. */
 bool sim_allocation_insert(struct sim_allocation *allocation);
-char *sim_reserve_addresses(size_t size, size_t alignment, CUdeviceptr wanted);
+char *sim_allocation_reserve_addresses(size_t size, size_t alignment, CUdeviceptr wanted);
 /* Moves the bytes into a file that other processes can map. -1: no memory. Under the lock. */
-int sim_backing_share(struct sim_allocation *allocation);
+int sim_share_backing(struct sim_allocation *allocation);
 int sim_share_create(unsigned card, size_t size);
 bool sim_share_adopt(int fd, unsigned *card, size_t *size);
-int sim_ordinal(unsigned card);
+int sim_memory_ordinal(unsigned card);
 
-char *sim_physical_backing(struct sim_physical *physical);
-void sim_physical_drop(struct sim_physical *physical);
-unsigned long long sim_physical_handle_types(const struct sim_physical *physical);
+char *sim_vmm_backing(struct sim_physical *physical);
+void sim_vmm_drop(struct sim_physical *physical);
+unsigned long long sim_vmm_handle_types(const struct sim_physical *physical);
 
-CUresult sim_graph_reserve(CUdevice device, uint64_t bytes); /* under the lock, like the next function */
-void sim_graph_unuse(CUdevice device, uint64_t bytes);
+CUresult sim_graph_memory_reserve_bytes(CUdevice device, uint64_t bytes); /* under the lock, like the next function */
+void sim_graph_memory_unuse(CUdevice device, uint64_t bytes);
 void sim_graph_memory_of(CUdevice device);
 
-void sim_pools_of(CUdevice device); /* drops what was allocated from them; under the lock */
+void sim_pool_drop_all(CUdevice device); /* drops what was allocated from them; under the lock */
 
 #endif

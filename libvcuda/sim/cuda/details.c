@@ -26,7 +26,7 @@ static bool is_name(int attribute)
 
 static CUresult check_coredump(int attribute, const void *value, const size_t *size)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -34,7 +34,7 @@ static CUresult check_coredump(int attribute, const void *value, const size_t *s
 	                                                                                          : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult give(void *out, size_t *size, const void *value, size_t bytes)
+static CUresult give_value(void *out, size_t *size, const void *value, size_t bytes)
 {
 	if (out && *size < bytes)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -52,11 +52,11 @@ SIM_EXPORT CUresult cuCoredumpGetAttributeGlobal(int attribute, void *value, siz
 		return result;
 	pthread_mutex_lock(&sim_driver.lock);
 	if (is_name(attribute))
-		result = give(value, size, coredump.names[attribute], strlen(coredump.names[attribute]) + 1);
+		result = give_value(value, size, coredump.names[attribute], strlen(coredump.names[attribute]) + 1);
 	else if (attribute == COREDUMP_FLAGS)
-		result = give(value, size, &coredump.flags, sizeof coredump.flags);
+		result = give_value(value, size, &coredump.flags, sizeof coredump.flags);
 	else
-		result = give(value, size, &coredump.on[attribute], sizeof(bool));
+		result = give_value(value, size, &coredump.on[attribute], sizeof(bool));
 	pthread_mutex_unlock(&sim_driver.lock);
 	return result;
 }
@@ -87,7 +87,7 @@ SIM_EXPORT CUresult cuCoredumpSetAttributeGlobal(int attribute, void *value, siz
 SIM_EXPORT CUresult cuCoredumpGetAttribute(int attribute, void *value, size_t *size)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	return result == CUDA_SUCCESS ? cuCoredumpGetAttributeGlobal(attribute, value, size) : result;
 }
@@ -95,7 +95,7 @@ SIM_EXPORT CUresult cuCoredumpGetAttribute(int attribute, void *value, size_t *s
 SIM_EXPORT CUresult cuCoredumpSetAttribute(int attribute, void *value, size_t *size)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	return result == CUDA_SUCCESS ? cuCoredumpSetAttributeGlobal(attribute, value, size) : result;
 }
@@ -103,7 +103,7 @@ SIM_EXPORT CUresult cuCoredumpSetAttribute(int attribute, void *value, size_t *s
 /* Managed variables, and functions for both host and device, are not read from images. */
 SIM_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *pointer, size_t *size, void *library, const char *name)
 {
-	CUresult result = (pointer || size) && name ? sim_lock_object(library, SIM_LIBRARY) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = (pointer || size) && name ? sim_object_lock(library, SIM_LIBRARY) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -138,7 +138,7 @@ static unsigned cluster_of(const CUlaunchConfig *config)
 
 static CUresult lock_clustered(const void *out, CUfunction function, const CUlaunchConfig *config, unsigned *sm_count)
 {
-	CUresult result = out && config ? sim_lock_object(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = out && config ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -186,7 +186,7 @@ struct tensor_map {
 static CUresult check_tensor(const void *map, int rank, const void *address)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;

@@ -10,12 +10,12 @@
 
 const struct sim_card *sim_device_card(CUdevice device)
 {
-	return sim_card(sim_driver.devices[device].card);
+	return sim_state_card(sim_driver.devices[device].card);
 }
 
 CUresult sim_device(CUdevice device)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -31,7 +31,7 @@ static CUresult checked(CUdevice device, const void *out)
 
 SIM_EXPORT CUresult cuDeviceGetCount(int *count)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -118,7 +118,7 @@ static bool parse_bus_id(const char *text, unsigned *domain, unsigned *bus, unsi
 SIM_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *text)
 {
 	unsigned domain, bus, slot;
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -141,6 +141,6 @@ SIM_EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice pe
 	if (result == CUDA_SUCCESS)
 		result = sim_device(peer);
 	if (result == CUDA_SUCCESS)
-		*can = device != peer && sim_linked(sim_driver.devices[device].card, sim_driver.devices[peer].card);
+		*can = device != peer && sim_state_linked(sim_driver.devices[device].card, sim_driver.devices[peer].card);
 	return result;
 }

@@ -19,7 +19,7 @@ static bool is_kernel(const struct sim_work *work)
 	return work->share != 0;
 }
 
-static uint64_t larger(uint64_t a, uint64_t b)
+static uint64_t later_of(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
 }
@@ -32,11 +32,11 @@ static bool may_begin(const struct sim_engine *engine, const struct sim_stream *
 {
 	const struct sim_work *work = stream->head;
 
-	*time = larger(work->submitted, stream->last_end);
+	*time = later_of(work->submitted, stream->last_end);
 	if (work->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT && work->moment) {
 		if (!work->moment->reached)
 			return false;
-		*time = larger(*time, work->moment->time);
+		*time = later_of(*time, work->moment->time);
 	}
 	if (stream->flags & SIM_STREAM_NON_BLOCKING)
 		return true;
@@ -45,7 +45,7 @@ static bool may_begin(const struct sim_engine *engine, const struct sim_stream *
 			continue;
 		if (other->head && other->head->sequence < work->sequence)
 			return false;
-		*time = larger(*time, other->last_end);
+		*time = later_of(*time, other->last_end);
 	}
 	return true;
 }
@@ -72,8 +72,8 @@ static uint64_t end_of(struct sim_work *work, uint64_t time)
 {
 	uint64_t since = time;
 
-	work->is_meeting = work->meeting && !sim_meet(work, time, &since);
-	return work->is_meeting ? SIM_NEVER : larger(time, since) + work->remaining;
+	work->is_meeting = work->meeting && !sim_meeting_join(work, time, &since);
+	return work->is_meeting ? SIM_NEVER : later_of(time, since) + work->remaining;
 }
 
 /* Copies of one direction follow one another. */
@@ -82,7 +82,7 @@ static uint64_t copy_begin(struct sim_engine *engine, const struct sim_work *wor
 	if (work->type != CU_GRAPH_NODE_TYPE_MEMCPY)
 		return time;
 	uint64_t *end = &engine->copies_end[work->copy.to.on_card ? SIM_COPY_TO_CARD : SIM_COPY_FROM_CARD];
-	time = larger(time, *end);
+	time = later_of(time, *end);
 	*end = time + work->remaining;
 	return time;
 }
@@ -110,9 +110,9 @@ static void look_at_meetings(struct sim_engine *engine, uint64_t now, uint64_t *
 		if (!work || work->state != SIM_RUNNING || !work->is_meeting)
 			continue;
 		uint64_t since;
-		work->is_meeting = !sim_meet(work, now, &since);
+		work->is_meeting = !sim_meeting_join(work, now, &since);
 		if (!work->is_meeting)
-			work->end = larger(since, stream->last_end) + work->remaining;
+			work->end = later_of(since, stream->last_end) + work->remaining;
 		else if (*wake > now + MEETING_NS)
 			*wake = now + MEETING_NS;
 	}
@@ -142,7 +142,7 @@ static bool begin_kernel(struct sim_engine *engine, struct sim_stream *stream, u
 	if (!engine->is_unlimited) {
 		if (!engine->has_turn)
 			return false;
-		time = larger(time, engine->slice.since);
+		time = later_of(time, engine->slice.since);
 		if (time >= engine->slice.until)
 			return false;
 	}
@@ -151,7 +151,7 @@ static bool begin_kernel(struct sim_engine *engine, struct sim_stream *stream, u
 		return false;
 	}
 	if (work->was_crowded)
-		time = larger(time, engine->freed);
+		time = later_of(time, engine->freed);
 	run(engine, stream, time);
 	return true;
 }
@@ -227,10 +227,10 @@ static void end_work(struct sim_engine *engine, struct sim_stream *stream)
 	}
 	if (work->type != CU_GRAPH_NODE_TYPE_KERNEL) {
 		pthread_mutex_unlock(&sim_driver.lock);
-		sim_perform(work);
+		sim_queue_perform(work);
 		pthread_mutex_lock(&sim_driver.lock);
 		if (work->type == CU_GRAPH_NODE_TYPE_HOST)
-			time = larger(time, sim_now());
+			time = later_of(time, sim_clock_now());
 	}
 	sim_queue_finish(engine, stream, time);
 }
@@ -291,20 +291,20 @@ static void sleep_until(struct sim_engine *engine, uint64_t wake, uint64_t now, 
 		wake = wake < engine->slice.until ? wake : engine->slice.until;
 		engine->waits_for_turn = true;
 		pthread_mutex_unlock(&sim_driver.lock);
-		sim_wait_word(engine->slice.word, engine->slice.seen, wake);
+		sim_clock_wait_word(engine->slice.word, engine->slice.seen, wake);
 		pthread_mutex_lock(&sim_driver.lock);
 		engine->waits_for_turn = false;
 		return;
 	}
 	if (!engine->waiting && wake != SIM_NEVER && wake < now + LAZY_NS)
 		wake = now + LAZY_NS;
-	sim_wait(&engine->work, &sim_driver.lock, wake);
+	sim_clock_wait(&engine->work, &sim_driver.lock, wake);
 }
 
 static void step(struct sim_engine *engine)
 {
 	bool wants_turn = false;
-	uint64_t wake, now = sim_now();
+	uint64_t wake, now = sim_clock_now();
 
 	while (begin_works(engine, &wants_turn))
 		wants_turn = false;
@@ -312,7 +312,7 @@ static void step(struct sim_engine *engine)
 		return;
 	/* An idle context passes the card on at once. */
 	if (engine->has_turn && !engine->is_unlimited && !engine->share && !wants_turn) {
-		pass_turn(engine, larger(engine->freed, engine->slice.since), false);
+		pass_turn(engine, later_of(engine->freed, engine->slice.since), false);
 		return;
 	}
 	if (wants_turn && !engine->has_turn && !engine->is_unlimited) {
@@ -330,20 +330,20 @@ bool sim_engine_is_this(void)
 	return is_engine;
 }
 
-static void *thread(void *argument)
+static void *engine_thread(void *argument)
 {
 	struct sim_engine *engine = argument;
 
 	prctl(PR_SET_TIMERSLACK, 1000ul);
 	prctl(PR_SET_NAME, "vgpu-sim");
 	is_engine = true;
-	sim_thread_adopt(engine->thread);
+	sim_clock_thread_adopt(engine->thread);
 	pthread_mutex_lock(&sim_driver.lock);
 	while (engine->pending || engine->context->alive)
 		step(engine);
 	/* The last work may have ended in the step before the engine would have passed the card on. */
 	if (engine->has_turn && !engine->is_unlimited)
-		pass_turn(engine, larger(engine->freed, engine->slice.since), false);
+		pass_turn(engine, later_of(engine->freed, engine->slice.since), false);
 	engine->is_running = false;
 	pthread_mutex_unlock(&sim_driver.lock);
 	return NULL;
@@ -359,13 +359,13 @@ bool sim_engine_start(struct sim_engine *engine)
 	/* The application's own threads must handle its signals. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	engine->thread = sim_thread_announce();
-	engine->is_running = pthread_create(&id, NULL, thread, engine) == 0;
+	engine->thread = sim_clock_thread_announce();
+	engine->is_running = pthread_create(&id, NULL, engine_thread, engine) == 0;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (engine->is_running)
 		pthread_detach(id);
 	else
-		sim_thread_withdraw(engine->thread);
+		sim_clock_thread_withdraw(engine->thread);
 	return engine->is_running;
 }
 
@@ -374,5 +374,5 @@ void sim_engine_wake(struct sim_engine *engine)
 	if (engine->waits_for_turn)
 		sim_turn_nudge();
 	else
-		sim_signal(&engine->work);
+		sim_clock_signal(&engine->work);
 }

@@ -10,7 +10,7 @@
 
 #define EVENT_FLAGS 7u
 
-void sim_moment_drop(struct sim_moment *moment)
+void sim_event_moment_drop(struct sim_moment *moment)
 {
 	if (moment && --moment->references == 0)
 		free(moment);
@@ -29,13 +29,13 @@ CUevent sim_event_new(struct sim_context *context)
 SIM_EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!event || flags & ~EVENT_FLAGS || (flags & CU_EVENT_INTERPROCESS && !(flags & CU_EVENT_DISABLE_TIMING)))
 		return CUDA_ERROR_INVALID_VALUE;
-	struct sim_shared *shared = flags & CU_EVENT_INTERPROCESS ? sim_shared_new() : NULL;
+	struct sim_shared *shared = flags & CU_EVENT_INTERPROCESS ? sim_ipc_event_new() : NULL;
 	if (flags & CU_EVENT_INTERPROCESS && !shared)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&sim_driver.lock);
@@ -44,31 +44,31 @@ SIM_EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags)
 		(*event)->flags = flags;
 		(*event)->shared = shared;
 	} else {
-		sim_shared_drop(shared);
+		sim_ipc_event_drop(shared);
 	}
 	pthread_mutex_unlock(&sim_driver.lock);
 	return *event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-void sim_events_of(struct sim_context *context)
+void sim_event_drop_all(struct sim_context *context)
 {
 	for (struct sim_object *object = context->objects; object; object = object->next) {
 		if (object->kind != SIM_EVENT)
 			continue;
 		struct sim_event *event = (struct sim_event *)object;
-		sim_moment_drop(event->moment);
-		sim_shared_drop(event->shared);
+		sim_event_moment_drop(event->moment);
+		sim_ipc_event_drop(event->shared);
 	}
 }
 
 SIM_EXPORT CUresult cuEventDestroy_v2(CUevent event)
 {
-	CUresult result = sim_lock_object(event, SIM_EVENT);
+	CUresult result = sim_object_lock(event, SIM_EVENT);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	sim_moment_drop(event->moment);
-	sim_shared_drop(event->shared);
+	sim_event_moment_drop(event->moment);
+	sim_ipc_event_drop(event->shared);
 	sim_object_destroy(event);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return CUDA_SUCCESS;
@@ -82,7 +82,7 @@ CUresult sim_event_renew(struct sim_event *event, struct sim_work *work)
 	if (!moment)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	moment->references = 2;
-	sim_moment_drop(event->moment);
+	sim_event_moment_drop(event->moment);
 	event->moment = moment;
 	event->place.id = 0;
 	work->moment = moment;
@@ -103,15 +103,15 @@ static bool is_shared(CUevent event, CUstream stream)
 SIM_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .event = event};
-	CUresult result = sim_lock_object(event, SIM_EVENT);
+	CUresult result = sim_object_lock(event, SIM_EVENT);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	bool timed = !(event->flags & CU_EVENT_DISABLE_TIMING);
 	pthread_mutex_unlock(&sim_driver.lock);
-	sim_charge(timed ? SIM_COST_TIMED_RECORD : SIM_COST_RECORD);
-	result = sim_submit(stream, &work, false);
-	return result == CUDA_SUCCESS && is_shared(event, stream) ? sim_shared_record(event, stream) : result;
+	sim_clock_charge(timed ? SIM_COST_TIMED_RECORD : SIM_COST_RECORD);
+	result = sim_queue_submit(stream, &work, false);
+	return result == CUDA_SUCCESS && is_shared(event, stream) ? sim_ipc_event_record(event, stream) : result;
 }
 
 SIM_EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
@@ -125,13 +125,13 @@ SIM_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned f
 
 	if (flags > 1)
 		return CUDA_ERROR_INVALID_VALUE;
-	return is_shared(event, stream) ? sim_shared_wait(stream, event) : sim_submit(stream, &work, false);
+	return is_shared(event, stream) ? sim_ipc_event_wait(stream, event) : sim_queue_submit(stream, &work, false);
 }
 
 SIM_EXPORT CUresult cuEventQuery(CUevent event)
 {
-	sim_charge(SIM_COST_QUERY);
-	CUresult result = sim_lock_object(event, SIM_EVENT);
+	sim_clock_charge(SIM_COST_QUERY);
+	CUresult result = sim_object_lock(event, SIM_EVENT);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -140,7 +140,7 @@ SIM_EXPORT CUresult cuEventQuery(CUevent event)
 	else if (sim_capture_forbids())
 		result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	else if (event->shared)
-		result = sim_shared_query(event);
+		result = sim_ipc_event_query(event);
 	else if (event->moment && !event->moment->reached)
 		result = CUDA_ERROR_NOT_READY;
 	pthread_mutex_unlock(&sim_driver.lock);
@@ -149,15 +149,15 @@ SIM_EXPORT CUresult cuEventQuery(CUevent event)
 
 SIM_EXPORT CUresult cuEventSynchronize(CUevent event)
 {
-	sim_pay(SIM_COST_SYNCHRONIZE);
-	CUresult result = sim_lock_object(event, SIM_EVENT);
+	sim_clock_pay(SIM_COST_SYNCHRONIZE);
+	CUresult result = sim_object_lock(event, SIM_EVENT);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (event->place.id)
 		result = CUDA_ERROR_CAPTURED_EVENT;
 	else if (event->shared)
-		sim_shared_synchronize(event);
+		sim_ipc_event_synchronize(event);
 	else if (event->moment)
 		result = sim_queue_wait_moment(event->moment);
 	pthread_mutex_unlock(&sim_driver.lock);
@@ -178,7 +178,7 @@ SIM_EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUeve
 {
 	if (!milliseconds)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_lock_object(start, SIM_EVENT);
+	CUresult result = sim_object_lock(start, SIM_EVENT);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = sim_object_is(end, SIM_EVENT) ? elapsed(start, end, milliseconds) : CUDA_ERROR_INVALID_HANDLE;

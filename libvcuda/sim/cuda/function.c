@@ -51,7 +51,7 @@ SIM_EXPORT CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribut
 {
 	if (!value || attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_lock_object(function, SIM_FUNCTION);
+	CUresult result = sim_object_lock(function, SIM_FUNCTION);
 	if (result != CUDA_SUCCESS)
 		return result;
 	*value = attribute_of(function, attribute);
@@ -63,7 +63,7 @@ SIM_EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute
 	/* Lower attributes are properties of the code. */
 	if (attribute < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || attribute >= CU_FUNC_ATTRIBUTE_MAX)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_lock_object(function, SIM_FUNCTION);
+	CUresult result = sim_object_lock(function, SIM_FUNCTION);
 	if (result != CUDA_SUCCESS)
 		return result;
 	function->settings[attribute] = value;
@@ -72,7 +72,7 @@ SIM_EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute
 
 SIM_EXPORT CUresult cuFuncSetCacheConfig(CUfunction function, int config)
 {
-	CUresult result = config >= 0 && config <= 3 ? sim_lock_object(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = config >= 0 && config <= 3 ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
 
 	return result == CUDA_SUCCESS ? unlock(CUDA_SUCCESS) : result;
 }
@@ -84,7 +84,7 @@ SIM_EXPORT CUresult cuFuncSetSharedMemConfig(CUfunction function, int config)
 
 SIM_EXPORT CUresult cuFuncGetModule(CUmodule *module, CUfunction function)
 {
-	CUresult result = module ? sim_lock_object(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = module ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -94,7 +94,7 @@ SIM_EXPORT CUresult cuFuncGetModule(CUmodule *module, CUfunction function)
 
 SIM_EXPORT CUresult cuFuncGetName(const char **name, CUfunction function)
 {
-	CUresult result = name ? sim_lock_object(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = name ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -104,7 +104,7 @@ SIM_EXPORT CUresult cuFuncGetName(const char **name, CUfunction function)
 
 SIM_EXPORT CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *size)
 {
-	CUresult result = offset ? sim_lock_object(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = offset ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -120,7 +120,7 @@ SIM_EXPORT CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t
 /* Loading is eager: every existing function is loaded. */
 SIM_EXPORT CUresult cuFuncIsLoaded(int *state, CUfunction function)
 {
-	CUresult result = state ? sim_lock_object(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = state ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -138,9 +138,9 @@ SIM_EXPORT CUresult cuFuncLoad(CUfunction function)
 static unsigned blocks_per_sm(const struct sim_card *card, int threads, size_t shared)
 {
 	unsigned warps = (unsigned)(threads + 31) / 32;
-	unsigned by_threads = sim_threads_per_sm(card) / (warps * 32);
+	unsigned by_threads = sim_attribute_threads_per_sm(card) / (warps * 32);
 	unsigned by_blocks = card->compute_major == 7 && card->compute_minor == 5 ? 16 : 32;
-	unsigned by_shared = shared ? (unsigned)(sim_shared_per_sm(card) / (shared + 1024)) : by_blocks;
+	unsigned by_shared = shared ? (unsigned)(sim_attribute_shared_per_sm(card) / (shared + 1024)) : by_blocks;
 	unsigned blocks = by_threads < by_blocks ? by_threads : by_blocks;
 
 	return blocks < by_shared ? blocks : by_shared;
@@ -151,7 +151,7 @@ SIM_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *bl
 {
 	if (!blocks || threads <= 0 || flags > 1)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_lock_object(function, SIM_FUNCTION);
+	CUresult result = sim_object_lock(function, SIM_FUNCTION);
 	if (result != CUDA_SUCCESS)
 		return result;
 	const struct sim_card *card = sim_device_card(function->object.context->device);
@@ -203,9 +203,9 @@ SIM_EXPORT CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfun
 {
 	if (!bytes || blocks <= 0 || threads <= 0)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_lock_object(function, SIM_FUNCTION);
+	CUresult result = sim_object_lock(function, SIM_FUNCTION);
 	if (result != CUDA_SUCCESS)
 		return result;
-	*bytes = sim_shared_per_sm(sim_device_card(function->object.context->device)) / (size_t)blocks - 1024;
+	*bytes = sim_attribute_shared_per_sm(sim_device_card(function->object.context->device)) / (size_t)blocks - 1024;
 	return unlock(CUDA_SUCCESS);
 }

@@ -16,7 +16,7 @@ static void free_node(struct sim_node *node)
 {
 	if (node->child)
 		sim_graph_free(node->child);
-	sim_choice_of(node);
+	sim_graph_condition_choice_drop(node);
 	free(node->dependencies);
 	free(node->attributes);
 	sim_object_destroy(node);
@@ -27,8 +27,8 @@ void sim_graph_free(struct sim_graph *graph)
 	for (size_t i = 0; i < graph->count; i++)
 		free_node(graph->nodes[i]);
 	free(graph->nodes);
-	sim_users_of(graph);
-	sim_conditions_of(graph);
+	sim_user_object_drop_all(graph);
+	sim_graph_condition_drop_all(graph);
 	sim_object_destroy(graph);
 }
 
@@ -86,11 +86,11 @@ CUresult sim_graph_add(struct sim_graph *graph, const CUgraphNode *dependencies,
 	return CUDA_SUCCESS;
 }
 
-CUresult sim_lock_graph(CUgraph graph, const CUgraphNode *dependencies, size_t count, const void *out)
+CUresult sim_graph_lock(CUgraph graph, const CUgraphNode *dependencies, size_t count, const void *out)
 {
 	if (!out || (count && !dependencies))
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_lock_object(graph, SIM_GRAPH);
+	CUresult result = sim_object_lock(graph, SIM_GRAPH);
 	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++) {
 		if (sim_object_is(dependencies[i], SIM_NODE) && dependencies[i]->graph == graph)
 			continue;
@@ -100,9 +100,9 @@ CUresult sim_lock_graph(CUgraph graph, const CUgraphNode *dependencies, size_t c
 	return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
-CUresult sim_lock_node(CUgraphNode node, int type)
+CUresult sim_graph_lock_node(CUgraphNode node, int type)
 {
-	CUresult result = sim_lock_object(node, SIM_NODE);
+	CUresult result = sim_object_lock(node, SIM_NODE);
 
 	if (result == CUDA_SUCCESS && type >= 0 && node->work.type != type) {
 		pthread_mutex_unlock(&sim_driver.lock);
@@ -119,7 +119,7 @@ static CUresult unlock(CUresult result)
 
 SIM_EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned flags)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -132,7 +132,7 @@ SIM_EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned flags)
 
 SIM_EXPORT CUresult cuGraphDestroy(CUgraph graph)
 {
-	CUresult result = sim_lock_graph(graph, NULL, 0, &graph);
+	CUresult result = sim_graph_lock(graph, NULL, 0, &graph);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -164,7 +164,7 @@ static CUresult clone_node(struct sim_graph *graph, struct sim_node *original)
 			return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (original->choice)
-		return sim_choice_clone(node, original);
+		return sim_graph_condition_choice_clone(node, original);
 	if (!original->child)
 		return CUDA_SUCCESS;
 	result = sim_graph_clone(&node->child, original->child);
@@ -180,7 +180,7 @@ CUresult sim_graph_clone(struct sim_graph **out, struct sim_graph *original)
 
 	for (size_t i = 0; result == CUDA_SUCCESS && i < original->count; i++)
 		result = clone_node(graph, original->nodes[i]);
-	if (result == CUDA_SUCCESS && !sim_users_share(graph, original))
+	if (result == CUDA_SUCCESS && !sim_user_object_share(graph, original))
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	if (result == CUDA_SUCCESS) {
 		graph->original = original;
@@ -193,14 +193,14 @@ CUresult sim_graph_clone(struct sim_graph **out, struct sim_graph *original)
 
 SIM_EXPORT CUresult cuGraphClone(CUgraph *out, CUgraph original)
 {
-	CUresult result = sim_lock_graph(original, NULL, 0, out);
+	CUresult result = sim_graph_lock(original, NULL, 0, out);
 
 	return result == CUDA_SUCCESS ? unlock(sim_graph_clone(out, original)) : result;
 }
 
 SIM_EXPORT CUresult cuGraphNodeFindInClone(CUgraphNode *out, CUgraphNode original, CUgraph graph)
 {
-	CUresult result = sim_lock_graph(graph, NULL, 0, out);
+	CUresult result = sim_graph_lock(graph, NULL, 0, out);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -212,7 +212,7 @@ SIM_EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, co
                                              size_t count, CUgraph child)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_GRAPH};
-	CUresult result = sim_lock_graph(graph, dependencies, count, out);
+	CUresult result = sim_graph_lock(graph, dependencies, count, out);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -228,7 +228,7 @@ SIM_EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, co
 
 SIM_EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph)
 {
-	CUresult result = graph ? sim_lock_node(node, CU_GRAPH_NODE_TYPE_GRAPH) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = graph ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_GRAPH) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -238,7 +238,7 @@ SIM_EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *gra
 
 SIM_EXPORT CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
 {
-	CUresult result = type ? sim_lock_node(node, -1) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = type ? sim_graph_lock_node(node, -1) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -267,14 +267,14 @@ static CUresult list_nodes(const struct sim_graph *graph, bool roots_only, CUgra
 
 SIM_EXPORT CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 {
-	CUresult result = sim_lock_graph(graph, NULL, 0, count);
+	CUresult result = sim_graph_lock(graph, NULL, 0, count);
 
 	return result == CUDA_SUCCESS ? unlock(list_nodes(graph, false, nodes, count)) : result;
 }
 
 SIM_EXPORT CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 {
-	CUresult result = sim_lock_graph(graph, NULL, 0, count);
+	CUresult result = sim_graph_lock(graph, NULL, 0, count);
 
 	return result == CUDA_SUCCESS ? unlock(list_nodes(graph, true, nodes, count)) : result;
 }
@@ -304,21 +304,21 @@ static CUresult list_edges(const struct sim_graph *graph, const struct sim_node 
 
 SIM_EXPORT CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count)
 {
-	CUresult result = sim_lock_graph(graph, NULL, 0, count);
+	CUresult result = sim_graph_lock(graph, NULL, 0, count);
 
 	return result == CUDA_SUCCESS ? unlock(list_edges(graph, NULL, NULL, from, to, count)) : result;
 }
 
 SIM_EXPORT CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *dependencies, size_t *count)
 {
-	CUresult result = count ? sim_lock_node(node, -1) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = count ? sim_graph_lock_node(node, -1) : CUDA_ERROR_INVALID_VALUE;
 
 	return result == CUDA_SUCCESS ? unlock(list_edges(node->graph, NULL, node, dependencies, NULL, count)) : result;
 }
 
 SIM_EXPORT CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode *dependents, size_t *count)
 {
-	CUresult result = count ? sim_lock_node(node, -1) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = count ? sim_graph_lock_node(node, -1) : CUDA_ERROR_INVALID_VALUE;
 
 	return result == CUDA_SUCCESS ? unlock(list_edges(node->graph, node, NULL, NULL, dependents, count)) : result;
 }
@@ -345,7 +345,7 @@ static bool makes_cycle(struct sim_node *from, struct sim_node *to)
 
 SIM_EXPORT CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count)
 {
-	CUresult result = sim_lock_graph(graph, from, count, &graph);
+	CUresult result = sim_graph_lock(graph, from, count, &graph);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -372,7 +372,7 @@ static bool forget(struct sim_node *node, const struct sim_node *dependency)
 SIM_EXPORT CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
                                               size_t count)
 {
-	CUresult result = sim_lock_graph(graph, from, count, &graph);
+	CUresult result = sim_graph_lock(graph, from, count, &graph);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -384,7 +384,7 @@ SIM_EXPORT CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *
 
 SIM_EXPORT CUresult cuGraphDestroyNode(CUgraphNode node)
 {
-	CUresult result = sim_lock_node(node, -1);
+	CUresult result = sim_graph_lock_node(node, -1);
 	size_t left = 0;
 
 	if (result != CUDA_SUCCESS)

@@ -73,37 +73,37 @@ struct sim_place {
 struct sim_graph *sim_graph_new(void);
 CUresult sim_graph_clone(struct sim_graph **out, struct sim_graph *original);
 /* The graph that runs in place of the node (a child graph or the chosen body); NULL: the node's own work runs. */
-struct sim_graph *sim_node_runs(const struct sim_node *node);
-CUresult sim_choice_clone(struct sim_node *node, const struct sim_node *original);
-void sim_choice_of(struct sim_node *node);
-void sim_conditions_of(struct sim_graph *graph);
+struct sim_graph *sim_graph_condition_runs(const struct sim_node *node);
+CUresult sim_graph_condition_choice_clone(struct sim_node *node, const struct sim_node *original);
+void sim_graph_condition_choice_drop(struct sim_node *node);
+void sim_graph_condition_drop_all(struct sim_graph *graph);
 void sim_graph_free(struct sim_graph *graph);
 CUresult sim_graph_add(struct sim_graph *graph, const CUgraphNode *dependencies, size_t count,
                        const struct sim_work *work, struct sim_node **node);
 /* For entry points: check, and on CUDA_SUCCESS return with the lock held. */
-CUresult sim_lock_graph(CUgraph graph, const CUgraphNode *dependencies, size_t count, const void *out);
-CUresult sim_lock_node(CUgraphNode node, int type);
+CUresult sim_graph_lock(CUgraph graph, const CUgraphNode *dependencies, size_t count, const void *out);
+CUresult sim_graph_lock_node(CUgraphNode node, int type);
 
 /* These fill `work` from the parameters of a node. */
-CUresult sim_launch_from(const CUDA_KERNEL_NODE_PARAMS *parameters, bool has_kernel, struct sim_work *work);
-CUresult sim_fill_from(const CUDA_MEMSET_NODE_PARAMS *parameters, struct sim_work *work);
+CUresult sim_graph_nodes_launch_from(const CUDA_KERNEL_NODE_PARAMS *parameters, bool has_kernel, struct sim_work *work);
+CUresult sim_graph_nodes_fill_from(const CUDA_MEMSET_NODE_PARAMS *parameters, struct sim_work *work);
 
 /* For the entry points of the kinds of nodes: adds a node, changes one in its graph, or in an executable graph. */
-CUresult sim_node_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+CUresult sim_graph_nodes_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
                       CUresult result, const struct sim_work *work);
-CUresult sim_node_change(CUgraphNode node, CUresult result, const struct sim_work *work);
-CUresult sim_step_change(CUgraphExec exec, CUgraphNode node, CUresult result, const struct sim_work *work);
+CUresult sim_graph_nodes_change(CUgraphNode node, CUresult result, const struct sim_work *work);
+CUresult sim_graph_nodes_change_step(CUgraphExec exec, CUgraphNode node, CUresult result, const struct sim_work *work);
 
 /* Plans. Under the lock. A launch works on a copy, because the graph may change meanwhile. */
-bool sim_plan_make(struct sim_plan *plan, const struct sim_graph *graph);
-bool sim_plan_copy(struct sim_plan *plan, const struct sim_plan *original);
-void sim_plan_free(struct sim_plan *plan);
+bool sim_graph_plan_make(struct sim_plan *plan, const struct sim_graph *graph);
+bool sim_graph_plan_copy(struct sim_plan *plan, const struct sim_plan *original);
+void sim_graph_plan_free(struct sim_plan *plan);
 /* Compares kinds and order of work. Returns the first step that differs, or the number of steps if all are equal. */
-size_t sim_plan_compare(const struct sim_plan *a, const struct sim_plan *b);
+size_t sim_graph_plan_compare(const struct sim_plan *a, const struct sim_plan *b);
 
 /* User objects of a graph end with it; a clone of the graph shares them. Under the lock. */
-void sim_users_of(struct sim_graph *graph);
-bool sim_users_share(struct sim_graph *to, const struct sim_graph *from);
+void sim_user_object_drop_all(struct sim_graph *graph);
+bool sim_user_object_share(struct sim_graph *to, const struct sim_graph *from);
 
 /* Capture: the work of a capturing stream becomes a node. */
 CUresult sim_capture_work(struct sim_place *place, const struct sim_work *work);
@@ -112,7 +112,7 @@ void sim_capture_forget(struct sim_place *place); /* the place's stream is destr
 /* Whether a capture forbids this thread unsafe calls; if so, that capture becomes invalid. Under the lock. */
 bool sim_capture_forbids(void);
 /* Locks and finds a stream's place. The default stream has none. */
-CUresult sim_lock_place(CUstream stream, struct sim_place **place);
+CUresult sim_stream_lock_place(CUstream stream, struct sim_place **place);
 bool sim_stream_is_legacy(CUstream stream);
 
 #endif

@@ -25,17 +25,17 @@ struct sim_choice {
 	struct sim_graph *bodies[];
 };
 
-CUresult sim_choice_add(NODE, CUDA_CONDITIONAL_NODE_PARAMS *p);
+CUresult sim_graph_condition_choice_add(NODE, CUDA_CONDITIONAL_NODE_PARAMS *p);
 
 SIM_EXPORT CUresult cuGraphConditionalHandleCreate(struct sim_condition **out, CUgraph graph, CUcontext context,
                                                    unsigned value, unsigned flags)
 {
-	CUresult result = out && !(flags & ~(unsigned)ASSIGN_DEFAULT) ? sim_ready() : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = out && !(flags & ~(unsigned)ASSIGN_DEFAULT) ? sim_init_ready() : CUDA_ERROR_INVALID_VALUE;
 
 	if (result == CUDA_SUCCESS && context)
 		result = sim_context_check(context);
 	if (result == CUDA_SUCCESS)
-		result = sim_lock_graph(graph, NULL, 0, out);
+		result = sim_graph_lock(graph, NULL, 0, out);
 	if (result != CUDA_SUCCESS)
 		return result;
 	*out = sim_object_create(sizeof **out, SIM_CONDITION, NULL);
@@ -48,7 +48,7 @@ SIM_EXPORT CUresult cuGraphConditionalHandleCreate(struct sim_condition **out, C
 	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-void sim_conditions_of(struct sim_graph *graph)
+void sim_graph_condition_drop_all(struct sim_graph *graph)
 {
 	while (graph->conditions) {
 		struct sim_condition *condition = graph->conditions;
@@ -57,7 +57,7 @@ void sim_conditions_of(struct sim_graph *graph)
 	}
 }
 
-struct sim_graph *sim_node_runs(const struct sim_node *node)
+struct sim_graph *sim_graph_condition_runs(const struct sim_node *node)
 {
 	const struct sim_choice *choice = node->choice;
 
@@ -67,7 +67,7 @@ struct sim_graph *sim_node_runs(const struct sim_node *node)
 	return which < choice->size ? choice->bodies[which] : NULL;
 }
 
-void sim_choice_of(struct sim_node *node)
+void sim_graph_condition_choice_drop(struct sim_node *node)
 {
 	for (unsigned i = 0; node->choice && i < node->choice->size; i++)
 		if (node->choice->bodies[i])
@@ -93,7 +93,7 @@ static CUresult keep_body(struct sim_graph *body)
 	return CUDA_SUCCESS;
 }
 
-CUresult sim_choice_clone(struct sim_node *node, const struct sim_node *original)
+CUresult sim_graph_condition_choice_clone(struct sim_node *node, const struct sim_node *original)
 {
 	const struct sim_choice *from = original->choice;
 	CUresult result = CUDA_SUCCESS;
@@ -117,7 +117,7 @@ static struct sim_choice *make_choice(const CUDA_CONDITIONAL_NODE_PARAMS *p)
 	for (unsigned i = 0; holder.choice && i < p->size; i++) {
 		holder.choice->bodies[i] = sim_graph_new();
 		if (keep_body(holder.choice->bodies[i]) != CUDA_SUCCESS)
-			sim_choice_of(&holder);
+			sim_graph_condition_choice_drop(&holder);
 	}
 	return holder.choice;
 }
@@ -130,10 +130,10 @@ static bool is_sound(const CUDA_CONDITIONAL_NODE_PARAMS *p)
 	       !p->handle->is_used;
 }
 
-CUresult sim_choice_add(NODE, CUDA_CONDITIONAL_NODE_PARAMS *p)
+CUresult sim_graph_condition_choice_add(NODE, CUDA_CONDITIONAL_NODE_PARAMS *p)
 {
 	const struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL};
-	CUresult result = sim_lock_graph(graph, dependencies, count, node);
+	CUresult result = sim_graph_lock(graph, dependencies, count, node);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -147,7 +147,7 @@ CUresult sim_choice_add(NODE, CUDA_CONDITIONAL_NODE_PARAMS *p)
 		p->phGraph_out = holder.choice->bodies;
 		p->handle->is_used = true;
 	} else {
-		sim_choice_of(&holder);
+		sim_graph_condition_choice_drop(&holder);
 	}
 	pthread_mutex_unlock(&sim_driver.lock);
 	return result;

@@ -22,13 +22,13 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long 
 {
 	if (flags & ~(unsigned long long)CU_GRAPH_INSTANTIATE_FLAGS)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_lock_graph(graph, NULL, 0, out);
+	CUresult result = sim_graph_lock(graph, NULL, 0, out);
 	if (result != CUDA_SUCCESS)
 		return result;
 	struct sim_exec *exec = sim_object_create(sizeof *exec, SIM_EXEC, NULL);
 	if (!exec)
 		return unlock(CUDA_ERROR_OUT_OF_MEMORY);
-	if (!sim_plan_make(&exec->plan, graph)) {
+	if (!sim_graph_plan_make(&exec->plan, graph)) {
 		sim_object_destroy(exec);
 		return unlock(CUDA_ERROR_OUT_OF_MEMORY);
 	}
@@ -64,18 +64,18 @@ SIM_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph grap
 
 SIM_EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
-	CUresult result = sim_lock_object(exec, SIM_EXEC);
+	CUresult result = sim_object_lock(exec, SIM_EXEC);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	sim_plan_free(&exec->plan);
+	sim_graph_plan_free(&exec->plan);
 	sim_object_destroy(exec);
 	return unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuGraphExecGetFlags(CUgraphExec exec, unsigned long long *flags)
 {
-	CUresult result = flags ? sim_lock_object(exec, SIM_EXEC) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = flags ? sim_object_lock(exec, SIM_EXEC) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -101,9 +101,9 @@ static bool other_device(const struct sim_work *a, const struct sim_work *b)
 }
 
 /* Compares two plans: they must have the same steps in the same order; only parameters may differ. */
-static int compare(const struct sim_plan *old, const struct sim_plan *new, CUgraphNode *culprit)
+static int compare_plans(const struct sim_plan *old, const struct sim_plan *new, CUgraphNode *culprit)
 {
-	size_t same = sim_plan_compare(old, new);
+	size_t same = sim_graph_plan_compare(old, new);
 
 	if (same < new->count)
 		*culprit = new->steps[same].node;
@@ -125,9 +125,9 @@ static int update(struct sim_exec *exec, const struct sim_graph *graph, CUgraphN
 {
 	struct sim_plan plan;
 
-	if (!sim_plan_make(&plan, graph))
+	if (!sim_graph_plan_make(&plan, graph))
 		return UPDATE_ERROR;
-	int result = compare(&exec->plan, &plan, culprit);
+	int result = compare_plans(&exec->plan, &plan, culprit);
 	for (size_t i = 0; result == UPDATE_SUCCESS && i < plan.count; i++) {
 		plan.steps[i].node = exec->plan.steps[i].node;
 		plan.steps[i].disabled = exec->plan.steps[i].disabled;
@@ -135,13 +135,13 @@ static int update(struct sim_exec *exec, const struct sim_graph *graph, CUgraphN
 	struct sim_plan old = result == UPDATE_SUCCESS ? exec->plan : plan;
 	if (result == UPDATE_SUCCESS)
 		exec->plan = plan;
-	sim_plan_free(&old);
+	sim_graph_plan_free(&old);
 	return result;
 }
 
 static CUresult update_from(CUgraphExec exec, CUgraph graph, int *how, CUgraphNode *culprit)
 {
-	CUresult result = sim_lock_graph(graph, NULL, 0, how);
+	CUresult result = sim_graph_lock(graph, NULL, 0, how);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -180,7 +180,7 @@ static struct sim_step *find_step(CUgraphExec exec, CUgraphNode node)
 
 SIM_EXPORT CUresult cuGraphNodeSetEnabled(CUgraphExec exec, CUgraphNode node, unsigned enabled)
 {
-	CUresult result = sim_lock_object(exec, SIM_EXEC);
+	CUresult result = sim_object_lock(exec, SIM_EXEC);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -192,7 +192,7 @@ SIM_EXPORT CUresult cuGraphNodeSetEnabled(CUgraphExec exec, CUgraphNode node, un
 
 SIM_EXPORT CUresult cuGraphNodeGetEnabled(CUgraphExec exec, CUgraphNode node, unsigned *enabled)
 {
-	CUresult result = enabled ? sim_lock_object(exec, SIM_EXEC) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = enabled ? sim_object_lock(exec, SIM_EXEC) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -209,7 +209,7 @@ static CUresult change_child(CUgraphExec exec, CUgraphNode node, const struct si
 	size_t at = end ? (size_t)(end - exec->plan.steps) : 0;
 	struct sim_plan plan;
 
-	if (!end || !sim_plan_make(&plan, child))
+	if (!end || !sim_graph_plan_make(&plan, child))
 		return end ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
 	CUresult result = plan.count < at ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 	struct sim_step *steps = &exec->plan.steps[at - (result == CUDA_SUCCESS ? plan.count : 0)];
@@ -218,13 +218,13 @@ static CUresult change_child(CUgraphExec exec, CUgraphNode node, const struct si
 			result = CUDA_ERROR_INVALID_VALUE;
 	for (size_t i = 0; result == CUDA_SUCCESS && i < plan.count; i++)
 		steps[i].work = plan.steps[i].work;
-	sim_plan_free(&plan);
+	sim_graph_plan_free(&plan);
 	return result;
 }
 
 SIM_EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child)
 {
-	CUresult result = sim_lock_object(exec, SIM_EXEC);
+	CUresult result = sim_object_lock(exec, SIM_EXEC);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -234,12 +234,12 @@ SIM_EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraph
 /* Copies the present steps: later changes to the graph do not change what was launched. */
 static CUresult snapshot(CUgraphExec exec, struct sim_plan *plan, unsigned long long *flags)
 {
-	CUresult result = sim_lock_object(exec, SIM_EXEC);
+	CUresult result = sim_object_lock(exec, SIM_EXEC);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	*flags = exec->flags;
-	return unlock(sim_plan_copy(plan, &exec->plan) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+	return unlock(sim_graph_plan_copy(plan, &exec->plan) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 /* One launch: a stream per lane (the first is the caller's), and an event for each step that another lane waits for. */
@@ -256,14 +256,14 @@ static CUresult record(struct launch *launch, CUevent *event, unsigned lane)
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD};
 
 	work.event = *event = sim_event_new(launch->context);
-	return work.event ? sim_submit(launch->lanes[lane], &work, false) : CUDA_ERROR_OUT_OF_MEMORY;
+	return work.event ? sim_queue_submit(launch->lanes[lane], &work, false) : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUresult wait(struct launch *launch, CUevent event, unsigned lane)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .event = event};
 
-	return sim_submit(launch->lanes[lane], &work, false);
+	return sim_queue_submit(launch->lanes[lane], &work, false);
 }
 
 static CUresult open_lanes(struct launch *launch)
@@ -301,10 +301,10 @@ static CUresult submit_work(const struct launch *launch, const struct sim_step *
 	if (work.type == CU_GRAPH_NODE_TYPE_MEMCPY && !work.duration)
 		work.duration = sim_copy_duration(&work.copy, launch->context);
 	if (work.type == CU_GRAPH_NODE_TYPE_MEMSET && !work.duration)
-		work.duration = sim_fill_duration(&work.fill, launch->context);
+		work.duration = sim_copy_fill_duration(&work.fill, launch->context);
 	sim_green_restrict(&work, launch->context);
-	return work.type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP ? sim_memops_submit(stream, work.memops)
-	                                                    : sim_submit(stream, &work, false);
+	return work.type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP ? sim_memop_submit(stream, work.memops)
+	                                                    : sim_queue_submit(stream, &work, false);
 }
 
 static CUresult submit_step(struct launch *launch, size_t index)
@@ -337,7 +337,7 @@ static CUresult join_lanes(struct launch *launch)
 	return result;
 }
 
-static CUresult submit(struct launch *launch)
+static CUresult submit_launch(struct launch *launch)
 {
 	CUresult result = launch->is_parallel ? open_lanes(launch) : CUDA_SUCCESS;
 
@@ -366,12 +366,12 @@ SIM_EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 		return result;
 	launch.plan = &plan;
 	launch.is_parallel = plan.lanes > 1 && !capturing;
-	sim_pay(SIM_COST_GRAPH);
+	sim_clock_pay(SIM_COST_GRAPH);
 	if (!capturing) /* in a capture, the launch of the captured graph does it */
 		result = sim_graph_memory_prepare(launch.context, plan.steps, plan.count, flags, stream);
 	if (result == CUDA_SUCCESS)
-		result = submit(&launch);
-	sim_plan_free(&plan);
+		result = submit_launch(&launch);
+	sim_graph_plan_free(&plan);
 	return result;
 }
 
@@ -387,6 +387,6 @@ SIM_EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = sim_graph_memory_reserve(context, plan.steps, plan.count);
-	sim_plan_free(&plan);
+	sim_graph_plan_free(&plan);
 	return result;
 }

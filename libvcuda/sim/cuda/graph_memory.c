@@ -13,34 +13,34 @@ static CUresult unlock(CUresult result)
 	return result;
 }
 
-static uint64_t larger(uint64_t a, uint64_t b)
+static uint64_t greater_of(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
 }
 
-static uint64_t round_up(uint64_t bytes, CUdevice device)
+static uint64_t round_to_granularity(uint64_t bytes, CUdevice device)
 {
 	uint64_t granularity = sim_device_card(device)->granularity;
 
 	return (bytes + granularity - 1) / granularity * granularity;
 }
 
-CUresult sim_graph_reserve(CUdevice device, uint64_t bytes)
+CUresult sim_graph_memory_reserve_bytes(CUdevice device, uint64_t bytes)
 {
 	struct sim_graph_memory *graphs = &sim_driver.devices[device].graphs;
 	uint64_t wanted = graphs->used + bytes;
 
 	if (wanted <= graphs->reserved)
 		return CUDA_SUCCESS;
-	CUresult result = sim_result(sim_reserve(sim_driver.devices[device].card, wanted - graphs->reserved));
+	CUresult result = sim_init_result(sim_ledger_reserve(sim_driver.devices[device].card, wanted - graphs->reserved));
 	if (result != CUDA_SUCCESS)
 		return result;
 	graphs->reserved = wanted;
-	graphs->reserved_high = larger(graphs->reserved_high, wanted);
+	graphs->reserved_high = greater_of(graphs->reserved_high, wanted);
 	return CUDA_SUCCESS;
 }
 
-void sim_graph_unuse(CUdevice device, uint64_t bytes)
+void sim_graph_memory_unuse(CUdevice device, uint64_t bytes)
 {
 	struct sim_graph_memory *graphs = &sim_driver.devices[device].graphs;
 
@@ -53,7 +53,7 @@ void sim_graph_memory_of(CUdevice device)
 
 	if (graphs->reserved <= graphs->used)
 		return;
-	sim_release(sim_driver.devices[device].card, graphs->reserved - graphs->used);
+	sim_ledger_release(sim_driver.devices[device].card, graphs->reserved - graphs->used);
 	graphs->reserved = graphs->used;
 }
 
@@ -112,14 +112,14 @@ SIM_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, con
 		return result;
 	if (p->bytesize > sim_device_card(p->poolProps.location.id)->memory)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	char *at = sim_reserve_addresses((p->bytesize + 0xffff) & ~(size_t)0xffff, 1 << 21, 0);
+	char *at = sim_allocation_reserve_addresses((p->bytesize + 0xffff) & ~(size_t)0xffff, 1 << 21, 0);
 	if (!at)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	struct sim_work work = {
 		.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC,
 		.memory = {(CUdeviceptr)(uintptr_t)at, p->bytesize, p->poolProps.location.id},
 	};
-	result = sim_lock_graph(graph, dependencies, count, node);
+	result = sim_graph_lock(graph, dependencies, count, node);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = sim_graph_add(graph, dependencies, count, &work, node);
@@ -129,7 +129,7 @@ SIM_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, con
 
 SIM_EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {
-	CUresult result = p ? sim_lock_node(node, CU_GRAPH_NODE_TYPE_MEM_ALLOC) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = p ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_MEM_ALLOC) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -145,14 +145,14 @@ SIM_EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, cons
                                           size_t count, CUdeviceptr pointer)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .memory.pointer = pointer};
-	CUresult result = pointer ? sim_lock_graph(graph, dependencies, count, node) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = pointer ? sim_graph_lock(graph, dependencies, count, node) : CUDA_ERROR_INVALID_VALUE;
 
 	return result == CUDA_SUCCESS ? unlock(sim_graph_add(graph, dependencies, count, &work, node)) : result;
 }
 
 SIM_EXPORT CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *pointer)
 {
-	CUresult result = pointer ? sim_lock_node(node, CU_GRAPH_NODE_TYPE_MEM_FREE) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = pointer ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_MEM_FREE) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -160,7 +160,7 @@ SIM_EXPORT CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *p
 	return unlock(CUDA_SUCCESS);
 }
 
-static bool frees(const struct sim_step *steps, size_t count, CUdeviceptr pointer)
+static bool steps_free(const struct sim_step *steps, size_t count, CUdeviceptr pointer)
 {
 	for (size_t i = 0; i < count; i++)
 		if (steps[i].work.type == CU_GRAPH_NODE_TYPE_MEM_FREE && steps[i].work.memory.pointer == pointer)
@@ -174,11 +174,11 @@ CUresult sim_graph_memory_reserve(struct sim_context *context, const struct sim_
 
 	for (size_t i = 0; i < count; i++)
 		if (steps[i].work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-			bytes += round_up(steps[i].work.memory.bytes, steps[i].work.memory.device);
+			bytes += round_to_granularity(steps[i].work.memory.bytes, steps[i].work.memory.device);
 	if (!bytes)
 		return CUDA_SUCCESS;
 	pthread_mutex_lock(&sim_driver.lock);
-	return unlock(sim_graph_reserve(context->device, bytes));
+	return unlock(sim_graph_memory_reserve_bytes(context->device, bytes));
 }
 
 static bool is_live(CUdeviceptr pointer)
@@ -196,10 +196,10 @@ static CUresult free_left_over(const struct sim_step *steps, size_t count, unsig
 
 	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++) {
 		CUdeviceptr pointer = steps[i].work.memory.pointer;
-		if (steps[i].work.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || frees(steps, count, pointer) || !is_live(pointer))
+		if (steps[i].work.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || steps_free(steps, count, pointer) || !is_live(pointer))
 			continue;
 		struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .memory.pointer = pointer};
-		result = flags & CU_GRAPH_INSTANTIATE_AUTO_FREE_ON_LAUNCH ? sim_submit(stream, &work, true)
+		result = flags & CU_GRAPH_INSTANTIATE_AUTO_FREE_ON_LAUNCH ? sim_queue_submit(stream, &work, true)
 		                                                          : CUDA_ERROR_INVALID_VALUE;
 	}
 	return result;
@@ -226,14 +226,14 @@ void sim_graph_memory_alloc(const struct sim_work *work)
 	allocation->mapped = (work->memory.bytes + 4095) & ~(size_t)4095;
 	allocation->memory = SIM_GRAPH_MEMORY;
 	allocation->card = sim_driver.devices[device].card;
-	allocation->charged = round_up(work->memory.bytes, device);
+	allocation->charged = round_to_granularity(work->memory.bytes, device);
 	pthread_mutex_lock(&sim_driver.lock);
 	allocation->context = work->context;
 	/* The launch reserved it, unless a trim came in between. */
-	if (work->context->alive && sim_graph_reserve(device, allocation->charged) == CUDA_SUCCESS &&
+	if (work->context->alive && sim_graph_memory_reserve_bytes(device, allocation->charged) == CUDA_SUCCESS &&
 	    sim_allocation_insert(allocation)) {
 		graphs->used += allocation->charged;
-		graphs->used_high = larger(graphs->used_high, graphs->used);
+		graphs->used_high = greater_of(graphs->used_high, graphs->used);
 	} else {
 		free(allocation);
 	}
@@ -242,5 +242,5 @@ void sim_graph_memory_alloc(const struct sim_work *work)
 
 void sim_graph_memory_free(const struct sim_work *work)
 {
-	sim_free_in_order(work->memory.pointer);
+	sim_allocation_free_in_order(work->memory.pointer);
 }

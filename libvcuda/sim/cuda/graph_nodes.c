@@ -7,7 +7,7 @@
 #include "cuda/graph.h"
 #include "cuda/module.h"
 
-CUresult sim_launch_from(const CUDA_KERNEL_NODE_PARAMS *p, bool has_kernel, struct sim_work *work)
+CUresult sim_graph_nodes_launch_from(const CUDA_KERNEL_NODE_PARAMS *p, bool has_kernel, struct sim_work *work)
 {
 	if (!p)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -20,7 +20,7 @@ CUresult sim_launch_from(const CUDA_KERNEL_NODE_PARAMS *p, bool has_kernel, stru
 	return sim_launch_prepare(&launch, p->kernelParams, work);
 }
 
-CUresult sim_fill_from(const CUDA_MEMSET_NODE_PARAMS *p, struct sim_work *work)
+CUresult sim_graph_nodes_fill_from(const CUDA_MEMSET_NODE_PARAMS *p, struct sim_work *work)
 {
 	if (!p || !p->height || (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4))
 		return CUDA_ERROR_INVALID_VALUE;
@@ -35,7 +35,7 @@ CUresult sim_fill_from(const CUDA_MEMSET_NODE_PARAMS *p, struct sim_work *work)
 static CUresult copy_from(const CUDA_MEMCPY3D *parameters, struct sim_work *work)
 {
 	*work = (struct sim_work){.type = CU_GRAPH_NODE_TYPE_MEMCPY};
-	return sim_copy_from_3d(parameters, &work->copy);
+	return sim_box_copy_from_3d(parameters, &work->copy);
 }
 
 static CUresult host_from(const CUDA_HOST_NODE_PARAMS *p, struct sim_work *work)
@@ -48,7 +48,7 @@ static CUresult host_from(const CUDA_HOST_NODE_PARAMS *p, struct sim_work *work)
 
 static CUresult event_from(int type, CUevent event, struct sim_work *work)
 {
-	CUresult result = sim_lock_object(event, SIM_EVENT);
+	CUresult result = sim_object_lock(event, SIM_EVENT);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -57,11 +57,11 @@ static CUresult event_from(int type, CUevent event, struct sim_work *work)
 	return CUDA_SUCCESS;
 }
 
-CUresult sim_node_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+CUresult sim_graph_nodes_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
                       CUresult result, const struct sim_work *work)
 {
 	if (result == CUDA_SUCCESS)
-		result = sim_lock_graph(graph, dependencies, count, node);
+		result = sim_graph_lock(graph, dependencies, count, node);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = sim_graph_add(graph, dependencies, count, work, node);
@@ -74,58 +74,58 @@ CUresult sim_node_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *depen
 SIM_EXPORT CUresult cuGraphAddKernelNode(NODE, const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return sim_node_add(node, graph, dependencies, count, sim_launch_from(p, false, &work), &work);
+	return sim_graph_nodes_add(node, graph, dependencies, count, sim_graph_nodes_launch_from(p, false, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddKernelNode_v2(NODE, const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return sim_node_add(node, graph, dependencies, count, sim_launch_from(p, true, &work), &work);
+	return sim_graph_nodes_add(node, graph, dependencies, count, sim_graph_nodes_launch_from(p, true, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddMemcpyNode(NODE, const CUDA_MEMCPY3D *p, CUcontext context)
 {
 	struct sim_work work;
 	(void)context;
-	return sim_node_add(node, graph, dependencies, count, copy_from(p, &work), &work);
+	return sim_graph_nodes_add(node, graph, dependencies, count, copy_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddMemsetNode(NODE, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext context)
 {
 	struct sim_work work;
 	(void)context;
-	return sim_node_add(node, graph, dependencies, count, sim_fill_from(p, &work), &work);
+	return sim_graph_nodes_add(node, graph, dependencies, count, sim_graph_nodes_fill_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddHostNode(NODE, const CUDA_HOST_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return sim_node_add(node, graph, dependencies, count, host_from(p, &work), &work);
+	return sim_graph_nodes_add(node, graph, dependencies, count, host_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddEmptyNode(NODE)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_EMPTY};
-	return sim_node_add(node, graph, dependencies, count, CUDA_SUCCESS, &work);
+	return sim_graph_nodes_add(node, graph, dependencies, count, CUDA_SUCCESS, &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddEventRecordNode(NODE, CUevent event)
 {
 	struct sim_work work;
-	return sim_node_add(node, graph, dependencies, count, event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
+	return sim_graph_nodes_add(node, graph, dependencies, count, event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddEventWaitNode(NODE, CUevent event)
 {
 	struct sim_work work;
-	return sim_node_add(node, graph, dependencies, count, event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
+	return sim_graph_nodes_add(node, graph, dependencies, count, event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
 }
 
 /* Replaces the node's work: in the graph here, in an executable graph below. */
-CUresult sim_node_change(CUgraphNode node, CUresult result, const struct sim_work *work)
+CUresult sim_graph_nodes_change(CUgraphNode node, CUresult result, const struct sim_work *work)
 {
 	if (result == CUDA_SUCCESS)
-		result = sim_lock_node(node, work->type);
+		result = sim_graph_lock_node(node, work->type);
 	if (result != CUDA_SUCCESS)
 		return result;
 	node->work = *work;
@@ -133,10 +133,10 @@ CUresult sim_node_change(CUgraphNode node, CUresult result, const struct sim_wor
 	return CUDA_SUCCESS;
 }
 
-CUresult sim_step_change(CUgraphExec exec, CUgraphNode node, CUresult result, const struct sim_work *work)
+CUresult sim_graph_nodes_change_step(CUgraphExec exec, CUgraphNode node, CUresult result, const struct sim_work *work)
 {
 	if (result == CUDA_SUCCESS)
-		result = sim_lock_object(exec, SIM_EXEC);
+		result = sim_object_lock(exec, SIM_EXEC);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = CUDA_ERROR_INVALID_VALUE;
@@ -154,45 +154,45 @@ CUresult sim_step_change(CUgraphExec exec, CUgraphNode node, CUresult result, co
 SIM_EXPORT CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return sim_node_change(node, sim_launch_from(p, false, &work), &work);
+	return sim_graph_nodes_change(node, sim_graph_nodes_launch_from(p, false, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return sim_node_change(node, sim_launch_from(p, true, &work), &work);
+	return sim_graph_nodes_change(node, sim_graph_nodes_launch_from(p, true, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D *p)
 {
 	struct sim_work work;
-	return sim_node_change(node, copy_from(p, &work), &work);
+	return sim_graph_nodes_change(node, copy_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return sim_node_change(node, sim_fill_from(p, &work), &work);
+	return sim_graph_nodes_change(node, sim_graph_nodes_fill_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return sim_node_change(node, host_from(p, &work), &work);
+	return sim_graph_nodes_change(node, host_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                                    const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return sim_step_change(exec, node, sim_launch_from(p, false, &work), &work);
+	return sim_graph_nodes_change_step(exec, node, sim_graph_nodes_launch_from(p, false, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
                                                       const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return sim_step_change(exec, node, sim_launch_from(p, true, &work), &work);
+	return sim_graph_nodes_change_step(exec, node, sim_graph_nodes_launch_from(p, true, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D *p,
@@ -200,7 +200,7 @@ SIM_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode
 {
 	struct sim_work work;
 	(void)context;
-	return sim_step_change(exec, node, copy_from(p, &work), &work);
+	return sim_graph_nodes_change_step(exec, node, copy_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node,
@@ -208,43 +208,43 @@ SIM_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode
 {
 	struct sim_work work;
 	(void)context;
-	return sim_step_change(exec, node, sim_fill_from(p, &work), &work);
+	return sim_graph_nodes_change_step(exec, node, sim_graph_nodes_fill_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_HOST_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return sim_step_change(exec, node, host_from(p, &work), &work);
+	return sim_graph_nodes_change_step(exec, node, host_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event)
 {
 	struct sim_work work;
-	return sim_step_change(exec, node, event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
+	return sim_graph_nodes_change_step(exec, node, event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event)
 {
 	struct sim_work work;
-	return sim_node_change(node, event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
+	return sim_graph_nodes_change(node, event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode node, CUevent event)
 {
 	struct sim_work work;
-	return sim_node_change(node, event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
+	return sim_graph_nodes_change(node, event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event)
 {
 	struct sim_work work;
-	return sim_step_change(exec, node, event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
+	return sim_graph_nodes_change_step(exec, node, event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
 }
 
 /* Argument values are not kept, because nothing computes with them. */
 static CUresult get_launch(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out, size_t size)
 {
-	CUresult result = out ? sim_lock_node(node, CU_GRAPH_NODE_TYPE_KERNEL) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = out ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_KERNEL) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -273,7 +273,7 @@ SIM_EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_
 /* An array is reported as the memory behind it. */
 SIM_EXPORT CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *out)
 {
-	CUresult result = out ? sim_lock_node(node, CU_GRAPH_NODE_TYPE_MEMCPY) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = out ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_MEMCPY) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -293,7 +293,7 @@ SIM_EXPORT CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *
 
 SIM_EXPORT CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS *out)
 {
-	CUresult result = out ? sim_lock_node(node, CU_GRAPH_NODE_TYPE_MEMSET) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = out ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_MEMSET) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -305,7 +305,7 @@ SIM_EXPORT CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NOD
 
 SIM_EXPORT CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS *out)
 {
-	CUresult result = out ? sim_lock_node(node, CU_GRAPH_NODE_TYPE_HOST) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = out ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_HOST) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -316,7 +316,7 @@ SIM_EXPORT CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PA
 
 static CUresult get_event(CUgraphNode node, int type, CUevent *event)
 {
-	CUresult result = event ? sim_lock_node(node, type) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = event ? sim_graph_lock_node(node, type) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;

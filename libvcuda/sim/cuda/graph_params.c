@@ -22,7 +22,7 @@ CUresult cuGraphAddEventWaitNode(NODE, CUevent event);
 CUresult cuGraphAddMemAllocNode(NODE, CUDA_MEM_ALLOC_NODE_PARAMS *p);
 CUresult cuGraphAddMemFreeNode(NODE, CUdeviceptr pointer);
 CUresult cuGraphAddBatchMemOpNode(NODE, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p);
-CUresult sim_choice_add(NODE, CUDA_CONDITIONAL_NODE_PARAMS *p);
+CUresult sim_graph_condition_choice_add(NODE, CUDA_CONDITIONAL_NODE_PARAMS *p);
 
 CUresult cuGraphKernelNodeSetParams_v2(SET const CUDA_KERNEL_NODE_PARAMS *p);
 CUresult cuGraphMemcpyNodeSetParams(SET const CUDA_MEMCPY3D *p);
@@ -47,7 +47,7 @@ CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size
 CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *dependencies, size_t *count);
 CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode *dependents, size_t *count);
 
-static CUresult check(const CUgraphNodeParams *p)
+static CUresult check_params(const CUgraphNodeParams *p)
 {
 	return p && !p->reserved0[0] && !p->reserved0[1] && !p->reserved0[2] && !p->reserved2 ? CUDA_SUCCESS
 	                                                                                     : CUDA_ERROR_INVALID_VALUE;
@@ -55,7 +55,7 @@ static CUresult check(const CUgraphNodeParams *p)
 
 SIM_EXPORT CUresult cuGraphAddNode(NODE, CUgraphNodeParams *p)
 {
-	if (check(p) != CUDA_SUCCESS)
+	if (check_params(p) != CUDA_SUCCESS)
 		return CUDA_ERROR_INVALID_VALUE;
 	switch (p->type) {
 	case CU_GRAPH_NODE_TYPE_KERNEL: return cuGraphAddKernelNode_v2(node, graph, dependencies, count, &p->kernel);
@@ -71,7 +71,7 @@ SIM_EXPORT CUresult cuGraphAddNode(NODE, CUgraphNodeParams *p)
 	case CU_GRAPH_NODE_TYPE_MEM_FREE: return cuGraphAddMemFreeNode(node, graph, dependencies, count, p->free);
 	case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
 		return cuGraphAddBatchMemOpNode(node, graph, dependencies, count, &p->memOp);
-	case CU_GRAPH_NODE_TYPE_CONDITIONAL: return sim_choice_add(node, graph, dependencies, count, &p->conditional);
+	case CU_GRAPH_NODE_TYPE_CONDITIONAL: return sim_graph_condition_choice_add(node, graph, dependencies, count, &p->conditional);
 	default: return p->type < 0 || p->type > CU_GRAPH_NODE_TYPE_CONDITIONAL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
 	}
 }
@@ -85,7 +85,7 @@ SIM_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CU
 
 SIM_EXPORT CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams *p)
 {
-	if (check(p) != CUDA_SUCCESS)
+	if (check_params(p) != CUDA_SUCCESS)
 		return CUDA_ERROR_INVALID_VALUE;
 	switch (p->type) {
 	case CU_GRAPH_NODE_TYPE_KERNEL: return cuGraphKernelNodeSetParams_v2(node, &p->kernel);
@@ -101,7 +101,7 @@ SIM_EXPORT CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams *p)
 
 SIM_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *p)
 {
-	if (check(p) != CUDA_SUCCESS)
+	if (check_params(p) != CUDA_SUCCESS)
 		return CUDA_ERROR_INVALID_VALUE;
 	switch (p->type) {
 	case CU_GRAPH_NODE_TYPE_KERNEL: return cuGraphExecKernelNodeSetParams_v2(exec, node, &p->kernel);

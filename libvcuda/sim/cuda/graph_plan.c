@@ -15,7 +15,7 @@ static void measure(const struct sim_graph *graph, size_t *steps, size_t *waits)
 {
 	for (size_t i = 0; i < graph->count; i++) {
 		const struct sim_node *node = graph->nodes[i];
-		const struct sim_graph *child = sim_node_runs(node);
+		const struct sim_graph *child = sim_graph_condition_runs(node);
 		*steps += child ? 2 : 1;
 		*waits += node->dependency_count;
 		if (!child)
@@ -110,7 +110,7 @@ static void add_child(struct sim_plan *plan, struct sim_node *node, const struct
 static void visit(struct sim_plan *plan, struct sim_node *node, size_t entry)
 {
 	const struct sim_work nothing = {.type = CU_GRAPH_NODE_TYPE_EMPTY};
-	const struct sim_graph *child = sim_node_runs(node);
+	const struct sim_graph *child = sim_graph_condition_runs(node);
 
 	if (node->visited)
 		return;
@@ -136,11 +136,11 @@ static bool make_room(struct sim_plan *plan, size_t steps, size_t waits)
 	};
 	if (plan->steps && plan->waits)
 		return true;
-	sim_plan_free(plan);
+	sim_graph_plan_free(plan);
 	return false;
 }
 
-bool sim_plan_make(struct sim_plan *plan, const struct sim_graph *graph)
+bool sim_graph_plan_make(struct sim_plan *plan, const struct sim_graph *graph)
 {
 	size_t steps = 0, waits = 0;
 
@@ -151,7 +151,7 @@ bool sim_plan_make(struct sim_plan *plan, const struct sim_graph *graph)
 	return true;
 }
 
-bool sim_plan_copy(struct sim_plan *plan, const struct sim_plan *original)
+bool sim_graph_plan_copy(struct sim_plan *plan, const struct sim_plan *original)
 {
 	if (!make_room(plan, original->count, original->wait_count))
 		return false;
@@ -163,7 +163,7 @@ bool sim_plan_copy(struct sim_plan *plan, const struct sim_plan *original)
 	return true;
 }
 
-void sim_plan_free(struct sim_plan *plan)
+void sim_graph_plan_free(struct sim_plan *plan)
 {
 	free(plan->steps);
 	free(plan->waits);
@@ -179,7 +179,7 @@ static bool is_same(const struct sim_plan *a, const struct sim_plan *b, size_t i
 	       memcmp(a->waits + one->first_wait, b->waits + other->first_wait, one->wait_count * sizeof *a->waits) == 0;
 }
 
-size_t sim_plan_compare(const struct sim_plan *a, const struct sim_plan *b)
+size_t sim_graph_plan_compare(const struct sim_plan *a, const struct sim_plan *b)
 {
 	size_t i = 0;
 

@@ -58,7 +58,7 @@ static void print_graph(FILE *file, const struct sim_graph *graph, unsigned *clu
 SIM_EXPORT CUresult cuGraphDebugDotPrint(CUgraph graph, const char *path, unsigned flags)
 {
 	unsigned clusters = 0;
-	CUresult result = sim_lock_graph(graph, NULL, 0, path);
+	CUresult result = sim_graph_lock(graph, NULL, 0, path);
 
 	(void)flags;
 	if (result != CUDA_SUCCESS)

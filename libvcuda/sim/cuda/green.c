@@ -69,7 +69,7 @@ static CUdevResource resource_of(CUdevice device, unsigned count)
 	};
 }
 
-static CUresult give(CUdevResource *out, int type, CUdevice device, unsigned count)
+static CUresult give_resource(CUdevResource *out, int type, CUdevice device, unsigned count)
 {
 	if (!out)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -90,7 +90,7 @@ SIM_EXPORT CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *out, 
 {
 	CUresult result = sim_device(device);
 
-	return result == CUDA_SUCCESS ? give(out, type, device, sim_device_card(device)->sm_count) : result;
+	return result == CUDA_SUCCESS ? give_resource(out, type, device, sim_device_card(device)->sm_count) : result;
 }
 
 static unsigned count_of(const struct sim_context *context)
@@ -102,14 +102,14 @@ SIM_EXPORT CUresult cuCtxGetDevResource(CUcontext context, CUdevResource *out, i
 {
 	CUresult result = sim_context_check(context);
 
-	return result == CUDA_SUCCESS ? give(out, type, context->device, count_of(context)) : result;
+	return result == CUDA_SUCCESS ? give_resource(out, type, context->device, count_of(context)) : result;
 }
 
 /* Makes groups of at least `least` multiprocessors, as many as fit. Without an array it only counts them. */
 SIM_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource *groups, unsigned *group_count, const CUdevResource *input,
                                                 CUdevResource *remaining, unsigned flags, unsigned least)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -132,7 +132,7 @@ SIM_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource *groups, unsigned 
 
 SIM_EXPORT CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *out, CUdevResource *resources, unsigned count)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 	unsigned total = 0;
 
 	if (result != CUDA_SUCCESS)
@@ -171,7 +171,7 @@ static CUresult make_context(struct sim_context **context, CUdevice device, unsi
 SIM_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDesc resources, CUdevice device, unsigned flags)
 {
 	struct sim_context *context;
-	CUresult result = out && flags == DEFAULT_STREAM ? sim_lock_object(resources, SIM_RESOURCES) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = out && flags == DEFAULT_STREAM ? sim_object_lock(resources, SIM_RESOURCES) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_VALUE : result;
@@ -196,7 +196,7 @@ SIM_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDesc resource
 /* The context of the handle; NULL and an error if the handle is invalid. */
 static struct sim_context *context_of(CUgreenCtx green, CUresult *result)
 {
-	*result = sim_lock_object(green, SIM_GREEN);
+	*result = sim_object_lock(green, SIM_GREEN);
 	if (*result == CUDA_ERROR_INVALID_HANDLE)
 		*result = CUDA_ERROR_INVALID_CONTEXT;
 	if (*result != CUDA_SUCCESS)
@@ -305,7 +305,7 @@ SIM_EXPORT CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx *out)
 SIM_EXPORT CUresult cuCtxGetExecAffinity(int affinity[2], int type)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;

@@ -23,7 +23,7 @@ static const struct {
 #undef X
 };
 
-CUresult sim_result(enum sim_status status)
+CUresult sim_init_result(enum sim_status status)
 {
 	static const CUresult result[] = {
 		[SIM_OK] = CUDA_SUCCESS,
@@ -38,10 +38,10 @@ CUresult sim_result(enum sim_status status)
 	return result[status];
 }
 
-CUresult sim_ready(void)
+CUresult sim_init_ready(void)
 {
 	/* As with the real driver, a forked child cannot use what its parent initialized. */
-	if (!atomic_load_explicit(&is_initialized, memory_order_acquire) || sim_forked())
+	if (!atomic_load_explicit(&is_initialized, memory_order_acquire) || sim_state_forked())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	return CUDA_SUCCESS;
 }
@@ -49,18 +49,18 @@ CUresult sim_ready(void)
 static CUresult enumerate(void)
 {
 	unsigned cards[SIM_MAX_CARDS];
-	enum sim_status status = sim_open();
+	enum sim_status status = sim_state_open();
 
 	if (status == SIM_OK)
-		status = sim_driver_status();
+		status = sim_ledger_driver_status();
 	if (status != SIM_OK)
-		return sim_result(status);
-	if (!sim_control_node())
+		return sim_init_result(status);
+	if (!sim_nodes_control())
 		return CUDA_ERROR_NO_DEVICE;
-	unsigned count = sim_order_devices(cards, sim_visible_cards(cards));
+	unsigned count = sim_order_devices(cards, sim_nodes_visible_cards(cards));
 	if (count == 0)
 		return CUDA_ERROR_NO_DEVICE;
-	if (!sim_uvm_node())
+	if (!sim_nodes_uvm())
 		return CUDA_ERROR_UNKNOWN; /* the real driver's result without nvidia-uvm */
 	for (unsigned i = 0; i < count; i++)
 		sim_driver.devices[i].card = cards[i];
@@ -74,7 +74,7 @@ SIM_EXPORT CUresult cuInit(unsigned flags)
 
 	if (flags != 0)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (sim_forked())
+	if (sim_state_forked())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_mutex_lock(&sim_driver.lock);
 	if (!atomic_load(&is_initialized)) {

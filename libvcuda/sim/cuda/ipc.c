@@ -50,7 +50,7 @@ int sim_ipc_open(const struct sim_ipc_handle *handle)
 
 CUresult sim_ipc_export(struct sim_allocation *allocation, CUdeviceptr pointer, struct sim_ipc_handle *handle)
 {
-	handle->fd = sim_backing_share(allocation);
+	handle->fd = sim_share_backing(allocation);
 	handle->offset = pointer - allocation->base;
 	handle->id = allocation->id;
 	return handle->fd < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
@@ -59,7 +59,7 @@ CUresult sim_ipc_export(struct sim_allocation *allocation, CUdeviceptr pointer, 
 SIM_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr pointer)
 {
 	struct sim_ipc_handle handle = sim_ipc_handle_new(SIM_IPC_MEMORY);
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -91,7 +91,7 @@ static struct sim_allocation *opened(struct sim_context *context, const struct s
 
 static CUresult map_foreign(struct sim_allocation *allocation, int fd)
 {
-	char *at = sim_reserve_addresses(allocation->mapped, 1 << 16, 0);
+	char *at = sim_allocation_reserve_addresses(allocation->mapped, 1 << 16, 0);
 	char *backing = mmap(NULL, allocation->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
 	allocation->base = (CUdeviceptr)(uintptr_t)at;
@@ -155,7 +155,7 @@ SIM_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle o
 {
 	struct sim_context *context;
 	struct sim_ipc_handle handle;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	memcpy(&handle, &opaque, sizeof handle);
 	if (result != CUDA_SUCCESS)
@@ -171,7 +171,7 @@ SIM_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle o
 
 SIM_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -214,7 +214,7 @@ SIM_EXPORT CUresult cuImportExternalMemory(struct sim_external **out, const stru
 	struct sim_ipc_handle handle = {.pid = -1};
 	struct sim_allocation *allocation;
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -240,7 +240,7 @@ SIM_EXPORT CUresult cuImportExternalMemory(struct sim_external **out, const stru
 SIM_EXPORT CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, struct sim_external *external,
                                                     const struct external_buffer *buffer)
 {
-	CUresult result = pointer && buffer ? sim_lock_object(external, SIM_EXTERNAL) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = pointer && buffer ? sim_object_lock(external, SIM_EXTERNAL) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -254,13 +254,13 @@ SIM_EXPORT CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, struct
 
 SIM_EXPORT CUresult cuDestroyExternalMemory(struct sim_external *external)
 {
-	CUresult result = sim_lock_object(external, SIM_EXTERNAL);
+	CUresult result = sim_object_lock(external, SIM_EXTERNAL);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	CUdeviceptr base = external->base;
 	sim_object_destroy(external);
 	pthread_mutex_unlock(&sim_driver.lock);
-	sim_free(base, SIM_FREE_EXTERNAL); /* only if the program has not freed the buffer, as it should */
+	sim_allocation_free_pointer(base, SIM_FREE_EXTERNAL); /* only if the program has not freed the buffer, as it should */
 	return CUDA_SUCCESS;
 }

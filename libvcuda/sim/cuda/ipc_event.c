@@ -53,7 +53,7 @@ static struct sim_shared *adopt(int fd)
 	return shared;
 }
 
-struct sim_shared *sim_shared_new(void)
+struct sim_shared *sim_ipc_event_new(void)
 {
 	int fd = memfd_create("vgpu-sim-event", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	struct sim_shared *shared = NULL;
@@ -68,7 +68,7 @@ struct sim_shared *sim_shared_new(void)
 	return shared;
 }
 
-void sim_shared_drop(struct sim_shared *shared)
+void sim_ipc_event_drop(struct sim_shared *shared)
 {
 	if (!shared || --shared->references)
 		return;
@@ -92,7 +92,7 @@ static bool is_reached(const struct sim_shared *shared, uint64_t number)
 }
 
 /* A record of the event as it is now, which a submitted work holds. */
-static struct record *hold(struct sim_event *event, uint64_t number)
+static struct record *hold_record(struct sim_event *event, uint64_t number)
 {
 	struct record *record = malloc(sizeof *record);
 
@@ -106,7 +106,7 @@ static struct record *hold(struct sim_event *event, uint64_t number)
 static void let_go(struct sim_shared *shared)
 {
 	pthread_mutex_lock(&sim_driver.lock);
-	sim_shared_drop(shared);
+	sim_ipc_event_drop(shared);
 	pthread_mutex_unlock(&sim_driver.lock);
 }
 
@@ -133,30 +133,30 @@ static bool has_come(void *argument)
 	return true; /* the caller frees the record */
 }
 
-CUresult sim_shared_record(CUevent event, CUstream stream)
+CUresult sim_ipc_event_record(CUevent event, CUstream stream)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host.function = reach};
-	CUresult result = sim_lock_object(event, SIM_EVENT);
+	CUresult result = sim_object_lock(event, SIM_EVENT);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	struct page *page = event->shared->page;
-	struct record *record = hold(event, 0);
+	struct record *record = hold_record(event, 0);
 	work.host.argument = record;
 	if (record) {
 		__atomic_store_n(&page->recorder, getpid(), __ATOMIC_RELEASE);
 		record->number = __atomic_add_fetch(&page->recorded, 1, __ATOMIC_ACQ_REL);
 	}
 	pthread_mutex_unlock(&sim_driver.lock);
-	result = record ? sim_submit(stream, &work, false) : CUDA_ERROR_OUT_OF_MEMORY;
+	result = record ? sim_queue_submit(stream, &work, false) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (result != CUDA_SUCCESS && record)
 		reach(record);
 	return result;
 }
 
-CUresult sim_shared_wait(CUstream stream, CUevent event)
+CUresult sim_ipc_event_wait(CUstream stream, CUevent event)
 {
-	CUresult result = sim_lock_object(event, SIM_EVENT);
+	CUresult result = sim_object_lock(event, SIM_EVENT);
 	struct record *record = NULL;
 
 	if (result != CUDA_SUCCESS)
@@ -165,23 +165,23 @@ CUresult sim_shared_wait(CUstream stream, CUevent event)
 	struct sim_shared *shared = event->shared;
 	bool waits = !is_reached(shared, number);
 	if (waits)
-		record = hold(event, number);
+		record = hold_record(event, number);
 	pthread_mutex_unlock(&sim_driver.lock);
 	if (!waits)
-		return sim_check_stream(stream);
+		return sim_stream_check(stream);
 	result = record ? sim_watch(stream, has_come, record) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (result != CUDA_SUCCESS && record)
 		let_go(shared);
 	return result;
 }
 
-CUresult sim_shared_query(const struct sim_event *event)
+CUresult sim_ipc_event_query(const struct sim_event *event)
 {
 	return is_reached(event->shared, recorded(event->shared)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 /* Called under the lock, which is released meanwhile. */
-void sim_shared_synchronize(struct sim_event *event)
+void sim_ipc_event_synchronize(struct sim_event *event)
 {
 	struct sim_shared *shared = event->shared;
 	uint64_t number = recorded(shared);
@@ -189,16 +189,16 @@ void sim_shared_synchronize(struct sim_event *event)
 	shared->references++;
 	while (!is_reached(shared, number)) {
 		pthread_mutex_unlock(&sim_driver.lock);
-		sim_sleep_until(sim_now() + LOOK_NS);
+		sim_clock_sleep_until(sim_clock_now() + LOOK_NS);
 		pthread_mutex_lock(&sim_driver.lock);
 	}
-	sim_shared_drop(shared);
+	sim_ipc_event_drop(shared);
 }
 
 SIM_EXPORT CUresult cuIpcGetEventHandle(CUipcEventHandle *out, CUevent event)
 {
 	struct sim_ipc_handle handle = sim_ipc_handle_new(SIM_IPC_EVENT);
-	CUresult result = out ? sim_lock_object(event, SIM_EVENT) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = out ? sim_object_lock(event, SIM_EVENT) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -224,7 +224,7 @@ static struct sim_shared *open_shared(const struct sim_ipc_handle *handle)
 	if (!shared && fd >= 0)
 		close(fd);
 	if (shared && memcmp(shared->page->magic, SIM_IPC_EVENT, sizeof shared->page->magic)) {
-		sim_shared_drop(shared);
+		sim_ipc_event_drop(shared);
 		shared = NULL;
 	}
 	return shared;
@@ -234,7 +234,7 @@ SIM_EXPORT CUresult cuIpcOpenEventHandle(CUevent *out, CUipcEventHandle opaque)
 {
 	struct sim_context *context;
 	struct sim_ipc_handle handle;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	memcpy(&handle, &opaque, sizeof handle);
 	if (result == CUDA_SUCCESS)
@@ -251,7 +251,7 @@ SIM_EXPORT CUresult cuIpcOpenEventHandle(CUevent *out, CUipcEventHandle opaque)
 		event->shared = shared;
 		*out = event;
 	} else {
-		sim_shared_drop(shared);
+		sim_ipc_event_drop(shared);
 	}
 	pthread_mutex_unlock(&sim_driver.lock);
 	return event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;

@@ -8,12 +8,12 @@
 #include "cuda/stream.h"
 
 /* The page that an interprocess event shares with other processes. */
-struct sim_shared *sim_shared_new(void);
-void sim_shared_drop(struct sim_shared *shared); /* under the lock */
+struct sim_shared *sim_ipc_event_new(void);
+void sim_ipc_event_drop(struct sim_shared *shared); /* under the lock */
 
-CUresult sim_shared_record(CUevent event, CUstream stream);
-CUresult sim_shared_wait(CUstream stream, CUevent event);
-CUresult sim_shared_query(const struct sim_event *event); /* under the lock, like the next function */
-void sim_shared_synchronize(struct sim_event *event);
+CUresult sim_ipc_event_record(CUevent event, CUstream stream);
+CUresult sim_ipc_event_wait(CUstream stream, CUevent event);
+CUresult sim_ipc_event_query(const struct sim_event *event); /* under the lock, like the next function */
+void sim_ipc_event_synchronize(struct sim_event *event);
 
 #endif

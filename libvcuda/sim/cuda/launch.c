@@ -9,7 +9,7 @@
 #include "cuda/module.h"
 #include "state/clock.h"
 
-static bool fits(const unsigned extent[3], uint64_t max_x, uint64_t max_y, uint64_t max_z)
+static bool extent_fits(const unsigned extent[3], uint64_t max_x, uint64_t max_y, uint64_t max_z)
 {
 	return extent[0] && extent[1] && extent[2] && extent[0] <= max_x && extent[1] <= max_y && extent[2] <= max_z;
 }
@@ -20,10 +20,10 @@ static uint64_t product(const unsigned extent[3])
 }
 
 /* The part of the card's thread slots that the grid fills, in 1/1000. */
-static unsigned share_of(const struct sim_launch *launch, const struct sim_card *card)
+static unsigned share_of_launch(const struct sim_launch *launch, const struct sim_card *card)
 {
 	uint64_t threads = (product(launch->block) + 31) / 32 * 32;
-	uint64_t slots = (uint64_t)card->sm_count * sim_threads_per_sm(card);
+	uint64_t slots = (uint64_t)card->sm_count * sim_attribute_threads_per_sm(card);
 
 	if (launch->cooperative || !slots || product(launch->grid) >= slots)
 		return SIM_WHOLE_CARD;
@@ -39,7 +39,7 @@ static uint64_t general_duration(void)
 
 	if (!duration) {
 		override = getenv("VGPU_SIM_KERNEL_NS");
-		duration = override && *override ? strtoull(override, NULL, 10) : sim_timing()->kernel_ns;
+		duration = override && *override ? strtoull(override, NULL, 10) : sim_state_timing()->kernel_ns;
 		if (!duration)
 			duration = 1;
 	}
@@ -59,17 +59,17 @@ static uint64_t duration_of(const struct sim_function *function, void **argument
 
 CUresult sim_launch_prepare(const struct sim_launch *launch, void **arguments, struct sim_work *work)
 {
-	if (!fits(launch->grid, 0x7fffffff, 65535, 65535) || !fits(launch->block, 1024, 1024, 64) ||
+	if (!extent_fits(launch->grid, 0x7fffffff, 65535, 65535) || !extent_fits(launch->block, 1024, 1024, 64) ||
 	    product(launch->block) > MAX_THREADS_PER_BLOCK)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_lock_object(launch->function, SIM_FUNCTION);
+	CUresult result = sim_object_lock(launch->function, SIM_FUNCTION);
 	if (result != CUDA_SUCCESS)
 		return result;
 	*work = (struct sim_work){
 		.type = CU_GRAPH_NODE_TYPE_KERNEL,
 		.launch = *launch,
 		.duration = duration_of(launch->function, arguments),
-		.share = share_of(launch, sim_device_card(launch->function->object.context->device)),
+		.share = share_of_launch(launch, sim_device_card(launch->function->object.context->device)),
 	};
 	if (launch->function->meets && arguments && arguments[1] && arguments[2]) {
 		memcpy(&work->meeting, arguments[1], sizeof work->meeting);
@@ -83,7 +83,7 @@ static CUresult launch(const struct sim_launch *launch, CUstream stream, void **
 {
 	struct sim_context *context;
 	struct sim_work work;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result == CUDA_SUCCESS && arguments && extra)
 		result = CUDA_ERROR_INVALID_VALUE;
@@ -94,8 +94,8 @@ static CUresult launch(const struct sim_launch *launch, CUstream stream, void **
 	if (result != CUDA_SUCCESS)
 		return result;
 	sim_green_restrict(&work, context);
-	sim_pay(SIM_COST_LAUNCH);
-	return sim_submit(stream, &work, false);
+	sim_clock_pay(SIM_COST_LAUNCH);
+	return sim_queue_submit(stream, &work, false);
 }
 
 SIM_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
@@ -179,7 +179,7 @@ static _Thread_local struct {
 	unsigned block[3], shared;
 } earlier;
 
-static void remember(CUfunction function)
+static void remember_function(CUfunction function)
 {
 	if (earlier.function == function)
 		return;
@@ -189,7 +189,7 @@ static void remember(CUfunction function)
 
 SIM_EXPORT CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z)
 {
-	remember(function);
+	remember_function(function);
 	earlier.block[0] = (unsigned)x;
 	earlier.block[1] = (unsigned)y;
 	earlier.block[2] = (unsigned)z;
@@ -198,7 +198,7 @@ SIM_EXPORT CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z
 
 SIM_EXPORT CUresult cuFuncSetSharedSize(CUfunction function, unsigned bytes)
 {
-	remember(function);
+	remember_function(function);
 	earlier.shared = bytes;
 	return CUDA_SUCCESS;
 }
@@ -233,7 +233,7 @@ SIM_EXPORT CUresult cuLaunchGridAsync(CUfunction function, int width, int height
 {
 	struct sim_launch described = {.function = function, .grid = {(unsigned)width, (unsigned)height, 1}};
 
-	remember(function);
+	remember_function(function);
 	memcpy(described.block, earlier.block, sizeof described.block);
 	described.shared = earlier.shared;
 	return launch(&described, stream, NULL, NULL);

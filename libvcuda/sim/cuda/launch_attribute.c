@@ -30,7 +30,7 @@ static CUresult set(struct sim_attributes **attributes, int id, const void *valu
 }
 
 /* An attribute that was not set is all zeros. */
-static CUresult get(const struct sim_attributes *attributes, int id, void *value)
+static CUresult get_launch_attribute(const struct sim_attributes *attributes, int id, void *value)
 {
 	if (attributes)
 		memcpy(value, &attributes->values[id], sizeof attributes->values[id]);
@@ -54,7 +54,7 @@ static CUresult copy(struct sim_attributes **to, const struct sim_attributes *fr
 	return CUDA_SUCCESS;
 }
 
-static CUresult check(int id, const void *value)
+static CUresult check_attribute(int id, const void *value)
 {
 	return value && id > 0 && id < KNOWN ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -67,27 +67,27 @@ static struct sim_attributes **of_stream(struct sim_stream *stream)
 SIM_EXPORT CUresult cuStreamSetAttribute(CUstream handle, int id, const void *value)
 {
 	struct sim_stream *stream;
-	CUresult result = check(id, value);
+	CUresult result = check_attribute(id, value);
 
 	if (result == CUDA_SUCCESS)
-		result = sim_lock_stream(handle, &stream);
+		result = sim_stream_lock(handle, &stream);
 	return result == CUDA_SUCCESS ? unlock(set(of_stream(stream), id, value)) : result;
 }
 
 SIM_EXPORT CUresult cuStreamGetAttribute(CUstream handle, int id, void *value)
 {
 	struct sim_stream *stream;
-	CUresult result = check(id, value);
+	CUresult result = check_attribute(id, value);
 
 	if (result == CUDA_SUCCESS)
-		result = sim_lock_stream(handle, &stream);
-	return result == CUDA_SUCCESS ? unlock(get(*of_stream(stream), id, value)) : result;
+		result = sim_stream_lock(handle, &stream);
+	return result == CUDA_SUCCESS ? unlock(get_launch_attribute(*of_stream(stream), id, value)) : result;
 }
 
 SIM_EXPORT CUresult cuStreamCopyAttributes(CUstream to, CUstream from)
 {
 	struct sim_stream *target;
-	CUresult result = sim_lock_stream(to, &target);
+	CUresult result = sim_stream_lock(to, &target);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -98,25 +98,25 @@ SIM_EXPORT CUresult cuStreamCopyAttributes(CUstream to, CUstream from)
 
 SIM_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, int id, const void *value)
 {
-	CUresult result = check(id, value);
+	CUresult result = check_attribute(id, value);
 
 	if (result == CUDA_SUCCESS)
-		result = sim_lock_node(node, CU_GRAPH_NODE_TYPE_KERNEL);
+		result = sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_KERNEL);
 	return result == CUDA_SUCCESS ? unlock(set(&node->attributes, id, value)) : result;
 }
 
 SIM_EXPORT CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, int id, void *value)
 {
-	CUresult result = check(id, value);
+	CUresult result = check_attribute(id, value);
 
 	if (result == CUDA_SUCCESS)
-		result = sim_lock_node(node, CU_GRAPH_NODE_TYPE_KERNEL);
-	return result == CUDA_SUCCESS ? unlock(get(node->attributes, id, value)) : result;
+		result = sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_KERNEL);
+	return result == CUDA_SUCCESS ? unlock(get_launch_attribute(node->attributes, id, value)) : result;
 }
 
 SIM_EXPORT CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode from)
 {
-	CUresult result = sim_lock_node(to, CU_GRAPH_NODE_TYPE_KERNEL);
+	CUresult result = sim_graph_lock_node(to, CU_GRAPH_NODE_TYPE_KERNEL);
 
 	if (result != CUDA_SUCCESS)
 		return result;

@@ -38,7 +38,7 @@ static CUresult unlock(CUresult result)
 }
 
 /* If the size is not given, the image's headers determine its end; PTX ends with a NUL. */
-static CUresult keep(const void *data, size_t size, CUlibrary *out)
+static CUresult keep_code(const void *data, size_t size, CUlibrary *out)
 {
 	struct sim_image image;
 	enum sim_image_status status = sim_image_read(data, size, &image);
@@ -72,33 +72,33 @@ static CUresult keep(const void *data, size_t size, CUlibrary *out)
 
 SIM_EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *data, OPTIONS)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	IGNORE_OPTIONS;
 	if (result != CUDA_SUCCESS)
 		return result;
-	return library && data ? keep(data, 0, library) : CUDA_ERROR_INVALID_VALUE;
+	return library && data ? keep_code(data, 0, library) : CUDA_ERROR_INVALID_VALUE;
 }
 
 SIM_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, OPTIONS)
 {
 	size_t size;
 	char *data;
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	IGNORE_OPTIONS;
 	if (result == CUDA_SUCCESS)
-		result = library && path ? sim_read_image(path, &data, &size) : CUDA_ERROR_INVALID_VALUE;
+		result = library && path ? sim_module_read_file(path, &data, &size) : CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = keep(data, size, library);
+	result = keep_code(data, size, library);
 	free(data);
 	return result;
 }
 
 SIM_EXPORT CUresult cuLibraryUnload(CUlibrary library)
 {
-	CUresult result = sim_lock_object(library, SIM_LIBRARY);
+	CUresult result = sim_object_lock(library, SIM_LIBRARY);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -142,10 +142,10 @@ static CUresult load_here(struct sim_context *context, CUlibrary library, CUmodu
 SIM_EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result == CUDA_SUCCESS)
-		result = module ? sim_lock_object(library, SIM_LIBRARY) : CUDA_ERROR_INVALID_VALUE;
+		result = module ? sim_object_lock(library, SIM_LIBRARY) : CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return result;
 	*module = find_loaded(library, context);
@@ -173,7 +173,7 @@ SIM_EXPORT CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, cons
 
 SIM_EXPORT CUresult cuLibraryGetKernelCount(unsigned *kernels, CUlibrary library)
 {
-	CUresult result = kernels ? sim_lock_object(library, SIM_LIBRARY) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = kernels ? sim_object_lock(library, SIM_LIBRARY) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -205,7 +205,7 @@ SIM_EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
 	CUresult result = function ? cuFuncGetName(&name, kernel) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result == CUDA_SUCCESS)
-		result = sim_current(&context);
+		result = sim_context_current(&context);
 	if (result != CUDA_SUCCESS)
 		return result;
 	*function = kernel;
@@ -250,7 +250,7 @@ SIM_EXPORT CUresult cuKernelSetCacheConfig(CUkernel kernel, int config, CUdevice
 SIM_EXPORT CUresult cuLinkCreate_v2(unsigned count, int *options, void **values, struct sim_link **link)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	(void)count;
 	(void)options;
@@ -276,7 +276,7 @@ SIM_EXPORT CUresult cuLinkAddData_v2(struct sim_link *link, int type, const void
 	if (!copy)
 		return CUDA_ERROR_INVALID_VALUE;
 	memcpy(copy, data, size);
-	CUresult result = sim_lock_object(link, SIM_LINK);
+	CUresult result = sim_object_lock(link, SIM_LINK);
 	if (result != CUDA_SUCCESS) {
 		free(copy);
 		return result;
@@ -292,7 +292,7 @@ SIM_EXPORT CUresult cuLinkAddFile_v2(struct sim_link *link, int type, const char
 {
 	size_t size;
 	char *data;
-	CUresult result = path ? sim_read_image(path, &data, &size) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = path ? sim_module_read_file(path, &data, &size) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -303,7 +303,7 @@ SIM_EXPORT CUresult cuLinkAddFile_v2(struct sim_link *link, int type, const char
 
 SIM_EXPORT CUresult cuLinkComplete(struct sim_link *link, void **image, size_t *size)
 {
-	CUresult result = image ? sim_lock_object(link, SIM_LINK) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = image ? sim_object_lock(link, SIM_LINK) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -315,7 +315,7 @@ SIM_EXPORT CUresult cuLinkComplete(struct sim_link *link, void **image, size_t *
 
 SIM_EXPORT CUresult cuLinkDestroy(struct sim_link *link)
 {
-	CUresult result = sim_lock_object(link, SIM_LINK);
+	CUresult result = sim_object_lock(link, SIM_LINK);
 
 	if (result != CUDA_SUCCESS)
 		return result;

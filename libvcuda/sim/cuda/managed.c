@@ -8,7 +8,7 @@
 
 static CUresult check_managed(CUdeviceptr pointer, size_t bytes)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -41,7 +41,7 @@ static CUresult prefetch(CUdeviceptr pointer, size_t bytes, CUstream stream)
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_EMPTY};
 	CUresult result = check_managed(pointer, bytes);
 
-	return result == CUDA_SUCCESS ? sim_submit(stream, &work, false) : result;
+	return result == CUDA_SUCCESS ? sim_queue_submit(stream, &work, false) : result;
 }
 
 SIM_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream)
@@ -103,7 +103,7 @@ static size_t attribute_bytes(CUpointer_attribute attribute)
 /* Unlike the query of one attribute, this call accepts any pointer and returns zeros for values that do not exist. */
 SIM_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **out, CUdeviceptr pointer)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;

@@ -6,7 +6,7 @@
 #include "cuda/work.h"
 #include "state/internal.h"
 
-static struct sim_meeting *find(struct sim_file *file, uint64_t key)
+static struct sim_meeting *find_meeting(struct sim_file *file, uint64_t key)
 {
 	struct sim_meeting *free = &file->meetings[key % SIM_MAX_MEETINGS];
 
@@ -23,7 +23,7 @@ static struct sim_meeting *find(struct sim_file *file, uint64_t key)
 	return free;
 }
 
-static void enter(struct sim_meeting *meeting, struct sim_work *work, uint64_t time)
+static void enter_meeting(struct sim_meeting *meeting, struct sim_work *work, uint64_t time)
 {
 	work->round = meeting->round + 1;
 	if (++meeting->begun < work->parties)
@@ -33,19 +33,19 @@ static void enter(struct sim_meeting *meeting, struct sim_work *work, uint64_t t
 	meeting->begun = 0;
 }
 
-bool sim_meet(struct sim_work *work, uint64_t time, uint64_t *since)
+bool sim_meeting_join(struct sim_work *work, uint64_t time, uint64_t *since)
 {
 	struct sim_file *file;
 
 	*since = time;
-	if (sim_lock(&file) != SIM_OK)
+	if (sim_state_lock(&file) != SIM_OK)
 		return true;
-	struct sim_meeting *meeting = find(file, work->meeting);
+	struct sim_meeting *meeting = find_meeting(file, work->meeting);
 	if (!work->round)
-		enter(meeting, work, time);
+		enter_meeting(meeting, work, time);
 	bool met = meeting->round >= work->round;
 	if (met)
 		*since = meeting->met[(work->round - 1) % SIM_MEETING_ROUNDS];
-	sim_unlock();
+	sim_state_unlock();
 	return met;
 }

@@ -32,10 +32,10 @@ static struct sim_allocation *allocation_of(const struct word *word)
 }
 
 /* The word in memory of this process; NULL: there is none, or it was freed. Under the lock. */
-static void *locate(const struct word *word)
+static void *locate_word(const struct word *word)
 {
 	struct sim_allocation *allocation = allocation_of(word);
-	char *backing = allocation ? sim_backing(allocation) : NULL;
+	char *backing = allocation ? sim_allocation_backing(allocation) : NULL;
 
 	return backing ? backing + (word->address - allocation->base) : NULL;
 }
@@ -68,7 +68,7 @@ static bool has_value(void *argument)
 
 	pthread_mutex_lock(&sim_driver.lock);
 	const struct sim_allocation *allocation = allocation_of(word);
-	void *at = allocation && !allocation->is_ending ? locate(word) : NULL;
+	void *at = allocation && !allocation->is_ending ? locate_word(word) : NULL;
 	if (at && word->is_long)
 		met = compare_64(__atomic_load_n((uint64_t *)at, __ATOMIC_ACQUIRE), word->value, word->kind);
 	else if (at)
@@ -82,7 +82,7 @@ static void write_value(void *argument)
 	struct word *word = argument;
 
 	pthread_mutex_lock(&sim_driver.lock);
-	void *at = locate(word);
+	void *at = locate_word(word);
 	if (at && word->is_long)
 		__atomic_store_n((uint64_t *)at, word->value, __ATOMIC_RELEASE);
 	else if (at)
@@ -96,7 +96,7 @@ static bool is_wait(const CUstreamBatchMemOpParams *operation)
 	return operation->operation == WAIT_32 || operation->operation == WAIT_64;
 }
 
-static struct word word_of(const CUstreamBatchMemOpParams *p)
+static struct word word_of_operation(const CUstreamBatchMemOpParams *p)
 {
 	return (struct word){
 		.address = p->value.address,
@@ -106,7 +106,7 @@ static struct word word_of(const CUstreamBatchMemOpParams *p)
 	};
 }
 
-static CUresult check(const CUstreamBatchMemOpParams *p)
+static CUresult check_operation(const CUstreamBatchMemOpParams *p)
 {
 	unsigned known = is_wait(p) ? WAIT_KINDS | WAIT_FLUSH : 1;
 
@@ -129,7 +129,7 @@ static CUresult check_all(const CUstreamBatchMemOpParams *list, unsigned count, 
 	CUresult result = list && count && count <= MOST_IN_A_BATCH && !flags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 
 	for (unsigned i = 0; result == CUDA_SUCCESS && i < count; i++)
-		result = check(&list[i]);
+		result = check_operation(&list[i]);
 	return result;
 }
 
@@ -140,8 +140,8 @@ static CUresult check_memory(const CUstreamBatchMemOpParams *list, unsigned coun
 
 	pthread_mutex_lock(&sim_driver.lock);
 	for (unsigned i = 0; i < count; i++) {
-		struct word word = word_of(&list[i]);
-		if (list[i].operation != BARRIER && !locate(&word))
+		struct word word = word_of_operation(&list[i]);
+		if (list[i].operation != BARRIER && !locate_word(&word))
 			result = CUDA_ERROR_INVALID_VALUE;
 	}
 	pthread_mutex_unlock(&sim_driver.lock);
@@ -155,17 +155,17 @@ static CUresult submit_one(CUstream stream, const CUstreamBatchMemOpParams *p)
 
 	if (!word)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	*word = word_of(p);
+	*word = word_of_operation(p);
 	if (is_wait(p))
 		return sim_watch(stream, has_value, word);
 	work.host.argument = word;
-	CUresult result = sim_submit(stream, &work, false);
+	CUresult result = sim_queue_submit(stream, &work, false);
 	if (result != CUDA_SUCCESS)
 		free(word);
 	return result;
 }
 
-static CUresult submit_all(CUstream stream, const CUstreamBatchMemOpParams *list, unsigned count)
+static CUresult submit_operations(CUstream stream, const CUstreamBatchMemOpParams *list, unsigned count)
 {
 	CUresult result = CUDA_SUCCESS;
 
@@ -176,7 +176,7 @@ static CUresult submit_all(CUstream stream, const CUstreamBatchMemOpParams *list
 }
 
 /* The batch as it is kept. Under the lock. */
-static const struct sim_memops *keep(const CUstreamBatchMemOpParams *list, unsigned count)
+static const struct sim_memops *keep_batch(const CUstreamBatchMemOpParams *list, unsigned count)
 {
 	size_t bytes = count * sizeof *list;
 
@@ -199,7 +199,7 @@ static CUresult batch_from(const CUstreamBatchMemOpParams *list, unsigned count,
 	if (result != CUDA_SUCCESS)
 		return result;
 	pthread_mutex_lock(&sim_driver.lock);
-	*work = (struct sim_work){.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .memops = keep(list, count)};
+	*work = (struct sim_work){.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .memops = keep_batch(list, count)};
 	pthread_mutex_unlock(&sim_driver.lock);
 	return work->memops ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -214,14 +214,14 @@ static CUresult submit_batch(CUstream stream, const CUstreamBatchMemOpParams *li
 		result = check_all(list, count, flags);
 	if (result == CUDA_SUCCESS && capturing) {
 		result = batch_from(list, count, flags, &work);
-		return result == CUDA_SUCCESS ? sim_submit(stream, &work, false) : result;
+		return result == CUDA_SUCCESS ? sim_queue_submit(stream, &work, false) : result;
 	}
 	if (result == CUDA_SUCCESS)
 		result = check_memory(list, count);
-	return result == CUDA_SUCCESS ? submit_all(stream, list, count) : result;
+	return result == CUDA_SUCCESS ? submit_operations(stream, list, count) : result;
 }
 
-CUresult sim_memops_submit(CUstream stream, const struct sim_memops *batch)
+CUresult sim_memop_submit(CUstream stream, const struct sim_memops *batch)
 {
 	return submit_batch(stream, batch->list, batch->count, 0);
 }
@@ -272,26 +272,26 @@ SIM_EXPORT CUresult cuGraphAddBatchMemOpNode(CUgraphNode *node, CUgraph graph, c
                                              size_t count, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return sim_node_add(node, graph, dependencies, count, node_from(p, &work), &work);
+	return sim_graph_nodes_add(node, graph, dependencies, count, node_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return sim_node_change(node, node_from(p, &work), &work);
+	return sim_graph_nodes_change(node, node_from(p, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                                        const CUDA_BATCH_MEM_OP_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return sim_step_change(exec, node, node_from(p, &work), &work);
+	return sim_graph_nodes_change_step(exec, node, node_from(p, &work), &work);
 }
 
 /* The array belongs to the node: the program must not change it, and it is valid as long as the node is. */
 SIM_EXPORT CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode node, CUDA_BATCH_MEM_OP_NODE_PARAMS *out)
 {
-	CUresult result = out ? sim_lock_node(node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = out ? sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;

@@ -14,6 +14,6 @@ struct sim_memops {
 	CUstreamBatchMemOpParams list[];
 };
 
-CUresult sim_memops_submit(CUstream stream, const struct sim_memops *batch);
+CUresult sim_memop_submit(CUstream stream, const struct sim_memops *batch);
 
 #endif

@@ -10,14 +10,14 @@ SIM_EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 {
 	struct sim_context *context;
 	uint64_t used;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!available || !total)
 		return CUDA_ERROR_INVALID_VALUE;
 	const struct sim_card *card = sim_device_card(context->device);
-	result = sim_result(sim_used(sim_driver.devices[context->device].card, &used));
+	result = sim_init_result(sim_ledger_used(sim_driver.devices[context->device].card, &used));
 	if (result != CUDA_SUCCESS)
 		return result;
 	*total = card->memory - card->reserved;
@@ -26,17 +26,17 @@ SIM_EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 }
 
 /* Shared by the calls below: checks for a current context and a place for the pointer, then allocates. */
-static CUresult allocate(CUdeviceptr *pointer, size_t size, enum sim_memory memory, unsigned flags)
+static CUresult allocate_memory(CUdeviceptr *pointer, size_t size, enum sim_memory memory, unsigned flags)
 {
 	struct sim_context *context;
 	struct sim_allocation *allocation;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!pointer)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = sim_allocate(context, NULL, memory, size, &allocation);
+	result = sim_allocation_new(context, NULL, memory, size, &allocation);
 	if (result != CUDA_SUCCESS)
 		return result;
 	allocation->flags = flags;
@@ -46,7 +46,7 @@ static CUresult allocate(CUdeviceptr *pointer, size_t size, enum sim_memory memo
 
 SIM_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
 {
-	return allocate(pointer, size, SIM_DEVICE_MEMORY, 0);
+	return allocate_memory(pointer, size, SIM_DEVICE_MEMORY, 0);
 }
 
 SIM_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
@@ -57,7 +57,7 @@ SIM_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size
 	if (!pitch || (element != 4 && element != 8 && element != 16) || row < width ||
 	    __builtin_mul_overflow(row, height, &size))
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = allocate(pointer, size, SIM_DEVICE_MEMORY, 0);
+	CUresult result = allocate_memory(pointer, size, SIM_DEVICE_MEMORY, 0);
 	if (result == CUDA_SUCCESS)
 		*pitch = row;
 	return result;
@@ -67,16 +67,16 @@ SIM_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigne
 {
 	if (flags != 1 && flags != 2) /* attach: global or host */
 		return CUDA_ERROR_INVALID_VALUE;
-	return allocate(pointer, size, SIM_MANAGED_MEMORY, flags);
+	return allocate_memory(pointer, size, SIM_MANAGED_MEMORY, flags);
 }
 
 SIM_EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	return pointer ? sim_free(pointer, SIM_FREE_DEVICE) : CUDA_SUCCESS;
+	return pointer ? sim_allocation_free_pointer(pointer, SIM_FREE_DEVICE) : CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuMemHostAlloc(void **pointer, size_t size, unsigned flags)
@@ -85,7 +85,7 @@ SIM_EXPORT CUresult cuMemHostAlloc(void **pointer, size_t size, unsigned flags)
 
 	if (!pointer || flags > 7)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = allocate(&address, size, SIM_HOST_MEMORY, flags);
+	CUresult result = allocate_memory(&address, size, SIM_HOST_MEMORY, flags);
 	if (result == CUDA_SUCCESS)
 		*pointer = (void *)(uintptr_t)address;
 	return result;
@@ -98,17 +98,17 @@ SIM_EXPORT CUresult cuMemAllocHost_v2(void **pointer, size_t size)
 
 SIM_EXPORT CUresult cuMemFreeHost(void *pointer)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	return pointer ? sim_free((CUdeviceptr)(uintptr_t)pointer, SIM_FREE_HOST) : CUDA_SUCCESS;
+	return pointer ? sim_allocation_free_pointer((CUdeviceptr)(uintptr_t)pointer, SIM_FREE_HOST) : CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -120,7 +120,7 @@ SIM_EXPORT CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned fl
 /* Locks and finds the allocation of the address. On CUDA_SUCCESS the caller unlocks. */
 static CUresult lock_allocation(CUdeviceptr pointer, struct sim_allocation **allocation)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -199,7 +199,7 @@ SIM_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUd
 	return CUDA_SUCCESS;
 }
 
-int sim_ordinal(unsigned card)
+int sim_memory_ordinal(unsigned card)
 {
 	for (int i = 0; i < sim_driver.device_count; i++)
 		if (sim_driver.devices[i].card == card)
@@ -225,7 +225,7 @@ static CUresult pointer_attribute(const struct sim_allocation *allocation, CUpoi
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned *)out = 0; break;
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)out = allocation->id; break;
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)out = allocation->memory == SIM_MANAGED_MEMORY; break;
-	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = sim_ordinal(allocation->card); break;
+	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = sim_memory_ordinal(allocation->card); break;
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)out = allocation->base; break;
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)out = allocation->size; break;
 	case CU_POINTER_ATTRIBUTE_MAPPED: *(char *)out = 1; break;
@@ -234,7 +234,7 @@ static CUresult pointer_attribute(const struct sim_allocation *allocation, CUpoi
 		break;
 	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
 		*(unsigned long long *)out = allocation->pool       ? (unsigned long long)allocation->pool->handle_types
-		                             : allocation->physical ? sim_physical_handle_types(allocation->physical)
+		                             : allocation->physical ? sim_vmm_handle_types(allocation->physical)
 		                                                    : 0;
 		break;
 	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: *(unsigned *)out = 0; break;

@@ -31,16 +31,16 @@ static CUresult from_image(enum sim_image_status status)
 }
 
 /* Under the lock. */
-static CUresult create(struct sim_context *context, const struct sim_image *image, CUmodule *out)
+static CUresult create_module(struct sim_context *context, const struct sim_image *image, CUmodule *out)
 {
 	uint64_t bytes = (image->size + CODE_GRANULARITY - 1) / CODE_GRANULARITY * CODE_GRANULARITY;
-	CUresult result = sim_result(sim_reserve(sim_driver.devices[context->device].card, bytes));
+	CUresult result = sim_init_result(sim_ledger_reserve(sim_driver.devices[context->device].card, bytes));
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	*out = sim_object_create(sizeof **out, SIM_MODULE, context);
 	if (!*out) {
-		sim_release(sim_driver.devices[context->device].card, bytes);
+		sim_ledger_release(sim_driver.devices[context->device].card, bytes);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	(*out)->image = *image;
@@ -56,7 +56,7 @@ CUresult sim_module_load(struct sim_context *context, const void *data, size_t s
 	if (result != CUDA_SUCCESS)
 		return result;
 	pthread_mutex_lock(&sim_driver.lock);
-	result = create(context, &image, module);
+	result = create_module(context, &image, module);
 	pthread_mutex_unlock(&sim_driver.lock);
 	if (result != CUDA_SUCCESS)
 		sim_image_free(&image);
@@ -66,7 +66,7 @@ CUresult sim_module_load(struct sim_context *context, const void *data, size_t s
 SIM_EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *data)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -83,7 +83,7 @@ SIM_EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *data)
 	return cuModuleLoadData(module, data);
 }
 
-CUresult sim_read_image(const char *path, char **data, size_t *size)
+CUresult sim_module_read_file(const char *path, char **data, size_t *size)
 {
 	struct stat st;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -107,12 +107,12 @@ SIM_EXPORT CUresult cuModuleLoad(CUmodule *module, const char *path)
 	struct sim_context *context;
 	size_t size;
 	char *data;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result == CUDA_SUCCESS && (!module || !path))
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (result == CUDA_SUCCESS)
-		result = sim_read_image(path, &data, &size);
+		result = sim_module_read_file(path, &data, &size);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = sim_module_load(context, data, size, module);
@@ -129,16 +129,16 @@ void sim_module_destroy(struct sim_module *module)
 		next = object->next;
 		if (object->kind == SIM_FUNCTION && ((struct sim_function *)object)->module == module)
 			sim_object_destroy(object);
-		else if (sim_reference_is_of(object, module))
+		else if (sim_texture_reference_is_of(object, module))
 			sim_object_destroy(object);
 	}
-	sim_variables_of(module);
-	sim_release(sim_driver.devices[context->device].card, module->charged);
+	sim_variable_drop_all(module);
+	sim_ledger_release(sim_driver.devices[context->device].card, module->charged);
 	sim_image_free(&module->image);
 	sim_object_destroy(module);
 }
 
-void sim_modules_of(struct sim_context *context)
+void sim_module_drop_all(struct sim_context *context)
 {
 	for (struct sim_object *object = context->objects; object;) {
 		if (object->kind != SIM_MODULE) {
@@ -152,7 +152,7 @@ void sim_modules_of(struct sim_context *context)
 
 SIM_EXPORT CUresult cuModuleUnload(CUmodule module)
 {
-	CUresult result = sim_lock_object(module, SIM_MODULE);
+	CUresult result = sim_object_lock(module, SIM_MODULE);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -193,13 +193,13 @@ SIM_EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, c
 {
 	if (!function || !name || !*name)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_lock_object(module, SIM_MODULE);
+	CUresult result = sim_object_lock(module, SIM_MODULE);
 	return result == CUDA_SUCCESS ? unlock(sim_module_function(module, name, function)) : result;
 }
 
 SIM_EXPORT CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule module)
 {
-	CUresult result = count ? sim_lock_object(module, SIM_MODULE) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = count ? sim_object_lock(module, SIM_MODULE) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -209,7 +209,7 @@ SIM_EXPORT CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule module)
 
 SIM_EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned room, CUmodule module)
 {
-	CUresult result = functions ? sim_lock_object(module, SIM_MODULE) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = functions ? sim_object_lock(module, SIM_MODULE) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -222,7 +222,7 @@ SIM_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *size, CUm
 {
 	if (!name)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_lock_object(module, SIM_MODULE);
+	CUresult result = sim_object_lock(module, SIM_MODULE);
 	if (result != CUDA_SUCCESS)
 		return result;
 	const struct sim_variable *variable = sim_image_variable(&module->image, name);

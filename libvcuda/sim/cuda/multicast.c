@@ -26,23 +26,23 @@ static CUresult unlock(CUresult result)
 	return result;
 }
 
-static CUresult check_properties(const CUmulticastObjectProp *properties)
+static CUresult check_multicast(const CUmulticastObjectProp *properties)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!properties || properties->wanted < 1 || properties->wanted > SIM_MAX_CARDS || properties->flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	for (CUdevice device = 0; device < sim_driver.device_count; device++)
-		if (sim_multicasts(device))
+		if (sim_attribute_multicasts(device))
 			return properties->handle_types & ~1ull ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 SIM_EXPORT CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *properties, int option)
 {
-	CUresult result = check_properties(properties);
+	CUresult result = check_multicast(properties);
 
 	if (result == CUDA_SUCCESS && (!granularity || option < 0 || option > 1))
 		result = CUDA_ERROR_INVALID_VALUE;
@@ -54,7 +54,7 @@ SIM_EXPORT CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulti
 SIM_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *out, const CUmulticastObjectProp *properties)
 {
 	CUmemAllocationProp memory = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-	CUresult result = check_properties(properties);
+	CUresult result = check_multicast(properties);
 
 	if (result == CUDA_SUCCESS && (!out || !properties->size || properties->size % SIM_GRANULARITY))
 		result = CUDA_ERROR_INVALID_VALUE;
@@ -62,7 +62,7 @@ SIM_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *out, const C
 		return result;
 	memory.requestedHandleTypes = (int)properties->handle_types;
 	pthread_mutex_lock(&sim_driver.lock);
-	result = sim_physical_new(out, &memory, sim_driver.devices[0].card, properties->size, false);
+	result = sim_vmm_new(out, &memory, sim_driver.devices[0].card, properties->size, false);
 	if (result == CUDA_SUCCESS)
 		(*out)->multicast_wanted = properties->wanted;
 	return unlock(result);
@@ -70,7 +70,7 @@ SIM_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *out, const C
 
 static CUresult lock_multicast(CUmemGenericAllocationHandle handle)
 {
-	CUresult result = sim_lock_physical(handle);
+	CUresult result = sim_vmm_lock(handle);
 
 	if (result == CUDA_SUCCESS && !handle->multicast_wanted)
 		return unlock(CUDA_ERROR_INVALID_VALUE);
@@ -90,7 +90,7 @@ SIM_EXPORT CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CU
 		result = lock_multicast(handle);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!sim_multicasts(device))
+	if (!sim_attribute_multicasts(device))
 		return unlock(CUDA_ERROR_NOT_SUPPORTED);
 	if (handle->multicast_devices & 1u << device || bits(handle->multicast_devices) == handle->multicast_wanted)
 		return unlock(CUDA_ERROR_INVALID_VALUE);
@@ -106,18 +106,18 @@ static bool overlaps(const struct sim_physical *multicast, CUdevice device, size
 	return false;
 }
 
-static bool fits(const struct sim_physical *memory, size_t offset, size_t size)
+static bool binding_fits(const struct sim_physical *memory, size_t offset, size_t size)
 {
 	return !(offset % SIM_GRANULARITY) && offset <= memory->size && size <= memory->size - offset;
 }
 
 /* Under the lock. */
-static CUresult bind(struct sim_physical *multicast, size_t offset, struct sim_physical *memory, size_t memory_offset,
+static CUresult bind_memory(struct sim_physical *multicast, size_t offset, struct sim_physical *memory, size_t memory_offset,
                      size_t size)
 {
-	CUdevice device = sim_ordinal(memory->card);
+	CUdevice device = sim_memory_ordinal(memory->card);
 
-	if (!size || size % SIM_GRANULARITY || !fits(multicast, offset, size) || !fits(memory, memory_offset, size) ||
+	if (!size || size % SIM_GRANULARITY || !binding_fits(multicast, offset, size) || !binding_fits(memory, memory_offset, size) ||
 	    memory->multicast_wanted || !(multicast->multicast_devices & 1u << device) ||
 	    overlaps(multicast, device, offset, size))
 		return CUDA_ERROR_INVALID_VALUE;
@@ -142,7 +142,7 @@ SIM_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size
 		return result;
 	if (!sim_object_is(memory, SIM_PHYSICAL))
 		return unlock(CUDA_ERROR_INVALID_VALUE);
-	return unlock(bind(handle, offset, memory, memory_offset, size));
+	return unlock(bind_memory(handle, offset, memory, memory_offset, size));
 }
 
 SIM_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr pointer,
@@ -155,7 +155,7 @@ SIM_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, siz
 	const struct sim_allocation *mapping = sim_allocation_at(pointer, size);
 	if (!mapping || !mapping->physical)
 		return unlock(CUDA_ERROR_INVALID_VALUE);
-	return unlock(bind(handle, offset, mapping->physical, mapping->offset + (pointer - mapping->base), size));
+	return unlock(bind_memory(handle, offset, mapping->physical, mapping->offset + (pointer - mapping->base), size));
 }
 
 SIM_EXPORT CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t size)
@@ -169,19 +169,19 @@ SIM_EXPORT CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdev
 		if (binding->device != device || binding->offset != offset || binding->size != size)
 			continue;
 		*at = binding->next;
-		sim_physical_drop(binding->memory);
+		sim_vmm_drop(binding->memory);
 		free(binding);
 		return unlock(CUDA_SUCCESS);
 	}
 	return unlock(CUDA_ERROR_INVALID_VALUE);
 }
 
-void sim_bindings_drop(struct sim_binding *bindings)
+void sim_multicast_bindings_drop(struct sim_binding *bindings)
 {
 	while (bindings) {
 		struct sim_binding *binding = bindings;
 		bindings = binding->next;
-		sim_physical_drop(binding->memory);
+		sim_vmm_drop(binding->memory);
 		free(binding);
 	}
 }

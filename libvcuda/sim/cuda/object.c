@@ -9,7 +9,7 @@
 
 static void *tree;
 
-static int compare(const void *a, const void *b)
+static int compare_handles(const void *a, const void *b)
 {
 	return (a > b) - (a < b);
 }
@@ -20,7 +20,7 @@ void *sim_object_create(size_t size, enum sim_kind kind, struct sim_context *con
 
 	if (!object)
 		return NULL;
-	if (!tsearch(object, &tree, compare)) {
+	if (!tsearch(object, &tree, compare_handles)) {
 		free(object);
 		return NULL;
 	}
@@ -38,14 +38,14 @@ void *sim_object_create(size_t size, enum sim_kind kind, struct sim_context *con
 
 bool sim_object_is(const void *handle, enum sim_kind kind)
 {
-	return handle && tfind(handle, &tree, compare) && ((const struct sim_object *)handle)->kind == kind;
+	return handle && tfind(handle, &tree, compare_handles) && ((const struct sim_object *)handle)->kind == kind;
 }
 
 void sim_object_hide(void *handle)
 {
 	struct sim_object *object = handle;
 
-	tdelete(object, &tree, compare);
+	tdelete(object, &tree, compare_handles);
 	if (object->link)
 		*object->link = object->next;
 	if (object->next)
@@ -61,15 +61,15 @@ void sim_object_destroy(void *handle)
 	free(object);
 }
 
-void sim_objects_of(struct sim_context *context)
+void sim_object_destroy_all(struct sim_context *context)
 {
 	while (context->objects)
 		sim_object_destroy(context->objects);
 }
 
-CUresult sim_lock_object(const void *handle, enum sim_kind kind)
+CUresult sim_object_lock(const void *handle, enum sim_kind kind)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;

@@ -14,7 +14,7 @@
 
 static uint64_t speed(unsigned card)
 {
-	return (uint64_t)sim_card(card)->sm_count * sim_card(card)->clock_mhz;
+	return (uint64_t)sim_state_card(card)->sm_count * sim_state_card(card)->clock_mhz;
 }
 
 /* The default, FASTEST_FIRST. The driver's measure is not published; equal cards keep the order of the bus. */
@@ -50,7 +50,7 @@ static int match(const char *word, const unsigned *cards, unsigned count)
 	if (strncasecmp(word, "GPU-", 4) != 0)
 		return -1;
 	for (unsigned i = 0; i < count; i++) {
-		format_uuid(sim_card(cards[i])->uuid, uuid);
+		format_uuid(sim_state_card(cards[i])->uuid, uuid);
 		if (strncasecmp(uuid, word, strlen(word)) != 0)
 			continue;
 		if (found >= 0)

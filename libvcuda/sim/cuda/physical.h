@@ -26,12 +26,12 @@ struct sim_physical {
 };
 
 /* Under the lock. */
-CUresult sim_physical_new(struct sim_physical **out, const CUmemAllocationProp *properties, unsigned card, size_t size,
+CUresult sim_vmm_new(struct sim_physical **out, const CUmemAllocationProp *properties, unsigned card, size_t size,
                           bool charges);
 /* Locks and checks. In this part of the interface an invalid handle is CUDA_ERROR_INVALID_VALUE. */
-CUresult sim_lock_physical(CUmemGenericAllocationHandle handle);
-void sim_bindings_drop(struct sim_binding *bindings);
+CUresult sim_vmm_lock(CUmemGenericAllocationHandle handle);
+void sim_multicast_bindings_drop(struct sim_binding *bindings);
 /* Whether the device is on a board with NVSwitches and can multicast. */
-bool sim_multicasts(CUdevice device);
+bool sim_attribute_multicasts(CUdevice device);
 
 #endif

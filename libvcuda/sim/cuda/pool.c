@@ -16,7 +16,7 @@ CUresult sim_pool_take(struct sim_pool *pool, uint64_t bytes)
 	uint64_t used = pool->used + bytes;
 
 	if (used > pool->reserved) {
-		CUresult result = pool->memory == SIM_HOST_MEMORY ? CUDA_SUCCESS : sim_result(sim_reserve(sim_driver.devices[pool->device].card, used - pool->reserved));
+		CUresult result = pool->memory == SIM_HOST_MEMORY ? CUDA_SUCCESS : sim_init_result(sim_ledger_reserve(sim_driver.devices[pool->device].card, used - pool->reserved));
 		if (result != CUDA_SUCCESS)
 			return result;
 		pool->reserved = used;
@@ -34,7 +34,7 @@ static void shrink(struct sim_pool *pool, uint64_t keep)
 	if (rest >= pool->reserved)
 		return;
 	if (pool->memory != SIM_HOST_MEMORY)
-		sim_release(sim_driver.devices[pool->device].card, pool->reserved - rest);
+		sim_ledger_release(sim_driver.devices[pool->device].card, pool->reserved - rest);
 	pool->reserved = rest;
 }
 
@@ -68,7 +68,7 @@ static CUresult get_pool(CUmemoryPool *pool, CUdevice device, bool wants_default
 	if (!pool)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_driver.lock);
-	*pool = sim_pool_standing(device, SIM_DEVICE_MEMORY, wants_default);
+	*pool = sim_pool_place_standing(device, SIM_DEVICE_MEMORY, wants_default);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -84,9 +84,9 @@ SIM_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
 }
 
 /* As in the real driver, a pool that does not exist is an invalid value here, not an invalid handle. */
-CUresult sim_lock_pool(CUmemoryPool pool)
+CUresult sim_pool_lock(CUmemoryPool pool)
 {
-	CUresult result = sim_lock_object(pool, SIM_POOL);
+	CUresult result = sim_object_lock(pool, SIM_POOL);
 
 	if (result == CUDA_SUCCESS && pool->doomed) {
 		pthread_mutex_unlock(&sim_driver.lock);
@@ -100,7 +100,7 @@ SIM_EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 	CUresult result = sim_device(device);
 
 	if (result == CUDA_SUCCESS)
-		result = sim_lock_pool(pool);
+		result = sim_pool_lock(pool);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (pool->device == device && pool->memory == SIM_DEVICE_MEMORY)
@@ -125,10 +125,10 @@ static void bury_doomed(struct sim_device *device)
 	}
 }
 
-void sim_pools_of(CUdevice device)
+void sim_pool_drop_all(CUdevice device)
 {
 	for (struct sim_pool *pool = sim_driver.devices[device].pools; pool; pool = pool->next) {
-		sim_allocations_of(&pool->allocations);
+		sim_allocation_drop_all(&pool->allocations);
 		shrink(pool, 0);
 	}
 	bury_doomed(&sim_driver.devices[device]);
@@ -157,15 +157,15 @@ SIM_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *pr
 /* Memory that was allocated from the pool stays allocated. */
 SIM_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
-	CUresult result = sim_lock_pool(pool);
+	CUresult result = sim_pool_lock(pool);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	struct sim_device *device = &sim_driver.devices[pool->device];
-	if (sim_pool_is_default(pool)) {
+	if (sim_pool_place_is_default(pool)) {
 		result = CUDA_ERROR_INVALID_VALUE;
 	} else {
-		struct sim_pool **in_force = sim_pool_in_force(pool->device, pool->memory);
+		struct sim_pool **in_force = sim_pool_place_in_force(pool->device, pool->memory);
 		if (*in_force == pool)
 			*in_force = NULL;
 		pool->doomed = true;
@@ -177,7 +177,7 @@ SIM_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 
 SIM_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
-	CUresult result = sim_lock_pool(pool);
+	CUresult result = sim_pool_lock(pool);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -203,7 +203,7 @@ static CUresult set_attribute(struct sim_pool *pool, CUmemPool_attribute attribu
 
 SIM_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
 {
-	CUresult result = value ? sim_lock_pool(pool) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = value ? sim_pool_lock(pool) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -234,7 +234,7 @@ static CUresult get_attribute(const struct sim_pool *pool, CUmemPool_attribute a
 
 SIM_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
 {
-	CUresult result = value ? sim_lock_pool(pool) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = value ? sim_pool_lock(pool) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -254,7 +254,7 @@ static CUresult check_access(const struct sim_pool *pool, const CUmemAccessDesc 
 
 SIM_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
 {
-	CUresult result = map && count ? sim_lock_pool(pool) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = map && count ? sim_pool_lock(pool) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -268,7 +268,7 @@ SIM_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc 
 
 SIM_EXPORT CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool pool, const CUmemLocation *location)
 {
-	CUresult result = flags && location ? sim_lock_pool(pool) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = flags && location ? sim_pool_lock(pool) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -283,14 +283,14 @@ SIM_EXPORT CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool pool, const CUme
 /* In a capture the allocation becomes a node. */
 static CUresult capture_allocation(CUdeviceptr *pointer, size_t size, CUdevice device, CUstream stream)
 {
-	char *at = sim_reserve_addresses((size + 0xffff) & ~(size_t)0xffff, 1 << 21, 0);
+	char *at = sim_allocation_reserve_addresses((size + 0xffff) & ~(size_t)0xffff, 1 << 21, 0);
 	struct sim_work work = {
 		.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC,
 		.memory = {(CUdeviceptr)(uintptr_t)at, size, device},
 	};
 
 	*pointer = work.memory.pointer;
-	return at ? sim_submit(stream, &work, false) : CUDA_ERROR_OUT_OF_MEMORY;
+	return at ? sim_queue_submit(stream, &work, false) : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUresult allocate_from(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
@@ -307,7 +307,7 @@ static CUresult allocate_from(CUdeviceptr *pointer, size_t size, CUmemoryPool po
 		return CUDA_ERROR_NOT_SUPPORTED;
 	if (capturing)
 		return capture_allocation(pointer, size, pool->device, stream);
-	result = sim_allocate(NULL, pool, pool->memory, size, &allocation);
+	result = sim_allocation_new(NULL, pool, pool->memory, size, &allocation);
 	if (result == CUDA_SUCCESS)
 		*pointer = allocation->base;
 	return result;
@@ -317,7 +317,7 @@ SIM_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream 
 {
 	struct sim_context *context;
 	CUmemoryPool pool;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result == CUDA_SUCCESS)
 		result = get_pool(&pool, context->device, false);
@@ -327,10 +327,10 @@ SIM_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream 
 SIM_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result == CUDA_SUCCESS)
-		result = sim_lock_pool(pool);
+		result = sim_pool_lock(pool);
 	if (result != CUDA_SUCCESS)
 		return result;
 	bool is_imported = pool->is_imported;
@@ -347,6 +347,6 @@ SIM_EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 	CUresult result = cuStreamIsCapturing(stream, &capturing);
 
 	if (result == CUDA_SUCCESS && !capturing)
-		result = sim_free_later(pointer);
-	return result == CUDA_SUCCESS ? sim_submit(stream, &work, false) : result;
+		result = sim_allocation_free_later(pointer);
+	return result == CUDA_SUCCESS ? sim_queue_submit(stream, &work, false) : result;
 }

@@ -13,12 +13,12 @@ void sim_pool_give(struct sim_pool *pool, uint64_t bytes);
 /* Under the lock. */
 struct sim_pool *sim_pool_new(CUdevice device, enum sim_memory memory);
 /* The pool that is set for a place and a kind of memory. */
-struct sim_pool **sim_pool_in_force(CUdevice device, enum sim_memory memory);
+struct sim_pool **sim_pool_place_in_force(CUdevice device, enum sim_memory memory);
 /* The default pool of a place and a kind of memory, made on first use, or the pool that is set. */
-struct sim_pool *sim_pool_standing(CUdevice device, enum sim_memory memory, bool wants_default);
-bool sim_pool_is_default(const struct sim_pool *pool);
+struct sim_pool *sim_pool_place_standing(CUdevice device, enum sim_memory memory, bool wants_default);
+bool sim_pool_place_is_default(const struct sim_pool *pool);
 /* The kind of memory and the device of a location and a type of allocation; an error if there are none. */
 CUresult sim_pool_place(const CUmemLocation *location, int type, CUdevice *device, enum sim_memory *memory);
-CUresult sim_lock_pool(CUmemoryPool pool);
+CUresult sim_pool_lock(CUmemoryPool pool);
 
 #endif

@@ -14,7 +14,7 @@ static struct sim_pool **default_of(CUdevice device, enum sim_memory memory)
 	}
 }
 
-struct sim_pool **sim_pool_in_force(CUdevice device, enum sim_memory memory)
+struct sim_pool **sim_pool_place_in_force(CUdevice device, enum sim_memory memory)
 {
 	switch (memory) {
 	case SIM_HOST_MEMORY: return &sim_driver.host_pool;
@@ -23,16 +23,16 @@ struct sim_pool **sim_pool_in_force(CUdevice device, enum sim_memory memory)
 	}
 }
 
-struct sim_pool *sim_pool_standing(CUdevice device, enum sim_memory memory, bool wants_default)
+struct sim_pool *sim_pool_place_standing(CUdevice device, enum sim_memory memory, bool wants_default)
 {
-	struct sim_pool **standard = default_of(device, memory), *in_force = *sim_pool_in_force(device, memory);
+	struct sim_pool **standard = default_of(device, memory), *in_force = *sim_pool_place_in_force(device, memory);
 
 	if (!*standard)
 		*standard = sim_pool_new(device, memory);
 	return wants_default || !in_force ? *standard : in_force;
 }
 
-bool sim_pool_is_default(const struct sim_pool *pool)
+bool sim_pool_place_is_default(const struct sim_pool *pool)
 {
 	return pool == *default_of(pool->device, pool->memory);
 }
@@ -47,14 +47,14 @@ CUresult sim_pool_place(const CUmemLocation *location, int type, CUdevice *devic
 	if (location->type == CU_MEM_LOCATION_TYPE_HOST) {
 		*device = 0;
 		*memory = SIM_HOST_MEMORY;
-		return managed ? CUDA_ERROR_NOT_SUPPORTED : sim_ready();
+		return managed ? CUDA_ERROR_NOT_SUPPORTED : sim_init_ready();
 	}
 	*device = location->id;
 	*memory = managed ? SIM_MANAGED_MEMORY : SIM_DEVICE_MEMORY;
 	return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? sim_device(location->id) : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult get(CUmemoryPool *pool, const CUmemLocation *location, int type, bool wants_default)
+static CUresult get_place_pool(CUmemoryPool *pool, const CUmemLocation *location, int type, bool wants_default)
 {
 	enum sim_memory memory;
 	CUdevice device;
@@ -64,19 +64,19 @@ static CUresult get(CUmemoryPool *pool, const CUmemLocation *location, int type,
 	if (result != CUDA_SUCCESS)
 		return result;
 	pthread_mutex_lock(&sim_driver.lock);
-	*pool = sim_pool_standing(device, memory, wants_default);
+	*pool = sim_pool_place_standing(device, memory, wants_default);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 SIM_EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
 {
-	return get(pool, location, type, true);
+	return get_place_pool(pool, location, type, true);
 }
 
 SIM_EXPORT CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
 {
-	return get(pool, location, type, false);
+	return get_place_pool(pool, location, type, false);
 }
 
 SIM_EXPORT CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
@@ -86,11 +86,11 @@ SIM_EXPORT CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryP
 	CUresult result = location && type ? sim_pool_place(location, type, &device, &memory) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result == CUDA_SUCCESS)
-		result = sim_lock_pool(pool);
+		result = sim_pool_lock(pool);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (pool->device == device && pool->memory == memory)
-		*sim_pool_in_force(device, memory) = pool;
+		*sim_pool_place_in_force(device, memory) = pool;
 	else
 		result = CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_unlock(&sim_driver.lock);

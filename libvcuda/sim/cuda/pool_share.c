@@ -15,7 +15,7 @@
 
 SIM_EXPORT CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool pool, int type, unsigned long long flags)
 {
-	CUresult result = out && !flags && type == FD ? sim_lock_pool(pool) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = out && !flags && type == FD ? sim_pool_lock(pool) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -32,7 +32,7 @@ SIM_EXPORT CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool poo
 
 SIM_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int type, unsigned long long flags)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 	unsigned card;
 	size_t size;
 
@@ -41,7 +41,7 @@ SIM_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *
 	if (!out || flags || type != FD || !sim_share_adopt((int)(intptr_t)handle, &card, &size) || size != 1)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_driver.lock);
-	*out = sim_pool_new(sim_ordinal(card), SIM_DEVICE_MEMORY);
+	*out = sim_pool_new(sim_memory_ordinal(card), SIM_DEVICE_MEMORY);
 	if (*out)
 		(*out)->is_imported = true;
 	pthread_mutex_unlock(&sim_driver.lock);
@@ -51,7 +51,7 @@ SIM_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *
 SIM_EXPORT CUresult cuMemPoolExportPointer(CUipcMemHandle *out, CUdeviceptr pointer)
 {
 	struct sim_ipc_handle handle = sim_ipc_handle_new(SIM_IPC_POOLED);
-	CUresult result = out ? sim_ready() : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = out ? sim_init_ready() : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -67,7 +67,7 @@ SIM_EXPORT CUresult cuMemPoolExportPointer(CUipcMemHandle *out, CUdeviceptr poin
 	return result;
 }
 
-static CUresult import(struct sim_context *context, const struct sim_ipc_handle *handle, CUdeviceptr *pointer)
+static CUresult import_pointer(struct sim_context *context, const struct sim_ipc_handle *handle, CUdeviceptr *pointer)
 {
 	struct sim_allocation *allocation;
 	int fd = sim_ipc_open(handle);
@@ -89,7 +89,7 @@ SIM_EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool po
 {
 	struct sim_context *context;
 	struct sim_ipc_handle handle;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -98,10 +98,10 @@ SIM_EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool po
 	memcpy(&handle, data, sizeof handle);
 	result = sim_ipc_check(&handle, SIM_IPC_POOLED);
 	if (result == CUDA_SUCCESS)
-		result = sim_lock_pool(pool);
+		result = sim_pool_lock(pool);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = pool->is_imported ? import(context, &handle, pointer) : CUDA_ERROR_INVALID_VALUE;
+	result = pool->is_imported ? import_pointer(context, &handle, pointer) : CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_unlock(&sim_driver.lock);
 	return result;
 }

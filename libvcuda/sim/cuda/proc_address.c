@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* The newest function of that name up to the caller's version, in the requested variant if there is one. */
-static const struct sim_entry *find(const char *base, int version, bool per_thread, bool *known)
+static const struct sim_entry *find_entry(const char *base, int version, bool per_thread, bool *known)
 {
 	const struct sim_entry *best = NULL;
 
@@ -35,7 +35,7 @@ SIM_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int vers
 	if (!symbol || !pfn || version > SIM_CUDA_VERSION || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
 		return CUDA_ERROR_INVALID_VALUE;
 	const struct sim_entry *entry =
-		find(symbol, version, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &known);
+		find_entry(symbol, version, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &known);
 	*pfn = entry ? (void *)entry->function : NULL;
 	if (status)
 		*status = entry ? CU_GET_PROC_ADDRESS_SUCCESS

@@ -16,11 +16,11 @@ static struct {
 	unsigned count;
 } engines;
 
-void sim_perform(struct sim_work *work)
+void sim_queue_perform(struct sim_work *work)
 {
 	switch (work->type) {
 	case CU_GRAPH_NODE_TYPE_MEMCPY: sim_copy_perform(&work->copy); break;
-	case CU_GRAPH_NODE_TYPE_MEMSET: sim_fill_perform(&work->fill); break;
+	case CU_GRAPH_NODE_TYPE_MEMSET: sim_copy_fill_perform(&work->fill); break;
 	case CU_GRAPH_NODE_TYPE_MEM_ALLOC: sim_graph_memory_alloc(work); break;
 	case CU_GRAPH_NODE_TYPE_MEM_FREE: sim_graph_memory_free(work); break;
 	case CU_GRAPH_NODE_TYPE_HOST:
@@ -34,7 +34,7 @@ void sim_perform(struct sim_work *work)
 }
 
 /* Contexts are never freed, and neither are their engines. */
-struct sim_engine *sim_engine_of(struct sim_context *context)
+struct sim_engine *sim_queue_engine_of(struct sim_context *context)
 {
 	struct sim_engine *engine = context->engine;
 
@@ -43,20 +43,20 @@ struct sim_engine *sim_engine_of(struct sim_context *context)
 	engine->context = context;
 	engine->number = engines.count;
 	engine->card = sim_driver.devices[context->device].card;
-	sim_condition_init(&engine->work);
-	sim_condition_init(&engine->progress);
+	sim_clock_condition_init(&engine->work);
+	sim_clock_condition_init(&engine->progress);
 	if (engines.count < sizeof engines.list / sizeof *engines.list)
 		engines.list[engines.count] = engine;
 	engines.count++;
 	return context->engine = engine;
 }
 
-void sim_engines_wake(void)
+void sim_queue_wake_engines(void)
 {
 	for (unsigned i = 0; i < engines.count && i < sizeof engines.list / sizeof *engines.list; i++) {
 		if (engines.list[i]->is_running)
 			sim_engine_wake(engines.list[i]);
-		sim_signal(&engines.list[i]->progress);
+		sim_clock_signal(&engines.list[i]->progress);
 	}
 }
 
@@ -64,7 +64,7 @@ static void wait_progress(struct sim_engine *engine)
 {
 	engine->waiting++;
 	sim_engine_wake(engine); /* the engine may sleep longer than the waiting thread wants */
-	sim_wait(&engine->progress, &sim_driver.lock, SIM_NEVER);
+	sim_clock_wait(&engine->progress, &sim_driver.lock, SIM_NEVER);
 	engine->waiting--;
 }
 
@@ -128,15 +128,15 @@ void sim_queue_finish(struct sim_engine *engine, struct sim_stream *stream, uint
 	if (work->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
 		work->moment->reached = true;
 		work->moment->time = time;
-		sim_engines_wake();
+		sim_queue_wake_engines();
 	}
 	if (is_event)
-		sim_moment_drop(work->moment);
+		sim_event_moment_drop(work->moment);
 	free(work);
 	if (stream->is_ending && !stream->head)
 		sim_queue_end(stream);
 	if (engine->waiting)
-		sim_signal(&engine->progress);
+		sim_clock_signal(&engine->progress);
 }
 
 static CUresult append(struct sim_engine *engine, struct sim_stream *stream, const struct sim_work *template)
@@ -148,7 +148,7 @@ static CUresult append(struct sim_engine *engine, struct sim_stream *stream, con
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	*work = *template;
-	work->submitted = sim_now();
+	work->submitted = sim_clock_now();
 	work->sequence = ++engine->sequence;
 	work->remaining = work->duration;
 	if (stream->tail)
@@ -169,25 +169,25 @@ static CUresult append(struct sim_engine *engine, struct sim_stream *stream, con
  */
 static CUresult perform_at_once(struct sim_engine *engine, struct sim_stream *stream, struct sim_work *work)
 {
-	uint64_t start = sim_now(), end = start + work->duration;
+	uint64_t start = sim_clock_now(), end = start + work->duration;
 
 	if (work->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
 		work->moment->reached = true;
 		work->moment->time = stream->last_end = start;
-		sim_engines_wake();
-		sim_moment_drop(work->moment);
+		sim_queue_wake_engines();
+		sim_event_moment_drop(work->moment);
 		return CUDA_SUCCESS;
 	}
 	if (work->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT) {
-		sim_moment_drop(work->moment);
+		sim_event_moment_drop(work->moment);
 		return CUDA_SUCCESS;
 	}
 	(void)engine;
 	pthread_mutex_unlock(&sim_driver.lock);
-	sim_perform(work);
-	sim_pay(work->duration);
+	sim_queue_perform(work);
+	sim_clock_pay(work->duration);
 	if (work->duration > 20000)
-		sim_sleep_until(end);
+		sim_clock_sleep_until(end);
 	pthread_mutex_lock(&sim_driver.lock);
 	return CUDA_SUCCESS;
 }
@@ -205,7 +205,7 @@ static bool can_be_done_at_once(const struct sim_engine *engine, const struct si
 }
 
 /* The card's multiprocessors carry out fills and copies within a card, and have no room for other work meanwhile. */
-static unsigned share_of(const struct sim_work *work)
+static unsigned share_of_work(const struct sim_work *work)
 {
 	if (work->type == CU_GRAPH_NODE_TYPE_MEMSET ||
 	    (work->type == CU_GRAPH_NODE_TYPE_MEMCPY && work->copy.is_within))
@@ -222,7 +222,7 @@ static CUresult enqueue(struct sim_stream *stream, struct sim_work *work, bool w
 	if (result != CUDA_SUCCESS)
 		return result;
 	work->context = context;
-	work->share = share_of(work);
+	work->share = share_of_work(work);
 	if (can_be_done_at_once(engine, work, wait))
 		return perform_at_once(engine, stream, work);
 	while (work->share && stream->launches >= RUN_AHEAD) {
@@ -238,13 +238,13 @@ static CUresult enqueue(struct sim_stream *stream, struct sim_work *work, bool w
 	return result;
 }
 
-CUresult sim_submit(CUstream handle, const struct sim_work *submitted, bool wait)
+CUresult sim_queue_submit(CUstream handle, const struct sim_work *submitted, bool wait)
 {
 	struct sim_work work = *submitted;
 	struct sim_stream *stream;
 
 	sim_clock_enter();
-	CUresult result = sim_lock_stream(handle, &stream);
+	CUresult result = sim_stream_lock(handle, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = check_event(stream, &work);
@@ -326,7 +326,7 @@ void sim_queue_settle(const struct sim_context *context)
 	if (sim_engine_is_this() || !next_user(context, &at))
 		return;
 	pthread_mutex_unlock(&sim_driver.lock);
-	sim_pay(SIM_COST_SYNCHRONIZE);
+	sim_clock_pay(SIM_COST_SYNCHRONIZE);
 	pthread_mutex_lock(&sim_driver.lock);
 	for (at = 0; (engine = next_user(context, &at)) != NULL;)
 		settle(engine);
@@ -342,10 +342,10 @@ void sim_queue_ended(struct sim_context *context)
 {
 	context->is_ending = false;
 	if (context->engine)
-		sim_signal(&context->engine->progress);
+		sim_clock_signal(&context->engine->progress);
 }
 
-void sim_queues_of(struct sim_context *context)
+void sim_queue_forget_all(struct sim_context *context)
 {
 	while (context->engine && context->engine->streams) {
 		sim_capture_forget(&context->engine->streams->place);
@@ -362,11 +362,11 @@ CUresult sim_queue_wait_moment(struct sim_moment *moment)
 	while (engine && !moment->reached) {
 		for (unsigned i = 0; i < engines.count && i < sizeof engines.list / sizeof *engines.list; i++)
 			engines.list[i]->waiting++, sim_engine_wake(engines.list[i]);
-		sim_wait(&engine->progress, &sim_driver.lock, SIM_NEVER);
+		sim_clock_wait(&engine->progress, &sim_driver.lock, SIM_NEVER);
 		for (unsigned i = 0; i < engines.count && i < sizeof engines.list / sizeof *engines.list; i++)
 			engines.list[i]->waiting -= engines.list[i]->waiting > 0;
 	}
-	sim_moment_drop(moment);
+	sim_event_moment_drop(moment);
 	return CUDA_SUCCESS;
 }
 
@@ -390,8 +390,8 @@ SIM_EXPORT CUresult cuStreamSynchronize(CUstream handle)
 {
 	struct sim_stream *stream;
 
-	sim_pay(SIM_COST_SYNCHRONIZE);
-	CUresult result = sim_lock_stream(handle, &stream);
+	sim_clock_pay(SIM_COST_SYNCHRONIZE);
+	CUresult result = sim_stream_lock(handle, &stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -409,8 +409,8 @@ SIM_EXPORT CUresult cuStreamQuery(CUstream handle)
 	struct sim_stream *stream;
 	CUresult result;
 
-	sim_charge(SIM_COST_QUERY);
-	result = sim_lock_stream(handle, &stream);
+	sim_clock_charge(SIM_COST_QUERY);
+	result = sim_stream_lock(handle, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = check_capture(stream);
@@ -423,11 +423,11 @@ SIM_EXPORT CUresult cuStreamQuery(CUstream handle)
 SIM_EXPORT CUresult cuCtxSynchronize(void)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	sim_pay(SIM_COST_SYNCHRONIZE);
+	sim_clock_pay(SIM_COST_SYNCHRONIZE);
 	pthread_mutex_lock(&sim_driver.lock);
 	if (context->engine)
 		settle(context->engine);

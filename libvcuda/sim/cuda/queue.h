@@ -38,11 +38,11 @@ struct sim_engine {
 };
 
 /* Under the lock. */
-struct sim_engine *sim_engine_of(struct sim_context *context);
+struct sim_engine *sim_queue_engine_of(struct sim_context *context);
 void sim_engine_wake(struct sim_engine *engine);
 bool sim_engine_start(struct sim_engine *engine);
 bool sim_engine_is_this(void); /* the calling thread is an engine's */
-void sim_engines_wake(void); /* an event was reached: other engines may wait for it */
+void sim_queue_wake_engines(void); /* an event was reached: other engines may wait for it */
 
 /* Ends the stream's handle. The stream itself ends when its work is done. */
 void sim_queue_end(struct sim_stream *stream);
@@ -59,7 +59,7 @@ void sim_queue_ended(struct sim_context *context);
 /* Waits until the context's streams are empty. */
 void sim_queue_drain(struct sim_context *context);
 /* Forgets the streams of a context that ends; they are empty. */
-void sim_queues_of(struct sim_context *context);
+void sim_queue_forget_all(struct sim_context *context);
 /* Takes the first work off a stream and frees what it holds. */
 void sim_queue_finish(struct sim_engine *engine, struct sim_stream *stream, uint64_t time);
 

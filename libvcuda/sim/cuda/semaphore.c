@@ -49,7 +49,7 @@ struct task {
 	bool takes; /* for an opaque semaphore */
 };
 
-static void drop(struct word *word)
+static void drop_word(struct word *word)
 {
 	pthread_mutex_lock(&sim_driver.lock);
 	bool last = !--word->references;
@@ -60,7 +60,7 @@ static void drop(struct word *word)
 	free(word);
 }
 
-static struct word *word_of(int fd)
+static struct word *word_of_file(int fd)
 {
 	struct word *word = malloc(sizeof *word);
 
@@ -75,9 +75,9 @@ static struct word *word_of(int fd)
 }
 
 /* The driver owns the descriptor once the import has succeeded. */
-static CUresult import(CUexternalSemaphore *out, const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC *p)
+static CUresult import_semaphore(CUexternalSemaphore *out, const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC *p)
 {
-	struct word *word = word_of(p->fd);
+	struct word *word = word_of_file(p->fd);
 
 	if (!word)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -89,7 +89,7 @@ static CUresult import(CUexternalSemaphore *out, const CUDA_EXTERNAL_SEMAPHORE_H
 	}
 	pthread_mutex_unlock(&sim_driver.lock);
 	if (!*out) {
-		drop(word);
+		drop_word(word);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	close(p->fd);
@@ -99,25 +99,25 @@ static CUresult import(CUexternalSemaphore *out, const CUDA_EXTERNAL_SEMAPHORE_H
 SIM_EXPORT CUresult cuImportExternalSemaphore(CUexternalSemaphore *out, const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC *p)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!out || !p || p->flags || p->type < OPAQUE_FD || p->type > LAST_TYPE)
 		return CUDA_ERROR_INVALID_VALUE;
-	return p->type == OPAQUE_FD || p->type == TIMELINE_FD ? import(out, p) : CUDA_ERROR_NOT_SUPPORTED;
+	return p->type == OPAQUE_FD || p->type == TIMELINE_FD ? import_semaphore(out, p) : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 SIM_EXPORT CUresult cuDestroyExternalSemaphore(CUexternalSemaphore semaphore)
 {
-	CUresult result = sim_lock_object(semaphore, SIM_SEMAPHORE);
+	CUresult result = sim_object_lock(semaphore, SIM_SEMAPHORE);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	struct word *word = semaphore->word;
 	sim_object_destroy(semaphore);
 	pthread_mutex_unlock(&sim_driver.lock);
-	drop(word);
+	drop_word(word);
 	return CUDA_SUCCESS;
 }
 
@@ -126,7 +126,7 @@ static void signal_it(void *argument)
 	struct task *task = argument;
 
 	__atomic_store_n(task->word->at, task->takes ? 1 : task->value, __ATOMIC_RELEASE);
-	drop(task->word);
+	drop_word(task->word);
 	free(task);
 }
 
@@ -139,13 +139,13 @@ static bool is_signalled(void *argument)
 	                   : __atomic_load_n(task->word->at, __ATOMIC_ACQUIRE) >= task->value;
 
 	if (met)
-		drop(task->word);
+		drop_word(task->word);
 	return met;
 }
 
 static CUresult task_of(CUexternalSemaphore semaphore, const CUDA_EXTERNAL_SEMAPHORE_PARAMS *p, struct task **task)
 {
-	CUresult result = p->flags ? CUDA_ERROR_INVALID_VALUE : sim_lock_object(semaphore, SIM_SEMAPHORE);
+	CUresult result = p->flags ? CUDA_ERROR_INVALID_VALUE : sim_object_lock(semaphore, SIM_SEMAPHORE);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -158,21 +158,21 @@ static CUresult task_of(CUexternalSemaphore semaphore, const CUDA_EXTERNAL_SEMAP
 	return *task ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult submit(CUstream stream, struct task *task, bool waits)
+static CUresult submit_task(CUstream stream, struct task *task, bool waits)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {.function = signal_it, .argument = task}};
 	struct word *word = task->word;
-	CUresult result = waits ? sim_watch(stream, is_signalled, task) : sim_submit(stream, &work, false);
+	CUresult result = waits ? sim_watch(stream, is_signalled, task) : sim_queue_submit(stream, &work, false);
 
 	if (result == CUDA_SUCCESS)
 		return result;
-	drop(word);
+	drop_word(word);
 	if (!waits) /* sim_watch frees the argument of a wait */
 		free(task);
 	return result;
 }
 
-static CUresult submit_all(const CUexternalSemaphore *list, const CUDA_EXTERNAL_SEMAPHORE_PARAMS *p, unsigned count,
+static CUresult submit_tasks(const CUexternalSemaphore *list, const CUDA_EXTERNAL_SEMAPHORE_PARAMS *p, unsigned count,
                            CUstream stream, bool waits)
 {
 	struct task *task;
@@ -184,7 +184,7 @@ static CUresult submit_all(const CUexternalSemaphore *list, const CUDA_EXTERNAL_
 	for (unsigned i = 0; result == CUDA_SUCCESS && i < count; i++) {
 		result = task_of(list[i], &p[i], &task);
 		if (result == CUDA_SUCCESS)
-			result = submit(stream, task, waits);
+			result = submit_task(stream, task, waits);
 	}
 	return result;
 }
@@ -193,12 +193,12 @@ SIM_EXPORT CUresult cuSignalExternalSemaphoresAsync(const CUexternalSemaphore *l
                                                     const CUDA_EXTERNAL_SEMAPHORE_PARAMS *p, unsigned count,
                                                     CUstream stream)
 {
-	return submit_all(list, p, count, stream, false);
+	return submit_tasks(list, p, count, stream, false);
 }
 
 SIM_EXPORT CUresult cuWaitExternalSemaphoresAsync(const CUexternalSemaphore *list,
                                                   const CUDA_EXTERNAL_SEMAPHORE_PARAMS *p, unsigned count,
                                                   CUstream stream)
 {
-	return submit_all(list, p, count, stream, true);
+	return submit_tasks(list, p, count, stream, true);
 }

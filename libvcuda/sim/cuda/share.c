@@ -27,7 +27,7 @@ int sim_share_create(unsigned card, size_t size)
 
 	if (fd < 0)
 		return -1;
-	memcpy(note.uuid, sim_card(card)->uuid, sizeof note.uuid);
+	memcpy(note.uuid, sim_state_card(card)->uuid, sizeof note.uuid);
 	off_t end = (off_t)((size + PAGE - 1) / PAGE * PAGE);
 	if (ftruncate(fd, end + PAGE) == 0 && pwrite(fd, &note, sizeof note, end) == sizeof note)
 		return fd;
@@ -44,11 +44,11 @@ bool sim_share_adopt(int fd, unsigned *card, size_t *size)
 	    pread(fd, &note, sizeof note, st.st_size - PAGE) != sizeof note || memcmp(note.magic, "vgpu-shr", 8) ||
 	    !note.size || note.size > (uint64_t)st.st_size - PAGE)
 		return false;
-	for (*card = 0; *card < sim_card_count(); *card += 1)
-		if (memcmp(sim_card(*card)->uuid, note.uuid, sizeof note.uuid) == 0 && sim_ordinal(*card) >= 0)
+	for (*card = 0; *card < sim_state_card_count(); *card += 1)
+		if (memcmp(sim_state_card(*card)->uuid, note.uuid, sizeof note.uuid) == 0 && sim_memory_ordinal(*card) >= 0)
 			break;
 	*size = note.size;
-	return *card < sim_card_count();
+	return *card < sim_state_card_count();
 }
 
 static bool is_empty(char *at, size_t bytes)
@@ -70,18 +70,18 @@ static bool move_into(int fd, char *backing, size_t size)
 	return mmap(backing, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED;
 }
 
-int sim_backing_share(struct sim_allocation *allocation)
+int sim_share_backing(struct sim_allocation *allocation)
 {
-	char *backing = sim_backing(allocation);
+	char *backing = sim_allocation_backing(allocation);
 
 	if (allocation->share_fd || !backing)
 		return backing ? allocation->share_fd : -1;
 	int fd = sim_share_create(allocation->card, allocation->mapped);
 	if (fd < 0)
 		return -1;
-	sim_bytes_begin_change();
+	sim_allocation_bytes_begin_change();
 	bool moved = move_into(fd, backing, allocation->mapped);
-	sim_bytes_end();
+	sim_allocation_bytes_end();
 	if (!moved) {
 		close(fd);
 		return -1;

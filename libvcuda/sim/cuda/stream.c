@@ -15,9 +15,9 @@ static _Thread_local struct {
 } own_streams[SIM_MAX_CARDS];
 static _Thread_local unsigned last_own;
 
-static struct sim_stream *create(struct sim_context *context, unsigned flags, int priority)
+static struct sim_stream *create_stream(struct sim_context *context, unsigned flags, int priority)
 {
-	struct sim_engine *engine = sim_engine_of(context);
+	struct sim_engine *engine = sim_queue_engine_of(context);
 	struct sim_stream *stream = engine ? sim_object_create(sizeof *stream, SIM_STREAM, context) : NULL;
 
 	if (!stream)
@@ -39,7 +39,7 @@ static bool is_of(struct sim_stream *stream, const struct sim_context *context)
 static struct sim_stream *legacy_stream(struct sim_context *context)
 {
 	if (!is_of(context->legacy, context)) {
-		context->legacy = create(context, 0, 0);
+		context->legacy = create_stream(context, 0, 0);
 		if (context->legacy)
 			context->legacy->is_legacy = true;
 	}
@@ -53,18 +53,18 @@ static struct sim_stream *own_stream(struct sim_context *context)
 			return own_streams[i].stream;
 	unsigned place = last_own++ % SIM_MAX_CARDS;
 	own_streams[place].context = context;
-	own_streams[place].stream = create(context, 0, 0);
+	own_streams[place].stream = create_stream(context, 0, 0);
 	return own_streams[place].stream;
 }
 
-CUresult sim_lock_stream(CUstream handle, struct sim_stream **stream)
+CUresult sim_stream_lock(CUstream handle, struct sim_stream **stream)
 {
 	struct sim_context *context;
 
 	*stream = handle;
 	if (handle && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD)
-		return sim_lock_object(handle, SIM_STREAM);
-	CUresult result = sim_current(&context);
+		return sim_object_lock(handle, SIM_STREAM);
+	CUresult result = sim_context_current(&context);
 	if (result != CUDA_SUCCESS)
 		return result;
 	pthread_mutex_lock(&sim_driver.lock);
@@ -75,10 +75,10 @@ CUresult sim_lock_stream(CUstream handle, struct sim_stream **stream)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult sim_check_stream(CUstream handle)
+CUresult sim_stream_check(CUstream handle)
 {
 	struct sim_stream *stream;
-	CUresult result = sim_lock_stream(handle, &stream);
+	CUresult result = sim_stream_lock(handle, &stream);
 
 	if (result == CUDA_SUCCESS)
 		pthread_mutex_unlock(&sim_driver.lock);
@@ -88,7 +88,7 @@ CUresult sim_check_stream(CUstream handle)
 CUresult sim_stream_context(CUstream handle, struct sim_context **context)
 {
 	struct sim_stream *stream;
-	CUresult result = sim_lock_stream(handle, &stream);
+	CUresult result = sim_stream_lock(handle, &stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -97,10 +97,10 @@ CUresult sim_stream_context(CUstream handle, struct sim_context **context)
 	return CUDA_SUCCESS;
 }
 
-CUresult sim_lock_place(CUstream handle, struct sim_place **place)
+CUresult sim_stream_lock_place(CUstream handle, struct sim_place **place)
 {
 	struct sim_stream *stream;
-	CUresult result = sim_lock_stream(handle, &stream);
+	CUresult result = sim_stream_lock(handle, &stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -120,14 +120,14 @@ bool sim_stream_is_legacy(CUstream handle)
 SIM_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!stream || flags & ~SIM_STREAM_NON_BLOCKING)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_driver.lock);
-	*stream = create(context, flags, priority);
+	*stream = create_stream(context, flags, priority);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -136,7 +136,7 @@ CUstream sim_stream_new(struct sim_context *context, CUstream like)
 {
 	pthread_mutex_lock(&sim_driver.lock);
 	int priority = sim_object_is(like, SIM_STREAM) ? like->priority : 0;
-	CUstream stream = context->alive ? create(context, SIM_STREAM_NON_BLOCKING, priority) : NULL;
+	CUstream stream = context->alive ? create_stream(context, SIM_STREAM_NON_BLOCKING, priority) : NULL;
 	pthread_mutex_unlock(&sim_driver.lock);
 	return stream;
 }
@@ -149,7 +149,7 @@ SIM_EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags)
 SIM_EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result == CUDA_SUCCESS && least)
 		*least = 0;
@@ -161,7 +161,7 @@ SIM_EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 /* Work that the stream still holds is carried out. */
 SIM_EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 {
-	CUresult result = sim_lock_object(stream, SIM_STREAM);
+	CUresult result = sim_object_lock(stream, SIM_STREAM);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -177,7 +177,7 @@ static CUresult stream_property(CUstream handle, int *priority, unsigned *flags,
 
 	if (!priority && !flags && !context)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_lock_stream(handle, &stream);
+	CUresult result = sim_stream_lock(handle, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (priority)
@@ -207,7 +207,7 @@ SIM_EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
 
 SIM_EXPORT CUresult cuStreamGetId(CUstream stream, unsigned long long *id)
 {
-	CUresult result = id ? sim_check_stream(stream) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = id ? sim_stream_check(stream) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result == CUDA_SUCCESS)
 		*id = (unsigned long long)(uintptr_t)stream;
@@ -219,14 +219,14 @@ SIM_EXPORT CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr pointer,
 	(void)bytes;
 	if (!pointer || (flags != 1 && flags != 2 && flags != 4))
 		return CUDA_ERROR_INVALID_VALUE;
-	return sim_check_stream(stream);
+	return sim_stream_check(stream);
 }
 
 static CUresult submit_host_call(CUstream stream, struct sim_host_call call)
 {
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = call};
 
-	return sim_submit(stream, &work, false);
+	return sim_queue_submit(stream, &work, false);
 }
 
 SIM_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *argument)

@@ -36,12 +36,12 @@ struct sim_event {
 CUstream sim_stream_new(struct sim_context *context, CUstream like);
 CUevent sim_event_new(struct sim_context *context);
 /* frees what the context's events hold before they end; under the lock */
-void sim_events_of(struct sim_context *context);
+void sim_event_drop_all(struct sim_context *context);
 
 CUresult cuStreamDestroy_v2(CUstream stream);
 CUresult cuEventDestroy_v2(CUevent event);
 
 /* Locks and finds the stream of a handle, which may be NULL, the legacy or the per-thread stream. */
-CUresult sim_lock_stream(CUstream handle, struct sim_stream **stream);
+CUresult sim_stream_lock(CUstream handle, struct sim_stream **stream);
 
 #endif

@@ -91,10 +91,10 @@ static bool check_resource(const CUDA_RESOURCE_DESC *resource)
 	}
 }
 
-static CUresult create(struct sim_texture **out, enum sim_kind kind, const CUDA_RESOURCE_DESC *resource)
+static CUresult create_texture(struct sim_texture **out, enum sim_kind kind, const CUDA_RESOURCE_DESC *resource)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -114,7 +114,7 @@ static CUresult create(struct sim_texture **out, enum sim_kind kind, const CUDA_
 SIM_EXPORT CUresult cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_DESC *resource,
                                       const CUDA_TEXTURE_DESC *texture, const CUDA_RESOURCE_VIEW_DESC *view)
 {
-	CUresult result = texture ? create(out, SIM_TEXTURE, resource) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = texture ? create_texture(out, SIM_TEXTURE, resource) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -127,7 +127,7 @@ SIM_EXPORT CUresult cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_DESC
 
 static CUresult lock_texture(const void *out, const struct sim_texture *texture, enum sim_kind kind)
 {
-	CUresult result = out ? sim_lock_object(texture, kind) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = out ? sim_object_lock(texture, kind) : CUDA_ERROR_INVALID_VALUE;
 
 	return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_VALUE : result;
 }
@@ -144,7 +144,7 @@ static CUresult destroy(struct sim_texture *texture, enum sim_kind kind)
 }
 
 /* Stores `part` of the texture. */
-static CUresult give(void *out, const struct sim_texture *texture, enum sim_kind kind, const void *part, size_t bytes)
+static CUresult give_part(void *out, const struct sim_texture *texture, enum sim_kind kind, const void *part, size_t bytes)
 {
 	CUresult result = lock_texture(out, texture, kind);
 
@@ -162,12 +162,12 @@ SIM_EXPORT CUresult cuTexObjectDestroy(CUtexObject texture)
 
 SIM_EXPORT CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC *out, CUtexObject texture)
 {
-	return give(out, texture, SIM_TEXTURE, &texture->resource, sizeof *out);
+	return give_part(out, texture, SIM_TEXTURE, &texture->resource, sizeof *out);
 }
 
 SIM_EXPORT CUresult cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC *out, CUtexObject texture)
 {
-	return give(out, texture, SIM_TEXTURE, &texture->texture, sizeof *out);
+	return give_part(out, texture, SIM_TEXTURE, &texture->texture, sizeof *out);
 }
 
 SIM_EXPORT CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC *out, CUtexObject texture)
@@ -187,7 +187,7 @@ SIM_EXPORT CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC *out,
 SIM_EXPORT CUresult cuSurfObjectCreate(CUsurfObject *out, const CUDA_RESOURCE_DESC *resource)
 {
 	return resource && resource->type != RESOURCE_ARRAY ? CUDA_ERROR_INVALID_VALUE
-	                                                    : create(out, SIM_SURFACE, resource);
+	                                                    : create_texture(out, SIM_SURFACE, resource);
 }
 
 SIM_EXPORT CUresult cuSurfObjectDestroy(CUsurfObject surface)
@@ -197,7 +197,7 @@ SIM_EXPORT CUresult cuSurfObjectDestroy(CUsurfObject surface)
 
 SIM_EXPORT CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC *out, CUsurfObject surface)
 {
-	return give(out, surface, SIM_SURFACE, &surface->resource, sizeof *out);
+	return give_part(out, surface, SIM_SURFACE, &surface->resource, sizeof *out);
 }
 
 SIM_EXPORT CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *width, int format, unsigned channels, CUdevice device)

@@ -40,12 +40,12 @@ static CUresult unlock(CUresult result)
 
 static CUresult lock(const void *handle, enum sim_kind kind, bool sound)
 {
-	CUresult result = sound ? sim_lock_object(handle, kind) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = sound ? sim_object_lock(handle, kind) : CUDA_ERROR_INVALID_VALUE;
 
 	return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
-bool sim_reference_is_of(const struct sim_object *object, const struct sim_module *module)
+bool sim_texture_reference_is_of(const struct sim_object *object, const struct sim_module *module)
 {
 	return (object->kind == SIM_TEXTURE_REFERENCE && ((const struct sim_texture_reference *)object)->module == module) ||
 	       (object->kind == SIM_SURFACE_REFERENCE && ((const struct sim_surface_reference *)object)->module == module);
@@ -58,17 +58,17 @@ static const char *name_of(const struct sim_object *object)
 	                                             : ((const struct sim_surface_reference *)object)->name;
 }
 
-static void *find(const struct sim_module *module, enum sim_kind kind, const char *name)
+static void *find_reference(const struct sim_module *module, enum sim_kind kind, const char *name)
 {
 	for (struct sim_object *at = module->object.context->objects; at; at = at->next)
-		if (at->kind == kind && sim_reference_is_of(at, module) && strcmp(name_of(at), name) == 0)
+		if (at->kind == kind && sim_texture_reference_is_of(at, module) && strcmp(name_of(at), name) == 0)
 			return at;
 	return NULL;
 }
 
 static CUresult get_texture(CUtexref *out, struct sim_module *module, const char *name)
 {
-	*out = find(module, SIM_TEXTURE_REFERENCE, name);
+	*out = find_reference(module, SIM_TEXTURE_REFERENCE, name);
 	if (!*out)
 		*out = sim_object_create(sizeof **out + strlen(name) + 1, SIM_TEXTURE_REFERENCE, module->object.context);
 	if (!*out)
@@ -80,7 +80,7 @@ static CUresult get_texture(CUtexref *out, struct sim_module *module, const char
 
 static CUresult get_surface(CUsurfref *out, struct sim_module *module, const char *name)
 {
-	*out = find(module, SIM_SURFACE_REFERENCE, name);
+	*out = find_reference(module, SIM_SURFACE_REFERENCE, name);
 	if (!*out)
 		*out = sim_object_create(sizeof **out + strlen(name) + 1, SIM_SURFACE_REFERENCE, module->object.context);
 	if (!*out)
@@ -99,7 +99,7 @@ static bool has(const struct sim_module *module, const char *name, enum sim_refe
 
 SIM_EXPORT CUresult cuModuleGetTexRef(CUtexref *out, CUmodule module, const char *name)
 {
-	CUresult result = out && name ? sim_lock_object(module, SIM_MODULE) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = out && name ? sim_object_lock(module, SIM_MODULE) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -108,7 +108,7 @@ SIM_EXPORT CUresult cuModuleGetTexRef(CUtexref *out, CUmodule module, const char
 
 SIM_EXPORT CUresult cuModuleGetSurfRef(CUsurfref *out, CUmodule module, const char *name)
 {
-	CUresult result = out && name ? sim_lock_object(module, SIM_MODULE) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = out && name ? sim_object_lock(module, SIM_MODULE) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -118,7 +118,7 @@ SIM_EXPORT CUresult cuModuleGetSurfRef(CUsurfref *out, CUmodule module, const ch
 SIM_EXPORT CUresult cuTexRefCreate(CUtexref *out)
 {
 	struct sim_context *context;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result == CUDA_SUCCESS && !out)
 		result = CUDA_ERROR_INVALID_VALUE;
@@ -144,7 +144,7 @@ SIM_EXPORT CUresult cuTexRefDestroy(CUtexref reference)
 
 /* ---- what the reference is bound to ---- */
 
-static void bind(CUtexref reference, CUdeviceptr pointer, CUarray array, CUmipmappedArray mipmap)
+static void bind_texture(CUtexref reference, CUdeviceptr pointer, CUarray array, CUmipmappedArray mipmap)
 {
 	reference->pointer = pointer;
 	reference->array = array;
@@ -159,7 +159,7 @@ SIM_EXPORT CUresult cuTexRefSetArray(CUtexref reference, CUarray array, unsigned
 		return result;
 	if (!sim_object_is(array, SIM_ARRAY))
 		return unlock(CUDA_ERROR_INVALID_VALUE);
-	bind(reference, 0, array, NULL);
+	bind_texture(reference, 0, array, NULL);
 	reference->format = array->descriptor.Format;
 	reference->channels = (int)array->descriptor.NumChannels;
 	return unlock(CUDA_SUCCESS);
@@ -173,7 +173,7 @@ SIM_EXPORT CUresult cuTexRefSetMipmappedArray(CUtexref reference, CUmipmappedArr
 		return result;
 	if (!sim_object_is(mipmap, SIM_MIPMAP))
 		return unlock(CUDA_ERROR_INVALID_VALUE);
-	bind(reference, 0, NULL, mipmap);
+	bind_texture(reference, 0, NULL, mipmap);
 	reference->format = mipmap->descriptor.Format;
 	reference->channels = (int)mipmap->descriptor.NumChannels;
 	return unlock(CUDA_SUCCESS);
@@ -190,7 +190,7 @@ SIM_EXPORT CUresult cuTexRefSetAddress_v2(size_t *rest, CUtexref reference, CUde
 		return unlock(CUDA_ERROR_INVALID_VALUE);
 	if (rest)
 		*rest = pointer % ALIGNMENT;
-	bind(reference, bytes ? pointer : 0, NULL, NULL);
+	bind_texture(reference, bytes ? pointer : 0, NULL, NULL);
 	return unlock(CUDA_SUCCESS);
 }
 
@@ -203,7 +203,7 @@ SIM_EXPORT CUresult cuTexRefSetAddress2D_v3(CUtexref reference, const CUDA_ARRAY
 		return result;
 	if (!shape->Width || !shape->Height || !sim_allocation_at(pointer, pitch * (shape->Height - 1) + 1))
 		return unlock(CUDA_ERROR_INVALID_VALUE);
-	bind(reference, pointer, NULL, NULL);
+	bind_texture(reference, pointer, NULL, NULL);
 	reference->format = shape->Format;
 	reference->channels = (int)shape->NumChannels;
 	return unlock(CUDA_SUCCESS);

@@ -32,7 +32,7 @@ static CUresult unlock(CUresult result)
 }
 
 /* Under the lock, which is released for the program's own function: it must not call the driver, but it may wait. */
-static void drop(struct sim_user_object *user, unsigned long count)
+static void drop_references(struct sim_user_object *user, unsigned long count)
 {
 	user->references -= count < user->references ? count : user->references;
 	if (user->references)
@@ -45,17 +45,17 @@ static void drop(struct sim_user_object *user, unsigned long count)
 	pthread_mutex_lock(&sim_driver.lock);
 }
 
-void sim_users_of(struct sim_graph *graph)
+void sim_user_object_drop_all(struct sim_graph *graph)
 {
 	while (graph->users) {
 		struct sim_user_reference *reference = graph->users;
 		graph->users = reference->next;
-		drop(reference->user, reference->count);
+		drop_references(reference->user, reference->count);
 		free(reference);
 	}
 }
 
-static struct sim_user_reference *find(struct sim_graph *graph, const struct sim_user_object *user)
+static struct sim_user_reference *find_user(struct sim_graph *graph, const struct sim_user_object *user)
 {
 	struct sim_user_reference *at = graph->users;
 
@@ -64,9 +64,9 @@ static struct sim_user_reference *find(struct sim_graph *graph, const struct sim
 	return at;
 }
 
-static bool hold(struct sim_graph *graph, struct sim_user_object *user, unsigned long count)
+static bool hold_user(struct sim_graph *graph, struct sim_user_object *user, unsigned long count)
 {
-	struct sim_user_reference *reference = find(graph, user);
+	struct sim_user_reference *reference = find_user(graph, user);
 
 	if (!reference) {
 		reference = calloc(1, sizeof *reference);
@@ -80,10 +80,10 @@ static bool hold(struct sim_graph *graph, struct sim_user_object *user, unsigned
 	return true;
 }
 
-bool sim_users_share(struct sim_graph *to, const struct sim_graph *from)
+bool sim_user_object_share(struct sim_graph *to, const struct sim_graph *from)
 {
 	for (const struct sim_user_reference *at = from->users; at; at = at->next) {
-		if (!hold(to, at->user, 1))
+		if (!hold_user(to, at->user, 1))
 			return false;
 		at->user->references++;
 	}
@@ -92,7 +92,7 @@ bool sim_users_share(struct sim_graph *to, const struct sim_graph *from)
 
 SIM_EXPORT CUresult cuUserObjectCreate(CUuserObject *out, void *pointer, CUhostFn destroy, unsigned count, unsigned flags)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -111,7 +111,7 @@ SIM_EXPORT CUresult cuUserObjectCreate(CUuserObject *out, void *pointer, CUhostF
 
 static CUresult lock_user(CUuserObject user, unsigned count)
 {
-	CUresult result = count && count <= INT_MAX ? sim_lock_object(user, SIM_USER_OBJECT) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = count && count <= INT_MAX ? sim_object_lock(user, SIM_USER_OBJECT) : CUDA_ERROR_INVALID_VALUE;
 
 	return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_VALUE : result;
 }
@@ -132,7 +132,7 @@ SIM_EXPORT CUresult cuUserObjectRelease(CUuserObject user, unsigned count)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	drop(user, count);
+	drop_references(user, count);
 	return unlock(CUDA_SUCCESS);
 }
 
@@ -144,7 +144,7 @@ SIM_EXPORT CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject user, un
 		return result;
 	if (!sim_object_is(graph, SIM_GRAPH))
 		return unlock(CUDA_ERROR_INVALID_VALUE);
-	if (!hold(graph, user, count))
+	if (!hold_user(graph, user, count))
 		return unlock(CUDA_ERROR_OUT_OF_MEMORY);
 	if (!(flags & MOVE))
 		user->references += count;
@@ -157,7 +157,7 @@ SIM_EXPORT CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject user, u
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	struct sim_user_reference *reference = sim_object_is(graph, SIM_GRAPH) ? find(graph, user) : NULL;
+	struct sim_user_reference *reference = sim_object_is(graph, SIM_GRAPH) ? find_user(graph, user) : NULL;
 	if (!reference || reference->count < count)
 		return unlock(CUDA_ERROR_INVALID_VALUE);
 	reference->count -= count;
@@ -168,6 +168,6 @@ SIM_EXPORT CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject user, u
 		*at = reference->next;
 		free(reference);
 	}
-	drop(user, count);
+	drop_references(user, count);
 	return unlock(CUDA_SUCCESS);
 }

@@ -54,12 +54,12 @@ SIM_EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned size)
 {
 	struct sim_context *context;
 	struct sim_allocation *allocation;
-	CUresult result = sim_current(&context);
+	CUresult result = sim_context_current(&context);
 
 	if (result == CUDA_SUCCESS && !pointer)
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (result == CUDA_SUCCESS)
-		result = sim_allocate(context, NULL, SIM_LOW_MEMORY, size, &allocation);
+		result = sim_allocation_new(context, NULL, SIM_LOW_MEMORY, size, &allocation);
 	if (result == CUDA_SUCCESS)
 		*pointer = (CUdeviceptr_v1)allocation->base;
 	return result;

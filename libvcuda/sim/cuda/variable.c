@@ -13,7 +13,7 @@ struct sim_place_of_variable {
 	struct sim_place_of_variable *next;
 };
 
-static struct sim_place_of_variable *find(const struct sim_module *module, const char *name)
+static struct sim_place_of_variable *find_variable(const struct sim_module *module, const char *name)
 {
 	for (struct sim_place_of_variable *at = module->variables; at; at = at->next)
 		if (strcmp(at->name, name) == 0)
@@ -21,7 +21,7 @@ static struct sim_place_of_variable *find(const struct sim_module *module, const
 	return NULL;
 }
 
-static CUresult remember(struct sim_module *module, const char *name, CUdeviceptr base)
+static CUresult remember_variable(struct sim_module *module, const char *name, CUdeviceptr base)
 {
 	struct sim_place_of_variable *place = calloc(1, sizeof *place);
 
@@ -37,22 +37,22 @@ static CUresult remember(struct sim_module *module, const char *name, CUdevicept
 
 CUresult sim_variable_address(struct sim_module *module, const char *name, size_t bytes, CUdeviceptr *pointer)
 {
-	CUresult result = sim_lock_object(module, SIM_MODULE);
+	CUresult result = sim_object_lock(module, SIM_MODULE);
 	struct sim_allocation *allocation;
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	struct sim_place_of_variable *place = find(module, name);
+	struct sim_place_of_variable *place = find_variable(module, name);
 	struct sim_context *context = module->object.context;
 	CUdeviceptr base = place ? place->base : 0;
 	pthread_mutex_unlock(&sim_driver.lock);
 	if (!base) {
-		result = sim_allocate(context, NULL, SIM_VARIABLE_MEMORY, bytes, &allocation);
+		result = sim_allocation_new(context, NULL, SIM_VARIABLE_MEMORY, bytes, &allocation);
 		if (result != CUDA_SUCCESS)
 			return result;
 		base = allocation->base;
 		pthread_mutex_lock(&sim_driver.lock);
-		result = remember(module, name, base);
+		result = remember_variable(module, name, base);
 		pthread_mutex_unlock(&sim_driver.lock);
 	}
 	if (pointer)
@@ -60,7 +60,7 @@ CUresult sim_variable_address(struct sim_module *module, const char *name, size_
 	return result;
 }
 
-void sim_variables_of(struct sim_module *module)
+void sim_variable_drop_all(struct sim_module *module)
 {
 	while (module->variables) {
 		struct sim_place_of_variable *place = module->variables;

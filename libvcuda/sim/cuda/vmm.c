@@ -31,7 +31,7 @@ static struct range **find_range(CUdeviceptr pointer, size_t size)
 SIM_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t alignment, CUdeviceptr wanted,
                                         unsigned long long flags)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -41,7 +41,7 @@ SIM_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_
 	if (!range)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&sim_driver.lock);
-	char *at = sim_reserve_addresses(size, alignment > SIM_GRANULARITY ? alignment : SIM_GRANULARITY, wanted);
+	char *at = sim_allocation_reserve_addresses(size, alignment > SIM_GRANULARITY ? alignment : SIM_GRANULARITY, wanted);
 	if (at) {
 		*range = (struct range){(CUdeviceptr)(uintptr_t)at, size, ranges};
 		ranges = range;
@@ -63,7 +63,7 @@ static bool has_mappings(CUdeviceptr base, size_t size)
 
 SIM_EXPORT CUresult cuMemAddressFree(CUdeviceptr pointer, size_t size)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -81,7 +81,7 @@ SIM_EXPORT CUresult cuMemAddressFree(CUdeviceptr pointer, size_t size)
 	return result;
 }
 
-static CUresult check_properties(const CUmemAllocationProp *properties)
+static CUresult check_allocation(const CUmemAllocationProp *properties)
 {
 	if (!properties || properties->type != 1 || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -93,10 +93,10 @@ static CUresult check_properties(const CUmemAllocationProp *properties)
 SIM_EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *properties,
                                                   int option)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result == CUDA_SUCCESS)
-		result = check_properties(properties);
+		result = check_allocation(properties);
 	if (result == CUDA_SUCCESS && (!granularity || option < 0 || option > 1))
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (result == CUDA_SUCCESS)
@@ -104,18 +104,18 @@ SIM_EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUm
 	return result;
 }
 
-CUresult sim_physical_new(struct sim_physical **out, const CUmemAllocationProp *properties, unsigned card, size_t size,
+CUresult sim_vmm_new(struct sim_physical **out, const CUmemAllocationProp *properties, unsigned card, size_t size,
                           bool charges)
 {
 	struct sim_physical *physical;
-	CUresult result = charges ? sim_result(sim_reserve(card, size)) : CUDA_SUCCESS;
+	CUresult result = charges ? sim_init_result(sim_ledger_reserve(card, size)) : CUDA_SUCCESS;
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	physical = sim_object_create(sizeof *physical, SIM_PHYSICAL, NULL);
 	if (!physical) {
 		if (charges)
-			sim_release(card, size);
+			sim_ledger_release(card, size);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	physical->properties = *properties;
@@ -131,19 +131,19 @@ CUresult sim_physical_new(struct sim_physical **out, const CUmemAllocationProp *
 SIM_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
                                 const CUmemAllocationProp *properties, unsigned long long flags)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result == CUDA_SUCCESS)
-		result = check_properties(properties);
+		result = check_allocation(properties);
 	if (result == CUDA_SUCCESS && (!handle || !size || size % SIM_GRANULARITY || flags))
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return result;
 	unsigned card = sim_driver.devices[properties->location.id].card;
-	if (size > sim_card(card)->memory)
+	if (size > sim_state_card(card)->memory)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&sim_driver.lock);
-	result = sim_physical_new(handle, properties, card, size, true);
+	result = sim_vmm_new(handle, properties, card, size, true);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return result;
 }
@@ -153,27 +153,27 @@ static void bury(struct sim_physical *physical)
 	if (physical->handles || physical->mappings)
 		return;
 	if (physical->charged)
-		sim_release(physical->card, physical->charged);
+		sim_ledger_release(physical->card, physical->charged);
 	if (physical->backing)
 		munmap(physical->backing, physical->size);
 	if (physical->fd >= 0)
 		close(physical->fd);
-	sim_bindings_drop(physical->bindings);
+	sim_multicast_bindings_drop(physical->bindings);
 	sim_object_destroy(physical);
 }
 
-void sim_physical_drop(struct sim_physical *physical)
+void sim_vmm_drop(struct sim_physical *physical)
 {
 	physical->mappings--;
 	bury(physical);
 }
 
-unsigned long long sim_physical_handle_types(const struct sim_physical *physical)
+unsigned long long sim_vmm_handle_types(const struct sim_physical *physical)
 {
 	return (unsigned long long)physical->properties.requestedHandleTypes;
 }
 
-char *sim_physical_backing(struct sim_physical *physical)
+char *sim_vmm_backing(struct sim_physical *physical)
 {
 	if (physical->backing)
 		return physical->backing;
@@ -185,9 +185,9 @@ char *sim_physical_backing(struct sim_physical *physical)
 	return physical->backing = at == MAP_FAILED ? NULL : at;
 }
 
-CUresult sim_lock_physical(CUmemGenericAllocationHandle handle)
+CUresult sim_vmm_lock(CUmemGenericAllocationHandle handle)
 {
-	CUresult result = sim_lock_object(handle, SIM_PHYSICAL);
+	CUresult result = sim_object_lock(handle, SIM_PHYSICAL);
 
 	if (result == CUDA_SUCCESS && !handle->handles) {
 		pthread_mutex_unlock(&sim_driver.lock);
@@ -198,7 +198,7 @@ CUresult sim_lock_physical(CUmemGenericAllocationHandle handle)
 
 SIM_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-	CUresult result = sim_lock_physical(handle);
+	CUresult result = sim_vmm_lock(handle);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -208,7 +208,7 @@ SIM_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	return CUDA_SUCCESS;
 }
 
-static CUresult map(CUdeviceptr pointer, size_t size, size_t offset, struct sim_physical *physical)
+static CUresult map_physical(CUdeviceptr pointer, size_t size, size_t offset, struct sim_physical *physical)
 {
 	if (!find_range(pointer, size) || offset > physical->size || size > physical->size - offset)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -234,10 +234,10 @@ SIM_EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CU
 {
 	if (!size || size % SIM_GRANULARITY || pointer % SIM_GRANULARITY || offset % SIM_GRANULARITY || flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_lock_physical(handle);
+	CUresult result = sim_vmm_lock(handle);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = map(pointer, size, offset, handle);
+	result = map_physical(pointer, size, offset, handle);
 	pthread_mutex_unlock(&sim_driver.lock);
 	return result;
 }
@@ -269,7 +269,7 @@ static void set_access(struct sim_allocation *mapping, int flags)
 
 static CUresult over_mappings(CUdeviceptr pointer, size_t size, void (*each)(struct sim_allocation *, int), int argument)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -309,7 +309,7 @@ SIM_EXPORT CUresult cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmem
 
 SIM_EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr pointer)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -327,7 +327,7 @@ SIM_EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocatio
 
 SIM_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
 {
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -344,7 +344,7 @@ SIM_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *ha
 SIM_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
                                                            CUmemGenericAllocationHandle handle)
 {
-	CUresult result = properties ? sim_lock_physical(handle) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = properties ? sim_vmm_lock(handle) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -358,13 +358,13 @@ SIM_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocati
 {
 	if (!out || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = sim_lock_physical(handle);
+	CUresult result = sim_vmm_lock(handle);
 	if (result != CUDA_SUCCESS)
 		return result;
 	int fd = -1;
 	if (!(handle->properties.requestedHandleTypes & type))
 		result = CUDA_ERROR_INVALID_VALUE;
-	else if (!sim_physical_backing(handle) || (fd = fcntl(handle->fd, F_DUPFD_CLOEXEC, 0)) < 0)
+	else if (!sim_vmm_backing(handle) || (fd = fcntl(handle->fd, F_DUPFD_CLOEXEC, 0)) < 0)
 		result = CUDA_ERROR_OPERATING_SYSTEM;
 	else
 		*(int *)out = fd;
@@ -375,7 +375,7 @@ SIM_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocati
 SIM_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type)
 {
 	CUmemAllocationProp properties = {.type = 1, .location.type = CU_MEM_LOCATION_TYPE_DEVICE};
-	CUresult result = sim_ready();
+	CUresult result = sim_init_ready();
 	unsigned card;
 	size_t size;
 
@@ -391,8 +391,8 @@ SIM_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle 
 	}
 	pthread_mutex_lock(&sim_driver.lock);
 	properties.requestedHandleTypes = type;
-	properties.location.id = sim_ordinal(card);
-	result = sim_physical_new(handle, &properties, card, size, false);
+	properties.location.id = sim_memory_ordinal(card);
+	result = sim_vmm_new(handle, &properties, card, size, false);
 	if (result == CUDA_SUCCESS)
 		(*handle)->fd = fd;
 	else

@@ -28,9 +28,9 @@ static void finish(struct watch *watch)
 {
 	pthread_mutex_lock(&sim_driver.lock);
 	watch->moment->reached = true;
-	watch->moment->time = sim_now();
-	sim_moment_drop(watch->moment);
-	sim_engines_wake();
+	watch->moment->time = sim_clock_now();
+	sim_event_moment_drop(watch->moment);
+	sim_queue_wake_engines();
 	pthread_mutex_unlock(&sim_driver.lock);
 	free(watch->argument);
 	free(watch);
@@ -80,7 +80,7 @@ static bool look(struct watch *list)
 	return any;
 }
 
-static void *thread(void *argument)
+static void *watch_thread(void *argument)
 {
 	uint64_t pause = SHORTEST_NS;
 	struct watch *list;
@@ -88,7 +88,7 @@ static void *thread(void *argument)
 	prctl(PR_SET_NAME, "vgpu-sim-watch");
 	while ((list = take())) {
 		pause = look(list) ? SHORTEST_NS : pause < LONGEST_NS / 2 ? pause * 2 : LONGEST_NS;
-		sim_sleep_until(sim_now() + pause);
+		sim_clock_sleep_until(sim_clock_now() + pause);
 	}
 	return argument;
 }
@@ -103,7 +103,7 @@ static void start(void)
 		return;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	is_running = pthread_create(&id, NULL, thread, NULL) == 0;
+	is_running = pthread_create(&id, NULL, watch_thread, NULL) == 0;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (is_running)
 		pthread_detach(id);
@@ -140,13 +140,13 @@ static CUresult wait_for(CUstream stream, CUevent event, struct watch *watch)
 
 	watch->moment->references = 2;
 	event->moment = watch->moment;
-	CUresult result = sim_submit(stream, &work, false);
+	CUresult result = sim_queue_submit(stream, &work, false);
 	if (result != CUDA_SUCCESS) {
 		event->moment->references--;
 		return result;
 	}
 	work = (struct sim_work){.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .event = event};
-	sim_submit(stream, &work, false); /* if this fails, no stream waits; the watch goes on nevertheless */
+	sim_queue_submit(stream, &work, false); /* if this fails, no stream waits; the watch goes on nevertheless */
 	return CUDA_SUCCESS;
 }
 

@@ -99,25 +99,25 @@ struct sim_work {
  * Submits a copy of the work to the stream. The work may be done when this returns, or later, or it may have become a
  * node. `wait`: returns when it is done, which a capturing stream refuses.
  */
-CUresult sim_submit(CUstream stream, const struct sim_work *work, bool wait);
+CUresult sim_queue_submit(CUstream stream, const struct sim_work *work, bool wait);
 
 CUresult cuStreamIsCapturing(CUstream stream, int *status);
 
 /* Enters the kernel into its meeting, or checks again. Returns whether all have come, and stores since when. */
-bool sim_meet(struct sim_work *work, uint64_t time, uint64_t *since);
+bool sim_meeting_join(struct sim_work *work, uint64_t time, uint64_t *since);
 
 /* Carries out the work's effect; called without the lock. */
-void sim_perform(struct sim_work *work);
+void sim_queue_perform(struct sim_work *work);
 
-CUresult sim_submit_copy(const struct sim_copy *copy, CUstream stream, bool wait);
+CUresult sim_copy_submit(const struct sim_copy *copy, CUstream stream, bool wait);
 CUresult sim_copy_check(const struct sim_copy *copy);
 void sim_copy_perform(const struct sim_copy *copy);
 uint64_t sim_copy_duration(struct sim_copy *copy, const struct sim_context *context);
-CUresult sim_copy_from_3d(const CUDA_MEMCPY3D *parameters, struct sim_copy *copy);
-uint64_t sim_fill_duration(const struct sim_fill *fill, const struct sim_context *context);
-CUresult sim_fill_check(const struct sim_fill *fill);
-void sim_fill_perform(const struct sim_fill *fill);
+CUresult sim_box_copy_from_3d(const CUDA_MEMCPY3D *parameters, struct sim_copy *copy);
+uint64_t sim_copy_fill_duration(const struct sim_fill *fill, const struct sim_context *context);
+CUresult sim_copy_fill_check(const struct sim_fill *fill);
+void sim_copy_fill_perform(const struct sim_fill *fill);
 
-void sim_moment_drop(struct sim_moment *moment); /* under the lock */
+void sim_event_moment_drop(struct sim_moment *moment); /* under the lock */
 
 #endif

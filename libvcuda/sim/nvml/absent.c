@@ -9,7 +9,7 @@ nvmlReturn_t sim_nvml_absent(void);
 
 nvmlReturn_t sim_nvml_absent(void)
 {
-	nvmlReturn_t result = sim_nvml_ready();
+	nvmlReturn_t result = sim_nvml_init_ready();
 
 	return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
 }

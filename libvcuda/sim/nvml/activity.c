@@ -27,11 +27,11 @@ typedef struct {
 
 _Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32 && sizeof(nvmlSample_t) == 16, "NVML's samples");
 
-nvmlReturn_t sim_nvml_board(nvmlDevice_t device, const void *out, struct sim_board *board)
+nvmlReturn_t sim_nvml_activity_board(nvmlDevice_t device, const void *out, struct sim_board *board)
 {
-	nvmlReturn_t result = sim_nvml_check(device, out);
+	nvmlReturn_t result = sim_nvml_init_check(device, out);
 
-	return result == NVML_SUCCESS ? sim_nvml_return(sim_board(sim_nvml_card(device), board)) : result;
+	return result == NVML_SUCCESS ? sim_nvml_init_return(sim_ledger_board(sim_nvml_init_card(device), board)) : result;
 }
 
 /* Percent of a period. The file may contain anything, so the value is checked. */
@@ -41,19 +41,19 @@ static unsigned percent_of(const struct sim_board *board, uint64_t period)
 
 	if (board->period[at] != period)
 		return 0;
-	uint64_t percent = board->period_ns[at] / (sim_timing()->period_ns / 100);
+	uint64_t percent = board->period_ns[at] / (sim_state_timing()->period_ns / 100);
 	return percent > 100 ? 100 : (unsigned)percent;
 }
 
 static unsigned load_of(const struct sim_board *board)
 {
-	return percent_of(board, sim_now() / sim_timing()->period_ns - 1);
+	return percent_of(board, sim_clock_now() / sim_state_timing()->period_ns - 1);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
 	struct sim_board board;
-	nvmlReturn_t result = sim_nvml_board(device, utilization, &board);
+	nvmlReturn_t result = sim_nvml_activity_board(device, utilization, &board);
 
 	if (result == NVML_SUCCESS)
 		*utilization = (nvmlUtilization_t){load_of(&board), load_of(&board) / 2};
@@ -63,7 +63,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlU
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *temperature)
 {
 	struct sim_board board;
-	nvmlReturn_t result = sim_nvml_board(device, temperature, &board);
+	nvmlReturn_t result = sim_nvml_activity_board(device, temperature, &board);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -84,7 +84,7 @@ static unsigned power_of(nvmlDevice_t device, const struct sim_board *board, uns
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *milliwatt)
 {
 	struct sim_board board;
-	nvmlReturn_t result = sim_nvml_board(device, milliwatt, &board);
+	nvmlReturn_t result = sim_nvml_activity_board(device, milliwatt, &board);
 
 	if (result == NVML_SUCCESS)
 		*milliwatt = power_of(device, &board, load_of(&board));
@@ -95,19 +95,19 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *m
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *millijoule)
 {
 	struct sim_board board;
-	nvmlReturn_t result = sim_nvml_board(device, millijoule, &board);
+	nvmlReturn_t result = sim_nvml_activity_board(device, millijoule, &board);
 
 	if (result != NVML_SUCCESS)
 		return result;
 	unsigned idle = power_of(device, &board, 0), full = power_of(device, &board, 100);
-	*millijoule = sim_now() / 1000000000u * idle + board.busy_ns / 1000000u * (full - idle) / 1000u;
+	*millijoule = sim_clock_now() / 1000000000u * idle + board.busy_ns / 1000000u * (full - idle) / 1000u;
 	return NVML_SUCCESS;
 }
 
 /* The latest sample of each living process that is old enough for NVML to report it. */
 static unsigned collect(const struct sim_board *board, uint64_t last_seen, nvmlProcessUtilizationSample_t *out)
 {
-	uint64_t now = sim_realtime_us();
+	uint64_t now = sim_clock_realtime_us();
 	unsigned count = 0;
 
 	for (unsigned i = 0; i < SIM_MAX_SAMPLES; i++) {
@@ -115,7 +115,7 @@ static unsigned collect(const struct sim_board *board, uint64_t last_seen, nvmlP
 		if (!sample->token || sample->time_us <= last_seen || sample->time_us + SAMPLE_MIN_AGE_US > now ||
 		    sample->time_us + SAMPLE_MAX_AGE_US < now)
 			continue;
-		int pid = sim_pid_of(sample->slot, sample->token);
+		int pid = sim_ledger_pid_of(sample->slot, sample->token);
 		unsigned at = 0;
 		while (at < count && out[at].pid != (unsigned)pid)
 			at++;
@@ -137,7 +137,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvm
 {
 	nvmlProcessUtilizationSample_t samples[SIM_MAX_SAMPLES];
 	struct sim_board board;
-	nvmlReturn_t result = sim_nvml_board(device, room, &board);
+	nvmlReturn_t result = sim_nvml_activity_board(device, room, &board);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -167,7 +167,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t devic
 {
 	nvmlProcessUtilizationSample_t samples[SIM_MAX_SAMPLES];
 	struct sim_board board;
-	nvmlReturn_t result = sim_nvml_board(device, info, &board);
+	nvmlReturn_t result = sim_nvml_activity_board(device, info, &board);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -206,9 +206,9 @@ static unsigned sample_value(nvmlDevice_t device, const struct sim_board *board,
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsigned long long last_seen, int *value_type,
                                              unsigned *room, nvmlSample_t *out)
 {
-	uint64_t period = sim_now() / sim_timing()->period_ns, now = sim_realtime_us();
+	uint64_t period = sim_clock_now() / sim_state_timing()->period_ns, now = sim_clock_realtime_us();
 	struct sim_board board;
-	nvmlReturn_t result = sim_nvml_board(device, room, &board);
+	nvmlReturn_t result = sim_nvml_activity_board(device, room, &board);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -221,7 +221,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsi
 	}
 	unsigned count = 0;
 	for (unsigned age = SIM_PERIODS - 1; age > 0 && count < *room; age--) {
-		uint64_t time = now - age * (sim_timing()->period_ns / 1000);
+		uint64_t time = now - age * (sim_state_timing()->period_ns / 1000);
 		if (time <= last_seen || age > period)
 			continue;
 		out[count].timeStamp = time;
@@ -235,7 +235,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsi
 /* Accounting is off. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, int *mode)
 {
-	nvmlReturn_t result = sim_nvml_check(device, mode);
+	nvmlReturn_t result = sim_nvml_init_check(device, mode);
 
 	if (result == NVML_SUCCESS)
 		*mode = 0;
@@ -244,7 +244,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, int *mo
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned *count, unsigned *pids)
 {
-	nvmlReturn_t result = sim_nvml_check(device, count);
+	nvmlReturn_t result = sim_nvml_init_check(device, count);
 
 	(void)pids;
 	if (result == NVML_SUCCESS)

@@ -16,9 +16,9 @@
 SIM_TRAMPOLINE(nvmlDeviceGetJpgUtilization, nvmlDeviceGetEncoderUtilization)
 SIM_TRAMPOLINE(nvmlDeviceGetOfaUtilization, nvmlDeviceGetEncoderUtilization)
 
-static nvmlReturn_t give(nvmlDevice_t device, unsigned *out, unsigned value)
+static nvmlReturn_t give_number(nvmlDevice_t device, unsigned *out, unsigned value)
 {
-	nvmlReturn_t result = sim_nvml_check(device, out);
+	nvmlReturn_t result = sim_nvml_init_check(device, out);
 
 	if (result == NVML_SUCCESS)
 		*out = value;
@@ -27,13 +27,13 @@ static nvmlReturn_t give(nvmlDevice_t device, unsigned *out, unsigned value)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is_mig)
 {
-	return give(device, is_mig, 0);
+	return give_number(device, is_mig, 0);
 }
 
 /* MIG is off: there are no such devices. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index, nvmlDevice_t *mig)
 {
-	nvmlReturn_t result = sim_nvml_check(device, mig);
+	nvmlReturn_t result = sim_nvml_init_check(device, mig);
 
 	(void)index;
 	if (result != NVML_SUCCESS)
@@ -43,22 +43,22 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device,
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, unsigned *mode)
 {
-	return give(device, mode, 0);
+	return give_number(device, mode, 0);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetPowerSource(nvmlDevice_t device, unsigned *source)
 {
-	return give(device, source, 0);
+	return give_number(device, source, 0);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetIrqNum(nvmlDevice_t device, unsigned *number)
 {
-	return give(device, number, device ? 64 + (unsigned)sim_nvml_index(device) : 0);
+	return give_number(device, number, device ? 64 + (unsigned)sim_nvml_init_index(device) : 0);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetAdaptiveClockInfoStatus(nvmlDevice_t device, unsigned *status)
 {
-	return give(device, status, 0);
+	return give_number(device, status, 0);
 }
 
 static unsigned pcie_speed(nvmlDevice_t device)
@@ -71,7 +71,7 @@ static unsigned pcie_speed(nvmlDevice_t device)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetPcieSpeed(nvmlDevice_t device, unsigned *speed)
 {
-	nvmlReturn_t result = sim_nvml_check(device, speed);
+	nvmlReturn_t result = sim_nvml_init_check(device, speed);
 
 	if (result == NVML_SUCCESS)
 		*speed = pcie_speed(device);
@@ -86,14 +86,14 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetPcieLinkMaxSpeed(nvmlDevice_t device, unsig
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderCapacity(nvmlDevice_t device, int codec, unsigned *percent)
 {
-	nvmlReturn_t result = give(device, percent, 100);
+	nvmlReturn_t result = give_number(device, percent, 100);
 
 	return result == NVML_SUCCESS && (codec < 0 || codec > 2) ? NVML_ERROR_INVALID_ARGUMENT : result;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderStats(nvmlDevice_t device, unsigned *sessions, unsigned *fps, unsigned *latency)
 {
-	nvmlReturn_t result = give(device, sessions, 0);
+	nvmlReturn_t result = give_number(device, sessions, 0);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -105,7 +105,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderStats(nvmlDevice_t device, unsigned 
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetFBCStats(nvmlDevice_t device, unsigned stats[3])
 {
-	nvmlReturn_t result = sim_nvml_check(device, stats);
+	nvmlReturn_t result = sim_nvml_init_check(device, stats);
 
 	if (result == NVML_SUCCESS)
 		memset(stats, 0, 3 * sizeof *stats);
@@ -115,7 +115,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetFBCStats(nvmlDevice_t device, unsigned stat
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderSessions(nvmlDevice_t device, unsigned *count, void *sessions)
 {
 	(void)sessions;
-	return give(device, count, 0);
+	return give_number(device, count, 0);
 }
 
 SIM_TRAMPOLINE(nvmlDeviceGetFBCSessions, nvmlDeviceGetEncoderSessions)
@@ -124,7 +124,7 @@ SIM_TRAMPOLINE(nvmlDeviceGetFBCSessions, nvmlDeviceGetEncoderSessions)
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, int policy, unsigned long long times[2])
 {
 	struct timespec now;
-	nvmlReturn_t result = sim_nvml_check(device, times);
+	nvmlReturn_t result = sim_nvml_init_check(device, times);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -138,7 +138,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, int po
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetSupportedPerformanceStates(nvmlDevice_t device, unsigned *states, unsigned bytes)
 {
-	nvmlReturn_t result = sim_nvml_check(device, states);
+	nvmlReturn_t result = sim_nvml_init_check(device, states);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -168,7 +168,7 @@ typedef struct {
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device, nvmlGpuDynamicPstatesInfo_t *info)
 {
 	nvmlUtilization_t utilization;
-	nvmlReturn_t result = sim_nvml_check(device, info);
+	nvmlReturn_t result = sim_nvml_init_check(device, info);
 
 	if (result == NVML_SUCCESS)
 		result = nvmlDeviceGetUtilizationRates(device, &utilization);
@@ -189,7 +189,7 @@ typedef struct {
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetThermalSettings(nvmlDevice_t device, unsigned index, nvmlGpuThermalSettings_t *out)
 {
 	unsigned temperature;
-	nvmlReturn_t result = sim_nvml_check(device, out);
+	nvmlReturn_t result = sim_nvml_init_check(device, out);
 
 	if (result == NVML_SUCCESS)
 		result = nvmlDeviceGetTemperature(device, 0, &temperature);
@@ -207,14 +207,14 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetThermalSettings(nvmlDevice_t device, unsign
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetGspFirmwareVersion(nvmlDevice_t device, char *version)
 {
-	nvmlReturn_t result = sim_nvml_check(device, version);
+	nvmlReturn_t result = sim_nvml_init_check(device, version);
 
-	return result == NVML_SUCCESS ? sim_nvml_text(version, 64, SIM_DRIVER_VERSION) : result;
+	return result == NVML_SUCCESS ? sim_nvml_init_text(version, 64, SIM_DRIVER_VERSION) : result;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetGspFirmwareMode(nvmlDevice_t device, unsigned *enabled, unsigned *by_default)
 {
-	nvmlReturn_t result = give(device, enabled, 1);
+	nvmlReturn_t result = give_number(device, enabled, 1);
 
 	if (result == NVML_SUCCESS && !by_default)
 		return NVML_ERROR_INVALID_ARGUMENT;
@@ -225,33 +225,33 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetGspFirmwareMode(nvmlDevice_t device, unsign
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetInforomImageVersion(nvmlDevice_t device, char *version, unsigned length)
 {
-	nvmlReturn_t result = sim_nvml_check(device, version);
+	nvmlReturn_t result = sim_nvml_init_check(device, version);
 
-	return result == NVML_SUCCESS ? sim_nvml_text(version, length, "G000.0000.00.00") : result;
+	return result == NVML_SUCCESS ? sim_nvml_init_text(version, length, "G000.0000.00.00") : result;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetInforomVersion(nvmlDevice_t device, int part, char *version, unsigned length)
 {
-	nvmlReturn_t result = sim_nvml_check(device, version);
+	nvmlReturn_t result = sim_nvml_init_check(device, version);
 
 	if (result != NVML_SUCCESS)
 		return result;
-	return part < 0 || part > 3 ? NVML_ERROR_INVALID_ARGUMENT : sim_nvml_text(version, length, "2.0");
+	return part < 0 || part > 3 ? NVML_ERROR_INVALID_ARGUMENT : sim_nvml_init_text(version, length, "2.0");
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetInforomConfigurationChecksum(nvmlDevice_t device, unsigned *checksum)
 {
-	return give(device, checksum, 0);
+	return give_number(device, checksum, 0);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceValidateInforom(nvmlDevice_t device)
 {
-	return sim_nvml_check(device, device);
+	return sim_nvml_init_check(device, device);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetAPIRestriction(nvmlDevice_t device, int api, int *restricted)
 {
-	nvmlReturn_t result = sim_nvml_check(device, restricted);
+	nvmlReturn_t result = sim_nvml_init_check(device, restricted);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -266,7 +266,7 @@ typedef struct { unsigned version, is_supported; } nvmlGpmSupport_t;
 /* Counters of the activity inside the multiprocessors are not supported. */
 SIM_EXPORT nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *support)
 {
-	nvmlReturn_t result = sim_nvml_check(device, support);
+	nvmlReturn_t result = sim_nvml_init_check(device, support);
 
 	if (result == NVML_SUCCESS && support->version != 1 && support->version != (sizeof *support | 1u << 24))
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
@@ -278,7 +278,7 @@ SIM_EXPORT nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSu
 /* For the node: no units (racks of old systems), no excluded cards, confidential computing off. */
 static nvmlReturn_t none(unsigned *count)
 {
-	nvmlReturn_t result = sim_nvml_ready();
+	nvmlReturn_t result = sim_nvml_init_ready();
 
 	if (result != NVML_SUCCESS)
 		return result;

@@ -15,7 +15,7 @@ SIM_TRAMPOLINE(nvmlDeviceGetPciInfo, nvmlDeviceGetPciInfo_v2)
 
 static nvmlReturn_t number(nvmlDevice_t device, unsigned *out, unsigned (*value)(const struct sim_card *))
 {
-	nvmlReturn_t result = sim_nvml_check(device, out);
+	nvmlReturn_t result = sim_nvml_init_check(device, out);
 
 	if (result == NVML_SUCCESS)
 		*out = value(device);
@@ -51,7 +51,7 @@ static unsigned pcie_generation(const struct sim_card *card)
 	return card->compute_major >= 9 ? 5 : card->compute_major == 8 ? 4 : 3;
 }
 
-NUMBER(Index, (unsigned)sim_nvml_index(card))
+NUMBER(Index, (unsigned)sim_nvml_init_index(card))
 NUMBER(MinorNumber, card->minor)
 NUMBER(EnforcedPowerLimit, card->power_limit_mw)
 NUMBER(PowerManagementLimit, card->power_limit_mw)
@@ -80,35 +80,35 @@ NUMBER(MaxMigDeviceCount, card->compute_major >= 8 ? 7 : 0)
 NUMBER(AccountingBufferSize, 0)
 NUMBER(BusType, 2)
 NUMBER(NumFans, 0)
-NUMBER(ModuleId, (unsigned)sim_nvml_index(card) + 1)
+NUMBER(ModuleId, (unsigned)sim_nvml_init_index(card) + 1)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned length)
 {
-	nvmlReturn_t result = sim_nvml_check(device, name);
+	nvmlReturn_t result = sim_nvml_init_check(device, name);
 
-	return result == NVML_SUCCESS ? sim_nvml_text(name, length, device->name) : result;
+	return result == NVML_SUCCESS ? sim_nvml_init_text(name, length, device->name) : result;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned length)
 {
-	nvmlReturn_t result = sim_nvml_check(device, serial);
+	nvmlReturn_t result = sim_nvml_init_check(device, serial);
 
-	return result == NVML_SUCCESS ? sim_nvml_text(serial, length, device->serial) : result;
+	return result == NVML_SUCCESS ? sim_nvml_init_text(serial, length, device->serial) : result;
 }
 
-void sim_nvml_bus_id(char *out, size_t size, int digits, unsigned domain, unsigned bus, unsigned device)
+void sim_nvml_device_bus_id(char *out, size_t size, int digits, unsigned domain, unsigned bus, unsigned device)
 {
 	snprintf(out, size, "%0*X:%02X:%02X.0", digits, domain & 0xffff, bus & 0xff, device & 0x1f);
 }
 
 static void bus_id(char *out, size_t size, int digits, const struct sim_card *card)
 {
-	sim_nvml_bus_id(out, size, digits, card->pci_domain, card->pci_bus, card->pci_device);
+	sim_nvml_device_bus_id(out, size, digits, card->pci_domain, card->pci_bus, card->pci_device);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *info)
 {
-	nvmlReturn_t result = sim_nvml_check(device, info);
+	nvmlReturn_t result = sim_nvml_init_check(device, info);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -126,7 +126,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v2_t *info)
 {
-	nvmlReturn_t result = sim_nvml_check(device, info);
+	nvmlReturn_t result = sim_nvml_init_check(device, info);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -143,7 +143,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo
 
 static nvmlReturn_t measure(nvmlDevice_t device, uint64_t *used, uint64_t *available)
 {
-	nvmlReturn_t result = sim_nvml_return(sim_used(sim_nvml_card(device), used));
+	nvmlReturn_t result = sim_nvml_init_return(sim_ledger_used(sim_nvml_init_card(device), used));
 	uint64_t capacity = device->memory - device->reserved;
 
 	if (result == NVML_SUCCESS) {
@@ -157,7 +157,7 @@ static nvmlReturn_t measure(nvmlDevice_t device, uint64_t *used, uint64_t *avail
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
 	uint64_t used, available;
-	nvmlReturn_t result = sim_nvml_check(device, memory);
+	nvmlReturn_t result = sim_nvml_init_check(device, memory);
 
 	if (result == NVML_SUCCESS && memory->version != NVML_MEMORY_V2)
 		result = NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
@@ -176,7 +176,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemo
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
 	uint64_t used, available;
-	nvmlReturn_t result = sim_nvml_check(device, memory);
+	nvmlReturn_t result = sim_nvml_init_check(device, memory);
 
 	if (result == NVML_SUCCESS)
 		result = measure(device, &used, &available);
@@ -190,7 +190,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory)
 {
-	nvmlReturn_t result = sim_nvml_check(device, memory);
+	nvmlReturn_t result = sim_nvml_init_check(device, memory);
 
 	if (result == NVML_SUCCESS)
 		*memory = (nvmlBAR1Memory_t){.bar1Total = device->bar1, .bar1Free = device->bar1};
@@ -201,7 +201,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned *percent, unsigned *period)
 {
-	nvmlReturn_t result = sim_nvml_check(device, percent);
+	nvmlReturn_t result = sim_nvml_init_check(device, percent);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -216,7 +216,7 @@ SIM_TRAMPOLINE(nvmlDeviceGetDecoderUtilization, nvmlDeviceGetEncoderUtilization)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int type, unsigned *mhz)
 {
-	nvmlReturn_t result = sim_nvml_check(device, mhz);
+	nvmlReturn_t result = sim_nvml_init_check(device, mhz);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -230,7 +230,7 @@ SIM_TRAMPOLINE(nvmlDeviceGetMaxClockInfo, nvmlDeviceGetClockInfo)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
-	nvmlReturn_t result = sim_nvml_check(device, major);
+	nvmlReturn_t result = sim_nvml_init_check(device, major);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -243,7 +243,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, 
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
 {
-	nvmlReturn_t result = sim_nvml_check(device, current);
+	nvmlReturn_t result = sim_nvml_init_check(device, current);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -258,7 +258,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *curr
 /* Cards of this kind have no fan of their own. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned *percent)
 {
-	nvmlReturn_t result = sim_nvml_check(device, percent);
+	nvmlReturn_t result = sim_nvml_init_check(device, percent);
 
 	return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
 }
@@ -266,7 +266,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned *per
 /* For Windows only. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetDriverModel(nvmlDevice_t device, unsigned *current, unsigned *pending)
 {
-	nvmlReturn_t result = sim_nvml_check(device, current);
+	nvmlReturn_t result = sim_nvml_init_check(device, current);
 
 	(void)pending;
 	return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;

@@ -28,7 +28,7 @@ _Static_assert(sizeof(nvmlEventData_t) == 32, "nvmlEventData_t");
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_event_set *sets;
 
-static struct sim_event_set **find(nvmlEventSet_t set)
+static struct sim_event_set **find_set(nvmlEventSet_t set)
 {
 	for (struct sim_event_set **at = &sets; *at; at = &(*at)->next)
 		if (*at == set)
@@ -38,7 +38,7 @@ static struct sim_event_set **find(nvmlEventSet_t set)
 
 SIM_EXPORT nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
 {
-	nvmlReturn_t result = sim_nvml_ready();
+	nvmlReturn_t result = sim_nvml_init_ready();
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -57,7 +57,7 @@ SIM_EXPORT nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
 SIM_EXPORT nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
 {
 	pthread_mutex_lock(&lock);
-	struct sim_event_set **at = find(set);
+	struct sim_event_set **at = find_set(set);
 	if (at)
 		*at = set->next;
 	pthread_mutex_unlock(&lock);
@@ -69,7 +69,7 @@ SIM_EXPORT nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long long *types)
 {
-	nvmlReturn_t result = sim_nvml_check(device, types);
+	nvmlReturn_t result = sim_nvml_init_check(device, types);
 
 	if (result == NVML_SUCCESS)
 		*types = EVENT_TYPES;
@@ -79,15 +79,15 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, un
 SIM_EXPORT nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set)
 {
 	struct sim_board board;
-	nvmlReturn_t result = sim_nvml_board(device, set, &board);
+	nvmlReturn_t result = sim_nvml_activity_board(device, set, &board);
 
 	if (result != NVML_SUCCESS)
 		return result;
 	if (types & ~EVENT_TYPES)
 		return NVML_ERROR_NOT_SUPPORTED;
 	pthread_mutex_lock(&lock);
-	if (find(set)) {
-		unsigned card = sim_nvml_card(device);
+	if (find_set(set)) {
+		unsigned card = sim_nvml_init_card(device);
 		if (!set->types[card])
 			set->seen[card] = board.incident_count;
 		set->types[card] |= types;
@@ -103,7 +103,7 @@ static bool take(nvmlEventSet_t set, unsigned card, nvmlEventData_t *data)
 {
 	struct sim_board board;
 
-	if (!set->types[card] || sim_board(card, &board) != SIM_OK)
+	if (!set->types[card] || sim_ledger_board(card, &board) != SIM_OK)
 		return false;
 	if (board.incident_count - set->seen[card] > SIM_MAX_INCIDENTS)
 		set->seen[card] = board.incident_count - SIM_MAX_INCIDENTS;
@@ -111,7 +111,7 @@ static bool take(nvmlEventSet_t set, unsigned card, nvmlEventData_t *data)
 		const struct sim_incident *incident = &board.incidents[set->seen[card]++ % SIM_MAX_INCIDENTS];
 		if (!(incident->type & set->types[card]))
 			continue;
-		*data = (nvmlEventData_t){sim_card(card), incident->type, incident->data, NVML_NO_INSTANCE, NVML_NO_INSTANCE};
+		*data = (nvmlEventData_t){sim_state_card(card), incident->type, incident->data, NVML_NO_INSTANCE, NVML_NO_INSTANCE};
 		return true;
 	}
 	return false;
@@ -122,12 +122,12 @@ static nvmlReturn_t poll_cards(nvmlEventSet_t set, nvmlEventData_t *data)
 	nvmlReturn_t result = NVML_ERROR_TIMEOUT;
 
 	pthread_mutex_lock(&lock);
-	if (!find(set))
+	if (!find_set(set))
 		result = NVML_ERROR_INVALID_ARGUMENT;
-	for (unsigned card = 0; result == NVML_ERROR_TIMEOUT && card < sim_card_count(); card++)
+	for (unsigned card = 0; result == NVML_ERROR_TIMEOUT && card < sim_state_card_count(); card++)
 		if (take(set, card, data))
 			result = NVML_SUCCESS;
-		else if (set->types[card] && sim_nvml_lost(card))
+		else if (set->types[card] && sim_nvml_init_lost(card))
 			result = NVML_ERROR_GPU_IS_LOST;
 	pthread_mutex_unlock(&lock);
 	return result;
@@ -135,21 +135,21 @@ static nvmlReturn_t poll_cards(nvmlEventSet_t set, nvmlEventData_t *data)
 
 SIM_EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms)
 {
-	uint64_t end = sim_now() + (uint64_t)timeout_ms * 1000000u;
-	nvmlReturn_t result = sim_nvml_ready();
+	uint64_t end = sim_clock_now() + (uint64_t)timeout_ms * 1000000u;
+	nvmlReturn_t result = sim_nvml_init_ready();
 
 	if (result != NVML_SUCCESS)
 		return result;
 	if (!data)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	for (;;) {
-		result = sim_nvml_ready();
+		result = sim_nvml_init_ready();
 		if (result == NVML_SUCCESS)
 			result = poll_cards(set, data);
-		uint64_t now = sim_now();
+		uint64_t now = sim_clock_now();
 		if (result != NVML_ERROR_TIMEOUT || now >= end)
 			return result;
-		sim_sleep_until(end - now < POLL_NS ? end : now + POLL_NS);
+		sim_clock_sleep_until(end - now < POLL_NS ? end : now + POLL_NS);
 	}
 }
 

@@ -63,7 +63,7 @@ static const struct range {
 	{185, 186, POWER, 0}, {187, 187, POWER_LEAST, 0}, {188, 190, POWER_LIMIT, 0}, {192, 192, POWER_LIMIT, 0},
 };
 
-static const struct range *find(unsigned field)
+static const struct range *find_range(unsigned field)
 {
 	for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
 		if (ranges[i].first <= field && field <= ranges[i].last)
@@ -152,7 +152,7 @@ static nvmlReturn_t memory_temperature(nvmlDevice_t device, nvmlFieldValue_t *ou
 
 static nvmlReturn_t field(nvmlDevice_t device, const struct sim_board *board, nvmlFieldValue_t *out)
 {
-	const struct range *range = find(out->fieldId);
+	const struct range *range = find_range(out->fieldId);
 	bool remaps = device->compute_major >= 8;
 
 	switch (range ? range->what : UNKNOWN) {
@@ -173,7 +173,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count,
 {
 	struct sim_board board;
 	struct timespec now;
-	nvmlReturn_t result = sim_nvml_board(device, values, &board);
+	nvmlReturn_t result = sim_nvml_activity_board(device, values, &board);
 
 	if (result != NVML_SUCCESS)
 		return result;

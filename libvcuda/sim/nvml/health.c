@@ -13,7 +13,7 @@ SIM_TRAMPOLINE(nvmlDeviceGetSupportedClocksThrottleReasons, nvmlDeviceGetSupport
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, unsigned long long *reasons)
 {
 	nvmlUtilization_t utilization;
-	nvmlReturn_t result = sim_nvml_check(device, reasons);
+	nvmlReturn_t result = sim_nvml_init_check(device, reasons);
 
 	if (result == NVML_SUCCESS)
 		result = nvmlDeviceGetUtilizationRates(device, &utilization);
@@ -24,7 +24,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t devi
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetSupportedClocksEventReasons(nvmlDevice_t device, unsigned long long *reasons)
 {
-	nvmlReturn_t result = sim_nvml_check(device, reasons);
+	nvmlReturn_t result = sim_nvml_init_check(device, reasons);
 
 	if (result == NVML_SUCCESS)
 		*reasons = 0x1ff;
@@ -33,7 +33,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetSupportedClocksEventReasons(nvmlDevice_t de
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetSupportedMemoryClocks(nvmlDevice_t device, unsigned *count, unsigned *clocks)
 {
-	nvmlReturn_t result = sim_nvml_check(device, count);
+	nvmlReturn_t result = sim_nvml_init_check(device, count);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -48,7 +48,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetSupportedMemoryClocks(nvmlDevice_t device, 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device, unsigned memory, unsigned *count,
                                                              unsigned *clocks)
 {
-	nvmlReturn_t result = sim_nvml_check(device, count);
+	nvmlReturn_t result = sim_nvml_init_check(device, count);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -64,7 +64,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned *least, unsigned *most)
 {
-	nvmlReturn_t result = sim_nvml_check(device, least);
+	nvmlReturn_t result = sim_nvml_init_check(device, least);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -79,7 +79,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, int type, unsigned *temperature)
 {
 	static const unsigned thresholds[] = {92, 89, 95, 85};
-	nvmlReturn_t result = sim_nvml_check(device, temperature);
+	nvmlReturn_t result = sim_nvml_init_check(device, temperature);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -91,7 +91,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, i
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, int counter, unsigned *kib)
 {
-	nvmlReturn_t result = sim_nvml_check(device, kib);
+	nvmlReturn_t result = sim_nvml_init_check(device, kib);
 
 	if (result == NVML_SUCCESS && (counter < 0 || counter > 1))
 		result = NVML_ERROR_INVALID_ARGUMENT;
@@ -114,21 +114,21 @@ SIM_TRAMPOLINE(nvmlDeviceGetMaxCustomerBoostClock, nvmlDeviceGetClockInfo)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsigned length)
 {
-	nvmlReturn_t result = sim_nvml_check(device, version);
+	nvmlReturn_t result = sim_nvml_init_check(device, version);
 
-	return result == NVML_SUCCESS ? sim_nvml_text(version, length, "90.04.96.00.01") : result;
+	return result == NVML_SUCCESS ? sim_nvml_init_text(version, length, "90.04.96.00.01") : result;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetBoardPartNumber(nvmlDevice_t device, char *number, unsigned length)
 {
-	nvmlReturn_t result = sim_nvml_check(device, number);
+	nvmlReturn_t result = sim_nvml_init_check(device, number);
 
-	return result == NVML_SUCCESS ? sim_nvml_text(number, length, "900-00000-0000-000") : result;
+	return result == NVML_SUCCESS ? sim_nvml_init_text(number, length, "900-00000-0000-000") : result;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned link, int capability, unsigned *has)
 {
-	nvmlReturn_t result = sim_nvml_check(device, has);
+	nvmlReturn_t result = sim_nvml_init_check(device, has);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -141,7 +141,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsig
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkUtilizationCounter(nvmlDevice_t device, unsigned link, unsigned counter,
                                                               unsigned long long *received, unsigned long long *sent)
 {
-	nvmlReturn_t result = sim_nvml_check(device, received);
+	nvmlReturn_t result = sim_nvml_init_check(device, received);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -154,7 +154,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkUtilizationCounter(nvmlDevice_t devic
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned link, int counter,
                                                         unsigned long long *count)
 {
-	nvmlReturn_t result = sim_nvml_check(device, count);
+	nvmlReturn_t result = sim_nvml_init_check(device, count);
 
 	if (result != NVML_SUCCESS)
 		return result;

@@ -21,7 +21,7 @@ SIM_TRAMPOLINE(nvmlDeviceGetHandleByIndex, nvmlDeviceGetHandleByIndex_v2)
 SIM_TRAMPOLINE(nvmlDeviceGetHandleByPciBusId, nvmlDeviceGetHandleByPciBusId_v2)
 SIM_TRAMPOLINE(nvmlSystemGetCudaDriverVersion, nvmlSystemGetCudaDriverVersion_v2)
 
-nvmlReturn_t sim_nvml_return(enum sim_status status)
+nvmlReturn_t sim_nvml_init_return(enum sim_status status)
 {
 	static const nvmlReturn_t result[] = {
 		[SIM_OK] = NVML_SUCCESS,
@@ -38,15 +38,15 @@ nvmlReturn_t sim_nvml_return(enum sim_status status)
 
 static nvmlReturn_t start(void)
 {
-	enum sim_status status = sim_open();
+	enum sim_status status = sim_state_open();
 
 	if (status == SIM_OK)
-		status = sim_driver_status();
+		status = sim_ledger_driver_status();
 	if (status != SIM_OK)
-		return sim_nvml_return(status);
-	if (!sim_control_node())
+		return sim_nvml_init_return(status);
+	if (!sim_nodes_control())
 		return NVML_ERROR_DRIVER_NOT_LOADED;
-	visible_count = sim_visible_cards(visible);
+	visible_count = sim_nodes_visible_cards(visible);
 	return NVML_SUCCESS;
 }
 
@@ -82,51 +82,51 @@ SIM_EXPORT nvmlReturn_t nvmlShutdown(void)
 	return result;
 }
 
-nvmlReturn_t sim_nvml_ready(void)
+nvmlReturn_t sim_nvml_init_ready(void)
 {
 	pthread_mutex_lock(&lock);
 	nvmlReturn_t result = users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
 	pthread_mutex_unlock(&lock);
-	return result == NVML_SUCCESS ? sim_nvml_return(sim_driver_status()) : result;
+	return result == NVML_SUCCESS ? sim_nvml_init_return(sim_ledger_driver_status()) : result;
 }
 
-int sim_nvml_index(nvmlDevice_t device)
+int sim_nvml_init_index(nvmlDevice_t device)
 {
 	for (unsigned i = 0; i < visible_count; i++)
-		if (sim_card(visible[i]) == device)
+		if (sim_state_card(visible[i]) == device)
 			return (int)i;
 	return -1;
 }
 
-unsigned sim_nvml_card(nvmlDevice_t device)
+unsigned sim_nvml_init_card(nvmlDevice_t device)
 {
-	return visible[sim_nvml_index(device)];
+	return visible[sim_nvml_init_index(device)];
 }
 
-nvmlReturn_t sim_nvml_check(nvmlDevice_t device, const void *out)
+nvmlReturn_t sim_nvml_init_check(nvmlDevice_t device, const void *out)
 {
-	nvmlReturn_t result = sim_nvml_ready();
+	nvmlReturn_t result = sim_nvml_init_ready();
 
 	if (result != NVML_SUCCESS)
 		return result;
-	if (!out || sim_nvml_index(device) < 0)
+	if (!out || sim_nvml_init_index(device) < 0)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	return sim_nvml_lost(sim_nvml_card(device)) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+	return sim_nvml_init_lost(sim_nvml_init_card(device)) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
-bool sim_nvml_lost(unsigned card)
+bool sim_nvml_init_lost(unsigned card)
 {
-	return sim_card_status(card) == SIM_LOST;
+	return sim_ledger_card_status(card) == SIM_LOST;
 }
 
 /* Only a card that is not lost gets a handle. */
-static nvmlReturn_t give(const struct sim_card *card, nvmlDevice_t *device)
+static nvmlReturn_t give_handle(const struct sim_card *card, nvmlDevice_t *device)
 {
 	*device = card;
-	return sim_nvml_check(card, device);
+	return sim_nvml_init_check(card, device);
 }
 
-nvmlReturn_t sim_nvml_text(char *out, unsigned length, const char *text)
+nvmlReturn_t sim_nvml_init_text(char *out, unsigned length, const char *text)
 {
 	if (strlen(text) >= length)
 		return NVML_ERROR_INSUFFICIENT_SIZE;
@@ -146,11 +146,11 @@ SIM_EXPORT const char *nvmlErrorString(nvmlReturn_t result)
 
 static nvmlReturn_t node_text(char *out, unsigned length, const char *text)
 {
-	nvmlReturn_t result = sim_nvml_ready();
+	nvmlReturn_t result = sim_nvml_init_ready();
 
 	if (result != NVML_SUCCESS)
 		return result;
-	return out ? sim_nvml_text(out, length, text) : NVML_ERROR_INVALID_ARGUMENT;
+	return out ? sim_nvml_init_text(out, length, text) : NVML_ERROR_INVALID_ARGUMENT;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length)
@@ -174,7 +174,7 @@ SIM_EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version)
 SIM_EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length)
 {
 	char path[64], text[4096];
-	nvmlReturn_t result = sim_nvml_ready();
+	nvmlReturn_t result = sim_nvml_init_ready();
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -193,7 +193,7 @@ SIM_EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name, unsig
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 {
-	nvmlReturn_t result = sim_nvml_ready();
+	nvmlReturn_t result = sim_nvml_init_ready();
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -205,26 +205,26 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 {
-	nvmlReturn_t result = sim_nvml_ready();
+	nvmlReturn_t result = sim_nvml_init_ready();
 
 	if (result != NVML_SUCCESS)
 		return result;
 	if (!device || index >= visible_count)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	return give(sim_card(visible[index]), device);
+	return give_handle(sim_state_card(visible[index]), device);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)
 {
-	nvmlReturn_t result = sim_nvml_ready();
+	nvmlReturn_t result = sim_nvml_init_ready();
 
 	if (result != NVML_SUCCESS)
 		return result;
 	if (!serial || !device)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	for (unsigned i = 0; i < visible_count; i++)
-		if (strcmp(serial, sim_card(visible[i])->serial) == 0)
-			return give(sim_card(visible[i]), device);
+		if (strcmp(serial, sim_state_card(visible[i])->serial) == 0)
+			return give_handle(sim_state_card(visible[i]), device);
 	return NVML_ERROR_NOT_FOUND;
 }
 
@@ -239,27 +239,27 @@ static void uuid_text(const struct sim_card *card, char text[64])
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned length)
 {
 	char text[64];
-	nvmlReturn_t result = sim_nvml_check(device, uuid);
+	nvmlReturn_t result = sim_nvml_init_check(device, uuid);
 
 	if (result != NVML_SUCCESS)
 		return result;
 	uuid_text(device, text);
-	return sim_nvml_text(uuid, length, text);
+	return sim_nvml_init_text(uuid, length, text);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
 	char text[64];
-	nvmlReturn_t result = sim_nvml_ready();
+	nvmlReturn_t result = sim_nvml_init_ready();
 
 	if (result != NVML_SUCCESS)
 		return result;
 	if (!uuid || !device)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	for (unsigned i = 0; i < visible_count; i++) {
-		uuid_text(sim_card(visible[i]), text);
+		uuid_text(sim_state_card(visible[i]), text);
 		if (strcasecmp(uuid, text) == 0)
-			return give(sim_card(visible[i]), device);
+			return give_handle(sim_state_card(visible[i]), device);
 	}
 	return NVML_ERROR_NOT_FOUND;
 }
@@ -267,7 +267,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *text, nvmlDevice_t *device)
 {
 	unsigned domain = 0, bus, slot;
-	nvmlReturn_t result = sim_nvml_ready();
+	nvmlReturn_t result = sim_nvml_init_ready();
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -275,9 +275,9 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *text, nvmlD
 	                         (domain = 0, sscanf(text, "%x:%x", &bus, &slot) != 2)))
 		return NVML_ERROR_INVALID_ARGUMENT;
 	for (unsigned i = 0; i < visible_count; i++) {
-		const struct sim_card *card = sim_card(visible[i]);
+		const struct sim_card *card = sim_state_card(visible[i]);
 		if (card->pci_domain == domain && card->pci_bus == bus && card->pci_device == slot)
-			return give(card, device);
+			return give_handle(card, device);
 	}
 	return NVML_ERROR_NOT_FOUND;
 }

@@ -9,7 +9,7 @@
 /* All models of the simulator have ECC memory, and ECC is on. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, int *current, int *pending)
 {
-	nvmlReturn_t result = sim_nvml_check(device, current);
+	nvmlReturn_t result = sim_nvml_init_check(device, current);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -23,7 +23,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, int *current, 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int type, int counter, unsigned long long *count)
 {
 	struct sim_board board;
-	nvmlReturn_t result = sim_nvml_board(device, count, &board);
+	nvmlReturn_t result = sim_nvml_activity_board(device, count, &board);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -69,7 +69,7 @@ typedef struct {
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvmlEccSramErrorStatus_t *status)
 {
-	nvmlReturn_t result = sim_nvml_check(device, status);
+	nvmlReturn_t result = sim_nvml_init_check(device, status);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -85,7 +85,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvm
 /* Ampere and later remap rows; earlier cards retire pages. */
 static nvmlReturn_t remapper(nvmlDevice_t device, const void *out, struct sim_board *board)
 {
-	nvmlReturn_t result = sim_nvml_board(device, out, board);
+	nvmlReturn_t result = sim_nvml_activity_board(device, out, board);
 
 	return result == NVML_SUCCESS && device->compute_major < 8 ? NVML_ERROR_NOT_SUPPORTED : result;
 }
@@ -127,7 +127,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device, u
 
 static nvmlReturn_t retired(nvmlDevice_t device, const void *out, struct sim_board *board)
 {
-	nvmlReturn_t result = sim_nvml_board(device, out, board);
+	nvmlReturn_t result = sim_nvml_activity_board(device, out, board);
 
 	return result == NVML_SUCCESS && device->compute_major >= 8 ? NVML_ERROR_NOT_SUPPORTED : result;
 }

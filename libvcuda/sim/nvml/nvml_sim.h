@@ -11,14 +11,14 @@
 #include "state/state.h"
 
 /* Checks that NVML is initialized and the driver is loaded. */
-nvmlReturn_t sim_nvml_ready(void);
+nvmlReturn_t sim_nvml_init_ready(void);
 /* Also checks that the handle belongs to a card that this process may see and that is not lost. */
-nvmlReturn_t sim_nvml_check(nvmlDevice_t device, const void *out);
-nvmlReturn_t sim_nvml_return(enum sim_status status);
-nvmlReturn_t sim_nvml_text(char *out, unsigned length, const char *text);
+nvmlReturn_t sim_nvml_init_check(nvmlDevice_t device, const void *out);
+nvmlReturn_t sim_nvml_init_return(enum sim_status status);
+nvmlReturn_t sim_nvml_init_text(char *out, unsigned length, const char *text);
 
 /* Checks as above, then copies what changes about the card. */
-nvmlReturn_t sim_nvml_board(nvmlDevice_t device, const void *out, struct sim_board *board);
+nvmlReturn_t sim_nvml_activity_board(nvmlDevice_t device, const void *out, struct sim_board *board);
 
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization);
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *milliwatt);
@@ -30,14 +30,14 @@ nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned *g
 nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int type, unsigned *mhz);
 
 /* Whether the card fell off the bus and has not come back. */
-bool sim_nvml_lost(unsigned card);
+bool sim_nvml_init_lost(unsigned card);
 
 /* The card's position among the visible cards. */
-int sim_nvml_index(nvmlDevice_t device);
+int sim_nvml_init_index(nvmlDevice_t device);
 /* The card's position in the state. */
-unsigned sim_nvml_card(nvmlDevice_t device);
+unsigned sim_nvml_init_card(nvmlDevice_t device);
 
 /* "0000:18:00.0" with `digits` digits of domain. */
-void sim_nvml_bus_id(char *out, size_t size, int digits, unsigned domain, unsigned bus, unsigned device);
+void sim_nvml_device_bus_id(char *out, size_t size, int digits, unsigned domain, unsigned bus, unsigned device);
 
 #endif

@@ -39,12 +39,12 @@ static unsigned as_told(struct sim_process list[SIM_MAX_SLOTS], unsigned count)
 static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, const void *out,
                               struct sim_process list[SIM_MAX_SLOTS])
 {
-	nvmlReturn_t result = sim_nvml_check(device, count);
+	nvmlReturn_t result = sim_nvml_init_check(device, count);
 
 	if (result != NVML_SUCCESS)
 		return result;
 	unsigned room = *count;
-	result = sim_nvml_return(sim_processes(sim_nvml_card(device), list, SIM_MAX_SLOTS, count));
+	result = sim_nvml_init_return(sim_ledger_processes(sim_nvml_init_card(device), list, SIM_MAX_SLOTS, count));
 	if (result != NVML_SUCCESS)
 		return result;
 	*count = as_told(list, *count < SIM_MAX_SLOTS ? *count : SIM_MAX_SLOTS);
@@ -95,7 +95,7 @@ _Static_assert(sizeof(nvmlProcessDetailList_t) == 24, "nvmlProcessDetailList_t")
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *out)
 {
 	struct sim_process list[SIM_MAX_SLOTS];
-	nvmlReturn_t result = sim_nvml_check(device, out);
+	nvmlReturn_t result = sim_nvml_init_check(device, out);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -119,7 +119,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t devic
 
 static nvmlReturn_t nobody(nvmlDevice_t device, unsigned *count)
 {
-	nvmlReturn_t result = sim_nvml_check(device, count);
+	nvmlReturn_t result = sim_nvml_init_check(device, count);
 
 	if (result == NVML_SUCCESS)
 		*count = 0;

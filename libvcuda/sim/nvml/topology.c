@@ -11,9 +11,9 @@
 
 static nvmlReturn_t check_pair(nvmlDevice_t a, nvmlDevice_t b, const void *out)
 {
-	nvmlReturn_t result = sim_nvml_check(a, out);
+	nvmlReturn_t result = sim_nvml_init_check(a, out);
 
-	return result == NVML_SUCCESS ? sim_nvml_check(b, out) : result;
+	return result == NVML_SUCCESS ? sim_nvml_init_check(b, out) : result;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t a, nvmlDevice_t b, unsigned *level)
@@ -21,7 +21,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t a, nvml
 	nvmlReturn_t result = check_pair(a, b, level);
 
 	if (result == NVML_SUCCESS)
-		*level = a->relation[sim_nvml_card(b)];
+		*level = a->relation[sim_nvml_init_card(b)];
 	return result;
 }
 
@@ -31,9 +31,9 @@ static nvmlReturn_t list_cards(unsigned *count, nvmlDevice_t *out, bool (*take)(
 {
 	unsigned room = out ? *count : 0, found = 0;
 
-	for (unsigned i = 0; i < sim_card_count(); i++) {
-		const struct sim_card *card = sim_card(i);
-		if (sim_nvml_index(card) < 0 || !take(device, card, argument))
+	for (unsigned i = 0; i < sim_state_card_count(); i++) {
+		const struct sim_card *card = sim_state_card(i);
+		if (sim_nvml_init_index(card) < 0 || !take(device, card, argument))
 			continue;
 		if (found < room)
 			out[found] = card;
@@ -51,12 +51,12 @@ static bool is_near_cpu(nvmlDevice_t device, nvmlDevice_t card, unsigned cpu)
 
 static bool is_at_level(nvmlDevice_t device, nvmlDevice_t card, unsigned level)
 {
-	return card != device && device->relation[sim_nvml_card(card)] == level;
+	return card != device && device->relation[sim_nvml_init_card(card)] == level;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlSystemGetTopologyGpuSet(unsigned cpu, unsigned *count, nvmlDevice_t *devices)
 {
-	nvmlReturn_t result = sim_nvml_ready();
+	nvmlReturn_t result = sim_nvml_init_ready();
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -66,7 +66,7 @@ SIM_EXPORT nvmlReturn_t nvmlSystemGetTopologyGpuSet(unsigned cpu, unsigned *coun
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, unsigned level, unsigned *count,
                                                          nvmlDevice_t *devices)
 {
-	nvmlReturn_t result = sim_nvml_check(device, count);
+	nvmlReturn_t result = sim_nvml_init_check(device, count);
 
 	return result == NVML_SUCCESS ? list_cards(count, devices, is_at_level, device, level) : result;
 }
@@ -107,7 +107,7 @@ static unsigned char fabric_state(nvmlDevice_t device)
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t *info)
 {
-	nvmlReturn_t result = sim_nvml_check(device, info);
+	nvmlReturn_t result = sim_nvml_init_check(device, info);
 
 	if (result == NVML_SUCCESS)
 		*info = (nvmlGpuFabricInfo_t){.state = fabric_state(device)};
@@ -116,7 +116,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuF
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfo_v2_t *info)
 {
-	nvmlReturn_t result = sim_nvml_check(device, info);
+	nvmlReturn_t result = sim_nvml_init_check(device, info);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -134,13 +134,13 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t a, nvmlDevice_t b, i
 		return result;
 	if (a == b || capability < 0 || capability >= NVML_P2P_CAPS_UNKNOWN)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	*status = sim_linked(sim_nvml_card(a), sim_nvml_card(b)) ? NVML_P2P_OK : NVML_P2P_NOT_SUPPORTED;
+	*status = sim_state_linked(sim_nvml_init_card(a), sim_nvml_init_card(b)) ? NVML_P2P_OK : NVML_P2P_NOT_SUPPORTED;
 	return NVML_SUCCESS;
 }
 
 static nvmlReturn_t check_link(nvmlDevice_t device, unsigned link, const void *out)
 {
-	nvmlReturn_t result = sim_nvml_check(device, out);
+	nvmlReturn_t result = sim_nvml_init_check(device, out);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -191,10 +191,10 @@ static void remote_bus(unsigned end, unsigned *domain, unsigned *bus, unsigned *
 		*id = SWITCH_PCI_DEVICE_ID;
 		return;
 	}
-	*domain = sim_card(end)->pci_domain;
-	*bus = sim_card(end)->pci_bus;
-	*device = sim_card(end)->pci_device;
-	*id = sim_card(end)->pci_device_id;
+	*domain = sim_state_card(end)->pci_domain;
+	*bus = sim_state_card(end)->pci_bus;
+	*device = sim_state_card(end)->pci_device;
+	*id = sim_state_card(end)->pci_device_id;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned link, nvmlPciInfo_t *info)
@@ -207,8 +207,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device,
 		return NVML_ERROR_NOT_SUPPORTED;
 	memset(info, 0, sizeof *info);
 	remote_bus(device->links[link], &info->domain, &info->bus, &info->device, &info->pciDeviceId);
-	sim_nvml_bus_id(info->busIdLegacy, sizeof info->busIdLegacy, 4, info->domain, info->bus, info->device);
-	sim_nvml_bus_id(info->busId, sizeof info->busId, 8, info->domain, info->bus, info->device);
+	sim_nvml_device_bus_id(info->busIdLegacy, sizeof info->busIdLegacy, 4, info->domain, info->bus, info->device);
+	sim_nvml_device_bus_id(info->busId, sizeof info->busId, 8, info->domain, info->bus, info->device);
 	return NVML_SUCCESS;
 }
 
@@ -231,7 +231,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, un
 /* The NUMA node that a card's own memory forms, on machines where it does. Near nodes: nvmlDeviceGetMemoryAffinity. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned *node)
 {
-	nvmlReturn_t result = sim_nvml_check(device, node);
+	nvmlReturn_t result = sim_nvml_init_check(device, node);
 
 	return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
 }
@@ -246,7 +246,7 @@ static void set_bits(unsigned long *words, unsigned size, unsigned first, unsign
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned size, unsigned long *nodes,
                                                     unsigned scope)
 {
-	nvmlReturn_t result = sim_nvml_check(device, nodes);
+	nvmlReturn_t result = sim_nvml_init_check(device, nodes);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -261,7 +261,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigne
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsigned size, unsigned long *cpus,
                                                             unsigned scope)
 {
-	nvmlReturn_t result = sim_nvml_check(device, cpus);
+	nvmlReturn_t result = sim_nvml_init_check(device, cpus);
 
 	if (result != NVML_SUCCESS)
 		return result;

@@ -35,14 +35,14 @@ static unsigned read_cards(const char *only, struct smi_card cards[MAX_CARDS])
 	if (!only) {
 		for (unsigned i = 0; i < total && count < MAX_CARDS; i++)
 			if (nvml.nvmlDeviceGetHandleByIndex_v2(i, &device) == NVML_SUCCESS)
-				count += smi_read_card(device, &cards[count]);
+				count += smi_nvml_read_card(device, &cards[count]);
 		return count;
 	}
 	unsigned long index = strtoul(only, &end, 10);
 	nvmlReturn_t result = *only && !*end ? nvml.nvmlDeviceGetHandleByIndex_v2((unsigned)index, &device)
 	                    : strchr(only, ':') ? nvml.nvmlDeviceGetHandleByPciBusId_v2(only, &device)
 	                                        : nvml.nvmlDeviceGetHandleByUUID(only, &device);
-	return result == NVML_SUCCESS && smi_read_card(device, &cards[0]);
+	return result == NVML_SUCCESS && smi_nvml_read_card(device, &cards[0]);
 }
 
 static void print_list(const struct smi_card *cards, unsigned count)
@@ -103,7 +103,7 @@ static void print_processes(const struct smi_card *cards, unsigned count)
 	puts("|        ID   ID                                                               Usage      |");
 	puts("|=========================================================================================|");
 	for (unsigned i = 0; i < count; i++) {
-		unsigned processes = smi_processes(cards[i].device, list);
+		unsigned processes = smi_nvml_processes(cards[i].device, list);
 		any |= processes > 0;
 		for (unsigned j = 0; j < processes; j++)
 			print_process(&cards[i], &list[j]);
@@ -124,7 +124,7 @@ static void print_table(const struct smi_card *cards, unsigned count)
 static void print_monitor(const struct smi_card *card)
 {
 	static nvmlProcessInfo_v2_t list[SMI_MAX_PROCESSES];
-	unsigned count = smi_processes(card->device, list);
+	unsigned count = smi_nvml_processes(card->device, list);
 
 	if (count == 0)
 		printf("%5u %10s %5s %5s %5s %5s %5s   %s\n", card->index, "-", "-", "-", "-", "-", "-", "-");
@@ -205,7 +205,7 @@ int main(int argc, char **argv)
 {
 	struct options options = {.format = "csv", .delay = 1};
 	bool monitors = argc > 1 && strcmp(argv[1], "pmon") == 0;
-	int status = smi_start();
+	int status = smi_nvml_start();
 
 	if (status)
 		return status;

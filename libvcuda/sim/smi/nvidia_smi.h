@@ -55,10 +55,10 @@ struct smi_card {
 };
 
 /* Loads and initializes NVML. On failure it prints a line and returns the exit status. */
-int smi_start(void);
-bool smi_read_card(nvmlDevice_t device, struct smi_card *card);
+int smi_nvml_start(void);
+bool smi_nvml_read_card(nvmlDevice_t device, struct smi_card *card);
 /* Stores the processes on a card and returns their number. */
-unsigned smi_processes(nvmlDevice_t device, nvmlProcessInfo_v2_t list[SMI_MAX_PROCESSES]);
+unsigned smi_nvml_processes(nvmlDevice_t device, nvmlProcessInfo_v2_t list[SMI_MAX_PROCESSES]);
 /* --query-gpu=... with --format=csv[,noheader][,nounits]; returns the exit status. */
 int smi_query_cards(char *fields, const char *format, const struct smi_card *cards, unsigned count);
 /* --query-compute-apps=... in the same formats; returns the exit status. */

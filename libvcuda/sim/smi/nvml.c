@@ -21,7 +21,7 @@ static bool resolve(void *library)
 	return complete && nvml.nvmlErrorString;
 }
 
-int smi_start(void)
+int smi_nvml_start(void)
 {
 	void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
 
@@ -39,7 +39,7 @@ int smi_start(void)
 	return result > 255 ? 255 : (int)result;
 }
 
-bool smi_read_card(nvmlDevice_t device, struct smi_card *card)
+bool smi_nvml_read_card(nvmlDevice_t device, struct smi_card *card)
 {
 	nvmlPciInfo_t pci = {.busId = ""};
 
@@ -63,7 +63,7 @@ bool smi_read_card(nvmlDevice_t device, struct smi_card *card)
 	return true;
 }
 
-unsigned smi_processes(nvmlDevice_t device, nvmlProcessInfo_v2_t list[SMI_MAX_PROCESSES])
+unsigned smi_nvml_processes(nvmlDevice_t device, nvmlProcessInfo_v2_t list[SMI_MAX_PROCESSES])
 {
 	unsigned count = SMI_MAX_PROCESSES;
 

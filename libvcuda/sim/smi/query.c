@@ -103,7 +103,7 @@ struct query {
 	bool of_processes;
 };
 
-static bool parse(char *text, const char *format, bool of_processes, struct query *query)
+static bool parse_query(char *text, const char *format, bool of_processes, struct query *query)
 {
 	char *rest;
 
@@ -147,7 +147,7 @@ int smi_query_cards(char *fields, const char *format, const struct smi_card *car
 {
 	struct query query;
 
-	if (!parse(fields, format, false, &query))
+	if (!parse_query(fields, format, false, &query))
 		return NVML_ERROR_INVALID_ARGUMENT;
 	print_header(&query);
 	for (unsigned i = 0; i < count; i++)
@@ -160,11 +160,11 @@ int smi_query_processes(char *fields, const char *format, const struct smi_card 
 	static nvmlProcessInfo_v2_t list[SMI_MAX_PROCESSES];
 	struct query query;
 
-	if (!parse(fields, format, true, &query))
+	if (!parse_query(fields, format, true, &query))
 		return NVML_ERROR_INVALID_ARGUMENT;
 	print_header(&query);
 	for (unsigned i = 0; i < count; i++) {
-		unsigned processes = smi_processes(cards[i].device, list);
+		unsigned processes = smi_nvml_processes(cards[i].device, list);
 		for (unsigned j = 0; j < processes; j++)
 			print_record(&query, &(struct record){.card = &cards[i], .process = &list[j], .count = count});
 	}

@@ -34,12 +34,12 @@ static uint64_t read_clock(clockid_t clock)
 	return (uint64_t)time.tv_sec * SECOND + (uint64_t)time.tv_nsec;
 }
 
-uint64_t sim_now(void)
+uint64_t sim_clock_now(void)
 {
 	return sim_virtual() ? sim_virtual_now() : read_clock(CLOCK_MONOTONIC);
 }
 
-uint64_t sim_realtime_us(void)
+uint64_t sim_clock_realtime_us(void)
 {
 	return sim_virtual() ? VIRTUAL_DAY_US + sim_virtual_now() / 1000 : read_clock(CLOCK_REALTIME) / 1000;
 }
@@ -50,7 +50,7 @@ static void pass_until(uint64_t time)
 		sim_virtual_pass(time, 0);
 }
 
-void sim_sleep_until(uint64_t time)
+void sim_clock_sleep_until(uint64_t time)
 {
 	struct timespec until = timespec_of(time);
 
@@ -59,11 +59,11 @@ void sim_sleep_until(uint64_t time)
 		pass_until(time);
 		return;
 	}
-	while (sim_now() < time)
+	while (sim_clock_now() < time)
 		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
 }
 
-void sim_condition_init(pthread_cond_t *condition)
+void sim_clock_condition_init(pthread_cond_t *condition)
 {
 	pthread_condattr_t attributes;
 
@@ -73,7 +73,7 @@ void sim_condition_init(pthread_cond_t *condition)
 	pthread_condattr_destroy(&attributes);
 }
 
-void sim_wait(pthread_cond_t *condition, pthread_mutex_t *mutex, uint64_t until)
+void sim_clock_wait(pthread_cond_t *condition, pthread_mutex_t *mutex, uint64_t until)
 {
 	struct timespec time = timespec_of(until);
 
@@ -92,7 +92,7 @@ void sim_wait(pthread_cond_t *condition, pthread_mutex_t *mutex, uint64_t until)
 	}
 }
 
-void sim_signal(pthread_cond_t *condition)
+void sim_clock_signal(pthread_cond_t *condition)
 {
 	if (sim_virtual())
 		sim_virtual_wake(sim_virtual_private_key(condition));
@@ -109,7 +109,7 @@ static void wait_for_word(uint32_t *word, uint32_t seen, uint64_t until)
 		sim_virtual_pass(until, key);
 }
 
-void sim_wait_word(uint32_t *word, uint32_t seen, uint64_t until)
+void sim_clock_wait_word(uint32_t *word, uint32_t seen, uint64_t until)
 {
 	struct timespec time = timespec_of(until);
 
@@ -122,7 +122,7 @@ void sim_wait_word(uint32_t *word, uint32_t seen, uint64_t until)
 	        FUTEX_BITSET_MATCH_ANY);
 }
 
-void sim_wake_word(uint32_t *word)
+void sim_clock_wake_word(uint32_t *word)
 {
 	if (sim_virtual()) {
 		__atomic_add_fetch(word, 1, __ATOMIC_ACQ_REL);
@@ -132,7 +132,7 @@ void sim_wake_word(uint32_t *word)
 	syscall(SYS_futex, word, FUTEX_WAKE_OP, INT_MAX, 0UL, word, FUTEX_OP(FUTEX_OP_ADD, 1, FUTEX_OP_CMP_EQ, 0));
 }
 
-void sim_pay(uint64_t ns)
+void sim_clock_pay(uint64_t ns)
 {
 	if (!sim_virtual())
 		return;
@@ -142,27 +142,27 @@ void sim_pay(uint64_t ns)
 	pass_until(sim_virtual_now() + ns);
 }
 
-void sim_charge(uint64_t ns)
+void sim_clock_charge(uint64_t ns)
 {
 	if (!sim_virtual())
 		return;
 	debt += ns;
 	if (debt >= MUCH_NS)
-		sim_pay(0);
+		sim_clock_pay(0);
 }
 
-uint32_t sim_thread_announce(void)
+uint32_t sim_clock_thread_announce(void)
 {
 	return sim_virtual() ? sim_virtual_announce() : 0;
 }
 
-void sim_thread_adopt(uint32_t number)
+void sim_clock_thread_adopt(uint32_t number)
 {
 	if (sim_virtual())
 		sim_virtual_adopt(number);
 }
 
-void sim_thread_withdraw(uint32_t number)
+void sim_clock_thread_withdraw(uint32_t number)
 {
 	if (sim_virtual())
 		sim_virtual_withdraw(number);
@@ -183,21 +183,21 @@ void sim_clock_forked(void)
 
 static int clock_is_virtual(void)
 {
-	return sim_open() == SIM_OK && sim_virtual();
+	return sim_state_open() == SIM_OK && sim_virtual();
 }
 
 static uint64_t clock_now(void)
 {
 	if (clock_is_virtual())
 		sim_virtual_enter();
-	return sim_now();
+	return sim_clock_now();
 }
 
 static void clock_sleep_until(uint64_t time)
 {
 	if (clock_is_virtual())
-		sim_pay(0);
-	sim_sleep_until(time);
+		sim_clock_pay(0);
+	sim_clock_sleep_until(time);
 }
 
 static void clock_wait(uint32_t *word, uint32_t value, uint64_t deadline)
@@ -205,11 +205,11 @@ static void clock_wait(uint32_t *word, uint32_t value, uint64_t deadline)
 	struct timespec time = timespec_of(deadline);
 
 	if (clock_is_virtual()) {
-		sim_pay(0);
+		sim_clock_pay(0);
 		wait_for_word(word, value, deadline);
 		return;
 	}
-	if (__atomic_load_n(word, __ATOMIC_ACQUIRE) == value && sim_now() < deadline)
+	if (__atomic_load_n(word, __ATOMIC_ACQUIRE) == value && sim_clock_now() < deadline)
 		syscall(SYS_futex, word, FUTEX_WAIT_BITSET, value, deadline == SIM_NEVER ? NULL : &time, NULL,
 		        FUTEX_BITSET_MATCH_ANY);
 }
@@ -226,7 +226,7 @@ static void clock_block(void)
 {
 	if (!clock_is_virtual())
 		return;
-	sim_pay(0);
+	sim_clock_pay(0);
 	sim_virtual_leave();
 }
 
@@ -266,5 +266,5 @@ __attribute__((visibility("default"))) const struct vgpu_sim_clock vgpuSimClock 
 	.thread_announce = clock_announce,
 	.thread_adopt = clock_adopt,
 	.thread_withdraw = clock_withdraw,
-	.charge = sim_charge,
+	.charge = sim_clock_charge,
 };

@@ -11,37 +11,37 @@
 
 #define SIM_NEVER UINT64_MAX
 
-uint64_t sim_now(void);         /* ns */
-uint64_t sim_realtime_us(void); /* since 1970; under the virtual clock a fixed day */
-void sim_sleep_until(uint64_t time);
+uint64_t sim_clock_now(void);         /* ns */
+uint64_t sim_clock_realtime_us(void); /* since 1970; under the virtual clock a fixed day */
+void sim_clock_sleep_until(uint64_t time);
 /* Initializes a condition for sim_clock_wait and sim_clock_signal. */
-void sim_condition_init(pthread_cond_t *condition);
+void sim_clock_condition_init(pthread_cond_t *condition);
 /* Waits until the condition is signalled or the time is reached, as pthread_cond_timedwait does. */
-void sim_wait(pthread_cond_t *condition, pthread_mutex_t *mutex, uint64_t until);
-void sim_signal(pthread_cond_t *condition); /* wakes all threads that wait on it */
+void sim_clock_wait(pthread_cond_t *condition, pthread_mutex_t *mutex, uint64_t until);
+void sim_clock_signal(pthread_cond_t *condition); /* wakes all threads that wait on it */
 /*
  * Like sim_clock_wait, on a word of shared memory, across processes. Returns when the word differs from `seen`, when
  * another thread wakes it, when the time is reached, or when the memory no longer exists.
  */
-void sim_wait_word(uint32_t *word, uint32_t seen, uint64_t until);
+void sim_clock_wait_word(uint32_t *word, uint32_t seen, uint64_t until);
 /*
  * Adds one to the word and wakes the threads that wait on it. The kernel does both, so that memory that no longer
  * exists does not crash the caller.
  */
-void sim_wake_word(uint32_t *word);
+void sim_clock_wake_word(uint32_t *word);
 
 /*
  * Charges the calling thread for the cost of a call, under the virtual clock only; on the wall clock the call itself
  * takes time. The thread pays when its charges have become large, or when it next reaches a place where time may pass.
  * Never called under a lock.
  */
-void sim_charge(uint64_t ns);
-void sim_pay(uint64_t ns);
+void sim_clock_charge(uint64_t ns);
+void sim_clock_pay(uint64_t ns);
 
 /* Registers a thread before it begins; see thread_announce in vgpu_sim_clock.h. */
-uint32_t sim_thread_announce(void);
-void sim_thread_adopt(uint32_t number);
-void sim_thread_withdraw(uint32_t number);
+uint32_t sim_clock_thread_announce(void);
+void sim_clock_thread_adopt(uint32_t number);
+void sim_clock_thread_withdraw(uint32_t number);
 /* Makes the calling thread take part in the virtual clock and waits until it runs. */
 void sim_clock_enter(void);
 /* Called in a forked child. */

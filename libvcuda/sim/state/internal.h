@@ -8,19 +8,19 @@
 #include "state/state.h"
 
 /* Locks the ledger and stores its file. Only after SIM_OK must the caller call sim_state_unlock. */
-enum sim_status sim_lock(struct sim_file **locked);
-void sim_unlock(void);
+enum sim_status sim_state_lock(struct sim_file **locked);
+void sim_state_unlock(void);
 /* The virtual clock within the mapped file; NULL: the state uses the wall clock. */
 extern struct sim_timeline *sim_timeline;
 #define SIM_FILE_OF(line) ((struct sim_file *)((char *)(line) - offsetof(struct sim_file, timeline)))
 /* The descriptor of the `slots` file. Never closed. */
-int sim_slots_fd(void);
+int sim_state_slots_fd(void);
 /* Whether the profile has device nodes. */
-bool sim_has_nodes(void);
+bool sim_state_has_nodes(void);
 /* This process' slot; -1: it has none. */
-int sim_own_slot(void);
+int sim_ledger_own_slot(void);
 /* Whether the owner of the slot lives. Stores the owner's pid; 0: this PID namespace cannot see it. */
-bool sim_slot_lives(unsigned slot, pid_t *pid);
+bool sim_ledger_slot_lives(unsigned slot, pid_t *pid);
 /* Forgets the slot of the process that this one was forked from. */
 void sim_ledger_forked(void);
 

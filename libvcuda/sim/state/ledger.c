@@ -15,7 +15,7 @@
 
 static int own = -1; /* this process' slot; changes under the lock */
 
-int sim_own_slot(void)
+int sim_ledger_own_slot(void)
 {
 	return own;
 }
@@ -26,12 +26,12 @@ void sim_ledger_forked(void)
 }
 
 /* Whether the owner of the slot lives. Stores the owner's pid; 0: this PID namespace cannot see it. */
-bool sim_slot_lives(unsigned slot, pid_t *pid)
+bool sim_ledger_slot_lives(unsigned slot, pid_t *pid)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
 
 	*pid = 0;
-	if (fcntl(sim_slots_fd(), F_OFD_GETLK, &lock) != 0)
+	if (fcntl(sim_state_slots_fd(), F_OFD_GETLK, &lock) != 0)
 		return true; /* if the kernel gives no answer, the slot is not taken away */
 	if (lock.l_type == F_UNLCK)
 		return false;
@@ -49,7 +49,7 @@ static void bury_the_dead(struct sim_file *file)
 	pid_t pid;
 
 	for (unsigned i = 0; i < used_slots(file); i++)
-		if (file->slots[i].token && !sim_slot_lives(i, &pid))
+		if (file->slots[i].token && !sim_ledger_slot_lives(i, &pid))
 			file->slots[i].token = 0;
 }
 
@@ -60,7 +60,7 @@ static bool claim_slot(struct sim_file *file, unsigned index)
 	const char *group = getenv("VGPU_SIM_GROUP");
 	uint64_t token;
 
-	if (fcntl(sim_slots_fd(), F_SETLK, &lock) != 0)
+	if (fcntl(sim_state_slots_fd(), F_SETLK, &lock) != 0)
 		return false;
 	memset(slot, 0, sizeof *slot);
 	slot->pid = getpid();
@@ -84,7 +84,7 @@ static enum sim_status ensure_slot(struct sim_file *file)
 	if (own >= 0)
 		return file->slots[own].token ? SIM_OK : SIM_DAMAGED;
 	for (unsigned i = 0; i < SIM_MAX_SLOTS; i++)
-		if (!sim_slot_lives(i, &pid) && claim_slot(file, i))
+		if (!sim_ledger_slot_lives(i, &pid) && claim_slot(file, i))
 			return SIM_OK;
 	return SIM_FULL;
 }
@@ -107,7 +107,7 @@ static uint64_t total(const struct sim_file *file, unsigned card)
 
 static bool fits(const struct sim_file *file, unsigned card, uint64_t bytes)
 {
-	uint64_t capacity = sim_card(card)->memory - sim_card(card)->reserved;
+	uint64_t capacity = sim_state_card(card)->memory - sim_state_card(card)->reserved;
 	uint64_t used = total(file, card);
 
 	return used <= capacity && bytes <= capacity - used;
@@ -131,88 +131,88 @@ static enum sim_status charge(struct sim_file *file, unsigned card, uint64_t *fi
 }
 
 /* An unknown value, or a damaged file, counts as loaded: later calls report the damage where it matters. */
-enum sim_status sim_driver_status(void)
+enum sim_status sim_ledger_driver_status(void)
 {
 	struct sim_file *file;
 
-	if (sim_lock(&file) != SIM_OK)
+	if (sim_state_lock(&file) != SIM_OK)
 		return SIM_OK;
 	uint32_t driver = file->header.driver;
-	sim_unlock();
+	sim_state_unlock();
 	return driver == SIM_UNLOADED ? SIM_MISSING : driver == SIM_OTHER_VERSION ? SIM_MISMATCH : SIM_OK;
 }
 
-enum sim_status sim_card_status(unsigned card)
+enum sim_status sim_ledger_card_status(unsigned card)
 {
 	struct sim_file *file;
 
-	if (sim_lock(&file) != SIM_OK)
+	if (sim_state_lock(&file) != SIM_OK)
 		return SIM_OK;
 	bool is_lost = file->boards[card].is_lost == SIM_LOST_MARK;
-	sim_unlock();
+	sim_state_unlock();
 	return is_lost ? SIM_LOST : SIM_OK;
 }
 
-enum sim_status sim_attach(unsigned card)
+enum sim_status sim_ledger_attach(unsigned card)
 {
 	struct sim_file *file;
-	enum sim_status status = sim_lock(&file);
+	enum sim_status status = sim_state_lock(&file);
 
 	if (status != SIM_OK)
 		return status;
 	status = file->boards[card].is_lost == SIM_LOST_MARK ? SIM_LOST : ensure_slot(file);
 	if (status == SIM_OK && file->slots[own].context[card] == 0)
-		status = charge(file, card, &file->slots[own].context[card], sim_card(card)->context);
-	sim_unlock();
+		status = charge(file, card, &file->slots[own].context[card], sim_state_card(card)->context);
+	sim_state_unlock();
 	return status;
 }
 
-void sim_detach(unsigned card)
+void sim_ledger_detach(unsigned card)
 {
 	struct sim_file *file;
 
-	if (sim_lock(&file) != SIM_OK)
+	if (sim_state_lock(&file) != SIM_OK)
 		return;
 	if (own >= 0)
 		__atomic_store_n(&file->slots[own].context[card], 0, __ATOMIC_RELAXED);
-	sim_unlock();
+	sim_state_unlock();
 }
 
-enum sim_status sim_reserve(unsigned card, uint64_t bytes)
+enum sim_status sim_ledger_reserve(unsigned card, uint64_t bytes)
 {
 	struct sim_file *file;
-	enum sim_status status = sim_lock(&file);
+	enum sim_status status = sim_state_lock(&file);
 
 	if (status != SIM_OK)
 		return status;
 	status = file->boards[card].is_lost == SIM_LOST_MARK ? SIM_LOST : ensure_slot(file);
 	if (status == SIM_OK)
 		status = charge(file, card, &file->slots[own].allocated[card], bytes);
-	sim_unlock();
+	sim_state_unlock();
 	return status;
 }
 
-void sim_release(unsigned card, uint64_t bytes)
+void sim_ledger_release(unsigned card, uint64_t bytes)
 {
 	struct sim_file *file;
 
-	if (sim_lock(&file) != SIM_OK)
+	if (sim_state_lock(&file) != SIM_OK)
 		return;
 	if (own >= 0 && file->slots[own].allocated[card] >= bytes)
 		__atomic_store_n(&file->slots[own].allocated[card], file->slots[own].allocated[card] - bytes, __ATOMIC_RELAXED);
-	sim_unlock();
+	sim_state_unlock();
 }
 
-enum sim_status sim_used(unsigned card, uint64_t *bytes)
+enum sim_status sim_ledger_used(unsigned card, uint64_t *bytes)
 {
 	struct sim_file *file;
-	enum sim_status status = sim_lock(&file);
+	enum sim_status status = sim_state_lock(&file);
 
 	if (status != SIM_OK)
 		return status;
 	bury_the_dead(file);
 	*bytes = total(file, card);
-	sim_unlock();
+	sim_state_unlock();
 	return SIM_OK;
 }
 
@@ -225,49 +225,49 @@ static void describe(const struct sim_slot *slot, unsigned card, pid_t pid, stru
 	process->command[sizeof process->command - 1] = 0;
 }
 
-enum sim_status sim_processes(unsigned card, struct sim_process *list, unsigned size, unsigned *count)
+enum sim_status sim_ledger_processes(unsigned card, struct sim_process *list, unsigned size, unsigned *count)
 {
 	struct sim_file *file;
-	enum sim_status status = sim_lock(&file);
+	enum sim_status status = sim_state_lock(&file);
 	pid_t pid;
 
 	if (status != SIM_OK)
 		return status;
 	*count = 0;
 	for (unsigned i = 0; i < used_slots(file); i++) {
-		if (!file->slots[i].token || !file->slots[i].context[card] || !sim_slot_lives(i, &pid))
+		if (!file->slots[i].token || !file->slots[i].context[card] || !sim_ledger_slot_lives(i, &pid))
 			continue;
 		if (*count < size)
 			describe(&file->slots[i], card, pid, &list[*count]);
 		*count += 1;
 	}
-	sim_unlock();
+	sim_state_unlock();
 	return SIM_OK;
 }
 
-enum sim_status sim_board(unsigned card, struct sim_board *board)
+enum sim_status sim_ledger_board(unsigned card, struct sim_board *board)
 {
 	struct sim_file *file;
-	enum sim_status status = sim_lock(&file);
+	enum sim_status status = sim_state_lock(&file);
 
 	if (status != SIM_OK)
 		return status;
 	*board = file->boards[card];
-	sim_unlock();
+	sim_state_unlock();
 	return SIM_OK;
 }
 
-pid_t sim_pid_of(unsigned slot, uint64_t token)
+pid_t sim_ledger_pid_of(unsigned slot, uint64_t token)
 {
 	struct sim_file *file;
 	pid_t pid = 0;
 
-	if (slot >= SIM_MAX_SLOTS || sim_lock(&file) != SIM_OK)
+	if (slot >= SIM_MAX_SLOTS || sim_state_lock(&file) != SIM_OK)
 		return 0;
-	if (file->slots[slot].token == token && sim_slot_lives(slot, &pid) && !pid)
+	if (file->slots[slot].token == token && sim_ledger_slot_lives(slot, &pid) && !pid)
 		pid = file->slots[slot].pid;
 	if (file->slots[slot].token != token)
 		pid = 0;
-	sim_unlock();
+	sim_state_unlock();
 	return pid;
 }

@@ -49,28 +49,28 @@ static bool nodes_matter(void)
 {
 	const char *override = getenv("VGPU_SIM_DEVICE_NODES");
 
-	return override && *override ? strcmp(override, "0") != 0 : sim_has_nodes();
+	return override && *override ? strcmp(override, "0") != 0 : sim_state_has_nodes();
 }
 
-unsigned sim_visible_cards(unsigned cards[SIM_MAX_CARDS])
+unsigned sim_nodes_visible_cards(unsigned cards[SIM_MAX_CARDS])
 {
 	unsigned count = 0;
 	char path[32];
 
-	for (unsigned i = 0; i < sim_card_count(); i++) {
-		snprintf(path, sizeof path, "/dev/nvidia%u", sim_card(i)->minor);
-		if (!nodes_matter() || node_works(path, sim_card(i)->minor))
+	for (unsigned i = 0; i < sim_state_card_count(); i++) {
+		snprintf(path, sizeof path, "/dev/nvidia%u", sim_state_card(i)->minor);
+		if (!nodes_matter() || node_works(path, sim_state_card(i)->minor))
 			cards[count++] = i;
 	}
 	return count;
 }
 
-bool sim_control_node(void)
+bool sim_nodes_control(void)
 {
 	return !nodes_matter() || node_works("/dev/nvidiactl", CONTROL_MINOR);
 }
 
-bool sim_uvm_node(void)
+bool sim_nodes_uvm(void)
 {
 	return !nodes_matter() || opens("/dev/nvidia-uvm"); /* the major number of nvidia-uvm is dynamic */
 }

@@ -139,7 +139,7 @@ static void after_fork_in_child(void)
 	pthread_mutex_unlock(&mutex);
 }
 
-enum sim_status sim_open(void)
+enum sim_status sim_state_open(void)
 {
 	static bool watches_forks;
 	enum sim_status status = SIM_OK;
@@ -161,17 +161,17 @@ enum sim_status sim_open(void)
 	return status;
 }
 
-bool sim_forked(void)
+bool sim_state_forked(void)
 {
 	return atomic_load(&is_forked);
 }
 
-unsigned sim_card_count(void)
+unsigned sim_state_card_count(void)
 {
 	return header.card_count;
 }
 
-const struct sim_card *sim_card(unsigned card)
+const struct sim_card *sim_state_card(unsigned card)
 {
 	return &cards[card];
 }
@@ -184,22 +184,22 @@ static bool has_link(unsigned from, unsigned end)
 	return false;
 }
 
-bool sim_linked(unsigned a, unsigned b)
+bool sim_state_linked(unsigned a, unsigned b)
 {
 	return has_link(a, b) || (has_link(a, SIM_LINK_SWITCH) && has_link(b, SIM_LINK_SWITCH));
 }
 
-const struct sim_header *sim_timing(void)
+const struct sim_header *sim_state_timing(void)
 {
 	return &header;
 }
 
-bool sim_has_nodes(void)
+bool sim_state_has_nodes(void)
 {
 	return header.device_nodes != 0;
 }
 
-int sim_slots_fd(void)
+int sim_state_slots_fd(void)
 {
 	return slots_fd;
 }
@@ -224,7 +224,7 @@ static void unlock_file(void)
 	fcntl(cards_fd, F_OFD_SETLK, &lock);
 }
 
-enum sim_status sim_lock(struct sim_file **locked)
+enum sim_status sim_state_lock(struct sim_file **locked)
 {
 	pthread_mutex_lock(&mutex);
 	enum sim_status status = lock_file();
@@ -237,7 +237,7 @@ enum sim_status sim_lock(struct sim_file **locked)
 	return SIM_OK;
 }
 
-void sim_unlock(void)
+void sim_state_unlock(void)
 {
 	unlock_file();
 	pthread_mutex_unlock(&mutex);

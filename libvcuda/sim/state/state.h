@@ -229,41 +229,41 @@ struct sim_process {
 };
 
 /* Maps the state once per process; later calls return the same status. The cards are copied: see sim_state_card. */
-enum sim_status sim_open(void);
+enum sim_status sim_state_open(void);
 /* True in a child that inherited an open state by fork: a driver is not usable there. */
-bool sim_forked(void);
+bool sim_state_forked(void);
 
 /* Valid after sim_state_open. */
-unsigned sim_card_count(void);
-const struct sim_card *sim_card(unsigned card);
+unsigned sim_state_card_count(void);
+const struct sim_card *sim_state_card(unsigned card);
 /* Whether NVLink joins the two cards, directly or through switches. */
-bool sim_linked(unsigned a, unsigned b);
+bool sim_state_linked(unsigned a, unsigned b);
 /* Stores the cards whose device node this process can open, in the state's order, and returns their number. */
-unsigned sim_visible_cards(unsigned cards[SIM_MAX_CARDS]);
+unsigned sim_nodes_visible_cards(unsigned cards[SIM_MAX_CARDS]);
 /* Whether this process can open the nodes that belong to no card. Always true if the profile has no nodes. */
-bool sim_control_node(void);
-bool sim_uvm_node(void);
+bool sim_nodes_control(void);
+bool sim_nodes_uvm(void);
 
 /* The present state of the driver: SIM_OK, SIM_MISSING or SIM_MISMATCH. */
-enum sim_status sim_driver_status(void);
+enum sim_status sim_ledger_driver_status(void);
 /* The present state of one card: the driver's state or SIM_LOST. */
-enum sim_status sim_card_status(unsigned card);
+enum sim_status sim_ledger_card_status(unsigned card);
 
 /* The ledger. A process gets its slot with its first context. */
-enum sim_status sim_attach(unsigned card);
-void sim_detach(unsigned card);
-enum sim_status sim_reserve(unsigned card, uint64_t bytes);
-void sim_release(unsigned card, uint64_t bytes);
-enum sim_status sim_used(unsigned card, uint64_t *bytes);
+enum sim_status sim_ledger_attach(unsigned card);
+void sim_ledger_detach(unsigned card);
+enum sim_status sim_ledger_reserve(unsigned card, uint64_t bytes);
+void sim_ledger_release(unsigned card, uint64_t bytes);
+enum sim_status sim_ledger_used(unsigned card, uint64_t *bytes);
 /* Copies what changes about the card, as it is now. */
-enum sim_status sim_board(unsigned card, struct sim_board *board);
+enum sim_status sim_ledger_board(unsigned card, struct sim_board *board);
 /* The pid of the slot's owner if the slot still has this token; 0: the owner is gone. */
-pid_t sim_pid_of(unsigned slot, uint64_t token);
+pid_t sim_ledger_pid_of(unsigned slot, uint64_t token);
 
 /* How long time slices, changes of context and kernels take. */
-const struct sim_header *sim_timing(void);
+const struct sim_header *sim_state_timing(void);
 
 /* Processes with a context on the card: stores at most `size`, counts all. */
-enum sim_status sim_processes(unsigned card, struct sim_process *list, unsigned size, unsigned *count);
+enum sim_status sim_ledger_processes(unsigned card, struct sim_process *list, unsigned size, unsigned *count);
 
 #endif

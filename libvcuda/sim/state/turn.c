@@ -18,8 +18,8 @@ static uint32_t *own_word;
 static struct sim_turn_holder self(const struct sim_file *file, uint32_t context)
 {
 	return (struct sim_turn_holder){
-		.token = file->slots[sim_own_slot()].token,
-		.slot = (uint32_t)sim_own_slot(),
+		.token = file->slots[sim_ledger_own_slot()].token,
+		.slot = (uint32_t)sim_ledger_own_slot(),
 		.context = context,
 	};
 }
@@ -34,7 +34,7 @@ static bool lives(const struct sim_file *file, const struct sim_turn_holder *hol
 	pid_t pid;
 
 	return holder->token && holder->slot < SIM_MAX_SLOTS && file->slots[holder->slot].token == holder->token &&
-	       sim_slot_lives(holder->slot, &pid);
+	       sim_ledger_slot_lives(holder->slot, &pid);
 }
 
 static unsigned waiting_count(const struct sim_board *board)
@@ -68,8 +68,8 @@ static void grant(struct sim_board *board, const struct sim_turn_holder *who, ui
 	bool changes = !same(&board->last, who);
 
 	board->holder = board->last = *who;
-	board->since = at + (changes ? sim_timing()->switch_ns : 0);
-	board->until = board->since + sim_timing()->slice_ns;
+	board->since = at + (changes ? sim_state_timing()->switch_ns : 0);
+	board->until = board->since + sim_state_timing()->slice_ns;
 	board->switches += changes;
 }
 
@@ -85,7 +85,7 @@ static bool next_in_line(const struct sim_file *file, struct sim_board *board, s
 	return false;
 }
 
-static bool hand_over(struct sim_file *file, struct sim_board *board, uint64_t at)
+static bool hand_over_card(struct sim_file *file, struct sim_board *board, uint64_t at)
 {
 	struct sim_turn_holder next;
 
@@ -93,7 +93,7 @@ static bool hand_over(struct sim_file *file, struct sim_board *board, uint64_t a
 	if (!next_in_line(file, board, &next))
 		return false;
 	grant(board, &next, at);
-	sim_wake_word(&file->slots[next.slot].wake);
+	sim_clock_wake_word(&file->slots[next.slot].wake);
 	return true;
 }
 
@@ -107,12 +107,12 @@ static void report(struct sim_file *file, const struct sim_board *board, const s
 	 * Whatever the file contains, the process looks again soon, because the holder may have died, but not at once. In
 	 * virtual time all processes would look at the same instant, for a death that hardly ever happens.
 	 */
-	uint64_t early = now + sim_timing()->slice_ns / 4, late = now + 2u * (uint64_t)sim_timing()->slice_ns;
+	uint64_t early = now + sim_state_timing()->slice_ns / 4, late = now + 2u * (uint64_t)sim_state_timing()->slice_ns;
 	if (!slice->mine && sim_timeline)
-		slice->until = now + VIRTUAL_PATIENCE * (uint64_t)sim_timing()->slice_ns;
+		slice->until = now + VIRTUAL_PATIENCE * (uint64_t)sim_state_timing()->slice_ns;
 	else if (!slice->mine)
 		slice->until = slice->until < early ? early : slice->until > late ? late : slice->until;
-	slice->word = &file->slots[sim_own_slot()].wake;
+	slice->word = &file->slots[sim_ledger_own_slot()].wake;
 	slice->seen = __atomic_load_n(slice->word, __ATOMIC_RELAXED);
 	own_word = slice->word;
 }
@@ -122,46 +122,46 @@ static void ask(struct sim_file *file, struct sim_board *board, const struct sim
 	bool free = !board->holder.token;
 
 	/* The file may contain anything: a slice that would end in the far future is not valid. */
-	if (!free && (now > board->until + GRACE_NS || board->until > now + 10u * (uint64_t)sim_timing()->slice_ns +
-	                                                                sim_timing()->switch_ns))
+	if (!free && (now > board->until + GRACE_NS || board->until > now + 10u * (uint64_t)sim_state_timing()->slice_ns +
+	                                                                sim_state_timing()->switch_ns))
 		free = !lives(file, &board->holder) || board->until > now;
 	if (same(&board->holder, me))
 		return;
 	wait_in_line(board, me);
 	/* The first waiting context gets the card, which may be another one. */
 	if (free)
-		hand_over(file, board, now);
+		hand_over_card(file, board, now);
 }
 
 enum sim_status sim_turn_ask(unsigned card, uint32_t context, uint64_t now, struct sim_slice *slice)
 {
 	struct sim_file *file;
-	enum sim_status status = sim_lock(&file);
+	enum sim_status status = sim_state_lock(&file);
 
 	if (status != SIM_OK)
 		return status;
-	if (sim_own_slot() < 0) {
-		sim_unlock();
+	if (sim_ledger_own_slot() < 0) {
+		sim_state_unlock();
 		return SIM_DAMAGED;
 	}
 	struct sim_turn_holder me = self(file, context);
 	ask(file, &file->boards[card], &me, now);
 	report(file, &file->boards[card], &me, now, slice);
-	sim_unlock();
+	sim_state_unlock();
 	return SIM_OK;
 }
 
 enum sim_status sim_turn_pass(unsigned card, uint32_t context, uint64_t at, bool wants_more, struct sim_slice *slice)
 {
 	struct sim_file *file;
-	enum sim_status status = sim_lock(&file);
+	enum sim_status status = sim_state_lock(&file);
 
 	if (status != SIM_OK)
 		return status;
 	struct sim_board *board = &file->boards[card];
 	struct sim_turn_holder me = self(file, context);
 	if (same(&board->holder, &me)) {
-		bool passed = hand_over(file, board, at);
+		bool passed = hand_over_card(file, board, at);
 		if (wants_more && passed)
 			wait_in_line(board, &me);
 		else if (wants_more)
@@ -170,14 +170,14 @@ enum sim_status sim_turn_pass(unsigned card, uint32_t context, uint64_t at, bool
 			board->since = board->until = at;
 	}
 	report(file, board, &me, at, slice);
-	sim_unlock();
+	sim_state_unlock();
 	return SIM_OK;
 }
 
 void sim_turn_nudge(void)
 {
 	if (own_word)
-		sim_wake_word(own_word);
+		sim_clock_wake_word(own_word);
 }
 
 /* Records a process' share of the period before this one, when the process first works in a later period. */
@@ -186,10 +186,10 @@ static void note_sample(struct sim_file *file, struct sim_board *board, uint64_t
 	struct sim_sample *sample = &board->samples[board->sample_count % SIM_MAX_SAMPLES];
 
 	*sample = (struct sim_sample){
-		.time_us = sim_realtime_us(),
-		.slot = (uint32_t)sim_own_slot(),
-		.busy_permille = (uint32_t)(busy_ns * 1000 / sim_timing()->period_ns),
-		.token = file->slots[sim_own_slot()].token,
+		.time_us = sim_clock_realtime_us(),
+		.slot = (uint32_t)sim_ledger_own_slot(),
+		.busy_permille = (uint32_t)(busy_ns * 1000 / sim_state_timing()->period_ns),
+		.token = file->slots[sim_ledger_own_slot()].token,
 	};
 	board->sample_count++;
 }
@@ -221,26 +221,26 @@ void sim_turn_runs(unsigned card, uint64_t since)
 	/*
 	 * Other processes can read this word only while all threads stand still; on the wall clock no process could use it.
 	 */
-	if (sim_timeline && sim_own_slot() >= 0)
-		SIM_FILE_OF(sim_timeline)->slots[sim_own_slot()].running[card] = since ? (uint32_t)since | 1 : 0;
+	if (sim_timeline && sim_ledger_own_slot() >= 0)
+		SIM_FILE_OF(sim_timeline)->slots[sim_ledger_own_slot()].running[card] = since ? (uint32_t)since | 1 : 0;
 }
 
 void sim_turn_account(unsigned card, uint64_t from, uint64_t to)
 {
 	struct sim_file *file;
 
-	if (to <= from || sim_lock(&file) != SIM_OK)
+	if (to <= from || sim_state_lock(&file) != SIM_OK)
 		return;
 	struct sim_board *board = &file->boards[card];
-	if (sim_own_slot() >= 0) {
+	if (sim_ledger_own_slot() >= 0) {
 		board->busy_ns += to - from;
-		file->slots[sim_own_slot()].busy_ns[card] += to - from;
+		file->slots[sim_ledger_own_slot()].busy_ns[card] += to - from;
 		while (from < to) {
-			uint64_t number = from / sim_timing()->period_ns, end = (number + 1) * sim_timing()->period_ns;
+			uint64_t number = from / sim_state_timing()->period_ns, end = (number + 1) * sim_state_timing()->period_ns;
 			end = end < to ? end : to;
 			add_to_period(file, board, card, number, end - from);
 			from = end;
 		}
 	}
-	sim_unlock();
+	sim_state_unlock();
 }

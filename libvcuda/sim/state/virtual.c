@@ -87,7 +87,7 @@ static uint32_t first_due(void)
 	uint32_t first = NONE, high = thread_high();
 	uint64_t due = SIM_NEVER;
 
-	if (__atomic_load_n(&sim_timeline->process_count, __ATOMIC_SEQ_CST) < sim_timing()->parties)
+	if (__atomic_load_n(&sim_timeline->process_count, __ATOMIC_SEQ_CST) < sim_state_timing()->parties)
 		return NONE;
 	for (uint32_t i = 0; i < high; i++) {
 		uint64_t time = due_of(i);
@@ -144,7 +144,7 @@ static bool process_lives(uint32_t number)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SIM_MAX_SLOTS + number, .l_len = 1};
 
-	return fcntl(sim_slots_fd(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+	return fcntl(sim_state_slots_fd(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 static void drop(uint32_t thread)
@@ -262,7 +262,7 @@ static bool lock_process(uint32_t number)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SIM_MAX_SLOTS + number, .l_len = 1};
 
-	return fcntl(sim_slots_fd(), F_SETLK, &lock) == 0;
+	return fcntl(sim_state_slots_fd(), F_SETLK, &lock) == 0;
 }
 
 /*
@@ -320,7 +320,7 @@ __attribute__((destructor)) static void end_process(void)
 {
 	uint32_t number = process;
 
-	if (number >= SIM_MAX_PROCESSES || !sim_timeline || sim_forked())
+	if (number >= SIM_MAX_PROCESSES || !sim_timeline || sim_state_forked())
 		return;
 	uint32_t holder = running();
 	process = SIM_MAX_PROCESSES;

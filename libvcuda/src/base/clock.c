@@ -20,7 +20,7 @@ static bool looked;
 
 static void find(void)
 {
-	const struct vgpu_sim_clock *clock = real_symbol(VGPU_SIM_CLOCK_SYMBOL);
+	const struct vgpu_sim_clock *clock = real_library_symbol(VGPU_SIM_CLOCK_SYMBOL);
 
 	if (clock && clock->version == VGPU_SIM_CLOCK_VERSION && clock->is_virtual())
 		simulated = clock;

@@ -22,18 +22,18 @@ static ssize_t read_cgroups(const char *path, char text[CGROUPS])
 	return length;
 }
 
-bool process_is_known(unsigned int pid)
+bool peers_is_visible(unsigned int pid)
 {
 	return kill((pid_t)pid, 0) == 0 || errno != ESRCH;
 }
 
-bool process_is_own(unsigned int pid)
+bool peers_is_member(unsigned int pid)
 {
 	char path[40], own[CGROUPS], other[CGROUPS];
 
 	if (pid == (unsigned int)getpid())
 		return true;
-	if (!process_is_known(pid))
+	if (!peers_is_visible(pid))
 		return false;
 	snprintf(path, sizeof(path), "/proc/%u/cgroup", pid);
 	ssize_t length = read_cgroups("/proc/self/cgroup", own);

@@ -7,14 +7,14 @@
  *
  * Belongs here: this decision about a pid. Not whether a process of the region still lives (base/process.h).
  */
-#ifndef VCUDA_OWN_PROCESSES_H
-#define VCUDA_OWN_PROCESSES_H
+#ifndef VCUDA_PEERS_H
+#define VCUDA_PEERS_H
 
 #include <stdbool.h>
 
-bool process_is_own(unsigned int pid);
+bool peers_is_member(unsigned int pid);
 
 /* False: this pid namespace has no such process, so the pid must be of another namespace. */
-bool process_is_known(unsigned int pid);
+bool peers_is_visible(unsigned int pid);
 
 #endif

@@ -11,8 +11,8 @@
  * Any thread may call any of these functions. A thread holds a context's lock across event calls, but never across a
  * launch or a wait.
  */
-#ifndef VCUDA_BATCHES_H
-#define VCUDA_BATCHES_H
+#ifndef VCUDA_BATCH_H
+#define VCUDA_BATCH_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,16 +22,16 @@
 #include "cuda_abi.h"
 #include "shared/guard.h"
 
-struct core_context;
+struct compute_context;
 
 /* One launch, between the wrapper's begin and end. */
 struct launch {
-	struct core_context *context; /* NULL: not accounted */
-	struct bucket *bucket;
+	struct compute_context *context; /* NULL: not accounted */
+	struct token_bucket *bucket;
 	struct estimate *kind;
 	CUstream stream;              /* as cuEventRecord takes it */
-	uint64_t lane;                /* identifies the stream among those of all threads */
-	struct this_thread *thread;
+	uint64_t stream_key;                /* identifies the stream among those of all threads */
+	struct guard_thread *thread;
 	uint64_t estimate;            /* ns */
 	int32_t batch;                /* -1: in none */
 	bool opened;                  /* it is the first of its batch */
@@ -40,57 +40,57 @@ struct launch {
 };
 
 /* Returns the calling thread's context. NULL: it has none, or its card has no limit. */
-struct core_context *batches_context(struct this_thread *thread);
-struct bucket *batches_bucket(struct core_context *context);
+struct compute_context *contexts_current(struct guard_thread *thread);
+struct token_bucket *contexts_bucket(struct compute_context *context);
 
 /* Returns how many contexts have had accounted work. */
-unsigned int batches_contexts(void);
+unsigned int contexts_count(void);
 
 /*
  * Puts the launch into its stream's open batch, if the batch's local slice covers the estimate. False: the caller has
- * to reserve the estimate and to call batches_join.
+ * to reserve the estimate and to call batch_join.
  */
-bool batches_join_reserved(struct launch *launch, uint64_t now);
+bool batch_join_reserved(struct launch *launch, uint64_t now);
 
 /* Puts the launch into a batch, before the driver's call. Its `estimate` is reserved. */
-void batches_join(struct launch *launch, uint64_t now);
+void batch_join(struct launch *launch, uint64_t now);
 
 /* Called after the driver's call. A launch that failed is undone. */
-void batches_joined(struct launch *launch, bool succeeded);
+void batch_joined(struct launch *launch, bool succeeded);
 
 /* Ends the calling thread's batches: the thread is about to wait with a launch. */
-void batches_close(const struct launch *launch);
+void batch_close(const struct launch *launch);
 
-/* Called before and after the thread waits for all that it launched into a stream. ALL_LANES: into any stream. */
-#define ALL_LANES 0
-void batches_waiting(uint64_t lane);
-void batches_waited(uint64_t lane);
+/* Called before and after the thread waits for all that it launched into a stream. ALL_STREAMS: into any stream. */
+#define ALL_STREAMS 0
+void batch_waiting(uint64_t stream_key);
+void batch_waited(uint64_t stream_key);
 
 /* The stream's next operation takes none of the card's time. With `waits`, it lasts until the program ends it. */
-void batches_interrupt(uint64_t lane, CUstream stream, bool waits);
+void batch_interrupt(uint64_t stream_key, CUstream stream, bool waits);
 
 /* Ends the stream's batch: the stream is about to be destroyed or captured. */
-void batches_forget(uint64_t lane, CUstream stream);
+void batch_forget(uint64_t stream_key, CUstream stream);
 
 /* Completes what has ended, in all contexts. Returns when to look again. UINT64_MAX: nothing is under way. */
-uint64_t batches_settle(void);
+uint64_t batch_complete_all(void);
 
 /*
  * Whether work in another stream than the launch's should have ended long ago, and nothing has ended since. After true,
  * the answer is false until as much time has passed again.
  */
-bool batches_stuck_elsewhere(const struct launch *launch, uint64_t now);
+bool batch_complete_stuck_elsewhere(const struct launch *launch, uint64_t now);
 
 /* Locks a context that may be about to be destroyed, so that no thread looks at its events. NULL: it has no record. */
-struct core_context *batches_hold(CUcontext handle);
+struct compute_context *contexts_hold(CUcontext handle);
 
 /* Unlocks the context. With `is_gone`, it was destroyed, and all its work that was under way is written off. */
-void batches_let_go(struct core_context *context, bool is_gone);
+void batch_complete_release_context(struct compute_context *context, bool is_gone);
 
 /* Called in a forked child, which has nothing under way. */
-void batches_reset(void);
+void batch_complete_reset(void);
 
 /* Called when the process ends: from now on no thread looks at an event. */
-void batches_stop(void);
+void batch_complete_stop(void);
 
 #endif

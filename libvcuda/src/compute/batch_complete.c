@@ -17,9 +17,9 @@
 #define EXIT_PATIENCE (50 * NS_PER_MS)
 
 static atomic_bool stopped;
-static atomic_int settling;
+static atomic_int completing;
 
-static uint64_t less(uint64_t from, uint64_t by)
+static uint64_t saturating_less(uint64_t from, uint64_t by)
 {
 	return from > by ? from - by : 0;
 }
@@ -34,18 +34,18 @@ static int query(CUevent event)
 }
 
 /* Notes whether a batch has started and ended. A stream slot's bit in `blocked`: an older batch there has not ended. */
-static void look_at(struct core_context *context, struct batch *batch, uint64_t *blocked, uint64_t now)
+static void look_at_batch(struct compute_context *context, struct batch *batch, uint64_t *blocked, uint64_t now)
 {
-	uint64_t bit = (uint64_t)1 << batch->lane;
+	uint64_t bit = (uint64_t)1 << batch->slot;
 
 	if (!batch->started && batch->launched_at && !(*blocked & bit) && query(batch->start) == OVER) {
 		batch->started = true;
-		batch->started_at = card_time_of(context, batch->start, batch->opened_at, now);
+		batch->started_at = card_clock_time_of(context, batch->start, batch->opened_at, now);
 		if (batch->launched_at > batch->started_at) /* the stream was idle: the kernel came after the event */
 			batch->started_at = batch->launched_at < now ? batch->launched_at : now;
 	}
 	if (batch->started && batch->state == CLOSED && !batch->ended_at && query(batch->end) == OVER)
-		batch->ended_at = card_time_of(context, batch->end, batch->closed_at, now);
+		batch->ended_at = card_clock_time_of(context, batch->end, batch->closed_at, now);
 	if (batch->ended_at && batch->ended_at < batch->started_at)
 		batch->ended_at = batch->started_at;
 	if (!batch->ended_at)
@@ -53,7 +53,7 @@ static void look_at(struct core_context *context, struct batch *batch, uint64_t 
 }
 
 /* Adds up the idle gaps within the interval. One kernel alone has none. */
-static void note_gaps_within(const struct core_context *context, struct batch *batch, uint64_t from, uint64_t to)
+static void note_gaps_within(const struct compute_context *context, struct batch *batch, uint64_t from, uint64_t to)
 {
 	for (uint64_t i = context->gap_count; i && context->gap_count - i < GAPS && batch->launches > 1; i--) {
 		const struct gap *gap = &context->gaps[(i - 1) % GAPS];
@@ -63,7 +63,7 @@ static void note_gaps_within(const struct core_context *context, struct batch *b
 		if (begin > end)
 			continue;
 		*(gap->is_seen ? &batch->gaps : &batch->doubtful) += end - begin;
-		batch->dry_times++;
+		batch->idle_times++;
 	}
 }
 
@@ -75,9 +75,9 @@ static void note_gaps_within(const struct core_context *context, struct batch *b
  */
 static uint64_t own_part(const struct batch *batch, uint64_t raw)
 {
-	uint64_t most = less(raw, batch->gaps);
+	uint64_t most = saturating_less(raw, batch->gaps);
 	uint64_t strange = batch->allowance;
-	uint64_t least = less(most, batch->doubtful + batch->dry_times * LATENCY + strange);
+	uint64_t least = saturating_less(most, batch->doubtful + batch->idle_times * LATENCY + strange);
 	uint64_t guess = batch->estimate;
 
 	if (batch->is_interrupted)
@@ -86,34 +86,34 @@ static uint64_t own_part(const struct batch *batch, uint64_t raw)
 }
 
 /* Where other streams worked too, or the use was only set to the estimate, an interval is just an upper bound. */
-static void learn(const struct core_context *context, const struct batch *batch, uint64_t used, uint64_t now)
+static void learn(const struct compute_context *context, const struct batch *batch, uint64_t used, uint64_t now)
 {
 	uint64_t took = batch->ended_at - batch->started_at;
 	bool is_alone = batch->counted == took;
-	bool is_certain = is_alone && ((!batch->dry_times && !batch->is_unsure) || used > 4 * batch->estimate);
+	bool is_certain = is_alone && ((!batch->idle_times && !batch->is_unsure) || used > 4 * batch->estimate);
 
-	if (batch->is_mixed || batch->is_interrupted || (batch->launches > 1 && (batch->dry_times || !is_alone)))
+	if (batch->is_mixed || batch->is_interrupted || (batch->launches > 1 && (batch->idle_times || !is_alone)))
 		return;
 	estimates_add(batch->kind, is_alone ? used : took, batch->launches, !is_certain, now);
 	if (batch->launches == 1)
-		bucket_measured(context->bucket, used);
+		token_bucket_measured(context->bucket, used);
 }
 
 /* By the card's clock the batch had ended before it was last seen under way: takes back what was counted too much. */
-static void count_back(struct core_context *context, struct batch *batch)
+static void count_back(struct compute_context *context, struct batch *batch)
 {
-	uint64_t over = less(batch->counted_to, batch->ended_at);
+	uint64_t over = saturating_less(batch->counted_to, batch->ended_at);
 
 	if (!over || !batch->ended_at)
 		return;
-	batch->counted = less(batch->counted, over);
-	bucket_count_back(context->bucket, batch->counted_to, batch->ended_at);
+	batch->counted = saturating_less(batch->counted, over);
+	token_bucket_count_back(context->bucket, batch->counted_to, batch->ended_at);
 }
 
-static void count(struct core_context *context, struct batch *batch, uint64_t now)
+static void count_use(struct compute_context *context, struct batch *batch, uint64_t now)
 {
 	uint64_t to = batch->ended_at ? batch->ended_at : now;
-	uint64_t found = bucket_uncounted(context->bucket, batch->started_at, to);
+	uint64_t found = token_bucket_uncounted(context->bucket, batch->started_at, to);
 
 	batch->counted += found;
 	if (found)
@@ -122,21 +122,21 @@ static void count(struct core_context *context, struct batch *batch, uint64_t no
 	note_gaps_within(context, batch, to - found, to);
 	uint64_t used = own_part(batch, batch->counted);
 	if (batch->ended_at) {
-		bucket_settle(context->bucket, batch->estimate, batch->booked, used, now);
+		token_bucket_complete(context->bucket, batch->estimate, batch->booked, used, now);
 		learn(context, batch, used, now);
-		card_renew_base(context, batch, now);
+		card_clock_renew_base(context, batch, now);
 		batch_set_free(context, batch);
 	} else if (used > batch->booked) {
-		bucket_book(context->bucket, used - batch->booked, now);
+		token_bucket_book(context->bucket, used - batch->booked, now);
 		batch->booked = used;
 	}
 }
 
 /* Completes a batch with its estimate: nothing will ever report what it used. */
-static void write_off(struct core_context *context, struct batch *batch, uint64_t now)
+static void write_off(struct compute_context *context, struct batch *batch, uint64_t now)
 {
-	batch_drop_spare(context, batch);
-	bucket_settle(context->bucket, batch->estimate, batch->booked, batch->estimate, now);
+	batch_drop_local_slice(context, batch);
+	token_bucket_complete(context->bucket, batch->estimate, batch->booked, batch->estimate, now);
 	batch_set_free(context, batch);
 }
 
@@ -165,7 +165,7 @@ static uint64_t by_start(const struct batch *batch)
 	return batch->started_at;
 }
 
-static void settle(struct core_context *context, uint64_t now)
+static void complete_ended(struct compute_context *context, uint64_t now)
 {
 	struct batch *all[BATCHES], *started[BATCHES];
 	uint64_t blocked = 0;
@@ -175,14 +175,14 @@ static void settle(struct core_context *context, uint64_t now)
 		if (context->batches[i].state != FREE)
 			insert(all, used++, &context->batches[i], by_order);
 	for (int i = 0; i < used; i++) {
-		look_at(context, all[i], &blocked, now);
+		look_at_batch(context, all[i], &blocked, now);
 		if (is_lost(all[i], now))
 			write_off(context, all[i], now);
 		else if (all[i]->started)
 			insert(started, begun++, all[i], by_start);
 	}
 	for (int i = 0; i < begun; i++)
-		count(context, started[i], now);
+		count_use(context, started[i], now);
 }
 
 /* The batches before it in its stream may have ended sooner than expected. */
@@ -193,7 +193,7 @@ static uint64_t expected_end(const struct batch *batch)
 	return batch->started && end < batch->expected ? end : batch->expected;
 }
 
-static uint64_t next_end(const struct core_context *context, uint64_t now)
+static uint64_t next_end(const struct compute_context *context, uint64_t now)
 {
 	uint64_t next = UINT64_MAX;
 
@@ -207,50 +207,50 @@ static uint64_t next_end(const struct core_context *context, uint64_t now)
 		look = look < now + EARLIEST_LOOK ? now + EARLIEST_LOOK : look;
 		next = look < next ? look : next;
 	}
-	if (context->under_way && next > now + OFTEN && bucket_is_leaving(context->bucket, now))
+	if (context->under_way && next > now + OFTEN && token_bucket_is_leaving(context->bucket, now))
 		return now + OFTEN;
 	return next;
 }
 
-static uint64_t settle_context(struct core_context *context)
+static uint64_t complete_in_context(struct compute_context *context)
 {
 	CUcontext before;
 	uint64_t next = UINT64_MAX;
 
-	if (!try_lock(&context->lock))
+	if (!contexts_try_lock(&context->lock))
 		return clock_now() + EARLIEST_LOOK;
 	if (context->under_way && context->handle && REAL(cuCtxPushCurrent_v2, context->handle) == CUDA_SUCCESS) {
 		uint64_t now = clock_now();
-		settle(context, now);
+		complete_ended(context, now);
 		next = next_end(context, now);
 		(void)REAL(cuCtxPopCurrent_v2, &before);
 	}
-	leave(&context->lock);
+	contexts_unlock(&context->lock);
 	return next;
 }
 
-uint64_t batches_settle(void)
+uint64_t batch_complete_all(void)
 {
 	uint64_t next = UINT64_MAX;
-	CUstreamCaptureMode mode = capture_mode_relax(); /* another thread's capture may forbid queries in this one */
+	CUstreamCaptureMode mode = stream_capture_relax(); /* another thread's capture may forbid queries in this one */
 
-	atomic_fetch_add(&settling, 1);
+	atomic_fetch_add(&completing, 1);
 	for (int i = 0; i < MOST_CONTEXTS && !atomic_load(&stopped); i++) {
-		struct core_context *context = atomic_load_explicit(&core_contexts[i], memory_order_acquire);
+		struct compute_context *context = atomic_load_explicit(&contexts[i], memory_order_acquire);
 		if (!context)
 			break;
-		uint64_t look = __atomic_load_n(&context->under_way, __ATOMIC_RELAXED) ? settle_context(context)
+		uint64_t look = __atomic_load_n(&context->under_way, __ATOMIC_RELAXED) ? complete_in_context(context)
 										       : UINT64_MAX;
 		next = look < next ? look : next;
 	}
-	uint64_t tidy = buckets_tidy(clock_now());
-	atomic_fetch_sub(&settling, 1);
-	capture_mode_restore(mode);
+	uint64_t tidy = token_bucket_tidy_all(clock_now());
+	atomic_fetch_sub(&completing, 1);
+	stream_capture_restore(mode);
 	return tidy < next ? tidy : next;
 }
 
 /* Whether the batch's context has had no end, and no report of being stuck, for longer than the batch should take. */
-static bool is_stuck(const struct core_context *context, const struct batch *batch, uint64_t least, uint64_t now)
+static bool is_batch_stuck(const struct compute_context *context, const struct batch *batch, uint64_t least, uint64_t now)
 {
 	uint64_t since = batch->opened_at > context->moved_at ? batch->opened_at : context->moved_at;
 
@@ -260,7 +260,7 @@ static bool is_stuck(const struct core_context *context, const struct batch *bat
 	return now > since + (patience > least ? patience : least);
 }
 
-static bool runs(const struct core_context *context)
+static bool runs(const struct compute_context *context)
 {
 	for (int i = 0; i < BATCHES; i++)
 		if (context->batches[i].state != FREE && context->batches[i].started && !context->batches[i].ended_at)
@@ -272,40 +272,40 @@ static bool runs(const struct core_context *context)
  * While nothing runs, a batch behind a wait for the program gets the short patience: the program may be waiting for
  * this very launch, and the batch does not occupy the card.
  */
-static bool has_stuck(const struct core_context *context, const struct lane *own, uint64_t least, uint64_t now)
+static bool has_stuck(const struct compute_context *context, const struct stream_slot *own, uint64_t least, uint64_t now)
 {
 	bool is_idle = least > PATIENCE && !runs(context);
 
 	for (int i = 0; i < BATCHES; i++) {
 		const struct batch *batch = &context->batches[i];
-		if (&context->lanes[batch->lane] != own &&
-		    is_stuck(context, batch, batch->is_behind_wait && is_idle ? PATIENCE : least, now))
+		if (&context->slots[batch->slot] != own &&
+		    is_batch_stuck(context, batch, batch->is_behind_wait && is_idle ? PATIENCE : least, now))
 			return true;
 	}
 	return false;
 }
 
-bool batches_stuck_elsewhere(const struct launch *launch, uint64_t now)
+bool batch_complete_stuck_elsewhere(const struct launch *launch, uint64_t now)
 {
 	for (int i = 0; i < MOST_CONTEXTS; i++) {
-		struct core_context *context = atomic_load(&core_contexts[i]);
+		struct compute_context *context = atomic_load(&contexts[i]);
 		if (!context)
 			break;
-		if (!__atomic_load_n(&context->under_way, __ATOMIC_RELAXED) || !try_lock(&context->lock))
+		if (!__atomic_load_n(&context->under_way, __ATOMIC_RELAXED) || !contexts_try_lock(&context->lock))
 			continue;
-		const struct lane *own = context == launch->context ? lane_of(context, launch->lane) : NULL;
+		const struct stream_slot *own = context == launch->context ? batch_parts_slot_of(context, launch->stream_key) : NULL;
 		uint64_t least = context->bucket == launch->bucket ? PATIENCE_HERE : PATIENCE;
 		bool stuck = has_stuck(context, own, least, now);
 		if (stuck)
 			context->moved_at = now;
-		leave(&context->lock);
+		contexts_unlock(&context->lock);
 		if (stuck)
 			return true;
 	}
 	return false;
 }
 
-void batches_let_go(struct core_context *context, bool is_gone)
+void batch_complete_release_context(struct compute_context *context, bool is_gone)
 {
 	uint64_t now = clock_now();
 
@@ -316,22 +316,22 @@ void batches_let_go(struct core_context *context, bool is_gone)
 			write_off(context, &context->batches[i], now);
 	if (is_gone) {
 		__atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
-		atomic_fetch_add(&core_generation, 1);
+		atomic_fetch_add(&contexts_generation, 1);
 	}
-	leave(&context->lock);
+	contexts_unlock(&context->lock);
 }
 
-void batches_reset(void)
+void batch_complete_reset(void)
 {
-	core_contexts_reset();
-	atomic_store(&settling, 0);
+	contexts_reset();
+	atomic_store(&completing, 0);
 }
 
-void batches_stop(void)
+void batch_complete_stop(void)
 {
 	uint64_t until = clock_now() + EXIT_PATIENCE;
 
 	atomic_store(&stopped, true);
-	while (atomic_load(&settling) && clock_now() < until)
+	while (atomic_load(&completing) && clock_now() < until)
 		clock_sleep_until(clock_now() + 20 * NS_PER_US);
 }

@@ -13,18 +13,18 @@
 #define SLICE (2 * NS_PER_MS)           /* the hardware's time slice of a context */
 
 /* Returns the batch's local slice to the bucket: no thread will launch into the batch any more. */
-void batch_drop_spare(struct core_context *context, struct batch *batch);
+void batch_drop_local_slice(struct compute_context *context, struct batch *batch);
 
 /* Frees the batch: none of its work is under way any more. */
-void batch_set_free(struct core_context *context, struct batch *batch);
+void batch_set_free(struct compute_context *context, struct batch *batch);
 
-static inline struct lane *lane_of(struct core_context *context, uint64_t key)
+static inline struct stream_slot *batch_parts_slot_of(struct compute_context *context, uint64_t key)
 {
-	uint32_t place = (uint32_t)((key * 0x9e3779b97f4a7c15u) >> 32) % LANES;
-	struct lane *lane = &context->lanes[place];
+	uint32_t place = (uint32_t)((key * 0x9e3779b97f4a7c15u) >> 32) % STREAM_SLOTS;
+	struct stream_slot *slot = &context->slots[place];
 
-	for (int i = 0; i < LANES; i++) {
-		struct lane *at = &context->lanes[(place + (uint32_t)i) % LANES];
+	for (int i = 0; i < STREAM_SLOTS; i++) {
+		struct stream_slot *at = &context->slots[(place + (uint32_t)i) % STREAM_SLOTS];
 		if (at->key == key)
 			return at;
 		if (!at->key) {
@@ -32,9 +32,9 @@ static inline struct lane *lane_of(struct core_context *context, uint64_t key)
 			return at;
 		}
 	}
-	if (lane->open < 0)
-		lane->key = key; /* its stream has no open batch, and is most likely gone */
-	return lane;
+	if (slot->open < 0)
+		slot->key = key; /* its stream has no open batch, and is most likely gone */
+	return slot;
 }
 
 #endif

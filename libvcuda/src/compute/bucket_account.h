@@ -9,28 +9,28 @@
 
 #include "compute/schedule.h"
 
-#define ACCRUE_EACH (20 * NS_PER_US)
+#define REFILL_EACH (20 * NS_PER_US)
 #define MOST_DEBT (60 * (int64_t)NS_PER_S)
 
 /* Adds tokens, up to `most_allowed`. A nonsensical number of tokens becomes 0. */
-void bucket_add_level(struct bucket *bucket, uint64_t gain, int64_t most_allowed);
+void token_bucket_add(struct token_bucket *bucket, uint64_t gain, int64_t most_allowed);
 
 /* Returns the capacity: one quota, for a burst. A container that waits for others may be owed another one meanwhile. */
-static inline uint64_t most_level(const struct bucket *bucket, uint64_t now)
+static inline uint64_t token_bucket_capacity(const struct token_bucket *bucket, uint64_t now)
 {
-	return most((LOAD(bucket->shared.visit->waiting_since) ? 2 : 1) * ration(bucket, now), 2 * NS_PER_MS);
+	return bounds_max((LOAD(bucket->shared.slice->waiting_since) ? 2 : 1) * schedule_quota(bucket, now), 2 * NS_PER_MS);
 }
 
 /* Adds the container's share of the time that has passed. Of several threads, the one that moves the stamp adds it. */
-static inline void accrue(struct bucket *bucket, uint64_t now)
+static inline void token_bucket_refill(struct token_bucket *bucket, uint64_t now)
 {
 	uint64_t *word = &bucket->shared.time->stamp;
 	uint64_t stamp = LOAD(*word);
 
-	if (now - stamp < ACCRUE_EACH || (stamp > now && stamp - now < NS_PER_S) || !swap(word, stamp, now))
+	if (now - stamp < REFILL_EACH || (stamp > now && stamp - now < NS_PER_S) || !atomics_swap(word, stamp, now))
 		return;
-	uint64_t elapsed = stamp && stamp < now ? least(now - stamp, (uint64_t)MOST_DEBT * 100) : period(bucket);
-	bucket_add_level(bucket, elapsed * rate(bucket, now) / WHOLE, (int64_t)most_level(bucket, now));
+	uint64_t elapsed = stamp && stamp < now ? bounds_min(now - stamp, (uint64_t)MOST_DEBT * 100) : schedule_period(bucket);
+	token_bucket_add(bucket, elapsed * schedule_rate(bucket, now) / WHOLE, (int64_t)token_bucket_capacity(bucket, now));
 }
 
 #endif

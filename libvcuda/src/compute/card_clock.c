@@ -7,7 +7,7 @@
 #define BASE_AGE NS_PER_S               /* times are float milliseconds: exact to 61 ns at one second */
 #define DRIFT 100000                    /* 10 ppm between the clocks */
 
-static void more_events(struct core_context *context)
+static void more_events(struct compute_context *context)
 {
 	for (int i = 0; i < EVENTS_AT_ONCE && context->event_total < 2 * BATCHES; i++) {
 		CUevent event;
@@ -18,32 +18,32 @@ static void more_events(struct core_context *context)
 	}
 }
 
-static CUevent take_event(struct core_context *context)
+static CUevent take_event(struct compute_context *context)
 {
 	if (!context->event_count && context->event_total < 2 * BATCHES)
 		more_events(context);
 	return context->event_count ? context->events[--context->event_count] : NULL;
 }
 
-void card_put_event(struct core_context *context, CUevent event)
+void card_clock_put_event(struct compute_context *context, CUevent event)
 {
 	if (event && event != context->base)
 		context->events[context->event_count++] = event;
 }
 
-CUevent card_record(struct core_context *context, CUstream stream)
+CUevent card_clock_record(struct compute_context *context, CUstream stream)
 {
-	CUevent event = captures_has(stream) ? NULL : take_event(context); /* an event of a graph must not be queried */
+	CUevent event = stream_capture_has(stream) ? NULL : take_event(context); /* an event of a graph must not be queried */
 
 	if (!event)
 		return NULL;
 	if (REAL(cuEventRecord, event, stream) == CUDA_SUCCESS)
 		return event;
-	card_put_event(context, event);
+	card_clock_put_event(context, event);
 	return NULL;
 }
 
-uint64_t card_time_of(struct core_context *context, CUevent event, uint64_t recorded, uint64_t now)
+uint64_t card_clock_time_of(struct compute_context *context, CUevent event, uint64_t recorded, uint64_t now)
 {
 	float milliseconds;
 
@@ -63,7 +63,7 @@ uint64_t card_time_of(struct core_context *context, CUevent event, uint64_t reco
 	return context->base_at + (uint64_t)since;
 }
 
-void card_renew_base(struct core_context *context, struct batch *batch, uint64_t now)
+void card_clock_renew_base(struct compute_context *context, struct batch *batch, uint64_t now)
 {
 	if (now - context->base_seen < BASE_AGE || !batch->start || batch->start == context->base || !batch->started)
 		return;

@@ -24,70 +24,70 @@ struct in_way {
 	uint64_t where, since, seen;
 };
 
-struct visit visit;
+struct container_slice container_slice;
 
 /* Guards this process's locks and what it has seen of others: one thread at a time. */
 static atomic_flag lock = ATOMIC_FLAG_INIT;
 
-static bool try_lock(void)
+static bool try_lock_slice(void)
 {
 	return !atomic_flag_test_and_set_explicit(&lock, memory_order_acquire);
 }
 
-static void unlock(void)
+static void unlock_slice(void)
 {
 	atomic_flag_clear_explicit(&lock, memory_order_release);
 }
 
 static uint64_t host_time(uint64_t now)
 {
-	return now + (uint64_t)card_page_clock_offset();
+	return now + (uint64_t)schedule_file_clock_offset();
 }
 
 /* How long another container may stay: two periods and a long kernel. */
-static uint64_t patience(const struct bucket *bucket)
+static uint64_t patience(const struct token_bucket *bucket)
 {
-	return 2 * period(bucket) + EXTRA_PATIENCE;
+	return 2 * schedule_period(bucket) + EXTRA_PATIENCE;
 }
 
-static void leave_line(void)
+static void leave_queue(void)
 {
-	uint64_t queued = __atomic_exchange_n(&visit.queued, 0, __ATOMIC_RELAXED);
+	uint64_t queued = __atomic_exchange_n(&container_slice.queued, 0, __ATOMIC_RELAXED);
 
 	if (queued)
 		presence_unqueue(queued);
 }
 
-static void unqueue(void)
+static void stop_waiting(void)
 {
-	STORE(visit.waits_from, 0);
-	if (LOAD(visit.queued))
-		leave_line();
+	STORE(container_slice.waits_from, 0);
+	if (LOAD(container_slice.queued))
+		leave_queue();
 }
 
-void visit_unqueue(void)
+void container_slice_unqueue(void)
 {
-	if (!LOAD(visit.waits_from) && !LOAD(visit.queued))
+	if (!LOAD(container_slice.waits_from) && !LOAD(container_slice.queued))
 		return;
-	while (!try_lock())
+	while (!try_lock_slice())
 		clock_sleep_until(clock_now() + BUSY / 4);
-	unqueue();
-	unlock();
+	stop_waiting();
+	unlock_slice();
 }
 
-static void queue(uint64_t since)
+static void join_queue(uint64_t since)
 {
-	if (LOAD(visit.queued) == since)
+	if (LOAD(container_slice.queued) == since)
 		return;
-	leave_line();
-	STORE(visit.queued, since);
+	leave_queue();
+	STORE(container_slice.queued, since);
 	presence_queue(since);
 }
 
 /* Returns since when the container waits, in any of its processes. */
-static uint64_t waiting_since(const struct bucket *bucket, uint64_t now)
+static uint64_t waiting_since(const struct token_bucket *bucket, uint64_t now)
 {
-	uint64_t *word = &bucket->shared.visit->waiting_since;
+	uint64_t *word = &bucket->shared.slice->waiting_since;
 	uint64_t since = LOAD(*word), host = host_time(now);
 
 	if (!since || since > host || host - since > 20 * patience(bucket)) {
@@ -97,30 +97,30 @@ static uint64_t waiting_since(const struct bucket *bucket, uint64_t now)
 	return since;
 }
 
-static bool goes_on(const struct bucket *bucket, uint64_t now)
+static bool goes_on(const struct token_bucket *bucket, uint64_t now)
 {
-	return now < LOAD(bucket->shared.visit->until);
+	return now < LOAD(bucket->shared.slice->until);
 }
 
 /* The slice is as long as the tokens allow. While others wait, a loan makes the container's slices no longer. */
-static void begin(struct bucket *bucket, uint64_t now)
+static void begin_slice(struct token_bucket *bucket, uint64_t now)
 {
-	int64_t level = LOAD(bucket->shared.time->level);
-	uint64_t owed = within(level > 0 ? (uint64_t)level : 0, draught(bucket, now), own_rate(bucket) * period(bucket) / WHOLE);
+	int64_t tokens = LOAD(bucket->shared.time->level);
+	uint64_t owed = bounds_clamp(tokens > 0 ? (uint64_t)tokens : 0, schedule_refill_threshold(bucket, now), schedule_own_rate(bucket) * schedule_period(bucket) / WHOLE);
 
-	STORE(bucket->shared.visit->until, now + owed);
-	STORE(bucket->fresh, 1);
+	STORE(bucket->shared.slice->until, now + owed);
+	STORE(bucket->has_new_slice, 1);
 }
 
 /* An ignored container that has dropped its lock counts again. One that still holds its lock stays ignored. */
-static void drop(void)
+static void leave_card(void)
 {
 	(void)presence_ignores();
 	presence_drop();
 	presence_wake();
 }
 
-static void see(struct in_way *way, uint64_t where, uint64_t now)
+static void note_seen(struct in_way *way, uint64_t where, uint64_t now)
 {
 	if (where != way->where || now - way->seen > FORGOTTEN)
 		*way = (struct in_way){.where = where, .since = now};
@@ -150,7 +150,7 @@ static struct in_way *find_place(struct in_way *places, uint64_t where)
 }
 
 /* The wait for each lock is timed by itself, so that containers that come and go do not excuse one that stays. */
-static bool is_others_work(const struct bucket *bucket, uint64_t now)
+static bool others_are_in_way(const struct token_bucket *bucket, uint64_t now)
 {
 	static struct in_way places[PRESENCE_LISTED];
 	uint64_t where[PRESENCE_LISTED];
@@ -159,7 +159,7 @@ static bool is_others_work(const struct bucket *bucket, uint64_t now)
 
 	for (unsigned int i = 0; i < count; i++) {
 		struct in_way *place = find_place(places, where[i]);
-		see(place, where[i], now);
+		note_seen(place, where[i], now);
 		is_waited_for |= is_in_way(place, patience(bucket), now);
 	}
 	for (int i = 0; i < PRESENCE_LISTED; i++) /* the wait for a container that left and returns starts anew */
@@ -169,19 +169,19 @@ static bool is_others_work(const struct bucket *bucket, uint64_t now)
 }
 
 /* A container that stopped within its slice is ignored until it leaves, and so is the next one that does not begin. */
-static bool is_others_turn(const struct bucket *bucket, uint64_t since, uint64_t now)
+static bool others_come_first(const struct token_bucket *bucket, uint64_t since, uint64_t now)
 {
 	static struct in_way waiting = {.where = NOWHERE};
 	uint64_t where;
 
-	if (is_others_work(bucket, now)) {
+	if (others_are_in_way(bucket, now)) {
 		waiting.where = NOWHERE;
 		return true;
 	}
 	if (goes_on(bucket, now))
 		return false;
 	while (presence_waiting_before(since, &where)) {
-		see(&waiting, where, now);
+		note_seen(&waiting, where, now);
 		if (is_in_way(&waiting, LATE, now))
 			return true;
 	}
@@ -190,123 +190,123 @@ static bool is_others_turn(const struct bucket *bucket, uint64_t since, uint64_t
 }
 
 /* However many locks other containers hold, they do not hold this one up for ever. */
-static bool must_wait(const struct bucket *bucket, uint64_t since, uint64_t now)
+static bool must_wait(const struct token_bucket *bucket, uint64_t since, uint64_t now)
 {
-	if (now < LOAD(visit.distrusts_until))
+	if (now < LOAD(container_slice.distrusts_until))
 		return false;
-	if (!is_others_turn(bucket, since, now)) {
-		STORE(visit.waits_from, 0);
+	if (!others_come_first(bucket, since, now)) {
+		STORE(container_slice.waits_from, 0);
 		return false;
 	}
-	if (!LOAD(visit.waits_from))
-		STORE(visit.waits_from, now);
-	if (now - LOAD(visit.waits_from) < LONGEST_WAIT)
+	if (!LOAD(container_slice.waits_from))
+		STORE(container_slice.waits_from, now);
+	if (now - LOAD(container_slice.waits_from) < LONGEST_WAIT)
 		return true;
 	log_once(LOG_WARNING, "another container has held the card for 5 s; ignoring it for 60 s");
-	STORE(visit.waits_from, 0);
-	STORE(visit.distrusts_until, now + DISTRUST);
+	STORE(container_slice.waits_from, 0);
+	STORE(container_slice.distrusts_until, now + DISTRUST);
 	return false;
 }
 
-static bool enter(struct bucket *bucket, uint64_t now, uint64_t *again)
+static bool try_begin(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 {
 	uint64_t since = waiting_since(bucket, now), where;
 
 	*again = now + LOOK_AGAIN;
 	if (must_wait(bucket, since, now)) {
-		queue(since);
+		join_queue(since);
 		return false;
 	}
 	presence_hold();
 	bool others = presence_of_others(&where);
-	if (others && now >= LOAD(visit.distrusts_until)) { /* both began at the same moment */
+	if (others && now >= LOAD(container_slice.distrusts_until)) { /* both began at the same moment */
 		presence_drop();
 		*again = now + COLLISION + bucket->shared.slot % 8 * COLLISION;
 		return false;
 	}
-	unqueue();
-	STORE(bucket->shared.visit->waiting_since, 0);
-	STORE(visit.is_mixed, others || presence_ignores());
-	STORE(visit.is_over, 0);
-	STORE(visit.present, 1);
+	stop_waiting();
+	STORE(bucket->shared.slice->waiting_since, 0);
+	STORE(container_slice.is_mixed, others || presence_ignores());
+	STORE(container_slice.is_over, 0);
+	STORE(container_slice.present, 1);
 	if (!goes_on(bucket, now))
-		begin(bucket, now);
+		begin_slice(bucket, now);
 	return true;
 }
 
-static bool is_awaited(void)
+static bool is_awaited_locked(void)
 {
 	uint64_t where;
 
-	return LOAD(visit.present) && presence_waiting_before(UINT64_MAX, &where);
+	return LOAD(container_slice.present) && presence_waiting_before(UINT64_MAX, &where);
 }
 
-bool visit_is_awaited(void)
+bool container_slice_is_awaited(void)
 {
-	if (!LOAD(visit.present) || !try_lock())
+	if (!LOAD(container_slice.present) || !try_lock_slice())
 		return false;
-	bool awaited = is_awaited();
-	unlock();
+	bool awaited = is_awaited_locked();
+	unlock_slice();
 	return awaited;
 }
 
-static bool ask(struct bucket *bucket, uint64_t now, uint64_t *again)
+static bool request(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 {
 	if (!presence_is_kept()) {
-		STORE(visit.present, 0);
-		STORE(visit.queued, 0);
+		STORE(container_slice.present, 0);
+		STORE(container_slice.queued, 0);
 	}
-	if (!LOAD(visit.present))
-		return enter(bucket, now, again);
-	if (!is_awaited()) {
-		begin(bucket, now);
+	if (!LOAD(container_slice.present))
+		return try_begin(bucket, now, again);
+	if (!is_awaited_locked()) {
+		begin_slice(bucket, now);
 		return true;
 	}
-	if (bucket_in_flight(bucket)) {
-		STORE(visit.is_over, 1);
-		*again = most(LOAD(bucket->finish), now + 100 * NS_PER_US);
+	if (token_bucket_in_flight(bucket)) {
+		STORE(container_slice.is_over, 1);
+		*again = bounds_max(LOAD(bucket->finish), now + 100 * NS_PER_US);
 		return false;
 	}
-	STORE(visit.present, 0);
-	STORE(bucket->shared.visit->until, 0);
-	drop();
-	return enter(bucket, now, again);
+	STORE(container_slice.present, 0);
+	STORE(bucket->shared.slice->until, 0);
+	leave_card();
+	return try_begin(bucket, now, again);
 }
 
-bool visit_ask(struct bucket *bucket, uint64_t now, uint64_t *again)
+bool container_slice_ask(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 {
 	*again = now + BUSY;
-	if (!try_lock())
+	if (!try_lock_slice())
 		return false;
-	bool may = ask(bucket, now, again);
-	unlock();
+	bool may = request(bucket, now, again);
+	unlock_slice();
 	return may;
 }
 
 /* Returns until when the container stays without work. */
-static uint64_t stays_until(const struct bucket *bucket, uint64_t now)
+static uint64_t stays_until(const struct token_bucket *bucket, uint64_t now)
 {
-	uint64_t until = LOAD(bucket->shared.visit->until);
+	uint64_t until = LOAD(bucket->shared.slice->until);
 
-	if (LOAD(visit.is_over))
+	if (LOAD(container_slice.is_over))
 		return 0;
-	if (LOAD(bucket->is_thirsty) && LOAD(bucket->shared.time->level) < (int64_t)thirst(bucket, now))
+	if (LOAD(bucket->is_throttled) && LOAD(bucket->shared.time->level) < (int64_t)container_slice_refill_threshold(bucket, now))
 		return 0;
-	return least(until, LOAD(bucket->shared.time->progress) + STAY);
+	return bounds_min(until, LOAD(bucket->shared.time->progress) + STAY);
 }
 
-static void go(struct bucket *const *buckets, unsigned int count, uint64_t now)
+static void end_slice(struct token_bucket *const *buckets, unsigned int count, uint64_t now)
 {
-	STORE(visit.present, 0);
+	STORE(container_slice.present, 0);
 	for (unsigned int i = 0; i < count; i++)
-		if (bucket_in_flight(buckets[i])) { /* another thread has launched meanwhile */
-			STORE(visit.present, 1);
+		if (token_bucket_in_flight(buckets[i])) { /* another thread has launched meanwhile */
+			STORE(container_slice.present, 1);
 			return;
 		}
 	for (unsigned int i = 0; i < count; i++)
 		if (LOAD(buckets[i]->shared.time->holder) == buckets[i]->shared.slot + 1 || !goes_on(buckets[i], now))
-			STORE(buckets[i]->shared.visit->until, 0);
-	drop();
+			STORE(buckets[i]->shared.slice->until, 0);
+	leave_card();
 }
 
 /*
@@ -315,37 +315,37 @@ static void go(struct bucket *const *buckets, unsigned int count, uint64_t now)
  */
 static void look_at_ignored(void)
 {
-	if (!LOAD(visit.is_mixed) || !try_lock())
+	if (!LOAD(container_slice.is_mixed) || !try_lock_slice())
 		return;
 	(void)presence_ignores();
-	unlock();
+	unlock_slice();
 }
 
-uint64_t visit_tidy(struct bucket *const *buckets, unsigned int count, uint64_t now)
+uint64_t container_slice_tidy(struct token_bucket *const *buckets, unsigned int count, uint64_t now)
 {
 	uint64_t until = 0;
 
 	look_at_ignored();
-	if (!LOAD(visit.present))
+	if (!LOAD(container_slice.present))
 		return UINT64_MAX;
 	for (unsigned int i = 0; i < count; i++) {
-		if (bucket_in_flight(buckets[i]))
+		if (token_bucket_in_flight(buckets[i]))
 			return UINT64_MAX;
-		until = most(until, stays_until(buckets[i], now));
+		until = bounds_max(until, stays_until(buckets[i], now));
 	}
 	if (now < until)
 		return until;
-	if (!try_lock())
+	if (!try_lock_slice())
 		return now + BUSY;
-	if (LOAD(visit.present)) /* another thread may have left meanwhile */
-		go(buckets, count, now);
-	unlock();
+	if (LOAD(container_slice.present)) /* another thread may have left meanwhile */
+		end_slice(buckets, count, now);
+	unlock_slice();
 	return UINT64_MAX;
 }
 
-void visit_reset(void)
+void container_slice_reset(void)
 {
-	visit = (struct visit){0};
-	unlock(); /* another thread of the parent may have held it */
+	container_slice = (struct container_slice){0};
+	unlock_slice(); /* another thread of the parent may have held it */
 	presence_reset();
 }

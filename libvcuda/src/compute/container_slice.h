@@ -9,12 +9,12 @@
  * Belongs here: when the container begins, stays, waits and leaves. Not the locks by which containers see each other
  * (compute/presence.h), nor the time slices of its processes within its own (compute/process_slice.h).
  */
-#ifndef VCUDA_VISIT_H
-#define VCUDA_VISIT_H
+#ifndef VCUDA_CONTAINER_SLICE_H
+#define VCUDA_CONTAINER_SLICE_H
 
 #include "compute/schedule.h"
 
-struct visit {
+struct container_slice {
 	uint32_t present;     /* this process holds the locks that mark the container as at work */
 	uint32_t is_mixed;    /* another container may be at work at the same time */
 	uint32_t is_over;     /* a launch found no time left in the slice while others wait */
@@ -23,42 +23,42 @@ struct visit {
 	uint64_t queued;      /* since when this process is in the queue, in the host's time; 0: it is not */
 };
 
-extern struct visit visit;
+extern struct container_slice container_slice;
 
-/* Requests a time slice, or more of the present one. *again as in bucket_try. */
-bool visit_ask(struct bucket *bucket, uint64_t now, uint64_t *again);
+/* Requests a time slice, or more of the present one. *again as in token_bucket_try. */
+bool container_slice_ask(struct token_bucket *bucket, uint64_t now, uint64_t *again);
 
 /* Whether this process holds the cards for the container while other containers wait. */
-bool visit_is_awaited(void);
+bool container_slice_is_awaited(void);
 
 /* Takes this process out of the queue. */
-void visit_unqueue(void);
+void container_slice_unqueue(void);
 
 /* Leaves the cards if there is no reason to stay. Returns when to call again. UINT64_MAX: when work ends. */
-uint64_t visit_tidy(struct bucket *const *buckets, unsigned int count, uint64_t now);
+uint64_t container_slice_tidy(struct token_bucket *const *buckets, unsigned int count, uint64_t now);
 
 /* Called in a forked child, which has no slice. */
-void visit_reset(void);
+void container_slice_reset(void);
 
 /* Whether other containers share the card, and the presence file exists by which they avoid each other. */
-static inline bool has_neighbours(const struct bucket *bucket)
+static inline bool container_slice_has_neighbours(const struct token_bucket *bucket)
 {
-	return LOAD(bucket->times.tenants) > 1 && bucket->has_presence;
+	return LOAD(bucket->schedule.tenants) > 1 && bucket->has_presence;
 }
 
 /* The tokens that a throttled container waits for. A larger threshold means fewer, longer sleeps and fewer slices. */
-static inline uint64_t thirst(const struct bucket *bucket, uint64_t now)
+static inline uint64_t container_slice_refill_threshold(const struct token_bucket *bucket, uint64_t now)
 {
-	return has_neighbours(bucket) ? ration(bucket, now) / 2 : draught(bucket, now);
+	return container_slice_has_neighbours(bucket) ? schedule_quota(bucket, now) / 2 : schedule_refill_threshold(bucket, now);
 }
 
-static inline bool may_visit(struct bucket *bucket, uint64_t now, uint64_t *again)
+static inline bool container_slice_may_run(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 {
-	if (!has_neighbours(bucket))
+	if (!container_slice_has_neighbours(bucket))
 		return true;
-	if (LOAD(visit.present) && most(LOAD(bucket->finish), now) < LOAD(bucket->shared.visit->until))
+	if (LOAD(container_slice.present) && bounds_max(LOAD(bucket->finish), now) < LOAD(bucket->shared.slice->until))
 		return true;
-	return visit_ask(bucket, now, again);
+	return container_slice_ask(bucket, now, again);
 }
 
 #endif

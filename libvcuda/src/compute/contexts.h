@@ -6,8 +6,8 @@
  * and the card's clock (compute/card_clock.h), launches (compute/batch.c), completion (compute/batch_complete.c). Other
  * modules include compute/batch.h alone.
  */
-#ifndef VCUDA_CORE_CONTEXT_H
-#define VCUDA_CORE_CONTEXT_H
+#ifndef VCUDA_CONTEXTS_H
+#define VCUDA_CONTEXTS_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "compute/batch.h"
 
-enum { LANES = 64, BATCHES = 128, EVENTS_AT_ONCE = 32, MOST_CONTEXTS = 64, SPINS = 200, GAPS = 512 };
+enum { STREAM_SLOTS = 64, BATCHES = 128, EVENTS_AT_ONCE = 32, MOST_CONTEXTS = 64, SPINS = 200, GAPS = 512 };
 
 enum batch_state { FREE, OPEN, CLOSED };
 
@@ -27,7 +27,7 @@ struct batch {
 	bool is_mixed;        /* it has kernels of several kinds */
 	bool is_interrupted;  /* its stream, the only one with work, did something else in between */
 	bool is_behind_wait;  /* its stream waited for the program before it */
-	uint32_t lane;
+	uint32_t slot;
 	uint32_t launches;
 	struct estimate *kind;
 	CUevent start, end;
@@ -37,17 +37,17 @@ struct batch {
 	uint64_t expected;    /* when it should end */
 	uint64_t estimate;    /* ns of all its launches, which are reserved */
 	uint64_t booked;      /* ns that the bucket has booked for it */
-	uint64_t spare;       /* the local slice: ns reserved beside that, for launches to come */
-	uint64_t spare_until; /* when the local slice expires */
+	uint64_t local_slice;       /* the local slice: ns reserved beside that, for launches to come */
+	uint64_t local_slice_until; /* when the local slice expires */
 	uint64_t counted;     /* ns counted as used so far */
 	uint64_t counted_to;  /* the end of the last interval that was counted */
 	uint64_t allowance;   /* ns of the interval that may be other contexts' work, at most */
 	uint64_t gaps;        /* counted ns in which the context was seen to be idle */
 	uint64_t doubtful;    /* counted ns in which the context should have been idle */
-	uint64_t dry_times;   /* how often the context was idle or should have been */
+	uint64_t idle_times;   /* how often the context was idle or should have been */
 };
 
-struct lane {
+struct stream_slot {
 	uint64_t key;
 	int32_t open;         /* index of its open batch; -1: none */
 	bool has_work;        /* it has work for which no thread has waited yet */
@@ -63,21 +63,21 @@ struct gap {
 	bool is_seen;         /* a thread had waited for all work; else all work should only have been done */
 };
 
-struct core_context {
+struct compute_context {
 	CUcontext handle;
 	CUdevice device;
-	struct bucket *bucket;
+	struct token_bucket *bucket;
 	atomic_flag lock;
 	uint64_t orders;
 	uint32_t under_way;   /* batches that are not FREE */
-	struct lane lanes[LANES];
+	struct stream_slot slots[STREAM_SLOTS];
 	struct batch batches[BATCHES];
 	CUevent events[2 * BATCHES + EVENTS_AT_ONCE];
 	uint32_t event_count; /* events not in use */
 	uint32_t event_total;
 	uint32_t working;     /* stream slots that have work */
 	uint64_t interrupted; /* key of the stream whose batches are interrupted; 0: none */
-	uint64_t dry_since;   /* when a thread had last waited for the last of its work; 0: never yet */
+	uint64_t idle_since;   /* when a thread had last waited for the last of its work; 0: never yet */
 	uint64_t expected;    /* when all of its work should be done */
 	uint64_t moved_at;    /* when a batch last ended, or was last found to be stuck */
 	struct gap gaps[GAPS]; /* the latest ones, in order */
@@ -88,29 +88,29 @@ struct core_context {
 };
 
 /* Filled in order, without gaps. The handle of a destroyed context is NULL. */
-extern struct core_context *_Atomic core_contexts[MOST_CONTEXTS];
-extern _Atomic uint32_t core_generation; /* changes when a context is destroyed */
+extern struct compute_context *_Atomic contexts[MOST_CONTEXTS];
+extern _Atomic uint32_t contexts_generation; /* changes when a context is destroyed */
 
-struct core_context *core_context_find(CUcontext handle);
+struct compute_context *contexts_find(CUcontext handle);
 
 /* Called in a forked child: drops all records. */
-void core_contexts_reset(void);
+void contexts_reset(void);
 
 /* ---- locks: held for microseconds; a thread that spins for longer sleeps, because the clock may be virtual ---- */
 
-static inline bool try_lock(atomic_flag *flag)
+static inline bool contexts_try_lock(atomic_flag *flag)
 {
 	return !atomic_flag_test_and_set_explicit(flag, memory_order_acquire);
 }
 
-static inline void enter(atomic_flag *flag)
+static inline void contexts_lock(atomic_flag *flag)
 {
-	for (int spin = 0; !try_lock(flag); spin++)
+	for (int spin = 0; !contexts_try_lock(flag); spin++)
 		if (spin % SPINS == SPINS - 1)
 			clock_sleep_until(clock_now() + 5 * NS_PER_US);
 }
 
-static inline void leave(atomic_flag *flag)
+static inline void contexts_unlock(atomic_flag *flag)
 {
 	atomic_flag_clear_explicit(flag, memory_order_release);
 }

@@ -5,17 +5,17 @@
 
 #include "driver/cuda_table.h"
 
-static struct copy described(bool stays, uint64_t size)
+static struct copy_kind described(bool stays, uint64_t size)
 {
-	return stays ? (struct copy){.within = size} : (struct copy){.outside = size};
+	return stays ? (struct copy_kind){.within = size} : (struct copy_kind){.outside = size};
 }
 
-struct copy copy_bus(uint64_t size)
+struct copy_kind copy_kind_bus(uint64_t size)
 {
 	return described(false, size);
 }
 
-struct copy copy_card(uint64_t size)
+struct copy_kind copy_kind_card(uint64_t size)
 {
 	return described(true, size);
 }
@@ -30,7 +30,7 @@ static bool on_one_card(CUdeviceptr to, CUdeviceptr from)
 	       one == other;
 }
 
-struct copy copy_devices(CUdeviceptr to, CUdeviceptr from, uint64_t size)
+struct copy_kind copy_kind_devices(CUdeviceptr to, CUdeviceptr from, uint64_t size)
 {
 	return described(on_one_card(to, from), size);
 }
@@ -44,17 +44,17 @@ static bool is_device(CUdeviceptr pointer)
 	       type == CU_MEMORYTYPE_DEVICE;
 }
 
-struct copy copy_any(CUdeviceptr to, CUdeviceptr from, uint64_t size)
+struct copy_kind copy_kind_any(CUdeviceptr to, CUdeviceptr from, uint64_t size)
 {
 	return described(is_device(to) && is_device(from) && on_one_card(to, from), size);
 }
 
-struct copy copy_any_list(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *sizes, size_t count)
+struct copy_kind copy_kind_any_list(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *sizes, size_t count)
 {
-	struct copy sum = {0, 0};
+	struct copy_kind sum = {0, 0};
 
 	for (size_t i = 0; to && from && sizes && i < count; i++) {
-		struct copy one = copy_any(to[i], from[i], sizes[i]);
+		struct copy_kind one = copy_kind_any(to[i], from[i], sizes[i]);
 		sum.within += one.within;
 		sum.outside += one.outside;
 	}
@@ -64,7 +64,7 @@ struct copy copy_any_list(const CUdeviceptr *to, const CUdeviceptr *from, const 
 /* ---- structures ---- */
 
 /* An array lies on the card of the call's context. */
-static struct copy of_types(CUmemorytype to_type, CUdeviceptr to, CUmemorytype from_type, CUdeviceptr from,
+static struct copy_kind of_types(CUmemorytype to_type, CUdeviceptr to, CUmemorytype from_type, CUdeviceptr from,
 			    uint64_t size)
 {
 	bool stays = to_type != CU_MEMORYTYPE_HOST && from_type != CU_MEMORYTYPE_HOST;
@@ -91,33 +91,33 @@ static uint64_t volume(const CUDA_MEMCPY3D *copy)
 	return (uint64_t)copy->WidthInBytes * copy->Height * copy->Depth;
 }
 
-struct copy copy_2d_v1(const CUDA_MEMCPY2D_v1 *copy)
+struct copy_kind copy_kind_2d_v1(const CUDA_MEMCPY2D_v1 *copy)
 {
-	return copy ? OF_TYPES(copy, (uint64_t)copy->WidthInBytes * copy->Height) : copy_bus(0);
+	return copy ? OF_TYPES(copy, (uint64_t)copy->WidthInBytes * copy->Height) : copy_kind_bus(0);
 }
 
-struct copy copy_2d(const CUDA_MEMCPY2D *copy)
+struct copy_kind copy_kind_2d(const CUDA_MEMCPY2D *copy)
 {
-	return copy ? OF_TYPES(copy, area(copy)) : copy_bus(0);
+	return copy ? OF_TYPES(copy, area(copy)) : copy_kind_bus(0);
 }
 
-struct copy copy_3d_v1(const CUDA_MEMCPY3D_v1 *copy)
+struct copy_kind copy_kind_3d_v1(const CUDA_MEMCPY3D_v1 *copy)
 {
-	return copy ? OF_TYPES(copy, (uint64_t)copy->WidthInBytes * copy->Height * copy->Depth) : copy_bus(0);
+	return copy ? OF_TYPES(copy, (uint64_t)copy->WidthInBytes * copy->Height * copy->Depth) : copy_kind_bus(0);
 }
 
-struct copy copy_3d(const CUDA_MEMCPY3D *copy)
+struct copy_kind copy_kind_3d(const CUDA_MEMCPY3D *copy)
 {
-	return copy ? OF_TYPES(copy, volume(copy)) : copy_bus(0);
+	return copy ? OF_TYPES(copy, volume(copy)) : copy_kind_bus(0);
 }
 
-struct copy copy_3d_peer(const CUDA_MEMCPY3D *copy)
+struct copy_kind copy_kind_3d_peer(const CUDA_MEMCPY3D *copy)
 {
 	bool has_array = copy && (copy->dstMemoryType == CU_MEMORYTYPE_ARRAY || copy->srcMemoryType == CU_MEMORYTYPE_ARRAY);
 
 	if (has_array && copy->dstContext != copy->srcContext)
-		return copy_bus(volume(copy));
-	return copy_3d(copy);
+		return copy_kind_bus(volume(copy));
+	return copy_kind_3d(copy);
 }
 
 static bool stays(const CUDA_MEMCPY3D_BATCH_OP *copy)
@@ -129,9 +129,9 @@ static bool stays(const CUDA_MEMCPY3D_BATCH_OP *copy)
 	       (to_array || from_array || on_one_card(to->pointer, from->pointer));
 }
 
-struct copy copy_operands(const CUDA_MEMCPY3D_BATCH_OP *list, size_t count)
+struct copy_kind copy_kind_operands(const CUDA_MEMCPY3D_BATCH_OP *list, size_t count)
 {
-	struct copy sum = {0, 0};
+	struct copy_kind sum = {0, 0};
 
 	for (size_t i = 0; list && i < count; i++)
 		*(stays(&list[i]) ? &sum.within : &sum.outside) += (uint64_t)list[i].width * list[i].height * list[i].depth;

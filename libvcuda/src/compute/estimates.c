@@ -69,7 +69,7 @@ static void add_rough(struct estimate *estimate, uint64_t ns, uint64_t now)
 	store(&estimate->samples, samples + 1);
 }
 
-static uint64_t memory(uint64_t mean)
+static uint64_t remembered_launches(uint64_t mean)
 {
 	uint64_t launches = REMEMBERED / (mean ? mean : 1);
 
@@ -87,7 +87,7 @@ void estimates_add(struct estimate *estimate, uint64_t ns, uint64_t launches, bo
 		return;
 	}
 	store(&estimate->sure_at, now);
-	uint64_t weight = (sure < memory((uint64_t)mean) ? sure : memory((uint64_t)mean)) + launches;
+	uint64_t weight = (sure < remembered_launches((uint64_t)mean) ? sure : remembered_launches((uint64_t)mean)) + launches;
 	int64_t off = sure ? each - mean : 0;
 	mean = sure ? mean + off * (int64_t)launches / (int64_t)weight : each;
 	store(&estimate->ns, mean < 1 ? 1 : (uint64_t)mean);

@@ -18,15 +18,15 @@ static void name_stream(struct launch *launch, CUstream stream, enum stream_mean
 	if (!stream)
 		stream = meaning == STREAM_PER_THREAD ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
 	launch->stream = stream;
-	launch->lane = stream == CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)launch->thread : (uint64_t)(uintptr_t)stream;
+	launch->stream_key = stream == CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)launch->thread : (uint64_t)(uintptr_t)stream;
 }
 
 static void after_fork(void)
 {
-	batches_reset();
-	buckets_reset();
+	batch_complete_reset();
+	token_bucket_reset_all();
 	poller_reset();
-	captures_reset();
+	stream_capture_reset();
 }
 
 __attribute__((constructor)) static void watch_forks(void)
@@ -37,11 +37,11 @@ __attribute__((constructor)) static void watch_forks(void)
 /* Whether the launch is to be accounted at all. */
 static bool find_account(struct launch *launch)
 {
-	launch->context = batches_context(launch->thread);
+	launch->context = contexts_current(launch->thread);
 	if (!launch->context)
 		return false;
-	launch->bucket = batches_bucket(launch->context);
-	return !bucket_is_open(launch->bucket) && !captures_has(launch->stream);
+	launch->bucket = contexts_bucket(launch->context);
+	return !token_bucket_is_unlimited(launch->bucket) && !stream_capture_has(launch->stream);
 }
 
 static void describe(struct launch *launch, const void *function, uint64_t blocks)
@@ -66,22 +66,22 @@ static bool nothing_is_limited(void)
 	return !(last & LIMITED);
 }
 
-bool cores_watch(void)
+bool compute_launch_is_limited(void)
 {
 	return limits_state() == LIMITS_PRESENT && !nothing_is_limited();
 }
 
-void cores_begin(struct core_launch *call, const void *function, uint64_t blocks, CUstream stream,
+void compute_launch_begin(struct compute_launch *call, const void *function, uint64_t blocks, CUstream stream,
 		 enum stream_meaning meaning)
 {
 	struct launch *launch = &call->launch;
 
 	launch->context = NULL;
 	call->entered = false;
-	if (!cores_watch())
+	if (!compute_launch_is_limited())
 		return;
-	launch->thread = &this_thread;
-	call->entered = thread_enter(launch->thread);
+	launch->thread = &guard_this_thread;
+	call->entered = guard_enter_thread(launch->thread);
 	if (!call->entered)
 		return;
 	name_stream(launch, stream, meaning);
@@ -92,38 +92,38 @@ void cores_begin(struct core_launch *call, const void *function, uint64_t blocks
 	launch->opened = launch->closes = launch->may_wait = false;
 	describe(launch, function, blocks);
 	uint64_t now = clock_now();
-	if (!batches_join_reserved(launch, now))
-		batches_join(launch, gate_pass(launch, now));
+	if (!batch_join_reserved(launch, now))
+		batch_join(launch, throttle_launch(launch, now));
 }
 
 /* Begins one launch of a group, on its stream's device. Only the first one waits; the others follow at once. */
-static void begin_member(struct core_launch *call, const CUDA_LAUNCH_PARAMS *member, bool is_first)
+static void begin_member(struct compute_launch *call, const CUDA_LAUNCH_PARAMS *member, bool is_first)
 {
 	struct launch *launch = &call->launch;
 	CUcontext context = NULL, before;
 
 	launch->context = NULL;
-	launch->thread = &this_thread;
+	launch->thread = &guard_this_thread;
 	if (REAL(cuStreamGetCtx, member->hStream, &context) != CUDA_SUCCESS ||
 	    REAL(cuCtxPushCurrent_v2, context) != CUDA_SUCCESS)
 		return;
 	name_stream(launch, member->hStream, STREAM_LEGACY);
 	if (find_account(launch)) {
 		launch->opened = launch->closes = launch->may_wait = false;
-		describe(launch, member->function, cores_blocks(member->gridDimX, member->gridDimY, member->gridDimZ));
+		describe(launch, member->function, compute_launch_blocks(member->gridDimX, member->gridDimY, member->gridDimZ));
 		uint64_t now = clock_now();
 		if (is_first)
-			now = gate_pass(launch, now);
+			now = throttle_launch(launch, now);
 		else
-			bucket_force(launch->bucket, launch->estimate, estimates_known(launch->kind), now);
-		batches_join(launch, now);
+			token_bucket_force(launch->bucket, launch->estimate, estimates_known(launch->kind), now);
+		batch_join(launch, now);
 	} else {
 		launch->context = NULL;
 	}
 	(void)REAL(cuCtxPopCurrent_v2, &before);
 }
 
-bool cores_begin_group(struct core_launch *calls, const CUDA_LAUNCH_PARAMS *list, unsigned int count)
+bool compute_launch_begin_group(struct compute_launch *calls, const CUDA_LAUNCH_PARAMS *list, unsigned int count)
 {
 	if (limits_state() != LIMITS_PRESENT || !guard_enter())
 		return false;
@@ -134,73 +134,73 @@ bool cores_begin_group(struct core_launch *calls, const CUDA_LAUNCH_PARAMS *list
 	return true;
 }
 
-void cores_end_group(struct core_launch *calls, unsigned int count, CUresult result)
+void compute_launch_end_group(struct compute_launch *calls, unsigned int count, CUresult result)
 {
 	for (unsigned int i = 0; i < count; i++)
 		if (calls[i].launch.context)
-			batches_joined(&calls[i].launch, result == CUDA_SUCCESS);
+			batch_joined(&calls[i].launch, result == CUDA_SUCCESS);
 	guard_leave();
 }
 
-CUresult cores_end_accounted(struct core_launch *call, CUresult result)
+CUresult compute_launch_end_accounted(struct compute_launch *call, CUresult result)
 {
 	if (call->launch.context)
-		batches_joined(&call->launch, result == CUDA_SUCCESS);
-	thread_leave(call->launch.thread);
+		batch_joined(&call->launch, result == CUDA_SUCCESS);
+	guard_leave_thread(call->launch.thread);
 	return result;
 }
 
-static uint64_t lane_named(CUstream stream, enum stream_meaning meaning)
+static uint64_t stream_key_of(CUstream stream, enum stream_meaning meaning)
 {
-	struct launch launch = {.thread = &this_thread};
+	struct launch launch = {.thread = &guard_this_thread};
 
 	name_stream(&launch, stream, meaning);
-	return launch.lane;
+	return launch.stream_key;
 }
 
-bool cores_waiting(CUstream stream, enum stream_meaning meaning)
+bool compute_launch_waiting(CUstream stream, enum stream_meaning meaning)
 {
 	if (limits_state() != LIMITS_PRESENT || !guard_enter())
 		return false;
-	batches_waiting(meaning == STREAMS_ALL ? ALL_LANES : lane_named(stream, meaning));
+	batch_waiting(meaning == STREAMS_ALL ? ALL_STREAMS : stream_key_of(stream, meaning));
 	guard_leave();
 	return true;
 }
 
-void cores_waited(CUstream stream, enum stream_meaning meaning)
+void compute_launch_waited(CUstream stream, enum stream_meaning meaning)
 {
 	if (!guard_enter())
 		return;
-	batches_waited(meaning == STREAMS_ALL ? ALL_LANES : lane_named(stream, meaning));
+	batch_waited(meaning == STREAMS_ALL ? ALL_STREAMS : stream_key_of(stream, meaning));
 	guard_leave();
 }
 
-bool cores_interrupt(CUstream stream, enum stream_meaning meaning, bool waits)
+bool compute_launch_interrupt(CUstream stream, enum stream_meaning meaning, bool waits)
 {
 	struct launch launch;
 
-	if (!cores_watch() || !guard_enter())
+	if (!compute_launch_is_limited() || !guard_enter())
 		return false;
-	launch.thread = &this_thread;
+	launch.thread = &guard_this_thread;
 	name_stream(&launch, stream, meaning);
-	batches_interrupt(launch.lane, launch.stream, waits);
+	batch_interrupt(launch.stream_key, launch.stream, waits);
 	guard_leave();
 	return true;
 }
 
-void cores_forget(CUstream stream, enum stream_meaning meaning)
+void compute_launch_forget_stream(CUstream stream, enum stream_meaning meaning)
 {
 	struct launch launch;
 
 	if (limits_state() != LIMITS_PRESENT || !guard_enter())
 		return;
-	launch.thread = &this_thread;
+	launch.thread = &guard_this_thread;
 	name_stream(&launch, stream, meaning);
-	batches_forget(launch.lane, launch.stream);
+	batch_forget(launch.stream_key, launch.stream);
 	guard_leave();
 }
 
 __attribute__((destructor)) static void at_exit(void)
 {
-	batches_stop();
+	batch_complete_stop();
 }

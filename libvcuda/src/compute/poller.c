@@ -20,12 +20,12 @@ static uint32_t asleep;  /* futex: 1 while the poller sleeps without a deadline 
 static void sleep_for_good(void)
 {
 	__atomic_store_n(&asleep, 1, __ATOMIC_SEQ_CST);
-	if (batches_settle() == UINT64_MAX) /* no work came meanwhile */
+	if (batch_complete_all() == UINT64_MAX) /* no work came meanwhile */
 		clock_wait(&asleep, 1, UINT64_MAX);
 	__atomic_store_n(&asleep, 0, __ATOMIC_SEQ_CST);
 }
 
-static void run(void)
+static void poll_until_exit(void)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* events may be queried while others capture */
 	uint64_t active = clock_now();
@@ -34,7 +34,7 @@ static void run(void)
 		return;
 	(void)REAL(cuThreadExchangeStreamCaptureMode, &mode);
 	for (;;) {
-		uint64_t next = batches_settle(), now = clock_now();
+		uint64_t next = batch_complete_all(), now = clock_now();
 		if (next != UINT64_MAX)
 			active = now;
 		if (now - active > ACTIVE_FOR)
@@ -51,7 +51,7 @@ void poller_needed(void)
 	int none = 0;
 
 	if (!atomic_load_explicit(&state, memory_order_relaxed) && atomic_compare_exchange_strong(&state, &none, 1) &&
-	    !clock_thread(run))
+	    !clock_thread(poll_until_exit))
 		log_once(LOG_WARNING,
 			 "cannot start a thread for the core share; work is accounted when a later launch waits");
 	if (__atomic_load_n(&asleep, __ATOMIC_SEQ_CST))

@@ -50,7 +50,7 @@ static uint64_t offset_of(const uint8_t uuid[16])
 }
 
 /* fstat() became a symbol of glibc only in version 2.33. */
-static bool look_at(int fd, struct stat *status)
+static bool stat_of(int fd, struct stat *status)
 {
 	return syscall(SYS_fstat, fd, status) == 0;
 }
@@ -82,13 +82,13 @@ static void map_word(void)
 	close(other);
 }
 
-static void find(void)
+static void find_files(void)
 {
 	uint8_t uuids[VGPU_LIMITS_MAX_CARDS][16];
 	struct stat limits;
 
 	int fd = open(VGPU_LIMITS_PATH, O_RDONLY | O_CLOEXEC);
-	bool is_known = fd >= 0 && look_at(fd, &limits);
+	bool is_known = fd >= 0 && stat_of(fd, &limits);
 	if (fd >= 0)
 		close(fd);
 	if (!is_known)
@@ -96,7 +96,7 @@ static void find(void)
 	open_file();
 	if (file < 0)
 		return;
-	if (look_at(file, &identity) && identity.st_size >= (off_t)sizeof(*word))
+	if (stat_of(file, &identity) && identity.st_size >= (off_t)sizeof(*word))
 		map_word();
 	own = limits.st_ino & OWN_MASK;
 	card_count = limits_list(uuids, VGPU_LIMITS_MAX_CARDS);
@@ -104,9 +104,9 @@ static void find(void)
 		cards[i] = offset_of(uuids[i]);
 }
 
-bool presence_is_told(void)
+bool presence_is_available(void)
 {
-	pthread_once(&once, find);
+	pthread_once(&once, find_files);
 	return word;
 }
 
@@ -114,7 +114,7 @@ static bool is_ours(void)
 {
 	struct stat now;
 
-	return file >= 0 && look_at(file, &now) && now.st_dev == identity.st_dev && now.st_ino == identity.st_ino;
+	return file >= 0 && stat_of(file, &now) && now.st_dev == identity.st_dev && now.st_ino == identity.st_ino;
 }
 
 bool presence_is_kept(void)
@@ -126,18 +126,18 @@ bool presence_is_kept(void)
 	return false;
 }
 
-static uint64_t line_of(unsigned int card)
+static uint64_t queue_of(unsigned int card)
 {
 	return cards[card] + OWN_MASK + 1;
 }
 
-static bool lock(int command, short type, uint64_t from, uint64_t length, uint64_t *where)
+static bool ofd_lock(int command, short type, uint64_t from, uint64_t length, uint64_t *where)
 {
 	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)from, .l_len = (off_t)length};
 
 	if (fcntl(file, command, &lock) != 0 || lock.l_type == F_UNLCK)
 		return false;
-	*where = most(from, (uint64_t)lock.l_start);
+	*where = bounds_max(from, (uint64_t)lock.l_start);
 	return true;
 }
 
@@ -145,7 +145,7 @@ static void set(short type, uint64_t byte)
 {
 	uint64_t where;
 
-	(void)lock(F_OFD_SETLK, type, byte, 1, &where);
+	(void)ofd_lock(F_OFD_SETLK, type, byte, 1, &where);
 }
 
 /* Whether another process holds a lock in [from, to). Ignored locks do not count. */
@@ -154,11 +154,11 @@ static bool is_locked(uint64_t from, uint64_t to, uint64_t *where)
 	for (unsigned int i = 0; i < ignored_count && from < to; i++) {
 		if (ignored[i] < from || ignored[i] >= to)
 			continue;
-		if (from < ignored[i] && lock(F_OFD_GETLK, F_WRLCK, from, ignored[i] - from, where))
+		if (from < ignored[i] && ofd_lock(F_OFD_GETLK, F_WRLCK, from, ignored[i] - from, where))
 			return true;
 		from = ignored[i] + 1;
 	}
-	return from < to && lock(F_OFD_GETLK, F_WRLCK, from, to - from, where);
+	return from < to && ofd_lock(F_OFD_GETLK, F_WRLCK, from, to - from, where);
 }
 
 void presence_hold(void)
@@ -176,7 +176,7 @@ void presence_drop(void)
 bool presence_of_others(uint64_t *where)
 {
 	for (unsigned int i = 0; i < card_count; i++)
-		if (is_locked(cards[i], cards[i] + own, where) || is_locked(cards[i] + own + 1, line_of(i), where))
+		if (is_locked(cards[i], cards[i] + own, where) || is_locked(cards[i] + own + 1, queue_of(i), where))
 			return true;
 	return false;
 }
@@ -198,7 +198,7 @@ unsigned int presence_list_others(uint64_t where[PRESENCE_LISTED])
 
 	for (unsigned int i = 0; i < card_count; i++) {
 		count = list_locked(cards[i], cards[i] + own, where, count);
-		count = list_locked(cards[i] + own + 1, line_of(i), where, count);
+		count = list_locked(cards[i] + own + 1, queue_of(i), where, count);
 	}
 	return count;
 }
@@ -211,13 +211,13 @@ static uint64_t byte_of(uint64_t time)
 void presence_queue(uint64_t time)
 {
 	for (unsigned int i = 0; i < card_count; i++)
-		set(F_RDLCK, line_of(i) + byte_of(time));
+		set(F_RDLCK, queue_of(i) + byte_of(time));
 }
 
 void presence_unqueue(uint64_t time)
 {
 	for (unsigned int i = 0; i < card_count && is_ours(); i++)
-		set(F_UNLCK, line_of(i) + byte_of(time));
+		set(F_UNLCK, queue_of(i) + byte_of(time));
 }
 
 bool presence_waiting_before(uint64_t time, uint64_t *where)
@@ -225,7 +225,7 @@ bool presence_waiting_before(uint64_t time, uint64_t *where)
 	uint64_t length = time == UINT64_MAX ? OWN_MASK + 1 : byte_of(time);
 
 	for (unsigned int i = 0; i < card_count; i++)
-		if (is_locked(line_of(i), line_of(i) + length, where))
+		if (is_locked(queue_of(i), queue_of(i) + length, where))
 			return true;
 	return false;
 }
@@ -245,7 +245,7 @@ bool presence_ignores(void)
 	uint64_t where;
 
 	for (unsigned int i = 0; i < ignored_count; i++)
-		if (lock(F_OFD_GETLK, F_WRLCK, ignored[i], 1, &where))
+		if (ofd_lock(F_OFD_GETLK, F_WRLCK, ignored[i], 1, &where))
 			ignored[kept++] = ignored[i];
 	ignored_count = kept;
 	return kept;

@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 /* Whether the file exists. Only the first call looks for it. */
-bool presence_is_told(void);
+bool presence_is_available(void);
 
 /* False: the program had closed the file. It is open again now, and this process has lost its locks. */
 bool presence_is_kept(void);

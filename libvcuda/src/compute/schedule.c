@@ -14,30 +14,30 @@
 
 enum { DEVICES = 64 };
 
-static struct bucket *buckets[DEVICES];
+static struct token_bucket *buckets[DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Without a usage region each process is held to the share by itself. That is better than no limit. */
-static void account_alone(struct bucket *bucket)
+static void account_alone(struct token_bucket *bucket)
 {
 	struct vgpu_usage_time *time = calloc(1, sizeof(*time) + sizeof(struct vgpu_usage_flight));
-	static struct vgpu_usage_visit visit;
+	static struct vgpu_usage_visit slice;
 
 	log_once(LOG_ERROR, "the usage region cannot be used; each process is held to the core share by itself");
 	bucket->is_local = 1;
-	bucket->shared = (struct usage_time){time, &visit, time ? (struct vgpu_usage_flight *)(time + 1) : NULL, 0};
+	bucket->shared = (struct usage_time){time, &slice, time ? (struct vgpu_usage_flight *)(time + 1) : NULL, 0};
 }
 
-static struct bucket *make(CUdevice device, const struct limited_card *card)
+static struct token_bucket *make_bucket(CUdevice device, const struct device_limits *card)
 {
-	struct bucket *bucket = calloc(1, sizeof(*bucket));
+	struct token_bucket *bucket = calloc(1, sizeof(*bucket));
 
 	if (!bucket)
 		return NULL;
 	bucket->device = device;
 	memcpy(bucket->uuid, card->uuid, sizeof(bucket->uuid));
 	bucket->limits_seen = UINT64_MAX;
-	bucket->has_presence = presence_is_told();
+	bucket->has_presence = presence_is_available();
 	if (!usage_time(card->uuid, &bucket->shared))
 		account_alone(bucket);
 	if (bucket->shared.time)
@@ -46,73 +46,73 @@ static struct bucket *make(CUdevice device, const struct limited_card *card)
 	return NULL;
 }
 
-static struct bucket *find(CUdevice device)
+static struct token_bucket *find_bucket(CUdevice device)
 {
 	return __atomic_load_n(&buckets[device], __ATOMIC_ACQUIRE);
 }
 
-struct bucket *bucket_of_device(CUdevice device)
+struct token_bucket *token_bucket_of_device(CUdevice device)
 {
-	struct limited_card card;
+	struct device_limits card;
 
 	if (device < 0 || device >= DEVICES || limits_state() != LIMITS_PRESENT)
 		return NULL;
-	if (find(device) || !card_of_device(device, &card))
-		return find(device);
+	if (find_bucket(device) || !device_limits_of(device, &card))
+		return find_bucket(device);
 	pthread_mutex_lock(&lock);
-	if (!find(device))
-		__atomic_store_n(&buckets[device], make(device, &card), __ATOMIC_RELEASE);
+	if (!find_bucket(device))
+		__atomic_store_n(&buckets[device], make_bucket(device, &card), __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&lock);
-	return find(device);
+	return find_bucket(device);
 }
 
-void buckets_reset(void)
+void token_bucket_reset_all(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	visit_reset();
+	container_slice_reset();
 	memset(buckets, 0, sizeof(buckets)); /* the child has copies of the parent's: a few hundred bytes are lost */
 }
 
-void bucket_take_over_limits(struct bucket *bucket)
+void schedule_take_over_limits(struct token_bucket *bucket)
 {
 	struct card_limits limits;
 	uint64_t seen = limits_sequence();
 
 	if (limits_of(bucket->uuid, &limits)) {
-		STORE(bucket->ceiling, within(limits.core_limit, 1, 100));
-		STORE(bucket->share, within(limits.cores, 1, 100)); /* no container starves for good */
+		STORE(bucket->ceiling, bounds_clamp(limits.core_limit, 1, 100));
+		STORE(bucket->share, bounds_clamp(limits.cores, 1, 100)); /* no container starves for good */
 	}
 	STORE(bucket->limits_seen, seen);
 }
 
-void bucket_look_for_page(struct bucket *bucket, uint64_t now)
+void schedule_look_for(struct token_bucket *bucket, uint64_t now)
 {
-	STORE(bucket->page_looked_at, now);
-	__atomic_store_n(&bucket->page, card_page_find(bucket->uuid, now), __ATOMIC_RELEASE);
-	STORE(bucket->times.seen, UINT64_MAX);
+	STORE(bucket->schedule_looked_at, now);
+	__atomic_store_n(&bucket->published, schedule_file_find(bucket->uuid, now), __ATOMIC_RELEASE);
+	STORE(bucket->schedule.seen, UINT64_MAX);
 }
 
-void bucket_take_over_times(struct bucket *bucket, const struct vgpu_card_page *page)
+void schedule_take_over(struct token_bucket *bucket, const struct vgpu_card_page *published)
 {
-	struct card_times times;
+	struct card_schedule schedule;
 
-	if (!card_page_read(page, &times))
+	if (!schedule_file_read(published, &schedule))
 		return;
-	STORE(bucket->times.period, times.period);
-	STORE(bucket->times.lent_until, times.lent_until);
-	STORE(bucket->times.lent_rate, times.lent_rate);
-	STORE(bucket->times.tenants, times.tenants);
-	STORE(bucket->times.share, times.share);
-	STORE(bucket->times.seen, times.seen);
+	STORE(bucket->schedule.period, schedule.period);
+	STORE(bucket->schedule.lent_until, schedule.lent_until);
+	STORE(bucket->schedule.lent_rate, schedule.lent_rate);
+	STORE(bucket->schedule.tenants, schedule.tenants);
+	STORE(bucket->schedule.share, schedule.share);
+	STORE(bucket->schedule.seen, schedule.seen);
 }
 
-uint64_t buckets_tidy(uint64_t now)
+uint64_t token_bucket_tidy_all(uint64_t now)
 {
-	struct bucket *list[DEVICES];
+	struct token_bucket *list[DEVICES];
 	unsigned int count = 0;
 
 	for (int i = 0; i < DEVICES; i++)
-		if ((list[count] = find(i)))
+		if ((list[count] = find_bucket(i)))
 			count++;
-	return visit_tidy(list, count, now);
+	return container_slice_tidy(list, count, now);
 }

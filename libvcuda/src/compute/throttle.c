@@ -12,58 +12,58 @@
 #define REAP_EACH (100 * NS_PER_MS)
 
 /* Whether to let the launch through, as debt: kernels may wait for each other, and then no work ends. */
-static bool must_open(const struct launch *launch, uint64_t since, uint64_t now)
+static bool must_let_through(const struct launch *launch, uint64_t since, uint64_t now)
 {
 	return now - since >= PATIENCE &&
-	       (batches_stuck_elsewhere(launch, now) || bucket_others_stuck(launch->bucket, now));
+	       (batch_complete_stuck_elsewhere(launch, now) || token_bucket_others_stuck(launch->bucket, now));
 }
 
-static uint64_t soon(uint64_t time, uint64_t now)
+static uint64_t next_look(uint64_t time, uint64_t now)
 {
 	if (time < now + SHORTEST_SLEEP)
 		return now + SHORTEST_SLEEP;
 	return time < now + LONGEST_SLEEP ? time : now + LONGEST_SLEEP;
 }
 
-static uint64_t wait_for_it(const struct launch *launch, uint64_t began, uint64_t again)
+static uint64_t wait_for_tokens(const struct launch *launch, uint64_t began, uint64_t again)
 {
-	struct bucket *bucket = launch->bucket;
+	struct token_bucket *bucket = launch->bucket;
 	uint32_t *word;
 	uint64_t now = began, reap = began + REAP_AFTER;
 
 	for (;;) {
-		word = bucket_waits(bucket, now);
+		word = process_slice_wait(bucket, now);
 		uint32_t seen = __atomic_load_n(word, __ATOMIC_SEQ_CST);
-		uint64_t next_end = batches_settle();
+		uint64_t next_end = batch_complete_all();
 		now = clock_now();
-		if (bucket_try(bucket, launch->estimate, estimates_known(launch->kind), now, &again))
+		if (token_bucket_try(bucket, launch->estimate, estimates_known(launch->kind), now, &again))
 			return now;
-		if (bucket_is_open(bucket) || must_open(launch, began, now))
+		if (token_bucket_is_unlimited(bucket) || must_let_through(launch, began, now))
 			break;
 		if (now > reap) {
 			usage_reap();
 			reap = now + REAP_EACH;
 		}
-		if (bucket_others_wait(bucket) && next_end < again) /* they wait for this process's work to end */
+		if (process_slice_others_wait(bucket) && next_end < again) /* they wait for this process's work to end */
 			again = next_end;
-		if (bucket_waits_for_others(bucket))
-			clock_wait(presence_word(), *presence_word(), soon(again, now));
+		if (token_bucket_waits_for_others(bucket))
+			clock_wait(presence_word(), *presence_word(), next_look(again, now));
 		else
-			clock_wait(word, seen, soon(again, now));
+			clock_wait(word, seen, next_look(again, now));
 		now = clock_now();
 	}
-	bucket_force(bucket, launch->estimate, estimates_known(launch->kind), now);
+	token_bucket_force(bucket, launch->estimate, estimates_known(launch->kind), now);
 	return now;
 }
 
-uint64_t gate_pass(const struct launch *launch, uint64_t now)
+uint64_t throttle_launch(const struct launch *launch, uint64_t now)
 {
 	uint64_t again = 0;
 
-	if (bucket_try(launch->bucket, launch->estimate, estimates_known(launch->kind), now, &again))
+	if (token_bucket_try(launch->bucket, launch->estimate, estimates_known(launch->kind), now, &again))
 		return now;
-	batches_close(launch);
-	now = wait_for_it(launch, now, again);
-	bucket_waits_no_more(launch->bucket);
+	batch_close(launch);
+	now = wait_for_tokens(launch, now, again);
+	process_slice_stop_waiting(launch->bucket);
 	return now;
 }

@@ -4,14 +4,14 @@
  * Belongs here: how a launch waits, and when it is let through without tokens. Not whether it may begin
  * (compute/token_bucket.h).
  */
-#ifndef VCUDA_GATE_H
-#define VCUDA_GATE_H
+#ifndef VCUDA_THROTTLE_H
+#define VCUDA_THROTTLE_H
 
 #include <stdint.h>
 
 #include "compute/batch.h"
 
 /* Waits until the launch, requested at `now`, may be made, and reserves its estimate. Returns the new time. */
-uint64_t gate_pass(const struct launch *launch, uint64_t now);
+uint64_t throttle_launch(const struct launch *launch, uint64_t now);
 
 #endif

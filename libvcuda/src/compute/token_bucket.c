@@ -7,22 +7,22 @@
 
 #define PATIENCE (20 * NS_PER_MS)     /* with work on another card: the kernels of a group wait for each other */
 #define PATIENCE_HERE NS_PER_S        /* with another process's work on this card: it may just be long */
-#define SPARE (64 * NS_PER_US)        /* a local slice: ns of use, and the time for which it is reserved */
+#define LOCAL_SLICE (64 * NS_PER_US)        /* a local slice: ns of use, and the time for which it is reserved */
 
-static void expect(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now)
+static void expect(struct token_bucket *bucket, uint64_t estimate, bool is_known, uint64_t now)
 {
-	uint64_t finish = most(LOAD(bucket->finish), now) + estimate;
+	uint64_t finish = bounds_max(LOAD(bucket->finish), now) + estimate;
 
 	STORE(bucket->finish, finish); /* a race of threads makes this estimate a little worse */
 	STORE(bucket->shared.time->drains_at, is_known ? finish : finish + PATIENCE);
 }
 
-void bucket_force(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now)
+void token_bucket_force(struct token_bucket *bucket, uint64_t estimate, bool is_known, uint64_t now)
 {
 	__atomic_fetch_sub(&bucket->shared.time->level, (int64_t)estimate, __ATOMIC_RELAXED);
-	if (!__atomic_fetch_add(&bucket->in_flight, units(estimate), __ATOMIC_RELAXED))
+	if (!__atomic_fetch_add(&bucket->in_flight, token_bucket_units(estimate), __ATOMIC_RELAXED))
 		STORE(bucket->shared.time->progress, now);
-	publish_flight(bucket);
+	token_bucket_publish_flight(bucket);
 	expect(bucket, estimate, is_known, now);
 }
 
@@ -30,7 +30,7 @@ void bucket_force(struct bucket *bucket, uint64_t estimate, bool is_known, uint6
  * Whether the container runs on another of its cards. It runs on all of them together, so that kernels that wait for
  * each other do not wait long.
  */
-static bool runs_elsewhere(const struct bucket *bucket)
+static bool runs_elsewhere(const struct token_bucket *bucket)
 {
 	const struct vgpu_usage_flight *flights;
 	struct vgpu_usage_time *time;
@@ -45,123 +45,123 @@ static bool runs_elsewhere(const struct bucket *bucket)
 }
 
 /* The back-off: the holder of the time slice tries first or, if there is none, the process that has waited longest. */
-static uint64_t modesty(const struct bucket *bucket, uint64_t now)
+static uint64_t back_off(const struct token_bucket *bucket, uint64_t now)
 {
 	uint64_t holder = LOAD(bucket->shared.time->holder);
 
 	if (holder == bucket->shared.slot + 1)
 		return 0;
-	return (bucket_is_behind(bucket) ? LATE_LOOK : 0) + (holder && !is_turn_over(bucket, now) ? GRACE : 0);
+	return (process_slice_is_behind(bucket) ? LATE_LOOK : 0) + (holder && !process_slice_is_over(bucket, now) ? GRACE : 0);
 }
 
-static bool has_level(struct bucket *bucket, uint64_t now, uint64_t *again)
+static bool has_tokens(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 {
-	int64_t level = LOAD(bucket->shared.time->level);
-	int64_t wanted = LOAD(bucket->is_thirsty) ? (int64_t)thirst(bucket, now) : 1;
+	int64_t tokens = LOAD(bucket->shared.time->level);
+	int64_t wanted = LOAD(bucket->is_throttled) ? (int64_t)container_slice_refill_threshold(bucket, now) : 1;
 
-	if (level >= wanted) {
+	if (tokens >= wanted) {
 		if (wanted != 1)
-			STORE(bucket->is_thirsty, 0);
+			STORE(bucket->is_throttled, 0);
 		return true;
 	}
-	if (level > -(int64_t)ration(bucket, now) && runs_elsewhere(bucket))
+	if (tokens > -(int64_t)schedule_quota(bucket, now) && runs_elsewhere(bucket))
 		return true;
-	STORE(bucket->is_thirsty, 1);
-	wanted = (int64_t)thirst(bucket, now);
-	*again = now + (uint64_t)(wanted - level) * WHOLE / rate(bucket, now) + modesty(bucket, now);
+	STORE(bucket->is_throttled, 1);
+	wanted = (int64_t)container_slice_refill_threshold(bucket, now);
+	*again = now + (uint64_t)(wanted - tokens) * WHOLE / schedule_rate(bucket, now) + back_off(bucket, now);
 	return false;
 }
 
-static uint64_t run_ahead(const struct bucket *bucket, uint64_t now)
+static uint64_t run_ahead(const struct token_bucket *bucket, uint64_t now)
 {
-	return within(ration(bucket, now) / 2, NS_PER_MS / 2, 10 * NS_PER_MS);
+	return bounds_clamp(schedule_quota(bucket, now) / 2, NS_PER_MS / 2, 10 * NS_PER_MS);
 }
 
 /*
  * Whether more work may be under way: enough to keep the card busy, little enough to stop soon. Two kernels may always
  * be, but no more than two that were never measured.
  */
-static bool has_room(const struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again)
+static bool has_room(const struct token_bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again)
 {
-	uint64_t in_flight = bucket_in_flight(bucket);
+	uint64_t in_flight = token_bucket_in_flight(bucket);
 	uint64_t most_in_flight = is_known ? run_ahead(bucket, now) : 0;
 	uint64_t finish = LOAD(bucket->finish);
 
 	if (in_flight + estimate <= most_in_flight || in_flight <= estimate + VGPU_USAGE_TIME_UNIT)
 		return true;
 	uint64_t ends = finish > now ? (in_flight + estimate - most_in_flight) / 2 : (now - finish) / 4;
-	*again = now + within(ends, 50 * NS_PER_US, NS_PER_MS);
+	*again = now + bounds_clamp(ends, 50 * NS_PER_US, NS_PER_MS);
 	return false;
 }
 
-bool bucket_try(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again)
+bool token_bucket_try(struct token_bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again)
 {
-	follow_page(bucket, now);
-	accrue(bucket, now);
-	if (!has_level(bucket, now, again) || !has_room(bucket, estimate, is_known, now, again) ||
-	    !has_turn(bucket, now, again)) {
-		visit_unqueue();
+	schedule_follow(bucket, now);
+	token_bucket_refill(bucket, now);
+	if (!has_tokens(bucket, now, again) || !has_room(bucket, estimate, is_known, now, again) ||
+	    !process_slice_has(bucket, now, again)) {
+		container_slice_unqueue();
 		return false;
 	}
-	if (!may_visit(bucket, now, again))
+	if (!container_slice_may_run(bucket, now, again))
 		return false;
-	bucket_force(bucket, estimate, is_known, now);
+	token_bucket_force(bucket, estimate, is_known, now);
 	return true;
 }
 
-bool bucket_is_mixed(const struct bucket *bucket)
+bool token_bucket_is_mixed(const struct token_bucket *bucket)
 {
-	return has_neighbours(bucket) && LOAD(visit.is_mixed);
+	return container_slice_has_neighbours(bucket) && LOAD(container_slice.is_mixed);
 }
 
-bool bucket_waits_for_others(const struct bucket *bucket)
+bool token_bucket_waits_for_others(const struct token_bucket *bucket)
 {
-	return has_neighbours(bucket) && LOAD(visit.queued);
+	return container_slice_has_neighbours(bucket) && LOAD(container_slice.queued);
 }
 
-bool bucket_is_leaving(const struct bucket *bucket, uint64_t now)
+bool token_bucket_is_leaving(const struct token_bucket *bucket, uint64_t now)
 {
-	return has_neighbours(bucket) && (LOAD(bucket->is_thirsty) || now >= LOAD(bucket->shared.visit->until));
+	return container_slice_has_neighbours(bucket) && (LOAD(bucket->is_throttled) || now >= LOAD(bucket->shared.slice->until));
 }
 
-uint64_t bucket_spare(struct bucket *bucket, uint64_t now, uint64_t *until)
+uint64_t token_bucket_take_local_slice(struct token_bucket *bucket, uint64_t now, uint64_t *until)
 {
-	if (LOAD(bucket->shared.time->holder) != bucket->shared.slot + 1 || is_turn_over(bucket, now) ||
-	    LOAD(bucket->shared.time->level) < (int64_t)(4 * SPARE) ||
-	    bucket_in_flight(bucket) + SPARE > run_ahead(bucket, now) / 2 ||
-	    (has_neighbours(bucket) && (!LOAD(visit.present) || now + 2 * SPARE > LOAD(bucket->shared.visit->until))))
+	if (LOAD(bucket->shared.time->holder) != bucket->shared.slot + 1 || process_slice_is_over(bucket, now) ||
+	    LOAD(bucket->shared.time->level) < (int64_t)(4 * LOCAL_SLICE) ||
+	    token_bucket_in_flight(bucket) + LOCAL_SLICE > run_ahead(bucket, now) / 2 ||
+	    (container_slice_has_neighbours(bucket) && (!LOAD(container_slice.present) || now + 2 * LOCAL_SLICE > LOAD(bucket->shared.slice->until))))
 		return 0;
-	*until = now + SPARE;
-	bucket_force(bucket, SPARE, true, now);
-	return SPARE;
+	*until = now + LOCAL_SLICE;
+	token_bucket_force(bucket, LOCAL_SLICE, true, now);
+	return LOCAL_SLICE;
 }
 
-void bucket_spare_back(struct bucket *bucket, uint64_t left)
+void token_bucket_return_local_slice(struct token_bucket *bucket, uint64_t left)
 {
-	bucket_release(bucket, left);
+	token_bucket_release(bucket, left);
 	STORE(bucket->finish, LOAD(bucket->finish) - left);
 }
 
-void bucket_measured(struct bucket *bucket, uint64_t ns)
+void token_bucket_measured(struct token_bucket *bucket, uint64_t ns)
 {
 	struct vgpu_usage_time *time = bucket->shared.time;
 	uint64_t longest = LOAD(time->longest);
 
-	STORE(time->longest, most(ns, longest - longest / 64));
-	STORE(time->patience, most(4 * ns, LOAD(time->patience)));
+	STORE(time->longest, bounds_max(ns, longest - longest / 64));
+	STORE(time->patience, bounds_max(4 * ns, LOAD(time->patience)));
 }
 
-static bool is_stuck(const struct vgpu_usage_time *time, const struct vgpu_usage_flight *flights, uint64_t patience,
+static bool is_holder_stuck(const struct vgpu_usage_time *time, const struct vgpu_usage_flight *flights, uint64_t patience,
 		     uint64_t now)
 {
 	uint64_t progress = LOAD(time->progress), holder = LOAD(time->holder);
 
 	if (!holder || holder > VGPU_USAGE_SLOTS || !LOAD(flights[holder - 1].in_flight))
 		return false;
-	return progress < now && now - progress > within(LOAD(time->patience), patience, 4 * NS_PER_S);
+	return progress < now && now - progress > bounds_clamp(LOAD(time->patience), patience, 4 * NS_PER_S);
 }
 
-bool bucket_others_stuck(const struct bucket *bucket, uint64_t now)
+bool token_bucket_others_stuck(const struct token_bucket *bucket, uint64_t now)
 {
 	const struct vgpu_usage_flight *flights;
 	struct vgpu_usage_time *time;
@@ -169,7 +169,7 @@ bool bucket_others_stuck(const struct bucket *bucket, uint64_t now)
 	for (int i = 0; !bucket->is_local && (time = usage_time_at(i, &flights)); i++) {
 		bool is_here = time == bucket->shared.time;
 		if ((is_here && LOAD(time->holder) == bucket->shared.slot + 1) ||
-		    !is_stuck(time, flights, is_here ? PATIENCE_HERE : PATIENCE, now))
+		    !is_holder_stuck(time, flights, is_here ? PATIENCE_HERE : PATIENCE, now))
 			continue;
 		STORE(time->progress, now);
 		return true;

@@ -9,8 +9,8 @@
  *
  * All words are atomic: any thread may call any function, and the bucket itself takes no lock and makes no system call.
  */
-#ifndef VCUDA_BUCKET_H
-#define VCUDA_BUCKET_H
+#ifndef VCUDA_TOKEN_BUCKET_H
+#define VCUDA_TOKEN_BUCKET_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,105 +21,105 @@
 #include "shared/usage.h"
 #include "vgpu_usage.h"
 
-struct bucket {
+struct token_bucket {
 	CUdevice device;
 	uint8_t uuid[16];
 	struct usage_time shared;
 	uint64_t limits_seen;
 	uint64_t share;        /* percent */
 	uint64_t ceiling;      /* percent, while lent */
-	const struct vgpu_card_page *page;
-	struct card_times times;
-	uint64_t page_looked_at;
+	const struct vgpu_card_page *published;
+	struct card_schedule schedule;
+	uint64_t schedule_looked_at;
 	uint64_t counted_until; /* until when this process's use was counted */
 	uint64_t finish;       /* when all work that this process has under way should be done */
 	uint64_t free_seen;    /* since when the slice is free while another process has waited longer; 0: it is not */
 	uint32_t in_flight;    /* reserved by this process for work under way, in VGPU_USAGE_TIME_UNIT */
-	uint32_t fresh;        /* a time slice has begun and nothing was measured since */
-	uint32_t is_thirsty;   /* throttled: the bucket was empty and is not yet filled to the refill threshold */
+	uint32_t has_new_slice;        /* a time slice has begun and nothing was measured since */
+	uint32_t is_throttled;   /* throttled: the bucket was empty and is not yet filled to the refill threshold */
 	uint32_t has_presence;   /* the presence file exists (compute/presence.h) */
 	uint32_t is_local;     /* no usage region: this process alone is accounted */
 };
 
-/* Returns the device's bucket. NULL: the card has no limit. It may be one that bucket_is_open. */
-struct bucket *bucket_of_device(CUdevice device);
+/* Returns the device's bucket. NULL: the card has no limit. It may be one that token_bucket_is_unlimited. */
+struct token_bucket *token_bucket_of_device(CUdevice device);
 
 /* Takes over changed limits. A card that they no longer list keeps its last ones. */
-void bucket_take_over_limits(struct bucket *bucket);
+void schedule_take_over_limits(struct token_bucket *bucket);
 
 /* Takes over changed limits. True: the card is exclusive, and nothing is to be accounted. */
-static inline bool bucket_is_open(struct bucket *bucket)
+static inline bool token_bucket_is_unlimited(struct token_bucket *bucket)
 {
 	if (limits_sequence() != __atomic_load_n(&bucket->limits_seen, __ATOMIC_RELAXED))
-		bucket_take_over_limits(bucket);
+		schedule_take_over_limits(bucket);
 	return __atomic_load_n(&bucket->share, __ATOMIC_RELAXED) >= 100;
 }
 
 /* Called in a forked child: forgets all buckets. */
-void buckets_reset(void);
+void token_bucket_reset_all(void);
 
 /* Reserves `estimate` ns if work of that estimated length may begin now. If not, *again is when to try again. */
-bool bucket_try(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again);
+bool token_bucket_try(struct token_bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again);
 
 /* Reserves in any case, even into debt. */
-void bucket_force(struct bucket *bucket, uint64_t estimate, bool is_known, uint64_t now);
+void token_bucket_force(struct token_bucket *bucket, uint64_t estimate, bool is_known, uint64_t now);
 
 /*
  * Reserves a local slice and returns its ns: launches may take it until *until without any other call. 0: there is
  * none, because something that would hold up launches is near.
  */
-uint64_t bucket_spare(struct bucket *bucket, uint64_t now, uint64_t *until);
+uint64_t token_bucket_take_local_slice(struct token_bucket *bucket, uint64_t now, uint64_t *until);
 
 /* Takes back what launches have left of a local slice. */
-void bucket_spare_back(struct bucket *bucket, uint64_t left);
+void token_bucket_return_local_slice(struct token_bucket *bucket, uint64_t left);
 
 /* Takes back what was reserved for work that was not begun. */
-void bucket_release(struct bucket *bucket, uint64_t estimate);
+void token_bucket_release(struct token_bucket *bucket, uint64_t estimate);
 
 /* Books `more` ns for work that still runs and has taken more than was booked. */
-void bucket_book(struct bucket *bucket, uint64_t more, uint64_t now);
+void token_bucket_book(struct token_bucket *bucket, uint64_t more, uint64_t now);
 
 /* Completes work that used `used`. `reserved` was reserved for it, and `booked` stands in the account so far. */
-void bucket_settle(struct bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t now);
+void token_bucket_complete(struct token_bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t now);
 
 /* Counts the part of [from, to) that was not yet counted for any work of this process. Returns its length. */
-uint64_t bucket_uncounted(struct bucket *bucket, uint64_t from, uint64_t to);
+uint64_t token_bucket_uncounted(struct token_bucket *bucket, uint64_t from, uint64_t to);
 
 /* Moves the end of the counted time from `from` back to `to`, unless another thread has counted since. */
-void bucket_count_back(struct bucket *bucket, uint64_t from, uint64_t to);
+void token_bucket_count_back(struct token_bucket *bucket, uint64_t from, uint64_t to);
 
 /* Whether other containers' work may mix with this container's own. */
-bool bucket_is_mixed(const struct bucket *bucket);
+bool token_bucket_is_mixed(const struct token_bucket *bucket);
 
 /* Whether the launch now waits for other containers, on presence_word(). */
-bool bucket_waits_for_others(const struct bucket *bucket);
+bool token_bucket_waits_for_others(const struct token_bucket *bucket);
 
 /* Whether other containers may wait for this container's work to end. */
-bool bucket_is_leaving(const struct bucket *bucket, uint64_t now);
+bool token_bucket_is_leaving(const struct token_bucket *bucket, uint64_t now);
 
 /* Leaves the cards if there is no reason to stay. Returns when to call again. UINT64_MAX: when work ends. */
-uint64_t buckets_tidy(uint64_t now);
+uint64_t token_bucket_tidy_all(uint64_t now);
 
 /* Notes, for the host, that this process wants the card's time. */
-void bucket_wants(struct bucket *bucket, uint64_t now);
+void process_slice_wants(struct token_bucket *bucket, uint64_t now);
 
 /*
  * Notes, for the host and the container's other processes, that a launch of this process waits. Returns the futex that
  * another process wakes when this process is next.
  */
-uint32_t *bucket_waits(struct bucket *bucket, uint64_t now);
-void bucket_waits_no_more(struct bucket *bucket);
+uint32_t *process_slice_wait(struct token_bucket *bucket, uint64_t now);
+void process_slice_stop_waiting(struct token_bucket *bucket);
 
 /* Whether launches of the container's other processes wait, or other containers. */
-bool bucket_others_wait(const struct bucket *bucket);
+bool process_slice_others_wait(const struct token_bucket *bucket);
 
 /*
  * Whether another process of the container has work under way that should have ended: that work may wait for what waits
  * here. Only one waiting launch gets true. After that the answer is false until as much time has passed again.
  */
-bool bucket_others_stuck(const struct bucket *bucket, uint64_t now);
+bool token_bucket_others_stuck(const struct token_bucket *bucket, uint64_t now);
 
 /* Notes how long a kernel took. */
-void bucket_measured(struct bucket *bucket, uint64_t ns);
+void token_bucket_measured(struct token_bucket *bucket, uint64_t ns);
 
 #endif

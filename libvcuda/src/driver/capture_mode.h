@@ -10,15 +10,15 @@
 
 #include "driver/cuda_table.h"
 
-/* Returns the mode to pass to capture_mode_restore. */
-static inline CUstreamCaptureMode capture_mode_relax(void)
+/* Returns the mode to pass to stream_capture_restore. */
+static inline CUstreamCaptureMode stream_capture_relax(void)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
 	return REAL(cuThreadExchangeStreamCaptureMode, &mode) == CUDA_SUCCESS ? mode : CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
-static inline void capture_mode_restore(CUstreamCaptureMode mode)
+static inline void stream_capture_restore(CUstreamCaptureMode mode)
 {
 	if (mode != CU_STREAM_CAPTURE_MODE_RELAXED)
 		(void)REAL(cuThreadExchangeStreamCaptureMode, &mode);

@@ -1,7 +1,7 @@
 /*
  * The one list of the functions of libcuda.so.1 that libvcuda defines, and the real functions behind them.
  *
- * CUDA_HOOKS expands to the typed members of struct real_driver and to the table from which cuGetProcAddress
+ * CUDA_HOOKS expands to the typed members of struct cuda_table and to the table from which cuGetProcAddress
  * substitutes (hooks/proc_address.c). The build reads it for the version script. A missing wrapper is a link error.
  *
  * Belongs here: names, and calls of the real functions. Not the wrappers (hooks/), nor the functions' types
@@ -252,8 +252,8 @@
 	HOOK(cuStreamEndCapture, cuStreamEndCapture, 10000, LEGACY) \
 	HOOK(cuStreamEndCapture_ptsz, cuStreamEndCapture, 10000, PER_THREAD)
 
-#ifndef VCUDA_CUDA_HOOKS_H
-#define VCUDA_CUDA_HOOKS_H
+#ifndef VCUDA_CUDA_TABLE_H
+#define VCUDA_CUDA_TABLE_H
 
 #include "cuda_abi.h"
 #include "driver/trampolines.h"
@@ -289,29 +289,29 @@
 	CALL(cuStreamIsCapturing) \
 	CALL(cuThreadExchangeStreamCaptureMode)
 
-struct real_driver {
+struct cuda_table {
 #define MEMBER(symbol, ...) __typeof__(symbol) *symbol;
 	CUDA_HOOKS(MEMBER)
 	CUDA_CALLS(MEMBER)
 #undef MEMBER
 };
 
-extern struct real_driver real_driver;
+extern struct cuda_table cuda_table;
 
 /* Finds the function at its first call and keeps it in *member: a process pays only for the functions that it uses. */
-void *real_find(void *member, const char *name);
+void *real_library_find(void *member, const char *name);
 
 #define REAL_ADDRESS(symbol)                                                                      \
 	({                                                                                        \
-		void *address_ = (void *)__atomic_load_n(&real_driver.symbol, __ATOMIC_RELAXED); \
-		address_ ? address_ : real_find(&real_driver.symbol, #symbol);                   \
+		void *address_ = (void *)__atomic_load_n(&cuda_table.symbol, __ATOMIC_RELAXED); \
+		address_ ? address_ : real_library_find(&cuda_table.symbol, #symbol);                   \
 	})
 
 /* Calls the real function. If this driver lacks it, the result is the API's error for that. */
 #define REAL(symbol, ...) (((__typeof__(symbol) *)REAL_ADDRESS(symbol))(__VA_ARGS__))
 
 /* Whether this driver has the function. */
-#define REAL_HAS(symbol) (REAL_ADDRESS(symbol) != (void *)no_such_function)
+#define REAL_HAS(symbol) (REAL_ADDRESS(symbol) != (void *)trampolines_no_such_function)
 
 #define EXPORT __attribute__((visibility("default")))
 

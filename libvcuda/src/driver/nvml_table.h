@@ -25,8 +25,8 @@
 	HOOK(nvmlDeviceGetAccountingPids) \
 	HOOK(nvmlDeviceGetAccountingStats)
 
-#ifndef VCUDA_NVML_HOOKS_H
-#define VCUDA_NVML_HOOKS_H
+#ifndef VCUDA_NVML_TABLE_H
+#define VCUDA_NVML_TABLE_H
 
 #include "driver/trampolines.h"
 #include "nvml_abi.h"
@@ -34,29 +34,29 @@
 /* The functions that libvcuda calls and does not define. */
 #define NVML_CALLS(CALL) CALL(nvmlDeviceGetUUID)
 
-struct real_nvml {
+struct nvml_table {
 #define MEMBER(symbol) __typeof__(symbol) *symbol;
 	NVML_HOOKS(MEMBER)
 	NVML_CALLS(MEMBER)
 #undef MEMBER
 };
 
-extern struct real_nvml real_nvml;
+extern struct nvml_table nvml_table;
 
 /* Finds the function at its first call and keeps it in *member: a process pays only for the functions that it uses. */
-void *real_find(void *member, const char *name);
+void *real_library_find(void *member, const char *name);
 
 #define REAL_ADDRESS(symbol)                                                                      \
 	({                                                                                        \
-		void *address_ = (void *)__atomic_load_n(&real_nvml.symbol, __ATOMIC_RELAXED); \
-		address_ ? address_ : real_find(&real_nvml.symbol, #symbol);                   \
+		void *address_ = (void *)__atomic_load_n(&nvml_table.symbol, __ATOMIC_RELAXED); \
+		address_ ? address_ : real_library_find(&nvml_table.symbol, #symbol);                   \
 	})
 
 /* Calls the real function. If this driver lacks it, the result is the API's error for that. */
 #define REAL(symbol, ...) (((__typeof__(symbol) *)REAL_ADDRESS(symbol))(__VA_ARGS__))
 
 /* Whether this driver has the function. */
-#define REAL_HAS(symbol) (REAL_ADDRESS(symbol) != (void *)no_such_function)
+#define REAL_HAS(symbol) (REAL_ADDRESS(symbol) != (void *)trampolines_no_such_function)
 
 #define EXPORT __attribute__((visibility("default")))
 

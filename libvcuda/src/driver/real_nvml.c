@@ -7,7 +7,7 @@
 #include "driver/trampolines.h"
 #include "vgpu_limits.h"
 
-struct real_nvml real_nvml;
+struct nvml_table nvml_table;
 
 static void *handle;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -19,18 +19,18 @@ static void find_library(void)
 		log_line(LOG_ERROR, "%s", dlerror());
 }
 
-void *real_symbol(const char *name)
+void *real_library_symbol(const char *name)
 {
 	pthread_once(&once, find_library);
 	return handle ? dlsym(handle, name) : NULL;
 }
 
-void *real_find(void *member, const char *name)
+void *real_library_find(void *member, const char *name)
 {
-	void *address = real_symbol(name);
+	void *address = real_library_symbol(name);
 
 	if (!address)
-		address = (void *)no_such_function;
+		address = (void *)trampolines_no_such_function;
 	__atomic_store_n((void **)member, address, __ATOMIC_RELAXED);
 	return address;
 }

@@ -7,26 +7,26 @@
 
 static atomic_int captures; /* begun and not ended, by all threads */
 
-void captures_change(int by)
+void stream_capture_change(int by)
 {
 	atomic_fetch_add(&captures, by);
 }
 
-void captures_reset(void)
+void stream_capture_reset(void)
 {
 	atomic_store(&captures, 0);
 }
 
-bool captures_any(void)
+bool stream_capture_any(void)
 {
 	return atomic_load_explicit(&captures, memory_order_relaxed) != 0;
 }
 
-bool captures_has(CUstream stream)
+bool stream_capture_has(CUstream stream)
 {
 	int status = CU_STREAM_CAPTURE_STATUS_NONE;
 
-	if (!captures_any())
+	if (!stream_capture_any())
 		return false;
 	return REAL(cuStreamIsCapturing, stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }

@@ -12,9 +12,9 @@ static const char names[] =
 	;
 
 /* The targets of the jumps. NULL: the jump goes to the resolver, which has not yet found the target. */
-extern void *vcuda_targets[];
+extern void *trampolines_targets[];
 
-int no_such_function(void)
+int trampolines_no_such_function(void)
 {
 	return VCUDA_NO_SUCH_FUNCTION;
 }
@@ -29,13 +29,13 @@ static const char *name_of(uint64_t index)
 }
 
 /* The assembly calls this once for each function or, in a race, a few times. */
-__attribute__((used, visibility("hidden"))) void *vcuda_resolve(uint64_t index)
+__attribute__((used, visibility("hidden"))) void *trampolines_resolve(uint64_t index)
 {
-	void *target = real_symbol(name_of(index));
+	void *target = real_library_symbol(name_of(index));
 
 	if (!target)
-		target = (void *)no_such_function;
-	__atomic_store_n(&vcuda_targets[index], target, __ATOMIC_RELEASE);
+		target = (void *)trampolines_no_such_function;
+	__atomic_store_n(&trampolines_targets[index], target, __ATOMIC_RELEASE);
 	return target;
 }
 
@@ -43,9 +43,9 @@ __attribute__((used, visibility("hidden"))) void *vcuda_resolve(uint64_t index)
 
 /* Saves the integer and vector argument registers, and rax, the number of the latter for variadic functions. */
 __asm__(".text\n"
-	".hidden vcuda_resolver\n"
-	".type vcuda_resolver, @function\n"
-	"vcuda_resolver:\n"
+	".hidden trampolines_resolver\n"
+	".type trampolines_resolver, @function\n"
+	"trampolines_resolver:\n"
 	"	.cfi_startproc\n"
 	"	push %rbp\n"
 	"	.cfi_def_cfa_offset 16\n"
@@ -60,7 +60,7 @@ __asm__(".text\n"
 	"	movups %xmm3, 112(%rsp)\n	movups %xmm4, 128(%rsp)\n	movups %xmm5, 144(%rsp)\n"
 	"	movups %xmm6, 160(%rsp)\n	movups %xmm7, 176(%rsp)\n"
 	"	mov %r11, %rdi\n"
-	"	call vcuda_resolve\n"
+	"	call trampolines_resolve\n"
 	"	mov %rax, %r11\n"
 	"	mov (%rsp), %rdi\n	mov 8(%rsp), %rsi\n	mov 16(%rsp), %rdx\n	mov 24(%rsp), %rcx\n"
 	"	mov 32(%rsp), %r8\n	mov 40(%rsp), %r9\n	mov 48(%rsp), %rax\n"
@@ -71,26 +71,26 @@ __asm__(".text\n"
 	"	.cfi_def_cfa rsp, 8\n"
 	"	jmp *%r11\n"
 	"	.cfi_endproc\n"
-	".size vcuda_resolver, . - vcuda_resolver\n");
+	".size trampolines_resolver, . - trampolines_resolver\n");
 
 #define JUMP(name, index)                                          \
 	".globl " name "\n"                                        \
 	".type " name ", @function\n"                              \
 	name ":\n"                                                 \
-	"	mov vcuda_targets + 8 * (" index ")(%rip), %r11\n" \
+	"	mov trampolines_targets + 8 * (" index ")(%rip), %r11\n" \
 	"	test %r11, %r11\n"                                \
 	"	je 1f\n"                                          \
 	"	jmp *%r11\n"                                      \
 	"1:	mov $" index ", %r11d\n"                          \
-	"	jmp vcuda_resolver\n"                             \
+	"	jmp trampolines_resolver\n"                             \
 	".size " name ", . - " name "\n"
 
 #elif defined(__aarch64__)
 
 __asm__(".text\n"
-	".hidden vcuda_resolver\n"
-	".type vcuda_resolver, %function\n"
-	"vcuda_resolver:\n"
+	".hidden trampolines_resolver\n"
+	".type trampolines_resolver, %function\n"
+	"trampolines_resolver:\n"
 	"	.cfi_startproc\n"
 	"	stp x29, x30, [sp, #-224]!\n"
 	"	.cfi_def_cfa_offset 224\n"
@@ -101,7 +101,7 @@ __asm__(".text\n"
 	"	str x8, [sp, #80]\n"
 	"	stp q0, q1, [sp, #96]\n	stp q2, q3, [sp, #128]\n	stp q4, q5, [sp, #160]\n	stp q6, q7, [sp, #192]\n"
 	"	mov x0, x17\n"
-	"	bl vcuda_resolve\n"
+	"	bl trampolines_resolve\n"
 	"	mov x16, x0\n"
 	"	ldp x0, x1, [sp, #16]\n	ldp x2, x3, [sp, #32]\n	ldp x4, x5, [sp, #48]\n	ldp x6, x7, [sp, #64]\n"
 	"	ldr x8, [sp, #80]\n"
@@ -110,18 +110,18 @@ __asm__(".text\n"
 	"	.cfi_def_cfa_offset 0\n"
 	"	br x16\n"
 	"	.cfi_endproc\n"
-	".size vcuda_resolver, . - vcuda_resolver\n");
+	".size trampolines_resolver, . - trampolines_resolver\n");
 
 #define JUMP(name, index)                                          \
 	".globl " name "\n"                                        \
 	".type " name ", %function\n"                              \
 	name ":\n"                                                 \
-	"	adrp x16, vcuda_targets + 8 * (" index ")\n"       \
-	"	ldr x16, [x16, #:lo12:vcuda_targets + 8 * (" index ")]\n" \
+	"	adrp x16, trampolines_targets + 8 * (" index ")\n"       \
+	"	ldr x16, [x16, #:lo12:trampolines_targets + 8 * (" index ")]\n" \
 	"	cbz x16, 1f\n"                                     \
 	"	br x16\n"                                          \
 	"1:	mov x17, #" index "\n"                             \
-	"	b vcuda_resolver\n"                                \
+	"	b trampolines_resolver\n"                                \
 	".size " name ", . - " name "\n"
 
 #else
@@ -134,14 +134,14 @@ __asm__(".text\n"
  */
 __asm__(".bss\n"
 	".balign 8\n"
-	".hidden vcuda_targets\n"
-	"vcuda_targets:\n"
+	".hidden trampolines_targets\n"
+	"trampolines_targets:\n"
 #define TRAMPOLINE(name) "	.skip 8\n"
 #include "trampolines.def"
 #undef TRAMPOLINE
 	".text\n"
-	".set vcuda_index, 0\n"
-#define TRAMPOLINE(name) JUMP(#name, "vcuda_index") ".set vcuda_index, vcuda_index + 1\n"
+	".set trampolines_index, 0\n"
+#define TRAMPOLINE(name) JUMP(#name, "trampolines_index") ".set trampolines_index, trampolines_index + 1\n"
 #include "trampolines.def"
 #undef TRAMPOLINE
 );

@@ -12,9 +12,9 @@
 #define VCUDA_TRAMPOLINES_H
 
 /* Returns the real library's symbol, or NULL. driver/real_cuda.c and driver/real_nvml.c define it. */
-void *real_symbol(const char *name);
+void *real_library_symbol(const char *name);
 
 /* The target of each jump whose function the driver lacks. */
-int no_such_function(void);
+int trampolines_no_such_function(void);
 
 #endif

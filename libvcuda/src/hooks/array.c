@@ -10,7 +10,7 @@
 #include "memory/array_size.h"
 #include "memory/charge.h"
 
-static CUresult create(struct charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels)
+static CUresult begin_array(struct charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels)
 {
 	uint64_t size = descriptor ? array_size(descriptor, levels) : 0;
 	CUresult result = charge_begin(charge, size);
@@ -19,9 +19,9 @@ static CUresult create(struct charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *des
 	return result;
 }
 
-static CUresult end(struct charge *charge, CUresult result, void *const *handle)
+static CUresult end_array(struct charge *charge, CUresult result, void *const *handle)
 {
-	if (charge_could_not_stand_in(charge, result))
+	if (charge_has_no_fallback(charge, result))
 		log_once(LOG_ERROR, "the card is full, and managed memory cannot replace arrays");
 	return charge_end(charge, result, result == CUDA_SUCCESS ? (uintptr_t)*handle : 0);
 }
@@ -34,8 +34,8 @@ EXPORT CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *de
 	if (descriptor)
 		wide = (CUDA_ARRAY3D_DESCRIPTOR){.width = descriptor->width, .height = descriptor->height,
 						 .format = descriptor->format, .channels = descriptor->channels};
-	CUresult result = create(&charge, &wide, 0);
-	return result == CUDA_SUCCESS ? end(&charge, REAL(cuArrayCreate, array, descriptor), (void **)array) : result;
+	CUresult result = begin_array(&charge, &wide, 0);
+	return result == CUDA_SUCCESS ? end_array(&charge, REAL(cuArrayCreate, array, descriptor), (void **)array) : result;
 }
 
 EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descriptor)
@@ -46,8 +46,8 @@ EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *de
 	if (descriptor)
 		wide = (CUDA_ARRAY3D_DESCRIPTOR){.width = descriptor->width, .height = descriptor->height,
 						 .format = descriptor->format, .channels = descriptor->channels};
-	CUresult result = create(&charge, &wide, 0);
-	return result == CUDA_SUCCESS ? end(&charge, REAL(cuArrayCreate_v2, array, descriptor), (void **)array) : result;
+	CUresult result = begin_array(&charge, &wide, 0);
+	return result == CUDA_SUCCESS ? end_array(&charge, REAL(cuArrayCreate_v2, array, descriptor), (void **)array) : result;
 }
 
 EXPORT CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor)
@@ -58,26 +58,26 @@ EXPORT CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1
 	if (descriptor)
 		wide = (CUDA_ARRAY3D_DESCRIPTOR){descriptor->width, descriptor->height, descriptor->depth,
 						 descriptor->format, descriptor->channels, descriptor->flags};
-	CUresult result = create(&charge, &wide, 0);
-	return result == CUDA_SUCCESS ? end(&charge, REAL(cuArray3DCreate, array, descriptor), (void **)array) : result;
+	CUresult result = begin_array(&charge, &wide, 0);
+	return result == CUDA_SUCCESS ? end_array(&charge, REAL(cuArray3DCreate, array, descriptor), (void **)array) : result;
 }
 
 EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 {
 	struct charge charge;
-	CUresult result = create(&charge, descriptor, 0);
+	CUresult result = begin_array(&charge, descriptor, 0);
 
-	return result == CUDA_SUCCESS ? end(&charge, REAL(cuArray3DCreate_v2, array, descriptor), (void **)array) : result;
+	return result == CUDA_SUCCESS ? end_array(&charge, REAL(cuArray3DCreate_v2, array, descriptor), (void **)array) : result;
 }
 
 EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
 				       unsigned int levels)
 {
 	struct charge charge;
-	CUresult result = create(&charge, descriptor, levels ? levels : 1);
+	CUresult result = begin_array(&charge, descriptor, levels ? levels : 1);
 
 	return result == CUDA_SUCCESS
-		       ? end(&charge, REAL(cuMipmappedArrayCreate, mipmap, descriptor, levels), (void **)mipmap)
+		       ? end_array(&charge, REAL(cuMipmappedArrayCreate, mipmap, descriptor, levels), (void **)mipmap)
 		       : result;
 }
 

@@ -20,7 +20,7 @@ static void before_create(CUdevice device)
 {
 	if (!guard_enter())
 		return;
-	overhead_expect(device);
+	context_overhead_expect(device);
 	guard_leave();
 }
 
@@ -31,9 +31,9 @@ static CUresult after_create(CUresult result, CUcontext *context, CUdevice devic
 
 	if (!entered)
 		return result;
-	if (!overhead_grows(device)) {
+	if (!context_overhead_grows(device)) {
 		(void)REAL(cuCtxDestroy_v2, *context);
-		overhead_shrank(device);
+		context_overhead_shrank(device);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	guard_leave();
@@ -84,12 +84,12 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 	bool entered = guard_enter();
 	bool existed = entered && limits_state() == LIMITS_PRESENT && primary_active(device);
 	if (entered && !existed)
-		overhead_expect(device);
+		context_overhead_expect(device);
 	CUresult result = REAL(cuDevicePrimaryCtxRetain, context, device);
 
-	if (entered && result == CUDA_SUCCESS && !existed && !overhead_grows(device)) {
+	if (entered && result == CUDA_SUCCESS && !existed && !context_overhead_grows(device)) {
 		(void)release_primary(device);
-		overhead_shrank(device);
+		context_overhead_shrank(device);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (entered)
@@ -109,9 +109,9 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resource
 
 	if (!entered)
 		return result;
-	if (!overhead_grows(device)) {
+	if (!context_overhead_grows(device)) {
 		(void)REAL(cuGreenCtxDestroy, *context);
-		overhead_shrank(device);
+		context_overhead_shrank(device);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	guard_leave();
@@ -128,9 +128,9 @@ static CUresult after_destroy(CUcontext context, uint64_t serial, CUdevice devic
 	if (!entered)
 		return result;
 	charge_drop_context(context, serial);
-	pools_settle();
+	pools_reconcile();
 	if (device != NO_DEVICE)
-		overhead_shrank(device);
+		context_overhead_shrank(device);
 	guard_leave();
 	return result;
 }
@@ -143,10 +143,10 @@ static CUdevice device_of(CUcontext context)
 	if (limits_state() != LIMITS_PRESENT || REAL(cuCtxGetCurrent, &current) != CUDA_SUCCESS)
 		return NO_DEVICE;
 	if (current == context)
-		return current_device(&device) ? device : NO_DEVICE;
+		return device_limits_current_device(&device) ? device : NO_DEVICE;
 	if (REAL(cuCtxPushCurrent_v2, context) != CUDA_SUCCESS)
 		return NO_DEVICE;
-	if (!current_device(&device))
+	if (!device_limits_current_device(&device))
 		device = NO_DEVICE;
 	(void)REAL(cuCtxPopCurrent_v2, &context);
 	return device;
@@ -161,7 +161,7 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
 	CUresult result = GUARDED(REAL(cuGreenCtxDestroy, green));
 
 	if (result == CUDA_SUCCESS && device != NO_DEVICE && guard_enter()) {
-		overhead_shrank(device);
+		context_overhead_shrank(device);
 		guard_leave();
 	}
 	return result;
@@ -171,10 +171,10 @@ EXPORT CUresult cuCtxDestroy(CUcontext context)
 {
 	uint64_t serial = allocations_serial();
 	CUdevice device = device_of(context);
-	struct core_context *held = batches_hold(context);
+	struct compute_context *held = contexts_hold(context);
 	CUresult result = GUARDED(REAL(cuCtxDestroy, context));
 
-	batches_let_go(held, result == CUDA_SUCCESS);
+	batch_complete_release_context(held, result == CUDA_SUCCESS);
 	return after_destroy(context, serial, device, result);
 }
 
@@ -182,10 +182,10 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 {
 	uint64_t serial = allocations_serial();
 	CUdevice device = device_of(context);
-	struct core_context *held = batches_hold(context);
+	struct compute_context *held = contexts_hold(context);
 	CUresult result = GUARDED(REAL(cuCtxDestroy_v2, context));
 
-	batches_let_go(held, result == CUDA_SUCCESS);
+	batch_complete_release_context(held, result == CUDA_SUCCESS);
 	return after_destroy(context, serial, device, result);
 }
 
@@ -211,10 +211,10 @@ EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 {
 	uint64_t serial = allocations_serial();
 	CUcontext context = primary_context(device);
-	struct core_context *held = batches_hold(context);
+	struct compute_context *held = contexts_hold(context);
 	CUresult result = GUARDED(REAL(cuDevicePrimaryCtxRelease, device));
 
-	batches_let_go(held, result == CUDA_SUCCESS && !primary_active(device));
+	batch_complete_release_context(held, result == CUDA_SUCCESS && !primary_active(device));
 	return after_destroy(if_gone(context, device), serial, device, result);
 }
 
@@ -222,10 +222,10 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
 	uint64_t serial = allocations_serial();
 	CUcontext context = primary_context(device);
-	struct core_context *held = batches_hold(context);
+	struct compute_context *held = contexts_hold(context);
 	CUresult result = GUARDED(REAL(cuDevicePrimaryCtxRelease_v2, device));
 
-	batches_let_go(held, result == CUDA_SUCCESS && !primary_active(device));
+	batch_complete_release_context(held, result == CUDA_SUCCESS && !primary_active(device));
 	return after_destroy(if_gone(context, device), serial, device, result);
 }
 
@@ -233,10 +233,10 @@ EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device)
 {
 	uint64_t serial = allocations_serial();
 	CUcontext context = primary_context(device);
-	struct core_context *held = batches_hold(context);
+	struct compute_context *held = contexts_hold(context);
 	CUresult result = GUARDED(REAL(cuDevicePrimaryCtxReset, device));
 
-	batches_let_go(held, result == CUDA_SUCCESS);
+	batch_complete_release_context(held, result == CUDA_SUCCESS);
 	return after_destroy(context, serial, device, result);
 }
 
@@ -244,24 +244,24 @@ EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
 	uint64_t serial = allocations_serial();
 	CUcontext context = primary_context(device);
-	struct core_context *held = batches_hold(context);
+	struct compute_context *held = contexts_hold(context);
 	CUresult result = GUARDED(REAL(cuDevicePrimaryCtxReset_v2, device));
 
-	batches_let_go(held, result == CUDA_SUCCESS);
+	batch_complete_release_context(held, result == CUDA_SUCCESS);
 	return after_destroy(context, serial, device, result);
 }
 
 /* ---- code and buffers ---- */
 
 /* Updates the overhead after a call that may have changed what the driver itself takes of the current card. */
-static CUresult then(CUresult result, void (*follow)(CUdevice device))
+static CUresult follow_up(CUresult result, void (*follow)(CUdevice device))
 {
 	CUdevice device;
 	bool entered = result == CUDA_SUCCESS && guard_enter();
 
 	if (!entered)
 		return result;
-	if (limits_state() == LIMITS_PRESENT && current_device(&device))
+	if (limits_state() == LIMITS_PRESENT && device_limits_current_device(&device))
 		follow(device);
 	guard_leave();
 	return result;
@@ -269,50 +269,50 @@ static CUresult then(CUresult result, void (*follow)(CUdevice device))
 
 EXPORT CUresult cuCtxSetLimit(int limit, size_t value)
 {
-	return then(GUARDED(REAL(cuCtxSetLimit, limit, value)), overhead_follow);
+	return follow_up(GUARDED(REAL(cuCtxSetLimit, limit, value)), context_overhead_follow);
 }
 
 EXPORT CUresult cuModuleLoad(CUmodule *module, const char *file)
 {
-	return then(GUARDED(REAL(cuModuleLoad, module, file)), overhead_changed);
+	return follow_up(GUARDED(REAL(cuModuleLoad, module, file)), context_overhead_changed);
 }
 
 EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
-	return then(GUARDED(REAL(cuModuleLoadData, module, image)), overhead_changed);
+	return follow_up(GUARDED(REAL(cuModuleLoadData, module, image)), context_overhead_changed);
 }
 
 EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, int *options, void **values)
 {
-	return then(GUARDED(REAL(cuModuleLoadDataEx, module, image, count, options, values)), overhead_changed);
+	return follow_up(GUARDED(REAL(cuModuleLoadDataEx, module, image, count, options, values)), context_overhead_changed);
 }
 
 EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
 {
-	return then(GUARDED(REAL(cuModuleLoadFatBinary, module, image)), overhead_changed);
+	return follow_up(GUARDED(REAL(cuModuleLoadFatBinary, module, image)), context_overhead_changed);
 }
 
 EXPORT CUresult cuModuleUnload(CUmodule module)
 {
-	return then(GUARDED(REAL(cuModuleUnload, module)), overhead_shrank);
+	return follow_up(GUARDED(REAL(cuModuleUnload, module)), context_overhead_shrank);
 }
 
 EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *options, void **values, unsigned int count,
 				  int *library_options, void **library_values, unsigned int library_count)
 {
-	return then(GUARDED(REAL(cuLibraryLoadData, library, code, options, values, count, library_options,
-					library_values, library_count)), overhead_changed);
+	return follow_up(GUARDED(REAL(cuLibraryLoadData, library, code, options, values, count, library_options,
+					library_values, library_count)), context_overhead_changed);
 }
 
 EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *file, int *options, void **values,
 				      unsigned int count, int *library_options, void **library_values,
 				      unsigned int library_count)
 {
-	return then(GUARDED(REAL(cuLibraryLoadFromFile, library, file, options, values, count, library_options,
-					library_values, library_count)), overhead_changed);
+	return follow_up(GUARDED(REAL(cuLibraryLoadFromFile, library, file, options, values, count, library_options,
+					library_values, library_count)), context_overhead_changed);
 }
 
 EXPORT CUresult cuLibraryUnload(CUlibrary library)
 {
-	return then(GUARDED(REAL(cuLibraryUnload, library)), overhead_shrank);
+	return follow_up(GUARDED(REAL(cuLibraryUnload, library)), context_overhead_shrank);
 }

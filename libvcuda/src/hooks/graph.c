@@ -133,14 +133,14 @@ struct graph_call {
  * Begins the charge. If there is no room, waits for the work of `stream` and for launched graphs: both may free
  * memory.
  */
-static CUresult begin(struct graph_call *call, CUgraphExec exec, CUstream stream)
+static CUresult begin_graph(struct graph_call *call, CUgraphExec exec, CUstream stream)
 {
 	struct pool *pool = pools_of_graphs(call->demand.device);
 	const struct graph_memory graph = {exec, call->demand.size, call->demand.left};
 
 	if (!pool || !graph.size || pools_begin_graph(&call->charge, pool, &graph))
 		return CUDA_SUCCESS;
-	bool waited = exec && launched_await(stream);
+	bool waited = exec && graph_launches_await(stream);
 	waited |= pools_wait_for_graphs(pools_card_of(pool));
 	if (waited && pools_begin_graph(&call->charge, pool, &graph))
 		return CUDA_SUCCESS;
@@ -150,7 +150,7 @@ static CUresult begin(struct graph_call *call, CUgraphExec exec, CUstream stream
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static void end(struct graph_call *call, struct launched_mark mark)
+static void end_graph(struct graph_call *call, struct graph_launch_mark mark)
 {
 	if (call->charge.pool)
 		pools_end_graph(&call->charge, mark);
@@ -158,7 +158,7 @@ static void end(struct graph_call *call, struct launched_mark mark)
 		guard_leave();
 }
 
-static const struct launched_mark nothing_runs = {NULL, NULL};
+static const struct graph_launch_mark nothing_runs = {NULL, NULL};
 
 /* ---- instantiate ---- */
 
@@ -169,7 +169,7 @@ static CUresult begin_instantiate(struct graph_call *call, CUgraph graph)
 	if (!call->entered)
 		return CUDA_SUCCESS;
 	look_into(graph, &call->demand);
-	return begin(call, NULL, NULL);
+	return begin_graph(call, NULL, NULL);
 }
 
 /*
@@ -195,7 +195,7 @@ static CUresult end_instantiate(struct graph_call *call, CUresult result, const 
 {
 	if (result == CUDA_SUCCESS && (call->demand.size || call->demand.frees_others))
 		keep(*exec, &call->demand, flags & FLAG_AUTO_FREE_ON_LAUNCH);
-	end(call, nothing_runs);
+	end_graph(call, nothing_runs);
 	return result;
 }
 
@@ -245,7 +245,7 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
 		atomic_fetch_sub(&execs, 1);
 		free(entry);
 		pools_graph_gone(exec);
-		pools_settle();
+		pools_reconcile();
 	}
 	return result;
 }
@@ -280,8 +280,8 @@ static bool has_memory(CUgraphExec exec, CUstream stream, struct graph_call *cal
 static CUresult end_launch(struct graph_call *call, CUstream stream, CUresult result)
 {
 	if (result == CUDA_SUCCESS && call->demand.frees_others)
-		launched_freed();
-	end(call, result == CUDA_SUCCESS && call->charge.pool ? launched_mark(stream) : nothing_runs);
+		graph_launches_freed();
+	end_graph(call, result == CUDA_SUCCESS && call->charge.pool ? graph_launches_mark(stream) : nothing_runs);
 	pools_freed();
 	return result;
 }
@@ -291,7 +291,7 @@ static CUresult end_launch(struct graph_call *call, CUstream stream, CUresult re
 	struct graph_call call;                                                                       \
 	if (!has_memory(exec, marked, &call, within))                                                 \
 		return REAL(function, exec, stream);                                                  \
-	CUresult result = begin(&call, exec, marked);                                                       \
+	CUresult result = begin_graph(&call, exec, marked);                                                       \
 	return result == CUDA_SUCCESS ? end_launch(&call, marked, REAL(function, exec, stream)) : result
 
 #define OWN(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)
@@ -306,30 +306,30 @@ EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
 	LAUNCH(cuGraphUpload_ptsz, exec, stream, OWN(stream), false);
 }
 
-static CUresult launch(CUgraphExec exec, CUstream stream, bool within)
+static CUresult launch_graph(CUgraphExec exec, CUstream stream, bool within)
 {
 	LAUNCH(cuGraphLaunch, exec, stream, stream, within);
 }
 
-static CUresult launch_ptsz(CUgraphExec exec, CUstream stream, bool within)
+static CUresult launch_graph_ptsz(CUgraphExec exec, CUstream stream, bool within)
 {
 	LAUNCH(cuGraphLaunch_ptsz, exec, stream, OWN(stream), within);
 }
 
 EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
-	struct core_launch call;
+	struct compute_launch call;
 
-	cores_begin(&call, exec, 0, stream, STREAM_LEGACY);
-	return cores_end(&call, launch(exec, stream, call.entered));
+	compute_launch_begin(&call, exec, 0, stream, STREAM_LEGACY);
+	return compute_launch_end(&call, launch_graph(exec, stream, call.entered));
 }
 
 EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 {
-	struct core_launch call;
+	struct compute_launch call;
 
-	cores_begin(&call, exec, 0, stream, STREAM_PER_THREAD);
-	return cores_end(&call, launch_ptsz(exec, stream, call.entered));
+	compute_launch_begin(&call, exec, 0, stream, STREAM_PER_THREAD);
+	return compute_launch_end(&call, launch_graph_ptsz(exec, stream, call.entered));
 }
 
 EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
@@ -337,7 +337,7 @@ EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
 	CUresult result = GUARDED(REAL(cuDeviceGraphMemTrim, device));
 
 	if (guard_enter()) {
-		pools_settle();
+		pools_reconcile();
 		guard_leave();
 	}
 	return result;

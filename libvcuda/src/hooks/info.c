@@ -23,15 +23,15 @@ static size_t lesser(size_t a, uint64_t b)
 /* Free in the container is what its limit leaves, as far as the card has that much free. */
 static void narrow_info(size_t *available, size_t *total)
 {
-	struct limited_card card;
+	struct device_limits card;
 	CUdevice device;
 	uint64_t held;
 
-	if (!current_device(&device) || !card_of_device(device, &card))
+	if (!device_limits_current_device(&device) || !device_limits_of(device, &card))
 		return;
-	deferred_settle();
-	pools_settle();
-	bool known = usage_held(card.uuid, overhead_unbooked(device), card.overhead, &held);
+	managed_free_complete();
+	pools_reconcile();
+	bool known = usage_held(card.uuid, context_overhead_unbooked(device), card.overhead, &held);
 	uint64_t left = known && held < card.memory ? card.memory - held : 0;
 	if (card.oversubscribe && card.memory != VGPU_UNLIMITED) { /* managed memory provides what the card lacks */
 		*total = card.memory;
@@ -44,9 +44,9 @@ static void narrow_info(size_t *available, size_t *total)
 
 static void narrow_total(size_t *bytes, CUdevice device)
 {
-	struct limited_card card;
+	struct device_limits card;
 
-	if (!card_of_device(device, &card))
+	if (!device_limits_of(device, &card))
 		return;
 	if (card.oversubscribe && card.memory != VGPU_UNLIMITED)
 		*bytes = card.memory;

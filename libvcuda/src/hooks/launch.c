@@ -12,15 +12,15 @@
 enum { MOST_DEVICES = 64 };
 
 #define LAUNCH(function, blocks, stream, meaning, ...)                 \
-	struct core_launch call;                                       \
-	cores_begin(&call, function, blocks, stream, meaning);         \
-	return cores_end(&call, REAL(__VA_ARGS__))
+	struct compute_launch call;                                       \
+	compute_launch_begin(&call, function, blocks, stream, meaning);         \
+	return compute_launch_end(&call, REAL(__VA_ARGS__))
 
 EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
 			       unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared,
 			       CUstream stream, void **parameters, void **extra)
 {
-	LAUNCH(function, cores_blocks(grid_x, grid_y, grid_z), stream, STREAM_LEGACY, cuLaunchKernel, function, grid_x,
+	LAUNCH(function, compute_launch_blocks(grid_x, grid_y, grid_z), stream, STREAM_LEGACY, cuLaunchKernel, function, grid_x,
 	       grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra);
 }
 
@@ -28,7 +28,7 @@ EXPORT CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int grid_x, un
 				    unsigned int block_x, unsigned int block_y, unsigned int block_z,
 				    unsigned int shared, CUstream stream, void **parameters, void **extra)
 {
-	LAUNCH(function, cores_blocks(grid_x, grid_y, grid_z), stream, STREAM_PER_THREAD, cuLaunchKernel_ptsz, function,
+	LAUNCH(function, compute_launch_blocks(grid_x, grid_y, grid_z), stream, STREAM_PER_THREAD, cuLaunchKernel_ptsz, function,
 	       grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra);
 }
 
@@ -39,7 +39,7 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction functi
 {
 	const CUlaunchConfig *is = config ? config : &nothing;
 
-	LAUNCH(function, cores_blocks(is->gridDimX, is->gridDimY, is->gridDimZ), is->hStream, STREAM_LEGACY,
+	LAUNCH(function, compute_launch_blocks(is->gridDimX, is->gridDimY, is->gridDimZ), is->hStream, STREAM_LEGACY,
 	       cuLaunchKernelEx, config, function, parameters, extra);
 }
 
@@ -48,7 +48,7 @@ EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f
 {
 	const CUlaunchConfig *is = config ? config : &nothing;
 
-	LAUNCH(function, cores_blocks(is->gridDimX, is->gridDimY, is->gridDimZ), is->hStream, STREAM_PER_THREAD,
+	LAUNCH(function, compute_launch_blocks(is->gridDimX, is->gridDimY, is->gridDimZ), is->hStream, STREAM_PER_THREAD,
 	       cuLaunchKernelEx_ptsz, config, function, parameters, extra);
 }
 
@@ -57,7 +57,7 @@ EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid
 					  unsigned int block_z, unsigned int shared, CUstream stream,
 					  void **parameters)
 {
-	LAUNCH(function, cores_blocks(grid_x, grid_y, grid_z), stream, STREAM_LEGACY, cuLaunchCooperativeKernel,
+	LAUNCH(function, compute_launch_blocks(grid_x, grid_y, grid_z), stream, STREAM_LEGACY, cuLaunchCooperativeKernel,
 	       function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters);
 }
 
@@ -66,7 +66,7 @@ EXPORT CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int
 					       unsigned int block_z, unsigned int shared, CUstream stream,
 					       void **parameters)
 {
-	LAUNCH(function, cores_blocks(grid_x, grid_y, grid_z), stream, STREAM_PER_THREAD,
+	LAUNCH(function, compute_launch_blocks(grid_x, grid_y, grid_z), stream, STREAM_PER_THREAD,
 	       cuLaunchCooperativeKernel_ptsz, function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared,
 	       stream, parameters);
 }
@@ -74,12 +74,12 @@ EXPORT CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int
 /* Waits once for all launches together, since their kernels may wait for each other. */
 EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int count, unsigned int flags)
 {
-	struct core_launch calls[MOST_DEVICES];
+	struct compute_launch calls[MOST_DEVICES];
 
-	if (!list || count > MOST_DEVICES || !cores_begin_group(calls, list, count))
+	if (!list || count > MOST_DEVICES || !compute_launch_begin_group(calls, list, count))
 		return REAL(cuLaunchCooperativeKernelMultiDevice, list, count, flags);
 	CUresult result = REAL(cuLaunchCooperativeKernelMultiDevice, list, count, flags);
-	cores_end_group(calls, count, result);
+	compute_launch_end_group(calls, count, result);
 	return result;
 }
 
@@ -92,13 +92,13 @@ EXPORT CUresult cuLaunch(CUfunction function)
 
 EXPORT CUresult cuLaunchGrid(CUfunction function, int width, int height)
 {
-	LAUNCH(function, cores_blocks((unsigned int)width, (unsigned int)height, 1), NULL, STREAM_LEGACY, cuLaunchGrid,
+	LAUNCH(function, compute_launch_blocks((unsigned int)width, (unsigned int)height, 1), NULL, STREAM_LEGACY, cuLaunchGrid,
 	       function, width, height);
 }
 
 EXPORT CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)
 {
-	LAUNCH(function, cores_blocks((unsigned int)width, (unsigned int)height, 1), stream, STREAM_LEGACY,
+	LAUNCH(function, compute_launch_blocks((unsigned int)width, (unsigned int)height, 1), stream, STREAM_LEGACY,
 	       cuLaunchGridAsync, function, width, height, stream);
 }
 
@@ -106,13 +106,13 @@ EXPORT CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CU
 
 EXPORT CUresult cuStreamDestroy(CUstream stream)
 {
-	cores_forget(stream, STREAM_LEGACY);
+	compute_launch_forget_stream(stream, STREAM_LEGACY);
 	return REAL(cuStreamDestroy, stream);
 }
 
 EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 {
-	cores_forget(stream, STREAM_LEGACY);
+	compute_launch_forget_stream(stream, STREAM_LEGACY);
 	return REAL(cuStreamDestroy_v2, stream);
 }
 
@@ -121,7 +121,7 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 static CUresult begun(CUresult result)
 {
 	if (result != CUDA_SUCCESS)
-		captures_change(-1);
+		stream_capture_change(-1);
 	return result;
 }
 
@@ -130,8 +130,8 @@ static CUresult begun(CUresult result)
  * capture before it begins, since another stream may join it at once.
  */
 #define BEGIN_IN(meaning, function, stream, ...)    \
-	cores_forget(stream, meaning);              \
-	captures_change(1);                         \
+	compute_launch_forget_stream(stream, meaning);              \
+	stream_capture_change(1);                         \
 	return begun(REAL(function, stream, ##__VA_ARGS__))
 #define BEGIN(...) BEGIN_IN(STREAM_LEGACY, __VA_ARGS__)
 #define BEGIN_PTSZ(...) BEGIN_IN(STREAM_PER_THREAD, __VA_ARGS__)
@@ -173,7 +173,7 @@ static CUresult ended(CUresult result)
 {
 	if (result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ||
 	    result == CUDA_ERROR_STREAM_CAPTURE_UNJOINED)
-		captures_change(-1);
+		stream_capture_change(-1);
 	return result;
 }
 

@@ -45,7 +45,7 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
 		return result;
 	result = REAL(cuMemAlloc_v2, pointer, size);
 	if (result == CUDA_ERROR_OUT_OF_MEMORY)
-		result = charge_stand_in(&charge, pointer);
+		result = charge_managed_fallback(&charge, pointer);
 	return charge_end(&charge, result, result == CUDA_SUCCESS ? *pointer : 0);
 }
 
@@ -99,7 +99,7 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
 		return result;
 	result = REAL(cuMemAllocPitch_v2, pointer, pitch, width, height, element_size);
 	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-		result = charge_stand_in(&charge, pointer);
+		result = charge_managed_fallback(&charge, pointer);
 		if (result == CUDA_SUCCESS)
 			*pitch = guessed_pitch(width);
 	}
@@ -113,14 +113,14 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
 /* ---- free ---- */
 
 /* A pointer without a charge of its own may be memory of a pool. */
-static CUresult give_back(struct allocation *entry, CUresult result)
+static CUresult give_back_pointer(struct allocation *entry, CUresult result)
 {
 	bool pooled = !entry && result == CUDA_SUCCESS;
 
 	result = charge_give_back(entry, result);
 	if (pooled && guard_enter()) {
-		launched_freed();
-		pools_settle();
+		graph_launches_freed();
+		pools_reconcile();
 		guard_leave();
 	}
 	return result;
@@ -130,14 +130,14 @@ EXPORT CUresult cuMemFree(CUdeviceptr_v1 pointer)
 {
 	struct allocation *entry = charge_take(ALLOCATED_POINTER, pointer);
 
-	return give_back(entry, GUARDED(REAL(cuMemFree, pointer)));
+	return give_back_pointer(entry, GUARDED(REAL(cuMemFree, pointer)));
 }
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
 	struct allocation *entry = charge_take(ALLOCATED_POINTER, pointer);
 
-	return give_back(entry, GUARDED(REAL(cuMemFree_v2, pointer)));
+	return give_back_pointer(entry, GUARDED(REAL(cuMemFree_v2, pointer)));
 }
 
 /* ---- share with other processes ---- */

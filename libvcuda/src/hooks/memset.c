@@ -10,9 +10,9 @@
 #define FILL(symbol, bytes, stream, meaning, parameters, ...)                     \
 	EXPORT CUresult symbol parameters                                         \
 	{                                                                         \
-		struct core_launch call;                                          \
-		cores_begin(&call, (const void *)symbol, bytes, stream, meaning); \
-		return cores_end(&call, REAL(symbol, __VA_ARGS__));               \
+		struct compute_launch call;                                          \
+		compute_launch_begin(&call, (const void *)symbol, bytes, stream, meaning); \
+		return compute_launch_end(&call, REAL(symbol, __VA_ARGS__));               \
 	}
 
 /* The functions that fill a line with elements of a type. */

@@ -23,14 +23,14 @@ static enum sight container_share(nvmlDevice_t device, uint64_t total, uint64_t 
 	uint8_t uuid[16];
 	uint64_t held;
 
-	enum sight sight = sight_of(device, uuid, &limits);
+	enum sight sight = nvml_device_sight(device, uuid, &limits);
 	if (sight != SHARE)
 		return sight;
 	if (limits.memory >= total && !limits.oversubscribe)
 		return WHOLE_CARD;
 	if (limits.memory == VGPU_UNLIMITED)
 		return WHOLE_CARD;
-	if (!usage_held(uuid, nvml_unbooked(device, uuid), limits.overhead, &held))
+	if (!usage_held(uuid, nvml_processes_unbooked(device, uuid), limits.overhead, &held))
 		return UNKNOWN;
 	share->total = limits.memory;
 	share->used = held < limits.memory ? held : limits.memory;
@@ -44,11 +44,11 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *m
 {
 	struct share share;
 
-	if (!nvml_guard_enter())
+	if (!nvml_device_guard_enter())
 		return REAL(nvmlDeviceGetMemoryInfo, device, memory);
 	nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo, device, memory);
 	enum sight sight = result == NVML_SUCCESS ? container_share(device, memory->total, memory->free, &share) : WHOLE_CARD;
-	nvml_guard_leave();
+	nvml_device_guard_leave();
 	if (sight == SHARE) {
 		memory->total = share.total;
 		memory->used = share.used;
@@ -61,11 +61,11 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v
 {
 	struct share share;
 
-	if (!nvml_guard_enter())
+	if (!nvml_device_guard_enter())
 		return REAL(nvmlDeviceGetMemoryInfo_v2, device, memory);
 	nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo_v2, device, memory);
 	enum sight sight = result == NVML_SUCCESS ? container_share(device, memory->total, memory->free, &share) : WHOLE_CARD;
-	nvml_guard_leave();
+	nvml_device_guard_leave();
 	if (sight == SHARE) {
 		memory->total = share.total;
 		memory->used = share.used;

@@ -1,5 +1,5 @@
 /*
- * Implements hooks/nvml_device.h, except nvml_unbooked, which is in hooks/nvml_processes.c with the lists of processes.
+ * Implements hooks/nvml_device.h, except nvml_processes_unbooked, which is in hooks/nvml_processes.c with the lists of processes.
  */
 #include "hooks/nvml_device.h"
 
@@ -9,7 +9,7 @@
 
 static __thread int inside;
 
-bool nvml_guard_enter(void)
+bool nvml_device_guard_enter(void)
 {
 	if (inside)
 		return false;
@@ -17,7 +17,7 @@ bool nvml_guard_enter(void)
 	return true;
 }
 
-void nvml_guard_leave(void)
+void nvml_device_guard_leave(void)
 {
 	inside--;
 }
@@ -50,7 +50,7 @@ static bool parse_uuid(const char *text, uint8_t uuid[16])
 	return digits == 32;
 }
 
-enum sight sight_of(nvmlDevice_t device, uint8_t uuid[16], struct card_limits *limits)
+enum sight nvml_device_sight(nvmlDevice_t device, uint8_t uuid[16], struct card_limits *limits)
 {
 	char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
 

@@ -5,8 +5,8 @@
  * Belongs here: that lookup, which never uses an index, and the guard of NVML's side. The wrappers that use them are in
  * hooks/nvml.c and hooks/nvml_processes.c. shared/device_limits.h does the same for libcuda's side.
  */
-#ifndef VCUDA_NVML_SHARE_H
-#define VCUDA_NVML_SHARE_H
+#ifndef VCUDA_NVML_DEVICE_H
+#define VCUDA_NVML_DEVICE_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,13 +20,13 @@ enum sight {
 	UNKNOWN,    /* the limits file is broken, or the driver returns no UUID for the device */
 };
 
-enum sight sight_of(nvmlDevice_t device, uint8_t uuid[16], struct card_limits *limits);
+enum sight nvml_device_sight(nvmlDevice_t device, uint8_t uuid[16], struct card_limits *limits);
 
 /* The unaccounted overhead of the container's processes on the share. Called with the guard held. */
-uint64_t nvml_unbooked(nvmlDevice_t device, const uint8_t uuid[16]);
+uint64_t nvml_processes_unbooked(nvmlDevice_t device, const uint8_t uuid[16]);
 
 /* The same as guard_enter on libcuda's side: false for calls that the driver makes to its own exports. */
-bool nvml_guard_enter(void);
-void nvml_guard_leave(void);
+bool nvml_device_guard_enter(void);
+void nvml_device_guard_leave(void);
 
 #endif

@@ -27,7 +27,7 @@ enum {
 
 struct figures {
 	unsigned int count;
-	struct figure list[FIGURES];
+	struct nvml_figure list[FIGURES];
 };
 
 /* False: the driver lists no processes, or lists pids of another pid namespace. */
@@ -40,37 +40,37 @@ static bool ask_driver(nvmlDevice_t device, struct figures *figures)
 		return false;
 	figures->count = count;
 	for (unsigned int i = 0; i < count; i++)
-		figures->list[i] = (struct figure){
+		figures->list[i] = (struct nvml_figure){
 			list[i].pid, list[i].usedGpuMemory == NVML_VALUE_NOT_AVAILABLE ? 0 : list[i].usedGpuMemory,
 		};
-	return figures_are_ours(figures->list, figures->count);
+	return nvml_figures_are_ours(figures->list, figures->count);
 }
 
 /* Adds the unaccounted overhead of each process to what it has booked. Returns the sum of the overhead. */
-static uint64_t add_unseen(nvmlDevice_t device, struct usage_process *list, unsigned int count)
+static uint64_t add_unaccounted(nvmlDevice_t device, struct usage_process *list, unsigned int count)
 {
 	struct figures figures = {.count = 0};
 	uint64_t sum = 0;
 	bool any = false;
 
 	for (unsigned int i = 0; i < count; i++)
-		any = any || list[i].unseen;
+		any = any || list[i].unaccounted;
 	if (!any || !ask_driver(device, &figures))
 		return 0;
 	for (unsigned int i = 0; i < count; i++) {
-		uint64_t bytes = unseen_bytes(figures.list, figures.count, &list[i]);
+		uint64_t bytes = nvml_figures_unaccounted(figures.list, figures.count, &list[i]);
 		list[i].held += bytes;
 		sum += bytes;
 	}
 	return sum;
 }
 
-uint64_t nvml_unbooked(nvmlDevice_t device, const uint8_t uuid[16])
+uint64_t nvml_processes_unbooked(nvmlDevice_t device, const uint8_t uuid[16])
 {
 	struct usage_process list[PROCESSES];
 	unsigned int count = usage_processes(uuid, list, PROCESSES);
 
-	return add_unseen(device, list, count < PROCESSES ? count : PROCESSES);
+	return add_unaccounted(device, list, count < PROCESSES ? count : PROCESSES);
 }
 
 /* ---- lists ---- */
@@ -84,9 +84,9 @@ static unsigned int own_processes(nvmlDevice_t device, const uint8_t uuid[16], s
 	if (count > PROCESSES)
 		count = PROCESSES;
 	for (unsigned int i = 0; i < count; i++)
-		if (process_is_own(list[i].pid))
+		if (peers_is_member(list[i].pid))
 			list[own++] = list[i];
-	(void)add_unseen(device, list, own);
+	(void)add_unaccounted(device, list, own);
 	return own;
 }
 
@@ -116,13 +116,13 @@ static struct listing *share_listing(nvmlDevice_t device, const unsigned int *co
 	uint8_t uuid[16];
 
 	*result = NVML_SUCCESS;
-	if (!count || !nvml_guard_enter())
+	if (!count || !nvml_device_guard_enter())
 		return NULL;
-	enum sight sight = sight_of(device, uuid, &limits);
+	enum sight sight = nvml_device_sight(device, uuid, &limits);
 	struct listing *listing = sight == SHARE ? calloc(1, sizeof(*listing)) : NULL;
 	if (listing && compute)
 		listing->count = own_processes(device, uuid, listing->list);
-	nvml_guard_leave();
+	nvml_device_guard_leave();
 	if (sight != WHOLE_CARD && !listing)
 		*result = NVML_ERROR_UNKNOWN;
 	return listing;
@@ -260,20 +260,20 @@ static enum sight guarded_sight(nvmlDevice_t device, uint8_t uuid[16])
 {
 	struct card_limits limits;
 
-	return sight_of(device, uuid, &limits);
+	return nvml_device_sight(device, uuid, &limits);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
 	uint8_t uuid[16];
 
-	if (!nvml_guard_enter())
+	if (!nvml_device_guard_enter())
 		return REAL(nvmlDeviceGetUtilizationRates, device, utilization);
 	nvmlReturn_t result = REAL(nvmlDeviceGetUtilizationRates, device, utilization);
 	enum sight sight = result == NVML_SUCCESS ? guarded_sight(device, uuid) : WHOLE_CARD;
 	if (sight == SHARE)
 		result = share_utilization(device, uuid, utilization);
-	nvml_guard_leave();
+	nvml_device_guard_leave();
 	return sight == UNKNOWN ? NVML_ERROR_UNKNOWN : result;
 }
 
@@ -293,7 +293,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 						    unsigned int *count, unsigned long long since)
 {
 	uint8_t uuid[16];
-	bool entered = count && nvml_guard_enter();
+	bool entered = count && nvml_device_guard_enter();
 	enum sight sight = entered ? guarded_sight(device, uuid) : WHOLE_CARD;
 	nvmlReturn_t result = NVML_ERROR_UNKNOWN;
 
@@ -306,7 +306,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 		result = REAL(nvmlDeviceGetProcessUtilization, device, list, count, since);
 	}
 	if (entered)
-		nvml_guard_leave();
+		nvml_device_guard_leave();
 	return result;
 }
 
@@ -316,10 +316,10 @@ static nvmlReturn_t unless_share(nvmlDevice_t device)
 {
 	uint8_t uuid[16];
 
-	if (!nvml_guard_enter())
+	if (!nvml_device_guard_enter())
 		return NVML_SUCCESS;
 	enum sight sight = guarded_sight(device, uuid);
-	nvml_guard_leave();
+	nvml_device_guard_leave();
 	return sight == WHOLE_CARD ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 

@@ -26,7 +26,7 @@ static struct pool *current_pool(void)
 	CUmemoryPool handle = NULL;
 	CUdevice device;
 
-	if (!current_device(&device) || REAL(cuDeviceGetMemPool, &handle, device) != CUDA_SUCCESS)
+	if (!device_limits_current_device(&device) || REAL(cuDeviceGetMemPool, &handle, device) != CUDA_SUCCESS)
 		return NULL;
 	return pools_of_handle(handle, device);
 }
@@ -37,7 +37,7 @@ static struct pool *pool_of(CUmemoryPool handle)
 }
 
 /* `handle` NULL: the current pool of the current device. */
-static CUresult begin(struct stream_ordered *call, CUmemoryPool handle, size_t size)
+static CUresult begin_stream_ordered(struct stream_ordered *call, CUmemoryPool handle, size_t size)
 {
 	struct pool *pool = NULL;
 
@@ -53,10 +53,10 @@ static CUresult begin(struct stream_ordered *call, CUmemoryPool handle, size_t s
 	if (!pool)
 		return call->hosts ? charge_begin_on(&call->single, NO_DEVICE, size)
 				   : charge_begin_stream_ordered(&call->single, size);
-	deferred_settle();
+	managed_free_complete();
 	if (pools_begin(&call->pooled, pool, size) ||
 	    (pools_wait_for_graphs(pools_card_of(pool)) && pools_begin(&call->pooled, pool, size)) ||
-	    (deferred_reclaim() && pools_begin(&call->pooled, pool, size)))
+	    (managed_free_reclaim() && pools_begin(&call->pooled, pool, size)))
 		return CUDA_SUCCESS;
 	guard_leave();
 	return CUDA_ERROR_OUT_OF_MEMORY;
@@ -65,25 +65,25 @@ static CUresult begin(struct stream_ordered *call, CUmemoryPool handle, size_t s
 /*
  * Whether managed memory may replace memory that the full card does not give. It may not while the stream is captured.
  */
-static bool may_stand_in(CUdevice device, CUstream stream)
+static bool may_fall_back(CUdevice device, CUstream stream)
 {
-	struct limited_card card;
+	struct device_limits card;
 	int status = CU_STREAM_CAPTURE_STATUS_NONE;
 
-	if (device == NO_DEVICE || !card_of_device(device, &card) || !card.oversubscribe)
+	if (device == NO_DEVICE || !device_limits_of(device, &card) || !card.oversubscribe)
 		return false;
 	CUresult result = REAL(cuStreamIsCapturing, stream, &status);
 	return (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_SUPPORTED) && status == CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 /* The managed-memory fallback for a full card: ends the call's booking and, if possible, allocates managed memory. */
-static CUresult stand_in(struct stream_ordered *call, CUdeviceptr *pointer, size_t size, CUstream stream)
+static CUresult fall_back_to_managed(struct stream_ordered *call, CUdeviceptr *pointer, size_t size, CUstream stream)
 {
 	struct pool *pool = call->pooled.pool;
 	CUdevice device = pool ? pools_device_of(pool) : call->single.device;
 	bool entered = pool ? call->entered : call->single.entered;
 
-	if (!entered || !may_stand_in(device, stream))
+	if (!entered || !may_fall_back(device, stream))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (pool) {
 		(void)pools_end(&call->pooled, pool);
@@ -93,7 +93,7 @@ static CUresult stand_in(struct stream_ordered *call, CUdeviceptr *pointer, size
 		(void)charge_end(&call->single, CUDA_ERROR_OUT_OF_MEMORY, 0);
 	}
 	call->single = (struct charge){.entered = false};
-	return charge_stand_in_for_pool(device, size, pointer);
+	return charge_managed_fallback_for_pool(device, size, pointer);
 }
 
 /* The pool that the memory came from. It may not be the expected one, since the stream may belong to another device. */
@@ -108,7 +108,7 @@ static struct pool *pool_of_pointer(CUdeviceptr pointer, struct pool *expected)
 	return pools_of_handle(handle, device);
 }
 
-static CUresult end(struct stream_ordered *call, CUresult result, CUdeviceptr pointer, CUstream stream)
+static CUresult end_stream_ordered(struct stream_ordered *call, CUresult result, CUdeviceptr pointer, CUstream stream)
 {
 	if (!call->pooled.pool)
 		return call->hosts ? charge_end(&call->single, result, pointer)
@@ -117,7 +117,7 @@ static CUresult end(struct stream_ordered *call, CUresult result, CUdeviceptr po
 	if (!pools_end(&call->pooled, used) && result == CUDA_SUCCESS) {
 		if (REAL(cuMemFreeAsync, pointer, stream) != CUDA_SUCCESS)
 			(void)REAL(cuMemFree_v2, pointer);
-		pools_settle();
+		pools_reconcile();
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	guard_leave();
@@ -127,63 +127,63 @@ static CUresult end(struct stream_ordered *call, CUresult result, CUdeviceptr po
 EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream)
 {
 	struct stream_ordered call;
-	CUresult result = begin(&call, NULL, size);
+	CUresult result = begin_stream_ordered(&call, NULL, size);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocAsync, pointer, size, stream);
 	if (result == CUDA_ERROR_OUT_OF_MEMORY)
-		result = stand_in(&call, pointer, size, stream);
-	return end(&call, result, result == CUDA_SUCCESS ? *pointer : 0, stream);
+		result = fall_back_to_managed(&call, pointer, size, stream);
+	return end_stream_ordered(&call, result, result == CUDA_SUCCESS ? *pointer : 0, stream);
 }
 
 EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t size, CUstream stream)
 {
 	struct stream_ordered call;
-	CUresult result = begin(&call, NULL, size);
+	CUresult result = begin_stream_ordered(&call, NULL, size);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocAsync_ptsz, pointer, size, stream);
 	if (result == CUDA_ERROR_OUT_OF_MEMORY)
-		result = stand_in(&call, pointer, size, stream ? stream : CU_STREAM_PER_THREAD);
-	return end(&call, result, result == CUDA_SUCCESS ? *pointer : 0, stream ? stream : CU_STREAM_PER_THREAD);
+		result = fall_back_to_managed(&call, pointer, size, stream ? stream : CU_STREAM_PER_THREAD);
+	return end_stream_ordered(&call, result, result == CUDA_SUCCESS ? *pointer : 0, stream ? stream : CU_STREAM_PER_THREAD);
 }
 
 EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
 {
 	struct stream_ordered call;
-	CUresult result = begin(&call, pool, size);
+	CUresult result = begin_stream_ordered(&call, pool, size);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocFromPoolAsync, pointer, size, pool, stream);
 	if (result == CUDA_ERROR_OUT_OF_MEMORY)
-		result = stand_in(&call, pointer, size, stream);
-	return end(&call, result, result == CUDA_SUCCESS ? *pointer : 0, stream);
+		result = fall_back_to_managed(&call, pointer, size, stream);
+	return end_stream_ordered(&call, result, result == CUDA_SUCCESS ? *pointer : 0, stream);
 }
 
 EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
 {
 	struct stream_ordered call;
-	CUresult result = begin(&call, pool, size);
+	CUresult result = begin_stream_ordered(&call, pool, size);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocFromPoolAsync_ptsz, pointer, size, pool, stream);
 	if (result == CUDA_ERROR_OUT_OF_MEMORY)
-		result = stand_in(&call, pointer, size, stream ? stream : CU_STREAM_PER_THREAD);
-	return end(&call, result, result == CUDA_SUCCESS ? *pointer : 0, stream ? stream : CU_STREAM_PER_THREAD);
+		result = fall_back_to_managed(&call, pointer, size, stream ? stream : CU_STREAM_PER_THREAD);
+	return end_stream_ordered(&call, result, result == CUDA_SUCCESS ? *pointer : 0, stream ? stream : CU_STREAM_PER_THREAD);
 }
 
 /* ---- frees, which give back memory at once or at the next synchronization ---- */
 
-static CUresult settled(CUresult result)
+static CUresult reconciled(CUresult result)
 {
 	if (result == CUDA_SUCCESS && guard_enter()) {
 		pools_freed();
-		launched_freed();
-		pools_settle();
+		graph_launches_freed();
+		pools_reconcile();
 		guard_leave();
 	}
 	return result;
@@ -194,10 +194,10 @@ static CUresult free_async(struct allocation *entry, CUresult result)
 	bool pooled = !entry;
 
 	result = charge_give_back(entry, result);
-	return pooled ? settled(result) : result;
+	return pooled ? reconciled(result) : result;
 }
 
-static bool stands_in(const struct allocation *entry)
+static bool is_managed_fallback(const struct allocation *entry)
 {
 	return entry && entry->stream_ordered;
 }
@@ -206,8 +206,8 @@ EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
 	struct allocation *entry = charge_take(ALLOCATED_POINTER, pointer);
 
-	if (stands_in(entry))
-		return GUARDED(deferred_free(entry, stream));
+	if (is_managed_fallback(entry))
+		return GUARDED(managed_free_after(entry, stream));
 	return free_async(entry, GUARDED(REAL(cuMemFreeAsync, pointer, stream)));
 }
 
@@ -215,8 +215,8 @@ EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 {
 	struct allocation *entry = charge_take(ALLOCATED_POINTER, pointer);
 
-	if (stands_in(entry))
-		return GUARDED(deferred_free(entry, stream ? stream : CU_STREAM_PER_THREAD));
+	if (is_managed_fallback(entry))
+		return GUARDED(managed_free_after(entry, stream ? stream : CU_STREAM_PER_THREAD));
 	return free_async(entry, GUARDED(REAL(cuMemFreeAsync_ptsz, pointer, stream)));
 }
 
@@ -226,10 +226,10 @@ static CUresult synchronized(CUresult result)
 	CUdevice device;
 
 	if (guard_enter()) {
-		deferred_settle();
-		pools_settle_if_dirty();
-		if (overhead_is_unseen() && current_device(&device))
-			overhead_follow_rarely(device);
+		managed_free_complete();
+		pools_reconcile_if_dirty();
+		if (context_overhead_is_unaccounted() && device_limits_current_device(&device))
+			context_overhead_follow_rarely(device);
 		guard_leave();
 	}
 	return result;
@@ -237,10 +237,10 @@ static CUresult synchronized(CUresult result)
 
 /* The accounting of the card's time needs to know which work has ended. */
 #define SYNCHRONIZE(stream, meaning, ...)                      \
-	bool told = cores_waiting(stream, meaning);            \
+	bool noted = compute_launch_waiting(stream, meaning);            \
 	CUresult result = synchronized(REAL(__VA_ARGS__));     \
-	if (told)                                              \
-		cores_waited(stream, meaning);                 \
+	if (noted)                                              \
+		compute_launch_waited(stream, meaning);                 \
 	return result
 
 EXPORT CUresult cuStreamSynchronize(CUstream stream)
@@ -321,10 +321,10 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 
 EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
-	return settled(GUARDED(REAL(cuMemPoolTrimTo, pool, keep)));
+	return reconciled(GUARDED(REAL(cuMemPoolTrimTo, pool, keep)));
 }
 
 EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
 {
-	return settled(GUARDED(REAL(cuMemPoolSetAttribute, pool, attribute, value)));
+	return reconciled(GUARDED(REAL(cuMemPoolSetAttribute, pool, attribute, value)));
 }

@@ -23,7 +23,7 @@ struct hook {
 	int since;
 	enum streams streams;
 	void *wrapper;
-	size_t real; /* offset of the real function's address in struct real_driver */
+	size_t real; /* offset of the real function's address in struct cuda_table */
 };
 
 #define COUNT(...) +1
@@ -53,7 +53,7 @@ static void fill_hooks(void)
 	struct hook *hook = tables->hooks;
 
 #define ROW(symbol, name, since, streams) \
-	*hook++ = (struct hook){#symbol, #name, since, streams, (void *)symbol, offsetof(struct real_driver, symbol)};
+	*hook++ = (struct hook){#symbol, #name, since, streams, (void *)symbol, offsetof(struct cuda_table, symbol)};
 	CUDA_HOOKS(ROW)
 #undef ROW
 }
@@ -61,12 +61,12 @@ static void fill_hooks(void)
 /* The real function; NULL: this driver lacks it. */
 static void *real_of(const struct hook *hook)
 {
-	void **member = (void **)((char *)&real_driver + hook->real);
+	void **member = (void **)((char *)&cuda_table + hook->real);
 	void *address = __atomic_load_n(member, __ATOMIC_RELAXED);
 
 	if (!address)
-		address = real_find(member, hook->symbol);
-	return address == (void *)no_such_function ? NULL : address;
+		address = real_library_find(member, hook->symbol);
+	return address == (void *)trampolines_no_such_function ? NULL : address;
 }
 
 /* ---- look-up ---- */
@@ -159,7 +159,7 @@ static void substitute(const char *name, void **found, int version, cuuint64_t f
 
 	pthread_once(&once, fill_tables);
 	if (!tables) {
-		*found = (void *)no_such_function;
+		*found = (void *)trampolines_no_such_function;
 		return;
 	}
 	void *wrapper = wrapper_of_pointer(*found);

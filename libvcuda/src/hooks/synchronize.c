@@ -11,7 +11,7 @@
 #define INTERRUPT(symbol, meaning, waits, parameters, ...)            \
 	EXPORT CUresult symbol parameters                             \
 	{                                                             \
-		(void)cores_interrupt(stream, meaning, waits);        \
+		(void)compute_launch_interrupt(stream, meaning, waits);        \
 		return REAL(symbol, __VA_ARGS__);                     \
 	}
 
@@ -46,8 +46,8 @@ WAITS(cuWaitExternalSemaphoresAsync, (const void *semaphores, const void *params
 #define WAIT_EVENT(symbol, meaning)                                                     \
 	EXPORT CUresult symbol(CUstream stream, CUevent event, unsigned int flags)      \
 	{                                                                               \
-		if (batches_contexts() > 1)                                             \
-			(void)cores_interrupt(stream, meaning, false);                         \
+		if (contexts_count() > 1)                                             \
+			(void)compute_launch_interrupt(stream, meaning, false);                         \
 		return REAL(symbol, stream, event, flags);                              \
 	}
 

@@ -25,7 +25,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
 		return result;
 	charge.kind = ALLOCATED_HANDLE;
 	result = REAL(cuMemCreate, handle, size, properties, flags);
-	if (charge_could_not_stand_in(&charge, result))
+	if (charge_has_no_fallback(&charge, result))
 		log_once(LOG_ERROR, "the card is full, and managed memory cannot replace memory of cuMemCreate");
 	return charge_end(&charge, result, result == CUDA_SUCCESS ? *handle : 0);
 }

@@ -19,7 +19,7 @@ struct shard {
 	struct allocation **buckets;
 	size_t bucket_count;
 	size_t entries;
-	struct allocation *spare[FIRST_BUCKETS]; /* the first buckets; without memory for more, chains grow longer */
+	struct allocation *first_buckets[FIRST_BUCKETS]; /* the first buckets; without memory for more, chains grow longer */
 };
 
 /* All zero, so that an unused shard takes no page. */
@@ -36,7 +36,7 @@ static void empty_table(void)
 	}
 }
 
-static void set_up(void)
+static void allocations_watch_forks(void)
 {
 	pthread_atfork(NULL, NULL, empty_table);
 }
@@ -48,11 +48,11 @@ static uint64_t hash(enum allocation_kind kind, uint64_t key)
 
 static struct shard *lock_shard(enum allocation_kind kind, uint64_t key)
 {
-	pthread_once(&once, set_up);
+	pthread_once(&once, allocations_watch_forks);
 	struct shard *shard = &shards[hash(kind, key) >> (64 - SHARD_BITS)];
 	pthread_mutex_lock(&shard->lock);
 	if (!shard->buckets) {
-		shard->buckets = shard->spare;
+		shard->buckets = shard->first_buckets;
 		shard->bucket_count = FIRST_BUCKETS;
 	}
 	return shard;
@@ -109,7 +109,7 @@ static void grow(struct shard *shard)
 			link_entry(shard, entry);
 		}
 	}
-	if (old != shard->spare)
+	if (old != shard->first_buckets)
 		free(old);
 }
 
@@ -203,7 +203,7 @@ struct allocation *allocations_take_context(CUcontext context, uint64_t before)
 {
 	struct context_entries wanted = {.context = context, .before = before};
 
-	pthread_once(&once, set_up);
+	pthread_once(&once, allocations_watch_forks);
 	for (int i = 0; i < SHARDS; i++) {
 		struct shard *shard = &shards[i];
 		if (!__atomic_load_n(&shard->buckets, __ATOMIC_RELAXED)) /* the shard was never used */

@@ -17,16 +17,16 @@
 #include "shared/limits_file.h"
 #include "shared/usage.h"
 
-__thread struct this_thread this_thread;
+__thread struct guard_thread guard_this_thread;
 
 bool guard_enter(void)
 {
-	return thread_enter(&this_thread);
+	return guard_enter_thread(&guard_this_thread);
 }
 
 void guard_leave(void)
 {
-	thread_leave(&this_thread);
+	guard_leave_thread(&guard_this_thread);
 }
 
 static void release(struct allocation *entry)
@@ -38,7 +38,7 @@ static void release(struct allocation *entry)
 	free(entry);
 }
 
-static CUresult book_on(struct charge *charge, int place, const struct limited_card *card)
+static CUresult book_on(struct charge *charge, int place, const struct device_limits *card)
 {
 	struct allocation *entry = place == USAGE_NO_CARD ? NULL : calloc(1, sizeof(*entry));
 
@@ -46,9 +46,9 @@ static CUresult book_on(struct charge *charge, int place, const struct limited_c
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	entry->card = place;
 	entry->size = charge->size;
-	if (!usage_reserve(place, charge->size, limit_of(card)) &&
-	    !(pools_reclaim(place) && usage_reserve(place, charge->size, limit_of(card))) &&
-	    !(deferred_reclaim() && usage_reserve(place, charge->size, limit_of(card)))) {
+	if (!usage_reserve(place, charge->size, device_limits_memory(card)) &&
+	    !(pools_reclaim(place) && usage_reserve(place, charge->size, device_limits_memory(card))) &&
+	    !(managed_free_reclaim() && usage_reserve(place, charge->size, device_limits_memory(card)))) {
 		log_line(LOG_INFO,
 			 "an allocation of %llu bytes on device %d was refused: the container's limit is %llu bytes",
 			 (unsigned long long)charge->size, charge->device, (unsigned long long)card->memory);
@@ -62,16 +62,16 @@ static CUresult book_on(struct charge *charge, int place, const struct limited_c
 }
 
 /* Books on charge->device. A card without a limit gets no booking. */
-static CUresult book(struct charge *charge)
+static CUresult book_on_device(struct charge *charge)
 {
-	struct limited_card card;
+	struct device_limits card;
 
-	if (charge->device == NO_DEVICE || !card_of_device(charge->device, &card))
+	if (charge->device == NO_DEVICE || !device_limits_of(charge->device, &card))
 		return CUDA_SUCCESS;
 	return book_on(charge, usage_card(card.uuid), &card);
 }
 
-static bool enter(struct charge *charge, uint64_t size, bool outlives_context)
+static bool start(struct charge *charge, uint64_t size, bool outlives_context)
 {
 	*charge = (struct charge){.size = size, .outlives_context = outlives_context, .device = NO_DEVICE};
 	charge->entered = guard_enter();
@@ -80,7 +80,7 @@ static bool enter(struct charge *charge, uint64_t size, bool outlives_context)
 
 static CUresult begin(struct charge *charge)
 {
-	CUresult result = limits_state() == LIMITS_BROKEN ? CUDA_ERROR_OUT_OF_MEMORY : book(charge);
+	CUresult result = limits_state() == LIMITS_BROKEN ? CUDA_ERROR_OUT_OF_MEMORY : book_on_device(charge);
 
 	if (result != CUDA_SUCCESS)
 		guard_leave();
@@ -89,12 +89,12 @@ static CUresult begin(struct charge *charge)
 
 static CUresult begin_on_current(struct charge *charge, uint64_t size, bool outlives_context)
 {
-	if (!enter(charge, size, outlives_context))
+	if (!start(charge, size, outlives_context))
 		return CUDA_SUCCESS;
-	if (!current_device(&charge->device))
+	if (!device_limits_current_device(&charge->device))
 		charge->device = NO_DEVICE;
 	else if (limits_state() == LIMITS_PRESENT)
-		overhead_follow_rarely(charge->device);
+		context_overhead_follow_rarely(charge->device);
 	return begin(charge);
 }
 
@@ -110,7 +110,7 @@ CUresult charge_begin_stream_ordered(struct charge *charge, uint64_t size)
 
 CUresult charge_begin_on(struct charge *charge, CUdevice device, uint64_t size)
 {
-	if (!enter(charge, size, true))
+	if (!start(charge, size, true))
 		return CUDA_SUCCESS;
 	charge->device = device;
 	return begin(charge);
@@ -118,14 +118,14 @@ CUresult charge_begin_on(struct charge *charge, CUdevice device, uint64_t size)
 
 bool charge_resize(struct charge *charge, uint64_t size)
 {
-	struct limited_card card;
+	struct device_limits card;
 
 	if (!charge->entry || size == charge->size)
 		return true;
 	if (size < charge->size)
 		usage_release(charge->entry->card, charge->size - size);
-	else if (card_of_device(charge->device, &card) &&
-		 !usage_reserve(charge->entry->card, size - charge->size, limit_of(&card)))
+	else if (device_limits_of(charge->device, &card) &&
+		 !usage_reserve(charge->entry->card, size - charge->size, device_limits_memory(&card)))
 		return false;
 	charge->size = charge->entry->size = size;
 	return true;
@@ -143,7 +143,7 @@ static CUresult follow_pointer(struct charge *charge, CUdeviceptr pointer)
 		release(charge->entry);
 	charge->entry = NULL;
 	charge->device = device;
-	CUresult result = book(charge);
+	CUresult result = book_on_device(charge);
 	if (result != CUDA_SUCCESS)
 		(void)REAL(cuMemFree_v2, pointer);
 	return result;
@@ -152,18 +152,18 @@ static CUresult follow_pointer(struct charge *charge, CUdeviceptr pointer)
 /* Works while some thread captures a stream, as the calls do that it replaces. */
 static CUresult alloc_managed(CUdeviceptr *pointer, size_t size)
 {
-	CUstreamCaptureMode mode = capture_mode_relax();
+	CUstreamCaptureMode mode = stream_capture_relax();
 	CUresult result = REAL(cuMemAllocManaged, pointer, size, CU_MEM_ATTACH_GLOBAL);
 
-	capture_mode_restore(mode);
+	stream_capture_restore(mode);
 	return result;
 }
 
-CUresult charge_stand_in(struct charge *charge, CUdeviceptr *pointer)
+CUresult charge_managed_fallback(struct charge *charge, CUdeviceptr *pointer)
 {
-	struct limited_card card;
+	struct device_limits card;
 
-	if (!charge->entry || !card_of_device(charge->device, &card) || !card.oversubscribe)
+	if (!charge->entry || !device_limits_of(charge->device, &card) || !card.oversubscribe)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult result = alloc_managed(pointer, charge->size);
 	if (result != CUDA_SUCCESS)
@@ -175,14 +175,14 @@ CUresult charge_stand_in(struct charge *charge, CUdeviceptr *pointer)
 	return CUDA_SUCCESS;
 }
 
-CUresult charge_stand_in_for_pool(CUdevice device, uint64_t size, CUdeviceptr *pointer)
+CUresult charge_managed_fallback_for_pool(CUdevice device, uint64_t size, CUdeviceptr *pointer)
 {
 	struct charge charge;
 	CUresult result = charge_begin_on(&charge, device, size);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = charge_stand_in(&charge, pointer);
+	result = charge_managed_fallback(&charge, pointer);
 	if (result == CUDA_SUCCESS) {
 		charge.entry->stream_ordered = true;
 		if (REAL(cuCtxGetCurrent, &charge.entry->context) != CUDA_SUCCESS)
@@ -191,15 +191,15 @@ CUresult charge_stand_in_for_pool(CUdevice device, uint64_t size, CUdeviceptr *p
 	return charge_end(&charge, result, result == CUDA_SUCCESS ? *pointer : 0);
 }
 
-bool charge_could_not_stand_in(const struct charge *charge, CUresult result)
+bool charge_has_no_fallback(const struct charge *charge, CUresult result)
 {
-	struct limited_card card;
+	struct device_limits card;
 
-	return result == CUDA_ERROR_OUT_OF_MEMORY && charge->entry && card_of_device(charge->device, &card) &&
+	return result == CUDA_ERROR_OUT_OF_MEMORY && charge->entry && device_limits_of(charge->device, &card) &&
 	       card.oversubscribe;
 }
 
-static void record(struct allocation *entry)
+static void keep_entry(struct allocation *entry)
 {
 	struct allocation *displaced = allocations_put(entry);
 
@@ -215,7 +215,7 @@ CUresult charge_end(struct charge *charge, CUresult result, uint64_t key)
 		charge->entry->kind = charge->kind;
 		charge->entry->key = key;
 		charge->entry->device = charge->device;
-		record(charge->entry);
+		keep_entry(charge->entry);
 	} else if (charge->entry) {
 		release(charge->entry);
 	}
@@ -232,7 +232,7 @@ CUresult charge_end_stream_ordered(struct charge *charge, CUresult result, CUdev
 
 struct allocation *charge_take(enum allocation_kind kind, uint64_t key)
 {
-	return this_thread.inside || limits_state() != LIMITS_PRESENT ? NULL : allocations_take(kind, key);
+	return guard_this_thread.inside || limits_state() != LIMITS_PRESENT ? NULL : allocations_take(kind, key);
 }
 
 CUresult charge_give_back(struct allocation *entry, CUresult result)
@@ -240,7 +240,7 @@ CUresult charge_give_back(struct allocation *entry, CUresult result)
 	if (entry && result == CUDA_SUCCESS)
 		release(entry);
 	else if (entry)
-		record(entry);
+		keep_entry(entry);
 	return result;
 }
 
@@ -253,6 +253,6 @@ void charge_drop_context(CUcontext context, uint64_t serial)
 		release(entry);
 		entry = next;
 	}
-	deferred_drop_context(context);
+	managed_free_drop_context(context);
 	pools_drop_context(context);
 }

@@ -68,16 +68,16 @@ bool charge_resize(struct charge *charge, uint64_t size);
  * oversubscribed, allocates managed memory of the booked size instead of device memory. CUDA_ERROR_OUT_OF_MEMORY: the
  * card may not be oversubscribed, or the driver refused that as well.
  */
-CUresult charge_stand_in(struct charge *charge, CUdeviceptr *pointer);
+CUresult charge_managed_fallback(struct charge *charge, CUdeviceptr *pointer);
 
 /*
  * The whole charge for a fallback that replaces memory of a pool on `device`: books, allocates, keeps it for the
  * pointer.
  */
-CUresult charge_stand_in_for_pool(CUdevice device, uint64_t size, CUdeviceptr *pointer);
+CUresult charge_managed_fallback_for_pool(CUdevice device, uint64_t size, CUdeviceptr *pointer);
 
 /* True if a fallback was due for memory that managed memory cannot replace. The wrapper then logs that, once. */
-bool charge_could_not_stand_in(const struct charge *charge, CUresult result);
+bool charge_has_no_fallback(const struct charge *charge, CUresult result);
 
 /* Keeps the charge for `key` if the driver's `result` is success, else gives it back. Returns the program's result. */
 CUresult charge_end(struct charge *charge, CUresult result, uint64_t key);

@@ -36,31 +36,31 @@ struct nvml {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct nvml nvml;
-static bool looked_for;                      /* protected by the lock */
+static bool is_looked_for;                      /* protected by the lock */
 static bool usable;                          /* protected by the lock */
 static _Atomic uint64_t booked[VGPU_LIMITS_MAX_CARDS]; /* written under the lock */
 static atomic_bool useless;                  /* there is no usable NVML */
-static _Atomic uint32_t unseen;              /* a bit per card's place, as this process's in the usage region */
+static _Atomic uint32_t unaccounted;              /* a bit per card's place, as this process's in the usage region */
 static _Atomic uint32_t by_least;            /* a bit per card's place: only the least possible overhead is booked */
 static _Atomic time_t next_look;
 
-static void after_fork(void)
+static void context_overhead_after_fork(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	looked_for = false;
+	is_looked_for = false;
 	for (unsigned int card = 0; card < VGPU_LIMITS_MAX_CARDS; card++)
 		booked[card] = 0;
 	atomic_store(&useless, false);
-	atomic_store(&unseen, 0);
+	atomic_store(&unaccounted, 0);
 	atomic_store(&by_least, 0);
 }
 
-static uint64_t look_for_all(int card, const uint8_t uuid[16]);
+static uint64_t measure_all(int card, const uint8_t uuid[16]);
 
-static void set_up(void)
+static void context_overhead_set_up(void)
 {
-	pthread_atfork(NULL, NULL, after_fork);
-	usage_look_with(look_for_all);
+	pthread_atfork(NULL, NULL, context_overhead_after_fork);
+	usage_set_lookup(measure_all);
 }
 
 static bool find_nvml(void)
@@ -79,28 +79,28 @@ static bool find_nvml(void)
 	return nvml.init && nvml.by_uuid && (nvml.processes || nvml.processes_v1) && nvml.init() == NVML_SUCCESS;
 }
 
-static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned int *count, struct figure list[PROCESSES])
+static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned int *count, struct nvml_figure list[PROCESSES])
 {
 	nvmlProcessInfo_t listed[PROCESSES];
 	nvmlReturn_t result = nvml.processes(device, count, listed);
 
 	for (unsigned int i = 0; result == NVML_SUCCESS && i < *count; i++)
-		list[i] = (struct figure){listed[i].pid, listed[i].usedGpuMemory};
+		list[i] = (struct nvml_figure){listed[i].pid, listed[i].usedGpuMemory};
 	return result;
 }
 
 /* For drivers before R470. */
-static nvmlReturn_t list_processes_v1(nvmlDevice_t device, unsigned int *count, struct figure list[PROCESSES])
+static nvmlReturn_t list_processes_v1(nvmlDevice_t device, unsigned int *count, struct nvml_figure list[PROCESSES])
 {
 	nvmlProcessInfo_v1_t listed[PROCESSES];
 	nvmlReturn_t result = nvml.processes_v1(device, count, listed);
 
 	for (unsigned int i = 0; result == NVML_SUCCESS && i < *count; i++)
-		list[i] = (struct figure){listed[i].pid, listed[i].usedGpuMemory};
+		list[i] = (struct nvml_figure){listed[i].pid, listed[i].usedGpuMemory};
 	return result;
 }
 
-static unsigned int without_the_untold(struct figure list[PROCESSES], unsigned int count)
+static unsigned int zero_unknown(struct nvml_figure list[PROCESSES], unsigned int count)
 {
 	for (unsigned int i = 0; i < count; i++)
 		if (list[i].used == (uint64_t)NVML_VALUE_NOT_AVAILABLE)
@@ -111,11 +111,11 @@ static unsigned int without_the_untold(struct figure list[PROCESSES], unsigned i
 struct figures {
 	bool are_the_hosts; /* the pids are the host's, so that no process of the container can be found in the list */
 	unsigned int count;
-	struct figure list[PROCESSES];
+	struct nvml_figure list[PROCESSES];
 };
 
 /* Reads the card's processes from NVML. False: NVML lists none, or its pids mean nothing in this pid namespace. */
-static bool ask(const uint8_t uuid[16], struct figures *figures)
+static bool ask_nvml(const uint8_t uuid[16], struct figures *figures)
 {
 	char text[48];
 	nvmlDevice_t device;
@@ -132,17 +132,17 @@ static bool ask(const uint8_t uuid[16], struct figures *figures)
 					     : list_processes_v1(device, &figures->count, figures->list);
 	if (result != NVML_SUCCESS)
 		return false;
-	figures->are_the_hosts = !figures_are_ours(figures->list, figures->count);
+	figures->are_the_hosts = !nvml_figures_are_ours(figures->list, figures->count);
 	if (figures->are_the_hosts)
 		return false;
-	figures->count = without_the_untold(figures->list, figures->count);
+	figures->count = zero_unknown(figures->list, figures->count);
 	return true;
 }
 
 static bool ready(void)
 {
-	if (!looked_for) {
-		looked_for = true;
+	if (!is_looked_for) {
+		is_looked_for = true;
 		usable = find_nvml();
 		atomic_store(&useless, !usable);
 	}
@@ -158,19 +158,19 @@ static uint64_t other_charges(int card)
 
 static bool has_context_on(const uint8_t uuid[16])
 {
-	struct limited_card limited;
+	struct device_limits limited;
 	CUdevice device;
 
-	return current_device(&device) && card_of_device(device, &limited) &&
+	return device_limits_current_device(&device) && device_limits_of(device, &limited) &&
 	       !memcmp(limited.uuid, uuid, sizeof(limited.uuid));
 }
 
 /*
  * With the host's pids this process cannot find its own entry in the list. It is one of them, so its overhead is no
- * less than the least that any of them holds beyond `charges`. An earlier result stays valid: only overhead_shrank
+ * less than the least that any of them holds beyond `charges`. An earlier result stays valid: only context_overhead_shrank
  * reduces it.
  */
-static uint64_t least(int card, const struct figures *figures, uint64_t charges)
+static uint64_t least_overhead(int card, const struct figures *figures, uint64_t charges)
 {
 	uint64_t bytes = UINT64_MAX;
 
@@ -188,19 +188,19 @@ static uint64_t least(int card, const struct figures *figures, uint64_t charges)
  * Returns the present overhead in *overhead. A process that NVML does not list has none. False: the overhead is not
  * known, or other threads kept allocating during all LOOKS tries.
  */
-static bool look(int card, const uint8_t uuid[16], struct figures *figures, uint64_t *overhead)
+static bool measure(int card, const uint8_t uuid[16], struct figures *figures, uint64_t *overhead)
 {
 	for (int i = 0; i < LOOKS; i++) {
 		uint64_t before = other_charges(card), used;
-		bool known = ask(uuid, figures);
+		bool known = ask_nvml(uuid, figures);
 		if (!known && figures->are_the_hosts && has_context_on(uuid) && other_charges(card) == before) {
-			*overhead = least(card, figures, before);
+			*overhead = least_overhead(card, figures, before);
 			atomic_fetch_or(&by_least, (uint32_t)1 << card);
 			figures->count = 0; /* the caller must not look up other processes in this list */
 			return true;
 		}
 		if (!known ||
-		    (!figure_of(figures->list, figures->count, (unsigned int)getpid(), &used) && (used || !booked[card])))
+		    (!nvml_figures_of(figures->list, figures->count, (unsigned int)getpid(), &used) && (used || !booked[card])))
 			return false;
 		if (other_charges(card) != before)
 			continue;
@@ -211,7 +211,7 @@ static bool look(int card, const uint8_t uuid[16], struct figures *figures, uint
 }
 
 /* The sum of the unaccounted overhead of the container's other processes. */
-static uint64_t unseen_of_others(const uint8_t uuid[16], const struct figures *figures)
+static uint64_t unaccounted_of_others(const uint8_t uuid[16], const struct figures *figures)
 {
 	struct usage_process list[PROCESSES];
 	unsigned int count = usage_processes(uuid, list, PROCESSES);
@@ -219,14 +219,14 @@ static uint64_t unseen_of_others(const uint8_t uuid[16], const struct figures *f
 
 	for (unsigned int i = 0; i < count && i < PROCESSES; i++)
 		if (list[i].pid != (unsigned int)getpid())
-			bytes += unseen_bytes(figures->list, figures->count, &list[i]);
+			bytes += nvml_figures_unaccounted(figures->list, figures->count, &list[i]);
 	return bytes;
 }
 
-static void clear_unseen(int card)
+static void clear_unaccounted(int card)
 {
-	atomic_fetch_and(&unseen, ~((uint32_t)1 << card));
-	usage_unseen(card, false);
+	atomic_fetch_and(&unaccounted, ~((uint32_t)1 << card));
+	usage_set_unaccounted(card, false);
 }
 
 /* Called with the lock held. `limit` NULL: books even if there is no room. False: there is no room for the overhead. */
@@ -237,16 +237,16 @@ static bool follow(int card, const uint8_t uuid[16], const struct usage_limit *l
 	bool fits = true;
 
 	figures.are_the_hosts = false;
-	if (!ready() || !look(card, uuid, &figures, &overhead)) {
+	if (!ready() || !measure(card, uuid, &figures, &overhead)) {
 		if (!figures.are_the_hosts) /* with the host's pids, a later try with a current context may succeed */
-			clear_unseen(card);
+			clear_unaccounted(card);
 		return true;
 	}
 	if (overhead > booked[card]) {
-		usage_tell_overhead(card, overhead);
+		usage_set_overhead(card, overhead);
 		if (limit)
 			fits = usage_reserve_overhead(card, overhead - booked[card], *limit,
-						      unseen_of_others(uuid, &figures));
+						      unaccounted_of_others(uuid, &figures));
 		else
 			usage_force(card, overhead - booked[card]);
 	} else if (overhead < booked[card]) {
@@ -255,8 +255,8 @@ static bool follow(int card, const uint8_t uuid[16], const struct usage_limit *l
 	if (fits)
 		atomic_store(&booked[card], overhead);
 	if (overhead || booked[card])
-		usage_tell_overhead(card, booked[card]);
-	clear_unseen(card);
+		usage_set_overhead(card, booked[card]);
+	clear_unaccounted(card);
 	return fits;
 }
 
@@ -271,13 +271,13 @@ static void set_next_look(void)
 /*
  * The card's place in the usage region. USAGE_NO_CARD: nothing is limited, or allocations are refused with a message.
  */
-static int place_of(CUdevice device, struct limited_card *limited)
+static int place_of(CUdevice device, struct device_limits *limited)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	if (limits_state() != LIMITS_PRESENT || !card_of_device(device, limited))
+	if (limits_state() != LIMITS_PRESENT || !device_limits_of(device, limited))
 		return USAGE_NO_CARD;
-	pthread_once(&once, set_up);
+	pthread_once(&once, context_overhead_set_up);
 	return usage_card(limited->uuid);
 }
 
@@ -293,48 +293,48 @@ static bool follow_locked(int card, const uint8_t uuid[16], const struct usage_l
 /*
  * Called by usage_reserve. Books this process's overhead and returns the unaccounted overhead of the other processes.
  */
-static uint64_t look_for_all(int card, const uint8_t uuid[16])
+static uint64_t measure_all(int card, const uint8_t uuid[16])
 {
 	struct figures figures;
 	uint64_t others = 0;
 
-	if (atomic_load(&unseen) >> card & 1)
+	if (atomic_load(&unaccounted) >> card & 1)
 		(void)follow_locked(card, uuid, NULL);
 	pthread_mutex_lock(&lock);
-	if (usage_unseen_count(card) && ready() && ask(uuid, &figures))
-		others = unseen_of_others(uuid, &figures);
+	if (usage_unaccounted_count(card) && ready() && ask_nvml(uuid, &figures))
+		others = unaccounted_of_others(uuid, &figures);
 	pthread_mutex_unlock(&lock);
 	return others;
 }
 
-static void mark(int card)
+static void mark_unaccounted(int card)
 {
-	if (atomic_load(&useless) || atomic_load(&unseen) >> card & 1)
+	if (atomic_load(&useless) || atomic_load(&unaccounted) >> card & 1)
 		return;
-	usage_unseen(card, true);
-	atomic_fetch_or(&unseen, (uint32_t)1 << card);
+	usage_set_unaccounted(card, true);
+	atomic_fetch_or(&unaccounted, (uint32_t)1 << card);
 }
 
-void overhead_expect(CUdevice device)
+void context_overhead_expect(CUdevice device)
 {
-	struct limited_card limited;
+	struct device_limits limited;
 	int card = place_of(device, &limited);
 
 	if (card == USAGE_NO_CARD)
 		return;
-	if (!atomic_load(&unseen))
+	if (!atomic_load(&unaccounted))
 		set_next_look();
-	mark(card);
+	mark_unaccounted(card);
 }
 
-bool overhead_grows(CUdevice device)
+bool context_overhead_grows(CUdevice device)
 {
-	struct limited_card limited;
+	struct device_limits limited;
 	int card = place_of(device, &limited);
 
-	if (card == USAGE_NO_CARD || usage_has_room(card, limit_of(&limited)))
+	if (card == USAGE_NO_CARD || usage_has_room(card, device_limits_memory(&limited)))
 		return true;
-	const struct usage_limit limit = limit_of(&limited);
+	const struct usage_limit limit = device_limits_memory(&limited);
 	bool fits = follow_locked(card, limited.uuid, &limit);
 	if (!fits)
 		log_line(LOG_INFO,
@@ -343,30 +343,30 @@ bool overhead_grows(CUdevice device)
 	return fits;
 }
 
-void overhead_follow(CUdevice device)
+void context_overhead_follow(CUdevice device)
 {
-	struct limited_card limited;
+	struct device_limits limited;
 	int card = place_of(device, &limited);
 
 	if (card != USAGE_NO_CARD)
 		(void)follow_locked(card, limited.uuid, NULL);
 }
 
-void overhead_changed(CUdevice device)
+void context_overhead_changed(CUdevice device)
 {
-	struct limited_card limited;
+	struct device_limits limited;
 	int card = place_of(device, &limited);
 
 	if (card == USAGE_NO_CARD)
 		return;
-	mark(card);
-	if (!usage_has_room(card, limit_of(&limited)))
+	mark_unaccounted(card);
+	if (!usage_has_room(card, device_limits_memory(&limited)))
 		(void)follow_locked(card, limited.uuid, NULL);
 }
 
-void overhead_shrank(CUdevice device)
+void context_overhead_shrank(CUdevice device)
 {
-	struct limited_card limited;
+	struct device_limits limited;
 	int card = place_of(device, &limited);
 
 	if (card == USAGE_NO_CARD || !atomic_load(&booked[card]))
@@ -375,7 +375,7 @@ void overhead_shrank(CUdevice device)
 	if (atomic_load(&by_least) >> card & 1) { /* the list does not show how much was freed, nor if any is left */
 		usage_release(card, booked[card]);
 		atomic_store(&booked[card], 0);
-		usage_tell_overhead(card, 0);
+		usage_set_overhead(card, 0);
 		atomic_fetch_and(&by_least, ~((uint32_t)1 << card));
 		atomic_store_explicit(&next_look, 0, memory_order_relaxed);
 	}
@@ -384,27 +384,27 @@ void overhead_shrank(CUdevice device)
 		(void)follow_locked(card, limited.uuid, NULL);
 }
 
-uint64_t overhead_unbooked(CUdevice device)
+uint64_t context_overhead_unbooked(CUdevice device)
 {
-	struct limited_card limited;
+	struct device_limits limited;
 	int card = place_of(device, &limited);
 
 	if (card == USAGE_NO_CARD)
 		return 0;
-	overhead_follow_rarely(device);
-	return usage_unseen_count(card) ? look_for_all(card, limited.uuid) : 0;
+	context_overhead_follow_rarely(device);
+	return usage_unaccounted_count(card) ? measure_all(card, limited.uuid) : 0;
 }
 
-void overhead_follow_rarely(CUdevice device)
+void context_overhead_follow_rarely(CUdevice device)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
 	if (now.tv_sec >= atomic_load_explicit(&next_look, memory_order_relaxed))
-		overhead_follow(device);
+		context_overhead_follow(device);
 }
 
-bool overhead_is_unseen(void)
+bool context_overhead_is_unaccounted(void)
 {
-	return atomic_load_explicit(&unseen, memory_order_relaxed);
+	return atomic_load_explicit(&unaccounted, memory_order_relaxed);
 }

@@ -11,10 +11,10 @@
  *
  * Older drivers list the host's pids. Then this process is in NVML's list but cannot find its own entry, and it books
  * the least that any listed process holds beyond this process's charges. vgpud accounts for the rest:
- * limited_card.overhead.
+ * device_limits.overhead.
  */
-#ifndef VCUDA_OVERHEAD_H
-#define VCUDA_OVERHEAD_H
+#ifndef VCUDA_CONTEXT_OVERHEAD_H
+#define VCUDA_CONTEXT_OVERHEAD_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,31 +22,31 @@
 #include "cuda_abi.h"
 
 /* Call before a context is made on the device. */
-void overhead_expect(CUdevice device);
+void context_overhead_expect(CUdevice device);
 
 /* Call after the context was made. False: the container has no room for it, and nothing more is booked. */
-bool overhead_grows(CUdevice device);
+bool context_overhead_grows(CUdevice device);
 
 /*
  * Call when the driver may hold more of the device for this process than before. That counts even if there is no room.
  */
-void overhead_changed(CUdevice device);
+void context_overhead_changed(CUdevice device);
 
 /* Call when the driver may hold less of the device for this process than before. */
-void overhead_shrank(CUdevice device);
+void context_overhead_shrank(CUdevice device);
 
 /* Books now what the driver holds of the device for this process, even if there is no room. */
-void overhead_follow(CUdevice device);
+void context_overhead_follow(CUdevice device);
 
 /* Books this process's overhead. Returns what the driver holds for other processes that have not booked theirs. */
-uint64_t overhead_unbooked(CUdevice device);
+uint64_t context_overhead_unbooked(CUdevice device);
 
 /* Whether this process has unaccounted overhead. */
-bool overhead_is_unseen(void);
+bool context_overhead_is_unaccounted(void);
 
 /*
- * overhead_follow for the current device, unless that was done less than a few seconds ago. Then it takes some 10 ns.
+ * context_overhead_follow for the current device, unless that was done less than a few seconds ago. Then it takes some 10 ns.
  */
-void overhead_follow_rarely(CUdevice device);
+void context_overhead_follow_rarely(CUdevice device);
 
 #endif

@@ -13,8 +13,8 @@
 
 enum { PATIENCE = 1000 }; /* looks at a stream, 1 ms apart */
 
-struct launched {
-	struct launched *next;
+struct graph_launch {
+	struct graph_launch *next;
 	CUgraphExec exec;   /* NULL: it was destroyed */
 	uint64_t size;
 	CUevent event;      /* behind the last launch; NULL: the graph has run */
@@ -26,16 +26,16 @@ struct launched {
 	uint64_t frees;     /* the count of frees when the last call began that launched the graph */
 };
 
-static atomic_ullong frees; /* counts the calls of launched_freed */
+static atomic_ullong frees; /* counts the calls of graph_launches_freed */
 
-void launched_freed(void)
+void graph_launches_freed(void)
 {
 	atomic_fetch_add(&frees, 1);
 }
 
-static struct launched *find_or_add(struct launched **list, CUgraphExec exec)
+static struct graph_launch *find_or_add_launch(struct graph_launch **list, CUgraphExec exec)
 {
-	struct launched *entry = *list;
+	struct graph_launch *entry = *list;
 
 	while (entry && entry->exec != exec)
 		entry = entry->next;
@@ -46,14 +46,14 @@ static struct launched *find_or_add(struct launched **list, CUgraphExec exec)
 	return *list = entry;
 }
 
-static bool counts(const struct launched *entry)
+static bool counts(const struct graph_launch *entry)
 {
 	return entry->event || entry->is_kept;
 }
 
-uint64_t launched_begin(struct launched **list, const struct graph_memory *graph, struct launched **entry)
+uint64_t graph_launches_begin(struct graph_launch **list, const struct graph_memory *graph, struct graph_launch **entry)
 {
-	struct launched *found = *entry = find_or_add(list, graph->exec);
+	struct graph_launch *found = *entry = find_or_add_launch(list, graph->exec);
 
 	if (!found)
 		return graph->size;
@@ -67,14 +67,14 @@ uint64_t launched_begin(struct launched **list, const struct graph_memory *graph
 	return graph->size - (finds_it ? graph->left : 0);
 }
 
-static void replace(struct launched *entry, CUevent event)
+static void replace(struct graph_launch *entry, CUevent event)
 {
 	if (entry->event)
 		(void)REAL(cuEventDestroy_v2, entry->event);
 	entry->event = event;
 }
 
-void launched_end(struct launched *entry, struct launched_mark mark)
+void graph_launches_end(struct graph_launch *entry, struct graph_launch_mark mark)
 {
 	if (!--entry->calls)
 		entry->is_kept = false;
@@ -86,34 +86,34 @@ void launched_end(struct launched *entry, struct launched_mark mark)
 	entry->frees = entry->begun;
 }
 
-void launched_drop_context(struct launched *list, CUcontext context)
+void graph_launches_drop_context(struct graph_launch *list, CUcontext context)
 {
-	for (struct launched *entry = list; entry; entry = entry->next)
+	for (struct graph_launch *entry = list; entry; entry = entry->next)
 		if (entry->event && entry->context == context)
 			entry->event = NULL;
 }
 
-void launched_gone(struct launched *list, CUgraphExec exec)
+void graph_launches_gone(struct graph_launch *list, CUgraphExec exec)
 {
-	for (struct launched *entry = list; entry; entry = entry->next)
+	for (struct graph_launch *entry = list; entry; entry = entry->next)
 		if (entry->exec == exec)
 			entry->exec = NULL;
 }
 
 /* A query that fails means that the context was destroyed, and with it the event and the graph's memory. */
-static void look(struct launched *entry)
+static void check_event(struct graph_launch *entry)
 {
 	if (entry->event && REAL(cuEventQuery, entry->event) != CUDA_ERROR_NOT_READY)
 		replace(entry, NULL);
 }
 
-static uint64_t count(struct launched **list)
+static uint64_t count_bytes(struct graph_launch **list)
 {
 	uint64_t bytes = 0;
 
-	for (struct launched **at = list; *at;) {
-		struct launched *entry = *at;
-		look(entry);
+	for (struct graph_launch **at = list; *at;) {
+		struct graph_launch *entry = *at;
+		check_event(entry);
 		if (counts(entry))
 			bytes += entry->size;
 		if (counts(entry) || entry->calls || entry->exec) {
@@ -126,17 +126,17 @@ static uint64_t count(struct launched **list)
 	return bytes;
 }
 
-uint64_t launched_bytes(struct launched **list)
+uint64_t graph_launches_bytes(struct graph_launch **list)
 {
 	if (!*list)
 		return 0;
-	CUstreamCaptureMode mode = capture_mode_relax();
-	uint64_t bytes = count(list);
-	capture_mode_restore(mode);
+	CUstreamCaptureMode mode = stream_capture_relax();
+	uint64_t bytes = count_bytes(list);
+	stream_capture_restore(mode);
 	return bytes;
 }
 
-static CUevent record(CUstream stream)
+static CUevent record_event(CUstream stream)
 {
 	CUevent event;
 
@@ -148,29 +148,29 @@ static CUevent record(CUstream stream)
 	return NULL;
 }
 
-struct launched_mark launched_mark(CUstream stream)
+struct graph_launch_mark graph_launches_mark(CUstream stream)
 {
-	struct launched_mark mark = {NULL, NULL};
+	struct graph_launch_mark mark = {NULL, NULL};
 	CUcontext popped;
-	CUstreamCaptureMode mode = capture_mode_relax();
+	CUstreamCaptureMode mode = stream_capture_relax();
 	bool pushed = REAL(cuStreamGetCtx, stream, &mark.context) == CUDA_SUCCESS &&
 		      REAL(cuCtxPushCurrent_v2, mark.context) == CUDA_SUCCESS;
 
 	if (!pushed)
 		(void)REAL(cuCtxGetCurrent, &mark.context);
-	mark.event = record(stream);
+	mark.event = record_event(stream);
 	if (!mark.event)
 		(void)REAL(cuStreamSynchronize, stream);
 	if (pushed)
 		(void)REAL(cuCtxPopCurrent_v2, &popped);
-	capture_mode_restore(mode);
+	stream_capture_restore(mode);
 	return mark;
 }
 
-bool launched_await(CUstream stream)
+bool graph_launches_await(CUstream stream)
 {
-	struct launched_mark mark = launched_mark(stream);
-	CUstreamCaptureMode mode = capture_mode_relax();
+	struct graph_launch_mark mark = graph_launches_mark(stream);
+	CUstreamCaptureMode mode = stream_capture_relax();
 	int look = 0;
 
 	while (mark.event && look < PATIENCE && REAL(cuEventQuery, mark.event) == CUDA_ERROR_NOT_READY) {
@@ -179,6 +179,6 @@ bool launched_await(CUstream stream)
 	}
 	if (mark.event)
 		(void)REAL(cuEventDestroy_v2, mark.event);
-	capture_mode_restore(mode);
+	stream_capture_restore(mode);
 	return look > 0;
 }

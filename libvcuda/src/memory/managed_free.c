@@ -18,42 +18,42 @@ enum {
 	LOOK_NANOSECONDS = 1000000, /* between two looks */
 };
 
-struct deferred {
-	struct deferred *next;
+struct managed_free {
+	struct managed_free *next;
 	struct allocation *entry;
 	CUevent event;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct deferred *waiting;
+static struct managed_free *waiting;
 static atomic_bool any;
 
 /* A forked child cannot use its parent's memory. */
-static void after_fork(void)
+static void managed_free_after_fork(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	waiting = NULL;
 	atomic_store(&any, false);
 }
 
-static void watch_forks(void)
+static void managed_free_watch_forks(void)
 {
-	pthread_atfork(NULL, NULL, after_fork);
+	pthread_atfork(NULL, NULL, managed_free_after_fork);
 }
 
-static void take_lock(void)
+static void lock_pending(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	pthread_once(&once, watch_forks);
+	pthread_once(&once, managed_free_watch_forks);
 	pthread_mutex_lock(&lock);
 }
 
-static void put(struct deferred *deferred)
+static void put(struct managed_free *pending)
 {
-	take_lock();
-	deferred->next = waiting;
-	waiting = deferred;
+	lock_pending();
+	pending->next = waiting;
+	waiting = pending;
 	atomic_store(&any, true);
 	pthread_mutex_unlock(&lock);
 }
@@ -62,14 +62,14 @@ static void put(struct deferred *deferred)
  * Takes out the first pending free whose event has been reached or, with `gone`, that belongs to that context. NULL:
  * there is none.
  */
-static struct deferred *take(CUcontext gone)
+static struct managed_free *take(CUcontext gone)
 {
-	struct deferred **at = &waiting;
+	struct managed_free **at = &waiting;
 
-	take_lock();
+	lock_pending();
 	while (*at && (gone ? (*at)->entry->context != gone : REAL(cuEventQuery, (*at)->event) == CUDA_ERROR_NOT_READY))
 		at = &(*at)->next;
-	struct deferred *taken = *at;
+	struct managed_free *taken = *at;
 	if (taken)
 		*at = taken->next;
 	atomic_store(&any, waiting);
@@ -77,7 +77,7 @@ static struct deferred *take(CUcontext gone)
 	return taken;
 }
 
-static bool mark(CUevent *event, CUstream stream)
+static bool mark_stream(CUevent *event, CUstream stream)
 {
 	if (REAL(cuEventCreate, event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
 		return false;
@@ -88,17 +88,17 @@ static bool mark(CUevent *event, CUstream stream)
 }
 
 /* If the stream takes no event (it belongs to another context), waits for its work. */
-CUresult deferred_free(struct allocation *entry, CUstream stream)
+CUresult managed_free_after(struct allocation *entry, CUstream stream)
 {
-	struct deferred *deferred = calloc(1, sizeof(*deferred));
+	struct managed_free *pending = calloc(1, sizeof(*pending));
 
-	if (deferred && mark(&deferred->event, stream)) {
-		deferred->entry = entry;
-		put(deferred);
-		deferred_settle();
+	if (pending && mark_stream(&pending->event, stream)) {
+		pending->entry = entry;
+		put(pending);
+		managed_free_complete();
 		return CUDA_SUCCESS;
 	}
-	free(deferred);
+	free(pending);
 	CUresult result = REAL(cuStreamSynchronize, stream);
 	if (result == CUDA_SUCCESS)
 		result = REAL(cuMemFree_v2, entry->key);
@@ -109,53 +109,53 @@ CUresult deferred_free(struct allocation *entry, CUstream stream)
  * Gives back the charge whatever the driver returns: an error here is an earlier one of the context, which is then
  * lost.
  */
-static void give_back(struct deferred *deferred)
+static void free_now(struct managed_free *pending)
 {
-	(void)REAL(cuMemFree_v2, deferred->entry->key);
-	(void)REAL(cuEventDestroy_v2, deferred->event);
-	(void)charge_give_back(deferred->entry, CUDA_SUCCESS);
-	free(deferred);
+	(void)REAL(cuMemFree_v2, pending->entry->key);
+	(void)REAL(cuEventDestroy_v2, pending->event);
+	(void)charge_give_back(pending->entry, CUDA_SUCCESS);
+	free(pending);
 }
 
-static bool settle(void)
+static bool complete_pending(void)
 {
-	struct deferred *deferred;
+	struct managed_free *pending;
 	bool freed = false;
-	CUstreamCaptureMode mode = capture_mode_relax();
+	CUstreamCaptureMode mode = stream_capture_relax();
 
-	while ((deferred = take(NULL))) {
-		give_back(deferred);
+	while ((pending = take(NULL))) {
+		free_now(pending);
 		freed = true;
 	}
-	capture_mode_restore(mode);
+	stream_capture_restore(mode);
 	return freed;
 }
 
-void deferred_settle(void)
+void managed_free_complete(void)
 {
 	if (atomic_load_explicit(&any, memory_order_relaxed))
-		(void)settle();
+		(void)complete_pending();
 }
 
-bool deferred_reclaim(void)
+bool managed_free_reclaim(void)
 {
 	const struct timespec pause = {.tv_nsec = LOOK_NANOSECONDS};
 	bool freed = false;
 
 	for (int look = 0; look < PATIENCE && atomic_load_explicit(&any, memory_order_relaxed); look++) {
-		freed |= settle();
+		freed |= complete_pending();
 		if (atomic_load(&any))
 			nanosleep(&pause, NULL);
 	}
 	return freed;
 }
 
-void deferred_drop_context(CUcontext context)
+void managed_free_drop_context(CUcontext context)
 {
-	struct deferred *deferred;
+	struct managed_free *pending;
 
-	while (atomic_load_explicit(&any, memory_order_relaxed) && (deferred = take(context))) {
-		(void)charge_give_back(deferred->entry, CUDA_SUCCESS);
-		free(deferred);
+	while (atomic_load_explicit(&any, memory_order_relaxed) && (pending = take(context))) {
+		(void)charge_give_back(pending->entry, CUDA_SUCCESS);
+		free(pending);
 	}
 }

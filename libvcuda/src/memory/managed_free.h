@@ -6,8 +6,8 @@
  * synchronization or query for free memory after that point frees it; until then the memory stays charged. A free
  * itself does not wait: the stream's work may depend on what the calling thread does next.
  */
-#ifndef VCUDA_DEFERRED_H
-#define VCUDA_DEFERRED_H
+#ifndef VCUDA_MANAGED_FREE_H
+#define VCUDA_MANAGED_FREE_H
 
 #include <stdbool.h>
 
@@ -15,18 +15,18 @@
 #include "memory/allocations.h"
 
 /* Takes over the entry and frees its pointer after the stream's present work. Called with the guard held. */
-CUresult deferred_free(struct allocation *entry, CUstream stream);
+CUresult managed_free_after(struct allocation *entry, CUstream stream);
 
 /* Frees what may be freed by now. Costs one load when nothing is pending. Called with the guard held. */
-void deferred_settle(void);
+void managed_free_complete(void);
 
 /*
  * The same for a caller that needs the room: waits for the streams, for a second at most, as the driver waits for its
  * pools. False: nothing was freed. Called with the guard held.
  */
-bool deferred_reclaim(void);
+bool managed_free_reclaim(void);
 
 /* The context was destroyed, and with it the memory and the events. */
-void deferred_drop_context(CUcontext context);
+void managed_free_drop_context(CUcontext context);
 
 #endif

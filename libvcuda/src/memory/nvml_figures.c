@@ -19,17 +19,17 @@ static bool namespace_is_the_hosts(void)
 	       memcmp(name, initial, sizeof(initial) - 1) == 0;
 }
 
-bool figures_are_ours(const struct figure *list, unsigned int count)
+bool nvml_figures_are_ours(const struct nvml_figure *list, unsigned int count)
 {
 	if (namespace_is_the_hosts())
 		return true;
 	for (unsigned int i = 0; i < count; i++)
-		if (!process_is_known(list[i].pid))
+		if (!peers_is_visible(list[i].pid))
 			return false;
 	return true;
 }
 
-bool figure_of(const struct figure *list, unsigned int count, unsigned int pid, uint64_t *used)
+bool nvml_figures_of(const struct nvml_figure *list, unsigned int count, unsigned int pid, uint64_t *used)
 {
 	unsigned int found = 0;
 
@@ -43,11 +43,11 @@ bool figure_of(const struct figure *list, unsigned int count, unsigned int pid, 
 	return found == 1; /* with two, one lives in another pid namespace and has the same pid there */
 }
 
-uint64_t unseen_bytes(const struct figure *list, unsigned int count, const struct usage_process *process)
+uint64_t nvml_figures_unaccounted(const struct nvml_figure *list, unsigned int count, const struct usage_process *process)
 {
 	uint64_t used;
 
-	if (!process->unseen || !figure_of(list, count, process->pid, &used))
+	if (!process->unaccounted || !nvml_figures_of(list, count, process->pid, &used))
 		return 0;
 	return used > process->held ? used - process->held : 0;
 }

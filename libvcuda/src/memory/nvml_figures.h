@@ -5,8 +5,8 @@
  * Belongs here: the judgement of figures that the caller has read. Both libraries, libcuda's side and NVML's, use it,
  * so it calls neither driver library.
  */
-#ifndef VCUDA_UNSEEN_H
-#define VCUDA_UNSEEN_H
+#ifndef VCUDA_NVML_FIGURES_H
+#define VCUDA_NVML_FIGURES_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,7 +14,7 @@
 #include "shared/usage.h"
 
 /* One process as NVML lists it. */
-struct figure {
+struct nvml_figure {
 	unsigned int pid;
 	uint64_t used;
 };
@@ -25,12 +25,12 @@ struct figure {
  * pids are taken for this namespace's only if each of them, this process's included, is by chance the pid of some
  * process here.
  */
-bool figures_are_ours(const struct figure *list, unsigned int count);
+bool nvml_figures_are_ours(const struct nvml_figure *list, unsigned int count);
 
 /* The figure of the process. False: NVML lists none, or more than one for that pid. */
-bool figure_of(const struct figure *list, unsigned int count, unsigned int pid, uint64_t *used);
+bool nvml_figures_of(const struct nvml_figure *list, unsigned int count, unsigned int pid, uint64_t *used);
 
 /* What the process holds beyond what it has booked, if its overhead is marked as unaccounted; else 0. */
-uint64_t unseen_bytes(const struct figure *list, unsigned int count, const struct usage_process *process);
+uint64_t nvml_figures_unaccounted(const struct nvml_figure *list, unsigned int count, const struct usage_process *process);
 
 #endif

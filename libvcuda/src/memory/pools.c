@@ -23,17 +23,17 @@ struct pool {
 	CUmemoryPool handle; /* NULL: the device's graph memory */
 	CUdevice device;     /* NO_DEVICE: the memory is the host's or managed */
 	bool hosts;          /* the memory is the host's */
-	struct limited_card limited;
+	struct device_limits limited;
 	int card;            /* USAGE_NO_CARD: the device has no limit */
 	uint64_t booked;
 	uint64_t under_way;  /* the part of `booked` that calls under way have added */
 	uint64_t promised;   /* bytes that calls under way may take, of what is booked or of the unused reserve */
 	bool doomed;         /* the program has destroyed the pool, but memory of it is in use */
-	struct launched *launched; /* graph memory only: launches that may still take memory */
+	struct graph_launch *graph_launches; /* graph memory only: launches that may still take memory */
 	uint64_t ceiling;    /* graph memory only: an upper bound of what is used, those launches included */
 };
 
-struct figures {
+struct pool_figures {
 	cuuint64_t reserved;
 	cuuint64_t used;
 };
@@ -44,7 +44,7 @@ static atomic_bool any;
 static atomic_bool dirty;
 
 /* A forked child has no pools of its own yet and cannot use its parent's. */
-static void after_fork(void)
+static void pools_after_fork(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	pools = NULL;
@@ -52,20 +52,20 @@ static void after_fork(void)
 	atomic_store(&dirty, false);
 }
 
-static void watch_forks(void)
+static void pools_watch_forks(void)
 {
-	pthread_atfork(NULL, NULL, after_fork);
+	pthread_atfork(NULL, NULL, pools_after_fork);
 }
 
-static void take_lock(void)
+static void lock_pools(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	pthread_once(&once, watch_forks);
+	pthread_once(&once, pools_watch_forks);
 	pthread_mutex_lock(&lock);
 }
 
-static bool ask(const struct pool *pool, struct figures *now)
+static bool read_figures(const struct pool *pool, struct pool_figures *now)
 {
 	if (pool->handle)
 		return REAL(cuMemPoolGetAttribute, pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &now->reserved) ==
@@ -77,7 +77,7 @@ static bool ask(const struct pool *pool, struct figures *now)
 		       CUDA_SUCCESS;
 }
 
-static struct pool *known(CUmemoryPool handle, CUdevice device)
+static struct pool *find_pool(CUmemoryPool handle, CUdevice device)
 {
 	struct pool *pool = pools;
 
@@ -86,7 +86,7 @@ static struct pool *known(CUmemoryPool handle, CUdevice device)
 	return pool;
 }
 
-static struct pool *add(CUmemoryPool handle, CUdevice device)
+static struct pool *add_pool(CUmemoryPool handle, CUdevice device)
 {
 	struct pool *pool = calloc(1, sizeof(*pool));
 
@@ -95,7 +95,7 @@ static struct pool *add(CUmemoryPool handle, CUdevice device)
 	pool->handle = handle;
 	pool->device = device;
 	pool->card = USAGE_NO_CARD;
-	if (device != NO_DEVICE && card_of_device(device, &pool->limited))
+	if (device != NO_DEVICE && device_limits_of(device, &pool->limited))
 		pool->card = usage_card(pool->limited.uuid);
 	pool->next = pools;
 	pools = pool;
@@ -103,28 +103,28 @@ static struct pool *add(CUmemoryPool handle, CUdevice device)
 	return pool;
 }
 
-static struct pool *find_or_add(CUmemoryPool handle, CUdevice device)
+static struct pool *find_or_add_pool(CUmemoryPool handle, CUdevice device)
 {
-	struct figures now;
+	struct pool_figures now;
 
 	if (device == NO_DEVICE)
 		return NULL;
-	take_lock();
-	struct pool *pool = known(handle, device);
+	lock_pools();
+	struct pool *pool = find_pool(handle, device);
 	if (!pool)
-		pool = add(handle, device);
+		pool = add_pool(handle, device);
 	pthread_mutex_unlock(&lock);
-	return pool && pool->card != USAGE_NO_CARD && ask(pool, &now) ? pool : NULL;
+	return pool && pool->card != USAGE_NO_CARD && read_figures(pool, &now) ? pool : NULL;
 }
 
 struct pool *pools_of_handle(CUmemoryPool handle, CUdevice device)
 {
-	return handle ? find_or_add(handle, device) : NULL;
+	return handle ? find_or_add_pool(handle, device) : NULL;
 }
 
 struct pool *pools_of_graphs(CUdevice device)
 {
-	return find_or_add(NULL, device);
+	return find_or_add_pool(NULL, device);
 }
 
 CUdevice pools_device_of(const struct pool *pool)
@@ -137,8 +137,8 @@ CUdevice pools_device(CUmemoryPool handle)
 	CUmemoryPool standard;
 	int count = 0;
 
-	take_lock();
-	const struct pool *pool = known(handle, NO_DEVICE);
+	lock_pools();
+	const struct pool *pool = find_pool(handle, NO_DEVICE);
 	CUdevice device = pool ? pool->device : NO_DEVICE;
 	pthread_mutex_unlock(&lock);
 	if (pool || REAL(cuDeviceGetCount, &count) != CUDA_SUCCESS)
@@ -154,10 +154,10 @@ void pools_made(CUmemoryPool handle, const CUmemLocation *location, int type)
 	bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
 	bool on_card = !managed && location->type == CU_MEM_LOCATION_TYPE_DEVICE;
 
-	take_lock();
-	struct pool *pool = known(handle, NO_DEVICE);
+	lock_pools();
+	struct pool *pool = find_pool(handle, NO_DEVICE);
 	if (!pool)
-		pool = add(handle, on_card ? location->id : NO_DEVICE);
+		pool = add_pool(handle, on_card ? location->id : NO_DEVICE);
 	if (pool)
 		pool->hosts = !managed && !on_card;
 	pthread_mutex_unlock(&lock);
@@ -165,8 +165,8 @@ void pools_made(CUmemoryPool handle, const CUmemLocation *location, int type)
 
 bool pools_is_hosts(CUmemoryPool handle)
 {
-	take_lock();
-	const struct pool *pool = known(handle, NO_DEVICE);
+	lock_pools();
+	const struct pool *pool = find_pool(handle, NO_DEVICE);
 	bool hosts = pool && pool->hosts;
 
 	pthread_mutex_unlock(&lock);
@@ -174,16 +174,16 @@ bool pools_is_hosts(CUmemoryPool handle)
 }
 
 /* Called with the lock held, as is every static function from here to pools_begin. */
-static void give_back(struct pool *pool, uint64_t excess)
+static void give_back_booking(struct pool *pool, uint64_t excess)
 {
 	usage_release(pool->card, excess);
 	pool->booked -= excess;
 }
 
 /* Counts what launched graphs may take as if they had it: no call reports when a stream reaches an allocation node. */
-static uint64_t graph_target(struct pool *pool, const struct figures *now)
+static uint64_t graph_target(struct pool *pool, const struct pool_figures *now)
 {
-	uint64_t most = now->used + launched_bytes(&pool->launched);
+	uint64_t most = now->used + graph_launches_bytes(&pool->graph_launches);
 
 	if (pool->ceiling > most)
 		pool->ceiling = most;
@@ -192,7 +192,7 @@ static uint64_t graph_target(struct pool *pool, const struct figures *now)
 }
 
 /* What calls under way may take of the pool's unused reserve stays booked, though the pool may have given it back. */
-static uint64_t target_of(struct pool *pool, const struct figures *now)
+static uint64_t target_of(struct pool *pool, const struct pool_figures *now)
 {
 	if (!pool->handle)
 		return graph_target(pool, now);
@@ -206,21 +206,21 @@ static uint64_t target_of(struct pool *pool, const struct figures *now)
  * Sets the booking to what the driver reports. False: the limit has no room for that; with `force` it is booked
  * anyway.
  */
-static bool settle(struct pool *pool, bool force)
+static bool reconcile(struct pool *pool, bool force)
 {
-	struct figures now = {0, 0};
+	struct pool_figures now = {0, 0};
 	bool fits = true;
 
 	if (pool->card == USAGE_NO_CARD)
 		return true;
-	if (!ask(pool, &now)) /* the pool was destroyed with its context or device */
-		now = (struct figures){0, 0};
+	if (!read_figures(pool, &now)) /* the pool was destroyed with its context or device */
+		now = (struct pool_figures){0, 0};
 	uint64_t target = target_of(pool, &now);
 	if (pool->booked > target) {
-		give_back(pool, pool->booked - target);
+		give_back_booking(pool, pool->booked - target);
 	} else if (pool->booked < target) {
-		(void)card_of_device(pool->device, &pool->limited);
-		fits = usage_reserve(pool->card, target - pool->booked, limit_of(&pool->limited));
+		(void)device_limits_of(pool->device, &pool->limited);
+		fits = usage_reserve(pool->card, target - pool->booked, device_limits_memory(&pool->limited));
 		if (!fits && force)
 			usage_force(pool->card, target - pool->booked);
 		if (fits || force)
@@ -248,17 +248,17 @@ static bool trim_card(int card)
 		if (pool->card != card)
 			continue;
 		trim(pool);
-		settle(pool, true);
+		reconcile(pool, true);
 		found = true;
 	}
 	return found;
 }
 
-static bool has_spare(const struct pool *pool, uint64_t size)
+static bool has_unused_reserve(const struct pool *pool, uint64_t size)
 {
-	struct figures now;
+	struct pool_figures now;
 
-	return ask(pool, &now) && now.reserved >= now.used &&
+	return read_figures(pool, &now) && now.reserved >= now.used &&
 	       now.reserved - now.used >= pool->promised + size;
 }
 
@@ -269,7 +269,7 @@ static void log_refusal(const struct pool *pool, uint64_t size, struct usage_lim
 		 (unsigned long long)size, pool->device, (unsigned long long)limit.memory);
 }
 
-static bool book(struct pool *pool, uint64_t size, struct usage_limit limit)
+static bool book_growth(struct pool *pool, uint64_t size, struct usage_limit limit)
 {
 	if (!usage_reserve(pool->card, size, limit))
 		return false;
@@ -281,11 +281,11 @@ static bool book(struct pool *pool, uint64_t size, struct usage_limit limit)
 bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size)
 {
 	*charge = (struct pool_charge){.pool = pool, .size = size, .booked = size};
-	take_lock();
-	(void)card_of_device(pool->device, &pool->limited);
-	const struct usage_limit limit = limit_of(&pool->limited);
-	bool granted = book(pool, size, limit) || (trim_card(pool->card) && book(pool, size, limit));
-	if (!granted && has_spare(pool, size)) {
+	lock_pools();
+	(void)device_limits_of(pool->device, &pool->limited);
+	const struct usage_limit limit = device_limits_memory(&pool->limited);
+	bool granted = book_growth(pool, size, limit) || (trim_card(pool->card) && book_growth(pool, size, limit));
+	if (!granted && has_unused_reserve(pool, size)) {
 		charge->booked = 0;
 		granted = true;
 	}
@@ -300,14 +300,14 @@ bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size)
 /* Books `size` bytes of graph memory beside what is used and what earlier launches may take. */
 static bool promise(struct pool *pool, uint64_t size)
 {
-	struct figures now;
+	struct pool_figures now;
 
 	pool->promised += size;
-	if (!ask(pool, &now))
-		now = (struct figures){0, 0};
+	if (!read_figures(pool, &now))
+		now = (struct pool_figures){0, 0};
 	uint64_t target = graph_target(pool, &now);
 	uint64_t growth = target > pool->booked ? target - pool->booked : 0;
-	if (usage_reserve(pool->card, growth, limit_of(&pool->limited))) {
+	if (usage_reserve(pool->card, growth, device_limits_memory(&pool->limited))) {
 		pool->booked += growth;
 		return true;
 	}
@@ -318,47 +318,47 @@ static bool promise(struct pool *pool, uint64_t size)
 bool pools_begin_graph(struct pool_charge *charge, struct pool *pool, const struct graph_memory *graph)
 {
 	*charge = (struct pool_charge){.pool = pool, .size = graph->size};
-	take_lock();
-	(void)card_of_device(pool->device, &pool->limited);
+	lock_pools();
+	(void)device_limits_of(pool->device, &pool->limited);
 	if (graph->exec)
-		charge->size = launched_begin(&pool->launched, graph, &charge->launched);
+		charge->size = graph_launches_begin(&pool->graph_launches, graph, &charge->graph_launch);
 	bool granted = promise(pool, charge->size) || (trim_card(pool->card) && promise(pool, charge->size));
 	if (!granted) {
-		if (charge->launched)
-			launched_end(charge->launched, (struct launched_mark){NULL, NULL});
-		log_refusal(pool, graph->size, limit_of(&pool->limited));
+		if (charge->graph_launch)
+			graph_launches_end(charge->graph_launch, (struct graph_launch_mark){NULL, NULL});
+		log_refusal(pool, graph->size, device_limits_memory(&pool->limited));
 	}
 	pthread_mutex_unlock(&lock);
 	return granted;
 }
 
-void pools_end_graph(struct pool_charge *charge, struct launched_mark mark)
+void pools_end_graph(struct pool_charge *charge, struct graph_launch_mark mark)
 {
 	struct pool *pool = charge->pool;
 
-	take_lock();
+	lock_pools();
 	pool->promised -= charge->size;
 	if (mark.context)
 		pool->ceiling += charge->size;
-	if (charge->launched)
-		launched_end(charge->launched, mark);
-	settle(pool, true);
+	if (charge->graph_launch)
+		graph_launches_end(charge->graph_launch, mark);
+	reconcile(pool, true);
 	pthread_mutex_unlock(&lock);
 }
 
 void pools_graph_gone(CUgraphExec exec)
 {
-	take_lock();
+	lock_pools();
 	for (struct pool *pool = pools; pool; pool = pool->next)
-		launched_gone(pool->launched, exec);
+		graph_launches_gone(pool->graph_launches, exec);
 	pthread_mutex_unlock(&lock);
 }
 
 void pools_drop_context(CUcontext context)
 {
-	take_lock();
+	lock_pools();
 	for (struct pool *pool = pools; pool; pool = pool->next)
-		launched_drop_context(pool->launched, context);
+		graph_launches_drop_context(pool->graph_launches, context);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -366,10 +366,10 @@ static bool graphs_run(int card)
 {
 	uint64_t bytes = 0;
 
-	take_lock();
+	lock_pools();
 	for (struct pool *pool = pools; pool; pool = pool->next)
 		if (pool->card == card)
-			bytes += launched_bytes(&pool->launched);
+			bytes += graph_launches_bytes(&pool->graph_launches);
 	pthread_mutex_unlock(&lock);
 	return bytes > 0;
 }
@@ -396,13 +396,13 @@ bool pools_end(struct pool_charge *charge, struct pool *used)
 {
 	bool fits = true;
 
-	take_lock();
+	lock_pools();
 	charge->pool->under_way -= charge->booked;
 	charge->pool->promised -= charge->size;
 	if (used)
-		fits = settle(used, false);
+		fits = reconcile(used, false);
 	if (used != charge->pool)
-		settle(charge->pool, true);
+		reconcile(charge->pool, true);
 	pthread_mutex_unlock(&lock);
 	return fits;
 }
@@ -412,7 +412,7 @@ bool pools_reclaim(int card)
 	if (!atomic_load_explicit(&any, memory_order_relaxed))
 		return false;
 	(void)pools_wait_for_graphs(card);
-	take_lock();
+	lock_pools();
 	bool found = trim_card(card);
 	pthread_mutex_unlock(&lock);
 	return found;
@@ -420,13 +420,13 @@ bool pools_reclaim(int card)
 
 void pools_gone(CUmemoryPool handle)
 {
-	take_lock();
+	lock_pools();
 	for (struct pool **at = &pools; *at; at = &(*at)->next) {
 		struct pool *pool = *at;
 		if (pool->handle != handle)
 			continue;
 		if (pool->card != USAGE_NO_CARD)
-			give_back(pool, pool->booked);
+			give_back_booking(pool, pool->booked);
 		*at = pool->next;
 		free(pool);
 		break;
@@ -446,11 +446,11 @@ static void leave_device(const struct pool *pool)
 bool pools_doom(CUmemoryPool handle)
 {
 	cuuint64_t nothing = 0;
-	struct figures now;
+	struct pool_figures now;
 
-	take_lock();
-	struct pool *pool = handle ? known(handle, NO_DEVICE) : NULL;
-	bool in_use = pool && pool->card != USAGE_NO_CARD && !pool->doomed && ask(pool, &now) && now.used;
+	lock_pools();
+	struct pool *pool = handle ? find_pool(handle, NO_DEVICE) : NULL;
+	bool in_use = pool && pool->card != USAGE_NO_CARD && !pool->doomed && read_figures(pool, &now) && now.used;
 	if (in_use) {
 		pool->doomed = true;
 		leave_device(pool);
@@ -462,9 +462,9 @@ bool pools_doom(CUmemoryPool handle)
 
 static bool is_over(const struct pool *pool)
 {
-	struct figures now;
+	struct pool_figures now;
 
-	return pool->doomed && !pool->promised && (!ask(pool, &now) || !now.used);
+	return pool->doomed && !pool->promised && (!read_figures(pool, &now) || !now.used);
 }
 
 static void bury_doomed(void)
@@ -473,7 +473,7 @@ static void bury_doomed(void)
 		struct pool *pool = *at;
 		if (is_over(pool)) {
 			(void)REAL(cuMemPoolDestroy, pool->handle);
-			give_back(pool, pool->booked);
+			give_back_booking(pool, pool->booked);
 			*at = pool->next;
 			free(pool);
 		} else {
@@ -482,22 +482,22 @@ static void bury_doomed(void)
 	}
 }
 
-void pools_settle(void)
+void pools_reconcile(void)
 {
 	if (!atomic_load_explicit(&any, memory_order_relaxed))
 		return;
-	take_lock();
+	lock_pools();
 	atomic_store(&dirty, false);
 	for (struct pool *pool = pools; pool; pool = pool->next)
-		settle(pool, true);
+		reconcile(pool, true);
 	bury_doomed();
 	pthread_mutex_unlock(&lock);
 }
 
-void pools_settle_if_dirty(void)
+void pools_reconcile_if_dirty(void)
 {
 	if (atomic_load_explicit(&dirty, memory_order_relaxed))
-		pools_settle();
+		pools_reconcile();
 }
 
 void pools_freed(void)

@@ -4,7 +4,7 @@
  *
  * Belongs here: the charges for pools of stream-ordered memory (cuMemAllocAsync) and for each device's pool of graph
  * memory. A booking never falls below what the driver reports as reserved plus what calls under way may add.
- * pools_settle lowers it to that: at each of the process's allocations, frees, synchronizations and queries for free
+ * pools_reconcile lowers it to that: at each of the process's allocations, frees, synchronizations and queries for free
  * memory. Not here: allocations outside pools (memory/charge.h).
  */
 #ifndef VCUDA_POOLS_H
@@ -22,7 +22,7 @@ struct pool_charge {
 	struct pool *pool; /* NULL: nothing is booked */
 	uint64_t booked;
 	uint64_t size;
-	struct launched *launched; /* for a graph; NULL: the call launches none */
+	struct graph_launch *graph_launch; /* for a graph; NULL: the call launches none */
 };
 
 /* The pool's record. NULL: the driver does not report what it holds, or its device has no limit. Guard held. */
@@ -63,7 +63,7 @@ bool pools_end(struct pool_charge *charge, struct pool *used);
  * it.
  */
 bool pools_begin_graph(struct pool_charge *charge, struct pool *pool, const struct graph_memory *graph);
-void pools_end_graph(struct pool_charge *charge, struct launched_mark mark);
+void pools_end_graph(struct pool_charge *charge, struct graph_launch_mark mark);
 void pools_graph_gone(CUgraphExec exec);
 void pools_drop_context(CUcontext context);
 
@@ -75,10 +75,10 @@ int pools_card_of(const struct pool *pool);
 bool pools_reclaim(int card);
 
 /* Sets each booking to what the pool holds now. */
-void pools_settle(void);
+void pools_reconcile(void);
 
 /* The same if memory was freed into a pool that has not given it back yet. Costs one load otherwise. */
-void pools_settle_if_dirty(void);
+void pools_reconcile_if_dirty(void);
 void pools_freed(void);
 
 #endif

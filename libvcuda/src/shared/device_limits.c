@@ -23,17 +23,17 @@ struct device_uuids {
 static struct device_uuids devices[DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void after_fork(void)
+static void device_limits_after_fork(void)
 {
 	pthread_mutex_init(&lock, NULL);
 }
 
-static void watch_forks(void)
+static void device_limits_watch_forks(void)
 {
-	pthread_atfork(NULL, NULL, after_fork);
+	pthread_atfork(NULL, NULL, device_limits_after_fork);
 }
 
-static bool ask(CUdevice device, CUuuid *exact, CUuuid *physical)
+static bool ask_for_uuids(CUdevice device, CUuuid *exact, CUuuid *physical)
 {
 	if (REAL(cuDeviceGetUuid, physical, device) != CUDA_SUCCESS)
 		return false;
@@ -50,9 +50,9 @@ static const struct device_uuids *uuids_of(CUdevice device)
 
 	if (atomic_load_explicit(&uuids->known, memory_order_acquire))
 		return uuids;
-	if (!ask(device, &exact, &physical)) /* without the lock: the driver may call our wrappers */
+	if (!ask_for_uuids(device, &exact, &physical)) /* without the lock: the driver may call our wrappers */
 		return NULL;
-	pthread_once(&once, watch_forks);
+	pthread_once(&once, device_limits_watch_forks);
 	pthread_mutex_lock(&lock);
 	if (!atomic_load(&uuids->known)) {
 		uuids->exact = exact;
@@ -63,7 +63,7 @@ static const struct device_uuids *uuids_of(CUdevice device)
 	return uuids;
 }
 
-static bool listed(const CUuuid *uuid, struct limited_card *card)
+static bool find_listed(const CUuuid *uuid, struct device_limits *card)
 {
 	struct card_limits limits;
 
@@ -78,20 +78,20 @@ static bool listed(const CUuuid *uuid, struct limited_card *card)
 	return true;
 }
 
-bool card_of_device(CUdevice device, struct limited_card *card)
+bool device_limits_of(CUdevice device, struct device_limits *card)
 {
 	if (device < 0 || device >= DEVICES)
 		return false;
 	const struct device_uuids *uuids = uuids_of(device);
 	if (!uuids)
 		return false;
-	if (listed(&uuids->exact, card) || listed(&uuids->physical, card))
+	if (find_listed(&uuids->exact, card) || find_listed(&uuids->physical, card))
 		return true;
 	log_once(LOG_WARNING, "device %d is not in the limits file, so it has no limit", device);
 	return false;
 }
 
-bool current_device(CUdevice *device)
+bool device_limits_current_device(CUdevice *device)
 {
 	return REAL(cuCtxGetDevice, device) == CUDA_SUCCESS;
 }

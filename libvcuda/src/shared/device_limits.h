@@ -4,8 +4,8 @@
  * Belongs here: the lookup for libcuda's side. It never uses an index, which depends on the caller. Not here: the file
  * itself (shared/limits_file.h) and NVML's devices (hooks/nvml_device.h).
  */
-#ifndef VCUDA_CARDS_H
-#define VCUDA_CARDS_H
+#ifndef VCUDA_DEVICE_LIMITS_H
+#define VCUDA_DEVICE_LIMITS_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,7 +13,7 @@
 #include "cuda_abi.h"
 #include "shared/usage.h"
 
-struct limited_card {
+struct device_limits {
 	uint8_t uuid[16];
 	uint64_t memory;     /* the present limit in bytes; VGPU_UNLIMITED: usage is only counted */
 	uint64_t overhead;   /* bytes that the driver holds beside the allocations, measured by the host; 0: unknown */
@@ -22,15 +22,15 @@ struct limited_card {
 	uint32_t core_limit; /* percent to which the share may grow */
 };
 
-static inline struct usage_limit limit_of(const struct limited_card *card)
+static inline struct usage_limit device_limits_memory(const struct device_limits *card)
 {
 	return (struct usage_limit){card->memory, card->overhead};
 }
 
 /* False: the device has no entry in the limits file, or the driver returns no UUID for it. */
-bool card_of_device(CUdevice device, struct limited_card *card);
+bool device_limits_of(CUdevice device, struct device_limits *card);
 
 /* The device of the calling thread's current context. False: it has none. */
-bool current_device(CUdevice *device);
+bool device_limits_current_device(CUdevice *device);
 
 #endif

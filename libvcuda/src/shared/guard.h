@@ -5,8 +5,8 @@
  * costs a call. All of the state is therefore in one variable, and a launch takes its address once and passes it on.
  * memory/charge.h has the guard for callers that launch nothing.
  */
-#ifndef VCUDA_THIS_THREAD_H
-#define VCUDA_THIS_THREAD_H
+#ifndef VCUDA_GUARD_H
+#define VCUDA_GUARD_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,19 +14,19 @@
 #include "cuda_abi.h"
 #include "shared/limits_file.h"
 
-struct core_context;
+struct compute_context;
 
-struct this_thread {
+struct guard_thread {
 	int inside;           /* a wrapper is running: calls that the driver makes now pass straight through */
 	CUcontext handle;     /* the context that was current last */
-	struct core_context *context; /* the record of that context */
+	struct compute_context *context; /* the record of that context */
 	uint32_t generation;  /* the generation of the records when `context` was looked up */
 };
 
-extern __thread struct this_thread this_thread;
+extern __thread struct guard_thread guard_this_thread;
 
 /* The same as guard_enter, for the given thread. */
-static inline bool thread_enter(struct this_thread *thread)
+static inline bool guard_enter_thread(struct guard_thread *thread)
 {
 	if (thread->inside || limits_state() == LIMITS_ABSENT)
 		return false;
@@ -34,7 +34,7 @@ static inline bool thread_enter(struct this_thread *thread)
 	return true;
 }
 
-static inline void thread_leave(struct this_thread *thread)
+static inline void guard_leave_thread(struct guard_thread *thread)
 {
 	thread->inside--;
 }

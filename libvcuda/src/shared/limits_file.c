@@ -86,7 +86,7 @@ static enum limits_state broken(const char *why)
 	return LIMITS_BROKEN;
 }
 
-static enum limits_state map_file(void)
+static enum limits_state map_limits_file(void)
 {
 	int fd = open(VGPU_LIMITS_PATH, O_RDONLY | O_CLOEXEC);
 
@@ -105,21 +105,21 @@ static enum limits_state map_file(void)
 			 : broken("the file is not a limits file of this version, or it is half written");
 }
 
-static void after_fork(void)
+static void limits_after_fork(void)
 {
 	pthread_mutex_init(&lock, NULL);
 }
 
-static void load(void)
+static void load_once(void)
 {
-	pthread_atfork(NULL, NULL, after_fork);
-	limits_known.state = map_file();
+	pthread_atfork(NULL, NULL, limits_after_fork);
+	limits_known.state = map_limits_file();
 	__atomic_store_n(&limits_known.loaded, true, __ATOMIC_RELEASE);
 }
 
 enum limits_state limits_load(void)
 {
-	pthread_once(&once, load);
+	pthread_once(&once, load_once);
 	return limits_known.state;
 }
 
@@ -127,7 +127,7 @@ enum limits_state limits_load(void)
  * The host's figure while it is valid, else 0. The host updates it some seconds after a change here. It expires when
  * the host no longer renews it.
  */
-static uint64_t fresh_overhead(const struct vgpu_limits_card *card)
+static uint64_t current_overhead(const struct vgpu_limits_card *card)
 {
 	struct timespec now;
 
@@ -150,7 +150,7 @@ bool limits_of(const uint8_t uuid[16], struct card_limits *limits)
 		const struct vgpu_limits_card *card = &last_good.cards[i];
 		listed = !memcmp(card->uuid, uuid, sizeof(card->uuid));
 		if (listed)
-			*limits = (struct card_limits){card->memory, fresh_overhead(card),
+			*limits = (struct card_limits){card->memory, current_overhead(card),
 						       card->flags & VGPU_CARD_OVERSUBSCRIBE, card->cores,
 						       card->core_limit};
 	}

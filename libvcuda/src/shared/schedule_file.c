@@ -19,12 +19,12 @@
 static const struct vgpu_card_pages *mapped;
 static uint64_t next_look;
 
-static uint64_t load(const uint64_t *word)
+static uint64_t load_acquire(const uint64_t *word)
 {
 	return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 
-static const struct vgpu_card_pages *map_file(void)
+static const struct vgpu_card_pages *map_schedule_file(void)
 {
 	int fd = open(VGPU_CARDS_PATH, O_RDONLY | O_CLOEXEC);
 
@@ -34,60 +34,60 @@ static const struct vgpu_card_pages *map_file(void)
 	if (lseek(fd, 0, SEEK_END) == (off_t)sizeof(struct vgpu_card_pages))
 		address = mmap(NULL, sizeof(struct vgpu_card_pages), PROT_READ, MAP_SHARED, fd, 0);
 	close(fd);
-	const struct vgpu_card_pages *pages = address == MAP_FAILED ? NULL : address;
-	if (pages && pages->magic == VGPU_CARDS_MAGIC && pages->version == VGPU_CARDS_VERSION)
-		return pages;
-	if (pages)
+	const struct vgpu_card_pages *schedules = address == MAP_FAILED ? NULL : address;
+	if (schedules && schedules->magic == VGPU_CARDS_MAGIC && schedules->version == VGPU_CARDS_VERSION)
+		return schedules;
+	if (schedules)
 		munmap(address, sizeof(struct vgpu_card_pages));
 	log_once(LOG_WARNING, "%s: the file is not of this version; the container runs without a schedule",
 		 VGPU_CARDS_PATH);
 	return NULL;
 }
 
-static const struct vgpu_card_pages *pages_now(uint64_t now)
+static const struct vgpu_card_pages *schedules_now(uint64_t now)
 {
-	const struct vgpu_card_pages *pages = __atomic_load_n(&mapped, __ATOMIC_ACQUIRE);
+	const struct vgpu_card_pages *schedules = __atomic_load_n(&mapped, __ATOMIC_ACQUIRE);
 
-	if (pages || now < __atomic_load_n(&next_look, __ATOMIC_RELAXED))
-		return pages;
+	if (schedules || now < __atomic_load_n(&next_look, __ATOMIC_RELAXED))
+		return schedules;
 	__atomic_store_n(&next_look, now + LOOK_EACH, __ATOMIC_RELAXED);
-	pages = map_file();
-	__atomic_store_n(&mapped, pages, __ATOMIC_RELEASE); /* two threads at once leave one more mapping, once */
-	return pages;
+	schedules = map_schedule_file();
+	__atomic_store_n(&mapped, schedules, __ATOMIC_RELEASE); /* two threads at once leave one more mapping, once */
+	return schedules;
 }
 
-const struct vgpu_card_page *card_page_find(const uint8_t uuid[16], uint64_t now)
+const struct vgpu_card_page *schedule_file_find(const uint8_t uuid[16], uint64_t now)
 {
-	const struct vgpu_card_pages *pages = pages_now(now);
+	const struct vgpu_card_pages *schedules = schedules_now(now);
 
-	if (!pages)
+	if (!schedules)
 		return NULL;
-	for (uint32_t i = 0; i < VGPU_LIMITS_MAX_CARDS && i < pages->page_count; i++)
-		if (!memcmp(pages->pages[i].uuid, uuid, sizeof(pages->pages[i].uuid)))
-			return &pages->pages[i];
+	for (uint32_t i = 0; i < VGPU_LIMITS_MAX_CARDS && i < schedules->page_count; i++)
+		if (!memcmp(schedules->pages[i].uuid, uuid, sizeof(schedules->pages[i].uuid)))
+			return &schedules->pages[i];
 	return NULL;
 }
 
-bool card_page_read(const struct vgpu_card_page *page, struct card_times *times)
+bool schedule_file_read(const struct vgpu_card_page *published, struct card_schedule *schedule)
 {
-	times->seen = load(&page->sequence);
-	if (times->seen & 1)
+	schedule->seen = load_acquire(&published->sequence);
+	if (schedule->seen & 1)
 		return false;
-	times->period = load(&page->period);
-	times->lent_until = load(&page->lent_until);
-	times->lent_rate = __atomic_load_n(&page->lent_rate, __ATOMIC_ACQUIRE);
-	times->tenants = __atomic_load_n(&page->tenants, __ATOMIC_ACQUIRE);
-	times->share = __atomic_load_n(&page->share, __ATOMIC_ACQUIRE);
-	if (load(&page->sequence) != times->seen)
+	schedule->period = load_acquire(&published->period);
+	schedule->lent_until = load_acquire(&published->lent_until);
+	schedule->lent_rate = __atomic_load_n(&published->lent_rate, __ATOMIC_ACQUIRE);
+	schedule->tenants = __atomic_load_n(&published->tenants, __ATOMIC_ACQUIRE);
+	schedule->share = __atomic_load_n(&published->share, __ATOMIC_ACQUIRE);
+	if (load_acquire(&published->sequence) != schedule->seen)
 		return false;
-	if (times->period > LONGEST_PERIOD)
-		times->period = 0;
+	if (schedule->period > LONGEST_PERIOD)
+		schedule->period = 0;
 	return true;
 }
 
-int64_t card_page_clock_offset(void)
+int64_t schedule_file_clock_offset(void)
 {
-	const struct vgpu_card_pages *pages = __atomic_load_n(&mapped, __ATOMIC_ACQUIRE);
+	const struct vgpu_card_pages *schedules = __atomic_load_n(&mapped, __ATOMIC_ACQUIRE);
 
-	return pages ? pages->clock_offset : 0;
+	return schedules ? schedules->clock_offset : 0;
 }

@@ -5,15 +5,15 @@
  * Belongs here: mapping the file, finding a card's schedule and copying it consistently. Not here: what a launch does
  * with it (compute/schedule.h).
  */
-#ifndef VCUDA_CARD_PAGE_H
-#define VCUDA_CARD_PAGE_H
+#ifndef VCUDA_SCHEDULE_FILE_H
+#define VCUDA_SCHEDULE_FILE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "vgpu_card.h"
 
-struct card_times {
+struct card_schedule {
 	uint64_t seen;        /* the sequence of the schedule that was copied */
 	uint64_t period;      /* this and the following as in struct vgpu_card_page; 0: not set */
 	uint64_t lent_until;
@@ -23,18 +23,18 @@ struct card_times {
 };
 
 /* The card's schedule. NULL: there is none now. Looks for the file at most once a second. */
-const struct vgpu_card_page *card_page_find(const uint8_t uuid[16], uint64_t now);
+const struct vgpu_card_page *schedule_file_find(const uint8_t uuid[16], uint64_t now);
 
 /* Whether the schedule has changed since `seen`. Costs one load. */
-static inline bool card_page_moved(const struct vgpu_card_page *page, uint64_t seen)
+static inline bool schedule_file_has_changed(const struct vgpu_card_page *published, uint64_t seen)
 {
-	return __atomic_load_n(&page->sequence, __ATOMIC_ACQUIRE) != seen;
+	return __atomic_load_n(&published->sequence, __ATOMIC_ACQUIRE) != seen;
 }
 
 /* Copies the schedule. False: the host is writing it, so try again. A period that makes no sense becomes 0. */
-bool card_page_read(const struct vgpu_card_page *page, struct card_times *times);
+bool schedule_file_read(const struct vgpu_card_page *published, struct card_schedule *schedule);
 
 /* What to add to a time of this container to get the host's. */
-int64_t card_page_clock_offset(void);
+int64_t schedule_file_clock_offset(void);
 
 #endif

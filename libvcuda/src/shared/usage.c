@@ -28,72 +28,72 @@ struct totals {
 	uint64_t attempting;
 	uint64_t reserved;
 	uint64_t overhead; /* the part of `reserved` that is overhead */
-	unsigned int unseen; /* processes with unaccounted overhead */
+	unsigned int unaccounted; /* processes with unaccounted overhead */
 };
 
 static struct totals sum_charges(struct vgpu_usage *usage, int card)
 {
 	struct totals totals = {0, 0, 0, 0};
-	uint32_t seen = slots_seen(usage);
+	uint32_t seen = usage_slots_seen(usage);
 
 	for (uint32_t i = 0; i < seen; i++) {
 		const struct vgpu_usage_charge *charge = &usage->charges[card][i];
-		totals.attempting = saturating_sum(totals.attempting, load(&charge->attempting)); /* this one first */
-		totals.reserved = saturating_sum(totals.reserved, load(&charge->reserved));
-		totals.overhead = saturating_sum(totals.overhead, load_overhead(&usage->overheads[card][i]));
-		totals.unseen += load(&usage->slots[i].unseen) >> card & 1;
+		totals.attempting = saturating_sum(totals.attempting, usage_region_load(&charge->attempting)); /* this one first */
+		totals.reserved = saturating_sum(totals.reserved, usage_region_load(&charge->reserved));
+		totals.overhead = saturating_sum(totals.overhead, usage_region_load_overhead(&usage->overheads[card][i]));
+		totals.unaccounted += usage_region_load(&usage->slots[i].unseen) >> card & 1;
 	}
 	return totals;
 }
 
 /*
- * The overhead that no process has booked: the larger of `looked_up` and what the host's figure has beyond all
- * bookings. `looked_up` UINT64_MAX means that no lookup was made, and stands for the most that the overhead can be.
+ * The overhead that no process has booked: the larger of `unaccounted_bytes` and what the host's figure has beyond all
+ * bookings. `unaccounted_bytes` UINT64_MAX means that no lookup was made, and stands for the most that the overhead can be.
  */
-static uint64_t unbooked(const struct totals *totals, uint64_t looked_up, uint64_t overhead)
+static uint64_t unbooked(const struct totals *totals, uint64_t unaccounted_bytes, uint64_t overhead)
 {
 	uint64_t hosts = overhead > totals->overhead ? overhead - totals->overhead : 0;
 
-	if (looked_up == UINT64_MAX)
-		looked_up = totals->unseen * VGPU_USAGE_UNSEEN_MOST;
-	return looked_up > hosts ? looked_up : hosts;
+	if (unaccounted_bytes == UINT64_MAX)
+		unaccounted_bytes = totals->unaccounted * VGPU_USAGE_UNSEEN_MOST;
+	return unaccounted_bytes > hosts ? unaccounted_bytes : hosts;
 }
 
-enum verdict { GRANTED, FULL, CONTENDED, UNSEEN };
+enum verdict { GRANTED, FULL, CONTENDED, UNACCOUNTED };
 
 static enum verdict attempt(struct vgpu_usage *usage, int card, int slot, uint64_t size, struct usage_limit limit,
-			    uint64_t looked_up)
+			    uint64_t unaccounted_bytes)
 {
 	struct vgpu_usage_charge *charge = &usage->charges[card][slot];
 
-	add(&charge->attempting, size);
+	usage_region_add(&charge->attempting, size);
 	struct totals totals = sum_charges(usage, card);
-	uint64_t held = saturating_sum(totals.reserved, unbooked(&totals, looked_up, limit.overhead));
+	uint64_t held = saturating_sum(totals.reserved, unbooked(&totals, unaccounted_bytes, limit.overhead));
 	bool fits = saturating_sum(held, totals.attempting) <= limit.memory;
 	if (fits)
-		add(&charge->reserved, size);
-	add(&charge->attempting, -size);
+		usage_region_add(&charge->reserved, size);
+	usage_region_add(&charge->attempting, -size);
 	if (fits)
 		return GRANTED;
 	if (saturating_sum(totals.reserved, size) > limit.memory)
 		return FULL;
-	if (looked_up == UINT64_MAX && totals.unseen)
-		return UNSEEN;
+	if (unaccounted_bytes == UINT64_MAX && totals.unaccounted)
+		return UNACCOUNTED;
 	return saturating_sum(held, size) > limit.memory ? FULL : CONTENDED;
 }
 
-static uint64_t (*_Atomic looks)(int card, const uint8_t uuid[16]);
+static uint64_t (*_Atomic lookup)(int card, const uint8_t uuid[16]);
 
-void usage_look_with(uint64_t (*look)(int card, const uint8_t uuid[16]))
+void usage_set_lookup(uint64_t (*asked)(int card, const uint8_t uuid[16]))
 {
-	atomic_store(&looks, look);
+	atomic_store(&lookup, asked);
 }
 
-static uint64_t look_up(const struct vgpu_usage *usage, int card)
+static uint64_t ask_lookup(const struct vgpu_usage *usage, int card)
 {
-	uint64_t (*look)(int card, const uint8_t uuid[16]) = atomic_load(&looks);
+	uint64_t (*asked)(int card, const uint8_t uuid[16]) = atomic_load(&lookup);
 
-	return look ? look(card, usage->cards[card].uuid) : 0;
+	return asked ? asked(card, usage->cards[card].uuid) : 0;
 }
 
 /* Of two processes that collide, both withdraw. Each tries again after a random time, so that one of them succeeds. */
@@ -112,29 +112,29 @@ static void back_off(int slot, int try)
  * instant: a single pass may count one process's bytes before it releases them and another's after it reserved them.
  */
 static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size, struct usage_limit limit,
-		    uint64_t looked_up)
+		    uint64_t unaccounted_bytes)
 {
 	bool reaped = false;
-	const uint64_t given = looked_up;
+	const uint64_t given = unaccounted_bytes;
 
 	for (int try = 0; try < CONTENTION_TRIES; try++) {
-		enum verdict verdict = attempt(usage, card, slot, size, limit, looked_up);
+		enum verdict verdict = attempt(usage, card, slot, size, limit, unaccounted_bytes);
 		if (verdict == GRANTED)
 			return true;
-		if (verdict == UNSEEN) {
-			looked_up = look_up(usage, card);
+		if (verdict == UNACCOUNTED) {
+			unaccounted_bytes = ask_lookup(usage, card);
 			continue;
 		}
 		if (verdict == FULL) {
 			if (reaped)
 				return false;
-			usage_reap_dead(usage, ANY_CARD, THOROUGH);
+			usage_slots_reap(usage, ANY_CARD, THOROUGH);
 			reaped = true;
-			looked_up = given; /* dead processes may have been in the lookup's sum */
+			unaccounted_bytes = given; /* dead processes may have been in the lookup's sum */
 			continue;
 		}
 		if (try % REAP_EACH == REAP_EACH / 2) /* a process killed during an attempt never withdraws it */
-			usage_reap_dead(usage, ANY_CARD, THOROUGH);
+			usage_slots_reap(usage, ANY_CARD, THOROUGH);
 		back_off(slot, try);
 	}
 	return false;
@@ -146,55 +146,55 @@ bool usage_reserve(int card, uint64_t size, struct usage_limit limit)
 
 	if (size > limit.memory)
 		return false;
-	int slot = usage_enter_slot(usage);
+	int slot = usage_slots_enter(usage);
 	bool granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit, UINT64_MAX);
-	usage_leave_slot();
+	usage_slots_leave();
 	return granted;
 }
 
 bool usage_reserve_overhead(int card, uint64_t size, struct usage_limit limit, uint64_t others)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
-	int slot = usage_enter_slot(usage);
+	int slot = usage_slots_enter(usage);
 
 	limit.overhead = 0; /* the host's figure includes this process's overhead */
 	bool granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit, others);
-	usage_leave_slot();
+	usage_slots_leave();
 	return granted;
 }
 
-void usage_tell_overhead(int card, uint64_t bytes)
+void usage_set_overhead(int card, uint64_t bytes)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
-	int slot = usage_enter_slot(usage);
+	int slot = usage_slots_enter(usage);
 
 	if (slot != NO_SLOT)
-		store_overhead(&usage->overheads[card][slot], bytes);
-	usage_leave_slot();
+		usage_region_store_overhead(&usage->overheads[card][slot], bytes);
+	usage_slots_leave();
 }
 
 bool usage_force(int card, uint64_t size)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
-	int slot = usage_enter_slot(usage);
+	int slot = usage_slots_enter(usage);
 
 	if (slot != NO_SLOT)
-		add(&usage->charges[card][slot].reserved, size);
-	usage_leave_slot();
+		usage_region_add(&usage->charges[card][slot].reserved, size);
+	usage_slots_leave();
 	return slot != NO_SLOT;
 }
 
-void usage_unseen(int card, bool unseen)
+void usage_set_unaccounted(int card, bool unaccounted)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
-	int slot = unseen ? usage_enter_slot(usage) : usage_slot_now();
+	int slot = unaccounted ? usage_slots_enter(usage) : usage_slots_current();
 
-	if (slot != NO_SLOT && unseen)
+	if (slot != NO_SLOT && unaccounted)
 		__atomic_fetch_or(&usage->slots[slot].unseen, (uint64_t)1 << card, __ATOMIC_SEQ_CST);
 	else if (slot != NO_SLOT)
 		__atomic_fetch_and(&usage->slots[slot].unseen, ~((uint64_t)1 << card), __ATOMIC_SEQ_CST);
-	if (unseen)
-		usage_leave_slot();
+	if (unaccounted)
+		usage_slots_leave();
 }
 
 bool usage_has_room(int card, struct usage_limit limit)
@@ -205,35 +205,35 @@ bool usage_has_room(int card, struct usage_limit limit)
 	return saturating_sum(held, totals.attempting) <= limit.memory;
 }
 
-unsigned int usage_unseen_count(int card)
+unsigned int usage_unaccounted_count(int card)
 {
-	return sum_charges(atomic_load(&usage_region), card).unseen;
+	return sum_charges(atomic_load(&usage_region), card).unaccounted;
 }
 
 uint64_t usage_own(int card)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
-	int slot = usage_slot_now();
+	int slot = usage_slots_current();
 
-	return slot == NO_SLOT ? 0 : load(&usage->charges[card][slot].reserved);
+	return slot == NO_SLOT ? 0 : usage_region_load(&usage->charges[card][slot].reserved);
 }
 
 void usage_managed(int64_t change)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
-	int slot = usage_slot_now();
+	int slot = usage_slots_current();
 
 	if (slot != NO_SLOT)
-		add(&usage->slots[slot].managed, (uint64_t)change);
+		usage_region_add(&usage->slots[slot].managed, (uint64_t)change);
 }
 
 void usage_release(int card, uint64_t size)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
-	int slot = usage_slot_now();
+	int slot = usage_slots_current();
 
 	if (slot != NO_SLOT)
-		add(&usage->charges[card][slot].reserved, -size);
+		usage_region_add(&usage->charges[card][slot].reserved, -size);
 }
 
 bool usage_time(const uint8_t uuid[16], struct usage_time *place)
@@ -243,27 +243,27 @@ bool usage_time(const uint8_t uuid[16], struct usage_time *place)
 
 	if (card == USAGE_NO_CARD)
 		return false;
-	int slot = usage_enter_slot(usage);
-	usage_leave_slot();
+	int slot = usage_slots_enter(usage);
+	usage_slots_leave();
 	if (slot == NO_SLOT)
 		return false;
-	usage_begin_time(usage, card, (uint32_t)slot);
+	usage_slots_begin_time(usage, card, (uint32_t)slot);
 	*place = (struct usage_time){&usage->times[card], &usage->visit, usage->flights[card], (uint32_t)slot};
 	return true;
 }
 
-uint32_t usage_slots(void)
+uint32_t usage_slot_count(void)
 {
 	const struct vgpu_usage *usage = atomic_load(&usage_region);
 
-	return usage ? slots_seen(usage) : 0;
+	return usage ? usage_slots_seen(usage) : 0;
 }
 
 struct vgpu_usage_time *usage_time_at(int index, const struct vgpu_usage_flight **flights)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
 
-	if (!usage || index >= (int)VGPU_LIMITS_MAX_CARDS || !load(&usage->cards[index].key))
+	if (!usage || index >= (int)VGPU_LIMITS_MAX_CARDS || !usage_region_load(&usage->cards[index].key))
 		return NULL;
 	*flights = usage->flights[index];
 	return &usage->times[index];
@@ -274,7 +274,7 @@ void usage_reap(void)
 	struct vgpu_usage *usage = atomic_load(&usage_region);
 
 	if (usage)
-		usage_reap_dead(usage, ANY_CARD, THOROUGH);
+		usage_slots_reap(usage, ANY_CARD, THOROUGH);
 }
 
 bool usage_held(const uint8_t uuid[16], uint64_t unbooked_bytes, uint64_t overhead, uint64_t *held)
@@ -285,10 +285,10 @@ bool usage_held(const uint8_t uuid[16], uint64_t unbooked_bytes, uint64_t overhe
 	*held = 0;
 	if (!usage)
 		return absent;
-	int card = usage_find_card(usage, uuid, false);
+	int card = usage_region_find_card(usage, uuid, false);
 	if (card == USAGE_NO_CARD)
 		return true;
-	usage_reap_to_tell(usage, card);
+	usage_slots_reap_for_query(usage, card);
 	struct totals totals = sum_charges(usage, card);
 	*held = saturating_sum(totals.reserved, unbooked(&totals, unbooked_bytes, overhead));
 	return true;
@@ -298,24 +298,24 @@ unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list,
 {
 	bool absent;
 	struct vgpu_usage *usage = usage_region_or_null(false, &absent);
-	int card = usage ? usage_find_card(usage, uuid, false) : USAGE_NO_CARD;
+	int card = usage ? usage_region_find_card(usage, uuid, false) : USAGE_NO_CARD;
 	unsigned int count = 0;
 
 	if (card == USAGE_NO_CARD)
 		return 0;
-	usage_reap_to_tell(usage, card);
-	pthread_mutex_lock(&usage_lock);
-	const uint64_t namespaces = usage_identity()->namespaces;
-	pthread_mutex_unlock(&usage_lock);
-	for (uint32_t i = 0; i < slots_seen(usage); i++) {
+	usage_slots_reap_for_query(usage, card);
+	pthread_mutex_lock(&usage_slots_lock);
+	const uint64_t namespaces = usage_slots_identity()->namespaces;
+	pthread_mutex_unlock(&usage_slots_lock);
+	for (uint32_t i = 0; i < usage_slots_seen(usage); i++) {
 		const struct vgpu_usage_slot *slot = &usage->slots[i];
-		uint64_t owner = load(&slot->owner);
-		uint64_t held = load(&usage->charges[card][i].reserved);
-		bool unseen = load(&slot->unseen) >> card & 1;
-		if (!owner || owner & VGPU_USAGE_REAPING || !(held || unseen) || load(&slot->namespaces) != namespaces)
+		uint64_t owner = usage_region_load(&slot->owner);
+		uint64_t held = usage_region_load(&usage->charges[card][i].reserved);
+		bool unaccounted = usage_region_load(&slot->unseen) >> card & 1;
+		if (!owner || owner & VGPU_USAGE_REAPING || !(held || unaccounted) || usage_region_load(&slot->namespaces) != namespaces)
 			continue;
 		if (count < room)
-			list[count] = (struct usage_process){owner & (((uint64_t)1 << VGPU_USAGE_PID_BITS) - 1), held, unseen};
+			list[count] = (struct usage_process){owner & (((uint64_t)1 << VGPU_USAGE_PID_BITS) - 1), held, unaccounted};
 		count++;
 	}
 	return count;

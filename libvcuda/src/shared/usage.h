@@ -23,11 +23,11 @@ struct usage_limit {
 
 /*
  * Books another `size` bytes for this process if the container then holds at most the limit. If that depends on
- * unaccounted overhead, calls the function given to usage_look_with. That function books this process's overhead and
+ * unaccounted overhead, calls the function given to usage_set_lookup. That function books this process's overhead and
  * returns the others'.
  */
 bool usage_reserve(int card, uint64_t size, struct usage_limit limit);
-void usage_look_with(uint64_t (*look)(int card, const uint8_t uuid[16]));
+void usage_set_lookup(uint64_t (*lookup)(int card, const uint8_t uuid[16]));
 
 /* The same for this process's overhead. `others` is the unaccounted overhead of other processes; no lookup is made. */
 bool usage_reserve_overhead(int card, uint64_t size, struct usage_limit limit, uint64_t others);
@@ -40,16 +40,16 @@ void usage_release(int card, uint64_t size);
 /*
  * Records how much of this process's bookings is overhead. Call it before overhead is booked and after it is released.
  */
-void usage_tell_overhead(int card, uint64_t bytes);
+void usage_set_overhead(int card, uint64_t bytes);
 
 /* Records whether this process has unaccounted overhead: whether the driver may hold more for it than is booked. */
-void usage_unseen(int card, bool unseen);
+void usage_set_unaccounted(int card, bool unaccounted);
 
 /* Whether the limit has room even for the most that the unaccounted overhead may be. */
 bool usage_has_room(int card, struct usage_limit limit);
 
 /* How many processes have unaccounted overhead. */
-unsigned int usage_unseen_count(int card);
+unsigned int usage_unaccounted_count(int card);
 
 /* The bytes that this process has booked. */
 uint64_t usage_own(int card);
@@ -60,7 +60,7 @@ void usage_managed(int64_t change);
 struct usage_process {
 	unsigned int pid; /* in this process's pid namespace */
 	uint64_t held;
-	bool unseen; /* the process has unaccounted overhead */
+	bool unaccounted; /* the process has unaccounted overhead */
 };
 
 /* Lists the living processes of this pid namespace that hold something of the card. Returns their number. */
@@ -72,7 +72,7 @@ struct vgpu_usage_flight;
 struct vgpu_usage_visit;
 struct usage_time {
 	struct vgpu_usage_time *time;
-	struct vgpu_usage_visit *visit;
+	struct vgpu_usage_visit *slice;
 	struct vgpu_usage_flight *flights; /* of all slots */
 	uint32_t slot;
 };
@@ -81,7 +81,7 @@ struct usage_time {
 bool usage_time(const uint8_t uuid[16], struct usage_time *place);
 
 /* The number of slots that were ever used: those at this index and above never were. */
-uint32_t usage_slots(void);
+uint32_t usage_slot_count(void);
 
 /* The container's card at the place `index`. NULL: no card has that place. */
 struct vgpu_usage_time *usage_time_at(int index, const struct vgpu_usage_flight **flights);

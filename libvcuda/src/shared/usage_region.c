@@ -20,7 +20,7 @@
 struct vgpu_usage *_Atomic usage_region;
 
 /* Fills a new file completely before it gets its name, so that every process that opens the name finds it complete. */
-static int fill(int fd)
+static int fill_region_file(int fd)
 {
 	const uint64_t identity = VGPU_USAGE_IDENTITY;
 	int error = posix_fallocate(fd, 0, sizeof(struct vgpu_usage)); /* else a full tmpfs would cause SIGBUS later */
@@ -42,7 +42,7 @@ static int create_file(void)
 	int fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return errno;
-	int error = fill(fd);
+	int error = fill_region_file(fd);
 	if (!error && link(name, VGPU_USAGE_PATH) < 0 && errno != EEXIST)
 		error = errno;
 	unlink(name);
@@ -65,7 +65,7 @@ static int open_file(bool create)
 	return open(VGPU_USAGE_PATH, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
 }
 
-static struct vgpu_usage *map_file(int fd)
+static struct vgpu_usage *map_region_file(int fd)
 {
 	if (lseek(fd, 0, SEEK_END) != (off_t)sizeof(struct vgpu_usage))
 		return NULL;
@@ -73,7 +73,7 @@ static struct vgpu_usage *map_file(int fd)
 	if (address == MAP_FAILED)
 		return NULL;
 	struct vgpu_usage *usage = address;
-	if (load(&usage->identity) == VGPU_USAGE_IDENTITY)
+	if (usage_region_load(&usage->identity) == VGPU_USAGE_IDENTITY)
 		return usage;
 	munmap(address, sizeof(struct vgpu_usage));
 	return NULL;
@@ -90,7 +90,7 @@ static void open_region(bool create, bool *absent)
 			log_once(LOG_ERROR, "%s: %s; device memory is refused", VGPU_USAGE_PATH, strerror(errno));
 		return;
 	}
-	struct vgpu_usage *usage = map_file(fd);
+	struct vgpu_usage *usage = map_region_file(fd);
 	close(fd);
 	if (!usage) {
 		log_once(LOG_ERROR, "%s: the file is not a usage region of this version; device memory is refused",
@@ -106,11 +106,11 @@ struct vgpu_usage *usage_region_or_null(bool create, bool *absent)
 
 	*absent = false;
 	if (!atomic_load(&usage_region)) {
-		pthread_once(&once, usage_watch_forks);
-		pthread_mutex_lock(&usage_lock);
+		pthread_once(&once, usage_slots_watch_forks);
+		pthread_mutex_lock(&usage_slots_lock);
 		if (!atomic_load(&usage_region))
 			open_region(create, absent);
-		pthread_mutex_unlock(&usage_lock);
+		pthread_mutex_unlock(&usage_slots_lock);
 	}
 	return atomic_load(&usage_region);
 }
@@ -126,17 +126,17 @@ static uint64_t card_key(const uint8_t uuid[16])
 	return key ? key : 1;
 }
 
-int usage_find_card(struct vgpu_usage *usage, const uint8_t uuid[16], bool create)
+int usage_region_find_card(struct vgpu_usage *usage, const uint8_t uuid[16], bool create)
 {
 	uint64_t key = card_key(uuid);
 
 	for (int i = 0; i < (int)VGPU_LIMITS_MAX_CARDS; i++) {
 		struct vgpu_usage_card *card = &usage->cards[i];
-		if (load(&card->key) == key)
+		if (usage_region_load(&card->key) == key)
 			return i;
-		if (create && swap(&card->key, 0, key))
+		if (create && usage_region_swap(&card->key, 0, key))
 			memcpy(card->uuid, uuid, sizeof(card->uuid));
-		if (create && load(&card->key) == key)
+		if (create && usage_region_load(&card->key) == key)
 			return i;
 	}
 	return USAGE_NO_CARD;
@@ -146,7 +146,7 @@ int usage_card(const uint8_t uuid[16])
 {
 	bool absent;
 	struct vgpu_usage *usage = usage_region_or_null(true, &absent);
-	int card = usage ? usage_find_card(usage, uuid, true) : USAGE_NO_CARD;
+	int card = usage ? usage_region_find_card(usage, uuid, true) : USAGE_NO_CARD;
 
 	if (usage && card == USAGE_NO_CARD)
 		log_once(LOG_ERROR, "%s: the container has more than %u cards; device memory is refused",

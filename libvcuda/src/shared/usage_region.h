@@ -22,36 +22,36 @@ extern struct vgpu_usage *_Atomic usage_region; /* NULL: not opened yet */
 struct vgpu_usage *usage_region_or_null(bool create, bool *absent);
 
 /* The card's place; with `create`, a new one if it has none. USAGE_NO_CARD: the card has no place. */
-int usage_find_card(struct vgpu_usage *usage, const uint8_t uuid[16], bool create);
+int usage_region_find_card(struct vgpu_usage *usage, const uint8_t uuid[16], bool create);
 
 /* ---- words: any process of the container may write them at any time ---- */
 
-static inline uint64_t load(const uint64_t *word)
+static inline uint64_t usage_region_load(const uint64_t *word)
 {
 	return __atomic_load_n(word, __ATOMIC_SEQ_CST);
 }
 
-static inline void store(uint64_t *word, uint64_t value)
+static inline void usage_region_store(uint64_t *word, uint64_t value)
 {
 	__atomic_store_n(word, value, __ATOMIC_SEQ_CST);
 }
 
-static inline bool swap(uint64_t *word, uint64_t expected, uint64_t value)
+static inline bool usage_region_swap(uint64_t *word, uint64_t expected, uint64_t value)
 {
 	return __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
-static inline void add(uint64_t *word, uint64_t value)
+static inline void usage_region_add(uint64_t *word, uint64_t value)
 {
 	__atomic_fetch_add(word, value, __ATOMIC_SEQ_CST);
 }
 
-static inline uint64_t load_overhead(const uint32_t *word)
+static inline uint64_t usage_region_load_overhead(const uint32_t *word)
 {
 	return (uint64_t)__atomic_load_n(word, __ATOMIC_SEQ_CST) * VGPU_USAGE_OVERHEAD_UNIT;
 }
 
-static inline void store_overhead(uint32_t *word, uint64_t bytes)
+static inline void usage_region_store_overhead(uint32_t *word, uint64_t bytes)
 {
 	uint64_t units = bytes / VGPU_USAGE_OVERHEAD_UNIT + (bytes % VGPU_USAGE_OVERHEAD_UNIT != 0);
 

@@ -15,11 +15,11 @@
 #endif
 
 enum {
-	TELLING = 100, /* milliseconds between thorough looks for dead processes in queries */
+	QUERY_INTERVAL = 100, /* milliseconds between thorough looks for dead processes in queries */
 	CROWD = 32,    /* new slots after which a claim looks for dead processes */
 };
 
-pthread_mutex_t usage_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t usage_slots_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The state of this process that a child must not take for its own. */
 struct own {
@@ -29,15 +29,15 @@ struct own {
 };
 
 static struct own first_own;
-static struct own *own = &first_own; /* see usage_watch_forks */
+static struct own *own = &first_own; /* see usage_slots_watch_forks */
 static bool wiped_on_fork;
 static atomic_int reserving;
 static atomic_bool leaving;
 
 /* In a forked child no thread holds the lock. The child has charged nothing and has no slot. */
-static void after_fork(void)
+static void usage_slots_after_fork(void)
 {
-	pthread_mutex_init(&usage_lock, NULL);
+	pthread_mutex_init(&usage_slots_lock, NULL);
 	atomic_store(&own->slot, 0);
 	own->self.owner = 0;
 	atomic_store(&own->timed, 0);
@@ -48,12 +48,12 @@ static void after_fork(void)
  * A child of a bare clone() runs no atfork handlers. `own` therefore lies on a page that the kernel clears in the child
  * (Linux 4.14). On older kernels the pid in the upper half of `slot` detects a child, for one system call each time.
  */
-void usage_watch_forks(void)
+void usage_slots_watch_forks(void)
 {
 	size_t size = (size_t)sysconf(_SC_PAGESIZE);
 	void *page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	pthread_atfork(NULL, NULL, after_fork);
+	pthread_atfork(NULL, NULL, usage_slots_after_fork);
 	if (page == MAP_FAILED)
 		return;
 	wiped_on_fork = madvise(page, size, MADV_WIPEONFORK) == 0;
@@ -63,42 +63,42 @@ void usage_watch_forks(void)
 
 static void see_slot(struct vgpu_usage *usage, uint32_t index)
 {
-	uint64_t seen = load(&usage->slots_seen);
+	uint64_t seen = usage_region_load(&usage->slots_seen);
 
-	while (seen <= index && !swap(&usage->slots_seen, seen, index + 1))
-		seen = load(&usage->slots_seen);
+	while (seen <= index && !usage_region_swap(&usage->slots_seen, seen, index + 1))
+		seen = usage_region_load(&usage->slots_seen);
 }
 
 static void zero_charges(struct vgpu_usage *usage, uint32_t index)
 {
-	for (uint32_t card = 0; card_is_known(usage, card); card++) {
-		store(&usage->charges[card][index].attempting, 0);
-		store(&usage->charges[card][index].reserved, 0);
-		store_overhead(&usage->overheads[card][index], 0);
+	for (uint32_t card = 0; usage_slots_has_card(usage, card); card++) {
+		usage_region_store(&usage->charges[card][index].attempting, 0);
+		usage_region_store(&usage->charges[card][index].reserved, 0);
+		usage_region_store_overhead(&usage->overheads[card][index], 0);
 	}
-	store(&usage->slots[index].unseen, 0);
+	usage_region_store(&usage->slots[index].unseen, 0);
 }
 
 /* Returns what the slot has reserved for work under way: no process can find out how much of it was used. */
 static void give_back_time(struct vgpu_usage *usage, uint32_t index)
 {
-	for (uint32_t card = 0; card_is_known(usage, card); card++) {
+	for (uint32_t card = 0; usage_slots_has_card(usage, card); card++) {
 		struct vgpu_usage_flight *flight = &usage->flights[card][index];
 		uint32_t in_flight = __atomic_exchange_n(&flight->in_flight, 0, __ATOMIC_SEQ_CST);
 		__atomic_store_n(&flight->waiting, 0, __ATOMIC_SEQ_CST);
 		if (in_flight)
 			__atomic_fetch_add(&usage->times[card].level, (int64_t)in_flight * VGPU_USAGE_TIME_UNIT,
 					   __ATOMIC_SEQ_CST);
-		(void)swap(&usage->times[card].holder, index + 1, 0);
+		(void)usage_region_swap(&usage->times[card].holder, index + 1, 0);
 	}
 }
 
 static void empty_slot(struct vgpu_usage *usage, uint32_t index)
 {
-	store(&usage->slots[index].image, 0);
-	store(&usage->slots[index].namespaces, 0);
-	store(&usage->slots[index].managed, 0);
-	store(&usage->slots[index].owner, 0);
+	usage_region_store(&usage->slots[index].image, 0);
+	usage_region_store(&usage->slots[index].namespaces, 0);
+	usage_region_store(&usage->slots[index].managed, 0);
+	usage_region_store(&usage->slots[index].owner, 0);
 }
 
 /* Called only by the process that the slot's `owner` names. A reaper puts its own identity there first. */
@@ -112,13 +112,13 @@ static void free_slot(struct vgpu_usage *usage, uint32_t index)
 /* Whether this process charged the slot before an exec: pid and start time are its own, the image is another. */
 static bool before_exec(const struct process_identity *self, const struct vgpu_usage_slot *slot)
 {
-	uint64_t image = load(&slot->image);
+	uint64_t image = usage_region_load(&slot->image);
 
-	return load(&slot->owner) == self->owner && image && image != self->image;
+	return usage_region_load(&slot->owner) == self->owner && image && image != self->image;
 }
 
 /* Called with the lock held. */
-const struct process_identity *usage_identity(void)
+const struct process_identity *usage_slots_identity(void)
 {
 	if (!own->self.owner || !wiped_on_fork)
 		process_identify(&own->self);
@@ -129,7 +129,7 @@ static bool holds_something(const struct vgpu_usage *usage, uint32_t index, int 
 {
 	const struct vgpu_usage_charge *charge = &usage->charges[card][index];
 
-	return load(&charge->reserved) || load(&charge->attempting) || load(&usage->slots[index].unseen) >> card & 1 ||
+	return usage_region_load(&charge->reserved) || usage_region_load(&charge->attempting) || usage_region_load(&usage->slots[index].unseen) >> card & 1 ||
 	       __atomic_load_n(&usage->flights[card][index].in_flight, __ATOMIC_SEQ_CST);
 }
 
@@ -141,19 +141,19 @@ static int reap(struct vgpu_usage *usage, const struct process_identity *self, i
 {
 	int freed = 0;
 
-	for (uint32_t i = 0; i < slots_seen(usage); i++) {
+	for (uint32_t i = 0; i < usage_slots_seen(usage); i++) {
 		struct vgpu_usage_slot *slot = &usage->slots[i];
-		uint64_t owner = load(&slot->owner);
+		uint64_t owner = usage_region_load(&slot->owner);
 		if (!owner)
 			continue;
 		if ((owner & ~VGPU_USAGE_REAPING) == self->owner) {
 			if (!before_exec(self, slot))
 				continue;
 		} else if (card == OWN_ONLY || (card != ANY_CARD && !holds_something(usage, i, card)) ||
-			   !process_is_dead(self, owner, load(&slot->namespaces), look)) {
+			   !process_is_dead(self, owner, usage_region_load(&slot->namespaces), look)) {
 			continue;
 		}
-		if (!swap(&slot->owner, owner, self->owner | VGPU_USAGE_REAPING))
+		if (!usage_region_swap(&slot->owner, owner, self->owner | VGPU_USAGE_REAPING))
 			continue;
 		free_slot(usage, i);
 		freed++;
@@ -161,18 +161,18 @@ static int reap(struct vgpu_usage *usage, const struct process_identity *self, i
 	return freed;
 }
 
-void usage_reap_dead(struct vgpu_usage *usage, int card, enum look look)
+void usage_slots_reap(struct vgpu_usage *usage, int card, enum look look)
 {
-	pthread_mutex_lock(&usage_lock);
-	reap(usage, usage_identity(), card, look);
-	pthread_mutex_unlock(&usage_lock);
+	pthread_mutex_lock(&usage_slots_lock);
+	reap(usage, usage_slots_identity(), card, look);
+	pthread_mutex_unlock(&usage_slots_lock);
 }
 
 /*
  * A process that is gone is found at once, a zombie or a reused pid within TELLING milliseconds. An allocation that
  * would be refused looks for those at once too.
  */
-void usage_reap_to_tell(struct vgpu_usage *usage, int card)
+void usage_slots_reap_for_query(struct vgpu_usage *usage, int card)
 {
 	static _Atomic int64_t next;
 	struct timespec now;
@@ -181,21 +181,21 @@ void usage_reap_to_tell(struct vgpu_usage *usage, int card)
 	int64_t milliseconds = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 	bool thorough = milliseconds >= atomic_load(&next);
 	if (thorough)
-		atomic_store(&next, milliseconds + TELLING);
-	usage_reap_dead(usage, card, thorough ? THOROUGH : PASSING);
+		atomic_store(&next, milliseconds + QUERY_INTERVAL);
+	usage_slots_reap(usage, card, thorough ? THOROUGH : PASSING);
 }
 
 static int claim_free(struct vgpu_usage *usage, const struct process_identity *self)
 {
 	for (uint32_t i = 0; i < VGPU_USAGE_SLOTS; i++) {
 		struct vgpu_usage_slot *slot = &usage->slots[i];
-		if (load(&slot->owner))
+		if (usage_region_load(&slot->owner))
 			continue;
 		see_slot(usage, i); /* before the claim: a sum over the slots must not stop before a charged one */
-		if (!swap(&slot->owner, 0, self->owner))
+		if (!usage_region_swap(&slot->owner, 0, self->owner))
 			continue;
-		store(&slot->image, self->image);
-		store(&slot->namespaces, self->namespaces);
+		usage_region_store(&slot->image, self->image);
+		usage_region_store(&slot->namespaces, self->namespaces);
 		return (int)i;
 	}
 	return NO_SLOT;
@@ -204,19 +204,19 @@ static int claim_free(struct vgpu_usage *usage, const struct process_identity *s
 /* All slots used so far are taken, and CROWD more are in use than when dead processes were last looked for. */
 static bool crowded(const struct vgpu_usage *usage)
 {
-	uint32_t seen = slots_seen(usage);
+	uint32_t seen = usage_slots_seen(usage);
 
 	if (!seen || seen % CROWD)
 		return false;
 	for (uint32_t i = 0; i < seen; i++)
-		if (!load(&usage->slots[i].owner))
+		if (!usage_region_load(&usage->slots[i].owner))
 			return false;
 	return true;
 }
 
 static int claim_slot(struct vgpu_usage *usage)
 {
-	const struct process_identity *self = usage_identity();
+	const struct process_identity *self = usage_slots_identity();
 
 	reap(usage, self, OWN_ONLY, PASSING);
 	if (crowded(usage)) /* processes that died without a charge are found by no other search */
@@ -230,7 +230,7 @@ static int claim_slot(struct vgpu_usage *usage)
 	return index;
 }
 
-int usage_slot_now(void)
+int usage_slots_current(void)
 {
 	uint64_t word = atomic_load(&own->slot);
 
@@ -241,28 +241,28 @@ int usage_slot_now(void)
 
 static int slot_or_claim(struct vgpu_usage *usage)
 {
-	int index = usage_slot_now();
+	int index = usage_slots_current();
 
 	if (index != NO_SLOT)
 		return index;
-	pthread_mutex_lock(&usage_lock);
-	index = usage_slot_now();
+	pthread_mutex_lock(&usage_slots_lock);
+	index = usage_slots_current();
 	if (index == NO_SLOT) {
 		index = claim_slot(usage);
 		if (index != NO_SLOT)
 			atomic_store(&own->slot, (uint64_t)getpid() << 32 | (uint32_t)(index + 1));
 	}
-	pthread_mutex_unlock(&usage_lock);
+	pthread_mutex_unlock(&usage_slots_lock);
 	return index;
 }
 
-int usage_enter_slot(struct vgpu_usage *usage)
+int usage_slots_enter(struct vgpu_usage *usage)
 {
 	atomic_fetch_add(&reserving, 1);
 	return atomic_load(&leaving) ? NO_SLOT : slot_or_claim(usage);
 }
 
-void usage_begin_time(struct vgpu_usage *usage, int card, uint32_t slot)
+void usage_slots_begin_time(struct vgpu_usage *usage, int card, uint32_t slot)
 {
 	struct vgpu_usage_flight *flight = &usage->flights[card][slot];
 	uint32_t bit = (uint32_t)1 << card;
@@ -273,7 +273,7 @@ void usage_begin_time(struct vgpu_usage *usage, int card, uint32_t slot)
 	__atomic_store_n(&flight->waiting, 0, __ATOMIC_SEQ_CST);
 }
 
-void usage_leave_slot(void)
+void usage_slots_leave(void)
 {
 	atomic_fetch_sub(&reserving, 1);
 }
@@ -283,17 +283,17 @@ void usage_leave_slot(void)
  * another process reaps it once this one is gone. An empty slot is freed now. The library is linked nodelete, so that
  * this runs at exit and never in a dlclose.
  */
-__attribute__((destructor)) static void leave(void)
+__attribute__((destructor)) static void leave_at_exit(void)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
-	int slot = usage_slot_now();
+	int slot = usage_slots_current();
 	uint64_t charged = 0;
 
 	atomic_store(&leaving, true);
 	if (!usage || slot == NO_SLOT || atomic_load(&reserving))
 		return;
-	for (uint32_t card = 0; card_is_known(usage, card); card++)
-		charged |= load(&usage->charges[card][slot].attempting) | load(&usage->charges[card][slot].reserved);
+	for (uint32_t card = 0; usage_slots_has_card(usage, card); card++)
+		charged |= usage_region_load(&usage->charges[card][slot].attempting) | usage_region_load(&usage->charges[card][slot].reserved);
 	if (charged)
 		return;
 	zero_charges(usage, (uint32_t)slot);

@@ -21,44 +21,44 @@ enum { NO_SLOT = -1 };
  */
 enum { ANY_CARD = -1, OWN_ONLY = -2 };
 
-extern pthread_mutex_t usage_lock; /* serializes the threads of this process: opening, claiming, reaping */
+extern pthread_mutex_t usage_slots_lock; /* serializes the threads of this process: opening, claiming, reaping */
 
 /* Call once, before the region is used. */
-void usage_watch_forks(void);
+void usage_slots_watch_forks(void);
 
 /* The identity of this process. Called with the lock held. */
-const struct process_identity *usage_identity(void);
+const struct process_identity *usage_slots_identity(void);
 
 /* This process's slot. NO_SLOT: it has none. */
-int usage_slot_now(void);
+int usage_slots_current(void);
 
-/* This process's slot, valid until usage_leave_slot(). NO_SLOT: it has none and gets none. */
-int usage_enter_slot(struct vgpu_usage *usage);
-void usage_leave_slot(void);
+/* This process's slot, valid until usage_slots_leave(). NO_SLOT: it has none and gets none. */
+int usage_slots_enter(struct vgpu_usage *usage);
+void usage_slots_leave(void);
 
 /*
  * Clears the slot's words for work on the card, the first time. A tenant may have written to the words of a free slot,
  * and launches would then wait for work that this process never had.
  */
-void usage_begin_time(struct vgpu_usage *usage, int card, uint32_t slot);
+void usage_slots_begin_time(struct vgpu_usage *usage, int card, uint32_t slot);
 
 /* Frees the slots of dead processes. */
-void usage_reap_dead(struct vgpu_usage *usage, int card, enum look look);
+void usage_slots_reap(struct vgpu_usage *usage, int card, enum look look);
 
 /* The same for queries, which some programs make all the time. */
-void usage_reap_to_tell(struct vgpu_usage *usage, int card);
+void usage_slots_reap_for_query(struct vgpu_usage *usage, int card);
 
-static inline uint32_t slots_seen(const struct vgpu_usage *usage)
+static inline uint32_t usage_slots_seen(const struct vgpu_usage *usage)
 {
-	uint64_t seen = load(&usage->slots_seen);
+	uint64_t seen = usage_region_load(&usage->slots_seen);
 
 	return seen < VGPU_USAGE_SLOTS ? (uint32_t)seen : VGPU_USAGE_SLOTS;
 }
 
 /* Cards take places in order and never give them up, so a loop that stops here touches no page of an unused place. */
-static inline bool card_is_known(const struct vgpu_usage *usage, uint32_t card)
+static inline bool usage_slots_has_card(const struct vgpu_usage *usage, uint32_t card)
 {
-	return card < VGPU_LIMITS_MAX_CARDS && load(&usage->cards[card].key);
+	return card < VGPU_LIMITS_MAX_CARDS && usage_region_load(&usage->cards[card].key);
 }
 
 #endif
