@@ -1,7 +1,7 @@
 """What test_device_cgroup does inside a mount namespace: the hook's code on a real cgroup, the answer as JSON.
 
 Usage: python3 -I -S device_cgroup_probe.py REPOSITORY REQUEST. A request is an object:
-  pid, devices, access, config   arguments of open_devices; or, instead of pid:
+  pid, devices, access, config   arguments of AllowDevices; or, instead of pid:
   scratch                        name of a cgroup2 directory to make, with a sleeping process in it
   attach                         [[name, permitted device, flags], ...]: programs to attach to it first
   parent                         true: attach them to the scratch cgroup, the process sits in a child of it
@@ -24,10 +24,12 @@ import sys
 import tempfile
 import time
 
-sys.path[:0] = [f"{sys.argv[1]}/config", f"{sys.argv[1]}/hook"]
+sys.path[:0] = [f"{sys.argv[1]}/config", f"{sys.argv[1]}/hook", f"{sys.argv[1]}/tests/support"]
 
-from vgpu.config.errors import VgpuError  # noqa: E402 - the path is known only now
-from vgpu.hook.devices import allow, bpf_program, cgroup_v2  # noqa: E402
+import bpf_programs  # noqa: E402 - the path is known only now
+
+from vgpu.config.errors import VgpuError  # noqa: E402
+from vgpu.hook.devices import allow, bpf_program, cgroup_v1, cgroup_v2  # noqa: E402
 from vgpu.hook.devices import rules as devicerules  # noqa: E402
 from vgpu.hook.linux import bpf, cgroup  # noqa: E402
 
@@ -38,14 +40,7 @@ def programs() -> int:
     """How many BPF programs the machine has. The kernel frees them a little after their last user is gone."""
     before, count = -1, 0
     for _ in range(40):
-        count, last = 0, 0
-        try:
-            while True:
-                last = bpf.prog_get_next_id(last)
-                count += 1
-        except OSError as error:
-            if error.errno != errno.ENOENT:
-                raise
+        count = sum(1 for _ in bpf_programs.ids())
         if count == before:
             return count
         before = count
@@ -163,16 +158,30 @@ def vanish(directory: str, pid: int, how: str) -> None:
     cgroup_v2.swap = swap
 
 
+def allows(pid: int, opening: list[devicerules.Rule], config: dict[str, object]) -> bool:
+    """Whether the process's own device cgroup permits `opening`; VgpuError when its program is none that is known."""
+    place = cgroup.device_cgroup(pid)
+    fd = os.open(place.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if place.version == 1:
+            return cgroup_v1.read(fd).permit_all(opening)
+        level = cgroup_v2.Level(fd, place.directory, opening, devicerules.from_config(config))
+        return level.filter().permit_all(opening)
+    finally:
+        os.close(fd)
+
+
 def act(request: dict[str, object], pid: int) -> dict[str, object]:
     devices = [(major, minor) for major, minor in request.get("devices", [[195, 0], [195, 255], [10, 229]])]
-    arguments = (pid, devices, str(request.get("access", "rw")), request.get("config", {}))
+    wanted, config = str(request.get("access", "rw")), request.get("config", {})
     directory = cgroup.device_cgroup(pid).directory
     answer: dict[str, object] = {"directory": directory, "before": attached(directory)}
     total, fds = programs(), len(os.listdir("/proc/self/fd"))
     with tempfile.TemporaryDirectory() as directory_of_nodes:
         nodes = host_nodes(directory_of_nodes, devices) if request.get("nodes") else {}
         try:
-            access = allow.open_devices(*arguments, nodes=nodes)
+            rules = devicerules.from_config(config)
+            access = allow.AllowDevices(pid, tuple(devices), wanted, rules, nodes).execute()
             answer.update(changed=access.changed, text=access.text)
         except VgpuError as error:
             answer["error"] = error.line()
@@ -182,7 +191,7 @@ def act(request: dict[str, object], pid: int) -> dict[str, object]:
     if request.get("vanish"):
         return answer
     try:
-        answer["allowed"] = allow.allowed(*arguments)
+        answer["allowed"] = allows(pid, devicerules.opening(devices, wanted), config)
     except VgpuError as error:
         answer["allowed"] = error.line()
     if "try" in request:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import bpf_programs
 import bundles
 import daemons
 import nodes
@@ -109,18 +110,15 @@ def _cgroups(name: str) -> int:
 
 def _programs() -> int:
     """Device programs that bear the hook's name."""
-    found, number = 0, 0
-    while True:
-        try:
-            number = bpf.prog_get_next_id(number)
-        except OSError:
-            return found
+    found = 0
+    for number in bpf_programs.ids():
         try:
             fd = bpf.prog_get_fd_by_id(number)
         except OSError:  # gone meanwhile
             continue
         found += bpf.prog_info(fd).name.startswith(b"vgpu")
         os.close(fd)
+    return found
 
 
 def _files(directory: str) -> int:

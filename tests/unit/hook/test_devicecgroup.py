@@ -40,7 +40,7 @@ def test_rules_that_runc_refuses_can_only_be_cruns() -> None:
 
 def test_a_process_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(VgpuError, match="cannot be read"):
-        allow.open_devices(1, [(195, 0)], "rw", {}, str(tmp_path))
+        allow.AllowDevices(1, ((195, 0),), "rw", ContainerRules([DENY_ALL])).execute(str(tmp_path))
 
 
 def test_little_is_imported(repository: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from vgpu.config.claims import Claim
 from vgpu.hook.ledger import container_processes
-from vgpu.hook.ledger.container_processes import Population, own_cgroup, processes_of
+from vgpu.hook.ledger.container_processes import Population, own_cgroup
 from vgpu.hook.linux import procfs
 
 
@@ -52,6 +52,11 @@ def tree(tmp_path: Path) -> Tree:
     made.process(1, 0)
     made.process(9, 1)
     return made
+
+
+def processes_of(one: Claim, proc: str = "/proc") -> list[tuple[int, int]]:
+    """The processes of a container that shares its cgroup with no other."""
+    return Population([one], proc).of(one)
 
 
 def claim(name: str, pid: int, cgroup: str) -> Claim:

@@ -1,6 +1,6 @@
 """A node's cards in its own annotations, in the form that each scheduler extender reads.
 
-Belongs here: the annotation keys and values, pure; ours is read here too. When they are patched, and that nothing is
+Belongs here: the annotation keys and values, pure. When they are patched, and that nothing is
 patched that has not changed, is the plugin's (vgpu.plugin.apiserver). Times are seconds since 1970.
 """
 
@@ -9,9 +9,7 @@ from __future__ import annotations
 import time
 
 from vgpu.config import records
-from vgpu.config.errors import VgpuError
-from vgpu.config.fields import Fields
-from vgpu.config.inventory import Card, Device
+from vgpu.config.inventory import Card
 
 VERSION = 1
 OWN = "vgpu.io/node-cards"
@@ -93,30 +91,6 @@ def own(offer: Offer) -> str:
         "memory": offer.memory, "split": offer.split, "cards": cards,
     }  # fmt: skip
     return records.encode(record)
-
-
-def read_own(value: str) -> Offer:
-    """The offer in the value of OWN, without what only the node itself needs of a card; VgpuError if it is none."""
-    fields = Fields(records.decode(value.encode("utf-8", "surrogatepass"), OWN), OWN)
-    fields.version(VERSION)
-    items = fields.objects("cards")
-    uuids = {str(item.whole("index")): item.text("uuid", empty=False) for item in items}
-    if len(uuids) != len(items):
-        raise VgpuError(OWN, expected="different indexes of all cards", found=len(uuids))
-    reasons = {item.text("uuid"): item.text("unhealthy") for item in items if item.text("unhealthy")}
-    factors = fields.time("cores"), fields.time("memory")
-    cards = [_card(item, uuids) for item in items]
-    split = fields.whole("split", 1, 1000)
-    return Offer(cards, reasons, fields.text("driver"), fields.text("policy"), *factors, split)
-
-
-def _card(fields: Fields, uuids: dict[str, str]) -> Card:
-    index = fields.whole("index")
-    links = {uuids[at]: link for at, link in fields.mapping("links").items() if at in uuids}
-    return Card(
-        fields.text("uuid"), index, index, "", fields.text("name"), fields.whole("memory") << 20, Device("", "", 0, 0),
-        fields.whole("numa", -1), links,
-    )  # fmt: skip
 
 
 # Others'

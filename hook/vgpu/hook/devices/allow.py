@@ -163,36 +163,6 @@ class _Opening:
         return access_check.refused(fd, self.place.directory, self.what.nodes, self.what.access)
 
 
-def open_devices(
-    pid: int, devices: list[tuple[int, int]], access: str, config: dict[str, object], proc: str = "/proc",
-    nodes: dict[tuple[int, int], str] | None = None,
-) -> DeviceAccess:  # fmt: skip
-    """`AllowDevices` for an OCI configuration as it was read from config.json."""
-    return AllowDevices(pid, tuple(devices), access, devicerules.from_config(config), nodes).execute(proc)
-
-
-def allowed(
-    pid: int, devices: list[tuple[int, int]], access: str, config: dict[str, object], proc: str = "/proc"
-) -> bool:
-    """Whether the process's own device cgroup permits all `devices`, as far as it can be read.
-
-    VgpuError on v2 when the attached program is none that config.json explains: then nobody can tell.
-    """
-    place = cgroup.device_cgroup(pid, proc)
-    fd = _open_directory(place.directory)
-    try:
-        opening = devicerules.opening(devices, access)
-        if place.version == 1:
-            rules = cgroup_v1.read(fd)
-        else:
-            rules = cgroup_v2.Level(fd, place.directory, opening, devicerules.from_config(config)).filter()
-    except OSError as error:
-        raise VgpuError(f"{place.directory}: device rules", found=str(error), do=_DO_ROOT) from error
-    finally:
-        os.close(fd)
-    return rules.permit_all(opening)
-
-
 def _open_directory(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -19,7 +19,6 @@ from vgpu.hook.linux.dbus import Bus, BusError, ErrorReply
 
 TIMEOUT = 10.0  # seconds for all of it: a daemon-reload of a large node keeps systemd from answering for some
 NUMBERS_SINCE = 240  # /dev/char/<major>:<minor> needs no such file from this version on
-FULL_ACCESS = "rwm"
 
 _MANAGER = "org.freedesktop.systemd1.Manager"
 _OBJECT = "/org/freedesktop/systemd1"

@@ -118,11 +118,6 @@ class Population:
         return None
 
 
-def processes_of(claim: Claim, proc: str = "/proc") -> list[tuple[int, int]]:
-    """One container's processes, where no other claim matters."""
-    return Population([claim], proc).of(claim)
-
-
 def _shows(mount: Mount, controllers: str) -> bool:
     if not controllers:
         return mount.fstype == "cgroup2"

@@ -18,7 +18,6 @@ BPF_OBJ_PIN = 6
 BPF_OBJ_GET = 7
 BPF_PROG_ATTACH = 8
 BPF_PROG_DETACH = 9
-BPF_PROG_GET_NEXT_ID = 11
 BPF_PROG_GET_FD_BY_ID = 13
 BPF_OBJ_GET_INFO_BY_FD = 15
 BPF_PROG_QUERY = 16
@@ -37,7 +36,6 @@ _NAMES = {
     BPF_OBJ_GET: "BPF_OBJ_GET",
     BPF_PROG_ATTACH: "BPF_PROG_ATTACH",
     BPF_PROG_DETACH: "BPF_PROG_DETACH",
-    BPF_PROG_GET_NEXT_ID: "BPF_PROG_GET_NEXT_ID",
     BPF_PROG_GET_FD_BY_ID: "BPF_PROG_GET_FD_BY_ID",
     BPF_OBJ_GET_INFO_BY_FD: "BPF_OBJ_GET_INFO_BY_FD",
     BPF_PROG_QUERY: "BPF_PROG_QUERY",
@@ -181,14 +179,6 @@ def prog_get_fd_by_id(prog_id: int) -> int:
     attr = bpf_attr()
     attr.id.id = prog_id
     return _bpf(BPF_PROG_GET_FD_BY_ID, attr)
-
-
-def prog_get_next_id(prog_id: int) -> int:
-    """The next higher id of all programs on the machine; OSError ENOENT behind the last."""
-    attr = bpf_attr()
-    attr.id.id = prog_id
-    _bpf(BPF_PROG_GET_NEXT_ID, attr)
-    return int(attr.id.next_id)
 
 
 def prog_info(prog_fd: int) -> bpf_prog_info:
