@@ -22,10 +22,6 @@ class Tenant:
     loads: list[Load]
     core_limit: int = 0  #: 0: the same as `cores`, a hard share
 
-    @property
-    def most(self) -> int:
-        return max(self.cores, self.core_limit)
-
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:

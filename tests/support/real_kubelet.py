@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -170,11 +169,3 @@ class RealKubelet:
 
 def _container(fields: dict[str, Any], mount: dict[str, str]) -> dict[str, Any]:
     return {"image": containerd_bed.IMAGE, "imagePullPolicy": "Never", "volumeMounts": [mount], **fields}
-
-
-def wait_for_line(kubelet: RealKubelet, text: str, seconds: float = 60) -> None:
-    """Until kubelet's log has `text`."""
-    end = time.monotonic() + seconds
-    while text not in kubelet.text():
-        assert time.monotonic() < end, f"kubelet has not said {text!r}: {kubelet.text()[-3000:]}"
-        time.sleep(0.1)

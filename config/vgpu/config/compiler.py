@@ -88,13 +88,11 @@ class Source:
             raise ConfigErrors([text for _, text in sorted(dict.fromkeys(self.errors))])
 
 
-def compile_file(path: str, node: str) -> Settings:
-    """The settings that the file at `path` gives the node of that name; defaults when there is no file."""
-    return compile_source(path, node).settings
-
-
 def compile_source(path: str, node: str) -> Compiled:
-    """As `compile_file`, with origins and notes. ConfigErrors (a VgpuError) has a line per error."""
+    """What the file at `path` gives the node of that name; defaults when there is no file.
+
+    ConfigErrors (a VgpuError) has a line per error.
+    """
     data = _read(path)
     if data is None:
         origins = {name: Origin("default") for name in DEFAULTS}

@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft7Validator
 
 from vgpu.config import compiled, compiler, settings
-from vgpu.config.compiler import compile_file, compile_source
+from vgpu.config.compiler import compile_source
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import DEFAULTS
 
@@ -28,6 +28,10 @@ def source(tmp_path: Path):
         return str(path)
 
     return write
+
+
+def compile_file(path: str, node: str) -> settings.Settings:
+    return compile_source(path, node).settings
 
 
 def values(made: settings.Settings) -> dict[str, object]:

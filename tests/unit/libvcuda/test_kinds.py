@@ -17,8 +17,7 @@ GIB = 1 << 30
 LIMIT = GIB
 ON_CARD = "{i:1,i:1,i:1,i:0,q:0,q:0}"  # CUmemAllocationProp: pinned, exportable as a file, device 0
 POOL = "{i:1,i:0,i:1,i:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0}"  # CUmemPoolProps
-FLOAT, BC1 = 0x20, 0x91
-LAYERED, SPARSE, DEFERRED = 1, 0x40, 0x80
+FLOAT, LAYERED = 0x20, 1
 RELEASE_THRESHOLD = 4
 
 

@@ -25,7 +25,7 @@ F_OFD_GETLK, F_OFD_SETLK = 36, 37
 OWN_BITS, TIME_SHIFT = 38, 16
 VISIT = Struct("=QQ")
 VISIT_OFFSET = 16  #: in the usage region: until, waiting_since
-USED, LEVEL = 8, 0  #: in struct vgpu_usage_time
+USED = 8  #: in struct vgpu_usage_time
 MS, SECOND = 1_000_000, 1_000_000_000
 PATIENCE = 20  #: seconds, for what would otherwise hang
 PRESENCE_SIZE = 4096

@@ -251,7 +251,7 @@ def settings_of(text: str, node: str = "k8s01") -> Settings:
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(text)
         file.flush()
-        return compiler.compile_file(file.name, node)
+        return compiler.compile_source(file.name, node).settings
 
 
 # The examples

@@ -12,7 +12,6 @@ SWITCH = 50_000
 RUN_AHEAD = 1024
 
 FLOOD = "while t() < {end}: launch({ns})\nuntil({end} + 1); say(0)"
-BUSY = "until({end}); say(1)"
 
 
 def timed(simctl: Any, profile: str = "t4x1", **timing: float) -> Any:

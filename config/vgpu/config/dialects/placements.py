@@ -115,16 +115,6 @@ def by_index(annotations: dict[str, str]) -> bool:
     return any(PREDICATE_INDEX in key or key in (HAMI, VOLCANO) for key in annotations)
 
 
-def write(cards: dict[str, tuple[Chosen, ...]]) -> str:
-    """The value of OWN for `cards` by uuid, as `read` gives it back: `main=GPU-...:30:4096,GPU-...;side=GPU-...`."""
-    return ";".join(f"{name}={','.join(map(_written, chosen))}" for name, chosen in cards.items())
-
-
-def _written(chosen: Chosen) -> str:
-    amounts = chosen.cores or chosen.memory
-    return f"{chosen.uuid}:{chosen.cores}:{chosen.memory >> 20}" if amounts else chosen.uuid
-
-
 # Readers, one per dialect; None where the pod has no placement of it.
 
 

@@ -45,13 +45,12 @@ _EXTENSION_MAGIC = 0xEAA42174
 _TAG_GLIBC_HWCAPS = 1  # offsets of strings; other tags (0: the generator's name) hold no offsets
 _MAX_SECTIONS = 64
 
-_HWCAP_EXTENSION = 1 << 62  # the low word of such an hwcap's upper half is no mask: its lower half indexes `hwcaps`
 _NUMBER = 1 << 33  # above every character, so that a number sorts after it as in _dl_cache_libcmp
 _SIGNED_CHAR = os.uname().machine in ("x86_64", "i386", "i486", "i586", "i686")
 
 
 class Entry:
-    """One library: `flags` tell the ABI; `hwcap` is a mask, or points at a glibc-hwcaps subdirectory."""
+    """One library. `flags` name the ABI; `hwcap` is a mask or, with bit 62, its low word is an index into `hwcaps`."""
 
     __slots__ = ("flags", "hwcap", "name", "osversion", "path")
 
@@ -61,11 +60,6 @@ class Entry:
         self.path = path
         self.osversion = osversion
         self.hwcap = hwcap
-
-    @property
-    def subdirectory(self) -> int:
-        """Index into the cache's `hwcaps`, -1 for a library that lies in none."""
-        return self.hwcap & 0xFFFFFFFF if self.hwcap & _HWCAP_EXTENSION else -1
 
 
 class Cache:

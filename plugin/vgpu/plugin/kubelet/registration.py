@@ -52,7 +52,6 @@ class Registrar:
         self.conditions = conditions
         self.clock = clock
         self.standings: dict[str, Standing] = {}
-        self.registrations = 0
 
     def look(self, servers: list[ResourceServer]) -> float:
         """One round; seconds until the next is due, at most LAST_PAUSE."""
@@ -110,7 +109,6 @@ class Registrar:
             if state.pause > 1:  # a kubelet that is just starting is no news
                 self.conditions.set(topic, f"{one.name} is not registered: {error}")
             return
-        self.registrations += 1
         self.conditions.set(topic, "")
         why = "kubelet did not listen any more" if unheard else ""
         self.conditions.journal.info("registered", resource=one.name, devices=one.listing.resource.count(), again=why)
