@@ -1,8 +1,8 @@
 """Who uses the node's cards without a claim on them: `<run>/foreign.json`, written by vgpud from NVML's process lists.
 
 Belongs here: the record and when it counts. It counts only while vgpud goes on writing it: of this boot, and no older
-than `valid` seconds by CLOCK_BOOTTIME, which no administrator sets. Judging who is foreign is the daemon's
-(vgpu.node.daemon.foreign), what follows from it the ledger's.
+than `valid` seconds by CLOCK_BOOTTIME, which no administrator sets. Judging who is foreign is vgpud's
+(vgpu.node.daemon.foreign_processes), what follows from it the ledger's.
 """
 
 from __future__ import annotations
