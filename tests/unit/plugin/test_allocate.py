@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import re
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from vgpu.config.request import Wishes
 from vgpu.hook.ledger import commitments
 from vgpu.node.service.kubelet_resources import advertised
 from vgpu.plugin.kubelet import allocate
-from vgpu.plugin.kubelet.allocate import Allocator, Refused, grant_for, ranges
+from vgpu.plugin.kubelet.allocate import Allocator, Refused, grant_for
 
 
 def ids(resource, count: int, card: int = 0, first: int = 0) -> list[str]:
@@ -154,16 +153,6 @@ def test_oversubscribed_memory_never_exceeds_the_card() -> None:
     line = "^tencent.com/vcuda-memory: expected at most 15360 MiB, that of all cards, found 15616 MiB; a share lies on"
     with pytest.raises(Refused, match=line):
         grant_for(memory, ids(memory, 61), settings, 1.0)
-
-
-def test_ranges_are_what_the_ledger_reads() -> None:
-    assert ranges([5, 3, 4, 9, 0]) == "0,3-5,9"
-    assert ranges(range(20000)) == "0-19999"
-    chance = random.Random(3)
-    for _ in range(50):
-        numbers = set(chance.sample(range(200), chance.randint(1, 150)))
-        read = {number for low, high in commitments.ranges_of(ranges(numbers)) for number in range(low, high + 1)}
-        assert read == numbers
 
 
 def test_a_grant_of_scattered_ids_can_be_read_back(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ import random
 import pytest
 from plugin_beds import GIB, make_cards, make_settings
 
+from vgpu.config import ranges
 from vgpu.config.inventory import Card
 from vgpu.hook.placement.placement import Policy
 from vgpu.node.service.kubelet_resources import Resource, advertised
-from vgpu.plugin.kubelet.allocate import ranges
 from vgpu.plugin.kubelet.preferred import preferred
 
 BINPACK, SPREAD = Policy("binpack"), Policy("spread")
@@ -132,7 +132,7 @@ def test_ids_of_a_grant_are_few_ranges() -> None:
 
     def numbers(size: int) -> str:
         chosen = preferred(memory, available, [], size, BINPACK)
-        return ranges(int(one.partition("-")[2]) for one in chosen)
+        return ranges.text(ranges.of(int(one.partition("-")[2]) for one in chosen))
 
     assert numbers(10) == "50-59"
     assert numbers(15) == "0-14"

@@ -6,14 +6,12 @@ handed their device ids out again. Pure; reading the records and holding the loc
 
 from __future__ import annotations
 
-from vgpu.config import grants
+from vgpu.config import grants, ranges
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.limits import CardLimit
 from vgpu.config.request import WHOLE_CARD, Wishes
 from vgpu.hook.placement.placement import Commitment
-
-MAX_DIGITS = 9
 
 
 def add(totals: dict[str, Commitment], card: CardLimit, exclusive: bool, holder: str) -> None:
@@ -93,29 +91,8 @@ def superseded(grant: Grant, known: list[Grant]) -> bool:
 
 
 def _share_devices(one: Grant, other: Grant) -> bool:
-    return any(_overlap(ids, other.devices[uuid]) for uuid, ids in one.devices.items() if uuid in other.devices)
-
-
-def _overlap(one: str, other: str) -> bool:
-    """In one pass: in units of 1 MiB, on a card that was much used, a grant has thousands of ranges."""
-    left, right = sorted(ranges_of(one), reverse=True), sorted(ranges_of(other), reverse=True)
-    while left and right:
-        (a, b), (c, d) = left[-1], right[-1]
-        if a <= d and c <= b:
-            return True
-        (left if b < c else right).pop()
-    return False
-
-
-def ranges_of(text: str) -> list[tuple[int, int]]:
-    """`0-3,7` as [(0, 3), (7, 7)]; what is no number is left out."""
-    found = []
-    for item in text.split(","):
-        low, _, high = item.partition("-")
-        if _is_number(low) and (not high or _is_number(high)):
-            found.append((int(low), int(high or low)))
-    return found
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
+    return any(
+        ranges.overlap(ranges.read(ids), ranges.read(other.devices[uuid]))
+        for uuid, ids in one.devices.items()
+        if uuid in other.devices
+    )

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from vgpu.config import ranges
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
 from vgpu.config.request import WHOLE_CARD
@@ -29,7 +30,6 @@ MESSAGE_LIMIT = 4 << 20  #: kubelet's gRPC client takes no larger message
 MARGIN = MESSAGE_LIMIT // 32
 LARGEST_SHARE = WHOLE_CARD - 1
 MIB = 1 << 20
-MAX_DIGITS = 9  #: as in the ledger's ranges
 TAG_LENGTH = 8
 UNHEALTHY = "Unhealthy"
 
@@ -76,7 +76,7 @@ class Resource:
         """The card's slot and the number that an id stands for; None for one that was never advertised."""
         tag, _, digits = device_id.partition("-")
         slot = self.by_tag.get(tag)
-        if slot is None or not digits.isascii() or not digits.isdigit() or len(digits) > MAX_DIGITS:
+        if slot is None or not ranges.is_number(digits):
             return None
         number = int(digits)
         return (slot, number) if number < slot.count and str(number) == digits else None

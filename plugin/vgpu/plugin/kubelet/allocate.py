@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from vgpu.config import grants
+from vgpu.config import grants, ranges
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.request import MAX_SIZE, WHOLE_CARD, split_cores
@@ -31,7 +31,7 @@ class Refused(VgpuError):
 def grant_for(resource: Resource, ids: list[str], settings: Settings, created: float) -> Grant:
     """The grant that `ids` are worth; Refused when the node can never serve it."""
     numbers = _numbers(resource, ids)
-    devices = {slot.card.uuid: ranges(found) for slot, found in numbers.items()}
+    devices = {slot.card.uuid: ranges.text(ranges.of(found)) for slot, found in numbers.items()}
     amount = len(ids) * resource.unit
     if resource.kind == "gpu":
         return _of_gpu(resource, amount, list(numbers), devices, settings, created)
@@ -97,17 +97,6 @@ def _of_gpu(
     worths = [kubelet_resources.worth(settings, slot.card) for slot in slots]
     cores, memory = min(cores for cores, _ in worths), min(memory for _, memory in worths)
     return Grant(grants.new_id(), "gpu", amount, created, cores=cores, memory=memory, devices=devices)
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """[0, 1, 2, 7] as `0-2,7`, the form that the ledger reads."""
-    found: list[tuple[int, int]] = []
-    for number in sorted(numbers):
-        if found and found[-1][1] + 1 == number:
-            found[-1] = (found[-1][0], number)
-        else:
-            found.append((number, number))
-    return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in found)
 
 
 class Allocator:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 import grpc
 
+from vgpu.config import ranges
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
+from vgpu.config.ranges import Range
 from vgpu.config.settings import Settings
-from vgpu.hook.ledger.commitments import MAX_DIGITS, ranges_of
 from vgpu.node.service import kubelet_resources
 from vgpu.plugin.kubelet import device_tags
 from vgpu.plugin.kubelet.proto import podresources_pb2, services
@@ -23,7 +24,6 @@ from vgpu.plugin.kubelet.proto import podresources_pb2, services
 MAX_MESSAGE = 64 << 20
 TIMEOUT = 5.0  #: seconds
 
-Range = tuple[int, int]
 Pod = tuple[str, str]  #: namespace and name: kubelet does not tell the uid
 Life = tuple[int, int, int]  #: of the socket: kubelet makes a new one whenever it starts
 
@@ -54,7 +54,7 @@ class Listing:
         """Who has ids of `grant`."""
         tags = self.tags
         wanted = {
-            tags.get(uuid) or kubelet_resources.tag_of(uuid): ranges_of(ids) for uuid, ids in grant.devices.items()
+            tags.get(uuid) or kubelet_resources.tag_of(uuid): ranges.read(ids) for uuid, ids in grant.devices.items()
         }
         return [held for held in self.held if held.kind in (grant.resource, "") and _has(held, wanted)]
 
@@ -87,9 +87,9 @@ def listing(life: Life, answer: podresources_pb2.ListPodResourcesResponse, setti
         for container in pod.containers:
             containers.setdefault(name, set()).add(container.name)
             for devices in container.devices:
-                ranges = {tag: _ranges(numbers) for tag, numbers in _numbers(devices.device_ids).items()}
-                if ranges:
-                    held.append(Held(name, container.name, kinds.get(devices.resource_name, ""), ranges))
+                found = {tag: ranges.of(numbers) for tag, numbers in _numbers(devices.device_ids).items()}
+                if found:
+                    held.append(Held(name, container.name, kinds.get(devices.resource_name, ""), found))
         containers.setdefault(name, set())
     return Listing(life, containers, held, device_tags.read(settings.state_dir))
 
@@ -99,29 +99,13 @@ def _numbers(ids: Iterable[str]) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     for device_id in ids:
         tag, _, digits = device_id.partition("-")
-        if kubelet_resources.is_tag(tag) and digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS:
+        if kubelet_resources.is_tag(tag) and ranges.is_number(digits):
             found.setdefault(tag, set()).add(int(digits))
     return found
 
 
-def _ranges(numbers: Iterable[int]) -> list[Range]:
-    found: list[Range] = []
-    for number in sorted(numbers):
-        if found and found[-1][1] + 1 == number:
-            found[-1] = (found[-1][0], number)
-        else:
-            found.append((number, number))
-    return found
-
-
 def _has(held: Held, wanted: dict[str, list[Range]]) -> bool:
-    return any(
-        a <= d and c <= b
-        for tag, ranges in held.ranges.items()
-        if tag in wanted
-        for a, b in ranges
-        for c, d in wanted[tag]
-    )
+    return any(ranges.overlap(found, wanted[tag]) for tag, found in held.ranges.items() if tag in wanted)
 
 
 def _life(path: str) -> Life:

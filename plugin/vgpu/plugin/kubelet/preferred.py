@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from vgpu.config import ranges
 from vgpu.config.request import WHOLE_CARD, Request
 from vgpu.hook.placement import placement
 from vgpu.hook.placement.placement import Commitment, Policy
@@ -102,14 +103,9 @@ def _run(numbers: set[int], count: int) -> list[int]:
     """`count` of the numbers, from the shortest run that has so many: a grant then names one range."""
     if count <= 0:
         return []
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and runs[-1][-1] + 1 == number:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    runs = [range(low, high + 1) for low, high in ranges.of(numbers)]
     fitting = [run for run in runs if len(run) >= count]
     if fitting:
-        return min(fitting, key=len)[:count]
+        return list(min(fitting, key=len)[:count])
     longest = [number for run in sorted(runs, key=len, reverse=True) for number in run]
     return sorted(longest[:count])
