@@ -14,6 +14,7 @@ What tenants say is bounded: it decides who is asked to wait on this very card, 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 
 from vgpu.config import core_schedule
@@ -238,7 +239,8 @@ def shared_out(idle: int, wishes: list[tuple[Tenant, int]]) -> dict[str, int]:
 
 
 def _stepped(percent: float) -> int:
-    return -(-int(percent) // STEP) * STEP
+    """The least multiple of STEP that is not below `percent`."""
+    return math.ceil(percent / STEP) * STEP
 
 
 def _filled(amount: int, wishes: list[tuple[Tenant, int]]) -> dict[str, int]:

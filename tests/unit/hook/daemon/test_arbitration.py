@@ -171,6 +171,14 @@ def test_who_uses_little_leaves_the_rest() -> None:
     assert shares["a"] == pytest.approx(84, abs=0.1)
 
 
+@pytest.mark.parametrize(("used", "kept"), [(3.2, 5), (3.9, 10), (6.6, 10), (6.9, 15)])
+def test_who_uses_little_keeps_half_as_much_again_at_least(used: float, kept: int) -> None:
+    """In steps of 5 percent, up: 5.85 needs 10."""
+    node = Node([soft("a", 80), hard("little", 20)], {"a": always(100), "little": always(used)})
+    node.run(1000 * MS)
+    assert node.lent() == {"a": 100 - kept - 1}, "a percent is lost to changes"
+
+
 def test_who_uses_little_leaves_the_rest_while_others_need_their_shares_too() -> None:
     tenants = [soft("a", 30), hard("b", 30), hard("little", 40)]
     node = Node(tenants, {"a": always(100), "b": always(100), "little": always(5)})
