@@ -106,6 +106,20 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(node: Node, arguments:
     assert node.in_force("abc1") == (2 * GIB, 30, 30)
 
 
+def test_the_container_is_not_in_its_own_way(tmp_path: Path) -> None:
+    """Who holds a card that cannot give more is said to be the others alone."""
+    node = Node(tmp_path)
+    node.claim("mine", GIB, 30)
+    run = str(tmp_path / "run")
+    other = claims.read(run, "mine")
+    other.container, other.exclusive = "other", True  # by a record that nothing of vgpu would have written
+    Path(claims.directory(run, "other")).mkdir()
+    records.write(claims.path_of(run, "other"), other.record())
+    message = str(node.set("mine", "--memory", "2Gi").exception)
+    assert "by other" in message
+    assert "mine" not in message
+
+
 def test_a_crowded_card_can_still_shrink(node: Node) -> None:
     node.cards[0].memory = GIB  # less than is promised of it
     found = Inventory("550.54.15", "", 1.0, [], [], [], node.cards)

@@ -20,7 +20,6 @@ from vgpu.config.request import WHOLE_CARD, Request, parse_size
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.placement import placement
-from vgpu.hook.placement.placement import Commitment
 
 
 @click.command("set")
@@ -77,19 +76,12 @@ def _changed(card: CardLimit, memory: int | None, cores: int | None, core_limit:
 
 def _check_room(ledger: Ledger, claim: Claim, wanted: list[CardLimit]) -> None:
     """VgpuError, card by card, when a card cannot give what it is to give more. Shrinking is always possible."""
-    committed = ledger.commitments(tuple(claim.grants))
+    others = ledger.commitments(tuple(claim.grants), claim.container)
     for old, new in zip(claim.cards, wanted):
         if new.memory <= old.memory and new.cores <= old.cores:
             continue
-        others = dict(committed)
-        if not claim.grants:
-            others[old.uuid] = _without(committed.get(old.uuid, Commitment()), old)
         request = Request(1, new.cores, new.memory, new.core_limit, fixed=(old.uuid,))
         placement.place(request, ledger.cards, others, ledger.policy)
-
-
-def _without(total: Commitment, own: CardLimit) -> Commitment:
-    return Commitment(total.cores - own.cores, total.memory - own.memory, total.exclusive, total.holders)
 
 
 def _record(run_dir: str, claim: Claim, wanted: list[CardLimit]) -> None:
