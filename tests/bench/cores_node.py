@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from vgpu.config import claims, limits, records, usage
+from vgpu.config import limits, paths, records, usage
 from vgpu.config.claims import Claim
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
@@ -36,9 +36,9 @@ class Box:
     def __init__(self, run_dir: str, name: str, driver: Path) -> None:
         self.run_dir = run_dir
         self.name = name
-        self.path = Path(claims.directory(run_dir, name))
+        self.path = Path(paths.container(run_dir, name))
         (self.path / "usage").mkdir(parents=True)
-        os.link(presence.path_of(run_dir), self.path / "presence")
+        os.link(paths.presence(run_dir), self.path / "presence")
         shutil.copytree(driver, self.path / "driver")
         command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, str(self.path)]
         self.holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -59,10 +59,10 @@ class Box:
     def _record(self, cards: list[CardLimit]) -> None:
         pid = self.holder.pid
         made = Claim(self.name, pid, procfs.start_time(pid), cards, False, None, [], "", 0.0, ready=True)
-        records.write(claims.path_of(self.run_dir, self.name), made.record())
+        records.write(paths.claim(self.run_dir, self.name), made.record())
 
     def release(self) -> None:
-        Path(claims.path_of(self.run_dir, self.name)).unlink(missing_ok=True)
+        Path(paths.claim(self.run_dir, self.name)).unlink(missing_ok=True)
 
     def command(self, *words: str) -> list[str]:
         return ["nsenter", f"--mount=/proc/{self.holder.pid}/ns/mnt", *words]

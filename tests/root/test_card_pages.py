@@ -16,7 +16,7 @@ import pytest
 from daemons import wait_for
 from tenants import Tenant
 
-from vgpu.config import claims, core_schedule
+from vgpu.config import claims, core_schedule, paths
 from vgpu.config.core_schedule import Page
 
 pytestmark = pytest.mark.root
@@ -97,7 +97,7 @@ def test_nobody_inside_writes_them(lab: Lab) -> None:
 def test_a_whole_card_has_none(lab: Lab) -> None:
     container, tenant = lab.start(cores="100")
     assert not tenant.inside(core_schedule.PATH).exists()
-    assert not (Path(claims.directory(lab.node.settings.run_dir, container)) / "cards").exists()
+    assert not (Path(paths.container(lab.node.settings.run_dir, container)) / "cards").exists()
 
 
 def test_a_killed_container_gives_its_share_back(lab: Lab, daemon: daemons.Daemon) -> None:

@@ -22,7 +22,7 @@ import nodes
 import pytest
 from daemons import wait_for
 
-from vgpu.config import claims, limits, records
+from vgpu.config import claims, limits, paths, records
 from vgpu.hook.linux import cgroup
 from vgpu.node.daemon import reaper
 
@@ -199,9 +199,9 @@ def test_leftovers_of_an_earlier_boot(
     living, _ = started(runc1, bundle(rootfs(), cores="60", memory="1Gi", use_gpuuuid=node.books()[0]["uuid"]))
     run_dir = node.settings.run_dir
     shutil.copytree(f"{run_dir}/containers/{living}", f"{run_dir}/containers/old")
-    record = records.read(claims.path_of(run_dir, "old"))
+    record = records.read(paths.claim(run_dir, "old"))
     record.update(container="old", boot_id="4c2b6d0e-0000-4000-8000-000000000001")
-    records.write(claims.path_of(run_dir, "old"), record)
+    records.write(paths.claim(run_dir, "old"), record)
     cards = json.loads(node.vgpuctl("status", "--output", "json").stdout)["cards"]
     assert [card["cores_held"] for card in cards] == [60, 0], "the old one counts nowhere"
     daemon.start()
@@ -220,7 +220,7 @@ def test_damaged_claims_go_only_when_their_container_provably_has(
     runc1.delete(whole)
     long_ago = time.time() - 2 * reaper.DAMAGED_AGE
     for container in (living, gone, whole):
-        directory = Path(claims.directory(node.settings.run_dir, container))
+        directory = Path(paths.container(node.settings.run_dir, container))
         (directory / "claim.json").write_text("{")
         for path in (directory / "claim.json", directory / "limits", directory):
             os.utime(path, (long_ago, long_ago))
@@ -230,7 +230,7 @@ def test_damaged_claims_go_only_when_their_container_provably_has(
     assert held(node) == {living, whole}
     warnings = " ".join(daemon.health()["warnings"])
     assert "has its limits mounted" in warnings
-    assert f"if it is gone, remove {claims.directory(node.settings.run_dir, whole)}" in warnings
+    assert f"if it is gone, remove {paths.container(node.settings.run_dir, whole)}" in warnings
 
 
 # Without it, and with it again
@@ -379,7 +379,7 @@ def test_processes_of_each_container(
         assert done.returncode == 0, done.stderr
         runc.call("start", container, check=True)
         if kind == "the runtime's cgroup":  # a claim without one of its own
-            path = claims.path_of(node.settings.run_dir, container)
+            path = paths.claim(node.settings.run_dir, container)
             records.write(path, {**records.read(path), "cgroup": ""})
         command = "exec sleep 600 > /dev/null 2>&1"  # else it keeps our pipes open
         runc.call("exec", "--detach", container, "sh", "-c", command, check=True)

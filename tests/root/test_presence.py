@@ -12,8 +12,7 @@ import nodes
 import pytest
 from daemons import wait_for
 
-from vgpu.config import core_schedule
-from vgpu.hook.ledger import presence
+from vgpu.config import core_schedule, paths
 
 pytestmark = pytest.mark.root
 
@@ -68,7 +67,7 @@ def lab(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, present: Pat
 
 def test_all_containers_have_the_same_and_it_outlives_them(lab: Lab, node: nodes.SimulatedNode) -> None:
     first, second = lab.sleeper(), lab.sleeper()
-    host = os.stat(presence.path_of(node.settings.run_dir))
+    host = os.stat(paths.presence(node.settings.run_dir))
     for container in (first, second):
         found = lab.inside(container).stat()
         assert (found.st_dev, found.st_ino) == (host.st_dev, host.st_ino)

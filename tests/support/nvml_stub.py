@@ -12,7 +12,7 @@ from pathlib import Path
 
 from driver_roots import compile_library
 
-from vgpu.config import inventory, records
+from vgpu.config import paths, records
 from vgpu.config.inventory import Card, Device, Inventory, Library
 from vgpu.config.settings import Settings
 
@@ -141,7 +141,7 @@ class StubNode:
     def write_inventory(self) -> None:
         library = Library(str(self.library), self.library.name, "libnvidia-ml.so.1", "utility")
         record = Inventory("550.1", "", 1.0, [library], [], [], self.cards).record()
-        records.write(inventory.path_in(self.settings.run_dir), record)
+        records.write(paths.inventory(self.settings.run_dir), record)
 
     def load_driver(self, version: str) -> None:
         self.version.write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  now\n")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vgpu.config import records
-from vgpu.config.inventory import Card, Device, Inventory, Library, path_in
+from vgpu.config import paths, records
+from vgpu.config.inventory import Card, Device, Inventory, Library
 from vgpu.config.settings import Settings
 
 MIB = 1 << 20
@@ -50,4 +50,4 @@ def write_inventory(settings: Settings, cards: list[Card], driver: str = "550.54
     """As vgpud writes it."""
     Path(settings.run_dir).mkdir(parents=True, exist_ok=True)
     inventory = Inventory(driver, boot, 1.0, [NVML], [], [], cards)
-    records.write(path_in(settings.run_dir), inventory.record())
+    records.write(paths.inventory(settings.run_dir), inventory.record())

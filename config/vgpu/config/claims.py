@@ -5,7 +5,7 @@ Belongs here: the record and its reading. Who may claim and when a claim ends is
 
 from __future__ import annotations
 
-from vgpu.config import grants, records
+from vgpu.config import grants, paths, records
 from vgpu.config.errors import VgpuError
 from vgpu.config.fields import Fields
 from vgpu.config.grants import Holder
@@ -13,7 +13,6 @@ from vgpu.config.limits import UNLIMITED, CardLimit
 from vgpu.config.request import LOW_PRIORITY
 
 VERSION = 1
-MAX_ID = 255
 MAX_DIGITS = 7  #: of a device's major or minor
 
 
@@ -82,26 +81,9 @@ class Claim:
         }  # fmt: skip
 
 
-def is_container_id(text: str) -> bool:
-    """Whether `text` may name a directory: what runc accepts as an id, and no path."""
-    if not 0 < len(text) <= MAX_ID or text[0] in ".-":
-        return False
-    return all(c.isascii() and (c.isalnum() or c in "_+-.") for c in text)
-
-
-def directory(run_dir: str, container: str) -> str:
-    if not is_container_id(container):
-        raise VgpuError("container id", expected="letters, digits, _ + - .", found=container)
-    return f"{run_dir}/containers/{container}"
-
-
-def path_of(run_dir: str, container: str) -> str:
-    return directory(run_dir, container) + "/claim.json"
-
-
 def read(run_dir: str, container: str) -> Claim:
     """The claim; FileNotFoundError when there is none, VgpuError when its file is damaged."""
-    path = path_of(run_dir, container)
+    path = paths.claim(run_dir, container)
     claim = from_record(records.read(path), path)
     if claim.container != container:
         raise VgpuError(path, expected=f"the claim of {container}", found=f"that of {claim.container}")
@@ -112,9 +94,9 @@ def from_record(record: dict[str, object], source: str) -> Claim:
     """A Claim; VgpuError naming `source` and the field otherwise."""
     fields = Fields(record, source)
     fields.version(VERSION)
-    if not is_container_id(fields.text("container")):
+    if not paths.is_container_id(fields.text("container")):
         raise fields.wrong("container", "a container's id")
-    if not all(map(grants.is_id, fields.texts("grants"))):
+    if not all(map(paths.is_grant_id, fields.texts("grants"))):
         raise fields.wrong("grants", "ids of grants")
     return Claim(
         container=fields.text("container"),

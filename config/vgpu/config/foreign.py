@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from vgpu.config import records
+from vgpu.config import paths, records
 from vgpu.config.errors import VgpuError
 from vgpu.config.fields import Fields
 
@@ -41,10 +41,6 @@ class User:
         return f"process {self.pid} ({self.command}) {of}"
 
 
-def path_in(run_dir: str) -> str:
-    return run_dir + "/foreign.json"
-
-
 def now() -> float:
     """Seconds since boot, suspension included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -61,7 +57,7 @@ def record(users: dict[str, list[User]], boot_id: str, written: float, valid: fl
 
 def read(run_dir: str, boot_id: str, at: float) -> dict[str, list[User]]:
     """The foreign users by card uuid; {} when nobody has looked lately. VgpuError when the file is damaged."""
-    path = path_in(run_dir)
+    path = paths.foreign(run_dir)
     try:
         fields = Fields(records.read(path), path)
     except FileNotFoundError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from vgpu.config import records
+from vgpu.config import paths, records
 from vgpu.config.errors import VgpuError
 from vgpu.config.fields import Fields
 from vgpu.config.limits import MAX_CARDS
@@ -19,7 +19,6 @@ VERSION = 1
 RESOURCES = ("cores", "memory", "gpu")
 ANNOTATIONS = {name: f"vgpu.io/grant-{name}" for name in RESOURCES}
 ENVIRONMENT = {name: f"VGPU_GRANT_{name.upper()}" for name in RESOURCES}
-ID_LENGTH = 32
 MAX_AMOUNTS = {"cores": WHOLE_CARD * MAX_CARDS, "memory": MAX_SIZE, "gpu": MAX_CARDS}
 
 
@@ -103,33 +102,18 @@ class Grant:
 
 def new_id() -> str:
     """128 bits that nobody can guess."""
-    return os.urandom(ID_LENGTH // 2).hex()
-
-
-def is_id(text: str) -> bool:
-    """Whether `text` has an id's form; nothing else ever becomes part of a path."""
-    return len(text) == ID_LENGTH and all(c in "0123456789abcdef" for c in text)
-
-
-def directory(state_dir: str) -> str:
-    return state_dir + "/grants"
-
-
-def path_of(state_dir: str, grant_id: str) -> str:
-    if not is_id(grant_id):
-        raise VgpuError("grant id", expected=f"{ID_LENGTH} hexadecimal digits", found=grant_id)
-    return f"{directory(state_dir)}/{grant_id}.json"
+    return os.urandom(paths.GRANT_ID_LENGTH // 2).hex()
 
 
 def write(state_dir: str, grant: Grant) -> None:
     """Store `grant` durably. The directory is made, root only, when it is not there."""
-    os.makedirs(directory(state_dir), mode=0o700, exist_ok=True)
-    records.write(path_of(state_dir, grant.id), grant.record())
+    os.makedirs(paths.grants(state_dir), mode=0o700, exist_ok=True)
+    records.write(paths.grant(state_dir, grant.id), grant.record())
 
 
 def read(state_dir: str, grant_id: str) -> Grant:
     """The grant; FileNotFoundError when there is none, VgpuError when its file is damaged."""
-    path = path_of(state_dir, grant_id)
+    path = paths.grant(state_dir, grant_id)
     grant = from_record(records.read(path, _DO), path)
     if grant.id != grant_id:
         raise VgpuError(path, expected=f"grant {grant_id}", found=f"grant {grant.id}", do=_DO)
@@ -143,14 +127,14 @@ def read_all(state_dir: str) -> tuple[list[Grant], list[str]]:
     """(grants, one message per file that could not be read): a damaged grant never hides the others."""
     grants, damaged = [], []
     try:
-        names = sorted(os.listdir(directory(state_dir)))
+        names = sorted(os.listdir(paths.grants(state_dir)))
     except FileNotFoundError:
         return [], []
     except OSError as error:
-        raise VgpuError(directory(state_dir), expected="the directory of grants", found=error.strerror) from error
+        raise VgpuError(paths.grants(state_dir), expected="the directory of grants", found=error.strerror) from error
     for name in names:
         grant_id, _, suffix = name.partition(".")
-        if suffix != "json" or not is_id(grant_id):
+        if suffix != "json" or not paths.is_grant_id(grant_id):
             continue  # a temporary file of a write under way
         try:
             grants.append(read(state_dir, grant_id))
@@ -168,8 +152,8 @@ def from_record(record: dict[str, object], source: str) -> Grant:
     resource = fields.text("resource")
     if resource not in RESOURCES:
         raise fields.wrong("resource", "one of " + ", ".join(RESOURCES))
-    if not is_id(fields.text("id")):
-        raise fields.wrong("id", f"{ID_LENGTH} hexadecimal digits")
+    if not paths.is_grant_id(fields.text("id")):
+        raise fields.wrong("id", f"{paths.GRANT_ID_LENGTH} hexadecimal digits")
     return Grant(
         id=fields.text("id"),
         resource=resource,

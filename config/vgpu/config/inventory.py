@@ -6,7 +6,7 @@ using it the hook's and the plugin's. Paths are host paths as the hook opens the
 
 from __future__ import annotations
 
-from vgpu.config import records
+from vgpu.config import paths, records
 from vgpu.config.errors import VgpuError
 from vgpu.config.fields import Fields
 
@@ -128,10 +128,6 @@ def nvml_of(libraries: list[Library]) -> str:
     raise VgpuError("inventory", expected="the driver's libnvidia-ml.so", found="none", do=DO)
 
 
-def path_in(run_dir: str) -> str:
-    return run_dir + "/inventory.json"
-
-
 def _fields(item: Library | Binary | Device | Card) -> dict[str, object]:
     return {name: getattr(item, name) for name in item.__slots__}
 
@@ -153,7 +149,7 @@ def from_record(record: dict[str, object], source: str) -> Inventory:
 
 def read(run_dir: str) -> Inventory:
     """The inventory of this node; VgpuError when there is none or it is damaged."""
-    path = path_in(run_dir)
+    path = paths.inventory(run_dir)
     try:
         record = records.read(path, DO, limit=16 << 20)
     except FileNotFoundError:

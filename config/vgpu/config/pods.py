@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import os
 
-from vgpu.config import records
+from vgpu.config import paths, records
 from vgpu.config.errors import VgpuError
 from vgpu.config.fields import Fields
 
 VERSION = 1
-MAX_UID = 64
-WATCHED = ".watched"
 _DO = "restart vgpu-device-plugin, which writes it anew"
 
 
@@ -58,29 +56,9 @@ class Pod:
         }  # fmt: skip
 
 
-def is_uid(text: str) -> bool:
-    """Whether `text` may be a pod's uid; nothing else ever becomes part of a path."""
-    return 0 < len(text) <= MAX_UID and all(c.isascii() and (c.isalnum() or c == "-") for c in text)
-
-
-def directory(run_dir: str) -> str:
-    return run_dir + "/pods"
-
-
-def watched_path(run_dir: str) -> str:
-    """The file that is locked, exclusively and by flock(2), while the records follow the API server."""
-    return f"{directory(run_dir)}/{WATCHED}"
-
-
-def path_of(run_dir: str, uid: str) -> str:
-    if not is_uid(uid):
-        raise VgpuError("pod uid", expected=f"at most {MAX_UID} letters, digits and -", found=uid)
-    return f"{directory(run_dir)}/{uid}.json"
-
-
 def read(run_dir: str, uid: str) -> Pod:
     """The pod's record; FileNotFoundError when there is none, VgpuError when its file is damaged."""
-    path = path_of(run_dir, uid)
+    path = paths.pod(run_dir, uid)
     pod = from_record(records.read(path, _DO), path)
     if pod.uid != uid:
         raise VgpuError(path, expected=f"the record of pod {uid}", found=f"that of {pod.uid}", do=_DO)
@@ -89,14 +67,14 @@ def read(run_dir: str, uid: str) -> Pod:
 
 def write(run_dir: str, pod: Pod) -> None:
     """Store `pod`, replacing what was there."""
-    os.makedirs(directory(run_dir), mode=0o700, exist_ok=True)
-    records.write(path_of(run_dir, pod.uid), pod.record())
+    os.makedirs(paths.pods(run_dir), mode=0o700, exist_ok=True)
+    records.write(paths.pod(run_dir, pod.uid), pod.record())
 
 
 def remove(run_dir: str, uid: str) -> None:
     """The pod is gone. A record that is not there is right already."""
     try:
-        os.unlink(path_of(run_dir, uid))
+        os.unlink(paths.pod(run_dir, uid))
     except FileNotFoundError:
         return
 
@@ -104,17 +82,17 @@ def remove(run_dir: str, uid: str) -> None:
 def uids(run_dir: str) -> list[str]:
     """Of the pods that have a record."""
     try:
-        names = os.listdir(directory(run_dir))
+        names = os.listdir(paths.pods(run_dir))
     except FileNotFoundError:
         return []
-    return sorted(name[:-5] for name in names if name.endswith(".json") and is_uid(name[:-5]))
+    return sorted(name[:-5] for name in names if name.endswith(".json") and paths.is_pod_uid(name[:-5]))
 
 
 def from_record(record: dict[str, object], source: str) -> Pod:
     """A Pod; VgpuError naming `source` and the field otherwise."""
     fields = Fields(record, source, _DO)
     fields.version(VERSION)
-    if not is_uid(fields.text("uid")):
+    if not paths.is_pod_uid(fields.text("uid")):
         raise fields.wrong("uid", "a pod's uid")
     limits = fields.inner("limits")
     return Pod(

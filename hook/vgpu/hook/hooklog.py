@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import os
 
+from vgpu.config import paths
 from vgpu.config.records import encode
 
 MAX_SIZE = 1 << 20
 
 
-def path_in(run_dir: str) -> str:
-    return run_dir + "/hook.log"
-
-
 def write(run_dir: str, record: dict[str, object]) -> None:
     """Append `record` as one line; a single write(2) to an O_APPEND file, so that lines of hooks at once stay whole."""
-    path = path_in(run_dir)
+    path = paths.hook_log(run_dir)
     try:
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:

@@ -14,6 +14,7 @@ import sys
 import time
 
 from vgpu.config import inventory as inventories
+from vgpu.config import paths
 from vgpu.config import settings as node_settings
 from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Inventory
@@ -25,7 +26,7 @@ from vgpu.hook.devices.allow import AllowDevices
 from vgpu.hook.inject import execute, plan
 from vgpu.hook.inject.inspect import survey
 from vgpu.hook.inject.plan import Plan, Subject
-from vgpu.hook.ledger import container_processes, presence
+from vgpu.hook.ledger import container_processes
 from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.linux import cgroup, procfs, staleness
 from vgpu.hook.linux.rootfs import Rootfs
@@ -71,8 +72,8 @@ class Hook:
         if not authorization.asks(container):
             return []
         self.step = "identity"
-        paths = cgroup.paths_of(container.pid, self.proc) if container.pid else []
-        identity = identities.identify(paths, container.annotations)
+        cgroups = cgroup.paths_of(container.pid, self.proc) if container.pid else []
+        identity = identities.identify(cgroups, container.annotations)
         wanted = authorization.wanted(container, identity)
         if wanted is None:
             return []
@@ -141,13 +142,13 @@ class Hook:
         stems = frozenset(library.name.partition(".so")[0] for library in inventory.libraries)
         nodes = plan.devices(inventory, made, chosen)
         facts = survey(root, stems, [device.name for device in nodes])
-        own = node.ledger.limits_file(container.id), node.ledger.cards_file(container.id)
-        subject = Subject(made, chosen, facts, *own, presence.path_of(settings.run_dir))
+        own = paths.limits(settings.run_dir, container.id), paths.card_pages(settings.run_dir, container.id)
+        subject = Subject(made, chosen, facts, *own, paths.presence(settings.run_dir))
         parameters = _parameters(settings.text("driver.proc_root")) if facts.proc_driver else {}
         planned = plan.make(subject, inventory, settings, parameters)
-        paths = {(device.major, device.minor): device.path for device in planned.devices}
+        opened = {(device.major, device.minor): device.path for device in planned.devices}
         rules = devicerules.from_config(container.config, f"{container.bundle}/config.json")
-        return planned, AllowDevices(pid, tuple(paths), settings.text("devices.permissions"), rules, paths)
+        return planned, AllowDevices(pid, tuple(opened), settings.text("devices.permissions"), rules, opened)
 
     def _explain(self, container: Container, made: Allocation, node: Node) -> list[str]:
         """The plan in words. A container that is not there yet is looked for where the runtime will make it."""

@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 
+from vgpu.config import paths
 from vgpu.config import settings as node_settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
@@ -33,7 +34,6 @@ from vgpu.plugin.kubelet.registration import Registrar
 from vgpu.plugin.kubelet.server import Listing, ResourceServer, Servicer
 
 TICK = 2.0  #: seconds; a stat of settings and inventory, and three small files of /proc
-LOCK = "plugin.lock"
 LOCK_PAUSE = 1.0  #: between two looks whether the other instance has ended
 INIT_PATIENCE = 30.0  #: for the first inventory, with fail_on_init_error: vgpud may be starting
 MAX_LATE = 60.0  #: seconds after which a round that does not come is a hang
@@ -232,7 +232,7 @@ class DevicePlugin:
     # The loop
 
     def _take_lock(self) -> bool:
-        self.lock = single_instance.take(f"{self.settings.run_dir}/{LOCK}")
+        self.lock = single_instance.take(paths.plugin_lock(self.settings.run_dir))
         other = "another device plugin runs on this node; waiting for its end" if self.lock < 0 else ""
         self.conditions.set("instance", other)
         return self.lock >= 0

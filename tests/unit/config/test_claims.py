@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.config import claims, records
+from vgpu.config import claims, paths, records
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Holder
@@ -37,7 +37,7 @@ WHOLE = Claim("c2", 12, 3456, [CardLimit(UUID, UNLIMITED)], True, None, [], "/ru
 @pytest.mark.parametrize("record", [SOUND, WHOLE])
 def test_write_and_read(tmp_path: Path, record: dict[str, object]) -> None:
     container = str(record["container"])
-    path = claims.path_of(str(tmp_path), container)
+    path = paths.claim(str(tmp_path), container)
     os.makedirs(os.path.dirname(path))
     records.write(path, record)
     assert path == f"{tmp_path}/containers/{container}/claim.json"
@@ -46,15 +46,15 @@ def test_write_and_read(tmp_path: Path, record: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("text", ["a", "A0_+-.z", "0" * 64, "x" * 255, "k8s_main_pod-1.2"])
 def test_container_ids(text: str) -> None:
-    assert claims.is_container_id(text)
-    assert claims.directory("/run/vgpu", text) == f"/run/vgpu/containers/{text}"
+    assert paths.is_container_id(text)
+    assert paths.container("/run/vgpu", text) == f"/run/vgpu/containers/{text}"
 
 
 @pytest.mark.parametrize(
     "text", ["", ".", "..", "../x", "a/b", "/", "-a", ".a", "a\n", "a\0", "a b", "ä", "x" * 256, "a%"]
 )
 def test_what_is_no_container_id_never_becomes_a_path(tmp_path: Path, text: str) -> None:
-    assert not claims.is_container_id(text)
+    assert not paths.is_container_id(text)
     with pytest.raises(VgpuError, match=r"^container id: expected letters, digits, _ \+ - \., found "):
         claims.read(str(tmp_path), text)
 
@@ -127,7 +127,7 @@ def test_refuses_a_missing_field(name: str) -> None:
     "content", [b"", b"{", b"null", b'{"version":1}', b"\xff\xfe", b"[" * 999, b" " * (records.MAX_RECORD + 1)]
 )
 def test_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
-    path = Path(claims.path_of(str(tmp_path), "c1"))
+    path = Path(paths.claim(str(tmp_path), "c1"))
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
     with pytest.raises(VgpuError) as caught:
@@ -136,7 +136,7 @@ def test_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
 
 
 def test_claim_in_anothers_directory_is_refused(tmp_path: Path) -> None:
-    path = Path(claims.path_of(str(tmp_path), "c9"))
+    path = Path(paths.claim(str(tmp_path), "c9"))
     path.parent.mkdir(parents=True)
     records.write(str(path), SOUND)
     with pytest.raises(VgpuError, match=r"claim\.json: expected the claim of c9, found that of c1"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.config import grants, records
+from vgpu.config import grants, paths, records
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.request import Wishes
@@ -29,14 +29,14 @@ def test_write_and_read(tmp_path: Path) -> None:
     read = grants.read(state, ID)
     assert read.record() == grant.record()
     assert read.holder == Holder("uid", "main")
-    assert os.stat(grants.directory(state)).st_mode & 0o777 == 0o700
-    assert os.stat(grants.path_of(state, ID)).st_mode & 0o777 == 0o600
+    assert os.stat(paths.grants(state)).st_mode & 0o777 == 0o700
+    assert os.stat(paths.grant(state, ID)).st_mode & 0o777 == 0o600
 
 
 def test_ids_are_ids_and_differ() -> None:
     made = {grants.new_id() for _ in range(100)}
     assert len(made) == 100
-    assert all(map(grants.is_id, made))
+    assert all(map(paths.is_grant_id, made))
 
 
 FORGED = [
@@ -56,7 +56,7 @@ FORGED = [
 
 @pytest.mark.parametrize("text", FORGED)
 def test_forged_ids_never_become_a_path(tmp_path: Path, text: str) -> None:
-    assert not grants.is_id(text)
+    assert not paths.is_grant_id(text)
     with pytest.raises(VgpuError, match=r"^grant id: expected 32 hexadecimal digits, found "):
         grants.read(str(tmp_path), text)
 
@@ -69,7 +69,7 @@ def test_unknown_grant_is_absent(tmp_path: Path) -> None:
 def test_grant_under_anothers_name_is_refused(tmp_path: Path) -> None:
     state = str(tmp_path)
     grants.write(state, Grant(ID, "cores", 30, 1.0))
-    os.rename(grants.path_of(state, ID), grants.path_of(state, "f" * 32))
+    os.rename(paths.grant(state, ID), paths.grant(state, "f" * 32))
     with pytest.raises(VgpuError, match=f"expected grant {'f' * 32}, found grant {ID}; delete the pod"):
         grants.read(state, "f" * 32)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.config import pods, records
+from vgpu.config import paths, pods, records
 from vgpu.config.errors import VgpuError
 from vgpu.config.pods import Pod
 
@@ -26,9 +26,9 @@ def test_there_and_back(tmp_path: Path) -> None:
     pods.write(run, pod())
     assert pods.read(run, UID).record() == pod().record()
     assert pods.read(run, UID).names() == ["setup", "main", "side"]
-    assert os.stat(pods.directory(run)).st_mode & 0o777 == 0o700
-    assert os.stat(pods.path_of(run, UID)).st_mode & 0o777 == 0o600
-    Path(pods.watched_path(run)).touch()
+    assert os.stat(paths.pods(run)).st_mode & 0o777 == 0o700
+    assert os.stat(paths.pod(run, UID)).st_mode & 0o777 == 0o600
+    Path(paths.pods_watched(run)).touch()
     assert pods.uids(run) == [UID]
     pods.remove(run, UID)
     pods.remove(run, UID)
@@ -63,7 +63,7 @@ def test_what_is_no_uid_never_becomes_a_path(tmp_path: Path, uid: str) -> None:
 )
 def test_a_damaged_record_is_one_error(tmp_path: Path, change: dict[str, object], text: str) -> None:
     pods.write(str(tmp_path), pod())
-    records.write(pods.path_of(str(tmp_path), UID), {**pod().record(), **change})
+    records.write(paths.pod(str(tmp_path), UID), {**pod().record(), **change})
     with pytest.raises(VgpuError, match=text) as caught:
         pods.read(str(tmp_path), UID)
     assert "restart vgpu-device-plugin" in str(caught.value)

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 from driver_roots import DriverRoot, compile_library
 
-from vgpu.config import claims, records
 from vgpu.config import inventory as inventories
+from vgpu.config import paths, records
 from vgpu.config.claims import Claim
 from vgpu.config.inventory import Card, Device, Inventory, Library
 from vgpu.config.limits import CardLimit
@@ -70,7 +70,7 @@ class Tree:
         ]
         files = [Library(path, os.path.basename(path), "", "compute") for path in libraries]
         found = Inventory("550.54.15", "", 1.0, files, [], [], made)
-        records.write(inventories.path_in(self.settings.run_dir), found.record())
+        records.write(paths.inventory(self.settings.run_dir), found.record())
 
     def driver(self, version: str = "550.54.15") -> None:
         self.write("proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  x\n")
@@ -369,9 +369,9 @@ def test_containers_that_see_what_is_not_theirs(tree: Tree) -> None:
     tree.process(20, "holder", "share", ("nvidia0", "nvidiactl"))
     tree.process(30, "plain", "other", ("null",))
     card = CardLimit(UUIDS[0], 1 << 30, 20, 20)
-    os.makedirs(claims.directory(tree.settings.run_dir, "c"))
+    os.makedirs(paths.container(tree.settings.run_dir, "c"))
     claim = Claim("c", 20, 77, [card], False, None, [], "/b", 1.0)
-    records.write(claims.path_of(tree.settings.run_dir, "c"), claim.record())
+    records.write(paths.claim(tree.settings.run_dir, "c"), claim.record())
     assert [status for status, _ in look(coexistence.containers, tree.subject)] == [OK]
     tree.write("proc/20/root/dev/nvidia1", "")
     tree.process(40, "privileged", "third", ("nvidia0", "nvidia1"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from vgpu.config import grants, records
+from vgpu.config import grants, paths, records
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.request import Wishes
 from vgpu.config.settings import Settings
@@ -67,7 +67,7 @@ def test_add(node: Node, options: list[str], amounts: dict[str, int], described:
     assert len(set(annotations.values())) == len(amounts)
     assert grants.join(made, 0, Wishes()).describe() == described
     assert os.stat(f"{node.state}/grants").st_mode & 0o777 == 0o700
-    assert {os.stat(grants.path_of(node.state, grant.id)).st_mode & 0o777 for grant in made} == {0o600}
+    assert {os.stat(paths.grant(node.state, grant.id)).st_mode & 0o777 for grant in made} == {0o600}
 
 
 @pytest.mark.parametrize(

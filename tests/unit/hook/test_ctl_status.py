@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from vgpu.config import grants, limits, records, usage
-from vgpu.config import inventory as inventories
+from vgpu.config import grants, limits, paths, records, usage
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.limits import CardLimit
@@ -44,7 +43,7 @@ class Node:
         ]
         (path / "run").mkdir()
         found = Inventory("550.54.15", "", 1.0, [], [], [], self.cards)
-        records.write(inventories.path_in(str(path / "run")), found.record())
+        records.write(paths.inventory(str(path / "run")), found.record())
 
     def claim(self, container: str, wanted: Request | Redemption, holder: Holder | None = None, name: str = "") -> None:
         """A claim of a container whose init is this process."""

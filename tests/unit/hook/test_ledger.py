@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.config import claims, core_schedule, grants, limits, records
+from vgpu.config import claims, core_schedule, grants, limits, paths, records
 from vgpu.config.dialects.placements import Choice, Chosen
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
@@ -19,7 +19,6 @@ from vgpu.config.inventory import Card, Device
 from vgpu.config.limits import UNLIMITED
 from vgpu.config.request import Request, Wishes
 from vgpu.config.settings import Settings
-from vgpu.hook.ledger import presence
 from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.placement.allocation import Allocation
 from vgpu.hook.placement.placement import NoFit
@@ -53,6 +52,9 @@ class Node:
         self.cards = [card(index) for index in range(cards)]
         self.settings = Settings({"paths.state": str(path / "state"), "paths.run": str(path / "run"), **settings})
         self.clock = 1000.0
+
+    def pages(self, container: str) -> Path:
+        return Path(paths.card_pages(self.settings.run_dir, container))
 
     def ledger(self) -> Ledger:
         return Ledger(self.settings, self.cards, str(self.proc))
@@ -143,7 +145,7 @@ def test_a_claim_is_recorded_and_released(node: Node) -> None:
     claim = claims.read(node.settings.run_dir, "c1")
     assert (claim.pid, claim.start_time, claim.bundle, claim.ready) == (10, 5, "/bundles/c1", False)
     assert [item.key()[:4] for item in claim.cards] == [(uuid_of(0), 2 * GIB, 30, 30)]
-    name, cards, _ = limits.decode(Path(node.ledger().limits_file("c1")).read_bytes())
+    name, cards, _ = limits.decode(Path(paths.limits(node.settings.run_dir, "c1")).read_bytes())
     assert (name, cards) == ("c1", claim.cards)
     assert os.stat(node.claim_file("c1").parent).st_mode & 0o777 == 0o700
     node.ledger().confirm(start)
@@ -935,7 +937,7 @@ def test_virtual_memory_is_for_oversubscribed_cards_only(
 
 def test_who_shares_a_card_gets_a_phase_of_it_and_who_stays_gets_it_back(node: Node) -> None:
     def pages(*containers: str) -> dict[str, core_schedule.Page]:
-        read = {name: core_schedule.decode(Path(node.ledger().cards_file(name)).read_bytes())[0] for name in containers}
+        read = {name: core_schedule.decode(node.pages(name).read_bytes())[0] for name in containers}
         return {name: found[0] for name, found in read.items()}
 
     assert node.ledger().claim(node.start("a", 1), share(30))
@@ -955,14 +957,14 @@ def test_who_shares_a_card_gets_a_phase_of_it_and_who_stays_gets_it_back(node: N
 
 def test_a_whole_card_has_no_pages_and_other_cards_are_not_touched(node: Node) -> None:
     assert node.ledger().claim(node.start("a", 1), share(30))
-    before = Path(node.ledger().cards_file("a")).read_bytes()
+    before = node.pages("a").read_bytes()
     assert node.ledger().claim(node.start("whole", 2), Request(1, 100, 0))
-    assert not Path(node.ledger().cards_file("whole")).exists()
-    assert Path(node.ledger().cards_file("a")).read_bytes() == before
+    assert not node.pages("whole").exists()
+    assert node.pages("a").read_bytes() == before
 
 
 def test_the_presence_file_is_there_before_anybody_shares_a_card_and_stays(node: Node) -> None:
-    path = Path(presence.path_of(node.settings.run_dir))
+    path = Path(paths.presence(node.settings.run_dir))
     assert node.ledger().claim(node.start("whole", 1), Request(1, 100, 0))
     assert not path.exists()
     ledger = node.ledger()
@@ -976,7 +978,7 @@ def test_the_presence_file_is_there_before_anybody_shares_a_card_and_stays(node:
 
 
 def test_a_presence_file_that_was_removed_under_way_is_told(node: Node) -> None:
-    path = Path(presence.path_of(node.settings.run_dir))
+    path = Path(paths.presence(node.settings.run_dir))
     assert node.ledger().claim(node.start("a", 1), share(30))
     path.unlink()
     ledger = node.ledger()
@@ -985,7 +987,7 @@ def test_a_presence_file_that_was_removed_under_way_is_told(node: Node) -> None:
 
 
 def test_without_a_presence_file_nobody_starts(node: Node) -> None:
-    path = Path(presence.path_of(node.settings.run_dir))
+    path = Path(paths.presence(node.settings.run_dir))
     path.mkdir(parents=True)
     with pytest.raises(VgpuError, match="expected a regular file, found d"):
         node.ledger().claim(node.start("a", 1), share(30))
@@ -994,32 +996,32 @@ def test_without_a_presence_file_nobody_starts(node: Node) -> None:
 
 def test_a_claim_that_fails_leaves_no_phase_behind(node: Node) -> None:
     assert node.ledger().claim(node.start("a", 1), share(30))
-    before = pages_in(Path(node.ledger().cards_file("a")))
+    before = pages_in(node.pages("a"))
     ledger, start = node.ledger(), node.start("b", 2)
     assert ledger.claim(start, share(30))
-    assert pages_in(Path(node.ledger().cards_file("a"))) != before
+    assert pages_in(node.pages("a")) != before
     ledger.withdraw(start)
-    assert pages_in(Path(node.ledger().cards_file("a"))) == before
+    assert pages_in(node.pages("a")) == before
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage", bytes(core_schedule.SIZE)])
 def test_anothers_damaged_pages_stop_nobody(node: Node, damage: bytes) -> None:
     assert node.ledger().claim(node.start("a", 1), share(30))
-    Path(node.ledger().cards_file("a")).write_bytes(damage)
+    node.pages("a").write_bytes(damage)
     ledger = node.ledger()
     assert ledger.claim(node.start("b", 2), share(30))
     assert len([note for note in ledger.notes if "card pages of container a stay as they were" in note]) == 1
-    assert Path(node.ledger().cards_file("a")).read_bytes() == damage
+    assert node.pages("a").read_bytes() == damage
 
 
 def test_a_container_from_before_there_were_pages_still_has_its_time_kept(node: Node) -> None:
     assert node.ledger().claim(node.start("old", 1), share(30))
-    Path(node.ledger().cards_file("old")).unlink()
+    node.pages("old").unlink()
     ledger = node.ledger()
     assert ledger.claim(node.start("new", 2), share(30))
     assert ledger.notes == []
     (_, page) = core_schedule.schedule(uuid_of(0), [30, 30])
-    assert core_schedule.decode(Path(ledger.cards_file("new")).read_bytes())[0] == [page]
+    assert core_schedule.decode(node.pages("new").read_bytes())[0] == [page]
 
 
 @pytest.mark.parametrize(
@@ -1036,7 +1038,7 @@ def test_the_clock_of_a_time_namespace(node: Node, text: str, offset: int) -> No
     (node.proc / "1" / "timens_offsets").write_text(text)
     ledger = node.ledger()
     assert ledger.claim(start, share(30))
-    assert core_schedule.decode(Path(ledger.cards_file("a")).read_bytes())[1] == offset
+    assert core_schedule.decode(node.pages("a").read_bytes())[1] == offset
 
 
 def test_priority_is_recorded(node: Node) -> None:

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from vgpu.config import claims, grants, pods, records, settings
-from vgpu.config import inventory as inventories
+from vgpu.config import claims, grants, paths, pods, records, settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.inventory import Binary, Card, Device, Inventory, Library
@@ -211,7 +210,7 @@ class Place:
         devices = [Device("/dev/nvidiactl", "nvidiactl", 195, 255)]
         binaries = [Binary("/host/nvidia-smi", "nvidia-smi", "utility")]
         found = Inventory(VERSION, boot_id, 1.0, libraries, binaries, devices, cards)
-        records.write(inventories.path_in(str(self.path / "run")), found.record())
+        records.write(paths.inventory(str(self.path / "run")), found.record())
 
     def pod(self, annotations: dict[str, str], uid: str = POD) -> None:
         self.cgroup(f"/kubepods/pod{uid}/x")

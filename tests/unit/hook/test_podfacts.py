@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.config import pods
+from vgpu.config import paths, pods
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Holder
 from vgpu.config.pods import Pod
@@ -48,8 +48,8 @@ class Facts:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """As a plugin does it while its watch is alive."""
-        os.makedirs(pods.directory(self.run_dir), exist_ok=True)
-        fd = os.open(pods.watched_path(self.run_dir), os.O_RDWR | os.O_CREAT, 0o600)
+        os.makedirs(paths.pods(self.run_dir), exist_ok=True)
+        fd = os.open(paths.pods_watched(self.run_dir), os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX)
         try:
             yield
@@ -127,8 +127,8 @@ def test_a_container_whose_name_the_runtime_does_not_tell(facts: Facts) -> None:
 
 
 def test_a_damaged_record_is_named(facts: Facts) -> None:
-    os.makedirs(pods.directory(facts.run_dir))
-    Path(pods.path_of(facts.run_dir, UID)).write_bytes(b"{")
+    os.makedirs(paths.pods(facts.run_dir))
+    Path(paths.pod(facts.run_dir, UID)).write_bytes(b"{")
     with pytest.raises(VgpuError, match=rf"{UID}\.json: .*restart vgpu-device-plugin"):
         facts.complete()
 
@@ -141,7 +141,7 @@ def test_nobody_waits_where_nobody_watches(facts: Facts, monkeypatch: pytest.Mon
     assert pod_record.record_of(facts.run_dir, UID) is None
     with facts.watched():
         pass
-    assert Path(pods.watched_path(facts.run_dir)).exists()
+    assert Path(paths.pods_watched(facts.run_dir)).exists()
     assert pod_record.record_of(facts.run_dir, UID) is None
     with facts.watched():
         assert pod_record.record_of(facts.run_dir, "0123456789abcdef0123456789abcdef") is None  # a static pod's

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.config import core_schedule
+from vgpu.config import core_schedule, paths
 from vgpu.config.errors import VgpuError
 from vgpu.hook.ledger import presence
 
@@ -16,7 +16,7 @@ SOUND = bytes(core_schedule.PRESENCE_SIZE)
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return Path(presence.path_of(str(tmp_path)))
+    return Path(paths.presence(str(tmp_path)))
 
 
 def test_it_is_made_once(path: Path) -> None:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner, Result
 
-from vgpu.config import claims, core_schedule, limits, records
-from vgpu.config import inventory as inventories
+from vgpu.config import claims, core_schedule, limits, paths, records
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.request import Request
@@ -37,7 +36,7 @@ class Node:
         self.cards = [Card(uuid, 0, 0, "", "Tesla T4", 16 * GIB, Device("/dev/nvidia0", "nvidia0", 195, 0))]
         (path / "run").mkdir()
         found = Inventory("550.54.15", "", 1.0, [], [], [], self.cards)
-        records.write(inventories.path_in(str(path / "run")), found.record())
+        records.write(paths.inventory(str(path / "run")), found.record())
 
     def claim(self, container: str, memory: int, cores: int, pid: int = 0) -> None:
         """A claim of a container whose init is this process."""
@@ -113,8 +112,8 @@ def test_the_container_is_not_in_its_own_way(tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     other = claims.read(run, "mine")
     other.container, other.exclusive = "other", True  # by a record that nothing of vgpu would have written
-    Path(claims.directory(run, "other")).mkdir()
-    records.write(claims.path_of(run, "other"), other.record())
+    Path(paths.container(run, "other")).mkdir()
+    records.write(paths.claim(run, "other"), other.record())
     message = str(node.set("mine", "--memory", "2Gi").exception)
     assert "by other" in message
     assert "mine" not in message
@@ -123,7 +122,7 @@ def test_the_container_is_not_in_its_own_way(tmp_path: Path) -> None:
 def test_a_crowded_card_can_still_shrink(node: Node) -> None:
     node.cards[0].memory = GIB  # less than is promised of it
     found = Inventory("550.54.15", "", 1.0, [], [], [], node.cards)
-    records.write(inventories.path_in(str(node.path / "run")), found.record())
+    records.write(paths.inventory(str(node.path / "run")), found.record())
     assert node.set("abc1", "--memory", "1500Mi").exit_code == 0
     assert node.in_force("abc1")[0] == 1500 << 20
 
@@ -134,7 +133,7 @@ def test_whole_cards_and_ended_containers_are_refused(tmp_path: Path) -> None:
     assert "whole cards" in str(node.set("whole", "--memory", "1Gi").exception)
     claim = claims.read(str(tmp_path / "run"), "whole")
     claim.start_time += 1
-    records.write(claims.path_of(str(tmp_path / "run"), "whole"), claim.record())
+    records.write(paths.claim(str(tmp_path / "run"), "whole"), claim.record())
     assert "ended" in str(node.set("whole", "--memory", "1Gi").exception)
 
 

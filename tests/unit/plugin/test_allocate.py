@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from plugin_beds import GIB, MIB, make_cards, make_settings
 
-from vgpu.config import grants
+from vgpu.config import grants, paths
 from vgpu.config.request import Wishes
 from vgpu.hook.ledger import commitments
 from vgpu.node.service.kubelet_resources import advertised
@@ -167,7 +167,7 @@ def test_a_grant_of_scattered_ids_can_be_read_back(tmp_path: Path) -> None:
 
 
 def stored(settings) -> list[str]:
-    return sorted(os.listdir(grants.directory(settings.state_dir)))
+    return sorted(os.listdir(paths.grants(settings.state_dir)))
 
 
 def test_grants_of_a_call_are_on_disk_with_ids_of_their_own(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_grants_of_a_call_are_on_disk_with_ids_of_their_own(tmp_path: Path) -> N
     assert [grant.amount for grant in made] == [10, 20]
     assert stored(settings) == sorted(f"{grant.id}.json" for grant in made)
     assert grants.read(settings.state_dir, made[1].id).devices == {"GPU-00": "10-29"}
-    assert os.stat(grants.path_of(settings.state_dir, made[0].id)).st_mode & 0o777 == 0o600
+    assert os.stat(paths.grant(settings.state_dir, made[0].id)).st_mode & 0o777 == 0o600
 
 
 def test_nothing_is_granted_when_a_part_is_refused(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_nothing_is_granted_when_a_part_is_refused(tmp_path: Path) -> None:
     [cores, _] = advertised(settings, make_cards())
     with pytest.raises(Refused):
         Allocator(settings).allocate(cores, [ids(cores, 10), ["unknown-0"]])
-    assert not Path(grants.directory(settings.state_dir)).exists()
+    assert not Path(paths.grants(settings.state_dir)).exists()
 
 
 def test_nothing_remains_when_the_disk_fails_half_way(tmp_path: Path, monkeypatch) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from vgpu.config import claims, grants, pods, records
+from vgpu.config import grants, paths, pods, records
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
@@ -113,7 +113,7 @@ class Node:
         """A container whose init is this process, or `pid`."""
         pid = pid or os.getpid()
         made = Claim(container, pid, procfs.start_time(pid), [], True, None, list(held), "", 1.0)
-        path = claims.path_of(self.settings.run_dir, container)
+        path = paths.claim(self.settings.run_dir, container)
         os.makedirs(os.path.dirname(path))
         records.write(path, made.record())
 
@@ -308,7 +308,7 @@ def test_a_grant_made_by_hand_is_not_kubelets(node: Node) -> None:
 
 def test_a_damaged_grant_is_told_and_stays(node: Node) -> None:
     grant = node.grant()
-    damaged = Path(grants.path_of(node.settings.state_dir, grants.new_id()))
+    damaged = Path(paths.grant(node.settings.state_dir, grants.new_id()))
     damaged.write_text("{")
     assert node.rounds() == [grant]
     assert damaged.exists()
@@ -427,7 +427,7 @@ def test_a_living_container_keeps_its_grant(node: Node) -> None:
     grant = node.grant(holder=("u1", "main"), pod="web")
     node.claim("c1", grant)
     assert node.rounds(100 * GRACE) == []
-    os.unlink(claims.path_of(node.settings.run_dir, "c1"))
+    os.unlink(paths.claim(node.settings.run_dir, "c1"))
     assert node.rounds(GRACE) == [], "from its end on"
     assert node.rounds(10) == [grant]
 
@@ -444,7 +444,7 @@ def test_a_claim_that_comes_in_last(node: Node, monkeypatch: pytest.MonkeyPatch)
     taken = Lock._take
 
     def take(lock: Lock) -> None:
-        if not os.path.exists(claims.path_of(node.settings.run_dir, "c1")):
+        if not os.path.exists(paths.claim(node.settings.run_dir, "c1")):
             node.claim("c1", grant)
         taken(lock)
 

@@ -8,6 +8,7 @@ import pytest
 from plugin_beds import make_cards, make_settings, write_inventory
 
 from vgpu.config import inventory as inventories
+from vgpu.config import paths
 from vgpu.plugin.cards.inventory import GRACE, InventoryWatch
 
 NVRM = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Mar  5 2024\n"
@@ -21,7 +22,7 @@ class Bed:
         self.version = directory / "proc/driver/nvidia/version"
         self.version.parent.mkdir(parents=True)
         self.version.write_text(NVRM.format("550.54.15"))
-        self.path = Path(inventories.path_in(self.settings.run_dir))
+        self.path = Path(paths.inventory(self.settings.run_dir))
 
     def look(self) -> list[str]:
         self.watch.look()

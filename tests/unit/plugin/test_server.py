@@ -14,7 +14,7 @@ import pytest
 from daemons import wait_for
 from plugin_beds import MIB, make_cards, make_settings
 
-from vgpu.config import grants
+from vgpu.config import grants, paths
 from vgpu.config.errors import VgpuError
 from vgpu.hook.placement.placement import Policy
 from vgpu.node.service.kubelet_resources import advertised
@@ -168,7 +168,7 @@ def test_a_refusal_says_why_and_grants_nothing(bed: Bed) -> None:
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     expected = "vgpu: tencent.com/vcuda-core: expected device ids of this node, found nope-1; this node does not"
     assert caught.value.details().startswith(expected)
-    assert not Path(grants.directory(bed.settings.state_dir)).exists()
+    assert not Path(paths.grants(bed.settings.state_dir)).exists()
     assert bed.told == []
     assert "refused: tencent.com/vcuda-core" in bed.log.getvalue()
 

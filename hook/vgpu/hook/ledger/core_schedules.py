@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from vgpu.config import claims, core_schedule, records
+from vgpu.config import core_schedule, paths, records
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 
@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
     from vgpu.config.core_schedule import Page
 
-CARDS = "cards"
 NS = 1_000_000_000
-
-
-def path_of(run_dir: str, container: str) -> str:
-    """The host's path of a container's card pages."""
-    return f"{claims.directory(run_dir, container)}/{CARDS}"
 
 
 def held(claim: Claim) -> dict[str, int]:
@@ -42,7 +36,7 @@ def pages(shares: Iterable[Claim]) -> dict[str, list[Page]]:
 def create(run_dir: str, claim: Claim, others: Iterable[Claim], clock_offset: int) -> None:
     """Write the file of a container that starts beside `others`. OSError or VgpuError: it must not start."""
     made = pages([*others, claim])[claim.container]
-    records.write_bytes(path_of(run_dir, claim.container), core_schedule.encode(made, clock_offset), 0o444)
+    records.write_bytes(paths.card_pages(run_dir, claim.container), core_schedule.encode(made, clock_offset), 0o444)
 
 
 def rewrite(run_dir: str, shares: Iterable[Claim], cards: Iterable[str]) -> list[str]:
@@ -53,7 +47,7 @@ def rewrite(run_dir: str, shares: Iterable[Claim], cards: Iterable[str]) -> list
         try:
             for page in made:
                 if page.uuid in reached:
-                    core_schedule.update(path_of(run_dir, container), page)
+                    core_schedule.update(paths.card_pages(run_dir, container), page)
         except FileNotFoundError:
             continue
         except (OSError, VgpuError) as error:

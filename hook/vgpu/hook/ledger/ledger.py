@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-from vgpu.config import claims, foreign, grants, limits, records
+from vgpu.config import claims, foreign, grants, limits, paths, records
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.foreign import User
@@ -33,8 +33,6 @@ from vgpu.hook.request.resolve_grants import Redemption, request_of, terms_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # not at run time: it costs the hook's process time
     from collections.abc import Callable, Iterable
-
-CLAIM, LIMITS = "claim.json", "limits"
 
 
 class Start:
@@ -127,7 +125,7 @@ class Ledger:
             raise VgpuError(f"container {start.container}", expected=f"the claim of process {start.pid}", found=found)
         claim.ready = True
         claim.devices = devices or {}
-        records.write(claims.path_of(self.run_dir, start.container), claim.record())
+        records.write(paths.claim(self.run_dir, start.container), claim.record())
 
     def withdraw(self, start: Start) -> None:
         """The start failed: no claim remains, and its grants are as they were."""
@@ -178,14 +176,6 @@ class Ledger:
                     return True
         return False
 
-    def limits_file(self, container: str) -> str:
-        """The host's path of a container's limits file."""
-        return f"{claims.directory(self.run_dir, container)}/{LIMITS}"
-
-    def cards_file(self, container: str) -> str:
-        """The host's path of a container's card pages."""
-        return core_schedules.path_of(self.run_dir, container)
-
     def recut(self, uuids: Iterable[str]) -> None:
         """Cut the time of these cards anew among who has a share of them. For who holds the lock; it never fails."""
         try:
@@ -206,14 +196,14 @@ class Ledger:
         """All readable claims, of living containers and dead ones; a damaged one comes from its limits file."""
         found = []
         try:
-            names = sorted(os.listdir(self.run_dir + "/containers"))
+            names = sorted(os.listdir(paths.containers(self.run_dir)))
         except FileNotFoundError:
             return []
         except OSError as error:
-            path = f"{self.run_dir}/containers"
+            path = paths.containers(self.run_dir)
             raise VgpuError(path, expected="the directory of claims", found=error.strerror) from None
         for name in names:
-            if not claims.is_container_id(name):
+            if not paths.is_container_id(name):
                 continue
             try:
                 found.append(claims.read(self.run_dir, name))
@@ -278,7 +268,7 @@ class Ledger:
 
     def _salvaged(self, container: str) -> list[Claim]:
         """What a damaged claim still takes of its cards, from the limits file beside it."""
-        path = self.limits_file(container)
+        path = paths.limits(self.run_dir, container)
         try:
             data = records.read_bounded(path, limits.SIZE)
             cards = limits.decode(data, path)[1]
@@ -321,7 +311,7 @@ class Ledger:
 
     def _grant(self, resource: str, grant_id: str, holder: Holder) -> Grant:
         what = f"grant {grant_id[:8]} of {resource}"
-        if not grants.is_id(grant_id):
+        if not paths.is_grant_id(grant_id):
             raise VgpuError(f"grant of {resource}", expected="an id of 32 hexadecimal digits", found=grant_id)
         try:
             grant = grants.read(self.state_dir, grant_id)
@@ -357,14 +347,14 @@ class Ledger:
         return placement.place(request, self.cards, committed, self.policy)
 
     def _record(self, start: Start, made: Allocation, mine: list[Grant], priority: int) -> None:
-        directory = claims.directory(self.run_dir, start.container)
+        directory = paths.container(self.run_dir, start.container)
         data = limits.encode(start.container, made.limits)
         for grant in mine:
             grant.holder, grant.name = start.holder, start.name
             grant.cards = [card.uuid for card in made.cards]
             grants.write(self.state_dir, grant)
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        records.write_bytes(f"{directory}/{LIMITS}", data, 0o444)
+        records.write_bytes(paths.limits(self.run_dir, start.container), data, 0o444)
         claim = Claim(
             start.container, start.pid, start.start_time, made.limits, made.exclusive, start.holder,
             [grant.id for grant in mine], start.bundle, start.now, start.name, cgroup=start.cgroup,
@@ -372,7 +362,7 @@ class Ledger:
         )  # fmt: skip
         if not made.exclusive:
             self._share_time(claim)
-        records.write(f"{directory}/{CLAIM}", claim.record())
+        records.write(paths.claim(self.run_dir, start.container), claim.record())
         if not made.exclusive:
             self.recut(card.uuid for card in made.limits)
 
@@ -380,7 +370,7 @@ class Ledger:
         """What a container that starts with a share needs to keep out of the others' way, and they out of its."""
         others = self.shares()
         if presence.ensure(self.run_dir) and others:
-            path = presence.path_of(self.run_dir)
+            path = paths.presence(self.run_dir)
             self.notes.append(f"{path} was missing: who started before does not see who starts now")
         core_schedules.create(self.run_dir, claim, others, core_schedules.clock_offset(claim.pid, self.proc))
 
@@ -389,7 +379,7 @@ class Ledger:
             return
         for grant in self._before:
             try:
-                if os.path.exists(grants.path_of(self.state_dir, grant.id)):  # an ended grant does not come back
+                if os.path.exists(paths.grant(self.state_dir, grant.id)):  # an ended grant does not come back
                     grants.write(self.state_dir, grant)
             except OSError as error:
                 self.notes.append(f"grant {grant.id[:8]}: {error}")  # it stays this container's
@@ -418,7 +408,7 @@ class Ledger:
 
     def _drop(self, container: str) -> None:
         """Remove a container's directory: ours alone writes there, and nothing but plain files."""
-        directory = claims.directory(self.run_dir, container)
+        directory = paths.container(self.run_dir, container)
         try:
             for name in os.listdir(directory):
                 os.unlink(f"{directory}/{name}")

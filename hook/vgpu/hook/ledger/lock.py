@@ -15,6 +15,7 @@ import os
 import struct
 import time
 
+from vgpu.config import paths
 from vgpu.config.errors import VgpuError
 
 PATIENCE = 20.0  #: seconds in which nobody before us has come any further
@@ -39,7 +40,7 @@ class Lock:
     def __init__(self, run_dir: str, wait: bool = True) -> None:
         os.makedirs(run_dir, mode=0o755, exist_ok=True)
         self._wait = wait
-        self._path = run_dir + "/ledger.lock"
+        self._path = paths.ledger_lock(run_dir)
         self._fd = -1
 
     def __enter__(self) -> None:

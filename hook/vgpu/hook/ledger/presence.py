@@ -10,16 +10,11 @@ from __future__ import annotations
 import os
 import stat
 
-from vgpu.config import core_schedule, records
+from vgpu.config import core_schedule, paths, records
 from vgpu.config.errors import VgpuError
 
 CONTENT = bytes(core_schedule.PRESENCE_SIZE)
 MODE = 0o444
-
-
-def path_of(run_dir: str) -> str:
-    """The host's path of the presence file."""
-    return f"{run_dir}/presence"
 
 
 def ensure(run_dir: str) -> bool:
@@ -27,7 +22,7 @@ def ensure(run_dir: str) -> bool:
 
     OSError or VgpuError: there is none, and no container with a share must start.
     """
-    path = path_of(run_dir)
+    path = paths.presence(run_dir)
     try:
         found = os.lstat(path).st_mode
     except FileNotFoundError:

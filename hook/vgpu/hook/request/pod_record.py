@@ -11,7 +11,7 @@ import fcntl
 import os
 import time
 
-from vgpu.config import pods, request
+from vgpu.config import paths, pods, request
 from vgpu.config.dialects import placements
 from vgpu.config.grants import Holder
 from vgpu.config.pods import Pod
@@ -68,7 +68,7 @@ def record_of(run_dir: str, uid: str, patience: float = PATIENCE) -> Pod | None:
 def watched(run_dir: str) -> bool:
     """Whether a plugin follows the API server at this moment: it holds the lock while its watch is alive."""
     try:
-        fd = os.open(pods.watched_path(run_dir), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(paths.pods_watched(run_dir), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

@@ -9,7 +9,7 @@ import os
 
 import click
 
-from vgpu.config import compiled, compiler, inventory, settings
+from vgpu.config import compiled, compiler, inventory, paths, settings
 from vgpu.config.compiler import Compiled
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
@@ -128,7 +128,7 @@ def _check_devices(found: Settings, node: str) -> str:
     except VgpuError as error:
         return str(error)
     if not cards:
-        return f"{inventory.path_in(found.run_dir)}: has no cards"
+        return f"{paths.inventory(found.run_dir)}: has no cards"
     kubelet_resources.advertised(found, cards)
     return ""
 

@@ -11,7 +11,7 @@ import time
 
 import click
 
-from vgpu.config import grants, settings
+from vgpu.config import grants, paths, settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.request import WHOLE_CARD, parse_size, split_cores
@@ -65,7 +65,7 @@ def remove(config_path: str, ids: tuple[str, ...]) -> None:
     state_dir = settings.read(config_path).state_dir
     for grant_id in ids:
         try:
-            os.unlink(grants.path_of(state_dir, grant_id))
+            os.unlink(paths.grant(state_dir, grant_id))
         except FileNotFoundError:
             raise VgpuError(f"grant {grant_id}", expected="a grant of this node", found="none") from None
 

@@ -11,7 +11,7 @@ import time
 import click
 
 from vgpu.config import inventory as record
-from vgpu.config import records, settings
+from vgpu.config import paths, records, settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card, Inventory
 from vgpu.config.settings import Settings
@@ -60,7 +60,7 @@ def refresh(config_path: str) -> None:
 
 
 def _store(node: Settings, found: Inventory) -> str:
-    path = record.path_in(node.run_dir)
+    path = paths.inventory(node.run_dir)
     try:
         os.makedirs(node.run_dir, mode=0o755, exist_ok=True)
         records.write(path, found.record())

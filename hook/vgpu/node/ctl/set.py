@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import click
 
-from vgpu.config import claims, inventory, limits, records, settings
+from vgpu.config import inventory, limits, paths, records, settings
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.limits import CardLimit
@@ -86,15 +86,15 @@ def _check_room(ledger: Ledger, claim: Claim, wanted: list[CardLimit]) -> None:
 
 def _record(run_dir: str, claim: Claim, wanted: list[CardLimit]) -> None:
     """Claim, limits file, claim: at every moment the ledger counts at least what the container may take."""
-    directory = claims.directory(run_dir, claim.container)
+    directory = paths.container(run_dir, claim.container)
     claim.cards = [
         CardLimit(old.uuid, max(old.memory, new.memory), max(old.cores, new.cores), max(old.core_limit, new.core_limit))
         for old, new in zip(claim.cards, wanted)
     ]
     try:
-        records.write(f"{directory}/claim.json", claim.record())
-        limits.update(f"{directory}/limits", claim.container, wanted)
+        records.write(paths.claim(run_dir, claim.container), claim.record())
+        limits.update(paths.limits(run_dir, claim.container), claim.container, wanted)
         claim.cards = wanted
-        records.write(f"{directory}/claim.json", claim.record())
+        records.write(paths.claim(run_dir, claim.container), claim.record())
     except OSError as error:
         raise VgpuError("set", expected=f"to write in {directory}", found=str(error)) from error

@@ -11,8 +11,8 @@ import time
 
 import click
 
-from vgpu.config import claims, limits, records, settings, usage
 from vgpu.config import inventory as inventories
+from vgpu.config import limits, paths, records, settings, usage
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
@@ -85,7 +85,7 @@ def _container_rows(
 
 def _in_force(claim: Claim, run_dir: str) -> list[CardLimit]:
     """The limits that libvcuda reads; the claim's own where the file cannot be read."""
-    path = f"{claims.directory(run_dir, claim.container)}/limits"
+    path = paths.limits(run_dir, claim.container)
     try:
         return limits.decode(records.read_bounded(path, limits.SIZE), path)[1]
     except (OSError, VgpuError):

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import socket
 
-from vgpu.config import records
+from vgpu.config import paths, records
 from vgpu.config.errors import VgpuError
-from vgpu.node.daemon import server
 
 TIMEOUT = 3.0
 MAX_ANSWER = 32 << 20
@@ -18,7 +17,7 @@ _DO = "start it (systemctl start vgpud); containers start and run without it"
 
 def ask(run_dir: str, what: str, timeout: float = TIMEOUT) -> dict[str, object]:
     """The daemon's answer to `what`; VgpuError when it does not run, does not answer in time or refuses."""
-    path = server.path_in(run_dir)
+    path = paths.vgpud_socket(run_dir)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
             connection.settimeout(timeout)

@@ -14,12 +14,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from vgpu.config import claims, limits, usage
+from vgpu.config import limits, paths, usage
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger.container_processes import Population
-from vgpu.hook.ledger.ledger import LIMITS, Ledger
+from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
 from vgpu.node.daemon.usage_regions import region_of
 
@@ -72,7 +72,7 @@ class DriverUse:
 
     def _write(self, claim: Claim, figures: Figures, until: int) -> None:
         """A container that ends meanwhile takes its file along."""
-        path = f"{claims.directory(self.settings.run_dir, claim.container)}/{LIMITS}"
+        path = paths.limits(self.settings.run_dir, claim.container)
         wanted = {
             card.uuid: (figures[claim.container, card.uuid], until)
             for card in claim.cards

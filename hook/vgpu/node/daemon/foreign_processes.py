@@ -12,7 +12,7 @@ import contextlib
 import os
 from collections.abc import Callable
 
-from vgpu.config import foreign, records
+from vgpu.config import foreign, paths, records
 from vgpu.config.errors import escaped
 from vgpu.config.foreign import COMPUTE, GRAPHICS, User
 from vgpu.config.inventory import Inventory, nvml_of
@@ -112,7 +112,7 @@ class ForeignWatch:
         if self.child is not None:
             self.child.stop()
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(foreign.path_in(self.settings.run_dir))
+            os.unlink(paths.foreign(self.settings.run_dir))
 
     def _collect(self, child: Child) -> None:
         child.check(self.clock())
@@ -127,7 +127,7 @@ class ForeignWatch:
         found = rows_of(child.result)
         self.users = judge(found, Ledger(self.settings, [], self.proc))
         record = foreign.record(self.users, staleness.boot_id(self.proc), self.clock(), VALID * interval)
-        records.write(foreign.path_in(self.settings.run_dir), record)
+        records.write(paths.foreign(self.settings.run_dir), record)
         self.conditions.set("foreign users", "; ".join(f"{uuid}: {_told(users)}" for uuid, users in self.users.items()))
         if self.driver_use is not None and self.driver_use.after(found, VALID * interval):
             self._next = self.clock() + max(SOON, (self.clock() - self._started) / SHARE_OF_TIME)

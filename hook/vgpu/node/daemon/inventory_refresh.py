@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from vgpu.config import foreign, records
+from vgpu.config import foreign, paths, records
 from vgpu.config import inventory as inventories
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Inventory
@@ -94,7 +94,7 @@ class InventoryKeeper:
         """The inventory on disk, read again when its file has changed; fresh or not at all."""
         run_dir = self.settings.run_dir
         try:
-            status = os.stat(inventories.path_in(run_dir))
+            status = os.stat(paths.inventory(run_dir))
             file: tuple[int, ...] = (status.st_ino, status.st_mtime_ns, status.st_size)
         except FileNotFoundError:
             file = ()
@@ -124,7 +124,7 @@ class InventoryKeeper:
         """In the child."""
         notes: list[str] = []
         found = discover.take(self.settings, notes.append, self.proc)
-        records.write(inventories.path_in(self.settings.run_dir), found.record())
+        records.write(paths.inventory(self.settings.run_dir), found.record())
         return {"notes": notes[:MAX_NOTES], "driver": found.driver_version, "cards": len(found.cards)}
 
     def _collect(self) -> None:

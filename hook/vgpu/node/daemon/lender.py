@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 
-from vgpu.config import core_schedule, usage
+from vgpu.config import core_schedule, paths, usage
 from vgpu.config.claims import Claim
 from vgpu.config.core_schedule import Page
 from vgpu.config.errors import VgpuError
@@ -36,7 +36,7 @@ class Share:
 
     def __init__(self, claim: Claim, run_dir: str, proc: str) -> None:
         self.claim = claim
-        self.path = core_schedules.path_of(run_dir, claim.container)
+        self.path = paths.card_pages(run_dir, claim.container)
         self.region = open_region(claim.pid, proc) if claim.ready else -1
         self.cards = _opened(self.path)
         self.pages, self.clock_offset = self._read()

@@ -17,13 +17,12 @@ from importlib import metadata
 
 import click
 
-from vgpu.config import foreign
+from vgpu.config import foreign, paths
 from vgpu.config import settings as node_settings
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.hook.ledger.container_processes import Population
 from vgpu.hook.ledger.ledger import Ledger
-from vgpu.node.daemon import server
 from vgpu.node.daemon.device_monitor import DeviceWatch
 from vgpu.node.daemon.driver_overhead import DriverUse
 from vgpu.node.daemon.foreign_processes import ForeignWatch
@@ -41,7 +40,6 @@ TICK = 2.0
 CHILD_TICK = 0.05  #: after a child has answered: it is waited for at once
 READY_AFTER = 30.0  #: runtimes that start after us wait for the first inventory, but not for long
 MAX_AGE = 1.0  #: of an answer with all processes: clients cannot make the daemon busy
-LOCK = "vgpud.lock"
 
 
 class Daemon:
@@ -59,7 +57,7 @@ class Daemon:
         self.selector = selectors.DefaultSelector()
         self.wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.selector.register(self.wake[0], selectors.EVENT_READ, self._woken)
-        self.endpoint = Endpoint(server.path_in(self.settings.run_dir), self.selector, self.answer, foreign.now)
+        self.endpoint = Endpoint(paths.vgpud_socket(self.settings.run_dir), self.selector, self.answer, foreign.now)
         self.children: list[Child] = []  # until they are waited for, also those that nobody wants any more
         self._parts()
         self.stopping = False
@@ -244,7 +242,7 @@ def version() -> str:
 
 def _only_instance(run_dir: str) -> int:
     """An fd that holds the instance's lock for as long as we live; VgpuError when another daemon has it."""
-    path = f"{run_dir}/{LOCK}"
+    path = paths.vgpud_lock(run_dir)
     fd = single_instance.take(path)
     if fd < 0:
         raise VgpuError(path, expected="to be the only vgpud of this node", found="another one that runs")

@@ -14,14 +14,13 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 
-from vgpu.config import claims, foreign, grants, limits, records
+from vgpu.config import claims, foreign, limits, paths, records
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.limits import UNLIMITED
 from vgpu.config.settings import Settings
 from vgpu.hook import hooklog
-from vgpu.hook.ledger.core_schedules import CARDS
-from vgpu.hook.ledger.ledger import LIMITS, Ledger
+from vgpu.hook.ledger.ledger import Ledger
 from vgpu.node.service.log import Conditions
 
 GRACE = 5.0  #: seconds that a dead container's poststop has
@@ -102,8 +101,8 @@ class Reaper:
         """(readable claims, what is wrong with each other container's directory)."""
         found: list[Claim] = []
         damaged: dict[str, str] = {}
-        for name in _names(self.settings.run_dir + "/containers"):
-            if not claims.is_container_id(name):
+        for name in _names(paths.containers(self.settings.run_dir)):
+            if not paths.is_container_id(name):
                 continue
             try:
                 found.append(claims.read(self.settings.run_dir, name))
@@ -116,7 +115,7 @@ class Reaper:
     def _discard(self, ledger: Ledger, damaged: dict[str, str]) -> None:
         kept = []
         for name, error in damaged.items():
-            directory = claims.directory(self.settings.run_dir, name)
+            directory = paths.container(self.settings.run_dir, name)
             token = _token(directory)
             doubt = self._doubt(name, directory, missing=not error)
             if doubt:
@@ -133,10 +132,10 @@ class Reaper:
         """
         if self.wall_clock() - _touched(directory) < DAMAGED_AGE:
             return "changed lately"
-        if not missing and not _is_share(f"{directory}/{LIMITS}"):
+        if not missing and not _is_share(paths.limits(self.settings.run_dir, container)):
             return f"it held a whole card, or its limits are damaged too; if it is gone, remove {directory}"
         for process in self._processes():
-            if f"/{container}/{LIMITS} " in _text(f"{self.proc}/{process}/mountinfo"):
+            if f"/{container}/{paths.LIMITS} " in _text(f"{self.proc}/{process}/mountinfo"):
                 return f"process {process} has its limits mounted"
             if container in _text(f"{self.proc}/{process}/cgroup"):
                 return f"process {process} is in a cgroup of that name"
@@ -150,8 +149,8 @@ class Reaper:
     def _sweep(self) -> None:
         """Temporary files of writers that died between write and rename."""
         run, state = self.settings.run_dir, self.settings.state_dir
-        containers = [f"{run}/containers/{name}" for name in _names(run + "/containers")]
-        for directory in (run, state, grants.directory(state), *containers):
+        containers = [f"{paths.containers(run)}/{name}" for name in _names(paths.containers(run))]
+        for directory in (run, state, paths.grants(state), *containers):
             for name in _names(directory):
                 path = f"{directory}/{name}"
                 if _is_temporary(name) and self.wall_clock() - _touched(path) > TEMPORARY_AGE and _is_file(path):
@@ -190,7 +189,7 @@ def _names(directory: str) -> list[str]:
 
 def _written_by_its_hook(directory: str) -> list[str]:
     """What is in a claim's directory, but the card pages, which change with everybody who comes and goes."""
-    return [f"{directory}/{name}" for name in _names(directory) if name != CARDS]
+    return [f"{directory}/{name}" for name in _names(directory) if name != paths.CARD_PAGES]
 
 
 def _touched(path: str) -> float:

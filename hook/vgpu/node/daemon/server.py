@@ -24,10 +24,6 @@ PATIENCE = 10.0  #: seconds without progress after which a client is let go
 Answer = Callable[[str], "dict[str, object]"]
 
 
-def path_in(run_dir: str) -> str:
-    return run_dir + "/vgpud.sock"
-
-
 class Endpoint:
     """Listens at `path`; `answer` gets what a request asks for, and raises VgpuError for what it does not know."""
 

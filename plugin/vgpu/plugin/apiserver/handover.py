@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from vgpu.config import claims, grants
+from vgpu.config import claims, grants, paths
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 
@@ -25,11 +25,11 @@ def pods_with_devices(run_dir: str, state_dir: str) -> set[str]:
 def _claims(run_dir: str) -> list[Claim]:
     """All that can be read: a damaged one tells nothing, and is the ledger's to report."""
     try:
-        names = os.listdir(f"{run_dir}/containers")
+        names = os.listdir(paths.containers(run_dir))
     except OSError:
         return []
     found = []
-    for name in filter(claims.is_container_id, names):
+    for name in filter(paths.is_container_id, names):
         try:
             found.append(claims.read(run_dir, name))
         except (OSError, VgpuError):

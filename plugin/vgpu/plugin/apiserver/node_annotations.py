@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 
 from vgpu.config import inventory as inventories
+from vgpu.config import paths
 from vgpu.config.dialects import registration
 from vgpu.config.dialects.registration import Offer
 from vgpu.config.inventory import Inventory
@@ -73,7 +74,7 @@ class NodeSync:
     def _read(self) -> Inventory:
         """The inventory, read again when its file is another."""
         try:
-            status = os.stat(inventories.path_in(self.settings.run_dir))
+            status = os.stat(paths.inventory(self.settings.run_dir))
             stamp = (status.st_ino, status.st_mtime_ns)
         except OSError:
             stamp = (0, 0)

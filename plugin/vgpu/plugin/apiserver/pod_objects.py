@@ -6,8 +6,9 @@ server may be something else behind the same address. Pure.
 
 from __future__ import annotations
 
+from vgpu.config import paths
 from vgpu.config.dialects import resources
-from vgpu.config.pods import Pod, is_uid
+from vgpu.config.pods import Pod
 from vgpu.config.settings import Settings
 
 PREFIXES = ("vgpu.io/", "tencent.com/", "nvidia.com/", "hami.io/", "volcano.sh/")  #: annotations kept in the record
@@ -54,7 +55,7 @@ def seen(value: object, names: frozenset[str]) -> Seen | None:
     """The pod in `value`; None for anything else."""
     metadata, spec, status = _object(value, "metadata"), _object(value, "spec"), _object(value, "status")
     uid, namespace, name = (_text(metadata, key) for key in ("uid", "namespace", "name"))
-    if not is_uid(uid) or not _plain(namespace) or not _plain(name):
+    if not paths.is_pod_uid(uid) or not _plain(namespace) or not _plain(name):
         return None
     init, apps = _containers(spec, "initContainers"), _containers(spec, "containers")
     annotations = _texts(metadata, "annotations")

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from urllib.parse import quote
 
-from vgpu.config import pods
+from vgpu.config import paths, pods
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
 from vgpu.node.service.log import Conditions
@@ -49,7 +49,7 @@ class PodWatch:
         self.first_pause = FIRST_PAUSE
         self._pods: dict[str, Seen] = {}
         self._guard = threading.Lock()
-        self._sign = Sign(pods.watched_path(self.run_dir))
+        self._sign = Sign(paths.pods_watched(self.run_dir))
 
     def pods(self) -> list[Seen]:
         """Those that ask for cards."""
@@ -108,7 +108,7 @@ class PodWatch:
         with self._guard:
             before, self._pods = self._pods, found
         for uid, pod in found.items():
-            self._keep(pod, before.get(uid) if os.path.exists(pods.path_of(self.run_dir, uid)) else None)
+            self._keep(pod, before.get(uid) if os.path.exists(paths.pod(self.run_dir, uid)) else None)
         self.changed()
 
     def _follow(self, api: Api, version: str) -> None:

@@ -20,7 +20,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-from vgpu.config import foreign, inventory, records
+from vgpu.config import foreign, inventory, paths, records
 from vgpu.config.errors import VgpuError
 from vgpu.config.fields import Fields
 from vgpu.config.inventory import Card
@@ -82,7 +82,7 @@ class HealthWatch:
         self.pace = pace or Pace()
         self.clock = clock
         self.ignored, self.events = _ignored(settings, journal)
-        self._file = f"{settings.run_dir}/health.json"
+        self._file = paths.health(settings.run_dir)
         self._saved = False
         self._host = os.environ.get(HOST_ROOT, "").rstrip("/")
         self._boot = staleness.boot_id(proc)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 
 from vgpu.config import inventory as inventories
+from vgpu.config import paths
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
@@ -57,7 +58,7 @@ class InventoryWatch:
         return {uuid: "no longer in this node's inventory" for uuid in self.known if uuid not in self.present}
 
     def _read(self) -> None:
-        path = inventories.path_in(self.settings.run_dir)
+        path = paths.inventory(self.settings.run_dir)
         try:
             status = os.stat(path)
             file: tuple[int, ...] = (status.st_ino, status.st_mtime_ns, status.st_size)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from vgpu.config import grants, ranges
+from vgpu.config import grants, paths, ranges
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.request import MAX_SIZE, WHOLE_CARD, split_cores
@@ -121,7 +121,7 @@ class Allocator:
 
     def _take_back(self, made: list[Grant]) -> None:
         for grant in made:
-            path = grants.path_of(self.settings.state_dir, grant.id)
+            path = paths.grant(self.settings.state_dir, grant.id)
             if os.path.exists(path):
                 os.unlink(path)
 

@@ -15,11 +15,11 @@ import re
 
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
-from vgpu.config.grants import ID_LENGTH
+from vgpu.config.paths import GRANT_ID_LENGTH
 
 NAME = "kubelet_internal_checkpoint"
 MAX_SIZE = 256 << 20
-_ID = re.compile(rb"[0-9a-f]{%d}" % ID_LENGTH)
+_ID = re.compile(rb"[0-9a-f]{%d}" % GRANT_ID_LENGTH)
 
 
 class Checkpoint:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from vgpu.config import grants
+from vgpu.config import grants, paths
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.settings import Settings
@@ -27,10 +27,10 @@ def end(settings: Settings, unwanted: list[Grant], proc: str = "/proc") -> list[
         found = living(settings, proc)
         for grant in unwanted:
             if grant.id not in found and _unchanged(settings.state_dir, grant):
-                os.unlink(grants.path_of(settings.state_dir, grant.id))
+                os.unlink(paths.grant(settings.state_dir, grant.id))
                 ended.append(grant)
         if ended:
-            _sync(grants.directory(settings.state_dir))
+            _sync(paths.grants(settings.state_dir))
     return ended
 
 

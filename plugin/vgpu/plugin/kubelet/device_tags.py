@@ -10,22 +10,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from vgpu.config import records
+from vgpu.config import paths, records
 from vgpu.config.errors import VgpuError
 from vgpu.config.fields import Fields
 from vgpu.node.service import kubelet_resources
 
 VERSION = 1
-NAME = "card-tags.json"
-
-
-def path_in(state_dir: str) -> str:
-    return f"{state_dir}/{NAME}"
 
 
 def read(state_dir: str) -> dict[str, str]:
     """uuid -> tag of all cards that were ever seen; empty when there is no record, VgpuError when it is damaged."""
-    path = path_in(state_dir)
+    path = paths.card_tags(state_dir)
     try:
         fields = Fields(records.read(path, _DO), path, _DO)
     except FileNotFoundError:
@@ -53,7 +48,7 @@ def keep(state_dir: str, uuids: Iterable[str], known: dict[str, str]) -> tuple[d
         problem = str(error)
     tags = kubelet_resources.tags_of(uuids, {**known, **found})
     if tags != found:
-        path = path_in(state_dir)
+        path = paths.card_tags(state_dir)
         try:
             os.makedirs(state_dir, mode=0o755, exist_ok=True)
             records.write(path, {"version": VERSION, "tags": tags})

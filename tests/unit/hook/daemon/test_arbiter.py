@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.config import claims, core_schedule, limits, records, usage
+from vgpu.config import core_schedule, limits, paths, records, usage
 from vgpu.config.claims import Claim
 from vgpu.config.core_schedule import Page
 from vgpu.config.limits import CardLimit
@@ -57,10 +57,10 @@ class Node:
         region.write_bytes(usage.BEGINNING.ljust(usage.SIZE, b"\0"))
         cards = [CardLimit(UUID, 1 << 30, cores, limit)]
         claim = Claim(name, self.pid, 5, cards, False, None, [], "/b", float(self.pid), ready=True)
-        os.makedirs(claims.directory(self.run_dir, name))
+        os.makedirs(paths.container(self.run_dir, name))
         with Lock(self.run_dir):
             core_schedules.create(self.run_dir, claim, self.ledger().shares(), offset)
-            records.write(claims.path_of(self.run_dir, name), claim.record())
+            records.write(paths.claim(self.run_dir, name), claim.record())
             self.ledger().recut([UUID])
 
     def region(self, name: str) -> Path:
@@ -87,7 +87,7 @@ class Node:
             self.now += int(PACE * 1e9)
 
     def page(self, name: str) -> Page:
-        (page,), _ = core_schedule.decode(Path(core_schedules.path_of(self.run_dir, name)).read_bytes())
+        (page,), _ = core_schedule.decode(Path(paths.card_pages(self.run_dir, name)).read_bytes())
         return page
 
     def lent(self, name: str) -> int:
@@ -210,7 +210,7 @@ def test_what_a_hook_could_not_write_is_put_right(node: Node) -> None:
     node.container("a", 50, 50)
     node.container("b", 50, 50)
     right = node.page("a").key()
-    core_schedule.update(core_schedules.path_of(node.run_dir, "a"), Page(UUID, tenants=1))
+    core_schedule.update(paths.card_pages(node.run_dir, "a"), Page(UUID, tenants=1))
     node.arbiter.look()
     assert node.page("a").key() == right
 
@@ -261,11 +261,11 @@ def test_a_region_and_pages_that_vanish_stop_nobody(node: Node) -> None:
     node.container("a", 30, 100)
     node.container("b", 30, 100)
     node.region("a").unlink()
-    Path(core_schedules.path_of(node.run_dir, "a")).unlink()
+    Path(paths.card_pages(node.run_dir, "a")).unlink()
     node.arbiter.look()
     node.ticks(10, "b")
     assert node.lent("b") > 30
-    Path(core_schedules.path_of(node.run_dir, "b")).write_bytes(b"x")
+    Path(paths.card_pages(node.run_dir, "b")).write_bytes(b"x")
     node.ticks(10, "b")
     node.arbiter.look()
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from vgpu.config import claims, records
+from vgpu.config import paths, records
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
@@ -76,8 +76,8 @@ class Bed:
         pid = os.getpid()
         claim = Claim(name, pid, procfs.start_time(pid), [], True, None, [], "/b", 1.0, f"ns/{name}/main", ready,
                       cgroup, devices={"195:0": "/dev/nvidia0"} if devices else None)  # fmt: skip
-        os.makedirs(claims.directory(self.settings.run_dir, name), exist_ok=True)
-        records.write(claims.path_of(self.settings.run_dir, name), claim.record())
+        os.makedirs(paths.container(self.settings.run_dir, name), exist_ok=True)
+        records.write(paths.claim(self.settings.run_dir, name), claim.record())
         self.rules[name] = ("runtime's",)
 
     def reset(self, name: str) -> None:
@@ -153,7 +153,7 @@ def test_who_has_gone_is_forgotten(bed: Bed) -> None:
     bed.container("a")
     bed.failing = {"a"}
     bed.rounds()
-    os.unlink(claims.path_of(bed.settings.run_dir, "a"))
+    os.unlink(paths.claim(bed.settings.run_dir, "a"))
     bed.rounds(4 * INTERVAL)
     assert "device cgroups" not in bed.conditions.present
 

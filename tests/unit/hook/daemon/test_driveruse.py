@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.config import claims, limits, records
+from vgpu.config import limits, paths, records
 from vgpu.config.claims import Claim
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
@@ -42,9 +42,9 @@ class Node:
         cards = [CardLimit(uuid, 1 << 30) for uuid in UUIDS]
         start = procfs.start_time(SELF)
         claim = Claim(name, SELF, start, cards, exclusive, None, [], "/b", NOW, ready=True, boot_id=staleness.boot_id())
-        os.makedirs(claims.directory(self.run_dir, name))
-        records.write(claims.path_of(self.run_dir, name), claim.record())
-        file = Path(claims.directory(self.run_dir, name)) / "limits"
+        os.makedirs(paths.container(self.run_dir, name))
+        records.write(paths.claim(self.run_dir, name), claim.record())
+        file = Path(paths.container(self.run_dir, name)) / "limits"
         file.write_bytes(limits.encode(name, cards))
         return file
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.config import claims, foreign, records
+from vgpu.config import foreign, paths, records
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.foreign import COMPUTE, GRAPHICS, User
@@ -39,7 +39,7 @@ def run_dir(tmp_path: Path) -> str:
 def write(run_dir: str, found: User, age: float = 0.0, boot: str = "") -> None:
     written = foreign.now() - age
     record = foreign.record({UUIDS[0]: [found]}, boot or staleness.boot_id(), written, 60.0)
-    records.write(foreign.path_in(run_dir), record)
+    records.write(paths.foreign(run_dir), record)
 
 
 def ledger(run_dir: str) -> Ledger:
@@ -80,7 +80,7 @@ def test_what_keeps_nobody_out(run_dir: str, found: User, age: float, boot: str)
     "damage", [b"", b"{", b"[]", b'{"version": 99}', b"\xff", b'{"version":1,"written":"x"}', b"x" * (2 << 20)]
 )
 def test_a_damaged_file_is_noted_and_counts_nothing(run_dir: str, damage: bytes) -> None:
-    Path(foreign.path_in(run_dir)).write_bytes(damage)
+    Path(paths.foreign(run_dir)).write_bytes(damage)
     books = ledger(run_dir)
     assert len(books.place(Request(2, 100, 0), None).cards) == 2
     assert any("foreign.json" in note for note in books.notes)
@@ -96,8 +96,8 @@ def test_a_process_belongs_to_its_containers_cards_only(run_dir: str) -> None:
     """The test is its own container: with a claim on card 0, NVML sees it on both."""
     pid, started = os.getpid(), procfs.start_time(os.getpid())
     card = CardLimit(UUIDS[0], 1 << 30, 20, 20)
-    os.makedirs(claims.directory(run_dir, "c"))
-    records.write(claims.path_of(run_dir, "c"), Claim("c", pid, started, [card], False, None, [], "/b", 1.0).record())
+    os.makedirs(paths.container(run_dir, "c"))
+    records.write(paths.claim(run_dir, "c"), Claim("c", pid, started, [card], False, None, [], "/b", 1.0).record())
     rows = {UUIDS[0]: [(pid, True, 1)], UUIDS[1]: [(pid, True, 2), (os.getppid(), False, 3), (1 << 22, True, 4)]}
     found = foreign_processes.judge(rows, ledger(run_dir))
     assert {uuid: [(item.pid, item.kind, item.container) for item in users] for uuid, users in found.items()} == {

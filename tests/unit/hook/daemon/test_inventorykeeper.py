@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.config import inventory as inventories
-from vgpu.config import records
+from vgpu.config import paths, records
 from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.settings import Settings
 from vgpu.node.daemon.inventory_refresh import FIRST_PAUSE, LAST_PAUSE, LEFT_OUT, InventoryKeeper
@@ -61,7 +60,7 @@ class Node:
     def take(self, version: str = "") -> None:
         """What a child that succeeds leaves."""
         found = Inventory(version or self.version, "", self.now, [], [], [], [])
-        records.write(inventories.path_in(str(self.path)), found.record())
+        records.write(paths.inventory(str(self.path)), found.record())
 
     def look(self, later: float = 0.0) -> int:
         """A round; how many children there have been."""
@@ -170,7 +169,7 @@ def test_a_card_that_was_left_out_is_looked_for_again(node: Node) -> None:
     assert node.look(later=1) == 2
     device = Device("/dev/nvidia0", "nvidia0", 195, 0)
     card = Card("GPU-1", 0, 0, "0000:3b:00.0", "T4", 1 << 34, device)
-    records.write(inventories.path_in(str(node.path)), Inventory(node.version, "", 1.0, [], [], [], [card]).record())
+    records.write(paths.inventory(str(node.path)), Inventory(node.version, "", 1.0, [], [], [], [card]).record())
     node.children[-1].done = True
     node.keeper.look()
     assert node.look(later=10 * LEFT_OUT) == 2

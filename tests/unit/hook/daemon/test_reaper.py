@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.config import claims, limits, records
+from vgpu.config import limits, paths, records
 from vgpu.config.claims import Claim
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
@@ -50,7 +50,7 @@ class Node:
     def claim(
         self, name: str, pid: int, started: int, ready: bool = True, boot: str = BOOT, whole: bool = False
     ) -> Path:
-        directory = Path(claims.directory(self.settings.run_dir, name))
+        directory = Path(paths.container(self.settings.run_dir, name))
         directory.mkdir(parents=True)
         card = CardLimit(UUID) if whole else CardLimit(UUID, 1 << 30, 20, 20)
         (directory / "limits").write_bytes(limits.encode(name, [card]))
@@ -124,7 +124,7 @@ def test_one_that_revives_between_look_and_lock_is_kept(node: Node, monkeypatch:
 
     def claimed_meanwhile(dead: list[Claim]) -> list[Claim]:
         found = ripe(dead)
-        path = claims.path_of(node.settings.run_dir, "c")
+        path = paths.claim(node.settings.run_dir, "c")
         records.write(path, {**records.read(path), "pid": 501, "start_time": 78})
         return found
 

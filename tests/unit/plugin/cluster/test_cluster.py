@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from fake_apiserver import FakeApiServer
 
-from vgpu.config import claims, grants, pods, records
-from vgpu.config import inventory as inventories
+from vgpu.config import grants, paths, pods, records
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
@@ -83,7 +82,7 @@ class Site:
             for index, uuid in enumerate((A, B)[:count])
         ]
         found = Inventory("550.54.15", "boot", 1.0, [], [], [], cards)
-        records.write(inventories.path_in(self.settings.run_dir), found.record())
+        records.write(paths.inventory(self.settings.run_dir), found.record())
 
     def start(self) -> None:
         self.cluster.start()
@@ -117,7 +116,7 @@ class Site:
         made = Claim(f"c-{uid[:4]}", 1, 1, [], True, Holder(uid, "main"), [grant_id], "/b", 1.0, ready=ready)
         directory = self.path / "run/containers" / made.container
         directory.mkdir(parents=True, exist_ok=True)
-        records.write(claims.path_of(self.settings.run_dir, made.container), made.record())
+        records.write(paths.claim(self.settings.run_dir, made.container), made.record())
 
     def annotation(self, name: str, key: str) -> str | None:
         value: str | None = self.server.pod(name)["metadata"]["annotations"].get(key)

@@ -1,0 +1,138 @@
+"""Where vgpu's files lie on the host: every path below the run directory (gone with a reboot) and the state directory.
+
+Belongs here: the names, and what may become part of one. Other modules make no path below these directories from
+literals. Nothing is read or written here. The hook's process loads this.
+"""
+
+from __future__ import annotations
+
+from vgpu.config.errors import VgpuError
+
+GRANT_ID_LENGTH = 32
+MAX_CONTAINER_ID = 255
+MAX_POD_UID = 64
+
+#: Files in a container's directory.
+CLAIM, LIMITS, CARD_PAGES = "claim.json", "limits", "cards"
+
+
+# Below the run directory: containers
+
+
+def containers(run_dir: str) -> str:
+    return run_dir + "/containers"
+
+
+def container(run_dir: str, container_id: str) -> str:
+    """The directory of what is known of a container; VgpuError for an id that is none."""
+    if not is_container_id(container_id):
+        raise VgpuError("container id", expected="letters, digits, _ + - .", found=container_id)
+    return f"{run_dir}/containers/{container_id}"
+
+
+def claim(run_dir: str, container_id: str) -> str:
+    return f"{container(run_dir, container_id)}/{CLAIM}"
+
+
+def limits(run_dir: str, container_id: str) -> str:
+    """The limits file, as the host sees it."""
+    return f"{container(run_dir, container_id)}/{LIMITS}"
+
+
+def card_pages(run_dir: str, container_id: str) -> str:
+    """The card pages, as the host sees them."""
+    return f"{container(run_dir, container_id)}/{CARD_PAGES}"
+
+
+def is_container_id(text: str) -> bool:
+    """Whether `text` may name a directory: what runc accepts as an id, and no path."""
+    if not 0 < len(text) <= MAX_CONTAINER_ID or text[0] in ".-":
+        return False
+    return all(c.isascii() and (c.isalnum() or c in "_+-.") for c in text)
+
+
+# Below the run directory: pods
+
+
+def pods(run_dir: str) -> str:
+    return run_dir + "/pods"
+
+
+def pod(run_dir: str, uid: str) -> str:
+    """A pod's record; VgpuError for a uid that is none."""
+    if not is_pod_uid(uid):
+        raise VgpuError("pod uid", expected=f"at most {MAX_POD_UID} letters, digits and -", found=uid)
+    return f"{run_dir}/pods/{uid}.json"
+
+
+def pods_watched(run_dir: str) -> str:
+    """The file that is locked, exclusively and by flock(2), while the records follow the API server."""
+    return run_dir + "/pods/.watched"
+
+
+def is_pod_uid(text: str) -> bool:
+    """Whether `text` may be a pod's uid."""
+    return 0 < len(text) <= MAX_POD_UID and all(c.isascii() and (c.isalnum() or c == "-") for c in text)
+
+
+# Below the run directory: the node
+
+
+def inventory(run_dir: str) -> str:
+    return run_dir + "/inventory.json"
+
+
+def foreign(run_dir: str) -> str:
+    return run_dir + "/foreign.json"
+
+
+def health(run_dir: str) -> str:
+    return run_dir + "/health.json"
+
+
+def presence(run_dir: str) -> str:
+    """The file whose locks tell the node's containers who is at work."""
+    return run_dir + "/presence"
+
+
+def ledger_lock(run_dir: str) -> str:
+    return run_dir + "/ledger.lock"
+
+
+def hook_log(run_dir: str) -> str:
+    return run_dir + "/hook.log"
+
+
+def vgpud_socket(run_dir: str) -> str:
+    return run_dir + "/vgpud.sock"
+
+
+def vgpud_lock(run_dir: str) -> str:
+    return run_dir + "/vgpud.lock"
+
+
+def plugin_lock(run_dir: str) -> str:
+    return run_dir + "/plugin.lock"
+
+
+# Below the state directory
+
+
+def grants(state_dir: str) -> str:
+    return state_dir + "/grants"
+
+
+def grant(state_dir: str, grant_id: str) -> str:
+    """A grant's record; VgpuError for an id that is none."""
+    if not is_grant_id(grant_id):
+        raise VgpuError("grant id", expected=f"{GRANT_ID_LENGTH} hexadecimal digits", found=grant_id)
+    return f"{state_dir}/grants/{grant_id}.json"
+
+
+def card_tags(state_dir: str) -> str:
+    return state_dir + "/card-tags.json"
+
+
+def is_grant_id(text: str) -> bool:
+    """Whether `text` has the form of a grant's id."""
+    return len(text) == GRANT_ID_LENGTH and all(c in "0123456789abcdef" for c in text)
