@@ -1,13 +1,11 @@
 """Who uses the node's cards without a claim on them: `<run>/foreign.json`, written by vgpud from NVML's process lists.
 
 Belongs here: the record and when it counts. It counts only while vgpud goes on writing it: of this boot, and no older
-than `valid` seconds by CLOCK_BOOTTIME, which no administrator sets. Judging who is foreign is vgpud's
-(vgpu.node.daemon.foreign_processes), what follows from it the ledger's.
+than `valid` seconds by vgpu.config.clock. Judging who is foreign is vgpud's (vgpu.node.daemon.foreign_processes), what
+follows from it the ledger's.
 """
 
 from __future__ import annotations
-
-import time
 
 from vgpu.config import paths, records
 from vgpu.config.errors import VgpuError
@@ -39,11 +37,6 @@ class User:
     def describe(self) -> str:
         of = f"of container {self.container}, which does not hold the card" if self.container else "of no container"
         return f"process {self.pid} ({self.command}) {of}"
-
-
-def now() -> float:
-    """Seconds since boot, suspension included."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def record(users: dict[str, list[User]], boot_id: str, written: float, valid: float) -> dict[str, object]:

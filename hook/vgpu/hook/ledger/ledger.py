@@ -14,6 +14,7 @@ import os
 
 from vgpu.config import claims, foreign, grants, limits, paths, records
 from vgpu.config.claims import Claim
+from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.config.foreign import User
 from vgpu.config.grants import Grant, Holder
@@ -252,7 +253,7 @@ class Ledger:
         """
         if self._foreign is None:
             try:
-                seen = foreign.read(self.run_dir, self.boot_id, foreign.now())
+                seen = foreign.read(self.run_dir, self.boot_id, since_boot())
             except VgpuError as error:
                 self.notes.append(str(error))
                 seen = {}

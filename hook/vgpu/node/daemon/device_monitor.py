@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 
-from vgpu.config import foreign, records
+from vgpu.config import records
 from vgpu.config.claims import Claim
+from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
 from vgpu.hook.devices import rules as devicerules
@@ -67,7 +68,7 @@ class DeviceWatch:
         conditions: Conditions,
         spawn: Spawn,
         proc: str = "/proc",
-        clock: Callable[[], float] = foreign.now,
+        clock: Callable[[], float] = since_boot,
         rules: Callable[[Claim], Rules] | None = None,
         work: Callable[[Claim, str, str], dict[str, object]] = opened,
     ) -> None:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable
 
 from vgpu.config import foreign, paths, records
+from vgpu.config.clock import since_boot
 from vgpu.config.errors import escaped
 from vgpu.config.foreign import COMPUTE, GRAPHICS, User
 from vgpu.config.inventory import Inventory, nvml_of
@@ -83,7 +84,7 @@ class ForeignWatch:
         conditions: Conditions,
         spawn: Spawn,
         proc: str = "/proc",
-        clock: Callable[[], float] = foreign.now,
+        clock: Callable[[], float] = since_boot,
         driver_use: DriverUse | None = None,
     ) -> None:
         self.settings = settings

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from vgpu.config import foreign, paths, records
 from vgpu.config import inventory as inventories
+from vgpu.config import paths, records
+from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Inventory
 from vgpu.config.settings import Settings
@@ -39,7 +40,7 @@ class InventoryKeeper:
         conditions: Conditions,
         spawn: Spawn,
         proc: str = "/proc",
-        clock: Callable[[], float] = foreign.now,
+        clock: Callable[[], float] = since_boot,
     ) -> None:
         self.settings = settings
         self.conditions = conditions

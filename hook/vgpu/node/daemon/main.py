@@ -17,9 +17,10 @@ from importlib import metadata
 
 import click
 
-from vgpu.config import foreign, paths
+from vgpu.config import paths
 from vgpu.config import settings as node_settings
 from vgpu.config.claims import Claim
+from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.hook.ledger.container_processes import Population
 from vgpu.hook.ledger.ledger import Ledger
@@ -51,13 +52,13 @@ class Daemon:
         self.notifier = notifier
         self.proc = proc
         self.settings = node_settings.read(config_path)
-        self.started = foreign.now()
+        self.started = since_boot()
         self.conditions = Conditions(journal)
         self.lock = _only_instance(self.settings.run_dir)
         self.selector = selectors.DefaultSelector()
         self.wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.selector.register(self.wake[0], selectors.EVENT_READ, self._woken)
-        self.endpoint = Endpoint(paths.vgpud_socket(self.settings.run_dir), self.selector, self.answer, foreign.now)
+        self.endpoint = Endpoint(paths.vgpud_socket(self.settings.run_dir), self.selector, self.answer, since_boot)
         self.children: list[Child] = []  # until they are waited for, also those that nobody wants any more
         self._parts()
         self.stopping = False
@@ -97,7 +98,7 @@ class Daemon:
         self.conditions.set("card pages", self.arbiter.failed)
         self.children = [child for child in self.children if not child.gone()]
         self.endpoint.tick()
-        if not self.ready and (self.inventory.attempts or foreign.now() - self.started > READY_AFTER):
+        if not self.ready and (self.inventory.attempts or since_boot() - self.started > READY_AFTER):
             self.ready = True
             self.notifier.ready()
         self.notifier.status(self._summary())
@@ -132,12 +133,12 @@ class Daemon:
     def _sleep(self) -> None:
         """Until the next round is due, serving clients and children meanwhile."""
         pause = min(TICK, self.notifier.interval or TICK)
-        due = foreign.now() + pause
+        due = since_boot() + pause
         while not (self.stopping or self.reload):
             if self._soon:
                 self._soon = False
-                due = min(due, foreign.now() + CHILD_TICK)
-            left = due - foreign.now()
+                due = min(due, since_boot() + CHILD_TICK)
+            left = due - since_boot()
             if left <= 0:
                 return
             arbiter_due = self.arbiter.due()
@@ -192,7 +193,7 @@ class Daemon:
         return {
             "version": version(),
             "pid": os.getpid(),
-            "uptime": foreign.now() - self.started,
+            "uptime": since_boot() - self.started,
             "inventory": {
                 "state": self.inventory.state,
                 "driver_version": found.driver_version if found else "",
@@ -217,12 +218,12 @@ class Daemon:
     def processes(self) -> dict[str, object]:
         """Each living container with its processes as (pid, start time); at most MAX_AGE seconds old."""
         taken, answer = self._population
-        if foreign.now() - taken >= MAX_AGE:
+        if since_boot() - taken >= MAX_AGE:
             ledger = Ledger(self.settings, [], self.proc)
             living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
             population = Population(living, self.proc)
             answer = {"containers": [_described(claim, population.of(claim)) for claim in living]}
-            self._population = foreign.now(), answer
+            self._population = since_boot(), answer
         return answer
 
     def _summary(self) -> str:

@@ -14,8 +14,9 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 
-from vgpu.config import claims, foreign, limits, paths, records
+from vgpu.config import claims, limits, paths, records
 from vgpu.config.claims import Claim
+from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.config.limits import UNLIMITED
 from vgpu.config.settings import Settings
@@ -42,7 +43,7 @@ class Reaper:
         settings: Settings,
         conditions: Conditions,
         proc: str = "/proc",
-        clock: Callable[[], float] = foreign.now,
+        clock: Callable[[], float] = since_boot,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.settings = settings

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from vgpu.config import foreign
 from vgpu.config.claims import Claim
+from vgpu.config.clock import since_boot
 from vgpu.config.inventory import Inventory, nvml_of
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger.container_processes import Population
@@ -60,7 +60,7 @@ class ShareWatch:
         spawn: Spawn,
         arbiter: Arbiter,
         proc: str = "/proc",
-        clock: Callable[[], float] = foreign.now,
+        clock: Callable[[], float] = since_boot,
     ) -> None:
         self.settings = settings
         self.conditions = conditions

@@ -20,7 +20,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-from vgpu.config import foreign, inventory, paths, records
+from vgpu.config import inventory, paths, records
+from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.config.fields import Fields
 from vgpu.config.inventory import Card
@@ -71,7 +72,7 @@ class HealthWatch:
         journal: Journal,
         on_change: Callable[[], None],
         pace: Pace | None = None,
-        clock: Callable[[], float] = foreign.now,
+        clock: Callable[[], float] = since_boot,
         proc: str = "/proc",
     ) -> None:
         self.settings = settings

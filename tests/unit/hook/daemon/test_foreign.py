@@ -9,6 +9,7 @@ import pytest
 
 from vgpu.config import foreign, paths, records
 from vgpu.config.claims import Claim
+from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.config.foreign import COMPUTE, GRAPHICS, User
 from vgpu.config.inventory import Card, Device
@@ -37,7 +38,7 @@ def run_dir(tmp_path: Path) -> str:
 
 
 def write(run_dir: str, found: User, age: float = 0.0, boot: str = "") -> None:
-    written = foreign.now() - age
+    written = since_boot() - age
     record = foreign.record({UUIDS[0]: [found]}, boot or staleness.boot_id(), written, 60.0)
     records.write(paths.foreign(run_dir), record)
 
@@ -89,7 +90,7 @@ def test_a_damaged_file_is_noted_and_counts_nothing(run_dir: str, damage: bytes)
 def test_reading_checks_its_fields(run_dir: str) -> None:
     write(run_dir, user("both"))
     with pytest.raises(VgpuError, match="compute or graphics"):
-        foreign.read(run_dir, staleness.boot_id(), foreign.now())
+        foreign.read(run_dir, staleness.boot_id(), since_boot())
 
 
 def test_a_process_belongs_to_its_containers_cards_only(run_dir: str) -> None:
