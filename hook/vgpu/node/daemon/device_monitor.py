@@ -20,7 +20,7 @@ from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import bpf, cgroup
 from vgpu.hook.linux.cgroup import DeviceCgroup
 from vgpu.hook.request import oci_state
-from vgpu.node.daemon.worker import Child, Spawn
+from vgpu.node.daemon.worker import Child, Spawn, Watch
 from vgpu.node.service.log import Conditions
 
 TYPE_CHECKING = False
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 INTERVAL = 10.0  #: seconds between two looks
-LIMIT = 30.0  #: systemd alone has ten
 LATER = 60.0  #: after a failure
 
 Key = tuple[str, int, int]
@@ -59,8 +58,11 @@ def _numbers(claim: Claim) -> list[tuple[str, str, str]]:
     return [(*number.split(":", 1), path) for number, path in claim.devices.items()]  # type: ignore[misc]
 
 
-class DeviceWatch:
+class DeviceWatch(Watch):
     """`reopened` counts the containers that had lost devices, since the start."""
+
+    LIMIT = 30.0  #: systemd alone has ten
+    TOPIC = "device cgroups"
 
     def __init__(
         self,
@@ -72,35 +74,28 @@ class DeviceWatch:
         rules: Callable[[Claim], Rules] | None = None,
         work: Callable[[Claim, str, str], dict[str, object]] = opened,
     ) -> None:
-        self.settings = settings
-        self.conditions = conditions
-        self.spawn = spawn
-        self.proc = proc
-        self.clock = clock
+        super().__init__(settings, conditions, spawn, proc, clock)
         self.rules = rules or self._rules_of
         self.work = work
         self.reopened = 0
-        self.child: Child | None = None
         self._claim: Claim | None = None
-        self._next = 0.0
         self._known: dict[Key, Rules] = {}
         self._places: dict[Key, DeviceCgroup] = {}  # to find one takes a look at all mounts
         self._failed: dict[Key, tuple[float, str]] = {}  # when, and why
 
     def look(self) -> None:
         """One round: at most one container is opened at a time."""
-        if self.child is not None and not self._collected(self.child):
+        child = self._over()
+        if child is not None:
+            self._collect(child)
+        elif self.child is not None:
             return
-        if self.clock() >= self._next:
+        if self._due():
             self._check()
             if self.child is None:
-                self._next = self.clock() + INTERVAL
+                self._not_before = self.clock() + INTERVAL
         told = (f"{key[0]}: {why}" for key, (_, why) in self._failed.items())
-        self.conditions.set("device cgroups", "; ".join(told))
-
-    def stop(self) -> None:
-        if self.child is not None:
-            self.child.stop()
+        self.conditions.set(self.TOPIC, "; ".join(told))
 
     def _check(self) -> None:
         """Look at all of them until one has changed."""
@@ -134,13 +129,10 @@ class DeviceWatch:
     def _open(self, claim: Claim) -> None:
         access = self.settings.text("devices.permissions")
         self._claim = claim
-        self.child = self.spawn(lambda: self.work(claim, access, self.proc), self.clock() + LIMIT)
+        self._start(lambda: self.work(claim, access, self.proc))
 
-    def _collected(self, child: Child) -> bool:
-        child.check(self.clock())
-        if not child.done or not child.gone():
-            return False
-        claim, self.child = self._claim, None
+    def _collect(self, child: Child) -> None:
+        claim = self._claim
         assert claim is not None
         key = _key(claim)
         try:
@@ -149,7 +141,7 @@ class DeviceWatch:
             self._known[key] = self.rules(claim)
         except (VgpuError, OSError) as error:
             self._failed[key] = self.clock(), str(error)
-            return True
+            return
         self._failed.pop(key, None)
         if child.result.get("changed"):
             self.reopened += 1
@@ -157,7 +149,6 @@ class DeviceWatch:
                 f"devices opened again that somebody had shut: {child.result.get('text')}",
                 container=claim.container, pod=claim.name, pid=claim.pid,
             )  # fmt: skip
-        return True
 
 
 def _key(claim: Claim) -> Key:

@@ -22,15 +22,13 @@ from vgpu.hook.ledger.container_processes import Population
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import procfs, staleness
 from vgpu.node.daemon.driver_overhead import DriverUse
-from vgpu.node.daemon.worker import Child, Spawn
+from vgpu.node.daemon.worker import Child, Spawn, Watch
 from vgpu.node.driver import nvml
 from vgpu.node.service.log import Conditions
 
 INTERVAL = 15.0  #: seconds between two looks, when NVML is quick
 SOON = 2.0  #: the same when a container's figure has grown
-SHARE_OF_TIME = 0.05  #: the most of the time that NVML may be asked: it wakes cards without persistence mode
 VALID = 4  #: intervals after which the file counts no more
-LIMIT = 60.0
 MAX_USERS = 256  #: per card; more are not told
 MAX_SHOWN = 3
 
@@ -75,8 +73,12 @@ def judge(found: Listed, ledger: Ledger) -> dict[str, list[User]]:
     return strangers
 
 
-class ForeignWatch:
+class ForeignWatch(Watch):
     """`users` are the foreign ones by card uuid as last seen."""
+
+    LIMIT = 60.0
+    TOPIC = "NVML"
+    TROUBLE = "who uses the cards is not known"
 
     def __init__(
         self,
@@ -87,42 +89,30 @@ class ForeignWatch:
         clock: Callable[[], float] = since_boot,
         driver_use: DriverUse | None = None,
     ) -> None:
-        self.settings = settings
-        self.conditions = conditions
-        self.spawn = spawn
-        self.proc = proc
-        self.clock = clock
+        super().__init__(settings, conditions, spawn, proc, clock)
         self.driver_use = driver_use
-        self.child: Child | None = None
         self.users: dict[str, list[User]] = {}
-        self._started = 0.0
-        self._next = 0.0
 
     def look(self, inventory: Inventory | None) -> None:
         """One round; nothing is asked while there is no fresh inventory."""
-        if self.child is not None:
-            self._collect(self.child)
-        if self.child is None and inventory is not None and inventory.cards and self.clock() >= self._next:
-            self._started = self.clock()
+        child = self._over()
+        if child is not None:
+            self._collect(child)
+        if inventory is not None and inventory.cards and self._due():
             if self.driver_use is not None:
                 self.driver_use.before()
-            self.child = self.spawn(lambda: listed(inventory), self._started + LIMIT)
+            self._start(lambda: listed(inventory))
 
     def stop(self) -> None:
         """What we saw counts no more when nobody looks."""
-        if self.child is not None:
-            self.child.stop()
+        super().stop()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(paths.foreign(self.settings.run_dir))
 
     def _collect(self, child: Child) -> None:
-        child.check(self.clock())
-        if not child.done or not child.gone():
-            return
-        self.child = None
-        interval = max(INTERVAL, (self.clock() - self._started) / SHARE_OF_TIME)
-        self._next = self.clock() + interval
-        self.conditions.set("NVML", child.error and f"who uses the cards is not known: {child.error}")
+        interval = self._rest(INTERVAL)
+        self._not_before = self.clock() + interval
+        self._report(child.error)
         if child.error:
             return
         found = rows_of(child.result)
@@ -131,7 +121,7 @@ class ForeignWatch:
         records.write(paths.foreign(self.settings.run_dir), record)
         self.conditions.set("foreign users", "; ".join(f"{uuid}: {_told(users)}" for uuid, users in self.users.items()))
         if self.driver_use is not None and self.driver_use.after(found, VALID * interval):
-            self._next = self.clock() + max(SOON, (self.clock() - self._started) / SHARE_OF_TIME)
+            self._not_before = self.clock() + self._rest(SOON)
 
 
 def _told(users: list[User]) -> str:

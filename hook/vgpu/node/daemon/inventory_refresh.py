@@ -16,11 +16,10 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Inventory
 from vgpu.config.settings import Settings
 from vgpu.hook.linux import staleness
-from vgpu.node.daemon.worker import Child, Spawn
+from vgpu.node.daemon.worker import Child, Spawn, Watch
 from vgpu.node.driver import device_nodes, discover
 from vgpu.node.service.log import Conditions
 
-LIMIT = 120.0  #: seconds that NVML has; cards without persistence mode take some seconds each
 FIRST_PAUSE, LAST_PAUSE = 2.0, 60.0  #: between two attempts that fail, doubling
 LEFT_OUT = 300.0  #: until a card that was left out, and the module still drives, is looked for again: it may be back
 MAX_NOTES = 20
@@ -28,11 +27,15 @@ MAX_NOTES = 20
 Signature = tuple[object, ...]
 
 
-class InventoryKeeper:
+class InventoryKeeper(Watch):
     """`found` is the inventory in force, None without a usable one, then `error` says why.
 
     `spawn` starts a child and watches it. `attempts` counts takes that have ended.
     """
+
+    LIMIT = 120.0  #: cards without persistence mode take some seconds each
+    TOPIC = "inventory"
+    TROUBLE = "no inventory"
 
     def __init__(
         self,
@@ -42,12 +45,7 @@ class InventoryKeeper:
         proc: str = "/proc",
         clock: Callable[[], float] = since_boot,
     ) -> None:
-        self.settings = settings
-        self.conditions = conditions
-        self.spawn = spawn
-        self.proc = proc
-        self.clock = clock
-        self.child: Child | None = None
+        super().__init__(settings, conditions, spawn, proc, clock)
         self.found: Inventory | None = None
         self.error = ""
         self.attempts = 0
@@ -55,8 +53,6 @@ class InventoryKeeper:
         self._wanted: Signature = ()
         self._taken: Signature = ()
         self._pause = FIRST_PAUSE
-        self._not_before = 0.0
-        self._started = 0.0
 
     @property
     def state(self) -> str:
@@ -68,17 +64,16 @@ class InventoryKeeper:
     def look(self) -> None:
         """One round: cheap, a few small files of /proc and a stat."""
         self._read()
-        self._collect()
+        child = self._over()
+        if child is not None:
+            self._collect(child)
         signature = self._signature()
         if signature != self._wanted:
             self._wanted, self._pause, self._not_before = signature, FIRST_PAUSE, 0.0
         needed = self.found is None or signature != self._taken or self._lacks_a_card()
-        if needed and self.child is None and self.clock() >= self._not_before:
-            self._start()
-
-    def stop(self) -> None:
-        if self.child is not None:
-            self.child.stop()
+        if needed and self._due():
+            self._taken = self._wanted
+            self._start(self._work)
 
     def _signature(self) -> Signature:
         """What an inventory depends on and the kernel tells cheaply: driver, boot, cards, numbers of the nodes."""
@@ -117,10 +112,6 @@ class InventoryKeeper:
         known = {card.bus_id for card in self.found.cards}
         return not known.issuperset(device_nodes.minors(self.settings.text("driver.proc_root")))
 
-    def _start(self) -> None:
-        self._taken, self._started = self._wanted, self.clock()
-        self.child = self.spawn(self._work, self.clock() + LIMIT)
-
     def _work(self) -> dict[str, object]:
         """In the child."""
         notes: list[str] = []
@@ -128,15 +119,8 @@ class InventoryKeeper:
         records.write(paths.inventory(self.settings.run_dir), found.record())
         return {"notes": notes[:MAX_NOTES], "driver": found.driver_version, "cards": len(found.cards)}
 
-    def _collect(self) -> None:
-        """What the child has come to; it is over when the kernel has let go of it."""
-        child = self.child
-        if child is None:
-            return
-        child.check(self.clock())
-        if not child.done or not child.gone():
-            return
-        self.child = None
+    def _collect(self, child: Child) -> None:
+        """What the child has come to."""
         self.attempts += 1
         if child.error:
             self._failed(child.error)
@@ -145,7 +129,7 @@ class InventoryKeeper:
         self._read()
         self._pause = FIRST_PAUSE
         self.error = ""
-        self.conditions.set("inventory", "")
+        self._report("")
         result = child.result
         self.conditions.journal.info("inventory taken", driver=result.get("driver"), cards=result.get("cards"))
         notes = result.get("notes")
@@ -157,4 +141,4 @@ class InventoryKeeper:
         self._taken = ()
         self._not_before = self.clock() + self._pause
         self._pause = min(self._pause * 2, LAST_PAUSE)
-        self.conditions.set("inventory", f"no inventory: {error}")
+        self._report(error)

@@ -16,13 +16,11 @@ from vgpu.config.settings import Settings
 from vgpu.hook.ledger.container_processes import Population
 from vgpu.node.daemon.lender import Arbiter
 from vgpu.node.daemon.usage_audit import Truth, Verdict
-from vgpu.node.daemon.worker import Child, Spawn
+from vgpu.node.daemon.worker import Child, Spawn, Watch
 from vgpu.node.driver import nvml
 from vgpu.node.service.log import Conditions
 
 INTERVAL = 5.0  #: seconds between two looks, when NVML is quick
-SHARE_OF_TIME = 0.05  #: the most of the time that NVML may be asked
-LIMIT = 60.0
 MAX_ROWS = 1024  #: per card
 OLDEST = 10_000_000  #: us before the last look: samples come late
 
@@ -50,8 +48,12 @@ def rows_of(answer: dict[str, object]) -> Rows:
     return found
 
 
-class ShareWatch:
+class ShareWatch(Watch):
     """`caught` by container and card."""
+
+    LIMIT = 60.0
+    TOPIC = "use of the cards"
+    TROUBLE = "what containers use is not checked"
 
     def __init__(
         self,
@@ -62,32 +64,21 @@ class ShareWatch:
         proc: str = "/proc",
         clock: Callable[[], float] = since_boot,
     ) -> None:
-        self.settings = settings
-        self.conditions = conditions
-        self.spawn = spawn
+        super().__init__(settings, conditions, spawn, proc, clock)
         self.arbiter = arbiter
-        self.proc = proc
-        self.clock = clock
         self.caught: dict[Key, Verdict] = {}
-        self.child: Child | None = None
         self._truths: dict[Key, Truth] = {}
         self._used: dict[Key, tuple[int, int]] = {}
         self._told: dict[Key, str] = {}
-        self._started = 0.0
-        self._next = 0.0
 
     def look(self, inventory: Inventory | None) -> None:
         """One round; nothing is asked where nobody has a share, or while there is no fresh inventory."""
-        if self.child is not None:
-            self._collect(self.child)
-        if self.child is None and inventory and inventory.cards and self.arbiter.shares and self.clock() >= self._next:
-            self._started = self.clock()
+        child = self._over()
+        if child is not None:
+            self._collect(child)
+        if inventory and inventory.cards and self.arbiter.shares and self._due():
             since = int(time.time() * 1e6) - OLDEST
-            self.child = self.spawn(lambda: sampled(inventory, since), self._started + LIMIT)
-
-    def stop(self) -> None:
-        if self.child is not None:
-            self.child.stop()
+            self._start(lambda: sampled(inventory, since))
 
     def seen(self, name: str, uuid: str) -> float | None:
         """Percent by NVML at the last look."""
@@ -95,12 +86,8 @@ class ShareWatch:
         return truth.seen[-1] if truth and truth.seen else None
 
     def _collect(self, child: Child) -> None:
-        child.check(self.clock())
-        if not child.done or not child.gone():
-            return
-        self.child = None
-        self._next = self.clock() + max(INTERVAL, (self.clock() - self._started) / SHARE_OF_TIME)
-        self.conditions.set("use of the cards", child.error and f"what containers use is not checked: {child.error}")
+        self._not_before = self.clock() + self._rest(INTERVAL)
+        self._report(child.error)
         if not child.error:
             self.judge(rows_of(child.result))
 

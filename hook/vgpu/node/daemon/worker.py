@@ -1,6 +1,7 @@
 """Work in a forked child: what loads a driver's library, or may hang in it, without the daemon having to.
 
-Belongs here: the fork, the pipe with one JSON object, and the time limit. The child holds none of the daemon's
+Belongs here: the fork, the pipe with one JSON object, the time limit, and what all watches have in common that have
+their work done by children. The child holds none of the daemon's
 descriptors, so that one which hangs in the driver (state D) keeps neither the instance's lock nor the socket, and dies
 with the daemon. The daemon is single-threaded, which makes fork without exec safe.
 """
@@ -15,10 +16,13 @@ from collections.abc import Callable
 
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
+from vgpu.config.settings import Settings
 from vgpu.hook.linux import syscalls
+from vgpu.node.service.log import Conditions
 
 MAX_RESULT = 4 << 20
 STANDARD = 3  #: stdin, stdout and stderr stay
+SHARE_OF_TIME = 0.05  #: the most of the time that NVML may be asked: it wakes cards without persistence mode
 
 Work = Callable[[], dict[str, object]]
 
@@ -95,6 +99,61 @@ class Child:
 
 #: (work, deadline) -> the child that does it
 Spawn = Callable[[Work, float], Child]
+
+
+class Watch:
+    """What has its work done by one child at a time, again and again, each no longer than LIMIT seconds.
+
+    A child's failure is the condition TOPIC, with TROUBLE before the reason. `proc` is the root of procfs, `clock` as
+    in the daemon.
+    """
+
+    LIMIT: float
+    TOPIC: str
+    TROUBLE = ""
+
+    def __init__(
+        self, settings: Settings, conditions: Conditions, spawn: Spawn, proc: str, clock: Callable[[], float]
+    ) -> None:
+        self.settings = settings
+        self.conditions = conditions
+        self.spawn = spawn
+        self.proc = proc
+        self.clock = clock
+        self.child: Child | None = None
+        self._started = 0.0  # the last one
+        self._not_before = 0.0  # the next one
+
+    def stop(self) -> None:
+        if self.child is not None:
+            self.child.stop()
+
+    def _due(self) -> bool:
+        """Whether a child may start now."""
+        return self.child is None and self.clock() >= self._not_before
+
+    def _start(self, work: Work) -> None:
+        self._started = self.clock()
+        self.child = self.spawn(work, self._started + self.LIMIT)
+
+    def _over(self) -> Child | None:
+        """The child, once, when it is over and the kernel has let go of it."""
+        child = self.child
+        if child is None:
+            return None
+        child.check(self.clock())
+        if not child.done or not child.gone():
+            return None
+        self.child = None
+        return child
+
+    def _rest(self, least: float) -> float:
+        """Seconds until the next child: NVML must not take more of the time than SHARE_OF_TIME."""
+        return max(least, (self.clock() - self._started) / SHARE_OF_TIME)
+
+    def _report(self, error: str) -> None:
+        """Raise or end the condition."""
+        self.conditions.set(self.TOPIC, error and f"{self.TROUBLE}: {error}")
 
 
 def run(work: Work, limit: float) -> dict[str, object]:
