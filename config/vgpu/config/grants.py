@@ -100,6 +100,11 @@ class Grant:
         }  # fmt: skip
 
 
+def changed(grant: Grant, **fields: object) -> Grant:
+    """Another grant with these fields; all others are as in `grant`, which stays as it is."""
+    return Grant(**{**{name: getattr(grant, name) for name in Grant.__slots__}, **fields})
+
+
 def new_id() -> str:
     """128 bits that nobody can guess."""
     return os.urandom(paths.GRANT_ID_LENGTH // 2).hex()

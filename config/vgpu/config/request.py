@@ -98,6 +98,13 @@ class Request:
     def exclusive(self) -> bool:
         return self.cores >= WHOLE_CARD
 
+    def fixed_on(self, uuids: tuple[str, ...]) -> Request:
+        """The same, on these cards; on none in particular for ()."""
+        return Request(
+            self.gpus, self.cores, self.memory, self.core_limit, self.wishes, uuids, self.preferred, self.total,
+            self.memories,
+        )  # fmt: skip
+
     def memory_of(self, uuid: str) -> int:
         """Bytes of that card."""
         return self.memories.get(uuid, self.memory)
@@ -162,8 +169,8 @@ def core_limit_wish(annotations: dict[str, str]) -> int:
     return next((_whole(annotations, key, 1, WHOLE_CARD) for key in CORE_LIMITS if key in annotations), 0)
 
 
-def wishes_from(annotations: dict[str, str]) -> Wishes:
-    """The wishes in `annotations`, of every dialect that the hook reads."""
+def wishes_from(annotations: dict[str, str], priority: int = LOW_PRIORITY) -> Wishes:
+    """The wishes in `annotations`, of every dialect that the hook reads; `priority` where none of them names one."""
     policy = next((annotations[key] for key in POLICIES if key in annotations), "")
     if policy not in ("", "binpack", "spread"):
         policy = ""  # topology-aware, mutex, numa: the extender's business
@@ -174,11 +181,11 @@ def wishes_from(annotations: dict[str, str]) -> Wishes:
         _list(annotations, "nouse-gpuuuid"),
         any(annotations.get(prefix + "numa-bind", "") == "true" for prefix in WISH_PREFIXES),
         policy,
-        priority_wish(annotations, LOW_PRIORITY),
+        _priority_wish(annotations, priority),
     )
 
 
-def priority_wish(annotations: dict[str, str], default: int) -> int:
+def _priority_wish(annotations: dict[str, str], default: int) -> int:
     """What an annotation says of the priority, else `default`."""
     key = next((key for key in PRIORITIES if key in annotations), "")
     return _whole(annotations, key, 0, MAX_PRIORITY) if key else default

@@ -82,9 +82,9 @@ class Hook:
         node = self._node()
         authorization.refuse_standalone(identity, node.settings)
         self.step = "allocation"
-        notes = []
+        notes: list[str] = []
         if isinstance(wanted, Redemption) and identity.holder:
-            notes = pod_record.complete(wanted, identity.holder, container.annotations, node.settings)
+            wanted, notes = pod_record.complete(wanted, identity.holder, container.annotations, node.settings)
         if self.dry_run:
             return [*self._explain(container, node.ledger.place(wanted, identity.holder, container.id), node), *notes]
         return [*self._run(container, identity, wanted, node), *notes]

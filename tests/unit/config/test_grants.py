@@ -248,3 +248,10 @@ def test_holder() -> None:
 
 def test_record_is_json() -> None:
     assert records.decode_object(records.encode(SOUND).encode(), "f") == SOUND
+
+
+def test_a_changed_grant_is_another_one() -> None:
+    one = grants.from_record(SOUND, "f")
+    other = grants.changed(one, share=(1, 2), name="x")
+    assert one.record() == grants.from_record(SOUND, "f").record()
+    assert other.record() == {**one.record(), "share": {"cores": 1, "memory": 2}, "name": "x"}

@@ -186,3 +186,10 @@ def test_wishes_are_bounded(text: str) -> None:
 def test_a_share_is_its_own_ceiling_where_nothing_is_said() -> None:
     assert Request(1, 30, GIB).core_limit == 30
     assert Request(1, 30, GIB, 60).core_limit == 60
+
+
+def test_a_request_fixed_on_cards_is_another_one() -> None:
+    one = request.Request(2, 30, GIB, 50, request.Wishes(numa=True), (), ("GPU-1",), 0, {"GPU-1": GIB, "GPU-2": 1})
+    other = one.fixed_on(("GPU-2", "GPU-1"))
+    changed = {name for name in request.Request.__slots__ if getattr(one, name) != getattr(other, name)}
+    assert (changed, one.fixed, other.fixed) == ({"fixed"}, (), ("GPU-2", "GPU-1"))

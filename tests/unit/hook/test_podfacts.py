@@ -16,7 +16,7 @@ from vgpu.config import paths, pods
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Holder
 from vgpu.config.pods import Pod
-from vgpu.config.request import Wishes
+from vgpu.config.request import LOW_PRIORITY, Wishes
 from vgpu.config.settings import Settings
 from vgpu.hook.request import pod_record
 from vgpu.hook.request.resolve_grants import Redemption
@@ -40,10 +40,12 @@ class Facts:
     def complete(
         self, annotations: dict[str, str] | None = None, container: str = "main", **settings: object
     ) -> tuple[Redemption, list[str]]:
-        wanted = Redemption({}, 0, Wishes())
+        wanted = Redemption({"gpu": "0" * 32}, 7, Wishes())
         values = {"paths.run": self.run_dir, **settings}
-        notes = pod_record.complete(wanted, Holder(UID, container), annotations or {}, Settings(values, "n"))
-        return wanted, notes
+        found, notes = pod_record.complete(wanted, Holder(UID, container), annotations or {}, Settings(values, "n"))
+        assert (wanted.core_limit, wanted.choices, wanted.limits, wanted.wishes.priority) == (7, (), None, LOW_PRIORITY)
+        assert found.ids == wanted.ids
+        return found, notes
 
     @contextmanager
     def watched(self) -> Iterator[None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from vgpu.config import grants
@@ -14,7 +16,7 @@ from vgpu.config.settings import Settings
 from vgpu.hook.ledger import commitments
 from vgpu.hook.placement import allocation
 from vgpu.hook.placement.placement import Commitment, NoFit, Policy, place
-from vgpu.hook.request.resolve_grants import Redemption, Terms, request_of, terms_of
+from vgpu.hook.request.resolve_grants import Redemption, Resolved, Terms, resolve, terms_of
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -52,15 +54,22 @@ def hami(index: int, mib: int = 0, cores: int = 0) -> Chosen:
     return Chosen(uuid_of(index), -1, cores, mib * MIB)
 
 
-def asked(
+def resolved(
     mine: list[Grant],
     *choices: Choice,
     limits: dict[str, int] | None = None,
     terms: Terms | None = None,
     cards: list[Card] | None = None,
-) -> Request:
-    wanted = Redemption({}, 0, Wishes(), choices, limits)
-    return request_of(mine, wanted, cards or CARDS, terms or Terms(Policy()))
+) -> Resolved:
+    """Nothing of what is given changes."""
+    before = [one.record() for one in mine]
+    found = resolve(mine, Redemption({}, 0, Wishes(), choices, limits), cards or CARDS, terms or Terms(Policy()))
+    assert [one.record() for one in mine] == before
+    return found
+
+
+def asked(mine: list[Grant], *choices: Choice, **options: Any) -> Request:
+    return resolved(mine, *choices, **options).request
 
 
 def shape(request: Request) -> tuple[int, int, int]:
@@ -105,9 +114,9 @@ def test_grants_of_cores_and_memory_are_all_that_counts(terms: Terms) -> None:
     """Whatever annotation and spec say."""
     mine = [grant("cores", 30), grant("memory", GIB)]
     limits = {"nvidia.com/gpumem": 9000, "nvidia.com/gpucores": 90}
-    request = asked(mine, choice(hami(0, 9000, 90)), limits=limits, terms=terms)
-    assert shape(request) == (1, 30, 1024)
-    assert [item.share for item in mine] == [None, None]
+    found = resolved(mine, choice(hami(0, 9000, 90)), limits=limits, terms=terms)
+    assert shape(found.request) == (1, 30, 1024)
+    assert [item.share for item in found.grants] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -133,11 +142,10 @@ def test_grants_of_cores_and_memory_are_all_that_counts(terms: Terms) -> None:
     ],
 )
 def test_amounts_of_counted_gpus(limits: dict[str, int] | None, told: tuple[int, int], got: tuple[int, int]) -> None:
-    mine = [gpu()]
     choices = [choice(hami(0, *told))] if any(told) else []
-    request = asked(mine, *choices, limits=limits)
-    assert shape(request) == (1, *got)
-    assert mine[0].share == (got[0], got[1] * MIB)
+    found = resolved([gpu()], *choices, limits=limits)
+    assert shape(found.request) == (1, *got)
+    assert found.grants[0].share == (got[0], got[1] * MIB)
 
 
 def test_a_percentage_is_of_the_chosen_card() -> None:
@@ -164,10 +172,8 @@ FORGERIES = [
 def test_an_annotation_never_goes_beyond_the_spec(
     limits: dict[str, int] | None, told: tuple[int, int], text: str
 ) -> None:
-    mine = [gpu()]
     with pytest.raises(VgpuError, match=rf"annotation {HAMI}: {text}.*kubernetes\.scheduler_amounts: trust"):
-        asked(mine, choice(hami(0, *told)), limits=limits)
-    assert mine[0].share is None
+        asked([gpu()], choice(hami(0, *told)), limits=limits)
 
 
 @pytest.mark.parametrize(("limits", "told", "_text"), FORGERIES)
@@ -204,22 +210,24 @@ def test_cards_of_one_container_have_equal_cores(other: Chosen) -> None:
 
 def test_a_percentage_of_unlike_cards() -> None:
     """As HAMi writes it: gpumem-percentage of each card's own memory."""
-    mine, limits = [gpu(2)], {"nvidia.com/gpumem-percentage": 50, "nvidia.com/gpucores": 30}
+    limits = {"nvidia.com/gpumem-percentage": 50, "nvidia.com/gpucores": 30}
     sizes = {uuid_of(0): 8192 * MIB, uuid_of(2): 4096 * MIB}
-    request = asked(mine, choice(hami(0, 8192, 30), hami(2, 4096, 30)), limits=limits)
+    found = resolved([gpu(2)], choice(hami(0, 8192, 30), hami(2, 4096, 30)), limits=limits)
+    request = found.request
     assert (request.cores, request.memories, request.memory) == (30, sizes, 8192 * MIB)
-    assert (mine[0].share, mine[0].memories) == ((30, 8192 * MIB), sizes)
+    assert (found.grants[0].share, found.grants[0].memories) == ((30, 8192 * MIB), sizes)
     made = allocation.from_request(request, [CARDS[0], CARDS[2]])
     assert [limit.memory for limit in made.limits] == [8192 * MIB, 4096 * MIB]
-    again = asked(mine, choice(hami(0, 100, 30), hami(2, 100, 30)), limits=limits)
+    again = asked(found.grants, choice(hami(0, 100, 30), hami(2, 100, 30)), limits=limits)
     assert again.memories == sizes, "what was settled stays"
     with pytest.raises(VgpuError, match="MiB: expected at most 4096, by the limits in the pod's spec, found 4097"):
         asked([gpu(2)], choice(hami(0, 8192, 30), hami(2, 4097, 30)), limits=limits)
 
 
 def test_different_memory_is_placed_and_counted_by_card() -> None:
-    mine, limits = [gpu(2)], {"nvidia.com/gpumem-percentage": 100, "nvidia.com/gpucores": 30}
-    request = asked(mine, choice(hami(0, 16384, 30), hami(2, 8192, 30)), limits=limits)
+    limits = {"nvidia.com/gpumem-percentage": 100, "nvidia.com/gpucores": 30}
+    found = resolved([gpu(2)], choice(hami(0, 16384, 30), hami(2, 8192, 30)), limits=limits)
+    request, mine = found.request, found.grants
     assert place(request, CARDS, {}, Policy()) == [CARDS[0], CARDS[2]]
     with pytest.raises(NoFit, match=r"2 cards, 30 cores each and 16384 and 8192 MiB: .*memory 8191 MiB free of 8192"):
         place(request, CARDS, {uuid_of(2): Commitment(1, MIB)}, Policy())
@@ -247,10 +255,10 @@ def test_two_dialects_name_the_same_amounts() -> None:
 
 def test_what_was_settled_once_stays() -> None:
     """Annotations can be edited while the pod lives; its later lives are as its first."""
-    mine = [gpu()]
-    assert shape(asked(mine, choice(hami(0, 3000, 30)))) == (1, 30, 3000)
+    found = resolved([gpu()], choice(hami(0, 3000, 30)))
+    assert shape(found.request) == (1, 30, 3000)
     edited = {"nvidia.com/gpumem": 16000, "nvidia.com/gpucores": 100}
-    assert shape(asked(mine, choice(hami(0, 16000, 100)), limits=edited)) == (1, 30, 3000)
+    assert shape(asked(found.grants, choice(hami(0, 16000, 100)), limits=edited)) == (1, 30, 3000)
 
 
 # Cores without memory
@@ -274,10 +282,9 @@ def test_a_share_without_memory_is_refused_with_the_reason() -> None:
     ],
 )
 def test_memory_in_proportion(cores: int, policy: Policy, cards: list[Card], choices: list[Choice], mib: int) -> None:
-    mine = [grant("cores", cores)]
-    request = asked(mine, *choices, terms=Terms(policy, proportional=True), cards=cards)
-    assert shape(request) == (1, cores, mib)
-    assert mine[0].share == (cores, mib * MIB)
+    found = resolved([grant("cores", cores)], *choices, terms=Terms(policy, proportional=True), cards=cards)
+    assert shape(found.request) == (1, cores, mib)
+    assert found.grants[0].share == (cores, mib * MIB)
 
 
 def test_device_ids_say_which_cards_memory_it_is() -> None:

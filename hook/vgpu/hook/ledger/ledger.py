@@ -29,7 +29,7 @@ from vgpu.hook.linux import procfs, staleness
 from vgpu.hook.placement import allocation, placement
 from vgpu.hook.placement.allocation import Allocation
 from vgpu.hook.placement.placement import Commitment, NoFit, Policy
-from vgpu.hook.request.resolve_grants import Redemption, request_of, terms_of
+from vgpu.hook.request.resolve_grants import Redemption, Resolved, resolve, terms_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # not at run time: it costs the hook's process time
@@ -106,10 +106,11 @@ class Ledger:
             if self._holds_already(start):
                 return None
             mine = self._redeemed(start, wanted) if isinstance(wanted, Redemption) else []
-            self._before = [_copy(grant) for grant in mine]  # before placing, which settles their shares
-            made = self._placed(start, wanted, mine)
+            self._before = mine
+            resolved = self._resolved(wanted, mine)
+            made = self._placed(start, resolved)
             try:
-                self._record(start, made, mine, wanted.wishes.priority)
+                self._record(start, made, resolved.grants, wanted.wishes.priority)
             except OSError as error:
                 self._withdraw(start)
                 raise VgpuError("ledger", expected="to record the claim", found=str(error)) from error
@@ -189,7 +190,7 @@ class Ledger:
         start = Start(container, 0, 0, "", holder, "", 0.0)
         with Lock(self.run_dir):
             mine = self._redeemed(start, wanted) if isinstance(wanted, Redemption) else []
-            return self._placed(start, wanted, mine)
+            return self._placed(start, self._resolved(wanted, mine))
 
     # What is there
 
@@ -326,34 +327,30 @@ class Ledger:
             raise VgpuError(what, expected=f"a grant of {holder.describe()}", found=found)
         return grant
 
-    def _placed(self, start: Start, wanted: Request | Redemption, mine: list[Grant]) -> Allocation:
-        request = self._request(wanted, mine)
-        chosen = request.fixed
-        own = tuple(grant.id for grant in mine)
-        committed = self.commitments(own, start.container)
+    def _resolved(self, wanted: Request | Redemption, mine: list[Grant]) -> Resolved:
+        return Resolved(wanted, []) if isinstance(wanted, Request) else resolve(mine, wanted, self.cards, self.terms)
+
+    def _placed(self, start: Start, resolved: Resolved) -> Allocation:
+        request, mine = resolved.request, resolved.grants
+        committed = self.commitments(tuple(grant.id for grant in mine), start.container)
         before = mine[0].cards if mine and all(grant.cards == mine[0].cards for grant in mine) else []
         if before:
-            request.fixed = tuple(before)
             try:
-                return allocation.from_request(request, self._place(request, committed), self.virtual_memory)
+                return self._allocated(request.fixed_on(tuple(before)), committed)
             except NoFit as error:
                 self.notes.append(f"placed anew: {error}")  # the card is gone, or another was faster after a reboot
-                request.fixed = chosen
-        return allocation.from_request(request, self._place(request, committed), self.virtual_memory)
+        return self._allocated(request, committed)
 
-    def _request(self, wanted: Request | Redemption, mine: list[Grant]) -> Request:
-        return wanted if isinstance(wanted, Request) else request_of(mine, wanted, self.cards, self.terms)
-
-    def _place(self, request: Request, committed: dict[str, Commitment]) -> list[Card]:
-        return placement.place(request, self.cards, committed, self.policy)
+    def _allocated(self, request: Request, committed: dict[str, Commitment]) -> Allocation:
+        cards = placement.place(request, self.cards, committed, self.policy)
+        return allocation.from_request(request, cards, self.virtual_memory)
 
     def _record(self, start: Start, made: Allocation, mine: list[Grant], priority: int) -> None:
         directory = paths.container(self.run_dir, start.container)
         data = limits.encode(start.container, made.limits)
+        uuids = [card.uuid for card in made.cards]
         for grant in mine:
-            grant.holder, grant.name = start.holder, start.name
-            grant.cards = [card.uuid for card in made.cards]
-            grants.write(self.state_dir, grant)
+            grants.write(self.state_dir, grants.changed(grant, holder=start.holder, name=start.name, cards=uuids))
         os.makedirs(directory, mode=0o700, exist_ok=True)
         records.write_bytes(paths.limits(self.run_dir, start.container), data, 0o444)
         claim = Claim(
@@ -418,7 +415,3 @@ class Ledger:
             return
         except OSError as error:
             raise VgpuError(directory, expected="a claim to remove", found=error.strerror) from error
-
-
-def _copy(grant: Grant) -> Grant:
-    return grants.from_record(grant.record(), grant.id)

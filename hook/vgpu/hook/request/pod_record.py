@@ -13,6 +13,7 @@ import time
 
 from vgpu.config import paths, pods, request
 from vgpu.config.dialects import placements
+from vgpu.config.dialects.placements import Choice
 from vgpu.config.grants import Holder
 from vgpu.config.pods import Pod
 from vgpu.config.settings import Settings
@@ -22,24 +23,29 @@ PATIENCE = 3.0  #: seconds; the plugin's watch may lag behind kubelet, but not f
 PAUSE = 0.01
 
 
-def complete(wanted: Redemption, holder: Holder, annotations: dict[str, str], settings: Settings) -> list[str]:
-    """Fill in what the pod's record says, or where there is none the runtime's `annotations`; returns notes."""
+def complete(
+    wanted: Redemption, holder: Holder, annotations: dict[str, str], settings: Settings
+) -> tuple[Redemption, list[str]]:
+    """The redemption of the same grants with what the pod's record says, or where there is none the runtime's
+    `annotations`; and notes.
+    """
     pod = record_of(settings.run_dir, holder.pod_uid)
     told = {**annotations, **pod.annotations} if pod else annotations
-    wanted.wishes = request.wishes_from(told)
-    wanted.core_limit = request.core_limit_wish(told)
     known = pod or Pod(holder.pod_uid, "", "", settings.node, [], [], told, {})
     name = container_name(known, holder)
-    wanted.limits = known.limits.get(name, {}) if pod and name else None
-    in_spec = (wanted.limits or {}).get(request.PRIORITIES[-1], request.LOW_PRIORITY)
-    wanted.wishes.priority = request.priority_wish(told, in_spec)
+    limits = known.limits.get(name, {}) if pod and name else None
+    wishes = request.wishes_from(told, (limits or {}).get(request.PRIORITIES[-1], request.LOW_PRIORITY))
+    ceiling = request.core_limit_wish(told)
     dialects = settings.texts("kubernetes.dialects")
+    choices: tuple[Choice, ...] = ()
+    notes = []
     if not placements.read(known, dialects):
-        return [_UNREADABLE] if not pod and dialects and placements.by_index(told) else []
-    if not name:
-        return [_UNNAMED]
-    wanted.choices = tuple(placements.choices(known, name, known.node, dialects))
-    return []
+        notes = [_UNREADABLE] if not pod and dialects and placements.by_index(told) else []
+    elif not name:
+        notes = [_UNNAMED]
+    else:
+        choices = tuple(placements.choices(known, name, known.node, dialects))
+    return Redemption(wanted.ids, ceiling, wishes, choices, limits), notes
 
 
 _UNREADABLE = "the scheduler's choice of cards is left aside: it counts containers, which the pod's record alone tells"

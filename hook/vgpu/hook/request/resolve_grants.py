@@ -2,8 +2,7 @@
 
 Belongs here: whose word counts for what. Cards: a scheduler's choice for this very container, which several dialects
 must not contradict. Amounts: the grants'. Only what no grant is of (memory and cores beside vGPUs that kubelet merely
-counts) comes from the spec, or from an annotation as far as the spec covers it: annotations are anybody's. Pure but
-for `share`, which is written into the grant objects, so that the claim records it.
+counts) comes from the spec, or from an annotation as far as the spec covers it: annotations are anybody's. Pure.
 """
 
 from __future__ import annotations
@@ -45,6 +44,16 @@ class Redemption:
         self.limits = limits
 
 
+class Resolved:
+    """The request that a container's grants come to, and the grants with the share that is to be recorded of each."""
+
+    __slots__ = ("grants", "request")
+
+    def __init__(self, request: Request, grants: list[Grant]) -> None:
+        self.request = request
+        self.grants = grants
+
+
 class Terms:
     """What the node's settings say of amounts: `trust` annotations beyond the spec, `proportional` memory for cores."""
 
@@ -61,18 +70,15 @@ def terms_of(settings: Settings, policy: Policy) -> Terms:
     return Terms(policy, proportional, settings.text("kubernetes.scheduler_amounts") == "trust")
 
 
-def request_of(mine: list[Grant], wanted: Redemption, cards: list[Card], terms: Terms) -> Request:
+def resolve(mine: list[Grant], wanted: Redemption, cards: list[Card], terms: Terms) -> Resolved:
     """What the grants `mine` are worth together, on the cards that a scheduler chose if one did.
 
     A grant that was redeemed before keeps the share that it was given then.
     """
     fixed = chosen_cards(wanted.choices, cards)
     if not any(grant.share for grant in mine):
-        among = _among(fixed or grants.preferred(mine), cards)
-        _settle({grant.resource: grant for grant in mine}, wanted, among, terms)
-    request = grants.join(mine, wanted.core_limit, wanted.wishes)
-    request.fixed = fixed
-    return request
+        mine = _with_shares(mine, wanted, _among(fixed or grants.preferred(mine), cards), terms)
+    return Resolved(grants.join(mine, wanted.core_limit, wanted.wishes).fixed_on(fixed), mine)
 
 
 def chosen_cards(choices: tuple[Choice, ...], cards: list[Card]) -> tuple[str, ...]:
@@ -98,13 +104,19 @@ def _among(uuids: tuple[str, ...], cards: list[Card]) -> list[Card]:
     return [card for card in cards if card.uuid in uuids] or cards
 
 
-def _settle(by: dict[str, Grant], wanted: Redemption, among: list[Card], terms: Terms) -> None:
-    """Write the share of each card into the grant whose amount does not say it."""
+def _with_shares(mine: list[Grant], wanted: Redemption, among: list[Card], terms: Terms) -> list[Grant]:
+    """The grants, the one whose amount does not say the share of each card with that share."""
+    by = {grant.resource: grant for grant in mine}
     gpu, cores = by.get("gpu"), by.get("cores")
     if gpu is not None:
-        gpu.share, gpu.memories = _share_of_gpu(gpu, by, wanted, among, terms)
+        share, memories = _share_of_gpu(gpu, by, wanted, among, terms)
+        shared = grants.changed(gpu, share=share, memories=memories)
     elif terms.proportional and cores is not None and cores.amount < WHOLE_CARD and "memory" not in by:
-        cores.share = (cores.amount, _proportion(cores.amount, among, terms.policy))
+        memory = _proportion(cores.amount, among, terms.policy)
+        shared = grants.changed(cores, share=(cores.amount, memory))
+    else:
+        return mine
+    return [shared if grant.id == shared.id else grant for grant in mine]
 
 
 def _share_of_gpu(
