@@ -34,11 +34,11 @@ build:
 	@cmake --build $(BUILD) --parallel 2 > $(BUILD)/build.log 2>&1 || { cat $(BUILD)/build.log; exit 1; }
 
 # Programs from the package index that run on the simulated driver; clients-long takes minutes.
-$(BUILD)/clients/.stamp: tests/unit/sim/make_clients.sh
+$(BUILD)/clients/.stamp: tests/beds/make_clients.sh
 	@$< $(PYTHON) $(BUILD)/clients $(BUILD)
 	@touch $@
 
-$(BUILD)/clients/.stamp-long: tests/unit/sim/make_clients.sh $(BUILD)/clients/.stamp
+$(BUILD)/clients/.stamp-long: tests/beds/make_clients.sh $(BUILD)/clients/.stamp
 	@$< $(PYTHON) $(BUILD)/clients $(BUILD) long
 	@touch $@
 
@@ -59,11 +59,9 @@ lint: setup
 test: lint clients
 	$(BIN)/pytest -q --strict-skips -m 'not gpu and not long'
 
-# The edit-test loop: the Python modules, without containers, compiled programs, and the suites that wait for a daemon.
+# The edit-test loop: unit tests, which start no process, and the rules of the tree.
 test-quick:
-	$(BIN)/pytest -q -n 2 tests/unit/config tests/unit/hook tests/unit/plugin \
-	  --ignore=tests/unit/plugin/test_main.py --ignore=tests/unit/plugin/test_health.py \
-	  --ignore=tests/unit/plugin/test_health_at_kubelet.py --ignore=tests/unit/plugin/cluster -m 'not root and not long'
+	$(BIN)/pytest -q -n 2 tests/unit tests/rules
 
 test-long: lint clients-long
 	$(BIN)/pytest -q --strict-skips -m 'not gpu' --long

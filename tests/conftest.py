@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-
-REPOSITORY = Path(__file__).resolve().parent.parent
+from checkout import BUILD, CHECKOUT
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,9 +39,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 @pytest.fixture(scope="session")
 def build() -> Path:
     """The directory of the C build's products."""
-    return Path(os.environ.get("VGPU_BUILD", REPOSITORY / "build"))
+    return BUILD
 
 
 @pytest.fixture(scope="session")
 def repository() -> Path:
-    return REPOSITORY
+    return CHECKOUT

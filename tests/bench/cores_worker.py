@@ -22,12 +22,13 @@ from typing import Any
 
 import nodes
 import simulated_clock
+from checkout import BUILD, CHECKOUT
 from cores_node import Daemon, Node
 
 from vgpu.config import limits
 
 SOURCES = Path(__file__).resolve().parent / "cores_load"
-INCLUDE = nodes.REPOSITORY / "libvcuda/include"
+INCLUDE = CHECKOUT / "libvcuda/include"
 PATIENCE = 300  #: seconds for a scenario
 SETTLE_NS = 100_000_000  #: on the wall clock, for a process to start
 
@@ -42,7 +43,7 @@ class Worker:
         self.driver = directory / "driver"
         self.driver.mkdir()
         for name in ("libcuda", "libnvidia-ml"):
-            (found,) = sorted((nodes.BUILD / "lib/sim").glob(f"{name}.so.*"))
+            (found,) = sorted((BUILD / "lib/sim").glob(f"{name}.so.*"))
             shutil.copy(found, self.driver / f"{name}.so.1")
         self.node = Node(directory, self.driver)
         self.program = directory / "cores_load"
@@ -89,7 +90,7 @@ class Run:
         return [limits.CardLimit(uuid, limits.UNLIMITED, cores, max(cores, core_limit)) for uuid in self.uuids]
 
     def environment(self, rank: int, group: int) -> dict[str, str]:
-        libraries = nodes.BUILD / "lib/vcuda" if self.is_limited else self.worker.driver
+        libraries = BUILD / "lib/vcuda" if self.is_limited else self.worker.driver
         return {
             "PATH": os.environ["PATH"],
             "LD_LIBRARY_PATH": str(libraries),

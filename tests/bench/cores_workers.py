@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from queue import Empty, Queue
 
-import nodes
+from checkout import BUILD, LIBRARIES
 from cores_scenario import Outcome, Scenario
 from results import BenchError
 
@@ -28,8 +28,8 @@ class Workers:
     """Runs scenarios side by side; a context manager."""
 
     def __init__(self, count: int = 0) -> None:
-        if not (nodes.BUILD / "lib/vcuda/libcuda.so.1").exists():
-            raise BenchError(f"libvcuda is not built in {nodes.BUILD}: run `make build`")
+        if not (BUILD / "lib/vcuda/libcuda.so.1").exists():
+            raise BenchError(f"libvcuda is not built in {BUILD}: run `make build`")
         cpus = sorted(os.sched_getaffinity(0))
         self.cpus = cpus[: count or len(cpus)]
 
@@ -41,7 +41,7 @@ class Workers:
     def _start(self, cpu: int) -> subprocess.Popen[str]:
         place = Path(self.directory.name) / f"worker{cpu}"
         place.mkdir()
-        paths = [str(WORKER.parent), str(WORKER.parent.parent / "support"), *filter(None, sys.path)]
+        paths = [str(WORKER.parent), *map(str, LIBRARIES), *filter(None, sys.path)]
         return subprocess.Popen(
             ["taskset", "-c", str(cpu), sys.executable, str(WORKER), str(place)],
             stdin=subprocess.PIPE,

@@ -31,6 +31,7 @@ from statistics import median
 import bundles
 import nodes
 import trees
+from checkout import BUILD, CHECKOUT
 from results import BenchError, Result
 
 from vgpu.hook.formats import ldcache
@@ -77,7 +78,7 @@ def measure(rounds: int = ROUNDS) -> list[Result]:
         timed: dict[str, Timed] = {name: partial(stage.create, bundle) for name, bundle in variants.items()}
         with stage.running() as container:
             timed["state"] = partial(stage.call, "runc", "state", container)
-            timed["shim_state"] = partial(stage.call, str(nodes.BUILD / "bin/vgpu-runtime"), "state", container)
+            timed["shim_state"] = partial(stage.call, str(BUILD / "bin/vgpu-runtime"), "state", container)
             costs = interleaved(timed, rounds)
         print(f"done; {_load()}")
     return [*results(costs), *modules()]
@@ -101,7 +102,7 @@ def interleaved(timed: dict[str, Timed], rounds: int, repeats: int = REPEATS) ->
 
 def modules() -> list[Result]:
     """How many modules a start loads, from the sources or from the file; always the same in one checkout."""
-    code = COUNT.format(roots=[str(nodes.REPOSITORY / root) for root in ROOTS])
+    code = COUNT.format(roots=[str(CHECKOUT / root) for root in ROOTS])
     command = ["/usr/bin/python3", "-I", "-S", "-c", code]
     names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     own = len([name for name in names if name.partition(".")[0] == "vgpu"])
@@ -169,9 +170,9 @@ class Stage:
     def with_byte_code(self, node: nodes.SimulatedNode) -> nodes.SimulatedNode:
         """`node` with a gate that has the checkout's hook as one file of byte code."""
         file, build = self.disk / "hook.bytecode", self.disk / "gate"
-        roots = ":".join(str(nodes.REPOSITORY / root) for root in ROOTS)
-        compiler = nodes.REPOSITORY / "packaging/bytecode/compile_hook.py"
-        gate = ["cmake", "-S", nodes.REPOSITORY / "hook/gate", "-B", build, f"-DVGPU_BYTE_CODE={file}"]
+        roots = ":".join(str(CHECKOUT / root) for root in ROOTS)
+        compiler = CHECKOUT / "packaging/bytecode/compile_hook.py"
+        gate = ["cmake", "-S", CHECKOUT / "hook/gate", "-B", build, f"-DVGPU_BYTE_CODE={file}"]
         for command in (["/usr/bin/python3", "-I", "-S", compiler, roots, file], gate, ["cmake", "--build", build]):
             subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
         made = copy.copy(node)

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "beds"), str(HERE.parent / "doubles")]
 
 import cores  # noqa: E402 - found by the line above
 import hook  # noqa: E402
-import nodes  # noqa: E402
 import plugin  # noqa: E402
 import vcuda  # noqa: E402
+from checkout import BUILD  # noqa: E402
 from results import BenchError, Result, table, write  # noqa: E402
 
 Groups = dict[str, Callable[[], "list[Result]"]]
@@ -27,7 +27,7 @@ GROUPS: Groups = {
 }  # fmt: skip
 
 
-def main(arguments: list[str], groups: Groups = GROUPS, directory: Path = nodes.BUILD / "bench") -> int:
+def main(arguments: list[str], groups: Groups = GROUPS, directory: Path = BUILD / "bench") -> int:
     """Measure the group that `arguments` name; return the exit status."""
     if len(arguments) != 1 or arguments[0] not in groups:
         print(f"usage: run.py {'|'.join(groups)}", file=sys.stderr)

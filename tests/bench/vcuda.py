@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-import nodes
+from checkout import BUILD
 from results import BenchError, Result
 
 from vgpu.config import limits
@@ -48,8 +48,8 @@ def measure(rounds: int = ROUNDS) -> list[Result]:
     """All results of the group."""
     if os.geteuid() != 0:
         raise BenchError("needs root: a private mount namespace")
-    if not (nodes.BUILD / "lib/vcuda/libcuda.so.1").exists():
-        raise BenchError(f"libvcuda is not built in {nodes.BUILD}: run `make build`")
+    if not (BUILD / "lib/vcuda/libcuda.so.1").exists():
+        raise BenchError(f"libvcuda is not built in {BUILD}: run `make build`")
     with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as name, Place(Path(name)) as place:
         calls: dict[str, list[float]] = {}
         for _ in range(rounds):
@@ -71,7 +71,7 @@ class Place:
     def __init__(self, path: Path, cores: int = 100) -> None:
         self.path = path
         (path / "driver").mkdir()
-        shutil.copytree(nodes.BUILD / "lib/vcuda", path / "ours")
+        shutil.copytree(BUILD / "lib/vcuda", path / "ours")
         self._compile("driver/libcuda.so.1", "null_driver.c", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")
         self._compile("driver/libnvidia-ml.so.1", "null_nvml.c", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1")
         self._compile("program", "null_program.c", "-ldl")

@@ -2,7 +2,7 @@
 
 If the machine has an NVIDIA driver, the containers use it. Otherwise they use the simulated driver of libvcuda/sim, and
 the output says so. runc, the hook and the limiter are the real ones in both cases. Assertions about the same behaviour
-are in tests/root.
+are in tests/system.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "beds"))
 
 import bundles
 import nodes
 import trees
+from checkout import DATA
 
-PROBE = Path(__file__).resolve().parent.parent / "fixtures/cuda/cudaprobe.c"
+PROBE = DATA / "cuda/cudaprobe.c"
 MIB = 1 << 20
 OUT_OF_MEMORY = "2"
 RESULTS = {"0": "CUDA_SUCCESS", OUT_OF_MEMORY: "CUDA_ERROR_OUT_OF_MEMORY"}

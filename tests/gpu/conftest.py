@@ -1,23 +1,21 @@
-"""Fixtures for tests on a real card: a box as in libvcuda's unit tests, on the machine's own driver and first card.
+"""Fixtures for tests on a real card: a box of vcuda_boxes, on the machine's own driver and first card.
 
 All tests in this folder have the marker `gpu`, and skip if the machine has no card. The box itself is the unit tests'.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+import vcuda_boxes
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 FIND = """
@@ -72,25 +70,14 @@ def card(driver: Path) -> dict[str, Any]:
     }
 
 
-def boxes() -> ModuleType:
-    """The module with the fixtures of libvcuda's unit tests."""
-    name = "vcuda_boxes"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, REPOSITORY / "tests/unit/libvcuda/conftest.py")
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
 @pytest.fixture
 def gpu(driver: Path, card: dict[str, Any], tmp_path: Path) -> Iterator[Any]:
     """A box on the real driver, in which only the first card is visible."""
-    module = boxes()
-    if not (module.BUILD / "lib/vcuda/libcuda.so.1").exists():
-        pytest.skip(f"libvcuda is not built in {module.BUILD}: run `make build`")
-    program = module.compile_c(tmp_path / "driver_client", module.SOURCES / "driver_client.c", "-ldl", "-lpthread")
-    box = module.Box(tmp_path / "box", driver, program, {"CUDA_VISIBLE_DEVICES": card["uuid"]}, card["uuid"])
+    if not (vcuda_boxes.BUILD / "lib/vcuda/libcuda.so.1").exists():
+        pytest.skip(f"libvcuda is not built in {vcuda_boxes.BUILD}: run `make build`")
+    program = vcuda_boxes.compile_c(
+        tmp_path / "driver_client", vcuda_boxes.SOURCES / "driver_client.c", "-ldl", "-lpthread"
+    )
+    box = vcuda_boxes.Box(tmp_path / "box", driver, program, {"CUDA_VISIBLE_DEVICES": card["uuid"]}, card["uuid"])
     yield box
     box.close()

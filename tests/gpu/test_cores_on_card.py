@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import BENCH, CHECKOUT
 
 from vgpu.config import limits
 
-BENCH = Path(__file__).resolve().parents[1] / "bench"
 US, MS, SECOND = 1_000, 1_000_000, 1_000_000_000
 BEGIN, END = SECOND, 6 * SECOND
 PATIENCE = 60
@@ -51,7 +51,7 @@ class Loads:
 def loads(gpu: Any, tmp_path: Path) -> Loads:
     program = tmp_path / "cores_load"
     sources = [str(BENCH / "cores_load" / name) for name in ("load.c", "peers.c", "lies.c")]
-    include = BENCH.parents[1] / "libvcuda/include"
+    include = CHECKOUT / "libvcuda/include"
     subprocess.run(["cc", "-O2", f"-I{include}", "-o", str(program), *sources, "-ldl", "-lm", "-lpthread"], check=True)
     return Loads(gpu, program)
 

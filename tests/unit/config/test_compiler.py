@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import time
 from pathlib import Path
 
 import pytest
+from checkout import CHECKOUT
 from jsonschema import Draft7Validator
+from settings_texts import compile_file, lines_of, uncommented, values
 
 from vgpu.config import compiled, compiler, settings
 from vgpu.config.compiler import compile_source
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import DEFAULTS
-
-CHECKOUT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -28,21 +27,6 @@ def source(tmp_path: Path):
         return str(path)
 
     return write
-
-
-def compile_file(path: str, node: str) -> settings.Settings:
-    return compile_source(path, node).settings
-
-
-def values(made: settings.Settings) -> dict[str, object]:
-    return {name: made[name] for name in DEFAULTS}
-
-
-def lines_of(path: str, node: str = "n") -> list[str]:
-    """The compiler's error lines, without the directory."""
-    with pytest.raises(VgpuError) as caught:
-        compile_file(path, node)
-    return [line.replace(path, "F") for line in str(caught.value).split("\n")]
 
 
 @pytest.mark.parametrize(
@@ -274,13 +258,6 @@ def test_yaml_bomb_is_refused_at_once(source) -> None:
     assert time.monotonic() - before < 5
 
 
-def test_source_size_is_bounded(source) -> None:
-    assert values(compile_file(source("#" * compiler.MAX_SOURCE), "n")) == DEFAULTS
-    assert lines_of(source("#" * (compiler.MAX_SOURCE + 1))) == [
-        "F: expected at most 1048576 bytes, found more; is it the right file?"
-    ]
-
-
 @pytest.mark.parametrize("kind", ["directory", "fifo", "device"])
 def test_what_is_no_file(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "config.yaml"
@@ -357,11 +334,6 @@ def test_schema_is_a_schema_of_exactly_the_defaults() -> None:
     assert all(schema["definitions"][section]["additionalProperties"] is False for section in (*sections, "node"))
 
 
-def uncommented() -> str:
-    text = (CHECKOUT / "config/config.yaml").read_text()
-    return re.sub(r"^( *)#([a-z_]+:)", r"\1\2", text, flags=re.M)
-
-
 def test_default_file_uncommented_says_exactly_the_defaults(source) -> None:
     made = compile_source(source(uncommented()), "n")
     assert values(made.settings) == DEFAULTS
@@ -379,29 +351,6 @@ def test_documentation_has_every_key_with_its_default() -> None:
     text = (CHECKOUT / "docs/configuration.md").read_text()
     rows = dict(re.findall(r"^\| `([a-z_.]+)` \| `(.*?)` \|", text, flags=re.M))
     assert rows == {name: compiler.value_text(name, value).replace("''", '""') for name, value in DEFAULTS.items()}
-
-
-def test_nothing_but_vgpu_error_escapes(source) -> None:
-    """Fixed-seed mutations of a full file: each compiles or raises VgpuError, one printable line per error."""
-    chance = random.Random(20240602)
-    whole = uncommented().encode()
-    whole = re.sub(rb"^ *#.*\n", b"", whole, flags=re.M) + b"nodes: &x {a: {scaling: {<<: {cores: 2}}}}\n"
-    pieces = [b"\t", b"\xff", b"*x", b"&x ", b"<<: *x", b"[", b"{", b"}", b"!!binary ", b"!!int ", b"'",
-              b'"', b"\\U0011ffff",              b": ", b"- ", b"? ", b"|\n", b"%YAML 9.9\n", b"---\n",
-              b"9" * 400, b"2001-99-99", b"0x", b"1:99:99", b".nan", b"\x00",
-              b"!!omap ", b"!!set ", b"!!timestamp x", b"~", b"\xed\xa0\x80"]  # fmt: skip
-    refused = 0
-    for _ in range(400):
-        data = bytearray(whole)
-        for _ in range(chance.randint(1, 4)):
-            at = chance.randrange(len(data))
-            data[at : at + chance.randint(0, 6)] = chance.choice(pieces)
-        try:
-            compile_file(source(bytes(data[: chance.choice((len(data), chance.randrange(len(data))))])), "n")
-        except VgpuError as error:
-            refused += 1
-            assert all(line.isprintable() for line in str(error).split("\n"))
-    assert refused > 200
 
 
 def test_apply_writes_reports_and_repeats(source, tmp_path: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from checkout import CHECKOUT
 
 from vgpu.config import paths
 from vgpu.config.errors import VgpuError
 
-CHECKOUT = Path(__file__).parents[3]
 RUN, STATE = "/run/vgpu", "/var/lib/vgpu"
 GRANT = "0123456789abcdef" * 2
 UID = "8a2c8a66-0b76-4d4c-b4a4-1b1d2e8a7c11"

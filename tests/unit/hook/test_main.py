@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -555,25 +553,3 @@ def test_a_dry_run_says_why_not(place: Place) -> None:
 def test_a_dry_run_of_a_container_without_an_allocation_prints_nothing(place: Place) -> None:
     place.set_config(annotations={})
     assert place.run("--dry-run", "prestart") == (0, "", "")
-
-
-# The process
-
-
-def test_what_the_process_imports() -> None:
-    """A fresh interpreter as the gate starts it. What is slow to import, or not needed, is not there."""
-    paths = [
-        os.path.dirname(os.path.dirname(os.path.dirname(module.__file__ or ""))) for module in (settings, hook_main)
-    ]
-    code = (
-        f"import sys; sys.path[:0] = {paths!r}; import vgpu.hook.main; "
-        "print(' '.join(sorted(name for name in sys.modules)))"
-    )
-    loaded = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
-    modules = set(loaded.stdout.split())
-    slow = {
-        "dataclasses", "enum", "typing", "pathlib", "logging", "subprocess", "re", "json", "threading", "collections",
-        "functools", "inspect", "shutil", "tempfile", "socket", "yaml", "click", "contextlib",
-    }  # fmt: skip
-    assert not modules & slow
-    assert not {name for name in modules if name.startswith("vgpu.plugin")}

@@ -1,0 +1,12 @@
+"""Where the checkout, the build and the data of the tests are, whatever the depth of the file that asks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CHECKOUT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").exists())
+BUILD = Path(os.environ.get("VGPU_BUILD", CHECKOUT / "build"))
+DATA = CHECKOUT / "tests/data"
+BENCH = CHECKOUT / "tests/bench"
+LIBRARIES = [CHECKOUT / "tests/beds", CHECKOUT / "tests/doubles"]  #: what pyproject.toml puts on the tests' path

@@ -1,0 +1,373 @@
+"""A private containerd with pods as kubelet makes them: root, state, socket and configuration are its own.
+
+Belongs here: starting and ending the daemon, its runtime handlers for each way of registering the hook, and pods with
+their containers over CRI. One daemon serves many tests; `remove_pods` ends what they left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import bundles
+import cgroup_trees
+import cri_client
+import nodes
+import yaml
+from checkout import CHECKOUT
+
+PACKAGING = CHECKOUT / "packaging"
+IMAGE = "vgpu-test.local/base:1"
+CDI_DEVICE = "vgpu.io/hook=share"
+RUNC = "/usr/sbin/runc"
+CNI = "/usr/lib/cni"
+WITHOUT_CONTROLLERS = Path(__file__).with_name("runc_without_controllers.py")
+#: Without these a daemon starts faster and warns less; none is what the tests are about.
+UNUSED = ("aufs", "btrfs", "devmapper", "erofs", "zfs", "blockfile")
+#: The glob patterns that let the markers through; `*` does not cross a slash.
+PATTERNS = ("vgpu.io/*",)
+
+
+def hooks(node: nodes.Node, stage: str = "createRuntime") -> dict[str, Any]:
+    """The hooks that we ship for a base runtime specification, with this node's paths."""
+    shipped = json.loads((PACKAGING / "containerd/hooks.json").read_text())
+    shipped[stage] = shipped.pop("createRuntime")
+    for name, (entry,) in shipped.items():
+        entry.update(path=str(node.hook), args=["vgpu-hook", "--config", str(node.config), name])
+    return shipped  # type: ignore[no-any-return]
+
+
+def cdi_spec(node: nodes.Node) -> dict[str, Any]:
+    """The CDI device that we ship, with this node's paths."""
+    shipped = yaml.safe_load((PACKAGING / "cdi/vgpu.yaml").read_text())
+    for entry in shipped["devices"][0]["containerEdits"]["hooks"]:
+        entry.update(path=str(node.hook), args=["vgpu-hook", "--config", str(node.config), entry["hookName"]])
+    return shipped  # type: ignore[no-any-return]
+
+
+class Containerd:
+    """A containerd below `directory`. `programs` holds containerd, ctr and the shim; `cgroup` is 1 or 2.
+
+    Handlers: `plain` runc without anything of ours; `base`, `base-prestart` by base_runtime_spec; `shim` by BinaryName;
+    `dropped` as base, with a runtime that hands no annotations on. `default` is the handler of pods that name none,
+    `patterns` let annotations through, `prefix` is a command that runs the daemon somewhere else. `mounts` come to all
+    containers by the base specification; `network` is a directory of CNI configurations, for pods with networks.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        programs: Path,
+        node: nodes.SimulatedNode,
+        cgroup: int = 1,
+        default: str = "plain",
+        patterns: Sequence[str] = PATTERNS,
+        prefix: Sequence[str] = (),
+        mounts: Sequence[dict[str, Any]] = (),
+        network: Path | None = None,
+    ) -> None:
+        self.directory = directory
+        self.programs = programs
+        self.node = node
+        self.cgroup = cgroup
+        self.default = default
+        self.patterns = list(patterns)
+        self.prefix = prefix
+        self.mounts = list(mounts)
+        self.network = network
+        self.socket = directory / "containerd.sock"
+        self.name = f"/vgpu-test-{uuid.uuid4().hex[:8]}"  # of the cgroup below which all pods lie
+        self.pods: list[Pod] = []
+        self.process: subprocess.Popen[bytes] | None = None
+        self.client: cri_client.Client | None = None
+        directory.mkdir(parents=True, exist_ok=True)
+        version = self._run("containerd", "--version").split()[2]
+        self.major = int(version.lstrip("v").partition(".")[0])
+        self.version = version
+
+    def _run(self, program: str, *arguments: str) -> str:
+        command = [str(self.programs / program), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    # The daemon
+
+    def start(self, image: Path) -> Containerd:
+        """Start, import `image`, and be ready for pods."""
+        config = self.directory / "config.toml"
+        config.write_text(self._config())
+        environment = {**os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"}
+        command = [
+            *self.prefix,
+            *(bundles.V2 if self.cgroup == 2 else ()),
+            str(self.programs / "containerd"),
+            "--config",
+            str(config),
+        ]
+        with (self.directory / "log").open("wb") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+        self.client = cri_client.Client(self.socket)
+        try:
+            self.client.wait_for("Version")
+            self._run("ctr", "--address", str(self.socket), "--namespace", "k8s.io", "images", "import", str(image))
+            self._wait_for_image()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _wait_for_image(self) -> None:
+        assert self.client is not None
+        end = time.monotonic() + 20
+        while not self.client.call("ImageStatus", image={"image": IMAGE}).image.id:
+            assert time.monotonic() < end, "containerd does not see the image it imported"
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End pods, daemon and what it mounted; the directory goes too."""
+        if self.client is not None:
+            self.remove_pods()
+            self.client.close()
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(30)
+        self._end_shims()
+        for line in reversed(Path("/proc/self/mountinfo").read_text().splitlines()):
+            point = line.split()[4]
+            if point.startswith(f"{self.directory}/"):
+                subprocess.run(["umount", "-l", point], check=True)
+        cgroup_trees.remove(self.name)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _end_shims(self) -> None:
+        """Shims outlive their daemon on purpose; ours are those that were told our socket."""
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"containerd-shim" in words[0] and str(self.socket).encode() in words:
+                os.kill(int(entry.name), signal.SIGKILL)
+
+    # Its configuration
+
+    def _config(self) -> str:
+        return self._config_v3() if self.major >= 2 else self._config_v2()
+
+    def _config_v2(self) -> str:
+        """containerd 1.x."""
+        cri = 'plugins."io.containerd.grpc.v1.cri"'
+        return f"""version = 2
+{self._daemon()}
+[{cri}]
+sandbox_image = "{IMAGE}"
+restrict_oom_score_adj = true
+stream_server_port = "0"
+{self._cdi()}
+{self._cni(cri)}
+{self._handlers(cri)}"""
+
+    def _config_v3(self) -> str:
+        """containerd 2.x."""
+        runtime = 'plugins."io.containerd.cri.v1.runtime"'
+        return f"""version = 3
+{self._daemon()}
+[plugins."io.containerd.grpc.v1.cri"]
+stream_server_port = "0"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "{IMAGE}"
+[{runtime}]
+restrict_oom_score_adj = true
+{self._cdi()}
+{self._handlers(runtime)}"""
+
+    def _daemon(self) -> str:
+        kind = "io.containerd.snapshotter.v1"
+        unused = [f"{kind}.{name}" for name in UNUSED] + ["io.containerd.internal.v1.opt"]
+        return f"""root = "{self.directory}/root"
+state = "{self.directory}/state"
+disabled_plugins = {json.dumps(unused)}
+[grpc]
+address = "{self.socket}"
+[ttrpc]
+address = "{self.socket}.ttrpc"
+"""
+
+    def _cdi(self) -> str:
+        """Nothing for a containerd that knows no CDI."""
+        if not self.has_cdi:
+            return ""
+        specs = self.directory / "cdi"
+        specs.mkdir()
+        (specs / "vgpu.json").write_text(json.dumps(cdi_spec(self.node)))
+        return f'enable_cdi = true\ncdi_spec_dirs = ["{specs}"]\n'
+
+    def _cni(self, section: str) -> str:
+        return f'[{section}.cni]\nbin_dir = "{CNI}"\nconf_dir = "{self.network}"\n' if self.network else ""
+
+    @property
+    def has_cdi(self) -> bool:
+        return not self.version.startswith("1.6")
+
+    def _handlers(self, section: str) -> str:
+        runc = self._runc()
+        shim = self._wrapper("runc-shim", f"{self.node.shim} --vgpu-config {self.node.config} --vgpu-runtime {runc}")
+        base = {stage: str(self._base_spec(stage)) for stage in ("createRuntime", "prestart")}
+        text = f'[{section}.containerd]\ndefault_runtime_name = "{self.default}"\n'
+        text += self._handler(section, "plain", runc)
+        text += self._handler(section, "base", runc, base["createRuntime"])
+        text += self._handler(section, "base-prestart", runc, base["prestart"])
+        text += self._handler(section, "dropped", runc, base["createRuntime"], drops=True)
+        return text + self._handler(section, "shim", shim)
+
+    def _runc(self) -> str:
+        if self.cgroup == 1:
+            return RUNC
+        return self._wrapper("runc-v2", f"/usr/bin/python3 -I -S {WITHOUT_CONTROLLERS}")
+
+    def _wrapper(self, name: str, command: str) -> str:
+        """An executable that hands its arguments on; BinaryName takes no arguments of its own."""
+        path = self.directory / name
+        path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        path.chmod(0o755)
+        return str(path)
+
+    def _base_spec(self, stage: str) -> Path:
+        """What `ctr oci spec` prints, and the hooks."""
+        spec = json.loads(self._run("ctr", "oci", "spec"))
+        path = self.directory / f"base-{stage}.json"
+        spec["mounts"] += self.mounts
+        path.write_text(json.dumps({**spec, "hooks": hooks(self.node, stage)}))
+        return path
+
+    def _handler(self, section: str, name: str, binary: str, base: str = "", drops: bool = False) -> str:
+        table = f"{section}.containerd.runtimes.{name}"
+        lines = [f"[{table}]", 'runtime_type = "io.containerd.runc.v2"']
+        patterns = json.dumps([] if drops else self.patterns)
+        lines += [f"{kind}_annotations = {patterns}" for kind in ("pod", "container")]
+        lines += [f'base_runtime_spec = "{base}"'] if base else []
+        return "\n".join([*lines, f"[{table}.options]", f'BinaryName = "{binary}"', ""])
+
+    # Pods
+
+    def pod(self, handler: str, uid: str = "", annotations: dict[str, str] | None = None) -> Pod:
+        """A running pod sandbox with host networking."""
+        pod = Pod(self, handler, uid or str(uuid.uuid4()), annotations or {}, attempt=len(self.pods))
+        self.pods.append(pod)
+        return pod.run()
+
+    def remove_pods(self) -> None:
+        while self.pods:
+            self.pods.pop().remove()
+
+
+class Pod:
+    """A sandbox and the containers in it, under a cgroup path of kubelet's form."""
+
+    def __init__(self, bed: Containerd, handler: str, uid: str, annotations: dict[str, str], attempt: int) -> None:
+        assert bed.client is not None
+        self.bed = bed
+        self.client = bed.client
+        self.handler = handler
+        self.uid = uid
+        self.logs = bed.directory / "pods" / uuid.uuid4().hex[:8]
+        self.logs.mkdir(parents=True)
+        self.id = ""
+        self.attempts = 100 * attempt  # names are unique over all sandboxes of a pod
+        self.config = {
+            "metadata": {"name": f"pod-{uid[:8]}", "uid": uid, "namespace": "default", "attempt": attempt},
+            "log_directory": str(self.logs),
+            "annotations": annotations,
+            "linux": {
+                "cgroup_parent": f"{bed.name}/kubepods/burstable/pod{uid}",
+                "security_context": {"namespace_options": {"network": "NODE"}},
+            },
+        }
+
+    def run(self) -> Pod:
+        self.id = self.client.call("RunPodSandbox", config=self.config, runtime_handler=self._handler()).pod_sandbox_id
+        return self
+
+    def _handler(self) -> str:
+        """A CDI device needs no handler of its own."""
+        return "plain" if self.handler == "cdi" else self.handler
+
+    def pid(self) -> int:
+        """The pause process."""
+        status = self.client.call("PodSandboxStatus", pod_sandbox_id=self.id, verbose=True)
+        return int(json.loads(status.info["info"])["pid"])
+
+    def create(
+        self,
+        command: list[str],
+        name: str = "train",
+        annotations: dict[str, str] | None = None,
+        env: dict[str, str] | list[tuple[str, str]] | None = None,
+        mounts: list[dict[str, Any]] | None = None,
+        cdi: bool | None = None,
+        devices: list[dict[str, Any]] | None = None,
+        cdi_devices: list[str] | None = None,
+    ) -> str:
+        """CreateContainer; a new attempt of the same `name` is what kubelet makes of a restart.
+
+        `env` as a list may name a key twice, as kubelet's does where a pod overrides a plugin.
+        """
+        self.attempts += 1
+        chosen = [*(cdi_devices or []), *([CDI_DEVICE] if (self.handler == "cdi" if cdi is None else cdi) else [])]
+        pairs = list(env.items()) if isinstance(env, dict) else env or []
+        sim = {"host_path": str(self.bed.node.sim), "container_path": "/run/vgpu-sim"}
+        config = {
+            "metadata": {"name": name, "attempt": self.attempts},
+            "image": {"image": IMAGE},
+            "command": command,
+            "envs": [{"key": key, "value": value} for key, value in pairs],
+            "mounts": [sim, *(mounts or [])],
+            "annotations": annotations or {},
+            "log_path": f"{name}-{self.attempts}.log",
+            "linux": {"security_context": {"namespace_options": {"network": "NODE"}}},
+            "devices": devices or [],
+            "CDI_devices": [{"name": one} for one in chosen],
+        }
+        made = self.client.call("CreateContainer", pod_sandbox_id=self.id, config=config, sandbox_config=self.config)
+        return str(made.container_id)
+
+    def start(self, container: str) -> None:
+        self.client.call("StartContainer", container_id=container)
+
+    def status(self, container: str) -> Any:
+        return self.client.call("ContainerStatus", container_id=container).status
+
+    def stop_container(self, container: str) -> None:
+        """With no grace: SIGKILL, as the out-of-memory killer would."""
+        self.client.call("StopContainer", container_id=container, timeout=0)
+
+    def wait(self, container: str, seconds: float = 30) -> tuple[int, str]:
+        """(exit code, output) of a container that ends by itself."""
+        end = time.monotonic() + seconds
+        while True:
+            status = self.status(container)
+            if status.state == self.client.messages.CONTAINER_EXITED:
+                return int(status.exit_code), self.output()
+            assert time.monotonic() < end, f"{container} has not ended"
+            time.sleep(0.03)
+
+    def output(self, attempt: int = 0) -> str:
+        """What the latest container wrote, or that of `attempt`; each line of a CRI log is `time stream F text`."""
+        (path,) = self.logs.glob(f"*-{attempt or self.attempts}.log")
+        return "".join(line.split(" ", 3)[3] for line in path.read_text().splitlines(keepends=True))
+
+    def remove(self) -> None:
+        """Every container of the pod goes with it."""
+        if self.id:
+            self.client.call("StopPodSandbox", pod_sandbox_id=self.id)
+            self.client.call("RemovePodSandbox", pod_sandbox_id=self.id)
+            self.id = ""

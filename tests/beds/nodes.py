@@ -1,0 +1,103 @@
+"""A GPU node in a temporary directory: driver, settings, inventory and the hook's state, all below one root.
+
+Used by the tests of the hook, the demo and the benchmarks; nothing of it ships.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from checkout import BUILD, CHECKOUT
+
+from vgpu.config import grants, records
+from vgpu.config.grants import Grant
+from vgpu.config.settings import Settings
+
+PROFILES = CHECKOUT / "libvcuda/sim/profiles"
+
+
+def simctl() -> ModuleType:
+    """The simulator's own tool, as a module."""
+    name = "vgpu_simctl"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, CHECKOUT / "libvcuda/sim/tools/simctl.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+class Node:
+    """A node with state of its own below `directory`: {state,run,config.json}; `hook` and `shim` are the built gate.
+
+    This class uses the machine's own driver; SimulatedNode brings one.
+    """
+
+    sim: Path | None = None
+
+    def __init__(self, directory: Path, **settings: object) -> None:
+        self.directory = directory
+        self.config = directory / "config.json"
+        self.hook = BUILD / "bin/vgpu-hook"
+        self.shim = BUILD / "bin/vgpu-runtime"
+        values: dict[str, object] = {
+            "paths.state": str(directory / "state"),
+            "paths.run": str(directory / "run"),
+            "paths.libvcuda": str(BUILD / "lib/vcuda"),
+        }
+        self.settings = Settings({**values, **settings}, "testnode", "test")
+        (directory / "run").mkdir(parents=True, exist_ok=True)
+        self.write_settings()
+
+    def write_settings(self) -> None:
+        records.write(str(self.config), self.settings.record(), 0o644)
+
+    def vgpuctl(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run vgpuctl on this node."""
+        command = [str(Path(sys.executable).parent / "vgpuctl"), "--config", str(self.config), *arguments]
+        return subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=check)
+
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ)
+
+    def take_inventory(self) -> None:
+        self.vgpuctl("inventory", "refresh")
+
+    def grant(self, resource: str, amount: int, **fields: object) -> str:
+        """Write a grant as the device plugin does; returns its id."""
+        grant = Grant(grants.new_id(), resource, amount, 1.0, **fields)  # type: ignore[arg-type]
+        grants.write(self.settings.state_dir, grant)
+        return grant.id
+
+
+class SimulatedNode(Node):
+    """A node whose driver is the simulated one: `driver` is its root, `sim` the state that all processes share."""
+
+    def __init__(self, directory: Path, profile: str = "t4x1", **settings: object) -> None:
+        self.driver = directory / "driver"
+        self.sim: Path = directory / "sim"
+        directory.mkdir(parents=True, exist_ok=True)
+        simctl().make_root(str(self.driver), str(PROFILES / f"{profile}.yaml"), str(BUILD))
+        simctl().make_state(str(self.sim), str(PROFILES / f"{profile}.yaml"))
+        driver: dict[str, object] = {
+            "driver.root": str(self.driver),
+            "driver.dev_root": str(self.driver / "dev"),
+            "driver.proc_root": str(self.driver / "proc"),
+        }
+        super().__init__(directory, **{**driver, **settings})
+
+    def environment(self) -> dict[str, str]:
+        """For programs on the host: its own /dev has no nodes, so the simulated driver must not ask for them."""
+        return {**os.environ, "VGPU_SIM_DIR": str(self.sim), "VGPU_SIM_DEVICE_NODES": "0"}
+
+    def books(self) -> list[dict[str, Any]]:
+        """The simulated cards' own books: the truth that limits are checked against."""
+        return simctl().read_state(str(self.sim))["cards"]  # type: ignore[no-any-return]

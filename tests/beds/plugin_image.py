@@ -1,0 +1,73 @@
+"""The device plugin's container image, as packaging/image makes it but from this machine's own files: no registry.
+
+Belongs here: a tree with Debian's Python, the packages that the plugin needs, taken from the environment that the tests
+run in, and the two programs.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import shutil
+import subprocess
+from pathlib import Path
+
+import trees
+from checkout import CHECKOUT
+
+PYTHON = Path("/usr/bin/python3.11")  #: of the same version as the tests', whose compiled packages it loads
+LIBRARY = Path("/usr/lib/python3.11")
+PACKAGES = (
+    "annotated_types", "attr", "attrs", "certifi", "charset_normalizer", "click", "dateutil", "durationpy",
+    "google", "grpc", "idna", "jsonschema", "jsonschema_specifications", "kubernetes", "oauthlib", "psutil", "pynvml",
+    "pydantic", "pydantic_core", "referencing", "requests", "requests_oauthlib", "rpds", "six", "tabulate",
+    "typing_extensions", "typing_inspection", "urllib3", "websocket", "yaml",
+)  # fmt: skip
+PROGRAMS = {"vgpu-device-plugin": "vgpu.plugin.main:main", "vgpuctl": "vgpu.node.ctl.main:main"}
+PREFIX = "opt/vgpu"
+
+
+def make(base: Path, tree: Path) -> Path:
+    """`tree` from `base`, a root file system of the kind debian."""
+    subprocess.run(["cp", "-a", base, tree], check=True)
+    left_out = shutil.ignore_patterns("__pycache__", "test", "idlelib", "*.a", "tests")
+    shutil.copytree(LIBRARY, tree / LIBRARY.relative_to("/"), ignore=left_out)
+    shutil.copy2(PYTHON, tree / "usr/bin/python3")
+    target = tree / PREFIX
+    for name in PACKAGES:
+        _package(name, target, left_out)
+    for part in ("config", "hook", "plugin"):
+        shutil.copytree(CHECKOUT / part / "vgpu", target / "vgpu", ignore=left_out, dirs_exist_ok=True)
+    installed = Path(str(importlib.metadata.distribution("vgpu").locate_file("")))
+    for metadata in installed.glob("vgpu-*.dist-info"):  # vgpuctl finds its verbs by it
+        shutil.copytree(metadata, target / metadata.name)
+    _libraries(tree)
+    for name, entry in PROGRAMS.items():
+        module, _, function = entry.partition(":")
+        script = (
+            f'import sys\nsys.path.insert(0, "/{PREFIX}")\nfrom {module} import {function}\nsys.exit({function}())\n'
+        )
+        (tree / "usr/bin" / name).write_text(f"#!/usr/bin/python3\n{script}")
+        (tree / "usr/bin" / name).chmod(0o755)
+    return tree
+
+
+def _package(name: str, target: Path, left_out: object) -> None:
+    """A package or module of the tests' own environment; one that is not there is none that is needed."""
+    spec = importlib.util.find_spec(name)
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        shutil.copytree(place, target / name, ignore=left_out, dirs_exist_ok=True)  # type: ignore[arg-type]
+    if spec and spec.origin and not spec.submodule_search_locations:
+        shutil.copy2(spec.origin, target / f"{name}.py")
+
+
+def _libraries(tree: Path) -> None:
+    """What the interpreter and all extension modules are linked with."""
+    modules = [str(path) for path in tree.rglob("*.so")]
+    done = subprocess.run(["ldd", str(PYTHON), *modules], capture_output=True, text=True, check=True)
+    for line in done.stdout.splitlines():
+        _, arrow, rest = line.partition(" => ")
+        path = Path(rest.split(" ")[0]) if arrow else Path()
+        copy = tree / "usr/lib" / trees.MULTIARCH / path.name
+        if path.is_absolute() and not copy.exists():
+            shutil.copy2(path, copy)

@@ -1,0 +1,113 @@
+"""podman with storage, state and hooks of its own: what it runs is known to no other podman on the machine.
+
+Belongs here: its configuration, the hooks.d files that we ship with this node's paths in them, and running it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+import bundles
+import cgroup_trees
+import nodes
+from checkout import CHECKOUT
+
+HOOKS = CHECKOUT / "packaging/hooks.d"
+#: crun refuses a hybrid machine; without the empty unified hierarchy it runs on v1.
+V1_ONLY = ("unshare", "-m", "sh", "-ec", 'umount -l /sys/fs/cgroup/unified; exec "$@"', "sh")
+#: Limits as this machine's kernel lets them be set; no network, no journal.
+CONFIG = """[containers]
+default_ulimits = ["nofile=1024:20000", "nproc=1024:4096"]
+pids_limit = 0
+netns = "host"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "none"
+runtime = "{runtime}"
+hooks_dir = ["{hooks}"]
+"""
+
+
+def install_hooks(directory: Path, node: nodes.Node) -> None:
+    """The shipped hooks.d files, with the built hook and this node's settings."""
+    directory.mkdir()
+    for source in HOOKS.glob("*.json"):
+        record: dict[str, Any] = json.loads(source.read_text())
+        hook = record["hook"]
+        hook["path"] = str(node.hook)
+        hook["args"][1:1] = ["--config", str(node.config)]
+        (directory / source.name).write_text(json.dumps(record))
+
+
+def _places(directory: Path) -> list[str]:
+    names = {"root": "storage", "runroot": "run", "tmpdir": "tmp"}
+    return ["--storage-driver", "vfs", *(f"--{option}={directory}/{name}" for option, name in names.items())]
+
+
+class Podman:
+    """podman by `runtime` (runc or crun) on cgroup version `cgroup`.
+
+    Its directory is none of pytest's: podman takes no runroot of more than 50 characters.
+    """
+
+    def __init__(self, node: nodes.SimulatedNode, runtime: str = "runc", cgroup: int = 1) -> None:
+        directory = self.directory = Path(tempfile.mkdtemp(prefix="vgpu-test-"))
+        self.node = node
+        self.runtime = runtime
+        self.hooks = directory / "hooks.d"
+        self.cgroup = f"/vgpu-test-{uuid.uuid4().hex[:8]}"
+        install_hooks(self.hooks, node)
+        config = directory / "containers.conf"
+        config.write_text(CONFIG.format(runtime=runtime, hooks=self.hooks))
+        self.environment = {**os.environ, "CONTAINERS_CONF": str(config)}
+        before = bundles.V2 if cgroup == 2 else V1_ONLY if runtime == "crun" else ()
+        self.command = [*before, "podman", *_places(directory)]
+
+    def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self.command, *arguments], env=self.environment, capture_output=True, text=True, check=False, timeout=120,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def run(
+        self, tree: Path, *command: str, options: tuple[str, ...] = (), **annotations: str
+    ) -> subprocess.CompletedProcess[str]:
+        """`podman run` of `command`; annotation `core_limit` is vgpu.io/core-limit."""
+        asked = [f"--annotation=vgpu.io/{key.replace('_', '-')}={value}" for key, value in annotations.items()]
+        places = [f"--cgroup-parent={self.cgroup}", f"--volume={self.node.sim}:/run/vgpu-sim"]
+        return self.call("run", *places, *asked, *(options or ("--rm",)), "--rootfs", str(tree), *command)
+
+    def cleanup(self) -> None:
+        self.call("pod", "rm", "--all", "--force", "--time=0")
+        self.call("rm", "--all", "--force", "--time=0")
+        cgroup_trees.remove(self.cgroup)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def rootless(tree: Path, hooks: Path, uid: int, **annotations: str) -> subprocess.CompletedProcess[str]:
+    """podman as an unprivileged user with a single id, which is all that this machine has for it.
+
+    In a pid namespace, whose end takes along what rootless podman leaves running: its pause process and late clean-ups.
+    """
+    with tempfile.TemporaryDirectory(prefix="vgpu-test-") as directory:
+        home = Path(directory)
+        shutil.copytree(hooks, home / "hooks.d")
+        (home / "containers.conf").write_text(CONFIG.format(runtime="runc", hooks=home / "hooks.d"))
+        subprocess.run(["cp", "-a", str(tree), str(home / "tree")], check=True)
+        subprocess.run(["chown", "-R", f"{uid}:{uid}", str(home)], check=True)
+        asked = [f"--annotation=vgpu.io/{key}={value}" for key, value in annotations.items()]
+        command = ["podman", *_places(home), "run", "--rm", *asked, "--rootfs", str(home / "tree"), "true"]
+        user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+        environment = {"PATH": os.environ["PATH"], "HOME": str(home), "XDG_RUNTIME_DIR": str(home)}
+        return subprocess.run(
+            ["unshare", "--pid", "--fork", "--mount-proc", *user, *command], capture_output=True, text=True,
+            env={**environment, "CONTAINERS_CONF": str(home / "containers.conf")}, cwd="/", timeout=120,
+            check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip

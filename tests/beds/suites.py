@@ -1,0 +1,88 @@
+"""Programs of other Debian suites, unpacked and not installed, for tests against runtimes newer than the machine's.
+
+Belongs here: fetching a package by its name with the ordinary apt client under a configuration of its own, so that the
+machine's sources and package lists stay as they are. What was fetched once stays in the build directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from checkout import BUILD
+
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+CACHE = BUILD / "third-party"
+
+
+def unpack(suite: str, package: str) -> Path:
+    """The directory that `package` of `suite` is unpacked in; fetched when it is not there yet."""
+    directory = CACHE / suite / package
+    with locked(directory.with_name("packages")):
+        if not directory.is_dir():
+            _fetch(suite, package, directory)
+    return directory
+
+
+def source(suite: str, package: str, directory: Path) -> None:
+    """Unpack the source package `package` of `suite`, with Debian's patches, as `directory`."""
+    apt = _apt(suite, directory.parent / "apt", "deb-src")
+    _run([*apt, "update", "-q"], directory.parent)
+    _run([*apt, "source", "--download-only", "-q", package], directory.parent)
+    (description,) = directory.parent.glob("*.dsc")
+    _run(["dpkg-source", "--no-check", "-x", description.name, directory.name], directory.parent)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time makes what is to be at `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(suite: str, package: str, directory: Path) -> None:
+    """To a name of its own first: an interrupted run leaves nothing that looks whole."""
+    work = directory.parent / f".{package}-{os.getpid()}"
+    apt = _apt(suite, directory.parent / "apt")
+    try:
+        work.mkdir()
+        _run([*apt, "update", "-q"], work)
+        _run([*apt, "download", "-q", package], work)
+        (archive,) = work.glob("*.deb")
+        _run(["dpkg", "-x", archive.name, "tree"], work)
+        (work / "tree").rename(directory)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _mirror() -> str:
+    """The mirror of this machine's own apt: newer suites of Debian lie beside the machine's."""
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
+
+
+def _apt(suite: str, home: Path, kind: str = "deb") -> list[str]:
+    """apt-get with lists, sources and preferences below `home` alone."""
+    for name in ("lists/partial", "archives/partial"):
+        (home / name).mkdir(parents=True, exist_ok=True)
+    sources = home / "sources.list"
+    sources.write_text(f"{kind} [signed-by={KEYRING}] {_mirror()} {suite} main\n")
+    options = {
+        "Dir::Etc::SourceList": sources, "Dir::Etc::SourceParts": "/dev/null", "Dir::State::Lists": home / "lists",
+        "Dir::Cache": home, "Dir::State::status": "/dev/null", "Dir::Etc::Preferences": "/dev/null",
+        "Dir::Etc::PreferencesParts": "/dev/null", "Acquire::Languages": "none", "APT::Sandbox::User": "root",
+    }  # fmt: skip
+    return ["apt-get", *(f"-o{key}={value}" for key, value in options.items())]
+
+
+def _run(command: list[str], directory: Path) -> None:
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {done.stdout[-500:]}{done.stderr[-1500:]}")

@@ -1,0 +1,45 @@
+"""Records read by other processes: the hook's interpreter, and a reader beside a writer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from bad_records import BAD
+
+from vgpu.config import records
+
+
+def test_decode_refuses_the_same_in_the_hooks_interpreter() -> None:
+    """There json.decoder is not loaded, and some scanners fail without an exception then."""
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(records.__file__).parents[2])!r})\n"
+        "from vgpu.config import records\n"
+        f"for data in {BAD!r}:\n"
+        "    try: records.decode(data, 'f')\n"
+        "    except records.VgpuError: pass\n"
+        "    else: print(data[:20])\n"
+    )
+    for python in {sys.executable, "/usr/bin/python3"}:
+        if os.path.exists(python):
+            done = subprocess.run([python, "-I", "-S", "-"], input=program, capture_output=True, text=True, check=False)
+            assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_reader_sees_whole_records_while_they_are_replaced(tmp_path: Path) -> None:
+    path = str(tmp_path / "record")
+    records.write(path, {"fill": "0" * 9000})
+    pid = os.fork()
+    if pid == 0:
+        for number in range(60):
+            records.write(path, {"fill": str(number % 10) * 9000})
+        os._exit(0)
+    rounds = 0
+    while os.waitpid(pid, os.WNOHANG)[0] == 0:
+        fill = records.read(path)["fill"]
+        assert isinstance(fill, str)
+        assert fill == fill[0] * 9000
+        rounds += 1
+    assert rounds > 10

@@ -1,0 +1,131 @@
+"""The gate as a program under test: the built one, and builds of its own whose interpreter is a script of the test.
+
+No test here needs root. A stand-in interpreter writes down how it was started; where it is absent, Python is broken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from checkout import BUILD, CHECKOUT
+
+RECORDER = """#!/bin/sh
+cat /proc/$$/cmdline > {to}/cmdline
+cat /proc/$$/environ > {to}/environ
+cat /proc/self/status > {to}/status
+readlink /proc/$$/cwd > {to}/cwd
+ls /proc/$$/fd > {to}/fds
+umask > {to}/umask
+cat > {to}/state
+exit $(cat {to}/rc)
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class StandIn:
+    """A gate whose interpreter is `interpreter`; what that was started with lies in `to`, a file for each thing."""
+
+    bin: pathlib.Path
+    interpreter: pathlib.Path
+    to: pathlib.Path
+
+    def install(self, rc: int = 0) -> None:
+        for file in self.to.iterdir():
+            file.unlink()
+        (self.to / "rc").write_text(str(rc))
+        self.interpreter.write_text(RECORDER.format(to=self.to))
+        self.interpreter.chmod(0o755)
+
+    def started(self) -> bool:
+        return (self.to / "state").exists()
+
+    def seen(self, name: str) -> bytes:
+        return (self.to / name).read_bytes()
+
+    def argv(self) -> list[str]:
+        """The interpreter's own arguments: the kernel put /bin/sh in front."""
+        return self.seen("cmdline").decode().split("\0")[1:-1]
+
+
+Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+
+def build(to: pathlib.Path, **settings: str) -> pathlib.Path:
+    """Configures and builds hook/gate alone; the folder with the programs."""
+    options = [f"-D{name}={value}" for name, value in settings.items()]
+    subprocess.run(["cmake", "-S", CHECKOUT / "hook/gate", "-B", to, *options], check=True, capture_output=True)
+    subprocess.run(["cmake", "--build", to], check=True, capture_output=True)
+    return to / "bin"
+
+
+def stand_in(folder: pathlib.Path, **settings: str) -> StandIn:
+    to = folder / "seen"
+    to.mkdir()
+    interpreter = folder / "interpreter"
+    fixed = {"VGPU_PYTHON": str(interpreter), "VGPU_PYTHON_PATH": "/opt/a:/opt/b", "VGPU_SYSLOG": str(folder / "log")}
+    return StandIn(build(folder / "build", **fixed, **settings), interpreter, to)
+
+
+@pytest.fixture(scope="session")
+def gate_bin() -> pathlib.Path:
+    if not (BUILD / "bin/vgpu-hook").exists():
+        pytest.fail(f"{BUILD}/bin/vgpu-hook: expected the built gate, found nothing; build, or set VGPU_BUILD")
+    return BUILD / "bin"
+
+
+@pytest.fixture(scope="session")
+def plain_gate(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
+    return stand_in(tmp_path_factory.mktemp("gate"))
+
+
+@pytest.fixture(scope="session")
+def sanitized_gate(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
+    return stand_in(tmp_path_factory.mktemp("gate-san"), VGPU_SANITIZE="ON")
+
+
+@pytest.fixture(params=["static", "sanitized"])
+def gate(request: pytest.FixtureRequest) -> StandIn:
+    """Every case runs against the program as shipped and against one with AddressSanitizer and UBSan."""
+    found: StandIn = request.getfixturevalue("plain_gate" if request.param == "static" else "sanitized_gate")
+    found.install()
+    return found
+
+
+@pytest.fixture
+def bundle(tmp_path: pathlib.Path) -> pathlib.Path:
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def hook(gate: StandIn, bundle: pathlib.Path) -> Run:
+    """hook(state, config=..., args=...): runs vgpu-hook in the bundle. Values that are no bytes go through json.dumps;
+    `bundle` is added to a state that is a dict."""
+
+    def run(
+        state: object, *, config: object = None, args: tuple[str, ...] = ("prestart",), **options: object
+    ) -> subprocess.CompletedProcess[bytes]:
+        if isinstance(state, dict):
+            state = {"ociVersion": "1.0.2", "id": "c", "status": "creating", "pid": 1, "bundle": str(bundle), **state}
+        if config is not None:
+            (bundle / "config.json").write_bytes(as_bytes(config))
+        command = [str(gate.bin / "vgpu-hook"), *args]
+        settings: dict[str, object] = {"cwd": bundle, "capture_output": True, "timeout": 30, **options}
+        return subprocess.run(command, input=as_bytes(state), check=False, **settings)  # type: ignore[call-overload]
+
+    return run
+
+
+def as_bytes(document: object) -> bytes:
+    return document if isinstance(document, bytes) else json.dumps(document).encode()
+
+
+@pytest.fixture(scope="session")
+def build_gate() -> Callable[..., pathlib.Path]:
+    return build

@@ -1,0 +1,88 @@
+"""The ledger under concurrent processes and over a long random history."""
+
+from __future__ import annotations
+
+import os
+import random
+import traceback
+from pathlib import Path
+
+import pytest
+from ledger_node import GIB, POD, Node, redeem, share, uuid_of
+
+from vgpu.config.errors import VgpuError
+from vgpu.config.grants import Holder
+from vgpu.config.request import Request
+from vgpu.hook.ledger.ledger import Start
+from vgpu.hook.placement.placement import NoFit
+from vgpu.hook.request.resolve_grants import Redemption
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_concurrent_claims_as_many_succeed_as_fit(tmp_path: Path, seed: int) -> None:
+    """Twelve processes want 30 cores each of two cards: three fit on each."""
+    node = Node(tmp_path)
+    ids = [node.pair(cores=30) for _ in range(12)]
+    random.Random(seed).shuffle(ids)
+    starts = [node.start(f"c{at}", 100 + at, Holder(POD, f"m{at}") if at % 2 else None) for at in range(12)]
+    gate_read, gate_write = os.pipe()
+    children = []
+    for at, start in enumerate(starts):
+        child = os.fork()
+        if child == 0:
+            os.close(gate_write)
+            os.read(gate_read, 1)
+            os._exit(_claim_in_child(node, start, redeem(ids[at]) if start.holder else share(30)))
+        children.append(child)
+    os.close(gate_read)
+    os.close(gate_write)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    assert set(codes) <= {0, 3}
+    assert codes.count(0) == 6
+    held = node.commitments()
+    assert {uuid: cores for uuid, (cores, _, _) in held.items()} == {uuid_of(0): 90, uuid_of(1): 90}
+    assert node.containers() == {start.container for start, code in zip(starts, codes) if code == 0}
+
+
+def _claim_in_child(node: Node, start: Start, wanted: Request | Redemption) -> int:
+    try:
+        ledger = node.ledger()
+        made = ledger.claim(start, wanted)
+        ledger.confirm(start)
+        return 0 if made else 4
+    except NoFit:
+        return 3
+    except BaseException:  # a child must never come back into pytest
+        traceback.print_exc()
+        return 5
+
+
+def test_a_random_history_never_overcommits(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    noise = random.Random(11)
+    alive: dict[str, int] = {}
+    for step in range(120):
+        if alive and noise.random() < 0.4:
+            name = noise.choice(sorted(alive))
+            node.kill(alive.pop(name))
+            if noise.random() < 0.7:
+                node.ledger().release(name)
+            continue
+        name, pid = f"c{noise.randrange(12)}", 1000 + step
+        request = share(noise.choice((10, 40, 70, 100)), noise.randrange(1, 12) * GIB)
+        try:
+            node.ledger().claim(node.start(name, pid), request)
+        except VgpuError:
+            node.kill(pid)
+            continue
+        alive[name] = pid
+        for cores, memory, exclusive in node.commitments().values():
+            assert cores <= 100
+            assert memory <= 16 * GIB
+            assert not (exclusive and memory)
+    assert len(alive) > 1

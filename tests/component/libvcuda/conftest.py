@@ -1,0 +1,97 @@
+"""The drivers and the boxes that libvcuda's tests run programs in; what a box is: vcuda_boxes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+from vcuda_boxes import AWKWARD_UUID, BUILD, NVML, SOURCES, Box, Compiled, SimBox, compile_c, load_simctl, need_root
+
+
+@pytest.fixture
+def compiled(tmp_path: Path) -> Compiled:
+    """Compiles a source of tests/data/cuda with further arguments; the program."""
+    return lambda source, *options: compile_c(tmp_path / Path(source).stem, SOURCES / source, *options)
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with driver_client and awkward/libcuda.so.1."""
+    if not (BUILD / "lib/vcuda/libcuda.so.1").exists():
+        pytest.skip(f"libvcuda is not built in {BUILD}: run `make build`")
+    path = tmp_path_factory.mktemp("programs")
+    (path / "awkward").mkdir()
+    compile_c(path / "driver_client", SOURCES / "driver_client.c", "-ldl", "-lpthread")
+    soname = "-Wl,-soname,libcuda.so.1"
+    compile_c(path / "awkward/libcuda.so.1", SOURCES / "awkward_driver.c", "-shared", "-fPIC", soname)
+    return path
+
+
+@pytest.fixture
+def awkward(programs: Path, tmp_path: Path) -> Iterator[Box]:
+    """A box on the awkward driver."""
+    need_root()
+    (tmp_path / "ledger").write_bytes(bytes(16))
+    environment = {"AWKWARD_LEDGER": str(tmp_path / "ledger")}
+    box = Box(tmp_path / "box", programs / "awkward", programs / "driver_client", environment, AWKWARD_UUID)
+    yield box
+    box.close()
+
+
+@pytest.fixture(scope="session")
+def sim_driver(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the simulated libraries under the names that they have at the private path; NVML apart."""
+    path = tmp_path_factory.mktemp("sim_driver")
+    (path / "nvml").mkdir()
+    for name, target in (("libcuda", path / "libcuda.so.1"), ("libnvidia-ml", path / "nvml" / NVML)):
+        found = sorted((BUILD / "lib/sim").glob(f"{name}.so.*"))
+        if not found:
+            pytest.skip(f"the simulated driver is not built in {BUILD}: run `make build`")
+        shutil.copy(found[0], target)
+    return path
+
+
+@pytest.fixture
+def sim_box(programs: Path, sim_driver: Path, tmp_path: Path) -> Iterator[Callable[..., SimBox]]:
+    """Makes boxes on a simulated node with the cards of a profile; all boxes of a test share the node.
+
+    `pids`: the box has a PID namespace of its own, as a container has.
+    Without NVML what the driver itself takes is not known, so that what a test allocates is all that is charged.
+    """
+    need_root()
+    boxes: list[SimBox] = []
+    simctl = load_simctl()
+    state = tmp_path / "state"
+
+    def make(profile: str | dict[str, Any], nvml: bool = False, pids: bool = False) -> SimBox:
+        if not state.exists():
+            simctl.make_state(str(state), profile, device_nodes=False)
+        uuid = simctl.read_state(str(state))["cards"][0]["uuid"]
+        path = tmp_path / f"box{len(boxes)}"
+        if nvml:
+            shutil.copy(sim_driver / "nvml" / NVML, sim_driver)
+        else:
+            (sim_driver / NVML).unlink(missing_ok=True)
+        box = SimBox(path, sim_driver, programs / "driver_client", {"VGPU_SIM_DIR": str(state)}, uuid, pids)
+        box.simctl = simctl
+        boxes.append(box)
+        return box
+
+    yield make
+    for box in boxes:
+        box.close()
+
+
+@pytest.fixture
+def t4(sim_box: Callable[..., SimBox]) -> SimBox:
+    """A box on a node with one simulated T4."""
+    return sim_box("t4x1")
+
+
+@pytest.fixture
+def t4_nvml(sim_box: Callable[..., SimBox]) -> SimBox:
+    """The same with NVML: contexts are charged too."""
+    return sim_box("t4x1", nvml=True)

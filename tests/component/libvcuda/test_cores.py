@@ -1,0 +1,143 @@
+"""A sample of what `make bench BENCH=cores` measures, in virtual time: the core share holds for every kind of work."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from checkout import BENCH
+from vcuda_boxes import need_root
+
+US, MS, SECOND = 1_000, 1_000_000, 1_000_000_000
+WINDOW = (SECOND, 3 * SECOND)
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Any]:
+    """The benchmark's modules, and workers that run scenarios."""
+    need_root()
+    sys.path.insert(0, str(BENCH))
+    names = ("scenario", "share", "tenants", "change", "workers")
+    modules = {name: importlib.import_module(f"cores_{name}") for name in names}
+    with modules.pop("workers").Workers() as workers:
+        yield SimpleNamespace(**modules, workers=workers)
+    sys.path.remove(str(BENCH))
+
+
+def one(bench: Any, share: int, *loads: dict[str, Any], **options: Any) -> Any:
+    return bench.scenario.Scenario([bench.scenario.Tenant(share, list(loads))], WINDOW, **options)
+
+
+@pytest.mark.parametrize("run", range(5))
+def test_shares(bench: Any, run: int, pytestconfig: pytest.Config) -> None:
+    """One habit of programs in each run; the long run has all cells."""
+    cells = bench.share.cells((10, 50, 90), (10 * US, MS, 10 * MS), (1, 4))
+    if pytestconfig.getoption("--long"):
+        cells = bench.share.cells()
+    outcomes = bench.workers.run_all([cell.scenario(run, kernels=100) for cell in cells])
+    errors = bench.share.errors(cells, outcomes)
+    worst = max(zip(errors.percent, cells), key=lambda pair: pair[0])
+    assert sum(errors.percent) / len(cells) <= 2
+    assert worst[0] <= 5, worst
+    assert errors.over <= 2
+    assert not any(outcome.stolen for outcome in outcomes), "libvcuda waits outside the clock"
+
+
+def test_a_run_repeats(bench: Any) -> None:
+    """To the nanosecond: nothing that libvcuda decides depends on the machine."""
+    loads = [{"kernel": "lognormal:30000:1000:5000000", "launches": 20, "threads": 2}] * 3
+    first, second = bench.workers.run_all([one(bench, 40, *loads)] * 2)
+    assert first.busy == second.busy
+    assert [load["launched"] for load in first.loads[0]] == [load["launched"] for load in second.loads[0]]
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        {"kernel": "lognormal:20000:1500:10000000", "wait": 0},
+        {"kernel": "bimodal:10000:5000000:20", "wait": 0},
+        {"kernel": "fixed:100000", "graph": 20, "wait": 0},
+        {"kernel": "fixed:1000000", "streams": 8, "grid": 10, "wait": 0},
+        {"kernel": "fixed:200000", "memset": 100_000_000, "wait": 0},
+        {"kernel": "fixed:5000", "launches": 1},
+        {"kernel": "fixed:50000", "copy": 300_000, "wait": 0},
+        {"kernel": "fixed:50000", "copy": 300_000, "streams": 4, "wait": 0},
+        {"kernel": "fixed:200000", "copy": 1_200_000},
+        {"kernel": "fixed:200000000", "wait": 0},
+    ],
+    ids=lambda load: "-".join(f"{name}={value}" for name, value in load.items()),
+)
+def test_kinds_of_work(bench: Any, load: dict[str, Any]) -> None:
+    """Never more than the share, and nearly all of it. One launch at a time cannot use more than a part of a card."""
+    window = (2 * SECOND, 22 * SECOND) if "00000000" in str(load["kernel"]) else WINDOW
+    (outcome,) = bench.workers.run_all([bench.scenario.Scenario([bench.scenario.Tenant(30, [load])], window)])
+    assert outcome.share(0) == pytest.approx(0.3, rel=0.05)
+
+
+def test_long_kernels_of_many_processes_from_the_start(bench: Any) -> None:
+    """What was never measured takes far longer than it is taken for: its process keeps the turn meanwhile, or two of
+    them would be charged for the same time.
+    """
+    load = {"kernel": "fixed:100000000", "wait": 0}
+    (outcome,) = bench.workers.run_all(
+        [bench.scenario.Scenario([bench.scenario.Tenant(90, [load] * 8)], (0, 3 * SECOND))]
+    )
+    assert outcome.share(0) == pytest.approx(0.9, rel=0.05)
+
+
+@pytest.mark.parametrize("shares", [(50, 50), (10, 90), (20, 30, 50), (5, 5, 10, 10, 15, 15, 20, 20)], ids=str)
+def test_tenants(bench: Any, shares: tuple[int, ...]) -> None:
+    """Nobody gets more, nobody less; how near they come is the bench's to say (docs/benchmarks.md)."""
+    nodes = [bench.tenants.node(shares, run) for run in range(3)]
+    window = (SECOND, 11 * SECOND)  #: 100 kernels of 5 ms under a share of 5
+    outcomes = bench.workers.run_all(dataclasses.replace(node, window=window) for node in nodes)
+    for outcome in outcomes:
+        got = [share * 100 for share in outcome.shares]
+        assert got == [pytest.approx(share, rel=0.05) for share in shares]
+        assert sum(got) >= 97
+
+
+def test_a_change_counts_soon(bench: Any) -> None:
+    (result,) = bench.change.measure(bench.workers, 1, (4,))
+    assert result.max <= 100
+
+
+@pytest.mark.parametrize(
+    "loads",
+    [
+        [{"cards": 2, "streams": 2, "wait": 0}],
+        [{"card": 0, "wait": 0}, {"card": 1, "wait": 0}],
+        [{"card": 0, "launches": 10}, {"card": 1, "launches": 10}],
+    ],
+    ids=["one process", "two processes", "in rounds"],
+)
+def test_kernels_that_wait_for_each_other(bench: Any, loads: list[dict[str, Any]]) -> None:
+    """On two cards: they never wait for ever, and get their share of both."""
+    pairs = [{"kernel": "fixed:1000000", "meet": 7, "parties": 2, **load} for load in loads]
+    (outcome,) = bench.workers.run_all([one(bench, 30, *pairs, profile="a100x2")])
+    assert outcome.share(0) / 2 == pytest.approx(0.3, rel=0.1)
+    assert all(load["launched"] > 400 for load in outcome.loads[0])
+
+
+@pytest.mark.parametrize("duration", [MS, 30 * MS], ids=["short", "long"])
+def test_kernels_that_wait_for_each_other_among_tenants(bench: Any, duration: int) -> None:
+    """One process on each of two cards, as data-parallel training has them, and a flood of another container on both:
+    nobody waits for ever. How much of its share each has is the bench's to say.
+    """
+    pair = [{"kernel": f"fixed:{duration}", "meet": 7, "parties": 2, "card": card, "wait": 0} for card in (0, 1)]
+    flood = [{"kernel": "fixed:2000000", "card": card, "wait": 0} for card in (0, 1)]
+    tenants = [bench.scenario.Tenant(50, pair), bench.scenario.Tenant(50, flood)]
+    (outcome,) = bench.workers.run_all(
+        [bench.scenario.Scenario(tenants, WINDOW, profile="a100x2", every=SECOND // 2)],
+    )
+    looks = len(outcome.at) - 1
+    for tenant in range(2):
+        assert all(outcome.share(tenant, look, look + 1) / 2 > 0.2 for look in range(looks))
+        assert all(
+            load["launched"] * (duration if tenant == 0 else 2 * MS) > 0.3 * SECOND for load in outcome.loads[tenant]
+        )

@@ -1,0 +1,204 @@
+"""Every function that starts work on a card is accounted, or docs/compute-limit.md says why not.
+
+The simulator's ledger of finished work is the measure.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from fnmatch import fnmatchcase
+from typing import Callable
+
+import pytest
+from vcuda_boxes import CHECKOUT, Client, SimBox, load_simctl
+
+from vgpu.config import limits, usage
+
+NAMES = CHECKOUT / "libvcuda/src/driver/names/cuda_driver.txt"
+HOOKS = CHECKOUT / "libvcuda/src/driver/cuda_table.h"
+DOCS = CHECKOUT / "docs/compute-limit.md"
+#: What names of functions that give a card or a stream something to do look like.
+WORK = re.compile(
+    r"^cu(Launch|Memset|Memcpy|GraphLaunch|GraphUpload|.*Async|.*(Cpy|Copy)Batch|Ctx.*Event$|GreenCtx.*Event$)"
+)
+BYTES = 1 << 20
+PITCH = 8192
+
+
+def documented() -> dict[str, list[str]]:
+    """The rows of the table under "What is accounted": patterns of names by what is done."""
+    text = DOCS.read_text().partition("## What is accounted\n")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("| ")]
+    return {done.strip(): re.findall(r"`(cu[^`]*)`", names) for done, names in rows if "`" in names}
+
+
+def names() -> list[str]:
+    """All that take a stream have variants for threads' own default streams, but for a few that have not."""
+    known = NAMES.read_text().split()
+    streams = {re.sub(r"_pt[sd][sz]$", "", name) for name in known if re.search(r"_pt[sd][sz]$", name)}
+    return [name for name in known if WORK.match(name) or re.sub(r"_pt[sd][sz]$", "", name) in streams]
+
+
+def test_every_function_that_takes_a_stream_is_known_to_the_docs() -> None:
+    table = documented()
+    hooked = set(re.findall(r"HOOK\((\w+),", HOOKS.read_text()))
+    assert len(table) == 9
+    for name in names():
+        rows = [done for done, patterns in table.items() if any(fnmatchcase(name, one) for one in patterns)]
+        assert len(rows) == 1, f"{name}: {rows or 'not in docs/compute-limit.md, What is accounted'}"
+        assert name in hooked or rows[0].startswith("no: "), name
+
+
+def test_the_table_names_no_function_that_there_is_not() -> None:
+    known = NAMES.read_text().split()
+    for pattern in (pattern for patterns in documented().values() for pattern in patterns):
+        assert any(fnmatchcase(name, pattern) for name in known), pattern
+
+
+# ---- what they take, by the card's ledger ----
+
+PTX = ".version 6.0\n.target sm_60\n.address_size 64\n.visible .entry spin_200us() { ret; }\n"
+BOX_2D = "{{N:0,N:0,i:2,P:0,Q:{b},P:0,N:8192,N:0,N:0,i:2,P:0,Q:{a},P:0,N:8192,N:8192,N:{rows}}}"
+BOX_3D = (
+    "{{N:0,N:0,N:0,N:0,i:2,P:0,Q:{b},P:0,P:0,N:8192,N:{rows},"
+    "N:0,N:0,N:0,N:0,i:2,P:0,Q:{a},P:0,P:0,N:8192,N:{rows},N:8192,N:{rows},N:1}}"
+)
+ANY_2D = BOX_2D.replace("i:2", "i:4")  # CU_MEMORYTYPE_UNIFIED
+CONFIG = "{{I:1,I:1,I:1,I:32,I:1,I:1,I:0,P:%s,P:0,I:0}}"
+PARAMS = "{{P:{f},I:1,I:1,I:1,I:32,I:1,I:1,I:0,P:{stream},P:0}}"
+GRID = "1 1 1 32 1 1 0"
+#: Bytes that the program keeps, and where.
+KEEP = "kept.append(ctypes.create_string_buffer(%r)) or ctypes.addressof(kept[-1])"
+
+FILLS = [
+    *(f"cuMemset{name} {{low}} 1 {{n}}/{size}" for name, size in (("D8", 1), ("D16", 2), ("D32", 4))),
+    *(
+        f"cuMemset{name}{form} {{a}} 1 {{n}}/{size}{stream}"
+        for name, size in (("D8", 1), ("D16", 2), ("D32", 4))
+        for form, stream in (("_v2", ""), ("_v2_ptds", ""), ("Async", " {stream}"), ("Async_ptsz", " 0"))
+    ),
+    *(
+        f"cuMemset{name}{form} {{a}} 8192 1 8192/{size} {{rows}}{stream}"
+        for name, size in (("D2D8", 1), ("D2D16", 2), ("D2D32", 4))
+        for form, stream in (("_v2", ""), ("_v2_ptds", ""), ("Async", " {stream}"), ("Async_ptsz", " 0"))
+    ),
+]
+COPIES = [
+    *(f"cuMemcpy{name} {{a}} {{b}} {{n}}" for name in ("", "_ptds", "DtoD_v2", "DtoD_v2_ptds")),
+    *(f"cuMemcpy{name} {{a}} {{b}} {{n}} {{stream}}" for name in ("Async", "DtoDAsync_v2")),
+    *(f"cuMemcpy{name} {{a}} {{b}} {{n}} 0" for name in ("Async_ptsz", "DtoDAsync_v2_ptsz")),
+    "cuMemcpyDtoD {low} {other} {n}",
+    "cuMemcpyDtoDAsync {low} {other} {n} {stream}",
+    *(f"cuMemcpy{name} {{a}} {{context}} {{b}} {{context}} {{n}}" for name in ("Peer", "Peer_ptds")),
+    *(f"cuMemcpyPeerAsync{form} {{a}} {{context}} {{b}} {{context}} {{n}} {{stream}}" for form in ("", "_ptsz")),
+    *(f"cuMemcpyDtoA_v2{form} {{array}} 0 {{a}} {{row}}" for form in ("", "_ptds")),
+    *(f"cuMemcpyAtoD_v2{form} {{a}} {{array}} 0 {{row}}" for form in ("", "_ptds")),
+    *(f"cuMemcpyAtoA_v2{form} {{array}} 0 {{array2}} 0 {{row}}" for form in ("", "_ptds")),
+    *(f"cuMemcpy2D{form} {box}" for form in ("_v2", "_v2_ptds", "Unaligned_v2") for box in (BOX_2D, ANY_2D)),
+    *(f"cuMemcpy2DAsync_v2{form} {BOX_2D} {{stream}}" for form in ("", "_ptsz")),
+    *(f"cuMemcpy3D{form} {BOX_3D}" for form in ("_v2", "_v2_ptds", "Peer", "Peer_ptds")),
+    *(f"cuMemcpy3D{form} {BOX_3D} {{stream}}" for form in ("Async_v2", "Async_v2_ptsz", "PeerAsync", "PeerAsync_ptsz")),
+    "cuMemcpyBatchAsync {{N:{a}}} {{N:{b}}} {{N:{n}}} 1 {{i:1,i:0}} {{N:0}} 1 & {stream}",
+]
+LAUNCHES = [
+    "cuLaunch {f}",
+    "cuLaunchGrid {f} 1 1",
+    "cuLaunchGridAsync {f} 1 1 {stream}",
+    f"cuLaunchKernel {{f}} {GRID} {{stream}} 0 0",
+    f"cuLaunchKernel_ptsz {{f}} {GRID} 0 0 0",
+    f"cuLaunchKernelEx {CONFIG % '{stream}'} {{f}} 0 0",
+    f"cuLaunchKernelEx_ptsz {CONFIG % '0'} {{f}} 0 0",
+    f"cuLaunchCooperativeKernel {{f}} {GRID} {{stream}} 0",
+    f"cuLaunchCooperativeKernel_ptsz {{f}} {GRID} 0 0",
+    f"cuLaunchCooperativeKernelMultiDevice {PARAMS} 1 0",
+    "cuGraphLaunch {graph} {stream}",
+    "cuGraphLaunch_ptsz {graph} 0",
+]
+ELSEWHERE = [
+    "cuMemcpyHtoD_v2 {a} {host} {n}",
+    "cuMemcpyDtoH_v2 {host} {a} {n}",
+    "cuMemcpyHtoDAsync_v2 {a} {host} {n} {stream}",
+    "cuMemcpyAsync {a} {host} {n} {stream}",
+    "cuMemcpy {host} {b} {n}",
+    "cuGraphUpload {graph} {stream}",
+    "cuStreamWriteValue32_v2 {stream} {a} 1 0",
+]
+
+
+class Account:
+    """A program under a share: what the account says that it used of the card, and what the card says."""
+
+    def __init__(self, box: SimBox) -> None:
+        self.box = box
+        (box.path / "limits").write_bytes(limits.encode("box", [limits.CardLimit(box.uuid, limits.UNLIMITED, 50, 50)]))
+        self.client = box.caller()
+        self.things = self.make(self.client)
+
+    @staticmethod
+    def make(client: Client) -> dict[str, int]:
+        """What the calls need."""
+        made = {"n": BYTES, "rows": BYTES // PITCH, "row": 1 << 20}
+        client.ask("python globals().update(kept=[])")
+        text = client.ask(f"python {KEEP % PTX.encode()}")
+        name = client.ask(f"python {KEEP % b'spin_200us'}")
+        module = client.made(f"cuModuleLoadData & {text[0]}")
+        made["f"] = client.made(f"cuModuleGetFunction & {module} {name[0]}")
+        made.update({name: client.made(f"cuMemAlloc_v2 & {BYTES}") for name in ("a", "b")})
+        made.update({name: client.made(f"cuMemAlloc & {BYTES}") for name in ("low", "other")})
+        made.update({name: client.made("cuArrayCreate_v2 & {N:65536,N:0,i:32,I:4}") for name in ("array", "array2")})
+        made["host"] = client.made(f"cuMemAllocHost_v2 & {BYTES}")
+        made["stream"] = client.made("cuStreamCreate & 1")
+        made["context"] = client.made("cuCtxGetCurrent &")
+        client.does(f"cuFuncSetBlockShape {made['f']} 32 1 1")
+        client.does(f"cuStreamBeginCapture_v2 {made['stream']} 0")
+        client.does(f"cuLaunchKernel {made['f']} {GRID} {made['stream']} 0 0")
+        graph = client.made(f"cuStreamEndCapture {made['stream']} &")
+        made["graph"] = client.made(f"cuGraphInstantiateWithFlags & {graph} 0")
+        return made
+
+    def used(self) -> int:
+        data = (self.box.path / "usage/usage").read_bytes()
+        places = usage.places(data[: usage.CARDS_END])
+        return usage.time_at(data[usage.TIMES_OFFSET : usage.FLIGHTS_OFFSET], places[self.box.uuid]).used
+
+    def busy(self) -> int:
+        return int(self.box.cards()[0]["busy_ns"])
+
+    def of(self, line: str) -> tuple[float, float]:
+        """ns by the account and by the card of a call, until it is done and settled."""
+        used, busy = self.used(), self.busy()
+        line = re.sub(r"\b(\d+)/(\d)\b", lambda match: str(int(match[1]) // int(match[2])), line.format(**self.things))
+        self.client.does(line)
+        self.client.does("cuCtxSynchronize")
+        deadline = time.monotonic() + 1
+        took = self.busy() - busy
+        while self.used() - used < 0.5 * took and time.monotonic() < deadline:
+            time.sleep(0.002)
+        return self.used() - used, took
+
+
+@pytest.fixture
+def account(sim_box: Callable[..., SimBox]) -> Account:
+    """On a card with slow memory, so that what the simulating machine does meanwhile is short beside it."""
+    profile = load_simctl().load_profile("t4x1")
+    profile["models"]["t4"]["memory_clock_mhz"] = 50
+    return Account(sim_box(profile))
+
+
+@pytest.mark.parametrize("lines", [FILLS, COPIES, LAUNCHES], ids=["fills", "copies", "launches"])
+def test_what_the_card_is_busy_with_is_accounted(account: Account, lines: list[str]) -> None:
+    for line in lines:
+        used, busy = account.of(line)
+        for _ in range(5):
+            if used <= 2 * busy + 5_000_000:
+                break
+            used, busy = account.of(line)  # the program was kept from saying where the call's work ends
+        assert busy > 10_000, line
+        assert 0.5 * busy <= used <= 2 * busy + 5_000_000, line
+
+
+def test_what_copy_engines_do_is_not(account: Account) -> None:
+    account.of(LAUNCHES[0])
+    for line in ELSEWHERE:
+        assert account.of(line) == (0, 0), line

@@ -1,0 +1,164 @@
+"""`vgpuctl set`: checked against the node, in force in a running program within 100 ms."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner, Result
+
+from vgpu.config import claims, core_schedule, limits, paths, records
+from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import Card, Device, Inventory
+from vgpu.config.request import Request
+from vgpu.config.settings import Settings
+from vgpu.hook.ledger.ledger import Ledger, Start
+from vgpu.hook.linux.procfs import start_time
+from vgpu.node.ctl.set import set_limits
+
+if TYPE_CHECKING:
+    from vcuda_boxes import SimBox
+
+GIB = 1 << 30
+UUID = "GPU-00000000-0000-0000-0000-000000000000"
+OUT_OF_MEMORY = 2
+
+
+class Node:
+    def __init__(self, path: Path, uuid: str = UUID) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.settings = Settings({"paths.state": str(path / "state"), "paths.run": str(path / "run")})
+        records.write(str(self.config), self.settings.record())
+        self.cards = [Card(uuid, 0, 0, "", "Tesla T4", 16 * GIB, Device("/dev/nvidia0", "nvidia0", 195, 0))]
+        (path / "run").mkdir()
+        found = Inventory("550.54.15", "", 1.0, [], [], [], self.cards)
+        records.write(paths.inventory(str(path / "run")), found.record())
+
+    def claim(self, container: str, memory: int, cores: int, pid: int = 0) -> None:
+        """A claim of a container whose init is this process."""
+        pid = pid or os.getpid()
+        ledger = Ledger(self.settings, self.cards)
+        gpus = Request(1, cores, memory)
+        assert ledger.claim(Start(container, pid, start_time(pid), "/b", None, "", time.time()), gpus)
+
+    def set(self, *arguments: str) -> Result:
+        return CliRunner().invoke(set_limits, arguments, obj=str(self.config))
+
+    def in_force(self, container: str) -> tuple[int, int, int]:
+        """(memory, cores, core limit) of the limits file, which has to agree with the claim."""
+        (card,) = limits.decode((self.path / "run/containers" / container / "limits").read_bytes())[1]
+        assert claims.read(str(self.path / "run"), container).cards == [card]
+        return card.memory, card.cores, card.core_limit
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    made = Node(tmp_path)
+    made.claim("abc1", 2 * GIB, 30)
+    made.claim("abd2", 8 * GIB, 50)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--memory", "8Gi"], (8 * GIB, 30, 30)),
+        (["--memory", "1Gi"], (GIB, 30, 30)),
+        (["--cores", "50"], (2 * GIB, 50, 50)),
+        (["--cores", "10"], (2 * GIB, 10, 10)),
+        (["--core-limit", "100"], (2 * GIB, 30, 100)),
+        (["--cores", "20", "--core-limit", "60", "--memory", "3Gi"], (3 * GIB, 20, 60)),
+        (["--cores", "0", "--core-limit", "40"], (2 * GIB, 0, 40)),
+    ],
+)
+def test_what_fits_is_in_force(node: Node, arguments: list[str], expected: tuple[int, int, int]) -> None:
+    done = node.set("abc", *arguments)
+    assert done.exit_code == 0, done.exception
+    assert node.in_force("abc1") == expected
+    assert node.in_force("abd2") == (8 * GIB, 50, 50)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["abc1"], "none of them"),
+        (["abc1", "--memory", "9Gi"], "memory"),
+        (["abc1", "--cores", "51"], "cores"),
+        (["abc1", "--cores", "100"], "cores"),
+        (["abc1", "--cores", "-1"], "cores"),
+        (["abc1", "--core-limit", "29"], "core limit 29"),
+        (["abc1", "--core-limit", "101"], "core limit 101"),
+        (["abc1", "--memory", "lots"], "--memory"),
+        (["ab", "--memory", "1Gi"], "fits 2"),
+        (["zzz", "--memory", "1Gi"], "fits 0"),
+        (["../../etc", "--memory", "1Gi"], "fits 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_changes_nothing(node: Node, arguments: list[str], message: str) -> None:
+    done = node.set(*arguments)
+    assert isinstance(done.exception, VgpuError), done.output
+    assert message in str(done.exception)
+    assert node.in_force("abc1") == (2 * GIB, 30, 30)
+
+
+def test_the_container_is_not_in_its_own_way(tmp_path: Path) -> None:
+    """Who holds a card that cannot give more is said to be the others alone."""
+    node = Node(tmp_path)
+    node.claim("mine", GIB, 30)
+    run = str(tmp_path / "run")
+    other = claims.read(run, "mine")
+    other.container, other.exclusive = "other", True  # by a record that nothing of vgpu would have written
+    Path(paths.container(run, "other")).mkdir()
+    records.write(paths.claim(run, "other"), other.record())
+    message = str(node.set("mine", "--memory", "2Gi").exception)
+    assert "by other" in message
+    assert "mine" not in message
+
+
+def test_a_crowded_card_can_still_shrink(node: Node) -> None:
+    node.cards[0].memory = GIB  # less than is promised of it
+    found = Inventory("550.54.15", "", 1.0, [], [], [], node.cards)
+    records.write(paths.inventory(str(node.path / "run")), found.record())
+    assert node.set("abc1", "--memory", "1500Mi").exit_code == 0
+    assert node.in_force("abc1")[0] == 1500 << 20
+
+
+def test_whole_cards_and_ended_containers_are_refused(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.claim("whole", 0, 100)
+    assert "whole cards" in str(node.set("whole", "--memory", "1Gi").exception)
+    claim = claims.read(str(tmp_path / "run"), "whole")
+    claim.start_time += 1
+    records.write(paths.claim(str(tmp_path / "run"), "whole"), claim.record())
+    assert "ended" in str(node.set("whole", "--memory", "1Gi").exception)
+
+
+def test_a_running_program_feels_it_within_100_ms(t4: SimBox, tmp_path: Path) -> None:
+    directory = tmp_path / "node"
+    directory.mkdir()
+    node = Node(directory, t4.uuid)
+    node.claim("box", 2 * GIB, 30)
+    (t4.path / "limits").hardlink_to(directory / "run/containers/box/limits")  # as the hook's bind mount
+    client = t4.opened()
+    result, pointer = client.alloc(2 * GIB)
+    assert (result, client.alloc(1)[0]) == (0, OUT_OF_MEMORY)
+    assert node.set("box", "--memory", "3Gi").exit_code == 0
+    started = time.monotonic()
+    assert client.alloc(GIB)[0] == 0
+    assert time.monotonic() - started < 0.1
+    assert node.set("box", "--memory", "1Gi").exit_code == 0
+    assert client.numbers("info") == (0, 0, GIB)
+    assert client.alloc(1)[0] == OUT_OF_MEMORY
+    assert client.numbers(f"free {pointer}") == (0,)
+    assert client.alloc(1)[0] == OUT_OF_MEMORY  # a GiB is still held
+
+
+def test_a_changed_share_changes_the_pages_of_all(node: Node) -> None:
+    files = [node.path / "run/containers" / name / "cards" for name in ("abc1", "abd2")]
+    assert [core_schedule.decode(file.read_bytes())[0][0] for file in files] == core_schedule.schedule(UUID, [30, 50])
+    assert node.set("abc", "--cores", "40").exit_code == 0
+    assert [core_schedule.decode(file.read_bytes())[0][0] for file in files] == core_schedule.schedule(UUID, [40, 50])

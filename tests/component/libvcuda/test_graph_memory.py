@@ -1,0 +1,166 @@
+"""Memory of graphs is charged from the launch on, not from when a stream gets there: on the simulated driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from vcuda_boxes import Client, SimBox
+
+OUT_OF_MEMORY = 2
+MIB = 1 << 20
+LIMIT = 1 << 30
+MOST = 616 * MIB  # two of these do not fit
+ALLOCATION = "{i:1,i:0,i:1,i:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,Q:0,Q:0,Q:%d,Q:0}"
+AUTO_FREE = 1
+NON_BLOCKING = 1
+USED = 0
+
+
+@pytest.fixture
+def client(t4: SimBox) -> Client:
+    t4.limit(LIMIT)
+    return t4.caller()
+
+
+def graph_exec(client: Client, size: int, frees: bool = False, flags: int = 0) -> int:
+    """An instantiated graph that allocates `size` bytes."""
+    stream = client.made(f"cuStreamCreate & {NON_BLOCKING}")
+    client.does(f"cuStreamBeginCapture_v2 {stream} 2")
+    pointer = client.made(f"cuMemAllocAsync & {size} {stream}")
+    if frees:
+        client.does(f"cuMemFreeAsync {pointer} {stream}")
+    graph = client.made(f"cuStreamEndCapture {stream} &")
+    client.does(f"cuStreamDestroy_v2 {stream}")
+    return client.made(f"cuGraphInstantiateWithFlags & {graph} {flags}")
+
+
+class Gate:
+    """A stream that gets no further until it is opened."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.stream = client.made(f"cuStreamCreate & {NON_BLOCKING}")
+        self.word = client.made("cuMemHostAlloc & 4096 0")
+        self.close()
+
+    def close(self) -> None:
+        self.client.ask(f"python ctypes.memset({self.word},0,4)")
+        self.client.does(f"cuStreamWaitValue32_v2 {self.stream} {self.word} 1 0")
+
+    def open(self) -> None:
+        self.client.ask(f"python ctypes.memset({self.word},1,1)")
+        self.client.does(f"cuStreamSynchronize {self.stream}")
+
+
+def graph_figure(client: Client, attribute: int) -> int:
+    return client.made(f"cuDeviceGetGraphMemAttribute 0 {attribute} &")
+
+
+def test_a_launch_counts_before_its_stream_gets_there(t4: SimBox, client: Client) -> None:
+    first, second = graph_exec(client, LIMIT // 2), graph_exec(client, LIMIT)
+    gate = Gate(client)
+    client.does(f"cuGraphLaunch {first} {gate.stream}")
+    assert graph_figure(client, USED) == 0
+    assert client.numbers(f"cuGraphLaunch {second} {gate.stream}")[0] == OUT_OF_MEMORY
+    assert client.left() == LIMIT // 2
+    gate.open()
+    assert (t4.held(), t4.usage()[2], client.left()) == (LIMIT // 2, LIMIT // 2, LIMIT // 2)
+
+
+@pytest.mark.parametrize(("call", "stream"), [("cuMemAlloc_v2", ""), ("cuMemAllocAsync", "0")])
+def test_what_a_launch_will_take_is_nobody_elses(t4: SimBox, client: Client, call: str, stream: str) -> None:
+    """Not though the driver's pool was trimmed meanwhile."""
+    other = t4.caller()
+    gate = Gate(client)
+    client.does(f"cuGraphLaunch {graph_exec(client, LIMIT // 2)} {gate.stream}")
+    client.does("cuDeviceGraphMemTrim 0")
+    for one in (client, other):
+        assert one.numbers(f"{call} & {LIMIT // 2 + 512} {stream}")[0] == OUT_OF_MEMORY
+    other.made(f"cuMemAlloc_v2 & {LIMIT // 2}")
+    gate.open()
+    assert (t4.held(), t4.usage()[2]) == (LIMIT, LIMIT)
+
+
+def test_a_second_graph_waits_for_the_first_ones_memory(t4: SimBox, client: Client) -> None:
+    """Launched without waiting, though both do not fit at once: none is refused, as none is on the bare driver."""
+    execs = [graph_exec(client, MOST, frees=True) for _ in range(2)]
+    for _ in range(10):
+        for executable in execs:
+            client.does(f"cuGraphLaunch {executable} 0")
+    client.does("cuCtxSynchronize")
+    client.does("cuDeviceGraphMemTrim 0")
+    assert (t4.held(), client.left()) == (0, LIMIT)
+
+
+def test_a_graph_launched_again_takes_its_memory_once(t4: SimBox, client: Client) -> None:
+    executable = graph_exec(client, MOST, frees=True)
+    gate = Gate(client)
+    for _ in range(20):
+        client.does(f"cuGraphLaunch {executable} {gate.stream}")
+    assert client.left() == LIMIT - MOST
+    gate.open()
+    assert t4.held() == t4.usage()[2] == MOST
+    client.does(f"cuGraphExecDestroy {executable}")
+    client.does("cuDeviceGraphMemTrim 0")
+    assert (t4.held(), client.left()) == (0, LIMIT)
+
+
+def test_a_graph_that_frees_what_it_left_takes_its_memory_once(t4: SimBox, client: Client) -> None:
+    executable = graph_exec(client, MOST, flags=AUTO_FREE)
+    for _ in range(3):
+        client.does(f"cuGraphLaunch {executable} 0")
+        client.does("cuCtxSynchronize")
+    assert t4.held() == t4.usage()[2] == MOST
+
+
+def test_what_a_graph_left_and_somebody_freed_counts_anew(t4: SimBox, client: Client) -> None:
+    """Else another graph's memory would be taken for its own."""
+    executable = graph_exec(client, MOST, flags=AUTO_FREE)
+    client.does(f"cuGraphLaunch {executable} 0")
+    client.does("cuCtxSynchronize")
+    other = graph_exec(client, LIMIT - MOST)
+    client.does(f"cuGraphLaunch {other} 0")
+    client.does("cuCtxSynchronize")
+    client.does(f"cuGraphLaunch {executable} 0")  # in place of what it left
+    client.does("cuCtxSynchronize")
+    assert t4.held() == t4.usage()[2] == LIMIT
+    client.does("cuDeviceGraphMemTrim 0")
+    assert (t4.held(), client.left()) == (LIMIT, 0)
+
+
+def test_an_uploaded_graph_is_charged_once(t4: SimBox, client: Client) -> None:
+    first, second = graph_exec(client, MOST), graph_exec(client, MOST)
+    gate = Gate(client)
+    client.does(f"cuGraphUpload {first} {gate.stream}")
+    assert client.left() == LIMIT - MOST
+    client.does(f"cuGraphLaunch {first} {gate.stream}")
+    assert client.left() == LIMIT - MOST
+    assert client.numbers(f"cuGraphUpload {second} {gate.stream}")[0] == OUT_OF_MEMORY
+    gate.open()
+    assert client.numbers(f"cuGraphLaunch {second} {gate.stream}")[0] == OUT_OF_MEMORY
+    assert t4.held() == t4.usage()[2] == MOST
+
+
+def test_a_launch_into_a_capture_takes_nothing(t4: SimBox, client: Client) -> None:
+    executable = graph_exec(client, MOST, frees=True)
+    stream = client.made(f"cuStreamCreate & {NON_BLOCKING}")
+    client.does(f"cuStreamBeginCapture_v2 {stream} 2")
+    client.does(f"cuGraphLaunch {executable} {stream}")
+    graph = client.made(f"cuStreamEndCapture {stream} &")
+    assert client.left() == LIMIT
+    nodes = client.numbers(f"cuGraphGetNodes {graph} 0 &")[1]
+    assert nodes == 2  # and no event of libvcuda's
+    client.does(f"cuGraphLaunch {client.made(f'cuGraphInstantiateWithFlags & {graph} 0')} {stream}")
+    client.does(f"cuStreamSynchronize {stream}")
+    assert t4.held() == t4.usage()[2] == MOST
+
+
+def test_launches_of_a_context_that_ends_are_forgotten(t4: SimBox, client: Client) -> None:
+    client.does(f"cuGraphLaunch {graph_exec(client, MOST)} 0")
+    client.does("cuDevicePrimaryCtxReset_v2 0")
+    client.made("cuDevicePrimaryCtxRetain & 0")
+    client.made(f"cuMemAlloc_v2 & {LIMIT}")
+    assert t4.held() == LIMIT

@@ -1,0 +1,270 @@
+"""libvcuda between a program and the simulated driver, whose ledger is the truth about who holds what."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, Callable
+
+import pytest
+
+from vgpu.config import limits
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vcuda_boxes import Compiled, SimBox
+
+OUT_OF_MEMORY = 2
+NOT_FOUND = 500
+MIB = 1 << 20
+GIB = 1 << 30
+LIMIT = 2 * GIB
+OURS = "/lib/vcuda/libcuda.so.1"
+REAL = "/usr/local/vgpu/driver/libcuda.so.1"
+PER_THREAD = 2
+
+
+def test_a_program_that_is_linked_finds_both(t4: SimBox, compiled: Compiled, sim_driver: Path) -> None:
+    t4.limit(LIMIT)
+    program = compiled("linked_client.c", str(sim_driver / "libcuda.so.1"))
+    command = t4.command(str(program))
+    result = subprocess.run(command, env=t4.environment, check=True, stdout=subprocess.PIPE, text=True)
+    assert result.stdout.split() == ["0", "0", str(LIMIT), "0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "flags", "symbol"),
+    [
+        ("cuMemAlloc", 12000, 0, "cuMemAlloc_v2"),
+        ("cuMemAlloc", 2000, 0, "cuMemAlloc"),
+        ("cuMemAllocPitch", 12000, 0, "cuMemAllocPitch_v2"),
+        ("cuMemAllocAsync", 12000, 0, "cuMemAllocAsync"),
+        ("cuMemAllocAsync", 12000, PER_THREAD, "cuMemAllocAsync_ptsz"),
+        ("cuMemAllocFromPoolAsync", 12000, PER_THREAD, "cuMemAllocFromPoolAsync_ptsz"),
+        ("cuMemFreeAsync", 12000, PER_THREAD, "cuMemFreeAsync_ptsz"),
+        ("cuMemFree", 12000, PER_THREAD, "cuMemFree_v2"),
+        ("cuMemGetInfo", 12000, 0, "cuMemGetInfo_v2"),
+        ("cuDeviceTotalMem", 12000, 0, "cuDeviceTotalMem_v2"),
+        ("cuGetProcAddress", 12000, 0, "cuGetProcAddress_v2"),
+        ("cuGetProcAddress", 11030, 0, "cuGetProcAddress"),
+        ("cuInit", 12000, 0, "cuInit"),
+    ],
+)
+def test_get_proc_address_gives_ours(t4: SimBox, name: str, version: int, flags: int, symbol: str) -> None:
+    t4.limit(LIMIT)
+    result, status, library, found = t4.opened().ask(f"proc {name} {version} {flags}")
+    assert (result, status, found) == ("0", "0", symbol)
+    assert library.endswith(OURS)
+
+
+def test_get_proc_address_gives_the_drivers_and_nothing_that_it_lacks(t4: SimBox) -> None:
+    t4.limit(LIMIT)
+    client = t4.opened()
+    assert client.ask("proc cuCtxGetDevice 12000 0") == ["0", "0", REAL, "cuCtxGetDevice"]
+    assert client.ask("proc cuNoSuchThing 12000 0") == [str(NOT_FOUND), "1", "none", "none"]
+    assert client.ask("proc cuMemAllocAsync 10000 0") == [str(NOT_FOUND), "2", "none", "none"]
+
+
+def test_the_ledger_agrees_with_the_limit(t4: SimBox) -> None:
+    t4.limit(LIMIT)
+    client = t4.opened()
+    assert client.fills(64 * MIB) == LIMIT
+    assert t4.held() == LIMIT
+    assert client.numbers("info") == (0, 0, LIMIT)
+
+
+@pytest.mark.parametrize("how", ["alloc", "alloc_v1", "managed", "async", "async_ptsz"])
+def test_each_way_of_allocating_is_charged(t4: SimBox, how: str) -> None:
+    limit = 64 * MIB  # the first versions' memory lies below 4 GiB
+    t4.limit(limit)
+    client = t4.opened()
+    result, pointer = client.alloc(limit - MIB, how)
+    assert result == 0
+    assert client.free_bytes() == MIB
+    assert client.alloc(MIB + 1, how)[0] == OUT_OF_MEMORY
+    assert client.numbers(f"free {pointer}") == (0,)
+    assert client.free_bytes() == limit
+
+
+def test_a_driver_without_room_leaves_no_trace(t4: SimBox) -> None:
+    t4.limit(100 * GIB)
+    client = t4.opened()
+    assert client.alloc(50 * GIB)[0] == OUT_OF_MEMORY
+    assert t4.usage() == (1, 0, 0)
+
+
+def test_containers_do_not_count_each_others_memory(sim_box: Callable[..., SimBox]) -> None:
+    first_box, second_box = sim_box("t4x1"), sim_box("t4x1")
+    first_box.limit(LIMIT)
+    second_box.limit(3 * GIB)
+    first, second = first_box.opened(), second_box.opened()
+    assert first.fills(256 * MIB) == LIMIT
+    assert second.numbers("info") == (0, 3 * GIB, 3 * GIB)
+    assert second.fills(256 * MIB) == 3 * GIB
+    assert first_box.held() == LIMIT + 3 * GIB
+
+
+def test_free_is_what_the_card_really_has(sim_box: Callable[..., SimBox]) -> None:
+    """Oversubscribed, another container's use shows in what is free, not in what this one uses."""
+    greedy, box = sim_box("t4x1", nvml=True), sim_box("t4x1", nvml=True)
+    greedy.opened().alloc(10 * GIB)
+    box.limit(12 * GIB)
+    client = box.opened()
+    result, available, total = client.numbers("info")
+    assert (result, total) == (0, 12 * GIB)
+    assert available == box.cards()[0]["free"]
+    assert client.numbers("nvml 0")[:4] == (0, 12 * GIB, box.context, available)
+
+
+def test_limits_go_by_uuid_not_by_index(sim_box: Callable[..., SimBox]) -> None:
+    box = sim_box("a100x2", nvml=True)
+    second = box.cards()[1]["uuid"]
+    box.limit(LIMIT + box.context, uuid=second)
+    first_client, second_client = box.opened(device=0), box.opened(device=1)
+    assert first_client.numbers("total 1") == (0, LIMIT + box.context)
+    assert first_client.numbers("total 0") == (0, box.cards()[0]["capacity"])
+    assert first_client.alloc(4 * LIMIT)[0] == 0
+    assert second_client.alloc(LIMIT + 1)[0] == OUT_OF_MEMORY
+    assert second_client.alloc(LIMIT)[0] == 0
+    assert first_client.numbers("nvml 1")[:4] == (0, LIMIT + box.context, LIMIT + box.context, 0)
+    assert first_client.numbers("nvml 0")[1] == box.cards()[0]["total"]
+
+
+def test_each_card_has_its_own_limit(sim_box: Callable[..., SimBox]) -> None:
+    box = sim_box("a100x2")
+    cards = [limits.CardLimit(card["uuid"], (1 + card["index"]) * GIB) for card in box.cards()]
+    (box.path / "limits").write_bytes(limits.encode("box", cards))
+    assert box.opened(device=0).fills(128 * MIB) == GIB
+    assert box.opened(device=1).fills(128 * MIB) == 2 * GIB
+    assert [box.held(0), box.held(1)] == [GIB, 2 * GIB]
+
+
+def test_another_cards_pool_is_charged_to_that_card(sim_box: Callable[..., SimBox]) -> None:
+    box = sim_box("a100x2", nvml=True)
+    cards = [limits.CardLimit(card["uuid"], LIMIT) for card in box.cards()]
+    (box.path / "limits").write_bytes(limits.encode("box", cards))
+    client = box.opened(device=0)
+    result, pointer = client.numbers(f"pool 1 {GIB}")
+    assert result == 0
+    assert client.free_bytes() == LIMIT - box.context
+    assert client.numbers(f"pool 1 {LIMIT}")[0] == OUT_OF_MEMORY
+    assert client.numbers("nvml 1")[2] == GIB
+    assert client.numbers(f"free {pointer}") == (0,)
+    assert client.numbers("nvml 1")[2] == 0
+
+
+def test_visible_devices_reorder_and_the_limits_follow(sim_box: Callable[..., SimBox]) -> None:
+    box = sim_box("a100x2")
+    box.environment["CUDA_VISIBLE_DEVICES"] = "1"
+    box.limit(LIMIT, uuid=box.cards()[1]["uuid"])
+    client = box.opened(device=0)
+    assert client.numbers("total 0") == (0, LIMIT)
+    assert client.fills(256 * MIB) == LIMIT
+    assert [box.held(0), box.held(1)] == [0, LIMIT]
+
+
+def test_nvml_agrees(t4_nvml: SimBox) -> None:
+    t4_nvml.limit(LIMIT)
+    client = t4_nvml.opened()
+    used = t4_nvml.context
+    assert client.numbers("nvml 0") == (0, LIMIT, used, LIMIT - used, 0, LIMIT, used, LIMIT - used, 0)
+    client.alloc(MIB)
+    free = client.free_bytes()
+    assert free == LIMIT - used - MIB
+    assert client.numbers("nvml 0") == (0, LIMIT, used + MIB, free, 0, LIMIT, used + MIB, free, 0)
+
+
+def test_nvml_sees_what_another_process_of_the_container_holds(t4_nvml: SimBox) -> None:
+    t4_nvml.limit(LIMIT)
+    holder, watcher = t4_nvml.opened(), t4_nvml.start()
+    assert watcher.numbers("nvml 0")[2] == t4_nvml.context
+    holder.alloc(GIB)
+    assert watcher.numbers("nvml 0")[2] == GIB + t4_nvml.context
+    holder.kill()
+    assert watcher.numbers("nvml 0")[2] == 0
+
+
+def test_nvml_without_limits_and_with_broken_ones(t4_nvml: SimBox) -> None:
+    card = t4_nvml.cards()[0]
+    assert t4_nvml.start().numbers("nvml 0")[:2] == (0, card["total"])
+    (t4_nvml.path / "limits").write_bytes(b"garbage")
+    client = t4_nvml.start()
+    answer = client.numbers("nvml 0")
+    assert (answer[0], answer[4]) == (999, 999)
+    assert len(t4_nvml.log.splitlines()) == 1
+
+
+def test_a_kill_gives_back_what_the_driver_took_back(t4: SimBox) -> None:
+    t4.limit(LIMIT)
+    for _ in range(3):
+        client = t4.opened()
+        assert client.fills(256 * MIB) == LIMIT
+        client.kill()
+    assert t4.held() == 0
+
+
+def test_racing_and_killed_processes_never_exceed_the_limit(t4: SimBox) -> None:
+    t4.limit(LIMIT)
+    clients = [t4.opened() for _ in range(6)]
+    for seed, client in enumerate(clients):
+        client.send(f"churn 1000000 {64 * MIB} 8 {seed}")
+    seen = []
+    for round_ in range(300):
+        seen.append(t4.held())
+        if round_ % 100 == 50:
+            clients.pop().kill()
+    assert max(seen) <= LIMIT
+    assert max(seen) > LIMIT // 2
+    for client in clients:
+        client.kill()
+    assert t4.opened().fills(64 * MIB) == LIMIT
+
+
+@pytest.mark.parametrize("way", ["destroy", "reset", "release"])
+def test_a_contexts_end_gives_back_its_memory(t4: SimBox, way: str) -> None:
+    t4.limit(LIMIT)
+    client = t4.start()
+    client.ask("init")
+    for _ in range(2):
+        if way == "destroy":
+            context = client.numbers("create 0")[1]
+        else:
+            client.ask("open 0")
+            context = 0
+        assert client.alloc(LIMIT)[0] == 0
+        assert client.alloc(1)[0] == OUT_OF_MEMORY
+        assert client.numbers(f"{way} {context}") == (0,)
+        assert t4.held() == 0
+        assert t4.usage() == (1, 0, 0)
+
+
+def test_a_primary_context_that_is_still_held_keeps_its_memory(t4: SimBox) -> None:
+    t4.limit(LIMIT)
+    client = t4.opened()
+    client.ask("open 0")
+    client.alloc(MIB)
+    assert client.numbers("release 0") == (0,)
+    assert client.free_bytes() == LIMIT - MIB
+    assert t4.usage() == (1, 0, MIB)
+
+
+def test_a_child_forked_before_cuda_has_its_own_charges(t4: SimBox) -> None:
+    t4.limit(LIMIT)
+    client = t4.start()
+    client.ask("fork")
+    client.ask("init")
+    client.ask("open 0")
+    assert client.alloc(GIB)[0] == 0
+    assert t4.usage() == (1, 0, GIB)
+    assert client.numbers("exit") == (0,)  # the parent's answer: its child's status
+    client.ask("init")
+    client.ask("open 0")
+    assert client.alloc(LIMIT)[0] == 0
+    assert t4.held() == LIMIT
+
+
+def test_driver_version_and_uuids_are_the_drivers(t4: SimBox) -> None:
+    t4.limit(LIMIT)
+    client = t4.start()
+    for name in ("cuDriverGetVersion", "cuDeviceGetCount", "cuGetExportTable"):
+        assert client.ask(f"proc {name} 12000 0")[2] == REAL

@@ -1,0 +1,46 @@
+"""cuGetProcAddress where the driver's answers are awkward (what is usual: test_on_sim.py)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vcuda_boxes import Box
+
+OURS = "/lib/vcuda/libcuda.so.1"
+PER_THREAD = 2
+
+
+def test_a_pointer_that_dlsym_does_not_know_is_taken_by_name(awkward: Box) -> None:
+    awkward.limit(1 << 20)
+    client = awkward.opened(level="info")
+    result, _, library, symbol = client.ask("proc cuMemFree 12000 0")
+    assert (result, symbol) == ("0", "cuMemFree_v2")
+    assert library.endswith(OURS)
+    assert "unknown pointer, taken for cuMemFree_v2" in awkward.log
+
+
+def test_a_pointer_of_the_driver_is_taken_as_what_it_is(awkward: Box) -> None:
+    """The driver ignores the version: what it hands out decides, not what the name means at that version."""
+    awkward.limit(1 << 20)
+    client = awkward.opened()
+    assert client.ask("proc cuMemAlloc 2000 0")[3] == "cuMemAlloc_v2"
+    assert client.ask(f"proc cuMemAllocAsync 12000 {PER_THREAD}")[3] == "cuMemAllocAsync_ptsz"
+    assert client.ask("proc cuMemAllocAsync 12000 0")[3] == "cuMemAllocAsync"
+
+
+def test_what_is_not_hooked_stays_the_drivers(awkward: Box) -> None:
+    awkward.limit(1 << 20)
+    client = awkward.opened()
+    assert client.ask("proc cuOnlyInTheDriver 12000 0")[3] == "cuOnlyInTheDriver"
+
+
+def test_a_hook_that_the_driver_lacks_is_not_advertised(awkward: Box) -> None:
+    awkward.limit(1 << 20)
+    client = awkward.opened()
+    assert client.ask("proc cuMemAllocManaged 12000 0") == ["500", "1", "none", "none"]
+
+
+def test_without_limits_the_driver_answers_for_itself(awkward: Box) -> None:
+    client = awkward.opened()
+    assert client.ask("proc cuMemFree 12000 0")[2] == "/usr/local/vgpu/driver/libcuda.so.1"

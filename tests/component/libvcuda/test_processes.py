@@ -1,0 +1,216 @@
+"""One limit for all processes of a container: races, deaths, forks and execs."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from vgpu.config import usage
+
+if TYPE_CHECKING:
+    from vcuda_boxes import Box, SimBox
+
+OUT_OF_MEMORY = 2
+MIB = 1 << 20
+LIMIT = 64 * MIB
+
+
+def test_two_processes_share_one_limit(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    first, second = awkward.opened(), awkward.opened()
+    assert first.alloc(LIMIT - MIB)[0] == 0
+    assert second.free_bytes() == MIB
+    assert second.alloc(MIB + 1)[0] == OUT_OF_MEMORY
+    assert second.alloc(MIB)[0] == 0
+    assert first.alloc(1)[0] == OUT_OF_MEMORY
+
+
+def test_eight_racing_processes_fill_the_limit_and_never_exceed_it(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    clients = [awkward.opened() for _ in range(8)]
+    for client in clients:
+        client.send(f"threads 4 {LIMIT // 1024} 1000")
+    granted = sum(int(client.receive()[1]) for client in clients)
+    assert granted == 1024
+    assert awkward.ledger() == (LIMIT, LIMIT)
+    assert awkward.usage() == (8, 0, LIMIT)
+
+
+def test_eight_churning_processes_never_exceed_the_limit(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    clients = [awkward.opened() for _ in range(8)]
+    for seed, client in enumerate(clients):
+        client.send(f"churn 8000 {MIB} 16 {seed}")
+    answers = [client.receive() for client in clients]
+    held, most = awkward.ledger()
+    assert held == 0
+    assert LIMIT - 16 * MIB < most <= LIMIT
+    assert all(int(granted) > 0 for _, granted, _ in answers)
+    assert sum(int(refused) for _, _, refused in answers) > 0
+    assert awkward.usage() == (8, 0, 0)
+
+
+def test_the_killed_processes_share_is_taken_back(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    first, second = awkward.opened(), awkward.opened()
+    assert first.alloc(LIMIT)[0] == 0
+    assert second.alloc(1)[0] == OUT_OF_MEMORY
+    first.kill()
+    assert second.alloc(LIMIT)[0] == 0
+    assert awkward.usage() == (1, 0, LIMIT)
+
+
+def test_the_killed_process_is_not_counted_in_what_is_told(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    first, second = awkward.opened(), awkward.opened()
+    first.alloc(MIB)
+    assert second.free_bytes() == LIMIT - MIB
+    first.kill()
+    assert second.free_bytes() == LIMIT
+
+
+def test_a_zombie_holds_nothing(awkward: Box) -> None:
+    """Many containers have no init that would reap it."""
+    awkward.limit(LIMIT)
+    first, second = awkward.opened(), awkward.opened()
+    first.alloc(LIMIT)
+    first.process.kill()
+    os.waitid(os.P_PID, first.process.pid, os.WEXITED | os.WNOWAIT)
+    assert second.alloc(LIMIT)[0] == 0
+
+
+def test_killed_while_racing_nothing_stays_behind(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    for round_ in range(5):
+        clients = [awkward.opened() for _ in range(4)]
+        for seed, client in enumerate(clients):
+            client.send(f"churn 100000000 {MIB} 8 {seed + 4 * round_}")
+        clients[0].timer.join(0.1)
+        for client in clients:
+            client.kill()
+    last = awkward.opened()
+    assert last.fills(MIB) == LIMIT
+    assert awkward.usage() == (1, 0, LIMIT)
+
+
+def test_a_stopped_process_stops_nobody(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    stopped, other = awkward.opened(), awkward.opened()
+    stopped.send(f"churn 100000000 {MIB} 1 1")
+    stopped.timer.join(0.1)
+    stopped.process.send_signal(19)
+    assert other.fills(MIB) >= LIMIT - 9 * MIB
+    stopped.kill()
+    assert other.fills(MIB) > 0 or awkward.usage()[2] == LIMIT
+
+
+def test_a_normal_exit_frees_the_slot(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    client = awkward.opened()
+    _, pointer = client.alloc(MIB)
+    client.ask(f"free {pointer}")
+    assert awkward.usage() == (1, 0, 0)
+    assert client.close() == 0
+    assert awkward.usage() == (0, 0, 0)
+
+
+def test_an_exit_that_frees_nothing_is_taken_back(awkward: Box) -> None:
+    """Until the process is gone the driver holds its memory: the slot outlives the destructor."""
+    awkward.limit(LIMIT)
+    client = awkward.opened()
+    client.alloc(LIMIT)
+    assert client.close() == 0
+    assert awkward.opened().alloc(LIMIT)[0] == 0
+    assert awkward.usage() == (1, 0, LIMIT)
+
+
+def test_a_forked_child_has_a_slot_of_its_own(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    client = awkward.opened()
+    _, pointer = client.alloc(MIB)
+    child = client.numbers("fork")[0]
+    assert child != client.process.pid
+    assert client.free_bytes() == LIMIT - MIB
+    assert client.alloc(LIMIT - MIB)[0] == 0
+    assert awkward.usage() == (2, 0, LIMIT)
+    # The child's copy of the parent's pointer was not charged to it: nothing is given back.
+    assert client.numbers(f"free {pointer}") == (0,)
+    assert awkward.usage() == (2, 0, LIMIT)
+    assert client.numbers("exit") == (0,)  # the parent's answer: its child's status
+    assert client.free_bytes() == LIMIT - MIB
+    assert awkward.usage() == (1, 0, MIB)
+
+
+def test_an_exec_gives_back_what_the_old_image_held(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    client = awkward.opened()
+    assert client.alloc(LIMIT)[0] == 0
+    client.send("exec")
+    assert client.receive() == ["ready"]
+    client.ask("init")
+    client.ask("open 0")
+    assert client.alloc(LIMIT)[0] == 0
+    assert awkward.usage() == (1, 0, LIMIT)
+
+
+def test_64_racing_processes_never_exceed_the_limit_and_lose_no_byte(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    clients = awkward.crowd(64)
+    for seed, client in enumerate(clients):
+        client.send(f"churn 400 {MIB - 1} 32 {seed}")
+    answers = [client.receive() for client in clients]
+    held, most = awkward.ledger()
+    assert held == 0
+    assert LIMIT // 2 < most <= LIMIT
+    assert sum(int(granted) for _, granted, _ in answers) > 64
+    assert awkward.usage() == (64, 0, 0)
+    assert clients[0].alloc(LIMIT)[0] == 0
+
+
+def kill_at_random(box: SimBox, kills: int) -> None:
+    """Kills one of four racing processes at a time: nothing is exceeded, and nothing missing or left over after."""
+    waits = random.Random(1)
+    clients = [box.opened() for _ in range(4)]
+    for number, client in enumerate(clients):
+        client.send(f"churn 100000000 {MIB} 8 {number}")
+    for number in range(kills):
+        time.sleep(waits.uniform(0, 0.01))
+        clients[number % 4].kill()
+        assert box.held() <= LIMIT
+        clients[number % 4] = box.opened()
+        clients[number % 4].send(f"churn 100000000 {MIB} 8 {number}")
+    for client in clients:
+        client.kill()
+    last = box.opened()
+    assert last.fills(MIB) == LIMIT == box.held()
+    assert box.usage() == (1, 0, LIMIT)
+
+
+def test_kill_9_at_random_points(t4: SimBox) -> None:
+    t4.limit(LIMIT)
+    kill_at_random(t4, 40)
+
+
+@pytest.mark.long
+def test_kill_9_at_a_thousand_random_points(t4: SimBox, pytestconfig: pytest.Config) -> None:
+    if not pytestconfig.getoption("--long"):
+        pytest.skip("full counts: make test-long")
+    t4.limit(LIMIT)
+    kill_at_random(t4, 1000)
+
+
+def test_an_attempt_that_was_killed_in_the_middle_blocks_nobody(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    living, dying = awkward.opened(), awkward.opened()
+    living.alloc(MIB)
+    dying.alloc(MIB)
+    dying.kill()
+    with (awkward.path / "usage/usage").open("r+b") as file:  # slot 1: between its two steps
+        file.seek(usage.CHARGES_OFFSET + usage.CHARGE.size)
+        file.write(usage.CHARGE.pack(LIMIT, MIB))
+    assert living.alloc(LIMIT - MIB)[0] == 0
+    assert awkward.usage() == (1, 0, LIMIT)

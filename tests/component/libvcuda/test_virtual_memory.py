@@ -1,0 +1,174 @@
+"""Oversubscribed cards: what the card lacks lies in managed memory, up to the limit, where the node allows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Callable
+
+import pytest
+
+from vgpu.config import limits, usage
+
+if TYPE_CHECKING:
+    from vcuda_boxes import Box, Client, SimBox
+
+OUT_OF_MEMORY = 2
+NOT_SUPPORTED = 801
+MIB = 1 << 20
+GIB = 1 << 30
+CARD = 64 * MIB
+LIMIT = 256 * MIB
+ON_CARD = "{i:1,i:1,i:1,i:0,q:0,q:0}"
+
+
+def crowd(box: Box, oversubscribe: bool = True) -> None:
+    """A limit above what the card has."""
+    box.environment["AWKWARD_CARD"] = str(CARD)
+    card = limits.CardLimit(box.uuid, LIMIT, oversubscribe=oversubscribe)
+    (box.path / "limits").write_bytes(limits.encode("box", [card]))
+
+
+def managed(box: Box) -> int:
+    """What the usage region says lies in managed memory."""
+    data = (box.path / "usage/usage").read_bytes()
+    slots = data[usage.CHARGES_OFFSET - usage.SLOTS * usage.SLOT.size : usage.CHARGES_OFFSET]
+    return sum(int(slot[3]) for slot in usage.SLOT.iter_unpack(slots))
+
+
+def test_without_leave_the_card_is_the_end(awkward: Box) -> None:
+    crowd(awkward, oversubscribe=False)
+    client = awkward.opened()
+    assert client.alloc(CARD + 1)[0] == OUT_OF_MEMORY
+    assert awkward.usage() == (1, 0, 0)
+
+
+def test_beyond_the_card_memory_is_virtual_up_to_the_limit(awkward: Box) -> None:
+    crowd(awkward)
+    client = awkward.opened()
+    assert client.numbers("info") == (0, LIMIT, LIMIT)  # as the program is promised
+    assert client.alloc(CARD)[0] == 0
+    assert (managed(awkward), awkward.ledger()[0]) == (0, CARD)
+    result, pointer = client.alloc(LIMIT - CARD)
+    assert result == 0
+    assert (managed(awkward), awkward.ledger()[0]) == (LIMIT - CARD, CARD)
+    assert client.alloc(1)[0] == OUT_OF_MEMORY
+    assert client.numbers("info") == (0, 0, LIMIT)
+    assert client.numbers(f"free {pointer}") == (0,)
+    assert (managed(awkward), client.free_bytes()) == (0, LIMIT - CARD)
+
+
+def test_pitched_memory_is_virtual_too(awkward: Box) -> None:
+    crowd(awkward)
+    client = awkward.opened()
+    result, pointer, pitch = client.numbers(f"pitch {MIB - 100} 128")
+    assert (result, pitch, managed(awkward)) == (0, MIB, 128 * MIB)
+    assert client.numbers(f"free {pointer}") == (0,)
+    assert awkward.usage() == (1, 0, 0)
+
+
+def test_a_dead_processes_virtual_memory_is_forgotten(awkward: Box) -> None:
+    crowd(awkward)
+    client = awkward.opened()
+    assert client.alloc(LIMIT)[0] == 0
+    client.kill()
+    assert awkward.opened().free_bytes() == LIMIT
+    assert managed(awkward) == 0
+
+
+def test_virtual_memory_is_not_shared_between_processes(awkward: Box) -> None:
+    crowd(awkward)
+    client = awkward.caller()
+    pointer = client.made(f"cuMemAlloc_v2 & {LIMIT}")
+    assert client.ask(f"export {pointer}")[0] == str(NOT_SUPPORTED)
+    assert "cannot be shared between processes" in awkward.log
+
+
+def test_what_cannot_be_virtual_is_refused_and_says_so(sim_box: Callable[..., SimBox]) -> None:
+    neighbour, box = sim_box("t4x1"), sim_box("t4x1")
+    neighbour.opened().alloc(10 * GIB)
+    card = limits.CardLimit(box.uuid, 12 * GIB, oversubscribe=True)
+    (box.path / "limits").write_bytes(limits.encode("box", [card]))
+    client = box.caller()
+    for call, what in (
+        (f"cuMemCreate & {11 * GIB} {ON_CARD} 0", "memory of cuMemCreate"),
+        ("cuArray3DCreate_v2 & {Q:16384,Q:16384,Q:2,i:32,i:4,i:0}", "arrays"),
+    ):
+        assert client.numbers(call)[0] == OUT_OF_MEMORY
+        assert client.numbers(call)[0] == OUT_OF_MEMORY
+        assert f"managed memory cannot replace {what}" in box.log
+    assert len(box.log.splitlines()) == 2
+
+
+# Memory of pools
+
+
+LET_GO = "ctypes.memset({at}, 1, 1)"
+EQUAL_OR_GREATER = 0
+
+
+@pytest.fixture
+def full(sim_box: Callable[..., SimBox]) -> tuple[SimBox, Client]:
+    """A card that a neighbour has filled but for half a GiB, and a program that may use more than that."""
+    neighbour, box = sim_box("t4x1"), sim_box("t4x1")
+    filler = neighbour.opened()
+    filler.alloc(int(box.cards()[0]["capacity"]) - GIB // 2)
+    card = limits.CardLimit(box.uuid, 4 * GIB, oversubscribe=True)
+    (box.path / "limits").write_bytes(limits.encode("box", [card]))
+    return box, box.caller()
+
+
+@pytest.mark.parametrize("suffix", ["", "_ptsz"])
+def test_pools_memory_is_virtual_where_the_card_ends(full: tuple[SimBox, Client], suffix: str) -> None:
+    box, client = full
+    pool = client.made("cuDeviceGetDefaultMemPool & 0")
+    first = client.made(f"cuMemAllocAsync{suffix} & {GIB} 0")
+    second = client.made(f"cuMemAllocFromPoolAsync{suffix} & {2 * GIB} {pool} 0")
+    assert (managed(box), box.usage()[2]) == (3 * GIB, 3 * GIB)
+    assert client.numbers(f"cuMemAllocAsync{suffix} & {GIB + 1} 0")[0] == OUT_OF_MEMORY
+    client.does(f"cuMemsetD8_v2 {second} 1 {MIB}")
+    client.does("cuCtxSynchronize")
+    client.does(f"cuMemFreeAsync{suffix} {first} 0")
+    client.does(f"cuMemFree_v2 {second}")
+    client.does("cuCtxSynchronize")
+    assert (managed(box), client.left()) == (0, 4 * GIB)
+
+
+def test_a_stream_ordered_free_of_it_waits_for_the_stream_and_the_caller_does_not(full: tuple[SimBox, Client]) -> None:
+    box, client = full
+    stream = client.made("cuStreamCreate & 1")
+    word = client.made("cuMemHostAlloc & 4096 0")
+    pointer = client.made(f"cuMemAllocAsync & {GIB} {stream}")
+    client.does(f"cuStreamWaitValue32_v2 {stream} {word} 1 {EQUAL_OR_GREATER}")
+    client.does(f"cuMemsetD8Async {pointer} 7 {MIB} {stream}")
+    client.does(f"cuMemFreeAsync {pointer} {stream}")
+    assert (managed(box), client.left()) == (GIB, 3 * GIB)
+    client.ask(f"python {LET_GO.format(at=word)}")
+    client.does(f"cuStreamSynchronize {stream}")
+    assert (managed(box), client.left()) == (0, 4 * GIB)
+
+
+def test_room_that_only_a_stream_has_still_to_free_is_waited_for(full: tuple[SimBox, Client]) -> None:
+    _, client = full
+    stream = client.made("cuStreamCreate & 1")
+    for _ in range(4):
+        pointer = client.made(f"cuMemAllocAsync & {3 * GIB} {stream}")
+        client.does(f"cuMemsetD8Async {pointer} 7 {MIB} {stream}")
+        client.does(f"cuMemFreeAsync {pointer} {stream}")
+
+
+def test_it_goes_with_its_context(full: tuple[SimBox, Client]) -> None:
+    box, client = full
+    stream = client.made("cuStreamCreate & 1")
+    client.made(f"cuMemAllocAsync & {GIB} 0")
+    freed = client.made(f"cuMemAllocAsync & {GIB} {stream}")
+    client.does(f"cuMemFreeAsync {freed} {stream}")
+    client.does("cuDevicePrimaryCtxReset_v2 0")
+    assert (managed(box), box.usage()[2]) == (0, 0)
+
+
+def test_within_a_capture_nothing_stands_in(full: tuple[SimBox, Client]) -> None:
+    box, client = full
+    stream = client.made("cuStreamCreate & 1")
+    client.does(f"cuStreamBeginCapture_v2 {stream} 0")
+    client.numbers(f"cuMemAllocAsync & {GIB} {stream}")
+    assert managed(box) == 0
+    assert client.numbers(f"cuStreamEndCapture {stream} &")[0] in (0, 901)

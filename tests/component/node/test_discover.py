@@ -1,0 +1,193 @@
+"""vgpu.node.driver.discover and its parts (driverfiles, devicenodes, cards) on driver roots made of small real ELF files."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from driver_roots import VERSION, DriverRoot
+
+from vgpu.config import inventory
+from vgpu.config.errors import VgpuError
+from vgpu.hook.formats import ldcache
+from vgpu.hook.formats.ldcache import Addition
+from vgpu.node.driver import discover, files, nvml
+
+
+def search(root: DriverRoot, **others: list[str]) -> tuple[files.Search, list[str]]:
+    notes: list[str] = []
+    values: dict[str, list[str]] = {"library_dirs": [], "extra": [], "exclude": []} | others
+    return files.Search(str(root.path), **values, note=notes.append), notes
+
+
+def by_name(libraries: list[inventory.Library]) -> dict[str, tuple[str, str, int]]:
+    return {item.name: (item.capability, item.soname, item.bits) for item in libraries if item.bits == 64}
+
+
+# -- files
+
+
+def test_libraries_by_capability_with_their_sonames(driver_root: DriverRoot) -> None:
+    driver_root.add(f"libnvidia-glcore.so.{VERSION}")
+    driver_root.add(f"libnvidia-encode.so.{VERSION}", "libnvidia-encode.so.1")
+    driver_root.add(f"libnvidia-ngx.so.{VERSION}", "libnvidia-ngx.so.1")
+    driver_root.add("libnvidia-nvvm70.so.4", "libnvidia-nvvm70.so.4")
+    driver_root.add("libnvidia-egl-wayland.so.1.1.13", "libnvidia-egl-wayland.so.1")
+    driver_root.add(f"libvdpau_nvidia.so.{VERSION}", "libvdpau_nvidia.so.1", "usr/lib/x86_64-linux-gnu/vdpau")
+    driver_root.add(f"libnvidia-thing.so.{VERSION}")
+    driver_root.add(f"libnvidia-vulkan-thing.so.{VERSION}")
+    driver_root.add(f"libGLfuture_nvidia.so.{VERSION}")
+    driver_root.add(f"libsomething.so.{VERSION}")
+    driver_root.add("libcuda.so.535.1.2", "libcuda.so.1")
+    driver_root.add("libcudart.so.12.4.99", "libcudart.so.12")
+    found, notes = search(driver_root)
+    assert by_name(found.libraries(VERSION)) == {
+        f"libcuda.so.{VERSION}": ("compute", "libcuda.so.1", 64),
+        f"libnvidia-ml.so.{VERSION}": ("utility", "libnvidia-ml.so.1", 64),
+        f"libnvidia-glcore.so.{VERSION}": ("graphics", "", 64),
+        f"libnvidia-encode.so.{VERSION}": ("video", "libnvidia-encode.so.1", 64),
+        f"libnvidia-ngx.so.{VERSION}": ("ngx", "libnvidia-ngx.so.1", 64),
+        "libnvidia-nvvm70.so.4": ("compute", "libnvidia-nvvm70.so.4", 64),
+        "libnvidia-egl-wayland.so.1.1.13": ("graphics", "libnvidia-egl-wayland.so.1", 64),
+        f"libvdpau_nvidia.so.{VERSION}": ("video", "libvdpau_nvidia.so.1", 64),
+        f"libnvidia-thing.so.{VERSION}": ("compute", "", 64),
+        f"libnvidia-vulkan-thing.so.{VERSION}": ("graphics", "", 64),
+        f"libGLfuture_nvidia.so.{VERSION}": ("graphics", "", 64),
+    }
+    assert notes == []
+
+
+def test_32_bit_libraries_are_kept_apart(driver_root: DriverRoot) -> None:
+    path = driver_root.add(f"libcuda.so.{VERSION}", "libcuda.so.1", "usr/lib/i386-linux-gnu", bits=32)
+    found = search(driver_root)[0].libraries(VERSION)
+    (library,) = [item for item in found if item.bits == 32]
+    assert (library.path, library.capability, library.soname) == (str(path), "compat32", "libcuda.so.1")
+    assert f"libcuda.so.{VERSION}" in by_name(found)
+
+
+def test_links_are_followed_inside_the_driver_root(driver_root: DriverRoot) -> None:
+    """Debian's layout: /usr/lib/<multiarch>/libcuda.so.1 -> /etc/alternatives/... -> .../nvidia/current/..."""
+    for name in ("libcuda.so.1", f"libcuda.so.{VERSION}"):
+        (driver_root.libraries / name).unlink()
+    path = driver_root.add(f"libcuda.so.{VERSION}", "libcuda.so.1", "opt/hidden")
+    alternatives = driver_root.path / "etc/alternatives"
+    alternatives.mkdir(parents=True)
+    (alternatives / "cuda").symlink_to(f"/opt/hidden/libcuda.so.{VERSION}")
+    (driver_root.libraries / "libcuda.so.1").symlink_to("/etc/alternatives/cuda")
+    cache = ldcache.merge(None, [Addition("libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")])
+    (driver_root.path / "etc/ld.so.cache").write_bytes(cache)
+    library = next(item for item in search(driver_root)[0].libraries(VERSION) if item.name.startswith("libcuda"))
+    assert library.path == str(path)
+
+
+def test_directories_of_the_admin_are_searched(driver_root: DriverRoot) -> None:
+    driver_root.add(f"libnvidia-nvvm.so.{VERSION}", "libnvidia-nvvm.so.4", "opt/odd/lib")
+    name = f"libnvidia-nvvm.so.{VERSION}"
+    assert name not in by_name(search(driver_root)[0].libraries(VERSION))
+    assert name in by_name(search(driver_root, library_dirs=["/opt/odd/lib"])[0].libraries(VERSION))
+
+
+def test_extra_and_excluded_libraries(driver_root: DriverRoot) -> None:
+    driver_root.add("libgdrapi.so.2.4", "libgdrapi.so.2")
+    (driver_root.libraries / "libgdrapi.so.2").symlink_to("libgdrapi.so.2.4")
+    driver_root.add(f"libnvidia-opencl.so.{VERSION}", "libnvidia-opencl.so.1")
+    found = by_name(search(driver_root, extra=["libgdrapi.so.2"], exclude=["libnvidia-opencl*"])[0].libraries(VERSION))
+    assert found["libgdrapi.so.2.4"] == ("compute", "libgdrapi.so.2", 64)
+    assert f"libnvidia-opencl.so.{VERSION}" not in found
+
+
+def test_a_damaged_library_and_cache_are_noted_and_left_out(driver_root: DriverRoot) -> None:
+    driver_root.write(f"usr/lib/x86_64-linux-gnu/libnvidia-ngx.so.{VERSION}", "no ELF file")
+    driver_root.write("etc/ld.so.cache", "no cache")
+    found, notes = search(driver_root)
+    assert set(by_name(found.libraries(VERSION))) == {f"libcuda.so.{VERSION}", f"libnvidia-ml.so.{VERSION}"}
+    assert "etc/ld.so.cache is not used" in notes[0]
+    assert f"left out: {driver_root.libraries}/libnvidia-ngx" in notes[1]
+
+
+def test_libraries_of_another_version_than_the_modules(driver_root: DriverRoot) -> None:
+    with pytest.raises(VgpuError, match=r"libcuda\.so\.560\.1.*found libraries of driver 550\.54\.15; reboot"):
+        search(driver_root)[0].libraries("560.1")
+
+
+def test_no_libraries_at_all(driver_root: DriverRoot) -> None:
+    for path in driver_root.libraries.iterdir():
+        path.unlink()
+    with pytest.raises(VgpuError, match="no driver library; install"):
+        search(driver_root)[0].libraries(VERSION)
+
+
+def test_binaries_by_capability(driver_root: DriverRoot) -> None:
+    for name, mode in (("usr/lib/nvidia/current/nvidia-smi", 0o755), ("usr/bin/nvidia-debugdump", 0o644)):
+        driver_root.write(name, "#!/bin/sh\n").chmod(mode)
+    driver_root.write("usr/sbin/nvidia-cuda-mps-control", "#!/bin/sh\n").chmod(0o755)
+    (driver_root.path / "usr/bin/nvidia-smi").symlink_to("/usr/lib/nvidia/current/nvidia-smi")
+    found = [(item.name, item.capability, item.path) for item in files.binaries(str(driver_root.path))]
+    assert found == [
+        ("nvidia-smi", "utility", f"{driver_root.path}/usr/lib/nvidia/current/nvidia-smi"),
+        ("nvidia-cuda-mps-control", "compute", f"{driver_root.path}/usr/sbin/nvidia-cuda-mps-control"),
+    ]
+
+
+def test_the_version_comes_from_proc_else_from_names(driver_root: DriverRoot) -> None:
+    found, notes = search(driver_root)
+    assert discover.driver_version(str(driver_root.proc), found, notes.append) == VERSION
+    assert notes == []
+    (driver_root.proc / "driver/nvidia/version").unlink()
+    assert discover.driver_version(str(driver_root.proc), found, notes.append) == VERSION
+    assert "taken from file names" in notes[0]
+    for path in driver_root.libraries.iterdir():
+        path.unlink()
+    with pytest.raises(VgpuError, match="found neither"):
+        discover.driver_version(str(driver_root.proc), found, notes.append)
+
+
+def test_the_directory_of_nodes(driver_root: DriverRoot) -> None:
+    assert discover.dev_dir(driver_root.settings(**{"driver.dev_root": "/x"})) == "/x"
+    assert discover.dev_dir(driver_root.settings(**{"driver.dev_root": ""})) == "/dev"
+    (driver_root.dev / "nvidiactl").touch()
+    assert discover.dev_dir(driver_root.settings(**{"driver.dev_root": ""})) == str(driver_root.dev)
+
+
+# -- cards
+
+
+def take_cards(root: DriverRoot, kind: str) -> tuple[list[inventory.Card], list[str]]:
+    notes: list[str] = []
+    path = root.add_nvml(kind=kind)
+    return nvml.take(str(path), "/dev", str(root.path / "sys"), notes.append), notes
+
+
+def test_cards_as_nvml_of_the_driver_root_tells_them(driver_root: DriverRoot) -> None:
+    driver_root.write("sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n")
+    found, notes = take_cards(driver_root, "nvml")
+    assert [(card.index, card.minor, card.bus_id, card.name, card.memory, card.numa) for card in found] == [
+        (0, 7, "0000:3a:00.0", "Direct", 40 << 30, -1),
+        (1, 6, "0000:3b:00.0", "Direct", 40 << 30, 1),
+    ]
+    assert found[0].uuid == "GPU-00000000-0000-0000-0000-000000000000"
+    assert (found[0].device.path, found[0].device.major, found[0].device.minor) == ("/dev/nvidia7", 195, 7)
+    assert found[0].links == {found[1].uuid: "NV4"}
+    assert found[1].links == {found[0].uuid: "NV4"}
+    assert len(notes) == 2
+    assert "MIG mode" in notes[0]
+    assert notes[1] == "card 3 is left out: NVML says GPU is lost"
+
+
+@pytest.mark.parametrize(("kind", "link"), [("switched", "NV18"), ("plain", "PXB"), ("nvml", "NV4")])
+def test_links_and_several_driver_roots_in_one_process(driver_root: DriverRoot, kind: str, link: str) -> None:
+    found, _ = take_cards(driver_root, kind)
+    assert found[0].name == {"nvml": "Direct"}.get(kind, kind.capitalize())
+    assert list(found[0].links.values()) == [link]
+
+
+def test_an_nvml_that_is_none(driver_root: DriverRoot) -> None:
+    path = driver_root.libraries / f"libcuda.so.{VERSION}"
+    with pytest.raises(VgpuError, match=r"expected that it starts, found .*; see what nvidia-smi says"):
+        nvml.take(str(path), "/dev", "/sys", print)
+
+
+def test_the_compiler_made_what_the_tests_think(driver_root: DriverRoot) -> None:
+    path = driver_root.add("libx.so", "libx.so.1")
+    listed = subprocess.run(["readelf", "-d", path], check=True, capture_output=True, text=True).stdout
+    assert "[libx.so.1]" in listed

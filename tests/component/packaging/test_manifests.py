@@ -1,0 +1,306 @@
+"""The manifests: every field exists, rights are those that the code uses, and the examples ask for what they say."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from checkout import CHECKOUT
+from kubernetes.client import models
+
+from vgpu.config import compiler
+from vgpu.config.settings import DEFAULTS, Settings
+from vgpu.node.service import kubelet_resources
+from vgpu.plugin.cards import health_monitor
+
+MANIFESTS = CHECKOUT / "packaging/kubernetes"
+IMAGE = CHECKOUT / "packaging/image"
+FILES = sorted(path for path in MANIFESTS.rglob("*.yaml") if path.name != "kustomization.yaml")
+EXAMPLES = sorted((MANIFESTS / "examples").glob("*.yaml"))
+QUANTITIES = {"V1ResourceRequirements.limits", "V1ResourceRequirements.requests"}  # numbers or texts
+PLAIN = {"str": str, "int": int, "bool": bool}
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+def of_kind(kind: str) -> list[dict[str, Any]]:
+    return [found for path in FILES for found in documents(path) if found["kind"] == kind]
+
+
+def daemonset() -> dict[str, Any]:
+    (found,) = of_kind("DaemonSet")
+    return found
+
+
+# Strictly, as the API server reads them
+
+
+def check(value: Any, kind: str, where: str) -> None:
+    """AssertionError for a field that is not Kubernetes', or a value of another type."""
+    kind = kind.replace("List[", "list[").replace("dict(", "Dict[").replace(")", "]")  # as its versions write it
+    if kind.startswith("list["):
+        assert isinstance(value, list), where
+        for at, item in enumerate(value):
+            check(item, kind[5:-1], f"{where}[{at}]")
+    elif kind.startswith("Dict["):
+        assert isinstance(value, dict), where
+        for key, item in value.items():
+            check(item, kind[5:-1].split(", ")[1], f"{where}.{key}")
+    elif kind in PLAIN:
+        assert type(value) is PLAIN[kind], f"{where}: {value!r} is no {kind}"
+    elif kind != "object":
+        check_object(value, kind, where)
+
+
+def check_object(value: Any, kind: str, where: str) -> None:
+    model = getattr(models, kind)
+    fields = {name: model.openapi_types[own] for own, name in model.attribute_map.items()}
+    assert isinstance(value, dict), where
+    for name, item in value.items():
+        assert name in fields, f"{where}.{name}: no field of {kind}"
+        of = "Dict[str, object]" if f"{kind}.{name}" in QUANTITIES else fields[name]
+        check(item, of, f"{where}.{name}")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_field_exists(path: Path) -> None:
+    for found in documents(path):
+        version = found["apiVersion"].rpartition("/")[2].capitalize()
+        check(found, version + found["kind"], path.name)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('core-limit: "50"', "core-limit: 50"),
+        ('- "10"', "- 10"),
+        ("restartPolicy: Never", "restartpolicy: Never"),
+        ("restartPolicy: Never", "tolerations: {}"),
+    ],
+)
+def test_the_check_finds_what_kubernetes_would(old: str, new: str) -> None:
+    text = (MANIFESTS / "examples/half-a-card.yaml").read_text()
+    assert old in text
+    with pytest.raises(AssertionError):
+        check(yaml.safe_load(text.replace(old, new)), "V1Pod", "pod")
+
+
+def test_names_and_namespaces() -> None:
+    for kind in ("ServiceAccount", "ConfigMap", "DaemonSet"):
+        (found,) = of_kind(kind)
+        assert found["metadata"]["namespace"] == "kube-system"
+    for kind in ("ClusterRole", "ClusterRoleBinding"):
+        assert all("namespace" not in found["metadata"] for found in of_kind(kind))
+
+
+def test_kustomizations_name_files_that_are_there() -> None:
+    base = yaml.safe_load((MANIFESTS / "kustomization.yaml").read_text())
+    assert sorted(base["resources"]) == sorted(
+        path.name for path in MANIFESTS.glob("*.yaml") if "kust" not in path.name
+    )
+    overlay = yaml.safe_load((MANIFESTS / "unprivileged/kustomization.yaml").read_text())
+    assert overlay["resources"] == [".."]
+    (patch,) = overlay["patches"]
+    assert patch["target"] == {"kind": "DaemonSet", "name": daemonset()["metadata"]["name"]}
+    (step,) = yaml.safe_load(patch["patch"])
+    assert (step["op"], step["path"]) == ("replace", "/spec/template/spec/containers/0/securityContext")
+    check(step["value"], "V1SecurityContext", "securityContext")
+    assert step["value"] == daemonset()["spec"]["template"]["spec"]["initContainers"][0]["securityContext"]
+
+
+# Rights
+
+
+def used_verbs() -> set[tuple[str, str]]:
+    """(resource, verb) of each call in the code, which are all of the form api.<verb>(<path>, ...)."""
+    found = set()
+    for path in (CHECKOUT / "plugin/vgpu/plugin/apiserver").glob("*.py"):
+        for verb, first in re.findall(r"\bapi\.(get|patch|post|watch)\(\s*([^,)]*)", path.read_text()):
+            (resource,) = {name for name, pattern in PATHS.items() if re.search(pattern, f"{path.stem}: {first}")}
+            found.add((resource, "list" if (resource, verb) == ("pods", "get") else VERBS.get(verb, verb)))
+    return found
+
+
+VERBS = {"post": "create"}
+#: What path a call's first argument is, by the module's name and the argument. That of pods is all of them.
+PATHS = {"events": r"/events", "pods": r"^pods: PATH|^agent: pod\.path", "nodes": r"^node_annotations: self\.path"}
+
+
+def test_rights_are_those_that_the_code_uses() -> None:
+    granted = {
+        (resource, verb)
+        for role in of_kind("ClusterRole")
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert granted == used_verbs()
+
+
+def test_every_role_is_bound_to_the_account_that_the_pod_has() -> None:
+    account = daemonset()["spec"]["template"]["spec"]["serviceAccountName"]
+    assert [found["metadata"]["name"] for found in of_kind("ServiceAccount")] == [account]
+    roles = {role["metadata"]["name"] for role in of_kind("ClusterRole")}
+    assert {binding["roleRef"]["name"] for binding in of_kind("ClusterRoleBinding")} == roles
+    for binding in of_kind("ClusterRoleBinding"):
+        assert binding["metadata"]["name"] == binding["roleRef"]["name"]
+        assert binding["roleRef"]["kind"] == "ClusterRole"
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "kube-system"}]
+
+
+def test_no_wildcards() -> None:
+    for role in of_kind("ClusterRole"):
+        assert "*" not in str(role["rules"])
+
+
+# The DaemonSet
+
+
+def mounts() -> dict[str, dict[str, Any]]:
+    """mountPath -> the mount with its host path."""
+    spec = daemonset()["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    used = [mount for kind in ("initContainers", "containers") for one in spec[kind] for mount in one["volumeMounts"]]
+    assert {mount["name"] for mount in used} == set(volumes), "every volume is used, and there"
+    (plugin,) = spec["containers"]
+    return {
+        mount["mountPath"]: {**mount, "host": volumes[mount["name"]]["hostPath"]["path"]}
+        for mount in plugin["volumeMounts"]
+    }
+
+
+def test_the_directories_of_the_default_settings() -> None:
+    found = mounts()
+    socket = Path(str(DEFAULTS["plugin.pod_resources_socket"]))
+    for path in (DEFAULTS["paths.state"], DEFAULTS["paths.run"], DEFAULTS["plugin.socket_dir"]):
+        assert found[str(path)]["host"] == path
+        assert not found[str(path)].get("readOnly")
+    assert found[str(socket.parent)]["host"] == str(socket.parent)
+    assert found[str(socket.parent)]["readOnly"]
+
+
+def test_the_hosts_own_files_are_read_only_and_where_the_plugin_looks() -> None:
+    spec = daemonset()["spec"]["template"]["spec"]
+    environment = {item["name"]: item.get("value") for item in spec["containers"][0]["env"]}
+    root = environment[health_monitor.HOST_ROOT]
+    below = {path: mount for path, mount in mounts().items() if path.startswith(f"{root}/")}
+    assert {mount["host"] for mount in below.values()} == {"/usr", "/dev", "/run/nvidia"}
+    for path, mount in below.items():
+        assert path == root + mount["host"]
+        assert mount["readOnly"]
+
+
+def test_where_it_runs() -> None:
+    spec = daemonset()["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == {"nvidia-device-enable": "enable"}
+    assert spec["priorityClassName"] == "system-node-critical"
+    assert spec["hostPID"] is True, "or all containers are dead to it"
+    assert not spec.get("hostNetwork")
+    labels = daemonset()["spec"]["template"]["metadata"]["labels"]
+    assert daemonset()["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_probes_ask_where_the_plugin_answers() -> None:
+    (plugin,) = daemonset()["spec"]["template"]["spec"]["containers"]
+    for name, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        (url,) = re.findall(r"http://[^']*", str(plugin[name]["exec"]["command"]))
+        assert url == f"http://{DEFAULTS['plugin.http']}{path}"
+
+
+def test_images() -> None:
+    spec = daemonset()["spec"]["template"]["spec"]
+    (version,) = re.findall(r'^version = "(.*)"', (CHECKOUT / "pyproject.toml").read_text(), re.M)
+    images = {one["image"] for kind in ("initContainers", "containers") for one in spec[kind]}
+    assert images == {f"vgpu-device-plugin:{version}"}
+    assert f"-t vgpu-device-plugin:{version} " in (IMAGE / "Dockerfile").read_text()
+
+
+def test_the_images_recipe_copies_what_is_there() -> None:
+    recipe = (IMAGE / "Dockerfile").read_text()
+    copied = [name for line in re.findall(r"^COPY (?!--)(.*) \S+$", recipe, re.M) for name in line.split()]
+    ignored = (IMAGE / "Dockerfile.dockerignore").read_text().split()
+    assert copied
+    for name in copied:
+        assert (CHECKOUT / name).exists()
+        assert f"!{name}" in ignored
+    project = (CHECKOUT / "pyproject.toml").read_text()
+    assert re.search(r"^kubernetes = ", project, re.M), "the extra that is installed"
+    for program in ("vgpu-device-plugin", "vgpuctl"):
+        assert re.search(rf"^{program} = ", project, re.M)
+
+
+def test_the_configuration_is_right() -> None:
+    (found,) = of_kind("ConfigMap")
+    (volume,) = [
+        volume["configMap"] for volume in daemonset()["spec"]["template"]["spec"]["volumes"] if "configMap" in volume
+    ]
+    assert volume == {"name": found["metadata"]["name"], "optional": True}
+    text = found["data"]["config.yaml"]
+    assert settings_of(text).text("plugin.http") == DEFAULTS["plugin.http"]
+    for block in re.findall(r"(?:^ *#(?:resources|nodes):\n(?: *#  .*\n)+)", text, re.M):
+        settings_of(re.sub(r"^( *)#", r"\1", block, flags=re.M))
+
+
+def settings_of(text: str, node: str = "k8s01") -> Settings:
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(text)
+        file.flush()
+        return compiler.compile_source(file.name, node).settings
+
+
+# The examples
+
+
+def asked(name: str) -> list[tuple[int, int, int]]:
+    """(cores, MiB, vGPUs) of each container, by the names and units that the file's own comment names."""
+    path = MANIFESTS / f"examples/{name}.yaml"
+    (pod,) = documents(path)
+    comment = " ".join(line[2:] for line in path.read_text().splitlines() if line.startswith("# "))
+    found = dict(re.findall(r"\b(core_name|memory_name|memory_unit|mode): ([\w./-]+)", comment))
+    settings = settings_of(yaml.safe_dump({"resources": {key: value.rstrip(".;,") for key, value in found.items()}}))
+    return [_asked(container["resources"], settings) for container in pod["spec"]["containers"]]
+
+
+def _asked(of: dict[str, Any], settings: Settings) -> tuple[int, int, int]:
+    limits = {key: value for key, value in of["limits"].items() if "/" in key}
+    assert not set(of.get("requests", {})) - set(of["limits"])
+    if settings.text("resources.mode") == "gpu":
+        return 0, 0, limits.pop(settings.text("resources.gpu_name"))
+    cores = limits.pop(settings.text("resources.core_name")) * int(settings.number("resources.core_unit"))
+    memory = limits.pop(settings.text("resources.memory_name"), 0) * int(settings.number("resources.memory_unit"))
+    assert not limits, "nothing else of ours"
+    return cores, memory // kubelet_resources.MIB, 0
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("half-a-card", [(50, 2048, 0)]),
+        ("two-cards", [(200, 0, 0)]),
+        ("one-card", [(100, 0, 0)]),
+        ("third-of-a-card", [(30, 20 * 256, 0)]),
+        ("two-vgpus", [(0, 0, 2)]),
+        ("two-containers", [(20, 1000, 0), (20, 2000, 0)]),
+    ],
+)
+def test_examples_ask_for_what_they_say(name: str, wanted: list[tuple[int, int, int]]) -> None:
+    assert asked(name) == wanted
+
+
+def test_all_examples_are_tested() -> None:
+    tested = {"half-a-card", "two-cards", "one-card", "third-of-a-card", "two-vgpus", "two-containers"}
+    assert {path.stem for path in EXAMPLES} == tested
+
+
+def test_annotations_of_the_examples() -> None:
+    annotated = {path.stem: documents(path)[0]["metadata"].get("annotations", {}) for path in EXAMPLES}
+    assert annotated.pop("half-a-card") == {"nvidia.com/vcuda-core-limit": "50"}
+    found = annotated.pop("two-containers")
+    assert found == {"nvidia.com/vcuda-core-limit": "20", "nvidia.com/use-gputype": "a10"}
+    assert not any(annotated.values())

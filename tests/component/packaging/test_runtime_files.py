@@ -1,0 +1,70 @@
+"""The files that register the hook with runtimes: one hook, said the same way everywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+from checkout import CHECKOUT
+
+PACKAGING = CHECKOUT / "packaging"
+STAGES = {"createRuntime", "poststop"}
+FILES = ("hooks.d/vgpu.json", "hooks.d/00-vgpu-poststop.json")
+
+
+def entry(stage: str) -> dict[str, Any]:
+    return {
+        "path": "/usr/bin/vgpu-hook",
+        "args": ["vgpu-hook", stage],
+        "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+        "timeout": 60,
+    }
+
+
+def test_hooks_of_a_base_specification() -> None:
+    shipped = json.loads((PACKAGING / "containerd/hooks.json").read_text())
+    assert shipped == {stage: [entry(stage)] for stage in STAGES}
+
+
+def test_cdi() -> None:
+    shipped = yaml.safe_load((PACKAGING / "cdi/vgpu.yaml").read_text())
+    (device,) = shipped["devices"]
+    found = {hook.pop("hookName"): hook for hook in device["containerEdits"]["hooks"]}
+    assert found == {stage: entry(stage) for stage in STAGES}
+    assert list(device["containerEdits"]) == ["hooks"], "what a container gets is decided by its grants"
+
+
+def test_hooks_d() -> None:
+    assert {str(path.relative_to(PACKAGING)) for path in PACKAGING.glob("hooks.d/*")} == set(FILES)
+    shipped = [json.loads((PACKAGING / name).read_text()) for name in FILES]
+    assert {stage for record in shipped for stage in record["stages"]} == STAGES
+    for record in shipped:
+        assert record["version"] == "1.0.0"
+        assert record["hook"] == entry(*record["stages"])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_hooks_d_conditions(name: str) -> None:
+    """Any annotation of ours, whatever its value: CRI-O lays the pod's values over the container's."""
+    when = json.loads((PACKAGING / name).read_text())["when"]
+    assert list(when) == ["annotations"]
+    ((key, value),) = when["annotations"].items()
+    for annotation in ("vgpu.io/cores", "vgpu.io/grant-cores", "vgpu.io/grant-gpu"):
+        assert re.search(key, annotation)
+    for annotation in ("xvgpu.io/cores", "vgpuXio/cores", "other/vgpu.io/cores"):
+        assert not re.search(key, annotation)
+    assert re.search(value, "")
+
+
+@pytest.mark.parametrize("name", ["containerd/config-v2.toml", "containerd/config-v3.toml"])
+def test_containerd_examples_are_toml(name: str) -> None:
+    tomllib = pytest.importorskip("tomllib", reason="TOML in the standard library from Python 3.11")
+    config = tomllib.loads((PACKAGING / name).read_text())
+    (key,) = (key for key in config["plugins"] if "containerd" in config["plugins"][key])
+    handler = config["plugins"][key]["containerd"]["runtimes"]["runc"]
+    assert key == {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}[config["version"]]
+    assert handler["base_runtime_spec"] == "/etc/containerd/vgpu-base.json"
+    assert handler["pod_annotations"] == handler["container_annotations"] == ["vgpu.io/*"]

@@ -1,0 +1,196 @@
+"""What starts beside the main loop: when, with what, and that none of it can take the plugin down."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+import types
+from pathlib import Path
+
+import pytest
+from daemons import wait_for
+from plugin_inputs import make_cards, make_settings
+
+from vgpu.config.errors import VgpuError
+from vgpu.node.service.log import Conditions, Journal
+from vgpu.plugin import background
+from vgpu.plugin.background import RETRY, Companions
+
+
+class Part:
+    """A stand-in for HealthWatch, Expiry and Cluster; `made` are all of its kind."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.arguments = arguments
+        self.calls: list[str] = []
+        self.silence = 0.0
+        self.rounds = threading.Event()
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+    def reasons(self) -> dict[str, str]:
+        return {"GPU-00": "Xid 79", "GPU-01": ""}
+
+    def silent(self) -> float:
+        return self.silence
+
+    def round(self) -> list[str]:
+        self.rounds.set()
+        return []
+
+    def handed_over(self, grant_id: str) -> None:
+        self.calls.append(grant_id)
+
+
+class Bed:
+    def __init__(self, directory: Path, monkeypatch, **values: object) -> None:
+        self.made: dict[str, list[Part]] = {"HealthWatch": [], "Expiry": [], "Cluster": []}
+        self.error: Exception | None = None
+        for module, name in (
+            ("cards.health_monitor", "HealthWatch"),
+            ("kubelet.grant_gc", "Expiry"),
+            ("apiserver", "Cluster"),
+        ):
+            fake = types.ModuleType(f"vgpu.plugin.{module}")
+            setattr(fake, name, lambda *arguments, name=name: self.make(name, arguments))
+            monkeypatch.setitem(sys.modules, fake.__name__, fake)
+        monkeypatch.setattr(background, "EXPIRY_PAUSE", 0.01)
+        monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+        monkeypatch.delenv("NODE_NAME", raising=False)
+        self.log = io.StringIO()
+        self.conditions = Conditions(Journal(self.log, levels=False, name="test"))
+        self.now = 0.0
+        self.settings = make_settings(directory, **values)
+        self.companions = Companions(
+            self.settings, self.conditions, {}, lambda: None, lambda: {"GPU-00": "all"}, lambda: self.now
+        )
+
+    def make(self, name: str, arguments: tuple[object, ...]) -> Part:
+        if self.error is not None:
+            raise self.error
+        self.made[name].append(Part(*arguments))
+        return self.made[name][-1]
+
+    def counts(self) -> list[int]:
+        return [len(self.made[name]) for name in ("HealthWatch", "Expiry", "Cluster")]
+
+
+@pytest.fixture
+def make_bed(tmp_path: Path, monkeypatch):
+    made: list[Bed] = []
+
+    def make(**values) -> Bed:
+        made.append(Bed(tmp_path, monkeypatch, **values))
+        return made[-1]
+
+    yield make
+    for bed in made:
+        bed.companions.stop()
+
+
+def test_nothing_starts_without_cards(make_bed) -> None:
+    bed = make_bed(kubernetes__api="always")
+    bed.companions.look([])
+    assert bed.counts() == [0, 0, 0]
+    bed.companions.look(make_cards())
+    assert bed.counts() == [1, 1, 1]
+    bed.companions.look(make_cards())
+    assert bed.counts() == [1, 1, 1]
+    assert bed.made["Expiry"][0].rounds.wait(30)
+
+
+def test_health_starts_again_with_other_cards(make_bed) -> None:
+    bed = make_bed()
+    bed.companions.look(make_cards(1))
+    bed.now += RETRY
+    bed.companions.look(make_cards(2))
+    first, second = bed.made["HealthWatch"]
+    assert first.calls == ["start", "stop"]
+    assert second.calls == ["start"]
+    assert bed.companions.reasons() == {"GPU-00": "Xid 79"}
+
+
+def test_a_health_watch_that_hangs_is_told(make_bed) -> None:
+    bed = make_bed()
+    assert bed.companions.hanging() == ""
+    bed.companions.look(make_cards())
+    assert bed.companions.hanging() == ""
+    bed.made["HealthWatch"][0].silence = 1e6
+    assert bed.companions.hanging() == "the health watch hangs"
+
+
+@pytest.mark.parametrize(
+    ("api", "kubeconfig", "in_pod", "expected"),
+    [
+        ("auto", "", False, 0),
+        ("auto", "", True, 1),
+        ("auto", "/etc/kubernetes/k.conf", False, 1),
+        ("never", "/etc/kubernetes/k.conf", True, 0),
+        ("always", "", False, 1),
+    ],
+)
+def test_use_of_the_api(make_bed, monkeypatch, api: str, kubeconfig: str, in_pod: bool, expected: int) -> None:
+    bed = make_bed(kubernetes__api=api, kubernetes__kubeconfig=kubeconfig)
+    if in_pod:
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    bed.companions.look(make_cards())
+    assert len(bed.made["Cluster"]) == expected
+    bed.companions.handed_over("grant")
+    for cluster in bed.made["Cluster"]:
+        settings, _, node, reasons = cluster.arguments
+        assert (settings, node, reasons()) == (bed.settings, "node", {"GPU-00": "all"})  # type: ignore[operator]
+        assert cluster.calls == ["start", "grant"]
+
+
+def test_the_daemonsets_node_name_comes_before_the_hosts(make_bed, monkeypatch) -> None:
+    bed = make_bed(kubernetes__api="always")
+    monkeypatch.setenv("NODE_NAME", "gpu-7")
+    bed.companions.look(make_cards())
+    assert bed.made["Cluster"][0].arguments[2] == "gpu-7"
+
+
+@pytest.mark.parametrize(
+    "error", [ImportError("No module named x"), OSError(24, "Too many open files"), VgpuError("x")]
+)
+def test_what_cannot_start_is_told_once_and_tried_again(make_bed, error: Exception) -> None:
+    bed = make_bed(kubernetes__api="always")
+    bed.error = error
+    for _ in range(3):
+        bed.companions.look(make_cards())
+    assert set(bed.conditions.present) == {"health", "expiry", "kubernetes"}
+    assert bed.log.getvalue().count("\n") == 3
+    bed.companions.handed_over("grant")
+    assert bed.companions.reasons() == {}
+    bed.error = None
+    bed.now += RETRY
+    bed.companions.look(make_cards())
+    assert bed.counts() == [1, 1, 1]
+    assert bed.conditions.present == {}
+
+
+def test_probes_at_an_address_in_use_come_when_it_is_free(make_bed) -> None:
+    other = make_bed(plugin__http="127.0.0.1:0")
+    other.companions.look([])
+    assert other.companions.probes is not None
+    bed = make_bed(plugin__http=f"127.0.0.1:{other.companions.probes.port}")
+    bed.companions.look([])
+    assert "Address already in use" in bed.conditions.present["probes"]
+    other.companions.probes.close()
+    other.companions.probes = None
+    bed.now += RETRY
+    bed.companions.look([])
+    assert bed.conditions.present == {}
+
+
+def test_stop_ends_all_of_it(make_bed) -> None:
+    bed = make_bed(kubernetes__api="always", plugin__http="127.0.0.1:0")
+    bed.companions.look(make_cards())
+    bed.companions.stop()
+    assert bed.made["HealthWatch"][0].calls == ["start", "stop"]
+    assert bed.made["Cluster"][0].calls == ["start", "stop"]
+    wait_for(lambda: "expiry" not in {thread.name for thread in threading.enumerate()})

@@ -1,0 +1,297 @@
+"""nvidia-ml-py, unchanged, on the simulated driver."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+from checkout import DATA
+
+MIB = 1 << 20
+
+CARDS = """
+import json
+from pynvml import *
+nvmlInit()
+cards = [nvmlDeviceGetHandleByIndex(i) for i in range(nvmlDeviceGetCount())]
+"""
+
+
+@pytest.mark.parametrize(
+    ("profile", "count", "name", "memory_mib", "capability", "links"),
+    [
+        ("t4x1", 1, "Tesla T4", 15360, [7, 5], 0),
+        ("a100x2", 2, "NVIDIA A100-PCIE-40GB", 40960, [8, 0], 12),
+        ("a100-80gbx2", 2, "NVIDIA A100-SXM4-80GB", 81920, [8, 0], 12),
+        ("h100x1", 1, "NVIDIA H100 80GB HBM3", 81559, [9, 0], 0),
+        ("h200x1", 1, "NVIDIA H200", 143771, [9, 0], 0),
+        ("h100x8", 8, "NVIDIA H100 80GB HBM3", 81559, [9, 0], 18),
+        ("h200x8", 8, "NVIDIA H200", 143771, [9, 0], 18),
+        ("mixed", 4, "Tesla T4", 15360, [7, 5], 0),
+    ],
+)
+def test_profiles(
+    make_node: Callable[..., Any],
+    profile: str,
+    count: int,
+    name: str,
+    memory_mib: int,
+    capability: list[int],
+    links: int,
+) -> None:
+    code = f"""{CARDS}
+def links(card):
+    active = 0
+    for link in range(NVML_NVLINK_MAX_LINKS):
+        try:
+            active += nvmlDeviceGetNvLinkState(card, link)
+        except NVMLError:
+            break
+    return active
+print(json.dumps([len(cards), nvmlDeviceGetName(cards[0]), nvmlDeviceGetMemoryInfo(cards[0]).total,
+                  nvmlDeviceGetCudaComputeCapability(cards[0]), links(cards[0])]))
+"""
+    assert make_node(profile).python(code) == [count, name, memory_mib * MIB, capability, links]
+
+
+def test_what_it_says_about_a_card(make_node: Callable[..., Any]) -> None:
+    node = make_node("a100x2")
+    code = f"""{CARDS}
+card, pci = cards[1], nvmlDeviceGetPciInfo(cards[1])
+assert nvmlDeviceGetUUID(nvmlDeviceGetHandleByUUID(nvmlDeviceGetUUID(card))) == nvmlDeviceGetUUID(card)
+assert nvmlDeviceGetIndex(nvmlDeviceGetHandleByPciBusId(pci.busId)) == 1
+assert nvmlDeviceGetIndex(nvmlDeviceGetHandleByPciBusId("0000:5E:00.0")) == 1
+refused = {{}}
+for name, call in dict(mig=lambda: nvmlDeviceGetMigMode(card), ecc=lambda: nvmlDeviceGetEccMode(card),
+                       numa=lambda: nvmlDeviceGetNumaNodeId(card),
+                       index=lambda: nvmlDeviceGetHandleByIndex(2),
+                       bus=lambda: nvmlDeviceGetHandleByPciBusId("0000:01:00.0"),
+                       absent=lambda: nvmlDeviceGetPdi(card),
+                       refused=lambda: nvmlDeviceGetConfComputeMemSizeInfo(card)).items():
+    try:
+        refused[name] = call()
+    except NVMLError as error:
+        refused[name] = error.value
+print(json.dumps(dict(
+    driver=nvmlSystemGetDriverVersion(), nvml=nvmlSystemGetNVMLVersion(), cuda=nvmlSystemGetCudaDriverVersion(),
+    uuid=nvmlDeviceGetUUID(card), minor=nvmlDeviceGetMinorNumber(card), bus=pci.busId, legacy=pci.busIdLegacy,
+    device=hex(pci.pciDeviceId),
+    cpus=list(nvmlDeviceGetCpuAffinity(card, 1)), nodes=list(nvmlDeviceGetMemoryAffinity(card, 1, 0)),
+    bar1=nvmlDeviceGetBAR1MemoryInfo(card).bar1Total, architecture=nvmlDeviceGetArchitecture(card),
+    utilization=nvmlDeviceGetUtilizationRates(card).gpu, clock=nvmlDeviceGetClockInfo(card, NVML_CLOCK_SM),
+    persistence=nvmlDeviceGetPersistenceMode(card), mode=nvmlDeviceGetComputeMode(card),
+    brand=nvmlDeviceGetBrand(card), temperature=nvmlDeviceGetTemperature(card, 0) > 0,
+    power=nvmlDeviceGetPowerUsage(card) > 0, serial=len(nvmlDeviceGetSerial(card)), refused=refused)))
+"""
+    assert node.python(code) == {
+        "driver": "550.54.15",
+        "nvml": "12.550.54.15",
+        "cuda": 12040,
+        "uuid": node.card(1)["uuid"],
+        "minor": 0,
+        "bus": "00000000:5E:00.0",
+        "legacy": "0000:5E:00.0",
+        "device": "0x20f110de",
+        "cpus": [0xFFFFFFFF],
+        "nodes": [1],
+        "bar1": 65536 * MIB,
+        "architecture": pynvml.NVML_DEVICE_ARCH_AMPERE,
+        "utilization": 0,
+        "clock": 1410,
+        "persistence": 1,
+        "mode": 0,
+        "brand": pynvml.NVML_BRAND_NVIDIA,
+        "temperature": True,
+        "power": True,
+        "serial": 13,
+        "refused": {
+            "mig": [0, 0],
+            "ecc": [1, 1],
+            "numa": pynvml.NVML_ERROR_NOT_SUPPORTED,
+            "index": pynvml.NVML_ERROR_INVALID_ARGUMENT,
+            "bus": pynvml.NVML_ERROR_NOT_FOUND,
+            "absent": pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+            "refused": pynvml.NVML_ERROR_NOT_SUPPORTED,
+        },
+    }
+
+
+def test_memory_and_processes(node: Any) -> None:
+    client = node.client().start()
+    assert client("alloc", 1000 * MIB)[0] == 0
+    code = f"""{CARDS}
+first, second = nvmlDeviceGetMemoryInfo(cards[0]), nvmlDeviceGetMemoryInfo(cards[0], version=nvmlMemory_v2)
+print(json.dumps([[first.total, first.used, first.free], [second.total, second.reserved, second.used, second.free],
+                  [[p.pid, p.usedGpuMemory] for p in nvmlDeviceGetComputeRunningProcesses(cards[0])],
+                  [[p.pid, p.usedGpuMemory] for p in nvmlDeviceGetComputeRunningProcesses_v2(cards[0])],
+                  nvmlDeviceGetGraphicsRunningProcesses(cards[0])]))
+"""
+    first, second, processes, processes_v2, graphics = node.python(code)
+    card = node.card()
+    used = 1000 * MIB + card["context_overhead"]
+    assert first == [card["total"], used + card["reserved"], card["free"]]
+    assert second == [card["total"], card["reserved"], used, card["free"]]
+    assert processes == processes_v2 == [[client.process.pid, used]]
+    assert graphics == []
+
+
+def test_topology_of_a_switched_board(make_node: Callable[..., Any]) -> None:
+    code = f"""{CARDS}
+levels = [[nvmlDeviceGetTopologyCommonAncestor(a, b) for b in cards] for a in cards]
+peers = [nvmlDeviceGetNvLinkRemoteDeviceType(cards[0], link) for link in range(18)]
+bus = nvmlDeviceGetNvLinkRemotePciInfo(cards[0], 0).busId
+print(json.dumps([levels, peers, bus, [nvmlDeviceGetMemoryAffinity(card, 1, 0)[0] for card in cards],
+                  nvmlDeviceGetP2PStatus(cards[0], cards[7], NVML_P2P_CAPS_INDEX_NVLINK),
+                  [list(nvmlDeviceGetCpuAffinity(card, 2)) for card in (cards[0], cards[4])]]))
+"""
+    levels, peers, bus, nodes, p2p, cpus = make_node("h100x8").python(code)
+    for a in range(8):
+        for b in range(8):
+            expected = 0 if a == b else 10 if a // 2 == b // 2 else 40 if a // 4 == b // 4 else 50
+            assert levels[a][b] == expected
+    assert set(peers) == {pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH}
+    assert bus == "00000000:FE:00.0"
+    assert nodes == [1] * 4 + [2] * 4
+    assert p2p == pynvml.NVML_P2P_STATUS_OK
+    assert cpus == [[(1 << 48) - 1, 0], [0xFFFF << 48, (1 << 32) - 1]]
+
+
+def test_a_bridge_joins_two_cards_and_nothing_joins_others(make_node: Callable[..., Any]) -> None:
+    code = f"""{CARDS}
+print(json.dumps([nvmlDeviceGetP2PStatus(cards[0], cards[1], NVML_P2P_CAPS_INDEX_NVLINK),
+                  nvmlDeviceGetTopologyCommonAncestor(cards[0], cards[1])]))
+"""
+    assert make_node("a100x2").python(code) == [pynvml.NVML_P2P_STATUS_OK, 30]
+    assert make_node("mixed").python(code) == [pynvml.NVML_P2P_STATUS_NOT_SUPPORTED, 10]
+    remote = f"""{CARDS}
+print(json.dumps([nvmlDeviceGetNvLinkRemotePciInfo(cards[0], 11).busId, nvmlDeviceGetPciInfo(cards[1]).busId]))
+"""
+    ours, theirs = make_node("a100x2").python(remote)
+    assert ours == theirs
+
+
+def test_events(node: Any) -> None:
+    code = f"""{CARDS}
+import sys
+events = nvmlEventSetCreate()
+nvmlDeviceRegisterEvents(cards[0], nvmlEventTypeXidCriticalError, events)
+print("ready", flush=True)
+sys.stdin.readline()
+seen = []
+for _ in range(2):
+    try:
+        event = nvmlEventSetWait_v2(events, 300)
+        seen.append([event.eventType, event.eventData])
+    except NVMLError as error:
+        seen.append(error.value)
+nvmlEventSetFree(events)
+print(json.dumps([seen, nvmlDeviceGetTotalEccErrors(cards[0], 0, 0), nvmlDeviceGetTotalEccErrors(cards[0], 1, 1),
+                  nvmlDeviceGetTemperature(cards[0], 0)]))
+"""
+    node.simctl.inject_event(str(node.directory), 0, data=13)  # before anybody waits: nobody sees it
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=node.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout and process.stdout.readline() == "ready\n"
+    node.simctl.inject_ecc(str(node.directory), 0, corrected=3)
+    node.simctl.set_readings(str(node.directory), 0, temperature=91)
+    node.simctl.inject_event(str(node.directory), 0, data=79)
+    out, _ = process.communicate("\n", timeout=30)
+    assert json.loads(out) == [[[8, 79], pynvml.NVML_ERROR_TIMEOUT], 3, 0, 91]
+
+
+def test_utilization_lags(node: Any) -> None:
+    code = f"""{CARDS}
+import time
+def processes():
+    try:
+        return [[s.pid, s.smUtil] for s in nvmlDeviceGetProcessUtilization(cards[0], 0)]
+    except NVMLError as error:
+        return error.value
+first = [nvmlDeviceGetUtilizationRates(cards[0]).gpu, processes()]
+deadline = time.monotonic() + 5
+while time.monotonic() < deadline and (not isinstance(processes(), list) or processes()[0][1] < 50):
+    time.sleep(0.05)
+kinds, samples = nvmlDeviceGetSamples(cards[0], NVML_GPU_UTILIZATION_SAMPLES, 0)
+print(json.dumps([first, nvmlDeviceGetUtilizationRates(cards[0]).gpu, processes(), nvmlDeviceGetPowerUsage(cards[0]),
+                  max(sample.sampleValue.uiVal for sample in samples)]))
+"""
+    idle = node.python(f"{CARDS}\nprint(nvmlDeviceGetUtilizationRates(cards[0]).gpu)")
+    assert idle == 0
+    worker = subprocess.Popen(
+        [sys.executable, str(DATA / "sim/work_client.py"), "spin_1ms", "20", "1", "0", "3"],
+        env=node.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert worker.stdin and worker.stdout and worker.stdout.readline() == "ready\n"
+    worker.stdin.write("\n")
+    worker.stdin.flush()
+    first, utilization, processes, power, sample = node.python(code)
+    worker.kill()
+    worker.communicate()
+    assert first[1] == pynvml.NVML_ERROR_NOT_FOUND
+    assert utilization > 80 and sample > 80
+    assert processes[0][0] == worker.pid and processes[0][1] > 50
+    assert power > 42000
+
+
+def test_initialization_is_counted(node: Any) -> None:
+    code = """
+import json
+from pynvml import *
+import pynvml
+def count():
+    try:
+        return nvmlDeviceGetCount()
+    except NVMLError as error:
+        return -error.value
+seen = []
+for step in (nvmlInit, nvmlInit, nvmlShutdown, nvmlShutdown, nvmlInit):
+    step()
+    seen.append(count())
+print(json.dumps(seen))
+"""
+    assert node.python(code) == [1, 1, 1, -pynvml.NVML_ERROR_UNINITIALIZED, 1]
+
+
+def test_numbers_are_those_of_the_binding(repository: Path) -> None:
+    header = (repository / "libvcuda/sim/nvml/types.h").read_text()
+    returns = re.findall(r"X\((NVML_\w+), (\d+),", header)
+    assert len(returns) > 10
+    for name, number in returns:
+        assert getattr(pynvml, name) == int(number), name
+
+
+def test_nvidia_smi(node: Any, driver_root: Path) -> None:
+    client = node.client().start()
+    assert client("alloc", 100 * MIB)[0] == 0
+    smi = driver_root / "usr/bin/nvidia-smi"
+
+    def run(*arguments: str) -> str:
+        return subprocess.run(
+            [smi, *arguments], env=node.environment(), check=True, capture_output=True, text=True
+        ).stdout
+
+    table = run()
+    assert "Driver Version: 550.54.15" in table and "CUDA Version: 12.4" in table
+    assert "220MiB /  15360MiB" in table and str(client.process.pid) in table
+    assert run("-L") == f"GPU 0: Tesla T4 (UUID: {node.card()['uuid']})\n"
+    fields = "index,uuid,memory.used,memory.total"
+    uuid = node.card()["uuid"]
+    assert run(f"--query-gpu={fields}", "--format=csv,noheader,nounits") == f"0, {uuid}, 220, 15360\n"
+    assert run("--query-compute-apps=pid,used_memory", "--format=csv,noheader") == f"{client.process.pid}, 220 MiB\n"
+    lines = run("pmon", "-d", "1", "-c", "1", "--unknown").splitlines()
+    assert lines[0].startswith("# gpu") and str(client.process.pid) in lines[2]

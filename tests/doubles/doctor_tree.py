@@ -1,0 +1,94 @@
+"""A machine as `vgpuctl doctor` looks at it: a tree of files below a temporary directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from vgpu.config import paths, records
+from vgpu.config.inventory import Card, Device, Inventory, Library
+from vgpu.config.settings import Settings
+from vgpu.node.doctor import findings
+from vgpu.node.doctor.findings import Check, Finding, Subject
+
+UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in range(2)]
+
+
+class Tree:
+    """A node's trees below one directory, and the subject that points at them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.settings = Settings(
+            {
+                "paths.run": str(path / "run/vgpu"), "paths.state": str(path / "state"),
+                "paths.libvcuda": str(path / "vcuda"), "driver.root": str(path / "driver"),
+                "driver.proc_root": str(path / "proc"), "driver.dev_root": str(path / "dev"),
+            },
+            "node", "/nowhere/config.yaml",
+        )  # fmt: skip
+        for name in ("run/vgpu", "proc", "dev", "vcuda"):
+            (path / name).mkdir(parents=True)
+        self.config = str(path / "config.json")
+        records.write(self.config, self.settings.record())
+        self.subject = Subject(
+            self.config, self.settings, str(path), str(path / "proc"), str(path / "bin/vgpu-hook"), real=False
+        )
+
+    def write(self, name: str, text: str, mode: int = 0o644) -> Path:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(mode)
+        return path
+
+    def inventory(self, *libraries: str, cards: int = 2) -> None:
+        made = [
+            Card(
+                UUIDS[at],
+                at,
+                at,
+                f"0000:0{at}:00.0",
+                "T4",
+                1,
+                Device(str(self.path / f"dev/nvidia{at}"), f"nvidia{at}", 195, at),
+            )
+            for at in range(cards)
+        ]
+        files = [Library(path, os.path.basename(path), "", "compute") for path in libraries]
+        found = Inventory("550.54.15", "", 1.0, files, [], [], made)
+        records.write(paths.inventory(self.settings.run_dir), found.record())
+
+    def driver(self, version: str = "550.54.15") -> None:
+        self.write("proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  x\n")
+
+    def process(
+        self, pid: int, command: str, namespace: str, nodes: tuple[str, ...] = (), fds: tuple[str, ...] = ()
+    ) -> None:
+        base = f"proc/{pid}"
+        self.write(f"{base}/stat", f"{pid} ({command}) S {'0 ' * 18}77 0\n")
+        self.write(f"{base}/comm", command + "\n")
+        self.write(f"{base}/cgroup", "0::/\n")
+        for directory in ("ns", "fd", "root/dev"):
+            (self.path / base / directory).mkdir(parents=True)
+        (self.path / base / "ns/mnt").symlink_to(f"mnt:[{namespace}]")
+        (self.path / base / "ns/pid").symlink_to(f"pid:[{namespace}]")
+        for name in nodes:
+            self.write(f"{base}/root/dev/{name}", "")
+        for number, target in enumerate(fds):
+            (self.path / base / f"fd/{number}").symlink_to(target)
+
+
+def look(check: Check, subject: Subject) -> list[tuple[str, str]]:
+    """(status, found) of every finding."""
+    return [(finding.status, finding.found) for finding in findings.examine("the check", check, subject)]
+
+
+def only(check: Check, subject: Subject) -> Finding:
+    (found,) = findings.examine("the check", check, subject)
+    return found
+
+
+HOOK = """#!/bin/sh
+case "$1" in --version) echo vgpu-hook 1;; *) cat > /dev/null; {};; esac
+"""

@@ -1,0 +1,112 @@
+"""A node for tests of the ledger: cards, a made-up /proc, containers that live and die."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from vgpu.config import core_schedule, grants, paths
+from vgpu.config.grants import Grant, Holder
+from vgpu.config.inventory import Card, Device
+from vgpu.config.request import Request, Wishes
+from vgpu.config.settings import Settings
+from vgpu.hook.ledger.ledger import Ledger, Start
+from vgpu.hook.request.resolve_grants import Redemption
+
+GIB = 1 << 30
+POD = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"
+
+
+def uuid_of(index: int) -> str:
+    return f"GPU-{index:08x}-0000-0000-0000-000000000000"
+
+
+def card(index: int, memory: int = 16 * GIB) -> Card:
+    device = Device(f"/dev/nvidia{index}", f"nvidia{index}", 195, index)
+    return Card(uuid_of(index), index, index, f"0000:0{index}:00.0", "T4", memory, device)
+
+
+def pages_in(path: Path) -> list[tuple[str, tuple[int, ...]]]:
+    return [page.key() for page in core_schedule.decode(path.read_bytes())[0]]
+
+
+class Node:
+    """A node of `cards` cards below `path`; time passes with every start."""
+
+    def __init__(self, path: Path, cards: int = 2, **settings: object) -> None:
+        self.path = path
+        self.proc = path / "proc"
+        self.cards = [card(index) for index in range(cards)]
+        self.settings = Settings({"paths.state": str(path / "state"), "paths.run": str(path / "run"), **settings})
+        self.clock = 1000.0
+
+    def pages(self, container: str) -> Path:
+        return Path(paths.card_pages(self.settings.run_dir, container))
+
+    def ledger(self) -> Ledger:
+        return Ledger(self.settings, self.cards, str(self.proc))
+
+    def live(self, pid: int, started: int = 5, state: str = "S") -> None:
+        directory = self.proc / str(pid)
+        directory.mkdir(parents=True, exist_ok=True)
+        fields = [state, *("0" for _ in range(18)), str(started), "0", "0"]
+        (directory / "stat").write_text(f"{pid} (a) b) {' '.join(fields)}\n")
+
+    def kill(self, pid: int) -> None:
+        (self.proc / str(pid) / "stat").unlink()
+
+    def start(self, container: str, pid: int, holder: Holder | None = None, started: int = 5) -> Start:
+        """A container's init that lives now."""
+        self.live(pid, started)
+        self.clock += 1
+        return Start(container, pid, started, f"/bundles/{container}", holder, "", self.clock)
+
+    def grant(self, resource: str, amount: int, devices: dict[str, str] | None = None, **fields: object) -> str:
+        self.clock += 1
+        made = Grant(grants.new_id(), resource, amount, self.clock, devices=devices, **fields)  # type: ignore[arg-type]
+        grants.write(self.settings.state_dir, made)
+        return made.id
+
+    def pair(self, cores: int = 40, memory: int = GIB, devices: dict[str, str] | None = None) -> dict[str, str]:
+        """A pair of grants, as kubelet's two calls make one."""
+        return {"cores": self.grant("cores", cores, devices), "memory": self.grant("memory", memory)}
+
+    def read_grant(self, grant_id: str) -> Grant:
+        return grants.read(self.settings.state_dir, grant_id)
+
+    def grant_file(self, grant_id: str) -> Path:
+        return self.path / "state/grants" / f"{grant_id}.json"
+
+    def claim_file(self, container: str) -> Path:
+        return self.path / "run/containers" / container / "claim.json"
+
+    def reboot(self) -> None:
+        """The run directory is a tmpfs, and every process is gone."""
+        for root in (self.path / "run", self.proc):
+            for directory, below, files in os.walk(root, topdown=False):
+                for name in files:
+                    os.unlink(os.path.join(directory, name))
+                for name in below:
+                    os.rmdir(os.path.join(directory, name))
+
+    def containers(self) -> set[str]:
+        return {claim.container for claim in self.ledger().claims()}
+
+    def snapshot(self) -> dict[str, bytes]:
+        """Every file of the node's records, temporary ones included; of card pages what they say."""
+        files = (path for name in ("state", "run") for path in (self.path / name).rglob("*") if path.is_file())
+        found = {str(path): path.read_bytes() for path in files if path.name not in ("ledger.lock", "presence")}
+        pages = {path: repr(pages_in(Path(path))) for path in found if path.endswith("/cards")}
+        return {**found, **{path: text.encode() for path, text in pages.items()}}
+
+    def commitments(self) -> dict[str, tuple[int, int, bool]]:
+        found = self.ledger().commitments()
+        return {uuid: (held.cores, held.memory, held.exclusive) for uuid, held in found.items()}
+
+
+def share(cores: int = 40, memory: int = GIB) -> Request:
+    return Request(1, cores, memory)
+
+
+def redeem(ids: dict[str, str], core_limit: int = 0) -> Redemption:
+    return Redemption(ids, core_limit, Wishes())

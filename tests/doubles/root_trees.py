@@ -1,0 +1,26 @@
+"""Small trees that look like a container's root file system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from vgpu.hook.inject.inspect import Survey
+
+STEMS = frozenset({"libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler"})
+
+Look = Callable[..., Survey]
+
+
+def plant(root: Path, *paths: str) -> None:
+    """Files (`a/b`), directories (`a/b/`) and links (`a/b -> target`)."""
+    for item in paths:
+        path, _, target = item.partition(" -> ")
+        place = root / path.strip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if target:
+            place.symlink_to(target)
+        elif path.endswith("/"):
+            place.mkdir(exist_ok=True)
+        else:
+            place.write_bytes(b"image")

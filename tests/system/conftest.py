@@ -1,0 +1,148 @@
+"""A simulated GPU node, root file systems and real runtimes for the tests that start containers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import bundles
+import cluster_site
+import containerd_bed
+import nodes
+import oci_images
+import pytest
+import trees
+from checkout import DATA
+from driver_fixtures import driver_parts, driver_root  # noqa: F401 - fixtures
+
+CUDA_FIXTURES = DATA / "cuda"
+
+
+@pytest.fixture(scope="session")
+def cudaprobe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The CUDA program that looks around in a container."""
+    program = tmp_path_factory.mktemp("programs") / "cudaprobe"
+    source = CUDA_FIXTURES / "cudaprobe.c"
+    subprocess.run(["cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", program, source, "-ldl"], check=True)
+    return program
+
+
+@pytest.fixture(scope="session")
+def deb(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package, built from the checkout by `make deb`'s own script."""
+    if not shutil.which("dpkg-deb"):
+        pytest.skip("needs dpkg-deb: no Debian here")
+    python = repository / ".venv/bin/python"
+    environment = {**os.environ, "PYTHON": str(python)}
+    command = [repository / "packaging/deb/build"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return repository / done.stdout.split()[-1]
+
+
+@pytest.fixture(scope="session")
+def base_trees(tmp_path_factory: pytest.TempPathFactory, cudaprobe: Path) -> dict[str, Path]:
+    """One pristine root file system per kind; tests get copies."""
+    directory = tmp_path_factory.mktemp("trees")
+    return {kind: trees.make(kind, directory / kind, {"cudaprobe": cudaprobe}) for kind in trees.KINDS}
+
+
+@pytest.fixture(scope="module")
+def cluster(base_trees: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[cluster_site.Site]:
+    """A real cluster of one node, whose image answers to the names in the shipped pods and has what these start."""
+    tree = tmp_path_factory.mktemp("image") / "tree"
+    subprocess.run(["cp", "-a", base_trees["debian"], tree], check=True)
+    for program in ("python", "bash"):
+        (tree / "usr/bin" / program).write_text("#!/bin/sh\ncudaprobe info; exec sleep 86400\n")
+        (tree / "usr/bin" / program).chmod(0o755)
+    image = oci_images.write(tree, tree.with_name("base.tar"), containerd_bed.IMAGE, ["sleep", "86400"])
+    pods = [item for path in cluster_site.EXAMPLES.glob("*.yaml") for item in cluster_site.documents(path)]
+    names = sorted({container["image"] for pod in pods for container in pod["spec"]["containers"]})
+    with tempfile.TemporaryDirectory(prefix="vgpu-") as name:  # a socket's path has 107 characters at most
+        made = cluster_site.Site(Path(name), image, names)
+        try:
+            yield made.start()
+        finally:
+            made.end()
+
+
+@pytest.fixture
+def rootfs(base_trees: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
+    """A fresh copy of a root file system of a kind."""
+
+    def copy(kind: str = "debian") -> Path:
+        target = tmp_path / f"rootfs-{kind}-{uuid.uuid4().hex[:6]}"
+        subprocess.run(["cp", "-a", base_trees[kind], target], check=True)
+        return target
+
+    return copy
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> nodes.SimulatedNode:
+    """Two A100 with the simulated driver, inventory taken."""
+    made = nodes.SimulatedNode(tmp_path / "node", "a100x2")
+    made.take_inventory()
+    return made
+
+
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def runc(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[bundles.Runtime]:
+    """Real runc on a cgroup version."""
+    made = bundles.Runtime(tmp_path / "runc", "runc", cgroup=request.param)
+    yield made
+    made.cleanup()
+
+
+@pytest.fixture
+def runc1(tmp_path: Path) -> Iterator[bundles.Runtime]:
+    """Real runc where the cgroup version does not matter."""
+    made = bundles.Runtime(tmp_path / "runc", "runc")
+    yield made
+    made.cleanup()
+
+
+@pytest.fixture
+def cgroup() -> Iterator[str]:
+    """A cgroup path of this test's own, removed from every hierarchy afterwards."""
+    name = f"/vgpu-test-{uuid.uuid4().hex[:8]}"
+    yield name
+    for hierarchy in Path("/sys/fs/cgroup").iterdir():
+        top = Path(f"{hierarchy}{name}")
+        if top.is_dir():
+            for directory, _, _ in os.walk(top, topdown=False):
+                Path(directory).rmdir()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_on_the_host(tmp_path: Path) -> Iterator[None]:
+    """No test leaves a mount of its own, or of the hook's, in the host's namespace."""
+    before = set(mounts(tmp_path))
+    yield
+    assert set(mounts(tmp_path)) <= before
+
+
+def mounts(tmp_path: Path) -> list[str]:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line for line in lines if str(tmp_path) in line or "/usr/local/vgpu" in line or "/usr/local/nvidia" in line]
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, node: nodes.SimulatedNode) -> Callable[..., bundles.Bundle]:
+    """A bundle with the hook and the simulated driver's shared state."""
+
+    def make(rootfs: Path, **annotations: str) -> bundles.Bundle:
+        keys = {"vgpu.io/" + key.replace("_", "-"): value for key, value in annotations.items()}
+        directory = tmp_path / f"bundle-{uuid.uuid4().hex[:6]}"
+        return bundles.Bundle(directory, rootfs, keys).hooks(node).simulated(node)
+
+    return make
+
+
+def remove(path: Path) -> None:
+    shutil.rmtree(path)

@@ -1,0 +1,332 @@
+"""Runtimes, cgroup versions and cgroup managers with the real hook: what opens, what does not, and what survives.
+
+A cell is a runtime of one version under one manager. systemd's cells run in beds of their own (systemd_bed), those of
+cgroupfs on this machine or in a bed that has the runtime. docs/decisions/tested-cgroups.md says why some
+combinations do not exist.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import bundles
+import nodes
+import pytest
+import systemd_bed
+from checkout import CHECKOUT, DATA
+from systemd_bed import Bed
+
+pytestmark = pytest.mark.root
+
+Rootfs = Callable[..., Path]
+MakeBundle = Callable[..., bundles.Bundle]
+Beds = Callable[..., Bed]
+
+PROBE = DATA / "probes/allow_devices_probe.py"
+REFUSED, NO_DRIVER = "Operation not permitted", "No such device or address"
+#: In the hook's order, in which a program of an earlier run is recognised.
+GRANTED = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia1")
+NUMBERS = ((195, 255), (511, 0), (511, 1), (195, 1))
+OTHER = "/tmp/other"
+
+#: crun 1.8 refuses a hybrid machine.
+WITHOUT_UNIFIED = ("unshare", "-m", "sh", "-ec", 'umount /sys/fs/cgroup/unified; exec "$@"', "sh")
+
+
+class Cell(NamedTuple):
+    """`bed` is (cgroup version, Debian suite or "" for this machine's own root); None: no systemd at all."""
+
+    bed: tuple[int, str] | None
+    program: str
+    manager: str
+    prefix: tuple[str, ...] = ()
+    pins: bool = False  #: with a bpf file system, where crun pins its program for systemd
+    update_resets: bool = False  #: runc 1.0.0-rc93 writes its own rules again at each update
+    keeps_rules: bool = True  #: crun 0.17 tells systemd nothing on v1: a reload opens everything, with or without us
+
+    @property
+    def systemd(self) -> bool:
+        return self.manager == "systemd"
+
+
+CELLS = {
+    "runc1.1-v1-cgroupfs": Cell(None, "runc", "cgroupfs"),
+    "runc1.1-v2-cgroupfs": Cell(None, "runc", "cgroupfs", bundles.V2),
+    "crun1.8-v1-cgroupfs": Cell(None, "crun", "cgroupfs", WITHOUT_UNIFIED),
+    "runc1.0rc93-v1-cgroupfs": Cell((1, "bullseye"), "runc", "cgroupfs", update_resets=True),
+    "crun0.17-v1-cgroupfs": Cell((1, "bullseye"), "crun", "cgroupfs"),
+    "runc1.3-v2-cgroupfs": Cell((2, "sid"), "runc", "cgroupfs"),
+    "crun1.28-v2-cgroupfs": Cell((2, "sid"), "crun", "cgroupfs"),
+    "runc1.0rc93-v1-systemd": Cell((1, "bullseye"), "runc", "systemd", update_resets=True),
+    "crun0.17-v1-systemd": Cell((1, "bullseye"), "crun", "systemd", keeps_rules=False),
+    "runc1.0rc93-v2-systemd": Cell((2, "bullseye"), "runc", "systemd", update_resets=True),
+    "runc1.1-v2-systemd": Cell((2, ""), "runc", "systemd"),
+    "runc1.3-v2-systemd": Cell((2, "sid"), "runc", "systemd"),
+    "crun1.28-v2-systemd": Cell((2, "sid"), "crun", "systemd"),
+    "crun1.28-v2-systemd-pins": Cell((2, "sid"), "crun", "systemd", pins=True),
+}
+
+RUNC = [name for name, cell in CELLS.items() if cell.systemd and cell.program == "runc"]
+
+
+class Place:
+    """A cell made real: where its runtime runs, and the bed around it, if there is one."""
+
+    def __init__(self, cell: Cell, bed: Bed | None, node: nodes.SimulatedNode, root: Path) -> None:
+        self.cell = cell
+        self.bed = bed
+        self.node = node
+        self.prefix = [*(bed.enter if bed else ()), *cell.prefix]
+        options = ["--systemd-cgroup"] if cell.systemd else []
+        if cell.program == "crun" and not cell.systemd:
+            options = ["--cgroup-manager=cgroupfs"]
+        self.runtime = bundles.Runtime(root, cell.program, *options)
+        self.runtime.command[:0] = self.prefix
+        self.cgroups: list[str] = []
+
+    @property
+    def legacy(self) -> bool:
+        """Whether resource controllers are there; those of this machine are v1's."""
+        return self.bed.version == 1 if self.bed else self.cell.prefix != bundles.V2
+
+    def host_nodes(self) -> list[str]:
+        return [str(self.node.driver / path.lstrip("/")) for path in GRANTED]
+
+    def create(self, bundle: bundles.Bundle, path: str = "") -> tuple[str, subprocess.CompletedProcess[str]]:
+        """`runtime create` in a cgroup of its own, or at cgroupsPath `path`."""
+        name = f"vgpu-test-{uuid.uuid4().hex[:8]}"
+        self.cgroups.append(name)
+        own = f"system.slice:vgpu:{name}" if self.cell.systemd else f"/{name}"
+        bundle.config["linux"]["cgroupsPath"] = path or own
+        if self.cell.bed and self.cell.bed[1] == "bullseye" and self.cell.program == "runc":  # or its exec panics
+            sysfs = {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["ro"]}
+            mount = {"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": ["ro"]}
+            bundle.config["mounts"] += [sysfs, mount]
+        return self.runtime.create(bundle.command("sleep", "600"))
+
+    def start(self, bundle: bundles.Bundle, path: str = "") -> str:
+        container, done = self.create(bundle, path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        self.runtime.call("start", container, check=True)
+        return container
+
+    def opens(self, container: str, *paths: str) -> dict[str, str]:
+        """What open(O_RDWR) answers in the container, by path."""
+        done = self.runtime.call("exec", container, "cudaprobe", "open", *(paths or (*GRANTED, OTHER, "/dev/null")))
+        assert done.returncode == 0, done.stderr
+        return dict(line.split(" ", 1) for line in done.stdout.splitlines())
+
+    def has_devices(self, container: str, other: str = REFUSED) -> None:
+        """The granted devices open, and nothing that was not granted."""
+        answers = self.opens(container)
+        assert {answers[path] for path in GRANTED} == {NO_DRIVER}, answers
+        assert answers[OTHER] == other, answers
+        assert answers["/dev/null"] == "opened"
+
+    def reload(self) -> None:
+        if self.bed:
+            self.bed.reload()
+
+    def update(self, container: str) -> None:
+        """What kubelet does to a running container: a change of resources that says nothing of devices."""
+        resources = self.runtime.root / "resources.json"
+        resources.write_text(json.dumps({"cpu": {"shares": 512}} if self.legacy else {}))
+        done = self.runtime.call("update", "--resources", str(resources), container)
+        assert done.returncode == 0, done.stderr
+
+    def open_devices(self, container: str, bundle: bundles.Bundle, run: str = "/run") -> str:
+        """The hook's device step, on a container that runs; `run` elsewhere: as if there were no systemd."""
+        devices = [[*number, path] for number, path in zip(NUMBERS, self.host_nodes())]
+        pid = self.runtime.state(container)["pid"]
+        request = {"pid": pid, "bundle": str(bundle.path), "devices": devices, "run": run}
+        command = ["/usr/bin/python3", "-I", "-S", str(PROBE), str(CHECKOUT), json.dumps(request)]
+        done = subprocess.run([*self.prefix, *command], capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def log(self) -> str:
+        """What the hook's log says of the last container, in one text."""
+        path = Path(self.node.settings.run_dir) / "hook.log"
+        return "\n".join(json.loads(path.read_text().splitlines()[-1])["notes"])
+
+    def cleanup(self) -> None:
+        """runc gives up on a cgroup whose last process is not quite gone."""
+        self.runtime.cleanup()
+        left = [path for name in self.cgroups for path in Path("/sys/fs/cgroup").glob(f"*/{name}")]
+        deadline = time.monotonic() + 5
+        while left and time.monotonic() < deadline:
+            for path in left:
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+            left = [path for path in left if path.exists()]
+        assert left == []
+
+
+@pytest.fixture(scope="module")
+def beds(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Iterator[Beds]:
+    """Beds by (version, suite, pins), each booted when the first test asks for it."""
+    for tool in ("systemd-nspawn", "debootstrap", "runc", "crun"):
+        if not shutil.which(tool):
+            pytest.skip(f"{tool} is not installed")
+    booted: dict[tuple[int, str, bool], Bed] = {}
+    with contextlib.ExitStack() as stack:
+
+        def get(version: int, suite: str, pins: bool = False) -> Bed:
+            key = (version, suite, pins)
+            if key not in booted:
+                binds = [repository, tmp_path_factory.getbasetemp()]
+                scratch = Path(f"/tmp/vgpu-bed-{uuid.uuid4().hex[:8]}")
+                booted[key] = bed = stack.enter_context(systemd_bed.booted(version, suite, scratch, binds))
+                if pins:
+                    bed.mount_bpf()
+                if version == 1:
+                    bed.open_legacy_top()
+            return booted[key]
+
+        yield get
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, beds: Beds, node: nodes.SimulatedNode, tmp_path: Path) -> Iterator[Place]:
+    cell: Cell = CELLS[request.param]
+    made = Place(cell, beds(*cell.bed, cell.pins) if cell.bed else None, node, tmp_path / "runtime")
+    yield made
+    made.cleanup()
+
+
+@pytest.fixture
+def share(rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode) -> bundles.Bundle:
+    """A share of a card, and the node of a device beside it that nobody granted."""
+    tree = rootfs()
+    make_nodes(tree, {OTHER: (195, 99)})
+    return bundle(tree, cores="30", memory="2Gi", use_gpuuuid=node.books()[0]["uuid"])
+
+
+@pytest.fixture
+def plain(rootfs: Rootfs, bundle: MakeBundle) -> bundles.Bundle:
+    """No allocation, but all the nodes."""
+    tree = rootfs()
+    make_nodes(tree, {OTHER: (195, 99), **{f"/tmp/{path[5:]}": number for path, number in zip(GRANTED, NUMBERS)}})
+    return bundle(tree)
+
+
+PLAIN_NODES = tuple(f"/tmp/{path[5:]}" for path in GRANTED)
+
+
+def make_nodes(tree: Path, numbers: dict[str, tuple[int, int]]) -> None:
+    for path, (major, minor) in numbers.items():
+        subprocess.run(["mknod", tree / path.lstrip("/"), "c", str(major), str(minor)], check=True)
+
+
+@pytest.mark.parametrize("place", CELLS, indirect=True)
+def test_what_opens_and_what_survives(place: Place, share: bundles.Bundle) -> None:
+    container = place.start(share)
+    place.has_devices(container)
+    print(place.log())
+    other = REFUSED if place.cell.keeps_rules else NO_DRIVER
+    place.reload()
+    place.has_devices(container, other)
+    place.update(container)
+    if place.cell.update_resets:  # the known limit: what vgpud's check is for
+        assert place.opens(container)["/dev/nvidia1"] == REFUSED
+        assert not place.open_devices(container, share).startswith("error")
+    place.has_devices(container, other)
+    place.reload()
+    place.has_devices(container, other)
+    again = place.open_devices(container, share)
+    assert "the devices were open already" in again or not place.cell.keeps_rules
+    assert place.runtime.delete(container).returncode == 0
+    assert list((Path(place.node.settings.run_dir) / "containers").iterdir()) == []
+    if place.bed and place.cell.pins:
+        assert place.bed.call("ls", "/sys/fs/bpf/crun") == ""
+
+
+# The known failure
+
+
+@pytest.mark.parametrize("place", [name for name in RUNC if name != "runc1.0rc93-v2-systemd"], indirect=True)
+def test_devices_that_only_the_kernel_was_told_of_are_gone_after_a_reload(place: Place, plain: bundles.Bundle) -> None:
+    container = place.start(plain)
+    assert set(place.opens(container, *PLAIN_NODES, OTHER).values()) == {REFUSED}
+    assert "kernel level only" in place.open_devices(container, plain, run="/nowhere")
+    assert set(place.opens(container, *PLAIN_NODES).values()) == {NO_DRIVER}
+    place.reload()
+    assert set(place.opens(container, *PLAIN_NODES).values()) == {REFUSED}, "the failure has gone without a cure"
+    assert "DeviceAllow=" in place.open_devices(container, plain)
+    place.reload()
+    assert set(place.opens(container, *PLAIN_NODES).values()) == {NO_DRIVER}
+    assert place.opens(container, OTHER) == {OTHER: REFUSED}
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("crun1.28-v2-systemd", "found systemd's own for the unit; systemd has to change it"),
+        ("runc1.0rc93-v2-systemd", "expected one, the runtime's, found"),  # systemd 247 gives its program no name
+    ],
+    indirect=["place"],
+)
+def test_systemds_own_program_is_not_replaced_behind_its_back(place: Place, plain: bundles.Bundle, said: str) -> None:
+    container = place.start(plain)
+    assert said in place.open_devices(container, plain, run="/nowhere")
+    assert set(place.opens(container, *PLAIN_NODES).values()) == {REFUSED}
+
+
+@pytest.mark.parametrize("place", ["crun1.28-v2-systemd-pins"], indirect=True)
+def test_a_pin_is_replaced_with_its_program(place: Place, plain: bundles.Bundle) -> None:
+    """systemd applies what is pinned. It finds the cgroup with ours already and leaves it, but so it would a reset."""
+    container = place.start(plain)
+    assert "also at /sys/fs/bpf/crun/" in place.open_devices(container, plain)
+    place.reload()
+    assert set(place.opens(container, *PLAIN_NODES).values()) == {NO_DRIVER}
+    assert place.opens(container, OTHER) == {OTHER: REFUSED}
+
+
+# Where systemd has no say, or says no
+
+
+@pytest.mark.parametrize("place", ["runc1.1-v2-systemd"], indirect=True)
+def test_a_name_like_a_scopes_that_systemd_does_not_know(place: Place, share: bundles.Bundle) -> None:
+    place.runtime.command.remove("--systemd-cgroup")
+    container = place.start(share, f"/vgpu-test-{uuid.uuid4().hex[:8]}.scope")
+    place.has_devices(container)
+    assert ".scope: kernel level only" in place.log()
+
+
+@pytest.mark.parametrize("place", ["runc1.1-v2-systemd", "crun1.28-v2-systemd"], indirect=True)
+def test_a_slice_that_refuses_is_an_error_that_names_it(place: Place, share: bundles.Bundle) -> None:
+    bed = place.bed
+    assert bed is not None
+    name = f"vgputest{uuid.uuid4().hex[:8]}.slice"
+    bed.call("systemctl", "set-property", "--runtime", name, "DevicePolicy=closed")
+    _, done = place.create(share, f"{name}:vgpu:{uuid.uuid4().hex[:8]}")
+    assert done.returncode != 0
+    log = json.loads((Path(place.node.settings.run_dir) / "hook.log").read_text().splitlines()[0])
+    assert "c 195:1 rw" in log["error"]
+    assert f"sd_devices on /sys/fs/cgroup/{name}" in log["error"]
+    assert list((Path(place.node.settings.run_dir) / "containers").iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["crun1.28-v2-systemd"], indirect=True)
+@pytest.mark.parametrize("policy", ["auto", "closed"])
+def test_a_container_without_a_cgroup_of_its_own(place: Place, share: bundles.Bundle, policy: str) -> None:
+    """It sits in the service of its runtime, which is not opened; where nothing restricts there is nothing to do."""
+    runtime = place.runtime.command[len(place.prefix) :]
+    runtime[runtime.index("--systemd-cgroup")] = "--cgroup-manager=disabled"
+    unit = ["systemd-run", "--wait", "--pipe", "-q", "-p", f"DevicePolicy={policy}", "-p", "Delegate=yes"]
+    place.runtime.command[:] = [*place.prefix, *unit, shutil.which("env") or "env", *runtime]
+    done = place.runtime.run(share.command("cudaprobe", "open", *GRANTED))
+    if policy == "closed":
+        assert done.returncode != 0
+        record = (Path(place.node.settings.run_dir) / "hook.log").read_text()
+        assert "the container shares it with the runtime" in record
+    else:
+        assert done.stdout.count(NO_DRIVER) == len(GRANTED), done.stderr

@@ -1,0 +1,114 @@
+"""Taking the inventory of a driver root with device nodes: they need mknod."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from driver_roots import VERSION, DriverRoot
+
+from vgpu.config import inventory
+from vgpu.config.errors import VgpuError
+from vgpu.config.settings import Settings
+from vgpu.hook.linux import staleness
+from vgpu.node.driver import discover
+
+# -- the whole
+
+
+@pytest.mark.root  # mknod
+def test_an_inventory_is_taken_and_written(driver_root: DriverRoot) -> None:
+    for bus, minor in (("0000:3a:00.0", 7), ("0000:3b:00.0", 6), ("0000:3d:00.0", 4)):
+        driver_root.write(f"proc/driver/nvidia/gpus/{bus}/information", f"Model: \t\t X\nDevice Minor: \t {minor}\n")
+    notes: list[str] = []
+    found = discover.take(driver_root.settings(), notes.append, sys_root=str(driver_root.path), clock=lambda: 5.0)
+    assert (found.driver_version, found.boot_id, found.taken) == (VERSION, "4c2b6d0e-0000-4000-8000-000000000001", 5.0)
+    assert [card.index for card in found.cards] == [0, 1]
+    assert [item.name for item in found.devices] == ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"]
+    for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia7", "nvidia6", "nvidia4"):
+        status = (driver_root.dev / name).stat()
+        assert stat.S_ISCHR(status.st_mode)
+        assert stat.S_IMODE(status.st_mode) == 0o666
+    assert any(note.startswith("made ") for note in notes)
+    assert "of 3 cards that the module drives, 1 cannot be used: 0000:3d:00.0" in notes
+    assert notes[-1].startswith("not checked for functions that go past the limits: "), "no libvcuda is installed there"
+    again = inventory.from_record(found.record(), "again")
+    assert again.record() == found.record()
+
+
+@pytest.mark.root  # mknod
+def test_a_node_of_another_kind_stops_the_inventory(driver_root: DriverRoot) -> None:
+    (driver_root.dev / "nvidia-uvm").touch()
+    with pytest.raises(VgpuError, match=r"nvidia-uvm: expected character device 511:0, found -rw.*remove it and run: "):
+        discover.take(driver_root.settings())
+
+
+# -- the simulated driver, read by pynvml as it is
+
+
+@pytest.fixture
+def simulate(
+    build: Path, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], tuple[inventory.Inventory, list[str]]]:
+    """Lays out a driver root and a state of a profile and takes its inventory."""
+    if not (build / "lib/sim").is_dir():
+        pytest.skip(f"{build}/lib/sim is missing: build it with make")
+
+    def take(profile: str) -> tuple[inventory.Inventory, list[str]]:
+        root, state = tmp_path / "root", tmp_path / "state"
+        simctl = [sys.executable, str(repository / "libvcuda/sim/tools/simctl.py")]
+        options = ["--profile", profile, "--device-nodes", "no"]
+        subprocess.run([*simctl, "state", state, *options], check=True)
+        subprocess.run([*simctl, "root", root, *options, "--build", build], check=True)
+        monkeypatch.setenv("VGPU_SIM_DIR", str(state))
+        values: dict[str, object] = {
+            "driver.root": str(root),
+            "driver.proc_root": f"{root}/proc",
+            "driver.dev_root": f"{root}/dev",
+            "paths.libvcuda": f"{build}/lib/vcuda",
+        }
+        notes: list[str] = []
+        return discover.take(Settings(values), notes.append), notes
+
+    return take
+
+
+@pytest.mark.root  # mknod
+def test_simulated_cards_with_direct_links(
+    simulate: Callable[[str], tuple[inventory.Inventory, list[str]]],
+) -> None:
+    found, notes = simulate("a100x2")
+    assert [card.index for card in found.cards] == [0, 1]
+    assert len({card.uuid for card in found.cards}) == 2
+    assert all(link.startswith("NV") for card in found.cards for link in card.links.values())
+    assert {note.split(" ")[0] for note in notes} == {"made"}
+    capabilities = {item.name.partition(".so")[0]: item.capability for item in found.libraries}
+    assert capabilities["libcuda"] == "compute"
+    assert capabilities["libnvidia-pkcs11-openssl3"] == "compute"
+    assert capabilities["libnvidia-nscq"] == "utility"
+    assert capabilities["libGLX_nvidia"] == "graphics"
+    assert {item.name for item in found.binaries} >= {"nvidia-smi", "nvidia-cuda-mps-control"}
+    staleness.check(found, f"{found.libraries[0].path.partition('/usr/')[0]}/proc")
+
+
+@pytest.mark.root  # mknod
+def test_simulated_cards_behind_switches(simulate: Callable[[str], tuple[inventory.Inventory, list[str]]]) -> None:
+    found, _ = simulate("h100x8")
+    assert len(found.cards) == 8
+    assert {link for card in found.cards for link in card.links.values()} == {"NV18"}
+    assert [card.numa for card in found.cards] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert {card.memory for card in found.cards} == {81559 << 20}
+    assert found.cards[1].bus_id == "0000:2a:00.0"
+
+
+@pytest.mark.root  # mknod
+def test_simulated_cards_without_nvlink(simulate: Callable[[str], tuple[inventory.Inventory, list[str]]]) -> None:
+    cards_found = simulate("mixed")[0].cards
+    names = {card.uuid: card.index for card in cards_found}
+    links = {(card.index, names[other]): link for card in cards_found for other, link in card.links.items()}
+    assert (links[0, 1], links[2, 3], links[0, 2]) == ("PIX", "NODE", "SYS")
+    assert all(links[one, other] == links[other, one] for one, other in links)

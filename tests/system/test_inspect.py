@@ -1,0 +1,64 @@
+"""The inspection of a root file system with device nodes: they need mknod."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from root_trees import STEMS, Look, plant
+
+from vgpu.hook.inject.inspect import Survey, survey
+from vgpu.hook.linux import syscalls
+from vgpu.hook.linux.rootfs import Rootfs
+
+
+@pytest.fixture(params=["openat2", "walk"])
+def look(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Look]:
+    if request.param == "walk":
+
+        def missing(*_: object) -> int:
+            raise OSError(errno.ENOSYS, "openat2: Function not implemented")
+
+        monkeypatch.setattr(syscalls, "openat2", missing)
+
+    def looked(devices: tuple[str, ...] = (), stems: frozenset[str] = STEMS, machine: str = "x86_64") -> Survey:
+        root = Rootfs(os.open(tmp_path / "root", os.O_PATH | os.O_DIRECTORY))
+        before = len(os.listdir("/proc/self/fd"))
+        try:
+            found = survey(root, stems, list(devices), machine)
+            assert len(os.listdir("/proc/self/fd")) == before  # nothing stays open
+            return found
+        finally:
+            root.close()
+
+    (tmp_path / "root").mkdir()
+    yield looked
+
+
+@pytest.mark.root  # mknod
+def test_a_device_for_a_cache_is_never_opened(look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watchdog starts to count when it is opened, and reboots the host."""
+    plant(tmp_path / "root", "/etc/")
+    os.mknod(tmp_path / "root/etc/ld.so.cache", 0o20666, os.makedev(1, 3))
+    opened: list[tuple[str, int]] = []
+    kernel = syscalls.openat2
+
+    def seen(fd: int, path: str, flags: int, resolve: int) -> int:
+        opened.append((path, flags))
+        return kernel(fd, path, flags, resolve)
+
+    monkeypatch.setattr(syscalls, "openat2", seen)
+    assert look().cache is None
+    assert [flags for path, flags in opened if path == "/etc/ld.so.cache" and not flags & os.O_PATH] == []
+
+
+@pytest.mark.root  # mknod
+def test_device_nodes(look: Look, tmp_path: Path) -> None:
+    plant(tmp_path / "root", "/dev/nvidia1", "/dev/nvidia2 -> /nowhere", "/dev/nvidia3/", "/dev/link -> nvidia0")
+    os.mknod(tmp_path / "root/dev/nvidia0", 0o20666, os.makedev(195, 0))
+    os.mknod(tmp_path / "root/dev/block", 0o60666, os.makedev(195, 0))
+    asked = ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidia4", "link", "block")
+    assert look(asked).devices == {"nvidia0": (195, 0), "link": (195, 0)}

@@ -1,0 +1,210 @@
+"""An upgrade of the package on a node at work: containers that start meanwhile, and the units afterwards."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import bundles
+import last_version
+import nodes
+import pytest
+import systemd_bed
+from checkout import CHECKOUT
+from systemd_bed import Bed
+
+pytestmark = pytest.mark.root
+
+SCRIPT = CHECKOUT / "tests/beds/upgraded_node.sh"
+SHARE = {"vgpu.io/cores": "30", "vgpu.io/memory": "2Gi"}
+
+
+@pytest.fixture(scope="module")
+def last(deb: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package of the version before."""
+    return last_version.make(deb, tmp_path_factory.mktemp("last"))
+
+
+def test_containers_start_and_stop_while_the_package_is_replaced(
+    deb: Path, last: Path, tmp_path: Path, rootfs: Callable[..., Path], node: nodes.SimulatedNode
+) -> None:
+    made = tmp_path / "bundles"
+    for name, keys, program in (
+        ("plain", {}, ("true",)),
+        ("share", SHARE, ("cudaprobe", "info")),
+        ("held", SHARE, ("sleep", "600")),
+    ):
+        bundle = bundles.Bundle(made / name, rootfs(), keys).simulated(node).command(*program)
+        for stage in ("prestart", "poststop"):
+            hook = {"path": "/usr/bin/vgpu-hook", "args": ["vgpu-hook", stage], "env": ["PATH=/usr/bin"]}
+            bundle.config.setdefault("hooks", {})[stage] = [hook]
+        bundle.write()
+    upper = tmp_path / "overlay"
+    upper.mkdir()
+    command = ["unshare", "-m", "sh", SCRIPT, last, deb, upper, node.driver, node.sim, made]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    parts = dict(part.split("\n", 1) for part in done.stdout.split("## ")[1:])
+    assert parts["half"] == "ok\nfailed without the byte code\n"
+    for name in ("plain", "share"):
+        starts = parts[name].splitlines()
+        print(f"{name}: {len(starts)} starts")
+        assert len(starts) > 30
+        assert [line for line in starts if line != "ok"] == []
+    held = {item["container"] for item in json.loads(parts["held"])["containers"]}
+    assert held == {"upgrade-vgpu-test-held"}
+    assert {item["container"] for item in json.loads(parts["status"])["containers"]} == held
+    assert json.loads(parts["released"])["containers"] == []
+    assert parts["left"] == ""
+    assert parts["trigger"] == "compiled\n"
+    assert "gone" in parts, parts["purge"]
+
+
+SETTINGS = """
+driver:
+  root: {driver}
+  dev_root: {driver}/dev
+  proc_root: {driver}/proc
+"""
+
+DAEMON_DROP_IN = """
+[Service]
+# The simulated driver lies below /tmp here; everything else of the unit is as it ships.
+PrivateTmp=no
+Environment=VGPU_SIM_DIR={sim} VGPU_SIM_DEVICE_NODES=0
+ReadWritePaths={driver}/dev {sim}
+"""
+
+#: The device plugin needs grpc, which no maintainer script minds: another program stands in for it.
+PLUGIN_DROP_IN = """
+[Service]
+Type=exec
+ExecStart=
+ExecStart=/usr/bin/sleep infinity
+WatchdogSec=0
+"""
+
+DAEMON, PLUGIN, WATCHER = "vgpud.service", "vgpu-device-plugin.service", "vgpu-config.path"
+
+
+class Node:
+    """A booted systemd whose packages are installed with dpkg."""
+
+    WITHOUT_NETWORK_NAMESPACE = ("-m", "-p", "-i", "-u", "-C")  # the bed has no network, apt needs this machine's
+
+    def __init__(self, bed: Bed, node: nodes.SimulatedNode) -> None:
+        self.bed = bed
+        self.node = node
+        bed.call("rm", "-f", "/usr/sbin/policy-rc.d")
+
+    def write(self, path: str, content: str, mode: str = "644") -> None:
+        command = f"mkdir -p $(dirname {path}) && cat > {path} <<'END' && chmod {mode} {path}\n{content}\nEND"
+        self.bed.call("sh", "-c", command)
+
+    def install_first(self, deb: Path) -> None:
+        """With its dependencies."""
+        prefix = ["nsenter", *self.WITHOUT_NETWORK_NAMESPACE, "-t", str(self.bed.leader)]
+        apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qq", "-y", "--no-install-recommends"]
+        command = [*prefix, *apt, str(deb)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=300, stdin=subprocess.DEVNULL
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def configure(self) -> None:
+        self.write("/etc/vgpu/config.yaml", SETTINGS.format(driver=self.node.driver))
+        drop_in = DAEMON_DROP_IN.format(sim=self.node.sim, driver=self.node.driver)
+        self.write(f"/etc/systemd/system/{DAEMON}.d/sim.conf", drop_in)
+        self.write(f"/etc/systemd/system/{PLUGIN}.d/sim.conf", PLUGIN_DROP_IN)
+        self.bed.call("vgpuctl", "config", "apply")
+        self.bed.call("systemctl", "daemon-reload")
+        self.bed.call("systemctl", "restart", DAEMON, timeout=120)
+
+    def install(self, deb: Path) -> str:
+        """Unpack and configure with dpkg; what it says."""
+        return self.bed.call("sh", "-c", f"dpkg -i {deb} 2>&1", timeout=300)
+
+    def state(self, unit: str) -> str:
+        return self.bed.call("systemctl", "is-active", unit, check=False).strip()
+
+    def enabled(self, unit: str) -> str:
+        return self.bed.call("systemctl", "is-enabled", unit, check=False).strip()
+
+    def pid(self, unit: str) -> str:
+        return self.bed.call("systemctl", "show", "-P", "MainPID", unit).strip()
+
+    def pids(self) -> list[str]:
+        return [self.pid(DAEMON), self.pid(PLUGIN)]
+
+    def states(self) -> list[str]:
+        return [self.state(unit) for unit in (DAEMON, PLUGIN, WATCHER)]
+
+    def await_state(self, unit: str, state: str) -> None:
+        end = time.monotonic() + 60
+        while self.state(unit) != state:
+            assert time.monotonic() < end, self.bed.journal()[-3000:]
+            time.sleep(0.2)
+
+
+@pytest.fixture
+def installed(node: nodes.SimulatedNode, deb: Path, last: Path) -> Iterator[Node]:
+    """The last version at work: vgpud, the watcher of the settings, and the device plugin, which is not enabled."""
+    scratch = Path(f"/tmp/vgpu-bed-{uuid.uuid4().hex[:8]}")
+    with systemd_bed.booted(2, "", scratch, [node.directory, deb.parent, last.parent]) as bed:
+        made = Node(bed, node)
+        made.install_first(last)
+        made.await_state(DAEMON, "active")
+        assert [made.enabled(unit) for unit in (DAEMON, PLUGIN, WATCHER)] == ["enabled", "disabled", "enabled"]
+        made.configure()
+        bed.call("systemctl", "start", PLUGIN)
+        yield made
+
+
+def test_an_upgrade_restarts_what_runs_and_nothing_else(installed: Node, deb: Path, last: Path) -> None:
+    before = installed.pids()
+    installed.install(deb)
+    assert installed.states() == ["active"] * 3
+    after = installed.pids()
+    assert not {*before, "0"} & {*after}
+    assert [installed.enabled(unit) for unit in (DAEMON, PLUGIN, WATCHER)] == ["enabled", "disabled", "enabled"]
+
+    installed.bed.call("systemctl", "stop", DAEMON, PLUGIN, WATCHER)
+    installed.install(last)
+    installed.install(deb)
+    assert installed.states() == ["inactive"] * 3
+
+    installed.bed.call("systemctl", "start", DAEMON, PLUGIN, timeout=120)
+    installed.bed.call("systemctl", "disable", DAEMON)
+    before = installed.pids()
+    installed.install(deb)
+    assert installed.states() == ["active", "active", "inactive"]
+    assert installed.enabled(DAEMON) == "disabled"
+    assert not {*before, "0"} & {*installed.pids()}
+
+
+def test_policy_rc_d_is_heeded(installed: Node, deb: Path) -> None:
+    installed.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101", "755")
+    before = installed.pids()
+    assert "policy-rc.d returned 101" in installed.install(deb)
+    assert installed.pids() == before
+    assert installed.states() == ["active"] * 3
+
+
+def test_a_removal_stops_and_disables_and_another_installation_starts(installed: Node, deb: Path) -> None:
+    installed.bed.call("systemctl", "enable", PLUGIN)
+    pids = installed.pids()
+    installed.bed.call("dpkg", "--remove", "vgpu", timeout=120)
+    assert installed.states() == ["inactive"] * 3
+    assert (
+        installed.bed.call("sh", "-c", f"ls -d /proc/{pids[0]} /proc/{pids[1]} 2>&1; true").count("No such file") == 2
+    )
+    links = installed.bed.call("find", "/etc/systemd/system", "-name", "vgpu*", "-type", "l")
+    assert links == ""
+    assert installed.bed.call("sh", "-c", "ls -d /usr/lib/vgpu 2>&1; true").count("No such file") == 1
+    installed.install(deb)
+    assert installed.states() == ["active", "inactive", "active"]
+    assert [installed.enabled(unit) for unit in (DAEMON, PLUGIN, WATCHER)] == ["enabled", "disabled", "enabled"]

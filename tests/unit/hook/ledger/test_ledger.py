@@ -1,0 +1,884 @@
+"""The ledger on real directories and a made-up /proc: claims, grants, lives and deaths, damage, races."""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from ledger_node import GIB, POD, Node, card, pages_in, redeem, share, uuid_of
+
+from vgpu.config import claims, core_schedule, limits, paths, records
+from vgpu.config.dialects.placements import Choice, Chosen
+from vgpu.config.errors import VgpuError
+from vgpu.config.grants import Holder
+from vgpu.config.inventory import Card, Device
+from vgpu.config.limits import UNLIMITED
+from vgpu.config.request import Request, Wishes
+from vgpu.config.settings import Settings
+from vgpu.hook.ledger.ledger import Ledger
+from vgpu.hook.placement.allocation import Allocation
+from vgpu.hook.placement.placement import NoFit
+from vgpu.hook.request.resolve_grants import Redemption
+
+STRANGER = "aaaaaaaa-0b0e-4c53-9d3a-6f0f8f0f1a11"
+MAIN = Holder(POD, "main")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def uuids(made: Allocation | None) -> list[str]:
+    assert made is not None
+    return [item.uuid for item in made.cards]
+
+
+# Standalone claims
+
+
+def test_a_claim_is_recorded_and_released(node: Node) -> None:
+    start = node.start("c1", 10)
+    made = node.ledger().claim(start, share(cores=30, memory=2 * GIB))
+    assert uuids(made) == [uuid_of(0)]
+    claim = claims.read(node.settings.run_dir, "c1")
+    assert (claim.pid, claim.start_time, claim.bundle, claim.ready) == (10, 5, "/bundles/c1", False)
+    assert [item.key()[:4] for item in claim.cards] == [(uuid_of(0), 2 * GIB, 30, 30)]
+    name, cards, _ = limits.decode(Path(paths.limits(node.settings.run_dir, "c1")).read_bytes())
+    assert (name, cards) == ("c1", claim.cards)
+    assert os.stat(node.claim_file("c1").parent).st_mode & 0o777 == 0o700
+    node.ledger().confirm(start)
+    assert claims.read(node.settings.run_dir, "c1").ready
+    assert node.commitments() == {uuid_of(0): (30, 2 * GIB, False)}
+    node.kill(10)
+    assert node.ledger().release("c1")
+    assert not node.claim_file("c1").parent.exists()
+    assert node.commitments() == {}
+    assert not node.ledger().release("c1")
+
+
+def test_a_hook_listed_twice_claims_once(node: Node) -> None:
+    start = node.start("c1", 10)
+    assert node.ledger().claim(start, share(60))
+    node.ledger().confirm(start)
+    before = node.snapshot()
+    assert node.ledger().claim(start, share(60)) is None
+    assert node.snapshot() == before
+
+
+def test_a_hook_that_died_at_work_is_followed_by_one_that_does_it(node: Node) -> None:
+    start = node.start("c1", 10)
+    assert node.ledger().claim(start, share(60))
+    assert uuids(node.ledger().claim(start, share(60))) == [uuid_of(0)]  # never confirmed
+    assert node.commitments() == {uuid_of(0): (60, GIB, False)}
+
+
+@pytest.mark.parametrize(("pid", "started", "state"), [(10, 5, "Z"), (10, 5, "X"), (10, 6, "S"), (11, 5, "S")], ids=str)
+def test_a_dead_claim_is_superseded(node: Node, pid: int, started: int, state: str) -> None:
+    """Zombies are dead, and so is a process whose pid came again."""
+    assert node.ledger().claim(node.start("old", 10), share(90))
+    node.kill(10)
+    node.live(pid, started, state)
+    made = node.ledger().claim(node.start("new", 20), share(90))
+    assert uuids(made) == [uuid_of(0)]
+
+
+def test_the_same_id_again_supersedes_the_dead_life(node: Node) -> None:
+    assert node.ledger().claim(node.start("c1", 10), share(90))
+    node.kill(10)
+    assert uuids(node.ledger().claim(node.start("c1", 11), share(20))) == [uuid_of(0)]
+    assert node.commitments() == {uuid_of(0): (20, GIB, False)}
+
+
+def test_a_living_container_keeps_its_id(node: Node) -> None:
+    assert node.ledger().claim(node.start("c1", 10), share())
+    before = node.snapshot()
+    with pytest.raises(VgpuError, match=r"container c1: .* pid 10, bundle /bundles/c1"):
+        node.ledger().claim(node.start("c1", 11), share())
+    assert node.snapshot() == before
+
+
+def test_late_poststop_leaves_a_new_life_alone(node: Node) -> None:
+    assert node.ledger().claim(node.start("c1", 10), share())
+    node.kill(10)
+    assert node.ledger().claim(node.start("c1", 11), share())
+    assert not node.ledger().release("c1")
+    assert claims.read(node.settings.run_dir, "c1").pid == 11
+
+
+@pytest.mark.parametrize("container", ["../x", "", ".", "..", "a/b", "a b", "-x", "x" * 256, "a\nb", "ä", "\0"])
+def test_ids_that_are_paths_are_refused(node: Node, container: str) -> None:
+    with pytest.raises(VgpuError, match="container id"):
+        node.ledger().claim(node.start(container, 10), share())
+    with pytest.raises(VgpuError, match="container id"):
+        node.ledger().release(container)
+    assert node.commitments() == {}
+
+
+# Capacity
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "fits"),
+    [
+        ([], share(100, 0), True),
+        ([share(50, GIB)], share(50, GIB), True),
+        ([share(50, GIB)], share(51, GIB), False),
+        ([share(1, 10 * GIB)], share(1, 6 * GIB), True),
+        ([share(1, 10 * GIB)], share(1, 6 * GIB + 1), False),
+        ([], share(1, 16 * GIB + 1), False),
+        ([share(1, 1)], Request(1, 100, 0), False),
+        ([Request(1, 100, 0)], share(1, 1), False),
+        ([], Request(2, 100, 0), False),
+    ],
+)
+def test_capacity_of_one_card(tmp_path: Path, held: list[Request], asked: Request, fits: bool) -> None:
+    node = Node(tmp_path, cards=1)
+    for number, request in enumerate(held):
+        assert node.ledger().claim(node.start(f"h{number}", 10 + number), request)
+    before = node.snapshot()
+    start = node.start("asks", 50)
+    if fits:
+        assert node.ledger().claim(start, asked)
+        return
+    with pytest.raises(NoFit) as refused:
+        node.ledger().claim(start, asked)
+    if asked.gpus == 1:
+        assert uuid_of(0) in str(refused.value)  # the reason names the card
+    assert node.snapshot() == before
+
+
+def test_whole_cards_have_no_limits(node: Node) -> None:
+    made = node.ledger().claim(node.start("c1", 10), Request(2, 100, 0))
+    assert made is not None
+    assert made.exclusive
+    assert [item.memory for item in made.limits] == [UNLIMITED, UNLIMITED]
+    assert {held[2] for held in node.commitments().values()} == {True}
+
+
+def test_scaling_oversubscribes(tmp_path: Path) -> None:
+    node = Node(tmp_path, cards=1, **{"scaling.cores": 2.0, "scaling.memory": 1.5})
+    for number in range(3):
+        assert node.ledger().claim(node.start(f"c{number}", 10 + number), share(60, 8 * GIB))
+    with pytest.raises(NoFit):
+        node.ledger().claim(node.start("c3", 13), share(60, 8 * GIB))
+
+
+# Grants
+
+
+def test_grants_are_claimed_and_bound(node: Node) -> None:
+    ids = node.pair(cores=30, memory=2 * GIB)
+    made = node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids, core_limit=50))
+    assert made is not None
+    assert [item.key()[:4] for item in made.limits] == [(uuid_of(0), 2 * GIB, 30, 50)]
+    for grant_id in ids.values():
+        assert node.read_grant(grant_id).holder == MAIN
+        assert node.read_grant(grant_id).cards == [uuid_of(0)]
+    assert sorted(claims.read(node.settings.run_dir, "c1").grants) == sorted(ids.values())
+    assert node.commitments() == {uuid_of(0): (30, 2 * GIB, False)}  # claim and grants count once
+
+
+@pytest.mark.parametrize("how", ["restart", "reboot", "crash"])
+def test_the_same_identity_claims_again_on_the_same_card(node: Node, how: str) -> None:
+    assert node.ledger().claim(node.start("filler", 9), share(70))
+    ids = node.pair(cores=60)
+    first = uuids(node.ledger().claim(node.start("life1", 10, MAIN), redeem(ids)))
+    assert first == [uuid_of(1)]
+    node.kill(9)
+    node.kill(10)
+    if how == "reboot":
+        node.reboot()
+    elif how == "restart":
+        assert node.ledger().release("life1")
+    # now card 0 is free, and binpack would take it
+    assert uuids(node.ledger().claim(node.start("life2", 11, MAIN), redeem(ids))) == first
+
+
+@pytest.mark.parametrize("holder", [Holder(STRANGER, "main"), Holder(POD, "other"), Holder(POD, "")])
+@pytest.mark.parametrize("reboot", [False, True])
+def test_nobody_else_claims_them(node: Node, holder: Holder, reboot: bool) -> None:
+    ids = node.pair()
+    assert node.ledger().claim(node.start("life1", 10, MAIN), redeem(ids))
+    node.kill(10)
+    if reboot:
+        node.reboot()
+    else:
+        node.ledger().release("life1")
+    with pytest.raises(VgpuError) as refused:
+        node.ledger().claim(node.start("life2", 11, holder), redeem(ids))
+    assert MAIN.describe() in str(refused.value)
+    assert holder.describe() in str(refused.value)
+    assert "life2" not in node.containers()
+    assert {node.read_grant(grant_id).holder for grant_id in ids.values()} == {MAIN}
+
+
+def test_two_containers_of_one_name_do_not_share_grants(node: Node) -> None:
+    ids = node.pair(cores=10)
+    assert node.ledger().claim(node.start("one", 10, MAIN), redeem(ids))
+    with pytest.raises(VgpuError, match="container one, which still lives"):
+        node.ledger().claim(node.start("two", 11, MAIN), redeem(ids))
+    assert node.containers() == {"one"}
+
+
+def test_unnamed_containers_of_one_pod_claim_their_own(node: Node) -> None:
+    """Docker under kubelet tells no container name."""
+    unnamed = Holder(POD, "")
+    one, two = node.pair(cores=60), node.pair(cores=60)
+    assert uuids(node.ledger().claim(node.start("one", 10, unnamed), redeem(one))) == [uuid_of(0)]
+    assert uuids(node.ledger().claim(node.start("two", 11, unnamed), redeem(two))) == [uuid_of(1)]
+    node.reboot()
+    # before they start again their cards are promised, though no name tells whose grants are whose
+    assert node.commitments() == {uuid_of(0): (60, GIB, False), uuid_of(1): (60, GIB, False)}
+    assert uuids(node.ledger().claim(node.start("two", 12, unnamed), redeem(two))) == [uuid_of(1)]
+
+
+def test_unnamed_containers_on_one_card_both_count(node: Node) -> None:
+    unnamed = Holder(POD, "")
+    one, two = node.pair(cores=30, memory=2 * GIB), node.pair(cores=20, memory=3 * GIB)
+    assert node.ledger().claim(node.start("one", 10, unnamed), redeem(one))
+    assert node.ledger().claim(node.start("two", 11, unnamed), redeem(two))
+    assert node.commitments() == {uuid_of(0): (50, 5 * GIB, False)}
+    node.reboot()
+    assert node.commitments() == {uuid_of(0): (50, 5 * GIB, False)}
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        ({"cores": "0" * 32}, ["grant 00000000 of cores", "none", "delete the pod"]),
+        ({"cores": "xyz"}, ["32 hexadecimal digits"]),
+        ({"cores": "../../../../etc/passwd"}, ["32 hexadecimal digits"]),
+        ({"cores": "A" * 32}, ["32 hexadecimal digits"]),
+        ({"cores": "a\nb"}, ["32 hexadecimal digits"]),
+        ({"cores": ""}, ["32 hexadecimal digits"]),
+        ({"cores": "CORES"}, ["memory beside", "cores alone"]),
+        ({"memory": "MEMORY"}, ["cores beside", "memory alone"]),
+        ({"cores": "MEMORY", "memory": "CORES"}, ["an amount of"]),
+        ({"cores": "CORES", "memory": "CORES"}, ["amount of memory", "amount of cores"]),
+        ({"gpu": "CORES"}, ["an amount of gpu"]),
+        ({"cores": "CORES", "memory": "0" * 32}, ["grant 00000000 of memory", "none"]),
+    ],
+)
+def test_grants_that_do_not_add_up(node: Node, ids: dict[str, str], words: list[str]) -> None:
+    known = {name.upper(): grant_id for name, grant_id in node.pair().items()}
+    before = node.snapshot()
+    asked = {name: known.get(text, text) for name, text in ids.items()}
+    with pytest.raises(VgpuError) as refused:
+        node.ledger().claim(node.start("c1", 10, MAIN), redeem(asked))
+    line = str(refused.value)
+    assert "\n" not in line
+    for word in words:
+        assert word in line
+    assert node.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory", "words"),
+    [
+        (150, GIB, "150"),
+        (60, 17 * GIB, uuid_of(1)),
+        (300, GIB, "3 cards"),
+        (3200, GIB, "32 cards"),
+        (60, 1 << 50, uuid_of(0)),
+    ],
+)
+def test_grants_over_capacity(node: Node, cores: int, memory: int, words: str) -> None:
+    ids = node.pair(cores, memory)
+    with pytest.raises(VgpuError) as refused:
+        node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))
+    assert words in str(refused.value)
+    assert not any(grant_id in str(refused.value) for grant_id in ids.values())  # an id is worth something
+    assert {node.read_grant(grant_id).holder for grant_id in ids.values()} == {None}
+
+
+def test_a_gpu_grant(node: Node) -> None:
+    made = node.ledger().claim(node.start("c1", 10, MAIN), redeem({"gpu": node.grant("gpu", 2)}))
+    assert made is not None
+    assert made.exclusive
+    assert len(made.cards) == 2
+    part = {"gpu": node.grant("gpu", 1, cores=30, memory=GIB)}
+    with pytest.raises(NoFit, match="held whole"):
+        node.ledger().claim(node.start("c2", 11, MAIN), redeem(part))
+
+
+def test_two_whole_cards_with_the_memory_of_both(node: Node) -> None:
+    """Memory's ids may all be of one card; the cards are given with all they have, and come back after a restart."""
+    ids = {"cores": node.grant("cores", 200), "memory": node.grant("memory", 32 * GIB, {uuid_of(1): "0-127"})}
+    holder = Holder("p", "c")
+    made = node.ledger().claim(node.start("c", 1, holder), redeem(ids))
+    assert made is not None and made.exclusive
+    assert [(limit.uuid, limit.memory) for limit in made.limits] == [(uuid_of(0), UNLIMITED), (uuid_of(1), UNLIMITED)]
+    node.kill(1)
+    assert uuids(node.ledger().claim(node.start("c2", 2, holder), redeem(ids))) == [uuid_of(0), uuid_of(1)]
+
+
+def test_memory_that_no_such_cards_have(node: Node) -> None:
+    two = {"cores": node.grant("cores", 200), "memory": node.grant("memory", 32 * GIB + 1)}
+    with pytest.raises(NoFit, match="no 2 cards have together what was asked for: 2 cards, whole with 32768 MiB"):
+        node.ledger().claim(node.start("c", 1, Holder("p", "c")), redeem(two))
+    one = {"cores": node.grant("cores", 100), "memory": node.grant("memory", 17 * GIB)}
+    with pytest.raises(NoFit, match=r"no card fits 1 card, whole with 17408 MiB: .*memory 16384 MiB in all"):
+        node.ledger().claim(node.start("d", 2, Holder("q", "c")), redeem(one))
+    share = {"cores": node.grant("cores", 50), "memory": node.grant("memory", 17 * GIB)}
+    with pytest.raises(NoFit, match=r"no card fits 1 card, 50 cores and 17408 MiB: .*memory 16384 MiB in all"):
+        node.ledger().claim(node.start("e", 3, Holder("r", "c")), redeem(share))
+
+
+def test_a_placed_grant_counts_without_a_container(node: Node) -> None:
+    ids = node.pair(cores=70)
+    assert node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))
+    node.reboot()
+    assert node.commitments() == {uuid_of(0): (70, GIB, False)}
+    assert uuids(node.ledger().claim(node.start("other", 11), share(70))) == [uuid_of(1)]
+    for grant_id in ids.values():
+        node.grant_file(grant_id).unlink()
+    assert node.commitments() == {uuid_of(1): (70, GIB, False)}
+
+
+@pytest.mark.parametrize("missing", ["cores", "memory"])
+def test_half_a_placed_pair_still_counts(node: Node, missing: str) -> None:
+    ids = node.pair(cores=70, memory=3 * GIB)
+    assert node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))
+    node.reboot()
+    node.grant_file(ids[missing]).unlink()
+    left = (70, 0, False) if missing == "memory" else (0, 3 * GIB, False)
+    assert node.commitments() == {uuid_of(0): left}
+
+
+def test_cards_that_are_gone_or_taken_are_placed_anew(node: Node) -> None:
+    ids = node.pair(cores=60)
+    assert uuids(node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))) == [uuid_of(0)]
+    node.reboot()
+    node.cards = node.cards[1:]  # card 0 fell off the bus
+    ledger = node.ledger()
+    assert uuids(ledger.claim(node.start("c2", 11, MAIN), redeem(ids))) == [uuid_of(1)]
+    assert any("placed anew" in note for note in ledger.notes)
+    assert node.read_grant(ids["cores"]).cards == [uuid_of(1)]
+
+
+def test_device_ids_are_a_preference(node: Node) -> None:
+    ids = node.pair(cores=30, devices={uuid_of(1): "0-29"})
+    assert uuids(node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))) == [uuid_of(1)]
+
+
+@pytest.mark.parametrize(
+    ("later", "superseded"),
+    [
+        ({uuid_of(0): "0-29"}, True),
+        ({uuid_of(0): "29-40"}, True),
+        ({uuid_of(0): "5,100"}, True),
+        ({uuid_of(0): "30-59"}, False),
+        ({uuid_of(1): "0-29"}, False),
+        ({}, False),
+        ({uuid_of(0): "²,x,-,3-x, 1"}, False),  # garbage overlaps nothing, and harms nobody
+        ({uuid_of(0): "9" * 5000}, False),
+    ],
+)
+def test_an_init_containers_successor(node: Node, later: dict[str, str], superseded: bool) -> None:
+    """kubelet hands an init container's device ids out again: the older grant is then worth nothing more."""
+    init = node.pair(cores=30, devices={uuid_of(0): "0-29"})
+    assert node.ledger().claim(node.start("init", 10, Holder(POD, "init")), redeem(init))
+    app = node.pair(cores=30, devices=later)
+    cores, memory, _ = node.commitments()[uuid_of(0)]
+    assert (cores, memory) == (30, GIB)  # it lives
+    node.kill(10)
+    assert node.ledger().release("init")
+    assert node.commitments().get(uuid_of(0), (0, 0, False))[0] == (0 if superseded else 30)
+    assert node.ledger().claim(node.start("app", 11, MAIN), redeem(app))
+
+
+def test_successors_of_many_init_containers_fit(tmp_path: Path) -> None:
+    node = Node(tmp_path, cards=1)
+    for number in range(5):
+        devices = {uuid_of(0): "0-99"}
+        ids = {"cores": node.grant("cores", 90, devices), "memory": node.grant("memory", 9 * GIB, devices)}
+        holder = Holder(POD, f"init{number}")
+        assert node.ledger().claim(node.start(f"c{number}", 10 + number, holder), redeem(ids))
+        node.kill(10 + number)
+        node.ledger().release(f"c{number}")
+    assert node.commitments() == {uuid_of(0): (90, 9 * GIB, False)}
+
+
+# Cards that a scheduler chose
+
+
+def placed(ids: dict[str, str], *cards: int, amounts: tuple[int, int] = (0, 0), **limits: int) -> Redemption:
+    """A redemption whose container a scheduler has put on `cards`; `amounts` are cores and MiB of each."""
+    chosen = tuple(Chosen(uuid_of(index), -1, amounts[0], amounts[1] << 20) for index in cards)
+    return Redemption(ids, 0, Wishes(), (Choice("hami.io/vgpu-devices-allocated", chosen),), dict(limits))
+
+
+def test_look_alike_containers_each_get_the_card_chosen_for_them(node: Node) -> None:
+    """Equal amounts, started in any order, with device ids that prefer the other card."""
+    for at, name in ((1, "b"), (0, "a")):
+        ids = node.pair(cores=30, devices={uuid_of(1 - at): f"{at * 30}-{at * 30 + 29}"})
+        holder = Holder(POD, name)
+        assert uuids(node.ledger().claim(node.start(name, 10 + at, holder), placed(ids, at))) == [uuid_of(at)]
+    ids = node.pair(cores=30, devices={uuid_of(1): "90-99"})
+    assert uuids(node.ledger().claim(node.start("c", 20, Holder(POD, "c")), redeem(ids))) == [uuid_of(1)]
+
+
+def test_a_chosen_card_without_room_fails_the_start_and_leaves_nothing(node: Node) -> None:
+    assert node.ledger().claim(node.start("filler", 9), share(90))  # on card 0
+    ids = node.pair(cores=30)
+    before = node.snapshot()
+    with pytest.raises(NoFit, match=r"scheduler's choice for .* card 0 .* 10 cores free"):
+        node.ledger().claim(node.start("c1", 10, MAIN), placed(ids, 0))
+    assert node.snapshot() == before
+    node.kill(9)
+    assert uuids(node.ledger().claim(node.start("c1", 11, MAIN), placed(ids, 0))) == [uuid_of(0)]  # kubelet tries again
+
+
+def test_a_chosen_card_that_is_gone_fails_the_start(node: Node) -> None:
+    ids = node.pair(cores=30)
+    with pytest.raises(NoFit, match="expected a card of this node, found GPU-00000007"):
+        node.ledger().claim(node.start("c1", 10, MAIN), placed(ids, 7))
+    node.cards = [card(0)]
+    with pytest.raises(NoFit, match="expected a card of this node, found GPU-00000001"):
+        node.ledger().claim(node.start("c1", 10, MAIN), placed(ids, 1))
+
+
+def test_as_many_cards_as_granted(node: Node) -> None:
+    with pytest.raises(NoFit, match=r"expected 2 different cards, found"):
+        node.ledger().claim(node.start("c1", 10, MAIN), placed({"cores": node.grant("cores", 200)}, 0))
+    with pytest.raises(NoFit, match=r"expected 1 different card, found"):
+        node.ledger().claim(node.start("c2", 11, MAIN), placed(node.pair(), 0, 1))
+    with pytest.raises(NoFit, match=r"expected 2 different cards, found"):
+        node.ledger().claim(node.start("c3", 12, MAIN), placed({"gpu": node.grant("gpu", 2)}, 0, 0))
+
+
+@pytest.mark.parametrize("how", ["restart", "reboot"])
+def test_a_restart_keeps_card_and_share_whatever_the_annotations_have_become(node: Node, how: str) -> None:
+    ids = {"gpu": node.grant("gpu", 1, cores=50, memory=8 * GIB)}
+    limits = {"nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}
+    assert node.ledger().claim(node.start("life1", 10, MAIN), placed(ids, 1, amounts=(30, 3000), **limits))
+    expected = {uuid_of(1): (30, 3000 << 20, False)}
+    assert node.commitments() == expected
+    node.kill(10)
+    if how == "reboot":
+        node.reboot()
+    assert node.commitments() == expected  # between two lives it takes what it was given, not the grant's half a card
+    again = placed(ids, 0, amounts=(50, 8192))
+    assert uuids(node.ledger().claim(node.start("life2", 11, MAIN), again)) == [uuid_of(1)]
+    assert node.commitments() == expected
+
+
+def test_a_withdrawn_start_settles_nothing(node: Node) -> None:
+    ids = {"gpu": node.grant("gpu", 1, cores=50, memory=8 * GIB)}
+    before = node.snapshot()
+    ledger, start = node.ledger(), node.start("c1", 10, MAIN)
+    assert ledger.claim(start, placed(ids, 0, amounts=(30, 3000)))
+    assert node.read_grant(ids["gpu"]).share == (30, 3000 << 20)
+    ledger.withdraw(start)
+    assert node.snapshot() == before
+
+
+def test_memory_in_proportion_counts_between_two_lives(tmp_path: Path) -> None:
+    node = Node(tmp_path, cards=1, **{"kubernetes.missing_memory": "proportional"})
+    ids = {"cores": node.grant("cores", 25)}
+    assert node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))
+    node.kill(10)
+    node.reboot()
+    assert node.commitments() == {uuid_of(0): (25, 4 * GIB, False)}
+    paths = {name: node.settings[name] for name in ("paths.state", "paths.run")}
+    node.settings = Settings({**paths, "kubernetes.missing_memory": "refuse"})
+    made = node.ledger().claim(node.start("c2", 11, MAIN), redeem(ids))  # what was given once stays given
+    assert made is not None
+    assert made.limits[0].memory == 4 * GIB
+
+
+def test_an_init_container_and_its_successor_on_the_cards_chosen_for_each(node: Node) -> None:
+    """kubelet has allocated for all containers of a pod before the first of them starts."""
+    devices = {uuid_of(0): "0-89"}
+    init, app = (
+        {"cores": node.grant("cores", 90, devices), "memory": node.grant("memory", GIB, devices)} for _ in range(2)
+    )
+    assert uuids(node.ledger().claim(node.start("i", 10, Holder(POD, "init")), placed(init, 0))) == [uuid_of(0)]
+    node.kill(10)
+    assert node.ledger().release("i")
+    assert uuids(node.ledger().claim(node.start("a", 11, MAIN), placed(app, 1))) == [uuid_of(1)]
+    assert node.commitments() == {uuid_of(1): (90, GIB, False)}
+
+
+@pytest.mark.parametrize("choose", [True, False])
+def test_after_a_reboot_init_containers_run_again_before_their_successors(tmp_path: Path, choose: bool) -> None:
+    """The successor's grants stand for the very devices that the init container has meanwhile."""
+    node = Node(tmp_path, cards=1)
+    pairs = []
+    for _ in range(3):  # two init containers, one after the other, then the container
+        devices = {uuid_of(0): "0-89"}
+        pairs.append({"cores": node.grant("cores", 90, devices), "memory": node.grant("memory", 9 * GIB, devices)})
+    for life in range(3):
+        for number, ids in enumerate(pairs):
+            pid = 10 + 3 * life + number
+            wanted = placed(ids, 0) if choose else redeem(ids)
+            start = node.start(f"c{pid}", pid, Holder(POD, f"c{number}"))
+            assert uuids(node.ledger().claim(start, wanted)) == [uuid_of(0)]
+            with pytest.raises(NoFit):  # nobody else has room there at any time
+                node.ledger().claim(node.start("other", 99), share(20))
+            node.kill(pid)
+            node.ledger().release(f"c{pid}")
+        node.reboot()
+
+
+def test_another_pods_grants_of_the_same_devices_still_count(tmp_path: Path) -> None:
+    """Device ids that kubelet has handed on to another pod are no longer the first one's."""
+    node = Node(tmp_path, cards=1)
+    devices = {uuid_of(0): "0-89"}
+    mine, theirs = node.pair(cores=90, devices=devices), node.pair(cores=90, devices=devices)
+    assert node.ledger().claim(node.start("c1", 10, MAIN), redeem(mine))
+    node.kill(10)
+    node.reboot()
+    assert node.ledger().claim(node.start("c2", 11, Holder(STRANGER, "main")), redeem(theirs))
+    node.kill(11)
+    node.reboot()
+    with pytest.raises(NoFit):
+        node.ledger().claim(node.start("c3", 12, MAIN), redeem(mine))
+
+
+# Withdrawal
+
+
+def test_withdraw_restores_everything(node: Node) -> None:
+    ids = node.pair()
+    assert node.ledger().claim(node.start("other", 9), share(10))
+    start = node.start("c1", 10, MAIN)
+    before = node.snapshot()
+    ledger = node.ledger()
+    assert ledger.claim(start, redeem(ids))
+    assert node.snapshot() != before
+    ledger.withdraw(start)
+    assert node.snapshot() == before
+    assert node.ledger().claim(node.start("c2", 11, Holder(STRANGER, "main")), redeem(ids))  # free again
+
+
+def test_withdraw_of_a_second_life_leaves_it_bound(node: Node) -> None:
+    ids = node.pair()
+    assert node.ledger().claim(node.start("life1", 10, MAIN), redeem(ids))
+    node.kill(10)
+    node.ledger().release("life1")
+    ledger, start = node.ledger(), node.start("life2", 11, MAIN)
+    assert ledger.claim(start, redeem(ids))
+    ledger.withdraw(start)
+    assert node.read_grant(ids["cores"]).holder == MAIN
+
+
+def test_a_grant_that_ended_meanwhile_does_not_come_back(node: Node) -> None:
+    ids = node.pair()
+    ledger, start = node.ledger(), node.start("c1", 10, MAIN)
+    assert ledger.claim(start, redeem(ids))
+    node.grant_file(ids["cores"]).unlink()
+    ledger.withdraw(start)
+    assert not node.grant_file(ids["cores"]).exists()
+    assert node.read_grant(ids["memory"]).holder is None
+
+
+def test_withdraw_leaves_a_new_life_under_the_same_id_alone(node: Node) -> None:
+    """The runtime was killed with the hook still at work, and kubelet was faster than it."""
+    ids = node.pair()
+    slow, start = node.ledger(), node.start("c1", 10, MAIN)
+    assert slow.claim(start, redeem(ids))
+    node.kill(10)
+    assert node.ledger().claim(node.start("c1", 11, MAIN), redeem(ids))
+    before = node.snapshot()
+    slow.withdraw(start)
+    assert node.snapshot() == before
+    with pytest.raises(VgpuError, match="claim of process 10"):
+        slow.confirm(start)
+    assert node.snapshot() == before
+
+
+@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), VgpuError("limits"), KeyboardInterrupt()])
+def test_a_failure_while_recording_leaves_nothing(
+    node: Node, monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException
+) -> None:
+    ids = node.pair()
+    start = node.start("c1", 10, MAIN)
+    before = node.snapshot()
+    real, calls = records.write_bytes, []
+
+    def failing(path: str, data: bytes, mode: int = 0o600) -> None:
+        calls.append(path)
+        if len(calls) == at + 1:
+            raise error
+        real(path, data, mode)
+
+    monkeypatch.setattr(records, "write_bytes", failing)
+    with pytest.raises((VgpuError, KeyboardInterrupt)) as refused:
+        node.ledger().claim(start, redeem(ids))
+    if isinstance(error, OSError):
+        assert "No space left" in str(refused.value)
+    monkeypatch.undo()
+    assert len(calls) > at
+    assert node.snapshot() == before
+
+
+def test_a_card_without_a_real_uuid_leaves_nothing(node: Node) -> None:
+    node.cards[0].uuid = node.cards[1].uuid = "GPU-x"
+    ids = node.pair()
+    with pytest.raises(VgpuError, match="UUID"):
+        node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))
+    assert node.read_grant(ids["cores"]).holder is None
+    assert node.commitments() == {}
+
+
+# Damage
+
+DAMAGE = [b"", b"garbage", b"\xff\xfe\x00", b'{"version": 1', b"[]", b"{}", b'{"version": 99}', b"{" * 5000]
+
+
+@pytest.mark.parametrize("data", DAMAGE)
+def test_a_damaged_claim_still_takes_its_cards(node: Node, data: bytes) -> None:
+    assert node.ledger().claim(node.start("hurt", 10), share(70, 3 * GIB))
+    node.claim_file("hurt").write_bytes(data)
+    ledger = node.ledger()
+    assert uuids(ledger.claim(node.start("new", 11), share(70))) == [uuid_of(1)]
+    assert any(str(node.claim_file("hurt")) in note for note in ledger.notes)
+    assert node.commitments()[uuid_of(0)] == (70, 3 * GIB, False)
+    assert node.ledger().release("hurt")  # its poststop clears it
+    assert uuid_of(0) not in node.commitments()
+
+
+def test_a_damaged_exclusive_claim_still_takes_whole_cards(node: Node) -> None:
+    assert node.ledger().claim(node.start("hurt", 10), Request(2, 100, 0))
+    node.claim_file("hurt").write_bytes(b"garbage")
+    with pytest.raises(NoFit, match="held whole"):
+        node.ledger().claim(node.start("new", 11), share(1, 1))
+
+
+def test_claim_and_limits_damaged_harm_nobody_else(node: Node) -> None:
+    assert node.ledger().claim(node.start("hurt", 10), share(70))
+    for path in node.claim_file("hurt").parent.iterdir():
+        path.write_bytes(b"garbage")
+    ledger = node.ledger()
+    assert ledger.claim(node.start("new", 11), share(70))
+    assert len(ledger.notes) == 2
+
+
+def test_a_containers_own_damaged_claim_does_not_stop_it(tmp_path: Path) -> None:
+    node = Node(tmp_path, cards=1)
+    assert node.ledger().claim(node.start("c1", 10), Request(1, 100, 0))
+    node.claim_file("c1").write_bytes(b"garbage")
+    node.kill(10)
+    assert node.ledger().claim(node.start("c1", 11), Request(1, 100, 0))
+
+
+def test_foreign_things_among_the_claims_are_left_alone(node: Node) -> None:
+    directory = node.path / "run/containers"
+    (directory / ".hidden").mkdir(parents=True)
+    (directory / "empty").mkdir()
+    (directory / "file").write_text("x")
+    (directory / "a b").mkdir()
+    ledger = node.ledger()
+    assert ledger.claim(node.start("c1", 10), share())
+    assert {path.name for path in directory.iterdir()} == {".hidden", "empty", "file", "a b", "c1"}
+
+
+def test_claims_that_are_no_directory_are_one_line(node: Node) -> None:
+    (node.path / "run").mkdir()
+    (node.path / "run/containers").write_text("x")
+    with pytest.raises(VgpuError, match=r"run/containers/c1: .*Not a directory"):
+        node.ledger().claim(node.start("c1", 10), share())
+
+
+@pytest.mark.parametrize("data", DAMAGE)
+def test_a_damaged_grant_is_refused_and_harms_nobody_else(node: Node, data: bytes) -> None:
+    ids = node.pair()
+    node.grant_file(ids["cores"]).write_bytes(data)
+    with pytest.raises(VgpuError) as refused:
+        node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))
+    assert str(node.grant_file(ids["cores"])) in str(refused.value)
+    assert "delete the pod" in str(refused.value)
+    ledger = node.ledger()
+    assert ledger.claim(node.start("c2", 11, Holder(POD, "two")), redeem(node.pair()))
+    assert any(str(node.grant_file(ids["cores"])) in note for note in ledger.notes)
+
+
+@pytest.mark.parametrize("field", ["amount", "resource", "created", "cores", "devices", "holder", "cards", "id"])
+@pytest.mark.parametrize("value", [None, -1, "x", [1], {"a": 1}, 1 << 62, "1 core"])
+def test_wrong_fields_of_a_grant_never_raise_anything_else(node: Node, field: str, value: object) -> None:
+    ids = node.pair()
+    path = node.grant_file(ids["cores"])
+    record = json.loads(path.read_text())
+    if record[field] == value or (field == "holder" and value is None):
+        return
+    path.write_text(json.dumps({**record, field: value}))
+    with pytest.raises(VgpuError):
+        node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))
+    assert node.ledger().claim(node.start("c2", 11), share())
+
+
+# Order and races
+
+
+def test_the_order_of_grants_does_not_matter(tmp_path: Path) -> None:
+    results = []
+    for number, order in enumerate(permutations(["cores", "memory", "gpu"])):
+        node = Node(tmp_path / str(number))
+        ids = {
+            "cores": node.grant("cores", 30, {uuid_of(1): "0-29"}),
+            "memory": node.grant("memory", GIB, {uuid_of(1): "7"}),
+            "gpu": node.grant("gpu", 1),
+        }
+        asked = {name: ids[name] for name in order}
+        made = node.ledger().claim(node.start("c1", 10, MAIN), redeem(asked))
+        assert made is not None
+        results.append([item.key()[:4] for item in made.limits])
+    assert results == [[(uuid_of(1), GIB, 30, 30)]] * 6
+
+
+def test_a_dry_run_records_nothing_and_agrees(node: Node) -> None:
+    ids = node.pair(cores=60)
+    assert node.ledger().claim(node.start("c0", 9), share(60))
+    before = node.snapshot()
+    foreseen = uuids(node.ledger().place(redeem(ids), MAIN))
+    assert node.snapshot() == before
+    assert uuids(node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))) == foreseen
+    # of a container that runs: what it holds itself is not in its own way
+    assert uuids(node.ledger().place(redeem(ids), MAIN, "c1")) == foreseen
+    assert uuids(node.ledger().place(share(100 - 1), None, "c0")) == [uuid_of(0)]
+
+
+def test_the_lock_is_made_where_it_is_missing_and_is_no_link(node: Node) -> None:
+    assert node.ledger().claim(node.start("c1", 10), share())
+    lock = node.path / "run/ledger.lock"
+    assert lock.stat().st_mode & 0o777 == 0o600
+    lock.unlink()
+    lock.symlink_to(node.path / "victim")
+    with pytest.raises(OSError, match=r"ledger\.lock"):
+        node.ledger().claim(node.start("c2", 11), share())
+    assert not (node.path / "victim").exists()
+
+
+@pytest.mark.parametrize(
+    ("scaling", "virtual", "expected"), [(2.0, True, True), (2.0, False, False), (1.0, True, False)]
+)
+def test_virtual_memory_is_for_oversubscribed_cards_only(
+    tmp_path: Path, scaling: float, virtual: bool, expected: bool
+) -> None:
+    values: dict[str, object] = {"paths.run": str(tmp_path / "run"), "paths.state": str(tmp_path / "state")}
+    settings = Settings({**values, "scaling.memory": scaling, "scaling.virtual_memory": virtual})
+    device = Device("/dev/nvidia0", "nvidia0", 195, 0)
+    card = Card("GPU-00000001-0000-0000-0000-000000000000", 0, 0, "0000:01:00.0", "T4", 8 << 30, device)
+    made = Ledger(settings, [card]).place(Request(1, 30, 1 << 30), None)
+    assert [limit.oversubscribe for limit in made.limits] == [expected]
+
+
+# Card pages
+
+
+def test_who_shares_a_card_gets_a_phase_of_it_and_who_stays_gets_it_back(node: Node) -> None:
+    def pages(*containers: str) -> dict[str, core_schedule.Page]:
+        read = {name: core_schedule.decode(node.pages(name).read_bytes())[0] for name in containers}
+        return {name: found[0] for name, found in read.items()}
+
+    assert node.ledger().claim(node.start("a", 1), share(30))
+    assert pages("a") == {"a": core_schedule.Page(uuid_of(0), tenants=1)}
+    assert node.ledger().claim(node.start("b", 2), share(20))
+    assert node.ledger().claim(node.start("c", 3), share(50))
+    wanted = core_schedule.schedule(uuid_of(0), [30, 20, 50])
+    assert list(pages("a", "b", "c").values()) == wanted
+    node.kill(2)
+    assert node.ledger().release("b")
+    assert list(pages("a", "c").values()) == core_schedule.schedule(uuid_of(0), [30, 50])
+    node.kill(3)
+    dead = [claim for claim in node.ledger().claims() if claim.container == "c"]
+    assert node.ledger().reap(dead)
+    assert pages("a") == {"a": core_schedule.Page(uuid_of(0), tenants=1)}
+
+
+def test_a_whole_card_has_no_pages_and_other_cards_are_not_touched(node: Node) -> None:
+    assert node.ledger().claim(node.start("a", 1), share(30))
+    before = node.pages("a").read_bytes()
+    assert node.ledger().claim(node.start("whole", 2), Request(1, 100, 0))
+    assert not node.pages("whole").exists()
+    assert node.pages("a").read_bytes() == before
+
+
+def test_the_presence_file_is_there_before_anybody_shares_a_card_and_stays(node: Node) -> None:
+    path = Path(paths.presence(node.settings.run_dir))
+    assert node.ledger().claim(node.start("whole", 1), Request(1, 100, 0))
+    assert not path.exists()
+    ledger = node.ledger()
+    assert ledger.claim(node.start("a", 2), share(30))
+    inode = path.stat().st_ino
+    assert ledger.notes == []
+    node.kill(2)
+    assert node.ledger().release("a")
+    assert node.ledger().claim(node.start("b", 3), share(30))
+    assert path.stat().st_ino == inode
+
+
+def test_a_presence_file_that_was_removed_under_way_is_told(node: Node) -> None:
+    path = Path(paths.presence(node.settings.run_dir))
+    assert node.ledger().claim(node.start("a", 1), share(30))
+    path.unlink()
+    ledger = node.ledger()
+    assert ledger.claim(node.start("b", 2), share(30))
+    assert ledger.notes == [f"{path} was missing: who started before does not see who starts now"]
+
+
+def test_without_a_presence_file_nobody_starts(node: Node) -> None:
+    path = Path(paths.presence(node.settings.run_dir))
+    path.mkdir(parents=True)
+    with pytest.raises(VgpuError, match="expected a regular file, found d"):
+        node.ledger().claim(node.start("a", 1), share(30))
+    assert node.ledger().claims() == []
+
+
+def test_a_claim_that_fails_leaves_no_phase_behind(node: Node) -> None:
+    assert node.ledger().claim(node.start("a", 1), share(30))
+    before = pages_in(node.pages("a"))
+    ledger, start = node.ledger(), node.start("b", 2)
+    assert ledger.claim(start, share(30))
+    assert pages_in(node.pages("a")) != before
+    ledger.withdraw(start)
+    assert pages_in(node.pages("a")) == before
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", bytes(core_schedule.SIZE)])
+def test_anothers_damaged_pages_stop_nobody(node: Node, damage: bytes) -> None:
+    assert node.ledger().claim(node.start("a", 1), share(30))
+    node.pages("a").write_bytes(damage)
+    ledger = node.ledger()
+    assert ledger.claim(node.start("b", 2), share(30))
+    assert len([note for note in ledger.notes if "card pages of container a stay as they were" in note]) == 1
+    assert node.pages("a").read_bytes() == damage
+
+
+def test_a_container_from_before_there_were_pages_still_has_its_time_kept(node: Node) -> None:
+    assert node.ledger().claim(node.start("old", 1), share(30))
+    node.pages("old").unlink()
+    ledger = node.ledger()
+    assert ledger.claim(node.start("new", 2), share(30))
+    assert ledger.notes == []
+    (_, page) = core_schedule.schedule(uuid_of(0), [30, 30])
+    assert core_schedule.decode(node.pages("new").read_bytes())[0] == [page]
+
+
+@pytest.mark.parametrize(
+    ("text", "offset"),
+    [
+        ("monotonic           0         0\nboottime            0         0\n", 0),
+        ("monotonic      -86400 500000000\nboottime      5 0\n", 86_399_500_000_000),
+        ("monotonic 3600 1\n", -3_600_000_000_001),
+        ("", 0),
+    ],
+)
+def test_the_clock_of_a_time_namespace(node: Node, text: str, offset: int) -> None:
+    start = node.start("a", 1)
+    (node.proc / "1" / "timens_offsets").write_text(text)
+    ledger = node.ledger()
+    assert ledger.claim(start, share(30))
+    assert core_schedule.decode(node.pages("a").read_bytes())[1] == offset
+
+
+def test_priority_is_recorded(node: Node) -> None:
+    assert node.ledger().claim(node.start("a", 1), Request(1, 30, GIB, wishes=Wishes(priority=0)))
+    assert node.ledger().claim(node.start("b", 2), share(30))
+    assert [claim.priority for claim in node.ledger().claims()] == [0, 1]

@@ -1,0 +1,36 @@
+"""The ledger's lock with real processes: one at a time, in the order of arrival, whoever dies or stops meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vgpu.config.errors import VgpuError
+from vgpu.hook.ledger import lock as lock_module
+from vgpu.hook.ledger.lock import Lock
+
+
+def test_a_lock_that_is_held_for_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_module, "PATIENCE", 0.05)
+    with Lock(str(tmp_path)):
+        with (
+            pytest.raises(VgpuError, match=r"ledger\.lock.*held by another process"),
+            Lock(str(tmp_path)),
+        ):
+            pass
+        with pytest.raises(BlockingIOError), Lock(str(tmp_path), wait=False):
+            pass
+    with Lock(str(tmp_path)):
+        pass
+
+
+def test_a_free_lock_costs_three_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open, one look at the line, flock: no ticket is drawn, nothing sleeps."""
+    calls: list[str] = []
+    for name in ("fcntl", "flock"):
+        real = getattr(lock_module.fcntl, name)
+        monkeypatch.setattr(lock_module.fcntl, name, lambda *args, _r=real, _n=name: (calls.append(_n), _r(*args))[1])
+    monkeypatch.setattr(lock_module.time, "sleep", calls.append)
+    with Lock(str(tmp_path)):
+        assert calls == ["fcntl", "flock"]

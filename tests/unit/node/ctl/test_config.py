@@ -1,0 +1,334 @@
+"""vgpuctl: loading of verbs, errors as lines, and the verb `config`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from vgpu.config import records, settings
+from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import Card, Device, Inventory
+from vgpu.config.settings import DEFAULTS
+from vgpu.node.ctl import main as program
+from vgpu.node.ctl.main import main
+from vgpu.node.ctl.output import Bytes, print_table
+
+
+def entry(name: str, value: str) -> metadata.EntryPoint:
+    return metadata.EntryPoint(name, value, program.GROUP)
+
+
+CONFIG = entry("config", "vgpu.node.ctl.config:config")
+
+
+@pytest.fixture(autouse=True)
+def verbs(monkeypatch: pytest.MonkeyPatch) -> list[metadata.EntryPoint]:
+    """The entry points that vgpuctl finds, whether or not vgpu is installed here."""
+    found = [CONFIG]
+    monkeypatch.setattr(metadata, "entry_points", lambda group: list(found))
+    monkeypatch.delenv("NODE_NAME", raising=False)
+    return found
+
+
+def runner() -> CliRunner:
+    """One that keeps stderr apart, which click before 8.2 does on demand only."""
+    apart: dict[str, Any] = {} if "mix_stderr" not in inspect.signature(CliRunner).parameters else {"mix_stderr": False}
+    return CliRunner(**apart)
+
+
+class Node:
+    """A node's files below a directory, and vgpuctl for it."""
+
+    def __init__(self, root: Path) -> None:
+        self.source = root / "config.yaml"
+        self.target = root / "state/config.json"
+
+    def run(self, *arguments: str, **env: str) -> Result:
+        return runner().invoke(main, ["--config", str(self.target), *arguments], env=env)
+
+    def config(self, verb: str, text: str, *arguments: str, **env: str) -> Result:
+        self.source.write_text(text)
+        return self.run("config", verb, str(self.source), *arguments, **env)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+TEXT = "scaling: {memory: 2}\nnodes:\n  gpu-7: {scaling: {cores: 3}}\n"
+
+
+def test_check_says_ok(node: Node) -> None:
+    done = node.config("check", "", "--node", "gpu-7")
+    assert (done.exit_code, done.stdout) == (0, f"{node.source}: ok for node gpu-7\n")
+    assert not node.target.parent.exists()
+
+
+UNCHECKED = "not checked: whether the list of devices is within kubelet's 4 MiB: "
+SMALL_UNITS = "resources: {mode: vcuda, memory_unit: 1Mi}\n"
+
+
+def test_check_counts_the_devices_of_this_node(node: Node) -> None:
+    """The line is the device plugin's own."""
+    text = f"paths: {{run: {node.source.parent}}}\n"
+    write_cards(node.source.parent, 8, 141 << 30)
+    done = node.config("check", text)
+    assert (done.exit_code, done.stderr) == (0, "")
+    done = node.config("check", text + SMALL_UNITS)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith(
+        "vgpuctl: tencent.com/vcuda-memory: expected a list of devices within kubelet's 4 MiB,"
+    )
+    assert done.stderr.endswith("; set resources.memory_unit: 16Mi or more\n")
+    assert node.config("check", text + SMALL_UNITS.replace("1Mi", "16Mi")).exit_code == 0
+
+
+def test_check_says_when_it_cannot_count(node: Node) -> None:
+    run = node.source.parent
+    text = f"paths: {{run: {run}}}\n{SMALL_UNITS}"
+    done = node.config("check", text)
+    assert done.exit_code == 0
+    assert (
+        f"{UNCHECKED}{run}/inventory.json: expected this node's inventory, found no file; run: vgpuctl" in done.stderr
+    )
+    write_cards(run, 8, 141 << 30)
+    assert (
+        f"{UNCHECKED}the cards of node gpu-8 are not known here" in node.config("check", text, "--node", "gpu-8").stderr
+    )
+    assert node.config("check", text, NODE_NAME="GPU-8").exit_code == 1
+    write_cards(run, 0, 0)
+    assert f"{UNCHECKED}{run}/inventory.json: has no cards" in node.config("check", text).stderr
+    (run / "inventory.json").write_text("{")
+    assert f"{UNCHECKED}{run}/inventory.json: expected" in node.config("check", text).stderr
+
+
+def write_cards(run: Path, count: int, memory: int) -> None:
+    cards = [
+        Card(f"GPU-{at}", at, at, f"0:{at}", "H200", memory, Device(f"/dev/nvidia{at}", f"nvidia{at}", 195, at))
+        for at in range(count)
+    ]
+    records.write(f"{run}/inventory.json", Inventory("550.54.15", "", 1.0, [], [], [], cards).record())
+
+
+def test_check_prints_a_line_per_error_and_no_traceback(node: Node) -> None:
+    done = node.config("check", "zzz: 1\nscaling: {cores: 0}\n")
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert [line.partition(" expected")[0] for line in lines] == [
+        f"vgpuctl: {node.source}:1: zzz:", f"vgpuctl: {node.source}:2: scaling.cores:",
+    ]  # fmt: skip
+
+
+def test_file_that_was_named_has_to_exist(node: Node) -> None:
+    for verb in ("check", "show", "apply"):
+        done = node.run("config", verb, f"{node.source}x")
+        expected = f"vgpuctl: {node.source}x: expected a configuration file, found no such file; correct the path\n"
+        assert (done.exit_code, done.stderr) == (1, expected)
+
+
+def test_default_file_may_be_missing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "SOURCE_PATH", str(node.source))
+    done = node.run("config", "apply")
+    assert done.exit_code == 0
+    assert done.stderr == f"vgpuctl: {node.source}: no such file; the defaults are used\n"
+    read = settings.read(str(node.target))
+    assert {name: read[name] for name in DEFAULTS} == DEFAULTS
+
+
+def test_show_as_a_table(node: Node) -> None:
+    done = node.config("show", TEXT, "--node", "gpu-7")
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in done.stdout.splitlines()}
+    assert set(DEFAULTS) <= set(rows)
+    assert rows["scaling.memory"] == f"2.0 {node.source}:1"
+    assert rows["scaling.cores"] == f"3.0 {node.source}:3 (node gpu-7)"
+    assert rows["placement.policy"] == "binpack default"
+    assert rows["resources.memory_unit"] == "256Mi default"
+    assert done.stderr == f"vgpuctl: {node.target}: not in force yet; run: vgpuctl config apply\n"
+
+
+def test_show_as_json(node: Node) -> None:
+    done = node.config("show", TEXT, "--output", "json", "--node", "gpu-7")
+    rows = {row["setting"]: row for row in json.loads(done.stdout)}
+    assert {name: row["value"] for name, row in rows.items()} == {
+        **DEFAULTS,
+        "scaling.memory": 2.0,
+        "scaling.cores": 3.0,
+    }
+    assert rows["scaling.cores"] == {
+        "setting": "scaling.cores", "value": 3.0, "origin": "node", "file": str(node.source), "line": 3,
+    }  # fmt: skip
+    assert (rows["driver.root"]["origin"], rows["driver.root"]["file"], rows["driver.root"]["line"]) == (
+        "default",
+        None,
+        None,
+    )
+
+
+def test_show_as_yaml(node: Node) -> None:
+    done = node.config("show", TEXT, "--output", "yaml", "--node", "gpu-7")
+    assert yaml.safe_load(done.stdout)["scaling"] == {"cores": 3.0, "memory": 2.0, "virtual_memory": False}
+    assert f"  cores: 3.0  # {node.source}:3 (node gpu-7)\n" in done.stdout
+
+
+@pytest.mark.parametrize(("arguments", "env", "cores"), [
+    (["--node", "gpu-7"], {}, 3.0),
+    (["--node", "GPU-7"], {"NODE_NAME": "x"}, 3.0),
+    ([], {"NODE_NAME": "gpu-7"}, 3.0),
+    ([], {"NODE_NAME": "gpu-8"}, 1.0),
+])  # fmt: skip
+def test_node_by_option_else_environment(node: Node, arguments: list[str], env: dict[str, str], cores: float) -> None:
+    assert node.config("apply", TEXT, *arguments, **env).exit_code == 0
+    assert settings.read(str(node.target))["scaling.cores"] == cores
+
+
+def test_node_by_the_hosts_name(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.uname", lambda: type("Name", (), {"nodename": "gpu-7"}))
+    assert node.config("apply", TEXT).exit_code == 0
+    assert settings.read(str(node.target)).node == "gpu-7"
+
+
+def test_no_override_for_this_node_is_noted(node: Node) -> None:
+    assert "nodes: has gpu-7, but nothing for this node, gpu-8" in node.config("check", TEXT, "--node", "gpu-8").stderr
+
+
+def test_apply_prints_what_changes(node: Node) -> None:
+    assert node.config("apply", "", "--node", "n").stdout.splitlines()[-1] == f"{node.target}: written"
+    trial = node.config("apply", TEXT, "--node", "n", "--dry-run")
+    assert trial.stdout == f"scaling.memory: 1.0 -> 2.0\n{node.target}: nothing written\n"
+    assert settings.read(str(node.target))["scaling.memory"] == 1.0
+    assert node.config("apply", TEXT, "--node", "n").stdout == f"scaling.memory: 1.0 -> 2.0\n{node.target}: written\n"
+    assert node.config("apply", TEXT, "--node", "n").stdout == f"{node.target}: in force already\n"
+    assert node.config("show", TEXT, "--node", "n").stderr.count("not in force") == 0
+
+
+def test_dry_run_on_a_fresh_node_writes_nothing(node: Node) -> None:
+    assert node.config("apply", "", "--dry-run").exit_code == 0
+    assert not node.target.parent.exists()
+
+
+def test_bad_edit_keeps_the_last_good_settings(node: Node) -> None:
+    node.config("apply", TEXT)
+    before = node.target.read_bytes()
+    done = node.config("apply", "scaling: {memory: 0}\n")
+    assert done.exit_code == 1
+    assert "the last good settings stay in force" in done.stderr.splitlines()[-1]
+    assert all(line.startswith("vgpuctl: ") for line in done.stderr.splitlines())
+    assert node.target.read_bytes() == before
+
+
+def test_broken_verbs_are_named_and_stop_no_other(
+    node: Node, verbs: list[metadata.EntryPoint], monkeypatch, tmp_path: Path
+) -> None:
+    (tmp_path / "quits_at_import.py").write_text("raise SystemExit(5)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    verbs += [entry("gone", "no_such_module:x"), entry("odd", "os:sep"), entry("quits", "quits_at_import:x")]
+    assert node.config("check", "").exit_code == 0
+    overview = node.run("--help")
+    assert overview.exit_code == 0
+    assert "config" in overview.stdout
+    lines = overview.stderr.splitlines()
+    assert lines[0].startswith(
+        "vgpuctl: verb gone (no_such_module:x): expected a module to import, found ModuleNotFoundError"
+    )
+    assert (
+        lines[1] == "vgpuctl: verb odd (os:sep): expected a click command, found str; "
+        "repair or remove the package that brings it"
+    )
+    assert "verb quits" in lines[2]
+    for name in ("gone", "odd", "quits"):
+        called = node.run(name)
+        assert (called.exit_code, len(called.stderr.splitlines())) == (1, 1)
+
+
+def test_a_third_party_never_replaces_a_verb_of_vgpus_own(node: Node, verbs: list[metadata.EntryPoint]) -> None:
+    verbs.insert(0, entry("config", "aaa:config"))
+    done = node.config("check", "")
+    assert done.exit_code == 0
+    assert "verb config: expected one definition, found aaa:config; vgpu.node.ctl.config:config is used" in done.stderr
+
+
+def test_entry_points_by_the_interface_of_python_3_9(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "entry_points", lambda: {program.GROUP: (CONFIG, CONFIG), "other": ()})
+    assert program.entry_points() == [CONFIG]
+
+
+def test_without_any_verb_it_says_what_is_missing(node: Node, verbs: list[metadata.EntryPoint]) -> None:
+    verbs.clear()
+    done = node.run("config")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("vgpuctl: entry points vgpu.ctl: expected vgpu's own verbs, found none; install vgpu")
+
+
+def test_unknown_verb_is_a_usage_error(node: Node) -> None:
+    done = node.run("confg")
+    assert done.exit_code == 2
+    assert "No such command" in done.stderr
+
+
+ERRORS = [
+    (VgpuError("a", expected="b", found="c", do="d"), "vgpuctl: a: expected b, found c; d\n"),
+    (PermissionError(13, "Permission denied", "/x/\ny"), "vgpuctl: /x/\\x0ay: Permission denied\n"),
+    (OSError("odd"), "vgpuctl: vgpuctl: odd\n"),
+]
+
+
+@pytest.mark.parametrize(("error", "line"), ERRORS)
+def test_errors_of_a_verb_end_as_a_line(node: Node, verbs, monkeypatch, error: Exception, line: str) -> None:
+    @click.command()
+    def verb() -> None:
+        raise error
+
+    monkeypatch.setattr(program, "load", lambda _: verb)
+    done = node.run("config")
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "", line)
+
+
+def test_verbs_get_the_path_of_the_compiled_settings(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    @click.pass_obj
+    def verb(path: str) -> None:
+        click.echo(path)
+
+    monkeypatch.setattr(program, "load", lambda _: verb)
+    assert node.run("config").stdout == f"{node.target}\n"
+    assert runner().invoke(main, ["config"]).stdout == f"{settings.COMPILED_PATH}\n"
+
+
+ROWS = [("a", Bytes(3 << 30), True, None, ["x", "y"]), ("b\nc", Bytes(1536 << 20), False, "", [])]
+HEADERS = ("name", "free memory", "ok", "x", "l")
+
+
+def test_print_table(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(ROWS, HEADERS)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["name", "free", "memory", "ok", "x", "l"]
+    assert [" ".join(line.split()) for line in lines[2:]] == ["a 3 GiB yes - x, y", "b c 1.5 GiB no - -"]
+
+
+def test_print_table_as_json_keeps_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(ROWS, HEADERS, "json")
+    rows = json.loads(capsys.readouterr().out)
+    assert rows[0] == {"name": "a", "free_memory": 3 << 30, "ok": True, "x": None, "l": ["x", "y"]}
+
+
+def test_print_table_without_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table([], HEADERS)
+    assert capsys.readouterr().out.splitlines()[0].startswith("name")
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1 << 20, "1 MiB"), (5 << 40, "5 TiB"), (2000 << 40, "2000 TiB")],
+)
+def test_bytes(size: int, text: str) -> None:
+    assert str(Bytes(size)) == text

@@ -1,0 +1,163 @@
+"""When device cgroups are looked at, what follows from a change, what is told. The cgroups themselves: tests/system."""
+
+from __future__ import annotations
+
+import io
+import os
+
+import pytest
+
+from vgpu.config import paths, records
+from vgpu.config.claims import Claim
+from vgpu.config.errors import VgpuError
+from vgpu.config.settings import Settings
+from vgpu.hook.linux import procfs
+from vgpu.node.daemon import device_monitor
+from vgpu.node.daemon.device_monitor import INTERVAL, LATER, DeviceWatch, Rules
+from vgpu.node.service.log import Conditions, Journal
+
+
+class Answer:
+    """A child whose work is done at once, unless it `hangs`."""
+
+    def __init__(self, work, hangs: bool = False) -> None:
+        self.done = not hangs
+        self.error = ""
+        self.result: dict[str, object] = {}
+        if not hangs:
+            try:
+                self.result = work()
+            except VgpuError as error:
+                self.error = str(error)
+
+    def check(self, now: float) -> None:
+        pass
+
+    def gone(self) -> bool:
+        return self.done
+
+
+class Bed:
+    """Containers of this very process; `rules` are their cgroups', `shut` those that have lost their devices."""
+
+    def __init__(self, run: str) -> None:
+        self.settings = Settings({"paths.run": run, "devices.permissions": "rwm"})
+        self.log = io.StringIO()
+        self.conditions = Conditions(Journal(self.log, levels=False))
+        self.now = 100.0
+        self.hangs = False
+        self.rules: dict[str, Rules] = {}
+        self.shut: set[str] = set()
+        self.failing: set[str] = set()
+        self.asked: list[str] = []
+        self.watch = DeviceWatch(
+            self.settings, self.conditions, self.spawn, "/proc", lambda: self.now, self.rules_of, self.work
+        )
+
+    def spawn(self, work, deadline: float) -> Answer:
+        assert deadline > self.now
+        return Answer(work, self.hangs)
+
+    def rules_of(self, claim: Claim) -> Rules:
+        if claim.container in self.failing:
+            raise VgpuError("cgroup", found="gone")
+        return self.rules[claim.container]
+
+    def work(self, claim: Claim, access: str, proc: str) -> dict[str, object]:
+        assert access == "rwm"
+        self.asked.append(claim.container)
+        if claim.container not in self.shut:
+            return {"changed": False, "text": "open already"}
+        self.shut.remove(claim.container)
+        self.rules[claim.container] = (*self.rules[claim.container], "opened")
+        return {"changed": True, "text": "wrote c 195:0 rw"}
+
+    def container(self, name: str, ready: bool = True, cgroup: str = "devices:/c", devices: bool = True) -> None:
+        pid = os.getpid()
+        claim = Claim(name, pid, procfs.start_time(pid), [], True, None, [], "/b", 1.0, f"ns/{name}/main", ready,
+                      cgroup, devices={"195:0": "/dev/nvidia0"} if devices else None)  # fmt: skip
+        os.makedirs(paths.container(self.settings.run_dir, name), exist_ok=True)
+        records.write(paths.claim(self.settings.run_dir, name), claim.record())
+        self.rules[name] = ("runtime's",)
+
+    def reset(self, name: str) -> None:
+        """The runtime writes the rules that it started with."""
+        self.rules[name] = ("runtime's",)
+        self.shut.add(name)
+
+    def rounds(self, seconds: float = INTERVAL + 4) -> list[str]:
+        """Who was opened in that time, a round every 2 s."""
+        before = len(self.asked)
+        for _ in range(int(seconds / 2)):
+            self.watch.look()
+            self.now += 2
+        return self.asked[before:]
+
+
+@pytest.fixture
+def bed(tmp_path) -> Bed:
+    return Bed(str(tmp_path))
+
+
+def test_each_container_is_looked_at_once_and_again_when_its_rules_change(bed: Bed) -> None:
+    for name in ("a", "b"):
+        bed.container(name)
+        bed.rules[name] = ("runtime's", "opened")
+    assert sorted(bed.rounds()) == ["a", "b"], "what happened before the daemon's start is not known"
+    assert bed.rounds(60) == []
+    bed.reset("b")
+    assert bed.rounds() == ["b"]
+    assert bed.rounds(60) == [], "its new rules are known"
+    assert bed.watch.reopened == 1
+    told = bed.log.getvalue()
+    assert "devices opened again that somebody had shut: wrote c 195:0 rw container=b pod=ns/b/main" in told
+    assert told.count("opened again") == 1
+
+
+def test_who_has_nothing_of_ours_is_left_alone(bed: Bed) -> None:
+    """One whose hook is still at work, one in its runtime's cgroup, one of before claims had devices."""
+    bed.container("starting", ready=False)
+    bed.container("shared", cgroup="")
+    bed.container("old", devices=False)
+    assert bed.rounds(60) == []
+
+
+def test_a_failure_is_told_waits_and_harms_nobody_else(bed: Bed) -> None:
+    bed.container("a")
+    bed.container("b")
+    bed.failing = {"a"}
+    assert bed.rounds() == ["b"]
+    assert bed.conditions.present["device cgroups"] == "a: cgroup: found gone"
+    bed.failing = set()
+    assert bed.rounds(LATER - INTERVAL - 8) == []
+    assert bed.rounds(2 * INTERVAL + 4) == ["a"]
+    assert "device cgroups" not in bed.conditions.present
+
+
+def test_a_child_that_hangs_is_waited_for_alone(bed: Bed) -> None:
+    bed.container("a")
+    bed.hangs = True
+    assert bed.rounds() == []
+    child = bed.watch.child
+    assert child is not None
+    bed.hangs = False
+    assert bed.rounds() == []
+    assert bed.watch.child is child
+    child.done, child.error = True, "no answer in time"
+    assert bed.rounds(LATER) == []
+    assert "no answer in time" in bed.conditions.present["device cgroups"]
+    assert bed.rounds(2 * INTERVAL) == ["a"]
+
+
+def test_who_has_gone_is_forgotten(bed: Bed) -> None:
+    bed.container("a")
+    bed.failing = {"a"}
+    bed.rounds()
+    os.unlink(paths.claim(bed.settings.run_dir, "a"))
+    bed.rounds(4 * INTERVAL)
+    assert "device cgroups" not in bed.conditions.present
+
+
+def test_numbers_of_a_claim() -> None:
+    claim = Claim("c", 1, 1, [], True, None, [], "/b", 1.0, devices={"195:255": "/dev/nvidiactl"})
+    assert device_monitor._numbers(claim) == [("195", "255", "/dev/nvidiactl")]

@@ -1,0 +1,210 @@
+"""Who is lent a card's idle time: on a model of cards and containers, by a clock that the test turns."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from lending_node import CARD, OTHER, STEP, Demand, Node, always, soft
+
+from vgpu.node.daemon import lending_policy
+from vgpu.node.daemon.lending_policy import LEASE, MS, Arbitration, Tenant, shared_out
+
+
+def from_(at: int, percent: float = 100) -> Demand:
+    return lambda now: percent if now >= at else 0
+
+
+def until(at: int, percent: float = 100) -> Demand:
+    return lambda now: percent if now < at else 0
+
+
+def hard(name: str, cores: int, cards: tuple[str, ...] = (CARD,)) -> Tenant:
+    return Tenant(name, cards, cores, cores)
+
+
+@pytest.mark.parametrize("limit", [60, 80, 100])
+def test_an_idle_card_is_used_up_to_the_core_limit(limit: int) -> None:
+    node = Node([soft("a", 30, limit)], {"a": always(100)})
+    node.run(300 * MS)
+    assert node.run(1000 * MS)["a"] >= 0.97 * limit
+    assert node.lent() == {"a": limit}
+
+
+def test_an_idle_owners_time_is_lent_and_taken_back_in_time() -> None:
+    node = Node([soft("a", 50), soft("b", 50)], {"a": always(100), "b": from_(1000 * MS)})
+    node.run(500 * MS)
+    assert node.run(500 * MS)["a"] >= 97
+    node.run(200 * MS)
+    shares = node.run(1000 * MS)
+    assert shares["a"] == pytest.approx(50, abs=2)
+    assert shares["b"] == pytest.approx(50, abs=2)
+    assert node.lent() == {}
+    assert all(page.lent_until == 0 for pages in node.pages.values() for page in pages.values())
+
+
+def test_hard_shares_are_never_lent_anything() -> None:
+    node = Node([hard("a", 50), hard("b", 30)], {"a": always(100), "b": always(0)})
+    node.run(1000 * MS)
+    assert node.writes == 0
+    assert not node.arbitration.is_awake(node.now)
+
+
+def test_a_dead_arbiters_loan_ends_by_itself() -> None:
+    node = Node([soft("a", 30), hard("b", 70)], {"a": always(100), "b": always(0)})
+    node.run(500 * MS)
+    assert node.lent() == {"a": 100}
+    node.dead = True
+    node.run(LEASE)
+    assert node.lent() == {}
+    assert node.run(500 * MS)["a"] == pytest.approx(30)
+
+
+def test_what_could_not_be_written_is_decided_again() -> None:
+    node = Node([soft("a", 30)], {"a": always(100)})
+    node.run(500 * MS)
+    node.arbitration.forget()
+    node.pages["a"][CARD].lent_until = 0
+    node.run(2 * STEP)
+    assert node.lent() == {"a": 100}
+
+
+def test_idle_time_is_shared_by_the_shares() -> None:
+    demands = {"a": always(100), "b": always(100), "idle": always(0)}
+    node = Node([soft("a", 20), soft("b", 40), hard("idle", 40)], demands)
+    node.run(1000 * MS)
+    shares = node.run(1000 * MS)
+    assert shares["a"] == pytest.approx(33, abs=1.5)
+    assert shares["b"] == pytest.approx(66, abs=1.5)
+
+
+def test_while_several_need_their_time_what_nobody_keeps_is_lent() -> None:
+    demands = {"a": always(100), "b": always(100), "idle": always(0)}
+    node = Node([soft("a", 20), hard("b", 40), hard("idle", 40)], demands)
+    node.run(1000 * MS)
+    assert node.lent() == {"a": 59}, "a percent is lost to their changes"
+    shares = node.run(1000 * MS)
+    assert shares["a"] >= 58
+    assert shares["b"] == pytest.approx(40, abs=0.5)
+
+
+def test_who_uses_little_leaves_the_rest() -> None:
+    node = Node([soft("a", 50), hard("little", 50)], {"a": always(100), "little": always(4)})
+    node.run(1000 * MS)
+    assert node.lent() == {"a": 84}, "15 are kept, and a percent is lost to changes"
+    shares = node.run(1000 * MS)
+    assert shares["little"] == pytest.approx(4, abs=0.1)
+    assert shares["a"] == pytest.approx(84, abs=0.1)
+
+
+@pytest.mark.parametrize(("used", "kept"), [(3.2, 5), (3.9, 10), (6.6, 10), (6.9, 15)])
+def test_who_uses_little_keeps_half_as_much_again_at_least(used: float, kept: int) -> None:
+    """In steps of 5 percent, up: 5.85 needs 10."""
+    node = Node([soft("a", 80), hard("little", 20)], {"a": always(100), "little": always(used)})
+    node.run(1000 * MS)
+    assert node.lent() == {"a": 100 - kept - 1}, "a percent is lost to changes"
+
+
+def test_who_uses_little_leaves_the_rest_while_others_need_their_shares_too() -> None:
+    tenants = [soft("a", 30), hard("b", 30), hard("little", 40)]
+    node = Node(tenants, {"a": always(100), "b": always(100), "little": always(5)})
+    node.run(1000 * MS)
+    shares = node.run(1000 * MS)
+    assert shares["little"] == pytest.approx(5, abs=0.1)
+    assert shares["b"] == pytest.approx(30, abs=0.5)
+    assert shares["a"] >= 58
+
+
+def test_who_begins_to_need_its_share_has_it_soon() -> None:
+    node = Node([soft("a", 50), hard("b", 50)], {"a": always(100), "b": lambda now: 5 if now < 1000 * MS else 100})
+    node.run(1000 * MS)
+    assert node.lent()["a"] > 50
+    node.run(100 * MS)
+    assert node.lent() == {}
+    assert node.run(500 * MS)["b"] == pytest.approx(50, abs=0.5)
+
+
+def test_high_priority_goes_first_and_low_never_starves() -> None:
+    tenants = [soft("high", 10, 100, 0), soft("low", 10), hard("idle", 80)]
+    node = Node(tenants, {"high": always(100), "low": always(100), "idle": always(0)})
+    node.run(1000 * MS)
+    shares = node.run(1000 * MS)
+    assert shares["high"] == pytest.approx(81, abs=2)
+    assert shares["low"] == pytest.approx(18, abs=2)
+
+
+def test_priority_takes_nothing_of_anybodys_share() -> None:
+    tenants = [soft("high", 30, 100, 0), soft("low", 70)]
+    node = Node(tenants, {"high": always(100), "low": always(100)})
+    node.run(1000 * MS)
+    shares = node.run(1000 * MS)
+    assert (shares["high"], shares["low"]) == (pytest.approx(30, abs=1), pytest.approx(70, abs=1))
+
+
+def test_a_doubted_tenant_is_lent_nothing_and_has_less_of_a_share() -> None:
+    tenants = [soft("liar", 50), soft("b", 50)]
+    made = Arbitration(tenants, doubted={"liar": 0.8})
+    fair = Arbitration(tenants)
+    assert made.plain["liar"][0].share == int(fair.plain["liar"][0].share * 0.8)
+    assert made.plain["b"] == fair.plain["b"]
+    node = Node(tenants, {"liar": always(100), "b": always(0)})
+    node.arbitration = made
+    node.run(500 * MS)
+    assert node.lent() == {}
+
+
+def test_who_waits_for_nothing_is_lent_no_more_than_it_uses() -> None:
+    node = Node([soft("a", 20), soft("b", 20)], {"a": always(30), "b": always(100)})
+    node.run(1000 * MS)
+    shares = node.run(1000 * MS)
+    assert shares["a"] == pytest.approx(30, abs=2)
+    assert shares["b"] == pytest.approx(60, abs=2)
+
+
+def test_a_container_on_two_cards_is_lent_what_the_fuller_one_has() -> None:
+    tenants = [soft("pair", 30, 100, 1, (CARD, OTHER)), hard("one", 50, (CARD,)), hard("other", 20, (OTHER,))]
+    demands = {"pair": always(100), "one": always(0), "other": always(100)}
+    node = Node(tenants, demands)
+    node.run(1000 * MS)
+    pages = node.pages["pair"]
+    assert pages[CARD].lent_rate == pages[OTHER].lent_rate > 70
+    assert node.run(1000 * MS)["other"] == pytest.approx(20, abs=0.5)
+
+
+def test_pages_are_written_seldom_when_nothing_changes() -> None:
+    node = Node([soft("a", 30)], {"a": always(100)})
+    node.run(1000 * MS)
+    before = node.writes
+    node.run(1000 * MS)
+    assert 1000 * MS / LEASE <= node.writes - before <= 1000 * MS / (LEASE - lending_policy.RENEW) + 1
+
+
+@pytest.mark.parametrize(
+    ("idle", "wishes", "expected"),
+    [
+        (60, [(soft("a", 10), 100), (soft("b", 20), 100)], {"a": 20, "b": 40}),
+        (60, [(soft("a", 10), 5), (soft("b", 20), 100)], {"a": 5, "b": 55}),
+        (60, [(soft("a", 10), 0), (soft("b", 20), 10)], {"a": 0, "b": 10}),
+        (100, [(soft("a", 10, priority=0), 100), (soft("b", 90), 100)], {"a": 90, "b": 10}),
+        (100, [(soft("a", 10, priority=0), 30), (soft("b", 90), 100)], {"a": 30, "b": 70}),
+        (100, [(soft("a", 10, priority=0), 100), (soft("b", 90), 3)], {"a": 97, "b": 3}),
+        (0, [(soft("a", 10), 100)], {"a": 0}),
+        (-5, [(soft("a", 10), 100)], {"a": 0}),
+    ],
+)
+def test_idle_time_shared_out(idle: int, wishes: list[tuple[Tenant, int]], expected: dict[str, int]) -> None:
+    assert shared_out(idle, wishes) == expected
+
+
+def test_shared_out_never_gives_more_than_there_is_or_is_wished() -> None:
+    noise = random.Random(1)
+    for _ in range(500):
+        wishes = [
+            (soft(f"t{number}", noise.randrange(1, 100), 100, noise.randrange(2)), noise.randrange(0, 100))
+            for number in range(noise.randrange(1, 9))
+        ]
+        idle = noise.randrange(0, 101)
+        given = shared_out(idle, wishes)
+        assert all(0 <= given[tenant.name] <= wish for tenant, wish in wishes)
+        wished = sum(wish for _, wish in wishes)
+        assert min(idle, wished) - len(wishes) <= sum(given.values()) <= idle

@@ -1,0 +1,356 @@
+"""The end of grants: what kubelet lists, when it is believed, and who keeps a grant all the same."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from grants_node import CARD, CORE, GRACE, MEMORY, Node, ids
+
+from vgpu.config import grants, paths, pods
+from vgpu.config.errors import VgpuError
+from vgpu.config.grants import Grant, Holder
+from vgpu.config.pods import Pod
+from vgpu.hook.ledger.lock import Lock
+from vgpu.node.service import kubelet_resources
+from vgpu.plugin.kubelet import delete_grants
+from vgpu.plugin.kubelet.grant_gc import Belief
+from vgpu.plugin.kubelet.pod_resources import Listing
+
+OTHER = "GPU-00000000-0000-0000-0000-000000000002"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+# What kubelet lists
+
+
+def test_listed_stays_and_unlisted_ends_after_the_grace(node: Node) -> None:
+    mine, gone = node.grant(0, 49, ("u1", "main"), "web"), node.grant(50, 99, ("u2", "main"), "old")
+    node.kubelet.lists("web", core=ids(0, 49))
+    assert node.rounds(GRACE) == [], "60 s have not passed at the sixth look"
+    assert node.expiry.round() == [gone]
+    assert node.left() == {mine}
+    assert "grant ended" in node.log.getvalue()
+    assert "default/old/main" in node.log.getvalue()
+
+
+def test_listed_again_in_time_begins_anew(node: Node) -> None:
+    grant = node.grant(holder=("u1", "main"), pod="web")
+    assert node.rounds(GRACE) == []
+    node.kubelet.lists("web", core=ids(0, 49))
+    assert node.rounds(10) == []
+    del node.kubelet.pods["default", "web"]
+    assert node.rounds(GRACE) == []
+    assert node.rounds(10) == [grant]
+
+
+def test_a_grant_whose_container_never_started(node: Node) -> None:
+    """Its image is being pulled, for hours; or the pod was refused in the end."""
+    waiting, refused = node.grant(0, 49), node.grant(50, 99)
+    node.kubelet.lists("web", core=ids(0, 49))
+    assert node.rounds(100 * GRACE) == [refused]
+    assert node.left() == {waiting}
+
+
+@pytest.mark.parametrize("resource", ["cores", "memory", "gpu"])
+def test_resources_are_told_apart(node: Node, resource: str) -> None:
+    """Ids of cores and memory look alike: only the resource's name tells."""
+    grant = node.grant(resource=resource)
+    names = {"cores": CORE, "memory": MEMORY, "gpu": "nvidia.com/gpu"}
+    for other, name in names.items():
+        if other != resource:
+            node.kubelet.lists("web", other, **{name: ids(0, 49)})
+    assert node.rounds() == [grant]
+    again = node.grant(resource=resource)
+    node.kubelet.lists("web", **{names[resource]: ids(0, 49)})
+    assert node.rounds() == []
+    assert node.left() == {again}
+
+
+def test_a_resource_of_an_earlier_name_keeps_what_looks_like_it(node: Node) -> None:
+    """The administrator renamed it: kubelet goes on listing running pods under the old name."""
+    node.grant(holder=("u1", "main"), pod="web")
+    node.kubelet.lists("web", **{"example.org/old-core": ids(0, 49)})
+    assert node.rounds() == []
+
+
+def test_other_plugins_ids_are_not_ours(node: Node) -> None:
+    grant = node.grant()
+    node.kubelet.lists("web", **{"rdma/hca": ["mlx5_0", "0-49", "", f"{kubelet_resources.tag_of(CARD)}-x"]})
+    node.kubelet.lists("web", "second", core=ids(0, 49, OTHER))
+    assert node.rounds() == [grant]
+
+
+def test_a_terminated_pod_ends_whether_kubelet_lists_it_or_not(node: Node) -> None:
+    """Some versions list it until it is deleted, without its devices; others leave it out."""
+    one, two = node.grant(0, 9, ("u1", "main"), "job-1"), node.grant(10, 19, ("u2", "main"), "job-2")
+    node.kubelet.lists("job-1", core=[])
+    assert sorted(node.rounds()) == sorted([one, two])
+
+
+def test_ids_that_another_pod_got(node: Node) -> None:
+    first = node.grant(0, 49, ("u1", "main"), "old")
+    second = node.grant(0, 29, ("u2", "main"), "new")
+    node.kubelet.lists("new", core=ids(0, 29))
+    assert node.rounds() == [first]
+    assert node.left() == {second}
+
+
+def test_a_runtimes_own_name_for_the_pod(node: Node) -> None:
+    """Listed under another name than the hook was told: nobody else has these ids, so it is the same pod."""
+    node.grant(0, 49, ("u1", "main"), "web")
+    node.kubelet.lists("k8s_web", core=ids(0, 49))
+    assert node.rounds() == []
+
+
+def test_ids_that_another_pod_is_about_to_get(node: Node) -> None:
+    first = node.grant(0, 49, ("u1", "main"), "old")
+    second = node.grant(0, 29)
+    node.kubelet.lists("new", core=ids(0, 29))
+    assert node.rounds() == [first]
+    assert node.left() == {second}
+
+
+def test_the_next_pod_of_the_same_name_and_ids(node: Node) -> None:
+    """A stateful set's: nothing but the uid tells them apart."""
+    first = node.grant(0, 49, ("u1", "main"), "web-0")
+    second = node.grant(0, 49)
+    node.kubelet.lists("web-0", core=ids(0, 49))
+    assert node.rounds() == [], "nobody has claimed the second: it may be the first one's own, for a later container"
+    claimed = grants.read(node.settings.state_dir, second)
+    claimed.holder, claimed.name = Holder("u2", "main"), "default/web-0/main"
+    grants.write(node.settings.state_dir, claimed)
+    assert node.rounds() == [first]
+    assert node.left() == {second}
+
+
+def test_an_init_container_keeps_its_grant_while_the_pod_is_there(node: Node) -> None:
+    """kubelet lists no init containers, and runs them again when the pod's sandbox has to be made anew."""
+    alone = node.grant(0, 49, ("u1", "prepare"), "job")
+    handed_on = node.grant(50, 99, ("u2", "prepare"), "web")
+    app = node.grant(50, 79, ("u2", "main"), "web")
+    node.remembers(alone, handed_on, app)
+    node.kubelet.lists("job", "main")
+    node.kubelet.lists("web", "main", core=ids(50, 79))
+    assert node.rounds() == []
+    node.kubelet.pods.pop(("default", "job"))
+    assert node.rounds() == [alone], "whatever is in an old checkpoint"
+    node.remembers()
+    assert node.rounds() == [], "one of its ids is listed still, of its own pod"
+    node.kubelet.pods.pop(("default", "web"))
+    assert sorted(node.rounds()) == sorted([handed_on, app])
+
+
+def test_an_init_container_that_is_still_to_start(node: Node) -> None:
+    """Nobody has claimed its grant: all that tells of it is kubelet's checkpoint."""
+    waiting, refused = node.grant(0, 49), node.grant(50, 99)
+    node.remembers(waiting)
+    node.kubelet.lists("job", "main")
+    assert node.rounds(100 * GRACE) == [refused]
+    node.remembers()
+    assert node.rounds() == [waiting]
+
+
+def test_an_init_container_of_a_pod_that_is_over_but_listed(node: Node) -> None:
+    """Versions that list terminated pods until they are deleted have freed their devices all the same."""
+    grant = node.grant(0, 49, ("u1", "prepare"), "job")
+    node.kubelet.lists("job", "main")
+    assert node.rounds() == [grant]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"Data": 7}', '{"Data": {"PodDeviceEntries": [{}]}}', "[" * 100_000])
+def test_a_checkpoint_of_another_form_names_everything(node: Node, text: str) -> None:
+    node.grant()
+    node.checkpoint.write_text(text)
+    assert node.rounds() == []
+
+
+def test_no_checkpoint_names_everything(node: Node) -> None:
+    node.grant()
+    node.checkpoint.unlink()
+    assert node.rounds() == []
+
+
+def test_the_api_servers_word_for_a_pods_name(node: Node) -> None:
+    """A runtime that does not tell names: what the plugin has written down of the pod does."""
+    grant = node.grant(holder=("u1", "main"))
+    node.remembers(grant)
+    assert node.rounds() == [], "it might be an init container's"
+    pods.write(node.settings.run_dir, Pod("u1", "default", "web", "gpu-7", [], ["main"], {}, {}))
+    assert node.rounds() == [grant]
+
+
+def test_without_a_name_the_ids_decide(node: Node) -> None:
+    kept, gone = node.grant(0, 49, ("u1", "")), node.grant(50, 99, ("u2", ""))
+    node.kubelet.lists("web", core=ids(0, 49))
+    assert node.rounds() == [gone]
+    assert node.left() == {kept}
+
+
+def test_a_grant_made_by_hand_is_not_kubelets(node: Node) -> None:
+    made = Grant(grants.new_id(), "cores", 50, 1.0)
+    grants.write(node.settings.state_dir, made)
+    assert node.rounds() == []
+
+
+def test_a_damaged_grant_is_told_and_stays(node: Node) -> None:
+    grant = node.grant()
+    damaged = Path(paths.grant(node.settings.state_dir, grants.new_id()))
+    damaged.write_text("{")
+    assert node.rounds() == [grant]
+    assert damaged.exists()
+    assert str(damaged) in node.log.getvalue()
+
+
+# When kubelet is believed
+
+
+def test_a_kubelet_that_has_just_started_ends_nothing(node: Node) -> None:
+    """It lists nothing, or static pods, until it has heard of the API server: for hours if that is down."""
+    node.remembers(node.grant(holder=("u1", "main"), pod="web"))
+    node.kubelet.pods = {}
+    assert node.rounds(100 * GRACE) == []
+    for static in ("etcd-gpu-7", "proxy-gpu-7.example.org"):
+        node.kubelet.pods["kube-system", static] = {"main": {}}
+    assert node.rounds(100 * GRACE) == []
+
+
+@pytest.mark.parametrize("others", [{}, {("kube-system", "etcd-gpu-7"): {"main": {}}}])
+def test_on_a_node_of_static_pods_a_grant_ends_when_kubelets_checkpoint_drops_it(node: Node, others) -> None:
+    """kubelet frees devices only when it knows all pods, those of the API server included where it has one."""
+    gone, stays = node.grant(0, 49, ("u1", "main"), "job-gpu-7"), node.grant(50, 99, ("u2", "main"), "web-gpu-7")
+    node.remembers(gone, stays)
+    node.kubelet.pods = dict(others)
+    node.kubelet.lists("web-gpu-7", core=ids(50, 99))
+    assert node.rounds(100 * GRACE) == [], "it is in the checkpoint still, which may be old"
+    node.remembers(stays)
+    assert node.rounds(GRACE) == []
+    assert node.rounds(10) == [gone]
+    node.remembers()
+    assert node.rounds() == [], "a static pod that is listed has its grant"
+
+
+def test_what_the_checkpoint_has_dropped_waits_anew_after_a_restart_of_kubelet(node: Node) -> None:
+    grant = node.grant(holder=("u1", "main"), pod="job-gpu-7")
+    node.kubelet.pods = {}
+    assert node.rounds(GRACE - 10) == []
+    node.kubelet.life = 2
+    assert node.rounds(GRACE) == []
+    assert node.rounds(10) == [grant]
+
+
+@pytest.mark.parametrize("text", ["", '{"Data": 7}'])
+def test_without_a_checkpoint_static_pods_end_nothing(node: Node, text: str) -> None:
+    node.grant(holder=("u1", "main"), pod="job-gpu-7")
+    node.kubelet.pods = {}
+    node.checkpoint.write_text(text)
+    assert node.rounds(100 * GRACE) == []
+
+
+def test_an_empty_list_counts_when_a_full_one_came_before(node: Node) -> None:
+    grant = node.grant(holder=("u1", "main"), pod="web")
+    node.kubelet.lists("web", core=ids(0, 49))
+    assert node.rounds() == []
+    node.kubelet.pods = {}
+    assert node.rounds(GRACE) == []
+    assert node.rounds(10) == [grant]
+
+
+def test_a_restart_of_kubelet_begins_anew(node: Node) -> None:
+    grant = node.grant(holder=("u1", "main"), pod="web")
+    node.remembers(grant)
+    assert node.rounds(GRACE - 10) == []
+    node.kubelet.life, before = 2, node.kubelet.pods
+    node.kubelet.pods = {}
+    assert node.rounds(100 * GRACE) == []
+    node.kubelet.pods = before
+    assert node.rounds(GRACE) == [], "the seconds of before do not count"
+    assert node.rounds(10) == [grant]
+
+
+@pytest.mark.parametrize(
+    "error", [VgpuError("kubelet", found="UNAVAILABLE"), FileNotFoundError(2, "No such file", "kubelet.sock")]
+)
+def test_no_answer_ends_nothing_and_is_told_once(node: Node, error: Exception) -> None:
+    grant = node.grant(holder=("u1", "main"), pod="web")
+    assert node.rounds(GRACE - 10) == []
+    node.kubelet.error = error
+    assert node.rounds(100 * GRACE) == []
+    assert node.log.getvalue().count("no grant ends for now") == 1
+    node.kubelet.error = None
+    assert node.rounds(GRACE) == [], "the seconds of before do not count"
+    assert node.rounds(10) == [grant]
+    assert "over: no grant ends" in node.log.getvalue()
+
+
+def test_a_restart_of_the_plugin_begins_anew(node: Node) -> None:
+    grant = node.grant(holder=("u1", "main"), pod="web")
+    assert node.rounds(GRACE - 10) == []
+    node.expiry = node.plugin()
+    assert node.rounds(GRACE) == []
+    assert node.rounds(10) == [grant]
+
+
+@pytest.mark.parametrize(
+    ("pod", "static"),
+    [
+        ("etcd-gpu-7", True),
+        ("etcd-gpu-7.example.org", True),
+        ("network-x7d9k", False),
+        ("gpu-7", False),
+        ("web-0", False),
+    ],
+)
+def test_static_pods_do_not_vouch(pod: str, static: bool) -> None:
+    listing = Listing((1, 1, 1), {("default", pod): set()}, [])
+    assert Belief(["GPU-7.example.org", ""]).believes(listing) is not static
+
+
+# Who keeps it all the same
+
+
+def test_a_living_container_keeps_its_grant(node: Node) -> None:
+    """A pod that was deleted by force is not listed any more, and may run on for a while."""
+    grant = node.grant(holder=("u1", "main"), pod="web")
+    node.claim("c1", grant)
+    assert node.rounds(100 * GRACE) == []
+    os.unlink(paths.claim(node.settings.run_dir, "c1"))
+    assert node.rounds(GRACE) == [], "from its end on"
+    assert node.rounds(10) == [grant]
+
+
+def test_a_dead_container_keeps_nothing(node: Node) -> None:
+    grant = node.grant(holder=("u1", "main"), pod="web")
+    node.claim("c1", grant, pid=1 << 21)
+    assert node.rounds() == [grant]
+
+
+def test_a_claim_that_comes_in_last(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hook claims between the plugin's decision and the removal: under the lock it is seen."""
+    grant = node.grant(holder=("u1", "main"), pod="web")
+    taken = Lock._take
+
+    def take(lock: Lock) -> None:
+        if not os.path.exists(paths.claim(node.settings.run_dir, "c1")):
+            node.claim("c1", grant)
+        taken(lock)
+
+    monkeypatch.setattr(Lock, "_take", take)
+    assert node.rounds() == []
+    assert node.left() == {grant}
+
+
+def test_a_grant_that_has_changed_since(node: Node) -> None:
+    grant_id = node.grant()
+    seen = grants.read(node.settings.state_dir, grant_id)
+    changed = grants.read(node.settings.state_dir, grant_id)
+    changed.holder = Holder("u1", "main")
+    grants.write(node.settings.state_dir, changed)
+    assert delete_grants.end(node.settings, [seen]) == []
+    assert [grant.id for grant in delete_grants.end(node.settings, [changed])] == [grant_id]
+    assert delete_grants.end(node.settings, [changed]) == [], "gone already"
