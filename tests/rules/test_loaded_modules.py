@@ -101,8 +101,20 @@ def test_counting_needs_no_grpc() -> None:
 
 def test_what_is_not_needed_to_register_is_not_loaded() -> None:
     program = "import sys, vgpu.plugin.main; print([name for name in sys.argv[1:] if name in sys.modules])"
-    later = ["kubernetes", "pynvml", "yaml", "jsonschema", "click", "http.server", "vgpu.plugin.cards.health_monitor",
-             "vgpu.plugin.kubelet.grant_gc", "vgpu.plugin.apiserver", "psutil", "tabulate", "importlib.metadata"]  # fmt: skip
+    later = [
+        "kubernetes",
+        "pynvml",
+        "yaml",
+        "jsonschema",
+        "click",
+        "http.server",
+        "vgpu.plugin.cards.health_monitor",
+        "vgpu.plugin.kubelet.grant_gc",
+        "vgpu.plugin.apiserver",
+        "psutil",
+        "tabulate",
+        "importlib.metadata",
+    ]
     command = [sys.executable, "-c", program, *later]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "[]\n"
 
