@@ -7,10 +7,8 @@ what was, in the names of its time.
 from __future__ import annotations
 
 import ast
-import io
 import re
 import subprocess
-import tokenize
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -50,16 +48,16 @@ def text_of(name: str) -> str:
     return (CHECKOUT / name).read_text(encoding="utf-8", errors="replace")
 
 
+#: A docstring opens a file, or follows the colon of a class or function. Faster than to parse all files.
+DOCSTRING = re.compile(r'(?:\A|:\n)\s*"""(.*?)"""', re.DOTALL)
+COMMENT = re.compile(r"#.*")
+
+
+@cache
 def prose_of(name: str) -> str:
     """What people read of a file: of Python comments and docstrings, since its strings are paths of running nodes."""
     text = text_of(name)
-    if not name.endswith(".py"):
-        return text
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    docstrings = [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
-    return "\n".join(comments + docstrings)
+    return "\n".join(COMMENT.findall(text) + DOCSTRING.findall(text)) if name.endswith(".py") else text
 
 
 def documents() -> list[str]:
