@@ -1,7 +1,7 @@
 /*
  * The simulated driver's time, for the programs that have to follow it: libvcuda, load generators, tests.
  *
- * Belongs here: the interface of this clock, and the rules for its callers. Not how libvcuda uses it (base/clock.h).
+ * Belongs here: the interface of this clock, and the rules for its callers. Not how libvcuda uses it (driver/clock.h).
  *
  * The simulated libcuda and libnvidia-ml export one object of this type, `vgpuSimClock`. A real driver has no such
  * symbol. Look it up with dlsym on the handle of the real library, once. NULL: time is CLOCK_MONOTONIC, wait as usual.

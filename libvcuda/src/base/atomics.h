@@ -7,8 +7,8 @@
 #ifndef VCUDA_ATOMICS_H
 #define VCUDA_ATOMICS_H
 
-#include "base/clock.h"
 #include "compute/token_bucket.h"
+#include "driver/clock.h"
 
 #define LOAD(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
 #define STORE(field, value) __atomic_store_n(&(field), (value), __ATOMIC_RELAXED)

@@ -1,10 +1,10 @@
 /* See compute/batch.h. This file puts launches into batches and follows the threads that wait for them. */
 #include "compute/batch.h"
 
-#include "base/clock.h"
 #include "compute/batch_parts.h"
 #include "compute/card_clock.h"
 #include "compute/poller.h"
+#include "driver/clock.h"
 
 /* A batch ends when its launches should take this long. */
 #define LONG_ENOUGH NS_PER_MS

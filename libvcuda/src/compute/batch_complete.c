@@ -1,10 +1,10 @@
 /* See compute/batch.h. This file counts what batches used, completes them, and drops a context with its batches. */
 #include "compute/batch.h"
 
-#include "base/clock.h"
 #include "compute/batch_parts.h"
 #include "compute/card_clock.h"
 #include "driver/capture_mode.h"
+#include "driver/clock.h"
 #include "driver/cuda_table.h"
 
 #define LATENCY (12 * NS_PER_US)        /* of a launch into an idle stream and of the wait for its end, at most */

@@ -4,9 +4,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "base/clock.h"
 #include "compute/poller.h"
 #include "compute/throttle.h"
+#include "driver/clock.h"
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"
 #include "memory/charge.h"

@@ -4,9 +4,9 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "compute/batch.h"
+#include "driver/clock.h"
 #include "driver/cuda_table.h"
 #include "memory/charge.h"
 

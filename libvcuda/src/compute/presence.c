@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "base/atomics.h"
-#include "base/clock.h"
 #include "base/log.h"
+#include "driver/clock.h"
 #include "shared/limits_file.h"
 #include "vgpu_card.h"
 #include "vgpu_limits.h"

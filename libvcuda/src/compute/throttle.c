@@ -1,8 +1,8 @@
 /* See compute/throttle.h. */
 #include "compute/throttle.h"
 
-#include "base/clock.h"
 #include "compute/presence.h"
+#include "driver/clock.h"
 #include "driver/cuda_table.h"
 
 #define SHORTEST_SLEEP (20 * NS_PER_US)

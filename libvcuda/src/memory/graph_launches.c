@@ -7,8 +7,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
 #include "driver/capture_mode.h"
+#include "driver/clock.h"
 #include "driver/cuda_table.h"
 
 enum { PATIENCE = 1000 }; /* looks at a stream, 1 ms apart */

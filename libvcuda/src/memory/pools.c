@@ -8,8 +8,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
 #include "base/log.h"
+#include "driver/clock.h"
 #include "driver/cuda_table.h"
 #include "memory/charge.h"
 #include "shared/device_limits.h"

@@ -10,8 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/log.h"
+#include "driver/clock.h"
 
 #define LOOK_EACH NS_PER_S
 #define LONGEST_PERIOD (10 * NS_PER_S)

@@ -1,5 +1,5 @@
-/* See base/clock.h. */
-#include "base/clock.h"
+/* See driver/clock.h. */
+#include "driver/clock.h"
 
 #include <limits.h>
 #include <linux/futex.h>
