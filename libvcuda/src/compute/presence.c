@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/atomics.h"
+#include "base/bounds.h"
 #include "base/log.h"
 #include "driver/clock.h"
 #include "shared/limits_file.h"

@@ -8,7 +8,7 @@
 #ifndef VCUDA_PROCESS_SLICE_H
 #define VCUDA_PROCESS_SLICE_H
 
-#include "base/atomics.h"
+#include "compute/token_bucket.h"
 
 #define QUANTUM (10 * NS_PER_MS)      /* of use: a process's time slice while others of the container wait */
 #define LONGEST_SLICE (100 * NS_PER_MS) /* by the clock: the longest time slice of a process */

@@ -8,7 +8,7 @@
 #ifndef VCUDA_SCHEDULE_H
 #define VCUDA_SCHEDULE_H
 
-#include "base/atomics.h"
+#include "compute/token_bucket.h"
 
 #define WHOLE ((uint64_t)1000000)     /* rates are in millionths */
 #define PERCENT (WHOLE / 100)

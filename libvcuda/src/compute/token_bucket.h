@@ -15,7 +15,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/atomics.h"
+#include "base/bounds.h"
 #include "cuda_abi.h"
+#include "driver/clock.h"
 #include "shared/limits_file.h"
 #include "shared/schedule_file.h"
 #include "shared/usage.h"
@@ -121,5 +124,29 @@ bool token_bucket_others_stuck(const struct token_bucket *bucket, uint64_t now);
 
 /* Notes how long a kernel took. */
 void token_bucket_measured(struct token_bucket *bucket, uint64_t ns);
+
+/* ---- what this process has under way ---- */
+
+static inline struct vgpu_usage_flight *token_bucket_own_flight(const struct token_bucket *bucket)
+{
+	return &bucket->shared.flights[bucket->shared.slot];
+}
+
+static inline uint32_t token_bucket_units(uint64_t ns)
+{
+	return (uint32_t)((ns + VGPU_USAGE_TIME_UNIT - 1) / VGPU_USAGE_TIME_UNIT);
+}
+
+/* Returns the ns that this process has reserved for work under way. */
+static inline uint64_t token_bucket_in_flight(const struct token_bucket *bucket)
+{
+	return (uint64_t)LOAD(bucket->in_flight) * VGPU_USAGE_TIME_UNIT;
+}
+
+/* Writes the word that the container's other processes read. This process never reads it. */
+static inline void token_bucket_publish_flight(struct token_bucket *bucket)
+{
+	STORE(token_bucket_own_flight(bucket)->in_flight, LOAD(bucket->in_flight));
+}
 
 #endif
