@@ -9,7 +9,7 @@
 #include "driver/clock.h"
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"
-#include "memory/charge.h"
+#include "shared/guard.h"
 #include "shared/limits_file.h"
 
 /* The legacy default stream has two names. The per-thread default stream is a different one in each thread. */

@@ -8,7 +8,7 @@
 #include "compute/batch.h"
 #include "driver/clock.h"
 #include "driver/cuda_table.h"
-#include "memory/charge.h"
+#include "shared/guard.h"
 
 #define ACTIVE_FOR (100 * NS_PER_MS) /* after the last work the poller looks now and then: no launch has to wake it */
 #define LOOK_EACH (10 * NS_PER_MS)

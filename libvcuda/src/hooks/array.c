@@ -9,6 +9,7 @@
 #include "driver/cuda_table.h"
 #include "memory/array_size.h"
 #include "memory/charge.h"
+#include "shared/guard.h"
 
 static CUresult begin_array(struct charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels)
 {

@@ -12,6 +12,7 @@
 #include "memory/context_overhead.h"
 #include "memory/pools.h"
 #include "shared/device_limits.h"
+#include "shared/guard.h"
 #include "shared/limits_file.h"
 
 /* ---- creating contexts ---- */

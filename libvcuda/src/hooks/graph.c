@@ -13,6 +13,7 @@
 #include "driver/cuda_table.h"
 #include "memory/charge.h"
 #include "memory/pools.h"
+#include "shared/guard.h"
 #include "shared/limits_file.h"
 #include "shared/usage.h"
 

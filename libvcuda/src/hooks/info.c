@@ -6,11 +6,11 @@
  * in hooks/nvml.c.
  */
 #include "driver/cuda_table.h"
-#include "memory/charge.h"
 #include "memory/context_overhead.h"
 #include "memory/managed_free.h"
 #include "memory/pools.h"
 #include "shared/device_limits.h"
+#include "shared/guard.h"
 #include "shared/limits_file.h"
 #include "shared/usage.h"
 #include "vgpu_limits.h"

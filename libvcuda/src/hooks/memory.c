@@ -11,6 +11,7 @@
 #include "driver/cuda_table.h"
 #include "memory/charge.h"
 #include "memory/pools.h"
+#include "shared/guard.h"
 #include "shared/limits_file.h"
 
 /* All current cards pad the rows of a pitched allocation to this. The driver's result replaces the guess. */

@@ -12,6 +12,7 @@
 #include "memory/managed_free.h"
 #include "memory/pools.h"
 #include "shared/device_limits.h"
+#include "shared/guard.h"
 #include "shared/limits_file.h"
 
 struct stream_ordered {

@@ -13,7 +13,7 @@
 
 #include "base/log.h"
 #include "driver/cuda_table.h"
-#include "memory/charge.h"
+#include "shared/guard.h"
 
 enum streams { ANY, LEGACY, PER_THREAD };
 

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "driver/cuda_table.h"
 #include "memory/charge.h"
+#include "shared/guard.h"
 #include "shared/limits_file.h"
 #include "shared/usage.h"
 

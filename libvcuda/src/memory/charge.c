@@ -17,18 +17,6 @@
 #include "shared/limits_file.h"
 #include "shared/usage.h"
 
-__thread struct guard_thread guard_this_thread;
-
-bool guard_enter(void)
-{
-	return guard_enter_thread(&guard_this_thread);
-}
-
-void guard_leave(void)
-{
-	guard_leave_thread(&guard_this_thread);
-}
-
 static void release(struct allocation *entry)
 {
 	if (entry->card != USAGE_NO_CARD)

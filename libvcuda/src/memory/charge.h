@@ -2,9 +2,8 @@
  * The charge for one device memory allocation: book it against the card's limit, let the driver allocate, then keep the
  * charge or give it back.
  *
- * Belongs here: what every allocating and freeing wrapper does around the driver's call, and the guard. The driver
- * calls its own exports, and those calls arrive in our wrappers: the guard makes them pass straight through. Not here:
- * pools, which are charged as a whole (memory/pools.h), and the accounting itself (shared/usage.h).
+ * Belongs here: what every allocating and freeing wrapper does around the driver's call. Not here: pools, which are
+ * charged as a whole (memory/pools.h), the accounting itself (shared/usage.h), and the guard (shared/guard.h).
  */
 #ifndef VCUDA_CHARGE_H
 #define VCUDA_CHARGE_H
@@ -16,20 +15,6 @@
 #include "memory/allocations.h"
 
 enum { NO_DEVICE = -1 };
-
-/* False: the wrapper passes the call straight through, since nothing is limited or the driver itself makes the call. */
-bool guard_enter(void);
-void guard_leave(void);
-
-/* Runs `call` with the guard held, unless guard_enter returns false. */
-#define GUARDED(call)                           \
-	({                                      \
-		bool entered_ = guard_enter();  \
-		CUresult result_ = (call);      \
-		if (entered_)                   \
-			guard_leave();          \
-		result_;                        \
-	})
 
 struct charge {
 	enum allocation_kind kind; /* of the key given to charge_end; a wrapper may set it after charge_begin */

@@ -1,9 +1,11 @@
 /*
- * The state of each thread: the re-entry guard and the context that was current last.
+ * The guard of each thread. The driver calls its own exports, and those calls arrive in our wrappers: the guard makes
+ * them pass straight through.
  *
- * Belongs here: the thread-local variable alone. In a shared library, taking the address of a thread-local variable
- * costs a call. All of the state is therefore in one variable, and a launch takes its address once and passes it on.
- * memory/charge.h has the guard for callers that launch nothing.
+ * Belongs here: the thread's state, which is the guard and the context that was current last. In a shared library,
+ * taking the address of a thread-local variable costs a call. All of the state is therefore in one variable, and a
+ * launch takes its address once and passes it on. Not here: libnvidia-ml's side, which has a guard of its own
+ * (hooks/nvml_device.h).
  */
 #ifndef VCUDA_GUARD_H
 #define VCUDA_GUARD_H
@@ -25,7 +27,7 @@ struct guard_thread {
 
 extern __thread struct guard_thread guard_this_thread;
 
-/* The same as guard_enter, for the given thread. */
+/* False: the wrapper passes the call straight through, since nothing is limited or the driver itself makes the call. */
 static inline bool guard_enter_thread(struct guard_thread *thread)
 {
 	if (thread->inside || limits_state() == LIMITS_ABSENT)
@@ -38,5 +40,19 @@ static inline void guard_leave_thread(struct guard_thread *thread)
 {
 	thread->inside--;
 }
+
+/* The same, for the calling thread. */
+bool guard_enter(void);
+void guard_leave(void);
+
+/* Runs `call` with the guard held, unless guard_enter returns false. */
+#define GUARDED(call)                           \
+	({                                      \
+		bool entered_ = guard_enter();  \
+		CUresult result_ = (call);      \
+		if (entered_)                   \
+			guard_leave();          \
+		result_;                        \
+	})
 
 #endif
