@@ -3,9 +3,9 @@
 
 #include "compute/batch_parts.h"
 #include "compute/card_clock.h"
-#include "driver/capture_mode.h"
 #include "driver/clock.h"
 #include "driver/cuda_table.h"
+#include "driver/stream_capture.h"
 
 #define LATENCY (12 * NS_PER_US)        /* of a launch into an idle stream and of the wait for its end, at most */
 #define FORGOTTEN (2 * NS_PER_MS)       /* past its expected end, for an open batch that no thread adds to or ends */

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "driver/trampolines.h"
+#include "driver/real_library.h"
 #include "vgpu_sim_clock.h"
 
 enum { STACK = 256 * 1024 };

@@ -4,8 +4,8 @@
  * CUDA_HOOKS expands to the typed members of struct cuda_table and to the table from which cuGetProcAddress
  * substitutes (hooks/proc_address.c). The build reads it for the version script. A missing wrapper is a link error.
  *
- * Belongs here: names, and calls of the real functions. Not the wrappers (hooks/), nor the functions' types
- * (include/cuda_abi.h).
+ * Belongs here: names, and the table of the real functions. Not how they are found and called (driver/real_library.h),
+ * the wrappers (hooks/), nor the functions' types (include/cuda_abi.h).
  */
 
 /* HOOK(symbol, name for cuGetProcAddress, CUDA version since which that name means this symbol, streams) */
@@ -256,7 +256,7 @@
 #define VCUDA_CUDA_TABLE_H
 
 #include "cuda_abi.h"
-#include "driver/trampolines.h"
+#include "driver/real_library.h"
 
 /* The functions that libvcuda calls and does not define. */
 #define CUDA_CALLS(CALL) \
@@ -297,22 +297,6 @@ struct cuda_table {
 };
 
 extern struct cuda_table cuda_table;
-
-/* Finds the function at its first call and keeps it in *member: a process pays only for the functions that it uses. */
-void *real_library_find(void *member, const char *name);
-
-#define REAL_ADDRESS(symbol)                                                                      \
-	({                                                                                        \
-		void *address_ = (void *)__atomic_load_n(&cuda_table.symbol, __ATOMIC_RELAXED); \
-		address_ ? address_ : real_library_find(&cuda_table.symbol, #symbol);                   \
-	})
-
-/* Calls the real function. If this driver lacks it, the result is the API's error for that. */
-#define REAL(symbol, ...) (((__typeof__(symbol) *)REAL_ADDRESS(symbol))(__VA_ARGS__))
-
-/* Whether this driver has the function. */
-#define REAL_HAS(symbol) (REAL_ADDRESS(symbol) != (void *)trampolines_no_such_function)
-
-#define EXPORT __attribute__((visibility("default")))
+#define REAL_TABLE cuda_table
 
 #endif

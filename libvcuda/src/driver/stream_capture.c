@@ -30,3 +30,16 @@ bool stream_capture_has(CUstream stream)
 		return false;
 	return REAL(cuStreamIsCapturing, stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
+
+CUstreamCaptureMode stream_capture_relax(void)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+	return REAL(cuThreadExchangeStreamCaptureMode, &mode) == CUDA_SUCCESS ? mode : CU_STREAM_CAPTURE_MODE_RELAXED;
+}
+
+void stream_capture_restore(CUstreamCaptureMode mode)
+{
+	if (mode != CU_STREAM_CAPTURE_MODE_RELAXED)
+		(void)REAL(cuThreadExchangeStreamCaptureMode, &mode);
+}

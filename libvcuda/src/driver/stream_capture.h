@@ -2,8 +2,8 @@
  * Captures of streams. A launch into a captured stream does not run. An event that is recorded there belongs to the
  * graph and must not be queried.
  *
- * Belongs here: whether a stream is captured, which costs one load while no capture is under way. Not the capture mode
- * of threads (driver/capture_mode.h), nor the hooked calls.
+ * Belongs here: whether a stream is captured, which costs one load while no capture is under way, and the relaxed
+ * capture mode for libvcuda's own calls. Not the hooked calls.
  */
 #ifndef VCUDA_STREAM_CAPTURE_H
 #define VCUDA_STREAM_CAPTURE_H
@@ -23,5 +23,13 @@ bool stream_capture_any(void);
 
 /* Whether the stream is captured, or the driver returns an error for it. */
 bool stream_capture_has(CUstream stream);
+
+/*
+ * Puts the thread into the relaxed capture mode. Returns the mode to pass to stream_capture_restore. While one thread
+ * captures a stream (cudaStreamCaptureModeGlobal), other threads may not make some calls of the driver. libvcuda makes
+ * such calls inside of calls that the program may make, so it makes them in relaxed mode.
+ */
+CUstreamCaptureMode stream_capture_relax(void);
+void stream_capture_restore(CUstreamCaptureMode mode);
 
 #endif

@@ -4,6 +4,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "driver/real_library.h"
+
 /* One name after the other: the loader would relocate a table of pointers in every process. */
 static const char names[] =
 #define TRAMPOLINE(name) #name "\0"

@@ -11,9 +11,6 @@
 #ifndef VCUDA_TRAMPOLINES_H
 #define VCUDA_TRAMPOLINES_H
 
-/* Returns the real library's symbol, or NULL. driver/real_cuda.c and driver/real_nvml.c define it. */
-void *real_library_symbol(const char *name);
-
 /* The target of each jump whose function the driver lacks. */
 int trampolines_no_such_function(void);
 

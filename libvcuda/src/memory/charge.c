@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "driver/capture_mode.h"
 #include "driver/cuda_table.h"
+#include "driver/stream_capture.h"
 #include "memory/context_overhead.h"
 #include "memory/managed_free.h"
 #include "memory/pools.h"

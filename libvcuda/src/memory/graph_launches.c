@@ -7,9 +7,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "driver/capture_mode.h"
 #include "driver/clock.h"
 #include "driver/cuda_table.h"
+#include "driver/stream_capture.h"
 
 enum { PATIENCE = 1000 }; /* looks at a stream, 1 ms apart */
 

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "driver/capture_mode.h"
 #include "driver/cuda_table.h"
+#include "driver/stream_capture.h"
 #include "memory/charge.h"
 
 enum {

@@ -1,20 +1,23 @@
-/* The real libnvidia-ml.so.1. This file finds it and its functions as driver/real_cuda.c does with libcuda.so.1. */
+/*
+ * Implements driver/real_library.h. This file finds the library by its path and never loads it. It looks functions up
+ * by the library's handle, so that it does not find libvcuda's own exports. Each of the two libraries has this file,
+ * compiled with the name of the real one as VCUDA_REAL_LIBRARY.
+ */
+#include "driver/real_library.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
 
 #include "base/log.h"
-#include "driver/nvml_table.h"
 #include "driver/trampolines.h"
 #include "vgpu_limits.h"
-
-struct nvml_table nvml_table;
 
 static void *handle;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void find_library(void)
 {
-	handle = dlopen(VGPU_REAL_DIR "/libnvidia-ml.so.1", RTLD_NOLOAD | RTLD_LAZY);
+	handle = dlopen(VGPU_REAL_DIR "/" VCUDA_REAL_LIBRARY, RTLD_NOLOAD | RTLD_LAZY);
 	if (!handle)
 		log_line(LOG_ERROR, "%s", dlerror());
 }

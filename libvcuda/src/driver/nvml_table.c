@@ -1,0 +1,4 @@
+/* See driver/nvml_table.h. */
+#include "driver/nvml_table.h"
+
+struct nvml_table nvml_table;
