@@ -3,7 +3,7 @@
  * (shared/schedule_file.h).
  *
  * Belongs here: following changes of both, and what they make the rate, the period, the quota and the refill threshold.
- * Not the tokens (compute/bucket_account.h), nor the file's layout (vgpu_card.h).
+ * Not the tokens (compute/token_bucket.h), nor the file's layout (vgpu_card.h).
  */
 #ifndef VCUDA_SCHEDULE_H
 #define VCUDA_SCHEDULE_H

@@ -1,13 +1,193 @@
 /* See compute/token_bucket.h. Tenants can write the times of other processes, so all are taken within bounds. */
 #include "compute/token_bucket.h"
 
-#include "compute/bucket_account.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
 #include "compute/container_slice.h"
+#include "compute/presence.h"
 #include "compute/process_slice.h"
+#include "compute/schedule.h"
+#include "shared/device_limits.h"
+#include "shared/limits_file.h"
 
 #define PATIENCE (20 * NS_PER_MS)     /* with work on another card: the kernels of a group wait for each other */
 #define PATIENCE_HERE NS_PER_S        /* with another process's work on this card: it may just be long */
 #define LOCAL_SLICE (64 * NS_PER_US)        /* a local slice: ns of use, and the time for which it is reserved */
+#define REFILL_EACH (20 * NS_PER_US)
+#define MOST_DEBT (60 * (int64_t)NS_PER_S)
+
+/* ---- the bucket of each device ---- */
+
+enum { DEVICES = 64 };
+
+static struct token_bucket *buckets[DEVICES];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Without a usage region each process is held to the share by itself. That is better than no limit. */
+static void account_alone(struct token_bucket *bucket)
+{
+	struct vgpu_usage_time *time = calloc(1, sizeof(*time) + sizeof(struct vgpu_usage_flight));
+	static struct vgpu_usage_visit slice;
+
+	log_once(LOG_ERROR, "the usage region cannot be used; each process is held to the core share by itself");
+	bucket->is_local = 1;
+	bucket->shared = (struct usage_time){time, &slice, time ? (struct vgpu_usage_flight *)(time + 1) : NULL, 0};
+}
+
+static struct token_bucket *make_bucket(CUdevice device, const struct device_limits *card)
+{
+	struct token_bucket *bucket = calloc(1, sizeof(*bucket));
+
+	if (!bucket)
+		return NULL;
+	bucket->device = device;
+	memcpy(bucket->uuid, card->uuid, sizeof(bucket->uuid));
+	bucket->limits_seen = UINT64_MAX;
+	bucket->has_presence = presence_is_available();
+	if (!usage_time(card->uuid, &bucket->shared))
+		account_alone(bucket);
+	if (bucket->shared.time)
+		return bucket;
+	free(bucket);
+	return NULL;
+}
+
+static struct token_bucket *find_bucket(CUdevice device)
+{
+	return __atomic_load_n(&buckets[device], __ATOMIC_ACQUIRE);
+}
+
+struct token_bucket *token_bucket_of_device(CUdevice device)
+{
+	struct device_limits card;
+
+	if (device < 0 || device >= DEVICES || limits_state() != LIMITS_PRESENT)
+		return NULL;
+	if (find_bucket(device) || !device_limits_of(device, &card))
+		return find_bucket(device);
+	pthread_mutex_lock(&lock);
+	if (!find_bucket(device))
+		__atomic_store_n(&buckets[device], make_bucket(device, &card), __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&lock);
+	return find_bucket(device);
+}
+
+void token_bucket_reset_all(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	container_slice_reset();
+	memset(buckets, 0, sizeof(buckets)); /* the child has copies of the parent's: a few hundred bytes are lost */
+}
+
+uint64_t token_bucket_tidy_all(uint64_t now)
+{
+	struct token_bucket *list[DEVICES];
+	unsigned int count = 0;
+
+	for (int i = 0; i < DEVICES; i++)
+		if ((list[count] = find_bucket(i)))
+			count++;
+	return container_slice_tidy(list, count, now);
+}
+
+/* ---- the account: the tokens that time adds, and the tokens that work uses ---- */
+
+/* Returns the capacity: one quota, for a burst. A container that waits for others may be owed another one meanwhile. */
+static uint64_t capacity(const struct token_bucket *bucket, uint64_t now)
+{
+	return bounds_max((LOAD(bucket->shared.slice->waiting_since) ? 2 : 1) * schedule_quota(bucket, now), 2 * NS_PER_MS);
+}
+
+/* Adds tokens, up to `most_allowed`. A nonsensical number of tokens becomes 0. */
+static void add_tokens(struct token_bucket *bucket, uint64_t gain, int64_t most_allowed)
+{
+	int64_t *word = &bucket->shared.time->level;
+	int64_t tokens = LOAD(*word);
+	int64_t now;
+
+	do {
+		if (tokens < -MOST_DEBT || tokens > most_allowed + MOST_DEBT) /* a process wrote garbage */
+			now = 0;
+		else if (tokens >= most_allowed)
+			return;
+		else
+			now = tokens + (int64_t)gain < most_allowed ? tokens + (int64_t)gain : most_allowed;
+	} while (!__atomic_compare_exchange_n(word, &tokens, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
+}
+
+/* Adds the container's share of the time that has passed. Of several threads, the one that moves the stamp adds it. */
+static void refill(struct token_bucket *bucket, uint64_t now)
+{
+	uint64_t *word = &bucket->shared.time->stamp;
+	uint64_t stamp = LOAD(*word);
+
+	if (now - stamp < REFILL_EACH || (stamp > now && stamp - now < NS_PER_S) || !atomics_swap(word, stamp, now))
+		return;
+	uint64_t elapsed = stamp && stamp < now ? bounds_min(now - stamp, (uint64_t)MOST_DEBT * 100) : schedule_period(bucket);
+	add_tokens(bucket, elapsed * schedule_rate(bucket, now) / WHOLE, (int64_t)capacity(bucket, now));
+}
+
+static void end_in_flight(struct token_bucket *bucket, uint64_t reserved)
+{
+	uint32_t *word = &bucket->in_flight;
+	uint32_t in_flight = LOAD(*word);
+	uint32_t less = token_bucket_units(reserved);
+
+	while (!__atomic_compare_exchange_n(word, &in_flight, in_flight > less ? in_flight - less : 0, false,
+					    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		;
+	token_bucket_publish_flight(bucket);
+}
+
+void token_bucket_release(struct token_bucket *bucket, uint64_t estimate)
+{
+	__atomic_fetch_add(&bucket->shared.time->level, (int64_t)estimate, __ATOMIC_RELAXED);
+	end_in_flight(bucket, estimate);
+}
+
+void token_bucket_book(struct token_bucket *bucket, uint64_t more, uint64_t now)
+{
+	struct vgpu_usage_time *time = bucket->shared.time;
+
+	__atomic_fetch_sub(&time->level, (int64_t)more, __ATOMIC_RELAXED);
+	process_slice_extend(bucket, now);
+}
+
+void token_bucket_complete(struct token_bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t now)
+{
+	struct vgpu_usage_time *time = bucket->shared.time;
+
+	__atomic_fetch_add(&time->level, (int64_t)booked - (int64_t)used, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&time->used, used, __ATOMIC_RELAXED);
+	end_in_flight(bucket, reserved);
+	STORE(time->progress, now);
+	uint64_t finish = now + token_bucket_in_flight(bucket);
+	STORE(bucket->finish, finish);
+	if (LOAD(time->holder) == bucket->shared.slot + 1) {
+		STORE(time->drains_at, finish);
+		if (finish == now && process_slice_is_over(bucket, now))
+			process_slice_hand_over(bucket);
+	}
+}
+
+uint64_t token_bucket_uncounted(struct token_bucket *bucket, uint64_t from, uint64_t to)
+{
+	from = bounds_max(from, LOAD(bucket->counted_until));
+	if (to <= from)
+		return 0;
+	STORE(bucket->counted_until, to);
+	return to - from;
+}
+
+void token_bucket_count_back(struct token_bucket *bucket, uint64_t from, uint64_t to)
+{
+	(void)atomics_swap(&bucket->counted_until, from, to);
+}
+
+/* ---- whether work may begin ---- */
 
 static void expect(struct token_bucket *bucket, uint64_t estimate, bool is_known, uint64_t now)
 {
@@ -97,7 +277,7 @@ static bool has_room(const struct token_bucket *bucket, uint64_t estimate, bool 
 bool token_bucket_try(struct token_bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again)
 {
 	schedule_follow(bucket, now);
-	token_bucket_refill(bucket, now);
+	refill(bucket, now);
 	if (!has_tokens(bucket, now, again) || !has_room(bucket, estimate, is_known, now, again) ||
 	    !process_slice_has(bucket, now, again)) {
 		container_slice_unqueue();

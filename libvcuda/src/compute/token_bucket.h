@@ -2,10 +2,10 @@
  * The container's token bucket on a card. A token is a ns of the card's time, and all processes of the container take
  * from the same bucket. docs/limiter.md has the model and its parameters.
  *
- * Belongs here: whether work of a given length may begin now, and the account of it. Work may begin when there are
- * tokens, this process has a time slice (compute/process_slice.h), and so has the container
- * (compute/container_slice.h). Not what the work is, when it ends, or how to wait (compute/batch.h,
- * compute/throttle.h).
+ * Belongs here: the bucket of each device, its account (the tokens that time adds and that work uses), and whether work
+ * of a given length may begin now. Work may begin when there are tokens, this process has a time slice
+ * (compute/process_slice.h), and so has the container (compute/container_slice.h). Not the rate at which tokens are
+ * added (compute/schedule.h), nor what the work is, when it ends, or how to wait (compute/batch.h, compute/throttle.h).
  *
  * All words are atomic: any thread may call any function, and the bucket itself takes no lock and makes no system call.
  */
