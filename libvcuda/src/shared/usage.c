@@ -19,6 +19,18 @@ enum {
 	REAP_EACH = 8, /* tries */
 };
 
+int usage_card(const uint8_t uuid[16])
+{
+	bool absent;
+	struct vgpu_usage *usage = usage_region_or_null(true, &absent);
+	int card = usage ? usage_region_find_card(usage, uuid, true) : USAGE_NO_CARD;
+
+	if (usage && card == USAGE_NO_CARD)
+		log_once(LOG_ERROR, "%s: the container has more than %u cards; device memory is refused",
+			 VGPU_USAGE_PATH, VGPU_LIMITS_MAX_CARDS);
+	return card;
+}
+
 static uint64_t saturating_sum(uint64_t a, uint64_t b)
 {
 	return a + b < a ? UINT64_MAX : a + b;
