@@ -12,7 +12,7 @@
 #define VGPU_LIMITS_PATH "fuzz-limits" /* in the working directory, one per job */
 /* libvcuda waits for an update that does not end; here the wait takes no time */
 #define nanosleep(pause, rest) ((void)(pause), 0)
-#include "shared/limits_file.c"
+#include "shared/limits.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -10,7 +10,7 @@
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"
 #include "shared/guard.h"
-#include "shared/limits_file.h"
+#include "shared/limits.h"
 
 /* The legacy default stream has two names. The per-thread default stream is a different one in each thread. */
 static void name_stream(struct launch *launch, CUstream stream, enum stream_meaning meaning)

@@ -15,7 +15,7 @@
 #include "base/bounds.h"
 #include "base/log.h"
 #include "driver/clock.h"
-#include "shared/limits_file.h"
+#include "shared/limits.h"
 #include "vgpu_card.h"
 #include "vgpu_limits.h"
 

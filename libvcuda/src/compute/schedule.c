@@ -1,7 +1,7 @@
 /* See compute/schedule.h. */
 #include "compute/schedule.h"
 
-#include "shared/limits_file.h"
+#include "shared/limits.h"
 
 void schedule_take_over_limits(struct token_bucket *bucket)
 {

@@ -11,7 +11,7 @@
 #include "compute/process_slice.h"
 #include "compute/schedule.h"
 #include "shared/device_limits.h"
-#include "shared/limits_file.h"
+#include "shared/limits.h"
 
 #define PATIENCE (20 * NS_PER_MS)     /* with work on another card: the kernels of a group wait for each other */
 #define PATIENCE_HERE NS_PER_S        /* with another process's work on this card: it may just be long */

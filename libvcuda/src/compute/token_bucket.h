@@ -19,7 +19,7 @@
 #include "base/bounds.h"
 #include "cuda_abi.h"
 #include "driver/clock.h"
-#include "shared/limits_file.h"
+#include "shared/limits.h"
 #include "shared/schedule_file.h"
 #include "shared/usage.h"
 #include "vgpu_usage.h"

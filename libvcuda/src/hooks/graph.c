@@ -14,7 +14,7 @@
 #include "memory/charge.h"
 #include "memory/pools.h"
 #include "shared/guard.h"
-#include "shared/limits_file.h"
+#include "shared/limits.h"
 #include "shared/usage.h"
 
 enum {

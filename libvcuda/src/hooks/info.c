@@ -11,7 +11,7 @@
 #include "memory/pools.h"
 #include "shared/device_limits.h"
 #include "shared/guard.h"
-#include "shared/limits_file.h"
+#include "shared/limits.h"
 #include "shared/usage.h"
 #include "vgpu_limits.h"
 

@@ -12,7 +12,7 @@
 #include "memory/charge.h"
 #include "memory/pools.h"
 #include "shared/guard.h"
-#include "shared/limits_file.h"
+#include "shared/limits.h"
 
 /* All current cards pad the rows of a pitched allocation to this. The driver's result replaces the guess. */
 enum { PITCH_GUESS = 512 };

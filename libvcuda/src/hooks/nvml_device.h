@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "nvml_abi.h"
-#include "shared/limits_file.h"
+#include "shared/limits.h"
 
 enum sight {
 	WHOLE_CARD, /* there is no limits file, or no entry in it: the wrappers return the driver's figures */

@@ -13,7 +13,7 @@
 #include "memory/pools.h"
 #include "shared/device_limits.h"
 #include "shared/guard.h"
-#include "shared/limits_file.h"
+#include "shared/limits.h"
 
 struct stream_ordered {
 	struct pool_charge pooled; /* the charge for the pool's reserve; .pool NULL: the driver does not report it */

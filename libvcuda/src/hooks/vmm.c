@@ -12,7 +12,7 @@
 #include "driver/cuda_table.h"
 #include "memory/charge.h"
 #include "shared/guard.h"
-#include "shared/limits_file.h"
+#include "shared/limits.h"
 #include "shared/usage.h"
 
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,

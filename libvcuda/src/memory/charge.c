@@ -14,7 +14,7 @@
 #include "memory/pools.h"
 #include "shared/device_limits.h"
 #include "shared/guard.h"
-#include "shared/limits_file.h"
+#include "shared/limits.h"
 #include "shared/usage.h"
 
 static void release(struct allocation *entry)

@@ -17,7 +17,7 @@
 #include "memory/nvml_figures.h"
 #include "nvml_abi.h"
 #include "shared/device_limits.h"
-#include "shared/limits_file.h"
+#include "shared/limits.h"
 #include "shared/usage.h"
 #include "vgpu_limits.h"
 

@@ -13,7 +13,7 @@
 #include "driver/cuda_table.h"
 #include "memory/charge.h"
 #include "shared/device_limits.h"
-#include "shared/limits_file.h"
+#include "shared/limits.h"
 #include "shared/usage.h"
 
 enum { PATIENCE = NS_PER_S }; /* longest wait for graphs that run */

@@ -10,7 +10,7 @@
 
 #include "base/log.h"
 #include "driver/cuda_table.h"
-#include "shared/limits_file.h"
+#include "shared/limits.h"
 
 enum { DEVICES = 64 };
 

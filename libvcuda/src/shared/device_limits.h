@@ -2,7 +2,7 @@
  * The limits of a CUDA device: from the device to its card's UUID, and from the UUID to the entry in the limits file.
  *
  * Belongs here: the lookup for libcuda's side. It never uses an index, which depends on the caller. Not here: the file
- * itself (shared/limits_file.h) and NVML's devices (hooks/nvml_device.h).
+ * itself (shared/limits.h) and NVML's devices (hooks/nvml_device.h).
  */
 #ifndef VCUDA_DEVICE_LIMITS_H
 #define VCUDA_DEVICE_LIMITS_H

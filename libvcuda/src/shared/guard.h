@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
-#include "shared/limits_file.h"
+#include "shared/limits.h"
 
 struct compute_context;
 

@@ -1,8 +1,8 @@
 /*
- * Implements shared/limits_file.h. The file is mapped once. Each query compares the file's sequence counter with the
+ * Implements shared/limits.h. The file is mapped once. Each query compares the file's sequence counter with the
  * one read last and copies the file again if the counter has changed.
  */
-#include "shared/limits_file.h"
+#include "shared/limits.h"
 
 #include <errno.h>
 #include <fcntl.h>

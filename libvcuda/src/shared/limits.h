@@ -5,15 +5,15 @@
  * or of another size, magic or version) CUDA is refused, see hooks/memory.c. If a later update of a valid file is cut
  * short, the last valid content stays in force. Not here: whose limits a device has (shared/device_limits.h).
  */
-#ifndef VCUDA_LIMITS_FILE_H
-#define VCUDA_LIMITS_FILE_H
+#ifndef VCUDA_LIMITS_H
+#define VCUDA_LIMITS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 enum limits_state { LIMITS_ABSENT, LIMITS_PRESENT, LIMITS_BROKEN };
 
-/* Every launch reads this, so its readers are inline. Only shared/limits_file.c writes it. */
+/* Every launch reads this, so its readers are inline. Only shared/limits.c writes it. */
 extern struct limits_known {
 	bool loaded;
 	enum limits_state state;
