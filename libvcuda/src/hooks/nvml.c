@@ -7,6 +7,7 @@
  */
 #include "driver/nvml_table.h"
 #include "hooks/nvml_device.h"
+#include "hooks/nvml_processes.h"
 #include "shared/usage.h"
 #include "vgpu_limits.h"
 

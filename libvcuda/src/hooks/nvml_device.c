@@ -1,6 +1,4 @@
-/*
- * Implements hooks/nvml_device.h, except nvml_processes_unbooked, which is in hooks/nvml_processes.c with the lists of processes.
- */
+/* See hooks/nvml_device.h. */
 #include "hooks/nvml_device.h"
 
 #include <string.h>

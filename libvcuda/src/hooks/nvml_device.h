@@ -22,9 +22,6 @@ enum sight {
 
 enum sight nvml_device_sight(nvmlDevice_t device, uint8_t uuid[16], struct card_limits *limits);
 
-/* The unaccounted overhead of the container's processes on the share. Called with the guard held. */
-uint64_t nvml_processes_unbooked(nvmlDevice_t device, const uint8_t uuid[16]);
-
 /* The same as guard_enter on libcuda's side: false for calls that the driver makes to its own exports. */
 bool nvml_device_guard_enter(void);
 void nvml_device_guard_leave(void);

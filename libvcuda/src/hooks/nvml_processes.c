@@ -6,6 +6,8 @@
  * processes that belong to the container by the kernel's account (base/peers.h). Drivers before R470 or so list the
  * host's pids in a container. No sample can be assigned to a process then, and none is returned.
  */
+#include "hooks/nvml_processes.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
