@@ -11,9 +11,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../include/vgpu_sim_clock.h"
 #include "state/state.h"
 #include "state/virtual.h"
+#include "vgpu_sim_clock.h"
 
 #define SECOND 1000000000u
 #define VIRTUAL_DAY_US 1700000000000000u
