@@ -26,12 +26,6 @@ static unsigned long long last_id;
 static struct sim_capture *captures;
 static _Thread_local int thread_mode; /* 0 is the global mode; the variable's address identifies the thread */
 
-static CUresult unlock(CUresult result)
-{
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
-}
-
 CUresult sim_capture_work(struct sim_place *place, const struct sim_work *work)
 {
 	struct sim_node *node;
@@ -144,13 +138,13 @@ static CUresult begin_capture(CUstream stream, struct sim_graph *graph, const CU
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (place->capture || count > SIM_FRONTIER || (graph && !sim_object_is(graph, SIM_GRAPH)))
-		return unlock(place->capture ? CUDA_ERROR_ILLEGAL_STATE : CUDA_ERROR_INVALID_VALUE);
+		return sim_object_unlock(place->capture ? CUDA_ERROR_ILLEGAL_STATE : CUDA_ERROR_INVALID_VALUE);
 	struct sim_capture *capture = calloc(1, sizeof *capture);
 	if (capture)
 		capture->graph = graph ? graph : sim_graph_new();
 	if (!capture || !capture->graph) {
 		free(capture);
-		return unlock(CUDA_ERROR_OUT_OF_MEMORY);
+		return sim_object_unlock(CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	capture->origin = stream;
 	capture->owns_graph = !graph;
@@ -163,7 +157,7 @@ static CUresult begin_capture(CUstream stream, struct sim_graph *graph, const CU
 	enter_place(place);
 	if (count)
 		memcpy(place->frontier, dependencies, count * sizeof(struct sim_node *));
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
@@ -215,9 +209,9 @@ SIM_EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 	*graph = NULL;
 	struct sim_capture *capture = place->capture;
 	if (!capture)
-		return unlock(CUDA_ERROR_ILLEGAL_STATE);
+		return sim_object_unlock(CUDA_ERROR_ILLEGAL_STATE);
 	if (capture->origin != stream)
-		return unlock(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+		return sim_object_unlock(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
 	if (capture->is_invalid)
 		result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 	else if (capture->owns_graph && !is_joined(place))
@@ -229,7 +223,7 @@ SIM_EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 	while (capture->places)
 		leave(capture->places);
 	drop_capture(capture);
-	return unlock(result);
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, unsigned long long *id, CUgraph *graph,
@@ -246,7 +240,7 @@ SIM_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, unsi
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!place->capture)
-		return unlock(CUDA_SUCCESS);
+		return sim_object_unlock(CUDA_SUCCESS);
 	*status = place->capture->is_invalid ? CU_STREAM_CAPTURE_INVALIDATED : CU_STREAM_CAPTURE_ACTIVE;
 	if (id)
 		*id = place->id;
@@ -256,7 +250,7 @@ SIM_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, unsi
 		*dependencies = place->frontier;
 	if (count)
 		*count = place->count;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 /* Edges carry no data here. */
@@ -290,12 +284,12 @@ SIM_EXPORT CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNo
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!place->capture)
-		return unlock(CUDA_ERROR_ILLEGAL_STATE);
+		return sim_object_unlock(CUDA_ERROR_ILLEGAL_STATE);
 	if (flags == 1)
 		place->count = 0;
 	for (size_t i = 0; i < count; i++)
 		widen(place, dependencies[i]);
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode)

@@ -177,6 +177,10 @@ void sim_object_destroy_all(struct sim_context *context); /* destroys all of the
 
 /* For entry points that take a handle: locks, checks, and on CUDA_SUCCESS returns with the lock held. */
 CUresult sim_object_lock(const void *handle, enum sim_kind kind);
+
+/* Ends an entry point that holds the lock: unlocks it and returns `result`. */
+CUresult sim_object_unlock(CUresult result);
+
 CUresult sim_stream_check(CUstream stream);
 CUresult sim_stream_context(CUstream stream, struct sim_context **context);
 

@@ -8,12 +8,6 @@
 
 #include "cuda/module.h"
 
-static CUresult unlock(CUresult result)
-{
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
-}
-
 /* A name "<anything>_<number>{ns,us,ms}" sets the duration. "<anything>_ns" takes it from the first argument. */
 void sim_function_time(struct sim_function *function)
 {
@@ -55,7 +49,7 @@ SIM_EXPORT CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribut
 	if (result != CUDA_SUCCESS)
 		return result;
 	*value = attribute_of(function, attribute);
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value)
@@ -67,14 +61,14 @@ SIM_EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute
 	if (result != CUDA_SUCCESS)
 		return result;
 	function->settings[attribute] = value;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuFuncSetCacheConfig(CUfunction function, int config)
 {
 	CUresult result = config >= 0 && config <= 3 ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
 
-	return result == CUDA_SUCCESS ? unlock(CUDA_SUCCESS) : result;
+	return result == CUDA_SUCCESS ? sim_object_unlock(CUDA_SUCCESS) : result;
 }
 
 SIM_EXPORT CUresult cuFuncSetSharedMemConfig(CUfunction function, int config)
@@ -89,7 +83,7 @@ SIM_EXPORT CUresult cuFuncGetModule(CUmodule *module, CUfunction function)
 	if (result != CUDA_SUCCESS)
 		return result;
 	*module = function->module;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuFuncGetName(const char **name, CUfunction function)
@@ -99,7 +93,7 @@ SIM_EXPORT CUresult cuFuncGetName(const char **name, CUfunction function)
 	if (result != CUDA_SUCCESS)
 		return result;
 	*name = function->name;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *size)
@@ -110,11 +104,11 @@ SIM_EXPORT CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t
 		return result;
 	const struct sim_kernel *kernel = function->kernel;
 	if (!kernel || index >= kernel->parameter_count)
-		return unlock(CUDA_ERROR_INVALID_VALUE);
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	*offset = kernel->parameters[index].offset;
 	if (size)
 		*size = kernel->parameters[index].size;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 /* Loading is eager: every existing function is loaded. */
@@ -125,7 +119,7 @@ SIM_EXPORT CUresult cuFuncIsLoaded(int *state, CUfunction function)
 	if (result != CUDA_SUCCESS)
 		return result;
 	*state = 1;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuFuncLoad(CUfunction function)
@@ -156,7 +150,7 @@ SIM_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *bl
 		return result;
 	const struct sim_card *card = sim_device_card(function->object.context->device);
 	*blocks = threads > (int)MAX_THREADS_PER_BLOCK ? 0 : (int)blocks_per_sm(card, threads, shared);
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads,
@@ -207,5 +201,5 @@ SIM_EXPORT CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfun
 	if (result != CUDA_SUCCESS)
 		return result;
 	*bytes = sim_attribute_shared_per_sm(sim_device_card(function->object.context->device)) / (size_t)blocks - 1024;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }

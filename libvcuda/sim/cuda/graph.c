@@ -111,12 +111,6 @@ CUresult sim_graph_lock_node(CUgraphNode node, int type)
 	return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
-static CUresult unlock(CUresult result)
-{
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
-}
-
 SIM_EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned flags)
 {
 	CUresult result = sim_init_ready();
@@ -127,7 +121,7 @@ SIM_EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_driver.lock);
 	*graph = sim_graph_new();
-	return unlock(*graph ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+	return sim_object_unlock(*graph ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 SIM_EXPORT CUresult cuGraphDestroy(CUgraph graph)
@@ -137,9 +131,9 @@ SIM_EXPORT CUresult cuGraphDestroy(CUgraph graph)
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (graph->is_child)
-		return unlock(CUDA_ERROR_INVALID_VALUE);
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	sim_graph_free(graph);
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 static struct sim_node *copy_of(const struct sim_graph *graph, const struct sim_node *original)
@@ -195,7 +189,7 @@ SIM_EXPORT CUresult cuGraphClone(CUgraph *out, CUgraph original)
 {
 	CUresult result = sim_graph_lock(original, NULL, 0, out);
 
-	return result == CUDA_SUCCESS ? unlock(sim_graph_clone(out, original)) : result;
+	return result == CUDA_SUCCESS ? sim_object_unlock(sim_graph_clone(out, original)) : result;
 }
 
 SIM_EXPORT CUresult cuGraphNodeFindInClone(CUgraphNode *out, CUgraphNode original, CUgraph graph)
@@ -205,7 +199,7 @@ SIM_EXPORT CUresult cuGraphNodeFindInClone(CUgraphNode *out, CUgraphNode origina
 	if (result != CUDA_SUCCESS)
 		return result;
 	*out = copy_of(graph, original);
-	return unlock(*out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+	return sim_object_unlock(*out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
 SIM_EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies,
@@ -217,13 +211,13 @@ SIM_EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, co
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!sim_object_is(child, SIM_GRAPH))
-		return unlock(CUDA_ERROR_INVALID_VALUE);
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	result = sim_graph_add(graph, dependencies, count, &work, out);
 	if (result == CUDA_SUCCESS)
 		result = sim_graph_clone(&(*out)->child, child);
 	if (result == CUDA_SUCCESS)
 		(*out)->child->is_child = true;
-	return unlock(result);
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph)
@@ -233,7 +227,7 @@ SIM_EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *gra
 	if (result != CUDA_SUCCESS)
 		return result;
 	*graph = node->child;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
@@ -243,7 +237,7 @@ SIM_EXPORT CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
 	if (result != CUDA_SUCCESS)
 		return result;
 	*type = node->work.type;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 /* Programs call this twice: without an array for the number, then with one. Entries beyond the list become NULL. */
@@ -269,14 +263,14 @@ SIM_EXPORT CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *c
 {
 	CUresult result = sim_graph_lock(graph, NULL, 0, count);
 
-	return result == CUDA_SUCCESS ? unlock(list_nodes(graph, false, nodes, count)) : result;
+	return result == CUDA_SUCCESS ? sim_object_unlock(list_nodes(graph, false, nodes, count)) : result;
 }
 
 SIM_EXPORT CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 {
 	CUresult result = sim_graph_lock(graph, NULL, 0, count);
 
-	return result == CUDA_SUCCESS ? unlock(list_nodes(graph, true, nodes, count)) : result;
+	return result == CUDA_SUCCESS ? sim_object_unlock(list_nodes(graph, true, nodes, count)) : result;
 }
 
 /* The edges from `from` (NULL: any node) to `to` (NULL: any node). */
@@ -306,21 +300,25 @@ SIM_EXPORT CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNod
 {
 	CUresult result = sim_graph_lock(graph, NULL, 0, count);
 
-	return result == CUDA_SUCCESS ? unlock(list_edges(graph, NULL, NULL, from, to, count)) : result;
+	return result == CUDA_SUCCESS ? sim_object_unlock(list_edges(graph, NULL, NULL, from, to, count)) : result;
 }
 
 SIM_EXPORT CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *dependencies, size_t *count)
 {
 	CUresult result = count ? sim_graph_lock_node(node, -1) : CUDA_ERROR_INVALID_VALUE;
 
-	return result == CUDA_SUCCESS ? unlock(list_edges(node->graph, NULL, node, dependencies, NULL, count)) : result;
+	if (result != CUDA_SUCCESS)
+		return result;
+	return sim_object_unlock(list_edges(node->graph, NULL, node, dependencies, NULL, count));
 }
 
 SIM_EXPORT CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode *dependents, size_t *count)
 {
 	CUresult result = count ? sim_graph_lock_node(node, -1) : CUDA_ERROR_INVALID_VALUE;
 
-	return result == CUDA_SUCCESS ? unlock(list_edges(node->graph, node, NULL, NULL, dependents, count)) : result;
+	if (result != CUDA_SUCCESS)
+		return result;
+	return sim_object_unlock(list_edges(node->graph, node, NULL, NULL, dependents, count));
 }
 
 static bool reaches(struct sim_node *from, const struct sim_node *node)
@@ -355,7 +353,7 @@ SIM_EXPORT CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *fro
 		else if (!depend(to[i], &from[i], 1))
 			result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	return unlock(result);
+	return sim_object_unlock(result);
 }
 
 static bool forget(struct sim_node *node, const struct sim_node *dependency)
@@ -379,7 +377,7 @@ SIM_EXPORT CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *
 	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++)
 		if (!to || !sim_object_is(to[i], SIM_NODE) || to[i]->graph != graph || !forget(to[i], from[i]))
 			result = CUDA_ERROR_INVALID_VALUE;
-	return unlock(result);
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuGraphDestroyNode(CUgraphNode node)
@@ -390,7 +388,7 @@ SIM_EXPORT CUresult cuGraphDestroyNode(CUgraphNode node)
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (node->work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->work.type == CU_GRAPH_NODE_TYPE_MEM_FREE)
-		return unlock(CUDA_ERROR_NOT_SUPPORTED);
+		return sim_object_unlock(CUDA_ERROR_NOT_SUPPORTED);
 	struct sim_graph *graph = node->graph;
 	for (size_t i = 0; i < graph->count; i++) {
 		while (forget(graph->nodes[i], node))
@@ -400,5 +398,5 @@ SIM_EXPORT CUresult cuGraphDestroyNode(CUgraphNode node)
 	}
 	graph->count = left;
 	free_node(node);
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }

@@ -12,12 +12,6 @@
 #include "cuda/stream.h"
 #include "state/clock.h"
 
-static CUresult unlock(CUresult result)
-{
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
-}
-
 static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long flags)
 {
 	if (flags & ~(unsigned long long)CU_GRAPH_INSTANTIATE_FLAGS)
@@ -27,14 +21,14 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long 
 		return result;
 	struct sim_exec *exec = sim_object_create(sizeof *exec, SIM_EXEC, NULL);
 	if (!exec)
-		return unlock(CUDA_ERROR_OUT_OF_MEMORY);
+		return sim_object_unlock(CUDA_ERROR_OUT_OF_MEMORY);
 	if (!sim_graph_plan_make(&exec->plan, graph)) {
 		sim_object_destroy(exec);
-		return unlock(CUDA_ERROR_OUT_OF_MEMORY);
+		return sim_object_unlock(CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	exec->flags = flags;
 	*out = exec;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log, size_t size)
@@ -70,7 +64,7 @@ SIM_EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
 		return result;
 	sim_graph_plan_free(&exec->plan);
 	sim_object_destroy(exec);
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuGraphExecGetFlags(CUgraphExec exec, unsigned long long *flags)
@@ -80,7 +74,7 @@ SIM_EXPORT CUresult cuGraphExecGetFlags(CUgraphExec exec, unsigned long long *fl
 	if (result != CUDA_SUCCESS)
 		return result;
 	*flags = exec->flags;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 enum {
@@ -147,9 +141,9 @@ static CUresult update_from(CUgraphExec exec, CUgraph graph, int *how, CUgraphNo
 		return result;
 	*culprit = NULL;
 	if (!sim_object_is(exec, SIM_EXEC))
-		return unlock(CUDA_ERROR_INVALID_VALUE);
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	*how = update(exec, graph, culprit);
-	return unlock(*how == UPDATE_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+	return sim_object_unlock(*how == UPDATE_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
 }
 
 SIM_EXPORT CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *culprit, int *how)
@@ -187,7 +181,7 @@ SIM_EXPORT CUresult cuGraphNodeSetEnabled(CUgraphExec exec, CUgraphNode node, un
 	struct sim_step *step = find_step(exec, node);
 	if (step)
 		step->disabled = !enabled;
-	return unlock(step ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+	return sim_object_unlock(step ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
 SIM_EXPORT CUresult cuGraphNodeGetEnabled(CUgraphExec exec, CUgraphNode node, unsigned *enabled)
@@ -199,7 +193,7 @@ SIM_EXPORT CUresult cuGraphNodeGetEnabled(CUgraphExec exec, CUgraphNode node, un
 	const struct sim_step *step = find_step(exec, node);
 	if (step)
 		*enabled = !step->disabled;
-	return unlock(step ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+	return sim_object_unlock(step ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
 /* Replaces the node's child graph; the new one must have the same steps. */
@@ -228,7 +222,8 @@ SIM_EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraph
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	return unlock(sim_object_is(child, SIM_GRAPH) ? change_child(exec, node, child) : CUDA_ERROR_INVALID_VALUE);
+	return sim_object_unlock(sim_object_is(child, SIM_GRAPH) ? change_child(exec, node, child)
+								 : CUDA_ERROR_INVALID_VALUE);
 }
 
 /* Copies the present steps: later changes to the graph do not change what was launched. */
@@ -239,7 +234,7 @@ static CUresult snapshot(CUgraphExec exec, struct sim_plan *plan, unsigned long 
 	if (result != CUDA_SUCCESS)
 		return result;
 	*flags = exec->flags;
-	return unlock(sim_graph_plan_copy(plan, &exec->plan) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+	return sim_object_unlock(sim_graph_plan_copy(plan, &exec->plan) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 /* One launch: a stream per lane (the first is the caller's), and an event for each step that another lane waits for. */

@@ -7,12 +7,6 @@
 
 #include "cuda/graph_memory.h"
 
-static CUresult unlock(CUresult result)
-{
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
-}
-
 static uint64_t greater_of(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
@@ -65,7 +59,7 @@ SIM_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
 		return result;
 	pthread_mutex_lock(&sim_driver.lock);
 	sim_graph_memory_of(device);
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)
@@ -80,7 +74,7 @@ SIM_EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute,
 	const struct sim_graph_memory *graphs = &sim_driver.devices[device].graphs;
 	const uint64_t values[] = {graphs->used, graphs->used_high, graphs->reserved, graphs->reserved_high};
 	*(uint64_t *)value = values[attribute];
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 /* Only the high marks can be set, and only to 0: they restart from there. */
@@ -99,7 +93,7 @@ SIM_EXPORT CUresult cuDeviceSetGraphMemAttribute(CUdevice device, int attribute,
 		graphs->used_high = graphs->used;
 	else
 		graphs->reserved_high = graphs->reserved;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
@@ -124,7 +118,7 @@ SIM_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, con
 		return result;
 	result = sim_graph_add(graph, dependencies, count, &work, node);
 	p->dptr = work.memory.pointer;
-	return unlock(result);
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *p)
@@ -138,7 +132,7 @@ SIM_EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLO
 		.bytesize = node->work.memory.bytes,
 		.dptr = node->work.memory.pointer,
 	};
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
@@ -147,7 +141,9 @@ SIM_EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, cons
 	struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .memory.pointer = pointer};
 	CUresult result = pointer ? sim_graph_lock(graph, dependencies, count, node) : CUDA_ERROR_INVALID_VALUE;
 
-	return result == CUDA_SUCCESS ? unlock(sim_graph_add(graph, dependencies, count, &work, node)) : result;
+	if (result != CUDA_SUCCESS)
+		return result;
+	return sim_object_unlock(sim_graph_add(graph, dependencies, count, &work, node));
 }
 
 SIM_EXPORT CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *pointer)
@@ -157,7 +153,7 @@ SIM_EXPORT CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *p
 	if (result != CUDA_SUCCESS)
 		return result;
 	*pointer = node->work.memory.pointer;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 static bool steps_free(const struct sim_step *steps, size_t count, CUdeviceptr pointer)
@@ -178,7 +174,7 @@ CUresult sim_graph_memory_reserve(struct sim_context *context, const struct sim_
 	if (!bytes)
 		return CUDA_SUCCESS;
 	pthread_mutex_lock(&sim_driver.lock);
-	return unlock(sim_graph_memory_reserve_bytes(context->device, bytes));
+	return sim_object_unlock(sim_graph_memory_reserve_bytes(context->device, bytes));
 }
 
 static bool is_live(CUdeviceptr pointer)

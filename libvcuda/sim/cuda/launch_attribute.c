@@ -13,12 +13,6 @@ struct sim_attributes {
 	struct { char bytes[64]; } values[KNOWN];
 };
 
-static CUresult unlock(CUresult result)
-{
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
-}
-
 static CUresult set(struct sim_attributes **attributes, int id, const void *value)
 {
 	if (!*attributes)
@@ -71,7 +65,7 @@ SIM_EXPORT CUresult cuStreamSetAttribute(CUstream handle, int id, const void *va
 
 	if (result == CUDA_SUCCESS)
 		result = sim_stream_lock(handle, &stream);
-	return result == CUDA_SUCCESS ? unlock(set(of_stream(stream), id, value)) : result;
+	return result == CUDA_SUCCESS ? sim_object_unlock(set(of_stream(stream), id, value)) : result;
 }
 
 SIM_EXPORT CUresult cuStreamGetAttribute(CUstream handle, int id, void *value)
@@ -81,7 +75,7 @@ SIM_EXPORT CUresult cuStreamGetAttribute(CUstream handle, int id, void *value)
 
 	if (result == CUDA_SUCCESS)
 		result = sim_stream_lock(handle, &stream);
-	return result == CUDA_SUCCESS ? unlock(get_launch_attribute(*of_stream(stream), id, value)) : result;
+	return result == CUDA_SUCCESS ? sim_object_unlock(get_launch_attribute(*of_stream(stream), id, value)) : result;
 }
 
 SIM_EXPORT CUresult cuStreamCopyAttributes(CUstream to, CUstream from)
@@ -92,8 +86,8 @@ SIM_EXPORT CUresult cuStreamCopyAttributes(CUstream to, CUstream from)
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!sim_object_is(from, SIM_STREAM))
-		return unlock(CUDA_ERROR_INVALID_HANDLE);
-	return unlock(copy(of_stream(target), *of_stream(from)));
+		return sim_object_unlock(CUDA_ERROR_INVALID_HANDLE);
+	return sim_object_unlock(copy(of_stream(target), *of_stream(from)));
 }
 
 SIM_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, int id, const void *value)
@@ -102,7 +96,7 @@ SIM_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, int id, cons
 
 	if (result == CUDA_SUCCESS)
 		result = sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_KERNEL);
-	return result == CUDA_SUCCESS ? unlock(set(&node->attributes, id, value)) : result;
+	return result == CUDA_SUCCESS ? sim_object_unlock(set(&node->attributes, id, value)) : result;
 }
 
 SIM_EXPORT CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, int id, void *value)
@@ -111,7 +105,7 @@ SIM_EXPORT CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, int id, void
 
 	if (result == CUDA_SUCCESS)
 		result = sim_graph_lock_node(node, CU_GRAPH_NODE_TYPE_KERNEL);
-	return result == CUDA_SUCCESS ? unlock(get_launch_attribute(node->attributes, id, value)) : result;
+	return result == CUDA_SUCCESS ? sim_object_unlock(get_launch_attribute(node->attributes, id, value)) : result;
 }
 
 SIM_EXPORT CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode from)
@@ -121,6 +115,6 @@ SIM_EXPORT CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!sim_object_is(from, SIM_NODE) || from->work.type != CU_GRAPH_NODE_TYPE_KERNEL)
-		return unlock(CUDA_ERROR_INVALID_VALUE);
-	return unlock(copy(&to->attributes, from->attributes));
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
+	return sim_object_unlock(copy(&to->attributes, from->attributes));
 }

@@ -31,12 +31,6 @@ struct sim_link {
 	size_t size;
 };
 
-static CUresult unlock(CUresult result)
-{
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
-}
-
 /* If the size is not given, the image's headers determine its end; PTX ends with a NUL. */
 static CUresult keep_code(const void *data, size_t size, CUlibrary *out)
 {
@@ -111,7 +105,7 @@ SIM_EXPORT CUresult cuLibraryUnload(CUlibrary library)
 	}
 	sim_image_free(&library->image);
 	sim_object_destroy(library);
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 /* A module ends with its context. The next context in that place has to load it again. */
@@ -136,7 +130,7 @@ static CUresult load_here(struct sim_context *context, CUlibrary library, CUmodu
 	pthread_mutex_lock(&sim_driver.lock);
 	*loaded = (struct loaded){context, *module, library->loaded};
 	library->loaded = loaded;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
@@ -178,7 +172,7 @@ SIM_EXPORT CUresult cuLibraryGetKernelCount(unsigned *kernels, CUlibrary library
 	if (result != CUDA_SUCCESS)
 		return result;
 	*kernels = library->image.kernel_count;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned room, CUlibrary library)
@@ -261,7 +255,7 @@ SIM_EXPORT CUresult cuLinkCreate_v2(unsigned count, int *options, void **values,
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_driver.lock);
 	*link = sim_object_create(sizeof **link, SIM_LINK, context);
-	return unlock(*link ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+	return sim_object_unlock(*link ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 SIM_EXPORT CUresult cuLinkAddData_v2(struct sim_link *link, int type, const void *data, size_t size, const char *name,
@@ -284,7 +278,7 @@ SIM_EXPORT CUresult cuLinkAddData_v2(struct sim_link *link, int type, const void
 	free(link->image);
 	link->image = link->object.owned = copy;
 	link->size = size;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuLinkAddFile_v2(struct sim_link *link, int type, const char *path, unsigned count, int *options,
@@ -310,7 +304,7 @@ SIM_EXPORT CUresult cuLinkComplete(struct sim_link *link, void **image, size_t *
 	*image = link->image;
 	if (size)
 		*size = link->size;
-	return unlock(link->image ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+	return sim_object_unlock(link->image ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
 SIM_EXPORT CUresult cuLinkDestroy(struct sim_link *link)
@@ -320,5 +314,5 @@ SIM_EXPORT CUresult cuLinkDestroy(struct sim_link *link)
 	if (result != CUDA_SUCCESS)
 		return result;
 	sim_object_destroy(link);
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }

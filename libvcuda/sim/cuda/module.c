@@ -15,12 +15,6 @@
 #define MAX_IMAGE (1u << 30)
 #define CODE_GRANULARITY 65536u
 
-static CUresult unlock(CUresult result)
-{
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
-}
-
 static CUresult from_image(enum sim_image_status status)
 {
 	switch (status) {
@@ -157,7 +151,7 @@ SIM_EXPORT CUresult cuModuleUnload(CUmodule module)
 	if (result != CUDA_SUCCESS)
 		return result;
 	sim_module_destroy(module);
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 static struct sim_function *find_function(const struct sim_module *module, const char *name)
@@ -194,7 +188,7 @@ SIM_EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, c
 	if (!function || !name || !*name)
 		return CUDA_ERROR_INVALID_VALUE;
 	CUresult result = sim_object_lock(module, SIM_MODULE);
-	return result == CUDA_SUCCESS ? unlock(sim_module_function(module, name, function)) : result;
+	return result == CUDA_SUCCESS ? sim_object_unlock(sim_module_function(module, name, function)) : result;
 }
 
 SIM_EXPORT CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule module)
@@ -204,7 +198,7 @@ SIM_EXPORT CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule module)
 	if (result != CUDA_SUCCESS)
 		return result;
 	*count = module->image.kernel_count;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned room, CUmodule module)
@@ -215,7 +209,7 @@ SIM_EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned r
 		return result;
 	for (unsigned i = 0; result == CUDA_SUCCESS && i < room && i < module->image.kernel_count; i++)
 		result = sim_module_function(module, module->image.kernels[i].name, &functions[i]);
-	return unlock(result);
+	return sim_object_unlock(result);
 }
 
 SIM_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *size, CUmodule module, const char *name)

@@ -20,12 +20,6 @@ typedef struct {
 	unsigned long long handle_types, flags;
 } CUmulticastObjectProp;
 
-static CUresult unlock(CUresult result)
-{
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
-}
-
 static CUresult check_multicast(const CUmulticastObjectProp *properties)
 {
 	CUresult result = sim_init_ready();
@@ -65,7 +59,7 @@ SIM_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *out, const C
 	result = sim_vmm_new(out, &memory, sim_driver.devices[0].card, properties->size, false);
 	if (result == CUDA_SUCCESS)
 		(*out)->multicast_wanted = properties->wanted;
-	return unlock(result);
+	return sim_object_unlock(result);
 }
 
 static CUresult lock_multicast(CUmemGenericAllocationHandle handle)
@@ -73,7 +67,7 @@ static CUresult lock_multicast(CUmemGenericAllocationHandle handle)
 	CUresult result = sim_vmm_lock(handle);
 
 	if (result == CUDA_SUCCESS && !handle->multicast_wanted)
-		return unlock(CUDA_ERROR_INVALID_VALUE);
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	return result;
 }
 
@@ -91,11 +85,11 @@ SIM_EXPORT CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CU
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!sim_attribute_multicasts(device))
-		return unlock(CUDA_ERROR_NOT_SUPPORTED);
+		return sim_object_unlock(CUDA_ERROR_NOT_SUPPORTED);
 	if (handle->multicast_devices & 1u << device || bits(handle->multicast_devices) == handle->multicast_wanted)
-		return unlock(CUDA_ERROR_INVALID_VALUE);
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	handle->multicast_devices |= 1u << device;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 static bool overlaps(const struct sim_physical *multicast, CUdevice device, size_t offset, size_t size)
@@ -141,8 +135,8 @@ SIM_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!sim_object_is(memory, SIM_PHYSICAL))
-		return unlock(CUDA_ERROR_INVALID_VALUE);
-	return unlock(bind_memory(handle, offset, memory, memory_offset, size));
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
+	return sim_object_unlock(bind_memory(handle, offset, memory, memory_offset, size));
 }
 
 SIM_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr pointer,
@@ -154,8 +148,9 @@ SIM_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, siz
 		return result;
 	const struct sim_allocation *mapping = sim_allocation_at(pointer, size);
 	if (!mapping || !mapping->physical)
-		return unlock(CUDA_ERROR_INVALID_VALUE);
-	return unlock(bind_memory(handle, offset, mapping->physical, mapping->offset + (pointer - mapping->base), size));
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
+	return sim_object_unlock(
+		bind_memory(handle, offset, mapping->physical, mapping->offset + (pointer - mapping->base), size));
 }
 
 SIM_EXPORT CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t size)
@@ -171,9 +166,9 @@ SIM_EXPORT CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdev
 		*at = binding->next;
 		sim_vmm_drop(binding->memory);
 		free(binding);
-		return unlock(CUDA_SUCCESS);
+		return sim_object_unlock(CUDA_SUCCESS);
 	}
-	return unlock(CUDA_ERROR_INVALID_VALUE);
+	return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 }
 
 void sim_multicast_bindings_drop(struct sim_binding *bindings)

@@ -79,3 +79,9 @@ CUresult sim_object_lock(const void *handle, enum sim_kind kind)
 	pthread_mutex_unlock(&sim_driver.lock);
 	return CUDA_ERROR_INVALID_HANDLE;
 }
+
+CUresult sim_object_unlock(CUresult result)
+{
+	pthread_mutex_unlock(&sim_driver.lock);
+	return result;
+}

@@ -32,12 +32,6 @@ struct sim_surface_reference {
 	char name[];
 };
 
-static CUresult unlock(CUresult result)
-{
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
-}
-
 static CUresult lock(const void *handle, enum sim_kind kind, bool sound)
 {
 	CUresult result = sound ? sim_object_lock(handle, kind) : CUDA_ERROR_INVALID_VALUE;
@@ -103,7 +97,8 @@ SIM_EXPORT CUresult cuModuleGetTexRef(CUtexref *out, CUmodule module, const char
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	return unlock(has(module, name, SIM_TEXTURE_NAME) ? get_texture(out, module, name) : CUDA_ERROR_NOT_FOUND);
+	return sim_object_unlock(has(module, name, SIM_TEXTURE_NAME) ? get_texture(out, module, name)
+								     : CUDA_ERROR_NOT_FOUND);
 }
 
 SIM_EXPORT CUresult cuModuleGetSurfRef(CUsurfref *out, CUmodule module, const char *name)
@@ -112,7 +107,8 @@ SIM_EXPORT CUresult cuModuleGetSurfRef(CUsurfref *out, CUmodule module, const ch
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	return unlock(has(module, name, SIM_SURFACE_NAME) ? get_surface(out, module, name) : CUDA_ERROR_NOT_FOUND);
+	return sim_object_unlock(has(module, name, SIM_SURFACE_NAME) ? get_surface(out, module, name)
+								     : CUDA_ERROR_NOT_FOUND);
 }
 
 SIM_EXPORT CUresult cuTexRefCreate(CUtexref *out)
@@ -126,7 +122,7 @@ SIM_EXPORT CUresult cuTexRefCreate(CUtexref *out)
 		return result;
 	pthread_mutex_lock(&sim_driver.lock);
 	*out = sim_object_create(sizeof **out + 1, SIM_TEXTURE_REFERENCE, context);
-	return unlock(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+	return sim_object_unlock(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 /* A module's reference ends with the module. */
@@ -137,9 +133,9 @@ SIM_EXPORT CUresult cuTexRefDestroy(CUtexref reference)
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (reference->module)
-		return unlock(CUDA_ERROR_INVALID_VALUE);
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	sim_object_destroy(reference);
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 /* ---- what the reference is bound to ---- */
@@ -158,11 +154,11 @@ SIM_EXPORT CUresult cuTexRefSetArray(CUtexref reference, CUarray array, unsigned
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!sim_object_is(array, SIM_ARRAY))
-		return unlock(CUDA_ERROR_INVALID_VALUE);
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	bind_texture(reference, 0, array, NULL);
 	reference->format = array->descriptor.Format;
 	reference->channels = (int)array->descriptor.NumChannels;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuTexRefSetMipmappedArray(CUtexref reference, CUmipmappedArray mipmap, unsigned flags)
@@ -172,11 +168,11 @@ SIM_EXPORT CUresult cuTexRefSetMipmappedArray(CUtexref reference, CUmipmappedArr
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!sim_object_is(mipmap, SIM_MIPMAP))
-		return unlock(CUDA_ERROR_INVALID_VALUE);
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	bind_texture(reference, 0, NULL, mipmap);
 	reference->format = mipmap->descriptor.Format;
 	reference->channels = (int)mipmap->descriptor.NumChannels;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 /* For memory that is not aligned for textures the program must pass `rest`; `bytes` 0 unbinds. */
@@ -187,11 +183,11 @@ SIM_EXPORT CUresult cuTexRefSetAddress_v2(size_t *rest, CUtexref reference, CUde
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (bytes && !sim_allocation_at(pointer, bytes))
-		return unlock(CUDA_ERROR_INVALID_VALUE);
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	if (rest)
 		*rest = pointer % ALIGNMENT;
 	bind_texture(reference, bytes ? pointer : 0, NULL, NULL);
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuTexRefSetAddress2D_v3(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR *shape, CUdeviceptr pointer,
@@ -202,11 +198,11 @@ SIM_EXPORT CUresult cuTexRefSetAddress2D_v3(CUtexref reference, const CUDA_ARRAY
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!shape->Width || !shape->Height || !sim_allocation_at(pointer, pitch * (shape->Height - 1) + 1))
-		return unlock(CUDA_ERROR_INVALID_VALUE);
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	bind_texture(reference, pointer, NULL, NULL);
 	reference->format = shape->Format;
 	reference->channels = (int)shape->NumChannels;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 /* An error if nothing of that kind is bound. */
@@ -217,7 +213,7 @@ SIM_EXPORT CUresult cuTexRefSetAddress2D_v3(CUtexref reference, const CUDA_ARRAY
 		if (result != CUDA_SUCCESS) \
 			return result; \
 		*out = reference->member; \
-		return unlock(reference->member ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE); \
+		return sim_object_unlock(reference->member ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE); \
 	}
 
 GETTER(cuTexRefGetAddress_v2, CUdeviceptr, pointer)
@@ -233,7 +229,7 @@ GETTER(cuTexRefGetMipmappedArray, CUmipmappedArray, mipmap)
 		if (result != CUDA_SUCCESS) \
 			return result; \
 		reference->member = (told)value; \
-		return unlock(CUDA_SUCCESS); \
+		return sim_object_unlock(CUDA_SUCCESS); \
 	} \
 	SIM_EXPORT CUresult get(told *out, CUtexref reference) \
 	{ \
@@ -241,7 +237,7 @@ GETTER(cuTexRefGetMipmappedArray, CUmipmappedArray, mipmap)
 		if (result != CUDA_SUCCESS) \
 			return result; \
 		*out = reference->member; \
-		return unlock(CUDA_SUCCESS); \
+		return sim_object_unlock(CUDA_SUCCESS); \
 	}
 
 SETTING(cuTexRefSetFilterMode, cuTexRefGetFilterMode, int, int, filter, value == 0 || value == 1)
@@ -258,7 +254,7 @@ SIM_EXPORT CUresult cuTexRefSetFormat(CUtexref reference, int format, int channe
 		return result;
 	reference->format = format;
 	reference->channels = channels;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuTexRefGetFormat(int *format, int *channels, CUtexref reference)
@@ -269,7 +265,7 @@ SIM_EXPORT CUresult cuTexRefGetFormat(int *format, int *channels, CUtexref refer
 		return result;
 	*format = reference->format;
 	*channels = reference->channels;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuTexRefSetAddressMode(CUtexref reference, int dimension, int mode)
@@ -280,7 +276,7 @@ SIM_EXPORT CUresult cuTexRefSetAddressMode(CUtexref reference, int dimension, in
 	if (result != CUDA_SUCCESS)
 		return result;
 	reference->address_modes[dimension] = mode;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuTexRefGetAddressMode(int *mode, CUtexref reference, int dimension)
@@ -290,7 +286,7 @@ SIM_EXPORT CUresult cuTexRefGetAddressMode(int *mode, CUtexref reference, int di
 	if (result != CUDA_SUCCESS)
 		return result;
 	*mode = reference->address_modes[dimension];
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuTexRefSetMipmapLevelClamp(CUtexref reference, float least, float most)
@@ -301,7 +297,7 @@ SIM_EXPORT CUresult cuTexRefSetMipmapLevelClamp(CUtexref reference, float least,
 		return result;
 	reference->least = least;
 	reference->most = most;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuTexRefGetMipmapLevelClamp(float *least, float *most, CUtexref reference)
@@ -312,7 +308,7 @@ SIM_EXPORT CUresult cuTexRefGetMipmapLevelClamp(float *least, float *most, CUtex
 		return result;
 	*least = reference->least;
 	*most = reference->most;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuTexRefSetBorderColor(CUtexref reference, const float color[4])
@@ -322,7 +318,7 @@ SIM_EXPORT CUresult cuTexRefSetBorderColor(CUtexref reference, const float color
 	if (result != CUDA_SUCCESS)
 		return result;
 	memcpy(reference->border, color, sizeof reference->border);
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuTexRefGetBorderColor(float color[4], CUtexref reference)
@@ -332,7 +328,7 @@ SIM_EXPORT CUresult cuTexRefGetBorderColor(float color[4], CUtexref reference)
 	if (result != CUDA_SUCCESS)
 		return result;
 	memcpy(color, reference->border, sizeof reference->border);
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 /* ---- surfaces, and the old way of passing a reference as a parameter ---- */
@@ -344,9 +340,9 @@ SIM_EXPORT CUresult cuSurfRefSetArray(CUsurfref reference, CUarray array, unsign
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!sim_object_is(array, SIM_ARRAY))
-		return unlock(CUDA_ERROR_INVALID_VALUE);
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	reference->array = array;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuSurfRefGetArray(CUarray *out, CUsurfref reference)
@@ -356,7 +352,7 @@ SIM_EXPORT CUresult cuSurfRefGetArray(CUarray *out, CUsurfref reference)
 	if (result != CUDA_SUCCESS)
 		return result;
 	*out = reference->array;
-	return unlock(reference->array ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+	return sim_object_unlock(reference->array ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
 SIM_EXPORT CUresult cuParamSetTexRef(CUfunction function, int unit, CUtexref reference)
@@ -364,6 +360,7 @@ SIM_EXPORT CUresult cuParamSetTexRef(CUfunction function, int unit, CUtexref ref
 	CUresult result = lock(reference, SIM_TEXTURE_REFERENCE, unit == -1); /* the default: the reference's own unit */
 
 	if (result == CUDA_SUCCESS)
-		return unlock(sim_object_is(function, SIM_FUNCTION) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
+		return sim_object_unlock(sim_object_is(function, SIM_FUNCTION) ? CUDA_SUCCESS
+									       : CUDA_ERROR_INVALID_HANDLE);
 	return result;
 }

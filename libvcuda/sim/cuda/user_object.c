@@ -25,12 +25,6 @@ struct sim_user_reference {
 
 typedef struct sim_user_object *CUuserObject;
 
-static CUresult unlock(CUresult result)
-{
-	pthread_mutex_unlock(&sim_driver.lock);
-	return result;
-}
-
 /* Under the lock, which is released for the program's own function: it must not call the driver, but it may wait. */
 static void drop_references(struct sim_user_object *user, unsigned long count)
 {
@@ -106,7 +100,7 @@ SIM_EXPORT CUresult cuUserObjectCreate(CUuserObject *out, void *pointer, CUhostF
 		user->references = count;
 	}
 	*out = user;
-	return unlock(user ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+	return sim_object_unlock(user ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 static CUresult lock_user(CUuserObject user, unsigned count)
@@ -123,7 +117,7 @@ SIM_EXPORT CUresult cuUserObjectRetain(CUuserObject user, unsigned count)
 	if (result != CUDA_SUCCESS)
 		return result;
 	user->references += count;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuUserObjectRelease(CUuserObject user, unsigned count)
@@ -133,7 +127,7 @@ SIM_EXPORT CUresult cuUserObjectRelease(CUuserObject user, unsigned count)
 	if (result != CUDA_SUCCESS)
 		return result;
 	drop_references(user, count);
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject user, unsigned count, unsigned flags)
@@ -143,12 +137,12 @@ SIM_EXPORT CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject user, un
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!sim_object_is(graph, SIM_GRAPH))
-		return unlock(CUDA_ERROR_INVALID_VALUE);
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	if (!hold_user(graph, user, count))
-		return unlock(CUDA_ERROR_OUT_OF_MEMORY);
+		return sim_object_unlock(CUDA_ERROR_OUT_OF_MEMORY);
 	if (!(flags & MOVE))
 		user->references += count;
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
 
 SIM_EXPORT CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject user, unsigned count)
@@ -159,7 +153,7 @@ SIM_EXPORT CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject user, u
 		return result;
 	struct sim_user_reference *reference = sim_object_is(graph, SIM_GRAPH) ? find_user(graph, user) : NULL;
 	if (!reference || reference->count < count)
-		return unlock(CUDA_ERROR_INVALID_VALUE);
+		return sim_object_unlock(CUDA_ERROR_INVALID_VALUE);
 	reference->count -= count;
 	if (!reference->count) {
 		struct sim_user_reference **at = &graph->users;
@@ -169,5 +163,5 @@ SIM_EXPORT CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject user, u
 		free(reference);
 	}
 	drop_references(user, count);
-	return unlock(CUDA_SUCCESS);
+	return sim_object_unlock(CUDA_SUCCESS);
 }
