@@ -260,11 +260,9 @@ void batch_close(const struct launch *launch)
 
 /* ---- a thread waits for its work; between two such waits a stream is not idle ---- */
 
-void batch_waiting(uint64_t key)
+void batch_waiting(struct compute_context *context, uint64_t key)
 {
-	struct compute_context *context = atomic_load(&contexts[0]) ? contexts_current(&guard_this_thread) : NULL;
-
-	if (!context || !__atomic_load_n(&context->under_way, __ATOMIC_RELAXED))
+	if (!__atomic_load_n(&context->under_way, __ATOMIC_RELAXED))
 		return;
 	contexts_lock(&context->lock);
 	for (int i = 0; i < STREAM_SLOTS; i++)
@@ -290,11 +288,9 @@ static void note_waited(struct compute_context *context, uint64_t key, bool othe
 	}
 }
 
-void batch_waited(uint64_t key)
+void batch_waited(struct compute_context *context, uint64_t key)
 {
-	struct compute_context *context = atomic_load(&contexts[0]) ? contexts_current(&guard_this_thread) : NULL;
-
-	if (!context || !__atomic_load_n(&context->working, __ATOMIC_RELAXED))
+	if (!__atomic_load_n(&context->working, __ATOMIC_RELAXED))
 		return;
 	bool others_wait = process_slice_others_wait(context->bucket);
 	contexts_lock(&context->lock);
@@ -305,16 +301,13 @@ void batch_waited(uint64_t key)
 }
 
 /* Returns the stream's slot and holds the context's lock. NULL: the stream has no slot, and nothing is locked. */
-static struct stream_slot *lock_stream_slot(uint64_t key, struct compute_context **context)
+static struct stream_slot *lock_stream_slot(struct compute_context *context, uint64_t key)
 {
-	*context = atomic_load(&contexts[0]) ? contexts_current(&guard_this_thread) : NULL;
-	if (!*context)
-		return NULL;
-	contexts_lock(&(*context)->lock);
-	struct stream_slot *slot = batch_parts_slot_of(*context, key);
+	contexts_lock(&context->lock);
+	struct stream_slot *slot = batch_parts_slot_of(context, key);
 	if (slot->key == key)
 		return slot;
-	contexts_unlock(&(*context)->lock);
+	contexts_unlock(&context->lock);
 	return NULL;
 }
 
@@ -332,10 +325,9 @@ static void interrupt_batch(struct compute_context *context, struct stream_slot 
 	}
 }
 
-void batch_interrupt(uint64_t key, CUstream stream, bool waits)
+void batch_interrupt(struct compute_context *context, uint64_t key, CUstream stream, bool waits)
 {
-	struct compute_context *context;
-	struct stream_slot *slot = lock_stream_slot(key, &context);
+	struct stream_slot *slot = lock_stream_slot(context, key);
 
 	if (!slot)
 		return;
@@ -345,10 +337,9 @@ void batch_interrupt(uint64_t key, CUstream stream, bool waits)
 	contexts_unlock(&context->lock);
 }
 
-void batch_forget(uint64_t key, CUstream stream)
+void batch_forget(struct compute_context *context, uint64_t key, CUstream stream)
 {
-	struct compute_context *context;
-	struct stream_slot *slot = lock_stream_slot(key, &context);
+	struct stream_slot *slot = lock_stream_slot(context, key);
 
 	if (!slot)
 		return;

@@ -41,6 +41,10 @@ struct launch {
 
 /* Returns the calling thread's context. NULL: it has none, or its card has no limit. */
 struct compute_context *contexts_current(struct guard_thread *thread);
+
+/* The same for a thread that launches nothing. NULL, at the cost of one load: no context has had accounted work. */
+struct compute_context *contexts_current_if_any(struct guard_thread *thread);
+
 struct token_bucket *contexts_bucket(struct compute_context *context);
 
 /* Returns how many contexts have had accounted work. */
@@ -63,14 +67,14 @@ void batch_close(const struct launch *launch);
 
 /* Called before and after the thread waits for all that it launched into a stream. ALL_STREAMS: into any stream. */
 #define ALL_STREAMS 0
-void batch_waiting(uint64_t stream_key);
-void batch_waited(uint64_t stream_key);
+void batch_waiting(struct compute_context *context, uint64_t stream_key);
+void batch_waited(struct compute_context *context, uint64_t stream_key);
 
 /* The stream's next operation takes none of the card's time. With `waits`, it lasts until the program ends it. */
-void batch_interrupt(uint64_t stream_key, CUstream stream, bool waits);
+void batch_interrupt(struct compute_context *context, uint64_t stream_key, CUstream stream, bool waits);
 
 /* Ends the stream's batch: the stream is about to be destroyed or captured. */
-void batch_forget(uint64_t stream_key, CUstream stream);
+void batch_forget(struct compute_context *context, uint64_t stream_key, CUstream stream);
 
 /* Completes what has ended, in all contexts. Returns when to look again. UINT64_MAX: nothing is under way. */
 uint64_t batch_complete_all(void);

@@ -162,7 +162,9 @@ bool compute_launch_waiting(CUstream stream, enum stream_meaning meaning)
 {
 	if (limits_state() != LIMITS_PRESENT || !guard_enter())
 		return false;
-	batch_waiting(meaning == STREAMS_ALL ? ALL_STREAMS : stream_key_of(stream, meaning));
+	struct compute_context *context = contexts_current_if_any(&guard_this_thread);
+	if (context)
+		batch_waiting(context, meaning == STREAMS_ALL ? ALL_STREAMS : stream_key_of(stream, meaning));
 	guard_leave();
 	return true;
 }
@@ -171,7 +173,9 @@ void compute_launch_waited(CUstream stream, enum stream_meaning meaning)
 {
 	if (!guard_enter())
 		return;
-	batch_waited(meaning == STREAMS_ALL ? ALL_STREAMS : stream_key_of(stream, meaning));
+	struct compute_context *context = contexts_current_if_any(&guard_this_thread);
+	if (context)
+		batch_waited(context, meaning == STREAMS_ALL ? ALL_STREAMS : stream_key_of(stream, meaning));
 	guard_leave();
 }
 
@@ -183,7 +187,9 @@ bool compute_launch_interrupt(CUstream stream, enum stream_meaning meaning, bool
 		return false;
 	launch.thread = &guard_this_thread;
 	name_stream(&launch, stream, meaning);
-	batch_interrupt(launch.stream_key, launch.stream, waits);
+	launch.context = contexts_current_if_any(launch.thread);
+	if (launch.context)
+		batch_interrupt(launch.context, launch.stream_key, launch.stream, waits);
 	guard_leave();
 	return true;
 }
@@ -196,7 +202,9 @@ void compute_launch_forget_stream(CUstream stream, enum stream_meaning meaning)
 		return;
 	launch.thread = &guard_this_thread;
 	name_stream(&launch, stream, meaning);
-	batch_forget(launch.stream_key, launch.stream);
+	launch.context = contexts_current_if_any(launch.thread);
+	if (launch.context)
+		batch_forget(launch.context, launch.stream_key, launch.stream);
 	guard_leave();
 }
 
