@@ -1,7 +1,7 @@
 """Which module may import which: one table of floors, the hook's light process, and where libraries may be used.
 
 Belongs here: rules about Python's imports, read from the sources. What the hook's process really loads is also asked
-of an interpreter. The rules for C are test_includes.py's.
+of an interpreter. The rules for C are test_c_names.py's.
 """
 
 from __future__ import annotations
