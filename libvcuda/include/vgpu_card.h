@@ -1,7 +1,8 @@
 /*
  * The schedule file: one schedule per card, with the share that a container has beside the others there. Each container
  * has one file. The host writes it with pwrite (the hook at claim and release, the node daemon live). It is mounted
- * read-only at VGPU_CARDS_PATH beside the limits, and libvcuda reads it through a shared mapping. See docs/limiter.md.
+ * read-only at VGPU_CARDS_PATH beside the limits, and libvcuda reads it through a shared mapping.
+ * docs/compute-limit.md has the rule.
  *
  * Belongs here: the file's layout. Not how the host computes it: config/vgpu/config/core_schedule.py, which mirrors the
  * layout. A test compiles this header and compares the two. All integers are in host byte order. Times are ns of the

@@ -19,7 +19,7 @@
  * `overheads` is how much of `reserved` that is. Until then a bit in `unseen` marks it as unaccounted: it counts as
  * VGPU_USAGE_UNSEEN_MOST bytes. Only a process that then finds no room queries NVML, for all such processes.
  *
- * The container's processes share time on a card (docs/limiter.md) in the same way. `level` is the container's
+ * The container's processes share time on a card (docs/compute-limit.md) in the same way. `level` is the container's
  * tokens. What a process has reserved for work under way stands in its slot, so that a dead process's reservation is
  * given back. Times are ns of the container's CLOCK_MONOTONIC. libvcuda takes every word within bounds: garbage
  * spoils this container's share.

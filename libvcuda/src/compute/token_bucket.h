@@ -1,6 +1,6 @@
 /*
  * The container's token bucket on a card. A token is a ns of the card's time, and all processes of the container take
- * from the same bucket. docs/limiter.md has the model and its parameters.
+ * from the same bucket. docs/compute-limit.md has the model and its parameters.
  *
  * Belongs here: the bucket of each device, its account (the tokens that time adds and that work uses), and whether work
  * of a given length may begin now. Work may begin when there are tokens, this process has a time slice
