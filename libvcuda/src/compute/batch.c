@@ -145,6 +145,7 @@ bool batch_join_reserved(struct launch *launch, uint64_t now)
 	if (is_reserved) {
 		batch->local_slice -= launch->estimate;
 		launch->batch = slot->open;
+		launch->order = batch->order;
 		note_gap(context, slot, launch->estimate, now);
 		add_to(batch, slot, launch, now);
 	}
@@ -181,6 +182,7 @@ void batch_join(struct launch *launch, uint64_t now)
 	}
 	launch->batch = slot->open;
 	if (batch) {
+		launch->order = batch->order;
 		launch->closes |= sample;
 		add_to(batch, slot, launch, now);
 		if (!launch->closes)
@@ -189,14 +191,15 @@ void batch_join(struct launch *launch, uint64_t now)
 	contexts_unlock(&context->lock);
 }
 
-/* Takes a launch that failed out of its batch. A batch that has no other launch is freed. */
-static void undo(struct compute_context *context, struct batch *batch, const struct launch *launch)
+/*
+ * Returns the batch that the launch joined. Returns NULL if the batch was completed while the launch was in the driver:
+ * then the launch's reservation went with it, and another batch may be at its place.
+ */
+static struct batch *batch_of(struct compute_context *context, const struct launch *launch)
 {
-	batch->launches--;
-	batch->estimate -= launch->estimate;
-	batch->booked -= launch->estimate;
-	if (!batch->launches)
-		batch_set_free(context, batch);
+	struct batch *batch = &context->batches[launch->batch];
+
+	return batch->state != FREE && batch->order == launch->order ? batch : NULL;
 }
 
 /* The thread was held up after the launch, so its work may have ended long before the event is recorded. */
@@ -208,33 +211,68 @@ static void note_delay(struct batch *batch, const struct launch *launch, uint64_
 	batch->idle_times++;
 }
 
+/* Another thread ended the batch while its first launch was in the driver: the end event may lie before the work. */
+static void move_end(struct compute_context *context, struct batch *batch, CUstream stream, uint64_t now)
+{
+	CUevent end = card_clock_record(context, stream);
+
+	if (!end)
+		return;
+	card_clock_put_event(context, batch->end);
+	batch->end = end;
+	batch->closed_at = now;
+	batch->is_mixed = true; /* other work may lie between */
+}
+
+static void note_success(struct compute_context *context, struct batch *batch, const struct launch *launch, uint64_t now)
+{
+	if (launch->opened)
+		batch->launched_at = launch->may_wait ? batch->opened_at : now;
+	if (batch->state == OPEN && launch->closes) {
+		note_delay(batch, launch, now);
+		end_batch(context, batch, launch->stream, now);
+	} else if (batch->state == CLOSED && launch->opened) {
+		move_end(context, batch, launch->stream, now);
+	}
+}
+
+/*
+ * Takes a launch that failed out of its batch, whether or not another thread has ended the batch. A batch that has no
+ * other launch is freed.
+ */
+static void undo(struct compute_context *context, struct batch *batch, const struct launch *launch, uint64_t now)
+{
+	token_bucket_release(launch->bucket, launch->estimate);
+	batch->launches--;
+	batch->estimate -= launch->estimate;
+	batch->booked -= launch->estimate;
+	if (!batch->launches)
+		batch_set_free(context, batch);
+	else if (launch->opened)
+		batch->launched_at = now; /* for the others */
+}
+
 void batch_joined(struct launch *launch, bool succeeded)
 {
 	struct compute_context *context = launch->context;
 
 	if (succeeded && launch->batch >= 0 && !launch->opened && !launch->closes)
 		return;
-	if (!succeeded)
-		token_bucket_release(launch->bucket, launch->estimate);
+	uint64_t now = clock_now();
 	if (launch->batch < 0) {
 		/* There was no batch or event for it: the launch counts with its estimate. */
 		if (succeeded)
-			token_bucket_complete(launch->bucket, launch->estimate, launch->estimate, launch->estimate, clock_now());
+			token_bucket_complete(launch->bucket, launch->estimate, launch->estimate, launch->estimate, now);
+		else
+			token_bucket_release(launch->bucket, launch->estimate);
 		return;
 	}
-	uint64_t now = clock_now();
 	contexts_lock(&context->lock);
-	struct batch *batch = &context->batches[launch->batch];
-	if (batch->state == OPEN) {
-		if (!succeeded)
-			undo(context, batch, launch);
-		else if (launch->opened)
-			batch->launched_at = launch->may_wait ? batch->opened_at : now;
-		if (succeeded && launch->closes) {
-			note_delay(batch, launch, now);
-			end_batch(context, batch, launch->stream, now);
-		}
-	}
+	struct batch *batch = batch_of(context, launch);
+	if (batch && succeeded)
+		note_success(context, batch, launch, now);
+	else if (batch)
+		undo(context, batch, launch, now);
 	contexts_unlock(&context->lock);
 	poller_needed();
 }

@@ -33,7 +33,8 @@ struct launch {
 	uint64_t stream_key;                /* identifies the stream among those of all threads */
 	struct guard_thread *thread;
 	uint64_t estimate;            /* ns */
-	int32_t batch;                /* -1: in none */
+	int32_t batch;                /* its place in the context's batches; -1: in none */
+	uint64_t order;               /* the order of the batch that it joined, which no later batch at that place has */
 	bool opened;                  /* it is the first of its batch */
 	bool closes;
 	bool may_wait;                /* the call may return after the work is done */

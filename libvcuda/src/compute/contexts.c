@@ -49,7 +49,9 @@ static struct compute_context *add_context(CUcontext handle)
 	contexts_lock(&making);
 	struct compute_context *context = contexts_find(handle);
 	if (!context && (context = blank())) {
+		uint64_t orders = context->orders;
 		memset(context, 0, sizeof(*context));
+		context->orders = orders;
 		for (int i = 0; i < STREAM_SLOTS; i++)
 			context->slots[i].open = -1;
 		context->device = device;

@@ -24,14 +24,14 @@ struct batch {
 	enum batch_state state;
 	bool started;
 	bool is_unsure;       /* another tenant's work may lie within the interval */
-	bool is_mixed;        /* it has kernels of several kinds */
+	bool is_mixed;        /* it has kernels of several kinds, or may have */
 	bool is_interrupted;  /* its stream, the only one with work, did something else in between */
 	bool is_behind_wait;  /* its stream waited for the program before it */
 	uint32_t slot;
 	uint32_t launches;
 	struct estimate *kind;
 	CUevent start, end;
-	uint64_t order;
+	uint64_t order;       /* no other batch has this number in the life of the record */
 	uint64_t opened_at, launched_at, closed_at;
 	uint64_t started_at, ended_at; /* the card's times, on this process's clock */
 	uint64_t expected;    /* when it should end */
@@ -68,7 +68,7 @@ struct compute_context {
 	CUdevice device;
 	struct token_bucket *bucket;
 	atomic_flag lock;
-	uint64_t orders;
+	uint64_t orders;      /* given out; goes on when another context takes the record over */
 	uint32_t under_way;   /* batches that are not FREE */
 	struct stream_slot slots[STREAM_SLOTS];
 	struct batch batches[BATCHES];
