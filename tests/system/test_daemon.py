@@ -75,11 +75,12 @@ def without_poststop(share: bundles.Bundle) -> bundles.Bundle:
 #: runc's own program, by config.json, in the place of the hook's: what `runc update` of 1.0.0-rc93 does on v2.
 RESET_V2 = """
 import json, os, sys
-from vgpu.hook import cgroup, deviceprograms, devicerules, syscalls_bpf as bpf
+from vgpu.hook.devices import cgroup_v2, rules
+from vgpu.hook.linux import bpf, cgroup
 fd = os.open(cgroup.device_cgroup(int(sys.argv[1])).directory, os.O_RDONLY)
-said = devicerules.from_config(json.load(open(sys.argv[2])), "config.json")
+said = rules.from_config(json.load(open(sys.argv[2])), "config.json")
 (old,), flags = bpf.prog_query(fd)
-deviceprograms.swap(fd, deviceprograms.known_programs(said)[0].load(), bpf.prog_get_fd_by_id(old), flags)
+cgroup_v2.swap(fd, cgroup_v2.known_programs(said)[0].load(), bpf.prog_get_fd_by_id(old), flags)
 """
 
 

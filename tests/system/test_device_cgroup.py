@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from checkout import DATA
+from checkout import CHECKOUT, DATA
 
 from vgpu.config.errors import VgpuError
 from vgpu.hook.devices import allow as devicecgroup
@@ -87,8 +87,7 @@ class Container:
 
 
 def probe(prefix: list[str], request: dict[str, object]) -> dict[str, object]:
-    repository = str(PROBE.parent.parent.parent)
-    command = [*prefix, "/usr/bin/python3", "-I", "-S", str(PROBE), repository, json.dumps(request)]
+    command = [*prefix, "/usr/bin/python3", "-I", "-S", str(PROBE), str(CHECKOUT), json.dumps(request)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))

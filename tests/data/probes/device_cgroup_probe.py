@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 
-sys.path[:0] = [f"{sys.argv[1]}/config", f"{sys.argv[1]}/hook", f"{sys.argv[1]}/tests/support"]
+sys.path[:0] = [f"{sys.argv[1]}/config", f"{sys.argv[1]}/hook", f"{sys.argv[1]}/tests/beds"]
 
 import bpf_programs  # noqa: E402 - the path is known only now
 
