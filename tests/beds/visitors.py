@@ -81,7 +81,7 @@ class Visitor:
         entries = [limits.CardLimit(uuid, limits.UNLIMITED, cores, cores) for uuid in map(self.uuid, cards)]
         (self.box.path / "limits").write_bytes(limits.encode("box", entries))
 
-    def pages(self, pages: list[core_schedule.Page]) -> None:
+    def pages(self, pages: list[core_schedule.CoreSchedule]) -> None:
         (self.box.path / "cards").write_bytes(core_schedule.encode(pages))
 
     def uuid(self, card: int = 0) -> str:

@@ -11,7 +11,7 @@ from vgpu.config.inventory import Card, Device
 from vgpu.config.request import Request, Wishes
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger.ledger import Ledger, Start
-from vgpu.hook.request.resolve_grants import Redemption
+from vgpu.hook.request.resolve_grants import WantedGrants
 
 GIB = 1 << 30
 POD = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"
@@ -41,7 +41,7 @@ class Node:
         self.clock = 1000.0
 
     def pages(self, container: str) -> Path:
-        return Path(paths.card_pages(self.settings.run_dir, container))
+        return Path(paths.core_schedules(self.settings.run_dir, container))
 
     def ledger(self) -> Ledger:
         return Ledger(self.settings, self.cards, str(self.proc))
@@ -108,5 +108,5 @@ def share(cores: int = 40, memory: int = GIB) -> Request:
     return Request(1, cores, memory)
 
 
-def redeem(ids: dict[str, str], core_limit: int = 0) -> Redemption:
-    return Redemption(ids, core_limit, Wishes())
+def redeem(ids: dict[str, str], core_limit: int = 0) -> WantedGrants:
+    return WantedGrants(ids, core_limit, Wishes())

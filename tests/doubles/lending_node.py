@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vgpu.config.core_schedule import Page
+from vgpu.config.core_schedule import CoreSchedule
 from vgpu.node.daemon.lending_policy import MS, Arbitration, Observation, Tenant
 
 CARD = "GPU-00000000-0000-0000-0000-000000000001"
@@ -32,7 +32,7 @@ class Node:
         self.dead = False
         self.writes = 0
 
-    def rate(self, tenant: Tenant, page: Page) -> float:
+    def rate(self, tenant: Tenant, page: CoreSchedule) -> float:
         return max(page.lent_rate, tenant.share) if page.lent_until > self.now else tenant.share
 
     def step(self) -> None:

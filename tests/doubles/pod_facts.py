@@ -14,7 +14,7 @@ from vgpu.config.pods import Pod
 from vgpu.config.request import LOW_PRIORITY, Wishes
 from vgpu.config.settings import Settings
 from vgpu.hook.request import pod_record
-from vgpu.hook.request.resolve_grants import Redemption
+from vgpu.hook.request.resolve_grants import WantedGrants
 
 UID = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"
 
@@ -32,8 +32,8 @@ class Facts:
 
     def complete(
         self, annotations: dict[str, str] | None = None, container: str = "main", **settings: object
-    ) -> tuple[Redemption, list[str]]:
-        wanted = Redemption({"gpu": "0" * 32}, 7, Wishes())
+    ) -> tuple[WantedGrants, list[str]]:
+        wanted = WantedGrants({"gpu": "0" * 32}, 7, Wishes())
         values = {"paths.run": self.run_dir, **settings}
         found, notes = pod_record.complete(wanted, Holder(UID, container), annotations or {}, Settings(values, "n"))
         assert (wanted.core_limit, wanted.choices, wanted.limits, wanted.wishes.priority) == (7, (), None, LOW_PRIORITY)

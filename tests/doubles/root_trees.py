@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from vgpu.hook.inject.inspect import Survey
+from vgpu.hook.inject.inspect import Inspection
 
 STEMS = frozenset({"libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler"})
 
-Look = Callable[..., Survey]
+Look = Callable[..., Inspection]
 
 
 def plant(root: Path, *paths: str) -> None:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from vgpu.config import core_schedule, limits, usage
-from vgpu.config.core_schedule import Page
+from vgpu.config.core_schedule import CoreSchedule
 
 EACH = 0.005
 
@@ -30,10 +30,10 @@ class Tenant:
         return Path(f"/proc/{self.pid}/root{path}")
 
     @property
-    def page(self) -> Page:
+    def page(self) -> CoreSchedule:
         return self.pages()[0]
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[CoreSchedule]:
         """As the container reads them at this moment."""
         return core_schedule.decode(self.inside(core_schedule.PATH).read_bytes())[0]
 

@@ -17,7 +17,7 @@ from daemons import wait_for
 from tenants import Tenant
 
 from vgpu.config import claims, core_schedule, paths
-from vgpu.config.core_schedule import Page
+from vgpu.config.core_schedule import CoreSchedule
 
 pytestmark = pytest.mark.root
 
@@ -66,13 +66,13 @@ def daemon(node: nodes.SimulatedNode) -> Iterator[daemons.Daemon]:
     made.kill()
 
 
-def scheduled(tenants: list[Tenant], shares: list[int]) -> list[Page]:
+def scheduled(tenants: list[Tenant], shares: list[int]) -> list[CoreSchedule]:
     return core_schedule.schedule(tenants[0].page.uuid, shares)
 
 
 def test_pages_follow_who_comes_and_goes(lab: Lab) -> None:
     _, first = lab.start(cores="30")
-    assert first.page == Page(first.page.uuid, tenants=1)
+    assert first.page == CoreSchedule(first.page.uuid, tenants=1)
     inode = first.inside(core_schedule.PATH).stat().st_ino
     second_id, second = lab.start(cores="20")
     assert [first.page, second.page] == scheduled([first], [30, 20])
@@ -81,7 +81,7 @@ def test_pages_follow_who_comes_and_goes(lab: Lab) -> None:
     lab.runtime.delete(second_id)
     assert [first.page, third.page] == scheduled([first], [30, 50])
     lab.runtime.delete(third_id)
-    assert first.page == Page(first.page.uuid, tenants=1)
+    assert first.page == CoreSchedule(first.page.uuid, tenants=1)
     assert first.inside(core_schedule.PATH).stat().st_ino == inode, "changed in place: programs have it mapped"
 
 
@@ -110,7 +110,7 @@ def test_a_killed_container_gives_its_share_back(lab: Lab, daemon: daemons.Daemo
     os.kill(int(lab.runtime.state(container)["pid"]), 9)
     daemon.start().ready()
     wait_for(lambda: first.page.tenants == 1)
-    assert first.page == Page(first.page.uuid, tenants=1)
+    assert first.page == CoreSchedule(first.page.uuid, tenants=1)
 
 
 def test_a_changed_share_is_in_the_pages_when_the_command_returns(lab: Lab) -> None:

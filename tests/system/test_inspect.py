@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from root_trees import STEMS, Look, plant
 
-from vgpu.hook.inject.inspect import Survey, survey
+from vgpu.hook.inject.inspect import Inspection, inspect
 from vgpu.hook.linux import syscalls
 from vgpu.hook.linux.rootfs import Rootfs
 
@@ -24,11 +24,11 @@ def look(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
         monkeypatch.setattr(syscalls, "openat2", missing)
 
-    def looked(devices: tuple[str, ...] = (), stems: frozenset[str] = STEMS, machine: str = "x86_64") -> Survey:
+    def looked(devices: tuple[str, ...] = (), stems: frozenset[str] = STEMS, machine: str = "x86_64") -> Inspection:
         root = Rootfs(os.open(tmp_path / "root", os.O_PATH | os.O_DIRECTORY))
         before = len(os.listdir("/proc/self/fd"))
         try:
-            found = survey(root, stems, list(devices), machine)
+            found = inspect(root, stems, list(devices), machine)
             assert len(os.listdir("/proc/self/fd")) == before  # nothing stays open
             return found
         finally:

@@ -139,7 +139,8 @@ def test_rootless_is_refused_in_one_line(podman: podman_bed.Podman, rootfs: Root
     done = podman_bed.rootless(rootfs(), podman.hooks, NOBODY, cores="30", memory="1Gi")
     assert done.returncode == 126
     assert (
-        "stderr: vgpu-hook: authority: rootless runtime: expected the host's root, found uid 0 of a user" in done.stderr
+        "stderr: vgpu-hook: authorization: rootless runtime: expected the host's root, found uid 0 of a user"
+        in done.stderr
     )
     assert done.stderr.count("vgpu-hook: ") == 1
     assert log(node) == []

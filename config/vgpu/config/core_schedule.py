@@ -30,10 +30,10 @@ SIZE = HEADER.size + MAX_CARDS * PAGE.size
 CHANGE_NS = 100_000
 SHORTEST_PERIOD_NS = 50_000_000
 LONGEST_PERIOD_NS = 100_000_000
-SHORTEST_RATION_NS = 20_000_000
+SHORTEST_QUOTA_NS = 20_000_000
 
 
-class Page:
+class CoreSchedule:
     """What one container is told of one card. Until `lent_until` it may use `lent_rate` percent instead of its share.
 
     `tenants`: how many containers share the card. `period`: over which each is to have its share; 0: as libvcuda likes.
@@ -53,7 +53,7 @@ class Page:
         self.share = share
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Page) and self.key() == other.key()
+        return isinstance(other, CoreSchedule) and self.key() == other.key()
 
     def __hash__(self) -> int:
         return hash(self.key())
@@ -65,16 +65,16 @@ class Page:
         """As they stand behind the sequence."""
         return self.period, self.lent_until, self.lent_rate, self.tenants, self.share
 
-    def lending(self, rate: int, until: int) -> Page:
+    def lending(self, rate: int, until: int) -> CoreSchedule:
         """The same page with a loan."""
-        return Page(self.uuid, self.period, until, rate, self.tenants, self.share)
+        return CoreSchedule(self.uuid, self.period, until, rate, self.tenants, self.share)
 
 
-def _pack(page: Page, sequence: int) -> bytes:
+def _pack(page: CoreSchedule, sequence: int) -> bytes:
     return PAGE.pack(uuid_bytes(page.uuid), sequence, *page.values())
 
 
-def encode(pages: list[Page], clock_offset: int = 0) -> bytes:
+def encode(pages: list[CoreSchedule], clock_offset: int = 0) -> bytes:
     """The whole file, SIZE bytes. `clock_offset`: the host's CLOCK_MONOTONIC less the container's."""
     if len(pages) > MAX_CARDS:
         raise VgpuError("card pages", expected=f"at most {MAX_CARDS} cards", found=len(pages))
@@ -82,7 +82,7 @@ def encode(pages: list[Page], clock_offset: int = 0) -> bytes:
     return (head + b"".join(_pack(page, 2) for page in pages)).ljust(SIZE, b"\0")
 
 
-def decode(data: bytes, source: str = "card pages") -> tuple[list[Page], int]:
+def decode(data: bytes, source: str = "card pages") -> tuple[list[CoreSchedule], int]:
     """(pages, clock_offset) of a file; VgpuError for another size, magic or version."""
     if len(data) != SIZE:
         raise VgpuError(source, expected=f"{SIZE} bytes", found=len(data))
@@ -93,11 +93,11 @@ def decode(data: bytes, source: str = "card pages") -> tuple[list[Page], int]:
     pages = []
     for index in range(count):
         values = PAGE.unpack_from(data, HEADER.size + index * PAGE.size)
-        pages.append(Page(uuid_text(values[0]), *values[2:]))
+        pages.append(CoreSchedule(uuid_text(values[0]), *values[2:]))
     return pages, clock_offset
 
 
-def update(path: str, page: Page) -> None:
+def update(path: str, page: CoreSchedule) -> None:
     """Change the card's page in a live file, so that a mapped reader sees the old one or the new, never a mixture."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
@@ -118,26 +118,27 @@ def update(path: str, page: Page) -> None:
 def period_of(shares: list[int]) -> int:
     """The period for containers with these percents: as short as allows each of them a visit worth its change."""
     least = min(share for share in shares if share > 0)
-    wanted = max(SHORTEST_RATION_NS * 100 // least, 20 * CHANGE_NS * len(shares))
+    wanted = max(SHORTEST_QUOTA_NS * 100 // least, 20 * CHANGE_NS * len(shares))
     return min(max(wanted, SHORTEST_PERIOD_NS), LONGEST_PERIOD_NS)
 
 
-def schedule(uuid: str, shares: list[int]) -> list[Page]:
+def schedule(uuid: str, shares: list[int]) -> list[CoreSchedule]:
     """The pages of containers that have these percents of the card; nothing is lent.
 
     Where the shares add up to the whole card or more, each loses the same part of itself to what changing containers
     costs.
     """
     if len(shares) == 1:
-        return [Page(uuid, tenants=1)]
+        return [CoreSchedule(uuid, tenants=1)]
     period, total = period_of(shares), sum(shares)
     useful = (period - CHANGE_NS * len(shares)) * 1_000_000 // period
     return [
-        Page(uuid, period, tenants=len(shares), share=min(useful * share // total, share * 10_000)) for share in shares
+        CoreSchedule(uuid, period, tenants=len(shares), share=min(useful * share // total, share * 10_000))
+        for share in shares
     ]
 
 
-def schedules(tenants: dict[str, dict[str, int]]) -> dict[str, list[Page]]:
+def schedules(tenants: dict[str, dict[str, int]]) -> dict[str, list[CoreSchedule]]:
     """The pages of each tenant, in the order of its cards. `tenants`: percents by name and card."""
     shares: dict[str, list[int]] = {}
     for held in tenants.values():

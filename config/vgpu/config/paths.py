@@ -13,7 +13,7 @@ MAX_CONTAINER_ID = 255
 MAX_POD_UID = 64
 
 #: Files in a container's directory.
-CLAIM, LIMITS, CARD_PAGES = "claim.json", "limits", "cards"
+CLAIM, LIMITS, CORE_SCHEDULES = "claim.json", "limits", "cards"
 
 
 # Below the run directory: containers
@@ -39,9 +39,9 @@ def limits(run_dir: str, container_id: str) -> str:
     return f"{container(run_dir, container_id)}/{LIMITS}"
 
 
-def card_pages(run_dir: str, container_id: str) -> str:
+def core_schedules(run_dir: str, container_id: str) -> str:
     """The card pages, as the host sees them."""
-    return f"{container(run_dir, container_id)}/{CARD_PAGES}"
+    return f"{container(run_dir, container_id)}/{CORE_SCHEDULES}"
 
 
 def is_container_id(text: str) -> bool:
@@ -129,7 +129,7 @@ def grant(state_dir: str, grant_id: str) -> str:
     return f"{state_dir}/grants/{grant_id}.json"
 
 
-def card_tags(state_dir: str) -> str:
+def device_tags(state_dir: str) -> str:
     return state_dir + "/card-tags.json"
 
 

@@ -1,13 +1,14 @@
-"""The hook's own log: one JSON line per start and stop that concerned a card, in `<run>/hook.log`.
+"""The hook's log, `<run>/hook.log`: one JSON line for each start and stop of a container with a card.
 
-Why it exists: crun shows its user a hook's exit status only, and containerd keeps a line of it at most. Bounded: past
-MAX_SIZE the file is renamed to hook.log.1. Writing never fails a container: what cannot be logged was still reported
-on stderr.
+Belongs here: the form of a line, and the bounded file. The log exists because crun shows its user only a hook's exit
+status, and containerd keeps one line at most. Past MAX_SIZE the file is renamed to hook.log.1. A line that cannot be
+written fails no container: the hook has reported the same on stderr.
 """
 
 from __future__ import annotations
 
 import os
+import time
 
 from vgpu.config import paths
 from vgpu.config.records import encode
@@ -15,15 +16,24 @@ from vgpu.config.records import encode
 MAX_SIZE = 1 << 20
 
 
-def write(run_dir: str, record: dict[str, object]) -> None:
-    """Append `record` as one line; a single write(2) to an O_APPEND file, so that lines of hooks at once stay whole."""
+def record(stage: str, state: dict[str, object], notes: list[str], error: str) -> dict[str, object]:
+    """The record of one run of the hook; `state` is the runtime's state JSON."""
+    container, pid = state.get("id"), state.get("pid")
+    return {
+        "time": time.time(), "stage": stage, "container": container if isinstance(container, str) else "",
+        "pid": pid if isinstance(pid, int) else 0, "notes": notes, "error": error,
+    }  # fmt: skip
+
+
+def write(run_dir: str, entry: dict[str, object]) -> None:
+    """Append `entry` as one line, by a single write(2) to an O_APPEND file: lines of concurrent hooks stay whole."""
     path = paths.hook_log(run_dir)
     try:
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            os.write(fd, (encode(record) + "\n").encode("ascii"))
+            os.write(fd, (encode(entry) + "\n").encode("ascii"))
             status = os.fstat(fd)
-            if status.st_size > MAX_SIZE and status.st_ino == os.stat(path).st_ino:  # else another hook was faster
+            if status.st_size > MAX_SIZE and status.st_ino == os.stat(path).st_ino:  # else another hook has renamed it
                 os.rename(path, path + ".1")
         finally:
             os.close(fd)

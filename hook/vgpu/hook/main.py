@@ -1,10 +1,11 @@
 """The hook's process: `vgpu-hook [--config FILE] [--dry-run] prestart|createRuntime|poststop`, state JSON on stdin.
 
-Belongs here: the order of an allocation, and which failures stop a container. The gate starts this only for containers
-that carry a vgpu marker. Exit 0: done, or nothing to do. Exit 1: the container must not start; one line on stderr says
-`vgpu-hook: <step>: <cause>`, the same goes to the log. In poststop nothing can be stopped any more: it only warns.
+Belongs here: the steps of a start and of a stop in their order, and which failures stop a container. Not how a step
+works: each has its folder. The gate starts this process only for containers that carry a vgpu marker. Exit 0 means that
+the hook is done or had nothing to do. Exit 1 means that the container must not start: one line on stderr,
+`vgpu-hook: <step>: <cause>`, gives the reason, and the log gets the same. In poststop a failure is only a warning.
 
-Standard library only, single-threaded, root; everything is imported before a container's namespace is entered.
+Standard library only, single-threaded, root. Every module is imported before a container's namespace is entered.
 """
 
 from __future__ import annotations
@@ -21,30 +22,28 @@ from vgpu.config.inventory import Inventory
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
 from vgpu.hook import hooklog
-from vgpu.hook.devices import rules as devicerules
+from vgpu.hook.devices import rules
 from vgpu.hook.devices.allow import AllowDevices
 from vgpu.hook.inject import execute, plan
-from vgpu.hook.inject.inspect import survey
-from vgpu.hook.inject.plan import Plan, Subject
+from vgpu.hook.inject.inspect import driver_parameters, inspect
+from vgpu.hook.inject.plan import Plan, PlannedContainer
 from vgpu.hook.ledger import container_processes
 from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.linux import cgroup, procfs, staleness
 from vgpu.hook.linux.rootfs import Rootfs
 from vgpu.hook.placement.allocation import Allocation
 from vgpu.hook.request import authorization, oci_state, pod_record
-from vgpu.hook.request import identity as identities
-from vgpu.hook.request.identity import Identity
+from vgpu.hook.request.identity import Identity, identify
 from vgpu.hook.request.oci_state import Container
-from vgpu.hook.request.resolve_grants import Redemption
+from vgpu.hook.request.resolve_grants import WantedGrants
 
 STARTING = ("prestart", "createRuntime")
 STOPPED = "poststop"
 USAGE = "usage: vgpu-hook [--config FILE] [--dry-run] prestart|createRuntime|poststop"
-PARAMETERS = ("params", "version", "registry")
 
 
 class Node:
-    """What this node is: its settings, its inventory and its ledger."""
+    """The node's settings, inventory and ledger."""
 
     __slots__ = ("inventory", "ledger", "settings")
 
@@ -55,7 +54,7 @@ class Node:
 
 
 class Hook:
-    """One run of the hook. `step` is where it is, for the message if it fails; `proc` the root of procfs."""
+    """One run of the hook. `step` is the step that runs, for the message of a failure; `proc` is the root of procfs."""
 
     __slots__ = ("config_path", "dry_run", "proc", "run_dir", "step")
 
@@ -67,23 +66,23 @@ class Hook:
         self.step = "state"
 
     def start(self, state: dict[str, object]) -> list[str]:
-        """prestart and createRuntime; returns lines for the log, [] when the container has no allocation."""
+        """prestart and createRuntime. Returns lines for the log, [] when the container has no allocation."""
         container = oci_state.read(state)
-        if not authorization.asks(container):
+        if not authorization.asks_for_cards(container):
             return []
         self.step = "identity"
         cgroups = cgroup.paths_of(container.pid, self.proc) if container.pid else []
-        identity = identities.identify(cgroups, container.annotations)
+        identity = identify(cgroups, container.annotations)
         wanted = authorization.wanted(container, identity)
         if wanted is None:
             return []
-        self.step = "authority"
+        self.step = "authorization"
         authorization.refuse_rootless(self.proc)
         node = self._node()
         authorization.refuse_standalone(identity, node.settings)
         self.step = "allocation"
         notes: list[str] = []
-        if isinstance(wanted, Redemption) and identity.holder:
+        if isinstance(wanted, WantedGrants) and identity.holder:
             wanted, notes = pod_record.complete(wanted, identity.holder, container.annotations, node.settings)
         if self.dry_run:
             return [*self._explain(container, node.ledger.place(wanted, identity.holder, container.id), node), *notes]
@@ -98,7 +97,7 @@ class Hook:
         staleness.check(inventory, settings.text("driver.proc_root"))
         return Node(settings, inventory, Ledger(settings, inventory.cards, self.proc))
 
-    def _run(self, container: Container, identity: Identity, wanted: Request | Redemption, node: Node) -> list[str]:
+    def _run(self, container: Container, identity: Identity, wanted: Request | WantedGrants, node: Node) -> list[str]:
         started = procfs.start_time(container.pid, self.proc)
         if not started:
             raise VgpuError("state JSON on stdin", expected="the pid of a living container", found=container.pid)
@@ -106,24 +105,25 @@ class Hook:
             container.id, container.pid, started, container.bundle, identity.holder, identity.name, time.time(),
             container_processes.own_cgroup(container.pid, self.proc),
         )  # fmt: skip
-        made = node.ledger.claim(start, wanted)
-        if made is None:
+        allocation = node.ledger.claim(start, wanted)
+        if allocation is None:
             return [f"holds its cards already: {container.id}"]
         try:
-            notes, access = self._hand_over(container, made, node)
+            notes, access = self._equip(container, allocation, node)
             self.step = "record"
             node.ledger.confirm(start, {f"{major}:{minor}": path for (major, minor), path in access.nodes.items()})
         except BaseException:
             node.ledger.withdraw(start)
             raise
-        return [*_described(made, node.ledger), *notes, *node.ledger.notes]
+        return [*node.ledger.describe(allocation), *notes, *node.ledger.notes]
 
-    def _hand_over(self, container: Container, made: Allocation, node: Node) -> tuple[list[str], AllowDevices]:
-        """Device cgroup, mounts, links, nodes and loader of `made`. The cgroup first: it goes with the container."""
+    def _equip(self, container: Container, allocation: Allocation, node: Node) -> tuple[list[str], AllowDevices]:
+        """Open the device cgroup, then make the mounts, links and nodes. The cgroup needs no undoing: the runtime
+        removes it with the container."""
         self.step = "root file system"
         root = execute.open_rootfs(container.pid, container.rootfs, self.proc)
         try:
-            planned, access = self._plan(container, container.pid, root, made, node)
+            planned, access = self._plan(container, container.pid, root, allocation, node)
             self.step = "device cgroup"
             opened = access.execute(self.proc)
             self.step = "mount"
@@ -133,39 +133,40 @@ class Hook:
         return [*planned.notes, opened.text], access
 
     def _plan(
-        self, container: Container, pid: int, root: Rootfs, made: Allocation, node: Node
+        self, container: Container, pid: int, root: Rootfs, allocation: Allocation, node: Node
     ) -> tuple[Plan, AllowDevices]:
         self.step = "plan"
         settings, inventory = node.settings, node.inventory
         wish = container.env.get("NVIDIA_DRIVER_CAPABILITIES", "")
-        chosen = plan.capabilities(wish, settings, made.exclusive)
-        stems = frozenset(library.name.partition(".so")[0] for library in inventory.libraries)
-        nodes = plan.devices(inventory, made, chosen)
-        facts = survey(root, stems, [device.name for device in nodes])
-        own = paths.limits(settings.run_dir, container.id), paths.card_pages(settings.run_dir, container.id)
-        subject = Subject(made, chosen, facts, *own, paths.presence(settings.run_dir))
-        parameters = _parameters(settings.text("driver.proc_root")) if facts.proc_driver else {}
-        planned = plan.make(subject, inventory, settings, parameters)
+        capabilities = plan.capabilities(wish, settings, allocation.exclusive)
+        nodes = plan.devices(inventory, allocation, capabilities)
+        inspection = inspect(root, plan.library_stems(inventory), [device.name for device in nodes])
+        planned_container = PlannedContainer(
+            allocation, capabilities, inspection, paths.limits(settings.run_dir, container.id),
+            paths.core_schedules(settings.run_dir, container.id), paths.presence(settings.run_dir),
+        )  # fmt: skip
+        parameters = driver_parameters(settings.text("driver.proc_root")) if inspection.proc_driver else {}
+        planned = plan.make(planned_container, inventory, settings, parameters)
         opened = {(device.major, device.minor): device.path for device in planned.devices}
-        rules = devicerules.from_config(container.config, f"{container.bundle}/config.json")
-        return planned, AllowDevices(pid, tuple(opened), settings.text("devices.permissions"), rules, opened)
+        container_rules = rules.from_config(container.config, f"{container.bundle}/config.json")
+        return planned, AllowDevices(pid, tuple(opened), settings.text("devices.permissions"), container_rules, opened)
 
-    def _explain(self, container: Container, made: Allocation, node: Node) -> list[str]:
-        """The plan in words. A container that is not there yet is looked for where the runtime will make it."""
+    def _explain(self, container: Container, allocation: Allocation, node: Node) -> list[str]:
+        """The plan as lines. A container that has no process yet is inspected where the runtime will make its root."""
         pid = container.pid or os.getpid()
         try:
             root = execute.open_rootfs(pid, container.rootfs, self.proc)
         except VgpuError:
-            root = execute.open_running(pid, self.proc)  # it was made already: explain what it would get
+            root = execute.open_running(pid, self.proc)  # the container runs already: explain what it would get
         try:
-            planned, access = self._plan(container, pid, root, made, node)
+            planned, access = self._plan(container, pid, root, allocation, node)
         finally:
             root.close()
-        lines = [f"card {card.index} {card.uuid} {card.name}" for card in made.cards]
+        lines = [f"card {card.index} {card.uuid} {card.name}" for card in allocation.cards]
         return [*lines, *(step.describe() for step in planned.operations), access.describe(), *planned.notes]
 
     def stop(self, state: dict[str, object]) -> list[str]:
-        """poststop; returns lines for the log."""
+        """poststop. Returns lines for the log."""
         settings = node_settings.read(self.config_path)
         self.run_dir = settings.run_dir
         self.step = "release"
@@ -176,29 +177,8 @@ class Hook:
         return ["released", *ledger.notes] if ledger.release(container) else ledger.notes
 
 
-def _described(made: Allocation, ledger: Ledger) -> list[str]:
-    """For the log: the cards, and who else is on them that the ledger knows nothing of."""
-    cards = ", ".join(card.label() for card in made.cards)
-    foreign = ledger.foreign()
-    others = [(card, user) for card in made.cards for user in foreign.get(card.uuid, [])]
-    described = [f"{card.label()}: {user.describe()} is there too" for card, user in others]
-    return [f"{'whole' if made.exclusive else 'share of'} {cards}", *described]
-
-
-def _parameters(proc_root: str) -> dict[str, bytes]:
-    """The host's files of /proc/driver/nvidia that the container sees."""
-    found = {}
-    for name in PARAMETERS:
-        try:
-            with open(f"{proc_root}/driver/nvidia/{name}", "rb") as stream:
-                found[name] = stream.read(1 << 16)
-        except FileNotFoundError:
-            continue
-    return found
-
-
 def parse(arguments: list[str]) -> tuple[str, bool, str] | None:
-    """(configuration, dry run, stage), None when the arguments are not ours."""
+    """(configuration, dry run, stage), None when the arguments are wrong."""
     config_path, dry_run, rest = node_settings.COMPILED_PATH, False, list(arguments)
     while rest and rest[0].startswith("--"):
         option = rest.pop(0)
@@ -230,14 +210,14 @@ def main(arguments: list[str], stdin: int = 0) -> int:
         failed = ""
     except VgpuError as error:
         lines, failed = [], f"{hook.step}: {error}"
-    except Exception as error:  # a bug of ours or a dying machine: still one line, still no container without limits
+    except Exception as error:  # a bug, or a machine that fails: one line, and no container without limits
         lines, failed = [], escaped(f"{hook.step}: {type(error).__name__}: {error}")
     _report(hook, stage, state, lines, failed)
     return 1 if failed else 0
 
 
 def entry(arguments: list[str]) -> None:
-    """The gate's way in: as `main`, then out at once; tearing an interpreter down takes longer than some steps."""
+    """The gate calls this. It exits at once after `main`: the interpreter's shutdown takes longer than some steps."""
     status = main(arguments)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -249,9 +229,6 @@ def _report(hook: Hook, stage: str, state: dict[str, object], lines: list[str], 
         print(f"vgpu-hook: {failed}", file=sys.stderr)
     if hook.dry_run:
         for line in lines:
-            print(escaped(line))  # names of files in an image are its maker's
+            print(escaped(line))  # the maker of an image chose the names of its files
     elif hook.run_dir and (lines or failed):
-        container, pid = state.get("id"), state.get("pid")
-        record = {"time": time.time(), "stage": stage, "container": container if isinstance(container, str) else ""}
-        pid = pid if isinstance(pid, int) else 0
-        hooklog.write(hook.run_dir, {**record, "pid": pid, "notes": lines, "error": failed})
+        hooklog.write(hook.run_dir, hooklog.record(stage, state, lines, failed))

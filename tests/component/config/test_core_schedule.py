@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vgpu.config import core_schedule, limits
-from vgpu.config.core_schedule import Page
+from vgpu.config.core_schedule import CoreSchedule
 
 UUIDS = [f"GPU-{index:08x}-1111-2222-3333-444455556666" for index in range(limits.MAX_CARDS + 1)]
 FIELDS = (
@@ -60,15 +60,15 @@ def test_layout_is_the_headers(header: dict[str, list[str]]) -> None:
     assert header["paths"] == [core_schedule.PATH, core_schedule.PRESENCE_PATH]
     sizes = [16, 8, 8, 8, 4, 4, 4, 4, 72]
     assert [int(header[name][0]) for name in FIELDS] == [sum(sizes[:index]) for index in range(len(sizes))]
-    data = core_schedule.encode([Page(UUIDS[0])], -5)
+    data = core_schedule.encode([CoreSchedule(UUIDS[0])], -5)
     clock_offset, page_count = (int(text) for text in header["head"])
     assert struct.unpack_from("=q", data, clock_offset) == (-5,)
     assert struct.unpack_from("=I", data, page_count) == (1,)
 
 
-def page(index: int, seed: int = 0) -> Page:
+def page(index: int, seed: int = 0) -> CoreSchedule:
     """Every field has another value."""
-    return Page(UUIDS[index], *(seed + number for number in range(1, 6)))
+    return CoreSchedule(UUIDS[index], *(seed + number for number in range(1, 6)))
 
 
 def test_each_field_stands_where_the_header_has_it(header: dict[str, list[str]]) -> None:

@@ -15,7 +15,7 @@ from vgpu.config.grants import Holder
 from vgpu.config.request import Request
 from vgpu.hook.ledger.ledger import Start
 from vgpu.hook.placement.placement import NoFit
-from vgpu.hook.request.resolve_grants import Redemption
+from vgpu.hook.request.resolve_grants import WantedGrants
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_of_concurrent_claims_as_many_succeed_as_fit(tmp_path: Path, seed: int) 
     assert node.containers() == {start.container for start, code in zip(starts, codes) if code == 0}
 
 
-def _claim_in_child(node: Node, start: Start, wanted: Request | Redemption) -> int:
+def _claim_in_child(node: Node, start: Start, wanted: Request | WantedGrants) -> int:
     try:
         ledger = node.ledger()
         made = ledger.claim(start, wanted)

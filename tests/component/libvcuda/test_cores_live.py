@@ -85,12 +85,12 @@ def test_what_is_lent_is_used_and_given_back(loads: Loads) -> None:
     path = loads.box.path / "cards"
     forever = time.monotonic_ns() + 60 * SECOND
     path.write_bytes(
-        core_schedule.encode([core_schedule.Page(loads.box.uuid, lent_until=forever, lent_rate=100, tenants=2)])
+        core_schedule.encode([core_schedule.CoreSchedule(loads.box.uuid, lent_until=forever, lent_rate=100, tenants=2)])
     )
     loads.start()
     time.sleep(SETTLE)
     assert loads.has(0.8), "never more than the core limit"
-    core_schedule.update(str(path), core_schedule.Page(loads.box.uuid, tenants=2))
+    core_schedule.update(str(path), core_schedule.CoreSchedule(loads.box.uuid, tenants=2))
     time.sleep(0.2)
     assert loads.has(0.2)
 
@@ -98,7 +98,7 @@ def test_what_is_lent_is_used_and_given_back(loads: Loads) -> None:
 def test_a_lease_ends_by_itself(loads: Loads) -> None:
     loads.limit(20, 80)
     lease = time.monotonic_ns() + 300 * MS
-    page = core_schedule.Page(loads.box.uuid, lent_until=lease, lent_rate=80, tenants=2)
+    page = core_schedule.CoreSchedule(loads.box.uuid, lent_until=lease, lent_rate=80, tenants=2)
     (loads.box.path / "cards").write_bytes(core_schedule.encode([page]))
     loads.start()
     time.sleep(2 * SETTLE)
@@ -108,7 +108,7 @@ def test_a_lease_ends_by_itself(loads: Loads) -> None:
 @pytest.mark.parametrize("period", [1, 1 << 63, 2**64 - 1])
 def test_a_period_of_nonsense_is_none(loads: Loads, period: int) -> None:
     loads.limit(50)
-    page = core_schedule.Page(loads.box.uuid, period, tenants=1, share=2**32 - 1)
+    page = core_schedule.CoreSchedule(loads.box.uuid, period, tenants=1, share=2**32 - 1)
     (loads.box.path / "cards").write_bytes(core_schedule.encode([page]))
     loads.start()
     time.sleep(SETTLE)
@@ -120,7 +120,7 @@ def test_a_time_namespaces_clock_is_set_right(loads: Loads, offset: int, until: 
     """A lease ends by the host's clock, which is so many seconds ahead of the container's."""
     loads.limit(20, 80)
     lease = time.monotonic_ns() + until * SECOND
-    page = core_schedule.Page(loads.box.uuid, lent_until=lease, lent_rate=80, tenants=1)
+    page = core_schedule.CoreSchedule(loads.box.uuid, lent_until=lease, lent_rate=80, tenants=1)
     (loads.box.path / "cards").write_bytes(core_schedule.encode([page], clock_offset=offset * SECOND))
     loads.start()
     time.sleep(SETTLE)
@@ -147,7 +147,7 @@ def test_a_forger_who_is_always_there_is_not_heeded_for_long(loads: Loads, moves
     path = loads.box.path / "presence"
     path.write_bytes(bytes(4096))
     (loads.box.path / "cards").write_bytes(
-        core_schedule.encode([core_schedule.Page(loads.box.uuid, 50 * MS, tenants=2)])
+        core_schedule.encode([core_schedule.CoreSchedule(loads.box.uuid, 50 * MS, tenants=2)])
     )
     start = first_byte(loads.box.uuid)
     with path.open("rb") as first, path.open("rb") as second:

@@ -19,10 +19,10 @@ LITERAL = re.compile(r"(run_dir|state_dir)(\}/|\)? *\+ *f?[\"']/)")
 def test_the_names_on_disk() -> None:
     found = {
         paths.containers(RUN), paths.container(RUN, "c1"), paths.claim(RUN, "c1"), paths.limits(RUN, "c1"),
-        paths.card_pages(RUN, "c1"), paths.pods(RUN), paths.pod(RUN, UID), paths.pods_watched(RUN),
+        paths.core_schedules(RUN, "c1"), paths.pods(RUN), paths.pod(RUN, UID), paths.pods_watched(RUN),
         paths.inventory(RUN), paths.foreign(RUN), paths.health(RUN), paths.presence(RUN), paths.ledger_lock(RUN),
         paths.hook_log(RUN), paths.vgpud_socket(RUN), paths.vgpud_lock(RUN), paths.plugin_lock(RUN),
-        paths.grants(STATE), paths.grant(STATE, GRANT), paths.card_tags(STATE),
+        paths.grants(STATE), paths.grant(STATE, GRANT), paths.device_tags(STATE),
     }  # fmt: skip
     assert found == {
         "/run/vgpu/containers", "/run/vgpu/containers/c1", "/run/vgpu/containers/c1/claim.json",
@@ -34,7 +34,9 @@ def test_the_names_on_disk() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("made", [paths.container, paths.claim, paths.limits, paths.card_pages, paths.pod, paths.grant])
+@pytest.mark.parametrize(
+    "made", [paths.container, paths.claim, paths.limits, paths.core_schedules, paths.pod, paths.grant]
+)
 def test_what_is_no_id_becomes_no_path(made) -> None:
     with pytest.raises(VgpuError, match="expected"):
         made(RUN, "../../etc")

@@ -24,7 +24,7 @@ from vgpu.hook.main import Hook, parse
 from vgpu.hook.request import authorization
 from vgpu.hook.request.identity import Identity, identify
 from vgpu.hook.request.oci_state import Container
-from vgpu.hook.request.resolve_grants import Redemption
+from vgpu.hook.request.resolve_grants import WantedGrants
 
 POD = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"
 STRANGER = "aaaaaaaa-0b0e-4c53-9d3a-6f0f8f0f1a11"
@@ -105,10 +105,10 @@ def test_what_a_container_gets(
     paths: list[str], annotations: dict[str, str], env: dict[str, str], asks: bool, wanted: Any
 ) -> None:
     subject = container(annotations, env)
-    assert authorization.asks(subject) is asks
+    assert authorization.asks_for_cards(subject) is asks
     found = authorization.wanted(subject, identify(paths, annotations))
     if isinstance(wanted, dict):
-        assert isinstance(found, Redemption)
+        assert isinstance(found, WantedGrants)
         assert found.ids == wanted
     elif wanted is None:
         assert found is None

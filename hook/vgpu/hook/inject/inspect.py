@@ -18,6 +18,7 @@ MAX_TOOLKITS = 64  # CUDA versions side by side in one image
 MULTIARCH = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 MULTIARCH_32 = {"x86_64": "i386-linux-gnu", "aarch64": "arm-linux-gnueabihf"}
 LOADER_CACHE = "/etc/ld.so.cache"
+DRIVER_PARAMETERS = ("params", "version", "registry")
 
 DEBIAN, REDHAT, MUSL = "debian", "redhat", "musl"
 
@@ -26,7 +27,7 @@ SEARCHED = ("/usr/lib64", "/usr/lib", "/lib64", "/lib", "/usr/local/lib", "/usr/
 COMPAT = ("compat", "compat/lib", "compat/lib.real")
 
 
-class Survey:
+class Inspection:
     """Facts about one root file system.
 
     `library_dir`, `library_dir_32`: where its loader expects libraries. `cache`: /etc/ld.so.cache or None.
@@ -57,7 +58,7 @@ class Survey:
         self.proc_driver = False
 
 
-def survey(root: Rootfs, stems: frozenset[str], devices: list[str], machine: str = "") -> Survey:
+def inspect(root: Rootfs, stems: frozenset[str], devices: list[str], machine: str = "") -> Inspection:
     """The facts about `root`. `stems`: library names up to `.so` whose copies matter; `devices`: names below /dev."""
     machine = machine or os.uname().machine
     facts = _layout(root, machine)
@@ -72,15 +73,27 @@ def survey(root: Rootfs, stems: frozenset[str], devices: list[str], machine: str
     return facts
 
 
-def _layout(root: Rootfs, machine: str) -> Survey:
+def driver_parameters(proc_root: str) -> dict[str, bytes]:
+    """The host's files of /proc/driver/nvidia that the container is to see, by name."""
+    found = {}
+    for name in DRIVER_PARAMETERS:
+        try:
+            with open(f"{proc_root}/driver/nvidia/{name}", "rb") as stream:
+                found[name] = stream.read(1 << 16)
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def _layout(root: Rootfs, machine: str) -> Inspection:
     multiarch = MULTIARCH.get(machine, machine + "-linux-gnu")
     directory = "/usr/lib/" + multiarch
     if _exists(root, "/etc/debian_version") or _is_directory(root, directory):
-        return Survey(DEBIAN, directory, "/usr/lib/" + MULTIARCH_32.get(machine, multiarch), machine)
+        return Inspection(DEBIAN, directory, "/usr/lib/" + MULTIARCH_32.get(machine, multiarch), machine)
     if _exists(root, f"/lib/ld-musl-{machine}.so.1"):
-        return Survey(MUSL, "/usr/lib", "/usr/lib32", machine)
+        return Inspection(MUSL, "/usr/lib", "/usr/lib32", machine)
     library_dir_32 = "/usr/lib32" if _is_directory(root, "/usr/lib32") else "/usr/lib"
-    return Survey(REDHAT, "/usr/lib64", library_dir_32, machine)
+    return Inspection(REDHAT, "/usr/lib64", library_dir_32, machine)
 
 
 def _musl_path(root: Rootfs, machine: str) -> tuple[str, bytes] | None:

@@ -16,7 +16,7 @@ from vgpu.hook.formats import ldcache
 from vgpu.hook.formats.elf import EM_386, EM_AARCH64, EM_ARM, EM_X86_64
 from vgpu.hook.formats.ldcache import Addition
 from vgpu.hook.inject import mounts
-from vgpu.hook.inject.inspect import LOADER_CACHE, MUSL, Survey
+from vgpu.hook.inject.inspect import LOADER_CACHE, MUSL, Inspection
 from vgpu.hook.inject.mounts import Entry
 from vgpu.hook.inject.operations import (
     Bind,
@@ -60,25 +60,25 @@ class Plan:
         self.notes = notes
 
 
-class Subject:
+class PlannedContainer:
     """What is planned for: the container's allocation, the capabilities it gets, its root, and on the host its limits
     and card pages, and the presence file of all.
     """
 
-    __slots__ = ("allocation", "capabilities", "cards_file", "limits_file", "presence_file", "survey")
+    __slots__ = ("allocation", "capabilities", "cards_file", "inspection", "limits_file", "presence_file")
 
     def __init__(
         self,
         allocation: Allocation,
         capabilities: frozenset[str],
-        survey: Survey,
+        inspection: Inspection,
         limits_file: str,
         cards_file: str,
         presence_file: str,
     ) -> None:
         self.allocation = allocation
         self.capabilities = capabilities
-        self.survey = survey
+        self.inspection = inspection
         self.limits_file = limits_file
         self.cards_file = cards_file
         self.presence_file = presence_file
@@ -101,59 +101,66 @@ def devices(inventory: Inventory, allocation: Allocation, chosen: frozenset[str]
     return (*shared, *(card.device for card in allocation.cards))
 
 
-def make(subject: Subject, inventory: Inventory, settings: Settings, parameters: dict[str, bytes]) -> Plan:
+def library_stems(inventory: Inventory) -> frozenset[str]:
+    """The names of the driver's libraries up to `.so`."""
+    return frozenset(_stem(library.name) for library in inventory.libraries)
+
+
+def make(container: PlannedContainer, inventory: Inventory, settings: Settings, parameters: dict[str, bytes]) -> Plan:
     """The plan. `parameters`: the files of the host's /proc/driver/nvidia that the container is to see."""
-    libraries = _libraries(subject, inventory, settings)
-    binaries = _binaries(subject, inventory, settings)
-    nodes = devices(inventory, subject.allocation, subject.capabilities)
-    sources = _sources(libraries, subject, settings)
+    libraries = _libraries(container, inventory, settings)
+    binaries = _binaries(container, inventory, settings)
+    nodes = devices(inventory, container.allocation, container.capabilities)
+    sources = _sources(libraries, container, settings)
     operations: list[Operation] = []
-    if not subject.allocation.exclusive:
-        operations += _limiter(libraries, subject)
-    operations += _library_files(libraries, sources, subject.survey)
+    if not container.allocation.exclusive:
+        operations += _limiter(libraries, container)
+    operations += _library_files(libraries, sources, container.inspection)
     operations += [Bind(binary.path, f"{BINARY_DIR}/{binary.name}") for binary in binaries]
-    operations += _links(libraries, sources, subject.survey)
-    operations.append(_nvidia_dir(libraries, binaries, subject.survey))
-    masks, notes = _masks(libraries, sources, subject, settings)
+    operations += _links(libraries, sources, container.inspection)
+    operations.append(_nvidia_dir(libraries, binaries, container.inspection))
+    masks, notes = _masks(libraries, sources, container, settings)
     operations += masks
-    operations += _nodes(nodes, subject.survey)
-    operations += _proc(subject, parameters, settings)
-    loader, loader_notes = _loader(libraries, subject.survey)
+    operations += _nodes(nodes, container.inspection)
+    operations += _proc(container, parameters, settings)
+    loader, loader_notes = _loader(libraries, container.inspection)
     operations += loader
     return Plan(tuple(operations), nodes, notes + loader_notes)
 
 
-def _libraries(subject: Subject, inventory: Inventory, settings: Settings) -> list[Library]:
-    chosen = [library for library in inventory.libraries if _wanted(library, subject, settings)]
+def _libraries(container: PlannedContainer, inventory: Inventory, settings: Settings) -> list[Library]:
+    chosen = [library for library in inventory.libraries if _wanted(library, container, settings)]
     have = {_stem(library.name) for library in chosen if library.bits == 64}
     missing = [name for name in LIMITED if name not in have]
-    if missing and "compute" in subject.capabilities:
+    if missing and "compute" in container.capabilities:
         raise VgpuError("inventory", expected=f"{missing[0]}.so.{inventory.driver_version}", found="none", do=DO)
     return chosen
 
 
-def _wanted(library: Library, subject: Subject, settings: Settings) -> bool:
-    if library.bits != 64 and "compat32" not in subject.capabilities:
+def _wanted(library: Library, container: PlannedContainer, settings: Settings) -> bool:
+    if library.bits != 64 and "compat32" not in container.capabilities:
         return False
-    if library.capability not in subject.capabilities and not (library.bits != 64 and library.capability == "compat32"):
+    if library.capability not in container.capabilities and not (
+        library.bits != 64 and library.capability == "compat32"
+    ):
         return False
-    excluded = not subject.allocation.exclusive and settings.flag("driver.share_excludes")
+    excluded = not container.allocation.exclusive and settings.flag("driver.share_excludes")
     return not (excluded and _stem(library.name) in PAST_LIMITS)
 
 
-def _binaries(subject: Subject, inventory: Inventory, settings: Settings) -> list[Binary]:
-    excluded = not subject.allocation.exclusive and settings.flag("driver.share_excludes")
+def _binaries(container: PlannedContainer, inventory: Inventory, settings: Settings) -> list[Binary]:
+    excluded = not container.allocation.exclusive and settings.flag("driver.share_excludes")
     return [
         binary
         for binary in inventory.binaries
-        if binary.capability in subject.capabilities and not (excluded and binary.name in PAST_LIMITS_BINARIES)
+        if binary.capability in container.capabilities and not (excluded and binary.name in PAST_LIMITS_BINARIES)
     ]
 
 
-def _sources(libraries: list[Library], subject: Subject, settings: Settings) -> dict[str, str]:
+def _sources(libraries: list[Library], container: PlannedContainer, settings: Settings) -> dict[str, str]:
     """Host file by library stem: libvcuda for the names it stands in for, in a share; else the driver's own."""
     sources = {_stem(library.name): library.path for library in libraries if library.bits == 64}
-    if not subject.allocation.exclusive:
+    if not container.allocation.exclusive:
         for stem in LIMITED:
             if stem in sources:
                 soname = _soname(stem)
@@ -161,7 +168,7 @@ def _sources(libraries: list[Library], subject: Subject, settings: Settings) -> 
     return sources
 
 
-def _limiter(libraries: list[Library], subject: Subject) -> list[Operation]:
+def _limiter(libraries: list[Library], container: PlannedContainer) -> list[Operation]:
     """The private directory: the real libraries and the host's files read-only, the usage region on a tmpfs."""
     real = [library for library in libraries if library.bits == 64 and _stem(library.name) in LIMITED]
     files = ("limits", "cards", "presence")
@@ -170,14 +177,14 @@ def _limiter(libraries: list[Library], subject: Subject) -> list[Operation]:
     region = (Entry("usage", usage.BEGINNING, mode=0o666, size=usage.SIZE),)  # any user of the container writes it
     operations: list[Operation] = [Tmpfs(PRIVATE_DIR, tuple(entries), SMALL, mounts.READ_ONLY_FILE)]
     operations += [Bind(library.path, f"{REAL_DIR}/{library.soname}") for library in real]
-    operations.append(Bind(subject.limits_file, LIMITS_PATH, mounts.READ_ONLY_DATA))
-    operations.append(Bind(subject.cards_file, core_schedule.PATH, mounts.READ_ONLY_DATA))
-    operations.append(Bind(subject.presence_file, core_schedule.PRESENCE_PATH, mounts.READ_ONLY_DATA))
+    operations.append(Bind(container.limits_file, LIMITS_PATH, mounts.READ_ONLY_DATA))
+    operations.append(Bind(container.cards_file, core_schedule.PATH, mounts.READ_ONLY_DATA))
+    operations.append(Bind(container.presence_file, core_schedule.PRESENCE_PATH, mounts.READ_ONLY_DATA))
     operations.append(Tmpfs(USAGE_DIR, region, USAGE_SIZE, mounts.DATA))
     return operations
 
 
-def _library_files(libraries: list[Library], sources: dict[str, str], facts: Survey) -> list[Operation]:
+def _library_files(libraries: list[Library], sources: dict[str, str], facts: Inspection) -> list[Operation]:
     operations: list[Operation] = []
     for library in libraries:
         source = sources[_stem(library.name)] if library.bits == 64 else library.path
@@ -185,7 +192,7 @@ def _library_files(libraries: list[Library], sources: dict[str, str], facts: Sur
     return operations
 
 
-def _directory(library: Library, facts: Survey) -> str:
+def _directory(library: Library, facts: Inspection) -> str:
     directory = facts.library_dir if library.bits == 64 else facts.library_dir_32
     return directory + "/vdpau" if library.name.startswith("libvdpau_nvidia") else directory
 
@@ -200,7 +207,7 @@ def _link_names(library: Library) -> list[tuple[str, str]]:
     return links
 
 
-def _links(libraries: list[Library], sources: dict[str, str], facts: Survey) -> list[Operation]:
+def _links(libraries: list[Library], sources: dict[str, str], facts: Inspection) -> list[Operation]:
     operations: list[Operation] = []
     for library in libraries:
         directory = _directory(library, facts)
@@ -212,7 +219,7 @@ def _links(libraries: list[Library], sources: dict[str, str], facts: Survey) -> 
     return operations
 
 
-def _nvidia_dir(libraries: list[Library], binaries: list[Binary], facts: Survey) -> Operation:
+def _nvidia_dir(libraries: list[Library], binaries: list[Binary], facts: Inspection) -> Operation:
     """/usr/local/nvidia as one read-only tmpfs of links, so that nothing an image keeps there comes before ours."""
     entries = [Entry("bin"), Entry("lib64"), Entry("lib", link="lib64")]
     for library in libraries:
@@ -227,12 +234,12 @@ def _nvidia_dir(libraries: list[Library], binaries: list[Binary], facts: Survey)
 
 
 def _masks(
-    libraries: list[Library], sources: dict[str, str], subject: Subject, settings: Settings
+    libraries: list[Library], sources: dict[str, str], container: PlannedContainer, settings: Settings
 ) -> tuple[list[Operation], tuple[str, ...]]:
     """For a share: cover the image's own copies of driver libraries, which could shadow the limiter."""
-    if subject.allocation.exclusive:
+    if container.allocation.exclusive:
         return [], ()
-    facts = subject.survey
+    facts = container.inspection
     if facts.compat and settings.text("driver.compat_libraries") == "refuse":
         expected = "an image without CUDA forward compatibility libraries"
         raise VgpuError(facts.compat[0], expected=expected, found="a share of a card",
@@ -248,7 +255,7 @@ def _masks(
     return operations, tuple(f"{path}: covered by the node's own, it would go past the limits" for path in covered)
 
 
-def _nodes(nodes: tuple[Device, ...], facts: Survey) -> list[Operation]:
+def _nodes(nodes: tuple[Device, ...], facts: Inspection) -> list[Operation]:
     """Device nodes, except those that the runtime has made already, or that the host's own /dev shows anyway."""
     operations: list[Operation] = []
     for device in nodes:
@@ -261,15 +268,15 @@ def _nodes(nodes: tuple[Device, ...], facts: Survey) -> list[Operation]:
     return operations
 
 
-def _proc(subject: Subject, parameters: dict[str, bytes], settings: Settings) -> list[Operation]:
+def _proc(container: PlannedContainer, parameters: dict[str, bytes], settings: Settings) -> list[Operation]:
     """/proc/driver/nvidia with the assigned cards only, and told not to make device nodes."""
-    if not subject.survey.proc_driver:
+    if not container.inspection.proc_driver:
         return []
     path = "/proc/driver/nvidia"
     host = settings.text("driver.proc_root") + "/driver/nvidia/gpus"
     entries = [Entry(name, _masked(name, content), mode=0o444) for name, content in sorted(parameters.items())]
     entries.append(Entry("gpus"))
-    cards = subject.allocation.cards
+    cards = container.allocation.cards
     entries += [Entry(f"gpus/{card.bus_id}") for card in cards]
     operations: list[Operation] = [Tmpfs(path, tuple(entries), SMALL, mounts.READ_ONLY_DATA)]
     for card in cards:
@@ -285,7 +292,7 @@ def _masked(name: str, content: bytes) -> bytes:
     return b"".join(b"ModifyDeviceFiles: 0\n" if line.startswith(b"ModifyDeviceFiles:") else line for line in lines)
 
 
-def _loader(libraries: list[Library], facts: Survey) -> tuple[list[Operation], tuple[str, ...]]:
+def _loader(libraries: list[Library], facts: Inspection) -> tuple[list[Operation], tuple[str, ...]]:
     """The loader's cache with the driver's names in it; for musl its search path, where an image restricts it.
 
     A cache that is none is left alone: the loader ignores it too, and finds its own directories without.
@@ -306,14 +313,14 @@ def _loader(libraries: list[Library], facts: Survey) -> tuple[list[Operation], t
     return ([] if data == facts.cache else [ReplaceFile(LOADER_CACHE, data, facts.cache)]), ()
 
 
-def _machine(facts: Survey, bits: int) -> int:
+def _machine(facts: Inspection, bits: int) -> int:
     machines = {"x86_64": (EM_X86_64, EM_386), "aarch64": (EM_AARCH64, EM_ARM)}.get(facts.machine)
     if machines is None:
         raise VgpuError("machine", expected="x86_64 or aarch64", found=facts.machine)
     return machines[0 if bits == 64 else 1]
 
 
-def _musl(facts: Survey) -> list[Operation]:
+def _musl(facts: Inspection) -> list[Operation]:
     if facts.musl_path is None:
         return []  # its default path has /usr/lib
     path, content = facts.musl_path

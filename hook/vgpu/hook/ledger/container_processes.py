@@ -1,7 +1,7 @@
 """Which processes a container has, as the host sees them: pids with their start times.
 
 Belongs here: where a container's init was put (`own_cgroup`, read by the hook at claim time, because an init such as
-systemd moves itself later), and who is there now (`Population`, for the daemon, arbiter and metrics). Reading only. A
+systemd moves itself later), and who is there now (`ContainerProcesses`, for the daemon, arbiter and metrics). Reading only. A
 container without a cgroup of its own, or one that shares it, is told by its PID namespace and its init's descendants.
 """
 
@@ -77,7 +77,7 @@ def _entries(directory: str) -> list[str]:
         return []
 
 
-class Population:
+class ContainerProcesses:
     """The processes of the containers behind `claims`, all looked at together: who shares a cgroup needs telling apart.
 
     `proc` is the root of procfs; its mountinfo says where the cgroups are.

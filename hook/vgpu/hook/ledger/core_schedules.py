@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from vgpu.config.core_schedule import Page
+    from vgpu.config.core_schedule import CoreSchedule
 
 NS = 1_000_000_000
 
@@ -28,7 +28,7 @@ def held(claim: Claim) -> dict[str, int]:
     return {card.uuid: max(card.cores, 1) for card in claim.cards}
 
 
-def pages(shares: Iterable[Claim]) -> dict[str, list[Page]]:
+def pages(shares: Iterable[Claim]) -> dict[str, list[CoreSchedule]]:
     """What the containers' files say when nothing is lent."""
     return core_schedule.schedules({claim.container: held(claim) for claim in shares})
 
@@ -36,7 +36,7 @@ def pages(shares: Iterable[Claim]) -> dict[str, list[Page]]:
 def create(run_dir: str, claim: Claim, others: Iterable[Claim], clock_offset: int) -> None:
     """Write the file of a container that starts beside `others`. OSError or VgpuError: it must not start."""
     made = pages([*others, claim])[claim.container]
-    records.write_bytes(paths.card_pages(run_dir, claim.container), core_schedule.encode(made, clock_offset), 0o444)
+    records.write_bytes(paths.core_schedules(run_dir, claim.container), core_schedule.encode(made, clock_offset), 0o444)
 
 
 def rewrite(run_dir: str, shares: Iterable[Claim], cards: Iterable[str]) -> list[str]:
@@ -47,7 +47,7 @@ def rewrite(run_dir: str, shares: Iterable[Claim], cards: Iterable[str]) -> list
         try:
             for page in made:
                 if page.uuid in reached:
-                    core_schedule.update(paths.card_pages(run_dir, container), page)
+                    core_schedule.update(paths.core_schedules(run_dir, container), page)
         except FileNotFoundError:
             continue
         except (OSError, VgpuError) as error:

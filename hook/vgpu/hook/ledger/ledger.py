@@ -22,14 +22,13 @@ from vgpu.config.inventory import Card
 from vgpu.config.limits import UNLIMITED, CardLimit
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook.ledger import commitments as promises
-from vgpu.hook.ledger import core_schedules, presence
+from vgpu.hook.ledger import commitments, core_schedules, presence
 from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.linux import procfs, staleness
 from vgpu.hook.placement import allocation, placement
 from vgpu.hook.placement.allocation import Allocation
 from vgpu.hook.placement.placement import Commitment, NoFit, Policy
-from vgpu.hook.request.resolve_grants import Redemption, Resolved, resolve, terms_of
+from vgpu.hook.request.resolve_grants import ResolvedGrants, WantedGrants, resolve, terms_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # not at run time: it costs the hook's process time
@@ -97,7 +96,7 @@ class Ledger:
         self._foreign: dict[str, list[User]] | None = None
         self._before: list[Grant] = []  # this container's grants as they were before it claimed them
 
-    def claim(self, start: Start, wanted: Request | Redemption) -> Allocation | None:
+    def claim(self, start: Start, wanted: Request | WantedGrants) -> Allocation | None:
         """Place and record what `start` wants; None when it holds its cards already (a hook listed twice).
 
         VgpuError with the reason when it cannot have them; nothing is recorded then.
@@ -105,7 +104,7 @@ class Ledger:
         with Lock(self.run_dir):
             if self._holds_already(start):
                 return None
-            mine = self._redeemed(start, wanted) if isinstance(wanted, Redemption) else []
+            mine = self._redeemed(start, wanted) if isinstance(wanted, WantedGrants) else []
             self._before = mine
             resolved = self._resolved(wanted, mine)
             made = self._placed(start, resolved)
@@ -185,11 +184,11 @@ class Ledger:
         except VgpuError as error:
             self.notes.append(f"card pages stay as they were: {error}")
 
-    def place(self, wanted: Request | Redemption, holder: Holder | None, container: str = "") -> Allocation:
+    def place(self, wanted: Request | WantedGrants, holder: Holder | None, container: str = "") -> Allocation:
         """What `claim` would decide now, without recording anything; what `container` holds already counts as free."""
         start = Start(container, 0, 0, "", holder, "", 0.0)
         with Lock(self.run_dir):
-            mine = self._redeemed(start, wanted) if isinstance(wanted, Redemption) else []
+            mine = self._redeemed(start, wanted) if isinstance(wanted, WantedGrants) else []
             return self._placed(start, self._resolved(wanted, mine))
 
     # What is there
@@ -239,12 +238,12 @@ class Ledger:
             if claim.container != container and self.lives(claim) and not set(own).intersection(claim.grants):
                 redeemed.update(claim.grants)
                 for card in claim.cards:
-                    promises.add(totals, card, claim.exclusive, claim.name or claim.container)
+                    commitments.add(totals, card, claim.exclusive, claim.name or claim.container)
         known, damaged = grants.read_all(self.state_dir)
-        self.notes += [*damaged, *promises.add_open(totals, known, redeemed, own)]
+        self.notes += [*damaged, *commitments.add_open(totals, known, redeemed, own)]
         for uuid, users in self.foreign().items():
             for user in users:
-                promises.add(totals, CardLimit(uuid, 0, 0, 0), False, user.describe())
+                commitments.add(totals, CardLimit(uuid, 0, 0, 0), False, user.describe())
         return totals
 
     def foreign(self) -> dict[str, list[User]]:
@@ -260,6 +259,14 @@ class Ledger:
                 seen = {}
             self._foreign = {uuid: [user for user in users if self._computes(user)] for uuid, users in seen.items()}
         return self._foreign
+
+    def describe(self, allocation: Allocation) -> list[str]:
+        """For the log: the cards, and the foreign processes that compute on them."""
+        cards = ", ".join(card.label() for card in allocation.cards)
+        foreign_users = self.foreign()
+        others = [(card, user) for card in allocation.cards for user in foreign_users.get(card.uuid, [])]
+        described = [f"{card.label()}: {user.describe()} is there too" for card, user in others]
+        return [f"{'whole' if allocation.exclusive else 'share of'} {cards}", *described]
 
     def _computes(self, user: User) -> bool:
         return user.kind == foreign.COMPUTE and procfs.lives(user.pid, user.start_time, self.proc)
@@ -300,7 +307,7 @@ class Ledger:
         self._drop(start.container)
         return False
 
-    def _redeemed(self, start: Start, wanted: Redemption) -> list[Grant]:
+    def _redeemed(self, start: Start, wanted: WantedGrants) -> list[Grant]:
         """The grants behind the ids, each checked: it exists, is of that resource, and nobody else's."""
         assert start.holder is not None
         mine = [self._grant(resource, grant_id, start.holder) for resource, grant_id in wanted.ids.items()]
@@ -327,10 +334,12 @@ class Ledger:
             raise VgpuError(what, expected=f"a grant of {holder.describe()}", found=found)
         return grant
 
-    def _resolved(self, wanted: Request | Redemption, mine: list[Grant]) -> Resolved:
-        return Resolved(wanted, []) if isinstance(wanted, Request) else resolve(mine, wanted, self.cards, self.terms)
+    def _resolved(self, wanted: Request | WantedGrants, mine: list[Grant]) -> ResolvedGrants:
+        return (
+            ResolvedGrants(wanted, []) if isinstance(wanted, Request) else resolve(mine, wanted, self.cards, self.terms)
+        )
 
-    def _placed(self, start: Start, resolved: Resolved) -> Allocation:
+    def _placed(self, start: Start, resolved: ResolvedGrants) -> Allocation:
         request, mine = resolved.request, resolved.grants
         committed = self.commitments(tuple(grant.id for grant in mine), start.container)
         before = mine[0].cards if mine and all(grant.cards == mine[0].cards for grant in mine) else []

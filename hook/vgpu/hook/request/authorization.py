@@ -15,12 +15,12 @@ from vgpu.config.request import Request
 from vgpu.config.settings import Settings
 from vgpu.hook.request.identity import Identity
 from vgpu.hook.request.oci_state import Container
-from vgpu.hook.request.resolve_grants import Redemption
+from vgpu.hook.request.resolve_grants import WantedGrants
 
 IDENTITY_MAP = ["0", "0", "4294967295"]
 
 
-def asks(container: Container) -> bool:
+def asks_for_cards(container: Container) -> bool:
     """Whether anything about the container asks for a card: only then does it matter who it is."""
     annotations, env = container.annotations, container.env
     return (
@@ -30,7 +30,7 @@ def asks(container: Container) -> bool:
     )
 
 
-def wanted(container: Container, identity: Identity) -> Request | Redemption | None:
+def wanted(container: Container, identity: Identity) -> Request | WantedGrants | None:
     """What the container asks for with authority; None: nothing, whatever its annotations and environment wish."""
     annotations = container.annotations
     told = {name: annotations[key] for name, key in grants.ANNOTATIONS.items() if key in annotations}
@@ -48,7 +48,7 @@ def wanted(container: Container, identity: Identity) -> Request | Redemption | N
     if not ids:
         return None
     wishes = request.wishes_from(annotations)
-    return Redemption(ids, request.core_limit_wish(annotations), wishes)
+    return WantedGrants(ids, request.core_limit_wish(annotations), wishes)
 
 
 def refuse_rootless(proc: str = "/proc") -> None:

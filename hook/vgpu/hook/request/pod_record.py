@@ -17,15 +17,15 @@ from vgpu.config.dialects.placements import Choice
 from vgpu.config.grants import Holder
 from vgpu.config.pods import Pod
 from vgpu.config.settings import Settings
-from vgpu.hook.request.resolve_grants import Redemption
+from vgpu.hook.request.resolve_grants import WantedGrants
 
 PATIENCE = 3.0  #: seconds; the plugin's watch may lag behind kubelet, but not for long
 PAUSE = 0.01
 
 
 def complete(
-    wanted: Redemption, holder: Holder, annotations: dict[str, str], settings: Settings
-) -> tuple[Redemption, list[str]]:
+    wanted: WantedGrants, holder: Holder, annotations: dict[str, str], settings: Settings
+) -> tuple[WantedGrants, list[str]]:
     """The redemption of the same grants with what the pod's record says, or where there is none the runtime's
     `annotations`; and notes.
     """
@@ -45,7 +45,7 @@ def complete(
         notes = [_UNNAMED]
     else:
         choices = tuple(placements.choices(known, name, known.node, dialects))
-    return Redemption(wanted.ids, ceiling, wishes, choices, limits), notes
+    return WantedGrants(wanted.ids, ceiling, wishes, choices, limits), notes
 
 
 _UNREADABLE = "the scheduler's choice of cards is left aside: it counts containers, which the pod's record alone tells"

@@ -21,7 +21,7 @@ from vgpu.hook.placement.placement import NoFit, Policy
 MIB = 1 << 20
 
 
-class Redemption:
+class WantedGrants:
     """Grants to be claimed: resource -> grant id, and what annotations add: wishes and a ceiling of cores.
 
     `choices` are the schedulers', `limits` what the pod's spec says of this container, None where that is not known.
@@ -44,7 +44,7 @@ class Redemption:
         self.limits = limits
 
 
-class Resolved:
+class ResolvedGrants:
     """The request that a container's grants come to, and the grants with the share that is to be recorded of each."""
 
     __slots__ = ("grants", "request")
@@ -70,7 +70,7 @@ def terms_of(settings: Settings, policy: Policy) -> Terms:
     return Terms(policy, proportional, settings.text("kubernetes.scheduler_amounts") == "trust")
 
 
-def resolve(mine: list[Grant], wanted: Redemption, cards: list[Card], terms: Terms) -> Resolved:
+def resolve(mine: list[Grant], wanted: WantedGrants, cards: list[Card], terms: Terms) -> ResolvedGrants:
     """What the grants `mine` are worth together, on the cards that a scheduler chose if one did.
 
     A grant that was redeemed before keeps the share that it was given then.
@@ -78,7 +78,7 @@ def resolve(mine: list[Grant], wanted: Redemption, cards: list[Card], terms: Ter
     fixed = chosen_cards(wanted.choices, cards)
     if not any(grant.share for grant in mine):
         mine = _with_shares(mine, wanted, _among(fixed or grants.preferred(mine), cards), terms)
-    return Resolved(grants.join(mine, wanted.core_limit, wanted.wishes).fixed_on(fixed), mine)
+    return ResolvedGrants(grants.join(mine, wanted.core_limit, wanted.wishes).fixed_on(fixed), mine)
 
 
 def chosen_cards(choices: tuple[Choice, ...], cards: list[Card]) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def _among(uuids: tuple[str, ...], cards: list[Card]) -> list[Card]:
     return [card for card in cards if card.uuid in uuids] or cards
 
 
-def _with_shares(mine: list[Grant], wanted: Redemption, among: list[Card], terms: Terms) -> list[Grant]:
+def _with_shares(mine: list[Grant], wanted: WantedGrants, among: list[Card], terms: Terms) -> list[Grant]:
     """The grants, the one whose amount does not say the share of each card with that share."""
     by = {grant.resource: grant for grant in mine}
     gpu, cores = by.get("gpu"), by.get("cores")
@@ -120,7 +120,7 @@ def _with_shares(mine: list[Grant], wanted: Redemption, among: list[Card], terms
 
 
 def _share_of_gpu(
-    gpu: Grant, by: dict[str, Grant], wanted: Redemption, among: list[Card], terms: Terms
+    gpu: Grant, by: dict[str, Grant], wanted: WantedGrants, among: list[Card], terms: Terms
 ) -> tuple[tuple[int, int], dict[str, int]]:
     """(cores, memory) of each of the vGPUs that `gpu` counts; a grant of either beside it says that half itself.
 
@@ -170,7 +170,7 @@ def _told(choices: tuple[Choice, ...], among: list[Card]) -> tuple[str, int, dic
     return told[0][0], cores, {card.uuid: memories.get(card.uuid, first) for card in among} if first else {}
 
 
-def _within(what: str, told: int, bound: int, wanted: Redemption, terms: Terms) -> int:
+def _within(what: str, told: int, bound: int, wanted: WantedGrants, terms: Terms) -> int:
     """`told`, which must not be more than the pod's spec, or else its split of a card, allows."""
     if told <= bound or terms.trust:
         return told

@@ -18,7 +18,7 @@ from vgpu.config import limits, paths, usage
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook.ledger.container_processes import Population
+from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
 from vgpu.node.daemon.usage_regions import region_of
@@ -47,7 +47,7 @@ class DriverUse:
         living = self._shares()
         allocated = self._allocations(living)
         found: Figures = {}
-        for key, used in _used(rows, Population(living, self.proc), living).items():
+        for key, used in _used(rows, ContainerProcesses(living, self.proc), living).items():
             if key in self._allocated and key in allocated:
                 found[key] = max(0, used - max(self._allocated[key], allocated[key]))
         figures = {key: min(now, self._last.get(key, 0)) for key, now in found.items()}
@@ -95,7 +95,7 @@ def _allocated_or_empty(data: bytes) -> dict[str, int]:
     return {"": 0, **usage.allocated(data)}
 
 
-def _used(rows: dict[str, list[tuple[int, bool, int]]], population: Population, living: list[Claim]) -> Figures:
+def _used(rows: dict[str, list[tuple[int, bool, int]]], population: ContainerProcesses, living: list[Claim]) -> Figures:
     """What NVML says each container's processes hold of each of its cards."""
     found: Figures = {}
     for claim in living:

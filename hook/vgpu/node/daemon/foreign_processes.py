@@ -18,7 +18,7 @@ from vgpu.config.errors import escaped
 from vgpu.config.foreign import COMPUTE, GRAPHICS, User
 from vgpu.config.inventory import Inventory, nvml_of
 from vgpu.config.settings import Settings
-from vgpu.hook.ledger.container_processes import Population
+from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import procfs, staleness
 from vgpu.node.daemon.driver_overhead import DriverUse
@@ -57,7 +57,7 @@ def judge(found: Listed, ledger: Ledger) -> dict[str, list[User]]:
     A process of a container counts as its own on the cards that the container holds, and nowhere else.
     """
     living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
-    population = Population(living, ledger.proc)
+    population = ContainerProcesses(living, ledger.proc)
     owners = {pid: claim for claim in living for pid, _ in population.of(claim)}
     strangers: dict[str, list[User]] = {}
     for uuid, rows in found.items():

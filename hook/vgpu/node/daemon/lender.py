@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from vgpu.config import core_schedule, paths, usage
 from vgpu.config.claims import Claim
-from vgpu.config.core_schedule import Page
+from vgpu.config.core_schedule import CoreSchedule
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger import core_schedules
@@ -36,7 +36,7 @@ class Share:
 
     def __init__(self, claim: Claim, run_dir: str, proc: str) -> None:
         self.claim = claim
-        self.path = paths.card_pages(run_dir, claim.container)
+        self.path = paths.core_schedules(run_dir, claim.container)
         self.region = open_region(claim.pid, proc) if claim.ready else -1
         self.cards = _opened(self.path)
         self.pages, self.clock_offset = self._read()
@@ -48,7 +48,7 @@ class Share:
             if fd >= 0:
                 os.close(fd)
 
-    def _read(self) -> tuple[list[Page], int]:
+    def _read(self) -> tuple[list[CoreSchedule], int]:
         try:
             return (
                 core_schedule.decode(os.pread(self.cards, core_schedule.SIZE + 1, 0), self.path)
@@ -188,7 +188,7 @@ class Arbiter:
 
     # Pages
 
-    def _lend(self, pages: dict[str, list[Page]]) -> None:
+    def _lend(self, pages: dict[str, list[CoreSchedule]]) -> None:
         try:
             with Lock(self.settings.run_dir, wait=False):
                 if any(share.sequences_now() != share.sequences for share in self.shares.values()):
@@ -199,7 +199,7 @@ class Arbiter:
         except BlockingIOError:
             self.arbitration.forget()
 
-    def _write(self, pages: dict[str, list[Page]]) -> None:
+    def _write(self, pages: dict[str, list[CoreSchedule]]) -> None:
         """Under the lock. Pages that are as they should be are left alone."""
         self.failed = ""
         for name, made in pages.items():

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from vgpu.config import core_schedule
-from vgpu.config.core_schedule import CHANGE_NS, LONGEST_PERIOD_NS, Page
+from vgpu.config.core_schedule import CHANGE_NS, LONGEST_PERIOD_NS, CoreSchedule
 from vgpu.config.request import LOW_PRIORITY
 
 MS = 1_000_000
@@ -141,14 +141,14 @@ class Arbitration:
         """Go on with what was seen of the same tenants, and with nothing lent: whoever changes them has ended that."""
         self._uses = {key: use for key, use in before._uses.items() if key[0] in self.by_name}
 
-    def decide(self, now: int, seen: Mapping[tuple[str, str], Observation]) -> dict[str, list[Page]]:
+    def decide(self, now: int, seen: Mapping[tuple[str, str], Observation]) -> dict[str, list[CoreSchedule]]:
         """The pages to be written now, by tenant. `seen` by (tenant, card); who is missing wants nothing.
 
         What is returned counts as written; if it was not, `forget`.
         """
         self._follow(now, seen)
         rates = self._rates(now)
-        changed: dict[str, list[Page]] = {}
+        changed: dict[str, list[CoreSchedule]] = {}
         for name in self._loans.keys() - rates.keys():
             del self._loans[name]
             changed[name] = self.plain[name]

@@ -22,7 +22,7 @@ from vgpu.config import settings as node_settings
 from vgpu.config.claims import Claim
 from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
-from vgpu.hook.ledger.container_processes import Population
+from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.node.daemon.device_monitor import DeviceWatch
 from vgpu.node.daemon.driver_overhead import DriverUse
@@ -221,7 +221,7 @@ class Daemon:
         if since_boot() - taken >= MAX_AGE:
             ledger = Ledger(self.settings, [], self.proc)
             living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
-            population = Population(living, self.proc)
+            population = ContainerProcesses(living, self.proc)
             answer = {"containers": [_described(claim, population.of(claim)) for claim in living]}
             self._population = since_boot(), answer
         return answer

@@ -190,7 +190,7 @@ def _names(directory: str) -> list[str]:
 
 def _written_by_its_hook(directory: str) -> list[str]:
     """What is in a claim's directory, but the card pages, which change with everybody who comes and goes."""
-    return [f"{directory}/{name}" for name in _names(directory) if name != paths.CARD_PAGES]
+    return [f"{directory}/{name}" for name in _names(directory) if name != paths.CORE_SCHEDULES]
 
 
 def _touched(path: str) -> float:

@@ -13,7 +13,7 @@ from vgpu.config.claims import Claim
 from vgpu.config.clock import since_boot
 from vgpu.config.inventory import Inventory, nvml_of
 from vgpu.config.settings import Settings
-from vgpu.hook.ledger.container_processes import Population
+from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.node.daemon.lender import Arbiter
 from vgpu.node.daemon.usage_audit import Truth, Verdict
 from vgpu.node.daemon.worker import Child, Spawn, Watch
@@ -95,7 +95,7 @@ class ShareWatch(Watch):
         """Take in what NVML has seen since the last look, and say who is caught."""
         shares = [share.claim for share in self.arbiter.shares.values()]
         claims = [claim for claim in shares if claim.pid > 0]
-        population = Population(claims, self.proc)
+        population = ContainerProcesses(claims, self.proc)
         said = self._said()
         for claim in claims:
             pids = {pid for pid, _ in population.of(claim)}

@@ -16,7 +16,7 @@ from vgpu.config import foreign
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Card
-from vgpu.hook.ledger.container_processes import Population
+from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import procfs
 from vgpu.hook.linux.rootfs import Rootfs
@@ -153,5 +153,5 @@ def _owners(subject: Subject) -> dict[int, Claim]:
     """Which claim each process of a container belongs to."""
     ledger = Ledger(subject.settings, [], subject.proc)
     living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
-    population = Population(living, subject.proc)
+    population = ContainerProcesses(living, subject.proc)
     return {pid: claim for claim in living for pid, _ in population.of(claim)}

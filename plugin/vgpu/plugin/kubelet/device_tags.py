@@ -20,7 +20,7 @@ VERSION = 1
 
 def read(state_dir: str) -> dict[str, str]:
     """uuid -> tag of all cards that were ever seen; empty when there is no record, VgpuError when it is damaged."""
-    path = paths.card_tags(state_dir)
+    path = paths.device_tags(state_dir)
     try:
         fields = Fields(records.read(path, _DO), path, _DO)
     except FileNotFoundError:
@@ -48,7 +48,7 @@ def keep(state_dir: str, uuids: Iterable[str], known: dict[str, str]) -> tuple[d
         problem = str(error)
     tags = kubelet_resources.tags_of(uuids, {**known, **found})
     if tags != found:
-        path = paths.card_tags(state_dir)
+        path = paths.device_tags(state_dir)
         try:
             os.makedirs(state_dir, mode=0o755, exist_ok=True)
             records.write(path, {"version": VERSION, "tags": tags})

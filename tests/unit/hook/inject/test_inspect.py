@@ -1,4 +1,4 @@
-"""The survey of a root file system, on real trees: layouts, copies, links that lead astray, and bounds."""
+"""The inspection of a root file system, on real trees: layouts, copies, links that lead astray, and bounds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from root_trees import STEMS, Look, plant
 
-from vgpu.hook.inject import inspect as surveys
-from vgpu.hook.inject.inspect import DEBIAN, MUSL, REDHAT, Survey, survey
+from vgpu.hook.inject import inspect
+from vgpu.hook.inject.inspect import DEBIAN, MUSL, REDHAT, Inspection
 from vgpu.hook.linux import syscalls
 from vgpu.hook.linux.rootfs import Rootfs
 
@@ -27,11 +27,11 @@ def look(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
         monkeypatch.setattr(syscalls, "openat2", missing)
 
-    def looked(devices: tuple[str, ...] = (), stems: frozenset[str] = STEMS, machine: str = "x86_64") -> Survey:
+    def looked(devices: tuple[str, ...] = (), stems: frozenset[str] = STEMS, machine: str = "x86_64") -> Inspection:
         root = Rootfs(os.open(tmp_path / "root", os.O_PATH | os.O_DIRECTORY))
         before = len(os.listdir("/proc/self/fd"))
         try:
-            found = survey(root, stems, list(devices), machine)
+            found = inspect.inspect(root, stems, list(devices), machine)
             assert len(os.listdir("/proc/self/fd")) == before  # nothing stays open
             return found
         finally:
@@ -128,13 +128,13 @@ def test_compat_libraries_of_every_toolkit_once(look: Look, tmp_path: Path) -> N
 
 
 def test_toolkits_are_bounded(look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surveys, "MAX_TOOLKITS", 2)
+    monkeypatch.setattr(inspect, "MAX_TOOLKITS", 2)
     plant(tmp_path / "root", *(f"/usr/local/cuda-{at}/compat/libcuda.so.{at}" for at in range(5)))
     assert len(look().compat) == 2
 
 
 def test_listings_are_bounded(look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surveys, "MAX_LISTING", 10)
+    monkeypatch.setattr(inspect, "MAX_LISTING", 10)
     plant(tmp_path / "root", *(f"/usr/lib64/libcuda.so.{at}" for at in range(30)))
     assert len(look().files) == 10
 
@@ -162,7 +162,7 @@ def test_a_fifo_for_a_cache_is_not_waited_for(look: Look, tmp_path: Path) -> Non
 
 
 def test_an_oversized_cache_is_none(look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surveys, "MAX_CACHE", 4)
+    monkeypatch.setattr(inspect, "MAX_CACHE", 4)
     plant(tmp_path / "root", "/etc/ld.so.cache")
     assert look().cache is None
 

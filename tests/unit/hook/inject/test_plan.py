@@ -13,9 +13,9 @@ from vgpu.config.limits import UNLIMITED, CardLimit
 from vgpu.config.settings import Settings
 from vgpu.hook.formats import ldcache
 from vgpu.hook.inject import plan
-from vgpu.hook.inject.inspect import DEBIAN, MUSL, REDHAT, Survey
+from vgpu.hook.inject.inspect import DEBIAN, MUSL, REDHAT, Inspection
 from vgpu.hook.inject.operations import Bind, BindDevice, BindDirectory, Operation, ReplaceFile, Symlink, Tmpfs
-from vgpu.hook.inject.plan import Plan, Subject
+from vgpu.hook.inject.plan import Plan, PlannedContainer
 from vgpu.hook.placement.allocation import Allocation
 
 VERSION = "550.54.15"
@@ -78,8 +78,8 @@ def whole(*indexes: int) -> Allocation:
     return Allocation(cards, [CardLimit(item.uuid, UNLIMITED, 100, 100) for item in cards], True)
 
 
-def facts(layout: str = DEBIAN, **fields: object) -> Survey:
-    found = Survey(layout, *LAYOUTS[layout])
+def facts(layout: str = DEBIAN, **fields: object) -> Inspection:
+    found = Inspection(layout, *LAYOUTS[layout])
     for name, value in fields.items():
         setattr(found, name, value)
     return found
@@ -87,7 +87,7 @@ def facts(layout: str = DEBIAN, **fields: object) -> Survey:
 
 def made(
     allocation: Allocation | None = None,
-    survey: Survey | None = None,
+    inspection: Inspection | None = None,
     wish: str = "",
     parameters: dict[str, bytes] | None = None,
     inventory: Inventory | None = None,
@@ -96,8 +96,8 @@ def made(
     node_settings = Settings({"paths.libvcuda": "/vcuda", **settings})
     allocation = allocation or share()
     chosen = plan.capabilities(wish, node_settings, allocation.exclusive)
-    subject = Subject(allocation, chosen, survey or facts(), LIMITS_FILE, CARDS_FILE, PRESENCE_FILE)
-    return plan.make(subject, inventory or node(), node_settings, parameters or {})
+    container = PlannedContainer(allocation, chosen, inspection or facts(), LIMITS_FILE, CARDS_FILE, PRESENCE_FILE)
+    return plan.make(container, inventory or node(), node_settings, parameters or {})
 
 
 def binds(planned: Plan) -> dict[str, str]:
@@ -129,7 +129,7 @@ def step(planned: Plan, kind: type[Operation], path: str) -> int:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_share_gets_libvcuda_under_the_drivers_names(layout: str) -> None:
-    planned = made(survey=facts(layout))
+    planned = made(inspection=facts(layout))
     directory = LAYOUTS[layout][0]
     assert binds(planned) == {
         "/usr/local/vgpu/driver/libcuda.so.1": f"/host/lib64/libcuda.so.{VERSION}",
@@ -288,7 +288,7 @@ DIRECTORY = LAYOUTS[DEBIAN][0]
 
 
 @pytest.mark.parametrize(
-    ("allocation", "survey", "covered"),
+    ("allocation", "inspection", "covered"),
     [
         # the very names that are mounted anyway: once, and links give way to mounts
         (share(), {"files": {f"libcuda.so.{VERSION}"}}, {}),
@@ -316,8 +316,8 @@ DIRECTORY = LAYOUTS[DEBIAN][0]
         (whole(), {"compat": ("/cc/libcuda.so.560.1",)}, {}),
     ],
 )
-def test_copies_in_the_image(allocation: Allocation, survey: dict[str, object], covered: dict[str, str]) -> None:
-    fields = {name: frozenset(value) if name == "files" else value for name, value in survey.items()}  # type: ignore[call-overload]
+def test_copies_in_the_image(allocation: Allocation, inspection: dict[str, object], covered: dict[str, str]) -> None:
+    fields = {name: frozenset(value) if name == "files" else value for name, value in inspection.items()}  # type: ignore[call-overload]
     planned, plain = made(allocation, facts(**fields)), made(allocation)
     extra = {target: source for target, source in binds(planned).items() if target not in binds(plain)}
     assert extra == covered
@@ -325,26 +325,26 @@ def test_copies_in_the_image(allocation: Allocation, survey: dict[str, object], 
     assert all(source.startswith(("/vcuda/", "/host/", "/run/")) for source in binds(planned).values())
     told = {note.partition(":")[0] for note in planned.notes}
     assert told == {path for path in covered if path.rpartition("/")[2] not in ("libcuda.so.1", "libcuda.so")} | (
-        set(covered) if "copies" in survey else set()
+        set(covered) if "copies" in inspection else set()
     )
 
 
 def test_compat_libraries_may_be_refused() -> None:
-    survey = facts(compat=("/cc/libcuda.so.560.1",))
+    inspection = facts(compat=("/cc/libcuda.so.560.1",))
     with pytest.raises(VgpuError, match=r"/cc/libcuda\.so\.560\.1.*compat_libraries: mask"):
-        made(survey=survey, **{"driver.compat_libraries": "refuse"})
-    assert made(whole(), survey, **{"driver.compat_libraries": "refuse"}).notes == ()
+        made(inspection=inspection, **{"driver.compat_libraries": "refuse"})
+    assert made(whole(), inspection, **{"driver.compat_libraries": "refuse"}).notes == ()
     assert made(**{"driver.compat_libraries": "refuse"}).notes == ()
 
 
 @pytest.mark.parametrize(("count", "refused"), [(plan.MAX_COPIES, False), (plan.MAX_COPIES + 1, True)])
 def test_an_image_full_of_copies_is_refused(count: int, refused: bool) -> None:
-    survey = facts(copies=tuple(f"/usr/lib64/libcuda.so.{at}" for at in range(count)))
+    inspection = facts(copies=tuple(f"/usr/lib64/libcuda.so.{at}" for at in range(count)))
     if refused:
         with pytest.raises(VgpuError, match=rf"at most {plan.MAX_COPIES} copies.*found {count}"):
-            made(survey=survey)
+            made(inspection=inspection)
     else:
-        assert len(made(survey=survey).notes) == count
+        assert len(made(inspection=inspection).notes) == count
 
 
 # Devices
@@ -371,7 +371,7 @@ def test_device_nodes() -> None:
     ],
 )
 def test_nodes_that_are_there_already(there: dict[str, tuple[int, int]], made_nodes: list[str]) -> None:
-    planned = made(survey=facts(devices=there))
+    planned = made(inspection=facts(devices=there))
     assert [item.path[5:] for item in planned.operations if isinstance(item, BindDevice)] == made_nodes
     assert len(planned.devices) == 3  # the cgroup is opened for all
 
@@ -379,11 +379,11 @@ def test_nodes_that_are_there_already(there: dict[str, tuple[int, int]], made_no
 def test_hosts_own_dev_is_never_written() -> None:
     complete = {"nvidiactl": (195, 255), "nvidia-uvm": (510, 0), "nvidia0": (195, 0)}
     assert not any(
-        isinstance(item, BindDevice) for item in made(survey=facts(devices=complete, host_dev=True)).operations
+        isinstance(item, BindDevice) for item in made(inspection=facts(devices=complete, host_dev=True)).operations
     )
     del complete["nvidia-uvm"]
     with pytest.raises(VgpuError, match=r"/dev/nvidia-uvm.*nvidia-modprobe"):
-        made(survey=facts(devices=complete, host_dev=True))
+        made(inspection=facts(devices=complete, host_dev=True))
 
 
 # /proc/driver/nvidia
@@ -423,7 +423,7 @@ def cache_of(planned: Plan) -> ReplaceFile:
 @pytest.mark.parametrize("layout", [DEBIAN, REDHAT])
 def test_the_loader_cache_names_the_driver(layout: str) -> None:
     old = ldcache.merge(None, [ldcache.Addition("libcuda.so.1", "/opt/shadow/libcuda.so.1")])
-    planned = made(survey=facts(layout, cache=old))
+    planned = made(inspection=facts(layout, cache=old))
     replaced = cache_of(planned)
     assert replaced.old == old
     found = {entry.name.decode(): entry.path.decode() for entry in ldcache.parse(replaced.data).entries}
@@ -442,11 +442,11 @@ def test_the_loader_cache_names_the_driver(layout: str) -> None:
 
 def test_a_cache_that_says_it_already_is_not_written() -> None:
     data = cache_of(made()).data
-    assert not any(isinstance(item, ReplaceFile) for item in made(survey=facts(cache=data)).operations)
+    assert not any(isinstance(item, ReplaceFile) for item in made(inspection=facts(cache=data)).operations)
 
 
 def test_a_cache_that_is_none_is_left_alone_and_told() -> None:
-    planned = made(survey=facts(cache=b"garbage"))
+    planned = made(inspection=facts(cache=b"garbage"))
     assert not any(isinstance(item, ReplaceFile) for item in planned.operations)
     assert [note for note in planned.notes if note.startswith("left alone: /etc/ld.so.cache")]
 
@@ -465,7 +465,7 @@ def test_the_cache_knows_the_machine(machine: str, bits: int, flags: int) -> Non
 
 def test_an_unknown_machine_is_refused() -> None:
     with pytest.raises(VgpuError, match="riscv64"):
-        made(survey=facts(machine="riscv64"))
+        made(inspection=facts(machine="riscv64"))
 
 
 @pytest.mark.parametrize(
@@ -481,7 +481,7 @@ def test_an_unknown_machine_is_refused() -> None:
 )
 def test_musl_searches_by_a_path(musl_path: bytes | None, written: bytes | None) -> None:
     path = "/etc/ld-musl-x86_64.path"
-    planned = made(survey=facts(MUSL, musl_path=None if musl_path is None else (path, musl_path)))
+    planned = made(inspection=facts(MUSL, musl_path=None if musl_path is None else (path, musl_path)))
     replaced = [item for item in planned.operations if isinstance(item, ReplaceFile)]
     assert [(item.path, item.data, item.old) for item in replaced] == (
         [] if written is None else [(path, written, musl_path)]
@@ -492,8 +492,8 @@ def test_musl_searches_by_a_path(musl_path: bytes | None, written: bytes | None)
 
 
 def test_the_order_of_a_share() -> None:
-    survey = facts(copies=("/usr/lib64/libcuda.so.1",), proc_driver=True)
-    planned = made(survey=survey, parameters={"params": PARAMS})
+    inspection = facts(copies=("/usr/lib64/libcuda.so.1",), proc_driver=True)
+    planned = made(inspection=inspection, parameters={"params": PARAMS})
     order = [
         step(planned, Tmpfs, "/usr/local/vgpu"),
         step(planned, Bind, "/usr/local/vgpu/driver/libcuda.so.1"),
@@ -515,8 +515,8 @@ def test_the_order_of_a_share() -> None:
 
 
 def test_every_step_describes_itself_in_one_line() -> None:
-    survey = facts(files=frozenset({"libcuda.so.1"}), proc_driver=True, compat=("/cc/libcuda.so.1",))
-    planned = made(share(0, 1), survey, parameters={"params": PARAMS})
+    inspection = facts(files=frozenset({"libcuda.so.1"}), proc_driver=True, compat=("/cc/libcuda.so.1",))
+    planned = made(share(0, 1), inspection, parameters={"params": PARAMS})
     lines = [item.describe() for item in planned.operations]
     assert len(lines) == len(set(lines))
     assert all("\n" not in line and item.path in line for line, item in zip(lines, planned.operations))
@@ -527,13 +527,15 @@ def test_every_step_describes_itself_in_one_line() -> None:
 
 
 def test_planning_is_pure() -> None:
-    inventory, survey, allocation = node(), facts(files=frozenset({"libcuda.so.1", "libcuda.so.1.1"})), share(0, 1)
+    inventory, inspection, allocation = node(), facts(files=frozenset({"libcuda.so.1", "libcuda.so.1.1"})), share(0, 1)
     parameters = {"params": PARAMS}
-    before = copy.deepcopy((inventory.record(), [getattr(survey, name) for name in survey.__slots__], parameters))
-    first = made(allocation, survey, parameters=parameters, inventory=inventory)
-    second = made(allocation, survey, parameters=parameters, inventory=inventory)
+    before = copy.deepcopy(
+        (inventory.record(), [getattr(inspection, name) for name in inspection.__slots__], parameters)
+    )
+    first = made(allocation, inspection, parameters=parameters, inventory=inventory)
+    second = made(allocation, inspection, parameters=parameters, inventory=inventory)
     assert [item.describe() for item in first.operations] == [item.describe() for item in second.operations]
-    assert before == (inventory.record(), [getattr(survey, name) for name in survey.__slots__], parameters)
+    assert before == (inventory.record(), [getattr(inspection, name) for name in inspection.__slots__], parameters)
 
 
 def test_files_mounted_for_the_node_are_read_only() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from vgpu.config.claims import Claim
 from vgpu.hook.ledger import container_processes
-from vgpu.hook.ledger.container_processes import Population, own_cgroup
+from vgpu.hook.ledger.container_processes import ContainerProcesses, own_cgroup
 from vgpu.hook.linux import procfs
 
 
@@ -56,7 +56,7 @@ def tree(tmp_path: Path) -> Tree:
 
 def processes_of(one: Claim, proc: str = "/proc") -> list[tuple[int, int]]:
     """The processes of a container that shares its cgroup with no other."""
-    return Population([one], proc).of(one)
+    return ContainerProcesses([one], proc).of(one)
 
 
 def claim(name: str, pid: int, cgroup: str) -> Claim:
@@ -119,7 +119,7 @@ def test_a_shared_cgroup_is_told_apart(tree: Tree) -> None:
     tree.process(700, 9)
     tree.cgroup("devices/both", 500, 501, 502, 503, 600, 601, 700)
     claims = [claim("a", 500, "devices:/both"), claim("b", 600, "devices:/both")]
-    found = Population(claims, tree.proc)
+    found = ContainerProcesses(claims, tree.proc)
     assert [[pid for pid, _ in found.of(item)] for item in claims] == [[500, 501, 502, 503], [600, 601]]
 
 

@@ -21,7 +21,7 @@ from vgpu.config.settings import Settings
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.placement.allocation import Allocation
 from vgpu.hook.placement.placement import NoFit
-from vgpu.hook.request.resolve_grants import Redemption
+from vgpu.hook.request.resolve_grants import WantedGrants
 
 STRANGER = "aaaaaaaa-0b0e-4c53-9d3a-6f0f8f0f1a11"
 MAIN = Holder(POD, "main")
@@ -406,10 +406,10 @@ def test_successors_of_many_init_containers_fit(tmp_path: Path) -> None:
 # Cards that a scheduler chose
 
 
-def placed(ids: dict[str, str], *cards: int, amounts: tuple[int, int] = (0, 0), **limits: int) -> Redemption:
+def placed(ids: dict[str, str], *cards: int, amounts: tuple[int, int] = (0, 0), **limits: int) -> WantedGrants:
     """A redemption whose container a scheduler has put on `cards`; `amounts` are cores and MiB of each."""
     chosen = tuple(Chosen(uuid_of(index), -1, amounts[0], amounts[1] << 20) for index in cards)
-    return Redemption(ids, 0, Wishes(), (Choice("hami.io/vgpu-devices-allocated", chosen),), dict(limits))
+    return WantedGrants(ids, 0, Wishes(), (Choice("hami.io/vgpu-devices-allocated", chosen),), dict(limits))
 
 
 def test_look_alike_containers_each_get_the_card_chosen_for_them(node: Node) -> None:
@@ -773,12 +773,12 @@ def test_virtual_memory_is_for_oversubscribed_cards_only(
 
 
 def test_who_shares_a_card_gets_a_phase_of_it_and_who_stays_gets_it_back(node: Node) -> None:
-    def pages(*containers: str) -> dict[str, core_schedule.Page]:
+    def pages(*containers: str) -> dict[str, core_schedule.CoreSchedule]:
         read = {name: core_schedule.decode(node.pages(name).read_bytes())[0] for name in containers}
         return {name: found[0] for name, found in read.items()}
 
     assert node.ledger().claim(node.start("a", 1), share(30))
-    assert pages("a") == {"a": core_schedule.Page(uuid_of(0), tenants=1)}
+    assert pages("a") == {"a": core_schedule.CoreSchedule(uuid_of(0), tenants=1)}
     assert node.ledger().claim(node.start("b", 2), share(20))
     assert node.ledger().claim(node.start("c", 3), share(50))
     wanted = core_schedule.schedule(uuid_of(0), [30, 20, 50])
@@ -789,7 +789,7 @@ def test_who_shares_a_card_gets_a_phase_of_it_and_who_stays_gets_it_back(node: N
     node.kill(3)
     dead = [claim for claim in node.ledger().claims() if claim.container == "c"]
     assert node.ledger().reap(dead)
-    assert pages("a") == {"a": core_schedule.Page(uuid_of(0), tenants=1)}
+    assert pages("a") == {"a": core_schedule.CoreSchedule(uuid_of(0), tenants=1)}
 
 
 def test_a_whole_card_has_no_pages_and_other_cards_are_not_touched(node: Node) -> None:

@@ -12,7 +12,7 @@ from pod_facts import UID, Facts, pod
 from vgpu.config import paths, pods
 from vgpu.config.errors import VgpuError
 from vgpu.hook.request import pod_record
-from vgpu.hook.request.resolve_grants import Redemption
+from vgpu.hook.request.resolve_grants import WantedGrants
 
 A = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
 HAMI = {"hami.io/vgpu-node": "n", "hami.io/vgpu-devices-allocated": f";{A},NVIDIA,3000,30:;;"}
@@ -23,7 +23,7 @@ def facts(tmp_path: Path) -> Facts:
     return Facts(tmp_path)
 
 
-def keys(wanted: Redemption) -> list[tuple[str, str]]:
+def keys(wanted: WantedGrants) -> list[tuple[str, str]]:
     return [(choice.key, card.uuid) for choice in wanted.choices for card in choice.cards]
 
 

@@ -16,7 +16,7 @@ from vgpu.config.settings import Settings
 from vgpu.hook.ledger import commitments
 from vgpu.hook.placement import allocation
 from vgpu.hook.placement.placement import Commitment, NoFit, Policy, place
-from vgpu.hook.request.resolve_grants import Redemption, Resolved, Terms, resolve, terms_of
+from vgpu.hook.request.resolve_grants import ResolvedGrants, Terms, WantedGrants, resolve, terms_of
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -60,10 +60,10 @@ def resolved(
     limits: dict[str, int] | None = None,
     terms: Terms | None = None,
     cards: list[Card] | None = None,
-) -> Resolved:
+) -> ResolvedGrants:
     """Nothing of what is given changes."""
     before = [one.record() for one in mine]
-    found = resolve(mine, Redemption({}, 0, Wishes(), choices, limits), cards or CARDS, terms or Terms(Policy()))
+    found = resolve(mine, WantedGrants({}, 0, Wishes(), choices, limits), cards or CARDS, terms or Terms(Policy()))
     assert [one.record() for one in mine] == before
     return found
 

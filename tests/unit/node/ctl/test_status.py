@@ -19,7 +19,7 @@ from vgpu.config.request import Request
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.linux.procfs import start_time
-from vgpu.hook.request.resolve_grants import Redemption
+from vgpu.hook.request.resolve_grants import WantedGrants
 from vgpu.node.ctl.main import main
 from vgpu.node.daemon.usage_regions import region_of
 
@@ -45,7 +45,9 @@ class Node:
         found = Inventory("550.54.15", "", 1.0, [], [], [], self.cards)
         records.write(paths.inventory(str(path / "run")), found.record())
 
-    def claim(self, container: str, wanted: Request | Redemption, holder: Holder | None = None, name: str = "") -> None:
+    def claim(
+        self, container: str, wanted: Request | WantedGrants, holder: Holder | None = None, name: str = ""
+    ) -> None:
         """A claim of a container whose init is this process."""
         ledger = Ledger(self.settings, self.cards)
         start = Start(container, PRESENT, start_time(PRESENT), "/b", holder, name, time.time())

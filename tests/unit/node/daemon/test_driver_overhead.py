@@ -33,7 +33,9 @@ class Node:
         settings = Settings({"paths.run": self.run_dir, "paths.state": self.run_dir})
         self.use = DriverUse(settings, clock=lambda: self.clock)
         monkeypatch.setattr("vgpu.node.daemon.driver_overhead.region_of", self._region)
-        monkeypatch.setattr(container_processes.Population, "of", lambda _self, _claim: [(pid, 1) for pid in self.pids])
+        monkeypatch.setattr(
+            container_processes.ContainerProcesses, "of", lambda _self, _claim: [(pid, 1) for pid in self.pids]
+        )
 
     def _region(self, _pid: int, _decode: object, _proc: str) -> dict[str, int]:
         return {} if self.regions is None else {"": 0, **self.regions}

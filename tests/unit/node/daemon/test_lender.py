@@ -11,7 +11,7 @@ import pytest
 
 from vgpu.config import core_schedule, limits, paths, records, usage
 from vgpu.config.claims import Claim
-from vgpu.config.core_schedule import Page
+from vgpu.config.core_schedule import CoreSchedule
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger import core_schedules
@@ -86,8 +86,8 @@ class Node:
             self.arbiter.tick()
             self.now += int(PACE * 1e9)
 
-    def page(self, name: str) -> Page:
-        (page,), _ = core_schedule.decode(Path(paths.card_pages(self.run_dir, name)).read_bytes())
+    def page(self, name: str) -> CoreSchedule:
+        (page,), _ = core_schedule.decode(Path(paths.core_schedules(self.run_dir, name)).read_bytes())
         return page
 
     def lent(self, name: str) -> int:
@@ -210,7 +210,7 @@ def test_what_a_hook_could_not_write_is_put_right(node: Node) -> None:
     node.container("a", 50, 50)
     node.container("b", 50, 50)
     right = node.page("a").key()
-    core_schedule.update(paths.card_pages(node.run_dir, "a"), Page(UUID, tenants=1))
+    core_schedule.update(paths.core_schedules(node.run_dir, "a"), CoreSchedule(UUID, tenants=1))
     node.arbiter.look()
     assert node.page("a").key() == right
 
@@ -261,11 +261,11 @@ def test_a_region_and_pages_that_vanish_stop_nobody(node: Node) -> None:
     node.container("a", 30, 100)
     node.container("b", 30, 100)
     node.region("a").unlink()
-    Path(paths.card_pages(node.run_dir, "a")).unlink()
+    Path(paths.core_schedules(node.run_dir, "a")).unlink()
     node.arbiter.look()
     node.ticks(10, "b")
     assert node.lent("b") > 30
-    Path(paths.card_pages(node.run_dir, "b")).write_bytes(b"x")
+    Path(paths.core_schedules(node.run_dir, "b")).write_bytes(b"x")
     node.ticks(10, "b")
     node.arbiter.look()
 

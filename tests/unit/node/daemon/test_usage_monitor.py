@@ -53,7 +53,7 @@ class Watched:
         settings = Settings({})
         self.watch = ShareWatch(settings, self.conditions, lambda *_: pytest.fail("asks"), self.arbiter)  # type: ignore[arg-type]
         pids = {"honest": [(10, 1)], "liar": [(20, 1), (21, 1)]}
-        monkeypatch.setattr(container_processes.Population, "of", lambda _self, claim: pids[claim.container])
+        monkeypatch.setattr(container_processes.ContainerProcesses, "of", lambda _self, claim: pids[claim.container])
 
     def look(self, said: dict[str, int], seen: dict[int, int]) -> None:
         """Five seconds in which containers say so many percent, and NVML sees so many of pids."""

@@ -112,7 +112,7 @@ def test_ids_of_both_are_told_apart(tmp_path: Path) -> None:
                                      '{"version":1,"tags":{"a":"00000000","b":"00000000"}}'])  # fmt: skip
 def test_a_damaged_record_is_told_and_made_anew(tmp_path: Path, content: str) -> None:
     before = kept(tmp_path, *TWINS)
-    path = Path(paths.card_tags(str(tmp_path)))
+    path = Path(paths.device_tags(str(tmp_path)))
     path.write_text(content)
     with pytest.raises(VgpuError):
         device_tags.read(str(tmp_path))
@@ -130,6 +130,6 @@ def test_a_disk_that_takes_nothing_stops_nobody(tmp_path: Path) -> None:
 
 def test_nothing_is_written_while_nothing_is_new(tmp_path: Path) -> None:
     kept(tmp_path, *TWINS)
-    before = Path(paths.card_tags(str(tmp_path))).stat().st_mtime_ns
+    before = Path(paths.device_tags(str(tmp_path))).stat().st_mtime_ns
     kept(tmp_path, TWINS[0])
-    assert Path(paths.card_tags(str(tmp_path))).stat().st_mtime_ns == before
+    assert Path(paths.device_tags(str(tmp_path))).stat().st_mtime_ns == before
