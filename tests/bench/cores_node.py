@@ -106,7 +106,7 @@ class Node:
         """Change a tenant's limits as `vgpuctl set` does."""
         with Lock(self.settings.run_dir):
             self.boxes[tenant].change(cards)
-            Ledger(self.settings, []).recut(card.uuid for card in cards)
+            Ledger(self.settings, []).reschedule(card.uuid for card in cards)
 
     def close(self) -> None:
         for box in self.boxes:

@@ -78,9 +78,9 @@ import json, os, sys
 from vgpu.hook.devices import cgroup_v2, rules
 from vgpu.hook.linux import bpf, cgroup
 fd = os.open(cgroup.device_cgroup(int(sys.argv[1])).directory, os.O_RDONLY)
-said = rules.from_config(json.load(open(sys.argv[2])), "config.json")
+container_rules = rules.from_config(json.load(open(sys.argv[2])), "config.json")
 (old,), flags = bpf.prog_query(fd)
-cgroup_v2.swap(fd, cgroup_v2.known_programs(said)[0].load(), bpf.prog_get_fd_by_id(old), flags)
+cgroup_v2.swap(fd, cgroup_v2.known_programs(container_rules)[0].load(), bpf.prog_get_fd_by_id(old), flags)
 """
 
 

@@ -302,7 +302,7 @@ def test_several_programs_are_an_error_that_names_them() -> None:
     assert "device programs: expected one, the runtime's, found" in str(answer["error"])
     assert " one, " in str(answer["error"]) and " two;" in str(answer["error"])
     assert answer["before"] == answer["after"]
-    assert "expected one that config.json explains" in str(answer["allowed"])
+    assert "expected one that matches config.json" in str(answer["allowed"])
 
 
 def test_the_program_of_a_systemd_unit_is_not_ours_to_replace() -> None:
@@ -320,7 +320,7 @@ def test_a_cgroup_that_the_runtime_shares_is_left_alone() -> None:
 def test_programs_of_ancestors_are_reported() -> None:
     answer = on_scratch(attach=[["above", [195, 0], MULTI]], parent=True, devices=[[195, 0]], nodes=True)
     assert answer["changed"] is False
-    assert "asked as well: " in str(answer["text"])
+    assert "the kernel also runs: " in str(answer["text"])
     assert f" above on {os.path.dirname(str(answer['directory']))}" in str(answer["text"])
     assert (answer["new_fds"], answer["new_programs"]) == (0, 0)
 
@@ -330,7 +330,7 @@ def test_ancestors_that_refuse_are_an_error_that_names_cgroup_and_rule() -> None
     directory = str(answer["directory"])
     assert str(answer["error"]).startswith(
         f"{directory}: device rules: expected c 195:255 rw, c 10:229 rw, here and by all cgroups above, "
-        "found refused by the kernel; asked as well: "
+        "found refused by the kernel; the kernel also runs: "
     )
     assert str(answer["error"]).endswith(f" above on {os.path.dirname(directory)}")
     assert answer["before"] == answer["after"]

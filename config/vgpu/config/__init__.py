@@ -1,6 +1,6 @@
-"""What all parts of vgpu agree on: node settings, annotation keys, grant and claim records, the limits file.
+"""What all parts of vgpu share: node settings, annotation keys, and the records and files that they exchange.
 
-Belongs here: names, layouts and their codecs. Does not belong here: anything that acts on the machine.
-Everything but ``compiler`` is standard library only and runs inside the hook's process (root, `python3 -I -S`),
-so these modules import little: no dataclasses, enum, typing, pathlib, and not even `json` (it pulls in `re`).
+Belongs here: names, layouts and their codecs. Not here: anything that acts on the machine. All modules but ``compiler``
+and ``compiled`` use the standard library only. The hook's process loads them (root, `python3 -I -S`), so they import
+little: no dataclasses, enum, typing, pathlib, and not even `json`, which imports `re`.
 """

@@ -1,6 +1,7 @@
-"""Claims: which container holds what on which card. `<run>/containers/<id>/claim.json`, gone with a reboot.
+"""Claims: which container holds what on which card. `<run>/containers/<id>/claim.json`; a reboot removes them.
 
-Belongs here: the record and its reading. Who may claim and when a claim ends is the ledger's (vgpu.hook.ledger.ledger).
+Belongs here: the record and its reading. Not here: who may claim and when a claim ends, which is the ledger's
+(vgpu.hook.ledger.ledger).
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ MAX_DIGITS = 7  #: of a device's major or minor
 class Claim:
     """One container's hold on its cards.
 
-    `pid` and `start_time` (clock ticks after boot, field 22 of /proc/<pid>/stat) are the container's init: together
-    they say whether it lives, together with `boot_id`, the boot that they are of. `cgroup` is where the init was put,
-    `<controllers>:<path>` as in /proc/<pid>/cgroup, "" where it has none of its own. `cards` are what it may use;
-    `exclusive` cards have no limits. `grants` are ids, empty outside Kubernetes. `ready` is False while the hook is
-    still at work. `devices` are the nodes that the hook opened in its device cgroup, `<major>:<minor>` -> the host's
-    path. `priority` is who goes first with a card's idle time: 0 high, all else low.
+    `pid` and `start_time` (clock ticks after boot, field 22 of /proc/<pid>/stat) identify the container's init in the
+    boot `boot_id`; a check whether it lives compares all three. `cgroup` is where the runtime put the init,
+    `<controllers>:<path>` as in /proc/<pid>/cgroup, "" where it has none of its own. `cards` are the limits of the
+    cards that it may use; `exclusive` cards have no limits. `grants` are ids, empty outside Kubernetes. `ready` is
+    False until the hook has finished. `devices` are the nodes that the hook opened in its device cgroup,
+    `<major>:<minor>` -> the host's path. `priority` orders containers for a card's idle time: 0 is high, all else low.
     """
 
     __slots__ = (
@@ -59,7 +60,7 @@ class Claim:
         self.grants = grants
         self.bundle = bundle
         self.created = created
-        self.name = name  #: namespace/pod/container for people, or ""
+        self.name = name  #: namespace/pod/container, for messages, or ""
         self.ready = ready
         self.cgroup = cgroup
         self.boot_id = boot_id
@@ -91,7 +92,7 @@ def read(run_dir: str, container: str) -> Claim:
 
 
 def from_record(record: dict[str, object], source: str) -> Claim:
-    """A Claim; VgpuError naming `source` and the field otherwise."""
+    """The Claim in `record`; a VgpuError names `source` and the wrong field."""
     fields = Fields(record, source)
     fields.version(VERSION)
     if not paths.is_container_id(fields.text("container")):

@@ -1,4 +1,7 @@
-"""The clock by which vgpu's programs on one host measure age and wait. The hook's process loads this."""
+"""The clock with which vgpu's programs on one host measure ages and waits.
+
+Belongs here: that clock. Not here: times of day, which records take from time.time(). The hook's process loads this.
+"""
 
 from __future__ import annotations
 
@@ -6,5 +9,5 @@ import time
 
 
 def since_boot() -> float:
-    """Seconds since boot, suspension included: CLOCK_BOOTTIME, which no administrator sets."""
+    """Seconds since boot, with the time in suspension (CLOCK_BOOTTIME). No administrator can set this clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

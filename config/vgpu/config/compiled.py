@@ -1,7 +1,8 @@
-"""The compiled settings on disk: putting an admin's edit in force, or keeping the last good one.
+"""The compiled settings on disk: an edit of the admin takes effect, or the last good settings stay.
 
-Belongs here: writing the file that `settings.read` reads. Not part of the hook's process: it needs the compiler.
-Runs as root, from `vgpuctl config apply` and the unit that watches config.yaml.
+Belongs here: writing the file that `settings.read` reads. Not here: the compiling (compiler). The hook's process does
+not load this, because it imports the compiler. `vgpuctl config apply`, and the unit that watches config.yaml, run it
+as root.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from vgpu.config.settings import DEFAULTS, Settings
 
 @dataclass(frozen=True)
 class Applied:
-    """What `apply` did, or would do: `changed` holds (name, old, new), with None for an old one that is not known."""
+    """What `apply` did, or would do. `changed` holds (name, old, new); old is None where it is unknown."""
 
     compiled: Compiled
     changed: list[tuple[str, object, object]]
@@ -26,7 +27,7 @@ class Applied:
 
 
 def apply(source: str, compiled_path: str, node: str, dry_run: bool = False) -> Applied:
-    """Compile `source` for `node` and write the result to `compiled_path`, which keeps what it has on an error."""
+    """Compile `source` for `node` and write the result to `compiled_path`. On an error the file stays as it is."""
     try:
         compiled = compile_source(os.path.abspath(source), node)
     except VgpuError as error:
@@ -45,13 +46,13 @@ def apply(source: str, compiled_path: str, node: str, dry_run: bool = False) -> 
 
 
 def is_in_force(wanted: Settings, path: str) -> bool:
-    """Whether the hook that reads `path` works with the values of `wanted`."""
+    """Whether a hook that reads `path` uses the values of `wanted`."""
     found = _in_force(path)[0]
     return found is not None and all(found[name] == wanted[name] for name in DEFAULTS)
 
 
 def _in_force(path: str) -> tuple[Settings | None, object]:
-    """(settings, their record) at `path`, (None, None) when there are none to use."""
+    """(settings, their record) at `path`; (None, None) when the file is missing or damaged."""
     try:
         record = records.read(path)
         return settings.from_record(record, path), record

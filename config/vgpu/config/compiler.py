@@ -1,7 +1,8 @@
-"""The compiler of /etc/vgpu/config.yaml: the admin's YAML in, the settings that the hook reads out.
+"""The compiler of /etc/vgpu/config.yaml: it turns the admin's YAML into the settings that the hook reads.
 
-Belongs here: YAML, its schema (schema.json) and the errors an admin meets, each with file, line and key. Nothing of it
-runs inside the hook's process; PyYAML and jsonschema are imported here only. Acts on nothing: `compiled` writes.
+Belongs here: YAML, its schema (schema.json) and the errors for the admin, each with file, line and key. Not here:
+writing the result, which is `compiled`'s. The hook's process loads none of it; only this module imports PyYAML and
+jsonschema.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ SECTIONS: dict[str, list[str]] = {}
 for _name in DEFAULTS:
     SECTIONS.setdefault(_name.partition(".")[0], []).append(_name.partition(".")[2])
 
-Path = tuple[str, ...]  #: of a value: keys, and list indexes as `[0]`
+Path = tuple[str, ...]  #: the path of a value: keys, and list indexes as `[0]`
 
 
 class ConfigErrors(VgpuError):
-    """All that is wrong with a source, one line each, in the order of its lines."""
+    """All errors in a source, one line each, in the order of its lines."""
 
     def __init__(self, lines: list[str]) -> None:
         self.lines = lines[:MAX_ERRORS]
         if len(lines) > MAX_ERRORS:
-            self.lines.append(f"and {len(lines) - MAX_ERRORS} errors more")
+            self.lines.append(f"and {len(lines) - MAX_ERRORS} more errors")
         super().__init__("\n".join(self.lines))
 
     def line(self) -> str:
@@ -50,7 +51,7 @@ class ConfigErrors(VgpuError):
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value comes from: `kind` is default, file or node; `line` of the file, 0 for a default."""
+    """The origin of a value: `kind` is default, file or node; `line` is the file's line, 0 for a default."""
 
     kind: str
     line: int = 0
@@ -58,7 +59,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Compiled:
-    """Settings, the origin of each, and what the admin should know although it is no error."""
+    """Settings, the origin of each, and notes for the admin about what is no error."""
 
     settings: Settings
     origins: dict[str, Origin]
@@ -72,26 +73,26 @@ class Source:
     path: str
     lines: dict[Path, int] = field(default_factory=dict)
     errors: list[tuple[int, str]] = field(default_factory=list)
-    blamed: set[Path] = field(default_factory=set)
+    reported: set[Path] = field(default_factory=set)
 
     def wrong(self, at: Path, line: int, expected: str, found: object, do: str) -> None:
-        if at and at in self.blamed:
-            return  # one cause, one line
-        self.blamed.add(at)
+        if at and at in self.reported:
+            return  # a value gets one error
+        self.reported.add(at)
         key = "".join(part if part.startswith("[") else f".{part}" for part in at).lstrip(".")
         what = f"{self.path}:{line}" + (f": {key}" if key else "")
         self.errors.append((line, str(VgpuError(what, expected=expected, found=_found(found), do=do))))
 
     def finish(self) -> None:
-        """Raise what has been collected."""
+        """Raise the errors that were collected."""
         if self.errors:
             raise ConfigErrors([text for _, text in sorted(dict.fromkeys(self.errors))])
 
 
 def compile_source(path: str, node: str) -> Compiled:
-    """What the file at `path` gives the node of that name; defaults when there is no file.
+    """The settings that the file at `path` gives `node`; the defaults when there is no file.
 
-    ConfigErrors (a VgpuError) has a line per error.
+    ConfigErrors (a VgpuError) has a line for each error.
     """
     data = _read(path)
     if data is None:
@@ -105,7 +106,7 @@ def compile_source(path: str, node: str) -> Compiled:
     layers = _layers(source, value)
     _check_together(source, layers)
     source.finish()
-    return _lay(source, layers, node)
+    return _merge(source, layers, node)
 
 
 def _read(path: str) -> bytes | None:
@@ -122,11 +123,11 @@ def _read(path: str) -> bytes | None:
         raise VgpuError(path, expected=error.expected, found=error.found, do="is it the right file?") from None
 
 
-# ---- YAML to values, with a line for each
+# ---- YAML to values, each with its line
 
 
 class _Loader(yaml.SafeLoader):
-    """The composer with bounds: it recurses for each level, and takes its time for each value."""
+    """PyYAML's composer with bounds on levels and values: it recurses for each level and takes time for each value."""
 
     depth = 0
     count = 0
@@ -148,7 +149,7 @@ def _too_much(depth: int) -> str:
 
 
 def _parse(source: Source, data: bytes) -> Any:
-    """The plain value in `data`; lines and errors go into `source`."""
+    """The plain value in `data`; this fills in the lines and errors of `source`."""
     text = _decode(source, data)
     loader: Any = None
     try:
@@ -159,7 +160,7 @@ def _parse(source: Source, data: bytes) -> Any:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         source.wrong((), line, "YAML", f"character {error.character:#x}", "remove it")
-    except (ValueError, OverflowError) as error:  # chr() of an escape that is no character
+    except (ValueError, OverflowError) as error:  # chr() of an escape for no character
         source.wrong((), loader.line + 1, "YAML", str(error), "remove the escape")
     source.finish()
     return _Walk(source, loader).value(node, (), 0) if node is not None else None
@@ -176,10 +177,10 @@ def _decode(source: Source, data: bytes) -> str:
 
 
 def _malformed(source: Source, error: yaml.MarkedYAMLError, size: int) -> None:
-    """PyYAML's complaint in our words: it has forms such as `expected X, but found Y` and `found Y`."""
+    """PyYAML's error as one of ours. Its forms are such as `expected X, but found Y` and `found Y`."""
     mark, problem = error.problem_mark, error.problem or ""
     if mark is None or (mark.index >= size and error.context_mark is not None):
-        mark = error.context_mark  # at the end of the file the beginning of what is open says more
+        mark = error.context_mark  # at the end of the file: show where the open part begins
     if problem.startswith("but "):
         problem = f"{error.context}, {problem}"
     expected, but, found = problem.partition(", but ")
@@ -194,11 +195,11 @@ def _advice(problem: str) -> str:
         return "indent with spaces"
     if "single document" in problem:
         return "keep one document, without a second ---"
-    return "mend the line, or the one above it"
+    return "correct this line or the one above it"
 
 
 class _Walk:
-    """Composed nodes to plain values. Aliases are followed, so depth and count are bounded here again."""
+    """Turns composed nodes into plain values. It follows aliases, so it bounds depth and count again."""
 
     def __init__(self, source: Source, loader: Any) -> None:
         self.source = source
@@ -261,7 +262,7 @@ class _Walk:
         if kind in ("null", "bool", "int", "float"):
             try:
                 value = self.loader.construct_object(node)
-            except ValueError:  # !!int x, or digits without end
+            except ValueError:  # !!int x, or too many digits
                 value = float("nan")
             if isinstance(value, float) and value - value != 0.0:
                 self.source.wrong(at, _line(node), _KINDS[kind], node.value, "correct the value")
@@ -280,7 +281,7 @@ def _line(node: Any) -> int:
     return int(node.start_mark.line) + 1
 
 
-# ---- the schema, and what a schema cannot say
+# ---- the schema, and the rules that a schema cannot express
 
 
 def _check_schema(source: Source, value: Any) -> None:
@@ -299,7 +300,7 @@ def _check_schema(source: Source, value: Any) -> None:
 
 
 def _example(at: Path, schema: dict[str, str]) -> str:
-    """A line that would be right: with a setting's default, elsewhere the schema's example."""
+    """A correct line: a setting's default, or else the schema's example."""
     name = ".".join(at[-2:])
     if name in DEFAULTS:
         return f"{at[-1]}: {value_text(name, DEFAULTS[name])}"
@@ -327,7 +328,7 @@ def _suggestion(key: str, known: list[str]) -> str:
 
 
 def _found(value: object) -> str:
-    """A value as the admin wrote it, more or less."""
+    """A value about as the admin wrote it."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -379,7 +380,7 @@ def _plain(name: str, value: Any) -> object:
 
 
 def _path(name: str, value: Any) -> object:
-    """An absolute path without empty parts and trailing slash; "" stays."""
+    """An absolute path without empty parts and without a trailing slash; "" stays."""
     return "/" + "/".join(part for part in value.split("/") if part) if value else value
 
 
@@ -408,7 +409,7 @@ def _memory_unit(name: str, value: Any) -> object:
 
 
 def _numbers(name: str, value: Any) -> object:
-    """Numbers, written with quotes or without, as texts; `all` stays."""
+    """Numbers as texts, whether they were quoted or not; `all` and `catalog` stay."""
     return [item if item in ("all", "catalog") else str(int(item)) for item in value]
 
 
@@ -445,7 +446,7 @@ _DIFFERENT = (
 
 
 def _check_together(source: Source, layers: list[Layer]) -> None:
-    """What is right alone and wrong beside another value, for the top level and for every node."""
+    """Refuse values that contradict each other, at the top level and for every node."""
     for at, values in layers:
         merged = {**DEFAULTS, **layers[0][1], **values}
         for one, other in _DIFFERENT:
@@ -462,7 +463,7 @@ _OF_SPLIT = ("resources.split_count", "scaling.memory", "scaling.cores", "resour
 
 
 def _check_split(source: Source, at: Path, values: dict[str, object], merged: dict[str, Any]) -> None:
-    """What one of the units that a card is split into is worth: at least 1 percent, at most the card's memory."""
+    """Check one unit of a split card: it has at least 1 percent of the card and at most all of its memory."""
     count, cores, memory = (merged[name] for name in ("resources.split_count", "scaling.cores", "scaling.memory"))
     mine = next((name for name in _OF_SPLIT if name in values), None)
     if mine is None or count == 1:
@@ -477,8 +478,8 @@ def _check_split(source: Source, at: Path, values: dict[str, object], merged: di
         source.wrong(where, source.lines[where], expected, found, "split more or scale less")
 
 
-def _lay(source: Source, layers: list[Layer], node: str) -> Compiled:
-    """Default, file, node: the later one wins."""
+def _merge(source: Source, layers: list[Layer], node: str) -> Compiled:
+    """Merge the layers: a node's value wins over the file's, and the file's over the default."""
     values: dict[str, object] = {}
     origins = {name: Origin("default") for name in DEFAULTS}
     notes = []
@@ -502,17 +503,17 @@ def _origin(source: Source, at: Path, name: str) -> Origin:
 
 
 def value_text(name: str, value: object) -> str:
-    """A setting's value as config.yaml has it, on one line."""
+    """A setting's value as config.yaml writes it, on one line."""
     if name == "resources.memory_unit" and isinstance(value, int):
         return f"{value >> 30}Gi" if value % (1 << 30) == 0 else f"{value >> 20}Mi"
     if name == "plugin.ignored_xids" and isinstance(value, list):
-        return f"[{', '.join(value)}]"  # texts here, numbers to the administrator
+        return f"[{', '.join(value)}]"  # held as texts, shown as numbers
     text: str = yaml.safe_dump(value, default_flow_style=True, width=1 << 20, allow_unicode=True)
     return text.partition("\n")[0]
 
 
 def as_yaml(compiled: Compiled) -> str:
-    """A config.yaml that gives these settings on any node, with the origin of each behind it."""
+    """A config.yaml that gives these settings on any node, with a comment on the origin of each."""
     lines = []
     for section, keys in SECTIONS.items():
         lines.append(f"{section}:")

@@ -1,9 +1,9 @@
-"""The card pages' layout, as in libvcuda/include/vgpu_card.h (a test compiles the header and compares), and what each
-container has of a card that several share.
+"""The core schedules' layout, as in libvcuda/include/vgpu_card.h (a test compiles the header and compares), and the
+rule that divides a card's time among the containers that share it.
 
-Belongs here: bytes <-> pages, the update of a live file, and `schedule`, the pure rule of what each container has of a
-card. Times are ns of the host's CLOCK_MONOTONIC. The file is read-only in the container; only root on the host writes
-it. What it means for a container: docs/compute-limit.md.
+Belongs here: bytes <-> schedules, the update of a live file, and `schedule`, the pure rule. Not here: which containers
+share a card, which is the ledger's. Times are ns of the host's CLOCK_MONOTONIC. The file is read-only in the container;
+only root on the host writes it. Its effect on a container: docs/compute-limit.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SEQUENCE = Struct("=Q")
 SEQUENCE_OFFSET = 16
 SIZE = HEADER.size + MAX_CARDS * PAGE.size
 
-#: What a change of containers costs the card: the hardware's change of contexts, the first launch of the next.
+#: The card's loss at each change of containers: the hardware changes contexts, then the next one launches.
 CHANGE_NS = 100_000
 SHORTEST_PERIOD_NS = 50_000_000
 LONGEST_PERIOD_NS = 100_000_000
@@ -34,10 +34,10 @@ SHORTEST_QUOTA_NS = 20_000_000
 
 
 class CoreSchedule:
-    """What one container is told of one card. Until `lent_until` it may use `lent_rate` percent instead of its share.
+    """One card's schedule for one container. Until `lent_until` it may use `lent_rate` percent instead of its share.
 
-    `tenants`: how many containers share the card. `period`: over which each is to have its share; 0: as libvcuda likes.
-    `share`: millionths of the card's time; 0: what the limits file says.
+    `tenants`: how many containers share the card. `period`: the ns over which each is to have its share; 0: libvcuda
+    chooses. `share`: millionths of the card's time; 0: the share in the limits file.
     """
 
     __slots__ = ("lent_rate", "lent_until", "period", "share", "tenants", "uuid")
@@ -62,52 +62,52 @@ class CoreSchedule:
         return self.uuid, self.values()
 
     def values(self) -> tuple[int, ...]:
-        """As they stand behind the sequence."""
+        """The values in the order in which they follow the sequence."""
         return self.period, self.lent_until, self.lent_rate, self.tenants, self.share
 
     def lending(self, rate: int, until: int) -> CoreSchedule:
-        """The same page with a loan."""
+        """The same schedule with a loan."""
         return CoreSchedule(self.uuid, self.period, until, rate, self.tenants, self.share)
 
 
-def _pack(page: CoreSchedule, sequence: int) -> bytes:
-    return PAGE.pack(uuid_bytes(page.uuid), sequence, *page.values())
+def _pack(entry: CoreSchedule, sequence: int) -> bytes:
+    return PAGE.pack(uuid_bytes(entry.uuid), sequence, *entry.values())
 
 
-def encode(pages: list[CoreSchedule], clock_offset: int = 0) -> bytes:
+def encode(entries: list[CoreSchedule], clock_offset: int = 0) -> bytes:
     """The whole file, SIZE bytes. `clock_offset`: the host's CLOCK_MONOTONIC less the container's."""
-    if len(pages) > MAX_CARDS:
-        raise VgpuError("card pages", expected=f"at most {MAX_CARDS} cards", found=len(pages))
-    head = HEADER.pack(MAGIC, VERSION, clock_offset, len(pages))
-    return (head + b"".join(_pack(page, 2) for page in pages)).ljust(SIZE, b"\0")
+    if len(entries) > MAX_CARDS:
+        raise VgpuError("core schedules", expected=f"at most {MAX_CARDS} cards", found=len(entries))
+    head = HEADER.pack(MAGIC, VERSION, clock_offset, len(entries))
+    return (head + b"".join(_pack(entry, 2) for entry in entries)).ljust(SIZE, b"\0")
 
 
-def decode(data: bytes, source: str = "card pages") -> tuple[list[CoreSchedule], int]:
-    """(pages, clock_offset) of a file; VgpuError for another size, magic or version."""
+def decode(data: bytes, source: str = "core schedules") -> tuple[list[CoreSchedule], int]:
+    """(schedules, clock_offset) of a file; VgpuError for another size, magic or version."""
     if len(data) != SIZE:
         raise VgpuError(source, expected=f"{SIZE} bytes", found=len(data))
     magic, version, clock_offset, count = HEADER.unpack_from(data, 0)
     if magic != MAGIC or version != VERSION or count > MAX_CARDS:
         found = f"magic {magic:#x}, version {version}, {count} cards"
-        raise VgpuError(source, expected=f"card pages of version {VERSION}", found=found)
-    pages = []
+        raise VgpuError(source, expected=f"core schedules of version {VERSION}", found=found)
+    entries = []
     for index in range(count):
         values = PAGE.unpack_from(data, HEADER.size + index * PAGE.size)
-        pages.append(CoreSchedule(uuid_text(values[0]), *values[2:]))
-    return pages, clock_offset
+        entries.append(CoreSchedule(uuid_text(values[0]), *values[2:]))
+    return entries, clock_offset
 
 
-def update(path: str, page: CoreSchedule) -> None:
-    """Change the card's page in a live file, so that a mapped reader sees the old one or the new, never a mixture."""
+def update(path: str, entry: CoreSchedule) -> None:
+    """Change the card's schedule in a live file. A mapped reader sees the old one or the new, never a mixture."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         data = os.pread(fd, SIZE + 1, 0)
         uuids = [known.uuid for known in decode(data, path)[0]]
-        if page.uuid not in uuids:
-            raise VgpuError(path, expected="a card that is listed", found=page.uuid)
-        offset = HEADER.size + uuids.index(page.uuid) * PAGE.size
+        if entry.uuid not in uuids:
+            raise VgpuError(path, expected="a card in this file", found=entry.uuid)
+        offset = HEADER.size + uuids.index(entry.uuid) * PAGE.size
         sequence = SEQUENCE.unpack_from(data, offset + SEQUENCE_OFFSET)[0] | 1
-        body = _pack(page, sequence)[SEQUENCE_OFFSET + 8 :]
+        body = _pack(entry, sequence)[SEQUENCE_OFFSET + 8 :]
         os.pwrite(fd, SEQUENCE.pack(sequence), offset + SEQUENCE_OFFSET)
         os.pwrite(fd, body, offset + SEQUENCE_OFFSET + 8)
         os.pwrite(fd, SEQUENCE.pack(sequence + 1), offset + SEQUENCE_OFFSET)
@@ -116,17 +116,16 @@ def update(path: str, page: CoreSchedule) -> None:
 
 
 def period_of(shares: list[int]) -> int:
-    """The period for containers with these percents: as short as allows each of them a visit worth its change."""
+    """The period for containers with these percents: the shortest that keeps each time slice well above its change."""
     least = min(share for share in shares if share > 0)
     wanted = max(SHORTEST_QUOTA_NS * 100 // least, 20 * CHANGE_NS * len(shares))
     return min(max(wanted, SHORTEST_PERIOD_NS), LONGEST_PERIOD_NS)
 
 
 def schedule(uuid: str, shares: list[int]) -> list[CoreSchedule]:
-    """The pages of containers that have these percents of the card; nothing is lent.
+    """The schedules of containers that have these percents of the card, without loans.
 
-    Where the shares add up to the whole card or more, each loses the same part of itself to what changing containers
-    costs.
+    Where the shares add up to the whole card or more, each loses the same fraction to the changes of containers.
     """
     if len(shares) == 1:
         return [CoreSchedule(uuid, tenants=1)]
@@ -139,10 +138,10 @@ def schedule(uuid: str, shares: list[int]) -> list[CoreSchedule]:
 
 
 def schedules(tenants: dict[str, dict[str, int]]) -> dict[str, list[CoreSchedule]]:
-    """The pages of each tenant, in the order of its cards. `tenants`: percents by name and card."""
+    """The schedules of each tenant, in the order of its cards. `tenants`: percents by name and card."""
     shares: dict[str, list[int]] = {}
     for held in tenants.values():
         for uuid, share in held.items():
             shares.setdefault(uuid, []).append(share)
-    made = {uuid: iter(schedule(uuid, found)) for uuid, found in shares.items()}
-    return {name: [next(made[uuid]) for uuid in held] for name, held in tenants.items()}
+    by_card = {uuid: iter(schedule(uuid, found)) for uuid, found in shares.items()}
+    return {name: [next(by_card[uuid]) for uuid in held] for name, held in tenants.items()}

@@ -1,7 +1,7 @@
-"""The one error that a user sees: what went wrong, what was expected, what was found, what to do.
+"""The one error that users see: what failed, what was expected, what was found, what to do.
 
-Belongs here: the type and its one-line rendering. Raised by every part, printed by every entry point; a line of it
-is all that a failed container start leaves in its runtime's log, so it has to stand alone.
+Belongs here: the type and its one-line form. Every part raises it and every entry point prints it. One line of it is
+all that a failed start of a container leaves in its runtime's log, so a line has to be complete by itself.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ MAX_FOUND = 120
 
 
 def escaped(text: str) -> str:
-    """`text` on one line: what is not printable, lone surrogates included, becomes an escape."""
+    """`text` on one line; characters that are not printable, and lone surrogates, become escapes."""
     return text if text.isprintable() else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
 def shown(value: object) -> str:
-    """`value` as it may appear in a message: one line, bounded."""
+    """`value` for a message: one line of bounded length."""
     text = value if isinstance(value, str) else repr(value)
     return escaped(text) if len(text) <= MAX_FOUND else escaped(text[:MAX_FOUND]) + "..."
 
 
 class VgpuError(Exception):
-    """One line for a person: `<what>: expected <expected>, found <found>; <do>`, absent parts left out."""
+    """One line: `<what>: expected <expected>, found <found>; <do>`. Absent parts are left out."""
 
     def __init__(self, what: str, *, expected: str = "", found: object = None, do: str = "") -> None:
         self.what = what

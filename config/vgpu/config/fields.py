@@ -1,7 +1,7 @@
-"""Checked access to a record's fields: the value in its type and bounds, or an error that names file and field.
+"""Checked access to the fields of a record: a value of the right type within bounds, or an error with file and field.
 
-Belongs here: what every record's reader needs and no record's meaning. Records come from files that anybody with
-root, or a power cut, may have left behind; a wrong field never becomes a wrong amount.
+Belongs here: the checks that all records share. Not here: the meaning of any record. A root user or a power cut may
+have left any bytes in a record's file, and a wrong field must never become a wrong amount.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MAX_WHOLE = 1 << 63
 
 
 class Fields:
-    """The fields of `record`, from `source` (a path, for messages); `do` is what the reader of an error should do."""
+    """The fields of `record`, from `source` (a path, for messages); errors end with the advice `do`."""
 
     __slots__ = ("do", "record", "source")
 

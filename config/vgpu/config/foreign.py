@@ -1,8 +1,8 @@
-"""Who uses the node's cards without a claim on them: `<run>/foreign.json`, written by vgpud from NVML's process lists.
+"""Foreign processes: they use a card of the node, and no claim gives them that card. `<run>/foreign.json`.
 
-Belongs here: the record and when it counts. It counts only while vgpud goes on writing it: of this boot, and no older
-than `valid` seconds by vgpu.config.clock. Judging who is foreign is vgpud's (vgpu.node.daemon.foreign_processes), what
-follows from it the ledger's.
+Belongs here: the record that vgpud writes from NVML's process lists, and when it counts: only in the boot that it was
+written in, and for `valid` seconds by vgpu.config.clock. Not here: the decision which process is foreign
+(vgpu.node.daemon.foreign_processes), and what the ledger makes of it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ COMPUTE, GRAPHICS = "compute", "graphics"
 
 
 class User:
-    """A process on a card that its container, if it has one, does not hold. `memory` in bytes, 0 when not known.
+    """A process on a card that its container, if it has one, does not hold. `memory` is in bytes, 0 when unknown.
 
-    `kind` is compute or graphics; `command` the kernel's name of it; `container` the id of the claim that it runs
-    under although that has another card, else "".
+    `kind` is compute or graphics. `command` is the kernel's name of the process. `container` is the id of its
+    container's claim, which is on other cards, or "".
     """
 
     __slots__ = ("command", "container", "kind", "memory", "pid", "start_time")
@@ -40,7 +40,7 @@ class User:
 
 
 def record(users: dict[str, list[User]], boot_id: str, written: float, valid: float) -> dict[str, object]:
-    """`users` by card uuid, as it goes to disk."""
+    """The record of `users`, by card uuid."""
     cards = [
         {"uuid": uuid, "users": [{name: getattr(user, name) for name in User.__slots__} for user in found]}
         for uuid, found in users.items()
@@ -49,7 +49,7 @@ def record(users: dict[str, list[User]], boot_id: str, written: float, valid: fl
 
 
 def read(run_dir: str, boot_id: str, at: float) -> dict[str, list[User]]:
-    """The foreign users by card uuid; {} when nobody has looked lately. VgpuError when the file is damaged."""
+    """The foreign users by card uuid; {} when the file is missing or too old. VgpuError when it is damaged."""
     path = paths.foreign(run_dir)
     try:
         fields = Fields(records.read(path), path)

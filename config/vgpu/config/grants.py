@@ -1,8 +1,8 @@
-"""Grants: what the device plugin has handed out and the hook redeems. `<state>/grants/<id>.json`, root only.
+"""Grants: the amounts that the device plugin has handed out. `<state>/grants/<id>.json`, readable by root only.
 
-Belongs here: the record, its validation, and the joining of a container's grants into one request. Why they exist:
-kubelet allocates cores and memory in separate calls that do not name the pod, so each answer is an *amount* under an
-unguessable id; the hook, which knows the container, joins them and binds them to it for good.
+Belongs here: the record, its checks, and how a container's grants are joined into one request. Grants exist because
+kubelet allocates cores and memory in separate calls that do not name the pod. The plugin answers each call with an
+*amount* under an unguessable id. The hook knows the container, joins its grants, and binds them to it for good.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ MAX_AMOUNTS = {"cores": WHOLE_CARD * MAX_CARDS, "memory": MAX_SIZE, "gpu": MAX_C
 
 
 class Holder:
-    """Who a grant belongs to once it was claimed: a pod's uid and the container's name in it.
+    """The owner of a claimed grant: a pod's uid and the container's name in it.
 
-    `container` is "" where the runtime does not tell it (Docker under kubelet, an old containerd).
+    `container` is "" where the runtime does not pass it on (Docker under kubelet, an old containerd).
     """
 
     __slots__ = ("container", "pod_uid")
@@ -47,13 +47,13 @@ class Holder:
 class Grant:
     """One answer of Allocate.
 
-    `amount`: percent in all for cores, bytes for memory, cards for gpu; a gpu grant says in `cores` and `memory` what
-    each card brings (100 and 0: the whole card). `devices`: card uuid -> device ids of kubelet, a preference for cards
-    and the way to see that a later grant took over the same ids. `holder` and `cards` are filled by the first claim,
-    and so is `share`, the (cores, memory) of each card, where something besides the amounts of grants had a say in it:
-    a container's later lives get the same, whatever its pod's annotations have become. `memories`, by card uuid, is
-    what it has of each where that differs, beside the largest in `share`. `name` is the holder's
-    namespace/pod/container as its runtime told them, "" where it did not: kubelet knows pods by name.
+    `amount` is percent in all for cores, bytes for memory, cards for gpu. A gpu grant has in `cores` and `memory` the
+    amounts of each card (100 and 0: the whole card). `devices` maps card uuids to device ids of kubelet; they are a
+    preference for cards, and show when a later grant has taken over the same ids. The first claim fills in `holder`
+    and `cards`. It also fills in `share`, the (cores, memory) of each card, where the grants' amounts alone do not decide
+    them: the container gets the same when it starts again, even if its pod's annotations have changed.
+    `memories`, by card uuid, is the memory of each card where cards differ; `share` then has the largest. `name` is
+    the holder's namespace/pod/container as its runtime passed them on, or "". Kubelet identifies pods by name.
     """
 
     __slots__ = (
@@ -101,17 +101,17 @@ class Grant:
 
 
 def changed(grant: Grant, **fields: object) -> Grant:
-    """Another grant with these fields; all others are as in `grant`, which stays as it is."""
+    """A copy of `grant` with these fields changed."""
     return Grant(**{**{name: getattr(grant, name) for name in Grant.__slots__}, **fields})
 
 
 def new_id() -> str:
-    """128 bits that nobody can guess."""
+    """A random id of 128 bits, which nobody can guess."""
     return os.urandom(paths.GRANT_ID_LENGTH // 2).hex()
 
 
 def write(state_dir: str, grant: Grant) -> None:
-    """Store `grant` durably. The directory is made, root only, when it is not there."""
+    """Store `grant` durably. This makes the directory, for root only, when it is missing."""
     os.makedirs(paths.grants(state_dir), mode=0o700, exist_ok=True)
     records.write(paths.grant(state_dir, grant.id), grant.record())
 
@@ -129,7 +129,7 @@ _DO = "delete the pod; its grant cannot be used"
 
 
 def read_all(state_dir: str) -> tuple[list[Grant], list[str]]:
-    """(grants, one message per file that could not be read): a damaged grant never hides the others."""
+    """(grants, one message for each unreadable file). A damaged grant never hides the others."""
     grants, damaged = [], []
     try:
         names = sorted(os.listdir(paths.grants(state_dir)))
@@ -140,7 +140,7 @@ def read_all(state_dir: str) -> tuple[list[Grant], list[str]]:
     for name in names:
         grant_id, _, suffix = name.partition(".")
         if suffix != "json" or not paths.is_grant_id(grant_id):
-            continue  # a temporary file of a write under way
+            continue  # the temporary file of a write that is not complete
         try:
             grants.append(read(state_dir, grant_id))
         except FileNotFoundError:
@@ -151,7 +151,7 @@ def read_all(state_dir: str) -> tuple[list[Grant], list[str]]:
 
 
 def from_record(record: dict[str, object], source: str) -> Grant:
-    """A Grant; VgpuError naming `source` and the field otherwise."""
+    """The Grant in `record`; a VgpuError names `source` and the wrong field."""
     fields = Fields(record, source, _DO)
     fields.version(VERSION)
     resource = fields.text("resource")
@@ -181,7 +181,7 @@ def _memories_of(fields: Fields) -> dict[str, int]:
 
 
 def _share_of(fields: Fields) -> tuple[int, int] | None:
-    """None where the amounts say it all, and in records of before there was such a field."""
+    """None where the amounts alone decide, and in records from before this field existed."""
     if fields.record.get("share") is None:
         return None
     share = fields.inner("share")
@@ -189,7 +189,7 @@ def _share_of(fields: Fields) -> tuple[int, int] | None:
 
 
 def holder_of(fields: Fields) -> Holder | None:
-    """The holder in the field of that name; None where nobody has claimed yet."""
+    """The record's holder; None where nobody has claimed the grant yet."""
     if "holder" in fields.record and fields.record["holder"] is None:
         return None
     holder = fields.inner("holder")
@@ -199,9 +199,9 @@ def holder_of(fields: Fields) -> Holder | None:
 def join(grants: list[Grant], core_limit: int, wishes: Wishes) -> Request:
     """One request from the grants of one container; VgpuError when a half is missing or they contradict each other.
 
-    `core_limit` is 0 where nothing was said: the share is then its own ceiling. What a grant's `share` says fills in
-    for the halves that no grant is of. Memory beside whole cores is what those cards must have together; which cards
-    its ids are of says nothing, as kubelet may take all of it from fewer.
+    `core_limit` is 0 where nobody set one: the ceiling is then the share. Where one of the halves has no grant, a
+    grant's `share` supplies it. Memory beside whole cards is what those cards must have together; the cards of
+    its device ids are no preference, because kubelet may take all of the memory from fewer cards.
     """
     by_resource = {grant.resource: grant for grant in grants}
     if len(by_resource) != len(grants) or not grants:
@@ -239,6 +239,6 @@ def _of_gpu(gpu: Grant, cores: Grant | None, memory: Grant | None, core_limit: i
 
 
 def preferred(grants: list[Grant]) -> tuple[str, ...]:
-    """The cards of the device ids, where all grants that have any agree on them."""
+    """The cards of the device ids, where all grants with device ids agree on them."""
     choices = {tuple(sorted(grant.devices)) for grant in grants if grant.devices}
     return choices.pop() if len(choices) == 1 else ()

@@ -1,7 +1,7 @@
-"""The inventory record: driver, libraries, binaries, cards, links and device nodes of this node, taken beforehand.
+"""The inventory record: the node's driver, libraries, binaries, cards, links and device nodes. `<run>/inventory.json`.
 
-Belongs here: the classes and their codec (`<run>/inventory.json`). Taking an inventory is vgpu.node.driver.discover's,
-using it the hook's and the plugin's. Paths are host paths as the hook opens them, the driver root included.
+Belongs here: the classes and their codec. Not here: taking an inventory, which is vgpu.node.driver.discover's. The hook
+and the plugin read it. Paths are host paths as the hook opens them, with the driver root.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DO = "run: vgpuctl inventory refresh"
 
 
 class Library:
-    """A file of the driver: `path` on the host, file `name`, its DT_SONAME (or ""), capability, 64 or 32 bits."""
+    """A library of the driver: `path` on the host, file `name`, DT_SONAME (or ""), capability, 64 or 32 bits."""
 
     __slots__ = ("bits", "capability", "name", "path", "soname")
 
@@ -40,7 +40,7 @@ class Binary:
 
 
 class Device:
-    """A character device node: `path` on the host, the `name` below /dev in the container, and its number."""
+    """A character device node: `path` on the host, `name` below /dev in the container, and the device number."""
 
     __slots__ = ("capability", "major", "minor", "name", "path")
 
@@ -49,11 +49,11 @@ class Device:
         self.name = name
         self.major = major
         self.minor = minor
-        self.capability = capability  #: "" for every container with a card
+        self.capability = capability  #: "": every container with a card gets it
 
 
 class Card:
-    """One GPU. `memory` in bytes; `links` maps another card's uuid to NV<n>, PIX, PXB, PHB, NODE or SYS."""
+    """One GPU. `memory` is in bytes; `links` maps another card's uuid to NV<n>, PIX, PXB, PHB, NODE or SYS."""
 
     __slots__ = ("bus_id", "device", "index", "links", "memory", "minor", "name", "numa", "uuid")
 
@@ -80,7 +80,7 @@ class Card:
         self.links = links or {}
 
     def label(self) -> str:
-        """As messages name it."""
+        """The card's name in messages."""
         return f"card {self.index} ({self.uuid}, {self.name})"
 
 
@@ -121,7 +121,7 @@ class Inventory:
 
 
 def nvml_of(libraries: list[Library]) -> str:
-    """The path of the driver's NVML for programs of this machine; VgpuError when `libraries` have none."""
+    """The path of the driver's 64-bit NVML; VgpuError when `libraries` have none."""
     for item in libraries:
         if item.bits == 64 and item.name.startswith("libnvidia-ml.so."):
             return item.path
@@ -133,7 +133,7 @@ def _fields(item: Library | Binary | Device | Card) -> dict[str, object]:
 
 
 def from_record(record: dict[str, object], source: str) -> Inventory:
-    """An Inventory; VgpuError naming `source` and the field when the record is not one of this version."""
+    """The Inventory in `record`; a VgpuError names `source` and the wrong field."""
     fields = Fields(record, source, DO)
     fields.version(VERSION)
     return Inventory(

@@ -1,7 +1,8 @@
 """The limits file's layout, as in libvcuda/include/vgpu_limits.h (a test compiles the header and compares).
 
-Belongs here: bytes <-> limits, and the update of a live file under its sequence counter. Sizes are bytes, shares are
-percent of one card. The file is read-only in the container; only root on the host writes it.
+Belongs here: bytes <-> limits, and the update of a live file under its sequence counter. Not here: which limits a
+container gets. Sizes are bytes, shares are percent of one card. The file is read-only in the container; only root on
+the host writes it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ UNLIMITED = (1 << 64) - 1
 HEADER = Struct("=IIQII40s")
 CARD = Struct("=16sQIIIIQQ8x")  # the last two: set_overheads
 SIZE = HEADER.size + MAX_CARDS * CARD.size
-OVERSUBSCRIBE = 1  #: in a card's flags: when the card is full, allocations may lie in managed memory up to the limit
+OVERSUBSCRIBE = 1  #: a flag of a card: when the card is full, allocations up to the limit may be managed memory
 SEQUENCE = Struct("=Q")
 SEQUENCE_OFFSET = 8
 OVERHEAD = Struct("=QQ")
@@ -38,7 +39,7 @@ OVERHEAD_OFFSET = 40  #: in a card
 class CardLimit:
     """What one container may use of one card: `memory` bytes, `cores` and `core_limit` percent.
 
-    `oversubscribe`: memory beyond what the card has free may be virtual.
+    With `oversubscribe` memory beyond what the card has free may be managed memory.
     """
 
     __slots__ = ("core_limit", "cores", "memory", "oversubscribe", "uuid")
@@ -68,7 +69,7 @@ class CardLimit:
 
 
 def uuid_bytes(uuid: str) -> bytes:
-    """`GPU-8a56a4bc-...` (or MIG-...) as the 16 bytes that cuDeviceGetUuid gives; VgpuError if it is none."""
+    """`GPU-8a56a4bc-...` (or MIG-...) as the 16 bytes that cuDeviceGetUuid returns; VgpuError for any other text."""
     digits = uuid.partition("-")[2].replace("-", "")
     try:
         value = bytes.fromhex(digits)
@@ -121,11 +122,11 @@ def decode(data: bytes, source: str = "limits") -> tuple[str, list[CardLimit], i
     return name.rstrip(b"\0").decode("utf-8", "replace"), cards, sequence
 
 
-Overhead = tuple[int, int]  #: bytes of a card that the driver holds beside a container's allocations, valid until when
+Overhead = tuple[int, int]  #: (bytes of a card that the driver holds beside the allocations, valid until)
 
 
 def overheads(data: bytes, source: str = "limits") -> dict[str, Overhead]:
-    """The host's figures by card uuid; (0, 0): none."""
+    """The host's figures by card uuid; (0, 0) where there is none."""
     found = {}
     for index, card in enumerate(decode(data, source)[1]):
         *_, overhead, until = CARD.unpack_from(data, HEADER.size + index * CARD.size)
@@ -134,15 +135,15 @@ def overheads(data: bytes, source: str = "limits") -> dict[str, Overhead]:
 
 
 def update(path: str, container: str, cards: list[CardLimit]) -> None:
-    """Change a live file in place, so that a mapped reader sees the old limits or the new, never a mixture.
+    """Change a live file in place. A reader with a mapping sees the old limits or the new ones, never a mixture.
 
-    Who writes a container's file holds the ledger's lock: the counter is for one writer at a time.
+    The caller holds the ledger's lock: the sequence counter allows one writer at a time.
     """
     _rewrite(path, lambda data, sequence: _with_overheads(encode(container, cards, sequence), overheads(data, path)))
 
 
 def set_overheads(path: str, figures: dict[str, Overhead]) -> None:
-    """Put the host's figures into a live file; cards without one keep theirs. As `update` otherwise."""
+    """Put the host's figures into a live file, as `update` does. Cards without a new figure keep theirs."""
 
     def changed(data: bytes, sequence: int) -> bytes:
         return _with_overheads(data, {**overheads(data, path), **figures})
@@ -163,7 +164,7 @@ def _rewrite(path: str, changed: Callable[[bytes, int], bytes]) -> None:
     try:
         data = os.pread(fd, SIZE + 1, 0)
         sequence = decode(data, path)[2] | 1
-        body = changed(data, sequence)[16:]  # before the counter is odd: what fails here leaves no trace
+        body = changed(data, sequence)[16:]  # before the counter is odd, so that a failure leaves the file as it was
         os.pwrite(fd, SEQUENCE.pack(sequence), SEQUENCE_OFFSET)
         os.pwrite(fd, body, 16)
         os.pwrite(fd, SEQUENCE.pack(sequence + 1), SEQUENCE_OFFSET)

@@ -1,7 +1,7 @@
-"""Where vgpu's files lie on the host: every path below the run directory (gone with a reboot) and the state directory.
+"""The paths of vgpu's files on the host, below the run directory (a reboot empties it) and the state directory.
 
-Belongs here: the names, and what may become part of one. Other modules make no path below these directories from
-literals. Nothing is read or written here. The hook's process loads this.
+Belongs here: every such path, and the checks of ids that become part of one. Other modules build no path below these
+directories from literals. This module reads and writes nothing. The hook's process loads it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def containers(run_dir: str) -> str:
 
 
 def container(run_dir: str, container_id: str) -> str:
-    """The directory of what is known of a container; VgpuError for an id that is none."""
+    """The directory of a container's files; VgpuError for a wrong id."""
     if not is_container_id(container_id):
         raise VgpuError("container id", expected="letters, digits, _ + - .", found=container_id)
     return f"{run_dir}/containers/{container_id}"
@@ -35,17 +35,17 @@ def claim(run_dir: str, container_id: str) -> str:
 
 
 def limits(run_dir: str, container_id: str) -> str:
-    """The limits file, as the host sees it."""
+    """The limits file."""
     return f"{container(run_dir, container_id)}/{LIMITS}"
 
 
 def core_schedules(run_dir: str, container_id: str) -> str:
-    """The card pages, as the host sees them."""
+    """The file of the core schedules of a container's cards."""
     return f"{container(run_dir, container_id)}/{CORE_SCHEDULES}"
 
 
 def is_container_id(text: str) -> bool:
-    """Whether `text` may name a directory: what runc accepts as an id, and no path."""
+    """Whether `text` is an id that runc accepts. Such an id is a safe name of a directory."""
     if not 0 < len(text) <= MAX_CONTAINER_ID or text[0] in ".-":
         return False
     return all(c.isascii() and (c.isalnum() or c in "_+-.") for c in text)
@@ -59,19 +59,19 @@ def pods(run_dir: str) -> str:
 
 
 def pod(run_dir: str, uid: str) -> str:
-    """A pod's record; VgpuError for a uid that is none."""
+    """A pod's record; VgpuError for a wrong uid."""
     if not is_pod_uid(uid):
         raise VgpuError("pod uid", expected=f"at most {MAX_POD_UID} letters, digits and -", found=uid)
     return f"{run_dir}/pods/{uid}.json"
 
 
 def pods_watched(run_dir: str) -> str:
-    """The file that is locked, exclusively and by flock(2), while the records follow the API server."""
+    """The file that the plugin locks (flock(2), exclusively) while it follows the API server."""
     return run_dir + "/pods/.watched"
 
 
 def is_pod_uid(text: str) -> bool:
-    """Whether `text` may be a pod's uid."""
+    """Whether `text` has the form of a pod's uid."""
     return 0 < len(text) <= MAX_POD_UID and all(c.isascii() and (c.isalnum() or c == "-") for c in text)
 
 
@@ -91,7 +91,7 @@ def health(run_dir: str) -> str:
 
 
 def presence(run_dir: str) -> str:
-    """The file whose locks tell the node's containers who is at work."""
+    """The file whose locks show the node's containers which of them are at work."""
     return run_dir + "/presence"
 
 
@@ -123,7 +123,7 @@ def grants(state_dir: str) -> str:
 
 
 def grant(state_dir: str, grant_id: str) -> str:
-    """A grant's record; VgpuError for an id that is none."""
+    """A grant's record; VgpuError for a wrong id."""
     if not is_grant_id(grant_id):
         raise VgpuError("grant id", expected=f"{GRANT_ID_LENGTH} hexadecimal digits", found=grant_id)
     return f"{state_dir}/grants/{grant_id}.json"

@@ -1,8 +1,8 @@
-"""What the plugin knows of this node's pods and the hook cannot see: `<run>/pods/<uid>.json`, root only.
+"""The records of this node's pods, which the plugin writes for the hook. `<run>/pods/<uid>.json`, for root only.
 
-Belongs here: the record, its reading and writing, and the sign that somebody keeps the records up to date (a lock on
-`<run>/pods/.watched`). Annotations are a tenant's or a scheduler's claims; names, node and limits are of the pod's
-spec, which the API server has admitted and nobody changes.
+Belongs here: the record, its reading and writing. Not here: following the API server, which is the plugin's, or waiting
+for a record (vgpu.hook.request.pod_record). A tenant or a scheduler may have written a pod's annotations. Names, node
+and limits come from the pod's spec, which the API server has admitted and which nobody can change.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _DO = "restart vgpu-device-plugin, which writes it anew"
 
 
 class Pod:
-    """One pod. `init_containers` and `containers` are names in the order of the spec, `limits` container -> resource
-    -> whole number, extended resources only. A pod of which only annotations are known has neither uid nor names.
+    """One pod. `init_containers` and `containers` are names in the order of the spec. `limits` is container -> resource
+    -> whole number, for extended resources only. A pod of which only annotations are known has neither uid nor names.
     """
 
     __slots__ = ("annotations", "containers", "init_containers", "limits", "name", "namespace", "node", "uid")
@@ -45,7 +45,7 @@ class Pod:
         self.limits = limits
 
     def names(self) -> list[str]:
-        """Of all containers, init containers first."""
+        """The names of all containers, init containers first."""
         return [*self.init_containers, *self.containers]
 
     def record(self) -> dict[str, object]:
@@ -66,13 +66,13 @@ def read(run_dir: str, uid: str) -> Pod:
 
 
 def write(run_dir: str, pod: Pod) -> None:
-    """Store `pod`, replacing what was there."""
+    """Store `pod` over its earlier record."""
     os.makedirs(paths.pods(run_dir), mode=0o700, exist_ok=True)
     records.write(paths.pod(run_dir, pod.uid), pod.record())
 
 
 def remove(run_dir: str, uid: str) -> None:
-    """The pod is gone. A record that is not there is right already."""
+    """Remove a pod's record, if there is one."""
     try:
         os.unlink(paths.pod(run_dir, uid))
     except FileNotFoundError:
@@ -80,7 +80,7 @@ def remove(run_dir: str, uid: str) -> None:
 
 
 def uids(run_dir: str) -> list[str]:
-    """Of the pods that have a record."""
+    """The uids of the pods that have a record."""
     try:
         names = os.listdir(paths.pods(run_dir))
     except FileNotFoundError:
@@ -89,7 +89,7 @@ def uids(run_dir: str) -> list[str]:
 
 
 def from_record(record: dict[str, object], source: str) -> Pod:
-    """A Pod; VgpuError naming `source` and the field otherwise."""
+    """The Pod in `record`; a VgpuError names `source` and the wrong field."""
     fields = Fields(record, source, _DO)
     fields.version(VERSION)
     if not paths.is_pod_uid(fields.text("uid")):

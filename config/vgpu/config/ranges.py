@@ -1,7 +1,7 @@
-"""Sets of whole numbers as ranges: `0-3,7` in text, [(0, 3), (7, 7)] as values, both ends included.
+"""Sets of whole numbers as ranges: `0-3,7` as text, [(0, 3), (7, 7)] as values, both ends included.
 
-Belongs here, pure: making, reading, writing and comparing them. Whose numbers they are is the caller's. The hook's
-process loads this.
+Belongs here: making, reading, writing and comparing ranges, as pure functions. Not here: the meaning of the numbers.
+The hook's process loads this.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ if TYPE_CHECKING:  # not at run time: it costs the hook's process time
 
 Range = tuple[int, int]
 
-MAX_DIGITS = 9  #: of a number
+MAX_DIGITS = 9  #: of one number
 
 
 def of(numbers: Iterable[int]) -> list[Range]:
-    """The fewest ranges that have these different numbers and no others, in ascending order."""
+    """The fewest ranges with exactly these numbers, in ascending order."""
     found: list[Range] = []
     for number in sorted(numbers):
         if found and found[-1][1] + 1 == number:
@@ -27,12 +27,12 @@ def of(numbers: Iterable[int]) -> list[Range]:
 
 
 def text(ranges: Iterable[Range]) -> str:
-    """As `read` takes it."""
+    """The text of `ranges`, which `read` reads."""
     return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in ranges)
 
 
 def read(written: str) -> list[Range]:
-    """The ranges in their order; what is no number is left out."""
+    """The ranges in their order. Parts that are no numbers are left out."""
     found = []
     for item in written.split(","):
         low, _, high = item.partition("-")
@@ -42,12 +42,12 @@ def read(written: str) -> list[Range]:
 
 
 def is_number(written: str) -> bool:
-    """Whether the text is digits alone, few enough for a device id's number."""
+    """Whether the text is at most MAX_DIGITS digits and nothing else."""
     return written.isascii() and written.isdigit() and len(written) <= MAX_DIGITS
 
 
 def overlap(one: Iterable[Range], other: Iterable[Range]) -> bool:
-    """Whether some number is in both, in one pass: a grant in units of 1 MiB may have thousands of ranges."""
+    """Whether some number is in both. One pass, because a grant in units of 1 MiB may have thousands of ranges."""
     left, right = sorted(one, reverse=True), sorted(other, reverse=True)
     while left and right:
         (a, b), (c, d) = left[-1], right[-1]

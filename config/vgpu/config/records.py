@@ -1,10 +1,10 @@
 """JSON records on disk: bounded reads, errors that name the file, atomic durable writes.
 
-Belongs here: bytes <-> values <-> files. What a record means is its own module's business (grants, claims,
-inventory, settings). Readers never trust a file: oversized, truncated and garbage ones raise VgpuError, nothing else.
+Belongs here: bytes <-> values <-> files. Not here: the meaning of a record, which is its own module's (grants, claims,
+inventory, settings). A reader trusts no file: an oversized, truncated or garbage file raises VgpuError only.
 
-`import json` costs some 9 ms in a fresh interpreter, because its pure Python half imports `re`; the C half alone is
-enough on the way of every container start. Where an interpreter lacks it, the ordinary module is used.
+`import json` takes some 9 ms in a fresh interpreter, because its Python half imports `re`. Every start of a container
+would pay for that, so this module uses the C half alone. An interpreter without it uses the ordinary module.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _reject_constant(name: str) -> object:
 
 
 def _whole(text: str) -> int:
-    """An integer; bounded because int() of a megabyte of digits takes minutes before Python 3.11."""
+    """An integer. Before Python 3.11 int() of a megabyte of digits takes minutes, so the length is bounded."""
     if len(text) > MAX_DIGITS:
         raise ValueError(f"a number of {len(text)} digits")
     return int(text)
@@ -41,7 +41,7 @@ def _fraction(text: str) -> float:
 
 
 class _ScannerContext:
-    """What `_json.make_scanner` reads its options from (the attributes of json.JSONDecoder)."""
+    """The options of `_json.make_scanner`, as attributes like those of json.JSONDecoder."""
 
     strict = True
     object_hook = None
@@ -53,7 +53,7 @@ class _ScannerContext:
 
 try:
     import _json
-except ImportError:  # an interpreter without the accelerator: slower, same result
+except ImportError:  # an interpreter without the C half: slower, the same result
     import json.decoder
     import json.encoder
 
@@ -69,7 +69,7 @@ _SPACE = " \t\n\r"
 
 
 def decode(data: bytes, source: str, do: str = "") -> object:
-    """The JSON value in `data`; `source` and `do` go into the error."""
+    """The JSON value in `data`; an error names `source` and ends with `do`."""
     try:
         text = data.decode("utf-8")
         start = 0
@@ -82,7 +82,7 @@ def decode(data: bytes, source: str, do: str = "") -> object:
     except StopIteration as error:
         found = f"nothing valid at character {error.value}"
         raise VgpuError(source, expected="a JSON value", found=found, do=do) from None
-    except SystemError:  # 3.11's scanner: NULL and no exception where json.decoder is not loaded
+    except SystemError:  # the scanner of 3.11 sets no exception where json.decoder is not loaded
         raise VgpuError(source, expected="JSON", found="a damaged or cut off value", do=do) from None
     except RecursionError:
         raise VgpuError(source, expected=_DEPTH, found="deeper nesting", do=do) from None
@@ -95,7 +95,7 @@ _DEPTH = f"JSON nested at most {MAX_DEPTH} deep"
 
 
 def _check(text: str, value: object) -> None:
-    """RecursionError past MAX_DEPTH, so that no walk over the value (repr, encode) ever runs out of stack;
+    """RecursionError past MAX_DEPTH: a walk over the value (repr, encode) must not run out of stack.
     UnicodeEncodeError for half a surrogate pair, which no path or environment can hold."""
     escapes = "\\ud" in text or "\\uD" in text
     if not escapes and text.count("[") + text.count("{") <= MAX_DEPTH:
@@ -118,7 +118,7 @@ def _check(text: str, value: object) -> None:
 
 
 def decode_object(data: bytes, source: str, do: str = "") -> dict[str, object]:
-    """As `decode`, and the value has to be an object."""
+    """As `decode`, for a value that has to be an object."""
     value = decode(data, source, do)
     if not isinstance(value, dict):
         raise VgpuError(source, expected="a JSON object", found=type(value).__name__, do=do)
@@ -129,7 +129,7 @@ _CONSTANTS = {None: "null", True: "true", False: "false"}
 
 
 def encode(value: object) -> str:
-    """`value` as compact JSON; strings, numbers, booleans, None, lists, tuples and string-keyed dicts."""
+    """`value` as compact JSON: strings, numbers, booleans, None, lists, tuples and dicts with string keys."""
     if value is None or isinstance(value, bool):
         return _CONSTANTS[value]
     if isinstance(value, str):
@@ -148,7 +148,7 @@ def encode(value: object) -> str:
 
 
 def read_bounded(path: str, limit: int = MAX_RECORD) -> bytes:
-    """The bytes of a regular file of at most `limit` bytes; OSError as open(2) and read(2) give it."""
+    """The bytes of a regular file of at most `limit` bytes; OSError from open(2) and read(2)."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         return read_fd(fd, path, limit)
@@ -172,7 +172,7 @@ def read_fd(fd: int, source: str, limit: int) -> bytes:
 
 
 def read(path: str, do: str = "", limit: int = MAX_RECORD) -> dict[str, object]:
-    """The JSON object in `path`. FileNotFoundError passes through: absence means something else to each caller."""
+    """The JSON object in `path`. FileNotFoundError passes through, because each caller treats absence differently."""
     try:
         data = read_bounded(path, limit)
     except FileNotFoundError:
@@ -190,7 +190,7 @@ def write(path: str, value: object, mode: int = 0o600) -> None:
 
 
 def write_bytes(path: str, data: bytes, mode: int = 0o600) -> None:
-    """Replace `path` by `data` so that a reader, or a power cut, sees the old content or the new, never a part."""
+    """Replace `path` by `data`. A reader, or a power cut, finds the old content or the new, never a part."""
     directory, name = os.path.split(path)
     temporary = os.path.join(directory, f".{name}.{os.getpid()}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)

@@ -1,8 +1,8 @@
 """A request for cards: amounts, limits and wishes, and its reading from annotations.
 
-Belongs here: annotation keys, the texts they may hold and the errors for those they may not. Amounts in annotations
-count only outside Kubernetes, where the host's root writes them; in a pod they are wishes, and grants give the amount
-(vgpu.config.grants). Sizes are bytes, shares percent of one card.
+Belongs here: the annotation keys, the texts that they may have, and the errors for other texts. Not here: the amounts
+of pods, which come from grants (vgpu.config.grants): amounts in annotations count only outside Kubernetes, where the
+host's root writes them. Sizes are bytes, shares are percent of one card.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ POLICIES = (PREFIX + "policy", "hami.io/gpu-scheduler-policy")
 WISH_PREFIXES = (PREFIX, "nvidia.com/")
 
 WHOLE_CARD = 100
-LOW_PRIORITY = 1  #: as the peers have it: 0 is high, every other number low; low where nothing is said
+LOW_PRIORITY = 1  #: as in the peers: 0 is high, every other number is low, and low is the default
 MAX_PRIORITY = 10**9 - 1
 MAX_LIST = 64
 MAX_TEXT = 4096
-MAX_SIZE = 1 << 50  #: bytes; more than any node has, and sums of it stay far from 64 bits
+MAX_SIZE = 1 << 50  #: bytes; more than any node has, and sums stay far below 64 bits
 
 _UNITS = {
     "": 1 << 20, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40,
@@ -33,11 +33,11 @@ _UNITS = {
 
 
 class Wishes:
-    """What the container would like of its cards; never a reason to get more of them.
+    """A container's wishes for its cards. They never give it a larger amount.
 
     `use_types` / `nouse_types`: lower-case substrings of the model's name; `use_uuids` / `nouse_uuids`: exact;
-    `numa`: all cards on one NUMA node; `policy`: binpack, spread or "" for the node's own. `priority`: who goes first
-    with a card's idle time, 0 before all others.
+    `numa`: all cards on one NUMA node; `policy`: binpack, spread or "" for the node's own. `priority` orders containers
+    for a card's idle time: 0 comes before all others.
     """
 
     __slots__ = ("nouse_types", "nouse_uuids", "numa", "policy", "priority", "use_types", "use_uuids")
@@ -65,9 +65,9 @@ class Request:
     """`gpus` different cards, each with `cores` percent and `memory` bytes; 100 cores: a whole card, without limits.
 
     `core_limit` is the ceiling of a share, at least `cores`. `memory` of a whole card is 0 or the least it must have;
-    `total` is 0 or the least that several whole cards must have together. `memories`, by uuid, are the bytes where a
-    share has other amounts of its cards; `memory` is then the largest.
-    `fixed` names the cards when a scheduler has chosen them; `preferred` when device IDs agreed on them.
+    `total` is 0 or the least that several whole cards must have together. `memories`, by uuid, are the bytes of each
+    card where they differ; `memory` is then the largest.
+    `fixed` are the uuids of the cards that a scheduler has chosen, `preferred` those on which device ids agreed.
     """
 
     __slots__ = ("core_limit", "cores", "fixed", "gpus", "memories", "memory", "preferred", "total", "wishes")
@@ -99,14 +99,14 @@ class Request:
         return self.cores >= WHOLE_CARD
 
     def fixed_on(self, uuids: tuple[str, ...]) -> Request:
-        """The same, on these cards; on none in particular for ()."""
+        """The same request with these `fixed` cards; () leaves the choice open."""
         return Request(
             self.gpus, self.cores, self.memory, self.core_limit, self.wishes, uuids, self.preferred, self.total,
             self.memories,
         )  # fmt: skip
 
     def memory_of(self, uuid: str) -> int:
-        """Bytes of that card."""
+        """Bytes of the card `uuid`."""
         return self.memories.get(uuid, self.memory)
 
     def describe(self) -> str:
@@ -126,7 +126,7 @@ def is_standalone(annotations: dict[str, str]) -> bool:
 
 
 def from_annotations(annotations: dict[str, str]) -> Request:
-    """The request that the host's root wrote on a container; VgpuError says which key is wrong and how."""
+    """The request in the annotations that the host's root wrote. A VgpuError names the wrong key."""
     cores = _whole(annotations, CORES, 1, WHOLE_CARD * MAX_CARDS)
     gpus = _whole(annotations, GPUS, 1, MAX_CARDS)
     memory = parse_size(annotations[MEMORY], MEMORY) if MEMORY in annotations else 0
@@ -156,7 +156,7 @@ def split_cores(cores: int, gpus: int, source: str) -> tuple[int, int]:
 
 
 def core_limit_from(annotations: dict[str, str], cores: int) -> int:
-    """The ceiling of a share of `cores`: an annotation of any dialect, else the share itself."""
+    """The ceiling of a share of `cores`: that of an annotation of any dialect, or else the share."""
     limit = core_limit_wish(annotations)
     if cores < WHOLE_CARD and 0 < limit < cores:
         key = next(key for key in CORE_LIMITS if key in annotations)
@@ -165,15 +165,15 @@ def core_limit_from(annotations: dict[str, str], cores: int) -> int:
 
 
 def core_limit_wish(annotations: dict[str, str]) -> int:
-    """The ceiling that an annotation of any dialect names, 0 where none does."""
+    """The ceiling in an annotation of any dialect, 0 without one."""
     return next((_whole(annotations, key, 1, WHOLE_CARD) for key in CORE_LIMITS if key in annotations), 0)
 
 
 def wishes_from(annotations: dict[str, str], priority: int = LOW_PRIORITY) -> Wishes:
-    """The wishes in `annotations`, of every dialect that the hook reads; `priority` where none of them names one."""
+    """The wishes in `annotations`, of every dialect that the hook reads; `priority` is the default."""
     policy = next((annotations[key] for key in POLICIES if key in annotations), "")
     if policy not in ("", "binpack", "spread"):
-        policy = ""  # topology-aware, mutex, numa: the extender's business
+        policy = ""  # topology-aware, mutex, numa: for the extender only
     return Wishes(
         tuple(item.lower() for item in _list(annotations, "use-gputype")),
         tuple(item.lower() for item in _list(annotations, "nouse-gputype")),
@@ -186,7 +186,7 @@ def wishes_from(annotations: dict[str, str], priority: int = LOW_PRIORITY) -> Wi
 
 
 def _priority_wish(annotations: dict[str, str], default: int) -> int:
-    """What an annotation says of the priority, else `default`."""
+    """The priority in an annotation, or else `default`."""
     key = next((key for key in PRIORITIES if key in annotations), "")
     return _whole(annotations, key, 0, MAX_PRIORITY) if key else default
 

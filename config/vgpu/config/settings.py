@@ -1,8 +1,8 @@
 """The node's settings as the hook reads them: the compiled form of /etc/vgpu/config.yaml.
 
-Belongs here: the class, its defaults and the reading of the compiled JSON. YAML, the schema and the admin's errors are
-the compiler's (`vgpu.config.compiler`), which is the only writer; what it wrote is checked here again only as far as a
-half-written or foreign file would do harm.
+Belongs here: the class, its defaults and the reading of the compiled JSON. Not here: YAML, the schema and the admin's
+errors, which are the compiler's (`vgpu.config.compiler`). The compiler is the only writer, so this module checks the
+file only as far as a half-written or foreign one would do harm.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ DEFAULTS: dict[str, object] = {
     "driver.dev_root": "",  # empty: <driver.root>/dev when it holds nvidiactl, else /dev
     "driver.proc_root": "/proc",
     "driver.library_dirs": [],  # searched after the loader's cache, relative to driver.root
-    "driver.capabilities": ["compute", "utility"],  # the most that a container may have
-    "driver.extra_libraries": [],  # file name globs, mounted besides those that a capability names
+    "driver.capabilities": ["compute", "utility"],  # a container gets no others
+    "driver.extra_libraries": [],  # file name globs, mounted besides those of the capabilities
     "driver.exclude_libraries": [],  # file name globs, never mounted
-    "driver.share_excludes": True,  # shares go without OpenCL, MPS, graphics, video, 32 bit: they go past the limits
+    "driver.share_excludes": True,  # shares get no OpenCL, MPS, graphics, video, 32 bit: they bypass the limits
     "driver.compat_libraries": "mask",  # CUDA forward compatibility libraries in an image of a share: mask or refuse
     "devices.permissions": "rw",  # of the device cgroup rules
-    "standalone.enabled": True,  # requests by annotation outside Kubernetes, made by the host's root
+    "standalone.enabled": True,  # requests by annotation outside Kubernetes, from the host's root
     "placement.policy": "binpack",
     "scaling.cores": 1.0,
     "scaling.memory": 1.0,
-    "scaling.virtual_memory": False,  # with scaling.memory above 1: what a full card cannot hold is managed memory
-    "resources.mode": "vcuda",  # vcuda: core_name and memory_name are advertised; gpu: gpu_name is
+    "scaling.virtual_memory": False,  # with scaling.memory above 1: on a full card allocations become managed memory
+    "resources.mode": "vcuda",  # vcuda: advertise core_name and memory_name; gpu: advertise gpu_name
     "resources.core_name": "tencent.com/vcuda-core",
     "resources.core_unit": 1,  # percent of a card per unit
     "resources.memory_name": "tencent.com/vcuda-memory",
     "resources.memory_unit": 256 << 20,  # bytes per unit
     "resources.gpu_name": "nvidia.com/gpu",
     "resources.split_count": 2,  # gpu: units of one card; 1: whole cards
-    "plugin.fail_on_init_error": True,  # a node without cards ends the device plugin; else it waits for one
+    "plugin.fail_on_init_error": True,  # without a card the device plugin ends; False: it waits for one
     "plugin.socket_dir": "/var/lib/kubelet/device-plugins",
     "plugin.pod_resources_socket": "/var/lib/kubelet/pod-resources/kubelet.sock",
-    "plugin.grant_grace": 60,  # seconds that kubelet has not listed a grant's pod, before the grant ends
+    "plugin.grant_grace": 60,  # seconds without the grant's pod in kubelet's list, before the grant ends
     "plugin.ignored_xids": ["catalog", "45", "109"],  # faults of a program, not of the card
     "plugin.http": "127.0.0.1:5679",  # of /healthz and /readyz; empty: none
-    "kubernetes.api": "auto",  # auto: with a service account or a kubeconfig that is named; never; always
+    "kubernetes.api": "auto",  # auto: with a service account or a configured kubeconfig; never; always
     "kubernetes.kubeconfig": "",  # empty: the pod's service account, else the usual places
-    "kubernetes.dialects": ["all"],  # whose annotations of placement are read
-    "kubernetes.register": ["vgpu"],  # in whose annotations the node shows its cards
+    "kubernetes.dialects": ["all"],  # the placement annotations that are read
+    "kubernetes.register": ["vgpu"],  # the forms in which the node's annotations list its cards
     "kubernetes.missing_memory": "refuse",  # a share without memory: refuse, or proportional to its cores
-    "kubernetes.scheduler_amounts": "spec",  # spec: an annotation's amounts count up to the pod's own limits; trust
+    "kubernetes.scheduler_amounts": "spec",  # spec: annotated amounts count up to the pod's limits; trust
 }
 
 _DO = "run: vgpuctl config apply"
@@ -100,7 +100,7 @@ class Settings:
         return self.text("paths.run")
 
     def record(self) -> dict[str, object]:
-        """What the compiler writes."""
+        """The record that the compiler writes."""
         return {"version": VERSION, "node": self.node, "source": self.source, "settings": dict(self._values)}
 
 

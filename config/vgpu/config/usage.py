@@ -1,7 +1,8 @@
 """The usage region's layout, as in libvcuda/include/vgpu_usage.h (a test compiles the header and compares).
 
-Belongs here: the first bytes of a new region, and what a region says its container holds and uses of each card. Tenants
-can write it: a figure from here is that container's word, worth nothing for any other.
+Belongs here: the first bytes of a new region, and the reading of what a container holds and uses of each card. Not
+here: any trust in it. Tenants can write the region, so its figures are the container's own claims, and nothing about
+another container may depend on them.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ BEGINNING = HEADER.pack(IDENTITY, 0)
 
 
 def decode(data: bytes, source: str = "usage") -> dict[str, int]:
-    """Bytes held by card uuid; VgpuError when `data` is no region."""
+    """The bytes that the container holds, by card uuid; VgpuError when `data` is no region."""
     return {uuid: sum(reserved for _, reserved in charges) for uuid, charges, _ in _cards(data, source)}
 
 
 def allocated(data: bytes, source: str = "usage") -> dict[str, int]:
-    """The same without what the driver took by itself, as far as the processes have booked that."""
+    """The same without the driver's own memory, as far as the processes have booked it."""
     return {
         uuid: sum(max(0, reserved - units * OVERHEAD_UNIT) for (_, reserved), (units,) in zip(charges, overheads))
         for uuid, charges, overheads in _cards(data, source)
@@ -71,8 +72,8 @@ def _rows(data: bytes, offset: int, row: Struct, card: int, slots: int) -> Rows:
 
 
 class CardTime:
-    """What a container says of its use of a card: `used` ns in all; when it last `wanted` and `waited`; its `longest`
-    kernel of late. Times are ns of the container's CLOCK_MONOTONIC.
+    """A container's own figures of its use of a card: `used` ns in all, when it last `wanted` the card and `waited` for
+    it, and its `longest` kernel of late. Times are ns of the container's CLOCK_MONOTONIC.
     """
 
     __slots__ = ("longest", "used", "waited", "wanted")
@@ -85,12 +86,12 @@ class CardTime:
 
 
 def is_region(head: bytes) -> bool:
-    """Whether a region of this version begins with `head`, its first CARDS_END bytes."""
+    """Whether `head`, the first CARDS_END bytes of a file, begins a region of this version."""
     return len(head) >= CARDS_END and bool(HEADER.unpack_from(head)[0] == IDENTITY)
 
 
 def places(head: bytes) -> dict[str, int]:
-    """The place of each card in a region that begins with `head`, its first CARDS_END bytes; {} when it is none."""
+    """The place of each card in the region with the first CARDS_END bytes `head`; {} when it is no region."""
     if not is_region(head):
         return {}
     entries = (CARD.unpack_from(head, HEADER.size + index * CARD.size) for index in range(MAX_CARDS))
@@ -98,6 +99,6 @@ def places(head: bytes) -> dict[str, int]:
 
 
 def time_at(times: bytes, place: int) -> CardTime:
-    """The card at `place` of `times`, the region's bytes from TIMES_OFFSET to FLIGHTS_OFFSET."""
+    """The figures of the card at `place` in `times`, the region's bytes from TIMES_OFFSET to FLIGHTS_OFFSET."""
     *_, used, wanted, waited, longest = TIME.unpack_from(times, place * TIME.size)
     return CardTime(used, wanted, waited, longest)

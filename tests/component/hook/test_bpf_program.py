@@ -8,8 +8,7 @@ import bpf_interpreter
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook.devices import bpf_program
-from vgpu.hook.devices import rules as devicerules
+from vgpu.hook.devices import bpf_program, rules
 from vgpu.hook.devices.rules import ANY, ContainerRules, Filter, Rule
 
 ACCESSES = ("r", "w", "m", "rw", "rm", "wm", "rwm")
@@ -32,36 +31,36 @@ def same_on_the_grid(filter_: Filter, mov: int = bpf_program.MOV32_K) -> None:
 
 def test_the_defaults_of_the_runtimes() -> None:
     said = ContainerRules([Rule("a", ANY, ANY, "rwm", False)])
-    opening = devicerules.opening([(195, 0), (195, 255), (10, 229)], "rw")
-    for filter_ in (devicerules.runc(said), devicerules.runc(said).opened(opening)):
+    opening = rules.opening([(195, 0), (195, 255), (10, 229)], "rw")
+    for filter_ in (rules.runc(said), rules.runc(said).opened(opening)):
         same_on_the_grid(filter_)
-    for filter_ in (devicerules.crun(said), devicerules.crun(said).opened(opening)):
+    for filter_ in (rules.crun(said), rules.crun(said).opened(opening)):
         same_on_the_grid(filter_, bpf_program.MOV64_K)
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_any_rules(seed: int) -> None:
     chance = random.Random(seed)
-    rules = [
+    items = [
         Rule(
             chance.choice("abc"), chance.choice((ANY, *NUMBERS[:-2])), chance.choice((ANY, *NUMBERS[:-2])),
             chance.choice((*ACCESSES, "")), chance.random() < 0.6,
         )
         for _ in range(chance.randrange(12))
     ]  # fmt: skip
-    same_on_the_grid(Filter(rules, chance.random() < 0.3), chance.choice((bpf_program.MOV32_K, bpf_program.MOV64_K)))
+    same_on_the_grid(Filter(items, chance.random() < 0.3), chance.choice((bpf_program.MOV32_K, bpf_program.MOV64_K)))
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_any_config_opened_is_the_config_and_the_devices(seed: int) -> None:
     chance = random.Random(seed)
-    rules = [Rule("a", ANY, ANY, "rwm", chance.random() < 0.3)]
+    items = [Rule("a", ANY, ANY, "rwm", chance.random() < 0.3)]
     for _ in range(chance.randrange(8)):
-        rules.append(Rule(chance.choice("bc"), chance.choice(NUMBERS[:6]), chance.choice(NUMBERS[:6]),
+        items.append(Rule(chance.choice("bc"), chance.choice(NUMBERS[:6]), chance.choice(NUMBERS[:6]),
                           chance.choice(ACCESSES), chance.random() < 0.7))  # fmt: skip
-    said = ContainerRules(rules)
-    for base in (devicerules.crun(said), *_runc(said)):
-        opened = base.opened(devicerules.opening([(195, 0)], "rw"))
+    said = ContainerRules(items)
+    for base in (rules.crun(said), *_runc(said)):
+        opened = base.opened(rules.opening([(195, 0)], "rw"))
         code, old = bpf_program.program(opened), bpf_program.program(base)
         for kind in "bc":
             for major in NUMBERS:
@@ -74,6 +73,6 @@ def test_any_config_opened_is_the_config_and_the_devices(seed: int) -> None:
 
 def _runc(said: ContainerRules) -> list[Filter]:
     try:
-        return [devicerules.runc(said)]
+        return [rules.runc(said)]
     except VgpuError:  # a hole in the defaults' wildcards
         return []

@@ -154,8 +154,8 @@ def test_one_that_was_stopped_is_passed_over_and_the_others_stay_in_order(line: 
 
 
 def test_patience_is_with_a_line_that_moves(line: Line, monkeypatch) -> None:
-    """The last waits for longer than PATIENCE altogether; no single holder does."""
-    monkeypatch.setattr(lock_module, "PATIENCE", 0.3)
+    """The last waits for longer than TIMEOUT altogether; no single holder does."""
+    monkeypatch.setattr(lock_module, "TIMEOUT", 0.3)
     with Lock(line.directory):
         for number in range(8):
             line.join(number, hold=lambda: time.sleep(0.1))

@@ -10,7 +10,7 @@ from fake_systemd import Behaviour, FakeSystemd, Unit
 
 from vgpu.config.errors import VgpuError
 from vgpu.hook.devices import systemd
-from vgpu.hook.devices.systemd import Notice
+from vgpu.hook.devices.systemd import UnitAccess
 
 SCOPE = "cri-containerd-abc.scope"
 DEVICES = ((195, 0), (195, 255))
@@ -20,8 +20,8 @@ LIST = [("/dev/char/1:3", "rwm")]
 
 def tell(
     run: Path, unit: str = SCOPE, timeout: float = 0.25, nodes: dict[tuple[int, int], str] | None = None
-) -> Notice:
-    return systemd.tell(unit, DEVICES, "rw", nodes or {}, str(run), timeout)
+) -> UnitAccess:
+    return systemd.allow(unit, DEVICES, "rw", nodes or {}, str(run), timeout)
 
 
 def private(run: Path) -> Path:
@@ -39,7 +39,7 @@ def test_a_scope_that_restricts_gets_the_devices(tmp_path: Path) -> None:
     unit = Unit(allow=list(LIST))
     with FakeSystemd({SCOPE: unit}).listening(private(tmp_path)) as fake:
         notice = tell(tmp_path)
-        assert notice.told
+        assert notice.listed
         assert notice.text == f"{SCOPE}: DeviceAllow= has /dev/char/195:0, /dev/char/195:255 (rw)"
         assert unit.allow == LIST + PATHS
         asked = ["GetUnit", "Get DevicePolicy", "Get DeviceAllow", "Get BPFProgram", "Get Version"]
@@ -52,7 +52,7 @@ def test_a_scope_that_restricts_gets_the_devices(tmp_path: Path) -> None:
 def test_half_of_the_devices_are_not_enough(tmp_path: Path, allow: list[tuple[str, str]]) -> None:
     unit = Unit(allow=allow)
     with FakeSystemd({SCOPE: unit}).listening(private(tmp_path)):
-        assert tell(tmp_path).told
+        assert tell(tmp_path).listed
     assert unit.allow[-2:] == PATHS
 
 
@@ -61,20 +61,20 @@ def test_a_unit_that_does_not_restrict_is_left_alone(tmp_path: Path) -> None:
     unit = Unit("auto", pins=[("device", "/sys/fs/bpf/crun/x"), ("sysctl", "/sys/fs/bpf/other")])
     with FakeSystemd({SCOPE: unit}).listening(private(tmp_path)):
         notice = tell(tmp_path)
-    assert (notice.told, notice.text, notice.pins) == (False, "", ("/sys/fs/bpf/crun/x",))
+    assert (notice.listed, notice.text, notice.pins) == (False, "", ("/sys/fs/bpf/crun/x",))
     assert unit.allow == []
 
 
 def test_a_list_restricts_even_with_policy_auto(tmp_path: Path) -> None:
     unit = Unit("auto", allow=list(LIST))
     with FakeSystemd({SCOPE: unit}).listening(private(tmp_path)):
-        assert tell(tmp_path).told
+        assert tell(tmp_path).listed
 
 
 def test_a_unit_that_systemd_does_not_know(tmp_path: Path) -> None:
     with FakeSystemd({}).listening(private(tmp_path)):
         notice = tell(tmp_path)
-    assert (notice.told, notice.text) == (False, f"systemd knows no unit {SCOPE}: kernel level only")
+    assert (notice.listed, notice.text) == (False, f"systemd knows no unit {SCOPE}: kernel level only")
 
 
 def test_a_service_is_the_administrators(tmp_path: Path) -> None:
@@ -85,16 +85,16 @@ def test_a_service_is_the_administrators(tmp_path: Path) -> None:
         assert caught.value.line() == (
             "systemd unit podman.service: expected DevicePolicy=auto, or DeviceAllow=/dev/char/195:0 rw "
             "DeviceAllow=/dev/char/195:255 rw, found DevicePolicy=closed without; the unit is not the container's own, "
-            "so it is yours to change: `systemctl edit podman.service`"
+            "change it yourself with `systemctl edit podman.service`"
         )
         assert unit.allow == []
         unit.allow += PATHS
-        assert tell(tmp_path, "podman.service").told
+        assert tell(tmp_path, "podman.service").listed
 
 
 def test_by_way_of_the_bus_where_there_is_no_socket_of_its_own(tmp_path: Path) -> None:
     with FakeSystemd({SCOPE: Unit()}).listening(tmp_path / "dbus/system_bus_socket") as fake:
-        assert tell(tmp_path).told
+        assert tell(tmp_path).listed
     assert fake.calls[0] == "Hello"
 
 
@@ -103,7 +103,7 @@ def test_by_way_of_the_bus_where_its_own_socket_refuses(tmp_path: Path) -> None:
         FakeSystemd({}, Behaviour(greeting=b"REJECTED\r\n")).listening(private(tmp_path)),
         FakeSystemd({SCOPE: Unit()}).listening(tmp_path / "dbus/system_bus_socket"),
     ):
-        assert tell(tmp_path).told
+        assert tell(tmp_path).listed
 
 
 def test_before_240_the_node_itself_is_named(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_before_249_there_is_no_property_for_pins(tmp_path: Path) -> None:
     unknown = ("org.freedesktop.DBus.Error.UnknownProperty", "Unknown interface or property")
     fake = FakeSystemd({SCOPE: Unit()}, Behaviour(error_at={"Get BPFProgram": unknown}))
     with fake.listening(private(tmp_path)):
-        assert tell(tmp_path).told
+        assert tell(tmp_path).listed
 
 
 # When it does not play along
@@ -135,7 +135,7 @@ BAD = {
 }
 
 
-def told_by(fake: Behaviour | None, run: Path) -> Notice:
+def told_by(fake: Behaviour | None, run: Path) -> UnitAccess:
     if fake is None:
         return tell(run)
     with FakeSystemd({SCOPE: Unit()}, fake).listening(private(run)):
@@ -177,7 +177,7 @@ def test_without_its_consent_another_unit_is_warned_of(
     if written:
         transient(tmp_path, written)
     notice = told_by(behaviour, tmp_path)
-    assert not notice.told
+    assert not notice.listed
     assert notice.text.startswith(f"systemd could not be asked about {SCOPE} (")
     assert notice.text.endswith("the next `systemctl daemon-reload` may take the devices away")
 

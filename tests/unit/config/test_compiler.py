@@ -200,7 +200,7 @@ REFUSED = [
         "a: b\n\tc: d",
         ["F:2: expected valid YAML, found character '\\t' that cannot start any token; indent with spaces"],
     ),
-    ("driver: {root: /\n", ["F:1: expected ',' or '}', found '<stream end>'; mend the line"]),
+    ("driver: {root: /\n", ["F:1: expected ',' or '}', found '<stream end>'; correct this line"]),
     (
         "driver: {}\n---\ndriver: {}",
         ["F:2: expected a single document in the stream, found another document; keep one"],
@@ -287,7 +287,7 @@ def test_all_errors_in_the_order_of_lines(source) -> None:
 def test_number_of_error_lines_is_bounded(source) -> None:
     found = lines_of(source("".join(f"k{number}: 1\n" for number in range(200))))
     assert len(found) == compiler.MAX_ERRORS + 1
-    assert found[-1] == "and 150 errors more"
+    assert found[-1] == "and 150 more errors"
 
 
 def test_node_overrides_lie_over_the_top_level(source) -> None:

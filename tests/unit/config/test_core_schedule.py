@@ -56,7 +56,7 @@ def test_what_are_no_card_pages_is_refused_and_left_alone(tmp_path: Path, data: 
 def test_an_unknown_card_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "cards"
     path.write_bytes(core_schedule.encode([page(0)]))
-    with pytest.raises(VgpuError, match="expected a card that is listed"):
+    with pytest.raises(VgpuError, match="expected a card in this file"):
         core_schedule.update(str(path), page(1))
 
 

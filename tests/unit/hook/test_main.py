@@ -266,11 +266,11 @@ def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids of containers that got as far as being handed their cards; nothing is mounted."""
     found: list[str] = []
 
-    def hand_over(self: Hook, subject: Container, *_: object) -> list[str]:
+    def equip(self: Hook, subject: Container, *_: object) -> list[str]:
         found.append(subject.id)
         return ["note"], AllowDevices(PID, ((195, 0),), "rw", None, {(195, 0): "/dev/nvidia0"})  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Hook, "_hand_over", hand_over)
+    monkeypatch.setattr(Hook, "_equip", equip)
     return found
 
 

@@ -1,5 +1,5 @@
-"""Annotation dialects: how schedulers and nodes tell each other which cards a container gets.
+"""Annotation dialects: the forms in which schedulers and nodes exchange which cards a container gets.
 
-Belongs here: names and grammars, read and written, and nothing that acts. `placements` is what the hook reads, and so
-as small as the rest of its half; `resources` and `registration` are what the plugin needs besides.
+Belongs here: names and grammars, read and written. Not here: anything that acts. The hook loads `placements`, which is
+therefore small; the plugin also needs `resources` and `registration`.
 """

@@ -1,8 +1,9 @@
-"""A scheduler's placement in a pod's annotations, in every dialect: which cards are whose, and how much of each.
+"""A scheduler's placement in a pod's annotations, in every dialect: the cards of each container, and how much of each.
 
-Belongs here: annotation values in, choices per container out, and the writing of our own form. Values are claims that
-tenants can write: each is read strictly, and what is malformed, foreign, for another node or absurdly long is an error
-that names the annotation. What a choice is worth is the hook's to decide (vgpu.hook.request.resolve_grants). Pure.
+Belongs here, as pure functions: annotation values in, choices for each container out, and the writing of our own form.
+Not here: how far a choice counts, which the hook decides (vgpu.hook.request.resolve_grants). Tenants can write the
+values, so each is read strictly: a malformed or overlong value, or one for another node, is an error that names the
+annotation.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _FOUR_FIELDS = "UUID,NVIDIA,MiB,cores of each device, devices ended by :"
 
 
 class Chosen:
-    """One card for one container: by `uuid`, or by `index` where that is "". Amounts are 0 where none is named.
+    """One card for one container, by `uuid`, or by `index` where that is "". An amount of 0 means that none is given.
 
     `cores` in percent and `memory` in bytes are what the scheduler counted on that card.
     """
@@ -63,9 +64,9 @@ class Chosen:
 
 
 class Placement:
-    """All that one dialect says of a pod: container -> cards, under the annotation `key`, for the node `node`.
+    """One dialect's placement of a pod: container -> cards, from the annotation `key`, for the node `node`.
 
-    `node` is "" where the pod does not say it; `node_key` is the annotation that would.
+    `node_key` is the annotation with the node's name; `node` is "" where the pod has none.
     """
 
     __slots__ = ("cards", "dialect", "key", "node", "node_key")
@@ -79,7 +80,7 @@ class Placement:
 
 
 class Choice:
-    """What one scheduler chose for one container; `key` is the annotation that says so."""
+    """One scheduler's choice for one container; `key` is the annotation with it."""
 
     __slots__ = ("cards", "key")
 
@@ -89,9 +90,9 @@ class Choice:
 
 
 def choices(pod: Pod, container: str, node: str, dialects: Iterable[str]) -> list[Choice]:
-    """What each of `dialects` chose for `container`; several are for the caller to compare.
+    """The choice of each of `dialects` for `container`; the caller compares them.
 
-    VgpuError for a value that cannot be read, and for a placement on another node than `node`.
+    VgpuError for a malformed value, and for a placement on another node than `node`.
     """
     found = []
     for placement in read(pod, dialects):
@@ -104,18 +105,18 @@ def choices(pod: Pod, container: str, node: str, dialects: Iterable[str]) -> lis
 
 
 def read(pod: Pod, dialects: Iterable[str]) -> list[Placement]:
-    """Every placement in the pod's annotations, of the dialects named (`all`: every one)."""
+    """Every placement in the pod's annotations of these `dialects` (`all`: every dialect)."""
     wanted = set(dialects)
     found = [reader(pod) for name, reader in READERS.items() if name in wanted or ALL in wanted]
     return [placement for placement in found if placement is not None]
 
 
 def by_index(annotations: dict[str, str]) -> bool:
-    """Whether some placement goes by a container's place in the pod, which only the pod's record tells."""
+    """Whether some placement refers to a container by its place in the pod, which only the pod's record has."""
     return any(PREDICATE_INDEX in key or key in (HAMI, VOLCANO) for key in annotations)
 
 
-# Readers, one per dialect; None where the pod has no placement of it.
+# Readers, one for each dialect. They return None where the pod has no placement of that dialect.
 
 
 def _own(pod: Pod) -> Placement | None:
@@ -146,7 +147,7 @@ def _nvidia(pod: Pod) -> Placement | None:
 
 
 def _admission(dialect: str, prefix: str, pod: Pod) -> Placement | None:
-    """gpu-admission and its fork: an annotation per container, numbered as in spec.containers, card indexes in it."""
+    """gpu-admission and its fork: an annotation of card indexes for each container, numbered as in spec.containers."""
     keys = [key for key in pod.annotations if key.startswith(prefix + PREDICATE_INDEX)]
     if not keys or not pod.containers:
         return None
@@ -165,7 +166,7 @@ def _indexed_card(key: str, text: str) -> Chosen:
 
 
 def _hami(pod: Pod) -> Placement | None:
-    """HAMi: a segment per container, init containers first; versions before 2.5 leave those out."""
+    """HAMi: a segment for each container, init containers first; versions before 2.5 leave those out."""
     segments = _segments(pod, HAMI)
     if not segments or not pod.containers:
         return None
@@ -174,7 +175,7 @@ def _hami(pod: Pod) -> Placement | None:
 
 
 def _volcano(pod: Pod) -> Placement | None:
-    """Volcano: a segment per container that asks for a vGPU; no init containers."""
+    """Volcano: a segment for each container that asks for a vGPU, without init containers."""
     segments = _segments(pod, VOLCANO)
     if not segments or not pod.containers:
         return None
@@ -188,19 +189,19 @@ def _asks(resource: str) -> bool:
 
 
 def _segments(pod: Pod, key: str) -> list[str]:
-    """The containers' parts of HAMi's and Volcano's common form: HAMi ends each by ;, Volcano puts ; between them."""
+    """The segments of HAMi's and Volcano's common form: HAMi ends each with ;, Volcano separates them with ;."""
     value = _value(pod, key)
     return (value[:-1] if key == HAMI and value.endswith(";") else value).split(";") if value else []
 
 
 def _matched(key: str, segments: list[str], names: list[list[str]]) -> dict[str, tuple[Chosen, ...]]:
-    """Container -> cards, for the first of the lists in `names` that has as many names as there are segments."""
-    whose = next((listed for listed in names if len(listed) == len(segments)), None)
-    if whose is None:
+    """Container -> cards, for the first list in `names` with as many names as there are segments."""
+    containers = next((listed for listed in names if len(listed) == len(segments)), None)
+    if containers is None:
         counts = " or ".join(sorted({str(len(listed)) for listed in names}))
         raise _wrong(key, f"{counts} parts, one for each container", f"{len(segments)} parts")
     cards = {}
-    for name, segment in zip(whose, segments):
+    for name, segment in zip(containers, segments):
         items = [item for item in segment.split(":") if item]
         if items:
             cards[name] = _several(key, items, _four)
@@ -215,7 +216,7 @@ def _four(key: str, text: str) -> Chosen:
 
 
 def _manager(pod: Pod) -> Placement | None:
-    """vgpu-manager: `main[0_GPU-..._30_4096,...];side[]`; what its node has written counts where the other is gone."""
+    """vgpu-manager: `main[0_GPU-..._30_4096,...];side[]`. The node's annotation counts if the scheduler's is gone."""
     key = MANAGER if _value(pod, MANAGER) else MANAGER_REAL
     value = _value(pod, key)
     cards = {}
@@ -231,7 +232,7 @@ def _manager_card(key: str, text: str) -> Chosen:
     fields = text.split("_")
     if len(fields) != 4 or not _digits(fields[0], MAX_CONTAINERS):
         raise _wrong(key, "<index>_<UUID>_<cores>_<MiB>", text)
-    return _card(key, fields[1], fields[2], fields[3])  # the index may be another after a reboot, the UUID not
+    return _card(key, fields[1], fields[2], fields[3])  # a reboot may change the index, but not the UUID
 
 
 READERS: dict[str, Callable[[Pod], Placement | None]] = {
@@ -243,7 +244,7 @@ READERS: dict[str, Callable[[Pod], Placement | None]] = {
 
 
 def _value(pod: Pod, key: str) -> str:
-    """The text under `key`, "" where there is none."""
+    """The text under `key`, "" without one."""
     value = pod.annotations.get(key, "")
     if len(value) > MAX_VALUE:
         raise _wrong(key, f"at most {MAX_VALUE} characters", f"{len(value)}")
@@ -251,7 +252,7 @@ def _value(pod: Pod, key: str) -> str:
 
 
 def _is_container(pod: Pod, name: str) -> bool:
-    """Whether the pod has a container `name`; where its containers are not known, whether one may be called so."""
+    """Whether the pod has a container `name`. Where its containers are unknown: whether the name is well-formed."""
     known = pod.names()
     return name in known if known else bool(name) and all(c.isalnum() or c == "-" for c in name)
 
@@ -270,7 +271,7 @@ def _card(key: str, uuid: str, cores: str, mib: str) -> Chosen:
 
 
 def is_uuid(text: str) -> bool:
-    """Whether `text` may be a card's UUID; whether there is such a card is another matter."""
+    """Whether `text` has the form of a card's UUID."""
     known = text.startswith(("GPU-", "MIG-")) and 4 < len(text) <= MAX_ID
     return known and all(c.isascii() and (c.isalnum() or c == "-") for c in text)
 
@@ -282,7 +283,7 @@ def _whole(key: str, text: str, high: int, expected: str) -> int:
 
 
 def _digits(text: str, high: int) -> str:
-    """`text` where it is a whole number of at most `high`, else ""."""
+    """`text` if it is a whole number of at most `high`, else ""."""
     return text if text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= high else ""
 
 

@@ -1,7 +1,7 @@
-"""A node's cards in its own annotations, in the form that each scheduler extender reads.
+"""The register annotations: a node's cards in its own annotations, in the form that each scheduler extender reads.
 
-Belongs here: the annotation keys and values, pure. When they are patched, and that nothing is
-patched that has not changed, is the plugin's (vgpu.plugin.apiserver). Times are seconds since 1970.
+Belongs here: the annotation keys and values, as pure functions. Not here: when the annotations are patched, which is
+the plugin's (vgpu.plugin.apiserver). Times are seconds since 1970.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ HAMI, HAMI_HANDSHAKE = "hami.io/node-nvidia-register", "hami.io/node-handshake"
 VOLCANO, VOLCANO_HANDSHAKE = "volcano.sh/node-vgpu-register", "volcano.sh/node-vgpu-handshake"
 TYDIC, TYDIC_HEARTBEAT = "tydic.io/nvidia-device-register", "tydic.io/node-gpu-heartbeat"
 HEARTBEATS = (HAMI_HANDSHAKE, VOLCANO_HANDSHAKE, TYDIC_HEARTBEAT)
-BEATING = ("nvidia", "hami-2.7", "volcano")  #: the dialects whose scheduler forgets a node that falls silent
-MODE = "hami-core"  #: how HAMi and Volcano call cards that are shared by a library in the container
+BEATING = ("nvidia", "hami-2.7", "volcano")  #: the dialects whose scheduler forgets a node without heartbeats
+MODE = "hami-core"  #: the name in HAMi and Volcano of cards that a library in the container shares
 
 
 class Offer:
-    """What the node has: its cards, why some of them are unhealthy, and how far they may be shared.
+    """What the node offers: its cards, why some of them are unhealthy, and how far they may be shared.
 
-    `reasons`: uuid -> why, absent or "" for a healthy card. `cores` and `memory` are the scaling factors, `split` the
-    vGPUs of one card.
+    `reasons` maps uuids to the reason, absent or "" for a healthy card. `cores` and `memory` are the scaling
+    factors, `split` is the number of vGPUs of one card.
     """
 
     __slots__ = ("cards", "cores", "driver", "memory", "policy", "reasons", "split")
@@ -53,30 +53,30 @@ class Offer:
 
 
 def registered(offer: Offer, dialects: list[str], now: float) -> dict[str, str]:
-    """All annotations that register `offer` in `dialects`, heartbeats included."""
-    made: dict[str, str] = {}
+    """All annotations that register `offer` in `dialects`, with the heartbeats."""
+    annotations: dict[str, str] = {}
     if "vgpu" in dialects:
-        made[OWN] = own(offer)
+        annotations[OWN] = own(offer)
     if "nvidia" in dialects:
-        made.update({TYDIC: _tydic(offer), TYDIC_HEARTBEAT: str(int(now * 1e9))})
+        annotations.update({TYDIC: _tydic(offer), TYDIC_HEARTBEAT: str(int(now * 1e9))})
     if "hami" in dialects:
-        made[HAMI] = _hami(offer)
+        annotations[HAMI] = _hami(offer)
     elif "hami-2.7" in dialects:
-        made.update({HAMI: _hami_text(offer), HAMI_HANDSHAKE: _reported(now)})
+        annotations.update({HAMI: _hami_text(offer), HAMI_HANDSHAKE: _reported(now)})
     if "volcano" in dialects:
-        made.update({VOLCANO: _volcano(offer), VOLCANO_HANDSHAKE: _reported(now)})
-    return made
+        annotations.update({VOLCANO: _volcano(offer), VOLCANO_HANDSHAKE: _reported(now)})
+    return annotations
 
 
 def _reported(now: float) -> str:
     return time.strftime("Reported %Y-%m-%d %H:%M:%S", time.gmtime(now))
 
 
-# Our own
+# vgpu's own
 
 
 def own(offer: Offer) -> str:
-    """All that placement needs to know of the node; links by card index, sizes in MiB."""
+    """All that placement needs of the node; links by card index, sizes in MiB."""
     index = {card.uuid: str(card.index) for card in offer.cards}
     cards = [
         {
@@ -93,11 +93,11 @@ def own(offer: Offer) -> str:
     return records.encode(record)
 
 
-# Others'
+# Those of other projects
 
 
 def _tydic(offer: Offer) -> str:
-    """The fork's: cards in the order of their indexes, memory in the units of its resource, 1 MiB."""
+    """The form of gpu-admission's fork: cards by index, memory in the units of its resource, 1 MiB."""
     cards = [
         {"id": card.uuid, "core": 100, "memory": _mib(card, offer), "type": card.name, "isMig": False,
          "health": offer.healthy(card)}
@@ -107,7 +107,7 @@ def _tydic(offer: Offer) -> str:
 
 
 def _hami(offer: Offer) -> str:
-    """From HAMi 2.8 on. Zero values are left out, as its own encoder does."""
+    """From HAMi 2.8 on. Zero values are left out, as HAMi's encoder does."""
     cards = [
         {"id": card.uuid, "index": card.index, "count": offer.split, "devmem": _mib(card, offer),
          "devcore": _percent(offer), "type": _model(card), "numa": max(card.numa, 0), "mode": MODE,
@@ -121,15 +121,15 @@ def _hami_text(offer: Offer) -> str:
     """Up to HAMi 2.7: UUID,count,MiB,cores,type,numa,health,index,mode: of each card."""
     return "".join(
         f"{card.uuid},{offer.split},{_mib(card, offer)},{_percent(offer)},{_model(card)},{max(card.numa, 0)},"
-        f"{_truth(offer.healthy(card))},{card.index},{MODE}:"
+        f"{_boolean(offer.healthy(card))},{card.index},{MODE}:"
         for card in offer.cards
     )
 
 
 def _volcano(offer: Offer) -> str:
-    """UUID,count,MiB,type,health,mode: of each card; Volcano knows a card by its place here."""
+    """UUID,count,MiB,type,health,mode: of each card; Volcano identifies a card by its place here."""
     return "".join(
-        f"{card.uuid},{offer.split},{_mib(card, offer)},{_model(card)},{_truth(offer.healthy(card))},{MODE}:"
+        f"{card.uuid},{offer.split},{_mib(card, offer)},{_model(card)},{_boolean(offer.healthy(card))},{MODE}:"
         for card in offer.cards
     )
 
@@ -143,10 +143,10 @@ def _percent(offer: Offer) -> int:
 
 
 def _model(card: Card) -> str:
-    """As HAMi names models; what would end a field or a card in its text form is left out."""
+    """The model's name as in HAMi, without the characters that end a field or a card in its text form."""
     name = card.name.replace(",", " ").replace(":", " ")
     return name if name.startswith("NVIDIA") else f"NVIDIA-{name}"
 
 
-def _truth(value: bool) -> str:
+def _boolean(value: bool) -> str:
     return "true" if value else "false"

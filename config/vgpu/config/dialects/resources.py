@@ -1,7 +1,8 @@
-"""What a container's limits in its pod's spec say of each vGPU, in the dialects whose extender counts them alone.
+"""The limits in a pod's spec for each vGPU, in the dialects where only the scheduler extender counts them.
 
-Belongs here: the names of resources that are no kubelet devices, and their reading. The spec is admitted and immutable,
-so unlike an annotation it may stand for an amount (vgpu.hook.request.resolve_grants says how far). Pure.
+Belongs here: the names of resources that are no devices of kubelet, and their reading, as pure functions. Not here: how
+far such a limit counts as an amount (vgpu.hook.request.resolve_grants). The spec is admitted and immutable, so it is
+worth more than an annotation.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ MAX_MIB = 1 << 30
 
 
 class SpecAmounts:
-    """What the spec names for each card, 0 where it names nothing: `cores` and `percent` of a card, `memory` bytes."""
+    """The spec's amounts of each card, 0 where it has none: `cores` and `percent` of a card, `memory` bytes."""
 
     __slots__ = ("cores", "memory", "percent")
 
@@ -26,16 +27,16 @@ class SpecAmounts:
 
 
 def spec_amounts(limits: dict[str, int]) -> SpecAmounts:
-    """The amounts in `limits`; VgpuError where two dialects in one spec disagree, or one is absurd.
+    """The amounts in `limits`; VgpuError where two dialects disagree, or an amount is absurdly large.
 
-    Beside an amount of memory a percentage counts for nothing, as in HAMi and Volcano.
+    An amount of memory overrides a percentage, as in HAMi and Volcano.
     """
     memory = _one(limits, MEMORY, MAX_MIB)
     return SpecAmounts(_one(limits, CORES, 100), memory << 20, 0 if memory else _one(limits, PERCENT, 100))
 
 
 def _one(limits: dict[str, int], names: tuple[str, ...], high: int) -> int:
-    """The amount under any of `names`; 0 says nothing, as where there is none."""
+    """The amount under any of `names`. 0 counts as no amount."""
     named = [name for name in names if limits.get(name)]
     if len({limits[name] for name in named}) > 1:
         found = " and ".join(f"{name}: {limits[name]}" for name in named)

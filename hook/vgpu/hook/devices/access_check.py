@@ -1,8 +1,8 @@
-"""The kernel's own verdict on a device in a cgroup, whoever's rules decided it.
+"""A check of the kernel's decision on devices in a cgroup, which may depend on several owners' rules.
 
-Belongs here: asking with a process of ours inside the cgroup. Used where rules of others have their say (systemd's,
-those of cgroups above), which nobody can read back from the kernel. access(2) passes the same check as open(2) without
-opening the device, which might take seconds and wake a card up.
+Belongs here: the check by a process of ours inside the cgroup. Not here: writing rules. It is for cgroups where systemd
+or a cgroup above also restricts devices, because the kernel does not list those rules. access(2) makes the same check
+as open(2) without opening the device, which could take seconds and wake a card up.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _MODES = {"r": os.R_OK, "w": os.W_OK}
 
 
 def refused(cgroup_fd: int, directory: str, nodes: dict[tuple[int, int], str], access: str) -> list[tuple[int, int]]:
-    """Those of the devices in `nodes` (files of the host by number) that a process in the cgroup may not open.
+    """The devices in `nodes` (files of the host by device number) that a process in the cgroup may not open.
 
-    A file that is not the device it stands for is not asked. VgpuError when no process of ours gets in there.
+    A file with another device number is skipped. VgpuError when no process of ours can enter the cgroup.
     """
     mode = sum(_MODES.get(letter, 0) for letter in access)
-    asked = [device for device, path in nodes.items() if _is(path, device)][: _FAILED - 1]
+    unchecked = [device for device, path in nodes.items() if _is(path, device)][: _FAILED - 1]
     found = []
-    while asked:
-        index = _first_refused(cgroup_fd, directory, [nodes[device] for device in asked], mode)
+    while unchecked:
+        index = _first_refused(cgroup_fd, directory, [nodes[device] for device in unchecked], mode)
         if index is None:
             break
-        found.append(asked[index])
-        asked = asked[index + 1 :]
+        found.append(unchecked[index])
+        unchecked = unchecked[index + 1 :]
     return found
 
 
@@ -53,14 +53,14 @@ def _first_refused(cgroup_fd: int, directory: str, paths: list[str], mode: int) 
         os._exit(_inside(cgroup_fd, paths, mode))
     code = os.waitstatus_to_exitcode(_wait(pid))
     if code < 0 or code == _FAILED:
-        raise VgpuError(f"{directory}: device rules", expected="a process that asks the kernel in there",
-                        found="none gets in" if code > 0 else f"it was killed by signal {-code}",
-                        do="see whether the cgroup still exists, is frozen or out of memory")  # fmt: skip
+        raise VgpuError(f"{directory}: device rules", expected="a process of ours in the cgroup",
+                        found="none can enter it" if code > 0 else f"it was killed by signal {-code}",
+                        do="check whether the cgroup still exists, is frozen or out of memory")  # fmt: skip
     return code - 1 if code else None
 
 
 def _inside(cgroup_fd: int, paths: list[str], mode: int) -> int:
-    """Exit status of the child: 0, or the number of the first path refused, counted from 1."""
+    """The child's exit status: 0, or the number of the first path that is refused, counted from 1."""
     try:
         syscalls.die_with_parent()
         fd = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=cgroup_fd)
@@ -74,7 +74,7 @@ def _inside(cgroup_fd: int, paths: list[str], mode: int) -> int:
 
 
 def _wait(pid: int) -> int:
-    """The child's status. Killed when it takes too long, and left when even that takes: a frozen cgroup does both."""
+    """The child's status. A slow child is killed. In a frozen cgroup even that takes long; then the child is left."""
     for limit in (TIMEOUT, TIMEOUT_KILLED):
         deadline = time.monotonic() + limit
         while time.monotonic() < deadline:

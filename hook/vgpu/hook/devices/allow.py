@@ -1,10 +1,10 @@
 """Opening a container's device cgroup for its GPU nodes. Runs as root, on the host's side, before the container starts.
 
-Belongs here: the one operation `AllowDevices`, the order of its steps, and what is an error. First systemd, if it has a
-unit for the container, because it applies its own list when it is told (systemdunit); then the kernel, the container's
-cgroup and those up to its unit: v1 lists (devicelists) or v2 programs (deviceprograms); then, where others have their
-say, the kernel's verdict (deviceverdict). Above the unit nothing is changed: what refuses there is an error that
-names it.
+Belongs here: the operation `AllowDevices`, the order of its steps, and which failures are errors. First systemd, if it
+has a unit for the container, because it applies its own list when that changes (systemd). Then the kernel: the
+container's cgroup and those up to its unit, as v1 lists (cgroup_v1) or v2 programs (cgroup_v2). Last, where others
+restrict devices too, a check of the kernel's decision (access_check). Nothing changes above the unit: a refusal there
+is an error that names it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import errno
 import os
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook.devices import cgroup_v1, cgroup_v2
-from vgpu.hook.devices import rules as devicerules
+from vgpu.hook.devices import cgroup_v1, cgroup_v2, rules
 from vgpu.hook.devices.rules import ContainerRules
 from vgpu.hook.linux import cgroup, procfs
 from vgpu.hook.linux.cgroup import DeviceCgroup
@@ -22,12 +21,12 @@ from vgpu.hook.linux.cgroup import DeviceCgroup
 _DO_ROOT = "the hook has to run as root of the host, outside any container"
 _DO_VANISHED = "another program removed this cgroup meanwhile; start the container again"
 
-#: What the files of a cgroup, and bpf(2) for its fd, answer once it has been removed.
+#: The errors of a cgroup's files, and of bpf(2) on its fd, after the cgroup was removed.
 _VANISHED = (errno.ENOENT, errno.ENODEV, errno.EBADF)
 
 
 class DeviceAccess:
-    """What was done. `text` is one line for the log; `changed` is False when the kernel had everything open already."""
+    """The result. `text` is one line for the log. `changed` is False when the devices were open already."""
 
     __slots__ = ("cgroup", "changed", "text")
 
@@ -40,20 +39,20 @@ class DeviceAccess:
 class AllowDevices:
     """Permit `access` ("rw") to character `devices` (major, minor) to the cgroup of process `pid`.
 
-    `rules` is what config.json says: on v2 the new program has to repeat it. `nodes` are the devices' files on the
-    host, where they are known.
+    `container_rules` are the rules in config.json; on v2 the new program repeats them. `nodes` are the devices' files
+    on the host, as far as they are known.
     """
 
-    __slots__ = ("access", "devices", "nodes", "pid", "rules")
+    __slots__ = ("access", "container_rules", "devices", "nodes", "pid")
 
     def __init__(
-        self, pid: int, devices: tuple[tuple[int, int], ...], access: str, rules: ContainerRules,
+        self, pid: int, devices: tuple[tuple[int, int], ...], access: str, container_rules: ContainerRules,
         nodes: dict[tuple[int, int], str] | None = None,
     ) -> None:  # fmt: skip
         self.pid = pid
         self.devices = devices
         self.access = access
-        self.rules = rules
+        self.container_rules = container_rules
         self.nodes = nodes or {}
 
     def describe(self) -> str:
@@ -61,8 +60,8 @@ class AllowDevices:
         return f"allow character devices {numbers} ({self.access}) in the device cgroup of process {self.pid}"
 
     def execute(self, proc: str = "/proc", run: str = "/run") -> DeviceAccess:
-        """VgpuError when the devices cannot be opened. What was written before stays then: v1's earlier lines, and
-        systemd's list. Both go with the container's cgroup."""
+        """VgpuError when the devices cannot be opened. Earlier lines of v1 and systemd's list stay then. The runtime
+        removes both with the container's cgroup."""
         started = procfs.start_time(self.pid, proc)
         place = cgroup.device_cgroup(self.pid, proc)
         shared = place.path in cgroup.deciding_paths(cgroup.memberships_of("self", proc), place.version)
@@ -80,7 +79,7 @@ class AllowDevices:
 
 
 class _Opening:
-    """`what` is to be done at `place`, which is `shared` with the runtime or not."""
+    """One execution of `what` on the cgroup `place`, which the runtime may share."""
 
     __slots__ = ("opening", "place", "run", "shared", "unit", "what")
 
@@ -89,11 +88,11 @@ class _Opening:
         self.place = place
         self.shared = shared
         self.run = run
-        self.opening = devicerules.opening(list(what.devices), what.access)
+        self.opening = rules.opening(list(what.devices), what.access)
         self.unit = "" if shared else cgroup.unit_path(place.path)
 
     def execute(self) -> DeviceAccess:
-        # Above the container's own cgroup only a scope is its own; a service is that of whoever started the runtime.
+        # A scope belongs to the container alone. A service belongs to whoever started the runtime.
         names = self.place.levels(self.unit) if self.unit.endswith(".scope") else [self.place.directory]
         fds: list[int] = []
         try:
@@ -107,24 +106,25 @@ class _Opening:
                 os.close(fd)
 
     def _open_lists(self, fds: list[int], names: list[str]) -> DeviceAccess:
-        told, remarks, _ = self._tell()
+        listed, remarks, _ = self._allow_in_systemd()
         lines = cgroup_v1.open_levels(fds, names, self.opening, self.shared)
-        if told:
-            self._ask_kernel(fds[0], "see devices.list here and above")
+        if listed:
+            self._check_kernel(fds[0], "compare devices.list here and above")
         return self._access(lines, remarks, "the devices were open already")
 
     def _open_programs(self, fds: list[int], names: list[str]) -> DeviceAccess:
-        levels = [cgroup_v2.Level(fd, name, self.opening, self.what.rules) for fd, name in zip(fds, names)]
-        told, remarks, pins = self._tell()
+        levels = [cgroup_v2.Level(fd, name, self.opening, self.what.container_rules) for fd, name in zip(fds, names)]
+        listed, remarks, pins = self._allow_in_systemd()
         steps = [
-            level.open(told, self.shared, level is levels[0], pins, lambda: self._permitted(fds[0])) for level in levels
+            level.open(listed, self.shared, level is levels[0], pins, lambda: self._permitted(fds[0]))
+            for level in levels
         ]
         own, others = cgroup_v2.attached(fds[0])
         strangers = cgroup_v2.foreign(others)
         if strangers:
-            remarks.append(f"asked as well: {cgroup_v2.located(strangers, self.place.directory)}")
-        if others or told:
-            self._ask_kernel(fds[0], remarks[-1] if remarks else "")
+            remarks.append(f"the kernel also runs: {cgroup_v2.located(strangers, self.place.directory)}")
+        if others or listed:
+            self._check_kernel(fds[0], remarks[-1] if remarks else "")
         why = "the devices were open already" if own or others else "no device program is attached, nothing to open"
         return self._access([step for step in steps if step], remarks, why)
 
@@ -132,33 +132,33 @@ class _Opening:
         done = lines or [f"{self.place.directory}: {otherwise}"]
         return DeviceAccess(self.place.directory, bool(lines), "; ".join(done + remarks))
 
-    def _tell(self) -> tuple[bool, list[str], tuple[str, ...]]:
-        """(whether systemd has the devices in its list, remarks for the log, pins of programs that it attaches)."""
+    def _allow_in_systemd(self) -> tuple[bool, list[str], tuple[str, ...]]:
+        """(whether systemd's list has the devices, remarks for the log, pins of programs that systemd attaches)."""
         if not self.unit:
             return False, [], ()
         name = self.unit.rpartition("/")[2]
         if not os.path.isdir(f"{self.run}/systemd/system"):
-            return False, [f"systemd does not run here, {name} is but a name: kernel level only"], ()
-        # Imported here, on the host's side, in the process that never enters a container's namespaces: without systemd
-        # a start does not pay for the bus (1 ms).
+            return False, [f"systemd does not run here, {name} is only a name: kernel level only"], ()
+        # Imported here because a start without systemd need not pay for D-Bus (1 ms). This is the host's side: the
+        # process never enters a container's namespaces.
         from vgpu.hook.devices import systemd  # noqa: PLC0415
 
-        notice = systemd.tell(name, self.what.devices, self.what.access, self.what.nodes, self.run)
-        return notice.told, [notice.text] if notice.text else [], notice.pins
+        result = systemd.allow(name, self.what.devices, self.what.access, self.what.nodes, self.run)
+        return result.listed, [result.text] if result.text else [], result.pins
 
     def _permitted(self, fd: int) -> bool:
-        """Whether the kernel permits all devices already; False when a file is missing to ask with."""
+        """Whether the kernel permits all devices already; False when a device's file is missing."""
         return self.what.nodes.keys() >= set(self.what.devices) and not self._refused(fd)
 
-    def _ask_kernel(self, fd: int, others: str) -> None:
+    def _check_kernel(self, fd: int, others: str) -> None:
         refused = self._refused(fd)
         if refused:
-            rules = devicerules.listed(devicerules.opening(refused, self.what.access))
-            raise VgpuError(f"{self.place.directory}: device rules", expected=f"{rules}, here and by all cgroups above",
+            line = rules.listed(rules.opening(refused, self.what.access))
+            raise VgpuError(f"{self.place.directory}: device rules", expected=f"{line}, here and by all cgroups above",
                             found="refused by the kernel", do=others)  # fmt: skip
 
     def _refused(self, fd: int) -> list[tuple[int, int]]:
-        from vgpu.hook.devices import access_check  # noqa: PLC0415 - as in _tell
+        from vgpu.hook.devices import access_check  # noqa: PLC0415 - as in _allow_in_systemd
 
         return access_check.refused(fd, self.place.directory, self.what.nodes, self.what.access)
 
@@ -173,5 +173,5 @@ def _open_directory(path: str) -> int:
 def _gone(pid: int, place: DeviceCgroup, error: Exception) -> VgpuError:
     return VgpuError(
         f"{place.directory}: device rules", expected=f"process {pid}, the container's init, to live until it starts",
-        found=f"it has ended ({error})", do="who killed it says why; nothing is left to undo",
+        found=f"it has ended ({error})", do="find out what killed it; nothing is left to undo",
     )  # fmt: skip

@@ -1,12 +1,11 @@
 """Byte code of a BPF_PROG_TYPE_CGROUP_DEVICE program from a filter of device rules. Pure: rules in, bytes out.
 
-Belongs here: the instructions and their bounds. What the rules are is devicerules', loading is deviceprograms'.
-The context is struct bpf_cgroup_dev_ctx: u32 access_type (accesses << 16 | type), u32 major, u32 minor. The result is
-1 to permit, 0 to refuse. Programs of a cgroup and of all its ancestors are asked, all have to permit.
+Belongs here: the instructions and their bounds. Not here: the rules (rules) and the loading (cgroup_v2). The context is
+struct bpf_cgroup_dev_ctx: u32 access_type (accesses << 16 | type), u32 major, u32 minor. The result is 1 to permit, 0
+to refuse. The kernel runs the programs of a cgroup and of all its ancestors, and all of them have to permit.
 
-For a runtime's own filter the bytes are those which that runtime loads, so that the kernel's tag of the two programs is
-the same: that is how an attached program is recognised without dumping it (a dump is useless under
-net.core.bpf_jit_harden).
+For a runtime's own filter the bytes are the same as the runtime loads, so that the kernel computes the same tag for
+both. That is how an attached program is recognised without a dump, which is useless under net.core.bpf_jit_harden.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _PROLOGUE = (
 
 
 def program(rules: Filter, mov: int = MOV32_K) -> bytes:
-    """The byte code that decides as `rules` does. `mov` is how the result is set: runc MOV32_K, crun MOV64_K."""
+    """The byte code that decides like `rules`. `mov` is the instruction for the result: runc MOV32_K, crun MOV64_K."""
     parts = list(_PROLOGUE)
     for rule in rules.rules:
         parts += _block(rule, mov)
@@ -67,7 +66,7 @@ def program(rules: Filter, mov: int = MOV32_K) -> bytes:
 
 
 def _block(rule: Rule, mov: int) -> list[bytes]:
-    """One rule: each test jumps behind the block when it fails, all passed is the result."""
+    """One rule. A test that fails jumps behind the block; after all tests comes the result."""
     tests = []
     if rule.type != "a":
         tests.append((JNE_K, _TYPE, 0, _TYPES[rule.type]))

@@ -1,7 +1,8 @@
 """Device cgroups of v1: `devices.allow`, written and read back. Runs as root, on the host's side.
 
-Belongs here: the kernel's files of one cgroup and those between it and its systemd unit. What is written is the rule
-itself; the kernel keeps the list. A child cannot have what its parent denies, so the outermost level comes first.
+Belongs here: the kernel's files of one cgroup and of those between it and its systemd unit. Not here: the meaning of
+rules (rules). A write is one rule; the kernel keeps the list. A child cannot have what its parent denies, so the
+outermost level comes first.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
-from vgpu.hook.devices import rules as devicerules
+from vgpu.hook.devices import rules
 from vgpu.hook.devices.rules import Filter, Rule
 
 
@@ -28,15 +29,15 @@ def open_levels(levels: list[int], names: list[str], opening: list[Rule], shared
 def read(fd: int) -> Filter:
     list_fd = os.open("devices.list", os.O_RDONLY | os.O_CLOEXEC, dir_fd=fd)
     try:
-        return devicerules.parse_list(os.fsdecode(records.read_fd(list_fd, "devices.list", records.MAX_RECORD)))
+        return rules.parse_list(os.fsdecode(records.read_fd(list_fd, "devices.list", records.MAX_RECORD)))
     finally:
         os.close(list_fd)
 
 
 def _leave_shared(fd: int, directory: str, opening: list[Rule]) -> list[str]:
-    rules = read(fd)
-    if not rules.default and not rules.permit_all(opening):
-        devicerules.refuse_shared(directory)
+    before = read(fd)
+    if not before.default and not before.permit_all(opening):
+        rules.refuse_shared(directory)
     return []
 
 
@@ -44,7 +45,7 @@ def _open(fd: int, directory: str, opening: list[Rule]) -> list[str]:
     before = read(fd)
     if not before.default and before.permit_all(opening):
         return []
-    # Also in a deny-list (`a *:* rwm`): there it takes back a denial of that very device, which the kernel hides.
+    # In a deny-list (`a *:* rwm`) too: there the write removes a denial of that very device, which the kernel hides.
     for rule in opening:
         _write_allow(fd, directory, rule)
     after = read(fd)
@@ -52,7 +53,7 @@ def _open(fd: int, directory: str, opening: list[Rule]) -> list[str]:
         if not after.permit_all([rule]):
             raise VgpuError(f"{directory}/devices.list", expected=f"{rule} after it was written to devices.allow",
                             found="no such line", do="look for another writer of this cgroup's rules")  # fmt: skip
-    return [f"{directory}: wrote {devicerules.listed(opening)} to devices.allow"]
+    return [f"{directory}: wrote {rules.listed(opening)} to devices.allow"]
 
 
 def _write_allow(fd: int, directory: str, rule: Rule) -> None:
@@ -68,5 +69,5 @@ def _write_allow(fd: int, directory: str, rule: Rule) -> None:
             raise OSError(error.errno, f"{path}: {rule}: {error.strerror}") from error
         raise VgpuError(
             f"{path}: cannot add {rule}", expected="a parent cgroup that has this rule itself", found=error.strerror,
-            do=f"see {os.path.dirname(directory)}/devices.list; a child cannot have more",
+            do=f"compare {os.path.dirname(directory)}/devices.list; a child cannot have more",
         ) from error  # fmt: skip

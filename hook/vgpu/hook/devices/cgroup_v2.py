@@ -1,9 +1,9 @@
-"""Device programs of cgroup v2: what a runtime attached is replaced by what says the same and permits more. As root.
+"""Device programs of cgroup v2: the hook replaces a runtime's program by one that permits the devices too. As root.
 
-Belongs here: the programs of one cgroup, of those between it and its systemd unit, and pins of them. Adding a program
-would only narrow, because all have to permit; and no program is dumped, which tells nothing under
-net.core.bpf_jit_harden. What a runtime's rules are is devicerules', byte code is devicebpf's, and systemd's own
-programs are changed by systemd (systemdunit).
+Belongs here: the programs of one cgroup and of those between it and its systemd unit, and pins of them. An additional
+program could only restrict, because all programs have to permit. No program is dumped: dumps are useless under
+net.core.bpf_jit_harden. Not here: the runtimes' rules (rules), byte code (bpf_program), and systemd's own programs,
+which systemd changes (systemd).
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import errno
 import os
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook.devices import bpf_program
-from vgpu.hook.devices import rules as devicerules
+from vgpu.hook.devices import bpf_program, rules
 from vgpu.hook.devices.rules import ContainerRules, Filter, Rule
 from vgpu.hook.linux import bpf
 
@@ -27,7 +26,7 @@ PIN_SUFFIX = "-vgpu"
 
 
 class Known:
-    """A program that can be on a container's cgroup: whose it is, what it says, and how that runtime encodes it."""
+    """A program that may be on a container's cgroup: its runtime's name, its rules, and the runtime's encoding."""
 
     __slots__ = ("mov", "name", "rules")
 
@@ -43,56 +42,57 @@ class Known:
         return Known(self.name, self.rules.opened(opening), self.mov)
 
 
-def known_programs(said: ContainerRules) -> list[Known]:
-    """What runc and crun make of config.json, the likeliest first. runc has none for rules that it would refuse."""
+def known_programs(container_rules: ContainerRules) -> list[Known]:
+    """The programs of runc and crun for config.json, the likeliest first. runc has none for rules that it refuses."""
     known = []
     for tun, suffix in ((True, ""), (False, " without tun")):
         try:
-            rules = devicerules.runc(said, tun)
+            runc = rules.runc(container_rules, tun)
         except VgpuError:
-            rules = None  # v1 cannot express them, so it was not runc that started this container
-        if rules:
-            known.append(Known("runc" + suffix, rules, bpf_program.MOV32_K))
-        known.append(Known("crun" + suffix, devicerules.crun(said, tun), bpf_program.MOV64_K))
-    known.append(Known("crun with a blank rule", devicerules.crun(said, blank=True), bpf_program.MOV64_K))
+            runc = None  # v1 cannot express them, so runc did not start this container
+        if runc:
+            known.append(Known("runc" + suffix, runc, bpf_program.MOV32_K))
+        known.append(Known("crun" + suffix, rules.crun(container_rules, tun), bpf_program.MOV64_K))
+    known.append(Known("crun with a blank rule", rules.crun(container_rules, blank=True), bpf_program.MOV64_K))
     return known
 
 
-def narrowest(said: ContainerRules) -> Known:
-    """What to go by when nobody's program is recognised: config.json with the defaults that all runtimes share."""
+def narrowest(container_rules: ContainerRules) -> Known:
+    """The program to start from when none is recognised: config.json with the defaults that all runtimes share."""
     names = ("runc without tun", "crun without tun")
-    return next(item for name in names for item in known_programs(said) if item.name == name)
+    return next(item for name in names for item in known_programs(container_rules) if item.name == name)
 
 
 class Level:
-    """A v2 cgroup, open as `fd`; `opening` is wanted besides what config.json `said`."""
+    """A v2 cgroup, open as `fd`. `opening` are the rules to add to config.json's `container_rules`."""
 
-    __slots__ = ("before", "directory", "fd", "opening", "said")
+    __slots__ = ("before", "container_rules", "directory", "fd", "opening")
 
-    def __init__(self, fd: int, directory: str, opening: list[Rule], said: ContainerRules) -> None:
+    def __init__(self, fd: int, directory: str, opening: list[Rule], container_rules: ContainerRules) -> None:
         self.fd = fd
         self.directory = directory
         self.opening = opening
-        self.said = said
-        #: The programs before systemd was told of the devices: what is new then is systemd's.
+        self.container_rules = container_rules
+        #: The programs before systemd gets the devices. Programs that come later are systemd's.
         self.before = bpf.prog_query(fd)[0]
 
-    def open(self, told: bool, shared: bool, own: bool, pins: tuple[str, ...], permitted: Callable[[], bool]) -> str:
-        """Replace the runtime's program, if it refuses; returns what was done, "" when it was nothing.
+    def open(self, listed: bool, shared: bool, own: bool, pins: tuple[str, ...], permitted: Callable[[], bool]) -> str:
+        """Replace the runtime's program, if it refuses. Returns a line for the log, "" when nothing changed.
 
-        `told`: systemd applies its list, which has the devices, by programs of its own. `own`: the container's very
-        cgroup, not one above it. `pins`: the files of programs that systemd attaches here for the runtime.
-        `permitted`: asks the kernel, where a program is not recognised that may be systemd's and permit already.
+        `listed`: systemd's list has the devices, and systemd applies it by programs of its own. `own`: this is the
+        container's own cgroup, not one above it. `pins`: the files of programs that systemd attaches here for the
+        runtime. `permitted` checks the kernel's decision where an unrecognised program may be systemd's and permit
+        the devices already.
         """
         ids, flags = bpf.prog_query(self.fd)
         if not ids:
             return ""
         if shared:
-            devicerules.refuse_shared(self.directory)
-        theirs = [_Attached(item, self) for item in ids if not (told and self._systemds(item))]
+            rules.refuse_shared(self.directory)
+        theirs = [_Attached(item, self) for item in ids if not (listed and self._systemds(item))]
         try:
             refusing = [item for item in theirs if not item.permits]
-            if told and any(item.known is None for item in refusing) and permitted():
+            if listed and any(item.known is None for item in refusing) and permitted():
                 return ""
             if len(refusing) > 1:
                 raise VgpuError(
@@ -106,7 +106,7 @@ class Level:
                 os.close(item.fd)
 
     def filter(self) -> Filter:
-        """What the cgroup's programs say; VgpuError unless there is none, or one that is recognised."""
+        """The rules of the cgroup's program; VgpuError unless there is none, or one that is recognised."""
         ids, _ = bpf.prog_query(self.fd)
         if not ids:
             return Filter([], True)
@@ -119,30 +119,30 @@ class Level:
                 os.close(old)
         if not found:
             where = f"{self.directory}: device programs"
-            raise VgpuError(where, expected="one that config.json explains", found=described(ids))
+            raise VgpuError(where, expected="one that matches config.json", found=described(ids))
         return found.rules
 
     def _systemds(self, prog_id: int) -> bool:
         return prog_id not in self.before or _name(prog_id).encode() == SYSTEMD_NAME
 
     def _open_program(self, old: _Attached, flags: int, own: bool, pins: tuple[str, ...]) -> str:
-        """Open by way of `old`, the only program that refuses and is not known to be systemd's."""
+        """Replace `old`, the only program that refuses and is not known to be systemd's."""
         found, pin = old.known, _pin_of(old.id, pins)
         if not found and not pin:
             if old.name == SYSTEMD_NAME:
-                do = devicerules.OWN_CGROUP if own else "systemd has to change it, and could not be told"
+                do = rules.OWN_CGROUP if own else "systemd has to change it, and could not be asked to"
                 raise VgpuError(f"{self.directory}: device program", expected="the runtime's",
                                 found="systemd's own for the unit", do=do)  # fmt: skip
             if not own:
-                return ""  # systemd's, before it named them, or a stranger's: the kernel will tell
-        new_id = self._put_in_place((found or narrowest(self.said)).opened(self.opening), old, flags, pin)
+                return ""  # systemd's, from before it named them, or a foreign one: the later check decides
+        new_id = self._put_in_place((found or narrowest(self.container_rules)).opened(self.opening), old, flags, pin)
         whose = f"{found.name}'s" if found else "a program of an unknown runtime, by the rules of config.json"
         pinned = f", also at {pin}" if pin else ""
-        rules = devicerules.listed(self.opening)
-        return f"{self.directory}: program {new_id} for {old.id} ({whose}), with {rules}{pinned}"
+        opened = rules.listed(self.opening)
+        return f"{self.directory}: program {new_id} for {old.id} ({whose}), with {opened}{pinned}"
 
     def _put_in_place(self, program: Known, old: _Attached, flags: int, pin: str) -> int:
-        """The id of `program` once it stands where `old` stood, first in the pin that systemd reads again."""
+        """Put `program` in the place of `old`, first in the pin that systemd reads again; returns its id."""
         new = program.load()
         try:
             new_id = int(bpf.prog_info(new).id)
@@ -158,12 +158,12 @@ class Level:
         return new_id
 
     def recognise(self, tag: bytes) -> Known | None:
-        """The known program with this tag, as its runtime loaded it or as an earlier run of ours opened it.
+        """The known program with this tag, as its runtime loaded it or as an earlier run of the hook replaced it.
 
-        The kernel itself computes the tags, since what it digests with changed (SHA-1, from Linux 6.18 SHA-256): each
-        candidate is loaded, asked for its tag, and forgotten.
+        The kernel computes the tags, because its digest has changed (SHA-1, from Linux 6.18 SHA-256): each candidate is
+        loaded for its tag and closed again.
         """
-        for known in known_programs(self.said):
+        for known in known_programs(self.container_rules):
             for item in (known, known.opened(self.opening)):
                 fd = item.load()
                 try:
@@ -175,7 +175,7 @@ class Level:
 
 
 class _Attached:
-    """A program on the cgroup of `level`, open as `fd`: the `known` one that it is, and whether that permits all."""
+    """A program on the cgroup of `level`, open as `fd`. `known`: the one recognised; `permits`: it permits all."""
 
     __slots__ = ("fd", "id", "known", "name", "permits")
 
@@ -193,26 +193,26 @@ class _Attached:
 
 
 def swap(cgroup_fd: int, new: int, old: int, flags: int) -> None:
-    """Attach `new` instead of `old`, never with none in between. `flags` are those that `old` was attached with."""
+    """Attach `new` instead of `old`, with no moment without a program. `flags` are those of `old`."""
     if not flags & bpf.BPF_F_ALLOW_MULTI:
-        bpf.prog_attach(cgroup_fd, new, flags)  # a cgroup that takes one program: attaching replaces it
+        bpf.prog_attach(cgroup_fd, new, flags)  # a cgroup for one program: attaching replaces it
         return
     try:
         bpf.prog_attach(cgroup_fd, new, bpf.BPF_F_ALLOW_MULTI | bpf.BPF_F_REPLACE, old)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        # Before Linux 5.6: both for a moment, which permits what both permit.
+        # Before Linux 5.6 both are attached for a moment; only what both permit is permitted then.
         bpf.prog_attach(cgroup_fd, new, bpf.BPF_F_ALLOW_MULTI)
         bpf.prog_detach(cgroup_fd, old)
 
 
 def replace_pin(path: str, fd: int) -> None:
-    """Have `path` in a bpf file system mean `fd`, in one step."""
+    """Pin `fd` at `path` in a bpf file system, in one step."""
     beside = path + PIN_SUFFIX
     try:
         bpf.obj_pin(beside, fd)
-    except FileExistsError:  # of a hook that was killed here
+    except FileExistsError:  # left by a hook that was killed here
         os.unlink(beside)
         bpf.obj_pin(beside, fd)
     try:
@@ -223,7 +223,7 @@ def replace_pin(path: str, fd: int) -> None:
 
 
 def _pin_of(prog_id: int, pins: tuple[str, ...]) -> str:
-    """Which of the `pins` holds this program; "" for none, or one that is gone."""
+    """The one of the `pins` that holds this program, "" for none."""
     for path in pins:
         try:
             fd = bpf.obj_get(path)
@@ -237,23 +237,23 @@ def _pin_of(prog_id: int, pins: tuple[str, ...]) -> str:
     return ""
 
 
-# What lies above
+# The cgroups above
 
 
 def attached(fd: int) -> tuple[list[int], list[int]]:
-    """The programs that a device of this cgroup has to pass: (its own, those of cgroups above)."""
+    """The programs that decide on devices of this cgroup: (its own, those of cgroups above)."""
     own, _ = bpf.prog_query(fd)
     effective, _ = bpf.prog_query(fd, bpf.BPF_F_QUERY_EFFECTIVE)
     return own, [item for item in effective if item not in own]
 
 
 def foreign(ids: list[int]) -> list[int]:
-    """Those which no run of ours attached."""
+    """Those that the hook did not attach."""
     return [item for item in ids if _name(item) != PROGRAM_NAME]
 
 
 def located(ids: list[int], directory: str) -> str:
-    """`ids`, each with the ancestor of `directory` that it is attached to, as far as they can be seen; for messages."""
+    """`ids`, each with the ancestor of `directory` to which it is attached, if that is visible; for messages."""
     places: dict[int, str] = {}
     while directory.count("/") > 1:
         directory = os.path.dirname(directory)
@@ -277,7 +277,7 @@ def described(ids: list[int]) -> str:
 
 
 def _name(prog_id: int) -> str:
-    """For messages; a program may be gone by now."""
+    """A program's name; "" when it is gone."""
     try:
         fd = bpf.prog_get_fd_by_id(prog_id)
     except OSError:

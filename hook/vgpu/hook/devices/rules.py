@@ -1,15 +1,14 @@
-"""Device rules: what config.json asks for, what each runtime makes of it, what a container may therefore open. Pure.
+"""Device rules: those that config.json asks for, and what each runtime makes of them. Pure.
 
 Belongs here: `linux.resources.devices` of config.json, the defaults that runc and crun add, their ways of combining
-rules, and the text of v1's devices.list. Does not belong here: byte code (devicebpf) and the kernel (devicelists,
-deviceprograms).
+rules, and the text of v1's devices.list. Not here: byte code (bpf_program) and the kernel (cgroup_v1, cgroup_v2).
 
-How a request is decided, and where the deciders differ:
+How a request is decided, and how the deciders differ:
 - A request carries one or more of read, write and mknod at once: open(O_RDWR) asks for `rw`, mknod for `m` only.
-- An allowing rule covers a request only when it has all of its accesses; two rules are never added up. That holds for
-  v1's kernel code, for runc's and for crun's programs.
-- A denying exception in a deny-list bars any request that overlaps it in v1, but in the programs of runc and crun only
-  a request that it covers as a whole. A program here repeats what the runtime's own said, quirk included.
+- An allowing rule covers a request only when it has all of its accesses. Two rules are never added up. That holds for
+  v1's kernel code, for runc's programs and for crun's.
+- A denying exception in a deny-list refuses any request that overlaps it in v1. In the programs of runc and crun it
+  refuses only a request that it covers completely. A program here repeats the runtime's own, with this quirk.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Rule:
         return self.type == "a" and self.major == self.minor == ANY and self.access == "rwm"
 
     def covers(self, type: str, major: int, minor: int, mask: int) -> bool:
-        """Whether this rule speaks of the whole request."""
+        """Whether this rule covers the whole request."""
         return (
             self.type in ("a", type)
             and mask & ~self.mask == 0
@@ -62,7 +61,7 @@ class Rule:
 
 
 class Filter:
-    """Rules in the order in which they are asked, the first that covers a request decides; else `default`."""
+    """Rules in order. The first rule that covers a request decides, or else `default`."""
 
     __slots__ = ("default", "rules")
 
@@ -81,12 +80,12 @@ class Filter:
         return all(self.permits(rule.type, rule.major, rule.minor, rule.access) for rule in opening)
 
     def opened(self, rules: list[Rule]) -> Filter:
-        """This filter with `rules` before its own: what it permitted stays so, whatever follows."""
+        """This filter with `rules` before its own. It still permits everything that it permitted before."""
         return Filter(rules + self.rules, self.default)
 
 
 class ContainerRules:
-    """What config.json says: its `rules` in order, and `paths`, the device nodes that it defines itself."""
+    """The rules in config.json, in order, and `paths`, the device nodes that it defines itself."""
 
     __slots__ = ("paths", "rules")
 
@@ -116,7 +115,7 @@ def listed(rules: list[Rule]) -> str:
 
 
 def refuse_shared(directory: str) -> None:
-    """A container without a cgroup of its own sits in its runtime's: opening that would open the host's service."""
+    """Refuse a container that has no cgroup of its own: opening its runtime's would open the host's service."""
     raise VgpuError(
         f"{directory}: the container shares it with the runtime",
         expected="a device cgroup of the container's own, or one that is open", do=OWN_CGROUP,
@@ -127,7 +126,7 @@ def refuse_shared(directory: str) -> None:
 
 
 def from_config(config: dict[str, object], source: str = "config.json") -> ContainerRules:
-    """Device rules of an OCI configuration; VgpuError for anything that no runtime would take."""
+    """The device rules of an OCI configuration; VgpuError for rules that every runtime refuses."""
     linux = _object(config.get("linux"), f"{source}: linux")
     resources = _object(linux.get("resources"), f"{source}: linux.resources")
     where = f"{source}: linux.resources.devices"
@@ -175,7 +174,7 @@ def _number(value: object, where: str) -> int:
     return value
 
 
-# What the runtimes make of it
+# The runtimes' filters
 
 _MKNOD_ALL = [("", Rule("c", ANY, ANY, "m")), ("", Rule("b", ANY, ANY, "m"))]
 _NODES = [
@@ -192,14 +191,14 @@ _TUN = [("", Rule("c", 10, 200, "rwm"))]  # runc but for 1.2.0 to 1.2.3, crun fr
 _BLANK = [("", Rule("c", 0, 0, ""))]  # crun 1.28 has the entry of zeros that ends its table as a last rule
 
 
-def runc(said: ContainerRules, tun: bool = True) -> Filter:
-    """As runc since 1.0 combines: its defaults behind config.json's rules, all of it through an emulation of v1.
+def runc(container_rules: ContainerRules, tun: bool = True) -> Filter:
+    """The filter of runc since 1.0: config.json's rules, then runc's defaults, all through an emulation of v1.
 
-    A default whose path config.json defines as a node of its own is left out (then config.json has to permit it).
-    VgpuError for a rule that v1 cannot express; with such a configuration runc starts nothing.
+    A default is left out when config.json defines a node with its path; config.json then has to permit it. VgpuError
+    for a rule that v1 cannot express; runc starts no container with such a configuration.
     """
     defaults = _MKNOD_ALL + _NODES + _TERMINALS + (_TUN if tun else [])
-    rules = said.rules + [rule for path, rule in defaults if path not in said.paths]
+    rules = container_rules.rules + [rule for path, rule in defaults if path not in container_rules.paths]
     allow_list, exceptions = True, dict[tuple[int, int, str], int]()
     for rule in rules:
         if rule.type == "a":
@@ -214,7 +213,7 @@ def runc(said: ContainerRules, tun: bool = True) -> Filter:
 
 
 def _remove(exceptions: dict[tuple[int, int, str], int], rule: Rule) -> None:
-    """Take `rule` out of the exceptions. v1 silently ignores a hole in a wildcard, so runc refuses it."""
+    """Remove `rule` from the exceptions. v1 silently ignores a hole in a wildcard, so runc refuses it."""
     own = (rule.major, rule.minor, rule.type)
     wider = {(ANY, rule.minor, rule.type), (rule.major, ANY, rule.type), (ANY, ANY, rule.type)} - {own}
     for key in wider:
@@ -224,12 +223,12 @@ def _remove(exceptions: dict[tuple[int, int, str], int], rule: Rule) -> None:
     exceptions[own] = exceptions.get(own, 0) & ~rule.mask
 
 
-def crun(said: ContainerRules, tun: bool = True, blank: bool = False) -> Filter:
-    """As crun combines on v2: the last rule that covers a request decides, its defaults behind config.json's rules."""
+def crun(container_rules: ContainerRules, tun: bool = True, blank: bool = False) -> Filter:
+    """The filter of crun on v2: config.json's rules, then its defaults; the last rule that covers a request decides."""
     table = _MKNOD_ALL + _NODES + _CONSOLE + _TERMINALS + (_TUN if tun else []) + (_BLANK if blank else [])
     defaults = [rule for _, rule in table]
     ordered: list[Rule] = []
-    for rule in reversed(said.rules + defaults):
+    for rule in reversed(container_rules.rules + defaults):
         if rule.everything:
             return Filter(ordered, rule.allow)
         ordered.append(rule)
@@ -240,7 +239,7 @@ def crun(said: ContainerRules, tun: bool = True, blank: bool = False) -> Filter:
 
 
 def parse_list(text: str) -> Filter:
-    """The state of a v1 device cgroup. `a *:* rwm` stands for a deny-list; what it denies the kernel does not show."""
+    """The state of a v1 device cgroup. `a *:* rwm` stands for a deny-list. The kernel does not list its denials."""
     rules = []
     for line in text.split("\n"):
         kind, _, rest = line.partition(" ")

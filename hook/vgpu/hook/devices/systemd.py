@@ -1,12 +1,12 @@
-"""systemd's own opinion of a container's devices: asked for, and told of new ones, before the kernel is.
+"""systemd's device lists: the hook reads a unit's list and adds the devices, before it changes the kernel's rules.
 
-Belongs here: DevicePolicy=, DeviceAllow= and BPFProgram= of the unit that a container's cgroup belongs to. systemd
-keeps these and applies them again on `daemon-reload`; what only the kernel was told is lost then. Does not belong here:
-the wire (dbus), and what is written in the kernel (devicelists, deviceprograms).
+Belongs here: DevicePolicy=, DeviceAllow= and BPFProgram= of the unit of a container's cgroup. systemd keeps these and
+applies them again on `daemon-reload`; rules that only the kernel has are lost then. Not here: the D-Bus protocol
+(vgpu.hook.linux.dbus), and rules in the kernel (cgroup_v1, cgroup_v2).
 
-Only a scope is changed, which a runtime made for this one container. A service or a slice that restricts devices is the
-administrator's: when it lacks the devices, that is an error which names it. A unit that does not restrict is left
-alone, because a first DeviceAllow= would make it restrict.
+Only a scope is changed, because a runtime made it for this one container. A service or a slice that restricts devices
+is the administrator's: if it lacks the devices, that is an error that names it. A unit that does not restrict stays as
+it is, because a first DeviceAllow= would make it restrict.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from vgpu.config import records
 from vgpu.config.errors import VgpuError, shown
 from vgpu.hook.linux.dbus import Bus, BusError, ErrorReply
 
-TIMEOUT = 10.0  # seconds for all of it: a daemon-reload of a large node keeps systemd from answering for some
-NUMBERS_SINCE = 240  # /dev/char/<major>:<minor> needs no such file from this version on
+TIMEOUT = 10.0  # seconds for everything; a daemon-reload on a large node delays systemd's answer by some
+NUMBERS_SINCE = 240  # from this version on /dev/char/<major>:<minor> need not exist
 
 _MANAGER = "org.freedesktop.systemd1.Manager"
 _OBJECT = "/org/freedesktop/systemd1"
@@ -30,19 +30,19 @@ _INTERFACES = {"scope": "org.freedesktop.systemd1.Scope", "service": "org.freede
 RELOAD = "the next `systemctl daemon-reload` may take the devices away"
 
 
-class Notice:
-    """What systemd was told. `told`: its list has the devices. `pins`: files of programs that it applies besides."""
+class UnitAccess:
+    """The result. `listed`: systemd's list has the devices. `pins`: files of programs that systemd applies too."""
 
-    __slots__ = ("pins", "text", "told")
+    __slots__ = ("listed", "pins", "text")
 
-    def __init__(self, told: bool, text: str, pins: tuple[str, ...] = ()) -> None:
-        self.told = told
+    def __init__(self, listed: bool, text: str, pins: tuple[str, ...] = ()) -> None:
+        self.listed = listed
         self.text = text
         self.pins = pins
 
 
 class Unit:
-    """A loaded unit's properties, as far as they are about devices. `allow` maps paths to accesses."""
+    """The properties of a loaded unit that concern devices. `allow` maps paths to accesses."""
 
     __slots__ = ("allow", "path", "pins", "policy", "version")
 
@@ -55,23 +55,23 @@ class Unit:
 
     @property
     def restricts(self) -> bool:
-        """As systemd decides it: `auto` means everything, unless there is a list."""
+        """As in systemd: `auto` permits everything, unless there is a list."""
         return self.policy != "auto" or bool(self.allow)
 
 
-def tell(
+def allow(
     unit: str, devices: tuple[tuple[int, int], ...], access: str, nodes: dict[tuple[int, int], str],
     run: str = "/run", timeout: float = TIMEOUT,
-) -> Notice:  # fmt: skip
-    """Have `unit` permit character `devices`; `nodes` are their files on the host. VgpuError when it should and cannot.
+) -> UnitAccess:  # fmt: skip
+    """Make `unit` permit character `devices`; `nodes` are their files on the host. VgpuError when it has to and cannot.
 
-    When systemd does not answer, what it wrote down about the unit decides: one that restricts is an error, because
-    the container would lose its devices in the middle of its work; else it is a remark.
+    When systemd does not answer, its files about the unit decide. A unit that restricts is an error, because the
+    container would lose its devices while it works. Otherwise the result has a remark.
     """
     try:
         bus = _connect(run, time.monotonic() + timeout)
         try:
-            return _tell(bus, unit, devices, access, nodes)
+            return _allow(bus, unit, devices, access, nodes)
         finally:
             bus.close()
     except ErrorReply as error:
@@ -79,7 +79,7 @@ def tell(
     except BusError as error:
         if _restricts_by_files(unit, run):
             raise _failed(unit, str(error)) from error
-        return Notice(False, f"systemd could not be asked about {unit} ({error}): {RELOAD}")
+        return UnitAccess(False, f"systemd could not be asked about {unit} ({error}): {RELOAD}")
 
 
 def _failed(unit: str, found: str) -> VgpuError:
@@ -90,9 +90,9 @@ def _failed(unit: str, found: str) -> VgpuError:
 
 
 def _connect(run: str, deadline: float) -> Bus:
-    """systemd itself, by the socket that systemctl uses as root; by way of the bus where it has none.
+    """A connection to systemd, by the socket that systemctl uses as root, or over the bus where there is none.
 
-    Whoever accepts and then is silent is systemd: the bus would only pass the question on to it.
+    A peer that accepts and then stays silent is systemd. The bus is no help then: it would only forward the call.
     """
     try:
         return Bus(f"{run}/systemd/private", "", deadline, hello=False)
@@ -106,36 +106,36 @@ def _connect(run: str, deadline: float) -> Bus:
         raise BusError(f"{first}; {error}") from None
 
 
-def _tell(
+def _allow(
     bus: Bus, name: str, devices: tuple[tuple[int, int], ...], access: str, nodes: dict[tuple[int, int], str]
-) -> Notice:
+) -> UnitAccess:
     try:
         unit = _read(bus, name)
     except ErrorReply as error:
         if error.name != _NO_SUCH_UNIT:
             raise
-        return Notice(False, f"systemd knows no unit {name}: kernel level only")
+        return UnitAccess(False, f"systemd knows no unit {name}: kernel level only")
     if not unit.restricts:
-        return Notice(False, "", unit.pins)
+        return UnitAccess(False, "", unit.pins)
     wanted = {_path_for(device, nodes, unit.version): access for device in devices}
     if _has(unit.allow, wanted):
-        return Notice(True, f"{name} has the devices already", unit.pins)
+        return UnitAccess(True, f"{name} has the devices already", unit.pins)
     if not name.endswith(".scope"):
         _refuse(name, unit, wanted)
     pairs = ("a(ss)", list(wanted.items()))
     bus.call(_OBJECT, _MANAGER, "SetUnitProperties", "sba(sv)", (name, True, [("DeviceAllow", pairs)]), "")
-    # The answer comes before systemd applies the list, but a second call is taken up only after that.
+    # The answer comes before systemd applies the list, but systemd handles a second call only after that.
     after = _read(bus, name)
     if not _has(after.allow, wanted):
         raise _failed(name, "a DeviceAllow= without them: " + ", ".join(after.allow))
-    return Notice(True, f"{name}: DeviceAllow= has {', '.join(wanted)} ({access})", unit.pins)
+    return UnitAccess(True, f"{name}: DeviceAllow= has {', '.join(wanted)} ({access})", unit.pins)
 
 
 def _refuse(name: str, unit: Unit, wanted: dict[str, str]) -> None:
     lines = " ".join(f"DeviceAllow={path} {access}" for path, access in wanted.items())
     raise VgpuError(
         f"systemd unit {name}", expected=f"DevicePolicy=auto, or {lines}", found=f"DevicePolicy={unit.policy} without",
-        do=f"the unit is not the container's own, so it is yours to change: `systemctl edit {name}`",
+        do=f"the unit is not the container's own; change it yourself with `systemctl edit {name}`",
     )  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def _has(allow: dict[str, str], wanted: dict[str, str]) -> bool:
 
 
 def _path_for(device: tuple[int, int], nodes: dict[tuple[int, int], str], version: int) -> str:
-    """How `device` is named in DeviceAllow=. An older systemd looks at the file: the node itself, if it is known."""
+    """The name of `device` in DeviceAllow=. An older systemd looks at the file, so it gets the node's path if known."""
     number = f"/dev/char/{device[0]}:{device[1]}"
     return nodes.get(device, number) if version < NUMBERS_SINCE else number
 
@@ -153,9 +153,9 @@ def _read(bus: Bus, name: str) -> Unit:
     """The unit's properties; ErrorReply when systemd does not know it."""
     path = str(bus.call(_OBJECT, _MANAGER, "GetUnit", "s", (name,), "o")[0])
     interface = _INTERFACES[name.rpartition(".")[2]]
-    asked = ((path, interface, "DevicePolicy"), (path, interface, "DeviceAllow"), (path, interface, "BPFProgram"),
+    queries = ((path, interface, "DevicePolicy"), (path, interface, "DeviceAllow"), (path, interface, "BPFProgram"),
              (_OBJECT, _MANAGER, "Version"))  # fmt: skip
-    serials = [bus.send(where, _PROPERTIES, "Get", "ss", (of, member)) for where, of, member in asked]
+    serials = [bus.send(where, _PROPERTIES, "Get", "ss", (of, member)) for where, of, member in queries]
     policy = _text(bus.answer(serials[0], "v")[0])
     allow = dict(_pairs(bus.answer(serials[1], "v")[0]))
     try:
@@ -186,7 +186,7 @@ def _pairs(value: object) -> list[tuple[str, str]]:
 
 
 def _version(text: str) -> int:
-    """247 of `247.3-7+deb11u5`, `v259-1.fc44`; 0, which takes the older way, for what is not understood."""
+    """247 of `247.3-7+deb11u5`, `v259-1.fc44`; 0, which selects the older way, for an unknown form."""
     digits = ""
     for letter in text.lstrip("v"):
         if not letter.isdigit():
@@ -196,7 +196,7 @@ def _version(text: str) -> int:
 
 
 def _restricts_by_files(unit: str, run: str) -> bool:
-    """Whether what systemd wrote down about a transient unit restricts devices. Unreadable is unknown: False."""
+    """Whether systemd's files about a transient unit restrict devices; False when they are unreadable."""
     directory = f"{run}/systemd/transient/{unit}"
     names = [directory, *(f"{directory}.d/50-{name}.conf" for name in ("DevicePolicy", "DeviceAllow", "BPFProgram"))]
     for name in names:

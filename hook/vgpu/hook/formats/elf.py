@@ -1,8 +1,8 @@
-"""Reads from an ELF file what a driver library is: word size, machine, DT_SONAME, DT_NEEDED.
+"""ELF files as far as driver libraries need them: word size, machine, DT_SONAME, DT_NEEDED.
 
 Belongs here: the bounded walk header -> program headers -> dynamic segment -> strings, for both word sizes and both
-byte orders. Does not belong here: what a name means (vgpu.node.driver.files). Section headers are never read: the
-loader does not need them and a stripped library may lack them. Any file but an ELF one raises VgpuError, nothing else.
+byte orders. Not here: the meaning of a name (vgpu.node.driver.files). Section headers are never read: the loader does
+not need them, and a stripped library may lack them. Any other file raises VgpuError and nothing else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_SEGMENTS = 512
 _MAX_DYNAMIC = 1 << 16  # bytes; libcuda's is below one KiB
 _MAX_NEEDED = 1024
 _MAX_NAME = 1024
-_MAX_OFFSET = 1 << 62  # pread takes no more than a signed 64-bit offset
+_MAX_OFFSET = 1 << 62  # pread takes a signed 64-bit offset
 
 #: EI_CLASS and EI_DATA -> word size and struct's byte order
 _IDENTITY = {b"\1\1": (32, "<"), b"\1\2": (32, ">"), b"\2\1": (64, "<"), b"\2\2": (64, ">")}
@@ -49,7 +49,7 @@ class Elf:
 
 
 def read(path: str) -> Elf:
-    """What `path` is; VgpuError when it is no ELF file or cannot be read."""
+    """The ELF file at `path`; VgpuError when it is none or cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -61,7 +61,7 @@ def read(path: str) -> Elf:
 
 
 def read_fd(fd: int, source: str) -> Elf:
-    """As `read`, of an open file; `source` names it in errors."""
+    """As `read`, for an open file; errors name it `source`."""
     try:
         return _Reader(fd).elf()
     except (struct.error, UnicodeDecodeError, _NotElf) as error:
@@ -75,7 +75,7 @@ class _NotElf(Exception):
 
 
 class _Reader:
-    """One walk over one file; `_order` and `_bits` are set by the identification bytes."""
+    """One walk over one file. The identification bytes set `_order` and `_bits`."""
 
     __slots__ = ("_bits", "_fd", "_order")
 
@@ -126,7 +126,7 @@ class _Reader:
         return loads, dynamic
 
     def _segment(self, fields: tuple[int, ...]) -> tuple[int, int, int, int]:
-        """(p_type, p_offset, p_vaddr, p_filesz): p_flags stands at a different place in 32-bit headers."""
+        """(p_type, p_offset, p_vaddr, p_filesz): p_flags has a different place in 32-bit headers."""
         if self._bits == 32:
             return fields[0], fields[1], fields[2], fields[4]
         return fields[0], fields[2], fields[3], fields[5]
@@ -159,7 +159,7 @@ class _Reader:
 
 
 def _offset_of(address: int, loads: list[tuple[int, int, int]]) -> int:
-    """The file offset of `address`: DT_STRTAB holds an address, the file is not mapped."""
+    """The file offset of `address`. DT_STRTAB holds an address, and the file is not mapped."""
     for start, offset, size in loads:
         if start <= address < start + size:
             return offset + address - start

@@ -1,10 +1,10 @@
-"""The codec of `/etc/ld.so.cache` and the merge of the driver's libraries into a container's own cache.
+"""The codec of `/etc/ld.so.cache`, and the merge of the driver's libraries into a container's own cache.
 
-Belongs here: the formats of glibc's ldconfig (sysdeps/generic/dl-cache.h) and its sort order. Bytes in, bytes out:
-reading and replacing the file inside a rootfs is the hook's. Runs in the hook's process, on input that an image
-supplies: garbage, truncated and oversized caches raise VgpuError, and work and memory stay within MAX_CACHE's order.
+Belongs here: the formats of glibc's ldconfig (sysdeps/generic/dl-cache.h) and its sort order; bytes in, bytes out. Not
+here: reading and replacing the file in a root file system. It runs in the hook's process, on input from an image:
+garbage, truncated and oversized caches raise VgpuError, and work and memory stay in the order of MAX_CACHE.
 
-    new     glibc-ld.so.cache1.1, entries, strings, extension      what glibc >= 2.32 writes, all since 2.2 read
+    new     glibc-ld.so.cache1.1, entries, strings, extension      written by glibc >= 2.32, read by all since 2.2
     compat  ld.so-1.7.0, old entries, padding, then a whole "new"   the default before 2.32
     old     ld.so-1.7.0, old entries, strings                       `ldconfig -c old`
 """
@@ -45,12 +45,12 @@ _EXTENSION_MAGIC = 0xEAA42174
 _TAG_GLIBC_HWCAPS = 1  # offsets of strings; other tags (0: the generator's name) hold no offsets
 _MAX_SECTIONS = 64
 
-_NUMBER = 1 << 33  # above every character, so that a number sorts after it as in _dl_cache_libcmp
+_NUMBER = 1 << 33  # above every character: a number sorts after all characters, as in _dl_cache_libcmp
 _SIGNED_CHAR = os.uname().machine in ("x86_64", "i386", "i486", "i586", "i686")
 
 
 class Entry:
-    """One library. `flags` name the ABI; `hwcap` is a mask or, with bit 62, its low word is an index into `hwcaps`."""
+    """One library. `flags` name the ABI. `hwcap` is a mask; with bit 62 its low word is an index into `hwcaps`."""
 
     __slots__ = ("flags", "hwcap", "name", "osversion", "path")
 
@@ -81,7 +81,7 @@ class Cache:
 
 
 class Addition:
-    """A library to be found: its `soname`, its absolute `path` in the container, and what ELF file it is."""
+    """A library to add: its `soname`, its absolute `path` in the container, its word size and ELF machine."""
 
     __slots__ = ("bits", "machine", "path", "soname")
 
@@ -108,8 +108,8 @@ def merge(
 ) -> bytes:
     """The cache `data` (None: there is none) in the new format, with `additions` in glibc's order.
 
-    An addition takes the place of every entry of its name and ABI, those of glibc-hwcaps directories included, which
-    the loader would prefer. Names in `dropped` vanish for all ABIs. Of two additions alike, the first is taken.
+    An addition replaces every entry of its name and ABI, including those of glibc-hwcaps directories, which the loader
+    would prefer. Names in `dropped` are removed for all ABIs. Of two equal additions the first counts.
     """
     cache = Cache([], [], []) if data is None else parse(data, source)
     gone = {order_key(name.encode()) for name in dropped}
@@ -120,7 +120,7 @@ def merge(
     keyed = [((order_key(entry.name), entry.flags), entry) for entry in cache.entries]
     keyed = [(key, entry) for key, entry in keyed if key[0] not in gone and key not in ours]
     keyed += ours.items()
-    keyed.sort(key=_first, reverse=True)  # stable also in reverse: glibc's own order of equal keys stays
+    keyed.sort(key=_first, reverse=True)  # stable in reverse too: equal keys keep glibc's order
     cache.entries = [entry for _, entry in keyed]
     return serialize(cache)
 
@@ -130,9 +130,9 @@ def _first(item: tuple[tuple[tuple[int, ...], int], Entry]) -> tuple[tuple[int, 
 
 
 def order_key(name: bytes) -> tuple[int, ...]:
-    """A key whose order is that of glibc's _dl_cache_libcmp; equal keys are equal names to the loader.
+    """A key that sorts like glibc's _dl_cache_libcmp. Names with equal keys are equal to the loader.
 
-    Digits compare as C ints, also those that overflow, and a number is greater than any character.
+    Numbers compare as C ints, even when they overflow. A number is greater than any character.
     """
     key = []
     number = -1
@@ -155,7 +155,7 @@ def _as_int(number: int) -> int:
 
 
 def parse(data: bytes, source: str = "/etc/ld.so.cache") -> Cache:
-    """The cache in `data`; VgpuError naming `source` when it is not one that the loader would use."""
+    """The cache in `data`; a VgpuError that names `source` when the loader would not use it."""
     try:
         if len(data) > MAX_CACHE:
             raise _Malformed(f"more than {MAX_CACHE} bytes")
@@ -183,7 +183,7 @@ def _parse(data: bytes) -> Cache:
 
 
 def _parse_new(data: bytes, start: int) -> Cache:
-    """The new format at `start`: strings count from there, the extension from the file's beginning."""
+    """The new format at `start`. Offsets of strings count from there, the extension's from the file's beginning."""
     _, count, string_size, endian, extension = _NEW_HEADER.unpack_from(data, start)
     if endian not in (_ENDIAN_UNKNOWN, _ENDIAN_LITTLE):
         raise _Malformed(f"byte order {endian}")
@@ -220,7 +220,7 @@ def _parse_extension(data: bytes, offset: int, strings: _Strings) -> tuple[list[
 
 
 class _Strings:
-    """NUL-terminated strings by their offset from `base`; their sum is bounded, whatever overlaps the file has."""
+    """NUL-terminated strings by their offset from `base`. Their total is bounded, even when they overlap."""
 
     __slots__ = ("_base", "_data", "_left")
 
@@ -244,7 +244,7 @@ class _Strings:
 
 
 def serialize(cache: Cache) -> bytes:
-    """`cache` in the new format, as ldconfig lays it out: header, entries, strings, extension."""
+    """`cache` in the new format and in ldconfig's order: header, entries, strings, extension."""
     table = _Table(_NEW_HEADER.size + len(cache.entries) * _NEW_ENTRY.size)
     entries = b"".join(
         [
@@ -280,7 +280,7 @@ def _by_tag(section: tuple[int, int, bytes]) -> int:
 
 
 class _Table:
-    """The string table under construction; offsets count from the cache's beginning."""
+    """The string table during serialization. Offsets count from the cache's beginning."""
 
     __slots__ = ("_offsets", "end", "parts")
 

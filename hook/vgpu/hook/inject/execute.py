@@ -1,8 +1,9 @@
-"""Executing a plan in a container's mount namespace, all or nothing.
+"""Executing a plan in a container's mount namespace, completely or not at all.
 
-Belongs here: the order of things. Everything of the host is opened first; then a child enters the namespace, executes
-the steps and, on the first failure, takes back what was done. The parent never enters it. Runs as root beside a
-container that may be hostile: in the child nothing is imported, no JSON is parsed and no host path is opened.
+Belongs here: the order of execution. The hook first opens everything of the host. Then a child enters the namespace,
+executes the operations and, on the first failure, undoes them. The parent never enters the namespace. Not here: what an
+operation does (operations). The child runs as root beside a container that may be hostile: it imports nothing, parses
+no JSON and opens no host path.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MAX_REPORT = 4096
 
 
 def open_rootfs(pid: int, path: str, proc: str = "/proc") -> Rootfs:
-    """The root file system at `path` as the mount namespace of `pid` has it, before its pivot_root."""
+    """The root file system at `path` in the mount namespace of `pid`, before its pivot_root."""
     namespace = Rootfs(os.open(f"{proc}/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
     try:
         fd = namespace.open(path, os.O_PATH | os.O_DIRECTORY)
@@ -33,12 +34,12 @@ def open_rootfs(pid: int, path: str, proc: str = "/proc") -> Rootfs:
 
 
 def open_running(pid: int, proc: str = "/proc") -> Rootfs:
-    """The root of a container whose process `pid` lives in it already; for looking only."""
+    """The root of a container that runs already, as process `pid`; for inspection only."""
     return Rootfs(os.open(f"{proc}/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
 def _mapped(path: str) -> int:
-    """The host's number for the container's 0: what a user namespace maps it to."""
+    """The host's id for the container's id 0, by the map of its user namespace."""
     with open(path, "rb") as stream:
         for line in stream:
             inside, outside, _ = line.split()
@@ -48,7 +49,7 @@ def _mapped(path: str) -> int:
 
 
 def execute(operations: tuple[Operation, ...], pid: int, root: Rootfs, proc: str = "/proc") -> None:
-    """Run all steps inside the mount namespace of `pid`; VgpuError, and nothing left behind, if one fails."""
+    """Execute all operations in the mount namespace of `pid`. If one fails, VgpuError, and nothing is left behind."""
     how = mounts.choose()
     handles: list[Handle | None] = []
     namespace = os.open(f"{proc}/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
@@ -96,7 +97,7 @@ def _child(
             syscalls.create_as(*inside.root.owner)
         for operation, handle in zip(operations, handles):
             operation.execute(inside, handle)
-    except BaseException as error:  # reported by exit status and pipe: nothing may escape into the parent's stack
+    except BaseException as error:  # reported by pipe and exit status; nothing may escape into the parent's stack
         step = operation.describe() if operation else "entering the mount namespace"
         left = "".join(f"; not undone: {item}" for item in inside.take_back())
         cause = (error.strerror if isinstance(error, OSError) else "") or f"{type(error).__name__} {error}"

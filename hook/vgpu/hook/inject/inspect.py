@@ -1,8 +1,8 @@
-"""What a container's root file system looks like, as far as a plan depends on it. Reading only.
+"""Inspection of a container's root file system: the facts on which a plan depends. It only reads.
 
-Belongs here: facts (layout, loader cache, copies of driver files that the image brings, device nodes that are there
-already). The image is a tenant's: every listing and every file read is bounded, and nothing found here is ever a
-source of a mount.
+Belongs here: layout, loader cache, the image's copies of driver files, existing device nodes, and the driver's parameter
+files on the host. Not here: what follows from them (plan). A tenant made the image, so every listing and
+every read has a bound, and nothing found here is ever the source of a mount.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DRIVER_PARAMETERS = ("params", "version", "registry")
 
 DEBIAN, REDHAT, MUSL = "debian", "redhat", "musl"
 
-#: Where a loader looks without being told, or images put libraries: a copy there can shadow the limiter's names.
+#: Directories of loaders' defaults, or where images put libraries. A copy there can shadow libvcuda's names.
 SEARCHED = ("/usr/lib64", "/usr/lib", "/lib64", "/lib", "/usr/local/lib", "/usr/local/lib64", "/usr/local/cuda/lib64")
 COMPAT = ("compat", "compat/lib", "compat/lib.real")
 
@@ -31,10 +31,10 @@ class Inspection:
     """Facts about one root file system.
 
     `library_dir`, `library_dir_32`: where its loader expects libraries. `cache`: /etc/ld.so.cache or None.
-    `musl_path`: (file, content) of musl's search path file or None. `files`: names in `library_dir` that are regular
-    files. `copies` and `compat`: paths of regular files in other directories, or of other versions, that carry a
-    driver library's name; those of CUDA's forward compatibility packages apart. `devices`: name below /dev -> (major,
-    minor) of the character devices asked about. `host_dev`: /dev is the host's own. `proc_driver`: the kernel's
+    `musl_path`: (file, content) of musl's search path file or None. `files`: names of regular files in `library_dir`.
+    `copies`: paths of regular files in other directories, or of other versions, with a driver library's name. `compat`:
+    the same in CUDA's forward compatibility packages. `devices`: name below /dev -> (major, minor) of the
+    character devices among the given names. `host_dev`: /dev is the host's own. `proc_driver`: the kernel's
     /proc/driver/nvidia is there.
     """
 
@@ -59,7 +59,7 @@ class Inspection:
 
 
 def inspect(root: Rootfs, stems: frozenset[str], devices: list[str], machine: str = "") -> Inspection:
-    """The facts about `root`. `stems`: library names up to `.so` whose copies matter; `devices`: names below /dev."""
+    """Inspect `root`. `stems` are the library names up to `.so` whose copies matter, `devices` names below /dev."""
     machine = machine or os.uname().machine
     facts = _layout(root, machine)
     facts.cache = root.read(LOADER_CACHE, MAX_CACHE) if facts.layout != MUSL else None
@@ -134,7 +134,7 @@ def _compat(root: Rootfs, stems: frozenset[str]) -> list[str]:
 
 
 def _stem(name: str) -> str:
-    """`libcuda` of `libcuda.so.550.54` and of `libcuda.so`, which programs open too; "" of what is no library."""
+    """`libcuda` of `libcuda.so.550.54` and of `libcuda.so`, which programs open too; "" for any other name."""
     stem, found, version = name.partition(".so")
     return stem if found and (not version or (version[0] == "." and version[1:2].isdigit())) else ""
 

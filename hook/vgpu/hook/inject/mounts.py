@@ -1,9 +1,10 @@
-"""The two ways to bring a mount into a container's mount namespace. Mechanism only, by file descriptor.
+"""The two ways to bring a mount into a container's mount namespace, by file descriptor.
 
-`NewMounts` (open_tree, fsopen, move_mount: Linux 5.2) clones on the host's side and attaches inside. `ClassicMounts`
-is the fallback: it opens the source again inside the container's namespace, which before pivot_root still shows the
-host's tree, and goes on only if that is the very file that was opened on the host. Both set flags by mount_setattr
-(5.12) where it is there, else by remounting. What runs `attach` is a child that has entered the namespace.
+Belongs here: the mechanism. Not here: which mounts a container gets. `NewMounts` (open_tree, fsopen, move_mount: Linux
+5.2) clones on the host's side and attaches inside. `ClassicMounts` is the fallback: it opens the source again inside
+the container's namespace, which before pivot_root still shows the host's tree, and goes on only if that is the very
+file that was opened on the host. Both set flags with mount_setattr (5.12) if the kernel has it, else by remounting. A
+child that has entered the namespace runs `attach`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ DEVICE = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NOEXEC
 DATA = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
 READ_ONLY_DATA = DATA | syscalls.MOUNT_ATTR_RDONLY
 
-_MISSING = (errno.ENOSYS, errno.EPERM)  # EPERM: how older seccomp profiles answer a call that they do not know
+_MISSING = (errno.ENOSYS, errno.EPERM)  # EPERM: the answer of older seccomp profiles to an unknown call
 _REMOUNT = syscalls.MS_REMOUNT | syscalls.MS_BIND
 
 
@@ -43,7 +44,7 @@ class Entry:
 
 
 class Handle:
-    """A mount on its way: `fd` (O_PATH source, or the detached mount), and how it is to appear inside."""
+    """A mount before it is attached: `fd` (O_PATH source, or the detached mount) and its attributes inside."""
 
     __slots__ = ("attributes", "entries", "fd", "remount", "size", "source")
 
@@ -59,7 +60,7 @@ class Handle:
 
 
 def choose() -> NewMounts | ClassicMounts:
-    """What this kernel, under this seccomp filter, can do."""
+    """The way of mounting that this kernel, under this seccomp filter, allows."""
     try:
         os.close(syscalls.open_tree(syscalls.AT_FDCWD, "/", syscalls.OPEN_TREE_CLONE))
         os.close(syscalls.fsopen("tmpfs"))
@@ -76,14 +77,14 @@ class NewMounts:
     __slots__ = ()
 
     def bind(self, source: str, attributes: int) -> Handle:
-        """A detached clone of the mount at `source`: its fd is what is mounted, whatever the path leads to later."""
+        """A detached clone of the mount at `source`. Its fd is mounted, even if the path leads elsewhere later."""
         clone = syscalls.open_tree(syscalls.AT_FDCWD, source, syscalls.OPEN_TREE_CLONE)
         handle = Handle(clone, attributes, source)
         _set_attributes(handle)
         return handle
 
     def tmpfs(self, entries: tuple[Entry, ...], size: int, attributes: int) -> Handle:
-        """A detached tmpfs of `size` bytes at most that holds `entries`."""
+        """A detached tmpfs of at most `size` bytes with `entries`."""
         context = syscalls.fsopen("tmpfs")
         try:
             for key, value in (("source", "vgpu"), *_limits(entries, size)):
@@ -98,7 +99,7 @@ class NewMounts:
         return handle
 
     def attach(self, handle: Handle, target: int, path: str, root: Rootfs) -> int:
-        """Attach inside; returns an fd of the mount's root."""
+        """Attach the mount inside; returns an fd of its root."""
         syscalls.move_mount(handle.fd, target)
         if handle.remount:
             _remount(handle.fd, handle.attributes)
@@ -106,7 +107,7 @@ class NewMounts:
 
 
 class ClassicMounts:
-    """Before Linux 5.2, or where a seccomp filter hides the new calls: everything happens inside."""
+    """Before Linux 5.2, or where a seccomp filter hides the new calls. Every mount is made inside."""
 
     __slots__ = ()
 
@@ -122,7 +123,9 @@ class ClassicMounts:
             syscalls.mount("vgpu", _proc(target), "tmpfs", _flags(handle.attributes) & ~syscalls.MS_RDONLY, options)
         else:
             _bind_again(handle, target)
-        directory = stat.S_ISDIR(os.fstat(target).st_mode)  # as Rootfs finds them: directories through links, files not
+        directory = stat.S_ISDIR(
+            os.fstat(target).st_mode
+        )  # as in Rootfs: links to directories are followed, links to files are not
         mounted = root.open(path, os.O_PATH | (os.O_DIRECTORY if directory else os.O_NOFOLLOW))
         if handle.fd < 0:
             fill(mounted, handle.entries)
@@ -132,12 +135,12 @@ class ClassicMounts:
 
 
 def _limits(entries: tuple[Entry, ...], size: int) -> tuple[tuple[str, str], ...]:
-    """A tmpfs takes its entries and nothing more: what a tenant put there could leave a mapped file without pages."""
+    """Limits that leave room for the entries only: a tenant's files could leave a mapped file without pages."""
     return ("size", str(size)), ("nr_inodes", str(len(entries) + 1)), ("mode", "0755")
 
 
 def detach(mounted: int) -> None:
-    """Take a mount away again, whoever uses it."""
+    """Detach a mount, even while processes use it."""
     syscalls.umount2(_proc(mounted), syscalls.MNT_DETACH)
 
 
@@ -155,7 +158,7 @@ def fill(directory: int, entries: tuple[Entry, ...]) -> None:
 def _fill_file(directory: int, entry: Entry, content: bytes) -> None:
     fd = os.open(entry.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, entry.mode, dir_fd=directory)
     try:
-        os.fchmod(fd, entry.mode)  # whatever the umask
+        os.fchmod(fd, entry.mode)  # despite the umask
         os.write(fd, content)
         if entry.size:
             os.ftruncate(fd, entry.size)
@@ -164,7 +167,7 @@ def _fill_file(directory: int, entry: Entry, content: bytes) -> None:
 
 
 def _set_attributes(handle: Handle) -> None:
-    """Flags and private propagation on the detached mount; where that cannot be, `attach` remounts."""
+    """Set flags and private propagation on the detached mount. Where that is impossible, `attach` remounts."""
     try:
         syscalls.mount_setattr(handle.fd, handle.attributes, syscalls.MS_PRIVATE)
     except OSError as error:
@@ -191,7 +194,7 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 def _remount(fd: int, attributes: int) -> None:
-    """The mount's flags by mount(2), keeping those that are locked or set already (a user namespace insists)."""
+    """Set the mount's flags with mount(2). Flags that are set already stay, because a user namespace may lock them."""
     kept = os.fstatvfs(fd).f_flag & (os.ST_RDONLY | os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)
     syscalls.mount("", _proc(fd), "", _REMOUNT | _flags(attributes) | _kept(kept))
 

@@ -1,8 +1,8 @@
-"""The steps of a plan: frozen values, each of which can describe and execute itself. No policy.
+"""The operations of a plan: frozen values, each of which can describe and execute itself.
 
-A step has two halves, because it spans two mount namespaces: `open` runs on the host's side and takes hold of what is
-needed by file descriptor; `execute` runs in a child that has entered the container's namespace, and must not open
-anything of the host by path nor import anything.
+Belongs here: the operations. Not here: which of them a container gets (plan). An operation has two halves, because it
+spans two mount namespaces. `open` runs on the host's side and opens file descriptors of all that is needed. `execute`
+runs in a child that has entered the container's namespace; it must open no host path and import nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vgpu.hook.linux.rootfs import Rootfs
 
 
 class Inside:
-    """Where steps execute: the container's root, the way of mounting, and what has been mounted so far."""
+    """The place of execution: the container's root, the way of mounting, and the mounts made so far."""
 
     __slots__ = ("mounted", "mounts", "root")
 
@@ -32,7 +32,7 @@ class Inside:
             os.close(target)
 
     def take_back(self) -> list[str]:
-        """Undo all that was done; returns what could not be undone."""
+        """Undo all operations; returns a message for each that could not be undone."""
         failed = []
         while self.mounted:
             try:
@@ -43,7 +43,7 @@ class Inside:
 
 
 class Operation:
-    """One step. `open` returns what `execute` needs, or None."""
+    """One operation. `open` returns the handle that `execute` needs, or None."""
 
     __slots__ = ("path",)
 
@@ -61,7 +61,7 @@ class Operation:
 
 
 class Tmpfs(Operation):
-    """A small tmpfs of `entries` on the directory `path`, which is made if it is missing."""
+    """A small tmpfs of `entries` on the directory `path`, which `execute` makes if it is missing."""
 
     __slots__ = ("attributes", "entries", "size")
 
@@ -149,7 +149,7 @@ class BindDevice(Bind):
 
 
 class Symlink(Operation):
-    """A symlink, over one that is there."""
+    """A symlink, which replaces an existing symlink."""
 
     __slots__ = ("target",)
 
@@ -165,7 +165,7 @@ class Symlink(Operation):
 
 
 class ReplaceFile(Operation):
-    """A file of the container's own, written anew by rename: the loader's cache or search path."""
+    """A file of the container, replaced by rename: the loader's cache or search path."""
 
     __slots__ = ("data", "old")
 

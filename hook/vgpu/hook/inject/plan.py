@@ -1,8 +1,8 @@
-"""What is to be done for one container: a pure function of allocation, inventory, settings and survey.
+"""The plan for one container: a pure function of allocation, inventory, settings and inspection.
 
-Belongs here: all policy on files, links, device nodes and the loader. No system calls; the steps are
-vgpu.hook.inject.operations, and `vgpu-hook --dry-run` prints them. Order: files, links, device nodes, /proc, loader. The
-device cgroup is the caller's, who opens it before any of these: it goes with the container and needs no undoing.
+Belongs here: all policy on files, links, device nodes and the loader. Not here: system calls. The operations are in
+vgpu.hook.inject.operations; `vgpu-hook --dry-run` prints them. Their order is: files, links, device nodes, /proc,
+loader. The caller opens the device cgroup before any of them, because the runtime removes it with the container.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from vgpu.hook.inject.operations import (
 )
 from vgpu.hook.placement.allocation import Allocation
 
-NVIDIA_DIR = "/usr/local/nvidia"  # images made for gpu-manager and CUDA's own look here, by PATH and LD_LIBRARY_PATH
+NVIDIA_DIR = "/usr/local/nvidia"  # images for gpu-manager, and CUDA's own, have it in PATH and LD_LIBRARY_PATH
 BINARY_DIR = "/usr/bin"
 USAGE_SIZE = 2 << 20
 SMALL = 64 << 10
 MAX_COPIES = 256  # of driver libraries in an image; each costs a mount
 
-LIMITED = ("libcuda", "libnvidia-ml")  #: the libraries that libvcuda stands in front of
+LIMITED = ("libcuda", "libnvidia-ml")  #: the libraries that libvcuda replaces
 SHARE_CAPABILITIES = ("compute", "utility")
-PAST_LIMITS = ("libnvidia-opencl",)  # an allocator of its own, which libvcuda does not see
-PAST_LIMITS_BINARIES = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
+UNLIMITED_LIBRARIES = ("libnvidia-opencl",)  # it has its own allocator, which libvcuda cannot limit
+UNLIMITED_BINARIES = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 
 #: Links besides the SONAMEs, by the name of the library's SONAME.
 COMPATIBILITY_LINKS = {
@@ -61,8 +61,8 @@ class Plan:
 
 
 class PlannedContainer:
-    """What is planned for: the container's allocation, the capabilities it gets, its root, and on the host its limits
-    and card pages, and the presence file of all.
+    """The container that a plan is for: its allocation, its capabilities, the inspection of its root, and on the host
+    the files of its limits and core schedules and the presence file.
     """
 
     __slots__ = ("allocation", "capabilities", "cards_file", "inspection", "limits_file", "presence_file")
@@ -85,7 +85,7 @@ class PlannedContainer:
 
 
 def capabilities(wish: str, settings: Settings, exclusive: bool) -> frozenset[str]:
-    """What of `wish` (NVIDIA_DRIVER_CAPABILITIES, "" if unset) this container gets; compute and utility if nothing."""
+    """The capabilities of `wish` (NVIDIA_DRIVER_CAPABILITIES or "") that the node allows; else compute and utility."""
     allowed = set(settings.texts("driver.capabilities"))
     if not exclusive and settings.flag("driver.share_excludes"):
         allowed &= set(SHARE_CAPABILITIES)
@@ -96,7 +96,7 @@ def capabilities(wish: str, settings: Settings, exclusive: bool) -> frozenset[st
 
 
 def devices(inventory: Inventory, allocation: Allocation, chosen: frozenset[str]) -> tuple[Device, ...]:
-    """The control nodes that `chosen` needs and one node per card."""
+    """The control nodes for the capabilities `chosen`, and one node for each card."""
     shared = [device for device in inventory.devices if not device.capability or device.capability in chosen]
     return (*shared, *(card.device for card in allocation.cards))
 
@@ -145,7 +145,7 @@ def _wanted(library: Library, container: PlannedContainer, settings: Settings) -
     ):
         return False
     excluded = not container.allocation.exclusive and settings.flag("driver.share_excludes")
-    return not (excluded and _stem(library.name) in PAST_LIMITS)
+    return not (excluded and _stem(library.name) in UNLIMITED_LIBRARIES)
 
 
 def _binaries(container: PlannedContainer, inventory: Inventory, settings: Settings) -> list[Binary]:
@@ -153,12 +153,12 @@ def _binaries(container: PlannedContainer, inventory: Inventory, settings: Setti
     return [
         binary
         for binary in inventory.binaries
-        if binary.capability in container.capabilities and not (excluded and binary.name in PAST_LIMITS_BINARIES)
+        if binary.capability in container.capabilities and not (excluded and binary.name in UNLIMITED_BINARIES)
     ]
 
 
 def _sources(libraries: list[Library], container: PlannedContainer, settings: Settings) -> dict[str, str]:
-    """Host file by library stem: libvcuda for the names it stands in for, in a share; else the driver's own."""
+    """Host file by library stem: in a share libvcuda for the names that it replaces, else the driver's file."""
     sources = {_stem(library.name): library.path for library in libraries if library.bits == 64}
     if not container.allocation.exclusive:
         for stem in LIMITED:
@@ -174,7 +174,7 @@ def _limiter(libraries: list[Library], container: PlannedContainer) -> list[Oper
     files = ("limits", "cards", "presence")
     entries = [Entry("driver"), Entry("usage"), *(Entry(name, b"", mode=0o444) for name in files)]
     entries += [Entry(f"driver/{library.soname}", b"", mode=0o444) for library in real]
-    region = (Entry("usage", usage.BEGINNING, mode=0o666, size=usage.SIZE),)  # any user of the container writes it
+    region = (Entry("usage", usage.BEGINNING, mode=0o666, size=usage.SIZE),)  # every user in the container may write it
     operations: list[Operation] = [Tmpfs(PRIVATE_DIR, tuple(entries), SMALL, mounts.READ_ONLY_FILE)]
     operations += [Bind(library.path, f"{REAL_DIR}/{library.soname}") for library in real]
     operations.append(Bind(container.limits_file, LIMITS_PATH, mounts.READ_ONLY_DATA))
@@ -198,7 +198,7 @@ def _directory(library: Library, facts: Inspection) -> str:
 
 
 def _link_names(library: Library) -> list[tuple[str, str]]:
-    """(link, its target) of a library: its SONAME, and what programs expect besides."""
+    """(link, its target) of a library: its SONAME, and other names that programs expect."""
     links = []
     if library.soname and library.soname != library.name:
         links.append((library.soname, library.name))
@@ -212,7 +212,7 @@ def _links(libraries: list[Library], sources: dict[str, str], facts: Inspection)
     for library in libraries:
         directory = _directory(library, facts)
         for link, target in _link_names(library):
-            if link in facts.files and library.bits == 64:  # the image has a file of that name: cover it
+            if link in facts.files and library.bits == 64:  # the image has a file with that name: mount over it
                 operations.append(Bind(sources[_stem(library.name)], f"{directory}/{link}"))
             else:
                 operations.append(Symlink(f"{directory}/{link}", target))
@@ -220,7 +220,7 @@ def _links(libraries: list[Library], sources: dict[str, str], facts: Inspection)
 
 
 def _nvidia_dir(libraries: list[Library], binaries: list[Binary], facts: Inspection) -> Operation:
-    """/usr/local/nvidia as one read-only tmpfs of links, so that nothing an image keeps there comes before ours."""
+    """/usr/local/nvidia as one read-only tmpfs of links. It covers the image's files there, which would come first."""
     entries = [Entry("bin"), Entry("lib64"), Entry("lib", link="lib64")]
     for library in libraries:
         if library.bits != 64:
@@ -229,14 +229,14 @@ def _nvidia_dir(libraries: list[Library], binaries: list[Binary], facts: Inspect
         names = [library.name, *(link for link, _ in _link_names(library))]
         entries += [Entry(f"lib64/{name}", link=f"{directory}/{name}") for name in names]
     entries += [Entry(f"bin/{binary.name}", link=f"{BINARY_DIR}/{binary.name}") for binary in binaries]
-    once = {entry.name: entry for entry in entries}  # two libraries may have one SONAME
+    once = {entry.name: entry for entry in entries}  # two libraries may have the same SONAME
     return Tmpfs(NVIDIA_DIR, tuple(once.values()), SMALL * 4, mounts.READ_ONLY_FILE)
 
 
 def _masks(
     libraries: list[Library], sources: dict[str, str], container: PlannedContainer, settings: Settings
 ) -> tuple[list[Operation], tuple[str, ...]]:
-    """For a share: cover the image's own copies of driver libraries, which could shadow the limiter."""
+    """For a share: mount over the image's own copies of driver libraries, which could shadow libvcuda."""
     if container.allocation.exclusive:
         return [], ()
     facts = container.inspection
@@ -252,11 +252,13 @@ def _masks(
         expected = f"at most {MAX_COPIES} copies of the driver's libraries in the image"
         raise VgpuError("root file system", expected=expected, found=len(covered), do="remove them from the image")
     operations: list[Operation] = [Bind(sources[_stem(_name(path))], path) for path in covered]
-    return operations, tuple(f"{path}: covered by the node's own, it would go past the limits" for path in covered)
+    return operations, tuple(
+        f"{path}: replaced by the node's own library, because it would bypass the limits" for path in covered
+    )
 
 
 def _nodes(nodes: tuple[Device, ...], facts: Inspection) -> list[Operation]:
-    """Device nodes, except those that the runtime has made already, or that the host's own /dev shows anyway."""
+    """Device nodes, except those that exist already: the runtime made them, or /dev is the host's."""
     operations: list[Operation] = []
     for device in nodes:
         if facts.devices.get(device.name) == (device.major, device.minor):
@@ -269,12 +271,14 @@ def _nodes(nodes: tuple[Device, ...], facts: Inspection) -> list[Operation]:
 
 
 def _proc(container: PlannedContainer, parameters: dict[str, bytes], settings: Settings) -> list[Operation]:
-    """/proc/driver/nvidia with the assigned cards only, and told not to make device nodes."""
+    """/proc/driver/nvidia with the assigned cards only, and with ModifyDeviceFiles off."""
     if not container.inspection.proc_driver:
         return []
     path = "/proc/driver/nvidia"
     host = settings.text("driver.proc_root") + "/driver/nvidia/gpus"
-    entries = [Entry(name, _masked(name, content), mode=0o444) for name, content in sorted(parameters.items())]
+    entries = [
+        Entry(name, _without_device_files(name, content), mode=0o444) for name, content in sorted(parameters.items())
+    ]
     entries.append(Entry("gpus"))
     cards = container.allocation.cards
     entries += [Entry(f"gpus/{card.bus_id}") for card in cards]
@@ -285,7 +289,7 @@ def _proc(container: PlannedContainer, parameters: dict[str, bytes], settings: S
     return operations
 
 
-def _masked(name: str, content: bytes) -> bytes:
+def _without_device_files(name: str, content: bytes) -> bytes:
     if name != "params":
         return content
     lines = content.splitlines(keepends=True)
@@ -293,9 +297,9 @@ def _masked(name: str, content: bytes) -> bytes:
 
 
 def _loader(libraries: list[Library], facts: Inspection) -> tuple[list[Operation], tuple[str, ...]]:
-    """The loader's cache with the driver's names in it; for musl its search path, where an image restricts it.
+    """The loader's cache with the driver's names; for musl its search path file, if the image has one.
 
-    A cache that is none is left alone: the loader ignores it too, and finds its own directories without.
+    A malformed cache stays as it is: the loader ignores it too, and searches its default directories.
     """
     if facts.layout == MUSL:
         return _musl(facts), ()
@@ -309,7 +313,7 @@ def _loader(libraries: list[Library], facts: Inspection) -> tuple[list[Operation
     try:
         data = ldcache.merge(facts.cache, additions)
     except VgpuError as error:
-        return [], (f"left alone: {error}",)
+        return [], (f"left unchanged: {error}",)
     return ([] if data == facts.cache else [ReplaceFile(LOADER_CACHE, data, facts.cache)]), ()
 
 

@@ -1,4 +1,5 @@
-"""The step that claims: who holds what on which card, recorded under one lock.
+"""The step that claims: which container holds what on which card, recorded under one lock.
 
-Belongs here: claims, commitments, the core schedules and the presence file. The daemon and vgpuctl read them too.
+Belongs here: claims, commitments, the core schedules and the presence file. Not here: the choice of cards (placement).
+The daemon and vgpuctl read the same records.
 """

@@ -1,7 +1,8 @@
-"""What grants promise of the cards: the sums of claims and of grants between two lives of their container.
+"""Commitments: the sums of what each card owes to claims, and to grants whose container is between two lives.
 
-Belongs here: how one claim or grant adds to a card's commitment, and which grants no longer count because kubelet has
-handed their device ids out again. Pure; reading the records and holding the lock is the ledger's.
+Belongs here, as pure functions: how one claim or grant adds to a card's commitment, and which grants no longer count
+because kubelet has given their device ids to another pod. Not here: reading the records and holding the lock, which
+are the ledger's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from vgpu.hook.placement.placement import Commitment
 
 
 def add(totals: dict[str, Commitment], card: CardLimit, exclusive: bool, holder: str) -> None:
-    """Count one container's part of one card."""
+    """Add one container's part of one card."""
     now = totals.get(card.uuid, Commitment())
     cores = WHOLE_CARD if exclusive else card.cores
     memory = 0 if exclusive else card.memory
@@ -24,15 +25,15 @@ def add(totals: dict[str, Commitment], card: CardLimit, exclusive: bool, holder:
     )
 
 
-def add_open(totals: dict[str, Commitment], known: list[Grant], redeemed: set[str], own: tuple[str, ...]) -> list[str]:
-    """Count the grants of `known` that are placed and not among `redeemed`; returns what does not add up, in words.
+def add_open(totals: dict[str, Commitment], known: list[Grant], claimed: set[str], own: tuple[str, ...]) -> list[str]:
+    """Add the grants of `known` that are placed and not among `claimed`. Returns messages about wrong ones.
 
-    Grants that took over the device ids of `own` in the same pod are left out: an init container that runs again, as
-    after a reboot, has the devices before the pod's containers have them again.
+    Grants of the same pod that have taken over the device ids of `own` are left out: an init container that runs again,
+    for example after a reboot, uses the devices before the pod's containers use them again.
     """
     notes = []
     mine = [grant for grant in known if grant.id in own]
-    open_ones = [grant for grant in known if grant.cards and grant.id not in redeemed and not _follows(grant, mine)]
+    open_ones = [grant for grant in known if grant.cards and grant.id not in claimed and not _follows(grant, mine)]
     for group in _by_holder([grant for grant in open_ones if not superseded(grant, known)]):
         notes += _add_group(totals, group)
     return notes
@@ -44,7 +45,7 @@ def _follows(grant: Grant, mine: list[Grant]) -> bool:
 
 
 def _add_group(totals: dict[str, Commitment], group: list[Grant]) -> list[str]:
-    """Grants of one container that is between two lives (restarting, or the node was rebooted)."""
+    """Add the grants of one container that is between two lives: it restarts, or the node was rebooted."""
     try:
         request = grants.join(group, 0, Wishes())
     except VgpuError as error:
@@ -58,7 +59,7 @@ def _add_group(totals: dict[str, Commitment], group: list[Grant]) -> list[str]:
 
 
 def _add_alone(totals: dict[str, Commitment], grant: Grant) -> None:
-    """A grant whose other half is missing, or one of several that no container's name tells apart: by itself."""
+    """Add one grant by itself: its other half is missing, or no container's name tells several grants apart."""
     share = grant.share or (grant.cores, grant.memory)
     cores = {"cores": min(grant.amount, WHOLE_CARD), "memory": 0, "gpu": share[0]}[grant.resource]
     memory = {"cores": grant.share[1] if grant.share else 0, "memory": grant.amount, "gpu": share[1]}[grant.resource]
@@ -83,7 +84,7 @@ def _by_holder(known: list[Grant]) -> list[list[Grant]]:
 
 
 def superseded(grant: Grant, known: list[Grant]) -> bool:
-    """Whether kubelet has handed the same device ids out again since: after an init container, or the pod's end."""
+    """Whether kubelet has since given the same device ids to another grant, after an init container or a pod's end."""
     return any(
         other.resource == grant.resource and other.created > grant.created and _share_devices(grant, other)
         for other in known

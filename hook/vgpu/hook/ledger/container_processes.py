@@ -1,8 +1,9 @@
-"""Which processes a container has, as the host sees them: pids with their start times.
+"""The processes of a container as the host sees them: pids with their start times.
 
-Belongs here: where a container's init was put (`own_cgroup`, read by the hook at claim time, because an init such as
-systemd moves itself later), and who is there now (`ContainerProcesses`, for the daemon, arbiter and metrics). Reading only. A
-container without a cgroup of its own, or one that shares it, is told by its PID namespace and its init's descendants.
+Belongs here: `own_cgroup`, the cgroup in which the runtime put a container's init, which the hook reads at claim time
+because an init such as systemd moves itself later; and `ContainerProcesses`, the processes that live now, for the
+daemon and its lender and metrics. Not here: changing anything. Where a container has no cgroup of its own, or shares
+one, its PID namespace and its init's descendants identify its processes.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PREFERRED = (("devices",), (), ("pids",), ("memory",))  #: hierarchies that runtimes put containers in, best first
+PREFERRED = (("devices",), (), ("pids",), ("memory",))  #: the hierarchies in which runtimes put containers, best first
 MAX_PATH = 4000
 MAX_PIDS = 1 << 24
-MAX_DEPTH = 64  #: of nested cgroups, as of nested parents and PID namespaces
+MAX_DEPTH = 64  #: of nested cgroups, and of a process's ancestors
 
 
 def own_cgroup(pid: int, proc: str = "/proc") -> str:
-    """`<controllers>:<path>` of the cgroup that was made for `pid`; "" when it shares ours, the runtime's."""
+    """`<controllers>:<path>` of the cgroup that the runtime made for `pid`; "" when `pid` shares the runtime's own."""
     ours = {item.controllers: item.path for item in cgroup.memberships_of("self", proc)}
     own = [
         item
@@ -39,7 +40,7 @@ def own_cgroup(pid: int, proc: str = "/proc") -> str:
 
 
 def _rank(item: Membership) -> int:
-    """v1's controllers may be mounted together: cpu,cpuacct."""
+    """A hierarchy's place in PREFERRED. v1's controllers may be mounted together: cpu,cpuacct."""
     for rank, controllers in enumerate(PREFERRED):
         if item.controllers == controllers or (controllers and controllers[0] in item.controllers):
             return rank
@@ -47,12 +48,12 @@ def _rank(item: Membership) -> int:
 
 
 def _within(path: str | None, top: str) -> bool:
-    """Whether cgroup `path` is `top` or below it; a `top` of / is everybody's."""
+    """Whether cgroup `path` is `top` or below it. Every path is below /."""
     return top == "/" or (path is not None and (path == top or path.startswith(top + "/")))
 
 
 def process_ids(directory: str, depth: int = 0) -> Iterator[int]:
-    """The pids in the cgroup at `directory` and in all below it, as far as they are there while we look."""
+    """The pids in the cgroup at `directory` and in all cgroups below it."""
     yield from _members(directory)
     if depth < MAX_DEPTH:
         for name in _entries(directory):
@@ -65,9 +66,9 @@ def _members(directory: str) -> list[int]:
     try:
         with open(f"{directory}/cgroup.procs", "rb") as stream:
             found = stream.read(MAX_PIDS).split()
-    except OSError:  # removed while we look, or a threaded cgroup, whose processes are listed further up
+    except OSError:  # removed meanwhile, or a threaded cgroup: an ancestor lists its processes
         return []
-    return [int(item) for item in found if item != b"0"]  # 0: of a PID namespace that is not below ours
+    return [int(item) for item in found if item != b"0"]  # 0: a process of a PID namespace that is not below ours
 
 
 def _entries(directory: str) -> list[str]:
@@ -78,9 +79,9 @@ def _entries(directory: str) -> list[str]:
 
 
 class ContainerProcesses:
-    """The processes of the containers behind `claims`, all looked at together: who shares a cgroup needs telling apart.
+    """The processes of the containers of `claims`. It has all claims, because containers may share a cgroup.
 
-    `proc` is the root of procfs; its mountinfo says where the cgroups are.
+    `proc` is the root of procfs; its mountinfo lists the mounts of the cgroups.
     """
 
     def __init__(self, claims: list[Claim], proc: str = "/proc") -> None:
@@ -107,7 +108,7 @@ class ContainerProcesses:
         return [(pid, start) for pid, start in started if start]
 
     def _directory(self, claim: Claim) -> str | None:
-        """Where the claim's cgroup shows here; None when it has none of its own or no mount shows it."""
+        """The directory of the claim's cgroup; None when it has none of its own or no mount shows it."""
         if not claim.cgroup:
             return None
         names, _, path = claim.cgroup.partition(":")
@@ -138,10 +139,10 @@ def _all_pids(proc: str) -> list[int]:
 
 
 class _Ancestry:
-    """Whether a process comes from a container's init: by parents, or through the init's PID namespace.
+    """Whether a process belongs to a container's init: by its ancestors, or by the init's PID namespace.
 
-    `runc exec` makes a process whose parent is outside, but its PID namespace is the init's. A process of a namespace
-    further in has such a process among its parents.
+    A process of `runc exec` has a parent outside, but the init's PID namespace. A process of a nested PID namespace has
+    a process of the init's namespace among its ancestors.
     """
 
     def __init__(self, proc: str) -> None:

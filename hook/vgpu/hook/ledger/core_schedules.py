@@ -1,9 +1,10 @@
-"""The containers' card pages (`<run>/containers/<id>/cards`): what each has of its cards, written for all at once.
+"""The files of the containers' core schedules, `<run>/containers/<id>/cards`, written from all claims together.
 
-Belongs here: from claims to files. The caller holds the ledger's lock, which is what makes one writer at a time of the
-hook, vgpuctl and vgpud. A container's own file is part of its start; another's that cannot be written is told in a
-note and stops nobody: that container goes on with its old share. Who has no file (a whole card, or a container from
-before there were any) is held by its bucket alone, if at all.
+Belongs here: from claims to files. Not here: the rule that divides a card's time (vgpu.config.core_schedule). The
+caller holds the ledger's lock, so that the hook, vgpuctl and vgpud never write at once. A container cannot start
+without its own file. A failure to write another container's file becomes a note: that container keeps its old share.
+A container without a file (it has a whole card, or it started before these files existed) has at most its own token
+bucket as a limit.
 """
 
 from __future__ import annotations
@@ -24,39 +25,39 @@ NS = 1_000_000_000
 
 
 def held(claim: Claim) -> dict[str, int]:
-    """Percent of each of its cards; nobody starves for good."""
+    """The percent of each card of the claim; at least 1, so that no container starves."""
     return {card.uuid: max(card.cores, 1) for card in claim.cards}
 
 
-def pages(shares: Iterable[Claim]) -> dict[str, list[CoreSchedule]]:
-    """What the containers' files say when nothing is lent."""
+def schedules(shares: Iterable[Claim]) -> dict[str, list[CoreSchedule]]:
+    """The schedules of each container, without loans."""
     return core_schedule.schedules({claim.container: held(claim) for claim in shares})
 
 
 def create(run_dir: str, claim: Claim, others: Iterable[Claim], clock_offset: int) -> None:
-    """Write the file of a container that starts beside `others`. OSError or VgpuError: it must not start."""
-    made = pages([*others, claim])[claim.container]
-    records.write_bytes(paths.core_schedules(run_dir, claim.container), core_schedule.encode(made, clock_offset), 0o444)
+    """Write the file of a container that starts beside `others`. After OSError or VgpuError it must not start."""
+    own = schedules([*others, claim])[claim.container]
+    records.write_bytes(paths.core_schedules(run_dir, claim.container), core_schedule.encode(own, clock_offset), 0o444)
 
 
 def rewrite(run_dir: str, shares: Iterable[Claim], cards: Iterable[str]) -> list[str]:
-    """Change what all `shares` are told of these cards; notes on what failed."""
-    reached = set(cards)
+    """Update the schedules of these cards in the files of all `shares`. Returns notes on failures."""
+    changed = set(cards)
     notes = []
-    for container, made in pages(shares).items():
+    for container, found in schedules(shares).items():
         try:
-            for page in made:
-                if page.uuid in reached:
-                    core_schedule.update(paths.core_schedules(run_dir, container), page)
+            for item in found:
+                if item.uuid in changed:
+                    core_schedule.update(paths.core_schedules(run_dir, container), item)
         except FileNotFoundError:
             continue
         except (OSError, VgpuError) as error:
-            notes.append(f"card pages of container {container} stay as they were: {error}")
+            notes.append(f"the core schedules of container {container} are unchanged: {error}")
     return notes
 
 
 def clock_offset(pid: int, proc: str = "/proc") -> int:
-    """ns that the host's CLOCK_MONOTONIC is ahead of that of the container of init `pid`: 0 but in a time namespace."""
+    """ns by which the host's CLOCK_MONOTONIC is ahead of the container's (init `pid`). Not 0 in a time namespace."""
     try:
         fd = os.open(f"{proc}/{pid}/timens_offsets", os.O_RDONLY | os.O_CLOEXEC)  # since Linux 5.6
     except OSError:

@@ -1,11 +1,12 @@
 """The node's ledger: which container holds what on which card, under one lock.
 
 Belongs here: claiming (grants and standalone requests alike), releasing, and the sum of what is committed. State is
-`<run>/containers/<id>/{claim.json,limits,cards}`, `<run>/presence` and `<state>/grants/*.json`. Runs as root; the lock
-itself is vgpu.hook.ledger.lock's, placement vgpu.hook.placement.placement's, what each has of a card vgpu.hook.ledger.core_schedules'.
+`<run>/containers/<id>/{claim.json,limits,cards}`, `<run>/presence` and `<state>/grants/*.json`. Runs as root. Not here:
+the lock (lock), the choice of cards (vgpu.hook.placement), the containers' time on a card (core_schedules).
 
-A claim counts while its container's init lives; a placed grant counts until it is deleted, container or not, because
-kubelet promised it to the pod. What cannot be read is reported in `notes` and set aside, never fatal to others.
+A claim counts while its container's init lives. A placed grant counts until it is deleted, with or without a container,
+because kubelet promised it to the pod. An unreadable record becomes a line in `notes`, and never stops another
+container.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from vgpu.config.settings import Settings
 from vgpu.hook.ledger import commitments, core_schedules, presence
 from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.linux import procfs, staleness
-from vgpu.hook.placement import allocation, placement
-from vgpu.hook.placement.allocation import Allocation
+from vgpu.hook.placement import placement
+from vgpu.hook.placement.allocation import Allocation, from_request
 from vgpu.hook.placement.placement import Commitment, NoFit, Policy
 from vgpu.hook.request.resolve_grants import ResolvedGrants, WantedGrants, resolve, terms_of
 
@@ -36,9 +37,9 @@ if TYPE_CHECKING:  # not at run time: it costs the hook's process time
 
 
 class Start:
-    """A container that starts: its id, its init (pid and start time), its bundle, and who it is in Kubernetes.
+    """A container that starts: its id, its init (pid and start time), its bundle, and its identity in Kubernetes.
 
-    `cgroup` is the init's own, as population.own_cgroup gives it.
+    `cgroup` is the init's own, from container_processes.own_cgroup.
     """
 
     __slots__ = ("bundle", "cgroup", "container", "holder", "name", "now", "pid", "start_time")
@@ -65,7 +66,7 @@ class Start:
 
 
 class Ledger:
-    """The ledger of one node; `notes` gathers what was found damaged. `proc` is the root of procfs."""
+    """The ledger of one node. `notes` collects messages about damaged records; `proc` is the root of procfs."""
 
     __slots__ = (
         "_before",
@@ -94,32 +95,32 @@ class Ledger:
         self.virtual_memory = settings.flag("scaling.virtual_memory") and settings.number("scaling.memory") > 1
         self.notes: list[str] = []
         self._foreign: dict[str, list[User]] | None = None
-        self._before: list[Grant] = []  # this container's grants as they were before it claimed them
+        self._before: list[Grant] = []  # this container's grants before it claimed them
 
     def claim(self, start: Start, wanted: Request | WantedGrants) -> Allocation | None:
-        """Place and record what `start` wants; None when it holds its cards already (a hook listed twice).
+        """Place and record the request of `start`; None when it holds its cards already (a hook listed twice).
 
-        VgpuError with the reason when it cannot have them; nothing is recorded then.
+        VgpuError with the reason when it cannot have the cards; nothing is recorded then.
         """
         with Lock(self.run_dir):
             if self._holds_already(start):
                 return None
-            mine = self._redeemed(start, wanted) if isinstance(wanted, WantedGrants) else []
+            mine = self._wanted_grants(start, wanted) if isinstance(wanted, WantedGrants) else []
             self._before = mine
             resolved = self._resolved(wanted, mine)
-            made = self._placed(start, resolved)
+            allocation = self._placed(start, resolved)
             try:
-                self._record(start, made, resolved.grants, wanted.wishes.priority)
+                self._record(start, allocation, resolved.grants, wanted.wishes.priority)
             except OSError as error:
                 self._withdraw(start)
                 raise VgpuError("ledger", expected="to record the claim", found=str(error)) from error
             except BaseException:
                 self._withdraw(start)
                 raise
-            return made
+            return allocation
 
     def confirm(self, start: Start, devices: dict[str, str] | None = None) -> None:
-        """The container's claim stands: everything else was done. `devices` were opened in its device cgroup."""
+        """Mark the claim as ready, after all other steps. `devices` were opened in the container's device cgroup."""
         claim = claims.read(self.run_dir, start.container)
         if (claim.pid, claim.start_time) != (start.pid, start.start_time):
             found = f"that of process {claim.pid}"
@@ -129,12 +130,12 @@ class Ledger:
         records.write(paths.claim(self.run_dir, start.container), claim.record())
 
     def withdraw(self, start: Start) -> None:
-        """The start failed: no claim remains, and its grants are as they were."""
+        """Remove the claim of a start that failed, and restore its grants."""
         with Lock(self.run_dir):
             self._withdraw(start)
 
     def release(self, container: str) -> bool:
-        """The container is gone. False, and nothing done, when it has no claim or a new life under the same id."""
+        """Release a container that has ended. False when it has no claim, or a new life under the same id."""
         with Lock(self.run_dir):
             try:
                 claim = claims.read(self.run_dir, container)
@@ -149,9 +150,9 @@ class Ledger:
             return True
 
     def reap(self, dead: list[Claim]) -> list[Claim]:
-        """Release those of `dead` that are still the same claim, and dead, now that the lock is held.
+        """Release those claims of `dead` that are unchanged, and still dead, under the lock.
 
-        BlockingIOError when a hook holds the lock: another time will do, for a dead claim counts nowhere.
+        BlockingIOError when a hook holds the lock. The caller tries again later: a dead claim counts nowhere.
         """
         released = []
         with Lock(self.run_dir, wait=False):
@@ -167,7 +168,7 @@ class Ledger:
         return released
 
     def discard(self, container: str, unchanged: Callable[[], bool]) -> bool:
-        """Remove a container's directory that holds no readable claim, if it is `unchanged` under the lock."""
+        """Remove a container's directory without a readable claim, if it is `unchanged` under the lock."""
         with Lock(self.run_dir, wait=False):
             try:
                 claims.read(self.run_dir, container)
@@ -177,24 +178,24 @@ class Ledger:
                     return True
         return False
 
-    def recut(self, uuids: Iterable[str]) -> None:
-        """Cut the time of these cards anew among who has a share of them. For who holds the lock; it never fails."""
+    def reschedule(self, uuids: Iterable[str]) -> None:
+        """Divide the time of these cards again among their shares. The caller holds the lock. It never fails."""
         try:
             self.notes += core_schedules.rewrite(self.run_dir, self.shares(), uuids)
         except VgpuError as error:
-            self.notes.append(f"card pages stay as they were: {error}")
+            self.notes.append(f"the core schedules are unchanged: {error}")
 
     def place(self, wanted: Request | WantedGrants, holder: Holder | None, container: str = "") -> Allocation:
-        """What `claim` would decide now, without recording anything; what `container` holds already counts as free."""
+        """The allocation that `claim` would make now. Cards that `container` already holds count as free."""
         start = Start(container, 0, 0, "", holder, "", 0.0)
         with Lock(self.run_dir):
-            mine = self._redeemed(start, wanted) if isinstance(wanted, WantedGrants) else []
+            mine = self._wanted_grants(start, wanted) if isinstance(wanted, WantedGrants) else []
             return self._placed(start, self._resolved(wanted, mine))
 
-    # What is there
+    # Reading
 
     def claims(self) -> list[Claim]:
-        """All readable claims, of living containers and dead ones; a damaged one comes from its limits file."""
+        """All readable claims, of living and of dead containers. The limits file stands in for a damaged claim."""
         found = []
         try:
             names = sorted(os.listdir(paths.containers(self.run_dir)))
@@ -209,7 +210,7 @@ class Ledger:
             try:
                 found.append(claims.read(self.run_dir, name))
             except FileNotFoundError:
-                continue  # made or removed this moment, by a hook that has not the lock
+                continue  # a hook without the lock has just made or removed it
             except VgpuError as error:
                 self._note(str(error))
                 found += self._salvaged(name)
@@ -220,36 +221,36 @@ class Ledger:
         return [claim for claim in self.claims() if not claim.exclusive and self.lives(claim)]
 
     def lives(self, claim: Claim) -> bool:
-        """Whether the claim's container lives. A salvaged claim has no pid: it counts until somebody deletes it."""
+        """Whether the claim's container lives. A salvaged claim has no pid, and counts until somebody deletes it."""
         if claim.pid < 0:
             return True
         if claim.boot_id and self.boot_id and claim.boot_id != self.boot_id:
-            return False  # paths.run survived a reboot, and pids with start times may come again
+            return False  # paths.run survived a reboot, and a pid with its start time may come again
         return procfs.lives(claim.pid, claim.start_time, self.proc)
 
     def commitments(self, own: tuple[str, ...] = (), container: str = "") -> dict[str, Commitment]:
-        """What is promised of each card, by uuid: living claims, and placed grants.
+        """The commitment of each card, by uuid: living claims and placed grants.
 
-        The grants of the ids `own` and the claim of `container` are left out: they are what is being decided.
+        The grants with the ids `own` and the claim of `container` are left out, because the caller decides about them.
         """
         totals: dict[str, Commitment] = {}
-        redeemed = set(own)
+        claimed = set(own)
         for claim in self.claims():
             if claim.container != container and self.lives(claim) and not set(own).intersection(claim.grants):
-                redeemed.update(claim.grants)
+                claimed.update(claim.grants)
                 for card in claim.cards:
                     commitments.add(totals, card, claim.exclusive, claim.name or claim.container)
         known, damaged = grants.read_all(self.state_dir)
-        self.notes += [*damaged, *commitments.add_open(totals, known, redeemed, own)]
+        self.notes += [*damaged, *commitments.add_open(totals, known, claimed, own)]
         for uuid, users in self.foreign().items():
             for user in users:
                 commitments.add(totals, CardLimit(uuid, 0, 0, 0), False, user.describe())
         return totals
 
     def foreign(self) -> dict[str, list[User]]:
-        """Who computes on a card without a claim on it, by card uuid, as vgpud has seen it lately and still lives.
+        """The living processes that compute on a card without a claim on it, by card uuid, as vgpud last recorded them.
 
-        It takes nothing of what shares add up to, but a card that has such a user is no whole card for anybody.
+        They take nothing from the shares of a card, but nobody gets such a card as a whole.
         """
         if self._foreign is None:
             try:
@@ -276,7 +277,7 @@ class Ledger:
             self.notes.append(text)
 
     def _salvaged(self, container: str) -> list[Claim]:
-        """What a damaged claim still takes of its cards, from the limits file beside it."""
+        """A claim in the place of a damaged one, from the limits file beside it."""
         path = paths.limits(self.run_dir, container)
         try:
             data = records.read_bounded(path, limits.SIZE)
@@ -294,7 +295,7 @@ class Ledger:
             claim = claims.read(self.run_dir, start.container)
         except FileNotFoundError:
             return False
-        except VgpuError as error:  # an id's next start means that its last life is over
+        except VgpuError as error:  # the id starts again, so its last life is over
             self.notes.append(str(error))
             self._drop(start.container)
             return False
@@ -307,8 +308,8 @@ class Ledger:
         self._drop(start.container)
         return False
 
-    def _redeemed(self, start: Start, wanted: WantedGrants) -> list[Grant]:
-        """The grants behind the ids, each checked: it exists, is of that resource, and nobody else's."""
+    def _wanted_grants(self, start: Start, wanted: WantedGrants) -> list[Grant]:
+        """The grants with the wanted ids. Each exists, is of its resource, and belongs to no other container."""
         assert start.holder is not None
         mine = [self._grant(resource, grant_id, start.holder) for resource, grant_id in wanted.ids.items()]
         ids = {grant.id for grant in mine}
@@ -347,38 +348,40 @@ class Ledger:
             try:
                 return self._allocated(request.fixed_on(tuple(before)), committed)
             except NoFit as error:
-                self.notes.append(f"placed anew: {error}")  # the card is gone, or another was faster after a reboot
+                self.notes.append(
+                    f"placed anew: {error}"
+                )  # the card is gone, or another container took it after a reboot
         return self._allocated(request, committed)
 
     def _allocated(self, request: Request, committed: dict[str, Commitment]) -> Allocation:
         cards = placement.place(request, self.cards, committed, self.policy)
-        return allocation.from_request(request, cards, self.virtual_memory)
+        return from_request(request, cards, self.virtual_memory)
 
-    def _record(self, start: Start, made: Allocation, mine: list[Grant], priority: int) -> None:
+    def _record(self, start: Start, allocation: Allocation, mine: list[Grant], priority: int) -> None:
         directory = paths.container(self.run_dir, start.container)
-        data = limits.encode(start.container, made.limits)
-        uuids = [card.uuid for card in made.cards]
+        data = limits.encode(start.container, allocation.limits)
+        uuids = [card.uuid for card in allocation.cards]
         for grant in mine:
             grants.write(self.state_dir, grants.changed(grant, holder=start.holder, name=start.name, cards=uuids))
         os.makedirs(directory, mode=0o700, exist_ok=True)
         records.write_bytes(paths.limits(self.run_dir, start.container), data, 0o444)
         claim = Claim(
-            start.container, start.pid, start.start_time, made.limits, made.exclusive, start.holder,
+            start.container, start.pid, start.start_time, allocation.limits, allocation.exclusive, start.holder,
             [grant.id for grant in mine], start.bundle, start.now, start.name, cgroup=start.cgroup,
             boot_id=self.boot_id, priority=priority,
         )  # fmt: skip
-        if not made.exclusive:
+        if not allocation.exclusive:
             self._share_time(claim)
         records.write(paths.claim(self.run_dir, start.container), claim.record())
-        if not made.exclusive:
-            self.recut(card.uuid for card in made.limits)
+        if not allocation.exclusive:
+            self.reschedule(card.uuid for card in allocation.limits)
 
     def _share_time(self, claim: Claim) -> None:
-        """What a container that starts with a share needs to keep out of the others' way, and they out of its."""
+        """Give a container that starts with a share the presence file and its core schedules."""
         others = self.shares()
         if presence.ensure(self.run_dir) and others:
             path = paths.presence(self.run_dir)
-            self.notes.append(f"{path} was missing: who started before does not see who starts now")
+            self.notes.append(f"{path} was missing: containers from before do not see the ones that start now")
         core_schedules.create(self.run_dir, claim, others, core_schedules.clock_offset(claim.pid, self.proc))
 
     def _withdraw(self, start: Start) -> None:
@@ -386,15 +389,15 @@ class Ledger:
             return
         for grant in self._before:
             try:
-                if os.path.exists(paths.grant(self.state_dir, grant.id)):  # an ended grant does not come back
+                if os.path.exists(paths.grant(self.state_dir, grant.id)):  # a deleted grant does not come back
                     grants.write(self.state_dir, grant)
             except OSError as error:
-                self.notes.append(f"grant {grant.id[:8]}: {error}")  # it stays this container's
+                self.notes.append(f"grant {grant.id[:8]}: {error}")  # the grant stays with this container
         self._before = []
         self._end(start.container)
 
     def _is_anothers(self, start: Start) -> bool:
-        """Whether the container's id has a new life, which has claimed since: `start` was killed meanwhile."""
+        """Whether a new life of the container's id has claimed since; then `start` was killed meanwhile."""
         try:
             claim = claims.read(self.run_dir, start.container)
         except (FileNotFoundError, VgpuError):
@@ -402,7 +405,7 @@ class Ledger:
         return (claim.pid, claim.start_time) != (start.pid, start.start_time)
 
     def _end(self, container: str) -> None:
-        """The container's claim goes, and its time is the others'."""
+        """Remove the container's claim, and divide its time among the others."""
         try:
             held = [claims.read(self.run_dir, container)]
         except FileNotFoundError:
@@ -411,10 +414,10 @@ class Ledger:
             held = self._salvaged(container)
         self._drop(container)
         if any(not claim.exclusive for claim in held):
-            self.recut(card.uuid for claim in held for card in claim.cards)
+            self.reschedule(card.uuid for claim in held for card in claim.cards)
 
     def _drop(self, container: str) -> None:
-        """Remove a container's directory: ours alone writes there, and nothing but plain files."""
+        """Remove a container's directory. Only vgpu writes there, and only plain files."""
         directory = paths.container(self.run_dir, container)
         try:
             for name in os.listdir(directory):

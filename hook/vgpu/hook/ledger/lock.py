@@ -1,11 +1,11 @@
-"""The ledger's lock: one holder, and who waits gets it in the order of arrival.
+"""The ledger's lock: one holder, and waiting processes get it in the order of arrival.
 
-Belongs here: `<run>/ledger.lock` and nothing that is done under it. The lock is flock(2). Who finds it taken holds a
-*ticket* besides, a record lock (open file description lock, Linux 3.15) on one byte of the same file, at the offset of
-the nanosecond in which it came. The lock is for whoever has no ticket before its own. The kernel frees both when their
-process dies, however it dies, so there is nothing to tidy up and no state in the file.
+Belongs here: `<run>/ledger.lock`. Not here: the work under it. The lock is flock(2). A process that finds it taken also
+takes a *ticket*: a record lock (open file description lock, Linux 3.15) on one byte of the same file, at the offset of
+the nanosecond of its arrival. A process may take the lock when no ticket is before its own. When a process dies, the
+kernel frees both, so there is nothing to clean up and no state in the file.
 
-Tickets are about order alone: with none, or with wrong ones, there is still one holder.
+Tickets decide only the order: even without tickets, or with wrong ones, there is only one holder.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import time
 from vgpu.config import paths
 from vgpu.config.errors import VgpuError
 
-PATIENCE = 20.0  #: seconds in which nobody before us has come any further
-STALL = 1.0  #: seconds after which one that does not take its turn is passed over: it was stopped, or works for long
-NEAR = 0.002  #: from look to look, as the first or second in the line
-FAR = 0.01
+TIMEOUT = 20.0  #: seconds without any progress in the line before us
+STALL = 1.0  #: seconds after which we pass a process that does not take the lock: it was stopped, or works for long
+NEAR = 0.002  #: seconds between two looks, as the first or second in the line
+FAR = 0.01  #: the same further back
 
 _FLOCK = struct.Struct("hhqqi4x")  #: struct flock where off_t has 64 bits: type, whence, start, len, pid
 _NO_END = (1 << 63) - 1
 
 
 class Lock:
-    """The lock below `run_dir`. The directory is made when it is missing: the first start after boot.
+    """The lock below `run_dir`. It makes the directory when it is missing, at the first start after boot.
 
-    Without `wait`, BlockingIOError when another holds it; who waits is not asked then. With it, VgpuError when the line
-    has not moved for PATIENCE seconds, which no step under the lock takes: a stopped process must not stop every start
-    on the node without a word.
+    Without `wait` it raises BlockingIOError when another process holds the lock, and ignores the line. With `wait` it
+    raises VgpuError when the line has not moved for TIMEOUT seconds. No step under the lock takes that long, so a
+    stopped process holds it, and the starts on the node must not wait for ever.
     """
 
     __slots__ = ("_fd", "_path", "_wait")
@@ -68,43 +68,43 @@ class Lock:
         return True
 
     def _line_up(self, ticket: int) -> None:
-        """Wait until nobody who moves is before `ticket`, and for the lock."""
+        """Wait until no moving process is before `ticket`, and take the lock."""
         passed, ahead = 0, ticket
         since = moved = time.monotonic()
         while True:
             found, now = first_ticket(self._fd, passed, ticket), time.monotonic()
             if found != ahead:
                 ahead, since, moved = found, now, now
-            elif found >= 0 and now - since > STALL:  # to pass somebody is not to get on: `moved` stays
+            elif found >= 0 and now - since > STALL:  # passing a process is no progress: `moved` stays
                 passed, since = found + 1, now
                 ahead = found = first_ticket(self._fd, passed, ticket)
             if found < 0 and self._free():
                 return
-            if now - moved > PATIENCE:
-                raise VgpuError(self._path, expected=f"the lock in {PATIENCE:.0f} s", found="held by another process",
-                                do=f"see who: fuser -v {self._path}")  # fmt: skip
+            if now - moved > TIMEOUT:
+                raise VgpuError(self._path, expected=f"the lock in {TIMEOUT:.0f} s", found="held by another process",
+                                do=f"find it with: fuser -v {self._path}")  # fmt: skip
             near = found < 0 or first_ticket(self._fd, found + 1, ticket) < 0
             time.sleep(NEAR if near else FAR)
 
 
 def _draw(fd: int) -> int:
-    """A ticket of the present moment, held until `fd` is closed."""
+    """Take a ticket for the present moment. It is held until `fd` is closed."""
     while True:
         ticket = time.monotonic_ns()  # one clock for all processes
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, ticket, 1, 0))
-        except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: somebody came in the same nanosecond
+        except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: a process arrived in the same nanosecond
             continue
         return ticket
 
 
 def first_ticket(fd: int, start: int, end: int = _NO_END) -> int:
-    """A ticket from `start` to before `end` that another holds, -1 when there is none.
+    """A ticket from `start` to before `end` that another process holds, -1 when there is none.
 
-    Of several it is the one that was drawn first: the kernel keeps such locks of different holders in that order.
+    Of several it is the one that was taken first: the kernel keeps such locks of different holders in that order.
     """
     if start >= end:
         return -1
-    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, end - start, 0)
-    kind, _, found, _, _ = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))
+    query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, end - start, 0)
+    kind, _, found, _, _ = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, query))
     return -1 if kind == fcntl.F_UNLCK else int(found)

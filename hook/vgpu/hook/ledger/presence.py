@@ -1,8 +1,8 @@
-"""The presence file (`<run>/presence`): the one file that all containers with a share have, to tell each other by locks
-on it who is at work on which card (libvcuda/src/compute/presence.h).
+"""The presence file, `<run>/presence`, which all containers with a share have in common. By their locks on it the
+containers see which of them are at work on which card (libvcuda/src/compute/presence.h).
 
-Belongs here: that it is there. Locks belong to the inode, so the file is made once and never replaced: what is wrong
-with it is put right in place. The caller holds the ledger's lock.
+Belongs here: making sure that the file exists. Not here: the locks. Locks belong to the inode, so the file is made once
+and never replaced; a damaged file is repaired in place. The caller holds the ledger's lock.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ MODE = 0o444
 
 
 def ensure(run_dir: str) -> bool:
-    """Make it where it is missing: True then, and who runs already does not have it.
+    """Make the file where it is missing. True then: containers that run already do not have it.
 
-    OSError or VgpuError: there is none, and no container with a share must start.
+    After OSError or VgpuError there is no file, and no container with a share may start.
     """
     path = paths.presence(run_dir)
     try:
@@ -32,7 +32,7 @@ def ensure(run_dir: str) -> bool:
         do = "remove it while no container with a share runs"
         raise VgpuError(path, expected="a regular file", found=stat.filemode(found), do=do)
     if found != stat.S_IFREG | MODE or not _is_sound(path):
-        _mend(path)
+        _repair(path)
     return False
 
 
@@ -43,7 +43,7 @@ def _is_sound(path: str) -> bool:
         return False
 
 
-def _mend(path: str) -> None:
+def _repair(path: str) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         os.fchmod(fd, MODE)

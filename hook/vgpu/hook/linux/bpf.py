@@ -1,7 +1,7 @@
-"""bpf(2) as far as device programs need it: constants, structures and calls as in linux/bpf.h. No policy.
+"""bpf(2) as far as device programs need it: constants, structures and calls as in linux/bpf.h.
 
-Belongs here: ctypes of bpf(2), beside `syscalls`, which has those of mounts and namespaces. Errors are OSError whose
-text is the call. Every descriptor that the kernel returns here is close-on-exec already.
+Belongs here: the ctypes of bpf(2). Not here: those of mounts and namespaces (syscalls), or any policy. Errors are
+OSError whose text is the call. Every descriptor that the kernel returns here is close-on-exec already.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BPF_F_ALLOW_MULTI = 1 << 1
 BPF_F_REPLACE = 1 << 2  # Linux 5.6
 BPF_F_QUERY_EFFECTIVE = 1 << 0
 
-MAX_PROGRAMS = 64  # BPF_CGROUP_MAX_PROGS, per cgroup; effective ones add up over the ancestors
+MAX_PROGRAMS = 64  # BPF_CGROUP_MAX_PROGS, of one cgroup; effective programs add up over the ancestors
 
 _NAMES = {
     BPF_PROG_LOAD: "BPF_PROG_LOAD",
@@ -40,7 +40,7 @@ _NAMES = {
     BPF_OBJ_GET_INFO_BY_FD: "BPF_OBJ_GET_INFO_BY_FD",
     BPF_PROG_QUERY: "BPF_PROG_QUERY",
 }
-#: asm-generic's 280 (arm64, riscv64, loongarch64), and those that number for themselves.
+#: 280 in asm-generic (arm64, riscv64, loongarch64), and the architectures with numbers of their own.
 SYS_bpf = {"x86_64": 321, "i686": 357, "ppc64le": 361, "s390x": 351, "armv7l": 386}.get(os.uname().machine, 280)
 
 _u32, _u64 = ctypes.c_uint32, ctypes.c_uint64
@@ -81,7 +81,7 @@ class _Info(ctypes.Structure):
 
 
 class bpf_attr(ctypes.Union):
-    """Longer than any kernel's own, the rest zero: Linux 6.17 to 7.1 write past a short one in BPF_PROG_QUERY."""
+    """Longer than in any kernel; the rest is zero. Linux 6.17 to 7.1 write past a shorter one in BPF_PROG_QUERY."""
 
     _fields_ = (
         ("load", _Load), ("attach", _Attach), ("query", _Query), ("id", _Id), ("info", _Info),
@@ -90,7 +90,7 @@ class bpf_attr(ctypes.Union):
 
 
 class bpf_prog_info(ctypes.Structure):
-    """As of Linux 4.15; the kernel fills as much as it is given room for."""
+    """As of Linux 4.15. The kernel fills in as much as there is room for."""
 
     _fields_ = (
         ("type", _u32), ("id", _u32), ("tag", ctypes.c_uint8 * 8), ("jited_prog_len", _u32),
@@ -127,7 +127,7 @@ def prog_load(insns: bytes, name: str) -> int:
 
 
 def _raise_memlock() -> None:
-    """Before Linux 5.11 programs count against RLIMIT_MEMLOCK, and too little of it is EPERM."""
+    """Before Linux 5.11 programs count against RLIMIT_MEMLOCK; over the limit bpf(2) fails with EPERM."""
     _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     try:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -136,7 +136,7 @@ def _raise_memlock() -> None:
 
 
 def prog_query(cgroup_fd: int, query_flags: int = 0) -> tuple[list[int], int]:
-    """(ids of the device programs of a cgroup, the flags they were attached with)."""
+    """(ids of the device programs of a cgroup, the flags with which they were attached)."""
     room = MAX_PROGRAMS
     while True:
         ids = (_u32 * room)()
@@ -157,7 +157,7 @@ def prog_query(cgroup_fd: int, query_flags: int = 0) -> tuple[list[int], int]:
 
 
 def prog_attach(cgroup_fd: int, prog_fd: int, attach_flags: int, replace_fd: int = 0) -> None:
-    """With BPF_F_REPLACE `replace_fd`'s place is taken in one step; EINVAL before Linux 5.6."""
+    """With BPF_F_REPLACE the program replaces `replace_fd` in one step; EINVAL before Linux 5.6."""
     attr = bpf_attr()
     attr.attach.target_fd = cgroup_fd
     attr.attach.attach_bpf_fd = prog_fd
@@ -182,7 +182,7 @@ def prog_get_fd_by_id(prog_id: int) -> int:
 
 
 def prog_info(prog_fd: int) -> bpf_prog_info:
-    """Id, name, and the tag: a digest of the instructions as they were loaded."""
+    """Id, name and tag. The tag is a digest of the instructions as they were loaded."""
     info = bpf_prog_info()
     attr = bpf_attr()
     attr.info.bpf_fd = prog_fd
@@ -193,7 +193,7 @@ def prog_info(prog_fd: int) -> bpf_prog_info:
 
 
 def obj_get(path: str) -> int:
-    """An fd of what is pinned at `path` in a bpf file system."""
+    """An fd of the object that is pinned at `path` in a bpf file system."""
     name = ctypes.create_string_buffer(os.fsencode(path))
     attr = bpf_attr()
     attr.object.pathname = ctypes.addressof(name)

@@ -1,7 +1,7 @@
-"""Where a process's device cgroup lies: text of /proc in, a directory out. Reading only, nothing runs as root here.
+"""The directory of a process's device cgroup, from texts of /proc. It only reads, and needs no root.
 
-Belongs here: /proc/<pid>/cgroup and /proc/self/mountinfo, and what follows from the two. What is written there is
-devicecgroup's. No path is ever built from configuration: `/proc/<pid>/cgroup` says where the runtime, its cgroup
+Belongs here: /proc/<pid>/cgroup, /proc/self/mountinfo, and what follows from the two. Not here: writing device rules
+(vgpu.hook.devices). No path is ever built from configuration: `/proc/<pid>/cgroup` shows where the runtime, its cgroup
 driver and its version have really put the process.
 """
 
@@ -27,7 +27,7 @@ class Membership:
 
 
 class Mount:
-    """A mounted cgroup hierarchy: `root` is the cgroup that appears at `point`, `options` those of the hierarchy."""
+    """A mounted cgroup hierarchy: `root` is the cgroup that appears at `point`, `options` are the hierarchy's."""
 
     __slots__ = ("fstype", "options", "point", "root")
 
@@ -43,13 +43,13 @@ class Mount:
         if path != root and not path.startswith(root + "/"):
             return None
         below = path[len(root) :].strip("/")
-        if ".." in below.split("/"):  # above the root of our cgroup namespace
+        if ".." in below.split("/"):  # outside our cgroup namespace
             return None
         return f"{self.point}/{below}" if below else self.point
 
 
 class DeviceCgroup:
-    """The cgroup that decides over devices. `version` 1 or 2, `path` in its hierarchy, `directory` where it is."""
+    """The cgroup that decides on devices. `version` is 1 or 2, `path` is in its hierarchy, `directory` in the mount."""
 
     __slots__ = ("directory", "path", "version")
 
@@ -59,7 +59,7 @@ class DeviceCgroup:
         self.directory = directory
 
     def levels(self, top: str) -> list[str]:
-        """The directories from this cgroup up to its ancestor `top`; this one alone when `top` cannot be seen."""
+        """The directories from this cgroup up to its ancestor `top`; only its own when `top` is not visible."""
         below = self.path[len(top) :] if top and self.path.startswith(top) else ""
         above, shown = top.rpartition("/")[2] + below, self.directory.split("/")
         if not top or shown[-above.count("/") - 1 :] != above.split("/"):
@@ -93,7 +93,7 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def unescape(field: str) -> str:
-    r"""A mountinfo field as the kernel meant it: \040 is a blank, \134 a backslash (three octal digits of a byte)."""
+    r"""A mountinfo field without escapes: \040 is a blank, \134 a backslash (three octal digits of a byte)."""
     if "\\" not in field:
         return field
     first, *rest = field.split("\\")
@@ -108,8 +108,8 @@ def unescape(field: str) -> str:
 def candidates(memberships: list[Membership], mounts: list[Mount]) -> list[DeviceCgroup]:
     """Every directory that shows the device cgroup, in the order of the mounts.
 
-    On a hybrid machine both hierarchies are there: v1 decides when its devices controller is mounted and the process
-    has a place in it; a v1 hierarchy that is mounted nowhere here belongs to nobody's runtime.
+    A hybrid machine has both hierarchies. v1 decides when its devices controller is mounted and the process has a place
+    in it. No runtime uses a v1 hierarchy that is not mounted here.
     """
     version, shown = 1, [mount for mount in mounts if mount.fstype == "cgroup" and "devices" in mount.options]
     if not shown or not deciding_paths(memberships, 1):
@@ -131,10 +131,10 @@ def deciding_paths(memberships: list[Membership], version: int) -> list[str]:
 
 
 def unit_path(path: str) -> str:
-    """The cgroup of the systemd unit that `path` lies in, "" when that is none of systemd's.
+    """The cgroup of the systemd unit around `path`, "" when there is none.
 
-    Units lie in slices or in the root. The last one counts: the outer ones are of a systemd outside, when the runtime
-    runs in a container itself. Below its unit a runtime makes cgroups of its own (crun: `container`).
+    Units are in slices or in the root. The last unit counts: when the runtime runs in a container itself, the outer
+    ones belong to a systemd outside. Below its unit a runtime makes cgroups of its own (crun: `container`).
     """
     parts = path.split("/")
     for index in range(len(parts) - 1, 0, -1):
@@ -144,22 +144,22 @@ def unit_path(path: str) -> str:
 
 
 def memberships_of(pid: int | str, proc: str = "/proc") -> list[Membership]:
-    """What /proc/<pid>/cgroup says; VgpuError when the process is gone."""
+    """The lines of /proc/<pid>/cgroup; VgpuError when the process is gone."""
     return parse_cgroups(_text(f"{proc}/{pid}/cgroup", records.MAX_RECORD))
 
 
 def paths_of(pid: int | str, proc: str = "/proc") -> list[str]:
-    """All cgroup paths of a process, each once: whether any contains `kubepods` tells whose the container is."""
+    """All cgroup paths of a process, each once. In a container of Kubernetes some of them contain `kubepods`."""
     return list(dict.fromkeys(item.path for item in memberships_of(pid, proc)))
 
 
 def device_cgroup(pid: int | str, proc: str = "/proc") -> DeviceCgroup:
-    """The device cgroup of a process; VgpuError when no mount that we see shows it."""
+    """The device cgroup of a process; VgpuError when no visible mount shows it."""
     memberships = memberships_of(pid, proc)
     mounts = parse_mounts(_text(f"{proc}/self/mountinfo", MAX_MOUNTINFO))
     found = candidates(memberships, mounts)
     for item in found:
-        # A mount may be hidden below a later one; then the directory is another file system's and lacks the file.
+        # A later mount may hide this one. The directory then belongs to another file system and lacks the file.
         if os.path.exists(f"{item.directory}/{_MARKER[item.version]}"):
             return item
     raise VgpuError(

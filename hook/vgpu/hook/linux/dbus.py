@@ -1,9 +1,9 @@
-"""A D-Bus client for a handful of calls: connect, authenticate, call, one answer; everything within one deadline.
+"""A D-Bus client for a few calls: connect, authenticate, call, one answer; everything within one deadline.
 
-Belongs here: the wire protocol of the D-Bus specification as far as systemd's manager interface needs it. Does not
-belong here: what is asked (systemdunit). Built on the interpreter's `_socket`, because `socket` imports enum and
-selectors, and imported only where systemd manages a container. Whatever comes from the other side is bounded and
-checked: a bus that is silent, slow, refusing or talking garbage is a BusError, never a hang.
+Belongs here: the wire protocol of the D-Bus specification, as far as systemd's manager interface needs it. Not here:
+the calls themselves (vgpu.hook.devices.systemd). It uses the interpreter's `_socket`, because `socket` imports enum and
+selectors, and it is imported only where systemd manages a container. All input from the peer is bounded and checked: a
+silent, slow or refusing peer, or garbage, is a BusError, never a hang.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import time
 
 MAX_MESSAGE = 1 << 20  # the specification allows 128 MiB; a scope's whole device list has some kilobytes
 MAX_LINE = 512
-MAX_SKIPPED = 1000  # signals and replies to nobody
-RETRY = 0.02  # seconds until a full listen queue is tried again
+MAX_SKIPPED = 1000  # signals, and replies to other calls
+RETRY = 0.02  # seconds between attempts on a full listen queue
 
 METHOD_CALL, METHOD_RETURN, ERROR = 1, 2, 3
 PATH, INTERFACE, MEMBER, ERROR_NAME, REPLY_SERIAL, DESTINATION, SIGNATURE = 1, 2, 3, 4, 5, 6, 8
@@ -31,7 +31,7 @@ MAX_DEPTH = 16
 
 
 class BusError(Exception):
-    """The bus cannot be talked to; `waited` when that took all the time there was."""
+    """The bus cannot be used; `waited` when the deadline has passed."""
 
     def __init__(self, text: str, waited: bool = False) -> None:
         super().__init__(text)
@@ -39,7 +39,7 @@ class BusError(Exception):
 
 
 class ErrorReply(Exception):
-    """The other side's answer is an error: its D-Bus `name`, such as org.freedesktop.systemd1.NoSuchUnit."""
+    """The peer's answer is an error. `name` is its D-Bus name, such as org.freedesktop.systemd1.NoSuchUnit."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}" if message else name)
@@ -50,7 +50,7 @@ class ErrorReply(Exception):
 
 
 def split_type(signature: str) -> tuple[str, str]:
-    """The first complete type of a signature, and the rest; BusError when it is none that this module knows."""
+    """The first complete type of a signature, and the rest; BusError for a type that this module does not know."""
     depth, index = 0, 0
     for index, letter in enumerate(signature[: MAX_DEPTH * 8]):
         if letter not in _ALIGN and letter not in ")}":
@@ -70,7 +70,7 @@ def types(signature: str) -> list[str]:
 
 
 def marshal(signature: str, values: tuple[object, ...], start: int = 0) -> bytes:
-    """`values` as the specification lays them out; a variant is (signature, value), arrays and structs sequences."""
+    """`values` in the specification's form. A variant is (signature, value); arrays and structs are sequences."""
     out = bytearray(start)
     for kind, value in zip(types(signature), values):
         _put(out, kind, value)
@@ -110,7 +110,7 @@ def _put_array(out: bytearray, kind: str, items: object) -> None:
 
 
 class Reader:
-    """Values out of a message's bytes; BusError for anything that does not fit."""
+    """Reads values from a message's bytes; BusError for malformed ones."""
 
     __slots__ = ("at", "data", "endian")
 
@@ -123,7 +123,7 @@ class Reader:
         try:
             return [self._get(kind, MAX_DEPTH) for kind in types(signature)]
         except (struct.error, IndexError, UnicodeDecodeError) as error:
-            raise BusError(f"a message that ends too early or lies about itself: {error}") from None
+            raise BusError(f"a message that is too short or malformed: {error}") from None
 
     def _get(self, kind: str, depth: int) -> object:
         if depth == 0:
@@ -187,12 +187,12 @@ def method_call(
 
 
 class Bus:
-    """A connection to one socket. Not more than `deadline` (time.monotonic) is waited, whatever is called."""
+    """A connection to one socket. No call waits longer than until `deadline` (time.monotonic)."""
 
     __slots__ = ("_buffer", "_serial", "_socket", "deadline", "destination", "path")
 
     def __init__(self, path: str, destination: str, deadline: float, hello: bool) -> None:
-        """`destination` is whom calls go to. `hello` for a bus; False when its one peer itself answers."""
+        """`destination` gets the calls. `hello`: the peer is a bus; False for systemd's own socket."""
         self.path = path
         self.destination = destination
         self.deadline = deadline
@@ -216,11 +216,11 @@ class Bus:
     def call(
         self, path: str, interface: str, member: str, signature: str, values: tuple[object, ...], returns: str
     ) -> list[object]:
-        """The values of the answer, whose signature has to be `returns`; ErrorReply when it is an error."""
+        """The values of the answer, whose signature must be `returns`; ErrorReply for an error."""
         return self._reply(self.send(path, interface, member, signature, values), returns)
 
     def send(self, path: str, interface: str, member: str, signature: str, values: tuple[object, ...]) -> int:
-        """A call whose answer is asked for later, by the number returned: `answer`, in the order of sending."""
+        """Send a call. `answer` returns the answer for the returned serial number, in the order of sending."""
         self._send_call(self.destination, path, interface, member, signature, values)
         return self._serial
 
@@ -245,10 +245,10 @@ class Bus:
                 raise BusError(f"{self.path}: {error.strerror}") from None
 
     def _authenticate(self) -> None:
-        """EXTERNAL: the kernel tells the other side who we are.
+        """EXTERNAL: the kernel passes our uid to the peer.
 
-        BEGIN goes along with AUTH, and the first message only after the answer: systemd's end (seen in 247 to 262)
-        forgets a message that it read together with BEGIN until something else comes.
+        BEGIN is sent together with AUTH, but the first message only after the answer: systemd (seen in 247 to 262)
+        ignores a message that it has read together with BEGIN until more data comes.
         """
         identity = str(os.geteuid()).encode("ascii").hex().encode("ascii")
         self._write(b"\0AUTH EXTERNAL " + identity + b"\r\nBEGIN\r\n")

@@ -1,6 +1,6 @@
-"""Whether a process still lives: pid and start time together, because pids come again.
+"""Processes in /proc: whether one still lives, by pid and start time together, because pids are reused.
 
-Reads /proc/<pid>/stat, and comm for messages; the root of /proc is an argument.
+Belongs here: /proc/<pid>/stat, and comm for messages. Not here: cgroups (cgroup). The root of /proc is an argument.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ START_TIME_FIELD = 22
 
 
 def start_time(pid: int, proc: str = "/proc") -> int:
-    """Clock ticks after boot at which `pid` began; 0 when there is no such process, or only its remains."""
+    """The start time of `pid` in clock ticks after boot; 0 when there is no such process, or it is a zombie."""
     fields = _stat(pid, proc)
     if len(fields) < START_TIME_FIELD - 2 or fields[0] in DEAD_STATES:
         return 0
@@ -26,7 +26,7 @@ def parent(pid: int, proc: str = "/proc") -> int:
 
 
 def command(pid: int, proc: str = "/proc") -> str:
-    """The kernel's name of a process, "" when it is gone; any process names itself as it likes."""
+    """The kernel's name of a process, "" when it is gone. A process can choose any name."""
     try:
         fd = os.open(f"{proc}/{pid}/comm", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -38,7 +38,7 @@ def command(pid: int, proc: str = "/proc") -> str:
 
 
 def _stat(pid: int, proc: str) -> list[bytes]:
-    """The fields of /proc/<pid>/stat from the third on, the state; [] when there is no such process."""
+    """The fields of /proc/<pid>/stat from the third one, the state; [] when there is no such process."""
     if pid <= 0:
         return []
     try:

@@ -1,11 +1,12 @@
-"""Paths below a container's root, resolved there and nowhere else, by file descriptor.
+"""Paths below a container's root, resolved only there, by file descriptor.
 
-Belongs here: lookups and creation under an O_PATH fd of the root file system, with every symlink, in any component,
-taken as the container would see it. The tree may change under us (a volume that another container writes to), so no
-path is resolved twice: what was looked up is used by its fd. Runs as root, on files that a tenant has made.
+Belongs here: lookups and creation under an O_PATH fd of the root file system. Every symlink, in any component, is
+followed as in the container. The tree may change meanwhile (another container may write to a volume), so no path is
+resolved twice: after the lookup its fd is used. Not here: which files a container gets. Runs as root, on files that a
+tenant has made.
 
-openat2 (Linux 5.6) resolves in the kernel; before it, or where a seccomp filter hides it, the walk below does the same
-component by component with O_NOFOLLOW, keeping the fds of all parents so that `..` cannot be raced out of the root.
+openat2 (Linux 5.6) resolves in the kernel. Without it, or where a seccomp filter hides it, the walk below does the same
+component by component with O_NOFOLLOW. It keeps the fds of all parents, so that no race of `..` can leave the root.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ RETRIES = 32  # openat2 answers EAGAIN when a rename races its `..`
 
 
 class Rootfs:
-    """The root file system of one container, below the O_PATH directory `fd`; `close` ends it.
+    """The root file system of one container, below the O_PATH directory `fd`, until `close`.
 
-    `owner` (uid, gid) is the container's root, another number in a user namespace. What is created has to belong to
-    it, so whoever creates becomes it first (`syscalls.create_as`): the kernel refuses a file of the host's root on a
-    file system that the container's user namespace owns, such as its /dev.
-    `undo` gathers how to take back what was created or replaced; `take_back` does it, newest first.
+    `owner` (uid, gid) is the container's root; in a user namespace it is not 0. Created files have to belong to it, so
+    the caller first becomes the owner (`syscalls.create_as`): the kernel refuses a file of the host's root on a file
+    system that the container's user namespace owns, such as its /dev.
+    `undo` collects the steps that undo creations and replacements; `take_back` runs them, newest first.
     """
 
     __slots__ = ("_openat2", "_parents", "fd", "owner", "undo")
@@ -37,7 +38,7 @@ class Rootfs:
         self.owner = owner
         self.undo: list[tuple[str, int, str, str]] = []
         self._openat2 = True
-        self._parents: dict[str, int] = {}  # directories that were resolved: once each, and held until `close`
+        self._parents: dict[str, int] = {}  # resolved directories, each resolved once and held until `close`
 
     def close(self) -> None:
         for fd in self._parents.values():
@@ -46,7 +47,7 @@ class Rootfs:
         os.close(self.fd)
 
     def open(self, path: str, flags: int) -> int:
-        """An fd of `path` inside the root; OSError as open(2). O_NOFOLLOW concerns the last component, as there."""
+        """An fd of `path` inside the root; OSError as from open(2). O_NOFOLLOW applies to the last component."""
         if self._openat2:
             try:
                 return self._in_kernel(path, flags)
@@ -67,7 +68,7 @@ class Rootfs:
         raise AssertionError("unreachable")
 
     def _walk(self, path: str, flags: int, create: bool) -> int:
-        """Resolve by hand. `create`: make missing directories (every component is then a directory's)."""
+        """Resolve without openat2. With `create` make missing directories; every component is then a directory."""
         parents = [os.dup(self.fd)]
         todo = _components(path)
         links = 0
@@ -106,15 +107,15 @@ class Rootfs:
             if not create:
                 raise
         os.mkdir(name, 0o755, dir_fd=parent)
-        made = os.open(name, flags | os.O_DIRECTORY, dir_fd=parent)
+        directory = os.open(name, flags | os.O_DIRECTORY, dir_fd=parent)
         self._undoable("rmdir", parent, name)
-        return made
+        return directory
 
     def _undoable(self, step: str, parent: int, name: str, value: str = "") -> None:
         self.undo.append((step, os.dup(parent), name, value))
 
     def _parent(self, path: str) -> tuple[int, str]:
-        """(directory, name in it) of `path`; the directory is this object's, not to be closed."""
+        """(directory, name in it) of `path`. The caller must not close the directory."""
         directory, _, name = path.rpartition("/")
         fd = self._parents.get(directory)
         if fd is None:
@@ -122,7 +123,7 @@ class Rootfs:
         return fd, name
 
     def directory(self, path: str) -> int:
-        """An O_PATH fd of the directory `path`, made with its parents where they are missing."""
+        """An O_PATH fd of the directory `path`; it and its parents are made where they are missing."""
         flags = os.O_PATH | os.O_DIRECTORY
         try:
             return self.open(path, flags)
@@ -130,10 +131,10 @@ class Rootfs:
             return self._walk(path, flags, create=True)
 
     def mount_point(self, path: str) -> int:
-        """An O_PATH fd of the file `path` to mount on: the one that is there, else a new empty one.
+        """An O_PATH fd of the file `path` to mount on: the existing file, or a new empty one.
 
-        A symlink in the last place is replaced by an empty file: what is mounted is to be found under exactly this
-        path, and not to cover a file elsewhere that the link happens to name.
+        An empty file replaces a symlink in the last place: the mount has to appear under exactly this path, and must
+        not cover a file elsewhere to which the link points.
         """
         parent, name = self._parent(path)
         try:
@@ -150,7 +151,7 @@ class Rootfs:
         return self._new_file(parent, name)
 
     def _new_file(self, parent: int, name: str) -> int:
-        """An fd of a new empty file; FileExistsError over anything, a symlink included."""
+        """An fd of a new empty file; FileExistsError when the name exists, even as a symlink."""
         fd = os.open(name, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=parent)
         self._undoable("unlink", parent, name)
         return fd
@@ -161,7 +162,7 @@ class Rootfs:
         self._undoable("symlink", parent, name, target)
 
     def symlink(self, path: str, target: str) -> None:
-        """Make `path` a symlink to `target`, by rename over a link that is there; FileExistsError over other things."""
+        """Make `path` a symlink to `target`; a rename replaces an existing link. FileExistsError for other files."""
         parent, name = self._parent(path)
         try:
             os.symlink(target, name, dir_fd=parent)
@@ -180,7 +181,7 @@ class Rootfs:
         self._undoable("unlink" if old is None else "symlink", parent, name, old or "")
 
     def read(self, path: str, limit: int) -> bytes | None:
-        """A regular file's bytes, None when there is none or it is longer than `limit`."""
+        """A regular file's bytes; None when there is none or it is longer than `limit`."""
         try:
             fd = self.regular(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -193,8 +194,8 @@ class Rootfs:
     def regular(self, path: str) -> int:
         """A regular file, open for reading; FileNotFoundError when `path` leads to anything else.
 
-        Looked at before it is opened: an image may put a device node there, and merely opening one has effects
-        (a watchdog starts to count).
+        The type is checked before the open: an image may have a device node there, and merely opening one can have
+        effects (a watchdog starts to count).
         """
         found = self.open(path, os.O_PATH)
         try:
@@ -205,7 +206,7 @@ class Rootfs:
             os.close(found)
 
     def replace(self, path: str, data: bytes, old: bytes | None) -> None:
-        """Put a file of `data` in the place of `path`, whose content was `old`, by rename; mode 0644."""
+        """Replace `path`, whose content was `old`, by a file of `data`, by rename; mode 0644."""
         parent, name = self._parent(path)
         self._rename_over(parent, name, data)
         if old is None:
@@ -229,7 +230,7 @@ class Rootfs:
             os.close(fd)
 
     def take_back(self) -> list[str]:
-        """Undo everything, newest first; returns a message per step that failed, and goes on."""
+        """Undo everything, newest first. A step that fails does not stop the rest; returns a message for each."""
         failed = []
         while self.undo:
             step, parent, name, value = self.undo.pop()
@@ -252,7 +253,7 @@ class Rootfs:
             os.symlink(value, name, dir_fd=parent)
 
     def keep(self) -> None:
-        """Forget how to undo: all went well."""
+        """Drop the undo steps after success."""
         for _, parent, _, _ in self.undo:
             os.close(parent)
         self.undo.clear()
@@ -263,7 +264,7 @@ def _components(path: str) -> list[str]:
 
 
 def _link_target(parent: int, name: str) -> str | None:
-    """The target of the symlink `name`, None when there is nothing; FileExistsError when it is no link."""
+    """The target of the symlink `name`; None when nothing exists, FileExistsError when it is no link."""
     try:
         return os.readlink(name, dir_fd=parent)
     except FileNotFoundError:
@@ -275,7 +276,7 @@ def _link_target(parent: int, name: str) -> str | None:
 
 
 def _reopened(fd: int, flags: int) -> int:
-    """`fd`, an O_PATH one, opened with `flags`: by way of /proc, which follows it to the very same file."""
+    """Reopen `fd`, an O_PATH one, with `flags`, through /proc, which leads to the very same file."""
     if flags & os.O_PATH:
         mode = os.fstat(fd).st_mode
         if flags & os.O_DIRECTORY and not stat.S_ISDIR(mode):

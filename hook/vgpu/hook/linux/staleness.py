@@ -1,7 +1,7 @@
-"""Whether an inventory still describes this node: driver version and boot id, as /proc tells them now.
+"""The staleness check: whether an inventory still describes this node, by driver version and boot id in /proc.
 
-Belongs here: reading the two and comparing them. Taking an inventory is vgpu.node.driver.discover's. Runs in the hook's
-process, before anything of the inventory is used: a driver that was updated under it would mount files that are gone.
+Belongs here: reading the two and comparing them. Not here: taking an inventory (vgpu.node.driver.discover). The hook
+runs this before it uses anything of the inventory: after an update of the driver it would mount files that are gone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MAX_TEXT = 1 << 16
 
 
 def check(inventory: Inventory, proc_root: str = "/proc") -> None:
-    """VgpuError when `inventory` is of another driver or of an earlier boot; what is unknown is not compared."""
+    """VgpuError when `inventory` is of another driver or of an earlier boot. Unknown values are not compared."""
     boot, version = boot_id(proc_root), driver_version(proc_root)
     if boot and inventory.boot_id and boot != inventory.boot_id:
         raise VgpuError("inventory", expected=f"one of this boot ({boot})", found=inventory.boot_id, do=DO)
@@ -24,9 +24,9 @@ def check(inventory: Inventory, proc_root: str = "/proc") -> None:
 
 
 def driver_version(proc_root: str = "/proc") -> str:
-    """The version of the loaded kernel module, "" when none tells one.
+    """The version of the loaded kernel module, "" without one.
 
-    `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar ...`, or, of the open one,
+    `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar ...`, or, of the open kernel module,
     `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build ...`.
     """
     for line in _text(proc_root + "/driver/nvidia/version").splitlines():
@@ -42,7 +42,7 @@ def is_version(text: str) -> bool:
 
 
 def boot_id(proc_root: str = "/proc", fallback: str = "/proc") -> str:
-    """This boot's id; a driver's own `proc_root` may lack it, the kernel's never does."""
+    """This boot's id. A `proc_root` of the driver's own may lack it; the kernel's never does."""
     name = "/sys/kernel/random/boot_id"
     return _text(proc_root + name).strip() or _text(fallback + name).strip()
 

@@ -1,8 +1,8 @@
 """System calls that Python has no function for: constants, structures and prototypes as in the kernel's headers.
 
-Belongs here: everything of ctypes that mounts, namespaces and path resolution need, and one error: OSError whose text
-is the call, such as `move_mount(5, '', 7, '', 0x44): Invalid argument`. No policy. Numbers from 424 on are the same on
-every architecture that Python runs on; the older calls go through the C library.
+Belongs here: all ctypes that mounts, namespaces and path resolution need, and one error: OSError whose text is the
+call, such as `move_mount(5, '', 7, '', 0x44): Invalid argument`. Not here: bpf(2) (bpf), or any policy. Numbers from
+424 on are the same on every architecture that Python runs on. The older calls go through the C library.
 """
 
 from __future__ import annotations
@@ -107,13 +107,13 @@ def open_tree(dirfd: int, path: str, flags: int) -> int:
 
 
 def move_mount(from_fd: int, to_fd: int) -> None:
-    """Attach the detached mount `from_fd` on what `to_fd` is open on. Linux 5.2."""
+    """Attach the detached mount `from_fd` on the file of `to_fd`. Linux 5.2."""
     flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
     syscall("move_mount", SYS_move_mount, from_fd, b"", to_fd, b"", flags)
 
 
 def mount_setattr(fd: int, attr_set: int, propagation: int = 0) -> None:
-    """Flags of the mount whose root is `fd`. Linux 5.12."""
+    """Set flags of the mount whose root is `fd`. Linux 5.12."""
     attr = mount_attr(attr_set, 0, propagation, 0)
     size = ctypes.sizeof(attr)
     syscall("mount_setattr", SYS_mount_setattr, fd, b"", AT_EMPTY_PATH, ctypes.byref(attr), size)
@@ -133,7 +133,7 @@ def fsconfig_create(fd: int) -> None:
 
 
 def fsmount(fd: int, attributes: int) -> int:
-    """The detached mount of a configured file system; its fd works as a directory fd at once."""
+    """The detached mount of a configured file system. Its fd works as a directory fd at once."""
     return syscall("fsmount", SYS_fsmount, fd, FSMOUNT_CLOEXEC, attributes)
 
 
@@ -143,7 +143,7 @@ def setns(fd: int, nstype: int) -> None:
 
 
 def mount(source: str, target: str, filesystem: str, flags: int, data: str = "") -> None:
-    """mount(2). `target` is a /proc/self/fd path wherever the container has a say in the real one."""
+    """mount(2). `target` is a /proc/self/fd path wherever the container could change the real one."""
     arguments = tuple(os.fsencode(item) for item in (source, target, filesystem))
     if _libc.mount(*arguments, flags, os.fsencode(data)) != 0:
         raise _fail("mount", (*arguments, flags, os.fsencode(data)))
@@ -155,8 +155,8 @@ def umount2(target: str, flags: int) -> None:
 
 
 def create_as(uid: int, gid: int) -> None:
-    """Files are made, and permissions to make them judged, as uid and gid; other capabilities stay. setfsuid(2)
-    tells no error, so it is asked again."""
+    """Create files, and check the permission to create them, as uid and gid; other capabilities stay. setfsuid(2)
+    reports no error, so a second call checks it."""
     _libc.setfsgid(gid)
     _libc.setfsuid(uid)
     if (_libc.setfsuid(-1), _libc.setfsgid(-1)) != (uid, gid):
@@ -164,6 +164,6 @@ def create_as(uid: int, gid: int) -> None:
 
 
 def die_with_parent() -> None:
-    """SIGKILL for this process when its parent ends: a runtime's timeout kills the hook only, not its children."""
+    """SIGKILL for this process when its parent ends. A runtime's timeout kills only the hook, not its children."""
     if _libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0:
         raise _fail("prctl", (PR_SET_PDEATHSIG, SIGKILL))

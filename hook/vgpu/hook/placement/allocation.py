@@ -1,6 +1,7 @@
-"""One container's allocation: what it gets, as the plan needs it. A value, no policy.
+"""One container's allocation: the cards that it gets and their limits. A value without policy.
 
-Made by the ledger from a request and its placement; the plan, the limits file and the claim are derived from it.
+Belongs here: the value, and its making from a request and its placement. Not here: the choice of cards (placement). The
+plan, the limits file and the claim are derived from it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from vgpu.config.request import Request
 
 
 class Allocation:
-    """`cards`, each with the limits in `limits` (same order); `exclusive`: whole cards, the driver without limits."""
+    """`cards`, each with its limits in `limits` (same order). `exclusive`: whole cards, without limits."""
 
     __slots__ = ("cards", "exclusive", "limits")
 
@@ -22,7 +23,7 @@ class Allocation:
 
 
 def from_request(request: Request, cards: list[Card], virtual_memory: bool = False) -> Allocation:
-    """`request`, placed on `cards`. `virtual_memory`: what a full card has no room for may lie in managed memory."""
+    """`request`, placed on `cards`. With `virtual_memory` allocations on a full card may be managed memory."""
     if request.exclusive:
         return Allocation(cards, [CardLimit(card.uuid, UNLIMITED, 100, 100) for card in cards], True)
     cores, ceiling = request.cores, request.core_limit

@@ -1,8 +1,8 @@
-"""Which cards a request gets: request + cards + commitments + policy -> cards, or the reason why not, card by card.
+"""Placement: request + cards + commitments + policy -> cards, or the reason why not, card by card.
 
-Belongs here: the one pure function `place` and its rules. The ledger says what is committed, the inventory which cards
-there are, the plugin and the extender call the same function. Nothing here reads a file, a clock or a random number;
-the answer does not depend on the order of the input, and the input is never changed.
+Belongs here: the pure function `place` and its rules. Not here: the commitments, which are the ledger's, and the cards,
+which are the inventory's. The plugin and the extender call the same function. It reads no file, clock or random number,
+its result does not depend on the order of the input, and it never changes the input.
 
 A share goes to the fitting card that is fullest (binpack) or emptiest (spread), `gpus` times on different cards.
 Whole cards are the set with, in this order:
@@ -10,15 +10,16 @@ Whole cards are the set with, in this order:
 1. the best links among themselves: the sum of NVLink widths, then the number of pairs on one PCIe switch or better
    (NV, PIX, PXB), then of pairs on one NUMA node or better (PHB, NODE; without a known link: the same NUMA node);
 2. the fewest groups split. A group is two or more cards, each linked to each other by NVLink, or by NVLink or a common
-   switch; where such groups overlap, the larger counts, then the better linked, then the one of lower indexes. It is
-   split when all its cards were free and some, not all, are taken: a lone card, or one of a group that is broken
-   already, costs nothing;
+   switch; where such groups overlap, the larger counts, then the better linked, then the one of lower indexes. A group
+   is split when all its cards were free and some of them, not all, are taken. Taking a lone card, or one of a group
+   that is split already, costs nothing;
 3. the smallest of such groups, then the best links left among the node's free cards;
 4. the lowest indexes.
 
-`total` bytes that they must have together leave out the sets that have less.
-Up to MAX_SETS sets are compared one by one (16 of 32 cards would be 600 million); beyond, two sets are grown from every
-card by adding the best-linked card again and again, and the best of those is taken: good, not proven best.
+With `total`, sets whose cards have fewer bytes together are left out.
+Up to MAX_SETS sets are compared one by one (16 of 32 cards would be 600 million). Beyond that, two sets are grown from
+every card by adding the best-linked card again and again, and the best of these is taken. It is good, but not proven
+to be the best.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ _PCIE = {"PIX": _SWITCH, "PXB": _SWITCH, "PHB": _NUMA, "NODE": _NUMA, "SYS": 0}
 
 
 class NoFit(VgpuError):
-    """The request gets no cards now; one line says why, card by card."""
+    """The request gets no cards now. The one line has the reason for each card."""
 
 
 class Commitment:
-    """What is promised of one card: sums of `cores` (percent) and `memory` (bytes); the holders are for messages."""
+    """What one card owes: sums of `cores` (percent) and `memory` (bytes). The holders are for messages."""
 
     __slots__ = ("cores", "exclusive", "holders", "memory")
 
@@ -70,9 +71,8 @@ class Commitment:
 class Policy:
     """The node's policy: binpack or spread, and how much of a card its shares may add up to.
 
-    Above 1 a scaling oversubscribes the card among containers, but one container never gets more memory than the card
-    has: its limit would promise what no driver can give. Below 1 a part stays with the host. Whole cards are never
-    scaled.
+    A scaling above 1 oversubscribes the card, but one container never gets more memory than the card has, because no
+    driver could provide it. A scaling below 1 leaves a part to the host. Whole cards are never scaled.
     """
 
     __slots__ = ("cores_scaling", "memory_scaling", "name")
@@ -88,7 +88,7 @@ class Policy:
         self.memory_scaling = memory_scaling
 
     def cores(self) -> int:
-        """Percent that the shares of one card may add up to; 1.15 is 115, whatever binary floats make of it."""
+        """Percent that the shares of one card may add up to; 1.15 is 115, despite the rounding of binary floats."""
         return int(WHOLE_CARD * self.cores_scaling + 1e-6)
 
     def memory(self, card: Card) -> int:
@@ -97,11 +97,11 @@ class Policy:
 
 
 def place(request: Request, cards: list[Card], commitments: dict[str, Commitment], policy: Policy) -> list[Card]:
-    """`request.gpus` different cards in the order of their indexes; NoFit says why there are none.
+    """`request.gpus` different cards in the order of their indexes; NoFit with the reason when there are none.
 
-    `request.fixed` is the scheduler's choice: those cards or none, whatever the wishes say. `request.preferred` is
-    taken when it names exactly `gpus` cards that fit, wishes included. Commitments of unknown cards are ignored, a
-    card without one is free.
+    `request.fixed` is the scheduler's choice: those cards or none, without regard to the wishes. `request.preferred` is
+    taken when it names exactly `gpus` cards that fit, wishes included. Commitments of unknown cards are ignored; a card
+    without a commitment is free.
     """
     _check(request)
     node = sorted(cards, key=lambda card: (card.index, card.uuid))
@@ -153,17 +153,17 @@ def _fixed(request: Request, node: list[Card], held: list[Commitment], policy: P
 
 
 def _preferred(request: Request, node: list[Card], fitting: list[int]) -> list[list[int]]:
-    """The preference as the only pool, or nothing when it is none, not whole or does not fit."""
+    """The preferred cards as the only pool; [] when there are too few of them or they do not fit."""
     if len(request.preferred) != request.gpus:
         return []
     return _pools(request, node, [at for at in fitting if node[at].uuid in request.preferred])
 
 
 def _pools(request: Request, node: list[Card], fitting: list[int]) -> list[list[int]]:
-    """The sets of positions within which to choose: all that fit, or with the NUMA wish those of each NUMA node.
+    """The sets of positions to choose from: all that fit, or with the NUMA wish those of each NUMA node.
 
-    Single-socket machines and many virtual ones report -1 for every card: that is one NUMA node. A single card
-    without a number among others is on none that is known.
+    Single-socket machines and many virtual ones report -1 for every card; that counts as one NUMA node. Where other
+    cards have a number, a card with -1 is on no known node.
     """
     pools = {0: fitting}
     if request.wishes.numa and request.gpus > 1 and any(card.numa >= 0 for card in node):
@@ -175,7 +175,7 @@ def _pools(request: Request, node: list[Card], fitting: list[int]) -> list[list[
 
 
 def _has_memory(request: Request, node: list[Card], pool: list[int]) -> bool:
-    """Whether the largest cards of `pool` have what whole cards must have together."""
+    """Whether the largest cards of `pool` have the memory that whole cards must have together."""
     return not request.total or _memory_of(node, _largest(node, pool, request.gpus)) >= request.total
 
 
@@ -187,7 +187,7 @@ def _memory_of(node: list[Card], picks: Iterable[int]) -> int:
     return sum(node[at].memory for at in picks)
 
 
-# Why a card is not for a request; "" when it is.
+# The reason why a card does not fit a request, "" when it fits.
 
 
 def _wish_refusal(card: Card, wishes: Wishes) -> str:
@@ -214,7 +214,7 @@ def _refusal(card: Card, request: Request, held: Commitment, policy: Policy) -> 
 
 
 def _least(request: Request) -> int:
-    """What each of the whole cards must have: all that was asked for, where it is one card."""
+    """The memory that each whole card must have; of a single card, all that was asked for."""
     return max(request.memory, request.total if request.gpus == 1 else 0)
 
 
@@ -239,7 +239,7 @@ def _explain(request: Request, node: list[Card], fitting: list[int], reasons: li
     head = f"no card fits {_asked(request)}"
     fits = f"fits{', NUMA node {}' * request.wishes.numa}"
     if len(fitting) >= request.gpus and not _has_memory(request, node, fitting):
-        head = f"no {_count(request.gpus, 'card')} have together what was asked for: {_asked(request)}"
+        head = f"no {_count(request.gpus, 'card')} have the requested memory together: {_asked(request)}"
         reasons = [reason or f"fits, memory {_mib(card.memory)} MiB" for card, reason in zip(node, reasons)]
     elif len(fitting) >= request.gpus:
         head = f"no NUMA node has the cards for {_asked(request)}"
@@ -281,7 +281,7 @@ def _mib(size: int) -> int:
     return size >> 20
 
 
-# Shares: the order of the cards is all.
+# Shares: only the order of the cards matters.
 
 
 def _shares(
@@ -313,15 +313,15 @@ def _whole_cards(
                 candidate = (links.damage(picks), picks)
                 if worth > best_worth or candidate < best:
                     best_worth, best = worth, candidate
-    # The sets that were grown look at links alone; the largest cards of a pool have enough, or it would be none.
+    # Grown sets consider links only. The largest cards of a pool have enough memory, else it would be no pool.
     return list(best[1]) or sorted(_largest(node, pools[0], size))
 
 
 class _Links:
-    """What the links among a node's cards are worth.
+    """The worth of the links among a node's cards.
 
-    `worth[a][b]` of one link, `left[a]` of a's links to the free cards, `groups` the masks of groups that are whole.
-    `sizes` tell cards apart whose memory counts; all 0 where it does not.
+    `worth[a][b]` is that of one link, `left[a]` that of a's links to the free cards. `groups` are the masks of the
+    groups whose cards are all free. `sizes` are the cards' memory where it counts, else 0.
     """
 
     __slots__ = ("groups", "left", "sizes", "worth")
@@ -335,19 +335,19 @@ class _Links:
         self.groups = [group for group in found if group & mask == group]
 
     def damage(self, picks: tuple[int, ...]) -> tuple[int, int, int]:
-        """What taking `picks` costs the others: groups split, cards in them, worth of the picks' links.
+        """The cost of taking `picks`: groups split, cards in them, worth of the picks' links to free cards.
 
-        Of sets with equal links among themselves, the one with the least such worth leaves the most.
+        Of sets with equal links among themselves, the one with the least such worth leaves the best links.
         """
         taken = _mask(picks)
         split = [group for group in self.groups if 0 != group & taken != group]
         return len(split), sum(bin(group).count("1") for group in split), sum([self.left[at] for at in picks])
 
     def every_set(self, pool: list[int], size: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """(worth of the links inside, positions) of every choice of `size`, but for those that a twin stands for.
+        """(worth of the links inside, positions) of every set of `size`, without sets that differ only in twins.
 
-        Twins have equal links to all others and the same groups: of two, the lower index is taken first. That makes
-        one set of the 12870 for 8 cards of 16 behind an NVLink switch.
+        Twins have equal links to all others and the same groups. Of two twins the lower index is taken first. For 8
+        cards of 16 behind an NVLink switch that leaves one set of 12870.
         """
         elder = [self._elder(pool, at) for at in range(len(pool))]
         stack: list[tuple[int, int, tuple[int, ...]]] = [(0, 0, ())]
@@ -375,10 +375,10 @@ class _Links:
         )
 
     def grown_sets(self, pool: list[int], size: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """As every_set, but two for each card to begin with.
+        """As every_set, but only two sets for each first card.
 
-        Where no card is better linked to those picked, one goes on with the card of the fewest other free ones, for
-        the sake of the remainder, the other with that of the most, for the sake of the picks to come.
+        Where several cards are linked equally well to the picked ones, one set takes the card with the least links to
+        free cards, which leaves better links. The other takes the card with the most, which helps the next picks.
         """
         for seed in pool:
             for sign in (-1, 1):
@@ -397,13 +397,13 @@ class _Links:
 
 
 def _worth(a: Card, b: Card) -> int:
-    """Of the link between two cards, either side of which may not know it."""
+    """The worth of the link between two cards. One side may not know the link."""
     known = [worth for worth in (_link(a.links.get(b.uuid)), _link(b.links.get(a.uuid))) if worth >= 0]
     return max(known) if known else _NUMA if a.numa == b.numa >= 0 else 0
 
 
 def _link(name: str | None) -> int:
-    """Of a link by its name, -1 for one that is not known."""
+    """The worth of a link by its name, -1 for an unknown name."""
     if name is None:
         return -1
     width = name[2:]
@@ -420,9 +420,10 @@ def _mask(positions: list[int] | tuple[int, ...]) -> int:
 
 
 def _groups(worth: list[list[int]], least: int) -> set[int]:
-    """Masks of the disjoint groups that links of at least `least` make.
+    """Masks of the disjoint groups that links of at least `least` form.
 
-    Cliques and not connected parts: in a DGX-1 every card reaches every other by NVLink, but it has two groups of 4.
+    Groups are cliques, not connected components: in a DGX-1 every card reaches every other by NVLink, but there are two
+    groups of 4.
     """
 
     def rank(group: int) -> tuple[int, int, list[int]]:
@@ -439,9 +440,10 @@ def _groups(worth: list[list[int]], least: int) -> set[int]:
 
 
 def _cliques(near: list[int]) -> set[int]:
-    """Masks of cliques of two and more cards, all maximal ones among them; `near` are the masks of neighbours.
+    """Masks of cliques of two and more cards, with all maximal ones; `near` are the masks of neighbours.
 
-    Bron and Kerbosch with pivots, but without the set that keeps out what is not maximal: the caller takes the largest.
+    Bron and Kerbosch with pivots, without the set that excludes cliques that are not maximal: the caller takes the
+    largest.
     """
     found: set[int] = set()
     stack = [(0, (1 << len(near)) - 1)]

@@ -1,4 +1,5 @@
-"""The step that finds out what the container asks for: its OCI state, its identity, its authority, its grants.
+"""The step that reads the container's request: its OCI state, its identity, its authorization, its grants.
 
-Belongs here: from the runtime's words to a request. Whether there is room for it is the ledger's business.
+Belongs here: everything from the runtime's state JSON to a request. Not here: whether the cards have room for it, which
+the ledger decides.
 """

@@ -1,8 +1,8 @@
-"""What a container may have asked for: wishes become a request only with somebody's authority behind them.
+"""Authorization: an annotation or environment variable becomes a request only where its author may ask for cards.
 
-Belongs here: which annotations and environment count, and for whom. In Kubernetes tenants write both, so an amount
-counts only as a grant; elsewhere the container's annotations are those of the host's root. Pure but for the check
-that the hook itself runs as that root.
+Belongs here: which annotations and which environment count for whom. In Kubernetes tenants write both, so an amount
+counts only as a grant. Elsewhere the host's root writes a container's annotations. Not here: the amounts of grants.
+Everything is pure except the check that the hook runs as the host's root.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IDENTITY_MAP = ["0", "0", "4294967295"]
 
 
 def asks_for_cards(container: Container) -> bool:
-    """Whether anything about the container asks for a card: only then does it matter who it is."""
+    """Whether an annotation or the environment asks for a card. Only then does the hook identify the container."""
     annotations, env = container.annotations, container.env
     return (
         request.is_standalone(annotations)
@@ -31,20 +31,20 @@ def asks_for_cards(container: Container) -> bool:
 
 
 def wanted(container: Container, identity: Identity) -> Request | WantedGrants | None:
-    """What the container asks for with authority; None: nothing, whatever its annotations and environment wish."""
+    """The container's authorized request; None when nothing in its annotations and environment counts."""
     annotations = container.annotations
-    told = {name: annotations[key] for name, key in grants.ANNOTATIONS.items() if key in annotations}
+    annotated = {name: annotations[key] for name, key in grants.ANNOTATIONS.items() if key in annotations}
     if not identity.kubernetes:
         if request.is_standalone(annotations):
             return request.from_annotations(annotations)
-        if told:
+        if annotated:
             raise VgpuError("grants", expected="a container of Kubernetes", found="a standalone one",
                             do=f"ask by {request.CORES} and {request.MEMORY}")  # fmt: skip
         return None
     if identity.sandbox:
         return None
     hints = {name: container.env[key] for name, key in grants.ENVIRONMENT.items() if container.env.get(key)}
-    ids = {**hints, **told}
+    ids = {**hints, **annotated}
     if not ids:
         return None
     wishes = request.wishes_from(annotations)
@@ -52,7 +52,7 @@ def wanted(container: Container, identity: Identity) -> Request | WantedGrants |
 
 
 def refuse_rootless(proc: str = "/proc") -> None:
-    """VgpuError unless this process is the host's root: root of a user namespace is not."""
+    """VgpuError unless this process is the host's root. The root of a user namespace is not."""
     with open(f"{proc}/self/uid_map", encoding="ascii") as stream:
         whole = stream.read().split() == IDENTITY_MAP
     if os.geteuid() != 0 or not whole:
@@ -62,7 +62,7 @@ def refuse_rootless(proc: str = "/proc") -> None:
 
 
 def refuse_standalone(identity: Identity, settings: Settings) -> None:
-    """VgpuError when the container is none of Kubernetes' and this node serves no others."""
+    """VgpuError for a container outside Kubernetes on a node that serves none."""
     if not identity.kubernetes and not settings.flag("standalone.enabled"):
         expected = "standalone.enabled: true in the node's configuration"
         raise VgpuError(request.CORES, expected=expected, found="false", do="run it as a pod, or enable it")

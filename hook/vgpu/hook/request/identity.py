@@ -1,7 +1,8 @@
-"""Who a container is, from what tenants cannot write where that is possible.
+"""The container's identity, as far as possible from facts that tenants cannot write.
 
-Belongs here: pod uid and container name, and whether the container is Kubernetes' at all. The cgroup path is the
-kernel's word and comes first; annotations complete it and must not contradict it. Pure: paths and annotations in.
+Belongs here: the pod's uid, the container's name, and whether the container belongs to Kubernetes. The kernel's cgroup
+path comes first; annotations complete it and must not contradict it. Not here: reading either. Pure functions of paths
+and annotations.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ from vgpu.config.grants import Holder
 
 KUBEPODS = "kubepods"
 MAX_UID = 64  # a UUID has 36 characters, the hash of a static pod 32
-MAX_NAME = 253  # Kubernetes' own bound of any name
+MAX_NAME = 253  # Kubernetes' own limit on names
 POD_UIDS = ("io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid")
 CONTAINER_NAMES = ("io.kubernetes.cri.container-name", "io.kubernetes.container.name")
 CONTAINER_TYPES = ("io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType")
-SANDBOX_IDS = ("io.kubernetes.cri.sandbox-id",)  # not CRI-O's: podman marks the containers of its own pods with it
+SANDBOX_IDS = (
+    "io.kubernetes.cri.sandbox-id",
+)  # without CRI-O's key: podman puts that on the containers of its own pods
 POD_NAMES = ("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name")
 NAMESPACES = ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace")
 
 
 class Identity:
-    """`holder` is None outside Kubernetes. `name` is for people: namespace/pod/container, or ""."""
+    """`holder` is None outside Kubernetes. `name` is namespace/pod/container, for messages, or ""."""
 
     __slots__ = ("holder", "name", "sandbox")
 
@@ -36,24 +39,25 @@ class Identity:
 
 
 def identify(cgroup_paths: list[str], annotations: dict[str, str]) -> Identity:
-    """The identity behind `cgroup_paths` (all hierarchies of the container's init) and `annotations`.
+    """The identity from `cgroup_paths` (of the container's init, in all hierarchies) and `annotations`.
 
-    Kubernetes' mark in either makes it Kubernetes' and so never standalone: the safe side for both.
+    A mark of Kubernetes in either makes the container one of Kubernetes, never a standalone one. That is the safe
+    choice in both cases.
     """
     inside = [path for path in cgroup_paths if KUBEPODS in path]
-    told = _all(annotations, POD_UIDS)
-    if not inside and not told and not _all(annotations, SANDBOX_IDS):
+    annotated = _all(annotations, POD_UIDS)
+    if not inside and not annotated and not _all(annotations, SANDBOX_IDS):
         return Identity(None)
-    uid = _pod_uid(inside, told)
+    uid = _pod_uid(inside, annotated)
     container = _container_name(annotations)
     parts = [*_all(annotations, NAMESPACES)[:1], *_all(annotations, POD_NAMES)[:1], container]
     name = escaped("/".join(part[:MAX_NAME] for part in parts if part))
     return Identity(Holder(uid, container), name, "sandbox" in _all(annotations, CONTAINER_TYPES))
 
 
-def _pod_uid(paths: list[str], told: list[str]) -> str:
-    """The pod's uid; VgpuError when the paths or the annotations disagree, or nothing tells it."""
-    uids = {uid for path in paths if (uid := pod_uid_of(path))}.union(told)
+def _pod_uid(paths: list[str], annotated: list[str]) -> str:
+    """The pod's uid; VgpuError when paths and annotations disagree, or none has it."""
+    uids = {uid for path in paths if (uid := pod_uid_of(path))}.union(annotated)
     if len(uids) != 1:
         found = " and ".join(sorted(uids)) or f"none in {paths[0] if paths else 'its annotations'}"
         raise VgpuError("pod uid", expected="one, in the cgroup's path and the annotations alike", found=found)
@@ -64,7 +68,7 @@ def _pod_uid(paths: list[str], told: list[str]) -> str:
 
 
 def _container_name(annotations: dict[str, str]) -> str:
-    """The container's name in its pod, "" where no runtime tells it. Two that differ: one is the tenant's own."""
+    """The container's name in its pod, "" without one. Different names are refused: a tenant wrote one of them."""
     names = set(_all(annotations, CONTAINER_NAMES))
     if len(names) > 1:
         found = " and ".join(sorted(names))
@@ -76,11 +80,11 @@ def _container_name(annotations: dict[str, str]) -> str:
 
 
 def pod_uid_of(path: str) -> str:
-    """The pod uid in a kubelet's cgroup path of either driver, "" when there is none.
+    """The pod uid in a cgroup path of kubelet, with either of its cgroup drivers; "" when there is none.
 
     cgroupfs: kubepods/burstable/pod<uid>/<id>; systemd: kubepods-burstable-pod<uid, - as _>.slice/...; and, where a
-    runtime took the one form for the other, kubepods-besteffort-pod<uid>.slice:cri-containerd:<id>. A pod's own
-    containers (docker in docker) come after it: the first one counts.
+    runtime mistook one form for the other, kubepods-besteffort-pod<uid>.slice:cri-containerd:<id>. Pods inside a pod
+    (docker in docker) come later in the path, so the first uid counts.
     """
     for part in path[path.find(KUBEPODS) :].replace(":", "/").split("/"):
         name = part[:-6] if part.endswith(".slice") else part
@@ -91,7 +95,7 @@ def pod_uid_of(path: str) -> str:
 
 
 def _plain(text: str, longest: int) -> bool:
-    """Whether `text` is what Kubernetes names things with; nothing else is ever written into a record."""
+    """Whether `text` has only the characters of Kubernetes' names. No other text enters a record."""
     return 0 < len(text) <= longest and all(c.isascii() and (c.isalnum() or c in "-_.") for c in text)
 
 

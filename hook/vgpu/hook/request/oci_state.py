@@ -1,7 +1,7 @@
-"""What a runtime tells a hook: the state JSON on stdin and the bundle's config.json.
+"""The hook's input from the runtime: the state JSON on stdin and the bundle's config.json.
 
-Belongs here: bounded reading and the few fields that matter, checked for type. Everything in them but the state's own
-fields may have been written by a tenant.
+Belongs here: bounded reading, and the few fields that matter, with checks of their types. Not here: what they mean. A
+tenant may have written anything in config.json and in the annotations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DO = "check the runtime's hook configuration"
 
 
 class Container:
-    """One container as its runtime describes it. `rootfs` is absolute; `config` is the whole config.json."""
+    """One container as in its bundle. `rootfs` is absolute; `config` is the whole config.json."""
 
     __slots__ = ("annotations", "bundle", "config", "env", "id", "pid", "rootfs")
 
@@ -43,12 +43,12 @@ class Container:
 
 
 def read_state(stdin: int) -> dict[str, object]:
-    """The state JSON; VgpuError for anything else."""
+    """The state JSON; VgpuError for any other input."""
     return records.decode_object(records.read_fd(stdin, STATE, MAX_STATE), STATE, _DO)
 
 
 def read(state: dict[str, object]) -> Container:
-    """The container behind `state`, with its bundle's config.json."""
+    """The container of `state`, with its bundle's config.json."""
     bundle = _typed(state, "bundle", STATE)
     if not bundle.startswith("/"):
         raise VgpuError(STATE, expected="bundle, an absolute path", found=bundle, do=_DO)
@@ -76,7 +76,7 @@ def read(state: dict[str, object]) -> Container:
 
 def _typed(record: dict[str, object], name: str, source: str) -> str:
     value = record.get(name)
-    if not isinstance(value, str) or not value or not value.isprintable():  # NUL and lone surrogates name no file
+    if not isinstance(value, str) or not value or not value.isprintable():  # no file's name has NUL or lone surrogates
         raise VgpuError(source, expected=f"{name}, one line of text", found=value, do=_DO)
     return value
 

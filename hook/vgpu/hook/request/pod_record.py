@@ -1,8 +1,9 @@
-"""What a start needs to know of its pod beyond what its runtime passes on: the record that the plugin keeps.
+"""The pod's record, which the plugin keeps: what a start needs beyond what its runtime passes on.
 
-Belongs here: reading it, waiting for it where it is bound to come, and completing a redemption by it: wishes, the
-schedulers' choice for this very container, the limits in the pod's spec. Runs before the ledger's lock is taken, so
-that a wait holds up nobody else. Whose word counts for what is vgpu.hook.request.resolve_grants's.
+Belongs here: reading the record, waiting for it where it is about to come, and completing the wanted grants with it:
+wishes, the schedulers' choice for this container, the limits in the pod's spec. Not here: which of these counts
+(vgpu.hook.request.resolve_grants). This runs before the hook takes the ledger's lock, so that a wait delays no other
+start.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ from vgpu.config.pods import Pod
 from vgpu.config.settings import Settings
 from vgpu.hook.request.resolve_grants import WantedGrants
 
-PATIENCE = 3.0  #: seconds; the plugin's watch may lag behind kubelet, but not for long
+TIMEOUT = 3.0  #: seconds; the plugin's watch may lag behind kubelet, but not for long
 PAUSE = 0.01
 
 
 def complete(
     wanted: WantedGrants, holder: Holder, annotations: dict[str, str], settings: Settings
 ) -> tuple[WantedGrants, list[str]]:
-    """The redemption of the same grants with what the pod's record says, or where there is none the runtime's
-    `annotations`; and notes.
+    """`wanted` completed from the pod's record, or from the runtime's `annotations` where there is no record; and notes
+    for the log.
     """
     pod = record_of(settings.run_dir, holder.pod_uid)
-    told = {**annotations, **pod.annotations} if pod else annotations
-    known = pod or Pod(holder.pod_uid, "", "", settings.node, [], [], told, {})
+    merged = {**annotations, **pod.annotations} if pod else annotations
+    known = pod or Pod(holder.pod_uid, "", "", settings.node, [], [], merged, {})
     name = container_name(known, holder)
     limits = known.limits.get(name, {}) if pod and name else None
-    wishes = request.wishes_from(told, (limits or {}).get(request.PRIORITIES[-1], request.LOW_PRIORITY))
-    ceiling = request.core_limit_wish(told)
+    wishes = request.wishes_from(merged, (limits or {}).get(request.PRIORITIES[-1], request.LOW_PRIORITY))
+    ceiling = request.core_limit_wish(merged)
     dialects = settings.texts("kubernetes.dialects")
     choices: tuple[Choice, ...] = ()
     notes = []
     if not placements.read(known, dialects):
-        notes = [_UNREADABLE] if not pod and dialects and placements.by_index(told) else []
+        notes = [_UNREADABLE] if not pod and dialects and placements.by_index(merged) else []
     elif not name:
         notes = [_UNNAMED]
     else:
@@ -48,31 +49,31 @@ def complete(
     return WantedGrants(wanted.ids, ceiling, wishes, choices, limits), notes
 
 
-_UNREADABLE = "the scheduler's choice of cards is left aside: it counts containers, which the pod's record alone tells"
-_UNNAMED = "the scheduler's choice of cards is left aside: the runtime does not tell the container's name"
+_UNREADABLE = "ignoring the scheduler's choice of cards: it numbers the containers, and there is no record of the pod"
+_UNNAMED = "ignoring the scheduler's choice of cards: the runtime does not pass on the container's name"
 
 
 def container_name(pod: Pod, holder: Holder) -> str:
-    """The container's name, where the runtime does not tell it that of a pod's only container, else ""."""
+    """The container's name: from the runtime, or that of the pod's only container, or ""."""
     names = pod.names()
     return holder.container or (names[0] if len(names) == 1 else "")
 
 
-def record_of(run_dir: str, uid: str, patience: float = PATIENCE) -> Pod | None:
-    """The pod's record; None when there is none and nobody is about to write it. VgpuError for a damaged one."""
-    end = time.monotonic() + patience
+def record_of(run_dir: str, uid: str, timeout: float = TIMEOUT) -> Pod | None:
+    """The pod's record; None when there is none and no plugin is about to write it. VgpuError for a damaged one."""
+    end = time.monotonic() + timeout
     while True:
         try:
             return pods.read(run_dir, uid)
         except FileNotFoundError:
             pass
         if "-" not in uid or time.monotonic() > end or not watched(run_dir):
-            return None  # a static pod's uid is a hash: no scheduler places it, and its record has another
+            return None  # a static pod's uid is a hash: no scheduler places it, and its record has another uid
         time.sleep(PAUSE)
 
 
 def watched(run_dir: str) -> bool:
-    """Whether a plugin follows the API server at this moment: it holds the lock while its watch is alive."""
+    """Whether a plugin follows the API server now. It holds the lock while its watch is alive."""
     try:
         fd = os.open(paths.pods_watched(run_dir), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

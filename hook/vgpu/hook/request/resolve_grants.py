@@ -1,8 +1,9 @@
-"""From a container's grants to its request: what schedulers chose and the pod's spec says, beside kubelet's amounts.
+"""A container's request from its grants: kubelet's amounts, the schedulers' choices and the limits in the pod's spec.
 
-Belongs here: whose word counts for what. Cards: a scheduler's choice for this very container, which several dialects
-must not contradict. Amounts: the grants'. Only what no grant is of (memory and cores beside vGPUs that kubelet merely
-counts) comes from the spec, or from an annotation as far as the spec covers it: annotations are anybody's. Pure.
+Belongs here: which source counts for what, as pure functions. A scheduler's choice for this container decides the
+cards; the choices of several dialects must agree. The grants decide the amounts. Only amounts without a grant (memory
+and cores beside vGPUs that kubelet merely counts) come from the spec, or from an annotation up to the spec's amount,
+because anybody can write annotations. Not here: reading the grants or placing the request.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ MIB = 1 << 20
 
 
 class WantedGrants:
-    """Grants to be claimed: resource -> grant id, and what annotations add: wishes and a ceiling of cores.
+    """Grants to be claimed: resource -> grant id, with the wishes and the ceiling of cores from annotations.
 
-    `choices` are the schedulers', `limits` what the pod's spec says of this container, None where that is not known.
+    `choices` are the schedulers' choices. `limits` are this container's limits in the pod's spec, None where unknown.
     """
 
     __slots__ = ("choices", "core_limit", "ids", "limits", "wishes")
@@ -45,7 +46,7 @@ class WantedGrants:
 
 
 class ResolvedGrants:
-    """The request that a container's grants come to, and the grants with the share that is to be recorded of each."""
+    """The request of a container's grants, and the grants with the share to be recorded in each."""
 
     __slots__ = ("grants", "request")
 
@@ -55,7 +56,7 @@ class ResolvedGrants:
 
 
 class Terms:
-    """What the node's settings say of amounts: `trust` annotations beyond the spec, `proportional` memory for cores."""
+    """The node's settings on amounts: `trust` annotations beyond the spec, `proportional` memory for cores."""
 
     __slots__ = ("policy", "proportional", "trust")
 
@@ -71,9 +72,9 @@ def terms_of(settings: Settings, policy: Policy) -> Terms:
 
 
 def resolve(mine: list[Grant], wanted: WantedGrants, cards: list[Card], terms: Terms) -> ResolvedGrants:
-    """What the grants `mine` are worth together, on the cards that a scheduler chose if one did.
+    """The request of the grants `mine`, on the cards that a scheduler chose, if one did.
 
-    A grant that was redeemed before keeps the share that it was given then.
+    A grant that was claimed before keeps the share of its first claim.
     """
     fixed = chosen_cards(wanted.choices, cards)
     if not any(grant.share for grant in mine):
@@ -82,13 +83,16 @@ def resolve(mine: list[Grant], wanted: WantedGrants, cards: list[Card], terms: T
 
 
 def chosen_cards(choices: tuple[Choice, ...], cards: list[Card]) -> tuple[str, ...]:
-    """The uuids of the cards chosen; NoFit for a card that is not here or choices that differ."""
-    made = [(choice.key, tuple(_uuid(choice.key, chosen, cards) for chosen in choice.cards)) for choice in choices]
-    for key, uuids in made[1:]:
-        if set(uuids) != set(made[0][1]):
-            expected, found = f"the cards of {made[0][0]}: {', '.join(made[0][1])}", ", ".join(uuids)
+    """The uuids of the chosen cards; NoFit for a card of another node, or for choices that differ."""
+    chosen_by_key = [
+        (choice.key, tuple(_uuid(choice.key, chosen, cards) for chosen in choice.cards)) for choice in choices
+    ]
+    for key, uuids in chosen_by_key[1:]:
+        first_key, first_uuids = chosen_by_key[0]
+        if set(uuids) != set(first_uuids):
+            expected, found = f"the cards of {first_key}: {', '.join(first_uuids)}", ", ".join(uuids)
             raise NoFit(f"annotation {key}", expected=expected, found=found, do="let one scheduler place the pod")
-    return made[0][1] if made else ()
+    return chosen_by_key[0][1] if chosen_by_key else ()
 
 
 def _uuid(key: str, chosen: Chosen, cards: list[Card]) -> str:
@@ -100,12 +104,12 @@ def _uuid(key: str, chosen: Chosen, cards: list[Card]) -> str:
 
 
 def _among(uuids: tuple[str, ...], cards: list[Card]) -> list[Card]:
-    """The cards that the container may come to: the smallest of them says what a part of a card is."""
+    """The cards that the container may get. The smallest of them decides the size of a part of a card."""
     return [card for card in cards if card.uuid in uuids] or cards
 
 
 def _with_shares(mine: list[Grant], wanted: WantedGrants, among: list[Card], terms: Terms) -> list[Grant]:
-    """The grants, the one whose amount does not say the share of each card with that share."""
+    """The grants; the one whose amount does not give each card's share gets that share."""
     by = {grant.resource: grant for grant in mine}
     gpu, cores = by.get("gpu"), by.get("cores")
     if gpu is not None:
@@ -122,21 +126,21 @@ def _with_shares(mine: list[Grant], wanted: WantedGrants, among: list[Card], ter
 def _share_of_gpu(
     gpu: Grant, by: dict[str, Grant], wanted: WantedGrants, among: list[Card], terms: Terms
 ) -> tuple[tuple[int, int], dict[str, int]]:
-    """(cores, memory) of each of the vGPUs that `gpu` counts; a grant of either beside it says that half itself.
+    """((cores, memory) of each vGPU of `gpu`, memory by uuid). A grant of cores or memory beside it decides that half.
 
-    Where a scheduler names different memory of the cards (HAMi's percentage of unlike ones), that by uuid, and the
-    largest in its place.
+    The memory by uuid is for a scheduler that chose different memory on the cards (HAMi's percentage of unlike cards);
+    the share then has the largest.
     """
     spec = resources.spec_amounts(wanted.limits or {})
-    key, told_cores, told = _told(wanted.choices, among)
+    key, scheduled_cores, scheduled_memory = _chosen_amounts(wanted.choices, among)
     cores = by["cores"].amount if "cores" in by else spec.cores or gpu.cores
-    if told_cores and "cores" not in by:
-        cores = _within(f"annotation {key}: cores", told_cores, cores, wanted, terms)
+    if scheduled_cores and "cores" not in by:
+        cores = _within(f"annotation {key}: cores", scheduled_cores, cores, wanted, terms)
     memories: dict[str, int] = {}
-    if told and "memory" not in by:
+    if scheduled_memory and "memory" not in by:
         for card in among:
             bound = _bound(gpu, spec, [card], terms) or _part(100, [card], terms.policy)
-            mib = _within(f"annotation {key}: MiB", told[card.uuid] // MIB, bound // MIB, wanted, terms)
+            mib = _within(f"annotation {key}: MiB", scheduled_memory[card.uuid] // MIB, bound // MIB, wanted, terms)
             memories[card.uuid] = mib * MIB
     sizes = set(memories.values())
     memory = max(sizes) if sizes else _bound(gpu, spec, among, terms)
@@ -146,46 +150,46 @@ def _share_of_gpu(
 
 
 def _bound(gpu: Grant, spec: SpecAmounts, among: list[Card], terms: Terms) -> int:
-    """What the spec allows of the memory of each of these cards, else the vGPU's own part; 0 for a whole card."""
+    """The memory that the spec allows of each of these cards, else the vGPU's own part; 0 for a whole card."""
     return spec.memory or (_part(spec.percent, among, terms.policy) if spec.percent else gpu.memory)
 
 
-def _told(choices: tuple[Choice, ...], among: list[Card]) -> tuple[str, int, dict[str, int]]:
-    """(annotation, cores of each card, memory by uuid of `among`) that the choices name; 0 and {} say nothing.
+def _chosen_amounts(choices: tuple[Choice, ...], among: list[Card]) -> tuple[str, int, dict[str, int]]:
+    """(annotation, cores of each card, memory by uuid of `among`) in the choices; 0 and {} where they have none.
 
-    Cards of which none is named have what the first one has.
+    Cards that no choice names get the first one's memory.
     """
-    told = [(choice.key, chosen) for choice in choices for chosen in choice.cards if chosen.cores or chosen.memory]
-    if not told:
+    named = [(choice.key, chosen) for choice in choices for chosen in choice.cards if chosen.cores or chosen.memory]
+    if not named:
         return "", 0, {}
-    cores, first = told[0][1].cores, told[0][1].memory
+    cores, first = named[0][1].cores, named[0][1].memory
     memories: dict[str, int] = {}
-    for key, chosen in told:
+    for key, chosen in named:
         memory = memories.setdefault(_uuid(key, chosen, among), chosen.memory)
         if (chosen.cores, chosen.memory) != (cores, memory) or bool(memory) != bool(first):
             expected = f"{cores} cores and {(memory or first) >> 20} MiB, of cards of one container the same cores"
             raise VgpuError(
                 f"annotation {key}", expected=expected, found=f"{chosen.cores} cores and {chosen.memory >> 20} MiB"
             )
-    return told[0][0], cores, {card.uuid: memories.get(card.uuid, first) for card in among} if first else {}
+    return named[0][0], cores, {card.uuid: memories.get(card.uuid, first) for card in among} if first else {}
 
 
-def _within(what: str, told: int, bound: int, wanted: WantedGrants, terms: Terms) -> int:
-    """`told`, which must not be more than the pod's spec, or else its split of a card, allows."""
-    if told <= bound or terms.trust:
-        return told
+def _within(what: str, chosen: int, bound: int, wanted: WantedGrants, terms: Terms) -> int:
+    """The amount `chosen`; VgpuError when it is above `bound`, from the pod's spec or the split of a card."""
+    if chosen <= bound or terms.trust:
+        return chosen
     known = "the limits in the pod's spec" if wanted.limits is not None else "one vGPU, as the pod's spec is not known"
     do = "name the amount in the pod's limits, or set kubernetes.scheduler_amounts: trust"
-    raise VgpuError(what, expected=f"at most {bound}, by {known}", found=told, do=do)
+    raise VgpuError(what, expected=f"at most {bound}, by {known}", found=chosen, do=do)
 
 
 def _part(percent: int, among: list[Card], policy: Policy) -> int:
-    """`percent` of what the smallest card of `among` has for shares, in whole MiB, and never more than it has."""
+    """`percent` of the memory for shares of the smallest card of `among`, in whole MiB, at most that card's memory."""
     sizes = [min(policy.memory(card) * percent // 100, card.memory) for card in among]
     return min(sizes, default=0) // MIB * MIB
 
 
 def _proportion(cores: int, among: list[Card], policy: Policy) -> int:
-    """The part of a card's memory that `cores` are of its cores: shares that fill the one fill the other."""
+    """Memory in proportion to `cores`: shares that fill a card's cores fill its memory."""
     sizes = [min(policy.memory(card) * cores // policy.cores(), card.memory) for card in among]
     return min(sizes, default=0) // MIB * MIB

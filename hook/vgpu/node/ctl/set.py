@@ -40,7 +40,7 @@ def set_limits(config_path: str, container: str, memory: str | None, cores: int 
         wanted = [_changed(card, size, cores, core_limit) for card in claim.cards]
         _check_room(ledger, claim, wanted)
         _record(node.run_dir, claim, wanted)
-        ledger.recut(card.uuid for card in wanted)
+        ledger.reschedule(card.uuid for card in wanted)
     for note in dict.fromkeys(ledger.notes):
         click.echo(f"warning: {note}", err=True)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook.devices import rules as devicerules
+from vgpu.hook.devices import rules
 from vgpu.hook.devices.rules import ANY, ContainerRules, Filter, Rule
 
 DENY_ALL = {"allow": False, "access": "rwm"}
 
 
-def said(*rules: dict[str, object], nodes: tuple[str, ...] = ()) -> ContainerRules:
+def container_rules(*items: dict[str, object], nodes: tuple[str, ...] = ()) -> ContainerRules:
     devices = [{"path": path, "type": "c", "major": 1, "minor": 3} for path in nodes]
-    return devicerules.from_config({"linux": {"resources": {"devices": list(rules)}, "devices": devices}})
+    return rules.from_config({"linux": {"resources": {"devices": list(items)}, "devices": devices}})
 
 
 def lines(filter_: Filter) -> list[str]:
@@ -37,21 +37,21 @@ c 136:* rwm
 
 
 def test_runcs_defaults_are_those_of_a_real_container() -> None:
-    filter_ = devicerules.runc(said(DENY_ALL))
+    filter_ = rules.runc(container_rules(DENY_ALL))
     assert lines(filter_) == RUNC_LIST.splitlines()
     assert filter_.default is False
-    assert lines(devicerules.parse_list(RUNC_LIST)) == RUNC_LIST.splitlines()
+    assert lines(rules.parse_list(RUNC_LIST)) == RUNC_LIST.splitlines()
 
 
 def test_runc_leaves_out_a_default_whose_node_config_json_defines() -> None:
-    filter_ = devicerules.runc(said(DENY_ALL, nodes=("/dev/null", "/dev/fuse")))
+    filter_ = rules.runc(container_rules(DENY_ALL, nodes=("/dev/null", "/dev/fuse")))
     assert "c 1:3 rwm" not in lines(filter_)
     assert len(filter_.rules) == len(RUNC_LIST.splitlines()) - 1
 
 
 def test_runc_adds_accesses_of_one_device_up_and_takes_them_away() -> None:
-    filter_ = devicerules.runc(
-        said(
+    filter_ = rules.runc(
+        container_rules(
             DENY_ALL,
             {"allow": True, "type": "c", "major": 10, "minor": 229, "access": "r"},
             {"allow": True, "type": "c", "major": 10, "minor": 229, "access": "wm"},
@@ -66,9 +66,11 @@ def test_runc_adds_accesses_of_one_device_up_and_takes_them_away() -> None:
 
 def test_runc_starts_afresh_at_a_rule_for_all() -> None:
     allow_all = {"allow": True, "access": "rwm"}
-    filter_ = devicerules.runc(said({"allow": True, "type": "c", "major": 1, "minor": 1, "access": "r"}, allow_all))
+    filter_ = rules.runc(
+        container_rules({"allow": True, "type": "c", "major": 1, "minor": 1, "access": "r"}, allow_all)
+    )
     assert (lines(filter_), filter_.default) == ([], True)
-    filter_ = devicerules.runc(said(allow_all, {"allow": False, "type": "b", "major": 8, "access": "w"}))
+    filter_ = rules.runc(container_rules(allow_all, {"allow": False, "type": "b", "major": 8, "access": "w"}))
     assert (lines(filter_), filter_.default) == (["!b 8:* w"], True)
     assert not filter_.permits("b", 8, 3, "w")
     assert filter_.permits("b", 8, 3, "r")
@@ -76,8 +78,8 @@ def test_runc_starts_afresh_at_a_rule_for_all() -> None:
 
 def test_runc_refuses_a_hole_in_a_wildcard() -> None:
     with pytest.raises(VgpuError, match=r"c 195:0 rw: expected no wildcard.*found c 195:\* rwm"):
-        devicerules.runc(
-            said(
+        rules.runc(
+            container_rules(
                 DENY_ALL,
                 {"allow": True, "type": "c", "major": 195, "access": "rwm"},
                 {"allow": False, "type": "c", "major": 195, "minor": 0, "access": "rw"},
@@ -86,8 +88,8 @@ def test_runc_refuses_a_hole_in_a_wildcard() -> None:
 
 
 def test_crun_asks_the_last_rule_first_and_stops_at_a_rule_for_all() -> None:
-    filter_ = devicerules.crun(
-        said(
+    filter_ = rules.crun(
+        container_rules(
             {"allow": True, "type": "c", "major": 4, "minor": 4, "access": "rwm"},
             DENY_ALL,
             {"allow": True, "type": "c", "major": 195, "access": "rwm"},
@@ -112,8 +114,8 @@ def test_a_request_is_covered_by_one_rule_as_a_whole() -> None:
 
 
 def test_opening_leaves_everything_else_as_it_was() -> None:
-    before = devicerules.runc(said(DENY_ALL))
-    after = before.opened(devicerules.opening([(195, 0), (195, 255)], "rw"))
+    before = rules.runc(container_rules(DENY_ALL))
+    after = before.opened(rules.opening([(195, 0), (195, 255)], "rw"))
     for kind in "bc":
         for major in (0, 1, 5, 10, 136, 194, 195, 196):
             for minor in (0, 1, 3, 200, 229, 254, 255):
@@ -125,13 +127,15 @@ def test_opening_leaves_everything_else_as_it_was() -> None:
 
 @pytest.mark.parametrize("config", [{}, {"linux": None}, {"linux": {}}, {"linux": {"resources": {"devices": None}}}])
 def test_no_rules_are_no_error(config: dict[str, object]) -> None:
-    assert devicerules.from_config(config).rules == []
-    assert lines(devicerules.runc(devicerules.from_config(config))) == RUNC_LIST.splitlines()
+    assert rules.from_config(config).rules == []
+    assert lines(rules.runc(rules.from_config(config))) == RUNC_LIST.splitlines()
 
 
 def test_absent_and_wild_numbers_are_the_same() -> None:
-    rules = said({"allow": True, "type": "c", "major": -1, "access": "mr"}, {"allow": True, "type": "b"}).rules
-    assert [str(rule) for rule in rules] == ["c *:* rm", "b *:* "]
+    found = container_rules(
+        {"allow": True, "type": "c", "major": -1, "access": "mr"}, {"allow": True, "type": "b"}
+    ).rules
+    assert [str(rule) for rule in found] == ["c *:* rm", "b *:* "]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +156,7 @@ def test_absent_and_wild_numbers_are_the_same() -> None:
 )
 def test_a_rule_of_no_sense_is_named(rule: object, where: str) -> None:
     with pytest.raises(VgpuError, match=where):
-        devicerules.from_config({"linux": {"resources": {"devices": [DENY_ALL, rule]}}})
+        rules.from_config({"linux": {"resources": {"devices": [DENY_ALL, rule]}}})
 
 
 @pytest.mark.parametrize(
@@ -169,16 +173,16 @@ def test_a_rule_of_no_sense_is_named(rule: object, where: str) -> None:
 )
 def test_garbage_is_an_error_of_one_line(config: dict[str, object]) -> None:
     with pytest.raises(VgpuError) as caught:
-        devicerules.from_config(config)
+        rules.from_config(config)
     assert caught.value.line().startswith("config.json: linux")
     assert "\n" not in caught.value.line()
 
 
 def test_a_deny_list_of_v1_shows_one_line_only() -> None:
-    assert devicerules.parse_list("a *:* rwm\n").default is True
-    assert not devicerules.parse_list("").permits("c", 1, 3, "r")
+    assert rules.parse_list("a *:* rwm\n").default is True
+    assert not rules.parse_list("").permits("c", 1, 3, "r")
 
 
 def test_a_devices_list_that_is_none() -> None:
     with pytest.raises(VgpuError, match=r"devices\.list: expected lines such as"):
-        devicerules.parse_list("c x:3 rwm\n")
+        rules.parse_list("c x:3 rwm\n")

@@ -448,7 +448,7 @@ def test_a_cache_that_says_it_already_is_not_written() -> None:
 def test_a_cache_that_is_none_is_left_alone_and_told() -> None:
     planned = made(inspection=facts(cache=b"garbage"))
     assert not any(isinstance(item, ReplaceFile) for item in planned.operations)
-    assert [note for note in planned.notes if note.startswith("left alone: /etc/ld.so.cache")]
+    assert [note for note in planned.notes if note.startswith("left unchanged: /etc/ld.so.cache")]
 
 
 @pytest.mark.parametrize(

@@ -318,7 +318,7 @@ def test_two_whole_cards_with_the_memory_of_both(node: Node) -> None:
 
 def test_memory_that_no_such_cards_have(node: Node) -> None:
     two = {"cores": node.grant("cores", 200), "memory": node.grant("memory", 32 * GIB + 1)}
-    with pytest.raises(NoFit, match="no 2 cards have together what was asked for: 2 cards, whole with 32768 MiB"):
+    with pytest.raises(NoFit, match="no 2 cards have the requested memory together: 2 cards, whole with 32768 MiB"):
         node.ledger().claim(node.start("c", 1, Holder("p", "c")), redeem(two))
     one = {"cores": node.grant("cores", 100), "memory": node.grant("memory", 17 * GIB)}
     with pytest.raises(NoFit, match=r"no card fits 1 card, whole with 17408 MiB: .*memory 16384 MiB in all"):
@@ -820,7 +820,7 @@ def test_a_presence_file_that_was_removed_under_way_is_told(node: Node) -> None:
     path.unlink()
     ledger = node.ledger()
     assert ledger.claim(node.start("b", 2), share(30))
-    assert ledger.notes == [f"{path} was missing: who started before does not see who starts now"]
+    assert ledger.notes == [f"{path} was missing: containers from before do not see the ones that start now"]
 
 
 def test_without_a_presence_file_nobody_starts(node: Node) -> None:
@@ -847,7 +847,7 @@ def test_anothers_damaged_pages_stop_nobody(node: Node, damage: bytes) -> None:
     node.pages("a").write_bytes(damage)
     ledger = node.ledger()
     assert ledger.claim(node.start("b", 2), share(30))
-    assert len([note for note in ledger.notes if "card pages of container a stay as they were" in note]) == 1
+    assert len([note for note in ledger.notes if "the core schedules of container a are unchanged" in note]) == 1
     assert node.pages("a").read_bytes() == damage
 
 

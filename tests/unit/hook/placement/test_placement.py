@@ -370,7 +370,7 @@ REFUSALS = {
         "card 1 (GPU-01, Tesla T4): memory 15360 MiB in all"),
     "whole cards' memory together": (
         lambda: make_node(2), {}, together(2, 30721),
-        "no 2 cards have together what was asked for: 2 cards, whole with 30721 MiB together: "
+        "no 2 cards have the requested memory together: 2 cards, whole with 30721 MiB together: "
         "card 0 (GPU-00, Tesla T4): fits, memory 15360 MiB; card 1 (GPU-01, Tesla T4): fits, memory 15360 MiB"),
     "share's memory over the card": (
         t4, {0: used(5)}, share(5, 16000),

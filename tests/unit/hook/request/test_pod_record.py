@@ -112,7 +112,7 @@ def test_nobody_waits_where_nobody_watches(facts: Facts, monkeypatch: pytest.Mon
 
 def test_a_record_that_never_comes_is_given_up(facts: Facts) -> None:
     with facts.watched():
-        assert pod_record.record_of(facts.run_dir, UID, patience=0.05) is None
+        assert pod_record.record_of(facts.run_dir, UID, timeout=0.05) is None
 
 
 def test_waiting_ends_with_the_watch(facts: Facts) -> None:
@@ -126,7 +126,7 @@ def test_waiting_ends_with_the_watch(facts: Facts) -> None:
     watch.__enter__()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(time, "sleep", nap)
-        assert pod_record.record_of(facts.run_dir, UID, patience=1e6) is None
+        assert pod_record.record_of(facts.run_dir, UID, timeout=1e6) is None
     assert len(naps) == 1
 
 

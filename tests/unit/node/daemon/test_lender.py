@@ -61,7 +61,7 @@ class Node:
         with Lock(self.run_dir):
             core_schedules.create(self.run_dir, claim, self.ledger().shares(), offset)
             records.write(paths.claim(self.run_dir, name), claim.record())
-            self.ledger().recut([UUID])
+            self.ledger().reschedule([UUID])
 
     def region(self, name: str) -> Path:
         return self.proc / str(self.pids[name]) / "root" / usage.PATH[1:]
