@@ -26,7 +26,7 @@ def card(index: int, memory: int = 16 * GIB) -> Card:
     return Card(uuid_of(index), index, index, f"0000:0{index}:00.0", "T4", memory, device)
 
 
-def pages_in(path: Path) -> list[tuple[str, tuple[int, ...]]]:
+def schedules_in(path: Path) -> list[tuple[str, tuple[int, ...]]]:
     return [page.key() for page in core_schedule.decode(path.read_bytes())[0]]
 
 
@@ -40,7 +40,7 @@ class Node:
         self.settings = Settings({"paths.state": str(path / "state"), "paths.run": str(path / "run"), **settings})
         self.clock = 1000.0
 
-    def pages(self, container: str) -> Path:
+    def schedule_file(self, container: str) -> Path:
         return Path(paths.core_schedules(self.settings.run_dir, container))
 
     def ledger(self) -> Ledger:
@@ -93,10 +93,10 @@ class Node:
         return {claim.container for claim in self.ledger().claims()}
 
     def snapshot(self) -> dict[str, bytes]:
-        """Every file of the node's records, temporary ones included; of card pages what they say."""
+        """Every file of the node's records, temporary ones included; the core schedules decoded."""
         files = (path for name in ("state", "run") for path in (self.path / name).rglob("*") if path.is_file())
         found = {str(path): path.read_bytes() for path in files if path.name not in ("ledger.lock", "presence")}
-        pages = {path: repr(pages_in(Path(path))) for path in found if path.endswith("/cards")}
+        pages = {path: repr(schedules_in(Path(path))) for path in found if path.endswith("/cards")}
         return {**found, **{path: text.encode() for path, text in pages.items()}}
 
     def commitments(self) -> dict[str, tuple[int, int, bool]]:

@@ -16,9 +16,8 @@ import pytest
 from checkout import CHECKOUT, DATA
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook.devices import allow as devicecgroup
-from vgpu.hook.devices import cgroup_v1, cgroup_v2
-from vgpu.hook.devices import rules as devicerules
+from vgpu.hook.devices import cgroup_v1, cgroup_v2, rules
+from vgpu.hook.devices.allow import AllowDevices
 
 pytestmark = pytest.mark.root
 
@@ -47,7 +46,7 @@ DEFAULTS = ["c:1:3", "c:1:5", "c:1:7", "c:1:8", "c:1:9"]
 
 def allow(pid: int) -> None:
     """Opens a device for the process's cgroup."""
-    devicecgroup.AllowDevices(pid, ((195, 0),), "rw", devicerules.from_config({}), None).execute()
+    AllowDevices(pid, ((195, 0),), "rw", rules.from_config({}), None).execute()
 
 
 class Container:
@@ -247,7 +246,7 @@ def test_a_v1_cgroup_that_vanishes_in_the_middle(monkeypatch: pytest.MonkeyPatch
     sleep = subprocess.Popen(["sleep", "60"])
     real = cgroup_v1.read
 
-    def read(fd: int) -> devicerules.Filter:
+    def read(fd: int) -> rules.Filter:
         found = real(fd)
         (V1_DEVICES / "cgroup.procs").write_text(str(sleep.pid))
         place.rmdir()
@@ -350,17 +349,17 @@ def test_a_cgroup_that_vanishes_in_the_middle(kill: bool, found: str) -> None:
 def test_the_kernel_decides_as_the_rules_say(seed: int) -> None:
     """On majors that no driver has (60 to 63 are for local use), so that only the program's answer shows."""
     chance = random.Random(seed)
-    rules = [
+    items = [
         {
             "allow": chance.random() < 0.7, "type": chance.choice("bc"), "major": chance.choice((60, 61, -1)),
             "minor": chance.choice((0, 255, -1)), "access": chance.choice(("r", "w", "m", "rw", "rwm")),
         }
         for _ in range(8)
     ]  # fmt: skip
-    config: dict[str, object] = {"linux": {"resources": {"devices": [{"allow": seed == 3, "access": "rwm"}, *rules]}}}
-    said = devicerules.from_config(config)
-    base = next(item for item in cgroup_v2.known_programs(said) if item.name.endswith("without tun"))
-    opened = base.rules.opened(devicerules.opening([(61, 0)], "rw"))
+    config: dict[str, object] = {"linux": {"resources": {"devices": [{"allow": seed == 3, "access": "rwm"}, *items]}}}
+    container_rules = rules.from_config(config)
+    base = next(item for item in cgroup_v2.known_programs(container_rules) if item.name.endswith("without tun"))
+    opened = base.rules.opened(rules.opening([(61, 0)], "rw"))
     grid = [f"{k}:{j}:{n}:{a}" for k in "bc" for j in (60, 61, 62) for n in (0, 1, 255) for a in ("r", "w", "rw", "m")]
     answer = on_scratch(attach=[["other", [4, 64], MULTI]], config=config, devices=[[61, 0]], **{"try": grid})
     assert answer["changed"] is True

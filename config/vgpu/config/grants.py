@@ -2,7 +2,7 @@
 
 Belongs here: the record, its checks, and how a container's grants are joined into one request. Grants exist because
 kubelet allocates cores and memory in separate calls that do not name the pod. The plugin answers each call with an
-*amount* under an unguessable id. The hook knows the container, joins its grants, and binds them to it for good.
+*amount* under an unguessable id. The hook identifies the container, joins its grants, and binds them to it for good.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Grant:
     `amount` is percent in all for cores, bytes for memory, cards for gpu. A gpu grant has in `cores` and `memory` the
     amounts of each card (100 and 0: the whole card). `devices` maps card uuids to device ids of kubelet; they are a
     preference for cards, and show when a later grant has taken over the same ids. The first claim fills in `holder`
-    and `cards`. It also fills in `share`, the (cores, memory) of each card, where the grants' amounts alone do not decide
-    them: the container gets the same when it starts again, even if its pod's annotations have changed.
+    and `cards`. It also fills in `share`, the (cores, memory) of each card, where the grants' amounts alone do not
+    decide them: the container gets the same when it starts again, even if its pod's annotations have changed.
     `memories`, by card uuid, is the memory of each card where cards differ; `share` then has the largest. `name` is
     the holder's namespace/pod/container as its runtime passed them on, or "". Kubelet identifies pods by name.
     """

@@ -30,11 +30,11 @@ def same_on_the_grid(filter_: Filter, mov: int = bpf_program.MOV32_K) -> None:
 
 
 def test_the_defaults_of_the_runtimes() -> None:
-    said = ContainerRules([Rule("a", ANY, ANY, "rwm", False)])
+    container_rules = ContainerRules([Rule("a", ANY, ANY, "rwm", False)])
     opening = rules.opening([(195, 0), (195, 255), (10, 229)], "rw")
-    for filter_ in (rules.runc(said), rules.runc(said).opened(opening)):
+    for filter_ in (rules.runc(container_rules), rules.runc(container_rules).opened(opening)):
         same_on_the_grid(filter_)
-    for filter_ in (rules.crun(said), rules.crun(said).opened(opening)):
+    for filter_ in (rules.crun(container_rules), rules.crun(container_rules).opened(opening)):
         same_on_the_grid(filter_, bpf_program.MOV64_K)
 
 
@@ -58,8 +58,8 @@ def test_any_config_opened_is_the_config_and_the_devices(seed: int) -> None:
     for _ in range(chance.randrange(8)):
         items.append(Rule(chance.choice("bc"), chance.choice(NUMBERS[:6]), chance.choice(NUMBERS[:6]),
                           chance.choice(ACCESSES), chance.random() < 0.7))  # fmt: skip
-    said = ContainerRules(items)
-    for base in (rules.crun(said), *_runc(said)):
+    container_rules = ContainerRules(items)
+    for base in (rules.crun(container_rules), *_runc(container_rules)):
         opened = base.opened(rules.opening([(195, 0)], "rw"))
         code, old = bpf_program.program(opened), bpf_program.program(base)
         for kind in "bc":
@@ -71,8 +71,8 @@ def test_any_config_opened_is_the_config_and_the_devices(seed: int) -> None:
                         assert bpf_interpreter.permits(code, kind, major, minor, access) is expected
 
 
-def _runc(said: ContainerRules) -> list[Filter]:
+def _runc(container_rules: ContainerRules) -> list[Filter]:
     try:
-        return [rules.runc(said)]
+        return [rules.runc(container_rules)]
     except VgpuError:  # a hole in the defaults' wildcards
         return []

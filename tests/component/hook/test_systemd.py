@@ -84,7 +84,7 @@ def test_a_service_is_the_administrators(tmp_path: Path) -> None:
             tell(tmp_path, "podman.service")
         assert caught.value.line() == (
             "systemd unit podman.service: expected DevicePolicy=auto, or DeviceAllow=/dev/char/195:0 rw "
-            "DeviceAllow=/dev/char/195:255 rw, found DevicePolicy=closed without; the unit is not the container's own, "
+            "DeviceAllow=/dev/char/195:255 rw, found DevicePolicy=closed without; the unit is not the container's own; "
             "change it yourself with `systemctl edit podman.service`"
         )
         assert unit.allow == []

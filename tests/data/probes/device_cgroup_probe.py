@@ -29,8 +29,13 @@ sys.path[:0] = [f"{sys.argv[1]}/config", f"{sys.argv[1]}/hook", f"{sys.argv[1]}/
 import bpf_programs  # noqa: E402 - the path is known only now
 
 from vgpu.config.errors import VgpuError  # noqa: E402
-from vgpu.hook.devices import allow, bpf_program, cgroup_v1, cgroup_v2  # noqa: E402
-from vgpu.hook.devices import rules as devicerules  # noqa: E402
+from vgpu.hook.devices import (  # noqa: E402
+    allow,
+    bpf_program,
+    cgroup_v1,
+    cgroup_v2,
+    rules,
+)
 from vgpu.hook.linux import bpf, cgroup  # noqa: E402
 
 CGROUP2 = "/sys/fs/cgroup"
@@ -80,8 +85,8 @@ def sleeper(directory: str) -> int:
 
 def attach(directory: str, name: str, device: list[int], flags: int) -> None:
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    rules = devicerules.Filter(devicerules.opening([(device[0], device[1])], "rw"), False)
-    prog = bpf.prog_load(bpf_program.program(rules), name)
+    permitted = rules.Filter(rules.opening([(device[0], device[1])], "rw"), False)
+    prog = bpf.prog_load(bpf_program.program(permitted), name)
     bpf.prog_attach(fd, prog, flags)
     os.close(prog)
     os.close(fd)
@@ -158,14 +163,14 @@ def vanish(directory: str, pid: int, how: str) -> None:
     cgroup_v2.swap = swap
 
 
-def allows(pid: int, opening: list[devicerules.Rule], config: dict[str, object]) -> bool:
+def allows(pid: int, opening: list[rules.Rule], config: dict[str, object]) -> bool:
     """Whether the process's own device cgroup permits `opening`; VgpuError when its program is none that is known."""
     place = cgroup.device_cgroup(pid)
     fd = os.open(place.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if place.version == 1:
             return cgroup_v1.read(fd).permit_all(opening)
-        level = cgroup_v2.Level(fd, place.directory, opening, devicerules.from_config(config))
+        level = cgroup_v2.Level(fd, place.directory, opening, rules.from_config(config))
         return level.filter().permit_all(opening)
     finally:
         os.close(fd)
@@ -180,8 +185,8 @@ def act(request: dict[str, object], pid: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as directory_of_nodes:
         nodes = host_nodes(directory_of_nodes, devices) if request.get("nodes") else {}
         try:
-            rules = devicerules.from_config(config)
-            access = allow.AllowDevices(pid, tuple(devices), wanted, rules, nodes).execute()
+            container_rules = rules.from_config(config)
+            access = allow.AllowDevices(pid, tuple(devices), wanted, container_rules, nodes).execute()
             answer.update(changed=access.changed, text=access.text)
         except VgpuError as error:
             answer["error"] = error.line()
@@ -191,7 +196,7 @@ def act(request: dict[str, object], pid: int) -> dict[str, object]:
     if request.get("vanish"):
         return answer
     try:
-        answer["allowed"] = allows(pid, devicerules.opening(devices, wanted), config)
+        answer["allowed"] = allows(pid, rules.opening(devices, wanted), config)
     except VgpuError as error:
         answer["allowed"] = error.line()
     if "try" in request:

@@ -1,4 +1,4 @@
-"""The card pages: the same layout as the C header's, changed in place, and the rule of what each has of a card."""
+"""The core schedules: the C header's layout, changes in place, and the rule that divides a card's time."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_shares_and_what_changes_cost_fit_the_period() -> None:
         period = pages[0].period
         assert core_schedule.SHORTEST_PERIOD_NS <= period <= core_schedule.LONGEST_PERIOD_NS
         assert {(page.period, page.tenants, page.lent_until) for page in pages} == {(period, len(shares), 0)}
-        rations = [page.share * period // 1_000_000 for page in pages]
-        assert sum(rations) + core_schedule.CHANGE_NS * len(shares) <= period
+        quotas = [page.share * period // 1_000_000 for page in pages]
+        assert sum(quotas) + core_schedule.CHANGE_NS * len(shares) <= period
         assert all(0 < page.share <= share * 10_000 for page, share in zip(pages, shares))
 
 

@@ -262,8 +262,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 
 
 @pytest.fixture
-def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of containers that got as far as being handed their cards; nothing is mounted."""
+def equipped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of containers that reached the step that equips them; nothing is mounted."""
     found: list[str] = []
 
     def equip(self: Hook, subject: Container, *_: object) -> list[str]:
@@ -274,9 +274,9 @@ def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_a_share_from_start_to_stop(place: Place, handed_over: list[str]) -> None:
+def test_a_share_from_start_to_stop(place: Place, equipped: list[str]) -> None:
     assert place.run("prestart") == (0, "", "")
-    assert handed_over == ["c1"]
+    assert equipped == ["c1"]
     claim = claims.read(str(place.path / "run"), "c1")
     assert (claim.pid, claim.start_time, claim.ready) == (PID, 77, True)
     assert claim.devices == {"195:0": "/dev/nvidia0"}
@@ -284,14 +284,14 @@ def test_a_share_from_start_to_stop(place: Place, handed_over: list[str]) -> Non
     assert (entry["stage"], entry["container"], entry["pid"], entry["error"]) == ("prestart", "c1", PID, "")
     assert entry["notes"] == [f"share of card 0 ({UUID}, T4)", "note"]
     assert place.run("createRuntime") == (0, "", "")  # listed twice
-    assert handed_over == ["c1"]
+    assert equipped == ["c1"]
     (place.proc / str(PID) / "stat").unlink()
     assert place.run("poststop", state=place.state(pid=0)) == (0, "", "")
     assert place.claims() == []
     assert place.log()[-1]["notes"] == ["released"]
 
 
-def test_a_pod_from_start_to_stop(place: Place, handed_over: list[str]) -> None:
+def test_a_pod_from_start_to_stop(place: Place, equipped: list[str]) -> None:
     place.pod(place.grants())
     assert place.run("prestart") == (0, "", "")
     assert grants.read(str(place.path / "state"), A).holder == Holder(POD, "main")
@@ -301,7 +301,7 @@ def record(annotations: dict[str, str], node: str = "", **limits: int) -> Pod:
     return Pod(POD, "default", "p", node, ["setup"], ["side", "main"], annotations, {"main": dict(limits)})
 
 
-def test_a_pods_record_completes_what_the_runtime_tells(place: Place, handed_over: list[str]) -> None:
+def test_a_pods_record_completes_what_the_runtime_tells(place: Place, equipped: list[str]) -> None:
     """HAMi's amounts, on the card that it chose, with a wish that the runtime did not pass on."""
     grants.write(str(place.path / "state"), Grant(A, "gpu", 1, 1.0, 50, 8 * GIB))
     place.pod({"vgpu.io/grant-gpu": A})
@@ -326,7 +326,7 @@ def test_a_pods_record_completes_what_the_runtime_tells(place: Place, handed_ove
     ],
 )
 def test_a_placement_that_cannot_be_honoured_stops_the_start(
-    place: Place, handed_over: list[str], told: dict[str, str], words: str
+    place: Place, equipped: list[str], told: dict[str, str], words: str
 ) -> None:
     grants.write(str(place.path / "state"), Grant(A, "gpu", 1, 1.0, 50, 8 * GIB))
     place.pod({"vgpu.io/grant-gpu": A})
@@ -334,10 +334,10 @@ def test_a_placement_that_cannot_be_honoured_stops_the_start(
     line = place.refused()
     assert line.startswith("vgpu-hook: allocation: ")
     assert words in line
-    assert handed_over == place.claims() == []
+    assert equipped == place.claims() == []
 
 
-def test_a_pods_record_gives_nothing_without_grants(place: Place, handed_over: list[str]) -> None:
+def test_a_pods_record_gives_nothing_without_grants(place: Place, equipped: list[str]) -> None:
     place.pod({"vgpu.io/grant-cores": "c" * 32})
     pods.write(str(place.path / "run"), record({"vgpu.io/placement": f"main={UUID}:100:16384", **STANDALONE}))
     assert "a grant of this node" in place.refused()
@@ -356,7 +356,7 @@ def test_a_pods_record_gives_nothing_without_grants(place: Place, handed_over: l
     ],
 )
 def test_a_container_without_an_allocation_is_not_touched(
-    place: Place, handed_over: list[str], stage: str, cgroup: str, config: dict[str, object]
+    place: Place, equipped: list[str], stage: str, cgroup: str, config: dict[str, object]
 ) -> None:
     """Nor does a broken node stop it: neither settings nor inventory are read."""
     place.cgroup(cgroup)
@@ -364,7 +364,7 @@ def test_a_container_without_an_allocation_is_not_touched(
     place.config.unlink()
     (place.path / "run/inventory.json").unlink()
     assert place.run(stage) == (0, "", "")
-    assert handed_over == []
+    assert equipped == []
     assert list((place.path / "run").iterdir()) == []
 
 
@@ -384,7 +384,7 @@ def test_a_container_without_an_allocation_is_not_touched(
     ],
 )
 def test_refusals(
-    place: Place, handed_over: list[str], cgroup: str, annotations: dict[str, str], step: str, words: str
+    place: Place, equipped: list[str], cgroup: str, annotations: dict[str, str], step: str, words: str
 ) -> None:
     place.grants()
     place.cgroup(cgroup)
@@ -392,12 +392,12 @@ def test_refusals(
     line = place.refused()
     assert line.startswith(f"vgpu-hook: {step}: ")
     assert words in line
-    assert handed_over == []
+    assert equipped == []
     assert place.claims() == []
     assert grants.read(str(place.path / "state"), A).holder is None
 
 
-def test_a_grant_of_another_pod(place: Place, handed_over: list[str]) -> None:
+def test_a_grant_of_another_pod(place: Place, equipped: list[str]) -> None:
     annotations = place.grants()
     place.pod(annotations)
     assert place.run("prestart")[0] == 0
@@ -410,7 +410,7 @@ def test_a_grant_of_another_pod(place: Place, handed_over: list[str]) -> None:
     assert STRANGER in line
 
 
-def test_standalone_may_be_forbidden(place: Place, handed_over: list[str]) -> None:
+def test_standalone_may_be_forbidden(place: Place, equipped: list[str]) -> None:
     place.set_settings(**{"standalone.enabled": False})
     assert "standalone.enabled: true" in place.refused()
     place.pod(place.grants())
@@ -444,13 +444,13 @@ def test_standalone_may_be_forbidden(place: Place, handed_over: list[str]) -> No
     ],
 )
 def test_a_broken_node_is_one_line(
-    place: Place, handed_over: list[str], break_it: Callable[[Place], object], words: list[str]
+    place: Place, equipped: list[str], break_it: Callable[[Place], object], words: list[str]
 ) -> None:
     break_it(place)
     line = place.refused()
     for word in words:
         assert word in line
-    assert handed_over == []
+    assert equipped == []
     assert place.claims() == []
 
 
@@ -460,7 +460,7 @@ def test_a_bad_state_is_one_line(place: Place, stage: str, state: bytes) -> None
     assert "state JSON on stdin" in place.refused(stage, state=state)
 
 
-def test_a_pid_that_no_process_has(place: Place, handed_over: list[str]) -> None:
+def test_a_pid_that_no_process_has(place: Place, equipped: list[str]) -> None:
     assert "living container" in place.refused(state=place.state(pid=0))
     assert place.claims() == []
 
@@ -481,7 +481,7 @@ def test_a_failure_after_the_claim_withdraws_it(
         self.step = "step"
         raise error
 
-    monkeypatch.setattr(Hook, "_hand_over", fail)
+    monkeypatch.setattr(Hook, "_equip", fail)
     place.pod(place.grants())
     line = place.refused()
     assert words in line
@@ -494,7 +494,7 @@ def test_an_interrupt_after_the_claim_withdraws_it(place: Place, monkeypatch: py
     def fail(*_: object) -> list[str]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Hook, "_hand_over", fail)
+    monkeypatch.setattr(Hook, "_equip", fail)
     with pytest.raises(KeyboardInterrupt):
         place.run("prestart")
     assert place.claims() == []

@@ -136,10 +136,10 @@ class Level:
             if not own:
                 return ""  # systemd's, from before it named them, or a foreign one: the later check decides
         new_id = self._put_in_place((found or narrowest(self.container_rules)).opened(self.opening), old, flags, pin)
-        whose = f"{found.name}'s" if found else "a program of an unknown runtime, by the rules of config.json"
+        owner = f"{found.name}'s" if found else "a program of an unknown runtime, by the rules of config.json"
         pinned = f", also at {pin}" if pin else ""
         opened = rules.listed(self.opening)
-        return f"{self.directory}: program {new_id} for {old.id} ({whose}), with {opened}{pinned}"
+        return f"{self.directory}: program {new_id} for {old.id} ({owner}), with {opened}{pinned}"
 
     def _put_in_place(self, program: Known, old: _Attached, flags: int, pin: str) -> int:
         """Put `program` in the place of `old`, first in the pin that systemd reads again; returns its id."""

@@ -1,7 +1,7 @@
 """Inspection of a container's root file system: the facts on which a plan depends. It only reads.
 
-Belongs here: layout, loader cache, the image's copies of driver files, existing device nodes, and the driver's parameter
-files on the host. Not here: what follows from them (plan). A tenant made the image, so every listing and
+Belongs here: layout, loader cache, the image's copies of driver files, existing device nodes, and the driver's
+parameter files on the host. Not here: what follows from them (plan). A tenant made the image, so every listing and
 every read has a bound, and nothing found here is ever the source of a mount.
 """
 

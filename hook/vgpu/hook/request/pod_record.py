@@ -49,7 +49,7 @@ def complete(
     return WantedGrants(wanted.ids, ceiling, wishes, choices, limits), notes
 
 
-_UNREADABLE = "ignoring the scheduler's choice of cards: it numbers the containers, and there is no record of the pod"
+_UNREADABLE = "ignoring the scheduler's choice of cards: it numbers the containers, and the pod's record is missing"
 _UNNAMED = "ignoring the scheduler's choice of cards: the runtime does not pass on the container's name"
 
 

@@ -8,7 +8,7 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from ledger_node import GIB, POD, Node, card, pages_in, redeem, share, uuid_of
+from ledger_node import GIB, POD, Node, card, redeem, schedules_in, share, uuid_of
 
 from vgpu.config import claims, core_schedule, limits, paths, records
 from vgpu.config.dialects.placements import Choice, Chosen
@@ -774,7 +774,7 @@ def test_virtual_memory_is_for_oversubscribed_cards_only(
 
 def test_who_shares_a_card_gets_a_phase_of_it_and_who_stays_gets_it_back(node: Node) -> None:
     def pages(*containers: str) -> dict[str, core_schedule.CoreSchedule]:
-        read = {name: core_schedule.decode(node.pages(name).read_bytes())[0] for name in containers}
+        read = {name: core_schedule.decode(node.schedule_file(name).read_bytes())[0] for name in containers}
         return {name: found[0] for name, found in read.items()}
 
     assert node.ledger().claim(node.start("a", 1), share(30))
@@ -794,10 +794,10 @@ def test_who_shares_a_card_gets_a_phase_of_it_and_who_stays_gets_it_back(node: N
 
 def test_a_whole_card_has_no_pages_and_other_cards_are_not_touched(node: Node) -> None:
     assert node.ledger().claim(node.start("a", 1), share(30))
-    before = node.pages("a").read_bytes()
+    before = node.schedule_file("a").read_bytes()
     assert node.ledger().claim(node.start("whole", 2), Request(1, 100, 0))
-    assert not node.pages("whole").exists()
-    assert node.pages("a").read_bytes() == before
+    assert not node.schedule_file("whole").exists()
+    assert node.schedule_file("a").read_bytes() == before
 
 
 def test_the_presence_file_is_there_before_anybody_shares_a_card_and_stays(node: Node) -> None:
@@ -833,32 +833,32 @@ def test_without_a_presence_file_nobody_starts(node: Node) -> None:
 
 def test_a_claim_that_fails_leaves_no_phase_behind(node: Node) -> None:
     assert node.ledger().claim(node.start("a", 1), share(30))
-    before = pages_in(node.pages("a"))
+    before = schedules_in(node.schedule_file("a"))
     ledger, start = node.ledger(), node.start("b", 2)
     assert ledger.claim(start, share(30))
-    assert pages_in(node.pages("a")) != before
+    assert schedules_in(node.schedule_file("a")) != before
     ledger.withdraw(start)
-    assert pages_in(node.pages("a")) == before
+    assert schedules_in(node.schedule_file("a")) == before
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage", bytes(core_schedule.SIZE)])
 def test_anothers_damaged_pages_stop_nobody(node: Node, damage: bytes) -> None:
     assert node.ledger().claim(node.start("a", 1), share(30))
-    node.pages("a").write_bytes(damage)
+    node.schedule_file("a").write_bytes(damage)
     ledger = node.ledger()
     assert ledger.claim(node.start("b", 2), share(30))
     assert len([note for note in ledger.notes if "the core schedules of container a are unchanged" in note]) == 1
-    assert node.pages("a").read_bytes() == damage
+    assert node.schedule_file("a").read_bytes() == damage
 
 
 def test_a_container_from_before_there_were_pages_still_has_its_time_kept(node: Node) -> None:
     assert node.ledger().claim(node.start("old", 1), share(30))
-    node.pages("old").unlink()
+    node.schedule_file("old").unlink()
     ledger = node.ledger()
     assert ledger.claim(node.start("new", 2), share(30))
     assert ledger.notes == []
     (_, page) = core_schedule.schedule(uuid_of(0), [30, 30])
-    assert core_schedule.decode(node.pages("new").read_bytes())[0] == [page]
+    assert core_schedule.decode(node.schedule_file("new").read_bytes())[0] == [page]
 
 
 @pytest.mark.parametrize(
@@ -875,7 +875,7 @@ def test_the_clock_of_a_time_namespace(node: Node, text: str, offset: int) -> No
     (node.proc / "1" / "timens_offsets").write_text(text)
     ledger = node.ledger()
     assert ledger.claim(start, share(30))
-    assert core_schedule.decode(node.pages("a").read_bytes())[1] == offset
+    assert core_schedule.decode(node.schedule_file("a").read_bytes())[1] == offset
 
 
 def test_priority_is_recorded(node: Node) -> None:
