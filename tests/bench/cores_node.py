@@ -22,7 +22,7 @@ from vgpu.hook.ledger import core_schedules, presence
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.linux import procfs
-from vgpu.node.daemon.lender import Arbiter
+from vgpu.node.daemon.lender import Lender
 
 ROUND_NS = 2_000_000_000  #: between two rounds of vgpud
 ENTER = """
@@ -117,7 +117,7 @@ class Daemon:
     """vgpud's lender on the caller's clock."""
 
     def __init__(self, node: Node, now: Callable[[], int], sleep_until: Callable[[int], None]) -> None:
-        self.arbiter = Arbiter(node.settings, clock=now)
+        self.lender = Lender(node.settings, clock=now)
         self.now = now
         self.sleep_until = sleep_until
         self.round = now()
@@ -127,10 +127,10 @@ class Daemon:
         while (at := self._next()) < until:
             self.sleep_until(at)
             if self.now() >= self.round:
-                self.arbiter.look()
+                self.lender.look()
                 self.round = self.now() + ROUND_NS
-            self.arbiter.tick()
+            self.lender.tick()
 
     def _next(self) -> int:
-        due = self.arbiter.due()
+        due = self.lender.due()
         return self.round if due is None else min(self.round, self.now() + math.ceil(due * 1e9))

@@ -9,13 +9,13 @@ from vgpu.config import paths, records
 from vgpu.config.inventory import Card, Device, Inventory, Library
 from vgpu.config.settings import Settings
 from vgpu.node.doctor import findings
-from vgpu.node.doctor.findings import Check, Finding, Subject
+from vgpu.node.doctor.findings import Check, CheckContext, Finding
 
 UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in range(2)]
 
 
 class Tree:
-    """A node's trees below one directory, and the subject that points at them."""
+    """A node's trees below one directory, and the context that points at them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -31,7 +31,7 @@ class Tree:
             (path / name).mkdir(parents=True)
         self.config = str(path / "config.json")
         records.write(self.config, self.settings.record())
-        self.subject = Subject(
+        self.context = CheckContext(
             self.config, self.settings, str(path), str(path / "proc"), str(path / "bin/vgpu-hook"), real=False
         )
 
@@ -79,13 +79,13 @@ class Tree:
             (self.path / base / f"fd/{number}").symlink_to(target)
 
 
-def look(check: Check, subject: Subject) -> list[tuple[str, str]]:
+def look(check: Check, context: CheckContext) -> list[tuple[str, str]]:
     """(status, found) of every finding."""
-    return [(finding.status, finding.found) for finding in findings.examine("the check", check, subject)]
+    return [(finding.status, finding.found) for finding in findings.examine("the check", check, context)]
 
 
-def only(check: Check, subject: Subject) -> Finding:
-    (found,) = findings.examine("the check", check, subject)
+def only(check: Check, context: CheckContext) -> Finding:
+    (found,) = findings.examine("the check", check, context)
     return found
 
 

@@ -14,7 +14,7 @@ from vgpu.config.grants import Grant, Holder
 from vgpu.config.settings import Settings
 from vgpu.hook.linux import procfs
 from vgpu.node.service import kubelet_resources
-from vgpu.node.service.log import Journal
+from vgpu.node.service.log import Log
 from vgpu.plugin.kubelet import checkpoint, pod_resources
 from vgpu.plugin.kubelet.grant_gc import Expiry
 from vgpu.plugin.kubelet.pod_resources import Listing
@@ -73,7 +73,7 @@ class Node:
 
     def plugin(self) -> Expiry:
         """One that has just started."""
-        return Expiry(self.settings, Journal(self.log, levels=False), self.kubelet.ask, lambda: self.now)
+        return Expiry(self.settings, Log(self.log, levels=False), self.kubelet.ask, lambda: self.now)
 
     def grant(
         self, low: int = 0, high: int = 49, holder: tuple[str, str] | None = None, pod: str = "",

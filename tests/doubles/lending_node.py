@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vgpu.config.core_schedule import CoreSchedule
-from vgpu.node.daemon.lending_policy import MS, Arbitration, Observation, Tenant
+from vgpu.config.core_schedule import Page
+from vgpu.node.daemon.lending_policy import MS, LendingPolicy, Observation, Tenant
 
 CARD = "GPU-00000000-0000-0000-0000-000000000001"
 OTHER = "GPU-00000000-0000-0000-0000-000000000002"
@@ -22,9 +22,9 @@ class Node:
     """Containers that use what they want and may; the pages are what libvcuda would read."""
 
     def __init__(self, tenants: list[Tenant], demands: dict[str, Demand]) -> None:
-        self.arbitration = Arbitration(tenants)
+        self.policy = LendingPolicy(tenants)
         self.demands = demands
-        self.pages = {name: {page.uuid: page for page in made} for name, made in self.arbitration.plain.items()}
+        self.pages = {name: {page.uuid: page for page in made} for name, made in self.policy.plain.items()}
         self.now = BEGIN
         self.used = {(tenant.name, card): 0.0 for tenant in tenants for card in tenant.cards}
         self.wanted = dict.fromkeys(self.used, 0)
@@ -37,7 +37,7 @@ class Node:
 
     def step(self) -> None:
         """STEP of work, then a decision."""
-        tenants = self.arbitration.by_name
+        tenants = self.policy.by_name
         begin = self.now
         self.now += STEP
         for card in {card for _, card in self.used}:
@@ -55,7 +55,7 @@ class Node:
 
     def decide(self) -> None:
         seen = {key: Observation(int(used), self.wanted[key], self.waited[key]) for key, used in self.used.items()}
-        for name, pages in self.arbitration.decide(self.now, seen).items():
+        for name, pages in self.policy.decide(self.now, seen).items():
             self.writes += len(pages)
             self.pages[name].update({page.uuid: page for page in pages})
 
@@ -64,7 +64,7 @@ class Node:
         before, begin = dict(self.used), self.now
         while self.now < begin + length:
             self.step()
-        names = {name: (name, tenant.cards[0]) for name, tenant in self.arbitration.by_name.items()}
+        names = {name: (name, tenant.cards[0]) for name, tenant in self.policy.by_name.items()}
         return {name: (self.used[key] - before[key]) * 100 / (self.now - begin) for name, key in names.items()}
 
     def lent(self) -> dict[str, int]:

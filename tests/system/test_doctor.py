@@ -24,10 +24,10 @@ def tree(tmp_path: Path) -> Tree:
 @pytest.mark.root  # mknod
 def test_nodes(tree: Tree) -> None:
     tree.inventory()
-    assert [status for status, _ in look(node.nodes, tree.subject)] == [FAILURE, FAILURE]
+    assert [status for status, _ in look(node.nodes, tree.context)] == [FAILURE, FAILURE]
     for minor in range(2):
         os.mknod(tree.path / f"dev/nvidia{minor}", stat.S_IFCHR | 0o666, os.makedev(195, minor))
-    assert only(node.nodes, tree.subject).found == "2 nodes"
+    assert only(node.nodes, tree.context).found == "2 nodes"
     (tree.path / "dev/nvidia1").unlink()
     os.mknod(tree.path / "dev/nvidia1", stat.S_IFCHR | 0o666, os.makedev(195, 7))
-    assert "number 195:7" in only(node.nodes, tree.subject).found
+    assert "number 195:7" in only(node.nodes, tree.context).found

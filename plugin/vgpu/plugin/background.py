@@ -63,7 +63,7 @@ class Companions:
         if self.health is None:
             from vgpu.plugin.cards.health_monitor import HealthWatch  # noqa: PLC0415
 
-            self.health = HealthWatch(self.settings, cards, self.conditions.journal, self.changed)
+            self.health = HealthWatch(self.settings, cards, self.conditions.log, self.changed)
 
     def look(self, cards: list[Card]) -> None:
         """`cards`: those that are offered, none while nothing is."""
@@ -127,14 +127,14 @@ class Companions:
             self.health.stop()
             self.health = None
         if self.health is None:
-            self.health = HealthWatch(self.settings, cards, self.conditions.journal, self.changed)
+            self.health = HealthWatch(self.settings, cards, self.conditions.log, self.changed)
         self.health.start()
         self._watched = _addresses(cards)
 
     def _start_expiry(self) -> None:
         from vgpu.plugin.kubelet.grant_gc import Expiry  # noqa: PLC0415
 
-        expiry = Expiry(self.settings, self.conditions.journal)
+        expiry = Expiry(self.settings, self.conditions.log)
 
         def rounds() -> None:
             while not self._stopped.wait(EXPIRY_PAUSE):
@@ -152,7 +152,7 @@ class Companions:
         from vgpu.plugin.apiserver import Cluster  # noqa: PLC0415
 
         node = os.environ.get(NODE_NAME) or self.settings.node
-        cluster = Cluster(self.settings, self.conditions.journal, node, self.all_reasons)
+        cluster = Cluster(self.settings, self.conditions.log, node, self.all_reasons)
         cluster.start()
         self.cluster = cluster
 

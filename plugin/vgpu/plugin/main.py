@@ -23,7 +23,7 @@ from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
 from vgpu.node.service import kubelet_resources, single_instance
 from vgpu.node.service.kubelet_resources import Resource
-from vgpu.node.service.log import Conditions, Journal
+from vgpu.node.service.log import Conditions, Log
 from vgpu.node.service.sd_notify import Notifier
 from vgpu.plugin import inotify
 from vgpu.plugin.background import Companions
@@ -44,7 +44,7 @@ FIXED = ("paths.run", "paths.state")  #: settings that need a restart
 class DevicePlugin:
     """The device plugin of the node that the compiled settings at `config_path` describe."""
 
-    def __init__(self, config_path: str, journal: Journal, notifier: Notifier) -> None:
+    def __init__(self, config_path: str, journal: Log, notifier: Notifier) -> None:
         self.config_path = config_path
         self.journal = journal
         self.notifier = notifier
@@ -305,7 +305,7 @@ def _parsed() -> argparse.Namespace:
 def main() -> None:
     """The console script."""
     arguments = _parsed()
-    journal = Journal(name="vgpu-device-plugin")
+    journal = Log(name="vgpu-device-plugin")
     try:
         DevicePlugin(arguments.config, journal, Notifier(os.environ, os.getpid())).run()
     except (VgpuError, OSError) as error:

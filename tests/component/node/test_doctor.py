@@ -27,53 +27,53 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def test_libvcuda(tree: Tree) -> None:
-    assert only(node.libvcuda, tree.subject).status == FAILURE
+    assert only(node.libvcuda, tree.context).status == FAILURE
     tree.write("vcuda/libcuda.so.1", "no ELF file")
-    assert "ELF" in only(node.libvcuda, tree.subject).expected
+    assert "ELF" in only(node.libvcuda, tree.context).expected
     compile_library(tree.path / "vcuda/libcuda.so.1", "int x;", "-nostdlib", soname="libother.so.1")
-    assert "SONAME libother.so.1" in only(node.libvcuda, tree.subject).found
+    assert "SONAME libother.so.1" in only(node.libvcuda, tree.context).found
     compile_library(tree.path / "vcuda/libcuda.so.1", "int x;", "-nostdlib", soname="libcuda.so.1")
-    assert only(node.libvcuda, tree.subject).found.endswith("NEEDED nothing")
+    assert only(node.libvcuda, tree.context).found.endswith("NEEDED nothing")
 
 
 def test_the_built_libvcuda_is_right(tree: Tree, build: Path) -> None:
     if not (build / "lib/vcuda").exists():
         pytest.skip("libvcuda is not built")
     settings = Settings({"paths.libvcuda": str(build / "lib/vcuda")})
-    assert only(node.libvcuda, replace(tree.subject, settings=settings)).status == OK
+    assert only(node.libvcuda, replace(tree.context, settings=settings)).status == OK
 
 
 def test_hook_and_its_dry_run(tree: Tree) -> None:
-    assert only(node.hook, tree.subject).status == FAILURE
+    assert only(node.hook, tree.context).status == FAILURE
     tree.write("bin/vgpu-hook", HOOK.format("echo step; echo step"), 0o755)
-    assert only(node.hook, tree.subject).found.endswith("vgpu-hook: vgpu-hook 1")
-    assert only(node.dry_run, tree.subject).found == "2 steps planned"
+    assert only(node.hook, tree.context).found.endswith("vgpu-hook: vgpu-hook 1")
+    assert only(node.dry_run, tree.context).found == "2 steps planned"
     tree.write("bin/vgpu-hook", HOOK.format("echo 'vgpu-hook: allocation: no card fits 1 card' >&2; exit 1"), 0o755)
-    assert only(node.dry_run, tree.subject).status == WARNING, "a full node is no broken one"
+    assert only(node.dry_run, tree.context).status == WARNING, "a full node is no broken one"
     tree.write("bin/vgpu-hook", HOOK.format("echo vgpu-hook: python: broken >&2; exit 1"), 0o755)
-    assert only(node.dry_run, tree.subject) == Finding(
+    assert only(node.dry_run, tree.context) == Finding(
         "dry run", FAILURE, "vgpu-hook: python: broken", "a plan for a made-up container"
     )
     tree.write("bin/vgpu-hook", HOOK.format("true"), 0o755)
-    assert only(node.dry_run, tree.subject).found == "the hook did nothing"
+    assert only(node.dry_run, tree.context).found == "the hook did nothing"
     tree.write("bin/vgpu-hook", "#!/bin/sh\nexit 3\n", 0o755)
-    assert only(node.hook, tree.subject).status == FAILURE
+    assert only(node.hook, tree.context).status == FAILURE
     settings = Settings({"standalone.enabled": False})
-    assert only(node.dry_run, replace(tree.subject, settings=settings)).status == OK
+    assert only(node.dry_run, replace(tree.context, settings=settings)).status == OK
 
 
 def test_python(tree: Tree) -> None:
-    assert only(node.python, tree.subject).status == OK
+    assert only(node.python, tree.context).status == OK
     old = tree.write("bin/python", "#!/bin/sh\necho 3 6 8\n", 0o755)
-    assert only(node.python, replace(tree.subject, python=str(old))).found == f"{old}: 3.6.8"
+    assert only(node.python, replace(tree.context, python=str(old))).found == f"{old}: 3.6.8"
     bare = tree.write("bin/bare", "#!/bin/sh\necho \"No module named 'ctypes'\" >&2; exit 1\n", 0o755)
-    assert "ctypes" in only(node.python, replace(tree.subject, python=str(bare))).found
-    assert only(node.python, replace(tree.subject, python="/nowhere/python")).status == FAILURE
+    assert "ctypes" in only(node.python, replace(tree.context, python=str(bare))).found
+    assert only(node.python, replace(tree.context, python="/nowhere/python")).status == FAILURE
 
 
 def test_a_broken_nvml_is_a_warning(driver_root: DriverRoot, tree: Tree) -> None:
     tree.inventory(str(driver_root.write("libnvidia-ml.so.550.54.15", "nothing")))
-    assert "NVML" in only(coexistence.strangers, tree.subject).found
+    assert "NVML" in only(coexistence.foreign_users, tree.context).found
 
 
 # The verb
@@ -82,7 +82,7 @@ def test_a_broken_nvml_is_a_warning(driver_root: DriverRoot, tree: Tree) -> None
 @pytest.fixture
 def call(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
     def run(*arguments: str) -> object:
-        monkeypatch.setattr(verb, "_subject", lambda config_path, hook: tree.subject)
+        monkeypatch.setattr(verb, "_context", lambda config_path, hook: tree.context)
         return CliRunner().invoke(verb.doctor, arguments, obj=tree.config)
 
     return run
@@ -90,7 +90,7 @@ def call(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
 
 def test_every_check_speaks_whatever_is_missing(tree: Tree) -> None:
     """An empty node: no check falls silent but those about NVIDIA's own ways, none raises."""
-    told = {name: findings.examine(name, check, tree.subject) for name, check in verb.CHECKS.items()}
+    told = {name: findings.examine(name, check, tree.context) for name, check in verb.CHECKS.items()}
     assert [name for name, found in told.items() if not found] == ["NVIDIA's runtime"]
 
 

@@ -6,7 +6,7 @@ import random
 
 from lending_node import BEGIN, CARD, OTHER, STEP, Node, always, soft
 
-from vgpu.node.daemon.lending_policy import LEASE, MS, Arbitration, Observation
+from vgpu.node.daemon.lending_policy import LEASE, MS, LendingPolicy, Observation
 
 
 def test_what_tenants_say_never_breaks_it_nor_gets_anybody_beyond_his_limit() -> None:
@@ -18,7 +18,7 @@ def test_what_tenants_say_never_breaks_it_nor_gets_anybody_beyond_his_limit() ->
             for number in range(noise.randrange(1, 6))
             for cards in (noise.choice([(CARD,), (OTHER,), (CARD, OTHER)]),)
         ]
-        made = Arbitration(tenants)
+        made = LendingPolicy(tenants)
         for step in range(60):
             now = BEGIN + step * STEP
             seen = {
@@ -34,7 +34,7 @@ def test_what_tenants_say_never_breaks_it_nor_gets_anybody_beyond_his_limit() ->
             assert_no_card_is_promised_twice(made, now)
 
 
-def assert_no_card_is_promised_twice(made: Arbitration, now: int) -> None:
+def assert_no_card_is_promised_twice(made: LendingPolicy, now: int) -> None:
     """What is lent, and what is kept for those who want something and are lent nothing."""
     lent = made.lent(now)
     for members in made.on_card.values():

@@ -13,8 +13,8 @@ import pytest
 
 from vgpu.config.errors import VgpuError
 from vgpu.node.daemon import client, server, worker
-from vgpu.node.daemon.server import Endpoint
-from vgpu.node.daemon.worker import Child
+from vgpu.node.daemon.server import Server
+from vgpu.node.daemon.worker import Worker
 
 
 class Clock:
@@ -31,27 +31,27 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def served(tmp_path: Path, clock: Clock) -> Endpoint:
-    made = Endpoint(str(tmp_path / "vgpud.sock"), selectors.DefaultSelector(), lambda asked: {"asked": asked}, clock)
+def served(tmp_path: Path, clock: Clock) -> Server:
+    made = Server(str(tmp_path / "vgpud.sock"), selectors.DefaultSelector(), lambda asked: {"asked": asked}, clock)
     yield made  # type: ignore[misc]
     made.close()
     made.selector.close()
 
 
-def turn(served: Endpoint, rounds: int = 20) -> None:
+def turn(served: Server, rounds: int = 20) -> None:
     for _ in range(rounds):
         for key, mask in served.selector.select(0.01):
             key.data(mask)
 
 
-def connect(served: Endpoint) -> socket.socket:
+def connect(served: Server) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(served.path)
     turn(served, 2)
     return connection
 
 
-def test_one_answer_for_each_line(served: Endpoint) -> None:
+def test_one_answer_for_each_line(served: Server) -> None:
     with connect(served) as connection:
         connection.sendall(b'{"ask": "a"}\n{"ask": "b"}\n{"as')
         turn(served)
@@ -61,7 +61,7 @@ def test_one_answer_for_each_line(served: Endpoint) -> None:
         assert connection.recv(4096) == b'{"asked":"c"}\n'
 
 
-def test_a_line_without_an_end_is_refused(served: Endpoint) -> None:
+def test_a_line_without_an_end_is_refused(served: Server) -> None:
     with connect(served) as connection:
         connection.sendall(b"x" * 2 * server.MAX_LINE)
         turn(served)
@@ -70,7 +70,7 @@ def test_a_line_without_an_end_is_refused(served: Endpoint) -> None:
             assert connection.recv(4096) != b""
 
 
-def test_silent_clients_go_and_others_stay(served: Endpoint, clock: Clock) -> None:
+def test_silent_clients_go_and_others_stay(served: Server, clock: Clock) -> None:
     with connect(served) as silent, connect(served) as busy:
         clock.now = server.PATIENCE - 1
         busy.sendall(b'{"ask": "a"}\n')
@@ -84,7 +84,7 @@ def test_silent_clients_go_and_others_stay(served: Endpoint, clock: Clock) -> No
         assert busy.recv(4096) == b'{"asked":"b"}\n'
 
 
-def test_the_stillest_makes_room(served: Endpoint, clock: Clock) -> None:
+def test_the_stillest_makes_room(served: Server, clock: Clock) -> None:
     clients = []
     for number in range(server.MAX_CLIENTS + 1):
         clock.now = number / 100
@@ -105,13 +105,13 @@ def test_a_dead_daemons_socket_is_replaced(tmp_path: Path, clock: Clock) -> None
     with pytest.raises(VgpuError, match="start it"):
         client.ask(str(tmp_path), "health")
     with selectors.DefaultSelector() as selector:
-        Endpoint(path, selector, lambda asked: {}, clock).close()
+        Server(path, selector, lambda asked: {}, clock).close()
     assert not os.path.exists(path)
 
 
 def test_a_path_too_long_says_so(tmp_path: Path, clock: Clock) -> None:
     with selectors.DefaultSelector() as selector, pytest.raises(VgpuError, match=r"paths\.run"):
-        Endpoint(str(tmp_path / ("x" * 200)), selector, lambda asked: {}, clock)
+        Server(str(tmp_path / ("x" * 200)), selector, lambda asked: {}, clock)
 
 
 def refuse() -> dict[str, object]:
@@ -148,7 +148,7 @@ def test_a_child_answers_and_has_none_of_our_files() -> None:
 def test_a_stopped_child_is_waited_for() -> None:
     ended = []
     with selectors.DefaultSelector() as selector:
-        running = Child(lambda: time.sleep(60) or {}, 100.0, selector, lambda: ended.append(1))  # type: ignore[func-returns-value]
+        running = Worker(lambda: time.sleep(60) or {}, 100.0, selector, lambda: ended.append(1))  # type: ignore[func-returns-value]
         running.stop()
         assert running.done
         assert ended == [1]

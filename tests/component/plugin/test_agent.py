@@ -20,7 +20,7 @@ from vgpu.config.grants import Grant, Holder
 from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.settings import Settings
 from vgpu.hook.request import pod_record
-from vgpu.node.service.log import Journal
+from vgpu.node.service.log import Log
 from vgpu.plugin.apiserver import Cluster
 from vgpu.plugin.apiserver import agent as cluster_module
 from vgpu.plugin.apiserver.client import Api, ApiError
@@ -64,7 +64,7 @@ class Site:
         self.cluster = self.new_cluster()
 
     def new_cluster(self) -> Cluster:
-        made = Cluster(self.settings, Journal(self.log, False), NODE, lambda: dict(self.reasons))
+        made = Cluster(self.settings, Log(self.log, False), NODE, lambda: dict(self.reasons))
         made.watch.first_pause = 0.05
         return made
 
@@ -605,7 +605,7 @@ def test_a_node_that_registers_nowhere_asks_nothing(new_site: Callable[..., Site
 
 def test_a_node_needs_a_name(tmp_path: Path) -> None:
     with pytest.raises(VgpuError, match="NODE_NAME: expected this node's name in Kubernetes"):
-        Cluster(Settings({}), Journal(io.StringIO(), False), "")
+        Cluster(Settings({}), Log(io.StringIO(), False), "")
 
 
 def test_without_a_server_nothing_happens_but_a_line_in_the_log(new_site: Callable[..., Site], tmp_path: Path) -> None:

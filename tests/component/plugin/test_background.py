@@ -13,7 +13,7 @@ from daemons import wait_for
 from plugin_inputs import make_cards, make_settings
 
 from vgpu.config.errors import VgpuError
-from vgpu.node.service.log import Conditions, Journal
+from vgpu.node.service.log import Conditions, Log
 from vgpu.plugin import background
 from vgpu.plugin.background import RETRY, Companions
 
@@ -63,7 +63,7 @@ class Bed:
         monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
         monkeypatch.delenv("NODE_NAME", raising=False)
         self.log = io.StringIO()
-        self.conditions = Conditions(Journal(self.log, levels=False, name="test"))
+        self.conditions = Conditions(Log(self.log, levels=False, name="test"))
         self.now = 0.0
         self.settings = make_settings(directory, **values)
         self.companions = Companions(

@@ -17,7 +17,7 @@ from nvml_stub import DOUBLE_BIT_ECC, XID, StubNode
 from vgpu.config import inventory
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
-from vgpu.node.service.log import Journal
+from vgpu.node.service.log import Log
 from vgpu.plugin.cards.health_monitor import HealthWatch, Pace
 
 QUICK = {"look": 0.2, "apart": 0.3, "hang": 5.0, "tick": 0.1, "quiet": 0.0, "first": 0.1, "last": 0.2}
@@ -32,7 +32,7 @@ class Watched:
     def __init__(self, settings: Settings, cards: list[Card], pace: dict[str, float]) -> None:
         self.stream = io.StringIO()
         self.changes = 0
-        self.watch = HealthWatch(settings, cards, Journal(self.stream, levels=False), self._changed, Pace(**pace))
+        self.watch = HealthWatch(settings, cards, Log(self.stream, levels=False), self._changed, Pace(**pace))
         self.watch.start()
 
     def _changed(self) -> None:

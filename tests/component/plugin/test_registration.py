@@ -17,7 +17,7 @@ from plugin_inputs import make_cards, make_settings
 from vgpu.config.errors import VgpuError
 from vgpu.hook.placement.placement import Policy
 from vgpu.node.service.kubelet_resources import advertised
-from vgpu.node.service.log import Conditions, Journal
+from vgpu.node.service.log import Conditions, Log
 from vgpu.plugin.kubelet import registration
 from vgpu.plugin.kubelet.allocate import Allocator
 from vgpu.plugin.kubelet.registration import FIRST_PATIENCE, LAST_PAUSE, Registrar
@@ -42,13 +42,13 @@ class Bed:
         self.directory.mkdir()
         settings = make_settings(directory)
         self.log = io.StringIO()
-        self.conditions = Conditions(Journal(self.log, levels=False, name="test"))
+        self.conditions = Conditions(Log(self.log, levels=False, name="test"))
         self.clock = Clock()
         self.registrar = Registrar(str(self.directory), self.conditions, self.clock)
         self.servers = []
         for resource in advertised(settings, make_cards()):
             servicer = Servicer(
-                Listing(resource, {}), Allocator(settings), Policy(), self.conditions.journal, lambda _: None
+                Listing(resource, {}), Allocator(settings), Policy(), self.conditions.log, lambda _: None
             )
             self.servers.append(ResourceServer(str(self.directory), servicer))
         self.kubelet: DeviceManager | None = None

@@ -18,7 +18,7 @@ from vgpu.config import grants, paths
 from vgpu.config.errors import VgpuError
 from vgpu.hook.placement.placement import Policy
 from vgpu.node.service.kubelet_resources import advertised
-from vgpu.node.service.log import Journal
+from vgpu.node.service.log import Log
 from vgpu.plugin.kubelet import server
 from vgpu.plugin.kubelet.allocate import Allocator
 from vgpu.plugin.kubelet.proto import deviceplugin_pb2 as protocol
@@ -36,7 +36,7 @@ class Bed:
         self.listing = Listing(self.resource, {})
         self.told: list[str] = []
         self.log = io.StringIO()
-        journal = Journal(self.log, levels=False, name="test")
+        journal = Log(self.log, levels=False, name="test")
         servicer = Servicer(self.listing, Allocator(self.settings), Policy(), journal, self.told.append)
         self.server = ResourceServer(f"{directory}/kubelet", servicer)
         self.server.bind()

@@ -15,7 +15,7 @@ from vgpu.config.errors import VgpuError, shown
 from vgpu.config.settings import Settings
 from vgpu.node.ctl.output import output_option, print_json, print_table
 from vgpu.node.doctor import coexistence, host, node, runtimes
-from vgpu.node.doctor.findings import FAILURE, OK, Check, Finding, Subject, examine
+from vgpu.node.doctor.findings import FAILURE, OK, Check, CheckContext, Finding, examine
 
 CHECKS: dict[str, Check] = {
     "settings": node.settings,
@@ -29,12 +29,12 @@ CHECKS: dict[str, Check] = {
     "python": node.python,
     "hook": node.hook,
     "dry run": node.dry_run,
-    "registration": runtimes.registration,
+    "registration": runtimes.runtime_configuration,
     "daemon": node.daemon,
     "NVIDIA's runtime": runtimes.nvidia,
     "containers": coexistence.containers,
     "open nodes": coexistence.holders,
-    "cards in use": coexistence.strangers,
+    "cards in use": coexistence.foreign_users,
 }
 HEADERS = ("check", "status", "found")
 
@@ -48,7 +48,7 @@ def doctor(config_path: str, output: str, hook: str) -> None:
 
     Status 1 when a check fails. A warning leaves containers with limits, but somebody should know of it.
     """
-    findings = diagnose(_subject(config_path, hook))
+    findings = diagnose(_context(config_path, hook))
     if output == "json":
         print_json([asdict(finding) for finding in findings])
     else:
@@ -57,18 +57,18 @@ def doctor(config_path: str, output: str, hook: str) -> None:
         raise click.exceptions.Exit(1)
 
 
-def diagnose(subject: Subject) -> list[Finding]:
+def diagnose(context: CheckContext) -> list[Finding]:
     """All findings, in the order of the checks."""
-    return [finding for name, check in CHECKS.items() for finding in examine(name, check, subject)]
+    return [finding for name, check in CHECKS.items() for finding in examine(name, check, context)]
 
 
-def _subject(config_path: str, hook: str) -> Subject:
+def _context(config_path: str, hook: str) -> CheckContext:
     try:
         found = settings.read(config_path)
     except VgpuError:
         found = Settings()  # the check of the settings says so; the others go on with the defaults
-    installed = hook or shutil.which("vgpu-hook") or Subject.hook
-    return Subject(config_path, found, hook=installed)
+    installed = hook or shutil.which("vgpu-hook") or CheckContext.hook
+    return CheckContext(config_path, found, hook=installed)
 
 
 def _print(findings: list[Finding]) -> None:

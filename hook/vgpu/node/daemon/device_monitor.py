@@ -20,7 +20,7 @@ from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import bpf, cgroup
 from vgpu.hook.linux.cgroup import DeviceCgroup
 from vgpu.hook.request import oci_state
-from vgpu.node.daemon.worker import Child, Spawn, Watch
+from vgpu.node.daemon.worker import Monitor, Spawn, Worker
 from vgpu.node.service.log import Conditions
 
 TYPE_CHECKING = False
@@ -58,7 +58,7 @@ def _numbers(claim: Claim) -> list[tuple[str, str, str]]:
     return [(*number.split(":", 1), path) for number, path in claim.devices.items()]  # type: ignore[misc]
 
 
-class DeviceWatch(Watch):
+class DeviceMonitor(Monitor):
     """`reopened` counts the containers that had lost devices, since the start."""
 
     LIMIT = 30.0  #: systemd alone has ten
@@ -85,14 +85,14 @@ class DeviceWatch(Watch):
 
     def look(self) -> None:
         """One round: at most one container is opened at a time."""
-        child = self._over()
-        if child is not None:
-            self._collect(child)
-        elif self.child is not None:
+        worker = self._over()
+        if worker is not None:
+            self._collect(worker)
+        elif self.worker is not None:
             return
         if self._due():
             self._check()
-            if self.child is None:
+            if self.worker is None:
                 self._not_before = self.clock() + INTERVAL
         told = (f"{key[0]}: {why}" for key, (_, why) in self._failed.items())
         self.conditions.set(self.TOPIC, "; ".join(told))
@@ -131,22 +131,22 @@ class DeviceWatch(Watch):
         self._claim = claim
         self._start(lambda: self.work(claim, access, self.proc))
 
-    def _collect(self, child: Child) -> None:
+    def _collect(self, worker: Worker) -> None:
         claim = self._claim
         assert claim is not None
         key = _key(claim)
         try:
-            if child.error:
-                raise VgpuError(child.error)
+            if worker.error:
+                raise VgpuError(worker.error)
             self._known[key] = self.rules(claim)
         except (VgpuError, OSError) as error:
             self._failed[key] = self.clock(), str(error)
             return
         self._failed.pop(key, None)
-        if child.result.get("changed"):
+        if worker.result.get("changed"):
             self.reopened += 1
-            self.conditions.journal.info(
-                f"devices opened again that somebody had shut: {child.result.get('text')}",
+            self.conditions.log.info(
+                f"devices opened again that somebody had shut: {worker.result.get('text')}",
                 container=claim.container, pod=claim.name, pid=claim.pid,
             )  # fmt: skip
 

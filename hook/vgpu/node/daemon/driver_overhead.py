@@ -26,7 +26,7 @@ from vgpu.node.daemon.usage_regions import region_of
 Figures = dict[tuple[str, str], int]  #: bytes by container and card uuid
 
 
-class DriverUse:
+class DriverOverhead:
     """`before` and `after` stand around one look at NVML. `proc` is the root of procfs."""
 
     def __init__(self, settings: Settings, proc: str = "/proc", clock: Callable[[], float] = time.time) -> None:

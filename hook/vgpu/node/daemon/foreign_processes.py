@@ -21,8 +21,8 @@ from vgpu.config.settings import Settings
 from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import procfs, staleness
-from vgpu.node.daemon.driver_overhead import DriverUse
-from vgpu.node.daemon.worker import Child, Spawn, Watch
+from vgpu.node.daemon.driver_overhead import DriverOverhead
+from vgpu.node.daemon.worker import Monitor, Spawn, Worker
 from vgpu.node.driver import nvml
 from vgpu.node.service.log import Conditions
 
@@ -73,7 +73,7 @@ def judge(found: Listed, ledger: Ledger) -> dict[str, list[User]]:
     return strangers
 
 
-class ForeignWatch(Watch):
+class ForeignProcessMonitor(Monitor):
     """`users` are the foreign ones by card uuid as last seen."""
 
     LIMIT = 60.0
@@ -87,20 +87,20 @@ class ForeignWatch(Watch):
         spawn: Spawn,
         proc: str = "/proc",
         clock: Callable[[], float] = since_boot,
-        driver_use: DriverUse | None = None,
+        driver_overhead: DriverOverhead | None = None,
     ) -> None:
         super().__init__(settings, conditions, spawn, proc, clock)
-        self.driver_use = driver_use
+        self.driver_overhead = driver_overhead
         self.users: dict[str, list[User]] = {}
 
     def look(self, inventory: Inventory | None) -> None:
         """One round; nothing is asked while there is no fresh inventory."""
-        child = self._over()
-        if child is not None:
-            self._collect(child)
+        worker = self._over()
+        if worker is not None:
+            self._collect(worker)
         if inventory is not None and inventory.cards and self._due():
-            if self.driver_use is not None:
-                self.driver_use.before()
+            if self.driver_overhead is not None:
+                self.driver_overhead.before()
             self._start(lambda: listed(inventory))
 
     def stop(self) -> None:
@@ -109,18 +109,18 @@ class ForeignWatch(Watch):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(paths.foreign(self.settings.run_dir))
 
-    def _collect(self, child: Child) -> None:
+    def _collect(self, worker: Worker) -> None:
         interval = self._rest(INTERVAL)
         self._not_before = self.clock() + interval
-        self._report(child.error)
-        if child.error:
+        self._report(worker.error)
+        if worker.error:
             return
-        found = rows_of(child.result)
+        found = rows_of(worker.result)
         self.users = judge(found, Ledger(self.settings, [], self.proc))
         record = foreign.record(self.users, staleness.boot_id(self.proc), self.clock(), VALID * interval)
         records.write(paths.foreign(self.settings.run_dir), record)
         self.conditions.set("foreign users", "; ".join(f"{uuid}: {_told(users)}" for uuid, users in self.users.items()))
-        if self.driver_use is not None and self.driver_use.after(found, VALID * interval):
+        if self.driver_overhead is not None and self.driver_overhead.after(found, VALID * interval):
             self._not_before = self.clock() + self._rest(SOON)
 
 

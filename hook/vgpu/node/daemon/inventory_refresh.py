@@ -16,7 +16,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Inventory
 from vgpu.config.settings import Settings
 from vgpu.hook.linux import staleness
-from vgpu.node.daemon.worker import Child, Spawn, Watch
+from vgpu.node.daemon.worker import Monitor, Spawn, Worker
 from vgpu.node.driver import device_nodes, discover
 from vgpu.node.service.log import Conditions
 
@@ -27,7 +27,7 @@ MAX_NOTES = 20
 Signature = tuple[object, ...]
 
 
-class InventoryKeeper(Watch):
+class InventoryRefresher(Monitor):
     """`found` is the inventory in force, None without a usable one, then `error` says why.
 
     `spawn` starts a child and watches it. `attempts` counts takes that have ended.
@@ -57,16 +57,16 @@ class InventoryKeeper(Watch):
     @property
     def state(self) -> str:
         """fresh, taking, or failed."""
-        if self.child is not None:
+        if self.worker is not None:
             return "taking"
         return "fresh" if self.found is not None else "failed"
 
     def look(self) -> None:
         """One round: cheap, a few small files of /proc and a stat."""
         self._read()
-        child = self._over()
-        if child is not None:
-            self._collect(child)
+        worker = self._over()
+        if worker is not None:
+            self._collect(worker)
         signature = self._signature()
         if signature != self._wanted:
             self._wanted, self._pause, self._not_before = signature, FIRST_PAUSE, 0.0
@@ -119,22 +119,22 @@ class InventoryKeeper(Watch):
         records.write(paths.inventory(self.settings.run_dir), found.record())
         return {"notes": notes[:MAX_NOTES], "driver": found.driver_version, "cards": len(found.cards)}
 
-    def _collect(self, child: Child) -> None:
+    def _collect(self, worker: Worker) -> None:
         """What the child has come to."""
         self.attempts += 1
-        if child.error:
-            self._failed(child.error)
+        if worker.error:
+            self._failed(worker.error)
             return
         self._file = (-1,)
         self._read()
         self._pause = FIRST_PAUSE
         self.error = ""
         self._report("")
-        result = child.result
-        self.conditions.journal.info("inventory taken", driver=result.get("driver"), cards=result.get("cards"))
+        result = worker.result
+        self.conditions.log.info("inventory taken", driver=result.get("driver"), cards=result.get("cards"))
         notes = result.get("notes")
         for note in notes if isinstance(notes, list) else []:
-            self.conditions.journal.info(f"inventory: {note}")
+            self.conditions.log.info(f"inventory: {note}")
 
     def _failed(self, error: str) -> None:
         self.error = error

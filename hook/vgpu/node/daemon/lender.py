@@ -20,7 +20,7 @@ from vgpu.config.settings import Settings
 from vgpu.hook.ledger import core_schedules
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
-from vgpu.node.daemon.lending_policy import Arbitration, Observation, Tenant
+from vgpu.node.daemon.lending_policy import LendingPolicy, Observation, Tenant
 from vgpu.node.daemon.usage_regions import open_region
 
 PACE = 0.02
@@ -89,16 +89,16 @@ class Share:
         return Observation(said.used, wanted, waited, min(said.longest, MOST_LONGEST))
 
 
-class Arbiter:
+class Lender:
     """`look` in each round, `tick` when `due`. `proc` is the root of procfs, `clock` ns of CLOCK_MONOTONIC."""
 
     def __init__(self, settings: Settings, proc: str = "/proc", clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.settings = settings
         self.proc = proc
         self.clock = clock
-        self.arbitration = Arbitration([])
+        self.policy = LendingPolicy([])
         self.shares: dict[str, Share] = {}
-        self.doubted: dict[str, float] = {}
+        self.penalized: dict[str, float] = {}
         self.failed = ""
         self._terms: object = None
         self._stale = True
@@ -117,7 +117,7 @@ class Arbiter:
 
     def due(self) -> float | None:
         """Seconds until the next tick; None: not before the next round."""
-        if not self.arbitration.borrowers:
+        if not self.policy.borrowers:
             return None
         return max(self._next - self.clock() / 1e9, 0)
 
@@ -133,14 +133,14 @@ class Arbiter:
             for name, share in self.shares.items()
             for uuid, observation in share.observe(now).items()
         }
-        pages = self.arbitration.decide(now, seen)
+        pages = self.policy.decide(now, seen)
         if pages:
             self._lend(pages)
-        self._next = self.clock() / 1e9 + (PACE if self.arbitration.is_awake(now) or self._stale else DOZE)
+        self._next = self.clock() / 1e9 + (PACE if self.policy.is_awake(now) or self._stale else DOZE)
 
-    def doubt(self, parts: dict[str, float]) -> None:
+    def penalize(self, parts: dict[str, float]) -> None:
         """From now on lend nothing to these containers, and beside others give them such a part of their share."""
-        self.doubted = dict(parts)
+        self.penalized = dict(parts)
 
     def stop(self) -> None:
         for share in self.shares.values():
@@ -149,11 +149,11 @@ class Arbiter:
 
     def figures(self) -> list[dict[str, object]]:
         """Of each share and card: percent used in the last round, as it says, and percent lent at this moment."""
-        lent = self.arbitration.lent(self.clock())
+        lent = self.policy.lent(self.clock())
         return [
             {
                 "container": name, "card": card.uuid, "used": self._percent.get((name, card.uuid)),
-                "lent": lent.get(name, 0), "doubted": name in self.doubted,
+                "lent": lent.get(name, 0), "doubted": name in self.penalized,
             }
             for name, share in self.shares.items()
             for card in share.claim.cards
@@ -164,14 +164,14 @@ class Arbiter:
     def _take_over(self) -> None:
         found = Ledger(self.settings, [], self.proc).shares()
         self._reopen(found)
-        terms = ([_tenant(claim) for claim in found], dict(self.doubted))
+        terms = ([_tenant(claim) for claim in found], dict(self.penalized))
         moved = any(share.sequences_now() != share.sequences for share in self.shares.values())
         if terms == self._terms and not (moved or self._stale):
             return
-        before, self.arbitration = self.arbitration, Arbitration(*terms)
-        self.arbitration.take_over(before)
+        before, self.policy = self.policy, LendingPolicy(*terms)
+        self.policy.take_over(before)
         self._terms, self._stale, self._next = terms, False, 0.0
-        self._write(self.arbitration.plain)
+        self._write(self.policy.plain)
 
     def _reopen(self, found: Iterable[Claim]) -> None:
         """A program may have made its region anew, and a tenant may put another one in its place."""
@@ -193,11 +193,11 @@ class Arbiter:
             with Lock(self.settings.run_dir, wait=False):
                 if any(share.sequences_now() != share.sequences for share in self.shares.values()):
                     self._stale = True  # a hook was faster: what was decided is of yesterday
-                    self.arbitration.forget()
+                    self.policy.forget()
                 else:
                     self._write(pages)
         except BlockingIOError:
-            self.arbitration.forget()
+            self.policy.forget()
 
     def _write(self, pages: dict[str, list[CoreSchedule]]) -> None:
         """Under the lock. Pages that are as they should be are left alone."""

@@ -100,17 +100,17 @@ class _Use:
         return now - self.last.waited < RECENT
 
 
-class Arbitration:
+class LendingPolicy:
     """The cards of one node. `doubted`: tenants that are lent nothing, and the part of its share that each has beside
     others.
     """
 
-    def __init__(self, tenants: Iterable[Tenant], doubted: Mapping[str, float] | None = None) -> None:
+    def __init__(self, tenants: Iterable[Tenant], penalized: Mapping[str, float] | None = None) -> None:
         self.by_name = {tenant.name: tenant for tenant in tenants}
-        self.doubted = dict(doubted or {})
+        self.penalized = dict(penalized or {})
         held = {tenant.name: dict.fromkeys(tenant.cards, tenant.share) for tenant in self.by_name.values()}
         self.plain = core_schedule.schedules(held)
-        for name, part in self.doubted.items():
+        for name, part in self.penalized.items():
             for page in self.plain.get(name, []):
                 page.share = int(page.share * part)
         self.periods = {page.uuid: page.period for made in self.plain.values() for page in made}
@@ -127,7 +127,7 @@ class Arbitration:
         return [tenant for tenant in self.by_name.values() if self._may_borrow(tenant)]
 
     def _may_borrow(self, tenant: Tenant) -> bool:
-        return tenant.is_soft and tenant.name not in self.doubted
+        return tenant.is_soft and tenant.name not in self.penalized
 
     def lent(self, now: int) -> dict[str, int]:
         """The rates that are lent at this moment, by tenant."""
@@ -137,7 +137,7 @@ class Arbitration:
         """Whether somebody has borrowed, or could want to at any moment."""
         return bool(self._loans) or any(self._is_active(tenant, now) for tenant in self.borrowers)
 
-    def take_over(self, before: Arbitration) -> None:
+    def take_over(self, before: LendingPolicy) -> None:
         """Go on with what was seen of the same tenants, and with nothing lent: whoever changes them has ended that."""
         self._uses = {key: use for key, use in before._uses.items() if key[0] in self.by_name}
 
@@ -209,7 +209,7 @@ class Arbitration:
     def _kept(self, tenant: Tenant, now: int) -> int:
         """Percent that nobody else may have: the share, or of who uses little of it somewhat more than that."""
         uses = self._of(tenant)
-        if tenant.name in self.doubted or any(now < use.needs_until for use in uses):
+        if tenant.name in self.penalized or any(now < use.needs_until for use in uses):
             return tenant.share
         used = max((use.percent() for use in uses), default=0.0)
         return min(_stepped(max(OWNERS_ROOM * used, tenant.share / LEAST_SHARE_KEPT)), tenant.share)

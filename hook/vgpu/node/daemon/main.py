@@ -24,21 +24,21 @@ from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
-from vgpu.node.daemon.device_monitor import DeviceWatch
-from vgpu.node.daemon.driver_overhead import DriverUse
-from vgpu.node.daemon.foreign_processes import ForeignWatch
-from vgpu.node.daemon.inventory_refresh import InventoryKeeper
-from vgpu.node.daemon.lender import Arbiter
+from vgpu.node.daemon.device_monitor import DeviceMonitor
+from vgpu.node.daemon.driver_overhead import DriverOverhead
+from vgpu.node.daemon.foreign_processes import ForeignProcessMonitor
+from vgpu.node.daemon.inventory_refresh import InventoryRefresher
+from vgpu.node.daemon.lender import Lender
 from vgpu.node.daemon.reaper import Reaper
-from vgpu.node.daemon.server import Endpoint
-from vgpu.node.daemon.usage_monitor import ShareWatch
-from vgpu.node.daemon.worker import Child, Work
+from vgpu.node.daemon.server import Server
+from vgpu.node.daemon.usage_monitor import UsageMonitor
+from vgpu.node.daemon.worker import Work, Worker
 from vgpu.node.service import single_instance
-from vgpu.node.service.log import Conditions, Journal
+from vgpu.node.service.log import Conditions, Log
 from vgpu.node.service.sd_notify import Notifier
 
 TICK = 2.0
-CHILD_TICK = 0.05  #: after a child has answered: it is waited for at once
+WORKER_TICK = 0.05  #: after a child has answered: it is waited for at once
 READY_AFTER = 30.0  #: runtimes that start after us wait for the first inventory, but not for long
 MAX_AGE = 1.0  #: of an answer with all processes: clients cannot make the daemon busy
 
@@ -46,20 +46,20 @@ MAX_AGE = 1.0  #: of an answer with all processes: clients cannot make the daemo
 class Daemon:
     """vgpud on the node that the compiled settings at `config_path` describe. `proc` is the root of procfs."""
 
-    def __init__(self, config_path: str, journal: Journal, notifier: Notifier, proc: str = "/proc") -> None:
+    def __init__(self, config_path: str, log: Log, notifier: Notifier, proc: str = "/proc") -> None:
         self.config_path = config_path
-        self.journal = journal
+        self.log = log
         self.notifier = notifier
         self.proc = proc
         self.settings = node_settings.read(config_path)
         self.started = since_boot()
-        self.conditions = Conditions(journal)
+        self.conditions = Conditions(log)
         self.lock = _only_instance(self.settings.run_dir)
         self.selector = selectors.DefaultSelector()
         self.wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.selector.register(self.wake[0], selectors.EVENT_READ, self._woken)
-        self.endpoint = Endpoint(paths.vgpud_socket(self.settings.run_dir), self.selector, self.answer, since_boot)
-        self.children: list[Child] = []  # until they are waited for, also those that nobody wants any more
+        self.server = Server(paths.vgpud_socket(self.settings.run_dir), self.selector, self.answer, since_boot)
+        self.workers: list[Worker] = []  # until they are waited for, also those that nobody wants any more
         self._parts()
         self.stopping = False
         self.reload = False
@@ -68,18 +68,20 @@ class Daemon:
         self._population: tuple[float, dict[str, object]] = (-MAX_AGE, {})
 
     def _parts(self) -> None:
-        self.inventory = InventoryKeeper(self.settings, self.conditions, self._spawn, self.proc)
+        self.inventory = InventoryRefresher(self.settings, self.conditions, self._spawn, self.proc)
         self.reaper = Reaper(self.settings, self.conditions, self.proc)
-        use = DriverUse(self.settings, self.proc)
-        self.foreign = ForeignWatch(self.settings, self.conditions, self._spawn, self.proc, driver_use=use)
-        self.arbiter = Arbiter(self.settings, self.proc)
-        self.devices = DeviceWatch(self.settings, self.conditions, self._spawn, self.proc)
-        self.shares = ShareWatch(self.settings, self.conditions, self._spawn, self.arbiter, self.proc)
+        use = DriverOverhead(self.settings, self.proc)
+        self.foreign = ForeignProcessMonitor(
+            self.settings, self.conditions, self._spawn, self.proc, driver_overhead=use
+        )
+        self.lender = Lender(self.settings, self.proc)
+        self.devices = DeviceMonitor(self.settings, self.conditions, self._spawn, self.proc)
+        self.shares = UsageMonitor(self.settings, self.conditions, self._spawn, self.lender, self.proc)
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT."""
         self._take_signals()
-        self.journal.info("started", version=version(), run=self.settings.run_dir)
+        self.log.info("started", version=version(), run=self.settings.run_dir)
         while not self.stopping:
             self.round()
             self._sleep()
@@ -92,12 +94,12 @@ class Daemon:
         self._part("inventory file", self.inventory.look)
         self._part("reaper", self.reaper.look)
         self._part("foreign watch", lambda: self.foreign.look(self.inventory.found))
-        self._part("arbiter", self.arbiter.look)
+        self._part("arbiter", self.lender.look)
         self._part("device watch", self.devices.look)
         self._part("share watch", lambda: self.shares.look(self.inventory.found))
-        self.conditions.set("card pages", self.arbiter.failed)
-        self.children = [child for child in self.children if not child.gone()]
-        self.endpoint.tick()
+        self.conditions.set("card pages", self.lender.failed)
+        self.workers = [worker for worker in self.workers if not worker.gone()]
+        self.server.tick()
         if not self.ready and (self.inventory.attempts or since_boot() - self.started > READY_AFTER):
             self.ready = True
             self.notifier.ready()
@@ -107,18 +109,18 @@ class Daemon:
     def close(self) -> None:
         self.notifier.stopping()
         self._stop_parts()
-        self.endpoint.close()
+        self.server.close()
         self.selector.close()
         for fd in (*self.wake, self.lock):
             os.close(fd)
-        self.journal.info("stopped")
+        self.log.info("stopped")
 
     def _stop_parts(self) -> None:
         self.inventory.stop()
         self.foreign.stop()
         self.devices.stop()
         self.shares.stop()
-        self.arbiter.stop()
+        self.lender.stop()
 
     def _part(self, name: str, work: Callable[[], None]) -> None:
         try:
@@ -137,19 +139,19 @@ class Daemon:
         while not (self.stopping or self.reload):
             if self._soon:
                 self._soon = False
-                due = min(due, since_boot() + CHILD_TICK)
+                due = min(due, since_boot() + WORKER_TICK)
             left = due - since_boot()
             if left <= 0:
                 return
-            arbiter_due = self.arbiter.due()
-            for key, mask in self.selector.select(left if arbiter_due is None else min(left, arbiter_due)):
+            lender_due = self.lender.due()
+            for key, mask in self.selector.select(left if lender_due is None else min(left, lender_due)):
                 key.data(mask)
-            self._part("arbitration", self.arbiter.tick)
+            self._part("arbitration", self.lender.tick)
 
-    def _spawn(self, work: Work, deadline: float) -> Child:
-        child = Child(work, deadline, self.selector, self._hurry)
-        self.children.append(child)
-        return child
+    def _spawn(self, work: Work, deadline: float) -> Worker:
+        worker = Worker(work, deadline, self.selector, self._hurry)
+        self.workers.append(worker)
+        return worker
 
     def _hurry(self) -> None:
         self._soon = True
@@ -177,7 +179,7 @@ class Daemon:
         self._stop_parts()
         self.settings = found
         self._parts()
-        self.journal.info("settings read again", path=self.config_path)
+        self.log.info("settings read again", path=self.config_path)
 
     # Answers
 
@@ -208,7 +210,7 @@ class Daemon:
                 uuid: [{"pid": user.pid, "command": user.command, "kind": user.kind} for user in users]
                 for uuid, users in self.foreign.users.items()
             },
-            "cores": [self._seen(row) for row in self.arbiter.figures()],
+            "cores": [self._seen(row) for row in self.lender.figures()],
             "warnings": list(self.conditions.present.values()),
         }
 
@@ -257,9 +259,9 @@ def _only_instance(run_dir: str) -> int:
 )  # fmt: skip
 def main(config_path: str) -> None:
     """Look after this node's inventory and claims; answers at <run>/vgpud.sock."""
-    journal = Journal()
+    log = Log()
     try:
-        Daemon(config_path, journal, Notifier(os.environ, os.getpid())).run()
+        Daemon(config_path, log, Notifier(os.environ, os.getpid())).run()
     except (VgpuError, OSError) as error:
-        journal.warning(str(error))
+        log.warning(str(error))
         sys.exit(1)

@@ -92,7 +92,7 @@ class Reaper:
 
     def _tell(self, container: str, pid: int, why: str, name: str = "") -> None:
         self.released += 1
-        self.conditions.journal.info(f"released: {why}", container=container, pod=name, pid=pid)
+        self.conditions.log.info(f"released: {why}", container=container, pod=name, pid=pid)
         record = {"time": self.wall_clock(), "stage": "reaper", "container": container, "pid": pid}
         hooklog.write(self.settings.run_dir, {**record, "notes": [f"released: {why}"], "error": ""})
 
@@ -157,7 +157,7 @@ class Reaper:
                 if _is_temporary(name) and self.wall_clock() - _touched(path) > TEMPORARY_AGE and _is_file(path):
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(path)
-                    self.conditions.journal.info("removed: a temporary file of a writer that died", path=path)
+                    self.conditions.log.info("removed: a temporary file of a writer that died", path=path)
 
 
 def _is_temporary(name: str) -> bool:

@@ -24,7 +24,7 @@ PATIENCE = 10.0  #: seconds without progress after which a client is let go
 Answer = Callable[[str], "dict[str, object]"]
 
 
-class Endpoint:
+class Server:
     """Listens at `path`; `answer` gets what a request asks for, and raises VgpuError for what it does not know."""
 
     def __init__(self, path: str, selector: selectors.BaseSelector, answer: Answer, clock: Callable[[], float]) -> None:

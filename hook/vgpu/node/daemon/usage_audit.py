@@ -34,7 +34,7 @@ class Verdict:
         return min(max(min(self.said, self.limit) / self.seen, NARROWEST), 1.0)
 
 
-class Truth:
+class UsageAudit:
     """One container on one card; a look at a time."""
 
     def __init__(self) -> None:

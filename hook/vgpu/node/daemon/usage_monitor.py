@@ -13,10 +13,10 @@ from vgpu.config.claims import Claim
 from vgpu.config.clock import since_boot
 from vgpu.config.inventory import Inventory, nvml_of
 from vgpu.config.settings import Settings
-from vgpu.hook.ledger.container_processes import ContainerProcesses
-from vgpu.node.daemon.lender import Arbiter
-from vgpu.node.daemon.usage_audit import Truth, Verdict
-from vgpu.node.daemon.worker import Child, Spawn, Watch
+from vgpu.hook.ledger.container_processes import Population
+from vgpu.node.daemon.lender import Lender
+from vgpu.node.daemon.usage_audit import UsageAudit, Verdict
+from vgpu.node.daemon.worker import Monitor, Spawn, Worker
 from vgpu.node.driver import nvml
 from vgpu.node.service.log import Conditions
 
@@ -48,7 +48,7 @@ def rows_of(answer: dict[str, object]) -> Rows:
     return found
 
 
-class ShareWatch(Watch):
+class UsageMonitor(Monitor):
     """`caught` by container and card."""
 
     LIMIT = 60.0
@@ -60,40 +60,40 @@ class ShareWatch(Watch):
         settings: Settings,
         conditions: Conditions,
         spawn: Spawn,
-        arbiter: Arbiter,
+        lender: Lender,
         proc: str = "/proc",
         clock: Callable[[], float] = since_boot,
     ) -> None:
         super().__init__(settings, conditions, spawn, proc, clock)
-        self.arbiter = arbiter
+        self.lender = lender
         self.caught: dict[Key, Verdict] = {}
-        self._truths: dict[Key, Truth] = {}
+        self._audits: dict[Key, UsageAudit] = {}
         self._used: dict[Key, tuple[int, int]] = {}
         self._told: dict[Key, str] = {}
 
     def look(self, inventory: Inventory | None) -> None:
         """One round; nothing is asked where nobody has a share, or while there is no fresh inventory."""
-        child = self._over()
-        if child is not None:
-            self._collect(child)
-        if inventory and inventory.cards and self.arbiter.shares and self._due():
+        worker = self._over()
+        if worker is not None:
+            self._collect(worker)
+        if inventory and inventory.cards and self.lender.shares and self._due():
             since = int(time.time() * 1e6) - OLDEST
             self._start(lambda: sampled(inventory, since))
 
     def seen(self, name: str, uuid: str) -> float | None:
         """Percent by NVML at the last look."""
-        truth = self._truths.get((name, uuid))
-        return truth.seen[-1] if truth and truth.seen else None
+        audit = self._audits.get((name, uuid))
+        return audit.seen[-1] if audit and audit.seen else None
 
-    def _collect(self, child: Child) -> None:
+    def _collect(self, worker: Worker) -> None:
         self._not_before = self.clock() + self._rest(INTERVAL)
-        self._report(child.error)
-        if not child.error:
-            self.judge(rows_of(child.result))
+        self._report(worker.error)
+        if not worker.error:
+            self.judge(rows_of(worker.result))
 
     def judge(self, rows: Rows) -> None:
         """Take in what NVML has seen since the last look, and say who is caught."""
-        shares = [share.claim for share in self.arbiter.shares.values()]
+        shares = [share.claim for share in self.lender.shares.values()]
         claims = [claim for claim in shares if claim.pid > 0]
         population = ContainerProcesses(claims, self.proc)
         said = self._said()
@@ -103,16 +103,16 @@ class ShareWatch(Watch):
                 key = (claim.container, card.uuid)
                 if key in said:
                     seen = sum(percent for pid, percent, _ in rows.get(card.uuid, []) if pid in pids)
-                    self._truths.setdefault(key, Truth()).look(said[key], max(card.core_limit, 1), min(seen, 100))
-        self._truths = {key: truth for key, truth in self._truths.items() if key in said}
+                    self._audits.setdefault(key, UsageAudit()).look(said[key], max(card.core_limit, 1), min(seen, 100))
+        self._audits = {key: audit for key, audit in self._audits.items() if key in said}
         self._tell(claims)
 
     def _said(self) -> dict[Key, float]:
         """Percent of each card since the last look, by the containers' own word; who was not there then is left out."""
         before, self._used = self._used, {}
-        now = self.arbiter.clock()
+        now = self.lender.clock()
         found: dict[Key, float] = {}
-        for name, share in self.arbiter.shares.items():
+        for name, share in self.lender.shares.items():
             seen = share.observe(now)
             for card in share.claim.cards:
                 key, used = (name, card.uuid), seen[card.uuid].used if card.uuid in seen else 0
@@ -123,7 +123,7 @@ class ShareWatch(Watch):
         return found
 
     def _tell(self, claims: list[Claim]) -> None:
-        verdicts = {key: truth.verdict() for key, truth in self._truths.items()}
+        verdicts = {key: audit.verdict() for key, audit in self._audits.items()}
         self.caught = {key: verdict for key, verdict in verdicts.items() if verdict is not None}
         names = {claim.container: claim.name for claim in claims}
         told = {name: f"{name} ({names[name]})" if names.get(name) else name for name, _ in self.caught}
@@ -138,4 +138,4 @@ class ShareWatch(Watch):
         parts: dict[str, float] = {}
         for (name, _), verdict in self.caught.items():
             parts[name] = min(parts.get(name, 1.0), round(verdict.part, 1))
-        self.arbiter.doubt(parts)
+        self.lender.penalize(parts)

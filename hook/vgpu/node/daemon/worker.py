@@ -27,7 +27,7 @@ SHARE_OF_TIME = 0.05  #: the most of the time that NVML may be asked: it wakes c
 Work = Callable[[], dict[str, object]]
 
 
-class Child:
+class Worker:
     """`work` runs in a child from now on, until `deadline` at the latest (on the caller's clock).
 
     When it is `done`, which `ended` is told, `result` is what the work returned, or `error` says what happened
@@ -98,10 +98,10 @@ class Child:
 
 
 #: (work, deadline) -> the child that does it
-Spawn = Callable[[Work, float], Child]
+Spawn = Callable[[Work, float], Worker]
 
 
-class Watch:
+class Monitor:
     """What has its work done by one child at a time, again and again, each no longer than LIMIT seconds.
 
     A child's failure is the condition TOPIC, with TROUBLE before the reason. `proc` is the root of procfs, `clock` as
@@ -120,32 +120,32 @@ class Watch:
         self.spawn = spawn
         self.proc = proc
         self.clock = clock
-        self.child: Child | None = None
+        self.worker: Worker | None = None
         self._started = 0.0  # the last one
         self._not_before = 0.0  # the next one
 
     def stop(self) -> None:
-        if self.child is not None:
-            self.child.stop()
+        if self.worker is not None:
+            self.worker.stop()
 
     def _due(self) -> bool:
         """Whether a child may start now."""
-        return self.child is None and self.clock() >= self._not_before
+        return self.worker is None and self.clock() >= self._not_before
 
     def _start(self, work: Work) -> None:
         self._started = self.clock()
-        self.child = self.spawn(work, self._started + self.LIMIT)
+        self.worker = self.spawn(work, self._started + self.LIMIT)
 
-    def _over(self) -> Child | None:
+    def _over(self) -> Worker | None:
         """The child, once, when it is over and the kernel has let go of it."""
-        child = self.child
-        if child is None:
+        worker = self.worker
+        if worker is None:
             return None
-        child.check(self.clock())
-        if not child.done or not child.gone():
+        worker.check(self.clock())
+        if not worker.done or not worker.gone():
             return None
-        self.child = None
-        return child
+        self.worker = None
+        return worker
 
     def _rest(self, least: float) -> float:
         """Seconds until the next child: NVML must not take more of the time than SHARE_OF_TIME."""
@@ -159,15 +159,15 @@ class Watch:
 def run(work: Work, limit: float) -> dict[str, object]:
     """`work` in a child, waited for; VgpuError when it fails or takes more than `limit` seconds."""
     with selectors.DefaultSelector() as selector:
-        child = Child(work, time.monotonic() + limit, selector)
-        while not child.done:
-            for key, mask in selector.select(max(child.deadline - time.monotonic(), 0)):
+        worker = Worker(work, time.monotonic() + limit, selector)
+        while not worker.done:
+            for key, mask in selector.select(max(worker.deadline - time.monotonic(), 0)):
                 key.data(mask)
-            child.check(time.monotonic())
-    child.gone()
-    if child.error:
-        raise VgpuError(child.error)
-    return child.result
+            worker.check(time.monotonic())
+    worker.gone()
+    if worker.error:
+        raise VgpuError(worker.error)
+    return worker.result
 
 
 def _run(work: Work, write_end: int) -> None:

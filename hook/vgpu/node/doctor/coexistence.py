@@ -21,32 +21,32 @@ from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import procfs
 from vgpu.hook.linux.rootfs import Rootfs
 from vgpu.node.daemon import foreign_processes, worker
-from vgpu.node.doctor.findings import OK, WARNING, Finding, Subject, failure
+from vgpu.node.doctor.findings import OK, WARNING, CheckContext, Finding, failure
 
 NVML_LIMIT = 60.0
-MAX_TOLD = 5
+MAX_LISTED = 5
 _NODE = re.compile(r"^nvidia(\d+)$")
 
 
-def containers(subject: Subject) -> Iterator[Finding]:
+def containers(context: CheckContext) -> Iterator[Finding]:
     """Processes in other mount namespaces that see nodes of cards which they hold no claim on."""
-    inventory = subject.inventory()
+    inventory = context.inventory()
     cards = {card.minor: card for card in inventory.cards} if inventory else {}
-    owners = _owners(subject)
+    owners = _owners(context)
     found = []
-    for pid in _one_of_each_namespace(subject.proc):
+    for pid in _one_of_each_namespace(context.proc):
         owner = owners.get(pid)
         held = {card.uuid for card in owner.cards} if owner else set()
-        strange = [card for card in _seen(subject.proc, pid, cards) if card.uuid not in held]
+        strange = [card for card in _seen(context.proc, pid, cards) if card.uuid not in held]
         if strange:
-            found.append(_sees(subject, pid, owner, strange))
+            found.append(_sees(context, pid, owner, strange))
     yield from found or [Finding("containers", OK, "none sees a card that it does not hold")]
 
 
-def _sees(subject: Subject, pid: int, owner: Claim | None, strange: list[Card]) -> Finding:
+def _sees(context: CheckContext, pid: int, owner: Claim | None, strange: list[Card]) -> Finding:
     who = f"container {owner.container}" if owner else "one that holds no card"
     names = ", ".join(f"nvidia{card.minor}" for card in strange)
-    text = f"{who}: process {pid} ({escaped(procfs.command(pid, subject.proc))}) sees {names}"
+    text = f"{who}: process {pid} ({escaped(procfs.command(pid, context.proc))}) sees {names}"
     do = "it is privileged, or has them by another way than vgpu: its use is in no ledger"
     return Finding("containers", WARNING, text, "only the nodes of cards that it holds", do)
 
@@ -89,16 +89,16 @@ def _seen(proc: str, pid: int, cards: dict[int, Card]) -> list[Card]:
     return [cards[minor] for minor in sorted(minors) if minor in cards]
 
 
-def holders(subject: Subject) -> Iterator[Finding]:
+def holders(context: CheckContext) -> Iterator[Finding]:
     """Programs that have a card's node open without a claim."""
-    owners = _owners(subject)
+    owners = _owners(context)
     found: dict[str, list[str]] = {}
-    for pid in (int(name) for name in os.listdir(subject.proc) if name.isdigit()):
-        nodes = _open_nodes(subject.proc, pid) if pid not in owners else []
+    for pid in (int(name) for name in os.listdir(context.proc) if name.isdigit()):
+        nodes = _open_nodes(context.proc, pid) if pid not in owners else []
         if nodes:
-            command = escaped(procfs.command(pid, subject.proc))
-            found.setdefault(command, []).append(f"{pid}{_since(subject, pid)} ({', '.join(nodes)})")
-    told = [f"{command}: {', '.join(pids[:MAX_TOLD])}" for command, pids in sorted(found.items())]
+            command = escaped(procfs.command(pid, context.proc))
+            found.setdefault(command, []).append(f"{pid}{_since(context, pid)} ({', '.join(nodes)})")
+    told = [f"{command}: {', '.join(pids[:MAX_LISTED])}" for command, pids in sorted(found.items())]
     text = "without a claim: " + "; ".join(told) if told else "no other program has a card's node open"
     yield Finding("open nodes", OK, text)
 
@@ -116,9 +116,9 @@ def _open_nodes(proc: str, pid: int) -> list[str]:
     return sorted(found)
 
 
-def _since(subject: Subject, pid: int) -> str:
+def _since(context: CheckContext, pid: int) -> str:
     """The user that a process runs as, for people; nothing in a fixture tree."""
-    if not subject.real:
+    if not context.real:
         return ""
     try:
         return f" of {psutil.Process(pid).username()}"
@@ -126,9 +126,9 @@ def _since(subject: Subject, pid: int) -> str:
         return ""
 
 
-def strangers(subject: Subject) -> Iterator[Finding]:
+def foreign_users(context: CheckContext) -> Iterator[Finding]:
     """Processes that NVML lists on a card although no claim of theirs is on it."""
-    inventory = subject.inventory()
+    inventory = context.inventory()
     if inventory is None:
         yield Finding("cards in use", WARNING, "not asked: there is no inventory", "NVML's lists of processes")
         return
@@ -138,7 +138,7 @@ def strangers(subject: Subject) -> Iterator[Finding]:
         yield failure("cards in use", error, WARNING)
         return
     labels = {card.uuid: card.label() for card in inventory.cards}
-    judged = foreign_processes.judge(rows, Ledger(subject.settings, inventory.cards, subject.proc))
+    judged = foreign_processes.judge(rows, Ledger(context.settings, inventory.cards, context.proc))
     for uuid, users in judged.items():
         for user in users:
             text = f"{labels.get(uuid, uuid)}: {user.describe()}, {user.memory >> 20} MiB, {user.kind}"
@@ -149,9 +149,9 @@ def strangers(subject: Subject) -> Iterator[Finding]:
         yield Finding("cards in use", OK, "only by containers that hold them")
 
 
-def _owners(subject: Subject) -> dict[int, Claim]:
+def _owners(context: CheckContext) -> dict[int, Claim]:
     """Which claim each process of a container belongs to."""
-    ledger = Ledger(subject.settings, [], subject.proc)
+    ledger = Ledger(context.settings, [], context.proc)
     living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
-    population = ContainerProcesses(living, subject.proc)
+    population = Population(living, context.proc)
     return {pid: claim for claim in living for pid, _ in population.of(claim)}

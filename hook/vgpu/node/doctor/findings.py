@@ -26,7 +26,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Subject:
+class CheckContext:
     """A node: its settings, and where its trees are. `root` holds etc, usr, run and var; `hook` is the gate's path.
 
     `real` is False for a fixture tree: then the running kernel is not asked about itself.
@@ -52,13 +52,13 @@ class Subject:
             return None
 
 
-Check = Callable[[Subject], "Iterator[Finding]"]
+Check = Callable[[CheckContext], "Iterator[Finding]"]
 
 
-def examine(name: str, check: Check, subject: Subject) -> list[Finding]:
+def examine(name: str, check: Check, context: CheckContext) -> list[Finding]:
     """The findings of `check`; an error that it raises is one too."""
     try:
-        return list(check(subject))
+        return list(check(context))
     except VgpuError as error:
         return [failure(name, error)]
     except OSError as error:

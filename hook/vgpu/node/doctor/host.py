@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from vgpu.config import records
 from vgpu.hook.linux import bpf, cgroup, syscalls
 from vgpu.hook.linux.cgroup import Mount
-from vgpu.node.doctor.findings import FAILURE, OK, WARNING, Finding, Subject
+from vgpu.node.doctor.findings import FAILURE, OK, WARNING, CheckContext, Finding
 
 #: System calls with a fallback, and the Linux that brought them.
 CALLS = {
@@ -25,9 +25,9 @@ CALLS = {
 _ALLOW = b"\xb7\x00\x00\x00\x01\x00\x00\x00" + b"\x95\x00\x00\x00\x00\x00\x00\x00"  #: r0 = 1; exit
 
 
-def cgroups(subject: Subject) -> Iterator[Finding]:
+def cgroups(context: CheckContext) -> Iterator[Finding]:
     """Version, manager, and whether rules can be written."""
-    path = f"{subject.proc}/self/mountinfo"
+    path = f"{context.proc}/self/mountinfo"
     mounts = cgroup.parse_mounts(os.fsdecode(records.read_bounded(path, cgroup.MAX_MOUNTINFO)))
     devices = [mount for mount in mounts if mount.fstype == "cgroup" and "devices" in mount.options]
     unified = [mount for mount in mounts if mount.fstype == "cgroup2"]
@@ -36,13 +36,13 @@ def cgroups(subject: Subject) -> Iterator[Finding]:
         return
     version = "v1" if devices and not unified else "v1 and v2 (hybrid)" if devices else "v2"
     chosen = (devices or unified)[-1]
-    yield from _writable(subject, chosen, f"{version}, {_manager(subject)}")
+    yield from _writable(context, chosen, f"{version}, {_manager(context)}")
     if not devices:
-        yield from _bpf(subject)
+        yield from _bpf(context)
 
 
-def _writable(subject: Subject, mount: Mount, text: str) -> Iterator[Finding]:
-    point = subject.path(mount.point)
+def _writable(context: CheckContext, mount: Mount, text: str) -> Iterator[Finding]:
+    point = context.path(mount.point)
     if os.access(point, os.W_OK):
         yield Finding("cgroups", OK, text)
     else:
@@ -50,14 +50,14 @@ def _writable(subject: Subject, mount: Mount, text: str) -> Iterator[Finding]:
         yield Finding("cgroups", FAILURE, f"{text}; {mount.point} cannot be written", "a hierarchy to write", do)
 
 
-def _manager(subject: Subject) -> str:
+def _manager(context: CheckContext) -> str:
     """Who makes cgroups here, as far as the host tells; each runtime may be set otherwise."""
-    return "systemd" if os.path.isdir(subject.path("/run/systemd/system")) else "no systemd: cgroupfs"
+    return "systemd" if os.path.isdir(context.path("/run/systemd/system")) else "no systemd: cgroupfs"
 
 
-def _bpf(subject: Subject) -> Iterator[Finding]:
+def _bpf(context: CheckContext) -> Iterator[Finding]:
     """A device program is loaded, attached nowhere, and gone with its descriptor."""
-    if not subject.real:
+    if not context.real:
         return
     try:
         os.close(bpf.prog_load(_ALLOW, "vgpu_doctor"))
@@ -68,10 +68,10 @@ def _bpf(subject: Subject) -> Iterator[Finding]:
         yield Finding("device programs", OK, "BPF_PROG_TYPE_CGROUP_DEVICE loads")
 
 
-def kernel(subject: Subject) -> Iterator[Finding]:
+def kernel(context: CheckContext) -> Iterator[Finding]:
     release = os.uname().release
     missing = [f"{name} ({since})" for name, (number, since) in CALLS.items() if not has_call(name, number)]
-    if missing and subject.real:
+    if missing and context.real:
         found = f"Linux {release} without {', '.join(missing)}"
         yield Finding("kernel", WARNING, found, "all calls", "none needed: the hook has another way for each")
     else:

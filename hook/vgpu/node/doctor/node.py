@@ -21,7 +21,7 @@ from vgpu.config.request import CORES, MEMORY
 from vgpu.hook.formats import elf
 from vgpu.hook.linux import staleness
 from vgpu.node.daemon import client
-from vgpu.node.doctor.findings import FAILURE, OK, WARNING, Finding, Subject, failure
+from vgpu.node.doctor.findings import FAILURE, OK, WARNING, CheckContext, Finding, failure
 from vgpu.node.driver import device_nodes, discover
 
 TIMEOUT = 30
@@ -30,31 +30,31 @@ NO_ROOM = ("no card fits", "no cards for", "no NUMA node", "only ")
 LIMITERS = {"libcuda.so.1": "libcuda", "libnvidia-ml.so.1": "libnvidia-ml"}
 
 
-def settings(subject: Subject) -> Iterator[Finding]:
-    node_settings.read(subject.config_path)
-    source = records.read(subject.config_path).get("source")
+def settings(context: CheckContext) -> Iterator[Finding]:
+    node_settings.read(context.config_path)
+    source = records.read(context.config_path).get("source")
     if isinstance(source, str) and os.path.exists(source):
-        wanted = compiler.compile_source(source, subject.settings.node or os.uname().nodename).settings
-        if not compiled.is_in_force(wanted, subject.config_path):
-            found = f"{source} says something else than {subject.config_path}"
+        wanted = compiler.compile_source(source, context.settings.node or os.uname().nodename).settings
+        if not compiled.is_in_force(wanted, context.config_path):
+            found = f"{source} says something else than {context.config_path}"
             yield Finding("settings", WARNING, found, "the file in force", "run: vgpuctl config apply")
             return
-    yield Finding("settings", OK, subject.config_path)
+    yield Finding("settings", OK, context.config_path)
 
 
-def driver(subject: Subject) -> Iterator[Finding]:
-    version = staleness.driver_version(subject.settings.text("driver.proc_root"))
+def driver(context: CheckContext) -> Iterator[Finding]:
+    version = staleness.driver_version(context.settings.text("driver.proc_root"))
     if version:
         yield Finding("driver", OK, version)
     else:
-        found = f"no {subject.settings.text('driver.proc_root')}/driver/nvidia/version"
+        found = f"no {context.settings.text('driver.proc_root')}/driver/nvidia/version"
         yield Finding("driver", FAILURE, found, "the NVIDIA kernel module", "install the driver, run nvidia-smi")
 
 
-def nodes(subject: Subject) -> Iterator[Finding]:
+def nodes(context: CheckContext) -> Iterator[Finding]:
     """The nodes of the driver and of each card, with their numbers; those of uvm have their own check."""
-    found = subject.inventory()
-    wanted = [*found.devices, *(card.device for card in found.cards)] if found else _nodes_without(subject)
+    found = context.inventory()
+    wanted = [*found.devices, *(card.device for card in found.cards)] if found else _nodes_without(context)
     wrong = [_wrong(device) for device in wanted if not device.name.startswith("nvidia-uvm")]
     bad = [item for item in wrong if item]
     for device, text in bad:
@@ -64,8 +64,8 @@ def nodes(subject: Subject) -> Iterator[Finding]:
         yield Finding("nodes", OK, f"{len(wrong)} nodes")
 
 
-def _nodes_without(subject: Subject) -> list[Device]:
-    proc_root, directory = subject.settings.text("driver.proc_root"), discover.dev_dir(subject.settings)
+def _nodes_without(context: CheckContext) -> list[Device]:
+    proc_root, directory = context.settings.text("driver.proc_root"), discover.dev_dir(context.settings)
     shared = device_nodes.shared_nodes(directory, device_nodes.majors(proc_root))
     return [*shared, *(device_nodes.card_node(directory, minor) for minor in device_nodes.minors(proc_root).values())]
 
@@ -81,9 +81,9 @@ def _wrong(device: Device) -> tuple[Device, str] | None:
     return None if number == (device.major, device.minor) else (device, f"number {number[0]}:{number[1]}")
 
 
-def uvm(subject: Subject) -> Iterator[Finding]:
+def uvm(context: CheckContext) -> Iterator[Finding]:
     """Without the nodes of nvidia-uvm no CUDA program starts; a fresh boot has none until somebody asks."""
-    proc_root, directory = subject.settings.text("driver.proc_root"), discover.dev_dir(subject.settings)
+    proc_root, directory = context.settings.text("driver.proc_root"), discover.dev_dir(context.settings)
     shared = device_nodes.shared_nodes(directory, device_nodes.majors(proc_root))
     for device in shared:
         wrong = _wrong(device) if device.name.startswith("nvidia-uvm") else None
@@ -96,9 +96,9 @@ def uvm(subject: Subject) -> Iterator[Finding]:
     yield Finding("uvm", OK, f"{directory}/nvidia-uvm")
 
 
-def inventory(subject: Subject) -> Iterator[Finding]:
-    found = inventories.read(subject.settings.run_dir)
-    staleness.check(found, subject.settings.text("driver.proc_root"))
+def inventory(context: CheckContext) -> Iterator[Finding]:
+    found = inventories.read(context.settings.run_dir)
+    staleness.check(found, context.settings.text("driver.proc_root"))
     gone = [item.path for item in found.libraries if not os.path.exists(item.path)]
     if gone:
         yield Finding("inventory", FAILURE, f"{gone[0]} and {len(gone) - 1} more are gone" if gone[1:] else gone[0],
@@ -110,9 +110,9 @@ def inventory(subject: Subject) -> Iterator[Finding]:
         yield Finding("inventory", OK, f"{len(found.cards)} cards, driver {found.driver_version}, taken {taken}")
 
 
-def libvcuda(subject: Subject) -> Iterator[Finding]:
+def libvcuda(context: CheckContext) -> Iterator[Finding]:
     """The limiter's files: under the wrong name, or without the driver's behind them, a share would have no limits."""
-    directory = subject.settings.text("paths.libvcuda")
+    directory = context.settings.text("paths.libvcuda")
     for name in LIMITERS:
         path = f"{directory}/{name}"
         found = elf.read(path)
@@ -127,49 +127,49 @@ def libvcuda(subject: Subject) -> Iterator[Finding]:
     yield Finding("libvcuda", OK, directory)
 
 
-def hook(subject: Subject) -> Iterator[Finding]:
+def hook(context: CheckContext) -> Iterator[Finding]:
     do = "install vgpu again, or name it with --hook"
-    if not subject.hook or not os.access(subject.hook, os.X_OK):
-        yield Finding("hook", FAILURE, f"{subject.hook or 'no path'} is no program", "the hook", do)
+    if not context.hook or not os.access(context.hook, os.X_OK):
+        yield Finding("hook", FAILURE, f"{context.hook or 'no path'} is no program", "the hook", do)
         return
-    real = os.path.realpath(subject.hook)
+    real = os.path.realpath(context.hook)
     status = os.stat(real)
-    if subject.real and (status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+    if context.real and (status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
         found = f"{real}: uid {status.st_uid}, {stat.filemode(status.st_mode)}"
         yield Finding("hook", FAILURE, found, "a program that only root may write", do)
         return
-    done = _run([subject.hook, "--version"])
+    done = _run([context.hook, "--version"])
     if done.returncode:
-        yield Finding("hook", FAILURE, _last_line(done.stderr), f"{subject.hook} to run", do)
+        yield Finding("hook", FAILURE, _last_line(done.stderr), f"{context.hook} to run", do)
     else:
-        yield Finding("hook", OK, f"{subject.hook}: {done.stdout.strip()}")
+        yield Finding("hook", OK, f"{context.hook}: {done.stdout.strip()}")
 
 
-def python(subject: Subject) -> Iterator[Finding]:
+def python(context: CheckContext) -> Iterator[Finding]:
     """The interpreter behind the gate; Debian's python3-minimal lacks ctypes."""
     code = "import sys, os, ctypes, _json, fcntl; print('%d %d %d' % sys.version_info[:3])"
     expected, do = "Python 3.9 or newer with its standard library", "install python3"
     try:
-        done = _run([subject.python, "-I", "-S", "-c", code])
+        done = _run([context.python, "-I", "-S", "-c", code])
     except OSError as error:
-        yield Finding("python", FAILURE, f"{subject.python}: {error.strerror}", expected, do)
+        yield Finding("python", FAILURE, f"{context.python}: {error.strerror}", expected, do)
         return
     version = tuple(map(int, done.stdout.split())) if done.returncode == 0 else ()
     text = ".".join(map(str, version))
     if not version or version < OLDEST_PYTHON:
-        yield Finding("python", FAILURE, f"{subject.python}: {text or _last_line(done.stderr)}", expected, do)
+        yield Finding("python", FAILURE, f"{context.python}: {text or _last_line(done.stderr)}", expected, do)
     else:
-        yield Finding("python", OK, f"{subject.python} {text}")
+        yield Finding("python", OK, f"{context.python} {text}")
 
 
-def dry_run(subject: Subject) -> Iterator[Finding]:
+def dry_run(context: CheckContext) -> Iterator[Finding]:
     """The hook's whole way but its last step, for a container that asks for the least share there is."""
-    if not subject.settings.flag("standalone.enabled"):
+    if not context.settings.flag("standalone.enabled"):
         yield Finding("dry run", OK, "left out: standalone.enabled is false, and a pod needs a grant")
         return
     with tempfile.TemporaryDirectory(prefix="vgpu-doctor-") as bundle:
         state = _made_up(bundle)
-        command = [subject.hook, "--config", subject.config_path, "--dry-run", "prestart"]
+        command = [context.hook, "--config", context.config_path, "--dry-run", "prestart"]
         done = _run(command, (records.encode(state) + "\n"))
     if done.returncode == 0 and done.stdout:
         yield Finding("dry run", OK, f"{len(done.stdout.splitlines())} steps planned")
@@ -194,9 +194,9 @@ def _made_up(bundle: str) -> dict[str, object]:
             "annotations": annotations}  # fmt: skip
 
 
-def daemon(subject: Subject) -> Iterator[Finding]:
+def daemon(context: CheckContext) -> Iterator[Finding]:
     try:
-        answer = client.ask(subject.settings.run_dir, "health")
+        answer = client.ask(context.settings.run_dir, "health")
     except VgpuError as error:
         yield failure("daemon", error, WARNING)
         return

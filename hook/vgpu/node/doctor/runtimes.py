@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
-from vgpu.node.doctor.findings import FAILURE, OK, WARNING, Finding, Subject
+from vgpu.node.doctor.findings import FAILURE, OK, WARNING, CheckContext, Finding
 
 HOOK_DIRS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d", "/run/containers/oci/hooks.d")
 CONTAINERS_CONF = ("/usr/share/containers/containers.conf", "/etc/containers/containers.conf",
@@ -31,11 +31,11 @@ _ASSIGNED = re.compile(r"""^\s*"?([A-Za-z_.-]+)"?\s*=\s*["']([^"']*)["']""", re.
 _KIND = re.compile(r"""["']?kind["']?\s*:\s*["']?(vgpu\.io|nvidia\.com)/[a-z]+""")
 
 
-def registration(subject: Subject) -> Iterator[Finding]:
+def runtime_configuration(context: CheckContext) -> Iterator[Finding]:
     """Where the hook or the shim is named; each program that is named has to be there."""
-    named = [*_hooks_d(subject), *_containerd(subject), *_crio(subject), *_docker(subject), *_cdi(subject, "vgpu.io")]
+    named = [*_hooks_d(context), *_containerd(context), *_crio(context), *_docker(context), *_cdi(context, "vgpu.io")]
     for where, program in named:
-        if program and not os.access(subject.path(program), os.X_OK):
+        if program and not os.access(context.path(program), os.X_OK):
             do = "install vgpu again, or take the registration away: containers fail to start"
             yield Finding("registration", FAILURE, f"{where}: {program} is no program", "the hook", do)
         else:
@@ -45,35 +45,35 @@ def registration(subject: Subject) -> Iterator[Finding]:
         yield Finding("registration", WARNING, "registered with none", "a runtime that calls the hook", do)
 
 
-def nvidia(subject: Subject) -> Iterator[Finding]:
+def nvidia(context: CheckContext) -> Iterator[Finding]:
     """NVIDIA's own ways to a card: what comes by them the ledger does not know."""
     do = "give it to containers that ask for it by name only: what comes this way has no limits and is in no ledger"
-    for where in _nvidia_defaults(subject):
+    for where in _nvidia_defaults(context):
         yield Finding("NVIDIA's runtime", WARNING, where, "another default runtime", do)
-    for where, _ in _cdi(subject, "nvidia.com"):
+    for where, _ in _cdi(context, "nvidia.com"):
         yield Finding(
             "NVIDIA's CDI", WARNING, f"{where}: whole cards for whoever may ask", "none in tenants' reach", do
         )
-    if os.path.exists(subject.path(NVIDIA_CONFIG)) and _accepts_environment(subject):
+    if os.path.exists(context.path(NVIDIA_CONFIG)) and _accepts_environment(context):
         text = "an image's NVIDIA_VISIBLE_DEVICES=all gives it every card"
         yield Finding("NVIDIA's runtime", WARNING, f"{NVIDIA_CONFIG}: {text}",
                       "accept-nvidia-visible-devices-envvar-when-unprivileged = false", do)  # fmt: skip
 
 
-def _accepts_environment(subject: Subject) -> bool:
+def _accepts_environment(context: CheckContext) -> bool:
     """Its default is true; without it only a privileged container's environment counts."""
-    text = _text(subject, NVIDIA_CONFIG)
+    text = _text(context, NVIDIA_CONFIG)
     return not re.search(r"^\s*accept-nvidia-visible-devices-envvar-when-unprivileged\s*=\s*false", text, re.MULTILINE)
 
 
-def _nvidia_defaults(subject: Subject) -> Iterator[str]:
-    name = _docker_settings(subject).get("default-runtime")
-    if isinstance(name, str) and (name == "nvidia" or NVIDIA_RUNTIME in _docker_runtimes(subject).get(name, "")):
+def _nvidia_defaults(context: CheckContext) -> Iterator[str]:
+    name = _docker_settings(context).get("default-runtime")
+    if isinstance(name, str) and (name == "nvidia" or NVIDIA_RUNTIME in _docker_runtimes(context).get(name, "")):
         yield f"docker ({DOCKER}): default-runtime {name}"
-    for path, key, value in _assigned(subject, (*CONTAINERD, *CRIO)):
+    for path, key, value in _assigned(context, (*CONTAINERD, *CRIO)):
         if key in ("default_runtime_name", "default_runtime") and value == "nvidia":
             yield f"{path}: {key} = {value}"
-    for path, program in _hook_files(subject):
+    for path, program in _hook_files(context):
         if "nvidia-container" in os.path.basename(program):
             yield f"{path}: {program}"
 
@@ -81,106 +81,106 @@ def _nvidia_defaults(subject: Subject) -> Iterator[str]:
 # Where runtimes keep what they are told: (where, program or "")
 
 
-def _hooks_d(subject: Subject) -> list[tuple[str, str]]:
+def _hooks_d(context: CheckContext) -> list[tuple[str, str]]:
     return [
         (f"podman and CRI-O ({path})", program)
-        for path, program in _hook_files(subject)
+        for path, program in _hook_files(context)
         if os.path.basename(program).startswith("vgpu-")
     ]
 
 
-def _hook_files(subject: Subject) -> Iterator[tuple[str, str]]:
+def _hook_files(context: CheckContext) -> Iterator[tuple[str, str]]:
     """(file, hook.path) of every readable hooks.d file."""
     configured = [
         item
-        for path in _files(subject, CONTAINERS_CONF)
-        for found in re.findall(r"^\s*hooks_dir\s*=\s*\[([^\]]*)\]", _text(subject, path), re.MULTILINE)
+        for path in _files(context, CONTAINERS_CONF)
+        for found in re.findall(r"^\s*hooks_dir\s*=\s*\[([^\]]*)\]", _text(context, path), re.MULTILINE)
         for item in re.findall(r"""["']([^"']+)["']""", found)
     ]
     for directory in dict.fromkeys((*HOOK_DIRS, *configured)):
-        for path in _files(subject, (directory + "/*.json",)):
-            hook = _json(subject, path).get("hook")
+        for path in _files(context, (directory + "/*.json",)):
+            hook = _json(context, path).get("hook")
             program = hook.get("path") if isinstance(hook, dict) else None
             if isinstance(program, str):
                 yield path, program
 
 
-def _containerd(subject: Subject) -> list[tuple[str, str]]:
+def _containerd(context: CheckContext) -> list[tuple[str, str]]:
     found = []
-    for path, key, value in _assigned(subject, CONTAINERD):
+    for path, key, value in _assigned(context, CONTAINERD):
         if key == "BinaryName" and "vgpu-runtime" in value:
             found.append((f"containerd ({path}: BinaryName)", value))
         elif key == "base_runtime_spec":
-            found += [(f"containerd ({path}: base_runtime_spec)", program) for program in _spec_hooks(subject, value)]
+            found += [(f"containerd ({path}: base_runtime_spec)", program) for program in _spec_hooks(context, value)]
     return found
 
 
-def _crio(subject: Subject) -> list[tuple[str, str]]:
+def _crio(context: CheckContext) -> list[tuple[str, str]]:
     return [
         (f"CRI-O ({path}: {key})", value)
-        for path, key, value in _assigned(subject, CRIO)
+        for path, key, value in _assigned(context, CRIO)
         if key == "runtime_path" and "vgpu-runtime" in value
     ]
 
 
-def _spec_hooks(subject: Subject, path: str) -> list[str]:
+def _spec_hooks(context: CheckContext, path: str) -> list[str]:
     """vgpu's programs among the hooks of a runtime specification."""
-    hooks = _json(subject, path).get("hooks")
+    hooks = _json(context, path).get("hooks")
     lists = hooks.values() if isinstance(hooks, dict) else ()
     entries = [item for hook in lists if isinstance(hook, list) for item in hook if isinstance(item, dict)]
     paths = [str(item.get("path", "")) for item in entries]
     return list(dict.fromkeys(item for item in paths if os.path.basename(item).startswith("vgpu-")))
 
 
-def _docker(subject: Subject) -> list[tuple[str, str]]:
+def _docker(context: CheckContext) -> list[tuple[str, str]]:
     return [
         (f"docker ({DOCKER}: runtime {name})", program)
-        for name, program in _docker_runtimes(subject).items()
+        for name, program in _docker_runtimes(context).items()
         if "vgpu-runtime" in program
     ]
 
 
-def _docker_settings(subject: Subject) -> dict[str, object]:
-    return _json(subject, DOCKER)
+def _docker_settings(context: CheckContext) -> dict[str, object]:
+    return _json(context, DOCKER)
 
 
-def _docker_runtimes(subject: Subject) -> dict[str, str]:
-    runtimes = _docker_settings(subject).get("runtimes")
+def _docker_runtimes(context: CheckContext) -> dict[str, str]:
+    runtimes = _docker_settings(context).get("runtimes")
     found = runtimes.items() if isinstance(runtimes, dict) else ()
     return {name: str(item.get("path", "")) for name, item in found if isinstance(item, dict)}
 
 
-def _cdi(subject: Subject, vendor: str) -> list[tuple[str, str]]:
+def _cdi(context: CheckContext, vendor: str) -> list[tuple[str, str]]:
     """CDI specifications of a vendor; /var/run is /run almost everywhere, and counts once."""
-    files = _files(subject, tuple(f"{directory}/*.{end}" for directory in CDI_DIRS for end in ("json", "yaml", "yml")))
-    real = {os.path.realpath(subject.path(path)): path for path in files}
-    return [(f"CDI ({path})", "") for path in real.values() if vendor in _KIND.findall(_text(subject, path))]
+    files = _files(context, tuple(f"{directory}/*.{end}" for directory in CDI_DIRS for end in ("json", "yaml", "yml")))
+    real = {os.path.realpath(context.path(path)): path for path in files}
+    return [(f"CDI ({path})", "") for path in real.values() if vendor in _KIND.findall(_text(context, path))]
 
 
-def _assigned(subject: Subject, patterns: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+def _assigned(context: CheckContext, patterns: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
     """(file, key, value) of every text that a TOML file assigns."""
-    for path in _files(subject, patterns):
-        for key, value in _ASSIGNED.findall(_text(subject, path)):
+    for path in _files(context, patterns):
+        for key, value in _ASSIGNED.findall(_text(context, path)):
             yield path, key, value
 
 
-def _files(subject: Subject, patterns: tuple[str, ...]) -> list[str]:
+def _files(context: CheckContext, patterns: tuple[str, ...]) -> list[str]:
     """Those that are there, as the node names them."""
-    base = subject.root.rstrip("/")
+    base = context.root.rstrip("/")
     found = [path for pattern in patterns for path in sorted(glob.glob(glob.escape(base) + pattern))]
     return [path[len(base) :] for path in found if os.path.isfile(path)]
 
 
-def _text(subject: Subject, path: str) -> str:
+def _text(context: CheckContext, path: str) -> str:
     try:
-        return records.read_bounded(subject.path(path), MAX_FILE).decode("utf-8", "replace")
+        return records.read_bounded(context.path(path), MAX_FILE).decode("utf-8", "replace")
     except (OSError, VgpuError):
         return ""
 
 
-def _json(subject: Subject, path: str) -> dict[str, object]:
+def _json(context: CheckContext, path: str) -> dict[str, object]:
     """What cannot be read registers nothing: its own program complains about it."""
     try:
-        return records.read(subject.path(path), limit=MAX_FILE)
+        return records.read(context.path(path), limit=MAX_FILE)
     except (OSError, VgpuError):
         return {}

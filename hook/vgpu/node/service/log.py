@@ -14,7 +14,7 @@ from vgpu.config.errors import escaped, shown
 WARNING, INFO = 4, 6  #: syslog's, as sd-daemon(3) wants them in front of a line
 
 
-class Journal:
+class Log:
     """Writes to `stream`; with `levels` each line begins <4> or <6>, which journald takes off, else with `name`."""
 
     def __init__(self, stream: TextIO | None = None, levels: bool | None = None, name: str = "vgpud") -> None:
@@ -43,8 +43,8 @@ def _value(value: object) -> str:
 class Conditions:
     """What is wrong at present, by topic: told in the log when it begins, changes and ends, kept for the endpoint."""
 
-    def __init__(self, journal: Journal) -> None:
-        self.journal = journal
+    def __init__(self, log: Log) -> None:
+        self.log = log
         self.present: dict[str, str] = {}
 
     def set(self, topic: str, text: str) -> None:
@@ -54,7 +54,7 @@ class Conditions:
             return
         if text:
             self.present[topic] = text
-            self.journal.warning(text, topic=topic)
+            self.log.warning(text, topic=topic)
         else:
             del self.present[topic]
-            self.journal.info("over: " + before, topic=topic)
+            self.log.info("over: " + before, topic=topic)

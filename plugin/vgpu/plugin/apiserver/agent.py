@@ -14,7 +14,7 @@ from functools import partial
 from vgpu.config.dialects import placements
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.settings import Settings
-from vgpu.node.service.log import Conditions, Journal
+from vgpu.node.service.log import Conditions, Log
 from vgpu.plugin.apiserver import handover, scheduler_protocols
 from vgpu.plugin.apiserver.client import Api, ApiError, Object
 from vgpu.plugin.apiserver.node_annotations import NodeSync
@@ -36,7 +36,7 @@ class Cluster:
     def __init__(
         self,
         settings: Settings,
-        journal: Journal,
+        journal: Log,
         node_name: str,
         reasons: Callable[[], dict[str, str]] = dict,
         clock: Callable[[], float] = time.time,
@@ -152,7 +152,7 @@ class Cluster:
         if new:
             released = self.sync.release(api, new, self.dialects)
             if released:
-                self.conditions.journal.info("released", locks=", ".join(released), node=self.node)
+                self.conditions.log.info("released", locks=", ".join(released), node=self.node)
             self._unlocked.update(pod.pod.uid for pod in new)
 
     def _answer_pods(self, api: Api, seen: list[Seen]) -> None:

@@ -27,7 +27,7 @@ from vgpu.config.fields import Fields
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
 from vgpu.hook.linux import staleness
-from vgpu.node.service.log import Conditions, Journal
+from vgpu.node.service.log import Conditions, Log
 from vgpu.plugin.cards import xids
 from vgpu.plugin.cards.health_rules import QUIET, CardState, Fault, fault_of_xid, from_answer
 
@@ -69,7 +69,7 @@ class HealthWatch:
         self,
         settings: Settings,
         cards: list[Card],
-        journal: Journal,
+        journal: Log,
         on_change: Callable[[], None],
         pace: Pace | None = None,
         clock: Callable[[], float] = since_boot,
@@ -427,7 +427,7 @@ class _Watcher:
         return self._process.poll() is not None
 
 
-def _ignored(settings: Settings, journal: Journal) -> tuple[set[int], bool]:
+def _ignored(settings: Settings, journal: Log) -> tuple[set[int], bool]:
     """(the Xids that are ignored, whether events are waited for at all)."""
     found = settings.texts("plugin.ignored_xids")
     for text in found:

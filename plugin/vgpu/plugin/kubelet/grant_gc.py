@@ -16,7 +16,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger import commitments
-from vgpu.node.service.log import Conditions, Journal
+from vgpu.node.service.log import Conditions, Log
 from vgpu.plugin.kubelet import delete_grants, pod_resources
 from vgpu.plugin.kubelet.checkpoint import Checkpoint
 from vgpu.plugin.kubelet.pod_resources import Life, Listing, Pod
@@ -101,7 +101,7 @@ class Expiry:
     def __init__(
         self,
         settings: Settings,
-        journal: Journal,
+        journal: Log,
         ask: Callable[[Settings], Listing] = pod_resources.ask,
         clock: Callable[[], float] = time.monotonic,
         proc: str = "/proc",

@@ -111,7 +111,7 @@ class Registrar:
             return
         self.conditions.set(topic, "")
         why = "kubelet did not listen any more" if unheard else ""
-        self.conditions.journal.info("registered", resource=one.name, devices=one.listing.resource.count(), again=why)
+        self.conditions.log.info("registered", resource=one.name, devices=one.listing.resource.count(), again=why)
         now = self.clock()
         state.kubelet, state.pause, state.since, state.silent_since = kubelet, FIRST_PAUSE, now, now
         state.patience = min(state.patience * 2, LAST_PATIENCE) if unheard else state.patience

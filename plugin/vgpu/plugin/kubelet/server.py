@@ -20,7 +20,7 @@ from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.grants import Grant
 from vgpu.hook.placement.placement import Policy
 from vgpu.node.service.kubelet_resources import UNHEALTHY, Resource, Slot
-from vgpu.node.service.log import Journal
+from vgpu.node.service.log import Log
 from vgpu.plugin.kubelet import allocate, preferred
 from vgpu.plugin.kubelet.allocate import Allocator
 from vgpu.plugin.kubelet.proto import deviceplugin_pb2 as protocol
@@ -137,7 +137,7 @@ class Servicer:
         listing: Listing,
         allocator: Allocator,
         policy: Policy,
-        journal: Journal,
+        journal: Log,
         handed_over: Callable[[str], None],
     ) -> None:
         self.listing = listing

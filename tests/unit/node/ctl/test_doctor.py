@@ -33,53 +33,53 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def test_settings(tree: Tree) -> None:
-    assert only(node.settings, tree.subject).status == OK
+    assert only(node.settings, tree.context).status == OK
     source = tree.write("config.yaml", "standalone: {enabled: false}\n")
     records.write(tree.config, {**tree.settings.record(), "source": str(source)})
-    assert only(node.settings, tree.subject) == Finding(
+    assert only(node.settings, tree.context) == Finding(
         "settings", WARNING, f"{source} says something else than {tree.config}", "the file in force",
         "run: vgpuctl config apply",
     )  # fmt: skip
     source.write_text("standalone: {enabled: 7}\n")
-    assert "config.yaml:1" in only(node.settings, tree.subject).found
+    assert "config.yaml:1" in only(node.settings, tree.context).found
     tree.write("config.json", "{")
-    assert only(node.settings, tree.subject).status == FAILURE
+    assert only(node.settings, tree.context).status == FAILURE
     (tree.path / "config.json").unlink()
-    assert only(node.settings, tree.subject).do == "run: vgpuctl config apply"
+    assert only(node.settings, tree.context).do == "run: vgpuctl config apply"
 
 
 def test_driver_and_inventory(tree: Tree) -> None:
-    assert only(node.driver, tree.subject).status == FAILURE
-    assert only(node.inventory, tree.subject).do == inventories.DO
+    assert only(node.driver, tree.context).status == FAILURE
+    assert only(node.inventory, tree.context).do == inventories.DO
     tree.driver()
     tree.inventory()
-    assert only(node.driver, tree.subject).found == "550.54.15"
-    assert only(node.inventory, tree.subject).status == OK
+    assert only(node.driver, tree.context).found == "550.54.15"
+    assert only(node.inventory, tree.context).status == OK
     tree.inventory(str(tree.path / "gone.so"))
-    assert "gone.so" in only(node.inventory, tree.subject).found
+    assert "gone.so" in only(node.inventory, tree.context).found
     tree.inventory(cards=0)
-    assert only(node.inventory, tree.subject).found == "no usable card"
+    assert only(node.inventory, tree.context).found == "no usable card"
     tree.driver("560.35.03")
-    assert only(node.inventory, tree.subject).expected == "one of the loaded driver 560.35.03"
+    assert only(node.inventory, tree.context).expected == "one of the loaded driver 560.35.03"
 
 
 def test_nodes_without_any_driver(tree: Tree) -> None:
-    assert "major 195" in only(node.nodes, tree.subject).expected
+    assert "major 195" in only(node.nodes, tree.context).expected
     tree.write("proc/devices", "Character devices:\n195 nvidia\n")
-    assert only(node.uvm, tree.subject).do == "run: nvidia-modprobe -u -c=0"
+    assert only(node.uvm, tree.context).do == "run: nvidia-modprobe -u -c=0"
     tree.write("proc/devices", "Character devices:\n195 nvidia\n511 nvidia-uvm\n")
-    assert "dev/nvidia-uvm: No such file" in only(node.uvm, tree.subject).found
+    assert "dev/nvidia-uvm: No such file" in only(node.uvm, tree.context).found
     tree.write("dev/nvidia-uvm", "")
-    assert "-rw-r--r--" in only(node.uvm, tree.subject).found
+    assert "-rw-r--r--" in only(node.uvm, tree.context).found
 
 
 def test_a_hook_that_others_may_write_is_none(tree: Tree) -> None:
     tree.write("bin/vgpu-hook", HOOK.format("true"), 0o777)
-    assert "only root may write" in only(node.hook, replace(tree.subject, real=True)).expected
+    assert "only root may write" in only(node.hook, replace(tree.context, real=True)).expected
 
 
 def test_daemon_that_does_not_run(tree: Tree) -> None:
-    found = only(node.daemon, tree.subject)
+    found = only(node.daemon, tree.context)
     assert found.status == WARNING
     assert "systemctl start vgpud" in found.do
 
@@ -100,20 +100,20 @@ def test_daemon_that_does_not_run(tree: Tree) -> None:
 )
 def test_cgroups(tree: Tree, mounts: str, text: str) -> None:
     tree.write("proc/self/mountinfo", mounts)
-    assert look(host.cgroups, tree.subject) == [(OK, text)]
+    assert look(host.cgroups, tree.context) == [(OK, text)]
     (tree.path / "run/systemd/system").mkdir(parents=True)
-    assert "systemd" in look(host.cgroups, tree.subject)[0][1]
+    assert "systemd" in look(host.cgroups, tree.context)[0][1]
     (tree.path / "cgroup").rmdir()
-    assert only(host.cgroups, tree.subject).status == FAILURE
+    assert only(host.cgroups, tree.context).status == FAILURE
 
 
 def test_no_cgroups(tree: Tree) -> None:
     tree.write("proc/self/mountinfo", "30 20 0:27 / /proc rw - proc proc rw\n")
-    assert only(host.cgroups, tree.subject).found == "no hierarchy with devices"
+    assert only(host.cgroups, tree.context).found == "no hierarchy with devices"
 
 
 def test_kernel(tree: Tree) -> None:
-    assert only(host.kernel, tree.subject).status == OK
+    assert only(host.kernel, tree.context).status == OK
     assert not host.has_call("no such call", 9999)
 
 
@@ -160,12 +160,12 @@ WAYS = {
 def test_each_way_of_registration(hook_there: Tree, files: dict[str, str], says: str) -> None:
     for name, text in files.items():
         hook_there.write(name, text)
-    found = only(runtimes.registration, hook_there.subject)
+    found = only(runtimes.runtime_configuration, hook_there.context)
     assert (found.status, says in found.found) == (OK, True), found
     (hook_there.path / "usr/bin/vgpu-hook").unlink()
     (hook_there.path / "usr/bin/vgpu-runtime").unlink()
     if "CDI" not in says:
-        assert only(runtimes.registration, hook_there.subject).status == FAILURE
+        assert only(runtimes.runtime_configuration, hook_there.context).status == FAILURE
 
 
 @pytest.mark.parametrize("garbage", ["", "{", "[]", '{"hook": 5}', '{"hook": {"path": 5}}', "\udcff", '"' * 1000])
@@ -179,9 +179,9 @@ def test_registered_with_none(hook_there: Tree, garbage: str) -> None:
         path = hook_there.write(name, "")
         path.write_bytes(garbage.encode("utf-8", "surrogateescape"))
     hook_there.write("etc/containerd/conf.d/a.toml", '# BinaryName = "/usr/bin/vgpu-runtime"\n')
-    found = only(runtimes.registration, hook_there.subject)
+    found = only(runtimes.runtime_configuration, hook_there.context)
     assert (found.status, found.found) == (WARNING, "registered with none")
-    assert look(runtimes.nvidia, hook_there.subject) == []
+    assert look(runtimes.nvidia, hook_there.context) == []
 
 
 NVIDIA = {
@@ -206,14 +206,14 @@ NVIDIA = {
 @pytest.mark.parametrize(("name", "text", "says"), NVIDIA.values(), ids=NVIDIA)
 def test_nvidias_own_ways(tree: Tree, name: str, text: str, says: str) -> None:
     tree.write(name, text)
-    found = only(runtimes.nvidia, tree.subject)
+    found = only(runtimes.nvidia, tree.context)
     assert (found.status, says in found.found) == (WARNING, True), found
 
 
 def test_nvidias_environment_may_be_closed(tree: Tree) -> None:
     name = "etc/nvidia-container-runtime/config.toml"
     tree.write(name, "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n")
-    assert look(runtimes.nvidia, tree.subject) == []
+    assert look(runtimes.nvidia, tree.context) == []
 
 
 # Others on the cards
@@ -229,10 +229,10 @@ def test_containers_that_see_what_is_not_theirs(tree: Tree) -> None:
     os.makedirs(paths.container(tree.settings.run_dir, "c"))
     claim = Claim("c", 20, 77, [card], False, None, [], "/b", 1.0)
     records.write(paths.claim(tree.settings.run_dir, "c"), claim.record())
-    assert [status for status, _ in look(coexistence.containers, tree.subject)] == [OK]
+    assert [status for status, _ in look(coexistence.containers, tree.context)] == [OK]
     tree.write("proc/20/root/dev/nvidia1", "")
     tree.process(40, "privileged", "third", ("nvidia0", "nvidia1"))
-    assert look(coexistence.containers, tree.subject) == [
+    assert look(coexistence.containers, tree.context) == [
         (WARNING, "container c: process 20 (holder) sees nvidia1"),
         (WARNING, "one that holds no card: process 40 (privileged) sees nvidia0, nvidia1"),
     ]
@@ -246,18 +246,18 @@ def test_a_containers_links_lead_nowhere(tree: Tree, tmp_path: Path) -> None:
     (tree.path / "proc/50/root/dev").rmdir()
     (tree.path / "proc/50/root/dev").symlink_to(tmp_path / "dev")
     tree.write("dev/nvidia0", "")
-    assert [status for status, _ in look(coexistence.containers, tree.subject)] == [OK]
+    assert [status for status, _ in look(coexistence.containers, tree.context)] == [OK]
 
 
 def test_programs_that_hold_nodes_open(tree: Tree) -> None:
-    assert only(coexistence.holders, tree.subject).found == "no other program has a card's node open"
+    assert only(coexistence.holders, tree.context).found == "no other program has a card's node open"
     tree.process(60, "nvidia-persiste", "host", fds=("/dev/nvidia1", "/dev/nvidia0", "/dev/nvidiactl", "/etc/passwd"))
-    found = only(coexistence.holders, tree.subject)
+    found = only(coexistence.holders, tree.context)
     assert (found.status, found.found) == (OK, "without a claim: nvidia-persiste: 60 (nvidia0, nvidia1)")
 
 
 def test_strangers_are_not_asked_for_without_an_inventory(tree: Tree) -> None:
-    assert only(coexistence.strangers, tree.subject).status == WARNING
+    assert only(coexistence.foreign_users, tree.context).status == WARNING
 
 
 # The verb
@@ -266,7 +266,7 @@ def test_strangers_are_not_asked_for_without_an_inventory(tree: Tree) -> None:
 @pytest.fixture
 def call(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
     def run(*arguments: str) -> object:
-        monkeypatch.setattr(verb, "_subject", lambda config_path, hook: tree.subject)
+        monkeypatch.setattr(verb, "_context", lambda config_path, hook: tree.context)
         return CliRunner().invoke(verb.doctor, arguments, obj=tree.config)
 
     return run
@@ -274,6 +274,6 @@ def call(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
 
 def test_status_is_0_without_failures(tree: Tree, call: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
     tree.driver()
-    monkeypatch.setattr(verb, "CHECKS", {"driver": node.driver, "registration": runtimes.registration})
+    monkeypatch.setattr(verb, "CHECKS", {"driver": node.driver, "registration": runtimes.runtime_configuration})
     assert call().exit_code == 0  # type: ignore[attr-defined]
     assert staleness.driver_version(str(tree.path / "proc")) == "550.54.15"

@@ -13,8 +13,8 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
 from vgpu.hook.linux import procfs
 from vgpu.node.daemon import device_monitor
-from vgpu.node.daemon.device_monitor import INTERVAL, LATER, DeviceWatch, Rules
-from vgpu.node.service.log import Conditions, Journal
+from vgpu.node.daemon.device_monitor import INTERVAL, LATER, DeviceMonitor, Rules
+from vgpu.node.service.log import Conditions, Log
 
 
 class Answer:
@@ -43,14 +43,14 @@ class Bed:
     def __init__(self, run: str) -> None:
         self.settings = Settings({"paths.run": run, "devices.permissions": "rwm"})
         self.log = io.StringIO()
-        self.conditions = Conditions(Journal(self.log, levels=False))
+        self.conditions = Conditions(Log(self.log, levels=False))
         self.now = 100.0
         self.hangs = False
         self.rules: dict[str, Rules] = {}
         self.shut: set[str] = set()
         self.failing: set[str] = set()
         self.asked: list[str] = []
-        self.watch = DeviceWatch(
+        self.watch = DeviceMonitor(
             self.settings, self.conditions, self.spawn, "/proc", lambda: self.now, self.rules_of, self.work
         )
 

@@ -13,7 +13,7 @@ from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger import container_processes
 from vgpu.hook.linux import procfs, staleness
-from vgpu.node.daemon.driver_overhead import DriverUse
+from vgpu.node.daemon.driver_overhead import DriverOverhead
 
 MIB = 1 << 20
 UUIDS = [limits.uuid_text(bytes([number]) * 16) for number in range(1, 3)]
@@ -31,7 +31,7 @@ class Node:
         self.pids = [SELF]
         self.clock = NOW
         settings = Settings({"paths.run": self.run_dir, "paths.state": self.run_dir})
-        self.use = DriverUse(settings, clock=lambda: self.clock)
+        self.use = DriverOverhead(settings, clock=lambda: self.clock)
         monkeypatch.setattr("vgpu.node.daemon.driver_overhead.region_of", self._region)
         monkeypatch.setattr(
             container_processes.ContainerProcesses, "of", lambda _self, _claim: [(pid, 1) for pid in self.pids]

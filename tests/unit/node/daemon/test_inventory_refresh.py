@@ -10,8 +10,8 @@ import pytest
 from vgpu.config import paths, records
 from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.settings import Settings
-from vgpu.node.daemon.inventory_refresh import FIRST_PAUSE, LAST_PAUSE, LEFT_OUT, InventoryKeeper
-from vgpu.node.service.log import Conditions, Journal
+from vgpu.node.daemon.inventory_refresh import FIRST_PAUSE, LAST_PAUSE, LEFT_OUT, InventoryRefresher
+from vgpu.node.service.log import Conditions, Log
 
 
 class Answer:
@@ -40,9 +40,9 @@ class Node:
         self.children: list[Answer] = []
         self.settings = Settings({"paths.run": str(path), "driver.proc_root": str(path / "proc")})
         self.log = io.StringIO()
-        self.conditions = Conditions(Journal(self.log, levels=False))
+        self.conditions = Conditions(Log(self.log, levels=False))
         self.driver("550.54.15")
-        self.keeper = InventoryKeeper(self.settings, self.conditions, self.spawn, "/proc", lambda: self.now)  # type: ignore[arg-type]
+        self.keeper = InventoryRefresher(self.settings, self.conditions, self.spawn, "/proc", lambda: self.now)  # type: ignore[arg-type]
 
     def spawn(self, work: object, deadline: float) -> Answer:
         self.children.append(Answer())

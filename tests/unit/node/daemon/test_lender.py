@@ -17,7 +17,7 @@ from vgpu.config.settings import Settings
 from vgpu.hook.ledger import core_schedules
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
-from vgpu.node.daemon.lender import DOZE, PACE, Arbiter
+from vgpu.node.daemon.lender import DOZE, PACE, Lender
 from vgpu.node.daemon.lending_policy import LEASE, MS
 
 UUID = limits.uuid_text(bytes(range(16)))
@@ -38,10 +38,10 @@ class Node:
         self.pid = 100
         self.used: dict[str, int] = {}
         self.pids: dict[str, int] = {}
-        self.arbiter = self.started()
+        self.lender = self.started()
 
-    def started(self) -> Arbiter:
-        return Arbiter(self.settings, str(self.proc), lambda: self.now)
+    def started(self) -> Lender:
+        return Lender(self.settings, str(self.proc), lambda: self.now)
 
     def ledger(self) -> Ledger:
         return Ledger(self.settings, [], str(self.proc))
@@ -83,7 +83,7 @@ class Node:
         for _ in range(count):
             for name in flooding:
                 self.floods(name)
-            self.arbiter.tick()
+            self.lender.tick()
             self.now += int(PACE * 1e9)
 
     def page(self, name: str) -> CoreSchedule:
@@ -99,27 +99,27 @@ class Node:
 def node(tmp_path: Path) -> Iterator[Node]:
     made = Node(tmp_path)
     yield made
-    made.arbiter.stop()
+    made.lender.stop()
 
 
 def test_idle_time_is_lent_while_it_is_wanted(node: Node) -> None:
     node.container("a", 30, 100)
     node.container("b", 70, 70)
-    node.arbiter.look()
+    node.lender.look()
     node.ticks(10, "a")
     assert (node.lent("a"), node.lent("b")) == (100, 0)
-    assert node.arbiter.figures()[0]["lent"] == 100
+    assert node.lender.figures()[0]["lent"] == 100
     for _ in range(10):
         node.ticks(1)
     assert node.lent("a") == 0
-    assert node.arbiter.figures()[0]["lent"] == 0
+    assert node.lender.figures()[0]["lent"] == 0
 
 
 def test_an_owner_that_comes_back_has_its_share_within_200_ms(node: Node) -> None:
     node.container("a", 30, 100)
     node.container("b", 70, 70)
     plain = node.page("a")
-    node.arbiter.look()
+    node.lender.look()
     node.ticks(20, "a")
     assert node.lent("a") == 100
     node.ticks(10, "a", "b")
@@ -128,31 +128,31 @@ def test_an_owner_that_comes_back_has_its_share_within_200_ms(node: Node) -> Non
 
 
 def test_it_ticks_only_while_somebody_may_borrow(node: Node) -> None:
-    assert node.arbiter.due() is None
+    assert node.lender.due() is None
     node.container("hard", 30, 30)
-    node.arbiter.look()
-    assert node.arbiter.due() is None
+    node.lender.look()
+    assert node.lender.due() is None
     node.container("soft", 30, 60)
-    node.arbiter.look()
-    assert node.arbiter.due() == 0
-    node.arbiter.tick()
-    assert node.arbiter.due() == pytest.approx(DOZE)
+    node.lender.look()
+    assert node.lender.due() == 0
+    node.lender.tick()
+    assert node.lender.due() == pytest.approx(DOZE)
     node.now += int(DOZE * 1e9)
     node.floods("soft")
-    node.arbiter.tick()
-    assert node.arbiter.due() == pytest.approx(PACE)
+    node.lender.tick()
+    assert node.lender.due() == pytest.approx(PACE)
 
 
 def test_who_comes_is_seen_at_once_by_the_pages_that_change(node: Node) -> None:
     node.container("a", 30, 100)
-    node.arbiter.look()
+    node.lender.look()
     node.ticks(10, "a")
     assert node.lent("a") == 100
     node.container("b", 70, 70)
     assert node.lent("a") == 0, "the hook's pages end every loan on the card"
     node.floods("b")
     node.ticks(1, "a", "b")
-    assert set(node.arbiter.shares) == {"a", "b"}
+    assert set(node.lender.shares) == {"a", "b"}
     assert node.lent("a") == 0
 
 
@@ -160,27 +160,27 @@ def test_who_goes_is_forgotten_and_nothing_stays_open(node: Node) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for name in ("a", "b", "c"):
         node.container(name, 20, 100)
-    node.arbiter.look()
+    node.lender.look()
     node.ticks(5, "a")
     (node.proc / str(node.pids["b"]) / "stat").unlink()
     with Lock(node.run_dir):
         node.ledger()._end("b")
     node.ticks(2, "a")
-    assert set(node.arbiter.shares) == {"a", "c"}
-    node.arbiter.stop()
+    assert set(node.lender.shares) == {"a", "c"}
+    node.lender.stop()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_another_arbiter_goes_on_where_the_last_one_died(node: Node) -> None:
     node.container("a", 30, 100)
-    node.arbiter.look()
+    node.lender.look()
     node.ticks(10, "a")
     until = node.page("a").lent_until
     node.now = until + 1
     assert node.lent("a") == 0
-    node.arbiter.stop()
-    node.arbiter = node.started()
-    node.arbiter.look()
+    node.lender.stop()
+    node.lender = node.started()
+    node.lender.look()
     assert node.page("a").lent_until == 0
     node.ticks(10, "a")
     assert node.lent("a") == 100
@@ -188,7 +188,7 @@ def test_another_arbiter_goes_on_where_the_last_one_died(node: Node) -> None:
 
 def test_while_a_hook_holds_the_lock_nothing_is_written_and_loans_end(node: Node) -> None:
     node.container("a", 30, 100)
-    node.arbiter.look()
+    node.lender.look()
     node.ticks(10, "a")
     with Lock(node.run_dir):
         node.ticks(LEASE // int(PACE * 1e9) + 1, "a")
@@ -199,7 +199,7 @@ def test_while_a_hook_holds_the_lock_nothing_is_written_and_loans_end(node: Node
 
 def test_a_time_namespaces_clock_is_taken_into_account(node: Node) -> None:
     node.container("a", 30, 100, offset=10**11)
-    node.arbiter.look()
+    node.lender.look()
     for _ in range(10):
         node.floods("a", offset=10**11)
         node.ticks(1)
@@ -210,20 +210,20 @@ def test_what_a_hook_could_not_write_is_put_right(node: Node) -> None:
     node.container("a", 50, 50)
     node.container("b", 50, 50)
     right = node.page("a").key()
-    core_schedule.update(paths.core_schedules(node.run_dir, "a"), CoreSchedule(UUID, tenants=1))
-    node.arbiter.look()
+    core_schedule.update(paths.card_pages(node.run_dir, "a"), Page(UUID, tenants=1))
+    node.lender.look()
     assert node.page("a").key() == right
 
 
 def test_use_is_told_as_a_percentage_of_the_time_between_two_rounds(node: Node) -> None:
     node.container("a", 30, 30)
     node.says("a", 1000 * MS, node.now)
-    node.arbiter.look()
-    assert node.arbiter.figures()[0]["used"] is None
+    node.lender.look()
+    assert node.lender.figures()[0]["used"] is None
     node.now += 2000 * MS
     node.says("a", 500 * MS, node.now)
-    node.arbiter.look()
-    assert node.arbiter.figures()[0]["used"] == pytest.approx(25)
+    node.lender.look()
+    assert node.lender.figures()[0]["used"] == pytest.approx(25)
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", bytes(usage.SIZE), usage.BEGINNING, b"\xff" * usage.SIZE])
@@ -231,7 +231,7 @@ def test_a_region_that_is_none_lends_nobody_that_containers_share(node: Node, co
     node.container("a", 30, 100)
     node.container("b", 70, 70)
     node.region("b").write_bytes(content)
-    node.arbiter.look()
+    node.lender.look()
     node.ticks(10, "a")
     assert node.lent("a") == 0
 
@@ -240,7 +240,7 @@ def test_garbage_in_a_region_is_survived(node: Node) -> None:
     noise = random.Random(6)
     node.container("a", 30, 100)
     node.container("b", 70, 100)
-    node.arbiter.look()
+    node.lender.look()
     for _ in range(60):
         data = noise.randbytes(usage.SIZE - usage.TIMES_OFFSET)
         for name in ("a", "b"):
@@ -249,36 +249,36 @@ def test_garbage_in_a_region_is_survived(node: Node) -> None:
                 stream.seek(usage.TIMES_OFFSET)
                 stream.write(data[: usage.FLIGHTS_OFFSET - usage.TIMES_OFFSET])
         node.ticks(1)
-        node.arbiter.look()
+        node.lender.look()
         for name in ("a", "b"):
             page = node.page(name)
             assert page.lent_until <= node.now + LEASE
             assert page.lent_rate <= 100
-    assert {row["container"] for row in node.arbiter.figures()} == {"a", "b"}
+    assert {row["container"] for row in node.lender.figures()} == {"a", "b"}
 
 
 def test_a_region_and_pages_that_vanish_stop_nobody(node: Node) -> None:
     node.container("a", 30, 100)
     node.container("b", 30, 100)
     node.region("a").unlink()
-    Path(paths.core_schedules(node.run_dir, "a")).unlink()
-    node.arbiter.look()
+    Path(paths.card_pages(node.run_dir, "a")).unlink()
+    node.lender.look()
     node.ticks(10, "b")
     assert node.lent("b") > 30
     Path(paths.core_schedules(node.run_dir, "b")).write_bytes(b"x")
     node.ticks(10, "b")
-    node.arbiter.look()
+    node.lender.look()
 
 
 def test_whom_it_doubts_it_lends_nothing(node: Node) -> None:
     node.container("a", 50, 100)
     node.container("b", 50, 50)
     fair = node.page("a").share
-    node.arbiter.doubt({"a": 0.8})
-    node.arbiter.look()
+    node.lender.penalize({"a": 0.8})
+    node.lender.look()
     node.ticks(10, "a")
     assert node.lent("a") == 0
     assert node.page("a").share == int(fair * 0.8)
-    node.arbiter.doubt({})
-    node.arbiter.look()
+    node.lender.penalize({})
+    node.lender.look()
     assert node.page("a").share == fair

@@ -8,7 +8,7 @@ import pytest
 from lending_node import CARD, OTHER, STEP, Demand, Node, always, soft
 
 from vgpu.node.daemon import lending_policy
-from vgpu.node.daemon.lending_policy import LEASE, MS, Arbitration, Tenant, shared_out
+from vgpu.node.daemon.lending_policy import LEASE, MS, LendingPolicy, Tenant, shared_out
 
 
 def from_(at: int, percent: float = 100) -> Demand:
@@ -47,7 +47,7 @@ def test_hard_shares_are_never_lent_anything() -> None:
     node = Node([hard("a", 50), hard("b", 30)], {"a": always(100), "b": always(0)})
     node.run(1000 * MS)
     assert node.writes == 0
-    assert not node.arbitration.is_awake(node.now)
+    assert not node.policy.is_awake(node.now)
 
 
 def test_a_dead_arbiters_loan_ends_by_itself() -> None:
@@ -63,7 +63,7 @@ def test_a_dead_arbiters_loan_ends_by_itself() -> None:
 def test_what_could_not_be_written_is_decided_again() -> None:
     node = Node([soft("a", 30)], {"a": always(100)})
     node.run(500 * MS)
-    node.arbitration.forget()
+    node.policy.forget()
     node.pages["a"][CARD].lent_until = 0
     node.run(2 * STEP)
     assert node.lent() == {"a": 100}
@@ -143,12 +143,12 @@ def test_priority_takes_nothing_of_anybodys_share() -> None:
 
 def test_a_doubted_tenant_is_lent_nothing_and_has_less_of_a_share() -> None:
     tenants = [soft("liar", 50), soft("b", 50)]
-    made = Arbitration(tenants, doubted={"liar": 0.8})
-    fair = Arbitration(tenants)
+    made = LendingPolicy(tenants, penalized={"liar": 0.8})
+    fair = LendingPolicy(tenants)
     assert made.plain["liar"][0].share == int(fair.plain["liar"][0].share * 0.8)
     assert made.plain["b"] == fair.plain["b"]
     node = Node(tenants, {"liar": always(100), "b": always(0)})
-    node.arbitration = made
+    node.policy = made
     node.run(500 * MS)
     assert node.lent() == {}
 

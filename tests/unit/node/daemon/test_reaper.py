@@ -16,7 +16,7 @@ from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
 from vgpu.node.daemon import reaper
 from vgpu.node.daemon.reaper import Reaper
-from vgpu.node.service.log import Conditions, Journal
+from vgpu.node.service.log import Conditions, Log
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 BOOT = "4c2b6d0e-0000-4000-8000-000000000001"
@@ -32,7 +32,7 @@ class Node:
         self.proc = path / "proc"
         self.write("proc/sys/kernel/random/boot_id", BOOT + "\n")
         self.log = io.StringIO()
-        self.conditions = Conditions(Journal(self.log, levels=False))
+        self.conditions = Conditions(Log(self.log, levels=False))
         self.reaper = Reaper(self.settings, self.conditions, str(self.proc), lambda: self.now, lambda: self.wall)
         self.wall = time.time()
 

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from vgpu.node.daemon.usage_audit import LAG, LOOKS, NARROWEST, Truth
+from vgpu.node.daemon.usage_audit import LAG, LOOKS, NARROWEST, UsageAudit
 
 ENOUGH = LOOKS + LAG
 
 
-def looked(said: list[float], seen: list[float], limit: float = 50) -> Truth:
-    made = Truth()
+def looked(said: list[float], seen: list[float], limit: float = 50) -> UsageAudit:
+    made = UsageAudit()
     for word, sight in zip(said, seen):
         made.look(word, limit, sight)
     return made
@@ -46,7 +46,7 @@ def test_samples_that_come_late_catch_nobody() -> None:
     """A container works and stops; NVML goes on showing it for two looks."""
     said = [50.0] * 10 + [0.0] * 12
     seen = [0.0] * 2 + [50.0] * 10 + [0.0] * 10
-    made = Truth()
+    made = UsageAudit()
     for word, sight in zip(said, seen):
         made.look(word, 50, sight)
         assert made.verdict() is None
@@ -62,7 +62,7 @@ def test_noise_catches_nobody_honest() -> None:
     noise = random.Random(3)
     for _ in range(200):
         use = noise.uniform(5, 100)
-        made = Truth()
+        made = UsageAudit()
         for _ in range(40):
             made.look(use, 100, min(100.0, max(0.0, use * noise.uniform(0.6, 1.5))))
             assert made.verdict() is None

@@ -15,8 +15,8 @@ from vgpu.hook.ledger import container_processes
 from vgpu.node.daemon import usage_monitor
 from vgpu.node.daemon.lending_policy import Observation
 from vgpu.node.daemon.usage_audit import LAG, LOOKS
-from vgpu.node.daemon.usage_monitor import ShareWatch
-from vgpu.node.service.log import Conditions, Journal
+from vgpu.node.daemon.usage_monitor import UsageMonitor
+from vgpu.node.service.log import Conditions, Log
 
 UUID = limits.uuid_text(bytes(range(16)))
 SECOND = 10**9
@@ -32,7 +32,7 @@ class FakeShare:
         return {UUID: Observation(self.used[0], now, 0)}
 
 
-class FakeArbiter:
+class FakeLender:
     def __init__(self) -> None:
         self.now = 0
         self.shares = {name: FakeShare(name, [0]) for name in ("honest", "liar")}
@@ -41,25 +41,25 @@ class FakeArbiter:
     def clock(self) -> int:
         return self.now
 
-    def doubt(self, parts: dict[str, float]) -> None:
+    def penalize(self, parts: dict[str, float]) -> None:
         self.parts = parts
 
 
 class Watched:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log = io.StringIO()
-        self.arbiter = FakeArbiter()
-        self.conditions = Conditions(Journal(self.log, False))
+        self.lender = FakeLender()
+        self.conditions = Conditions(Log(self.log, False))
         settings = Settings({})
-        self.watch = ShareWatch(settings, self.conditions, lambda *_: pytest.fail("asks"), self.arbiter)  # type: ignore[arg-type]
+        self.watch = UsageMonitor(settings, self.conditions, lambda *_: pytest.fail("asks"), self.lender)  # type: ignore[arg-type]
         pids = {"honest": [(10, 1)], "liar": [(20, 1), (21, 1)]}
         monkeypatch.setattr(container_processes.ContainerProcesses, "of", lambda _self, claim: pids[claim.container])
 
     def look(self, said: dict[str, int], seen: dict[int, int]) -> None:
         """Five seconds in which containers say so many percent, and NVML sees so many of pids."""
-        self.arbiter.now += 5 * SECOND
+        self.lender.now += 5 * SECOND
         for name, percent in said.items():
-            self.arbiter.shares[name].used[0] += 5 * SECOND * percent // 100
+            self.lender.shares[name].used[0] += 5 * SECOND * percent // 100
         self.watch.judge({UUID: [(pid, percent, 1) for pid, percent in seen.items()]})
 
 
@@ -72,13 +72,13 @@ def test_a_liar_is_told_and_lent_nothing_until_it_is_honest_again(watched: Watch
     for _ in range(LOOKS + LAG + 1):
         watched.look({"honest": 50, "liar": 5}, {10: 50, 20: 40, 21: 40, 99: 100})
     assert set(watched.watch.caught) == {("liar", UUID)}
-    assert watched.arbiter.parts == {"liar": 0.8}
+    assert watched.lender.parts == {"liar": 0.8}
     told = watched.conditions.present["core shares"]
     assert told.startswith(f"container liar (ns/liar/main) on {UUID}: says it uses")
     assert watched.watch.seen("liar", UUID) == 80
     for _ in range(LOOKS + LAG):
         watched.look({"honest": 50, "liar": 50}, {10: 50, 20: 25, 21: 25})
-    assert watched.arbiter.parts == {}
+    assert watched.lender.parts == {}
     assert "core shares" not in watched.conditions.present
     assert len(watched.log.getvalue().splitlines()) == 2, "told once, and its end"
 
@@ -86,11 +86,11 @@ def test_a_liar_is_told_and_lent_nothing_until_it_is_honest_again(watched: Watch
 def test_a_region_that_says_nothing_is_a_word_too(watched: Watched) -> None:
     for _ in range(LOOKS + LAG + 1):
         watched.look({}, {10: 5, 20: 60})
-    assert set(watched.arbiter.parts) == {"liar"}
+    assert set(watched.lender.parts) == {"liar"}
 
 
 def test_nothing_is_asked_where_nobody_has_a_share(watched: Watched) -> None:
-    watched.arbiter.shares = {}
+    watched.lender.shares = {}
     card = Card(UUID, 0, 0, "", "T4", 1 << 34, Device("/dev/nvidia0", "nvidia0", 195, 0))
     watched.watch.look(Inventory("550", "", 1.0, [], [], [], [card]))
 
