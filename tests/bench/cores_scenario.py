@@ -35,7 +35,7 @@ class Scenario:
     timing: dict[str, float] = dataclasses.field(default_factory=dict)
     every: int = 0  #: interval of further readings of the ledger; 0: none
     changes: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)  #: time, tenant, cores, limit
-    arbiter: bool = False
+    lender: bool = False
     seed: int = 1
 
     def json(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def tenants(shares: Sequence[int], run: int) -> list[Tenant]:
 
 
 def node(shares: Sequence[int], run: int, limiter: str = "libvcuda") -> Scenario:
-    return Scenario(tenants(shares, run), LONG_WINDOW, limiter, seed=run + 1, arbiter=limiter == "libvcuda")
+    return Scenario(tenants(shares, run), LONG_WINDOW, limiter, seed=run + 1, lender=limiter == "libvcuda")
 
 
 def measure(workers: Workers, runs: int) -> list[Result]:
@@ -83,7 +83,7 @@ def measure_neighbours(workers: Workers, runs: int) -> list[Result]:
     for run in range(runs):
         victim = Tenant(50, [{"kernel": "lognormal:50000:1000:2000000", "launches": 20}])
         for crowd in ([], [Tenant(7, [FLOOD])] * 7):
-            scenarios.append(Scenario([victim, *crowd], WINDOW, seed=run + 1, arbiter=True))
+            scenarios.append(Scenario([victim, *crowd], WINDOW, seed=run + 1, lender=True))
     outcomes = workers.run_all(scenarios)
     figures = [(alone.share(0) / beside.share(0) - 1) * 100 for alone, beside in zip(outcomes[::2], outcomes[1::2])]
     what = "a tenant of 50 beside seven that flood the card: card time alone / beside them, less 1"
@@ -93,7 +93,7 @@ def measure_neighbours(workers: Workers, runs: int) -> list[Result]:
 def measure_soft(workers: Workers, runs: int) -> list[Result]:
     """Measure how much of an idle card a soft share uses, and how soon the owner of the rest gets it back."""
     used = workers.run_all(
-        Scenario([Tenant(30, LOADS[run % len(LOADS)], limit)], WINDOW, seed=run + 1, arbiter=True)
+        Scenario([Tenant(30, LOADS[run % len(LOADS)], limit)], WINDOW, seed=run + 1, lender=True)
         for run in range(runs)
         for limit in (60, 80)
     )
@@ -108,7 +108,7 @@ def measure_soft(workers: Workers, runs: int) -> list[Result]:
             (woken + run * 3 * MS, woken + SECOND),
             every=STEP,
             seed=run + 1,
-            arbiter=True,
+            lender=True,
         )
         for run in range(runs)
     )

@@ -161,7 +161,7 @@ class Run:
                 os.close(reader)
                 os.environ.update(VGPU_SIM_DIR=str(self.state), VGPU_SIM_RANK="0")
                 clock = simulated_clock.Clock(str(self.worker.driver / "libcuda.so.1"))
-                daemon = Daemon(self.worker.node, clock.now, clock.sleep_until) if self.scenario["arbiter"] else None
+                daemon = Daemon(self.worker.node, clock.now, clock.sleep_until) if self.scenario["lender"] else None
                 looks = [self.look(clock, daemon, *step) for step in self.steps()]
                 clock.leave()
                 with os.fdopen(writer, "w") as stream:

@@ -142,8 +142,8 @@ def test_who_goes_past_libvcuda_is_told(card: Card, daemon: daemons.Daemon) -> N
     told = daemons.wait_for(
         lambda: [line for line in daemon.health().get("warnings", []) if liar_id in line], timeout=120
     )
-    assert "says it uses 0 % of at most 90 %, NVML sees" in told[0]
-    assert len([line for line in daemon.health()["warnings"] if "NVML sees" in line]) == 1
+    assert "reports 0 % of at most 90 %, but NVML measures" in told[0]
+    assert len([line for line in daemon.health()["warnings"] if "NVML measures" in line]) == 1
     rows = {row["container"]: row for row in daemon.health()["cores"]}
     assert rows[liar_id]["doubted"] is True
     assert rows[liar_id]["lent"] == 0

@@ -146,7 +146,7 @@ def test_reaper_releases_the_dead_and_only_them(
     wait_for(lambda: held(node) == {living})
     daemon.rounds()
     assert held(node) == {living}
-    assert f"released: its init {init} is dead and nobody told container={dying}" in daemon.text()
+    assert f"released: its init {init} has died, and no poststop hook released it container={dying}" in daemon.text()
     log = [json.loads(line) for line in (Path(node.settings.run_dir) / "hook.log").read_text().splitlines()]
     assert {line["container"] for line in log if line["stage"] == "reaper"} == {dying, deleted}
     assert daemon.health()["claims"] == {"total": 1, "living": 1, "damaged": 0}

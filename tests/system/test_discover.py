@@ -34,8 +34,8 @@ def test_an_inventory_is_taken_and_written(driver_root: DriverRoot) -> None:
         assert stat.S_ISCHR(status.st_mode)
         assert stat.S_IMODE(status.st_mode) == 0o666
     assert any(note.startswith("made ") for note in notes)
-    assert "of 3 cards that the module drives, 1 cannot be used: 0000:3d:00.0" in notes
-    assert notes[-1].startswith("not checked for functions that go past the limits: "), "no libvcuda is installed there"
+    assert "1 of the 3 cards that the module drives cannot be used: 0000:3d:00.0" in notes
+    assert notes[-1].startswith("not checked for functions that bypass the limits: "), "no libvcuda is installed there"
     again = inventory.from_record(found.record(), "again")
     assert again.record() == found.record()
 

@@ -1,4 +1,4 @@
-"""vgpu.node.driver.discover and its parts (driverfiles, devicenodes, cards) on driver roots made of small real ELF files."""
+"""vgpu.node.driver.discover and its parts (files, device_nodes, nvml) on driver roots made of small ELF files."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_cards_as_nvml_of_the_driver_root_tells_them(driver_root: DriverRoot) ->
     assert found[1].links == {found[0].uuid: "NV4"}
     assert len(notes) == 2
     assert "MIG mode" in notes[0]
-    assert notes[1] == "card 3 is left out: NVML says GPU is lost"
+    assert notes[1] == "card 3 is left out: NVML reports GPU is lost"
 
 
 @pytest.mark.parametrize(("kind", "link"), [("switched", "NV18"), ("plain", "PXB"), ("nvml", "NV4")])
@@ -183,7 +183,7 @@ def test_links_and_several_driver_roots_in_one_process(driver_root: DriverRoot, 
 
 def test_an_nvml_that_is_none(driver_root: DriverRoot) -> None:
     path = driver_root.libraries / f"libcuda.so.{VERSION}"
-    with pytest.raises(VgpuError, match=r"expected that it starts, found .*; see what nvidia-smi says"):
+    with pytest.raises(VgpuError, match=r"expected NVML to start, found .*; look at the output of nvidia-smi"):
         nvml.take(str(path), "/dev", "/sys", print)
 
 

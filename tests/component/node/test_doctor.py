@@ -52,7 +52,7 @@ def test_hook_and_its_dry_run(tree: Tree) -> None:
     assert only(node.dry_run, tree.context).status == WARNING, "a full node is no broken one"
     tree.write("bin/vgpu-hook", HOOK.format("echo vgpu-hook: python: broken >&2; exit 1"), 0o755)
     assert only(node.dry_run, tree.context) == Finding(
-        "dry run", FAILURE, "vgpu-hook: python: broken", "a plan for a made-up container"
+        "dry run", FAILURE, "vgpu-hook: python: broken", "a plan for a test container"
     )
     tree.write("bin/vgpu-hook", HOOK.format("true"), 0o755)
     assert only(node.dry_run, tree.context).found == "the hook did nothing"
@@ -97,7 +97,7 @@ def test_every_check_speaks_whatever_is_missing(tree: Tree) -> None:
 def test_table_json_and_status(call: Callable[..., object]) -> None:
     table = call()
     assert table.exit_code == 1  # type: ignore[attr-defined]
-    assert "registered with none" in table.stdout  # type: ignore[attr-defined]
+    assert "no runtime is configured to call the hook" in table.stdout  # type: ignore[attr-defined]
     assert "expected the NVIDIA kernel module; install the driver" in table.stdout  # type: ignore[attr-defined]
     found = json.loads(call("--output", "json").stdout)  # type: ignore[attr-defined]
     assert {item["status"] for item in found} == {OK, WARNING, FAILURE}

@@ -1,6 +1,7 @@
 """The verb `config`: check, show, apply and import the node's configuration.
 
-Belongs here: what the admin types and reads. The rules are vgpu.config.compiler's, the writing vgpu.config.compiled's.
+Belongs here: the verb's arguments and its output. Does not belong here: the rules of the configuration, which are in
+vgpu.config.compiler, and the writing of the compiled settings, which is in vgpu.config.compiled.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ node_option = click.option(
 def config() -> None:
     """Check, show and apply /etc/vgpu/config.yaml.
 
-    FILE is /etc/vgpu/config.yaml where it is not given.
+    Without FILE, the verb uses /etc/vgpu/config.yaml.
     """
 
 
@@ -36,15 +37,15 @@ def config() -> None:
 @file_argument
 @node_option
 def check(file: str | None, node: str) -> None:
-    """Say whether FILE is right, without changing anything.
+    """Check whether FILE is right, and change nothing.
 
-    Where this node's inventory is at hand, its cards are counted too: kubelet takes lists of devices up to 4 MiB.
+    If this node has an inventory, check also that the list of its devices is within the 4 MiB that kubelet accepts.
     """
-    made = _compile(file, node)
-    unknown = _check_devices(made.settings, node)
+    result = _compile(file, node)
+    unknown = _check_devices(result.settings, node)
     if unknown:
         _note(f"not checked: whether the list of devices is within kubelet's 4 MiB: {unknown}")
-    click.echo(f"{made.settings.source}: ok for node {node}")
+    click.echo(f"{result.settings.source}: ok for node {node}")
 
 
 @config.command()
@@ -56,19 +57,19 @@ def check(file: str | None, node: str) -> None:
 )  # fmt: skip
 @click.pass_obj
 def show(config_path: str, file: str | None, node: str, output: str) -> None:
-    """Print every setting that FILE gives, and where it comes from."""
-    made = _compile(file, node)
+    """Print every setting that results from FILE, and where its value comes from."""
+    result = _compile(file, node)
     if output == "yaml":
-        click.echo(compiler.as_yaml(made), nl=False)
+        click.echo(compiler.as_yaml(result), nl=False)
     elif output == "json":
-        print_json([_described(made, name) for name in settings.DEFAULTS])
+        print_json([_described(result, name) for name in settings.DEFAULTS])
     else:
         rows = [
-            (name, compiler.value_text(name, made.settings[name]), compiler.origin_text(made, name))
+            (name, compiler.value_text(name, result.settings[name]), compiler.origin_text(result, name))
             for name in settings.DEFAULTS
         ]
         print_table(rows, ("setting", "value", "from"))
-    if not compiled.is_in_force(made.settings, config_path):
+    if not compiled.is_in_force(result.settings, config_path):
         _note(f"{config_path}: not in force yet; run: vgpuctl config apply")
 
 
@@ -78,7 +79,7 @@ def show(config_path: str, file: str | None, node: str, output: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
 @click.pass_obj
 def apply(config_path: str, file: str | None, node: str, dry_run: bool) -> None:
-    """Compile FILE to the settings that the hook reads. A wrong FILE changes nothing."""
+    """Compile FILE to the settings that the hook reads. If FILE is wrong, change nothing."""
     done = compiled.apply(_source(file), config_path, node, dry_run)
     for note in done.compiled.notes:
         _note(note)
@@ -98,8 +99,9 @@ def apply(config_path: str, file: str | None, node: str, dry_run: bool) -> None:
 def import_(file: str, node: str, into: str | None) -> None:
     """Turn another project's node configuration into a section nodes:.
 
-    FILE holds the nodeConfig of gpu-manager's fork or the nodeconfig of HAMi, as JSON or in its ConfigMap. The
-    section is printed, or with --into appended to a configuration that has none; a wrong result changes nothing.
+    FILE contains the nodeConfig of gpu-manager's fork or the nodeconfig of HAMi, as JSON or in its ConfigMap. The
+    command prints the section. With --into it appends the section to a configuration that has none; if the result
+    would be wrong, it changes nothing.
     """
     imported = peer_config.read(file)
     section = peer_config.text(imported, file)
@@ -113,14 +115,17 @@ def import_(file: str, node: str, into: str | None) -> None:
 
 
 def _compile(file: str | None, node: str) -> Compiled:
-    made = compiler.compile_source(_source(file), node)
-    for note in made.notes:
+    result = compiler.compile_source(_source(file), node)
+    for note in result.notes:
         _note(note)
-    return made
+    return result
 
 
 def _check_devices(found: Settings, node: str) -> str:
-    """VgpuError when the device plugin would refuse to offer these cards so; else why that is not known, or ""."""
+    """Raise VgpuError if the device plugin would refuse to advertise this node's cards with these settings.
+
+    Return "" after the check, or the reason why the check is not possible.
+    """
     if node.lower() != _own_name().lower():
         return f"the cards of node {node} are not known here"
     try:
@@ -138,19 +143,19 @@ def _own_name() -> str:
 
 
 def _source(file: str | None) -> str:
-    """The path to read: only the default one may be missing."""
+    """The path to read. Only the default file may be missing."""
     if file is not None and not os.path.lexists(file):
         raise VgpuError(file, expected="a configuration file", found="no such file", do="correct the path")
     return file or settings.SOURCE_PATH
 
 
-def _described(made: Compiled, name: str) -> dict[str, object]:
-    origin = made.origins[name]
+def _described(result: Compiled, name: str) -> dict[str, object]:
+    origin = result.origins[name]
     return {
         "setting": name,
-        "value": made.settings[name],
+        "value": result.settings[name],
         "origin": origin.kind,
-        "file": made.settings.source if origin.line else None,
+        "file": result.settings.source if origin.line else None,
         "line": origin.line or None,
     }
 

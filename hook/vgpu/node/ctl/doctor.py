@@ -1,6 +1,7 @@
-"""`vgpuctl doctor`: what is right and wrong on this node, check by check.
+"""`vgpuctl doctor`: runs every check on this node and shows what each one found.
 
-Belongs here: the order of the checks, the table and the exit status. The checks are vgpu.node.doctor's.
+Belongs here: the order of the checks, the table and the exit status. Does not belong here: the checks themselves,
+which are in vgpu.node.doctor.
 """
 
 from __future__ import annotations
@@ -41,12 +42,13 @@ HEADERS = ("check", "status", "found")
 
 @click.command()
 @output_option
-@click.option("--hook", default="", metavar="PATH", help="The hook's program, if it is not the installed one.")
+@click.option("--hook", default="", metavar="PATH", help="The hook's program, if it is not the installed hook.")
 @click.pass_obj
 def doctor(config_path: str, output: str, hook: str) -> None:
-    """Look at this node's driver, settings, cgroups, runtimes and cards; changes nothing.
+    """Check this node's driver, settings, cgroups, runtimes and cards, and change nothing.
 
-    Status 1 when a check fails. A warning leaves containers with limits, but somebody should know of it.
+    The exit status is 1 if a check fails. After a warning containers still have their limits, but an administrator
+    should look at the cause.
     """
     findings = diagnose(_context(config_path, hook))
     if output == "json":
@@ -66,7 +68,7 @@ def _context(config_path: str, hook: str) -> CheckContext:
     try:
         found = settings.read(config_path)
     except VgpuError:
-        found = Settings()  # the check of the settings says so; the others go on with the defaults
+        found = Settings()  # the check "settings" reports the error; the other checks use the defaults
     installed = hook or shutil.which("vgpu-hook") or CheckContext.hook
     return CheckContext(config_path, found, hook=installed)
 

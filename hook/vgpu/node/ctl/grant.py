@@ -1,7 +1,8 @@
-"""`vgpuctl grant`: the grants of this node, made by hand, shown and removed.
+"""`vgpuctl grant`: creates, lists and removes grants of this node.
 
-Belongs here: what the device plugin does on Allocate, for a node without it: another plugin that answers with these
-annotations, or an administrator who wants to see the way of one pod. Root only, as the records are.
+Belongs here: what the device plugin does on Allocate, for a node without that plugin. There, another plugin may answer
+with these annotations, or an administrator may follow one pod by hand. Does not belong here: the form of a grant,
+which is in vgpu.config.grants. Only root can read and write the records.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ HEADERS = ("id", "resource", "amount", "holder", "cards", "created")
 
 @click.group()
 def grant() -> None:
-    """Amounts that were handed to pods: what backs their annotations."""
+    """Amounts that this node has granted to pods. The annotations of a pod name its grants."""
 
 
 @grant.command("list")
 @output_option
 @click.pass_obj
 def list_grants(config_path: str, output: str) -> None:
-    """All grants of this node, with the pod and the cards they are bound to."""
+    """List all grants of this node, with the pod and the cards that each grant is bound to."""
     found, damaged = grants.read_all(settings.read(config_path).state_dir)
     for message in damaged:
         click.echo(f"warning: {message}", err=True)
@@ -41,27 +42,28 @@ def list_grants(config_path: str, output: str) -> None:
 @click.option("--memory", help="Memory of a share, such as 2Gi or 100Mi.")
 @click.pass_obj
 def add(config_path: str, cores: int | None, memory: str | None) -> None:
-    """Make the grants of one container; prints the annotations that redeem them, as JSON."""
+    """Create the grants of one container, and print the annotations that name them as JSON."""
     state_dir = settings.read(config_path).state_dir
-    made = {}
+    amounts = {}
     if cores is not None:
         most = grants.MAX_AMOUNTS["cores"]
         if not 1 <= cores <= most:
             raise VgpuError("--cores", expected=f"1 to 99, or a multiple of 100 up to {most}", found=cores)
         split_cores(cores, 0, "--cores")
-        made["cores"] = cores
+        amounts["cores"] = cores
     if memory is not None:
-        made["memory"] = parse_size(memory, "--memory")
-    if "cores" not in made or (made["cores"] < WHOLE_CARD and "memory" not in made):
-        raise VgpuError("grant", expected="--cores and --memory, or whole cards by --cores alone", found=sorted(made))
-    print_json({grants.ANNOTATIONS[name]: _made(state_dir, name, amount) for name, amount in made.items()})
+        amounts["memory"] = parse_size(memory, "--memory")
+    if "cores" not in amounts or (amounts["cores"] < WHOLE_CARD and "memory" not in amounts):
+        found = sorted(amounts)
+        raise VgpuError("grant", expected="--cores and --memory, or whole cards by --cores alone", found=found)
+    print_json({grants.ANNOTATIONS[name]: _create(state_dir, name, amount) for name, amount in amounts.items()})
 
 
 @grant.command()
 @click.argument("ids", nargs=-1, required=True)
 @click.pass_obj
 def remove(config_path: str, ids: tuple[str, ...]) -> None:
-    """End grants; a container that lives on one keeps what it has."""
+    """Remove grants. A running container keeps the amounts that it has already received."""
     state_dir = settings.read(config_path).state_dir
     for grant_id in ids:
         try:
@@ -70,7 +72,7 @@ def remove(config_path: str, ids: tuple[str, ...]) -> None:
             raise VgpuError(f"grant {grant_id}", expected="a grant of this node", found="none") from None
 
 
-def _made(state_dir: str, resource: str, amount: int) -> str:
+def _create(state_dir: str, resource: str, amount: int) -> str:
     new = Grant(grants.new_id(), resource, amount, time.time())
     grants.write(state_dir, new)
     return new.id

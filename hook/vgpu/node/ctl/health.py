@@ -1,6 +1,7 @@
-"""`vgpuctl health`: what vgpud says about itself and this node, and the processes of each container.
+"""`vgpuctl health`: the status of vgpud and of this node, and the processes of each container.
 
-Belongs here: printing the daemon's answers. `line` is what `vgpuctl status` shows of them.
+Belongs here: printing the answers of vgpud. `vgpuctl status` uses `status_line` and `core_use` of them. Does not belong
+here: collecting the answers, which vgpu.node.daemon.main does.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ PROCESSES = ("container", "name", "init", "processes")
 
 @click.command()
 @output_option
-@click.option("--processes", is_flag=True, help="The processes of each container instead, as the host sees them.")
+@click.option("--processes", is_flag=True, help="Print the host's processes of each container instead.")
 @click.pass_obj
 def health(config_path: str, output: str, processes: bool) -> None:
-    """Ask vgpud how it and this node are. Status 1 when it does not answer."""
+    """Print the status of vgpud and of this node. The exit status is 1 if vgpud does not answer."""
     node = settings.read(config_path)
     answer = client.ask(node.run_dir, "processes" if processes else "health")
     if output == "json":
@@ -35,20 +36,20 @@ def health(config_path: str, output: str, processes: bool) -> None:
             click.echo(f"warning: {warning}", err=True)
 
 
-def line(run_dir: str) -> tuple[str, dict[str, object] | None]:
-    """(one line about the daemon, its answer or None)."""
+def status_line(run_dir: str) -> tuple[str, dict[str, object] | None]:
+    """(one line about vgpud, its answer or None)."""
     try:
         answer = client.ask(run_dir, "health")
     except VgpuError as error:
         return f"vgpud: does not answer ({error.found}); containers start and run without it", None
     facts = dict(_facts(answer))
     warnings = _texts(answer, "warnings")
-    told = f"; warnings: {'; '.join(warnings)}" if warnings else ""
-    return f"vgpud: running for {facts['running for']}, inventory {facts['inventory']}{told}", answer
+    suffix = f"; warnings: {'; '.join(warnings)}" if warnings else ""
+    return f"vgpud: running for {facts['running for']}, inventory {facts['inventory']}{suffix}", answer
 
 
-def cores(answer: dict[str, object] | None) -> dict[tuple[str, str], tuple[object, object]]:
-    """Percent of a card (used in the last round, lent now) by container and card, of an answer about health."""
+def core_use(answer: dict[str, object] | None) -> dict[tuple[str, str], tuple[object, object]]:
+    """(percent of the card used in the last round, percent lent now) by container and card; `answer` is vgpud's."""
     rows = _objects(answer or {}, "cores")
     return {(str(row.get("container")), str(row.get("card"))): (_percent(row, "used"), row.get("lent")) for row in rows}
 
@@ -63,7 +64,7 @@ def _facts(answer: dict[str, object]) -> list[tuple[str, object]]:
         _object(answer, name) for name in ("inventory", "reaper", "claims", "devices")
     )
     foreign = _object(answer, "foreign")
-    strangers = [f"{uuid}: {_users(users)}" for uuid, users in foreign.items()]
+    foreign_users = [f"{uuid}: {_users(users)}" for uuid, users in foreign.items()]
     return [
         ("version", answer.get("version")),
         ("pid", answer.get("pid")),
@@ -76,17 +77,16 @@ def _facts(answer: dict[str, object]) -> list[tuple[str, object]]:
         ("released by the reaper", reaper.get("released")),
         ("claims", ", ".join(f"{count} {name}" for name, count in claims.items())),
         ("containers whose devices were opened again", devices.get("reopened")),
-        ("users of cards without a claim", strangers),
+        ("users of cards without a claim", foreign_users),
         ("core shares", [_share(row) for row in _objects(answer, "cores")]),
     ]
 
 
 def _share(row: dict[str, object]) -> str:
-    """One container's use of one card, in percent of it."""
-    told = [f"{name} {_percent(row, name)}" for name in ("used", "seen", "lent") if _percent(row, name) is not None]
-    return f"{row.get('container')} on {row.get('card')}: {', '.join(told)}" + (
-        " doubted" if row.get("doubted") else ""
-    )
+    """One container's use of one card, in percent of the card."""
+    figures = [f"{name} {_percent(row, name)}" for name in ("used", "seen", "lent") if _percent(row, name) is not None]
+    penalty = ", penalized" if row.get("doubted") else ""
+    return f"{row.get('container')} on {row.get('card')}: {', '.join(figures)}{penalty}"
 
 
 def _users(users: object) -> str:
@@ -121,7 +121,7 @@ def _when(value: object) -> str:
 
 
 def _duration(value: object) -> str:
-    """Seconds as people say it: 3 d 4 h, 5 min 6 s."""
+    """Seconds in the two largest units: 3 d 4 h, 5 min 6 s."""
     left = int(value) if isinstance(value, (int, float)) else 0
     parts = []
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):

@@ -1,6 +1,7 @@
-"""`vgpuctl inventory`: take this node's inventory, and show the one taken.
+"""`vgpuctl inventory`: takes this node's inventory and shows it.
 
-Belongs here: progress, warnings and tables. What is taken and what is fatal is vgpu.node.driver.discover's.
+Belongs here: progress, warnings and tables. Does not belong here: what the inventory contains and which errors are
+fatal, which vgpu.node.driver.discover decides.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def inventory() -> None:
 @output_option
 @click.pass_obj
 def show(config_path: str, output: str) -> None:
-    """Show the inventory that was taken last; a warning says when it no longer fits this node."""
+    """Show the last inventory, with a warning if it no longer fits this node."""
     node = settings.read(config_path)
     found = record.read(node.run_dir)
     try:
@@ -49,7 +50,7 @@ def show(config_path: str, output: str) -> None:
 @inventory.command()
 @click.pass_obj
 def refresh(config_path: str) -> None:
-    """Take the inventory anew: after the installation, a driver update, a change of the hardware, and at each boot."""
+    """Take the inventory again: after the installation, a driver update, a change of the hardware, and at each boot."""
     node = settings.read(config_path)
     click.echo("reading the driver's files and asking NVML (some seconds without persistence mode) ...", err=True)
     found = discover.take(node, _note)
@@ -89,7 +90,7 @@ def _cards(found: Inventory) -> Table:
 
 
 def _links(card: Card, cards: list[Card]) -> str:
-    """`0:NV18 2:SYS`: the other cards by index."""
+    """The links to the other cards by index: `0:NV18 2:SYS`."""
     return " ".join(f"{other.index}:{card.links[other.uuid]}" for other in cards if other.uuid in card.links)
 
 

@@ -1,8 +1,8 @@
-"""The program vgpuctl: global options, loading of the verbs, and the one place where errors become lines.
+"""The program vgpuctl: its global options, the loading of its verbs, and the printing of errors.
 
-Belongs here: nothing of any verb. Verbs are click objects in the entry-point group `vgpu.ctl`, so that the Kubernetes
-side, or a third party, adds its own; a broken one is named in a line and never stops the others.
-`ctx.obj` of every verb is the path of the compiled settings (`--config`).
+Belongs here: what all verbs have in common. Does not belong here: anything of one verb. Verbs are click objects in the
+entry-point group `vgpu.ctl`, so another package can add its own. If a verb cannot be loaded, vgpuctl prints one line
+and loads the other verbs. `ctx.obj` of every verb is the path of the compiled settings (`--config`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def entry_points() -> list[metadata.EntryPoint]:
 
 
 def load(entry: metadata.EntryPoint) -> click.Command:
-    """The verb behind `entry`; VgpuError when it cannot be had."""
+    """The verb that `entry` names; VgpuError if it cannot be loaded."""
     what = f"verb {shown(entry.name)} ({shown(entry.value)})"
     do = "repair or remove the package that brings it"
     try:
@@ -48,7 +48,7 @@ def report(error: BaseException) -> None:
 
 
 class Verbs(click.Group):
-    """A group whose commands are entry points; errors of a verb end as lines and status 1."""
+    """A group whose commands are entry points. After an error of a verb it prints the error and exits with status 1."""
 
     def entries(self) -> dict[str, metadata.EntryPoint]:
         entries: dict[str, metadata.EntryPoint] = {}
@@ -60,7 +60,7 @@ class Verbs(click.Group):
         return entries
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs that can be loaded; the others are reported."""
+        """The verbs that can be loaded. Each other verb is reported on stderr."""
         names = []
         for name, entry in sorted(self.entries().items()):
             try:
@@ -101,8 +101,10 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     "--config", "config_path", default=settings.COMPILED_PATH, show_default=True, metavar="PATH",
     help="The compiled settings (JSON) that this node's hook reads.",
 )  # fmt: skip
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Print it and end.")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Print the version and exit."
+)
 @click.pass_context
 def main(ctx: click.Context, config_path: str) -> None:
-    """Look after the GPU shares of this node."""
+    """Show and change the GPU shares of this node."""
     ctx.obj = config_path

@@ -1,7 +1,7 @@
-"""Printing of results: tables for people, JSON for programs, from the same rows.
+"""Printing of results: tables for people and JSON for programs, from the same rows.
 
-Belongs here: rendering only. A verb hands over raw values; what needs a unit says so by its type (`Bytes`), so that
-JSON keeps the number and the table shows it as people write it.
+Belongs here: rendering. Does not belong here: collecting the rows, which each verb does. A verb passes raw values. A
+value with a unit has a type of its own (`Bytes`): JSON contains the number, the table a rounded size with its unit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ output_option = click.option(
 
 
 class Bytes(int):
-    """A size: bytes in JSON, the largest fitting binary unit in a table."""
+    """A size. JSON shows bytes, a table the largest binary unit that fits."""
 
     def __str__(self) -> str:
         value, unit = float(self), "B"
@@ -33,7 +33,7 @@ class Bytes(int):
 
 
 def print_table(rows: Iterable[Sequence[object]], headers: Sequence[str], output: str = "table") -> None:
-    """Print `rows` to stdout; as JSON a list of objects, whose keys are `headers` in snake_case."""
+    """Print `rows` to stdout. As JSON they are a list of objects, whose keys are `headers` in snake_case."""
     if output == "json":
         print_json([dict(zip(map(_key, headers), row)) for row in rows])
         return
@@ -51,7 +51,7 @@ def _key(header: str) -> str:
 
 
 def _cell(value: object) -> str:
-    """A cell as people read it, on one line."""
+    """A cell's text, on one line."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):

@@ -1,7 +1,7 @@
 """Node configuration of gpu-manager's fork and of HAMi, as the `nodes:` section of config.yaml.
 
-Belongs here: what each of their keys means here, or why it means nothing. Pure but for the reading and the writing of
-the two files; whether the result is right is vgpu.config.compiler's to say.
+Belongs here: which setting of vgpu replaces each key of the two projects, and why a key has no setting. Does not belong
+here: checking the resulting configuration, which vgpu.config.compiler does. Only `read` and `add` touch files.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from vgpu.config.errors import VgpuError
 
 MAX_SOURCE = 1 << 20
 MAX_NODES = 10_000
-LISTS = ("nodeConfig", "nodeconfig")  #: the fork's, HAMi's
-FILE = "config.json"  #: their key in a ConfigMap
+LISTS = ("nodeConfig", "nodeconfig")  #: the key of gpu-manager's fork, the key of HAMi
+FILE = "config.json"  #: the key that both projects use in a ConfigMap
 _DO = "see docs/dialects.md for the forms that are read"
 
-#: Their keys, in lower case, with the setting that does the same.
+#: Keys of the two projects in lower case -> the setting that does the same.
 SETTINGS = {
     "devicememoryscaling": "scaling.memory",
     "devicecorescaling": "scaling.cores",
     "devicesplitcount": "resources.split_count",
 }
 
-#: Their keys that have none, and why.
+#: Keys of the two projects for which vgpu has no setting -> the reason.
 WITHOUT = {
-    "containerruntimeendpoint": "the runtime calls the hook; nobody asks the runtime",
-    "cgroupdriver": "read off each container's cgroup",
+    "containerruntimeendpoint": "the runtime calls the hook; vgpu never calls the runtime",
+    "cgroupdriver": "vgpu reads it from each container's cgroup",
     "operatingmode": "cards are shared by libvcuda; MIG and MPS are not managed",
     "migstrategy": "MIG is not managed",
     "filterdevices": "all cards of the inventory are offered; pods choose by nvidia.com/use-gpuuuid and nouse-gpuuuid",
@@ -39,7 +39,7 @@ WITHOUT = {
 
 
 class Imported:
-    """`nodes`: node -> section -> key -> value; `unused`: their key -> the nodes that have it."""
+    """`nodes`: node -> section -> key -> value; `unused`: a key without a setting -> the nodes that have it."""
 
     __slots__ = ("nodes", "unused")
 
@@ -49,7 +49,7 @@ class Imported:
 
 
 def read(path: str) -> Imported:
-    """What the file at `path` says: their JSON, with comments or without, or a ConfigMap that holds it."""
+    """Read `path`: the JSON of one of the two projects, with or without comments, or a ConfigMap that contains it."""
     try:
         value = yaml.safe_load(records.read_bounded(path, MAX_SOURCE).decode("utf-8"))
         for _ in range(2):
@@ -66,7 +66,7 @@ def read(path: str) -> Imported:
 
 
 def convert(value: object, source: str) -> Imported:
-    """The settings in a list under nodeConfig or nodeconfig; VgpuError names the entry that is wrong."""
+    """The settings in a list under nodeConfig or nodeconfig. If an entry is wrong, VgpuError names it."""
     entries = next((value[key] for key in LISTS if key in value), None) if isinstance(value, dict) else None
     if not isinstance(entries, list) or len(entries) > MAX_NODES:
         raise VgpuError(source, expected="a list under nodeConfig (gpu-manager) or nodeconfig (HAMi)", do=_DO)
@@ -100,14 +100,14 @@ def _number(value: object, setting: str, where: str) -> object:
 
 
 def notes(imported: Imported) -> list[str]:
-    """What was not taken over, and why."""
+    """One line for each key that is not imported, with the reason."""
     lines = []
     for key, nodes in sorted(imported.unused.items()):
-        why = WITHOUT.get(key.lower(), "not known here")
+        why = WITHOUT.get(key.lower(), "vgpu does not know this key")
         lines.append(f"{key} ({_some(nodes)}): {why}")
     counted = [node for node, sections in imported.nodes.items() if "resources" in sections]
     if counted:
-        lines.append(f"devicesplitcount ({_some(counted)}) counts with resources.mode: gpu, which is not set here")
+        lines.append(f"devicesplitcount ({_some(counted)}) has an effect only with resources.mode: gpu")
     return lines
 
 
@@ -116,7 +116,7 @@ def _some(nodes: list[str]) -> str:
 
 
 def text(imported: Imported, source: str) -> str:
-    """The section, with the notes as comments before it."""
+    """The section as YAML, after comments with the notes."""
     comments = [f"# From {os.path.basename(source)}: {len(imported.nodes)} nodes."]
     comments += [f"# Left out: {line}" for line in notes(imported)]
     section = {node: sections or None for node, sections in imported.nodes.items()}
@@ -125,7 +125,10 @@ def text(imported: Imported, source: str) -> str:
 
 
 def add(section: str, target: str, node: str) -> None:
-    """Append `section` to the configuration at `target`; VgpuError, and nothing written, if that is not right then."""
+    """Append `section` to the configuration at `target`.
+
+    If the result would be wrong, raise VgpuError and write nothing.
+    """
     try:
         before = records.read_bounded(target, compiler.MAX_SOURCE).decode("utf-8")
     except FileNotFoundError:
@@ -134,7 +137,7 @@ def add(section: str, target: str, node: str) -> None:
         raise VgpuError(target, expected="a configuration file", found=str(error)) from error
     if any(line.startswith("nodes:") for line in before.splitlines()):
         do = "print the section without --into, and merge it by hand"
-        raise VgpuError(target, expected="a file without a section nodes:", found="one that has it", do=do)
+        raise VgpuError(target, expected="a file without a section nodes:", found="a file that has one", do=do)
     joined = before + ("\n" if before and not before.endswith("\n") else "") + ("\n" if before else "") + section
     with tempfile.TemporaryDirectory() as directory:
         trial = f"{directory}/{os.path.basename(target)}"

@@ -1,11 +1,12 @@
-"""`vgpuctl set`: change what a running container may use of its cards, at once.
+"""`vgpuctl set`: changes what a running container may use of its cards, at once.
 
-Belongs here: the new amounts, checked against what the node has promised to others, and their recording in claim and
-limits file; the time of its cards is cut anew. libvcuda reads both at the next allocation or launch; nothing is
-restarted. Root only, as the records are.
+Belongs here: checking the new amounts against the commitments to other containers, and writing them to the claim and
+the limits file. The ledger then computes the core schedules of the cards again. libvcuda reads the limits file and the
+core schedules at the next allocation or launch, so no process is restarted. Does not belong here: the placement rules
+(vgpu.hook.placement). Only root can write the records.
 
-What shrinks below its use takes nothing away: the container gets no more until it has freed enough. The amounts last
-for this life of the container; a pod's next one begins with its grants again.
+If a new amount is below the container's use, the container keeps what it has, and gets no more until it has freed
+enough. The new amounts last until the container ends. The pod's next container starts with the amounts of its grants.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from vgpu.hook.placement import placement
 @click.argument("container")
 @click.option("--memory", help="Memory on each of its cards, such as 2Gi or 100Mi.")
 @click.option("--cores", type=int, help="Guaranteed percent of each of its cards, 0 to 99.")
-@click.option("--core-limit", type=int, help="Most percent of each of its cards, up to 100.")
+@click.option("--core-limit", type=int, help="Maximum percent of each of its cards, up to 100.")
 @click.pass_obj
 def set_limits(config_path: str, container: str, memory: str | None, cores: int | None, core_limit: int | None) -> None:
-    """Change the share of a running CONTAINER (its id, or a beginning that no other has)."""
+    """Change the share of a running CONTAINER (its id, or a prefix of the id that is unique)."""
     if memory is None and cores is None and core_limit is None:
         raise VgpuError("set", expected="--memory, --cores or --core-limit", found="none of them")
     size = None if memory is None else parse_size(memory, "--memory")
@@ -46,23 +47,28 @@ def set_limits(config_path: str, container: str, memory: str | None, cores: int 
 
 
 def _claim(ledger: Ledger, container: str) -> Claim:
-    """The living container's claim; VgpuError when there is none, or nothing that could be changed."""
+    """The claim of a running container; VgpuError if there is none, or if the container has no share to change."""
     found = [claim for claim in ledger.claims() if claim.container.startswith(container)]
     found = [claim for claim in found if claim.container == container] or found
     if len(found) != 1:
-        expected = "the id of one container that holds cards, or its beginning"
-        raise VgpuError("container", expected=expected, found=f"{container}, which fits {len(found)} of them")
+        expected = "the id of one container that holds cards, or a prefix of it"
+        raise VgpuError("container", expected=expected, found=f"{container}, which matches {len(found)} containers")
     claim = found[0]
     if not ledger.lives(claim) or claim.pid < 0:
-        raise VgpuError(f"container {claim.container}", expected="a living one", found="one that ended or is damaged")
+        found_state = "a container that has ended, or a damaged claim"
+        raise VgpuError(f"container {claim.container}", expected="a running container", found=found_state)
     if claim.exclusive:
-        do = "start it anew with a share"
+        do = "start it again with a share"
         raise VgpuError(f"container {claim.container}", expected="a share", found="whole cards, without limits", do=do)
     return claim
 
 
 def _changed(card: CardLimit, memory: int | None, cores: int | None, core_limit: int | None) -> CardLimit:
-    """The card's limits with what was given. A ceiling follows its guarantee up; one that was equal to it, down too."""
+    """The card's limits with the given values.
+
+    Without `core_limit`, the limit is raised to the new guarantee if it is below that. A limit that was equal to the
+    old guarantee becomes equal to the new one.
+    """
     new_cores = card.cores if cores is None else cores
     ceiling = core_limit
     if ceiling is None:
@@ -75,7 +81,7 @@ def _changed(card: CardLimit, memory: int | None, cores: int | None, core_limit:
 
 
 def _check_room(ledger: Ledger, claim: Claim, wanted: list[CardLimit]) -> None:
-    """VgpuError, card by card, when a card cannot give what it is to give more. Shrinking is always possible."""
+    """Raise VgpuError if a card has no room for the increase. A decrease is always possible."""
     others = ledger.commitments(tuple(claim.grants), claim.container)
     for old, new in zip(claim.cards, wanted):
         if new.memory <= old.memory and new.cores <= old.cores:
@@ -85,7 +91,11 @@ def _check_room(ledger: Ledger, claim: Claim, wanted: list[CardLimit]) -> None:
 
 
 def _record(run_dir: str, claim: Claim, wanted: list[CardLimit]) -> None:
-    """Claim, limits file, claim: at every moment the ledger counts at least what the container may take."""
+    """Write the claim, the limits file and the claim again.
+
+    The first claim has the greater of the old and the new amounts. At every moment the ledger therefore counts at least
+    what the container may take.
+    """
     directory = paths.container(run_dir, claim.container)
     claim.cards = [
         CardLimit(old.uuid, max(old.memory, new.memory), max(old.cores, new.cores), max(old.core_limit, new.core_limit))

@@ -1,8 +1,9 @@
-"""`vgpuctl status`: who holds what on this node.
+"""`vgpuctl status`: the cards of this node and the containers that hold them.
 
-Belongs here: reading claims, grants and usage regions, and the two tables. A container's own figure of what it uses is
-read through its root by file descriptor, and shown as what it says; of a card's time vgpud tells what it says it used
-in the last round, and what is lent to it at this moment.
+Belongs here: the two tables, from claims, grants and usage regions. vgpuctl reads the memory that a container uses from
+that container's usage region, through the container's root by file descriptor; the container itself writes that figure.
+vgpud reports the core time that each container used in the last round, which is also the container's own figure, and
+the percent that is lent to it now. Does not belong here: asking vgpud, which vgpu.node.ctl.health does.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ CONTAINERS = (
 @output_option
 @click.pass_obj
 def status(config_path: str, output: str) -> None:
-    """Cards with what is promised of them, and containers with what they hold and use."""
+    """Show the cards with what is committed of them, and the containers with what they hold and use."""
     node = settings.read(config_path)
     cards = inventories.read(node.run_dir).cards
     ledger = Ledger(node, cards)
@@ -43,15 +44,15 @@ def status(config_path: str, output: str) -> None:
     for note in dict.fromkeys(ledger.notes):
         click.echo(f"warning: {note}", err=True)
     card_rows = [_card_row(card, committed.get(card.uuid, Commitment())) for card in cards]
-    told, answer = health.line(node.run_dir)
-    cores = health.cores(answer)
+    daemon_line, answer = health.status_line(node.run_dir)
+    cores = health.core_use(answer)
     container_rows = [row for claim in held for row in _container_rows(claim, cards, ledger, node.run_dir, cores)]
     if output == "json":
         rows = (("cards", CARDS, card_rows), ("containers", CONTAINERS, container_rows))
         tables = {name: [_fields(headers, row) for row in table] for name, headers, table in rows}
         print_json({**tables, "daemon": answer})
         return
-    click.echo(told + "\n")
+    click.echo(daemon_line + "\n")
     print_table(card_rows, CARDS)
     click.echo()
     print_table(container_rows, CONTAINERS)
@@ -84,7 +85,7 @@ def _container_rows(
 
 
 def _in_force(claim: Claim, run_dir: str) -> list[CardLimit]:
-    """The limits that libvcuda reads; the claim's own where the file cannot be read."""
+    """The limits that libvcuda reads, or the claim's own limits if the file cannot be read."""
     path = paths.limits(run_dir, claim.container)
     try:
         return limits.decode(records.read_bounded(path, limits.SIZE), path)[1]

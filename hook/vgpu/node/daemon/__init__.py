@@ -1,5 +1,6 @@
-"""vgpud, the node's daemon: inventory, reaper, watch for foreign users of cards, and a health endpoint.
+"""vgpud, the node's daemon: inventory, reaper, lender, monitors, and the socket on which vgpud answers vgpuctl.
 
-One thread, one loop; what may hang (NVML) runs in a child. Nothing of a container's start depends on it: killed or
-absent, containers start and run as before. Runs as root; third-party packages are fine here.
+Belongs here: what has to run again and again while containers live. vgpud has one thread and one loop; calls that may
+hang (NVML) run in a worker process. Does not belong here: anything that a container's start needs. Without vgpud
+containers start and run as before. Runs as root, and may use third-party packages.
 """

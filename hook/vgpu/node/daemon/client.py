@@ -1,6 +1,7 @@
-"""Asking vgpud: one request on its socket, one answer. Used by vgpuctl.
+"""The client of vgpud's socket: one request, one answer. vgpuctl and the doctor use it.
 
-Belongs here: the client's side of the endpoint, bounded in time and size.
+Belongs here: the client's side, with limits of time and size. Does not belong here: the server's side
+(vgpu.node.daemon.server), and what the answers contain (vgpu.node.daemon.main).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _DO = "start it (systemctl start vgpud); containers start and run without it"
 
 
 def ask(run_dir: str, what: str, timeout: float = TIMEOUT) -> dict[str, object]:
-    """The daemon's answer to `what`; VgpuError when it does not run, does not answer in time or refuses."""
+    """vgpud's answer to the request `what`; VgpuError if vgpud does not run, does not answer in time or refuses."""
     path = paths.vgpud_socket(run_dir)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:

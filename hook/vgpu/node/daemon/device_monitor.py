@@ -1,8 +1,9 @@
-"""The watch over device cgroups: a runtime that writes its own rules again takes the cards from running containers.
+"""The monitor of device cgroups: a runtime that writes its own rules again takes the cards from a running container.
 
-Belongs here: when a container's device cgroup is to be looked at, and what is told. What may be open is what the hook
-wrote into the claim; the opening is the hook's own step (vgpu.hook.devices.allow), in a child, because systemd may have
-to be asked. Cheap while nothing changes: v1's list is read, of v2 the ids of the programs are asked for. Runs as root.
+Belongs here: when to check a container's device cgroup, and what to log. The claim contains the devices that the
+container may use. Does not belong here: allowing them, which is the hook's own step (vgpu.hook.devices.allow). That
+step runs in a worker, because it may have to call systemd. A check without a change is cheap: it reads the list of v1,
+or queries the ids of the programs of v2. Runs as root.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from vgpu.config.claims import Claim
 from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook.devices import rules as devicerules
+from vgpu.hook.devices import rules
 from vgpu.hook.devices.allow import AllowDevices
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import bpf, cgroup
@@ -27,15 +28,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-INTERVAL = 10.0  #: seconds between two looks
-LATER = 60.0  #: after a failure
+INTERVAL = 10.0  #: seconds between two checks
+LATER = 60.0  #: seconds between a failure and the next check of that container
 
 Key = tuple[str, int, int]
-Rules = tuple[object, ...]  #: what a cgroup's rules are told apart by
+Rules = tuple[object, ...]  #: a value that differs if a cgroup's rules differ
 
 
 def rules_at(place: DeviceCgroup) -> Rules:
-    """Of one device cgroup, as they are now."""
+    """The present rules of one device cgroup."""
     if place.version == 1:
         return (records.read_bounded(f"{place.directory}/devices.list"),)
     fd = os.open(place.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -46,11 +47,11 @@ def rules_at(place: DeviceCgroup) -> Rules:
 
 
 def opened(claim: Claim, access: str, proc: str) -> dict[str, object]:
-    """The hook's step once more, as a child's answer: whether anything was shut, and what was done."""
+    """Do the hook's step again. The worker's answer contains whether a device was denied, and what was done."""
     nodes = {(int(major), int(minor)): path for major, minor, path in _numbers(claim)}
     found = oci_state.read({"id": claim.container, "pid": claim.pid, "bundle": claim.bundle})
-    rules = devicerules.from_config(found.config, f"{claim.bundle}/config.json")
-    done = AllowDevices(claim.pid, tuple(nodes), access, rules, nodes).execute(proc)
+    config_rules = rules.from_config(found.config, f"{claim.bundle}/config.json")
+    done = AllowDevices(claim.pid, tuple(nodes), access, config_rules, nodes).execute(proc)
     return {"changed": done.changed, "text": done.text}
 
 
@@ -59,9 +60,9 @@ def _numbers(claim: Claim) -> list[tuple[str, str, str]]:
 
 
 class DeviceMonitor(Monitor):
-    """`reopened` counts the containers that had lost devices, since the start."""
+    """`reopened` counts how often a container had lost devices, since the start."""
 
-    LIMIT = 30.0  #: systemd alone has ten
+    LIMIT = 30.0  #: the call of systemd alone may take ten seconds
     TOPIC = "device cgroups"
 
     def __init__(
@@ -80,12 +81,12 @@ class DeviceMonitor(Monitor):
         self.reopened = 0
         self._claim: Claim | None = None
         self._known: dict[Key, Rules] = {}
-        self._places: dict[Key, DeviceCgroup] = {}  # to find one takes a look at all mounts
-        self._failed: dict[Key, tuple[float, str]] = {}  # when, and why
+        self._places: dict[Key, DeviceCgroup] = {}  # kept, because finding one means reading all mounts
+        self._failed: dict[Key, tuple[float, str]] = {}  # (time, reason)
 
     def look(self) -> None:
-        """One round: at most one container is opened at a time."""
-        worker = self._over()
+        """Do one round. At most one container is repaired at a time."""
+        worker = self._finished()
         if worker is not None:
             self._collect(worker)
         elif self.worker is not None:
@@ -94,11 +95,11 @@ class DeviceMonitor(Monitor):
             self._check()
             if self.worker is None:
                 self._not_before = self.clock() + INTERVAL
-        told = (f"{key[0]}: {why}" for key, (_, why) in self._failed.items())
-        self.conditions.set(self.TOPIC, "; ".join(told))
+        failures = (f"{key[0]}: {why}" for key, (_, why) in self._failed.items())
+        self.conditions.set(self.TOPIC, "; ".join(failures))
 
     def _check(self) -> None:
-        """Look at all of them until one has changed."""
+        """Check the containers until the rules of one have changed."""
         ledger = Ledger(self.settings, [], self.proc)
         living = {_key(claim): claim for claim in ledger.claims() if _has_devices(claim) and ledger.lives(claim)}
         self._known = {key: rules for key, rules in self._known.items() if key in living}
@@ -156,5 +157,8 @@ def _key(claim: Claim) -> Key:
 
 
 def _has_devices(claim: Claim) -> bool:
-    """A container in its runtime's own cgroup has none to look after: opening that would open the host's service."""
+    """Whether the container has a device cgroup to check.
+
+    A container in its runtime's own cgroup has none: allowing devices there would allow them to a service of the host.
+    """
     return claim.ready and claim.pid > 0 and bool(claim.devices) and bool(claim.cgroup)

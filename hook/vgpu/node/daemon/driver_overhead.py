@@ -1,12 +1,13 @@
-"""What the driver holds for each container beside its allocations (contexts, code), as only the host can tell.
+"""The memory that the driver uses for each container beside its allocations: contexts and code.
 
-Belongs here: the figure and its way into the limits files. A container's processes find their own in NVML's list only
-where the driver names pids of the asker's namespace; the host sees all of them and knows whose they are.
+Belongs here: the figure, and writing it into the limits files. Only the host can measure it everywhere: a container's
+process finds itself in NVML's list only if the driver returns pids of the caller's namespace, while the host sees all
+processes and their containers. Does not belong here: calling NVML, which vgpu.node.daemon.foreign_processes does.
 
-The figure is of the past, so it is made to err low. What a container has allocated is read before and after NVML is
-asked, and the greater counts; a figure that grew counts when a second look has seen it too, one that fell at once. The
-container's own bookings of such memory are left out here and set against the figure in libvcuda, so that nothing
-counts twice. It ends by itself when nobody renews it.
+NVML's figure is of the past, so this module errs towards a low one. It reads a container's allocations before and after
+NVML's list and subtracts the greater value. A figure that has grown counts after a second measurement has confirmed it;
+a figure that has fallen counts at once. This module leaves out what the container itself has charged for such memory,
+and libvcuda sets that against the figure, so that nothing counts twice. A figure that is not renewed expires.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Figures = dict[tuple[str, str], int]  #: bytes by container and card uuid
 
 
 class DriverOverhead:
-    """`before` and `after` stand around one look at NVML. `proc` is the root of procfs."""
+    """Call `before` before NVML is called, and `after` with NVML's answer. `proc` is the root of procfs."""
 
     def __init__(self, settings: Settings, proc: str = "/proc", clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
@@ -40,9 +41,9 @@ class DriverOverhead:
         self._allocated = self._allocations(self._shares())
 
     def after(self, rows: dict[str, list[tuple[int, bool, int]]], valid: float) -> bool:
-        """`rows` by card uuid: pid, whether it computes, bytes. The figures count for `valid` seconds.
+        """Write the figures, which count for `valid` seconds. `rows` by card uuid: pid, whether it computes, bytes.
 
-        True when one that grew waits for a second look.
+        Returns True if a figure has grown and needs a second measurement.
         """
         living = self._shares()
         allocated = self._allocations(living)
@@ -62,7 +63,10 @@ class DriverOverhead:
         return [item for item in ledger.claims() if item.pid > 0 and not item.exclusive and ledger.lives(item)]
 
     def _allocations(self, living: list[Claim]) -> Figures:
-        """A card that the region does not know has nothing on it; a region that cannot be read says nothing."""
+        """The bytes that each container has allocated.
+
+        A card that is not in the region has no allocations. A container without a readable region is left out.
+        """
         found: Figures = {}
         for claim in living:
             region = region_of(claim.pid, _allocated_or_empty, self.proc)
@@ -71,7 +75,7 @@ class DriverOverhead:
         return found
 
     def _write(self, claim: Claim, figures: Figures, until: int) -> None:
-        """A container that ends meanwhile takes its file along."""
+        """Write the figures of one container. If the container ends meanwhile, its file is gone, which is no error."""
         path = paths.limits(self.settings.run_dir, claim.container)
         wanted = {
             card.uuid: (figures[claim.container, card.uuid], until)
@@ -91,12 +95,12 @@ def _present(path: str) -> dict[str, limits.Overhead]:
 
 
 def _allocated_or_empty(data: bytes) -> dict[str, int]:
-    """Never {} for a region that could be read."""
+    """The allocations of a readable region, which are never {}."""
     return {"": 0, **usage.allocated(data)}
 
 
-def _used(rows: dict[str, list[tuple[int, bool, int]]], population: ContainerProcesses, living: list[Claim]) -> Figures:
-    """What NVML says each container's processes hold of each of its cards."""
+def _used(rows: dict[str, list[tuple[int, bool, int]]], population: Population, living: list[Claim]) -> Figures:
+    """The bytes that the processes of each container use on each of its cards, by NVML."""
     found: Figures = {}
     for claim in living:
         pids = {pid for pid, _ in population.of(claim)}

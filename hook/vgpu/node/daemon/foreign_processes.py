@@ -1,9 +1,9 @@
-"""The watch for foreign users: processes on a card that no claim accounts for. Writes `<run>/foreign.json`.
+"""The monitor of foreign processes: processes on a card without a claim on it. Writes `<run>/foreign.json`.
 
-Belongs here: asking NVML (in a child, as everything that may hang), and judging who belongs to whom. What follows is
-the ledger's: a card with a foreign user is no whole card for anybody, shares are only warned. The order matters: first
-NVML's list, then the claims, so that a container which starts meanwhile is never taken for a stranger. What NVML says
-of the containers' own processes goes to vgpu.node.daemon.driver_overhead.
+Belongs here: calling NVML in a worker, and finding the container of each process. NVML's list is read first and the
+claims second, so that a container that starts in between never counts as foreign. Does not belong here: the
+consequences, which the ledger decides: no container can get a card with a foreign process as a whole card, and a share
+of such a card gets a warning. The figures of the containers' own processes go to vgpu.node.daemon.driver_overhead.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from vgpu.node.daemon.worker import Monitor, Spawn, Worker
 from vgpu.node.driver import nvml
 from vgpu.node.service.log import Conditions
 
-INTERVAL = 15.0  #: seconds between two looks, when NVML is quick
-SOON = 2.0  #: the same when a container's figure has grown
-VALID = 4  #: intervals after which the file counts no more
-MAX_USERS = 256  #: per card; more are not told
+INTERVAL = 15.0  #: seconds between two calls, if NVML is quick
+SOON = 2.0  #: seconds between two calls, if the figure of a container has grown
+VALID = 4  #: intervals after which the file is out of date
+MAX_USERS = 256  #: processes for each card; others are left out
 MAX_SHOWN = 3
 
 Listed = dict[str, list[tuple[int, bool, int]]]
 
 
 def listed(inventory: Inventory) -> dict[str, object]:
-    """What NVML says, as a child's answer: rows by card uuid, and notes."""
+    """NVML's lists of processes as a worker's answer: rows by card uuid, and notes."""
     notes: list[str] = []
     found = nvml.users(nvml_of(inventory.libraries), notes.append)
     return {"cards": {uuid: rows[:MAX_USERS] for uuid, rows in found.items()}, "notes": notes}
 
 
 def rows_of(answer: dict[str, object]) -> Listed:
-    """The rows of a child's answer, typed again."""
+    """The rows of a worker's answer, with their types."""
     cards_of = answer.get("cards")
     return {
         uuid: [(pid, bool(computes), memory) for pid, computes, memory in rows]
@@ -52,14 +52,14 @@ def rows_of(answer: dict[str, object]) -> Listed:
 
 
 def judge(found: Listed, ledger: Ledger) -> dict[str, list[User]]:
-    """The foreign ones among `found`, by card uuid; cards without any are left out.
+    """The foreign processes among `found`, by card uuid. Cards without any are left out.
 
-    A process of a container counts as its own on the cards that the container holds, and nowhere else.
+    A container's process is foreign on every card that the container does not hold.
     """
     living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
     population = ContainerProcesses(living, ledger.proc)
     owners = {pid: claim for claim in living for pid, _ in population.of(claim)}
-    strangers: dict[str, list[User]] = {}
+    foreign_users: dict[str, list[User]] = {}
     for uuid, rows in found.items():
         for pid, computes, memory in rows:
             owner = owners.get(pid)
@@ -69,16 +69,16 @@ def judge(found: Listed, ledger: Ledger) -> dict[str, list[User]]:
             command = escaped(procfs.command(pid, ledger.proc))
             kind = COMPUTE if computes else GRAPHICS
             user = User(pid, started, command, kind, memory, owner.container if owner else "")
-            strangers.setdefault(uuid, []).append(user)
-    return strangers
+            foreign_users.setdefault(uuid, []).append(user)
+    return foreign_users
 
 
 class ForeignProcessMonitor(Monitor):
-    """`users` are the foreign ones by card uuid as last seen."""
+    """`users` are the foreign processes that were found last, by card uuid."""
 
     LIMIT = 60.0
     TOPIC = "NVML"
-    TROUBLE = "who uses the cards is not known"
+    TROUBLE = "the processes on the cards are not known"
 
     def __init__(
         self,
@@ -94,8 +94,8 @@ class ForeignProcessMonitor(Monitor):
         self.users: dict[str, list[User]] = {}
 
     def look(self, inventory: Inventory | None) -> None:
-        """One round; nothing is asked while there is no fresh inventory."""
-        worker = self._over()
+        """Do one round. Without a fresh inventory NVML is not called."""
+        worker = self._finished()
         if worker is not None:
             self._collect(worker)
         if inventory is not None and inventory.cards and self._due():
@@ -104,13 +104,13 @@ class ForeignProcessMonitor(Monitor):
             self._start(lambda: listed(inventory))
 
     def stop(self) -> None:
-        """What we saw counts no more when nobody looks."""
+        """Stop, and remove the file: without a monitor it would go out of date."""
         super().stop()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(paths.foreign(self.settings.run_dir))
 
     def _collect(self, worker: Worker) -> None:
-        interval = self._rest(INTERVAL)
+        interval = self._pause_after(INTERVAL)
         self._not_before = self.clock() + interval
         self._report(worker.error)
         if worker.error:
@@ -119,11 +119,13 @@ class ForeignProcessMonitor(Monitor):
         self.users = judge(found, Ledger(self.settings, [], self.proc))
         record = foreign.record(self.users, staleness.boot_id(self.proc), self.clock(), VALID * interval)
         records.write(paths.foreign(self.settings.run_dir), record)
-        self.conditions.set("foreign users", "; ".join(f"{uuid}: {_told(users)}" for uuid, users in self.users.items()))
+        self.conditions.set(
+            "foreign users", "; ".join(f"{uuid}: {_description(users)}" for uuid, users in self.users.items())
+        )
         if self.driver_overhead is not None and self.driver_overhead.after(found, VALID * interval):
-            self._not_before = self.clock() + self._rest(SOON)
+            self._not_before = self.clock() + self._pause_after(SOON)
 
 
-def _told(users: list[User]) -> str:
+def _description(users: list[User]) -> str:
     more = len(users) - MAX_SHOWN
     return ", ".join(user.describe() for user in users[:MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,7 +1,8 @@
-"""Keeps the node's inventory: taken at the daemon's start, when the driver changes, when the file is lost.
+"""Takes the node's inventory at vgpud's start, when the driver changes, and when the file is lost.
 
-Belongs here: when to take one. Taking is vgpu.node.driver.discover's, in a child: a libnvidia-ml that was replaced on disk
-would stay loaded here, and NVML may hang. A failure leaves the last inventory; the hook refuses a stale one by itself.
+Belongs here: when to take an inventory. Does not belong here: taking it, which vgpu.node.driver.discover does in a
+worker: NVML may hang, and a libnvidia-ml that is replaced on disk would stay loaded in vgpud. After a failure the last
+inventory stays on disk; the hook itself refuses a stale one.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from vgpu.node.daemon.worker import Monitor, Spawn, Worker
 from vgpu.node.driver import device_nodes, discover
 from vgpu.node.service.log import Conditions
 
-FIRST_PAUSE, LAST_PAUSE = 2.0, 60.0  #: between two attempts that fail, doubling
-LEFT_OUT = 300.0  #: until a card that was left out, and the module still drives, is looked for again: it may be back
+FIRST_PAUSE, LAST_PAUSE = 2.0, 60.0  #: seconds between failed attempts: the first pause, doubled up to the last
+LEFT_OUT = 300.0  #: seconds until a new attempt for a card that NVML could not use and the module still drives
 MAX_NOTES = 20
 
 Signature = tuple[object, ...]
 
 
 class InventoryRefresher(Monitor):
-    """`found` is the inventory in force, None without a usable one, then `error` says why.
+    """`found` is the inventory in force. It is None if none is usable; then `error` is the reason.
 
-    `spawn` starts a child and watches it. `attempts` counts takes that have ended.
+    `attempts` counts the attempts that have ended.
     """
 
     LIMIT = 120.0  #: cards without persistence mode take some seconds each
@@ -56,15 +57,15 @@ class InventoryRefresher(Monitor):
 
     @property
     def state(self) -> str:
-        """fresh, taking, or failed."""
+        """One of fresh, taking and failed."""
         if self.worker is not None:
             return "taking"
         return "fresh" if self.found is not None else "failed"
 
     def look(self) -> None:
-        """One round: cheap, a few small files of /proc and a stat."""
+        """Do one round: it reads a few small files of /proc and a stat."""
         self._read()
-        worker = self._over()
+        worker = self._finished()
         if worker is not None:
             self._collect(worker)
         signature = self._signature()
@@ -76,7 +77,7 @@ class InventoryRefresher(Monitor):
             self._start(self._work)
 
     def _signature(self) -> Signature:
-        """What an inventory depends on and the kernel tells cheaply: driver, boot, cards, numbers of the nodes."""
+        """What an inventory depends on and /proc shows at little cost: driver, boot, cards, numbers of the nodes."""
         proc_root = self.settings.text("driver.proc_root")
         numbers = device_nodes.majors(proc_root)
         return (
@@ -87,7 +88,7 @@ class InventoryRefresher(Monitor):
         )
 
     def _read(self) -> None:
-        """The inventory on disk, read again when its file has changed; fresh or not at all."""
+        """Read the inventory again if its file has changed. A stale inventory is not used."""
         run_dir = self.settings.run_dir
         try:
             status = os.stat(paths.inventory(run_dir))
@@ -106,21 +107,21 @@ class InventoryRefresher(Monitor):
             self.found, self.error, self._file = None, str(error), file
 
     def _lacks_a_card(self) -> bool:
-        """Whether to look again for a card that NVML could not use when the inventory was taken."""
+        """Whether to try again for a card that NVML could not use when the inventory was taken."""
         if self.found is None or self.clock() - self._started < LEFT_OUT:
             return False
         known = {card.bus_id for card in self.found.cards}
         return not known.issuperset(device_nodes.minors(self.settings.text("driver.proc_root")))
 
     def _work(self) -> dict[str, object]:
-        """In the child."""
+        """Take the inventory and write it. Runs in the worker."""
         notes: list[str] = []
         found = discover.take(self.settings, notes.append, self.proc)
         records.write(paths.inventory(self.settings.run_dir), found.record())
         return {"notes": notes[:MAX_NOTES], "driver": found.driver_version, "cards": len(found.cards)}
 
     def _collect(self, worker: Worker) -> None:
-        """What the child has come to."""
+        """Use the worker's result."""
         self.attempts += 1
         if worker.error:
             self._failed(worker.error)

@@ -1,9 +1,12 @@
-"""The arbiter: lends idle time of the cards among containers (vgpu.node.daemon.lending_policy decides, this does).
+"""The lender: lends the cards' idle time to containers, as vgpu.node.daemon.lending_policy decides.
 
-Belongs here: claims and usage regions in, card pages out, and how often. Nobody depends on it: a loan that is not
-renewed ends by itself, and what a card's containers have without one is in their pages since the hook wrote them. Pages
-are written under the ledger's lock, which is never waited for. While nobody may borrow there is nothing to do between
-two rounds; while somebody could, a look every DOZE at who wants something, and every PACE when somebody does.
+Belongs here: reading claims and usage regions, writing core schedules, and how often. Does not belong here: which
+container gets how much. No container depends on the lender: a loan that is not renewed expires, and the schedules
+without loans are in place since the hook wrote them.
+
+The lender writes schedules under the ledger's lock, and never waits for that lock. If no container may borrow, it does
+nothing between two rounds. Otherwise it reads the regions every DOZE seconds, and every PACE seconds while a container
+wants time.
 """
 
 from __future__ import annotations
@@ -23,74 +26,78 @@ from vgpu.hook.ledger.lock import Lock
 from vgpu.node.daemon.lending_policy import LendingPolicy, Observation, Tenant
 from vgpu.node.daemon.usage_regions import open_region
 
-PACE = 0.02
-DOZE = 0.1
-SHORTEST_LOOK = 1_000_000_000  #: ns over which use is told to people
-MOST_LONGEST = 1 << 30  #: ns; a tenant's word
+PACE = 0.02  #: seconds
+DOZE = 0.1  #: seconds
+SHORTEST_LOOK = 1_000_000_000  #: ns: the reported use is an average over at least this time
+MOST_LONGEST = 1 << 30  #: ns: the largest value that is accepted as a tenant's longest kernel
 
 Key = tuple[str, str]
 
 
 class Share:
-    """A living container with a share, held open: its region (-1: none to be read) and its card pages."""
+    """A living container with a share, with its region and its core schedules open (-1: it cannot be opened)."""
 
     def __init__(self, claim: Claim, run_dir: str, proc: str) -> None:
         self.claim = claim
-        self.path = paths.core_schedules(run_dir, claim.container)
-        self.region = open_region(claim.pid, proc) if claim.ready else -1
-        self.cards = _opened(self.path)
-        self.pages, self.clock_offset = self._read()
+        self.path = paths.card_pages(run_dir, claim.container)
+        self.region_fd = open_region(claim.pid, proc) if claim.ready else -1
+        self.schedule_fd = _opened(self.path)
+        self.schedules, self.clock_offset = self._read()
         self.places: dict[str, int] = {}
         self.sequences = self.sequences_now()
 
     def close(self) -> None:
-        for fd in (self.region, self.cards):
+        for fd in (self.region_fd, self.schedule_fd):
             if fd >= 0:
                 os.close(fd)
 
     def _read(self) -> tuple[list[CoreSchedule], int]:
         try:
             return (
-                core_schedule.decode(os.pread(self.cards, core_schedule.SIZE + 1, 0), self.path)
-                if self.cards >= 0
+                core_schedule.decode(os.pread(self.schedule_fd, core_schedule.SIZE + 1, 0), self.path)
+                if self.schedule_fd >= 0
                 else ([], 0)
             )
         except (OSError, VgpuError):
             return [], 0
 
     def sequences_now(self) -> list[bytes]:
-        """They move with every change of the pages, whoever makes it."""
+        """The sequence numbers of the schedules. Every change of a schedule changes its number."""
         first = core_schedule.HEADER.size + core_schedule.SEQUENCE_OFFSET
         size = core_schedule.SEQUENCE.size
-        return [os.pread(self.cards, size, first + index * core_schedule.PAGE.size) for index in range(len(self.pages))]
+        offsets = [first + index * core_schedule.PAGE.size for index in range(len(self.schedules))]
+        return [os.pread(self.schedule_fd, size, offset) for offset in offsets]
 
     def observe(self, now: int) -> dict[str, Observation]:
-        """What the container says of its cards, in the host's time. A region that is none says that it wants its share.
+        """What the container reports about its cards, in the host's time.
 
-        A card that the region does not know was never used.
+        Without a readable region, the container wants its share. A card that is not in the region was never used.
         """
         cards = [card.uuid for card in self.claim.cards]
         wants = Observation(0, now, 0, is_known=False)
-        if self.region < 0:
+        if self.region_fd < 0:
             return dict.fromkeys(cards, wants)
         if any(uuid not in self.places for uuid in cards):
-            head = os.pread(self.region, usage.CARDS_END, 0)
+            head = os.pread(self.region_fd, usage.CARDS_END, 0)
             self.places = usage.places(head)
             if not usage.is_region(head):
                 return dict.fromkeys(cards, wants)
-        times = os.pread(self.region, usage.FLIGHTS_OFFSET - usage.TIMES_OFFSET, usage.TIMES_OFFSET)
+        times = os.pread(self.region_fd, usage.FLIGHTS_OFFSET - usage.TIMES_OFFSET, usage.TIMES_OFFSET)
         if len(times) != usage.FLIGHTS_OFFSET - usage.TIMES_OFFSET:
             return dict.fromkeys(cards, wants)
-        return {uuid: self._seen(times, self.places[uuid], now) for uuid in cards if uuid in self.places}
+        return {uuid: self._observation(times, self.places[uuid], now) for uuid in cards if uuid in self.places}
 
-    def _seen(self, times: bytes, place: int, now: int) -> Observation:
-        said = usage.time_at(times, place)
-        wanted, waited = (min(at + self.clock_offset, now) if at else 0 for at in (said.wanted, said.waited))
-        return Observation(said.used, wanted, waited, min(said.longest, MOST_LONGEST))
+    def _observation(self, times: bytes, place: int, now: int) -> Observation:
+        reported = usage.time_at(times, place)
+        wanted, waited = (min(at + self.clock_offset, now) if at else 0 for at in (reported.wanted, reported.waited))
+        return Observation(reported.used, wanted, waited, min(reported.longest, MOST_LONGEST))
 
 
 class Lender:
-    """`look` in each round, `tick` when `due`. `proc` is the root of procfs, `clock` ns of CLOCK_MONOTONIC."""
+    """Call `look` in each round, and `tick` when it is `due`.
+
+    `proc` is the root of procfs. `clock` returns ns of CLOCK_MONOTONIC.
+    """
 
     def __init__(self, settings: Settings, proc: str = "/proc", clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.settings = settings
@@ -107,22 +114,22 @@ class Lender:
         self._percent: dict[Key, float] = {}
 
     def look(self) -> None:
-        """One round: who is there, and whether their pages are as they should be."""
+        """Do one round: find the containers with a share, and check their schedules."""
         try:
             with Lock(self.settings.run_dir, wait=False):
                 self._take_over()
         except BlockingIOError:
-            return  # a hook holds the lock, and changes them most likely
+            return  # a hook holds the lock, and is probably changing the containers
         self._measure()
 
     def due(self) -> float | None:
-        """Seconds until the next tick; None: not before the next round."""
+        """Seconds until the next tick; None if no tick is needed before the next round."""
         if not self.policy.borrowers:
             return None
         return max(self._next - self.clock() / 1e9, 0)
 
     def tick(self) -> None:
-        """Decide anew, when it is time to. Pages that somebody else has changed mean that others are there now."""
+        """Decide again, if it is due. If a hook has changed a schedule, find the present containers first."""
         if self.due() != 0:
             return
         if self._stale or any(share.sequences_now() != share.sequences for share in self.shares.values()):
@@ -133,13 +140,13 @@ class Lender:
             for name, share in self.shares.items()
             for uuid, observation in share.observe(now).items()
         }
-        pages = self.policy.decide(now, seen)
-        if pages:
-            self._lend(pages)
+        changed = self.policy.decide(now, seen)
+        if changed:
+            self._lend(changed)
         self._next = self.clock() / 1e9 + (PACE if self.policy.is_awake(now) or self._stale else DOZE)
 
     def penalize(self, parts: dict[str, float]) -> None:
-        """From now on lend nothing to these containers, and beside others give them such a part of their share."""
+        """From now on lend these containers nothing, and give each this part of its share beside other containers."""
         self.penalized = dict(parts)
 
     def stop(self) -> None:
@@ -148,7 +155,7 @@ class Lender:
         self.shares = {}
 
     def figures(self) -> list[dict[str, object]]:
-        """Of each share and card: percent used in the last round, as it says, and percent lent at this moment."""
+        """For each share and card: percent that the container reports for the last round, and percent lent now."""
         lent = self.policy.lent(self.clock())
         return [
             {
@@ -159,7 +166,7 @@ class Lender:
             for card in share.claim.cards
         ]  # fmt: skip
 
-    # Who is there; under the lock
+    # The containers; under the lock
 
     def _take_over(self) -> None:
         found = Ledger(self.settings, [], self.proc).shares()
@@ -174,7 +181,7 @@ class Lender:
         self._write(self.policy.plain)
 
     def _reopen(self, found: Iterable[Claim]) -> None:
-        """A program may have made its region anew, and a tenant may put another one in its place."""
+        """Open all files again: a program may have made a new region, and a tenant may have replaced its region."""
         before, self.shares = self.shares, {}
         for claim in found:
             share = self.shares[claim.container] = Share(claim, self.settings.run_dir, self.proc)
@@ -186,37 +193,37 @@ class Lender:
         for share in before.values():
             share.close()
 
-    # Pages
+    # Schedules
 
-    def _lend(self, pages: dict[str, list[CoreSchedule]]) -> None:
+    def _lend(self, changed: dict[str, list[Page]]) -> None:
         try:
             with Lock(self.settings.run_dir, wait=False):
                 if any(share.sequences_now() != share.sequences for share in self.shares.values()):
-                    self._stale = True  # a hook was faster: what was decided is of yesterday
+                    self._stale = True  # a hook has changed the schedules since the decision
                     self.policy.forget()
                 else:
-                    self._write(pages)
+                    self._write(changed)
         except BlockingIOError:
             self.policy.forget()
 
-    def _write(self, pages: dict[str, list[CoreSchedule]]) -> None:
-        """Under the lock. Pages that are as they should be are left alone."""
+    def _write(self, wanted: dict[str, list[Page]]) -> None:
+        """Write the schedules that differ from the wanted ones. The caller holds the lock."""
         self.failed = ""
-        for name, made in pages.items():
+        for name, schedules in wanted.items():
             share = self.shares[name]
-            known = {page.uuid: page for page in share.pages}
+            known = {page.uuid: page for page in share.schedules}
             try:
-                for page in made:
+                for page in schedules:
                     if known and known.get(page.uuid) != page:
                         core_schedule.update(share.path, page)
             except FileNotFoundError:
                 self._stale = True
             except (OSError, VgpuError) as error:
-                self.failed = f"card pages of container {name} stay as they were: {error}"
-            share.pages, _ = share._read()
+                self.failed = f"the core schedules of container {name} stay as they were: {error}"
+            share.schedules, _ = share._read()
             share.sequences = share.sequences_now()
 
-    # What is told to people
+    # Figures for vgpuctl
 
     def _measure(self) -> None:
         now = self.clock()

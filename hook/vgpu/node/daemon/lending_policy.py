@@ -1,14 +1,17 @@
-"""Who may use a card's idle time: from what containers say of their use to the pages that lend it, without any I/O.
+"""Which container may use a card's idle time: computes the core schedules that lend it.
 
-Belongs here: the policy alone. The caller tells the tenants, then again and again the time and what each tenant's
-region says, and writes the pages that come back; by a virtual clock as well as by the host's. All times are ns of one
-clock.
+Belongs here: the policy, without any I/O. The caller passes the tenants once, and then again and again the time and
+what each tenant's usage region reports. It writes the schedules that `decide` returns. The clock may be the host's or a
+virtual one; all times are ns of one clock. Does not belong here: reading regions and writing schedules
+(vgpu.node.daemon.lender).
 
-An owner's share is its own whenever it wants it. What nobody wants is lent to those who may have more (`core_limit`
-above `cores`) and want it, as a rate, for LEASE at a time: a loan that nobody renews ends by itself. Containers visit
-their card one at a time whatever their rates, so a borrower is in nobody's way but for its visits' length.
+A tenant can use its share whenever it wants it. Time that no tenant wants is lent, as a rate, to tenants that want more
+than their share and may have it (`core_limit` above `cores`). A loan lasts for LEASE; a loan that is not renewed
+expires. Containers use their card one at a time whatever their rates, so a borrower delays the others only by the
+length of its time slices.
 
-What tenants say is bounded: it decides who is asked to wait on this very card, never beyond anybody's limits.
+A tenant writes its own region, so the effect of what it reports is bounded: it changes only which tenants of this card
+wait, and no tenant ever gets more than its limits.
 """
 
 from __future__ import annotations
@@ -23,22 +26,24 @@ from vgpu.config.request import LOW_PRIORITY
 
 MS = 1_000_000
 
-LEASE = 100 * MS  #: how long a loan lasts that is not renewed
-RENEW = 50 * MS  #: what is left of it when it is
-IDLE = 50 * MS  #: without a launch, beyond its longest kernels: longer than a waiting launch sleeps at a time
-WINDOW = 50 * MS  #: over which use is measured
-RECENT = 100 * MS  #: a launch that had to wait wants more
-HOLD = 500 * MS  #: how long who used much counts as one who needs its share
-LEAST_SHARE_KEPT = 4  #: of those who use little, this part of the share stays free for them at least
-OWNERS_ROOM = 1.5  #: of the use of one who uses little: what it may use at once,
-BORROWERS_ROOM = 1.25  #: and of a borrower that waits for nothing
-STEP = 5  #: percent: loans are no finer, so that they seldom change
-LOW_PART = 10  #: percent of what is idle that low priority has before high priority takes it all
+LEASE = 100 * MS  #: a loan that is not renewed expires after this time
+RENEW = 50 * MS  #: a loan is renewed when less than this time is left
+IDLE = (
+    50 * MS
+)  #: a tenant without a launch for this time, beyond its longest kernels, is idle; a waiting launch sleeps less
+WINDOW = 50 * MS  #: use is measured over this time
+RECENT = 100 * MS  #: a tenant wants more for this time after one of its launches had to wait
+HOLD = 500 * MS  #: a tenant that used much of its share keeps all of it for this time
+LEAST_SHARE_KEPT = 4  #: a tenant that uses little keeps at least 1/4 of its share
+OWNERS_ROOM = 1.5  #: a tenant that uses little keeps this multiple of its use
+BORROWERS_ROOM = 1.25  #: a borrower none of whose launches waits may borrow up to this multiple of its use
+STEP = 5  #: percent: rates are multiples of this, so that loans seldom change
+LOW_PART = 10  #: percent of the idle time that low priority gets before high priority gets the rest
 
 
 @dataclasses.dataclass(frozen=True)
 class Tenant:
-    """A container with `cores` percent of each of its cards, guaranteed, and never more than `core_limit`."""
+    """A container with `cores` percent of each of its cards guaranteed, and at most `core_limit` percent."""
 
     name: str
     cards: tuple[str, ...]
@@ -57,9 +62,11 @@ class Tenant:
 
 @dataclasses.dataclass(frozen=True)
 class Observation:
-    """What a tenant's region says of one card: ns used in all, when a launch was last asked for and had to wait.
+    """What a tenant's region reports about one card.
 
-    Not `is_known`: the region cannot be read. Then the tenant needs its share, and nothing more.
+    `used`: ns of use in all. `wanted`: when a program last launched a kernel. `waited`: when a launch last had to wait.
+    `longest`: ns of the longest kernel. If the region cannot be read, `is_known` is False; then the tenant needs its
+    share, and nothing more.
     """
 
     used: int
@@ -70,16 +77,16 @@ class Observation:
 
 
 class _Use:
-    """A tenant's use of one card, followed."""
+    """A tenant's use of one card over time."""
 
     def __init__(self, now: int, seen: Observation) -> None:
         self.history = [(now, seen.used)]
         self.moved = 0
-        self.needs_until = now + WINDOW  # nothing is known yet: to err on the tenant's side
+        self.needs_until = now + WINDOW  # its use is not known yet, so it keeps its share
         self.last = seen
 
     def follow(self, now: int, seen: Observation) -> None:
-        if seen.used < self.last.used:  # a new region, or scribbled
+        if seen.used < self.last.used:  # the region is new, or the tenant has written into it
             self.history = []
         if seen.used != self.last.used:
             self.moved = now
@@ -101,8 +108,9 @@ class _Use:
 
 
 class LendingPolicy:
-    """The cards of one node. `doubted`: tenants that are lent nothing, and the part of its share that each has beside
-    others.
+    """The tenants and cards of one node.
+
+    `penalized`: the tenants that are lent nothing -> the part of its share that each has beside other tenants.
     """
 
     def __init__(self, tenants: Iterable[Tenant], penalized: Mapping[str, float] | None = None) -> None:
@@ -113,38 +121,38 @@ class LendingPolicy:
         for name, part in self.penalized.items():
             for page in self.plain.get(name, []):
                 page.share = int(page.share * part)
-        self.periods = {page.uuid: page.period for made in self.plain.values() for page in made}
+        self.periods = {page.uuid: page.period for schedules in self.plain.values() for page in schedules}
         self.on_card: dict[str, list[Tenant]] = {}
         for tenant in self.by_name.values():
             for card in tenant.cards:
                 self.on_card.setdefault(card, []).append(tenant)
         self._uses: dict[tuple[str, str], _Use] = {}
-        self._loans: dict[str, tuple[int, int]] = {}  # the rate, and until when
+        self._loans: dict[str, tuple[int, int]] = {}  # (rate, end)
 
     @property
     def borrowers(self) -> list[Tenant]:
-        """Who may be lent something at all."""
+        """The tenants to which time may be lent."""
         return [tenant for tenant in self.by_name.values() if self._may_borrow(tenant)]
 
     def _may_borrow(self, tenant: Tenant) -> bool:
         return tenant.is_soft and tenant.name not in self.penalized
 
     def lent(self, now: int) -> dict[str, int]:
-        """The rates that are lent at this moment, by tenant."""
+        """The rates that are lent at the moment, by tenant."""
         return {name: rate for name, (rate, until) in self._loans.items() if until > now}
 
     def is_awake(self, now: int) -> bool:
-        """Whether somebody has borrowed, or could want to at any moment."""
+        """Whether a tenant has borrowed time, or may want to at any moment."""
         return bool(self._loans) or any(self._is_active(tenant, now) for tenant in self.borrowers)
 
     def take_over(self, before: LendingPolicy) -> None:
-        """Go on with what was seen of the same tenants, and with nothing lent: whoever changes them has ended that."""
+        """Keep the observed use of the same tenants. Nothing is lent: a change of the tenants ends all loans."""
         self._uses = {key: use for key, use in before._uses.items() if key[0] in self.by_name}
 
-    def decide(self, now: int, seen: Mapping[tuple[str, str], Observation]) -> dict[str, list[CoreSchedule]]:
-        """The pages to be written now, by tenant. `seen` by (tenant, card); who is missing wants nothing.
+    def decide(self, now: int, seen: Mapping[tuple[str, str], Observation]) -> dict[str, list[Page]]:
+        """The schedules to write now, by tenant. `seen` by (tenant, card); a tenant that is missing wants nothing.
 
-        What is returned counts as written; if it was not, `forget`.
+        The returned schedules count as written. If the caller did not write them, it must call `forget`.
         """
         self._follow(now, seen)
         rates = self._rates(now)
@@ -160,7 +168,7 @@ class LendingPolicy:
         return changed
 
     def forget(self) -> None:
-        """Nothing of what was decided last is known to be written: what was lent ends by itself."""
+        """Drop all loans: it is not known whether the last schedules were written, and loans expire by themselves."""
         self._loans.clear()
 
     # What tenants do
@@ -172,12 +180,12 @@ class LendingPolicy:
                 use = self._uses[key] = _Use(now, observation)
             else:
                 use.follow(now, observation)
-            if key[0] in self.by_name and (not observation.is_known or use.percent() >= self._much(*key)):
+            if key[0] in self.by_name and (not observation.is_known or use.percent() >= self._need_threshold(*key)):
                 use.needs_until = now + HOLD
         self._uses = {key: use for key, use in self._uses.items() if key in seen}
 
-    def _much(self, name: str, card: str) -> float:
-        """Percent of use from which on a tenant needs its share: half of what it gets where all want theirs."""
+    def _need_threshold(self, name: str, card: str) -> float:
+        """Percent of use from which a tenant needs its share: half of what it gets when all tenants want theirs."""
         return min(self.by_name[name].share, 100 / max(len(self.on_card.get(card, ())), 1)) / 2
 
     def _of(self, tenant: Tenant) -> list[_Use]:
@@ -189,7 +197,7 @@ class LendingPolicy:
     # What is lent
 
     def _rates(self, now: int) -> dict[str, int]:
-        """What is lent: of each card's idle time what falls to a tenant, on the fullest of its cards."""
+        """The rate of each borrower: its part of a card's idle time, on the card where that part is smallest."""
         extra: dict[str, int] = {}
         kept: dict[str, int] = {}
         for card, tenants in self.on_card.items():
@@ -203,11 +211,11 @@ class LendingPolicy:
         return {name: rate for name, rate in rates.items() if rate > self.by_name[name].share}
 
     def _changes(self, card: str, active: int) -> int:
-        """Percent of the card that is lost when so many containers take turns there."""
+        """Percent of the card that is lost to changes between so many active containers."""
         return -(-active * CHANGE_NS * 100 // self.periods[card]) if active > 1 else 0
 
     def _kept(self, tenant: Tenant, now: int) -> int:
-        """Percent that nobody else may have: the share, or of who uses little of it somewhat more than that."""
+        """Percent that is not lent to others: the share, or somewhat more than its use if a tenant uses little."""
         uses = self._of(tenant)
         if tenant.name in self.penalized or any(now < use.needs_until for use in uses):
             return tenant.share
@@ -215,7 +223,7 @@ class LendingPolicy:
         return min(_stepped(max(OWNERS_ROOM * used, tenant.share / LEAST_SHARE_KEPT)), tenant.share)
 
     def _wish(self, tenant: Tenant, kept: int, now: int) -> int:
-        """Percent beyond what is kept for it that the tenant could use."""
+        """Percent that the tenant could use beyond what it keeps."""
         if not self._may_borrow(tenant):
             return 0
         uses = self._of(tenant)
@@ -226,9 +234,9 @@ class LendingPolicy:
 
 
 def shared_out(idle: int, wishes: list[tuple[Tenant, int]]) -> dict[str, int]:
-    """`idle` percent of a card among tenants that wish for so much more: in proportion to their shares.
+    """Divide `idle` percent of a card among the tenants by their wishes, in proportion to their shares.
 
-    High priority (0) goes first; of what is idle, low priority keeps LOW_PART percent as far as it wishes for it.
+    High priority (0) comes first. Of the idle time, low priority gets LOW_PART percent if it wishes for that much.
     """
     high = [(tenant, wish) for tenant, wish in wishes if tenant.priority == 0]
     low = [(tenant, wish) for tenant, wish in wishes if tenant.priority != 0]
@@ -244,7 +252,7 @@ def _stepped(percent: float) -> int:
 
 
 def _filled(amount: int, wishes: list[tuple[Tenant, int]]) -> dict[str, int]:
-    """`amount` in proportion to the shares, nobody more than he wishes for; what one leaves goes to the others."""
+    """Divide `amount` in proportion to the shares. No tenant gets more than its wish; the others get the rest."""
     given = {tenant.name: 0 for tenant, _ in wishes}
     open_wishes = [(tenant, wish) for tenant, wish in wishes if wish > 0]
     while open_wishes and amount > 0:

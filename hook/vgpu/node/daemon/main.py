@@ -1,9 +1,12 @@
-"""The program vgpud: one instance per node, one loop, signals, and what the endpoint answers.
+"""The program vgpud: one instance for each node, its loop, its signals, and the answers on its socket.
 
-Belongs here: the order of things in a round, every TICK seconds; in between the process sleeps in poll(2), or ticks
-with the arbiter while somebody may borrow a card's time. A round costs a stat and three small files of /proc, and some
-small files per claim: some 0.1 ms each. SIGTERM ends the daemon, SIGHUP reads the settings again. An error of a part is
-told, and the part runs again in the next round.
+Belongs here: the order of the parts in a round, which runs every TICK seconds. Between two rounds the process sleeps in
+poll(2); while a container may borrow a card's time, the lender also runs in between. Does not belong here: the work of
+a part, which is in a module of its own.
+
+A round reads a stat, three small files of /proc, and some small files for each claim, some 0.1 ms each. SIGTERM ends
+vgpud. SIGHUP makes it read the settings again. If a part fails, vgpud logs the error and runs the part again in the
+next round.
 """
 
 from __future__ import annotations
@@ -38,9 +41,9 @@ from vgpu.node.service.log import Conditions, Log
 from vgpu.node.service.sd_notify import Notifier
 
 TICK = 2.0
-WORKER_TICK = 0.05  #: after a child has answered: it is waited for at once
-READY_AFTER = 30.0  #: runtimes that start after us wait for the first inventory, but not for long
-MAX_AGE = 1.0  #: of an answer with all processes: clients cannot make the daemon busy
+WORKER_TICK = 0.05  #: seconds until the next round after a worker has answered, so that it is waited for soon
+READY_AFTER = 30.0  #: seconds: vgpud reports that it is ready after the first inventory, or after this time
+MAX_AGE = 1.0  #: seconds for which an answer with all processes is used again, so that clients cannot load vgpud
 
 
 class Daemon:
@@ -59,27 +62,27 @@ class Daemon:
         self.wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.selector.register(self.wake[0], selectors.EVENT_READ, self._woken)
         self.server = Server(paths.vgpud_socket(self.settings.run_dir), self.selector, self.answer, since_boot)
-        self.workers: list[Worker] = []  # until they are waited for, also those that nobody wants any more
-        self._parts()
+        self.workers: list[Worker] = []  # all workers that are not waited for yet, also those whose result is unused
+        self._create_parts()
         self.stopping = False
         self.reload = False
         self.ready = False
         self._soon = False
-        self._population: tuple[float, dict[str, object]] = (-MAX_AGE, {})
+        self._processes_answer: tuple[float, dict[str, object]] = (-MAX_AGE, {})
 
-    def _parts(self) -> None:
+    def _create_parts(self) -> None:
         self.inventory = InventoryRefresher(self.settings, self.conditions, self._spawn, self.proc)
         self.reaper = Reaper(self.settings, self.conditions, self.proc)
         use = DriverOverhead(self.settings, self.proc)
-        self.foreign = ForeignProcessMonitor(
+        self.foreign_processes = ForeignProcessMonitor(
             self.settings, self.conditions, self._spawn, self.proc, driver_overhead=use
         )
         self.lender = Lender(self.settings, self.proc)
-        self.devices = DeviceMonitor(self.settings, self.conditions, self._spawn, self.proc)
-        self.shares = UsageMonitor(self.settings, self.conditions, self._spawn, self.lender, self.proc)
+        self.device_monitor = DeviceMonitor(self.settings, self.conditions, self._spawn, self.proc)
+        self.usage_monitor = UsageMonitor(self.settings, self.conditions, self._spawn, self.lender, self.proc)
 
     def run(self) -> None:
-        """Until SIGTERM or SIGINT."""
+        """Run rounds until SIGTERM or SIGINT."""
         self._take_signals()
         self.log.info("started", version=version(), run=self.settings.run_dir)
         while not self.stopping:
@@ -93,10 +96,10 @@ class Daemon:
             self._part("settings", self._reload)
         self._part("inventory file", self.inventory.look)
         self._part("reaper", self.reaper.look)
-        self._part("foreign watch", lambda: self.foreign.look(self.inventory.found))
+        self._part("foreign watch", lambda: self.foreign_processes.look(self.inventory.found))
         self._part("arbiter", self.lender.look)
-        self._part("device watch", self.devices.look)
-        self._part("share watch", lambda: self.shares.look(self.inventory.found))
+        self._part("device watch", self.device_monitor.look)
+        self._part("share watch", lambda: self.usage_monitor.look(self.inventory.found))
         self.conditions.set("card pages", self.lender.failed)
         self.workers = [worker for worker in self.workers if not worker.gone()]
         self.server.tick()
@@ -117,9 +120,9 @@ class Daemon:
 
     def _stop_parts(self) -> None:
         self.inventory.stop()
-        self.foreign.stop()
-        self.devices.stop()
-        self.shares.stop()
+        self.foreign_processes.stop()
+        self.device_monitor.stop()
+        self.usage_monitor.stop()
         self.lender.stop()
 
     def _part(self, name: str, work: Callable[[], None]) -> None:
@@ -133,7 +136,7 @@ class Daemon:
     # Waiting
 
     def _sleep(self) -> None:
-        """Until the next round is due, serving clients and children meanwhile."""
+        """Serve clients and workers until the next round is due."""
         pause = min(TICK, self.notifier.interval or TICK)
         due = since_boot() + pause
         while not (self.stopping or self.reload):
@@ -172,25 +175,25 @@ class Daemon:
         os.read(self.wake[0], 4096)
 
     def _reload(self) -> None:
-        """Put the settings on disk in force, or keep those in force and say why."""
+        """Use the settings on disk. If they cannot be used, keep the present ones and raise the reason."""
         found = node_settings.read(self.config_path)
         if found.run_dir != self.settings.run_dir:
             raise VgpuError("paths.run", expected=self.settings.run_dir, found=found.run_dir, do="restart vgpud")
         self._stop_parts()
         self.settings = found
-        self._parts()
+        self._create_parts()
         self.log.info("settings read again", path=self.config_path)
 
     # Answers
 
-    def answer(self, asked: str) -> dict[str, object]:
-        if asked == "health":
-            return self.health()
-        if asked == "processes":
+    def answer(self, request: str) -> dict[str, object]:
+        if request == "health":
+            return self.status()
+        if request == "processes":
             return self.processes()
-        raise VgpuError("ask", expected="health or processes", found=asked)
+        raise VgpuError("ask", expected="health or processes", found=request)
 
-    def health(self) -> dict[str, object]:
+    def status(self) -> dict[str, object]:
         found = self.inventory.found
         return {
             "version": version(),
@@ -205,27 +208,27 @@ class Daemon:
             },
             "reaper": {"last": self.reaper.last, "released": self.reaper.released},
             "claims": dict(self.reaper.counts),
-            "devices": {"reopened": self.devices.reopened},
+            "devices": {"reopened": self.device_monitor.reopened},
             "foreign": {
                 uuid: [{"pid": user.pid, "command": user.command, "kind": user.kind} for user in users]
-                for uuid, users in self.foreign.users.items()
+                for uuid, users in self.foreign_processes.users.items()
             },
-            "cores": [self._seen(row) for row in self.lender.figures()],
+            "cores": [self._core_figures(row) for row in self.lender.figures()],
             "warnings": list(self.conditions.present.values()),
         }
 
-    def _seen(self, row: dict[str, object]) -> dict[str, object]:
-        return {**row, "seen": self.shares.seen(str(row["container"]), str(row["card"]))}
+    def _core_figures(self, row: dict[str, object]) -> dict[str, object]:
+        return {**row, "seen": self.usage_monitor.seen(str(row["container"]), str(row["card"]))}
 
     def processes(self) -> dict[str, object]:
-        """Each living container with its processes as (pid, start time); at most MAX_AGE seconds old."""
-        taken, answer = self._population
+        """Each living container with the pid and start time of its processes, at most MAX_AGE seconds old."""
+        taken, answer = self._processes_answer
         if since_boot() - taken >= MAX_AGE:
             ledger = Ledger(self.settings, [], self.proc)
             living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
             population = ContainerProcesses(living, self.proc)
             answer = {"containers": [_described(claim, population.of(claim)) for claim in living]}
-            self._population = since_boot(), answer
+            self._processes_answer = since_boot(), answer
         return answer
 
     def _summary(self) -> str:
@@ -244,11 +247,11 @@ def version() -> str:
 
 
 def _only_instance(run_dir: str) -> int:
-    """An fd that holds the instance's lock for as long as we live; VgpuError when another daemon has it."""
+    """An fd that holds the instance's lock until this process ends; VgpuError if another vgpud holds it."""
     path = paths.vgpud_lock(run_dir)
     fd = single_instance.take(path)
     if fd < 0:
-        raise VgpuError(path, expected="to be the only vgpud of this node", found="another one that runs")
+        raise VgpuError(path, expected="to be the only vgpud of this node", found="another vgpud, which is running")
     return fd
 
 
@@ -258,7 +261,7 @@ def _only_instance(run_dir: str) -> int:
     help="The compiled settings (JSON) of this node.",
 )  # fmt: skip
 def main(config_path: str) -> None:
-    """Look after this node's inventory and claims; answers at <run>/vgpud.sock."""
+    """Maintain this node's inventory and claims, and answer requests at <run>/vgpud.sock."""
     log = Log()
     try:
         Daemon(config_path, log, Notifier(os.environ, os.getpid())).run()

@@ -1,8 +1,8 @@
-"""The reaper: takes away what containers left behind whose end nobody told, and never a living one's.
+"""The reaper: removes the records of containers that ended without a poststop hook, and never those of living ones.
 
-Belongs here: when a claim, a damaged claim or a temporary file may go. Nothing depends on its speed: a dead claim
-counts nowhere (vgpu.hook.ledger.ledger), so in doubt it waits. The removal itself is the ledger's, under its lock, after
-looking again. Grants are not its business: they end with their pod.
+Belongs here: when a claim, a damaged claim or a temporary file may be removed. The ledger does not count a dead claim
+(vgpu.hook.ledger.ledger), so nothing depends on the reaper's speed; in doubt it waits. Does not belong here: the
+removal itself, which the ledger does under its lock after a second check. Nor do grants: they end with their pod.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ from vgpu.hook import hooklog
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.node.service.log import Conditions
 
-GRACE = 5.0  #: seconds that a dead container's poststop has
-HOOK_GRACE = 60.0  #: as long as its hook may still be at work: it takes its claim back itself
-DAMAGED_AGE = 600.0  #: seconds since a damaged claim was last touched
-SWEEP = 60.0  #: seconds between two looks for temporary files
-TEMPORARY_AGE = 600.0  #: no write lasts that long
+GRACE = 5.0  #: seconds that the poststop hook of a dead container has
+HOOK_GRACE = 60.0  #: seconds for a claim that is not ready: its hook may still run, and removes the claim itself
+DAMAGED_AGE = 600.0  #: seconds since the last change of a damaged claim
+SWEEP = 60.0  #: seconds between two searches for temporary files
+TEMPORARY_AGE = 600.0  #: seconds; no write takes that long
 MAX_MOUNTINFO = 16 << 20
-NO_NAMESPACE = errno.EINVAL  #: mountinfo of a process that is just exiting, or a zombie
+NO_NAMESPACE = errno.EINVAL  #: reading mountinfo of a zombie, or of a process that is exiting, fails with this
 
 Token = tuple[int, int]
 
 
 class Reaper:
-    """`released` counts since the start; `last` is the time of the last whole look. `proc` is the root of procfs."""
+    """`released` counts the removed claims since the start. `last` is the time of the last complete round.
+
+    `proc` is the root of procfs.
+    """
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class Reaper:
         self._next_sweep = 0.0
 
     def look(self) -> None:
-        """One round; VgpuError or OSError when the state cannot be read or changed, and the next round tries again."""
+        """Do one round. VgpuError or OSError if the state cannot be read or changed; the next round tries again."""
         ledger = Ledger(self.settings, [], self.proc)
         found, damaged = self._found()
         dead = [claim for claim in found if not ledger.lives(claim)]
@@ -76,7 +79,7 @@ class Reaper:
     # Readable claims
 
     def _ripe(self, dead: list[Claim]) -> list[Claim]:
-        """Those that have been dead for long enough, in our own observation: no clock of theirs is trusted."""
+        """The claims that this process has seen dead for long enough. It does not trust the times in a claim."""
         now = self.clock()
         keys = {(claim.container, claim.pid, claim.start_time): claim for claim in dead}
         self._dead_since = {key: self._dead_since.get(key, now) for key in keys}
@@ -88,9 +91,14 @@ class Reaper:
 
     def _release(self, ledger: Ledger, ripe: list[Claim]) -> None:
         for claim in ledger.reap(ripe) if ripe else []:
-            self._tell(claim.container, claim.pid, f"its init {claim.pid} is dead and nobody told", claim.name)
+            self._log_release(
+                claim.container,
+                claim.pid,
+                f"its init {claim.pid} has died, and no poststop hook released it",
+                claim.name,
+            )
 
-    def _tell(self, container: str, pid: int, why: str, name: str = "") -> None:
+    def _log_release(self, container: str, pid: int, why: str, name: str = "") -> None:
         self.released += 1
         self.conditions.log.info(f"released: {why}", container=container, pod=name, pid=pid)
         record = {"time": self.wall_clock(), "stage": "reaper", "container": container, "pid": pid}
@@ -99,7 +107,7 @@ class Reaper:
     # Directories without a readable claim
 
     def _found(self) -> tuple[list[Claim], dict[str, str]]:
-        """(readable claims, what is wrong with each other container's directory)."""
+        """(the readable claims, the problem of each other container's directory)."""
         found: list[Claim] = []
         damaged: dict[str, str] = {}
         for name in _names(paths.containers(self.settings.run_dir)):
@@ -108,7 +116,7 @@ class Reaper:
             try:
                 found.append(claims.read(self.settings.run_dir, name))
             except FileNotFoundError:
-                damaged[name] = ""  # a hook's work of this moment, or left by one that was killed
+                damaged[name] = ""  # a hook is writing the claim now, or was killed before it did
             except VgpuError as error:
                 damaged[name] = str(error)
         return found, damaged
@@ -118,18 +126,19 @@ class Reaper:
         for name, error in damaged.items():
             directory = paths.container(self.settings.run_dir, name)
             token = _token(directory)
-            doubt = self._doubt(name, directory, missing=not error)
-            if doubt:
-                kept += [f"{error}; kept: {doubt}"] if error else []
+            reason = self._reason_to_keep(name, directory, missing=not error)
+            if reason:
+                kept += [f"{error}; kept: {reason}"] if error else []
             elif ledger.discard(name, lambda at=directory, seen=token: _token(at) == seen):  # type: ignore[misc]
-                self._tell(name, 0, error or "left by a hook that was killed")
+                self._log_release(name, 0, error or "left by a hook that was killed")
         self.conditions.set("damaged claims", "; ".join(kept))
 
-    def _doubt(self, container: str, directory: str, missing: bool) -> str:
-        """Why the container might live, "" when that is ruled out.
+    def _reason_to_keep(self, container: str, directory: str, missing: bool) -> str:
+        """Why the container might still live, or "" if it cannot.
 
-        A share's limits file is mounted into it, which the kernel tells for every process; runtimes put the id into
-        the cgroup's path. A whole card leaves no mount of ours: without its claim only a person can say.
+        vgpu mounts the limits file of a share into its container, and the kernel lists the mounts of every process.
+        Runtimes put the container's id into the path of its cgroup. A container with whole cards has no mount of vgpu,
+        so without a claim only a person can know whether it lives.
         """
         if self.wall_clock() - _touched(directory) < DAMAGED_AGE:
             return "changed lately"
@@ -148,7 +157,7 @@ class Reaper:
     # Temporary files
 
     def _sweep(self) -> None:
-        """Temporary files of writers that died between write and rename."""
+        """Remove the temporary files of writers that died between write and rename."""
         run, state = self.settings.run_dir, self.settings.state_dir
         containers = [f"{paths.containers(run)}/{name}" for name in _names(paths.containers(run))]
         for directory in (run, state, paths.grants(state), *containers):
@@ -161,7 +170,7 @@ class Reaper:
 
 
 def _is_temporary(name: str) -> bool:
-    """As records.write_bytes names them: .<name>.<pid>.tmp."""
+    """Whether records.write_bytes gives its temporary files such a name: .<name>.<pid>.tmp."""
     parts = name.rsplit(".", 2)
     return name.startswith(".") and len(parts) == 3 and parts[1].isdigit() and parts[2] == "tmp"
 
@@ -189,12 +198,12 @@ def _names(directory: str) -> list[str]:
 
 
 def _written_by_its_hook(directory: str) -> list[str]:
-    """What is in a claim's directory, but the card pages, which change with everybody who comes and goes."""
-    return [f"{directory}/{name}" for name in _names(directory) if name != paths.CORE_SCHEDULES]
+    """The files in a claim's directory except the core schedules, which change whenever a neighbour starts or ends."""
+    return [f"{directory}/{name}" for name in _names(directory) if name != paths.CARD_PAGES]
 
 
 def _touched(path: str) -> float:
-    """The latest change of a file, or of a directory or the files in it; now (as far as anybody can tell) if gone."""
+    """The time of the latest change of a file, or of a directory and the files in it; the time now if it is gone."""
     times = []
     for item in (path, *_written_by_its_hook(path)):
         try:
@@ -205,7 +214,7 @@ def _touched(path: str) -> float:
 
 
 def _token(directory: str) -> Token:
-    """Changes with every change below a claim's directory."""
+    """A value that changes with every change below a claim's directory."""
     try:
         return os.stat(directory).st_ino, max(
             os.stat(item).st_mtime_ns for item in (directory, *_written_by_its_hook(directory))
@@ -215,7 +224,7 @@ def _token(directory: str) -> Token:
 
 
 def _text(path: str) -> str:
-    """A file of a process; "" when the process is gone: then it holds nothing either."""
+    """The text of a file of a process, or "" if the process is gone."""
     try:
         return os.fsdecode(records.read_bounded(path, MAX_MOUNTINFO))
     except (FileNotFoundError, ProcessLookupError):

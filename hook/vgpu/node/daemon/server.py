@@ -1,7 +1,9 @@
-"""The health endpoint: a Unix socket, one JSON object a line in, one a line out.
+"""The server of vgpud's Unix socket: each request and each answer is one line with a JSON object.
 
-Belongs here: clients and their bounds. What the answers are is the daemon's. Root only, by the socket's mode. A client
-is read only when it has taken its last answer, so a slow one costs its own buffer and nobody's time; silent ones go.
+Belongs here: clients and their limits. Only root can connect, by the mode of the socket. vgpud reads a client's next
+request after the client has read its last answer. A slow client therefore fills only its own buffer and delays no other
+client. A silent client is disconnected. Does not belong here: what the answers contain, which is in
+vgpu.node.daemon.main.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ from vgpu.config.errors import VgpuError, shown
 MAX_LINE = 4096
 MAX_CLIENTS = 64
 BACKLOG = 256
-PAUSE = 0.05  #: seconds
-PATIENCE = 10.0  #: seconds without progress after which a client is let go
+PAUSE = 0.05  #: seconds to wait when this process has no descriptor left
+PATIENCE = 10.0  #: seconds without progress after which a client is disconnected
 
 Answer = Callable[[str], "dict[str, object]"]
 
 
 class Server:
-    """Listens at `path`; `answer` gets what a request asks for, and raises VgpuError for what it does not know."""
+    """Listens at `path`. `answer` receives the name of a request, and raises VgpuError for an unknown one."""
 
     def __init__(self, path: str, selector: selectors.BaseSelector, answer: Answer, clock: Callable[[], float]) -> None:
         self.path = path
@@ -37,7 +39,7 @@ class Server:
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def tick(self) -> None:
-        """Let go of those that have not moved for a while."""
+        """Disconnect the clients that have made no progress for PATIENCE seconds."""
         late = self.clock() - PATIENCE
         for client in [client for client in self._clients.values() if client.moved <= late]:
             self._drop(client)
@@ -54,15 +56,15 @@ class Server:
         for _ in range(MAX_CLIENTS):
             try:
                 connection, _ = self._listener.accept()
-            except BlockingIOError:  # no more
+            except BlockingIOError:  # no other client is waiting
                 return
-            except OSError:  # no descriptor left on this machine: the socket stays readable, so do not spin
+            except OSError:  # no descriptor is left; the socket stays readable, so wait here and do not spin
                 time.sleep(PAUSE)
                 return
             self._welcome(connection)
 
     def _welcome(self, connection: socket.socket) -> None:
-        if len(self._clients) >= MAX_CLIENTS:  # the one that has been still for longest makes room
+        if len(self._clients) >= MAX_CLIENTS:  # disconnect the client that has been idle for longest
             self._drop(min(self._clients.values(), key=lambda client: client.moved))
         connection.setblocking(False)
         client = _Client(connection, self.clock())
@@ -83,7 +85,7 @@ class Server:
             self._drop(client)
 
     def _answered(self, client: _Client) -> bool:
-        """Answer the next whole line, if the last answer is out; False when nothing is left to be done."""
+        """Answer the next whole line after the last answer is sent. False if the client is finished."""
         line, found, rest = client.received.partition(b"\n")
         if not client.waiting and found:
             client.received = rest
@@ -98,10 +100,10 @@ class Server:
     def _reply(self, line: bytes) -> dict[str, object]:
         try:
             request = records.decode_object(line, "request")
-            asked = request.get("ask")
-            if not isinstance(asked, str):
+            name = request.get("ask")
+            if not isinstance(name, str):
                 raise VgpuError("request", expected='{"ask": "health"}', found=shown(request))
-            return self.answer(asked)
+            return self.answer(name)
         except VgpuError as error:
             return {"error": str(error)}
 
@@ -112,7 +114,7 @@ class Server:
 
 
 class _Client:
-    """`received` and not yet answered, `waiting` to be sent; `closing` when nothing more will be read."""
+    """`received` is not yet answered, `waiting` is not yet sent. With `closing`, nothing more is read."""
 
     def __init__(self, connection: socket.socket, now: float) -> None:
         self.connection = connection
@@ -138,7 +140,10 @@ def _encoded(reply: dict[str, object]) -> bytearray:
 
 
 def _listen(path: str) -> socket.socket:
-    """The socket, mode 0600 from its first moment. What lies at its path is a dead daemon's: we hold the lock."""
+    """The socket. It has mode 0600 from the moment it exists.
+
+    vgpud holds the instance's lock, so a file at the socket's path belongs to a daemon that has died.
+    """
     if os.path.lexists(path):
         os.unlink(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)

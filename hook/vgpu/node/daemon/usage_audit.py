@@ -1,61 +1,64 @@
-"""What containers say of their use of a card, against what the host sees of them by NVML.
+"""Compares the use of a card that a container reports with the use that NVML measures.
 
-Belongs here: both figures over time, and who is caught. Pure. NVML's figure is late (samples are up to 9 s old, of a
-sixth of a second to a second each) and tells when a kernel ran, not how much of a card it took: so it is a mean over
-many samples, it may be a third more than what was said at any time lately, and it is believed only then. Nobody is
-caught for less: the bounds are wide because a container that is held back does not know why.
+Belongs here: both figures over time, and the verdict. The module is pure. Does not belong here: reading the figures
+(vgpu.node.daemon.usage_monitor), and the penalty (vgpu.node.daemon.lender).
+
+NVML's figure is late: samples are up to 9 s old, and each covers a sixth of a second to a second. It measures when a
+kernel ran, not how much of the card the kernel used. Therefore this module averages many samples, and compares the mean
+with the greatest recent report, with a wide margin (MARGIN and POINTS). The margin is wide because a penalized
+container cannot know why it is slow.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-LOOKS = 6  #: that are averaged
-LAG = 2  #: looks: what NVML shows now may have been then
-MARGIN = 1.25  #: NVML may see so many times what is said,
-POINTS = 10.0  #: and percent of the card on top
-NARROWEST = 0.8  #: what is left of the share of one who is caught: bounded, for NVML may be wrong
+LOOKS = 6  #: measurements in a mean
+LAG = 2  #: measurements by which NVML's figure may be late
+MARGIN = 1.25  #: NVML's figure may be the reported one times this,
+POINTS = 10.0  #: plus this many percent of the card
+MIN_PART = 0.8  #: a penalty leaves at least this part of the share, because NVML may be wrong
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """Percent of a card: what a container says, may use at most, and was seen to use."""
+    """A container that uses more than it reports, in percent of a card: its report, its limit, and NVML's figure."""
 
-    said: float
+    reported: float
     limit: float
     seen: float
 
     def describe(self) -> str:
-        return f"says it uses {self.said:.0f} % of at most {self.limit:.0f} %, NVML sees {self.seen:.0f} %"
+        return f"reports {self.reported:.0f} % of at most {self.limit:.0f} %, but NVML measures {self.seen:.0f} %"
 
     @property
     def part(self) -> float:
-        """Of its share, what is left to it."""
-        return min(max(min(self.said, self.limit) / self.seen, NARROWEST), 1.0)
+        """The part of its share that the penalty leaves."""
+        return min(max(min(self.reported, self.limit) / self.seen, MIN_PART), 1.0)
 
 
 class UsageAudit:
-    """One container on one card; a look at a time."""
+    """The audit of one container on one card, one measurement after the other."""
 
     def __init__(self) -> None:
-        self.said: list[float] = []
+        self.reported: list[float] = []
         self.limits: list[float] = []
         self.seen: list[float] = []
 
-    def look(self, said: float, limit: float, seen: float) -> None:
-        """Percent since the last look."""
-        for history, value in ((self.said, said), (self.limits, limit), (self.seen, seen)):
+    def look(self, reported: float, limit: float, seen: float) -> None:
+        """Add a measurement: percent of the card since the last one."""
+        for history, value in ((self.reported, reported), (self.limits, limit), (self.seen, seen)):
             history.append(value)
             del history[: -LOOKS - LAG]
 
     def verdict(self) -> Verdict | None:
-        """Not before there are enough looks; None also for one who may go on."""
+        """The verdict; None if the figures agree, or if there are too few measurements."""
         if len(self.seen) < LOOKS + LAG:
             return None
         seen = sum(self.seen[-LOOKS:]) / LOOKS
-        said = max(self._mean(self.said, lag) for lag in range(LAG + 1))
+        reported = max(self._mean(self.reported, lag) for lag in range(LAG + 1))
         limit = max(self.limits)
-        return Verdict(said, limit, seen) if seen > MARGIN * min(said, limit) + POINTS else None
+        return Verdict(reported, limit, seen) if seen > MARGIN * min(reported, limit) + POINTS else None
 
     @staticmethod
     def _mean(values: list[float], lag: int) -> float:

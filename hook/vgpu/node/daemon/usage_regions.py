@@ -1,6 +1,7 @@
-"""A container's usage region, read by the host: through the container's root by file descriptor.
+"""Reads a container's usage region from the host, through the container's root by file descriptor.
 
-Belongs here: the reading alone. The container writes the region, so what it says is that container's word.
+Belongs here: opening and reading the region. Does not belong here: decoding it (vgpu.config.usage). The container
+writes the region, so its figures are only what the container reports.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def region_of(pid: int, decode: Callable[[bytes], dict[str, int]], proc: str = "/proc") -> dict[str, int]:
-    """Bytes by card uuid as `decode` (of vgpu.config.usage) finds them for the container of init `pid`.
+    """Bytes by card uuid in the region of the container whose init is `pid`; {} if it has no readable region.
 
-    {} when it has no readable region.
+    `decode` is a function of vgpu.config.usage.
     """
     fd = open_region(pid, proc)
     if fd < 0:
@@ -33,7 +34,7 @@ def region_of(pid: int, decode: Callable[[bytes], dict[str, int]], proc: str = "
 
 
 def open_region(pid: int, proc: str = "/proc") -> int:
-    """A descriptor to read the region of the container of init `pid`, as it is at its place now; -1: there is none."""
+    """A descriptor that reads the present region of the container whose init is `pid`; -1 if there is no region."""
     try:
         root = Rootfs(os.open(f"{proc}/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError:

@@ -1,9 +1,10 @@
-"""Work in a forked child: what loads a driver's library, or may hang in it, without the daemon having to.
+"""Work in a forked process: it loads the driver's library and may hang there, so the daemon need not.
 
-Belongs here: the fork, the pipe with one JSON object, the time limit, and what all watches have in common that have
-their work done by children. The child holds none of the daemon's
-descriptors, so that one which hangs in the driver (state D) keeps neither the instance's lock nor the socket, and dies
-with the daemon. The daemon is single-threaded, which makes fork without exec safe.
+Belongs here: the fork, the pipe with one JSON object, the deadline, and what all monitors have in common that work in
+such a process. Does not belong here: the work itself.
+
+A worker has none of the daemon's descriptors. One that hangs in the driver (state D) therefore holds neither the
+instance's lock nor the socket. A worker dies with the daemon. The daemon has one thread, so fork without exec is safe.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from vgpu.hook.linux import syscalls
 from vgpu.node.service.log import Conditions
 
 MAX_RESULT = 4 << 20
-STANDARD = 3  #: stdin, stdout and stderr stay
-SHARE_OF_TIME = 0.05  #: the most of the time that NVML may be asked: it wakes cards without persistence mode
+STANDARD = 3  #: a worker keeps the descriptors below this one: stdin, stdout and stderr
+SHARE_OF_TIME = 0.05  #: the largest part of the time in which NVML runs: it wakes cards without persistence mode
 
 Work = Callable[[], dict[str, object]]
 
 
 class Worker:
-    """`work` runs in a child from now on, until `deadline` at the latest (on the caller's clock).
+    """A forked process that runs `work` until `deadline` at the latest, on the caller's clock.
 
-    When it is `done`, which `ended` is told, `result` is what the work returned, or `error` says what happened
-    instead. A child that outlives its deadline is killed, and `gone` only when the kernel has let go of it.
+    At its end it is `done` and calls `ended`. Then `result` is what the work returned, or `error` is the reason why
+    there is no result. A worker that is alive at its deadline is killed. It is `gone` when the kernel has released it.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Worker:
         selector.register(self._fd, selectors.EVENT_READ, self._read)
 
     def _read(self, _mask: int) -> None:
-        """Take what the child has written."""
+        """Read what the worker has written."""
         try:
             data = os.read(self._fd, 1 << 16)
         except BlockingIOError:
@@ -62,10 +63,10 @@ class Worker:
         if len(self._data) > MAX_RESULT:
             self._end(f"expected at most {MAX_RESULT} bytes of result, found more")
         elif not data:
-            self._end(self._understood())
+            self._end(self._decode_answer())
 
     def check(self, now: float) -> None:
-        """Kill it when its time is over."""
+        """Kill the worker after its deadline."""
         if not self.done and now >= self.deadline:
             self._end("no answer in time: the driver hangs")
 
@@ -74,16 +75,16 @@ class Worker:
             self._end("stopped")
 
     def gone(self) -> bool:
-        """Whether the child was waited for; only then may another one follow."""
+        """Whether the worker was waited for. The next one may start only then."""
         if not self._gone:
             self._gone = os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
         return self._gone
 
-    def _understood(self) -> str:
+    def _decode_answer(self) -> str:
         try:
-            answer = records.decode_object(bytes(self._data), "the child's answer")
+            answer = records.decode_object(bytes(self._data), "the worker's answer")
         except VgpuError as error:
-            return str(error) if self._data else "the child died without an answer"
+            return str(error) if self._data else "the worker died without an answer"
         self.result = answer
         return str(answer.get("error", ""))
 
@@ -93,19 +94,19 @@ class Worker:
         self.selector.unregister(self._fd)
         os.close(self._fd)
         if not self.gone():
-            os.kill(self.pid, signal.SIGKILL)  # one that is just leaving takes no harm
+            os.kill(self.pid, signal.SIGKILL)  # SIGKILL does not harm a worker that is exiting
         self.ended()
 
 
-#: (work, deadline) -> the child that does it
+#: (work, deadline) -> the worker that does it
 Spawn = Callable[[Work, float], Worker]
 
 
 class Monitor:
-    """What has its work done by one child at a time, again and again, each no longer than LIMIT seconds.
+    """Starts one worker at a time, again and again. Each worker has LIMIT seconds.
 
-    A child's failure is the condition TOPIC, with TROUBLE before the reason. `proc` is the root of procfs, `clock` as
-    in the daemon.
+    A worker's failure is the condition TOPIC, with TROUBLE before the reason. `proc` is the root of procfs, and `clock`
+    is the daemon's clock.
     """
 
     LIMIT: float
@@ -121,23 +122,23 @@ class Monitor:
         self.proc = proc
         self.clock = clock
         self.worker: Worker | None = None
-        self._started = 0.0  # the last one
-        self._not_before = 0.0  # the next one
+        self._started = 0.0  # when the last worker started
+        self._not_before = 0.0  # the earliest start of the next worker
 
     def stop(self) -> None:
         if self.worker is not None:
             self.worker.stop()
 
     def _due(self) -> bool:
-        """Whether a child may start now."""
+        """Whether a worker may start now."""
         return self.worker is None and self.clock() >= self._not_before
 
     def _start(self, work: Work) -> None:
         self._started = self.clock()
         self.worker = self.spawn(work, self._started + self.LIMIT)
 
-    def _over(self) -> Worker | None:
-        """The child, once, when it is over and the kernel has let go of it."""
+    def _finished(self) -> Worker | None:
+        """The worker, once, when it has ended and the kernel has released it."""
         worker = self.worker
         if worker is None:
             return None
@@ -147,17 +148,17 @@ class Monitor:
         self.worker = None
         return worker
 
-    def _rest(self, least: float) -> float:
-        """Seconds until the next child: NVML must not take more of the time than SHARE_OF_TIME."""
+    def _pause_after(self, least: float) -> float:
+        """Seconds until the next worker may start, so that NVML does not run for more than SHARE_OF_TIME."""
         return max(least, (self.clock() - self._started) / SHARE_OF_TIME)
 
     def _report(self, error: str) -> None:
-        """Raise or end the condition."""
+        """Set or clear the condition TOPIC."""
         self.conditions.set(self.TOPIC, error and f"{self.TROUBLE}: {error}")
 
 
 def run(work: Work, limit: float) -> dict[str, object]:
-    """`work` in a child, waited for; VgpuError when it fails or takes more than `limit` seconds."""
+    """Run `work` in a worker and wait for it; VgpuError if it fails or takes more than `limit` seconds."""
     with selectors.DefaultSelector() as selector:
         worker = Worker(work, time.monotonic() + limit, selector)
         while not worker.done:
@@ -171,7 +172,7 @@ def run(work: Work, limit: float) -> dict[str, object]:
 
 
 def _run(work: Work, write_end: int) -> None:
-    """The child: it never returns."""
+    """Do the work in the forked process. This function never returns."""
     status = 1
     try:
         syscalls.die_with_parent()
@@ -190,4 +191,4 @@ def _run(work: Work, write_end: int) -> None:
             data = data[os.write(write_end, data) :]
         status = 0
     finally:
-        os._exit(status)  # an exception on its way is a bug: the daemon sees a child without an answer
+        os._exit(status)  # another exception is a bug; the daemon reports a worker without an answer

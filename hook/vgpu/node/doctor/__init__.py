@@ -1,4 +1,5 @@
-"""What `vgpuctl doctor` looks at: one function per check, each from a `CheckContext` to findings. No check changes a node.
+"""The checks of `vgpuctl doctor`: one function for each check, from a `CheckContext` to findings.
 
-All roots are the context's, so that fixture trees stand for nodes.
+Belongs here: checks of a node. No check changes the node. The context contains all roots, so a test can pass a fixture
+tree instead of a node. Does not belong here: the order of the checks and their table (vgpu.node.ctl.doctor).
 """

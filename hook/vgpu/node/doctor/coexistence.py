@@ -1,7 +1,8 @@
-"""Who else is on the cards: containers that see or hold nodes which are not theirs, and processes that compute there.
+"""Other users of the cards: containers that see the nodes of cards that they do not hold, and foreign processes.
 
-Belongs here: looking at the processes of the node and comparing with the ledger's claims. Holding a node open is not
-computing: nvidia-persistenced and monitors do so, and are only named.
+Belongs here: comparing the node's processes with the ledger's claims. A process that has a card's node open does not
+compute by that alone: nvidia-persistenced and monitoring programs hold nodes open, so the doctor only lists them. Does
+not belong here: which processes NVML reports as foreign, which vgpu.node.daemon.foreign_processes decides.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NODE = re.compile(r"^nvidia(\d+)$")
 
 
 def containers(context: CheckContext) -> Iterator[Finding]:
-    """Processes in other mount namespaces that see nodes of cards which they hold no claim on."""
+    """Processes in other mount namespaces that see the node of a card on which they have no claim."""
     inventory = context.inventory()
     cards = {card.minor: card for card in inventory.cards} if inventory else {}
     owners = _owners(context)
@@ -40,19 +41,19 @@ def containers(context: CheckContext) -> Iterator[Finding]:
         strange = [card for card in _seen(context.proc, pid, cards) if card.uuid not in held]
         if strange:
             found.append(_sees(context, pid, owner, strange))
-    yield from found or [Finding("containers", OK, "none sees a card that it does not hold")]
+    yield from found or [Finding("containers", OK, "no container sees a card that it does not hold")]
 
 
 def _sees(context: CheckContext, pid: int, owner: Claim | None, strange: list[Card]) -> Finding:
-    who = f"container {owner.container}" if owner else "one that holds no card"
+    name = f"container {owner.container}" if owner else "a container that holds no card"
     names = ", ".join(f"nvidia{card.minor}" for card in strange)
-    text = f"{who}: process {pid} ({escaped(procfs.command(pid, context.proc))}) sees {names}"
-    do = "it is privileged, or has them by another way than vgpu: its use is in no ledger"
+    text = f"{name}: process {pid} ({escaped(procfs.command(pid, context.proc))}) sees {names}"
+    do = "the container is privileged, or got the nodes without vgpu; the ledger does not count its use"
     return Finding("containers", WARNING, text, "only the nodes of cards that it holds", do)
 
 
 def _one_of_each_namespace(proc: str) -> list[int]:
-    """The lowest pid of each mount namespace but the host's."""
+    """The lowest pid of each mount namespace except the host's."""
     found: dict[str, int] = {}
     host = _namespace(proc, 1)
     for pid in sorted(int(name) for name in os.listdir(proc) if name.isdigit()):
@@ -70,7 +71,7 @@ def _namespace(proc: str, pid: int) -> str:
 
 
 def _seen(proc: str, pid: int, cards: dict[int, Card]) -> list[Card]:
-    """The cards whose node shows in a process's /dev, looked up within its root."""
+    """The cards whose node is in the process's /dev, looked up within its root."""
     try:
         root = Rootfs(os.open(f"{proc}/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError:
@@ -98,8 +99,8 @@ def holders(context: CheckContext) -> Iterator[Finding]:
         if nodes:
             command = escaped(procfs.command(pid, context.proc))
             found.setdefault(command, []).append(f"{pid}{_since(context, pid)} ({', '.join(nodes)})")
-    told = [f"{command}: {', '.join(pids[:MAX_LISTED])}" for command, pids in sorted(found.items())]
-    text = "without a claim: " + "; ".join(told) if told else "no other program has a card's node open"
+    lines = [f"{command}: {', '.join(pids[:MAX_LISTED])}" for command, pids in sorted(found.items())]
+    text = "without a claim: " + "; ".join(lines) if lines else "no other program has a card's node open"
     yield Finding("open nodes", OK, text)
 
 
@@ -111,13 +112,13 @@ def _open_nodes(proc: str, pid: int) -> list[str]:
             target = os.readlink(f"{directory}/{name}")
             if target.startswith("/dev/") and _NODE.match(target[len("/dev/") :]):
                 found.add(target[len("/dev/") :])
-    except OSError:  # it ended, or this descriptor was closed, while we looked
+    except OSError:  # the process ended, or closed this descriptor, meanwhile
         pass
     return sorted(found)
 
 
 def _since(context: CheckContext, pid: int) -> str:
-    """The user that a process runs as, for people; nothing in a fixture tree."""
+    """` of <user>` for the user that the process runs as; "" in a fixture tree."""
     if not context.real:
         return ""
     try:
@@ -127,10 +128,10 @@ def _since(context: CheckContext, pid: int) -> str:
 
 
 def foreign_users(context: CheckContext) -> Iterator[Finding]:
-    """Processes that NVML lists on a card although no claim of theirs is on it."""
+    """Processes that NVML lists on a card on which they have no claim."""
     inventory = context.inventory()
     if inventory is None:
-        yield Finding("cards in use", WARNING, "not asked: there is no inventory", "NVML's lists of processes")
+        yield Finding("cards in use", WARNING, "not checked: there is no inventory", "NVML's lists of processes")
         return
     try:
         rows = foreign_processes.rows_of(worker.run(lambda: foreign_processes.listed(inventory), NVML_LIMIT))
@@ -142,15 +143,15 @@ def foreign_users(context: CheckContext) -> Iterator[Finding]:
     for uuid, users in judged.items():
         for user in users:
             text = f"{labels.get(uuid, uuid)}: {user.describe()}, {user.memory >> 20} MiB, {user.kind}"
-            do = "end it, or start it with a claim: until then the card is no whole card for anybody"
+            do = "end it, or start it with a claim; until then no container can get this card as a whole card"
             yield Finding("cards in use", WARNING, text, "only containers that hold the card",
                           do if user.kind == foreign.COMPUTE else "")  # fmt: skip
     if not judged:
-        yield Finding("cards in use", OK, "only by containers that hold them")
+        yield Finding("cards in use", OK, "only containers that hold a card use it")
 
 
 def _owners(context: CheckContext) -> dict[int, Claim]:
-    """Which claim each process of a container belongs to."""
+    """The claim of each process of a container, by pid."""
     ledger = Ledger(context.settings, [], context.proc)
     living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
     population = Population(living, context.proc)

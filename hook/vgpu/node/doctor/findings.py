@@ -1,4 +1,8 @@
-"""A finding, and what the checks are given. Belongs here: the two types and how an error becomes a finding."""
+"""The types of the doctor: a finding, and the context that every check receives.
+
+Belongs here: the two types, and how an error becomes a finding. Does not belong here: the checks, which are in the
+other modules of this folder, and their order, which is in vgpu.node.ctl.doctor.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ OK, WARNING, FAILURE = "ok", "warning", "failure"
 
 @dataclass(frozen=True)
 class Finding:
-    """`found` always; `expected` and `do` where something is not as it should be."""
+    """The result of a check. `expected` and `do` are "" if the check found nothing wrong."""
 
     check: str
     status: str
@@ -27,9 +31,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class CheckContext:
-    """A node: its settings, and where its trees are. `root` holds etc, usr, run and var; `hook` is the gate's path.
+    """The node that the checks examine: its settings, and the roots of its trees.
 
-    `real` is False for a fixture tree: then the running kernel is not asked about itself.
+    `root` contains etc, usr, run and var. `hook` is the path of the gate. `real` is False for a fixture tree; then the
+    checks leave out the running kernel.
     """
 
     config_path: str
@@ -45,7 +50,7 @@ class CheckContext:
         return os.path.join(self.root, path.lstrip("/"))
 
     def inventory(self) -> Inventory | None:
-        """The node's inventory, None without a readable one: its own check says why."""
+        """The node's inventory, or None if it cannot be read. The check "inventory" reports the reason."""
         try:
             return inventories.read(self.settings.run_dir)
         except VgpuError:
@@ -56,7 +61,7 @@ Check = Callable[[CheckContext], "Iterator[Finding]"]
 
 
 def examine(name: str, check: Check, context: CheckContext) -> list[Finding]:
-    """The findings of `check`; an error that it raises is one too."""
+    """The findings of `check`. An error that the check raises becomes a finding."""
     try:
         return list(check(context))
     except VgpuError as error:

@@ -1,6 +1,7 @@
-"""The host's kernel and cgroups, as far as the hook needs them.
+"""Checks of the host's kernel and cgroups, as far as the hook needs them.
 
-Belongs here: what neither vgpu nor a runtime puts on the node.
+Belongs here: checks of what neither vgpu nor a runtime installs. Does not belong here: the driver and vgpu's own files
+(vgpu.node.doctor.node), and the runtimes (vgpu.node.doctor.runtimes).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from vgpu.hook.linux import bpf, cgroup, syscalls
 from vgpu.hook.linux.cgroup import Mount
 from vgpu.node.doctor.findings import FAILURE, OK, WARNING, CheckContext, Finding
 
-#: System calls with a fallback, and the Linux that brought them.
+#: System calls for which the hook has a fallback, and the first Linux version that has them.
 CALLS = {
     "openat2": (syscalls.SYS_openat2, "5.6"),
     "open_tree": (syscalls.SYS_open_tree, "5.2"),
@@ -26,13 +27,14 @@ _ALLOW = b"\xb7\x00\x00\x00\x01\x00\x00\x00" + b"\x95\x00\x00\x00\x00\x00\x00\x0
 
 
 def cgroups(context: CheckContext) -> Iterator[Finding]:
-    """Version, manager, and whether rules can be written."""
+    """The version and the manager of the cgroups, and whether device rules can be written."""
     path = f"{context.proc}/self/mountinfo"
     mounts = cgroup.parse_mounts(os.fsdecode(records.read_bounded(path, cgroup.MAX_MOUNTINFO)))
     devices = [mount for mount in mounts if mount.fstype == "cgroup" and "devices" in mount.options]
     unified = [mount for mount in mounts if mount.fstype == "cgroup2"]
     if not devices and not unified:
-        yield Finding("cgroups", FAILURE, "no hierarchy with devices", "cgroup v1's devices, or cgroup v2", "mount one")
+        expected = "cgroup v1's devices hierarchy, or cgroup v2"
+        yield Finding("cgroups", FAILURE, "no hierarchy with devices", expected, "mount one of them")
         return
     version = "v1" if devices and not unified else "v1 and v2 (hybrid)" if devices else "v2"
     chosen = (devices or unified)[-1]
@@ -47,16 +49,16 @@ def _writable(context: CheckContext, mount: Mount, text: str) -> Iterator[Findin
         yield Finding("cgroups", OK, text)
     else:
         do = "run as root, in the host's own mount namespace"
-        yield Finding("cgroups", FAILURE, f"{text}; {mount.point} cannot be written", "a hierarchy to write", do)
+        yield Finding("cgroups", FAILURE, f"{text}; {mount.point} cannot be written", "a writable hierarchy", do)
 
 
 def _manager(context: CheckContext) -> str:
-    """Who makes cgroups here, as far as the host tells; each runtime may be set otherwise."""
+    """The likely cgroup manager, by whether systemd runs. A runtime may be configured to use the other one."""
     return "systemd" if os.path.isdir(context.path("/run/systemd/system")) else "no systemd: cgroupfs"
 
 
 def _bpf(context: CheckContext) -> Iterator[Finding]:
-    """A device program is loaded, attached nowhere, and gone with its descriptor."""
+    """Load a device program without attaching it. The kernel frees the program when its descriptor is closed."""
     if not context.real:
         return
     try:
@@ -73,13 +75,14 @@ def kernel(context: CheckContext) -> Iterator[Finding]:
     missing = [f"{name} ({since})" for name, (number, since) in CALLS.items() if not has_call(name, number)]
     if missing and context.real:
         found = f"Linux {release} without {', '.join(missing)}"
-        yield Finding("kernel", WARNING, found, "all calls", "none needed: the hook has another way for each")
+        do = "no action is needed: the hook has a fallback for each of these calls"
+        yield Finding("kernel", WARNING, found, "all calls", do)
     else:
         yield Finding("kernel", OK, f"Linux {release}")
 
 
 def has_call(name: str, number: int) -> bool:
-    """Whether the running kernel knows a system call: arguments that are all wrong give any error but ENOSYS."""
+    """Whether the running kernel has a system call. With invalid arguments, such a call never fails with ENOSYS."""
     try:
         syscalls.syscall(name, number, -1, None, -1, None, 0)
     except OSError as error:

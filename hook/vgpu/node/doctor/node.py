@@ -1,6 +1,7 @@
-"""The node's own parts: settings, driver, nodes, inventory, libvcuda, the hook with its interpreter, the daemon.
+"""Checks of what vgpu and the driver install: settings, driver, nodes, inventory, libvcuda, hook, Python and vgpud.
 
-Belongs here: checks of what vgpu and the driver put on the node. A made-up bundle is run through the hook dry.
+Belongs here: these checks. One of them runs the hook with --dry-run for a bundle that the doctor creates. Does not
+belong here: the kernel and the cgroups (vgpu.node.doctor.host), and the runtimes (vgpu.node.doctor.runtimes).
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ def settings(context: CheckContext) -> Iterator[Finding]:
     if isinstance(source, str) and os.path.exists(source):
         wanted = compiler.compile_source(source, context.settings.node or os.uname().nodename).settings
         if not compiled.is_in_force(wanted, context.config_path):
-            found = f"{source} says something else than {context.config_path}"
-            yield Finding("settings", WARNING, found, "the file in force", "run: vgpuctl config apply")
+            found = f"{context.config_path} differs from {source}"
+            expected = "the settings of the configuration file to be in force"
+            yield Finding("settings", WARNING, found, expected, "run: vgpuctl config apply")
             return
     yield Finding("settings", OK, context.config_path)
 
@@ -52,7 +54,7 @@ def driver(context: CheckContext) -> Iterator[Finding]:
 
 
 def nodes(context: CheckContext) -> Iterator[Finding]:
-    """The nodes of the driver and of each card, with their numbers; those of uvm have their own check."""
+    """The nodes of the driver and of each card, and their numbers. The check `uvm` examines those of nvidia-uvm."""
     found = context.inventory()
     wanted = [*found.devices, *(card.device for card in found.cards)] if found else _nodes_without(context)
     wrong = [_wrong(device) for device in wanted if not device.name.startswith("nvidia-uvm")]
@@ -82,7 +84,7 @@ def _wrong(device: Device) -> tuple[Device, str] | None:
 
 
 def uvm(context: CheckContext) -> Iterator[Finding]:
-    """Without the nodes of nvidia-uvm no CUDA program starts; a fresh boot has none until somebody asks."""
+    """The nodes of nvidia-uvm. No CUDA program starts without them. After a boot they are missing until one asks."""
     proc_root, directory = context.settings.text("driver.proc_root"), discover.dev_dir(context.settings)
     shared = device_nodes.shared_nodes(directory, device_nodes.majors(proc_root))
     for device in shared:
@@ -104,14 +106,14 @@ def inventory(context: CheckContext) -> Iterator[Finding]:
         yield Finding("inventory", FAILURE, f"{gone[0]} and {len(gone) - 1} more are gone" if gone[1:] else gone[0],
                       "the files that it lists", inventories.DO)  # fmt: skip
     elif not found.cards:
-        yield Finding("inventory", FAILURE, "no usable card", "at least one", "see what nvidia-smi says")
+        yield Finding("inventory", FAILURE, "no usable card", "at least one", "look at the output of nvidia-smi")
     else:
         taken = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.taken))
         yield Finding("inventory", OK, f"{len(found.cards)} cards, driver {found.driver_version}, taken {taken}")
 
 
 def libvcuda(context: CheckContext) -> Iterator[Finding]:
-    """The limiter's files: under the wrong name, or without the driver's behind them, a share would have no limits."""
+    """libvcuda's files. With a wrong SONAME, or without the driver's library in NEEDED, a share has no limits."""
     directory = context.settings.text("paths.libvcuda")
     for name in LIMITERS:
         path = f"{directory}/{name}"
@@ -130,13 +132,13 @@ def libvcuda(context: CheckContext) -> Iterator[Finding]:
 def hook(context: CheckContext) -> Iterator[Finding]:
     do = "install vgpu again, or name it with --hook"
     if not context.hook or not os.access(context.hook, os.X_OK):
-        yield Finding("hook", FAILURE, f"{context.hook or 'no path'} is no program", "the hook", do)
+        yield Finding("hook", FAILURE, f"{context.hook or 'no path'} is not a program", "the hook", do)
         return
     real = os.path.realpath(context.hook)
     status = os.stat(real)
     if context.real and (status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
         found = f"{real}: uid {status.st_uid}, {stat.filemode(status.st_mode)}"
-        yield Finding("hook", FAILURE, found, "a program that only root may write", do)
+        yield Finding("hook", FAILURE, found, "a program that only root can write", do)
         return
     done = _run([context.hook, "--version"])
     if done.returncode:
@@ -146,7 +148,7 @@ def hook(context: CheckContext) -> Iterator[Finding]:
 
 
 def python(context: CheckContext) -> Iterator[Finding]:
-    """The interpreter behind the gate; Debian's python3-minimal lacks ctypes."""
+    """The interpreter that the gate starts. Debian's python3-minimal lacks ctypes."""
     code = "import sys, os, ctypes, _json, fcntl; print('%d %d %d' % sys.version_info[:3])"
     expected, do = "Python 3.9 or newer with its standard library", "install python3"
     try:
@@ -163,12 +165,12 @@ def python(context: CheckContext) -> Iterator[Finding]:
 
 
 def dry_run(context: CheckContext) -> Iterator[Finding]:
-    """The hook's whole way but its last step, for a container that asks for the least share there is."""
+    """Run the hook without its last step, for a container that asks for the smallest share."""
     if not context.settings.flag("standalone.enabled"):
-        yield Finding("dry run", OK, "left out: standalone.enabled is false, and a pod needs a grant")
+        yield Finding("dry run", OK, "not done: standalone.enabled is false, so a container would need a grant")
         return
     with tempfile.TemporaryDirectory(prefix="vgpu-doctor-") as bundle:
-        state = _made_up(bundle)
+        state = _test_container(bundle)
         command = [context.hook, "--config", context.config_path, "--dry-run", "prestart"]
         done = _run(command, (records.encode(state) + "\n"))
     if done.returncode == 0 and done.stdout:
@@ -176,11 +178,11 @@ def dry_run(context: CheckContext) -> Iterator[Finding]:
         return
     line = _last_line(done.stderr) or "the hook did nothing"
     full = any(text in line for text in NO_ROOM)
-    yield Finding("dry run", WARNING if full else FAILURE, line, "a plan for a made-up container")
+    yield Finding("dry run", WARNING if full else FAILURE, line, "a plan for a test container")
 
 
-def _made_up(bundle: str) -> dict[str, object]:
-    """A bundle with an empty Debian-like root, and its state."""
+def _test_container(bundle: str) -> dict[str, object]:
+    """Create a bundle with an empty root that looks like Debian's, and return the container's state."""
     for directory in ("etc", "usr/bin", "usr/lib", "dev", "proc", "run"):
         os.makedirs(f"{bundle}/rootfs/{directory}")
     records.write_bytes(f"{bundle}/rootfs/etc/debian_version", b"12\n")

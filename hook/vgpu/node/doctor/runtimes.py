@@ -1,7 +1,8 @@
-"""Which runtimes call the hook, and what else hands out cards there: NVIDIA's runtime, its CDI specifications.
+"""Checks of the runtimes: which of them call the hook, and which give containers cards without vgpu.
 
-Belongs here: reading the runtimes' configuration files. TOML is read line by line, for the few keys that matter: the
-standard library has no parser before 3.11, and a file of other programs is not ours to judge.
+Belongs here: reading the configuration files of runtimes and of NVIDIA's container toolkit, and CDI specifications. The
+doctor reads TOML line by line and looks only for the few keys that it needs: Python's standard library has no parser
+before 3.11. Does not belong here: whether such a file is valid, which is for its own program to check.
 """
 
 from __future__ import annotations
@@ -32,36 +33,36 @@ _KIND = re.compile(r"""["']?kind["']?\s*:\s*["']?(vgpu\.io|nvidia\.com)/[a-z]+""
 
 
 def runtime_configuration(context: CheckContext) -> Iterator[Finding]:
-    """Where the hook or the shim is named; each program that is named has to be there."""
+    """The places where runtimes name the hook or the shim. Each program that they name must exist."""
     named = [*_hooks_d(context), *_containerd(context), *_crio(context), *_docker(context), *_cdi(context, "vgpu.io")]
     for where, program in named:
         if program and not os.access(context.path(program), os.X_OK):
-            do = "install vgpu again, or take the registration away: containers fail to start"
-            yield Finding("registration", FAILURE, f"{where}: {program} is no program", "the hook", do)
+            do = "install vgpu again, or remove this entry; until then containers fail to start"
+            yield Finding("registration", FAILURE, f"{where}: {program} is not a program", "the hook", do)
         else:
             yield Finding("registration", OK, where)
     if not named:
-        do = "register the hook with podman, CRI-O, containerd or docker; runc by hand needs none"
-        yield Finding("registration", WARNING, "registered with none", "a runtime that calls the hook", do)
+        found = "no runtime is configured to call the hook"
+        do = "configure podman, CRI-O, containerd or docker to call the hook; runc by hand needs no configuration"
+        yield Finding("registration", WARNING, found, "a runtime that calls the hook", do)
 
 
 def nvidia(context: CheckContext) -> Iterator[Finding]:
-    """NVIDIA's own ways to a card: what comes by them the ledger does not know."""
-    do = "give it to containers that ask for it by name only: what comes this way has no limits and is in no ledger"
+    """NVIDIA's own ways to give a container cards. The ledger does not count such cards."""
+    do = "allow it only for containers that ask for it by name: the ledger does not count such cards, nor limit them"
     for where in _nvidia_defaults(context):
         yield Finding("NVIDIA's runtime", WARNING, where, "another default runtime", do)
     for where, _ in _cdi(context, "nvidia.com"):
-        yield Finding(
-            "NVIDIA's CDI", WARNING, f"{where}: whole cards for whoever may ask", "none in tenants' reach", do
-        )
+        text = f"{where}: gives whole cards to every container that may request CDI devices"
+        yield Finding("NVIDIA's CDI", WARNING, text, "no such specification that tenants can use", do)
     if os.path.exists(context.path(NVIDIA_CONFIG)) and _accepts_environment(context):
-        text = "an image's NVIDIA_VISIBLE_DEVICES=all gives it every card"
+        text = "an image that sets NVIDIA_VISIBLE_DEVICES=all gets every card"
         yield Finding("NVIDIA's runtime", WARNING, f"{NVIDIA_CONFIG}: {text}",
                       "accept-nvidia-visible-devices-envvar-when-unprivileged = false", do)  # fmt: skip
 
 
 def _accepts_environment(context: CheckContext) -> bool:
-    """Its default is true; without it only a privileged container's environment counts."""
+    """Whether the toolkit heeds the environment of every container, its default, or of privileged containers only."""
     text = _text(context, NVIDIA_CONFIG)
     return not re.search(r"^\s*accept-nvidia-visible-devices-envvar-when-unprivileged\s*=\s*false", text, re.MULTILINE)
 
@@ -78,7 +79,7 @@ def _nvidia_defaults(context: CheckContext) -> Iterator[str]:
             yield f"{path}: {program}"
 
 
-# Where runtimes keep what they are told: (where, program or "")
+# The runtimes' configuration files: (where, program or "")
 
 
 def _hooks_d(context: CheckContext) -> list[tuple[str, str]]:
@@ -151,21 +152,21 @@ def _docker_runtimes(context: CheckContext) -> dict[str, str]:
 
 
 def _cdi(context: CheckContext, vendor: str) -> list[tuple[str, str]]:
-    """CDI specifications of a vendor; /var/run is /run almost everywhere, and counts once."""
+    """CDI specifications of a vendor. /var/run is a link to /run on most systems; such a file counts once."""
     files = _files(context, tuple(f"{directory}/*.{end}" for directory in CDI_DIRS for end in ("json", "yaml", "yml")))
     real = {os.path.realpath(context.path(path)): path for path in files}
     return [(f"CDI ({path})", "") for path in real.values() if vendor in _KIND.findall(_text(context, path))]
 
 
 def _assigned(context: CheckContext, patterns: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
-    """(file, key, value) of every text that a TOML file assigns."""
+    """(file, key, value) of every string that a TOML file assigns."""
     for path in _files(context, patterns):
         for key, value in _ASSIGNED.findall(_text(context, path)):
             yield path, key, value
 
 
 def _files(context: CheckContext, patterns: tuple[str, ...]) -> list[str]:
-    """Those that are there, as the node names them."""
+    """The files that match, with their paths on the node."""
     base = context.root.rstrip("/")
     found = [path for pattern in patterns for path in sorted(glob.glob(glob.escape(base) + pattern))]
     return [path[len(base) :] for path in found if os.path.isfile(path)]
@@ -179,7 +180,7 @@ def _text(context: CheckContext, path: str) -> str:
 
 
 def _json(context: CheckContext, path: str) -> dict[str, object]:
-    """What cannot be read registers nothing: its own program complains about it."""
+    """The file's object, or {} if it cannot be read: then its own program reports the error."""
     try:
         return records.read(context.path(path), limit=MAX_FILE)
     except (OSError, VgpuError):

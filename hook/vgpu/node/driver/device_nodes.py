@@ -1,7 +1,7 @@
-"""The driver's device nodes on the host: which there must be, whether they are right, making those that are missing.
+"""The driver's device nodes on the host: which nodes must exist, whether they are right, and making missing ones.
 
-Belongs here: numbers from /proc/devices, the check of a node and its making as `nvidia-modprobe -u -c=0` does. Does
-not belong here: nodes in containers (vgpu.hook.inject.operations). Runs as root, never in the hook's process.
+Belongs here: numbers from /proc/devices, the check of a node, and making a node as `nvidia-modprobe -u -c=0` does. Does
+not belong here: nodes in containers (vgpu.hook.inject.operations). Runs as root, and never in the hook's process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_TEXT = 1 << 20
 
 
 class Parameters:
-    """What the module's parameters say about nodes (`<proc>/driver/nvidia/params`); nvidia-modprobe heeds them."""
+    """The module's parameters for nodes (`<proc>/driver/nvidia/params`), which nvidia-modprobe heeds."""
 
     __slots__ = ("gid", "mode", "modify", "uid")
 
@@ -46,7 +46,7 @@ def majors(proc_root: str) -> dict[str, int]:
 
 
 def parameters(proc_root: str) -> Parameters:
-    """The module's parameters, its defaults where it does not tell them."""
+    """The module's parameters. A parameter that the file lacks has its default."""
     values = {}
     for line in _text(proc_root + "/driver/nvidia/params").splitlines():
         name, _, value = line.partition(":")
@@ -78,7 +78,7 @@ def card_node(dev_dir: str, minor: int) -> Device:
 
 
 def shared_nodes(dev_dir: str, numbers: dict[str, int]) -> list[Device]:
-    """The nodes that belong to no card; VgpuError when the kernel's `numbers` lack a module that every node needs."""
+    """The nodes that belong to no card; VgpuError if the kernel's `numbers` lack a module that every node needs."""
     if NVIDIA_MAJOR not in numbers.values():
         do = "load it (modprobe nvidia) and run nvidia-smi, or set driver.proc_root in config.yaml"
         raise VgpuError("NVIDIA kernel module", expected=f"major {NVIDIA_MAJOR} in /proc/devices", found="none", do=do)
@@ -101,14 +101,14 @@ _UVM = "nvidia-modprobe -u -c=0"
 
 
 def command_for(device: Device) -> str:
-    """What a person runs to make `device`."""
+    """The command that makes `device`."""
     if device.name.startswith("nvidia-uvm"):
         return _UVM
     return "nvidia-modprobe -m" if device.minor == MODESET_MINOR else f"nvidia-modprobe -c={device.minor}"
 
 
 def ensure(device: Device, wanted: Parameters, note: Callable[[str], None]) -> None:
-    """Make the node when it is missing, and check it; VgpuError says what is wrong and which command helps."""
+    """Make the node if it is missing, and check it. VgpuError names the problem and the command that solves it."""
     if not os.path.lexists(device.path):
         _make(device, wanted)
         note(f"made {device.path} ({device.major}:{device.minor})")
@@ -134,10 +134,10 @@ def _make(device: Device, wanted: Parameters) -> None:
         raise VgpuError(device.path, expected=f"character device {number}", found=found, do=do)
     try:
         os.mknod(device.path, stat.S_IFCHR | wanted.mode, os.makedev(device.major, device.minor))
-        os.chmod(device.path, wanted.mode)  # mknod's mode is cut by the umask
+        os.chmod(device.path, wanted.mode)  # the umask reduces mknod's mode
         os.chown(device.path, wanted.uid, wanted.gid)
     except FileExistsError:
-        pass  # nvidia-modprobe was faster; what it made is checked as any other
+        pass  # nvidia-modprobe made the node first; `ensure` checks it as any other
     except OSError as error:
         found = f"none, and mknod fails: {error.strerror}"
         raise VgpuError(

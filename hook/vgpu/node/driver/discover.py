@@ -1,8 +1,9 @@
-"""Takes the inventory of this node: puts together driver version, files, device nodes and cards.
+"""Takes the inventory of this node: the driver's version, its files, its device nodes and its cards.
 
-Belongs here: the order of the steps and what is fatal. A node without its driver's module, libcuda, libnvidia-ml or
-device nodes has no inventory; one file or card that is odd is left out and `note` told. Runs as root, beforehand
-(`vgpuctl inventory refresh`, the daemon), never in the hook's process.
+Belongs here: the order of the steps, and which errors are fatal. A node without the driver's module, libcuda,
+libnvidia-ml or device nodes has no inventory. A single unusable file or card is left out, with a note. Does not belong
+here: the steps themselves, which are in the other modules of this folder. `vgpuctl inventory refresh` and vgpud run it
+as root before containers start; it never runs in the hook's process.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ def take(
     sys_root: str = "",
     clock: Callable[[], float] = time.time,
 ) -> Inventory:
-    """The inventory of the node that `settings` describe; VgpuError when there is no usable driver.
+    """The inventory of the node that `settings` describe; VgpuError if there is no usable driver.
 
-    `proc` is the kernel's own, asked for the boot id when driver.proc_root lacks it; sysfs lies beside
-    driver.proc_root unless `sys_root` says otherwise. `note` gets one line for each thing that is odd or was made.
+    `proc` is the kernel's own procfs, which contains the boot id if driver.proc_root lacks it. `sys_root` is the root
+    of sysfs; its default is the `sys` beside driver.proc_root. `note` receives one line for each problem and for each
+    node that was made.
     """
     root, proc_root = settings.text("driver.root"), settings.text("driver.proc_root")
     search = files.Search(
@@ -49,7 +51,7 @@ def take(
 
 
 def _check_functions(libraries: list[Library], libvcuda_dir: str, note: Note) -> None:
-    """Tell of functions by which this driver may give memory or work past libvcuda, which does not know them."""
+    """Note the functions of this driver that libvcuda lacks and that may give memory or launch work without limits."""
     path = next((item.path for item in libraries if item.bits == 64 and item.name.startswith("libcuda.so.")), None)
     if path is None:
         return
@@ -57,14 +59,14 @@ def _check_functions(libraries: list[Library], libvcuda_dir: str, note: Note) ->
         known = unknown_functions.known_functions(libvcuda_dir)
         strange = unknown_functions.unknown_functions(elf_symbols.exported_functions(path), known)
     except VgpuError as error:
-        note(f"not checked for functions that go past the limits: {error}")
+        note(f"not checked for functions that bypass the limits: {error}")
         return
     if strange:
-        note(f"{path}: libvcuda does not know {', '.join(strange)}; what they give is not limited")
+        note(f"{path}: libvcuda does not know {', '.join(strange)}; it cannot limit these functions")
 
 
 def driver_version(proc_root: str, search: files.Search, note: Note) -> str:
-    """The loaded module's version, else that in the names of the libraries."""
+    """The version of the loaded module, or else the version in the names of the libraries."""
     version = staleness.driver_version(proc_root)
     if version:
         return version
@@ -82,14 +84,14 @@ def driver_version(proc_root: str, search: files.Search, note: Note) -> str:
 
 
 def dev_dir(settings: Settings) -> str:
-    """The directory of the host's nodes: as configured, else the driver root's own /dev if it is in use, else /dev."""
+    """The directory of the host's nodes: the configured one, else the driver root's /dev if it is in use, else /dev."""
     configured = settings.text("driver.dev_root")
     own = os.path.join(settings.text("driver.root"), "dev")
     return configured or (own if os.path.exists(own + "/nvidiactl") else "/dev")
 
 
 def _nodes(directory: str, proc_root: str, note: Note) -> list[Device]:
-    """The nodes of no particular card, all nodes checked and made; those of the cards have to be there before NVML."""
+    """The nodes that belong to no card. Makes and checks all nodes: NVML needs the nodes of the cards."""
     devices = device_nodes.shared_nodes(directory, device_nodes.majors(proc_root))
     wanted = device_nodes.parameters(proc_root)
     of_cards = [device_nodes.card_node(directory, minor) for minor in device_nodes.minors(proc_root).values()]
@@ -105,7 +107,7 @@ def _check_cards(found: list[Card], directory: str, proc_root: str, note: Note) 
     known = device_nodes.minors(proc_root)
     missing = sorted(set(known) - {card.bus_id for card in found})
     if missing:
-        note(f"of {len(known)} cards that the module drives, {len(missing)} cannot be used: {', '.join(missing)}")
+        note(f"{len(missing)} of the {len(known)} cards that the module drives cannot be used: {', '.join(missing)}")
     if not found:
-        elsewhere = f": NVML looks for nodes in /dev, those found are in {directory}" if directory != "/dev" else ""
+        elsewhere = f": NVML looks for nodes in /dev, but the nodes are in {directory}" if directory != "/dev" else ""
         note("no usable card on this node" + elsewhere)

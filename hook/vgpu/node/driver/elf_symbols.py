@@ -1,7 +1,8 @@
-"""The functions that a shared library exports: its dynamic symbol table, found by section headers.
+"""The functions that a shared library exports: its dynamic symbol table, found by the section headers.
 
-Belongs here: reading only what is needed of a file that may have 60 MB. Outside the hook's process. Garbage gives
-VgpuError; a library stripped of its section headers has no list and gives an empty one.
+Belongs here: reading the symbol table of a file that may have 60 MB, and nothing else of it. Does not belong here:
+SONAME and NEEDED, which vgpu.hook.formats.elf reads. A file that is not ELF raises VgpuError. A library without section
+headers has an empty list. Never runs in the hook's process.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 
 
 def exported_functions(path: str) -> list[str]:
-    """Names of the functions that the 64-bit library at `path` defines for others, sorted."""
+    """The sorted names of the functions that the 64-bit library at `path` exports."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -1,8 +1,9 @@
 """The driver's files under a driver root: libraries and programs, and the capability that each belongs to.
 
-Belongs here: the lists of names, the directories searched, the following of links *inside* the root (a driver root
-such as /run/nvidia/driver is a file system of its own: an absolute link there means a place there). Reads the host's
-files as root; never runs in the hook's process. Paths given out are free of links: the hook opens them as they are.
+Belongs here: the lists of names, the directories to search, and following links *inside* the root. A driver root such
+as /run/nvidia/driver is a file system of its own, so an absolute link in it points to a path in it. The returned paths
+contain no links: the hook opens them as they are. Does not belong here: device nodes (vgpu.node.driver.device_nodes).
+Reads the host's files as root, and never runs in the hook's process.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ LIBRARIES = {
     "ngx": ("libnvidia-ngx",),
 }  # fmt: skip
 
-#: Libraries of the driver that carry a version of their own.
+#: Libraries of the driver that have a version of their own -> capability.
 OWN_VERSION = {
     "libnvidia-nvvm70.so.*": "compute",
     "libnvidia-egl-*.so.*": "graphics",
@@ -51,7 +52,7 @@ BINARIES = {
     "compute": ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server"),
 }
 
-#: What no node can do without.
+#: Libraries that every node needs.
 REQUIRED = ("libcuda", "libnvidia-ml")
 
 _CAPABILITY = {stem: capability for capability, stems in LIBRARIES.items() for stem in stems}
@@ -68,7 +69,7 @@ _MAX_LINKS = 40  # as the kernel's MAXSYMLINKS
 
 
 def resolve(root: str, path: str) -> str:
-    """The host path of `path` after all its links, taken as a process chrooted to `root` would; "" if it is missing."""
+    """The host path of `path` without links, as a process with the root `root` would find it; "" if it is missing."""
     base = root.rstrip("/")
     done: list[str] = []
     todo = path.split("/")[::-1]
@@ -83,7 +84,7 @@ def resolve(root: str, path: str) -> str:
         try:
             target = os.readlink("/".join([base, *done, part]))
         except OSError as error:
-            if error.errno != errno.EINVAL:  # EINVAL: no link
+            if error.errno != errno.EINVAL:  # EINVAL: not a link
                 return ""
             done.append(part)
             continue
@@ -101,19 +102,21 @@ def stem_of(name: str) -> str:
 
 
 def capability_of(name: str) -> str:
-    """The capability of a library of the driver by its file name; "" for names that are not the driver's."""
+    """The capability of one of the driver's libraries by its file name; "" for any other name."""
     stem = stem_of(name)
     listed = _CAPABILITY.get(stem) or next((c for glob, c in OWN_VERSION.items() if fnmatchcase(name, glob)), "")
     if listed or not ("nvidia" in stem or stem.startswith(("libcuda", "libnv"))):
         return listed
-    # A name that nobody listed yet: a new driver's. Programs that need it fail without it, so it goes with compute.
+    # A new driver's name, which is not in the lists yet. Programs that need the library fail without it, so its
+    # capability is compute unless the name is one of graphics.
     return "graphics" if "GL" in stem or stem.removeprefix("libnvidia-").startswith(_GRAPHICS) else "compute"
 
 
 class Search:
-    """One search of a driver root: `directories` in the loader's order, then the admin's, then the known ones.
+    """One search of a driver root: `directories` has the loader's order, then the configured ones, then the known ones.
 
-    `note` is told what is odd. Globs are the settings driver.extra_libraries and driver.exclude_libraries.
+    `note` receives one line for each problem. The globs `extra` and `exclude` are the settings driver.extra_libraries
+    and driver.exclude_libraries.
     """
 
     def __init__(self, root: str, library_dirs: list[str], extra: list[str], exclude: list[str], note: Note) -> None:
@@ -163,7 +166,7 @@ class Search:
         return list(found.values())
 
     def _files(self) -> Iterator[tuple[str, str]]:
-        """(name, resolved path) of every library; those in `vdpau/` are libvdpau's to find, not the loader's."""
+        """(name, resolved path) of every library. libvdpau, not the loader, looks for the libraries in `vdpau/`."""
         base = len(self.root.rstrip("/"))
         for directory in [place for each in self.directories for place in (each, each + "/vdpau")]:
             for name in sorted(_listed(directory)):
@@ -188,11 +191,11 @@ class Search:
         return Library(path, os.path.basename(path), found.soname, capability, found.bits)
 
     def _wanted(self, name: str, file_name: str, version: str) -> str:
-        """The capability under which the file is taken, "" when it is not; `name` may be a link to `file_name`."""
+        """The capability of the file, or "" if it is not to be used. `name` may be a link to `file_name`."""
         if any(fnmatchcase(name, glob) or fnmatchcase(file_name, glob) for glob in self.exclude):
             return ""
         if any(fnmatchcase(name, glob) for glob in self.extra):
-            return "compute"  # what every container with a card gets
+            return "compute"  # every container with a card gets compute
         versioned = name == file_name and name.endswith(".so." + version)
         own = name == file_name and any(fnmatchcase(name, glob) for glob in OWN_VERSION)
         return capability_of(name) if versioned or own else ""

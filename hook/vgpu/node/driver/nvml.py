@@ -1,8 +1,8 @@
-"""The cards of this node and the links between them, as NVML tells them.
+"""The cards of this node, the links between them, and the processes that use them, read through NVML.
 
-Belongs here: every use of pynvml but the watch of the cards' health (vgpu.plugin.cards.nvml_probe). NVML may take seconds
-and may hang with a broken card, so nothing here is ever called on the way of a container's start
-(vgpu.node.driver.discover writes down what it says).
+Belongs here: every use of pynvml except the probe of the cards' health (vgpu.plugin.cards.nvml_probe). NVML may take
+seconds, and may hang with a broken card. Therefore nothing here runs while a container starts;
+vgpu.node.driver.discover puts the cards into the inventory beforehand.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vgpu.node.driver.device_nodes import card_node
 Note = Callable[[str], None]
 
 _ANCESTORS = {
-    pynvml.NVML_TOPOLOGY_INTERNAL: "PIX",  # one board: nearer than any switch
+    pynvml.NVML_TOPOLOGY_INTERNAL: "PIX",  # both cards on one board: nearer than any switch
     pynvml.NVML_TOPOLOGY_SINGLE: "PIX",
     pynvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
     pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
@@ -29,13 +29,13 @@ _ANCESTORS = {
     pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
 }
 _SWITCH = "switch"
-_MAX_LINKS = 36  # NVML refuses those that a card lacks; pynvml's own constant is as old as the package (12, 18, 36)
+_MAX_LINKS = 36  # NVML refuses links that a card lacks; pynvml's constant depends on its version (12, 18, 36)
 
 
 def take(library: str, dev_dir: str, sys_root: str, note: Note) -> list[Card]:
-    """The usable cards, read through the NVML at path `library`; one that fails is left out and `note` told why.
+    """The usable cards, read through the NVML at path `library`. A card that fails is left out, with a note.
 
-    Raises VgpuError when NVML itself does not start.
+    Raises VgpuError if NVML itself does not start.
     """
     with nvml(library):
         found = []
@@ -45,10 +45,10 @@ def take(library: str, dev_dir: str, sys_root: str, note: Note) -> list[Card]:
                 card = _card(handle, index, dev_dir, sys_root)
                 mig = _mig_enabled(handle)
             except pynvml.NVMLError as error:
-                note(f"card {index} is left out: NVML says {error}")
+                note(f"card {index} is left out: NVML reports {error}")
                 continue
             if mig:
-                note(f"{card.label()} is left out: it is in MIG mode, which takes the whole card's place")
+                note(f"{card.label()} is left out: in MIG mode no program can use the whole card")
                 continue
             found.append((card, handle))
         _link(found, note)
@@ -56,9 +56,9 @@ def take(library: str, dev_dir: str, sys_root: str, note: Note) -> list[Card]:
 
 
 def users(library: str, note: Note) -> dict[str, list[tuple[int, bool, int]]]:
-    """(pid, whether it computes, bytes) of each process on each card, by uuid; what NVML cannot tell goes to `note`.
+    """(pid, whether it computes, bytes) of each process on each card, by uuid. A card that fails is noted.
 
-    Processes of MPS clients count as computing. NVML gives pids of the initial PID namespace.
+    Processes of MPS clients count as computing. NVML returns pids of the initial PID namespace.
     """
     with nvml(library):
         found = {}
@@ -67,7 +67,7 @@ def users(library: str, note: Note) -> dict[str, list[tuple[int, bool, int]]]:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 found[_text(pynvml.nvmlDeviceGetUUID(handle))] = _users(handle)
             except pynvml.NVMLError as error:
-                note(f"card {index}: NVML does not tell who uses it: {error}")
+                note(f"card {index}: NVML does not list its processes: {error}")
     return found
 
 
@@ -75,16 +75,17 @@ def _users(handle: Any) -> list[tuple[int, bool, int]]:
     found: dict[int, tuple[int, bool, int]] = {}
     for process in _listed(pynvml.nvmlDeviceGetGraphicsRunningProcesses, handle):
         found[process.pid] = (process.pid, False, process.usedGpuMemory or 0)
-    for ask in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetMPSComputeRunningProcesses):
-        for process in _listed(ask, handle):
+    for query in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetMPSComputeRunningProcesses):
+        for process in _listed(query, handle):
             found[process.pid] = (process.pid, True, process.usedGpuMemory or 0)
     return sorted(found.values())
 
 
 def utilization(library: str, since: int, note: Note) -> dict[str, list[tuple[int, int, int]]]:
-    """(pid, percent of the time with a kernel of its, when) of processes on each card, by uuid, after `since`.
+    """(pid, percent of the time in which a kernel of the process ran, when) of each card's processes, by uuid.
 
-    Times are us of the wall clock. Samples are up to 9 s old, and nobody's at all where a driver or a card keeps none.
+    The samples are those after `since`. Times are us of the wall clock. Samples are up to 9 s old. The list is empty if
+    a driver or a card keeps no samples.
     """
     with nvml(library):
         found = {}
@@ -93,12 +94,12 @@ def utilization(library: str, since: int, note: Note) -> dict[str, list[tuple[in
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 found[_text(pynvml.nvmlDeviceGetUUID(handle))] = _samples(handle, since)
             except pynvml.NVMLError as error:
-                note(f"card {index}: NVML does not tell who works on it: {error}")
+                note(f"card {index}: NVML does not report the use by process: {error}")
     return found
 
 
 def _samples(handle: Any, since: int) -> list[tuple[int, int, int]]:
-    """The driver lists the idle as not found."""
+    """The samples of one card. If all processes are idle, the driver returns NOT_FOUND."""
     try:
         samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
     except pynvml.NVMLError as error:
@@ -108,10 +109,10 @@ def _samples(handle: Any, since: int) -> list[tuple[int, int, int]]:
     return [(int(item.pid), int(item.smUtil), int(item.timeStamp)) for item in samples if item.pid]
 
 
-def _listed(ask: Callable[[Any], list[Any]], handle: Any) -> list[Any]:
-    """What a driver or a card does not support lists nobody; other errors are the caller's."""
+def _listed(query: Callable[[Any], list[Any]], handle: Any) -> list[Any]:
+    """The processes that `query` lists; [] if the driver or the card does not support it. Other errors are raised."""
     try:
-        return ask(handle)
+        return query(handle)
     except pynvml.NVMLError as error:
         if error.value in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
             return []
@@ -120,17 +121,20 @@ def _listed(ask: Callable[[Any], list[Any]], handle: Any) -> list[Any]:
 
 @contextmanager
 def nvml(library: str) -> Iterator[None]:
-    """NVML of this very file: pynvml would ask the loader, which knows nothing of a driver root.
+    """Start NVML from the file `library`. pynvml would load it by name, and the loader does not search a driver root.
 
-    pynvml keeps the library and its functions in module variables and loads only what is not there yet.
+    pynvml keeps the library and its functions in module variables, and loads only what these variables lack.
     """
-    do = "see what nvidia-smi says; after a driver update reboot or reload the module, then: vgpuctl inventory refresh"
+    do = (
+        "look at the output of nvidia-smi; after a driver update reboot or reload the module, "
+        "then: vgpuctl inventory refresh"
+    )
     try:
         pynvml.nvmlLib = ctypes.CDLL(library)
         getattr(pynvml, "_nvmlGetFunctionPointer_cache", {}).clear()
         pynvml.nvmlInit()
     except (OSError, pynvml.NVMLError) as error:
-        raise VgpuError(f"NVML ({library})", expected="that it starts", found=str(error), do=do) from error
+        raise VgpuError(f"NVML ({library})", expected="NVML to start", found=str(error), do=do) from error
     try:
         yield
     finally:
@@ -159,14 +163,15 @@ def _card(handle: Any, index: int, dev_dir: str, sys_root: str) -> Card:
 
 
 def _text(value: bytes | str) -> str:
-    """Older pynvml gives bytes."""
+    """`value` as text: older versions of pynvml return bytes."""
     return value.decode() if isinstance(value, bytes) else value
 
 
 def _numa(handle: Any, bus_id: str, sys_root: str) -> int:
     """The NUMA node that the card is attached to, -1 if unknown.
 
-    sysfs first: nvmlDeviceGetNumaNodeId means the node that the card's *own* memory is on coherent platforms (GH200).
+    sysfs comes first: on coherent platforms (GH200), nvmlDeviceGetNumaNodeId returns the node of the card's *own*
+    memory.
     """
     try:
         with open(f"{sys_root}/bus/pci/devices/{bus_id}/numa_node", encoding="ascii") as file:
@@ -175,7 +180,7 @@ def _numa(handle: Any, bus_id: str, sys_root: str) -> int:
         pass
     try:
         return int(pynvml.nvmlDeviceGetNumaNodeId(handle))
-    except (AttributeError, pynvml.NVMLError):  # a pynvml, a driver or a platform without it
+    except (AttributeError, pynvml.NVMLError):  # pynvml, the driver or the platform lacks it
         return -1
 
 
@@ -198,7 +203,7 @@ def _link(found: list[tuple[Card, Any]], note: Note) -> None:
 
 
 def nvlink(ends: list[str], other_ends: list[str], bus_id: str, other_bus_id: str) -> str:
-    """NV<n> for n NVLinks between two cards, given where the active links of each end; "" for none.
+    """NV<n> for n NVLinks between two cards, or "" without a link. `ends` and `other_ends` are where their links end.
 
     Behind NVSwitches all cards reach each other with all their links.
     """
@@ -230,6 +235,6 @@ def _ancestor(card: Card, handle: Any, other: Card, other_handle: Any, note: Not
     try:
         level = pynvml.nvmlDeviceGetTopologyCommonAncestor(handle, other_handle)
     except pynvml.NVMLError as error:
-        note(f"the way from card {card.index} to card {other.index} is unknown, taken as SYS: NVML says {error}")
+        note(f"the link from card {card.index} to card {other.index} is unknown, assumed SYS: NVML reports {error}")
         return "SYS"
     return _ANCESTORS.get(level, "SYS")

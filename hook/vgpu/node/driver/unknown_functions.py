@@ -1,7 +1,8 @@
-"""Functions of the node's driver that libvcuda does not know: what a newer driver may give a program past the limits.
+"""Functions of the node's driver that libvcuda does not know, and that may bypass the limits.
 
-Belongs here: comparing two lists of symbols. libvcuda's is installed beside it, made by its build; the driver's comes
-from its library's dynamic symbol table (vgpu.hook.formats.elf). Part of `vgpuctl inventory refresh`; runs outside the hook.
+Belongs here: comparing two lists of symbols. The build of libvcuda writes its list, which is installed beside the
+library. The driver's list is its library's dynamic symbol table. Does not belong here: reading that table, which
+vgpu.node.driver.elf_symbols does. Part of taking an inventory; never runs in the hook's process.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable
 
 from vgpu.config.errors import VgpuError
 
-#: Names beside libvcuda's libraries, by the library whose functions they list.
+#: Library -> the file beside libvcuda's libraries that lists its functions.
 FILES = {"libcuda": "vcuda.json", "libnvidia-ml": "vcuda_nvml.json"}
 
 _GIVES_MEMORY = re.compile(
@@ -23,7 +24,7 @@ _LAUNCHES = re.compile(r"^cu\w*Launch")
 
 
 def known_functions(libvcuda_dir: str, library: str = "libcuda") -> set[str]:
-    """All functions that the installed libvcuda hooks or passes on by name; VgpuError without a readable list."""
+    """All functions that the installed libvcuda hooks or passes on; VgpuError if its list cannot be read."""
     path = f"{libvcuda_dir}/{FILES[library]}"
     try:
         with open(path, encoding="ascii") as file:
@@ -34,6 +35,6 @@ def known_functions(libvcuda_dir: str, library: str = "libcuda") -> set[str]:
 
 
 def unknown_functions(driver: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Allocation and launch functions among the driver's symbols that are not known, sorted."""
+    """The sorted allocation and launch functions among the driver's symbols that are not in `known`."""
     strange = set(driver) - set(known)
     return sorted(name for name in strange if _GIVES_MEMORY.match(name) or _LAUNCHES.match(name))

@@ -1,4 +1,5 @@
-"""What the node's long-running programs share: log, readiness, single instance, the resources for kubelet.
+"""What the node's long-running programs share: log, readiness, single instance, and the resources for kubelet.
 
-Belongs here: what vgpud and the device plugin both use. The hook's process loads nothing of it.
+Belongs here: code that vgpud, vgpuctl and the device plugin have in common. Does not belong here: code of one program.
+The hook's process loads nothing of this package.
 """

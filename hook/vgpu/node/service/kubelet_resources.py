@@ -1,14 +1,16 @@
 """What the node advertises: settings and cards -> resources with their device ids.
 
-Belongs here, and pure: names, units and counts of both modes, the form of an id, and the bound of kubelet's message.
-It is the device plugin's, and vgpuctl's, which tells beforehand what the plugin would refuse. A device id is an
-*amount*; the card in it is a preference. It depends on the card's uuid and a running number alone, so it stays the same
-over reboots, the order of cards and their health: kubelet keeps ids in its checkpoint, and fails a pod for good whose
-ids have gone.
+Belongs here: names, units and counts of both modes, the form of an id, and the limit of kubelet's message. The
+functions are pure. The device plugin advertises these resources; vgpuctl checks with them whether the plugin would
+refuse a configuration. Does not belong here: which card an allocation gets, which vgpu.hook.placement decides.
 
-In mode gpu a card is split into K units. Each is worth 1/K of what scaling makes of the card's memory and cores, but
-never 100 cores: that would be the whole card, without limits (vgpu.config.request). It is then a share of 99 cores
-with its memory. K = 1 means whole cards.
+A device id stands for an *amount*; the card in it is a preference. The id depends only on the card's uuid and a running
+number, so a reboot, another order of the cards or a change of a card's health does not change it. This matters because
+kubelet keeps ids in its checkpoint: if the ids of a pod are gone, kubelet fails the pod for good.
+
+In mode gpu a card is split into K units. Each unit is worth 1/K of the card's memory and cores after scaling, but never
+100 cores: that would be the whole card, without limits (vgpu.config.request). Such a unit is a share of 99 cores with
+its memory. K = 1 means whole cards.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from vgpu.config.request import WHOLE_CARD
 from vgpu.config.settings import Settings
 from vgpu.hook.placement.placement import Policy
 
-MESSAGE_LIMIT = 4 << 20  #: kubelet's gRPC client takes no larger message
+MESSAGE_LIMIT = 4 << 20  #: kubelet's gRPC client accepts no larger message
 MARGIN = MESSAGE_LIMIT // 32
 LARGEST_SHARE = WHOLE_CARD - 1
 MIB = 1 << 20
@@ -35,7 +37,7 @@ UNHEALTHY = "Unhealthy"
 
 
 class Device(NamedTuple):
-    """One id as kubelet sees it; `card` is a uuid, `numa` -1 where no node is known."""
+    """One id as kubelet sees it. `card` is a uuid; `numa` is -1 if the NUMA node is unknown."""
 
     id: str
     card: str
@@ -44,7 +46,7 @@ class Device(NamedTuple):
 
 @dataclass(frozen=True)
 class Slot:
-    """A card's part of a resource: `count` ids `<tag>-0` to `<tag>-<count - 1>`."""
+    """A card's part of a resource: the `count` ids `<tag>-0` to `<tag>-<count - 1>`."""
 
     card: Card
     tag: str
@@ -56,7 +58,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Resource:
-    """A resource of kubelet's. `unit` of one id: percent for cores, bytes for memory, 1 for gpu."""
+    """A resource of kubelet's. `unit` is the amount of one id: percent for cores, bytes for memory, 1 for gpu."""
 
     name: str
     kind: str
@@ -65,7 +67,7 @@ class Resource:
 
     @property
     def devices(self) -> list[Device]:
-        """All of it; made anew each time, because there may be 100,000."""
+        """All devices of the resource. There may be 100,000, so the list is created for each call and not kept."""
         return [Device(one, slot.card.uuid, slot.card.numa) for slot in self.slots for one in slot.ids()]
 
     @cached_property
@@ -73,7 +75,7 @@ class Resource:
         return {slot.tag: slot for slot in self.slots}
 
     def place_of(self, device_id: str) -> tuple[Slot, int] | None:
-        """The card's slot and the number that an id stands for; None for one that was never advertised."""
+        """The card's slot and the number of an id; None for an id that was never advertised."""
         tag, _, digits = device_id.partition("-")
         slot = self.by_tag.get(tag)
         if slot is None or not ranges.is_number(digits):
@@ -85,14 +87,14 @@ class Resource:
         return sum(slot.count for slot in self.slots)
 
     def size(self) -> int:
-        """Bytes of the ListAndWatchResponse when all of it is unhealthy, the longer word."""
+        """Bytes of the ListAndWatchResponse when all devices are unhealthy, which is the longer word."""
         return sum(_size_of(slot) for slot in self.slots)
 
 
 def advertised(settings: Settings, cards: list[Card], known: dict[str, str] | None = None) -> list[Resource]:
-    """The node's resources; VgpuError when a card is smaller than a unit, or the list is too long for kubelet.
+    """The node's resources; VgpuError if a card is smaller than a unit, or if the list is too long for kubelet.
 
-    `known`: tags that cards have already, by uuid.
+    `known`: the tags that cards have already, by uuid.
     """
     policy = policy_of(settings)
     tags = tags_of([card.uuid for card in cards], known or {})
@@ -115,7 +117,7 @@ def policy_of(settings: Settings) -> Policy:
 
 
 def worth(settings: Settings, card: Card) -> tuple[int, int]:
-    """(cores, bytes) that one gpu unit of `card` brings; (100, 0) is the whole card."""
+    """(cores, bytes) of one gpu unit of `card`; (100, 0) is the whole card."""
     split = int(settings.number("resources.split_count"))
     if split == 1:
         return WHOLE_CARD, 0
@@ -129,7 +131,7 @@ def _resource(name: str, kind: str, unit: int, cards: list[Card], tags: dict[str
     slots = tuple(Slot(card, tags[card.uuid], count) for card, count in zip(cards, counts))
     empty = [slot.card for slot in slots if not slot.count]
     if empty:
-        found = f"{empty[0].label()}, which has not even one"
+        found = f"{empty[0].label()}, which is smaller"
         raise VgpuError(name, expected=f"cards of at least one unit ({_unit_text(kind, unit)})", found=found,
                         do=f"set {_SETTINGS[kind]} to a smaller unit")  # fmt: skip
     resource = Resource(name, kind, unit, slots)
@@ -153,7 +155,7 @@ def _check_size(resource: Resource) -> None:
 
 
 def _advice(resource: Resource) -> str:
-    """The setting that would fit. A unit n times as large leaves a card the n-th part of its ids."""
+    """The setting that would fit. With a unit n times as large, a card has 1/n of its ids."""
     if resource.kind == "gpu":
         return "set resources.split_count lower"
     sizes = [1 << power for power in range(1, 31)] if resource.kind == "memory" else [2, 4, 5, 10, 20, 25, 50, 100]
@@ -166,7 +168,7 @@ def _advice(resource: Resource) -> str:
 
 
 def tag_of(uuid: str) -> str:
-    """What stands for a card in ids: short, because kubelet's message is, and of the uuid alone."""
+    """The text for a card in ids, computed from the uuid alone. It is short because kubelet's message has a limit."""
     return f"{zlib.crc32(uuid.encode()):08x}"
 
 
@@ -175,7 +177,7 @@ def is_tag(text: str) -> bool:
 
 
 def tags_of(uuids: Iterable[str], known: dict[str, str]) -> dict[str, str]:
-    """uuid -> tag, that of `known` cards as it is. Of new ones with one checksum the later in order gets another."""
+    """uuid -> tag. `known` cards keep theirs. Of two new cards with one checksum, the later uuid gets the next tag."""
     tags = dict(known)
     taken = set(known.values())
     for uuid in sorted(set(uuids) - set(known)):
@@ -188,10 +190,10 @@ def tags_of(uuids: Iterable[str], known: dict[str, str]) -> dict[str, str]:
 
 
 def _size_of(slot: Slot) -> int:
-    """Bytes of a card's devices in protobuf: each field a byte of key, one of length, and its content."""
+    """Bytes of a card's devices in protobuf. Each field has one byte of key, one byte of length, and its content."""
     topology = 0
     if slot.card.numa >= 0:
-        node = 1 + _varint(slot.card.numa) if slot.card.numa else 0  # a 0 is not written
+        node = 1 + _varint(slot.card.numa) if slot.card.numa else 0  # protobuf does not write a 0
         topology = 2 + 2 + node
     fixed = 2 + len(slot.tag) + 1 + 2 + len(UNHEALTHY) + topology
     total, digits, low = 0, 1, 0

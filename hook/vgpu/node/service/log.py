@@ -1,6 +1,7 @@
-"""The daemon's log: one line per event on stderr, text first, then fields as key=value; journald keeps the rest.
+"""The log of the node's services: one line for each event on stderr, the text first, then fields as key=value.
 
-Belongs here: the form of a line. A repeated condition is the caller's to hold back (`Conditions` does).
+Belongs here: the form of a line, and conditions that are logged only when they change. journald adds the time and keeps
+the lines. Does not belong here: the hook's own log (vgpu.hook.hooklog).
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from typing import TextIO
 
 from vgpu.config.errors import escaped, shown
 
-WARNING, INFO = 4, 6  #: syslog's, as sd-daemon(3) wants them in front of a line
+WARNING, INFO = 4, 6  #: levels of syslog, which sd-daemon(3) expects at the beginning of a line
 
 
 class Log:
-    """Writes to `stream`; with `levels` each line begins <4> or <6>, which journald takes off, else with `name`."""
+    """A log on `stream`. With `levels`, each line begins with <4> or <6>, which journald removes, else with `name`."""
 
     def __init__(self, stream: TextIO | None = None, levels: bool | None = None, name: str = "vgpud") -> None:
         self.stream = stream or sys.stderr
@@ -29,9 +30,9 @@ class Log:
         self._write(WARNING, text, fields)
 
     def _write(self, level: int, text: str, fields: dict[str, object]) -> None:
-        told = "".join(f" {name}={_value(value)}" for name, value in fields.items() if value not in ("", None))
+        suffix = "".join(f" {name}={_value(value)}" for name, value in fields.items() if value not in ("", None))
         front = f"<{level}>" if self.levels else f"{self.name}: "
-        self.stream.write(f"{front}{escaped(text)}{told}\n")  # at once: other threads write too
+        self.stream.write(f"{front}{escaped(text)}{suffix}\n")  # in one call: other threads write too
         self.stream.flush()
 
 
@@ -41,14 +42,14 @@ def _value(value: object) -> str:
 
 
 class Conditions:
-    """What is wrong at present, by topic: told in the log when it begins, changes and ends, kept for the endpoint."""
+    """The conditions that hold at present, by topic. Each is logged when it begins, changes and ends."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
         self.present: dict[str, str] = {}
 
     def set(self, topic: str, text: str) -> None:
-        """`text` "" when nothing is wrong with `topic` (any more)."""
+        """Set the condition of `topic` to `text`; "" means that nothing is wrong."""
         before = self.present.get(topic, "")
         if text == before:
             return

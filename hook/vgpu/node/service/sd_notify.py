@@ -1,7 +1,7 @@
-"""sd_notify(3) and the watchdog by hand: datagrams to $NOTIFY_SOCKET.
+"""sd_notify(3) and systemd's watchdog without libsystemd: datagrams to $NOTIFY_SOCKET.
 
-Belongs here: the protocol. Without systemd all of it does nothing. A datagram that cannot be sent is dropped: systemd
-judges by those that arrive.
+Belongs here: the protocol. Without systemd these functions do nothing. If a datagram cannot be sent, it is dropped:
+systemd acts on the datagrams that arrive. Does not belong here: when a program is ready or alive, which it decides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MICROSECONDS = 1_000_000
 
 
 class Notifier:
-    """`interval`: seconds between keep-alives that the watchdog wants, 0.0 for no watchdog."""
+    """`interval`: seconds between the keep-alives for the watchdog, 0.0 without a watchdog."""
 
     def __init__(self, environment: Mapping[str, str], pid: int) -> None:
         path = environment.get("NOTIFY_SOCKET", "")
@@ -34,7 +34,7 @@ class Notifier:
         self._send("WATCHDOG=1")
 
     def status(self, text: str) -> None:
-        """What `systemctl status` shows; sent when it has changed."""
+        """Set the text that `systemctl status` shows. It is sent only if it has changed."""
         if text != self._status:
             self._status = text
             self._send("STATUS=" + text.replace("\n", " "))

@@ -1,6 +1,7 @@
-"""Being the only one: a lock file that the kernel frees when its holder dies, for the daemons of a node.
+"""One instance of a daemon on a node: a lock file that the kernel releases when its holder dies.
 
-Belongs here: taking it. What a second instance does (end, or wait) is the daemon's own.
+Belongs here: taking the lock. Does not belong here: what a second instance does (exit or wait), which each daemon
+decides.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from vgpu.config.errors import VgpuError
 
 
 def take(path: str) -> int:
-    """An fd that holds the lock at `path` while open; -1 when another instance has it. VgpuError: no such file."""
+    """An fd that holds the lock at `path` while it is open, or -1 if another instance holds the lock.
+
+    Raises VgpuError if the file cannot be opened.
+    """
     try:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -37,7 +37,8 @@ def test_settings(tree: Tree) -> None:
     source = tree.write("config.yaml", "standalone: {enabled: false}\n")
     records.write(tree.config, {**tree.settings.record(), "source": str(source)})
     assert only(node.settings, tree.context) == Finding(
-        "settings", WARNING, f"{source} says something else than {tree.config}", "the file in force",
+        "settings", WARNING, f"{tree.config} differs from {source}",
+        "the settings of the configuration file to be in force",
         "run: vgpuctl config apply",
     )  # fmt: skip
     source.write_text("standalone: {enabled: 7}\n")
@@ -75,7 +76,7 @@ def test_nodes_without_any_driver(tree: Tree) -> None:
 
 def test_a_hook_that_others_may_write_is_none(tree: Tree) -> None:
     tree.write("bin/vgpu-hook", HOOK.format("true"), 0o777)
-    assert "only root may write" in only(node.hook, replace(tree.context, real=True)).expected
+    assert "only root can write" in only(node.hook, replace(tree.context, real=True)).expected
 
 
 def test_daemon_that_does_not_run(tree: Tree) -> None:
@@ -180,7 +181,7 @@ def test_registered_with_none(hook_there: Tree, garbage: str) -> None:
         path.write_bytes(garbage.encode("utf-8", "surrogateescape"))
     hook_there.write("etc/containerd/conf.d/a.toml", '# BinaryName = "/usr/bin/vgpu-runtime"\n')
     found = only(runtimes.runtime_configuration, hook_there.context)
-    assert (found.status, found.found) == (WARNING, "registered with none")
+    assert (found.status, found.found) == (WARNING, "no runtime is configured to call the hook")
     assert look(runtimes.nvidia, hook_there.context) == []
 
 
@@ -234,7 +235,7 @@ def test_containers_that_see_what_is_not_theirs(tree: Tree) -> None:
     tree.process(40, "privileged", "third", ("nvidia0", "nvidia1"))
     assert look(coexistence.containers, tree.context) == [
         (WARNING, "container c: process 20 (holder) sees nvidia1"),
-        (WARNING, "one that holds no card: process 40 (privileged) sees nvidia0, nvidia1"),
+        (WARNING, "a container that holds no card: process 40 (privileged) sees nvidia0, nvidia1"),
     ]
 
 

@@ -63,7 +63,7 @@ def test_the_forks(source: Path, text: str) -> None:
     assert yaml.safe_load(done.output) == {
         "nodes": {"k8s01": {"scaling": {"memory": 0.5}}, "k8s02": {"scaling": {"memory": 1.0}}}
     }
-    assert "# Left out: cgroupDriver (k8s01, k8s02): read off each container's cgroup" in done.output
+    assert "# Left out: cgroupDriver (k8s01, k8s02): vgpu reads it from each container's cgroup" in done.output
     assert "# Left out: containerRuntimeEndpoint (k8s01): the runtime calls the hook" in done.output
 
 
@@ -145,4 +145,4 @@ def test_no_file(tmp_path: Path) -> None:
 
 def test_keys_that_nobody_knows_are_named(source: Path) -> None:
     source.write_text('{"nodeConfig": [{"name": "a", "colour": "red"}]}')
-    assert peer_config.notes(peer_config.read(str(source))) == ["colour (a): not known here"]
+    assert peer_config.notes(peer_config.read(str(source))) == ["colour (a): vgpu does not know this key"]

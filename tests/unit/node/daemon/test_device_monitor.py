@@ -18,7 +18,7 @@ from vgpu.node.service.log import Conditions, Log
 
 
 class Answer:
-    """A child whose work is done at once, unless it `hangs`."""
+    """A worker whose work is done at once, unless it `hangs`."""
 
     def __init__(self, work, hangs: bool = False) -> None:
         self.done = not hangs
@@ -138,12 +138,12 @@ def test_a_child_that_hangs_is_waited_for_alone(bed: Bed) -> None:
     bed.container("a")
     bed.hangs = True
     assert bed.rounds() == []
-    child = bed.watch.child
-    assert child is not None
+    worker = bed.watch.worker
+    assert worker is not None
     bed.hangs = False
     assert bed.rounds() == []
-    assert bed.watch.child is child
-    child.done, child.error = True, "no answer in time"
+    assert bed.watch.worker is worker
+    worker.done, worker.error = True, "no answer in time"
     assert bed.rounds(LATER) == []
     assert "no answer in time" in bed.conditions.present["device cgroups"]
     assert bed.rounds(2 * INTERVAL) == ["a"]

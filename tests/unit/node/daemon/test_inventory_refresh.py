@@ -15,7 +15,7 @@ from vgpu.node.service.log import Conditions, Log
 
 
 class Answer:
-    """A child that is done when the test says so."""
+    """A worker that is done when the test says so."""
 
     def __init__(self) -> None:
         self.done = False
@@ -37,7 +37,7 @@ class Node:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.now = 100.0
-        self.children: list[Answer] = []
+        self.workers: list[Answer] = []
         self.settings = Settings({"paths.run": str(path), "driver.proc_root": str(path / "proc")})
         self.log = io.StringIO()
         self.conditions = Conditions(Log(self.log, levels=False))
@@ -45,8 +45,8 @@ class Node:
         self.keeper = InventoryRefresher(self.settings, self.conditions, self.spawn, "/proc", lambda: self.now)  # type: ignore[arg-type]
 
     def spawn(self, work: object, deadline: float) -> Answer:
-        self.children.append(Answer())
-        return self.children[-1]
+        self.workers.append(Answer())
+        return self.workers[-1]
 
     def driver(self, version: str) -> None:
         self.version = version
@@ -58,7 +58,7 @@ class Node:
         path.write_text(text)
 
     def take(self, version: str = "") -> None:
-        """What a child that succeeds leaves."""
+        """What a worker that succeeds leaves."""
         found = Inventory(version or self.version, "", self.now, [], [], [], [])
         records.write(paths.inventory(str(self.path)), found.record())
 
@@ -66,15 +66,15 @@ class Node:
         """A round; how many children there have been."""
         self.now += later
         self.keeper.look()
-        return len(self.children)
+        return len(self.workers)
 
     def succeed(self) -> None:
         self.take()
-        self.children[-1].done = True
+        self.workers[-1].done = True
         self.keeper.look()
 
     def fail(self, error: str = "NVML is broken") -> None:
-        self.children[-1].error, self.children[-1].done = error, True
+        self.workers[-1].error, self.workers[-1].done = error, True
         self.keeper.look()
 
 
@@ -117,7 +117,7 @@ def test_a_driver_that_changes_while_one_is_taken_is_taken_again(node: Node) -> 
     node.look()
     node.driver("560.35.03")
     node.take("550.54.15")
-    node.children[-1].done = True
+    node.workers[-1].done = True
     assert node.look() == 2
     node.succeed()
     assert node.look(10) == 2
@@ -157,7 +157,7 @@ def test_a_stale_one_is_none(node: Node) -> None:
     assert node.keeper.found is None
     assert "expected one of the loaded driver 550.54.15" in node.keeper.error
     node.keeper.stop()
-    assert node.children[-1].stopped
+    assert node.workers[-1].stopped
 
 
 def test_a_card_that_was_left_out_is_looked_for_again(node: Node) -> None:
@@ -170,6 +170,6 @@ def test_a_card_that_was_left_out_is_looked_for_again(node: Node) -> None:
     device = Device("/dev/nvidia0", "nvidia0", 195, 0)
     card = Card("GPU-1", 0, 0, "0000:3b:00.0", "T4", 1 << 34, device)
     records.write(paths.inventory(str(node.path)), Inventory(node.version, "", 1.0, [], [], [], [card]).record())
-    node.children[-1].done = True
+    node.workers[-1].done = True
     node.keeper.look()
     assert node.look(later=10 * LEFT_OUT) == 2

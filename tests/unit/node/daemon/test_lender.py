@@ -1,4 +1,4 @@
-"""The arbiter beside claims, regions and card pages as files: it lends, takes back, and survives what it finds."""
+"""The lender beside claims, regions and core schedules as files: it lends, takes back, and survives what it finds."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_who_goes_is_forgotten_and_nothing_stays_open(node: Node) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_another_arbiter_goes_on_where_the_last_one_died(node: Node) -> None:
+def test_another_lender_goes_on_where_the_last_one_died(node: Node) -> None:
     node.container("a", 30, 100)
     node.lender.look()
     node.ticks(10, "a")

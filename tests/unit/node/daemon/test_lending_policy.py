@@ -50,7 +50,7 @@ def test_hard_shares_are_never_lent_anything() -> None:
     assert not node.policy.is_awake(node.now)
 
 
-def test_a_dead_arbiters_loan_ends_by_itself() -> None:
+def test_a_dead_lenders_loan_ends_by_itself() -> None:
     node = Node([soft("a", 30), hard("b", 70)], {"a": always(100), "b": always(0)})
     node.run(500 * MS)
     assert node.lent() == {"a": 100}
@@ -141,7 +141,7 @@ def test_priority_takes_nothing_of_anybodys_share() -> None:
     assert (shares["high"], shares["low"]) == (pytest.approx(30, abs=1), pytest.approx(70, abs=1))
 
 
-def test_a_doubted_tenant_is_lent_nothing_and_has_less_of_a_share() -> None:
+def test_a_penalized_tenant_is_lent_nothing_and_has_less_of_a_share() -> None:
     tenants = [soft("liar", 50), soft("b", 50)]
     made = LendingPolicy(tenants, penalized={"liar": 0.8})
     fair = LendingPolicy(tenants)

@@ -93,7 +93,7 @@ def test_a_dead_one_waits_for_its_poststop(node: Node) -> None:
     assert node.look() == {"c"}
     assert node.look(reaper.GRACE - 1) == {"c"}
     assert node.look(1) == set()
-    assert "its init 500 is dead and nobody told container=c pid=500" in node.log.getvalue()
+    assert "its init 500 has died, and no poststop hook released it container=c pid=500" in node.log.getvalue()
 
 
 def test_a_hook_at_work_has_longer(node: Node) -> None:

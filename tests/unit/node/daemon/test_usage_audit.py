@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from vgpu.node.daemon.usage_audit import LAG, LOOKS, NARROWEST, UsageAudit
+from vgpu.node.daemon.usage_audit import LAG, LOOKS, MIN_PART, UsageAudit
 
 ENOUGH = LOOKS + LAG
 
@@ -30,7 +30,7 @@ def test_who_uses_more_than_it_says_is_caught(said: float, seen: float, part: fl
     found = looked([said] * ENOUGH, [seen] * ENOUGH).verdict()
     assert found is not None
     assert found.part == pytest.approx(part)
-    assert f"says it uses {said} % of at most 50 %, NVML sees {seen} %" in found.describe()
+    assert f"reports {said} % of at most 50 %, but NVML measures {seen} %" in found.describe()
 
 
 def test_who_uses_more_than_it_may_is_caught_though_it_says_so() -> None:
@@ -72,4 +72,4 @@ def test_a_verdict_narrows_within_bounds() -> None:
     for said in range(0, 101, 5):
         for seen in range(0, 101, 5):
             found = looked([said] * ENOUGH, [seen] * ENOUGH).verdict()
-            assert found is None or NARROWEST <= found.part <= 1
+            assert found is None or MIN_PART <= found.part <= 1

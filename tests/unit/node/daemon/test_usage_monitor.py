@@ -74,7 +74,7 @@ def test_a_liar_is_told_and_lent_nothing_until_it_is_honest_again(watched: Watch
     assert set(watched.watch.caught) == {("liar", UUID)}
     assert watched.lender.parts == {"liar": 0.8}
     told = watched.conditions.present["core shares"]
-    assert told.startswith(f"container liar (ns/liar/main) on {UUID}: says it uses")
+    assert told.startswith(f"container liar (ns/liar/main) on {UUID}: reports")
     assert watched.watch.seen("liar", UUID) == 80
     for _ in range(LOOKS + LAG):
         watched.look({"honest": 50, "liar": 50}, {10: 50, 20: 25, 21: 25})
