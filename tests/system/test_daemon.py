@@ -122,9 +122,10 @@ def test_devices_that_a_runtime_shut_are_opened_again(
         assert opens(runtime, container)
     finally:
         runtime.cleanup()
-    (told,) = [line for line in daemon.text().splitlines() if "devices opened again that somebody had shut" in line]
+    text = "devices allowed again that another program had denied"
+    (told,) = [line for line in daemon.text().splitlines() if text in line]
     assert f"container={container}" in told
-    told = node.vgpuctl("health").stdout.partition("containers whose devices were opened again")[2]
+    told = node.vgpuctl("health").stdout.partition("containers whose devices were allowed again")[2]
     assert told.split()[0] == "1"
 
 

@@ -76,7 +76,7 @@ def _facts(answer: dict[str, object]) -> list[tuple[str, object]]:
         ("last look of the reaper", _when(reaper.get("last"))),
         ("released by the reaper", reaper.get("released")),
         ("claims", ", ".join(f"{count} {name}" for name, count in claims.items())),
-        ("containers whose devices were opened again", devices.get("reopened")),
+        ("containers whose devices were allowed again", devices.get("reopened")),
         ("users of cards without a claim", foreign_users),
         ("core shares", [_share(row) for row in _objects(answer, "cores")]),
     ]

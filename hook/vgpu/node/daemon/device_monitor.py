@@ -147,7 +147,7 @@ class DeviceMonitor(Monitor):
         if worker.result.get("changed"):
             self.reopened += 1
             self.conditions.log.info(
-                f"devices opened again that somebody had shut: {worker.result.get('text')}",
+                f"devices allowed again that another program had denied: {worker.result.get('text')}",
                 container=claim.container, pod=claim.name, pid=claim.pid,
             )  # fmt: skip
 

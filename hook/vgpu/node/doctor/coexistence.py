@@ -98,7 +98,7 @@ def holders(context: CheckContext) -> Iterator[Finding]:
         nodes = _open_nodes(context.proc, pid) if pid not in owners else []
         if nodes:
             command = escaped(procfs.command(pid, context.proc))
-            found.setdefault(command, []).append(f"{pid}{_since(context, pid)} ({', '.join(nodes)})")
+            found.setdefault(command, []).append(f"{pid}{_user(context, pid)} ({', '.join(nodes)})")
     lines = [f"{command}: {', '.join(pids[:MAX_LISTED])}" for command, pids in sorted(found.items())]
     text = "without a claim: " + "; ".join(lines) if lines else "no other program has a card's node open"
     yield Finding("open nodes", OK, text)
@@ -117,7 +117,7 @@ def _open_nodes(proc: str, pid: int) -> list[str]:
     return sorted(found)
 
 
-def _since(context: CheckContext, pid: int) -> str:
+def _user(context: CheckContext, pid: int) -> str:
     """` of <user>` for the user that the process runs as; "" in a fixture tree."""
     if not context.real:
         return ""

@@ -84,7 +84,7 @@ def _wrong(device: Device) -> tuple[Device, str] | None:
 
 
 def uvm(context: CheckContext) -> Iterator[Finding]:
-    """The nodes of nvidia-uvm. No CUDA program starts without them. After a boot they are missing until one asks."""
+    """The nodes of nvidia-uvm. No CUDA program starts without them. After a boot, only the first use creates them."""
     proc_root, directory = context.settings.text("driver.proc_root"), discover.dev_dir(context.settings)
     shared = device_nodes.shared_nodes(directory, device_nodes.majors(proc_root))
     for device in shared:

@@ -110,8 +110,8 @@ def test_each_container_is_looked_at_once_and_again_when_its_rules_change(bed: B
     assert bed.rounds(60) == [], "its new rules are known"
     assert bed.watch.reopened == 1
     told = bed.log.getvalue()
-    assert "devices opened again that somebody had shut: wrote c 195:0 rw container=b pod=ns/b/main" in told
-    assert told.count("opened again") == 1
+    assert "devices allowed again that another program had denied: wrote c 195:0 rw container=b pod=ns/b/main" in told
+    assert told.count("allowed again") == 1
 
 
 def test_who_has_nothing_of_ours_is_left_alone(bed: Bed) -> None:
