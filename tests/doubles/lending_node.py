@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vgpu.config.core_schedule import Page
+from vgpu.config.core_schedule import CoreSchedule
 from vgpu.node.daemon.lending_policy import MS, LendingPolicy, Observation, Tenant
 
 CARD = "GPU-00000000-0000-0000-0000-000000000001"

@@ -99,11 +99,13 @@ def _allocated_or_empty(data: bytes) -> dict[str, int]:
     return {"": 0, **usage.allocated(data)}
 
 
-def _used(rows: dict[str, list[tuple[int, bool, int]]], population: Population, living: list[Claim]) -> Figures:
+def _used(
+    rows: dict[str, list[tuple[int, bool, int]]], container_processes: ContainerProcesses, living: list[Claim]
+) -> Figures:
     """The bytes that the processes of each container use on each of its cards, by NVML."""
     found: Figures = {}
     for claim in living:
-        pids = {pid for pid, _ in population.of(claim)}
+        pids = {pid for pid, _ in container_processes.of(claim)}
         for card in claim.cards:
             memory = (memory for pid, _, memory in rows.get(card.uuid, []) if pid in pids)
             found[claim.container, card.uuid] = sum(memory)

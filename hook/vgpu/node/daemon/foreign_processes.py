@@ -57,8 +57,8 @@ def judge(found: Listed, ledger: Ledger) -> dict[str, list[User]]:
     A container's process is foreign on every card that the container does not hold.
     """
     living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
-    population = ContainerProcesses(living, ledger.proc)
-    owners = {pid: claim for claim in living for pid, _ in population.of(claim)}
+    container_processes = ContainerProcesses(living, ledger.proc)
+    owners = {pid: claim for claim in living for pid, _ in container_processes.of(claim)}
     foreign_users: dict[str, list[User]] = {}
     for uuid, rows in found.items():
         for pid, computes, memory in rows:

@@ -39,7 +39,7 @@ class Share:
 
     def __init__(self, claim: Claim, run_dir: str, proc: str) -> None:
         self.claim = claim
-        self.path = paths.card_pages(run_dir, claim.container)
+        self.path = paths.core_schedules(run_dir, claim.container)
         self.region_fd = open_region(claim.pid, proc) if claim.ready else -1
         self.schedule_fd = _opened(self.path)
         self.schedules, self.clock_offset = self._read()
@@ -195,7 +195,7 @@ class Lender:
 
     # Schedules
 
-    def _lend(self, changed: dict[str, list[Page]]) -> None:
+    def _lend(self, changed: dict[str, list[CoreSchedule]]) -> None:
         try:
             with Lock(self.settings.run_dir, wait=False):
                 if any(share.sequences_now() != share.sequences for share in self.shares.values()):
@@ -206,7 +206,7 @@ class Lender:
         except BlockingIOError:
             self.policy.forget()
 
-    def _write(self, wanted: dict[str, list[Page]]) -> None:
+    def _write(self, wanted: dict[str, list[CoreSchedule]]) -> None:
         """Write the schedules that differ from the wanted ones. The caller holds the lock."""
         self.failed = ""
         for name, schedules in wanted.items():

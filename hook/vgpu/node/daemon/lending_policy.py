@@ -149,7 +149,7 @@ class LendingPolicy:
         """Keep the observed use of the same tenants. Nothing is lent: a change of the tenants ends all loans."""
         self._uses = {key: use for key, use in before._uses.items() if key[0] in self.by_name}
 
-    def decide(self, now: int, seen: Mapping[tuple[str, str], Observation]) -> dict[str, list[Page]]:
+    def decide(self, now: int, seen: Mapping[tuple[str, str], Observation]) -> dict[str, list[CoreSchedule]]:
         """The schedules to write now, by tenant. `seen` by (tenant, card); a tenant that is missing wants nothing.
 
         The returned schedules count as written. If the caller did not write them, it must call `forget`.

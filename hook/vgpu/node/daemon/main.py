@@ -226,8 +226,8 @@ class Daemon:
         if since_boot() - taken >= MAX_AGE:
             ledger = Ledger(self.settings, [], self.proc)
             living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
-            population = ContainerProcesses(living, self.proc)
-            answer = {"containers": [_described(claim, population.of(claim)) for claim in living]}
+            container_processes = ContainerProcesses(living, self.proc)
+            answer = {"containers": [_described(claim, container_processes.of(claim)) for claim in living]}
             self._processes_answer = since_boot(), answer
         return answer
 

@@ -199,7 +199,7 @@ def _names(directory: str) -> list[str]:
 
 def _written_by_its_hook(directory: str) -> list[str]:
     """The files in a claim's directory except the core schedules, which change whenever a neighbour starts or ends."""
-    return [f"{directory}/{name}" for name in _names(directory) if name != paths.CARD_PAGES]
+    return [f"{directory}/{name}" for name in _names(directory) if name != paths.CORE_SCHEDULES]
 
 
 def _touched(path: str) -> float:

@@ -14,7 +14,7 @@ from vgpu.config.claims import Claim
 from vgpu.config.clock import since_boot
 from vgpu.config.inventory import Inventory, nvml_of
 from vgpu.config.settings import Settings
-from vgpu.hook.ledger.container_processes import Population
+from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.node.daemon.lender import Lender
 from vgpu.node.daemon.usage_audit import UsageAudit, Verdict
 from vgpu.node.daemon.worker import Monitor, Spawn, Worker
@@ -96,10 +96,10 @@ class UsageMonitor(Monitor):
         """Compare NVML's samples with the containers' reports, and publish which containers use more."""
         shares = [share.claim for share in self.lender.shares.values()]
         claims = [claim for claim in shares if claim.pid > 0]
-        population = Population(claims, self.proc)
+        container_processes = ContainerProcesses(claims, self.proc)
         reported = self._reported_use()
         for claim in claims:
-            pids = {pid for pid, _ in population.of(claim)}
+            pids = {pid for pid, _ in container_processes.of(claim)}
             for card in claim.cards:
                 key = (claim.container, card.uuid)
                 if key in reported:

@@ -154,5 +154,5 @@ def _owners(context: CheckContext) -> dict[int, Claim]:
     """The claim of each process of a container, by pid."""
     ledger = Ledger(context.settings, [], context.proc)
     living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
-    population = Population(living, context.proc)
-    return {pid: claim for claim in living for pid, _ in population.of(claim)}
+    container_processes = ContainerProcesses(living, context.proc)
+    return {pid: claim for claim in living for pid, _ in container_processes.of(claim)}

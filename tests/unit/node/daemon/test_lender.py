@@ -210,7 +210,7 @@ def test_what_a_hook_could_not_write_is_put_right(node: Node) -> None:
     node.container("a", 50, 50)
     node.container("b", 50, 50)
     right = node.page("a").key()
-    core_schedule.update(paths.card_pages(node.run_dir, "a"), Page(UUID, tenants=1))
+    core_schedule.update(paths.core_schedules(node.run_dir, "a"), CoreSchedule(UUID, tenants=1))
     node.lender.look()
     assert node.page("a").key() == right
 
@@ -261,7 +261,7 @@ def test_a_region_and_pages_that_vanish_stop_nobody(node: Node) -> None:
     node.container("a", 30, 100)
     node.container("b", 30, 100)
     node.region("a").unlink()
-    Path(paths.card_pages(node.run_dir, "a")).unlink()
+    Path(paths.core_schedules(node.run_dir, "a")).unlink()
     node.lender.look()
     node.ticks(10, "b")
     assert node.lent("b") > 30
