@@ -1,4 +1,4 @@
-# Everything starts here: make demo, make test. Both set the machine up first (Debian or Ubuntu, as root).
+# Start here: make demo, make test. Both first install what they need (on Debian or Ubuntu, as root).
 
 PYTHON ?= /usr/bin/python3
 VENV := .venv
@@ -33,7 +33,7 @@ build:
 	@mv $(BUILD)-configure.log $(BUILD)/configure.log
 	@cmake --build $(BUILD) --parallel 2 > $(BUILD)/build.log 2>&1 || { cat $(BUILD)/build.log; exit 1; }
 
-# Programs from the package index that run on the simulated driver; clients-long takes minutes.
+# Installs programs from the package index that run on the simulated driver. clients-long takes minutes.
 $(BUILD)/clients/.stamp: tests/beds/make_clients.sh
 	@$< $(PYTHON) $(BUILD)/clients $(BUILD)
 	@touch $@
@@ -46,7 +46,7 @@ clients: setup $(BUILD)/clients/.stamp
 
 clients-long: clients $(BUILD)/clients/.stamp-long
 
-# The main job: two containers share one card.
+# The demonstration: two containers share one card.
 demo: setup
 	@$(BIN)/python tests/demo/demo.py
 
@@ -55,11 +55,11 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# All tests; what cannot run here is counted, and an unexpected skip is a failure.
+# All tests. pytest counts the tests that cannot run on this machine; an unexpected skip is a failure.
 test: lint clients
 	$(BIN)/pytest -q --strict-skips -m 'not gpu and not long'
 
-# The edit-test loop: unit tests, which start no process. Their files lie in memory where that is possible.
+# For the edit-test loop: unit tests, which start no process. Their files lie in memory where that is possible.
 test-quick:
 	@TMPDIR=$$([ -w /dev/shm ] && echo /dev/shm || echo /tmp) $(BIN)/pytest -q tests/unit
 
@@ -69,7 +69,7 @@ test-long: lint clients-long
 test-gpu: setup
 	$(BIN)/pytest -q tests/gpu -m gpu
 
-# build/vgpu_<version>_<arch>.deb
+# Builds build/vgpu_<version>_<arch>.deb.
 deb: setup
 	@PYTHON=$(BIN)/python packaging/deb/build
 

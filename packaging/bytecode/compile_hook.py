@@ -1,12 +1,14 @@
-"""compile_hook.py SOURCES FILE: write one file with the byte code of all modules that the hook's process imports.
+"""compile_hook.py SOURCES FILE: writes one file with the byte code of all modules that the hook's process imports.
 
-The gate's start program (hook/gate/interpreter.c) reads FILE instead of some fifty sources. Run this with the gate's
-own interpreter: `/usr/bin/python3 -I -S compile_hook.py /usr/lib/vgpu/python /usr/lib/vgpu/hook.bytecode`. SOURCES is a
-colon list of roots, as in VGPU_PYTHON_PATH. A rename puts FILE in place, so a start finds the last file or this one.
+Belongs here: collecting, compiling and writing the modules. finder.py imports them from FILE. The gate's start program
+(hook/gate/interpreter.c) reads FILE instead of some fifty sources. Run this program with the gate's own interpreter:
+`/usr/bin/python3 -I -S compile_hook.py /usr/lib/vgpu/python /usr/lib/vgpu/hook.bytecode`. SOURCES is a list of roots,
+separated by colons, as in VGPU_PYTHON_PATH. A rename puts FILE in place, so a start finds either the last file or this
+one.
 
-FILE: the interpreter's magic number (4 bytes), the SipHash of the rest (8 bytes), then marshal data of a pair: the code
-of finder.py and the table that it describes. A change of this form needs another name of FILE, because during an
-upgrade the new gate reads the last version's file.
+FILE contains the interpreter's magic number (4 bytes), the SipHash of the rest (8 bytes), then the marshal data of a
+pair: the code of finder.py and the table that finder.py describes. A change of this form needs another name of FILE,
+because during an upgrade the new gate reads the last version's file.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from types import CodeType, ModuleType
 PACKAGE = "vgpu"
 ENTRY = "vgpu.hook.main"
 FINDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "finder.py")
-HASH_KEY = 1  #: as in the start program
+HASH_KEY = 1  #: the same as in the start program
 
 Entry = tuple[str, bool, "CodeType | None"]
 
@@ -43,7 +45,7 @@ def main(arguments: list[str]) -> None:
 
 
 def table() -> dict[str, Entry]:
-    """An entry for each module that importing ENTRY loads, and for each that their functions import when they run."""
+    """An entry for each module that ENTRY imports, and for each module that their functions import when they run."""
     importlib.import_module(ENTRY)
     entries: dict[str, Entry] = {}
     while True:
@@ -87,7 +89,7 @@ def content(entries: dict[str, Entry]) -> bytes:
 
 
 def replace(path: str, data: bytes) -> None:
-    """Write `data` to the disk under another name, then rename it to `path`."""
+    """Write `data` to the disk under another name, then rename that file to `path`."""
     new = f"{path}.new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new)

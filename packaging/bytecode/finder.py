@@ -1,7 +1,8 @@
-"""The code at the head of the hook's byte code file: Python imports every module of vgpu from that file from here on.
+"""The code at the start of the hook's byte code file. It makes Python import every module of vgpu from that file.
 
-The gate's start program executes this with `table`: name -> (source path, whether it is a package, code or None for a
-namespace). A module of vgpu that the table lacks does not exist: another version's source is never imported beside it.
+Belongs here: the finder and loader. compile_hook.py writes the file. The gate's start program executes this code with
+`table`: name -> (source path, whether it is a package, code or None for a namespace). A module of vgpu that the table
+lacks does not exist, so the hook never imports a source of another version.
 """
 
 import sys
@@ -11,7 +12,7 @@ entries = globals()["table"]
 
 
 class Finder:
-    """Finder and loader of the modules in the table, on the class itself: there is one table in a process."""
+    """Finder and loader of the modules in the table. All methods are static, because a process has one table."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -24,14 +25,14 @@ class Finder:
 
     @staticmethod
     def create_module(spec):
-        """None: the import system makes the module."""
+        """Return None, so that the import system makes the module."""
 
     @staticmethod
     def exec_module(module):
         origin, _, code = entries[module.__name__]
         if code is not None:
             module.__file__ = origin
-            exec(code, module.__dict__)  # noqa: S102 - as every loader of modules does
+            exec(code, module.__dict__)  # noqa: S102 - every loader of modules does this
 
 
 sys.meta_path.insert(0, Finder)
