@@ -16,7 +16,7 @@ from vgpu.hook.linux import procfs
 from vgpu.node.service import kubelet_resources
 from vgpu.node.service.log import Log
 from vgpu.plugin.kubelet import checkpoint, pod_resources
-from vgpu.plugin.kubelet.grant_gc import Expiry
+from vgpu.plugin.kubelet.grant_gc import GrantGc
 from vgpu.plugin.kubelet.pod_resources import Listing
 from vgpu.plugin.kubelet.proto import deviceplugin_pb2, podresources_pb2
 
@@ -69,11 +69,11 @@ class Node:
         self.now = 1000.0
         self.log = io.StringIO()
         self.started = 0.0
-        self.expiry = self.plugin()
+        self.grant_gc = self.plugin()
 
-    def plugin(self) -> Expiry:
+    def plugin(self) -> GrantGc:
         """One that has just started."""
-        return Expiry(self.settings, Log(self.log, levels=False), self.kubelet.ask, lambda: self.now)
+        return GrantGc(self.settings, Log(self.log, levels=False), self.kubelet.ask, lambda: self.now)
 
     def grant(
         self, low: int = 0, high: int = 49, holder: tuple[str, str] | None = None, pod: str = "",
@@ -110,7 +110,7 @@ class Node:
         """As often as a plugin would look in that time; what has ended."""
         ended = []
         for _ in range(int(seconds / step)):
-            ended += self.expiry.round()
+            ended += self.grant_gc.round()
             self.now += step
         return ended
 

@@ -1,12 +1,12 @@
-"""vgpu.plugin: the Kubernetes side. The device plugin that advertises a node's cards and grants shares of them.
+"""vgpu.plugin: the Kubernetes side. The device plugin advertises a node's cards to kubelet and grants shares of them.
 
-May import `vgpu.config` and `vgpu.hook`; nothing imports it. Runs as root, as a systemd unit or a DaemonSet.
+Belongs here: what only the device plugin needs. It may import `vgpu.config`, `vgpu.hook`, and `service` and `driver` of
+`vgpu.node`; no other package imports it. It runs as root, as a systemd unit or as a DaemonSet.
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault(
-    "GRPC_VERBOSITY", "NONE"
-)  # before grpc is loaded: what fails is told by us, once, with its reason
+# Before grpc is loaded. The plugin itself logs each failure, once and with its reason.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")

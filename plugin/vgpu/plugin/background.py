@@ -1,7 +1,8 @@
-"""What runs beside the main loop once kubelet knows of the cards: probes, health, the end of grants, API access.
+"""The background services: probes, health monitor, garbage collection of grants, access to the API server.
 
-Belongs here: starting and stopping them, each imported only now. None takes the plugin down: one that cannot start is
-told in the log and tried again, and the rest goes on.
+Belongs here: starting and stopping the services. Each module is imported when its service starts, which is after
+registration with kubelet. No service can end the plugin: `BackgroundServices` logs one that cannot start, tries it
+again after RETRY seconds, and the others run meanwhile. What a service does belongs to the service's own module.
 """
 
 from __future__ import annotations
@@ -17,22 +18,24 @@ from vgpu.config.settings import Settings
 from vgpu.node.service.log import Conditions
 
 if TYPE_CHECKING:
-    from vgpu.plugin.apiserver import Cluster
-    from vgpu.plugin.cards.health_monitor import HealthWatch
+    from vgpu.plugin.apiserver import Agent
+    from vgpu.plugin.cards.health_monitor import HealthMonitor
     from vgpu.plugin.probes import Check, Probes
 
-NODE_NAME = "NODE_NAME"  #: environment, as the DaemonSet sets it
-SERVICE_HOST = "KUBERNETES_SERVICE_HOST"  #: as kubelet sets it in every pod
-EXPIRY_PAUSE = 10.0
-RETRY = 30.0
-JOIN = 3.0  #: it may be waiting for kubelet, and writes nothing that could be torn
-MAX_SILENCE = 120.0  #: of the health watch
+NODE_NAME = "NODE_NAME"  #: environment variable that the DaemonSet sets
+SERVICE_HOST = "KUBERNETES_SERVICE_HOST"  #: environment variable that kubelet sets in every pod
+GRANT_GC_PAUSE = 10.0  #: seconds between two rounds of the garbage collection
+RETRY = 30.0  #: seconds after which a service that could not start is tried again
+#: Seconds to wait for the garbage collection's thread. It may be waiting for kubelet; leaving it behind tears no file.
+JOIN = 3.0
+MAX_SILENCE = 120.0  #: seconds without a sign of life after which the health monitor counts as hanging
 
 
-class Companions:
-    """For one state of the settings. `look` starts what is missing.
+class BackgroundServices:
+    """The services of one state of the settings. `look` starts those that are due and not running.
 
-    `changed` is called when a card's health has; `all_reasons` gives card uuid -> why it is unhealthy, from any thread.
+    The health monitor calls `changed` when a card's health has changed. `all_reasons` returns card uuid -> why the card
+    is unhealthy; any thread may call it.
     """
 
     def __init__(
@@ -51,32 +54,32 @@ class Companions:
         self.all_reasons = all_reasons
         self.clock = clock
         self.probes: Probes | None = None
-        self.health: HealthWatch | None = None
-        self.cluster: Cluster | None = None
+        self.health: HealthMonitor | None = None
+        self.agent: Agent | None = None
         self._watched: list[tuple[str, int, str]] = []
-        self._expiry: threading.Thread | None = None
+        self._grant_gc: threading.Thread | None = None
         self._stopped = threading.Event()
         self._next: dict[str, float] = {}
 
     def prepare(self, cards: list[Card]) -> None:
-        """Before the first list: what an earlier plugin knew of the cards' health counts from the beginning."""
+        """Load the faults that an earlier plugin recorded, so that the first list to kubelet contains them."""
         if self.health is None:
-            from vgpu.plugin.cards.health_monitor import HealthWatch  # noqa: PLC0415
+            from vgpu.plugin.cards.health_monitor import HealthMonitor  # noqa: PLC0415
 
-            self.health = HealthWatch(self.settings, cards, self.conditions.log, self.changed)
+            self.health = HealthMonitor(self.settings, cards, self.conditions.log, self.changed)
 
     def look(self, cards: list[Card]) -> None:
-        """`cards`: those that are offered, none while nothing is."""
+        """Start the services that are due. `cards`: the cards that kubelet is offered; empty until then."""
         if self.settings.text("plugin.http") and self.probes is None:
             self._start("probes", self._start_probes)
         if not cards:
             return
         if self._watched != _addresses(cards):
             self._start("health", lambda: self._start_health(cards))
-        if self._expiry is None:
-            self._start("expiry", self._start_expiry)
-        if self.cluster is None and self._has_api():
-            self._start("kubernetes", self._start_cluster)
+        if self._grant_gc is None:
+            self._start("expiry", self._start_grant_gc)
+        if self.agent is None and self._has_api():
+            self._start("kubernetes", self._start_agent)
 
     def stop(self) -> None:
         self._stopped.set()
@@ -84,25 +87,25 @@ class Companions:
             self.probes.close()
         if self.health is not None:
             self.health.stop()
-        if self.cluster is not None:
-            self.cluster.stop()
-        if self._expiry is not None:
-            self._expiry.join(JOIN)
-        self.probes = self.health = self.cluster = self._expiry = None
+        if self.agent is not None:
+            self.agent.stop()
+        if self._grant_gc is not None:
+            self._grant_gc.join(JOIN)
+        self.probes = self.health = self.agent = self._grant_gc = None
 
     def reasons(self) -> dict[str, str]:
-        """As NVML tells, those of the health watch."""
+        """Card uuid -> why the health monitor finds the card unhealthy."""
         found = self.health.reasons() if self.health is not None else {}
         return {uuid: reason for uuid, reason in found.items() if reason}
 
     def handed_over(self, grant_id: str) -> None:
-        if self.cluster is not None:
-            self.cluster.handed_over(grant_id)
+        if self.agent is not None:
+            self.agent.handed_over(grant_id)
 
     def hanging(self) -> str:
-        """Which of the threads has given no sign for long, "" when none."""
+        """A sentence that names the service that hangs; "" when none does."""
         late = self.health is not None and self.health.silent() > MAX_SILENCE
-        return "the health watch hangs" if late else ""
+        return "the health monitor hangs" if late else ""
 
     def _start(self, name: str, start: Callable[[], None]) -> None:
         if self.clock() < self._next.get(name, 0.0):
@@ -116,47 +119,47 @@ class Companions:
             self.conditions.set(name, "")
 
     def _start_probes(self) -> None:
-        from vgpu.plugin.probes import Probes  # noqa: PLC0415  # each of these after registration
+        from vgpu.plugin.probes import Probes  # noqa: PLC0415  # these imports come after registration
 
         self.probes = Probes(self.settings.text("plugin.http"), self.checks)
 
     def _start_health(self, cards: list[Card]) -> None:
-        from vgpu.plugin.cards.health_monitor import HealthWatch  # noqa: PLC0415
+        from vgpu.plugin.cards.health_monitor import HealthMonitor  # noqa: PLC0415
 
         if self.health is not None and self._watched:
             self.health.stop()
             self.health = None
         if self.health is None:
-            self.health = HealthWatch(self.settings, cards, self.conditions.log, self.changed)
+            self.health = HealthMonitor(self.settings, cards, self.conditions.log, self.changed)
         self.health.start()
         self._watched = _addresses(cards)
 
-    def _start_expiry(self) -> None:
-        from vgpu.plugin.kubelet.grant_gc import Expiry  # noqa: PLC0415
+    def _start_grant_gc(self) -> None:
+        from vgpu.plugin.kubelet.grant_gc import GrantGc  # noqa: PLC0415
 
-        expiry = Expiry(self.settings, self.conditions.log)
+        grant_gc = GrantGc(self.settings, self.conditions.log)
 
         def rounds() -> None:
-            while not self._stopped.wait(EXPIRY_PAUSE):
-                expiry.round()
+            while not self._stopped.wait(GRANT_GC_PAUSE):
+                grant_gc.round()
 
-        self._expiry = threading.Thread(target=rounds, name="expiry", daemon=True)
-        self._expiry.start()
+        self._grant_gc = threading.Thread(target=rounds, name="grant-gc", daemon=True)
+        self._grant_gc.start()
 
     def _has_api(self) -> bool:
         use = self.settings.text("kubernetes.api")
         known = self.settings.text("kubernetes.kubeconfig") or os.environ.get(SERVICE_HOST)
         return use == "always" or (use == "auto" and bool(known))
 
-    def _start_cluster(self) -> None:
-        from vgpu.plugin.apiserver import Cluster  # noqa: PLC0415
+    def _start_agent(self) -> None:
+        from vgpu.plugin.apiserver import Agent  # noqa: PLC0415
 
         node = os.environ.get(NODE_NAME) or self.settings.node
-        cluster = Cluster(self.settings, self.conditions.log, node, self.all_reasons)
-        cluster.start()
-        self.cluster = cluster
+        agent = Agent(self.settings, self.conditions.log, node, self.all_reasons)
+        agent.start()
+        self.agent = agent
 
 
 def _addresses(cards: list[Card]) -> list[tuple[str, int, str]]:
-    """What the health watch knows a card by: a new inventory with the same cards is no reason to begin again."""
+    """What the health monitor needs of each card. A new inventory with the same cards does not restart the monitor."""
     return [(card.uuid, card.minor, card.bus_id) for card in cards]

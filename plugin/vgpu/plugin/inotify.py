@@ -1,7 +1,7 @@
-"""inotify(7): an fd that becomes readable when something is made or deleted in a directory.
+"""inotify(7): a file descriptor that becomes readable when a file is created or deleted in a directory.
 
-Belongs here: the two system calls. Where the kernel gives no instance (a full fs.inotify.max_user_instances) there is
-no fd, and who wants to know has to look.
+Belongs here: the two system calls. If the kernel has no instance left (fs.inotify.max_user_instances), `open_watch`
+raises OSError, and its caller has to poll the directory. What a change means belongs to the caller.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _libc.inotify_add_watch.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint
 
 
 def open_watch(directory: str) -> int:
-    """The fd, non-blocking; OSError when the directory is not there or no instance is left."""
+    """A non-blocking fd; OSError when the directory does not exist or no instance is left."""
     fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     if fd < 0:
         raise _error("inotify_init1()")
@@ -35,7 +35,7 @@ def open_watch(directory: str) -> int:
 
 
 def drain(fd: int) -> None:
-    """Take what there is to read: that something happened is all that matters."""
+    """Read and drop all pending events. Callers only need the fact that something changed."""
     try:
         while os.read(fd, 1 << 16):
             pass

@@ -1,9 +1,9 @@
 """The program vgpu-device-plugin: one instance per node, one loop, signals.
 
-Belongs here: the order of things. Settings, inventory, sockets and registration come first, and need nothing but grpc;
-health, the API server, the end of grants and probes (companions) start when kubelet knows of this node's cards. Between
-rounds the process sleeps in poll(2) until something happens to kubelet's directory, a stream ends, a signal comes, or
-TICK seconds are over. Runs as root.
+Belongs here: the order of the steps. Settings, inventory, sockets and registration come first and load no library but
+grpc. The background services (health monitor, API server, garbage collection of grants, probes) start afterwards.
+Between rounds the process sleeps in poll(2) until kubelet's directory changes, a stream ends, a signal arrives, or TICK
+seconds are over. What a step does belongs to the modules that it calls. Runs as root.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from vgpu.node.service.kubelet_resources import Resource
 from vgpu.node.service.log import Conditions, Log
 from vgpu.node.service.sd_notify import Notifier
 from vgpu.plugin import inotify
-from vgpu.plugin.background import Companions
-from vgpu.plugin.cards.inventory import InventoryWatch
+from vgpu.plugin.background import BackgroundServices
+from vgpu.plugin.cards.inventory import InventoryMonitor
 from vgpu.plugin.kubelet import device_tags
 from vgpu.plugin.kubelet.allocate import Allocator
 from vgpu.plugin.kubelet.registration import Registrar
-from vgpu.plugin.kubelet.server import Listing, ResourceServer, Servicer
+from vgpu.plugin.kubelet.server import DeviceList, ResourceServer, Servicer
 
-TICK = 2.0  #: seconds; a stat of settings and inventory, and three small files of /proc
-LOCK_PAUSE = 1.0  #: between two looks whether the other instance has ended
-INIT_PATIENCE = 30.0  #: for the first inventory, with fail_on_init_error: vgpud may be starting
-MAX_LATE = 60.0  #: seconds after which a round that does not come is a hang
-STOP_GRACE = 3.0  #: for calls under way
+TICK = 2.0  #: seconds between rounds; a round costs a stat of settings and inventory, and three small files of /proc
+LOCK_PAUSE = 1.0  #: seconds between two attempts to take the lock of another instance
+INIT_PATIENCE = 30.0  #: seconds to wait for the first inventory, with fail_on_init_error: vgpud may be starting
+MAX_LATE = 60.0  #: seconds by which a round may be late before the loop counts as hanging
+STOP_GRACE = 3.0  #: seconds that calls in progress have to end
 FIXED = ("paths.run", "paths.state")  #: settings that need a restart
 
 
 class DevicePlugin:
     """The device plugin of the node that the compiled settings at `config_path` describe."""
 
-    def __init__(self, config_path: str, journal: Log, notifier: Notifier) -> None:
+    def __init__(self, config_path: str, log: Log, notifier: Notifier) -> None:
         self.config_path = config_path
-        self.journal = journal
+        self.log = log
         self.notifier = notifier
-        self.conditions = Conditions(journal)
+        self.conditions = Conditions(log)
         self.clock = time.monotonic
         self.started = self.clock()
         self.settings = node_settings.read(config_path)
@@ -61,8 +61,8 @@ class DevicePlugin:
         self.selector.register(self._wake[0], selectors.EVENT_READ, lambda: _drain(self._wake[0]))
         self._watch, self._watched = -1, (0, 0)
         self._due = 0.0
-        self.inventory = InventoryWatch(self.settings, self.clock)
-        self.tags: dict[str, str] = {}  # card uuid -> what it is called in device ids
+        self.inventory = InventoryMonitor(self.settings, self.clock)
+        self.tags: dict[str, str] = {}  # card uuid -> its tag in device ids
         self._parts()
 
     def _parts(self) -> None:
@@ -70,16 +70,16 @@ class DevicePlugin:
         self.registrar = Registrar(self.settings.text("plugin.socket_dir"), self.conditions, self.clock)
         self.allocator = Allocator(self.settings)
         checks = {"/healthz": self.is_alive, "/readyz": self.is_ready}
-        self.companions = Companions(
-            self.settings, self.conditions, checks, self.wake, lambda: dict(self._told), self.clock
+        self.background = BackgroundServices(
+            self.settings, self.conditions, checks, self.wake, lambda: dict(self._unhealthy), self.clock
         )
         self._offered: tuple[list[Card], dict[str, str]] | None = None
-        self._told: dict[str, str] = {}  # card uuid -> why it is unhealthy; never changed, only replaced
+        self._unhealthy: dict[str, str] = {}  # card uuid -> why it is unhealthy; replaced as a whole, never modified
 
     def run(self) -> None:
-        """Until SIGTERM or SIGINT; VgpuError when the plugin cannot go on."""
+        """Run until SIGTERM or SIGINT; VgpuError when the plugin cannot continue."""
         self._take_signals()
-        self.journal.info("started", run=self.settings.run_dir, sockets=self.settings.text("plugin.socket_dir"))
+        self.log.info("started", run=self.settings.run_dir, sockets=self.settings.text("plugin.socket_dir"))
         try:
             while not self.stopping:
                 self.round()
@@ -96,8 +96,8 @@ class DevicePlugin:
             self._offer()
             self._watch_kubelet()
             self._due = self.clock() + min(TICK, self.registrar.look(self.servers))
-        self.companions.look(self.inventory.cards if self.servers else [])
-        if not self.ready:  # kubelet may well wait for this unit, so this unit does not wait for kubelet
+        self.background.look(self.inventory.cards if self.servers else [])
+        if not self.ready:  # kubelet may be ordered after this unit, so readiness does not wait for kubelet
             self.ready = True
             self.notifier.ready()
         self.notifier.status(self.is_ready()[1])
@@ -107,45 +107,45 @@ class DevicePlugin:
         self.notifier.stopping()
         for one in self.servers:
             one.close(STOP_GRACE)
-        self.companions.stop()
+        self.background.stop()
         self.selector.close()
         for fd in (*self._wake, self._watch, self.lock):
             if fd >= 0:
                 os.close(fd)
-        self.journal.info("stopped")
+        self.log.info("stopped")
 
     def is_ready(self) -> tuple[bool, str]:
-        """Whether kubelet can place pods here, and what is going on."""
+        """(whether kubelet can place pods here, the state in words)."""
         if self.lock < 0:
             return False, "another device plugin runs on this node"
         if not self.servers:
             return False, "no cards: " + (self.inventory.error or "waiting for one")
         if not self.registrar.registered():
             return False, "not registered with kubelet"
-        unhealthy = len(self._told)
+        unhealthy = len(self._unhealthy)
         cards = len(self.inventory.cards)
         return True, f"registered, {cards} cards" + (f", {unhealthy} of them unhealthy" if unhealthy else "")
 
     def is_alive(self) -> tuple[bool, str]:
-        """Whether the loop goes round."""
+        """(whether the main loop and the services make progress, the state in words)."""
         late = self.clock() - self._due
-        hanging = "the main loop hangs" if late > MAX_LATE else self.companions.hanging()
+        hanging = "the main loop hangs" if late > MAX_LATE else self.background.hanging()
         return not hanging, hanging or "ok"
 
     def wake(self) -> None:
-        """Begin the next round now. For any thread."""
-        with contextlib.suppress(OSError):  # full: it wakes already; closed: the end
+        """Begin the next round now. Any thread may call this."""
+        with contextlib.suppress(OSError):  # the pipe is full and wakes the loop anyway, or the plugin has closed it
             os.write(self._wake[1], b"\0")
 
     # What is offered
 
     def _offer(self) -> None:
-        """Servers for what settings and cards make, and their lists as they are now."""
+        """Create the servers for the resources of settings and cards, and update their device lists."""
         cards = self.inventory.cards
         if not cards:
             self._without_cards()
             return
-        self.companions.prepare(cards)
+        self.background.prepare(cards)
         reasons = self._reasons()
         if self._offered == (cards, reasons):
             return
@@ -158,15 +158,15 @@ class DevicePlugin:
             self.conditions.set("resources", f"nothing changed: {error}")
             return
         self.conditions.set("resources", "")
-        self._offered, self._told = (cards, reasons), reasons
+        self._offered, self._unhealthy = (cards, reasons), reasons
         for uuid in self.inventory.known:
             text = f"{self.inventory.known[uuid].label()} is unhealthy: {reasons[uuid]}" if uuid in reasons else ""
             self.conditions.set(f"card {uuid}", text)
         if not self.servers:
             self._serve(offered, reasons)
         for one, resource in zip(self.servers, offered):
-            if one.listing.update(resource, reasons):
-                self.journal.info("list changed", resource=resource.name, devices=resource.count())
+            if one.device_list.update(resource, reasons):
+                self.log.info("list changed", resource=resource.name, devices=resource.count())
 
     def _kept_tags(self, cards: list[Card]) -> dict[str, str]:
         self.tags, problem = device_tags.keep(self.settings.state_dir, [card.uuid for card in cards], self.tags)
@@ -174,7 +174,7 @@ class DevicePlugin:
         return self.tags
 
     def _without_cards(self) -> None:
-        """There has never been one: wait, or end with the reason."""
+        """No card has ever been found: wait for one, or raise the reason."""
         reason = self.inventory.error or "this node's inventory has no cards"
         final = self.inventory.ever or self.clock() - self.started > INIT_PATIENCE
         if self.settings.flag("plugin.fail_on_init_error") and final:
@@ -183,16 +183,16 @@ class DevicePlugin:
         self.conditions.set("cards", f"no cards to offer, waiting: {reason}")
 
     def _serve(self, offered: list[Resource], reasons: dict[str, str]) -> None:
-        """The servers of one state of the settings, to be bound and registered."""
+        """Create the servers of one state of the settings. The registrar binds and registers them."""
         policy = kubelet_resources.policy_of(self.settings)
         for resource in offered:
-            listing = Listing(resource, reasons)
-            listing.ended = self.wake
-            servicer = Servicer(listing, self.allocator, policy, self.journal, self.companions.handed_over)
+            device_list = DeviceList(resource, reasons)
+            device_list.ended = self.wake
+            servicer = Servicer(device_list, self.allocator, policy, self.log, self.background.handed_over)
             self.servers.append(ResourceServer(self.settings.text("plugin.socket_dir"), servicer))
 
     def _reasons(self) -> dict[str, str]:
-        return {**self.companions.reasons(), **self.inventory.reasons()}
+        return {**self.background.reasons(), **self.inventory.reasons()}
 
     # Settings
 
@@ -210,7 +210,7 @@ class DevicePlugin:
         self.conditions.set("settings", "")
         if all(found[name] == self.settings[name] for name in node_settings.DEFAULTS):
             return
-        self.journal.info("settings read again", path=self.config_path)
+        self.log.info("settings read again", path=self.config_path)
         self._put_in_force(found)
 
     def _check_reload(self, found: Settings) -> None:
@@ -222,7 +222,7 @@ class DevicePlugin:
             kubelet_resources.advertised(found, self.inventory.cards, self.tags)
 
     def _put_in_force(self, found: Settings) -> None:
-        self.companions.stop()
+        self.background.stop()
         for one in self.servers:
             one.close(STOP_GRACE)
         self.servers = []
@@ -238,7 +238,7 @@ class DevicePlugin:
         return self.lock >= 0
 
     def _watch_kubelet(self) -> None:
-        """Have an inotify fd on kubelet's directory as it is now; without one the tick has to do."""
+        """Watch kubelet's directory by inotify; if that fails, the loop polls it every TICK seconds."""
         directory = self.settings.text("plugin.socket_dir")
         try:
             status = os.stat(directory)
@@ -305,9 +305,9 @@ def _parsed() -> argparse.Namespace:
 def main() -> None:
     """The console script."""
     arguments = _parsed()
-    journal = Log(name="vgpu-device-plugin")
+    log = Log(name="vgpu-device-plugin")
     try:
-        DevicePlugin(arguments.config, journal, Notifier(os.environ, os.getpid())).run()
+        DevicePlugin(arguments.config, log, Notifier(os.environ, os.getpid())).run()
     except (VgpuError, OSError) as error:
-        journal.warning(str(error))
+        log.warning(str(error))
         sys.exit(1)

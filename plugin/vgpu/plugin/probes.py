@@ -1,7 +1,7 @@
-"""/healthz and /readyz over HTTP, for probes; anything else is 404.
+"""/healthz and /readyz over HTTP, for probes; every other path answers 404.
 
-Belongs here: the listener. Whether the plugin lives and is ready, the main loop says. One thread, one client at a time
-with a time limit: probes are rare, and nothing here can hold up the plugin.
+Belongs here: the HTTP listener. The main loop decides whether the plugin is alive and ready. One thread serves one
+client at a time, with a time limit: probes are rare, and a slow client cannot delay the plugin.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from http.server import BaseHTTPRequestHandler
 
 from vgpu.config.errors import VgpuError
 
-PATIENCE = 5.0
+PATIENCE = 5.0  #: seconds that a client may take
 
 Check = Callable[[], tuple[bool, str]]
 
 
 class Probes:
-    """Listens at `address` (host:port) until `close`; `checks` by path say (is it so, in words)."""
+    """Listens at `address` (host:port) until `close`. `checks`: path -> a function that returns (passed, text)."""
 
     def __init__(self, address: str, checks: dict[str, Check]) -> None:
         host, _, port = address.rpartition(":")
@@ -31,7 +31,7 @@ class Probes:
             self._server: socketserver.TCPServer = kind((host, int(port)), handler)
         except OSError as error:
             raise VgpuError(f"plugin.http {address}", expected="an address to listen at", found=error.strerror,
-                            do="readiness and liveness are not answered") from error  # fmt: skip
+                            do="free the address or change plugin.http; probes fail until then") from error  # fmt: skip
         self.port: int = self._server.server_address[1]
         self._closing = False
         self._thread = threading.Thread(target=self._serve, name="http", daemon=True)
@@ -53,7 +53,7 @@ class _Server(socketserver.TCPServer):
     request_queue_size = 32
 
     def handle_error(self, *_: object) -> None:
-        """A client that hung up is no event."""
+        """A client that closed its connection is not logged."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -73,4 +73,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Probes are no news."""
+        """Requests are not logged."""

@@ -21,7 +21,7 @@ from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.settings import Settings
 from vgpu.hook.request import pod_record
 from vgpu.node.service.log import Log
-from vgpu.plugin.apiserver import Cluster
+from vgpu.plugin.apiserver import Agent
 from vgpu.plugin.apiserver import agent as cluster_module
 from vgpu.plugin.apiserver.client import Api, ApiError
 
@@ -61,11 +61,11 @@ class Site:
         self.reasons: dict[str, str] = {}
         (path / "run").mkdir()
         self.put_inventory()
-        self.cluster = self.new_cluster()
+        self.agent = self.new_agent()
 
-    def new_cluster(self) -> Cluster:
-        made = Cluster(self.settings, Log(self.log, False), NODE, lambda: dict(self.reasons))
-        made.watch.first_pause = 0.05
+    def new_agent(self) -> Agent:
+        made = Agent(self.settings, Log(self.log, False), NODE, lambda: dict(self.reasons))
+        made.informer.first_pause = 0.05
         return made
 
     def put_inventory(self, count: int = 2) -> None:
@@ -85,19 +85,19 @@ class Site:
         records.write(paths.inventory(self.settings.run_dir), found.record())
 
     def start(self) -> None:
-        self.cluster.start()
+        self.agent.start()
         until(self.server.watching)
 
     def restart(self) -> None:
-        self.cluster.stop()
+        self.agent.stop()
         self.server.hang_up()
-        self.cluster = self.new_cluster()
+        self.agent = self.new_agent()
         self.start()
 
     def close(self) -> None:
-        self.cluster.stop()
+        self.agent.stop()
         self.server.close()
-        for thread in self.cluster._threads:
+        for thread in self.agent._threads:
             thread.join(5)
 
     def record(self, uid: str = UID) -> pods.Pod | None:
@@ -189,7 +189,7 @@ def test_what_was_missed_while_away_is_made_up_for(site: Site) -> None:
     site.server.put_pod("gone", NODE, UID, LIMITS)
     site.start()
     until(site.record)
-    site.cluster.stop()
+    site.agent.stop()
     assert not pod_record.watched(site.settings.run_dir)
     site.server.hang_up()
     site.server.remove_pod("gone")
@@ -321,7 +321,7 @@ def test_gpu_assigned_once_the_devices_are_handed_over(site: Site) -> None:
     site.start()
     until(site.record)
     site.redeem(ready=False)
-    site.cluster.handed_over("0" * 32)
+    site.agent.handed_over("0" * 32)
     time.sleep(0.3)
     assert site.annotation("p", "nvidia.com/gpu-assigned") == "false"  # the hook is still at work, and may fail
     site.redeem()
@@ -501,11 +501,11 @@ def test_a_new_pod_by_the_same_name_is_not_answered_for_the_old_one(site: Site) 
     site.start()
     until(site.record)
     api = Api(site.settings.text("kubernetes.kubeconfig"))
-    (pod,) = site.cluster.watch.pods()
+    (pod,) = site.agent.informer.pods()
     with site.server._change:
         site.server.pods["default/p"]["metadata"]["uid"] = OTHER
     with pytest.raises(ApiError, match="409"):
-        site.cluster._patch(api, pod, True)
+        site.agent._patch(api, pod, True)
     assert site.annotation("p", "vgpu.io/assigned") is None
 
 
@@ -557,10 +557,10 @@ def test_the_nodes_cards_for_our_own_extender(site: Site) -> None:
     assert [(card["uuid"], card["unhealthy"]) for card in told["cards"]] == [(A, ""), (B, "Xid 79")]
     assert set(site.server.annotations(NODE)) == {"vgpu.io/node-cards"}
     site.reasons.clear()
-    site.cluster.handed_over("")
+    site.agent.handed_over("")
     until(lambda: "Xid" not in site.server.annotations(NODE)["vgpu.io/node-cards"])
     site.put_inventory(1)
-    site.cluster.handed_over("")
+    site.agent.handed_over("")
     until(lambda: B not in site.server.annotations(NODE)["vgpu.io/node-cards"])
 
 
@@ -578,25 +578,25 @@ def test_every_registration_at_once(new_site: Callable[..., Site]) -> None:
 def test_a_heartbeat_is_all_that_is_patched_again(new_site: Callable[..., Site]) -> None:
     site = new_site(**{"kubernetes.register": ["vgpu", "nvidia"]})
     now = [1000.0]
-    site.cluster.sync.clock = lambda: now[0]
+    site.agent.node_annotations.clock = lambda: now[0]
     api = Api(site.settings.text("kubernetes.kubeconfig"))
-    site.cluster.sync.register(api)
-    site.cluster.sync.register(api)
+    site.agent.node_annotations.write(api)
+    site.agent.node_annotations.write(api)
     assert len(site.server.patches) == 1
     now[0] += 31
-    site.cluster.sync.register(api)
+    site.agent.node_annotations.write(api)
     _, patch = site.server.patches[-1]
     assert list(patch["metadata"]["annotations"]) == ["tydic.io/node-gpu-heartbeat"]
     site.server.put_node(NODE)  # somebody made the node anew
     now[0] += 31
-    site.cluster.sync.register(api)
+    site.agent.node_annotations.write(api)
     assert len(site.server.annotations(NODE)) == 3
 
 
 def test_a_node_that_registers_nowhere_asks_nothing(new_site: Callable[..., Site]) -> None:
     site = new_site(**{"kubernetes.register": []})
     api = Api(site.settings.text("kubernetes.kubeconfig"))
-    site.cluster.sync.register(api)
+    site.agent.node_annotations.write(api)
     assert site.server.annotations(NODE) == {}
 
 
@@ -605,14 +605,14 @@ def test_a_node_that_registers_nowhere_asks_nothing(new_site: Callable[..., Site
 
 def test_a_node_needs_a_name(tmp_path: Path) -> None:
     with pytest.raises(VgpuError, match="NODE_NAME: expected this node's name in Kubernetes"):
-        Cluster(Settings({}), Log(io.StringIO(), False), "")
+        Agent(Settings({}), Log(io.StringIO(), False), "")
 
 
 def test_without_a_server_nothing_happens_but_a_line_in_the_log(new_site: Callable[..., Site], tmp_path: Path) -> None:
     site = new_site(**{"kubernetes.kubeconfig": str(tmp_path / "none")})
     before = time.monotonic()
-    site.cluster.start()
-    site.cluster.handed_over("x")
+    site.agent.start()
+    site.agent.handed_over("x")
     assert time.monotonic() - before < 5
     until(lambda: site.told("no access to the API server") == 1)
     assert not pod_record.watched(site.settings.run_dir)
@@ -621,12 +621,12 @@ def test_without_a_server_nothing_happens_but_a_line_in_the_log(new_site: Callab
 def test_stopping_takes_the_sign_down_at_once(site: Site) -> None:
     site.start()
     until(lambda: pod_record.watched(site.settings.run_dir))
-    site.cluster.stop()
+    site.agent.stop()
     assert not pod_record.watched(site.settings.run_dir)
 
 
 def test_a_wrong_token_is_told(site: Site) -> None:
     path = site.path / "kubeconfig"
     path.write_text(path.read_text().replace("a-token", "another"))
-    site.cluster.start()
+    site.agent.start()
     until(lambda: site.told("pods are not followed: GET /api/v1/pods: 401 Unauthorized"))

@@ -15,11 +15,11 @@ from plugin_inputs import make_cards, make_settings
 from vgpu.config.errors import VgpuError
 from vgpu.node.service.log import Conditions, Log
 from vgpu.plugin import background
-from vgpu.plugin.background import RETRY, Companions
+from vgpu.plugin.background import RETRY, BackgroundServices
 
 
 class Part:
-    """A stand-in for HealthWatch, Expiry and Cluster; `made` are all of its kind."""
+    """A stand-in for HealthMonitor, GrantGc and Agent; `made` are all of its kind."""
 
     def __init__(self, *arguments: object) -> None:
         self.arguments = arguments
@@ -49,24 +49,24 @@ class Part:
 
 class Bed:
     def __init__(self, directory: Path, monkeypatch, **values: object) -> None:
-        self.made: dict[str, list[Part]] = {"HealthWatch": [], "Expiry": [], "Cluster": []}
+        self.made: dict[str, list[Part]] = {"HealthMonitor": [], "GrantGc": [], "Agent": []}
         self.error: Exception | None = None
         for module, name in (
-            ("cards.health_monitor", "HealthWatch"),
-            ("kubelet.grant_gc", "Expiry"),
-            ("apiserver", "Cluster"),
+            ("cards.health_monitor", "HealthMonitor"),
+            ("kubelet.grant_gc", "GrantGc"),
+            ("apiserver", "Agent"),
         ):
             fake = types.ModuleType(f"vgpu.plugin.{module}")
             setattr(fake, name, lambda *arguments, name=name: self.make(name, arguments))
             monkeypatch.setitem(sys.modules, fake.__name__, fake)
-        monkeypatch.setattr(background, "EXPIRY_PAUSE", 0.01)
+        monkeypatch.setattr(background, "GRANT_GC_PAUSE", 0.01)
         monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
         monkeypatch.delenv("NODE_NAME", raising=False)
         self.log = io.StringIO()
         self.conditions = Conditions(Log(self.log, levels=False, name="test"))
         self.now = 0.0
         self.settings = make_settings(directory, **values)
-        self.companions = Companions(
+        self.background = BackgroundServices(
             self.settings, self.conditions, {}, lambda: None, lambda: {"GPU-00": "all"}, lambda: self.now
         )
 
@@ -77,7 +77,7 @@ class Bed:
         return self.made[name][-1]
 
     def counts(self) -> list[int]:
-        return [len(self.made[name]) for name in ("HealthWatch", "Expiry", "Cluster")]
+        return [len(self.made[name]) for name in ("HealthMonitor", "GrantGc", "Agent")]
 
 
 @pytest.fixture
@@ -90,38 +90,38 @@ def make_bed(tmp_path: Path, monkeypatch):
 
     yield make
     for bed in made:
-        bed.companions.stop()
+        bed.background.stop()
 
 
 def test_nothing_starts_without_cards(make_bed) -> None:
     bed = make_bed(kubernetes__api="always")
-    bed.companions.look([])
+    bed.background.look([])
     assert bed.counts() == [0, 0, 0]
-    bed.companions.look(make_cards())
+    bed.background.look(make_cards())
     assert bed.counts() == [1, 1, 1]
-    bed.companions.look(make_cards())
+    bed.background.look(make_cards())
     assert bed.counts() == [1, 1, 1]
-    assert bed.made["Expiry"][0].rounds.wait(30)
+    assert bed.made["GrantGc"][0].rounds.wait(30)
 
 
 def test_health_starts_again_with_other_cards(make_bed) -> None:
     bed = make_bed()
-    bed.companions.look(make_cards(1))
+    bed.background.look(make_cards(1))
     bed.now += RETRY
-    bed.companions.look(make_cards(2))
-    first, second = bed.made["HealthWatch"]
+    bed.background.look(make_cards(2))
+    first, second = bed.made["HealthMonitor"]
     assert first.calls == ["start", "stop"]
     assert second.calls == ["start"]
-    assert bed.companions.reasons() == {"GPU-00": "Xid 79"}
+    assert bed.background.reasons() == {"GPU-00": "Xid 79"}
 
 
 def test_a_health_watch_that_hangs_is_told(make_bed) -> None:
     bed = make_bed()
-    assert bed.companions.hanging() == ""
-    bed.companions.look(make_cards())
-    assert bed.companions.hanging() == ""
-    bed.made["HealthWatch"][0].silence = 1e6
-    assert bed.companions.hanging() == "the health watch hangs"
+    assert bed.background.hanging() == ""
+    bed.background.look(make_cards())
+    assert bed.background.hanging() == ""
+    bed.made["HealthMonitor"][0].silence = 1e6
+    assert bed.background.hanging() == "the health monitor hangs"
 
 
 @pytest.mark.parametrize(
@@ -138,20 +138,20 @@ def test_use_of_the_api(make_bed, monkeypatch, api: str, kubeconfig: str, in_pod
     bed = make_bed(kubernetes__api=api, kubernetes__kubeconfig=kubeconfig)
     if in_pod:
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    bed.companions.look(make_cards())
-    assert len(bed.made["Cluster"]) == expected
-    bed.companions.handed_over("grant")
-    for cluster in bed.made["Cluster"]:
-        settings, _, node, reasons = cluster.arguments
+    bed.background.look(make_cards())
+    assert len(bed.made["Agent"]) == expected
+    bed.background.handed_over("grant")
+    for agent in bed.made["Agent"]:
+        settings, _, node, reasons = agent.arguments
         assert (settings, node, reasons()) == (bed.settings, "node", {"GPU-00": "all"})  # type: ignore[operator]
-        assert cluster.calls == ["start", "grant"]
+        assert agent.calls == ["start", "grant"]
 
 
 def test_the_daemonsets_node_name_comes_before_the_hosts(make_bed, monkeypatch) -> None:
     bed = make_bed(kubernetes__api="always")
     monkeypatch.setenv("NODE_NAME", "gpu-7")
-    bed.companions.look(make_cards())
-    assert bed.made["Cluster"][0].arguments[2] == "gpu-7"
+    bed.background.look(make_cards())
+    assert bed.made["Agent"][0].arguments[2] == "gpu-7"
 
 
 @pytest.mark.parametrize(
@@ -161,36 +161,36 @@ def test_what_cannot_start_is_told_once_and_tried_again(make_bed, error: Excepti
     bed = make_bed(kubernetes__api="always")
     bed.error = error
     for _ in range(3):
-        bed.companions.look(make_cards())
+        bed.background.look(make_cards())
     assert set(bed.conditions.present) == {"health", "expiry", "kubernetes"}
     assert bed.log.getvalue().count("\n") == 3
-    bed.companions.handed_over("grant")
-    assert bed.companions.reasons() == {}
+    bed.background.handed_over("grant")
+    assert bed.background.reasons() == {}
     bed.error = None
     bed.now += RETRY
-    bed.companions.look(make_cards())
+    bed.background.look(make_cards())
     assert bed.counts() == [1, 1, 1]
     assert bed.conditions.present == {}
 
 
 def test_probes_at_an_address_in_use_come_when_it_is_free(make_bed) -> None:
     other = make_bed(plugin__http="127.0.0.1:0")
-    other.companions.look([])
-    assert other.companions.probes is not None
-    bed = make_bed(plugin__http=f"127.0.0.1:{other.companions.probes.port}")
-    bed.companions.look([])
+    other.background.look([])
+    assert other.background.probes is not None
+    bed = make_bed(plugin__http=f"127.0.0.1:{other.background.probes.port}")
+    bed.background.look([])
     assert "Address already in use" in bed.conditions.present["probes"]
-    other.companions.probes.close()
-    other.companions.probes = None
+    other.background.probes.close()
+    other.background.probes = None
     bed.now += RETRY
-    bed.companions.look([])
+    bed.background.look([])
     assert bed.conditions.present == {}
 
 
 def test_stop_ends_all_of_it(make_bed) -> None:
     bed = make_bed(kubernetes__api="always", plugin__http="127.0.0.1:0")
-    bed.companions.look(make_cards())
-    bed.companions.stop()
-    assert bed.made["HealthWatch"][0].calls == ["start", "stop"]
-    assert bed.made["Cluster"][0].calls == ["start", "stop"]
-    wait_for(lambda: "expiry" not in {thread.name for thread in threading.enumerate()})
+    bed.background.look(make_cards())
+    bed.background.stop()
+    assert bed.made["HealthMonitor"][0].calls == ["start", "stop"]
+    assert bed.made["Agent"][0].calls == ["start", "stop"]
+    wait_for(lambda: "grant-gc" not in {thread.name for thread in threading.enumerate()})

@@ -30,7 +30,7 @@ def test_the_lock_is_held_while_a_grant_goes(node: Node) -> None:
     node.rounds(GRACE)
     ended: list[str] = []
     with Lock(node.settings.run_dir):
-        thread = threading.Thread(target=lambda: ended.extend(node.expiry.round()))
+        thread = threading.Thread(target=lambda: ended.extend(node.grant_gc.round()))
         thread.start()
         time.sleep(0.2)
         assert node.left() == {grant}
@@ -73,29 +73,29 @@ def server(tmp_path: Path) -> Iterator[Server]:
 def test_the_call(tmp_path: Path, server: Server) -> None:
     settings = Settings({"plugin.pod_resources_socket": f"{tmp_path}/kubelet.sock"})
     server.kubelet.lists("web", core=ids(0, 49) + ids(60, 60), memory=ids(0, 3))
-    listing = pod_resources.ask(settings)
+    listing = pod_resources.fetch(settings)
     tag = kubelet_resources.tag_of(CARD)
     assert [(held.kind, held.ranges) for held in listing.held] == [
         ("cores", {tag: [(0, 49), (60, 60)]}), ("memory", {tag: [(0, 3)]})
     ]  # fmt: skip
     assert listing.containers == {("kube-system", "network-x7d9k"): set(), ("default", "web"): {"main"}}
-    assert pod_resources.ask(settings).life == listing.life
+    assert pod_resources.fetch(settings).life == listing.life
 
 
 def test_a_large_answer(tmp_path: Path, server: Server) -> None:
     """All devices of a node in use: more than gRPC's own bound of 4 MiB."""
     for number in range(8):
         server.kubelet.lists(f"web-{number}", core=[f"{number:08x}-{at}" for at in range(60_000)])
-    listing = pod_resources.ask(Settings({"plugin.pod_resources_socket": f"{tmp_path}/kubelet.sock"}))
+    listing = pod_resources.fetch(Settings({"plugin.pod_resources_socket": f"{tmp_path}/kubelet.sock"}))
     assert [held.ranges for held in listing.held] == [{f"{number:08x}": [(0, 59_999)]} for number in range(8)]
 
 
 def test_calls_that_fail(tmp_path: Path, server: Server) -> None:
     server.kubelet.error = RuntimeError("not in this version")
     with pytest.raises(VgpuError, match="UNIMPLEMENTED: not in this version"):
-        pod_resources.ask(Settings({"plugin.pod_resources_socket": f"{tmp_path}/kubelet.sock"}))
+        pod_resources.fetch(Settings({"plugin.pod_resources_socket": f"{tmp_path}/kubelet.sock"}))
     with pytest.raises(FileNotFoundError):
-        pod_resources.ask(Settings({"plugin.pod_resources_socket": f"{tmp_path}/none.sock"}))
+        pod_resources.fetch(Settings({"plugin.pod_resources_socket": f"{tmp_path}/none.sock"}))
     Path(tmp_path, "dead.sock").write_text("")
     with pytest.raises(VgpuError, match="UNAVAILABLE"):
-        pod_resources.ask(Settings({"plugin.pod_resources_socket": f"{tmp_path}/dead.sock"}))
+        pod_resources.fetch(Settings({"plugin.pod_resources_socket": f"{tmp_path}/dead.sock"}))

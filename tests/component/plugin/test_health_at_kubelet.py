@@ -43,7 +43,7 @@ class Site:
         return len(healthy) / max(len(healthy | unhealthy), 1)
 
     def watched(self) -> None:
-        """Until the health watch waits for events, as its process tells by what it has open."""
+        """Wait until the health monitor waits for events: its process then has NVML open."""
         wait_for(lambda: any("libnvidia-ml" in text for text in self._maps()), what=self.plugin.text())
         time.sleep(1.0)
 

@@ -1,4 +1,4 @@
-"""The health watch with its own processes: on the simulated driver, and on an NVML that misbehaves."""
+"""The health monitor with its own processes: on the simulated driver, and on an NVML that misbehaves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vgpu.config import inventory
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
 from vgpu.node.service.log import Log
-from vgpu.plugin.cards.health_monitor import HealthWatch, Pace
+from vgpu.plugin.cards.health_monitor import HealthMonitor, Pace
 
 QUICK = {"look": 0.2, "apart": 0.3, "hang": 5.0, "tick": 0.1, "quiet": 0.0, "first": 0.1, "last": 0.2}
 FOR_EVER = {**QUICK, "quiet": 1e9}
@@ -32,26 +32,26 @@ class Watched:
     def __init__(self, settings: Settings, cards: list[Card], pace: dict[str, float]) -> None:
         self.stream = io.StringIO()
         self.changes = 0
-        self.watch = HealthWatch(settings, cards, Log(self.stream, levels=False), self._changed, Pace(**pace))
-        self.watch.start()
+        self.monitor = HealthMonitor(settings, cards, Log(self.stream, levels=False), self._changed, Pace(**pace))
+        self.monitor.start()
 
     def _changed(self) -> None:
         self.changes += 1
 
     def ready(self) -> Watched:
         """Every card was looked at: from then on events are seen."""
-        states = wait_for(lambda: self.watch._states)
+        states = wait_for(lambda: self.monitor._states)
         wait_for(lambda: all(state.last.ecc >= 0 for state in states.values()), what="no first look")
         return self
 
     def of(self, uuid: str) -> str:
-        return self.watch.reasons().get(uuid, "")
+        return self.monitor.reasons().get(uuid, "")
 
     def says(self, uuid: str, text: str) -> None:
         wait_for(lambda: text in self.of(uuid), what=f"{text!r} of {uuid}, log: {self.stream.getvalue()}")
 
     def healthy(self) -> None:
-        wait_for(lambda: not self.watch.reasons(), what=f"{self.watch.reasons()}, log: {self.stream.getvalue()}")
+        wait_for(lambda: not self.monitor.reasons(), what=f"{self.monitor.reasons()}, log: {self.stream.getvalue()}")
 
     def logs(self, text: str) -> None:
         wait_for(lambda: text in self.stream.getvalue(), what=f"{text!r} in the log: {self.stream.getvalue()}")
@@ -67,7 +67,7 @@ def start() -> Iterator[Start]:
 
     yield begin
     for watched in running:
-        watched.watch.stop()
+        watched.monitor.stop()
     assert not children(), "a process was left"
 
 
@@ -148,8 +148,8 @@ def test_the_driver_goes_and_comes(sim: Sim, start: Start) -> None:
     wait_for(lambda: not children(), what="nothing may hold on to a driver that is gone")
     version.write_text(text)
     watched.healthy()
-    waiting_again = [state.last for state in watched.watch._states.values()]
-    wait_for(lambda: all(state.last not in waiting_again for state in watched.watch._states.values()))
+    waiting_again = [state.last for state in watched.monitor._states.values()]
+    wait_for(lambda: all(state.last not in waiting_again for state in watched.monitor._states.values()))
     sim.event(0, "xid", 62)
     watched.says(sim.uuids[0], "reset the card")
 
@@ -159,21 +159,21 @@ def test_faults_outlive_the_plugin_but_not_the_driver_or_the_boot(sim: Sim, star
     first = start(sim.settings, sim.cards, FOR_EVER).ready()
     sim.event(0, "xid", 62)
     first.says(uuid, "Xid 62")
-    first.watch.stop()
-    assert uuid in HealthWatch(sim.settings, sim.cards, first.watch.journal, lambda: None).reasons(), "before a start"
+    first.monitor.stop()
+    assert uuid in HealthMonitor(sim.settings, sim.cards, first.monitor.log, lambda: None).reasons(), "before a start"
     second = Watched(sim.settings, sim.cards, FOR_EVER)
     second.says(uuid, "Xid 62")
-    second.watch.stop()
+    second.monitor.stop()
     (tmp_path / "sys/kernel/random").mkdir(parents=True)
     (tmp_path / "sys/kernel/random/boot_id").write_text("another\n")
-    booted = HealthWatch(sim.settings, sim.cards, first.watch.journal, lambda: None, proc=str(tmp_path))
+    booted = HealthMonitor(sim.settings, sim.cards, first.monitor.log, lambda: None, proc=str(tmp_path))
     assert booted._read() == {}
-    booted._boot, booted._driver = second.watch._boot, second.watch._driver
+    booted._boot, booted._driver = second.monitor._boot, second.monitor._driver
     assert list(booted._read()) == [uuid]
     booted._driver = ("551.0", 0)
     assert booted._read() == {}
     booted.stop()
-    first.watch = Watched(sim.settings, sim.cards, FOR_EVER).watch  # the fixture ends it
+    first.monitor = Watched(sim.settings, sim.cards, FOR_EVER).monitor  # the fixture ends it
 
 
 def test_whoever_removes_the_file_has_settled_the_faults(sim: Sim, start: Start) -> None:
@@ -188,7 +188,7 @@ def test_a_damaged_file_is_told_and_replaced(sim: Sim, start: Start) -> None:
     path = Path(sim.settings.run_dir, "health.json")
     path.write_text('{"version": 1, "faults": [')
     watched = start(sim.settings, sim.cards)
-    watched.logs("faults of before are not known")
+    watched.logs("earlier faults are not known")
     wait_for(lambda: path.read_text().endswith("}\n"))
 
 
@@ -201,7 +201,7 @@ def test_a_card_that_hangs_takes_no_other_along(stub: StubNode, start: Start) ->
     watched.says("GPU-1", "hangs")
     waiting(stub)
     assert not watched.of("GPU-0")
-    assert watched.watch.silent() < 1.0, "the thread itself never waits for NVML"
+    assert watched.monitor.silent() < 1.0, "the thread itself never waits for NVML"
     stub.event(0, XID, 54)
     watched.says("GPU-0", "Xid 54")
     stub.unsay("card1")
@@ -222,7 +222,7 @@ def test_nvml_that_does_not_start_is_not_the_cards_fault(stub: StubNode, start: 
     stub.say("init", 9)
     watched = start(stub.settings, stub.cards)
     watched.logs("the cards' health is not known")
-    assert watched.watch.reasons() == {}
+    assert watched.monitor.reasons() == {}
     time.sleep(1.0)
     assert len(stub.calls("init0")) < 12, "pauses between attempts"
     stub.unsay("init")
@@ -233,7 +233,7 @@ def test_cards_that_may_not_be_asked_are_not_unhealthy(stub: StubNode, start: St
     stub.say("card0", 4)
     watched = start(stub.settings, stub.cards)
     watched.logs("the cards' health is not known")
-    assert watched.watch.reasons() == {}
+    assert watched.monitor.reasons() == {}
 
 
 def test_a_library_of_another_version(stub: StubNode, start: Start) -> None:
@@ -251,7 +251,7 @@ def test_no_library(stub: StubNode, start: Start) -> None:
     stub.library.rename(stub.path / "away")
     watched = start(stub.settings, stub.cards)
     watched.logs("cannot open shared object file")
-    assert watched.watch.reasons() == {}
+    assert watched.monitor.reasons() == {}
     (stub.path / "away").rename(stub.library)
     waiting(stub)
 
@@ -321,7 +321,7 @@ def test_a_wait_that_fails_at_once_does_not_spin(stub: StubNode, start: Start, e
     assert len(stub.calls("wait0")) - before < 20
     stub.unsay("wait")
     waiting(stub, 2)
-    assert watched.watch.reasons() == {}
+    assert watched.monitor.reasons() == {}
 
 
 def test_a_node_that_is_gone(stub: StubNode, start: Start) -> None:
@@ -336,7 +336,7 @@ def test_a_node_that_is_gone(stub: StubNode, start: Start) -> None:
 
 def test_another_card_in_the_place(stub: StubNode, start: Start) -> None:
     stub.cards[1].uuid = "GPU-other"
-    start(stub.settings, stub.cards).says("GPU-other", "NVML says")
+    start(stub.settings, stub.cards).says("GPU-other", "NVML reports")
 
 
 def test_all_ignored_holds_nothing_open(tmp_path: Path, start: Start) -> None:
@@ -362,7 +362,7 @@ def test_a_process_that_dies_is_replaced(stub: StubNode, start: Start) -> None:
     os.kill(pid, 9)
     wait_for(lambda: children() not in ([], [pid]))
     waiting(stub)
-    assert watched.watch.reasons() == {}
+    assert watched.monitor.reasons() == {}
 
 
 def test_a_directory_that_cannot_be_written(stub: StubNode, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

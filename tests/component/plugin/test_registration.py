@@ -21,7 +21,7 @@ from vgpu.node.service.log import Conditions, Log
 from vgpu.plugin.kubelet import registration
 from vgpu.plugin.kubelet.allocate import Allocator
 from vgpu.plugin.kubelet.registration import FIRST_PATIENCE, LAST_PAUSE, Registrar
-from vgpu.plugin.kubelet.server import Listing, ResourceServer, Servicer
+from vgpu.plugin.kubelet.server import DeviceList, ResourceServer, Servicer
 
 NAMES = ["tencent.com/vcuda-core", "tencent.com/vcuda-memory"]
 
@@ -48,7 +48,7 @@ class Bed:
         self.servers = []
         for resource in advertised(settings, make_cards()):
             servicer = Servicer(
-                Listing(resource, {}), Allocator(settings), Policy(), self.conditions.log, lambda _: None
+                DeviceList(resource, {}), Allocator(settings), Policy(), self.conditions.log, lambda _: None
             )
             self.servers.append(ResourceServer(str(self.directory), servicer))
         self.kubelet: DeviceManager | None = None
@@ -66,10 +66,10 @@ class Bed:
         return self.registrar.look(self.servers)
 
     def heard(self) -> None:
-        wait_for(lambda: all(one.listing.streams for one in self.servers))
+        wait_for(lambda: all(one.device_list.streams for one in self.servers))
 
     def unheard(self) -> None:
-        wait_for(lambda: not any(one.listing.streams for one in self.servers))
+        wait_for(lambda: not any(one.device_list.streams for one in self.servers))
 
     def close(self) -> None:
         self.stop_kubelet()

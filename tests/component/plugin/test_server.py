@@ -23,21 +23,21 @@ from vgpu.plugin.kubelet import server
 from vgpu.plugin.kubelet.allocate import Allocator
 from vgpu.plugin.kubelet.proto import deviceplugin_pb2 as protocol
 from vgpu.plugin.kubelet.proto import services
-from vgpu.plugin.kubelet.server import MAX_STREAMS, WORKERS, Listing, ResourceServer, Servicer
+from vgpu.plugin.kubelet.server import MAX_STREAMS, WORKERS, DeviceList, ResourceServer, Servicer
 
 
 class Bed:
-    """One resource's server with a client; `told` are the grants handed over, `log` the journal."""
+    """One resource's server with a client; `told` are the grants handed over, `log` its log."""
 
     def __init__(self, directory: Path, which: int = 0, cards: int = 2, **values: object) -> None:
         self.settings = make_settings(directory, **values)
         (directory / "kubelet").mkdir(exist_ok=True)
         self.resource = advertised(self.settings, make_cards(cards, numa=0))[which]
-        self.listing = Listing(self.resource, {})
+        self.device_list = DeviceList(self.resource, {})
         self.told: list[str] = []
         self.log = io.StringIO()
-        journal = Log(self.log, levels=False, name="test")
-        servicer = Servicer(self.listing, Allocator(self.settings), Policy(), journal, self.told.append)
+        log = Log(self.log, levels=False, name="test")
+        servicer = Servicer(self.device_list, Allocator(self.settings), Policy(), log, self.told.append)
         self.server = ResourceServer(f"{directory}/kubelet", servicer)
         self.server.bind()
         self.connect()
@@ -96,13 +96,13 @@ def test_list_and_its_changes(bed: Bed) -> None:
     first = next(stream)
     assert health(first) == {"Healthy": 200}
     assert [node.ID for node in first.devices[0].topology.nodes] == [0]
-    assert not bed.listing.update(bed.resource, {"GPU-00": ""})
-    assert bed.listing.update(bed.resource, {"GPU-00": "Xid 79"})
+    assert not bed.device_list.update(bed.resource, {"GPU-00": ""})
+    assert bed.device_list.update(bed.resource, {"GPU-00": "Xid 79"})
     assert health(next(stream)) == {"Healthy": 100, "Unhealthy": 100}
-    assert bed.listing.update(bed.resource, {})
+    assert bed.device_list.update(bed.resource, {})
     assert next(stream) == first
     more = advertised(bed.settings, make_cards(3, numa=0))[0]
-    assert bed.listing.update(more, {})
+    assert bed.device_list.update(more, {})
     assert len(next(stream).devices) == 300
 
 
@@ -115,13 +115,13 @@ def test_no_numa_node_no_topology(tmp_path: Path) -> None:
 
 def test_kubelet_hangs_up_in_mid_stream(bed: Bed) -> None:
     ended = threading.Event()
-    bed.listing.ended = ended.set
+    bed.device_list.ended = ended.set
     stream = bed.watch()
     next(stream)
-    assert len(bed.listing.streams) == 1
+    assert len(bed.device_list.streams) == 1
     stream.cancel()
     assert ended.wait(30)
-    assert bed.listing.streams == []
+    assert bed.device_list.streams == []
     assert len(next(bed.watch()).devices) == 200
 
 
@@ -132,8 +132,8 @@ def test_streams_never_keep_calls_waiting(bed: Bed) -> None:
         streams.append(bed.watch())
         next(streams[-1])
     bed.allocate(["ae5578c0-1"])
-    wait_for(lambda: len(bed.listing.streams) == MAX_STREAMS)
-    assert bed.listing.update(bed.resource, {"GPU-00": "lost"})
+    wait_for(lambda: len(bed.device_list.streams) == MAX_STREAMS)
+    assert bed.device_list.update(bed.resource, {"GPU-00": "lost"})
     assert health(next(streams[-1])) == {"Healthy": 100, "Unhealthy": 100}
     with pytest.raises(grpc.RpcError):
         next(streams[0])
@@ -146,7 +146,7 @@ def test_streams_that_nobody_reads_keep_nobody_waiting(make_bed) -> None:
     deaf = []
     for _ in range(2 * WORKERS):
         deaf.append(call(b"", timeout=60))
-        wait_for(lambda: 0 < len(bed.listing.streams) <= MAX_STREAMS)
+        wait_for(lambda: 0 < len(bed.device_list.streams) <= MAX_STREAMS)
     bed.allocate(["ae5578c0-1"])
     for one in deaf:
         one.cancel()

@@ -1,7 +1,8 @@
-"""The life of the access to the API server: two threads, one that follows pods and one that answers.
+"""The agent at the API server: one thread follows this node's pods, another one answers schedulers.
 
-Belongs here: starting, stopping, and the order of one round of answers. Each condition is told once when it begins and
-once when it is over; a round that fails is made again, with pauses that grow.
+Belongs here: starting and stopping the two threads, and the order of one round of answers. The agent logs each
+condition when it begins and when it is over. After a round that fails it pauses, up to LONGEST seconds, and tries
+again. What an answer contains belongs to vgpu.plugin.apiserver.scheduler_protocols.
 """
 
 from __future__ import annotations
@@ -17,26 +18,27 @@ from vgpu.config.settings import Settings
 from vgpu.node.service.log import Conditions, Log
 from vgpu.plugin.apiserver import handover, scheduler_protocols
 from vgpu.plugin.apiserver.client import Api, ApiError, Object
-from vgpu.plugin.apiserver.node_annotations import NodeSync
-from vgpu.plugin.apiserver.pod_objects import Seen
-from vgpu.plugin.apiserver.pods import PodWatch
+from vgpu.plugin.apiserver.node_annotations import NodeAnnotations
+from vgpu.plugin.apiserver.pod_objects import PodObject
+from vgpu.plugin.apiserver.pods import PodInformer
 
-TICK, SLOW_TICK = 1.0, 5.0  #: seconds between looks at the claims, while a scheduler waits; slower when it is long
-PAUSE = 0.1
-REST = 15.0  #: and otherwise, for the node's heartbeat
-LONGEST = 60.0
-RECONNECT = 30.0
-STOP_PATIENCE = 2.0
-MAX_MESSAGE = 1000  #: characters that an event's message may have are 1024
+#: Seconds between two reads of the claims while a scheduler waits; they grow with the wait, up to SLOW_TICK.
+TICK, SLOW_TICK = 1.0, 5.0
+PAUSE = 0.1  #: seconds after a wake-up, so that several changes at once make one round
+REST = 15.0  #: seconds between rounds while no scheduler waits; the node's heartbeat needs them
+LONGEST = 60.0  #: seconds, the longest pause after a round that failed
+RECONNECT = 30.0  #: seconds between attempts to find an API server
+STOP_PATIENCE = 2.0  #: seconds to wait for each thread
+MAX_MESSAGE = 1000  #: characters of an event's message; Kubernetes allows 1024
 
 
-class Cluster:
-    """`reasons` gives card uuid -> why it is unhealthy. VgpuError where the node has no name."""
+class Agent:
+    """`reasons` returns card uuid -> why the card is unhealthy. VgpuError where the node has no name."""
 
     def __init__(
         self,
         settings: Settings,
-        journal: Log,
+        log: Log,
         node_name: str,
         reasons: Callable[[], dict[str, str]] = dict,
         clock: Callable[[], float] = time.time,
@@ -46,13 +48,13 @@ class Cluster:
             raise VgpuError("NODE_NAME", expected="this node's name in Kubernetes", found="nothing", do=do)
         self.settings = settings
         self.node = node_name
-        self.conditions = Conditions(journal)
+        self.conditions = Conditions(log)
         self.clock = clock
         self.dialects = scheduler_protocols.enabled(settings.texts("kubernetes.dialects"))
         self._stopped = threading.Event()
         self._woken = threading.Event()
-        self.watch = PodWatch(settings, node_name, self.conditions, self._stopped, self._woken.set)
-        self.sync = NodeSync(settings, node_name, reasons, clock)
+        self.informer = PodInformer(settings, node_name, self.conditions, self._stopped, self._woken.set)
+        self.node_annotations = NodeAnnotations(settings, node_name, reasons, clock)
         self._api: Api | None = None
         self._rounds = 0
         self._unlocked: set[str] = set()
@@ -60,21 +62,21 @@ class Cluster:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Returns at once: connecting, and loading what it takes, is the threads' own affair."""
-        self._start("cluster", self._connect)
+        """Returns at once: the first thread loads the client and connects."""
+        self._start("agent", self._connect)
 
     def stop(self) -> None:
-        """Ends both threads; one that waits for a server that is silent is left behind and does nothing any more."""
+        """End both threads. A thread that waits for a silent server is left behind and changes nothing afterwards."""
         self._stopped.set()
         self._woken.set()
-        self.watch.stop()
+        self.informer.stop()
         if self._api is not None:
             self._api.interrupt()
         for thread in self._threads:
             thread.join(STOP_PATIENCE)
 
     def handed_over(self, grant_id: str) -> None:
-        """An Allocate was answered: a start is near, whichever pod's it is. Never blocks."""
+        """kubelet has the answer to an Allocate, so a container of some pod will start soon. Never blocks."""
         del grant_id
         self._woken.set()
 
@@ -89,13 +91,13 @@ class Cluster:
             api = self._new_api(kubeconfig)
             if api is not None:
                 self._api = api
-                self._start("pods", partial(self.watch.run, api))
+                self._start("pods", partial(self.informer.run, api))
                 return self._answer(api)
             self._stopped.wait(RECONNECT)
         return None
 
     def _new_api(self, kubeconfig: str) -> Api | None:
-        """None while nothing that is any use tells of a server."""
+        """None while no usable configuration names a server."""
         try:
             api = Api(kubeconfig)
         except (VgpuError, ImportError) as error:
@@ -115,49 +117,51 @@ class Cluster:
                 self.conditions.set("answers", f"schedulers are not answered: {error}")
             self._woken.wait(pause)
             self._woken.clear()
-            self._stopped.wait(PAUSE)  # several changes at once are one round
+            self._stopped.wait(PAUSE)
 
     def round(self, api: Api) -> float:
-        """Do what is due; returns the seconds until the next look. What fails keeps nothing else from being done."""
-        seen = self.watch.pods()
-        self._forget({pod.pod.uid for pod in seen})
+        """Do what is due; returns the seconds until the next round. A step that fails does not prevent the others."""
+        pods = self.informer.pods()
+        self._forget({pod.pod.uid for pod in pods})
         failed: list[Exception] = []
-        for work in (self._release, self._answer_pods, self._register):
+        for work in (self._release, self._answer_pods, self._write_node_annotations):
             try:
-                work(api, seen)
+                work(api, pods)
             except (ApiError, VgpuError) as error:
                 failed.append(error)
-        self._complain(api, seen)
+        self._complain(api, pods)
         if failed:
             raise failed[0]
-        waits = any(scheduler_protocols.open_for(pod, self.dialects) for pod in seen)
+        waits = any(scheduler_protocols.awaits_answer(pod, self.dialects) for pod in pods)
         self._rounds = self._rounds + 1 if waits else 0
         return min(TICK * (1 + self._rounds / 20), SLOW_TICK) if waits else REST
 
-    def _register(self, api: Api, seen: list[Seen]) -> None:
-        del seen
-        self.sync.register(api)
+    def _write_node_annotations(self, api: Api, pods: list[PodObject]) -> None:
+        del pods
+        self.node_annotations.write(api)
 
     def _forget(self, present: set[str]) -> None:
         self._unlocked &= present
         self._complained &= present
 
-    def _release(self, api: Api, seen: list[Seen]) -> None:
-        """Give back the locks that were taken to bind `seen` here: they have arrived."""
+    def _release(self, api: Api, pods: list[PodObject]) -> None:
+        """Release the locks of the node that schedulers took to bind `pods` here: they have arrived."""
         new = [
             pod
-            for pod in seen
+            for pod in pods
             if pod.pod.uid not in self._unlocked and scheduler_protocols.may_lock(pod, self.dialects)
         ]
         if new:
-            released = self.sync.release(api, new, self.dialects)
+            released = self.node_annotations.release(api, new, self.dialects)
             if released:
                 self.conditions.log.info("released", locks=", ".join(released), node=self.node)
             self._unlocked.update(pod.pod.uid for pod in new)
 
-    def _answer_pods(self, api: Api, seen: list[Seen]) -> None:
-        """Tell schedulers of the pods that have their devices, or will never have them."""
-        waiting = [pod for pod in seen if scheduler_protocols.open_for(pod, self.dialects) and self._is_unlocked(pod)]
+    def _answer_pods(self, api: Api, pods: list[PodObject]) -> None:
+        """Answer the schedulers of the pods that have their devices, or will never have them."""
+        waiting = [
+            pod for pod in pods if scheduler_protocols.awaits_answer(pod, self.dialects) and self._is_unlocked(pod)
+        ]
         if not waiting:
             return
         have = handover.pods_with_devices(self.settings.run_dir, self.settings.state_dir)
@@ -170,26 +174,26 @@ class Cluster:
         if failed:
             raise failed
 
-    def _is_unlocked(self, pod: Seen) -> bool:
-        """Its lock was looked after: once it has its answer, nothing tells any more that the lock was its."""
+    def _is_unlocked(self, pod: PodObject) -> bool:
+        """Whether `pod`'s lock was handled; after the pod's answer nothing shows that the lock was taken for it."""
         return pod.pod.uid in self._unlocked or not scheduler_protocols.may_lock(pod, self.dialects)
 
-    def _patch(self, api: Api, pod: Seen, handed_over: bool) -> None:
+    def _patch(self, api: Api, pod: PodObject, handed_over: bool) -> None:
         annotations, labels = scheduler_protocols.due(pod, handed_over, self.dialects)
         if not annotations and not labels:
             return
-        metadata: Object = {"uid": pod.pod.uid}  # of another pod by that name the server refuses it
+        metadata: Object = {"uid": pod.pod.uid}  # the server refuses the patch if another pod has the name now
         if annotations:
             metadata["annotations"] = dict(annotations)
         if labels:
             metadata["labels"] = dict(labels)
         api.patch(pod.path, {"metadata": metadata})
-        pod.annotations.update(annotations)  # until the watch says the same
+        pod.annotations.update(annotations)  # until the watch delivers the same change
         pod.labels.update(labels)
 
-    def _complain(self, api: Api, seen: list[Seen]) -> None:
-        """An event on a pod whose placement no start will accept: kubectl describe then says it before kubelet does."""
-        for pod in seen:
+    def _complain(self, api: Api, pods: list[PodObject]) -> None:
+        """Write an event on each pod whose placement the hook will refuse, for kubectl describe."""
+        for pod in pods:
             if pod.ended or pod.pod.uid in self._complained:
                 continue
             text = self._complaint(pod)
@@ -199,10 +203,10 @@ class Cluster:
             try:
                 api.post(f"/api/v1/namespaces/{pod.pod.namespace}/events", self._event(pod, text))
                 self.conditions.set("events", "")
-            except ApiError as error:  # the start that fails tells it again
+            except ApiError as error:  # the container's start will fail with the same reason
                 self.conditions.set("events", f"no event could be written: {error}")
 
-    def _complaint(self, pod: Seen) -> str:
+    def _complaint(self, pod: PodObject) -> str:
         try:
             for name in pod.pod.names():
                 placements.choices(pod.pod, name, self.node, self.dialects)
@@ -210,7 +214,7 @@ class Cluster:
             return str(error)
         return ""
 
-    def _event(self, pod: Seen, text: str) -> Object:
+    def _event(self, pod: PodObject, text: str) -> Object:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.clock()))
         return {
             "apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": "PlacementRefused",

@@ -1,8 +1,9 @@
-"""The API server as four verbs over plain JSON: get, patch, post and watch.
+"""A client of the API server with four verbs over plain JSON: get, patch, post and watch.
 
-Belongs here: finding and authenticating to it, by the kubernetes package's own configuration (in the cluster, or a
-kubeconfig), and turning everything that can go wrong into ApiError of a kind. Only raw objects come back: the package's
-models of them would cost more memory than all the rest of the plugin. Every answer is bounded.
+Belongs here: finding the server and authenticating to it by the kubernetes package's own configuration (in the cluster,
+or a kubeconfig), and turning every failure into an ApiError of a kind. The client returns raw JSON objects: the
+package's models of them would use more memory than the rest of the plugin. Every answer has a size limit. What the
+objects mean belongs to vgpu.plugin.apiserver.pod_objects.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from urllib.parse import urlencode
 from vgpu.config import records
 from vgpu.config.errors import VgpuError, shown
 
-MAX_ANSWER = 64 << 20
-MAX_EVENT = 4 << 20
-CONNECT_TIMEOUT = 5.0
-ANSWER_TIMEOUT = 15.0
+MAX_ANSWER = 64 << 20  #: bytes
+MAX_EVENT = 4 << 20  #: bytes
+CONNECT_TIMEOUT = 5.0  #: seconds
+ANSWER_TIMEOUT = 15.0  #: seconds
 MERGE = "application/merge-patch+json"
 KINDS = {401: "forbidden", 403: "forbidden", 404: "missing", 409: "conflict", 410: "gone"}
 
@@ -35,7 +36,7 @@ class ApiError(Exception):
 
 
 class Api:
-    """One API server; safe for several threads. VgpuError where no configuration tells which."""
+    """One API server; safe for several threads. VgpuError where no configuration names a server."""
 
     def __init__(self, kubeconfig: str = "") -> None:
         self._configuration, self.host = _configured(kubeconfig)
@@ -55,7 +56,7 @@ class Api:
         return self._object("POST", path, {}, body, "application/json")
 
     def watch(self, path: str, silence: float, **query: str) -> Iterator[Object]:
-        """Events of a watch until the server ends it; ApiError when it breaks, or says nothing for `silence` s."""
+        """Events of a watch until the server ends it; ApiError when it breaks, or is silent for `silence` seconds."""
         response = self._send("GET", path, {**query, "watch": "true"}, None, "", silence)
         self._watched.append(response)
         try:
@@ -66,7 +67,7 @@ class Api:
             response.close()
 
     def interrupt(self) -> None:
-        """End the watches that other threads wait for; they see a broken one."""
+        """Break the watches that other threads read; those threads get an ApiError."""
         for response in list(self._watched):
             transport = getattr(getattr(response, "connection", None), "sock", None)
             if transport is not None:
@@ -103,20 +104,20 @@ class Api:
 
     def _headers(self, kind: str) -> dict[str, str]:
         headers = {"Accept": "application/json", "User-Agent": "vgpu-device-plugin"}
-        for setting in self._configuration.auth_settings().values():
+        for setting in self._configuration.auth_settings().values():  # for each request: tokens are renewed meanwhile
             if setting and setting.get("in") == "header" and setting.get("value"):
-                headers[setting["key"]] = setting["value"]  # read each time: tokens are renewed under way
+                headers[setting["key"]] = setting["value"]
         return {**headers, "Content-Type": kind} if kind else headers
 
 
 def _chunks(response: Any) -> Iterator[bytes]:
-    """What comes, as it comes."""
+    """The parts of the answer as they arrive."""
     with _Failures("the API server's answer"):
         yield from response.stream(1 << 16, decode_content=True)
 
 
 class _Failures:
-    """Turns what the transport raises into ApiError."""
+    """Turns the transport's exceptions into ApiError."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -132,7 +133,7 @@ class _Failures:
 
 
 def _configured(kubeconfig: str) -> tuple[Any, str]:
-    """(configuration, URL): the kubeconfig that is named, else the service account, else the usual kubeconfig."""
+    """(configuration, URL) from the named kubeconfig, else the service account, else the usual kubeconfig."""
     from kubernetes import client  # noqa: PLC0415
     from kubernetes import config as loader  # noqa: PLC0415
 
@@ -146,18 +147,18 @@ def _configured(kubeconfig: str) -> tuple[Any, str]:
                 config.load_incluster_config(client_configuration=configuration)
             except config.ConfigException:
                 config.load_kube_config(client_configuration=configuration)
-    except Exception as error:  # the package raises what YAML, base64, open and exec plugins raise
-        expected = "a service account or a kubeconfig that tells where the API server is"
+    except Exception as error:  # the package passes on every exception of YAML, base64, open and exec plugins
+        expected = "a service account, or a kubeconfig that names the API server"
         do = "set kubernetes.kubeconfig, or kubernetes.api: never"
         raise VgpuError(kubeconfig or "API server", expected=expected, found=str(error), do=do) from error
     return configuration, str(configuration.host).rstrip("/")
 
 
 def _reason(response: Any) -> str:
-    """The message of a Status object, or the status' own name."""
+    """The message of a Status object, else the name of the HTTP status."""
     try:
         message = records.decode_object(response.read(1 << 16), "status").get("message")
-    except Exception:  # the status alone says enough
+    except Exception:  # the name of the HTTP status is enough then
         message = None
     return shown(str(message)) if message else shown(str(response.reason))
 
@@ -179,7 +180,7 @@ def _bounded(chunks: Iterator[bytes], path: str) -> Iterator[bytes]:
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The lines in `chunks`, without empty ones; the last may lack its end."""
+    """The lines in `chunks` that are not empty; ApiError when the last one is incomplete."""
     rest = b""
     for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")

@@ -1,7 +1,7 @@
-"""Which pods have their devices: read off what the hook wrote when it gave them, never off an Allocate.
+"""Which pods have their devices, according to the claims and grants that the hook wrote.
 
-Belongs here: claims and grants -> pod uids. An Allocate names no pod; the hook knows the pod, and its claim that is
-ready, or the holder in a grant it redeemed, is exact.
+Belongs here: claims and grants -> pod uids. An Allocate names no pod, so it proves nothing. The hook identifies the
+pod: a claim that is ready, or a grant with a holder, names a pod exactly.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from vgpu.config.errors import VgpuError
 
 
 def pods_with_devices(run_dir: str, state_dir: str) -> set[str]:
-    """The uids of all pods of which a container has, or had, its devices."""
+    """The uids of all pods with a container that has, or had, its devices."""
     found = _claims(run_dir)
     at_work = {grant for claim in found if not claim.ready for grant in claim.grants}
     held = {claim.holder.pod_uid for claim in found if claim.ready and claim.holder}
@@ -23,7 +23,7 @@ def pods_with_devices(run_dir: str, state_dir: str) -> set[str]:
 
 
 def _claims(run_dir: str) -> list[Claim]:
-    """All that can be read: a damaged one tells nothing, and is the ledger's to report."""
+    """All claims that can be read. The ledger reports damaged ones."""
     try:
         names = os.listdir(paths.containers(run_dir))
     except OSError:

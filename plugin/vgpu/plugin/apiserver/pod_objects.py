@@ -1,7 +1,7 @@
-"""Pods as the API server gives them, read with care: what the hook's record needs and what schedulers wait for.
+"""Pods as the API server returns them: the values that the hook's record and the schedulers' answers need.
 
-Belongs here: JSON objects -> values. Objects that are not what they should be are None, never an exception: the
-server may be something else behind the same address. Pure.
+Belongs here: JSON objects -> values. A malformed object becomes None and never raises an exception, because something
+other than an API server may answer at the address. Pure: watching and patching belong to other modules.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from vgpu.config.pods import Pod
 from vgpu.config.settings import Settings
 
 PREFIXES = ("vgpu.io/", "tencent.com/", "nvidia.com/", "hami.io/", "volcano.sh/")  #: annotations kept in the record
-MAX_KEPT = 64 << 10
+MAX_KEPT = 64 << 10  #: characters of one annotation in the record
 ENDED = ("Succeeded", "Failed")
 
 _FACTORS = {
@@ -21,19 +21,25 @@ _FACTORS = {
 }  # fmt: skip
 
 
-class Seen:
-    """A pod of this node that asks for cards, as last seen. `asks` is False for all others."""
+class PodObject:
+    """A pod as the API server last returned it. `requests_cards`: its limits name a resource of cards."""
 
-    __slots__ = ("annotations", "asks", "labels", "phase", "pod", "version")
+    __slots__ = ("annotations", "labels", "phase", "pod", "requests_cards", "version")
 
     def __init__(
-        self, pod: Pod, phase: str, annotations: dict[str, str], labels: dict[str, str], asks: bool, version: str
+        self,
+        pod: Pod,
+        phase: str,
+        annotations: dict[str, str],
+        labels: dict[str, str],
+        requests_cards: bool,
+        version: str,
     ) -> None:
         self.pod = pod
         self.phase = phase
         self.annotations = annotations
         self.labels = labels
-        self.asks = asks
+        self.requests_cards = requests_cards
         self.version = version
 
     @property
@@ -45,13 +51,13 @@ class Seen:
         return f"/api/v1/namespaces/{self.pod.namespace}/pods/{self.pod.name}"
 
 
-def interesting(settings: Settings) -> frozenset[str]:
-    """The resources that make a pod ours: those advertised, and those that dialects count beside them."""
+def card_resources(settings: Settings) -> frozenset[str]:
+    """The resources by which a pod requests cards: the advertised ones, and those that dialects count with them."""
     own = {settings.text(f"resources.{name}") for name in ("core_name", "memory_name", "gpu_name")}
     return frozenset({*own, *resources.MEMORY, *resources.PERCENT, *resources.CORES})
 
 
-def seen(value: object, names: frozenset[str]) -> Seen | None:
+def parse(value: object, names: frozenset[str]) -> PodObject | None:
     """The pod in `value`; None for anything else."""
     metadata, spec, status = _object(value, "metadata"), _object(value, "spec"), _object(value, "status")
     uid, namespace, name = (_text(metadata, key) for key in ("uid", "namespace", "name"))
@@ -62,9 +68,11 @@ def seen(value: object, names: frozenset[str]) -> Seen | None:
     limits = {container: amounts for container, amounts in {**init, **apps}.items() if amounts}
     kept = {key: text for key, text in annotations.items() if key.startswith(PREFIXES) and len(text) <= MAX_KEPT}
     pod = Pod(uid, namespace, name, _text(spec, "nodeName"), list(init), list(apps), kept, limits)
-    asks = any(names.intersection(amounts) for amounts in limits.values())
+    requests_cards = any(names.intersection(amounts) for amounts in limits.values())
     labels = _texts(metadata, "labels")
-    return Seen(pod, _text(status, "phase"), annotations, labels, asks, _text(metadata, "resourceVersion"))
+    return PodObject(
+        pod, _text(status, "phase"), annotations, labels, requests_cards, _text(metadata, "resourceVersion")
+    )
 
 
 def _containers(spec: dict[str, object], key: str) -> dict[str, dict[str, int]]:
@@ -80,7 +88,7 @@ def _containers(spec: dict[str, object], key: str) -> dict[str, dict[str, int]]:
 
 
 def quantity(value: object) -> int | None:
-    """A whole number as Kubernetes writes it: 3000 comes back as 3k. None for what is none."""
+    """A whole number in Kubernetes' notation (3000 comes back as 3k); None for anything else."""
     text = value if isinstance(value, str) else str(value) if type(value) is int else ""
     digits = text.rstrip("kKMGTPEi")
     factor = _FACTORS.get(text[len(digits) :])
@@ -114,5 +122,5 @@ def _texts(value: object, key: str) -> dict[str, str]:
 
 
 def _plain(text: str) -> bool:
-    """Whether `text` may be part of a path of the API: a name of Kubernetes."""
+    """Whether `text` is a name of Kubernetes, and so may be part of a path of the API."""
     return 0 < len(text) <= 253 and all(c.isascii() and (c.isalnum() or c in "-.") for c in text) and text != ".."

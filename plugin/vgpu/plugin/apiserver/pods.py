@@ -1,7 +1,8 @@
-"""This node's pods, followed: list, then watch, over and over; their records for the hook; the sign that it is so.
+"""Follows this node's pods: lists them, watches them, and writes their records for the hook.
 
-Belongs here: the one loop and its back-off. While a watch is alive the lock on `<run>/pods/.watched` is held, and the
-hook may count on a record to come. Nothing is lost when a watch breaks: the next list tells what was missed.
+Belongs here: the loop of lists and watches, and its back-off. While a watch is alive, the informer holds the lock on
+`<run>/pods/.watched`, and a hook that sees the lock waits for a record. A broken watch loses nothing: the next list
+contains what was missed. The form of a record belongs to vgpu.config.pods.
 """
 
 from __future__ import annotations
@@ -19,18 +20,21 @@ from vgpu.config.settings import Settings
 from vgpu.node.service.log import Conditions
 from vgpu.plugin.apiserver import pod_objects
 from vgpu.plugin.apiserver.client import Api, ApiError, Object
-from vgpu.plugin.apiserver.pod_objects import Seen
+from vgpu.plugin.apiserver.pod_objects import PodObject
 
 PATH = "/api/v1/pods"
-PAGE = "100"
-WATCH_LIFE = 240  #: seconds that the server is asked to keep a watch open
-SILENCE = 300.0  #: seconds without a word, bookmarks included, after which a watch is dead
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+PAGE = "100"  #: pods in one answer of a list
+WATCH_LIFE = 240  #: seconds after which the server should end a watch
+SILENCE = 300.0  #: seconds without an event, bookmarks included, after which a watch counts as dead
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  #: seconds between attempts that fail, doubling
 TOPIC = "pods"
 
 
-class PodWatch:
-    """The pods by uid, as the API server has them; `changed` is called after each change. `run` ends with `stopped`."""
+class PodInformer:
+    """The pods by uid, as the API server has them.
+
+    Calls `changed` after each change. `run` returns once `stopped` is set.
+    """
 
     def __init__(
         self,
@@ -45,14 +49,14 @@ class PodWatch:
         self.conditions = conditions
         self.stopped = stopped
         self.changed = changed
-        self.names = pod_objects.interesting(settings)
+        self.names = pod_objects.card_resources(settings)
         self.first_pause = FIRST_PAUSE
-        self._pods: dict[str, Seen] = {}
+        self._pods: dict[str, PodObject] = {}
         self._guard = threading.Lock()
-        self._sign = Sign(paths.pods_watched(self.run_dir))
+        self._watch_lock = WatchLock(paths.pods_watched(self.run_dir))
 
-    def pods(self) -> list[Seen]:
-        """Those that ask for cards."""
+    def pods(self) -> list[PodObject]:
+        """The pods that request cards."""
         with self._guard:
             return list(self._pods.values())
 
@@ -65,24 +69,24 @@ class PodWatch:
                 continue
             except ApiError as error:
                 if error.kind == "gone":
-                    pause = min(pause, self.first_pause)  # the list that follows makes up for it
+                    pause = min(pause, self.first_pause)  # the list that follows contains the missed events
                 else:
-                    self._sign.lower()
+                    self._watch_lock.release()
                     self.conditions.set(TOPIC, f"pods are not followed: {error}")
             except (OSError, VgpuError) as error:
-                self._sign.lower()
+                self._watch_lock.release()
                 self.conditions.set(TOPIC, f"pods' records are not kept: {error}")
-            self.stopped.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311  # so that not all nodes ask at once
+            self.stopped.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads the nodes' requests
             pause = min(pause * 2, LONGEST_PAUSE)
-        self._sign.lower()
+        self._watch_lock.release()
 
     def stop(self) -> None:
-        """At once, whatever the thread waits for."""
-        self._sign.lower(for_good=True)
+        """Release the lock at once, even while the thread waits for the server."""
+        self._watch_lock.release(for_good=True)
 
     def _list(self, api: Api) -> str:
-        """Learn of all pods; returns the version to watch from."""
-        found: dict[str, Seen] = {}
+        """List all pods of the node; returns the version to watch from."""
+        found: dict[str, PodObject] = {}
         token, version = "", ""
         while True:
             more = {"continue": token} if token else {}
@@ -97,11 +101,11 @@ class PodWatch:
             if not token:
                 break
         self._replace(found)
-        self._sign.raise_()
+        self._watch_lock.acquire()
         self.conditions.set(TOPIC, "")
         return version
 
-    def _replace(self, found: dict[str, Seen]) -> None:
+    def _replace(self, found: dict[str, PodObject]) -> None:
         for uid in pods.uids(self.run_dir):
             if uid not in found or found[uid].ended:
                 pods.remove(self.run_dir, uid)
@@ -112,7 +116,7 @@ class PodWatch:
         self.changed()
 
     def _follow(self, api: Api, version: str) -> None:
-        """Watch from `version` on, watch after watch, until one breaks."""
+        """Watch from `version` on; open the next watch when one ends, until one breaks."""
         while not self.stopped.is_set():
             seen = 0
             for event in self._watch(api, version):
@@ -121,7 +125,7 @@ class PodWatch:
                 if self.stopped.is_set():
                     return
             if not seen:
-                self.stopped.wait(self.first_pause)  # a server that ends every watch at once is not asked without end
+                self.stopped.wait(self.first_pause)  # a server may end every watch at once
 
     def _watch(self, api: Api, version: str) -> Iterator[Object]:
         return api.watch(
@@ -130,7 +134,7 @@ class PodWatch:
         )  # fmt: skip
 
     def _apply(self, event: Object) -> str:
-        """Take one event in; returns the version that it brings."""
+        """Apply one event; returns the version in it, "" for none."""
         kind, value = event.get("type"), event.get("object")
         if kind == "ERROR":
             code = value.get("code") if isinstance(value, dict) else None
@@ -142,12 +146,12 @@ class PodWatch:
             self._take(pod, kind == "DELETED")
         return pod_objects.version_of(value)
 
-    def _mine(self, value: object) -> Seen | None:
-        """The pod in `value`, if it is one of this node that asks for cards."""
-        pod = pod_objects.seen(value, self.names)
-        return pod if pod is not None and pod.asks and pod.pod.node == self.node else None
+    def _mine(self, value: object) -> PodObject | None:
+        """The pod in `value`, if it belongs to this node and requests cards."""
+        pod = pod_objects.parse(value, self.names)
+        return pod if pod is not None and pod.requests_cards and pod.pod.node == self.node else None
 
-    def _take(self, pod: Seen, deleted: bool) -> None:
+    def _take(self, pod: PodObject, deleted: bool) -> None:
         uid = pod.pod.uid
         with self._guard:
             before = self._pods.get(uid)
@@ -161,16 +165,16 @@ class PodWatch:
             self._keep(pod, before)
         self.changed()
 
-    def _keep(self, pod: Seen, before: Seen | None) -> None:
-        """Write the pod's record where it has changed; a pod that has ended starts no container any more."""
+    def _keep(self, pod: PodObject, before: PodObject | None) -> None:
+        """Write the pod's record if it has changed; remove it once the pod has ended and starts no container."""
         if pod.ended:
             pods.remove(self.run_dir, pod.pod.uid)
         elif before is None or before.pod.record() != pod.pod.record():
             pods.write(self.run_dir, pod.pod)
 
 
-class Sign:
-    """The lock on `<run>/pods/.watched`, by which the hook knows that records follow the API server."""
+class WatchLock:
+    """The lock on `<run>/pods/.watched`. While it is held, the records are current, and the hook waits for them."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -178,14 +182,14 @@ class Sign:
         self._guard = threading.Lock()
         self._over = False
 
-    def raise_(self) -> None:
-        """Hold it. Another plugin that holds it is as good."""
+    def acquire(self) -> None:
+        """Take the lock. If another plugin holds it, that serves the hook as well."""
         with self._guard:
             if self._fd >= 0 or self._over:
                 return
             os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            for _ in range(100):  # a hook that looks holds it for an instant
+            for _ in range(100):  # a hook that tests the lock holds it for an instant
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     self._fd = fd
@@ -194,7 +198,7 @@ class Sign:
                     threading.Event().wait(0.002)
             os.close(fd)
 
-    def lower(self, for_good: bool = False) -> None:
+    def release(self, for_good: bool = False) -> None:
         with self._guard:
             self._over = self._over or for_good
             if self._fd >= 0:

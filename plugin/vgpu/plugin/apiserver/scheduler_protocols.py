@@ -1,7 +1,8 @@
-"""The answers that schedulers wait for: pods whose devices were handed over, or never will be, and locks of the node.
+"""The answers that schedulers wait for: a pod has its devices or will never have them; a lock of the node is released.
 
-Belongs here: what to patch, per dialect, from what is seen: a pod and its fate, the node's annotations. Pure; whether
-devices were handed over is read off claims (vgpu.plugin.apiserver.handover), the patching is done by the cluster.
+Belongs here: which annotations and labels to patch, per dialect, given a pod, its outcome, and the node's annotations.
+Pure: vgpu.plugin.apiserver.handover reads from claims and grants whether a pod has its devices, and
+vgpu.plugin.apiserver.agent sends the patches.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 
 from vgpu.config.dialects import placements
-from vgpu.plugin.apiserver.pod_objects import Seen
+from vgpu.plugin.apiserver.pod_objects import PodObject
 
 ALLOCATING, SUCCESS, FAILED = "allocating", "success", "failed"
 SECOND = 10**9
-LOCK_LIFE = 300 * SECOND  #: after which schedulers themselves take a lock for left behind
-FINISHED = str((1 << 64) - 1)  #: Volcano's time of a pod that is through
+LOCK_LIFE = 300 * SECOND  #: the age at which schedulers themselves consider a lock abandoned
+FINISHED = str((1 << 64) - 1)  #: the time that Volcano gives a pod that is done
 OWN_ASSIGNED = "vgpu.io/assigned"
 ASSIGNED = "gpu-assigned"
 TYDIC_PHASE, TYDIC_TIME, TYDIC_LOCK = "tydic.io/bind-phase", "tydic.io/bind-time", "tydic.io/node-lock"
@@ -31,16 +32,16 @@ Patch = tuple[Texts, Texts]  #: annotations and labels to set
 
 
 def enabled(dialects: Iterable[str]) -> frozenset[str]:
-    """`dialects` with `all` spelled out."""
+    """`dialects`, with `all` replaced by every dialect."""
     named = frozenset(dialects)
     return frozenset(placements.READERS) if placements.ALL in named else named
 
 
-def due(pod: Seen, handed_over: bool, dialects: frozenset[str]) -> Patch:
-    """What to set on `pod`: nothing until its devices were handed over, or it has failed without them.
+def due(pod: PodObject, handed_over: bool, dialects: frozenset[str]) -> Patch:
+    """What to set on `pod`; nothing until its devices were handed over, or the pod has failed without them.
 
-    Before the first of a pod's containers starts, kubelet has allocated for all of them: one that has its devices
-    speaks for the pod.
+    kubelet allocates for all containers of a pod before it starts the first one. So one container that has its devices
+    proves that the whole pod has.
     """
     annotations: Texts = {}
     labels: Texts = {}
@@ -53,34 +54,34 @@ def due(pod: Seen, handed_over: bool, dialects: frozenset[str]) -> Patch:
     return annotations, labels
 
 
-def open_for(pod: Seen, dialects: frozenset[str]) -> bool:
-    """Whether a scheduler still waits for word of `pod`."""
+def awaits_answer(pod: PodObject, dialects: frozenset[str]) -> bool:
+    """Whether a scheduler still waits for an answer about `pod`."""
     return any(due(pod, True, dialects))
 
 
-def _own(pod: Seen, handed_over: bool) -> Patch:
+def _own(pod: PodObject, handed_over: bool) -> Patch:
     waits = placements.OWN in pod.annotations and pod.annotations.get(OWN_ASSIGNED) != "true"
     return ({OWN_ASSIGNED: "true"}, {}) if waits and handed_over else ({}, {})
 
 
-def _tencent(pod: Seen, handed_over: bool) -> Patch:
+def _tencent(pod: PodObject, handed_over: bool) -> Patch:
     return _assigned(pod, "tencent.com/", handed_over), {}
 
 
-def _nvidia(pod: Seen, handed_over: bool) -> Patch:
+def _nvidia(pod: PodObject, handed_over: bool) -> Patch:
     labels = {}
     if pod.labels.get(TYDIC_PHASE) == ALLOCATING:
         labels[TYDIC_PHASE] = SUCCESS if handed_over else FAILED
     return _assigned(pod, "nvidia.com/", handed_over), labels
 
 
-def _assigned(pod: Seen, prefix: str, handed_over: bool) -> Texts:
+def _assigned(pod: PodObject, prefix: str, handed_over: bool) -> Texts:
     key = prefix + ASSIGNED
     return {key: "true"} if handed_over and pod.annotations.get(key) == "false" else {}
 
 
-def _hami(pod: Seen, handed_over: bool) -> Patch:
-    """Once no other vendor's devices of the pod are open: their plugin finds the pod by what we would end."""
+def _hami(pod: PodObject, handed_over: bool) -> Patch:
+    """Only when the pod waits for no other vendor's devices: that vendor's plugin finds the pod by its bind phase."""
     if not _hami_waits(pod):
         return {}, {}
     if not handed_over:
@@ -89,14 +90,14 @@ def _hami(pod: Seen, handed_over: bool) -> Patch:
     return {HAMI_PHASE: SUCCESS, HAMI_OPEN: ";" * parts}, {}
 
 
-def _hami_waits(pod: Seen) -> bool:
+def _hami_waits(pod: PodObject) -> bool:
     annotations = pod.annotations
     others = [key for key in annotations if key.startswith("hami.io/") and key.endswith("-devices-to-allocate")]
     foreign = any("," in annotations[key] for key in others if key != HAMI_OPEN)
     return annotations.get(HAMI_PHASE) == ALLOCATING and bool(annotations.get(placements.HAMI)) and not foreign
 
 
-def _volcano(pod: Seen, handed_over: bool) -> Patch:
+def _volcano(pod: PodObject, handed_over: bool) -> Patch:
     if pod.annotations.get(VOLCANO_PHASE) != ALLOCATING or not pod.annotations.get(placements.VOLCANO):
         return {}, {}
     if not handed_over:
@@ -105,8 +106,8 @@ def _volcano(pod: Seen, handed_over: bool) -> Patch:
     return {VOLCANO_PHASE: SUCCESS, VOLCANO_OPEN: ";" * parts, VOLCANO_WHEN: FINISHED}, {}
 
 
-def _manager(pod: Seen, handed_over: bool) -> Patch:
-    """The cards are those that were chosen beforehand: no start ever gets others."""
+def _manager(pod: PodObject, handed_over: bool) -> Patch:
+    """The answer repeats the cards that the scheduler chose: the hook gives a container no others."""
     chosen = pod.annotations.get(placements.MANAGER)
     if not chosen or pod.labels.get(MANAGER_PHASE) not in ("filtering", ALLOCATING):
         return {}, {}
@@ -115,20 +116,21 @@ def _manager(pod: Seen, handed_over: bool) -> Patch:
     return {placements.MANAGER_REAL: chosen}, {MANAGER_PHASE: "succeed"}
 
 
-_ANSWERS: dict[str, Callable[[Seen, bool], Patch]] = {
+_ANSWERS: dict[str, Callable[[PodObject, bool], Patch]] = {
     "vgpu": _own, "tencent": _tencent, "nvidia": _nvidia, "hami": _hami, "volcano": _volcano, "vgpu-manager": _manager,
 }  # fmt: skip
 
 
-# Locks of the node. We need none: no Allocate is paired with a pod. Held on, each stops the next pod for minutes.
+# Locks of the node. This plugin needs none, because it matches no Allocate with a pod. A lock that stays held delays
+# the next pod by minutes.
 
 
-def may_lock(pod: Seen, dialects: frozenset[str]) -> bool:
-    """Whether `pod`, which is bound to this node, may still be what one of the node's locks was taken for."""
+def may_lock(pod: PodObject, dialects: frozenset[str]) -> bool:
+    """Whether one of the node's locks may still be held for `pod`, which is bound to this node."""
     return any(_bind_time(pod, key) for name, key in _LOCKS if name in dialects)
 
 
-def held_locks(node: Texts, pods: list[Seen], dialects: frozenset[str]) -> list[str]:
+def held_locks(node: Texts, pods: list[PodObject], dialects: frozenset[str]) -> list[str]:
     """The lock annotations of the node, in `node`, that were taken for one of `pods`."""
     return [
         key for name, key in _LOCKS
@@ -139,9 +141,12 @@ def held_locks(node: Texts, pods: list[Seen], dialects: frozenset[str]) -> list[
 _LOCKS = (("hami", HAMI_LOCK), *(("volcano", key) for key in VOLCANO_LOCKS), ("nvidia", TYDIC_LOCK))
 
 
-def _locked_for(lock: str, pod: Seen, key: str) -> bool:
-    """HAMi's lock names its pod. The others have but a time: a lock that was taken before the pod was bound, and not
-    long before, was taken for it, for it is one lock and the pod's scheduler held it then."""
+def _locked_for(lock: str, pod: PodObject, key: str) -> bool:
+    """Whether `lock` was taken for `pod`.
+
+    HAMi's lock names its pod; the other locks only contain a time. A lock that was taken at most LOCK_LIFE before the
+    pod was bound was taken for that pod, because the node has one lock and the pod's scheduler held it then.
+    """
     named = lock.split(",")
     if len(named) == 3:
         return (named[1], named[2]) == (pod.pod.namespace, pod.pod.name) and bool(_bind_time(pod, key))
@@ -149,8 +154,8 @@ def _locked_for(lock: str, pod: Seen, key: str) -> bool:
     return 0 < taken <= bound < taken + LOCK_LIFE
 
 
-def _bind_time(pod: Seen, key: str) -> int:
-    """When the scheduler that has the lock `key` bound `pod`, in nanoseconds; 0 where it did not, or has its answer."""
+def _bind_time(pod: PodObject, key: str) -> int:
+    """When the scheduler of the lock `key` bound `pod`, in nanoseconds; 0 if it did not, or has its answer."""
     if key == TYDIC_LOCK:
         return _number(pod.labels.get(TYDIC_TIME, "")) if pod.labels.get(TYDIC_PHASE) == ALLOCATING else 0
     if key == HAMI_LOCK:
@@ -160,7 +165,7 @@ def _bind_time(pod: Seen, key: str) -> int:
 
 
 def _lock_time(text: str) -> int:
-    """Nanoseconds, of RFC 3339 or as they stand; 0 for anything else."""
+    """Nanoseconds from a text in RFC 3339 or in nanoseconds; 0 for anything else."""
     if _number(text):
         return _number(text)
     try:

@@ -1,4 +1,4 @@
-"""The side of the plugin that looks at the cards: the inventory as it changes, NVML, Xids, and each card's health.
+"""The node's cards and their health: the inventory and its changes, NVML, Xids, and the rules of health.
 
-Belongs here: what is known of cards. Telling kubelet of it is vgpu.plugin.kubelet's.
+Belongs here: what the plugin finds out about cards. Reporting it to kubelet belongs to vgpu.plugin.kubelet.
 """

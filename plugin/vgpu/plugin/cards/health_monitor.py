@@ -1,12 +1,13 @@
-"""The health watch: which cards no new container should get, and why. One thread, and processes that ask NVML.
+"""The health monitor: finds the cards that no new container should get, and why. One thread and its probe processes.
 
-Belongs here: the life of those processes (vgpu.plugin.cards.nvml_probe), what their silence means, the driver coming and
-going, and `<run>/health.json`, which keeps faults over a restart of the plugin. When a card is unhealthy and when it
-returns is vgpu.plugin.cards.health_rules's. Nothing here touches a running container, or imports pynvml into the plugin.
+Belongs here: starting and ending the probe processes (vgpu.plugin.cards.nvml_probe), their silence, loading and
+unloading of the driver, and `<run>/health.json`, which keeps faults over a restart of the plugin.
+vgpu.plugin.cards.health_rules decides when a card is unhealthy and when it returns. This module touches no running
+container and never imports pynvml.
 
-Cards that answer share one process, which holds NVML and waits for events. A card that does not answer, or has to be
-reset, is let go: it is looked at by a process of its own from time to time, so that nothing of ours is in the way of
-`nvidia-smi --gpu-reset`, and a card that hangs NVML takes no other card's watch with it.
+One process, the session, holds NVML open for all cards that answer, and waits for their events. The monitor removes a
+card that does not answer, or has to be reset, from the session. From then on a process of the card's own probes it from
+time to time. So the plugin does not block `nvidia-smi --gpu-reset`, and a card that hangs NVML affects no other card.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from vgpu.plugin.cards import xids
 from vgpu.plugin.cards.health_rules import QUIET, CardState, Fault, fault_of_xid, from_answer
 
 VERSION = 1
-HOST_ROOT = "VGPU_HOST_ROOT"  #: environment: where a container has the host's files, NVML's library and /dev
-ALL = "all"  #: among plugin.ignored_xids: no events at all, and NVML is never held open
-MAX_LINE = 1 << 16
+HOST_ROOT = "VGPU_HOST_ROOT"  #: environment variable: where a container has the host's files: NVML's library and /dev
+ALL = "all"  #: in plugin.ignored_xids: no events at all, and NVML is never held open
+MAX_LINE = 1 << 16  #: bytes
 NOT_LOADED, MISMATCH = 9, 18  #: NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_LIB_RM_VERSION_MISMATCH
 HANGS = "NVML hangs when asked for it"
 
@@ -42,8 +43,9 @@ Driver = tuple[str, int]
 
 
 class Pace:
-    """Seconds. `look`: from look to look; `apart`: the same of cards let go; `hang`: as long as one answer may take;
-    `tick`: from look to look at the device nodes and the driver's version; `first`, `last`: pauses after a failure.
+    """Intervals in seconds. `look`: between two probes of a card; `apart`: the same for a card outside the session;
+    `hang`: the longest time for one answer; `tick`: between two checks of the device nodes and the driver's version;
+    `quiet`: see health_rules.QUIET; `first`, `last`: the shortest and the longest pause after a failure of NVML.
     """
 
     def __init__(
@@ -59,17 +61,18 @@ class Pace:
         self.last = last
 
 
-class HealthWatch:
-    """`on_change` is called, from the watch's own thread, whenever `reasons()` has changed.
+class HealthMonitor:
+    """The monitor's thread calls `on_change` whenever `reasons()` has changed.
 
-    What an earlier plugin knew is known, and among the reasons, before `start`: that reads one small file.
+    The constructor loads the faults that an earlier plugin recorded, from one small file. `reasons()` contains them
+    before `start`.
     """
 
     def __init__(
         self,
         settings: Settings,
         cards: list[Card],
-        journal: Log,
+        log: Log,
         on_change: Callable[[], None],
         pace: Pace | None = None,
         clock: Callable[[], float] = since_boot,
@@ -77,12 +80,12 @@ class HealthWatch:
     ) -> None:
         self.settings = settings
         self.cards = {card.uuid: card for card in cards}
-        self.journal = journal
-        self.conditions = Conditions(journal)
+        self.log = log
+        self.conditions = Conditions(log)
         self.on_change = on_change
         self.pace = pace or Pace()
         self.clock = clock
-        self.ignored, self.events = _ignored(settings, journal)
+        self.ignored, self.events = _ignored(settings, log)
         self._file = paths.health(settings.run_dir)
         self._saved = False
         self._host = os.environ.get(HOST_ROOT, "").rstrip("/")
@@ -91,11 +94,11 @@ class HealthWatch:
         self._had_driver = bool(self._driver[0])
         self._states: dict[str, CardState] = {}
         self._nodes: set[str] = set()
-        self._told: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
         self._lock = threading.Lock()
-        self._session: _Watcher | None = None
-        self._looks: dict[str, _Watcher] = {}
-        self._leaving: list[_Watcher] = []
+        self._session: _Probe | None = None
+        self._looks: dict[str, _Probe] = {}
+        self._leaving: list[_Probe] = []
         self._pause, self._not_before = self.pace.first, 0.0
         self._next_apart: dict[str, float] = {}
         self._selector = selectors.DefaultSelector()
@@ -109,7 +112,7 @@ class HealthWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread and its processes; one that hangs in the kernel is left to die."""
+        """End the thread and its processes. A process that hangs in the kernel ends later by itself."""
         self._stopping = True
         os.write(self._wake[1], b".")
         if self._thread.ident is not None:
@@ -119,12 +122,12 @@ class HealthWatch:
             os.close(fd)
 
     def reasons(self) -> dict[str, str]:
-        """Card uuid -> why it is unhealthy; healthy ones are left out. Any thread."""
+        """Card uuid -> why the card is unhealthy; without the healthy ones. Any thread may call this."""
         with self._lock:
-            return dict(self._told)
+            return dict(self._reasons)
 
     def silent(self) -> float:
-        """Seconds since the watch's thread last gave a sign: for liveness; it never waits for NVML."""
+        """Seconds since the monitor's thread began its last round, for liveness. The thread never waits for NVML."""
         return self.clock() - self._seen
 
     # The thread
@@ -139,57 +142,57 @@ class HealthWatch:
             self._step("processes", self._keep_asking)
             self._step("reasons", self._publish)
             self._step("answers", self._sleep)
-        for watcher in list(self._watchers()):
-            self._end(watcher)
+        for probe in list(self._probes()):
+            self._end(probe)
 
     def _step(self, name: str, work: Callable[[], None]) -> None:
         topic = f"health watch: {name}"
         try:
             work()
         except (VgpuError, OSError) as error:
-            self.conditions.set(topic, f"{topic}: {error}")
+            self.conditions.set(topic, f"health monitor: {name}: {error}")
         else:
             self.conditions.set(topic, "")
 
     def _sleep(self) -> None:
-        """Until the next round is due, or a process has said something."""
-        deadlines = [watcher.deadline for watcher in self._watchers()]
+        """Wait until the next round is due, or a process has sent a message."""
+        deadlines = [probe.deadline for probe in self._probes()]
         until = min([self.clock() + self.pace.tick, *deadlines])
         for key, _ in self._selector.select(max(until - self.clock(), 0.0)):
             if key.data is not None:
                 self._hear(key.data)
         self._judge_silence()
 
-    def _watchers(self) -> Iterator[_Watcher]:
+    def _probes(self) -> Iterator[_Probe]:
         yield from [self._session] if self._session else []
         yield from list(self._looks.values())
 
-    # What the processes say
+    # Messages of the processes
 
-    def _hear(self, watcher: _Watcher) -> None:
-        for message in watcher.read():
-            watcher.deadline = self.clock() + self.pace.hang
+    def _hear(self, probe: _Probe) -> None:
+        for message in probe.read():
+            probe.deadline = self.clock() + self.pace.hang
             if "at" in message:
-                watcher.at = str(message["at"])
+                probe.at = str(message["at"])
             elif "look" in message:
-                watcher.at = ""
+                probe.at = ""
                 self._saw(str(message["look"]), message)
             elif "round" in message:
                 self._pause = self.pace.first
-                watcher.deadline += self.pace.look
+                probe.deadline += self.pace.look
                 self.conditions.set("NVML", "")
             elif "event" in message:
                 self._happened(str(message["event"]), message.get("kind"), message.get("data"))
             elif "fatal" in message:
                 self._failed(str(message["fatal"]), message.get("code"))
-        if watcher.ended:
-            self._drop(watcher)
+        if probe.ended:
+            self._drop(probe)
 
     def _saw(self, uuid: str, message: dict[str, object]) -> None:
         state = self._states[uuid]
         had_fault = state.fault is not None
         state.saw(from_answer(message), self.clock())
-        if state.error and not message.get("error"):  # one answer is not enough: ask again soon
+        if state.error and not message.get("error"):  # one answer is not enough: probe again soon
             self._next_apart[uuid] = self.clock() + self.pace.look
         if had_fault != (state.fault is not None):
             self._save()
@@ -197,17 +200,17 @@ class HealthWatch:
     def _happened(self, uuid: str, kind: object, data: object) -> None:
         number = data if isinstance(data, int) else 0
         if kind == "xid" and (number in self.ignored or number in xids.NOTICES):
-            self.journal.info(f"Xid {number}: not the card's fault", card=uuid)
+            self.log.info(f"Xid {number}: not the card's fault", card=uuid)
             return
         now = self.clock()
         fault = fault_of_xid(number, now) if kind == "xid" else Fault("uncorrectable memory error", now, False)
         for card in [uuid] if uuid else list(self._states):
             self._states[card].happened(fault)
-        self.journal.warning(fault.text, card=uuid or "all: NVML does not say whose it is")
+        self.log.warning(fault.text, card=uuid or "all: NVML does not name the card")
         self._save()
 
     def _failed(self, text: str, code: object) -> None:
-        """NVML itself fails. Without a driver no card is usable; else we are blind, which is not the cards' fault."""
+        """NVML itself fails. Without a driver no card is usable; else the cards' state is not known and stays."""
         version = staleness.driver_version(self.settings.text("driver.proc_root"))
         if code == MISMATCH:
             self._mark_all("the driver's library and its kernel module differ: reboot, or load the new module")
@@ -219,11 +222,11 @@ class HealthWatch:
         for state in self._states.values():
             state.saw(from_answer({"error": error, "gone": True}), self.clock())
 
-    # Starting and ending them
+    # Starting and ending the processes
 
     def _keep_asking(self) -> None:
-        """One session for the cards that answer, one process now and then for each that was let go."""
-        self._leaving = [watcher for watcher in self._leaving if not watcher.gone()]
+        """Keep one session for the cards that answer, and now and then probe each card outside the session."""
+        self._leaving = [probe for probe in self._leaving if not probe.gone()]
         apart = {uuid for uuid, state in self._states.items() if state.apart() or not self.events}
         together = [uuid for uuid in self.cards if uuid not in apart]
         if self._session and set(self._session.cards) != set(together):
@@ -233,59 +236,59 @@ class HealthWatch:
         if together and self._session is None:
             self._session = self._start(together, self.pace.look)
         for uuid in apart:
-            free = uuid not in self._looks and not any(uuid in watcher.cards for watcher in self._leaving)
+            free = uuid not in self._looks and not any(uuid in probe.cards for probe in self._leaving)
             if free and self.clock() >= self._next_apart.get(uuid, 0.0):
                 self._next_apart[uuid] = self.clock() + self.pace.apart
                 self._looks[uuid] = self._start([uuid], 0.0)
 
-    def _start(self, uuids: list[str], interval: float) -> _Watcher:
+    def _start(self, uuids: list[str], interval: float) -> _Probe:
         task = {
             "library": self._library(), "cards": {uuid: self.cards[uuid].bus_id for uuid in uuids},
             "interval": interval, "parent": os.getpid(),
         }  # fmt: skip
-        watcher = _Watcher(uuids, task, self.clock() + self.pace.hang)
-        self._selector.register(watcher.fd, selectors.EVENT_READ, watcher)
-        return watcher
+        probe = _Probe(uuids, task, self.clock() + self.pace.hang)
+        self._selector.register(probe.fd, selectors.EVENT_READ, probe)
+        return probe
 
     def _library(self) -> str:
-        """NVML of the inventory in force, which a driver's update changes."""
+        """NVML's path in the current inventory; an update of the driver changes it."""
         found = inventory.nvml_of(inventory.read(self.settings.run_dir).libraries)
         return self._host + found
 
-    def _end(self, watcher: _Watcher) -> None:
-        """It is not wanted any more, or silent."""
-        self._forget(watcher)
-        watcher.end()
-        if not watcher.gone():
-            self._leaving.append(watcher)
+    def _end(self, probe: _Probe) -> None:
+        """End a process that is not needed any more, or silent."""
+        self._forget(probe)
+        probe.end()
+        if not probe.gone():
+            self._leaving.append(probe)
 
-    def _drop(self, watcher: _Watcher) -> None:
-        """It has ended by itself: a look as it should, the session because NVML failed."""
-        if watcher is self._session:
+    def _drop(self, probe: _Probe) -> None:
+        """A process has ended by itself: a single probe normally, the session because NVML failed."""
+        if probe is self._session:
             self._not_before = self.clock() + self._pause
             self._pause = min(self._pause * 2, self.pace.last)
-        self._end(watcher)
+        self._end(probe)
 
-    def _forget(self, watcher: _Watcher) -> None:
-        self._selector.unregister(watcher.fd)
-        if watcher is self._session:
+    def _forget(self, probe: _Probe) -> None:
+        self._selector.unregister(probe.fd)
+        if probe is self._session:
             self._session = None
         else:
-            self._looks = {uuid: other for uuid, other in self._looks.items() if other is not watcher}
+            self._looks = {uuid: other for uuid, other in self._looks.items() if other is not probe}
 
     def _judge_silence(self) -> None:
-        """A process that says nothing hangs: at the card that it was about to ask, else in NVML as such."""
-        for watcher in list(self._watchers()):
-            if self.clock() < watcher.deadline:
+        """A silent process hangs: at the card that it named last, or in NVML itself, which affects all its cards."""
+        for probe in list(self._probes()):
+            if self.clock() < probe.deadline:
                 continue
-            for uuid in [watcher.at] if watcher.at else watcher.cards:
+            for uuid in [probe.at] if probe.at else probe.cards:
                 self._states[uuid].saw(from_answer({"error": HANGS}), self.clock())
-            self._end(watcher)
+            self._end(probe)
 
-    # What needs no NVML
+    # Checks without NVML
 
     def _driver_now(self) -> Driver:
-        """(version, identity of the loaded module): both change when the driver is loaded anew."""
+        """(version, inode of the loaded module): one of them changes when the driver is loaded again."""
         proc_root = self.settings.text("driver.proc_root")
         try:
             module = os.stat(os.path.join(os.path.dirname(proc_root), "sys/module/nvidia")).st_ino
@@ -302,19 +305,19 @@ class HealthWatch:
             return
         self._driver = now
         self._had_driver = True
-        for watcher in list(self._watchers()):
-            self._end(watcher)
+        for probe in list(self._probes()):
+            self._end(probe)
         self._pause, self._not_before, self._next_apart = self.pace.first, 0.0, {}
         if not now[0]:
             self._mark_all("the driver is not loaded")
             return
-        self.journal.info("driver loaded anew", driver=now[0])
+        self.log.info("driver loaded anew", driver=now[0])
         for state in self._states.values():
             state.reset()
         self._save()
 
     def _look_at_nodes(self) -> None:
-        """A node that was there and is not any more; one that was never there is the inventory's matter."""
+        """Mark a card whose device node has disappeared. The inventory reports a node that never existed."""
         for uuid, card in self.cards.items():
             if _is_node(self._host + card.device.path):
                 self._nodes.add(uuid)
@@ -322,14 +325,14 @@ class HealthWatch:
                 answer = {"error": f"its device node {card.device.path} is gone", "gone": True}
                 self._states[uuid].saw(from_answer(answer), self.clock())
 
-    # What is told and kept
+    # Reasons and their file
 
     def _publish(self) -> None:
         if self._saved and not os.path.exists(self._file):
             self._settle()
         found = self._found()
         with self._lock:
-            before, self._told = self._told, found
+            before, self._reasons = self._reasons, found
         if found == before:
             return
         self.on_change()
@@ -338,7 +341,7 @@ class HealthWatch:
         return {uuid: reason for uuid, state in self._states.items() if (reason := state.reason())}
 
     def _settle(self) -> None:
-        """Somebody has removed the file: the faults told so far are settled."""
+        """Somebody has removed the file, and by that declared all recorded faults settled."""
         for state in self._states.values():
             state.reset()
         self._save()
@@ -354,14 +357,14 @@ class HealthWatch:
         self._saved = True
 
     def _load(self) -> None:
-        """Faults of an earlier plugin, if neither the node was booted nor the driver loaded anew since."""
+        """Load the faults of an earlier plugin, unless the node was booted or the driver loaded again since."""
         try:
             faults = self._read()
         except VgpuError as error:
-            self.journal.warning(f"faults of before are not known: {error}")
+            self.log.warning(f"earlier faults are not known: {error}")
             faults = {}
         self._states = {uuid: CardState(faults.get(uuid), self.pace.quiet) for uuid in self.cards}
-        self._told = self._found()
+        self._reasons = self._found()
 
     def _read(self) -> dict[str, Fault]:
         try:
@@ -377,9 +380,9 @@ class HealthWatch:
         }
 
 
-class _Watcher:
-    """A process of vgpu.plugin.cards.nvml_probe for `cards`. `at`: the card that it is asking, "" for none;
-    `deadline`: when it has to have said something; `ended`: it says nothing more.
+class _Probe:
+    """A process of vgpu.plugin.cards.nvml_probe for `cards`. `at`: the card that it is probing, "" for none;
+    `deadline`: the time by which the next message is due; `ended`: no message will follow.
     """
 
     def __init__(self, cards: list[str], task: dict[str, object], deadline: float) -> None:
@@ -399,7 +402,7 @@ class _Watcher:
         os.set_blocking(self.fd, False)
 
     def read(self) -> list[dict[str, object]]:
-        """The messages that have arrived; `ended` at its end, or when it talks garbage."""
+        """The messages that have arrived. Sets `ended` at the end of the stream, or when a message is malformed."""
         try:
             data = os.read(self.fd, MAX_LINE)
         except BlockingIOError:
@@ -409,7 +412,7 @@ class _Watcher:
         self._data = bytearray(rest)
         self.ended = not data or len(rest) > MAX_LINE
         try:
-            return [records.decode_object(line, "health watch") for line in lines]
+            return [records.decode_object(line, "health monitor") for line in lines]
         except VgpuError:
             self.ended = True
             return []
@@ -423,16 +426,16 @@ class _Watcher:
         self._process.stdout.close()
 
     def gone(self) -> bool:
-        """Whether the kernel has let go of it; one that hangs in the driver stays for as long as it hangs."""
+        """Whether the process has ended; one that hangs in the driver stays until the driver returns."""
         return self._process.poll() is not None
 
 
-def _ignored(settings: Settings, journal: Log) -> tuple[set[int], bool]:
-    """(the Xids that are ignored, whether events are waited for at all)."""
+def _ignored(settings: Settings, log: Log) -> tuple[set[int], bool]:
+    """(the Xids to ignore, whether the session waits for events at all)."""
     found = settings.texts("plugin.ignored_xids")
     for text in found:
         if not text.isdigit() and text not in (ALL, xids.CATALOG):
-            journal.warning(f"plugin.ignored_xids: expected numbers, {xids.CATALOG} or {ALL}, found {text}")
+            log.warning(f"plugin.ignored_xids: expected numbers, {xids.CATALOG} or {ALL}, found {text}")
     harmless = xids.HARMLESS if xids.CATALOG in found else set()
     return {int(text) for text in found if text.isdigit()} | harmless, ALL not in found
 

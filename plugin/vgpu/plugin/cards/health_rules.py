@@ -1,7 +1,8 @@
 """When a card counts as unhealthy, and when it returns. Pure: answers and events of NVML in, a reason or "" out.
 
-Belongs here: the rules; which Xids mean what is vgpu.plugin.cards.xids'. Asking NVML is vgpu.plugin.cards.nvml_probe's, the life of
-that process and the file that keeps faults over a restart are vgpu.plugin.cards.health_monitor's. docs/health.md has it all in prose.
+Belongs here: the rules, which docs/health.md explains. vgpu.plugin.cards.xids has the meaning of each Xid.
+vgpu.plugin.cards.nvml_probe calls NVML. vgpu.plugin.cards.health_monitor runs that process, and owns the file that
+keeps faults over a restart.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Mapping
 from vgpu.plugin.cards import xids
 
 QUIET = 300.0  #: seconds without a further error after which a card that needs no reset returns
-GOOD = 2  #: answers in succession after which a card that did not answer counts as there again
+GOOD = 2  #: answers in succession after which a card that did not answer counts as healthy again
 
-#: nvmlDeviceGpuRecoveryAction_t, which drivers since 570 know.
+#: nvmlDeviceGpuRecoveryAction_t, which drivers since 570 report.
 ACTIONS = {
     1: "the card reset", 2: "the node rebooted", 3: "peer-to-peer work drained", 4: "the card drained and reset",
     5: "its IMEX domain recovered", 6: "its bus reset", 7: "the system rebooted",
@@ -21,10 +22,10 @@ ACTIONS = {
 
 
 class Look:
-    """One answer of a card. `error` is "" when it answered; `gone`: it is lost, or wants a reset before anything else.
+    """One answer of a card. `error` is "" when it answered; `gone`: it is lost, or must be reset before anything else.
 
-    `pages`: a page waits to be retired; `rows`: remapping a row has failed; `action`: what the driver asks for, -1
-    when it cannot tell; `ecc`: uncorrected errors since the driver took the card, -1 when not known.
+    `pages`: a page waits to be retired; `rows`: remapping a row has failed; `action`: the recovery that the driver
+    requests, -1 when unknown; `ecc`: uncorrected errors since the driver initialised the card, -1 when unknown.
     """
 
     __slots__ = ("action", "ecc", "error", "gone", "pages", "rows")
@@ -47,7 +48,7 @@ class Look:
 
 
 class Fault:
-    """An error that was told once, at `at`. `reset`: the card has to be reset before it returns."""
+    """An error that NVML reported at the time `at`. `reset`: the card has to be reset before it returns."""
 
     __slots__ = ("at", "reset", "text")
 
@@ -58,24 +59,24 @@ class Fault:
 
 
 def fault_of_xid(number: int, at: float) -> Fault:
-    told = xids.RESET.get(number)
-    return Fault(f"Xid {number}" + (f", {told}" if told else ""), at, told is not None)
+    meaning = xids.RESET.get(number)
+    return Fault(f"Xid {number}" + (f", {meaning}" if meaning else ""), at, meaning is not None)
 
 
 class CardState:
-    """What is known of one card. Times are the caller's clock."""
+    """The state of one card. Times are those of the caller's clock."""
 
     def __init__(self, fault: Fault | None = None, quiet: float = QUIET) -> None:
         self.fault = fault
         self.quiet = quiet
-        self.error = ""  #: what is wrong as of the last look
+        self.error = ""  #: what was wrong at the last look
         self.last = Look()
         self._good = 0
         self._gone = False  # at the last look
         self._was_gone = False  # at some time since the fault
 
     def happened(self, fault: Fault) -> None:
-        """An error. One that needs a reset is not covered by a later one that needs none."""
+        """Record an error. An error that needs no reset does not replace one that needs a reset."""
         if self.fault is not None and self.fault.reset and not fault.reset:
             return
         self.fault = fault
@@ -98,11 +99,11 @@ class CardState:
             self.fault = None
 
     def reset(self) -> None:
-        """The driver was loaded anew, or somebody says that the faults told so far are settled."""
+        """The driver was loaded again, or an administrator declared the recorded faults settled."""
         self.fault = None
 
     def reason(self) -> str:
-        """Why no container should get this card, "" when it is healthy. Says the same until something changes."""
+        """Why no container should get this card; "" when it is healthy. The text is stable until the state changes."""
         if self.error:
             return self.error
         if self.last.action > 0:
@@ -116,19 +117,19 @@ class CardState:
         return ""
 
     def apart(self) -> bool:
-        """Whether nothing of ours may hold the card open: it is to be reset, or looking at it may take long."""
+        """Whether the plugin must not hold the card open: the card is to be reset, or may answer slowly."""
         return bool(self.error) or self.last.action > 0 or (self.fault is not None and self.fault.reset)
 
     def _over(self, fault: Fault, now: float) -> bool:
-        """Whether a card that answers has got over `fault`."""
+        """Whether `fault` is over, on a card that answers."""
         if fault.reset and self._was_gone:
-            return True  # it was away and came back: that was the reset
+            return True  # the card was gone and came back, so it was reset
         quiet = now - fault.at >= self.quiet
         return quiet and (not fault.reset or self.last.action == 0)
 
 
 def from_answer(answer: Mapping[str, object]) -> Look:
-    """The Look in a message of vgpu.plugin.cards.nvml_probe; what is missing is not known."""
+    """The Look in a message of vgpu.plugin.cards.nvml_probe; missing fields are unknown."""
 
     def number(name: str) -> int:
         value = answer.get(name)

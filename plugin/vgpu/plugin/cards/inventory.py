@@ -1,8 +1,8 @@
-"""The node's cards as `<run>/inventory.json` tells them, over its changes.
+"""The node's cards according to `<run>/inventory.json`, and the changes of that file.
 
-Belongs here: reading the file again when it has changed, and what it says about a card: one that was there and is no
-longer, and all of them when the inventory is stale or the driver is not loaded. A card that went stays known, and
-unhealthy, for this process's life, so that its ids stay known too and return with it. Taking inventories is vgpud's.
+Belongs here: reading the file again when it has changed, and the health that follows from it. A card that has left the
+inventory is unhealthy; so are all cards when the inventory is stale or the driver is not loaded. A card that has left
+stays known for the life of this process, so that its ids stay valid and return with it. vgpud takes the inventories.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from vgpu.config import inventory as inventories
-from vgpu.config import paths
+from vgpu.config import inventory, paths
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
 from vgpu.hook.linux import staleness
 
-GRACE = 10.0  #: seconds that an inventory may be missing or stale: vgpud takes another one within 2, NVML may take some
+GRACE = 10.0  #: seconds that an inventory may be missing or stale; vgpud replaces it within 2 s plus NVML's own time
 
 
-class InventoryWatch:
-    """`cards` are all that were seen, `error` why there is no inventory to go by at present."""
+class InventoryMonitor:
+    """`cards`: all cards ever seen; `error`: why there is no usable inventory now, else ""."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
         self.settings = settings
@@ -29,9 +28,9 @@ class InventoryWatch:
         self.error = ""
         self.known: dict[str, Card] = {}
         self.present: set[str] = set()
-        self.ever = False  #: whether there was a usable inventory, be it without cards
+        self.ever = False  #: whether there was a usable inventory, even one without cards
         self._file: tuple[int, ...] = (-1,)
-        self._found: inventories.Inventory | None = None
+        self._found: inventory.Inventory | None = None
         self._had_driver = False
         self._bad_since = -1.0
 
@@ -52,7 +51,7 @@ class InventoryWatch:
             self.error, self._bad_since = "", -1.0
 
     def reasons(self) -> dict[str, str]:
-        """uuid -> why a card is unhealthy, as far as the inventory tells."""
+        """Card uuid -> why the inventory makes the card unhealthy."""
         if self.error and self.clock() - self._bad_since >= GRACE:
             return dict.fromkeys(self.known, self.error)
         return {uuid: "no longer in this node's inventory" for uuid in self.known if uuid not in self.present}
@@ -66,11 +65,11 @@ class InventoryWatch:
             file = ()
         if file != self._file or self._found is None:
             self._found = None
-            self._found = inventories.read(self.settings.run_dir)
+            self._found = inventory.read(self.settings.run_dir)
             self._file = file
 
     def _check(self) -> None:
-        """The inventory in hand describes this node as it is; then its cards are the present ones."""
+        """Take the inventory's cards as the present ones; VgpuError if the inventory is stale."""
         assert self._found is not None
         proc_root = self.settings.text("driver.proc_root")
         staleness.check(self._found, proc_root)

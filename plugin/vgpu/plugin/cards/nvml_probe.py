@@ -1,15 +1,16 @@
-"""The process that holds NVML for the health watch: looks at cards, waits for their events, tells both line by line.
+"""The process that holds NVML for the health monitor: probes cards, and sends their answers and events.
 
-Belongs here: pynvml's calls for it, and the form of the messages. A process of its own, because NVML may hang for ever
-in the kernel, keeps a replaced library loaded, and keeps a card from being reset as long as it is open: all three end
-with the process, and none of them is the device plugin's then. Judging is vgpu.plugin.cards.health_rules's.
+Belongs here: the calls of pynvml for it, and the form of the messages. vgpu.plugin.cards.health_rules judges the
+answers. It is a process of its own for three reasons: NVML may hang in the kernel for ever, it keeps a replaced library
+loaded, and it prevents the reset of a card that it holds open. All three end with the process and do not affect the
+plugin.
 
 Messages on stdout, one JSON object each:
-  {"at": uuid}                         about to ask this card; if nothing follows, this is where NVML hangs
-  {"look": uuid, "error": ..., ...}    what it said, see cardstate.Look
-  {"round": true}                      all cards were looked at
-  {"event": uuid, "kind": "xid" | "ecc", "data": n}    uuid "" when NVML does not say whose
-  {"fatal": text, "code": n}           NVML is of no more use; the process ends
+  {"at": uuid}                         about to probe this card; if nothing follows, NVML hangs at this card
+  {"look": uuid, "error": ..., ...}    the card's answer, see health_rules.Look
+  {"round": true}                      all cards were probed
+  {"event": uuid, "kind": "xid" | "ecc", "data": n}    uuid is "" when NVML does not name the card
+  {"fatal": text, "code": n}           NVML cannot be used any more; the process ends
 """
 
 from __future__ import annotations
@@ -27,33 +28,33 @@ from vgpu.config.errors import VgpuError
 from vgpu.hook.linux import syscalls
 from vgpu.node.driver import nvml
 
-RECOVERY_ACTION = 230  #: NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older packages do not name
+RECOVERY_ACTION = 230  #: NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; older versions of pynvml lack the name
 MILLISECONDS = 1000
-PAUSE = 1.0  #: seconds, the least between two looks
+PAUSE = 1.0  #: seconds, the shortest time between two probes
 
-#: What says that the card itself is away, or wants a reset before it answers.
+#: Errors of a card that is gone, or must be reset before it answers.
 GONE = (
     pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT,
     getattr(pynvml, "NVML_ERROR_RESET_REQUIRED", 16), 28,
 )  # fmt: skip
-#: The same of the wait, which does not say whose it is.
+#: The same errors from the wait for events, which does not name the card.
 LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, getattr(pynvml, "NVML_ERROR_RESET_REQUIRED", 16))
-#: What says nothing of the card: NVML has to be started anew, or we may not ask.
+#: Errors that concern no single card: NVML must be initialised again, or this process has no permission.
 FATAL = (
     pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_NO_PERMISSION,
     getattr(pynvml, "NVML_ERROR_LIB_RM_VERSION_MISMATCH", 18),
 )  # fmt: skip
-#: What a card, a driver or a package that does not know a question answers.
+#: Exceptions where a card, a driver or pynvml does not support a call.
 UNKNOWN = (AttributeError, pynvml.NVMLError)
 
 
-def tell(**message: object) -> None:
+def send(**message: object) -> None:
     sys.stdout.write(records.encode(message) + "\n")
     sys.stdout.flush()
 
 
-class Watch:
-    """`wanted`: uuid -> bus id, of the inventory. `interval`: seconds from look to look, 0.0 for one look only."""
+class Probe:
+    """`wanted`: uuid -> bus id, from the inventory. `interval`: seconds between two probes, 0.0 for a single one."""
 
     def __init__(self, wanted: dict[str, str], interval: float) -> None:
         self.wanted = wanted
@@ -69,45 +70,45 @@ class Watch:
             self._wait(self._looked + self.interval)
             self._round()
 
-    # Looking
+    # Probing
 
     def _round(self) -> None:
         for uuid in self.wanted:
             self._look(uuid)
         self._looked = time.monotonic()
-        tell(round=True)
+        send(round=True)
 
     def _look(self, uuid: str) -> None:
-        tell(at=uuid)
+        send(at=uuid)
         try:
-            answer = self._asked(self._handle(uuid))
+            answer = self._query(self._handle(uuid))
         except pynvml.NVMLError as error:
             if error.value in FATAL:
                 raise
-            answer = {"error": f"NVML says: {error}", "gone": error.value in GONE}
-        tell(look=uuid, **answer)
+            answer = {"error": f"NVML reports: {error}", "gone": error.value in GONE}
+        send(look=uuid, **answer)
 
     def _handle(self, uuid: str) -> Any:
-        """By bus id, which opens this card only: by uuid or index NVML may go through others, which may hang."""
+        """The card's handle by bus id. A look-up by uuid or index may open other cards, which may hang."""
         if uuid not in self.handles:
             handle = pynvml.nvmlDeviceGetHandleByPciBusId(self.wanted[uuid].encode())
             found = pynvml.nvmlDeviceGetUUID(handle)
             if (found.decode() if isinstance(found, bytes) else found) != uuid:
-                raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)  # another card in its place
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)  # another card has taken its place
             self.handles[uuid] = handle
             self.names[_address(handle)] = uuid
             if self.interval:
                 self._register(handle)
         return self.handles[uuid]
 
-    def _asked(self, handle: Any) -> dict[str, object]:
-        pynvml.nvmlDeviceGetMemoryInfo(handle)  # the question that every card answers
+    def _query(self, handle: Any) -> dict[str, object]:
+        pynvml.nvmlDeviceGetMemoryInfo(handle)  # every card supports this call
         return {"pages": _pages(handle), "rows": _rows(handle), "action": _action(handle), "ecc": _ecc(handle)}
 
     # Waiting
 
     def _register(self, handle: Any) -> None:
-        """For what this card can tell; one that can tell nothing is only looked at."""
+        """Register the event types that this card supports. A card without any is only probed."""
         try:
             kinds = pynvml.nvmlDeviceGetSupportedEventTypes(handle)
             kinds &= pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
@@ -121,13 +122,13 @@ class Watch:
                 raise
 
     def _wait(self, until: float) -> None:
-        """Until the next look is due, or an error asks for one now."""
+        """Wait until the next probe is due, or an error makes one due now."""
         while (left := until - time.monotonic()) > 0:
             if self.events is None:
                 time.sleep(left)
                 return
             try:
-                self._tell(pynvml.nvmlEventSetWait(self.events, int(left * MILLISECONDS) + 1))
+                self._send_event(pynvml.nvmlEventSetWait(self.events, int(left * MILLISECONDS) + 1))
             except pynvml.NVMLError as error:
                 if error.value == pynvml.NVML_ERROR_TIMEOUT:
                     return
@@ -135,11 +136,11 @@ class Watch:
                     raise
                 time.sleep(PAUSE)
                 return
-            until = min(until, self._looked + PAUSE)  # what the card says after an error, but not a look for each
+            until = min(until, self._looked + PAUSE)  # probe after an error, but not once for each error
 
-    def _tell(self, event: Any) -> None:
+    def _send_event(self, event: Any) -> None:
         kind = "xid" if event.eventType == pynvml.nvmlEventTypeXidCriticalError else "ecc"
-        tell(event=self._named(event.device), kind=kind, data=int(event.eventData))
+        send(event=self._named(event.device), kind=kind, data=int(event.eventData))
 
     def _named(self, handle: Any) -> str:
         uuid = self.names.get(_address(handle))
@@ -157,7 +158,7 @@ def _address(handle: Any) -> int:
 
 
 def _pages(handle: Any) -> bool:
-    """Whether a page waits to be retired: cards before Ampere."""
+    """Whether a page waits to be retired (cards before Ampere)."""
     try:
         return bool(pynvml.nvmlDeviceGetRetiredPagesPendingStatus(handle))
     except UNKNOWN:
@@ -165,7 +166,7 @@ def _pages(handle: Any) -> bool:
 
 
 def _rows(handle: Any) -> bool:
-    """Whether remapping a row has failed. A remapping that waits for a reset does no harm: its page is offline."""
+    """Whether remapping a row has failed. A remapping that waits for a reset is harmless: its page is offline."""
     try:
         return bool(pynvml.nvmlDeviceGetRemappedRows(handle)[3])
     except UNKNOWN:
@@ -203,9 +204,9 @@ def main() -> None:
     assert isinstance(interval, (int, float))
     try:
         with nvml.nvml(library):
-            Watch(wanted, float(interval)).run()
+            Probe(wanted, float(interval)).run()
     except (VgpuError, pynvml.NVMLError) as error:
         cause = error.__cause__ or error
-        tell(fatal=str(error), code=getattr(cause, "value", 0))
+        send(fatal=str(error), code=getattr(cause, "value", 0))
     sys.stdout.flush()
-    os._exit(0)  # not through the destructors of a library whose driver may be gone
+    os._exit(0)  # skips the destructors of a library whose driver may be gone

@@ -1,25 +1,25 @@
-"""What each Xid says of a card, by NVIDIA's catalog: nothing, that it wants a reset, or neither.
+"""The meaning of each Xid for a card, by NVIDIA's catalog: harmless, needs a reset, or neither.
 
-Belongs here: the numbers. The catalog is that of https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html,
-whose "Resolution Bucket (Immediate Action)" decides; what a card then counts as is vgpu.plugin.cards.health_rules's.
-docs/health.md has where this goes beyond the catalog, and what could not be checked.
+Belongs here: the numbers. The catalog is https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html; its
+"Resolution Bucket (Immediate Action)" decides. vgpu.plugin.cards.health_rules decides what follows for the card.
+docs/health.md lists where this goes beyond the catalog, and what could not be checked.
 """
 
 from __future__ import annotations
 
-#: RESTART_APP: the card is as it was, the program is not. Any tenant can cause most of them.
+#: RESTART_APP: the program has to be restarted, the card is unaffected. Any tenant can cause most of these.
 _RESTART_APP = (
     8, 11, 13, 25, 31, 32, *range(39, 42), 60, *range(68, 73), *range(75, 78), 80, *range(82, 87), 88, 89, 94,
     *range(96, 106), *range(126, 136), 139,
 )  # fmt: skip
-#: IGNORE, some of it with an investigation later, which is a person's.
+#: IGNORE; the catalog recommends that a person investigates some of them later.
 _IGNORE = (
     14, 37, 38, 43, 44, 63, 66, 67, 92, 93, 106, 107, 108, 121, 137, 141, 152, 153, 157, 160, 161,
 )  # fmt: skip
-CATALOG = "catalog"  #: among plugin.ignored_xids: all of these
+CATALOG = "catalog"  #: in plugin.ignored_xids: all of these
 HARMLESS = frozenset(_RESTART_APP + _IGNORE)
 
-#: RESET_GPU and more, with what they say: the card's state is not to be trusted until it was reset. All others pass.
+#: RESET_GPU and more, with their meaning: the card is unhealthy until it is reset. Other Xids need no reset.
 RESET = {
     46: "it stopped processing and could not be stopped either",
     48: "uncorrectable memory error",
@@ -41,5 +41,5 @@ RESET = {
     156: "a faulty part of it is taken out of use by a reset",
     158: "fatal timeout",
 }
-#: Told beside the actual change of state, which is asked for at once: no error by itself.
+#: Notices of a change of state and no errors; the probe reads the new state at once.
 NOTICES = (154,)

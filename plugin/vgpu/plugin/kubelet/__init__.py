@@ -1,4 +1,4 @@
-"""The side of the plugin that talks to kubelet: registration, the device list, Allocate, and the end of grants.
+"""The plugin's side towards kubelet: registration, device lists, Allocate, and the garbage collection of grants.
 
-Belongs here: kubelet's protocols and files. It works without the API server.
+Belongs here: kubelet's protocols and files. This package works without the API server.
 """

@@ -1,9 +1,9 @@
-"""From kubelet's ids to grants, and from a grant to what kubelet is told.
+"""Allocate: turns kubelet's device ids into grants, and a grant into the answer to kubelet.
 
-Belongs here: what an allocation is worth, the refusals, and the writing of grants. Refused is only what this node can
-never serve, because kubelet fails the pod for good: what is merely full now is granted, and the hook fails the start
-with the reason while kubelet tries again. Ids of a card that has become unhealthy or went away after kubelet chose them
-are amounts like others: the hook places them elsewhere. Runs as root.
+Belongs here: the amount that an allocation grants, the refusals, and the writing of grants. The plugin refuses only
+what this node can never serve, because kubelet then fails the pod for good. It grants what is merely full now: the hook
+fails the start with the reason, and kubelet tries again. Ids of a card that has become unhealthy or disappeared after
+kubelet chose them are amounts like others: the hook places them on another card. Runs as root.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vgpu.config.settings import Settings
 from vgpu.node.service import kubelet_resources
 from vgpu.node.service.kubelet_resources import Resource, Slot
 
-TICK = 1e-6  #: seconds; two grants are never of the same moment
+TICK = 1e-6  #: seconds between the times of two grants, which therefore always differ
 
 
 class Refused(VgpuError):
@@ -29,7 +29,7 @@ class Refused(VgpuError):
 
 
 def grant_for(resource: Resource, ids: list[str], settings: Settings, created: float) -> Grant:
-    """The grant that `ids` are worth; Refused when the node can never serve it."""
+    """The grant for `ids`; Refused when the node can never serve it."""
     numbers = _numbers(resource, ids)
     devices = {slot.card.uuid: ranges.text(ranges.of(found)) for slot, found in numbers.items()}
     amount = len(ids) * resource.unit
@@ -40,7 +40,7 @@ def grant_for(resource: Resource, ids: list[str], settings: Settings, created: f
 
 
 def answer(grant: Grant) -> tuple[dict[str, str], dict[str, str]]:
-    """(environment, annotations) of the container: the id under the resource's own key, as kubelet keeps the first."""
+    """(environment, annotations). Each resource has its own key, because kubelet keeps the first value."""
     return {grants.ENVIRONMENT[grant.resource]: grant.id}, {grants.ANNOTATIONS[grant.resource]: grant.id}
 
 
@@ -54,7 +54,7 @@ def _numbers(resource: Resource, ids: list[str]) -> dict[Slot, list[int]]:
     for device_id in ids:
         place = resource.place_of(device_id)
         if place is None:
-            do = "this node does not advertise it (any more); restart kubelet if it goes on asking for it"
+            do = "this node does not advertise it (any more); restart kubelet if it keeps requesting it"
             raise Refused(resource.name, expected="device ids of this node", found=device_id, do=do)
         found_numbers.setdefault(place[0].tag, []).append(place[1])
     return {resource.by_tag[tag]: numbers for tag, numbers in found_numbers.items()}
@@ -75,11 +75,13 @@ def _check_cores(resource: Resource, amount: int, settings: Settings) -> None:
 
 
 def _check_memory(resource: Resource, amount: int, settings: Settings) -> None:
-    """Against all cards together: only the hook knows whether it is a share's, of one card, or several whole cards'."""
+    """Checks against all cards together: only the hook can tell whether a share of one card or whole cards need it."""
     policy = kubelet_resources.policy_of(settings)
     most = sum(min(policy.memory(slot.card), slot.card.memory) for slot in resource.slots)
     if amount > min(most, MAX_SIZE):
-        do = "a share lies on one card; whole cards (100 cores and multiples) have all of theirs without asking"
+        do = (
+            "a share lies on one card; whole cards (100 cores and multiples) have all of their memory without a request"
+        )
         expected = f"at most {most >> 20} MiB, that of all cards"
         raise Refused(resource.name, expected=expected, found=f"{amount >> 20} MiB", do=do)
 
@@ -90,7 +92,7 @@ _CHECKS = {"cores": _check_cores, "memory": _check_memory}
 def _of_gpu(
     resource: Resource, amount: int, slots: list[Slot], devices: dict[str, str], settings: Settings, created: float
 ) -> Grant:
-    """Units of unlike cards bring what the smallest of them brings: a grant has one worth."""
+    """Units of different cards are worth as much as the smallest of them, because a grant has one amount per unit."""
     if amount > len(resource.slots):
         expected = f"at most {len(resource.slots)}, one of each card of this node"
         raise Refused(resource.name, expected=expected, found=amount)
@@ -100,7 +102,7 @@ def _of_gpu(
 
 
 class Allocator:
-    """Writes grants for kubelet's calls, all of a call or none. Used by several threads."""
+    """Writes all grants of one call of kubelet, or none. Several threads may use it."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
@@ -109,24 +111,24 @@ class Allocator:
         self._last = 0.0
 
     def allocate(self, resource: Resource, requests: list[list[str]]) -> list[Grant]:
-        """One durable grant for each container; Refused (a VgpuError) or OSError, and nothing is granted then."""
-        made = [grant_for(resource, ids, self.settings, self._now()) for ids in requests]
+        """One durable grant for each container. After Refused (a VgpuError) or OSError no grant is left."""
+        new = [grant_for(resource, ids, self.settings, self._now()) for ids in requests]
         try:
-            for grant in made:
+            for grant in new:
                 grants.write(self.settings.state_dir, grant)
         except OSError:
-            self._take_back(made)
+            self._take_back(new)
             raise
-        return made
+        return new
 
-    def _take_back(self, made: list[Grant]) -> None:
-        for grant in made:
+    def _take_back(self, new: list[Grant]) -> None:
+        for grant in new:
             path = paths.grant(self.settings.state_dir, grant.id)
             if os.path.exists(path):
                 os.unlink(path)
 
     def _now(self) -> float:
-        """Later than the last: of two grants with the same ids the later one counts, whatever the clock does."""
+        """A time after the last grant's, whatever the clock does: of two grants with the same ids the later counts."""
         with self._lock:
             self._last = max(self.clock(), self._last + TICK)
             return self._last

@@ -1,8 +1,9 @@
-"""kubelet's checkpoint of devices: the one place that names grants, with the answers of Allocate that brought them.
+"""kubelet's checkpoint of devices: the only place of kubelet that names grants, in the recorded answers to Allocate.
 
-Belongs here: reading `kubelet_internal_checkpoint` beside kubelet's registration socket. It is kubelet's own, of no
-promised form, and may be older than what kubelet knows: what it names may be in use, or have been; what it has not
-named for a while is not (kubelet drops nothing before it knows all pods). What is missing or odd names everything.
+Belongs here: reading `kubelet_internal_checkpoint` beside kubelet's registration socket. The file is private to kubelet
+and may be older than kubelet's own state. A grant that it names may be in use, or may have been. A grant that it has
+not named for a while is not in use, because kubelet drops nothing before it has heard of all pods. A missing or
+malformed checkpoint counts as naming every grant. The decision to delete belongs to vgpu.plugin.kubelet.grant_gc.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.paths import GRANT_ID_LENGTH
 
 NAME = "kubelet_internal_checkpoint"
-MAX_SIZE = 256 << 20
+MAX_SIZE = 256 << 20  #: bytes
 _ID = re.compile(rb"[0-9a-f]{%d}" % GRANT_ID_LENGTH)
 
 
 class Checkpoint:
-    """That of the kubelet whose sockets lie in `directory`; read again when it has changed."""
+    """The checkpoint of the kubelet whose sockets lie in `directory`; read again when the file has changed."""
 
     def __init__(self, directory: str) -> None:
         self.path = f"{directory}/{NAME}"
@@ -31,7 +32,7 @@ class Checkpoint:
         self._names: set[str] | None = None
 
     def may_name(self, grant_id: str) -> bool:
-        """False when kubelet's last checkpoint does not have the grant."""
+        """False when kubelet's last checkpoint does not contain the grant."""
         self._read()
         return self._names is None or grant_id in self._names
 
@@ -51,7 +52,7 @@ class Checkpoint:
 
 
 def names_in(data: bytes) -> set[str]:
-    """The ids of grants in the answers that a checkpoint keeps; VgpuError when it is of another form."""
+    """The ids of grants in the answers of a checkpoint; VgpuError when it has another form."""
     try:
         entries = json.loads(data)["Data"]["PodDeviceEntries"] or []
         answers = [base64.b64decode(entry["AllocResp"] or "", validate=True) for entry in entries]

@@ -1,7 +1,7 @@
-"""The end of grants: kubelet has let go of them, and no living container has them.
+"""Deletes grants that kubelet no longer lists and that no living container has.
 
-Belongs here: the removal, under the ledger's lock, after looking again. When kubelet has let go of one is for the
-device plugin to say. Runs as root.
+Belongs here: the removal, under the ledger's lock and after a second check. vgpu.plugin.kubelet.grant_gc decides which
+grants kubelet no longer lists. Runs as root.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
 
 
-def end(settings: Settings, unwanted: list[Grant], proc: str = "/proc") -> list[Grant]:
-    """Remove those of `unwanted` that are still as they are given here and that no living container has.
+def delete(settings: Settings, unwanted: list[Grant], proc: str = "/proc") -> list[Grant]:
+    """Delete those of `unwanted` that are unchanged on disk and that no living container has; returns the deleted ones.
 
-    A hook that is just claiming one holds the lock, or has written its claim: either it finds the grant, and the grant
-    stays, or the grant is gone and the start fails with that reason. VgpuError when the lock is not to be had.
+    A hook that is claiming a grant holds the lock, or has written its claim. So either the hook finds the grant, and
+    the grant stays, or the grant is deleted and the start fails with that reason. VgpuError when the lock cannot be
+    taken.
     """
-    ended = []
+    deleted = []
     with Lock(settings.run_dir):
         found = living(settings, proc)
         for grant in unwanted:
             if grant.id not in found and _unchanged(settings.state_dir, grant):
                 os.unlink(paths.grant(settings.state_dir, grant.id))
-                ended.append(grant)
-        if ended:
+                deleted.append(grant)
+        if deleted:
             _sync(paths.grants(settings.state_dir))
-    return ended
+    return deleted
 
 
 def living(settings: Settings, proc: str = "/proc") -> set[str]:
-    """The ids of the grants that living containers have, as of now."""
+    """The ids of the grants that living containers have now."""
     ledger = Ledger(settings, [], proc)
     return {grant_id for claim in ledger.claims() if ledger.lives(claim) for grant_id in claim.grants}
 

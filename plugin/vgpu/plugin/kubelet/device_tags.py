@@ -1,8 +1,9 @@
-"""Which tag stands for which card in device ids, kept over restarts: `<state>/card-tags.json`.
+"""Which tag stands for which card in device ids: the record `<state>/card-tags.json`, which survives restarts.
 
-Belongs here: the record. A tag is a checksum of the card's uuid (vgpu.node.service.kubelet_resources), which two cards may have in
-common. Then one of them has another, and which one must not depend on which cards are there today: kubelet's checkpoint
-has ids of both. So every card's tag is written down when the card is first seen, and never changes or goes.
+Belongs here: the record. vgpu.node.service.kubelet_resources computes a tag as a checksum of the card's uuid. If two
+cards have the same checksum, one of them gets another tag. Which one must not depend on the cards present today,
+because kubelet's checkpoint has ids of both. So `keep` records every card's tag when the card first appears, and no tag
+changes or disappears afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ VERSION = 1
 
 
 def read(state_dir: str) -> dict[str, str]:
-    """uuid -> tag of all cards that were ever seen; empty when there is no record, VgpuError when it is damaged."""
+    """uuid -> tag of all cards ever seen; empty when there is no record, VgpuError when it is damaged."""
     path = paths.device_tags(state_dir)
     try:
         fields = Fields(records.read(path, _DO), path, _DO)
@@ -32,14 +33,14 @@ def read(state_dir: str) -> dict[str, str]:
     return tags
 
 
-_DO = "it is made anew by the checksums"
+_DO = "the plugin writes it again from the checksums"
 
 
 def keep(state_dir: str, uuids: Iterable[str], known: dict[str, str]) -> tuple[dict[str, str], str]:
-    """(tags of `uuids` and all cards before, what went wrong or ""). `known`: the last answer of this process.
+    """(tags of `uuids` and of all earlier cards, the problem or ""). `known`: the last result in this process.
 
-    A new card is written down at once. Without a disk that takes it the tags hold for this process; a damaged record is
-    replaced, so that after it only cards with a checksum in common may have changed theirs, if one of them is away.
+    A new card is recorded at once. If the disk refuses the record, the tags hold for this process only. A damaged
+    record is replaced: then a tag can only change for cards with the same checksum of which one is absent.
     """
     problem, found = "", {}
     try:

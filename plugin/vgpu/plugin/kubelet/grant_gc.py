@@ -1,8 +1,9 @@
-"""The end of grants: when kubelet has not listed one any more for a while, and can be believed.
+"""Garbage collection of grants: deletes a grant that kubelet has not listed for a while, once its list is complete.
 
-Belongs here: when to believe kubelet, which grants an answer of it keeps, and how long the others wait. In doubt a
-grant stays: one too many takes room until it is noticed, one too few costs a running pod its card at its next start.
-The removal itself is vgpu.plugin.kubelet.delete_grants's, under the ledger's lock. docs/health.md has the rules in prose.
+Belongs here: when kubelet's list counts as complete, which grants a list keeps, and how long the others wait.
+docs/health.md explains the rules. In doubt a grant stays: a superfluous grant takes room until somebody notices it, but
+a missing one costs a running pod its card at the next start. vgpu.plugin.kubelet.delete_grants deletes, under the
+ledger's lock.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from vgpu.plugin.kubelet import delete_grants, pod_resources
 from vgpu.plugin.kubelet.checkpoint import Checkpoint
 from vgpu.plugin.kubelet.pod_resources import Life, Listing, Pod
 
-NODE_NAME = "NODE_NAME"  #: environment: the node's name, as a DaemonSet passes it on
+NODE_NAME = "NODE_NAME"  #: environment variable by which a DaemonSet passes the node's name
 
 
-class Belief:
-    """Whether kubelet's answers can be believed. `nodes`: names that this node may have.
+class ListingCheck:
+    """Whether kubelet's lists are complete. `nodes`: names that this node may have.
 
-    A kubelet that has just started lists nothing, or the static pods alone, until it has heard of the API server; and
-    what it hears is all pods at once. So the first pod that is not static vouches for the list, and for all further
-    lists of the same life of kubelet, however short they are.
+    A kubelet that has just started lists nothing, or only static pods, until it has heard from the API server. Then it
+    learns of all pods at once. So the first pod that is not static proves that the list is complete, and so are all
+    later lists of the same run of kubelet, however short they are.
     """
 
     def __init__(self, nodes: Iterable[str]) -> None:
         self.marks = {"-" + node.lower().partition(".")[0] for node in nodes if node}
         self._life: Life | None = None
 
-    def believes(self, listing: Listing) -> bool:
+    def is_complete(self, listing: Listing) -> bool:
         if listing.life != self._life:
             self._life = None
             if any(not self._is_static(name) for _, name in listing.containers):
@@ -44,12 +45,12 @@ class Belief:
         return self._life is not None
 
     def _is_static(self, pod: str) -> bool:
-        """kubelet appends the node's name to that of a static pod."""
+        """kubelet appends the node's name to the name of a static pod."""
         return any(mark in pod for mark in self.marks)
 
 
-class Rivals:
-    """Which of `known` have the same device ids as another one."""
+class IdReuse:
+    """Which of the grants `known` have device ids that a later grant has, too."""
 
     def __init__(self, known: list[Grant]) -> None:
         self._by_card: dict[tuple[str, str], list[Grant]] = {}
@@ -57,12 +58,12 @@ class Rivals:
             for uuid in grant.devices:
                 self._by_card.setdefault((grant.resource, uuid), []).append(grant)
 
-    def took_over(self, grant: Grant) -> bool:
-        """Whether another pod has got ids of `grant` since. In a pod, containers get those of its init containers."""
+    def by_another_pod(self, grant: Grant) -> bool:
+        """Whether another pod has got ids of `grant` since. A pod's containers reuse its init containers' ids."""
         return any(_is_of_another_pod(other, grant) for other in self._later(grant))
 
-    def handed_out_again(self, grant: Grant) -> bool:
-        """Whether anybody has, the same pod included."""
+    def by_any_grant(self, grant: Grant) -> bool:
+        """Whether any later grant has ids of `grant`, the same pod's included."""
         return any(True for _ in self._later(grant))
 
     def _later(self, grant: Grant) -> Iterator[Grant]:
@@ -71,55 +72,58 @@ class Rivals:
 
 
 def _is_of_another_pod(other: Grant, grant: Grant) -> bool:
-    """Of one that was never claimed, too: an init container's turn would have come before."""
+    """Whether `other` belongs to another pod than `grant`.
+
+    It does where `grant` was never claimed: a grant of an init container of the same pod would have been claimed first.
+    """
     return other.holder is not None and (grant.holder is None or other.holder.pod_uid != grant.holder.pod_uid)
 
 
-def listed(grant: Grant, listing: Listing, rivals: Rivals, pod: Pod | None, checkpoint: Checkpoint) -> bool:
-    """Whether kubelet still has `grant` in use. `pod` is the holder's name where it is known."""
-    if rivals.took_over(grant):
+def listed(grant: Grant, listing: Listing, reuse: IdReuse, pod: Pod | None, checkpoint: Checkpoint) -> bool:
+    """Whether kubelet still uses `grant`. `pod`: the namespace and name of the holder's pod, where known."""
+    if reuse.by_another_pod(grant):
         return False
     holders = listing.holders(grant)
     if any(pod in (None, held.pod) for held in holders):
         return True
-    if holders and not rivals.handed_out_again(grant):
-        return True  # whose else could they be? The runtime's name for the pod is not kubelet's
+    if holders and not reuse.by_any_grant(grant):
+        return True  # no other pod can hold the ids, so the runtime's name for the pod differs from kubelet's
     return _may_be_of_an_init_container(grant, listing, pod) and checkpoint.may_name(grant.id)
 
 
 def _may_be_of_an_init_container(grant: Grant, listing: Listing, pod: Pod | None) -> bool:
-    """kubelet does not list those, whether they have run or wait for their image."""
+    """Whether `grant` may belong to an init container. kubelet lists those neither before nor after they run."""
     if grant.holder is None or pod is None:
         return True
     names = listing.containers.get(pod)
     return names is not None and grant.holder.container not in names
 
 
-class Expiry:
-    """`round` is to be called every few seconds, from one thread; it waits for kubelet, and for the ledger's lock."""
+class GrantGc:
+    """One thread calls `round` every few seconds. A round may wait for kubelet and for the ledger's lock."""
 
     def __init__(
         self,
         settings: Settings,
-        journal: Log,
-        ask: Callable[[Settings], Listing] = pod_resources.ask,
+        log: Log,
+        fetch: Callable[[Settings], Listing] = pod_resources.fetch,
         clock: Callable[[], float] = time.monotonic,
         proc: str = "/proc",
     ) -> None:
         self.settings = settings
-        self.journal = journal
-        self.conditions = Conditions(journal)
-        self.ask = ask
+        self.log = log
+        self.conditions = Conditions(log)
+        self.fetch = fetch
         self.clock = clock
         self.proc = proc
         self.grace = settings.number("plugin.grant_grace")
-        self._belief = Belief([settings.node, os.uname().nodename, os.environ.get(NODE_NAME, "")])
+        self._listing_check = ListingCheck([settings.node, os.uname().nodename, os.environ.get(NODE_NAME, "")])
         self._checkpoint = Checkpoint(settings.text("plugin.socket_dir"))
         self._heard: tuple[Life, bool] | None = None
-        self._unlisted: dict[str, float] = {}  # grant -> since when, without interruption
+        self._unlisted: dict[str, float] = {}  # grant id -> the time since which kubelet has not listed it
 
     def round(self) -> list[str]:
-        """The ids of the grants that have ended. Whatever goes wrong is told in the log, and ends nothing."""
+        """The ids of the deleted grants. A failure is logged, and no grant is deleted then."""
         try:
             ended = self._round()
         except (VgpuError, OSError) as error:
@@ -128,7 +132,7 @@ class Expiry:
             return []
         self.conditions.set("grants", "")
         for grant in ended:
-            self.journal.info(
+            self.log.info(
                 f"grant ended: kubelet has not listed it for {self.grace:.0f} s", grant=grant.id[:8],
                 resource=grant.resource, pod=grant.name or (grant.holder and grant.holder.describe()),
             )  # fmt: skip
@@ -137,14 +141,14 @@ class Expiry:
     def _round(self) -> list[Grant]:
         known, damaged = grants.read_all(self.settings.state_dir)
         self.conditions.set("damaged grants", "; ".join(damaged))
-        known = [grant for grant in known if grant.devices]  # one without was made by hand, and is not kubelet's
-        listing = self.ask(self.settings)
+        known = [grant for grant in known if grant.devices]  # the others were made by hand and are not kubelet's
+        listing = self.fetch(self.settings)
         whole = self._is_whole(listing)
-        rivals = Rivals(known)
+        reuse = IdReuse(known)
         unlisted = [
             grant
             for grant in known
-            if not listed(grant, listing, rivals, self._pod_of(grant), self._checkpoint)
+            if not listed(grant, listing, reuse, self._pod_of(grant), self._checkpoint)
             and (whole or not self._checkpoint.may_name(grant.id))
         ]
         living = delete_grants.living(self.settings, self.proc) if unlisted else set()
@@ -152,21 +156,21 @@ class Expiry:
         since = self._unlisted
         self._unlisted = {grant.id: since.get(grant.id, now) for grant in unlisted if grant.id not in living}
         ripe = [grant for grant in unlisted if now - self._unlisted.get(grant.id, now) >= self.grace]
-        return delete_grants.end(self.settings, ripe, self.proc) if ripe else []
+        return delete_grants.delete(self.settings, ripe, self.proc) if ripe else []
 
     def _is_whole(self, listing: Listing) -> bool:
-        """Whether the list has all pods. Otherwise only those grants end that kubelet's checkpoint has dropped, too.
+        """Whether the list has all pods. If not, only grants that kubelet's checkpoint does not contain are deleted.
 
-        kubelet drops a pod there when it is gone, and not before it has heard of all its sources.
+        kubelet drops a pod from the checkpoint when the pod is gone, and only after it has heard from all its sources.
         """
-        whole = self._belief.believes(listing)
+        whole = self._listing_check.is_complete(listing)
         if (listing.life, whole) != self._heard:
             self._unlisted = {}
         self._heard = listing.life, whole
         return whole
 
     def _pod_of(self, grant: Grant) -> Pod | None:
-        """The name of the holder's pod: as the hook was told, or as the API server says."""
+        """Namespace and name of the holder's pod: from the hook's record, or from the API server's."""
         if grant.holder is None:
             return None
         parts = grant.name.split("/")

@@ -1,7 +1,7 @@
-"""What kubelet says of the devices that pods have: its pod-resources socket, List of version 1.
+"""kubelet's list of the devices that pods have: List of version 1 at its pod-resources socket.
 
-Belongs here: the call, and its answer in the form that grants have (cards and numbers instead of names). What follows
-from it is vgpu.plugin.kubelet.grant_gc's.
+Belongs here: the call, and its answer in the form of grants (cards and numbers instead of device ids). What follows
+from the answer belongs to vgpu.plugin.kubelet.grant_gc.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ from vgpu.node.service import kubelet_resources
 from vgpu.plugin.kubelet import device_tags
 from vgpu.plugin.kubelet.proto import podresources_pb2, services
 
-MAX_MESSAGE = 64 << 20
+MAX_MESSAGE = 64 << 20  #: bytes
 TIMEOUT = 5.0  #: seconds
 
-Pod = tuple[str, str]  #: namespace and name: kubelet does not tell the uid
-Life = tuple[int, int, int]  #: of the socket: kubelet makes a new one whenever it starts
+Pod = tuple[str, str]  #: namespace and name; kubelet's answer has no uid
+#: One run of kubelet: device, inode and ctime of the socket that kubelet creates when it starts.
+Life = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Held:
-    """Device ids of one container. `kind` is "" for a resource that the settings in force do not name."""
+    """Device ids of one container. `kind` is "" for a resource that the current settings do not name."""
 
     pod: Pod
     container: str
     kind: str
-    ranges: dict[str, list[Range]]  #: card's tag -> its numbers, from and to
+    ranges: dict[str, list[Range]]  #: card's tag -> ranges of its device numbers
 
 
 @dataclass(frozen=True)
 class Listing:
-    """One answer. `containers`: pod -> the names listed of it, which leaves out most init containers.
+    """One answer. `containers`: pod -> the names of its listed containers; most init containers are missing.
 
-    `tags`: card's uuid -> what it is called in ids, where that is written down.
+    `tags`: card's uuid -> the card's tag in device ids, from the record of tags.
     """
 
     life: Life
@@ -51,7 +52,7 @@ class Listing:
     tags: dict[str, str] = field(default_factory=dict)
 
     def holders(self, grant: Grant) -> list[Held]:
-        """Who has ids of `grant`."""
+        """The containers that have device ids of `grant`."""
         tags = self.tags
         wanted = {
             tags.get(uuid) or kubelet_resources.tag_of(uuid): ranges.read(ids) for uuid, ids in grant.devices.items()
@@ -59,8 +60,8 @@ class Listing:
         return [held for held in self.held if held.kind in (grant.resource, "") and _has(held, wanted)]
 
 
-def ask(settings: Settings) -> Listing:
-    """kubelet's answer now; VgpuError when there is none, FileNotFoundError when there is no kubelet."""
+def fetch(settings: Settings) -> Listing:
+    """Call List; VgpuError when kubelet does not answer, FileNotFoundError when there is no kubelet."""
     path = settings.text("plugin.pod_resources_socket")
     life = _life(path)
     options = [("grpc.max_receive_message_length", MAX_MESSAGE)]
@@ -69,9 +70,9 @@ def ask(settings: Settings) -> Listing:
         try:
             answer = client.List(podresources_pb2.ListPodResourcesRequest(), timeout=TIMEOUT)
         except grpc.RpcError as error:
-            raise VgpuError(path, expected="kubelet's answer", found=_told(error)) from None
+            raise VgpuError(path, expected="kubelet's answer", found=_reason(error)) from None
     if _life(path) != life:
-        raise VgpuError(path, expected="one kubelet", found="a restart meanwhile")
+        raise VgpuError(path, expected="one kubelet", found="a restart during the call")
     return listing(life, answer, settings)
 
 
@@ -95,7 +96,7 @@ def listing(life: Life, answer: podresources_pb2.ListPodResourcesResponse, setti
 
 
 def _numbers(ids: Iterable[str]) -> dict[str, set[int]]:
-    """Our ids among `ids`: other plugins' look different."""
+    """Card's tag -> numbers, of the ids that this plugin makes. Those of other plugins have another form."""
     found: dict[str, set[int]] = {}
     for device_id in ids:
         tag, _, digits = device_id.partition("-")
@@ -113,5 +114,5 @@ def _life(path: str) -> Life:
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
-def _told(error: grpc.RpcError) -> str:
+def _reason(error: grpc.RpcError) -> str:
     return f"{error.code().name}: {error.details()}" if isinstance(error, grpc.Call) else str(error)

@@ -1,8 +1,8 @@
-"""Which ids kubelet should take: those of one card for a share, those of well-linked cards for several.
+"""Which ids kubelet should allocate: ids of one card for a share, ids of well-linked cards for several cards.
 
-Belongs here, and pure: the answer to GetPreferredAllocation. It is advice on anonymous amounts: the hook places, on
-what is really free, and takes the ids' cards when those of all grants agree. So nothing here is ever an error; what is
-odd gets the best that can be said, because kubelet fails the pod for an error.
+Belongs here: the answer to GetPreferredAllocation. Pure. The answer is advice: the hook places the container on the
+cards that are free then, and uses the ids' cards if those of all the container's grants agree. An error would make
+kubelet fail the pod, so this module raises none and answers odd requests as well as it can.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Numbers = dict[str, set[int]]  #: tag of a card -> numbers of its ids
 def preferred(
     resource: Resource, available: Iterable[str], must: Iterable[str], size: int, policy: Policy
 ) -> list[str]:
-    """`size` ids, those of `must` among them, as far as there are so many."""
+    """`size` ids that include those of `must`; fewer if there are not so many."""
     free, fixed = _numbers(resource, available), _numbers(resource, must)
     chosen: list[str] = []
     for tag, count in _shared_out(resource, free, fixed, size, policy):
@@ -41,12 +41,12 @@ def _numbers(resource: Resource, ids: Iterable[str]) -> Numbers:
 
 
 def _shared_out(resource: Resource, free: Numbers, fixed: Numbers, size: int, policy: Policy) -> list[tuple[str, int]]:
-    """(tag, how many of its ids), the cards of fixed ids first."""
+    """(tag, the number of its ids) for each card, the cards of fixed ids first."""
     order = _order(resource, free, fixed, size, policy)
     each = _each(resource, size)
     counts = {tag: len(numbers) for tag, numbers in fixed.items()}
     left = size - sum(counts.values())
-    for most in (each, size):  # what no card can give in one piece goes where there is room
+    for most in (each, size):  # what does not fit on one card goes to all cards with room
         for tag in order:
             room = len(free.get(tag, set()) | fixed.get(tag, set()))
             more = max(min(min(most, room) - counts.get(tag, 0), left), 0)
@@ -57,7 +57,7 @@ def _shared_out(resource: Resource, free: Numbers, fixed: Numbers, size: int, po
 
 
 def _each(resource: Resource, size: int) -> int:
-    """How many ids of one card a container of `size` ids should have."""
+    """The number of ids of one card that a container of `size` ids should have."""
     if resource.kind == "gpu":
         return 1
     whole = WHOLE_CARD // resource.unit
@@ -65,7 +65,7 @@ def _each(resource: Resource, size: int) -> int:
 
 
 def _order(resource: Resource, free: Numbers, fixed: Numbers, size: int, policy: Policy) -> list[str]:
-    """Tags of all cards with ids to give, the best first."""
+    """Tags of all cards that have free or fixed ids, the best first."""
     each = _each(resource, size)
     cards = -(-size // each) if each else 0
     whole = resource.kind == "cores" and size * resource.unit >= WHOLE_CARD
@@ -82,7 +82,7 @@ def _order(resource: Resource, free: Numbers, fixed: Numbers, size: int, policy:
 
 
 def _linked(resource: Resource, free: Numbers, fixed: Numbers, cards: int, each: int, whole: bool) -> list[str]:
-    """The best-linked `cards` of those that can give `each`, untouched ones where whole cards are wanted."""
+    """The best-linked `cards` of those with `each` free ids; for whole cards only those with all ids free."""
     slots = [
         slot
         for slot in resource.slots
@@ -100,7 +100,7 @@ def _linked(resource: Resource, free: Numbers, fixed: Numbers, cards: int, each:
 
 
 def _run(numbers: set[int], count: int) -> list[int]:
-    """`count` of the numbers, from the shortest run that has so many: a grant then names one range."""
+    """`count` of the numbers, from the shortest run that has so many, so that a grant names one range."""
     if count <= 0:
         return []
     runs = [range(low, high + 1) for low, high in ranges.of(numbers)]

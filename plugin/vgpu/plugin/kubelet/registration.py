@@ -1,8 +1,9 @@
 """Registration with kubelet: when it is due, the call, and the pauses between attempts that fail.
 
-Belongs here: kubelet's socket and what its changes mean. A kubelet that starts deletes what lies in its directory and
-makes a socket of a new inode; one that has stopped listening to a plugin wants it to register again. Nothing here
-waits: `look` does what is due and says when to look again.
+Belongs here: kubelet's socket and the meaning of its changes. A kubelet that starts deletes the content of its
+directory and creates a socket with a new inode. A kubelet that has ended its ListAndWatch call expects the plugin to
+register again. Nothing here blocks: `look` does what is due and returns when to look again. The servers' sockets belong
+to vgpu.plugin.kubelet.server.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from vgpu.plugin.kubelet.server import ResourceServer
 
 VERSION = "v1beta1"
 KUBELET = "kubelet.sock"
-TIMEOUT = 5.0
-FIRST_PAUSE, LAST_PAUSE = 0.02, 10.0  #: between two attempts that fail, doubling
-FIRST_PATIENCE, LAST_PATIENCE = 2.0, 60.0  #: with a kubelet that does not listen, doubling
+TIMEOUT = 5.0  #: seconds
+FIRST_PAUSE, LAST_PAUSE = 0.02, 10.0  #: seconds between two attempts that fail, doubling
+FIRST_PATIENCE, LAST_PATIENCE = 2.0, 60.0  #: seconds to wait for ListAndWatch after registration, doubling
 OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost"))
 
 Signature = tuple[int, ...]
 
 
 @dataclass
-class Standing:
-    """How one resource stands: `kubelet` is the socket that it is registered with, () for none."""
+class RegistrationState:
+    """The registration of one resource. `kubelet`: the socket that it is registered with, () for none."""
 
     kubelet: Signature = ()
     seen: Signature = ()
     due: float = 0.0
     pause: float = FIRST_PAUSE
-    since: float = 0.0  #: of the registration
-    silent_since: float = -1.0  #: -1: kubelet listens
+    since: float = 0.0  #: the time of the registration
+    silent_since: float = -1.0  #: -1: kubelet has a ListAndWatch call open
     patience: float = FIRST_PATIENCE
 
 
@@ -51,42 +52,42 @@ class Registrar:
         self.kubelet = f"{socket_dir}/{KUBELET}"
         self.conditions = conditions
         self.clock = clock
-        self.standings: dict[str, Standing] = {}
+        self.states: dict[str, RegistrationState] = {}
 
     def look(self, servers: list[ResourceServer]) -> float:
-        """One round; seconds until the next is due, at most LAST_PAUSE."""
-        self.standings = {one.name: self.standings.get(one.name, Standing()) for one in servers}
+        """One round; returns the seconds until the next is due, at most LAST_PAUSE."""
+        self.states = {one.name: self.states.get(one.name, RegistrationState()) for one in servers}
         for topic in [topic for topic in self.conditions.present if topic.startswith(TOPIC)]:
-            if topic[len(TOPIC) :] not in self.standings:
+            if topic[len(TOPIC) :] not in self.states:
                 self.conditions.set(topic, "")
         kubelet = _signature(self.kubelet)
         missing = f"no kubelet at {self.kubelet}; registering as soon as there is one"
         self.conditions.set("kubelet", missing if servers and not kubelet else "")
         for one in servers:
-            self._look_at(one, self.standings[one.name], kubelet)
+            self._look_at(one, self.states[one.name], kubelet)
         now = self.clock()
-        return min([LAST_PAUSE, *(max(state.due - now, 0.0) for state in self.standings.values() if kubelet)])
+        return min([LAST_PAUSE, *(max(state.due - now, 0.0) for state in self.states.values() if kubelet)])
 
     def registered(self) -> bool:
-        """Whether all resources are registered with the kubelet that is there."""
+        """Whether all resources are registered with the running kubelet."""
         kubelet = _signature(self.kubelet)
-        return bool(self.standings) and all(state.kubelet == kubelet != () for state in self.standings.values())
+        return bool(self.states) and all(state.kubelet == kubelet != () for state in self.states.values())
 
-    def _look_at(self, one: ResourceServer, state: Standing, kubelet: Signature) -> None:
-        if kubelet != state.seen:  # another kubelet: at once
+    def _look_at(self, one: ResourceServer, state: RegistrationState, kubelet: Signature) -> None:
+        if kubelet != state.seen:  # a new kubelet: register at once
             state.seen, state.kubelet, state.due = kubelet, (), 0.0
             state.pause, state.patience = FIRST_PAUSE, FIRST_PATIENCE
         if not kubelet:
             return
         if state.kubelet and not one.bound():
             state.kubelet, state.due = (), 0.0
-        if not (state.kubelet and self._is_heard(one, state)) and self.clock() >= state.due:
+        if not (state.kubelet and self._kubelet_listens(one, state)) and self.clock() >= state.due:
             self._attempt(one, state, kubelet)
 
-    def _is_heard(self, one: ResourceServer, state: Standing) -> bool:
-        """Whether kubelet listens. When it does not, the next attempt is due when our patience is over."""
+    def _kubelet_listens(self, one: ResourceServer, state: RegistrationState) -> bool:
+        """Whether kubelet has a ListAndWatch call open. If not, the next attempt is due after `patience` seconds."""
         now = self.clock()
-        if one.listing.streams:
+        if one.device_list.streams:
             if now - state.since > LAST_PATIENCE:
                 state.patience = FIRST_PATIENCE
             state.silent_since, state.due = -1.0, now + LAST_PAUSE
@@ -96,7 +97,7 @@ class Registrar:
             state.due = now + state.patience
         return False
 
-    def _attempt(self, one: ResourceServer, state: Standing, kubelet: Signature) -> None:
+    def _attempt(self, one: ResourceServer, state: RegistrationState, kubelet: Signature) -> None:
         topic = TOPIC + one.name
         unheard = bool(state.kubelet)
         try:
@@ -106,12 +107,12 @@ class Registrar:
         except (VgpuError, OSError) as error:
             state.kubelet, state.due = (), self.clock() + state.pause
             state.pause = min(state.pause * 2, LAST_PAUSE)
-            if state.pause > 1:  # a kubelet that is just starting is no news
+            if state.pause > 1:  # failures while kubelet starts are not logged
                 self.conditions.set(topic, f"{one.name} is not registered: {error}")
             return
         self.conditions.set(topic, "")
         why = "kubelet did not listen any more" if unheard else ""
-        self.conditions.log.info("registered", resource=one.name, devices=one.listing.resource.count(), again=why)
+        self.conditions.log.info("registered", resource=one.name, devices=one.device_list.resource.count(), again=why)
         now = self.clock()
         state.kubelet, state.pause, state.since, state.silent_since = kubelet, FIRST_PAUSE, now, now
         state.patience = min(state.patience * 2, LAST_PATIENCE) if unheard else state.patience
@@ -135,7 +136,7 @@ def register(kubelet: str, resource: str, endpoint: str) -> None:
 
 
 def _signature(path: str) -> Signature:
-    """Of kubelet's socket; () where there is none."""
+    """Identifies kubelet's socket at `path`; () where there is none."""
     try:
         status = os.stat(path)
     except OSError:

@@ -1,7 +1,8 @@
-"""One resource's gRPC server on its Unix socket: what kubelet calls, and nothing that this plugin calls.
+"""One resource's gRPC server on its Unix socket, which kubelet calls.
 
-Belongs here: the protocol's answers, threads and streams. What a device list or an allocation is, other modules say.
-A stream waits for a change or for its end, never for a time; kubelet has one, so of many only the newest stay.
+Belongs here: the protocol's answers, threads and streams. Calls to kubelet belong to vgpu.plugin.kubelet.registration,
+allocations to vgpu.plugin.kubelet.allocate. A stream waits for a change or for its end, never for a time. kubelet needs
+one stream, so of several only the newest MAX_STREAMS stay open.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ HEALTHY = "Healthy"
 WORKERS = 12
 MAX_STREAMS = 4
 MAX_PATH = 107  #: bytes of a Unix socket's path
-MAX_REQUEST = 16 << 20  #: ids of a whole list, twice
+MAX_REQUEST = 16 << 20  #: bytes: twice the ids of a whole list
 OPTIONS = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_REQUEST))
 
-Reasons = dict[str, str]  #: card uuid -> why it is unhealthy, "" or absent: it is healthy
+Reasons = dict[str, str]  #: card uuid -> why the card is unhealthy; "" or absent for a healthy card
 
 
 class Stream:
-    """One ListAndWatch call; `over` when its end is known. `cancel` ends one whose reader has stopped reading, too."""
+    """One ListAndWatch call. `over`: the call ends. `cancel` ends it even if its reader has stopped reading."""
 
     def __init__(self, cancel: Callable[[], object]) -> None:
         self.cancel = cancel
@@ -48,13 +49,13 @@ def _nobody() -> None:
     return
 
 
-class Listing:
-    """The list of one resource as it is now, and who waits for the next one."""
+class DeviceList:
+    """The device list of one resource as it is now, and the streams that send it."""
 
     def __init__(self, resource: Resource, reasons: Reasons) -> None:
         self.changed = threading.Condition()
         self.streams: list[Stream] = []
-        self.ended: Callable[[], None] = _nobody  #: told of the end of each stream
+        self.ended: Callable[[], None] = _nobody  #: called after the end of each stream
         self._resource, self._reasons = resource, reasons
         self._response = response_of(resource, reasons)
         self._version = 0
@@ -64,7 +65,7 @@ class Listing:
         return self._resource
 
     def update(self, resource: Resource, reasons: Reasons) -> bool:
-        """Whether the list is another one now; the streams send it then."""
+        """Replace the list; returns whether it differs from the last one. The streams then send it."""
         if (resource, reasons) == (self._resource, self._reasons):
             return False
         response = response_of(resource, reasons)
@@ -102,7 +103,7 @@ class Listing:
             self.changed.notify_all()
 
     def responses(self, stream: Stream) -> Iterator[bytes]:
-        """The list, and again with every change, until the stream is over."""
+        """The list now and after every change, until the stream is over."""
         seen = -1
         while True:
             with self.changed:
@@ -116,7 +117,7 @@ class Listing:
 def response_of(resource: Resource, reasons: Reasons) -> bytes:
     """The ListAndWatchResponse of `resource`, encoded.
 
-    Card by card, because there may be 100,000 devices: what is encoded one after another is one message to protobuf.
+    Encodes one card at a time, because there may be 100,000 devices. To protobuf, the concatenation is one message.
     """
     return b"".join(_of_card(slot, UNHEALTHY if reasons.get(slot.card.uuid) else HEALTHY) for slot in resource.slots)
 
@@ -130,35 +131,35 @@ def _of_card(slot: Slot, health: str) -> bytes:
 
 
 class Servicer:
-    """The DevicePlugin service of one resource. `handed_over` is told of each grant when kubelet has its answer."""
+    """The DevicePlugin service of one resource. `handed_over` gets each grant's id once kubelet has the answer."""
 
     def __init__(
         self,
-        listing: Listing,
+        device_list: DeviceList,
         allocator: Allocator,
         policy: Policy,
-        journal: Log,
+        log: Log,
         handed_over: Callable[[str], None],
     ) -> None:
-        self.listing = listing
+        self.device_list = device_list
         self.allocator = allocator
         self.policy = policy
-        self.journal = journal
+        self.log = log
         self.handed_over = handed_over
 
     def GetDevicePluginOptions(self, _request: Any, _context: grpc.ServicerContext) -> Any:
         return options()
 
     def ListAndWatch(self, _request: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
-        stream = self.listing.open(context.cancel)
+        stream = self.device_list.open(context.cancel)
         try:
-            if context.add_callback(lambda: self.listing.end(stream)):  # False: kubelet has hung up already
-                yield from self.listing.responses(stream)
+            if context.add_callback(lambda: self.device_list.end(stream)):  # False: kubelet has closed the call already
+                yield from self.device_list.responses(stream)
         finally:
-            self.listing.end(stream)
+            self.device_list.end(stream)
 
     def GetPreferredAllocation(self, request: Any, _context: grpc.ServicerContext) -> Any:
-        resource = self.listing.resource
+        resource = self.device_list.resource
         answers = [
             protocol.ContainerPreferredAllocationResponse(
                 deviceIDs=preferred.preferred(
@@ -170,33 +171,33 @@ class Servicer:
         return protocol.PreferredAllocationResponse(container_responses=answers)
 
     def Allocate(self, request: Any, context: grpc.ServicerContext) -> Any:
-        resource = self.listing.resource
+        resource = self.device_list.resource
         try:
-            made = self.allocator.allocate(resource, [list(one.devicesIDs) for one in request.container_requests])
+            granted = self.allocator.allocate(resource, [list(one.devicesIDs) for one in request.container_requests])
         except allocate.Refused as error:
             self._abort(context, grpc.StatusCode.INVALID_ARGUMENT, resource, str(error))
         except (VgpuError, OSError) as error:
-            do = "the grant cannot be written; delete the pod when this is mended"
+            do = "the grant cannot be written; delete the pod when this is repaired"
             self._abort(context, grpc.StatusCode.UNAVAILABLE, resource, f"{resource.name}: {error}; {do}")
-        for grant in made:
+        for grant in granted:
             self._granted(resource, grant)
-        if not context.add_callback(lambda: self._tell_of(made)):  # kubelet has hung up
-            self._tell_of(made)
-        return protocol.AllocateResponse(container_responses=[_answer(grant) for grant in made])
+        if not context.add_callback(lambda: self._notify_handed_over(granted)):  # kubelet has closed the call
+            self._notify_handed_over(granted)
+        return protocol.AllocateResponse(container_responses=[_answer(grant) for grant in granted])
 
     def PreStartContainer(self, _request: Any, _context: grpc.ServicerContext) -> Any:
         return protocol.PreStartContainerResponse()
 
-    def _tell_of(self, made: list[Grant]) -> None:
-        for grant in made:
+    def _notify_handed_over(self, granted: list[Grant]) -> None:
+        for grant in granted:
             self.handed_over(grant.id)
 
     def _abort(self, context: grpc.ServicerContext, code: grpc.StatusCode, resource: Resource, text: str) -> NoReturn:
-        self.journal.warning(f"refused: {text}", resource=resource.name)
+        self.log.warning(f"refused: {text}", resource=resource.name)
         context.abort(code, f"vgpu: {escaped(text)}")
 
     def _granted(self, resource: Resource, grant: Grant) -> None:
-        self.journal.info("granted", grant=grant.id[:8], resource=resource.name, amount=grant.amount)
+        self.log.info("granted", grant=grant.id[:8], resource=resource.name, amount=grant.amount)
 
 
 def options() -> Any:
@@ -209,17 +210,17 @@ def _answer(grant: Grant) -> Any:
 
 
 class ResourceServer:
-    """A resource's server at `<socket_dir>/vgpu-<kind>.sock`. Bound anew whenever kubelet has deleted the socket.
+    """A resource's server at `<socket_dir>/vgpu-<kind>.sock`. Bound again whenever kubelet has deleted it.
 
-    Bound again, it has another name, `vgpu-<kind>-2.sock` and so on: gRPC unlinks the old path some time after the old
-    server's end, which would take the new socket along.
+    From the second time on its name differs: `vgpu-<kind>-2.sock` and so on. The reason is that gRPC unlinks the old
+    path some time after the old server's end, and would unlink the new socket with it.
     """
 
-    _bindings: ClassVar[dict[str, int]] = {}  #: path of the first socket -> how often it was bound in this process
+    _bindings: ClassVar[dict[str, int]] = {}  #: path of the first socket -> the times it was bound in this process
 
     def __init__(self, socket_dir: str, servicer: Servicer) -> None:
         self.servicer = servicer
-        self.listing = servicer.listing
+        self.device_list = servicer.device_list
         self.socket_dir = socket_dir
         self.endpoint = f"{self._stem}.sock"
         self._server: grpc.Server | None = None
@@ -227,7 +228,7 @@ class ResourceServer:
 
     @property
     def _stem(self) -> str:
-        return f"vgpu-{self.listing.resource.kind}"
+        return f"vgpu-{self.device_list.resource.kind}"
 
     @property
     def path(self) -> str:
@@ -235,14 +236,14 @@ class ResourceServer:
 
     @property
     def name(self) -> str:
-        return self.listing.resource.name
+        return self.device_list.resource.name
 
     def bound(self) -> bool:
-        """Whether the socket in the directory is ours still."""
+        """Whether the socket in the directory is still this server's."""
         return bool(self._bound) and self._bound == _inode(self.path)
 
     def bind(self) -> None:
-        """Serve at the socket's path, whatever lies there: the instance's lock is ours. VgpuError when that fails."""
+        """Serve at the socket's path and replace any file there, as this process holds the lock; else VgpuError."""
         self.close(0)
         self._choose_name()
         if len(os.fsencode(self.path)) > MAX_PATH:
@@ -268,19 +269,19 @@ class ResourceServer:
         self.endpoint = f"{self._stem}.sock" if times == 1 else f"{self._stem}-{times}.sock"
 
     def _clear(self) -> None:
-        """Sockets of this resource that plugins before us left."""
+        """Delete sockets of this resource that earlier plugins left."""
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self.socket_dir):
                 if name.startswith((f"{self._stem}.", f"{self._stem}-")) and name.endswith(".sock"):
                     os.unlink(f"{self.socket_dir}/{name}")
 
     def close(self, grace: float) -> None:
-        """No more calls; those under way have `grace` seconds, streams end at once. The socket goes too."""
+        """Accept no more calls. Calls in progress have `grace` seconds, streams end at once. Deletes the socket."""
         if self._server is None:
             return
-        self.listing.end_all()
+        self.device_list.end_all()
         self._server.stop(grace).wait()
-        if self.bound():  # gRPC removes it as a rule
+        if self.bound():  # usually gRPC has removed it
             os.unlink(self.path)
         self._server, self._bound = None, 0
 
@@ -293,7 +294,7 @@ def _inode(path: str) -> int:
 
 
 def _why(path: str, error: Exception) -> str:
-    """gRPC tells no reason of its own: one more attempt does."""
+    """gRPC reports no reason, so one more attempt to bind finds it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
         try:
             probe.bind(path)

@@ -22,6 +22,6 @@ def test_quantities(text: object, amount: int | None) -> None:
 
 
 def test_the_resources_that_make_a_pod_ours() -> None:
-    names = pod_objects.interesting(Settings({"resources.core_name": "a.b/cores", "resources.gpu_name": "a.b/gpu"}))
+    names = pod_objects.card_resources(Settings({"resources.core_name": "a.b/cores", "resources.gpu_name": "a.b/gpu"}))
     assert {"a.b/cores", "a.b/gpu", "tencent.com/vcuda-memory", "nvidia.com/gpumem", "volcano.sh/vgpu-cores"} <= names
     assert "nvidia.com/gpu" not in names

@@ -15,7 +15,7 @@ from vgpu.plugin.cards.health_rules import (
     from_answer,
 )
 
-LOST = Look("NVML says: GPU is lost", gone=True)
+LOST = Look("NVML reports: GPU is lost", gone=True)
 FINE = Look(ecc=0)
 
 
@@ -41,7 +41,7 @@ def test_a_card_that_answers_is_healthy() -> None:
 
 def test_a_card_that_does_not_answer_returns_with_its_second_answer() -> None:
     state = CardState()
-    assert seen(state, LOST) == "NVML says: GPU is lost"
+    assert seen(state, LOST) == "NVML reports: GPU is lost"
     assert state.apart()
     assert seen(state, *[FINE] * (GOOD - 1)), "one answer may be luck"
     assert seen(state, FINE) == ""

@@ -9,7 +9,7 @@ from plugin_inputs import make_cards, make_settings, write_inventory
 
 from vgpu.config import inventory as inventories
 from vgpu.config import paths
-from vgpu.plugin.cards.inventory import GRACE, InventoryWatch
+from vgpu.plugin.cards.inventory import GRACE, InventoryMonitor
 
 NVRM = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Mar  5 2024\n"
 
@@ -18,20 +18,20 @@ class Bed:
     def __init__(self, directory: Path) -> None:
         self.settings = make_settings(directory)
         self.now = 100.0
-        self.watch = InventoryWatch(self.settings, lambda: self.now)
+        self.monitor = InventoryMonitor(self.settings, lambda: self.now)
         self.version = directory / "proc/driver/nvidia/version"
         self.version.parent.mkdir(parents=True)
         self.version.write_text(NVRM.format("550.54.15"))
         self.path = Path(paths.inventory(self.settings.run_dir))
 
     def look(self) -> list[str]:
-        self.watch.look()
-        return [card.uuid for card in self.watch.cards]
+        self.monitor.look()
+        return [card.uuid for card in self.monitor.cards]
 
     def wait(self) -> dict[str, str]:
         self.now += GRACE
-        self.watch.look()
-        return self.watch.reasons()
+        self.monitor.look()
+        return self.monitor.reasons()
 
 
 @pytest.fixture
@@ -41,14 +41,14 @@ def bed(tmp_path: Path) -> Bed:
 
 def test_cards_come(bed: Bed) -> None:
     assert bed.look() == []
-    assert "this node's inventory, found no file" in bed.watch.error
-    assert not bed.watch.ever
+    assert "this node's inventory, found no file" in bed.monitor.error
+    assert not bed.monitor.ever
     write_inventory(bed.settings, [])
     assert bed.look() == []
-    assert (bed.watch.error, bed.watch.ever) == ("", True)
+    assert (bed.monitor.error, bed.monitor.ever) == ("", True)
     write_inventory(bed.settings, make_cards(2))
     assert bed.look() == ["GPU-00", "GPU-01"]
-    assert bed.watch.reasons() == {}
+    assert bed.monitor.reasons() == {}
 
 
 def test_a_card_that_went_stays_known_and_comes_back(bed: Bed) -> None:
@@ -56,10 +56,10 @@ def test_a_card_that_went_stays_known_and_comes_back(bed: Bed) -> None:
     bed.look()
     write_inventory(bed.settings, make_cards(3)[1:])
     assert bed.look() == ["GPU-01", "GPU-02", "GPU-00"]
-    assert bed.watch.reasons() == {"GPU-00": "no longer in this node's inventory"}
+    assert bed.monitor.reasons() == {"GPU-00": "no longer in this node's inventory"}
     write_inventory(bed.settings, make_cards(3))
     assert bed.look() == ["GPU-00", "GPU-01", "GPU-02"]
-    assert bed.watch.reasons() == {}
+    assert bed.monitor.reasons() == {}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_makes_all_cards_unhealthy_after_a_while(bed: Bed, spoil, reason: s
     bed.look()
     spoil(bed)
     assert bed.look() == ["GPU-00"]
-    assert bed.watch.reasons() == {}  # vgpud may be about to take another one
+    assert bed.monitor.reasons() == {}  # vgpud may be about to take another one
     found = bed.wait()
     assert list(found) == ["GPU-00"]
     assert reason in found["GPU-00"]
@@ -90,7 +90,7 @@ def test_what_makes_all_cards_unhealthy_after_a_while(bed: Bed, spoil, reason: s
 def test_a_stale_inventory_brings_no_cards(bed: Bed) -> None:
     write_inventory(bed.settings, make_cards(), driver="1.2")
     assert bed.look() == []
-    assert not bed.watch.ever
+    assert not bed.monitor.ever
 
 
 def test_a_node_whose_proc_tells_no_driver(bed: Bed) -> None:

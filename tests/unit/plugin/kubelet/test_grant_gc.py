@@ -15,7 +15,7 @@ from vgpu.config.pods import Pod
 from vgpu.hook.ledger.lock import Lock
 from vgpu.node.service import kubelet_resources
 from vgpu.plugin.kubelet import delete_grants
-from vgpu.plugin.kubelet.grant_gc import Belief
+from vgpu.plugin.kubelet.grant_gc import ListingCheck
 from vgpu.plugin.kubelet.pod_resources import Listing
 
 OTHER = "GPU-00000000-0000-0000-0000-000000000002"
@@ -33,7 +33,7 @@ def test_listed_stays_and_unlisted_ends_after_the_grace(node: Node) -> None:
     mine, gone = node.grant(0, 49, ("u1", "main"), "web"), node.grant(50, 99, ("u2", "main"), "old")
     node.kubelet.lists("web", core=ids(0, 49))
     assert node.rounds(GRACE) == [], "60 s have not passed at the sixth look"
-    assert node.expiry.round() == [gone]
+    assert node.grant_gc.round() == [gone]
     assert node.left() == {mine}
     assert "grant ended" in node.log.getvalue()
     assert "default/old/main" in node.log.getvalue()
@@ -291,7 +291,7 @@ def test_no_answer_ends_nothing_and_is_told_once(node: Node, error: Exception) -
 def test_a_restart_of_the_plugin_begins_anew(node: Node) -> None:
     grant = node.grant(holder=("u1", "main"), pod="web")
     assert node.rounds(GRACE - 10) == []
-    node.expiry = node.plugin()
+    node.grant_gc = node.plugin()
     assert node.rounds(GRACE) == []
     assert node.rounds(10) == [grant]
 
@@ -308,7 +308,7 @@ def test_a_restart_of_the_plugin_begins_anew(node: Node) -> None:
 )
 def test_static_pods_do_not_vouch(pod: str, static: bool) -> None:
     listing = Listing((1, 1, 1), {("default", pod): set()}, [])
-    assert Belief(["GPU-7.example.org", ""]).believes(listing) is not static
+    assert ListingCheck(["GPU-7.example.org", ""]).is_complete(listing) is not static
 
 
 # Who keeps it all the same
@@ -351,6 +351,6 @@ def test_a_grant_that_has_changed_since(node: Node) -> None:
     changed = grants.read(node.settings.state_dir, grant_id)
     changed.holder = Holder("u1", "main")
     grants.write(node.settings.state_dir, changed)
-    assert delete_grants.end(node.settings, [seen]) == []
-    assert [grant.id for grant in delete_grants.end(node.settings, [changed])] == [grant_id]
-    assert delete_grants.end(node.settings, [changed]) == [], "gone already"
+    assert delete_grants.delete(node.settings, [seen]) == []
+    assert [grant.id for grant in delete_grants.delete(node.settings, [changed])] == [grant_id]
+    assert delete_grants.delete(node.settings, [changed]) == [], "gone already"

@@ -1,7 +1,8 @@
 """Generates the messages beside the .proto files: python -m vgpu.plugin.kubelet.proto.generate (needs grpcio-tools).
 
-What protoc writes is changed in one way: its demand for a protobuf at least as new as itself goes. The rest of the
-code works with every protobuf from 3.20 on, and distributions ship old ones. Services need no generated code.
+Belongs here: running protoc and one change of its output: the check for a protobuf at least as new as protoc is
+removed. The rest of the generated code works with every protobuf from 3.20 on, and distributions ship old ones.
+Services need no generated code: vgpu.plugin.kubelet.proto.services reads the descriptors.
 """
 
 from __future__ import annotations

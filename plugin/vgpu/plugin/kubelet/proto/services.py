@@ -1,7 +1,7 @@
-"""gRPC services from the generated messages' own description: handlers for a server, callables for a client.
+"""gRPC services from the descriptors of the generated messages: handlers for a server, callables for a client.
 
-Belongs here: names, types and streams of methods, read from the descriptor of the .proto. It replaces the generated
-service code, which demands a grpcio at least as new as its generator.
+Belongs here: names, types and streams of methods, read from the descriptor of the .proto. This module replaces the
+generated service code, which requires a grpcio at least as new as its generator. What a method does belongs elsewhere.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from google.protobuf.descriptor_pb2 import ServiceDescriptorProto
 
 
 def handler(module: ModuleType, service: str, servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
-    """The methods of `servicer`, which has one of each name: (request, context) -> response, or an iterator of them.
+    """A handler of the methods of `servicer`: (request, context) -> response, or an iterator of responses.
 
-    A response is the message, or the bytes of one.
+    A response is a message, or the bytes of one.
     """
     handlers = {}
     for method, request, _ in _methods(module, service):
@@ -56,7 +56,7 @@ def _full_name(module: ModuleType, service: str) -> str:
 
 
 def _methods(module: ModuleType, service: str) -> list[tuple[Any, Any, Any]]:
-    """(method, class of its request, class of its response) of each."""
+    """(method, class of its request, class of its response) for each method."""
     described = ServiceDescriptorProto()
     module.DESCRIPTOR.services_by_name[service].CopyToProto(described)
 
