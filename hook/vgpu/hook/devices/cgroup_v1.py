@@ -69,5 +69,5 @@ def _write_allow(fd: int, directory: str, rule: Rule) -> None:
             raise OSError(error.errno, f"{path}: {rule}: {error.strerror}") from error
         raise VgpuError(
             f"{path}: cannot add {rule}", expected="a parent cgroup that has this rule itself", found=error.strerror,
-            do=f"compare {os.path.dirname(directory)}/devices.list; a child cannot have more",
+            do=f"see {os.path.dirname(directory)}/devices.list; a child cannot have more",
         ) from error  # fmt: skip
