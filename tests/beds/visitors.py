@@ -103,7 +103,7 @@ class Visitor:
         return self.popen(str(self.programs / "cores_load"), *(f"{name}={value}" for name, value in words.items()))
 
     def start(self, *case: str) -> subprocess.Popen[bytes]:
-        process = self.popen(str(self.programs / "visit_cases"), *case)
+        process = self.popen(str(self.programs / "time_slice_cases"), *case)
         assert self.says(process) == "ready", self.log
         return process
 
@@ -197,7 +197,7 @@ class Node:
         self.locks = Locks(self.presence)
         self.visitors: list[Visitor] = []
         libraries = ["-ldl", "-lm", "-lpthread"]
-        compile_c(directory / "visit_cases", SOURCES / "visit_cases.c", *libraries)
+        compile_c(directory / "time_slice_cases", SOURCES / "time_slice_cases.c", *libraries)
         others = [str(LOAD / name) for name in ("peers.c", "lies.c")]
         compile_c(directory / "cores_load", LOAD / "load.c", *others, *libraries, f"-I{INCLUDE}")
 
