@@ -12,7 +12,7 @@ from typing import Callable
 
 import pytest
 from vcuda_boxes import SimBox
-from visitors import MS, Locks, Node, Visitor, card_offset, patience, until
+from sharing_containers import MS, Locks, Node, Visitor, card_offset, patience, until
 
 from vgpu.config import core_schedule
 

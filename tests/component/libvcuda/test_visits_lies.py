@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from checkout import BENCH
 from vcuda_boxes import load_simctl, need_root
-from visitors import OWN_BITS, card_offset, line_offset
+from sharing_containers import OWN_BITS, card_offset, line_offset
 
 from vgpu.config import usage
 

@@ -195,7 +195,7 @@ class Node:
         self.presence = directory / "presence"
         self.presence.write_bytes(bytes(PRESENCE_SIZE))
         self.locks = Locks(self.presence)
-        self.visitors: list[Visitor] = []
+        self.sharing_containers: list[Visitor] = []
         libraries = ["-ldl", "-lm", "-lpthread"]
         compile_c(directory / "time_slice_cases", SOURCES / "time_slice_cases.c", *libraries)
         others = [str(LOAD / name) for name in ("peers.c", "lies.c")]
@@ -204,7 +204,7 @@ class Node:
     def visitor(self, profile: str = "t4x1") -> Visitor:
         made = Visitor(self.make_box(profile), self.directory, self.locks)
         os.link(self.presence, made.box.path / "presence")
-        self.visitors.append(made)
+        self.sharing_containers.append(made)
         return made
 
     def share_out(self, *shares: int) -> list[Visitor]:
@@ -223,6 +223,6 @@ class Node:
         return [(visitor.busy(card) - busy) / took * 100 for visitor, busy in zip(of, before)]
 
     def close(self) -> None:
-        for visitor in self.visitors:
+        for visitor in self.sharing_containers:
             visitor.close()
         self.locks.close()
