@@ -1,7 +1,7 @@
 """Containers that share a simulated card and visit it one at a time, by the wall's clock; what they tell each other.
 
 Belongs here: boxes with one presence file, their limits and pages, and what the file's locks say (presence.c). Not what
-is to be expected of them: test_visits.py.
+is to be expected of them: test_time_slices.py.
 """
 
 from __future__ import annotations
