@@ -20,7 +20,7 @@ SAMPLE = (
     "(test_kinds or test_graph_memory or test_virtual_memory or racing or forked or exec or scribbles)"
     " and not 64 and not test_cores"
 )
-LEFT_OUT = ("test_products", "test_sanitizers", "test_fuzz", "test_drivercheck", "test_cross", "test_cores")
+LEFT_OUT = ("test_products", "test_sanitizers", "test_fuzz", "test_unknown_functions", "test_cross", "test_cores")
 ALL = " and ".join(f"not {name}" for name in LEFT_OUT)
 #: AddressSanitizer's allocator has locks that a child of a threaded process finds taken for ever; glibc's has not.
 NOT_UNDER = {
