@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from pod_facts import UID, Facts, pod
+from pod_records import UID, Facts, pod
 
 from vgpu.config import pods
 from vgpu.hook.request import pod_record

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from pod_facts import UID, Facts, pod
+from pod_records import UID, Facts, pod
 
 from vgpu.config import paths, pods
 from vgpu.config.errors import VgpuError
