@@ -1,7 +1,7 @@
-"""Containers that share a simulated card and visit it one at a time, by the wall's clock; what they tell each other.
+"""Containers that share a simulated card by time slices, in real time, and the locks by which they see each other.
 
-Belongs here: boxes with one presence file, their limits and pages, and what the file's locks say (presence.c). Not what
-is to be expected of them: test_time_slices.py.
+Belongs here: boxes with one presence file, their limits and core schedules, and the locks on that file
+(compute/presence.c). What the tests expect of them is in test_time_slices.py.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ LOAD = CHECKOUT / "tests/bench/cores_load"
 FLOCK = Struct("=hh4xqqi4x")
 F_OFD_GETLK, F_OFD_SETLK = 36, 37
 OWN_BITS, TIME_SHIFT = 38, 16
-VISIT = Struct("=QQ")
-VISIT_OFFSET = 16  #: in the usage region: until, waiting_since
+SLICE = Struct("=QQ")
+SLICE_OFFSET = 16  #: in the usage region: until, waiting_since
 USED = 8  #: in struct vgpu_usage_time
 MS, SECOND = 1_000_000, 1_000_000_000
-PATIENCE = 20  #: seconds, for what would otherwise hang
+PATIENCE = 20  #: seconds, after which a test takes a program for hung
 PRESENCE_SIZE = 4096
 
 
@@ -39,18 +39,18 @@ def card_offset(uuid: str) -> int:
     return value >> 40 << (OWN_BITS + 1)
 
 
-def line_offset(uuid: str, since: int = 0) -> int:
-    """The byte of those who stand in line since that time of the host."""
+def queue_offset(uuid: str, since: int = 0) -> int:
+    """The byte that a container locks which has waited in the queue since that time of the host."""
     return card_offset(uuid) + (1 << OWN_BITS) + (since >> TIME_SHIFT) % (1 << OWN_BITS)
 
 
 def patience(shares: Sequence[int]) -> float:
-    """Seconds for which one waits for another that does not go: visit.c."""
+    """Seconds for which a container waits for another that does not leave the card: compute/container_slice.c."""
     return 2 * core_schedule.period_of(list(shares)) / 1e9 + 0.1
 
 
 class Locks:
-    """The presence file, as somebody of no container sees it."""
+    """The presence file, as a process outside all containers sees its locks."""
 
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -66,7 +66,7 @@ class Locks:
         os.close(self.fd)
 
 
-class Visitor:
+class Container:
     """One container and its programs."""
 
     def __init__(self, box: SimBox, programs: Path, locks: Locks) -> None:
@@ -75,14 +75,14 @@ class Visitor:
         self.locks = locks
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    # ---- what it is told ----
+    # ---- its limits and schedules ----
 
     def limit(self, cores: int, cards: Sequence[int] = (0,)) -> None:
         entries = [limits.CardLimit(uuid, limits.UNLIMITED, cores, cores) for uuid in map(self.uuid, cards)]
         (self.box.path / "limits").write_bytes(limits.encode("box", entries))
 
-    def pages(self, pages: list[core_schedule.CoreSchedule]) -> None:
-        (self.box.path / "cards").write_bytes(core_schedule.encode(pages))
+    def write_schedules(self, schedules: list[core_schedule.CoreSchedule]) -> None:
+        (self.box.path / "cards").write_bytes(core_schedule.encode(schedules))
 
     def uuid(self, card: int = 0) -> str:
         return str(self.box.cards()[card]["uuid"])
@@ -104,34 +104,34 @@ class Visitor:
 
     def start(self, *case: str) -> subprocess.Popen[bytes]:
         process = self.popen(str(self.programs / "time_slice_cases"), *case)
-        assert self.says(process) == "ready", self.log
+        assert self.read_line(process) == "ready", self.log
         return process
 
-    def says(self, process: subprocess.Popen[bytes]) -> str:
+    def read_line(self, process: subprocess.Popen[bytes]) -> str:
         assert process.stdout
         return process.stdout.readline().decode().strip()
 
-    def stop_at_work(self, process: subprocess.Popen[bytes]) -> None:
-        """Stopped by itself while it says that it is at work (case "stop")."""
+    def stop_while_working(self, process: subprocess.Popen[bytes]) -> None:
+        """Make the program of case "stop" stop itself while its container is marked as working."""
         for _ in range(50):
             process.send_signal(signal.SIGUSR1)
             until(lambda: is_stopped(process.pid))
-            if self.is_at_work():
+            if self.is_working():
                 return
             process.send_signal(signal.SIGCONT)
             time.sleep(0.01)
-        raise AssertionError("never stopped at work")
+        raise AssertionError("never stopped while working")
 
-    def stop_in_line(self, process: subprocess.Popen[bytes]) -> None:
+    def stop_while_queued(self, process: subprocess.Popen[bytes]) -> None:
         for _ in range(50):
-            until(self.is_in_line)
+            until(self.is_queued)
             process.send_signal(signal.SIGSTOP)
             until(lambda: is_stopped(process.pid))
-            if self.is_in_line() and not self.is_at_work():
+            if self.is_queued() and not self.is_working():
                 return
             process.send_signal(signal.SIGCONT)
             time.sleep(0.01)
-        raise AssertionError("never stopped in line")
+        raise AssertionError("never stopped while queued")
 
     def close(self) -> None:
         for process in self.processes:
@@ -140,32 +140,32 @@ class Visitor:
             assert process.stdout
             process.stdout.close()
 
-    # ---- what it says and does ----
+    # ---- what it locks and uses ----
 
-    def own_byte(self, card: int = 0) -> int:
+    def working_byte(self, card: int = 0) -> int:
         return card_offset(self.uuid(card)) + (self.box.path / "limits").stat().st_ino % (1 << OWN_BITS)
 
-    def is_at_work(self, card: int = 0) -> bool:
-        return self.locks.has(self.own_byte(card))
+    def is_working(self, card: int = 0) -> bool:
+        return self.locks.has(self.working_byte(card))
 
-    def is_in_line(self) -> bool:
-        since = VISIT.unpack_from((self.box.path / "usage/usage").read_bytes(), VISIT_OFFSET)[1]
-        return bool(since) and self.locks.has(line_offset(self.box.uuid, since))
+    def is_queued(self) -> bool:
+        since = SLICE.unpack_from((self.box.path / "usage/usage").read_bytes(), SLICE_OFFSET)[1]
+        return bool(since) and self.locks.has(queue_offset(self.box.uuid, since))
 
     def busy(self, card: int = 0) -> int:
-        """ns that its programs had of the card, by the card; those that ended are not forgotten."""
+        """ns that its programs used of the card, by the simulator's ledger; programs that ended count too."""
         pids = {process.pid for process in self.processes}
-        known = self.box.cards()[card]["processes"]
-        return sum(int(process["busy_ns"]) for process in known if process["pid"] in pids)
+        processes = self.box.cards()[card]["processes"]
+        return sum(int(process["busy_ns"]) for process in processes if process["pid"] in pids)
 
     def used(self, card: int = 0) -> int:
-        """ns that it was charged."""
+        """ns that libvcuda charged it."""
         data = (self.box.path / "usage/usage").read_bytes()
         place = usage.places(data[: usage.CARDS_END])[self.uuid(card)]
         return int(usage.TIME.unpack_from(data, usage.TIMES_OFFSET + place * usage.TIME.size)[USED])
 
-    def goes_on(self) -> float:
-        """Seconds until it has done a little more."""
+    def seconds_to_progress(self) -> float:
+        """Seconds until it has used 3 ms more of the card."""
         began, busy = time.monotonic(), self.busy()
         until(lambda: self.busy() - busy > 3 * MS)
         return time.monotonic() - began
@@ -178,7 +178,7 @@ class Visitor:
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, "it hangs"
+        assert time.monotonic() < deadline, "the condition never held"
         time.sleep(0.002)
 
 
@@ -187,7 +187,7 @@ def is_stopped(pid: int) -> bool:
 
 
 class Node:
-    """Makes the containers of a node, and looks at what the card gives each of them."""
+    """Makes the containers of a node, and measures each one's share of the card."""
 
     def __init__(self, make_box: Callable[[str], SimBox], directory: Path) -> None:
         self.make_box = make_box
@@ -195,34 +195,34 @@ class Node:
         self.presence = directory / "presence"
         self.presence.write_bytes(bytes(PRESENCE_SIZE))
         self.locks = Locks(self.presence)
-        self.sharing_containers: list[Visitor] = []
+        self.containers: list[Container] = []
         libraries = ["-ldl", "-lm", "-lpthread"]
         compile_c(directory / "time_slice_cases", SOURCES / "time_slice_cases.c", *libraries)
         others = [str(LOAD / name) for name in ("peers.c", "lies.c")]
         compile_c(directory / "cores_load", LOAD / "load.c", *others, *libraries, f"-I{INCLUDE}")
 
-    def visitor(self, profile: str = "t4x1") -> Visitor:
-        made = Visitor(self.make_box(profile), self.directory, self.locks)
+    def container(self, profile: str = "t4x1") -> Container:
+        made = Container(self.make_box(profile), self.directory, self.locks)
         os.link(self.presence, made.box.path / "presence")
-        self.sharing_containers.append(made)
+        self.containers.append(made)
         return made
 
-    def share_out(self, *shares: int) -> list[Visitor]:
-        """A container for each share of the one card."""
-        made = [self.visitor() for _ in shares]
-        for visitor, share, page in zip(made, shares, core_schedule.schedule(made[0].uuid(), list(shares))):
-            visitor.limit(share)
-            visitor.pages([page])
+    def share_out(self, *shares: int) -> list[Container]:
+        """Make a container for each share of one card."""
+        made = [self.container() for _ in shares]
+        for container, share, schedule in zip(made, shares, core_schedule.schedule(made[0].uuid(), list(shares))):
+            container.limit(share)
+            container.write_schedules([schedule])
         return made
 
-    def shares(self, *of: Visitor, seconds: float = 0.5, card: int = 0) -> list[float]:
-        """Percent of the card's time from now on."""
-        began, before = time.monotonic(), [visitor.busy(card) for visitor in of]
+    def shares(self, *of: Container, seconds: float = 0.5, card: int = 0) -> list[float]:
+        """Percent of the card's time that each container uses from now on."""
+        began, before = time.monotonic(), [container.busy(card) for container in of]
         time.sleep(seconds)
         took = (time.monotonic() - began) * 1e9
-        return [(visitor.busy(card) - busy) / took * 100 for visitor, busy in zip(of, before)]
+        return [(container.busy(card) - busy) / took * 100 for container, busy in zip(of, before)]
 
     def close(self) -> None:
-        for visitor in self.sharing_containers:
-            visitor.close()
+        for container in self.containers:
+            container.close()
         self.locks.close()

@@ -1,5 +1,6 @@
-"""Containers that tell their neighbours what is not so (tests/bench/cores_load/lies.c), in virtual time: the others
-have their shares all the same, after a while that has a bound, and are charged about what they use.
+"""Containers that forge the locks of the presence file (tests/bench/cores_load/lies.c), in virtual time.
+
+The other containers get their shares within a bounded time, and are charged about what they use.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import Any
 
 import pytest
 from checkout import BENCH
+from sharing_containers import OWN_BITS, card_offset, queue_offset
 from vcuda_boxes import load_simctl, need_root
-from sharing_containers import OWN_BITS, card_offset, line_offset
 
 from vgpu.config import usage
 
 MS, SECOND = 1_000_000, 1_000_000_000
-LONGEST_WAIT = 5 * SECOND  #: visit.c: for whatever others say, once a minute
+LONGEST_WAIT = 5 * SECOND  #: compute/container_slice.c: whatever others lock; at most once a minute
 FLOOD = {"kernel": "fixed:2000000", "wait": 0}
 
 
@@ -41,64 +42,66 @@ def card(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(simctl.read_state(str(state))["cards"][0]["uuid"])
 
 
-def lies(card: str) -> dict[str, dict[str, int]]:
-    work, line = card_offset(card), line_offset(card)
+def forged_locks(card: str) -> dict[str, dict[str, int]]:
+    work, queue = card_offset(card), queue_offset(card)
     return {
-        "at work for ever": {"lie_from": work, "lie_own": 1},
-        "in line for ever": {"lie_from": line},
-        "at work here and there": {"lie_from": work + 12345, "lie_each": MS},
-        "in line, now and then": {"lie_from": line, "lie_each": MS},
-        "thousands at work": {"lie_from": work + 12345, "lie_count": 4000, "lie_stride": 2},
-        "thousands in line": {"lie_from": line, "lie_count": 4000, "lie_stride": 2},
+        "working for ever": {"lie_from": work, "lie_own": 1},
+        "queued for ever": {"lie_from": queue},
+        "working here and there": {"lie_from": work + 12345, "lie_each": MS},
+        "queued now and then": {"lie_from": queue, "lie_each": MS},
+        "thousands working": {"lie_from": work + 12345, "lie_count": 4000, "lie_stride": 2},
+        "thousands queued": {"lie_from": queue, "lie_count": 4000, "lie_stride": 2},
         "everywhere": {"lie_from": 1, "lie_length": 0},
-        "all the work": {"lie_from": work, "lie_length": 1 << OWN_BITS},
+        "every working byte": {"lie_from": work, "lie_length": 1 << OWN_BITS},
     }
 
 
-#: What a bound holds for: patience with one who does not go, and with one who does not come.
-BRIEF = ("at work for ever", "in line for ever")
-#: What only the last bound holds for.
+#: Forged locks that a bound of their own covers: the wait for a container that does not leave or does not begin.
+BOUNDED = ("working for ever", "queued for ever")
+#: Forged locks that only LONGEST_WAIT covers.
 MANY = (
-    "thousands at work",
-    "thousands in line",
+    "thousands working",
+    "thousands queued",
     "everywhere",
-    "all the work",
-    "at work here and there",
-    "in line, now and then",
+    "every working byte",
+    "working here and there",
+    "queued now and then",
 )
 
 
-def scenario(bench: Any, lie: dict[str, int], window: tuple[int, int], loads: list[dict[str, Any]], **liar: Any) -> Any:
+def scenario(
+    bench: Any, forged: dict[str, int], window: tuple[int, int], loads: list[dict[str, Any]], **forger: Any
+) -> Any:
     tenant = bench.scenario.Tenant
-    tenants = [tenant(40, loads), tenant(40, [FLOOD]), tenant(20, [{**lie, "threads": 0}, *liar.get("works", [])])]
+    tenants = [tenant(40, loads), tenant(40, [FLOOD]), tenant(20, [{**forged, "threads": 0}, *forger.get("works", [])])]
     return bench.scenario.Scenario(tenants, window)
 
 
 def charged(bench: Any, tenant: int) -> int:
-    """ns in all, by its own account."""
+    """ns in all that the tenant's libvcuda charged it."""
     (region,) = Path(bench.workers.directory.name).glob(f"**/box{tenant}/usage/usage")
     data = region.read_bytes()
     return int(usage.time_at(data[usage.TIMES_OFFSET : usage.FLIGHTS_OFFSET], 0).used)
 
 
 def check(bench: Any, outcome: Any, least: float) -> None:
-    """What may be mixed with others' work is charged as what it is known to take, which may be less than it did."""
+    """Work that may overlap with other containers' is charged its estimate, which may be less than it took."""
     for tenant in range(2):
         print(tenant, outcome.share(tenant), charged(bench, tenant) / outcome.busy[-1][tenant])
         assert least * 0.4 < outcome.share(tenant) < 1.25 * 0.4
         assert 0.8 < charged(bench, tenant) / outcome.busy[-1][tenant] < 1.25
 
 
-@pytest.mark.parametrize("lie", BRIEF)
-@pytest.mark.parametrize("works", [[], [FLOOD]], ids=["idle", "at work"])
-def test_one_lie(bench: Any, card: str, lie: str, works: list[dict[str, Any]]) -> None:
-    """It is seen through soon."""
-    outcome = bench.workers.run(scenario(bench, lies(card)[lie], (SECOND, 3 * SECOND), [FLOOD], works=works))
+@pytest.mark.parametrize("forged", BOUNDED)
+@pytest.mark.parametrize("works", [[], [FLOOD]], ids=["idle", "working"])
+def test_a_forged_lock(bench: Any, card: str, forged: str, works: list[dict[str, Any]]) -> None:
+    """libvcuda ignores the forged lock soon."""
+    outcome = bench.workers.run(scenario(bench, forged_locks(card)[forged], (SECOND, 3 * SECOND), [FLOOD], works=works))
     check(bench, outcome, 0.9)
 
 
-@pytest.mark.parametrize("lie", MANY)
+@pytest.mark.parametrize("forged", MANY)
 @pytest.mark.parametrize("loads", [[FLOOD], [FLOOD] * 2], ids=["one process", "two"])
-def test_many_lies(bench: Any, card: str, lie: str, loads: list[dict[str, Any]]) -> None:
+def test_many_forged_locks(bench: Any, card: str, forged: str, loads: list[dict[str, Any]]) -> None:
     window = (LONGEST_WAIT + SECOND, LONGEST_WAIT + 3 * SECOND)
-    check(bench, bench.workers.run(scenario(bench, lies(card)[lie], window, loads)), 0.85)
+    check(bench, bench.workers.run(scenario(bench, forged_locks(card)[forged], window, loads)), 0.85)
