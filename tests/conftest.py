@@ -1,4 +1,4 @@
-"""Options and skips of the whole test run: what this machine cannot do is skipped with the reason, and counted."""
+"""Options and skips of the whole test run. A test that this machine cannot run is skipped with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which BPF programs the machine has: vgpu needs no such list, tests count what it leaves behind. Root only."""
+"""The BPF programs that the kernel holds. Tests count those that vgpu leaves behind. Needs root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BPF_PROG_GET_NEXT_ID = 11
 
 
 def ids() -> Iterator[int]:
-    """Of all programs, in ascending order."""
+    """The ids of all programs, in ascending order."""
     attr = bpf.bpf_attr()
     while True:
         try:

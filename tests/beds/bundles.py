@@ -1,7 +1,7 @@
-"""OCI bundles and real runtimes to run them with, each under a root of its own.
+"""OCI bundles, and real runtimes that run them, each with a state directory of its own.
 
-Belongs here: config.json as `runc spec` makes it with what a test wants changed, and running it. Containers started
-here are deleted here: `Runtime.cleanup` ends what a failing test left.
+Belongs here: a config.json like that of `runc spec` with a test's changes, and running it. `Runtime.cleanup` deletes
+the containers that a failing test left. Pods on containerd are in containerd_bed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import nodes
 
 WITHOUT_CALLS = str(Path(__file__).with_name("without_calls.py"))
 
-#: A cgroup2 of its own in a mount namespace of its own: what runs behind this sees a machine of pure v2.
+#: A cgroup2 mount in a new mount namespace: a command behind this prefix finds cgroup v2 only.
 V2 = ("unshare", "-m", "sh", "-ec", 'umount -l /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup; exec "$@"', "sh")
 
 ENVIRONMENT = ["PATH=/usr/local/nvidia/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LD_LIBRARY_PATH=/usr/local/nvidia/lib64"]
@@ -75,7 +75,7 @@ class Bundle:
         return self
 
     def hooks(self, node: nodes.Node, stage: str = "prestart", without: tuple[int, ...] = ()) -> Bundle:
-        """The hook, as an administrator registers it; with the system calls `without` answering ENOSYS."""
+        """Register the hook as an administrator does. The system calls `without` fail with ENOSYS in it."""
         environment = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
         for name in (stage, "poststop"):
             arguments = ["vgpu-hook", "--config", str(node.config), name]
@@ -88,7 +88,7 @@ class Bundle:
         return self
 
     def pod(self, uid: str, container: str, cgroup: str, **annotations: str) -> Bundle:
-        """Dress it as kubelet and containerd do: cgroup path below `cgroup` and identifying annotations."""
+        """Add what kubelet and containerd add: a cgroup path below `cgroup`, and identifying annotations."""
         self.config["linux"]["cgroupsPath"] = f"{cgroup}/kubepods/burstable/pod{uid}/{container}"
         self.config["annotations"].update(
             {
@@ -108,7 +108,7 @@ class Bundle:
         return self
 
     def simulated(self, node: nodes.Node) -> Bundle:
-        """The simulated driver's shared state, where its libraries look for it; nothing for a real driver."""
+        """Mount the simulated driver's shared state where its libraries look for it. A real driver needs none."""
         return self.bind(node.sim, "/run/vgpu-sim", "rw") if node.sim else self
 
     def write(self) -> Path:
@@ -145,11 +145,11 @@ class Runtime:
         return self.call("run", "--bundle", str(bundle.write()), self.new_id(name))
 
     def state(self, container: str) -> dict[str, Any]:
-        """What the runtime tells of a container, as its hooks get it."""
+        """The OCI state of a container, as the runtime writes it to its hooks."""
         return json.loads(self.call("state", container, check=True).stdout)  # type: ignore[no-any-return]
 
     def create(self, bundle: Bundle, name: str = "c") -> tuple[str, subprocess.CompletedProcess[str]]:
-        """Create only. The container's output goes to the bundle: a pipe would stay open as long as it lives."""
+        """Create only. The container's output goes to a file: a pipe would stay open as long as the container."""
         container = self.new_id(name)
         output = bundle.path / "output"
         with output.open("w") as stream:

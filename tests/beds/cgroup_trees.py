@@ -1,4 +1,4 @@
-"""Removing a test's cgroups from every hierarchy, once whoever is still on the way out of them has gone."""
+"""Removal of a test's cgroups from every hierarchy, after their last processes have exited."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def remove(name: str, seconds: float = 10) -> None:
-    """Cgroup `name` (with its leading slash) and all below it; OSError when a process stays in one."""
+    """Remove cgroup `name` (with its leading slash) and all below it. OSError when a process stays in one."""
     end = time.monotonic() + seconds
     for hierarchy in Path("/sys/fs/cgroup").iterdir():
         for directory, _, _ in os.walk(f"{hierarchy}{name}", topdown=False):

@@ -1,4 +1,4 @@
-"""Where the checkout, the build and the data of the tests are, whatever the depth of the file that asks."""
+"""The paths of the checkout, the build and the tests' data, independent of the depth of the importing file."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ CHECKOUT = next(folder for folder in Path(__file__).resolve().parents if (folder
 BUILD = Path(os.environ.get("VGPU_BUILD", CHECKOUT / "build"))
 DATA = CHECKOUT / "tests/data"
 BENCH = CHECKOUT / "tests/bench"
-LIBRARIES = [CHECKOUT / "tests/beds", CHECKOUT / "tests/doubles"]  #: what pyproject.toml puts on the tests' path
+LIBRARIES = [CHECKOUT / "tests/beds", CHECKOUT / "tests/doubles"]  #: pyproject.toml puts these on the tests' path

@@ -1,7 +1,7 @@
-"""One node of a real cluster with everything of ours on it: the hook in its containerd, the device plugin beside it.
+"""One node of a real cluster with vgpu on it: the hook in its containerd, and the device plugin as a process.
 
-Belongs here: joining real_cluster, the simulated cards and the plugin, and what tests ask of pods. The plugin has its
-manifest's service account, as a pod would have it, and is a process, so that tests may stop it and change its settings.
+Belongs here: joining real_cluster, the simulated cards and the plugin, and the queries that tests make about pods. The
+plugin has its manifest's service account, as a pod has. It is a process, so tests can stop it and change its settings.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ USUAL: Object = {
     "plugin.socket_dir": "/var/lib/kubelet/device-plugins",
     "plugin.pod_resources_socket": "/var/lib/kubelet/pod-resources/kubelet.sock",
 }
-#: Every node has a pod of some DaemonSet. One that has none is believed as soon as a pod lives for a round of 10 s.
+#: Every real node has a pod of some DaemonSet. On a node without one the plugin acts on kubelet's list of pods only
+#: after a pod has lived for a round of 10 s.
 RESIDENT: Object = {
     "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "resident", "namespace": NAMESPACE},
     "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": containerd_bed.IMAGE}]},
@@ -51,7 +52,7 @@ def documents(path: Path) -> list[Object]:
 
 
 class Site:
-    """The node is up and its manifests are applied; `configure` starts the plugin."""
+    """A node that is up, with its manifests applied. `configure` starts the plugin."""
 
     def __init__(self, directory: Path, image: Path, names: Sequence[str]) -> None:
         self.directory = directory
@@ -89,7 +90,7 @@ class Site:
         return self
 
     def tag(self, image: str, name: str) -> None:
-        """Let `image` be known by `name` too, as if it had been pulled."""
+        """Give `image` the further name `name`, as if it had been pulled."""
         registry, slash, _ = name.partition("/")
         full = name if slash and "." in registry else f"docker.io/{name if slash else f'library/{name}'}"
         self.ctr("images", "tag", image, full if ":" in full else f"{full}:latest")
@@ -108,7 +109,7 @@ class Site:
     # The plugin and its settings
 
     def configure(self, expected: dict[str, int], **settings: object) -> None:
-        """A plugin with these settings, whose resources the API server shows on the node as `expected`."""
+        """Start a plugin with these settings, and wait until the API server shows `expected` for the node."""
         values = {**self._before, **USUAL, **{name.replace("__", "."): value for name, value in settings.items()}}
         if values != self.node.settings._values or not self.plugin.alive:
             self.plugin.kill()
@@ -124,7 +125,7 @@ class Site:
     # Pods
 
     def create(self, name: str, limits: dict[str, int], **fields: Any) -> str:
-        """A pod of one container, `main`; returns its uid."""
+        """Create a pod of one container, `main`. Returns its uid."""
         metadata = {"name": name, **fields.pop("metadata", {})}
         texts = {key: str(amount) for key, amount in limits.items()}
         container = {
@@ -166,28 +167,28 @@ class Site:
         return json.loads(listed)["items"]  # type: ignore[no-any-return]
 
     def reporters(self, name: str) -> set[str]:
-        """Whose events a pod has."""
+        """The components that reported the pod's events."""
         return {event["reportingComponent"] or event["source"]["component"] for event in self.events(name)}
 
     def delete(self, *names: str) -> None:
         self.cluster.kubectl("delete", "pod", *names, "--ignore-not-found", "--grace-period=1", "--timeout=90s")
 
     def delete_all(self) -> None:
-        """All pods of tests, with what they held. Grants that nobody has claimed stay until kubelet makes others."""
+        """Delete all pods of tests and their claims. Unclaimed grants stay until kubelet allocates again."""
         self.cluster.kubectl("delete", "pods", "--all", "--grace-period=1", "--timeout=90s")
         wait_for(lambda: not self.claims() and not self.claimed(), 90, lambda: self.plugin.text()[-2000:])
 
-    # The node's books
+    # The node's records
 
     def grants(self) -> list[grants.Grant]:
         return grants.read_all(self.node.settings.state_dir)[0]
 
     def claimed(self) -> list[int]:
-        """The amounts of those that have a holder."""
+        """The amounts of grants that have a holder."""
         return sorted(grant.amount for grant in self.grants() if grant.holder)
 
     def claims(self) -> dict[str, Claim]:
-        """Those that are ready, by the names of pod and container."""
+        """The claims that are ready, by the names of pod and container."""
         run = self.node.settings.run_dir
         found = []
         for path in Path(run, "containers").glob("*/claim.json"):

@@ -1,7 +1,7 @@
-"""A private containerd with pods as kubelet makes them: root, state, socket and configuration are its own.
+"""A private containerd, with its own root, state, socket and configuration, and pods like those that kubelet makes.
 
 Belongs here: starting and ending the daemon, its runtime handlers for each way of registering the hook, and pods with
-their containers over CRI. One daemon serves many tests; `remove_pods` ends what they left.
+their containers over CRI. One daemon serves many tests. `remove_pods` ends the pods that they left.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ CDI_DEVICE = "vgpu.io/hook=share"
 RUNC = "/usr/sbin/runc"
 CNI = "/usr/lib/cni"
 WITHOUT_CONTROLLERS = Path(__file__).with_name("runc_without_controllers.py")
-#: Without these a daemon starts faster and warns less; none is what the tests are about.
+#: Without these a daemon starts faster and warns less. No test needs them.
 UNUSED = ("aufs", "btrfs", "devmapper", "erofs", "zfs", "blockfile")
-#: The glob patterns that let the markers through; `*` does not cross a slash.
+#: The glob patterns that pass the markers on. `*` does not match a slash.
 PATTERNS = ("vgpu.io/*",)
 
 
@@ -56,10 +56,10 @@ def cdi_spec(node: nodes.Node) -> dict[str, Any]:
 class Containerd:
     """A containerd below `directory`. `programs` holds containerd, ctr and the shim; `cgroup` is 1 or 2.
 
-    Handlers: `plain` runc without anything of ours; `base`, `base-prestart` by base_runtime_spec; `shim` by BinaryName;
-    `dropped` as base, with a runtime that hands no annotations on. `default` is the handler of pods that name none,
-    `patterns` let annotations through, `prefix` is a command that runs the daemon somewhere else. `mounts` come to all
-    containers by the base specification; `network` is a directory of CNI configurations, for pods with networks.
+    Handlers: `plain` is runc without vgpu; `base` and `base-prestart` use base_runtime_spec; `shim` uses BinaryName;
+    `dropped` is like base, but its runtime passes no annotations on. `default` is the handler of pods that name none,
+    `patterns` pass annotations on, `prefix` is a command that runs the daemon somewhere else. All containers get
+    `mounts` by the base specification. `network` is a directory of CNI configurations, for pods with networks.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Containerd:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _end_shims(self) -> None:
-        """Shims outlive their daemon on purpose; ours are those that were told our socket."""
+        """Shims outlive their daemon on purpose. This daemon's have its socket on their command line."""
         for entry in Path("/proc").glob("[0-9]*"):
             try:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
@@ -203,7 +203,7 @@ address = "{self.socket}.ttrpc"
 """
 
     def _cdi(self) -> str:
-        """Nothing for a containerd that knows no CDI."""
+        """Nothing for a containerd without CDI."""
         if not self.has_cdi:
             return ""
         specs = self.directory / "cdi"
@@ -235,7 +235,7 @@ address = "{self.socket}.ttrpc"
         return self._wrapper("runc-v2", f"/usr/bin/python3 -I -S {WITHOUT_CONTROLLERS}")
 
     def _wrapper(self, name: str, command: str) -> str:
-        """An executable that hands its arguments on; BinaryName takes no arguments of its own."""
+        """An executable that passes its arguments on, as BinaryName takes no arguments of its own."""
         path = self.directory / name
         path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         path.chmod(0o755)
@@ -317,9 +317,9 @@ class Pod:
         devices: list[dict[str, Any]] | None = None,
         cdi_devices: list[str] | None = None,
     ) -> str:
-        """CreateContainer; a new attempt of the same `name` is what kubelet makes of a restart.
+        """CreateContainer. kubelet restarts a container by a new attempt of the same `name`.
 
-        `env` as a list may name a key twice, as kubelet's does where a pod overrides a plugin.
+        `env` as a list may contain a key twice, as kubelet's does where a pod overrides a plugin.
         """
         self.attempts += 1
         chosen = [*(cdi_devices or []), *([CDI_DEVICE] if (self.handler == "cdi" if cdi is None else cdi) else [])]
@@ -347,7 +347,7 @@ class Pod:
         return self.client.call("ContainerStatus", container_id=container).status
 
     def stop_container(self, container: str) -> None:
-        """With no grace: SIGKILL, as the out-of-memory killer would."""
+        """Send SIGKILL without a grace period, as the out-of-memory killer does."""
         self.client.call("StopContainer", container_id=container, timeout=0)
 
     def wait(self, container: str, seconds: float = 30) -> tuple[int, str]:
@@ -361,12 +361,12 @@ class Pod:
             time.sleep(0.03)
 
     def output(self, attempt: int = 0) -> str:
-        """What the latest container wrote, or that of `attempt`; each line of a CRI log is `time stream F text`."""
+        """The output of the latest container, or of `attempt`. Each line of a CRI log is `time stream F text`."""
         (path,) = self.logs.glob(f"*-{attempt or self.attempts}.log")
         return "".join(line.split(" ", 3)[3] for line in path.read_text().splitlines(keepends=True))
 
     def remove(self) -> None:
-        """Every container of the pod goes with it."""
+        """Remove the pod and all its containers."""
         if self.id:
             self.client.call("StopPodSandbox", pod_sandbox_id=self.id)
             self.client.call("RemovePodSandbox", pod_sandbox_id=self.id)

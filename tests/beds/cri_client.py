@@ -1,7 +1,7 @@
 """Kubernetes' container runtime interface over a Unix socket, described minimally in data/proto/cri/.
 
-Belongs here: connecting and calling; what a pod looks like is containerd_bed's. The message classes are generated when
-a test run first needs them, by the protoc that grpcio-tools brings.
+Belongs here: connecting and calling. The fields of a pod are in containerd_bed. The protoc of grpcio-tools generates
+the message classes when a test run first needs them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def messages() -> ModuleType:
 
 
 class CriError(Exception):
-    """What the runtime answers instead of a result: the text that kubelet shows in the pod's events."""
+    """The runtime's error: the text that kubelet shows in the pod's events."""
 
 
 class Client:
@@ -62,7 +62,7 @@ class Client:
             raise CriError(f"{error.code().name}: {error.details()}") from None
 
     def wait_for(self, name: str, seconds: float = 30, **fields: Any) -> Any:
-        """As `call`, again until the daemon answers: it has only just been started."""
+        """Like `call`, repeated until the daemon, which has just been started, answers."""
         end = time.monotonic() + seconds
         while True:
             try:

@@ -1,4 +1,4 @@
-"""vgpud as a process of a test's own node: started, asked, killed; what it leaves is the test's to look at."""
+"""vgpud as a process on a test's own node: start, query and kill it. The test inspects what it leaves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vgpu.node.daemon import client
 
 
 def wait_for(holds: Callable[[], Any], timeout: float = 30, what: str | Callable[[], str] = "") -> Any:
-    """What `holds` returns as soon as it is true; `what` tells what is missing if it never is."""
+    """The value of `holds` as soon as it is true. `what` is the message of the failure if it never is."""
     end = time.monotonic() + timeout
     while True:
         found = holds()
@@ -30,7 +30,7 @@ def wait_for(holds: Callable[[], Any], timeout: float = 30, what: str | Callable
 
 
 class Daemon:
-    """vgpud of `node`; `log` is what it wrote."""
+    """vgpud of `node`. `log` is the file that it writes to."""
 
     def __init__(self, node: nodes.Node) -> None:
         self.node = node
@@ -38,7 +38,7 @@ class Daemon:
         self.log = node.directory / "vgpud.log"
 
     def start(self, *prefix: str, **environment: str) -> Daemon:
-        """`prefix`: a command that becomes the daemon at last, such as one that enters a namespace."""
+        """`prefix` is a command that executes the daemon at its end, such as one that enters a namespace."""
         with self.log.open("ab") as stream:
             self.process = subprocess.Popen(
                 [*prefix, str(Path(sys.executable).parent / "vgpud"), "--config", str(self.node.config)],
@@ -59,14 +59,14 @@ class Daemon:
         return self.ask("health")
 
     def ask(self, what: str) -> dict[str, Any]:
-        """The answer, {} while it does not run."""
+        """The daemon's answer; {} while it does not run."""
         try:
             return client.ask(self.node.settings.run_dir, what, 20)
         except VgpuError:
             return {}
 
     def rounds(self, count: int = 2) -> None:
-        """Wait until the reaper has looked `count` times from now on."""
+        """Wait until the reaper has finished `count` more rounds."""
         for _ in range(count):
             last = self.health()["reaper"]["last"]
             wait_for(lambda last=last: self.health()["reaper"]["last"] > last)

@@ -1,7 +1,7 @@
 """A private Docker: dockerd of a newer suite with data, state and socket of its own, in its own network namespace.
 
-Belongs here: its daemon.json with the shim as a runtime, and running containers, also below a cgroup path as kubelet's
-cri-dockerd gives them: Docker hands no annotations of a pod on.
+Belongs here: its daemon.json with the shim as a runtime, and running containers, also below a cgroup path like
+cri-dockerd's. Docker passes no annotations of a pod on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IMAGE = "vgpu-test:1"
 
 
 class Docker:
-    """`start` it with a root file system, `run` containers by the runtime `vgpu`."""
+    """`start` takes a root file system. `run` starts containers by the runtime `vgpu`."""
 
     def __init__(self, node: nodes.SimulatedNode) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="vgpu-test-"))  # a Unix socket's path is at most 107 bytes
@@ -79,7 +79,7 @@ class Docker:
     def run(
         self, *command: str, pod: str = "", options: tuple[str, ...] = ("--rm",)
     ) -> subprocess.CompletedProcess[str]:
-        """`docker run`; with `pod`, a pod's uid, where kubelet's cri-dockerd would put the container."""
+        """`docker run`. With `pod`, a pod's uid, the container gets the cgroup path that cri-dockerd gives it."""
         parent = [f"--cgroup-parent={self.cgroup}/kubepods/burstable/pod{pod}"] if pod else []
         places = ["--runtime=vgpu", "--network=host", f"--volume={self.node.sim}:/run/vgpu-sim"]
         return self.call("run", *places, *parent, *options, IMAGE, *command)

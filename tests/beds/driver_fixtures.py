@@ -11,7 +11,7 @@ from driver_roots import VERSION, DriverRoot, compile_parts
 
 @pytest.fixture(scope="session")
 def driver_parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What driver roots are made of, compiled once."""
+    """The libraries that driver roots consist of, compiled once."""
     if not shutil.which("cc"):
         pytest.skip("cc is missing")
     directory = tmp_path_factory.mktemp("driver")

@@ -1,8 +1,8 @@
 """Kubernetes 1.20's own programs, compiled from Debian's source package by Debian's Go, once per build directory.
 
 Belongs here: fetching source and compiler, the one generated file that the package lacks (the API server's OpenAPI
-definitions), the build, and Debian's packages of what it has as programs (etcd, kubectl). No mirror has kubelet or the
-servers as programs; all of them take some six minutes on one core.
+definitions), the build, and Debian's packages of etcd and kubectl. No mirror has kubelet or the servers as programs.
+Compiling all of them takes some six minutes on one core.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def packaged(name: str) -> Path:
 
 
 def build(*names: str) -> dict[str, Path]:
-    """The programs `names` of k8s.io/kubernetes/cmd; those that are not there yet are compiled, in one go."""
+    """The programs `names` of k8s.io/kubernetes/cmd. One command compiles those that are missing."""
     programs = {name: suites.CACHE / SUITE / name for name in names}
     with suites.locked(suites.CACHE / SUITE / "kubernetes"):
         missing = [name for name, path in programs.items() if not path.exists()]
@@ -55,7 +55,7 @@ def _compile(names: list[str]) -> None:
 
 
 def _define(work: Path, path: Path) -> None:
-    """Generate pkg/generated/openapi as the package's own Makefile does: from all directories with the tag."""
+    """Generate pkg/generated/openapi from all directories with the tag, as the package's own Makefile does."""
     _go(work, path, work / "tools", f"{ROOT}/vendor/k8s.io/kube-openapi/cmd/openapi-gen")
     search = ["grep", "-Rl", "--include=*.go", "+k8s:openapi-gen=", "pkg", "cmd", "vendor/k8s.io"]
     files = subprocess.run(search, cwd=path, capture_output=True, text=True, check=True).stdout.split()
@@ -68,7 +68,7 @@ def _define(work: Path, path: Path) -> None:
 
 
 def _go(work: Path, path: Path, output: Path, *packages: str) -> None:
-    """Compile, one package at a time: other tests run beside it."""
+    """Compile one package at a time, as other tests run meanwhile."""
     output.mkdir()
     version = {"gitVersion": VERSION, "gitMajor": "1", "gitMinor": "20"}
     package = f"{ROOT}/vendor/k8s.io/component-base/version"

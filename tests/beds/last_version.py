@@ -1,7 +1,7 @@
-"""The package of a version before this one, for the tests of upgrades: this one's files with two names changed.
+"""A package of the version before this one, for the tests of upgrades: this version's files with two names changed.
 
-A module has another name, so that an upgrade removes a file, and so has a class that many modules import from one that
-both versions have, so that a hook with modules of both versions cannot start.
+A module has another name, so an upgrade removes a file. A class that many modules import, from a module that both
+versions have, has another name, so a hook with modules of both versions cannot start.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import subprocess
 from pathlib import Path
 
 VERSION = "0.0.9"
-MODULE = ("vgpu.config.errors", "vgpu.config.failures")  #: here, and in the last version
-CLASS = ("Settings", "NodeSettings")  #: likewise, of vgpu.config.settings
+MODULE = ("vgpu.config.errors", "vgpu.config.failures")  #: its name in this version and in the one before
+CLASS = ("Settings", "NodeSettings")  #: likewise, in vgpu.config.settings
 PYTHON = "usr/lib/vgpu/python"
 
 
 def make(deb: Path, directory: Path) -> Path:
-    """A package beside `deb`'s own version, in `directory`."""
+    """Make the package of the version before `deb`'s, in `directory`."""
     tree = directory / "tree"
     subprocess.run(["dpkg-deb", "-R", deb, tree], check=True)
     here, there = (tree / PYTHON / f"{name.replace('.', '/')}.py" for name in MODULE)

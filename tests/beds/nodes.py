@@ -1,6 +1,6 @@
 """A GPU node in a temporary directory: driver, settings, inventory and the hook's state, all below one root.
 
-Used by the tests of the hook, the demo and the benchmarks; nothing of it ships.
+The tests of the hook, the demo and the benchmarks use it. No package contains it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROFILES = CHECKOUT / "libvcuda/sim/profiles"
 
 
 def simctl() -> ModuleType:
-    """The simulator's own tool, as a module."""
+    """The simulator's tool simctl.py, as a module."""
     name = "vgpu_simctl"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, CHECKOUT / "libvcuda/sim/tools/simctl.py")
@@ -36,9 +36,9 @@ def simctl() -> ModuleType:
 
 
 class Node:
-    """A node with state of its own below `directory`: {state,run,config.json}; `hook` and `shim` are the built gate.
+    """A node whose state is below `directory`: {state,run,config.json}. `hook` and `shim` are the built gate.
 
-    This class uses the machine's own driver; SimulatedNode brings one.
+    This class uses the machine's own driver. SimulatedNode has a simulated one.
     """
 
     sim: Path | None = None
@@ -72,14 +72,14 @@ class Node:
         self.vgpuctl("inventory", "refresh")
 
     def grant(self, resource: str, amount: int, **fields: object) -> str:
-        """Write a grant as the device plugin does; returns its id."""
+        """Write a grant as the device plugin does. Returns its id."""
         grant = Grant(grants.new_id(), resource, amount, 1.0, **fields)  # type: ignore[arg-type]
         grants.write(self.settings.state_dir, grant)
         return grant.id
 
 
 class SimulatedNode(Node):
-    """A node whose driver is the simulated one: `driver` is its root, `sim` the state that all processes share."""
+    """A node with the simulated driver. `driver` is the driver's root, `sim` the state that all processes share."""
 
     def __init__(self, directory: Path, profile: str = "t4x1", **settings: object) -> None:
         self.driver = directory / "driver"
@@ -95,9 +95,9 @@ class SimulatedNode(Node):
         super().__init__(directory, **{**driver, **settings})
 
     def environment(self) -> dict[str, str]:
-        """For programs on the host: its own /dev has no nodes, so the simulated driver must not ask for them."""
+        """For programs on the host: its /dev has no nodes, so the simulated driver must not look for them."""
         return {**os.environ, "VGPU_SIM_DIR": str(self.sim), "VGPU_SIM_DEVICE_NODES": "0"}
 
     def books(self) -> list[dict[str, Any]]:
-        """The simulated cards' own books: the truth that limits are checked against."""
+        """The simulated cards' own ledgers. Tests compare limits with them."""
         return simctl().read_state(str(self.sim))["cards"]  # type: ignore[no-any-return]

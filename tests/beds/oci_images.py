@@ -1,4 +1,4 @@
-"""A root file system as an OCI image in a tar file, as `ctr images import` takes it: one layer, no registry."""
+"""An OCI image of one layer, made from a root file system as a tar file for `ctr images import`. No registry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MEDIA = "application/vnd.oci.image"
 
 
 def write(tree: Path, archive: Path, name: str, command: list[str]) -> Path:
-    """Image `name` of `tree` that runs `command`, at `archive`."""
+    """Write image `name` of `tree`, which runs `command`, to `archive`."""
     layer = subprocess.run(
         ["tar", "-C", str(tree), "--numeric-owner", "-c", "."], capture_output=True, check=True
     ).stdout

@@ -1,7 +1,7 @@
-"""The device plugin's container image, as packaging/image makes it but from this machine's own files: no registry.
+"""The device plugin's container image, like that of packaging/image, but from this machine's files. No registry.
 
-Belongs here: a tree with Debian's Python, the packages that the plugin needs, taken from the environment that the tests
-run in, and the two programs.
+Belongs here: a tree with Debian's Python, the two programs, and the packages that the plugin needs. The packages are
+copied from the environment that the tests run in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import trees
 from checkout import CHECKOUT
 
-PYTHON = Path("/usr/bin/python3.11")  #: of the same version as the tests', whose compiled packages it loads
+PYTHON = Path("/usr/bin/python3.11")  #: the version of the tests' Python, whose compiled packages it loads
 LIBRARY = Path("/usr/lib/python3.11")
 PACKAGES = (
     "annotated_types", "attr", "attrs", "certifi", "charset_normalizer", "click", "dateutil", "durationpy",
@@ -28,7 +28,7 @@ PREFIX = "opt/vgpu"
 
 
 def make(base: Path, tree: Path) -> Path:
-    """`tree` from `base`, a root file system of the kind debian."""
+    """Make `tree` from `base`, a root file system of the kind debian."""
     subprocess.run(["cp", "-a", base, tree], check=True)
     left_out = shutil.ignore_patterns("__pycache__", "test", "idlelib", "*.a", "tests")
     shutil.copytree(LIBRARY, tree / LIBRARY.relative_to("/"), ignore=left_out)
@@ -53,7 +53,7 @@ def make(base: Path, tree: Path) -> Path:
 
 
 def _package(name: str, target: Path, left_out: object) -> None:
-    """A package or module of the tests' own environment; one that is not there is none that is needed."""
+    """Copy a package or module of the tests' environment. A package that is missing there is not needed."""
     spec = importlib.util.find_spec(name)
     for place in (spec.submodule_search_locations or []) if spec else []:
         shutil.copytree(place, target / name, ignore=left_out, dirs_exist_ok=True)  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def _package(name: str, target: Path, left_out: object) -> None:
 
 
 def _libraries(tree: Path) -> None:
-    """What the interpreter and all extension modules are linked with."""
+    """Copy the libraries that the interpreter and all extension modules are linked with."""
     modules = [str(path) for path in tree.rglob("*.so")]
     done = subprocess.run(["ldd", str(PYTHON), *modules], capture_output=True, text=True, check=True)
     for line in done.stdout.splitlines():

@@ -1,4 +1,4 @@
-"""vgpu-device-plugin as a process of a test's own node: started, killed, asked what it costs."""
+"""vgpu-device-plugin as a process on a test's own node: start it, kill it, measure its memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import nodes
 
 
 class Plugin:
-    """The device plugin of `node`; `log` is what all its lives wrote. `prefix` is a command that runs it elsewhere."""
+    """The device plugin of `node`. All its processes write to `log`. `prefix` is a command that runs it elsewhere."""
 
     def __init__(self, node: nodes.Node, prefix: Sequence[str] = ()) -> None:
         self.node = node
@@ -54,7 +54,7 @@ class Plugin:
         return status
 
     def resident(self) -> int:
-        """Bytes of memory that it has in core."""
+        """Bytes of its resident memory."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) << 10

@@ -1,6 +1,6 @@
-"""podman with storage, state and hooks of its own: what it runs is known to no other podman on the machine.
+"""podman with storage, state and hooks of its own. No other podman on the machine sees its containers.
 
-Belongs here: its configuration, the hooks.d files that we ship with this node's paths in them, and running it.
+Belongs here: its configuration, the shipped hooks.d files with this node's paths in them, and running it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import nodes
 from checkout import CHECKOUT
 
 HOOKS = CHECKOUT / "packaging/hooks.d"
-#: crun refuses a hybrid machine; without the empty unified hierarchy it runs on v1.
+#: crun refuses a hybrid machine. Without the empty unified hierarchy it runs on v1.
 V1_ONLY = ("unshare", "-m", "sh", "-ec", 'umount -l /sys/fs/cgroup/unified; exec "$@"', "sh")
-#: Limits as this machine's kernel lets them be set; no network, no journal.
+#: Limits that this machine's kernel accepts; no network, no journal.
 CONFIG = """[containers]
 default_ulimits = ["nofile=1024:20000", "nproc=1024:4096"]
 pids_limit = 0
@@ -54,7 +54,7 @@ def _places(directory: Path) -> list[str]:
 class Podman:
     """podman by `runtime` (runc or crun) on cgroup version `cgroup`.
 
-    Its directory is none of pytest's: podman takes no runroot of more than 50 characters.
+    Its directory is not pytest's, because podman accepts no runroot of more than 50 characters.
     """
 
     def __init__(self, node: nodes.SimulatedNode, runtime: str = "runc", cgroup: int = 1) -> None:
@@ -79,10 +79,10 @@ class Podman:
     def run(
         self, tree: Path, *command: str, options: tuple[str, ...] = (), **annotations: str
     ) -> subprocess.CompletedProcess[str]:
-        """`podman run` of `command`; annotation `core_limit` is vgpu.io/core-limit."""
-        asked = [f"--annotation=vgpu.io/{key.replace('_', '-')}={value}" for key, value in annotations.items()]
+        """`podman run` of `command`. The keyword `core_limit` is the annotation vgpu.io/core-limit."""
+        wanted = [f"--annotation=vgpu.io/{key.replace('_', '-')}={value}" for key, value in annotations.items()]
         places = [f"--cgroup-parent={self.cgroup}", f"--volume={self.node.sim}:/run/vgpu-sim"]
-        return self.call("run", *places, *asked, *(options or ("--rm",)), "--rootfs", str(tree), *command)
+        return self.call("run", *places, *wanted, *(options or ("--rm",)), "--rootfs", str(tree), *command)
 
     def cleanup(self) -> None:
         self.call("pod", "rm", "--all", "--force", "--time=0")
@@ -92,9 +92,9 @@ class Podman:
 
 
 def rootless(tree: Path, hooks: Path, uid: int, **annotations: str) -> subprocess.CompletedProcess[str]:
-    """podman as an unprivileged user with a single id, which is all that this machine has for it.
+    """podman as an unprivileged user with a single id, as this machine offers no more.
 
-    In a pid namespace, whose end takes along what rootless podman leaves running: its pause process and late clean-ups.
+    It runs in a pid namespace. The namespace's end kills what rootless podman leaves: its pause process and clean-ups.
     """
     with tempfile.TemporaryDirectory(prefix="vgpu-test-") as directory:
         home = Path(directory)
@@ -102,8 +102,8 @@ def rootless(tree: Path, hooks: Path, uid: int, **annotations: str) -> subproces
         (home / "containers.conf").write_text(CONFIG.format(runtime="runc", hooks=home / "hooks.d"))
         subprocess.run(["cp", "-a", str(tree), str(home / "tree")], check=True)
         subprocess.run(["chown", "-R", f"{uid}:{uid}", str(home)], check=True)
-        asked = [f"--annotation=vgpu.io/{key}={value}" for key, value in annotations.items()]
-        command = ["podman", *_places(home), "run", "--rm", *asked, "--rootfs", str(home / "tree"), "true"]
+        wanted = [f"--annotation=vgpu.io/{key}={value}" for key, value in annotations.items()]
+        command = ["podman", *_places(home), "run", "--rm", *wanted, "--rootfs", str(home / "tree"), "true"]
         user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
         environment = {"PATH": os.environ["PATH"], "HOME": str(home), "XDG_RUNTIME_DIR": str(home)}
         return subprocess.run(

@@ -1,8 +1,8 @@
 """A cluster of one node from Kubernetes' own programs: etcd, API server, controller manager, scheduler, kubelet.
 
-Belongs here: certificates and tokens, the programs' options, and kubectl as each user. Everything runs in one Place of
-real_kubelet with a network of its own, so that ports and addresses are the same everywhere and nobody else's. The API
-server has the first service address as its own, so that pods reach it by it without kube-proxy.
+Belongs here: certificates and tokens, the programs' options, and kubectl as each user. All programs run in one Place of
+real_kubelet with a network of its own, so ports and addresses are always the same and collide with no other program's.
+The API server has the first service address as its own, so pods reach it at that address without kube-proxy.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ USERS = {
     "system:kube-scheduler": "",
 }
 NETWORK = (
-    "mount --make-shared /run",  # as systemd has it, and mounts with propagation need it
+    "mount --make-shared /run",  # as systemd does; mounts with propagation need it
     "ip link set lo up",
     f"ip address add {API}/32 dev lo",
     "ip link add node0 type bridge",
     f"ip address add {NODE_ADDRESS}/24 dev node0",
     "ip link set node0 up",
     "ip route add default dev node0",
-    "ip route add unreachable 169.254.0.0/16",  # where kubelet asks for a cloud
+    "ip route add unreachable 169.254.0.0/16",  # where kubelet looks for a cloud's metadata
 )
 SCHEDULERS = ("default-scheduler", "gpu-scheduler")
 
 
 def make_place(directory: Path, *binds: tuple[Path, Path]) -> Place:
-    """Where a cluster runs; its /run is `directory`/run. The targets of `binds` lie below /run or /var/lib."""
+    """The place of a cluster. Its /run is `directory`/run. The targets of `binds` are below /run or /var/lib."""
     own = directory / "run"
     for top, real in (("/run", own), ("/var/lib", directory / "place/lib")):
         for target in (Path(top), *(target for _, target in binds)):
@@ -54,7 +54,7 @@ def make_place(directory: Path, *binds: tuple[Path, Path]) -> Place:
 
 
 def write_network(directory: Path) -> Path:
-    """The CNI configuration of pods: a bridge, without any rule of a packet filter."""
+    """Write the CNI configuration of pods: a bridge, without packet filter rules."""
     directory.mkdir(parents=True)
     addresses = {
         "type": "host-local", "ranges": [[{"subnet": f"{PODS}.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}],
@@ -67,7 +67,7 @@ def write_network(directory: Path) -> Path:
 
 
 class Server:
-    """One program in `place`; `log` is what all its lives wrote."""
+    """One program in `place`. All its processes write to `log`."""
 
     def __init__(self, place: Place, log: Path, command: Sequence[str | Path]) -> None:
         self.command = [*place.prefix, *map(str, command)]
@@ -87,7 +87,7 @@ class Server:
 
 
 class Cluster:
-    """The control plane in `place`, its state below `directory`; `kubectl` asks it as any user."""
+    """The control plane in `place`, its state below `directory`. `kubectl` queries it as any user."""
 
     def __init__(self, directory: Path, place: Place) -> None:
         self.directory, self.place = directory, place
@@ -118,10 +118,10 @@ class Cluster:
         servers = (self.etcd, self.api, self.controllers, self.scheduler)
         return "\n".join(server.log.read_text(errors="replace")[-1500:] for server in servers if server.log.exists())
 
-    # Asking it
+    # Queries
 
     def kubectl(self, *arguments: str, user: str = "admin", given: str = "", check: bool = True) -> str:
-        """What kubectl prints; with `check` off, what it says of its failure as well."""
+        """kubectl's output. Without `check`, its error output too."""
         command = [
             *self.place.prefix, str(self._kubectl), f"--kubeconfig={self.kubeconfig(user)}",
             f"--cache-dir={self.directory}/kubectl", *arguments,
@@ -131,7 +131,7 @@ class Cluster:
         return done.stdout + ("" if check else done.stderr)
 
     def find(self, kind: str, name: str, namespace: str = "default") -> Object:
-        """An object, or nothing."""
+        """An object, or None."""
         text = self.kubectl("get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found", check=False)
         return json.loads(text) if text.startswith("{") else {}  # type: ignore[no-any-return]
 
@@ -142,7 +142,7 @@ class Cluster:
         return self.find(kind, name).get("metadata", {}).get("annotations", {})  # type: ignore[no-any-return]
 
     def bind(self, pod: str, **metadata: Any) -> None:
-        """As a scheduler does at the end of its work."""
+        """Bind the pod to the node, as a scheduler does in the end."""
         target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod, **metadata}, "target": target}
         path = f"/api/v1/namespaces/default/pods/{pod}/binding"
@@ -155,7 +155,7 @@ class Cluster:
         return path
 
     def account(self, name: str, namespace: str) -> str:
-        """The token that a service account's pods get; kubectl knows the account as user `name` from then on."""
+        """The token that a service account's pods get. From then on `name` is a user of `kubectl`."""
         secrets = wait_for(lambda: self.find("serviceaccount", name, namespace).get("secrets"), 60, self.what_happened)
         secret = wait_for(lambda: self.find("secret", secrets[0]["name"], namespace).get("data"), 60)
         token = base64.b64decode(secret["token"]).decode()
@@ -170,13 +170,13 @@ class Cluster:
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         }  # fmt: skip
 
-    # How the programs are called
+    # The programs' command lines
 
     def _server(self, program: Path, *options: str | Path) -> Server:
         return Server(self.place, self.directory / f"{program.name}.log", [program, *options])
 
     def _identify(self) -> None:
-        """An authority, the API server's certificate by it, a key for tokens of service accounts, tokens of users."""
+        """Make a CA, the API server's certificate, a key for service accounts' tokens, and users' tokens."""
         where = self.directory
         self.ca, self.key = where / "ca.crt", where / "accounts.key"
         extension = where / "names"
@@ -246,7 +246,7 @@ class Cluster:
 
 
 class ClusterKubelet(RealKubelet):
-    """kubelet as `cluster`'s node, at kubelet's own paths within the place."""
+    """kubelet as the node of `cluster`, at kubelet's usual paths within the place."""
 
     def __init__(self, directory: Path, place: Place, bed: containerd_bed.Containerd, cluster: Cluster) -> None:
         super().__init__(directory, place, bed)
@@ -261,14 +261,14 @@ class ClusterKubelet(RealKubelet):
         return ["--root-dir=/var/lib/kubelet", f"--kubeconfig={kubeconfig}", f"--node-ip={NODE_ADDRESS}"]
 
     def _config(self) -> Object:
-        """With the port that kubectl logs goes to."""
+        """Adds the port that `kubectl logs` connects to."""
         return {
             **super()._config(), "enableServer": True, "address": NODE_ADDRESS, "nodeStatusUpdateFrequency": "1s",
             "kubeAPIQPS": 50, "kubeAPIBurst": 100, "volumeStatsAggPeriod": "1h",
         }  # fmt: skip
 
     def ready(self) -> None:
-        """The node is there, and pods may be scheduled onto it."""
+        """Wait until the node exists and is schedulable."""
         wait_for(self._schedulable, 120, lambda: self.text()[-3000:])
 
     def _schedulable(self) -> bool:

@@ -1,7 +1,7 @@
 """The real kubelet, standalone: pods from manifests in a directory, containers on a private containerd.
 
-Belongs here: running kubelet 1.20 (kubernetes_programs) so that it touches nothing of the machine: it and containerd
-share a mount namespace where /var/lib, /var/log and the few sysctls that it writes are the test's own.
+Belongs here: running kubelet 1.20 (kubernetes_programs) so that it changes nothing of the machine. It shares a mount
+namespace with containerd, in which /var/lib, /var/log and the few sysctls that it writes belong to the test.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 import containerd_bed
 import kubernetes_programs
 
-#: kubelet appends it to the names of static pods. It is not what the node's settings say: to the plugin these are then
-#: pods like those of an API server, which vouch for what kubelet lists.
+#: kubelet appends it to the names of static pods. The node's settings have another name, so the plugin takes these pods
+#: for pods of an API server, whose presence shows that kubelet's list is complete.
 NODE = "anode"
 SYSCTLS = (
     "vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys",
@@ -26,10 +26,10 @@ SYSCTLS = (
 
 
 class Place:
-    """A mount namespace in which /var/lib, /var/log and SYSCTLS lie below `directory`; `prefix` enters it.
+    """A mount namespace in which /var/lib, /var/log and SYSCTLS are below `directory`. `prefix` enters it.
 
-    `binds` are further directories, (source, target). With `network`, shell commands that make one, the network is its
-    own as well.
+    `binds` are further directories, (source, target). `network` are shell commands that set up a network; with them
+    the place has a network namespace of its own.
     """
 
     def __init__(self, directory: Path, binds: Sequence[tuple[Path, Path]] = (), network: Sequence[str] = ()) -> None:
@@ -59,7 +59,7 @@ class Place:
 
 
 class RealKubelet:
-    """kubelet on `bed`, which has to be in the same `place`; its cgroups lie below the bed's."""
+    """kubelet on `bed`, which has to be in the same `place`. Its cgroups are below the bed's."""
 
     def __init__(self, directory: Path, place: Place, bed: containerd_bed.Containerd) -> None:
         self.directory, self.place, self.bed = directory, place, bed
@@ -117,7 +117,7 @@ class RealKubelet:
         }
 
     def manifest(self, name: str, containers: Sequence[dict[str, Any]], **fields: Any) -> Path:
-        """Put a pod's manifest where kubelet looks; the simulated driver's state comes in as a volume of the host."""
+        """Write a pod's manifest where kubelet looks. The simulated driver's state is a volume of the host."""
         mount = {"name": "sim", "mountPath": "/run/vgpu-sim"}
         pod = {
             "apiVersion": "v1",
@@ -138,7 +138,7 @@ class RealKubelet:
         return path
 
     def output(self, pod: str, container: str, attempt: int = 0) -> str:
-        """What a container has written so far, "" when it has not started."""
+        """The output of a container so far; "" when it has not started."""
         for path in (self.place.log / "pods").glob(f"default_{pod}-{NODE}_*/{container}/{attempt}.log"):
             if path.exists():
                 return "".join(line.split(" ", 3)[3] for line in path.read_text().splitlines(keepends=True))
@@ -158,7 +158,7 @@ class RealKubelet:
         self.start()
 
     def end(self) -> None:
-        """kubelet goes first: it would start again what is removed."""
+        """kubelet ends first, as it would restart the containers that are removed."""
         self.stop()
         client = self.bed.client
         if client is not None:

@@ -1,7 +1,7 @@
-"""runc where cgroup v2 has no controllers, as on a hybrid machine whose controllers belong to v1.
+"""runc for a cgroup v2 without controllers, as on a hybrid machine whose controllers belong to v1.
 
-containerd gives every container a cpu weight, which runc cannot set there. This takes cpu, memory and pids out of the
-bundle's config.json, as `--bundle` names it, and goes on as runc. Device rules need no controller and stay.
+containerd gives every container a cpu weight, which runc cannot set there. This program removes cpu, memory and pids
+from the config.json of the bundle that `--bundle` names, and executes runc. Device rules need no controller and stay.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Programs of other Debian suites, unpacked and not installed, for tests against runtimes newer than the machine's.
+"""Programs of other Debian suites, unpacked and not installed, for tests of runtimes newer than the machine's.
 
-Belongs here: fetching a package by its name with the ordinary apt client under a configuration of its own, so that the
-machine's sources and package lists stay as they are. What was fetched once stays in the build directory.
+Belongs here: fetching a package by its name with the ordinary apt client under a configuration of its own, so the
+machine's sources and package lists stay as they are. Fetched packages stay in the build directory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CACHE = BUILD / "third-party"
 
 
 def unpack(suite: str, package: str) -> Path:
-    """The directory that `package` of `suite` is unpacked in; fetched when it is not there yet."""
+    """The directory with the unpacked `package` of `suite`. Fetches the package if it is missing."""
     directory = CACHE / suite / package
     with locked(directory.with_name("packages")):
         if not directory.is_dir():
@@ -40,7 +40,7 @@ def source(suite: str, package: str, directory: Path) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One process at a time makes what is to be at `path`."""
+    """Lets one process at a time make `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -48,7 +48,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _fetch(suite: str, package: str, directory: Path) -> None:
-    """To a name of its own first: an interrupted run leaves nothing that looks whole."""
+    """Fetch to a temporary name first, so an interrupted run leaves nothing that looks complete."""
     work = directory.parent / f".{package}-{os.getpid()}"
     apt = _apt(suite, directory.parent / "apt")
     try:
@@ -63,13 +63,13 @@ def _fetch(suite: str, package: str, directory: Path) -> None:
 
 
 def _mirror() -> str:
-    """The mirror of this machine's own apt: newer suites of Debian lie beside the machine's."""
+    """The mirror that this machine's apt uses. It also has Debian's newer suites."""
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
 
 
 def _apt(suite: str, home: Path, kind: str = "deb") -> list[str]:
-    """apt-get with lists, sources and preferences below `home` alone."""
+    """apt-get whose lists, sources and preferences are below `home` only."""
     for name in ("lists/partial", "archives/partial"):
         (home / name).mkdir(parents=True, exist_ok=True)
     sources = home / "sources.list"

@@ -1,9 +1,9 @@
-"""A booted systemd to run containers under, on cgroup v2 or v1, in namespaces and cgroups of its own.
+"""A booted systemd that containers run under, on cgroup v2 or v1, in namespaces and cgroups of its own.
 
-Belongs here: making the root it boots from, booting it, entering it, and ending it without a trace. The root is an
-overlay whose upper layer is a tmpfs: over this machine's own root (its systemd, runc and crun), or over one that
-debootstrap made once, in CACHE. Directories of the tests are bound at their own paths, so that a node and its bundles
-are the same inside and outside.
+Belongs here: making the root that it boots from, booting it, entering it, and removing it completely. The root is an
+overlay whose upper layer is a tmpfs. Its lower layer is this machine's root (with its systemd, runc and crun), or one
+that debootstrap made once, in CACHE. Directories of the tests are bound at their own paths, so a node and its bundles
+have the same paths inside and outside.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Description=A manager and its bus, nothing else
 Wants=dbus.service
 """
 
-#: nspawn needs a cgroup beside the one it makes for its payload, or the next boot finds it busy.
+#: nspawn needs a cgroup beside the one that it makes for its payload, or the next boot finds that one busy.
 BOOT_V2 = """
 umount -l /sys/fs/cgroup
 mount -t cgroup2 none /sys/fs/cgroup
@@ -43,7 +43,7 @@ SYSTEMD_SECCOMP=0 exec systemd-nspawn -q -D $ROOT -b -M $NAME --register=no --ke
   --private-network --capability=all --link-journal=no $NSPAWN_BINDS systemd.unit=bed.target systemd.mask=tmp.mount
 """
 
-#: nspawn mounts v1 controllers read-only, so this boot is by hand. systemd finds its hierarchies mounted already.
+#: nspawn mounts v1 controllers read-only, so this script boots systemd itself and mounts the hierarchies before.
 BOOT_V1 = """
 for controller in $CONTROLLERS systemd; do
     mkdir -p /sys/fs/cgroup/$controller/$NAME
@@ -80,7 +80,7 @@ exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/syst
 '
 """
 
-#: The overlay and the directories that are the same on both sides.
+#: The overlay and the directories that have the same paths on both sides.
 PREPARE = """
 mkdir -p $ROOT
 mount --make-rprivate /
@@ -97,11 +97,11 @@ V1_BINDS = "for directory in $BINDS; do mount --rbind $directory $ROOT$directory
 
 
 class BedError(Exception):
-    """The bed could not be made, or has not come up."""
+    """The bed could not be made, or did not boot."""
 
 
 def debootstrapped(suite: str) -> Path:
-    """The root of a Debian `suite`, made once for this machine: about a minute and 0.3 GB."""
+    """The root of a Debian `suite`, made once for this machine. It takes about a minute and 0.3 GB."""
     root = CACHE / suite
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(CACHE / "lock", "w") as lock:
@@ -122,7 +122,7 @@ def _debootstrap(suite: str, root: Path) -> None:
 
 
 class Bed:
-    """A running systemd; `enter` is what a command is prefixed with to run in it."""
+    """A running systemd. The prefix `enter` runs a command in it."""
 
     def __init__(self, version: int, lower: Path, scratch: Path, binds: list[Path]) -> None:
         self.version = version
@@ -136,7 +136,7 @@ class Bed:
         return ["nsenter", "-a", "-t", str(self.leader)]
 
     def call(self, *arguments: str, check: bool = True, timeout: float = 60) -> str:
-        """Run a command in the bed; its output."""
+        """Run a command in the bed. Returns its output."""
         done = subprocess.run(
             [*self.enter, *arguments],
             capture_output=True, text=True, check=False, timeout=timeout, stdin=subprocess.DEVNULL,
@@ -194,7 +194,7 @@ class Bed:
         return self.call("systemctl", *arguments, check=False).strip()
 
     def _find_leader(self) -> int:
-        """The systemd that is pid 1 in there: the launcher's child."""
+        """The systemd that is pid 1 in the bed: the launcher's child."""
         children = Path(f"/proc/{self.launcher.pid}/task/{self.launcher.pid}/children")
         for child in children.read_text().split() if children.exists() else []:
             with contextlib.suppress(OSError):
@@ -203,11 +203,11 @@ class Bed:
         return 0
 
     def show_boot_id(self) -> None:
-        """nspawn covers the kernel's by one of its own, but a container on a node sees the node's."""
+        """nspawn mounts a boot id of its own over the kernel's, but a container on a node sees the node's."""
         self.call("sh", "-c", "while umount /proc/sys/kernel/random/boot_id 2>/dev/null; do :; done")
 
     def mount_bpf(self) -> None:
-        """A bpf file system, which nspawn does not mount: with one, crun pins its programs."""
+        """Mount a bpf file system, which nspawn does not. With one, crun pins its programs."""
         self.call("sh", "-ec", "mount -o remount,rw /sys; mkdir -p /sys/fs/bpf; mount -t bpf bpf /sys/fs/bpf")
 
     def open_legacy_top(self) -> None:
@@ -249,7 +249,7 @@ class Bed:
 
 @contextlib.contextmanager
 def booted(version: int, suite: str, scratch: Path, binds: list[Path]) -> Iterator[Bed]:
-    """A bed on this machine's own root (suite ""), or on a Debian suite's."""
+    """A bed on this machine's root (suite ""), or on a Debian suite's."""
     bed = Bed(version, debootstrapped(suite) if suite else Path("/"), scratch, binds)
     try:
         yield bed

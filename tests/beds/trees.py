@@ -1,7 +1,7 @@
-"""Small root file systems of three kinds, made from this machine's own files: no download, real loaders.
+"""Small root file systems of three kinds, made from this machine's files, with real loaders and without a download.
 
-debian: libraries below /usr/lib/<multiarch>; redhat: below /usr/lib64, no debian_version; musl: its loader alone.
-Each holds busybox, and the glibc ones a working ldconfig with a cache that it wrote itself.
+debian: libraries below /usr/lib/<multiarch>; redhat: below /usr/lib64, no debian_version; musl: only its loader.
+Each contains busybox. Those of glibc contain a working ldconfig and a cache that it wrote.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ KINDS = ("debian", "redhat", "musl")
 
 
 def make(kind: str, root: Path, programs: dict[str, Path] | None = None) -> Path:
-    """A root file system of `kind` at `root`; `programs` are copied to /usr/bin under their names."""
+    """Make a root file system of `kind` at `root`. `programs` are copied to /usr/bin under their names."""
     for directory in DIRECTORIES:
         (root / directory).mkdir(parents=True, exist_ok=True)
     for name in ("bin", "sbin", "lib", "lib64"):

@@ -1,8 +1,8 @@
-"""libvcuda's tests: boxes in which a program finds libvcuda as libcuda.so.1 and its private files in their places.
+"""Boxes for libvcuda's tests. A program in one finds libvcuda as libcuda.so.1, and its private files at their paths.
 
-A box is a private mount namespace, held open by a process, with a directory of the test's bound to /usr/local/vgpu; the
-host's tree is not touched. Programs run in it with libvcuda's build directory as LD_LIBRARY_PATH, and the test drives
-them line by line. Needs root for the namespace, gcc, and the build (VGPU_BUILD, default build/).
+A box is a private mount namespace that a process keeps open, with a directory of the test bound to /usr/local/vgpu. The
+host's tree does not change. Programs run in it with libvcuda's build directory as LD_LIBRARY_PATH, and the test sends
+them commands line by line. Needs root for the namespace, gcc, and the build (VGPU_BUILD, default build/).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vgpu.config import limits, usage
 SOURCES = CHECKOUT / "tests/data/cuda"
 INCLUDE = CHECKOUT / "libvcuda/include"
 AWKWARD_UUID = limits.uuid_text(b"awkward-card-000")
-#: A sanitizer's runtime that all programs start with, when libvcuda was built with it: test_sanitizers.py.
+#: A sanitizer's runtime that all programs preload when libvcuda was built with it: test_sanitizers.py.
 SANITIZER = os.environ.get("VGPU_SANITIZER", "")
 COMPLAINTS = ("Sanitizer", "runtime error:")
 PATIENCE = 60.0
@@ -48,7 +48,7 @@ Compiled = Callable[..., Path]
 
 
 class Client:
-    """A running driver_client: `ask` sends one command and gives its answer's words."""
+    """A running driver_client. `ask` sends one command and returns the words of its answer."""
 
     def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
         self.log = log
@@ -76,17 +76,17 @@ class Client:
         return tuple(int(word) for word in self.ask(line))
 
     def made(self, line: str) -> int:
-        """The handle that a call which has to succeed gives."""
+        """The handle that a call returns, which has to succeed."""
         result, handle, *_ = self.numbers(line)
         assert result == 0
         return handle
 
     def does(self, line: str) -> None:
-        """Makes a call that has to succeed."""
+        """Make a call that has to succeed."""
         assert self.numbers(line)[0] == 0, line
 
     def left(self) -> int:
-        """The bytes that cuMemGetInfo says are free."""
+        """The free bytes by cuMemGetInfo."""
         result, available, _ = self.numbers("cuMemGetInfo_v2 & &")
         assert result == 0
         return available
@@ -102,7 +102,7 @@ class Client:
         return available
 
     def fills(self, step: int) -> int:
-        """Allocates `step` bytes until it is refused; the bytes granted. The refusal has to be out-of-memory."""
+        """Allocate `step` bytes at a time until a call fails, by out-of-memory. Returns the bytes allocated."""
         granted = 0
         while (result := self.alloc(step)[0]) == 0:
             granted += step
@@ -124,7 +124,7 @@ class Client:
 
 
 class Box:
-    """A place like a container's: `path` is its /usr/local/vgpu, `start` runs a program that sees it."""
+    """A mount namespace like a container's. `path` is its /usr/local/vgpu. `start` runs a program in it."""
 
     libraries = BUILD / "lib/vcuda"
 
@@ -154,12 +154,12 @@ class Box:
             self.namespaces = [f"--mount=/proc/{init}/ns/mnt", f"--pid=/proc/{init}/ns/pid"]
 
     def ledger(self) -> tuple[int, int]:
-        """(bytes held by all processes, the most they ever held at once), as the awkward driver saw it."""
+        """(bytes held by all processes, the most that they held at once), by the awkward driver's ledger."""
         held, most = struct.unpack("=QQ", Path(self.environment["AWKWARD_LEDGER"]).read_bytes())
         return held, most
 
     def usage(self) -> tuple[int, int, int]:
-        """(occupied slots, bytes attempted, bytes reserved) of card 0 in the usage region."""
+        """(occupied slots, bytes attempted, bytes reserved) of card 0, from the usage region."""
         data = (self.path / "usage/usage").read_bytes()
         slots = data[SLOTS_OFFSET : usage.CHARGES_OFFSET]
         charges = data[usage.CHARGES_OFFSET :][: usage.SLOTS * usage.CHARGE.size]
@@ -172,7 +172,7 @@ class Box:
         return (self.path / "log").read_text()
 
     def limit(self, memory: int, uuid: str = "") -> None:
-        """Writes the limits file, or changes it in place if there is one."""
+        """Write the limits file, or change it in place if there is one."""
         cards = [limits.CardLimit(uuid or self.uuid, memory)]
         file = self.path / "limits"
         if file.exists():
@@ -195,7 +195,7 @@ class Box:
         return client
 
     def crowd(self, count: int) -> list[Client]:
-        """As many clients, opened at the same time."""
+        """`count` clients, opened at the same time."""
         clients = [self._begin("local", "error", "libcuda.so.1") for _ in range(count)]
         for command in ("", "init", "open 0"):
             for client in clients:
@@ -247,7 +247,7 @@ def load_simctl() -> ModuleType:
 
 
 class SimBox(Box):
-    """A box on the simulated driver, whose own ledger is the truth about who holds what."""
+    """A box on the simulated driver, whose ledger has each process's memory."""
 
     simctl: ModuleType
 
@@ -256,7 +256,7 @@ class SimBox(Box):
 
     @property
     def context(self) -> int:
-        """Bytes that a process's context takes of card 0."""
+        """Bytes that a process's context takes from card 0."""
         return int(self.cards()[0]["context_overhead"])
 
     def held(self, card: int = 0) -> int:

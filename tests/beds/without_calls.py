@@ -1,8 +1,8 @@
-"""Run a command in which some system calls answer ENOSYS, as on a kernel that is too old for them.
+"""Run a command in which some system calls fail with ENOSYS, as on a kernel that is too old for them.
 
     python3 without_calls.py 437,428 COMMAND [ARGUMENT ...]
 
-A seccomp filter, inherited by all children: it kills nothing, so what has a fallback goes on by it.
+All children inherit the seccomp filter. It kills no process, so a program with a fallback uses that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ERRNO = 0x00050000
 
 
 def program(numbers: list[int]) -> bytes:
-    """One comparison per call, the refusal last."""
+    """One comparison per call; the return of ENOSYS comes last."""
     lines = [LOAD_NUMBER]
     for index, number in enumerate(numbers):
         lines.append((JUMP_EQUAL, len(numbers) - index, 0, number))

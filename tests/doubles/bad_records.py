@@ -1,4 +1,4 @@
-"""Texts that are no record."""
+"""Texts that are not a record: vgpu.config.records refuses each of them."""
 
 from __future__ import annotations
 

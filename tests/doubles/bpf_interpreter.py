@@ -1,8 +1,9 @@
-"""Executes the byte code of a device program, for tests: the instructions that such programs use, and no others.
+"""An interpreter of device programs' byte code, for the instructions that such programs use and no others.
 
-Registers are 64 bits wide; a 32 bit operation clears the upper half, an immediate of a 64 bit one is sign-extended, as
-Documentation/bpf/standardization/instruction-set.rst of Linux says. What the verifier would refuse is an error here:
-reading an unset register or outside the context, jumping backwards or out of the program, falling off its end.
+Registers are 64 bits wide. A 32 bit operation clears the upper half; an immediate of a 64 bit operation is
+sign-extended (Linux, Documentation/bpf/standardization/instruction-set.rst). Programs that the kernel's verifier
+refuses raise VerifierError: they read an unset register or outside the context, jump backwards or out of the program,
+or run past its end.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def decode(code: bytes) -> list[tuple[int, int, int, int, int]]:
 
 
 def permits(code: bytes, kind: str, major: int, minor: int, access: str) -> bool:
-    """What the program answers to a request; major and minor as the kernel passes them, unsigned 32 bits."""
+    """The program's answer to a request. Major and minor are unsigned 32 bits, as the kernel passes them."""
     mask = sum(_ACCESS[letter] for letter in access)
     return run(decode(code), struct.pack("=III", mask << 16 | _TYPES[kind], major, minor)) == 1
 

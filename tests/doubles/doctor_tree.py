@@ -1,4 +1,4 @@
-"""A machine as `vgpuctl doctor` looks at it: a tree of files below a temporary directory."""
+"""A machine for `vgpuctl doctor`: a tree of files below a temporary directory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in range(
 
 
 class Tree:
-    """A node's trees below one directory, and the context that points at them."""
+    """A node's trees below one directory, and the context with their paths."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -80,7 +80,7 @@ class Tree:
 
 
 def look(check: Check, context: CheckContext) -> list[tuple[str, str]]:
-    """(status, found) of every finding."""
+    """(status, found) of each finding."""
     return [(finding.status, finding.found) for finding in findings.examine("the check", check, context)]
 
 

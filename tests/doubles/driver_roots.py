@@ -1,4 +1,4 @@
-"""Driver roots as an installed driver leaves them, small: made of real ELF files, with an NVML that answers pynvml."""
+"""Small driver roots like that of an installed driver, of real ELF files, with an NVML that pynvml can load."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ int nvmlDeviceGetTopologyCommonAncestor(void *one, void *other, unsigned *level)
 
 
 def compile_library(path: Path, source: str, *flags: str, soname: str = "") -> None:
-    """Make a shared object at `path`; without libc it needs no headers of the other word size."""
+    """Make a shared object at `path`. Without libc it needs no headers of the other word size."""
     path.parent.mkdir(parents=True, exist_ok=True)
     named = [f"-Wl,-soname,{soname}"] if soname else []
     command = ["cc", "-x", "c", "-w", "-shared", "-fPIC", *named, *flags, "-o", str(path), "-"]
@@ -84,7 +84,7 @@ def compile_library(path: Path, source: str, *flags: str, soname: str = "") -> N
 
 
 def compile_parts(directory: Path) -> None:
-    """A library of each word size, and NVMLs with direct links, behind a switch, and without links."""
+    """Compile a library of each word size, and NVMLs with direct links, behind a switch, and without links."""
     compile_library(directory / "lib64.so", "int x;", "-nostdlib", soname="S" * 64)
     compile_library(directory / "lib32.so", "int x;", "-nostdlib", "-m32", soname="S" * 64)
     for name, flags in {
@@ -96,7 +96,7 @@ def compile_parts(directory: Path) -> None:
 
 
 class DriverRoot:
-    """A driver root under construction; `settings()` point at it, at its own /proc and /dev."""
+    """A driver root that tests fill. `settings()` has the paths of the root and of its /proc and /dev."""
 
     def __init__(self, path: Path, parts: Path) -> None:
         self.path = path
@@ -118,7 +118,7 @@ class DriverRoot:
         return path
 
     def add(self, name: str, soname: str = "", directory: str = LIBRARY_DIR, bits: int = 64) -> Path:
-        """A library `name`, a copy of a compiled one with its SONAME cut to `soname`'s length and overwritten."""
+        """Add a library `name`: a copy of a compiled one whose SONAME is overwritten with `soname`."""
         path = self.path / directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         data = (self.parts / f"lib{bits}.so").read_bytes()
@@ -126,7 +126,7 @@ class DriverRoot:
         return path
 
     def add_nvml(self, kind: str = "nvml") -> Path:
-        """libnvidia-ml.so.<version> of a `kind` that `compile_parts` knows."""
+        """Add libnvidia-ml.so.<version> of a `kind` that `compile_parts` made."""
         path = self.libraries / f"libnvidia-ml.so.{VERSION}"
         shutil.copy(self.parts / f"{kind}.so", path)
         return path

@@ -1,8 +1,8 @@
-"""A small API server over real HTTP: pods, nodes and events, listed, watched and patched, and broken on demand.
+"""A small API server over real HTTP. It lists, watches and patches pods, nodes and events, and fails on demand.
 
-It knows what the plugin's access uses and no more: field selectors on spec.nodeName, paging, resource versions with a
-history that is forgotten (410), bookmarks, JSON merge patches with preconditions, a token. `break_next` makes requests
-fail in the ways that servers, proxies and networks do.
+It has what the plugin uses and no more: field selectors on spec.nodeName, paging, resource versions with a history that
+expires (410), bookmarks, JSON merge patches with preconditions, a token. `break_next` makes requests fail in the ways
+in which servers, proxies and networks fail.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOKEN = "a-token"
 
 
 class FakeApiServer:
-    """`requests` are (method, path and query) as they came; `pods` and `nodes` by name (namespace/name for pods)."""
+    """`requests` are (method, path and query) in order; `pods` and `nodes` are by name (pods: namespace/name)."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Object] = {}
@@ -58,7 +58,7 @@ class FakeApiServer:
         self.close()
 
     def kubeconfig(self, path: Path) -> str:
-        """A kubeconfig at `path` that leads here."""
+        """Write a kubeconfig for this server to `path`."""
         config = {
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "c", "cluster": {"server": self.url}}],
@@ -68,7 +68,7 @@ class FakeApiServer:
         path.write_text(json.dumps(config))
         return str(path)
 
-    # What is there
+    # Objects
 
     def put_node(self, name: str, **annotations: str) -> Object:
         with self._change:
@@ -91,7 +91,7 @@ class FakeApiServer:
         init: tuple[str, ...] = (),
         phase: str = "Pending",
     ) -> Object:
-        """A pod in the namespace default whose containers are the keys of `limits`, those in `init` being first."""
+        """Put a pod into the namespace default. Its containers are the keys of `limits`, those in `init` first."""
         containers = [{"name": key, "resources": {"limits": value}} for key, value in limits.items()]
         metadata = {"name": name, "namespace": "default", "uid": uid, "annotations": dict(annotations or {})}
         metadata["managedFields"] = [{"manager": "kubelet", "fieldsV1": {"f:status": {"f:phase": {}}}}]
@@ -123,10 +123,10 @@ class FakeApiServer:
         with self._change:
             return dict(self.nodes[node]["metadata"]["annotations"])
 
-    # What goes wrong
+    # Faults
 
     def break_next(self, fault: str, path: str = "", method: str = "", times: int = 1) -> None:
-        """The next `times` requests with `path` in their path: a status' number, or garbage, hang, close, cut, html."""
+        """Break the next `times` requests with `path` in their path: a status, or garbage, hang, close, cut, html."""
         with self._change:
             self._faults += [(fault, path, method)] * times
 
@@ -135,14 +135,14 @@ class FakeApiServer:
             self._faults = []
 
     def forget_history(self) -> None:
-        """As a server after compaction: watches from before are answered 410."""
+        """Answer older watches with 410, as a server does after compaction."""
         with self._change:
             self._version += 1
             self._oldest = self._version
             self._history = []
 
     def hang_up(self) -> None:
-        """Cut all watches, as a server that dies."""
+        """Cut all watches, as a server does that dies."""
         with self._change:
             for connection in self._watches:
                 _shut(connection)
@@ -159,7 +159,7 @@ class FakeApiServer:
         with self._change:
             return len(self._watches)
 
-    # For the handler, under the condition
+    # For the handler, which holds the condition
 
     def fault(self, method: str, path: str) -> str:
         with self._change:
@@ -221,7 +221,7 @@ class FakeApiServer:
             return 200, copy.deepcopy(value)
 
     def watch(self, handler: _Handler, node: str, version: int, seconds: float) -> None:
-        """Send what happens after `version` for `seconds`, or until somebody hangs up."""
+        """Send the events after `version` for `seconds`, or until either side closes the connection."""
         end = time.monotonic() + seconds
         with self._change:
             if version < self._oldest:
@@ -274,7 +274,7 @@ class _Server(ThreadingHTTPServer):
     api: FakeApiServer
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up is part of the tests."""
+        """Tests have clients that close the connection."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -323,7 +323,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
 
     def _refused(self) -> bool:
-        """Whether the request was answered by a fault that the test ordered, or lacks the token."""
+        """Whether the request got a fault that the test ordered, or lacks the token."""
         if self.headers["Authorization"] != f"Bearer {TOKEN}":
             self._answer(401, _status(401, "Unauthorized"))
             return True

@@ -1,7 +1,7 @@
-"""A systemd of a few lines behind a Unix socket, well-behaved or not: silent, slow, refusing, talking garbage.
+"""A small systemd behind a Unix socket. On demand it is silent, slow, refuses calls or sends garbage.
 
-Belongs here: the server's half of D-Bus, as far as the hook talks to it, and units in a dictionary. One thread, one
-connection at a time; `calls` is what was asked, member by member.
+Belongs here: the server's half of D-Bus as far as the hook uses it, and units in a dictionary. One thread serves one
+connection at a time. `calls` lists the members that clients called.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Unit:
 
 @dataclass
 class Behaviour:
-    """How it fails, by default not at all."""
+    """How it fails. By default it does not."""
 
     greeting: bytes = b"OK 0123456789abcdef0123456789abcdef\r\n"
     silent_at: str = ""  #: "auth", or the member that gets no answer
@@ -152,7 +152,7 @@ class FakeSystemd:
 
 
 class _Done(Exception):
-    """This connection is over."""
+    """This connection has ended."""
 
 
 Fields = list[tuple[int, tuple[str, object]]]
@@ -175,6 +175,6 @@ def error(serial: int, name: str, text: str) -> bytes:
 
 
 def signal() -> bytes:
-    """As a bus sends one after Hello."""
+    """A signal like the one that a bus sends after Hello."""
     member: Fields = [(dbus.PATH, ("o", "/")), (dbus.MEMBER, ("s", "NameAcquired"))]
     return message(4, 0, member, "s", (":1.7",))

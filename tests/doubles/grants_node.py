@@ -1,4 +1,4 @@
-"""A node with grants, and kubelet's list of what is still in use."""
+"""A node with grants, and kubelet's list of the devices that are still in use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ids(low: int, high: int, card: str = CARD) -> list[str]:
 
 
 class Kubelet:
-    """What it lists: pod -> container -> resource -> ids. `life` is its socket's; `error`: instead of an answer."""
+    """Its list: pod -> container -> resource -> ids. `life` is its socket's. `error` is raised instead of an answer."""
 
     def __init__(self) -> None:
         self.life = 1
@@ -58,7 +58,7 @@ class Kubelet:
 
 
 class Node:
-    """State on disk, a kubelet, and time that passes when told."""
+    """State on disk, a kubelet, and a clock that the test advances."""
 
     def __init__(self, path: Path) -> None:
         values = {"paths.state": str(path / "state"), "paths.run": str(path / "run"), "plugin.socket_dir": str(path)}
@@ -72,7 +72,7 @@ class Node:
         self.grant_gc = self.plugin()
 
     def plugin(self) -> GrantGc:
-        """One that has just started."""
+        """A plugin's collector that has just started."""
         return GrantGc(self.settings, Log(self.log, levels=False), self.kubelet.ask, lambda: self.now)
 
     def grant(
@@ -89,7 +89,7 @@ class Node:
         return found.id
 
     def remembers(self, *ids: str) -> None:
-        """Write kubelet's checkpoint: the answers of Allocate that it keeps."""
+        """Write kubelet's checkpoint with the answers of Allocate for these grants."""
         entries = []
         for grant_id in ids:
             answer = deviceplugin_pb2.ContainerAllocateResponse(envs={"VGPU_GRANT_CORES": grant_id})
@@ -99,7 +99,7 @@ class Node:
         self.checkpoint.write_text(json.dumps({"Data": data, "Checksum": 1}))
 
     def claim(self, container: str, *held: str, pid: int = 0) -> None:
-        """A container whose init is this process, or `pid`."""
+        """Write the claim of a container whose init is this process, or `pid`."""
         pid = pid or os.getpid()
         made = Claim(container, pid, procfs.start_time(pid), [], True, None, list(held), "", 1.0)
         path = paths.claim(self.settings.run_dir, container)
@@ -107,7 +107,7 @@ class Node:
         records.write(path, made.record())
 
     def rounds(self, seconds: float = 3 * GRACE, step: float = 10.0) -> list[str]:
-        """As often as a plugin would look in that time; what has ended."""
+        """Run the rounds of a plugin in that time. Returns the grants that ended."""
         ended = []
         for _ in range(int(seconds / step)):
             ended += self.grant_gc.round()

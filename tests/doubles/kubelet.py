@@ -1,8 +1,8 @@
-"""A stand-in for kubelet: pods are admitted by a real-protocol device manager and kept running on a runtime.
+"""A stand-in for kubelet: its device manager speaks the real protocol, and it keeps pods running on a runtime.
 
-Belongs here: a pod's life between the API server's word and the runtime's: admission, init containers, restarts with
-back-off, deletion, kubelet's own restart, the node's reboot, and the pod-resources service. Devices are
-kubelet_devices', containers kubelet_runtimes'. The pods themselves outlive a restart here, as in an API server.
+Belongs here: a pod's life: admission, init containers, restarts with back-off, deletion, kubelet's own restart, the
+node's reboot, and the pod-resources service. Devices are in kubelet_devices, containers in kubelet_runtimes. The pods
+themselves outlive a restart of this kubelet, as they do in an API server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENDED = (SUCCEEDED, FAILED)
 
 @dataclasses.dataclass
 class Container:
-    """A container of a pod's spec; `limits` name resources, as in YAML."""
+    """A container of a pod's spec. `limits` are by resource, as in YAML."""
 
     name: str
     limits: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -37,7 +37,7 @@ class Container:
 
 @dataclasses.dataclass
 class Spec:
-    """What the API server tells kubelet of a pod."""
+    """The pod as the API server sends it to kubelet."""
 
     containers: list[Container]
     inits: list[Container] = dataclasses.field(default_factory=list)
@@ -52,7 +52,7 @@ class Spec:
 
 
 class Status:
-    """A container's status: `id` of its last life, `reason` why it does not run."""
+    """A container's status: the `id` of its last start, and the `reason` why it does not run."""
 
     def __init__(self) -> None:
         self.id = ""
@@ -64,7 +64,7 @@ class Status:
 
 
 class Pod:
-    """A pod of this node with its status; `events` is what `kubectl describe pod` shows."""
+    """A pod of this node with its status. `events` are those that `kubectl describe pod` shows."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -95,10 +95,10 @@ class Pod:
 
 
 class Kubelet:
-    """The node's kubelet below `directory`: {device-plugins,pod-resources}. Start it, then `run` pods.
+    """The node's kubelet, with its sockets below `directory`: {device-plugins,pod-resources}. `start`, then `run`.
 
-    `backoff`: seconds before a container is tried again, doubled each time up to `backoff_limit`; kubelet's are 10 and
-    300. `order`: of the resources of a container, when they are asked for and when their answers are merged.
+    `backoff`: seconds before a container is started again, doubled each time up to `backoff_limit`; kubelet's are 10
+    and 300. `order`: the order in which a container's resources are allocated and their answers merged.
     """
 
     def __init__(
@@ -137,10 +137,10 @@ class Kubelet:
     def _active(self) -> set[str]:
         return {uid for uid, pod in list(self.pods.items()) if pod.active}
 
-    # Its life
+    # Start and stop
 
     def start(self) -> Kubelet:
-        """Registration and pod-resources are served; the pods that are known already wait for `resume`."""
+        """Serve registration and pod-resources. Pods from before wait for `resume`."""
         self.devices = self._manager().start()
         methods = {"List": ("v1.ListPodResourcesRequest", self._list)}
         self._resources = kubelet_api.Server(self.pod_resources, "v1.PodResourcesLister", methods)
@@ -148,14 +148,14 @@ class Kubelet:
         return self
 
     def resume(self) -> None:
-        """The API server has told of the pods: those that do not run are admitted again, with what they hold."""
+        """The API server has sent the pods: those that do not run are admitted again, with the devices they hold."""
         for pod in list(self.pods.values()):
             with self._admission:
                 if pod.active and pod.uid in self.pods and pod.uid not in self._workers:
                     self._resume(pod)
 
     def stop(self) -> None:
-        """As killed, in the midst of an admission too: containers run on, nobody looks after them."""
+        """Stop as if killed, even during an admission. Containers run on unsupervised."""
         self._alive = False
         self.devices.stop()
         with self._admission:
@@ -170,7 +170,7 @@ class Kubelet:
         self.start().resume()
 
     def power_off(self) -> None:
-        """The node loses its power: kubelet and every container are gone, without a word."""
+        """The node loses its power: kubelet and all containers end without a notice."""
         self.stop()
         for pod in self.pods.values():
             self.runtime.lose(pod.sandbox)
@@ -182,7 +182,7 @@ class Kubelet:
                     pod.statuses[container.name].exit_code = None
 
     def end(self) -> None:
-        """Everything is removed, for the end of a test."""
+        """Remove everything at the end of a test."""
         for pod in list(self.pods.values()):
             self.delete(pod)
         self.stop()
@@ -196,7 +196,7 @@ class Kubelet:
     # Pods
 
     def run(self, spec: Spec) -> Pod:
-        """Admit a pod and start it; one that kubelet refuses comes back Failed."""
+        """Admit a pod and start it. A pod that kubelet refuses is returned as Failed."""
         pod = Pod(spec)
         with self._admission:  # kubelet admits one pod after the other
             self.pods[pod.uid] = pod
@@ -206,9 +206,9 @@ class Kubelet:
         return pod
 
     def _admit(self, pod: Pod) -> None:
-        """Sets `admitted` early: a pod under admission counts as active, or its own devices would be freed.
+        """Set `admitted` first: a pod under admission counts as active, or its own devices would be freed.
 
-        While kubelet is dead the pod waits: the API server knows it, and the next kubelet admits it.
+        While kubelet is dead the pod waits. The next kubelet gets it from the API server and admits it.
         """
         pod.admitted = True
         if not self._alive:
@@ -224,7 +224,7 @@ class Kubelet:
             pod.fail("UnexpectedAdmissionError", f"Allocate failed due to {error}, which is unexpected")
 
     def _resume(self, pod: Pod) -> None:
-        """After a restart: a pod whose containers run is left alone, another one is admitted again."""
+        """After a restart, leave a pod alone whose containers run, and admit any other pod again."""
         if not any(status.running for status in pod.statuses.values()):
             self._admit(pod)
         if pod.active and self._alive:
@@ -235,7 +235,7 @@ class Kubelet:
         pod.worker.start()
 
     def delete(self, pod: Pod) -> None:
-        """kubectl delete pod: containers, sandbox and the pod itself go."""
+        """kubectl delete pod: remove containers, sandbox and the pod."""
         with self._admission:
             self.pods.pop(pod.uid, None)
             self._workers.pop(pod.uid, None)
@@ -248,7 +248,7 @@ class Kubelet:
             pod.phase = SUCCEEDED
 
     def _list(self, request: Any, context: Any) -> Any:
-        """List of pod-resources: every pod that is known, and of its containers not the init containers."""
+        """List of pod-resources: all pods with their containers, without init containers."""
         listed = [self._resources_of(pod) for pod in list(self.pods.values())]
         return message("v1.ListPodResourcesResponse")(pod_resources=listed)
 
@@ -268,7 +268,7 @@ class Kubelet:
 
 
 class Worker(threading.Thread):
-    """Brings one pod to what its spec says, and keeps it there."""
+    """Makes one pod run as its spec says, and keeps it so."""
 
     def __init__(self, kubelet: Kubelet, pod: Pod) -> None:
         super().__init__(daemon=True)
@@ -312,7 +312,7 @@ class Worker(threading.Thread):
         return False
 
     def _keep(self, container: Container, restart: str) -> Status:
-        """Look at a container, and start it when it should run and does not."""
+        """Start a container that should run and does not."""
         status = self.pod.statuses[container.name]
         if status.running:
             self._look(container, status)
@@ -340,7 +340,7 @@ class Worker(threading.Thread):
         status.reason, status.started, status.running, status.exit_code = "", status.started + 1, True, None
 
     def _judge(self) -> None:
-        """The pod's phase, from its containers."""
+        """The pod's phase, by its containers."""
         statuses = [self.pod.statuses[container.name] for container in self.pod.spec.containers]
         if all(not status.running and status.exit_code is not None for status in statuses):
             codes = {status.exit_code for status in statuses}

@@ -1,7 +1,7 @@
-"""kubelet's gRPC interfaces to a device plugin, from descriptions of the tests' own in data/proto/kubelet/.
+"""kubelet's gRPC interfaces to a device plugin, from the tests' own descriptions in data/proto/kubelet/.
 
-Belongs here: message classes, calls and servers on Unix sockets; how kubelet behaves is kubelet_devices'. The classes
-live in a descriptor pool of their own, so that the plugin's stubs of the same names can be in the same process.
+Belongs here: message classes, calls and servers on Unix sockets. kubelet's behaviour is in kubelet_devices. The classes
+are in a descriptor pool of their own, so the plugin's stubs of the same names can be loaded in the same process.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def message(name: str) -> Any:
 
 
 def dial(path: Path) -> grpc.Channel:
-    """As kubelet dials: with gRPC's default limit of 4 MiB for a message that comes in."""
+    """Connect as kubelet does, with gRPC's default limit of 4 MiB for a received message."""
     return grpc.insecure_channel(f"unix://{path}", options=[("grpc.use_local_subchannel_pool", 1)])
 
 
 def call(channel: grpc.Channel, method: str, request: Any, response: str, timeout: float = 60) -> Any:
-    """The answer to a call of one message each way."""
+    """The answer to a unary call."""
     caller = channel.unary_unary(
         method, request_serializer=_serialize, response_deserializer=message(response).FromString
     )
@@ -58,7 +58,7 @@ def call(channel: grpc.Channel, method: str, request: Any, response: str, timeou
 
 
 def stream(channel: grpc.Channel, method: str, request: Any, response: str) -> Any:
-    """The messages that come in on a stream; the call object, which can be cancelled."""
+    """The messages of a stream, as the call object, which can be cancelled."""
     caller = channel.unary_stream(
         method, request_serializer=_serialize, response_deserializer=message(response).FromString
     )
@@ -72,7 +72,7 @@ def _serialize(request: Any) -> bytes:
 class Server:
     """A service on a socket; `methods`: name -> (request's class, function of the request and the context).
 
-    The functions of those that are named in `streams` return iterators.
+    The functions of the methods in `streams` return iterators.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Server:
         self._stopped = False
 
     def stop(self) -> None:
-        """At once, and what a killed process leaves stays: a socket that nobody listens on."""
+        """Stop at once, and leave what a killed process leaves: a socket that no process listens on."""
         if self._stopped:
             return
         self._stopped = True

@@ -1,8 +1,8 @@
-"""kubelet's device manager, as far as a device plugin meets it: registration, devices, admission, checkpoint, answers.
+"""kubelet's device manager as a device plugin sees it: registration, devices, admission, checkpoint, answers.
 
-Belongs here: which device is whose and what a container is told of it, over real sockets. Pods and their containers
-are kubelet's. It does as kubelet 1.2x to 1.3x does, its harsh ways included: everything in its directory but the
-checkpoint goes when it starts, a resource counts as unhealthy from a restart until its plugin registers again.
+Belongs here: which container has which device, and the options that it gets, over real sockets. Pods and their
+containers are in kubelet. It behaves like kubelet 1.2x to 1.3x: at its start it deletes everything in its directory but
+the checkpoint, and a resource counts as unhealthy from a restart until its plugin registers again.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ PodDevices = dict[str, dict[str, dict[str, "Held"]]]
 
 
 class AdmissionError(Exception):
-    """What kubelet writes into the message of a pod that failed with UnexpectedAdmissionError."""
+    """Its text is the message of a pod that failed with UnexpectedAdmissionError."""
 
 
 class Held:
-    """The devices of one resource that a container was given, and the plugin's answer."""
+    """A container's devices of one resource, and the plugin's answer."""
 
     def __init__(self, devices: set[str], answer: Any) -> None:
         self.devices = devices
@@ -42,7 +42,7 @@ class Held:
 
 
 class Endpoint:
-    """One plugin's service for one resource, and the device list that it streams."""
+    """A plugin's service for one resource, and the device list that it streams."""
 
     def __init__(self, path: Path, resource: str, preferred: bool, manager: DeviceManager) -> None:
         self.resource = resource
@@ -90,9 +90,9 @@ class Endpoint:
 
 
 class DeviceManager:
-    """One life of kubelet's device manager over `directory`; `active` tells which pods still run.
+    """kubelet's device manager over `directory`, from one start to its end. `active` returns the pods that still run.
 
-    `order` decides in which order the resources of a container are asked for: kubelet walks a Go map.
+    `order` is the order in which a container's resources are allocated: kubelet iterates over a Go map.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class DeviceManager:
         self._reusable: tuple[str, dict[str, set[str]]] = ("", {})
         self._server: kubelet_api.Server | None = None
 
-    # Its life
+    # Start and stop
 
     def start(self) -> DeviceManager:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ class DeviceManager:
         return self
 
     def stop(self) -> None:
-        """As a killed process: nothing is written, plugins see their streams end."""
+        """Stop as if killed: write nothing, and end the plugins' streams."""
         assert self._server is not None
         self._server.stop()
         with self.lock:
@@ -160,7 +160,7 @@ class DeviceManager:
             old.close()
 
     def listed(self, endpoint: Endpoint, devices: Iterable[Any]) -> None:
-        """A plugin's whole list, which replaces the last one."""
+        """Replace a plugin's list by a new one."""
         with self.lock:
             if self.endpoints.get(endpoint.resource) is not endpoint:
                 return
@@ -170,21 +170,21 @@ class DeviceManager:
             self._write_checkpoint()
 
     def lost(self, endpoint: Endpoint) -> None:
-        """The stream ended: all its devices are unhealthy until a plugin registers again."""
+        """The stream ended, so all its devices are unhealthy until a plugin registers again."""
         with self.lock:
             if self.endpoints.get(endpoint.resource) is endpoint:
                 every = self.healthy.get(endpoint.resource, set()) | self.unhealthy.get(endpoint.resource, set())
                 self.healthy[endpoint.resource], self.unhealthy[endpoint.resource] = set(), every
 
     def allocatable(self) -> dict[str, int]:
-        """What the node's status says of each resource."""
+        """The allocatable amounts of the node's status, by resource."""
         with self.lock:
             return {resource: len(devices) for resource, devices in self.healthy.items()}
 
     # Admission
 
     def allocate(self, uid: str, container: str, limits: dict[str, int], init: bool) -> None:
-        """Devices for all resources of a container; AdmissionError when the pod must fail."""
+        """Allocate devices for all resources of a container. AdmissionError when the pod must fail."""
         reusable = self._reusable_of(uid)
         try:
             self._allocate(uid, container, limits, reusable)
@@ -198,7 +198,7 @@ class DeviceManager:
                 reusable.get(resource, set()).difference_update(held.devices)
 
     def _reusable_of(self, uid: str) -> dict[str, set[str]]:
-        """What the pod's init containers hold and its other containers do not yet."""
+        """The devices that the pod's init containers hold and its other containers do not hold yet."""
         if self._reusable[0] != uid:
             self._reusable = (uid, {})
         return self._reusable[1]
@@ -215,7 +215,7 @@ class DeviceManager:
                     self.pods.setdefault(uid, {}).setdefault(container, {})[resource] = Held(chosen, answer)
 
     def free(self) -> None:
-        """The devices of pods that have ended are free again: only when the next pod is admitted."""
+        """Free the devices of ended pods. kubelet does so only when it admits the next pod."""
         active = self.active()
         with self.lock:
             self.pods = {uid: held for uid, held in self.pods.items() if uid in active}
@@ -230,7 +230,7 @@ class DeviceManager:
         return found
 
     def _choose(self, uid: str, container: str, resource: str, count: int, reusable: set[str]) -> set[str]:
-        """Devices to ask the plugin for; empty when the container has them already."""
+        """The devices to allocate; empty when the container has them already."""
         held = self.pods.get(uid, {}).get(container, {}).get(resource)
         with self.lock:
             healthy = set(self.healthy.get(resource, ()))
@@ -248,7 +248,7 @@ class DeviceManager:
         return self._pick(resource, count, healthy, reusable)
 
     def _pick(self, resource: str, count: int, healthy: set[str], reusable: set[str]) -> set[str]:
-        """Those to be reused first, then those that the plugin prefers, then any."""
+        """Reusable devices first, then those that the plugin prefers, then any."""
         chosen = set(list(reusable)[:count])
         needed = count - len(chosen)
         if not needed:
@@ -295,10 +295,10 @@ class DeviceManager:
                 raise AdmissionError(f"unknown Device Plugin {resource}")
             return self.endpoints[resource]
 
-    # What a container is told
+    # A container's options
 
     def options(self, uid: str, container: str, limits: dict[str, int]) -> Options:
-        """The answers for all its resources, merged; a resource that has none is asked for again."""
+        """The merged answers for all its resources. A resource without an answer is allocated again."""
         held = self.pods.get(uid, {}).get(container, {})
         if any(resource in self.healthy and resource not in held for resource in limits):
             self._allocate(uid, container, limits, {})
@@ -341,12 +341,12 @@ class DeviceManager:
         self.healthy = {resource: set() for resource in read["Data"]["RegisteredDevices"]}
 
     def forget(self) -> None:
-        """As an administrator who removes the checkpoint and the whole directory."""
+        """Remove the checkpoint and the whole directory, as an administrator may."""
         shutil.rmtree(self.directory)
 
 
 class Options:
-    """What the answers add to a container: the first of a repeated key stays."""
+    """The answers' additions to a container. Of a repeated key the first value stays."""
 
     def __init__(self) -> None:
         self.envs: dict[str, str] = {}
@@ -374,7 +374,7 @@ def _checksum(data: dict[str, Any]) -> int:
 
 
 def _told(error: Exception) -> str:
-    """As Go prints a gRPC error."""
+    """A gRPC error as Go prints it."""
     if isinstance(error, grpc.Call):
         return f"rpc error: code = {_go_name(error.code())} desc = {error.details()}"
     return str(error)

@@ -1,7 +1,7 @@
-"""What the kubelet stand-in starts containers on: containerd over CRI, or runc itself where a thousand pods are wanted.
+"""The runtimes of the kubelet stand-in: containerd over CRI, or runc itself for tests with a thousand pods.
 
 Belongs here: making a container of a spec and the device manager's merged answers, as kubelet does. On runc the cgroup
-path and the annotations are those that kubelet and containerd would make; the hook cannot tell the difference.
+path and the annotations are those that kubelet and containerd would make, so the hook sees no difference.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StartError(Exception):
 
 
 class Runtime(Protocol):
-    """Sandboxes are the runtime's own objects; kubelet hands them back."""
+    """Sandboxes are opaque objects of the runtime, which kubelet passes back."""
 
     def sandbox(self, spec: Spec) -> Any: ...
 
@@ -46,7 +46,7 @@ class Runtime(Protocol):
 
 
 class CriRuntime:
-    """containerd; pods run under `handler`."""
+    """containerd. Pods run under `handler`."""
 
     def __init__(self, bed: containerd_bed.Containerd, handler: str = "base") -> None:
         self.bed = bed
@@ -60,7 +60,7 @@ class CriRuntime:
             raise StartError(str(error)) from None
 
     def start(self, sandbox: containerd_bed.Pod, container: Container, options: Options) -> str:
-        """kubelet's order: the plugins' environment first, then the pod's own."""
+        """The environment is in kubelet's order: the plugins' first, then the pod's own."""
         try:
             made = sandbox.create(
                 container.command, container.name, options.annotations, [*options.envs.items(), *container.env],
@@ -99,7 +99,7 @@ class Box:
 
 
 class RuncRuntime:
-    """runc without a daemon, on `rootfs` for all; records of runc lie below `directory`."""
+    """runc without a daemon, with `rootfs` for all containers. runc's state is below `directory`."""
 
     def __init__(self, directory: Path, node: nodes.SimulatedNode, rootfs: Path) -> None:
         self.directory = directory
@@ -142,7 +142,7 @@ class RuncRuntime:
         return made
 
     def exit_code(self, sandbox: Box, container: str) -> int | None:
-        """Nobody waits for runc's containers, so their exit codes are lost: it is 0 here."""
+        """No process waits for runc's containers, so their exit codes are lost. Returns 0."""
         try:
             pid = int((sandbox.bundles[container].path / "pid").read_text())
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -164,7 +164,7 @@ class RuncRuntime:
             self.remove(sandbox)
 
     def end(self) -> None:
-        """Whatever is left of all pods."""
+        """Remove the remains of all pods."""
         for state in self.runc.root.glob("*"):
             self.runc.delete(state.name)
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A node for tests of the ledger: cards, a made-up /proc, containers that live and die."""
+"""A node for tests of the ledger: cards, a made-up /proc, containers that start and end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def schedules_in(path: Path) -> list[tuple[str, tuple[int, ...]]]:
 
 
 class Node:
-    """A node of `cards` cards below `path`; time passes with every start."""
+    """A node of `cards` cards below `path`. Each start advances its clock."""
 
     def __init__(self, path: Path, cards: int = 2, **settings: object) -> None:
         self.path = path
@@ -56,7 +56,7 @@ class Node:
         (self.proc / str(pid) / "stat").unlink()
 
     def start(self, container: str, pid: int, holder: Holder | None = None, started: int = 5) -> Start:
-        """A container's init that lives now."""
+        """Start a container whose init is alive."""
         self.live(pid, started)
         self.clock += 1
         return Start(container, pid, started, f"/bundles/{container}", holder, "", self.clock)
@@ -68,7 +68,7 @@ class Node:
         return made.id
 
     def pair(self, cores: int = 40, memory: int = GIB, devices: dict[str, str] | None = None) -> dict[str, str]:
-        """A pair of grants, as kubelet's two calls make one."""
+        """Write a pair of grants, as kubelet's two calls of Allocate make them."""
         return {"cores": self.grant("cores", cores, devices), "memory": self.grant("memory", memory)}
 
     def read_grant(self, grant_id: str) -> Grant:
@@ -81,7 +81,7 @@ class Node:
         return self.path / "run/containers" / container / "claim.json"
 
     def reboot(self) -> None:
-        """The run directory is a tmpfs, and every process is gone."""
+        """Empty the run directory, which is a tmpfs, and end all processes."""
         for root in (self.path / "run", self.proc):
             for directory, below, files in os.walk(root, topdown=False):
                 for name in files:
@@ -93,7 +93,7 @@ class Node:
         return {claim.container for claim in self.ledger().claims()}
 
     def snapshot(self) -> dict[str, bytes]:
-        """Every file of the node's records, temporary ones included; the core schedules decoded."""
+        """Every file of the node's records, temporary files too; core schedules decoded."""
         files = (path for name in ("state", "run") for path in (self.path / name).rglob("*") if path.is_file())
         found = {str(path): path.read_bytes() for path in files if path.name not in ("ledger.lock", "presence")}
         pages = {path: repr(schedules_in(Path(path))) for path in found if path.endswith("/cards")}

@@ -1,4 +1,4 @@
-"""Cards and containers as the lending policy sees them, by a clock that the test turns."""
+"""Cards and containers as the lending policy sees them, with a clock that the test advances."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def always(percent: float) -> Demand:
 
 
 class Node:
-    """Containers that use what they want and may; the pages are what libvcuda would read."""
+    """Containers that use as much as they want and may. `pages` are the schedules that libvcuda would read."""
 
     def __init__(self, tenants: list[Tenant], demands: dict[str, Demand]) -> None:
         self.policy = LendingPolicy(tenants)
@@ -36,7 +36,7 @@ class Node:
         return max(page.lent_rate, tenant.share) if page.lent_until > self.now else tenant.share
 
     def step(self) -> None:
-        """STEP of work, then a decision."""
+        """Run the containers for STEP, then decide."""
         tenants = self.policy.by_name
         begin = self.now
         self.now += STEP
@@ -60,7 +60,7 @@ class Node:
             self.pages[name].update({page.uuid: page for page in pages})
 
     def run(self, length: int) -> dict[str, float]:
-        """Percent that each used meanwhile, on its first card."""
+        """Percent of its first card that each container used meanwhile."""
         before, begin = dict(self.used), self.now
         while self.now < begin + length:
             self.step()
@@ -68,7 +68,7 @@ class Node:
         return {name: (self.used[key] - before[key]) * 100 / (self.now - begin) for name, key in names.items()}
 
     def lent(self) -> dict[str, int]:
-        """The rates in force now, by tenant."""
+        """The lent rates in force now, by tenant."""
         return {
             name: page.lent_rate
             for name, pages in self.pages.items()

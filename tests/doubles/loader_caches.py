@@ -9,7 +9,7 @@ X86_64 = 0x0303
 
 
 def sample() -> Cache:
-    """As ldconfig writes it for libz in two glibc-hwcaps directories, a 32-bit libz, and neighbours."""
+    """A cache like ldconfig's for libz in two glibc-hwcaps directories, a 32-bit libz, and other libraries."""
     v3, v2 = b"/usr/lib/glibc-hwcaps/x86-64-v3/libz.so.1", b"/usr/lib/glibc-hwcaps/x86-64-v2/libz.so.1"
     entries = [
         Entry(X86_64, b"libz.so.1", v2, hwcap=HWCAP_V2),

@@ -1,8 +1,8 @@
-"""An NVML that does what a test's files say, where the simulated driver is too well-behaved: errors, silence, hanging.
+"""An NVML that a test's files control, for errors, silence and hanging calls, which the simulated driver lacks.
 
-The library reads `<control>/<name>` at every call: `init`, `card<N>`, `wait` hold an error's number or `hang`; `events`
-one for cards without events; `action<N>`, `ecc<N>` what the card says; `event` is "<card> <type> <data>", taken once.
-Each call appends "<pid> <what>" to `<control>/log`.
+The library reads `<control>/<name>` at every call: `init`, `card<N>`, `wait` contain an error's number or `hang`;
+`events` contains one for cards without events; `action<N>`, `ecc<N>` contain the card's answer; `event` is
+"<card> <type> <data>", consumed once. Each call appends "<pid> <what>" to `<control>/log`.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ int nvmlEventSetWait_v2(void *set, struct event *event, unsigned milliseconds)
 
 
 class StubNode:
-    """A node of `count` cards, GPU-0 and so on, with the stub as its NVML."""
+    """A node of `count` cards, GPU-0 and so on, whose NVML is the stub."""
 
     def __init__(self, path: Path, count: int = 2, **settings: object) -> None:
         self.path = path
@@ -147,7 +147,7 @@ class StubNode:
         self.version.write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  now\n")
 
     def say(self, name: str, text: object) -> None:
-        """From now on; at once and as a whole."""
+        """Write a control file. The rename makes the new text visible at once and as a whole."""
         (self.control / "new").write_text(str(text))
         os.rename(self.control / "new", self.control / name)
 
@@ -158,6 +158,6 @@ class StubNode:
         self.say("event", f"{card} {kind} {data}")
 
     def calls(self, what: str) -> list[int]:
-        """The pids of those who have called it so far."""
+        """The pids of the processes that have called it so far."""
         lines = (self.control / "log").read_text().splitlines() if (self.control / "log").exists() else []
-        return [int(pid) for pid, told in (line.split() for line in lines) if told == what]
+        return [int(pid) for pid, called in (line.split() for line in lines) if called == what]

@@ -1,7 +1,7 @@
 """Cards and settings for the tests of the device plugin: made up, without any driver.
 
-Belongs here: what several of those tests need to call the plugin's own functions. A whole node is nodes.SimulatedNode,
-kubelet is kubelet_devices.DeviceManager.
+Belongs here: values with which several of those tests call the plugin's functions. A whole node is
+nodes.SimulatedNode; kubelet is kubelet_devices.DeviceManager.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NVML = Library("/none/libnvidia-ml.so.550.54.15", "libnvidia-ml.so.550.54.15", "
 
 
 def make_cards(count: int = 1, memory: int = 15360 * MIB, numa: int = -1, link: str = "", first: int = 0) -> list[Card]:
-    """Cards GPU-00, GPU-01, ...; all pairs are linked by `link` where it names one."""
+    """Cards GPU-00, GPU-01, .... Unless `link` is empty, all pairs have it."""
     uuids = [f"GPU-{index:02d}" for index in range(first, first + count)]
     return [
         Card(
@@ -31,7 +31,7 @@ def make_cards(count: int = 1, memory: int = 15360 * MIB, numa: int = -1, link: 
 
 
 def make_settings(directory: Path | None = None, **values: object) -> Settings:
-    """Settings whose paths lie below `directory`; keys with __ for the dot: scaling__cores=2.0."""
+    """Settings whose paths are below `directory`. Keys have __ for the dot: scaling__cores=2.0."""
     paths: dict[str, object] = {}
     if directory is not None:
         paths = {
@@ -47,7 +47,7 @@ def make_settings(directory: Path | None = None, **values: object) -> Settings:
 
 
 def write_inventory(settings: Settings, cards: list[Card], driver: str = "550.54.15", boot: str = "") -> None:
-    """As vgpud writes it."""
+    """Write the inventory as vgpud does."""
     Path(settings.run_dir).mkdir(parents=True, exist_ok=True)
     inventory = Inventory(driver, boot, 1.0, [NVML], [], [], cards)
     records.write(paths.inventory(settings.run_dir), inventory.record())

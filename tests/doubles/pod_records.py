@@ -1,4 +1,4 @@
-"""A container of a pod, and the records that the hook may find of it."""
+"""A container of a pod, and the records of the pod that the hook may find."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Facts:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """As a plugin does it while its watch is alive."""
+        """Hold the lock that a plugin holds while its watch of pods is alive."""
         os.makedirs(paths.pods(self.run_dir), exist_ok=True)
         fd = os.open(paths.pods_watched(self.run_dir), os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Small trees that look like a container's root file system."""
+"""Small trees like a container's root file system."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Look = Callable[..., Inspection]
 
 
 def plant(root: Path, *paths: str) -> None:
-    """Files (`a/b`), directories (`a/b/`) and links (`a/b -> target`)."""
+    """Make files (`a/b`), directories (`a/b/`) and links (`a/b -> target`)."""
     for item in paths:
         path, _, target = item.partition(" -> ")
         place = root / path.strip("/")

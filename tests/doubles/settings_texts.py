@@ -1,4 +1,4 @@
-"""Texts of config.yaml for tests, and what the compiler makes of them."""
+"""Texts of config.yaml for tests, and the compiler's results for them."""
 
 from __future__ import annotations
 

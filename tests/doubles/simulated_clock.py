@@ -1,7 +1,7 @@
-"""The simulator's clock for a Python process: the functions that libvcuda/include/vgpu_sim_clock.h describes.
+"""The simulator's clock for a Python process: the functions of libvcuda/include/vgpu_sim_clock.h.
 
-A process that calls takes part in virtual time: while it runs, all others stand still, so that what it reads belongs to
-one instant. It has to leave before it ends or waits for something else.
+A process that calls them takes part in virtual time. While it runs, all other processes stand still, so everything that
+it reads belongs to one instant. It has to leave before it ends or waits for something else.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 NEVER = 2**64 - 1
-BEGIN = 1000 * 10**9  #: ns, when virtual time begins
+BEGIN = 1000 * 10**9  #: ns at which virtual time begins
 
 Word = ctypes.POINTER(ctypes.c_uint32)
 
@@ -35,7 +35,7 @@ class Functions(ctypes.Structure):
 
 
 class Clock:
-    """By `library`, a simulated libcuda or libnvidia-ml, and the state that VGPU_SIM_DIR names at the first call."""
+    """The clock of `library`, a simulated libcuda or libnvidia-ml. The first call opens the state in VGPU_SIM_DIR."""
 
     def __init__(self, library: str = "libcuda.so.1") -> None:
         functions: Any = Functions.in_dll(ctypes.CDLL(library), "vgpuSimClock")

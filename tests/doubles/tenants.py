@@ -1,7 +1,7 @@
-"""A container as a tenant of a card's time, seen from the host: its card pages as it sees them, its usage region.
+"""A container as a tenant of a card's time, seen from the host: its core schedules and its usage region.
 
-`Tenant.flood` writes into the region what the programs of a container that always wants more would: what vgpud makes
-of it can be watched without any.
+`Tenant.flood` writes into the region what a container's programs write that always want more, so tests of vgpud need
+no such programs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EACH = 0.005
 
 
 class Tenant:
-    """The container of init `pid`, with one card."""
+    """The container whose init is `pid`, with one card."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -34,7 +34,7 @@ class Tenant:
         return self.pages()[0]
 
     def pages(self) -> list[CoreSchedule]:
-        """As the container reads them at this moment."""
+        """The core schedules that the container reads at this moment."""
         return core_schedule.decode(self.inside(core_schedule.PATH).read_bytes())[0]
 
     @property
@@ -42,8 +42,8 @@ class Tenant:
         page = self.page
         return page.lent_rate if page.lent_until > time.monotonic_ns() else 0
 
-    def say(self, used: int, wanted: int, waited: int) -> None:
-        """ns used since the last time, and when something was wanted and had to wait."""
+    def report(self, used: int, wanted: int, waited: int) -> None:
+        """Report the ns used since the last report, when a program last wanted the card, and when it last waited."""
         self.used += used
         fd = os.open(self.inside(usage.PATH), os.O_RDWR)
         try:
@@ -53,7 +53,7 @@ class Tenant:
             os.close(fd)
 
     def flood(self) -> Tenant:
-        """From now on use as much as the page allows, and want more."""
+        """From now on report the use of all that the schedule allows, and want more."""
         self._ended.clear()
         self._thread = threading.Thread(target=self._flood, args=(limits_of(self),))
         self._thread.start()
@@ -63,7 +63,7 @@ class Tenant:
         last = time.monotonic_ns()
         while not self._ended.wait(EACH):
             now = time.monotonic_ns()
-            self.say((now - last) * max(share, self.lent) // 100, now, now)
+            self.report((now - last) * max(share, self.lent) // 100, now, now)
             last = now
 
     def rest(self) -> None:
@@ -74,6 +74,6 @@ class Tenant:
 
 
 def limits_of(tenant: Tenant) -> int:
-    """Its guaranteed percent."""
+    """The tenant's guaranteed percent."""
     data = tenant.inside(limits.LIMITS_PATH).read_bytes()
     return limits.decode(data)[1][0].cores

@@ -1,4 +1,4 @@
-"""Made-up nodes of every kind of topology, and requests for them."""
+"""Made-up nodes of all kinds of topology, and requests for their cards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHOLE = Commitment(0, 0, True, ["whole"])
 
 
 def make_node(count, link=lambda a, b: None, numa=lambda a: -1, name="Tesla T4", memory=15360 * MIB):
-    """Cards 0..count-1; `link(a, b)` with a < b names the link or is None for one that nobody knows."""
+    """Cards 0..count-1. `link(a, b)`, with a < b, returns the link's name, or None for an unknown link."""
     names = [name] * count if isinstance(name, str) else name
     sizes = [memory] * count if isinstance(memory, int) else memory
     cards = []
@@ -44,17 +44,17 @@ def mixed():
 
 
 def dgx(count=8):
-    """All to all behind NVLink switches, half of the cards on each socket."""
+    """All cards connected by NVLink switches, half of the cards on each socket."""
     return make_node(count, lambda a, b: "NV12", lambda a: a * 2 // count, "NVIDIA A100-SXM4-80GB", 80 * GIB)
 
 
 def quads():
-    """Two quads of NVLink, nothing between them."""
+    """Two quads of NVLink without links between them."""
     return make_node(8, lambda a, b: "NV4" if a // 4 == b // 4 else "SYS", lambda a: a // 4)
 
 
 def cube_mesh():
-    """The DGX-1's hybrid: two full quads, each card with one more link to its like in the other quad."""
+    """The DGX-1's hybrid cube mesh: two full quads, each card with a link to its counterpart in the other quad."""
     double = {(0, 3), (1, 2), (2, 3), (4, 7), (5, 6), (6, 7)}
 
     def link(a, b):
@@ -75,7 +75,7 @@ def switch_pairs():
 
 
 def sockets():
-    """Dual socket, cards alternating between them, links unknown."""
+    """Two sockets, cards alternating between them, links unknown."""
     return make_node(4, numa=lambda a: a % 2)
 
 
@@ -141,7 +141,7 @@ def commit(live):
 
 
 def fits(card, request, live, policy):
-    """Whether a card can take one more, worked out from the containers and not from their sums."""
+    """Whether a card has room for one more request, computed from the containers and not from their sums."""
     here = [other for other, uuids in live if card.uuid in uuids]
     if request.exclusive:
         return not here and request.memory <= card.memory
