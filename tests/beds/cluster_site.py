@@ -152,7 +152,7 @@ class Site:
         chosen = ["-c", container] if container else []
         return self.cluster.kubectl("logs", name, *chosen, check=False)  # fails until the container has started
 
-    def says(self, name: str, text: str, container: str = "") -> str:
+    def wait_for_log(self, name: str, text: str, container: str = "") -> str:
         """The log of a container, once it has `text`."""
 
         def found() -> str:

@@ -28,7 +28,7 @@ enum { INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6, TIMEOUT = 10 };
 struct field { unsigned id, scope; long long time, latency; int type, result; union { unsigned u; double d; } value; };
 struct event { void *device; unsigned long long type, data; unsigned gpu, compute; };
 static int number(void *device) { return (int)(long)device - 1; }
-static int say(const char *name, int card, char *text)
+static int read_control(const char *name, int card, char *text)
 {
 	char path[512];
 	snprintf(path, sizeof path, card < 0 ? "%s/%s" : "%s/%s%d", CONTROL, name, card);
@@ -41,7 +41,7 @@ static int say(const char *name, int card, char *text)
 static int code(const char *name, int card)
 {
 	char text[64];
-	if (!say(name, card, text))
+	if (!read_control(name, card, text))
 		return 0;
 	while (!strcmp(text, "hang"))
 		pause();
@@ -82,7 +82,7 @@ int nvmlDeviceGetTotalEccErrors(void *device, int type, int counter, unsigned lo
 int nvmlDeviceGetFieldValues(void *device, int count, struct field *values)
 {
 	char text[64];
-	values[0].result = say("action", number(device), text) && values[0].id == 230 ? 0 : UNSUPPORTED;
+	values[0].result = read_control("action", number(device), text) && values[0].id == 230 ? 0 : UNSUPPORTED;
 	values[0].value.u = atoi(text);
 	return 0;
 }
@@ -102,7 +102,7 @@ int nvmlEventSetWait_v2(void *set, struct event *event, unsigned milliseconds)
 		if (error)
 			return error;
 		memset(event, 0, sizeof *event);
-		if (say("event", -1, text) && sscanf(text, "%d %llu %llu", &card, &event->type, &event->data) == 3) {
+		if (read_control("event", -1, text) && sscanf(text, "%d %llu %llu", &card, &event->type, &event->data) == 3) {
 			event->device = (void *)(long)(card + 1);
 			unlink(CONTROL "/event");
 			return 0;
@@ -146,7 +146,7 @@ class StubNode:
     def load_driver(self, version: str) -> None:
         self.version.write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  now\n")
 
-    def say(self, name: str, text: object) -> None:
+    def set_control(self, name: str, text: object) -> None:
         """Write a control file. The rename makes the new text visible at once and as a whole."""
         (self.control / "new").write_text(str(text))
         os.rename(self.control / "new", self.control / name)
@@ -155,7 +155,7 @@ class StubNode:
         (self.control / name).unlink()
 
     def event(self, card: int, kind: int, data: int) -> None:
-        self.say("event", f"{card} {kind} {data}")
+        self.set_control("event", f"{card} {kind} {data}")
 
     def calls(self, what: str) -> list[int]:
         """The pids of the processes that have called it so far."""

@@ -1,4 +1,4 @@
-"""A simulated GPU node, root file systems and real runtimes for the tests that start containers."""
+"""Fixtures of the tests that start containers: a simulated GPU node, root file systems and real runtimes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CUDA_FIXTURES = DATA / "cuda"
 
 @pytest.fixture(scope="session")
 def cudaprobe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The CUDA program that looks around in a container."""
+    """The CUDA program that prints what a container sees."""
     program = tmp_path_factory.mktemp("programs") / "cudaprobe"
     source = CUDA_FIXTURES / "cudaprobe.c"
     subprocess.run(["cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", program, source, "-ldl"], check=True)
@@ -54,7 +54,7 @@ def base_trees(tmp_path_factory: pytest.TempPathFactory, cudaprobe: Path) -> dic
 
 @pytest.fixture(scope="module")
 def cluster(base_trees: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[cluster_site.Site]:
-    """A real cluster of one node, whose image answers to the names in the shipped pods and has what these start."""
+    """A real cluster of one node. Its image has the names and programs that the shipped pods use."""
     tree = tmp_path_factory.mktemp("image") / "tree"
     subprocess.run(["cp", "-a", base_trees["debian"], tree], check=True)
     for program in ("python", "bash"):
@@ -63,7 +63,7 @@ def cluster(base_trees: dict[str, Path], tmp_path_factory: pytest.TempPathFactor
     image = oci_images.write(tree, tree.with_name("base.tar"), containerd_bed.IMAGE, ["sleep", "86400"])
     pods = [item for path in cluster_site.EXAMPLES.glob("*.yaml") for item in cluster_site.documents(path)]
     names = sorted({container["image"] for pod in pods for container in pod["spec"]["containers"]})
-    with tempfile.TemporaryDirectory(prefix="vgpu-") as name:  # a socket's path has 107 characters at most
+    with tempfile.TemporaryDirectory(prefix="vgpu-") as name:  # a socket's path is at most 107 characters long
         made = cluster_site.Site(Path(name), image, names)
         try:
             yield made.start()
@@ -85,7 +85,7 @@ def rootfs(base_trees: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]
 
 @pytest.fixture
 def node(tmp_path: Path) -> nodes.SimulatedNode:
-    """Two A100 with the simulated driver, inventory taken."""
+    """A node of two A100 with the simulated driver and an inventory."""
     made = nodes.SimulatedNode(tmp_path / "node", "a100x2")
     made.take_inventory()
     return made
@@ -121,7 +121,7 @@ def cgroup() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def nothing_left_on_the_host(tmp_path: Path) -> Iterator[None]:
-    """No test leaves a mount of its own, or of the hook's, in the host's namespace."""
+    """Fails a test that leaves its own mounts or the hook's in the host's namespace."""
     before = set(mounts(tmp_path))
     yield
     assert set(mounts(tmp_path)) <= before

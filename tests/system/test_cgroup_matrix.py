@@ -1,8 +1,8 @@
-"""Runtimes, cgroup versions and cgroup managers with the real hook: what opens, what does not, and what survives.
+"""Runtimes, cgroup versions and cgroup managers with the real hook: which devices open, and what an update keeps.
 
-A cell is a runtime of one version under one manager. systemd's cells run in beds of their own (systemd_bed), those of
-cgroupfs on this machine or in a bed that has the runtime. docs/decisions/tested-cgroups.md says why some
-combinations do not exist.
+A cell is a runtime of one version under one manager. Cells with systemd run in beds of their own (systemd_bed), those
+with cgroupfs on this machine or in a bed that has the runtime. docs/decisions/tested-cgroups.md has the reasons why
+some combinations do not exist.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Beds = Callable[..., Bed]
 
 PROBE = DATA / "probes/allow_devices_probe.py"
 REFUSED, NO_DRIVER = "Operation not permitted", "No such device or address"
-#: In the hook's order, in which a program of an earlier run is recognised.
+#: In the hook's order, by which it recognises a program of an earlier run.
 GRANTED = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia1")
 NUMBERS = ((195, 255), (511, 0), (511, 1), (195, 1))
 OTHER = "/tmp/other"
@@ -42,7 +42,7 @@ WITHOUT_UNIFIED = ("unshare", "-m", "sh", "-ec", 'umount /sys/fs/cgroup/unified;
 
 
 class Cell(NamedTuple):
-    """`bed` is (cgroup version, Debian suite or "" for this machine's own root); None: no systemd at all."""
+    """`bed` is (cgroup version, Debian suite or "" for this machine's root); None: without systemd."""
 
     bed: tuple[int, str] | None
     program: str
@@ -78,7 +78,7 @@ RUNC = [name for name, cell in CELLS.items() if cell.systemd and cell.program ==
 
 
 class Place:
-    """A cell made real: where its runtime runs, and the bed around it, if there is one."""
+    """A running cell: its runtime, and the bed that it runs in, if any."""
 
     def __init__(self, cell: Cell, bed: Bed | None, node: nodes.SimulatedNode, root: Path) -> None:
         self.cell = cell
@@ -94,7 +94,7 @@ class Place:
 
     @property
     def legacy(self) -> bool:
-        """Whether resource controllers are there; those of this machine are v1's."""
+        """Whether the cell has v1's resource controllers. This machine's controllers are v1's."""
         return self.bed.version == 1 if self.bed else self.cell.prefix != bundles.V2
 
     def host_nodes(self) -> list[str]:
@@ -119,13 +119,13 @@ class Place:
         return container
 
     def opens(self, container: str, *paths: str) -> dict[str, str]:
-        """What open(O_RDWR) answers in the container, by path."""
+        """The result of open(O_RDWR) in the container, by path."""
         done = self.runtime.call("exec", container, "cudaprobe", "open", *(paths or (*GRANTED, OTHER, "/dev/null")))
         assert done.returncode == 0, done.stderr
         return dict(line.split(" ", 1) for line in done.stdout.splitlines())
 
     def has_devices(self, container: str, other: str = REFUSED) -> None:
-        """The granted devices open, and nothing that was not granted."""
+        """Assert that the granted devices open and no others."""
         answers = self.opens(container)
         assert {answers[path] for path in GRANTED} == {NO_DRIVER}, answers
         assert answers[OTHER] == other, answers
@@ -136,14 +136,14 @@ class Place:
             self.bed.reload()
 
     def update(self, container: str) -> None:
-        """What kubelet does to a running container: a change of resources that says nothing of devices."""
+        """Update a running container's resources without mentioning devices, as kubelet does."""
         resources = self.runtime.root / "resources.json"
         resources.write_text(json.dumps({"cpu": {"shares": 512}} if self.legacy else {}))
         done = self.runtime.call("update", "--resources", str(resources), container)
         assert done.returncode == 0, done.stderr
 
     def open_devices(self, container: str, bundle: bundles.Bundle, run: str = "/run") -> str:
-        """The hook's device step, on a container that runs; `run` elsewhere: as if there were no systemd."""
+        """Run the hook's device step on a running container. With another `run` directory there is no systemd."""
         devices = [[*number, path] for number, path in zip(NUMBERS, self.host_nodes())]
         pid = self.runtime.state(container)["pid"]
         request = {"pid": pid, "bundle": str(bundle.path), "devices": devices, "run": run}
@@ -153,12 +153,12 @@ class Place:
         return done.stdout.strip()
 
     def log(self) -> str:
-        """What the hook's log says of the last container, in one text."""
+        """The lines of the hook's log about the last container, as one text."""
         path = Path(self.node.settings.run_dir) / "hook.log"
         return "\n".join(json.loads(path.read_text().splitlines()[-1])["notes"])
 
     def cleanup(self) -> None:
-        """runc gives up on a cgroup whose last process is not quite gone."""
+        """Delete with retries, as runc fails on a cgroup whose last process is still exiting."""
         self.runtime.cleanup()
         left = [path for name in self.cgroups for path in Path("/sys/fs/cgroup").glob(f"*/{name}")]
         deadline = time.monotonic() + 5
@@ -204,7 +204,7 @@ def place(request: pytest.FixtureRequest, beds: Beds, node: nodes.SimulatedNode,
 
 @pytest.fixture
 def share(rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode) -> bundles.Bundle:
-    """A share of a card, and the node of a device beside it that nobody granted."""
+    """A share of a card, and the node of a device that is not granted."""
     tree = rootfs()
     make_nodes(tree, {OTHER: (195, 99)})
     return bundle(tree, cores="30", memory="2Gi", use_gpuuuid=node.books()[0]["uuid"])
@@ -212,7 +212,7 @@ def share(rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode) -> bund
 
 @pytest.fixture
 def plain(rootfs: Rootfs, bundle: MakeBundle) -> bundles.Bundle:
-    """No allocation, but all the nodes."""
+    """A container without an allocation, but with all nodes."""
     tree = rootfs()
     make_nodes(tree, {OTHER: (195, 99), **{f"/tmp/{path[5:]}": number for path, number in zip(GRANTED, NUMBERS)}})
     return bundle(tree)
@@ -227,7 +227,7 @@ def make_nodes(tree: Path, numbers: dict[str, tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize("place", CELLS, indirect=True)
-def test_what_opens_and_what_survives(place: Place, share: bundles.Bundle) -> None:
+def test_which_devices_open_and_stay_open(place: Place, share: bundles.Bundle) -> None:
     container = place.start(share)
     place.has_devices(container)
     print(place.log())
@@ -235,7 +235,7 @@ def test_what_opens_and_what_survives(place: Place, share: bundles.Bundle) -> No
     place.reload()
     place.has_devices(container, other)
     place.update(container)
-    if place.cell.update_resets:  # the known limit: what vgpud's check is for
+    if place.cell.update_resets:  # the known limit, for which vgpud checks the rules
         assert place.opens(container)["/dev/nvidia1"] == REFUSED
         assert not place.open_devices(container, share).startswith("error")
     place.has_devices(container, other)
@@ -253,7 +253,7 @@ def test_what_opens_and_what_survives(place: Place, share: bundles.Bundle) -> No
 
 
 @pytest.mark.parametrize("place", [name for name in RUNC if name != "runc1.0rc93-v2-systemd"], indirect=True)
-def test_devices_that_only_the_kernel_was_told_of_are_gone_after_a_reload(place: Place, plain: bundles.Bundle) -> None:
+def test_devices_that_only_the_kernel_has_are_gone_after_a_reload(place: Place, plain: bundles.Bundle) -> None:
     container = place.start(plain)
     assert set(place.opens(container, *PLAIN_NODES, OTHER).values()) == {REFUSED}
     assert "kernel level only" in place.open_devices(container, plain, run="/nowhere")
@@ -282,7 +282,9 @@ def test_systemds_own_program_is_not_replaced_behind_its_back(place: Place, plai
 
 @pytest.mark.parametrize("place", ["crun1.28-v2-systemd-pins"], indirect=True)
 def test_a_pin_is_replaced_with_its_program(place: Place, plain: bundles.Bundle) -> None:
-    """systemd applies what is pinned. It finds the cgroup with ours already and leaves it, but so it would a reset."""
+    """systemd applies the pinned program. It leaves a cgroup alone that has the hook's program, and also one that was
+    reset.
+    """
     container = place.start(plain)
     assert "also at /sys/fs/bpf/crun/" in place.open_devices(container, plain)
     place.reload()
@@ -290,11 +292,11 @@ def test_a_pin_is_replaced_with_its_program(place: Place, plain: bundles.Bundle)
     assert place.opens(container, OTHER) == {OTHER: REFUSED}
 
 
-# Where systemd has no say, or says no
+# Containers without a unit, and units that systemd refuses to change
 
 
 @pytest.mark.parametrize("place", ["runc1.1-v2-systemd"], indirect=True)
-def test_a_name_like_a_scopes_that_systemd_does_not_know(place: Place, share: bundles.Bundle) -> None:
+def test_a_scope_name_that_systemd_does_not_have(place: Place, share: bundles.Bundle) -> None:
     place.runtime.command.remove("--systemd-cgroup")
     container = place.start(share, f"/vgpu-test-{uuid.uuid4().hex[:8]}.scope")
     place.has_devices(container)
@@ -318,7 +320,7 @@ def test_a_slice_that_refuses_is_an_error_that_names_it(place: Place, share: bun
 @pytest.mark.parametrize("place", ["crun1.28-v2-systemd"], indirect=True)
 @pytest.mark.parametrize("policy", ["auto", "closed"])
 def test_a_container_without_a_cgroup_of_its_own(place: Place, share: bundles.Bundle, policy: str) -> None:
-    """It sits in the service of its runtime, which is not opened; where nothing restricts there is nothing to do."""
+    """It is in the service of its runtime, which the hook does not open. Without restrictions nothing is to be done."""
     runtime = place.runtime.command[len(place.prefix) :]
     runtime[runtime.index("--systemd-cgroup")] = "--cgroup-manager=disabled"
     unit = ["systemd-run", "--wait", "--pipe", "-q", "-p", f"DevicePolicy={policy}", "-p", "Delegate=yes"]

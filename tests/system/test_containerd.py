@@ -1,6 +1,6 @@
-"""Pods on real containerds: 1.6 of Debian 12, 1.7 and 2.1 of newer suites, driven over CRI as kubelet does.
+"""Pods on real containerds: 1.6 of Debian 12, 1.7 and 2.1 of newer suites, called over CRI as kubelet calls them.
 
-Each way of registering the hook on each of them: hooks in a base_runtime_spec, the shim as BinaryName, a CDI device.
+Each is configured for the hook in each way: hooks in a base_runtime_spec, the shim as BinaryName, a CDI device.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def image(base_trees: dict[str, Path], tmp_path_factory: pytest.TempPathFactory)
 def daemons(
     image: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., containerd_bed.Containerd]]:
-    """One daemon per version of containerd and of cgroup, started when first asked for, on a node of its own."""
+    """One daemon per version of containerd and of cgroup, started at its first use, on a node of its own."""
     running: dict[tuple[str, int], containerd_bed.Containerd] = {}
 
     def daemon(version: str, cgroup: int) -> containerd_bed.Containerd:
@@ -73,7 +73,7 @@ def bed(
 
 
 def matrix() -> list[Any]:
-    """Every version on both versions of cgroup with every way that it knows."""
+    """Every version on both versions of cgroup in every way that it supports."""
     beds = [(version, cgroup) for version in SUITES for cgroup in (1, 2)]
     cells = [(bed, way) for bed in beds for way in WAYS if way != "cdi" or bed[0] != "1.6"]
     return [pytest.param(bed, way, id=f"{bed[0]}-v{bed[1]}-{way}") for bed, way in cells]
@@ -89,7 +89,7 @@ def claims(bed: containerd_bed.Containerd) -> dict[str, dict[str, Any]]:
 
 
 def allocate(bed: containerd_bed.Containerd, cores: int = 30, mib: int = 1024) -> dict[str, dict[str, str]]:
-    """What a device plugin's Allocate puts into the container's configuration: each id twice."""
+    """The part of a container's configuration that a device plugin's Allocate adds: each id twice."""
     ids = {"cores": bed.node.grant("cores", cores), "memory": bed.node.grant("memory", mib * MIB)}
     return {
         "annotations": {f"vgpu.io/grant-{name}": id for name, id in ids.items()},
@@ -112,7 +112,7 @@ def run(pod: containerd_bed.Pod, script: str, **fields: Any) -> str:
 
 
 def refused(pod: containerd_bed.Pod, **fields: Any) -> str:
-    """Our line as CRI shows it, which is what kubelet writes into the pod's events."""
+    """The hook's line in the CRI error, which kubelet writes into the pod's events."""
     container = pod.create(["true"], **fields)
     with pytest.raises(CriError) as error:
         pod.start(container)
@@ -145,7 +145,7 @@ def test_a_pods_container_gets_its_share(bed: containerd_bed.Containerd, way: st
 
 @everywhere
 def test_a_container_without_grants_sees_no_gpu(bed: containerd_bed.Containerd, way: str) -> None:
-    """Neither by NVIDIA's variable nor by amounts that a tenant writes on the pod or the container."""
+    """NVIDIA's variable gives no GPU, and neither do amounts that a tenant writes on the pod or the container."""
     forged = {"vgpu.io/cores": "100", "vgpu.io/memory": "40Gi", "vgpu.io/gpus": "2"}
     pod = bed.pod(way, annotations=forged)
     env = {"NVIDIA_VISIBLE_DEVICES": "all", "VGPU_GRANT_CORES": ""}
@@ -162,7 +162,7 @@ def test_a_container_without_grants_sees_no_gpu(bed: containerd_bed.Containerd, 
 
 
 @each_version
-def test_what_the_node_knows_of_a_pod(bed: containerd_bed.Containerd) -> None:
+def test_a_pods_claim_has_its_names(bed: containerd_bed.Containerd) -> None:
     pod = bed.pod("base")
     container = pod.create(["sleep", "60"], **allocate(bed))
     pod.start(container)
@@ -181,7 +181,7 @@ def test_only_the_same_container_of_the_same_pod_claims_again(bed: containerd_be
     first = bed.pod(way)
     grants = allocate(bed)
     before = pairs(run(first, LOOK, **grants))
-    blocker = bed.pod("base")  # so that the same card is not simply the emptier one
+    blocker = bed.pod("base")  # so that the same card is not chosen because it is emptier
     blocking = blocker.create(["sleep", "60"], name="other", **allocate(bed, 70))
     blocker.start(blocking)
     after = pairs(run(first, LOOK, **grants))
@@ -197,8 +197,8 @@ def test_only_the_same_container_of_the_same_pod_claims_again(bed: containerd_be
 
 
 @each_version
-def test_a_full_card_is_told_and_tried_again(bed: containerd_bed.Containerd) -> None:
-    """kubelet's way: StartContainer fails, the event says why, and a later attempt with the same grants succeeds."""
+def test_a_full_card_is_reported_and_tried_again(bed: containerd_bed.Containerd) -> None:
+    """Under kubelet StartContainer fails, the event has the reason, and a later attempt with the grants succeeds."""
     holders = [bed.pod("base") for _ in range(2)]
     held = [allocate(bed, 80) for _ in holders]
     started = [pod.create(["sleep", "60"], **grants) for pod, grants in zip(holders, held)]
@@ -228,8 +228,8 @@ def test_tenants_cannot_forge_grants(bed: containerd_bed.Containerd) -> None:
 
 
 @each_version
-def test_the_shims_own_refusal_is_told(bed: containerd_bed.Containerd) -> None:
-    """containerd reads the runtime's log of a failed create and nothing else, so that is where the shim's line goes."""
+def test_the_shims_own_refusal_is_reported(bed: containerd_bed.Containerd) -> None:
+    """Of a failed create containerd reads only the runtime's log, so the shim writes its line there."""
     pod = bed.pod("shim")
     container = pod.create(["true"], **allocate(bed))
     wrapper = bed.directory / "runc-shim"

@@ -1,4 +1,4 @@
-"""Card pages and loans beside real containers: each is told what it has of its card, and vgpud lends what is idle."""
+"""Core schedules and loans with real containers: each file has the container's share, and vgpud lends idle time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.root
 Rootfs = Callable[..., Path]
 MakeBundle = Callable[..., bundles.Bundle]
 RETURN_S = 0.2
-SLACK = 5  #: a machine that is busy otherwise
+SLACK = 5  #: for a busy machine
 
 
 class Lab:
@@ -46,7 +46,7 @@ class Lab:
         return container, self.tenants[-1]
 
     def cores(self) -> dict[str, tuple[Any, Any]]:
-        """(used, lent) by container, as vgpuctl tells."""
+        """(used, lent) by container, as vgpuctl reports them."""
         rows = json.loads(self.node.vgpuctl("status", "--output", "json").stdout)["containers"]
         return {row["container"]: (row["cores_used"], row["cores_lent"]) for row in rows}
 
@@ -70,7 +70,7 @@ def scheduled(tenants: list[Tenant], shares: list[int]) -> list[CoreSchedule]:
     return core_schedule.schedule(tenants[0].page.uuid, shares)
 
 
-def test_pages_follow_who_comes_and_goes(lab: Lab) -> None:
+def test_schedules_follow_containers_that_start_and_end(lab: Lab) -> None:
     _, first = lab.start(cores="30")
     assert first.page == CoreSchedule(first.page.uuid, tenants=1)
     inode = first.inside(core_schedule.PATH).stat().st_ino
@@ -85,7 +85,7 @@ def test_pages_follow_who_comes_and_goes(lab: Lab) -> None:
     assert first.inside(core_schedule.PATH).stat().st_ino == inode, "changed in place: programs have it mapped"
 
 
-def test_nobody_inside_writes_them(lab: Lab) -> None:
+def test_no_process_inside_can_write_them(lab: Lab) -> None:
     container, tenant = lab.start(cores="30")
     before = tenant.inside(core_schedule.PATH).read_bytes()
     for command in (f"echo x > {core_schedule.PATH}", f"rm -f {core_schedule.PATH}", f"chmod 666 {core_schedule.PATH}"):
@@ -94,7 +94,7 @@ def test_nobody_inside_writes_them(lab: Lab) -> None:
     assert tenant.inside(core_schedule.PATH).read_bytes() == before
 
 
-def test_a_whole_card_has_none(lab: Lab) -> None:
+def test_a_whole_card_has_no_schedule(lab: Lab) -> None:
     container, tenant = lab.start(cores="100")
     assert not tenant.inside(core_schedule.PATH).exists()
     assert not (Path(paths.container(lab.node.settings.run_dir, container)) / "cards").exists()
@@ -113,7 +113,7 @@ def test_a_killed_container_gives_its_share_back(lab: Lab, daemon: daemons.Daemo
     assert first.page == CoreSchedule(first.page.uuid, tenants=1)
 
 
-def test_a_changed_share_is_in_the_pages_when_the_command_returns(lab: Lab) -> None:
+def test_a_changed_share_is_in_the_schedules_when_the_command_returns(lab: Lab) -> None:
     container, first = lab.start(cores="30")
     _, second = lab.start(cores="20")
     lab.node.vgpuctl("set", container, "--cores", "60")

@@ -1,7 +1,7 @@
-"""Core shares end to end: containers by runc that flood one card, the hook's pages, libvcuda's gate, vgpud's loans.
+"""Core shares end to end: containers by runc that flood one card, the hook's schedules, libvcuda's throttle, loans.
 
-By the wall's clock, so the bounds are wide; how exact shares are is the benchmark's business (tests/bench/cores.py).
-Truth is the simulator's ledger.
+The tests run in real time, so the bounds are wide. The benchmark measures how exact shares are (tests/bench/cores.py).
+Shares are measured by the simulator's ledger.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Rootfs = Callable[..., Path]
 MakeBundle = Callable[..., bundles.Bundle]
 LOAD = CHECKOUT / "tests/bench/cores_load"
 SETTLE_S, LOOK_S = 1.5, 2.0
-NEAR = 0.25  #: of a share: this machine may be busy
+NEAR = 0.25  #: of a share, as this machine may be busy
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ class Card:
         self.environment: list[str] = []
 
     def flood(self, **annotations: str) -> tuple[str, int]:
-        """A container of a program that always wants more: its id and its group."""
+        """Start a container with a program that always wants more. Returns its id and its group."""
         self.count += 1
         share = self.bundle(self.tree, **{"memory": "1Gi", **annotations})
         share.bind(self.load, "/usr/bin/cores_load", "ro")
@@ -73,7 +73,7 @@ class Card:
         return found
 
     def shares(self) -> dict[int, float]:
-        """Percent of the card that each group has over LOOK_S."""
+        """Percent of the card that each group uses within LOOK_S."""
         before, begin = self.busy(), time.monotonic()
         time.sleep(LOOK_S)
         length = (time.monotonic() - begin) * 1e9
@@ -124,7 +124,7 @@ def test_a_soft_share_uses_an_idle_card_and_gives_it_back(card: Card, daemon: da
     assert card.shares()[soft] == near(95)
 
 
-def test_a_changed_share_counts_at_once(card: Card) -> None:
+def test_a_changed_share_takes_effect_at_once(card: Card) -> None:
     container, changed = card.flood(cores="20")
     time.sleep(SETTLE_S)
     assert card.shares()[changed] == near(20)
@@ -133,16 +133,16 @@ def test_a_changed_share_counts_at_once(card: Card) -> None:
     assert card.shares()[changed] == near(80)
 
 
-def test_who_goes_past_libvcuda_is_told(card: Card, daemon: daemons.Daemon) -> None:
-    """It loads the driver's own library: the region says nothing, NVML does."""
+def test_a_container_that_bypasses_libvcuda_is_reported(card: Card, daemon: daemons.Daemon) -> None:
+    """It loads the driver's own library. Its usage region shows no use, but NVML does."""
     daemon.start().ready()
     _, honest = card.flood(cores="30")
     card.environment = ["LD_LIBRARY_PATH=/usr/local/vgpu/driver"]
     liar_id, liar = card.flood(cores="30", core_limit="90")
-    told = daemons.wait_for(
+    warnings = daemons.wait_for(
         lambda: [line for line in daemon.health().get("warnings", []) if liar_id in line], timeout=120
     )
-    assert "reports 0 % of at most 90 %, but NVML measures" in told[0]
+    assert "reports 0 % of at most 90 %, but NVML measures" in warnings[0]
     assert len([line for line in daemon.health()["warnings"] if "NVML measures" in line]) == 1
     rows = {row["container"]: row for row in daemon.health()["cores"]}
     assert rows[liar_id]["doubted"] is True

@@ -1,4 +1,4 @@
-"""crun called directly: its own state JSON (status `created`, a `root`), and what it tells its user of a refusal."""
+"""crun called directly: its own state JSON (status `created`, a `root`), and its message after a refusal."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def test_share(
     assert claims(node) == set()
 
 
-def test_its_state_names_status_and_root_in_its_own_way(
+def test_its_state_has_its_own_status_and_root(
     crun: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, tmp_path: Path
 ) -> None:
-    """What the hook copes with, so that a crun that does it otherwise is noticed."""
+    """The hook handles this state. The test notices a crun with another one."""
     recorder = tmp_path / "recorder"
     recorder.write_text(f"#!/bin/sh\ncat > {tmp_path}/$1\n")
     recorder.chmod(0o755)
@@ -108,7 +108,7 @@ def test_a_killed_container_is_released_by_delete(
 
 
 def test_shim_by_its_name(tmp_path: Path, rootfs: Rootfs, node: nodes.SimulatedNode) -> None:
-    """vgpu-runtime-crun, as Docker and containerd would call it."""
+    """vgpu-runtime-crun, as Docker and containerd call it."""
     shim = bundles.Runtime(tmp_path / "shim", str(node.shim) + "-crun", "--vgpu-config", str(node.config))
     shim.command = [*podman_bed.V1_ONLY, *shim.command]
     try:

@@ -1,4 +1,4 @@
-"""`vgpuctl inventory` on a driver root with device nodes: they need mknod."""
+"""`vgpuctl inventory` on a driver root with device nodes, which need mknod."""
 
 from __future__ import annotations
 

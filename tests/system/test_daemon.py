@@ -1,4 +1,4 @@
-"""vgpud beside real containers: the reaper, the inventory, the host's view of processes, the endpoint, its absence."""
+"""vgpud with real containers: the reaper, the inventory, the host's view of processes, the endpoint, its absence."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ SLEEP = ("sleep", "600")
 
 @pytest.fixture
 def daemon(node: nodes.SimulatedNode) -> Iterator[daemons.Daemon]:
-    """The node's daemon, not started yet."""
+    """The node's daemon, which the test starts."""
     made = daemons.Daemon(node)
     yield made
     made.kill()
 
 
 def held(node: nodes.SimulatedNode) -> set[str]:
-    """The containers that have a directory."""
+    """The containers that have a directory of claims."""
     directory = Path(node.settings.run_dir) / "containers"
     return set(os.listdir(directory)) if directory.exists() else set()
 
 
 def is_ready(node: nodes.SimulatedNode, container: str) -> bool:
-    """Whether the hook has done its work."""
+    """Whether the hook has completed the claim."""
     try:
         return claims.read(node.settings.run_dir, container).ready
     except FileNotFoundError:
@@ -56,7 +56,7 @@ def is_ready(node: nodes.SimulatedNode, container: str) -> bool:
 
 
 def started(runtime: bundles.Runtime, share: bundles.Bundle) -> tuple[str, int]:
-    """A container that sleeps, and its init."""
+    """Start a container that sleeps. Returns it and its init."""
     container, done = runtime.create(share.command(*SLEEP))
     assert done.returncode == 0, done.stderr
     runtime.call("start", container, check=True)
@@ -64,7 +64,7 @@ def started(runtime: bundles.Runtime, share: bundles.Bundle) -> tuple[str, int]:
 
 
 def without_poststop(share: bundles.Bundle) -> bundles.Bundle:
-    """As when the runtime, or the machine, dies before it can tell."""
+    """Remove the poststop hook, as if the runtime or the machine died before it ran."""
     del share.config["hooks"]["poststop"]
     return share
 
@@ -72,7 +72,7 @@ def without_poststop(share: bundles.Bundle) -> bundles.Bundle:
 # Device cgroups
 
 
-#: runc's own program, by config.json, in the place of the hook's: what `runc update` of 1.0.0-rc93 does on v2.
+#: Replaces the hook's program with runc's own, made of config.json, as `runc update` of 1.0.0-rc93 does on v2.
 RESET_V2 = """
 import json, os, sys
 from vgpu.hook.devices import cgroup_v2, rules
@@ -96,16 +96,16 @@ def reset(version: int, init: int, share: bundles.Bundle, numbers: list[str]) ->
 
 
 def opens(runtime: bundles.Runtime, container: str) -> bool:
-    """Whether the card's node passes the device cgroup: it has no driver here, which is another error."""
+    """Whether the device cgroup permits the card's node. The node has no driver here, which is another error."""
     done = runtime.call("exec", container, "sh", "-c", ": <> /dev/nvidiactl")
     return "Operation not permitted" not in done.stderr
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_devices_that_a_runtime_shut_are_opened_again(
+def test_devices_that_a_runtime_closed_are_opened_again(
     version: int, tmp_path: Path, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
 ) -> None:
-    """As runc 1.0.0-rc93 shuts them at every update: its own rules are there again. The neighbour is left alone."""
+    """runc 1.0.0-rc93 closes them at every update by restoring its own rules. vgpud does not touch the neighbour."""
     runtime = bundles.Runtime(tmp_path / "runtime", "runc", cgroup=version)
     try:
         share = bundle(rootfs(), cores="20", memory="1Gi")
@@ -158,7 +158,7 @@ def test_reaper_releases_the_dead_and_only_them(
 def test_a_killed_runtime_ends_no_claim(
     runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
 ) -> None:
-    """`runc run` is killed, its container lives on; then that ends too, and nobody is left to call poststop."""
+    """`runc run` is killed, and its container lives on. When that ends too, no process is left to call poststop."""
     daemon.start().ready()
     share = bundle(rootfs(), cores="20", memory="1Gi").command(*SLEEP)
     container = runc1.new_id()
@@ -197,7 +197,7 @@ def test_starting_containers_are_left_alone(
 def test_leftovers_of_an_earlier_boot(
     runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
 ) -> None:
-    """paths.run on a disk: the pid and even its start time have come again, the boot has not."""
+    """paths.run is on a disk: the pid and even its start time are the same again, but the boot is another one."""
     living, _ = started(runc1, bundle(rootfs(), cores="60", memory="1Gi", use_gpuuuid=node.books()[0]["uuid"]))
     run_dir = node.settings.run_dir
     shutil.copytree(f"{run_dir}/containers/{living}", f"{run_dir}/containers/old")
@@ -210,10 +210,10 @@ def test_leftovers_of_an_earlier_boot(
     wait_for(lambda: held(node) == {living})
 
 
-def test_damaged_claims_go_only_when_their_container_provably_has(
+def test_damaged_claims_are_removed_only_when_their_container_is_provably_gone(
     runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
 ) -> None:
-    """All are damaged and old; a container's limits mount, or its cgroup, says that it lives."""
+    """All are damaged and old. A container's limits mount, or its cgroup, shows that it is alive."""
     tree = rootfs()
     living, _ = started(runc1, bundle(tree, cores="20", memory="1Gi"))
     gone, _ = started(runc1, without_poststop(bundle(tree, cores="20", memory="1Gi")))
@@ -235,7 +235,7 @@ def test_damaged_claims_go_only_when_their_container_provably_has(
     assert f"if it is gone, remove {paths.container(node.settings.run_dir, whole)}" in warnings
 
 
-# Without it, and with it again
+# Without vgpud, and after its restart
 
 
 def test_containers_start_while_it_is_dead(
@@ -268,7 +268,7 @@ def test_only_one_runs_and_sigterm_ends_it(node: nodes.SimulatedNode, daemon: da
     assert daemon.health()["pid"] == daemon.pid
     files = daemon.open_files()
     daemon.rounds(3)
-    wait_for(lambda: daemon.open_files() <= files)  # a child that looks at something has a pipe for a moment
+    wait_for(lambda: daemon.open_files() <= files)  # a worker has a pipe for a moment
     assert daemon.stop() == 0
     left = set(os.listdir(node.settings.run_dir))
     assert "vgpud.sock" not in left
@@ -279,25 +279,25 @@ def test_sighup_reads_the_settings_again(node: nodes.SimulatedNode, daemon: daem
     daemon.start().ready()
     config = node.config.read_text()
     moved = config.replace(str(node.directory / "run"), "/elsewhere")
-    for text, says in (("{", "expected JSON"), (moved, "paths.run")):
+    for text, warning in (("{", "expected JSON"), (moved, "paths.run")):
         node.config.write_text(text)
         os.kill(daemon.pid, signal.SIGHUP)
-        wait_for(lambda says=says: any(says in warning for warning in daemon.health()["warnings"]), what=daemon.text())
+        wait_for(lambda text=warning: any(text in one for one in daemon.health()["warnings"]), what=daemon.text())
     node.config.write_text(config)
     os.kill(daemon.pid, signal.SIGHUP)
     wait_for(lambda: "settings read again" in daemon.text())
     wait_for(lambda: not daemon.health()["warnings"])
 
 
-def test_systemd_is_told(node: nodes.SimulatedNode, daemon: daemons.Daemon, tmp_path: Path) -> None:
+def test_systemd_is_notified(node: nodes.SimulatedNode, daemon: daemons.Daemon, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(20)
         daemon.start(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="1000000")
-        told: list[str] = []
-        while "READY=1" not in " ".join(told) or told.count("WATCHDOG=1") < 3:
-            told.append(systemd.recv(4096).decode())
-        assert "inventory fresh" in " ".join(told)
+        received: list[str] = []
+        while "READY=1" not in " ".join(received) or received.count("WATCHDOG=1") < 3:
+            received.append(systemd.recv(4096).decode())
+        assert "inventory fresh" in " ".join(received)
         begin = time.monotonic()
         while systemd.recv(4096).decode() != "WATCHDOG=1":
             pass
@@ -352,7 +352,7 @@ def test_inventory_follows_the_driver(
 
 
 def expected_processes(init: int) -> set[int]:
-    """All processes of an init's PID namespace, by the kernel's word."""
+    """All processes of an init's PID namespace, by /proc."""
     namespace = os.readlink(f"/proc/{init}/ns/pid")
     found = set()
     for name in filter(str.isdigit, os.listdir("/proc")):
@@ -383,26 +383,26 @@ def test_processes_of_each_container(
         if kind == "the runtime's cgroup":  # a claim without one of its own
             path = paths.claim(node.settings.run_dir, container)
             records.write(path, {**records.read(path), "cgroup": ""})
-        command = "exec sleep 600 > /dev/null 2>&1"  # else it keeps our pipes open
+        command = "exec sleep 600 > /dev/null 2>&1"  # otherwise it keeps the test's pipes open
         runc.call("exec", "--detach", container, "sh", "-c", command, check=True)
         init = int(runc.state(container)["pid"])
         wait_for(lambda init=init: len(expected_processes(init)) == 3)
         found[container] = expected_processes(init)
     time.sleep(1.1)  # an answer is kept for a second
-    told = daemon.ask("processes")["containers"]
-    assert {item["container"]: {process["pid"] for process in item["processes"]} for item in told} == found
-    assert all(process["start_time"] > 0 for item in told for process in item["processes"])
+    answer = daemon.ask("processes")["containers"]
+    assert {item["container"]: {process["pid"] for process in item["processes"]} for item in answer} == found
+    assert all(process["start_time"] > 0 for item in answer for process in item["processes"])
     assert next(iter(found)) in node.vgpuctl("health", "--processes").stdout
     for container in found:
         runc.delete(container)
 
 
-# Who else is on the cards
+# Other programs on the cards
 
 
 @pytest.fixture
 def stranger(node: nodes.SimulatedNode, cudaprobe: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program on the host that computes on card 0 without asking anybody."""
+    """A program on the host that computes on card 0 without an allocation."""
     libraries = node.driver / "usr/lib" / f"{os.uname().machine}-linux-gnu"
     environment = {**node.environment(), "LD_LIBRARY_PATH": str(libraries)}
     command = [cudaprobe, "hold", "100", tmp_path / "end"]
@@ -461,10 +461,10 @@ def test_our_own_processes_are_no_strangers(
     assert container not in found.stdout
 
 
-def test_what_the_driver_holds_for_a_container_is_told_to_it(
+def test_the_drivers_memory_for_a_container_is_written_to_its_limits(
     runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
 ) -> None:
-    """A driver that names the host's pids in containers: only the host can say how much a context takes."""
+    """This driver reports the host's pids in containers, so only the host can find out how much a context takes."""
     share = bundle(rootfs(), cores="20", memory="2Gi").command("cudaprobe", "hold", "100", "/end")
     share.config["process"]["env"].append("VGPU_SIM_PIDS=host")
     container, done = runc1.create(share)
@@ -478,8 +478,8 @@ def test_what_the_driver_holds_for_a_container_is_told_to_it(
     context = card["processes"][0]["context"]
     assert context > 0
     assert limits.overheads(path.read_bytes())[card["uuid"]][0] == context
-    told = runc1.call("exec", "--env", "VGPU_SIM_PIDS=host", container, "cudaprobe", "info", check=True).stdout
-    free = int(next(line.split()[1] for line in told.splitlines() if line.startswith("card0.info_free")))
+    info = runc1.call("exec", "--env", "VGPU_SIM_PIDS=host", container, "cudaprobe", "info", check=True).stdout
+    free = int(next(line.split()[1] for line in info.splitlines() if line.startswith("card0.info_free")))
     assert free == (2 << 30) - (100 << 20) - context
     node.vgpuctl("set", container, "--memory", "1Gi")
     assert limits.overheads(path.read_bytes())[card["uuid"]][0] == context, "other changes leave it alone"
@@ -497,7 +497,7 @@ def connect(node: nodes.SimulatedNode) -> socket.socket:
 
 
 def answers(connection: socket.socket) -> list[dict[str, Any]]:
-    """Everything until the daemon closes."""
+    """Everything that the daemon sends until it closes the connection."""
     connection.shutdown(socket.SHUT_WR)
     with connection, connection.makefile("rb") as stream:
         return [json.loads(line) for line in stream]

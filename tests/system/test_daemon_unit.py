@@ -1,4 +1,4 @@
-"""The packaged vgpud.service under a real systemd: its hardening must still let it do its work."""
+"""The packaged vgpud.service under a real systemd: it works despite its hardening."""
 
 from __future__ import annotations
 

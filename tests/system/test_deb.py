@@ -1,4 +1,4 @@
-"""The package: built, installed beside no checkout, used for the main job, purged. On this machine's own Debian."""
+"""The package on this machine's Debian: built, installed without a checkout, used for the main job, purged."""
 
 from __future__ import annotations
 

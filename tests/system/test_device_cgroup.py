@@ -1,4 +1,4 @@
-"""Opening device cgroups in the kernel: real runc on v1 and v2, and v2 cgroups with programs of others."""
+"""Opening device cgroups in the kernel: real runc on v1 and v2, and v2 cgroups with other tools' programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ V1_DEVICES = Path("/sys/fs/cgroup/devices")
 ENXIO, EPERM = 6, 1
 MULTI, OVERRIDE = 2, 1
 
-#: A cgroup2 of its own in a mount namespace of its own, so that runc and the hook see a machine of pure v2.
+#: A cgroup2 mount in a new mount namespace, so that runc and the hook find cgroup v2 only.
 V2 = ["unshare", "-m", "sh", "-ec", 'umount -l /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup; exec "$@"', "sh"]
 
 #: open(O_RDWR) of nodes that the container makes itself, in the words of busybox
@@ -45,12 +45,12 @@ DEFAULTS = ["c:1:3", "c:1:5", "c:1:7", "c:1:8", "c:1:9"]
 
 
 def allow(pid: int) -> None:
-    """Opens a device for the process's cgroup."""
+    """Open a device for the process's cgroup."""
     AllowDevices(pid, ((195, 0),), "rw", rules.from_config({}), None).execute()
 
 
 class Container:
-    """A container of real runc, made but not started: the moment in which hooks run."""
+    """A container of real runc that is created but not started. In this state hooks run."""
 
     def __init__(self, version: int, bundle: Path, config: dict[str, object]) -> None:
         self.prefix = V2 if version == 2 else []
@@ -61,7 +61,7 @@ class Container:
         (bundle / "config.json").write_text(json.dumps(config))
 
     def runc(self, *arguments: str, check: bool = True) -> str:
-        # The log of a container's processes is a file: a pipe would be held open by the container.
+        # The log of a container's processes is a file, as the container would keep a pipe open.
         with open(self.bundle / "log", "a+") as log:
             log.seek(0, os.SEEK_END)
             start = log.tell()
@@ -77,7 +77,7 @@ class Container:
         return int(json.loads(self.runc("state", self.name))["pid"])
 
     def open(self, *nodes: str) -> dict[str, str]:
-        """What open(O_RDWR) of `type:major:minor` answers inside, each node made by mknod first."""
+        """The result of open(O_RDWR) of each `type:major:minor` inside, after mknod."""
         text = self.runc("exec", self.name, "/bin/sh", "-c", SCRIPT, "sh", *nodes)
         return dict(line.split(" ", 1) for line in text.splitlines())
 
@@ -133,7 +133,7 @@ def container(version: int, bundle: Path, *rules: dict[str, object], **linux: ob
         one.runc("delete", "-f", one.name, check=False)
         for left in (V1_DEVICES.parent / "unified" / one.name, V1_DEVICES / one.name):
             with contextlib.suppress(FileNotFoundError):
-                left.rmdir()  # runc gives up on a cgroup whose last process is not quite gone
+                left.rmdir()  # runc fails on a cgroup whose last process is still exiting
 
 
 def test_a_container_opens_what_it_was_given_and_nothing_else(version: int, bundle: Path) -> None:
@@ -171,7 +171,7 @@ def test_before_the_start_as_hooks_do(version: int, bundle: Path) -> None:
 
 
 def test_rules_of_the_container_stay(version: int, bundle: Path) -> None:
-    """Also with a default node redefined, accesses added up, and wildcards: the program is runc's to the letter."""
+    """With a default node redefined, accesses added up, and wildcards too, the program is exactly runc's."""
     rules = (
         {"allow": True, "type": "c", "major": 10, "minor": 232, "access": "r"},
         {"allow": True, "type": "c", "major": 10, "minor": 232, "access": "w"},
@@ -192,7 +192,7 @@ def test_rules_of_the_container_stay(version: int, bundle: Path) -> None:
         assert one.open(*GRANTED)["c:10:229"] == "ok"
 
 
-def test_a_container_that_may_everything(version: int, bundle: Path) -> None:
+def test_a_container_that_may_open_everything(version: int, bundle: Path) -> None:
     with container(version, bundle, {"allow": True, "access": "rwm"}) as one:
         answer = one.probe()
         assert "error" not in answer
@@ -238,7 +238,7 @@ def test_v1_cannot_give_what_the_parent_denies() -> None:
 
 
 def test_a_v1_cgroup_that_vanishes_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its process has moved on when the list is written."""
+    """Its process has moved to another cgroup when the list is written."""
     if not (V1_DEVICES / "devices.list").exists():
         pytest.skip("no cgroup v1 devices controller on this machine")
     place = V1_DEVICES / f"vgpu-test-{secrets.token_hex(6)}"
@@ -263,7 +263,7 @@ def test_a_v1_cgroup_that_vanishes_in_the_middle(monkeypatch: pytest.MonkeyPatch
     assert not place.exists()
 
 
-# v2, programs of others
+# v2, other tools' programs
 
 
 def test_without_a_program_everything_is_open_already() -> None:
@@ -338,7 +338,7 @@ def test_ancestors_that_refuse_are_an_error_that_names_cgroup_and_rule() -> None
 
 @pytest.mark.parametrize(("kill", "found"), [(True, "it has ended"), (False, "another program removed this cgroup")])
 def test_a_cgroup_that_vanishes_in_the_middle(kill: bool, found: str) -> None:
-    """Killed, or moved away: at the moment when the new program is ready."""
+    """Its process is killed or moved away at the moment when the new program is ready."""
     answer = on_scratch(attach=[["other", [4, 64], MULTI]], vanish="kill" if kill else "move")
     assert found in str(answer["error"])
     assert "\n" not in str(answer["error"])
@@ -347,7 +347,7 @@ def test_a_cgroup_that_vanishes_in_the_middle(kill: bool, found: str) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_kernel_decides_as_the_rules_say(seed: int) -> None:
-    """On majors that no driver has (60 to 63 are for local use), so that only the program's answer shows."""
+    """The majors have no driver (60 to 63 are for local use), so the result depends on the program only."""
     chance = random.Random(seed)
     items = [
         {

@@ -1,4 +1,4 @@
-"""vgpu.node.driver.device_nodes on real nodes: made like nvidia-modprobe makes them, checked whoever made them."""
+"""vgpu.node.driver.device_nodes on real nodes: it makes them like nvidia-modprobe, and checks those of any maker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def node(path: Path) -> tuple[int, int, int, int, int]:
 
 @pytest.fixture(autouse=True)
 def tight_umask() -> object:
-    """Nodes have the driver's mode whatever the caller's umask is."""
+    """Nodes have the driver's mode with any umask of the caller."""
     before = os.umask(0o077)
     yield
     os.umask(before)

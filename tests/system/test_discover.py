@@ -1,4 +1,4 @@
-"""Taking the inventory of a driver root with device nodes: they need mknod."""
+"""Taking the inventory of a driver root with device nodes, which need mknod."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_node_of_another_kind_stops_the_inventory(driver_root: DriverRoot) -> 
 def simulate(
     build: Path, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], tuple[inventory.Inventory, list[str]]]:
-    """Lays out a driver root and a state of a profile and takes its inventory."""
+    """Make a driver root and a state of a profile, and take its inventory."""
     if not (build / "lib/sim").is_dir():
         pytest.skip(f"{build}/lib/sim is missing: build it with make")
 

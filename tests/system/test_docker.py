@@ -1,4 +1,4 @@
-"""Docker with the shim as a runtime: standalone, and under kubelet, where the cgroup path alone tells the pod."""
+"""Docker with the shim as a runtime: standalone, and under kubelet, where only the cgroup path identifies the pod."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def test_restart_and_kill(docker: docker_bed.Docker) -> None:
     assert docker.call("rm", "train").returncode == 0
 
 
-def test_under_kubelet_the_cgroup_path_tells_the_pod(docker: docker_bed.Docker) -> None:
-    """cri-dockerd hands no annotations on: grants come by environment, and nobody tells the container's name."""
+def test_under_kubelet_the_cgroup_path_identifies_the_pod(docker: docker_bed.Docker) -> None:
+    """cri-dockerd passes no annotations on. Grants are in the environment, and the container's name is unknown."""
     node, uid = docker.node, str(uuid.uuid4())
     ids = {"CORES": node.grant("cores", 30), "MEMORY": node.grant("memory", GIB)}
     options = ("--rm", *(f"--env=VGPU_GRANT_{name}={id}" for name, id in ids.items()))

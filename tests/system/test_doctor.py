@@ -1,4 +1,4 @@
-"""The checks of `vgpuctl doctor` that look at device nodes: they need mknod."""
+"""The checks of `vgpuctl doctor` for device nodes, which need mknod."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The gate under real runtimes: containers without a marker never notice it, those with one are refused in one line
-while Python is broken, and vgpu-runtime carries a container through its whole life.
+"""The gate under real runtimes. Containers without a marker start as if it were absent. Those with one are refused in
+one line while Python is broken. vgpu-runtime works from a container's create to its delete.
 
-The gate is a build of its own whose interpreter is a script of the test; where the script is absent, Python is broken.
+The gate is a build whose interpreter is a script of the test. Tests of a broken Python remove the script.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Node:
         return self.folder / "bundle"
 
     def run(self, *args: str, program: str = "") -> subprocess.CompletedProcess[str]:
-        """`args` to the runtime itself, or to `program` in front of it, with a state folder of the test's own."""
+        """Run the runtime, or `program` in front of it, with `args` and a state folder of the test."""
         command = [program or self.name, "--root", str(self.folder / "state"), *args]
         if self.name == "crun" and os.path.ismount(UNIFIED):  # crun refuses hybrid cgroups
             hide = f"umount -l {UNIFIED} && exec " + '"$@"'
             command = ["unshare", "-m", "sh", "-c", hide, "sh", *command]
-        # Files, not pipes: a created container's init keeps them open.
+        # Files and not pipes, as a created container's init would keep pipes open.
         with open(self.folder / "out", "w+") as out, open(self.folder / "err", "w+") as err:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, timeout=60, check=False)
             out.seek(0)
@@ -80,7 +80,7 @@ class Node:
         return found
 
     def hooks(self) -> dict[str, Any]:
-        """vgpu-hook registered as a runtime's administrator would."""
+        """vgpu-hook in config.json, as a runtime's administrator would add it."""
         return {
             stage: [{"path": str(self.bin / "vgpu-hook"), "args": ["vgpu-hook", stage], "env": ["PATH=/bin"]}]
             for stage in ("prestart", "createRuntime", "poststop")
@@ -161,8 +161,8 @@ def system_log(gate: tuple[pathlib.Path, pathlib.Path]) -> Iterator[socket.socke
 
 
 def assert_refused(node: Node, result: subprocess.CompletedProcess[str], system_log: socket.socket) -> None:
-    """The container did not start, nothing is left of it, and the reason stands in one line: in the system's log, and
-    with runc in its own error (crun says no more than the exit status)."""
+    """Assert that the container did not start, that nothing is left of it, and that the reason is one line in the
+    system's log and in runc's error. crun reports only the exit status."""
     line = f"vgpu-hook: exec {node.interpreter}: No such file or directory"
     assert result.returncode != 0
     assert "hello" not in result.stdout
@@ -173,7 +173,7 @@ def assert_refused(node: Node, result: subprocess.CompletedProcess[str], system_
 
 
 @pytest.mark.parametrize("changes", [{}, SANDBOX], ids=["no marker", "sandbox"])
-def test_without_a_marker_a_broken_python_is_never_met(node: Node, changes: dict[str, Any]) -> None:
+def test_without_a_marker_python_is_not_started(node: Node, changes: dict[str, Any]) -> None:
     node.configure(hooks=node.hooks(), **changes)
     result = node.run("run", "--bundle", str(node.bundle), node.id)
     assert (result.returncode, result.stdout, result.stderr) == (3, "hello\n", "")
@@ -194,7 +194,7 @@ def test_the_hook_sees_the_runtimes_state(node: Node) -> None:
     assert (state["id"], state["bundle"], state["annotations"]) == (node.id, str(node.bundle), MARK["annotations"])
 
 
-def test_a_life_behind_the_shim(node: Node) -> None:
+def test_a_container_from_create_to_delete_by_the_shim(node: Node) -> None:
     node.install_python()
     node.configure(process={**spec_of_container()["process"], "args": ["/bin/sleep", "60"]}, **MARK)
     os.chown(node.bundle / "config.json", 1234, 5678)

@@ -1,4 +1,4 @@
-"""The main job on real runc: one allocation from annotation to CUDA program, on cgroup v1 and v2."""
+"""The main job with real runc: an allocation from the annotation to the CUDA program, on cgroup v1 and v2."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def pairs(text: str) -> dict[str, str]:
 
 
 def run(runtime: bundles.Runtime, bundle: bundles.Bundle, *command: str) -> str:
-    """The container's output; its failure fails the test with what the runtime said."""
+    """The container's output. A failure fails the test with the runtime's error."""
     done = runtime.run(bundle.command(*command))
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
 
 
 def refused(runtime: bundles.Runtime, bundle: bundles.Bundle) -> str:
-    """The hook's line in runc's error. (A poststop hook that finds the same file damaged has its own line, later.)"""
+    """The hook's line in runc's error. A poststop hook that finds the same file damaged writes another line later."""
     done = runtime.run(bundle.command("true"))
     assert done.returncode != 0, "the container started"
     line, _, rest = done.stderr.partition("vgpu-hook: ")[2].partition("\\n")
@@ -53,7 +53,7 @@ def refused(runtime: bundles.Runtime, bundle: bundles.Bundle) -> str:
 
 
 def listing(root: Path) -> dict[str, str]:
-    """Every path below `root` with what it is: kind, link target, content of small files."""
+    """Every path below `root` with its kind, link target, and content if it is small."""
     found = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
@@ -66,7 +66,7 @@ def listing(root: Path) -> dict[str, str]:
     return found
 
 
-# What a share gets
+# The container of a share
 
 
 def test_share_sees_its_own_total_and_hits_its_limit(runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle) -> None:
@@ -100,7 +100,7 @@ def test_devices_granted_open_and_others_are_refused(
 def test_a_granted_device_with_a_driver_really_opens(
     runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode
 ) -> None:
-    """10:229 (fuse) stands in for the uvm node: the one here behind which there is a driver."""
+    """10:229 (fuse) replaces the uvm node, as it has a driver on this machine."""
     path = Path(node.settings.run_dir) / "inventory.json"
     inventory = json.loads(path.read_text())
     uvm = next(device for device in inventory["devices"] if device["name"] == "nvidia-uvm")
@@ -217,7 +217,7 @@ def test_loader_cache_and_ldconfig(runc1: bundles.Runtime, rootfs: Rootfs, bundl
 
 
 def test_musl_layout(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle) -> None:
-    """A glibc driver does not run on musl; its files have to be where musl looks, and nothing else may break."""
+    """A glibc driver does not run on musl. Its files have to be where musl looks, and nothing else may break."""
     out = run(runc1, bundle(rootfs("musl"), cores="30", memory="2Gi"), "ls", "/usr/lib", "/etc")
     assert "libcuda.so.1" in out
     assert "ld.so.cache" not in out
@@ -266,7 +266,7 @@ def test_user_namespace(runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundl
 def test_image_that_carries_driver_files(
     runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode
 ) -> None:
-    """An image with a driver's libraries of its own, as links and as files: ours are found, its files stay."""
+    """The image has a driver's libraries, as links and as files. Programs find vgpu's, and the image's files stay."""
     tree = rootfs()
     library = tree / "usr/lib" / trees.MULTIARCH
     (library / "libcuda.so.535.1").write_bytes(b"image")
@@ -285,7 +285,7 @@ COMPAT = "usr/local/cuda-12.4/compat"
 
 
 def with_compat(tree: Path, node: nodes.SimulatedNode) -> Path:
-    """CUDA's forward compatibility package: a whole libcuda that LD_LIBRARY_PATH puts first."""
+    """A tree with CUDA's forward compatibility package: a libcuda that LD_LIBRARY_PATH puts first."""
     (tree / COMPAT).mkdir(parents=True)
     (tree / "usr/local/cuda").symlink_to("cuda-12.4")
     real = next((node.driver / "usr/lib" / trees.MULTIARCH).glob("libcuda.so.*.*"))
@@ -294,7 +294,7 @@ def with_compat(tree: Path, node: nodes.SimulatedNode) -> Path:
     return tree
 
 
-def test_compat_libraries_do_not_go_past_the_limit(
+def test_compat_libraries_do_not_bypass_the_limit(
     runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode
 ) -> None:
     share = bundle(with_compat(rootfs(), node), cores="30", memory="2Gi")
@@ -322,12 +322,12 @@ def test_symlinks_in_every_component_stay_inside(
     component: str,
     missing: tuple[int, ...],
 ) -> None:  # fmt: skip
-    """Each directory on the way becomes a link out of the rootfs, absolute and with `..`; the host stays untouched."""
+    """Each directory of the path becomes a link out of the rootfs, absolute and with `..`. The host does not change."""
     outside = tmp_path / "outside"
     outside.mkdir()
     tree = rootfs()
     component = component.replace("@", trees.MULTIARCH)
-    inside = tree / str(outside).lstrip("/")  # the same path below the root: where the container sees it
+    inside = tree / str(outside).lstrip("/")  # the same path below the root, where the container sees it
     inside.parent.mkdir(parents=True)
     if (tree / component).exists():
         (tree / component).rename(inside)
@@ -344,7 +344,7 @@ def test_symlinks_in_every_component_stay_inside(
 def test_old_kernels(
     runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, missing: tuple[int, ...]
 ) -> None:
-    """Without openat2, open_tree and their kin the result is the same, flags included."""
+    """Without openat2, open_tree and related calls the result is the same, flags included."""
     tree = rootfs()
     texts = []
     for without in ((), missing):
@@ -386,7 +386,7 @@ def test_containers_share_a_card_until_it_is_full(
     assert claims(node) == {}
 
 
-def test_late_poststop_leaves_the_new_life_alone(
+def test_a_late_poststop_leaves_the_restarted_container_alone(
     runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode
 ) -> None:
     share = bundle(rootfs(), cores="30", memory="2Gi").command("sleep", "60")
@@ -439,7 +439,7 @@ def test_grants_are_claimed_again_by_the_same_container_only(
 def test_grants_by_environment(
     runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, cgroup: str
 ) -> None:
-    """Runtimes that drop annotations hand the ids on as environment."""
+    """Runtimes that drop annotations pass the ids on in the environment."""
     share = bundle(rootfs()).pod(POD, "train", cgroup)
     ids = granted(node, 40, 1024).values()
     share.config["process"]["env"] += [f"VGPU_GRANT_{name}={id}" for name, id in zip(("CORES", "MEMORY"), ids)]
@@ -449,7 +449,7 @@ def test_grants_by_environment(
 def test_tenants_cannot_forge(
     runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, cgroup: str
 ) -> None:
-    """Amounts in a pod's annotations are worth nothing, and an invented grant stops the container."""
+    """Amounts in a pod's annotations have no effect, and an invented grant stops the container."""
     wish = bundle(rootfs(), cores="100", memory="40Gi").pod(POD, "train", cgroup)
     assert "nvidia" not in run(runc1, wish, "ls", "/dev")
     forged = bundle(rootfs()).pod(POD, "train", cgroup, **{"vgpu.io__grant_cores": "f" * 32})
@@ -494,7 +494,7 @@ def test_bad_requests_are_refused_with_the_reason(
 def test_failure_half_way_leaves_nothing(
     runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, cgroup: str
 ) -> None:
-    """A directory where nvidia-smi has to go: the libraries are mounted by then, and all is taken back."""
+    """A directory blocks the place of nvidia-smi. The libraries are mounted before, and the hook removes all mounts."""
     tree = rootfs()
     (tree / "usr/bin/nvidia-smi").mkdir()
     before = listing(tree)
@@ -546,7 +546,7 @@ def test_damaged_files_stop_only_what_needs_them(
     assert paths["claim"].with_name("limits").read_bytes() == limits
 
 
-# The other ways in
+# The shim and the dry run
 
 
 def test_shim_adds_the_hook(tmp_path: Path, rootfs: Rootfs, node: nodes.SimulatedNode) -> None:
@@ -588,7 +588,7 @@ def test_dry_run_prints_the_plan_and_does_nothing(
 def held_beside(
     runtime: bundles.Runtime, bundle: MakeBundle, tree: Path, shared: Path, mine: int, asked: int
 ) -> dict[str, str]:
-    """A container holds `mine` MiB; another, whose program is pid 1 as well, asks for 512 MiB `asked` times."""
+    """A container holds `mine` MiB. Another, whose program is pid 1 too, allocates 512 MiB `asked` times."""
     shared.mkdir()
     first = bundle(tree, cores="30", memory="13Gi").bind(shared, "/tmp", "rw")
     container, done = runtime.create(first.command("cudaprobe", "hold", str(mine), "/tmp/go"))
@@ -608,7 +608,7 @@ def held_beside(
 def test_an_oversubscribed_card_is_full_or_goes_on_in_virtual_memory(
     runc1: bundles.Runtime, rootfs: Rootfs, tmp_path: Path, virtual: bool, least: int, most: int
 ) -> None:
-    """Two shares of 13 GiB on a card of 15: what the second cannot have there lies with the host, if that is set."""
+    """Two shares of 13 GiB on a card of 15 GiB. If set so, memory that the second cannot get there is on the host."""
     settings = {"scaling.memory": 2.0, "scaling.virtual_memory": virtual}
     node = nodes.SimulatedNode(tmp_path / "t4", "t4x1", **settings)
     node.take_inventory()
@@ -625,6 +625,6 @@ def test_an_oversubscribed_card_is_full_or_goes_on_in_virtual_memory(
 def test_a_container_is_not_charged_for_another_with_the_same_pids(
     runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, tmp_path: Path
 ) -> None:
-    """Both programs are pid 1 of their container: NVML lists two processes of that number on the card."""
+    """Both programs are pid 1 of their container, so NVML lists two processes with that pid on the card."""
     out = held_beside(runc1, bundle, rootfs(), tmp_path / "shared", 12000, 20)
     assert int(out["held"]) == 20

@@ -1,4 +1,4 @@
-"""The inspection of a root file system with device nodes: they need mknod."""
+"""The inspection of a root file system with device nodes, which need mknod."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def look(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.root  # mknod
 def test_a_device_for_a_cache_is_never_opened(look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watchdog starts to count when it is opened, and reboots the host."""
+    """A watchdog device that is opened starts its timer, and reboots the host."""
     plant(tmp_path / "root", "/etc/")
     os.mknod(tmp_path / "root/etc/ld.so.cache", 0o20666, os.makedev(1, 3))
     opened: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""Many containers at once and in a row: the ledger stays right, and nothing grows on the host."""
+"""Many containers at once and one after the other: the ledger stays right, and nothing accumulates on the host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Count = Callable[[int, int], int]
 
 @pytest.fixture
 def count(request: pytest.FixtureRequest) -> Count:
-    """The full number with --long, else a sample."""
+    """The full number with --long, otherwise a sample."""
     return lambda full, sample: full if request.config.getoption("--long") else sample
 
 
@@ -53,7 +53,7 @@ def status(node: nodes.SimulatedNode) -> dict[str, list[dict[str, object]]]:
 def test_fifty_at_once_on_a_card_with_room_for_ten(
     runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
 ) -> None:
-    """Exactly ten start; each of the others says why; every record is right, also after the daemon's next looks."""
+    """Exactly ten start. The others' errors have the reason. All records are right, even after more rounds of vgpud."""
     tree = rootfs()
     card = node.books()[0]
     shares = [
@@ -85,7 +85,7 @@ def test_fifty_at_once_on_a_card_with_room_for_ten(
 
 
 def footprint(node: nodes.SimulatedNode, daemon: daemons.Daemon, tree: Path, cgroup: str) -> dict[str, int]:
-    """What is there on the host that a container may leave behind."""
+    """The objects on the host that a container may leave behind."""
     return {
         "mounts that name the node": _mounts(str(node.directory.parent)),
         "descriptors of vgpud": daemon.open_files(),
@@ -103,18 +103,18 @@ def _mounts(text: str) -> int:
 
 
 def _cgroups(name: str) -> int:
-    """Those below `name`, in every hierarchy."""
+    """The cgroups below `name` in every hierarchy."""
     tops = [f"/sys/fs/cgroup{name}", *(f"{path}{name}" for path in Path("/sys/fs/cgroup").iterdir())]
     return sum(len(names) for top in tops for _, names, _ in os.walk(top))
 
 
 def _programs() -> int:
-    """Device programs that bear the hook's name."""
+    """The device programs with the hook's name."""
     found = 0
     for number in bpf_programs.ids():
         try:
             fd = bpf.prog_get_fd_by_id(number)
-        except OSError:  # gone meanwhile
+        except OSError:  # it has ended meanwhile
             continue
         found += bpf.prog_info(fd).name.startswith(b"vgpu")
         os.close(fd)
@@ -134,7 +134,7 @@ def _children(pid: int) -> int:
 
 
 def quiet(look: Callable[[], dict[str, int]]) -> dict[str, int]:
-    """The footprint when the daemon asks NVML nothing, and the kernel has let go of what was removed."""
+    """The footprint while the daemon does not query NVML, after the kernel has freed removed objects."""
 
     def twice() -> dict[str, int]:
         first = look()
@@ -145,7 +145,7 @@ def quiet(look: Callable[[], dict[str, int]]) -> dict[str, int]:
 
 
 def run_some(runtime: bundles.Runtime, make: Callable[[], bundles.Bundle], number: int, at_once: int) -> list[str]:
-    """Run `number` containers to their end, `at_once` at a time; what went wrong."""
+    """Run `number` containers to their end, `at_once` at a time. Returns the errors."""
 
     def one(_: int) -> str:
         share = make()
@@ -160,7 +160,7 @@ def test_starts_and_stops_leave_nothing(
     runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon,
     cgroup: str, count: Count,
 ) -> None:  # fmt: skip
-    """200 at once and 2,000 in a row with --long: no growth of anything, and an empty ledger at the end."""
+    """With --long 200 at once and 2,000 in a row. Nothing accumulates, and the ledger is empty at the end."""
     tree = rootfs()
 
     def make() -> bundles.Bundle:
@@ -168,7 +168,7 @@ def test_starts_and_stops_leave_nothing(
         share.config["linux"]["cgroupsPath"] = f"{cgroup}/{uuid.uuid4().hex[:8]}"
         return share
 
-    assert run_some(runc, make, 2, 1) == []  # what the first start makes once: directories, the log
+    assert run_some(runc, make, 2, 1) == []  # the first start makes directories and the log
     look = functools.partial(footprint, node, daemon, tree, cgroup)
     before = quiet(look)
     assert run_some(runc, make, count(200, 40), count(200, 40)) == []

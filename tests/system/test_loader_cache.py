@@ -1,4 +1,4 @@
-"""Merged loader caches under the real ldconfig and the real loader, in a chroot of their own."""
+"""Merged loader caches with the real ldconfig and the real loader, in a chroot."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def compile_into(target: Path, source: str, *flags: str) -> None:
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program that says which file dlopen took, a library of each word size without a DT_SONAME."""
+    """A program that prints which file dlopen opened, and a library of each word size without a DT_SONAME."""
     directory = tmp_path_factory.mktemp("parts")
     compile_into(directory / "opens", PROGRAM, "-ldl")
     compile_into(directory / "lib64.so", "int x;", "-shared", "-nostdlib")
@@ -104,7 +104,7 @@ def ldconfig(root: Path, *options: str) -> str:
 
 
 def opened(root: Path, name: str) -> str:
-    """The file that the loader takes for `name`, "" for none."""
+    """The file that the loader opens for `name`, "" for none."""
     return run(root, "/opens", name).stdout.strip()
 
 
@@ -142,7 +142,7 @@ def test_without_a_cache_the_loader_uses_the_one_that_was_made(root: Path) -> No
     assert "1 libs found" in ldconfig(root, "-p")
 
 
-def test_ours_is_found_instead_of_the_images_own(root: Path, parts: Path) -> None:
+def test_the_driver_is_found_instead_of_the_images_own(root: Path, parts: Path) -> None:
     shutil.copy(parts / "lib64.so", root / LIBRARY_DIR / "libcuda.so.1")
     ldconfig(root)
     assert opened(root, "libcuda.so.1").endswith(f"/{LIBRARY_DIR.removeprefix('usr/')}/libcuda.so.1")
@@ -150,7 +150,7 @@ def test_ours_is_found_instead_of_the_images_own(root: Path, parts: Path) -> Non
     assert opened(root, "libcuda.so.1") == "/opt/driver/libcuda.so.1"
 
 
-def test_glibc_hwcaps_stay_and_do_not_win_over_ours(root: Path, parts: Path) -> None:
+def test_glibc_hwcaps_stay_and_do_not_precede_the_driver(root: Path, parts: Path) -> None:
     for level in ("x86-64-v2", "x86-64-v3", "x86-64-v4"):
         directory = root / LIBRARY_DIR / "glibc-hwcaps" / level
         directory.mkdir(parents=True)
@@ -170,7 +170,7 @@ def test_glibc_hwcaps_stay_and_do_not_win_over_ours(root: Path, parts: Path) -> 
 
 
 def test_ldconfig_afterwards_succeeds_and_finds_libraries_in_its_directories(root: Path, parts: Path) -> None:
-    """What a package's installation in the container does, with the driver in the image's own library directory."""
+    """A package's installation in the container runs ldconfig. The driver is in the image's own library directory."""
     ldconfig(root)
     shutil.copy(parts / "lib64.so", root / LIBRARY_DIR / "libcuda.so.1")
     merge(root, [Addition("libcuda.so.1", f"/{LIBRARY_DIR}/libcuda.so.1")])
@@ -181,7 +181,7 @@ def test_ldconfig_afterwards_succeeds_and_finds_libraries_in_its_directories(roo
 
 
 def test_order_and_flags_are_those_of_ldconfig(root: Path, parts: Path) -> None:
-    """A cache that ldconfig made, and the same entries added one third at a time, are the same."""
+    """A cache of ldconfig is equal to one to which the same entries were added in three parts."""
     for name in NAMES:
         shutil.copy(parts / "lib64.so", root / LIBRARY_DIR / name)
         shutil.copy(parts / "lib32.so", root / "usr/lib32" / name)
@@ -202,7 +202,7 @@ def test_order_and_flags_are_those_of_ldconfig(root: Path, parts: Path) -> None:
 
 @pytest.mark.parametrize("position", ["first", "last"])
 def test_a_wrong_position_is_missed_by_the_loader(root: Path, parts: Path, position: str) -> None:
-    """Why the order matters: ldconfig lists such an entry all the same."""
+    """This is why the order matters. ldconfig lists such an entry all the same."""
     for name in NAMES:
         if name != "libcuda.so.1":
             shutil.copy(parts / "lib64.so", root / LIBRARY_DIR / name)
@@ -214,5 +214,5 @@ def test_a_wrong_position_is_missed_by_the_loader(root: Path, parts: Path, posit
     path.write_bytes(ldcache.serialize(cache))
     assert "libcuda.so.1" in ldconfig(root, "-p")
     assert opened(root, "libcuda.so.1") == ""
-    merge(root, [])  # puts a foreign cache in order, too
+    merge(root, [])  # sorts a foreign cache too
     assert opened(root, "libcuda.so.1") == "/opt/driver/libcuda.so.1"

@@ -1,8 +1,8 @@
 """The plugin in a cluster: Kubernetes 1.20's own API server, controllers, scheduler and kubelet; containerd; the hook.
 
-Only the cards are simulated. The plugin has the service account of its manifest and no other right. All programs are
-compiled when they are not there yet, so this runs with --long alone. What schedulers of other projects would write is
-written by the tests; what it says of them is test_plugin_cluster_dialects.
+Only the cards are simulated. The plugin has the service account of its manifest and no other rights. Missing programs
+are compiled first, so this runs with --long only. Tests of other projects' schedulers are in
+test_plugin_cluster_dialects.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FORK = {
 FORK_CARDS = {"nvidia.com/vcuda-core": 200, "nvidia.com/vcuda-memory": 81920}
 SMI = "/usr/local/nvidia/bin/nvidia-smi"
 WHOLE = 40960
-#: How the node is set up for a pod, what it then offers, and (MiB, cores, core limit) of each container's cards.
+#: The node's settings for a pod, its resources then, and (MiB, cores, core limit) of each container's cards.
 SHIPPED: dict[str, tuple[dict[str, Any], dict[str, int], dict[str, list[tuple[int, int, int]]]]] = {
     "half-a-card": (FORK, FORK_CARDS, {"nvidia": [(2048, 50, 50)]}),
     "one-card": ({}, CARDS, {"gpu": [(WHOLE, 100, 100)]}),
@@ -46,7 +46,7 @@ SHIPPED: dict[str, tuple[dict[str, Any], dict[str, int], dict[str, list[tuple[in
 
 @pytest.fixture
 def site(cluster: Site) -> Iterator[Site]:
-    """Nothing of a test's pods is left for the next."""
+    """Each test leaves no pods to the next."""
     yield cluster
     cluster.delete_all()
 
@@ -55,7 +55,7 @@ def site(cluster: Site) -> Iterator[Site]:
 
 
 def test_the_manifests_apply(site: Site) -> None:
-    """Whatever the API server would drop or refuse: what it has is what the files say."""
+    """The API server drops and refuses no field: its objects contain all fields of the files."""
     for path in ("rbac.yaml", "configmap.yaml", "daemonset.yaml"):
         for wanted in documents(MANIFESTS / path):
             meta = wanted["metadata"]
@@ -70,7 +70,7 @@ def test_the_manifests_apply(site: Site) -> None:
 
 
 def contains(found: Any, wanted: Any) -> bool:
-    """Whether all of `wanted` is in `found`, which has defaults beside it."""
+    """Whether `found`, which also has defaults, contains all of `wanted`."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(contains(found.get(key), value) for key, value in wanted.items())
     if isinstance(wanted, list):
@@ -79,7 +79,7 @@ def contains(found: Any, wanted: Any) -> bool:
 
 
 def test_the_plugin_has_the_rights_it_needs_and_no_more(site: Site) -> None:
-    """The service account alone; what the plugin does with it is what all the other tests are about."""
+    """This tests the service account only. All other tests use the plugin with it."""
     site.configure(CARDS)
     granted = [
         ("list", "pods"), ("watch", "pods"), ("patch", "pods"), ("get", "nodes"), ("patch", "nodes"),
@@ -105,7 +105,7 @@ def test_the_plugin_has_the_rights_it_needs_and_no_more(site: Site) -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_shipped_pods(site: Site, name: str) -> None:
-    """As they stand in their files: created, scheduled by what the node offers, run, and shown just their share."""
+    """They are created as in their files, scheduled by the node's resources, run, and see only their shares."""
     settings, offered, expected = SHIPPED[name]
     site.configure(offered, **settings)
     site.cluster.kubectl("apply", "-f", str(EXAMPLES / f"{name}.yaml"))
@@ -123,17 +123,17 @@ def test_the_shipped_pods(site: Site, name: str) -> None:
 
 
 def sees(site: Site, pod: str, container: str, document: dict[str, Any], cards: list[int]) -> None:
-    """nvidia-smi, run in the container, knows these cards' memory and no other."""
+    """Assert that nvidia-smi in the container shows these cards' memory and no other."""
     query = [SMI, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     answer = site.cluster.kubectl("exec", pod, "-c", container, "--", *query)
     assert [int(line) for line in answer.split()] == cards
     command = next(item for item in document["spec"]["containers"] if item["name"] == container).get("command", [])
     if command[:1] == [SMI]:
-        assert "pid" in site.says(pod, "# gpu", container)
+        assert "pid" in site.wait_for_log(pod, "# gpu", container)
 
 
 def test_pods_run_to_their_end(site: Site) -> None:
-    """More than the node has room for: the scheduler lets the rest wait, and all end with what they asked for."""
+    """There are more pods than the node has room for. The scheduler delays the rest, and all end with their amounts."""
     site.configure(CARDS)
     asked = {f"p{number}": (50 + number, 10 + number) for number in range(6)}
     command = ["sh", "-c", f"{SMI}; cudaprobe info; sleep 3"]
@@ -148,11 +148,11 @@ def test_pods_run_to_their_end(site: Site) -> None:
     assert f"Insufficient {CORE}" in site.events(waited[0], "FailedScheduling")[0]["message"]
 
 
-# What goes wrong
+# Faults
 
 
 def test_the_api_server_dies_and_comes_back(site: Site) -> None:
-    """Granting goes on without it; what happened meanwhile, and what happens later, is caught up with."""
+    """The plugin grants without it, and afterwards processes earlier and later events."""
     site.configure(CARDS)
     site.create("before", {CORE: 30, MEMORY: 4})
     (card, mib, cores) = site.held("before")[0]
@@ -189,9 +189,9 @@ def test_the_api_server_dies_and_comes_back(site: Site) -> None:
 @pytest.mark.parametrize(
     ("limits", "words"), [({CORE: 150, MEMORY: 4}, "150"), ({CORE: 30, MEMORY: 161}, "MiB")], ids=["cores", "memory"]
 )
-def test_what_can_never_be_served_is_told(site: Site, limits: dict[str, int], words: str) -> None:
+def test_an_impossible_request_is_reported(site: Site, limits: dict[str, int], words: str) -> None:
     site.configure(CARDS)
-    name = f"odd-{words.lower()}"  # one of its own: events go by the name
+    name = f"odd-{words.lower()}"  # a name of its own, as events are found by the name
     site.create(name, limits)
     status = site.phase(name, "Failed")["status"]
     assert status["reason"] == "UnexpectedAdmissionError"
@@ -202,7 +202,7 @@ def test_what_can_never_be_served_is_told(site: Site, limits: dict[str, int], wo
 
 
 def test_a_failed_start_is_the_end_of_a_pod_that_never_starts_again(site: Site) -> None:
-    """kubelet does not try such a pod again: what is full at the moment ends it, with the hook's reason."""
+    """kubelet does not retry such a pod. A card that is full at the moment ends it, with the hook's reason."""
     site.configure(CARDS)
     for name in ("one", "two"):
         site.create(name, {CORE: 60, MEMORY: 4})
@@ -213,8 +213,8 @@ def test_a_failed_start_is_the_end_of_a_pod_that_never_starts_again(site: Site) 
     assert "40 cores free of 100" in status["state"]["terminated"]["message"]
 
 
-def test_what_is_full_is_told_and_starts_later(site: Site) -> None:
-    """The scheduler counts the node's units and cannot know that no single card has that much: the hook says it."""
+def test_a_full_card_is_reported_and_the_pod_starts_later(site: Site) -> None:
+    """The scheduler counts the node's units and does not see that no single card has room. The hook reports it."""
     site.configure(CARDS)
     for name in ("one", "two"):
         site.create(name, {CORE: 60, MEMORY: 4})

@@ -1,7 +1,7 @@
 """The DaemonSet as it is shipped: its pod on a real node, by the DaemonSet's own controller, with its own account.
 
-The image is made of this machine's files, everything else is the manifests'. Settings are changed as an administrator
-would: by the ConfigMap and a rollout.
+The image is made of this machine's files. Everything else comes from the manifests. The tests change settings by the
+ConfigMap and a rollout, as an administrator does.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def told(site: Site) -> str:
 
 
 def test_the_daemonset_serves_the_node(site: Site) -> None:
-    """A pod gets its share, outlives the plugin, and the next settings come with a rollout."""
+    """A pod gets its share and outlives the plugin. A rollout brings the next settings."""
     first = ready(site, {CORE: 200, MEMORY: 320})
     site.create("steady", {CORE: 30, MEMORY: 4})
     (share,) = site.held("steady")

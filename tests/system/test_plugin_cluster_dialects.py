@@ -1,7 +1,7 @@
 """Schedulers of other projects in a real cluster: their annotations, their binding, their locks, our answers.
 
-The test stands in for the scheduler: it writes what the project's scheduler writes, and binds the pod by the API
-server's own binding subresource. All else is real but the cards; the plugin has its manifest's account.
+The test acts as the scheduler: it writes the annotations of the project's scheduler, and binds the pod by the API
+server's binding subresource. Everything else but the cards is real. The plugin has its manifest's account.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VGPUS = {"resources__mode": "gpu", "resources__split_count": 10}
 
 @dataclass(frozen=True)
 class Way:
-    """One scheduler's: `{card}`, `{node}`, `{now}` and `{time}` are filled in; `lock` is the node's annotation."""
+    """A scheduler's annotations with `{card}`, `{node}`, `{now}` and `{time}`. `lock` is the node's annotation."""
 
     settings: dict[str, Any]
     offered: dict[str, int]
@@ -104,13 +104,13 @@ WAYS = {
 
 @pytest.fixture
 def site(cluster: Site) -> Iterator[Site]:
-    """Nothing of a test's pods is left for the next."""
+    """Each test leaves no pods to the next."""
     yield cluster
     cluster.delete_all()
 
 
 def place(site: Site, name: str, limits: dict[str, int], annotations: dict[str, str], labels: dict[str, str]) -> None:
-    """As a scheduler does: the pod waits for it, gets what it chose, and is bound."""
+    """Act as a scheduler: wait for the pod, write the chosen card, and bind the pod."""
     site.create(name, limits, schedulerName="stand-in")
     for kind, texts in (("annotate", annotations), ("label", labels)):
         if texts:
@@ -129,7 +129,7 @@ def filled(texts: dict[str, str], card: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", WAYS)
 def test_a_pod_gets_the_card_that_its_scheduler_chose(site: Site, name: str) -> None:
-    """The second card, against what binpack would have it; answers and the lock's end are read off the API server."""
+    """It is the second card, which binpack would not choose. The API server has the answers and not the lock."""
     way = WAYS[name]
     site.configure(way.offered, **way.settings)
     card = site.cards[1]
@@ -142,7 +142,7 @@ def test_a_pod_gets_the_card_that_its_scheduler_chose(site: Site, name: str) -> 
     wait_for(lambda: answered(site, expected, way.answered_labels), 60, lambda: site.what_happened("placed"))
     wait_for(lambda: key not in site.cluster.annotations("node", NODE), 60, site.plugin.text)
     assert set(way.registered) <= set(site.cluster.annotations("node", NODE))
-    assert f"card0.total {way.held[0] << 20}" in site.says("placed", "nvml_total")
+    assert f"card0.total {way.held[0] << 20}" in site.wait_for_log("placed", "nvml_total")
 
 
 def answered(site: Site, annotations: dict[str, str], labels: dict[str, str]) -> bool:
@@ -161,8 +161,8 @@ def test_the_lock_of_another_pod_stays(site: Site) -> None:
     site.cluster.kubectl("annotate", "node", NODE, "hami.io/mutex.lock-")
 
 
-def test_a_placement_elsewhere_is_told_on_the_pod(site: Site) -> None:
-    """A copied pod: an event of ours, which the API server takes from this account, and kubelet's of the start."""
+def test_a_placement_elsewhere_is_reported_on_the_pod(site: Site) -> None:
+    """The pod is copied. It gets an event of the plugin, which may write one, and kubelet's event of the start."""
     site.configure({CORE: 200, MEMORY: 320})
     told = {"tencent.com/predicate-node": "elsewhere", "tencent.com/predicate-gpu-idx-0": "1"}
     place(site, "copied", {CORE: 30, MEMORY: 4}, told, {})
@@ -176,8 +176,8 @@ def failed_start(site: Site) -> str:
     return described if "vgpu-hook: " in described else ""
 
 
-def test_a_failed_pods_scheduler_is_told(site: Site) -> None:
-    """Placed by HAMi's scheduler on a node that says no to it for good: its bind-phase ends as failed."""
+def test_a_failed_pods_scheduler_is_notified(site: Site) -> None:
+    """HAMi's scheduler placed the pod on a node that refuses it for good. Its bind-phase ends as failed."""
     site.configure({CORE: 200, MEMORY: 320})
     place(site, "odd", {CORE: 150, MEMORY: 4}, filled(HAMI, site.cards[1]), {})
     site.phase("odd", "Failed")

@@ -1,7 +1,7 @@
 """From a pod's limits to its container: kubelet's stand-in, the device plugin, grants, containerd 1.6, the hook.
 
-Nothing in between is simulated but kubelet and the GPU: the plugin is its own process, answers over its sockets, and
-the container says what it got. What it was promised is compared with the limits file that it has mounted.
+Only kubelet and the GPU are simulated. The plugin is a process and answers on its sockets. The container prints what it
+got, which the tests compare with its claim and its limits file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ORDERS = {"cores-first": sorted, "memory-first": lambda names: sorted(names, rev
 
 
 class GatedRuntime(CriRuntime):
-    """Containers start only while `gate` is set: between a pod's admission and its start anything may happen."""
+    """Containers start only while `gate` is set, so a test can act between a pod's admission and its start."""
 
     def __init__(self, bed: containerd_bed.Containerd) -> None:
         super().__init__(bed)
@@ -59,7 +59,7 @@ class GatedRuntime(CriRuntime):
 
 
 class Site:
-    """A node with everything on it. `settings` are those of the plugin's next start."""
+    """A node with kubelet's stand-in, plugin and containerd. `settings` are those of the plugin's next start."""
 
     def __init__(self, node: nodes.SimulatedNode, bed: containerd_bed.Containerd) -> None:
         self.node, self.bed = node, bed
@@ -89,7 +89,7 @@ class Site:
         return claims.read(self.node.settings.run_dir, pod.statuses[container].id)
 
     def held(self) -> dict[str, int]:
-        """Cores that living containers' claims add up to, per card."""
+        """The sum of the cores in living containers' claims, per card."""
         total: dict[str, int] = {}
         for path in Path(self.node.settings.run_dir, "containers").glob("*/claim.json"):
             for card in claims.read(self.node.settings.run_dir, path.parent.name).cards:
@@ -126,7 +126,7 @@ def bed(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[conta
 
 @pytest.fixture
 def make_site(bed: containerd_bed.Containerd) -> Iterator[Callable[..., Site]]:
-    """A node that has never had a pod; settings may differ from the usual ones."""
+    """Makes a node that has never had a pod, with settings that may differ from the usual ones."""
     node = bed.node
     usual = dict(node.settings._values)
     made: list[Site] = []
@@ -170,14 +170,14 @@ def ends(pod: Pod, seconds: float = 60) -> Pod:
 
 
 def seen(site: Site, pod: Pod, container: str = "c") -> dict[str, str]:
-    """What the container itself prints, once it has."""
+    """The container's output, as soon as there is any."""
     attempt = site.runtime._attempts[pod.statuses[container].id]
     wait_for(lambda: "nvml_total" in pod.sandbox.output(attempt), 20, "the container prints nothing")
     return dict(line.split(" ", 1) for line in pod.sandbox.output(attempt).splitlines() if " " in line)
 
 
-def promised(site: Site, pod: Pod, cores: int, units: int, container: str = "c") -> str:
-    """The card of a container that has what it asked for, by its claim, its limits and its own words."""
+def checked_card(site: Site, pod: Pod, cores: int, units: int, container: str = "c") -> str:
+    """The card of a container. Asserts the requested amounts in its claim, its limits and its own output."""
     claim = site.claim_of(pod, container)
     assert claim.holder is not None
     assert (claim.holder.pod_uid, claim.holder.container) == (pod.uid, container)
@@ -195,17 +195,17 @@ def event(pod: Pod, text: str, seconds: float = 30) -> str:
     return next(line for line in pod.events if text in line)
 
 
-# What the seeds' pods ask for
+# The example pods
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_half_a_card_with_a_limit_on_cores(make_site: Callable[..., Site], order: str) -> None:
-    """In whichever order kubelet asks for the resources, and merges the answers."""
+    """With any order in which kubelet allocates the resources and merges the answers."""
     site = make_site()
     site.kubelet.order = ORDERS[order]
     site.start()
     pod = runs(site.kubelet.run(Spec([share(50, 8)], annotations={LIMIT: "80"})))
-    promised(site, pod, 50, 8)
+    checked_card(site, pod, 50, 8)
     (card,) = site.claim_of(pod).cards
     assert card.core_limit == 80
     assert sorted(grant.resource for grant in site.grants()) == ["cores", "memory"]
@@ -223,7 +223,7 @@ def test_two_whole_cards(site: Site, memory: dict[str, int]) -> None:
     assert int(found["card0.total"]) > 39 << 30, "no limit"
 
 
-#: How nodes are set up for them, and (cores, memory, core limit) of each container; no amounts: whole cards.
+#: The nodes' settings for them, and (cores, memory, core limit) of each container. Without amounts: whole cards.
 SHIPPED: dict[str, tuple[dict[str, object], list[tuple[int, int, int] | int]]] = {
     "half-a-card": (FORK, [(50, 2048, 50)]),
     "one-card": ({}, [1]),
@@ -235,7 +235,7 @@ SHIPPED: dict[str, tuple[dict[str, object], list[tuple[int, int, int] | int]]] =
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_shipped_pods(make_site: Callable[..., Site], repository: Path, name: str) -> None:
-    """As they stand in their files, but for the image, and for commands that are none of the driver's programs."""
+    """They are as in their files, but for the image, and for commands other than the driver's programs."""
     settings, expected = SHIPPED[name]
     (document,) = yaml.safe_load_all((repository / f"packaging/kubernetes/examples/{name}.yaml").read_text())
     site = make_site(**settings)
@@ -285,7 +285,7 @@ def test_units_of_nvidia_com_gpu(make_site: Callable[..., Site]) -> None:
 
 
 def test_lookalikes_started_at_the_same_moment_each_get_their_own(site: Site) -> None:
-    """Amounts differ by one unit only, so that a grant in wrong hands shows; a card is never promised twice."""
+    """Amounts differ by one unit, so a mixed-up grant is visible. A card is never committed twice."""
     chance = random.Random(5)
     asked = [(chance.randint(5, 14), chance.randint(2, 6)) for _ in range(14)]
     with ThreadPoolExecutor(len(asked)) as pool:
@@ -293,7 +293,7 @@ def test_lookalikes_started_at_the_same_moment_each_get_their_own(site: Site) ->
     for pod in pods:
         runs(pod)
     for pod, (cores, units) in zip(pods, asked):
-        promised(site, pod, cores, units)
+        checked_card(site, pod, cores, units)
     held = site.held()
     assert sum(held.values()) == sum(cores for cores, _ in asked)
     assert max(held.values()) <= 100
@@ -302,33 +302,33 @@ def test_lookalikes_started_at_the_same_moment_each_get_their_own(site: Site) ->
 def test_containers_of_one_pod_do_not_mix_up_theirs(site: Site) -> None:
     pod = runs(site.kubelet.run(Spec([share(10, 4, "a"), share(20, 2, "b"), share(10, 3, "d")])))
     for name, cores, units in (("a", 10, 4), ("b", 20, 2), ("d", 10, 3)):
-        promised(site, pod, cores, units, name)
+        checked_card(site, pod, cores, units, name)
 
 
-# One life after the other
+# Restarts
 
 
 def test_init_containers_hand_their_devices_on(site: Site) -> None:
-    """Two pods fill both cards, each with an init container as large as what follows: nothing counts twice."""
+    """Two pods fill both cards, each with an init container as large as its successor. No amount counts twice."""
     init = share(80, 80, "prepare", ["sh", "-c", "cudaprobe info"])
     pods = [site.kubelet.run(Spec([share(80, 80)], [init])) for _ in range(2)]
-    cards = {promised(site, runs(pod), 80, 80) for pod in pods}
+    cards = {checked_card(site, runs(pod), 80, 80) for pod in pods}
     assert len(cards) == 2
     for pod in pods:
         assert str(80 * UNIT) in pod.output("prepare")
     rest = [runs(site.kubelet.run(Spec([share(20, 20)]))) for _ in range(2)]
-    assert {promised(site, pod, 20, 20) for pod in rest} == cards
+    assert {checked_card(site, pod, 20, 20) for pod in rest} == cards
 
 
 def test_a_container_that_starts_again_has_the_same_card(site: Site) -> None:
     pod = runs(site.kubelet.run(Spec([share(30, 4)])))
-    card = promised(site, pod, 30, 4)
+    card = checked_card(site, pod, 30, 4)
     other = runs(site.kubelet.run(Spec([share(60, 4)])))
     asked = site.kubelet.devices.allocations
     site.runtime.kill(pod.sandbox, pod.statuses["c"].id)
     wait_for(lambda: pod.statuses["c"].started == 2 and pod.running, 30, str(pod.events))
-    assert promised(site, pod, 30, 4) == card
-    assert promised(site, other, 60, 4)
+    assert checked_card(site, pod, 30, 4) == card
+    assert checked_card(site, other, 60, 4)
     assert site.kubelet.devices.allocations == asked
 
 
@@ -341,32 +341,32 @@ def test_the_plugin_dies_between_allocate_and_the_start(site: Site) -> None:
     site.plugin.start()
     site.ready()
     site.runtime.gate.set()
-    promised(site, runs(pod), 30, 4)
-    promised(site, runs(site.kubelet.run(Spec([share(31, 5)]))), 31, 5)
+    checked_card(site, runs(pod), 30, 4)
+    checked_card(site, runs(site.kubelet.run(Spec([share(31, 5)]))), 31, 5)
 
 
 def test_kubelet_restarts(site: Site) -> None:
-    """The plugin registers again by itself; what runs is left alone, and starts again with what it had."""
+    """The plugin registers again by itself. Running containers are left alone, and restart with the same cards."""
     pod = runs(site.kubelet.run(Spec([share(30, 4)])))
-    card, life = promised(site, pod, 30, 4), pod.statuses["c"].id
+    card, life = checked_card(site, pod, 30, 4), pod.statuses["c"].id
     site.kubelet.restart()
     site.ready()
     assert site.plugin.alive
     assert pod.statuses["c"].id == life
     site.runtime.kill(pod.sandbox, life)
     wait_for(lambda: pod.statuses["c"].id != life and pod.running, 30, str(pod.events))
-    assert promised(site, pod, 30, 4) == card
+    assert checked_card(site, pod, 30, 4) == card
     other = runs(site.kubelet.run(Spec([share(70, 4), share(40, 5, "d")])))
-    promised(site, other, 70, 4)
-    promised(site, other, 40, 5, "d")
+    checked_card(site, other, 70, 4)
+    checked_card(site, other, 40, 5, "d")
     assert max(site.held().values()) <= 100
 
 
 def test_the_node_reboots(site: Site) -> None:
-    """Containers and /run are gone; kubelet's checkpoint and the grants remain, and everybody finds its own again."""
+    """Containers and /run are gone. kubelet's checkpoint and the grants remain, and containers get their own again."""
     asked = [(60, 8), (30, 4), (70, 7), (20, 2)]
     pods = [runs(site.kubelet.run(Spec([share(*amounts)]))) for amounts in asked]
-    cards = [promised(site, pod, *amounts) for pod, amounts in zip(pods, asked)]
+    cards = [checked_card(site, pod, *amounts) for pod, amounts in zip(pods, asked)]
     allocations = site.kubelet.devices.allocations
     site.kubelet.power_off()
     site.plugin.kill()
@@ -377,16 +377,16 @@ def test_the_node_reboots(site: Site) -> None:
     site.ready()
     site.kubelet.resume()
     for pod, amounts, card in zip(pods, asked, cards):
-        assert promised(site, runs(pod), *amounts) == card
+        assert checked_card(site, runs(pod), *amounts) == card
     assert site.kubelet.devices.allocations == 0 < allocations
 
 
-# What tenants try, and what is full
+# Tenants' attempts, and full cards
 
 
 @pytest.mark.parametrize("handler", ["base", "dropped"])
 def test_another_pods_grants_are_refused(site: Site, handler: str) -> None:
-    """In the environment, in the pod's annotations, with grants of one's own or without."""
+    """They are in the environment or in the pod's annotations, with own grants or without."""
     site.runtime.handler = handler
     victim = runs(site.kubelet.run(Spec([share(30, 4)])))
     stolen = {grant.resource: grant.id for grant in site.grants()}
@@ -396,12 +396,12 @@ def test_another_pods_grants_are_refused(site: Site, handler: str) -> None:
     assert victim.uid in event(thief, "vgpu-hook: ")
     both = site.kubelet.run(Spec([Container("c", {CORE: 10, MEMORY: 2}, LOOK, env)], annotations=annotations))
     if handler == "base":
-        promised(site, runs(both), 10, 2)  # the container's own annotation counts
+        checked_card(site, runs(both), 10, 2)  # the container's own annotation counts
     else:
-        assert victim.uid in event(both, "vgpu-hook: ")  # its env comes last, as kubelet has it
+        assert victim.uid in event(both, "vgpu-hook: ")  # its env comes last, as with kubelet
         assert not both.running
     assert not thief.running
-    promised(site, victim, 30, 4)
+    checked_card(site, victim, 30, 4)
 
 
 def test_a_pods_annotations_are_no_grants(site: Site) -> None:
@@ -411,11 +411,11 @@ def test_a_pods_annotations_are_no_grants(site: Site) -> None:
     thief = site.kubelet.run(Spec([Container("c", {}, script)], annotations=stolen))
     wait_for(lambda: thief.running or thief.events, 30)
     assert not thief.running or "nvidia" not in thief.sandbox.output()
-    promised(site, victim, 30, 4)
+    checked_card(site, victim, 30, 4)
 
 
-def test_a_full_node_says_so_and_starts_the_pod_later(site: Site) -> None:
-    """Enough units are free, but on two cards: kubelet cannot know, the hook does."""
+def test_a_full_node_reports_it_and_starts_the_pod_later(site: Site) -> None:
+    """Enough units are free, but on two cards. kubelet does not see that, the hook does."""
     first, second = (runs(site.kubelet.run(Spec([share(60, 4)]))) for _ in range(2))
     late = site.kubelet.run(Spec([share(70, 4)]))
     line = event(late, "vgpu-hook: allocation")
@@ -425,12 +425,12 @@ def test_a_full_node_says_so_and_starts_the_pod_later(site: Site) -> None:
     assert late.active
     assert not late.running
     site.kubelet.delete(first)
-    promised(site, runs(late, 90), 70, 4)
-    promised(site, second, 60, 4)
+    checked_card(site, runs(late, 90), 70, 4)
+    checked_card(site, second, 60, 4)
 
 
 def test_memory_of_two_whole_cards(site: Site) -> None:
-    """Only the hook sees cores and memory together: the same memory is too much for a share or one whole card."""
+    """Only the hook sees cores and memory together. The same memory is too much for a share or one whole card."""
     for cores in (30, 100):
         pod = site.kubelet.run(Spec([Container("c", {CORE: cores, MEMORY: 161}, LOOK)]))
         assert "MiB in all" in event(pod, "vgpu-hook: allocation: no card fits 1 card")
@@ -448,7 +448,7 @@ def test_what_the_node_can_never_serve_is_refused(site: Site) -> None:
     assert "code = InvalidArgument" in pod.message or "code = " in pod.message
     assert "150" in pod.message
     later = runs(site.kubelet.run(Spec([share(30, 4)])))
-    promised(site, later, 30, 4)
+    checked_card(site, later, 30, 4)
 
 
 def test_cores_without_memory_do_not_start(site: Site) -> None:
@@ -461,7 +461,7 @@ def test_cores_without_memory_do_not_start(site: Site) -> None:
 
 
 def test_grants_end_with_their_pod_and_not_before(site: Site) -> None:
-    """Not while kubelet is silent, not while the plugin starts anew, not while a container is between two lives."""
+    """They do not end while kubelet is silent, while the plugin restarts, or while a container is restarted."""
     kept = runs(site.kubelet.run(Spec([share(30, 4)])))
     gone = runs(site.kubelet.run(Spec([share(20, 2)])))
     mine = set(site.claim_of(kept).grants)
@@ -472,32 +472,32 @@ def test_grants_end_with_their_pod_and_not_before(site: Site) -> None:
     site.kubelet.stop()
     site.plugin.kill()
     site.plugin.start()
-    threading.Event().wait(15)  # a round of the plugin's and more, with kubelet away
+    threading.Event().wait(15)  # more than a round of the plugin, without kubelet
     assert {grant.id for grant in site.grants()} == mine
     site.kubelet.start()
     site.ready()
     site.kubelet.resume()
     threading.Event().wait(12)
     assert {grant.id for grant in site.grants()} == mine
-    promised(site, kept, 30, 4)
+    checked_card(site, kept, 30, 4)
 
 
 def test_an_init_containers_grants_live_as_long_as_it_may_start(site: Site) -> None:
-    """kubelet's pod-resources service does not list init containers: their grants must not look like orphans."""
+    """kubelet's pod-resources service does not list init containers. Their grants must not count as orphans."""
     init = share(30, 4, "prepare", ["sh", "-c", "cudaprobe info; sleep 86400"])
     site.runtime.gate.clear()
     pod = site.kubelet.run(Spec([Container("c", {}, ["sleep", "86400"])], [init]))
-    threading.Event().wait(14)  # an image that takes its time, longer than the grace
+    threading.Event().wait(14)  # a slow image, longer than the grace period
     site.runtime.gate.set()
     wait_for(lambda: pod.statuses["prepare"].running, 30, f"{pod.events}")
     threading.Event().wait(14)
     site.runtime.kill(pod.sandbox, pod.statuses["prepare"].id)
     wait_for(lambda: pod.statuses["prepare"].started == 2, 30, f"{pod.events}")
-    promised(site, pod, 30, 4, "prepare")
+    checked_card(site, pod, 30, 4, "prepare")
 
 
 def test_no_secret_in_the_plugins_log(site: Site) -> None:
-    """Whoever reads the journal must not be able to claim what is not claimed yet."""
+    """A reader of the log must not be able to claim a grant that is not claimed yet."""
     runs(site.kubelet.run(Spec([share(30, 4)])))
     ids = [grant.id for grant in site.grants()]
     assert ids

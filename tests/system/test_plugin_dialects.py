@@ -1,7 +1,7 @@
 """Pods that a scheduler has placed: API server, device plugin, kubelet's stand-in, runc, the hook, and the answers.
 
-The API server is a fake one over real HTTP, and its annotations are those that HAMi, gpu-admission and our own extender
-write. What counts is what the containers hold in the end, and what the schedulers read.
+The API server is a fake over real HTTP, with the annotations that HAMi, gpu-admission and vgpu's own extender write.
+The tests check what the containers hold in the end, and the annotations that the schedulers read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class Site:
     def __init__(self, directory: Path, rootfs: Path, **settings: object) -> None:
         self.server = FakeApiServer()
         self.server.put_node(NODE)
-        kubelet = self.sockets = Path(tempfile.mkdtemp(prefix="vgpu-"))  # a socket's path has 107 characters at most
+        kubelet = self.sockets = Path(
+            tempfile.mkdtemp(prefix="vgpu-")
+        )  # a socket's path is at most 107 characters long
         access = {
             "plugin.socket_dir": str(kubelet / "device-plugins"),
             "plugin.pod_resources_socket": str(kubelet / "pod-resources/kubelet.sock"),
@@ -67,7 +69,7 @@ class Site:
     def run(
         self, name: str, containers: list[Container], annotations: dict[str, str], inits: list[Container] | None = None
     ) -> Pod:
-        """As its scheduler has bound it: the API server knows of the pod, then kubelet."""
+        """Run a pod that its scheduler has bound: the API server gets it first, then kubelet."""
         spec = Spec(containers, inits or [], annotations, name=name)
         limits: dict[str, dict[str, object]] = {}
         for container in [*spec.inits, *spec.containers]:
@@ -117,7 +119,7 @@ def vgpu(mib: int, cores: int, name: str = "main") -> Container:
 
 
 def test_hamis_lookalikes_get_the_cards_and_amounts_chosen_for_each(make_site: Callable[..., Site]) -> None:
-    """Against what binpack and the device ids would have it: every other pod on the other card."""
+    """Every other pod is on the other card, against the preference of binpack and of the device ids."""
     site = make_site(**HAMI_MODE)
     site.server.annotate_node(NODE, **{"hami.io/mutex.lock": "2024-05-20T10:02:05Z,default,p0"})
     placed = {}
@@ -143,11 +145,11 @@ def test_a_forged_amount_never_starts(make_site: Callable[..., Site]) -> None:
     assert not pod.statuses["main"].started
     assert site.held(site.run("q", [vgpu(30000, 90)], forged), "main") == [
         (site.cards[0], 30000, 90)
-    ]  # its spec says so
+    ]  # its spec has this amount
 
 
 def test_an_init_container_its_successor_and_their_restarts(make_site: Callable[..., Site]) -> None:
-    """By name, on one card that has not room for both; after the node's reboot once more in the same order."""
+    """They are known by name, on one card without room for both. After the node's reboot they run once more."""
     site = make_site()
     amounts = {CORE: 60, MEMORY: 4}
     card = site.cards[1]
@@ -176,7 +178,7 @@ def test_gpu_admissions_card_indexes(make_site: Callable[..., Site]) -> None:
     site.answered("p", "tencent.com/gpu-assigned", "true")
 
 
-def test_a_copied_pod_is_told_why_it_does_not_start(make_site: Callable[..., Site]) -> None:
+def test_a_copied_pods_event_has_the_reason_why_it_does_not_start(make_site: Callable[..., Site]) -> None:
     site = make_site()
     told = {"tencent.com/predicate-node": "elsewhere", "tencent.com/predicate-gpu-idx-0": "1"}
     pod = site.run("p", [Container("main", {CORE: 30, MEMORY: 4})], told)

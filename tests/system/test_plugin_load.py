@@ -1,7 +1,7 @@
-"""A thousand pods at full speed, while plugin and kubelet are killed: no grant is lost, none is given twice.
+"""A thousand pods at full speed while plugin and kubelet are killed: no grant is lost, and none is given twice.
 
-Eight cards, sixteen containers on each. Plugin, hook, ledger, grants and containers (runc's) are real; kubelet is the
-stand-in. Pods that an Allocate without a plugin has failed are made anew, as a ReplicaSet does.
+There are eight cards with sixteen containers on each. Plugin, hook, ledger, grants and containers (of runc) are real;
+kubelet is the stand-in. The test recreates pods whose Allocate failed without a plugin, as a ReplicaSet does.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ UNIT = 256 << 20
 CARDS, EACH = 8, 16
 SEED = 5
 GRACE = 1
-#: What the hook may say to a container that kubelet is to start again later: no room, or a hundred hooks before it.
+#: The hook's errors after which kubelet starts a container again later: no room, or a hundred hooks before it.
 LATER = ("no card fits", "expected the lock")
 
 
 class Site:
-    """The node; `failures` are pods that kubelet refused, by the reason's last words."""
+    """The node. `failures` are pods that kubelet refused, by the reason's last words."""
 
     def __init__(self, directory: Path, rootfs: Path) -> None:
-        self.sockets = Path(tempfile.mkdtemp(prefix="vgpu-"))  # a socket's path has 107 characters at most
-        self.run_dir = Path(tempfile.mkdtemp(prefix="vgpu-", dir="/dev/shm"))  # as /run: fsync costs nothing
+        self.sockets = Path(tempfile.mkdtemp(prefix="vgpu-"))  # a socket's path is at most 107 characters long
+        self.run_dir = Path(tempfile.mkdtemp(prefix="vgpu-", dir="/dev/shm"))  # like /run, so fsync costs nothing
         settings = {
             "paths.run": str(self.run_dir),
             "plugin.socket_dir": str(self.sockets / "device-plugins"),
@@ -78,7 +78,7 @@ class Site:
         return [f"{grant.id[:8]} {grant.name}" for grant in grants.read_all(self.node.settings.state_dir)[0]]
 
     def living(self) -> list[claims.Claim]:
-        """The claims of living containers, at one moment of the ledger: a hundred hooks want its lock as well."""
+        """The claims of living containers under the ledger's lock, which a hundred hooks want too."""
         run = self.node.settings.run_dir
         with self._locked():
             found = [claims.read(run, path.parent.name) for path in Path(run, "containers").glob("*/claim.json")]
@@ -92,7 +92,7 @@ class Site:
                 return
 
     def look(self) -> int:
-        """Check what is given away at this moment; how many containers hold something."""
+        """Check the claims of this moment. Returns how many containers hold something."""
         living = self.living()
         cores: Counter[str] = Counter()
         memory: Counter[str] = Counter()
@@ -116,9 +116,9 @@ def site(tmp_path: Path, base_trees: dict[str, Path]) -> Iterator[Site]:
 
 
 def one_pod(site: Site, number: int, full: threading.Barrier | None) -> None:
-    """A pod's life until it has run once and was deleted; amounts are its own, so that a mix-up shows.
+    """Run a pod once and delete it. Its amounts are unique, so a mix-up is visible.
 
-    Those of the first wave stay until all of it run at the same time.
+    The pods of the first wave stay until all of them run at the same time.
     """
     chance = random.Random(SEED * 100_003 + number)
     cores, units = chance.randint(1, 100 // EACH), chance.randint(1, 318 // EACH)
@@ -139,7 +139,7 @@ def one_pod(site: Site, number: int, full: threading.Barrier | None) -> None:
 
 
 def _mixed_up(site: Site, pod: Pod, cores: int, units: int) -> list[str]:
-    """What is wrong about a running pod's claim, and about how it came to run."""
+    """The errors in a running pod's claim and in the way it was started."""
     claim = claims.read(site.node.settings.run_dir, pod.statuses["c"].id)
     found = [(card.cores, card.memory) for card in claim.cards]
     wrong = [] if found == [(cores, units * UNIT)] else [f"{pod.uid} asked for {cores}, {units}: {found}"]
@@ -149,7 +149,7 @@ def _mixed_up(site: Site, pod: Pod, cores: int, units: int) -> list[str]:
 
 
 class Trouble(threading.Thread):
-    """Kills the plugin or kubelet every now and then, at moments that the seed fixes."""
+    """Kills the plugin or kubelet now and then, at moments that the seed determines."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(daemon=True)
@@ -185,7 +185,7 @@ class Trouble(threading.Thread):
 
 
 def test_no_grant_is_lost_and_none_given_twice(site: Site, request: pytest.FixtureRequest) -> None:
-    """1,000 pods with --long, else a sample of them."""
+    """1,000 pods with --long, otherwise a sample."""
     count = 1000 if request.config.getoption("--long") else 60
     at_once = min(CARDS * EACH, count // 3)
     sentinel = site.kubelet.run(Spec([Container("c")]))  # every node has pods without cards
@@ -213,7 +213,7 @@ def test_no_grant_is_lost_and_none_given_twice(site: Site, request: pytest.Fixtu
 
 
 def _all_is_free(site: Site) -> None:
-    """Each card can be had as a whole."""
+    """Assert that each card can be allocated as a whole."""
     pods = [site.kubelet.run(Spec([Container("c", {CORE: 100})])) for _ in range(CARDS)]
     for pod in pods:
         wait_for(lambda pod=pod: pod.running, 60, f"{pod.message} {pod.events}")

@@ -1,6 +1,6 @@
-"""The plugin under a real kubelet: static pods, containerd 1.6, the hook. What the stand-in assumes is checked.
+"""The plugin under a real kubelet: static pods, containerd 1.6, the hook. They check the stand-in's assumptions.
 
-kubelet 1.20 is compiled from Debian's sources when it is not there yet, so this runs with --long alone.
+kubelet 1.20 is compiled from Debian's sources if it is missing, so this runs with --long only.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Site:
         self.place.end()
 
     def ready(self, times: int = 1) -> Site:
-        """kubelet has taken both lists, `times` times over all its lives."""
+        """Wait until kubelet has accepted both lists `times` times, restarts included."""
         wait_for(lambda: self.plugin.text().count(f"registered resource={MEMORY}") >= times, 60, self.what_happened)
         wait_for(lambda: self._known() == {CORE: 200, MEMORY: 320}, 60, self.what_happened)
         return self
@@ -81,13 +81,13 @@ class Site:
         return json.loads(path.read_text())["Data"] if path.exists() else empty  # type: ignore[no-any-return]
 
     def claims(self) -> dict[str, claims.Claim]:
-        """By the names of pod and container."""
+        """The claims, by the names of pod and container."""
         run = self.node.settings.run_dir
         found = [claims.read(run, path.parent.name) for path in Path(run, "containers").glob("*/claim.json")]
         return {claim.name.partition("/")[2].replace(f"-{NODE}", ""): claim for claim in found if claim.ready}
 
     def seen(self, pod: str, container: str = "c", attempt: int = 0) -> dict[str, str]:
-        """What a container has printed of its cards."""
+        """A container's output about its cards."""
 
         def text() -> str:
             return self.kubelet.output(pod, container, attempt)
@@ -104,7 +104,7 @@ def image(base_trees: dict[str, Path], tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def site(image: Path) -> Iterator[Site]:
-    with tempfile.TemporaryDirectory(prefix="vgpu-") as name:  # a socket's path has 107 characters at most
+    with tempfile.TemporaryDirectory(prefix="vgpu-") as name:  # a socket's path is at most 107 characters long
         made = Site(Path(name), image)
         try:
             yield made.ready()
@@ -132,7 +132,7 @@ def listed(site: Site) -> dict[tuple[str, str], dict[str, int]]:
 
 
 def test_pods_get_what_their_manifests_say(site: Site) -> None:
-    """Half a card with a limit on cores, a pod of two containers, one with an init container, a whole card."""
+    """Half a card with a limit on cores, a pod of two containers, a pod with an init container, a whole card."""
     site.kubelet.manifest("half", [share(50, 8)], annotations={LIMIT: "80"})
     site.kubelet.manifest("twins", [share(10, 3, "a"), share(10, 5, "b")])
     site.kubelet.manifest("steps", [share(20, 4)], inits=[share(25, 6, "prepare", "cudaprobe info")])
@@ -152,7 +152,7 @@ def test_pods_get_what_their_manifests_say(site: Site) -> None:
     assert (f"steps-{NODE}", "prepare") not in listed(site), "init containers are not listed"
 
 
-def test_what_runs_survives_restarts_of_plugin_and_kubelet(site: Site) -> None:
+def test_running_containers_survive_restarts_of_plugin_and_kubelet(site: Site) -> None:
     site.kubelet.manifest("steady", [share(30, 4)])
     card = site.seen("steady")["card0.uuid"]
     before = site.claims()["steady/c"]
@@ -170,7 +170,7 @@ def test_what_runs_survives_restarts_of_plugin_and_kubelet(site: Site) -> None:
     assert site.claims()["steady/c"].grants == before.grants
 
 
-def test_a_refusal_is_told_in_the_pods_events(site: Site) -> None:
+def test_a_refusal_is_in_the_pods_events(site: Site) -> None:
     site.kubelet.manifest("odd", [share(150, 4)])
     wait_for(lambda: "UnexpectedAdmissionError" in site.kubelet.text(), 60, site.what_happened)
     (line, *_) = [line for line in site.kubelet.text().splitlines() if "UnexpectedAdmissionError" in line]
@@ -180,8 +180,8 @@ def test_a_refusal_is_told_in_the_pods_events(site: Site) -> None:
     assert [grant for grant in orphans if grant.cards or grant.resource == "cores"] == []
 
 
-def test_a_full_node_is_told_and_tried_again(site: Site) -> None:
-    """And the grants of a pod whose manifest goes end, which makes the room."""
+def test_a_full_node_is_reported_and_tried_again(site: Site) -> None:
+    """The grants of a pod whose manifest is removed end, which makes the room."""
     first = site.kubelet.manifest("one", [share(60, 4)])
     site.kubelet.manifest("two", [share(60, 4)])
     for pod in ("one", "two"):
@@ -194,12 +194,12 @@ def test_a_full_node_is_told_and_tried_again(site: Site) -> None:
 
 
 def test_grants_wait_for_kubelet(site: Site) -> None:
-    """A kubelet that has just started and lists nothing yet ends none."""
+    """The empty list of a kubelet that has just started ends none."""
     site.kubelet.manifest("kept", [share(30, 4)])
     site.seen("kept")
     mine = {grant.id for grant in grants.read_all(site.node.settings.state_dir)[0]}
     site.kubelet.stop()
-    time.sleep(15)  # more than the plugin's rounds and the grace
+    time.sleep(15)  # more than the plugin's rounds and the grace period
     site.kubelet.start()
     site.ready(2)
     time.sleep(15)

@@ -33,7 +33,7 @@ Environment=VGPU_SIM_DIR={sim} VGPU_SIM_DEVICE_NODES=0
 ReadWritePaths={driver}/dev {sim}
 """
 
-# kubelet's side with the package's own protocol: takes registrations, lists, allocates once, for as long as it runs.
+# kubelet's side with the package's own protocol: it accepts registrations, lists, and allocates once.
 KUBELET = """
 import os, sys, threading
 from concurrent import futures
@@ -91,7 +91,7 @@ def journal(bed: Bed, unit: str) -> str:
 
 
 def listed(bed: Bed, count: int) -> list[str]:
-    """The lines that the stand-in for kubelet has written, as soon as there are `count`."""
+    """The lines that kubelet's stand-in has written, as soon as there are `count`."""
     end = time.monotonic() + 60
     while True:
         lines = [line for line in journal(bed, "kubelet").splitlines() if line.startswith("listed ")]
@@ -115,7 +115,7 @@ def test_the_unit_runs_hardened_before_kubelet_and_grants(bed: Bed, deb: Path, n
     bed.call("systemctl", "restart", "vgpud.service", timeout=120)
     bed.call("systemctl", "start", "vgpu-device-plugin.service", check=False, timeout=120)
     state = bed.call("systemctl", "is-active", "vgpu-device-plugin.service", check=False).strip()
-    assert state == "active", journal(bed, "vgpu-device-plugin")  # ready without kubelet, or kubelet would wait for it
+    assert state == "active", journal(bed, "vgpu-device-plugin")  # ready without kubelet, as kubelet may wait for it
     write(bed, "/run/kubelet.py", KUBELET)
     bed.call("systemd-run", "--unit=kubelet", "/usr/bin/python3", "/run/kubelet.py")
     lines = listed(bed, 2)

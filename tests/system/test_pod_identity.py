@@ -1,6 +1,6 @@
-"""Whose a container is, as each runtime under kubelet tells it: by cgroup path alone or by annotations beside it.
+"""The pod of a container under each of kubelet's runtimes: by the cgroup path alone or with annotations too.
 
-The runtimes themselves are runc's bundles here, with the paths and annotations that those runtimes write.
+The tests run runc's bundles with the paths and annotations of those runtimes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ BY_CRIO = {
 }
 SLICE = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{under}.slice"
 
-#: name -> (path below the test's cgroup, the runtime's annotations). A runtime that tells the container's name hands
-#: the device plugin's annotations on as well. {uid} is the pod's, {under} the same with underscores, as slices have it.
+#: name -> (path below the test's cgroup, the runtime's annotations). A runtime whose annotations have the container's
+#: name also passes the device plugin's on. {uid} is the pod's, {under} the same with underscores, as in slices' names.
 FORMS: dict[str, tuple[str, dict[str, str]]] = {
     "containerd-1.4": ("kubepods/besteffort/pod{uid}/c1", OLD),
     "containerd-cgroupfs": ("kubepods/burstable/pod{uid}/c1", BY_CONTAINERD),
@@ -87,7 +87,7 @@ def pairs(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_pod_is_known(
+def test_the_pod_is_identified(
     shim: bundles.Runtime, rootfs: Rootfs, node: nodes.SimulatedNode, cgroup: str, tmp_path: Path, form: str
 ) -> None:
     pods = Pods(form, rootfs(), node, cgroup, tmp_path)
@@ -135,7 +135,7 @@ def test_sandboxes_are_left_alone(
 def test_a_pod_is_never_standalone(
     shim: bundles.Runtime, rootfs: Rootfs, node: nodes.SimulatedNode, cgroup: str, tmp_path: Path, form: str
 ) -> None:
-    """Without grants, whatever its annotations ask for: nothing."""
+    """Without grants it gets nothing, whatever its annotations request."""
     made = Pods(form, rootfs(), node, cgroup, tmp_path).container(str(uuid.uuid4()), {})
     made.config["annotations"].update({"vgpu.io/cores": "100", "vgpu.io/memory": "40Gi"})
     done = shim.run(made.command("ls", "/dev"))

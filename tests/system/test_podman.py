@@ -1,4 +1,4 @@
-"""podman with the hooks.d files that we ship: by runc and crun, on cgroup v1 and v2, rootful and rootless."""
+"""podman with the shipped hooks.d files: by runc and crun, on cgroup v1 and v2, rootful and rootless."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_share(podman: podman_bed.Podman, rootfs: Rootfs, node: nodes.SimulatedN
 
 @pytest.mark.parametrize("podman", CELLS.values(), ids=list(CELLS), indirect=True)
 def test_refusal_as_its_user_sees_it(podman: podman_bed.Podman, rootfs: Rootfs, node: nodes.SimulatedNode) -> None:
-    """runc hands the hook's line on; crun tells the exit status alone, and the line is in hook.log."""
+    """runc's error has the hook's line. crun's has only the exit status, and the line is in hook.log."""
     done = podman.run(rootfs(), "true", cores="300", memory="1Gi")
     assert done.returncode == 126
     line = str(log(node)[-1]["error"])
@@ -88,7 +88,7 @@ def test_a_killed_container_is_released_and_may_start_again(
 
 
 def test_conditions(podman: podman_bed.Podman, rootfs: Rootfs, tmp_path: Path) -> None:
-    """Only annotations of ours bring the hook: a stand-in that notes who comes."""
+    """podman runs the hook only for vgpu's annotations. A stand-in for the hook records the containers."""
     stand_in, noted = tmp_path / "stand-in", tmp_path / "noted"
     stand_in.write_text(f"#!/bin/sh\ncat > /dev/null\necho $2 $3 $4 >> {noted}\n")
     stand_in.chmod(0o755)
@@ -106,7 +106,7 @@ def test_conditions(podman: podman_bed.Podman, rootfs: Rootfs, tmp_path: Path) -
 def test_a_pod_of_podmans_is_not_kubernetes(
     podman: podman_bed.Podman, rootfs: Rootfs, node: nodes.SimulatedNode
 ) -> None:
-    """podman marks a pod's containers with CRI-O's annotations; they are the host's root's all the same."""
+    """podman marks a pod's containers with CRI-O's annotations, but the host's root started them."""
     assert podman.call("pod", "create", "--infra=false", "--name=p", f"--cgroup-parent={podman.cgroup}").returncode == 0
     options = ("--rm", "--pod=p")
     done = podman.run(rootfs(), "cudaprobe", "info", options=options, cores="30", memory="1Gi")
@@ -114,8 +114,8 @@ def test_a_pod_of_podmans_is_not_kubernetes(
     assert pairs(done.stdout)["card0.total"] == str(GIB)
 
 
-def test_vgpu_gone(podman: podman_bed.Podman, rootfs: Rootfs, node: nodes.SimulatedNode) -> None:
-    """With vgpu gone and the files left behind, podman passes over them; nobody fails, and nobody gets a GPU."""
+def test_vgpu_is_removed(podman: podman_bed.Podman, rootfs: Rootfs, node: nodes.SimulatedNode) -> None:
+    """When vgpu is removed and the files are left, podman ignores them: containers start and get no GPU."""
     for path in podman.hooks.glob("*.json"):
         path.write_text(path.read_text().replace(str(node.hook), "/nowhere/vgpu-hook"))
     tree = rootfs()
@@ -128,7 +128,7 @@ def test_vgpu_gone(podman: podman_bed.Podman, rootfs: Rootfs, node: nodes.Simula
 
 
 def test_image_variables_give_nothing(podman: podman_bed.Podman, rootfs: Rootfs) -> None:
-    """An image may carry VGPU_GRANT_*; outside Kubernetes it means nothing, even beside an annotation of ours."""
+    """An image may contain VGPU_GRANT_*. Outside Kubernetes it has no effect, even with an annotation of vgpu."""
     options = ("--rm", "--env=VGPU_GRANT_CORES=" + "0" * 32, "--annotation=vgpu.io/use-gpuuuid=GPU-x")
     done = podman.run(rootfs(), "ls", "/dev", options=options)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The presence file beside real containers: the same for all of them, nobody's to write, and the dead hold nothing."""
+"""The presence file in real containers: all have the same, none can write it, and dead processes hold no locks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Lab:
         return int(self.runtime.state(container)["pid"])
 
     def held(self, container: str) -> str:
-        """The first byte that others hold, as the container sees it."""
+        """The first byte that other processes have locked, as the container sees it."""
         return self.runtime.call("exec", container, "present", INSIDE, check=True).stdout.strip()
 
 
@@ -79,20 +79,20 @@ def test_all_containers_have_the_same_and_it_outlives_them(lab: Lab, node: nodes
 
 
 def test_limits_files_of_all_are_on_one_file_system(lab: Lab) -> None:
-    """A container knows its byte by the inode of its limits file."""
+    """A container finds its byte by the inode of its limits file."""
     found = [lab.inside(lab.sleeper()).with_name("limits").stat() for _ in range(2)]
     assert found[0].st_dev == found[1].st_dev
     assert found[0].st_ino != found[1].st_ino
 
 
-def test_nobody_inside_writes_it(lab: Lab) -> None:
+def test_no_process_inside_can_write_it(lab: Lab) -> None:
     container = lab.sleeper()
     for command in (f"echo x > {INSIDE}", f"rm -f {INSIDE}", f"chmod 666 {INSIDE}", f"truncate -s 0 {INSIDE}"):
         assert lab.runtime.call("exec", container, "sh", "-c", command).returncode != 0, command
     assert lab.inside(container).read_bytes() == bytes(core_schedule.PRESENCE_SIZE)
 
 
-def test_a_lock_is_seen_by_others_and_gone_with_who_is_killed(lab: Lab) -> None:
+def test_a_lock_is_visible_to_others_and_ends_with_a_killed_process(lab: Lab) -> None:
     watcher = lab.sleeper()
     assert lab.held(watcher) == "-1"
     holder = lab.start("present", INSIDE, "4711")
@@ -101,5 +101,5 @@ def test_a_lock_is_seen_by_others_and_gone_with_who_is_killed(lab: Lab) -> None:
     wait_for(lambda: lab.held(watcher) == "-1")
 
 
-def test_a_whole_card_has_none(lab: Lab) -> None:
+def test_a_whole_card_has_no_presence_file(lab: Lab) -> None:
     assert not lab.inside(lab.sleeper(cores="100")).exists()

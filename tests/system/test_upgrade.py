@@ -1,4 +1,4 @@
-"""An upgrade of the package on a node at work: containers that start meanwhile, and the units afterwards."""
+"""An upgrade of the package on a running node: containers that start meanwhile, and the units afterwards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARE = {"vgpu.io/cores": "30", "vgpu.io/memory": "2Gi"}
 
 @pytest.fixture(scope="module")
 def last(deb: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package of the version before."""
+    """The package of the version before this one."""
     return last_version.make(deb, tmp_path_factory.mktemp("last"))
 
 
@@ -79,7 +79,7 @@ Environment=VGPU_SIM_DIR={sim} VGPU_SIM_DEVICE_NODES=0
 ReadWritePaths={driver}/dev {sim}
 """
 
-#: The device plugin needs grpc, which no maintainer script minds: another program stands in for it.
+#: The device plugin needs grpc, which the maintainer scripts do not, so another program replaces it.
 PLUGIN_DROP_IN = """
 [Service]
 Type=exec
@@ -106,7 +106,7 @@ class Node:
         self.bed.call("sh", "-c", command)
 
     def install_first(self, deb: Path) -> None:
-        """With its dependencies."""
+        """Install the package with its dependencies."""
         prefix = ["nsenter", *self.WITHOUT_NETWORK_NAMESPACE, "-t", str(self.bed.leader)]
         apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qq", "-y", "--no-install-recommends"]
         command = [*prefix, *apt, str(deb)]
@@ -125,7 +125,7 @@ class Node:
         self.bed.call("systemctl", "restart", DAEMON, timeout=120)
 
     def install(self, deb: Path) -> str:
-        """Unpack and configure with dpkg; what it says."""
+        """Unpack and configure with dpkg. Returns its output."""
         return self.bed.call("sh", "-c", f"dpkg -i {deb} 2>&1", timeout=300)
 
     def state(self, unit: str) -> str:
@@ -152,7 +152,7 @@ class Node:
 
 @pytest.fixture
 def installed(node: nodes.SimulatedNode, deb: Path, last: Path) -> Iterator[Node]:
-    """The last version at work: vgpud, the watcher of the settings, and the device plugin, which is not enabled."""
+    """The last version, running: vgpud, the watcher of the settings, and the device plugin, which is not enabled."""
     scratch = Path(f"/tmp/vgpu-bed-{uuid.uuid4().hex[:8]}")
     with systemd_bed.booted(2, "", scratch, [node.directory, deb.parent, last.parent]) as bed:
         made = Node(bed, node)
@@ -186,7 +186,7 @@ def test_an_upgrade_restarts_what_runs_and_nothing_else(installed: Node, deb: Pa
     assert not {*before, "0"} & {*installed.pids()}
 
 
-def test_policy_rc_d_is_heeded(installed: Node, deb: Path) -> None:
+def test_policy_rc_d_is_obeyed(installed: Node, deb: Path) -> None:
     installed.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101", "755")
     before = installed.pids()
     assert "policy-rc.d returned 101" in installed.install(deb)

@@ -1,4 +1,4 @@
-"""The arithmetic of the group `cores`, on outcomes made up here: a figure that flatters would go unnoticed."""
+"""The arithmetic of the benchmark group `cores`, on made-up outcomes, as no benchmark would show an error in it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_fairness(cores: Any) -> None:
     assert all(sum(shares) == 100 for shares in cores.tenants.NODES)
 
 
-def test_back_is_when_the_share_is_had_from_then_on(cores: Any) -> None:
+def test_back_is_the_time_from_which_the_share_is_kept(cores: Any) -> None:
     """Nothing for 50 ms, then half of the card."""
     at = list(range(0, 1000 * MS, 10 * MS))
     seen = outcome(cores, at, [[max(0, time - 50 * MS) // 2, 0] for time in at])
@@ -63,7 +63,7 @@ def test_back_is_when_the_share_is_had_from_then_on(cores: Any) -> None:
     assert cores.tenants._back_ms(late, 50) == 990
 
 
-def test_a_change_is_late_until_the_new_share_is_had(cores: Any) -> None:
+def test_a_change_is_late_until_the_new_share_is_reached(cores: Any) -> None:
     at = list(range(0, 1000 * MS, 5 * MS))
     seen = outcome(cores, at, [[min(time, 40 * MS) // 2 + max(0, time - 40 * MS) // 10] for time in at])
     assert cores.change._late_ms(seen, 10) == pytest.approx(40, abs=5)

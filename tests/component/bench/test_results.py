@@ -1,4 +1,4 @@
-"""The form of a benchmark's JSON, from a group made up here, and that a create that fails is an error, not a figure."""
+"""The form of a benchmark's JSON, from a made-up group. A create that fails is an error and not a figure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def test_json_and_table(run: ModuleType, tmp_path: Path, capsys: pytest.CaptureF
     assert [name for name, line in lines.items() if "MISSED" in line] == ["stub.missed", "stub.short"]
 
 
-def test_unknown_group_is_told_the_known_ones(run: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_of_an_unknown_group_lists_the_known_ones(
+    run: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run.main(["no_such"]) == 2
     assert "hook" in capsys.readouterr().err
 

@@ -35,7 +35,7 @@ FIELDS
 
 @pytest.fixture(scope="module")
 def header(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What the compiler says of the header."""
+    """Sizes and offsets of the header, by the compiler."""
     if not shutil.which("cc"):
         pytest.skip("cc is missing")
     directory = tmp_path_factory.mktemp("card")
@@ -67,7 +67,7 @@ def test_layout_is_the_headers(header: dict[str, list[str]]) -> None:
 
 
 def page(index: int, seed: int = 0) -> CoreSchedule:
-    """Every field has another value."""
+    """A schedule whose fields all differ."""
     return CoreSchedule(UUIDS[index], *(seed + number for number in range(1, 6)))
 
 

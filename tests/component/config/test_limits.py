@@ -1,4 +1,4 @@
-"""The limits file beside the C header: a compiled program compares the layout and reads while Python writes."""
+"""The limits file and its C header. A compiled program compares the layout, and reads while Python writes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ int main(void)
 }
 """
 
-#: Reads as vgpu_limits.h says. Ends with 0 after some consistent copies of both kinds, 1 on a mixture, 2 if starved.
+#: Reads by the rule of vgpu_limits.h. Exits with 0 after some consistent copies of both kinds, 1 on a mixture, 2 if
+#: it gets none.
 READER = r"""
 #include <fcntl.h>
 #include <string.h>
@@ -143,7 +144,7 @@ def test_layout_is_the_headers(tmp_path: Path) -> None:
 
 
 def offsets(form: str) -> list[tuple[int, int]]:
-    """(offset, size) of each member of a struct format; padding counts as a member, as `reserved` does in C."""
+    """(offset, size) of each member of a struct format. Padding is a member, like `reserved` in C."""
     sizes = {"Q": 8, "I": 4}
     at, found = 0, []
     for count, kind in re.findall(r"([0-9]*)([A-Za-z])", form):
@@ -158,16 +159,16 @@ def test_every_header_constant_is_compared() -> None:
     assert {name for name in names if name not in LAYOUT} <= {"VGPU_USAGE_PATH"}, "compare the new constant too"
 
 
-@pytest.mark.parametrize(("check", "status"), [(1, 0), (0, 1)], ids=["by-the-header", "heedless"])
+@pytest.mark.parametrize(("check", "status"), [(1, 0), (0, 1)], ids=["by-the-header", "without-the-counter"])
 def test_concurrent_reader_never_sees_a_mixture(tmp_path: Path, check: int, status: int) -> None:
-    """The heedless reader, which ignores the counter, does see mixtures: so the test can fail."""
+    """A reader that ignores the counter sees mixtures, so the test can fail."""
     program = compiled(tmp_path, "reader", READER, f"-DCHECK={check}")
     path = str(tmp_path / "limits")
     both = [[CardLimit(uuid, cores << 20, cores, cores) for uuid in UUIDS[:32]] for cores in (10, 20)]
     (tmp_path / "limits").write_bytes(limits.encode("c", both[0]))
     reader = subprocess.Popen([program, path])
-    turn = 0
+    round_ = 0
     while reader.poll() is None:
-        turn += 1
-        limits.update(path, "c", both[turn % 2])
+        round_ += 1
+        limits.update(path, "c", both[round_ % 2])
     assert reader.returncode == status

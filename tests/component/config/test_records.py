@@ -1,4 +1,4 @@
-"""Records read by other processes: the hook's interpreter, and a reader beside a writer."""
+"""Records read by other processes: by the hook's interpreter, and by a reader during writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vgpu.config import records
 
 
 def test_decode_refuses_the_same_in_the_hooks_interpreter() -> None:
-    """There json.decoder is not loaded, and some scanners fail without an exception then."""
+    """The hook does not load json.decoder. Without it some scanners fail without an exception."""
     program = (
         f"import sys; sys.path.insert(0, {str(Path(records.__file__).parents[2])!r})\n"
         "from vgpu.config import records\n"

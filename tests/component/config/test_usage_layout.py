@@ -58,7 +58,7 @@ int main(void)
 
 @pytest.fixture(scope="module")
 def header(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What the compiler says of the header."""
+    """Sizes and offsets of the header, by the compiler."""
     if not shutil.which("cc"):
         pytest.skip("cc is missing")
     directory = tmp_path_factory.mktemp("usage")

@@ -1,6 +1,6 @@
-"""The gate as a program under test: the built one, and builds of its own whose interpreter is a script of the test.
+"""The gate as a program under test: the built one, and builds whose interpreter is a script of the test.
 
-No test here needs root. A stand-in interpreter writes down how it was started; where it is absent, Python is broken.
+No test here needs root. The stand-in interpreter records how it was started. Tests of a broken Python remove it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ exit $(cat {to}/rc)
 
 @dataclasses.dataclass(frozen=True)
 class StandIn:
-    """A gate whose interpreter is `interpreter`; what that was started with lies in `to`, a file for each thing."""
+    """A gate whose interpreter is `interpreter`. That one records its arguments and the rest in files below `to`."""
 
     bin: pathlib.Path
     interpreter: pathlib.Path
@@ -48,7 +48,7 @@ class StandIn:
         return (self.to / name).read_bytes()
 
     def argv(self) -> list[str]:
-        """The interpreter's own arguments: the kernel put /bin/sh in front."""
+        """The interpreter's arguments, without the /bin/sh that the kernel put first."""
         return self.seen("cmdline").decode().split("\0")[1:-1]
 
 
@@ -56,7 +56,7 @@ Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
 
 def build(to: pathlib.Path, **settings: str) -> pathlib.Path:
-    """Configures and builds hook/gate alone; the folder with the programs."""
+    """Configure and build hook/gate alone. Returns the folder with the programs."""
     options = [f"-D{name}={value}" for name, value in settings.items()]
     subprocess.run(["cmake", "-S", CHECKOUT / "hook/gate", "-B", to, *options], check=True, capture_output=True)
     subprocess.run(["cmake", "--build", to], check=True, capture_output=True)
@@ -105,8 +105,8 @@ def bundle(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def hook(gate: StandIn, bundle: pathlib.Path) -> Run:
-    """hook(state, config=..., args=...): runs vgpu-hook in the bundle. Values that are no bytes go through json.dumps;
-    `bundle` is added to a state that is a dict."""
+    """hook(state, config=..., args=...) runs vgpu-hook in the bundle. Values other than bytes are encoded as JSON. A
+    state that is a dict gets the key `bundle`."""
 
     def run(
         state: object, *, config: object = None, args: tuple[str, ...] = ("prestart",), **options: object

@@ -1,4 +1,4 @@
-"""The hook's one file of byte code: what it holds, when the gate's start program uses it, and when the sources."""
+"""The hook's file of byte code: its contents, and when the gate's start program uses it or the sources."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Installed:
         self.hook = build_gate(folder / "build", **settings) / "vgpu-hook"
 
     def reset(self) -> None:
-        """Byte code of the hook that says "first"; the sources say "second"."""
+        """Write byte code of a hook that prints "first", and sources of one that prints "second"."""
         self.file.unlink(missing_ok=True)
         write_sources(self.sources, "first")
         done = compile_hook(str(self.sources), self.file)
@@ -201,7 +201,7 @@ exec(finder, {'table': table})
 
 
 def execute(file: pathlib.Path, code: str) -> str:
-    """What `code` prints in an interpreter that has nothing of vgpu but `file`."""
+    """The output of `code` in an interpreter that has `file` and no other file of vgpu."""
     command = [PYTHON, "-I", "-S", "-c", EXECUTE + code, file]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -263,7 +263,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 @pytest.fixture(scope="module")
 def whole_hook(tmp_path_factory: pytest.TempPathFactory, roots: str, request: pytest.FixtureRequest) -> pathlib.Path:
-    """The gate with this checkout's hook as byte code; no sources."""
+    """A gate with this checkout's hook as byte code, without sources."""
     folder = tmp_path_factory.mktemp("whole")
     assert compile_hook(roots, folder / "hook.bytecode").returncode == 0
     settings = {"VGPU_PYTHON_PATH": "/nowhere", "VGPU_BYTE_CODE": str(folder / "hook.bytecode")}
@@ -272,7 +272,7 @@ def whole_hook(tmp_path_factory: pytest.TempPathFactory, roots: str, request: py
 
 
 @pytest.mark.parametrize("case", list(CASES))
-def test_the_hook_says_the_same_from_byte_code(
+def test_the_hook_prints_the_same_from_byte_code(
     whole_hook: pathlib.Path, gate_bin: pathlib.Path, bundle: pathlib.Path, tmp_path: pathlib.Path, case: str
 ) -> None:
     fields, arguments = CASES[case]

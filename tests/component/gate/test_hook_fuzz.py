@@ -39,7 +39,7 @@ TOKENS = [
 
 
 class Pairs(list):  # type: ignore[type-arg]
-    """An object with its repeated keys."""
+    """An object that keeps its repeated keys."""
 
 
 def documents(bundle: pathlib.Path) -> tuple[list[bytes], list[bytes]]:
@@ -82,7 +82,7 @@ def refuse_constant(name: str) -> None:
 
 
 def load(document: bytes) -> Any:
-    """The document; None where it is no JSON; ... where Python and the gate may differ, by choice."""
+    """The document; None if it is not JSON; ... where Python and the gate may differ, by design."""
     if document.count(b"[") + document.count(b"{") > 400:
         return ...
     try:
@@ -113,7 +113,7 @@ def raw(document: bytes) -> bool:
 
 
 def expected(state: bytes, config: bytes, bundle: pathlib.Path) -> str:
-    """What the gate has to answer, "" where it is not for this model to say."""
+    """The verdict that the gate has to return; "" where this model does not decide."""
     of_state, of_config = load(state), load(config)
     if of_state is ... or of_config is ...:
         return ""

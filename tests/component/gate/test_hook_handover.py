@@ -1,4 +1,4 @@
-"""What the interpreter is started with: nothing of the caller's but the state, the arguments, stdout and stderr."""
+"""What the gate passes to the interpreter: of the caller's only the state, the arguments, stdout and stderr."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def leave_open() -> None:
 
 
 def without(*calls: str) -> Callable[[], None]:
-    """A seccomp filter that answers these calls with ENOSYS, as a kernel before them does."""
+    """A seccomp filter in which these calls fail with ENOSYS, as on an older kernel."""
     memfd_create = {"x86_64": 319, "aarch64": 279}.get(platform.machine())
     if memfd_create is None:
         pytest.skip(f"knows no system call numbers of {platform.machine()}")
@@ -143,7 +143,7 @@ def entry(argv):
 
 @pytest.fixture(scope="module")
 def real_python(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[pathlib.Path, ...]:
-    """A gate on the system's Python whose vgpu.hook.main is this test's, the namespace spread over two roots."""
+    """A gate on the system's Python. vgpu.hook.main is this test's; the namespace is spread over two roots."""
     folder = tmp_path_factory.mktemp("real")
     roots = (folder / "one", folder / "two")
     (roots[0] / "vgpu/config").mkdir(parents=True)

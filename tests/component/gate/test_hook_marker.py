@@ -1,4 +1,4 @@
-"""Which containers vgpu-hook leaves alone, which it hands to Python, and which it refuses itself."""
+"""Which containers vgpu-hook leaves alone, for which it starts Python, and which it refuses itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTAINER = {"annotations": {"io.kubernetes.cri.container-type": "container", "v
 
 
 def verdict(result: subprocess.CompletedProcess[bytes], gate: Any) -> str:
-    """The verdict, and that nothing is printed but one line where a container is refused."""
+    """The verdict. Asserts that a refusal prints one line and anything else prints nothing."""
     if gate.started():
         assert (result.returncode, result.stderr) == (0, b"")
         return RUN
@@ -206,7 +206,7 @@ def test_oversized_config_json(hook: Run, gate: Any, bundle: pathlib.Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "dangling"])
-def test_a_config_json_that_is_no_file_holds_nobody_up(hook: Run, gate: Any, bundle: pathlib.Path, kind: str) -> None:
+def test_a_config_json_that_is_no_file_blocks_no_start(hook: Run, gate: Any, bundle: pathlib.Path, kind: str) -> None:
     path = bundle / "config.json"
     {"fifo": os.mkfifo, "directory": os.mkdir, "dangling": lambda to: os.symlink("/nonexistent", to)}[kind](path)
     assert verdict(hook({}), gate) == LEAVE
@@ -223,7 +223,7 @@ def test_a_line_is_one_line_whatever_the_path(hook: Run, gate: Any, bundle: path
 
 
 def test_the_line_goes_to_the_log_too(hook: Run, gate: Any) -> None:
-    """Without a log, with one, and with one whose reader hangs: the container's start waits for none."""
+    """Without a log, with one, and with one whose reader hangs. The container's start never waits for a reader."""
     path = gate.interpreter.parent / "log"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
         log.bind(str(path))
@@ -276,7 +276,7 @@ def test_usage(hook: Run, gate: Any, args: tuple[str, ...]) -> None:
     assert not gate.started()
 
 
-def test_version_and_a_name_that_is_none_of_ours(gate: Any) -> None:
+def test_version_and_a_foreign_program_name(gate: Any) -> None:
     version = subprocess.run([gate.bin / "vgpu-hook", "--version"], capture_output=True, check=True)
     assert version.stdout.startswith(b"vgpu-hook ")
     other = subprocess.run([gate.bin / "vgpu-gate", "prestart"], capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""vgpu-runtime: what it hands on, when it touches config.json, and what it puts there."""
+"""vgpu-runtime: what it passes on, when it changes config.json, and what it adds there."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def runtime(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def shim(gate_folder: pathlib.Path, runtime: pathlib.Path, bundle: pathlib.Path, tmp_path: pathlib.Path) -> Shim:
-    """shim(*args): vgpu-runtime in `bundle`, in front of a runtime that writes down its arguments and exits with 5."""
+    """shim(*args) runs vgpu-runtime in `bundle`, with a runtime that records its arguments and exits with 5."""
 
     def run(*args: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
         (tmp_path / "argv").unlink(missing_ok=True)
@@ -72,7 +72,7 @@ def has_ours(hooks: dict[str, Any], *stages: str) -> bool:
 
 
 def expected(spec: dict[str, Any], folder: pathlib.Path, config: str | None = None) -> dict[str, Any]:
-    """The model: last in prestart, first in poststop, each only where it is not there yet."""
+    """The model: the hook is last in prestart and first in poststop, and each is added only once."""
     hooks = dict(spec.get("hooks") or {})
     if not has_ours(hooks, "prestart", "createRuntime"):
         hooks["prestart"] = [*(hooks.get("prestart") or []), ours(folder, "prestart", config)]
@@ -298,7 +298,7 @@ def test_command_lines(
     assert ("hooks" in json.loads(config.read_text())) is adds
 
 
-def test_environment_is_handed_on(shim: Shim, tmp_path: pathlib.Path) -> None:
+def test_environment_is_passed_on(shim: Shim, tmp_path: pathlib.Path) -> None:
     environ = {"NOTIFY_SOCKET": "/n", "XDG_RUNTIME_DIR": "/x", "_LIBCONTAINER": "1", "PATH": "/somewhere"}
     shim("state", "c", env=environ)
     assert set((tmp_path / "environ").read_text().split("\0")[:-1]) == {f"{k}={v}" for k, v in environ.items()}
@@ -348,7 +348,7 @@ def test_links_of_the_build(gate_bin: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("format", [["--log-format", "json"], ["--log-format=json"]])
 def test_a_refusal_is_in_the_runtimes_log(gate_folder: pathlib.Path, tmp_path: pathlib.Path, format: list[str]) -> None:
-    """All that containerd reads of a create that failed; a runtime's name with a quote in it has to survive JSON."""
+    """containerd reads nothing else of a create that failed. The JSON is right for a runtime's name with a quote."""
     log = tmp_path / "log.json"
     command = [gate_folder / "vgpu-runtime", '--vgpu-runtime=/no"where\\', "--log", log, *format, "create", "c"]
     done = subprocess.run(command, check=False, capture_output=True, timeout=30)

@@ -1,4 +1,4 @@
-"""The byte code of device programs for whole configurations of the runtimes, executed and compared with the rules."""
+"""The byte code of device programs for whole configurations of the runtimes, compared with the rules by running it."""
 
 from __future__ import annotations
 

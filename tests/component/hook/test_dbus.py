@@ -1,4 +1,4 @@
-"""The D-Bus client against servers on a socket: slow, silent, refusing, talking garbage."""
+"""The D-Bus client with servers on a socket that are slow or silent, refuse calls or send garbage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vgpu.hook.linux.dbus import Bus, BusError, ErrorReply, Reader
 
 MANAGER = ("/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
 
-#: What systemd 262 answers to GetUnit, serial 1: a return with REPLY_SERIAL, SENDER, SIGNATURE and a path.
+#: The answer of systemd 262 to GetUnit, serial 1: a return with REPLY_SERIAL, SENDER, SIGNATURE and a path.
 REAL_REPLY = (
     b"l\x02\x01\x010\x00\x00\x00\x01\x00\x00\x007\x00\x00\x00\x05\x01u\x00\x01\x00\x00\x00\x07\x01s\x00\x18\x00\x00\x00"
     b"org.freedesktop.systemd1\x00\x00\x00\x00\x00\x00\x00\x00\x08\x01g\x00\x01o\x00\x00+\x00\x00\x00"
@@ -55,7 +55,7 @@ def test_random_bytes_are_an_error_and_nothing_worse() -> None:
 
 
 def test_damaged_real_answers(tmp_path: Path) -> None:
-    """One byte changed anywhere, or cut off anywhere: the right answer, an error, or the deadline."""
+    """With one byte changed, or cut off at any place: the right answer, an error, or the deadline."""
     chance = random.Random(2)
     for number in range(60):
         damaged = bytearray(REAL_REPLY)
@@ -68,7 +68,7 @@ def test_damaged_real_answers(tmp_path: Path) -> None:
                 assert str(error)
 
 
-# Company
+# Servers of all kinds
 
 
 def test_calls_and_errors_by_name(tmp_path: Path) -> None:

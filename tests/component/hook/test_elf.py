@@ -1,4 +1,4 @@
-"""The ELF reader on what the compiler makes, and on 1,500 damaged files."""
+"""The ELF reader on the compiler's files, and on 1,500 damaged ones."""
 
 from __future__ import annotations
 

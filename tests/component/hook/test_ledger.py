@@ -1,4 +1,4 @@
-"""The ledger under concurrent processes and over a long random history."""
+"""The ledger with concurrent processes, and over a long random history."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def node(tmp_path: Path) -> Node:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_of_concurrent_claims_as_many_succeed_as_fit(tmp_path: Path, seed: int) -> None:
-    """Twelve processes want 30 cores each of two cards: three fit on each."""
+    """Twelve processes want 30 cores each of two cards. Three fit on each card."""
     node = Node(tmp_path)
     ids = [node.pair(cores=30) for _ in range(12)]
     random.Random(seed).shuffle(ids)

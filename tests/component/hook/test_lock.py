@@ -1,4 +1,4 @@
-"""The ledger's lock with real processes: one at a time, in the order of arrival, whoever dies or stops meanwhile."""
+"""The ledger's lock with real processes: they get it one at a time, in order of arrival, although some die or stop."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from vgpu.hook.ledger.lock import Lock, first_ticket
 WAIT = 30.0
 
 
-class Line:
-    """Children that want the lock in `directory` one after the other; each writes its number when it has it."""
+class Queue:
+    """Children that queue for the lock in `directory`. Each writes its number when it has the lock."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = str(directory)
@@ -30,7 +30,7 @@ class Line:
         self.children: dict[int, int] = {}
 
     def join(self, number: int, hold: Callable[[], None] = lambda: None) -> int:
-        """A child that waits: it has its ticket when this returns."""
+        """Start a child that waits. It has its ticket when this returns."""
         before = len(self.tickets())
         child = os.fork()
         if child == 0:
@@ -53,7 +53,7 @@ class Line:
         return 0
 
     def tickets(self) -> list[int]:
-        """All that are held, in the order of their numbers."""
+        """All tickets that are held, in the order of their numbers."""
         found: list[int] = []
         spans = [(0, lock_module._NO_END)]
         while spans:
@@ -65,7 +65,7 @@ class Line:
         return sorted(found)
 
     def order(self, count: int) -> list[int]:
-        """The numbers of those that had the lock, when there are `count`."""
+        """The numbers of the children that had the lock, as soon as there are `count`."""
         had = b""
         while len(had) < count:
             assert select.select([self.read], [], [], WAIT)[0], f"{list(had)} alone had the lock"
@@ -97,15 +97,15 @@ def until(true: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def line(tmp_path: Path) -> Iterator[Line]:
-    made = Line(tmp_path)
+def line(tmp_path: Path) -> Iterator[Queue]:
+    made = Queue(tmp_path)
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_survivors_have_their_turn_in_the_order_of_arrival(line: Line, seed: int) -> None:
-    """Thirty wait, the first and a third of the others are killed, before the lock is free or while they hold it."""
+def test_survivors_get_the_lock_in_the_order_of_arrival(line: Queue, seed: int) -> None:
+    """Thirty wait. The first and a third of the others are killed, before the lock is free or while they hold it."""
     chance = random.Random(seed)
     with Lock(line.directory):
         for number in range(30):
@@ -120,7 +120,7 @@ def test_survivors_have_their_turn_in_the_order_of_arrival(line: Line, seed: int
     assert line.tickets() == []
 
 
-def test_a_holder_that_is_killed_leaves_the_lock_to_the_next(line: Line) -> None:
+def test_a_holder_that_is_killed_leaves_the_lock_to_the_next(line: Queue) -> None:
     with Lock(line.directory):
         line.join(0, hold=signal.pause)
         for number in range(1, 6):
@@ -130,8 +130,8 @@ def test_a_holder_that_is_killed_leaves_the_lock_to_the_next(line: Line) -> None
     assert line.order(5) == [1, 2, 3, 4, 5]
 
 
-def test_who_comes_does_not_pass_those_who_wait(line: Line) -> None:
-    """The moment at which the lock is free is theirs, though nobody holds it."""
+def test_a_newcomer_does_not_overtake_waiting_processes(line: Queue) -> None:
+    """The lock is free for a moment, but a process that waits has a right to it."""
     with Lock(line.directory):
         first = line.join(0)
         os.kill(first, signal.SIGSTOP)
@@ -140,7 +140,7 @@ def test_who_comes_does_not_pass_those_who_wait(line: Line) -> None:
     assert line.order(2) == [0, 1]
 
 
-def test_one_that_was_stopped_is_passed_over_and_the_others_stay_in_order(line: Line, monkeypatch) -> None:
+def test_a_stopped_process_is_skipped_and_the_others_stay_in_order(line: Queue, monkeypatch) -> None:
     monkeypatch.setattr(lock_module, "STALL", 0.5)
     with Lock(line.directory):
         for number in range(6):
@@ -153,8 +153,8 @@ def test_one_that_was_stopped_is_passed_over_and_the_others_stay_in_order(line: 
     assert sorted(line.order(2)) == [0, 2]
 
 
-def test_patience_is_with_a_line_that_moves(line: Line, monkeypatch) -> None:
-    """The last waits for longer than TIMEOUT altogether; no single holder does."""
+def test_patience_restarts_while_the_queue_moves(line: Queue, monkeypatch) -> None:
+    """The last process waits for longer than TIMEOUT in all. No holder keeps the lock for that long."""
     monkeypatch.setattr(lock_module, "TIMEOUT", 0.3)
     with Lock(line.directory):
         for number in range(8):
@@ -165,7 +165,7 @@ def test_patience_is_with_a_line_that_moves(line: Line, monkeypatch) -> None:
     assert set(line.ended()) == {0}
 
 
-def test_who_does_not_wait_does_not_queue(line: Line) -> None:
+def test_a_process_that_does_not_wait_does_not_queue(line: Queue) -> None:
     with Lock(line.directory):
         child = line.join(0)
         os.kill(child, signal.SIGSTOP)

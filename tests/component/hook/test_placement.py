@@ -1,4 +1,4 @@
-"""Placement against brute force and over long histories."""
+"""Placement compared with brute force, and over long histories."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from vgpu.hook.placement.placement import NoFit, Policy, place
 
 
 def brute_force(cards, commitments, request):
-    """The set that the documentation asks for, by comparing all with plain sums over pairs."""
+    """The set that the documentation specifies, found by comparing all sets with plain sums over pairs."""
     free = [card for card in cards if card.uuid not in commitments]
     ranked = []
     for picks in combinations(sorted(free, key=lambda card: card.index), request.gpus):
@@ -45,7 +45,7 @@ def brute_force(cards, commitments, request):
 
 
 def groups_of(cards):
-    """Sets of two or more cards, linked each to each by NVLink, or a switch: the largest, of the rest the largest..."""
+    """Sets of two or more cards, all linked by NVLink or a switch: first the largest, then the largest of the rest."""
     found = set()
     for level in (0, 1):
         rest = sorted(cards, key=lambda card: card.index)
@@ -92,7 +92,7 @@ def room(cards, request, live, policy):
     ids=["binpack", "spread", "oversubscribed", "reserved"],
 )
 def test_random_history(name, policy):
-    """A request is served exactly when it fits, and nothing is ever promised twice."""
+    """A request is served exactly when it fits, and no amount is ever committed twice."""
     rng = random.Random(f"{name} {policy.name}")
     cards, live = NODES[name](), []
     for _ in range(120):
@@ -117,7 +117,7 @@ def free_cards(cards, live):
 
 
 def test_binpack_leaves_at_least_as_many_cards_free_as_spread():
-    """At every step of arrivals that both accept: spread takes a free card as long as there is one."""
+    """This holds after each arrival that both accept: spread takes a free card as long as there is one."""
     rng = random.Random(11)
     ahead = 0
     for _ in range(60):
@@ -139,7 +139,7 @@ def test_binpack_leaves_at_least_as_many_cards_free_as_spread():
 
 
 def test_binpack_serves_more_whole_cards_over_histories_with_departures():
-    """A single history may go the other way; over many, packing has to pay."""
+    """A single history may end the other way. Over many histories binpack has to serve more."""
     free = {"binpack": 0, "spread": 0}
     for name in free:
         rng = random.Random(13)

@@ -1,4 +1,4 @@
-"""A pod's record that another thread writes while the hook waits for it."""
+"""A pod's record that a thread writes while the hook waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What systemd is asked about a container's unit, and what follows when it does not cooperate: a fake on a socket."""
+"""The hook's calls to systemd about a container's unit, and the results when calls fail, with a fake on a socket."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def private(run: Path) -> Path:
 
 
 def transient(run: Path, text: str, part: str = "") -> None:
-    """What systemd writes down about a unit that was made by a call."""
+    """Write systemd's files of a transient unit."""
     path = run / "systemd/transient" / (f"{SCOPE}.d/{part}" if part else SCOPE)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -57,7 +57,7 @@ def test_half_of_the_devices_are_not_enough(tmp_path: Path, allow: list[tuple[st
 
 
 def test_a_unit_that_does_not_restrict_is_left_alone(tmp_path: Path) -> None:
-    """A first DeviceAllow= would make it restrict."""
+    """A first DeviceAllow= would make the unit restrict devices."""
     unit = Unit("auto", pins=[("device", "/sys/fs/bpf/crun/x"), ("sysctl", "/sys/fs/bpf/other")])
     with FakeSystemd({SCOPE: unit}).listening(private(tmp_path)):
         notice = tell(tmp_path)
@@ -71,7 +71,7 @@ def test_a_list_restricts_even_with_policy_auto(tmp_path: Path) -> None:
         assert tell(tmp_path).listed
 
 
-def test_a_unit_that_systemd_does_not_know(tmp_path: Path) -> None:
+def test_a_unit_that_systemd_does_not_have(tmp_path: Path) -> None:
     with FakeSystemd({}).listening(private(tmp_path)):
         notice = tell(tmp_path)
     assert (notice.listed, notice.text) == (False, f"systemd knows no unit {SCOPE}: kernel level only")
@@ -120,7 +120,7 @@ def test_before_249_there_is_no_property_for_pins(tmp_path: Path) -> None:
         assert tell(tmp_path).listed
 
 
-# When it does not play along
+# Calls that fail
 
 DENIED = ("org.freedesktop.DBus.Error.AccessDenied", "Permission denied")
 BAD = {
@@ -152,7 +152,7 @@ def told_by(fake: Behaviour | None, run: Path) -> UnitAccess:
         ("", "[Scope]\nBPFProgram=device:/sys/fs/bpf/crun/x\n"),
     ],
 )
-def test_without_its_consent_a_unit_that_restricts_stops_the_start(
+def test_a_restricting_unit_that_cannot_be_changed_stops_the_start(
     tmp_path: Path, behaviour: Behaviour | None, written: tuple[str, str]
 ) -> None:
     transient(tmp_path, written[1], written[0])
@@ -171,7 +171,7 @@ def test_without_its_consent_a_unit_that_restricts_stops_the_start(
     "behaviour", [BAD["nobody"], BAD["silent"], BAD["refusing"]], ids=["nobody", "silent", "refusing"]
 )
 @pytest.mark.parametrize("written", ["", "[Scope]\nDevicePolicy=auto\nDeviceAllow=\n", "\xff\x00garbage"])
-def test_without_its_consent_another_unit_is_warned_of(
+def test_any_other_unit_that_cannot_be_changed_is_a_warning(
     tmp_path: Path, behaviour: Behaviour | None, written: str
 ) -> None:
     if written:

@@ -1,4 +1,4 @@
-"""The kubelet stand-in itself, against a scripted plugin and a runtime in memory: as harsh as the real one."""
+"""The kubelet stand-in itself, with a scripted plugin and a runtime in memory. It behaves like the real kubelet."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ CORES, MEMORY = "x.io/cores", "x.io/memory"
 
 
 class ScriptedPlugin:
-    """Serves `resource` with devices d0, d1, ...; `answers` makes what Allocate returns, `lists` feeds the stream."""
+    """Serves `resource` with devices d0, d1, .... `answer` returns Allocate's answer, `lists` feeds the stream."""
 
     def __init__(self, directory: Path, resource: str, count: int = 10) -> None:
         self.directory, self.resource = directory, resource
         self.endpoint = f"{resource.replace('/', '-')}.sock"
-        self.asked: list[list[str]] = []
+        self.allocated: list[list[str]] = []
         self.preferred: list[tuple[set[str], set[str], int]] = []
         self.answer: Callable[[list[str]], dict[str, Any]] = lambda ids: {"envs": {resource: ",".join(sorted(ids))}}
         self.lists: queue.Queue[dict[str, str] | None] = queue.Queue()
@@ -51,7 +51,7 @@ class ScriptedPlugin:
     def _allocate(self, request: Any, context: grpc.ServicerContext) -> Any:
         (one,) = request.container_requests
         ids = list(one.devices_ids)
-        self.asked.append(ids)
+        self.allocated.append(ids)
         answer = self.answer(ids)
         if "error" in answer:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, answer["error"])
@@ -80,10 +80,10 @@ class ScriptedPlugin:
 
 
 class MemoryRuntime:
-    """Containers that run until `codes` holds their exit code; `told` is what each was started with."""
+    """Containers that run until `codes` contains their exit code. `started` has the options of each."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, Options]] = []
+        self.started: list[tuple[str, Options]] = []
         self.codes: dict[str, int] = {}
         self._numbers = itertools.count()
 
@@ -91,10 +91,10 @@ class MemoryRuntime:
         return spec.uid
 
     def start(self, sandbox: str, container: Container, options: Options) -> str:
-        self.told.append((container.name, options))
+        self.started.append((container.name, options))
         if container.command[0] == "end":
-            self.codes[f"{container.name}-{len(self.told)}"] = 0
-        return f"{container.name}-{len(self.told)}"
+            self.codes[f"{container.name}-{len(self.started)}"] = 0
+        return f"{container.name}-{len(self.started)}"
 
     def exit_code(self, sandbox: str, container: str) -> int | None:
         return self.codes.get(container)
@@ -156,11 +156,11 @@ def test_a_pod_gets_devices_and_the_answers(
     until(kubelet, CORES, 10)
     pod = kubelet.run(Spec([Container("c", {CORES: 3})]))
     runs(pod)
-    (ids,) = made.asked
+    (ids,) = made.allocated
     assert len(set(ids)) == 3
-    assert runtime.told[0][1].envs == {CORES: ",".join(sorted(ids))}
+    assert runtime.started[0][1].envs == {CORES: ",".join(sorted(ids))}
     kubelet.run(Spec([Container("c", {CORES: 7})]))
-    assert set(made.asked[1]).isdisjoint(ids)
+    assert set(made.allocated[1]).isdisjoint(ids)
     failed = kubelet.run(Spec([Container("c", {CORES: 1})]))
     assert (failed.phase, failed.reason) == ("Failed", "UnexpectedAdmissionError")
     assert "Requested: 1, Available: 0" in failed.message
@@ -178,10 +178,10 @@ def test_the_first_of_a_repeated_key_stays(
     for order, first in ((sorted, CORES), (lambda names: sorted(names, reverse=True), MEMORY)):
         kubelet.devices.order = order  # type: ignore[assignment]
         runs(kubelet.run(Spec([Container("c", {CORES: 1, MEMORY: 1})])))
-        told = runtime.told[-1][1]
-        assert told.envs == {"K": first}
-        assert told.annotations == {"K": first, CORES: "1", MEMORY: "1"}
-        assert told.mounts["/same"]["host_path"] == f"/{first}"
+        options = runtime.started[-1][1]
+        assert options.envs == {"K": first}
+        assert options.annotations == {"K": first, CORES: "1", MEMORY: "1"}
+        assert options.mounts["/same"]["host_path"] == f"/{first}"
 
 
 def test_an_error_from_allocate_fails_the_pod_for_good(
@@ -195,16 +195,16 @@ def test_an_error_from_allocate_fails_the_pod_for_good(
     assert "code = InvalidArgument desc = 150 cores: no" in pod.message
     made.answer = lambda ids: {}
     runs(kubelet.run(Spec([Container("c", {CORES: 10})])))
-    assert len(runtime.told) == 1
+    assert len(runtime.started) == 1
 
 
-def test_init_containers_hand_their_devices_on(kubelet: Kubelet, plugin: Callable[..., ScriptedPlugin]) -> None:
+def test_init_containers_pass_their_devices_on(kubelet: Kubelet, plugin: Callable[..., ScriptedPlugin]) -> None:
     made = plugin().register()
     until(kubelet, CORES, 10)
     inits = [Container("i", {CORES: 4}, ["end"]), Container("j", {CORES: 6}, ["end"])]
     pod = kubelet.run(Spec([Container("a", {CORES: 3}), Container("b", {CORES: 5})], inits))
     runs(pod)
-    first, second, third, fourth = map(set, made.asked)
+    first, second, third, fourth = map(set, made.allocated)
     assert first < second
     assert third < second
     assert len(third | fourth) == 8, "two containers that run side by side share none"
@@ -213,14 +213,14 @@ def test_init_containers_hand_their_devices_on(kubelet: Kubelet, plugin: Callabl
     assert {one.name: len(one.devices[0].device_ids) for one in listed.containers} == {"a": 3, "b": 5}
 
 
-def test_the_plugin_is_asked_what_it_prefers(kubelet: Kubelet, plugin: Callable[..., ScriptedPlugin]) -> None:
+def test_the_plugins_preference_is_requested(kubelet: Kubelet, plugin: Callable[..., ScriptedPlugin]) -> None:
     made = plugin().register(preferred=True)
     until(kubelet, CORES, 10)
     kubelet.run(Spec([Container("a", {CORES: 4})], [Container("i", {CORES: 2}, ["end"])]))
     assert made.preferred[0] == ({f"d{number}" for number in range(10)}, set(), 2)
-    assert set(made.asked[0]) == {"d8", "d9"}
+    assert set(made.allocated[0]) == {"d8", "d9"}
     assert made.preferred[1][1:] == ({"d8", "d9"}, 4)
-    assert set(made.asked[1]) == {"d6", "d7", "d8", "d9"}
+    assert set(made.allocated[1]) == {"d6", "d7", "d8", "d9"}
 
 
 def test_devices_of_ended_pods_are_free_at_the_next_admission(
@@ -235,7 +235,7 @@ def test_devices_of_ended_pods_are_free_at_the_next_admission(
     assert first.uid not in kubelet.devices.pods
 
 
-def test_a_restart_keeps_what_pods_hold_and_trusts_no_plugin_until_it_registers(
+def test_a_restart_keeps_pods_devices_and_uses_no_plugin_until_it_registers(
     kubelet: Kubelet, plugin: Callable[..., ScriptedPlugin], runtime: MemoryRuntime
 ) -> None:
     made = plugin().register()
@@ -250,13 +250,13 @@ def test_a_restart_keeps_what_pods_hold_and_trusts_no_plugin_until_it_registers(
     assert "no healthy devices present; cannot allocate unhealthy devices x.io/cores" in early.message
     runtime.codes[pod.statuses["c"].id] = 1
     daemons.wait_for(lambda: pod.statuses["c"].started == 2, 10)
-    assert runtime.told[0][1].envs == runtime.told[1][1].envs
+    assert runtime.started[0][1].envs == runtime.started[1][1].envs
     again = plugin().register()
     until(kubelet, CORES, 10)
     kubelet.run(Spec([Container("c", {CORES: 7})]))
-    assert len(made.asked) == 1
-    assert len(again.asked) == 1
-    assert set(made.asked[0]).isdisjoint(again.asked[0])
+    assert len(made.allocated) == 1
+    assert len(again.allocated) == 1
+    assert set(made.allocated[0]).isdisjoint(again.allocated[0])
 
 
 @pytest.mark.parametrize("registered", [True, False])
@@ -276,8 +276,8 @@ def test_after_a_reboot_pods_need_their_plugin(
     kubelet.resume()
     if registered:
         runs(pod)
-        assert again.asked == []
-        assert runtime.told[-1][1].envs == {CORES: ",".join(sorted(made.asked[0]))}
+        assert again.allocated == []
+        assert runtime.started[-1][1].envs == {CORES: ",".join(sorted(made.allocated[0]))}
     else:
         assert pod.reason == "UnexpectedAdmissionError"
 
@@ -285,7 +285,7 @@ def test_after_a_reboot_pods_need_their_plugin(
 def test_after_a_reboot_init_containers_run_again(
     kubelet: Kubelet, plugin: Callable[..., ScriptedPlugin], runtime: MemoryRuntime
 ) -> None:
-    """The sandbox that they were of is gone; what has ended for good does not run again."""
+    """Their sandbox is gone. A container that has ended for good does not run again."""
     plugin().register()
     until(kubelet, CORES, 10)
     pod = kubelet.run(Spec([Container("c", {CORES: 3})], inits=[Container("i", {CORES: 3})]))

@@ -1,4 +1,4 @@
-"""The drivers and the boxes that libvcuda's tests run programs in; what a box is: vcuda_boxes."""
+"""The drivers and boxes in which libvcuda's tests run programs. vcuda_boxes describes a box."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vcuda_boxes import AWKWARD_UUID, BUILD, NVML, SOURCES, Box, Compiled, SimBo
 
 @pytest.fixture
 def compiled(tmp_path: Path) -> Compiled:
-    """Compiles a source of tests/data/cuda with further arguments; the program."""
+    """Compiles a source of tests/data/cuda with further arguments. Returns the program."""
     return lambda source, *options: compile_c(tmp_path / Path(source).stem, SOURCES / source, *options)
 
 
@@ -43,7 +43,7 @@ def awkward(programs: Path, tmp_path: Path) -> Iterator[Box]:
 
 @pytest.fixture(scope="session")
 def sim_driver(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the simulated libraries under the names that they have at the private path; NVML apart."""
+    """A directory with the simulated libraries under their names at the private path. NVML has its own."""
     path = tmp_path_factory.mktemp("sim_driver")
     (path / "nvml").mkdir()
     for name, target in (("libcuda", path / "libcuda.so.1"), ("libnvidia-ml", path / "nvml" / NVML)):
@@ -56,10 +56,10 @@ def sim_driver(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture
 def sim_box(programs: Path, sim_driver: Path, tmp_path: Path) -> Iterator[Callable[..., SimBox]]:
-    """Makes boxes on a simulated node with the cards of a profile; all boxes of a test share the node.
+    """Makes boxes on a simulated node with the cards of a profile. All boxes of a test share the node.
 
     `pids`: the box has a PID namespace of its own, as a container has.
-    Without NVML what the driver itself takes is not known, so that what a test allocates is all that is charged.
+    Without NVML libvcuda cannot see the driver's own memory, so it charges only what a test allocates.
     """
     need_root()
     boxes: list[SimBox] = []

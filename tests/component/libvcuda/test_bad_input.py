@@ -1,6 +1,6 @@
-"""What accidents and tenants do to the two files while programs run: answers come, and only this container suffers.
+"""Damage to the limits file and the usage region while programs run. Calls return, and no other container is affected.
 
-Beside test_limit.py, which has what a program finds when it starts, and test_fuzz.py, which has no processes.
+Files that are damaged before a program starts are in test_limit.py. Damage without processes is in test_fuzz.py.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_a_card_that_the_host_takes_from_the_list_has_no_limit(awkward: Box) -> 
 
 @pytest.mark.parametrize("size", [1, 20, SIZE - 1])
 def test_limits_cut_short_under_use_leave_the_last_good_ones(awkward: Box, size: int) -> None:
-    """The page is still there, with zeros behind the end; a file of no bytes would be SIGBUS."""
+    """The mapped page stays, with zeros behind the file's end. An empty file would cause SIGBUS."""
     awkward.limit(LIMIT)
     client = awkward.opened()
     os.truncate(awkward.path / "limits", size)
@@ -112,7 +112,7 @@ def test_what_is_no_file_in_the_regions_place_refuses_memory(awkward: Box, make:
     assert len(awkward.log.splitlines()) == 1
 
 
-# The region's words, forged while a program with a share of the cores runs
+# Fields of the usage region, forged while a program with a core share runs
 
 PARTS = {
     "slots_seen": (8, usage.HEADER.size),
@@ -152,7 +152,7 @@ def with_kernel(box: SimBox) -> tuple[Client, int]:
 
 
 def works(client: Client, kernel: int) -> bool:
-    """Every call answers, whatever it answers; False: the program is gone or hangs."""
+    """Whether every call returns, with any result. False: the program has ended or hangs."""
     calls = [
         "cuMemAlloc_v2 & 65536",
         "cuMemAllocAsync & 65536 0",
@@ -183,7 +183,7 @@ def test_forged_words_stop_no_program_and_reach_no_other_container(sim_box: Call
 
 
 def test_a_slot_that_was_scribbled_on_before_it_was_anybodys(sim_box: Callable[..., SimBox]) -> None:
-    """What its words say is under way is not this process's."""
+    """The work in flight that such a slot contains is not this process's."""
     box = sim_box("t4x1")
     share(box)
     with_kernel(box)
@@ -196,7 +196,7 @@ def test_a_slot_that_was_scribbled_on_before_it_was_anybodys(sim_box: Callable[.
 
 
 def test_a_scribbler_at_work_stops_no_program(sim_box: Callable[..., SimBox]) -> None:
-    """Random words at random places, for as long as two programs are busy."""
+    """Random words are written at random places as long as two programs are busy."""
     victim, other = sim_box("t4x1"), sim_box("t4x1")
     share(victim)
     other.limit(LIMIT)

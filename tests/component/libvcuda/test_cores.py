@@ -35,7 +35,7 @@ def one(bench: Any, share: int, *loads: dict[str, Any], **options: Any) -> Any:
 
 @pytest.mark.parametrize("run", range(5))
 def test_shares(bench: Any, run: int, pytestconfig: pytest.Config) -> None:
-    """One habit of programs in each run; the long run has all cells."""
+    """Each run has one kind of program. The long run has all cells."""
     cells = bench.share.cells((10, 50, 90), (10 * US, MS, 10 * MS), (1, 4))
     if pytestconfig.getoption("--long"):
         cells = bench.share.cells()
@@ -49,7 +49,7 @@ def test_shares(bench: Any, run: int, pytestconfig: pytest.Config) -> None:
 
 
 def test_a_run_repeats(bench: Any) -> None:
-    """To the nanosecond: nothing that libvcuda decides depends on the machine."""
+    """Runs agree to the nanosecond: no decision of libvcuda depends on the machine."""
     loads = [{"kernel": "lognormal:30000:1000:5000000", "launches": 20, "threads": 2}] * 3
     first, second = bench.workers.run_all([one(bench, 40, *loads)] * 2)
     assert first.busy == second.busy
@@ -73,15 +73,15 @@ def test_a_run_repeats(bench: Any) -> None:
     ids=lambda load: "-".join(f"{name}={value}" for name, value in load.items()),
 )
 def test_kinds_of_work(bench: Any, load: dict[str, Any]) -> None:
-    """Never more than the share, and nearly all of it. One launch at a time cannot use more than a part of a card."""
+    """A program gets nearly all of its share and never more. One launch at a time uses only a part of a card."""
     window = (2 * SECOND, 22 * SECOND) if "00000000" in str(load["kernel"]) else WINDOW
     (outcome,) = bench.workers.run_all([bench.scenario.Scenario([bench.scenario.Tenant(30, [load])], window)])
     assert outcome.share(0) == pytest.approx(0.3, rel=0.05)
 
 
 def test_long_kernels_of_many_processes_from_the_start(bench: Any) -> None:
-    """What was never measured takes far longer than it is taken for: its process keeps the turn meanwhile, or two of
-    them would be charged for the same time.
+    """A kernel that was never measured runs far longer than its estimate. Its process keeps the time slice meanwhile,
+    or two processes would be charged for the same time.
     """
     load = {"kernel": "fixed:100000000", "wait": 0}
     (outcome,) = bench.workers.run_all(
@@ -92,7 +92,7 @@ def test_long_kernels_of_many_processes_from_the_start(bench: Any) -> None:
 
 @pytest.mark.parametrize("shares", [(50, 50), (10, 90), (20, 30, 50), (5, 5, 10, 10, 15, 15, 20, 20)], ids=str)
 def test_tenants(bench: Any, shares: tuple[int, ...]) -> None:
-    """Nobody gets more, nobody less; how near they come is the bench's to say (docs/benchmarks.md)."""
+    """No container gets more or less than its share. The benchmark measures how close it comes (docs/benchmarks.md)."""
     nodes = [bench.tenants.node(shares, run) for run in range(3)]
     window = (SECOND, 11 * SECOND)  #: 100 kernels of 5 ms under a share of 5
     outcomes = bench.workers.run_all(dataclasses.replace(node, window=window) for node in nodes)
@@ -102,7 +102,7 @@ def test_tenants(bench: Any, shares: tuple[int, ...]) -> None:
         assert sum(got) >= 97
 
 
-def test_a_change_counts_soon(bench: Any) -> None:
+def test_a_change_takes_effect_soon(bench: Any) -> None:
     (result,) = bench.change.measure(bench.workers, 1, (4,))
     assert result.max <= 100
 
@@ -117,7 +117,7 @@ def test_a_change_counts_soon(bench: Any) -> None:
     ids=["one process", "two processes", "in rounds"],
 )
 def test_kernels_that_wait_for_each_other(bench: Any, loads: list[dict[str, Any]]) -> None:
-    """On two cards: they never wait for ever, and get their share of both."""
+    """Kernels on two cards do not wait for ever, and get their share of both."""
     pairs = [{"kernel": "fixed:1000000", "meet": 7, "parties": 2, **load} for load in loads]
     (outcome,) = bench.workers.run_all([one(bench, 30, *pairs, profile="a100x2")])
     assert outcome.share(0) / 2 == pytest.approx(0.3, rel=0.1)
@@ -126,8 +126,8 @@ def test_kernels_that_wait_for_each_other(bench: Any, loads: list[dict[str, Any]
 
 @pytest.mark.parametrize("duration", [MS, 30 * MS], ids=["short", "long"])
 def test_kernels_that_wait_for_each_other_among_tenants(bench: Any, duration: int) -> None:
-    """One process on each of two cards, as data-parallel training has them, and a flood of another container on both:
-    nobody waits for ever. How much of its share each has is the bench's to say.
+    """One process on each of two cards, as in data-parallel training, and another container that floods both cards. No
+    process waits for ever. The benchmark measures how much of its share each container gets.
     """
     pair = [{"kernel": f"fixed:{duration}", "meet": 7, "parties": 2, "card": card, "wait": 0} for card in (0, 1)]
     flood = [{"kernel": "fixed:2000000", "card": card, "wait": 0} for card in (0, 1)]

@@ -1,6 +1,6 @@
-"""Every function that starts work on a card is accounted, or docs/compute-limit.md says why not.
+"""libvcuda charges every function that starts work on a card, or docs/compute-limit.md gives the reason why not.
 
-The simulator's ledger of finished work is the measure.
+The tests compare the charges with the simulator's ledger of finished work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vgpu.config import limits, usage
 NAMES = CHECKOUT / "libvcuda/src/driver/names/cuda_driver.txt"
 HOOKS = CHECKOUT / "libvcuda/src/driver/cuda_table.h"
 DOCS = CHECKOUT / "docs/compute-limit.md"
-#: What names of functions that give a card or a stream something to do look like.
+#: Patterns of names of functions that submit work to a card or a stream.
 WORK = re.compile(
     r"^cu(Launch|Memset|Memcpy|GraphLaunch|GraphUpload|.*Async|.*(Cpy|Copy)Batch|Ctx.*Event$|GreenCtx.*Event$)"
 )
@@ -34,7 +34,7 @@ def documented() -> dict[str, list[str]]:
 
 
 def names() -> list[str]:
-    """All that take a stream have variants for threads' own default streams, but for a few that have not."""
+    """Nearly all functions that take a stream have variants for per-thread default streams."""
     known = NAMES.read_text().split()
     streams = {re.sub(r"_pt[sd][sz]$", "", name) for name in known if re.search(r"_pt[sd][sz]$", name)}
     return [name for name in known if WORK.match(name) or re.sub(r"_pt[sd][sz]$", "", name) in streams]
@@ -56,7 +56,7 @@ def test_the_table_names_no_function_that_there_is_not() -> None:
         assert any(fnmatchcase(name, pattern) for name in known), pattern
 
 
-# ---- what they take, by the card's ledger ----
+# ---- the time that calls take, by the card's ledger ----
 
 PTX = ".version 6.0\n.target sm_60\n.address_size 64\n.visible .entry spin_200us() { ret; }\n"
 BOX_2D = "{{N:0,N:0,i:2,P:0,Q:{b},P:0,N:8192,N:0,N:0,i:2,P:0,Q:{a},P:0,N:8192,N:8192,N:{rows}}}"
@@ -68,7 +68,7 @@ ANY_2D = BOX_2D.replace("i:2", "i:4")  # CU_MEMORYTYPE_UNIFIED
 CONFIG = "{{I:1,I:1,I:1,I:32,I:1,I:1,I:0,P:%s,P:0,I:0}}"
 PARAMS = "{{P:{f},I:1,I:1,I:1,I:32,I:1,I:1,I:0,P:{stream},P:0}}"
 GRID = "1 1 1 32 1 1 0"
-#: Bytes that the program keeps, and where.
+#: Bytes that the program keeps, and their kind of memory.
 KEEP = "kept.append(ctypes.create_string_buffer(%r)) or ctypes.addressof(kept[-1])"
 
 FILLS = [
@@ -127,7 +127,7 @@ ELSEWHERE = [
 
 
 class Account:
-    """A program under a share: what the account says that it used of the card, and what the card says."""
+    """A program with a core share: the time that libvcuda charged it, and its time by the card's ledger."""
 
     def __init__(self, box: SimBox) -> None:
         self.box = box
@@ -137,7 +137,7 @@ class Account:
 
     @staticmethod
     def make(client: Client) -> dict[str, int]:
-        """What the calls need."""
+        """Make the objects that the calls need."""
         made = {"n": BYTES, "rows": BYTES // PITCH, "row": 1 << 20}
         client.ask("python globals().update(kept=[])")
         text = client.ask(f"python {KEEP % PTX.encode()}")
@@ -166,7 +166,7 @@ class Account:
         return int(self.box.cards()[0]["busy_ns"])
 
     def of(self, line: str) -> tuple[float, float]:
-        """ns by the account and by the card of a call, until it is done and settled."""
+        """ns of a call by libvcuda's charges and by the card, once it has finished and is charged."""
         used, busy = self.used(), self.busy()
         line = re.sub(r"\b(\d+)/(\d)\b", lambda match: str(int(match[1]) // int(match[2])), line.format(**self.things))
         self.client.does(line)
@@ -180,14 +180,14 @@ class Account:
 
 @pytest.fixture
 def account(sim_box: Callable[..., SimBox]) -> Account:
-    """On a card with slow memory, so that what the simulating machine does meanwhile is short beside it."""
+    """A program on a card with slow memory, so that the simulating machine's own time is short in comparison."""
     profile = load_simctl().load_profile("t4x1")
     profile["models"]["t4"]["memory_clock_mhz"] = 50
     return Account(sim_box(profile))
 
 
 @pytest.mark.parametrize("lines", [FILLS, COPIES, LAUNCHES], ids=["fills", "copies", "launches"])
-def test_what_the_card_is_busy_with_is_accounted(account: Account, lines: list[str]) -> None:
+def test_work_that_keeps_the_card_busy_is_charged(account: Account, lines: list[str]) -> None:
     for line in lines:
         used, busy = account.of(line)
         for _ in range(5):
@@ -198,7 +198,7 @@ def test_what_the_card_is_busy_with_is_accounted(account: Account, lines: list[s
         assert 0.5 * busy <= used <= 2 * busy + 5_000_000, line
 
 
-def test_what_copy_engines_do_is_not(account: Account) -> None:
+def test_work_of_copy_engines_is_not_charged(account: Account) -> None:
     account.of(LAUNCHES[0])
     for line in ELSEWHERE:
         assert account.of(line) == (0, 0), line

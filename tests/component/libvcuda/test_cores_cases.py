@@ -1,4 +1,4 @@
-"""The core share of programs that do awkward things (tests/data/cuda/cores_cases.c), by the wall's clock."""
+"""The core share of programs with unusual behaviour (tests/data/cuda/cores_cases.c), in real time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from vgpu.config import core_schedule, limits, usage
 MS = 1_000_000
 USED = 8  #: in struct vgpu_usage_time
 SETTLE = 0.2
-PATIENCE = 15  #: seconds, for what would otherwise hang
+PATIENCE = 15  #: seconds, after which a test takes a program for hung
 
 
 class Cases:
-    """Runs cases in a box; what the card says of them, and the container's own words."""
+    """Runs cases in a box. Reads the card's ledger and the container's usage region."""
 
     def __init__(self, box: SimBox, program: Path) -> None:
         self.box = box
@@ -63,20 +63,20 @@ class Cases:
         return (self.busy(card) - busy) / 1e9 / (time.monotonic() - began)
 
     def shares(self, enough: float) -> list[float]:
-        """Percent, one time after the other until it is enough: a busy machine keeps programs from asking in time."""
+        """Percent, measured until it is `enough`, as a busy machine delays the programs' launches."""
         got = [100 * self.share()]
         while got[-1] < enough and len(got) < 8:
             got.append(100 * self.share())
         return got
 
     def words(self, card: int = 0) -> tuple[int, ...]:
-        """level, stamp, holder, ... of the card: struct vgpu_usage_time."""
+        """The fields level, stamp, holder, ... of the card: struct vgpu_usage_time."""
         data = (self.box.path / "usage/usage").read_bytes()
         place = usage.places(data[: usage.CARDS_END])[self.box.cards()[card]["uuid"]]
         return usage.TIME.unpack_from(data, usage.TIMES_OFFSET + place * usage.TIME.size)
 
     def in_flight(self, card: int = 0) -> int:
-        """Of all processes of the container."""
+        """The work in flight of all processes of the container."""
         data = (self.box.path / "usage/usage").read_bytes()
         place = usage.places(data[: usage.CARDS_END])[self.box.cards()[card]["uuid"]]
         flights = data[usage.FLIGHTS_OFFSET + place * usage.SLOTS * usage.FLIGHT.size :][
@@ -85,7 +85,7 @@ class Cases:
         return sum(in_flight for in_flight, _ in usage.FLIGHT.iter_unpack(flights))
 
     def holder(self) -> int:
-        """The pid of who has the turn, or waits for it with work under way."""
+        """The pid of the process that has the time slice, or waits for it with work in flight."""
         data = (self.box.path / "usage/usage").read_bytes()
         owners = [
             slot[0] & ((1 << 22) - 1) for slot in usage.SLOT.iter_unpack(data[usage.CARDS_END : usage.CHARGES_OFFSET])
@@ -109,7 +109,7 @@ class Cases:
 
 @pytest.fixture
 def make(sim_box: Callable[..., SimBox], tmp_path: Path) -> Iterator[Callable[[str], Cases]]:
-    """Makes boxes, with one program for all."""
+    """Makes boxes that share one compiled program."""
     made: list[Cases] = []
 
     def one(profile: str = "t4x1") -> Cases:
@@ -135,7 +135,7 @@ def make(sim_box: Callable[..., SimBox], tmp_path: Path) -> Iterator[Callable[[s
     ],
 )
 def test_the_share_holds(make: Callable[[], Cases], case: str, share: int) -> None:
-    """Never more, and most of it; where the machine is too busy for that, not more is charged than the card did."""
+    """A program gets most of its share and never more. On a busy machine it is not charged for more than it used."""
     cases = make()
     cases.limit(share)
     cases.start(case)
@@ -155,7 +155,7 @@ def test_it_comes_to_an_end(make: Callable[[], Cases], case: str) -> None:
     cases.finish(case)
 
 
-def test_a_context_that_ends_leaves_nothing_under_way(make: Callable[[], Cases]) -> None:
+def test_a_context_that_ends_leaves_no_work_in_flight(make: Callable[[], Cases]) -> None:
     cases = make()
     cases.limit(30)
     process = cases.start("destroy")
@@ -169,7 +169,7 @@ def test_a_context_that_ends_leaves_nothing_under_way(make: Callable[[], Cases])
 
 
 def test_groups_and_neighbours_progress(make: Callable[[str], Cases]) -> None:
-    """A launch on two cards together, with another container on both."""
+    """A launch on two cards together, while another container uses both."""
     ours, other = make("a100x2"), make("a100x2")
     uuids = [card["uuid"] for card in ours.box.cards()]
     for index, cases in enumerate((ours, other)):
@@ -189,8 +189,8 @@ def test_groups_and_neighbours_progress(make: Callable[[str], Cases]) -> None:
     assert sum(after.values()) > sum(before.values())
 
 
-def test_who_is_killed_in_its_turn_holds_up_nobody(make: Callable[[], Cases]) -> None:
-    """Again and again: the others of the container go on, and together they have its share."""
+def test_a_process_that_is_killed_in_its_time_slice_blocks_no_other(make: Callable[[], Cases]) -> None:
+    """After each kill the container's other processes go on, and together they get its share."""
     cases = make()
     cases.limit(40)
     for _ in range(4):
@@ -200,7 +200,7 @@ def test_who_is_killed_in_its_turn_holds_up_nobody(make: Callable[[], Cases]) ->
         victim = cases.holder()
         os.kill(victim, signal.SIGKILL)
         killed, busy = time.monotonic(), cases.busy()
-        while cases.busy() - busy < 12 * MS and time.monotonic() - killed < 5:  # more than what was under way
+        while cases.busy() - busy < 12 * MS and time.monotonic() - killed < 5:  # more than the work in flight
             time.sleep(0.002)
         assert time.monotonic() - killed < 1  # 30 ms at 40 percent
     time.sleep(SETTLE)

@@ -1,4 +1,4 @@
-"""The core share while things happen to it, on the simulator by the wall's clock: the ratios are generous for that."""
+"""The core share while kills, loans, leases and damage happen, on the simulator in real time, with generous ratios."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Loads:
         (self.box.path / "limits").write_bytes(limits.encode("box", [card]))
 
     def share(self, seconds: float = 1.0) -> float:
-        """The part of the card's time that the container has from now on."""
+        """The part of the card's time that the container uses from now on."""
         began, busy = time.monotonic(), self.busy()
         time.sleep(seconds)
         return (self.busy() - busy) / 1e9 / (time.monotonic() - began)
 
     def has(self, share: float) -> bool:
-        """Not more, and not much less: a machine that is busy otherwise keeps its programs from asking in time."""
+        """Assert that it gets its share or a little less, as a busy machine delays its programs' launches."""
         return 0.6 * share < self.share() < 1.1 * share
 
     def busy(self) -> int:
@@ -68,7 +68,7 @@ def loads(t4: SimBox, tmp_path: Path) -> Iterator[Loads]:
     running.close()
 
 
-def test_a_killed_process_leaves_no_debt_and_no_turn(loads: Loads) -> None:
+def test_a_killed_process_leaves_no_debt_and_no_time_slice(loads: Loads) -> None:
     loads.limit(40)
     victims = [loads.start() for _ in range(3)]
     loads.start()
@@ -80,7 +80,7 @@ def test_a_killed_process_leaves_no_debt_and_no_turn(loads: Loads) -> None:
     assert loads.has(0.4)
 
 
-def test_what_is_lent_is_used_and_given_back(loads: Loads) -> None:
+def test_lent_time_is_used_and_given_back(loads: Loads) -> None:
     loads.limit(20, 80)
     path = loads.box.path / "cards"
     forever = time.monotonic_ns() + 60 * SECOND
@@ -106,7 +106,7 @@ def test_a_lease_ends_by_itself(loads: Loads) -> None:
 
 
 @pytest.mark.parametrize("period", [1, 1 << 63, 2**64 - 1])
-def test_a_period_of_nonsense_is_none(loads: Loads, period: int) -> None:
+def test_a_nonsensical_period_is_ignored(loads: Loads, period: int) -> None:
     loads.limit(50)
     page = core_schedule.CoreSchedule(loads.box.uuid, period, tenants=1, share=2**32 - 1)
     (loads.box.path / "cards").write_bytes(core_schedule.encode([page]))
@@ -117,7 +117,7 @@ def test_a_period_of_nonsense_is_none(loads: Loads, period: int) -> None:
 
 @pytest.mark.parametrize(("offset", "until", "share"), [(3600, 60, 0.2), (-3600, -60, 0.8)], ids=["ahead", "behind"])
 def test_a_time_namespaces_clock_is_set_right(loads: Loads, offset: int, until: int, share: float) -> None:
-    """A lease ends by the host's clock, which is so many seconds ahead of the container's."""
+    """A lease ends by the host's clock, which is ahead of the container's."""
     loads.limit(20, 80)
     lease = time.monotonic_ns() + until * SECOND
     page = core_schedule.CoreSchedule(loads.box.uuid, lent_until=lease, lent_rate=80, tenants=1)
@@ -128,7 +128,7 @@ def test_a_time_namespaces_clock_is_set_right(loads: Loads, offset: int, until: 
 
 
 def first_byte(uuid: str) -> int:
-    """Where the presence of a card's containers begins."""
+    """The first byte of the presence file that containers of the card lock."""
     mixed = 0xCBF29CE484222325
     for byte in limits.uuid_bytes(uuid):
         mixed = (mixed ^ byte) * 0x100000001B3 % 2**64
@@ -141,8 +141,8 @@ def lock(file: IO[bytes], kind: int, start: int, length: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("moves", [False, True], ids=["everywhere at once", "ever elsewhere"])
-def test_a_forger_who_is_always_there_is_not_heeded_for_long(loads: Loads, moves: bool) -> None:
-    """It locks all that there is, or one byte after the other, each before it lets go of the last."""
+def test_a_permanent_forged_lock_is_ignored_soon(loads: Loads, moves: bool) -> None:
+    """It locks the whole file, or one byte after the other, each before it unlocks the last."""
     loads.limit(50)
     path = loads.box.path / "presence"
     path.write_bytes(bytes(4096))
@@ -165,7 +165,7 @@ def test_a_forger_who_is_always_there_is_not_heeded_for_long(loads: Loads, moves
         assert loads.busy() > 200 * MS, "it works though the other is still there"
 
 
-def test_the_host_sees_what_the_container_says(loads: Loads) -> None:
+def test_the_host_reads_the_containers_figures(loads: Loads) -> None:
     loads.limit(30)
     loads.start()
     time.sleep(2 * SETTLE)
@@ -177,8 +177,8 @@ def test_the_host_sees_what_the_container_says(loads: Loads) -> None:
     assert said.longest >= 0.5 * MS
 
 
-def test_garbage_in_the_account_ends(loads: Loads) -> None:
-    """A container that scribbles on its own account is held to its share again, and not for ever."""
+def test_garbage_in_the_usage_region_has_a_bounded_effect(loads: Loads) -> None:
+    """A container that overwrites its own fields is throttled for a while only, and is held to its share again."""
     loads.limit(50)
     loads.start()
     time.sleep(SETTLE)
@@ -191,8 +191,8 @@ def test_garbage_in_the_account_ends(loads: Loads) -> None:
     assert loads.has(0.5)
 
 
-def test_what_is_reserved_for_more_goes_back(loads: Loads) -> None:
-    """Between bursts of short kernels, whose launches ask for more than they take, nothing is under way."""
+def test_a_reservation_that_was_too_large_is_returned(loads: Loads) -> None:
+    """Between bursts of short kernels, whose launches reserve more than they use, no work is in flight."""
     loads.limit(50)
     loads.start(kernel="fixed:20000", launches=40, wait=1, gap=100 * MS)
     time.sleep(SETTLE)
@@ -212,7 +212,7 @@ def test_an_exclusive_card_is_not_slowed(loads: Loads) -> None:
     assert loads.share() > 0.9
 
 
-def test_two_containers_have_one_account_each(sim_box: Callable[..., SimBox], loads: Loads) -> None:
+def test_two_containers_are_charged_separately(sim_box: Callable[..., SimBox], loads: Loads) -> None:
     other = Loads(sim_box("t4x1"), loads.program)
     try:
         pages = core_schedule.schedule(loads.box.uuid, [60, 30])

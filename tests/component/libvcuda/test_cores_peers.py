@@ -1,5 +1,5 @@
-"""Checks of the simulator: other systems' limiters, as models, show on it what they are known for, and a bare card is
-shared as the hardware does. If they did not, figures for libvcuda would mean nothing.
+"""Checks of the simulator: models of other systems' limiters show their known behaviour on it, and a bare card is
+shared as real hardware shares it. Otherwise figures for libvcuda would mean nothing.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ def alone(bench: Any, limiter: str, target: int, duration: int) -> Any:
 
 
 def shares_of(bench: Any, workers: Any, limiter: str) -> dict[int, list[float]]:
-    """By target, delivered over target, in the order of DURATIONS."""
-    asked = [(target, duration) for target in TARGETS for duration in DURATIONS]
-    outcomes = workers.run_all([alone(bench, limiter, *cell) for cell in asked])
+    """Delivered over target, by target, in the order of DURATIONS."""
+    cells = [(target, duration) for target in TARGETS for duration in DURATIONS]
+    outcomes = workers.run_all([alone(bench, limiter, *cell) for cell in cells])
     found: dict[int, list[float]] = {target: [] for target in TARGETS}
-    for (target, _), outcome in zip(asked, outcomes):
+    for (target, _), outcome in zip(cells, outcomes):
         assert outcome.stolen == 0
         found[target].append(outcome.share(0) * 100 / target)
     return found
 
 
 def test_a_bare_card_is_shared_by_contexts(bench: Any, workers: Any) -> None:
-    """Four processes get four times as much as one, which is what limits are for."""
+    """Four processes get four times as much as one. Limits are there to prevent this."""
     tenants = [bench.Tenant(50, [flood(MS)] * 4), bench.Tenant(50, [flood(20 * MS)])]
     outcome = workers.run(bench.Scenario(tenants, (SECOND, 6 * SECOND), "none"))
     assert outcome.share(0) / outcome.share(1) == pytest.approx(4, rel=0.02)
@@ -66,14 +66,14 @@ def test_tokens_miss_their_targets(bench: Any, workers: Any) -> None:
 
 
 def test_tokens_shift_10_against_90(bench: Any, workers: Any) -> None:
-    """Reported of HAMi: 1 to 6 up to 1 to 8."""
+    """Reported for HAMi: 1 to 6, up to 1 to 8."""
     tenants = [bench.Tenant(share, [flood(MS)]) for share in (10, 90)]
     outcome = workers.run(bench.Scenario(tenants, (5 * SECOND, 35 * SECOND), "tokens"))
     assert 6 <= outcome.share(1) / outcome.share(0) <= 8
 
 
 def test_tokens_do_not_limit_on_many_multiprocessors(bench: Any, workers: Any) -> None:
-    """Reported of HAMi: 99 to 100 percent for a long time at a limit of 50, on 188 multiprocessors."""
+    """Reported for HAMi: 99 to 100 percent for a long time at a limit of 50, on 188 multiprocessors."""
     tenant = bench.Tenant(50, [flood(MS, grid=188)])
     outcome = workers.run(bench.Scenario([tenant], (SECOND, 16 * SECOND), "tokens", profile="h100x1"))
     assert outcome.share(0) > 0.99

@@ -1,4 +1,4 @@
-"""libvcuda for the other processor: it compiles, links, exports the same names and wants no newer glibc."""
+"""libvcuda for the other processor: it compiles, links, exports the same names and needs no newer glibc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vgpuctl set`: checked against the node, in force in a running program within 100 ms."""
+"""`vgpuctl set`: vgpuctl checks the request against the node; a running program follows it within 100 ms."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Node:
         return CliRunner().invoke(set_limits, arguments, obj=str(self.config))
 
     def in_force(self, container: str) -> tuple[int, int, int]:
-        """(memory, cores, core limit) of the limits file, which has to agree with the claim."""
+        """(memory, cores, core limit) of the limits file. Asserts that the claim has the same."""
         (card,) = limits.decode((self.path / "run/containers" / container / "limits").read_bytes())[1]
         assert claims.read(str(self.path / "run"), container).cards == [card]
         return card.memory, card.cores, card.core_limit
@@ -75,7 +75,7 @@ def node(tmp_path: Path) -> Node:
         (["--cores", "0", "--core-limit", "40"], (2 * GIB, 0, 40)),
     ],
 )
-def test_what_fits_is_in_force(node: Node, arguments: list[str], expected: tuple[int, int, int]) -> None:
+def test_a_change_that_fits_takes_effect(node: Node, arguments: list[str], expected: tuple[int, int, int]) -> None:
     done = node.set("abc", *arguments)
     assert done.exit_code == 0, done.exception
     assert node.in_force("abc1") == expected
@@ -98,15 +98,17 @@ def test_what_fits_is_in_force(node: Node, arguments: list[str], expected: tuple
         (["../../etc", "--memory", "1Gi"], "fits 0"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_changes_nothing(node: Node, arguments: list[str], message: str) -> None:
+def test_a_change_that_does_not_fit_is_refused_and_changes_nothing(
+    node: Node, arguments: list[str], message: str
+) -> None:
     done = node.set(*arguments)
     assert isinstance(done.exception, VgpuError), done.output
     assert message in str(done.exception)
     assert node.in_force("abc1") == (2 * GIB, 30, 30)
 
 
-def test_the_container_is_not_in_its_own_way(tmp_path: Path) -> None:
-    """Who holds a card that cannot give more is said to be the others alone."""
+def test_the_containers_own_share_does_not_count_against_it(tmp_path: Path) -> None:
+    """The error lists only the other containers as holders of the full card."""
     node = Node(tmp_path)
     node.claim("mine", GIB, 30)
     run = str(tmp_path / "run")
@@ -120,7 +122,7 @@ def test_the_container_is_not_in_its_own_way(tmp_path: Path) -> None:
 
 
 def test_a_crowded_card_can_still_shrink(node: Node) -> None:
-    node.cards[0].memory = GIB  # less than is promised of it
+    node.cards[0].memory = GIB  # less than the commitments on it
     found = Inventory("550.54.15", "", 1.0, [], [], [], node.cards)
     records.write(paths.inventory(str(node.path / "run")), found.record())
     assert node.set("abc1", "--memory", "1500Mi").exit_code == 0
@@ -137,7 +139,7 @@ def test_whole_cards_and_ended_containers_are_refused(tmp_path: Path) -> None:
     assert "ended" in str(node.set("whole", "--memory", "1Gi").exception)
 
 
-def test_a_running_program_feels_it_within_100_ms(t4: SimBox, tmp_path: Path) -> None:
+def test_a_running_program_follows_it_within_100_ms(t4: SimBox, tmp_path: Path) -> None:
     directory = tmp_path / "node"
     directory.mkdir()
     node = Node(directory, t4.uuid)
@@ -157,7 +159,7 @@ def test_a_running_program_feels_it_within_100_ms(t4: SimBox, tmp_path: Path) ->
     assert client.alloc(1)[0] == OUT_OF_MEMORY  # a GiB is still held
 
 
-def test_a_changed_share_changes_the_pages_of_all(node: Node) -> None:
+def test_a_changed_share_changes_all_containers_schedules(node: Node) -> None:
     files = [node.path / "run/containers" / name / "cards" for name in ("abc1", "abd2")]
     assert [core_schedule.decode(file.read_bytes())[0][0] for file in files] == core_schedule.schedule(UUID, [30, 50])
     assert node.set("abc", "--cores", "40").exit_code == 0

@@ -1,4 +1,4 @@
-"""libFuzzer on what a tenant or an accident may put into the limits file and the usage region (tests/fuzz)."""
+"""libFuzzer on damaged contents of the limits file and the usage region (tests/fuzz)."""
 
 from __future__ import annotations
 

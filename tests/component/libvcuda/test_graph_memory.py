@@ -1,4 +1,4 @@
-"""Memory of graphs is charged from the launch on, not from when a stream gets there: on the simulated driver."""
+"""libvcuda charges a graph's memory from its launch on, not only when its stream runs it; on the simulated driver."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def graph_exec(client: Client, size: int, frees: bool = False, flags: int = 0) -
 
 
 class Gate:
-    """A stream that gets no further until it is opened."""
+    """A stream that waits until it is opened."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -59,7 +59,7 @@ def graph_figure(client: Client, attribute: int) -> int:
     return client.made(f"cuDeviceGetGraphMemAttribute 0 {attribute} &")
 
 
-def test_a_launch_counts_before_its_stream_gets_there(t4: SimBox, client: Client) -> None:
+def test_a_launch_is_charged_before_its_stream_runs_it(t4: SimBox, client: Client) -> None:
     first, second = graph_exec(client, LIMIT // 2), graph_exec(client, LIMIT)
     gate = Gate(client)
     client.does(f"cuGraphLaunch {first} {gate.stream}")
@@ -71,8 +71,8 @@ def test_a_launch_counts_before_its_stream_gets_there(t4: SimBox, client: Client
 
 
 @pytest.mark.parametrize(("call", "stream"), [("cuMemAlloc_v2", ""), ("cuMemAllocAsync", "0")])
-def test_what_a_launch_will_take_is_nobody_elses(t4: SimBox, client: Client, call: str, stream: str) -> None:
-    """Not though the driver's pool was trimmed meanwhile."""
+def test_memory_for_a_pending_launch_is_reserved(t4: SimBox, client: Client, call: str, stream: str) -> None:
+    """The driver's pool was trimmed meanwhile, and the memory is still reserved."""
     other = t4.caller()
     gate = Gate(client)
     client.does(f"cuGraphLaunch {graph_exec(client, LIMIT // 2)} {gate.stream}")
@@ -85,7 +85,7 @@ def test_what_a_launch_will_take_is_nobody_elses(t4: SimBox, client: Client, cal
 
 
 def test_a_second_graph_waits_for_the_first_ones_memory(t4: SimBox, client: Client) -> None:
-    """Launched without waiting, though both do not fit at once: none is refused, as none is on the bare driver."""
+    """Both are launched without waiting and do not fit at once. None is refused, as on the bare driver."""
     execs = [graph_exec(client, MOST, frees=True) for _ in range(2)]
     for _ in range(10):
         for executable in execs:
@@ -117,14 +117,14 @@ def test_a_graph_that_frees_what_it_left_takes_its_memory_once(t4: SimBox, clien
 
 
 def test_what_a_graph_left_and_somebody_freed_counts_anew(t4: SimBox, client: Client) -> None:
-    """Else another graph's memory would be taken for its own."""
+    """Otherwise libvcuda would take another graph's memory for this graph's."""
     executable = graph_exec(client, MOST, flags=AUTO_FREE)
     client.does(f"cuGraphLaunch {executable} 0")
     client.does("cuCtxSynchronize")
     other = graph_exec(client, LIMIT - MOST)
     client.does(f"cuGraphLaunch {other} 0")
     client.does("cuCtxSynchronize")
-    client.does(f"cuGraphLaunch {executable} 0")  # in place of what it left
+    client.does(f"cuGraphLaunch {executable} 0")  # instead of the memory that it left
     client.does("cuCtxSynchronize")
     assert t4.held() == t4.usage()[2] == LIMIT
     client.does("cuDeviceGraphMemTrim 0")
@@ -152,7 +152,7 @@ def test_a_launch_into_a_capture_takes_nothing(t4: SimBox, client: Client) -> No
     graph = client.made(f"cuStreamEndCapture {stream} &")
     assert client.left() == LIMIT
     nodes = client.numbers(f"cuGraphGetNodes {graph} 0 &")[1]
-    assert nodes == 2  # and no event of libvcuda's
+    assert nodes == 2  # and no event of libvcuda
     client.does(f"cuGraphLaunch {client.made(f'cuGraphInstantiateWithFlags & {graph} 0')} {stream}")
     client.does(f"cuStreamSynchronize {stream}")
     assert t4.held() == t4.usage()[2] == MOST

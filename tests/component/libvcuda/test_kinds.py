@@ -1,4 +1,4 @@
-"""Every kind of device memory is charged what the card gives and given back with it, on the simulated driver."""
+"""libvcuda charges each kind of device memory the card's bytes and releases the charge, on the simulated driver."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_arrays_go_with_their_context(t4: SimBox, client: Client) -> None:
 # Pools
 
 
-def test_a_pool_is_charged_what_it_keeps(t4: SimBox, client: Client) -> None:
+def test_a_pool_is_charged_the_memory_that_it_keeps(t4: SimBox, client: Client) -> None:
     pool = client.made(f"cuMemPoolCreate & {POOL}")
     client.does(f"cuMemPoolSetAttribute {pool} {RELEASE_THRESHOLD} {{Q:{(1 << 64) - 1}}}")
     pointer = client.made(f"cuMemAllocFromPoolAsync & {LIMIT // 2} {pool} 0")
@@ -143,12 +143,12 @@ def test_a_pool_is_charged_what_it_keeps(t4: SimBox, client: Client) -> None:
     assert (client.left(), t4.held()) == (LIMIT, 0)
 
 
-def test_what_a_pool_keeps_does_not_stand_in_the_way(t4: SimBox, client: Client) -> None:
+def test_memory_that_a_pool_keeps_blocks_no_allocation(t4: SimBox, client: Client) -> None:
     pool = client.made(f"cuMemPoolCreate & {POOL}")
     client.does(f"cuMemPoolSetAttribute {pool} {RELEASE_THRESHOLD} {{Q:{(1 << 64) - 1}}}")
     pointer = client.made(f"cuMemAllocFromPoolAsync & {LIMIT} {pool} 0")
     client.does(f"cuMemFreeAsync {pointer} 0")
-    pointer = client.made(f"cuMemAllocFromPoolAsync & {LIMIT} {pool} 0")  # out of what it kept
+    pointer = client.made(f"cuMemAllocFromPoolAsync & {LIMIT} {pool} 0")  # from the memory that it kept
     assert client.numbers(f"cuMemAllocFromPoolAsync & {2 * MIB} {pool} 0")[0] == OUT_OF_MEMORY
     client.does(f"cuMemFreeAsync {pointer} 0")
     client.does("cuCtxSynchronize")
@@ -184,7 +184,7 @@ ALLOCATION = "{i:1,i:0,i:1,i:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0,Q:0,Q:0,Q:%d,
 
 
 def graph_exec(client: Client, size: int) -> int:
-    """An instantiated graph that allocates `size` bytes and does not free them; or the CUresult, negative."""
+    """An instantiated graph that allocates `size` bytes and does not free them; or the negated CUresult."""
     graph = client.made("cuGraphCreate & 0")
     client.made(f"cuGraphAddMemAllocNode & {graph} 0 0 {ALLOCATION % size}")
     result, handle = client.numbers(f"cuGraphInstantiateWithFlags & {graph} 0")
@@ -211,7 +211,7 @@ def test_graph_memory_beyond_the_limit_is_refused(t4: SimBox, client: Client) ->
     assert client.left() == LIMIT
 
 
-# Between processes, threads and lives
+# Between processes and threads
 
 
 def test_memory_opened_by_ipc_is_not_charged_twice(t4: SimBox, client: Client) -> None:
@@ -244,7 +244,7 @@ def test_a_killed_process_gives_back_every_kind(t4: SimBox, client: Client) -> N
     assert t4.held() == 0
 
 
-# What the driver itself takes
+# The driver's own memory
 
 
 def test_a_context_is_charged(t4_nvml: SimBox) -> None:

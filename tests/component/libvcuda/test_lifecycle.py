@@ -1,4 +1,4 @@
-"""dlclose, signal handlers, exec from a thread, fork while others allocate: libvcuda gets in no program's way."""
+"""dlclose, signal handlers, exec from a thread, fork while others allocate: programs work as without libvcuda."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory limit on a driver that behaves awkwardly and keeps an exact record (tests/data/cuda)."""
+"""The memory limit on the awkward driver, which keeps an exact record (tests/data/cuda)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_limit_is_hit_to_the_byte(awkward: Box) -> None:
     assert awkward.ledger() == (LIMIT, LIMIT)
 
 
-def test_the_limit_is_what_a_program_is_told(awkward: Box) -> None:
+def test_the_limit_is_reported_to_a_program(awkward: Box) -> None:
     awkward.limit(LIMIT)
     client = awkward.opened()
     assert client.numbers("total 0") == (0, LIMIT)
@@ -54,7 +54,7 @@ def test_the_limit_is_what_a_program_is_told(awkward: Box) -> None:
     assert client.numbers("info") == (0, LIMIT - MIB, LIMIT)
 
 
-def test_a_limit_above_the_card_tells_the_card(awkward: Box) -> None:
+def test_a_limit_above_the_card_reports_the_card(awkward: Box) -> None:
     awkward.limit(4096 * MIB)
     client = awkward.opened()
     assert client.numbers("total 0") == (0, 1024 * MIB)
@@ -74,7 +74,7 @@ def test_each_way_is_charged_and_given_back(awkward: Box, how: str, free: str) -
 
 
 def test_pitched_memory_is_charged_once_with_its_padding(awkward: Box) -> None:
-    """The driver allocates it through its own export, which lands in libvcuda: the guard lets that one pass."""
+    """The driver allocates it through its own export, which resolves to libvcuda. The guard passes that call."""
     awkward.limit(LIMIT)
     client = awkward.opened()
     result, pointer, pitch = client.numbers("pitch 1000 64")
@@ -108,7 +108,7 @@ def test_without_a_context_the_driver_answers(awkward: Box) -> None:
 
 
 def test_what_was_not_charged_is_freed_untouched(awkward: Box) -> None:
-    """Memory from a function that is not hooked: freeing it goes to the driver and gives nothing back."""
+    """Memory from a function that is not hooked: the driver frees it, and no charge is released."""
     awkward.limit(LIMIT)
     client = awkward.opened()
     client.alloc(MIB)
@@ -187,7 +187,7 @@ def test_a_foreign_usage_file_refuses_memory(awkward: Box, content: bytes) -> No
     assert len(awkward.log.splitlines()) == 1
 
 
-def test_a_usage_region_of_scribbles_does_no_harm_but_to_its_container(awkward: Box) -> None:
+def test_a_usage_region_of_scribbles_harms_only_its_container(awkward: Box) -> None:
     awkward.limit(LIMIT)
     awkward.opened().alloc(MIB)
     awkward.clients[0].close()
@@ -199,7 +199,7 @@ def test_a_usage_region_of_scribbles_does_no_harm_but_to_its_container(awkward: 
     assert client.close() == 0
 
 
-def test_refusals_are_silent_unless_asked_for(awkward: Box) -> None:
+def test_refusals_are_logged_only_on_request(awkward: Box) -> None:
     awkward.limit(LIMIT)
     client = awkward.opened()
     client.alloc(2 * LIMIT)
@@ -231,7 +231,7 @@ def test_a_region_made_by_the_host_is_used(awkward: Box) -> None:
     assert usage.decode(file.read_bytes()) == {awkward.uuid: MIB}
 
 
-# What a tenant may do to its own usage region
+# A tenant's changes of its own usage region
 
 
 def test_a_read_only_usage_region_refuses_memory_in_one_line(awkward: Box) -> None:
@@ -248,7 +248,7 @@ def test_a_read_only_usage_region_refuses_memory_in_one_line(awkward: Box) -> No
 
 
 def test_a_full_usage_region_refuses_memory_in_one_line(awkward: Box) -> None:
-    """1,024 slots of somebody who cannot be judged dead."""
+    """1,024 slots of an owner that is not provably dead."""
     awkward.limit(LIMIT)
     data = bytearray(usage.BEGINNING.ljust(usage.SIZE, b"\0"))
     struct.pack_into("=Q", data, 8, usage.SLOTS)

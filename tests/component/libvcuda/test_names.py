@@ -1,4 +1,4 @@
-"""Names: what is found where, for programs that look symbols up and for those that are linked in the container."""
+"""Symbols and file names of libvcuda, for programs that look symbols up and for programs linked in the container."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_name_newer_than_the_list_falls_through(awkward: Box, how: str) -> Non
 
 
 def test_a_jump_passes_arguments_and_results(awkward: Box) -> None:
-    """The first call finds the function, the second goes straight; the third has no function to go to."""
+    """The first call looks the function up, the second jumps directly, the third finds no function."""
     client = awkward.start()
     assert client.ask("jump cuParamSetf") == ["777", "777", "5"]
     assert client.ask("jump cuModuleEnumerateFunctions") == ["801", "801", "0"]
@@ -39,7 +39,7 @@ def test_a_jump_passes_arguments_and_results(awkward: Box) -> None:
 def test_lcuda_in_the_container_links_and_runs(
     t4: SimBox, compiled: Compiled, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    """As `gcc -lcuda` there: libcuda.so is a link to libvcuda; a library may use nothing that is hooked."""
+    """Like `gcc -lcuda` there: libcuda.so is a link to libvcuda. A library may use no hooked function."""
     t4.limit(LIMIT)
     link = tmp_path / "lib"
     link.mkdir()
@@ -61,7 +61,7 @@ def test_lcuda_in_the_container_links_and_runs(
 
 @pytest.mark.parametrize("name", ["libcuda.so", "libcuda.so.550.54.15"])
 def test_other_names_of_the_library_are_libvcuda_too(t4: SimBox, tmp_path: Path, name: str) -> None:
-    """As the hook lays them out: the file is mounted under the driver's version, links lead to it."""
+    """As the hook places them: the file is mounted under the driver's version, with links to it."""
     t4.limit(LIMIT)
     directory = tmp_path / "lib"
     directory.mkdir()

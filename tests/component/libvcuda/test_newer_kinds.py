@@ -48,7 +48,7 @@ def test_an_allocation_node_of_the_general_call_is_charged(t4: SimBox, client: C
 
 
 def test_a_graph_with_a_conditional_node_is_charged_for_its_other_nodes(t4: SimBox, client: Client) -> None:
-    """Bodies hold no memory nodes; the node itself goes to the driver as it is."""
+    """Bodies contain no memory nodes. libvcuda passes the conditional node on unchanged."""
     graph = client.made("cuGraphCreate & 0")
     decider = client.made(f"cuGraphConditionalHandleCreate & {graph} 0 1 1")
     client.made(f"cuGraphAddNode & {graph} 0 0 {CONDITIONAL_NODE % decider}")
@@ -82,7 +82,7 @@ def test_memory_of_another_process_pool_is_charged_once(t4: SimBox, client: Clie
 
 
 def test_a_green_context_is_charged_like_any_other(t4: SimBox, client: Client) -> None:
-    """What it allocates; it costs nothing itself, as the process has a context on the card."""
+    """Its allocations are charged. The context itself is not, as the process has a context on the card."""
     whole = client.made("cuMemHostAlloc & 288 0")
     client.does(f"cuDeviceGetDevResource 0 {whole} 1")
     resources = client.made(f"cuDevResourceGenerateDesc & {whole} 1")
@@ -114,7 +114,7 @@ def test_a_multicast_object_costs_nothing_and_what_is_bound_does(sim_box: Callab
 
 @pytest.fixture
 def standing(client: Client) -> Callable[[str, int], int]:
-    """The pool that stands for a location and a type of memory, as CUDA 13 asks for it."""
+    """The default pool of a location and a type of memory, by CUDA 13's call."""
     return lambda location, kind: client.made(f"cuMemGetDefaultMemPool & {location} {kind}")
 
 
@@ -141,7 +141,7 @@ def test_a_pool_of_a_device_is_the_same_by_its_location(
     assert client.numbers(f"cuMemAllocFromPoolAsync & {LIMIT // 2} {pool} 0")[0] == OUT_OF_MEMORY
 
 
-def test_what_is_set_for_a_device_gives_its_memory(t4: SimBox, client: Client) -> None:
+def test_the_pool_set_for_a_device_provides_its_memory(t4: SimBox, client: Client) -> None:
     pool = client.made(f"cuMemPoolCreate & {SHARED_POOL}")
     client.does(f"cuMemSetMemPool {DEVICE_0} {PINNED} {pool}")
     assert client.made(f"cuMemGetMemPool & {DEVICE_0} {PINNED}") == pool
@@ -162,8 +162,8 @@ def test_a_pool_of_the_host_costs_the_card_nothing(
     assert client.left() == LIMIT
 
 
-def test_what_a_green_context_brings_into_being_is_charged(sim_box: Callable[..., SimBox]) -> None:
-    """It keeps the driver's context for the process alive, without a call that asks for one."""
+def test_the_context_that_a_green_context_creates_is_charged(sim_box: Callable[..., SimBox]) -> None:
+    """It keeps the driver's context for the process alive, without a call that creates one."""
     box = sim_box("t4x1", nvml=True)
     box.limit(box.context + MIB)
     client, other = box.caller(), box.start()

@@ -1,4 +1,4 @@
-"""What NVML tells in a container of a card that it shares: its own processes and their use, nobody else's."""
+"""NVML in a container that shares a card: it shows the container's own processes and their use, and no others."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ SCRIPT = """
 import json, pynvml
 pynvml.nvmlInit()
 card = pynvml.nvmlDeviceGetHandleByIndex(0)
-def tell(function, *arguments):
+def answer(function, *arguments):
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
         return str(error)
 def processes(name):
-    found = tell(getattr(pynvml, "nvmlDeviceGet" + name + "RunningProcesses"), card)
+    found = answer(getattr(pynvml, "nvmlDeviceGet" + name + "RunningProcesses"), card)
     return found if isinstance(found, str) else [[one.pid, one.usedGpuMemory] for one in found]
-rates = tell(pynvml.nvmlDeviceGetUtilizationRates, card)
-samples = tell(pynvml.nvmlDeviceGetProcessUtilization, card, 0)
+rates = answer(pynvml.nvmlDeviceGetUtilizationRates, card)
+samples = answer(pynvml.nvmlDeviceGetProcessUtilization, card, 0)
 
 print(json.dumps({
     **{name: processes(name) for name in LISTS},
     "rates": rates if isinstance(rates, str) else [rates.gpu, rates.memory],
     "samples": samples if isinstance(samples, str) else [[one.pid, one.smUtil] for one in samples],
-    "accounting": tell(pynvml.nvmlDeviceGetAccountingPids, card),
+    "accounting": answer(pynvml.nvmlDeviceGetAccountingPids, card),
     "count": pynvml.nvmlDeviceGetCount(),
     "driver": pynvml.nvmlSystemGetDriverVersion(),
-    "missing": tell(pynvml.nvmlDeviceGetHostVgpuMode, card),
+    "missing": answer(pynvml.nvmlDeviceGetHostVgpuMode, card),
 }))
 """.replace("LISTS", repr(LISTS))
 
 
-def told(box: SimBox) -> dict[str, Any]:
-    """What nvidia-ml-py hears in the box."""
+def answers(box: SimBox) -> dict[str, Any]:
+    """The answers that nvidia-ml-py gets in the box."""
     command = box.command(sys.executable, "-c", SCRIPT)
     done = subprocess.run(command, env=box.environment, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-def told_in_use(box: SimBox) -> dict[str, Any]:
-    """The same, when NVML's samples, which lag, have come to show that the card is used."""
+def answers_in_use(box: SimBox) -> dict[str, Any]:
+    """The same, as soon as NVML's samples, which lag, show that the card is in use."""
     for _ in range(100):
-        seen = told(box)
+        seen = answers(box)
         if not isinstance(seen["samples"], str) and seen["samples"] and seen["rates"][0] > 0:
             return seen
         time.sleep(0.1)
@@ -76,13 +76,13 @@ def shared(sim_box: Callable[..., SimBox]) -> tuple[SimBox, SimBox]:
 
 def test_lists_show_the_containers_own_processes_with_what_they_hold(shared: tuple[SimBox, SimBox]) -> None:
     first, second = shared
-    assert told(first)["Compute"] == []
+    assert answers(first)["Compute"] == []
     client = first.opened()
     client.alloc(3 * MIB)
-    seen = told(first)
+    seen = answers(first)
     assert seen["Compute"] == [[client.process.pid, first.context + 3 * MIB]]
     assert (seen["Graphics"], seen["MPSCompute"]) == ([], [])
-    assert told(second)["Compute"] == [[second.clients[0].process.pid, second.context + GIB]]
+    assert answers(second)["Compute"] == [[second.clients[0].process.pid, second.context + GIB]]
 
 
 def test_lists_and_totals_agree(shared: tuple[SimBox, SimBox]) -> None:
@@ -90,40 +90,40 @@ def test_lists_and_totals_agree(shared: tuple[SimBox, SimBox]) -> None:
     clients = [first.opened() for _ in range(3)]
     for number, client in enumerate(clients):
         client.alloc((number + 1) * MIB)
-    listed = told(first)["Compute"]
+    listed = answers(first)["Compute"]
     assert sum(used for _, used in listed) == clients[0].numbers("nvml 0")[2]
     clients[1].kill()
-    assert [pid for pid, _ in told(first)["Compute"]] == [clients[0].process.pid, clients[2].process.pid]
+    assert [pid for pid, _ in answers(first)["Compute"]] == [clients[0].process.pid, clients[2].process.pid]
 
 
 def test_without_a_share_the_driver_answers(sim_box: Callable[..., SimBox]) -> None:
     box = sim_box("t4x1", nvml=True)
     client = box.opened()
-    assert [pid for pid, _ in told(box)["Compute"]] == [client.process.pid]
+    assert [pid for pid, _ in answers(box)["Compute"]] == [client.process.pid]
 
 
 def test_a_process_that_a_tenant_only_claims_is_not_shown(shared: tuple[SimBox, SimBox]) -> None:
-    """The region is the tenant's to write; whose process it is, is the kernel's to say. Here: one that is gone."""
+    """A tenant can write its region, but libvcuda asks the kernel which processes exist. This one has ended."""
     first, _ = shared
     client = first.opened()
     file = first.path / "usage/usage"
-    told_before = told(first)["Compute"]
+    listed_before = answers(first)["Compute"]
     client.kill()
-    assert told_before and file.exists()
-    assert told(first)["Compute"] == []
+    assert listed_before and file.exists()
+    assert answers(first)["Compute"] == []
 
 
 def test_ways_to_see_neighbours_are_closed(shared: tuple[SimBox, SimBox]) -> None:
     first, second = shared
     neighbours = {client.process.pid for client in second.clients}
-    seen = told(first)
+    seen = answers(first)
     assert "Not Supported" in str(seen["accounting"]) or "Not Found" in str(seen["accounting"])
     assert isinstance(seen["samples"], str) or not neighbours & {pid for pid, _ in seen["samples"]}
     assert isinstance(seen["rates"], str) or all(0 <= figure <= 100 for figure in seen["rates"])
 
 
 def test_use_is_the_containers_own(sim_box: Callable[..., SimBox]) -> None:
-    """A neighbour that keeps the card busy shows in its own container and nowhere else."""
+    """A neighbour that keeps the card busy appears in its own container and in no other."""
     idle, busy = sim_box("t4x1", nvml=True), sim_box("t4x1", nvml=True)
     idle.limit(4 * GIB)
     busy.limit(4 * GIB)
@@ -133,8 +133,8 @@ def test_use_is_the_containers_own(sim_box: Callable[..., SimBox]) -> None:
     )
     try:
         assert burning.stdout and burning.stdout.readline() == "ready\n"
-        seen = told_in_use(busy)
-        neighbour = told(idle)
+        seen = answers_in_use(busy)
+        neighbour = answers(idle)
         assert neighbour["rates"] == [0, 0]
         assert neighbour["samples"] == "Not Found"
         assert [pid for pid, _ in seen["samples"]] == [burning.pid] * len(seen["samples"])
@@ -144,6 +144,6 @@ def test_use_is_the_containers_own(sim_box: Callable[..., SimBox]) -> None:
 
 
 def test_the_rest_is_the_drivers(shared: tuple[SimBox, SimBox]) -> None:
-    seen = told(shared[0])
+    seen = answers(shared[0])
     assert (seen["count"], seen["driver"]) == (1, "550.54.15")
     assert seen["missing"] in ("Not Supported", "Function Not Found")

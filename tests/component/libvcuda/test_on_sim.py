@@ -1,4 +1,4 @@
-"""libvcuda between a program and the simulated driver, whose ledger is the truth about who holds what."""
+"""libvcuda between a program and the simulated driver, whose ledger has each process's memory."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def test_containers_do_not_count_each_others_memory(sim_box: Callable[..., SimBo
     assert first_box.held() == LIMIT + 3 * GIB
 
 
-def test_free_is_what_the_card_really_has(sim_box: Callable[..., SimBox]) -> None:
-    """Oversubscribed, another container's use shows in what is free, not in what this one uses."""
+def test_free_memory_is_the_cards_own(sim_box: Callable[..., SimBox]) -> None:
+    """On an oversubscribed card another container's use reduces the free memory, but is not this container's use."""
     greedy, box = sim_box("t4x1", nvml=True), sim_box("t4x1", nvml=True)
     greedy.opened().alloc(10 * GIB)
     box.limit(12 * GIB)
@@ -194,7 +194,7 @@ def test_nvml_without_limits_and_with_broken_ones(t4_nvml: SimBox) -> None:
     assert len(t4_nvml.log.splitlines()) == 1
 
 
-def test_a_kill_gives_back_what_the_driver_took_back(t4: SimBox) -> None:
+def test_a_kill_releases_what_the_driver_freed(t4: SimBox) -> None:
     t4.limit(LIMIT)
     for _ in range(3):
         client = t4.opened()

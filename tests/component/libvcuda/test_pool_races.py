@@ -1,6 +1,6 @@
-"""Processes and threads that race for one limit by pools, graphs and plain allocations: never a byte over, none lost.
+"""Processes and threads race for one limit by pools, graphs and plain allocations. No byte is exceeded or lost.
 
-What is held is the simulated card's own word, looked at as fast as that goes while they race.
+The held bytes are those of the simulated card's ledger, read as often as possible during the race.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Racers:
 
 
 def watched(racers: Racers) -> tuple[list[list[int]], int]:
-    """What the racers say, and the most that the card was seen to hold for them without their contexts."""
+    """The racers' reports, and the most bytes that the card's ledger had for them without their contexts."""
     box, most, over = racers.box, 0, threading.Event()
     contexts = len(racers.processes) * box.context
 

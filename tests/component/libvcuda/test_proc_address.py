@@ -1,4 +1,4 @@
-"""cuGetProcAddress where the driver's answers are awkward (what is usual: test_on_sim.py)."""
+"""cuGetProcAddress where the driver's answers are awkward. The usual answers are in test_on_sim.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_pointer_that_dlsym_does_not_know_is_taken_by_name(awkward: Box) -> No
 
 
 def test_a_pointer_of_the_driver_is_taken_as_what_it_is(awkward: Box) -> None:
-    """The driver ignores the version: what it hands out decides, not what the name means at that version."""
+    """The driver ignores the version. The returned pointer decides, not the name's meaning at that version."""
     awkward.limit(1 << 20)
     client = awkward.opened()
     assert client.ask("proc cuMemAlloc 2000 0")[3] == "cuMemAlloc_v2"

@@ -1,4 +1,4 @@
-"""One limit for all processes of a container: races, deaths, forks and execs."""
+"""One limit for all processes of a container, through races, deaths, forks and execs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_killed_processes_share_is_taken_back(awkward: Box) -> None:
     assert awkward.usage() == (1, 0, LIMIT)
 
 
-def test_the_killed_process_is_not_counted_in_what_is_told(awkward: Box) -> None:
+def test_the_killed_process_is_not_counted_in_reported_memory(awkward: Box) -> None:
     awkward.limit(LIMIT)
     first, second = awkward.opened(), awkward.opened()
     first.alloc(MIB)
@@ -74,7 +74,7 @@ def test_the_killed_process_is_not_counted_in_what_is_told(awkward: Box) -> None
 
 
 def test_a_zombie_holds_nothing(awkward: Box) -> None:
-    """Many containers have no init that would reap it."""
+    """Many containers have no init that reaps zombies."""
     awkward.limit(LIMIT)
     first, second = awkward.opened(), awkward.opened()
     first.alloc(LIMIT)
@@ -119,7 +119,7 @@ def test_a_normal_exit_frees_the_slot(awkward: Box) -> None:
 
 
 def test_an_exit_that_frees_nothing_is_taken_back(awkward: Box) -> None:
-    """Until the process is gone the driver holds its memory: the slot outlives the destructor."""
+    """The driver holds a process's memory until it has ended, so its slot outlives the destructor."""
     awkward.limit(LIMIT)
     client = awkward.opened()
     client.alloc(LIMIT)
@@ -172,7 +172,7 @@ def test_64_racing_processes_never_exceed_the_limit_and_lose_no_byte(awkward: Bo
 
 
 def kill_at_random(box: SimBox, kills: int) -> None:
-    """Kills one of four racing processes at a time: nothing is exceeded, and nothing missing or left over after."""
+    """Kill one of four racing processes at a time. The limit is never exceeded, and no byte is lost or left over."""
     waits = random.Random(1)
     clients = [box.opened() for _ in range(4)]
     for number, client in enumerate(clients):

@@ -1,4 +1,4 @@
-"""The built libraries as files: what they export, depend on and demand of a container's glibc."""
+"""The built libraries as files: their exports, their dependencies, and the glibc that they need."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_exactly_the_hooks_and_the_known_names_are_exported(library: str, hooks:
 
 
 @pytest.mark.parametrize(("library", "hooks", "names"), PRODUCTS)
-def test_the_list_for_programs_says_the_same(library: str, hooks: str, names: str) -> None:
+def test_the_list_for_programs_has_the_same_names(library: str, hooks: str, names: str) -> None:
     file = {"libcuda.so.1": "vcuda.json", "libnvidia-ml.so.1": "vcuda_nvml.json"}[library]
     content = json.loads((LIBRARIES / file).read_text())
     assert content == {

@@ -1,6 +1,6 @@
-"""The suite again with libvcuda built under sanitizers: what they find is in the clients' log and fails the test.
+"""The suite again with libvcuda built under sanitizers. Their findings are in the clients' log and fail the test.
 
-A sample in every run; all of it in test-long.
+Every run has a sample. `make test-long` runs all of it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import pytest
 from checkout import BUILD, CHECKOUT
 
 RUNTIMES = {"address,undefined": "libasan.so", "thread": "libtsan.so"}
-#: In virtual time one thread runs at a time, and at a sanitizer's pace other threads are taken for stuck.
+#: In virtual time one thread runs at a time. Under a sanitizer other threads are so slow that they count as stuck.
 SAMPLE = (
     "(test_kinds or test_graph_memory or test_virtual_memory or racing or forked or exec or scribbles)"
     " and not 64 and not test_cores"
 )
 LEFT_OUT = ("test_products", "test_sanitizers", "test_fuzz", "test_unknown_functions", "test_cross", "test_cores")
 ALL = " and ".join(f"not {name}" for name in LEFT_OUT)
-#: AddressSanitizer's allocator has locks that a child of a threaded process finds taken for ever; glibc's has not.
+#: The locks of AddressSanitizer's allocator may stay locked in a child of a threaded process; glibc's do not.
 NOT_UNDER = {
     "address,undefined": " and not (test_lifecycle and forks)",
     "thread": "",
@@ -47,7 +47,7 @@ def suite(sanitizers: str, selection: str, directory: Path) -> None:
     suite_of = str(Path(__file__).parent)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", selection, suite_of]
     done = subprocess.run(
-        ["setarch", "-R", *command],  # ThreadSanitizer wants the address space as it knows it
+        ["setarch", "-R", *command],  # ThreadSanitizer needs an address space without randomization
         cwd=CHECKOUT,
         env=environment,
         stdout=subprocess.PIPE,

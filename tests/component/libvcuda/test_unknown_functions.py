@@ -1,4 +1,4 @@
-"""The list beside libvcuda, and the warning about what a newer driver can do past it."""
+"""The list of functions beside libvcuda, and the warning about a newer driver's functions that are not on it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def test_a_drivers_new_ways_to_memory_and_time_are_named() -> None:
     assert unknown_functions.unknown_functions(driver, {"cuMemAlloc_v2"}) == ["cuLaunchKernelEx2", "cuMemAlloc_v3"]
 
 
-def test_what_is_known_is_never_named() -> None:
+def test_known_functions_are_never_named() -> None:
     known = unknown_functions.known_functions(str(LIBRARIES))
     assert {"cuMemCreate", "cuLaunchKernel", "cuGraphLaunch_ptsz"} <= known
     assert unknown_functions.unknown_functions(known, known) == []
 
 
 def test_all_hooked_ways_to_memory_would_be_named_if_they_were_not_known() -> None:
-    """The patterns see every function that libvcuda itself found worth a charge."""
+    """The patterns match every function that libvcuda charges."""
     ways = {"cuMemAlloc_v2", "cuMemAllocPitch_v2", "cuMemAllocManaged", "cuMemAllocAsync", "cuMemAllocFromPoolAsync"}
     ways |= {"cuMemCreate", "cuArrayCreate_v2", "cuArray3DCreate_v2", "cuMipmappedArrayCreate", "cuGraphLaunch"}
     ways |= {"cuGraphInstantiateWithParams", "cuCtxCreate_v4", "cuDevicePrimaryCtxRetain", "cuLibraryLoadData"}

@@ -1,4 +1,4 @@
-"""Oversubscribed cards: what the card lacks lies in managed memory, up to the limit, where the node allows it."""
+"""Oversubscribed cards: where the node allows it, memory beyond the card's is managed memory, up to the limit."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ON_CARD = "{i:1,i:1,i:1,i:0,q:0,q:0}"
 
 
 def crowd(box: Box, oversubscribe: bool = True) -> None:
-    """A limit above what the card has."""
+    """Set a limit above the card's memory."""
     box.environment["AWKWARD_CARD"] = str(CARD)
     card = limits.CardLimit(box.uuid, LIMIT, oversubscribe=oversubscribe)
     (box.path / "limits").write_bytes(limits.encode("box", [card]))
 
 
 def managed(box: Box) -> int:
-    """What the usage region says lies in managed memory."""
+    """The bytes of managed memory in the usage region."""
     data = (box.path / "usage/usage").read_bytes()
     slots = data[usage.CHARGES_OFFSET - usage.SLOTS * usage.SLOT.size : usage.CHARGES_OFFSET]
     return sum(int(slot[3]) for slot in usage.SLOT.iter_unpack(slots))
@@ -44,7 +44,7 @@ def test_without_leave_the_card_is_the_end(awkward: Box) -> None:
 def test_beyond_the_card_memory_is_virtual_up_to_the_limit(awkward: Box) -> None:
     crowd(awkward)
     client = awkward.opened()
-    assert client.numbers("info") == (0, LIMIT, LIMIT)  # as the program is promised
+    assert client.numbers("info") == (0, LIMIT, LIMIT)  # the limit that the program has
     assert client.alloc(CARD)[0] == 0
     assert (managed(awkward), awkward.ledger()[0]) == (0, CARD)
     result, pointer = client.alloc(LIMIT - CARD)
@@ -107,7 +107,7 @@ EQUAL_OR_GREATER = 0
 
 @pytest.fixture
 def full(sim_box: Callable[..., SimBox]) -> tuple[SimBox, Client]:
-    """A card that a neighbour has filled but for half a GiB, and a program that may use more than that."""
+    """A card that a neighbour has filled up to half a GiB, and a program whose limit is more than that."""
     neighbour, box = sim_box("t4x1"), sim_box("t4x1")
     filler = neighbour.opened()
     filler.alloc(int(box.cards()[0]["capacity"]) - GIB // 2)
@@ -165,7 +165,7 @@ def test_it_goes_with_its_context(full: tuple[SimBox, Client]) -> None:
     assert (managed(box), box.usage()[2]) == (0, 0)
 
 
-def test_within_a_capture_nothing_stands_in(full: tuple[SimBox, Client]) -> None:
+def test_within_a_capture_there_is_no_managed_fallback(full: tuple[SimBox, Client]) -> None:
     box, client = full
     stream = client.made("cuStreamCreate & 1")
     client.does(f"cuStreamBeginCapture_v2 {stream} 0")

@@ -1,4 +1,4 @@
-"""vgpu.node.driver.discover and its parts (files, device_nodes, nvml) on driver roots made of small ELF files."""
+"""vgpu.node.driver.discover and its parts (files, device_nodes, nvml) on driver roots of small ELF files."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def take_cards(root: DriverRoot, kind: str) -> tuple[list[inventory.Card], list[
     return nvml.take(str(path), "/dev", str(root.path / "sys"), notes.append), notes
 
 
-def test_cards_as_nvml_of_the_driver_root_tells_them(driver_root: DriverRoot) -> None:
+def test_cards_as_nvml_of_the_driver_root_reports_them(driver_root: DriverRoot) -> None:
     driver_root.write("sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n")
     found, notes = take_cards(driver_root, "nvml")
     assert [(card.index, card.minor, card.bus_id, card.name, card.memory, card.numa) for card in found] == [
@@ -181,7 +181,7 @@ def test_links_and_several_driver_roots_in_one_process(driver_root: DriverRoot, 
     assert list(found[0].links.values()) == [link]
 
 
-def test_an_nvml_that_is_none(driver_root: DriverRoot) -> None:
+def test_an_nvml_that_cannot_be_used(driver_root: DriverRoot) -> None:
     path = driver_root.libraries / f"libcuda.so.{VERSION}"
     with pytest.raises(VgpuError, match=r"expected NVML to start, found .*; look at the output of nvidia-smi"):
         nvml.take(str(path), "/dev", "/sys", print)

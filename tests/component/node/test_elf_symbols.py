@@ -1,4 +1,4 @@
-"""The dynamic symbols of libraries, compared with nm, and of what is none."""
+"""The dynamic symbols of libraries, compared with nm's, and errors for other files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_functions_it_defines_and_nothing_else(library: Path) -> None:
     assert {"cuOne", "cuTwo"} <= set(functions)
 
 
-def test_garbage_is_told(library: Path, tmp_path: Path) -> None:
+def test_garbage_is_reported(library: Path, tmp_path: Path) -> None:
     data = library.read_bytes()
     broken = tmp_path / "broken.so"
     chance = random.Random(7)

@@ -9,7 +9,7 @@ from lending_node import BEGIN, CARD, OTHER, STEP, Node, always, soft
 from vgpu.node.daemon.lending_policy import LEASE, MS, LendingPolicy, Observation
 
 
-def test_what_tenants_say_never_breaks_it_nor_gets_anybody_beyond_his_limit() -> None:
+def test_no_report_breaks_it_or_lends_a_tenant_more_than_its_limit() -> None:
     noise = random.Random(9)
     words = [0, 1, BEGIN, BEGIN + 10**9, 2**63, 2**64 - 1]
     for _ in range(40):
@@ -31,11 +31,11 @@ def test_what_tenants_say_never_breaks_it_nor_gets_anybody_beyond_his_limit() ->
                 for page in pages:
                     assert page.lent_rate <= max(made.by_name[name].core_limit, 1)
                     assert page.lent_until in (0, now + LEASE)
-            assert_no_card_is_promised_twice(made, now)
+            assert_no_card_is_lent_twice(made, now)
 
 
-def assert_no_card_is_promised_twice(made: LendingPolicy, now: int) -> None:
-    """What is lent, and what is kept for those who want something and are lent nothing."""
+def assert_no_card_is_lent_twice(made: LendingPolicy, now: int) -> None:
+    """Assert this for the time that is lent, and that is kept for tenants that want some and are lent none."""
     lent = made.lent(now)
     for members in made.on_card.values():
         wanting = [tenant for tenant in members if tenant.name not in lent and made._is_active(tenant, now)]
@@ -44,8 +44,8 @@ def assert_no_card_is_promised_twice(made: LendingPolicy, now: int) -> None:
 
 
 def test_random_demands_always_get_their_shares_and_leave_little_idle() -> None:
-    """Whoever wants its share has it; while somebody could use more, the card is busy, but for what is kept for those
-    who use little of theirs.
+    """A tenant that wants its share gets it. While a tenant could use more, the card is busy, except for the time
+    that is kept for tenants that use little of their shares.
     """
     noise = random.Random(4)
     for _ in range(25):

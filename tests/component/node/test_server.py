@@ -1,4 +1,4 @@
-"""Children and clients of the loop, without a daemon around them."""
+"""Workers and clients of the event loop, without a daemon."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def served(tmp_path: Path, clock: Clock) -> Server:
     made.selector.close()
 
 
-def turn(served: Server, rounds: int = 20) -> None:
+def run_loop(served: Server, rounds: int = 20) -> None:
     for _ in range(rounds):
         for key, mask in served.selector.select(0.01):
             key.data(mask)
@@ -47,24 +47,24 @@ def turn(served: Server, rounds: int = 20) -> None:
 def connect(served: Server) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(served.path)
-    turn(served, 2)
+    run_loop(served, 2)
     return connection
 
 
 def test_one_answer_for_each_line(served: Server) -> None:
     with connect(served) as connection:
         connection.sendall(b'{"ask": "a"}\n{"ask": "b"}\n{"as')
-        turn(served)
+        run_loop(served)
         assert connection.recv(4096) == b'{"asked":"a"}\n{"asked":"b"}\n'
         connection.sendall(b'k": "c"}\n')
-        turn(served)
+        run_loop(served)
         assert connection.recv(4096) == b'{"asked":"c"}\n'
 
 
 def test_a_line_without_an_end_is_refused(served: Server) -> None:
     with connect(served) as connection:
         connection.sendall(b"x" * 2 * server.MAX_LINE)
-        turn(served)
+        run_loop(served)
         assert b"at most 4096 bytes" in connection.recv(4096)
         with pytest.raises((ConnectionResetError, AssertionError)):
             assert connection.recv(4096) != b""
@@ -74,24 +74,24 @@ def test_silent_clients_go_and_others_stay(served: Server, clock: Clock) -> None
     with connect(served) as silent, connect(served) as busy:
         clock.now = server.PATIENCE - 1
         busy.sendall(b'{"ask": "a"}\n')
-        turn(served)
+        run_loop(served)
         clock.now = server.PATIENCE
         served.tick()
         assert silent.recv(1) == b""
         assert busy.recv(4096) == b'{"asked":"a"}\n'
         busy.sendall(b'{"ask": "b"}\n')
-        turn(served)
+        run_loop(served)
         assert busy.recv(4096) == b'{"asked":"b"}\n'
 
 
-def test_the_stillest_makes_room(served: Server, clock: Clock) -> None:
+def test_the_client_that_was_idle_longest_is_disconnected(served: Server, clock: Clock) -> None:
     clients = []
     for number in range(server.MAX_CLIENTS + 1):
         clock.now = number / 100
         clients.append(connect(served))
     assert clients[0].recv(1) == b""
     clients[1].sendall(b'{"ask": "a"}\n')
-    turn(served)
+    run_loop(served)
     assert clients[1].recv(4096) == b'{"asked":"a"}\n'
     for connection in clients:
         connection.close()
@@ -123,7 +123,7 @@ def descriptors() -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("work", "says"),
+    ("work", "error"),
     [
         (refuse, "driver: expected one, found none"),
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "without an answer"),
@@ -132,12 +132,12 @@ def descriptors() -> dict[str, object]:
         (lambda: time.sleep(60), "hangs"),
     ],
 )
-def test_what_a_child_can_come_to(work: worker.Work, says: str) -> None:
-    with pytest.raises(VgpuError, match=says):
+def test_how_a_worker_can_end(work: worker.Work, error: str) -> None:
+    with pytest.raises(VgpuError, match=error):
         worker.run(work, 1.0)
 
 
-def test_a_child_answers_and_has_none_of_our_files() -> None:
+def test_a_worker_answers_and_has_none_of_the_parents_files() -> None:
     with open("/dev/null", "rb") as first, open("/dev/null", "rb") as second:
         assert {first.fileno(), second.fileno()}
         found = worker.run(descriptors, 20)["open"]
@@ -145,7 +145,7 @@ def test_a_child_answers_and_has_none_of_our_files() -> None:
     assert len(found) <= 5  # standard ones, the pipe, and the directory being read
 
 
-def test_a_stopped_child_is_waited_for() -> None:
+def test_a_stopped_worker_is_waited_for() -> None:
     ended = []
     with selectors.DefaultSelector() as selector:
         running = Worker(lambda: time.sleep(60) or {}, 100.0, selector, lambda: ended.append(1))  # type: ignore[func-returns-value]

@@ -1,4 +1,4 @@
-"""The manifests: every field exists, rights are those that the code uses, and the examples ask for what they say."""
+"""The manifests: every field exists, the rights are those that the code uses, and examples request what they claim."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def daemonset() -> dict[str, Any]:
 
 
 def check(value: Any, kind: str, where: str) -> None:
-    """AssertionError for a field that is not Kubernetes', or a value of another type."""
+    """AssertionError for a field that Kubernetes does not have, or a value of another type."""
     kind = kind.replace("List[", "list[").replace("dict(", "Dict[").replace(")", "]")  # as its versions write it
     if kind.startswith("list["):
         assert isinstance(value, list), where
@@ -84,7 +84,7 @@ def test_every_field_exists(path: Path) -> None:
         ("restartPolicy: Never", "tolerations: {}"),
     ],
 )
-def test_the_check_finds_what_kubernetes_would(old: str, new: str) -> None:
+def test_the_check_finds_what_kubernetes_refuses(old: str, new: str) -> None:
     text = (MANIFESTS / "examples/half-a-card.yaml").read_text()
     assert old in text
     with pytest.raises(AssertionError):
@@ -118,7 +118,7 @@ def test_kustomizations_name_files_that_are_there() -> None:
 
 
 def used_verbs() -> set[tuple[str, str]]:
-    """(resource, verb) of each call in the code, which are all of the form api.<verb>(<path>, ...)."""
+    """(resource, verb) of each call in the code. All calls have the form api.<verb>(<path>, ...)."""
     found = set()
     for path in (CHECKOUT / "plugin/vgpu/plugin/apiserver").glob("*.py"):
         for verb, first in re.findall(r"\bapi\.(get|patch|post|watch)\(\s*([^,)]*)", path.read_text()):
@@ -128,7 +128,7 @@ def used_verbs() -> set[tuple[str, str]]:
 
 
 VERBS = {"post": "create"}
-#: What path a call's first argument is, by the module's name and the argument. That of pods is all of them.
+#: The path of a call's first argument, by the module's name and the argument. The pods' path stands for all pods.
 PATHS = {"events": r"/events", "pods": r"^pods: PATH|^agent: pod\.path", "nodes": r"^node_annotations: self\.path"}
 
 
@@ -257,17 +257,17 @@ def settings_of(text: str, node: str = "k8s01") -> Settings:
 # The examples
 
 
-def asked(name: str) -> list[tuple[int, int, int]]:
-    """(cores, MiB, vGPUs) of each container, by the names and units that the file's own comment names."""
+def requested(name: str) -> list[tuple[int, int, int]]:
+    """(cores, MiB, vGPUs) of each container, by the resource names and units in the file's own comment."""
     path = MANIFESTS / f"examples/{name}.yaml"
     (pod,) = documents(path)
     comment = " ".join(line[2:] for line in path.read_text().splitlines() if line.startswith("# "))
     found = dict(re.findall(r"\b(core_name|memory_name|memory_unit|mode): ([\w./-]+)", comment))
     settings = settings_of(yaml.safe_dump({"resources": {key: value.rstrip(".;,") for key, value in found.items()}}))
-    return [_asked(container["resources"], settings) for container in pod["spec"]["containers"]]
+    return [_requested(container["resources"], settings) for container in pod["spec"]["containers"]]
 
 
-def _asked(of: dict[str, Any], settings: Settings) -> tuple[int, int, int]:
+def _requested(of: dict[str, Any], settings: Settings) -> tuple[int, int, int]:
     limits = {key: value for key, value in of["limits"].items() if "/" in key}
     assert not set(of.get("requests", {})) - set(of["limits"])
     if settings.text("resources.mode") == "gpu":
@@ -289,8 +289,8 @@ def _asked(of: dict[str, Any], settings: Settings) -> tuple[int, int, int]:
         ("two-containers", [(20, 1000, 0), (20, 2000, 0)]),
     ],
 )
-def test_examples_ask_for_what_they_say(name: str, wanted: list[tuple[int, int, int]]) -> None:
-    assert asked(name) == wanted
+def test_examples_request_what_they_claim(name: str, wanted: list[tuple[int, int, int]]) -> None:
+    assert requested(name) == wanted
 
 
 def test_all_examples_are_tested() -> None:

@@ -1,4 +1,4 @@
-"""The files that register the hook with runtimes: one hook, said the same way everywhere."""
+"""The files that configure runtimes to run the hook. All of them have the same hook."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_hooks_d() -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_hooks_d_conditions(name: str) -> None:
-    """Any annotation of ours, whatever its value: CRI-O lays the pod's values over the container's."""
+    """Any annotation of vgpu matches, with any value, as CRI-O overrides a container's values with the pod's."""
     when = json.loads((PACKAGING / name).read_text())["when"]
     assert list(when) == ["annotations"]
     ((key, value),) = when["annotations"].items()

@@ -1,4 +1,4 @@
-"""Access to the API server, against one that speaks HTTP: records, answers, registration, and all that breaks."""
+"""The agent with an API server over HTTP: pod records, answers to schedulers, the node's annotations, and faults."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PATIENCE = 20.0
 
 
 def until(done: Callable[[], object]) -> Any:
-    """What `done` gives once it gives anything."""
+    """The value of `done` as soon as it is true."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         found = done()
@@ -46,7 +46,7 @@ def until(done: Callable[[], object]) -> Any:
 
 
 class Site:
-    """A node with its API server and the access of its plugin."""
+    """A node with its API server and its plugin's agent."""
 
     def __init__(self, path: Path, **settings: object) -> None:
         self.path = path
@@ -107,7 +107,7 @@ class Site:
             return None
 
     def redeem(self, uid: str = UID, ready: bool = True) -> None:
-        """What the hook leaves behind when it gives a pod's container its cards."""
+        """Write the records that the hook writes when it assigns cards to a pod's container."""
         grant = Grant(grants.new_id(), "gpu", 1, 1.0, holder=Holder(uid, "main"), cards=[A])
         grants.write(self.settings.state_dir, grant)
         self.claim(uid, grant.id, ready)
@@ -126,7 +126,7 @@ class Site:
         value: str | None = self.server.pod(name)["metadata"]["labels"].get(key)
         return value
 
-    def told(self, text: str) -> int:
+    def logged(self, text: str) -> int:
         return self.log.getvalue().count(text)
 
 
@@ -154,8 +154,8 @@ def site(new_site: Callable[..., Site]) -> Site:
 
 
 def test_records_follow_the_pods(site: Site) -> None:
-    told = {"hami.io/vgpu-node": NODE, "other.io/x": "1", "vgpu.io/core-limit": "50"}
-    site.server.put_pod("before", NODE, UID, LIMITS, told)
+    annotations = {"hami.io/vgpu-node": NODE, "other.io/x": "1", "vgpu.io/core-limit": "50"}
+    site.server.put_pod("before", NODE, UID, LIMITS, annotations)
     site.server.put_pod("elsewhere", "gpu-node-2", OTHER, LIMITS)
     site.server.put_pod("without", NODE, "b" * 8, {"main": {"cpu": "1"}})
     site.start()
@@ -173,7 +173,7 @@ def test_records_follow_the_pods(site: Site) -> None:
     until(lambda: (found := site.record(OTHER)) and found.annotations)
     site.server.remove_pod("after")
     until(lambda: site.record(OTHER) is None)
-    site.server.put_pod("before", NODE, UID, LIMITS, told, phase="Succeeded")
+    site.server.put_pod("before", NODE, UID, LIMITS, annotations, phase="Succeeded")
     until(lambda: site.record() is None)
     assert pods.uids(site.settings.run_dir) == []
 
@@ -239,8 +239,8 @@ def test_a_server_that_fails_is_told_once_and_tried_again(site: Site, fault: str
     site.server.break_next(fault, "/api/v1/pods", times=4)
     site.start()
     until(site.record)
-    until(lambda: site.told("over: pods are not followed") == 1)
-    assert site.told("pods are not followed") in (2, 4)  # told, and over; two texts where the fault has two
+    until(lambda: site.logged("over: pods are not followed") == 1)
+    assert site.logged("pods are not followed") in (2, 4)  # and its end; two texts where the fault has two
 
 
 LINES = [
@@ -310,14 +310,14 @@ def test_the_sign_goes_down_with_the_server(site: Site) -> None:
 
 
 def test_gpu_assigned_once_the_devices_are_handed_over(site: Site) -> None:
-    told = {
+    annotations = {
         "nvidia.com/predicate-gpu-idx-0": "0",
         "nvidia.com/gpu-assigned": "false",
         "tencent.com/gpu-assigned": "false",
     }
     labels = {"tydic.io/bind-phase": "allocating", "tydic.io/bind-time": "1700000000000000000"}
-    site.server.put_pod("p", NODE, UID, LIMITS, told, labels)
-    site.server.put_pod("look-alike", NODE, OTHER, LIMITS, told, labels)
+    site.server.put_pod("p", NODE, UID, LIMITS, annotations, labels)
+    site.server.put_pod("look-alike", NODE, OTHER, LIMITS, annotations, labels)
     site.start()
     until(site.record)
     site.redeem(ready=False)
@@ -333,9 +333,9 @@ def test_gpu_assigned_once_the_devices_are_handed_over(site: Site) -> None:
 
 
 def test_a_pod_whose_init_container_came_and_went(site: Site) -> None:
-    """Its claim is gone, its grant remembers."""
-    told = {"tencent.com/predicate-gpu-idx-0": "0", "tencent.com/gpu-assigned": "false"}
-    site.server.put_pod("p", NODE, UID, LIMITS, told)
+    """Its claim is gone, but its grant has the cards."""
+    annotations = {"tencent.com/predicate-gpu-idx-0": "0", "tencent.com/gpu-assigned": "false"}
+    site.server.put_pod("p", NODE, UID, LIMITS, annotations)
     grants.write(
         site.settings.state_dir, Grant(grants.new_id(), "cores", 5, 1.0, holder=Holder(UID, "init"), cards=[A])
     )
@@ -376,7 +376,7 @@ def test_anothers_lock_is_left_alone(site: Site, lock: str) -> None:
 
 
 def test_a_lock_is_released_though_the_server_fails_at_first(site: Site) -> None:
-    """And the pod is not answered before, for afterwards nothing tells whose lock it was."""
+    """The pod's annotations are not patched before, as afterwards nothing shows which pod the lock was for."""
     site.server.put_node(NODE, **{"hami.io/mutex.lock": "2024-05-20T10:02:05Z,default,p"})
     site.server.put_pod("p", NODE, UID, TWO, HAMI)
     site.redeem()
@@ -388,10 +388,10 @@ def test_a_lock_is_released_though_the_server_fails_at_first(site: Site) -> None
 
 
 def test_a_pod_that_never_got_its_devices(site: Site) -> None:
-    """kubelet gave up on it: UnexpectedAdmissionError."""
+    """kubelet failed it: UnexpectedAdmissionError."""
     labels = {"tydic.io/bind-phase": "allocating", "nvidia.com/assigned-phase": "allocating"}
-    told = {**HAMI, "nvidia.com/gpu-assigned": "false", "nvidia.com/pre-allocated": f"main[0_{A}_30_3000]"}
-    site.server.put_pod("p", NODE, UID, TWO, told, labels, phase="Failed")
+    annotations = {**HAMI, "nvidia.com/gpu-assigned": "false", "nvidia.com/pre-allocated": f"main[0_{A}_30_3000]"}
+    site.server.put_pod("p", NODE, UID, TWO, annotations, labels, phase="Failed")
     site.start()
     until(lambda: site.annotation("p", "hami.io/bind-phase") == "failed")
     assert site.annotation("p", "nvidia.com/gpu-assigned") == "false"
@@ -400,15 +400,15 @@ def test_a_pod_that_never_got_its_devices(site: Site) -> None:
 
 
 def test_another_vendors_share_of_the_pod_is_waited_for(site: Site) -> None:
-    told = {**HAMI, "hami.io/Ascend910B-devices-to-allocate": "npu-0,Ascend910B,1,1:;;"}
+    annotations = {**HAMI, "hami.io/Ascend910B-devices-to-allocate": "npu-0,Ascend910B,1,1:;;"}
     site.server.put_node(NODE, **{"hami.io/mutex.lock": "2024-05-20T10:02:05Z,default,p"})
-    site.server.put_pod("p", NODE, UID, TWO, told)
+    site.server.put_pod("p", NODE, UID, TWO, annotations)
     site.redeem()
     site.start()
     until(site.record)
     time.sleep(0.3)
     assert "hami.io/mutex.lock" in site.server.annotations(NODE)
-    site.server.put_pod("p", NODE, UID, TWO, {**told, "hami.io/Ascend910B-devices-to-allocate": ";;"})
+    site.server.put_pod("p", NODE, UID, TWO, {**annotations, "hami.io/Ascend910B-devices-to-allocate": ";;"})
     until(lambda: site.annotation("p", "hami.io/bind-phase") == "success")
     assert "hami.io/mutex.lock" not in site.server.annotations(NODE)
 
@@ -416,13 +416,13 @@ def test_another_vendors_share_of_the_pod_is_waited_for(site: Site) -> None:
 @pytest.mark.parametrize("key", ["volcano.sh/mutex.lock", "hamivgpu"])
 def test_volcanos_handshake(site: Site, key: str) -> None:
     value = f"{A},NVIDIA,1024,50:;{B},NVIDIA,1024,50:"
-    told = {
+    annotations = {
         "volcano.sh/vgpu-node": NODE, "volcano.sh/vgpu-time": "1716199325", "volcano.sh/bind-time": "1716199325",
         "volcano.sh/bind-phase": "allocating", "volcano.sh/devices-to-allocate": value,
         "volcano.sh/vgpu-ids-new": value,
     }  # fmt: skip
     site.server.put_node(NODE, **{key: "2024-05-20T12:02:04+02:00"})
-    site.server.put_pod("p", NODE, UID, TWO, told)
+    site.server.put_pod("p", NODE, UID, TWO, annotations)
     site.redeem()
     site.start()
     until(lambda: site.annotation("p", "volcano.sh/bind-phase") == "success")
@@ -442,7 +442,7 @@ def test_volcanos_handshake(site: Site, key: str) -> None:
     ],
 )
 def test_a_lock_that_has_but_a_time(site: Site, lock: str, stays: bool) -> None:
-    """Taken before the pod was bound and not long before: the pod's. Later: the next one's; much earlier: nobody's."""
+    """A lock from shortly before the binding is the pod's. A later one is the next pod's; an older one is stale."""
     labels = {"tydic.io/bind-phase": "allocating", "tydic.io/bind-time": "1700000000000000000"}
     site.server.put_node(NODE, **{"tydic.io/node-lock": lock})
     site.server.put_pod("p", NODE, UID, LIMITS, {"nvidia.com/gpu-assigned": "false"}, labels)
@@ -487,13 +487,13 @@ def test_what_may_not_be_patched_is_told_once_and_keeps_nothing_else_from_its_pl
     site.redeem()
     site.server.forbidden.append(("PATCH", "/pods/"))
     site.start()
-    until(lambda: site.told("schedulers are not answered"))
+    until(lambda: site.logged("schedulers are not answered"))
     until(lambda: "vgpu.io/node-cards" in site.server.annotations(NODE))
     time.sleep(0.5)
-    assert site.told("schedulers are not answered") == 1
+    assert site.logged("schedulers are not answered") == 1
     site.server.forbidden.clear()
     until(lambda: site.annotation("p", "vgpu.io/assigned") == "true")
-    until(lambda: site.told("over: schedulers are not answered") == 1)
+    until(lambda: site.logged("over: schedulers are not answered") == 1)
 
 
 def test_a_new_pod_by_the_same_name_is_not_answered_for_the_old_one(site: Site) -> None:
@@ -543,7 +543,7 @@ def test_events_that_may_not_be_written_are_done_without(site: Site) -> None:
     site.redeem()
     site.start()
     until(lambda: site.annotation("p", "vgpu.io/assigned") == "true")
-    until(lambda: site.told("no event could be written") == 1)
+    until(lambda: site.logged("no event could be written") == 1)
 
 
 # Registration
@@ -553,8 +553,8 @@ def test_the_nodes_cards_for_our_own_extender(site: Site) -> None:
     site.reasons[B] = "Xid 79"
     site.start()
     until(lambda: "vgpu.io/node-cards" in site.server.annotations(NODE))
-    told = json.loads(site.server.annotations(NODE)["vgpu.io/node-cards"])
-    assert [(card["uuid"], card["unhealthy"]) for card in told["cards"]] == [(A, ""), (B, "Xid 79")]
+    registered = json.loads(site.server.annotations(NODE)["vgpu.io/node-cards"])
+    assert [(card["uuid"], card["unhealthy"]) for card in registered["cards"]] == [(A, ""), (B, "Xid 79")]
     assert set(site.server.annotations(NODE)) == {"vgpu.io/node-cards"}
     site.reasons.clear()
     site.agent.handed_over("")
@@ -614,7 +614,7 @@ def test_without_a_server_nothing_happens_but_a_line_in_the_log(new_site: Callab
     site.agent.start()
     site.agent.handed_over("x")
     assert time.monotonic() - before < 5
-    until(lambda: site.told("no access to the API server") == 1)
+    until(lambda: site.logged("no access to the API server") == 1)
     assert not pod_record.watched(site.settings.run_dir)
 
 
@@ -629,4 +629,4 @@ def test_a_wrong_token_is_told(site: Site) -> None:
     path = site.path / "kubeconfig"
     path.write_text(path.read_text().replace("a-token", "another"))
     site.agent.start()
-    until(lambda: site.told("pods are not followed: GET /api/v1/pods: 401 Unauthorized"))
+    until(lambda: site.logged("pods are not followed: GET /api/v1/pods: 401 Unauthorized"))

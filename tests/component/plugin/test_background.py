@@ -1,4 +1,4 @@
-"""What starts beside the main loop: when, with what, and that none of it can take the plugin down."""
+"""The background services: when they start, with which arguments, and that no failure of one ends the plugin."""
 
 from __future__ import annotations
 

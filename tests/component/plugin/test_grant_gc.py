@@ -1,4 +1,4 @@
-"""Garbage collection of grants: kubelet's service on a socket, and a thread that waits for the lock."""
+"""Garbage collection of grants, with kubelet's service on a socket and a thread that waits for the lock."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_call(tmp_path: Path, server: Server) -> None:
 
 
 def test_a_large_answer(tmp_path: Path, server: Server) -> None:
-    """All devices of a node in use: more than gRPC's own bound of 4 MiB."""
+    """With all devices of a node in use the answer exceeds gRPC's own limit of 4 MiB."""
     for number in range(8):
         server.kubelet.lists(f"web-{number}", core=[f"{number:08x}-{at}" for at in range(60_000)])
     listing = pod_resources.fetch(Settings({"plugin.pod_resources_socket": f"{tmp_path}/kubelet.sock"}))

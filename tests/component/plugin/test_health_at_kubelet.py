@@ -1,4 +1,4 @@
-"""What kubelet sees of a card that falls ill and gets well: the plugin as a process, its cards simulated."""
+"""kubelet's view of a card that becomes unhealthy and recovers, with the plugin as a process and simulated cards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Site:
         return self.kubelet.allocatable().get(CORE, 0)
 
     def reaches(self, cores: int, timeout: float = 30) -> float:
-        """Wait until so many cores are healthy, and as large a part of memory; how long the cores took."""
+        """Wait until so many cores and the same part of memory are healthy. Returns the time that the cores took."""
         began = time.monotonic()
         wait_for(lambda: self.healthy() == cores, timeout, f"{self.healthy()} healthy; {self.plugin.text()}")
         took = time.monotonic() - began
@@ -43,7 +43,7 @@ class Site:
         return len(healthy) / max(len(healthy | unhealthy), 1)
 
     def watched(self) -> None:
-        """Wait until the health monitor waits for events: its process then has NVML open."""
+        """Wait until the health monitor waits for events, which the open files of its process show NVML open."""
         wait_for(lambda: any("libnvidia-ml" in text for text in self._maps()), what=self.plugin.text())
         time.sleep(1.0)
 
@@ -69,7 +69,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         made.kubelet.stop()
 
 
-def test_an_error_and_its_settlement(site: Site, record_property: Callable[[str, object], None]) -> None:
+def test_an_error_and_its_acknowledgement(site: Site, record_property: Callable[[str, object], None]) -> None:
     site.event(1, "xid", 62)
     record_property("unhealthy_s", site.reaches(100))
     site.event(0, "xid", 31)  # a program's fault

@@ -1,4 +1,4 @@
-"""The health monitor with its own processes: on the simulated driver, and on an NVML that misbehaves."""
+"""The health monitor with its own processes, on the simulated driver and on an NVML that misbehaves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Start = Callable[..., "Watched"]
 
 
 class Watched:
-    """A watch that runs; `log` is what it wrote, `changes` how often it called back."""
+    """A monitor that runs. `stream` is its log, `changes` counts its callbacks."""
 
     def __init__(self, settings: Settings, cards: list[Card], pace: dict[str, float]) -> None:
         self.stream = io.StringIO()
@@ -39,7 +39,7 @@ class Watched:
         self.changes += 1
 
     def ready(self) -> Watched:
-        """Every card was looked at: from then on events are seen."""
+        """Wait until every card was probed. From then on the monitor sees events."""
         states = wait_for(lambda: self.monitor._states)
         wait_for(lambda: all(state.last.ecc >= 0 for state in states.values()), what="no first look")
         return self
@@ -47,7 +47,7 @@ class Watched:
     def of(self, uuid: str) -> str:
         return self.monitor.reasons().get(uuid, "")
 
-    def says(self, uuid: str, text: str) -> None:
+    def wait_for_reason(self, uuid: str, text: str) -> None:
         wait_for(lambda: text in self.of(uuid), what=f"{text!r} of {uuid}, log: {self.stream.getvalue()}")
 
     def healthy(self) -> None:
@@ -72,13 +72,13 @@ def start() -> Iterator[Start]:
 
 
 def children() -> list[int]:
-    """The processes of all watches: each belongs to the thread that started it."""
+    """The processes of all monitors. Each is a child of the thread that started it."""
     found = [pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
     return [int(pid) for pid in found if "nvml_probe" in Path(f"/proc/{pid}/cmdline").read_text()]
 
 
 class Sim:
-    """Two simulated cards; the watch's processes inherit the environment."""
+    """Two simulated cards. The monitor's processes inherit the environment."""
 
     def __init__(self, path: Path) -> None:
         self.node = nodes.SimulatedNode(path, "a100x2", **{"driver.dev_root": str(path / "driver/dev")})
@@ -105,7 +105,7 @@ def stub(tmp_path: Path) -> StubNode:
 
 
 def waiting(node: StubNode, times: int = 1) -> None:
-    """Until the session waits for events, `times` as often as it does now."""
+    """Wait until the session has waited for events `times` as often as now."""
     before = len(node.calls("wait0"))
     wait_for(lambda: len(node.calls("wait0")) >= before + times)
 
@@ -117,7 +117,7 @@ def test_a_card_falls_off_the_bus_and_comes_back(sim: Sim, start: Start) -> None
     one, two = sim.uuids
     watched = start(sim.settings, sim.cards).ready()
     sim.event(1, "lost")
-    watched.says(two, "GPU is lost")
+    watched.wait_for_reason(two, "GPU is lost")
     assert not watched.of(one), "one card's trouble is not the other's"
     sim.event(1, "back")
     watched.healthy()
@@ -130,39 +130,39 @@ def test_events_of_nvml(sim: Sim, start: Start) -> None:
     for ignored in (13, 31, 43, 45, 68, 94, 109, 154):
         sim.event(0, "xid", ignored)
     sim.event(1, "xid", 54)
-    watched.says(two, "Xid 54")
+    watched.wait_for_reason(two, "Xid 54")
     assert not watched.of(one)
     nodes.simctl().inject_ecc(str(sim.node.sim), 0, uncorrected=1)
-    watched.says(one, "uncorrect")
+    watched.wait_for_reason(one, "uncorrect")
 
 
 def test_the_driver_goes_and_comes(sim: Sim, start: Start) -> None:
     watched = start(sim.settings, sim.cards, FOR_EVER).ready()
     version = sim.node.driver / "proc/driver/nvidia/version"
     sim.event(0, "xid", 62)
-    watched.says(sim.uuids[0], "reset the card")
+    watched.wait_for_reason(sim.uuids[0], "reset the card")
     text = version.read_text()
     version.unlink()
     for uuid in sim.uuids:
-        watched.says(uuid, "the driver is not loaded")
+        watched.wait_for_reason(uuid, "the driver is not loaded")
     wait_for(lambda: not children(), what="nothing may hold on to a driver that is gone")
     version.write_text(text)
     watched.healthy()
     waiting_again = [state.last for state in watched.monitor._states.values()]
     wait_for(lambda: all(state.last not in waiting_again for state in watched.monitor._states.values()))
     sim.event(0, "xid", 62)
-    watched.says(sim.uuids[0], "reset the card")
+    watched.wait_for_reason(sim.uuids[0], "reset the card")
 
 
 def test_faults_outlive_the_plugin_but_not_the_driver_or_the_boot(sim: Sim, start: Start, tmp_path: Path) -> None:
     uuid = sim.uuids[0]
     first = start(sim.settings, sim.cards, FOR_EVER).ready()
     sim.event(0, "xid", 62)
-    first.says(uuid, "Xid 62")
+    first.wait_for_reason(uuid, "Xid 62")
     first.monitor.stop()
     assert uuid in HealthMonitor(sim.settings, sim.cards, first.monitor.log, lambda: None).reasons(), "before a start"
     second = Watched(sim.settings, sim.cards, FOR_EVER)
-    second.says(uuid, "Xid 62")
+    second.wait_for_reason(uuid, "Xid 62")
     second.monitor.stop()
     (tmp_path / "sys/kernel/random").mkdir(parents=True)
     (tmp_path / "sys/kernel/random/boot_id").write_text("another\n")
@@ -176,15 +176,15 @@ def test_faults_outlive_the_plugin_but_not_the_driver_or_the_boot(sim: Sim, star
     first.monitor = Watched(sim.settings, sim.cards, FOR_EVER).monitor  # the fixture ends it
 
 
-def test_whoever_removes_the_file_has_settled_the_faults(sim: Sim, start: Start) -> None:
+def test_removing_the_file_acknowledges_the_faults(sim: Sim, start: Start) -> None:
     watched = start(sim.settings, sim.cards, FOR_EVER).ready()
     sim.event(0, "xid", 62)
-    watched.says(sim.uuids[0], "Xid 62")
+    watched.wait_for_reason(sim.uuids[0], "Xid 62")
     os.unlink(f"{sim.settings.run_dir}/health.json")
     watched.healthy()
 
 
-def test_a_damaged_file_is_told_and_replaced(sim: Sim, start: Start) -> None:
+def test_a_damaged_file_is_reported_and_replaced(sim: Sim, start: Start) -> None:
     path = Path(sim.settings.run_dir, "health.json")
     path.write_text('{"version": 1, "faults": [')
     watched = start(sim.settings, sim.cards)
@@ -195,31 +195,31 @@ def test_a_damaged_file_is_told_and_replaced(sim: Sim, start: Start) -> None:
 # On an NVML that misbehaves
 
 
-def test_a_card_that_hangs_takes_no_other_along(stub: StubNode, start: Start) -> None:
-    stub.say("card1", "hang")
+def test_a_card_that_hangs_affects_no_other(stub: StubNode, start: Start) -> None:
+    stub.set_control("card1", "hang")
     watched = start(stub.settings, stub.cards, {**FOR_EVER, "hang": 1.0})
-    watched.says("GPU-1", "hangs")
+    watched.wait_for_reason("GPU-1", "hangs")
     waiting(stub)
     assert not watched.of("GPU-0")
     assert watched.monitor.silent() < 1.0, "the thread itself never waits for NVML"
     stub.event(0, XID, 54)
-    watched.says("GPU-0", "Xid 54")
+    watched.wait_for_reason("GPU-0", "Xid 54")
     stub.unsay("card1")
     wait_for(lambda: not watched.of("GPU-1"))
 
 
 def test_nvml_that_hangs_at_its_start(stub: StubNode, start: Start) -> None:
-    stub.say("init", "hang")
+    stub.set_control("init", "hang")
     watched = start(stub.settings, stub.cards, {**QUICK, "hang": 1.0})
     for uuid in ("GPU-0", "GPU-1"):
-        watched.says(uuid, "hangs")
+        watched.wait_for_reason(uuid, "hangs")
     stub.unsay("init")
     watched.healthy()
 
 
 def test_nvml_that_does_not_start_is_not_the_cards_fault(stub: StubNode, start: Start) -> None:
-    """As in a container that may not open the nodes: the module is loaded."""
-    stub.say("init", 9)
+    """So it is in a container that may not open the nodes: the module is loaded."""
+    stub.set_control("init", 9)
     watched = start(stub.settings, stub.cards)
     watched.logs("the cards' health is not known")
     assert watched.monitor.reasons() == {}
@@ -229,19 +229,19 @@ def test_nvml_that_does_not_start_is_not_the_cards_fault(stub: StubNode, start: 
     watched.logs("over: the cards' health is not known")
 
 
-def test_cards_that_may_not_be_asked_are_not_unhealthy(stub: StubNode, start: Start) -> None:
-    stub.say("card0", 4)
+def test_cards_that_may_not_be_queried_are_not_unhealthy(stub: StubNode, start: Start) -> None:
+    stub.set_control("card0", 4)
     watched = start(stub.settings, stub.cards)
     watched.logs("the cards' health is not known")
     assert watched.monitor.reasons() == {}
 
 
 def test_a_library_of_another_version(stub: StubNode, start: Start) -> None:
-    """A driver that was updated on disk: nothing new can start until the module is loaded anew."""
-    stub.say("init", 18)
+    """The driver was updated on disk. No program can start on it until the module is reloaded."""
+    stub.set_control("init", 18)
     watched = start(stub.settings, stub.cards)
     for uuid in ("GPU-0", "GPU-1"):
-        watched.says(uuid, "differ")
+        watched.wait_for_reason(uuid, "differ")
     stub.unsay("init")
     stub.load_driver("560.1")
     watched.healthy()
@@ -257,7 +257,7 @@ def test_no_library(stub: StubNode, start: Start) -> None:
 
 
 def test_a_library_elsewhere(stub: StubNode, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a container sees it: the host's files below a directory."""
+    """In a container the host's files are below a directory."""
     host = stub.path / "host"
     there = Path(f"{host}{stub.library}")
     there.parent.mkdir(parents=True)
@@ -267,21 +267,21 @@ def test_a_library_elsewhere(stub: StubNode, start: Start, monkeypatch: pytest.M
     waiting(stub)
 
 
-def test_cards_without_events_are_looked_at(stub: StubNode, start: Start) -> None:
-    stub.say("events", 3)
+def test_cards_without_events_are_polled(stub: StubNode, start: Start) -> None:
+    stub.set_control("events", 3)
     watched = start(stub.settings, stub.cards, FOR_EVER).ready()
-    stub.say("ecc0", 2)
-    watched.says("GPU-0", "2 uncorrected memory errors")
-    stub.say("card1", 15)
-    watched.says("GPU-1", "GPU is lost")
+    stub.set_control("ecc0", 2)
+    watched.wait_for_reason("GPU-0", "2 uncorrected memory errors")
+    stub.set_control("card1", 15)
+    watched.wait_for_reason("GPU-1", "GPU is lost")
     assert not stub.calls("wait0")
 
 
-def test_a_card_to_be_reset_is_let_go(stub: StubNode, start: Start) -> None:
+def test_a_card_to_be_reset_is_released(stub: StubNode, start: Start) -> None:
     watched = start(stub.settings, stub.cards, FOR_EVER)
     waiting(stub)
     stub.event(1, XID, 62)
-    watched.says("GPU-1", "reset the card")
+    watched.wait_for_reason("GPU-1", "reset the card")
     waiting(stub, 2)
     session = stub.calls("wait0")[-1]
     assert session in stub.calls("open0")
@@ -289,33 +289,33 @@ def test_a_card_to_be_reset_is_let_go(stub: StubNode, start: Start) -> None:
     looks = len(stub.calls("open1"))
     wait_for(lambda: len(stub.calls("open1")) > looks, what="a look from time to time")
     stub.event(0, XID, 54)
-    watched.says("GPU-0", "Xid 54")
+    watched.wait_for_reason("GPU-0", "Xid 54")
 
 
-def test_what_the_driver_asks_for(stub: StubNode, start: Start) -> None:
-    stub.say("action0", 0)
+def test_the_reset_that_the_driver_requests(stub: StubNode, start: Start) -> None:
+    stub.set_control("action0", 0)
     watched = start(stub.settings, stub.cards)
     waiting(stub)
-    stub.say("action0", 1)
-    watched.says("GPU-0", "the driver wants the card reset")
-    stub.say("action0", 0)
+    stub.set_control("action0", 1)
+    watched.wait_for_reason("GPU-0", "the driver wants the card reset")
+    stub.set_control("action0", 0)
     watched.healthy()
 
 
-def test_an_event_of_nobody_is_everybodys(stub: StubNode, start: Start) -> None:
+def test_an_event_without_a_card_counts_for_all_cards(stub: StubNode, start: Start) -> None:
     watched = start(stub.settings, stub.cards, FOR_EVER)
     waiting(stub)
     stub.event(7, DOUBLE_BIT_ECC, 0)
     for uuid in ("GPU-0", "GPU-1"):
-        watched.says(uuid, "uncorrectable")
+        watched.wait_for_reason(uuid, "uncorrectable")
 
 
 @pytest.mark.parametrize("error", [15, 999])
 def test_a_wait_that_fails_at_once_does_not_spin(stub: StubNode, start: Start, error: int) -> None:
-    """NVML says that a card is lost, though every card answers; or it fails for reasons of its own."""
+    """NVML reports a lost card although every card answers, or fails for another reason."""
     watched = start(stub.settings, stub.cards)
     waiting(stub)
-    stub.say("wait", error)
+    stub.set_control("wait", error)
     before = len(stub.calls("wait0"))
     time.sleep(2.0)
     assert len(stub.calls("wait0")) - before < 20
@@ -329,14 +329,14 @@ def test_a_node_that_is_gone(stub: StubNode, start: Start) -> None:
     waiting(stub)
     node = Path(stub.cards[1].device.path)
     node.unlink()
-    watched.says("GPU-1", "nvidia1 is gone")
+    watched.wait_for_reason("GPU-1", "nvidia1 is gone")
     node.symlink_to("/dev/null")
     watched.healthy()
 
 
 def test_another_card_in_the_place(stub: StubNode, start: Start) -> None:
     stub.cards[1].uuid = "GPU-other"
-    start(stub.settings, stub.cards).says("GPU-other", "NVML reports")
+    start(stub.settings, stub.cards).wait_for_reason("GPU-other", "NVML reports")
 
 
 def test_all_ignored_holds_nothing_open(tmp_path: Path, start: Start) -> None:
@@ -344,12 +344,12 @@ def test_all_ignored_holds_nothing_open(tmp_path: Path, start: Start) -> None:
     watched = start(stub.settings, stub.cards)
     wait_for(lambda: stub.calls("open0") and stub.calls("open1"))
     wait_for(lambda: not children())
-    stub.say("card0", 15)
-    watched.says("GPU-0", "GPU is lost")
+    stub.set_control("card0", 15)
+    watched.wait_for_reason("GPU-0", "GPU is lost")
     assert not stub.calls("wait0")
 
 
-def test_odd_settings_are_told(tmp_path: Path, start: Start) -> None:
+def test_odd_settings_are_reported(tmp_path: Path, start: Start) -> None:
     stub = StubNode(tmp_path / "node", **{"plugin.ignored_xids": ["x", "54"]})
     watched = start(stub.settings, stub.cards, FOR_EVER)
     watched.logs("plugin.ignored_xids: expected numbers, catalog or all, found x")
@@ -366,7 +366,7 @@ def test_a_process_that_dies_is_replaced(stub: StubNode, start: Start) -> None:
 
 
 def test_a_directory_that_cannot_be_written(stub: StubNode, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Faults still count; only a restart would forget them."""
+    """Faults still count. Only a restart forgets them."""
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -375,7 +375,7 @@ def test_a_directory_that_cannot_be_written(stub: StubNode, start: Start, monkey
     watched = start(stub.settings, stub.cards, FOR_EVER)
     waiting(stub)
     stub.event(1, XID, 62)
-    watched.says("GPU-1", "Xid 62")
+    watched.wait_for_reason("GPU-1", "Xid 62")
     watched.logs("No space left")
     time.sleep(0.5)
     assert watched.of("GPU-1")

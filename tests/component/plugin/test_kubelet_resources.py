@@ -1,4 +1,4 @@
-"""The lists that a plugin offers kubelet, for large and for random nodes."""
+"""The device lists that a plugin sends to kubelet, for large and for random nodes."""
 
 from __future__ import annotations
 

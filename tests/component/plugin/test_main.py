@@ -1,4 +1,4 @@
-"""The program's life with kubelet's, another instance's, the cards' and the settings': real processes and sockets."""
+"""The plugin while kubelet, another instance, cards or settings come, change and go: real processes and sockets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T4 = {CORES: 100, MEMORY: 60}
 
 
 class Bed:
-    """A node without a driver: cards are what the inventory says. `manager` is kubelet's device manager."""
+    """A node without a driver, whose cards are those of the inventory. `manager` is kubelet's device manager."""
 
     def __init__(self, directory: Path, **settings: object) -> None:
         self.sockets = directory / "kubelet"
@@ -53,7 +53,7 @@ class Bed:
         found = self.manager.allocatable
         wait_for(lambda: found() == expected, what=f"{found()}\n{self.plugin.text()}")
 
-    def says(self, text: str, count: int = 1) -> None:
+    def wait_for_log(self, text: str, count: int = 1) -> None:
         wait_for(lambda: self.plugin.text().count(text) >= count, what=f"{text} is not in:\n{self.plugin.text()}")
 
     def set(self, **settings: object) -> None:
@@ -102,7 +102,7 @@ def test_registers_serves_and_leaves_nothing_behind(bed: Bed) -> None:
 
 def test_kubelet_comes_later_restarts_and_moves_its_directory(bed: Bed) -> None:
     bed.plugin.start()
-    bed.says("no kubelet at")
+    bed.wait_for_log("no kubelet at")
     bed.kubelet()
     bed.allocatable(T4)
     for _ in range(3):
@@ -134,7 +134,7 @@ def test_a_second_plugin_waits_for_the_end_of_the_first(bed: Bed) -> None:
     bed.allocatable(T4)
     second = Plugin(bed.node).start()
     try:
-        bed.says("another device plugin runs on this node; waiting for its end")
+        bed.wait_for_log("another device plugin runs on this node; waiting for its end")
         assert second.alive
         assert len(manager.registrations) == 2
         bed.plugin.kill()
@@ -156,9 +156,9 @@ def test_a_node_without_cards_idles_and_comes_up_with_the_first(make_bed) -> Non
     bed = make_bed(plugin__fail_on_init_error=False)
     manager = bed.kubelet()
     bed.plugin.start()
-    bed.says("no cards to offer, waiting")
+    bed.wait_for_log("no cards to offer, waiting")
     bed.cards(0)
-    bed.says("this node's inventory has no cards")
+    bed.wait_for_log("this node's inventory has no cards")
     assert manager.registrations == []
     bed.cards(1)
     bed.allocatable(T4)
@@ -173,11 +173,11 @@ def test_a_node_without_cards_idles_and_comes_up_with_the_first(make_bed) -> Non
 
 
 def test_no_inventory_yet_is_waited_for(bed: Bed) -> None:
-    """vgpud may be starting, even where a node without cards ends the plugin."""
+    """vgpud may be starting. So the plugin waits even where a node without cards ends it."""
     os.unlink(f"{bed.node.settings.run_dir}/inventory.json")
     bed.kubelet()
     bed.plugin.start()
-    bed.says("no cards to offer, waiting")
+    bed.wait_for_log("no cards to offer, waiting")
     bed.cards()
     bed.allocatable(T4)
 
@@ -209,11 +209,11 @@ def test_changed_settings_are_put_in_force_and_bad_ones_are_not(bed: Bed) -> Non
     wait_for(lambda: manager.allocatable().get("nvidia.com/vcuda-core") == 100)
     assert manager.allocatable()[CORES] == 0
     bed.node.config.write_text("{")
-    bed.says("the settings in force stay")
+    bed.wait_for_log("the settings in force stay")
     bed.set(resources__memory_unit=1 << 50)
-    bed.says("expected cards of at least one unit")
+    bed.wait_for_log("expected cards of at least one unit")
     bed.set(paths__run="/elsewhere", resources__memory_unit=256 << 20)
-    bed.says("restart vgpu-device-plugin")
+    bed.wait_for_log("restart vgpu-device-plugin")
     assert manager.allocatable()["nvidia.com/vcuda-core"] == 100
     bed.set(paths__run=str(bed.node.directory / "run"), resources__mode="gpu")
     bed.plugin.process.send_signal(signal.SIGHUP)
@@ -221,7 +221,7 @@ def test_changed_settings_are_put_in_force_and_bad_ones_are_not(bed: Bed) -> Non
     assert manager.allocatable()["nvidia.com/vcuda-core"] == 0
 
 
-def test_hang_up_without_a_change_changes_nothing(bed: Bed) -> None:
+def test_sighup_without_a_change_changes_nothing(bed: Bed) -> None:
     manager = bed.kubelet()
     bed.plugin.start()
     bed.allocatable(T4)
@@ -238,7 +238,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_probes_tell_of_life_and_readiness(bed: Bed) -> None:
+def test_probes_report_liveness_and_readiness(bed: Bed) -> None:
     port = free_port()
     bed.set(plugin__http=f"127.0.0.1:{port}")
 
@@ -266,8 +266,8 @@ def test_probes_tell_of_life_and_readiness(bed: Bed) -> None:
     assert get("/healthz") == (200, "ok")
 
 
-def test_systemd_is_told(bed: Bed, tmp_path: Path) -> None:
-    """READY=1 without kubelet: kubelet's unit may wait for ours."""
+def test_systemd_is_notified(bed: Bed, tmp_path: Path) -> None:
+    """It sends READY=1 without kubelet, as kubelet's unit may wait for the plugin's."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(60)

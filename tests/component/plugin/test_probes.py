@@ -45,7 +45,7 @@ def test_bad_clients_are_survived(probes, capfd) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_address_in_use_is_told(probes) -> None:
+def test_an_address_in_use_is_reported(probes) -> None:
     host, made = probes
     address = f"[{host}]:{made.port}" if ":" in host else f"{host}:{made.port}"
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Registration with kubelet's side of the protocol: restarts, refusals, a kubelet that does not listen."""
+"""Registration with kubelet's side of the protocol: restarts, refusals, and a kubelet that does not listen."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Clock:
 
 
 class Bed:
-    """Two servers and their registrar, on a clock of its own; kubelet is the test's."""
+    """Two servers and their registrar, with a clock of the test. kubelet's side is the test's."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "kubelet"
@@ -114,7 +114,7 @@ def test_nothing_to_register(bed: Bed) -> None:
 
 
 def test_a_kubelet_that_restarts_is_registered_with_at_once(bed: Bed) -> None:
-    """Its start deletes our sockets and makes its own anew."""
+    """At its start kubelet deletes the plugins' sockets and makes its own anew."""
     bed.start_kubelet()
     bed.look()
     bed.heard()
@@ -158,7 +158,7 @@ def test_a_dead_kubelets_socket_is_tried_with_growing_pauses(bed: Bed) -> None:
     assert bed.conditions.present == {}
 
 
-def test_kubelets_reason_is_told(bed: Bed, monkeypatch) -> None:
+def test_kubelets_reason_is_logged(bed: Bed, monkeypatch) -> None:
     bed.start_kubelet()
     monkeypatch.setattr(registration, "VERSION", "v9")
     with pytest.raises(VgpuError, match="found UNKNOWN: requested API version 'v9' is not supported by kubelet"):
@@ -166,7 +166,7 @@ def test_kubelets_reason_is_told(bed: Bed, monkeypatch) -> None:
 
 
 def test_a_kubelet_that_hangs_up_is_registered_with_again(bed: Bed) -> None:
-    """kubelet never comes back by itself; each time it hangs up at once the pause doubles."""
+    """kubelet never reconnects by itself. Each time that it disconnects at once, the pause doubles."""
     kubelet = bed.start_kubelet()
     bed.look()
     patience = FIRST_PATIENCE
@@ -184,14 +184,14 @@ def test_a_kubelet_that_hangs_up_is_registered_with_again(bed: Bed) -> None:
         patience *= 2
     bed.heard()
     bed.clock.now += 100
-    bed.look()  # it has listened for long: patience starts anew
+    bed.look()  # it has listened for long, so the pause starts anew
     for endpoint in list(kubelet.endpoints.values()):
         endpoint.close()
     bed.unheard()
     assert bed.look() == pytest.approx(FIRST_PATIENCE)
 
 
-def test_a_hanging_kubelet_is_given_up_after_a_while(bed: Bed, monkeypatch) -> None:
+def test_a_call_to_a_hanging_kubelet_times_out(bed: Bed, monkeypatch) -> None:
     monkeypatch.setattr(registration, "TIMEOUT", 0.2)
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(str(bed.directory / "kubelet.sock"))
@@ -202,7 +202,7 @@ def test_a_hanging_kubelet_is_given_up_after_a_while(bed: Bed, monkeypatch) -> N
     assert not bed.registrar.registered()
 
 
-def test_a_socket_that_cannot_be_bound_is_told_and_tried_again(bed: Bed, monkeypatch) -> None:
+def test_a_socket_that_cannot_be_bound_is_reported_and_tried_again(bed: Bed, monkeypatch) -> None:
     kubelet = bed.start_kubelet()
     monkeypatch.setattr(grpc, "server", lambda *_, **__: (_ for _ in ()).throw(OSError(24, "Too many open files")))
     for _ in range(10):

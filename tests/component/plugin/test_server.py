@@ -1,4 +1,4 @@
-"""The servicer over real gRPC on real sockets: lists and their changes, streams that end, refusals, sockets that go."""
+"""The servicer over real gRPC on real sockets: lists and their changes, ended streams, refusals, deleted sockets."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from vgpu.plugin.kubelet.server import MAX_STREAMS, WORKERS, DeviceList, Resourc
 
 
 class Bed:
-    """One resource's server with a client; `told` are the grants handed over, `log` its log."""
+    """One resource's server with a client. `granted` are the ids of new grants, `log` is the log's text."""
 
     def __init__(self, directory: Path, which: int = 0, cards: int = 2, **values: object) -> None:
         self.settings = make_settings(directory, **values)
         (directory / "kubelet").mkdir(exist_ok=True)
         self.resource = advertised(self.settings, make_cards(cards, numa=0))[which]
         self.device_list = DeviceList(self.resource, {})
-        self.told: list[str] = []
+        self.granted: list[str] = []
         self.log = io.StringIO()
         log = Log(self.log, levels=False, name="test")
-        servicer = Servicer(self.device_list, Allocator(self.settings), Policy(), log, self.told.append)
+        servicer = Servicer(self.device_list, Allocator(self.settings), Policy(), log, self.granted.append)
         self.server = ResourceServer(f"{directory}/kubelet", servicer)
         self.server.bind()
         self.connect()
@@ -126,7 +126,7 @@ def test_kubelet_hangs_up_in_mid_stream(bed: Bed) -> None:
 
 
 def test_streams_never_keep_calls_waiting(bed: Bed) -> None:
-    """More streams than threads: the newest stay, and Allocate has a thread."""
+    """With more streams than threads the newest streams stay, and Allocate has a thread."""
     streams = []
     for _ in range(WORKERS * 3):
         streams.append(bed.watch())
@@ -140,7 +140,7 @@ def test_streams_never_keep_calls_waiting(bed: Bed) -> None:
 
 
 def test_streams_that_nobody_reads_keep_nobody_waiting(make_bed) -> None:
-    """A list of 3 MB does not fit into what gRPC sends ahead: each holds its thread until it is ended."""
+    """A list of 3 MB exceeds gRPC's send buffer, so each stream keeps its thread until it ends."""
     bed = make_bed(which=1, cards=8, resources__memory_unit=MIB)
     call = bed.channel.unary_stream("/v1beta1.DevicePlugin/ListAndWatch")
     deaf = []
@@ -157,9 +157,9 @@ def test_allocate_writes_a_grant_for_each_container(bed: Bed) -> None:
     ids = [one.annotations["vgpu.io/grant-cores"] for one in answer.container_responses]
     assert [dict(one.envs) for one in answer.container_responses] == [{"VGPU_GRANT_CORES": one} for one in ids]
     assert [grants.read(bed.settings.state_dir, one).amount for one in ids] == [2, 1]
-    wait_for(lambda: bed.told == ids)
+    wait_for(lambda: bed.granted == ids)
     assert bed.log.getvalue().count("test: granted grant=") == 2
-    assert ids[0] not in bed.log.getvalue()  # a whole id is a claim's key: it goes into no log
+    assert ids[0] not in bed.log.getvalue()  # whoever has the whole id can claim the grant, so no log contains it
 
 
 def test_a_refusal_says_why_and_grants_nothing(bed: Bed) -> None:
@@ -169,11 +169,11 @@ def test_a_refusal_says_why_and_grants_nothing(bed: Bed) -> None:
     expected = "vgpu: tencent.com/vcuda-core: expected device ids of this node, found nope-1; this node does not"
     assert caught.value.details().startswith(expected)
     assert not Path(paths.grants(bed.settings.state_dir)).exists()
-    assert bed.told == []
+    assert bed.granted == []
     assert "refused: tencent.com/vcuda-core" in bed.log.getvalue()
 
 
-def test_a_full_disk_is_told(bed: Bed, monkeypatch) -> None:
+def test_a_full_disk_is_reported(bed: Bed, monkeypatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -244,8 +244,8 @@ def test_a_deleted_socket_is_bound_anew(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("stale", ["socket", "file", "link"])
-def test_what_lies_at_the_sockets_path_is_replaced(tmp_path: Path, stale: str) -> None:
-    """Left by a plugin that was killed."""
+def test_a_file_at_the_sockets_path_is_replaced(tmp_path: Path, stale: str) -> None:
+    """A plugin that was killed left it."""
     (tmp_path / "target").write_text("kept")
     directory = tmp_path / "bed/kubelet"
     directory.mkdir(parents=True)
@@ -274,7 +274,7 @@ def test_a_directory_that_cannot_be_used(tmp_path: Path, bed: Bed) -> None:
             ResourceServer(directory, bed.server.servicer).bind()
 
 
-def test_calls_under_way_are_finished(bed: Bed, monkeypatch) -> None:
+def test_calls_in_progress_are_finished(bed: Bed, monkeypatch) -> None:
     entered, leave = threading.Event(), threading.Event()
     real = grants.write
 

@@ -1,4 +1,4 @@
-"""The simulated driver as tests see it: its libraries with their SONAME links, states, and client processes."""
+"""The simulated driver for tests: its libraries with their SONAME links, states, and client processes."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Node:
         return client
 
     def python(self, code: str, *wrapper: str, **environment: str) -> Any:
-        """Run code in a process of its own; the JSON value that it printed. A signal or an error fails the test."""
+        """Run code in a new process. Returns the JSON value that it printed. A signal or an error fails the test."""
         done = subprocess.run(
             [*wrapper, sys.executable, "-c", code],
             check=False,
@@ -163,7 +163,7 @@ class Line:
         return process
 
     def run(self, *codes: str) -> list[Any]:
-        """What each program says."""
+        """The value that each program prints."""
         return [self.said(process) for process in [self.start(code) for code in codes]]
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The simulated driver built otherwise: under sanitizers, with the C programs of these tests, and for arm64."""
+"""The simulated driver in other builds: under sanitizers with the C programs of these tests, and for arm64."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_under_sanitizers(
         source, program = DATA / f"sim/{name}_check.c", tmp_path / name
         subprocess.run(["gcc", *flags, source, "-o", program, f"-L{libraries}", "-lcuda", "-lpthread"], check=True)
         environment = make_node(profile).environment(LD_LIBRARY_PATH=str(libraries))
-        done = subprocess.run(  # ThreadSanitizer wants the address space as it knows it
+        done = subprocess.run(  # ThreadSanitizer needs an address space without randomization
             ["setarch", "-R", program], check=False, env=environment, capture_output=True, text=True
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), name

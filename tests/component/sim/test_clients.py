@@ -1,7 +1,7 @@
 """Programs from the package index, unchanged, on the simulated driver.
 
-They live in a virtual environment of their own, build/clients (`make clients`; VGPU_CLIENTS names another one). Those
-that take long to install are asked for by `make test-long` only.
+They are in a virtual environment of their own, build/clients (`make clients`; VGPU_CLIENTS names another one). Only
+`make test-long` runs those that take long to install.
 """
 
 from __future__ import annotations

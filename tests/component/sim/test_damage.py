@@ -1,4 +1,4 @@
-"""A state that is missing, cut or garbage is an error of the driver, never a crash of the program that uses it."""
+"""A missing, truncated or damaged state is an error of the driver and never a crash of the program."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def test_not_a_file(node: Any) -> None:
     assert node.client()("init") == SYSTEM_NOT_READY
 
 
-def test_garbage_in_the_slots_is_nobody(node: Any) -> None:
-    """No lock, no owner: what a dead or lying process left behind does not count."""
+def test_garbage_in_the_slots_is_no_process(node: Any) -> None:
+    """A slot without a lock has no owner, so the remains of a dead process do not count."""
     overwrite(node.directory, 256 + 16 * 512, random.Random(2).randbytes(1024 * 512))
     overwrite(node.directory, 24, b"\xff\xff\xff\xff")
     client = node.client().start()
@@ -101,7 +101,7 @@ def test_garbage_in_a_living_slot_never_gives_memory(node: Any) -> None:
 
 @pytest.mark.parametrize("content", [b"\xff" * 12288, random.Random(3).randbytes(12288)], ids=["ones", "random"])
 def test_garbage_about_turns(node: Any, content: bytes) -> None:
-    """Neither a holder that there is not nor a line full of nobody stops a program for more than an instant."""
+    """A holder or a queue of processes that do not exist delays a program for an instant only."""
     overwrite(node.directory, 256 + 16 * 512 + 1024 * 512, content)
     start = time.monotonic()
     code = subprocess.run(
@@ -121,7 +121,7 @@ def test_garbage_about_turns(node: Any, content: bytes) -> None:
 
 
 def test_cut_while_in_use(node: Any) -> None:
-    """Every entry into the ledger looks at the size first: the mapping's pages beyond it would be SIGBUS."""
+    """Every access to the ledger checks the size first, as the mapping's pages beyond it would cause SIGBUS."""
     client = node.client().start()
     pointer = client("alloc", 1 << 20)[1]
     os.truncate(node.directory / "cards", 0)

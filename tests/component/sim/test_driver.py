@@ -1,4 +1,4 @@
-"""The driver API of one process: a C program that is linked with -lcuda, and cuGetProcAddress through ctypes."""
+"""The driver API in one process: a C program that is linked with -lcuda, and cuGetProcAddress by ctypes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_every_entry_point_is_exported_once(node: Any, repository: Path, librari
 
 
 def test_every_function_that_is_known_is_exported(libraries: Path, repository: Path) -> None:
-    """What clients look up, up to the newest: those that the simulator has not say so."""
+    """Clients look up names up to the newest. Functions that the simulator lacks return an error."""
     command = ["nm", "-D", "--defined-only", "--format=posix", str(libraries / "libcuda.so.1")]
     symbols = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     known = set((repository / "libvcuda/src/driver/names/cuda_driver.txt").read_text().split())

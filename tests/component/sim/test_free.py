@@ -1,4 +1,4 @@
-"""What takes memory away waits for the work that may use it; who frees under running work loses it, and no process."""
+"""A free waits for the work that may use the memory. Freeing under running work crashes no process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 MS = 1_000_000
 LAUNCH = 4_000  #: ns that a launch costs its thread
-SWITCH = 50_000  #: until a card that had another context, or none, begins
+SWITCH = 50_000  #: ns until a card begins that had another context, or none
 DONE = LAUNCH + SWITCH + MS
 
 MAPPED = """
@@ -69,7 +69,7 @@ def test_a_free_with_nothing_to_wait_for_takes_no_time(line: Any, way: str) -> N
 
 
 def test_a_pools_memory_is_not_waited_for(line: Any) -> None:
-    """As the driver documents: what uses it is for the program to know."""
+    """The driver's documentation says so: the program has to know which work uses it."""
     assert line(1).run(code(POOLED, "launch(MS)", "cuda.cuMemFree_v2(what)")) == [[0, LAUNCH]]
 
 
@@ -88,7 +88,7 @@ launch(MS); on(0)
     assert line(1).run(code(make, work + launched, free)) == [[0, end]]
 
 
-def test_who_waits_in_a_free_lets_time_pass_for_others(line: Any) -> None:
+def test_a_process_that_waits_in_a_free_lets_time_pass_for_others(line: Any) -> None:
     waiting = code(WAYS["device"][0], "launch(20 * MS)", WAYS["device"][1])
     node = line(2)
     assert node.run(waiting, "until(5 * MS); first = t(); until(30 * MS); say([first, t()])") == [
@@ -130,7 +130,7 @@ def launch(kernel):
     ],
 )
 def test_memory_that_is_taken_away_under_a_fill_or_copy_is_no_crash(node: Any, free: str) -> None:
-    """At moments all over the few milliseconds in which the simulator itself touches the bytes."""
+    """It is freed at moments all over the few milliseconds in which the simulator itself accesses the bytes."""
     program = f"""
 other = made("cuStreamCreate", 1)
 for moment in range(12):
@@ -165,7 +165,7 @@ print(json.dumps("alive"))
     assert node.python(PROLOGUE + program) == "alive"
 
 
-def test_one_of_two_who_free_the_same_has_freed_it(node: Any) -> None:
+def test_of_two_frees_of_the_same_memory_one_succeeds(node: Any) -> None:
     program = """
 kernel = loaded(b"spin_20ms")
 answers = []
@@ -196,7 +196,7 @@ check(cuda.cuCtxSynchronize())
     ("memory", "free"), [("cuMemAlloc_v2", "cuMemFree_v2"), ("cuMemAllocHost_v2", "cuMemFreeHost")]
 )
 def test_nobody_waits_for_a_value_in_memory_that_is_being_freed(node: Any, memory: str, free: str) -> None:
-    """The free would wait for the stream, and the stream for the value."""
+    """Otherwise the free would wait for the stream, and the stream for the value."""
     program = f"""
 word = made("{memory}", ctypes.c_size_t(4096))
 check(cuda.cuMemsetD8_v2(word, 0, ctypes.c_size_t(4096)))
@@ -223,7 +223,7 @@ print(json.dumps(results))
 
 
 def test_a_context_that_still_ends_is_not_retained_before_it_has(node: Any) -> None:
-    """Its process pays for it once, and what was made in the new life stays."""
+    """Its process is charged for it once, and objects made in the retained context stay."""
     program = """
 launch(loaded(b"spin_200ms"))
 thread = threading.Thread(target=lambda: check(cuda.cuDevicePrimaryCtxReset_v2(0)))
@@ -250,7 +250,7 @@ time.sleep(60)
 
 
 def test_addresses_of_a_graphs_memory_stay_its_own_between_launches(node: Any) -> None:
-    """Else what was put there meanwhile would go when the next launch frees its memory."""
+    """Otherwise the next launch's free would free memory that was allocated there meanwhile."""
     program = """
 first = made("cuMemAlloc_v2", size)
 check(cuda.cuStreamBeginCapture_v2(queue, 2))

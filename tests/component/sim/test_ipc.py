@@ -1,4 +1,4 @@
-"""Memory and events of one process in another: who pays, what it holds, when it goes, who waits for whom."""
+"""Memory and events of one process in another: charges, contents, lifetime, and which stream waits for which."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_importer_keeps_its_bytes(node: Any) -> None:
     assert node.client().start()("ipc_open", handle)[0] == INVALID_VALUE
 
 
-def test_a_handle_that_is_none(node: Any) -> None:
+def test_an_invalid_handle(node: Any) -> None:
     client = node.client().start()
     assert client("ipc_open", "00" * 64)[0] == INVALID_VALUE
     assert client("ipc_open", b"vgpu-ipc".hex() + "ff" * 56)[0] == INVALID_VALUE
@@ -50,7 +50,7 @@ def test_a_handle_that_is_none(node: Any) -> None:
 
 
 def test_an_event_of_another_process(node: Any) -> None:
-    """Its gate holds up the exporter's stream, and with it the importer's."""
+    """The event's gate blocks the exporter's stream, and with it the importer's."""
     owner, other = node.client().start(), node.client().start()
     event = owner("event")
     code, handle = owner("event_handle", event)
@@ -91,7 +91,7 @@ def test_an_event_of_a_process_that_ended(node: Any) -> None:
     assert other("event_open", handle)[0] == INVALID_VALUE
 
 
-def test_an_event_that_is_none(node: Any) -> None:
+def test_an_invalid_event(node: Any) -> None:
     client = node.client().start()
     assert client("event_handle", 4096)[0] == INVALID_HANDLE
     assert client("event_open", "00" * 64)[0] == INVALID_VALUE

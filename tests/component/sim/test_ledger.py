@@ -1,4 +1,4 @@
-"""Several processes on one card: memory is one, exactly, and the dead give theirs back."""
+"""Several processes on one card: the sum of their memory is exact, and dead processes' memory is freed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_race_never_exceeds_the_card(node: Any) -> None:
 
 
 def test_killed_at_any_point_leaves_the_ledger_usable(node: Any) -> None:
-    """SIGKILL hits inside the lock now and then: it must not stay locked, and no byte may be lost."""
+    """SIGKILL sometimes hits a process that has the lock. It must not stay locked, and no byte may be lost."""
     survivor = node.client().start()
     for round_number in range(8):
         victim = node.client().start()
@@ -121,7 +121,7 @@ def test_every_card_has_its_own_figures(make_node: Callable[..., Any]) -> None:
 
 
 def test_reading_in_the_same_process_keeps_the_slot(node: Any, simctl: ModuleType) -> None:
-    """Closing the lock file would drop the locks of a libcuda in the reading process: the reader must not."""
+    """Closing the lock file would drop the locks of a libcuda in the same process, so the reader must not close it."""
     code = f"""
 import ctypes, importlib.util, json
 spec = importlib.util.spec_from_file_location("simctl", {simctl.__file__!r})
@@ -137,7 +137,7 @@ print(json.dumps([len(simctl.read_state({str(node.directory)!r})["cards"][0]["pr
 
 @pytest.mark.root
 def test_pids_across_pid_namespaces(node: Any) -> None:
-    """The kernel tells the host's pid of a process that thinks it is number one or two."""
+    """The kernel reports the host's pid of a process that is pid 1 or 2 in its namespace."""
     outside = node.client().start()
     inside = node.client("unshare", "--pid", "--fork", "--kill-child").start()
     processes = node.card()["processes"]

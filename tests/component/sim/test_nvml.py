@@ -61,7 +61,7 @@ print(json.dumps([len(cards), nvmlDeviceGetName(cards[0]), nvmlDeviceGetMemoryIn
     assert make_node(profile).python(code) == [count, name, memory_mib * MIB, capability, links]
 
 
-def test_what_it_says_about_a_card(make_node: Callable[..., Any]) -> None:
+def test_its_figures_of_a_card(make_node: Callable[..., Any]) -> None:
     node = make_node("a100x2")
     code = f"""{CARDS}
 card, pci = cards[1], nvmlDeviceGetPciInfo(cards[1])

@@ -1,4 +1,4 @@
-"""What health checks and exporters ask of NVML, and cards and drivers that are not well."""
+"""NVML calls of health checks and exporters, and cards and drivers with faults."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOT_LOADED = -pynvml.NVML_ERROR_DRIVER_NOT_LOADED
 
 
 class Program:
-    """A program that asks one question per line it is given, in a process that stays."""
+    """A process that evaluates one expression for each line that it gets."""
 
     def __init__(self, node: Any, code: str) -> None:
         loop = "print('ready', flush=True)\nfor line in sys.stdin:\n    print(json.dumps(eval(line)), flush=True)\n"
@@ -209,7 +209,7 @@ nvmlDeviceGetGpuFabricInfoV(cards[0], byref(info))
 
 
 def test_what_idles_and_what_is_off(make_node: Callable[..., Any]) -> None:
-    """Answers, not errors: exporters give up on a card that refuses too much."""
+    """These calls return values and not errors, as exporters skip a card that fails too many calls."""
     questions = {
         "nvmlDeviceIsMigDeviceHandle(cards[0]).value": 0,
         "ask(nvmlDeviceGetMigDeviceHandleByIndex, cards[0], 0)": -pynvml.NVML_ERROR_NOT_FOUND,

@@ -1,4 +1,4 @@
-"""What simctl.py lays out: a driver root that looks like a host with the driver installed, and its errors."""
+"""simctl.py: the driver root that it makes, which is like that of a host with the driver, and its errors."""
 
 from __future__ import annotations
 

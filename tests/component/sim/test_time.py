@@ -1,4 +1,4 @@
-"""Launches take time, streams are queues, and contexts of several processes take turns."""
+"""Launches take time, streams are queues, and contexts of several processes share a card by time slices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_READY = 600
 
 
 class Worker:
-    """work_client.py, waiting to be told to begin."""
+    """work_client.py, which waits for the command to begin."""
 
     def __init__(self, node: Any, *arguments: Any, **environment: str) -> None:
         self.process = subprocess.Popen(
@@ -69,7 +69,7 @@ def test_launches_run_ahead(node: Any) -> None:
 
 
 def test_run_ahead_ends(node: Any) -> None:
-    """1,024 launches wait; the next one waits itself."""
+    """1,024 launches are queued; the next call blocks."""
     seen = Worker(node, "spin_100us", 2048, 1, 0, 0).begin().result()
     assert 0.09 < seen["submitted"] < seen["total"] - 0.05
 
@@ -80,8 +80,8 @@ def test_whole_cards_worth_of_kernels_do_not_overlap(node: Any) -> None:
     assert node.card()["busy_ns"] == pytest.approx(40e6, rel=0.05)
 
 
-def test_processes_share_by_turns(node: Any) -> None:
-    """Two that always have work get half each, whatever the length of their kernels."""
+def test_processes_share_by_time_slices(node: Any) -> None:
+    """Two processes that always have work get half each, whatever the length of their kernels."""
     short, long = Worker(node, "spin_100us", 100, 1, 1, 0.5), Worker(node, "spin_3ms", 4, 1, 1, 0.5)
     short.begin()
     long.begin()
@@ -92,7 +92,7 @@ def test_processes_share_by_turns(node: Any) -> None:
 
 
 def test_an_idle_context_yields_at_once(node: Any) -> None:
-    """One that has nothing to do keeps nobody waiting, although it has a context."""
+    """A process without work delays no other, although it has a context."""
     idle = node.client().start()
     seen = Worker(node, "spin_1ms", 50, 1, 0, 0).begin().result()
     assert 49.9 <= seen["ms"] < 120
@@ -119,7 +119,7 @@ def test_slices_are_the_profiles(make_node: Callable[..., Any], simctl: Any) -> 
 
 
 def test_killed_at_random(node: Any, pytestconfig: pytest.Config) -> None:
-    """Whoever dies, holding the card or in line, the rest goes on and nobody is charged for him."""
+    """Whether the dead process held the card or was queued, the others go on and none is charged for it."""
     dice = random.Random(4)
     for _ in range(100 if pytestconfig.getoption("--long") else 3):
         workers = [Worker(node, "spin_1ms", 10, 2, 1, 30).begin() for _ in range(4)]

@@ -1,4 +1,4 @@
-"""How the card's time is shared out, to the nanosecond, in virtual time: turns, priorities, copies, NVML's samples."""
+"""How the card's time is shared, to the nanosecond, in virtual time: slices, priorities, copies, NVML's samples."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def timed(simctl: Any, profile: str = "t4x1", **timing: float) -> Any:
 
 
 def busy(line: Any, card: int = 0) -> list[int]:
-    """Of the processes that still live, by rank."""
+    """Busy ns of the processes that are alive, by rank."""
     found = sorted(line.node.card(card)["processes"], key=lambda process: process["group"])
     return [process["busy_ns"] for process in found]
 
 
 class Look:
-    """A program that looks at the ledger at a time, and goes on when it has been read."""
+    """A program that stops time at `time`, so that the test can read the ledger, and then goes on."""
 
     def __init__(self, line: Any, time: int) -> None:
         self.process = line.start(f"until({time}); say(1); sys.stdin.read(); say(2)", rank=99, CARDS="no")
@@ -36,7 +36,7 @@ class Look:
 
 @pytest.mark.parametrize("slice_us", [300, 1000, 2000, 5000])
 def test_slices(line: Any, simctl: Any, slice_us: int) -> None:
-    """Two that always have work get half each, less the changes; what a kernel's length is does not matter."""
+    """Two processes that always have work get half each, less the context switches. Kernels' length does not matter."""
     end = 200 * MS
     node = line(3, timed(simctl, slice_us=slice_us))
     for number, ns in enumerate((20_000, 200 * MS)):
@@ -47,8 +47,8 @@ def test_slices(line: Any, simctl: Any, slice_us: int) -> None:
     assert node.node.card()["switches"] == pytest.approx(end / (slice_us * 1000 + SWITCH), abs=2)
 
 
-def test_a_context_without_work_is_passed_over(line: Any) -> None:
-    """It is not waited for, and costs nothing but the changes."""
+def test_a_context_without_work_is_skipped(line: Any) -> None:
+    """The card does not wait for it, and only the context switches cost time."""
     code = "until({begin})\nfor _ in range({count}): launch(MS); sync(); until(t() + 1_000_000)\nsay(t())"
     ends = line(2).run(code.format(begin=0, count=10), "launch(100 * MS); sync(); say(t())")
     assert ends[0] < 10 * (4 * MS + 2 * SWITCH) + 10 * MS
@@ -76,7 +76,7 @@ say([times[0], times[{RUN_AHEAD - 1}], times[-1]])
 
 
 def test_a_higher_priority_comes_next(line: Any) -> None:
-    """A running kernel is not interrupted for it; all that have not begun are passed."""
+    """It overtakes all kernels that have not begun. A running kernel is not interrupted."""
     code = """
 low, high = stream(0), stream(-5)
 for _ in range(10): launch(MS, low)
@@ -86,7 +86,7 @@ until(1_500_000); launch(MS, high); sync(high); first = t(); sync(low); say([fir
     assert line(1).run(code) == [[begin + 3 * MS, begin + 11 * MS]]
 
 
-def test_streams_of_one_priority_take_turns(line: Any) -> None:
+def test_streams_of_one_priority_alternate(line: Any) -> None:
     code = """
 queues = [stream(), stream()]
 for queue in queues:
@@ -98,7 +98,7 @@ sync(queues[1]); first = t(); sync(queues[0]); say([first, t()])
 
 
 def test_small_kernels_of_a_context_share_the_card(line: Any) -> None:
-    """A T4 holds 40 blocks of 1,024 threads: four grids of ten at a time."""
+    """A T4 has room for 40 blocks of 1,024 threads: four grids of ten at a time."""
     code = """
 queues = [stream() for _ in range(8)]
 for queue in queues: launch(MS, queue, grid=10)
@@ -119,7 +119,7 @@ check(cuda.cuCtxSynchronize()); say(t())
     ],
 )
 def test_what_keeps_the_card_busy(line: Any, work: str, is_busy: bool) -> None:
-    """Fills and copies within the card are done by its multiprocessors, copies over the bus are not."""
+    """Multiprocessors do fills and copies within the card, and no copies over the bus."""
     code = f"target, source, pinned = memory(64 << 20), memory(64 << 20), host(64 << 20); begin = t(); {work}; sync()"
     node = line(1)
     took = node.run(f"{code}; say(t() - begin)")[0]
@@ -164,7 +164,7 @@ def test_kernels_meet_across_processes_again_and_again(line: Any) -> None:
     assert slow == pytest.approx(10 * 3 * MS, abs=MS)
 
 
-def test_a_kernel_that_nobody_meets_lets_others_have_turns(line: Any) -> None:
+def test_a_kernel_that_waits_for_a_partner_yields_to_others(line: Any) -> None:
     lonely = "launch(MS, meet=(7, 2)); until(100 * MS); say(cuda.cuStreamQuery(None))"
     assert line(2).run(lonely, "for _ in range(10): launch(MS)\nsync(); say(t() < 25 * MS)") == [600, True]
 
@@ -189,7 +189,7 @@ def samples():
 
 @pytest.mark.parametrize("period_us", [166667, 1000000])
 def test_utilization_is_that_of_the_last_period(line: Any, simctl: Any, period_us: int) -> None:
-    """Half a period's work shows when the period is over, for one period."""
+    """Half a period's work is visible after the period, for one period."""
     period = period_us * 1000
     origin = -(-(1000 * 10**9) // period) * period - 1000 * 10**9  # where the first whole period begins
     code = f"""{NVML}
@@ -218,7 +218,7 @@ say([*seen, samples()])
 
 
 def test_groups_and_what_runs_are_in_the_ledger(line: Any) -> None:
-    """A kernel counts while it runs: 30 ms of it, when one looks then."""
+    """A kernel counts while it runs: 30 ms of it at the time of the look."""
     node = line(2)
     node.start("launch(100 * MS); until(200 * MS); say(0)", VGPU_SIM_GROUP="5")
     Look(node, 30 * MS + LAUNCH + SWITCH).reached()

@@ -1,4 +1,6 @@
-"""Virtual time: it moves when all wait, in a defined order; nobody who is gone or waits elsewhere holds it for ever."""
+"""Virtual time: it advances when all threads wait, in a defined order. A thread that has ended or waits elsewhere does
+not stop it for ever.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ SWITCH = 50_000  #: until a card that had another context, or none, begins
 
 
 def test_time_stands_still_while_one_computes(line: Any) -> None:
-    """And a minute's sleep takes none of ours."""
+    """A minute's sleep takes no real time."""
     begin = time.monotonic()
     assert line(1).run("before = t(); time.sleep(0.3); after = t(); until(60_000 * MS); say([before, after, t()])") == [
         [0, 0, 60_000 * MS]
@@ -30,7 +32,7 @@ def test_a_launch_costs_and_a_kernel_takes_its_time(line: Any) -> None:
 
 
 def test_figures_repeat(line: Any) -> None:
-    """Three programs that get into each other's way, on a machine that does what it likes meanwhile."""
+    """Three programs compete for a card, on a machine with other load."""
     code = """
 seen = []
 for number in range(40):
@@ -54,7 +56,7 @@ until(500 * MS); say(seen)
     assert runs[1:] == runs[:1] * 3
 
 
-def test_who_is_due_at_the_same_time_runs_by_rank(line: Any, tmp_path: Path) -> None:
+def test_threads_that_are_due_at_the_same_time_run_by_rank(line: Any, tmp_path: Path) -> None:
     log = tmp_path / "log"
     node = line(4)
     for rank in (3, 1, 2, 0):
@@ -82,7 +84,7 @@ def test_words_wake_across_processes(line: Any, tmp_path: Path) -> None:
 
 
 def test_a_new_thread_counts_from_its_announcement(line: Any) -> None:
-    """Time does not run ahead while the kernel takes its time to start it."""
+    """Time does not advance while the kernel is still starting it."""
     code = """
 seen = []
 def body(number):
@@ -99,7 +101,7 @@ say(seen)
     assert node.stolen == 0
 
 
-def test_who_waits_elsewhere_and_says_so_does_not_count(line: Any) -> None:
+def test_a_thread_that_announces_a_wait_elsewhere_does_not_count(line: Any) -> None:
     code = """
 def body(number):
     clock.functions.thread_adopt(number); until(50 * MS)
@@ -112,7 +114,7 @@ say(t())
     assert node.stolen == 0
 
 
-def test_who_waits_elsewhere_and_forgets_to_say_so_is_found_out(line: Any) -> None:
+def test_an_unannounced_wait_elsewhere_is_detected(line: Any) -> None:
     code = """
 def body(number):
     clock.functions.thread_adopt(number); until(50 * MS)
@@ -126,7 +128,7 @@ say(t())
 
 
 @pytest.mark.parametrize("where", ["until(NEVER - BEGIN)", "time.sleep(60)", "while True: pass"])
-def test_a_killed_process_holds_nobody_up(line: Any, where: str) -> None:
+def test_a_killed_process_blocks_no_other(line: Any, where: str) -> None:
     node = line(2)
     victim = node.start(f"until(10 * MS); say(1)\n{where}")
     other = node.start("launch(MS); sync(); until(100 * MS); launch(MS); sync(); say(t())")
@@ -136,7 +138,7 @@ def test_a_killed_process_holds_nobody_up(line: Any, where: str) -> None:
 
 
 def test_both_libraries_are_one_process(line: Any) -> None:
-    """A thread that asks libnvidia-ml, too, is the same thread."""
+    """A thread that also calls libnvidia-ml is the same thread."""
     code = """
 other = Clock("libnvidia-ml.so.1")
 until(3 * MS); other.sleep_until(BEGIN + 5 * MS); before = t(); until(6 * MS)
@@ -160,14 +162,14 @@ say([os.waitstatus_to_exitcode(status), t()])
 
 
 def test_polling_ends(line: Any) -> None:
-    """Queries cost time, so that what is polled for comes."""
+    """Queries cost time, so the awaited event comes."""
     code = "launch(MS); last = event(); polls = 0\nwhile cuda.cuEventQuery(last): polls += 1\nsay([polls, t()])"
     polls, end = line(1).run(code)[0]
     assert 1_900 < polls < 2_200
     assert MS < end < 1.2 * MS
 
 
-def test_the_functions_mean_the_same_by_the_walls_clock(line: Any) -> None:
+def test_the_functions_mean_the_same_in_real_time(line: Any) -> None:
     code = """
 word = ctypes.c_uint32(0)
 begin = clock.now(); clock.sleep_until(begin + 5 * MS); slept = clock.now() - begin

@@ -1,4 +1,4 @@
-"""Which cards a process sees: the device nodes it can open, and for CUDA what CUDA_VISIBLE_DEVICES says."""
+"""Which cards a process sees: those whose device nodes it can open, and with CUDA those in CUDA_VISIBLE_DEVICES."""
 
 from __future__ import annotations
 
