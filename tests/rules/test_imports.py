@@ -1,7 +1,7 @@
-"""Which module may import which: one table of floors, the hook's light process, and where libraries may be used.
+"""Which module may import which: a table of floors, the hook's light process, and which modules may use libraries.
 
-Belongs here: rules about Python's imports, read from the sources. What the hook's process really loads is also asked
-of an interpreter. The rules for C are test_c_names.py's.
+Belongs here: rules about Python's imports, read from the sources. test_loaded_modules.py also starts interpreters to
+see what a process loads. The rules for C are in test_includes.py.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import pytest
 CHECKOUT = next(parent for parent in Path(__file__).resolve().parents if (parent / "pyproject.toml").exists())
 HOOK_PYTHON = "/usr/bin/python3"
 
-#: Packages from the top floor to the ground. A module imports its own package and packages of lower floors. Packages
-#: in one row are neighbours: none imports another.
+#: Packages from the top floor to the lowest. A module imports its own package and packages of lower floors. Packages
+#: in one row do not import each other.
 FLOORS = (
     ("vgpu.plugin",),
     ("vgpu.plugin.kubelet", "vgpu.plugin.cards", "vgpu.plugin.apiserver"),
@@ -148,7 +148,7 @@ def test_the_hooks_process_reaches_nothing_of_the_node() -> None:
 
 
 def test_every_module_of_the_hook_is_light() -> None:
-    """What others share with the hook is held to the hook's rules, too: any of it may be needed there one day."""
+    """Modules that others share with the hook obey the hook's rules too, as the hook may import any of them one day."""
     for name, path in SOURCES.items():
         if name.startswith("vgpu.hook"):
             tops = {target.partition(".")[0] for target in imported(path, types=False)}

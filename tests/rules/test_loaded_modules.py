@@ -1,4 +1,4 @@
-"""Which modules a process loads: the hook's own few, and the plugin nothing that it does not need yet."""
+"""The modules that a process loads: the hook loads few, and the plugin loads none that it does not need yet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vgpu.node.ctl import main as program
 
 
 def test_what_the_process_imports() -> None:
-    """A fresh interpreter as the gate starts it. What is slow to import, or not needed, is not there."""
+    """A fresh interpreter, started like the gate's, loads no module that is slow to import or not needed."""
     paths = [
         os.path.dirname(os.path.dirname(os.path.dirname(module.__file__ or ""))) for module in (settings, hook_main)
     ]
@@ -38,7 +38,7 @@ def test_what_the_process_imports() -> None:
 
 
 def test_placement_loads_no_heavy_module():
-    """It runs in the hook's process; `-S` as there, the paths of this process by hand."""
+    """It runs in the hook's process. The interpreter has `-S` as there, and gets this process's paths."""
     code = (
         f"import sys; sys.path[:0] = {sys.path!r}; import vgpu.hook.placement.placement\n"
         "heavy = {'dataclasses', 'enum', 'typing', 'pathlib', 're', 'json', 'logging', 'subprocess'}\n"
@@ -49,7 +49,7 @@ def test_placement_loads_no_heavy_module():
 
 
 def test_little_is_imported(repository: Path) -> None:
-    """A hook's process pays for every import at every start of a container."""
+    """Each import costs time at every start of a container."""
     code = (
         f"import sys; sys.path[:0] = [{str(repository / 'config')!r}, {str(repository / 'hook')!r}]\n"
         "import vgpu.hook.devices.allow\nprint(*sys.modules)"

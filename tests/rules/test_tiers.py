@@ -1,4 +1,6 @@
-"""The tiers: tests/unit mirrors the source, each module has a file there or is tested elsewhere, and who uses what."""
+"""The tiers of tests: tests/unit mirrors the source, each module has a file there or is listed with the file that tests
+it, and unit tests use doubles and no beds.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from checkout import CHECKOUT
 
 TESTS = CHECKOUT / "tests"
 PARTS = ("config", "hook", "plugin")
-#: Modules without a file of their own in tests/unit: what tests them instead, below tests/.
+#: Modules without a file in tests/unit, and the file below tests/ that tests each of them.
 ELSEWHERE = {
     "config/compiled": "unit/config/test_compiler.py",
     "config/errors": "unit/config/test_compiler.py",
@@ -72,7 +74,7 @@ ELSEWHERE = {
 
 
 def modules() -> set[str]:
-    """hook/linux/cgroup and the like: what has code of its own; packages' __init__ and generated files have none."""
+    """hook/linux/cgroup and so on: modules with code of their own, without packages' __init__ and generated files."""
     found = set()
     for part in PARTS:
         for path in (CHECKOUT / part / "vgpu").rglob("*.py"):
@@ -86,13 +88,13 @@ def unit_files() -> list[str]:
 
 
 def modules_of(file: str, known: set[str]) -> set[str]:
-    """The modules in whose place `file` is: hook/linux/test_cgroup or hook/linux/test_cgroup_<aspect>."""
+    """The modules whose tests `file` may have: hook/linux/test_cgroup or hook/linux/test_cgroup_<aspect>."""
     folder, _, name = file.rpartition("/")
     stem = name[len("test_") :]
     return {f"{folder}/{stem[:end]}" for end in range(1, len(stem) + 1) if stem[end : end + 1] in ("", "_")} & known
 
 
-def test_every_unit_test_stands_where_its_module_does() -> None:
+def test_every_unit_test_is_at_its_modules_place() -> None:
     known = modules()
     assert len(known) > 100
     assert [file for file in unit_files() if not modules_of(file, known)] == []
@@ -105,7 +107,7 @@ def test_every_module_has_a_unit_test_or_is_tested_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("file", sorted(set(ELSEWHERE.values())))
-def test_what_tests_a_module_elsewhere_exists(file: str) -> None:
+def test_the_listed_files_exist(file: str) -> None:
     assert (TESTS / file).is_file()
 
 

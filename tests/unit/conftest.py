@@ -23,7 +23,7 @@ LONGEST_SLEEP = 0.01  #: seconds
 
 
 class Watch:
-    """What the test that runs now has done of these."""
+    """Records which of these the current test has done."""
 
     on = False
     seen: ClassVar[list[str]] = []

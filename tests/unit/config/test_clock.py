@@ -10,5 +10,5 @@ from vgpu.config.clock import since_boot
 
 
 def test_it_is_the_kernels_uptime() -> None:
-    """Which counts suspension too."""
+    """The uptime includes suspension."""
     assert since_boot() == pytest.approx(float(Path("/proc/uptime").read_text().split()[0]), abs=1)

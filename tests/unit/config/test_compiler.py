@@ -1,4 +1,4 @@
-"""The compiler of config.yaml: what it accepts, and the line it writes for everything else."""
+"""The compiler of config.yaml: accepted files, and the error line for everything else."""
 
 from __future__ import annotations
 
@@ -334,7 +334,7 @@ def test_schema_is_a_schema_of_exactly_the_defaults() -> None:
     assert all(schema["definitions"][section]["additionalProperties"] is False for section in (*sections, "node"))
 
 
-def test_default_file_uncommented_says_exactly_the_defaults(source) -> None:
+def test_default_file_uncommented_has_exactly_the_defaults(source) -> None:
     made = compile_source(source(uncommented()), "n")
     assert values(made.settings) == DEFAULTS
     assert {name for name, origin in made.origins.items() if origin.kind == "file"} == set(DEFAULTS)
@@ -381,7 +381,7 @@ def test_bad_edit_keeps_the_last_good_settings(source, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b'{"version":1,"node":"","settings":{"zzz":1}}'])
-def test_bad_edit_without_good_settings_says_so(source, tmp_path: Path, content: bytes | None) -> None:
+def test_bad_edit_without_good_settings_is_an_error(source, tmp_path: Path, content: bytes | None) -> None:
     target = tmp_path / "config.json"
     if content is not None:
         target.write_bytes(content)

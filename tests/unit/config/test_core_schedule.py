@@ -1,4 +1,4 @@
-"""The core schedules: the C header's layout, changes in place, and the rule that divides a card's time."""
+"""Core schedules: the layout of the C header layout, changes in place, and the rule for each container's share of a card's time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UUIDS = [f"GPU-{index:08x}-1111-2222-3333-444455556666" for index in range(limit
 
 
 def page(index: int, seed: int = 0) -> CoreSchedule:
-    """Every field has another value."""
+    """A schedule whose fields all differ."""
     return CoreSchedule(UUIDS[index], *(seed + number for number in range(1, 6)))
 
 
@@ -29,7 +29,7 @@ def test_round_trip(count: int) -> None:
     assert core_schedule.decode(data) == (pages, 77)
 
 
-def test_update_changes_one_page_of_a_live_file_in_place(tmp_path: Path) -> None:
+def test_update_changes_one_schedule_of_a_live_file_in_place(tmp_path: Path) -> None:
     path = tmp_path / "cards"
     path.write_bytes(core_schedule.encode([page(0), page(1)], 9))
     inode = path.stat().st_ino
@@ -45,7 +45,7 @@ def test_update_changes_one_page_of_a_live_file_in_place(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "data", [b"", bytes(core_schedule.SIZE), core_schedule.encode([])[:-1], core_schedule.encode([]) + b"\0"]
 )
-def test_what_are_no_card_pages_is_refused_and_left_alone(tmp_path: Path, data: bytes) -> None:
+def test_other_contents_are_refused_and_left_alone(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "cards"
     path.write_bytes(data)
     with pytest.raises(VgpuError, match="expected"):
@@ -66,7 +66,7 @@ def crowds(count: int) -> Iterator[list[int]]:
         yield [noise.randrange(1, 100) for _ in range(noise.randrange(2, 17))]
 
 
-def test_shares_and_what_changes_cost_fit_the_period() -> None:
+def test_shares_and_the_cost_of_switches_fit_the_period() -> None:
     for shares in crowds(300):
         pages = core_schedule.schedule(UUIDS[0], shares)
         period = pages[0].period
@@ -96,7 +96,7 @@ def test_the_period_is_longer_for_small_shares() -> None:
     assert periods[-1] == core_schedule.LONGEST_PERIOD_NS
 
 
-def test_who_is_alone_has_no_period() -> None:
+def test_a_container_alone_on_a_card_has_no_period() -> None:
     assert core_schedule.schedule(UUIDS[0], [30]) == [CoreSchedule(UUIDS[0], tenants=1)]
 
 

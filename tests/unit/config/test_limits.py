@@ -1,4 +1,4 @@
-"""The limits file: the same layout as the C header's, and a reader of a live file never sees a mixture."""
+"""The limits file: the layout of the C header, and changes of a live file."""
 
 from __future__ import annotations
 

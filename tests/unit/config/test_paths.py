@@ -1,4 +1,4 @@
-"""The names on disk, which running nodes have: they stay, and no other module makes them up."""
+"""The names on disk. They do not change, as running nodes have them, and no other module contains such a path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records of pods: there and back, root only, and whatever else may lie under their names."""
+"""The records of pods: written and read back, readable by root only, and other files under their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records on disk: nothing in a file raises anything but VgpuError, and a write is whole or not at all."""
+"""Records on disk: any contents of a file raise VgpuError at most, and a write is complete or has no effect."""
 
 from __future__ import annotations
 

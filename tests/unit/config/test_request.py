@@ -1,4 +1,4 @@
-"""Requests from annotations: what they may say, and the line for what they may not."""
+"""Requests from annotations: accepted values, and the error line for all others."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_parse_size(text: str, size: int) -> None:
     assert request.parse_size(text, "x") == size
 
 
-def test_what_asks_for_nothing_is_no_request() -> None:
+def test_annotations_without_an_amount_are_no_request() -> None:
     assert not request.is_standalone({})
     assert not request.is_standalone(annotations(core_limit="50", policy="spread"))
 
@@ -167,7 +167,7 @@ def test_wishes(given: dict[str, str], expected: tuple[object, ...]) -> None:
         ({"vgpu.io/priority": "1", "nvidia.com/priority": "0"}, 1),
     ],
 )
-def test_priority_is_low_where_nothing_is_said(given: dict[str, str], expected: int) -> None:
+def test_priority_is_low_by_default(given: dict[str, str], expected: int) -> None:
     assert request.wishes_from(given).priority == expected
 
 
@@ -183,7 +183,7 @@ def test_wishes_are_bounded(text: str) -> None:
         request.wishes_from({"nvidia.com/use-gpuuuid": text})
 
 
-def test_a_share_is_its_own_ceiling_where_nothing_is_said() -> None:
+def test_a_share_is_its_own_limit_by_default() -> None:
     assert Request(1, 30, GIB).core_limit == 30
     assert Request(1, 30, GIB, 60).core_limit == 60
 

@@ -77,7 +77,7 @@ def test_refuses(record: dict[str, object], line: str) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"null", b"\xff", b"{}"])
-def test_read_of_a_damaged_file_says_what_to_do(tmp_path: Path, content: bytes | None) -> None:
+def test_the_error_of_a_damaged_file_names_the_remedy(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "config.json"
     if content is not None:
         path.write_bytes(content)

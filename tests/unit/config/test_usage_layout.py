@@ -1,4 +1,4 @@
-"""The usage region's layout: vgpu.config.usage says what libvcuda/include/vgpu_usage.h says."""
+"""Reading usage regions by vgpu.config.usage, damaged ones included."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_decode_sums_the_slots_of_each_card() -> None:
     assert usage.decode(data) == {limits.uuid_text(one): 12, limits.uuid_text(other): 1 << 40}
 
 
-def test_what_the_driver_took_is_no_allocation() -> None:
+def test_the_drivers_own_memory_is_no_allocation() -> None:
     data = bytearray(region(3, {1: bytes(16)}, {(1, 0): 5 * 4096, (1, 1): 4000, (1, 2): 7}))
     for slot, units in enumerate((2, 1, 0)):
         at = usage.OVERHEADS_OFFSET + usage.OVERHEAD.size * (usage.SLOTS + slot)

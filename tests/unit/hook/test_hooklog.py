@@ -1,4 +1,4 @@
-"""The hook's own log: whole lines, bounded, never a reason to fail."""
+"""The hook's own log: complete lines, a bounded size, and no failure of the hook by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hook's process without a container: arguments, decisions, exit codes, one line on stderr, what stays behind."""
+"""The hook's process without a container: arguments, decisions, exit codes, the line on stderr, and what it leaves."""
 
 from __future__ import annotations
 
@@ -92,7 +92,13 @@ def container(annotations: dict[str, str] | None = None, env: dict[str, str] | N
         ([KUBEPODS], {**STANDALONE, "vgpu.io/grant-cores": A}, {}, True, {"cores": A}),
         ([KUBEPODS], {"vgpu.io/grant-cores": A, "vgpu.io/grant-memory": B}, {}, True, {"cores": A, "memory": B}),
         ([KUBEPODS], {}, {"VGPU_GRANT_CORES": A, "VGPU_GRANT_MEMORY": B}, True, {"cores": A, "memory": B}),
-        ([KUBEPODS], {"vgpu.io/grant-gpu": A}, {"VGPU_GRANT_GPU": B}, True, {"gpu": A}),  # env is the hint
+        (
+            [KUBEPODS],
+            {"vgpu.io/grant-gpu": A},
+            {"VGPU_GRANT_GPU": B},
+            True,
+            {"gpu": A},
+        ),  # the environment has the grants
         ([KUBEPODS], {"vgpu.io/grant-cores": A}, {"VGPU_GRANT_MEMORY": B}, True, {"cores": A, "memory": B}),
         ([KUBEPODS], {}, {"VGPU_GRANT_CORES": "", "VGPU_GRANT_X": A}, False, None),
         ([KUBEPODS], {"vgpu.io/grant-tpu": A}, {}, False, None),
@@ -263,7 +269,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 
 @pytest.fixture
 def equipped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of containers that reached the step that equips them; nothing is mounted."""
+    """The ids of containers for which the hook reached the step that the plan. Nothing is mounted."""
     found: list[str] = []
 
     def equip(self: Hook, subject: Container, *_: object) -> list[str]:
@@ -301,19 +307,19 @@ def record(annotations: dict[str, str], node: str = "", **limits: int) -> Pod:
     return Pod(POD, "default", "p", node, ["setup"], ["side", "main"], annotations, {"main": dict(limits)})
 
 
-def test_a_pods_record_completes_what_the_runtime_tells(place: Place, equipped: list[str]) -> None:
-    """HAMi's amounts, on the card that it chose, with a wish that the runtime did not pass on."""
+def test_a_pods_record_completes_the_runtimes_annotations(place: Place, equipped: list[str]) -> None:
+    """HAMi's amounts are on the card that it chose, with a wish that the runtime did not pass on."""
     grants.write(str(place.path / "state"), Grant(A, "gpu", 1, 1.0, 50, 8 * GIB))
     place.pod({"vgpu.io/grant-gpu": A})
-    told = {"hami.io/vgpu-devices-allocated": f";;{UUID},NVIDIA,3000,30:;", "nvidia.com/vcuda-core-limit": "60"}
-    pods.write(str(place.path / "run"), record(told, **{"nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}))
+    annotations = {"hami.io/vgpu-devices-allocated": f";;{UUID},NVIDIA,3000,30:;", "nvidia.com/vcuda-core-limit": "60"}
+    pods.write(str(place.path / "run"), record(annotations, **{"nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}))
     assert place.run("prestart") == (0, "", "")
     (card,) = claims.read(str(place.path / "run"), "c1").cards
     assert card.key() == (UUID, 3000 << 20, 30, 60, False)
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("annotations", "words"),
     [
         ({"hami.io/vgpu-devices-allocated": f";;{UUID},NVIDIA,9000,30:;"}, "MiB: expected at most 8192"),
         ({"hami.io/vgpu-devices-allocated": "garbage"}, "annotation hami.io/vgpu-devices-allocated: expected"),
@@ -326,11 +332,11 @@ def test_a_pods_record_completes_what_the_runtime_tells(place: Place, equipped: 
     ],
 )
 def test_a_placement_that_cannot_be_honoured_stops_the_start(
-    place: Place, equipped: list[str], told: dict[str, str], words: str
+    place: Place, equipped: list[str], annotations: dict[str, str], words: str
 ) -> None:
     grants.write(str(place.path / "state"), Grant(A, "gpu", 1, 1.0, 50, 8 * GIB))
     place.pod({"vgpu.io/grant-gpu": A})
-    pods.write(str(place.path / "run"), record(told))
+    pods.write(str(place.path / "run"), record(annotations))
     line = place.refused()
     assert line.startswith("vgpu-hook: allocation: ")
     assert words in line
@@ -358,7 +364,7 @@ def test_a_pods_record_gives_nothing_without_grants(place: Place, equipped: list
 def test_a_container_without_an_allocation_is_not_touched(
     place: Place, equipped: list[str], stage: str, cgroup: str, config: dict[str, object]
 ) -> None:
-    """Nor does a broken node stop it: neither settings nor inventory are read."""
+    """A broken node does not stop it either, as neither settings nor inventory are read."""
     place.cgroup(cgroup)
     place.set_config(**config)
     place.config.unlink()

@@ -46,7 +46,7 @@ def test_writing_and_reading_do_not(watch: int, tmp_path: Path) -> None:
     assert not readable(watch)
 
 
-def test_the_call_and_its_reason_are_told(tmp_path: Path) -> None:
+def test_the_error_has_the_call_and_its_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name, reason in (("none", "No such file"), ("file", "Not a directory")):
         before = len(os.listdir("/proc/self/fd"))

@@ -1,4 +1,4 @@
-"""Placement annotations: values as each scheduler writes them, values as nobody should, and our own there and back."""
+"""Placement annotations: values of each scheduler, wrong values, and vgpu's own, written and read back."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def pod(
 
 
 def cards_of(subject: Pod) -> Cards:
-    """Of the one placement that `subject` has."""
+    """The cards of the one placement of `subject`."""
     (placement,) = placements.read(subject, ["all"])
     return placement.cards
 
 
-# As their schedulers write them
+# Values of their schedulers
 
 
 def test_gpu_admission() -> None:
@@ -72,7 +72,7 @@ def hami(value: str) -> dict[str, str]:
         "hami.io/vgpu-time": "1716199325",
         "hami.io/bind-phase": "allocating",
         "hami.io/bind-time": "1716199325",
-        "hami.io/vgpu-devices-to-allocate": ";;;",  # consumed by a node's plugin; the other is never erased
+        "hami.io/vgpu-devices-to-allocate": ";;;",  # a node's plugin consumes this one; the other is never erased
         "hami.io/vgpu-devices-allocated": value,
     }
 
@@ -139,7 +139,7 @@ def test_our_own() -> None:
 
 
 def written(cards: Cards) -> str:
-    """The annotation as documented: `main=GPU-...:30:4096,GPU-...;side=GPU-...`, cores and MiB where some are named."""
+    """The annotation in its documented form: `main=GPU-...:30:4096,GPU-...;side=GPU-...`; cores, MiB optional."""
 
     def one(chosen: Chosen) -> str:
         amounts = chosen.cores or chosen.memory
@@ -162,7 +162,7 @@ def test_our_own_there_and_back(seed: int) -> None:
 
 
 def test_where_containers_are_not_known_only_names_are_read() -> None:
-    """What a runtime passes on are annotations without the pod they are of."""
+    """A runtime passes annotations on without the pod's containers."""
     annotations = {**hami(f"{A},NVIDIA,1,1:;"), **volcano(""), "tencent.com/predicate-gpu-idx-0": "0"}
     subject = Pod("uid", "", "", NODE, [], [], {**annotations, "vgpu.io/placement": f"main={A}"}, {})
     assert cards_of(subject) == {"main": (Chosen(A),)}
@@ -215,7 +215,7 @@ def test_a_placement_on_another_node_is_refused(annotations: dict[str, str], con
         placements.choices(pod(annotations), container, NODE, ["all"])
 
 
-# As nobody should write them
+# Wrong values
 
 GARBAGE = [
     " ", "\n", "\0", "x", "0,", ",0", "-1", "+1", "1e1", "٣", "³", "0x1", "32", "99999999999999999999", "0;1", "0 1",
@@ -278,7 +278,7 @@ def test_absurd_lengths_are_refused_unread(key: str) -> None:
         ("nvidia.com/pre-allocated", f"main[0_{A}_1]", "<index>_<UUID>_<cores>_<MiB>"),
     ],
 )
-def test_what_is_wrong_is_said(key: str, value: str, expected: str) -> None:
+def test_the_error_names_the_fault(key: str, value: str, expected: str) -> None:
     with pytest.raises(VgpuError) as caught:
         placements.read(pod({key: value}), ["all"])
     assert key in caught.value.what
@@ -287,7 +287,7 @@ def test_what_is_wrong_is_said(key: str, value: str, expected: str) -> None:
 
 
 def test_random_damage_is_an_error_or_another_placement() -> None:
-    """Never another exception, never more cards than there can be."""
+    """No other exception is raised, and no placement has more cards than possible."""
     dice = random.Random(5)
     sound = {
         "hami.io/vgpu-devices-allocated": f"{A},NVIDIA,3000,30:;{B},NVIDIA,5000,0:;",

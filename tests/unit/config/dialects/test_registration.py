@@ -1,4 +1,4 @@
-"""A node's cards in the annotations that extenders read, byte for byte as their own plugins write them."""
+"""A node's cards in the annotations that extenders read, byte for byte equal to those of their own plugins."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_our_own() -> None:
 
 
 def test_our_own_of_a_large_node_fits() -> None:
-    """All annotations of an object together may have 256 KiB."""
+    """All annotations of an object together may be 256 KiB long."""
     uuids = [f"GPU-{number:032x}" for number in range(16)]
     cards = [card(uuid, at, **{other: "NV18" for other in uuids if other != uuid}) for at, uuid in enumerate(uuids)]
     assert len(registration.own(Offer(cards, {}, "550.54.15"))) < 8 << 10

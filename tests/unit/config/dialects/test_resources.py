@@ -1,4 +1,4 @@
-"""The amounts that a pod's spec names beside the devices that kubelet counts."""
+"""The amounts in a pod's spec that are not devices that kubelet counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of opening a device cgroup needs no kernel: the plan's line, the candidates, what the module loads."""
+"""The parts of opening a device cgroup that need no kernel: the plan's line and the candidates."""
 
 from __future__ import annotations
 

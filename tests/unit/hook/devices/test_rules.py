@@ -1,4 +1,4 @@
-"""Device rules of config.json and what the runtimes make of them."""
+"""Device rules of config.json, and the rules that the runtimes make of them."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_absent_and_wild_numbers_are_the_same() -> None:
         ("c 1:3 rwm", r"devices\[1\]: expected an object, found str"),
     ],
 )
-def test_a_rule_of_no_sense_is_named(rule: object, where: str) -> None:
+def test_a_nonsensical_rule_is_named(rule: object, where: str) -> None:
     with pytest.raises(VgpuError, match=where):
         rules.from_config({"linux": {"resources": {"devices": [DENY_ALL, rule]}}})
 

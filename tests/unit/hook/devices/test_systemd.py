@@ -1,4 +1,4 @@
-"""What systemd is asked and told of a container's unit, and what happens when it does not play along."""
+"""systemd's version strings. The calls to systemd are in tests/component/hook/test_systemd.py."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def rows(cache: Cache) -> list[tuple[int, bytes, bytes, int, int]]:
 
 
 def as_old(cache: Cache, new: bytes = b"") -> bytes:
-    """The old format; with `new` the compat format, whose old half holds no names."""
+    """The old format; with `new` the compat format, whose old half contains no names."""
     count = len(cache.entries)
     strings, entries = b"", b""
     for entry in cache.entries:
@@ -31,7 +31,7 @@ def as_old(cache: Cache, new: bytes = b"") -> bytes:
 
 
 def libcmp(p: bytes, q: bytes) -> int:
-    """What dl-cache.c documents: character by character, runs of digits as numbers, a digit after any other."""
+    """The order that dl-cache.c documents: by characters, runs of digits as numbers, a digit after any other."""
     i, j = 0, 0
     while i < len(p):
         digit, other = p[i : i + 1].isdigit(), q[j : j + 1].isdigit()
@@ -162,7 +162,7 @@ def test_what_is_no_cache_is_refused(data: bytes) -> None:
 
 
 def test_names_that_overlap_do_not_multiply_the_work() -> None:
-    """100000 entries that share one long name differ by one byte each: 4 KiB each, 400 MiB in all."""
+    """100000 entries share one long name and differ by one byte each: 4 KiB each, 400 MiB in all."""
     count, text = 100_000, b"x" * 4000 + b"\0"
     base = 48 + 24 * count
     entries = b"".join(struct.pack("<iIIIQ", X86_64, base + number % 100, base, 0, 0) for number in range(count))

@@ -1,4 +1,4 @@
-"""The inspection of a root file system, on real trees: layouts, copies, links that lead astray, and bounds."""
+"""The inspection of a root file system, on real trees: layouts, copies, links out of the root, and bounds."""
 
 from __future__ import annotations
 

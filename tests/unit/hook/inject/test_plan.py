@@ -1,4 +1,4 @@
-"""The plan, a pure function: what is mounted where for every layout, what a share does not get, and in which order."""
+"""The plan, a pure function: the mounts for each layout, the files that a share does not get, and the order."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_utility_alone_has_no_cuda() -> None:
 
 
 @pytest.mark.parametrize("missing", ["libcuda", "libnvidia-ml"])
-def test_a_driver_without_its_heart_is_refused(missing: str) -> None:
+def test_a_driver_without_libcuda_is_refused(missing: str) -> None:
     inventory = node()
     inventory.libraries = [item for item in inventory.libraries if not item.name.startswith(missing + ".")]
     with pytest.raises(VgpuError, match=rf"inventory: expected {missing}\.so\.{VERSION}.*inventory refresh"):
@@ -258,7 +258,7 @@ WAYS_PAST = ("libnvidia-opencl", "mps-control", "mps-server", "libnvidia-encode"
     ],
     ids=["share", "share of all", "whole", "whole of all", "admin's choice"],
 )
-def test_what_goes_past_the_limits(allocation: Allocation, settings: dict[str, object], seen: set[str]) -> None:
+def test_files_that_bypass_the_limits(allocation: Allocation, settings: dict[str, object], seen: set[str]) -> None:
     planned = made(allocation, wish="all", **settings)
     text = "\n".join(item.describe() for item in planned.operations)
     assert {name for name in WAYS_PAST if name in text} == seen
@@ -282,7 +282,7 @@ def test_links_of_other_kinds() -> None:
     assert f"{directory}/vdpau/libvdpau_nvidia.so.{VERSION}" in binds(planned)
 
 
-# What the image brings
+# Files in the image
 
 DIRECTORY = LAYOUTS[DEBIAN][0]
 
@@ -323,8 +323,8 @@ def test_copies_in_the_image(allocation: Allocation, inspection: dict[str, objec
     assert extra == covered
     assert not set(extra) & set(links(planned))
     assert all(source.startswith(("/vcuda/", "/host/", "/run/")) for source in binds(planned).values())
-    told = {note.partition(":")[0] for note in planned.notes}
-    assert told == {path for path in covered if path.rpartition("/")[2] not in ("libcuda.so.1", "libcuda.so")} | (
+    noted = {note.partition(":")[0] for note in planned.notes}
+    assert noted == {path for path in covered if path.rpartition("/")[2] not in ("libcuda.so.1", "libcuda.so")} | (
         set(covered) if "copies" in inspection else set()
     )
 
@@ -440,12 +440,12 @@ def test_the_loader_cache_names_the_driver(layout: str) -> None:
     }
 
 
-def test_a_cache_that_says_it_already_is_not_written() -> None:
+def test_a_cache_with_these_entries_is_not_written() -> None:
     data = cache_of(made()).data
     assert not any(isinstance(item, ReplaceFile) for item in made(inspection=facts(cache=data)).operations)
 
 
-def test_a_cache_that_is_none_is_left_alone_and_told() -> None:
+def test_a_file_that_is_no_cache_is_left_alone_and_reported() -> None:
     planned = made(inspection=facts(cache=b"garbage"))
     assert not any(isinstance(item, ReplaceFile) for item in planned.operations)
     assert [note for note in planned.notes if note.startswith("left unchanged: /etc/ld.so.cache")]

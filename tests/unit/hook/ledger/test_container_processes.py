@@ -1,4 +1,4 @@
-"""Which processes a container has: its own cgroup at claim time, and who is found later, on fixture trees."""
+"""The processes of a container: its own cgroup when it is claimed, and the processes found later, on fixture trees."""
 
 from __future__ import annotations
 
@@ -101,15 +101,15 @@ def test_each_version(tree: Tree, cgroup: str) -> None:
 
 
 def test_an_init_that_moved_is_counted(tree: Tree) -> None:
-    """Docker in docker moves itself to a cgroup of its own, further in or out."""
+    """Docker in docker moves itself to another cgroup, an inner or an outer one."""
     tree.process(500, 9, "c")
     tree.process(501, 500, "c")
     tree.cgroup("devices/c", 501)
     assert [pid for pid, _ in processes_of(claim("c", 500, "devices:/c"), tree.proc)] == [500, 501]
 
 
-def test_a_shared_cgroup_is_told_apart(tree: Tree) -> None:
-    """By PID namespace (500), by descent (600, in the host's); 700 is nobody's; 503 is in a namespace further in."""
+def test_processes_in_a_shared_cgroup_are_distinguished(tree: Tree) -> None:
+    """By PID namespace (500), by descent (600, in the host's). 700 is no container's; 503 is in a nested namespace."""
     tree.process(500, 9, "c")
     tree.process(501, 9, "c")  # runc exec
     tree.process(502, 501, "c")
@@ -124,7 +124,7 @@ def test_a_shared_cgroup_is_told_apart(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("cgroup", ["", "devices:/gone", "pids:/not/mounted", ":/../outside"])
-def test_without_a_cgroup_the_namespace_tells(tree: Tree, cgroup: str) -> None:
+def test_without_a_cgroup_the_namespace_decides(tree: Tree, cgroup: str) -> None:
     tree.process(500, 9, "c")
     tree.process(501, 500, "c")
     tree.process(900, 9)
@@ -132,7 +132,7 @@ def test_without_a_cgroup_the_namespace_tells(tree: Tree, cgroup: str) -> None:
 
 
 def test_nobody_belongs_to_a_dead_init(tree: Tree) -> None:
-    """Its cgroup may have a new owner by now, its pid as well."""
+    """Its cgroup and its pid may have a new owner by now."""
     tree.process(500, 9, "c", started=7)
     tree.cgroup("devices/c", 500)
     assert processes_of(claim("c", 500, "devices:/c"), tree.proc) == []

@@ -1,4 +1,4 @@
-"""The ledger on real directories and a made-up /proc: claims, grants, lives and deaths, damage, races."""
+"""The ledger on real directories and a made-up /proc: claims, grants, restarts and deaths, damage, races."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_hook_listed_twice_claims_once(node: Node) -> None:
     assert node.snapshot() == before
 
 
-def test_a_hook_that_died_at_work_is_followed_by_one_that_does_it(node: Node) -> None:
+def test_a_hook_that_died_is_followed_by_one_that_completes_the_claim(node: Node) -> None:
     start = node.start("c1", 10)
     assert node.ledger().claim(start, share(60))
     assert uuids(node.ledger().claim(start, share(60))) == [uuid_of(0)]  # never confirmed
@@ -78,7 +78,7 @@ def test_a_hook_that_died_at_work_is_followed_by_one_that_does_it(node: Node) ->
 
 @pytest.mark.parametrize(("pid", "started", "state"), [(10, 5, "Z"), (10, 5, "X"), (10, 6, "S"), (11, 5, "S")], ids=str)
 def test_a_dead_claim_is_superseded(node: Node, pid: int, started: int, state: str) -> None:
-    """Zombies are dead, and so is a process whose pid came again."""
+    """A zombie is dead, and so is a process whose pid another process has."""
     assert node.ledger().claim(node.start("old", 10), share(90))
     node.kill(10)
     node.live(pid, started, state)
@@ -86,7 +86,7 @@ def test_a_dead_claim_is_superseded(node: Node, pid: int, started: int, state: s
     assert uuids(made) == [uuid_of(0)]
 
 
-def test_the_same_id_again_supersedes_the_dead_life(node: Node) -> None:
+def test_the_same_id_again_supersedes_the_dead_container(node: Node) -> None:
     assert node.ledger().claim(node.start("c1", 10), share(90))
     node.kill(10)
     assert uuids(node.ledger().claim(node.start("c1", 11), share(20))) == [uuid_of(0)]
@@ -101,7 +101,7 @@ def test_a_living_container_keeps_its_id(node: Node) -> None:
     assert node.snapshot() == before
 
 
-def test_late_poststop_leaves_a_new_life_alone(node: Node) -> None:
+def test_a_late_poststop_leaves_a_restarted_container_alone(node: Node) -> None:
     assert node.ledger().claim(node.start("c1", 10), share())
     node.kill(10)
     assert node.ledger().claim(node.start("c1", 11), share())
@@ -225,13 +225,13 @@ def test_two_containers_of_one_name_do_not_share_grants(node: Node) -> None:
 
 
 def test_unnamed_containers_of_one_pod_claim_their_own(node: Node) -> None:
-    """Docker under kubelet tells no container name."""
+    """Under kubelet Docker has no container name."""
     unnamed = Holder(POD, "")
     one, two = node.pair(cores=60), node.pair(cores=60)
     assert uuids(node.ledger().claim(node.start("one", 10, unnamed), redeem(one))) == [uuid_of(0)]
     assert uuids(node.ledger().claim(node.start("two", 11, unnamed), redeem(two))) == [uuid_of(1)]
     node.reboot()
-    # before they start again their cards are promised, though no name tells whose grants are whose
+    # before they start again their cards stay committed, though no name shows which grants belong to which
     assert node.commitments() == {uuid_of(0): (60, GIB, False), uuid_of(1): (60, GIB, False)}
     assert uuids(node.ledger().claim(node.start("two", 12, unnamed), redeem(two))) == [uuid_of(1)]
 
@@ -306,7 +306,7 @@ def test_a_gpu_grant(node: Node) -> None:
 
 
 def test_two_whole_cards_with_the_memory_of_both(node: Node) -> None:
-    """Memory's ids may all be of one card; the cards are given with all they have, and come back after a restart."""
+    """The ids of memory may all be of one card. The cards are given whole, and are the same after a restart."""
     ids = {"cores": node.grant("cores", 200), "memory": node.grant("memory", 32 * GIB, {uuid_of(1): "0-127"})}
     holder = Holder("p", "c")
     made = node.ledger().claim(node.start("c", 1, holder), redeem(ids))
@@ -374,17 +374,17 @@ def test_device_ids_are_a_preference(node: Node) -> None:
         ({uuid_of(0): "30-59"}, False),
         ({uuid_of(1): "0-29"}, False),
         ({}, False),
-        ({uuid_of(0): "²,x,-,3-x, 1"}, False),  # garbage overlaps nothing, and harms nobody
+        ({uuid_of(0): "²,x,-,3-x, 1"}, False),  # garbage overlaps nothing and harms no other
         ({uuid_of(0): "9" * 5000}, False),
     ],
 )
 def test_an_init_containers_successor(node: Node, later: dict[str, str], superseded: bool) -> None:
-    """kubelet hands an init container's device ids out again: the older grant is then worth nothing more."""
+    """kubelet allocates an init container's device ids again. Then the older grant has no value."""
     init = node.pair(cores=30, devices={uuid_of(0): "0-29"})
     assert node.ledger().claim(node.start("init", 10, Holder(POD, "init")), redeem(init))
     app = node.pair(cores=30, devices=later)
     cores, memory, _ = node.commitments()[uuid_of(0)]
-    assert (cores, memory) == (30, GIB)  # it lives
+    assert (cores, memory) == (30, GIB)  # it is alive
     node.kill(10)
     assert node.ledger().release("init")
     assert node.commitments().get(uuid_of(0), (0, 0, False))[0] == (0 if superseded else 30)
@@ -413,7 +413,7 @@ def placed(ids: dict[str, str], *cards: int, amounts: tuple[int, int] = (0, 0), 
 
 
 def test_look_alike_containers_each_get_the_card_chosen_for_them(node: Node) -> None:
-    """Equal amounts, started in any order, with device ids that prefer the other card."""
+    """They have equal amounts, start in any order, and have device ids that prefer the other card."""
     for at, name in ((1, "b"), (0, "a")):
         ids = node.pair(cores=30, devices={uuid_of(1 - at): f"{at * 30}-{at * 30 + 29}"})
         holder = Holder(POD, name)
@@ -452,7 +452,7 @@ def test_as_many_cards_as_granted(node: Node) -> None:
 
 
 @pytest.mark.parametrize("how", ["restart", "reboot"])
-def test_a_restart_keeps_card_and_share_whatever_the_annotations_have_become(node: Node, how: str) -> None:
+def test_a_restart_keeps_card_and_share_despite_edited_annotations(node: Node, how: str) -> None:
     ids = {"gpu": node.grant("gpu", 1, cores=50, memory=8 * GIB)}
     limits = {"nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}
     assert node.ledger().claim(node.start("life1", 10, MAIN), placed(ids, 1, amounts=(30, 3000), **limits))
@@ -461,7 +461,7 @@ def test_a_restart_keeps_card_and_share_whatever_the_annotations_have_become(nod
     node.kill(10)
     if how == "reboot":
         node.reboot()
-    assert node.commitments() == expected  # between two lives it takes what it was given, not the grant's half a card
+    assert node.commitments() == expected  # between two starts it keeps its share, and not the grant's half a card
     again = placed(ids, 0, amounts=(50, 8192))
     assert uuids(node.ledger().claim(node.start("life2", 11, MAIN), again)) == [uuid_of(1)]
     assert node.commitments() == expected
@@ -477,7 +477,7 @@ def test_a_withdrawn_start_settles_nothing(node: Node) -> None:
     assert node.snapshot() == before
 
 
-def test_memory_in_proportion_counts_between_two_lives(tmp_path: Path) -> None:
+def test_memory_in_proportion_counts_between_two_starts(tmp_path: Path) -> None:
     node = Node(tmp_path, cards=1, **{"kubernetes.missing_memory": "proportional"})
     ids = {"cores": node.grant("cores", 25)}
     assert node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))
@@ -486,13 +486,13 @@ def test_memory_in_proportion_counts_between_two_lives(tmp_path: Path) -> None:
     assert node.commitments() == {uuid_of(0): (25, 4 * GIB, False)}
     paths = {name: node.settings[name] for name in ("paths.state", "paths.run")}
     node.settings = Settings({**paths, "kubernetes.missing_memory": "refuse"})
-    made = node.ledger().claim(node.start("c2", 11, MAIN), redeem(ids))  # what was given once stays given
+    made = node.ledger().claim(node.start("c2", 11, MAIN), redeem(ids))  # its share stays the same
     assert made is not None
     assert made.limits[0].memory == 4 * GIB
 
 
 def test_an_init_container_and_its_successor_on_the_cards_chosen_for_each(node: Node) -> None:
-    """kubelet has allocated for all containers of a pod before the first of them starts."""
+    """kubelet allocates for all containers of a pod before the first of them starts."""
     devices = {uuid_of(0): "0-89"}
     init, app = (
         {"cores": node.grant("cores", 90, devices), "memory": node.grant("memory", GIB, devices)} for _ in range(2)
@@ -506,7 +506,7 @@ def test_an_init_container_and_its_successor_on_the_cards_chosen_for_each(node: 
 
 @pytest.mark.parametrize("choose", [True, False])
 def test_after_a_reboot_init_containers_run_again_before_their_successors(tmp_path: Path, choose: bool) -> None:
-    """The successor's grants stand for the very devices that the init container has meanwhile."""
+    """The successor's grants are for the same devices that the init container has meanwhile."""
     node = Node(tmp_path, cards=1)
     pairs = []
     for _ in range(3):  # two init containers, one after the other, then the container
@@ -518,7 +518,7 @@ def test_after_a_reboot_init_containers_run_again_before_their_successors(tmp_pa
             wanted = placed(ids, 0) if choose else redeem(ids)
             start = node.start(f"c{pid}", pid, Holder(POD, f"c{number}"))
             assert uuids(node.ledger().claim(start, wanted)) == [uuid_of(0)]
-            with pytest.raises(NoFit):  # nobody else has room there at any time
+            with pytest.raises(NoFit):  # no other container has room there at any time
                 node.ledger().claim(node.start("other", 99), share(20))
             node.kill(pid)
             node.ledger().release(f"c{pid}")
@@ -526,7 +526,7 @@ def test_after_a_reboot_init_containers_run_again_before_their_successors(tmp_pa
 
 
 def test_another_pods_grants_of_the_same_devices_still_count(tmp_path: Path) -> None:
-    """Device ids that kubelet has handed on to another pod are no longer the first one's."""
+    """Device ids that kubelet has allocated to another pod are no longer the first pod's."""
     node = Node(tmp_path, cards=1)
     devices = {uuid_of(0): "0-89"}
     mine, theirs = node.pair(cores=90, devices=devices), node.pair(cores=90, devices=devices)
@@ -556,7 +556,7 @@ def test_withdraw_restores_everything(node: Node) -> None:
     assert node.ledger().claim(node.start("c2", 11, Holder(STRANGER, "main")), redeem(ids))  # free again
 
 
-def test_withdraw_of_a_second_life_leaves_it_bound(node: Node) -> None:
+def test_withdrawing_a_second_start_leaves_the_grant_bound(node: Node) -> None:
     ids = node.pair()
     assert node.ledger().claim(node.start("life1", 10, MAIN), redeem(ids))
     node.kill(10)
@@ -577,8 +577,8 @@ def test_a_grant_that_ended_meanwhile_does_not_come_back(node: Node) -> None:
     assert node.read_grant(ids["memory"]).holder is None
 
 
-def test_withdraw_leaves_a_new_life_under_the_same_id_alone(node: Node) -> None:
-    """The runtime was killed with the hook still at work, and kubelet was faster than it."""
+def test_withdraw_leaves_a_new_container_of_the_same_id_alone(node: Node) -> None:
+    """The runtime was killed while the hook still ran, and kubelet restarted the container before the hook ended."""
     ids = node.pair()
     slow, start = node.ledger(), node.start("c1", 10, MAIN)
     assert slow.claim(start, redeem(ids))
@@ -739,7 +739,7 @@ def test_a_dry_run_records_nothing_and_agrees(node: Node) -> None:
     foreseen = uuids(node.ledger().place(redeem(ids), MAIN))
     assert node.snapshot() == before
     assert uuids(node.ledger().claim(node.start("c1", 10, MAIN), redeem(ids))) == foreseen
-    # of a container that runs: what it holds itself is not in its own way
+    # of a running container: its own commitments do not count against it
     assert uuids(node.ledger().place(redeem(ids), MAIN, "c1")) == foreseen
     assert uuids(node.ledger().place(share(100 - 1), None, "c0")) == [uuid_of(0)]
 
@@ -769,10 +769,10 @@ def test_virtual_memory_is_for_oversubscribed_cards_only(
     assert [limit.oversubscribe for limit in made.limits] == [expected]
 
 
-# Card pages
+# Core schedules
 
 
-def test_who_shares_a_card_gets_a_phase_of_it_and_who_stays_gets_it_back(node: Node) -> None:
+def test_containers_that_share_a_card_get_time_slices_and_the_remaining_one_gets_all(node: Node) -> None:
     def pages(*containers: str) -> dict[str, core_schedule.CoreSchedule]:
         read = {name: core_schedule.decode(node.schedule_file(name).read_bytes())[0] for name in containers}
         return {name: found[0] for name, found in read.items()}
@@ -792,7 +792,7 @@ def test_who_shares_a_card_gets_a_phase_of_it_and_who_stays_gets_it_back(node: N
     assert pages("a") == {"a": core_schedule.CoreSchedule(uuid_of(0), tenants=1)}
 
 
-def test_a_whole_card_has_no_pages_and_other_cards_are_not_touched(node: Node) -> None:
+def test_a_whole_card_has_no_schedule_and_other_cards_are_not_touched(node: Node) -> None:
     assert node.ledger().claim(node.start("a", 1), share(30))
     before = node.schedule_file("a").read_bytes()
     assert node.ledger().claim(node.start("whole", 2), Request(1, 100, 0))
@@ -800,7 +800,7 @@ def test_a_whole_card_has_no_pages_and_other_cards_are_not_touched(node: Node) -
     assert node.schedule_file("a").read_bytes() == before
 
 
-def test_the_presence_file_is_there_before_anybody_shares_a_card_and_stays(node: Node) -> None:
+def test_the_presence_file_is_made_before_any_container_shares_a_card_and_stays(node: Node) -> None:
     path = Path(paths.presence(node.settings.run_dir))
     assert node.ledger().claim(node.start("whole", 1), Request(1, 100, 0))
     assert not path.exists()
@@ -814,7 +814,7 @@ def test_the_presence_file_is_there_before_anybody_shares_a_card_and_stays(node:
     assert path.stat().st_ino == inode
 
 
-def test_a_presence_file_that_was_removed_under_way_is_told(node: Node) -> None:
+def test_a_presence_file_that_is_removed_meanwhile_is_reported(node: Node) -> None:
     path = Path(paths.presence(node.settings.run_dir))
     assert node.ledger().claim(node.start("a", 1), share(30))
     path.unlink()
@@ -823,7 +823,7 @@ def test_a_presence_file_that_was_removed_under_way_is_told(node: Node) -> None:
     assert ledger.notes == [f"{path} was missing: containers from before do not see the ones that start now"]
 
 
-def test_without_a_presence_file_nobody_starts(node: Node) -> None:
+def test_without_a_presence_file_no_share_starts(node: Node) -> None:
     path = Path(paths.presence(node.settings.run_dir))
     path.mkdir(parents=True)
     with pytest.raises(VgpuError, match="expected a regular file, found d"):
@@ -831,7 +831,7 @@ def test_without_a_presence_file_nobody_starts(node: Node) -> None:
     assert node.ledger().claims() == []
 
 
-def test_a_claim_that_fails_leaves_no_phase_behind(node: Node) -> None:
+def test_a_claim_that_fails_leaves_no_schedule_behind(node: Node) -> None:
     assert node.ledger().claim(node.start("a", 1), share(30))
     before = schedules_in(node.schedule_file("a"))
     ledger, start = node.ledger(), node.start("b", 2)
@@ -842,7 +842,7 @@ def test_a_claim_that_fails_leaves_no_phase_behind(node: Node) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage", bytes(core_schedule.SIZE)])
-def test_anothers_damaged_pages_stop_nobody(node: Node, damage: bytes) -> None:
+def test_another_containers_damaged_schedules_stop_no_start(node: Node, damage: bytes) -> None:
     assert node.ledger().claim(node.start("a", 1), share(30))
     node.schedule_file("a").write_bytes(damage)
     ledger = node.ledger()
@@ -851,7 +851,7 @@ def test_anothers_damaged_pages_stop_nobody(node: Node, damage: bytes) -> None:
     assert node.schedule_file("a").read_bytes() == damage
 
 
-def test_a_container_from_before_there_were_pages_still_has_its_time_kept(node: Node) -> None:
+def test_the_share_of_a_container_without_schedules_is_reserved(node: Node) -> None:
     assert node.ledger().claim(node.start("old", 1), share(30))
     node.schedule_file("old").unlink()
     ledger = node.ledger()

@@ -1,4 +1,4 @@
-"""The ledger's lock with real processes: one at a time, in the order of arrival, whoever dies or stops meanwhile."""
+"""The ledger's lock within one process: the error after a long wait, and the cost of a free lock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_lock_that_is_held_for_long_is_named(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_free_lock_costs_three_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open, one look at the line, flock: no ticket is drawn, nothing sleeps."""
+    """The three calls open the file, look at the queue and lock. No ticket is drawn, and nothing sleeps."""
     calls: list[str] = []
     for name in ("fcntl", "flock"):
         real = getattr(lock_module.fcntl, name)

@@ -74,7 +74,7 @@ def test_every_mount_of_the_hierarchy_is_a_candidate_and_its_name_is_unescaped()
         ("hybrid", 4711, False),
     ],
 )
-def test_all_paths_of_a_process_tell_whose_it_is(case: str, pid: int, kubernetes: bool) -> None:
+def test_all_paths_of_a_process_identify_its_container(case: str, pid: int, kubernetes: bool) -> None:
     paths = cgroup.paths_of(pid, f"{PROC}/{case}")
     assert len(paths) == len(set(paths))
     assert any("kubepods" in path for path in paths) is kubernetes
@@ -184,5 +184,5 @@ def test_the_unit_of_a_path(path: str, unit: str) -> None:
     ],
 )  # fmt: skip
 def test_the_levels_up_to_the_unit(path: str, directory: str, top: str, levels: list[str]) -> None:
-    """The last two: a mount that shows the hierarchy from further down."""
+    """In the last two cases a mount shows only a lower part of the hierarchy."""
     assert cgroup.DeviceCgroup(2, path, directory).levels(top) == levels

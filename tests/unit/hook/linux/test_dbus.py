@@ -1,4 +1,4 @@
-"""The D-Bus client: marshalling against bytes of real systemds, and every kind of bad company, within the deadline."""
+"""The D-Bus client's marshalling, compared with bytes of real systemds. Servers are in tests/component/hook."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_what_is_written_is_aligned_and_read_back(signature: str, values: tuple[
 
 
 def plain(value: object) -> object:
-    """Without the signatures of variants, which a reader leaves out."""
+    """The value without the signatures of variants, which a reader drops."""
     if isinstance(value, tuple) and len(value) == 2 and value[0] in ("a(ss)", "o", "g", "v", "u"):
         return plain(value[1])
     return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,4 +1,4 @@
-"""Paths below a container's root: every symlink stays inside, with openat2 and without it."""
+"""Paths below a container's root: no symlink leads out of it, with openat2 and without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement on synthetic nodes: tables of what is chosen, brute force over random topologies, random histories."""
+"""Placement on synthetic nodes: tables of requests and the chosen cards, refusals, and bounds of the search."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_the_smaller_of_two_groups_is_split():
 
 
 def test_fewer_groups_split_count_more_than_smaller_ones():
-    """Cards 0 and 1 are a pair of NVLink and with card 2 three of a switch; cards 3 to 8 are one group of six."""
+    """Cards 0 and 1 are an NVLink pair, and with card 2 three of a switch. Cards 3 to 8 are one group of six."""
     six = dict.fromkeys(combinations(range(3, 9), 2), "NV4")
     cards = make_node(9, from_pairs({(0, 1): "NV1", (0, 2): "PIX", (1, 2): "PIX", **six}))
     assert chosen(cards, whole(use_uuids=(uuid(0), uuid(3)))) == [3]
@@ -158,13 +158,13 @@ def test_fewer_groups_split_count_more_than_smaller_ones():
 
 
 def test_of_overlapping_groups_the_larger_counts():
-    """Three by single links, one of them with a fourth by a wide one: the fourth is lone."""
+    """Three cards have single links, and one of them a wide link to a fourth. The fourth counts as alone."""
     cards = make_node(4, from_pairs({(0, 1): "NV1", (0, 2): "NV1", (1, 2): "NV1", (2, 3): "NV8"}))
     assert chosen(cards, whole()) == [3]
 
 
 def test_of_overlapping_groups_of_one_size_the_wider_counts():
-    """Card 0 hangs on two pairs by single links and is in neither; cards 5 and 6 are a pair."""
+    """Card 0 has single links to two pairs and is in neither. Cards 5 and 6 are a pair."""
     pairs = {(0, 1): "NV1", (0, 3): "NV1", (1, 2): "NV2", (3, 4): "NV2", (5, 6): "NV1"}
     assert chosen(make_node(7, from_pairs(pairs)), whole(use_uuids=(uuid(0), uuid(5)))) == [0]
 
@@ -330,7 +330,7 @@ def test_a_policy_that_makes_no_sense_is_refused(arguments):
 
 
 def test_commitments_beyond_capacity_leave_nothing():
-    """As after a scaling factor went down."""
+    """This happens after a scaling factor was reduced."""
     message = refused(t4(), share(10, 1024), {0: used(130, 20000)})
     assert message.endswith(": 0 cores free of 100, memory 0 MiB free of 15360")
 
@@ -467,7 +467,7 @@ def test_amounts_that_make_no_sense_are_refused(amounts):
 
 
 def test_beyond_the_bound_sets_are_grown(monkeypatch):
-    """Where growing must find the best, and that it is what runs beyond the bound."""
+    """Growing must find the best set here, and is the method used beyond the bound."""
     monkeypatch.setattr(placement._Links, "every_set", None)
     block = make_node(32, lambda a, b: "NV4" if a // 8 == b // 8 else "SYS")
     assert chosen(block, whole(8), held(0, 9, 25)) == list(range(16, 24))
@@ -479,7 +479,7 @@ def test_beyond_the_bound_sets_are_grown(monkeypatch):
 
 
 def test_twins_stand_for_each_other():
-    """What keeps large regular nodes cheap: 12870 sets of 8 cards of 16 become one."""
+    """This keeps large regular nodes cheap: 12870 sets of 8 cards of 16 become one."""
     pool = list(range(16))
     assert len(list(placement._Links(dgx(16), pool).every_set(pool, 8))) == 1
     halves = make_node(16, lambda a, b: "NV4" if a // 8 == b // 8 else "SYS")
@@ -527,7 +527,7 @@ def snapshot(cards, commitments, request):
 
 
 def test_single_whole_cards_come_and_go_without_breaking_both_quads():
-    """Four containers of one card each share one quad, so that a job of four still finds the other."""
+    """Four containers of one card each are on one quad, so a job of four still finds the other."""
     for cards in (quads(), cube_mesh()):
         for seed in range(20):
             rng, live = random.Random(seed), []

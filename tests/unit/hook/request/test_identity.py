@@ -1,4 +1,4 @@
-"""Who a container is: cgroup paths of every driver and runtime, and annotations that complete or contradict them."""
+"""A container's identity: cgroup paths of all drivers and runtimes, and annotations that complete or contradict it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ OLD_CONTAINERD = {"io.kubernetes.cri.container-type": "container", "io.kubernete
         (f"/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{UNDER}.slice/cri-containerd-{ID}.scope", UID),
         (f"/kubelet/kubepods/besteffort/pod{UID}/{ID}", UID),
         (f"/docker/{ID}/kubelet/kubepods/besteffort/pod{UID}/{ID}", UID),
-        # docker in docker, and a whole kubelet inside a pod: the outermost pod is the host's
+        # docker in docker, and a kubelet inside a pod: the outermost pod is the host's
         (f"/kubepods/burstable/pod{UID}/{ID}/docker/{'ef' * 32}", UID),
         (f"/kubepods/burstable/pod{UID}/{ID}/kubepods/burstable/pod{OTHER}/{ID}", UID),
         (f"/kubepods.slice/kubepods-pod{UNDER}.slice/cri-containerd-{ID}.scope/podman-pod{OTHER}.slice", UID),
@@ -84,7 +84,7 @@ def test_pod_uid_of_a_cgroup_path(path: str, uid: str) -> None:
         ([CGROUPFS, SYSTEMD], {}, Holder(UID, ""), ""),  # docker under kubelet: no annotation at all
         ([CGROUPFS], OLD_CONTAINERD, Holder(UID, ""), ""),
         ([f"/kubepods/burstable/pod{STATIC}/{ID}"], {}, Holder(STATIC, ""), ""),
-        # cgroups-per-qos=false: the path does not say it, the runtime does
+        # cgroups-per-qos=false: the path does not contain it, the runtime's annotations do
         (["/system.slice/x"], CRI, Holder(UID, "main"), "lab/train-0/main"),
         ([], CRIO, Holder(UID, "main"), "lab/train-0/main"),
         ([CGROUPFS], {**CRI, **CRIO}, Holder(UID, "main"), "lab/train-0/main"),
@@ -104,7 +104,7 @@ def test_kubernetes_containers(paths: list[str], annotations: dict[str, str], ho
         ([], {}),
         (["/user.slice/user-0.slice/session-1.scope"], {}),
         (["/docker/" + ID], {"vgpu.io/cores": "10"}),
-        (["/machine.slice/libpod-x.scope"], {"io.kubernetes.container.name": "main"}),  # a name alone says nothing
+        (["/machine.slice/libpod-x.scope"], {"io.kubernetes.container.name": "main"}),  # a name alone is not enough
         (["/"], {"io.kubernetes.cri.sandbox-uid": ""}),
     ],
 )
@@ -117,18 +117,18 @@ def test_everything_else_is_standalone(paths: list[str], annotations: dict[str, 
 @pytest.mark.parametrize(
     ("paths", "annotations", "words"),
     [
-        # forged inside kubepods: the path is the kernel's word
+        # forged inside kubepods: the path comes from the kernel
         ([CGROUPFS], {**CRI, "io.kubernetes.cri.sandbox-uid": OTHER}, [UID, OTHER]),
         ([SYSTEMD], {"io.kubernetes.pod.uid": OTHER}, [UID, OTHER]),
         ([CGROUPFS, f"/kubepods/pod{OTHER}/{ID}"], {}, [UID, OTHER]),
-        # forged outside, beside what the runtime itself says (CRI-O passes every annotation of a pod on)
+        # forged outside, with the runtime's own annotations (CRI-O passes all annotations of a pod on)
         ([], {**CRIO, "io.kubernetes.cri.sandbox-uid": OTHER}, [UID, OTHER]),
         ([CGROUPFS], {**CRIO, "io.kubernetes.cri.container-name": "rich"}, ["container name", "main", "rich"]),
-        # a mark of Kubernetes and no uid: never standalone
+        # an annotation of Kubernetes and no uid: never standalone
         (["/kubepods/burstable"], {"vgpu.io/cores": "100"}, ["/kubepods/burstable"]),
         ([], OLD_CONTAINERD, ["its annotations"]),
         (["/x"], {"io.kubernetes.cri.sandbox-id": "ab"}, ["its annotations"]),
-        # texts that no record may hold
+        # texts that no record may contain
         ([], {"io.kubernetes.pod.uid": "a" * 65}, ["pod uid"]),
         ([], {"io.kubernetes.pod.uid": "../../x"}, ["pod uid"]),
         ([], {"io.kubernetes.pod.uid": "a\nb"}, ["pod uid", "\\x0a"]),

@@ -1,4 +1,4 @@
-"""What a runtime tells a hook: garbage, truncated and oversized input is one line that names the file."""
+"""The state and config.json that a runtime passes: a damaged, truncated or oversized one is one line with its name."""
 
 from __future__ import annotations
 

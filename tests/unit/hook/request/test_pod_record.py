@@ -1,4 +1,4 @@
-"""What the hook learns from a pod's record, and when it waits for one."""
+"""What the hook reads from a pod's record, and when it waits for one."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_the_records_placement_of_this_very_container(facts: Facts) -> None:
 
 
 def test_wishes_come_from_the_record_where_the_runtime_passes_none(facts: Facts) -> None:
-    told = {"nvidia.com/vcuda-core-limit": "80", "nvidia.com/use-gputype": "A100,T4"}
-    pods.write(facts.run_dir, pod(told))
+    annotations = {"nvidia.com/vcuda-core-limit": "80", "nvidia.com/use-gputype": "A100,T4"}
+    pods.write(facts.run_dir, pod(annotations))
     wanted, _ = facts.complete({"nvidia.com/numa-bind": "true"})
     assert (wanted.core_limit, wanted.wishes.use_types, wanted.wishes.numa) == (80, ("a100", "t4"), True)
 
@@ -60,7 +60,7 @@ def test_without_a_record_the_runtimes_annotations_are_read(facts: Facts) -> Non
     assert (keys(wanted), wanted.limits, notes) == ([("vgpu.io/placement", A)], None, [])
 
 
-def test_what_cannot_be_told_without_a_record_is_left_aside(facts: Facts) -> None:
+def test_annotations_that_need_a_record_are_ignored_without_one(facts: Facts) -> None:
     wanted, notes = facts.complete(HAMI)
     assert keys(wanted) == []
     assert len(notes) == 1
@@ -76,7 +76,7 @@ def test_another_nodes_placement_is_refused(facts: Facts) -> None:
     assert keys(facts.complete(**{"kubernetes.dialects": ["vgpu"]})[0]) == []
 
 
-def test_a_container_whose_name_the_runtime_does_not_tell(facts: Facts) -> None:
+def test_a_container_whose_name_the_runtime_does_not_pass(facts: Facts) -> None:
     pods.write(facts.run_dir, pod({"vgpu.io/placement": f"main={A}"}))
     wanted, notes = facts.complete(container="")
     assert (keys(wanted), wanted.limits) == ([], None)
@@ -97,7 +97,7 @@ def test_a_damaged_record_is_named(facts: Facts) -> None:
 # Waiting
 
 
-def test_nobody_waits_where_nobody_watches(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hook_does_not_wait_without_a_watch(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("waited"))
     assert pod_record.record_of(facts.run_dir, UID) is None
     with facts.watched():
@@ -130,7 +130,7 @@ def test_waiting_ends_with_the_watch(facts: Facts) -> None:
     assert len(naps) == 1
 
 
-def test_looking_for_the_watch_does_not_take_it(facts: Facts) -> None:
+def test_checking_for_the_watch_does_not_take_its_lock(facts: Facts) -> None:
     with facts.watched():
         pass
     assert not pod_record.watched(facts.run_dir)

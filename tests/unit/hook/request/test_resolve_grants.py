@@ -1,4 +1,4 @@
-"""Whose word counts for what: grants, the schedulers' choices and the pod's spec, joined to one request."""
+"""Grants, the schedulers' choices and the pod's spec are joined to one request: which of them decides what."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def resolved(
     terms: Terms | None = None,
     cards: list[Card] | None = None,
 ) -> ResolvedGrants:
-    """Nothing of what is given changes."""
+    """The joined request. Asserts that no argument changes."""
     before = [one.record() for one in mine]
     found = resolve(mine, WantedGrants({}, 0, Wishes(), choices, limits), cards or CARDS, terms or Terms(Policy()))
     assert [one.record() for one in mine] == before
     return found
 
 
-def asked(mine: list[Grant], *choices: Choice, **options: Any) -> Request:
+def request_of(mine: list[Grant], *choices: Choice, **options: Any) -> Request:
     return resolved(mine, *choices, **options).request
 
 
@@ -83,27 +83,27 @@ def shape(request: Request) -> tuple[int, int, int]:
 def test_cards_come_from_the_choice_by_index_or_uuid() -> None:
     mine = [grant("cores", 200)]
     by_index = choice(Chosen("", 2), Chosen("", 0), key="tencent.com/predicate-gpu-idx-0")
-    assert asked(mine, by_index).fixed == (uuid_of(2), uuid_of(0))
-    assert asked(mine, choice(hami(0), hami(2))).fixed == (uuid_of(0), uuid_of(2))
-    assert asked(mine, by_index, choice(hami(0), hami(2))).fixed == (uuid_of(2), uuid_of(0))
-    assert asked(mine).fixed == ()
+    assert request_of(mine, by_index).fixed == (uuid_of(2), uuid_of(0))
+    assert request_of(mine, choice(hami(0), hami(2))).fixed == (uuid_of(0), uuid_of(2))
+    assert request_of(mine, by_index, choice(hami(0), hami(2))).fixed == (uuid_of(2), uuid_of(0))
+    assert request_of(mine).fixed == ()
 
 
 def test_a_choice_comes_before_the_device_ids() -> None:
     mine = [grant("cores", 30, 100, 0, 1), grant("memory", GIB, 100, 0, 1)]
-    request = asked(mine, choice(hami(0)))
+    request = request_of(mine, choice(hami(0)))
     assert (request.fixed, request.preferred) == ((uuid_of(0),), (uuid_of(1),))
 
 
 @pytest.mark.parametrize("chosen", [Chosen("", 3), Chosen("", -1), Chosen("GPU-x"), Chosen(uuid_of(0) + "0")])
 def test_a_card_that_is_not_here(chosen: Chosen) -> None:
     with pytest.raises(NoFit, match=rf"annotation {HAMI}: expected a card of this node, found (GPU|index)"):
-        asked([grant("cores", 100)], choice(chosen))
+        request_of([grant("cores", 100)], choice(chosen))
 
 
 def test_schedulers_that_contradict_each_other() -> None:
     with pytest.raises(NoFit, match=rf"annotation {OWN}: expected the cards of {HAMI}: .*; let one scheduler"):
-        asked([grant("cores", 100)], choice(hami(0)), choice(hami(1), key=OWN))
+        request_of([grant("cores", 100)], choice(hami(0)), choice(hami(1), key=OWN))
 
 
 # Amounts
@@ -111,7 +111,7 @@ def test_schedulers_that_contradict_each_other() -> None:
 
 @pytest.mark.parametrize("terms", [Terms(Policy()), Terms(Policy(), trust=True)])
 def test_grants_of_cores_and_memory_are_all_that_counts(terms: Terms) -> None:
-    """Whatever annotation and spec say."""
+    """Annotation and spec have no effect."""
     mine = [grant("cores", 30), grant("memory", GIB)]
     limits = {"nvidia.com/gpumem": 9000, "nvidia.com/gpucores": 90}
     found = resolved(mine, choice(hami(0, 9000, 90)), limits=limits, terms=terms)
@@ -120,9 +120,9 @@ def test_grants_of_cores_and_memory_are_all_that_counts(terms: Terms) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "told", "got"),
+    ("limits", "chosen", "got"),
     [
-        # nothing but a count: the vGPU's own part of a card
+        # only a count: the vGPU's own part of a card
         (None, (0, 0), (50, 8192)),
         ({}, (0, 0), (50, 8192)),
         # the annotation within that part
@@ -134,15 +134,15 @@ def test_grants_of_cores_and_memory_are_all_that_counts(terms: Terms) -> None:
         ({"nvidia.com/gpumem": 12000, "nvidia.com/gpucores": 80}, (12000, 80), (80, 12000)),
         ({"nvidia.com/gpumem": 12000}, (10000, 0), (50, 10000)),
         ({"volcano.sh/vgpu-memory": 1024, "volcano.sh/vgpu-cores": 25}, (1024, 25), (25, 1024)),
-        # the spec alone: no scheduler has said anything, and an annotation would add no authority
+        # the spec alone: no scheduler has chosen, and an annotation would add no authorization
         ({"nvidia.com/gpumem": 12000, "nvidia.com/gpucores": 80}, (0, 0), (80, 12000)),
         ({"nvidia.com/gpumem-percentage": 50}, (0, 0), (50, 4096)),  # of the smallest card there is
         # all cores: the whole card
         ({"nvidia.com/gpucores": 100, "nvidia.com/gpumem": 3000}, (3000, 100), (100, 3000)),
     ],
 )
-def test_amounts_of_counted_gpus(limits: dict[str, int] | None, told: tuple[int, int], got: tuple[int, int]) -> None:
-    choices = [choice(hami(0, *told))] if any(told) else []
+def test_amounts_of_counted_gpus(limits: dict[str, int] | None, chosen: tuple[int, int], got: tuple[int, int]) -> None:
+    choices = [choice(hami(0, *chosen))] if any(chosen) else []
     found = resolved([gpu()], *choices, limits=limits)
     assert shape(found.request) == (1, *got)
     assert found.grants[0].share == (got[0], got[1] * MIB)
@@ -150,11 +150,11 @@ def test_amounts_of_counted_gpus(limits: dict[str, int] | None, told: tuple[int,
 
 def test_a_percentage_is_of_the_chosen_card() -> None:
     limits = {"nvidia.com/gpumem-percentage": 50}
-    assert shape(asked([gpu()], choice(hami(0, 8192, 0)), limits=limits)) == (1, 50, 8192)
+    assert shape(request_of([gpu()], choice(hami(0, 8192, 0)), limits=limits)) == (1, 50, 8192)
     with pytest.raises(VgpuError, match="MiB: expected at most 4096, by the limits in the pod's spec, found 8192"):
-        asked([gpu()], choice(hami(2, 8192, 0)), limits=limits)
+        request_of([gpu()], choice(hami(2, 8192, 0)), limits=limits)
     scaled = Terms(Policy("binpack", 1.0, 0.5))
-    assert shape(asked([gpu()], choice(hami(0)), limits=limits, terms=scaled)) == (1, 50, 4096)
+    assert shape(request_of([gpu()], choice(hami(0)), limits=limits, terms=scaled)) == (1, 50, 4096)
 
 
 FORGERIES = [
@@ -168,48 +168,52 @@ FORGERIES = [
 ]
 
 
-@pytest.mark.parametrize(("limits", "told", "text"), FORGERIES)
+@pytest.mark.parametrize(("limits", "chosen", "text"), FORGERIES)
 def test_an_annotation_never_goes_beyond_the_spec(
-    limits: dict[str, int] | None, told: tuple[int, int], text: str
+    limits: dict[str, int] | None, chosen: tuple[int, int], text: str
 ) -> None:
     with pytest.raises(VgpuError, match=rf"annotation {HAMI}: {text}.*kubernetes\.scheduler_amounts: trust"):
-        asked([gpu()], choice(hami(0, *told)), limits=limits)
+        request_of([gpu()], choice(hami(0, *chosen)), limits=limits)
 
 
-@pytest.mark.parametrize(("limits", "told", "_text"), FORGERIES)
-def test_unless_the_node_trusts_it(limits: dict[str, int] | None, told: tuple[int, int], _text: str) -> None:
-    request = asked([gpu()], choice(hami(0, *told)), limits=limits, terms=Terms(Policy(), trust=True))
+@pytest.mark.parametrize(("limits", "chosen", "_text"), FORGERIES)
+def test_unless_the_node_trusts_it(limits: dict[str, int] | None, chosen: tuple[int, int], _text: str) -> None:
+    request = request_of([gpu()], choice(hami(0, *chosen)), limits=limits, terms=Terms(Policy(), trust=True))
     named = limits or {}
     mib, cores = named.get("nvidia.com/gpumem", 8192), named.get("nvidia.com/gpucores", 50)
-    assert shape(request) == (1, told[1] or cores, told[0] or mib)
+    assert shape(request) == (1, chosen[1] or cores, chosen[0] or mib)
 
 
-def test_a_grant_beside_the_count_says_its_half() -> None:
-    """Volcano's memory, for one, is a kubelet device."""
+def test_a_grant_beside_the_count_decides_its_half() -> None:
+    """Volcano's memory, for example, is a kubelet device."""
     mine = [gpu(2), grant("memory", 5 * GIB)]
-    request = asked(mine, choice(hami(0, 9999, 20), hami(1, 9999, 20)), limits={"volcano.sh/vgpu-cores": 20})
+    request = request_of(mine, choice(hami(0, 9999, 20), hami(1, 9999, 20)), limits={"volcano.sh/vgpu-cores": 20})
     assert shape(request) == (2, 20, 5120)
 
 
 def test_a_whole_card_of_which_only_a_part_is_asked() -> None:
     whole = grant("gpu", 1)
-    assert shape(asked([whole])) == (1, 100, 0)
-    request = asked(
+    assert shape(request_of([whole])) == (1, 100, 0)
+    request = request_of(
         [grant("gpu", 1)], choice(hami(0, 3000, 30)), limits={"nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}
     )
     assert shape(request) == (1, 30, 3000)
-    assert shape(asked([grant("gpu", 1)], limits={"nvidia.com/gpucores": 30})) == (1, 30, 8192)  # the smallest card's
-    assert shape(asked([grant("gpu", 1)], choice(hami(0)), limits={"nvidia.com/gpucores": 30})) == (1, 30, 16384)
+    assert shape(request_of([grant("gpu", 1)], limits={"nvidia.com/gpucores": 30})) == (
+        1,
+        30,
+        8192,
+    )  # the smallest card's
+    assert shape(request_of([grant("gpu", 1)], choice(hami(0)), limits={"nvidia.com/gpucores": 30})) == (1, 30, 16384)
 
 
 @pytest.mark.parametrize("other", [hami(1, 3000, 31), hami(1, 0, 30)])
 def test_cards_of_one_container_have_equal_cores(other: Chosen) -> None:
     with pytest.raises(VgpuError, match="expected 30 cores and 3000 MiB, of cards of one container the same cores"):
-        asked([gpu(2)], choice(hami(0, 3000, 30), other))
+        request_of([gpu(2)], choice(hami(0, 3000, 30), other))
 
 
 def test_a_percentage_of_unlike_cards() -> None:
-    """As HAMi writes it: gpumem-percentage of each card's own memory."""
+    """HAMi writes it so: gpumem-percentage of each card's own memory."""
     limits = {"nvidia.com/gpumem-percentage": 50, "nvidia.com/gpucores": 30}
     sizes = {uuid_of(0): 8192 * MIB, uuid_of(2): 4096 * MIB}
     found = resolved([gpu(2)], choice(hami(0, 8192, 30), hami(2, 4096, 30)), limits=limits)
@@ -218,10 +222,10 @@ def test_a_percentage_of_unlike_cards() -> None:
     assert (found.grants[0].share, found.grants[0].memories) == ((30, 8192 * MIB), sizes)
     made = allocation.from_request(request, [CARDS[0], CARDS[2]])
     assert [limit.memory for limit in made.limits] == [8192 * MIB, 4096 * MIB]
-    again = asked(found.grants, choice(hami(0, 100, 30), hami(2, 100, 30)), limits=limits)
+    again = request_of(found.grants, choice(hami(0, 100, 30), hami(2, 100, 30)), limits=limits)
     assert again.memories == sizes, "what was settled stays"
     with pytest.raises(VgpuError, match="MiB: expected at most 4096, by the limits in the pod's spec, found 4097"):
-        asked([gpu(2)], choice(hami(0, 8192, 30), hami(2, 4097, 30)), limits=limits)
+        request_of([gpu(2)], choice(hami(0, 8192, 30), hami(2, 4097, 30)), limits=limits)
 
 
 def test_different_memory_is_placed_and_counted_by_card() -> None:
@@ -241,24 +245,24 @@ def test_different_memory_is_placed_and_counted_by_card() -> None:
 
 
 def test_whole_cards_of_different_memory_have_no_limits() -> None:
-    request = asked([gpu(2)], choice(hami(0, 8192, 100), hami(2, 4096, 100)),
+    request = request_of([gpu(2)], choice(hami(0, 8192, 100), hami(2, 4096, 100)),
                     limits={"nvidia.com/gpumem-percentage": 50, "nvidia.com/gpucores": 100})  # fmt: skip
     assert (request.exclusive, request.memory, request.memories) == (True, 4096 * MIB, {})
 
 
 def test_two_dialects_name_the_same_amounts() -> None:
     same = (choice(hami(0, 3000, 30)), choice(hami(0), key=OWN), choice(hami(0, 3000, 30), key="x"))
-    assert shape(asked([gpu()], *same)) == (1, 30, 3000)
+    assert shape(request_of([gpu()], *same)) == (1, 30, 3000)
     with pytest.raises(VgpuError, match=f"annotation {OWN}: expected 30 cores and 3000 MiB, of"):
-        asked([gpu()], choice(hami(0, 3000, 30)), choice(hami(0, 2000, 30), key=OWN))
+        request_of([gpu()], choice(hami(0, 3000, 30)), choice(hami(0, 2000, 30), key=OWN))
 
 
 def test_what_was_settled_once_stays() -> None:
-    """Annotations can be edited while the pod lives; its later lives are as its first."""
+    """Annotations can be edited while the pod exists. Later starts are like the first."""
     found = resolved([gpu()], choice(hami(0, 3000, 30)))
     assert shape(found.request) == (1, 30, 3000)
     edited = {"nvidia.com/gpumem": 16000, "nvidia.com/gpucores": 100}
-    assert shape(asked(found.grants, choice(hami(0, 16000, 100)), limits=edited)) == (1, 30, 3000)
+    assert shape(request_of(found.grants, choice(hami(0, 16000, 100)), limits=edited)) == (1, 30, 3000)
 
 
 # Cores without memory
@@ -266,7 +270,7 @@ def test_what_was_settled_once_stays() -> None:
 
 def test_a_share_without_memory_is_refused_with_the_reason() -> None:
     with pytest.raises(VgpuError, match="a grant of memory beside that of cores, found cores alone; a share needs"):
-        asked([grant("cores", 30)])
+        request_of([grant("cores", 30)])
 
 
 @pytest.mark.parametrize(
@@ -287,15 +291,15 @@ def test_memory_in_proportion(cores: int, policy: Policy, cards: list[Card], cho
     assert found.grants[0].share == (cores, mib * MIB)
 
 
-def test_device_ids_say_which_cards_memory_it_is() -> None:
+def test_device_ids_decide_which_cards_memory_it_is() -> None:
     terms = Terms(Policy(), proportional=True)
-    assert shape(asked([grant("cores", 50, 100, 0, 1)], terms=terms)) == (1, 50, 8192)
+    assert shape(request_of([grant("cores", 50, 100, 0, 1)], terms=terms)) == (1, 50, 8192)
 
 
 def test_whole_cards_and_named_memory_stay_as_they_are() -> None:
     terms = Terms(Policy(), proportional=True)
-    assert shape(asked([grant("cores", 200)], terms=terms)) == (2, 100, 0)
-    assert shape(asked([grant("cores", 30), grant("memory", GIB)], terms=terms)) == (1, 30, 1024)
+    assert shape(request_of([grant("cores", 200)], terms=terms)) == (2, 100, 0)
+    assert shape(request_of([grant("cores", 30), grant("memory", GIB)], terms=terms)) == (1, 30, 1024)
 
 
 def test_terms_come_from_the_settings() -> None:

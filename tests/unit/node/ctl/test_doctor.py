@@ -157,15 +157,15 @@ WAYS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("files", "says"), WAYS.values(), ids=WAYS)
-def test_each_way_of_registration(hook_there: Tree, files: dict[str, str], says: str) -> None:
+@pytest.mark.parametrize(("files", "expected"), WAYS.values(), ids=WAYS)
+def test_each_way_of_registration(hook_there: Tree, files: dict[str, str], expected: str) -> None:
     for name, text in files.items():
         hook_there.write(name, text)
     found = only(runtimes.runtime_configuration, hook_there.context)
-    assert (found.status, says in found.found) == (OK, True), found
+    assert (found.status, expected in found.found) == (OK, True), found
     (hook_there.path / "usr/bin/vgpu-hook").unlink()
     (hook_there.path / "usr/bin/vgpu-runtime").unlink()
-    if "CDI" not in says:
+    if "CDI" not in expected:
         assert only(runtimes.runtime_configuration, hook_there.context).status == FAILURE
 
 
@@ -204,11 +204,11 @@ NVIDIA = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "text", "says"), NVIDIA.values(), ids=NVIDIA)
-def test_nvidias_own_ways(tree: Tree, name: str, text: str, says: str) -> None:
+@pytest.mark.parametrize(("name", "text", "expected"), NVIDIA.values(), ids=NVIDIA)
+def test_nvidias_own_mechanisms(tree: Tree, name: str, text: str, expected: str) -> None:
     tree.write(name, text)
     found = only(runtimes.nvidia, tree.context)
-    assert (found.status, says in found.found) == (WARNING, True), found
+    assert (found.status, expected in found.found) == (WARNING, True), found
 
 
 def test_nvidias_environment_may_be_closed(tree: Tree) -> None:
@@ -240,7 +240,7 @@ def test_containers_that_see_what_is_not_theirs(tree: Tree) -> None:
 
 
 def test_a_containers_links_lead_nowhere(tree: Tree, tmp_path: Path) -> None:
-    """Its /dev may be a link; it is followed within its own root only."""
+    """Its /dev may be a link, which is followed within its own root only."""
     tree.inventory()
     tree.process(1, "init", "host")
     tree.process(50, "sly", "other")

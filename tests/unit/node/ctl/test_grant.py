@@ -1,4 +1,4 @@
-"""`vgpuctl grant` through click: what it writes the hook redeems, and nothing else is written."""
+"""`vgpuctl grant` through click: the hook accepts its grants, and it writes nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vgpuctl config import`: nodeConfig of gpu-manager's fork and of HAMi, as their documents have them."""
+"""`vgpuctl config import`: nodeConfig of gpu-manager's fork and of HAMi, from their documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vgpuctl status`: tables and JSON from real records, and usage regions that tenants have tampered with."""
+"""`vgpuctl status`: tables and JSON from real records, and usage regions that tenants have changed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_free_node(node: Node) -> None:
     assert "16 GiB" in done.stdout
 
 
-def test_who_holds_what(node: Node) -> None:
+def test_the_holders_of_cards(node: Node) -> None:
     node.claim("one", Request(1, 30, 2 * GIB, 50))
     node.claim("pod", Request(1, 40, 3 * GIB), name="lab/train-0/main")
     node.claim("big", Request(1, 100, 0))
@@ -125,7 +125,7 @@ def test_limits_in_force_are_those_of_the_file(node: Node) -> None:
     assert (row["memory_limit"], row["core_limit"]) == (GIB, 30)
 
 
-def test_a_grant_between_two_lives_is_held(node: Node) -> None:
+def test_a_grant_between_two_starts_is_held(node: Node) -> None:
     holder = Holder("3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11", "main")
     ids = {"cores": "a" * 32, "memory": "b" * 32}
     for name, amount in (("cores", 20), ("memory", GIB)):
@@ -205,7 +205,7 @@ def test_usage_is_read_through_the_containers_root(root: Root) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage", bytes(usage.SIZE), region(1)[:-1], region(1) + b"x"])
-def test_a_region_that_is_none(root: Root, data: bytes) -> None:
+def test_a_file_that_is_no_region(root: Root, data: bytes) -> None:
     root.region.write_bytes(data)
     assert root.usage() == {}
 

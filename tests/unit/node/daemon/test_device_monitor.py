@@ -1,4 +1,4 @@
-"""When device cgroups are looked at, what follows from a change, what is told. The cgroups themselves: tests/system."""
+"""When device cgroups are checked, what follows from a change, and the log. The cgroups themselves: tests/system."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vgpu.node.service.log import Conditions, Log
 
 
 class Answer:
-    """A worker whose work is done at once, unless it `hangs`."""
+    """A worker that ends at once, unless it `hangs`."""
 
     def __init__(self, work, hangs: bool = False) -> None:
         self.done = not hangs
@@ -38,7 +38,7 @@ class Answer:
 
 
 class Bed:
-    """Containers of this very process; `rules` are their cgroups', `shut` those that have lost their devices."""
+    """Containers whose init is this process. `rules` are their cgroups', `shut` those that have lost their devices."""
 
     def __init__(self, run: str) -> None:
         self.settings = Settings({"paths.run": run, "devices.permissions": "rwm"})
@@ -49,7 +49,7 @@ class Bed:
         self.rules: dict[str, Rules] = {}
         self.shut: set[str] = set()
         self.failing: set[str] = set()
-        self.asked: list[str] = []
+        self.checked: list[str] = []
         self.watch = DeviceMonitor(
             self.settings, self.conditions, self.spawn, "/proc", lambda: self.now, self.rules_of, self.work
         )
@@ -65,7 +65,7 @@ class Bed:
 
     def work(self, claim: Claim, access: str, proc: str) -> dict[str, object]:
         assert access == "rwm"
-        self.asked.append(claim.container)
+        self.checked.append(claim.container)
         if claim.container not in self.shut:
             return {"changed": False, "text": "open already"}
         self.shut.remove(claim.container)
@@ -81,17 +81,17 @@ class Bed:
         self.rules[name] = ("runtime's",)
 
     def reset(self, name: str) -> None:
-        """The runtime writes the rules that it started with."""
+        """Restore the rules that the runtime started with."""
         self.rules[name] = ("runtime's",)
         self.shut.add(name)
 
     def rounds(self, seconds: float = INTERVAL + 4) -> list[str]:
-        """Who was opened in that time, a round every 2 s."""
-        before = len(self.asked)
+        """The containers that were checked in that time, with a round every 2 s."""
+        before = len(self.checked)
         for _ in range(int(seconds / 2)):
             self.watch.look()
             self.now += 2
-        return self.asked[before:]
+        return self.checked[before:]
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def bed(tmp_path) -> Bed:
     return Bed(str(tmp_path))
 
 
-def test_each_container_is_looked_at_once_and_again_when_its_rules_change(bed: Bed) -> None:
+def test_each_container_is_checked_once_and_again_when_its_rules_change(bed: Bed) -> None:
     for name in ("a", "b"):
         bed.container(name)
         bed.rules[name] = ("runtime's", "opened")
@@ -109,20 +109,20 @@ def test_each_container_is_looked_at_once_and_again_when_its_rules_change(bed: B
     assert bed.rounds() == ["b"]
     assert bed.rounds(60) == [], "its new rules are known"
     assert bed.watch.reopened == 1
-    told = bed.log.getvalue()
-    assert "devices allowed again that another program had denied: wrote c 195:0 rw container=b pod=ns/b/main" in told
-    assert told.count("allowed again") == 1
+    log = bed.log.getvalue()
+    assert "devices allowed again that another program had denied: wrote c 195:0 rw container=b pod=ns/b/main" in log
+    assert log.count("allowed again") == 1
 
 
-def test_who_has_nothing_of_ours_is_left_alone(bed: Bed) -> None:
-    """One whose hook is still at work, one in its runtime's cgroup, one of before claims had devices."""
+def test_a_container_without_granted_devices_is_left_alone(bed: Bed) -> None:
+    """A container whose hook still runs, one in its runtime's cgroup, and one whose claim has no devices."""
     bed.container("starting", ready=False)
     bed.container("shared", cgroup="")
     bed.container("old", devices=False)
     assert bed.rounds(60) == []
 
 
-def test_a_failure_is_told_waits_and_harms_nobody_else(bed: Bed) -> None:
+def test_a_failure_is_reported_retried_later_and_affects_no_other(bed: Bed) -> None:
     bed.container("a")
     bed.container("b")
     bed.failing = {"a"}
@@ -134,7 +134,7 @@ def test_a_failure_is_told_waits_and_harms_nobody_else(bed: Bed) -> None:
     assert "device cgroups" not in bed.conditions.present
 
 
-def test_a_child_that_hangs_is_waited_for_alone(bed: Bed) -> None:
+def test_a_worker_that_hangs_delays_no_other(bed: Bed) -> None:
     bed.container("a")
     bed.hangs = True
     assert bed.rounds() == []
@@ -149,7 +149,7 @@ def test_a_child_that_hangs_is_waited_for_alone(bed: Bed) -> None:
     assert bed.rounds(2 * INTERVAL) == ["a"]
 
 
-def test_who_has_gone_is_forgotten(bed: Bed) -> None:
+def test_a_container_that_has_ended_is_forgotten(bed: Bed) -> None:
     bed.container("a")
     bed.failing = {"a"}
     bed.rounds()

@@ -1,4 +1,4 @@
-"""What the driver holds for containers beside their allocations: from NVML's rows and usage regions to limits files."""
+"""The driver's own memory for containers: computed from NVML's rows and usage regions, written to limits files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOW = 1_000_000.0
 
 
 class Node:
-    """One container whose only process is this one, with a card or two, and its region in a tree of the test's."""
+    """One container whose only process is this one, with a card or two, and its region in a tree of the test."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.run_dir = str(path / "run")
@@ -51,7 +51,7 @@ class Node:
         return file
 
     def look(self, used: dict[int, int], allocated: int | None = None, meanwhile: int | None = None) -> bool:
-        """NVML says `used` by pid on the first card; the region says what is allocated before it and after it."""
+        """Run a round. NVML reports `used` by pid on the first card. The region has allocations before and after."""
         self.regions = None if allocated is None else {UUIDS[0]: allocated}
         self.use.before()
         if meanwhile is not None:
@@ -64,60 +64,60 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     return Node(tmp_path, monkeypatch)
 
 
-def told(file: Path) -> tuple[int, int]:
+def overhead_in(file: Path) -> tuple[int, int]:
     found = limits.overheads(file.read_bytes())
     assert found[UUIDS[1]] == (0, 0)
     return found[UUIDS[0]]
 
 
-def test_what_exceeds_the_allocations_is_told_when_it_was_seen_twice(node: Node) -> None:
+def test_memory_beyond_the_allocations_is_written_when_it_was_seen_twice(node: Node) -> None:
     file = node.container()
     assert node.look({SELF: 500 * MIB}, 100 * MIB)
-    assert told(file) == (0, 0)
+    assert overhead_in(file) == (0, 0)
     assert not node.look({SELF: 500 * MIB}, 100 * MIB)
-    assert told(file) == (400 * MIB, int(NOW) + 60)
+    assert overhead_in(file) == (400 * MIB, int(NOW) + 60)
     assert limits.decode(file.read_bytes())[2] % 2 == 0
 
 
-def test_it_is_renewed_and_follows_down_at_once_and_up_in_the_second_look(node: Node) -> None:
+def test_it_is_renewed_and_sinks_at_once_and_rises_in_the_second_round(node: Node) -> None:
     file = node.container()
     for used, figure in ((500, 0), (500, 500), (700, 500), (700, 700), (300, 300), (0, 0)):
         node.clock += 15
         node.look({SELF: used * MIB}, 0)
-        assert told(file) == ((figure * MIB, int(node.clock) + 60) if figure else (0, 0))
+        assert overhead_in(file) == ((figure * MIB, int(node.clock) + 60) if figure else (0, 0))
 
 
-def test_what_is_allocated_or_freed_during_the_look_is_no_overhead(node: Node) -> None:
+def test_memory_allocated_or_freed_during_the_round_is_no_overhead(node: Node) -> None:
     file = node.container()
     for allocated, meanwhile in ((300, 100), (100, 300), (300, 0)):
         node.look({SELF: 310 * MIB}, allocated * MIB, meanwhile * MIB)
-    assert told(file)[0] == 10 * MIB
+    assert overhead_in(file)[0] == 10 * MIB
 
 
 def test_only_the_containers_own_processes_count(node: Node) -> None:
     file = node.container()
     for _ in range(2):
         node.look({SELF: 5 * MIB, STRANGER: 900 * MIB}, 0)
-    assert told(file)[0] == 5 * MIB
+    assert overhead_in(file)[0] == 5 * MIB
     node.pids = [SELF, STRANGER]
     for _ in range(2):
         node.look({SELF: 5 * MIB, STRANGER: 900 * MIB}, 0)
-    assert told(file)[0] == 905 * MIB
+    assert overhead_in(file)[0] == 905 * MIB
 
 
-def test_without_a_readable_region_nothing_is_told(node: Node) -> None:
-    """Allocations would be taken for overhead."""
+def test_without_a_readable_region_nothing_is_written(node: Node) -> None:
+    """Otherwise allocations would count as overhead."""
     file = node.container()
     for _ in range(2):
         node.look({SELF: 500 * MIB})
-    assert told(file) == (0, 0)
+    assert overhead_in(file) == (0, 0)
 
 
 def test_a_region_that_claims_too_much_harms_nobody(node: Node) -> None:
     file = node.container()
     for _ in range(2):
         node.look({SELF: 500 * MIB}, 1 << 70)
-    assert told(file) == (0, 0)
+    assert overhead_in(file) == (0, 0)
 
 
 def test_whole_cards_and_files_that_are_gone_or_damaged_are_left_alone(node: Node) -> None:
@@ -129,7 +129,7 @@ def test_whole_cards_and_files_that_are_gone_or_damaged_are_left_alone(node: Nod
     for _ in range(2):
         node.look({SELF: 500 * MIB}, 0)
     assert (whole.read_bytes(), gone.exists(), damaged.read_bytes()) == (before, False, b"garbage")
-    assert told(fine)[0] == 500 * MIB
+    assert overhead_in(fine)[0] == 500 * MIB
 
 
 def test_idle_containers_files_are_not_touched(node: Node) -> None:

@@ -1,4 +1,4 @@
-"""Foreign users of cards: the record, when it counts, and what the ledger makes of it."""
+"""Foreign processes on cards: the record, when it counts, and its effect on the ledger."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_whole_card_is_one_without_strangers(run_dir: str) -> None:
         ledger(run_dir).place(Request(2, 100, 0), None)
 
 
-def test_shares_may_have_company(run_dir: str) -> None:
+def test_shares_may_have_foreign_neighbours(run_dir: str) -> None:
     write(run_dir, user())
     share = Request(1, 30, 1 << 30, fixed=(UUIDS[0],))
     assert [card.uuid for card in ledger(run_dir).place(share, None).cards] == UUIDS[:1]
@@ -82,9 +82,9 @@ def test_what_keeps_nobody_out(run_dir: str, found: User, age: float, boot: str)
 )
 def test_a_damaged_file_is_noted_and_counts_nothing(run_dir: str, damage: bytes) -> None:
     Path(paths.foreign(run_dir)).write_bytes(damage)
-    books = ledger(run_dir)
-    assert len(books.place(Request(2, 100, 0), None).cards) == 2
-    assert any("foreign.json" in note for note in books.notes)
+    found = ledger(run_dir)
+    assert len(found.place(Request(2, 100, 0), None).cards) == 2
+    assert any("foreign.json" in note for note in found.notes)
 
 
 def test_reading_checks_its_fields(run_dir: str) -> None:
@@ -94,7 +94,7 @@ def test_reading_checks_its_fields(run_dir: str) -> None:
 
 
 def test_a_process_belongs_to_its_containers_cards_only(run_dir: str) -> None:
-    """The test is its own container: with a claim on card 0, NVML sees it on both."""
+    """The test's process is the container. It has a claim on card 0, and NVML sees it on both cards."""
     pid, started = os.getpid(), procfs.start_time(os.getpid())
     card = CardLimit(UUIDS[0], 1 << 30, 20, 20)
     os.makedirs(paths.container(run_dir, "c"))

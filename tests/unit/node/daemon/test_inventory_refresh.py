@@ -1,4 +1,4 @@
-"""When an inventory is taken, with children that the test answers for."""
+"""When an inventory is taken, with workers whose answers the test gives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vgpu.node.service.log import Conditions, Log
 
 
 class Answer:
-    """A worker that is done when the test says so."""
+    """A worker that ends when the test decides."""
 
     def __init__(self) -> None:
         self.done = False
@@ -58,12 +58,12 @@ class Node:
         path.write_text(text)
 
     def take(self, version: str = "") -> None:
-        """What a worker that succeeds leaves."""
+        """Write the inventory of a worker that succeeds."""
         found = Inventory(version or self.version, "", self.now, [], [], [], [])
         records.write(paths.inventory(str(self.path)), found.record())
 
     def look(self, later: float = 0.0) -> int:
-        """A round; how many children there have been."""
+        """Run a round. Returns how many workers there have been."""
         self.now += later
         self.keeper.look()
         return len(self.workers)
@@ -136,7 +136,7 @@ def test_failures_back_off_until_something_changes(node: Node) -> None:
     node.fail()
     assert node.keeper.state == "failed"
     assert node.conditions.present == {"inventory": "no inventory: NVML is broken"}
-    assert node.log.getvalue().count("NVML is broken") == 1, "told once"
+    assert node.log.getvalue().count("NVML is broken") == 1, "logged once"
     node.driver("560.35.03")
     assert node.look() == attempts + 1
     node.succeed()
@@ -160,8 +160,8 @@ def test_a_stale_one_is_none(node: Node) -> None:
     assert node.workers[-1].stopped
 
 
-def test_a_card_that_was_left_out_is_looked_for_again(node: Node) -> None:
-    """One that NVML called lost when the inventory was taken may be back; the module drives it all the time."""
+def test_a_card_that_was_left_out_is_searched_again(node: Node) -> None:
+    """NVML may have called it lost when the inventory was taken. It may be back, and the module still drives it."""
     node.write("proc/driver/nvidia/gpus/0000:3b:00.0/information", "Device Minor: \t 0\n")
     node.look()
     node.succeed()

@@ -1,4 +1,4 @@
-"""The lender beside claims, regions and core schedules as files: it lends, takes back, and survives what it finds."""
+"""The lender with claims, regions and core schedules as files: it lends, takes back, and handles damaged files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLACE = 3
 
 
 class Node:
-    """Containers whose inits are entries of a proc of the test's own, with regions that the test writes."""
+    """Containers whose inits are entries of a made-up /proc, with regions that the test writes."""
 
     def __init__(self, path: Path) -> None:
         self.proc = path / "proc"
@@ -47,7 +47,7 @@ class Node:
         return Ledger(self.settings, [], str(self.proc))
 
     def container(self, name: str, cores: int, limit: int, offset: int = 0) -> None:
-        """As the hook leaves it."""
+        """Write a container's files as the hook does."""
         self.pid += 1
         self.pids[name] = self.pid
         directory = self.proc / str(self.pid)
@@ -66,8 +66,8 @@ class Node:
     def region(self, name: str) -> Path:
         return self.proc / str(self.pids[name]) / "root" / usage.PATH[1:]
 
-    def says(self, name: str, used: int = 0, wanted: int = 0, waited: int = 0, longest: int = 0) -> None:
-        """What the container's programs write."""
+    def report(self, name: str, used: int = 0, wanted: int = 0, waited: int = 0, longest: int = 0) -> None:
+        """Write the usage that the container's programs would write."""
         self.used[name] = self.used.get(name, 0) + used
         with self.region(name).open("r+b") as stream:
             stream.seek(usage.HEADER.size + PLACE * usage.CARD.size)
@@ -77,7 +77,7 @@ class Node:
 
     def floods(self, name: str, percent: int = 100, offset: int = 0) -> None:
         now = self.now - offset
-        self.says(name, int(PACE * 1e9) * percent // 100, now, now)
+        self.report(name, int(PACE * 1e9) * percent // 100, now, now)
 
     def ticks(self, count: int, *flooding: str) -> None:
         for _ in range(count):
@@ -143,7 +143,7 @@ def test_it_ticks_only_while_somebody_may_borrow(node: Node) -> None:
     assert node.lender.due() == pytest.approx(PACE)
 
 
-def test_who_comes_is_seen_at_once_by_the_pages_that_change(node: Node) -> None:
+def test_a_new_container_is_noticed_at_once_by_the_changed_schedules(node: Node) -> None:
     node.container("a", 30, 100)
     node.lender.look()
     node.ticks(10, "a")
@@ -156,7 +156,7 @@ def test_who_comes_is_seen_at_once_by_the_pages_that_change(node: Node) -> None:
     assert node.lent("a") == 0
 
 
-def test_who_goes_is_forgotten_and_nothing_stays_open(node: Node) -> None:
+def test_a_container_that_ends_is_forgotten_and_no_file_stays_open(node: Node) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for name in ("a", "b", "c"):
         node.container(name, 20, 100)
@@ -171,7 +171,7 @@ def test_who_goes_is_forgotten_and_nothing_stays_open(node: Node) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_another_lender_goes_on_where_the_last_one_died(node: Node) -> None:
+def test_another_lender_continues_after_the_last_one_died(node: Node) -> None:
     node.container("a", 30, 100)
     node.lender.look()
     node.ticks(10, "a")
@@ -215,13 +215,13 @@ def test_what_a_hook_could_not_write_is_put_right(node: Node) -> None:
     assert node.page("a").key() == right
 
 
-def test_use_is_told_as_a_percentage_of_the_time_between_two_rounds(node: Node) -> None:
+def test_use_is_reported_as_a_percentage_of_the_time_between_two_rounds(node: Node) -> None:
     node.container("a", 30, 30)
-    node.says("a", 1000 * MS, node.now)
+    node.report("a", 1000 * MS, node.now)
     node.lender.look()
     assert node.lender.figures()[0]["used"] is None
     node.now += 2000 * MS
-    node.says("a", 500 * MS, node.now)
+    node.report("a", 500 * MS, node.now)
     node.lender.look()
     assert node.lender.figures()[0]["used"] == pytest.approx(25)
 
@@ -244,7 +244,7 @@ def test_garbage_in_a_region_is_survived(node: Node) -> None:
     for _ in range(60):
         data = noise.randbytes(usage.SIZE - usage.TIMES_OFFSET)
         for name in ("a", "b"):
-            node.says(name)
+            node.report(name)
             with node.region(name).open("r+b") as stream:
                 stream.seek(usage.TIMES_OFFSET)
                 stream.write(data[: usage.FLIGHTS_OFFSET - usage.TIMES_OFFSET])
@@ -257,7 +257,7 @@ def test_garbage_in_a_region_is_survived(node: Node) -> None:
     assert {row["container"] for row in node.lender.figures()} == {"a", "b"}
 
 
-def test_a_region_and_pages_that_vanish_stop_nobody(node: Node) -> None:
+def test_a_region_and_schedules_that_vanish_affect_no_other(node: Node) -> None:
     node.container("a", 30, 100)
     node.container("b", 30, 100)
     node.region("a").unlink()
@@ -270,7 +270,7 @@ def test_a_region_and_pages_that_vanish_stop_nobody(node: Node) -> None:
     node.lender.look()
 
 
-def test_whom_it_doubts_it_lends_nothing(node: Node) -> None:
+def test_a_penalized_container_is_lent_nothing(node: Node) -> None:
     node.container("a", 50, 100)
     node.container("b", 50, 50)
     fair = node.page("a").share

@@ -1,4 +1,4 @@
-"""Who is lent a card's idle time: on a model of cards and containers, by a clock that the test turns."""
+"""Which containers are lent a card's idle time, on a model of cards and containers with a clock of the test."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_idle_time_is_shared_by_the_shares() -> None:
     assert shares["b"] == pytest.approx(66, abs=1.5)
 
 
-def test_while_several_need_their_time_what_nobody_keeps_is_lent() -> None:
+def test_while_several_need_their_time_the_unreserved_rest_is_lent() -> None:
     demands = {"a": always(100), "b": always(100), "idle": always(0)}
     node = Node([soft("a", 20), hard("b", 40), hard("idle", 40)], demands)
     node.run(1000 * MS)
@@ -88,7 +88,7 @@ def test_while_several_need_their_time_what_nobody_keeps_is_lent() -> None:
     assert shares["b"] == pytest.approx(40, abs=0.5)
 
 
-def test_who_uses_little_leaves_the_rest() -> None:
+def test_a_container_that_uses_little_leaves_the_rest() -> None:
     node = Node([soft("a", 50), hard("little", 50)], {"a": always(100), "little": always(4)})
     node.run(1000 * MS)
     assert node.lent() == {"a": 84}, "15 are kept, and a percent is lost to changes"
@@ -98,14 +98,14 @@ def test_who_uses_little_leaves_the_rest() -> None:
 
 
 @pytest.mark.parametrize(("used", "kept"), [(3.2, 5), (3.9, 10), (6.6, 10), (6.9, 15)])
-def test_who_uses_little_keeps_half_as_much_again_at_least(used: float, kept: int) -> None:
-    """In steps of 5 percent, up: 5.85 needs 10."""
+def test_a_container_that_uses_little_keeps_half_as_much_again_at_least(used: float, kept: int) -> None:
+    """It is rounded up in steps of 5 percent: 5.85 needs 10."""
     node = Node([soft("a", 80), hard("little", 20)], {"a": always(100), "little": always(used)})
     node.run(1000 * MS)
     assert node.lent() == {"a": 100 - kept - 1}, "a percent is lost to changes"
 
 
-def test_who_uses_little_leaves_the_rest_while_others_need_their_shares_too() -> None:
+def test_a_container_that_uses_little_leaves_the_rest_to_others_that_need_their_shares() -> None:
     tenants = [soft("a", 30), hard("b", 30), hard("little", 40)]
     node = Node(tenants, {"a": always(100), "b": always(100), "little": always(5)})
     node.run(1000 * MS)
@@ -115,7 +115,7 @@ def test_who_uses_little_leaves_the_rest_while_others_need_their_shares_too() ->
     assert shares["a"] >= 58
 
 
-def test_who_begins_to_need_its_share_has_it_soon() -> None:
+def test_a_container_that_begins_to_need_its_share_has_it_soon() -> None:
     node = Node([soft("a", 50), hard("b", 50)], {"a": always(100), "b": lambda now: 5 if now < 1000 * MS else 100})
     node.run(1000 * MS)
     assert node.lent()["a"] > 50
@@ -141,7 +141,7 @@ def test_priority_takes_nothing_of_anybodys_share() -> None:
     assert (shares["high"], shares["low"]) == (pytest.approx(30, abs=1), pytest.approx(70, abs=1))
 
 
-def test_a_penalized_tenant_is_lent_nothing_and_has_less_of_a_share() -> None:
+def test_a_penalized_tenant_is_lent_nothing_and_has_a_smaller_share() -> None:
     tenants = [soft("liar", 50), soft("b", 50)]
     made = LendingPolicy(tenants, penalized={"liar": 0.8})
     fair = LendingPolicy(tenants)
@@ -153,7 +153,7 @@ def test_a_penalized_tenant_is_lent_nothing_and_has_less_of_a_share() -> None:
     assert node.lent() == {}
 
 
-def test_who_waits_for_nothing_is_lent_no_more_than_it_uses() -> None:
+def test_a_container_that_never_waits_is_lent_no_more_than_it_uses() -> None:
     node = Node([soft("a", 20), soft("b", 20)], {"a": always(30), "b": always(100)})
     node.run(1000 * MS)
     shares = node.run(1000 * MS)
@@ -171,7 +171,7 @@ def test_a_container_on_two_cards_is_lent_what_the_fuller_one_has() -> None:
     assert node.run(1000 * MS)["other"] == pytest.approx(20, abs=0.5)
 
 
-def test_pages_are_written_seldom_when_nothing_changes() -> None:
+def test_schedules_are_written_seldom_when_nothing_changes() -> None:
     node = Node([soft("a", 30)], {"a": always(100)})
     node.run(1000 * MS)
     before = node.writes

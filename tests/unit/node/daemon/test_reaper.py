@@ -1,4 +1,4 @@
-"""The reaper's rules, on a fixture /proc with clocks that the test turns."""
+"""The reaper's rules, on a fixture /proc with clocks that the test advances."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOOT = "4c2b6d0e-0000-4000-8000-000000000001"
 
 
 class Node:
-    """A run directory, a /proc of few processes, and a reaper whose clocks stand still until they are turned."""
+    """A run directory, a /proc of few processes, and a reaper whose clocks only the test advances."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,7 +59,7 @@ class Node:
         return directory
 
     def look(self, later: float = 0.0) -> set[str]:
-        """A look after `later` seconds; what is left."""
+        """Run a round after `later` seconds. Returns the containers that are left."""
         self.now += later
         self.reaper.look()
         return set(os.listdir(self.settings.run_dir + "/containers"))
@@ -81,14 +81,14 @@ def age(directory: Path, seconds: float) -> None:
     [("S", 77, True), ("D", 77, True), ("T", 77, True), ("Z", 77, False), ("X", 77, False), ("S", 78, False)],
     ids=["sleeping", "waiting for the driver", "stopped", "zombie", "dead", "another process with its pid"],
 )
-def test_who_lives(node: Node, state: str, started: int, kept: bool) -> None:
+def test_which_containers_are_alive(node: Node, state: str, started: int, kept: bool) -> None:
     node.process(500, started, state)
     node.claim("c", 500, 77)
     node.look()
     assert node.look(1000) == ({"c"} if kept else set())
 
 
-def test_a_dead_one_waits_for_its_poststop(node: Node) -> None:
+def test_a_dead_container_waits_for_its_poststop(node: Node) -> None:
     node.claim("c", 500, 77)
     assert node.look() == {"c"}
     assert node.look(reaper.GRACE - 1) == {"c"}
@@ -96,15 +96,15 @@ def test_a_dead_one_waits_for_its_poststop(node: Node) -> None:
     assert "its init 500 has died, and no poststop hook released it container=c pid=500" in node.log.getvalue()
 
 
-def test_a_hook_at_work_has_longer(node: Node) -> None:
-    """Its container was killed; the hook notices by itself, unless it was killed as well."""
+def test_a_running_hook_has_longer(node: Node) -> None:
+    """Its container was killed. The hook notices that by itself, unless it was killed too."""
     node.claim("c", 500, 77, ready=False)
     node.look()
     assert node.look(reaper.HOOK_GRACE - 1) == {"c"}
     assert node.look(1) == set()
 
 
-def test_a_new_life_begins_its_own_grace(node: Node) -> None:
+def test_a_restarted_container_has_its_own_grace_period(node: Node) -> None:
     directory = node.claim("c", 500, 77)
     node.look()
     for path in directory.iterdir():
@@ -116,7 +116,7 @@ def test_a_new_life_begins_its_own_grace(node: Node) -> None:
 
 
 def test_one_that_revives_between_look_and_lock_is_kept(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hook of the same id claims again just before the ledger looks once more."""
+    """A hook of the same id claims again just before the ledger checks once more."""
     node.claim("c", 500, 77)
     node.process(501, 78)
     node.look()
@@ -151,7 +151,7 @@ def test_the_lock_of_a_hook_is_not_waited_for(node: Node) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"version": 99}', "claim missing"])
-def test_a_damaged_claim_goes_when_nothing_speaks_for_it(node: Node, damage: str) -> None:
+def test_a_damaged_claim_is_removed_without_evidence_of_life(node: Node, damage: str) -> None:
     directory = node.claim("c-id", 500, 77)
     node.process(600, 1, cgroup="/kubepods/other", mounted="/run/vgpu/containers/other/limits")
     if damage == "claim missing":
@@ -164,7 +164,7 @@ def test_a_damaged_claim_goes_when_nothing_speaks_for_it(node: Node, damage: str
     assert node.look() == set()
 
 
-def test_card_pages_that_others_have_changed_keep_no_damaged_claim(node: Node) -> None:
+def test_core_schedules_that_others_have_changed_keep_no_damaged_claim(node: Node) -> None:
     directory = node.claim("c-id", 500, 77)
     (directory / "claim.json").write_text("{")
     age(directory, reaper.DAMAGED_AGE + 5)
@@ -182,7 +182,7 @@ def test_card_pages_that_others_have_changed_keep_no_damaged_claim(node: Node) -
         ({"mounted": "/vgpu/containers/c-id/limits"}, "process 600 has its limits mounted"),
     ],
 )
-def test_a_damaged_claim_stays_while_anything_speaks_for_it(node: Node, process: dict[str, str], says: str) -> None:
+def test_a_damaged_claim_stays_while_there_is_evidence_of_life(node: Node, process: dict[str, str], says: str) -> None:
     directory = node.claim("c-id", 500, 77)
     (directory / "claim.json").write_text("{")
     age(directory, 10 * reaper.DAMAGED_AGE)
@@ -195,8 +195,8 @@ def test_a_damaged_claim_stays_while_anything_speaks_for_it(node: Node, process:
     assert node.conditions.present == {}
 
 
-def test_a_damaged_claim_on_a_whole_card_is_a_persons_business(node: Node) -> None:
-    """Nothing of it is mounted that would say whether it lives."""
+def test_a_damaged_claim_on_a_whole_card_is_left_to_the_administrator(node: Node) -> None:
+    """It has no mount that would show whether it is alive."""
     directory = node.claim("c", 500, 77, whole=True)
     (directory / "claim.json").write_text("{")
     age(directory, 10 * reaper.DAMAGED_AGE)
@@ -204,7 +204,7 @@ def test_a_damaged_claim_on_a_whole_card_is_a_persons_business(node: Node) -> No
     assert f"remove {directory}" in node.conditions.present["damaged claims"]
     (directory / "limits").write_bytes(b"x")
     age(directory, 10 * reaper.DAMAGED_AGE)
-    assert node.look() == {"c"}, "nor do damaged limits say anything"
+    assert node.look() == {"c"}, "damaged limits do not count either"
 
 
 def test_temporary_files_of_the_dead_are_swept(node: Node) -> None:
@@ -223,7 +223,7 @@ def test_temporary_files_of_the_dead_are_swept(node: Node) -> None:
     assert [path.exists() for path in (*kept, *swept)] == [True] * 3 + [False] * 3
 
 
-def test_strange_names_are_nobodys(node: Node) -> None:
+def test_strange_names_are_ignored(node: Node) -> None:
     (node.path / "run/containers/.x").mkdir(parents=True)
     node.write("run/containers/file", "")
     age(node.path / "run/containers", 10 * reaper.DAMAGED_AGE)

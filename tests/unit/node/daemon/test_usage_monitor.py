@@ -1,4 +1,4 @@
-"""The watch for containers that use more than they say: NVML's samples, whose they are, and what follows."""
+"""The monitor of containers that use more than they report: NVML's samples, their containers, and penalties."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Watched:
         monkeypatch.setattr(container_processes.ContainerProcesses, "of", lambda _self, claim: pids[claim.container])
 
     def look(self, said: dict[str, int], seen: dict[int, int]) -> None:
-        """Five seconds in which containers say so many percent, and NVML sees so many of pids."""
+        """Five seconds in which containers report some percentages, and NVML reports others by pid."""
         self.lender.now += 5 * SECOND
         for name, percent in said.items():
             self.lender.shares[name].used[0] += 5 * SECOND * percent // 100
@@ -68,28 +68,28 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched(monkeypatch)
 
 
-def test_a_liar_is_told_and_lent_nothing_until_it_is_honest_again(watched: Watched) -> None:
+def test_a_false_report_is_logged_and_the_container_lent_nothing_until_it_is_honest(watched: Watched) -> None:
     for _ in range(LOOKS + LAG + 1):
         watched.look({"honest": 50, "liar": 5}, {10: 50, 20: 40, 21: 40, 99: 100})
     assert set(watched.watch.caught) == {("liar", UUID)}
     assert watched.lender.parts == {"liar": 0.8}
-    told = watched.conditions.present["core shares"]
-    assert told.startswith(f"container liar (ns/liar/main) on {UUID}: reports")
+    condition = watched.conditions.present["core shares"]
+    assert condition.startswith(f"container liar (ns/liar/main) on {UUID}: reports")
     assert watched.watch.seen("liar", UUID) == 80
     for _ in range(LOOKS + LAG):
         watched.look({"honest": 50, "liar": 50}, {10: 50, 20: 25, 21: 25})
     assert watched.lender.parts == {}
     assert "core shares" not in watched.conditions.present
-    assert len(watched.log.getvalue().splitlines()) == 2, "told once, and its end"
+    assert len(watched.log.getvalue().splitlines()) == 2, "logged once, and its end"
 
 
-def test_a_region_that_says_nothing_is_a_word_too(watched: Watched) -> None:
+def test_a_region_without_use_counts_as_a_report(watched: Watched) -> None:
     for _ in range(LOOKS + LAG + 1):
         watched.look({}, {10: 5, 20: 60})
     assert set(watched.lender.parts) == {"liar"}
 
 
-def test_nothing_is_asked_where_nobody_has_a_share(watched: Watched) -> None:
+def test_nvml_is_not_queried_where_no_container_has_a_share(watched: Watched) -> None:
     watched.lender.shares = {}
     card = Card(UUID, 0, 0, "", "T4", 1 << 34, Device("/dev/nvidia0", "nvidia0", 195, 0))
     watched.watch.look(Inventory("550", "", 1.0, [], [], [], [card]))

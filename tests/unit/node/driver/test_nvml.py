@@ -1,4 +1,4 @@
-"""What NVML says of cards, written as /proc writes it."""
+"""NVML's bus ids of cards, in the form of /proc."""
 
 from __future__ import annotations
 

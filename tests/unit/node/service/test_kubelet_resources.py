@@ -1,4 +1,4 @@
-"""What is advertised: counts, ids that stay, and the bound of kubelet's message."""
+"""Advertised resources: counts, permanent ids, and the limit of kubelet's message."""
 
 from __future__ import annotations
 
@@ -69,14 +69,17 @@ def ids_by_card(cards, **values) -> dict[str, list[str]]:
 
 
 def test_ids_depend_on_the_card_alone() -> None:
-    """Not on the order of cards, their indexes, or which others there are."""
+    """They do not depend on the order of cards, their indexes, or other cards."""
     before = ids_by_card(make_cards(4))
     reordered = make_cards(4)
     for card in reordered:
         card.index = 3 - card.index
     assert ids_by_card(list(reversed(reordered))) == before
     assert ids_by_card(make_cards(2)) == {uuid: before[uuid] for uuid in ("GPU-00", "GPU-01")}
-    assert before["GPU-00"][:2] == ["ae5578c0-0", "ae5578c0-1"]  # in kubelet's checkpoints: never to change
+    assert before["GPU-00"][:2] == [
+        "ae5578c0-0",
+        "ae5578c0-1",
+    ]  # kubelet's checkpoints contain them, so they must never change
     assert len({one for ids in before.values() for one in ids}) == 400
 
 
@@ -85,7 +88,7 @@ def test_ids_of_both_resources_name_the_same_card_alike() -> None:
     assert [slot.tag for slot in cores.slots] == [slot.tag for slot in memory.slots]
 
 
-def test_two_cards_of_one_checksum_are_told_apart(monkeypatch) -> None:
+def test_two_cards_of_one_checksum_are_distinguished(monkeypatch) -> None:
     monkeypatch.setattr(kubelet_resources.zlib, "crc32", lambda data: (1 << 32) - 1)
     [cores, _] = advertised(make_settings(), make_cards(3))
     assert [slot.tag for slot in cores.slots] == ["ffffffff", "00000000", "00000001"]

@@ -1,4 +1,4 @@
-"""What is read off objects of the API server."""
+"""Reading objects of the API server."""
 
 from __future__ import annotations
 

@@ -88,8 +88,8 @@ def test_away_and_back_was_the_reset() -> None:
     assert seen(state, FINE) == ""
 
 
-def test_away_before_the_error_was_told() -> None:
-    """NVML may say that a card is lost before it gives out the event."""
+def test_away_before_the_error_was_reported() -> None:
+    """NVML may report a lost card before it delivers the event."""
     state = CardState()
     seen(state, FINE, LOST)
     state.happened(fault_of_xid(79, 0.0))
@@ -114,7 +114,7 @@ def test_the_driver_was_loaded_anew() -> None:
     assert state.reason() == ""
 
 
-def test_a_driver_that_knows_what_it_wants_is_believed() -> None:
+def test_the_drivers_own_reset_recommendation_decides() -> None:
     state = faulty(62, at=0.0)
     assert seen(state, Look(action=1)) == "the driver wants the card reset"
     assert seen(state, Look(action=0), at=QUIET - 1), "it may be about to ask"
@@ -142,8 +142,8 @@ def test_pages_keep_a_card_whose_error_would_have_passed() -> None:
     assert seen(state, FINE, at=10 * QUIET) == ""
 
 
-def test_memory_errors_that_only_a_look_shows() -> None:
-    """A card without events is looked at; what it counted before our first look is none of ours."""
+def test_memory_errors_that_only_polling_shows() -> None:
+    """A card without events is polled. Errors that it counted before the first poll do not count."""
     state = CardState()
     assert seen(state, Look(ecc=7), Look(ecc=7)) == ""
     assert seen(state, Look(ecc=9), at=1.0) == "2 uncorrected memory errors; returns when it stays quiet"

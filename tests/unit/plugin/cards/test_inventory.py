@@ -1,4 +1,4 @@
-"""Cards over the inventory's changes: new ones, lost ones, stale and damaged files, a driver that is unloaded."""
+"""The plugin's cards when the inventory changes: new and lost cards, stale and damaged files, an unloaded driver."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def test_a_stale_inventory_brings_no_cards(bed: Bed) -> None:
     assert not bed.monitor.ever
 
 
-def test_a_node_whose_proc_tells_no_driver(bed: Bed) -> None:
-    """As in WSL: what was never known cannot be lost."""
+def test_a_node_whose_proc_has_no_driver(bed: Bed) -> None:
+    """In WSL it is so: a version that was never known cannot be lost."""
     bed.version.unlink()
     write_inventory(bed.settings, make_cards())
     assert bed.look() == ["GPU-00"]

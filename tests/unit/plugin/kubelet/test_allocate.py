@@ -1,4 +1,4 @@
-"""From ids to grants: what they are worth, what is refused, and that a call is granted whole or not at all."""
+"""From ids to grants: their amounts, refusals, and that a call is granted completely or not at all."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_two_whole_cards() -> None:
 
 
 def test_memory_of_all_cards_may_be_asked_for() -> None:
-    """Whether it is several whole cards' or a share's, which is one card's, only the hook knows."""
+    """It may be several whole cards' memory, or one card's for a share. Only the hook can decide that."""
     settings, [cores, memory] = offered()
     everything = grant_for(memory, ids(memory, 60) + ids(memory, 60, 1), settings, 1.0)
     assert everything.amount == 30720 * MIB
@@ -82,7 +82,7 @@ def test_gpu_units_of_unlike_cards_are_worth_the_smaller_one() -> None:
 
 
 def test_all_units_of_a_split_card_fit_on_it() -> None:
-    """Whatever the factors: K units never promise more than the ledger's capacity."""
+    """With any factors, K units are never worth more than the ledger's capacity."""
     for split in (2, 3, 7, 10, 99):
         for scaling in (0.99, 1.0, 1.7, 5.0):
             settings = make_settings(resources__mode="gpu", resources__split_count=split, scaling__cores=scaling,

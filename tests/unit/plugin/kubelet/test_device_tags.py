@@ -1,4 +1,4 @@
-"""Cards with a checksum in common: each keeps its tag, whatever cards come, go or change places."""
+"""Cards with the same checksum: each keeps its tag while cards come, go or change places."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def test_whoever_came_first_has_the_checksum(tmp_path: Path, order: tuple[str, s
     assert kept(tmp_path, order[1]) == {order[1]: both[order[1]]}
 
 
-def test_ids_of_both_are_told_apart(tmp_path: Path) -> None:
-    """By Allocate and by the end of grants: kubelet lists one card's ids, and the other's grant is not meant."""
+def test_ids_of_both_are_distinguished(tmp_path: Path) -> None:
+    """Allocate and garbage collection distinguish them: a card's ids in kubelet's list keep no other card's grant."""
     settings = make_settings(tmp_path)
     cards = make_cards(2)
     for card, uuid in zip(cards, TWINS):
@@ -110,7 +110,7 @@ def test_ids_of_both_are_told_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["{", '{"version":2,"tags":{}}', '{"version":1,"tags":{"a":"x"}}',
                                      '{"version":1,"tags":{"a":"00000000","b":"00000000"}}'])  # fmt: skip
-def test_a_damaged_record_is_told_and_made_anew(tmp_path: Path, content: str) -> None:
+def test_a_damaged_record_is_reported_and_made_anew(tmp_path: Path, content: str) -> None:
     before = kept(tmp_path, *TWINS)
     path = Path(paths.device_tags(str(tmp_path)))
     path.write_text(content)
@@ -121,7 +121,7 @@ def test_a_damaged_record_is_told_and_made_anew(tmp_path: Path, content: str) ->
     assert tags == before == device_tags.read(str(tmp_path))
 
 
-def test_a_disk_that_takes_nothing_stops_nobody(tmp_path: Path) -> None:
+def test_a_full_disk_stops_no_start(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file where the directory should be")
     tags, problem = device_tags.keep(str(tmp_path / "state"), TWINS[1:], {})
     assert "expected" in problem

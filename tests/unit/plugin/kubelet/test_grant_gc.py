@@ -1,4 +1,4 @@
-"""The end of grants: what kubelet lists, when it is believed, and who keeps a grant all the same."""
+"""Garbage collection of grants: kubelet's list, when it counts, and what else keeps a grant."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_a_grant_whose_container_never_started(node: Node) -> None:
 
 
 @pytest.mark.parametrize("resource", ["cores", "memory", "gpu"])
-def test_resources_are_told_apart(node: Node, resource: str) -> None:
-    """Ids of cores and memory look alike: only the resource's name tells."""
+def test_resources_are_distinguished(node: Node, resource: str) -> None:
+    """Ids of cores and memory look alike. Only the resource's name distinguishes them."""
     grant = node.grant(resource=resource)
     names = {"cores": CORE, "memory": MEMORY, "gpu": "nvidia.com/gpu"}
     for other, name in names.items():
@@ -102,7 +102,7 @@ def test_ids_that_another_pod_got(node: Node) -> None:
 
 
 def test_a_runtimes_own_name_for_the_pod(node: Node) -> None:
-    """Listed under another name than the hook was told: nobody else has these ids, so it is the same pod."""
+    """kubelet lists another name than the hook got. No other pod has these ids, so it is the same pod."""
     node.grant(0, 49, ("u1", "main"), "web")
     node.kubelet.lists("k8s_web", core=ids(0, 49))
     assert node.rounds() == []
@@ -117,7 +117,7 @@ def test_ids_that_another_pod_is_about_to_get(node: Node) -> None:
 
 
 def test_the_next_pod_of_the_same_name_and_ids(node: Node) -> None:
-    """A stateful set's: nothing but the uid tells them apart."""
+    """In a stateful set only the uid distinguishes them."""
     first = node.grant(0, 49, ("u1", "main"), "web-0")
     second = node.grant(0, 49)
     node.kubelet.lists("web-0", core=ids(0, 49))
@@ -147,7 +147,7 @@ def test_an_init_container_keeps_its_grant_while_the_pod_is_there(node: Node) ->
 
 
 def test_an_init_container_that_is_still_to_start(node: Node) -> None:
-    """Nobody has claimed its grant: all that tells of it is kubelet's checkpoint."""
+    """No container has claimed its grant. Only kubelet's checkpoint contains it."""
     waiting, refused = node.grant(0, 49), node.grant(50, 99)
     node.remembers(waiting)
     node.kubelet.lists("job", "main")
@@ -176,8 +176,8 @@ def test_no_checkpoint_names_everything(node: Node) -> None:
     assert node.rounds() == []
 
 
-def test_the_api_servers_word_for_a_pods_name(node: Node) -> None:
-    """A runtime that does not tell names: what the plugin has written down of the pod does."""
+def test_a_pods_name_from_the_api_server(node: Node) -> None:
+    """The runtime does not pass names. The plugin's record of the pod has its name."""
     grant = node.grant(holder=("u1", "main"))
     node.remembers(grant)
     assert node.rounds() == [], "it might be an init container's"
@@ -198,7 +198,7 @@ def test_a_grant_made_by_hand_is_not_kubelets(node: Node) -> None:
     assert node.rounds() == []
 
 
-def test_a_damaged_grant_is_told_and_stays(node: Node) -> None:
+def test_a_damaged_grant_is_reported_and_stays(node: Node) -> None:
     grant = node.grant()
     damaged = Path(paths.grant(node.settings.state_dir, grants.new_id()))
     damaged.write_text("{")
@@ -207,11 +207,11 @@ def test_a_damaged_grant_is_told_and_stays(node: Node) -> None:
     assert str(damaged) in node.log.getvalue()
 
 
-# When kubelet is believed
+# When kubelet's list counts
 
 
 def test_a_kubelet_that_has_just_started_ends_nothing(node: Node) -> None:
-    """It lists nothing, or static pods, until it has heard of the API server: for hours if that is down."""
+    """It lists no pods, or static ones only, until it has reached the API server, which may take hours."""
     node.remembers(node.grant(holder=("u1", "main"), pod="web"))
     node.kubelet.pods = {}
     assert node.rounds(100 * GRACE) == []
@@ -222,7 +222,7 @@ def test_a_kubelet_that_has_just_started_ends_nothing(node: Node) -> None:
 
 @pytest.mark.parametrize("others", [{}, {("kube-system", "etcd-gpu-7"): {"main": {}}}])
 def test_on_a_node_of_static_pods_a_grant_ends_when_kubelets_checkpoint_drops_it(node: Node, others) -> None:
-    """kubelet frees devices only when it knows all pods, those of the API server included where it has one."""
+    """kubelet frees devices only when it has all pods, those of an API server included."""
     gone, stays = node.grant(0, 49, ("u1", "main"), "job-gpu-7"), node.grant(50, 99, ("u2", "main"), "web-gpu-7")
     node.remembers(gone, stays)
     node.kubelet.pods = dict(others)
@@ -276,7 +276,7 @@ def test_a_restart_of_kubelet_begins_anew(node: Node) -> None:
 @pytest.mark.parametrize(
     "error", [VgpuError("kubelet", found="UNAVAILABLE"), FileNotFoundError(2, "No such file", "kubelet.sock")]
 )
-def test_no_answer_ends_nothing_and_is_told_once(node: Node, error: Exception) -> None:
+def test_no_answer_ends_nothing_and_is_reported_once(node: Node, error: Exception) -> None:
     grant = node.grant(holder=("u1", "main"), pod="web")
     assert node.rounds(GRACE - 10) == []
     node.kubelet.error = error
@@ -306,12 +306,12 @@ def test_a_restart_of_the_plugin_begins_anew(node: Node) -> None:
         ("web-0", False),
     ],
 )
-def test_static_pods_do_not_vouch(pod: str, static: bool) -> None:
+def test_static_pods_do_not_make_a_list_count(pod: str, static: bool) -> None:
     listing = Listing((1, 1, 1), {("default", pod): set()}, [])
     assert ListingCheck(["GPU-7.example.org", ""]).is_complete(listing) is not static
 
 
-# Who keeps it all the same
+# What else keeps a grant
 
 
 def test_a_living_container_keeps_its_grant(node: Node) -> None:
@@ -331,7 +331,7 @@ def test_a_dead_container_keeps_nothing(node: Node) -> None:
 
 
 def test_a_claim_that_comes_in_last(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hook claims between the plugin's decision and the removal: under the lock it is seen."""
+    """The hook claims between the plugin's decision and the removal. The plugin sees it under the lock."""
     grant = node.grant(holder=("u1", "main"), pod="web")
     taken = Lock._take
 

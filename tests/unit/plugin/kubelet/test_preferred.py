@@ -1,4 +1,4 @@
-"""Which ids are preferred: one card for a share, linked cards for several, and never an error."""
+"""The preferred ids: one card for a share, linked cards for several, and never an error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cores_of(cards: list[Card], **values) -> Resource:
 
 
 def taken(resource: Resource, free: dict[int, int], size: int, must=(), policy: Policy = BINPACK) -> dict[int, int]:
-    """Card index -> ids chosen, where card i has its last free[i] ids available."""
+    """Card index -> number of ids chosen, where card i has its last free[i] ids available."""
     available = [
         f"{slot.tag}-{number}"
         for slot in resource.slots
@@ -146,7 +146,7 @@ def test_odd_sizes(size: int) -> None:
     assert sum(taken(cores, {}, size).values()) == max(min(size, 200), 0)
 
 
-def test_unknown_ids_are_passed_over() -> None:
+def test_unknown_ids_are_skipped() -> None:
     cores = cores_of(make_cards(1))
     assert preferred(cores, ["x", "", "ae5578c0-5000", "ae5578c0-7"], ["y-1"], 2, BINPACK) == ["ae5578c0-7"]
     assert preferred(cores, [], [], 2, BINPACK) == []

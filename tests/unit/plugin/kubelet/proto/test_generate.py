@@ -1,4 +1,4 @@
-"""The committed messages are what the .proto files say, and load without a protobuf as new as their generator."""
+"""The committed messages match the .proto files, and load with a protobuf that is older than their generator."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_services_are_the_published_ones() -> None:
 
 
 def test_numbers_on_the_wire() -> None:
-    """By hand, against the published numbers: a wrong one would only show with a real kubelet."""
+    """Compared by hand with the published numbers. Otherwise only a real kubelet would reveal a wrong one."""
     device = deviceplugin_pb2.Device(
         ID="a", health="b", topology=deviceplugin_pb2.TopologyInfo(nodes=[deviceplugin_pb2.NUMANode(ID=5)])
     )
