@@ -62,7 +62,7 @@ class Site:
         state.mkdir(exist_ok=True)
         self.place = real_cluster.make_place(directory, (state, Path("/var/lib/vgpu")), (run, Path("/run/vgpu")))
         self.cluster = Cluster(directory / "cluster", self.place)
-        self.cards = [str(card["uuid"]) for card in self.node.books()]
+        self.cards = [str(card["uuid"]) for card in self.node.read_cards()]
         self._before = dict(self.node.settings._values)
         sim = {"destination": "/run/vgpu-sim", "type": "bind", "source": str(self.node.sim), "options": ["rbind", "rw"]}
         self.bed = containerd_bed.Containerd(

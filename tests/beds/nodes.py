@@ -98,6 +98,6 @@ class SimulatedNode(Node):
         """For programs on the host: its /dev has no nodes, so the simulated driver must not look for them."""
         return {**os.environ, "VGPU_SIM_DIR": str(self.sim), "VGPU_SIM_DEVICE_NODES": "0"}
 
-    def books(self) -> list[dict[str, Any]]:
+    def read_cards(self) -> list[dict[str, Any]]:
         """The simulated cards' own ledgers. Tests compare limits with them."""
         return simctl().read_state(str(self.sim))["cards"]  # type: ignore[no-any-return]

@@ -207,7 +207,7 @@ def share(rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode) -> bund
     """A share of a card, and the node of a device that is not granted."""
     tree = rootfs()
     make_nodes(tree, {OTHER: (195, 99)})
-    return bundle(tree, cores="30", memory="2Gi", use_gpuuuid=node.books()[0]["uuid"])
+    return bundle(tree, cores="30", memory="2Gi", use_gpuuuid=node.read_cards()[0]["uuid"])
 
 
 @pytest.fixture

@@ -207,7 +207,7 @@ def test_a_full_card_is_reported_and_tried_again(bed: containerd_bed.Containerd)
     late = bed.pod("base")
     grants = allocate(bed, 40)
     line = refused(late, **grants)
-    for card in bed.node.books():
+    for card in bed.node.read_cards():
         assert card["uuid"] in line
     assert "20 cores free" in line
     holders[0].stop_container(started[0])

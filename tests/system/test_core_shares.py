@@ -67,7 +67,7 @@ class Card:
 
     def busy(self) -> dict[int, int]:
         found: dict[int, int] = {}
-        for card in self.node.books():
+        for card in self.node.read_cards():
             for process in card["processes"]:
                 found[process["group"]] = found.get(process["group"], 0) + process["busy_ns"]
         return found

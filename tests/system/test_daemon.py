@@ -198,7 +198,7 @@ def test_leftovers_of_an_earlier_boot(
     runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
 ) -> None:
     """paths.run is on a disk: the pid and even its start time are the same again, but the boot is another one."""
-    living, _ = started(runc1, bundle(rootfs(), cores="60", memory="1Gi", use_gpuuuid=node.books()[0]["uuid"]))
+    living, _ = started(runc1, bundle(rootfs(), cores="60", memory="1Gi", use_gpuuuid=node.read_cards()[0]["uuid"]))
     run_dir = node.settings.run_dir
     shutil.copytree(f"{run_dir}/containers/{living}", f"{run_dir}/containers/old")
     record = records.read(paths.claim(run_dir, "old"))
@@ -418,7 +418,7 @@ def test_a_card_in_foreign_use_is_no_whole_card(
     stranger: subprocess.Popen[bytes],
 ) -> None:  # fmt: skip
     tree = rootfs()
-    card = node.books()[0]["uuid"]
+    card = node.read_cards()[0]["uuid"]
     daemon.start().ready()
     wait_for(lambda: daemon.health()["foreign"], what=daemon.text())
     assert daemon.health()["foreign"] == {card: [{"pid": stranger.pid, "command": "cudaprobe", "kind": "compute"}]}
@@ -451,7 +451,7 @@ def test_our_own_processes_are_no_strangers(
     container, done = runc1.create(share)
     assert done.returncode == 0, done.stderr
     runc1.call("start", container, check=True)
-    wait_for(lambda: any(card["processes"] for card in node.books()))
+    wait_for(lambda: any(card["processes"] for card in node.read_cards()))
     daemon.start().ready()
     wait_for((Path(node.settings.run_dir) / "foreign.json").exists)
     assert daemon.health()["foreign"] == {}
@@ -470,8 +470,8 @@ def test_the_drivers_memory_for_a_container_is_written_to_its_limits(
     container, done = runc1.create(share)
     assert done.returncode == 0, done.stderr
     runc1.call("start", container, check=True)
-    wait_for(lambda: any(card["processes"] for card in node.books()))
-    card = next(card for card in node.books() if card["processes"])
+    wait_for(lambda: any(card["processes"] for card in node.read_cards()))
+    card = next(card for card in node.read_cards() if card["processes"])
     path = Path(node.settings.run_dir) / "containers" / container / "limits"
     daemon.start()
     wait_for(lambda: limits.overheads(path.read_bytes())[card["uuid"]][0], what=daemon.text())

@@ -82,7 +82,7 @@ def test_share_sees_its_own_total_and_hits_its_limit(runc: bundles.Runtime, root
 def test_devices_granted_open_and_others_are_refused(
     runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode
 ) -> None:
-    share = bundle(rootfs(), cores="30", memory="2Gi", use_gpuuuid=node.books()[0]["uuid"])
+    share = bundle(rootfs(), cores="30", memory="2Gi", use_gpuuuid=node.read_cards()[0]["uuid"])
     script = (
         "mknod /tmp/other c 195 0; mknod /tmp/fuse c 10 229; mknod /tmp/mem c 1 1; ls /dev | grep nvidia;"
         "cudaprobe open /dev/nvidia1 /dev/nvidiactl /dev/nvidia-uvm /tmp/other /tmp/fuse /tmp/mem /dev/null"
@@ -115,7 +115,7 @@ def test_a_granted_device_with_a_driver_really_opens(
 def test_mounts_flags_and_order(
     runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode
 ) -> None:
-    share = bundle(rootfs(), cores="30", memory="2Gi", use_gpuuuid=node.books()[0]["uuid"])
+    share = bundle(rootfs(), cores="30", memory="2Gi", use_gpuuuid=node.read_cards()[0]["uuid"])
     lines = [line.split() for line in run(runc1, share, "cat", "/proc/self/mountinfo").splitlines()]
     ours = [(fields[4], set(fields[5].split(",")), fields[6]) for fields in lines]
     ours = [item for item in ours if "nvidia" in item[0] or "cuda" in item[0] or "vgpu" in item[0]]
@@ -168,14 +168,14 @@ def test_whole_card_gets_the_driver_without_limits(
     out = run(
         runc, bundle(rootfs(), cores="100"), "sh", "-c", "cudaprobe info; ls /usr/local; cat /proc/self/mountinfo"
     )
-    assert pairs(out)["card0.total"] == str(node.books()[0]["capacity"])
+    assert pairs(out)["card0.total"] == str(node.read_cards()[0]["capacity"])
     assert "vgpu/driver" not in out
 
 
 def test_two_whole_cards(runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode) -> None:
     out = pairs(run(runc1, bundle(rootfs(), cores="200"), "cudaprobe", "info"))
     assert out["cards"] == "2"
-    assert {out["card0.uuid"], out["card1.uuid"]} == {card["uuid"][4:].replace("-", "") for card in node.books()}
+    assert {out["card0.uuid"], out["card1.uuid"]} == {card["uuid"][4:].replace("-", "") for card in node.read_cards()}
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_containers_share_a_card_until_it_is_full(
     cards = [claim["cards"][0]["uuid"] for claim in claims(node).values()]  # type: ignore[index]
     assert len(set(cards)) == 2
     line = refused(runc1, bundle(tree, cores="50", memory="1Gi"))
-    for card in node.books():
+    for card in node.read_cards():
         assert card["uuid"] in line
     assert "40" in line
     assert set(claims(node)) == {first, second}
@@ -538,7 +538,7 @@ def test_damaged_files_stop_only_what_needs_them(
         assert pairs(run(runc1, share, "cudaprobe", "info"))["card0.total"] == str(GIB)
         assert "claim.json" in (Path(node.settings.run_dir) / "hook.log").read_text()
         assert "50 cores free" in refused(
-            runc1, bundle(tree, cores="95", memory="1Gi", use_gpuuuid=node.books()[0]["uuid"])
+            runc1, bundle(tree, cores="95", memory="1Gi", use_gpuuuid=node.read_cards()[0]["uuid"])
         )
     else:
         assert str(paths[which]) in refused(runc1, share)

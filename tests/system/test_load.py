@@ -55,7 +55,7 @@ def test_fifty_at_once_on_a_card_with_room_for_ten(
 ) -> None:
     """Exactly ten start. The others' errors have the reason. All records are right, even after more rounds of vgpud."""
     tree = rootfs()
-    card = node.books()[0]
+    card = node.read_cards()[0]
     shares = [
         bundle(tree, cores="10", memory="1Gi", use_gpuuuid=card["uuid"]).command("sleep", "600") for _ in range(50)
     ]

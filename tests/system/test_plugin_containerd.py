@@ -218,7 +218,7 @@ def test_two_whole_cards(site: Site, memory: dict[str, int]) -> None:
     assert claim.exclusive
     found = seen(site, pod)
     assert found["cards"] == "2"
-    every = {card["uuid"][4:].replace("-", "") for card in site.node.books()}
+    every = {card["uuid"][4:].replace("-", "") for card in site.node.read_cards()}
     assert {found["card0.uuid"], found["card1.uuid"]} == every
     assert int(found["card0.total"]) > 39 << 30, "no limit"
 
@@ -275,7 +275,7 @@ def test_units_of_nvidia_com_gpu(make_site: Callable[..., Site]) -> None:
     (half,) = site.claim_of(one).cards
     assert half.cores == 50
     assert int(seen(site, one)["card0.total"]) == half.memory
-    whole = int(site.node.books()[0]["memory_total"]) if "memory_total" in site.node.books()[0] else 40 << 30
+    whole = int(site.node.read_cards()[0]["memory_total"]) if "memory_total" in site.node.read_cards()[0] else 40 << 30
     assert half.memory <= whole // 2
     assert seen(site, two)["cards"] == "2"
     assert len({card.uuid for card in site.claim_of(two).cards}) == 2
@@ -419,7 +419,7 @@ def test_a_full_node_reports_it_and_starts_the_pod_later(site: Site) -> None:
     first, second = (runs(site.kubelet.run(Spec([share(60, 4)]))) for _ in range(2))
     late = site.kubelet.run(Spec([share(70, 4)]))
     line = event(late, "vgpu-hook: allocation")
-    for card in site.node.books():
+    for card in site.node.read_cards():
         assert card["uuid"] in line
     assert "40 cores free" in line
     assert late.active
@@ -439,7 +439,7 @@ def test_memory_of_two_whole_cards(site: Site) -> None:
     run_dir = site.node.settings.run_dir
     (claim,) = [claims.read(run_dir, name) for name in os.listdir(f"{run_dir}/containers")]
     assert claim.exclusive
-    assert {card.uuid for card in claim.cards} == {card["uuid"] for card in site.node.books()}
+    assert {card.uuid for card in claim.cards} == {card["uuid"] for card in site.node.read_cards()}
 
 
 def test_what_the_node_can_never_serve_is_refused(site: Site) -> None:

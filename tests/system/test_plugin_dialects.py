@@ -49,7 +49,7 @@ class Site:
         }
         self.node = nodes.SimulatedNode(directory / "node", "a100x2", **{**access, **settings})
         self.node.take_inventory()
-        self.cards = [card["uuid"] for card in self.node.books()]
+        self.cards = [card["uuid"] for card in self.node.read_cards()]
         self.runtime = RuncRuntime(directory / "runc", self.node, rootfs)
         self.kubelet = Kubelet(kubelet, self.runtime)
         self.plugin = Plugin(self.node)

@@ -101,7 +101,7 @@ class Site:
                 cores[card.uuid] += card.cores
                 memory[card.uuid] += 0 if claim.exclusive else card.memory
         self.wrong += [f"{uuid}: {total} cores" for uuid, total in cores.items() if total > 100]
-        room = {card["uuid"]: card["total"] for card in self.node.books()}
+        room = {card["uuid"]: card["total"] for card in self.node.read_cards()}
         self.wrong += [f"{uuid}: {total} bytes" for uuid, total in memory.items() if total > room[uuid]]
         redeemed = Counter(id for claim in living for id in claim.grants)
         self.wrong += [f"grant {id} in {count} containers" for id, count in redeemed.items() if count > 1]

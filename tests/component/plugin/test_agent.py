@@ -234,7 +234,7 @@ def test_a_watch_that_the_server_ends_is_taken_up_where_it_was(site: Site) -> No
 @pytest.mark.parametrize(
     "fault", ["500", "503", "429", "401", "403", "404", "garbage", "html", "empty", "hang", "close", "cut"]
 )
-def test_a_server_that_fails_is_told_once_and_tried_again(site: Site, fault: str) -> None:
+def test_a_server_that_fails_is_reported_once_and_tried_again(site: Site, fault: str) -> None:
     site.server.put_pod("p", NODE, UID, LIMITS)
     site.server.break_next(fault, "/api/v1/pods", times=4)
     site.start()
@@ -482,7 +482,7 @@ def test_a_dialect_that_is_not_spoken_gets_no_answer(new_site: Callable[..., Sit
     assert "hami.io/mutex.lock" in site.server.annotations(NODE)
 
 
-def test_what_may_not_be_patched_is_told_once_and_keeps_nothing_else_from_its_place(site: Site) -> None:
+def test_a_forbidden_patch_is_reported_once_and_stops_no_other(site: Site) -> None:
     site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/placement": f"main={A}"})
     site.redeem()
     site.server.forbidden.append(("PATCH", "/pods/"))
@@ -522,7 +522,7 @@ def test_nothing_is_patched_twice(site: Site) -> None:
 # Events
 
 
-def test_a_placement_that_no_start_will_accept_is_told_at_the_pod(site: Site) -> None:
+def test_a_placement_that_no_start_will_accept_is_reported_at_the_pod(site: Site) -> None:
     site.server.put_pod("p", NODE, UID, TWO, {**HAMI, "hami.io/vgpu-node": "elsewhere"})
     site.server.put_pod("q", NODE, OTHER, TWO, HAMI)
     site.start()
@@ -625,7 +625,7 @@ def test_stopping_takes_the_sign_down_at_once(site: Site) -> None:
     assert not pod_record.watched(site.settings.run_dir)
 
 
-def test_a_wrong_token_is_told(site: Site) -> None:
+def test_a_wrong_token_is_reported(site: Site) -> None:
     path = site.path / "kubeconfig"
     path.write_text(path.read_text().replace("a-token", "another"))
     site.agent.start()

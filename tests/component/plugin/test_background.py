@@ -115,7 +115,7 @@ def test_health_starts_again_with_other_cards(make_bed) -> None:
     assert bed.background.reasons() == {"GPU-00": "Xid 79"}
 
 
-def test_a_health_watch_that_hangs_is_told(make_bed) -> None:
+def test_a_health_monitor_that_hangs_is_reported(make_bed) -> None:
     bed = make_bed()
     assert bed.background.hanging() == ""
     bed.background.look(make_cards())
@@ -157,7 +157,7 @@ def test_the_daemonsets_node_name_comes_before_the_hosts(make_bed, monkeypatch) 
 @pytest.mark.parametrize(
     "error", [ImportError("No module named x"), OSError(24, "Too many open files"), VgpuError("x")]
 )
-def test_what_cannot_start_is_told_once_and_tried_again(make_bed, error: Exception) -> None:
+def test_a_service_that_cannot_start_is_reported_once_and_tried_again(make_bed, error: Exception) -> None:
     bed = make_bed(kubernetes__api="always")
     bed.error = error
     for _ in range(3):
