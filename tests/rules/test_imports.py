@@ -1,7 +1,7 @@
 """Which module may import which: a table of floors, the hook's light process, and which modules may use libraries.
 
 Belongs here: rules about Python's imports, read from the sources. test_loaded_modules.py also starts interpreters to
-see what a process loads. The rules for C are in test_includes.py.
+see what a process loads. The rules for C are in test_c_names.py.
 """
 
 from __future__ import annotations

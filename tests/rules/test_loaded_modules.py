@@ -113,7 +113,7 @@ def test_what_is_not_needed_to_register_is_not_loaded() -> None:
         "vgpu.plugin.apiserver",
         "psutil",
         "tabulate",
-             "importlib.metadata",
+        "importlib.metadata",
     ]
     command = [sys.executable, "-c", program, *later]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "[]\n"

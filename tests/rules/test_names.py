@@ -50,7 +50,7 @@ def text_of(name: str) -> str:
 
 #: A docstring opens a file, or follows the colon of a class or function. Faster than to parse all files.
 DOCSTRING = re.compile(r'(?:\A|:\n)\s*"""(.*?)"""', re.DOTALL)
-COMMENT = re.compile(r"#.*")
+COMMENT = re.compile(r"#(?!include).*")
 
 
 @cache

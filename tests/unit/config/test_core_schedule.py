@@ -1,4 +1,4 @@
-"""Core schedules: the layout of the C header layout, changes in place, and the rule for each container's share of a card's time."""
+"""Core schedules: the layout that the C header has, changes in place, and the rule that divides a card's time."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 
 @pytest.fixture
 def equipped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of containers that the hook was about to give their cards. Nothing is mounted."""
+    """The ids of the containers that reached the step that gives them their cards. Nothing is mounted."""
     found: list[str] = []
 
     def equip(self: Hook, subject: Container, *_: object) -> list[str]:

@@ -1,4 +1,4 @@
-"""vgpu.hook.formats.elf on crafted files of each word sizes and byte orders, on a program, and on garbage."""
+"""vgpu.hook.formats.elf on crafted files of each word size and byte order, on a program, and on garbage."""
 
 from __future__ import annotations
 
