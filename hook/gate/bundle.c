@@ -173,7 +173,8 @@ static bool judge(const struct config_file *file, const char *vgpu_config)
     if (input_read_file(file->dir, file->name, 0, &document, &st) != 0)
         return true; /* the runtime reports better what is wrong with the file */
     if (!marker_of_config(&document, &marks))
-        return marker_is_anywhere(&document) ? refuse(file, "one JSON object of at most 67108864 bytes", marks.why) : true;
+        return marker_is_anywhere(&document) ? refuse(file, "one JSON object of at most 67108864 bytes", marks.why)
+                                             : true;
     return !marks.vgpu || marks.sandbox || add_hooks(file, vgpu_config, &document, &st);
 }
 

@@ -337,7 +337,8 @@ static struct sim_allocation *find_freeable(CUdeviceptr pointer, enum sim_free_k
 
 	if (!allocation || allocation->base != pointer)
 		return NULL;
-	return kind_frees(kind, allocation->memory) || (allocation->pool && kind == SIM_FREE_DEVICE) ? allocation : NULL;
+	return kind_frees(kind, allocation->memory) || (allocation->pool && kind == SIM_FREE_DEVICE) ? allocation
+												     : NULL;
 }
 
 CUresult sim_allocation_free_pointer(CUdeviceptr pointer, enum sim_free_kind kind)

@@ -130,7 +130,8 @@ void sim_capture_forget(struct sim_place *place)
 	drop_capture(capture);
 }
 
-static CUresult begin_capture(CUstream stream, struct sim_graph *graph, const CUgraphNode *dependencies, size_t count, int mode)
+static CUresult begin_capture(CUstream stream, struct sim_graph *graph, const CUgraphNode *dependencies, size_t count,
+                              int mode)
 {
 	struct sim_place *place;
 	CUresult result = sim_stream_lock_place(stream, &place);

@@ -117,7 +117,8 @@ static void end(struct sim_context *context)
 	sim_ledger_detach(sim_driver.devices[context->device].card);
 }
 
-static CUresult create_context(struct sim_context **out, CUdevice device, unsigned flags, unsigned version, bool primary)
+static CUresult create_context(struct sim_context **out, CUdevice device, unsigned flags, unsigned version,
+                               bool primary)
 {
 	struct sim_context *context = remember_context(calloc(1, sizeof *context));
 

@@ -85,8 +85,8 @@ CUresult sim_copy_check(const struct sim_copy *copy)
  * Begins to touch bytes of both sides, or of one side if `source` is NULL. They stay in place until
  * sim_allocation_bytes_end.
  */
-static CUresult begin_bytes(CUdeviceptr to, bool to_card, char **target, CUdeviceptr from, bool from_card, char **source,
-                      size_t *part)
+static CUresult begin_bytes(CUdeviceptr to, bool to_card, char **target, CUdeviceptr from, bool from_card,
+                            char **source, size_t *part)
 {
 	*part = *part < CHUNK ? *part : CHUNK;
 	pthread_mutex_lock(&sim_driver.lock);

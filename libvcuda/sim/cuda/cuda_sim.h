@@ -195,7 +195,7 @@ void sim_allocation_drop(struct sim_allocation *allocation); /* under the lock *
 void sim_allocation_free(struct sim_allocation *allocation);
 void sim_allocation_drop_all(struct sim_allocation **list);       /* drops all of them; under the lock */
 struct sim_allocation *sim_allocation_at(CUdeviceptr address, size_t bytes); /* under the lock */
-char *sim_allocation_backing(struct sim_allocation *allocation);                        /* under the lock; NULL: no memory */
+char *sim_allocation_backing(struct sim_allocation *allocation);   /* under the lock; NULL: no memory */
 /*
  * The bytes that sim_allocation_backing returned may be touched between begin and end, without the driver's lock, and
  * only briefly: a thread that frees memory waits for that under the lock. Begin is called under the lock. A thread that

@@ -141,6 +141,7 @@ SIM_EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice pe
 	if (result == CUDA_SUCCESS)
 		result = sim_device(peer);
 	if (result == CUDA_SUCCESS)
-		*can = device != peer && sim_state_linked(sim_driver.devices[device].card, sim_driver.devices[peer].card);
+		*can = device != peer &&
+		       sim_state_linked(sim_driver.devices[device].card, sim_driver.devices[peer].card);
 	return result;
 }

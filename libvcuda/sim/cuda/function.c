@@ -66,7 +66,8 @@ SIM_EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute
 
 SIM_EXPORT CUresult cuFuncSetCacheConfig(CUfunction function, int config)
 {
-	CUresult result = config >= 0 && config <= 3 ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result =
+		config >= 0 && config <= 3 ? sim_object_lock(function, SIM_FUNCTION) : CUDA_ERROR_INVALID_VALUE;
 
 	return result == CUDA_SUCCESS ? sim_object_unlock(CUDA_SUCCESS) : result;
 }

@@ -26,7 +26,8 @@ CUresult sim_graph_memory_reserve_bytes(CUdevice device, uint64_t bytes)
 
 	if (wanted <= graphs->reserved)
 		return CUDA_SUCCESS;
-	CUresult result = sim_init_result(sim_ledger_reserve(sim_driver.devices[device].card, wanted - graphs->reserved));
+	CUresult result =
+		sim_init_result(sim_ledger_reserve(sim_driver.devices[device].card, wanted - graphs->reserved));
 	if (result != CUDA_SUCCESS)
 		return result;
 	graphs->reserved = wanted;
@@ -192,7 +193,8 @@ static CUresult free_left_over(const struct sim_step *steps, size_t count, unsig
 
 	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++) {
 		CUdeviceptr pointer = steps[i].work.memory.pointer;
-		if (steps[i].work.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || steps_free(steps, count, pointer) || !is_live(pointer))
+		if (steps[i].work.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || steps_free(steps, count, pointer) ||
+		    !is_live(pointer))
 			continue;
 		struct sim_work work = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .memory.pointer = pointer};
 		result = flags & CU_GRAPH_INSTANTIATE_AUTO_FREE_ON_LAUNCH ? sim_queue_submit(stream, &work, true)

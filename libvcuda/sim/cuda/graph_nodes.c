@@ -74,13 +74,15 @@ CUresult sim_graph_nodes_add(CUgraphNode *node, CUgraph graph, const CUgraphNode
 SIM_EXPORT CUresult cuGraphAddKernelNode(NODE, const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return sim_graph_nodes_add(node, graph, dependencies, count, sim_graph_nodes_launch_from(p, false, &work), &work);
+	return sim_graph_nodes_add(node, graph, dependencies, count, sim_graph_nodes_launch_from(p, false, &work),
+	                           &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddKernelNode_v2(NODE, const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct sim_work work;
-	return sim_graph_nodes_add(node, graph, dependencies, count, sim_graph_nodes_launch_from(p, true, &work), &work);
+	return sim_graph_nodes_add(node, graph, dependencies, count, sim_graph_nodes_launch_from(p, true, &work),
+	                           &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddMemcpyNode(NODE, const CUDA_MEMCPY3D *p, CUcontext context)
@@ -112,13 +114,15 @@ SIM_EXPORT CUresult cuGraphAddEmptyNode(NODE)
 SIM_EXPORT CUresult cuGraphAddEventRecordNode(NODE, CUevent event)
 {
 	struct sim_work work;
-	return sim_graph_nodes_add(node, graph, dependencies, count, event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
+	return sim_graph_nodes_add(node, graph, dependencies, count,
+	                           event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
 }
 
 SIM_EXPORT CUresult cuGraphAddEventWaitNode(NODE, CUevent event)
 {
 	struct sim_work work;
-	return sim_graph_nodes_add(node, graph, dependencies, count, event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
+	return sim_graph_nodes_add(node, graph, dependencies, count,
+	                           event_from(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
 }
 
 /* Replaces the node's work: in the graph here, in an executable graph below. */
@@ -220,7 +224,8 @@ SIM_EXPORT CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode n
 SIM_EXPORT CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event)
 {
 	struct sim_work work;
-	return sim_graph_nodes_change_step(exec, node, event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
+	return sim_graph_nodes_change_step(exec, node, event_from(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work),
+	                                   &work);
 }
 
 SIM_EXPORT CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event)

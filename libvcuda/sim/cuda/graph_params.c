@@ -71,7 +71,8 @@ SIM_EXPORT CUresult cuGraphAddNode(NODE, CUgraphNodeParams *p)
 	case CU_GRAPH_NODE_TYPE_MEM_FREE: return cuGraphAddMemFreeNode(node, graph, dependencies, count, p->free);
 	case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
 		return cuGraphAddBatchMemOpNode(node, graph, dependencies, count, &p->memOp);
-	case CU_GRAPH_NODE_TYPE_CONDITIONAL: return sim_graph_condition_choice_add(node, graph, dependencies, count, &p->conditional);
+	case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+		return sim_graph_condition_choice_add(node, graph, dependencies, count, &p->conditional);
 	default: return p->type < 0 || p->type > CU_GRAPH_NODE_TYPE_CONDITIONAL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
 	}
 }

@@ -171,7 +171,8 @@ static CUresult make_context(struct sim_context **context, CUdevice device, unsi
 SIM_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDesc resources, CUdevice device, unsigned flags)
 {
 	struct sim_context *context;
-	CUresult result = out && flags == DEFAULT_STREAM ? sim_object_lock(resources, SIM_RESOURCES) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result =
+		out && flags == DEFAULT_STREAM ? sim_object_lock(resources, SIM_RESOURCES) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_VALUE : result;

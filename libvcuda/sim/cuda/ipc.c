@@ -261,6 +261,7 @@ SIM_EXPORT CUresult cuDestroyExternalMemory(struct sim_external *external)
 	CUdeviceptr base = external->base;
 	sim_object_destroy(external);
 	pthread_mutex_unlock(&sim_driver.lock);
-	sim_allocation_free_pointer(base, SIM_FREE_EXTERNAL); /* only if the program has not freed the buffer, as it should */
+	/* Frees only if the program has not freed the buffer, as it should. */
+	sim_allocation_free_pointer(base, SIM_FREE_EXTERNAL);
 	return CUDA_SUCCESS;
 }

@@ -106,14 +106,14 @@ static bool binding_fits(const struct sim_physical *memory, size_t offset, size_
 }
 
 /* Under the lock. */
-static CUresult bind_memory(struct sim_physical *multicast, size_t offset, struct sim_physical *memory, size_t memory_offset,
-                     size_t size)
+static CUresult bind_memory(struct sim_physical *multicast, size_t offset, struct sim_physical *memory,
+                            size_t memory_offset, size_t size)
 {
 	CUdevice device = sim_memory_ordinal(memory->card);
 
-	if (!size || size % SIM_GRANULARITY || !binding_fits(multicast, offset, size) || !binding_fits(memory, memory_offset, size) ||
-	    memory->multicast_wanted || !(multicast->multicast_devices & 1u << device) ||
-	    overlaps(multicast, device, offset, size))
+	if (!size || size % SIM_GRANULARITY || !binding_fits(multicast, offset, size) ||
+	    !binding_fits(memory, memory_offset, size) || memory->multicast_wanted ||
+	    !(multicast->multicast_devices & 1u << device) || overlaps(multicast, device, offset, size))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (bits(multicast->multicast_devices) < multicast->multicast_wanted)
 		return CUDA_ERROR_ILLEGAL_STATE;

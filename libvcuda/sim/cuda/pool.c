@@ -16,7 +16,10 @@ CUresult sim_pool_take(struct sim_pool *pool, uint64_t bytes)
 	uint64_t used = pool->used + bytes;
 
 	if (used > pool->reserved) {
-		CUresult result = pool->memory == SIM_HOST_MEMORY ? CUDA_SUCCESS : sim_init_result(sim_ledger_reserve(sim_driver.devices[pool->device].card, used - pool->reserved));
+		CUresult result = pool->memory == SIM_HOST_MEMORY
+		                      ? CUDA_SUCCESS
+		                      : sim_init_result(sim_ledger_reserve(sim_driver.devices[pool->device].card,
+		                                                           used - pool->reserved));
 		if (result != CUDA_SUCCESS)
 			return result;
 		pool->reserved = used;

@@ -144,7 +144,8 @@ static CUresult destroy(struct sim_texture *texture, enum sim_kind kind)
 }
 
 /* Stores `part` of the texture. */
-static CUresult give_part(void *out, const struct sim_texture *texture, enum sim_kind kind, const void *part, size_t bytes)
+static CUresult give_part(void *out, const struct sim_texture *texture, enum sim_kind kind, const void *part,
+                          size_t bytes)
 {
 	CUresult result = lock_texture(out, texture, kind);
 

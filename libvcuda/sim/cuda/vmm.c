@@ -41,7 +41,8 @@ SIM_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_
 	if (!range)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&sim_driver.lock);
-	char *at = sim_allocation_reserve_addresses(size, alignment > SIM_GRANULARITY ? alignment : SIM_GRANULARITY, wanted);
+	char *at = sim_allocation_reserve_addresses(size, alignment > SIM_GRANULARITY ? alignment : SIM_GRANULARITY,
+	                                            wanted);
 	if (at) {
 		*range = (struct range){(CUdeviceptr)(uintptr_t)at, size, ranges};
 		ranges = range;

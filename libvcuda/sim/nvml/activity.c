@@ -31,7 +31,8 @@ nvmlReturn_t sim_nvml_activity_board(nvmlDevice_t device, const void *out, struc
 {
 	nvmlReturn_t result = sim_nvml_init_check(device, out);
 
-	return result == NVML_SUCCESS ? sim_nvml_init_return(sim_ledger_board(sim_nvml_init_card(device), board)) : result;
+	return result == NVML_SUCCESS ? sim_nvml_init_return(sim_ledger_board(sim_nvml_init_card(device), board))
+	                              : result;
 }
 
 /* Percent of a period. The file may contain anything, so the value is checked. */

@@ -111,7 +111,8 @@ static bool take(nvmlEventSet_t set, unsigned card, nvmlEventData_t *data)
 		const struct sim_incident *incident = &board.incidents[set->seen[card]++ % SIM_MAX_INCIDENTS];
 		if (!(incident->type & set->types[card]))
 			continue;
-		*data = (nvmlEventData_t){sim_state_card(card), incident->type, incident->data, NVML_NO_INSTANCE, NVML_NO_INSTANCE};
+		*data = (nvmlEventData_t){sim_state_card(card), incident->type, incident->data, NVML_NO_INSTANCE,
+		                          NVML_NO_INSTANCE};
 		return true;
 	}
 	return false;

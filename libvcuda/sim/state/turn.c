@@ -107,7 +107,8 @@ static void report(struct sim_file *file, const struct sim_board *board, const s
 	 * Whatever the file contains, the process looks again soon, because the holder may have died, but not at once. In
 	 * virtual time all processes would look at the same instant, for a death that hardly ever happens.
 	 */
-	uint64_t early = now + sim_state_timing()->slice_ns / 4, late = now + 2u * (uint64_t)sim_state_timing()->slice_ns;
+	uint64_t early = now + sim_state_timing()->slice_ns / 4;
+	uint64_t late = now + 2u * (uint64_t)sim_state_timing()->slice_ns;
 	if (!slice->mine && sim_timeline)
 		slice->until = now + VIRTUAL_PATIENCE * (uint64_t)sim_state_timing()->slice_ns;
 	else if (!slice->mine)
@@ -122,8 +123,9 @@ static void ask(struct sim_file *file, struct sim_board *board, const struct sim
 	bool free = !board->holder.token;
 
 	/* The file may contain anything: a slice that would end in the far future is not valid. */
-	if (!free && (now > board->until + GRACE_NS || board->until > now + 10u * (uint64_t)sim_state_timing()->slice_ns +
-	                                                                sim_state_timing()->switch_ns))
+	if (!free &&
+	    (now > board->until + GRACE_NS ||
+	     board->until > now + 10u * (uint64_t)sim_state_timing()->slice_ns + sim_state_timing()->switch_ns))
 		free = !lives(file, &board->holder) || board->until > now;
 	if (same(&board->holder, me))
 		return;
@@ -236,7 +238,8 @@ void sim_turn_account(unsigned card, uint64_t from, uint64_t to)
 		board->busy_ns += to - from;
 		file->slots[sim_ledger_own_slot()].busy_ns[card] += to - from;
 		while (from < to) {
-			uint64_t number = from / sim_state_timing()->period_ns, end = (number + 1) * sim_state_timing()->period_ns;
+			uint64_t number = from / sim_state_timing()->period_ns;
+			uint64_t end = (number + 1) * sim_state_timing()->period_ns;
 			end = end < to ? end : to;
 			add_to_period(file, board, card, number, end - from);
 			from = end;

@@ -59,8 +59,9 @@ static void open_batch(struct compute_context *context, struct stream_slot *slot
 	CUevent start = batch ? card_clock_record(context, launch->stream) : NULL;
 	if (!start)
 		return;
-	*batch = (struct batch){.state = OPEN, .start = start, .slot = (uint32_t)(slot - context->slots), .order = ++context->orders,
-				.kind = launch->kind, .opened_at = now, .is_behind_wait = slot->waits};
+	*batch = (struct batch){.state = OPEN, .start = start, .slot = (uint32_t)(slot - context->slots),
+				.order = ++context->orders, .kind = launch->kind, .opened_at = now,
+				.is_behind_wait = slot->waits};
 	slot->waits = false;
 	if (__atomic_exchange_n(&bucket->has_new_slice, 0, __ATOMIC_RELAXED)) {
 		batch->is_unsure = true;
@@ -262,7 +263,8 @@ void batch_joined(struct launch *launch, bool succeeded)
 	if (launch->batch < 0) {
 		/* There was no batch or event for it: the launch counts with its estimate. */
 		if (succeeded)
-			token_bucket_complete(launch->bucket, launch->estimate, launch->estimate, launch->estimate, now);
+			token_bucket_complete(launch->bucket, launch->estimate, launch->estimate, launch->estimate,
+					      now);
 		else
 			token_bucket_release(launch->bucket, launch->estimate);
 		return;

@@ -250,7 +250,8 @@ uint64_t batch_complete_all(void)
 }
 
 /* Whether the batch's context has had no end, and no report of being stuck, for longer than the batch should take. */
-static bool is_batch_stuck(const struct compute_context *context, const struct batch *batch, uint64_t least, uint64_t now)
+static bool is_batch_stuck(const struct compute_context *context, const struct batch *batch, uint64_t least,
+			   uint64_t now)
 {
 	uint64_t since = batch->opened_at > context->moved_at ? batch->opened_at : context->moved_at;
 
@@ -272,7 +273,8 @@ static bool runs(const struct compute_context *context)
  * While nothing runs, a batch behind a wait for the program gets the short patience: the program may be waiting for
  * this very launch, and the batch does not occupy the card.
  */
-static bool has_stuck(const struct compute_context *context, const struct stream_slot *own, uint64_t least, uint64_t now)
+static bool has_stuck(const struct compute_context *context, const struct stream_slot *own, uint64_t least,
+		      uint64_t now)
 {
 	bool is_idle = least > PATIENCE && !runs(context);
 
@@ -293,7 +295,8 @@ bool batch_complete_stuck_elsewhere(const struct launch *launch, uint64_t now)
 			break;
 		if (!__atomic_load_n(&context->under_way, __ATOMIC_RELAXED) || !contexts_try_lock(&context->lock))
 			continue;
-		const struct stream_slot *own = context == launch->context ? batch_parts_slot_of(context, launch->stream_key) : NULL;
+		const struct stream_slot *own =
+			context == launch->context ? batch_parts_slot_of(context, launch->stream_key) : NULL;
 		uint64_t least = context->bucket == launch->bucket ? PATIENCE_HERE : PATIENCE;
 		bool stuck = has_stuck(context, own, least, now);
 		if (stuck)

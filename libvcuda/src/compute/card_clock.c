@@ -33,7 +33,8 @@ void card_clock_put_event(struct compute_context *context, CUevent event)
 
 CUevent card_clock_record(struct compute_context *context, CUstream stream)
 {
-	CUevent event = stream_capture_has(stream) ? NULL : take_event(context); /* an event of a graph must not be queried */
+	/* An event of a graph must not be queried. */
+	CUevent event = stream_capture_has(stream) ? NULL : take_event(context);
 
 	if (!event)
 		return NULL;

@@ -106,7 +106,8 @@ static bool goes_on(const struct token_bucket *bucket, uint64_t now)
 static void begin_slice(struct token_bucket *bucket, uint64_t now)
 {
 	int64_t tokens = LOAD(bucket->shared.time->level);
-	uint64_t owed = bounds_clamp(tokens > 0 ? (uint64_t)tokens : 0, schedule_refill_threshold(bucket, now), schedule_own_rate(bucket) * schedule_period(bucket) / WHOLE);
+	uint64_t owed = bounds_clamp(tokens > 0 ? (uint64_t)tokens : 0, schedule_refill_threshold(bucket, now),
+				     schedule_own_rate(bucket) * schedule_period(bucket) / WHOLE);
 
 	STORE(bucket->shared.slice->until, now + owed);
 	STORE(bucket->has_new_slice, 1);
@@ -290,7 +291,8 @@ static uint64_t stays_until(const struct token_bucket *bucket, uint64_t now)
 
 	if (LOAD(container_slice.is_over))
 		return 0;
-	if (LOAD(bucket->is_throttled) && LOAD(bucket->shared.time->level) < (int64_t)container_slice_refill_threshold(bucket, now))
+	if (LOAD(bucket->is_throttled) &&
+	    LOAD(bucket->shared.time->level) < (int64_t)container_slice_refill_threshold(bucket, now))
 		return 0;
 	return bounds_min(until, LOAD(bucket->shared.time->progress) + STAY);
 }

@@ -49,7 +49,8 @@ static inline bool container_slice_has_neighbours(const struct token_bucket *buc
 /* The tokens that a throttled container waits for. A larger threshold means fewer, longer sleeps and fewer slices. */
 static inline uint64_t container_slice_refill_threshold(const struct token_bucket *bucket, uint64_t now)
 {
-	return container_slice_has_neighbours(bucket) ? schedule_quota(bucket, now) / 2 : schedule_refill_threshold(bucket, now);
+	return container_slice_has_neighbours(bucket) ? schedule_quota(bucket, now) / 2
+						      : schedule_refill_threshold(bucket, now);
 }
 
 static inline bool container_slice_may_run(struct token_bucket *bucket, uint64_t now, uint64_t *again)

@@ -87,7 +87,8 @@ void estimates_add(struct estimate *estimate, uint64_t ns, uint64_t launches, bo
 		return;
 	}
 	store(&estimate->sure_at, now);
-	uint64_t weight = (sure < remembered_launches((uint64_t)mean) ? sure : remembered_launches((uint64_t)mean)) + launches;
+	uint64_t weight =
+		(sure < remembered_launches((uint64_t)mean) ? sure : remembered_launches((uint64_t)mean)) + launches;
 	int64_t off = sure ? each - mean : 0;
 	mean = sure ? mean + off * (int64_t)launches / (int64_t)weight : each;
 	store(&estimate->ns, mean < 1 ? 1 : (uint64_t)mean);

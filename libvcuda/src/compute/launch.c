@@ -18,7 +18,8 @@ static void name_stream(struct launch *launch, CUstream stream, enum stream_mean
 	if (!stream)
 		stream = meaning == STREAM_PER_THREAD ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
 	launch->stream = stream;
-	launch->stream_key = stream == CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)launch->thread : (uint64_t)(uintptr_t)stream;
+	launch->stream_key =
+		stream == CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)launch->thread : (uint64_t)(uintptr_t)stream;
 }
 
 static void after_fork(void)
@@ -110,7 +111,8 @@ static void begin_member(struct compute_launch *call, const CUDA_LAUNCH_PARAMS *
 	name_stream(launch, member->hStream, STREAM_LEGACY);
 	if (find_account(launch)) {
 		launch->opened = launch->closes = launch->may_wait = false;
-		describe(launch, member->function, compute_launch_blocks(member->gridDimX, member->gridDimY, member->gridDimZ));
+		describe(launch, member->function,
+			 compute_launch_blocks(member->gridDimX, member->gridDimY, member->gridDimZ));
 		uint64_t now = clock_now();
 		if (is_first)
 			now = throttle_launch(launch, now);

@@ -105,8 +105,8 @@ uint32_t *process_slice_wait(struct token_bucket *bucket, uint64_t now)
 
 	STORE(bucket->shared.time->wanted, now);
 	STORE(bucket->shared.time->waited, now);
-	__atomic_compare_exchange_n(&token_bucket_own_flight(bucket)->waiting, &none, waiting_time(now), false, __ATOMIC_RELAXED,
-				    __ATOMIC_RELAXED);
+	__atomic_compare_exchange_n(&token_bucket_own_flight(bucket)->waiting, &none, waiting_time(now), false,
+				    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 	return &token_bucket_own_flight(bucket)->waiting;
 }
 

@@ -50,7 +50,8 @@ static inline uint64_t schedule_own_rate(const struct token_bucket *bucket)
 static inline uint64_t schedule_rate(const struct token_bucket *bucket, uint64_t now)
 {
 	if (schedule_is_lent(bucket, now))
-		return bounds_max(LOAD(bucket->share), bounds_min(LOAD(bucket->schedule.lent_rate), LOAD(bucket->ceiling))) * PERCENT;
+		return bounds_max(LOAD(bucket->share),
+				  bounds_min(LOAD(bucket->schedule.lent_rate), LOAD(bucket->ceiling))) * PERCENT;
 	return schedule_own_rate(bucket);
 }
 

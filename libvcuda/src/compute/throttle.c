@@ -44,8 +44,8 @@ static uint64_t wait_for_tokens(const struct launch *launch, uint64_t began, uin
 			usage_reap();
 			reap = now + REAP_EACH;
 		}
-		if (process_slice_others_wait(bucket) && next_end < again) /* they wait for this process's work to end */
-			again = next_end;
+		if (process_slice_others_wait(bucket) && next_end < again)
+			again = next_end; /* they wait for this process's work to end */
 		if (token_bucket_waits_for_others(bucket))
 			clock_wait(presence_word(), *presence_word(), next_look(again, now));
 		else

@@ -98,7 +98,8 @@ uint64_t token_bucket_tidy_all(uint64_t now)
 /* Returns the capacity: one quota, for a burst. A container that waits for others may be owed another one meanwhile. */
 static uint64_t capacity(const struct token_bucket *bucket, uint64_t now)
 {
-	return bounds_max((LOAD(bucket->shared.slice->waiting_since) ? 2 : 1) * schedule_quota(bucket, now), 2 * NS_PER_MS);
+	return bounds_max((LOAD(bucket->shared.slice->waiting_since) ? 2 : 1) * schedule_quota(bucket, now),
+			  2 * NS_PER_MS);
 }
 
 /* Adds tokens, up to `most_allowed`. A nonsensical number of tokens becomes 0. */
@@ -126,7 +127,8 @@ static void refill(struct token_bucket *bucket, uint64_t now)
 
 	if (now - stamp < REFILL_EACH || (stamp > now && stamp - now < NS_PER_S) || !atomics_swap(word, stamp, now))
 		return;
-	uint64_t elapsed = stamp && stamp < now ? bounds_min(now - stamp, (uint64_t)MOST_DEBT * 100) : schedule_period(bucket);
+	uint64_t elapsed =
+		stamp && stamp < now ? bounds_min(now - stamp, (uint64_t)MOST_DEBT * 100) : schedule_period(bucket);
 	add_tokens(bucket, elapsed * schedule_rate(bucket, now) / WHOLE, (int64_t)capacity(bucket, now));
 }
 
@@ -231,7 +233,8 @@ static uint64_t back_off(const struct token_bucket *bucket, uint64_t now)
 
 	if (holder == bucket->shared.slot + 1)
 		return 0;
-	return (process_slice_is_behind(bucket) ? LATE_LOOK : 0) + (holder && !process_slice_is_over(bucket, now) ? GRACE : 0);
+	return (process_slice_is_behind(bucket) ? LATE_LOOK : 0) +
+	       (holder && !process_slice_is_over(bucket, now) ? GRACE : 0);
 }
 
 static bool has_tokens(struct token_bucket *bucket, uint64_t now, uint64_t *again)
@@ -301,7 +304,8 @@ bool token_bucket_waits_for_others(const struct token_bucket *bucket)
 
 bool token_bucket_is_leaving(const struct token_bucket *bucket, uint64_t now)
 {
-	return container_slice_has_neighbours(bucket) && (LOAD(bucket->is_throttled) || now >= LOAD(bucket->shared.slice->until));
+	return container_slice_has_neighbours(bucket) &&
+	       (LOAD(bucket->is_throttled) || now >= LOAD(bucket->shared.slice->until));
 }
 
 uint64_t token_bucket_take_local_slice(struct token_bucket *bucket, uint64_t now, uint64_t *until)
@@ -309,7 +313,8 @@ uint64_t token_bucket_take_local_slice(struct token_bucket *bucket, uint64_t now
 	if (LOAD(bucket->shared.time->holder) != bucket->shared.slot + 1 || process_slice_is_over(bucket, now) ||
 	    LOAD(bucket->shared.time->level) < (int64_t)(4 * LOCAL_SLICE) ||
 	    token_bucket_in_flight(bucket) + LOCAL_SLICE > run_ahead(bucket, now) / 2 ||
-	    (container_slice_has_neighbours(bucket) && (!LOAD(container_slice.present) || now + 2 * LOCAL_SLICE > LOAD(bucket->shared.slice->until))))
+	    (container_slice_has_neighbours(bucket) &&
+	     (!LOAD(container_slice.present) || now + 2 * LOCAL_SLICE > LOAD(bucket->shared.slice->until))))
 		return 0;
 	*until = now + LOCAL_SLICE;
 	token_bucket_force(bucket, LOCAL_SLICE, true, now);
@@ -331,8 +336,8 @@ void token_bucket_measured(struct token_bucket *bucket, uint64_t ns)
 	STORE(time->patience, bounds_max(4 * ns, LOAD(time->patience)));
 }
 
-static bool is_holder_stuck(const struct vgpu_usage_time *time, const struct vgpu_usage_flight *flights, uint64_t patience,
-		     uint64_t now)
+static bool is_holder_stuck(const struct vgpu_usage_time *time, const struct vgpu_usage_flight *flights,
+			    uint64_t patience, uint64_t now)
 {
 	uint64_t progress = LOAD(time->progress), holder = LOAD(time->holder);
 

@@ -83,7 +83,8 @@ void token_bucket_release(struct token_bucket *bucket, uint64_t estimate);
 void token_bucket_book(struct token_bucket *bucket, uint64_t more, uint64_t now);
 
 /* Completes work that used `used`. `reserved` was reserved for it, and `booked` stands in the account so far. */
-void token_bucket_complete(struct token_bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t now);
+void token_bucket_complete(struct token_bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used,
+			   uint64_t now);
 
 /* Counts the part of [from, to) that was not yet counted for any work of this process. Returns its length. */
 uint64_t token_bucket_uncounted(struct token_bucket *bucket, uint64_t from, uint64_t to);

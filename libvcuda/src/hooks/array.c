@@ -36,7 +36,8 @@ EXPORT CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *de
 		wide = (CUDA_ARRAY3D_DESCRIPTOR){.width = descriptor->width, .height = descriptor->height,
 						 .format = descriptor->format, .channels = descriptor->channels};
 	CUresult result = begin_array(&charge, &wide, 0);
-	return result == CUDA_SUCCESS ? end_array(&charge, REAL(cuArrayCreate, array, descriptor), (void **)array) : result;
+	return result == CUDA_SUCCESS ? end_array(&charge, REAL(cuArrayCreate, array, descriptor), (void **)array)
+				      : result;
 }
 
 EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descriptor)
@@ -48,7 +49,8 @@ EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *de
 		wide = (CUDA_ARRAY3D_DESCRIPTOR){.width = descriptor->width, .height = descriptor->height,
 						 .format = descriptor->format, .channels = descriptor->channels};
 	CUresult result = begin_array(&charge, &wide, 0);
-	return result == CUDA_SUCCESS ? end_array(&charge, REAL(cuArrayCreate_v2, array, descriptor), (void **)array) : result;
+	return result == CUDA_SUCCESS ? end_array(&charge, REAL(cuArrayCreate_v2, array, descriptor), (void **)array)
+				      : result;
 }
 
 EXPORT CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor)
@@ -60,7 +62,8 @@ EXPORT CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1
 		wide = (CUDA_ARRAY3D_DESCRIPTOR){descriptor->width, descriptor->height, descriptor->depth,
 						 descriptor->format, descriptor->channels, descriptor->flags};
 	CUresult result = begin_array(&charge, &wide, 0);
-	return result == CUDA_SUCCESS ? end_array(&charge, REAL(cuArray3DCreate, array, descriptor), (void **)array) : result;
+	return result == CUDA_SUCCESS ? end_array(&charge, REAL(cuArray3DCreate, array, descriptor), (void **)array)
+				      : result;
 }
 
 EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
@@ -68,7 +71,8 @@ EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR
 	struct charge charge;
 	CUresult result = begin_array(&charge, descriptor, 0);
 
-	return result == CUDA_SUCCESS ? end_array(&charge, REAL(cuArray3DCreate_v2, array, descriptor), (void **)array) : result;
+	return result == CUDA_SUCCESS ? end_array(&charge, REAL(cuArray3DCreate_v2, array, descriptor), (void **)array)
+				      : result;
 }
 
 EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,

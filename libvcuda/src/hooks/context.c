@@ -285,7 +285,8 @@ EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image)
 
 EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, int *options, void **values)
 {
-	return follow_up(GUARDED(REAL(cuModuleLoadDataEx, module, image, count, options, values)), context_overhead_changed);
+	return follow_up(GUARDED(REAL(cuModuleLoadDataEx, module, image, count, options, values)),
+			 context_overhead_changed);
 }
 
 EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)

@@ -41,8 +41,9 @@ static CUresult end_copy(struct call *call, CUstream stream, enum stream_meaning
 	EXPORT CUresult symbol parameters                                                                      \
 	{                                                                                                      \
 		struct call call;                                                                              \
-		begin_copy(&call, (const void *)symbol, compute_launch_is_limited() ? (copy) : unknown, waits, stream, meaning);  \
-		return end_copy(&call, stream, meaning, REAL(symbol, __VA_ARGS__));                                 \
+		begin_copy(&call, (const void *)symbol, compute_launch_is_limited() ? (copy) : unknown, waits, \
+			   stream, meaning);                                                                   \
+		return end_copy(&call, stream, meaning, REAL(symbol, __VA_ARGS__));                            \
 	}
 
 #define SYNC(symbol, copy, parameters, ...) COPY(symbol, copy, true, NULL, STREAM_LEGACY, parameters, __VA_ARGS__)
@@ -81,15 +82,15 @@ ASYNC_PTSZ(cuMemcpyDtoDAsync_v2_ptsz, copy_kind_devices(to, from, size), POINTER
 SYNC(cuMemcpyHtoD, copy_kind_bus(size), (CUdeviceptr_v1 to, const void *from, unsigned int size), to, from, size)
 SYNC(cuMemcpyHtoD_v2, copy_kind_bus(size), TO_CARD, to, from, size)
 SYNC_PTDS(cuMemcpyHtoD_v2_ptds, copy_kind_bus(size), TO_CARD, to, from, size)
-ASYNC(cuMemcpyHtoDAsync, copy_kind_bus(size), (CUdeviceptr_v1 to, const void *from, unsigned int size, CUstream stream), to,
-      from, size)
+ASYNC(cuMemcpyHtoDAsync, copy_kind_bus(size), (CUdeviceptr_v1 to, const void *from, unsigned int size, CUstream stream),
+      to, from, size)
 ASYNC(cuMemcpyHtoDAsync_v2, copy_kind_bus(size), TO_CARD_INTO, to, from, size)
 ASYNC_PTSZ(cuMemcpyHtoDAsync_v2_ptsz, copy_kind_bus(size), TO_CARD_INTO, to, from, size)
 SYNC(cuMemcpyDtoH, copy_kind_bus(size), (void *to, CUdeviceptr_v1 from, unsigned int size), to, from, size)
 SYNC(cuMemcpyDtoH_v2, copy_kind_bus(size), FROM_CARD, to, from, size)
 SYNC_PTDS(cuMemcpyDtoH_v2_ptds, copy_kind_bus(size), FROM_CARD, to, from, size)
-ASYNC(cuMemcpyDtoHAsync, copy_kind_bus(size), (void *to, CUdeviceptr_v1 from, unsigned int size, CUstream stream), to, from,
-      size)
+ASYNC(cuMemcpyDtoHAsync, copy_kind_bus(size), (void *to, CUdeviceptr_v1 from, unsigned int size, CUstream stream), to,
+      from, size)
 ASYNC(cuMemcpyDtoHAsync_v2, copy_kind_bus(size), FROM_CARD_INTO, to, from, size)
 ASYNC_PTSZ(cuMemcpyDtoHAsync_v2_ptsz, copy_kind_bus(size), FROM_CARD_INTO, to, from, size)
 
@@ -99,8 +100,8 @@ ASYNC_PTSZ(cuMemcpyDtoHAsync_v2_ptsz, copy_kind_bus(size), FROM_CARD_INTO, to, f
 
 SYNC(cuMemcpyPeer, copy_kind_devices(to, from, size), (PEERS), to, to_context, from, from_context, size)
 SYNC_PTDS(cuMemcpyPeer_ptds, copy_kind_devices(to, from, size), (PEERS), to, to_context, from, from_context, size)
-ASYNC(cuMemcpyPeerAsync, copy_kind_devices(to, from, size), (PEERS, CUstream stream), to, to_context, from, from_context,
-      size)
+ASYNC(cuMemcpyPeerAsync, copy_kind_devices(to, from, size), (PEERS, CUstream stream), to, to_context, from,
+      from_context, size)
 ASYNC_PTSZ(cuMemcpyPeerAsync_ptsz, copy_kind_devices(to, from, size), (PEERS, CUstream stream), to, to_context, from,
 	   from_context, size)
 
@@ -113,9 +114,11 @@ ASYNC_PTSZ(cuMemcpyPeerAsync_ptsz, copy_kind_devices(to, from, size), (PEERS, CU
 #define ARRAYS CUarray to, size_t to_offset, CUarray from, size_t from_offset
 #define ARRAYS_V1 CUarray to, unsigned int to_offset, CUarray from, unsigned int from_offset
 
-SYNC(cuMemcpyDtoA, copy_kind_card(size), (INTO_ARRAY_V1, CUdeviceptr_v1 from, unsigned int size), to, offset, from, size)
+SYNC(cuMemcpyDtoA, copy_kind_card(size), (INTO_ARRAY_V1, CUdeviceptr_v1 from, unsigned int size), to, offset, from,
+     size)
 SYNC(cuMemcpyDtoA_v2, copy_kind_card(size), (INTO_ARRAY, CUdeviceptr from, size_t size), to, offset, from, size)
-SYNC_PTDS(cuMemcpyDtoA_v2_ptds, copy_kind_card(size), (INTO_ARRAY, CUdeviceptr from, size_t size), to, offset, from, size)
+SYNC_PTDS(cuMemcpyDtoA_v2_ptds, copy_kind_card(size), (INTO_ARRAY, CUdeviceptr from, size_t size), to, offset, from,
+	  size)
 SYNC(cuMemcpyAtoD, copy_kind_card(size), (CUdeviceptr_v1 to, OF_ARRAY_V1, unsigned int size), to, from, offset, size)
 SYNC(cuMemcpyAtoD_v2, copy_kind_card(size), (CUdeviceptr to, OF_ARRAY, size_t size), to, from, offset, size)
 SYNC_PTDS(cuMemcpyAtoD_v2_ptds, copy_kind_card(size), (CUdeviceptr to, OF_ARRAY, size_t size), to, from, offset, size)
@@ -124,19 +127,21 @@ SYNC(cuMemcpyAtoA_v2, copy_kind_card(size), (ARRAYS, size_t size), to, to_offset
 SYNC_PTDS(cuMemcpyAtoA_v2_ptds, copy_kind_card(size), (ARRAYS, size_t size), to, to_offset, from, from_offset, size)
 SYNC(cuMemcpyHtoA, copy_kind_bus(size), (INTO_ARRAY_V1, const void *from, unsigned int size), to, offset, from, size)
 SYNC(cuMemcpyHtoA_v2, copy_kind_bus(size), (INTO_ARRAY, const void *from, size_t size), to, offset, from, size)
-SYNC_PTDS(cuMemcpyHtoA_v2_ptds, copy_kind_bus(size), (INTO_ARRAY, const void *from, size_t size), to, offset, from, size)
+SYNC_PTDS(cuMemcpyHtoA_v2_ptds, copy_kind_bus(size), (INTO_ARRAY, const void *from, size_t size), to, offset, from,
+	  size)
 SYNC(cuMemcpyAtoH, copy_kind_bus(size), (void *to, OF_ARRAY_V1, unsigned int size), to, from, offset, size)
 SYNC(cuMemcpyAtoH_v2, copy_kind_bus(size), (void *to, OF_ARRAY, size_t size), to, from, offset, size)
 SYNC_PTDS(cuMemcpyAtoH_v2_ptds, copy_kind_bus(size), (void *to, OF_ARRAY, size_t size), to, from, offset, size)
 ASYNC(cuMemcpyHtoAAsync, copy_kind_bus(size), (INTO_ARRAY_V1, const void *from, unsigned int size, CUstream stream), to,
       offset, from, size)
-ASYNC(cuMemcpyHtoAAsync_v2, copy_kind_bus(size), (INTO_ARRAY, const void *from, size_t size, CUstream stream), to, offset,
-      from, size)
-ASYNC_PTSZ(cuMemcpyHtoAAsync_v2_ptsz, copy_kind_bus(size), (INTO_ARRAY, const void *from, size_t size, CUstream stream), to,
-	   offset, from, size)
-ASYNC(cuMemcpyAtoHAsync, copy_kind_bus(size), (void *to, OF_ARRAY_V1, unsigned int size, CUstream stream), to, from, offset,
+ASYNC(cuMemcpyHtoAAsync_v2, copy_kind_bus(size), (INTO_ARRAY, const void *from, size_t size, CUstream stream), to,
+      offset, from, size)
+ASYNC_PTSZ(cuMemcpyHtoAAsync_v2_ptsz, copy_kind_bus(size), (INTO_ARRAY, const void *from, size_t size, CUstream stream),
+	   to, offset, from, size)
+ASYNC(cuMemcpyAtoHAsync, copy_kind_bus(size), (void *to, OF_ARRAY_V1, unsigned int size, CUstream stream), to, from,
+      offset, size)
+ASYNC(cuMemcpyAtoHAsync_v2, copy_kind_bus(size), (void *to, OF_ARRAY, size_t size, CUstream stream), to, from, offset,
       size)
-ASYNC(cuMemcpyAtoHAsync_v2, copy_kind_bus(size), (void *to, OF_ARRAY, size_t size, CUstream stream), to, from, offset, size)
 ASYNC_PTSZ(cuMemcpyAtoHAsync_v2_ptsz, copy_kind_bus(size), (void *to, OF_ARRAY, size_t size, CUstream stream), to, from,
 	   offset, size)
 
@@ -172,12 +177,12 @@ ASYNC_PTSZ(cuMemcpy3DPeerAsync_ptsz, copy_kind_3d_peer(copy), (const CUDA_MEMCPY
 
 ASYNC(cuMemcpyBatchAsync, copy_kind_any_list(to, from, sizes, count), (LISTS, size_t *failed, CUstream stream), LISTED,
       failed)
-ASYNC_PTSZ(cuMemcpyBatchAsync_ptsz, copy_kind_any_list(to, from, sizes, count), (LISTS, size_t *failed, CUstream stream),
-	   LISTED, failed)
+ASYNC_PTSZ(cuMemcpyBatchAsync_ptsz, copy_kind_any_list(to, from, sizes, count),
+	   (LISTS, size_t *failed, CUstream stream), LISTED, failed)
 ASYNC(cuMemcpyBatchAsync_v2, copy_kind_any_list(to, from, sizes, count), (LISTS, CUstream stream), LISTED)
 ASYNC_PTSZ(cuMemcpyBatchAsync_v2_ptsz, copy_kind_any_list(to, from, sizes, count), (LISTS, CUstream stream), LISTED)
-ASYNC(cuMemcpy3DBatchAsync, copy_kind_operands(list, count), (BOXES, size_t *failed, FLAGS, CUstream stream), count, list,
-      failed, flags)
+ASYNC(cuMemcpy3DBatchAsync, copy_kind_operands(list, count), (BOXES, size_t *failed, FLAGS, CUstream stream), count,
+      list, failed, flags)
 ASYNC_PTSZ(cuMemcpy3DBatchAsync_ptsz, copy_kind_operands(list, count), (BOXES, size_t *failed, FLAGS, CUstream stream),
 	   count, list, failed, flags)
 ASYNC(cuMemcpy3DBatchAsync_v2, copy_kind_operands(list, count), (BOXES, FLAGS, CUstream stream), count, list, flags)
@@ -188,7 +193,7 @@ ASYNC(cuMemcpyWithAttributesAsync, copy_kind_any(to, from, size),
 ASYNC_PTSZ(cuMemcpyWithAttributesAsync_ptsz, copy_kind_any(to, from, size),
 	   (CUdeviceptr to, CUdeviceptr from, size_t size, void *attributes, CUstream stream), to, from, size,
 	   attributes)
-ASYNC(cuMemcpy3DWithAttributesAsync, copy_kind_operands(copy, 1), (CUDA_MEMCPY3D_BATCH_OP *copy, FLAGS, CUstream stream),
-      copy, flags)
+ASYNC(cuMemcpy3DWithAttributesAsync, copy_kind_operands(copy, 1),
+      (CUDA_MEMCPY3D_BATCH_OP *copy, FLAGS, CUstream stream), copy, flags)
 ASYNC_PTSZ(cuMemcpy3DWithAttributesAsync_ptsz, copy_kind_operands(copy, 1),
 	   (CUDA_MEMCPY3D_BATCH_OP *copy, FLAGS, CUstream stream), copy, flags)

@@ -11,25 +11,25 @@
 
 enum { MOST_DEVICES = 64 };
 
-#define LAUNCH(function, blocks, stream, meaning, ...)                 \
-	struct compute_launch call;                                       \
-	compute_launch_begin(&call, function, blocks, stream, meaning);         \
+#define LAUNCH(function, blocks, stream, meaning, ...)                  \
+	struct compute_launch call;                                     \
+	compute_launch_begin(&call, function, blocks, stream, meaning); \
 	return compute_launch_end(&call, REAL(__VA_ARGS__))
 
 EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
 			       unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared,
 			       CUstream stream, void **parameters, void **extra)
 {
-	LAUNCH(function, compute_launch_blocks(grid_x, grid_y, grid_z), stream, STREAM_LEGACY, cuLaunchKernel, function, grid_x,
-	       grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra);
+	LAUNCH(function, compute_launch_blocks(grid_x, grid_y, grid_z), stream, STREAM_LEGACY, cuLaunchKernel, function,
+	       grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra);
 }
 
 EXPORT CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
 				    unsigned int block_x, unsigned int block_y, unsigned int block_z,
 				    unsigned int shared, CUstream stream, void **parameters, void **extra)
 {
-	LAUNCH(function, compute_launch_blocks(grid_x, grid_y, grid_z), stream, STREAM_PER_THREAD, cuLaunchKernel_ptsz, function,
-	       grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra);
+	LAUNCH(function, compute_launch_blocks(grid_x, grid_y, grid_z), stream, STREAM_PER_THREAD, cuLaunchKernel_ptsz,
+	       function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra);
 }
 
 /* Stands for a missing configuration. The driver gets the call unchanged and returns the error. */
@@ -48,8 +48,8 @@ EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f
 {
 	const CUlaunchConfig *is = config ? config : &nothing;
 
-	LAUNCH(function, compute_launch_blocks(is->gridDimX, is->gridDimY, is->gridDimZ), is->hStream, STREAM_PER_THREAD,
-	       cuLaunchKernelEx_ptsz, config, function, parameters, extra);
+	LAUNCH(function, compute_launch_blocks(is->gridDimX, is->gridDimY, is->gridDimZ), is->hStream,
+	       STREAM_PER_THREAD, cuLaunchKernelEx_ptsz, config, function, parameters, extra);
 }
 
 EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
@@ -57,8 +57,9 @@ EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid
 					  unsigned int block_z, unsigned int shared, CUstream stream,
 					  void **parameters)
 {
-	LAUNCH(function, compute_launch_blocks(grid_x, grid_y, grid_z), stream, STREAM_LEGACY, cuLaunchCooperativeKernel,
-	       function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters);
+	LAUNCH(function, compute_launch_blocks(grid_x, grid_y, grid_z), stream, STREAM_LEGACY,
+	       cuLaunchCooperativeKernel, function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream,
+	       parameters);
 }
 
 EXPORT CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int grid_x, unsigned int grid_y,
@@ -92,8 +93,8 @@ EXPORT CUresult cuLaunch(CUfunction function)
 
 EXPORT CUresult cuLaunchGrid(CUfunction function, int width, int height)
 {
-	LAUNCH(function, compute_launch_blocks((unsigned int)width, (unsigned int)height, 1), NULL, STREAM_LEGACY, cuLaunchGrid,
-	       function, width, height);
+	LAUNCH(function, compute_launch_blocks((unsigned int)width, (unsigned int)height, 1), NULL, STREAM_LEGACY,
+	       cuLaunchGrid, function, width, height);
 }
 
 EXPORT CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)

@@ -1,8 +1,8 @@
 /*
  * What the driver's lists of processes show of a share, for the wrappers of other files.
  *
- * Belongs here: the unaccounted overhead. Not the lists themselves, which only hooks/nvml_processes.c returns, nor which
- * devices are shares (hooks/nvml_device.h).
+ * Belongs here: the unaccounted overhead. Not the lists themselves, which only hooks/nvml_processes.c returns, nor
+ * which devices are shares (hooks/nvml_device.h).
  */
 #ifndef VCUDA_NVML_PROCESSES_H
 #define VCUDA_NVML_PROCESSES_H

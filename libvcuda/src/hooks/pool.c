@@ -148,7 +148,8 @@ EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t size, CUstream
 	result = REAL(cuMemAllocAsync_ptsz, pointer, size, stream);
 	if (result == CUDA_ERROR_OUT_OF_MEMORY)
 		result = fall_back_to_managed(&call, pointer, size, stream ? stream : CU_STREAM_PER_THREAD);
-	return end_stream_ordered(&call, result, result == CUDA_SUCCESS ? *pointer : 0, stream ? stream : CU_STREAM_PER_THREAD);
+	return end_stream_ordered(&call, result, result == CUDA_SUCCESS ? *pointer : 0,
+				  stream ? stream : CU_STREAM_PER_THREAD);
 }
 
 EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
@@ -174,7 +175,8 @@ EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size, 
 	result = REAL(cuMemAllocFromPoolAsync_ptsz, pointer, size, pool, stream);
 	if (result == CUDA_ERROR_OUT_OF_MEMORY)
 		result = fall_back_to_managed(&call, pointer, size, stream ? stream : CU_STREAM_PER_THREAD);
-	return end_stream_ordered(&call, result, result == CUDA_SUCCESS ? *pointer : 0, stream ? stream : CU_STREAM_PER_THREAD);
+	return end_stream_ordered(&call, result, result == CUDA_SUCCESS ? *pointer : 0,
+				  stream ? stream : CU_STREAM_PER_THREAD);
 }
 
 /* ---- frees, which give back memory at once or at the next synchronization ---- */

@@ -19,7 +19,7 @@ struct shard {
 	struct allocation **buckets;
 	size_t bucket_count;
 	size_t entries;
-	struct allocation *first_buckets[FIRST_BUCKETS]; /* the first buckets; without memory for more, chains grow longer */
+	struct allocation *first_buckets[FIRST_BUCKETS]; /* without memory for more buckets, chains grow longer */
 };
 
 /* All zero, so that an unused shard takes no page. */

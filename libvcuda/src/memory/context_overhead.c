@@ -167,8 +167,8 @@ static bool has_context_on(const uint8_t uuid[16])
 
 /*
  * With the host's pids this process cannot find its own entry in the list. It is one of them, so its overhead is no
- * less than the least that any of them holds beyond `charges`. An earlier result stays valid: only context_overhead_shrank
- * reduces it.
+ * less than the least that any of them holds beyond `charges`. An earlier result stays valid: only
+ * context_overhead_shrank reduces it.
  */
 static uint64_t least_overhead(int card, const struct figures *figures, uint64_t charges)
 {
@@ -200,7 +200,8 @@ static bool measure(int card, const uint8_t uuid[16], struct figures *figures, u
 			return true;
 		}
 		if (!known ||
-		    (!nvml_figures_of(figures->list, figures->count, (unsigned int)getpid(), &used) && (used || !booked[card])))
+		    (!nvml_figures_of(figures->list, figures->count, (unsigned int)getpid(), &used) &&
+		     (used || !booked[card])))
 			return false;
 		if (other_charges(card) != before)
 			continue;

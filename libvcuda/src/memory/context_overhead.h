@@ -45,7 +45,8 @@ uint64_t context_overhead_unbooked(CUdevice device);
 bool context_overhead_is_unaccounted(void);
 
 /*
- * context_overhead_follow for the current device, unless that was done less than a few seconds ago. Then it takes some 10 ns.
+ * context_overhead_follow for the current device, unless that was done less than a few seconds ago. Then it takes some
+ * 10 ns.
  */
 void context_overhead_follow_rarely(CUdevice device);
 

@@ -27,7 +27,8 @@ struct graph_memory {
  * Begins a call that launches the graph. Returns the bytes that the launch may take beside those that are in use and
  * those that earlier launches may take. NULL in *entry: there is no memory for the entry.
  */
-uint64_t graph_launches_begin(struct graph_launch **list, const struct graph_memory *graph, struct graph_launch **entry);
+uint64_t graph_launches_begin(struct graph_launch **list, const struct graph_memory *graph,
+			      struct graph_launch **entry);
 
 /* An event behind a launch. Destroying the context destroys the event. */
 struct graph_launch_mark {

@@ -43,7 +43,8 @@ bool nvml_figures_of(const struct nvml_figure *list, unsigned int count, unsigne
 	return found == 1; /* with two, one lives in another pid namespace and has the same pid there */
 }
 
-uint64_t nvml_figures_unaccounted(const struct nvml_figure *list, unsigned int count, const struct usage_process *process)
+uint64_t nvml_figures_unaccounted(const struct nvml_figure *list, unsigned int count,
+				  const struct usage_process *process)
 {
 	uint64_t used;
 

@@ -31,6 +31,7 @@ bool nvml_figures_are_ours(const struct nvml_figure *list, unsigned int count);
 bool nvml_figures_of(const struct nvml_figure *list, unsigned int count, unsigned int pid, uint64_t *used);
 
 /* What the process holds beyond what it has booked, if its overhead is marked as unaccounted; else 0. */
-uint64_t nvml_figures_unaccounted(const struct nvml_figure *list, unsigned int count, const struct usage_process *process);
+uint64_t nvml_figures_unaccounted(const struct nvml_figure *list, unsigned int count,
+				  const struct usage_process *process);
 
 #endif

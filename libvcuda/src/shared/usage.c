@@ -50,9 +50,11 @@ static struct totals sum_charges(struct vgpu_usage *usage, int card)
 
 	for (uint32_t i = 0; i < seen; i++) {
 		const struct vgpu_usage_charge *charge = &usage->charges[card][i];
-		totals.attempting = saturating_sum(totals.attempting, usage_region_load(&charge->attempting)); /* this one first */
+		/* `attempting` first. */
+		totals.attempting = saturating_sum(totals.attempting, usage_region_load(&charge->attempting));
 		totals.reserved = saturating_sum(totals.reserved, usage_region_load(&charge->reserved));
-		totals.overhead = saturating_sum(totals.overhead, usage_region_load_overhead(&usage->overheads[card][i]));
+		totals.overhead =
+			saturating_sum(totals.overhead, usage_region_load_overhead(&usage->overheads[card][i]));
 		totals.unaccounted += usage_region_load(&usage->slots[i].unseen) >> card & 1;
 	}
 	return totals;
@@ -60,7 +62,8 @@ static struct totals sum_charges(struct vgpu_usage *usage, int card)
 
 /*
  * The overhead that no process has booked: the larger of `unaccounted_bytes` and what the host's figure has beyond all
- * bookings. `unaccounted_bytes` UINT64_MAX means that no lookup was made, and stands for the most that the overhead can be.
+ * bookings. `unaccounted_bytes` UINT64_MAX means that no lookup was made, and stands for the most that the overhead can
+ * be.
  */
 static uint64_t unbooked(const struct totals *totals, uint64_t unaccounted_bytes, uint64_t overhead)
 {
@@ -324,10 +327,12 @@ unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list,
 		uint64_t owner = usage_region_load(&slot->owner);
 		uint64_t held = usage_region_load(&usage->charges[card][i].reserved);
 		bool unaccounted = usage_region_load(&slot->unseen) >> card & 1;
-		if (!owner || owner & VGPU_USAGE_REAPING || !(held || unaccounted) || usage_region_load(&slot->namespaces) != namespaces)
+		if (!owner || owner & VGPU_USAGE_REAPING || !(held || unaccounted) ||
+		    usage_region_load(&slot->namespaces) != namespaces)
 			continue;
 		if (count < room)
-			list[count] = (struct usage_process){owner & (((uint64_t)1 << VGPU_USAGE_PID_BITS) - 1), held, unaccounted};
+			list[count] = (struct usage_process){owner & (((uint64_t)1 << VGPU_USAGE_PID_BITS) - 1), held,
+							     unaccounted};
 		count++;
 	}
 	return count;

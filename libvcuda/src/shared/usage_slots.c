@@ -129,7 +129,8 @@ static bool holds_something(const struct vgpu_usage *usage, uint32_t index, int 
 {
 	const struct vgpu_usage_charge *charge = &usage->charges[card][index];
 
-	return usage_region_load(&charge->reserved) || usage_region_load(&charge->attempting) || usage_region_load(&usage->slots[index].unseen) >> card & 1 ||
+	return usage_region_load(&charge->reserved) || usage_region_load(&charge->attempting) ||
+	       usage_region_load(&usage->slots[index].unseen) >> card & 1 ||
 	       __atomic_load_n(&usage->flights[card][index].in_flight, __ATOMIC_SEQ_CST);
 }
 
@@ -293,7 +294,8 @@ __attribute__((destructor)) static void leave_at_exit(void)
 	if (!usage || slot == NO_SLOT || atomic_load(&reserving))
 		return;
 	for (uint32_t card = 0; usage_slots_has_card(usage, card); card++)
-		charged |= usage_region_load(&usage->charges[card][slot].attempting) | usage_region_load(&usage->charges[card][slot].reserved);
+		charged |= usage_region_load(&usage->charges[card][slot].attempting) |
+			   usage_region_load(&usage->charges[card][slot].reserved);
 	if (charged)
 		return;
 	zero_charges(usage, (uint32_t)slot);
