@@ -274,7 +274,8 @@ static bool request(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 	return try_begin(bucket, now, again);
 }
 
-bool container_slice_ask(struct token_bucket *bucket, uint64_t now, uint64_t *again)
+/* Requests a time slice, or more of the present one. */
+static bool request_slice(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 {
 	*again = now + BUSY;
 	if (!try_lock_slice())
@@ -350,4 +351,24 @@ void container_slice_reset(void)
 	container_slice = (struct container_slice){0};
 	unlock_slice(); /* another thread of the parent may have held it */
 	presence_reset();
+}
+
+bool container_slice_has_neighbours(const struct token_bucket *bucket)
+{
+	return LOAD(bucket->schedule.tenants) > 1 && bucket->has_presence;
+}
+
+uint64_t container_slice_refill_threshold(const struct token_bucket *bucket, uint64_t now)
+{
+	return container_slice_has_neighbours(bucket) ? schedule_quota(bucket, now) / 2
+						      : schedule_refill_threshold(bucket, now);
+}
+
+bool container_slice_may_run(struct token_bucket *bucket, uint64_t now, uint64_t *again)
+{
+	if (!container_slice_has_neighbours(bucket))
+		return true;
+	if (LOAD(container_slice.present) && bounds_max(LOAD(bucket->finish), now) < LOAD(bucket->shared.slice->until))
+		return true;
+	return request_slice(bucket, now, again);
 }

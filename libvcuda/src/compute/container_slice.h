@@ -25,9 +25,6 @@ struct container_slice {
 
 extern struct container_slice container_slice;
 
-/* Requests a time slice, or more of the present one. *again as in token_bucket_try. */
-bool container_slice_ask(struct token_bucket *bucket, uint64_t now, uint64_t *again);
-
 /* Whether this process holds the cards for the container while other containers wait. */
 bool container_slice_is_awaited(void);
 
@@ -41,25 +38,12 @@ uint64_t container_slice_tidy(struct token_bucket *const *buckets, unsigned int 
 void container_slice_reset(void);
 
 /* Whether other containers share the card, and the presence file exists by which they avoid each other. */
-static inline bool container_slice_has_neighbours(const struct token_bucket *bucket)
-{
-	return LOAD(bucket->schedule.tenants) > 1 && bucket->has_presence;
-}
+bool container_slice_has_neighbours(const struct token_bucket *bucket);
 
 /* The tokens that a throttled container waits for. A larger threshold means fewer, longer sleeps and fewer slices. */
-static inline uint64_t container_slice_refill_threshold(const struct token_bucket *bucket, uint64_t now)
-{
-	return container_slice_has_neighbours(bucket) ? schedule_quota(bucket, now) / 2
-						      : schedule_refill_threshold(bucket, now);
-}
+uint64_t container_slice_refill_threshold(const struct token_bucket *bucket, uint64_t now);
 
-static inline bool container_slice_may_run(struct token_bucket *bucket, uint64_t now, uint64_t *again)
-{
-	if (!container_slice_has_neighbours(bucket))
-		return true;
-	if (LOAD(container_slice.present) && bounds_max(LOAD(bucket->finish), now) < LOAD(bucket->shared.slice->until))
-		return true;
-	return container_slice_ask(bucket, now, again);
-}
+/* Whether the container may run now: requests a time slice if it needs one. *again as in token_bucket_try. */
+bool container_slice_may_run(struct token_bucket *bucket, uint64_t now, uint64_t *again);
 
 #endif

@@ -4,9 +4,27 @@
 #include "compute/container_slice.h"
 #include "compute/presence.h"
 
+#define QUANTUM (10 * NS_PER_MS)        /* of use: a process's time slice while others of the container wait */
+#define LONGEST_SLICE (100 * NS_PER_MS) /* by the clock: the longest time slice of a process */
 #define OVERDUE (2 * NS_PER_MS)       /* after the expected end of the holder's work, its time slice is taken */
 #define LONGEST_KEPT NS_PER_S        /* while no work ends: it may be waiting for another process */
 #define COURTESY (300 * NS_PER_US)    /* how long a free time slice is left to the process that has waited longer */
+
+enum { NOBODY = -1 };
+
+static void begin_process_slice(struct token_bucket *bucket, uint64_t now)
+{
+	STORE(bucket->shared.time->held_since, now);
+	STORE(bucket->shared.time->held_used, LOAD(bucket->shared.time->used));
+}
+
+bool process_slice_is_over(const struct token_bucket *bucket, uint64_t now)
+{
+	const struct vgpu_usage_time *time = bucket->shared.time;
+	uint64_t since = LOAD(time->held_since);
+
+	return LOAD(time->used) - LOAD(time->held_used) >= QUANTUM || now - since >= LONGEST_SLICE;
+}
 
 static uint32_t waiting_time(uint64_t now)
 {
@@ -20,7 +38,8 @@ static bool has_waited_longer(const struct vgpu_usage_flight *flights, uint32_t 
 	return less > 0 || (!less && one < other);
 }
 
-int process_slice_first_waiting(const struct token_bucket *bucket)
+/* Returns the slot, other than the process's own, that has waited longest. NOBODY: none waits. */
+static int first_waiting(const struct token_bucket *bucket)
 {
 	const struct vgpu_usage_flight *flights = bucket->shared.flights;
 	uint32_t slots = bucket->is_local ? 0 : usage_slot_count();
@@ -35,12 +54,12 @@ int process_slice_first_waiting(const struct token_bucket *bucket)
 
 bool process_slice_others_wait(const struct token_bucket *bucket)
 {
-	return process_slice_first_waiting(bucket) != NOBODY || container_slice_is_awaited();
+	return first_waiting(bucket) != NOBODY || container_slice_is_awaited();
 }
 
 bool process_slice_is_behind(const struct token_bucket *bucket)
 {
-	int first = process_slice_first_waiting(bucket);
+	int first = first_waiting(bucket);
 
 	return first != NOBODY && (!LOAD(token_bucket_own_flight(bucket)->waiting) ||
 				   has_waited_longer(bucket->shared.flights, (uint32_t)first, bucket->shared.slot));
@@ -48,7 +67,7 @@ bool process_slice_is_behind(const struct token_bucket *bucket)
 
 void process_slice_hand_over(struct token_bucket *bucket)
 {
-	int first = process_slice_first_waiting(bucket);
+	int first = first_waiting(bucket);
 
 	if (first != NOBODY && atomics_swap(&bucket->shared.time->holder, bucket->shared.slot + 1, 0))
 		clock_wake(&bucket->shared.flights[first].waiting);
@@ -68,7 +87,8 @@ static uint64_t free_at(const struct token_bucket *bucket, uint64_t holder, uint
 	return drains + OVERDUE;
 }
 
-bool process_slice_take(struct token_bucket *bucket, uint64_t holder, uint64_t now, uint64_t *again)
+/* Takes the time slice from `holder`, if this process may. */
+static bool take_process_slice(struct token_bucket *bucket, uint64_t holder, uint64_t now, uint64_t *again)
 {
 	struct vgpu_usage_time *time = bucket->shared.time;
 	uint64_t from = free_at(bucket, holder, now);
@@ -88,7 +108,7 @@ bool process_slice_take(struct token_bucket *bucket, uint64_t holder, uint64_t n
 	STORE(bucket->free_seen, 0);
 	if (!atomics_swap(&time->holder, holder, bucket->shared.slot + 1))
 		return false;
-	process_slice_begin(bucket, now);
+	begin_process_slice(bucket, now);
 	STORE(time->drains_at, now);
 	STORE(bucket->has_new_slice, 1);
 	return true;
@@ -122,4 +142,28 @@ void process_slice_extend(struct token_bucket *bucket, uint64_t now)
 
 	if (LOAD(time->holder) == bucket->shared.slot + 1 && now - LOAD(time->progress) < LONGEST_KEPT)
 		STORE(time->drains_at, bounds_max(LOAD(time->drains_at), now + OVERDUE));
+}
+
+/* The holder goes on until its time slice is over and another process waits. Then it lets its work end. */
+static bool keep_process_slice(struct token_bucket *bucket, uint64_t now, uint64_t *again)
+{
+	if (!process_slice_is_over(bucket, now))
+		return true;
+	if (first_waiting(bucket) == NOBODY) {
+		begin_process_slice(bucket, now);
+		return true;
+	}
+	if (!token_bucket_in_flight(bucket))
+		process_slice_hand_over(bucket);
+	*again = bounds_max(LOAD(bucket->finish), now + LATE_LOOK);
+	return false;
+}
+
+bool process_slice_has(struct token_bucket *bucket, uint64_t now, uint64_t *again)
+{
+	uint64_t holder = LOAD(bucket->shared.time->holder);
+
+	if (holder == bucket->shared.slot + 1)
+		return keep_process_slice(bucket, now, again);
+	return take_process_slice(bucket, holder, now, again);
 }

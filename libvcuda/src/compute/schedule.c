@@ -3,6 +3,10 @@
 
 #include "shared/limits.h"
 
+#define PERCENT (WHOLE / 100)
+#define LOOK_FOR_SCHEDULE_EACH (200 * NS_PER_MS) /* for a schedule that was not there */
+#define DEFAULT_PERIOD (20 * NS_PER_MS)          /* where the schedule has none */
+
 void schedule_take_over_limits(struct token_bucket *bucket)
 {
 	struct card_limits limits;
@@ -15,14 +19,14 @@ void schedule_take_over_limits(struct token_bucket *bucket)
 	STORE(bucket->limits_seen, seen);
 }
 
-void schedule_look_for(struct token_bucket *bucket, uint64_t now)
+static void look_for_schedule(struct token_bucket *bucket, uint64_t now)
 {
 	STORE(bucket->schedule_looked_at, now);
 	__atomic_store_n(&bucket->published, schedule_file_find(bucket->uuid, now), __ATOMIC_RELEASE);
 	STORE(bucket->schedule.seen, UINT64_MAX);
 }
 
-void schedule_take_over(struct token_bucket *bucket, const struct vgpu_card_page *published)
+static void take_over_schedule(struct token_bucket *bucket, const struct vgpu_card_page *published)
 {
 	struct card_schedule schedule;
 
@@ -34,4 +38,53 @@ void schedule_take_over(struct token_bucket *bucket, const struct vgpu_card_page
 	STORE(bucket->schedule.tenants, schedule.tenants);
 	STORE(bucket->schedule.share, schedule.share);
 	STORE(bucket->schedule.seen, schedule.seen);
+}
+
+void schedule_follow(struct token_bucket *bucket, uint64_t now)
+{
+	const struct vgpu_card_page *published = __atomic_load_n(&bucket->published, __ATOMIC_ACQUIRE);
+
+	if (!published && now - LOAD(bucket->schedule_looked_at) >= LOOK_FOR_SCHEDULE_EACH)
+		look_for_schedule(bucket, now);
+	if (published && schedule_file_has_changed(published, LOAD(bucket->schedule.seen)))
+		take_over_schedule(bucket, published);
+}
+
+static bool is_lent(const struct token_bucket *bucket, uint64_t now)
+{
+	uint64_t until = LOAD(bucket->schedule.lent_until);
+
+	return until && now + (uint64_t)schedule_file_clock_offset() < until;
+}
+
+uint64_t schedule_own_rate(const struct token_bucket *bucket)
+{
+	uint64_t share = LOAD(bucket->share) * PERCENT, published = LOAD(bucket->schedule.share);
+
+	return published ? bounds_min(published, share) : share;
+}
+
+uint64_t schedule_rate(const struct token_bucket *bucket, uint64_t now)
+{
+	if (is_lent(bucket, now))
+		return bounds_max(LOAD(bucket->share),
+				  bounds_min(LOAD(bucket->schedule.lent_rate), LOAD(bucket->ceiling))) * PERCENT;
+	return schedule_own_rate(bucket);
+}
+
+uint64_t schedule_period(const struct token_bucket *bucket)
+{
+	uint64_t published = LOAD(bucket->schedule.period);
+
+	return published ? published : DEFAULT_PERIOD;
+}
+
+uint64_t schedule_quota(const struct token_bucket *bucket, uint64_t now)
+{
+	return schedule_rate(bucket, now) * schedule_period(bucket) / WHOLE;
+}
+
+uint64_t schedule_refill_threshold(const struct token_bucket *bucket, uint64_t now)
+{
+	return bounds_clamp(schedule_quota(bucket, now) / 8, NS_PER_MS / 4, 2 * NS_PER_MS);
 }
