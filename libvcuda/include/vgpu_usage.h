@@ -16,8 +16,8 @@
  * there before it takes it from `attempting`, and readers read `attempting` first, so that they never miss it.
  *
  * What the driver takes by itself (contexts, code) is booked in `reserved` when the owner has queried NVML, and
- * `overheads` is how much of `reserved` that is. Until then a bit in `unseen` marks it as unaccounted: it counts as
- * VGPU_USAGE_UNSEEN_MOST bytes. Only a process that then finds no room queries NVML, for all such processes.
+ * `overheads` is how much of `reserved` that is. Until then a bit in `unaccounted` marks it: it counts as
+ * VGPU_USAGE_UNACCOUNTED_MOST bytes. Only a process that then finds no room queries NVML, for all such processes.
  *
  * The container's processes share time on a card (docs/compute-limit.md) in the same way. `level` is the container's
  * tokens. What a process has reserved for work under way stands in its slot, so that a dead process's reservation is
@@ -34,7 +34,7 @@
 #define VGPU_USAGE_IDENTITY (((uint64_t)2 << 32) | 0x45535556u) /* version 2, "VUSE" in little-endian memory */
 #define VGPU_USAGE_SLOTS 1024u
 #define VGPU_USAGE_OVERHEAD_UNIT 4096u
-#define VGPU_USAGE_UNSEEN_MOST ((uint64_t)1 << 30) /* a context of current cards and much code */
+#define VGPU_USAGE_UNACCOUNTED_MOST ((uint64_t)1 << 30) /* a context of current cards and much code */
 
 #define VGPU_USAGE_PID_BITS 22                          /* the kernel's PID_MAX_LIMIT is 2^22 */
 #define VGPU_USAGE_REAPING ((uint64_t)1 << 63)
@@ -50,7 +50,7 @@ struct vgpu_usage_slot {
 	uint64_t namespaces;   /* inodes of the owner's pid (low half) and time namespace; 0: not known yet, not judged */
 	uint64_t image;        /* random per exec: separates what the same process charged before an exec */
 	uint64_t managed;      /* of the owner's charges, bytes in managed memory because a card was full: for people */
-	uint64_t unseen;       /* a bit per place in `cards`: the owner has unaccounted contexts or code there */
+	uint64_t unaccounted;  /* a bit per place in `cards`: the owner has unaccounted contexts or code there */
 };
 
 struct vgpu_usage_charge {
@@ -76,7 +76,7 @@ struct vgpu_usage_time {
 	uint64_t reserved[4];
 };
 
-struct vgpu_usage_visit {
+struct vgpu_usage_slice {
 	uint64_t until;         /* when the container's time slice on its cards ends, or ended */
 	uint64_t waiting_since; /* host's time; 0: no process waits for a time slice */
 };
@@ -89,7 +89,7 @@ struct vgpu_usage_flight {
 struct vgpu_usage {
 	uint64_t identity;
 	uint64_t slots_seen;   /* slots at this index and above were never used */
-	struct vgpu_usage_visit visit;
+	struct vgpu_usage_slice slice;
 	uint64_t reserved0[4];
 	struct vgpu_usage_card cards[VGPU_LIMITS_MAX_CARDS];
 	struct vgpu_usage_slot slots[VGPU_USAGE_SLOTS];

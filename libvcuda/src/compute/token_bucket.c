@@ -30,7 +30,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void account_alone(struct token_bucket *bucket)
 {
 	struct vgpu_usage_time *time = calloc(1, sizeof(*time) + sizeof(struct vgpu_usage_flight));
-	static struct vgpu_usage_visit slice;
+	static struct vgpu_usage_slice slice;
 
 	log_once(LOG_ERROR, "the usage region cannot be used; each process is held to the core share by itself");
 	bucket->is_local = 1;

@@ -5,7 +5,7 @@
  * Not here: which of NVML's figures can be believed (memory/nvml_figures.h).
  *
  * libvcuda loads NVML and calls it only when the figure matters. While the container's limit has room for the most that
- * contexts and code may take (VGPU_USAGE_UNSEEN_MOST), a bit in the usage region marks the process's overhead as
+ * contexts and code may take (VGPU_USAGE_UNACCOUNTED_MOST), a bit in the usage region marks the process's overhead as
  * unaccounted. A process that finds no room, or whose program asks for the free memory, looks up the overhead of all
  * marked processes. A process that lives on looks up its own some seconds later.
  *

@@ -55,7 +55,7 @@ static struct totals sum_charges(struct vgpu_usage *usage, int card)
 		totals.reserved = saturating_sum(totals.reserved, usage_region_load(&charge->reserved));
 		totals.overhead =
 			saturating_sum(totals.overhead, usage_region_load_overhead(&usage->overheads[card][i]));
-		totals.unaccounted += usage_region_load(&usage->slots[i].unseen) >> card & 1;
+		totals.unaccounted += usage_region_load(&usage->slots[i].unaccounted) >> card & 1;
 	}
 	return totals;
 }
@@ -70,7 +70,7 @@ static uint64_t unbooked(const struct totals *totals, uint64_t unaccounted_bytes
 	uint64_t hosts = overhead > totals->overhead ? overhead - totals->overhead : 0;
 
 	if (unaccounted_bytes == UINT64_MAX)
-		unaccounted_bytes = totals->unaccounted * VGPU_USAGE_UNSEEN_MOST;
+		unaccounted_bytes = totals->unaccounted * VGPU_USAGE_UNACCOUNTED_MOST;
 	return unaccounted_bytes > hosts ? unaccounted_bytes : hosts;
 }
 
@@ -205,9 +205,9 @@ void usage_set_unaccounted(int card, bool unaccounted)
 	int slot = unaccounted ? usage_slots_enter(usage) : usage_slots_current();
 
 	if (slot != NO_SLOT && unaccounted)
-		__atomic_fetch_or(&usage->slots[slot].unseen, (uint64_t)1 << card, __ATOMIC_SEQ_CST);
+		__atomic_fetch_or(&usage->slots[slot].unaccounted, (uint64_t)1 << card, __ATOMIC_SEQ_CST);
 	else if (slot != NO_SLOT)
-		__atomic_fetch_and(&usage->slots[slot].unseen, ~((uint64_t)1 << card), __ATOMIC_SEQ_CST);
+		__atomic_fetch_and(&usage->slots[slot].unaccounted, ~((uint64_t)1 << card), __ATOMIC_SEQ_CST);
 	if (unaccounted)
 		usage_slots_leave();
 }
@@ -263,7 +263,7 @@ bool usage_time(const uint8_t uuid[16], struct usage_time *place)
 	if (slot == NO_SLOT)
 		return false;
 	usage_slots_begin_time(usage, card, (uint32_t)slot);
-	*place = (struct usage_time){&usage->times[card], &usage->visit, usage->flights[card], (uint32_t)slot};
+	*place = (struct usage_time){&usage->times[card], &usage->slice, usage->flights[card], (uint32_t)slot};
 	return true;
 }
 
@@ -326,7 +326,7 @@ unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list,
 		const struct vgpu_usage_slot *slot = &usage->slots[i];
 		uint64_t owner = usage_region_load(&slot->owner);
 		uint64_t held = usage_region_load(&usage->charges[card][i].reserved);
-		bool unaccounted = usage_region_load(&slot->unseen) >> card & 1;
+		bool unaccounted = usage_region_load(&slot->unaccounted) >> card & 1;
 		if (!owner || owner & VGPU_USAGE_REAPING || !(held || unaccounted) ||
 		    usage_region_load(&slot->namespaces) != namespaces)
 			continue;

@@ -69,10 +69,10 @@ unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list,
 /* Where the time of a card is accounted, and this process's slot in it. */
 struct vgpu_usage_time;
 struct vgpu_usage_flight;
-struct vgpu_usage_visit;
+struct vgpu_usage_slice;
 struct usage_time {
 	struct vgpu_usage_time *time;
-	struct vgpu_usage_visit *slice;
+	struct vgpu_usage_slice *slice;
 	struct vgpu_usage_flight *flights; /* of all slots */
 	uint32_t slot;
 };

@@ -76,7 +76,7 @@ static void zero_charges(struct vgpu_usage *usage, uint32_t index)
 		usage_region_store(&usage->charges[card][index].reserved, 0);
 		usage_region_store_overhead(&usage->overheads[card][index], 0);
 	}
-	usage_region_store(&usage->slots[index].unseen, 0);
+	usage_region_store(&usage->slots[index].unaccounted, 0);
 }
 
 /* Returns what the slot has reserved for work under way: no process can find out how much of it was used. */
@@ -130,7 +130,7 @@ static bool holds_something(const struct vgpu_usage *usage, uint32_t index, int 
 	const struct vgpu_usage_charge *charge = &usage->charges[card][index];
 
 	return usage_region_load(&charge->reserved) || usage_region_load(&charge->attempting) ||
-	       usage_region_load(&usage->slots[index].unseen) >> card & 1 ||
+	       usage_region_load(&usage->slots[index].unaccounted) >> card & 1 ||
 	       __atomic_load_n(&usage->flights[card][index].in_flight, __ATOMIC_SEQ_CST);
 }
 
