@@ -18,6 +18,8 @@ from vgpu.hook.linux import syscalls
 from vgpu.hook.linux.rootfs import Rootfs
 
 MAX_REPORT = 4096
+ATTEMPTS = 3
+FAILED, SOURCE_MAY_BE_GONE = 1, 2  #: exit statuses of the child
 
 
 def open_rootfs(pid: int, path: str, proc: str = "/proc") -> Rootfs:
@@ -49,14 +51,30 @@ def _mapped(path: str) -> int:
 
 
 def execute(operations: tuple[Operation, ...], pid: int, root: Rootfs, proc: str = "/proc") -> None:
-    """Execute all operations in the mount namespace of `pid`. If one fails, VgpuError, and nothing is left behind."""
+    """Execute all operations in the mount namespace of `pid`. If one fails, VgpuError, and nothing is left behind.
+
+    A package manager may replace a file of the host between its opening and its mounting; the kernel refuses to mount
+    the old one with ENOENT. Then everything is opened and executed again, at most ATTEMPTS times.
+    """
     how = mounts.choose()
+    for attempt in range(1, ATTEMPTS + 1):
+        status, report = _attempt(operations, pid, root, how, proc)
+        if status == 0:
+            return
+        if status != SOURCE_MAY_BE_GONE or attempt == ATTEMPTS:
+            raise VgpuError(report or f"the child in the namespace ended with status {status}")
+
+
+def _attempt(
+    operations: tuple[Operation, ...], pid: int, root: Rootfs, how: NewMounts | ClassicMounts, proc: str
+) -> tuple[int, str]:
+    """One execution; the child's exit status (negative: the signal that ended it) and its report."""
     handles: list[Handle | None] = []
     namespace = os.open(f"{proc}/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     try:
         for operation in operations:
             handles.append(_opened(operation, how))
-        _in_child(namespace, operations, handles, Inside(root, how))
+        return _in_child(namespace, operations, handles, Inside(root, how))
     finally:
         os.close(namespace)
         for handle in handles:
@@ -71,7 +89,9 @@ def _opened(operation: Operation, how: NewMounts | ClassicMounts) -> Handle | No
         raise VgpuError(operation.describe(), found=error.strerror) from error
 
 
-def _in_child(namespace: int, operations: tuple[Operation, ...], handles: list[Handle | None], inside: Inside) -> None:
+def _in_child(
+    namespace: int, operations: tuple[Operation, ...], handles: list[Handle | None], inside: Inside
+) -> tuple[int, str]:
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -82,8 +102,7 @@ def _in_child(namespace: int, operations: tuple[Operation, ...], handles: list[H
     finally:
         os.close(read_end)
         status = os.waitpid(child, 0)[1]
-    if status != 0:
-        raise VgpuError(report.decode("utf-8", "replace") or f"the child in the namespace ended with status {status}")
+    return os.waitstatus_to_exitcode(status), report.decode("utf-8", "replace")
 
 
 def _child(
@@ -102,5 +121,5 @@ def _child(
         left = "".join(f"; not undone: {item}" for item in inside.take_back())
         cause = (error.strerror if isinstance(error, OSError) else "") or f"{type(error).__name__} {error}"
         os.write(report, f"{step}: {cause}{left}".encode("utf-8", "replace")[:MAX_REPORT])
-        return 1
+        return SOURCE_MAY_BE_GONE if isinstance(error, FileNotFoundError) and not left else FAILED
     return 0
