@@ -93,9 +93,9 @@ def test_a_change_that_fits_takes_effect(node: Node, arguments: list[str], expec
         (["abc1", "--core-limit", "29"], "core limit 29"),
         (["abc1", "--core-limit", "101"], "core limit 101"),
         (["abc1", "--memory", "lots"], "--memory"),
-        (["ab", "--memory", "1Gi"], "fits 2"),
-        (["zzz", "--memory", "1Gi"], "fits 0"),
-        (["../../etc", "--memory", "1Gi"], "fits 0"),
+        (["ab", "--memory", "1Gi"], "matches 2"),
+        (["zzz", "--memory", "1Gi"], "matches 0"),
+        (["../../etc", "--memory", "1Gi"], "matches 0"),
     ],
 )
 def test_a_change_that_does_not_fit_is_refused_and_changes_nothing(
