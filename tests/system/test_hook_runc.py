@@ -301,7 +301,7 @@ def test_compat_libraries_do_not_bypass_the_limit(
     share.config["process"]["env"].append("LD_LIBRARY_PATH=/usr/local/cuda/compat")
     assert pairs(run(runc1, share, "cudaprobe", "info"))["card0.total"] == str(2 * GIB)
     log = (Path(node.settings.run_dir) / "hook.log").read_text()
-    assert "/compat/libcuda.so.560.1: covered" in log
+    assert "/compat/libcuda.so.560.1: replaced by the node" in log
 
 
 def test_compat_libraries_can_be_refused(
