@@ -191,9 +191,11 @@ def test_work_that_keeps_the_card_busy_is_charged(account: Account, lines: list[
     for line in lines:
         used, busy = account.of(line)
         for _ in range(5):
-            if used <= 2 * busy + 5_000_000:
+            if 0.5 * busy <= used <= 2 * busy + 5_000_000:
                 break
-            used, busy = account.of(line)  # the program was kept from saying where the call's work ends
+            # This machine kept the program from recording where the call's work began or ended: the charge is too
+            # high, or it is the estimate for a call of unknown length.
+            used, busy = account.of(line)
         assert busy > 10_000, line
         assert 0.5 * busy <= used <= 2 * busy + 5_000_000, line
 
