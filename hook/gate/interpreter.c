@@ -47,7 +47,7 @@
 /* Prints one line instead of a traceback for a broken installation. The hook itself prints its own errors. */
 static const char code[] =
     "import gc, sys\n"
-    "gc.disable()\n" /* a collection takes 1 ms and is not worth it for some fifty modules and one allocation */
+    "gc.disable()\n" /* a collection takes 1 ms and is not worth it for some sixty modules and one allocation */
     "sys.path[:0] = '" VGPU_PYTHON_PATH "'.split(':')\n"
     LOAD_BYTE_CODE
     "try:\n"
