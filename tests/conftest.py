@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from checkout import BUILD, CHECKOUT
 
+# Before grpc is loaded. Its handler would start threads in every forked child of the test process; a child with threads
+# cannot enter a mount namespace (setns: EINVAL).
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--strict-skips", action="store_true", help="a skipped test fails the run")

@@ -10,3 +10,6 @@ import os
 
 # Before grpc is loaded. The plugin itself logs each failure, once and with its reason.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+# The plugin's forked children never call grpc. With fork support, grpc would start threads in each of them.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

@@ -124,27 +124,27 @@ def make(sim_box: Callable[..., SimBox], tmp_path: Path) -> Iterator[Callable[[s
 
 
 @pytest.mark.parametrize(
-    ("case", "share"),
+    ("case", "share", "least"),
     [
-        ("fork early", 30),
-        ("captures", 30),
-        ("host functions", 10),
-        ("priorities", 5),
-        ("short threads", 10),
-        ("green", 30),
+        ("fork early", 30, 0.6),
+        ("captures", 30, 0.4),  # an event cannot be recorded while another thread captures: estimates are charged
+        ("host functions", 10, 0.6),
+        ("priorities", 5, 0.6),
+        ("short threads", 10, 0.6),
+        ("green", 30, 0.6),
     ],
 )
-def test_the_share_holds(make: Callable[[], Cases], case: str, share: int) -> None:
+def test_the_share_holds(make: Callable[[], Cases], case: str, share: int, least: float) -> None:
     """A program gets most of its share and never more. On a busy machine it is not charged for more than it used."""
     cases = make()
     cases.limit(share)
     cases.start(case)
     time.sleep(SETTLE)
     used, busy = cases.words()[USED], cases.busy()
-    got = cases.shares(0.6 * share)
+    got = cases.shares(least * share)
     assert cases.lives(), cases.box.log
     assert max(got) < 1.2 * share
-    assert max(got) > 0.6 * share or cases.words()[USED] - used < 1.5 * (cases.busy() - busy) + 20 * MS
+    assert max(got) > least * share or cases.words()[USED] - used < 1.5 * (cases.busy() - busy) + 20 * MS
 
 
 @pytest.mark.parametrize("case", ["fork late", "waiting function", "end early"])
