@@ -54,11 +54,16 @@ class Grant:
     decide them: the container gets the same when it starts again, even if its pod's annotations have changed.
     `memories`, by card uuid, is the memory of each card where cards differ; `share` then has the largest. `name` is
     the holder's namespace/pod/container as its runtime passed them on, or "". Kubelet identifies pods by name.
+
+    Every claim fills in three facts by which the ledger later knows that the pod is gone. `pod_cgroup` is the cgroup of
+    the whole pod in the boot `boot_id`, `<controllers>:<path>`, "" where the container has none below it. `newest` is
+    the `created` of the newest grant of the node at that time, 0 in a record from before these fields. kubelet
+    allocates for all containers of a pod before it starts the first, so a later grant is never the same pod's.
     """
 
     __slots__ = (
-        "amount", "cards", "cores", "created", "devices", "holder", "id", "memories", "memory", "name", "resource",
-        "share",
+        "amount", "boot_id", "cards", "cores", "created", "devices", "holder", "id", "memories", "memory", "name",
+        "newest", "pod_cgroup", "resource", "share",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +80,9 @@ class Grant:
         share: tuple[int, int] | None = None,
         name: str = "",
         memories: dict[str, int] | None = None,
+        pod_cgroup: str = "",
+        boot_id: str = "",
+        newest: float = 0.0,
     ) -> None:
         self.id = id
         self.resource = resource
@@ -88,6 +96,9 @@ class Grant:
         self.share = share
         self.name = name
         self.memories = memories or {}
+        self.pod_cgroup = pod_cgroup
+        self.boot_id = boot_id
+        self.newest = newest
 
     def record(self) -> dict[str, object]:
         holder = self.holder and {"pod_uid": self.holder.pod_uid, "container": self.holder.container}
@@ -96,7 +107,7 @@ class Grant:
             "version": VERSION, "id": self.id, "resource": self.resource, "amount": self.amount,
             "created": self.created, "cores": self.cores, "memory": self.memory, "devices": self.devices,
             "holder": holder, "cards": self.cards, "share": share, "name": self.name,
-            "memories": self.memories,
+            "memories": self.memories, "pod_cgroup": self.pod_cgroup, "boot_id": self.boot_id, "newest": self.newest,
         }  # fmt: skip
 
 
@@ -172,6 +183,9 @@ def from_record(record: dict[str, object], source: str) -> Grant:
         share=_share_of(fields),
         name=fields.text("name") if "name" in record else "",
         memories=_memories_of(fields) if "memories" in record else {},
+        pod_cgroup=fields.text("pod_cgroup") if "pod_cgroup" in record else "",
+        boot_id=fields.text("boot_id") if "boot_id" in record else "",
+        newest=fields.time("newest") if "newest" in record else 0.0,
     )
 
 

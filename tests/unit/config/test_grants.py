@@ -121,7 +121,7 @@ def test_refuses_a_wrong_field(change: dict[str, object], line: str) -> None:
     assert str(caught.value).endswith("; delete the pod; its grant cannot be used")
 
 
-@pytest.mark.parametrize("name", sorted(set(SOUND) - {"share", "name", "memories"}))
+@pytest.mark.parametrize("name", sorted(set(SOUND) - {"share", "name", "memories", "pod_cgroup", "boot_id", "newest"}))
 def test_refuses_a_missing_field(name: str) -> None:
     with pytest.raises(VgpuError, match=f"^f: {name}: expected "):
         grants.from_record({key: value for key, value in SOUND.items() if key != name}, "f")
@@ -129,6 +129,12 @@ def test_refuses_a_missing_field(name: str) -> None:
 
 def test_a_record_of_before_shares_has_none() -> None:
     assert grants.from_record({key: value for key, value in SOUND.items() if key != "share"}, "f").share is None
+
+
+def test_a_record_of_before_the_pods_cgroup_has_none() -> None:
+    later = ("pod_cgroup", "boot_id", "newest")
+    found = grants.from_record({key: value for key, value in SOUND.items() if key not in later}, "f")
+    assert (found.pod_cgroup, found.boot_id, found.newest) == ("", "", 0.0)
 
 
 def test_a_share_fills_in_for_missing_halves() -> None:

@@ -56,7 +56,7 @@ def process_ids(directory: str, depth: int = 0) -> Iterator[int]:
     """The pids in the cgroup at `directory` and in all cgroups below it."""
     yield from _members(directory)
     if depth < MAX_DEPTH:
-        for name in _entries(directory):
+        for name in entries(directory):
             below = f"{directory}/{name}"
             if os.path.isdir(below) and not os.path.islink(below):
                 yield from process_ids(below, depth + 1)
@@ -71,7 +71,8 @@ def _members(directory: str) -> list[int]:
     return [int(item) for item in found if item != b"0"]  # 0: a process of a PID namespace that is not below ours
 
 
-def _entries(directory: str) -> list[str]:
+def entries(directory: str) -> list[str]:
+    """The names in a directory, none when it is gone."""
     try:
         return os.listdir(directory)
     except OSError:
@@ -87,7 +88,7 @@ class ContainerProcesses:
     def __init__(self, claims: list[Claim], proc: str = "/proc") -> None:
         self.proc = proc
         self.claims = claims
-        self._mounts = _cgroup_mounts(proc)
+        self._mounts = cgroup_mounts(proc)
         self._users: dict[str, int] = {}
         self._ancestry = _Ancestry(proc)
         for claim in claims:
@@ -113,19 +114,21 @@ class ContainerProcesses:
             return None
         names, _, path = claim.cgroup.partition(":")
         for mount in self._mounts:
-            directory = mount.directory(path) if _shows(mount, names) else None
+            directory = mount.directory(path) if shows(mount, names) else None
             if directory is not None and os.path.exists(directory + "/cgroup.procs"):
                 return directory
         return None
 
 
-def _shows(mount: Mount, controllers: str) -> bool:
+def shows(mount: Mount, controllers: str) -> bool:
+    """Whether `mount` shows the hierarchy with these controllers, as a claim names it; "" is cgroup v2's."""
     if not controllers:
         return mount.fstype == "cgroup2"
     return mount.fstype == "cgroup" and set(controllers.split(",")) <= set(mount.options)
 
 
-def _cgroup_mounts(proc: str) -> list[Mount]:
+def cgroup_mounts(proc: str) -> list[Mount]:
+    """The cgroup mounts of this process; VgpuError when procfs does not list them."""
     path = f"{proc}/self/mountinfo"
     try:
         with open(path, "rb") as stream:
@@ -135,7 +138,7 @@ def _cgroup_mounts(proc: str) -> list[Mount]:
 
 
 def _all_pids(proc: str) -> list[int]:
-    return [int(name) for name in _entries(proc) if name.isdigit()]
+    return [int(name) for name in entries(proc) if name.isdigit()]
 
 
 class _Ancestry:

@@ -4,14 +4,15 @@ Belongs here: claiming (grants and standalone requests alike), releasing, and th
 `<run>/containers/<id>/{claim.json,limits,cards}`, `<run>/presence` and `<state>/grants/*.json`. Runs as root. Not here:
 the lock (lock), the choice of cards (vgpu.hook.placement), the containers' time on a card (core_schedules).
 
-A claim counts while its container's init lives. A placed grant counts until it is deleted, with or without a container,
-because kubelet promised it to the pod. An unreadable record becomes a line in `notes`, and never stops another
-container.
+A claim counts while its container's init lives. A placed grant counts with or without a container, because kubelet
+promised it to the pod, until it is deleted or its pod is known to be gone (commitments). An unreadable record becomes a
+line in `notes`, and never stops another container.
 """
 
 from __future__ import annotations
 
 import os
+import time
 
 from vgpu.config import claims, foreign, grants, limits, paths, records
 from vgpu.config.claims import Claim
@@ -23,8 +24,10 @@ from vgpu.config.inventory import Card
 from vgpu.config.limits import UNLIMITED, CardLimit
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook.ledger import commitments, core_schedules, presence
+from vgpu.hook.ledger import core_schedules, pod_cgroups, presence
+from vgpu.hook.ledger.commitments import OpenGrants, Totals
 from vgpu.hook.ledger.lock import Lock
+from vgpu.hook.ledger.pod_cgroups import PodCgroups
 from vgpu.hook.linux import procfs, staleness
 from vgpu.hook.placement import placement
 from vgpu.hook.placement.allocation import Allocation, from_request
@@ -33,7 +36,10 @@ from vgpu.hook.request.resolve_grants import ResolvedGrants, WantedGrants, resol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # not at run time: it costs the hook's process time
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
+
+PATIENCE = 2.0  #: seconds that a start without room waits for the end of pods that have no process left
+PAUSE = 0.01  #: between two looks whether such a pod has ended
 
 
 class Start:
@@ -66,11 +72,18 @@ class Start:
 
 
 class Ledger:
-    """The ledger of one node. `notes` collects messages about damaged records; `proc` is the root of procfs."""
+    """The ledger of one node. `notes` collects messages about damaged records; `proc` is the root of procfs.
+
+    `clock` and `sleep` are for a start that waits.
+    """
 
     __slots__ = (
         "_before",
+        "_clock",
+        "_ending",
         "_foreign",
+        "_newest",
+        "_sleep",
         "boot_id",
         "cards",
         "notes",
@@ -82,7 +95,14 @@ class Ledger:
         "virtual_memory",
     )
 
-    def __init__(self, settings: Settings, cards: list[Card], proc: str = "/proc") -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        cards: list[Card],
+        proc: str = "/proc",
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.run_dir = settings.run_dir
         self.state_dir = settings.state_dir
         self.cards = cards
@@ -96,28 +116,47 @@ class Ledger:
         self.notes: list[str] = []
         self._foreign: dict[str, list[User]] | None = None
         self._before: list[Grant] = []  # this container's grants before it claimed them
+        self._newest = 0.0  # the time of the node's newest grant
+        self._ending: list[str] = []  # files and directories: when one of them goes, a refused start may have room
+        self._clock = clock
+        self._sleep = sleep
 
     def claim(self, start: Start, wanted: Request | WantedGrants) -> Allocation | None:
         """Place and record the request of `start`; None when it holds its cards already (a hook listed twice).
 
-        VgpuError with the reason when it cannot have the cards; nothing is recorded then.
+        VgpuError with the reason when it cannot have the cards; nothing is recorded then. Where the room is held by
+        pods without a process, kubelet is about to remove their cgroups, or to start them again. The start waits up to
+        PATIENCE for that, without the lock: with restartPolicy Never a refusal would fail its pod for good.
         """
-        with Lock(self.run_dir):
-            if self._holds_already(start):
-                return None
-            mine = self._wanted_grants(start, wanted) if isinstance(wanted, WantedGrants) else []
-            self._before = mine
-            resolved = self._resolved(wanted, mine)
-            allocation = self._placed(start, resolved)
-            try:
-                self._record(start, allocation, resolved.grants, wanted.wishes.priority)
-            except OSError as error:
-                self._withdraw(start)
-                raise VgpuError("ledger", expected="to record the claim", found=str(error)) from error
-            except BaseException:
-                self._withdraw(start)
-                raise
-            return allocation
+        end = None
+        while True:
+            with Lock(self.run_dir):
+                try:
+                    return self._claim(start, wanted)
+                except NoFit:
+                    if not self._ending or (end is not None and self._clock() >= end):
+                        raise
+            end = self._clock() + PATIENCE if end is None else end
+            while self._clock() < end and all(map(os.path.exists, self._ending)):
+                self._sleep(PAUSE)
+
+    def _claim(self, start: Start, wanted: Request | WantedGrants) -> Allocation | None:
+        self._ending = []
+        if self._holds_already(start):
+            return None
+        mine = self._wanted_grants(start, wanted) if isinstance(wanted, WantedGrants) else []
+        self._before = mine
+        resolved = self._resolved(wanted, mine)
+        allocation = self._placed(start, resolved)
+        try:
+            self._record(start, allocation, resolved.grants, wanted.wishes.priority)
+        except OSError as error:
+            self._withdraw(start)
+            raise VgpuError("ledger", expected="to record the claim", found=str(error)) from error
+        except BaseException:
+            self._withdraw(start)
+            raise
+        return allocation
 
     def confirm(self, start: Start, devices: dict[str, str] | None = None) -> None:
         """Mark the claim as ready, after all other steps. `devices` were opened in the container's device cgroup."""
@@ -229,23 +268,34 @@ class Ledger:
         return procfs.lives(claim.pid, claim.start_time, self.proc)
 
     def commitments(self, own: tuple[str, ...] = (), container: str = "") -> dict[str, Commitment]:
-        """The commitment of each card, by uuid: living claims and placed grants.
+        """The commitment of each card, by uuid: living claims, and placed grants of pods that are not known to be gone.
 
         The grants with the ids `own` and the claim of `container` are left out, because the caller decides about them.
         """
-        totals: dict[str, Commitment] = {}
-        claimed = set(own)
+        return self._committed(own, container, None)[0].cards
+
+    def _committed(
+        self, own: tuple[str, ...], container: str, holder: Holder | None, without: Collection[str] = ()
+    ) -> tuple[Totals, OpenGrants]:
+        """The commitments, and the placed grants among them. The pods with the uids `without` count as gone."""
+        totals = Totals()
+        claimed: set[str] = set()
         for claim in self.claims():
             if claim.container != container and self.lives(claim) and not set(own).intersection(claim.grants):
                 claimed.update(claim.grants)
+                pod = claim.holder.pod_uid if claim.holder else ""
                 for card in claim.cards:
-                    commitments.add(totals, card, claim.exclusive, claim.name or claim.container)
+                    totals.add(card, claim.exclusive, claim.name or claim.container, pod)
         known, damaged = grants.read_all(self.state_dir)
-        self.notes += [*damaged, *commitments.add_open(totals, known, claimed, own)]
+        self._newest = max((grant.created for grant in known), default=0.0)
+        cgroups = PodCgroups(self.boot_id, self.proc)
+        open_ones = OpenGrants(known, claimed, own, holder, cgroups, without)
+        for note in (*damaged, *open_ones.add_to(totals)):
+            self._note(note)
         for uuid, users in self.foreign().items():
             for user in users:
-                commitments.add(totals, CardLimit(uuid, 0, 0, 0), False, user.describe())
-        return totals
+                totals.add(CardLimit(uuid, 0, 0, 0), False, user.describe())
+        return totals, open_ones
 
     def foreign(self) -> dict[str, list[User]]:
         """The living processes that compute on a card without a claim on it, by card uuid, as vgpud last recorded them.
@@ -342,19 +392,37 @@ class Ledger:
 
     def _placed(self, start: Start, resolved: ResolvedGrants) -> Allocation:
         request, mine = resolved.request, resolved.grants
-        committed = self.commitments(tuple(grant.id for grant in mine), start.container)
+        own = tuple(grant.id for grant in mine)
+        totals, open_ones = self._committed(own, start.container, start.holder)
         before = mine[0].cards if mine and all(grant.cards == mine[0].cards for grant in mine) else []
         if before:
             try:
-                return self._allocated(request.fixed_on(tuple(before)), committed)
+                return self._allocated(request.fixed_on(tuple(before)), totals)
             except NoFit as error:
-                self.notes.append(
-                    f"placed anew: {error}"
-                )  # the card is gone, or another container took it after a reboot
-        return self._allocated(request, committed)
+                self._note(f"placed anew: {error}")  # the card is gone, or another container took it after a reboot
+        try:
+            return self._allocated(request, totals, bool(mine))
+        except NoFit:
+            if open_ones.leaving:
+                self._ending = self._what_ends(request, own, start, open_ones)
+            raise
 
-    def _allocated(self, request: Request, committed: dict[str, Commitment]) -> Allocation:
-        cards = placement.place(request, self.cards, committed, self.policy)
+    def _what_ends(self, request: Request, own: tuple[str, ...], start: Start, open_ones: OpenGrants) -> list[str]:
+        """The records and cgroups of pods without a process, if the request has room when they are gone; else []."""
+        totals, _ = self._committed(own, start.container, start.holder, open_ones.leaving)
+        try:
+            self._allocated(request, totals)
+        except NoFit:
+            return []
+        cgroups = PodCgroups(self.boot_id, self.proc)
+        found = []
+        for pod in open_ones.leaving.values():
+            found += cgroups.directories(pod)
+            found += [paths.grant(self.state_dir, grant.id) for grant in pod]
+        return found
+
+    def _allocated(self, request: Request, totals: Totals, by_kubelet: bool = False) -> Allocation:
+        cards = placement.place(request, self.cards, totals.cards, self.policy, by_kubelet)
         return from_request(request, cards, self.virtual_memory)
 
     def _record(self, start: Start, allocation: Allocation, mine: list[Grant], priority: int) -> None:
@@ -362,7 +430,11 @@ class Ledger:
         data = limits.encode(start.container, allocation.limits)
         uuids = [card.uuid for card in allocation.cards]
         for grant in mine:
-            grants.write(self.state_dir, grants.changed(grant, holder=start.holder, name=start.name, cards=uuids))
+            claimed = grants.changed(
+                grant, holder=start.holder, name=start.name, cards=uuids, newest=self._newest,
+                pod_cgroup=pod_cgroups.record_of(start.cgroup), boot_id=self.boot_id,
+            )  # fmt: skip
+            grants.write(self.state_dir, claimed)
         os.makedirs(directory, mode=0o700, exist_ok=True)
         records.write_bytes(paths.limits(self.run_dir, start.container), data, 0o444)
         claim = Claim(

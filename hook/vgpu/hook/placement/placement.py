@@ -51,17 +51,26 @@ class NoFit(VgpuError):
 
 
 class Commitment:
-    """What one card owes: sums of `cores` (percent) and `memory` (bytes). The holders are for messages."""
+    """What one card owes: sums of `cores` (percent) and `memory` (bytes).
 
-    __slots__ = ("cores", "exclusive", "holders", "memory")
+    The holders are for messages; `amounts` has the cores and memory of each of them, where they are known.
+    """
+
+    __slots__ = ("amounts", "cores", "exclusive", "holders", "memory")
 
     def __init__(
-        self, cores: int = 0, memory: int = 0, exclusive: bool = False, holders: tuple[str, ...] | list[str] = ()
+        self,
+        cores: int = 0,
+        memory: int = 0,
+        exclusive: bool = False,
+        holders: tuple[str, ...] | list[str] = (),
+        amounts: tuple[tuple[int, int], ...] = (),
     ) -> None:
         self.cores = cores
         self.memory = memory
         self.exclusive = exclusive
         self.holders = holders
+        self.amounts = amounts
 
     @property
     def empty(self) -> bool:
@@ -96,12 +105,15 @@ class Policy:
         return int(card.memory * self.memory_scaling)
 
 
-def place(request: Request, cards: list[Card], commitments: dict[str, Commitment], policy: Policy) -> list[Card]:
+def place(
+    request: Request, cards: list[Card], commitments: dict[str, Commitment], policy: Policy, by_kubelet: bool = False
+) -> list[Card]:
     """`request.gpus` different cards in the order of their indexes; NoFit with the reason when there are none.
 
     `request.fixed` is the scheduler's choice: those cards or none, without regard to the wishes. `request.preferred` is
     taken when it names exactly `gpus` cards that fit, wishes included. Commitments of unknown cards are ignored; a card
-    without a commitment is free.
+    without a commitment is free. A refusal of a container that kubelet admitted (`by_kubelet`) says so when only all
+    cards together have the room: kubelet counts them together.
     """
     _check(request)
     node = sorted(cards, key=lambda card: (card.index, card.uuid))
@@ -115,7 +127,8 @@ def place(request: Request, cards: list[Card], commitments: dict[str, Commitment
     fitting = [at for at, reason in enumerate(reasons) if not reason]
     pools = _preferred(request, node, fitting) or _pools(request, node, fitting)
     if not pools:
-        raise NoFit(_explain(request, node, fitting, reasons))
+        fragments = _fragments(request, node, held, policy) if by_kubelet else ""
+        raise NoFit(_explain(request, node, fitting, reasons, fragments))
     choose = _whole_cards if request.exclusive else _shares
     return [node[at] for at in choose(request, node, held, pools, policy)]
 
@@ -209,8 +222,9 @@ def _refusal(card: Card, request: Request, held: Commitment, policy: Policy) -> 
         return f"held whole{_by(held)}"
     if request.exclusive:
         return "" if held.empty else f"shared{_by(held)}"
-    return ", ".join(part for part in (_cores_refusal(request, held, policy),
-                                       _memory_refusal(card, request, held, policy)) if part)  # fmt: skip
+    parts = [_cores_refusal(request, held, policy), _memory_refusal(card, request, held, policy)]
+    reason = ", ".join(part for part in parts if part)
+    return f"{reason}, held{_by(held)}" if " free of " in reason and any(map(any, held.amounts)) else reason
 
 
 def _least(request: Request) -> int:
@@ -235,8 +249,22 @@ def _memory_refusal(card: Card, request: Request, held: Commitment, policy: Poli
     return "" if wanted <= free else f"memory {_mib(max(free, 0))} MiB free of {_mib(capacity)}"
 
 
-def _explain(request: Request, node: list[Card], fitting: list[int], reasons: list[str]) -> str:
-    head = f"no card fits {_asked(request)}"
+def _fragments(request: Request, node: list[Card], held: list[Commitment], policy: Policy) -> str:
+    """What the cards have free together, where that would be enough; "" where it is not."""
+    suited = [at for at, card in enumerate(node)
+              if not (_wish_refusal(card, request.wishes) or _refusal(card, request, _FREE, policy))]  # fmt: skip
+    usable = [at for at in suited if not held[at].exclusive]
+    cores = sum(max(policy.cores() - held[at].cores, 0) for at in usable)
+    memory = sum(max(policy.memory(node[at]) - held[at].memory, 0) for at in usable)
+    enough = cores >= request.gpus * request.cores and memory >= request.gpus * request.memory
+    if not enough or len(suited) < request.gpus:
+        return ""
+    room = f"{cores} cores and {_mib(memory)} MiB are free, but on several cards"
+    return f" ({room}; a scheduler extender would have let the pod wait)"
+
+
+def _explain(request: Request, node: list[Card], fitting: list[int], reasons: list[str], fragments: str) -> str:
+    head = f"no card fits {_asked(request)}{fragments}"
     fits = f"fits{', NUMA node {}' * request.wishes.numa}"
     if len(fitting) >= request.gpus and not _has_memory(request, node, fitting):
         head = f"no {_count(request.gpus, 'card')} have the requested memory together: {_asked(request)}"
@@ -244,7 +272,7 @@ def _explain(request: Request, node: list[Card], fitting: list[int], reasons: li
     elif len(fitting) >= request.gpus:
         head = f"no NUMA node has the cards for {_asked(request)}"
     elif fitting:
-        head = f"only {len(fitting)} of {len(node)} cards fit{'s' * (len(fitting) == 1)} {_asked(request)}"
+        head = f"only {len(fitting)} of {len(node)} cards fit{'s' * (len(fitting) == 1)} {_asked(request)}{fragments}"
     lines = [f"{shown(card.label())}: {reason or fits.format(card.numa)}"
              for card, reason in zip(node, reasons)]  # fmt: skip
     return f"{head}: {_bounded(lines)}"
@@ -268,9 +296,18 @@ def _asked(request: Request) -> str:
 
 
 def _by(held: Commitment) -> str:
-    names = ", ".join(sorted(held.holders)[:MAX_HOLDERS])
+    """The holders of a card: those with the most of it first, where their amounts are known."""
     more = len(held.holders) - MAX_HOLDERS
-    return (f" by {shown(names)}" if names else "") + (f" and {more} more" if more > 0 else "")
+    if len(held.amounts) == len(held.holders):
+        parts = sorted(zip(held.amounts, held.holders), key=lambda part: (-part[0][0], -part[0][1], part[1]))
+        names = ", ".join(shown(name) + _amount(*amount) for amount, name in parts[:MAX_HOLDERS])
+    else:
+        names = shown(", ".join(sorted(held.holders)[:MAX_HOLDERS]))
+    return (f" by {names}" if names else "") + (f" and {more} more" if more > 0 else "")
+
+
+def _amount(cores: int, memory: int) -> str:
+    return f" ({cores} cores, {_mib(memory)} MiB)" if memory or 0 < cores < WHOLE_CARD else ""
 
 
 def _count(number: int, noun: str) -> str:

@@ -86,12 +86,28 @@ def pod_uid_of(path: str) -> str:
     runtime mistook one form for the other, kubepods-besteffort-pod<uid>.slice:cri-containerd:<id>. Pods inside a pod
     (docker in docker) come later in the path, so the first uid counts.
     """
-    for part in path[path.find(KUBEPODS) :].replace(":", "/").split("/"):
+    return _pod_in(path)[0]
+
+
+def pod_cgroup_of(path: str) -> str:
+    """The cgroup of the whole pod around the cgroup `path` of a container; "" when there is none.
+
+    In the mistaken form one cgroup's name has both the pod's uid and the container's id, so the pod has no cgroup.
+    """
+    uid, end = _pod_in(path)
+    return path[:end] if uid and path[end : end + 1] in ("", "/") else ""
+
+
+def _pod_in(path: str) -> tuple[str, int]:
+    """The pod uid in a cgroup path, and where the part of the path with it ends."""
+    end = path.find(KUBEPODS) - 1
+    for part in path[end + 1 :].replace(":", "/").split("/") if end >= -1 else ():
+        end += len(part) + 1
         name = part[:-6] if part.endswith(".slice") else part
         uid = name[3:] if name.startswith("pod") else name.partition("-pod")[2]
         if "." not in uid and _plain(uid, MAX_UID):
-            return uid.replace("_", "-")
-    return ""
+            return uid.replace("_", "-"), end
+    return "", 0
 
 
 def _plain(text: str, longest: int) -> bool:

@@ -13,7 +13,8 @@ from vgpu.config.grants import Grant, Holder
 from vgpu.config.inventory import Card, Device
 from vgpu.config.request import Request, Wishes
 from vgpu.config.settings import Settings
-from vgpu.hook.ledger import commitments
+from vgpu.hook.ledger.commitments import OpenGrants, Totals
+from vgpu.hook.ledger.pod_cgroups import PodCgroups
 from vgpu.hook.placement import allocation
 from vgpu.hook.placement.placement import Commitment, NoFit, Policy, place
 from vgpu.hook.request.resolve_grants import ResolvedGrants, Terms, WantedGrants, resolve, terms_of
@@ -235,10 +236,10 @@ def test_different_memory_is_placed_and_counted_by_card() -> None:
     assert place(request, CARDS, {}, Policy()) == [CARDS[0], CARDS[2]]
     with pytest.raises(NoFit, match=r"2 cards, 30 cores each and 16384 and 8192 MiB: .*memory 8191 MiB free of 8192"):
         place(request, CARDS, {uuid_of(2): Commitment(1, MIB)}, Policy())
-    totals: dict[str, Commitment] = {}
+    totals = Totals()
     mine[0].holder, mine[0].cards = Holder("p", "c"), [uuid_of(0), uuid_of(2)]
-    commitments.add_open(totals, mine, set(), ())
-    assert {uuid: found.memory // MIB for uuid, found in totals.items()} == {uuid_of(0): 16384, uuid_of(2): 8192}
+    assert OpenGrants(mine, set(), (), None, PodCgroups("")).add_to(totals) == []
+    assert {uuid: held.memory // MIB for uuid, held in totals.cards.items()} == {uuid_of(0): 16384, uuid_of(2): 8192}
     mine[0].id = "a" * 32
     kept = grants.from_record(mine[0].record(), "f")
     assert (kept.memories, kept.share) == (mine[0].memories, mine[0].share)
