@@ -25,7 +25,6 @@ ELSEWHERE = {
     "hook/inject/execute": "system/test_hook_runc.py",
     "hook/inject/mounts": "system/test_hook_runc.py",
     "hook/inject/operations": "unit/hook/inject/test_plan.py",
-    "hook/ledger/commitments": "unit/hook/request/test_resolve_grants.py",
     "hook/ledger/core_schedules": "unit/node/daemon/test_lender.py",
     "hook/linux/bpf": "system/test_device_cgroup.py",
     "hook/linux/procfs": "unit/hook/ledger/test_container_processes.py",

@@ -15,6 +15,7 @@ holding the lock, which are the ledger's, and looking at cgroups (pod_cgroups).
 from __future__ import annotations
 
 from vgpu.config import grants, ranges
+from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.limits import CardLimit
@@ -31,18 +32,22 @@ if TYPE_CHECKING:
 
     Key = TypeVar("Key")
 
+Part = tuple[CardLimit, bool]  #: of one card, and whether it is a whole one
+
 
 class Totals:
-    """The commitments in `cards`, by uuid, and what each pod has of each card."""
+    """The commitments in `cards`, by uuid, and what each claim has of each card."""
 
-    __slots__ = ("_of_pods", "cards")
+    __slots__ = ("_of_claims", "_of_pods", "cards")
 
     def __init__(self) -> None:
         self.cards: dict[str, Commitment] = {}
-        self._of_pods: dict[tuple[str, str], CardLimit] = {}
+        self._of_claims: dict[str, list[Part]] = {}  # by the id of a grant
+        self._of_pods: set[tuple[str, str]] = set()
 
-    def add(self, card: CardLimit, exclusive: bool, name: str, pod: str = "") -> None:
+    def add(self, part: Part, name: str, pod: str = "") -> None:
         """Add one container's part of one card; `name` is the container's for messages, `pod` its pod's uid."""
+        card, exclusive = part
         cores = WHOLE_CARD if exclusive else card.cores
         memory = 0 if exclusive else card.memory
         now = self.cards.get(card.uuid, Commitment())
@@ -50,42 +55,69 @@ class Totals:
             now.cores + cores, now.memory + memory, now.exclusive or exclusive, (*now.holders, name),
             (*now.amounts, (cores, memory)),
         )  # fmt: skip
-        if pod:
-            before = self._of_pods.get((pod, card.uuid), CardLimit(card.uuid, 0, 0, 0))
-            total = CardLimit(card.uuid, before.memory + memory, before.cores + cores, 0)
-            self._of_pods[pod, card.uuid] = total
+        self._of_pods.add((pod, card.uuid))
 
-    def add_excess(self, card: CardLimit, exclusive: bool, name: str, pod: str) -> None:
-        """Add what a container of `pod` would have of a card beyond what the pod has there."""
-        rest = self._of_pods.get((pod, card.uuid), CardLimit(card.uuid, 0, 0, 0))
-        if rest.cores >= WHOLE_CARD:
+    def add_claim(self, claim: Claim) -> None:
+        """Add the claim of a living container."""
+        parts = [(card, claim.exclusive) for card in claim.cards]
+        for part in parts:
+            self.add(part, claim.name or claim.container, claim.holder.pod_uid if claim.holder else "")
+        self._of_claims.update((grant_id, parts) for grant_id in claim.grants)
+
+    def add_excess(self, uuid: str, wanted: Commitment, has: Commitment, name: str, pod: str) -> None:
+        """Add what a pod that `has` a part of the card still wants of it."""
+        cores, memory = max(wanted.cores - has.cores, 0), max(wanted.memory - has.memory, 0)
+        if has.cores >= WHOLE_CARD or not (cores or memory):
             return
-        if exclusive:
-            self.add(CardLimit(card.uuid, 0, WHOLE_CARD - rest.cores, 0), False, name, pod)
-            self.cards[card.uuid].exclusive = True
-            return
-        cores, memory = max(card.cores - rest.cores, 0), max(card.memory - rest.memory, 0)
-        if cores or memory:
-            self.add(CardLimit(card.uuid, memory, cores, 0), False, name, pod)
+        self.add((CardLimit(uuid, 0 if wanted.exclusive else memory, cores, 0), False), name, pod)
+        self.cards[uuid].exclusive = self.cards[uuid].exclusive or wanted.exclusive
 
     def has(self, pod: str, uuid: str) -> bool:
         """Whether the pod has a part of the card."""
         return (pod, uuid) in self._of_pods
 
+    def parts_of(self, group: list[Grant]) -> list[Part]:
+        """What the container with the grants `group` has: by its claim, or by the grants."""
+        claimed = [self._of_claims[grant.id] for grant in group if grant.id in self._of_claims]
+        return claimed[0] if claimed else _parts_of(group)[0]
+
+
+class Phases:
+    """The containers of a pod that never run together: its init containers, one by one, and the others after them."""
+
+    __slots__ = ("followers", "inits", "pod", "running")
+
+    def __init__(self, pod: str, inits: list[list[Grant]], followers: list[list[Grant]], running: bool) -> None:
+        self.pod = pod
+        self.inits = inits
+        self.followers = followers
+        self.running = running  #: an init container runs, again or still
+
+    def add_to(self, totals: Totals, claimed: set[str]) -> None:
+        """Add what the largest phase would have beyond what counts already: claims, and followers after the inits.
+
+        Where its pod has nothing else on the card, an init container that has ended is placed anew when it runs again.
+        """
+        counted = [group for group in self.followers if not self.running or group[0].id in claimed]
+        counted += [group for group in self.inits if group[0].id in claimed]
+        has = _together(counted, totals)
+        for groups in [self.followers, *([group] for group in self.inits)]:
+            for uuid, wanted in _together(groups, totals).items():
+                if groups is self.followers or totals.has(self.pod, uuid):
+                    before = has.get(uuid, Commitment())
+                    totals.add_excess(uuid, wanted, before, _name_of(groups[0][0]), self.pod)
+                    has[uuid] = Commitment(max(before.cores, wanted.cores), max(before.memory, wanted.memory))
+
 
 class OpenGrants:
     """The placed grants without a living claim, sorted by how they count.
-
-    An init container and the containers after it never run at once: of a pod, the larger of the two counts.
 
     `known` are all grants of the node, `claimed` the ids of those that count by a claim. The grants with the ids `own`
     are left out: they are those of a container that starts now, or is looked at. It is `holder`, where its grants have
     none yet. The pods with the uids `without` count as gone.
     """
 
-    __slots__ = (
-        "_cgroups", "_claimed", "_known", "_later", "_mine", "_own_pod", "counted", "followed", "leaving", "waiting",
-    )  # fmt: skip
+    __slots__ = ("_cgroups", "_claimed", "_later", "_own", "_phases", "counted", "leaving")
 
     def __init__(
         self,
@@ -96,19 +128,16 @@ class OpenGrants:
         cgroups: PodCgroups,
         without: Collection[str] = (),
     ) -> None:
-        self._known = [_held_by(grant, holder) if grant.id in own else grant for grant in known]
-        self._later = LaterGrants(self._known)
-        self._mine = [grant for grant in self._known if grant.id in own]
-        self._own_pod = next((pod_of(grant) for grant in self._mine), "")
-        self._cgroups = cgroups
-        self.counted: list[Grant] = []
-        self.followed: list[list[Grant]] = []  #: of init containers that others of their pod have followed
-        self.waiting: dict[str, list[list[Grant]]] = {}  #: pod uid -> containers that wait for its init containers
-        self.leaving: dict[str, list[Grant]] = {}  #: pod uid -> all grants of a pod that counts, and may just be ending
+        known = [_held_by(grant, holder) if grant.id in own else grant for grant in known]
+        self._later = LaterGrants(known)
+        self._own = own
         self._claimed = claimed
-        taken = claimed.union(own)
-        pods = dict(_grouped(self._known, pod_of))
-        for pod, open_ones in _grouped([grant for grant in known if grant.cards and grant.id not in taken], pod_of):
+        self._cgroups = cgroups
+        self._phases: list[Phases] = []
+        self.counted: list[Grant] = []
+        self.leaving: dict[str, list[Grant]] = {}  #: pod uid -> all grants of a pod that counts, and may just be ending
+        pods = dict(_grouped(known, pod_of))
+        for pod, open_ones in _grouped([grant for grant in known if self._is_open(grant)], pod_of):
             if pod not in without:
                 self._judge(pod, pods[pod], open_ones)
 
@@ -118,38 +147,36 @@ class OpenGrants:
         for _, group in _grouped(self.counted, lambda grant: grant.holder):
             parts, wrong = _parts_of(group)
             notes += wrong
-            for card, exclusive in parts:
-                totals.add(card, exclusive, _name_of(group[0]), pod_of(group[0]))
-        for pod, groups in self.waiting.items():
-            for card, exclusive in _summed(groups):
-                totals.add_excess(card, exclusive, _name_of(groups[0][0]), pod)
-        for group in self.followed:
-            pod = pod_of(group[0])
-            for card, exclusive in _parts_of(group)[0]:
-                if totals.has(pod, card.uuid):  # else the init container is placed again when it runs again
-                    totals.add_excess(card, exclusive, _name_of(group[0]), pod)
+            for part in parts:
+                totals.add(part, _name_of(group[0]), pod_of(group[0]))
+        for phases in self._phases:
+            phases.add_to(totals, self._claimed)
         return notes
+
+    def _is_open(self, grant: Grant) -> bool:
+        return bool(grant.cards) and grant.id not in self._claimed and grant.id not in self._own
 
     def _judge(self, pod: str, whole: list[Grant], open_ones: list[Grant]) -> None:
         """Sort the grants `open_ones` of one pod; `whole` are all its grants."""
         if not pod:
             self.counted += [grant for grant in open_ones if not self._later.of(grant)]
             return
-        starts = pod == self._own_pod
+        starts = any(grant.id in self._own for grant in whole)
         state = pod_cgroups.UNKNOWN if starts else self._state(pod, whole)
         if state == pod_cgroups.GONE:
             return
-        before = self._mine if starts else [grant for grant in whole if grant.id in self._claimed]
-        counted = []
-        for _, group in _grouped([grant for grant in open_ones if not self._is_replaced(grant, whole)], _container_of):
-            if self._is_followed(group):
-                self.followed += [] if starts else [group]
-            elif self._follows(group, before):
-                self.waiting.setdefault(pod, []).extend([] if starts else [group])
-            else:
-                counted += group
+        groups = [
+            group for _, group in _grouped([one for one in whole if not self._is_replaced(one, whole)], _container_of)
+        ]
+        inits = [group for group in groups if self._is_followed(group)]
+        followers = [group for group in groups if group not in inits and self._follows(group, inits)]
+        running = any(grant.id in self._claimed or grant.id in self._own for group in inits for grant in group)
+        out = inits + followers if running else inits
+        counted = [grant for group in groups if group not in out for grant in group if self._is_open(grant)]
         self.counted += counted
-        if counted and state == pod_cgroups.EMPTY:
+        if inits and not starts:
+            self._phases.append(Phases(pod, inits, followers, running))
+        if state == pod_cgroups.EMPTY:
             self.leaving[pod] = whole
 
     def _state(self, pod: str, whole: list[Grant]) -> str:
@@ -174,10 +201,10 @@ class OpenGrants:
         """Whether another container of the pod has begun with device ids of this one."""
         return any(pod_of(other) == pod_of(grant) for grant in group for other in self._later.of(grant))
 
-    def _follows(self, group: list[Grant], before: list[Grant]) -> bool:
-        """Whether the container of `group` comes after one of the grants `before`, an init container's."""
+    def _follows(self, group: list[Grant], inits: list[list[Grant]]) -> bool:
+        """Whether the container of `group` has device ids of one of the init containers."""
         ids = {grant.id for grant in group}
-        return any(other.id in ids for earlier in before for other in self._later.of(earlier))
+        return any(other.id in ids for init in inits for earlier in init for other in self._later.of(earlier))
 
 
 class LaterGrants:
@@ -227,8 +254,8 @@ def _grouped(known: list[Grant], key: Callable[[Grant], Key]) -> list[tuple[Key,
     return list(groups.items())
 
 
-def _parts_of(group: list[Grant]) -> tuple[list[tuple[CardLimit, bool]], list[str]]:
-    """(each card's limit and whether it is exclusive, messages) for the grants of one container between two lives."""
+def _parts_of(group: list[Grant]) -> tuple[list[Part], list[str]]:
+    """(parts, messages) of the grants of one container between two lives."""
     try:
         request = grants.join(group, 0, Wishes())
     except VgpuError as error:
@@ -237,15 +264,15 @@ def _parts_of(group: list[Grant]) -> tuple[list[tuple[CardLimit, bool]], list[st
     return [(limit, request.exclusive) for limit in limits], []
 
 
-def _summed(groups: list[list[Grant]]) -> list[tuple[CardLimit, bool]]:
+def _together(groups: list[list[Grant]], totals: Totals) -> dict[str, Commitment]:
     """What several containers have of each card together."""
-    totals = Totals()
-    for card, exclusive in [part for group in groups for part in _parts_of(group)[0]]:
-        totals.add(card, exclusive, "")
-    return [(CardLimit(uuid, held.memory, held.cores, 0), held.exclusive) for uuid, held in totals.cards.items()]
+    found = Totals()
+    for part in [part for group in groups for part in totals.parts_of(group)]:
+        found.add(part, "")
+    return found.cards
 
 
-def _alone(grant: Grant) -> list[tuple[CardLimit, bool]]:
+def _alone(grant: Grant) -> list[Part]:
     """One grant by itself: its other half is missing, or no container's name tells several grants apart."""
     share = grant.share or (grant.cores, grant.memory)
     cores = {"cores": min(grant.amount, WHOLE_CARD), "memory": 0, "gpu": share[0]}[grant.resource]

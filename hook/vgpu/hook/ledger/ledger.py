@@ -283,9 +283,7 @@ class Ledger:
         for claim in self.claims():
             if claim.container != container and self.lives(claim) and not set(own).intersection(claim.grants):
                 claimed.update(claim.grants)
-                pod = claim.holder.pod_uid if claim.holder else ""
-                for card in claim.cards:
-                    totals.add(card, claim.exclusive, claim.name or claim.container, pod)
+                totals.add_claim(claim)
         known, damaged = grants.read_all(self.state_dir)
         self._newest = max((grant.created for grant in known), default=0.0)
         cgroups = PodCgroups(self.boot_id, self.proc)
@@ -294,7 +292,7 @@ class Ledger:
             self._note(note)
         for uuid, users in self.foreign().items():
             for user in users:
-                totals.add(CardLimit(uuid, 0, 0, 0), False, user.describe())
+                totals.add((CardLimit(uuid, 0, 0, 0), False), user.describe())
         return totals, open_ones
 
     def foreign(self) -> dict[str, list[User]]:

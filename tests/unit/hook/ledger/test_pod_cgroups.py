@@ -38,7 +38,9 @@ def test_the_pods_cgroup_is_recorded_and_not_the_containers(tree: PodCgroupTree)
     assert grant(tree).pod_cgroup == f"{controllers}:{tree.pod(POD)}"
 
 
-@pytest.mark.parametrize("cgroup", ["", "devices:/", ":/user.slice/a.scope", f":/kubepods-pod{POD}.slice:cri-containerd:c"])
+@pytest.mark.parametrize(
+    "cgroup", ["", "devices:/", ":/user.slice/a.scope", f":/kubepods-pod{POD}.slice:cri-containerd:c"]
+)
 def test_without_a_cgroup_of_the_pod_nothing_is_recorded(cgroup: str) -> None:
     assert record_of(cgroup) == ""
 

@@ -6,7 +6,7 @@ import pytest
 
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Holder
-from vgpu.hook.request.identity import identify, pod_uid_of
+from vgpu.hook.request.identity import identify, pod_cgroup_of, pod_uid_of
 
 UID = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"
 UNDER = UID.replace("-", "_")
@@ -72,6 +72,25 @@ OLD_CONTAINERD = {"io.kubernetes.cri.container-type": "container", "io.kubernete
 )
 def test_pod_uid_of_a_cgroup_path(path: str, uid: str) -> None:
     assert pod_uid_of(path) == uid
+
+
+@pytest.mark.parametrize(
+    ("path", "pod"),
+    [
+        (f"/kubepods/burstable/pod{UID}/{ID}", f"/kubepods/burstable/pod{UID}"),
+        (f"/kubepods/pod{UID}/{ID}/inner", f"/kubepods/pod{UID}"),
+        (f"/kubepods/pod{UID}", f"/kubepods/pod{UID}"),
+        (f"/lxc/n1/kubepods/pod{UID}/{ID}", f"/lxc/n1/kubepods/pod{UID}"),
+        (f"/kubepods/pod{UID}/docker/kubepods/pod{OTHER}/{ID}", f"/kubepods/pod{UID}"),
+        (SYSTEMD, SYSTEMD.rpartition("/")[0]),
+        (f"/kubepods-besteffort-pod{UID.replace('-', '_')}.slice:cri-containerd:{ID}", ""),  # the container's own
+        ("/kubepods/burstable", ""),
+        (f"/docker/{ID}", ""),
+        ("", ""),
+    ],
+)
+def test_the_cgroup_of_the_whole_pod(path: str, pod: str) -> None:
+    assert pod_cgroup_of(path) == pod
 
 
 @pytest.mark.parametrize(
