@@ -32,7 +32,7 @@ from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.linux import cgroup, procfs, staleness
 from vgpu.hook.linux.rootfs import Rootfs
 from vgpu.hook.placement.allocation import Allocation
-from vgpu.hook.request import authorization, oci_state, pod_record
+from vgpu.hook.request import authorization, ignored_annotations, oci_state, pod_record
 from vgpu.hook.request.identity import Identity, identify
 from vgpu.hook.request.oci_state import Container
 from vgpu.hook.request.resolve_grants import WantedGrants
@@ -75,7 +75,7 @@ class Hook:
         identity = identify(cgroups, container.annotations)
         wanted = authorization.wanted(container, identity)
         if wanted is None:
-            return []
+            return self._ignored(container) if identity.kubernetes and not identity.sandbox else []
         self.step = "authorization"
         authorization.refuse_rootless(self.proc)
         node = self._node()
@@ -84,9 +84,21 @@ class Hook:
         notes: list[str] = []
         if isinstance(wanted, WantedGrants) and identity.holder:
             wanted, notes = pod_record.complete(wanted, identity.holder, container.annotations, node.settings)
+        elif isinstance(wanted, Request):
+            notes = ignored_annotations.standalone(container.annotations, wanted)
         if self.dry_run:
             return [*self._explain(container, node.ledger.place(wanted, identity.holder, container.id), node), *notes]
         return [*self._run(container, identity, wanted, node), *notes]
+
+    def _ignored(self, container: Container) -> list[str]:
+        """Notes on a container of a pod that gets no card. Settings that cannot be read stop no such container."""
+        notes = ignored_annotations.in_pod(container.annotations)
+        if notes:
+            try:
+                self.run_dir = node_settings.read(self.config_path).run_dir
+            except VgpuError:
+                return []
+        return notes
 
     def _node(self) -> Node:
         self.step = "configuration"

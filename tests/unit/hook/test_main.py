@@ -21,7 +21,7 @@ from vgpu.config.settings import Settings
 from vgpu.hook import main as hook_main
 from vgpu.hook.devices.allow import AllowDevices
 from vgpu.hook.main import Hook, parse
-from vgpu.hook.request import authorization
+from vgpu.hook.request import authorization, ignored_annotations
 from vgpu.hook.request.identity import Identity, identify
 from vgpu.hook.request.oci_state import Container
 from vgpu.hook.request.resolve_grants import WantedGrants
@@ -301,6 +301,47 @@ def test_a_pod_from_start_to_stop(place: Place, equipped: list[str]) -> None:
     place.pod(place.grants())
     assert place.run("prestart") == (0, "", "")
     assert grants.read(str(place.path / "state"), A).holder == Holder(POD, "main")
+
+
+def test_what_a_pods_annotations_ask_for_in_vain_is_logged(place: Place, equipped: list[str]) -> None:
+    wishes = {"vgpu.io/core-limit": "20", "vgpu.io/cores": "90", "vgpu.io/numa-bind": "yes"}
+    place.pod({**place.grants(), **wishes})
+    assert place.run("prestart") == (0, "", "")
+    assert sorted(place.log()[-1]["notes"][2:]) == [
+        "annotation vgpu.io/cores is ignored: a pod's amounts come from the limits in its spec",
+        "annotation vgpu.io/numa-bind is ignored: expected true or false, found yes",
+        "the core limit 20 is ignored: it is below the 40 cores of the share, which are its limit",
+    ]
+
+
+def test_a_pod_whose_annotations_nobody_knows_is_logged(place: Place, equipped: list[str]) -> None:
+    place.pod(place.grants())
+    assert place.run("prestart") == (0, "", "")
+    assert place.log()[-1]["notes"][2:] == [ignored_annotations.NOT_KNOWN]
+    pods.write(str(place.path / "run"), record({}))
+    (place.proc / str(PID) / "stat").unlink()
+    assert place.run("poststop", state=place.state(pid=0)) == (0, "", "")
+    place.write(f"proc/{PID}/stat", f"{PID} (runc) S {' '.join('0' for _ in range(18))} 77 0\n")
+    assert place.run("prestart") == (0, "", "")
+    assert len(place.log()[-1]["notes"]) == 2, "with a record they are known"
+
+
+def test_a_pod_that_asks_by_annotations_alone_gets_nothing_and_a_line_in_the_log(place: Place) -> None:
+    place.pod(STANDALONE)
+    assert place.run("prestart") == (0, "", "")
+    assert place.claims() == []
+    (entry,) = place.log()
+    assert [note.split(" is ignored")[0] for note in entry["notes"]] == [
+        "annotation vgpu.io/cores", "annotation vgpu.io/memory"
+    ]  # fmt: skip
+    place.config.unlink()
+    assert place.run("prestart") == (0, "", ""), "broken settings stop no container without a card"
+
+
+def test_a_standalone_whole_card_has_no_core_limit(place: Place, equipped: list[str]) -> None:
+    place.set_config(annotations={"vgpu.io/cores": "100", "vgpu.io/core-limit": "50"})
+    assert place.run("prestart") == (0, "", "")
+    assert place.log()[-1]["notes"][2:] == ["the core limit 50 is ignored: whole cards have no core limit"]
 
 
 def record(annotations: dict[str, str], node: str = "", **limits: int) -> Pod:

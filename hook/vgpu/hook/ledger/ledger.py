@@ -32,6 +32,7 @@ from vgpu.hook.linux import procfs, staleness
 from vgpu.hook.placement import placement
 from vgpu.hook.placement.allocation import Allocation, from_request
 from vgpu.hook.placement.placement import Commitment, NoFit, Policy
+from vgpu.hook.request import ignored_annotations
 from vgpu.hook.request.resolve_grants import ResolvedGrants, WantedGrants, resolve, terms_of
 
 TYPE_CHECKING = False
@@ -384,9 +385,12 @@ class Ledger:
         return grant
 
     def _resolved(self, wanted: Request | WantedGrants, mine: list[Grant]) -> ResolvedGrants:
-        return (
-            ResolvedGrants(wanted, []) if isinstance(wanted, Request) else resolve(mine, wanted, self.cards, self.terms)
-        )
+        if isinstance(wanted, Request):
+            return ResolvedGrants(wanted, [])
+        resolved = resolve(mine, wanted, self.cards, self.terms)
+        for note in ignored_annotations.core_limit(wanted.core_limit, resolved.request):
+            self._note(note)
+        return resolved
 
     def _placed(self, start: Start, resolved: ResolvedGrants) -> Allocation:
         request, mine = resolved.request, resolved.grants

@@ -18,6 +18,7 @@ from vgpu.config.dialects.placements import Choice
 from vgpu.config.grants import Holder
 from vgpu.config.pods import Pod
 from vgpu.config.settings import Settings
+from vgpu.hook.request import ignored_annotations
 from vgpu.hook.request.resolve_grants import WantedGrants
 
 TIMEOUT = 3.0  #: seconds; the plugin's watch may lag behind kubelet, but not for long
@@ -39,11 +40,11 @@ def complete(
     ceiling = request.core_limit_wish(merged)
     dialects = settings.texts("kubernetes.dialects")
     choices: tuple[Choice, ...] = ()
-    notes = []
+    notes = ignored_annotations.in_pod(merged) + ([] if pod else ignored_annotations.not_known(annotations))
     if not placements.read(known, dialects):
-        notes = [_UNREADABLE] if not pod and dialects and placements.by_index(merged) else []
+        notes += [_UNREADABLE] if not pod and dialects and placements.by_index(merged) else []
     elif not name:
-        notes = [_UNNAMED]
+        notes.append(_UNNAMED)
     else:
         choices = tuple(placements.choices(known, name, known.node, dialects))
     return WantedGrants(wanted.ids, ceiling, wishes, choices, limits), notes

@@ -1,0 +1,71 @@
+"""Notes for the hook's log on annotations that have no effect on a container's start.
+
+Belongs here: which annotations and values nothing reads, as pure functions. Not here: values that fail a start
+(vgpu.config.request), and the device plugin's events with the same facts. A pod's author has no other way to learn that
+a wish does not count: an ignored annotation fails nothing.
+"""
+
+from __future__ import annotations
+
+from vgpu.config import request
+from vgpu.config.errors import shown
+from vgpu.config.grants import ANNOTATIONS as GRANTS
+from vgpu.config.request import CORE_LIMITS, POLICIES, PRIORITIES, WHOLE_CARD, WISH_PREFIXES, Request
+
+AMOUNTS = (request.CORES, request.MEMORY, request.GPUS)
+READ_BY_SOMEBODY = ("vgpu.io/", "tencent.com/", "nvidia.com/", "hami.io/", "volcano.sh/")
+WISHES = ("use-gputype", "nouse-gputype", "use-gpuuuid", "nouse-gpuuuid", "numa-bind")
+#: The keys of one wish in all dialects. The first one that a container has counts.
+ALTERNATIVES = (CORE_LIMITS, PRIORITIES, *(tuple(prefix + name for prefix in WISH_PREFIXES) for name in WISHES))
+NOT_KNOWN = (
+    "the pod's annotations are not known: there is no record of the pod (no API access), and the runtime passes none "
+    "on; a core limit or another wish in them has no effect"
+)
+
+
+def in_pod(annotations: dict[str, str]) -> list[str]:
+    """Notes on the annotations of a pod that ask for amounts, and on wishes that nothing reads."""
+    asked = [key for key in AMOUNTS if key in annotations]
+    return [_ignored(key, "a pod's amounts come from the limits in its spec") for key in asked] + _wishes(annotations)
+
+
+def standalone(annotations: dict[str, str], wanted: Request) -> list[str]:
+    """Notes on the wishes of a container outside Kubernetes that nothing reads."""
+    return [*_wishes(annotations), *core_limit(request.core_limit_wish(annotations), wanted)]
+
+
+def core_limit(limit: int, wanted: Request) -> list[str]:
+    """Notes on the core limit of an annotation (0: none) that does not count for the request."""
+    if not limit or (wanted.exclusive and limit == WHOLE_CARD):
+        return []
+    if wanted.exclusive:
+        return [f"the core limit {limit} is ignored: whole cards have no core limit"]
+    if limit >= wanted.cores:
+        return []
+    return [
+        f"the core limit {limit} is ignored: it is below the {wanted.cores} cores of the share, which are its limit"
+    ]
+
+
+def not_known(annotations: dict[str, str]) -> list[str]:
+    """A note where the runtime's `annotations` have none of a pod's own, and there is no record of the pod."""
+    passed = [key for key in annotations if key.startswith(READ_BY_SOMEBODY) and key not in GRANTS.values()]
+    return [] if passed else [NOT_KNOWN]
+
+
+def _wishes(annotations: dict[str, str]) -> list[str]:
+    notes = []
+    policy = annotations.get(POLICIES[0], "")
+    if policy not in ("", "binpack", "spread"):
+        notes.append(_ignored(POLICIES[0], f"expected binpack or spread, found {shown(policy)}"))
+    for key in [prefix + "numa-bind" for prefix in WISH_PREFIXES]:
+        if annotations.get(key, "false") not in ("true", "false"):
+            notes.append(_ignored(key, f"expected true or false, found {shown(annotations[key])}"))
+    for keys in ALTERNATIVES:
+        first, *others = [key for key in keys if key in annotations] or [""]
+        notes += [_ignored(key, f"{first} counts") for key in others if annotations[key] != annotations[first]]
+    return notes
+
+
+def _ignored(key: str, why: str) -> str:
+    return f"annotation {key} is ignored: {why}"
