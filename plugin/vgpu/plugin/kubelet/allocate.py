@@ -108,7 +108,7 @@ class Allocator:
         self.settings = settings
         self.clock = clock
         self._lock = threading.Lock()
-        self._last = 0.0
+        self._last = max((grant.created for grant in grants.read_all(settings.state_dir)[0]), default=0.0)
 
     def allocate(self, resource: Resource, requests: list[list[str]]) -> list[Grant]:
         """One durable grant for each container. After Refused (a VgpuError) or OSError no grant is left."""
@@ -128,7 +128,10 @@ class Allocator:
                 os.unlink(path)
 
     def _now(self) -> float:
-        """A time after the last grant's, whatever the clock does: of two grants with the same ids the later counts."""
+        """A time after the last grant's, whatever the clock does and the earlier plugin's did.
+
+        Of two grants with the same ids the later counts.
+        """
         with self._lock:
             self._last = max(self.clock(), self._last + TICK)
             return self._last

@@ -222,3 +222,13 @@ def test_answers_have_keys_of_their_own() -> None:
     answers = [allocate.answer(grant) for grant in made]
     assert answers[0] == ({"VGPU_GRANT_CORES": made[0].id}, {"vgpu.io/grant-cores": made[0].id})
     assert answers[1] == ({"VGPU_GRANT_MEMORY": made[1].id}, {"vgpu.io/grant-memory": made[1].id})
+
+
+def test_a_new_plugin_goes_on_after_the_grants_of_the_one_before(tmp_path: Path) -> None:
+    """The clock was set back meanwhile."""
+    settings = make_settings(tmp_path)
+    [cores, _] = advertised(settings, make_cards())
+    [first] = Allocator(settings, lambda: 9000.0).allocate(cores, [ids(cores, 10)])
+    [second] = Allocator(settings, lambda: 50.0).allocate(cores, [ids(cores, 10)])
+    assert commitments.superseded(first, [first, second])
+    assert not commitments.superseded(second, [first, second])
