@@ -24,7 +24,7 @@ from daemons import wait_for
 
 from vgpu.config import claims, limits, paths, records
 from vgpu.hook.linux import cgroup
-from vgpu.node.daemon import reaper
+from vgpu.node.daemon import device_monitor, reaper
 
 pytestmark = pytest.mark.root
 
@@ -127,6 +127,70 @@ def test_devices_that_a_runtime_closed_are_opened_again(
     assert f"container={container}" in told
     told = node.vgpuctl("health").stdout.partition("containers whose devices were allowed again")[2]
     assert told.split()[0] == "1"
+
+
+#: Puts another program's own device program in the place of the container's. argv: init, "permit" or "deny".
+SWAP_V2 = """
+import os, sys
+from vgpu.hook.devices import bpf_program, cgroup_v2, rules
+from vgpu.hook.linux import bpf, cgroup
+fd = os.open(cgroup.device_cgroup(int(sys.argv[1])).directory, os.O_RDONLY)
+(old,), flags = bpf.prog_query(fd)
+other = rules.Filter([rules.Rule("c", 1, 3, "rwm")], sys.argv[2] == "permit")
+new = bpf.prog_load(bpf_program.program(other, bpf_program.MOV32_K), "other")
+cgroup_v2.swap(fd, new, bpf.prog_get_fd_by_id(old), flags)
+"""
+
+
+def swap(init: int, decision: str) -> None:
+    subprocess.run([*bundles.V2, sys.executable, "-c", SWAP_V2, str(init), decision], check=True)
+
+
+def close(version: int, init: int, numbers: list[str]) -> None:
+    """Another program takes the devices from a privileged container."""
+    if version == 2:
+        swap(init, "deny")
+        return
+    directory = Path(cgroup.device_cgroup(init).directory)
+    for number in numbers:
+        (directory / "devices.deny").write_text(f"c {number} rw")
+    assert (directory / "devices.list").read_text() == "a *:* rwm\n"
+
+
+def privileged(share: bundles.Bundle) -> bundles.Bundle:
+    """Give the container the device rules and capabilities of a privileged one."""
+    share.config["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
+    share.config["process"]["noNewPrivileges"] = False
+    return share
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_privileged_container_is_reported_only_when_its_devices_were_closed(
+    version: int, tmp_path: Path, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon
+) -> None:
+    """Its list on v1 is `a *:* rwm` before and after a denial, because the kernel does not list denials.
+
+    On v2 it has a program of an unknown runtime, which permits all devices.
+    """
+    runtime = bundles.Runtime(tmp_path / "runtime", "runc", cgroup=version)
+    try:
+        share = privileged(bundle(rootfs(), cores="20", memory="1Gi"))
+        container, init = started(runtime, share)
+        if version == 2:
+            swap(init, "permit")
+        daemon.start(*(bundles.V2 if version == 2 else ())).ready()
+        daemon.rounds(3)
+        if version == 1:
+            time.sleep(device_monitor.INTERVAL)  # a second look follows the first
+            daemon.rounds(3)
+        assert daemon.health()["devices"] == {"reopened": 0}
+        assert opens(runtime, container)
+        close(version, init, list(claims.read(node.settings.run_dir, container).devices))
+        assert not opens(runtime, container)
+        wait_for(lambda: daemon.health()["devices"] == {"reopened": 1}, what=daemon.text)
+        assert opens(runtime, container)
+    finally:
+        runtime.cleanup()
 
 
 # The reaper

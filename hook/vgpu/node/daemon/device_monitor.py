@@ -3,7 +3,8 @@
 Belongs here: when to check a container's device cgroup, and what to log. The claim contains the devices that the
 container may use. Does not belong here: allowing them, which is the hook's own step (vgpu.hook.devices.allow). That
 step runs in a worker, because it may have to call systemd. A check without a change is cheap: it reads the list of v1,
-or queries the ids of the programs of v2. Runs as root.
+or queries the ids of the programs of v2. A list of v1 that permits everything (`a *:* rwm`, a privileged container's)
+does not show denials, so a worker asks the kernel instead. Runs as root.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from vgpu.config.claims import Claim
 from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
-from vgpu.hook.devices import rules
+from vgpu.hook.devices import access_check, rules
 from vgpu.hook.devices.allow import AllowDevices
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import bpf, cgroup
@@ -46,13 +47,39 @@ def rules_at(place: DeviceCgroup) -> Rules:
         os.close(fd)
 
 
+def hide_denials(rules: Rules) -> bool:
+    """Whether these are a list of v1 that permits everything but what the kernel does not list."""
+    return any(isinstance(item, bytes) and item.startswith(b"a ") for item in rules)
+
+
 def opened(claim: Claim, access: str, proc: str) -> dict[str, object]:
-    """Do the hook's step again. The worker's answer contains whether a device was denied, and what was done."""
+    """Do the hook's step again. The worker's answer contains whether the kernel denied a device, and what was done.
+
+    The step may write rules although every device is open: into a list that hides its denials, and over a program that
+    it does not recognise. Only the kernel's own answer shows that another program had closed a device.
+    """
     nodes = {(int(major), int(minor)): path for major, minor, path in _numbers(claim)}
+    place = cgroup.device_cgroup(claim.pid, proc)
+    closed = _closed(place, nodes, access)
+    if not closed and place.version == 1 and hide_denials(rules_at(place)):
+        return {"changed": False, "text": ""}
     found = oci_state.read({"id": claim.container, "pid": claim.pid, "bundle": claim.bundle})
     config_rules = rules.from_config(found.config, f"{claim.bundle}/config.json")
     done = AllowDevices(claim.pid, tuple(nodes), access, config_rules, nodes).execute(proc)
-    return {"changed": done.changed, "text": done.text}
+    return {"changed": done.changed and closed is not False, "text": done.text}
+
+
+def _closed(place: DeviceCgroup, nodes: dict[tuple[int, int], str], access: str) -> bool | None:
+    """Whether the kernel denies one of the devices in this cgroup; None when that cannot be found out."""
+    fd = os.open(place.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if access_check.refused(fd, place.directory, nodes, access):
+            return True
+    except VgpuError:  # cgroup v2: no process may enter a cgroup that gives controllers to others below it
+        return None
+    finally:
+        os.close(fd)
+    return False if all(map(os.path.exists, nodes.values())) else None
 
 
 def _numbers(claim: Claim) -> list[tuple[str, str, str]]:
@@ -81,6 +108,7 @@ class DeviceMonitor(Monitor):
         self.reopened = 0
         self._claim: Claim | None = None
         self._known: dict[Key, Rules] = {}
+        self._asked: dict[Key, float] = {}  # when the kernel was last asked about a list that hides its denials
         self._places: dict[Key, DeviceCgroup] = {}  # kept, because finding one means reading all mounts
         self._failed: dict[Key, tuple[float, str]] = {}  # (time, reason)
 
@@ -105,17 +133,23 @@ class DeviceMonitor(Monitor):
         self._known = {key: rules for key, rules in self._known.items() if key in living}
         self._places = {key: place for key, place in self._places.items() if key in living}
         self._failed = {key: failed for key, failed in self._failed.items() if key in living}
+        self._asked = {key: asked for key, asked in self._asked.items() if key in living}
+        hidden: list[Claim] = []
         for key, claim in living.items():
             if key in self._failed and self.clock() < self._failed[key][0] + LATER:
                 continue
             try:
-                changed = self.rules(claim) != self._known.get(key)
+                present = self.rules(claim)
             except (VgpuError, OSError) as error:
                 self._failed[key] = self.clock(), str(error)
                 continue
-            if changed:
+            if present != self._known.get(key):
                 self._open(claim)
                 return
+            if hide_denials(present) and self.clock() >= self._asked.get(key, 0.0) + INTERVAL:
+                hidden.append(claim)
+        if hidden:
+            self._open(min(hidden, key=lambda claim: self._asked.get(_key(claim), 0.0)))
 
     def _rules_of(self, claim: Claim) -> Rules:
         key = _key(claim)
@@ -140,6 +174,7 @@ class DeviceMonitor(Monitor):
             if worker.error:
                 raise VgpuError(worker.error)
             self._known[key] = self.rules(claim)
+            self._asked[key] = self.clock()
         except (VgpuError, OSError) as error:
             self._failed[key] = self.clock(), str(error)
             return

@@ -114,6 +114,22 @@ def test_each_container_is_checked_once_and_again_when_its_rules_change(bed: Bed
     assert log.count("allowed again") == 1
 
 
+def test_a_list_that_hides_its_denials_is_checked_each_time_after_all_others(bed: Bed) -> None:
+    for name in ("a", "b", "c"):
+        bed.container(name)
+    for name in ("a", "b"):
+        bed.rules[name] = (b"a *:* rwm\n",)
+    bed.rules["c"] = ("runtime's", "opened")
+    assert sorted(bed.rounds()) == ["a", "b", "c"]
+    assert sorted(bed.rounds(INTERVAL + 6)) == ["a", "b"]
+    assert bed.watch.reopened == 0
+    bed.reset("c")
+    bed.shut.add("b")
+    assert bed.rounds(INTERVAL + 6)[0] == "c", "the kernel is asked after all rules were compared"
+    assert "b" in bed.rounds(INTERVAL + 6)
+    assert bed.watch.reopened == 2
+
+
 def test_a_container_without_granted_devices_is_left_alone(bed: Bed) -> None:
     """A container whose hook still runs, one in its runtime's cgroup, and one whose claim has no devices."""
     bed.container("starting", ready=False)
