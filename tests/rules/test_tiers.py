@@ -27,7 +27,6 @@ ELSEWHERE = {
     "hook/inject/operations": "unit/hook/inject/test_plan.py",
     "hook/ledger/core_schedules": "unit/node/daemon/test_lender.py",
     "hook/linux/bpf": "system/test_device_cgroup.py",
-    "hook/linux/procfs": "unit/hook/ledger/test_container_processes.py",
     "hook/linux/syscalls": "unit/hook/linux/test_rootfs.py",
     "hook/placement/allocation": "unit/hook/request/test_resolve_grants.py",
     "hook/request/authorization": "unit/hook/test_main.py",

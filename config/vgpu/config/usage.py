@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 PATH = USAGE_DIR + "/usage"
 IDENTITY = 2 << 32 | 0x45535556
 SLOTS = 1024
+PID_BITS = 22
+REAPING = 1 << 63
+UNKNOWN_NAMESPACES = (1 << 64) - 1  #: without a usable /proc
 
 HEADER = Struct("=QQ48x")
 CARD = Struct("=Q16s8x")
@@ -41,9 +44,45 @@ SIZE = FLIGHTS_OFFSET + MAX_CARDS * SLOTS * FLIGHT.size
 BEGINNING = HEADER.pack(IDENTITY, 0)
 
 
-def decode(data: bytes, source: str = "usage") -> dict[str, int]:
-    """The bytes that the container holds, by card uuid; VgpuError when `data` is no region."""
-    return {uuid: sum(reserved for _, reserved in charges) for uuid, charges, _ in _cards(data, source)}
+def decode(data: bytes, source: str = "usage", ended: frozenset[int] = frozenset()) -> dict[str, int]:
+    """The bytes that the container holds, by card uuid; VgpuError when `data` is no region.
+
+    The slots `ended` do not count: what ended processes held stays in the region until another process looks for it.
+    """
+    return {
+        uuid: sum(reserved for slot, (_, reserved) in enumerate(charges) if slot not in ended)
+        for uuid, charges, _ in _cards(data, source)
+    }
+
+
+def owners(data: bytes, source: str = "usage") -> list[Owner]:
+    """The owners of the slots that hold something of a card; VgpuError when `data` is no region."""
+    charged = {slot for _, charges, _ in _cards(data, source) for slot, (_, reserved) in enumerate(charges) if reserved}
+    found = []
+    for slot in sorted(charged):
+        owner, namespaces, *_ = SLOT.unpack_from(data, CARDS_END + slot * SLOT.size)
+        if owner:
+            found.append(Owner(slot, owner, namespaces))
+    return found
+
+
+class Owner:
+    """The process that holds `slot`, by its own account: `pid` in its PID namespace, `start_time` in clock ticks of its
+    time namespace (0: unknown), and the inodes of both namespaces (0: unknown).
+
+    `reaped`: another process is clearing the slot, and `pid` is that one's.
+    """
+
+    __slots__ = ("pid", "pid_namespace", "reaped", "slot", "start_time", "time_namespace")
+
+    def __init__(self, slot: int, owner: int, namespaces: int) -> None:
+        self.slot = slot
+        self.reaped = bool(owner & REAPING)
+        self.pid = owner & ((1 << PID_BITS) - 1)
+        self.start_time = (owner & ~REAPING) >> PID_BITS
+        known = namespaces != UNKNOWN_NAMESPACES
+        self.pid_namespace = namespaces & 0xFFFFFFFF if known else 0
+        self.time_namespace = namespaces >> 32 if known else 0
 
 
 def allocated(data: bytes, source: str = "usage") -> dict[str, int]:

@@ -37,6 +37,10 @@ int main(void)
     NUMBER("flights", offsetof(struct vgpu_usage, flights));
     NUMBER("card.key", offsetof(struct vgpu_usage_card, key));
     NUMBER("card.uuid", offsetof(struct vgpu_usage_card, uuid));
+    NUMBER("slot.owner", offsetof(struct vgpu_usage_slot, owner));
+    NUMBER("slot.namespaces", offsetof(struct vgpu_usage_slot, namespaces));
+    NUMBER("PID_BITS", VGPU_USAGE_PID_BITS);
+    NUMBER("REAPING", VGPU_USAGE_REAPING);
     NUMBER("charge.attempting", offsetof(struct vgpu_usage_charge, attempting));
     NUMBER("charge.reserved", offsetof(struct vgpu_usage_charge, reserved));
     NUMBER("overheads", offsetof(struct vgpu_usage, overheads));
@@ -91,6 +95,10 @@ def header(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         ("flights", usage.FLIGHTS_OFFSET),
         ("card.key", 0),
         ("card.uuid", 8),
+        ("slot.owner", 0),
+        ("slot.namespaces", 8),
+        ("PID_BITS", usage.PID_BITS),
+        ("REAPING", usage.REAPING),
         ("charge.attempting", 0),
         ("charge.reserved", 8),
         ("overheads", usage.OVERHEADS_OFFSET),

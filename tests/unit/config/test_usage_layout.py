@@ -28,6 +28,18 @@ def test_decode_sums_the_slots_of_each_card() -> None:
     assert usage.decode(data) == {limits.uuid_text(one): 12, limits.uuid_text(other): 1 << 40}
 
 
+def test_owners_are_those_of_charged_slots() -> None:
+    data = bytearray(region(4, {0: bytes(16), 1: b"\x01" * 16}, {(0, 1): 5, (1, 1): 6, (1, 2): 7}))
+    for slot, owner in ((0, 11), (1, 99 << usage.PID_BITS | 12), (3, 14)):
+        usage.SLOT.pack_into(data, usage.CARDS_END + slot * usage.SLOT.size, owner, 8 << 32 | 9, 0, 0, 0)
+    (found,) = usage.owners(bytes(data))
+    assert (found.slot, found.pid, found.start_time, found.reaped) == (1, 12, 99, False)
+    assert (found.pid_namespace, found.time_namespace) == (9, 8)
+    assert list(usage.decode(bytes(data), ended=frozenset({1})).values()) == [0, 7], (
+        "slot 2 names no owner, so it counts"
+    )
+
+
 def test_the_drivers_own_memory_is_no_allocation() -> None:
     data = bytearray(region(3, {1: bytes(16)}, {(1, 0): 5 * 4096, (1, 1): 4000, (1, 2): 7}))
     for slot, units in enumerate((2, 1, 0)):

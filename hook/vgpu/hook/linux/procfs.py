@@ -8,13 +8,19 @@ from __future__ import annotations
 import os
 
 DEAD_STATES = (b"Z", b"X", b"x")
+THREADS_FIELD = 20
 START_TIME_FIELD = 22
 
 
 def start_time(pid: int, proc: str = "/proc") -> int:
-    """The start time of `pid` in clock ticks after boot; 0 when there is no such process, or it is a zombie."""
+    """The start time of `pid` in clock ticks after boot; 0 when there is no such process, or it is a zombie.
+
+    A process whose first thread has ended looks like a zombie, too, but has other threads, and lives on.
+    """
     fields = _stat(pid, proc)
-    if len(fields) < START_TIME_FIELD - 2 or fields[0] in DEAD_STATES:
+    if len(fields) < START_TIME_FIELD - 2:
+        return 0
+    if fields[0] in DEAD_STATES and int(fields[THREADS_FIELD - 3]) <= 1:
         return 0
     return int(fields[START_TIME_FIELD - 3])
 

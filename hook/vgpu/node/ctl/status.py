@@ -1,7 +1,8 @@
 """`vgpuctl status`: the cards of this node and the containers that hold them.
 
 Belongs here: the two tables, from claims, grants and usage regions. vgpuctl reads the memory that a container uses from
-that container's usage region, through the container's root by file descriptor; the container itself writes that figure.
+that container's usage region, through the container's root by file descriptor, and leaves out what ended processes
+held; the container itself writes that figure.
 vgpud reports the core time that each container used in the last round, which is also the container's own figure, and
 the percent that is lent to it now. Does not belong here: asking vgpud, which vgpu.node.ctl.health does.
 """
@@ -13,16 +14,17 @@ import time
 import click
 
 from vgpu.config import inventory as inventories
-from vgpu.config import limits, paths, records, settings, usage
+from vgpu.config import limits, paths, records, settings
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
 from vgpu.config.limits import UNLIMITED, CardLimit
+from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.placement.placement import Commitment
 from vgpu.node.ctl import health
 from vgpu.node.ctl.output import Bytes, output_option, print_json, print_table
-from vgpu.node.daemon.usage_regions import region_of
+from vgpu.node.daemon import usage_regions
 
 CARDS = ("card", "uuid", "name", "cores held", "memory held", "memory", "holders")
 CONTAINERS = (
@@ -46,7 +48,8 @@ def status(config_path: str, output: str) -> None:
     card_rows = [_card_row(card, committed.get(card.uuid, Commitment())) for card in cards]
     daemon_line, answer = health.status_line(node.run_dir)
     cores = health.core_use(answer)
-    container_rows = [row for claim in held for row in _container_rows(claim, cards, ledger, node.run_dir, cores)]
+    living = ContainerProcesses([claim for claim in held if ledger.lives(claim)])
+    container_rows = [row for claim in held for row in _container_rows(claim, cards, living, node.run_dir, cores)]
     if output == "json":
         rows = (("cards", CARDS, card_rows), ("containers", CONTAINERS, container_rows))
         tables = {name: [_fields(headers, row) for row in table] for name, headers, table in rows}
@@ -68,10 +71,14 @@ def _card_row(card: Card, held: Commitment) -> list[object]:
 
 
 def _container_rows(
-    claim: Claim, cards: list[Card], ledger: Ledger, run_dir: str, cores: dict[tuple[str, str], tuple[object, object]]
+    claim: Claim,
+    cards: list[Card],
+    living: ContainerProcesses,
+    run_dir: str,
+    cores: dict[tuple[str, str], tuple[object, object]],
 ) -> list[list[object]]:
-    lives = ledger.lives(claim)
-    used = region_of(claim.pid, usage.decode) if lives and not claim.exclusive else {}
+    lives = claim in living.claims
+    used = usage_regions.held(claim.pid, lambda: living.of(claim)) if lives and not claim.exclusive else {}
     state = "stopped" if not lives else "running" if claim.ready else "starting"
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(claim.created))
     index = {card.uuid: card.index for card in cards}

@@ -1,0 +1,135 @@
+"""What `vgpuctl status` shows of a container's memory when its programs end. No vgpud runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import bundles
+import nodes
+import pytest
+from checkout import DATA
+from daemons import wait_for
+
+from vgpu.hook.linux import procfs
+
+pytestmark = pytest.mark.root
+
+Rootfs = Callable[..., Path]
+MakeBundle = Callable[..., bundles.Bundle]
+MIB = 1 << 20
+SOON = 10.0  #: seconds for some calls of vgpuctl on a busy machine
+
+
+class Holder:
+    """A container with a share, in which programs hold memory of the card."""
+
+    def __init__(self, runtime: bundles.Runtime, share: bundles.Bundle, node: nodes.SimulatedNode) -> None:
+        self.runtime = runtime
+        self.node = node
+        self.container, done = runtime.create(share.command("sleep", "600"))
+        assert done.returncode == 0, done.stderr
+        runtime.call("start", self.container, check=True)
+        self.programs: list[subprocess.Popen[str]] = []
+        self.holders: dict[int, set[int]] = {}  # pids on the host by MiB
+
+    def hold(self, mib: int, kind: str = "plain", pid: int = 0) -> int:
+        """Start a program that holds memory. Returns its pid inside, which is `pid` if given."""
+        choice = f"echo {pid - 1} > /proc/sys/kernel/ns_last_pid; " if pid else ""
+        script = f"{choice}memory_holder {mib} {kind} & wait"
+        capabilities = ["--cap", "CAP_SYS_ADMIN", "--cap", "CAP_SYS_TIME"]
+        command = [*self.runtime.command, "exec", *capabilities, self.container, "sh", "-c", script]
+        before = self._holders()
+        program = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        self.programs.append(program)
+        assert program.stdout is not None
+        inside = int(program.stdout.readline())
+        self.holders[mib] = self._holders() - before
+        return inside
+
+    def end(self, mib: int, number: int) -> None:
+        """Send a signal to the program that holds so much."""
+        for pid in self.holders[mib]:
+            with contextlib.suppress(ProcessLookupError):  # a child whose parent has just ended
+                os.kill(pid, number)
+
+    def _holders(self) -> set[int]:
+        listed = json.loads(self.runtime.call("ps", "--format", "json", self.container, check=True).stdout)
+        return {pid for pid in listed if procfs.command(pid) == "memory_holder"}
+
+    def shows(self, mib: int) -> None:
+        """Assert that status shows this at once, or after a process has ended that was told to."""
+        wait_for(lambda: self.used() == mib * MIB, SOON, lambda: f"{(self.used() or 0) / MIB} MiB, not {mib}")
+
+    def used(self) -> int | None:
+        (row,) = json.loads(self.node.vgpuctl("status", "--output", "json").stdout)["containers"]
+        return row["memory_used"]  # type: ignore[no-any-return]
+
+    def cleanup(self) -> None:
+        self.runtime.cleanup()
+        for program in self.programs:
+            program.communicate(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def memory_holder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("programs") / "memory_holder"
+    source = DATA / "cuda/memory_holder.c"
+    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    subprocess.run(["cc", *flags, "-o", program, source, "-ldl"], check=True)
+    return program
+
+
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def holder(
+    request: pytest.FixtureRequest,
+    memory_holder: Path,
+    rootfs: Rootfs,
+    bundle: MakeBundle,
+    node: nodes.SimulatedNode,
+    tmp_path: Path,
+) -> Iterator[Holder]:
+    tree = rootfs()
+    shutil.copy2(memory_holder, tree / "usr/bin")
+    runtime = bundles.Runtime(tmp_path / "runtime", "runc", cgroup=request.param)
+    made = Holder(runtime, bundle(tree, cores="20", memory="20Gi"), node)
+    yield made
+    made.cleanup()
+
+
+def test_it_sinks_when_a_program_ends_or_is_killed(holder: Holder) -> None:
+    """No other process of the container looks into the usage region afterwards, which still has the charges."""
+    assert not holder.used()
+    holder.hold(100)
+    holder.hold(201)
+    pid = holder.hold(402)
+    holder.shows(703)
+    holder.end(100, signal.SIGTERM)
+    holder.shows(603)
+    holder.end(402, signal.SIGKILL)
+    holder.shows(201)
+    assert holder.hold(50, pid=pid) == pid
+    holder.shows(251)
+    holder.end(50, signal.SIGKILL)
+    holder.end(201, signal.SIGKILL)
+    holder.shows(0)
+
+
+@pytest.mark.parametrize("holder", [1], indirect=True, ids=["v1"])
+def test_whatever_kind_of_process_holds_it(holder: Holder) -> None:
+    """One without its first thread, in a PID or a time namespace of its own, and one that executes another program."""
+    total = 0
+    for mib, kind in ((11, "leader"), (22, "pid"), (44, "time"), (88, "exec")):
+        holder.hold(mib, kind)
+        total += mib
+        holder.shows(total)
+    for mib, number in ((88, signal.SIGTERM), (44, signal.SIGKILL), (22, signal.SIGKILL), (11, signal.SIGKILL)):
+        holder.end(mib, number)
+        total -= mib
+        holder.shows(total)
