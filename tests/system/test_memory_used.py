@@ -1,4 +1,4 @@
-"""What `vgpuctl status` shows of a container's memory when its programs end. No vgpud runs."""
+"""What `vgpuctl status` shows of a container's memory when its programs end; and a share that is too small for one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import bundles
+import daemons
 import nodes
 import pytest
+import yaml
 from checkout import DATA
 from daemons import wait_for
 
@@ -133,3 +136,44 @@ def test_whatever_kind_of_process_holds_it(holder: Holder) -> None:
         holder.end(mib, number)
         total -= mib
         holder.shows(total)
+
+
+# The size of a context
+
+
+@pytest.mark.parametrize("holder", [1], indirect=True, ids=["v1"])
+def test_a_share_below_a_context_is_noted_once_its_size_was_seen(
+    holder: Holder, rootfs: Rootfs, bundle: MakeBundle
+) -> None:
+    """vgpud sees what the driver takes for a program, and the hook's log names the next share that is below that."""
+    node = holder.node
+    profile = yaml.safe_load((nodes.PROFILES / "a100x2.yaml").read_text())
+    context = profile["models"]["a100"]["context_mib"]
+    assert [card["context"] for card in status_of(node)] == [None, None]
+
+    def starts_small() -> list[str]:
+        small = bundle(rootfs(), cores="5", memory=f"{context - 1}Mi")
+        done = holder.runtime.run(small.command("true"))
+        assert done.returncode == 0, done.stderr
+        lines = (Path(node.settings.run_dir) / "hook.log").read_text().splitlines()
+        return [note for line in lines[-2:] for note in json.loads(line)["notes"] if "smaller than" in note]
+
+    assert starts_small() == []
+    holder.hold(30)
+    daemon = daemons.Daemon(node)
+    try:
+        daemon.start().ready()
+        wait_for(lambda: status_of(node)[0]["context"], 60, daemon.text)
+    finally:
+        daemon.kill()
+    assert [card["context"] for card in status_of(node)] == [context * MIB] * 2, "both cards are of the same model"
+    (note,) = starts_small()
+    assert (
+        f"a share of {context - 1} MiB is smaller than a CUDA context there, {context} MiB (seen on this node" in note
+    )
+    node.take_inventory()
+    assert f"{context} MiB" in node.vgpuctl("inventory", "show").stdout, "a new inventory has it, too"
+
+
+def status_of(node: nodes.SimulatedNode) -> list[dict[str, Any]]:
+    return json.loads(node.vgpuctl("status", "--output", "json").stdout)["cards"]  # type: ignore[no-any-return]

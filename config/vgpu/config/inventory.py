@@ -53,9 +53,15 @@ class Device:
 
 
 class Card:
-    """One GPU. `memory` is in bytes; `links` maps another card's uuid to NV<n>, PIX, PXB, PHB, NODE or SYS."""
+    """One GPU. `memory` is in bytes; `links` maps another card's uuid to NV<n>, PIX, PXB, PHB, NODE or SYS.
 
-    __slots__ = ("bus_id", "device", "index", "links", "memory", "minor", "name", "numa", "uuid")
+    `context` is how many bytes the driver takes for a CUDA context (0: not known), and `context_source` says who found
+    that out (vgpu.config.context_sizes).
+    """
+
+    __slots__ = (
+        "bus_id", "context", "context_source", "device", "index", "links", "memory", "minor", "name", "numa", "uuid",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -68,6 +74,8 @@ class Card:
         device: Device,
         numa: int = -1,
         links: dict[str, str] | None = None,
+        context: int = 0,
+        context_source: str = "",
     ) -> None:
         self.uuid = uuid
         self.index = index
@@ -78,6 +86,8 @@ class Card:
         self.device = device
         self.numa = numa
         self.links = links or {}
+        self.context = context
+        self.context_source = context_source
 
     def label(self) -> str:
         """The card's name in messages."""
@@ -196,4 +206,6 @@ def _card(fields: Fields) -> Card:
         device=_device(fields.inner("device")),
         numa=fields.whole("numa", -1, MAX_DEVICE),
         links=fields.mapping("links"),
+        context=fields.whole("context") if "context" in fields.record else 0,  # an older vgpu wrote none
+        context_source=fields.text("context_source") if "context_source" in fields.record else "",
     )

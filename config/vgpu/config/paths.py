@@ -133,6 +133,10 @@ def device_tags(state_dir: str) -> str:
     return state_dir + "/card-tags.json"
 
 
+def context_sizes(state_dir: str) -> str:
+    return state_dir + "/context-sizes.json"
+
+
 def is_grant_id(text: str) -> bool:
     """Whether `text` has the form of a grant's id."""
     return len(text) == GRANT_ID_LENGTH and all(c in "0123456789abcdef" for c in text)

@@ -85,10 +85,14 @@ class Owner:
         self.time_namespace = namespaces >> 32 if known else 0
 
 
-def allocated(data: bytes, source: str = "usage") -> dict[str, int]:
+def allocated(data: bytes, source: str = "usage", ended: frozenset[int] = frozenset()) -> dict[str, int]:
     """The same without the driver's own memory, as far as the processes have booked it."""
     return {
-        uuid: sum(max(0, reserved - units * OVERHEAD_UNIT) for (_, reserved), (units,) in zip(charges, overheads))
+        uuid: sum(
+            max(0, reserved - units * OVERHEAD_UNIT)
+            for slot, ((_, reserved), (units,)) in enumerate(zip(charges, overheads))
+            if slot not in ended
+        )
         for uuid, charges, overheads in _cards(data, source)
     }
 

@@ -14,8 +14,8 @@ import os
 import sys
 import time
 
+from vgpu.config import context_sizes, paths
 from vgpu.config import inventory as inventories
-from vgpu.config import paths
 from vgpu.config import settings as node_settings
 from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Inventory
@@ -127,7 +127,7 @@ class Hook:
         except BaseException:
             node.ledger.withdraw(start)
             raise
-        return [*node.ledger.describe(allocation), *notes, *node.ledger.notes]
+        return [*node.ledger.describe(allocation), *_too_small(allocation), *notes, *node.ledger.notes]
 
     def _equip(self, container: Container, allocation: Allocation, node: Node) -> tuple[list[str], AllowDevices]:
         """Open the device cgroup, then make the mounts, links and nodes. The cgroup needs no undoing: the runtime
@@ -175,7 +175,13 @@ class Hook:
         finally:
             root.close()
         lines = [f"card {card.index} {card.uuid} {card.name}" for card in allocation.cards]
-        return [*lines, *(step.describe() for step in planned.operations), access.describe(), *planned.notes]
+        return [
+            *lines,
+            *(step.describe() for step in planned.operations),
+            access.describe(),
+            *_too_small(allocation),
+            *planned.notes,
+        ]
 
     def stop(self, state: dict[str, object]) -> list[str]:
         """poststop. Returns lines for the log."""
@@ -187,6 +193,10 @@ class Hook:
         if not isinstance(container, str):
             raise VgpuError("state JSON on stdin", expected="an id", found=container)
         return ["released", *ledger.notes] if ledger.release(container) else ledger.notes
+
+
+def _too_small(allocation: Allocation) -> list[str]:
+    return context_sizes.too_small(allocation.cards, [limit.memory for limit in allocation.limits])
 
 
 def parse(arguments: list[str]) -> tuple[str, bool, str] | None:

@@ -151,7 +151,7 @@ SOUND: list[tuple[dict[str, object], object]] = [
         Inventory(
             "550", "boot", 1.0, [Library("/usr/lib/libcuda.so.1", "libcuda.so.1", "libcuda.so.1", "compute")],
             [Binary("/usr/bin/nvidia-smi", "nvidia-smi", "utility")], [DEVICE],
-            [Card(UUID, 0, 0, "0000:01:00.0", "T4", 1 << 34, DEVICE, 0, {UUID: "NV1"})],
+            [Card(UUID, 0, 0, "0000:01:00.0", "T4", 1 << 34, DEVICE, 0, {UUID: "NV1"}, 324 << 20, "seen")],
         ).record(),
         inventory.from_record,
     ),

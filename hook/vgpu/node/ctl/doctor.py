@@ -24,6 +24,7 @@ CHECKS: dict[str, Check] = {
     "nodes": node.nodes,
     "uvm": node.uvm,
     "inventory": node.inventory,
+    "contexts": node.contexts,
     "libvcuda": node.libvcuda,
     "kernel": host.kernel,
     "cgroups": host.cgroups,

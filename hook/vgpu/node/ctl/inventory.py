@@ -78,10 +78,11 @@ Table = tuple[list[list[object]], list[str]]
 
 
 def _cards(found: Inventory) -> Table:
-    headers = ["card", "uuid", "name", "memory", "bus id", "NUMA", "node", "links"]
+    headers = ["card", "uuid", "name", "memory", "context", "bus id", "NUMA", "node", "links"]
     rows: list[list[object]] = [
         [
-            card.index, card.uuid, card.name, Bytes(card.memory), card.bus_id, card.numa if card.numa >= 0 else "",
+            card.index, card.uuid, card.name, Bytes(card.memory), Bytes(card.context) if card.context else None,
+            card.bus_id, card.numa if card.numa >= 0 else "",
             card.device.path, _links(card, found.cards),
         ]
         for card in found.cards

@@ -26,7 +26,7 @@ from vgpu.node.ctl import health
 from vgpu.node.ctl.output import Bytes, output_option, print_json, print_table
 from vgpu.node.daemon import usage_regions
 
-CARDS = ("card", "uuid", "name", "cores held", "memory held", "memory", "holders")
+CARDS = ("card", "uuid", "name", "cores held", "memory held", "memory", "context", "holders")
 CONTAINERS = (
     "container", "pod", "card", "cores", "core limit", "cores used", "cores lent", "memory limit", "memory used",
     "state", "since",
@@ -67,7 +67,8 @@ def _fields(headers: tuple[str, ...], row: list[object]) -> dict[str, object]:
 
 def _card_row(card: Card, held: Commitment) -> list[object]:
     memory = Bytes(card.memory if held.exclusive else held.memory)
-    return [card.index, card.uuid, card.name, held.cores, memory, Bytes(card.memory), list(held.holders)]
+    context = Bytes(card.context) if card.context else None
+    return [card.index, card.uuid, card.name, held.cores, memory, Bytes(card.memory), context, list(held.holders)]
 
 
 def _container_rows(

@@ -22,18 +22,29 @@ from vgpu.config.settings import Settings
 from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
+from vgpu.node.daemon.context_sizes import ContextSizes
 from vgpu.node.daemon.usage_regions import region_of
 
 Figures = dict[tuple[str, str], int]  #: bytes by container and card uuid
 
 
 class DriverOverhead:
-    """Call `before` before NVML is called, and `after` with NVML's answer. `proc` is the root of procfs."""
+    """Call `before` before NVML is called, and `after` with NVML's answer. `proc` is the root of procfs.
 
-    def __init__(self, settings: Settings, proc: str = "/proc", clock: Callable[[], float] = time.time) -> None:
+    `context_sizes` gets the figures of containers that have one process on a card.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        proc: str = "/proc",
+        clock: Callable[[], float] = time.time,
+        context_sizes: ContextSizes | None = None,
+    ) -> None:
         self.settings = settings
         self.proc = proc
         self.clock = clock
+        self.context_sizes = context_sizes
         self._allocated: Figures = {}
         self._last: Figures = {}
 
@@ -47,10 +58,20 @@ class DriverOverhead:
         """
         living = self._shares()
         allocated = self._allocations(living)
+        container_processes = ContainerProcesses(living, self.proc)
+        processes = _listed(rows, container_processes, living)
         found: Figures = {}
-        for key, used in _used(rows, ContainerProcesses(living, self.proc), living).items():
+        for key, listed in processes.items():
             if key in self._allocated and key in allocated:
+                used = sum(memory for _, memory in listed)
                 found[key] = max(0, used - max(self._allocated[key], allocated[key]))
+        if self.context_sizes is not None:
+            single = {
+                key: (*processes[key][0], allocated[key])
+                for key in found
+                if len(processes[key]) == 1 and self._allocated[key] == allocated[key]
+            }
+            self.context_sizes.look(single, {claim.container: claim for claim in living}, container_processes.of)
         figures = {key: min(now, self._last.get(key, 0)) for key, now in found.items()}
         self._last = found
         with Lock(self.settings.run_dir):
@@ -99,14 +120,15 @@ def _allocated_or_empty(data: bytes) -> dict[str, int]:
     return {"": 0, **usage.allocated(data)}
 
 
-def _used(
+def _listed(
     rows: dict[str, list[tuple[int, bool, int]]], container_processes: ContainerProcesses, living: list[Claim]
-) -> Figures:
-    """The bytes that the processes of each container use on each of its cards, by NVML."""
-    found: Figures = {}
+) -> dict[tuple[str, str], list[tuple[int, int]]]:
+    """(pid, bytes by NVML) of each process of each container on each of its cards."""
+    found: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for claim in living:
         pids = {pid for pid, _ in container_processes.of(claim)}
         for card in claim.cards:
-            memory = (memory for pid, _, memory in rows.get(card.uuid, []) if pid in pids)
-            found[claim.container, card.uuid] = sum(memory)
+            found[claim.container, card.uuid] = [
+                (pid, memory) for pid, _, memory in rows.get(card.uuid, []) if pid in pids
+            ]
     return found

@@ -27,6 +27,7 @@ from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
+from vgpu.node.daemon.context_sizes import ContextSizes
 from vgpu.node.daemon.device_monitor import DeviceMonitor
 from vgpu.node.daemon.driver_overhead import DriverOverhead
 from vgpu.node.daemon.foreign_processes import ForeignProcessMonitor
@@ -73,7 +74,8 @@ class Daemon:
     def _create_parts(self) -> None:
         self.inventory = InventoryRefresher(self.settings, self.conditions, self._spawn, self.proc)
         self.reaper = Reaper(self.settings, self.conditions, self.proc)
-        use = DriverOverhead(self.settings, self.proc)
+        sizes = ContextSizes(self.settings, self.conditions, self.proc)
+        use = DriverOverhead(self.settings, self.proc, context_sizes=sizes)
         self.foreign_processes = ForeignProcessMonitor(
             self.settings, self.conditions, self._spawn, self.proc, driver_overhead=use
         )

@@ -36,12 +36,18 @@ def region_of(pid: int, decode: Callable[[bytes], dict[str, int]], proc: str = "
         os.close(fd)
 
 
-def held(pid: int, processes: Callable[[], list[Process]], proc: str = "/proc") -> dict[str, int]:
+def held(
+    pid: int,
+    processes: Callable[[], list[Process]],
+    proc: str = "/proc",
+    decode: Callable[[bytes, str, frozenset[int]], dict[str, int]] = usage.decode,
+) -> dict[str, int]:
     """The bytes by card uuid that living processes hold, of the container whose init is `pid`.
 
-    {} if it has no readable region. `processes` lists the container's processes; it is called after the region was
-    read, so that it has every process that held something then and still lives. What ended processes held stays in the
-    region until another process of the container looks for it, which may take long.
+    {} if it has no readable region. `decode` is a function of vgpu.config.usage. `processes` lists the container's
+    processes; it is called after the region was read, so that it has every process that held something then and still
+    lives. What ended processes held stays in the region until another process of the container looks for it, which may
+    take long.
     """
     fd = open_region(pid, proc)
     if fd < 0:
@@ -50,7 +56,7 @@ def held(pid: int, processes: Callable[[], list[Process]], proc: str = "/proc") 
         data = os.pread(fd, usage.SIZE + 1, 0)
         owners = usage.owners(data)
         ended = slot_owners.ended(owners, processes(), os.fstat(fd).st_ino, proc) if owners else frozenset()
-        return usage.decode(data, ended=ended)
+        return decode(data, "usage", ended)
     except (OSError, VgpuError):
         return {}
     finally:

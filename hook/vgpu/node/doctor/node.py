@@ -25,6 +25,8 @@ from vgpu.node.daemon import client
 from vgpu.node.doctor.findings import FAILURE, OK, WARNING, CheckContext, Finding, failure
 from vgpu.node.driver import device_nodes, discover
 
+MIB = 1 << 20
+SMALLEST_SHARE = 1 << 30  #: bytes: the README's
 TIMEOUT = 30
 OLDEST_PYTHON = (3, 9)
 NO_ROOM = ("no card fits", "no cards for", "no NUMA node", "only ")
@@ -110,6 +112,28 @@ def inventory(context: CheckContext) -> Iterator[Finding]:
     else:
         taken = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.taken))
         yield Finding("inventory", OK, f"{len(found.cards)} cards, driver {found.driver_version}, taken {taken}")
+
+
+def contexts(context: CheckContext) -> Iterator[Finding]:
+    """What a CUDA context takes of each model of card: a share needs more than that to be of use."""
+    found = context.inventory()
+    unit = int(context.settings.number("resources.memory_unit"))
+    models = {card.name: card for card in found.cards} if found else {}
+    for card in models.values():
+        size = -(-card.context // MIB)
+        if not size:
+            yield Finding(
+                "contexts", OK, f"{card.name}: size not known; vgpud sees it when a share runs a CUDA program"
+            )
+        elif card.context >= SMALLEST_SHARE:
+            yield Finding(
+                "contexts", WARNING, f"{card.name}: {size} MiB ({card.context_source})",
+                f"less than {SMALLEST_SHARE // MIB} MiB, the smallest share that the documentation offers",
+                f"give shares of this card more than {size} MiB",
+            )  # fmt: skip
+        else:
+            units = f", so at least {card.context // unit + 1} units of {unit // MIB} MiB"
+            yield Finding("contexts", OK, f"{card.name}: {size} MiB ({card.context_source}); a share needs more{units}")
 
 
 def libvcuda(context: CheckContext) -> Iterator[Finding]:

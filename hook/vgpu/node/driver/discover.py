@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 
+from vgpu.config import context_sizes
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card, Device, Inventory, Library, nvml_of
 from vgpu.config.settings import Settings
@@ -45,9 +46,17 @@ def take(
     sys_root = sys_root or os.path.join(os.path.dirname(proc_root), "sys")
     found = nvml.take(nvml_of(libraries), dev_dir(settings), sys_root, note)
     _check_cards(found, dev_dir(settings), proc_root, note)
+    _fill_contexts(found, settings.text("paths.state"), note)
     _check_functions(libraries, settings.text("paths.libvcuda"), note)
     boot = staleness.boot_id(proc_root, proc)
     return Inventory(version, boot, clock(), libraries, files.binaries(root), devices, found)
+
+
+def _fill_contexts(found: list[Card], state_dir: str, note: Note) -> None:
+    seen, error = context_sizes.read_or_none(state_dir)
+    if error:
+        note(f"the sizes of contexts that this node has seen are not known: {error}")
+    context_sizes.fill(found, seen)
 
 
 def _check_functions(libraries: list[Library], libvcuda_dir: str, note: Note) -> None:

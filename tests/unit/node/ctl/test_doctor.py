@@ -64,6 +64,29 @@ def test_driver_and_inventory(tree: Tree) -> None:
     assert only(node.inventory, tree.context).expected == "one of the loaded driver 560.35.03"
 
 
+@pytest.mark.parametrize(
+    ("size", "status", "text"),
+    [
+        (0, OK, "T4: size not known"),
+        (324 << 20, OK, "T4: 324 MiB (seen by a test); a share needs more, so at least 2 units of 256 MiB"),
+        (256 << 20, OK, "at least 2 units of 256 MiB"),
+        ((1 << 30) - 1, OK, "at least 4 units of 256 MiB"),
+        (1 << 30, WARNING, "T4: 1024 MiB (seen by a test)"),
+    ],
+)
+def test_contexts(tree: Tree, size: int, status: str, text: str) -> None:
+    assert look(node.contexts, tree.context) == [], "the check `inventory` says why there is none"
+    tree.inventory(cards=2)
+    found = inventories.read(tree.settings.run_dir)
+    for card in found.cards:
+        card.context, card.context_source = size, "seen by a test" if size else ""
+    records.write(paths.inventory(tree.settings.run_dir), found.record())
+    finding = only(node.contexts, tree.context)
+    assert (finding.status, text in finding.found) == (status, True), finding.found
+    if status == WARNING:
+        assert "give shares of this card more than 1024 MiB" in finding.do
+
+
 def test_nodes_without_any_driver(tree: Tree) -> None:
     assert "major 195" in only(node.nodes, tree.context).expected
     tree.write("proc/devices", "Character devices:\n195 nvidia\n")

@@ -77,7 +77,7 @@ def test_a_free_node(node: Node) -> None:
     assert found["containers"] == []
     assert found["cards"][0] == {
         "card": 0, "uuid": uuid_of(0), "name": "Tesla T4", "cores_held": 0, "memory_held": 0, "memory": 16 * GIB,
-        "holders": [],
+        "context": None, "holders": [],
     }  # fmt: skip
     done = node.call()
     assert (done.exit_code, done.stderr) == (0, "")

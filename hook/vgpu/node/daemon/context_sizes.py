@@ -1,0 +1,90 @@
+"""Finds out how much of a card the driver takes for a CUDA context, from what vgpud reads anyway.
+
+Belongs here: which of NVML's figures shows a context's size, and writing it into the node's record and inventory. Does
+not belong here: reading NVML's lists (vgpu.node.daemon.foreign_processes), and the record (vgpu.config.context_sizes).
+
+A figure counts if one process of a container is on a card, is the same as in the last look, and has allocated as much
+before NVML's list as after it. What the driver holds for it beyond its allocations is a context, and maybe code.
+Therefore the least of all figures counts. The container reports its own allocations, so a tenant can make the figure
+too small. Only notes and displays depend on it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from vgpu.config import context_sizes, paths, records, usage
+from vgpu.config import inventory as inventories
+from vgpu.config.claims import Claim
+from vgpu.config.context_sizes import Seen
+from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import Inventory
+from vgpu.config.settings import Settings
+from vgpu.node.daemon import usage_regions
+from vgpu.node.daemon.slot_owners import Process
+from vgpu.node.service.log import Conditions
+
+LEAST = 16 << 20  #: bytes: below that a process is about to get its context, or reports wrong allocations
+
+Key = tuple[str, str]  #: container and card uuid
+
+
+class ContextSizes:
+    """Call `look` once for each of NVML's lists."""
+
+    TOPIC = "context sizes"
+
+    def __init__(self, settings: Settings, conditions: Conditions, proc: str = "/proc") -> None:
+        self.settings = settings
+        self.conditions = conditions
+        self.proc = proc
+        self._last: dict[Key, int] = {}
+
+    def look(
+        self,
+        figures: dict[Key, tuple[int, int, int]],
+        claims: dict[str, Claim],
+        processes: Callable[[Claim], list[Process]],
+    ) -> None:
+        """`figures`: (pid, bytes by NVML, allocated bytes) where one process is on the card."""
+        steady = {key: item for key, item in figures.items() if self._last.get(key) == item[0]}
+        self._last = {key: pid for key, (pid, _, _) in figures.items()}
+        if not steady:
+            return
+        try:
+            found = inventories.read(self.settings.run_dir)
+            seen = context_sizes.read(self.settings.state_dir)
+        except VgpuError as error:
+            self.conditions.set(self.TOPIC, f"not recorded: {error}")
+            return
+        self.conditions.set(self.TOPIC, "")
+        names = {card.uuid: card.name for card in found.cards}
+        changed = False
+        for (container, uuid), (_, used, allocated) in steady.items():
+            name = names.get(uuid, "")
+            known = seen[name].size if name in seen and seen[name].driver == found.driver_version else 0
+            if not name or (known and used - allocated >= known):
+                continue
+            size = used - self._allocated(claims[container], uuid, processes)
+            if size >= LEAST and (not known or size < known):
+                seen[name] = Seen(size, found.driver_version)
+                mib = -(-size // context_sizes.MIB)
+                self.conditions.log.info(f"a CUDA context on {name} takes {mib} MiB")
+                changed = True
+        if changed:
+            self._write(found, seen)
+
+    def _write(self, found: Inventory, seen: dict[str, Seen]) -> None:
+        context_sizes.fill(found.cards, seen)
+        try:
+            os.makedirs(self.settings.state_dir, mode=0o755, exist_ok=True)
+            records.write(paths.context_sizes(self.settings.state_dir), context_sizes.record(seen))
+            records.write(paths.inventory(self.settings.run_dir), found.record())
+        except OSError as error:
+            self.conditions.set(self.TOPIC, f"not recorded: {error}")
+
+    def _allocated(self, claim: Claim, uuid: str, processes: Callable[[Claim], list[Process]]) -> int:
+        """The bytes that living processes have allocated. What ended processes left in the region is none of them."""
+        held = usage_regions.held(claim.pid, lambda: processes(claim), self.proc, usage.allocated)
+        return held.get(uuid, 0)
