@@ -230,8 +230,11 @@ static void clear_unaccounted(int card)
 	usage_set_unaccounted(card, false);
 }
 
-/* Called with the lock held. `limit` NULL: books even if there is no room. False: there is no room for the overhead. */
-static bool follow(int card, const uint8_t uuid[16], const struct usage_limit *limit)
+/*
+ * Called with the lock held. `limit` NULL: books even if there is no room. False: there is no room for the overhead,
+ * which is in *refused.
+ */
+static bool follow(int card, const uint8_t uuid[16], const struct usage_limit *limit, uint64_t *refused)
 {
 	struct figures figures;
 	uint64_t overhead;
@@ -255,6 +258,8 @@ static bool follow(int card, const uint8_t uuid[16], const struct usage_limit *l
 	}
 	if (fits)
 		atomic_store(&booked[card], overhead);
+	else
+		*refused = overhead;
 	if (overhead || booked[card])
 		usage_set_overhead(card, booked[card]);
 	clear_unaccounted(card);
@@ -282,10 +287,10 @@ static int place_of(CUdevice device, struct device_limits *limited)
 	return usage_card(limited->uuid);
 }
 
-static bool follow_locked(int card, const uint8_t uuid[16], const struct usage_limit *limit)
+static bool follow_locked(int card, const uint8_t uuid[16], const struct usage_limit *limit, uint64_t *refused)
 {
 	pthread_mutex_lock(&lock);
-	bool fits = follow(card, uuid, limit);
+	bool fits = follow(card, uuid, limit, refused);
 	set_next_look();
 	pthread_mutex_unlock(&lock);
 	return fits;
@@ -300,7 +305,7 @@ static uint64_t measure_all(int card, const uint8_t uuid[16])
 	uint64_t others = 0;
 
 	if (atomic_load(&unaccounted) >> card & 1)
-		(void)follow_locked(card, uuid, NULL);
+		(void)follow_locked(card, uuid, NULL, NULL);
 	pthread_mutex_lock(&lock);
 	if (usage_unaccounted_count(card) && ready() && ask_nvml(uuid, &figures))
 		others = unaccounted_of_others(uuid, &figures);
@@ -336,10 +341,14 @@ bool context_overhead_grows(CUdevice device)
 	if (card == USAGE_NO_CARD || usage_has_room(card, device_limits_memory(&limited)))
 		return true;
 	const struct usage_limit limit = device_limits_memory(&limited);
-	bool fits = follow_locked(card, limited.uuid, &limit);
+	uint64_t size = 0;
+	bool fits = follow_locked(card, limited.uuid, &limit, &size);
 	if (!fits)
 		log_line(LOG_INFO,
-			 "the driver's own memory for this process does not fit the container's limit of %llu bytes",
+			 "a context on device %d was refused: the driver takes %llu bytes for this process, %s %llu bytes",
+			 device, (unsigned long long)size,
+			 size > limited.memory ? "more than the container's whole share of"
+					       : "and there is no room left in the container's share of",
 			 (unsigned long long)limited.memory);
 	return fits;
 }
@@ -350,7 +359,7 @@ void context_overhead_follow(CUdevice device)
 	int card = place_of(device, &limited);
 
 	if (card != USAGE_NO_CARD)
-		(void)follow_locked(card, limited.uuid, NULL);
+		(void)follow_locked(card, limited.uuid, NULL, NULL);
 }
 
 void context_overhead_changed(CUdevice device)
@@ -362,7 +371,7 @@ void context_overhead_changed(CUdevice device)
 		return;
 	mark_unaccounted(card);
 	if (!usage_has_room(card, device_limits_memory(&limited)))
-		(void)follow_locked(card, limited.uuid, NULL);
+		(void)follow_locked(card, limited.uuid, NULL, NULL);
 }
 
 void context_overhead_shrank(CUdevice device)
@@ -382,7 +391,7 @@ void context_overhead_shrank(CUdevice device)
 	}
 	pthread_mutex_unlock(&lock);
 	if (atomic_load(&booked[card]))
-		(void)follow_locked(card, limited.uuid, NULL);
+		(void)follow_locked(card, limited.uuid, NULL, NULL);
 }
 
 uint64_t context_overhead_unbooked(CUdevice device)

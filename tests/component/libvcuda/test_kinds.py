@@ -264,12 +264,31 @@ def test_a_context_is_charged(t4_nvml: SimBox) -> None:
 def test_a_context_for_which_there_is_no_room_is_refused(t4_nvml: SimBox) -> None:
     t4_nvml.limit(t4_nvml.context + MIB)
     t4_nvml.caller()
-    client = t4_nvml.start()
+    client = t4_nvml.start(level="info")
     client.ask("init")
     assert client.numbers("open 0")[0] == OUT_OF_MEMORY
+    share = t4_nvml.context + MIB
+    assert f"there is no room left in the container's share of {share} bytes" in t4_nvml.log
     assert client.numbers("create 0")[0] == OUT_OF_MEMORY
     assert [process["context"] for process in t4_nvml.cards()[0]["processes"]] == [t4_nvml.context]
     assert t4_nvml.usage()[2] == t4_nvml.context
+
+
+@pytest.mark.parametrize("call", ["open 0", "create 0"])
+def test_a_share_that_is_smaller_than_a_context_is_named_with_both_figures_on_request(
+    t4_nvml: SimBox, call: str
+) -> None:
+    context, share = t4_nvml.context, t4_nvml.context - MIB
+    t4_nvml.limit(share)
+    for level in ("error", "info"):
+        client = t4_nvml.start(level=level)
+        client.ask("init")
+        assert t4_nvml.log == ""
+        assert client.numbers(call)[0] == OUT_OF_MEMORY
+    assert (
+        f"a context on device 0 was refused: the driver takes {context} bytes for this process, "
+        f"more than the container's whole share of {share} bytes\n"
+    ) in t4_nvml.log
 
 
 NVML_IS_LOADED = "open('/proc/self/maps').read().count('/vcuda/libnvidia-ml.so.1') > 0"
