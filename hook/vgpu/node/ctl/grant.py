@@ -39,7 +39,7 @@ def list_grants(config_path: str, output: str) -> None:
 
 @grant.command()
 @click.option("--cores", type=int, help="Percent of a card: 1 to 99, or a multiple of 100.")
-@click.option("--memory", help="Memory of a share, such as 2Gi or 100Mi.")
+@click.option("--memory", help="Memory of a share, such as 2Gi or 1536Mi.")
 @click.pass_obj
 def add(config_path: str, cores: int | None, memory: str | None) -> None:
     """Create the grants of one container, and print the annotations that name them as JSON."""

@@ -25,7 +25,7 @@ from vgpu.hook.placement import placement
 
 @click.command("set")
 @click.argument("container")
-@click.option("--memory", help="Memory on each of its cards, such as 2Gi or 100Mi.")
+@click.option("--memory", help="Memory on each of its cards, such as 2Gi or 1536Mi.")
 @click.option("--cores", type=int, help="Guaranteed percent of each of its cards, 0 to 99.")
 @click.option("--core-limit", type=int, help="Maximum percent of each of its cards, up to 100.")
 @click.pass_obj

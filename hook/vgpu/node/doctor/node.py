@@ -119,6 +119,8 @@ def contexts(context: CheckContext) -> Iterator[Finding]:
     found = context.inventory()
     unit = int(context.settings.number("resources.memory_unit"))
     models = {card.name: card for card in found.cards} if found else {}
+    if not models:
+        yield Finding("contexts", OK, "not known without an inventory that has cards")
     for card in models.values():
         size = -(-card.context // MIB)
         if not size:
