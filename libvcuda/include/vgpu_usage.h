@@ -42,7 +42,7 @@
 struct vgpu_usage_card {
 	uint64_t key;          /* mixed from the UUID, never 0; 0: free */
 	uint8_t uuid[16];
-	uint64_t reserved0;
+	uint64_t context;      /* the least overhead in bytes that a process here had, also one that was refused; 0: none */
 };
 
 struct vgpu_usage_slot {

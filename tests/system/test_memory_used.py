@@ -36,6 +36,7 @@ class Holder:
     def __init__(self, runtime: bundles.Runtime, share: bundles.Bundle, node: nodes.SimulatedNode) -> None:
         self.runtime = runtime
         self.node = node
+        self.tree = share.rootfs
         self.container, done = runtime.create(share.command("sleep", "600"))
         assert done.returncode == 0, done.stderr
         runtime.call("start", self.container, check=True)
@@ -141,25 +142,34 @@ def test_whatever_kind_of_process_holds_it(holder: Holder) -> None:
 # The size of a context
 
 
+@pytest.mark.parametrize("seen", ["at work", "refused"])
 @pytest.mark.parametrize("holder", [1], indirect=True, ids=["v1"])
 def test_a_share_below_a_context_is_noted_once_its_size_was_seen(
-    holder: Holder, rootfs: Rootfs, bundle: MakeBundle
+    holder: Holder, rootfs: Rootfs, bundle: MakeBundle, seen: str
 ) -> None:
-    """vgpud sees what the driver takes for a program, and the hook's log names the next share that is below that."""
+    """vgpud sees what the driver takes for a program, and the hook's log names the next share that is below that.
+
+    A program that is refused its context reports the size, too.
+    """
     node = holder.node
     profile = yaml.safe_load((nodes.PROFILES / "a100x2.yaml").read_text())
     context = profile["models"]["a100"]["context_mib"]
     assert [card["context"] for card in status_of(node)] == [None, None]
 
-    def starts_small() -> list[str]:
-        small = bundle(rootfs(), cores="5", memory=f"{context - 1}Mi")
-        done = holder.runtime.run(small.command("true"))
+    def start_small(*command: str) -> list[str]:
+        """The hook's notes about the size of a share that is too small."""
+        container, done = holder.runtime.create(
+            bundle(holder.tree, cores="5", memory=f"{context - 1}Mi").command(*command)
+        )
         assert done.returncode == 0, done.stderr
-        lines = (Path(node.settings.run_dir) / "hook.log").read_text().splitlines()
-        return [note for line in lines[-2:] for note in json.loads(line)["notes"] if "smaller than" in note]
+        holder.runtime.call("start", container, check=True)
+        lines = map(json.loads, (Path(node.settings.run_dir) / "hook.log").read_text().splitlines())
+        return [note for line in lines if line["container"] == container for note in line["notes"] if "smaller" in note]
 
-    assert starts_small() == []
-    holder.hold(30)
+    if seen == "at work":
+        holder.hold(30)
+    else:
+        assert start_small("sh", "-c", "memory_holder 1 plain; sleep 600") == []
     daemon = daemons.Daemon(node)
     try:
         daemon.start().ready()
@@ -167,7 +177,7 @@ def test_a_share_below_a_context_is_noted_once_its_size_was_seen(
     finally:
         daemon.kill()
     assert [card["context"] for card in status_of(node)] == [context * MIB] * 2, "both cards are of the same model"
-    (note,) = starts_small()
+    (note,) = start_small("sleep", "600")
     assert (
         f"a share of {context - 1} MiB is smaller than a CUDA context there, {context} MiB (seen on this node" in note
     )

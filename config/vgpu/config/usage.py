@@ -27,6 +27,8 @@ UNKNOWN_NAMESPACES = (1 << 64) - 1  #: without a usable /proc
 
 HEADER = Struct("=QQ48x")
 CARD = Struct("=Q16s8x")
+CONTEXT = Struct("=Q")
+CONTEXT_OFFSET = 24  #: in a card
 SLOT = Struct("=QQQQQ")
 CHARGE = Struct("=QQ")
 OVERHEAD = Struct("=I")
@@ -139,6 +141,19 @@ def places(head: bytes) -> dict[str, int]:
         return {}
     entries = (CARD.unpack_from(head, HEADER.size + index * CARD.size) for index in range(MAX_CARDS))
     return {uuid_text(uuid): index for index, (key, uuid) in enumerate(entries) if key}
+
+
+def contexts(head: bytes) -> dict[str, int]:
+    """The least that a process had of each card beside its allocations, in the first CARDS_END bytes of a region.
+
+    Cards without such a figure are left out; {} when `head` is no region.
+    """
+    found = {}
+    for uuid, place in places(head).items():
+        (size,) = CONTEXT.unpack_from(head, HEADER.size + place * CARD.size + CONTEXT_OFFSET)
+        if size:
+            found[uuid] = size
+    return found
 
 
 def time_at(times: bytes, place: int) -> CardTime:

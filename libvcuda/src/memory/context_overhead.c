@@ -246,6 +246,8 @@ static bool follow(int card, const uint8_t uuid[16], const struct usage_limit *l
 			clear_unaccounted(card);
 		return true;
 	}
+	if (!figures.are_the_hosts)
+		usage_saw_overhead(card, overhead);
 	if (overhead > booked[card]) {
 		usage_set_overhead(card, overhead);
 		if (limit)

@@ -188,6 +188,15 @@ void usage_set_overhead(int card, uint64_t bytes)
 	usage_slots_leave();
 }
 
+void usage_saw_overhead(int card, uint64_t bytes)
+{
+	uint64_t *context = &((struct vgpu_usage *)atomic_load(&usage_region))->cards[card].context;
+	uint64_t seen = usage_region_load(context);
+
+	while (bytes && (!seen || bytes < seen) && !usage_region_swap(context, seen, bytes))
+		seen = usage_region_load(context);
+}
+
 bool usage_force(int card, uint64_t size)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);

@@ -42,6 +42,9 @@ void usage_release(int card, uint64_t size);
  */
 void usage_set_overhead(int card, uint64_t bytes);
 
+/* Records that a process had so much overhead on the card, for the host. The least that was ever recorded stays. */
+void usage_saw_overhead(int card, uint64_t bytes);
+
 /* Records whether this process has unaccounted overhead: whether the driver may hold more for it than is booked. */
 void usage_set_unaccounted(int card, bool unaccounted);
 

@@ -36,6 +36,7 @@ int main(void)
     NUMBER("times", offsetof(struct vgpu_usage, times));
     NUMBER("flights", offsetof(struct vgpu_usage, flights));
     NUMBER("card.key", offsetof(struct vgpu_usage_card, key));
+    NUMBER("card.context", offsetof(struct vgpu_usage_card, context));
     NUMBER("card.uuid", offsetof(struct vgpu_usage_card, uuid));
     NUMBER("slot.owner", offsetof(struct vgpu_usage_slot, owner));
     NUMBER("slot.namespaces", offsetof(struct vgpu_usage_slot, namespaces));
@@ -94,6 +95,7 @@ def header(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         ("times", usage.TIMES_OFFSET),
         ("flights", usage.FLIGHTS_OFFSET),
         ("card.key", 0),
+        ("card.context", usage.CONTEXT_OFFSET),
         ("card.uuid", 8),
         ("slot.owner", 0),
         ("slot.namespaces", 8),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Callable
 
 import pytest
 
-from vgpu.config import limits
+from vgpu.config import limits, usage
 
 if TYPE_CHECKING:
     from vcuda_boxes import Client, SimBox
@@ -289,6 +289,8 @@ def test_a_share_that_is_smaller_than_a_context_is_named_with_both_figures_on_re
         f"a context on device 0 was refused: the driver takes {context} bytes for this process, "
         f"more than the container's whole share of {share} bytes\n"
     ) in t4_nvml.log
+    head = (t4_nvml.path / "usage/usage").read_bytes()[: usage.CARDS_END]
+    assert usage.contexts(head) == {t4_nvml.uuid: context}, "for the host, though the program got none"
 
 
 NVML_IS_LOADED = "open('/proc/self/maps').read().count('/vcuda/libnvidia-ml.so.1') > 0"

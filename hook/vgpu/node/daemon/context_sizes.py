@@ -3,16 +3,18 @@
 Belongs here: which of NVML's figures shows a context's size, and writing it into the node's record and inventory. Does
 not belong here: reading NVML's lists (vgpu.node.daemon.foreign_processes), and the record (vgpu.config.context_sizes).
 
-A figure counts if one process of a container is on a card, is the same as in the last look, and has allocated as much
-before NVML's list as after it. What the driver holds for it beyond its allocations is a context, and maybe code.
-Therefore the least of all figures counts. The container reports its own allocations, so a tenant can make the figure
-too small. Only notes and displays depend on it.
+There are two sources. A figure of NVML's list counts if one process of a container is on a card, is the same as in the
+last look, and has allocated as much before the list as after it. And libvcuda reports in the usage region what a
+process had that looked at NVML itself, as each does whose share is small, and also what it was refused. What the driver
+holds for a process beyond its allocations is a context, and maybe code. Therefore the least of all figures counts.
+Containers report allocations and sizes, so a tenant can make the figure wrong. Only notes and displays depend on it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from vgpu.config import context_sizes, paths, records, usage
 from vgpu.config import inventory as inventories
@@ -26,12 +28,13 @@ from vgpu.node.daemon.slot_owners import Process
 from vgpu.node.service.log import Conditions
 
 LEAST = 16 << 20  #: bytes: below that a process is about to get its context, or reports wrong allocations
+MOST = 1 << 30  #: bytes: above that a report is not believed
 
 Key = tuple[str, str]  #: container and card uuid
 
 
 class ContextSizes:
-    """Call `look` once for each of NVML's lists."""
+    """Call `look` once for each of NVML's lists, and `look_at_reports` in each round."""
 
     TOPIC = "context sizes"
 
@@ -40,6 +43,7 @@ class ContextSizes:
         self.conditions = conditions
         self.proc = proc
         self._last: dict[Key, int] = {}
+        self._reports: dict[str, int] = {}  # the least of the last round by card uuid
 
     def look(
         self,
@@ -50,7 +54,25 @@ class ContextSizes:
         """`figures`: (pid, bytes by NVML, allocated bytes) where one process is on the card."""
         steady = {key: item for key, item in figures.items() if self._last.get(key) == item[0]}
         self._last = {key: pid for key, (pid, _, _) in figures.items()}
-        if not steady:
+        self._learn(
+            (uuid, used - allocated, partial(self._beyond, used, claims[name], uuid, processes))
+            for (name, uuid), (_, used, allocated) in steady.items()
+        )
+
+    def look_at_reports(self, heads: list[bytes]) -> None:
+        """`heads`: the beginnings of the containers' regions. Programs report there what they had, or were refused."""
+        before, self._reports = self._reports, {}
+        for head in heads:
+            for uuid, size in usage.contexts(head).items():
+                if LEAST <= size <= MOST:
+                    self._reports[uuid] = min(size, self._reports.get(uuid, size))
+        new = {uuid: size for uuid, size in self._reports.items() if size != before.get(uuid)}
+        self._learn((uuid, size, partial(int, size)) for uuid, size in new.items())
+
+    def _learn(self, figures: Iterable[tuple[str, int, Callable[[], int]]]) -> None:
+        """Take over sizes that are less than the known ones. `figures`: card uuid, at least so much, and how much."""
+        listed = list(figures)
+        if not listed:
             return
         try:
             found = inventories.read(self.settings.run_dir)
@@ -61,12 +83,12 @@ class ContextSizes:
         self.conditions.set(self.TOPIC, "")
         names = {card.uuid: card.name for card in found.cards}
         changed = False
-        for (container, uuid), (_, used, allocated) in steady.items():
+        for uuid, least, measure in listed:
             name = names.get(uuid, "")
             known = seen[name].size if name in seen and seen[name].driver == found.driver_version else 0
-            if not name or (known and used - allocated >= known):
+            if not name or (known and least >= known):
                 continue
-            size = used - self._allocated(claims[container], uuid, processes)
+            size = measure()
             if size >= LEAST and (not known or size < known):
                 seen[name] = Seen(size, found.driver_version)
                 mib = -(-size // context_sizes.MIB)
@@ -84,7 +106,7 @@ class ContextSizes:
         except OSError as error:
             self.conditions.set(self.TOPIC, f"not recorded: {error}")
 
-    def _allocated(self, claim: Claim, uuid: str, processes: Callable[[Claim], list[Process]]) -> int:
-        """The bytes that living processes have allocated. What ended processes left in the region is none of them."""
+    def _beyond(self, used: int, claim: Claim, uuid: str, processes: Callable[[Claim], list[Process]]) -> int:
+        """`used` less what living processes have allocated. What ended processes left in the region is none of that."""
         held = usage_regions.held(claim.pid, lambda: processes(claim), self.proc, usage.allocated)
-        return held.get(uuid, 0)
+        return used - held.get(uuid, 0)

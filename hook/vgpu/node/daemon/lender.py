@@ -145,6 +145,10 @@ class Lender:
             self._lend(changed)
         self._next = self.clock() / 1e9 + (PACE if self.policy.is_awake(now) or self._stale else DOZE)
 
+    def heads(self) -> list[bytes]:
+        """The beginnings of the containers' regions. A container that has ended since the last round is among them."""
+        return [os.pread(share.region_fd, usage.CARDS_END, 0) for share in self.shares.values() if share.region_fd >= 0]
+
     def penalize(self, parts: dict[str, float]) -> None:
         """From now on lend these containers nothing, and give each this part of its share beside other containers."""
         self.penalized = dict(parts)

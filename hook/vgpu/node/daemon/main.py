@@ -74,8 +74,8 @@ class Daemon:
     def _create_parts(self) -> None:
         self.inventory = InventoryRefresher(self.settings, self.conditions, self._spawn, self.proc)
         self.reaper = Reaper(self.settings, self.conditions, self.proc)
-        sizes = ContextSizes(self.settings, self.conditions, self.proc)
-        use = DriverOverhead(self.settings, self.proc, context_sizes=sizes)
+        self.context_sizes = ContextSizes(self.settings, self.conditions, self.proc)
+        use = DriverOverhead(self.settings, self.proc, context_sizes=self.context_sizes)
         self.foreign_processes = ForeignProcessMonitor(
             self.settings, self.conditions, self._spawn, self.proc, driver_overhead=use
         )
@@ -99,6 +99,7 @@ class Daemon:
         self._part("inventory file", self.inventory.look)
         self._part("reaper", self.reaper.look)
         self._part("foreign watch", lambda: self.foreign_processes.look(self.inventory.found))
+        self._part("context sizes", lambda: self.context_sizes.look_at_reports(self.lender.heads()))
         self._part("arbiter", self.lender.look)
         self._part("device watch", self.device_monitor.look)
         self._part("share watch", lambda: self.usage_monitor.look(self.inventory.found))

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.config import context_sizes, inventory, paths, records
+from vgpu.config import context_sizes, inventory, limits, paths, records, usage
 from vgpu.config.claims import Claim
 from vgpu.config.context_sizes import MIB
 from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.settings import Settings
-from vgpu.node.daemon.context_sizes import LEAST, ContextSizes
+from vgpu.node.daemon.context_sizes import LEAST, MOST, ContextSizes
 from vgpu.node.service.log import Conditions, Log
 
-UUID = "GPU-1"
+UUID = limits.uuid_text(bytes(range(16)))
 NAME = "NVIDIA A100-SXM4-80GB"
 
 
@@ -82,6 +82,29 @@ def test_nonsense_is_ignored(node: Node) -> None:
     assert node.look(LEAST // MIB - 1) == 0
     node.sizes.look({}, node.claims, lambda _: [])
     assert node.look(324) == 0, "it was not in the last list"
+
+
+def report(mib: int) -> bytes:
+    """The beginning of a region in which libvcuda reports a context's size."""
+    head = bytearray(usage.BEGINNING.ljust(usage.CARDS_END, b"\0"))
+    usage.CARD.pack_into(head, usage.HEADER.size, 1, limits.uuid_bytes(UUID))
+    usage.CONTEXT.pack_into(head, usage.HEADER.size + usage.CONTEXT_OFFSET, mib * MIB)
+    return bytes(head)
+
+
+def test_what_libvcuda_reports_counts_at_once(node: Node) -> None:
+    for mib, known in ((0, 0), (LEAST // MIB - 1, 0), (MOST // MIB + 1, 0), (330, 330), (340, 330), (320, 320)):
+        node.sizes.look_at_reports([b"", report(mib), report(0)])
+        assert node.known() == known
+    assert not node.sizes.conditions.present
+
+
+def test_the_same_report_is_read_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.sizes.look_at_reports([report(330)])
+    reads: list[str] = []
+    monkeypatch.setattr(inventory, "read", reads.append)
+    node.sizes.look_at_reports([report(330)])
+    assert reads == []
 
 
 def test_a_new_driver_counts_anew(node: Node) -> None:
