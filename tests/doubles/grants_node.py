@@ -69,11 +69,14 @@ class Node:
         self.now = 1000.0
         self.log = io.StringIO()
         self.started = 0.0
+        self.gone: set[str] = set()  # uids of pods that are over according to the API server
         self.grant_gc = self.plugin()
 
     def plugin(self) -> GrantGc:
         """A plugin's collector that has just started."""
-        return GrantGc(self.settings, Log(self.log, levels=False), self.kubelet.ask, lambda: self.now)
+        return GrantGc(
+            self.settings, Log(self.log, levels=False), lambda: set(self.gone), self.kubelet.ask, lambda: self.now
+        )
 
     def grant(
         self, low: int = 0, high: int = 49, holder: tuple[str, str] | None = None, pod: str = "",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import TYPE_CHECKING
 
 from vgpu.config.errors import VgpuError
@@ -20,11 +20,11 @@ from vgpu.node.service.log import Conditions
 if TYPE_CHECKING:
     from vgpu.plugin.apiserver import Agent
     from vgpu.plugin.cards.health_monitor import HealthMonitor
+    from vgpu.plugin.kubelet.grant_gc import GrantGc
     from vgpu.plugin.probes import Check, Probes
 
 NODE_NAME = "NODE_NAME"  #: environment variable that the DaemonSet sets
 SERVICE_HOST = "KUBERNETES_SERVICE_HOST"  #: environment variable that kubelet sets in every pod
-GRANT_GC_PAUSE = 10.0  #: seconds between two rounds of the garbage collection
 RETRY = 30.0  #: seconds after which a service that could not start is tried again
 #: Seconds to wait for the garbage collection's thread. It may be waiting for kubelet; leaving it behind tears no file.
 JOIN = 3.0
@@ -57,7 +57,8 @@ class BackgroundServices:
         self.health: HealthMonitor | None = None
         self.agent: Agent | None = None
         self._watched: list[tuple[str, int, str]] = []
-        self._grant_gc: threading.Thread | None = None
+        self._grant_gc: GrantGc | None = None
+        self._grant_gc_thread: threading.Thread | None = None
         self._stopped = threading.Event()
         self._next: dict[str, float] = {}
 
@@ -69,7 +70,10 @@ class BackgroundServices:
             self.health = HealthMonitor(self.settings, cards, self.conditions.log, self.changed)
 
     def look(self, cards: list[Card]) -> None:
-        """Start the services that are due. `cards`: the cards that kubelet is offered; empty until then."""
+        """Start the services that are due. `cards`: the cards that kubelet is offered; empty until then.
+
+        The main loop calls this in each round, and kubelet's new checkpoint begins one.
+        """
         if self.settings.text("plugin.http") and self.probes is None:
             self._start("probes", self._start_probes)
         if not cards:
@@ -78,6 +82,8 @@ class BackgroundServices:
             self._start("health", lambda: self._start_health(cards))
         if self._grant_gc is None:
             self._start("expiry", self._start_grant_gc)
+        else:
+            self._grant_gc.look_at_checkpoint()
         if self.agent is None and self._has_api():
             self._start("kubernetes", self._start_agent)
 
@@ -89,9 +95,10 @@ class BackgroundServices:
             self.health.stop()
         if self.agent is not None:
             self.agent.stop()
-        if self._grant_gc is not None:
-            self._grant_gc.join(JOIN)
-        self.probes = self.health = self.agent = self._grant_gc = None
+        if self._grant_gc is not None and self._grant_gc_thread is not None:
+            self._grant_gc.wake()
+            self._grant_gc_thread.join(JOIN)
+        self.probes = self.health = self.agent = self._grant_gc = self._grant_gc_thread = None
 
     def reasons(self) -> dict[str, str]:
         """Card uuid -> why the health monitor finds the card unhealthy."""
@@ -101,6 +108,7 @@ class BackgroundServices:
     def handed_over(self, grant_id: str) -> None:
         if self.agent is not None:
             self.agent.handed_over(grant_id)
+        self._look_at_grants()
 
     def hanging(self) -> str:
         """A sentence that names the service that hangs; "" when none does."""
@@ -137,14 +145,20 @@ class BackgroundServices:
     def _start_grant_gc(self) -> None:
         from vgpu.plugin.kubelet.grant_gc import GrantGc  # noqa: PLC0415
 
-        grant_gc = GrantGc(self.settings, self.conditions.log)
+        grant_gc = GrantGc(self.settings, self.conditions.log, self._pods_gone)
+        self._grant_gc_thread = threading.Thread(
+            target=grant_gc.run, args=(self._stopped,), name="grant-gc", daemon=True
+        )
+        self._grant_gc_thread.start()
+        self._grant_gc = grant_gc
 
-        def rounds() -> None:
-            while not self._stopped.wait(GRANT_GC_PAUSE):
-                grant_gc.round()
+    def _pods_gone(self) -> Set[str]:
+        """The uids of pods that are over according to the API server; none without access to it."""
+        return self.agent.pods_gone() if self.agent is not None else frozenset()
 
-        self._grant_gc = threading.Thread(target=rounds, name="grant-gc", daemon=True)
-        self._grant_gc.start()
+    def _look_at_grants(self) -> None:
+        if self._grant_gc is not None:
+            self._grant_gc.wake()
 
     def _has_api(self) -> bool:
         use = self.settings.text("kubernetes.api")
@@ -155,7 +169,7 @@ class BackgroundServices:
         from vgpu.plugin.apiserver import Agent  # noqa: PLC0415
 
         node = os.environ.get(NODE_NAME) or self.settings.node
-        agent = Agent(self.settings, self.conditions.log, node, self.all_reasons)
+        agent = Agent(self.settings, self.conditions.log, node, self.all_reasons, pod_over=self._look_at_grants)
         agent.start()
         self.agent = agent
 

@@ -59,12 +59,15 @@ class Site:
         }  # fmt: skip
         self.settings = Settings(values, NODE)
         self.reasons: dict[str, str] = {}
+        self.over: list[int] = []  # an item for each call of pod_over
         (path / "run").mkdir()
         self.put_inventory()
         self.agent = self.new_agent()
 
     def new_agent(self) -> Agent:
-        made = Agent(self.settings, Log(self.log, False), NODE, lambda: dict(self.reasons))
+        made = Agent(
+            self.settings, Log(self.log, False), NODE, lambda: dict(self.reasons), pod_over=lambda: self.over.append(1)
+        )
         made.informer.first_pause = 0.05
         return made
 
@@ -304,6 +307,58 @@ def test_the_sign_goes_down_with_the_server(site: Site) -> None:
     until(lambda: not pod_record.watched(site.settings.run_dir))
     site.server.mend()
     until(lambda: pod_record.watched(site.settings.run_dir))
+
+
+# Pods that are over
+
+
+def test_pods_that_were_deleted_or_have_ended_are_gone_at_once(site: Site) -> None:
+    site.server.put_pod("deleted", NODE, UID, LIMITS)
+    site.server.put_pod("done", NODE, OTHER, LIMITS)
+    site.server.put_pod("failed", NODE, "c" * 8, LIMITS, phase="Failed")
+    site.start()
+    until(lambda: site.agent.pods_gone() == {"c" * 8})
+    calls = len(site.over)
+    site.server.remove_pod("deleted")
+    until(lambda: site.agent.pods_gone() == {"c" * 8, UID})
+    site.server.put_pod("done", NODE, OTHER, LIMITS, phase="Succeeded")
+    until(lambda: site.agent.pods_gone() == {"c" * 8, UID, OTHER})
+    site.server.remove_pod("done")
+    site.server.put_pod("next", NODE, "d" * 8, LIMITS)
+    until(lambda: site.record("d" * 8))
+    until(lambda: len(site.over) == calls + 2)
+
+
+def test_pods_that_went_while_the_server_or_the_plugin_was_away(site: Site) -> None:
+    """While the server is away nothing is concluded; the list that follows has all pods."""
+    site.server.put_pod("early", NODE, UID, LIMITS)
+    site.server.put_pod("late", NODE, OTHER, LIMITS)
+    site.start()
+    until(lambda: site.record() and site.record(OTHER))
+    site.server.break_next("503", "/api/v1/pods", times=1000)
+    site.server.forget_history()
+    site.server.hang_up()
+    site.server.remove_pod("early")
+    until(lambda: site.logged("pods are not followed"))
+    assert site.agent.pods_gone() == set()
+    site.server.mend()
+    until(lambda: site.agent.pods_gone() == {UID})
+    site.agent.stop()
+    site.server.hang_up()
+    site.server.remove_pod("late")
+    site.agent = site.new_agent()
+    site.start()
+    until(lambda: site.agent.pods_gone() == {OTHER})
+
+
+def test_a_list_of_another_node_makes_no_pod_seem_deleted(site: Site) -> None:
+    """With a wrong NODE_NAME the server shows none of this node's pods. Their grants do not end for that."""
+    site.server.put_pod("p", "gpu-node-2", UID, LIMITS)
+    site.redeem()
+    site.start()
+    until(lambda: pod_record.watched(site.settings.run_dir))
+    assert site.agent.pods_gone() == set()
+    assert site.over == []
 
 
 # Answers

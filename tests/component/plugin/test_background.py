@@ -14,15 +14,15 @@ from plugin_inputs import make_cards, make_settings
 
 from vgpu.config.errors import VgpuError
 from vgpu.node.service.log import Conditions, Log
-from vgpu.plugin import background
 from vgpu.plugin.background import RETRY, BackgroundServices
 
 
 class Part:
     """A stand-in for HealthMonitor, GrantGc and Agent; `made` are all of its kind."""
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(self, *arguments: object, **named: object) -> None:
         self.arguments = arguments
+        self.named = named
         self.calls: list[str] = []
         self.silence = 0.0
         self.rounds = threading.Event()
@@ -39,9 +39,19 @@ class Part:
     def silent(self) -> float:
         return self.silence
 
-    def round(self) -> list[str]:
+    def run(self, stopped: threading.Event) -> None:
         self.rounds.set()
-        return []
+        stopped.wait()
+        self.calls.append("ended")
+
+    def wake(self) -> None:
+        self.calls.append("wake")
+
+    def look_at_checkpoint(self) -> None:
+        self.calls.append("look")
+
+    def pods_gone(self) -> set[str]:
+        return {"uid"}
 
     def handed_over(self, grant_id: str) -> None:
         self.calls.append(grant_id)
@@ -57,9 +67,8 @@ class Bed:
             ("apiserver", "Agent"),
         ):
             fake = types.ModuleType(f"vgpu.plugin.{module}")
-            setattr(fake, name, lambda *arguments, name=name: self.make(name, arguments))
+            setattr(fake, name, lambda *arguments, name=name, **named: self.make(name, arguments, named))
             monkeypatch.setitem(sys.modules, fake.__name__, fake)
-        monkeypatch.setattr(background, "GRANT_GC_PAUSE", 0.01)
         monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
         monkeypatch.delenv("NODE_NAME", raising=False)
         self.log = io.StringIO()
@@ -70,10 +79,10 @@ class Bed:
             self.settings, self.conditions, {}, lambda: None, lambda: {"GPU-00": "all"}, lambda: self.now
         )
 
-    def make(self, name: str, arguments: tuple[object, ...]) -> Part:
+    def make(self, name: str, arguments: tuple[object, ...], named: dict[str, object]) -> Part:
         if self.error is not None:
             raise self.error
-        self.made[name].append(Part(*arguments))
+        self.made[name].append(Part(*arguments, **named))
         return self.made[name][-1]
 
     def counts(self) -> list[int]:
@@ -101,7 +110,23 @@ def test_nothing_starts_without_cards(make_bed) -> None:
     assert bed.counts() == [1, 1, 1]
     bed.background.look(make_cards())
     assert bed.counts() == [1, 1, 1]
-    assert bed.made["GrantGc"][0].rounds.wait(30)
+    (grant_gc,) = bed.made["GrantGc"]
+    assert grant_gc.rounds.wait(30)
+    assert grant_gc.calls == ["look"], "at kubelet's checkpoint, in each round of the main loop"
+    bed.background.handed_over("grant")
+    assert grant_gc.calls == ["look", "wake"]
+
+
+def test_what_the_api_server_says_of_pods_reaches_the_collection_of_grants(make_bed) -> None:
+    bed = make_bed()
+    bed.background.look(make_cards())
+    assert bed.made["GrantGc"][0].arguments[2]() == set(), "without access"  # type: ignore[operator]
+    bed = make_bed(kubernetes__api="always")
+    bed.background.look(make_cards())
+    (grant_gc,), (agent,) = bed.made["GrantGc"], bed.made["Agent"]
+    assert grant_gc.arguments[2]() == {"uid"}  # type: ignore[operator]
+    agent.named["pod_over"]()  # type: ignore[operator]
+    assert grant_gc.calls == ["wake"]
 
 
 def test_health_starts_again_with_other_cards(make_bed) -> None:
@@ -193,4 +218,5 @@ def test_stop_ends_all_of_it(make_bed) -> None:
     bed.background.stop()
     assert bed.made["HealthMonitor"][0].calls == ["start", "stop"]
     assert bed.made["Agent"][0].calls == ["start", "stop"]
+    assert sorted(bed.made["GrantGc"][0].calls) == ["ended", "wake"]
     wait_for(lambda: "grant-gc" not in {thread.name for thread in threading.enumerate()})

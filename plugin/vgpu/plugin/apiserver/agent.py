@@ -32,8 +32,15 @@ STOP_PATIENCE = 2.0  #: seconds to wait for each thread
 MAX_MESSAGE = 1000  #: characters of an event's message; Kubernetes allows 1024
 
 
+def _nobody() -> None:
+    return
+
+
 class Agent:
-    """`reasons` returns card uuid -> why the card is unhealthy. VgpuError where the node has no name."""
+    """`reasons` returns card uuid -> why the card is unhealthy; `pod_over` is called when a pod of this node is over.
+
+    VgpuError where the node has no name.
+    """
 
     def __init__(
         self,
@@ -42,6 +49,7 @@ class Agent:
         node_name: str,
         reasons: Callable[[], dict[str, str]] = dict,
         clock: Callable[[], float] = time.time,
+        pod_over: Callable[[], None] = _nobody,
     ) -> None:
         if not node_name:
             do = "set NODE_NAME from spec.nodeName, or name the node in vgpuctl config apply --node"
@@ -53,7 +61,7 @@ class Agent:
         self.dialects = scheduler_protocols.enabled(settings.texts("kubernetes.dialects"))
         self._stopped = threading.Event()
         self._woken = threading.Event()
-        self.informer = PodInformer(settings, node_name, self.conditions, self._stopped, self._woken.set)
+        self.informer = PodInformer(settings, node_name, self.conditions, self._stopped, self._woken.set, pod_over)
         self.node_annotations = NodeAnnotations(settings, node_name, reasons, clock)
         self._api: Api | None = None
         self._rounds = 0
@@ -74,6 +82,10 @@ class Agent:
             self._api.interrupt()
         for thread in self._threads:
             thread.join(STOP_PATIENCE)
+
+    def pods_gone(self) -> set[str]:
+        """The uids of pods of this node that are over according to the API server."""
+        return self.informer.gone()
 
     def handed_over(self, grant_id: str) -> None:
         """kubelet has the answer to an Allocate, so a container of some pod will start soon. Never blocks."""

@@ -11,7 +11,7 @@ import fcntl
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import quote
 
 from vgpu.config import paths, pods
@@ -28,12 +28,14 @@ WATCH_LIFE = 240  #: seconds after which the server should end a watch
 SILENCE = 300.0  #: seconds without an event, bookmarks included, after which a watch counts as dead
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  #: seconds between attempts that fail, doubling
 TOPIC = "pods"
+MAX_GONE = 4096  #: uids of pods that are over, the latest ones; kubelet's list decides about the grants of older ones
 
 
 class PodInformer:
     """The pods by uid, as the API server has them.
 
-    Calls `changed` after each change. `run` returns once `stopped` is set.
+    Calls `changed` after each change, and `pod_over` when a pod was deleted or has ended. `run` returns once `stopped`
+    is set.
     """
 
     def __init__(
@@ -43,15 +45,18 @@ class PodInformer:
         conditions: Conditions,
         stopped: threading.Event,
         changed: Callable[[], None],
+        pod_over: Callable[[], None],
     ) -> None:
         self.run_dir = settings.run_dir
         self.node = node
         self.conditions = conditions
         self.stopped = stopped
         self.changed = changed
+        self.pod_over = pod_over
         self.names = pod_objects.card_resources(settings)
         self.first_pause = FIRST_PAUSE
         self._pods: dict[str, PodObject] = {}
+        self._gone: dict[str, None] = {}
         self._guard = threading.Lock()
         self._watch_lock = WatchLock(paths.pods_watched(self.run_dir))
 
@@ -59,6 +64,15 @@ class PodInformer:
         """The pods that request cards."""
         with self._guard:
             return list(self._pods.values())
+
+    def gone(self) -> set[str]:
+        """The uids of pods of this node that were deleted, or have ended and start no container any more.
+
+        Only pods that the server has shown on this node: a wrong node name, for example, makes no pod seem deleted. No
+        uid comes back, so this stays true while the server is away.
+        """
+        with self._guard:
+            return set(self._gone)
 
     def run(self, api: Api) -> None:
         pause = self.first_pause
@@ -106,11 +120,15 @@ class PodInformer:
         return version
 
     def _replace(self, found: dict[str, PodObject]) -> None:
-        for uid in pods.uids(self.run_dir):
+        """Take over a list of all pods. Its request began after the pods that are missing in it were seen."""
+        recorded = pods.uids(self.run_dir)
+        for uid in recorded:
             if uid not in found or found[uid].ended:
                 pods.remove(self.run_dir, uid)
         with self._guard:
             before, self._pods = self._pods, found
+        ended = [uid for uid, pod in found.items() if pod.ended]
+        self._is_over([*(uid for uid in (*recorded, *before) if uid not in found), *ended])
         for uid, pod in found.items():
             self._keep(pod, before.get(uid) if os.path.exists(paths.pod(self.run_dir, uid)) else None)
         self.changed()
@@ -163,7 +181,19 @@ class PodInformer:
             pods.remove(self.run_dir, uid)
         else:
             self._keep(pod, before)
+        if deleted or pod.ended:
+            self._is_over([uid])
         self.changed()
+
+    def _is_over(self, uids: Iterable[str]) -> None:
+        """Record that these pods are over, and say so if that is new."""
+        with self._guard:
+            new = [uid for uid in uids if uid not in self._gone]
+            self._gone.update(dict.fromkeys(new))
+            for uid in list(self._gone)[:-MAX_GONE]:
+                del self._gone[uid]
+        if new:
+            self.pod_over()
 
     def _keep(self, pod: PodObject, before: PodObject | None) -> None:
         """Write the pod's record if it has changed; remove it once the pod has ended and starts no container."""

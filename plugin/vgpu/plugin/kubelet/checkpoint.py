@@ -2,8 +2,9 @@
 
 Belongs here: reading `kubelet_internal_checkpoint` beside kubelet's registration socket. The file is private to kubelet
 and may be older than kubelet's own state. A grant that it names may be in use, or may have been. A grant that it has
-not named for a while is not in use, because kubelet drops nothing before it has heard of all pods. A missing or
-malformed checkpoint counts as naming every grant. The decision to delete belongs to vgpu.plugin.kubelet.grant_gc.
+not named for a while is not in use, because kubelet drops nothing before it has heard of all pods; neither is a claimed
+one that it does not name, because kubelet writes it before it starts a container. A missing or malformed checkpoint
+counts as naming every grant. The decision to delete belongs to vgpu.plugin.kubelet.grant_gc.
 """
 
 from __future__ import annotations
@@ -36,12 +37,16 @@ class Checkpoint:
         self._read()
         return self._names is None or grant_id in self._names
 
-    def _read(self) -> None:
+    def file(self) -> tuple[int, ...]:
+        """What tells one version of the file from the next; () without a file."""
         try:
             status = os.stat(self.path)
-            file: tuple[int, ...] = (status.st_ino, status.st_mtime_ns, status.st_size)
         except OSError:
-            file = ()
+            return ()
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def _read(self) -> None:
+        file = self.file()
         if file == self._file:
             return
         self._file = file

@@ -14,7 +14,7 @@ from vgpu.config.grants import Grant, Holder
 from vgpu.config.pods import Pod
 from vgpu.hook.ledger.lock import Lock
 from vgpu.node.service import kubelet_resources
-from vgpu.plugin.kubelet import delete_grants
+from vgpu.plugin.kubelet import delete_grants, grant_gc
 from vgpu.plugin.kubelet.grant_gc import ListingCheck
 from vgpu.plugin.kubelet.pod_resources import Listing
 
@@ -30,7 +30,9 @@ def node(tmp_path: Path) -> Node:
 
 
 def test_listed_stays_and_unlisted_ends_after_the_grace(node: Node) -> None:
+    """The list has been complete for less than the grace, and the checkpoint is from before the pod's end."""
     mine, gone = node.grant(0, 49, ("u1", "main"), "web"), node.grant(50, 99, ("u2", "main"), "old")
+    node.remembers(mine, gone)
     node.kubelet.lists("web", core=ids(0, 49))
     assert node.rounds(GRACE) == [], "60 s have not passed at the sixth look"
     assert node.grant_gc.round() == [gone]
@@ -39,14 +41,97 @@ def test_listed_stays_and_unlisted_ends_after_the_grace(node: Node) -> None:
     assert "default/old/main" in node.log.getvalue()
 
 
-def test_listed_again_in_time_begins_anew(node: Node) -> None:
+def test_listed_again_in_time_stays(node: Node) -> None:
     grant = node.grant(holder=("u1", "main"), pod="web")
+    node.remembers(grant)
     assert node.rounds(GRACE) == []
     node.kubelet.lists("web", core=ids(0, 49))
     assert node.rounds(10) == []
+
+
+def test_once_the_list_has_been_complete_for_the_grace_it_counts_at_once(node: Node) -> None:
+    grant = node.grant(holder=("u1", "main"), pod="web")
+    node.remembers(grant)
+    node.kubelet.lists("web", core=ids(0, 49))
+    assert node.rounds(GRACE + 10) == []
     del node.kubelet.pods["default", "web"]
-    assert node.rounds(GRACE) == []
     assert node.rounds(10) == [grant]
+
+
+def test_a_claimed_grant_that_the_checkpoint_has_dropped_ends_at_once(node: Node) -> None:
+    """kubelet writes the checkpoint when it allocates for the next pod, and has dropped the ended ones before."""
+    gone, waiting = node.grant(0, 49, ("u1", "main"), "old"), node.grant(50, 99)
+    node.remembers(gone)
+    assert node.rounds(10) == []
+    node.remembers()
+    assert node.rounds(10) == [gone]
+    assert "checkpoint does not name it any more" in node.log.getvalue()
+    assert node.left() == {waiting}, "no container has claimed it: kubelet may be about to write its checkpoint"
+
+
+def test_a_new_checkpoint_begins_a_round(node: Node) -> None:
+    node.remembers(node.grant(holder=("u1", "main"), pod="old"))
+    node.grant_gc = node.plugin()
+    node.grant_gc.look_at_checkpoint()
+    assert not node.grant_gc._woken.is_set()
+    node.remembers()
+    node.grant_gc.look_at_checkpoint()
+    assert node.grant_gc._woken.is_set()
+
+
+# What the API server says
+
+
+def test_a_pod_that_is_gone_from_the_api_server_has_no_grants(node: Node) -> None:
+    gone, other = node.grant(0, 49, ("u1-a", "main"), "old"), node.grant(50, 99, ("u2-a", "main"), "web")
+    waiting = node.grant(0, 9, resource="memory")
+    node.remembers(gone, other, waiting)
+    node.kubelet.lists("web", core=ids(50, 99))
+    assert node.rounds(20) == []
+    node.gone.add("u1-a")
+    assert node.rounds(10) == [gone]
+    assert node.left() == {other, waiting}
+    assert "gone from the API server" in node.log.getvalue()
+
+
+def test_kubelet_may_hear_later_than_the_plugin_that_a_pod_is_gone(node: Node) -> None:
+    """Until then kubelet may start the container again. The next look follows soon."""
+    grant = node.grant(holder=("u1-a", "main"), pod="web")
+    node.remembers(grant)
+    node.kubelet.lists("web", core=ids(0, 49))
+    assert node.rounds(10) == []
+    assert node.grant_gc.pause == grant_gc.PAUSE
+    node.gone.add("u1-a")
+    assert node.rounds(3 * GRACE) == []
+    assert node.grant_gc.pause == grant_gc.SHORT_PAUSE
+    del node.kubelet.pods["default", "web"]
+    assert node.rounds(10) == [grant]
+    assert node.grant_gc.pause == grant_gc.PAUSE
+
+
+def test_a_pod_deleted_by_force_keeps_its_grants_until_its_container_is_dead(node: Node) -> None:
+    grant = node.grant(holder=("u1-a", "main"), pod="web")
+    node.remembers(grant)
+    node.claim("c1", grant)
+    node.gone.add("u1-a")
+    assert node.rounds(100 * GRACE) == []
+    assert node.grant_gc.pause == grant_gc.SHORT_PAUSE
+    os.unlink(paths.claim(node.settings.run_dir, "c1"))
+    assert node.rounds(10) == [grant]
+
+
+def test_without_kubelets_list_only_the_api_server_and_the_ids_decide(node: Node) -> None:
+    gone, replaced, stays = (
+        node.grant(0, 9, ("u1-a", "main"), "old"),
+        node.grant(10, 19, ("u2-a", "main"), "replaced"),
+        node.grant(10, 12, ("u3-a", "main"), "web"),
+    )
+    node.kubelet.error = FileNotFoundError(2, "No such file", "kubelet.sock")
+    node.gone.add("u1-a")
+    assert sorted(node.rounds(10)) == sorted([gone, replaced])
+    assert node.rounds() == []
+    assert node.left() == {stays}
+    assert node.log.getvalue().count("no grant ends for now, unless its pod is known to be gone") == 1
 
 
 def test_a_grant_whose_container_never_started(node: Node) -> None:
@@ -97,8 +182,29 @@ def test_ids_that_another_pod_got(node: Node) -> None:
     first = node.grant(0, 49, ("u1", "main"), "old")
     second = node.grant(0, 29, ("u2", "main"), "new")
     node.kubelet.lists("new", core=ids(0, 29))
-    assert node.rounds() == [first]
+    assert node.rounds(10) == [first], "kubelet frees a pod's ids only when it is over"
     assert node.left() == {second}
+
+
+def test_all_grants_of_a_pod_go_when_another_pod_got_ids_of_one(node: Node) -> None:
+    """A whole card has no grant of memory, so nothing takes over the ids of the share's memory."""
+    cores = node.grant(0, 49, ("u1", "main"), "old")
+    memory = node.grant(0, 9, ("u1", "main"), "old", "memory")
+    side = node.grant(70, 79, ("u1", "side"), "old")
+    whole = node.grant(0, 69, ("u2", "main"), "new")
+    node.remembers(cores, memory, side, whole)
+    node.kubelet.lists("new", core=ids(0, 69))
+    assert sorted(node.rounds(10)) == sorted([cores, memory, side])
+    assert node.left() == {whole}
+
+
+def test_an_init_containers_ids_in_the_same_pod_replace_no_pod(node: Node) -> None:
+    first = node.grant(0, 49, ("u1", "prepare"), "web")
+    memory = node.grant(0, 9, ("u1", "prepare"), "web", "memory")
+    app = node.grant(0, 29, ("u1", "main"), "web")
+    node.remembers(first, memory, app)
+    node.kubelet.lists("web", "main", core=ids(0, 29))
+    assert node.rounds(100 * GRACE) == []
 
 
 def test_a_runtimes_own_name_for_the_pod(node: Node) -> None:
@@ -120,12 +226,23 @@ def test_the_next_pod_of_the_same_name_and_ids(node: Node) -> None:
     """In a stateful set only the uid distinguishes them."""
     first = node.grant(0, 49, ("u1", "main"), "web-0")
     second = node.grant(0, 49)
+    node.remembers(first, second)
     node.kubelet.lists("web-0", core=ids(0, 49))
     assert node.rounds() == [], "nobody has claimed the second: it may be the first one's own, for a later container"
     claimed = grants.read(node.settings.state_dir, second)
     claimed.holder, claimed.name = Holder("u2", "main"), "default/web-0/main"
     grants.write(node.settings.state_dir, claimed)
-    assert node.rounds() == [first]
+    assert node.rounds(10) == [first]
+    assert node.left() == {second}
+
+
+def test_the_next_pod_of_the_same_name_and_ids_by_the_checkpoint(node: Node) -> None:
+    first = node.grant(0, 49, ("u1", "main"), "web-0")
+    second = node.grant(0, 49)
+    node.remembers(second)
+    node.kubelet.lists("web-0", core=ids(0, 49))
+    assert node.rounds(10) == [first], "before a container of the second starts"
+    assert node.rounds() == []
     assert node.left() == {second}
 
 
@@ -229,14 +346,14 @@ def test_on_a_node_of_static_pods_a_grant_ends_when_kubelets_checkpoint_drops_it
     node.kubelet.lists("web-gpu-7", core=ids(50, 99))
     assert node.rounds(100 * GRACE) == [], "it is in the checkpoint still, which may be old"
     node.remembers(stays)
-    assert node.rounds(GRACE) == []
     assert node.rounds(10) == [gone]
     node.remembers()
     assert node.rounds() == [], "a static pod that is listed has its grant"
 
 
-def test_what_the_checkpoint_has_dropped_waits_anew_after_a_restart_of_kubelet(node: Node) -> None:
-    grant = node.grant(holder=("u1", "main"), pod="job-gpu-7")
+def test_what_nobody_claimed_waits_anew_after_a_restart_of_kubelet(node: Node) -> None:
+    """kubelet may not have written its checkpoint since Allocate: another plugin's Allocate takes its time."""
+    grant = node.grant()
     node.kubelet.pods = {}
     assert node.rounds(GRACE - 10) == []
     node.kubelet.life = 2
@@ -254,10 +371,11 @@ def test_without_a_checkpoint_static_pods_end_nothing(node: Node, text: str) -> 
 
 def test_an_empty_list_counts_when_a_full_one_came_before(node: Node) -> None:
     grant = node.grant(holder=("u1", "main"), pod="web")
+    node.remembers(grant)
     node.kubelet.lists("web", core=ids(0, 49))
-    assert node.rounds() == []
+    assert node.rounds(GRACE / 2) == []
     node.kubelet.pods = {}
-    assert node.rounds(GRACE) == []
+    assert node.rounds(GRACE / 2) == []
     assert node.rounds(10) == [grant]
 
 
@@ -277,19 +395,22 @@ def test_a_restart_of_kubelet_begins_anew(node: Node) -> None:
     "error", [VgpuError("kubelet", found="UNAVAILABLE"), FileNotFoundError(2, "No such file", "kubelet.sock")]
 )
 def test_no_answer_ends_nothing_and_is_reported_once(node: Node, error: Exception) -> None:
-    grant = node.grant(holder=("u1", "main"), pod="web")
+    grant, claimed = node.grant(0, 49), node.grant(50, 99, ("u1", "main"), "web")
+    node.remembers(claimed)
     assert node.rounds(GRACE - 10) == []
     node.kubelet.error = error
     assert node.rounds(100 * GRACE) == []
     assert node.log.getvalue().count("no grant ends for now") == 1
     node.kubelet.error = None
-    assert node.rounds(GRACE) == [], "the seconds of before do not count"
+    assert node.rounds(10) == [claimed], "the same kubelet's lists have been complete for long"
+    assert node.rounds(GRACE - 10) == [], "the seconds of before do not count"
     assert node.rounds(10) == [grant]
     assert "over: no grant ends" in node.log.getvalue()
 
 
 def test_a_restart_of_the_plugin_begins_anew(node: Node) -> None:
     grant = node.grant(holder=("u1", "main"), pod="web")
+    node.remembers(grant)
     assert node.rounds(GRACE - 10) == []
     node.grant_gc = node.plugin()
     assert node.rounds(GRACE) == []
@@ -319,9 +440,20 @@ def test_a_living_container_keeps_its_grant(node: Node) -> None:
     grant = node.grant(holder=("u1", "main"), pod="web")
     node.claim("c1", grant)
     assert node.rounds(100 * GRACE) == []
+    assert node.grant_gc.pause == grant_gc.SHORT_PAUSE, "to end it soon after the container"
     os.unlink(paths.claim(node.settings.run_dir, "c1"))
-    assert node.rounds(GRACE) == [], "from its end on"
     assert node.rounds(10) == [grant]
+    assert node.grant_gc.pause == grant_gc.PAUSE
+
+
+def test_a_living_container_keeps_a_grant_in_doubt_and_the_grace_begins_at_its_end(node: Node) -> None:
+    grant = node.grant(holder=("u1", "main"), pod="web")
+    node.remembers(grant)
+    node.claim("c1", grant)
+    assert node.rounds(GRACE / 2) == []
+    os.unlink(paths.claim(node.settings.run_dir, "c1"))
+    assert node.rounds(GRACE / 2) == []
+    assert node.rounds(10) == [grant], "the list has been complete for the grace by now"
 
 
 def test_a_dead_container_keeps_nothing(node: Node) -> None:
