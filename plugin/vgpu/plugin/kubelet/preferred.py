@@ -1,8 +1,9 @@
 """Which ids kubelet should allocate: ids of one card for a share, ids of well-linked cards for several cards.
 
-Belongs here: the answer to GetPreferredAllocation. Pure. The answer is advice: the hook places the container on the
-cards that are free then, and uses the ids' cards if those of all the container's grants agree. An error would make
-kubelet fail the pod, so this module raises none and answers odd requests as well as it can.
+Belongs here: the answer to GetPreferredAllocation. Pure. A request that fits on one card gets ids of one card, the one
+with the smallest rest, and a larger one gets ids of as few cards as possible. The answer is advice: the hook places the
+container on the cards that are free then, and uses the ids' cards if those of all the container's grants agree. An
+error would make kubelet fail the pod, so this module raises none and answers odd requests as well as it can.
 """
 
 from __future__ import annotations
@@ -43,17 +44,48 @@ def _numbers(resource: Resource, ids: Iterable[str]) -> Numbers:
 def _shared_out(resource: Resource, free: Numbers, fixed: Numbers, size: int, policy: Policy) -> list[tuple[str, int]]:
     """(tag, the number of its ids) for each card, the cards of fixed ids first."""
     order = _order(resource, free, fixed, size, policy)
-    each = _each(resource, size)
     counts = {tag: len(numbers) for tag, numbers in fixed.items()}
+    rests = {tag: _room(free, fixed, tag) - counts.get(tag, 0) for tag in order}
     left = size - sum(counts.values())
-    for most in (each, size):  # what does not fit on one card goes to all cards with room
+    each = _each(resource, size)
+    if each < size or _is_whole(resource, size):
         for tag in order:
-            room = len(free.get(tag, set()) | fixed.get(tag, set()))
-            more = max(min(min(most, room) - counts.get(tag, 0), left), 0)
-            if more:
-                counts[tag] = counts.get(tag, 0) + more
-                left -= more
+            if tag in fixed or rests[tag] >= each:
+                left -= _take(tag, min(each - counts.get(tag, 0), left), counts, rests)
+    for tags in ([tag for tag in order if tag in fixed], order):
+        while left > 0 and any(rests[tag] for tag in tags):
+            left -= _take(_best_fit(tags, rests, left, policy), left, counts, rests)
     return sorted(counts.items(), key=lambda item: item[0] not in fixed)
+
+
+def _take(tag: str, most: int, counts: dict[str, int], rests: dict[str, int]) -> int:
+    """Move up to `most` ids of a card from `rests` to `counts`; returns how many."""
+    more = max(min(most, rests[tag]), 0)
+    if more:
+        counts[tag] = counts.get(tag, 0) + more
+        rests[tag] -= more
+    return more
+
+
+def _best_fit(tags: list[str], rests: dict[str, int], left: int, policy: Policy) -> str:
+    """The card for `left` ids: one that has them all, and with the smallest rest, so that larger rests stay whole.
+
+    By `spread` the one with the largest rest. If no card has them all, the largest rest makes for the fewest cards.
+    """
+    fitting = [tag for tag in tags if rests[tag] >= left]
+    if fitting and policy.name != "spread":
+        return min(fitting, key=lambda tag: rests[tag])
+    return max(tags, key=lambda tag: rests[tag])
+
+
+def _room(free: Numbers, fixed: Numbers, tag: str) -> int:
+    """The number of a card's ids that the container may get."""
+    return len(free.get(tag, set()) | fixed.get(tag, set()))
+
+
+def _is_whole(resource: Resource, size: int) -> bool:
+    """Whether `size` ids are whole cards."""
+    return resource.kind == "cores" and size * resource.unit >= WHOLE_CARD
 
 
 def _each(resource: Resource, size: int) -> int:
@@ -68,14 +100,14 @@ def _order(resource: Resource, free: Numbers, fixed: Numbers, size: int, policy:
     """Tags of all cards that have free or fixed ids, the best first."""
     each = _each(resource, size)
     cards = -(-size // each) if each else 0
-    whole = resource.kind == "cores" and size * resource.unit >= WHOLE_CARD
+    whole = _is_whole(resource, size)
     linked: list[str] = []
     if whole or cards > 1:
         linked = _linked(resource, free, fixed, cards, each, whole)
     sign = -1 if policy.name == "spread" else 1
 
     def rank(slot: Slot) -> tuple[bool, bool, bool, int, int]:
-        tag, room = slot.tag, len(free.get(slot.tag, ()))
+        tag, room = slot.tag, _room(free, fixed, slot.tag)
         return tag not in fixed, tag not in linked, room < each, sign * room, slot.card.index
 
     return [slot.tag for slot in sorted(resource.slots, key=rank) if free.get(slot.tag) or fixed.get(slot.tag)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Iterator
 
 import pytest
 from plugin_inputs import GIB, make_cards, make_settings
@@ -150,6 +152,92 @@ def test_unknown_ids_are_skipped() -> None:
     cores = cores_of(make_cards(1))
     assert preferred(cores, ["x", "", "ae5578c0-5000", "ae5578c0-7"], ["y-1"], 2, BINPACK) == ["ae5578c0-7"]
     assert preferred(cores, [], [], 2, BINPACK) == []
+
+
+# Every small case: three cards of four ids each
+
+
+def fewest(free: tuple[int, ...], must: tuple[int, ...], size: int) -> int:
+    """The fewest cards that have `size` ids, those of `must` among them."""
+    wanted = min(size, sum(free))
+    return min(
+        len(subset)
+        for count in range(len(free) + 1)
+        for subset in itertools.combinations(range(len(free)), count)
+        if all(index in subset for index, of in enumerate(must) if of) and sum(free[i] for i in subset) >= wanted
+    )
+
+
+def small_cases() -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int]]:
+    """(free ids of each card, how many of them must be included, size of the request)."""
+    for free in itertools.product((0, 1, 2, 4), repeat=3):
+        for must in ((0, 0, 0), (1, 0, 0), (0, 2, 0), (1, 0, 1)):
+            if all(of <= room for of, room in zip(must, free)):
+                for size in range(max(sum(must), 1), 13):
+                    yield free, must, size
+
+
+@pytest.mark.parametrize("policy", [BINPACK, SPREAD], ids=lambda policy: policy.name)
+def test_every_small_request_falls_on_the_fewest_cards(policy: Policy) -> None:
+    memory = advertised(make_settings(), make_cards(3, GIB))[1]
+    tags = [slot.tag for slot in memory.slots]
+    cases = 0
+    for free, must, size in small_cases():
+        available = [f"{tag}-{number}" for tag, room in zip(tags, free) for number in range(4 - room, 4)]
+        included = [f"{tag}-{3 - number}" for tag, of in zip(tags, must) for number in range(of)]
+        chosen = preferred(memory, available, included, size, policy)
+        counts = [sum(one.startswith(tag) for one in chosen) for tag in tags]
+        assert len(set(chosen)) == len(chosen) == min(size, sum(free)), (free, must, size)
+        assert set(included) <= set(chosen) <= set(available), (free, must, size)
+        assert sum(map(bool, counts)) == fewest(free, must, size), (free, must, size, counts)
+        if not any(must) and max(free) >= size:
+            rests = [room for room in free if room >= size]
+            assert free[counts.index(size)] == (min(rests) if policy is BINPACK else max(rests)), (free, size)
+        cases += 1
+    assert cases > 1000
+
+
+def test_what_no_card_has_alone_takes_the_largest_rests_and_the_smallest_for_the_remainder() -> None:
+    memory = advertised(make_settings(), make_cards(4))[1]
+    assert taken(memory, {0: 10, 1: 40, 2: 6, 3: 8}, 46) == {1: 40, 2: 6}
+    cores = cores_of(make_cards(4))
+    assert taken(cores, {0: 60, 1: 10, 2: 100, 3: 50}, 200) == {2: 100, 0: 60, 3: 40}
+    assert taken(cores, {0: 30, 1: 10, 2: 20, 3: 40}, 50) == {3: 40, 1: 10}
+
+
+def test_must_include_that_another_fixed_card_can_complete() -> None:
+    """Ids of an init container's two cards: no third card is touched, and the fuller one is used up."""
+    memory = advertised(make_settings(), make_cards(3))[1]
+    first, second = memory.slots[0].tag, memory.slots[1].tag
+    must = [f"{first}-59", f"{second}-59"]
+    assert taken(memory, {0: 5, 1: 30, 2: 60}, 20, must) == {0: 1, 1: 19}
+    assert taken(memory, {0: 5, 1: 8, 2: 60}, 20, must) == {0: 5, 1: 8, 2: 7}
+
+
+def test_rounds_of_requests_leave_whole_cards_whole() -> None:
+    """Shares come and go on four cards. A share is on two cards only when no card has so many free ids."""
+    chance = random.Random(7)
+    cores = cores_of(make_cards(4))
+    every = {device.id for device in cores.devices}
+    held: list[list[str]] = []
+    alone = 0
+    for _ in range(400):
+        free = every.difference(*held)
+        if held and (chance.random() < 0.45 or len(free) < 10):
+            held.pop(chance.randrange(len(held)))
+            continue
+        size = chance.choice([10, 20, 25, 40, 50, 60])
+        rooms = [sum(one.startswith(slot.tag) for one in free) for slot in cores.slots]
+        if sum(rooms) < size:
+            continue
+        chosen = preferred(cores, free, [], size, BINPACK)
+        assert len(set(chosen)) == size
+        assert set(chosen) <= free
+        cards = {one.partition("-")[0] for one in chosen}
+        assert (len(cards) == 1) is (max(rooms) >= size)
+        alone += len(cards) == 1
+        held.append(chosen)
+    assert alone > 100
 
 
 def test_random_requests_get_what_there_is() -> None:
