@@ -24,7 +24,7 @@ TOKEN = "a-token"
 class FakeApiServer:
     """`requests` are (method, path and query) in order; `pods` and `nodes` are by name (pods: namespace/name)."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.pods: dict[str, Object] = {}
         self.nodes: dict[str, Object] = {}
         self.events: list[Object] = []
@@ -39,17 +39,20 @@ class FakeApiServer:
         self._oldest = 100
         self._change = threading.Condition()
         self._watches: set[socket.socket] = set()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server = _Server(("127.0.0.1", port), _Handler)
         self._server.api = self
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.port = int(self._server.server_address[1])
+        self.url = f"http://127.0.0.1:{self.port}"
 
     def close(self) -> None:
         self.hang_up()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+        for connection in self._server.connections:  # those that clients keep open for later requests
+            _shut(connection)
 
     def __enter__(self) -> FakeApiServer:
         return self
@@ -272,6 +275,15 @@ def _shut(connection: socket.socket) -> None:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     api: FakeApiServer
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.connections: list[socket.socket] = []
+        super().__init__(address, handler)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        self.connections.append(connection)
+        return connection, address
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Tests have clients that close the connection."""

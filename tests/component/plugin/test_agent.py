@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import urllib3
 from fake_apiserver import FakeApiServer
 
 from vgpu.config import grants, paths, pods, records
@@ -23,7 +26,7 @@ from vgpu.hook.request import pod_record
 from vgpu.node.service.log import Log
 from vgpu.plugin.apiserver import Agent
 from vgpu.plugin.apiserver import agent as cluster_module
-from vgpu.plugin.apiserver.client import Api, ApiError
+from vgpu.plugin.apiserver.client import Api, ApiError, cause_of
 
 NODE = "gpu-node-1"
 UID = "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11"
@@ -234,16 +237,96 @@ def test_a_watch_that_the_server_ends_is_taken_up_where_it_was(site: Site) -> No
     assert len([1 for _, path in site.server.requests if "limit=" in path]) < lists + 3
 
 
-@pytest.mark.parametrize(
-    "fault", ["500", "503", "429", "401", "403", "404", "garbage", "html", "empty", "hang", "close", "cut"]
-)
-def test_a_server_that_fails_is_reported_once_and_tried_again(site: Site, fault: str) -> None:
+@pytest.mark.parametrize("fault", ["429", "401", "403", "404", "garbage", "html", "empty"])
+def test_a_server_that_refuses_is_reported_once_and_tried_again(site: Site, fault: str) -> None:
     site.server.put_pod("p", NODE, UID, LIMITS)
     site.server.break_next(fault, "/api/v1/pods", times=4)
     site.start()
     until(site.record)
     until(lambda: site.logged("over: pods are not followed") == 1)
-    assert site.logged("pods are not followed") in (2, 4)  # and its end; two texts where the fault has two
+    assert site.logged("pods are not followed") == 2  # and its end
+    assert site.logged("the API server is away") == 0
+
+
+@pytest.mark.parametrize("fault", ["500", "503", "hang", "close", "cut"])
+def test_a_server_that_is_away_is_reported_once_and_tried_again(site: Site, fault: str) -> None:
+    site.server.put_pod("p", NODE, UID, LIMITS)
+    site.server.break_next(fault, "/api/v1/pods", times=4)
+    site.start()
+    until(site.record)
+    until(lambda: site.logged("over: the API server is away") == 1)
+    assert site.logged("the API server is away") == 2  # and its end
+    assert site.logged("pods are not followed") == 0
+
+
+def test_an_outage_is_one_line_when_it_begins_and_one_when_it_is_over(site: Site) -> None:
+    """Each of the two threads finds it, again and again: the watch breaks, and then connections are refused."""
+    site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/placement": f"main={A}"})
+    site.start()
+    until(site.record)
+    for _ in range(2):
+        before = len(site.log.getvalue())
+        site.server.close()
+        site.redeem()
+        until(lambda before=before: "the API server is away" in site.log.getvalue()[before:])
+        for _ in range(8):
+            site.agent.handed_over("")
+            time.sleep(0.1)
+        assert site.log.getvalue()[before:].count("\n") == 1
+        assert " at 0x" not in site.log.getvalue()
+        site.server = FakeApiServer(site.server.port)
+        site.server.put_node(NODE)
+        site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/placement": f"main={A}"})
+        until(lambda before=before: "over: the API server is away" in site.log.getvalue()[before:])
+        until(site.server.watching)
+        assert site.log.getvalue()[before:].count("\n") == 2
+
+
+def test_a_watch_that_breaks_while_the_server_is_there_is_no_outage(site: Site) -> None:
+    site.server.put_pod("p", NODE, UID, LIMITS)
+    site.start()
+    for number in range(3):
+        until(site.server.watching)
+        site.server.hang_up()
+        site.server.put_pod(f"p{number}", NODE, f"{number:08x}-0000", LIMITS)
+        until(lambda number=number: site.record(f"{number:08x}-0000"))
+    until(lambda: pod_record.watched(site.settings.run_dir))
+    assert site.log.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            urllib3.exceptions.ProtocolError("Connection aborted.", ConnectionResetError(104, "reset by peer")),
+            "reset by",
+        ),
+        (urllib3.exceptions.ReadTimeoutError(None, "/", "Read timed out. (15)"), "no answer in time"),  # type: ignore[arg-type]
+        (urllib3.exceptions.ConnectTimeoutError(None, "timed out"), "no connection within 5 s"),
+        (urllib3.exceptions.SSLError(ssl.SSLError(1, "wrong version number")), "TLS failed"),
+        (urllib3.exceptions.MaxRetryError(None, "/", OSError(113, "No route to host")), "No route to host"),  # type: ignore[arg-type]
+        (urllib3.exceptions.DecodeError("at 0x7f00"), "DecodeError"),
+    ],
+)
+def test_a_cause_is_in_plain_words(error: Exception, text: str) -> None:
+    assert text in cause_of(error)
+    assert "0x" not in cause_of(error)
+    assert "pool" not in cause_of(error).lower()
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "RECONNECT", 0.05)
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    site.agent.start()
+    until(lambda: site.logged("no access to the API server"))
+    time.sleep(0.5)
+    assert site.log.getvalue().count("\n") == 1
+    assert "install python3-kubernetes (Debian, Ubuntu) or run pip install kubernetes" in site.log.getvalue()
+    monkeypatch.undo()
+    until(site.server.watching)
+    assert site.logged("over: no access to the API server") == 1
 
 
 LINES = [
@@ -339,7 +422,7 @@ def test_pods_that_went_while_the_server_or_the_plugin_was_away(site: Site) -> N
     site.server.forget_history()
     site.server.hang_up()
     site.server.remove_pod("early")
-    until(lambda: site.logged("pods are not followed"))
+    until(lambda: site.logged("the API server is away"))
     assert site.agent.pods_gone() == set()
     site.server.mend()
     until(lambda: site.agent.pods_gone() == {UID})

@@ -19,6 +19,7 @@ from vgpu.node.service.log import Conditions, Log
 from vgpu.plugin.apiserver import handover, scheduler_protocols
 from vgpu.plugin.apiserver.client import Api, ApiError, Object
 from vgpu.plugin.apiserver.node_annotations import NodeAnnotations
+from vgpu.plugin.apiserver.outage import Outage
 from vgpu.plugin.apiserver.pod_objects import PodObject
 from vgpu.plugin.apiserver.pods import PodInformer
 
@@ -29,6 +30,7 @@ REST = 15.0  #: seconds between rounds while no scheduler waits; the node's hear
 LONGEST = 60.0  #: seconds, the longest pause after a round that failed
 RECONNECT = 30.0  #: seconds between attempts to find an API server
 STOP_PATIENCE = 2.0  #: seconds to wait for each thread
+INSTALL = "; install python3-kubernetes (Debian, Ubuntu) or run pip install kubernetes, or set kubernetes.api: never"
 MAX_MESSAGE = 1000  #: characters of an event's message; Kubernetes allows 1024
 
 
@@ -61,7 +63,10 @@ class Agent:
         self.dialects = scheduler_protocols.enabled(settings.texts("kubernetes.dialects"))
         self._stopped = threading.Event()
         self._woken = threading.Event()
-        self.informer = PodInformer(settings, node_name, self.conditions, self._stopped, self._woken.set, pod_over)
+        self.outage = Outage(self.conditions)
+        self.informer = PodInformer(
+            settings, node_name, self.conditions, self._stopped, self._woken.set, pod_over, self.outage
+        )
         self.node_annotations = NodeAnnotations(settings, node_name, reasons, clock)
         self._api: Api | None = None
         self._rounds = 0
@@ -113,7 +118,8 @@ class Agent:
         try:
             api = Api(kubeconfig)
         except (VgpuError, ImportError) as error:
-            self.conditions.set("api", f"no access to the API server: {shown(str(error))}")
+            do = INSTALL if isinstance(error, ImportError) else ""
+            self.conditions.set("api", f"no access to the API server: {shown(str(error))}{do}")
             return None
         self.conditions.set("api", "")
         return api
@@ -124,9 +130,14 @@ class Agent:
             try:
                 pause, again = self.round(api), TICK
                 self.conditions.set("answers", "")
+                self.outage.set("answers", "")
             except (ApiError, VgpuError, OSError) as error:
                 pause = again = min(again * 2, LONGEST)
-                self.conditions.set("answers", f"schedulers are not answered: {error}")
+                if isinstance(error, ApiError) and error.is_outage:
+                    self.outage.set("answers", str(error))
+                else:
+                    self.conditions.set("answers", f"schedulers are not answered: {error}")
+                    self.outage.set("answers", "")
             self._woken.wait(pause)
             self._woken.clear()
             self._stopped.wait(PAUSE)

@@ -9,7 +9,9 @@ objects mean belongs to vgpu.plugin.apiserver.pod_objects.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import socket
+import ssl
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
@@ -28,11 +30,18 @@ Object = dict[str, object]
 
 
 class ApiError(Exception):
-    """`kind`: forbidden, missing, conflict, gone, refused (any other status), unreachable or garbage."""
+    """`kind`: forbidden, missing, conflict, gone, failing (500 and above), refused (any other status), unreachable or
+    garbage.
+    """
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
         self.kind = kind
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether the server is away, as opposed to a server that refuses."""
+        return self.kind in ("unreachable", "failing")
 
 
 class Api:
@@ -60,7 +69,7 @@ class Api:
         response = self._send("GET", path, {**query, "watch": "true"}, None, "", silence)
         self._watched.append(response)
         try:
-            for line in _lines(_chunks(response)):
+            for line in _lines(_chunks(response, f"watch of {path}")):
                 yield _decoded(line, f"watch of {path}")
         finally:
             self._watched.remove(response)
@@ -79,7 +88,7 @@ class Api:
     ) -> Object:
         response = self._send(method, path, query, body, kind, ANSWER_TIMEOUT)
         try:
-            data = b"".join(_bounded(_chunks(response), path))
+            data = b"".join(_bounded(_chunks(response, f"{method} {path}"), path))
         finally:
             response.close()
         return _decoded(data, f"{method} {path}")
@@ -99,7 +108,8 @@ class Api:
         if not 200 <= response.status < 300:
             text = _reason(response)
             response.close()
-            raise ApiError(KINDS.get(response.status, "refused"), f"{method} {path}: {response.status} {text}")
+            kind = KINDS.get(response.status, "failing" if response.status >= 500 else "refused")
+            raise ApiError(kind, f"{method} {path}: {response.status} {text}")
         return response
 
     def _headers(self, kind: str) -> dict[str, str]:
@@ -110,9 +120,9 @@ class Api:
         return {**headers, "Content-Type": kind} if kind else headers
 
 
-def _chunks(response: Any) -> Iterator[bytes]:
-    """The parts of the answer as they arrive."""
-    with _Failures("the API server's answer"):
+def _chunks(response: Any, what: str) -> Iterator[bytes]:
+    """The parts of the answer to `what` as they arrive."""
+    with _Failures(what):
         yield from response.stream(1 << 16, decode_content=True)
 
 
@@ -129,7 +139,47 @@ class _Failures:
         from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
         if isinstance(error, (HTTPError, OSError)):
-            raise ApiError("unreachable", f"{self.what}: {shown(str(error))}") from error
+            raise ApiError("unreachable", f"{self.what}: {shown(cause_of(error))}") from error
+
+
+def cause_of(error: BaseException) -> str:
+    """The cause of a transport's exception in plain words, always the same for the same cause.
+
+    The library's own text names objects by their addresses in memory and counts bytes. The cause is an exception that
+    the library has wrapped.
+    """
+    chain = list(_wrapped(error))
+    plain = next(filter(None, map(_plain_text, chain)), "")
+    texts = [one.strerror for one in chain if isinstance(one, OSError) and one.strerror]
+    return plain or (texts[-1] if texts else type(error).__name__)
+
+
+def _plain_text(error: BaseException) -> str:
+    """The meaning of an exception whose own text is not plain; "" for others."""
+    from urllib3 import exceptions  # noqa: PLC0415
+
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not valid: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {getattr(error, 'reason', '') or type(error).__name__}"
+    meanings: tuple[tuple[Any, str], ...] = (
+        (exceptions.NewConnectionError, ""),  # it wraps the cause; in some versions it is a ConnectTimeoutError, too
+        (exceptions.ConnectTimeoutError, f"no connection within {CONNECT_TIMEOUT:.0f} s"),
+        ((exceptions.ReadTimeoutError, socket.timeout, TimeoutError), "no answer in time"),
+        (http.client.RemoteDisconnected, "it closed the connection without an answer"),
+        ((http.client.IncompleteRead, exceptions.IncompleteRead), "its answer ended early"),
+    )
+    return next((text for kind, text in meanings if isinstance(error, kind)), "")
+
+
+def _wrapped(error: BaseException | None) -> Iterator[BaseException]:
+    """`error`, and those that it wraps: as its reason, an argument, its cause or its context."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        seen.append(error)
+        yield error
+        inner = [getattr(error, "reason", None), *error.args, error.__cause__, error.__context__]
+        error = next((one for one in inner if isinstance(one, BaseException)), None)
 
 
 def _configured(kubeconfig: str) -> tuple[Any, str]:

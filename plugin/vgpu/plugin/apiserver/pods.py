@@ -20,6 +20,7 @@ from vgpu.config.settings import Settings
 from vgpu.node.service.log import Conditions
 from vgpu.plugin.apiserver import pod_objects
 from vgpu.plugin.apiserver.client import Api, ApiError, Object
+from vgpu.plugin.apiserver.outage import Outage
 from vgpu.plugin.apiserver.pod_objects import PodObject
 
 PATH = "/api/v1/pods"
@@ -46,6 +47,7 @@ class PodInformer:
         stopped: threading.Event,
         changed: Callable[[], None],
         pod_over: Callable[[], None],
+        outage: Outage,
     ) -> None:
         self.run_dir = settings.run_dir
         self.node = node
@@ -53,10 +55,12 @@ class PodInformer:
         self.stopped = stopped
         self.changed = changed
         self.pod_over = pod_over
+        self.outage = outage
         self.names = pod_objects.card_resources(settings)
         self.first_pause = FIRST_PAUSE
         self._pods: dict[str, PodObject] = {}
         self._gone: dict[str, None] = {}
+        self._listed = False  # the last list was read, and its watch may have broken
         self._guard = threading.Lock()
         self._watch_lock = WatchLock(paths.pods_watched(self.run_dir))
 
@@ -78,21 +82,31 @@ class PodInformer:
         pause = self.first_pause
         while not self.stopped.is_set():
             try:
-                self._follow(api, self._list(api))
+                version = self._list(api)
                 pause = self.first_pause
+                self._follow(api, version)
                 continue
             except ApiError as error:
                 if error.kind == "gone":
                     pause = min(pause, self.first_pause)  # the list that follows contains the missed events
                 else:
                     self._watch_lock.release()
-                    self.conditions.set(TOPIC, f"pods are not followed: {error}")
+                    self._report(error)
             except (OSError, VgpuError) as error:
                 self._watch_lock.release()
                 self.conditions.set(TOPIC, f"pods' records are not kept: {error}")
             self.stopped.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads the nodes' requests
             pause = min(pause * 2, LONGEST_PAUSE)
         self._watch_lock.release()
+
+    def _report(self, error: ApiError) -> None:
+        """Log that pods are not followed. A watch that breaks is no outage yet: the next list shows whether it is."""
+        if not error.is_outage:
+            self.conditions.set(TOPIC, f"pods are not followed: {error}")
+            self.outage.set(TOPIC, "")
+        elif not self._listed:
+            self.outage.set(TOPIC, str(error))
+        self._listed = False
 
     def stop(self) -> None:
         """Release the lock at once, even while the thread waits for the server."""
@@ -117,6 +131,8 @@ class PodInformer:
         self._replace(found)
         self._watch_lock.acquire()
         self.conditions.set(TOPIC, "")
+        self.outage.set(TOPIC, "")
+        self._listed = True
         return version
 
     def _replace(self, found: dict[str, PodObject]) -> None:
