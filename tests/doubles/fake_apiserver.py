@@ -327,6 +327,10 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self._refused():
             return
+        name = body["metadata"].get("name")
+        if name and any(event["metadata"].get("name") == name for event in self.server.api.events):
+            self._answer(409, _status(409, f"events {name!r} already exists"))
+            return
         self.server.api.events.append(body)
         self._answer(201, body)
 

@@ -21,6 +21,7 @@ from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.inventory import Card, Device, Inventory
+from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
 from vgpu.hook.request import pod_record
 from vgpu.node.service.log import Log
@@ -375,7 +376,7 @@ def test_a_pod_that_is_none_is_passed_over(site: Site, garbage: dict[str, Any]) 
     bad.update(garbage)
     bad["spec"] = garbage.get("spec", bad["spec"])
     if not isinstance(bad["spec"], dict) or bad["spec"]["nodeName"] != NODE:
-        site.server.list_pods = lambda *_: {"metadata": {"resourceVersion": "101"}, "items": [bad, good, 5, None]}  # type: ignore[method-assign]
+        site.server.list_pods = lambda *_: {"metadata": {"resourceVersion": "1000"}, "items": [bad, good, 5, None]}  # type: ignore[method-assign]
     good = site.server.put_pod("good", NODE, OTHER, LIMITS)
     site.start()
     until(lambda: site.record(OTHER))
@@ -682,6 +683,59 @@ def test_events_that_may_not_be_written_are_done_without(site: Site) -> None:
     site.start()
     until(lambda: site.annotation("p", "vgpu.io/assigned") == "true")
     until(lambda: site.logged("no event could be written") == 1)
+
+
+def events_of(site: Site, reason: str) -> list[str]:
+    return [event["message"] for event in site.server.events if event["reason"] == reason]
+
+
+def test_annotations_without_effect_are_events_once_over_restarts_and_outages(site: Site) -> None:
+    annotations = {"vgpu.io/core_limit": "80", "vgpu.io/core-limit": "20", "nvidia.com/vcuda-core-limit": "30"}
+    limits: dict[str, dict[str, object]] = {"main": {"tencent.com/vcuda-core": "40", "tencent.com/vcuda-memory": "8"}}
+    site.server.break_next("503", "/events", times=2)
+    site.server.put_pod("p", NODE, UID, limits, annotations)
+    site.start()
+    until(site.record)
+    until(lambda: site.agent.handed_over("") or len(site.server.events) == 3)
+    assert events_of(site, "AnnotationIgnored") == [
+        "annotation vgpu.io/core_limit is ignored: vgpu has no such key; vgpu.io/core-limit is one",
+        "annotation nvidia.com/vcuda-core-limit is ignored: vgpu.io/core-limit counts",
+    ]
+    (text,) = events_of(site, "CoreLimitIgnored")
+    assert "vgpu.io/core-limit: 20 is below the 40 cores of container main, whose limit is 40" in text
+    site.server.put_pod("p", NODE, UID, limits, {**annotations, "other.io/x": "1"})
+    posts = len([path for _, path in site.server.requests if "/events" in path])
+    site.restart()
+    until(lambda: len([path for _, path in site.server.requests if "/events" in path]) == posts + 3)  # 409 each
+    time.sleep(0.2)
+    assert len(site.server.events) == 3
+    assert site.logged("no event could be written") == 0
+
+
+def test_a_core_limit_that_the_hook_could_not_read_is_an_event(site: Site) -> None:
+    """The container started while the API server was away, so its claim has the share alone."""
+    limits: dict[str, dict[str, object]] = {"main": {"tencent.com/vcuda-core": "40"}, "side": {}}
+    site.server.put_pod("p", NODE, UID, limits, {"vgpu.io/core-limit": "80"})
+    site.start()
+    until(site.record)
+    made = Claim("c-1", 1, 1, [CardLimit(A, 1 << 30, 40, 40)], False, Holder(UID, "main"), [], "/b", 1.0, ready=True)
+    (site.path / "run/containers/c-1").mkdir(parents=True)
+    records.write(paths.claim(site.settings.run_dir, "c-1"), made.record())
+    (text,) = until(lambda: site.agent.handed_over("") or events_of(site, "CoreLimitNotInForce"))
+    assert "vgpu.io/core-limit: 80 is not in force for container main, whose limit is 40" in text
+    assert "when the container starts again" in text
+
+
+def test_what_no_event_can_say_is_in_the_plugins_log_once(site: Site) -> None:
+    site.server.forbidden.append(("POST", "/events"))
+    site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/core_limit": "80"})
+    site.start()
+    until(lambda: site.logged("AnnotationIgnored: annotation vgpu.io/core_limit is ignored") == 1)
+    site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/core_limit": "80", "vgpu.io/priority": "1"})
+    until(lambda: (found := site.record()) and "vgpu.io/priority" in found.annotations)
+    site.agent.handed_over("")
+    time.sleep(0.3)
+    assert site.logged("AnnotationIgnored") == 1
 
 
 # Registration

@@ -7,19 +7,22 @@ again. What an answer contains belongs to vgpu.plugin.apiserver.scheduler_protoc
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
 
-from vgpu.config.dialects import placements
 from vgpu.config.errors import VgpuError, shown
+from vgpu.config.pods import Pod
+from vgpu.config.request import CORE_LIMITS
 from vgpu.config.settings import Settings
 from vgpu.node.service.log import Conditions, Log
-from vgpu.plugin.apiserver import handover, scheduler_protocols
+from vgpu.plugin.apiserver import handover, pod_complaints, scheduler_protocols
 from vgpu.plugin.apiserver.client import Api, ApiError, Object
 from vgpu.plugin.apiserver.node_annotations import NodeAnnotations
 from vgpu.plugin.apiserver.outage import Outage
+from vgpu.plugin.apiserver.pod_complaints import Complaint, InForce
 from vgpu.plugin.apiserver.pod_objects import PodObject
 from vgpu.plugin.apiserver.pods import PodInformer
 
@@ -71,7 +74,8 @@ class Agent:
         self._api: Api | None = None
         self._rounds = 0
         self._unlocked: set[str] = set()
-        self._complained: set[str] = set()
+        self._complained: dict[str, set[Complaint]] = {}  # pod uid -> the events that it has
+        self._judged: dict[str, tuple[str, InForce]] = {}  # pod uid -> the state for which all events are written
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -165,7 +169,9 @@ class Agent:
 
     def _forget(self, present: set[str]) -> None:
         self._unlocked &= present
-        self._complained &= present
+        for known in (self._complained, self._judged):
+            for uid in set(known) - present:
+                known.pop(uid, None)
 
     def _release(self, api: Api, pods: list[PodObject]) -> None:
         """Release the locks of the node that schedulers took to bind `pods` here: they have arrived."""
@@ -215,34 +221,46 @@ class Agent:
         pod.labels.update(labels)
 
     def _complain(self, api: Api, pods: list[PodObject]) -> None:
-        """Write an event on each pod whose placement the hook will refuse, for kubectl describe."""
+        """Write an event on each pod for each of its annotations that has no effect, for kubectl describe."""
+        wishing = any(key in pod.annotations for pod in pods for key in CORE_LIMITS)
+        shares = handover.shares_in_force(self.settings.run_dir) if wishing else {}
         for pod in pods:
-            if pod.ended or pod.pod.uid in self._complained:
+            in_force = _by_name(pod.pod, shares.get(pod.pod.uid, {}))
+            state = (pod.version, in_force)
+            if pod.ended or self._judged.get(pod.pod.uid) == state:
                 continue
-            text = self._complaint(pod)
-            self._complained.add(pod.pod.uid)
-            if not text:
-                continue
-            try:
-                api.post(f"/api/v1/namespaces/{pod.pod.namespace}/events", self._event(pod, text))
-                self.conditions.set("events", "")
-            except ApiError as error:  # the container's start will fail with the same reason
-                self.conditions.set("events", f"no event could be written: {error}")
+            found = pod_complaints.complaints(pod.pod, self.node, self.dialects, self.settings, in_force)
+            if all(self._write_event(api, pod, complaint) for complaint in found):
+                self._judged[pod.pod.uid] = state
 
-    def _complaint(self, pod: PodObject) -> str:
+    def _write_event(self, api: Api, pod: PodObject, complaint: Complaint) -> bool:
+        """Write an event unless it was written before; False when it has to be tried again.
+
+        Its name is made of its content, so that the server refuses it a second time, from a plugin that has restarted.
+        """
+        written = self._complained.setdefault(pod.pod.uid, set())
+        if complaint in written:
+            return True
         try:
-            for name in pod.pod.names():
-                placements.choices(pod.pod, name, self.node, self.dialects)
-        except VgpuError as error:
-            return str(error)
-        return ""
+            api.post(f"/api/v1/namespaces/{pod.pod.namespace}/events", self._event(pod, complaint))
+            self.conditions.set("events", "")
+        except ApiError as error:
+            if error.is_outage:
+                return False
+            if error.kind != "conflict":
+                self.conditions.set("events", f"no event could be written: {error}")
+                name = f"{pod.pod.namespace}/{pod.pod.name}"
+                self.conditions.log.warning(f"{complaint.reason}: {complaint.text}", pod=name)
+        written.add(complaint)
+        return True
 
-    def _event(self, pod: PodObject, text: str) -> Object:
+    def _event(self, pod: PodObject, complaint: Complaint) -> Object:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.clock()))
+        content = hashlib.sha256("\0".join((pod.pod.uid, *complaint)).encode()).hexdigest()[:16]
         return {
-            "apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": "PlacementRefused",
-            "message": text[:MAX_MESSAGE],
-            "metadata": {"generateName": f"{pod.pod.name[:200]}.", "namespace": pod.pod.namespace},
+            "apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": complaint.reason,
+            "message": complaint.text[:MAX_MESSAGE],
+            "metadata": {"name": f"{pod.pod.name[:200].rstrip('-.')}.{content}", "namespace": pod.pod.namespace},
             "involvedObject": {
                 "apiVersion": "v1", "kind": "Pod", "name": pod.pod.name, "namespace": pod.pod.namespace,
                 "uid": pod.pod.uid, "resourceVersion": pod.version,
@@ -250,3 +268,9 @@ class Agent:
             "source": {"component": "vgpu-device-plugin", "host": self.node},
             "firstTimestamp": now, "lastTimestamp": now, "count": 1,
         }  # fmt: skip
+
+
+def _by_name(pod: Pod, in_force: InForce) -> InForce:
+    """`in_force` by the containers' names. Where the runtime passes on no name, it is the pod's only container."""
+    names = pod.names()
+    return {name or names[0]: share for name, share in in_force.items() if name or len(names) == 1}

@@ -1,4 +1,4 @@
-"""Which pods have their devices, according to the claims and grants that the hook wrote.
+"""Which pods have their devices, and which shares, according to the claims and grants that the hook wrote.
 
 Belongs here: claims and grants -> pod uids. An Allocate names no pod, so it proves nothing. The hook identifies the
 pod: a claim that is ready, or a grant with a holder, names a pod exactly.
@@ -20,6 +20,16 @@ def pods_with_devices(run_dir: str, state_dir: str) -> set[str]:
     held = {claim.holder.pod_uid for claim in found if claim.ready and claim.holder}
     known = grants.read_all(state_dir)[0]
     return held | {grant.holder.pod_uid for grant in known if grant.holder and grant.id not in at_work}
+
+
+def shares_in_force(run_dir: str) -> dict[str, dict[str, tuple[int, int]]]:
+    """Pod uid -> container -> (cores, core limit) of its share of each card. A container's name may be ""."""
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    for claim in _claims(run_dir):
+        if claim.ready and claim.holder and claim.cards and not claim.exclusive:
+            card = claim.cards[0]
+            found.setdefault(claim.holder.pod_uid, {})[claim.holder.container] = (card.cores, card.core_limit)
+    return found
 
 
 def _claims(run_dir: str) -> list[Claim]:

@@ -1,0 +1,154 @@
+"""What a pod's annotations ask for in vain: a complaint for each, which becomes an event on the pod.
+
+Belongs here: which annotations the hook refuses, which nothing reads, and which core limits are not in force. Pure.
+Without a complaint the user would not know: the hook's log lies on the node, and an ignored wish fails nothing.
+vgpu.plugin.apiserver.agent writes the events. What the hook reads is defined in vgpu.config.request and
+vgpu.config.dialects.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from vgpu.config import request
+from vgpu.config.dialects import placements
+from vgpu.config.errors import VgpuError
+from vgpu.config.pods import Pod
+from vgpu.config.request import CORE_LIMITS, POLICIES, PRIORITIES, WHOLE_CARD, WISH_PREFIXES
+from vgpu.config.settings import Settings
+
+PLACEMENT_REFUSED, ANNOTATION_REFUSED = "PlacementRefused", "AnnotationRefused"
+ANNOTATION_IGNORED, CORE_LIMIT_IGNORED = "AnnotationIgnored", "CoreLimitIgnored"
+CORE_LIMIT_NOT_IN_FORCE = "CoreLimitNotInForce"
+WISHES = ("use-gputype", "nouse-gputype", "use-gpuuuid", "nouse-gpuuuid", "numa-bind")
+AMOUNTS = (request.CORES, request.MEMORY, request.GPUS)
+GRANT = request.PREFIX + "grant-"
+OWN_KEYS = frozenset({
+    *(request.PREFIX + name for name in (*WISHES, "core-limit", "priority", "policy", "assigned")),
+    placements.OWN, placements.OWN_NODE, *AMOUNTS,
+})  # fmt: skip
+PEERS = ("tencent.com/", "nvidia.com/")
+#: The peers' keys that the hook reads as wishes. Their other keys are the extenders', and many.
+PEER_WISHES = frozenset({
+    *(key for key in (*CORE_LIMITS, *PRIORITIES) if key.startswith(PEERS)),
+    *(prefix + name for prefix in WISH_PREFIXES for name in WISHES if prefix in PEERS),
+})  # fmt: skip
+#: Keys of one wish. The first one that a pod has counts.
+ALTERNATIVES = (
+    CORE_LIMITS, PRIORITIES, *(tuple(prefix + name for prefix in WISH_PREFIXES) for name in WISHES)
+)  # fmt: skip
+ALIKE = 0.85  #: from this likeness on, a peer's key is a misspelled one
+#: Container -> (cores, core limit) of its share, as its claim has them.
+InForce = dict[str, tuple[int, int]]
+
+
+class Complaint(NamedTuple):
+    """`reason` is the event's, in one word; `text` its message."""
+
+    reason: str
+    text: str
+
+
+def complaints(pod: Pod, node: str, dialects: frozenset[str], settings: Settings, in_force: InForce) -> list[Complaint]:
+    """All complaints about `pod`. `in_force`: of those of its containers that have their shares."""
+    found = [*_refused(pod, node, dialects), *_ignored(pod.annotations), *_unread(pod, dialects)]
+    key = next((key for key in CORE_LIMITS if key in pod.annotations), "")
+    try:
+        limit = request.core_limit_wish(pod.annotations)
+    except VgpuError:
+        return found  # among the refused ones
+    return [*found, *_core_limits(pod, key, limit, settings, in_force)] if key else found
+
+
+def _refused(pod: Pod, node: str, dialects: frozenset[str]) -> Iterator[Complaint]:
+    """What fails a container's start, for kubectl describe."""
+    try:
+        for name in pod.names():
+            placements.choices(pod, name, node, dialects)
+    except VgpuError as error:
+        yield Complaint(PLACEMENT_REFUSED, str(error))
+    try:
+        request.wishes_from(pod.annotations)
+        request.core_limit_wish(pod.annotations)
+    except VgpuError as error:
+        yield Complaint(ANNOTATION_REFUSED, f"annotation {error}; containers with a share do not start")
+
+
+def _ignored(annotations: dict[str, str]) -> Iterator[Complaint]:
+    """Keys and values that nothing reads."""
+    for key, value in sorted(annotations.items()):
+        why = _unknown(key) or _unread_value(key, value)
+        if why:
+            yield Complaint(ANNOTATION_IGNORED, f"annotation {key} is ignored: {why}")
+    for keys in ALTERNATIVES:
+        first, *others = [key for key in keys if key in annotations] or [""]
+        for key in others:
+            if annotations[key] != annotations[first]:
+                yield Complaint(ANNOTATION_IGNORED, f"annotation {key} is ignored: {first} counts")
+
+
+def _unknown(key: str) -> str:
+    """Why nothing reads `key`; "" for a key that something may read."""
+    if key in AMOUNTS:
+        return "a pod's amounts come from the limits in its spec"
+    if key.startswith(request.PREFIX) and key not in OWN_KEYS and not key.startswith(GRANT):
+        alike = difflib.get_close_matches(key, sorted(OWN_KEYS.difference(AMOUNTS)), 1)
+        return "vgpu has no such key" + (f"; {alike[0]} is one" if alike else "")
+    if key.startswith(PEERS) and key not in PEER_WISHES:
+        mine = [known for known in sorted(PEER_WISHES) if known.partition("/")[0] == key.partition("/")[0]]
+        alike = difflib.get_close_matches(key.partition("/")[2], [known.partition("/")[2] for known in mine], 1, ALIKE)
+        return f"vgpu has no such key; {key.partition('/')[0]}/{alike[0]} is one" if alike else ""
+    return ""
+
+
+def _unread_value(key: str, value: str) -> str:
+    """Why nothing reads this value of a known key; "" for a value that is read, or that fails the start."""
+    if key == POLICIES[0] and value not in ("", "binpack", "spread"):
+        return f"expected binpack or spread, found {value}"
+    if key in [prefix + "numa-bind" for prefix in WISH_PREFIXES] and value not in ("true", "false"):
+        return f"expected true or false, found {value}"
+    return ""
+
+
+def _unread(pod: Pod, dialects: frozenset[str]) -> Iterator[Complaint]:
+    """Placements of dialects that kubernetes.dialects does not name."""
+    for name, reader in placements.READERS.items():
+        if name in dialects:
+            continue
+        try:
+            placement = reader(pod)
+        except VgpuError:
+            continue  # malformed, or of another dialect with the same keys
+        if placement is not None:
+            text = f"annotation {placement.key} is ignored: kubernetes.dialects does not name {name} on this node"
+            yield Complaint(ANNOTATION_IGNORED, text)
+
+
+def _core_limits(pod: Pod, key: str, limit: int, settings: Settings, in_force: InForce) -> Iterator[Complaint]:
+    """The containers for which the core limit `limit`, from the annotation `key`, is not in force."""
+    cores = {name: _cores(name, pod, settings, in_force) for name in pod.names()}
+    if cores and all(amount >= WHOLE_CARD for amount in cores.values() if amount) and any(cores.values()):
+        yield Complaint(CORE_LIMIT_IGNORED, f"annotation {key} is ignored: whole cards have no core limit")
+        return
+    for name, amount in cores.items():
+        if 0 < limit < amount < WHOLE_CARD:
+            text = f"annotation {key}: {limit} is below the {amount} cores of container {name}, whose limit is {amount}"
+            yield Complaint(CORE_LIMIT_IGNORED, text)
+        has = in_force.get(name, (0, 0))
+        if has[0] == has[1] < limit and has[0]:
+            text = (
+                f"annotation {key}: {limit} is not in force for container {name}, whose limit is {has[1]}: it was not "
+                "known when the container started (the runtime did not pass it on, and the API server was away), or "
+                "it was changed since. It counts when the container starts again"
+            )
+            yield Complaint(CORE_LIMIT_NOT_IN_FORCE, text)
+
+
+def _cores(name: str, pod: Pod, settings: Settings, in_force: InForce) -> int:
+    """The cores of a container on each card; 0 where it has none, or a scheduler's choice is yet to decide them."""
+    if name in in_force:
+        return in_force[name][0]
+    amount = pod.limits.get(name, {}).get(settings.text("resources.core_name"), 0)
+    return amount * int(settings.number("resources.core_unit"))
