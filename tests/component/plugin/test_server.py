@@ -106,6 +106,23 @@ def test_list_and_its_changes(bed: Bed) -> None:
     assert len(next(stream).devices) == 300
 
 
+def test_preferred_ids_of_memory_follow_the_cores_that_were_just_granted(make_bed, tmp_path: Path) -> None:
+    memory = make_bed(which=1)
+    cores = advertised(memory.settings, make_cards(2, numa=0))[0]
+    every = [device.id for device in memory.resource.devices]
+    request = protocol.ContainerPreferredAllocationRequest(available_deviceIDs=every, allocation_size=4)
+
+    def card() -> set[str]:
+        answer = memory.client.GetPreferredAllocation(
+            protocol.PreferredAllocationRequest(container_requests=[request]), timeout=30
+        )
+        return {one.partition("-")[0] for one in answer.container_responses[0].deviceIDs}
+
+    assert card() == {cores.slots[0].tag}
+    memory.server.servicer.allocator.allocate(cores, [[f"{cores.slots[1].tag}-{number}" for number in range(30)]])
+    assert card() == {cores.slots[1].tag}
+
+
 def test_no_numa_node_no_topology(tmp_path: Path) -> None:
     resource = advertised(make_settings(), make_cards())[0]
     response = protocol.ListAndWatchResponse.FromString(server.response_of(resource, {}))

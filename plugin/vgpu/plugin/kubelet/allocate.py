@@ -21,6 +21,9 @@ from vgpu.config.settings import Settings
 from vgpu.node.service import kubelet_resources
 from vgpu.node.service.kubelet_resources import Resource, Slot
 
+PAIR = (
+    2.0  #: seconds between the allocations of a container's cores and memory, which kubelet makes one after the other
+)
 TICK = 1e-6  #: seconds between the times of two grants, which therefore always differ
 
 
@@ -102,13 +105,18 @@ def _of_gpu(
 
 
 class Allocator:
-    """Writes all grants of one call of kubelet, or none. Several threads may use it."""
+    """Writes all grants of one call of kubelet, or none. Several threads may use it.
+
+    kubelet allocates for one container after the other, and for its resources one after the other. So a share's cores
+    and memory are two successive calls, in either order.
+    """
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
         self.clock = clock
         self._lock = threading.Lock()
         self._last = max((grant.created for grant in grants.read_all(settings.state_dir)[0]), default=0.0)
+        self._half: Grant | None = None  # the last grant of a share, until that of its other half
 
     def allocate(self, resource: Resource, requests: list[list[str]]) -> list[Grant]:
         """One durable grant for each container. After Refused (a VgpuError) or OSError no grant is left."""
@@ -119,7 +127,29 @@ class Allocator:
         except OSError:
             self._take_back(new)
             raise
+        self._pair(new)
         return new
+
+    def card_of_other_half(self, kind: str) -> str:
+        """The uuid of the card whose ids the other half of a share just got, most likely; "" for none.
+
+        `kind` is the resource that kubelet is about to allocate. If the guess is wrong, the hook does not mind.
+        """
+        with self._lock:
+            half = self._half
+            if half is None or half.resource == kind or abs(self.clock() - half.created) > PAIR:
+                return ""
+            return next(iter(half.devices))
+
+    def _pair(self, new: list[Grant]) -> None:
+        with self._lock:
+            half, self._half = self._half, None
+            last = new[-1] if new else None
+            if last is None or len(last.devices) != 1 or last.resource not in ("cores", "memory"):
+                return
+            is_second = half is not None and half.resource != last.resource and last.created - half.created < PAIR
+            if not is_second and not (last.resource == "cores" and last.amount >= WHOLE_CARD):
+                self._half = last
 
     def _take_back(self, new: list[Grant]) -> None:
         for grant in new:

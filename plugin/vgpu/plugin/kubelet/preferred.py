@@ -20,12 +20,16 @@ Numbers = dict[str, set[int]]  #: tag of a card -> numbers of its ids
 
 
 def preferred(
-    resource: Resource, available: Iterable[str], must: Iterable[str], size: int, policy: Policy
+    resource: Resource, available: Iterable[str], must: Iterable[str], size: int, policy: Policy, beside: str = ""
 ) -> list[str]:
-    """`size` ids that include those of `must`; fewer if there are not so many."""
+    """`size` ids that include those of `must`; fewer if there are not so many.
+
+    `beside` is the uuid of the card with the other half of the share, cores or memory. It comes before others that have
+    all ids, because the hook follows the ids only where both halves lie on one card.
+    """
     free, fixed = _numbers(resource, available), _numbers(resource, must)
     chosen: list[str] = []
-    for tag, count in _shared_out(resource, free, fixed, size, policy):
+    for tag, count in _shared_out(resource, free, fixed, size, policy, beside):
         inside = fixed.get(tag, set())
         numbers = sorted(inside) + _run(free.get(tag, set()) - inside, count - len(inside))
         chosen += [f"{tag}-{number}" for number in numbers]
@@ -41,20 +45,23 @@ def _numbers(resource: Resource, ids: Iterable[str]) -> Numbers:
     return found
 
 
-def _shared_out(resource: Resource, free: Numbers, fixed: Numbers, size: int, policy: Policy) -> list[tuple[str, int]]:
+def _shared_out(
+    resource: Resource, free: Numbers, fixed: Numbers, size: int, policy: Policy, beside: str
+) -> list[tuple[str, int]]:
     """(tag, the number of its ids) for each card, the cards of fixed ids first."""
     order = _order(resource, free, fixed, size, policy)
     counts = {tag: len(numbers) for tag, numbers in fixed.items()}
     rests = {tag: _room(free, fixed, tag) - counts.get(tag, 0) for tag in order}
     left = size - sum(counts.values())
     each = _each(resource, size)
+    other_half = next((slot.tag for slot in resource.slots if slot.card.uuid == beside), "")
     if each < size or _is_whole(resource, size):
         for tag in order:
             if tag in fixed or rests[tag] >= each:
                 left -= _take(tag, min(each - counts.get(tag, 0), left), counts, rests)
     for tags in ([tag for tag in order if tag in fixed], order):
         while left > 0 and any(rests[tag] for tag in tags):
-            left -= _take(_best_fit(tags, rests, left, policy), left, counts, rests)
+            left -= _take(_best_fit(tags, rests, left, policy, other_half), left, counts, rests)
     return sorted(counts.items(), key=lambda item: item[0] not in fixed)
 
 
@@ -67,12 +74,15 @@ def _take(tag: str, most: int, counts: dict[str, int], rests: dict[str, int]) ->
     return more
 
 
-def _best_fit(tags: list[str], rests: dict[str, int], left: int, policy: Policy) -> str:
+def _best_fit(tags: list[str], rests: dict[str, int], left: int, policy: Policy, other_half: str) -> str:
     """The card for `left` ids: one that has them all, and with the smallest rest, so that larger rests stay whole.
 
-    By `spread` the one with the largest rest. If no card has them all, the largest rest makes for the fewest cards.
+    By `spread` the one with the largest rest; before both the card with the share's other half. If no card has them
+    all, the largest rest makes for the fewest cards.
     """
     fitting = [tag for tag in tags if rests[tag] >= left]
+    if other_half in fitting:
+        return other_half
     if fitting and policy.name != "spread":
         return min(fitting, key=lambda tag: rests[tag])
     return max(tags, key=lambda tag: rests[tag])

@@ -160,10 +160,16 @@ class Servicer:
 
     def GetPreferredAllocation(self, request: Any, _context: grpc.ServicerContext) -> Any:
         resource = self.device_list.resource
+        beside = self.allocator.card_of_other_half(resource.kind)
         answers = [
             protocol.ContainerPreferredAllocationResponse(
                 deviceIDs=preferred.preferred(
-                    resource, one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size, self.policy
+                    resource,
+                    one.available_deviceIDs,
+                    one.must_include_deviceIDs,
+                    one.allocation_size,
+                    self.policy,
+                    beside,
                 )
             )
             for one in request.container_requests

@@ -232,3 +232,27 @@ def test_a_new_plugin_goes_on_after_the_grants_of_the_one_before(tmp_path: Path)
     [second] = Allocator(settings, lambda: 50.0).allocate(cores, [ids(cores, 10)])
     assert commitments.superseded(first, [first, second])
     assert not commitments.superseded(second, [first, second])
+
+
+def test_the_two_halves_of_a_share_are_successive_calls(tmp_path: Path) -> None:
+    """The second half should lie on the first one's card. The third call is of the next container."""
+    settings = make_settings(tmp_path)
+    cores, memory = advertised(settings, make_cards(3))
+    now = [1000.0]
+    allocator = Allocator(settings, lambda: now[0])
+
+    def give(resource, card: int, count: int) -> None:
+        allocator.allocate(resource, [ids(resource, count, card)])
+
+    assert allocator.card_of_other_half("cores") == ""
+    give(cores, 1, 30)
+    assert allocator.card_of_other_half("memory") == cores.slots[1].card.uuid
+    assert allocator.card_of_other_half("cores") == "", "the next container's: this one has no memory"
+    give(memory, 1, 4)
+    assert allocator.card_of_other_half("cores") == "", "both halves are there"
+    give(memory, 2, 4)
+    assert allocator.card_of_other_half("cores") == cores.slots[2].card.uuid
+    now[0] += 5
+    assert allocator.card_of_other_half("cores") == "", "long ago"
+    give(cores, 0, 100)
+    assert allocator.card_of_other_half("memory") == "", "a whole card has no other half"

@@ -214,6 +214,27 @@ def test_must_include_that_another_fixed_card_can_complete() -> None:
     assert taken(memory, {0: 5, 1: 8, 2: 60}, 20, must) == {0: 5, 1: 8, 2: 7}
 
 
+def test_the_other_half_of_a_share_follows_the_first_one() -> None:
+    """Where the halves' ids lie on two cards, the hook cannot follow them."""
+    memory = advertised(make_settings(), make_cards(3))[1]
+    every = [device.id for device in memory.devices]
+    tight = [one for one in every if not one.startswith(memory.slots[0].tag)] + [
+        f"{memory.slots[0].tag}-{number}" for number in range(10)
+    ]
+
+    def card(available: list[str], size: int, beside: str, must: tuple[str, ...] = ()) -> set[str]:
+        return {one.partition("-")[0] for one in preferred(memory, available, must, size, BINPACK, beside)}
+
+    first, second, third = (slot.tag for slot in memory.slots)
+    assert card(tight, 8, "") == {first}
+    assert card(tight, 8, memory.slots[2].card.uuid) == {third}
+    assert card(tight, 20, memory.slots[0].card.uuid) == {second}, "it has not so many ids"
+    assert card(every, 8, memory.slots[2].card.uuid, (f"{second}-3",)) == {second}, (
+        "the ids that must be included count"
+    )
+    assert card(tight, 8, "GPU-of-another-node") == {first}
+
+
 def test_rounds_of_requests_leave_whole_cards_whole() -> None:
     """Shares come and go on four cards. A share is on two cards only when no card has so many free ids."""
     chance = random.Random(7)
