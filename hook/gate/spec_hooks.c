@@ -143,10 +143,10 @@ static size_t used;
 
 static void put(const char *text)
 {
-    size_t len = strlen(text);
+    size_t len = strlen(text), room = sizeof inserted - used - 1;
 
-    if (len >= sizeof inserted - used)
-        len = sizeof inserted - used - 1;
+    if (len > room)
+        len = room;
     memcpy(inserted + used, text, len);
     used += len;
 }

@@ -178,7 +178,7 @@ SIM_EXPORT CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction funct
 
 /* Tensor maps: 128 bytes that only kernels read. */
 struct tensor_map {
-	char magic[8];
+	char magic[8] __attribute__((nonstring)); /* without a NUL */
 	uint64_t address;
 	char rest[112];
 };

@@ -15,7 +15,7 @@
 #define CHUNK (1u << 20)
 
 struct note {
-	char magic[8];
+	char magic[8] __attribute__((nonstring)); /* without a NUL */
 	uint64_t size;
 	uint8_t uuid[16];
 };

@@ -23,7 +23,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"needs {COMPILER} (Debian: gcc-aarch64-linux-gnu, libc6-dev-arm64-cross)")
     directory = tmp_path_factory.mktemp("arm64")
     configure = ["cmake", "-S", str(CHECKOUT / "libvcuda"), "-B", str(directory), f"-DCMAKE_C_COMPILER={COMPILER}"]
-    configure += ["-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64"]
+    configure += ["-DVGPU_WERROR=ON", "-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64"]
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
     targets = ["--target", "vcuda", "vcuda_nvml", "--parallel", "2"]
     subprocess.run(["cmake", "--build", str(directory), *targets], check=True, stdout=subprocess.DEVNULL)

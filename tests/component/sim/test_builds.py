@@ -17,7 +17,7 @@ CROSS = "aarch64-linux-gnu-gcc"
 
 def build(repository: Path, directory: Path, *options: str) -> Path:
     """The directory of the two libraries."""
-    configure = ["cmake", "-S", repository / "libvcuda/sim", "-B", directory, *options]
+    configure = ["cmake", "-S", repository / "libvcuda/sim", "-B", directory, "-DVGPU_WERROR=ON", *options]
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
     targets = ["--target", "sim_libcuda", "sim_libnvidia-ml", "--parallel", "2"]
     subprocess.run(["cmake", "--build", directory, *targets], check=True, stdout=subprocess.DEVNULL)
