@@ -5,49 +5,60 @@ VENV := .venv
 BIN := $(VENV)/bin
 BUILD := build
 BENCH ?= hook
-APT := build-essential busybox-static clang-14 cmake containerd containernetworking-plugins crun dbus \
-       debian-archive-keyring debootstrap gcc-aarch64-linux-gnu iproute2 libc-bin libc6-dev-arm64-cross \
-       libclang-rt-14-dev musl-tools openssl podman python3 python3-venv runc systemd-container util-linux
+NODE ?= $(abspath $(BUILD))/node
+PROGRESS := packaging/setup/progress
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
 export VGPU_BUILD := $(abspath $(BUILD))
+export PATH := $(VGPU_BUILD)/tools/bin:$(VGPU_BUILD)/tools/sbin:$(VGPU_BUILD)/tools/usr/bin:$(VGPU_BUILD)/tools/usr/sbin:$(PATH):/usr/sbin:/sbin
 
-.PHONY: setup packages build clients clients-long demo test test-quick test-long test-gpu lint bench deb clean
+.NOTPARALLEL:
+.PHONY: setup build beds clients clients-long demo test test-quick test-long test-gpu lint bench deb clean \
+        simulated-node simulated-node-remove packages-build packages-demo packages-node packages-test
 
-setup: packages $(VENV)/.stamp build
+# Everything that a developer needs. Warnings of the compiler are errors.
+setup: CMAKE_OPTIONS = -DVGPU_WERROR=ON
+setup: packages-test $(VENV)/.stamp-dev build
 
-packages:
-	@missing=$$(dpkg-query -W -f '$${Package} $${db:Status-Status}\n' $(APT) 2>/dev/null | awk '$$2 == "installed" {print $$1}' \
-	  | sort > /tmp/vgpu-have.$$$$; printf '%s\n' $(APT) | sort | comm -23 - /tmp/vgpu-have.$$$$; rm -f /tmp/vgpu-have.$$$$); \
-	if [ -n "$$missing" ]; then \
-	  echo "installing $$(echo $$missing)"; \
-	  export DEBIAN_FRONTEND=noninteractive; \
-	  apt-get update -q && apt-get install -y -q --no-install-recommends $$missing; \
-	fi
+# Packages of the distribution: what is missing for a command, and nothing else.
+packages-build packages-demo packages-node packages-test: packages-%:
+	@packaging/setup/packages $* $(PYTHON)
 
+# What the programs import. An editable install needs pip 21.3.
 $(VENV)/.stamp: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -qq --disable-pip-version-check -e '.[dev]'
+	@$(PROGRESS) "making the virtual environment $(VENV)" $(BUILD)/setup/venv.log sh -ec '$(PYTHON) -m venv $(VENV); \
+	  $(BIN)/python -c "import pip, sys; sys.exit(tuple(map(int, pip.__version__.split(\".\")[:2])) < (21, 3))" \
+	    || $(PIP) --upgrade pip; \
+	  $(PIP) -e .'
+	@touch $@
+
+# And what tests and linters import.
+$(VENV)/.stamp-dev: $(VENV)/.stamp
+	@$(PROGRESS) "installing what tests import in $(VENV)" $(BUILD)/setup/dev.log $(PIP) -e '.[dev]'
 	@touch $@
 
 build:
-	@cmake -S . -B $(BUILD) > $(BUILD)-configure.log 2>&1 || { cat $(BUILD)-configure.log; exit 1; }
-	@mv $(BUILD)-configure.log $(BUILD)/configure.log
-	@cmake --build $(BUILD) --parallel 2 > $(BUILD)/build.log 2>&1 || { cat $(BUILD)/build.log; exit 1; }
+	@$(PROGRESS) "compiling (output: $(BUILD)/build.log)" $(BUILD)/build.log \
+	  sh -ec 'cmake -S . -B $(BUILD) $(CMAKE_OPTIONS); cmake --build $(BUILD) --parallel $(shell nproc)'
 
 # Installs programs from the package index that run on the simulated driver. clients-long takes minutes.
 $(BUILD)/clients/.stamp: tests/beds/make_clients.sh
-	@$< $(PYTHON) $(BUILD)/clients $(BUILD)
+	@$(PROGRESS) "installing programs that use CUDA and NVML" $(BUILD)/setup/clients.log $< $(PYTHON) $(BUILD)/clients $(BUILD)
 	@touch $@
 
 $(BUILD)/clients/.stamp-long: tests/beds/make_clients.sh $(BUILD)/clients/.stamp
-	@$< $(PYTHON) $(BUILD)/clients $(BUILD) long
+	@$(PROGRESS) "installing more of them, with a compiler" $(BUILD)/setup/clients.log $< $(PYTHON) $(BUILD)/clients $(BUILD) long
 	@touch $@
 
 clients: setup $(BUILD)/clients/.stamp
 
 clients-long: clients $(BUILD)/clients/.stamp-long
 
+# Roots of other Debian suites, newer runtimes and Kubernetes' servers, which the system tests run.
+beds: setup
+	@$(BIN)/python tests/beds/prepare.py
+
 # The demonstration: two containers share one card.
-demo: setup
+demo: packages-demo $(VENV)/.stamp build
 	@$(BIN)/python tests/demo/demo.py
 
 lint: setup
@@ -55,15 +66,22 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# A node with simulated cards below NODE, to try everything on. The machine's own runtimes stay as they are.
+simulated-node: packages-node $(VENV)/.stamp build
+	@$(BIN)/python tests/demo/simulated_node.py make $(NODE)
+
+simulated-node-remove:
+	@$(BIN)/python tests/demo/simulated_node.py remove $(NODE)
+
 # All tests. pytest counts the tests that cannot run on this machine; an unexpected skip is a failure.
-test: lint clients
+test: lint clients beds
 	$(BIN)/pytest -q --strict-skips -m 'not gpu and not long'
 
 # For the edit-test loop: unit tests, which start no process. Their files lie in memory where that is possible.
-test-quick:
+test-quick: packages-build $(VENV)/.stamp-dev
 	@TMPDIR=$$([ -w /dev/shm ] && echo /dev/shm || echo /tmp) $(BIN)/pytest -q tests/unit
 
-test-long: lint clients-long
+test-long: lint clients-long beds
 	$(BIN)/pytest -q --strict-skips -m 'not gpu' --long
 
 test-gpu: setup

@@ -106,17 +106,21 @@ def debootstrapped(suite: str) -> Path:
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(CACHE / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (root / ".complete").exists():
+        if not is_made(suite):
             _debootstrap(suite, root)
     return root
+
+
+def is_made(suite: str) -> bool:
+    return (CACHE / suite / ".complete").exists()
 
 
 def _debootstrap(suite: str, root: Path) -> None:
     shutil.rmtree(root, ignore_errors=True)
     command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", suite, str(root)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, check=False)  # its output shows how far it is
     if done.returncode != 0:
-        raise BedError(f"{shlex.join(command)}: {done.stdout[-500:]}{done.stderr[-500:]}")
+        raise BedError(f"{shlex.join(command)}: status {done.returncode}")
     shutil.rmtree(root / "var/cache/apt/archives", ignore_errors=True)
     (root / ".complete").touch()
 

@@ -1,0 +1,33 @@
+#!/bin/sh
+# Runs commands on a machine on which nobody has installed anything: an overlay over a debootstrapped root.
+#   unshare -m sh fresh_root.sh ROOT DIRECTORY CACHE SOURCES STEPS
+# DIRECTORY gets the overlay's upper layer. CACHE keeps what apt and pip fetch. SOURCES is a tar of a clone,
+# which lies in /root/vgpu. STEPS is a script that runs there, as root in a login's environment. The kernel, its cgroups
+# and the network are this machine's, with this machine's certificates. All mounts end with this process's namespace.
+set -eu
+base=$1 directory=$2 cache=$3 sources=$4 steps=$5
+archives=$cache/${base##*/}
+
+mount --make-rprivate /
+mkdir -p "$directory/upper" "$directory/work" "$directory/root" "$archives/partial" "$cache/pip"
+root=$directory/root
+mount -t overlay overlay -o "lowerdir=$base,upperdir=$directory/upper,workdir=$directory/work" "$root"
+for tree in proc sys dev; do mount --rbind "/$tree" "$root/$tree"; done
+mount -t tmpfs fresh "$root/run"
+mkdir -p "$root/root/.cache/pip"
+mount --bind "$archives" "$root/var/cache/apt/archives"
+mount --bind "$cache/pip" "$root/root/.cache/pip"
+for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
+	[ -e "$file" ] || continue
+	mkdir -p "$root${file%/*}"
+	rm -f "$root$file"
+	cat "$file" >"$root$file"
+done
+printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d" # a package's service must not start on this machine
+chmod +x "$root/usr/sbin/policy-rc.d"
+mkdir -p "$root/root/vgpu"
+tar -x -f "$sources" -C "$root/root/vgpu"
+cp "$steps" "$root/root/steps"
+proxies=$(env | sed -n 's/^\(https\{0,1\}_proxy=[^ ]*\|PIP_[A-Z_]*=[^ ]*\)$/\1/p')
+exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8 $proxies \
+	chroot "$root" sh -c 'cd /root/vgpu && exec sh /root/steps'
