@@ -70,7 +70,7 @@ lint: setup
 simulated-node: packages-node $(VENV)/.stamp build
 	@$(BIN)/python tests/demo/simulated_node.py make $(NODE)
 
-simulated-node-remove:
+simulated-node-remove: $(VENV)/.stamp
 	@$(BIN)/python tests/demo/simulated_node.py remove $(NODE)
 
 # All tests. pytest counts the tests that cannot run on this machine; an unexpected skip is a failure.

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 from pathlib import Path
 
+import click.testing
 import pytest
 from checkout import BUILD, CHECKOUT
 
 # Before grpc is loaded. Its handler would start threads in every forked child of the test process; a child with threads
 # cannot enter a mount namespace (setns: EINVAL).
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
+# click 8.1, the last one for Python 3.9, mixes what a verb prints to stderr into its output.
+if "mix_stderr" in inspect.signature(click.testing.CliRunner).parameters:
+    click.testing.CliRunner = functools.partial(click.testing.CliRunner, mix_stderr=False)  # type: ignore[misc]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

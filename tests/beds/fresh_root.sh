@@ -23,6 +23,7 @@ for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/ssl/certs/ca-certific
 	rm -f "$root$file"
 	cat "$file" >"$root$file"
 done
+apt-config dump | grep '^Acquire::Check-' >"$root/etc/apt/apt.conf.d/99mirror" || : # a mirror may be weeks old
 printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d" # a package's service must not start on this machine
 chmod +x "$root/usr/sbin/policy-rc.d"
 mkdir -p "$root/root/vgpu"

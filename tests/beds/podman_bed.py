@@ -35,14 +35,14 @@ hooks_dir = ["{hooks}"]
 """
 
 
-def install_hooks(directory: Path, node: nodes.Node) -> None:
-    """The shipped hooks.d files, with the built hook and this node's settings."""
+def install_hooks(directory: Path, program: Path, config: Path) -> None:
+    """The shipped hooks.d files, with the built hook and a node's settings."""
     directory.mkdir()
     for source in HOOKS.glob("*.json"):
         record: dict[str, Any] = json.loads(source.read_text())
         hook = record["hook"]
-        hook["path"] = str(node.hook)
-        hook["args"][1:1] = ["--config", str(node.config)]
+        hook["path"] = str(program)
+        hook["args"][1:1] = ["--config", str(config)]
         (directory / source.name).write_text(json.dumps(record))
 
 
@@ -63,7 +63,7 @@ class Podman:
         self.runtime = runtime
         self.hooks = directory / "hooks.d"
         self.cgroup = f"/vgpu-test-{uuid.uuid4().hex[:8]}"
-        install_hooks(self.hooks, node)
+        install_hooks(self.hooks, node.hook, node.config)
         config = directory / "containers.conf"
         config.write_text(CONFIG.format(runtime=runtime, hooks=self.hooks))
         self.environment = {**os.environ, "CONTAINERS_CONF": str(config)}

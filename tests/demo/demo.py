@@ -149,6 +149,8 @@ def devices(demo: Demo, red: Tenant) -> None:
     nodes_of_card = "for n in /dev/nvidia*; do cudaprobe open $n; done"
     foreign = "mknod /tmp/fuse c 10 229; cudaprobe open /tmp/fuse; rm /tmp/fuse"
     done = red.runtime.call("exec", red.container, "sh", "-c", f"{nodes_of_card}; {foreign}")
+    if done.returncode != 0:
+        raise SystemExit(f"runc exec: {done.stderr}")
     for line in done.stdout.splitlines():
         path, result = line.split(" ", 1)
         say(f"   {path:24} {explained(result)}")

@@ -58,7 +58,9 @@ Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 def build(to: pathlib.Path, **settings: str) -> pathlib.Path:
     """Configure and build hook/gate alone. Returns the folder with the programs."""
     options = [f"-D{name}={value}" for name, value in settings.items()]
-    subprocess.run(["cmake", "-S", CHECKOUT / "hook/gate", "-B", to, "-DVGPU_WERROR=ON", *options], check=True, capture_output=True)
+    subprocess.run(
+        ["cmake", "-S", CHECKOUT / "hook/gate", "-B", to, "-DVGPU_WERROR=ON", *options], check=True, capture_output=True
+    )
     subprocess.run(["cmake", "--build", to], check=True, capture_output=True)
     return to / "bin"
 

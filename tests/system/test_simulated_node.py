@@ -1,0 +1,134 @@
+"""`make simulated-node`: every command that it prints, typed in its order, and the removal, which leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import cgroup_trees
+import podman_bed
+import pytest
+from checkout import CHECKOUT
+from daemons import wait_for
+from kubelet_devices import DeviceManager
+
+pytestmark = pytest.mark.root
+
+PROGRAM = CHECKOUT / "tests/demo/simulated_node.py"
+STORAGE = '[storage]\ndriver = "vfs"\nrunroot = "{0}/run"\ngraphroot = "{0}/storage"\n'
+CGROUPS = ("/libpod_parent", "/default")  #: of podman and ctr
+#: vgpud and the device plugin go on until somebody ends them.
+STAYING = ("/vgpud", "/vgpu-device-plugin")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory for the node and podman's storage. podman accepts no runroot of more than 50 characters."""
+    existed = {name for name in CGROUPS if any(Path("/sys/fs/cgroup").glob(f"*{name}"))}
+    with tempfile.TemporaryDirectory(prefix="vgpu-test-") as directory:
+        yield Path(directory)
+    for name in set(CGROUPS) - existed:
+        cgroup_trees.remove(name)
+
+
+def environment(place: Path) -> dict[str, str]:
+    """podman with limits that this machine's kernel accepts, and a kubelet's directory."""
+    (place / "containers.conf").write_text(podman_bed.CONFIG.format(runtime="runc", hooks="/nonexistent"))
+    (place / "storage.conf").write_text(STORAGE.format(place))
+    files = {"CONTAINERS_CONF": "containers.conf", "CONTAINERS_STORAGE_CONF": "storage.conf"}
+    found = {name: str(place / file) for name, file in files.items()}
+    return {**os.environ, **found, "KUBELET": str(place / "kubelet")}
+
+
+def simulated_node(verb: str, place: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, PROGRAM, verb, place / "node"]
+    return subprocess.run(command, env=environment(place), capture_output=True, text=True, check=False)
+
+
+def typed(command: str, place: Path) -> str:
+    """Type one command. Its output goes to a file, which what it leaves behind may keep open."""
+    with (place / "output").open("w+") as output:
+        done = subprocess.run(
+            command, shell=True, cwd=place, env=environment(place), stdin=subprocess.DEVNULL, stdout=output,
+            stderr=output, timeout=120, check=False,
+        )  # fmt: skip
+        output.seek(0)
+        text = output.read()
+    assert done.returncode == 0, f"{command}: {text}"
+    return text
+
+
+def cores(kubelet: DeviceManager) -> int:
+    return kubelet.allocatable().get("tencent.com/vcuda-core", 0)
+
+
+def test_every_command_that_it_prints(place: Path) -> None:
+    kubelet = DeviceManager(place / "kubelet/device-plugins", set).start()
+    made = simulated_node("make", place)
+    assert made.returncode == 0, made.stderr
+    commands = re.findall(r"^ {4}(.*)", made.stdout, re.MULTILINE)
+    daemon = place / "node/run/vgpud.sock"
+    outputs = []
+    try:
+        for command in commands:
+            if command.endswith(STAYING):
+                typed(f"{command} 2>{place}/{command.rpartition('/')[2]} &", place)
+                wait_for((lambda: cores(kubelet) == 200) if "plugin" in command else daemon.exists)
+            elif "simulated-node-remove" not in command:
+                outputs.append(typed(command, place))
+            if command.endswith("&"):
+                wait_for((place / "node/containerd/containerd.sock").exists)
+        wait_for(lambda: cores(kubelet) == 100, what="the Xid did not make the card unhealthy")
+    finally:
+        kubelet.stop()
+        gone = simulated_node("remove", place)
+    assert gone.returncode == 0, gone.stderr
+    host, inventory, seen, limit, _, status, _, _, containerd, _ = outputs
+    assert host.count("0MiB /  40960MiB") == 2
+    assert inventory.count("NVIDIA A100-PCIE-40GB") == 2
+    assert "0MiB /   2048MiB" in seen
+    assert "refused 2" in limit
+    assert re.search(r"30 +2 GiB +40 GiB", status)
+    assert "0MiB /   2048MiB" in containerd
+    assert commands[-1] == f"make -C {CHECKOUT} simulated-node-remove NODE={place}/node"
+    assert not (place / "node").exists()
+    assert f"{place}/node" not in Path("/proc/self/mountinfo").read_text()
+
+
+def test_the_make_targets_run_it() -> None:
+    """The test above runs the program, because make would install packages."""
+    for verb in ("make", "remove"):
+        target = "simulated-node" + ("-remove" if verb == "remove" else "")
+        command = ["make", "-n", "--no-print-directory", "-C", CHECKOUT, target, "NODE=/somewhere"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.endswith(f"tests/demo/simulated_node.py {verb} /somewhere\n")
+
+
+def test_a_node_whose_cards_are_in_use_stays(place: Path) -> None:
+    assert simulated_node("make", place).returncode == 0
+    claim = place / "node/run/containers/red/claim.json"
+    claim.parent.mkdir(parents=True)
+    claim.write_text("{}")
+    refused = simulated_node("remove", place)
+    assert refused.returncode == 1
+    assert refused.stderr == (
+        "simulated-node: containers still have a share: red. Remove them first (podman rm, ctr)\n"
+    )
+    claim.unlink()
+    again = simulated_node("make", place)  # as after a reboot
+    assert again.returncode == 0, again.stderr
+    assert simulated_node("remove", place).stdout == f"{place}/node: removed\n"
+
+
+def test_a_directory_that_is_no_node_stays(place: Path) -> None:
+    (place / "node").mkdir()
+    for verb in ("make", "remove"):
+        refused = simulated_node(verb, place)
+        assert refused.returncode == 1
+        assert "no simulated node" in refused.stderr
+    assert (place / "node").is_dir()
