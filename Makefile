@@ -12,7 +12,7 @@ export VGPU_BUILD := $(abspath $(BUILD))
 export PATH := $(VGPU_BUILD)/tools/bin:$(VGPU_BUILD)/tools/sbin:$(VGPU_BUILD)/tools/usr/bin:$(VGPU_BUILD)/tools/usr/sbin:$(PATH):/usr/sbin:/sbin
 
 .NOTPARALLEL:
-.PHONY: setup build beds clients clients-long demo test test-quick test-long test-gpu lint bench deb clean \
+.PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench deb clean \
         simulated-node simulated-node-remove packages-build packages-demo packages-node packages-test
 
 # Everything that a developer needs. Warnings of the compiler are errors.
@@ -53,9 +53,12 @@ clients: setup $(BUILD)/clients/.stamp
 
 clients-long: clients $(BUILD)/clients/.stamp-long
 
-# Roots of other Debian suites, newer runtimes and Kubernetes' servers, which the system tests run.
+# What the system tests run: roots of other Debian suites, newer runtimes; for the long ones also Kubernetes' servers.
 beds: setup
 	@$(BIN)/python tests/beds/prepare.py
+
+beds-long: setup
+	@$(BIN)/python tests/beds/prepare.py long
 
 # The demonstration: two containers share one card.
 demo: packages-demo $(VENV)/.stamp build
@@ -81,7 +84,7 @@ test: lint clients beds
 test-quick: packages-build $(VENV)/.stamp-dev
 	@TMPDIR=$$([ -w /dev/shm ] && echo /dev/shm || echo /tmp) $(BIN)/pytest -q tests/unit
 
-test-long: lint clients-long beds
+test-long: lint clients-long beds-long
 	$(BIN)/pytest -q --strict-skips -m 'not gpu' --long
 
 test-gpu: setup

@@ -30,5 +30,9 @@ mkdir -p "$root/root/vgpu"
 tar -x -f "$sources" -C "$root/root/vgpu"
 cp "$steps" "$root/root/steps"
 proxies=$(env | sed -n 's/^\(https\{0,1\}_proxy=[^ ]*\|PIP_[A-Z_]*=[^ ]*\)$/\1/p')
+cd "$root"
+mkdir -p old
+pivot_root . old # after a chroot, `runc exec` would enter a container's namespace by this machine's root
+umount -l old
 exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8 $proxies \
-	chroot "$root" sh -c 'cd /root/vgpu && exec sh /root/steps'
+	chroot . sh -c 'cd /root/vgpu && exec sh /root/steps'

@@ -1,7 +1,7 @@
-"""Makes what the system tests need and what takes long, before they run: `make beds`.
+"""Makes what the system tests need and what takes long, before they run: prepare.py [long], by `make test`.
 
-Belongs here: the list of these things, in the order of their use. Each is made once for this machine or this build
-directory. A test that runs without this program makes its own, in silence: pytest keeps its output.
+Belongs here: the list of these things. Each is made once for this machine or this build directory. A test that runs
+without this program makes its own, in silence: pytest keeps its output.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fresh_machine
 import kubernetes_programs
 import suites
 import systemd_bed
@@ -20,8 +21,8 @@ ROOTS = ("bullseye", "sid")
 PACKAGES = {"trixie": ("containerd", "docker.io", "docker-cli"), "sid": ("containerd",)}
 
 
-def todo() -> dict[str, str]:
-    """The call that makes each thing that is missing, by what a reader sees of it."""
+def todo(long: bool) -> dict[str, str]:
+    """The call that makes each thing that is missing, by what a reader sees of it. `long`: for the long tests, too."""
     missing = {}
     for suite in ROOTS:
         if not systemd_bed.is_made(suite):
@@ -30,6 +31,14 @@ def todo() -> dict[str, str]:
         for package in packages:
             if not (suites.CACHE / suite / package).is_dir():
                 missing[f"fetching {package} of Debian {suite}"] = f"suites.unpack({suite!r}, {package!r})"
+    return {**missing, **(_todo_long() if long else {})}
+
+
+def _todo_long() -> dict[str, str]:
+    missing = {}
+    for suite in (*fresh_machine.SUPPORTED, fresh_machine.TOO_OLD):
+        if not fresh_machine.is_made(suite):
+            missing[f"making a fresh {suite} (0.3 GB, a minute)"] = f"fresh_machine.made_root({suite!r})"
     names = [*kubernetes_programs.SERVERS, "kubelet"]
     if not all((suites.CACHE / kubernetes_programs.SUITE / name).exists() for name in names):
         missing["compiling Kubernetes' own programs (minutes)"] = f"kubernetes_programs.build(*{names!r})"
@@ -37,7 +46,7 @@ def todo() -> dict[str, str]:
 
 
 def main() -> None:
-    for title, call in todo().items():
+    for title, call in todo("long" in sys.argv[1:]).items():
         module = call.split(".", 1)[0]
         program = [sys.executable, "-u", "-c", f"import {module}; {call}"]
         log = BUILD / "setup/beds.log"
