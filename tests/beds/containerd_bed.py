@@ -27,7 +27,7 @@ from checkout import CHECKOUT
 PACKAGING = CHECKOUT / "packaging"
 IMAGE = "vgpu-test.local/base:1"
 CDI_DEVICE = "vgpu.io/hook=share"
-RUNC = "/usr/sbin/runc"
+RUNC = shutil.which("runc", path=f"{os.environ['PATH']}:/usr/sbin") or "/usr/sbin/runc"
 CNI = "/usr/lib/cni"
 WITHOUT_CONTROLLERS = Path(__file__).with_name("runc_without_controllers.py")
 #: Without these a daemon starts faster and warns less. No test needs them.

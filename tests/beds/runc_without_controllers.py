@@ -6,9 +6,10 @@ from the config.json of the bundle that `--bundle` names, and executes runc. Dev
 
 import json
 import os
+import shutil
 import sys
 
-RUNC = "/usr/sbin/runc"
+RUNC = shutil.which("runc", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin") or "/usr/sbin/runc"
 
 
 def strip(path: str) -> None:

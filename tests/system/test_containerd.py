@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -25,7 +26,8 @@ pytestmark = pytest.mark.root
 
 MIB = 1 << 20
 GIB = 1 << 30
-SUITES = {"1.6": "", "1.7": "trixie", "2.1": "sid"}
+MACHINES = "1.6"
+SUITES = {MACHINES: "bookworm", "1.7": "trixie", "2.1": "sid"}
 WAYS = ("base", "base-prestart", "shim", "dropped", "cdi")
 LOOK = "cudaprobe info; cudaprobe open /dev/nvidiactl /dev/nvidia-uvm; ls /dev; cat /proc/self/mountinfo"
 
@@ -48,8 +50,7 @@ def daemons(
             directory = tmp_path_factory.mktemp("ctd")
             node = nodes.SimulatedNode(directory / "node", "a100x2")
             node.take_inventory()
-            programs = suites.unpack(SUITES[version], "containerd") / "usr/bin" if SUITES[version] else Path("/usr/bin")
-            made = containerd_bed.Containerd(directory / "bed", programs, node, cgroup)
+            made = containerd_bed.Containerd(directory / "bed", programs(version), node, cgroup)
             assert made.version.startswith(version)
             running[version, cgroup] = made.start(image)
         return running[version, cgroup]
@@ -57,6 +58,16 @@ def daemons(
     yield daemon
     for made in running.values():
         made.stop()
+
+
+def programs(version: str) -> Path:
+    """Of containerd `version`. Docker's packages bring another one than Debian 12, which then is fetched."""
+    own = shutil.which("containerd")
+    if own and version == MACHINES:
+        found = subprocess.run([own, "--version"], capture_output=True, text=True, check=True).stdout.split()[2]
+        if found.lstrip("v").startswith(version):
+            return Path(own).parent
+    return suites.unpack(SUITES[version], "containerd") / "usr/bin"
 
 
 @pytest.fixture

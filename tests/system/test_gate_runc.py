@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from checkout import CHECKOUT
 
-BUSYBOX = "/bin/busybox"
+BUSYBOX = shutil.which("busybox") or "/bin/busybox"
 UNIFIED = "/sys/fs/cgroup/unified"
 RECORDER = """#!/bin/sh
 for stage; do :; done

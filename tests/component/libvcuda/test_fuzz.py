@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import subprocess
 from pathlib import Path
 
@@ -18,10 +18,17 @@ SEEDS = {
 
 
 def clang() -> str:
-    for name in ("clang", "clang-19", "clang-18", "clang-16", "clang-15", "clang-14"):
-        if shutil.which(name):
-            return name
+    """A clang of any version that has libFuzzer."""
+    for directory in os.get_exec_path():
+        for name in (Path(directory, "clang"), *sorted(Path(directory).glob("clang-[0-9]*"))):
+            if name.exists() and any((resources(name) / "lib").glob("*/libclang_rt.fuzzer*.a")):
+                return str(name)
     pytest.skip("needs clang with libFuzzer (Debian: clang, libclang-rt-dev)")
+
+
+def resources(program: Path) -> Path:
+    done = subprocess.run([program, "-print-resource-dir"], capture_output=True, text=True, check=False)
+    return Path(done.stdout.strip())
 
 
 def fuzz(target: str, directory: Path, seconds: int) -> None:
