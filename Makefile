@@ -7,7 +7,7 @@ BUILD := build
 BENCH ?= hook
 NODE ?= $(abspath $(BUILD))/node
 PROGRESS := packaging/setup/progress
-PIP := $(BIN)/python -m pip install --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --no-compile --disable-pip-version-check
 export VGPU_BUILD := $(abspath $(BUILD))
 export PATH := $(VGPU_BUILD)/tools/bin:$(VGPU_BUILD)/tools/sbin:$(VGPU_BUILD)/tools/usr/bin:$(VGPU_BUILD)/tools/usr/sbin:$(PATH):/usr/sbin:/sbin
 
