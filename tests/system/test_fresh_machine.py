@@ -29,6 +29,7 @@ DEMO = """
 packages >/root/before
 timed make demo
 compare
+echo "## warnings of $(cc --version | head -n 1): $(grep -c warning: build/build.log || :)"
 echo "## virtual environment $(du -sm .venv | cut -f 1) MB"
 """
 QUICK = """
@@ -78,6 +79,7 @@ def test_the_two_commands(suite: str, tmp_path: Path) -> None:
     done = run(suite, tmp_path, BEGIN + DEMO + QUICK)
     print(f"{suite}: {done.figures()}")
     assert done.status == 0, done.output[-3000:]
+    assert re.search(r"^## warnings of .*: 0$", done.output, re.MULTILINE)
     assert "/tmp/fuse                refused (Operation not permitted)" in done.output
     assert "blue allocated 512 MiB again and again. 7 calls succeeded" in done.output
     assert done.output.count("## gone or upgraded: 0\n") == 2
