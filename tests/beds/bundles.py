@@ -59,6 +59,11 @@ def spec() -> dict[str, Any]:
     }
 
 
+def pod_cgroup(top: str, uid: str) -> str:
+    """The cgroup path that kubelet gives to a pod, below `top`."""
+    return f"{top}/kubepods/burstable/pod{uid}"
+
+
 class Bundle:
     """A bundle at `path` over the root file system `rootfs`; change `config`, then run it."""
 
@@ -89,7 +94,7 @@ class Bundle:
 
     def pod(self, uid: str, container: str, cgroup: str, **annotations: str) -> Bundle:
         """Add what kubelet and containerd add: a cgroup path below `cgroup`, and identifying annotations."""
-        self.config["linux"]["cgroupsPath"] = f"{cgroup}/kubepods/burstable/pod{uid}/{container}"
+        self.config["linux"]["cgroupsPath"] = f"{pod_cgroup(cgroup, uid)}/{container}"
         self.config["annotations"].update(
             {
                 "io.kubernetes.cri.container-type": "container",

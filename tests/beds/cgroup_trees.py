@@ -1,11 +1,22 @@
-"""Removal of a test's cgroups from every hierarchy, after their last processes have exited."""
+"""A test's cgroups in every hierarchy: kill their processes, and remove them after the last one has exited."""
 
 from __future__ import annotations
 
 import errno
 import os
+import signal
 import time
+from contextlib import suppress
 from pathlib import Path
+
+
+def kill(name: str) -> None:
+    """Kill all processes in cgroup `name` (with its leading slash) and below it."""
+    for hierarchy in Path("/sys/fs/cgroup").iterdir():
+        for directory, _, _ in os.walk(f"{hierarchy}{name}"):
+            for pid in Path(directory, "cgroup.procs").read_text().split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
 
 
 def remove(name: str, seconds: float = 10) -> None:

@@ -103,27 +103,31 @@ class Containerd:
 
     def start(self, image: Path) -> Containerd:
         """Start, import `image`, and be ready for pods."""
-        config = self.directory / "config.toml"
-        config.write_text(self._config())
-        environment = {**os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"}
-        command = [
-            *self.prefix,
-            *(bundles.V2 if self.cgroup == 2 else ()),
-            str(self.programs / "containerd"),
-            "--config",
-            str(config),
-        ]
-        with (self.directory / "log").open("wb") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+        (self.directory / "config.toml").write_text(self._config())
         self.client = cri_client.Client(self.socket)
         try:
-            self.client.wait_for("Version")
+            self.launch()
             self._run("ctr", "--address", str(self.socket), "--namespace", "k8s.io", "images", "import", str(image))
             self._wait_for_image()
         except BaseException:
             self.stop()
             raise
         return self
+
+    def launch(self) -> None:
+        """Run the daemon on what an earlier one has left, and wait until it answers."""
+        assert self.client is not None
+        environment = {**os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"}
+        command = [
+            *self.prefix,
+            *(bundles.V2 if self.cgroup == 2 else ()),
+            str(self.programs / "containerd"),
+            "--config",
+            str(self.directory / "config.toml"),
+        ]
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+        self.client.wait_for("Version")
 
     def _wait_for_image(self) -> None:
         assert self.client is not None
@@ -147,6 +151,15 @@ class Containerd:
                 subprocess.run(["umount", "-l", point], check=True)
         cgroup_trees.remove(self.name)
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def lose_power(self) -> None:
+        """Kill the daemon, its shims and all processes of its pods at once, and remove what no reboot survives."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        self._end_shims()
+        cgroup_trees.kill(self.name)
+        cgroup_trees.remove(self.name)
 
     def _end_shims(self) -> None:
         """Shims outlive their daemon on purpose. This daemon's have its socket on their command line."""
@@ -282,13 +295,14 @@ class Pod:
         self.logs = bed.directory / "pods" / uuid.uuid4().hex[:8]
         self.logs.mkdir(parents=True)
         self.id = ""
+        self.cgroup = bundles.pod_cgroup(bed.name, uid)
         self.attempts = 100 * attempt  # names are unique over all sandboxes of a pod
         self.config = {
             "metadata": {"name": f"pod-{uid[:8]}", "uid": uid, "namespace": "default", "attempt": attempt},
             "log_directory": str(self.logs),
             "annotations": annotations,
             "linux": {
-                "cgroup_parent": f"{bed.name}/kubepods/burstable/pod{uid}",
+                "cgroup_parent": self.cgroup,
                 "security_context": {"namespace_options": {"network": "NODE"}},
             },
         }
@@ -365,9 +379,14 @@ class Pod:
         (path,) = self.logs.glob(f"*-{attempt or self.attempts}.log")
         return "".join(line.split(" ", 3)[3] for line in path.read_text().splitlines(keepends=True))
 
-    def remove(self) -> None:
-        """Remove the pod and all its containers."""
+    def stop(self) -> None:
+        """End all its containers and the pause process."""
         if self.id:
             self.client.call("StopPodSandbox", pod_sandbox_id=self.id)
+
+    def remove(self) -> None:
+        """Remove the pod and all its containers."""
+        self.stop()
+        if self.id:
             self.client.call("RemovePodSandbox", pod_sandbox_id=self.id)
             self.id = ""

@@ -77,6 +77,7 @@ class Pod:
         self.sandbox: Any = None
         self.worker: Worker | None = None
         self.admitted = False
+        self.deleted = False
 
     def fail(self, reason: str, text: str) -> None:
         self.phase, self.reason, self.message = FAILED, reason, text
@@ -84,7 +85,9 @@ class Pod:
 
     @property
     def active(self) -> bool:
-        return self.admitted and self.phase not in ENDED
+        """Whether kubelet counts its devices as used: not in its last phase, nor deleted with all containers ended."""
+        over = self.deleted and not any(status.running for status in self.statuses.values())
+        return self.admitted and self.phase not in ENDED and not over
 
     def output(self, container: str = "") -> str:
         return self.statuses[container or self.spec.containers[0].name].output
@@ -151,7 +154,7 @@ class Kubelet:
         """The API server has sent the pods: those that do not run are admitted again, with the devices they hold."""
         for pod in list(self.pods.values()):
             with self._admission:
-                if pod.active and pod.uid in self.pods and pod.uid not in self._workers:
+                if pod.active and not pod.deleted and pod.uid not in self._workers:
                     self._resume(pod)
 
     def stop(self) -> None:
@@ -235,20 +238,27 @@ class Kubelet:
         pod.worker.start()
 
     def delete(self, pod: Pod) -> None:
-        """kubectl delete pod: remove containers, sandbox and the pod."""
+        """kubectl delete pod, in kubelet's order: containers, then the devices are free, sandbox and cgroup, object."""
         with self._admission:
-            self.pods.pop(pod.uid, None)
+            pod.deleted = True
             self._workers.pop(pod.uid, None)
         if pod.worker is not None:  # of a kubelet that is just dying, too
             pod.worker.stop()
         if pod.sandbox is not None:
+            self.runtime.stop(pod.sandbox)
+        for status in pod.statuses.values():
+            status.running = False
+        if pod.sandbox is not None:
             self.runtime.remove(pod.sandbox)
             pod.sandbox = None
+        with self._admission:
+            self.pods.pop(pod.uid, None)
         if pod.phase not in ENDED:
             pod.phase = SUCCEEDED
 
     def _list(self, request: Any, context: Any) -> Any:
-        """List of pod-resources: all pods with their containers, without init containers."""
+        """List of pod-resources: all pods with their containers, without init containers. It frees ended pods' ids."""
+        self.devices.free()
         listed = [self._resources_of(pod) for pod in list(self.pods.values())]
         return message("v1.ListPodResourcesResponse")(pod_resources=listed)
 
@@ -350,6 +360,8 @@ class Worker(threading.Thread):
             self.pod.phase = RUNNING
 
     def _finish(self, well: bool) -> None:
+        """kubelet reports the phase first, with which the devices are free, and removes sandbox and cgroup then."""
+        self.pod.phase = SUCCEEDED if well else FAILED
+        self.runtime.stop(self.pod.sandbox)
         self.runtime.remove(self.pod.sandbox)
         self.pod.sandbox = None
-        self.pod.phase = SUCCEEDED if well else FAILED

@@ -215,7 +215,7 @@ class DeviceManager:
                     self.pods.setdefault(uid, {}).setdefault(container, {})[resource] = Held(chosen, answer)
 
     def free(self) -> None:
-        """Free the devices of ended pods. kubelet does so only when it admits the next pod."""
+        """Free the devices of ended pods. kubelet does so only when it admits the next pod or lists resources."""
         active = self.active()
         with self.lock:
             self.pods = {uid: held for uid, held in self.pods.items() if uid in active}

@@ -30,7 +30,10 @@ class StartError(Exception):
 
 
 class Runtime(Protocol):
-    """Sandboxes are opaque objects of the runtime, which kubelet passes back."""
+    """Sandboxes are opaque objects of the runtime, which kubelet passes back. `stop` ends all containers.
+
+    `remove` also removes the pod's cgroup, which kubelet makes and removes in reality.
+    """
 
     def sandbox(self, spec: Spec) -> Any: ...
 
@@ -39,6 +42,8 @@ class Runtime(Protocol):
     def exit_code(self, sandbox: Any, container: str) -> int | None: ...
 
     def output(self, sandbox: Any, container: str) -> str: ...
+
+    def stop(self, sandbox: Any) -> None: ...
 
     def remove(self, sandbox: Any) -> None: ...
 
@@ -82,12 +87,16 @@ class CriRuntime:
     def kill(self, sandbox: containerd_bed.Pod, container: str) -> None:
         sandbox.stop_container(container)
 
+    def stop(self, sandbox: containerd_bed.Pod) -> None:
+        sandbox.stop()
+
     def remove(self, sandbox: containerd_bed.Pod) -> None:
         sandbox.remove()
+        cgroup_trees.remove(sandbox.cgroup)
 
     def lose(self, sandbox: containerd_bed.Pod | None) -> None:
         if sandbox is not None:
-            sandbox.remove()
+            self.remove(sandbox)
 
 
 class Box:
@@ -153,14 +162,19 @@ class RuncRuntime:
     def output(self, sandbox: Box, container: str) -> str:
         return (sandbox.bundles[container].path / "output").read_text()
 
-    def remove(self, sandbox: Box) -> None:
-        for container, bundle in sandbox.bundles.items():
+    def stop(self, sandbox: Box) -> None:
+        for container in sandbox.bundles:
             self.runc.delete(container)
+
+    def remove(self, sandbox: Box) -> None:
+        for bundle in sandbox.bundles.values():
             shutil.rmtree(bundle.path, ignore_errors=True)
         sandbox.bundles = {}
+        cgroup_trees.remove(bundles.pod_cgroup(self.cgroup, sandbox.spec.uid))
 
     def lose(self, sandbox: Box | None) -> None:
         if sandbox is not None:
+            self.stop(sandbox)
             self.remove(sandbox)
 
     def end(self) -> None:

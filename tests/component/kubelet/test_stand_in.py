@@ -85,6 +85,8 @@ class MemoryRuntime:
     def __init__(self) -> None:
         self.started: list[tuple[str, Options]] = []
         self.codes: dict[str, int] = {}
+        self.while_stopping: Callable[[], object] = lambda: None
+        self.while_removing: Callable[[], object] = lambda: None
         self._numbers = itertools.count()
 
     def sandbox(self, spec: Spec) -> str:
@@ -102,8 +104,11 @@ class MemoryRuntime:
     def output(self, sandbox: str, container: str) -> str:
         return ""
 
+    def stop(self, sandbox: str) -> None:
+        self.while_stopping()
+
     def remove(self, sandbox: str) -> None:
-        pass
+        self.while_removing()
 
     def lose(self, sandbox: str) -> None:
         pass
@@ -233,6 +238,27 @@ def test_devices_of_ended_pods_are_free_at_the_next_admission(
     assert first.uid in kubelet.devices.pods
     runs(kubelet.run(Spec([Container("c", {CORES: 10})])))
     assert first.uid not in kubelet.devices.pods
+
+
+def test_a_deleted_pods_devices_are_free_when_its_containers_have_ended(
+    kubelet: Kubelet, plugin: Callable[..., ScriptedPlugin], runtime: MemoryRuntime
+) -> None:
+    """That is before its sandbox, its cgroup and the pod's object are gone, as with kubelet 1.20."""
+    plugin().register()
+    until(kubelet, CORES, 10)
+    pod = kubelet.run(Spec([Container("c", {CORES: 10})]))
+    runs(pod)
+    seen: list[tuple[str, int, int]] = []
+
+    def look(when: str) -> None:
+        (listed,) = kubelet._list(None, None).pod_resources
+        seen.append((when, len(listed.containers[0].devices), len(kubelet.devices.pods)))
+
+    runtime.while_stopping = lambda: look("stopping")
+    runtime.while_removing = lambda: look("removing")
+    kubelet.delete(pod)
+    assert seen == [("stopping", 1, 1), ("removing", 0, 0)]
+    assert not kubelet._list(None, None).pod_resources
 
 
 def test_a_restart_keeps_pods_devices_and_uses_no_plugin_until_it_registers(
