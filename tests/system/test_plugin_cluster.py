@@ -61,7 +61,7 @@ def test_the_manifests_apply(site: Site) -> None:
             meta = wanted["metadata"]
             found = site.cluster.find(wanted["kind"], meta["name"], meta.get("namespace", "default"))
             assert contains(found, wanted), f"{wanted['kind']} {meta['name']}: {found}"
-    (patch,) = documents(MANIFESTS / "unprivileged/kustomization.yaml")[0]["patches"]
+    (patch,) = documents(MANIFESTS.parent / "unprivileged/kustomization.yaml")[0]["patches"]
     tried = ["patch", "daemonset", ACCOUNT, "-n", NAMESPACE, "--dry-run=server", "--type=json", "-o", "json"]
     container = json.loads(site.cluster.kubectl(*tried, "-p", json.dumps(yaml.safe_load(patch["patch"]))))["spec"][
         "template"

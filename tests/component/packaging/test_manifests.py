@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -33,8 +35,8 @@ def of_kind(kind: str) -> list[dict[str, Any]]:
     return [found for path in FILES for found in documents(path) if found["kind"] == kind]
 
 
-def daemonset() -> dict[str, Any]:
-    (found,) = of_kind("DaemonSet")
+def daemonset(name: str = "vgpu-device-plugin") -> dict[str, Any]:
+    (found,) = [found for found in of_kind("DaemonSet") if found["metadata"]["name"] == name]
     return found
 
 
@@ -92,20 +94,27 @@ def test_the_check_finds_what_kubernetes_refuses(old: str, new: str) -> None:
 
 
 def test_names_and_namespaces() -> None:
-    for kind in ("ServiceAccount", "ConfigMap", "DaemonSet"):
-        (found,) = of_kind(kind)
+    assert {len(of_kind(kind)) for kind in ("ServiceAccount", "ConfigMap")} == {1}
+    for found in (*of_kind("ServiceAccount"), *of_kind("ConfigMap"), *of_kind("DaemonSet")):
         assert found["metadata"]["namespace"] == "kube-system"
     for kind in ("ClusterRole", "ClusterRoleBinding"):
         assert all("namespace" not in found["metadata"] for found in of_kind(kind))
 
 
-def test_kustomizations_name_files_that_are_there() -> None:
-    base = yaml.safe_load((MANIFESTS / "kustomization.yaml").read_text())
-    assert sorted(base["resources"]) == sorted(
-        path.name for path in MANIFESTS.glob("*.yaml") if "kust" not in path.name
-    )
+@pytest.mark.parametrize("path", sorted(MANIFESTS.rglob("kustomization.yaml")), ids=lambda path: path.parent.name)
+def test_kustomizations_name_what_is_there(path: Path) -> None:
+    """kubectl refuses a folder that contains the one that names it: "cycle detected"."""
+    for name in yaml.safe_load(path.read_text())["resources"]:
+        found = (path.parent / name).resolve()
+        assert found.is_file() or (found / "kustomization.yaml").is_file()
+        assert found not in path.parents
+    own = {file.name for file in path.parent.glob("*.yaml")} - {path.name}
+    assert own <= set(yaml.safe_load(path.read_text())["resources"])
+
+
+def test_the_unprivileged_daemonset() -> None:
     overlay = yaml.safe_load((MANIFESTS / "unprivileged/kustomization.yaml").read_text())
-    assert overlay["resources"] == [".."]
+    assert overlay["resources"] == ["../daemonset"]
     (patch,) = overlay["patches"]
     assert patch["target"] == {"kind": "DaemonSet", "name": daemonset()["metadata"]["name"]}
     (step,) = yaml.safe_load(patch["patch"])
@@ -252,6 +261,81 @@ def settings_of(text: str, node: str = "k8s01") -> Settings:
         file.write(text)
         file.flush()
         return compiler.compile_source(file.name, node).settings
+
+
+# The unit
+
+
+def enabler() -> dict[str, Any]:
+    (container,) = daemonset("vgpu-device-plugin-unit")["spec"]["template"]["spec"]["containers"]
+    return container  # type: ignore[no-any-return]
+
+
+def test_the_unit_replaces_the_daemonset() -> None:
+    """It has the same account, nodes and tolerations, and the pod's own plugin and settings are left out."""
+    overlay = yaml.safe_load((MANIFESTS / "unit/kustomization.yaml").read_text())
+    left_out = [yaml.safe_load(patch["patch"]) for patch in overlay["patches"]]
+    assert {document.pop("$patch") for document in left_out} == {"delete"}
+    (settings,) = of_kind("ConfigMap")
+    for document, whole in zip(left_out, (daemonset(), settings)):
+        names = {key: whole["metadata"][key] for key in ("name", "namespace")}
+        assert document == {"apiVersion": whole["apiVersion"], "kind": whole["kind"], "metadata": names}
+    here, there = (
+        daemonset(name)["spec"]["template"]["spec"] for name in ("vgpu-device-plugin-unit", "vgpu-device-plugin")
+    )
+    for key in ("serviceAccountName", "priorityClassName", "nodeSelector", "tolerations", "hostPID"):
+        assert here[key] == there[key]
+
+
+def run_enabler(root: Path, systemctl: str) -> subprocess.CompletedProcess[str]:
+    """Run the container's script once. The host is `root`, with `systemctl` as its program of that name."""
+    for name, text in (("systemctl", systemctl), ("sleep", "exit 1"), ("nsenter", 'shift 8; exec "$@"')):
+        program = root / "bin" / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+    (script,) = enabler()["args"]
+    for path in ("/var/run/secrets", "/etc/systemd", "/var/lib/vgpu/serviceaccount/"):
+        assert path in script
+        script = re.sub(rf"(?<=[ =]){path}", f"{root}{path}", script)
+    environment = {
+        "PATH": f"{root}/bin:{os.environ['PATH']}", "ROOT": str(root), "NODE_NAME": "n1",
+        "KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443",
+    }  # fmt: skip
+    command = [*enabler()["command"], script]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=30)
+
+
+def test_the_unit_is_enabled_with_the_pods_account(tmp_path: Path) -> None:
+    account = tmp_path / "var/run/secrets/kubernetes.io/serviceaccount"
+    account.mkdir(parents=True)
+    for name in ("ca.crt", "namespace", "token"):
+        (account / name).write_text(f"the {name}")
+    calls = 'echo "$@" >> $ROOT/calls'
+    for _ in range(2):
+        done = run_enabler(tmp_path, calls)
+        assert "vgpu-device-plugin.service is enabled" in done.stdout, done.stderr
+    copies = tmp_path / "var/lib/vgpu/serviceaccount"
+    assert {path.name: path.read_text() for path in copies.iterdir()} == {
+        name: f"the {name}" for name in ("ca.crt", "namespace", "token")
+    }
+    assert {path.stat().st_mode & 0o777 for path in copies.iterdir()} == {0o600}
+    (drop_in,) = (tmp_path / "etc/systemd/system/vgpu-device-plugin.service.d").iterdir()
+    lines = drop_in.read_text().splitlines()
+    assert "Environment=NODE_NAME=n1" in lines
+    assert "BindReadOnlyPaths=-/var/lib/vgpu/serviceaccount:/run/secrets/kubernetes.io/serviceaccount" in lines
+    restart = ["daemon-reload", "try-restart vgpu-device-plugin.service"]
+    each = ["cat vgpu-device-plugin.service", "enable --now vgpu-device-plugin.service"]
+    expected = [each[0], *restart, each[1], *each]  # the second time nothing has changed
+    assert (tmp_path / "calls").read_text().splitlines() == expected
+
+
+def test_a_node_without_the_unit_is_named(tmp_path: Path) -> None:
+    done = run_enabler(tmp_path, "exit 1")
+    assert done.returncode == 1
+    assert "n1 has no vgpu-device-plugin.service: install the package" in done.stdout
+    assert not (tmp_path / "var").exists()
+    assert not (tmp_path / "etc").exists()
 
 
 # The examples
