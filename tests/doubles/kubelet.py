@@ -23,6 +23,7 @@ from kubelet_runtimes import Runtime, StartError
 
 PENDING, RUNNING, SUCCEEDED, FAILED = "Pending", "Running", "Succeeded", "Failed"
 ENDED = (SUCCEEDED, FAILED)
+START_ERROR = 128  #: exit code of a container that was made and did not start; a pod that never restarts has failed
 
 
 @dataclasses.dataclass
@@ -346,6 +347,8 @@ class Worker(threading.Thread):
         except (StartError, AdmissionError) as error:
             status.reason = str(error)
             self.pod.events.append(f"Failed: Error: {error}")
+            if isinstance(error, StartError):
+                status.exit_code = START_ERROR
             return
         status.reason, status.started, status.running, status.exit_code = "", status.started + 1, True, None
 

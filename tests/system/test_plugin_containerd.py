@@ -22,11 +22,12 @@ import oci_images
 import pytest
 import yaml
 from daemons import wait_for
-from kubelet import Container, Kubelet, Pod, Spec
+from kubelet import FAILED, Container, Kubelet, Pod, Spec
 from kubelet_runtimes import CriRuntime
 from plugin_process import Plugin
 
 from vgpu.config import claims, grants
+from vgpu.config.settings import DEFAULTS
 
 pytestmark = pytest.mark.root
 
@@ -160,12 +161,13 @@ def share(cores: int, units: int, name: str = "c", command: list[str] = LOOK) ->
 
 
 def runs(pod: Pod, seconds: float = 60) -> Pod:
-    wait_for(lambda: pod.running, seconds, f"{pod.phase} {pod.message} {pod.events}")
+    wait_for(lambda: pod.running or pod.phase == FAILED, seconds, lambda: f"{pod.phase} {pod.message} {pod.events}")
+    assert pod.running, f"{pod.message} {pod.events}"
     return pod
 
 
 def ends(pod: Pod, seconds: float = 60) -> Pod:
-    wait_for(lambda: pod.phase == "Succeeded", seconds, f"{pod.phase} {pod.message} {pod.events}")
+    wait_for(lambda: pod.phase == "Succeeded", seconds, lambda: f"{pod.phase} {pod.message} {pod.events}")
     return pod
 
 
@@ -458,6 +460,43 @@ def test_cores_without_memory_do_not_start(site: Site) -> None:
 
 
 # The end of grants
+
+
+@pytest.mark.parametrize("restart", ["Always", "Never"])
+@pytest.mark.parametrize("end", ["deleted", "ended"])
+def test_whole_cards_start_once_the_shares_pods_are_over(
+    make_site: Callable[..., Site], end: str, restart: str
+) -> None:
+    """kubelet has their units back, so nothing that the plugin still has to learn may refuse the next pod."""
+    site = make_site(plugin__grant_grace=DEFAULTS["plugin.grant_grace"]).start()
+    command = ["sh", "-c", "cudaprobe info; sleep 1"] if end == "ended" else LOOK
+    shares = [site.kubelet.run(Spec([share(60, 4, command=command)], restart="Never")) for _ in range(2)]
+    for pod in shares:
+        wait_for(lambda pod=pod: pod.statuses["c"].started, 60, f"{pod.events}")
+        if end == "ended":
+            ends(pod)
+        else:
+            site.kubelet.delete(pod)
+    whole = runs(site.kubelet.run(Spec([Container("c", {CORE: 200}, LOOK)], restart=restart)), 30)
+    assert seen(site, whole)["cards"] == "2"
+    assert whole.events == []
+
+
+def test_a_crash_loop_keeps_its_share(make_site: Callable[..., Site]) -> None:
+    """The pod's cgroup is there between two lives of its container. A pod that wants the room waits."""
+    site = make_site(plugin__grant_grace=DEFAULTS["plugin.grant_grace"]).start()
+    crash = runs(site.kubelet.run(Spec([share(60, 4, command=["sh", "-c", "cudaprobe info; sleep 1; exit 1"])])))
+    card = site.claim_of(crash).cards[0].uuid
+    other = runs(site.kubelet.run(Spec([share(60, 4)])))
+    greedy = site.kubelet.run(Spec([share(70, 4)]))
+    status = crash.statuses["c"]
+    for started in range(2, 6):
+        wait_for(lambda started=started: status.started >= started and crash.running, 30, f"{crash.events}")
+        assert not greedy.running
+    assert crash.events == []
+    assert checked_card(site, other, 60, 4) != card
+    site.kubelet.delete(crash)
+    assert checked_card(site, runs(greedy, 30), 70, 4) == card
 
 
 def test_grants_end_with_their_pod_and_not_before(site: Site) -> None:

@@ -17,6 +17,7 @@ import pytest
 from kubelet import Container, Kubelet, Spec
 from kubelet_api import message
 from kubelet_devices import CHECKPOINT, Options
+from kubelet_runtimes import StartError
 
 CORES, MEMORY = "x.io/cores", "x.io/memory"
 
@@ -93,6 +94,8 @@ class MemoryRuntime:
         return spec.uid
 
     def start(self, sandbox: str, container: Container, options: Options) -> str:
+        if container.command[0] == "refuse":
+            raise StartError("no room")
         self.started.append((container.name, options))
         if container.command[0] == "end":
             self.codes[f"{container.name}-{len(self.started)}"] = 0
@@ -259,6 +262,13 @@ def test_a_deleted_pods_devices_are_free_when_its_containers_have_ended(
     kubelet.delete(pod)
     assert seen == [("stopping", 1, 1), ("removing", 0, 0)]
     assert not kubelet._list(None, None).pod_resources
+
+
+@pytest.mark.parametrize(("restart", "phase"), [("Never", "Failed"), ("OnFailure", "Pending"), ("Always", "Pending")])
+def test_a_failed_start_is_the_end_of_a_pod_that_never_restarts(kubelet: Kubelet, restart: str, phase: str) -> None:
+    pod = kubelet.run(Spec([Container("c", command=["refuse"])], restart=restart))
+    daemons.wait_for(lambda: len(pod.events) > (restart != "Never"), 10)
+    daemons.wait_for(lambda: pod.phase == phase, 10)
 
 
 def test_a_restart_keeps_pods_devices_and_uses_no_plugin_until_it_registers(
