@@ -7,7 +7,9 @@ plugin has its manifest's service account, as a pod has. It is a process, so tes
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,13 +27,12 @@ from real_kubelet import NODE
 from vgpu.config import claims, grants
 from vgpu.config.claims import Claim
 
-MANIFESTS = CHECKOUT / "packaging/kubernetes"
-EXAMPLES = MANIFESTS / "examples"
+EXAMPLES = CHECKOUT / "packaging/kubernetes/examples"
+MANIFESTS = CHECKOUT / "packaging/kubernetes/daemonset"
 ACCOUNT, NAMESPACE = "vgpu-device-plugin", "kube-system"
 SECRETS = "secrets/kubernetes.io/serviceaccount"
 ENVIRONMENT = {"KUBERNETES_SERVICE_HOST": real_cluster.API, "KUBERNETES_SERVICE_PORT": "443", "NODE_NAME": NODE}
 USUAL: Object = {
-    "plugin.grant_grace": 1,
     "plugin.http": "",
     "kubernetes.api": "auto",
     "kubernetes.register": ["vgpu"],
@@ -106,6 +107,36 @@ class Site:
         self.cluster.end()
         self.place.end()
 
+    # A reboot of the node
+
+    def lose_power(self) -> None:
+        """kubelet, runtime, plugin and all containers end at once. /run, cgroups and tmpfs are gone with them."""
+        self.kubelet.kill()
+        self.plugin.kill()
+        self.bed.lose_power()
+        self.place.unmount(self.bed.directory / "state", Path("/run/netns"), Path("/var/lib/kubelet/pods"))
+        for directory in (self.bed.directory / "state", Path(self.node.settings.run_dir)):
+            for path in directory.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.place.boot()
+
+    def boot(self, plugin: bool = True) -> None:
+        """The node boots: inventory, runtime, the plugin's unit if there is one, then kubelet."""
+        self.take_inventory()
+        self.bed.launch()
+        if plugin:
+            self.start_plugin()
+        self.kubelet.start()
+
+    def take_inventory(self) -> None:
+        """As vgpud does, in this boot of the node."""
+        program = str(Path(sys.executable).parent / "vgpuctl")
+        command = [*self.place.prefix, program, "--config", str(self.node.config), "inventory", "refresh"]
+        subprocess.run(command, env=self.node.environment(), capture_output=True, check=True)
+
+    def start_plugin(self) -> None:
+        self.plugin.start(**ENVIRONMENT)
+
     # The plugin and its settings
 
     def configure(self, expected: dict[str, int], **settings: object) -> None:
@@ -116,7 +147,7 @@ class Site:
             self.node.settings._values.clear()
             self.node.settings._values.update(values)
             self.node.write_settings()
-            self.plugin.start(**ENVIRONMENT)
+            self.start_plugin()
         wait_for(lambda: self.offered() == expected, 60, lambda: f"{self.offered()} {self.plugin.text()[-2000:]}")
 
     def offered(self) -> dict[str, int]:
@@ -136,11 +167,14 @@ class Site:
         self.cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
         return str(self.cluster.find("pod", name)["metadata"]["uid"])
 
+    def find_pod(self, name: str) -> Object:
+        return self.cluster.find("pod", name)
+
     def phase(self, name: str, *phases: str, seconds: float = 90) -> Object:
         """The pod, as soon as it is in one of `phases`."""
 
         def reached() -> Object | None:
-            pod = self.cluster.find("pod", name)
+            pod = self.find_pod(name)
             return pod if pod.get("status", {}).get("phase") in phases else None
 
         return wait_for(reached, seconds, lambda: self.what_happened(name))  # type: ignore[no-any-return]

@@ -1,7 +1,8 @@
 """The real kubelet, standalone: pods from manifests in a directory, containers on a private containerd.
 
 Belongs here: running kubelet 1.20 (kubernetes_programs) so that it changes nothing of the machine. It shares a mount
-namespace with containerd, in which /var/lib, /var/log and the few sysctls that it writes belong to the test.
+namespace with containerd, in which /var/lib, /var/log, the few sysctls that it writes, and the id of this boot belong
+to the test.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ import kubernetes_programs
 NODE = "anode"
 SYSCTLS = (
     "vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys",
-    "kernel/keys/root_maxbytes",
+    "kernel/keys/root_maxbytes", "kernel/random/boot_id",
 )  # fmt: skip
 
 
@@ -50,6 +52,17 @@ class Place:
         spaces = {"mount": "mnt", **({"net": "net"} if network else {})}
         files = {option: f"/proc/{self.process.pid}/ns/{name}" for option, name in spaces.items()}
         self.prefix = ("nsenter", *(f"--{option}={file}" for option, file in files.items()))
+
+    def boot(self) -> None:
+        """Another boot of the node, for programs that start from now on."""
+        (self.sysctls / "kernel/random/boot_id").write_text(f"{uuid.uuid4()}\n")
+
+    def unmount(self, *below: Path) -> None:
+        """Unmount everything below these directories, as a loss of power does."""
+        for line in reversed(Path(f"/proc/{self.process.pid}/mountinfo").read_text().splitlines()):
+            point = Path(line.split()[4])
+            if any(top in point.parents for top in below):
+                subprocess.run([*self.prefix, "umount", "-l", str(point)], check=True)
 
     def end(self) -> None:
         self.process.kill()
@@ -151,6 +164,12 @@ class RealKubelet:
         if self.process is not None:
             self.process.terminate()
             self.process.wait(30)
+            self.process = None
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
             self.process = None
 
     def restart(self) -> None:
