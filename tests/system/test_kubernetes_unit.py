@@ -1,15 +1,19 @@
 """The pod of packaging/kubernetes/unit under a real systemd: it enables the shipped unit and gives it an account.
 
-The unit runs a program that only sleeps. The test looks at what a plugin in its place would find.
+The unit runs a program that only sleeps. The test looks at what a plugin in its place would find. kubectl 1.32 and 1.36
+build the manifests' folders.
 """
 
 from __future__ import annotations
 
+import subprocess
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import suites
 import systemd_bed
 import yaml
 from checkout import CHECKOUT
@@ -17,6 +21,8 @@ from systemd_bed import Bed
 
 pytestmark = pytest.mark.root
 
+MANIFESTS = CHECKOUT / "packaging/kubernetes"
+ROLES = {"ServiceAccount": 1, "ClusterRole": 3, "ClusterRoleBinding": 3}
 UNIT = "vgpu-device-plugin.service"
 ACCOUNT = "/run/secrets/kubernetes.io/serviceaccount"
 SLEEPS = "[Service]\nType=exec\nWatchdogSec=0\nExecStart=\nExecStart=/bin/sleep infinity\n"
@@ -40,7 +46,7 @@ def write(bed: Bed, path: str, text: str) -> None:
 
 
 def run_pod(bed: Bed) -> str:
-    pod = yaml.safe_load((CHECKOUT / "packaging/kubernetes/unit/daemonset.yaml").read_text())
+    pod = yaml.safe_load((MANIFESTS / "unit/daemonset.yaml").read_text())
     (container,) = pod["spec"]["template"]["spec"]["containers"]
     script = POD.format(account=ACCOUNT) + container["args"][0]
     return bed.call("env", *ENVIRONMENT, "unshare", "-m", *container["command"], script, check=False)
@@ -60,3 +66,20 @@ def test_the_pod_enables_the_unit_and_gives_it_an_account(bed: Bed) -> None:
     assert set(ENVIRONMENT) <= set(bed.call("cat", f"/proc/{pid}/environ").split("\0"))
     assert f"{UNIT} is enabled" in run_pod(bed)
     assert bed.call("systemctl", "show", "-P", "MainPID", UNIT).strip() == pid, "nothing has changed"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("suite", ["trixie", "sid"])
+def test_kubectl_builds_every_folder(suite: str) -> None:
+    kubectl = suites.unpack(suite, "kubectl") / "usr/bin/kubectl"
+    for folder in (".", "daemonset", "unprivileged", "unit"):
+        command = [kubectl, "kustomize", MANIFESTS / folder]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        documents = list(yaml.safe_load_all(done.stdout))
+        settings = {} if folder == "unit" else {"ConfigMap": 1}
+        assert Counter(document["kind"] for document in documents) == {**ROLES, **settings, "DaemonSet": 1}
+        (pods,) = [document for document in documents if document["kind"] == "DaemonSet"]
+        (container,) = pods["spec"]["template"]["spec"]["containers"]
+        assert container["name"] == ("enable" if folder == "unit" else "plugin")
+        assert container["securityContext"]["privileged"] is (folder != "unprivileged")

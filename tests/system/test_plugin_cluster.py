@@ -61,6 +61,9 @@ def test_the_manifests_apply(site: Site) -> None:
             meta = wanted["metadata"]
             found = site.cluster.find(wanted["kind"], meta["name"], meta.get("namespace", "default"))
             assert contains(found, wanted), f"{wanted['kind']} {meta['name']}: {found}"
+    path = MANIFESTS.parent / "unit/daemonset.yaml"
+    tried = ["apply", "--dry-run=server", "-o", "json", "-f", str(path)]
+    assert contains(json.loads(site.cluster.kubectl(*tried)), documents(path)[0])
     (patch,) = documents(MANIFESTS.parent / "unprivileged/kustomization.yaml")[0]["patches"]
     tried = ["patch", "daemonset", ACCOUNT, "-n", NAMESPACE, "--dry-run=server", "--type=json", "-o", "json"]
     container = json.loads(site.cluster.kubectl(*tried, "-p", json.dumps(yaml.safe_load(patch["patch"]))))["spec"][
