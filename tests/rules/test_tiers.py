@@ -63,6 +63,7 @@ ELSEWHERE = {
     "plugin/kubelet/checkpoint": "unit/plugin/kubelet/test_grant_gc.py",
     "plugin/kubelet/delete_grants": "unit/plugin/kubelet/test_grant_gc.py",
     "plugin/kubelet/pod_resources": "unit/plugin/kubelet/test_grant_gc.py",
+    "plugin/kubelet/proto/messages": "unit/plugin/kubelet/proto/test_generate.py",
     "plugin/kubelet/proto/services": "component/plugin/test_server.py",
     "plugin/kubelet/registration": "component/plugin/test_registration.py",
     "plugin/kubelet/server": "component/plugin/test_server.py",
