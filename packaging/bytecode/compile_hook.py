@@ -1,4 +1,5 @@
-"""compile_hook.py SOURCES FILE: writes one file with the byte code of all modules that the hook's process imports.
+"""compile_hook.py [--check] SOURCES FILE: writes one file with the byte code of all modules that the hook's process
+imports. With --check it writes nothing, and its exit status is 1 if FILE is not what it would write.
 
 Belongs here: collecting, compiling and writing the modules. finder.py imports them from FILE. The gate's start program
 (hook/gate/interpreter.c) reads FILE instead of some fifty sources. Run this program with the gate's own interpreter:
@@ -33,13 +34,17 @@ Entry = tuple[str, bool, "CodeType | None"]
 
 
 def main(arguments: list[str]) -> None:
-    if len(arguments) != 2:
-        sys.exit("usage: compile_hook.py SOURCES FILE")
-    sources, path = arguments
+    only_check = arguments[:1] == ["--check"]
+    if len(arguments) != 2 + only_check:
+        sys.exit("usage: compile_hook.py [--check] SOURCES FILE")
+    sources, path = arguments[-2:]
     sys.dont_write_bytecode = True
     sys.path[:0] = sources.split(":")
     try:
-        replace(path, content(table()))
+        if not only_check:
+            replace(path, content(table()))
+        elif recorded(path) != (finder(), table()):
+            sys.exit(f"{path}: expected the byte code of {sources} for this Python, found other; compile it again")
     except OSError as error:
         sys.exit(f"compile_hook.py: {path}: {error}")
 
@@ -82,10 +87,21 @@ def imported_by_functions(source: bytes) -> Iterator[str]:
 
 
 def content(entries: dict[str, Entry]) -> bytes:
-    with open(FINDER, "rb") as stream:
-        finder = compile(stream.read(), FINDER, "exec", dont_inherit=True)
-    data = marshal.dumps((finder, entries))
+    data = marshal.dumps((finder(), entries))
     return MAGIC_NUMBER + _imp.source_hash(HASH_KEY, data) + data
+
+
+def finder() -> CodeType:
+    with open(FINDER, "rb") as stream:
+        return compile(stream.read(), FINDER, "exec", dont_inherit=True)
+
+
+def recorded(path: str) -> object:
+    """The pair in the file at `path`, or None if the gate would not use the file. Code objects compare by value."""
+    with open(path, "rb") as stream:
+        magic, hashed, data = stream.read(4), stream.read(8), stream.read()
+    usable = magic == MAGIC_NUMBER and hashed == _imp.source_hash(HASH_KEY, data)
+    return marshal.loads(data) if usable else None  # noqa: S302 - the file is root's, as the gate verifies, too
 
 
 def replace(path: str, data: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -33,16 +34,27 @@ def cudaprobe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def deb(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package, built from the checkout by `make deb`'s own script."""
+def debs(repository: Path) -> list[Path]:
+    """The packages vgpu and vgpu-device-plugin, built from the checkout by `make deb`'s own script."""
     if not shutil.which("dpkg-deb"):
         pytest.skip("needs dpkg-deb: no Debian here")
-    python = repository / ".venv/bin/python"
-    environment = {**os.environ, "PYTHON": str(python)}
+    environment = {**os.environ, "PYTHON": sys.executable}
     command = [repository / "packaging/deb/build"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
-    return repository / done.stdout.split()[-1]
+    return [repository / path for path in done.stdout.split()]
+
+
+@pytest.fixture(scope="session")
+def deb(debs: list[Path]) -> Path:
+    """The package vgpu."""
+    return debs[0]
+
+
+@pytest.fixture(scope="session")
+def plugin_deb(debs: list[Path]) -> Path:
+    """The package vgpu-device-plugin."""
+    return debs[1]
 
 
 @pytest.fixture(scope="session")

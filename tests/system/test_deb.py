@@ -1,41 +1,26 @@
-"""The package on this machine's Debian: built, installed without a checkout, used for the main job, purged."""
+"""The packages on this machine's Debian: what they contain, and both installed without a checkout, used and purged."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import bundles
+import installed_node
 import nodes
 import pytest
 from checkout import CHECKOUT
 
 pytestmark = pytest.mark.root
 
-SCRIPT = CHECKOUT / "tests/beds/installed_node.sh"
-
 
 def test_the_installed_hook_does_the_main_job(
-    deb: Path, tmp_path: Path, rootfs: Callable[..., Path], node: nodes.SimulatedNode
+    debs: list[Path], tmp_path: Path, rootfs: Callable[..., Path], node: nodes.SimulatedNode
 ) -> None:
-    share = bundles.Bundle(tmp_path / "bundle", rootfs(), {"vgpu.io/cores": "30", "vgpu.io/memory": "2Gi"})
-    share.simulated(node).command("sh", "-c", "cudaprobe info; cudaprobe alloc 512 9")
-    for stage in ("prestart", "poststop"):
-        hook = {"path": "/usr/bin/vgpu-hook", "args": ["vgpu-hook", stage], "env": ["PATH=/usr/bin"]}
-        share.config.setdefault("hooks", {})[stage] = [hook]
-    upper = tmp_path / "overlay"
-    upper.mkdir()
-    command = ["unshare", "-m", "sh", SCRIPT, deb, upper, node.driver, node.sim, share.write()]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stdout + done.stderr
-    parts = dict(part.split("\n", 1) for part in done.stdout.split("## ")[1:])
-    assert int(parts["files"].split("\n")[0]) > 30
-    assert f"card0.total {2 << 30}" in parts["run"]
-    assert "refused 2" in parts["run"]
-    assert '"containers": []' in parts["status"]
-    assert "gone" in parts, parts["purge"]
+    installed_node.check(installed_node.run(debs, tmp_path, rootfs, node))
 
 
 def test_the_package_keeps_the_tree_of_the_documents(deb: Path, tmp_path: Path, repository: Path) -> None:
@@ -50,6 +35,11 @@ def test_the_package_keeps_the_tree_of_the_documents(deb: Path, tmp_path: Path, 
         if not (page.parent / link).exists() and "libvcuda/" not in link  # the simulator's page stays with the sources
     }
     assert not broken
+
+
+def test_the_units_name_pages_of_the_package(debs: list[Path], tmp_path: Path) -> None:
+    for deb in debs:
+        subprocess.run(["dpkg-deb", "-x", deb, tmp_path], check=True)
     units = (tmp_path / "usr/lib/systemd/system").iterdir()
     named = {
         path for unit in units for path in re.findall(r"^Documentation=file://(.*)", unit.read_text(), re.MULTILINE)
@@ -58,11 +48,100 @@ def test_the_package_keeps_the_tree_of_the_documents(deb: Path, tmp_path: Path, 
     assert not {path for path in named if not (tmp_path / path.lstrip("/")).is_file()}
 
 
-def test_the_package_carries_no_simulator_and_edits_no_runtime(deb: Path) -> None:
-    listing = subprocess.run(["dpkg-deb", "-c", deb], capture_output=True, text=True, check=True).stdout
-    paths = {line.split()[5] for line in listing.splitlines()}
-    assert not [path for path in paths if "/sim" in path or "simctl" in path]
-    assert not [path for path in paths if path.startswith(("./etc/containerd", "./etc/docker", "./etc/containers"))]
-    assert not [path for path in paths if path.startswith("./usr/share/containers")]
-    scripts = subprocess.run(["dpkg-deb", "-I", deb, "postinst"], capture_output=True, text=True, check=True).stdout
-    assert "|| true" not in scripts
+def test_the_packages_carry_no_simulator_and_edit_no_runtime(debs: list[Path]) -> None:
+    for deb in debs:
+        paths = {line[-1] for line in listing(deb)}
+        assert not [path for path in paths if "/sim" in path or "simctl" in path]
+        assert not [path for path in paths if path.startswith(("./etc/containerd", "./etc/docker", "./etc/containers"))]
+        assert not [path for path in paths if path.startswith("./usr/share/containers")]
+    scripts = [path for path in (CHECKOUT / "packaging/deb").glob("*/p*") if path.suffix == ""]
+    assert len(scripts) == 6
+    assert not [path for path in scripts if "|| true" in path.read_text() or "|| :" in path.read_text()]
+
+
+def listing(deb: Path) -> list[list[str]]:
+    """mode, owner, size, date, time and path of each file."""
+    command = ["dpkg-deb", "-c", deb]
+    text = subprocess.run(command, capture_output=True, text=True, check=True, env={"PATH": "/usr/bin", "TZ": "UTC0"})
+    return [line.split(" -> ")[0].split() for line in text.stdout.splitlines()]
+
+
+def test_nothing_of_the_build_machine_is_in_the_packages(debs: list[Path], tmp_path: Path) -> None:
+    """Two builds in two folders give the same bytes: the long test below compares them."""
+    for deb in debs:
+        lines = listing(deb)
+        assert {line[1] for line in lines} == {"root/root"}
+        assert {line[0] for line in lines} <= {"drwxr-xr-x", "-rw-r--r--", "-rwxr-xr-x", "lrwxrwxrwx"}
+        assert len({(line[3], line[4]) for line in lines}) == 1  # the changelog's time
+        assert not [line for line in lines if line[-1].endswith(("direct_url.json", "RECORD", ".pyc"))]
+        members = subprocess.run(["ar", "t", deb], capture_output=True, text=True, check=True).stdout.split()
+        assert members == ["debian-binary", "control.tar.xz", "data.tar.xz"]  # Debian 11's dpkg has no zstd
+        subprocess.run(["dpkg-deb", "-R", deb, tmp_path / deb.stem], check=True)
+    found = [
+        path for path in tmp_path.rglob("*") if path.is_file() and str(CHECKOUT).encode() in path.read_bytes()
+    ]
+    assert found == []
+
+
+def test_python_modules_of_others_are_the_distributions_or_pure(debs: list[Path], tmp_path: Path) -> None:
+    """The private directory has no compiled module, and its wheels are in the list of licences."""
+    for deb in debs:
+        subprocess.run(["dpkg-deb", "-x", deb, tmp_path], check=True)
+    python = tmp_path / "usr/lib/vgpu/python"
+    assert not list(python.rglob("*.so"))
+    carried = {path.name.split("-")[0] for path in python.glob("*.dist-info")} - {"vgpu"}
+    text = (CHECKOUT / "packaging/deb/copyright").read_text()
+    assert carried
+    assert all(f"usr/lib/vgpu/python/{name}-" in text for name in carried)
+    wanted = re.findall(r'^    "([\w-]+)>=', project_dependencies(), re.MULTILINE)
+    distributions = "".join(path.read_text() for path in (CHECKOUT / "packaging/deb").glob("*/control.in"))
+    missing = [
+        name
+        for name in wanted
+        if f"python3-{name.removeprefix('py')}" not in distributions and name.replace("-", "_") not in carried
+    ]
+    assert missing == []
+
+
+def project_dependencies() -> str:
+    text = (CHECKOUT / "pyproject.toml").read_text()
+    return text.split("\ndependencies = [", 1)[1].split("\n]", 1)[0]
+
+
+def test_every_program_has_a_manual_page(debs: list[Path], tmp_path: Path) -> None:
+    for deb in debs:
+        subprocess.run(["dpkg-deb", "-x", deb, tmp_path], check=True)
+    programs = {path.name for path in (tmp_path / "usr/bin").iterdir()}
+    pages = {path.name.rsplit(".", 2)[0]: path for path in (tmp_path / "usr/share/man").rglob("*.gz")}
+    assert {"vgpu-hook", "vgpu-runtime", "vgpuctl", "vgpud", "vgpu-device-plugin"} <= programs <= set(pages)
+    assert {"vgpuctl-doctor", "vgpuctl-config-apply", "vgpu-config.yaml"} <= set(pages)
+    assert not [page for page in pages.values() if not page.exists()]
+
+
+def test_lintian_finds_nothing(debs: list[Path]) -> None:
+    if not shutil.which("lintian"):
+        command = ["apt-get", "install", "-qq", "-y", "--no-install-recommends", "lintian"]
+        subprocess.run(command, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND": "noninteractive"},
+                       capture_output=True, check=True, stdin=subprocess.DEVNULL)  # fmt: skip
+    command = ["lintian", "--fail-on", "error,warning", *map(str, debs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.long
+def test_two_builds_in_two_folders_give_the_same_bytes(debs: list[Path], tmp_path: Path) -> None:
+    copy = tmp_path / "another-folder"
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout
+    for name in names.split("\0")[:-1]:
+        if (CHECKOUT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(CHECKOUT / name, copy / name)
+            shutil.copymode(CHECKOUT / name, copy / name)
+    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHON": sys.executable, "TZ": "Asia/Tokyo"}
+    done = subprocess.run(
+        [copy / "packaging/deb/build"], env=environment, capture_output=True, text=True, check=False, timeout=900
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    again = [copy / path for path in done.stdout.split()]
+    assert [path.name for path in again] == [path.name for path in debs]
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in debs]
