@@ -1,5 +1,7 @@
 """A package of the version before this one, for the tests of upgrades: this version's files with two names changed.
 
+It has the layout of 0.1.0: one package with the device plugin in it, and that version's own maintainer scripts.
+
 A module has another name, so an upgrade removes a file. A class that many modules import, from a module that both
 versions have, has another name, so a hook with modules of both versions cannot start.
 """
@@ -11,16 +13,24 @@ import shutil
 import subprocess
 from pathlib import Path
 
-VERSION = "0.0.9"
+from checkout import DATA
+
+VERSION = "0.1.0"
 MODULE = ("vgpu.config.errors", "vgpu.config.failures")  #: its name in this version and in the one before
 CLASS = ("Settings", "NodeSettings")  #: likewise, in vgpu.config.settings
 PYTHON = "usr/lib/vgpu/python"
+SCRIPTS = DATA / "deb-0.1.0"  #: the maintainer scripts as 0.1.0 had them
+DROPPED = ("Recommends: ", "Breaks: ", "Replaces: ")
 
 
-def make(deb: Path, directory: Path) -> Path:
-    """Make the package of the version before `deb`'s, in `directory`."""
+def make(debs: list[Path], directory: Path) -> Path:
+    """Make the package of the version before that of `debs`, vgpu and the device plugin's, in `directory`."""
     tree = directory / "tree"
-    subprocess.run(["dpkg-deb", "-R", deb, tree], check=True)
+    subprocess.run(["dpkg-deb", "-R", debs[0], tree], check=True)
+    subprocess.run(["dpkg-deb", "-x", debs[1], tree], check=True)
+    (tree / "DEBIAN/md5sums").unlink()
+    for script in SCRIPTS.iterdir():
+        shutil.copy(script, tree / "DEBIAN" / script.name)
     here, there = (tree / PYTHON / f"{name.replace('.', '/')}.py" for name in MODULE)
     here.rename(there)
     sources = list((tree / PYTHON / "vgpu").rglob("*.py"))
@@ -30,6 +40,7 @@ def make(deb: Path, directory: Path) -> Path:
     control = tree / "DEBIAN/control"
     lines = control.read_text().splitlines()
     lines = [f"Version: {VERSION}" if line.startswith("Version: ") else line for line in lines]
+    lines = [line for line in lines if not line.startswith(DROPPED)]
     control.write_text("\n".join(lines) + "\n")
     made = directory / "last.deb"
     subprocess.run(["dpkg-deb", "--root-owner-group", "--build", tree, made], check=True, stdout=subprocess.DEVNULL)

@@ -77,9 +77,7 @@ def test_nothing_of_the_build_machine_is_in_the_packages(debs: list[Path], tmp_p
         members = subprocess.run(["ar", "t", deb], capture_output=True, text=True, check=True).stdout.split()
         assert members == ["debian-binary", "control.tar.xz", "data.tar.xz"]  # Debian 11's dpkg has no zstd
         subprocess.run(["dpkg-deb", "-R", deb, tmp_path / deb.stem], check=True)
-    found = [
-        path for path in tmp_path.rglob("*") if path.is_file() and str(CHECKOUT).encode() in path.read_bytes()
-    ]
+    found = [path for path in tmp_path.rglob("*") if path.is_file() and str(CHECKOUT).encode() in path.read_bytes()]
     assert found == []
 
 

@@ -24,9 +24,9 @@ SHARE = {"vgpu.io/cores": "30", "vgpu.io/memory": "2Gi"}
 
 
 @pytest.fixture(scope="module")
-def last(deb: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package of the version before this one."""
-    return last_version.make(deb, tmp_path_factory.mktemp("last"))
+def last(debs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package of the version before this one, with the device plugin in it."""
+    return last_version.make(debs, tmp_path_factory.mktemp("last"))
 
 
 def test_containers_start_and_stop_while_the_package_is_replaced(
@@ -124,9 +124,10 @@ class Node:
         self.bed.call("systemctl", "daemon-reload")
         self.bed.call("systemctl", "restart", DAEMON, timeout=120)
 
-    def install(self, deb: Path) -> str:
-        """Unpack and configure with dpkg. Returns its output."""
-        return self.bed.call("sh", "-c", f"dpkg -i {deb} 2>&1", timeout=300)
+    def install(self, debs: list[Path]) -> str:
+        """Unpack and configure with dpkg. Returns its output. The bed lacks what only the plugin's process needs."""
+        packages = " ".join(map(str, debs))
+        return self.bed.call("sh", "-c", f"dpkg --force-depends -i {packages} 2>&1", timeout=300)
 
     def state(self, unit: str) -> str:
         return self.bed.call("systemctl", "is-active", unit, check=False).strip()
@@ -151,10 +152,10 @@ class Node:
 
 
 @pytest.fixture
-def installed(node: nodes.SimulatedNode, deb: Path, last: Path) -> Iterator[Node]:
+def installed(node: nodes.SimulatedNode, debs: list[Path], last: Path) -> Iterator[Node]:
     """The last version, running: vgpud, the watcher of the settings, and the device plugin, which is not enabled."""
     scratch = Path(f"/tmp/vgpu-bed-{uuid.uuid4().hex[:8]}")
-    with systemd_bed.booted(2, "", scratch, [node.directory, deb.parent, last.parent]) as bed:
+    with systemd_bed.booted(2, "", scratch, [node.directory, debs[0].parent, last.parent]) as bed:
         made = Node(bed, node)
         made.install_first(last)
         made.await_state(DAEMON, "active")
@@ -164,40 +165,67 @@ def installed(node: nodes.SimulatedNode, deb: Path, last: Path) -> Iterator[Node
         yield made
 
 
-def test_an_upgrade_restarts_what_runs_and_nothing_else(installed: Node, deb: Path, last: Path) -> None:
+def test_an_upgrade_moves_the_plugin_and_restarts_what_runs(installed: Node, debs: list[Path]) -> None:
+    installed.bed.call("systemctl", "enable", PLUGIN)
     before = installed.pids()
-    installed.install(deb)
+    output = installed.install(debs)
+    assert "vgpuctl doctor" not in output  # the next step is for a first installation
     assert installed.states() == ["active"] * 3
-    after = installed.pids()
-    assert not {*before, "0"} & {*after}
-    assert [installed.enabled(unit) for unit in (DAEMON, PLUGIN, WATCHER)] == ["enabled", "disabled", "enabled"]
+    assert not {*before, "0"} & {*installed.pids()}
+    assert [installed.enabled(unit) for unit in (DAEMON, PLUGIN, WATCHER)] == ["enabled"] * 3
+    assert "vgpu-device-plugin" in installed.bed.call("dpkg", "-S", "/usr/bin/vgpu-device-plugin")
+    missing = installed.bed.call("sh", "-c", "vgpu-device-plugin 2>&1; true")
+    assert "apt-get install python3-grpcio python3-protobuf" in missing
 
-    installed.bed.call("systemctl", "stop", DAEMON, PLUGIN, WATCHER)
-    installed.install(last)
-    installed.install(deb)
-    assert installed.states() == ["inactive"] * 3
-
-    installed.bed.call("systemctl", "start", DAEMON, PLUGIN, timeout=120)
-    installed.bed.call("systemctl", "disable", DAEMON)
+    installed.bed.call("systemctl", "disable", DAEMON, PLUGIN)
     before = installed.pids()
-    installed.install(deb)
-    assert installed.states() == ["active", "active", "inactive"]
-    assert installed.enabled(DAEMON) == "disabled"
+    installed.install(debs)
+    assert [installed.enabled(unit) for unit in (DAEMON, PLUGIN, WATCHER)] == ["disabled", "disabled", "enabled"]
     assert not {*before, "0"} & {*installed.pids()}
 
+    installed.bed.call("systemctl", "stop", DAEMON, PLUGIN, WATCHER)
+    installed.install(debs)
+    assert installed.states() == ["inactive"] * 3
 
-def test_policy_rc_d_is_obeyed(installed: Node, deb: Path) -> None:
+    installed.bed.call("systemctl", "mask", DAEMON)
+    installed.install(debs)
+    assert installed.states() == ["inactive"] * 3
+    assert installed.enabled(DAEMON) == "masked"
+
+
+def test_an_upgrade_without_the_plugins_package_says_which_it_is(installed: Node, deb: Path) -> None:
+    installed.bed.call("systemctl", "enable", PLUGIN)
+    assert "apt-get install vgpu-device-plugin" in installed.install([deb])
+
+
+def test_policy_rc_d_is_obeyed(installed: Node, debs: list[Path]) -> None:
     installed.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101", "755")
     before = installed.pids()
-    assert "policy-rc.d returned 101" in installed.install(deb)
+    assert "policy-rc.d returned 101" in installed.install(debs)
     assert installed.pids() == before
     assert installed.states() == ["active"] * 3
 
 
-def test_a_removal_stops_and_disables_and_another_installation_starts(installed: Node, deb: Path) -> None:
+def test_the_watcher_waits_for_the_hook_of_the_same_version(installed: Node, debs: list[Path]) -> None:
+    """Between dpkg's unpacking and the postinst, settings that only the new hook knows must not come into force."""
+    installed.install(debs)
+    before = installed.bed.call("cat", "/var/lib/vgpu/config.json")
+    installed.bed.call("sh", "-c", "echo 'later = 1' >>/usr/lib/vgpu/python/vgpu/hook/hooklog.py")
+    installed.bed.call("sh", "-c", "printf 'placement: {policy: spread}\n' >>/etc/vgpu/config.yaml")
+    end = time.monotonic() + 60
+    while "compile it again" not in installed.bed.journal():
+        assert time.monotonic() < end, installed.bed.journal()[-3000:]
+        time.sleep(0.2)
+    assert installed.bed.call("cat", "/var/lib/vgpu/config.json") == before
+    installed.install(debs)
+    assert '"spread"' in installed.bed.call("cat", "/var/lib/vgpu/config.json")
+
+
+def test_a_removal_stops_and_disables_and_another_installation_starts(installed: Node, debs: list[Path]) -> None:
+    installed.install(debs)
     installed.bed.call("systemctl", "enable", PLUGIN)
     pids = installed.pids()
-    installed.bed.call("dpkg", "--remove", "vgpu", timeout=120)
+    installed.bed.call("dpkg", "--remove", "vgpu-device-plugin", "vgpu", timeout=120)
     assert installed.states() == ["inactive"] * 3
     assert (
         installed.bed.call("sh", "-c", f"ls -d /proc/{pids[0]} /proc/{pids[1]} 2>&1; true").count("No such file") == 2
@@ -205,6 +233,14 @@ def test_a_removal_stops_and_disables_and_another_installation_starts(installed:
     links = installed.bed.call("find", "/etc/systemd/system", "-name", "vgpu*", "-type", "l")
     assert links == ""
     assert installed.bed.call("sh", "-c", "ls -d /usr/lib/vgpu 2>&1; true").count("No such file") == 1
-    installed.install(deb)
+    installed.install(debs)
     assert installed.states() == ["active", "inactive", "active"]
     assert [installed.enabled(unit) for unit in (DAEMON, PLUGIN, WATCHER)] == ["enabled", "disabled", "enabled"]
+
+
+def test_a_masked_unit_stays_masked(installed: Node, debs: list[Path]) -> None:
+    installed.bed.call("dpkg", "--purge", "vgpu", timeout=120)
+    installed.bed.call("systemctl", "mask", DAEMON)
+    installed.install(debs)
+    assert installed.states() == ["inactive", "inactive", "active"]
+    assert installed.enabled(DAEMON) == "masked"
