@@ -38,13 +38,16 @@ stand_in() {
 	quietly dpkg -i "/root/$name.deb"
 }
 
+if [ ! -x "$(command -v runc)" ]; then # a fresh root: its package lists are missing, too
+	quietly apt-get update -qq
+	quietly apt-get install -qq -y --no-install-recommends runc
+fi
 cp "$(command -v runc)" /usr/local/sbin/runc
 runc_packages=$(dpkg-query -W -f '${Package} ' containerd runc 2>/dev/null || :)
 [ -z "$runc_packages" ] || quietly dpkg --purge --force-depends $runc_packages
 stand_in containerd.io 'Provides: containerd, runc' 'Conflicts: containerd, runc' 'Replaces: containerd, runc'
 stand_in docker-ce 'Depends: containerd.io'
 
-[ -e /var/lib/apt/lists/lock ] || quietly apt-get update -qq
 quietly apt-get install -qq -y --no-install-recommends /root/vgpu.deb
 say installed
 vgpus_lines

@@ -51,6 +51,31 @@ def compile_hook(sources: str, file: pathlib.Path, **options: object) -> subproc
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload,no-any-return]
 
 
+def check_hook(sources: pathlib.Path, file: pathlib.Path) -> tuple[int, str]:
+    command = [PYTHON, "-I", "-S", COMPILER, "--check", sources, file]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+def test_a_check_compares_the_file_with_the_sources(tmp_path: pathlib.Path) -> None:
+    sources, file = tmp_path / "sources", tmp_path / "hook.bytecode"
+    write_sources(sources, "first")
+    assert compile_hook(str(sources), file).returncode == 0
+    written = file.read_bytes()
+    assert check_hook(sources, file) == (0, "")
+    (sources / "vgpu/hook/latest.py").write_text("WHERE = 'elsewhere'\n")
+    status, line = check_hook(sources, file)
+    assert status == 1
+    assert line == f"{file}: expected the byte code of {sources} for this Python, found other; compile it again\n"
+    assert file.read_bytes() == written
+    write_sources(sources, "first")
+    assert check_hook(sources, file)[0] == 0
+    file.write_bytes(written[:-1])
+    assert check_hook(sources, file)[0] == 1
+    file.unlink()
+    assert "No such file" in check_hook(sources, file)[1]
+
+
 class Installed:
     """A gate with a byte code file, and the small hook's sources."""
 

@@ -30,6 +30,7 @@ CHECKS: dict[str, Check] = {
     "cgroups": host.cgroups,
     "python": node.python,
     "hook": node.hook,
+    "byte code": node.byte_code,
     "dry run": node.dry_run,
     "registration": runtimes.runtime_configuration,
     "daemon": node.daemon,

@@ -30,6 +30,8 @@ SMALLEST_SHARE = 1 << 30  #: bytes: the README's
 TIMEOUT = 30
 OLDEST_PYTHON = (3, 9)
 NO_ROOM = ("no card fits", "no cards for", "no NUMA node", "only ")
+#: The package's compiler of the hook, its sources, and what it wrote.
+BYTE_CODE = ("/usr/lib/vgpu/bytecode/compile_hook.py", "/usr/lib/vgpu/python", "/usr/lib/vgpu/hook.bytecode")
 LIMITERS = {"libcuda.so.1": "libcuda", "libnvidia-ml.so.1": "libnvidia-ml"}
 
 
@@ -171,6 +173,19 @@ def hook(context: CheckContext) -> Iterator[Finding]:
         yield Finding("hook", FAILURE, _last_line(done.stderr), f"{context.hook} to run", do)
     else:
         yield Finding("hook", OK, f"{context.hook}: {done.stdout.strip()}")
+
+
+def byte_code(context: CheckContext) -> Iterator[Finding]:
+    """The file that the gate of an installed package runs instead of the hook's sources. A checkout has none."""
+    compiler, sources, file = map(context.path, BYTE_CODE)
+    if not os.path.exists(compiler):
+        return
+    done = _run([context.python, "-I", "-S", compiler, "--check", sources, file])
+    if done.returncode:
+        do = "run: dpkg-trigger --by-package=vgpu /usr/bin/python3 && dpkg --triggers-only vgpu"
+        yield Finding("byte code", WARNING, _last_line(done.stderr), "the byte code of the installed hook", do)
+    else:
+        yield Finding("byte code", OK, file)
 
 
 def python(context: CheckContext) -> Iterator[Finding]:
