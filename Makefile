@@ -90,7 +90,7 @@ test-long: lint clients-long beds-long
 test-gpu: setup
 	$(BIN)/pytest -q tests/gpu -m gpu
 
-# Builds build/vgpu_<version>_<arch>.deb.
+# Builds build/vgpu_<version>_<arch>.deb and build/vgpu-device-plugin_<version>_all.deb.
 deb: setup
 	@PYTHON=$(BIN)/python packaging/deb/build
 

@@ -110,7 +110,12 @@ def test_byte_code(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
     monkeypatch.setattr(node, "_run", lambda command: commands.append(command) or answers[len(commands) - 1])
     assert only(node.byte_code, tree.context) == Finding("byte code", OK, paths_of_package[1])
-    assert commands[0][-4:] == [paths_of_package[0], "--check", tree.context.path(node.BYTE_CODE[1]), paths_of_package[1]]
+    assert commands[0][-4:] == [
+        paths_of_package[0],
+        "--check",
+        tree.context.path(node.BYTE_CODE[1]),
+        paths_of_package[1],
+    ]
     stale = only(node.byte_code, tree.context)
     assert (stale.status, stale.found) == (WARNING, "expected the byte code, found other")
     assert "dpkg-trigger --by-package=vgpu" in stale.do
