@@ -27,6 +27,7 @@ FLOORS = (
     ("vgpu.node",),
     ("vgpu.node.ctl",),
     ("vgpu.node.doctor",),
+    ("vgpu.node.runtimes",),
     ("vgpu.node.daemon",),
     ("vgpu.node.driver",),
     ("vgpu.node.service",),

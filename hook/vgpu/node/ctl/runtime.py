@@ -1,0 +1,179 @@
+"""`vgpuctl runtime`: has container runtimes call the hook, takes that back, and proves it by a container.
+
+Belongs here: options, what is printed, and restarting a daemon. Does not belong here: what a runtime needs in which
+file, which is in vgpu.node.runtimes. Installing the package configures no runtime; only this command does.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import click
+
+from vgpu.config import settings
+from vgpu.config.errors import VgpuError, shown
+from vgpu.config.settings import Settings
+from vgpu.node.ctl.output import output_option, print_json
+from vgpu.node.runtimes import edits, proof, registry
+from vgpu.node.runtimes.edits import Record
+from vgpu.node.runtimes.registration import HANDLER, MODES, RUNTIMES, Wish
+from vgpu.node.runtimes.registry import Change
+
+PROGRAMS = "/usr/bin"
+NOT_PROVEN = 3
+
+_runtime = click.option("--runtime", "name", type=click.Choice(RUNTIMES), required=True, help="The container runtime.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Print the changes as a diff, and change nothing.")
+_restart = click.option(
+    "--restart", is_flag=True, help="Restart the daemon, where it has to be restarted."
+)
+
+
+@click.group()
+def runtime() -> None:
+    """Have container runtimes call vgpu's hook, take that back, and prove it."""
+
+
+@runtime.command()
+@_runtime
+@click.option("--config", "path", default="", metavar="PATH",
+              help="Another file of containerd or Docker, or another directory of hooks.")  # fmt: skip
+@click.option("--mode", type=click.Choice(MODES), default=HANDLER, show_default=True,
+              help="A handler of its own; the default handler; or (containerd) hooks in the default handler's "
+              "base specification.")  # fmt: skip
+@click.option("--handler", default="vgpu", show_default=True, metavar="NAME", help="The handler's or runtime's name.")
+@click.option("--share", multiple=True, metavar="KEY=VALUE",
+              help="Docker: a share for each container of the runtime, such as cores=30 or memory=8Gi.")  # fmt: skip
+@click.option("--programs", default="", metavar="DIR", help="The directory of vgpu-hook and vgpu-runtime.")
+@_dry_run
+@_restart
+@click.pass_obj
+def configure(
+    config_path: str, name: str, path: str, mode: str, handler: str, share: tuple[str, ...], programs: str,
+    dry_run: bool, restart: bool,
+) -> None:  # fmt: skip
+    """Have a runtime call the hook. A second time nothing changes; other options replace the first ones."""
+    node = _node(config_path)
+    if share and name != "docker":
+        raise VgpuError("--share", expected="--runtime docker: other runtimes take annotations", found=name)
+    wish = Wish(
+        os.path.abspath(path) if path else "", mode, handler, os.path.abspath(programs or _programs()),
+        config_path, node.state_dir, tuple(_pair(one) for one in share),
+    )  # fmt: skip
+    _require_programs(wish)
+    _write(node, name, lambda: registry.configure(name, wish), dry_run, restart)
+
+
+@runtime.command()
+@_runtime
+@_dry_run
+@_restart
+@click.pass_obj
+def unconfigure(config_path: str, name: str, dry_run: bool, restart: bool) -> None:
+    """Take a registration back. A file that nobody edited since is as it was, to the byte."""
+    node = _node(config_path)
+    _write(node, name, lambda: registry.unconfigure(name, node.state_dir), dry_run, restart)
+
+
+@runtime.command()
+@_runtime
+@output_option
+@click.pass_obj
+def check(config_path: str, name: str, output: str) -> None:
+    """Look whether a runtime is configured, and start two containers by it: a plain one, and one with a share.
+
+    The exit status is 0 if the containers prove it, 1 if something is wrong, and 3 if the files are right and the
+    runtime could not be asked.
+    """
+    node = _node(config_path)
+    found = proof.examine(name, node, config_path)
+    if output == "json":
+        print_json({"runtime": name, "result": found.result, "steps": [list(step) for step in found.steps]})
+    else:
+        for status, text in found.steps:
+            click.echo(f"{status}: {text}")
+    if found.result != proof.PROVEN:
+        raise click.exceptions.Exit(1 if found.result == proof.WRONG else NOT_PROVEN)
+
+
+def _node(config_path: str) -> Settings:
+    """The node's settings, or the defaults: a runtime can be configured before the first settings are compiled."""
+    if os.geteuid() != 0:
+        raise VgpuError("vgpuctl runtime", expected="root", found=f"uid {os.geteuid()}", do="run as root")
+    try:
+        return settings.read(config_path)
+    except VgpuError:
+        if os.path.exists(config_path):
+            raise
+        return Settings()
+
+
+def _write(node: Settings, name: str, plan: Callable[[], Change], dry_run: bool, restart: bool) -> None:
+    if dry_run:
+        change = plan()
+        click.echo(change.diff() or f"{name}: nothing to change", nl=not change.diff())
+        return
+    with edits.locked(node.state_dir):
+        before = Record.read(node.state_dir, name)
+        change = plan()
+        changes = change.changes()
+        if changes or bool(change.registration) != bool(before.files):
+            change.execute()
+    _report(name, change, changes)
+    _restart_or_say(name, change, changes, restart, before)
+
+
+def _report(name: str, change: Change, changes: bool) -> None:
+    if not changes:
+        click.echo(f"{name}: {'configured already' if change.registration else 'not configured'}; nothing changed")
+    for edit in change.edits:
+        if edit.changes():
+            click.echo(f"{'removed' if edit.after is None else 'written'}: {edit.path}")
+    for path in change.kept:
+        click.echo(f"kept: {path}, for {registry.SHARING[name]}")
+    if not change.registration:
+        return
+    for path in change.backups() if changes else ():
+        click.echo(f"backup: {path}")
+    click.echo(f"applies to: {change.registration.applies}")
+    for note in change.registration.notes:
+        click.echo(f"note: {note}")
+
+
+def _restart_or_say(name: str, change: Change, changes: bool, restart: bool, before: Record) -> None:
+    command = list(change.registration.restart if change.registration else before.options.get("restart", ()))
+    if not command or not (changes or restart):
+        return
+    if not restart:
+        click.echo(f"now run: {shlex.join(command)}")
+        return
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise VgpuError(shlex.join(command), expected="exit status 0", found=shown(done.stderr.strip()),
+                        do=f"the files are written; repair {name} and run it again")  # fmt: skip
+    click.echo(f"done: {shlex.join(command)}")
+
+
+def _programs() -> str:
+    """The directory of the installed hook."""
+    found = shutil.which("vgpu-hook")
+    return os.path.dirname(found) if found else PROGRAMS
+
+
+def _require_programs(wish: Wish) -> None:
+    """A configuration that names a missing program would fail every container that meets it."""
+    for program in (wish.hook, wish.shim):
+        if not os.access(program, os.X_OK):
+            raise VgpuError(program, expected="vgpu's program", found="none", do="install vgpu, or name its directory "
+                            "by --programs")  # fmt: skip
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key or not value:
+        raise VgpuError("--share", expected="KEY=VALUE, such as cores=30", found=text)
+    return key.removeprefix("vgpu.io/"), value

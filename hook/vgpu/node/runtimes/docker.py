@@ -1,0 +1,69 @@
+"""Docker: the shim as a runtime with a name in daemon.json, or as the default runtime.
+
+Belongs here: daemon.json. A named runtime may carry a share in its arguments, for Docker before 24, whose `docker run`
+has no --annotation.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import Any
+
+from vgpu.config.errors import VgpuError, shown
+from vgpu.config.settings import COMPILED_PATH
+from vgpu.node.runtimes import json_text
+from vgpu.node.runtimes.edits import JSON, Assignment, Draft, Record
+from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, Registration, Wish
+
+CONFIG = "/etc/docker/daemon.json"
+RESTART = ("systemctl", "reload", "docker")
+ANNOTATION = "vgpu.io/"
+
+
+def registration(wish: Wish, record: Record) -> Registration:
+    """The runtime in daemon.json, and where asked for, the default runtime."""
+    if wish.mode == BASE_SPEC:
+        raise VgpuError("--mode base-spec", expected="handler or default: Docker has no base specification")
+    path = wish.config or CONFIG
+    original = record.original(path)
+    text = original if original is not None and original.strip() else "{}\n"
+    document = json_text.parse(text, path)
+    if json_text.look_up(document, ("runtimes", wish.name)) is not None:
+        do = "remove it, or choose another name by --handler"
+        raise VgpuError(f"{path}: runtime {wish.name}", expected="none yet", found="one of another origin", do=do)
+    wanted: dict[tuple[str, ...], Any] = {("runtimes", wish.name): entry(wish)}
+    if wish.mode == DEFAULT:
+        wanted[("default-runtime",)] = wish.name
+    assigned = []
+    for keys, value in wanted.items():
+        text = json_text.assign(text, keys, value)
+        assigned.append(Assignment(keys, value, json_text.look_up(document, keys)))
+    draft = Draft(path, text, JSON, assigned=tuple(assigned))
+    notes = ("the share is in the runtime's arguments: every container that it runs gets one",) if wish.share else ()
+    return Registration((draft,), _applies(wish), RESTART, notes, lambda: _verify(path))
+
+
+def entry(wish: Wish) -> dict[str, Any]:
+    """The runtime's entry."""
+    arguments = [] if wish.settings == COMPILED_PATH else ["--vgpu-config", wish.settings]
+    for key, value in wish.share:
+        arguments += ["--vgpu-annotation", f"{ANNOTATION}{key}={value}"]
+    return {"path": wish.shim, "runtimeArgs": arguments} if arguments else {"path": wish.shim}
+
+
+def _applies(wish: Wish) -> str:
+    if wish.mode == DEFAULT:
+        return "every container created from now on that names no other runtime"
+    return f"containers that docker run --runtime {wish.name} creates; all others stay as they are"
+
+
+def _verify(path: str) -> None:
+    """dockerd has --validate from 23 on; an older one says that it does not know the flag."""
+    if not shutil.which("dockerd"):
+        return
+    command = ["dockerd", "--validate", "--config-file", path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode and "unknown flag" not in done.stderr:
+        found = shown(done.stderr.strip().rpartition("\n")[2])
+        raise VgpuError(" ".join(command), expected="a valid configuration", found=found, do="the file is as before")

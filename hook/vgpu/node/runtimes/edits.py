@@ -1,0 +1,281 @@
+"""Files that a registration writes: planning, comparing, backups, atomic writing, and the undo.
+
+Belongs here: what is the same for every runtime. A `Draft` says what a file shall contain; a record in the state
+directory says what each file contained before, so that the undo restores it to the byte. A file that somebody edited
+since loses only what this program wrote. Does not belong here: what a runtime needs in its files.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fcntl
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from vgpu.config import records
+from vgpu.config.errors import VgpuError
+from vgpu.node.runtimes import json_text, toml_text
+
+MAX_FILE = 4 << 20
+TOML, JSON, OWN = "toml", "json", "own"
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A key that was set in a file of somebody else's, and what it was before. `before` is None if it was absent."""
+
+    keys: tuple[str, ...]
+    value: object
+    before: object = None
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a file shall contain. `kind` says how the part in it is taken out again; OWN: the file is this program's."""
+
+    path: str
+    text: str
+    kind: str
+    mode: int = 0o644
+    assigned: tuple[Assignment, ...] = ()
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A file as it is, as it was before this program, and as it shall be. None: it does not exist."""
+
+    path: str
+    now: str | None
+    original: str | None
+    draft: Draft | None
+
+    @property
+    def after(self) -> str | None:
+        return self.draft.text if self.draft else self.original
+
+    def changes(self) -> bool:
+        return self.now != self.after
+
+    def diff(self) -> str:
+        """A unified diff of what will change, as patch(1) reads it."""
+        old, new = "/dev/null" if self.now is None else self.path, "/dev/null" if self.after is None else self.path
+        lines = difflib.unified_diff((self.now or "").splitlines(True), (self.after or "").splitlines(True), old, new)
+        return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)
+
+
+@dataclass
+class Record:
+    """What a registration wrote, for its undo: `<state>/runtimes/<runtime>.json`."""
+
+    path: str
+    files: list[dict[str, Any]] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, state_dir: str, runtime: str) -> Record:
+        path = record_path(state_dir, runtime)
+        try:
+            found = records.read(path, "remove the file, if the runtime's configuration is as it should be", MAX_FILE)
+        except FileNotFoundError:
+            return cls(path)
+        files, options = found.get("files"), found.get("options")
+        if not isinstance(files, list) or not isinstance(options, dict):
+            raise VgpuError(path, expected="a record of a registration", found=found)
+        return cls(path, files, options)
+
+    def entry(self, path: str) -> dict[str, Any] | None:
+        return next((item for item in self.files if item["path"] == path), None)
+
+    def original(self, path: str) -> str | None:
+        """What `path` contained, or would contain, without this program."""
+        now, entry = read(path), self.entry(path)
+        if entry is not None and now is not None and _digest(now) == entry["digest"]:
+            return read(entry["backup"]) if entry["backup"] else None
+        return _without_ours(path, now, entry)
+
+
+def record_path(state_dir: str, runtime: str) -> str:
+    return f"{state_dir}/runtimes/{runtime}.json"
+
+
+@contextmanager
+def locked(state_dir: str) -> Iterator[None]:
+    """One registration at a time."""
+    directory = f"{state_dir}/runtimes"
+    os.makedirs(directory, mode=0o755, exist_ok=True)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def read(path: str) -> str | None:
+    """The text of a configuration file; None if there is none. A link is an error, as a write would replace it."""
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if stat.S_ISLNK(status.st_mode):
+        target = os.path.realpath(path)
+        raise VgpuError(path, expected="a regular file", found=f"a symbolic link to {target}", do=f"--config {target}")
+    if not stat.S_ISREG(status.st_mode):
+        raise VgpuError(path, expected="a regular file", found="something else")
+    try:
+        return records.read_bounded(path, MAX_FILE).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise VgpuError(path, expected="UTF-8", found=str(error), do="repair the file") from None
+
+
+def plan(record: Record, drafts: Sequence[Draft]) -> list[Edit]:
+    """The edits that lead from the files as they are to `drafts`. A file of the record without a draft is undone."""
+    wanted = [Edit(draft.path, read(draft.path), record.original(draft.path), draft) for draft in drafts]
+    left = [item["path"] for item in record.files if item["path"] not in {draft.path for draft in drafts}]
+    return wanted + [Edit(path, read(path), record.original(path), None) for path in left]
+
+
+def apply(record: Record, edits: Sequence[Edit], options: dict[str, Any], verify: Callable[[], None]) -> None:
+    """Write the files, then the record with its backups. If `verify` raises, all files are as they were."""
+    made: dict[str, list[str]] = {}
+    try:
+        for edit in edits:
+            made[edit.path] = _make_directories(edit)
+            if edit.changes():
+                _put(edit.path, edit.after, edit.draft.mode if edit.draft else None)
+        verify()
+        entries = [_entry(record, edit, made[edit.path]) for edit in edits if edit.draft]
+    except BaseException:
+        for edit in reversed(edits):
+            if edit.path in made:
+                if edit.changes():
+                    _put(edit.path, edit.now, None)
+                _remove_directories(made[edit.path])
+        raise
+    _close(record, edits)
+    _write(Record(record.path, entries, options))
+
+
+def backups(record: Record) -> list[str]:
+    return [item["backup"] for item in record.files if item["backup"]]
+
+
+def _entry(record: Record, edit: Edit, directories: list[str]) -> dict[str, Any]:
+    """The record's entry for a file that was written, and its backup."""
+    assert edit.draft is not None
+    before = record.entry(edit.path) or {}
+    backup = ""
+    if edit.original is not None:
+        number = hashlib.sha256(edit.path.encode()).hexdigest()[:8]
+        backup = f"{record.path[: -len('.json')]}-{os.path.basename(edit.path)}-{number}.before"
+        records.write_bytes(backup, edit.original.encode(), 0o600)
+    return {
+        "path": edit.path, "kind": edit.draft.kind, "digest": _digest(edit.draft.text), "backup": backup,
+        "directories": directories or before.get("directories", []),
+        "assigned": [{"keys": list(one.keys), "value": one.value, "before": one.before} for one in edit.draft.assigned],
+    }  # fmt: skip
+
+
+def _close(record: Record, edits: Sequence[Edit]) -> None:
+    """Remove what the record's files need no more: directories made for them, and backups."""
+    undone = {edit.path for edit in edits if edit.after is None and not edit.draft}
+    written = {edit.path for edit in edits if edit.draft}
+    for entry in record.files:
+        if entry["path"] in undone:
+            _remove_directories(entry["directories"])
+        own = entry["backup"].startswith(record.path[: -len(".json")] + "-")
+        if entry["path"] not in written and own and os.path.exists(entry["backup"]):
+            os.unlink(entry["backup"])
+
+
+def _write(record: Record) -> None:
+    if record.files:
+        records.write(record.path, {"files": record.files, "options": record.options}, 0o600)
+    elif os.path.exists(record.path):
+        os.unlink(record.path)
+
+
+def _without_ours(path: str, now: str | None, entry: dict[str, Any] | None) -> str | None:
+    """The text without what this program wrote into it, of a file that was edited since, or has no record."""
+    if now is None or (entry is not None and entry["kind"] == OWN):
+        return None
+    if entry is None:
+        return toml_text.without_block(now) if toml_text.block(now) else now
+    for one in entry["assigned"]:
+        now = _unassigned(path, now, entry["kind"], Assignment(tuple(one["keys"]), one["value"], one["before"]))
+    if entry["kind"] == TOML:
+        now = toml_text.without_block(now)
+    blank = not now.strip() or (entry["kind"] == JSON and json_text.parse(now, path) == {})
+    return None if blank and not entry["backup"] else now
+
+
+def _unassigned(path: str, text: str, kind: str, one: Assignment) -> str:
+    """`text` with the key as it was before. A value that somebody else wrote since stays."""
+    if kind == TOML:
+        if toml_text.look_up(toml_text.parse(text, path), one.keys) != one.value:
+            return text
+        if one.before is None:
+            return toml_text.remove(text, one.keys, path)
+        return toml_text.assign(text, one.keys, one.before, path)
+    if json_text.look_up(json_text.parse(text, path), one.keys) != one.value:
+        return text
+    if one.before is not None:
+        return json_text.assign(text, one.keys, one.before)
+    text = json_text.remove(text, one.keys)
+    above = one.keys[:-1]
+    return (
+        json_text.remove(text, above) if above and json_text.look_up(json_text.parse(text, path), above) == {} else text
+    )
+
+
+def _make_directories(edit: Edit) -> list[str]:
+    """Make the directories of the file that are missing. Returns them, the outermost first."""
+    if edit.after is None:
+        return []
+    missing = []
+    directory = os.path.dirname(edit.path)
+    while not os.path.isdir(directory):
+        missing.append(directory)
+        directory = os.path.dirname(directory)
+    for one in reversed(missing):
+        os.mkdir(one, 0o755)
+    return missing[::-1]
+
+
+def _remove_directories(directories: Sequence[str]) -> None:
+    """Remove directories that this program made and that are empty."""
+    for directory in reversed(directories):
+        if os.path.isdir(directory) and not os.listdir(directory):
+            os.rmdir(directory)
+
+
+def _put(path: str, text: str | None, mode: int | None) -> None:
+    """Replace the file, by rename, with owner and mode as they were; None removes it."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        if text is not None:
+            records.write_bytes(path, text.encode(), 0o644 if mode is None else mode)
+        return
+    if text is None:
+        os.unlink(path)
+        return
+    temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.vgpu-{os.getpid()}")
+    try:
+        records.write_bytes(temporary, text.encode(), 0o600)
+        os.chown(temporary, status.st_uid, status.st_gid)
+        os.chmod(temporary, stat.S_IMODE(status.st_mode))
+        os.rename(temporary, path)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

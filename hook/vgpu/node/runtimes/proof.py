@@ -1,0 +1,290 @@
+"""The proof of a registration: its files are right, the daemon has read them, and two containers show it.
+
+Belongs here: starting a plain container and one with the smallest share by the runtime's own client, and reading in the
+hook's log whether the hook was called. The containers' program is the gate itself, a static program, so no image is
+needed. Does not belong here: what the files contain.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+from vgpu.config.errors import VgpuError, shown
+from vgpu.config.settings import Settings
+from vgpu.node.runtimes import base_spec, containerd, docker, edits, registry, toml_text
+from vgpu.node.runtimes.edits import Record
+from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, Wish
+
+PROVEN, WRONG, UNPROVEN = "proven", "wrong", "not proven"
+OK, FAILURE, WARNING = "ok", "failure", "not proven"
+SHARE = {"cores": "1", "memory": "64Mi"}
+TIMEOUT = 120
+Command = Callable[[bool], "subprocess.CompletedProcess[str]"]
+
+
+@dataclass
+class Proof:
+    """What was found, in its order: (status, text)."""
+
+    steps: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, status: str, text: str) -> None:
+        self.steps.append((status, text))
+
+    @property
+    def result(self) -> str:
+        found = {status for status, _ in self.steps}
+        return WRONG if FAILURE in found else UNPROVEN if WARNING in found else PROVEN
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the proof of one runtime needs: its wish, its files, the hook's log, and a place for a root file system."""
+
+    wish: Wish
+    record: Record
+    log: str
+    directory: str
+
+    @property
+    def rootfs(self) -> str:
+        return f"{self.directory}/rootfs"
+
+
+def examine(name: str, node: Settings, config_path: str) -> Proof:
+    """The proof of the runtime `name`."""
+    proof = Proof()
+    record = Record.read(node.state_dir, name)
+    if not record.files:
+        proof.add(FAILURE, f"{name} is not configured: vgpuctl runtime configure --runtime {name}")
+        return proof
+    wish = wish_of(record, node.state_dir, config_path)
+    if not _files(proof, name, wish):
+        return proof
+    with tempfile.TemporaryDirectory(prefix="vgpu-check-") as directory:
+        site = Site(wish, record, f"{node.run_dir}/hook.log", directory)
+        _make_rootfs(site)
+        with _CLIENTS[name](proof, site) as command:
+            if command is not None:
+                _containers(proof, site, command)
+    return proof
+
+
+def wish_of(record: Record, state_dir: str, config_path: str) -> Wish:
+    """The wish that the record's registration came from."""
+    saved: dict[str, Any] = record.options
+    share = tuple((str(key), str(value)) for key, value in saved.get("share", []))
+    words = {key: str(saved[key]) for key in ("config", "mode", "name", "programs") if key in saved}
+    return Wish(settings=str(saved.get("settings", config_path)), state_dir=state_dir, share=share, **words)
+
+
+def _files(proof: Proof, name: str, wish: Wish) -> bool:
+    """Whether the files are as a registration would write them now, and their own program accepts them."""
+    change = registry.configure(name, wish)
+    changed = [edit.path for edit in change.edits if edit.changes()]
+    for path in changed:
+        proof.add(FAILURE, f"{path} is not as configured: vgpuctl runtime configure --runtime {name}")
+    for program in (wish.hook, wish.shim):
+        if not os.access(program, os.X_OK):
+            proof.add(
+                FAILURE, f"{program}: expected vgpu's program, found none; until it is installed, containers fail"
+            )
+    if proof.steps:
+        return False
+    assert change.registration is not None
+    try:
+        change.registration.verify()
+    except VgpuError as error:
+        proof.add(FAILURE, str(error))
+        return False
+    proof.add(OK, f"files: {', '.join(edit.path for edit in change.edits)}")
+    proof.add(OK, f"applies to: {change.registration.applies}")
+    return True
+
+
+def _make_rootfs(site: Site) -> None:
+    """A root file system with one static program and the directories that runtimes mount on."""
+    for name in ("proc", "dev", "sys", "etc", "tmp", "run", "usr/lib", "usr/bin"):
+        os.makedirs(f"{site.rootfs}/{name}")
+    shutil.copy(site.wish.hook, f"{site.rootfs}/vgpu-hook")
+
+
+#: In a container the gate reads no state, finds no marker, and leaves: exit status 0.
+PROGRAM = ["/vgpu-hook", "createRuntime"]
+
+
+def _containers(proof: Proof, site: Site, command: Command) -> None:
+    """A container without a share, which must start and not meet the hook's work, and one with a share."""
+    plain = command(False)
+    if plain.returncode:
+        proof.add(FAILURE, f"a plain container does not start: {_last(plain)}")
+        return
+    proof.add(OK, "a plain container starts")
+    before = _log(site)
+    done = command(True)
+    called = [item for item in _log(site)[len(before) :] if item.get("stage") in ("createRuntime", "prestart")]
+    if done.returncode == 0 and called and not called[-1].get("error"):
+        proof.add(
+            OK,
+            "a container with a share starts, and the hook set it up",
+        )
+    elif "vgpu-hook: " in done.stderr or called:
+        line = str(called[-1]["error"]) if called else done.stderr[done.stderr.index("vgpu-hook: ") :].splitlines()[0]
+        proof.add(OK, "a container with a share meets the hook")
+        proof.add(WARNING, f"the hook gave it no share: {shown(line)}")
+    elif done.returncode == 0:
+        proof.add(FAILURE, "a container with a share starts, and nobody called the hook")
+    else:
+        proof.add(FAILURE, f"a container with a share does not start: {_last(done)}")
+
+
+def _log(site: Site) -> list[dict[str, Any]]:
+    """The records of the hook's log, of the rotated one too."""
+    lines: list[str] = []
+    for path in (f"{site.log}.1", site.log):
+        lines += (edits.read(path) or "").splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def _last(done: subprocess.CompletedProcess[str]) -> str:
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return shown(lines[-1]) if lines else f"exit status {done.returncode}"
+
+
+def _run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT, **options)
+
+
+def _annotations(share: bool) -> list[str]:
+    return [f"--annotation=vgpu.io/{key}={value}" for key, value in SHARE.items()] if share else []
+
+
+# The clients
+
+
+@contextmanager
+def _podman(proof: Proof, site: Site) -> Iterator[Command | None]:
+    if not shutil.which("podman"):
+        proof.add(WARNING, "podman is not installed here: no container was started")
+        yield None
+        return
+
+    def command(share: bool) -> subprocess.CompletedProcess[str]:
+        places = ["podman", "run", "--rm", "--network=none", *_annotations(share)]
+        return _run([*places, "--rootfs", site.rootfs, *PROGRAM], stdin=subprocess.DEVNULL)
+
+    yield command
+
+
+@contextmanager
+def _crio(proof: Proof, site: Site) -> Iterator[Command | None]:
+    """CRI-O has no client of its own, and a pod needs a network and an image."""
+    proof.add(WARNING, "CRI-O has no client that starts a container without a pod: no container was started")
+    yield None
+
+
+@contextmanager
+def _docker(proof: Proof, site: Site) -> Iterator[Command | None]:
+    hosts = json.loads(edits.read(site.wish.config or docker.CONFIG) or "{}").get("hosts", [])
+    client = ["docker", *(["--host", hosts[0]] if hosts else [])]
+    image = f"vgpu-check:{os.getpid()}"
+    if not shutil.which("docker") or _run([*client, "version"]).returncode:
+        proof.add(WARNING, "no Docker answers here: no container was started")
+        yield None
+        return
+    layer = subprocess.run(["tar", "-C", site.rootfs, "-c", "."], capture_output=True, check=True).stdout
+    subprocess.run([*client, "import", "-", image], input=layer, capture_output=True, check=True, timeout=TIMEOUT)
+    annotated = not site.wish.share and "--annotation" in _run([*client, "run", "--help"]).stdout
+    if not annotated and not site.wish.share:
+        proof.add(WARNING, "this Docker has no --annotation: a share comes by --share of vgpuctl runtime configure")
+
+    def command(share: bool) -> subprocess.CompletedProcess[str]:
+        named = [] if site.wish.share and not share else [f"--runtime={site.wish.name}"]
+        options = ["run", "--rm", "--network=none", *named, *_annotations(share and annotated)]
+        return _run([*client, *options, image, *PROGRAM], stdin=subprocess.DEVNULL)
+
+    try:
+        yield command
+    finally:
+        _run([*client, "rmi", image])
+
+
+@contextmanager
+def _containerd(proof: Proof, site: Site) -> Iterator[Command | None]:
+    path = site.wish.config or containerd.place()
+    dump = {} if path.endswith(".tmpl") else _dump(path)
+    address = str(toml_text.look_up(dump, ("grpc", "address")) or "/run/containerd/containerd.sock")
+    since = _daemon_start(address)
+    if not shutil.which("ctr") or since is None or path.endswith(".tmpl"):
+        proof.add(WARNING, f"no containerd answers on {address}: no container was started")
+        yield None
+        return
+    late = [item["path"] for item in site.record.files if os.stat(item["path"]).st_mtime > since]
+    if late:
+        proof.add(FAILURE, f"containerd runs since before {late[0]} was written: {' '.join(containerd.restart(path))}")
+        yield None
+        return
+    handler, options = _handler(site, dump)
+    client = ["ctr", "--address", address, "--namespace", "vgpu-check"]
+
+    def command(share: bool) -> subprocess.CompletedProcess[str]:
+        name = f"vgpu-check-{os.getpid()}-{'share' if share else 'plain'}"
+        spec = _spec(site, handler, name, share)
+        return _run([*client, "run", "--rm", *options, "--config", spec, name], stdin=subprocess.DEVNULL)
+
+    yield command
+    _run([*client, "namespaces", "remove", "vgpu-check"])
+
+
+def _dump(path: str) -> dict[str, Any]:
+    done = _run(["containerd", "--config", path, "config", "dump"])
+    return toml_text.parse(done.stdout, "containerd config dump") if done.returncode == 0 else {}
+
+
+def _handler(site: Site, dump: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The handler of the registration as containerd reads it, and ctr's options for the same runtime."""
+    cri = containerd.of_document(dump)
+    handler = dict(cri.handlers.get(cri.default if site.wish.mode in (BASE_SPEC, DEFAULT) else site.wish.name, {}))
+    options = handler.get("options") or {}
+    binary = ["--runc-binary", str(options["BinaryName"])] if options.get("BinaryName") else []
+    return handler, binary
+
+
+def _spec(site: Site, handler: dict[str, Any], name: str, share: bool) -> str:
+    """A specification for ctr: the handler's base specification, or ctr's own."""
+    base = handler.get("base_runtime_spec")
+    spec = json.loads((edits.read(str(base)) if base else base_spec.default()) or "{}")
+    spec["root"] = {"path": site.rootfs}
+    spec["process"].update(args=PROGRAM, terminal=False, cwd="/")
+    spec["linux"]["cgroupsPath"] = f"/vgpu-check/{name}"
+    spec["annotations"] = {f"vgpu.io/{key}": value for key, value in SHARE.items()} if share else {}
+    path = f"{site.directory}/{name}.json"
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(spec, file)
+    return path
+
+
+def _daemon_start(address: str) -> float | None:
+    """When the process that listens on a Unix socket was started; None if nobody listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        try:
+            client.connect(address)
+        except OSError:
+            return None
+        pid = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    return float(psutil.Process(pid).create_time())
+
+
+_CLIENTS = {"containerd": _containerd, "crio": _crio, "docker": _docker, "podman": _podman}

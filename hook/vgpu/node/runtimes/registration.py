@@ -1,0 +1,91 @@
+"""What the registrations of all runtimes have in common: the administrator's wish and the result.
+
+Belongs here: the two types, and the programs that a configuration names. Does not belong here: any runtime's files.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from vgpu.config.settings import COMPILED_PATH
+from vgpu.node.runtimes.edits import OWN, Draft
+
+HANDLER, DEFAULT, BASE_SPEC = "handler", "default", "base-spec"
+MODES = (HANDLER, DEFAULT, BASE_SPEC)
+RUNTIMES = ("containerd", "crio", "docker", "podman")
+#: Where the shim looks for the real runtime, as in shim.c.
+DIRECTORIES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the administrator asked for. `config` is "" for the runtime's own place; `share` is Docker's alone."""
+
+    config: str = ""
+    mode: str = HANDLER
+    name: str = "vgpu"
+    programs: str = "/usr/bin"
+    settings: str = COMPILED_PATH
+    state_dir: str = "/var/lib/vgpu"
+    share: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def hook(self) -> str:
+        return f"{self.programs}/vgpu-hook"
+
+    @property
+    def shim(self) -> str:
+        return f"{self.programs}/vgpu-runtime"
+
+    def options(self) -> dict[str, object]:
+        """What `check` and `unconfigure` have to know of the wish later."""
+        return {
+            "config": self.config, "mode": self.mode, "name": self.name, "programs": self.programs,
+            "settings": self.settings, "share": [list(pair) for pair in self.share],
+        }  # fmt: skip
+
+
+def _nothing() -> None:
+    """For runtimes whose own program checks no configuration."""
+
+
+@dataclass(frozen=True)
+class Registration:
+    """The files of a registration, which containers it applies to, and what has to be started again.
+
+    `verify` asks the runtime's own program about the written files, and raises VgpuError.
+    """
+
+    drafts: tuple[Draft, ...]
+    applies: str
+    restart: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+    verify: Callable[[], None] = _nothing
+
+
+def wrapper(wish: Wish, runtime: str, real: str) -> tuple[str, tuple[Draft, ...]]:
+    """The program for a place that takes no arguments: the shim, or a script of ours that calls it with options.
+
+    `real` is the runtime that the place named before, or "" for the one that the shim finds.
+    """
+    shim = f"{wish.shim}-crun" if os.path.basename(real) == "crun" else wish.shim
+    arguments = [] if wish.settings == COMPILED_PATH else ["--vgpu-config", wish.settings]
+    if real:
+        found = real if os.path.isabs(real) else shutil.which(real)
+        if found and found != _first(os.path.basename(real)):
+            arguments += ["--vgpu-runtime", found]
+    if not arguments:
+        return shim, ()
+    path = f"{wish.state_dir}/runtimes/{wish.name}-{runtime}"
+    text = f'#!/bin/sh\nexec {shlex.join([shim, *arguments])} "$@"\n'
+    return path, (Draft(path, text, OWN, 0o755),)
+
+
+def _first(name: str) -> str:
+    """The runtime that the shim finds by itself."""
+    found = (f"{directory}/{name}" for directory in DIRECTORIES)
+    return next((path for path in found if os.access(path, os.X_OK)), "")
