@@ -28,9 +28,7 @@ NOT_PROVEN = 3
 
 _runtime = click.option("--runtime", "name", type=click.Choice(RUNTIMES), required=True, help="The container runtime.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Print the changes as a diff, and change nothing.")
-_restart = click.option(
-    "--restart", is_flag=True, help="Restart the daemon, where it has to be restarted."
-)
+_restart = click.option("--restart", is_flag=True, help="Restart the daemon, where it has to be restarted.")
 
 
 @click.group()

@@ -30,7 +30,7 @@ from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, Wish
 PROVEN, WRONG, UNPROVEN = "proven", "wrong", "not proven"
 OK, FAILURE, WARNING = "ok", "failure", "not proven"
 SHARE = {"cores": "1", "memory": "64Mi"}
-TIMEOUT = 120
+TIMEOUT, TIMED_OUT = 60, 124
 Command = Callable[[bool], "subprocess.CompletedProcess[str]"]
 
 
@@ -163,8 +163,13 @@ def _last(done: subprocess.CompletedProcess[str]) -> str:
     return shown(lines[-1]) if lines else f"exit status {done.returncode}"
 
 
-def _run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT, **options)
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=TIMEOUT, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, TIMED_OUT, "", f"{command[0]}: no end within {TIMEOUT} s")
 
 
 def _annotations(share: bool) -> list[str]:
@@ -183,7 +188,7 @@ def _podman(proof: Proof, site: Site) -> Iterator[Command | None]:
 
     def command(share: bool) -> subprocess.CompletedProcess[str]:
         places = ["podman", "run", "--rm", "--network=none", *_annotations(share)]
-        return _run([*places, "--rootfs", site.rootfs, *PROGRAM], stdin=subprocess.DEVNULL)
+        return _run([*places, "--rootfs", site.rootfs, *PROGRAM])
 
     yield command
 
@@ -213,7 +218,7 @@ def _docker(proof: Proof, site: Site) -> Iterator[Command | None]:
     def command(share: bool) -> subprocess.CompletedProcess[str]:
         named = [] if site.wish.share and not share else [f"--runtime={site.wish.name}"]
         options = ["run", "--rm", "--network=none", *named, *_annotations(share and annotated)]
-        return _run([*client, *options, image, *PROGRAM], stdin=subprocess.DEVNULL)
+        return _run([*client, *options, image, *PROGRAM])
 
     try:
         yield command
@@ -242,7 +247,13 @@ def _containerd(proof: Proof, site: Site) -> Iterator[Command | None]:
     def command(share: bool) -> subprocess.CompletedProcess[str]:
         name = f"vgpu-check-{os.getpid()}-{'share' if share else 'plain'}"
         spec = _spec(site, handler, name, share)
-        return _run([*client, "run", "--rm", *options, "--config", spec, name], stdin=subprocess.DEVNULL)
+        done = _run([*client, "run", "--rm", "--null-io", *options, "--config", spec, name])
+        if done.returncode == TIMED_OUT:
+            _run([*client, "tasks", "kill", "--signal", "KILL", name])
+            _run([*client, "tasks", "rm", name])
+        if done.returncode:
+            _run([*client, "containers", "rm", name])
+        return done
 
     yield command
     _run([*client, "namespaces", "remove", "vgpu-check"])
