@@ -15,6 +15,7 @@
 #include "input.h"
 #include "marker.h"
 #include "report.h"
+#include "spec_annotations.h"
 #include "spec_hooks.h"
 
 #define PROGRAM "vgpu-runtime"
@@ -178,6 +179,21 @@ static bool judge(const struct config_file *file, const char *vgpu_config)
     return !marks.vgpu || marks.sandbox || add_hooks(file, vgpu_config, &document, &st);
 }
 
+/* Adds the annotations of the command line, which then are the container's marker. A pod's sandbox gets none. */
+static bool add_annotations(const struct config_file *file, const struct shim_args *args)
+{
+    struct input document;
+    struct spec_edits edits;
+    struct marks marks;
+    struct stat st;
+
+    if (!args->annotation_count || input_read_file(file->dir, file->name, 0, &document, &st) != 0 ||
+        !marker_of_config(&document, &marks) || marks.sandbox)
+        return true;
+    edits = spec_annotations_add(&document, args->annotations, args->annotation_count);
+    return !edits.count || replace(file, &document, &edits, &st);
+}
+
 bool bundle_add_hooks(const struct shim_args *args)
 {
     struct config_file file;
@@ -185,7 +201,7 @@ bool bundle_add_hooks(const struct shim_args *args)
 
     if (open_directory(args, &file) < 0)
         return true;
-    go_on = judge(&file, args->vgpu_config);
+    go_on = add_annotations(&file, args) && judge(&file, args->vgpu_config);
     close(file.dir);
     return go_on;
 }

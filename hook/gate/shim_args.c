@@ -59,17 +59,38 @@ static bool is_subcommand(const char *word)
     return in(subcommands, (struct option){.name = word, .len = strlen(word)});
 }
 
-/* Takes out argv[i] and, if that word has no value in it, argv[i + 1]. NULL: the value is not an absolute path. */
-static const char *take_own(int *argc, char **argv, int i, struct option option)
+/* Takes out argv[i] and, if that word has no value in it, argv[i + 1]. NULL: the value does not begin so. */
+static const char *take_own(int *argc, char **argv, int i, struct option option, const char *beginning)
 {
     int words = option.value ? 1 : 2;
     const char *value = option.value ? option.value : argv[i + 1];
 
-    if (!value || value[0] != '/')
+    if (!value || strncmp(value, beginning, strlen(beginning)) != 0)
         return NULL;
     memmove(argv + i, argv + i + words, (size_t)(*argc - i - words + 1) * sizeof *argv);
     *argc -= words;
     return value;
+}
+
+/* Whether it is KEY=VALUE, of characters that need no escape in JSON. */
+static bool is_annotation(const char *text)
+{
+    const char *c = text;
+
+    while (*c >= ' ' && *c <= '~' && *c != '"' && *c != '\\')
+        c++;
+    return !*c && strchr(text, '=') && c - text <= SHIM_ANNOTATION_LEN;
+}
+
+/* Takes out one more --vgpu-annotation. */
+static bool take_annotation(int *argc, char **argv, int i, struct option option, struct shim_args *args)
+{
+    const char *value = take_own(argc, argv, i, option, "vgpu.io/");
+
+    if (!value || !is_annotation(value) || args->annotation_count == SHIM_ANNOTATIONS_MAX)
+        return false;
+    args->annotations[args->annotation_count++] = value;
+    return true;
 }
 
 /* The number of words that a global option of the runtime takes. */
@@ -105,9 +126,12 @@ static int find_subcommand(int *argc, char **argv, struct shim_args *args)
                                                        : NULL;
         if (!strcmp(argv[i], "--"))
             return i + 1;
-        if (own && !(*own = take_own(argc, argv, i, option)))
+        if (own && !(*own = take_own(argc, argv, i, option, "/")))
             return -1;
-        if (!own) {
+        if (!own && is(option, "vgpu-annotation")) {
+            if (!take_annotation(argc, argv, i, option, args))
+                return -1;
+        } else if (!own) {
             read_log(option, argv[i + 1], args);
             i += width(option, argv[i + 1]);
         }

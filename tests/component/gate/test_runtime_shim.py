@@ -363,3 +363,53 @@ def test_no_json_in_a_log_of_text(gate_folder: pathlib.Path, tmp_path: pathlib.P
     command = [gate_folder / "vgpu-runtime", "--vgpu-runtime=/nowhere", "--log", log, "create", "c"]
     assert subprocess.run(command, check=False, capture_output=True, timeout=30).returncode == 1
     assert not log.exists()
+
+
+# --vgpu-annotation, for clients that have no option for annotations
+
+
+GIVEN = ("--vgpu-annotation", "vgpu.io/cores=30", "--vgpu-annotation=vgpu.io/memory=1Gi")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"vgpu.io/cores": "30", "vgpu.io/memory": "1Gi"}),
+        ({"annotations": None}, {"vgpu.io/cores": "30", "vgpu.io/memory": "1Gi"}),
+        ({"annotations": {}}, {"vgpu.io/cores": "30", "vgpu.io/memory": "1Gi"}),
+        ({"annotations": {"a": "b"}}, {"a": "b", "vgpu.io/cores": "30", "vgpu.io/memory": "1Gi"}),
+        ({"annotations": {"vgpu.io/cores": "5"}}, {"vgpu.io/cores": "5", "vgpu.io/memory": "1Gi"}),
+    ],
+)
+def test_annotations_of_the_command_line_reach_the_container(
+    shim: Shim, bundle: pathlib.Path, tmp_path: pathlib.Path, before: dict[str, Any], after: dict[str, str]
+) -> None:
+    """The container's own value wins, and the annotations make it a container with a share."""
+    config = bundle / "config.json"
+    config.write_text(json.dumps(before))
+    assert shim(*GIVEN, "--root", "/r", "create", "--bundle", str(bundle), "x").returncode == 5
+    found = json.loads(config.read_text())
+    assert found["annotations"] == after
+    assert list(found["hooks"]) == ["prestart", "poststop"]
+    assert (runtime_argv(tmp_path) or [])[1:] == ["--root", "/r", "create", "--bundle", str(bundle), "x"]
+    text = config.read_text()
+    assert shim(*GIVEN, "create", "--bundle", str(bundle), "x").returncode == 5
+    assert config.read_text() == text, "a second time adds nothing"
+
+
+def test_annotations_are_for_create_and_run_alone_and_not_for_a_sandbox(shim: Shim, bundle: pathlib.Path) -> None:
+    config = bundle / "config.json"
+    for text in ('{"annotations":{"io.kubernetes.cri.container-type":"sandbox"}}', "{}"):
+        config.write_text(text)
+        verb = "create" if "sandbox" in text else "start"
+        assert shim(*GIVEN, verb, "--bundle", str(bundle), "x").returncode == 5
+        assert config.read_text() == text
+
+
+@pytest.mark.parametrize(
+    "word", ["", "cores=30", "vgpu.io/cores", 'vgpu.io/a="', "vgpu.io/a=\\", "vgpu.io/a=\n", "vgpu.io/" + "a=" * 130]
+)
+def test_a_bad_annotation_is_an_error_of_usage(shim: Shim, bundle: pathlib.Path, word: str) -> None:
+    done = shim("--vgpu-annotation", word, "create", "--bundle", str(bundle), "x")
+    assert done.returncode == 2
+    assert b"vgpu.io/KEY=VALUE after --vgpu-annotation" in done.stderr
