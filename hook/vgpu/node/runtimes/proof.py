@@ -31,6 +31,8 @@ PROVEN, WRONG, UNPROVEN = "proven", "wrong", "not proven"
 OK, FAILURE, WARNING = "ok", "failure", "not proven"
 SHARE = {"cores": "1", "memory": "64Mi"}
 TIMEOUT, TIMED_OUT = 60, 124
+#: The kernel reports when it booted in whole seconds, and a process's start relative to that.
+CLOCK = 2
 Command = Callable[[bool], "subprocess.CompletedProcess[str]"]
 
 
@@ -159,8 +161,10 @@ def _log(site: Site) -> list[dict[str, Any]]:
 
 
 def _last(done: subprocess.CompletedProcess[str]) -> str:
+    """The line of a client that names the error, or its last one: Docker's last line names its help."""
     lines = [line for line in done.stderr.splitlines() if line.strip()]
-    return shown(lines[-1]) if lines else f"exit status {done.returncode}"
+    named = [line for line in lines if "error" in line.lower()]
+    return shown((named or lines)[-1]) if lines else f"exit status {done.returncode}"
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -236,7 +240,7 @@ def _containerd(proof: Proof, site: Site) -> Iterator[Command | None]:
         proof.add(WARNING, f"no containerd answers on {address}: no container was started")
         yield None
         return
-    late = [item["path"] for item in site.record.files if os.stat(item["path"]).st_mtime > since]
+    late = [item["path"] for item in site.record.files if os.stat(item["path"]).st_mtime > since + CLOCK]
     if late:
         proof.add(FAILURE, f"containerd runs since before {late[0]} was written: {' '.join(containerd.restart(path))}")
         yield None

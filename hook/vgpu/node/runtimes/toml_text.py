@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import functools
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -31,9 +32,15 @@ Keys = tuple[str, ...]
 def parse(text: str, source: str) -> dict[str, Any]:
     """The values of a TOML document."""
     try:
-        return dict(tomlkit.parse(text).unwrap())
+        return copy.deepcopy(_values(text))
     except (TOMLKitError, ValueError) as error:
         raise VgpuError(source, expected="TOML", found=str(error), do="repair the file") from None
+
+
+@functools.lru_cache(maxsize=16)
+def _values(text: str) -> dict[str, Any]:
+    """tomlkit takes some 20 ms for containerd's whole default file, and one command asks for the same text often."""
+    return dict(tomlkit.parse(text).unwrap())
 
 
 def look_up(document: Mapping[str, Any], keys: Iterable[str]) -> Any:
@@ -84,27 +91,50 @@ def without_block(text: str) -> str:
 
 def assign(text: str, keys: Keys, value: object, source: str) -> str:
     """`text` with `value` at `keys`. The tables above must exist; a list's or string's old value is replaced."""
+    if len(keys) == 1 and keys[0] not in parse(text, source):
+        line = f"{_key(keys[0])} = {literal(value)}\n"
+        below = _below_version(text, line)
+        return below if _means(below, {**parse(text, source), keys[0]: value}) else line + text
     document = tomlkit.parse(text)
     table: Any = document
     for key in keys[:-1]:
         table = table[key]
     known = keys[-1] in table
     table[keys[-1]] = value
-    wanted = copy.deepcopy(parse(text, source))
+    wanted = parse(text, source)
     _set(wanted, keys, value)
     return _checked(text, tomlkit.dumps(document), wanted, source, known, keys)
 
 
 def remove(text: str, keys: Keys, source: str) -> str:
     """`text` without the key."""
+    wanted = parse(text, source)
+    value = look_up(wanted, keys)
+    del look_up(wanted, keys[:-1])[keys[-1]]
+    line = re.compile(rf"^[ \t]*{re.escape(_key(keys[-1]))} = {re.escape(literal(value))}\n", re.MULTILINE)
+    if len(line.findall(text)) == 1 and _means(line.sub("", text), wanted):
+        return line.sub("", text)
     document = tomlkit.parse(text)
     table: Any = document
     for key in keys[:-1]:
         table = table[key]
     del table[keys[-1]]
-    wanted = copy.deepcopy(parse(text, source))
-    del look_up(wanted, keys[:-1])[keys[-1]]
     return _checked(text, tomlkit.dumps(document), wanted, source, True, keys)
+
+
+def _below_version(text: str, line: str) -> str:
+    """A new line outside all tables: below that of the version, or at the top."""
+    top = re.search(r"^[ \t]*\[", text, re.MULTILINE)
+    version = re.search(r"^[ \t]*version[ \t]*=.*\n", text[: top.start() if top else len(text)], re.MULTILINE)
+    at = version.end() if version else 0
+    return text[:at] + line + text[at:]
+
+
+def _means(text: str, wanted: dict[str, Any]) -> bool:
+    try:
+        return parse(text, "") == wanted
+    except VgpuError:
+        return False
 
 
 def _set(document: dict[str, Any], keys: Keys, value: object) -> None:

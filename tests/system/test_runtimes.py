@@ -1,0 +1,260 @@
+"""`vgpuctl runtime` with real runtimes: configure, a share and a plain container, check, unconfigure.
+
+The files of each runtime are to the byte as they were before. containerd is called over CRI as kubelet calls it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import containerd_bed
+import docker_bed
+import nodes
+import oci_images
+import podman_bed
+import pytest
+import suites
+from cri_client import CriError
+
+pytestmark = pytest.mark.root
+
+GIB = 1 << 30
+SUITES = {"1.6": "", "1.7": "trixie", "2.1": "sid"}
+MODES = ("handler", "default", "base-spec")
+LOOK = "cudaprobe info; ls /dev; grep 'open files' /proc/self/limits"
+Rootfs = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def image(base_trees: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    archive = tmp_path_factory.mktemp("image") / "base.tar"
+    return oci_images.write(base_trees["debian"], archive, containerd_bed.IMAGE, ["sleep", "86400"])
+
+
+class Bed(containerd_bed.Containerd):
+    """A containerd whose file knows nothing of vgpu until `prepare` has worked on it."""
+
+    prepare: Callable[[Path], object]
+
+    def _config(self) -> str:
+        path = self.directory / "config.toml"
+        path.write_text(self.plain())
+        self.prepare(path)
+        return path.read_text()
+
+    def plain(self) -> str:
+        """Settings of the test machine, and no handler: runc is containerd's own default."""
+        if self.major >= 2:
+            runtime, images = "io.containerd.cri.v1.runtime", "io.containerd.cri.v1.images"
+            sandbox = f'[plugins."{images}".pinned_images]\nsandbox = "{containerd_bed.IMAGE}"\n'
+        else:
+            runtime = "io.containerd.grpc.v1.cri"
+            sandbox = f'sandbox_image = "{containerd_bed.IMAGE}"\n'
+        version = 3 if self.major >= 2 else 2
+        head = f"# A comment.\nversion = {version}\n{self._daemon()}\n"
+        return f'{head}[plugins."{runtime}"]  # and another\nrestrict_oom_score_adj = true\n{sandbox}'
+
+
+@pytest.fixture
+def bed(
+    request: pytest.FixtureRequest, node: nodes.SimulatedNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Bed]:
+    version = getattr(request, "param", "1.6")
+    programs = suites.unpack(SUITES[version], "containerd") / "usr/bin" if SUITES[version] else Path("/usr/bin")
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    made = Bed(tmp_path / "bed", programs, node)
+    assert made.version.startswith(version)
+    yield made
+    made.stop()
+
+
+def vgpuctl(node: nodes.SimulatedNode, *arguments: str, status: int = 0) -> str:
+    """`vgpuctl runtime`, with the programs of the build."""
+    places = ("--programs", str(node.hook.parent)) if arguments[0] == "configure" else ()
+    done = node.vgpuctl("runtime", *arguments, *places, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def pairs(text: str) -> dict[str, str]:
+    """`key value` lines."""
+    return dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
+
+
+def run(pod: containerd_bed.Pod, **fields: Any) -> str:
+    container = pod.create(["sh", "-c", LOOK], **fields)
+    pod.start(container)
+    status, output = pod.wait(container)
+    assert status == 0, output
+    return output
+
+
+def cells() -> list[Any]:
+    """containerd 1.6 in every run, the others in the long one."""
+    marks = {"1.6": (), "1.7": pytest.mark.long, "2.1": pytest.mark.long}
+    return [pytest.param(v, m, id=f"{v}-{m}", marks=marks[v]) for v in SUITES for m in MODES]
+
+
+@pytest.mark.parametrize(("bed", "mode"), cells(), indirect=["bed"])
+def test_containerd(bed: Bed, mode: str, image: Path) -> None:
+    node, config = bed.node, bed.directory / "config.toml"
+
+    def prepare(path: Path) -> None:
+        vgpuctl(node, "configure", "--runtime", "containerd", "--config", str(path), "--mode", mode)
+        assert "nothing changed" in vgpuctl(
+            node, "configure", "--runtime", "containerd", "--config", str(path), "--mode", mode
+        )
+
+    bed.prepare = prepare
+    bed.start(image)
+    assert "a container with a share starts" in vgpuctl(node, "check", "--runtime", "containerd")
+    grants = {"cores": node.grant("cores", 30), "memory": node.grant("memory", GIB)}
+    annotations = {f"vgpu.io/grant-{name}": id for name, id in grants.items()}
+    pod = bed.pod("vgpu" if mode == "handler" else "")
+    share = pairs(run(pod, annotations=annotations))
+    assert share["card0.total"] == str(GIB), "the annotations of the grants get through"
+    plain = run(bed.pod(""), env={"NVIDIA_VISIBLE_DEVICES": "all"})
+    assert "nvidia" not in plain
+    assert bed.process is not None
+    limits = re.search(r"open files.*", Path(f"/proc/{bed.process.pid}/limits").read_text())
+    assert limits is not None
+    assert limits[0].split()[2:4] == pairs(plain)["Max"].split()[2:4], "a base specification sets no limit of its own"
+    bed.remove_pods()
+    vgpuctl(node, "unconfigure", "--runtime", "containerd")
+    assert config.read_text() == bed.plain()
+    assert not (bed.directory / "conf.d").exists()
+    assert not (bed.directory / "vgpu-base.json").exists()
+    assert files(Path(node.settings.state_dir) / "runtimes") == {}
+
+
+OLD_RECIPES = {
+    "a handler alone": '\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.vgpu]\n'
+    'runtime_type = "io.containerd.runc.v2"\n',
+    "an empty base specification": '\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\n'
+    'runtime_type = "io.containerd.runc.v2"\nbase_runtime_spec = "{directory}/vgpu-base.json"\n',
+}
+
+
+@pytest.mark.parametrize("recipe", OLD_RECIPES.values(), ids=list(OLD_RECIPES))
+def test_what_left_kubelet_without_a_runtime(bed: Bed, recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """containerd 1.x drops its default handler for a file's first one, and reads no damaged base specification."""
+    (bed.directory / "vgpu-base.json").touch()
+    config = bed.directory / "config.toml"
+    config.write_text(bed.plain() + recipe.replace("{directory}", str(bed.directory)))
+    log = bed.directory / "log"
+    with log.open("wb") as output:
+        command = ["containerd", "--config", str(config)]
+        bed.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    end = time.monotonic() + 30
+    while "containerd successfully booted" not in log.read_text():
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.05)
+    assert re.search(r"failed to load plugin io.containerd.grpc.v1.cri|level=fatal.*cri", log.read_text())
+
+
+def test_a_containerd_that_was_not_restarted(bed: Bed, image: Path) -> None:
+    bed.prepare = lambda _: None
+    bed.start(image)
+    config = str(bed.directory / "config.toml")
+    text = vgpuctl(bed.node, "configure", "--runtime", "containerd", "--config", config)
+    assert "now run: systemctl restart containerd" in text
+    os.utime(config, (time.time() + 60, time.time() + 60))
+    text = vgpuctl(bed.node, "check", "--runtime", "containerd", status=1)
+    assert "containerd runs since before" in text
+    with pytest.raises(CriError, match='no runtime for "vgpu" is configured'):
+        bed.pod("vgpu")
+    bed.pods.clear()
+    vgpuctl(bed.node, "unconfigure", "--runtime", "containerd")
+
+
+@pytest.fixture
+def podman(
+    node: nodes.SimulatedNode, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[podman_bed.Podman]:
+    """podman without hooks; the directory that containers.conf names is missing."""
+    made = podman_bed.Podman(node, request.param)
+    for path in made.hooks.iterdir():
+        path.unlink()
+    made.hooks.rmdir()
+    script = tmp_path / "bin/podman"
+    script.parent.mkdir()
+    quoted = " ".join(f"'{word}'" for word in made.command).replace("'podman'", "/usr/bin/podman")
+    script.write_text(f'#!/bin/sh\nexec {quoted} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("CONTAINERS_CONF", made.environment["CONTAINERS_CONF"])
+    yield made
+    made.cleanup()
+
+
+@pytest.mark.parametrize("podman", ["runc", "crun"], indirect=True)
+def test_podman(podman: podman_bed.Podman, rootfs: Rootfs) -> None:
+    node, tree, share = podman.node, rootfs(), {"cores": "30", "memory": "1Gi"}
+    assert "card0" not in podman.run(tree, "cudaprobe", "info", **share).stdout
+    vgpuctl(node, "configure", "--runtime", "podman")
+    done = podman.run(tree, "cudaprobe", "info", **share)
+    assert pairs(done.stdout)["card0.total"] == str(GIB), done.stderr
+    assert "nvidia" not in podman.run(tree, "ls", "/dev").stdout
+    assert "a container with a share starts" in vgpuctl(node, "check", "--runtime", "podman")
+    vgpuctl(node, "unconfigure", "--runtime", "podman")
+    assert not podman.hooks.exists()
+    assert files(Path(node.settings.state_dir) / "runtimes") == {}
+
+
+@pytest.fixture
+def docker(
+    node: nodes.SimulatedNode, base_trees: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[docker_bed.Docker]:
+    """dockerd without vgpu."""
+
+    class Plain(docker_bed.Docker):
+        def _config(self) -> dict[str, object]:
+            return {key: value for key, value in super()._config().items() if key != "runtimes"}
+
+    made = Plain(node)
+    monkeypatch.setenv("PATH", f"{made.daemon}:{made.client.parent}:{os.environ['PATH']}")
+    yield made.start(base_trees["debian"])
+    made.stop()
+
+
+def reload(docker: docker_bed.Docker, runtime: str) -> None:
+    """What `systemctl reload docker` does."""
+    assert docker.process is not None
+    docker.process.send_signal(signal.SIGHUP)
+    end = time.monotonic() + 20
+    while runtime not in json.loads(docker.call("info", "--format", "{{json .Runtimes}}").stdout):
+        assert time.monotonic() < end, f"dockerd does not know the runtime {runtime}"
+        time.sleep(0.1)
+
+
+def test_docker(docker: docker_bed.Docker) -> None:
+    node, config = docker.node, docker.directory / "daemon.json"
+    before = config.read_bytes()
+    named = ("--runtime", "docker", "--config", str(config))
+    vgpuctl(node, "configure", *named)
+    reload(docker, "vgpu")
+    done = docker.run("cudaprobe", "info", options=("--rm", "--annotation=vgpu.io/cores=30",
+                                                    "--annotation=vgpu.io/memory=1Gi"))  # fmt: skip
+    assert pairs(done.stdout)["card0.total"] == str(GIB), done.stderr
+    assert "nvidia" not in docker.run("ls", "/dev").stdout
+    assert "a container with a share starts" in vgpuctl(node, "check", "--runtime", "docker")
+    vgpuctl(node, "configure", *named, "--handler", "small", "--share", "cores=10", "--share", "memory=2Gi")
+    reload(docker, "small")
+    command = ("run", "--rm", "--network=host", f"--volume={node.sim}:/run/vgpu-sim", "--runtime=small")
+    done = docker.call(*command, docker_bed.IMAGE, "cudaprobe", "info")
+    assert pairs(done.stdout)["card0.total"] == str(2 * GIB), "for Docker before 24, which has no --annotation"
+    assert "a container with a share starts" in vgpuctl(node, "check", "--runtime", "docker")
+    vgpuctl(node, "unconfigure", "--runtime", "docker")
+    assert config.read_bytes() == before

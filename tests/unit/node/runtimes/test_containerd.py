@@ -1,0 +1,212 @@
+"""What is written for each containerd, compared with golden diffs, and the undo to the byte."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomlkit
+from checkout import DATA
+
+from vgpu.config.errors import VgpuError
+from vgpu.node.runtimes import containerd as module
+from vgpu.node.runtimes import registry
+from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, HANDLER, Wish
+
+GOLDEN = DATA / "runtimes"
+#: case: (the daemon's version, the file before). "" is no file.
+CASES = {
+    "1.6": ("1.6.20", "containerd-1.6.toml"),
+    "1.7": ("1.7.24", "containerd-1.7.toml"),
+    "2.1": ("v2.1.9", "containerd-2.1.toml"),
+    "1.6-none": ("1.6.20", ""),
+    "2.1-none": ("v2.1.9", ""),
+    "v1": ("1.6.20", "containerd-v1.toml"),
+    "v4": ("v2.3.0", "containerd-v4.toml"),
+    "microk8s": ("1.6.28", "microk8s.toml"),
+}
+MODES = (HANDLER, DEFAULT, BASE_SPEC)
+DEFAULTS = {"1": "containerd-1.6.toml", "v": "containerd-2.1.toml"}
+
+
+@functools.cache
+def default(name: str) -> dict[str, Any]:
+    """What `containerd config default` prints."""
+    return dict(tomlkit.parse((GOLDEN / name).read_text()).unwrap())
+
+
+def merged(version: str, texts: list[str]) -> str:
+    """What `config dump` prints: 1.x replaces the map of handlers by the file's, 2.x merges all files deeply."""
+    result = copy.deepcopy(default(DEFAULTS[version[0]]))
+    section = "io.containerd.cri.v1.runtime" if version[0] == "v" else "io.containerd.grpc.v1.cri"
+    for text in texts:
+        document = tomlkit.parse(text).unwrap()
+        (plugins, rest) = document.get("plugins", {}), {k: v for k, v in document.items() if k != "plugins"}
+        _merge(result, rest)
+        for name, table in plugins.items():
+            ours = section if name in ("cri", "io.containerd.grpc.v1.cri", section) else name
+            if version[0] != "v" and "runtimes" in table.get("containerd", {}):
+                result["plugins"][ours]["containerd"]["runtimes"] = {}
+            _merge(result["plugins"].setdefault(ours, {}), table)
+    return tomlkit.dumps(result)
+
+
+def _merge(into: dict[str, Any], table: dict[str, Any]) -> None:
+    for key, value in table.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value
+
+
+def texts(wish: Wish, change: registry.Change | None) -> list[str]:
+    """The configuration files as they are, or as they will be."""
+    found = {wish.config: Path(wish.config).read_text()} if os.path.exists(wish.config) else {}
+    for edit in change.edits if change else ():
+        if edit.path.endswith(".toml") and edit.after is not None:
+            found[edit.path] = edit.after
+    return list(found.values())
+
+
+def place(wish: Wish, name: str) -> str | None:
+    os.makedirs(os.path.dirname(wish.config), exist_ok=True)
+    if not name:
+        return None
+    text = (GOLDEN / name).read_text()
+    Path(wish.config).write_text(text)
+    return text
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", CASES)
+def test_golden(case: str, mode: str, wish: Wish, containerd: Any, tmp_path: Path) -> None:
+    version, name = CASES[case]
+    wish = replace(wish, mode=mode)
+    before = place(wish, name)
+    containerd.answer(version, merged(version, texts(wish, None)), default=before is None)
+    change = registry.configure("containerd", wish)
+    golden = GOLDEN / f"containerd-{case}-{mode}.diff"
+    assert change.diff().replace(str(tmp_path), "") == golden.read_text()
+    containerd.answer(version, merged(version, texts(wish, change)))
+    change.execute()
+    os.chmod(wish.config, 0o640)
+    again = merged(version, [] if before is None else [before])
+    containerd.answer(version, again, default=before is None)
+    assert not registry.configure("containerd", wish).changes(), "a second time changes nothing"
+    registry.unconfigure("containerd", wish.state_dir).execute()
+    assert os.path.exists(wish.config) is (before is not None)
+    if before is not None:
+        assert Path(wish.config).read_text() == before
+        assert os.stat(wish.config).st_mode & 0o777 == 0o640
+    left = {path.name for path in tmp_path.rglob("*") if path.is_file()} - {"vgpu-hook", "vgpu-runtime"}
+    assert left == ({"config.toml"} if before is not None else set())
+
+
+# What is refused, and what is left alone
+
+
+@pytest.mark.parametrize(
+    ("version", "text", "line"),
+    [
+        ("1.6.20", 'disabled_plugins = ["cri"]\n', "for Docker use --runtime docker"),
+        ("v2.1.9", "[plugins.cri.containerd]\n", "containerd config migrate"),
+        ("1.7.24", "version = 3\n", "expected 1 or 2, which this containerd reads, found 3"),
+        ("v2.1.9", "version = 5\n", "expected 1, 2, 3 or 4, found 5"),
+        ("1.6.20", "version = \n", "expected TOML"),
+    ],
+)
+def test_files_that_are_not_edited(version: str, text: str, line: str, wish: Wish, containerd: Any) -> None:
+    os.makedirs(os.path.dirname(wish.config))
+    Path(wish.config).write_text(text)
+    containerd.answer(version, "")
+    with pytest.raises(VgpuError, match=line):
+        registry.configure("containerd", wish)
+    assert Path(wish.config).read_text() == text
+
+
+def test_an_edit_that_containerd_does_not_see_is_taken_back(wish: Wish, containerd: Any) -> None:
+    """An import of containerd 1.x replaces the section that was edited."""
+    before = place(wish, "containerd-1.6.toml")
+    containerd.answer("1.6.20", merged("1.6.20", []))
+    change = registry.configure("containerd", wish)
+    containerd.answer("1.6.20", merged("1.6.20", []))
+    with pytest.raises(VgpuError, match="expected handler vgpu with vgpu's program.*the files are as before"):
+        change.execute()
+    assert Path(wish.config).read_text() == before
+    assert os.listdir(f"{wish.state_dir}/runtimes") == []
+
+
+def test_a_handler_of_another_origin_is_kept(wish: Wish, containerd: Any) -> None:
+    os.makedirs(os.path.dirname(wish.config))
+    text = 'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.vgpu]\nruntime_type = "x"\n'
+    Path(wish.config).write_text(text)
+    containerd.answer("1.6.20", merged("1.6.20", [text]))
+    with pytest.raises(VgpuError, match="handler vgpu: expected none yet, found one of another origin"):
+        registry.configure("containerd", wish)
+
+
+def test_settings_of_the_default_handler_are_shared_but_not_nvidias_program(wish: Wish, containerd: Any) -> None:
+    os.makedirs(os.path.dirname(wish.config))
+    runtimes = 'plugins."io.containerd.grpc.v1.cri".containerd'
+    Path(wish.config).write_text(
+        f'version = 2\n[{runtimes}]\ndefault_runtime_name = "nvidia"\n'
+        f'[{runtimes}.runtimes.nvidia]\nruntime_type = "io.containerd.runc.v2"\n'
+        f'[{runtimes}.runtimes.nvidia.options]\nBinaryName = "/usr/bin/nvidia-container-runtime"\n'
+        f'[{runtimes}.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
+        f"[{runtimes}.runtimes.runc.options]\nSystemdCgroup = true\n"
+    )
+    containerd.answer("1.7.24", merged("1.7.24", texts(wish, None)))
+    change = registry.configure("containerd", wish)
+    added = "".join(line for line in change.diff().splitlines(True) if line.startswith("+"))
+    assert "SystemdCgroup = true" in added
+    assert "nvidia" not in added
+    assert "-" not in {line[0] for line in change.diff().splitlines()[2:]}, "nothing is taken away"
+
+
+# k3s: a template of its file
+
+
+@pytest.mark.parametrize(
+    ("name", "section"), [("config.toml.tmpl", "grpc.v1.cri"), ("config-v3.toml.tmpl", "cri.v1.runtime")]
+)
+@pytest.mark.parametrize("before", [None, '{{ template "base" . }}\n# mine\n'])
+def test_k3s(name: str, section: str, before: str | None, wish: Wish, tmp_path: Path) -> None:
+    directory = tmp_path / "k3s/agent/etc/containerd"
+    directory.mkdir(parents=True)
+    runc = tmp_path / "k3s/data/current/bin/runc"
+    runc.parent.mkdir(parents=True)
+    runc.touch(0o755)
+    path = directory / name
+    if before is not None:
+        path.write_text(before)
+    change = registry.configure("containerd", replace(wish, config=str(path)))
+    change.execute()
+    text = path.read_text()
+    assert text.startswith('{{ template "base" . }}\n')
+    assert f'[plugins."io.containerd.{section}".containerd.runtimes.vgpu.options]' in text
+    assert "SystemdCgroup = {{ .SystemdCgroup }}" in text
+    script = Path(wish.state_dir, "runtimes/vgpu-containerd")
+    assert f'BinaryName = "{script}"' in text
+    assert f"--vgpu-runtime {runc}" in script.read_text()
+    with pytest.raises(VgpuError, match="--default-runtime vgpu"):
+        registry.configure("containerd", replace(wish, config=str(path), mode=DEFAULT))
+    registry.unconfigure("containerd", wish.state_dir).execute()
+    assert (path.read_text() if path.exists() else None) == before
+    assert not script.exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [
+        ("/etc/containerd/config.toml", "containerd"),
+        (module.MICROK8S, "snap.microk8s.daemon-containerd"),
+        (f"{module.K3S[0]}/config.toml.tmpl", "k3s"),
+    ],
+)
+def test_what_is_to_be_restarted(path: str, command: str) -> None:
+    assert module.restart(path) == ("systemctl", "restart", command)
