@@ -1,8 +1,8 @@
 """Checks of the runtimes: which of them call the hook, and which give containers cards without vgpu.
 
-Belongs here: reading the configuration files of runtimes and of NVIDIA's container toolkit, and CDI specifications. The
-doctor reads TOML line by line and looks only for the few keys that it needs: Python's standard library has no parser
-before 3.11. Does not belong here: whether such a file is valid, which is for its own program to check.
+Belongs here: what the configuration files of runtimes, NVIDIA's container toolkit and CDI mean for vgpu. Does not
+belong here: reading runtimes' files, which is in vgpu.node.runtimes.reading, and whether such a file is valid, which is
+for its own program to check.
 """
 
 from __future__ import annotations
@@ -15,20 +15,15 @@ from collections.abc import Iterator
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
 from vgpu.node.doctor.findings import FAILURE, OK, WARNING, CheckContext, Finding
+from vgpu.node.runtimes import base_spec, docker, hooks_d, reading
 
 HOOK_DIRS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d", "/run/containers/oci/hooks.d")
-CONTAINERS_CONF = ("/usr/share/containers/containers.conf", "/etc/containers/containers.conf",
-                   "/etc/containers/containers.conf.d/*.conf")  # fmt: skip
-CONTAINERD = ("/etc/containerd/config.toml", "/etc/containerd/conf.d/*.toml", "/etc/k0s/containerd.d/*.toml",
-              "/var/lib/rancher/k3s/agent/etc/containerd/config.toml")  # fmt: skip
-CRIO = ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*.conf")
-DOCKER = "/etc/docker/daemon.json"
+DOCKER = docker.CONFIG
 CDI_DIRS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
 NVIDIA_RUNTIME = "nvidia-container-runtime"
 NVIDIA_CONFIG = "/etc/nvidia-container-runtime/config.toml"
 MAX_FILE = 4 << 20
 
-_ASSIGNED = re.compile(r"""^\s*"?([A-Za-z_.-]+)"?\s*=\s*["']([^"']*)["']""", re.MULTILINE)
 _KIND = re.compile(r"""["']?kind["']?\s*:\s*["']?(vgpu\.io|nvidia\.com)/[a-z]+""")
 
 
@@ -43,7 +38,7 @@ def runtime_configuration(context: CheckContext) -> Iterator[Finding]:
             yield Finding("registration", OK, where)
     if not named:
         found = "no runtime is configured to call the hook"
-        do = "configure podman, CRI-O, containerd or docker to call the hook; runc by hand needs no configuration"
+        do = "vgpuctl runtime configure has a runtime call the hook; runc by hand needs no configuration"
         yield Finding("registration", WARNING, found, "a runtime that calls the hook", do)
 
 
@@ -71,9 +66,12 @@ def _nvidia_defaults(context: CheckContext) -> Iterator[str]:
     name = _docker_settings(context).get("default-runtime")
     if isinstance(name, str) and (name == "nvidia" or NVIDIA_RUNTIME in _docker_runtimes(context).get(name, "")):
         yield f"docker ({DOCKER}): default-runtime {name}"
-    for path, key, value in _assigned(context, (*CONTAINERD, *CRIO)):
-        if key in ("default_runtime_name", "default_runtime") and value == "nvidia":
-            yield f"{path}: {key} = {value}"
+    for path, (name, _) in _containerd_files(context):
+        if name == "nvidia":
+            yield f"{path}: default_runtime_name = {name}"
+    for path, (name, _) in _crio_files(context):
+        if name == "nvidia":
+            yield f"{path}: default_runtime = {name}"
     for path, program in _hook_files(context):
         if "nvidia-container" in os.path.basename(program):
             yield f"{path}: {program}"
@@ -94,9 +92,8 @@ def _hook_files(context: CheckContext) -> Iterator[tuple[str, str]]:
     """(file, hook.path) of every readable hooks.d file."""
     configured = [
         item
-        for path in _files(context, CONTAINERS_CONF)
-        for found in re.findall(r"^\s*hooks_dir\s*=\s*\[([^\]]*)\]", _text(context, path), re.MULTILINE)
-        for item in re.findall(r"""["']([^"']+)["']""", found)
+        for path in _files(context, hooks_d.CONTAINERS_CONF)
+        for item in reading.hooks_dirs(_text(context, path), path)
     ]
     for directory in dict.fromkeys((*HOOK_DIRS, *configured)):
         for path in _files(context, (directory + "/*.json",)):
@@ -106,31 +103,38 @@ def _hook_files(context: CheckContext) -> Iterator[tuple[str, str]]:
                 yield path, program
 
 
+Handlers = tuple[str, list[reading.Handler]]
+
+
+def _containerd_files(context: CheckContext) -> Iterator[tuple[str, Handlers]]:
+    for path in _files(context, reading.CONTAINERD):
+        yield path, reading.containerd_handlers(_text(context, path), path)
+
+
+def _crio_files(context: CheckContext) -> Iterator[tuple[str, Handlers]]:
+    for path in _files(context, hooks_d.CRIO_CONF):
+        yield path, reading.crio_handlers(_text(context, path), path)
+
+
 def _containerd(context: CheckContext) -> list[tuple[str, str]]:
     found = []
-    for path, key, value in _assigned(context, CONTAINERD):
-        if key == "BinaryName" and "vgpu-runtime" in value:
-            found.append((f"containerd ({path}: BinaryName)", value))
-        elif key == "base_runtime_spec":
-            found += [(f"containerd ({path}: base_runtime_spec)", program) for program in _spec_hooks(context, value)]
+    for path, (_, handlers) in _containerd_files(context):
+        for handler in handlers:
+            if "vgpu-runtime" in handler.program:
+                found.append((f"containerd ({path}: BinaryName)", handler.program))
+            spec = _json(context, handler.base_spec) if handler.base_spec else {}
+            programs = base_spec.hook_programs(spec)
+            found += [(f"containerd ({path}: base_runtime_spec)", program) for program in programs]
     return found
 
 
 def _crio(context: CheckContext) -> list[tuple[str, str]]:
     return [
-        (f"CRI-O ({path}: {key})", value)
-        for path, key, value in _assigned(context, CRIO)
-        if key == "runtime_path" and "vgpu-runtime" in value
+        (f"CRI-O ({path}: runtime_path)", handler.program)
+        for path, (_, handlers) in _crio_files(context)
+        for handler in handlers
+        if "vgpu-runtime" in handler.program
     ]
-
-
-def _spec_hooks(context: CheckContext, path: str) -> list[str]:
-    """vgpu's programs among the hooks of a runtime specification."""
-    hooks = _json(context, path).get("hooks")
-    lists = hooks.values() if isinstance(hooks, dict) else ()
-    entries = [item for hook in lists if isinstance(hook, list) for item in hook if isinstance(item, dict)]
-    paths = [str(item.get("path", "")) for item in entries]
-    return list(dict.fromkeys(item for item in paths if os.path.basename(item).startswith("vgpu-")))
 
 
 def _docker(context: CheckContext) -> list[tuple[str, str]]:
@@ -156,13 +160,6 @@ def _cdi(context: CheckContext, vendor: str) -> list[tuple[str, str]]:
     files = _files(context, tuple(f"{directory}/*.{end}" for directory in CDI_DIRS for end in ("json", "yaml", "yml")))
     real = {os.path.realpath(context.path(path)): path for path in files}
     return [(f"CDI ({path})", "") for path in real.values() if vendor in _KIND.findall(_text(context, path))]
-
-
-def _assigned(context: CheckContext, patterns: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
-    """(file, key, value) of every string that a TOML file assigns."""
-    for path in _files(context, patterns):
-        for key, value in _ASSIGNED.findall(_text(context, path)):
-            yield path, key, value
 
 
 def _files(context: CheckContext, patterns: tuple[str, ...]) -> list[str]:

@@ -307,16 +307,12 @@ class _Plan:
 
 
 def calls_vgpu(handler: Tables) -> bool:
-    """Whether a handler names the shim, a script of this program, or a base specification with the hook."""
+    """Whether a handler names the shim, a script that calls it, or a base specification with the hook."""
     program = str((handler.get("options") or {}).get("BinaryName") or "")
     if handler.get("base_runtime_spec"):
         text = edits.read(str(handler["base_runtime_spec"]))
         return "vgpu-hook" in (text or "") and "vgpu.io/*" in (handler.get("container_annotations") or [])
-    return "vgpu-runtime" in program or "vgpu-runtime" in (edits.read(program) or "" if _is_script(program) else "")
-
-
-def _is_script(program: str) -> bool:
-    return "/runtimes/" in program and os.path.exists(program)
+    return "vgpu-runtime" in program
 
 
 def _own_runtime(binary: str) -> str:

@@ -80,7 +80,7 @@ def wrapper(wish: Wish, runtime: str, real: str) -> tuple[str, tuple[Draft, ...]
             arguments += ["--vgpu-runtime", found]
     if not arguments:
         return shim, ()
-    path = f"{wish.state_dir}/runtimes/{wish.name}-{runtime}"
+    path = f"{wish.state_dir}/runtimes/vgpu-runtime-{runtime}"
     text = f'#!/bin/sh\nexec {shlex.join([shim, *arguments])} "$@"\n'
     return path, (Draft(path, text, OWN, 0o755),)
 

@@ -233,8 +233,12 @@ NVIDIA = {
         "etc/docker/daemon.json",
         '{"default-runtime": "g", "runtimes": {"g": {"path": "/usr/bin/nvidia-container-runtime"}}}', "docker",
     ),
-    "containerd": ("etc/containerd/config.toml", ' default_runtime_name = "nvidia"\n', "default_runtime_name"),
-    "CRI-O": ("etc/crio/crio.conf", 'default_runtime = "nvidia"\n', "default_runtime"),
+    "containerd": (
+        "etc/containerd/config.toml",
+        '[plugins."io.containerd.cri.v1.runtime".containerd]\n default_runtime_name = "nvidia"\n',
+        "default_runtime_name",
+    ),
+    "CRI-O": ("etc/crio/crio.conf", '[crio.runtime]\ndefault_runtime = "nvidia"\n', "default_runtime"),
     "its hook": (
         "usr/share/containers/oci/hooks.d/oci-nvidia-hook.json",
         '{"hook": {"path": "/usr/bin/nvidia-container-runtime-hook"}}', "oci-nvidia-hook.json",

@@ -36,7 +36,7 @@ def test_the_hook_is_last_before_the_start_and_first_at_the_end(wish: Wish) -> N
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"ociVersion": 1}', json.dumps({**SPEC, "mounts": {}})])
 def test_what_containerd_could_not_read_is_not_written(text: str, wish: Wish) -> None:
-    with pytest.raises(VgpuError, match="^ctr oci spec: "):
+    with pytest.raises(VgpuError, match=r"^ctr oci spec: "):
         base_spec.make(text, wish.hook, wish.settings, "ctr oci spec: it")
 
 

@@ -135,7 +135,7 @@ def test_an_edit_that_containerd_does_not_see_is_taken_back(wish: Wish, containe
     containerd.answer("1.6.20", merged("1.6.20", []))
     change = registry.configure("containerd", wish)
     containerd.answer("1.6.20", merged("1.6.20", []))
-    with pytest.raises(VgpuError, match="expected handler vgpu with vgpu's program.*the files are as before"):
+    with pytest.raises(VgpuError, match=r"expected handler vgpu with vgpu's program.*the files are as before"):
         change.execute()
     assert Path(wish.config).read_text() == before
     assert os.listdir(f"{wish.state_dir}/runtimes") == []
@@ -190,7 +190,7 @@ def test_k3s(name: str, section: str, before: str | None, wish: Wish, tmp_path: 
     assert text.startswith('{{ template "base" . }}\n')
     assert f'[plugins."io.containerd.{section}".containerd.runtimes.vgpu.options]' in text
     assert "SystemdCgroup = {{ .SystemdCgroup }}" in text
-    script = Path(wish.state_dir, "runtimes/vgpu-containerd")
+    script = Path(wish.state_dir, "runtimes/vgpu-runtime-containerd")
     assert f'BinaryName = "{script}"' in text
     assert f"--vgpu-runtime {runc}" in script.read_text()
     with pytest.raises(VgpuError, match="--default-runtime vgpu"):

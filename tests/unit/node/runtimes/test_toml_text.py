@@ -10,8 +10,8 @@ from vgpu.config.errors import VgpuError
 from vgpu.node.runtimes import toml_text
 
 KEYS = ("a", "b-1", '"quoted.key"', "'single'", "version_2", "imports", '"io.containerd.x"')
-VALUES = ("1", "-2.5", "true", '"text # no comment"', "'raw'", '["a", "b"]', "[\n  1, # one\n  2,\n]", "{x = 1, y = 'z'}",
-          '"""\nlines\n"""', "2026-11-22T10:00:00Z", "0xff")  # fmt: skip
+VALUES = ("1", "-2.5", "true", '"text # no comment"', "'raw'", '["a", "b"]', "[\n  1, # one\n  2,\n]",
+          "{x = 1, y = 'z'}", '"""\nlines\n"""', "2026-11-22T10:00:00Z", "0xff")  # fmt: skip
 SPACE = ("", "\n", "\n\n", "# a comment\n", "   # indented\n")
 
 

@@ -1,0 +1,172 @@
+"""`vgpuctl runtime` through click: what it prints, what it runs, and its exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from pytest_subprocess import FakeProcess
+
+from vgpu.config import records
+from vgpu.config.settings import Settings
+from vgpu.node.ctl.runtime import runtime
+from vgpu.node.runtimes import edits, proof
+
+
+class Node:
+    """A node whose programs, settings and daemon.json are below one directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.daemon = path / "daemon.json"
+        self.settings = str(path / "config.json")
+        values = {"paths.state": str(path / "state"), "paths.run": str(path / "run")}
+        records.write(self.settings, Settings(values).record())
+        (path / "bin").mkdir()
+        for name in ("vgpu-hook", "vgpu-runtime"):
+            (path / "bin" / name).touch(0o755)
+
+    def call(self, verb: str, *arguments: str) -> Result:
+        places = ["--config", str(self.daemon), "--programs", str(self.path / "bin")] if verb == "configure" else []
+        return CliRunner().invoke(runtime, [verb, "--runtime", "docker", *places, *arguments], obj=self.settings)
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return Node(tmp_path)
+
+
+def test_configure_says_what_it_did_and_what_to_run(node: Node) -> None:
+    node.daemon.write_text("{}\n")
+    done = node.call("configure")
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert lines[0] == f"written: {node.daemon}"
+    assert lines[1].startswith("backup: ")
+    assert lines[2].startswith("applies to: containers that docker run --runtime vgpu creates")
+    assert lines[-1] == "now run: systemctl reload docker"
+    again = node.call("configure")
+    assert again.output.splitlines()[0] == "docker: configured already; nothing changed"
+    assert "now run" not in again.output
+    undone = node.call("unconfigure")
+    assert undone.output.splitlines() == [f"written: {node.daemon}", "now run: systemctl reload docker"]
+    assert node.daemon.read_text() == "{}\n"
+    assert node.call("unconfigure").output == "docker: not configured; nothing changed\n"
+
+
+def test_a_dry_run_prints_a_diff(node: Node) -> None:
+    done = node.call("configure", "--dry-run")
+    assert done.output.startswith(f"--- /dev/null\n+++ {node.daemon}\n@@ ")
+    assert not node.daemon.exists()
+    assert not (node.path / "state").exists()
+    node.call("configure")
+    assert node.call("configure", "--dry-run").output == "docker: nothing to change\n"
+    text = node.daemon.read_text()
+    assert node.call("unconfigure", "--dry-run").output.startswith(f"--- {node.daemon}\n+++ /dev/null\n")
+    assert node.daemon.read_text() == text
+
+
+@pytest.mark.parametrize(("status", "exit_code"), [(0, 0), (1, 1)])
+def test_the_daemon_is_reloaded_if_asked(node: Node, fp: FakeProcess, status: int, exit_code: int) -> None:
+    fp.register(["systemctl", "reload", "docker"], returncode=status, stderr="Unit docker.service not found.")
+    done = node.call("configure", "--restart")
+    assert fp.call_count(["systemctl", "reload", "docker"]) == 1
+    if exit_code == 0:
+        assert done.output.splitlines()[-1] == "done: systemctl reload docker"
+    else:
+        assert "Unit docker.service not found." in str(done.exception)
+        assert node.daemon.exists(), "the file is right, and the error says so"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--share", "cores"), "--share: expected KEY=VALUE"),
+        (("--programs", "/nowhere"), "/nowhere/vgpu-hook: expected vgpu's program, found none"),
+        (("--mode", "base-spec"), "--mode base-spec: expected handler or default"),
+        (("--runtime", "podman", "--share", "cores=1"), "--share: expected --runtime docker"),
+    ],
+)
+def test_what_is_refused(node: Node, arguments: tuple[str, ...], line: str) -> None:
+    done = node.call("configure", *arguments)
+    assert line in str(done.exception)
+    assert not node.daemon.exists()
+
+
+def test_only_root(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for verb in ("configure", "unconfigure", "check"):
+        assert str(node.call(verb).exception) == "vgpuctl runtime: expected root, found uid 1000; run as root"
+
+
+def test_check_of_what_is_not_configured_or_damaged(node: Node) -> None:
+    done = node.call("check", "--output", "json")
+    assert done.exit_code == 1
+    assert json.loads(done.output)["steps"][0][1].endswith("vgpuctl runtime configure --runtime docker")
+    node.call("configure")
+    node.daemon.write_text("{}")
+    done = node.call("check")
+    assert done.exit_code == 1
+    assert f"failure: {node.daemon} is not as configured" in done.output
+
+
+def test_check_without_a_runtime_proves_the_files_alone(node: Node) -> None:
+    node.call("configure")
+    done = node.call("check")
+    assert done.exit_code == 3
+    assert done.output.splitlines()[0] == f"ok: files: {node.daemon}"
+    assert done.output.splitlines()[-1] == "not proven: no Docker answers here: no container was started"
+
+
+def test_check_names_a_program_that_is_gone(node: Node) -> None:
+    node.call("configure")
+    (node.path / "bin/vgpu-runtime").unlink()
+    done = node.call("check")
+    assert done.exit_code == 1
+    assert "vgpu-runtime: expected vgpu's program, found none" in done.output
+
+
+# The containers of the proof
+
+
+@pytest.mark.parametrize(
+    ("plain", "share", "logged", "result"),
+    [
+        ((0, ""), (0, ""), "", proof.PROVEN),
+        ((0, ""), (0, ""), None, proof.WRONG),
+        ((1, "docker: Error: unknown runtime\nSee 'docker run --help'."), (0, ""), "", proof.WRONG),
+        ((0, ""), (125, "x: stderr: vgpu-hook: allocation: no room"), None, proof.UNPROVEN),
+        ((0, ""), (1, "crun: error executing hook"), "no room", proof.UNPROVEN),
+        ((0, ""), (1, "no such image"), None, proof.WRONG),
+    ],
+)
+def test_what_two_containers_prove(
+    node: Node, fp: FakeProcess, monkeypatch: pytest.MonkeyPatch, plain: tuple[int, str], share: tuple[int, str],
+    logged: str | None, result: str,
+) -> None:  # fmt: skip
+    node.call("configure")
+    monkeypatch.setattr(proof.shutil, "which", lambda name: f"/usr/bin/{name}" if name == "docker" else None)
+    log = node.path / "run/hook.log"
+    log.parent.mkdir()
+    fp.register(["docker", "version"])
+    fp.register([fp.any()], occurrences=2)  # tar, and docker import
+    fp.register(["docker", "run", "--help"], stdout="--annotation map")
+    fp.register(["docker", "run", "--rm", fp.any()], returncode=plain[0], stderr=plain[1])
+    fp.register(["docker", "run", "--rm", fp.any()], returncode=share[0], stderr=share[1])
+    fp.register(["docker", "rmi", fp.any()])
+    reads = iter(["", json.dumps({"stage": "createRuntime", "error": logged}) if logged is not None else ""])
+    real = edits.read
+
+    def read(path: str) -> str | None:
+        return next(reads) if path == str(log) else real(path)
+
+    monkeypatch.setattr(proof.edits, "read", read)
+    done = node.call("check", "--output", "json")
+    found = json.loads(done.output)
+    assert found["result"] == result, found
+    assert done.exit_code == {proof.PROVEN: 0, proof.WRONG: 1, proof.UNPROVEN: 3}[result]
