@@ -30,7 +30,7 @@ static bool is_key_of(struct json_text key, const char *annotation)
     return json_scan_text_copy(key, copy, sizeof copy) && strlen(copy) == len && !memcmp(copy, annotation, len);
 }
 
-static void read_annotations(struct json *json, struct spec_annotations *found, const char *const *annotations,
+static void read_known(struct json *json, struct spec_annotations *found, const char *const *annotations,
                              size_t count)
 {
     struct json_text key;
@@ -49,7 +49,8 @@ static void read_annotations(struct json *json, struct spec_annotations *found, 
     found->end = (size_t)(json->at - json->begin);
 }
 
-static struct spec_annotations find(const struct input *document, const char *const *annotations, size_t count)
+static struct spec_annotations find_annotations(const struct input *document, const char *const *annotations,
+                                                size_t count)
 {
     struct spec_annotations found = {.kind = MISSING};
     struct json json;
@@ -62,7 +63,7 @@ static struct spec_annotations find(const struct input *document, const char *co
     while (json_scan_next_member(&json, &first, &key)) {
         found.document = true;
         if (json_scan_text_equals(key, "annotations"))
-            read_annotations(&json, &found, annotations, count);
+            read_known(&json, &found, annotations, count);
         else
             json_scan_skip(&json);
     }
@@ -90,7 +91,7 @@ static size_t write_members(char *to, size_t size, const struct spec_annotations
 
 struct spec_edits spec_annotations_add(const struct input *document, const char *const *annotations, size_t count)
 {
-    struct spec_annotations found = find(document, annotations, count);
+    struct spec_annotations found = find_annotations(document, annotations, count);
     char members[sizeof added - 32];
     struct spec_edits edits = {0};
     bool present = found.kind == PRESENT;

@@ -57,14 +57,3 @@ def test_hooks_d_conditions(name: str) -> None:
     for annotation in ("xvgpu.io/cores", "vgpuXio/cores", "other/vgpu.io/cores"):
         assert not re.search(key, annotation)
     assert re.search(value, "")
-
-
-@pytest.mark.parametrize("name", ["containerd/config-v2.toml", "containerd/config-v3.toml"])
-def test_containerd_examples_are_toml(name: str) -> None:
-    tomllib = pytest.importorskip("tomllib", reason="TOML in the standard library from Python 3.11")
-    config = tomllib.loads((PACKAGING / name).read_text())
-    (key,) = (key for key in config["plugins"] if "containerd" in config["plugins"][key])
-    handler = config["plugins"][key]["containerd"]["runtimes"]["runc"]
-    assert key == {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}[config["version"]]
-    assert handler["base_runtime_spec"] == "/etc/containerd/vgpu-base.json"
-    assert handler["pod_annotations"] == handler["container_annotations"] == ["vgpu.io/*"]

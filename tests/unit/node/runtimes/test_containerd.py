@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import tomlkit
 from checkout import DATA
+from foreign_toml import random_document
 
 from vgpu.config.errors import VgpuError
 from vgpu.node.runtimes import containerd as module
@@ -210,3 +212,38 @@ def test_k3s(name: str, section: str, before: str | None, wish: Wish, tmp_path: 
 )
 def test_what_is_to_be_restarted(path: str, command: str) -> None:
     assert module.restart(path) == ("systemctl", "restart", command)
+
+
+# Files of others
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_files_of_others_survive_to_the_byte(seed: int, wish: Wish, containerd: Any) -> None:
+    rng = random.Random(seed)
+    text = "version = 2\n" + random_document(rng).replace("imports", "other")
+    version, mode = rng.choice(("1.7.24", "v2.1.9")), rng.choice(MODES)
+    wish = replace(wish, mode=mode)
+    os.makedirs(os.path.dirname(wish.config))
+    Path(wish.config).write_text(text)
+    containerd.answer(version, merged(version, [text]))
+    change = registry.configure("containerd", wish)
+    containerd.answer(version, merged(version, texts(wish, change)))
+    change.execute()
+    lines = Path(wish.config).read_text().splitlines()
+    foreign = iter(lines)
+    assert all(line in foreign for line in text.splitlines()), "every line of others is there, in its order"
+    registry.unconfigure("containerd", wish.state_dir).execute()
+    assert Path(wish.config).read_text() == text
+
+
+def test_an_edit_of_others_in_between_survives_too(wish: Wish, containerd: Any) -> None:
+    before = place(wish, "containerd-1.7.toml") or ""
+    wish = replace(wish, mode=DEFAULT)
+    containerd.answer("1.7.24", merged("1.7.24", [before]))
+    change = registry.configure("containerd", wish)
+    containerd.answer("1.7.24", merged("1.7.24", texts(wish, change)))
+    change.execute()
+    edited = Path(wish.config).read_text().replace("oom_score = 0", "oom_score = -999 # mine")
+    Path(wish.config).write_text(edited)
+    registry.unconfigure("containerd", wish.state_dir).execute()
+    assert Path(wish.config).read_text() == before.replace("oom_score = 0", "oom_score = -999 # mine")
