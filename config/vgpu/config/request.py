@@ -18,6 +18,7 @@ CORE_LIMITS = (PREFIX + "core-limit", "tencent.com/vcuda-core-limit", "nvidia.co
 PRIORITIES = (PREFIX + "priority", "nvidia.com/priority")  #: the latter is also a resource in a pod's limits
 POLICIES = (PREFIX + "policy", "hami.io/gpu-scheduler-policy")
 WISH_PREFIXES = (PREFIX, "nvidia.com/")
+WISHES = ("use-gputype", "nouse-gputype", "use-gpuuuid", "nouse-gpuuuid", "numa-bind")  #: below each of the prefixes
 
 WHOLE_CARD = 100
 LOW_PRIORITY = 1  #: as in the peers: 0 is high, every other number is low, and low is the default

@@ -101,7 +101,7 @@ def container(annotations: dict[str, str] | None = None, env: dict[str, str] | N
         ),  # the environment has the grants
         ([KUBEPODS], {"vgpu.io/grant-cores": A}, {"VGPU_GRANT_MEMORY": B}, True, {"cores": A, "memory": B}),
         ([KUBEPODS], {}, {"VGPU_GRANT_CORES": "", "VGPU_GRANT_X": A}, False, None),
-        ([KUBEPODS], {"vgpu.io/grant-tpu": A}, {}, False, None),
+        ([KUBEPODS], {"vgpu.io/grant-tpu": A}, {}, True, None),
         # sandboxes hold nothing, whatever their pod's annotations say
         ([KUBEPODS], {**CRI, "vgpu.io/grant-cores": A, "io.kubernetes.cri.container-type": "sandbox"}, {}, True, None),
         ([KUBEPODS], {**CRI, "vgpu.io/grant-cores": A, "io.kubernetes.cri-o.ContainerType": "sandbox"}, {}, True, None),
@@ -122,6 +122,24 @@ def test_what_a_container_gets(
         assert isinstance(found, wanted)
     if not asks:
         assert found is None
+
+
+@pytest.mark.parametrize(
+    ("annotations", "words"),
+    [
+        ({"vgpu.io/core": "30"}, r"annotation vgpu\.io/core: .* did you mean vgpu\.io/cores\?$"),
+        ({**STANDALONE, "vgpu.io/core-limt": "50"}, r"core-limt: .* did you mean vgpu\.io/core-limit\?$"),
+        ({**STANDALONE, "nvidia.com/vcuda-core-limt": "50"}, r"did you mean nvidia\.com/vcuda-core-limit\?$"),
+        ({**STANDALONE, "vpgu.io/priority": "0"}, r"did you mean vgpu\.io/priority\?$"),
+        ({"vgpu.io/zzzzzzzz": ""}, r"the names are vgpu\.io/cores, vgpu\.io/memory, "),
+        ({"vgpu.io/\n": ""}, r"annotation vgpu\.io/\\x0a: "),
+    ],
+)
+def test_a_misspelled_annotation_is_refused_outside_kubernetes(annotations: dict[str, str], words: str) -> None:
+    subject = container(annotations)
+    assert authorization.asks_for_cards(subject)
+    with pytest.raises(VgpuError, match=words):
+        authorization.wanted(subject, Identity(None))
 
 
 def test_grants_outside_kubernetes_are_refused() -> None:
@@ -342,6 +360,25 @@ def test_a_standalone_whole_card_has_no_core_limit(place: Place, equipped: list[
     place.set_config(annotations={"vgpu.io/cores": "100", "vgpu.io/core-limit": "50"})
     assert place.run("prestart") == (0, "", "")
     assert place.log()[-1]["notes"][2:] == ["the core limit 50 is ignored: whole cards have no core limit"]
+
+
+def test_the_log_names_a_pods_unknown_annotations(place: Place, equipped: list[str]) -> None:
+    place.pod({**place.grants(), "vgpu.io/core-limt": "60", "vgpu.io/zzzzzzzz": "x"})
+    assert place.run("prestart") == (0, "", "")
+    assert equipped == ["c1"]
+    assert place.log()[-1]["notes"][-2:] == [
+        "annotation vgpu.io/core-limt is unknown and ignored: did you mean vgpu.io/core-limit?",
+        "annotation vgpu.io/zzzzzzzz is unknown and ignored",
+    ]
+
+
+def test_the_log_names_them_without_a_grant_too_and_bad_settings_stop_no_such_pod(place: Place) -> None:
+    place.pod({"vgpu.io/core": "60"})
+    assert place.run("prestart") == (0, "", "")
+    assert place.log()[-1]["notes"] == ["annotation vgpu.io/core is unknown and ignored: did you mean vgpu.io/cores?"]
+    place.config.write_text("{")
+    assert place.run("prestart") == (0, "", "")
+    assert len(place.log()) == 1
 
 
 def record(annotations: dict[str, str], node: str = "", **limits: int) -> Pod:

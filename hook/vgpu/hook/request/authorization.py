@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 
+from vgpu.config import annotations as names
 from vgpu.config import grants, request
-from vgpu.config.errors import VgpuError
+from vgpu.config.errors import VgpuError, shown
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
 from vgpu.hook.request.identity import Identity
@@ -21,10 +22,14 @@ IDENTITY_MAP = ["0", "0", "4294967295"]
 
 
 def asks_for_cards(container: Container) -> bool:
-    """Whether an annotation or the environment asks for a card. Only then does the hook identify the container."""
+    """Whether an annotation or the environment asks for a card. Only then does the hook identify the container.
+
+    An unknown `vgpu.io/` annotation counts: somebody asked by a name that does not exist.
+    """
     annotations, env = container.annotations, container.env
     return (
         request.is_standalone(annotations)
+        or bool(names.unknown(annotations))
         or any(key in annotations for key in grants.ANNOTATIONS.values())
         or any(env.get(key) for key in grants.ENVIRONMENT.values())
     )
@@ -35,6 +40,7 @@ def wanted(container: Container, identity: Identity) -> Request | WantedGrants |
     annotations = container.annotations
     annotated = {name: annotations[key] for name, key in grants.ANNOTATIONS.items() if key in annotations}
     if not identity.kubernetes:
+        _refuse_misspelled(annotations)
         if request.is_standalone(annotations):
             return request.from_annotations(annotations)
         if annotated:
@@ -49,6 +55,14 @@ def wanted(container: Container, identity: Identity) -> Request | WantedGrants |
         return None
     wishes = request.wishes_from(annotations)
     return WantedGrants(ids, request.core_limit_wish(annotations), wishes)
+
+
+def _refuse_misspelled(annotations: dict[str, str]) -> None:
+    """VgpuError for an annotation that vgpu does not read: the container would run without what its user meant."""
+    for key in names.misspelled(annotations):
+        near = names.nearest(key)
+        do = f"did you mean {near}?" if near else "the names are " + ", ".join(names.NAMES)
+        raise VgpuError(f"annotation {shown(key)}", expected="a name that vgpu reads", found="an unknown one", do=do)
 
 
 def refuse_rootless(proc: str = "/proc") -> None:

@@ -7,6 +7,7 @@ a wish does not count: an ignored annotation fails nothing.
 
 from __future__ import annotations
 
+from vgpu.config import annotations as names
 from vgpu.config import request
 from vgpu.config.errors import shown
 from vgpu.config.grants import ANNOTATIONS as GRANTS
@@ -17,6 +18,7 @@ READ_BY_SOMEBODY = ("vgpu.io/", "tencent.com/", "nvidia.com/", "hami.io/", "volc
 WISHES = ("use-gputype", "nouse-gputype", "use-gpuuuid", "nouse-gpuuuid", "numa-bind")
 #: The keys of one wish in all dialects. The first one that a container has counts.
 ALTERNATIVES = (CORE_LIMITS, PRIORITIES, *(tuple(prefix + name for prefix in WISH_PREFIXES) for name in WISHES))
+MAX_UNKNOWN = 8
 NOT_KNOWN = (
     "the pod's annotations are not known: there is no record of the pod (no API access), and the runtime passes none "
     "on; a core limit or another wish in them has no effect"
@@ -24,9 +26,10 @@ NOT_KNOWN = (
 
 
 def in_pod(annotations: dict[str, str]) -> list[str]:
-    """Notes on the annotations of a pod that ask for amounts, and on wishes that nothing reads."""
+    """Notes on the annotations of a pod that ask for amounts, on wishes that nothing reads, and on unknown names."""
     asked = [key for key in AMOUNTS if key in annotations]
-    return [_ignored(key, "a pod's amounts come from the limits in its spec") for key in asked] + _wishes(annotations)
+    amounts = [_ignored(key, "a pod's amounts come from the limits in its spec") for key in asked]
+    return [*amounts, *_wishes(annotations), *_unknown(annotations)]
 
 
 def standalone(annotations: dict[str, str], wanted: Request) -> list[str]:
@@ -64,6 +67,15 @@ def _wishes(annotations: dict[str, str]) -> list[str]:
     for keys in ALTERNATIVES:
         first, *others = [key for key in keys if key in annotations] or [""]
         notes += [_ignored(key, f"{first} counts") for key in others if annotations[key] != annotations[first]]
+    return notes
+
+
+def _unknown(annotations: dict[str, str]) -> list[str]:
+    """A line for each unknown `vgpu.io/` annotation of a pod. It stops no pod: tenants write annotations."""
+    notes = []
+    for key in names.unknown(annotations)[:MAX_UNKNOWN]:
+        near = names.nearest(key)
+        notes.append(f"annotation {shown(key)} is unknown and ignored" + (f": did you mean {near}?" if near else ""))
     return notes
 
 
