@@ -12,6 +12,20 @@
 #include "report.h"
 #include "shim.h"
 
+static const char help[] =
+    "Usage: vgpu-hook [--config /PATH] [--dry-run] prestart|createRuntime|poststop < state.json\n"
+    "\n"
+    "The OCI hook of vgpu: gives a container its share of a GPU, and takes it back after the container's end.\n"
+    "OCI runtimes run it; a container that asks for no GPU is left alone.\n"
+    "\n"
+    "  --config /PATH  the compiled settings (default: /var/lib/vgpu/config.json)\n"
+    "  --dry-run       print the plan for the container, and change nothing\n"
+    "  --version       print the version and exit\n"
+    "  -h, --help      print this text and exit\n"
+    "\n"
+    "Exit status: 0 done, or nothing to do; 1 the container must not start; 2 wrong arguments.\n"
+    "Called vgpu-runtime or vgpu-runtime-NAME, the program is an OCI runtime in front of runc, crun or NAME.\n";
+
 int main(int argc, char **argv)
 {
     const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
@@ -23,6 +37,10 @@ int main(int argc, char **argv)
         return shim_main(name + 13, argc, argv);
     if (argc == 2 && !strcmp(argv[1], "--version")) {
         puts("vgpu-hook " VGPU_VERSION);
+        return 0;
+    }
+    if (argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
+        fputs(help, stdout);
         return 0;
     }
     if (!strcmp(name, "vgpu-hook"))

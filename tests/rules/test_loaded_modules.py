@@ -99,6 +99,51 @@ def test_counting_needs_no_grpc() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout == b"False\n"
 
 
+#: What --help and --version do without. importlib.metadata has some of the standard library's.
+LIBRARIES = ("grpc", "google.protobuf", "kubernetes", "yaml", "jsonschema", "psutil", "pynvml", "tabulate")
+PROGRAMS = {"vgpuctl": "vgpu.node.ctl.main", "vgpud": "vgpu.node.daemon.command",
+            "vgpu-device-plugin": "vgpu.plugin.command"}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", ["--help", "-h", "--version"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_help_and_version_need_no_library(name: str, option: str) -> None:
+    """A module that is None in sys.modules cannot be imported."""
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({LIBRARIES!r})); sys.argv = [{name!r}, {option!r}]; "
+        f"from {PROGRAMS[name]} import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = f"{name} {metadata.version('vgpu')}\n" if option == "--version" else f"sage: {name} "
+    assert expected in done.stdout
+
+
+VERBS = ("config check", "config apply", "config import", "config show", "doctor", "grant list", "grant add",
+         "grant remove", "health", "inventory show", "inventory refresh", "set", "status")  # fmt: skip
+
+
+def test_the_help_of_a_verb_needs_no_slow_library_and_every_verb_prints_json() -> None:
+    slow = ("grpc", "google.protobuf", "kubernetes", "jsonschema", "psutil", "tabulate")
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({slow!r}))\n"
+        "from click.testing import CliRunner; from vgpu.node.ctl.main import main\n"
+        f"for verb in {VERBS!r}:\n"
+        "    done = CliRunner().invoke(main, [*verb.split(), '--help'])\n"
+        "    assert done.exit_code == 0 and '--output [' in done.output and 'json' in done.output, (verb, done.output)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_plugin_says_which_package_brings_grpc() -> None:
+    code = "import sys; sys.modules['grpc'] = None; sys.argv = ['x']; from vgpu.plugin.command import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("; run: apt-get install python3-grpcio python3-protobuf\n")
+    assert done.stderr.count("\n") == 1
+
+
 def test_what_is_not_needed_to_register_is_not_loaded() -> None:
     program = "import sys, vgpu.plugin.main; print([name for name in sys.argv[1:] if name in sys.modules])"
     later = [

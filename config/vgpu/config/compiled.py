@@ -63,7 +63,7 @@ def _in_force(path: str) -> tuple[Settings | None, object]:
 def _kept(path: str) -> str:
     try:
         settings.read(path)
-        written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(os.stat(path).st_mtime))
+        written = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(os.stat(path).st_mtime))
     except (VgpuError, OSError) as error:
         return f"nothing changed; no settings are in force ({error})"
     return f"nothing changed; the last good settings stay in force ({path}, of {written})"
@@ -74,5 +74,5 @@ def _write(path: str, record: dict[str, object]) -> None:
         os.makedirs(os.path.dirname(path) or ".", mode=0o755, exist_ok=True)
         records.write(path, record, 0o644)
     except OSError as error:
-        do = "run it as root, or name another file with --config"
+        do = "run as root, or name another file with --config"
         raise VgpuError(path, expected="a file to write", found=error.strerror, do=do) from error

@@ -16,7 +16,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import yaml
-from jsonschema import Draft7Validator
 
 from vgpu.config import records
 from vgpu.config.errors import VgpuError
@@ -285,6 +284,8 @@ def _line(node: Any) -> int:
 
 
 def _check_schema(source: Source, value: Any) -> None:
+    from jsonschema import Draft7Validator  # noqa: PLC0415 - it is slow to load, and --help does without it
+
     with open(os.path.join(os.path.dirname(__file__), "schema.json"), encoding="utf-8") as file:
         validator = Draft7Validator(json.load(file))
     for error in validator.iter_errors(value):

@@ -1,4 +1,4 @@
-"""The program vgpu-device-plugin: one instance per node, one loop, signals.
+"""The device plugin's process: one instance per node, one loop, signals.
 
 Belongs here: the order of the steps. Settings, inventory, sockets and registration come first and load no library but
 grpc. The background services (health monitor, API server, garbage collection of grants, probes) start afterwards.
@@ -8,7 +8,6 @@ seconds are over. What a step does belongs to the modules that it calls. Runs as
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import selectors
@@ -21,7 +20,7 @@ from vgpu.config import settings as node_settings
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card
 from vgpu.config.settings import Settings
-from vgpu.node.service import kubelet_resources, single_instance
+from vgpu.node.service import kubelet_resources, privilege, single_instance
 from vgpu.node.service.kubelet_resources import Resource
 from vgpu.node.service.log import Conditions, Log
 from vgpu.node.service.sd_notify import Notifier
@@ -293,21 +292,11 @@ def _drain(fd: int) -> None:
             pass
 
 
-def _parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="vgpu-device-plugin", description="Advertise this node's cards to kubelet and grant shares of them."
-    )
-    parser.add_argument("--config", default=node_settings.COMPILED_PATH, metavar="PATH",
-                        help="the compiled settings (JSON) of this node (default: %(default)s)")  # fmt: skip
-    return parser.parse_args()
-
-
-def main() -> None:
-    """The console script."""
-    arguments = _parsed()
+def run(config_path: str) -> None:
+    """Be the device plugin until SIGTERM or SIGINT."""
     log = Log(name="vgpu-device-plugin")
     try:
-        DevicePlugin(arguments.config, log, Notifier(os.environ, os.getpid())).run()
+        DevicePlugin(config_path, log, Notifier(os.environ, os.getpid())).run()
     except (VgpuError, OSError) as error:
-        log.warning(str(error))
+        log.warning(privilege.line(error, "vgpu-device-plugin"))
         sys.exit(1)

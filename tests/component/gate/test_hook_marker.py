@@ -276,8 +276,13 @@ def test_usage(hook: Run, gate: Any, args: tuple[str, ...]) -> None:
     assert not gate.started()
 
 
-def test_version_and_a_foreign_program_name(gate: Any) -> None:
+def test_version_help_and_a_foreign_program_name(gate: Any) -> None:
     version = subprocess.run([gate.bin / "vgpu-hook", "--version"], capture_output=True, check=True)
     assert version.stdout.startswith(b"vgpu-hook ")
+    for option in ("--help", "-h"):
+        done = subprocess.run([gate.bin / "vgpu-hook", option], capture_output=True, check=True)
+        assert done.stdout.startswith(b"Usage: vgpu-hook ")
+        assert done.stderr == b""
+    assert not gate.started()
     other = subprocess.run([gate.bin / "vgpu-gate", "prestart"], capture_output=True, check=False)
     assert (other.returncode, other.stderr.count(b"\n")) == (2, 1)

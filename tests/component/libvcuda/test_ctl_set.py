@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -38,12 +39,12 @@ class Node:
         found = Inventory("550.54.15", "", 1.0, [], [], [], self.cards)
         records.write(paths.inventory(str(path / "run")), found.record())
 
-    def claim(self, container: str, memory: int, cores: int, pid: int = 0) -> None:
+    def claim(self, container: str, memory: int, cores: int, pid: int = 0, name: str = "") -> None:
         """A claim of a container whose init is this process."""
         pid = pid or os.getpid()
         ledger = Ledger(self.settings, self.cards)
         gpus = Request(1, cores, memory)
-        assert ledger.claim(Start(container, pid, start_time(pid), "/b", None, "", time.time()), gpus)
+        assert ledger.claim(Start(container, pid, start_time(pid), "/b", None, name, time.time()), gpus)
 
     def set(self, *arguments: str) -> Result:
         return CliRunner().invoke(set_limits, arguments, obj=str(self.config))
@@ -105,6 +106,47 @@ def test_a_change_that_does_not_fit_is_refused_and_changes_nothing(
     assert isinstance(done.exception, VgpuError), done.output
     assert message in str(done.exception)
     assert node.in_force("abc1") == (2 * GIB, 30, 30)
+
+
+def test_it_prints_what_it_changed(node: Node) -> None:
+    done = node.set("abc", "--memory", "3Gi", "--cores", "40")
+    assert done.stdout == "abc1, card 0: memory 2 GiB -> 3 GiB, cores 30 -> 40, core limit 30 -> 40\n"
+    assert node.set("abc1", "--memory", "3Gi").stdout == "abc1, card 0: as before, nothing to change\n"
+    done = node.set("abc1", "--core-limit", "50", "--output", "json")
+    amounts = {"memory": 3 * GIB, "cores": 40}
+    assert json.loads(done.stdout) == {
+        "container": "abc1", "name": "", "warnings": [],
+        "cards": [{"uuid": UUID, "before": {**amounts, "core_limit": 40}, "after": {**amounts, "core_limit": 50}}],
+    }  # fmt: skip
+
+
+def test_a_container_is_named_as_people_name_it(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.claim("ab" * 32, GIB, 10, name="lab/train-0/main")
+    node.claim("cd" * 32, GIB, 10, name="lab/train-1/main")
+    node.claim("ef" * 32, GIB, 10, name="lab/train-1/side")
+    for number, name in enumerate(("lab/train-0/main", "lab/train-0", "ababab", "ab" * 32)):
+        done = node.set(name, "--cores", str(20 + number))
+        assert done.exit_code == 0, done.exception
+        assert done.stdout.startswith("abababababab (lab/train-0/main), card 0: cores ")
+    message = str(node.set("lab/train-1", "--cores", "20").exception)
+    assert "matches 2 containers; they are: cdcdcdcdcdcd (lab/train-1/main), efefefefefef (lab/train-1/side)" in message
+    message = str(node.set("train", "--cores", "20").exception)
+    assert "matches 0 containers; with cards: abababababab (lab/train-0/main), cdcd" in message
+    assert "\n" not in message
+
+
+def test_an_id_wins_over_a_longer_one_and_over_a_name(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.claim("abc", GIB, 10)
+    node.claim("abcd", GIB, 10, name="abc")
+    assert node.set("abc", "--cores", "20").stdout.startswith("abc, card 0")
+    assert "matches 2" in str(node.set("ab", "--cores", "20").exception)
+    assert "matches 0" in str(node.set("", "--cores", "20").exception)
+
+
+def test_without_any_container_it_says_so(tmp_path: Path) -> None:
+    assert "no container has cards" in str(Node(tmp_path).set("x", "--cores", "20").exception)
 
 
 def test_the_containers_own_share_does_not_count_against_it(tmp_path: Path) -> None:

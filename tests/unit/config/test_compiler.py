@@ -393,5 +393,5 @@ def test_bad_edit_without_good_settings_is_an_error(source, tmp_path: Path, cont
 
 def test_apply_where_nothing_can_be_written(source, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(VgpuError, match=r"file/config\.json: expected a file to write, found .*; run it as root"):
+    with pytest.raises(VgpuError, match=r"file/config\.json: expected a file to write, found .*; run as root"):
         compiled.apply(source(""), str(tmp_path / "file" / "config.json"), "n")

@@ -15,9 +15,8 @@ from vgpu.config.request import CORE_LIMITS, POLICIES, PRIORITIES, WHOLE_CARD, W
 
 AMOUNTS = (request.CORES, request.MEMORY, request.GPUS)
 READ_BY_SOMEBODY = ("vgpu.io/", "tencent.com/", "nvidia.com/", "hami.io/", "volcano.sh/")
-WISHES = ("use-gputype", "nouse-gputype", "use-gpuuuid", "nouse-gpuuuid", "numa-bind")
 #: The keys of one wish in all dialects. The first one that a container has counts.
-ALTERNATIVES = (CORE_LIMITS, PRIORITIES, *(tuple(prefix + name for prefix in WISH_PREFIXES) for name in WISHES))
+ALTERNATIVES = (CORE_LIMITS, PRIORITIES, *(tuple(prefix + name for prefix in WISH_PREFIXES) for name in request.WISHES))
 MAX_UNKNOWN = 8
 NOT_KNOWN = (
     "the pod's annotations are not known: there is no record of the pod (no API access), and the runtime passes none "

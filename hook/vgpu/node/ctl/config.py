@@ -15,8 +15,10 @@ from vgpu.config.compiler import Compiled
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
 from vgpu.node.ctl import peer_config
-from vgpu.node.ctl.output import print_json, print_table
+from vgpu.node.ctl.output import output_option, print_json, print_table, wide_option
 from vgpu.node.service import kubelet_resources
+
+DIRECTORIES = ("driver.root", "driver.dev_root", "driver.proc_root")
 
 file_argument = click.argument("file", required=False, metavar="[FILE]")
 node_option = click.option(
@@ -36,16 +38,25 @@ def config() -> None:
 @config.command()
 @file_argument
 @node_option
-def check(file: str | None, node: str) -> None:
+@output_option
+def check(file: str | None, node: str, output: str) -> None:
     """Check whether FILE is right, and change nothing.
 
-    If this node has an inventory, check also that the list of its devices is within the 4 MiB that kubelet accepts.
+    On the node itself, check also that the directories of the driver exist, and, if there is an inventory, that the
+    list of its devices is within the 4 MiB that kubelet accepts.
     """
-    result = _compile(file, node)
-    unknown = _check_devices(result.settings, node)
-    if unknown:
-        _note(f"not checked: whether the list of devices is within kubelet's 4 MiB: {unknown}")
-    click.echo(f"{result.settings.source}: ok for node {node}")
+    notes: list[str] = []
+    try:
+        source = _check(file, node, notes)
+    except VgpuError as error:
+        if output != "json":
+            raise
+        print_json({"file": _named(file), "node": node, "ok": False, "errors": _lines(error), "notes": notes})
+        raise click.exceptions.Exit(1) from error
+    if output == "json":
+        print_json({"file": source, "node": node, "ok": True, "errors": [], "notes": notes})
+    else:
+        click.echo(f"{source}: ok for node {node}")
 
 
 @config.command()
@@ -55,8 +66,9 @@ def check(file: str | None, node: str) -> None:
     "--output", type=click.Choice(["table", "yaml", "json"]), default="table", show_default=True,
     help="Form of the result.",
 )  # fmt: skip
+@wide_option
 @click.pass_obj
-def show(config_path: str, file: str | None, node: str, output: str) -> None:
+def show(config_path: str, file: str | None, node: str, output: str, wide: bool) -> None:
     """Print every setting that results from FILE, and where its value comes from."""
     result = _compile(file, node)
     if output == "yaml":
@@ -68,7 +80,7 @@ def show(config_path: str, file: str | None, node: str, output: str) -> None:
             (name, compiler.value_text(name, result.settings[name]), compiler.origin_text(result, name))
             for name in settings.DEFAULTS
         ]
-        print_table(rows, ("setting", "value", "from"))
+        print_table(rows, ("setting", "value", "from"), wide=wide)
     if not compiled.is_in_force(result.settings, config_path):
         _note(f"{config_path}: not in force yet; run: vgpuctl config apply")
 
@@ -77,12 +89,18 @@ def show(config_path: str, file: str | None, node: str, output: str) -> None:
 @file_argument
 @node_option
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@output_option
 @click.pass_obj
-def apply(config_path: str, file: str | None, node: str, dry_run: bool) -> None:
+def apply(config_path: str, file: str | None, node: str, dry_run: bool, output: str) -> None:
     """Compile FILE to the settings that the hook reads. If FILE is wrong, change nothing."""
     done = compiled.apply(_source(file), config_path, node, dry_run)
     for note in done.compiled.notes:
         _note(note)
+    if output == "json":
+        changed = [{"setting": name, "before": old, "after": new} for name, old, new in done.changed]
+        print_json({"file": config_path, "written": done.written, "dry_run": dry_run, "changed": changed,
+                    "notes": done.compiled.notes})  # fmt: skip
+        return
     for name, old, new in done.changed:
         before = "" if old is None else f"{compiler.value_text(name, old)} -> "
         click.echo(f"{name}: {before}{compiler.value_text(name, new)}")
@@ -96,7 +114,8 @@ def apply(config_path: str, file: str | None, node: str, dry_run: bool) -> None:
 @click.argument("file", metavar="FILE")
 @node_option
 @click.option("--into", metavar="CONFIG", help="Append the section to this configuration file.")
-def import_(file: str, node: str, into: str | None) -> None:
+@output_option
+def import_(file: str, node: str, into: str | None, output: str) -> None:
     """Turn another project's node configuration into a section nodes:.
 
     FILE contains the nodeConfig of gpu-manager's fork or the nodeconfig of HAMi, as JSON or in its ConfigMap. The
@@ -105,13 +124,30 @@ def import_(file: str, node: str, into: str | None) -> None:
     """
     imported = peer_config.read(file)
     section = peer_config.text(imported, file)
+    left_out = peer_config.notes(imported)
+    if into is not None:
+        peer_config.add(section, into, node)
+    if output == "json":
+        print_json({"file": file, "into": into, "nodes": imported.nodes, "left_out": left_out})
+        return
     if into is None:
         click.echo(section, nl=False)
         return
-    peer_config.add(section, into, node)
-    for note in peer_config.notes(imported):
+    for note in left_out:
         _note(f"left out: {note}")
     click.echo(f"{into}: {len(imported.nodes)} nodes added; run: vgpuctl config apply")
+
+
+def _check(file: str | None, node: str, notes: list[str]) -> str:
+    """The file that is right; VgpuError if it is not. Each note is printed, too."""
+    result = _compile(file, node)
+    notes += result.notes
+    _check_directories(result, node)
+    unknown = _check_devices(result.settings, node)
+    if unknown:
+        notes.append(f"not checked: whether the list of devices is within kubelet's 4 MiB: {unknown}")
+        _note(notes[-1])
+    return result.settings.source
 
 
 def _compile(file: str | None, node: str) -> Compiled:
@@ -119,6 +155,19 @@ def _compile(file: str | None, node: str) -> Compiled:
     for note in result.notes:
         _note(note)
     return result
+
+
+def _check_directories(result: Compiled, node: str) -> None:
+    """Raise VgpuError for a directory of the driver that this node lacks. `apply` accepts it: it may come later, as
+    that of a driver container does."""
+    if node.lower() != _own_name().lower():
+        return
+    for name in DIRECTORIES:
+        path = result.settings.text(name)
+        if path and not os.path.isdir(path):
+            found = "another file" if os.path.lexists(path) else "no such directory"
+            raise VgpuError(f"{name} ({compiler.origin_text(result, name)})", expected="a directory of this node",
+                            found=f"{path}: {found}", do="correct the path, or mount the driver there")  # fmt: skip
 
 
 def _check_devices(found: Settings, node: str) -> str:
@@ -158,6 +207,14 @@ def _described(result: Compiled, name: str) -> dict[str, object]:
         "file": result.settings.source if origin.line else None,
         "line": origin.line or None,
     }
+
+
+def _named(file: str | None) -> str:
+    return os.path.abspath(file or settings.SOURCE_PATH)
+
+
+def _lines(error: VgpuError) -> list[str]:
+    return str(error).splitlines()
 
 
 def _note(text: str) -> None:

@@ -13,10 +13,21 @@ import time
 import click
 
 from vgpu.config import grants, paths, settings
-from vgpu.config.errors import VgpuError
+from vgpu.config.errors import VgpuError, shown
 from vgpu.config.grants import Grant
 from vgpu.config.request import WHOLE_CARD, parse_size, split_cores
-from vgpu.node.ctl.output import Bytes, output_option, print_json, print_table
+from vgpu.node.ctl.output import (
+    FORMATS,
+    LEAST_HEX,
+    SHORT_ID,
+    Bytes,
+    Id,
+    Time,
+    output_option,
+    print_json,
+    print_table,
+    wide_option,
+)
 
 HEADERS = ("id", "resource", "amount", "holder", "cards", "created")
 
@@ -28,21 +39,23 @@ def grant() -> None:
 
 @grant.command("list")
 @output_option
+@wide_option
 @click.pass_obj
-def list_grants(config_path: str, output: str) -> None:
+def list_grants(config_path: str, output: str, wide: bool) -> None:
     """List all grants of this node, with the pod and the cards that each grant is bound to."""
     found, damaged = grants.read_all(settings.read(config_path).state_dir)
     for message in damaged:
         click.echo(f"warning: {message}", err=True)
-    print_table([_row(item) for item in found], HEADERS, output)
+    print_table([_row(item) for item in found], HEADERS, output, wide, ("created",))
 
 
 @grant.command()
 @click.option("--cores", type=int, help="Percent of a card: 1 to 99, or a multiple of 100.")
 @click.option("--memory", help="Memory of a share, such as 2Gi or 1536Mi.")
+@click.option("--output", type=click.Choice(FORMATS), default="json", show_default=True, help="Form of the result.")
 @click.pass_obj
-def add(config_path: str, cores: int | None, memory: str | None) -> None:
-    """Create the grants of one container, and print the annotations that name them as JSON."""
+def add(config_path: str, cores: int | None, memory: str | None, output: str) -> None:
+    """Create the grants of one container, and print the annotations that name them, as JSON by default."""
     state_dir = settings.read(config_path).state_dir
     amounts = {}
     if cores is not None:
@@ -56,20 +69,46 @@ def add(config_path: str, cores: int | None, memory: str | None) -> None:
     if "cores" not in amounts or (amounts["cores"] < WHOLE_CARD and "memory" not in amounts):
         found = sorted(amounts)
         raise VgpuError("grant", expected="--cores and --memory, or whole cards by --cores alone", found=found)
-    print_json({grants.ANNOTATIONS[name]: _create(state_dir, name, amount) for name, amount in amounts.items()})
+    created = {grants.ANNOTATIONS[name]: _create(state_dir, name, amount) for name, amount in amounts.items()}
+    if output == "json":
+        print_json(created)
+    else:
+        print_table(list(created.items()), ("annotation", "value"), wide=True)
 
 
 @grant.command()
 @click.argument("ids", nargs=-1, required=True)
+@output_option
 @click.pass_obj
-def remove(config_path: str, ids: tuple[str, ...]) -> None:
-    """Remove grants. A running container keeps the amounts that it has already received."""
+def remove(config_path: str, ids: tuple[str, ...], output: str) -> None:
+    """Remove grants, each by its id or the beginning of its id.
+
+    A running container keeps the amounts that it has already received.
+    """
     state_dir = settings.read(config_path).state_dir
+    removed = []
     for grant_id in ids:
+        whole = _whole_id(state_dir, grant_id)
         try:
-            os.unlink(paths.grant(state_dir, grant_id))
+            os.unlink(paths.grant(state_dir, whole))
         except FileNotFoundError:
             raise VgpuError(f"grant {grant_id}", expected="a grant of this node", found="none") from None
+        removed.append(whole)
+        if output != "json":
+            click.echo(f"removed: {whole}")
+    if output == "json":
+        print_json({"removed": removed})
+
+
+def _whole_id(state_dir: str, wanted: str) -> str:
+    """The one id that begins with `wanted`, if that has as many digits as a table shows; otherwise `wanted`."""
+    if not SHORT_ID <= len(wanted) < LEAST_HEX or set(wanted) - set("0123456789abcdef"):
+        return wanted
+    found = [item.id for item in grants.read_all(state_dir)[0] if item.id.startswith(wanted)]
+    if len(found) != 1:
+        raise VgpuError(f"grant {shown(wanted)}", expected="the beginning of the id of one grant of this node",
+                        found=f"that of {len(found)}", do="see: vgpuctl grant list --wide")  # fmt: skip
+    return found[0]
 
 
 def _create(state_dir: str, resource: str, amount: int) -> str:
@@ -81,5 +120,5 @@ def _create(state_dir: str, resource: str, amount: int) -> str:
 def _row(item: Grant) -> list[object]:
     amount: object = Bytes(item.amount) if item.resource == "memory" else item.amount
     holder = item.holder.describe() if item.holder else None
-    created = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(item.created))
-    return [item.id, item.resource, amount, holder, item.cards, created]
+    cards = [Id(card) for card in item.cards]
+    return [Id(item.id), item.resource, amount, holder, cards, Time(item.created)]

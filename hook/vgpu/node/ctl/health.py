@@ -6,13 +6,11 @@ here: collecting the answers, which vgpu.node.daemon.main does.
 
 from __future__ import annotations
 
-import time
-
 import click
 
 from vgpu.config import settings
 from vgpu.config.errors import VgpuError, escaped
-from vgpu.node.ctl.output import output_option, print_json, print_table
+from vgpu.node.ctl.output import Id, Time, output_option, print_json, print_table, wide_option
 from vgpu.node.daemon import client
 
 PROCESSES = ("container", "name", "init", "processes")
@@ -21,17 +19,18 @@ PROCESSES = ("container", "name", "init", "processes")
 @click.command()
 @output_option
 @click.option("--processes", is_flag=True, help="Print the host's processes of each container instead.")
+@wide_option
 @click.pass_obj
-def health(config_path: str, output: str, processes: bool) -> None:
+def health(config_path: str, output: str, processes: bool, wide: bool) -> None:
     """Print the status of vgpud and of this node. The exit status is 1 if vgpud does not answer."""
     node = settings.read(config_path)
     answer = client.ask(node.run_dir, "processes" if processes else "health")
     if output == "json":
         print_json(answer)
     elif processes:
-        print_table([_row(item) for item in _objects(answer, "containers")], PROCESSES)
+        print_table([_row(item) for item in _objects(answer, "containers")], PROCESSES, wide=wide)
     else:
-        print_table(_facts(answer), ("what", "found"))
+        print_table(_facts(answer), ("what", "found"), wide=wide)
         for warning in _texts(answer, "warnings"):
             click.echo(f"warning: {warning}", err=True)
 
@@ -96,7 +95,7 @@ def _users(users: object) -> str:
 
 def _row(item: dict[str, object]) -> list[object]:
     pids = [entry.get("pid") for entry in _objects(item, "processes")]
-    return [item.get("container"), item.get("name"), item.get("pid"), pids]
+    return [Id(item.get("container") or ""), item.get("name"), item.get("pid"), pids]
 
 
 def _object(answer: dict[str, object], name: str) -> dict[str, object]:
@@ -117,7 +116,7 @@ def _texts(answer: dict[str, object], name: str) -> list[str]:
 def _when(value: object) -> str:
     if not isinstance(value, (int, float)) or not value:
         return "never"
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+    return str(Time(value))
 
 
 def _duration(value: object) -> str:

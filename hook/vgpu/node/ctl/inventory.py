@@ -7,7 +7,6 @@ fatal, which vgpu.node.driver.discover decides.
 from __future__ import annotations
 
 import os
-import time
 
 import click
 
@@ -17,7 +16,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card, Inventory
 from vgpu.config.settings import Settings
 from vgpu.hook.linux import staleness
-from vgpu.node.ctl.output import Bytes, output_option, print_json, print_table
+from vgpu.node.ctl.output import Bytes, Id, Time, output_option, print_json, print_table, wide_option
 from vgpu.node.driver import discover
 
 
@@ -28,8 +27,9 @@ def inventory() -> None:
 
 @inventory.command()
 @output_option
+@wide_option
 @click.pass_obj
-def show(config_path: str, output: str) -> None:
+def show(config_path: str, output: str, wide: bool) -> None:
     """Show the last inventory, with a warning if it no longer fits this node."""
     node = settings.read(config_path)
     found = record.read(node.run_dir)
@@ -40,24 +40,46 @@ def show(config_path: str, output: str) -> None:
     if output == "json":
         print_json(found.record())
         return
-    taken = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.taken))
-    click.echo(f"Driver {found.driver_version}, taken {taken}\n")
+    click.echo(f"Driver {found.driver_version}, taken {Time(found.taken)}\n")
     for rows, headers in (_cards(found), _nodes(found), _files(found)):
-        print_table(rows, headers)
+        print_table(rows, headers, wide=wide)
         click.echo()
 
 
 @inventory.command()
+@output_option
 @click.pass_obj
-def refresh(config_path: str) -> None:
+def refresh(config_path: str, output: str) -> None:
     """Take the inventory again: after the installation, a driver update, a change of the hardware, and at each boot."""
     node = settings.read(config_path)
+    _check_access(node)
     click.echo("reading the driver's files and asking NVML (some seconds without persistence mode) ...", err=True)
-    found = discover.take(node, _note)
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        click.echo(f"note: {text}", err=True)
+
+    found = discover.take(node, note)
     path = _store(node, found)
-    cards = ", ".join(card.name for card in found.cards) or "none"
-    click.echo(f"driver {found.driver_version}, {len(found.libraries)} libraries, cards: {cards}", err=True)
+    if output == "json":
+        cards = [{"index": card.index, "uuid": card.uuid, "name": card.name} for card in found.cards]
+        print_json({"path": path, "driver_version": found.driver_version, "libraries": len(found.libraries),
+                    "cards": cards, "notes": notes})  # fmt: skip
+        return
+    names = ", ".join(card.name for card in found.cards) or "none"
+    click.echo(f"driver {found.driver_version}, {len(found.libraries)} libraries, cards: {names}", err=True)
     click.echo(f"written: {path}", err=True)
+
+
+def _check_access(node: Settings) -> None:
+    """Refuse at once what `_store` would refuse after some seconds of NVML."""
+    directory = node.run_dir
+    while not os.path.lexists(directory):
+        directory = os.path.dirname(directory)
+    if not os.access(directory, os.W_OK):
+        path = paths.inventory(node.run_dir)
+        raise VgpuError(f"{path}: cannot be written", found=f"uid {os.geteuid()}", do="run as root")
 
 
 def _store(node: Settings, found: Inventory) -> str:
@@ -70,10 +92,6 @@ def _store(node: Settings, found: Inventory) -> str:
     return path
 
 
-def _note(text: str) -> None:
-    click.echo(f"note: {text}", err=True)
-
-
 Table = tuple[list[list[object]], list[str]]
 
 
@@ -81,7 +99,7 @@ def _cards(found: Inventory) -> Table:
     headers = ["card", "uuid", "name", "memory", "context", "bus id", "NUMA", "node", "links"]
     rows: list[list[object]] = [
         [
-            card.index, card.uuid, card.name, Bytes(card.memory), Bytes(card.context) if card.context else None,
+            card.index, Id(card.uuid), card.name, Bytes(card.memory), Bytes(card.context) if card.context else None,
             card.bus_id, card.numa if card.numa >= 0 else "",
             card.device.path, _links(card, found.cards),
         ]

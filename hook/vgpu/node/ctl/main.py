@@ -14,9 +14,21 @@ import click
 
 from vgpu.config import settings
 from vgpu.config.errors import VgpuError, shown
+from vgpu.node.service import privilege
 
 GROUP = "vgpu.ctl"
 OWN = "vgpu."
+LONGEST_SUMMARY = 200
+#: The first sentences of vgpu's own verbs. `vgpuctl --help` prints them and loads no verb, and no library of one.
+SUMMARIES = {
+    "config": "Check, show and apply /etc/vgpu/config.yaml.",
+    "doctor": "Check this node's driver, settings, cgroups, runtimes and cards, and change nothing.",
+    "grant": "Amounts that this node has granted to pods.",
+    "health": "Print the status of vgpud and of this node.",
+    "inventory": "The driver's files, device nodes and cards of this node, as containers get them.",
+    "set": "Change the share of a running CONTAINER, and print what changed.",
+    "status": "Show the cards with what is committed of them, and the containers with what they hold and use.",
+}
 
 
 def entry_points() -> list[metadata.EntryPoint]:
@@ -41,7 +53,7 @@ def load(entry: metadata.EntryPoint) -> click.Command:
     return verb
 
 
-def report(error: BaseException) -> None:
+def report(error: VgpuError | str) -> None:
     """Print each line of `error` to stderr."""
     for line in str(error).splitlines():
         click.echo(f"vgpuctl: {line}", err=True)
@@ -71,6 +83,17 @@ class Verbs(click.Group):
                 names.append(name)
         return names
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for name, entry in sorted(self.entries().items()):
+            text = SUMMARIES.get(name) if entry.value.startswith(OWN) else None
+            try:
+                rows.append((name, load(entry).get_short_help_str(LONGEST_SUMMARY) if text is None else text))
+            except VgpuError as error:
+                report(error)
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         entries = self.entries()
         if not entries:
@@ -81,12 +104,10 @@ class Verbs(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except VgpuError as error:
-            report(error)
         except BrokenPipeError:
             raise  # click ends quietly when nobody reads the output
-        except OSError as error:
-            report(VgpuError(f"{shown(error.filename or 'vgpuctl')}: {error.strerror or error}"))
+        except (VgpuError, OSError) as error:
+            report(privilege.line(error, "vgpuctl"))
         return ctx.exit(1)
 
 

@@ -11,6 +11,8 @@ enough. The new amounts last until the container ends. The pod's next container 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 
 from vgpu.config import inventory, limits, paths, records, settings
@@ -21,6 +23,10 @@ from vgpu.config.request import WHOLE_CARD, Request, parse_size
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.placement import placement
+from vgpu.node.ctl.names import Names
+from vgpu.node.ctl.output import Bytes, Id, output_option, print_json
+
+MAX_CANDIDATES = 10
 
 
 @click.command("set")
@@ -28,31 +34,70 @@ from vgpu.hook.placement import placement
 @click.option("--memory", help="Memory on each of its cards, such as 2Gi or 1536Mi.")
 @click.option("--cores", type=int, help="Guaranteed percent of each of its cards, 0 to 99.")
 @click.option("--core-limit", type=int, help="Maximum percent of each of its cards, up to 100.")
+@output_option
 @click.pass_obj
-def set_limits(config_path: str, container: str, memory: str | None, cores: int | None, core_limit: int | None) -> None:
-    """Change the share of a running CONTAINER (its id, or a prefix of the id that is unique)."""
+def set_limits(
+    config_path: str, container: str, memory: str | None, cores: int | None, core_limit: int | None, output: str
+) -> None:
+    """Change the share of a running CONTAINER, and print what changed.
+
+    CONTAINER is its id, or the beginning of its id, or its name: namespace/pod/container for a container of a pod
+    (namespace/pod if only one container of the pod has cards), otherwise the name that podman or Docker gave it.
+    """
     if memory is None and cores is None and core_limit is None:
         raise VgpuError("set", expected="--memory, --cores or --core-limit", found="none of them")
     size = None if memory is None else parse_size(memory, "--memory")
     node = settings.read(config_path)
-    ledger = Ledger(node, inventory.read(node.run_dir).cards)
+    known = inventory.read(node.run_dir).cards
+    ledger = Ledger(node, known)
+    names = Names()
     with Lock(node.run_dir):
-        claim = _claim(ledger, container)
-        wanted = [_changed(card, size, cores, core_limit) for card in claim.cards]
+        claim = _claim(ledger, container, names)
+        before = list(claim.cards)
+        wanted = [_changed(card, size, cores, core_limit) for card in before]
         _check_room(ledger, claim, wanted)
         _record(node.run_dir, claim, wanted)
         ledger.reschedule(card.uuid for card in wanted)
-    for note in dict.fromkeys(ledger.notes):
-        click.echo(f"warning: {note}", err=True)
+    warnings = list(dict.fromkeys(ledger.notes))
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+    if output == "json":
+        print_json(_as_json(claim, names.of(claim), before, wanted, warnings))
+        return
+    index = {card.uuid: card.index for card in known}
+    for old, new in zip(before, wanted):
+        click.echo(f"{_label(claim, names)}, card {index.get(new.uuid, new.uuid)}: {_difference(old, new)}")
 
 
-def _claim(ledger: Ledger, container: str) -> Claim:
+def _as_json(
+    claim: Claim, name: str, before: list[CardLimit], after: list[CardLimit], warnings: list[str]
+) -> dict[str, object]:
+    cards = [{"uuid": old.uuid, "before": _amounts(old), "after": _amounts(new)} for old, new in zip(before, after)]
+    return {"container": claim.container, "name": name, "cards": cards, "warnings": warnings}
+
+
+def _amounts(card: CardLimit) -> dict[str, object]:
+    return {"memory": card.memory, "cores": card.cores, "core_limit": card.core_limit}
+
+
+def _difference(old: CardLimit, new: CardLimit) -> str:
+    """`memory 2 GiB -> 3 GiB, cores 30 -> 40`"""
+    rows = (
+        ("memory", Bytes(old.memory), Bytes(new.memory)),
+        ("cores", old.cores, new.cores),
+        ("core limit", old.core_limit, new.core_limit),
+    )
+    return (
+        ", ".join(f"{name} {was} -> {now}" for name, was, now in rows if was != now) or "as before, nothing to change"
+    )
+
+
+def _claim(ledger: Ledger, container: str, names: Names) -> Claim:
     """The claim of a running container; VgpuError if there is none, or if the container has no share to change."""
-    found = [claim for claim in ledger.claims() if claim.container.startswith(container)]
-    found = [claim for claim in found if claim.container == container] or found
+    claims = ledger.claims()
+    found = _matches(claims, container, names)
     if len(found) != 1:
-        expected = "the id of one container that holds cards, or a prefix of it"
-        raise VgpuError("container", expected=expected, found=f"{container}, which matches {len(found)} containers")
+        raise _none_or_many(container, found, found or claims, names)
     claim = found[0]
     if not ledger.lives(claim) or claim.pid < 0:
         found_state = "a container that has ended, or a damaged claim"
@@ -61,6 +106,32 @@ def _claim(ledger: Ledger, container: str) -> Claim:
         do = "start it again with a share"
         raise VgpuError(f"container {claim.container}", expected="a share", found="whole cards, without limits", do=do)
     return claim
+
+
+def _matches(claims: list[Claim], wanted: str, names: Names) -> list[Claim]:
+    """The claims that `wanted` may mean: by id, else by name, else by the beginning of the id or of a pod's name."""
+    tests: tuple[Callable[[Claim], bool], ...] = (
+        lambda claim: claim.container == wanted,
+        lambda claim: bool(wanted) and names.of(claim) == wanted,
+        lambda claim: bool(wanted) and (claim.container.startswith(wanted) or claim.name.startswith(wanted + "/")),
+    )
+    return next((found for found in ([claim for claim in claims if test(claim)] for test in tests) if found), [])
+
+
+def _none_or_many(wanted: str, found: list[Claim], candidates: list[Claim], names: Names) -> VgpuError:
+    listed = [_label(claim, names) for claim in candidates[:MAX_CANDIDATES]]
+    more = f" and {len(candidates) - MAX_CANDIDATES} more" if len(candidates) > MAX_CANDIDATES else ""
+    text = f"{'they are' if found else 'with cards'}: {', '.join(listed)}{more}" if listed else "no container has cards"
+    expected = "the id or the name of one container that holds cards, or the beginning of its id"
+    return VgpuError(
+        "container", expected=expected, found=f"{wanted[:64]}, which matches {len(found)} containers", do=text
+    )
+
+
+def _label(claim: Claim, names: Names) -> str:
+    """`0123456789ab (namespace/pod/container)`"""
+    name = names.of(claim)
+    return Id(claim.container).short() + (f" ({name})" if name else "")
 
 
 def _changed(card: CardLimit, memory: int | None, cores: int | None, core_limit: int | None) -> CardLimit:

@@ -9,8 +9,6 @@ the percent that is lent to it now. Does not belong here: asking vgpud, which vg
 
 from __future__ import annotations
 
-import time
-
 import click
 
 from vgpu.config import inventory as inventories
@@ -23,56 +21,71 @@ from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.placement.placement import Commitment
 from vgpu.node.ctl import health
-from vgpu.node.ctl.output import Bytes, output_option, print_json, print_table
+from vgpu.node.ctl.names import Names
+from vgpu.node.ctl.output import (
+    Bytes,
+    Id,
+    Time,
+    fields,
+    output_option,
+    print_json,
+    print_table,
+    print_text,
+    wide_option,
+)
 from vgpu.node.daemon import usage_regions
 
 CARDS = ("card", "uuid", "name", "cores held", "memory held", "memory", "context", "holders")
 CONTAINERS = (
-    "container", "pod", "card", "cores", "core limit", "cores used", "cores lent", "memory limit", "memory used",
+    "container", "name", "card", "cores", "core limit", "cores used", "cores lent", "memory limit", "memory used",
     "state", "since",
 )  # fmt: skip
+#: Columns that a narrow terminal does not show, the first to go first.
+OPTIONAL = ("since", "cores lent")
 
 
 @click.command()
 @output_option
+@wide_option
 @click.pass_obj
-def status(config_path: str, output: str) -> None:
+def status(config_path: str, output: str, wide: bool) -> None:
     """Show the cards with what is committed of them, and the containers with what they hold and use."""
     node = settings.read(config_path)
     cards = inventories.read(node.run_dir).cards
     ledger = Ledger(node, cards)
     committed = ledger.commitments()
     held = ledger.claims()
-    for note in dict.fromkeys(ledger.notes):
-        click.echo(f"warning: {note}", err=True)
+    warnings = list(dict.fromkeys(ledger.notes))
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
     card_rows = [_card_row(card, committed.get(card.uuid, Commitment())) for card in cards]
     daemon_line, answer = health.status_line(node.run_dir)
     cores = health.core_use(answer)
     living = ContainerProcesses([claim for claim in held if ledger.lives(claim)])
-    container_rows = [row for claim in held for row in _container_rows(claim, cards, living, node.run_dir, cores)]
+    names = Names()
+    rows = [(claim, _container_rows(claim, names.of(claim), cards, living, node.run_dir, cores)) for claim in held]
     if output == "json":
-        rows = (("cards", CARDS, card_rows), ("containers", CONTAINERS, container_rows))
-        tables = {name: [_fields(headers, row) for row in table] for name, headers, table in rows}
-        print_json({**tables, "daemon": answer})
+        containers = [{**fields(CONTAINERS, row), "pod": claim.name} for claim, found in rows for row in found]
+        shown = [fields(CARDS, row) for row in card_rows]
+        print_json({"cards": shown, "containers": containers, "daemon": answer, "warnings": warnings})
         return
-    click.echo(daemon_line + "\n")
-    print_table(card_rows, CARDS)
+    print_text(daemon_line, wide)
     click.echo()
-    print_table(container_rows, CONTAINERS)
-
-
-def _fields(headers: tuple[str, ...], row: list[object]) -> dict[str, object]:
-    return dict(zip((header.replace(" ", "_") for header in headers), row))
+    print_table(card_rows, CARDS, wide=wide)
+    click.echo()
+    print_table([row for _, found in rows for row in found], CONTAINERS, wide=wide, optional=OPTIONAL)
 
 
 def _card_row(card: Card, held: Commitment) -> list[object]:
     memory = Bytes(card.memory if held.exclusive else held.memory)
     context = Bytes(card.context) if card.context else None
-    return [card.index, card.uuid, card.name, held.cores, memory, Bytes(card.memory), context, list(held.holders)]
+    holders = [Id(holder) for holder in held.holders]  # ids and names
+    return [card.index, Id(card.uuid), card.name, held.cores, memory, Bytes(card.memory), context, holders]
 
 
 def _container_rows(
     claim: Claim,
+    name: str,
     cards: list[Card],
     living: ContainerProcesses,
     run_dir: str,
@@ -81,12 +94,12 @@ def _container_rows(
     lives = claim in living.claims
     used = usage_regions.held(claim.pid, lambda: living.of(claim)) if lives and not claim.exclusive else {}
     state = "stopped" if not lives else "running" if claim.ready else "starting"
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(claim.created))
     index = {card.uuid: card.index for card in cards}
     return [
         [
-            claim.container, claim.name, index.get(card.uuid, card.uuid), card.cores, card.core_limit,
-            *cores.get((claim.container, card.uuid), (None, None)), _memory(card), _used(used, card), state, since,
+            Id(claim.container), name, index.get(card.uuid, card.uuid), card.cores, card.core_limit,
+            *cores.get((claim.container, card.uuid), (None, None)), _memory(card), _used(used, card), state,
+            Time(claim.created),
         ]
         for card in _in_force(claim, run_dir)
     ]  # fmt: skip

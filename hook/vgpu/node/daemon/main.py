@@ -1,4 +1,4 @@
-"""The program vgpud: one instance for each node, its loop, its signals, and the answers on its socket.
+"""vgpud's process: one instance for each node, its loop, its signals, and the answers on its socket.
 
 Belongs here: the order of the parts in a round, which runs every TICK seconds. Between two rounds the process sleeps in
 poll(2); while a container may borrow a card's time, the lender also runs in between. Does not belong here: the work of
@@ -18,8 +18,6 @@ import sys
 from collections.abc import Callable
 from importlib import metadata
 
-import click
-
 from vgpu.config import paths
 from vgpu.config import settings as node_settings
 from vgpu.config.claims import Claim
@@ -37,7 +35,7 @@ from vgpu.node.daemon.reaper import Reaper
 from vgpu.node.daemon.server import Server
 from vgpu.node.daemon.usage_monitor import UsageMonitor
 from vgpu.node.daemon.worker import Work, Worker
-from vgpu.node.service import single_instance
+from vgpu.node.service import privilege, single_instance
 from vgpu.node.service.log import Conditions, Log
 from vgpu.node.service.sd_notify import Notifier
 
@@ -258,16 +256,11 @@ def _only_instance(run_dir: str) -> int:
     return fd
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--config", "config_path", default=node_settings.COMPILED_PATH, show_default=True, metavar="PATH",
-    help="The compiled settings (JSON) of this node.",
-)  # fmt: skip
-def main(config_path: str) -> None:
-    """Maintain this node's inventory and claims, and answer requests at <run>/vgpud.sock."""
+def run(config_path: str) -> None:
+    """Be vgpud until SIGTERM or SIGINT."""
     log = Log()
     try:
         Daemon(config_path, log, Notifier(os.environ, os.getpid())).run()
     except (VgpuError, OSError) as error:
-        log.warning(str(error))
+        log.warning(privilege.line(error, "vgpud"))
         sys.exit(1)

@@ -11,8 +11,6 @@ import os
 import re
 from collections.abc import Iterator
 
-import psutil
-
 from vgpu.config import foreign
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError, escaped
@@ -121,6 +119,8 @@ def _user(context: CheckContext, pid: int) -> str:
     """` of <user>` for the user that the process runs as; "" in a fixture tree."""
     if not context.real:
         return ""
+    import psutil  # noqa: PLC0415 - --help does without it
+
     try:
         return f" of {psutil.Process(pid).username()}"
     except psutil.Error:

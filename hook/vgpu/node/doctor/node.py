@@ -112,7 +112,7 @@ def inventory(context: CheckContext) -> Iterator[Finding]:
     elif not found.cards:
         yield Finding("inventory", FAILURE, "no usable card", "at least one", "look at the output of nvidia-smi")
     else:
-        taken = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.taken))
+        taken = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(found.taken))
         yield Finding("inventory", OK, f"{len(found.cards)} cards, driver {found.driver_version}, taken {taken}")
 
 

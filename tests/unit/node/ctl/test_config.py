@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import click
 import pytest
 import yaml
+from checkout import CHECKOUT
 from click.testing import CliRunner, Result
 
 from vgpu.config import records, settings
@@ -109,6 +111,49 @@ def test_check_says_when_it_cannot_count(node: Node) -> None:
     assert f"{UNCHECKED}{run}/inventory.json: has no cards" in node.config("check", text).stderr
     (run / "inventory.json").write_text("{")
     assert f"{UNCHECKED}{run}/inventory.json: expected" in node.config("check", text).stderr
+
+
+def test_check_finds_the_drivers_directories_on_the_node_itself(node: Node) -> None:
+    missing = node.source.parent / "missing"
+    text = f"driver:\n  root: {missing}\n"
+    done = node.config("check", text)
+    expected = f"driver.root ({node.source}:2): expected a directory of this node, found {missing}: no such directory"
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1] == f"vgpuctl: {expected}; correct the path, or mount the driver there"
+    assert node.config("check", text, "--node", "another").exit_code == 0
+    assert node.config("apply", text).exit_code == 0, "the driver may be mounted later"
+    missing.write_text("")
+    assert "found another file" not in node.config("check", text).stdout
+    assert f"{missing}: another file" in node.config("check", text).stderr
+    missing.unlink()
+    missing.mkdir()
+    assert node.config("check", text).exit_code == 0
+    assert "driver.dev_root" in node.config("check", f"driver: {{dev_root: {missing}/dev}}\n").stderr
+
+
+def test_check_apply_and_import_as_json(node: Node) -> None:
+    done = node.config("check", "zzz: 1\nscaling: {cores: 0}\n", "--output", "json", "--node", "n")
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["ok"], found["file"], found["node"]) == (1, False, str(node.source), "n")
+    assert [line.partition(" expected")[0] for line in found["errors"]] == [
+        f"{node.source}:1: zzz:", f"{node.source}:2: scaling.cores:",
+    ]  # fmt: skip
+    found = json.loads(node.config("check", "", "--output", "json", "--node", "n").stdout)
+    assert (found["ok"], found["errors"], len(found["notes"])) == (True, [], 1)
+    node.config("apply", "", "--node", "n")
+    done = node.config("apply", TEXT, "--node", "n", "--output", "json")
+    assert json.loads(done.stdout) == {
+        "file": str(node.target), "written": True, "dry_run": False,
+        "changed": [{"setting": "scaling.memory", "before": 1.0, "after": 2.0}],
+        "notes": [done.stderr.removeprefix("vgpuctl: ").strip()],
+    }  # fmt: skip
+    peers = node.source.parent / "peers.json"
+    peers.write_text('{"nodeconfig": [{"name": "a", "devicecorescaling": 2, "migstrategy": "none"}]}')
+    found = json.loads(node.run("config", "import", str(peers), "--output", "json").stdout)
+    assert found == {
+        "file": str(peers), "into": None, "nodes": {"a": {"scaling": {"cores": 2.0}}},
+        "left_out": ["migstrategy (a): MIG is not managed"],
+    }  # fmt: skip
 
 
 def write_cards(run: Path, count: int, memory: int) -> None:
@@ -282,8 +327,23 @@ ERRORS = [
 ]
 
 
+def test_the_overview_loads_no_verb_and_has_each_verbs_own_words(
+    node: Node, verbs: list[metadata.EntryPoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (CHECKOUT / "pyproject.toml").read_text().split(f'[project.entry-points."{program.GROUP}"]', 1)[1]
+    own = dict(re.findall(r'^(\w+) = "(vgpu\.[\w.]+:\w+)"$', text.split("\n[", 1)[0], re.MULTILINE))
+    verbs[:] = [entry(name, value) for name, value in own.items()]
+    assert {name: program.load(one).get_short_help_str(200) for name, one in zip(own, verbs)} == program.SUMMARIES
+    monkeypatch.setattr(program, "load", lambda _: pytest.fail("a verb is loaded"))
+    done = node.run("--help")
+    assert done.exit_code == 0
+    assert " ".join(done.stdout.split()).endswith(program.SUMMARIES["status"])
+
+
 @pytest.mark.parametrize(("error", "line"), ERRORS)
 def test_errors_of_a_verb_end_as_a_line(node: Node, verbs, monkeypatch, error: Exception, line: str) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+
     @click.command()
     def verb() -> None:
         raise error

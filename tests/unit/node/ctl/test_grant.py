@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 from pathlib import Path
@@ -102,6 +103,8 @@ def test_list(node: Node) -> None:
     first, second = json.loads(node.call("list", "--output", "json").stdout)
     assert (first["amount"], first["holder"], first["cards"]) == (2 * GIB, "pod uid-1, container main", ["GPU-1"])
     assert (second["resource"], second["holder"], second["cards"]) == ("cores", None, [])
+    assert datetime.datetime.fromisoformat(first["created"]).timestamp() == 1
+    assert datetime.datetime.fromisoformat(first["created"]).tzinfo is not None
 
 
 def test_list_survives_damage(node: Node) -> None:
@@ -128,7 +131,22 @@ def test_remove(node: Node) -> None:
     assert "expected a grant of this node" in node.refused("remove", "a" * 32)
 
 
-@pytest.mark.parametrize("grant_id", ["../../config", "x", "A" * 32, "", "a" * 31])
+def test_remove_takes_what_a_narrow_table_shows_and_prints_the_whole_id(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = "a" * 31 + "1", "a" * 31 + "2"
+    for grant_id in (one, other, "b" * 32):
+        grants.write(node.state, Grant(grant_id, "cores", 40, 2.0))
+    monkeypatch.setenv("COLUMNS", "60")
+    assert "b" * 13 not in node.call("list").stdout
+    assert "b" * 32 in node.call("list", "--wide").stdout
+    assert node.call("remove", "b" * 12).stdout == f"removed: {'b' * 32}\n"
+    assert "that of 2" in node.refused("remove", "a" * 12)
+    assert "that of 0" in node.refused("remove", "b" * 12)
+    assert json.loads(node.call("remove", "--output", "json", one, other).stdout) == {"removed": [one, other]}
+
+
+@pytest.mark.parametrize("grant_id", ["../../config", "x", "A" * 32, "", "a" * 11])
 def test_remove_takes_ids_and_no_paths(node: Node, grant_id: str) -> None:
     assert "32 hexadecimal digits" in node.refused("remove", grant_id)
     assert os.path.exists(node.config)

@@ -1,0 +1,75 @@
+"""Programs that need root, run by nobody: one line that says so, an exit status, and no traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from checkout import CHECKOUT
+
+from vgpu.config import paths, records
+from vgpu.config.inventory import Card, Device, Inventory
+from vgpu.config.settings import Settings
+
+pytestmark = pytest.mark.root
+
+NOBODY = 65534
+GRANT = "a" * 32
+CTL = "vgpu.node.ctl.main"
+
+
+@pytest.fixture(scope="module")
+def call(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a program's entry point as nobody, on a node whose files are root's as on a real one."""
+    directory = tmp_path_factory.mktemp("node")
+    settings = Settings({"paths.state": str(directory / "state"), "paths.run": str(directory / "run")})
+    records.write(str(directory / "config.json"), settings.record(), 0o644)
+    (directory / "run").mkdir()
+    card = Card("GPU-1", 0, 0, "", "T4", 1 << 30, Device("/dev/nvidia0", "nvidia0", 195, 0))
+    records.write(paths.inventory(settings.run_dir), Inventory("550", "", 1.0, [], [], [], [card]).record())
+    Path(paths.grants(settings.state_dir)).mkdir(parents=True, mode=0o700)
+    for parent in (directory, *directory.parents[:3]):
+        parent.chmod(parent.stat().st_mode | 0o055)
+
+    def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        code = f"import os, sys; os.setgroups([]); os.setgid({NOBODY}); from {module} import main; " + (
+            f"sys.argv = ['x', '--config', {str(directory / 'config.json')!r}, *{arguments!r}]; os.setuid({NOBODY}); "
+        )
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
+        preload = "import vgpu.node.ctl.status, vgpu.node.ctl.set, vgpu.node.ctl.doctor, vgpu.plugin.main; "
+        return subprocess.run(
+            [sys.executable, "-c", preload + code + "main()"], capture_output=True, text=True, check=False,
+            env=environment, cwd=CHECKOUT,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        (CTL, ("config", "apply", "--node", "n")),
+        (CTL, ("status",)),
+        (CTL, ("set", "x", "--cores", "3")),
+        (CTL, ("grant", "list")),
+        (CTL, ("grant", "add", "--cores", "100")),
+        (CTL, ("grant", "remove", GRANT)),
+        (CTL, ("inventory", "show")),
+        (CTL, ("inventory", "refresh")),
+        (CTL, ("doctor",)),
+        ("vgpu.node.daemon.command", ()),
+        ("vgpu.plugin.command", ()),
+    ],
+)
+def test_run_as_root(
+    call: Callable[..., subprocess.CompletedProcess[str]], module: str, arguments: tuple[str, ...]
+) -> None:
+    done = call(module, *arguments)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "run as root" in done.stderr.splitlines()[-1]
+    assert done.stderr.count("run ") == 1 or module == "vgpu.plugin.command", done.stderr
