@@ -6,17 +6,19 @@ which are in vgpu.node.doctor.
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import asdict
 
 import click
 
 from vgpu.config import settings
-from vgpu.config.errors import VgpuError, shown
+from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.settings import Settings
-from vgpu.node.ctl.output import output_option, print_json, print_table
-from vgpu.node.doctor import coexistence, host, node, runtimes
+from vgpu.node.ctl.output import output_option, print_json, print_table, print_text, wide_option
+from vgpu.node.doctor import causes, coexistence, host, node, runtimes
 from vgpu.node.doctor.findings import FAILURE, OK, Check, CheckContext, Finding, examine
+from vgpu.node.service import privilege
 
 CHECKS: dict[str, Check] = {
     "settings": node.settings,
@@ -44,29 +46,33 @@ HEADERS = ("check", "status", "found")
 
 @click.command()
 @output_option
+@wide_option
 @click.option("--hook", default="", metavar="PATH", help="The hook's program, if it is not the installed hook.")
 @click.pass_obj
-def doctor(config_path: str, output: str, hook: str) -> None:
+def doctor(config_path: str, output: str, wide: bool, hook: str) -> None:
     """Check this node's driver, settings, cgroups, runtimes and cards, and change nothing.
 
-    The exit status is 1 if a check fails. After a warning containers still have their limits, but an administrator
+    A finding that follows from another one names that one, and no advice of its own: mend the cause first. The exit
+    status is 1 if a check fails. After a warning containers still have their limits, but an administrator
     should look at the cause.
     """
     findings = diagnose(_context(config_path, hook))
     if output == "json":
         print_json([asdict(finding) for finding in findings])
     else:
-        _print(findings)
+        _print(findings, wide)
     if any(finding.status == FAILURE for finding in findings):
         raise click.exceptions.Exit(1)
 
 
 def diagnose(context: CheckContext) -> list[Finding]:
     """All findings, in the order of the checks."""
-    return [finding for name, check in CHECKS.items() for finding in examine(name, check, context)]
+    return causes.fold([finding for name, check in CHECKS.items() for finding in examine(name, check, context)])
 
 
 def _context(config_path: str, hook: str) -> CheckContext:
+    if os.geteuid() != 0:  # without root nearly every check would fail, for this one reason
+        raise VgpuError("doctor", expected="root", found=f"uid {os.geteuid()}", do=privilege.ADVICE)
     try:
         found = settings.read(config_path)
     except VgpuError:
@@ -75,9 +81,15 @@ def _context(config_path: str, hook: str) -> CheckContext:
     return CheckContext(config_path, found, hook=installed)
 
 
-def _print(findings: list[Finding]) -> None:
-    print_table([(item.check, item.status, shown(item.found)) for item in findings], HEADERS)
-    for item in (item for item in findings if item.status != OK):
+def _print(findings: list[Finding], wide: bool) -> None:
+    print_table([(item.check, item.status, _found(item)) for item in findings], HEADERS, wide=wide)
+    for item in (item for item in findings if item.status != OK and not item.cause):
         expected = f"expected {item.expected}" if item.expected else ""
         advice = "; ".join(part for part in (expected, item.do) if part)
-        click.echo(f"\n{item.check}, {item.status}: {item.found}" + (f"\n  {advice}" if advice else ""))
+        if advice:
+            click.echo()
+            print_text(f"{item.check}, {item.status}: {advice}", wide)
+
+
+def _found(item: Finding) -> str:
+    return f"follows from: {item.cause}" if item.cause else escaped(item.found)

@@ -20,13 +20,17 @@ OK, WARNING, FAILURE = "ok", "warning", "failure"
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check. `expected` and `do` are "" if the check found nothing wrong."""
+    """The result of a check. `expected` and `do` are "" if the check found nothing wrong.
+
+    `cause` is the check that found the cause of this finding, or "".
+    """
 
     check: str
     status: str
     found: str
     expected: str = ""
     do: str = ""
+    cause: str = ""
 
 
 @dataclass(frozen=True)
