@@ -62,8 +62,11 @@ class Node:
 
     def vgpuctl(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run vgpuctl on this node."""
-        command = [str(Path(sys.executable).parent / "vgpuctl"), "--config", str(self.config), *arguments]
+        command = [*self.vgpuctl_command(), *arguments]
         return subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=check)
+
+    def vgpuctl_command(self) -> list[str]:
+        return [str(Path(sys.executable).parent / "vgpuctl"), "--config", str(self.config)]
 
     def environment(self) -> dict[str, str]:
         return dict(os.environ)

@@ -120,12 +120,16 @@ class Cluster:
 
     # Queries
 
+    def kubectl_command(self, user: str = "admin") -> list[str]:
+        """The command that asks the API server as `user`."""
+        return [
+            *self.place.prefix, str(self._kubectl), f"--kubeconfig={self.kubeconfig(user)}",
+            f"--cache-dir={self.directory}/kubectl",
+        ]  # fmt: skip
+
     def kubectl(self, *arguments: str, user: str = "admin", given: str = "", check: bool = True) -> str:
         """kubectl's output. Without `check`, its error output too."""
-        command = [
-            *self.place.prefix, str(self._kubectl), f"--kubeconfig={self.kubeconfig(user)}",
-            f"--cache-dir={self.directory}/kubectl", *arguments,
-        ]  # fmt: skip
+        command = [*self.kubectl_command(user), *arguments]
         done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
         assert not check or done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
         return done.stdout + ("" if check else done.stderr)

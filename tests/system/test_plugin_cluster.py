@@ -8,9 +8,16 @@ test_plugin_cluster_dialects.
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import containerd_bed
+import docs_commands
 import pytest
 import yaml
 from cluster_site import ACCOUNT, EXAMPLES, MANIFESTS, NAMESPACE, Site, documents
@@ -49,6 +56,26 @@ def site(cluster: Site) -> Iterator[Site]:
     """Each test leaves no pods to the next."""
     yield cluster
     cluster.delete_all()
+
+
+# The quick start
+
+
+def test_the_quick_starts_commands(site: Site, tmp_path: Path) -> None:
+    """The blocks of the page that need a cluster, typed with its kubectl and this checkout's vgpuctl."""
+    site.configure(CARDS)
+    programs = {"kubectl": site.cluster.kubectl_command(), "vgpuctl": site.node.vgpuctl_command()}
+    for name, command in programs.items():
+        (tmp_path / name).write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    blocks = docs_commands.blocks("docs/quick-start-kubernetes.md")
+    typed = "\n".join(block.text for block in blocks if block.kind == "sh" and block.reason())
+    environment = {**site.node.environment(), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    script = typed.replace("IMAGE", containerd_bed.IMAGE)
+    done = subprocess.run(["sh", "-ec", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr + site.what_happened("share")
+    assert re.search(r"0MiB / +8192MiB", done.stdout), done.stdout
+    assert re.search(r"\w{12} \(default/share/main\), card \d: cores 30 -> 50, core limit 30 -> 50", done.stdout)
 
 
 # The manifests

@@ -1,0 +1,56 @@
+"""The commands in the documents: the fenced `sh` blocks of each page, and the `text` blocks with what they print.
+
+Belongs here: finding the blocks, and which of them no test types, with the reason. Does not belong here: the machine on
+which they are typed (docs_node.sh), and the test (tests/system/test_docs_commands.py).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkout import CHECKOUT
+
+#: The pages that are typed on one machine, in the order in which a reader comes to them.
+PAGES = (
+    "README.md", "docs/quick-start-podman.md", "docs/quick-start-containerd.md", "docs/quick-start-docker.md",
+    "docs/quick-start-kubernetes.md", "docs/commands.md", "docs/configuration.md", "docs/dialects.md", "docs/plugin.md",
+    "docs/health.md", "docs/cgroups.md", "docs/troubleshooting.md",
+)  # fmt: skip
+#: (page, the beginning of a block) -> why no test types the block on that machine.
+NOT_TYPED = {
+    ("README.md", "make demo"): "the demonstration and all tests run by themselves",
+    ("docs/benchmarks.md", "make bench"): "takes minutes; tests/component/bench runs its parts",
+    ("docs/quick-start-kubernetes.md", "kubectl"): "needs a cluster: test_plugin_cluster types it in one",
+    ("docs/quick-start-kubernetes.md", "vgpuctl status\nvgpuctl set"): "needs that pod: test_plugin_cluster types it",
+    ("docs/plugin.md", "curl"): "the port belongs to the whole machine, and systemd does not run; see test_probes",
+    ("docs/cgroups.md", "systemctl show"): "needs a container below systemd; see test_systemd",
+}
+_BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of `page`: `kind` is sh or text."""
+
+    page: str
+    kind: str
+    text: str
+
+    def reason(self) -> str:
+        """Why nobody types it, or ""."""
+        found = [why for (page, begin), why in NOT_TYPED.items() if page == self.page and self.text.startswith(begin)]
+        return found[0] if found else ""
+
+
+def documents() -> list[str]:
+    """The documents with commands for users. Decisions record what was done once."""
+    paths = [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
+    return [str(path.relative_to(CHECKOUT)) for path in paths]
+
+
+def blocks(page: str) -> list[Block]:
+    """The blocks of a page in their order."""
+    text = Path(CHECKOUT, page).read_text(encoding="utf-8")
+    return [Block(page, kind, body) for kind, body in _BLOCK.findall(text)]

@@ -1,0 +1,134 @@
+#!/bin/sh
+# Types the commands of the documents on a machine of its own: an overlay over the running root, in its own namespaces of
+# mounts and processes. All that it starts ends with it.
+#   unshare -m -p -f --kill-child sh docs_node.sh PACKAGES DIRECTORY DRIVER_ROOT SIM_STATE IMAGE DOCKER_PATH COMMANDS
+# DIRECTORY becomes the overlay's upper layer (a tmpfs). PACKAGES is a directory; the commands run where its packages lie
+# below build/. IMAGE is a tar of OCI's layout, beside the directory `rootfs` with its content; containerd and Docker know
+# it as vgpu-test.local/image:1. COMMANDS is a file.
+set -eu
+packages=$1 directory=$2 driver=$3 sim=$4 image=$5 docker_path=$6 commands=$7
+
+mount --make-rprivate /
+mount -t proc proc /proc
+mount -t tmpfs vgpu-test "$directory"
+mkdir "$directory/upper" "$directory/work" "$directory/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$directory/upper,workdir=$directory/work" "$directory/root"
+root=$directory/root
+for tree in proc sys dev tmp; do mount --rbind "/$tree" "$root/$tree"; done
+mount -t tmpfs vgpu-test "$root/run"
+mkdir -p "$root/root/checkout/build" "$root/etc/containers" "$root/etc/docker" "$root/etc/containerd"
+for place in containerd docker; do
+	mkdir -p "$root/var/lib/$place"
+	mount -t tmpfs vgpu-test "$root/var/lib/$place"
+done
+cp "$packages"/vgpu*.deb "$root/root/checkout/build/"
+cp "$commands" "$root/root/commands"
+cat >"$root/root/simulated-driver.yaml" <<YAML
+driver:
+  root: $driver
+  dev_root: $driver/dev
+  proc_root: $driver/proc
+plugin:
+  http: "" # the port would be the machine's
+YAML
+
+# podman and Docker with limits that this kernel accepts, and without networks and a journal.
+cat >"$root/etc/containers/containers.conf" <<CONF
+[containers]
+default_ulimits = ["nofile=1024:20000", "nproc=1024:4096"]
+pids_limit = 0
+netns = "host"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "none"
+runtime = "runc"
+CONF
+printf '[storage]\ndriver = "vfs"\nrunroot = "/run/containers/storage"\ngraphroot = "/root/storage"\n' \
+	>"$root/etc/containers/storage.conf"
+cat >"$root/etc/docker/daemon.json" <<JSON
+{
+  "storage-driver": "vfs",
+  "bridge": "none",
+  "iptables": false,
+  "ip6tables": false,
+  "cgroup-parent": "/vgpu-docs",
+  "exec-opts": ["native.cgroupdriver=cgroupfs"]
+}
+JSON
+containerd config default | sed 's/restrict_oom_score_adj = false/restrict_oom_score_adj = true/' \
+	>"$root/etc/containerd/config.toml"
+
+# systemd does not run here. Of systemctl's work this does what the documents use: it starts and restarts daemons.
+cat >"$root/usr/local/bin/systemctl" <<'SYSTEMCTL'
+#!/bin/sh
+set -eu
+log=/root/daemons.log
+wait_for() {
+	for _ in $(seq 300); do
+		"$@" >/dev/null 2>&1 && return
+		sleep 0.1
+	done
+	tail -20 "$log" >&2
+	exit 1
+}
+stop() {
+	if [ -e "/run/$1.test-pid" ]; then
+		kill "$(cat "/run/$1.test-pid")" 2>/dev/null || true
+		while kill -0 "$(cat "/run/$1.test-pid")" 2>/dev/null; do sleep 0.1; done
+	fi
+}
+start() {
+	name=$1
+	shift
+	"$@" </dev/null >>"$log" 2>&1 &
+	echo $! >"/run/$name.test-pid"
+}
+case "$*" in
+*"start containerd"*)
+	stop containerd
+	start containerd containerd
+	wait_for ctr version
+	;;
+"reload docker"*)
+	kill -HUP "$(cat /run/docker.test-pid)"
+	sleep 1 # dockerd answers no sooner with the new runtimes
+	;;
+*"start docker"*)
+	stop docker
+	start docker unshare --net dockerd
+	wait_for docker version
+	;;
+"enable --now vgpu-device-plugin"*)
+	stop vgpu-device-plugin
+	start vgpu-device-plugin vgpu-device-plugin
+	;;
+"is-active "*) exit 3 ;;
+*) echo "systemctl $*: not needed here" ;;
+esac
+SYSTEMCTL
+chmod 755 "$root/usr/local/bin/systemctl"
+
+cat >"$root/root/steps" <<STEPS
+set -eu
+export DEBIAN_FRONTEND=noninteractive VGPU_SIM_DIR=$sim VGPU_SIM_DEVICE_NODES=0 PATH=$docker_path:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+unset COLUMNS
+simulate() {
+	[ -e /root/simulated ] || { cat /root/simulated-driver.yaml >>/etc/vgpu/config.yaml && vgpuctl config apply >/root/simulated; }
+}
+image_of_containerd() {
+	systemctl restart containerd
+	ctr image import $image >/dev/null
+}
+image_of_docker() {
+	systemctl restart docker
+	tar -C $(dirname "$image")/rootfs -c . | docker import - vgpu-test.local/image:1 >/dev/null
+}
+files_of_peers() {
+	echo '{"nodeConfig": [{"name": "a", "deviceMemoryScaling": 1}]}' >gpu-manager-config.yaml
+	echo '{"nodeconfig": [{"name": "b", "devicecorescaling": 2}]}' >hami-device-plugin.json
+}
+cd /root/checkout
+set -x
+. /root/commands
+STEPS
+exec chroot "$root" sh /root/steps

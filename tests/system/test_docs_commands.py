@@ -1,0 +1,107 @@
+"""The commands of the documents, typed in a reader's order on one machine with the built package.
+
+Belongs here: what a reader types, and that it prints what the page shows. The package is the fixture's, the driver is
+simulated, and IMAGE is a root file system, because no registry can be reached. Everything else runs as it is printed.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import cgroup_trees
+import docs_commands
+import nodes
+import oci_images
+import pytest
+import suites
+import trees
+from checkout import CHECKOUT
+from docs_commands import Block
+
+pytestmark = pytest.mark.root
+
+SCRIPT = CHECKOUT / "tests/beds/docs_node.sh"
+CGROUPS = ("/libpod_parent", "/default", "/vgpu-docs", "/vgpu-check")
+MARK = "@@@@ "
+IMAGE = "vgpu-test.local/image:1"
+#: What a page needs before its first command.
+BEFORE = {
+    "docs/quick-start-containerd.md": "image_of_containerd",
+    "docs/quick-start-docker.md": "image_of_docker",
+    "docs/dialects.md": "files_of_peers",
+    "docs/health.md": "touch /run/vgpu/health.json",
+}
+
+
+@pytest.fixture(scope="module")
+def printed(deb: Path, cudaprobe: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """page -> what its commands printed. All pages are typed once, on one machine."""
+    directory = tmp_path_factory.mktemp("docs")
+    existed = {name for name in CGROUPS if any(Path("/sys/fs/cgroup").glob(f"*{name}"))}
+    node = nodes.SimulatedNode(directory / "node", "a100x2")
+    rootfs = trees.make("debian", directory / "rootfs", {"cudaprobe": cudaprobe})
+    image = oci_images.write(rootfs, directory / "image.tar", IMAGE, ["true"])
+    (directory / "commands").write_text("\n".join(typed(node.sim, rootfs)) + "\n")
+    (directory / "overlay").mkdir()
+    docker = f"{suites.unpack('trixie', 'docker.io')}/usr/sbin:{suites.unpack('trixie', 'docker-cli')}/usr/bin"
+    command = [
+        "unshare", "-m", "-p", "-f", "--kill-child", "sh", SCRIPT, deb.parent, directory / "overlay", node.driver,
+        node.sim, image, docker, directory / "commands",
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=400,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    for name in set(CGROUPS) - existed:
+        cgroup_trees.remove(name)
+    parts = re.split(rf"^{MARK}(.*)\n", done.stdout, flags=re.MULTILINE)
+    assert done.returncode == 0, parts[-1][-6000:]
+    yield dict(zip(parts[1::2], parts[2::2]))
+
+
+def typed(sim: Path, rootfs: Path) -> Iterator[str]:
+    """The lines of the script: the pages' commands, and what the test has to add."""
+    images = {
+        "docs/quick-start-podman.md": f"--volume {sim}:/run/vgpu-sim --rootfs {rootfs}",
+        "docs/quick-start-containerd.md": f"--mount type=bind,src={sim},dst=/run/vgpu-sim,options=rbind:rw {IMAGE}",
+        "docs/quick-start-docker.md": f"--volume {sim}:/run/vgpu-sim --network=host {IMAGE}",
+    }
+    for page in docs_commands.PAGES:
+        yield f"{{ set +x; }} 2>/dev/null; echo '{MARK}{page}'; {BEFORE.get(page, ':')}; set -x"
+        for block in docs_commands.blocks(page):
+            if block.kind == "sh" and not block.reason():
+                yield from lines(block, images.get(page, "IMAGE"))
+    yield f"echo '{MARK}end'"
+
+
+def lines(block: Block, image: str) -> Iterator[str]:
+    for line in block.text.splitlines():
+        if not line.startswith("make "):  # the fixtures have made the package
+            yield line.replace("IMAGE", image)
+        if line.startswith("apt-get install"):
+            yield "simulate"
+
+
+@pytest.mark.parametrize("page", docs_commands.PAGES)
+def test_a_page_prints_what_it_shows(printed: dict[str, str], page: str) -> None:
+    output = {masked(line) for line in printed[page].splitlines()}
+    for block in docs_commands.blocks(page):
+        if block.kind == "text":
+            missing = [line for line in block.text.splitlines() if not any(masked(line) in one for one in output)]
+            assert not missing, printed[page]
+
+
+def masked(line: str) -> str:
+    """A line without what differs from run to run: ids, times, widths of columns."""
+    line = re.sub(r"\b[0-9a-f]{12,64}\b", "ID", line)
+    line = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}", "TIME", line)
+    return " ".join(re.sub(r"-{3,}", "---", line).split())
+
+
+def test_a_container_sees_its_share(printed: dict[str, str]) -> None:
+    for page in docs_commands.PAGES:
+        if page.startswith("docs/quick-start") and "kubernetes" not in page:
+            assert re.search(r"0MiB / +8192MiB", printed[page]), page
