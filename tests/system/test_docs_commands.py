@@ -6,6 +6,7 @@ simulated, and IMAGE is a root file system, because no registry can be reached. 
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -88,8 +89,11 @@ def lines(block: Block, image: str) -> Iterator[str]:
 @pytest.mark.parametrize("page", docs_commands.PAGES)
 def test_a_page_prints_what_it_shows(printed: dict[str, str], page: str) -> None:
     output = {masked(line) for line in printed[page].splitlines()}
+    typed_last = False
     for block in docs_commands.blocks(page):
-        if block.kind == "text":
+        if block.kind == "sh":
+            typed_last = not block.reason()
+        elif typed_last:
             missing = [line for line in block.text.splitlines() if not any(masked(line) in one for one in output)]
             assert not missing, printed[page]
 
@@ -105,3 +109,37 @@ def test_a_container_sees_its_share(printed: dict[str, str]) -> None:
     for page in docs_commands.PAGES:
         if page.startswith("docs/quick-start") and "kubernetes" not in page:
             assert re.search(r"0MiB / +8192MiB", printed[page]), page
+
+
+COMMANDS = "docs/commands.md"
+ROW = re.compile(r"^\| `([a-z ]+)` \| (.*) \|$", re.MULTILINE)
+
+
+def test_json_has_the_documented_keys(printed: dict[str, str]) -> None:
+    table = (CHECKOUT / COMMANDS).read_text(encoding="utf-8").split("| verb | keys |")[1]
+    shown = re.split(r"^\+ vgpuctl (.*)$", printed[COMMANDS], flags=re.MULTILINE)
+    outputs = dict(zip(shown[1::2], shown[2::2]))
+    checked = 0
+    for verb, row in ROW.findall(table):
+        output = outputs.get(f"{verb} --output json")
+        if output is not None:
+            begin = min(at for at in map(output.find, ("[\n", "{\n")) if at >= 0)
+            value = json.JSONDecoder().raw_decode(output[begin:])[0]
+            assert documented(row, value) <= keys(value), verb
+            checked += 1
+    assert checked >= 8
+
+
+def documented(row: str, value: object) -> set[str]:
+    """The keys in a row of the table, without those in objects of which the node has none now."""
+    for name, within in re.findall(r"`(\w+)` (\([^)]*\))", row):
+        if isinstance(value, dict) and not value.get(name):
+            row = row.replace(within, "")
+    return set(re.findall(r"`([a-z_]+)`", row)) - {"health"}
+
+
+def keys(value: object) -> set[str]:
+    """All keys in a JSON value."""
+    if isinstance(value, dict):
+        return {str(key) for key in value} | {key for item in value.values() for key in keys(item)}
+    return {key for item in value for key in keys(item)} if isinstance(value, list) else set()
