@@ -7,6 +7,7 @@ are in tests/system.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -212,6 +213,8 @@ def play(demo: Demo) -> None:
 
 
 def main() -> None:
+    if sys.stdout.isatty():  # vgpuctl writes to a pipe of this program, and cannot see the terminal
+        os.environ.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
     directory = Path(tempfile.mkdtemp(prefix="vgpu-demo-"))
     directory.chmod(0o755)
     demo = None
