@@ -144,6 +144,17 @@ def test_the_plugin_says_which_package_brings_grpc() -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_the_plugin_refuses_a_grpc_that_hangs() -> None:
+    code = (
+        "import sys, types; sys.modules['vgpu.plugin.main'] = types.ModuleType('main'); "
+        "sys.modules['grpc'] = types.ModuleType('grpc'); sys.modules['grpc'].__version__ = '1.30.2'; "
+        "import vgpu.plugin.command as c; c.SINCE_PYTHON = (3, 0); sys.argv = ['x']; c.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "expected 1.42 or newer for this Python, found 1.30.2, which hangs" in done.stderr
+
+
 def test_what_is_not_needed_to_register_is_not_loaded() -> None:
     program = "import sys, vgpu.plugin.main; print([name for name in sys.argv[1:] if name in sys.modules])"
     later = [

@@ -13,6 +13,8 @@ from vgpu.config import settings
 
 PROGRAM = "vgpu-device-plugin"
 LIBRARIES = ("grpc", "google")
+#: The oldest grpcio that knows Python 3.10. With an older one, as in Ubuntu 22.04, a server hangs for ever.
+OLDEST_GRPC, SINCE_PYTHON = (1, 42), (3, 10)
 
 
 class _Version(argparse.Action):
@@ -33,6 +35,16 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _refuse_old_grpc() -> None:
+    import grpc  # noqa: PLC0415 - see above
+
+    if sys.version_info >= SINCE_PYTHON and tuple(map(int, grpc.__version__.split(".")[:2])) < OLDEST_GRPC:
+        sys.exit(
+            f"{PROGRAM}: grpcio: expected 1.42 or newer for this Python, found {grpc.__version__}, which hangs; "
+            "use the DaemonSet, or run: apt-get install python3-pip && pip3 install 'grpcio>=1.42'"
+        )
+
+
 def main() -> None:
     """The console script."""
     config_path = parsed(sys.argv[1:]).config
@@ -42,4 +54,5 @@ def main() -> None:
         if error.name is None or error.name.partition(".")[0] not in LIBRARIES:
             raise
         sys.exit(f"{PROGRAM}: {error}; run: apt-get install python3-grpcio python3-protobuf")
+    _refuse_old_grpc()
     process.run(config_path)
