@@ -128,18 +128,19 @@ class OpenGrants:
         cgroups: PodCgroups,
         without: Collection[str] = (),
     ) -> None:
-        known = [_held_by(grant, holder) if grant.id in own else grant for grant in known]
-        self._later = LaterGrants(known)
         self._own = own
         self._claimed = claimed
         self._cgroups = cgroups
         self._phases: list[Phases] = []
         self.counted: list[Grant] = []
         self.leaving: dict[str, list[Grant]] = {}  #: pod uid -> all grants of a pod that counts, and may just be ending
+        open_ones = [grant for grant in known if self._is_open(grant)]
+        known = [_held_by(grant, holder) if grant.id in own else grant for grant in known] if open_ones else []
+        self._later = LaterGrants(known)
         pods = dict(_grouped(known, pod_of))
-        for pod, open_ones in _grouped([grant for grant in known if self._is_open(grant)], pod_of):
+        for pod, group in _grouped(open_ones, pod_of):
             if pod not in without:
-                self._judge(pod, pods[pod], open_ones)
+                self._judge(pod, pods[pod], group)
 
     def add_to(self, totals: Totals) -> list[str]:
         """Add what counts to `totals`, which has the claims already. Returns messages about wrong grants."""
@@ -208,7 +209,7 @@ class OpenGrants:
 
 
 class LaterGrants:
-    """Which of the grants `known` kubelet has made later, with device ids of an earlier one."""
+    """Which of the grants `known` were made later than another of them, with device ids of that one."""
 
     __slots__ = ("_by_card",)
 
@@ -219,18 +220,19 @@ class LaterGrants:
                 self._by_card.setdefault((grant.resource, uuid), []).append((grant, ranges.read(ids)))
 
     def of(self, grant: Grant) -> list[Grant]:
-        """The later grants with device ids of `grant`."""
-        return [
-            other
-            for uuid, ids in grant.devices.items()
-            for other, found in self._by_card.get((grant.resource, uuid), ())
-            if other.created > grant.created and ranges.overlap(ranges.read(ids), found)
-        ]
+        """The later grants with device ids of `grant`, which is among them."""
+        found = []
+        for uuid, ids in grant.devices.items():
+            mine = ranges.read(ids)
+            for other, others in self._by_card[grant.resource, uuid]:
+                if other.created > grant.created and ranges.overlap(mine, others):
+                    found.append(other)
+        return found
 
 
 def superseded(grant: Grant, known: list[Grant]) -> bool:
     """Whether kubelet has since given device ids of `grant` to another one, after an init container or a pod's end."""
-    return bool(LaterGrants(known).of(grant))
+    return bool(LaterGrants([grant, *known]).of(grant))
 
 
 def pod_of(grant: Grant) -> str:
