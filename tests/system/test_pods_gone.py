@@ -1,4 +1,4 @@
-"""With real runc: a start beside the grant of a pod that is over, by the pod's own cgroup."""
+"""With real runc: a start beside the grant of a pod that is over, by the pod's own cgroup, on v1 and v2."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ GIB = 1 << 30
 Rootfs = Callable[..., Path]
 
 
-@pytest.fixture
-def shim(tmp_path: Path, node: nodes.SimulatedNode) -> Iterator[bundles.Runtime]:
-    made = bundles.Runtime(tmp_path / "shim", str(node.shim), "--vgpu-config", str(node.config))
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def shim(request: pytest.FixtureRequest, tmp_path: Path, node: nodes.SimulatedNode) -> Iterator[bundles.Runtime]:
+    """vgpu-runtime over real runc, on a cgroup version."""
+    command = (str(node.shim), "--vgpu-config", str(node.config))
+    made = bundles.Runtime(tmp_path / "shim", *command, cgroup=request.param)
     yield made
     made.cleanup()
 
