@@ -16,14 +16,14 @@ from vgpu.config import request
 from vgpu.config.dialects import placements
 from vgpu.config.errors import VgpuError
 from vgpu.config.pods import Pod
-from vgpu.config.request import CORE_LIMITS, POLICIES, PRIORITIES, WHOLE_CARD, WISH_PREFIXES
+from vgpu.config.request import CORE_LIMITS, PRIORITIES, WHOLE_CARD, WISH_PREFIXES
 from vgpu.config.settings import Settings
+from vgpu.hook.request import ignored_annotations
+from vgpu.hook.request.ignored_annotations import AMOUNTS, WISHES
 
 PLACEMENT_REFUSED, ANNOTATION_REFUSED = "PlacementRefused", "AnnotationRefused"
 ANNOTATION_IGNORED, CORE_LIMIT_IGNORED = "AnnotationIgnored", "CoreLimitIgnored"
 CORE_LIMIT_NOT_IN_FORCE = "CoreLimitNotInForce"
-WISHES = ("use-gputype", "nouse-gputype", "use-gpuuuid", "nouse-gpuuuid", "numa-bind")
-AMOUNTS = (request.CORES, request.MEMORY, request.GPUS)
 GRANT = request.PREFIX + "grant-"
 OWN_KEYS = frozenset({
     *(request.PREFIX + name for name in (*WISHES, "core-limit", "priority", "policy", "assigned")),
@@ -35,10 +35,6 @@ PEER_WISHES = frozenset({
     *(key for key in (*CORE_LIMITS, *PRIORITIES) if key.startswith(PEERS)),
     *(prefix + name for prefix in WISH_PREFIXES for name in WISHES if prefix in PEERS),
 })  # fmt: skip
-#: Keys of one wish. The first one that a pod has counts.
-ALTERNATIVES = (
-    CORE_LIMITS, PRIORITIES, *(tuple(prefix + name for prefix in WISH_PREFIXES) for name in WISHES)
-)  # fmt: skip
 ALIKE = 0.85  #: from this likeness on, a peer's key is a misspelled one
 #: Container -> (cores, core limit) of its share, as its claim has them.
 InForce = dict[str, tuple[int, int]]
@@ -77,22 +73,17 @@ def _refused(pod: Pod, node: str, dialects: frozenset[str]) -> Iterator[Complain
 
 
 def _ignored(annotations: dict[str, str]) -> Iterator[Complaint]:
-    """Keys and values that nothing reads."""
-    for key, value in sorted(annotations.items()):
-        why = _unknown(key) or _unread_value(key, value)
+    """Keys and values that nothing reads. The hook logs the same, but for misspelled keys."""
+    for key in sorted(annotations):
+        why = _unknown(key)
         if why:
             yield Complaint(ANNOTATION_IGNORED, f"annotation {key} is ignored: {why}")
-    for keys in ALTERNATIVES:
-        first, *others = [key for key in keys if key in annotations] or [""]
-        for key in others:
-            if annotations[key] != annotations[first]:
-                yield Complaint(ANNOTATION_IGNORED, f"annotation {key} is ignored: {first} counts")
+    for text in ignored_annotations.in_pod(annotations):
+        yield Complaint(ANNOTATION_IGNORED, text)
 
 
 def _unknown(key: str) -> str:
     """Why nothing reads `key`; "" for a key that something may read."""
-    if key in AMOUNTS:
-        return "a pod's amounts come from the limits in its spec"
     if key.startswith(request.PREFIX) and key not in OWN_KEYS and not key.startswith(GRANT):
         alike = difflib.get_close_matches(key, sorted(OWN_KEYS.difference(AMOUNTS)), 1)
         return "vgpu has no such key" + (f"; {alike[0]} is one" if alike else "")
@@ -100,15 +91,6 @@ def _unknown(key: str) -> str:
         mine = [known for known in sorted(PEER_WISHES) if known.partition("/")[0] == key.partition("/")[0]]
         alike = difflib.get_close_matches(key.partition("/")[2], [known.partition("/")[2] for known in mine], 1, ALIKE)
         return f"vgpu has no such key; {key.partition('/')[0]}/{alike[0]} is one" if alike else ""
-    return ""
-
-
-def _unread_value(key: str, value: str) -> str:
-    """Why nothing reads this value of a known key; "" for a value that is read, or that fails the start."""
-    if key == POLICIES[0] and value not in ("", "binpack", "spread"):
-        return f"expected binpack or spread, found {value}"
-    if key in [prefix + "numa-bind" for prefix in WISH_PREFIXES] and value not in ("true", "false"):
-        return f"expected true or false, found {value}"
     return ""
 
 
@@ -129,6 +111,8 @@ def _unread(pod: Pod, dialects: frozenset[str]) -> Iterator[Complaint]:
 def _core_limits(pod: Pod, key: str, limit: int, settings: Settings, in_force: InForce) -> Iterator[Complaint]:
     """The containers for which the core limit `limit`, from the annotation `key`, is not in force."""
     cores = {name: _cores(name, pod, settings, in_force) for name in pod.names()}
+    if limit == WHOLE_CARD:
+        cores = {name: amount for name, amount in cores.items() if amount < WHOLE_CARD}
     if cores and all(amount >= WHOLE_CARD for amount in cores.values() if amount) and any(cores.values()):
         yield Complaint(CORE_LIMIT_IGNORED, f"annotation {key} is ignored: whole cards have no core limit")
         return

@@ -11,14 +11,17 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 
 from vgpu.config import grants, pods
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.settings import Settings
-from vgpu.hook.ledger import commitments
+from vgpu.hook.ledger import pod_cgroups
+from vgpu.hook.ledger.commitments import LaterGrants
+from vgpu.hook.ledger.pod_cgroups import PodCgroups
+from vgpu.hook.linux import staleness
 from vgpu.node.service.log import Conditions, Log
 from vgpu.plugin.kubelet import delete_grants, pod_resources
 from vgpu.plugin.kubelet.checkpoint import Checkpoint
@@ -58,26 +61,20 @@ class IdReuse:
     """Which of the grants `known` have device ids that a later grant has, too."""
 
     def __init__(self, known: list[Grant]) -> None:
-        self._by_card: dict[tuple[str, str], list[Grant]] = {}
-        for grant in known:
-            for uuid in grant.devices:
-                self._by_card.setdefault((grant.resource, uuid), []).append(grant)
+        later = LaterGrants(known)
+        self._later = {grant.id: later.of(grant) for grant in known}
 
     def by_another_pod(self, grant: Grant) -> bool:
         """Whether another pod has got ids of `grant` since. A pod's containers reuse its init containers' ids."""
-        return any(_is_of_another_pod(other, grant) for other in self._later(grant))
+        return any(_is_of_another_pod(other, grant) for other in self._later[grant.id])
 
     def by_any_grant(self, grant: Grant) -> bool:
         """Whether any later grant has ids of `grant`, the same pod's included."""
-        return any(True for _ in self._later(grant))
+        return bool(self._later[grant.id])
 
     def by_a_stranger(self, grant: Grant) -> bool:
         """Whether a later grant has ids of `grant` that is not known to be the same pod's."""
-        return any(other.holder is None or _is_of_another_pod(other, grant) for other in self._later(grant))
-
-    def _later(self, grant: Grant) -> Iterator[Grant]:
-        others = (other for uuid in grant.devices for other in self._by_card[grant.resource, uuid])
-        return (other for other in others if commitments.superseded(grant, [other]))
+        return any(other.holder is None or _is_of_another_pod(other, grant) for other in self._later[grant.id])
 
 
 def _is_of_another_pod(other: Grant, grant: Grant) -> bool:
@@ -108,6 +105,8 @@ class View:
     reuse: IdReuse
     replaced: Set[str]  #: uids of pods of which another pod has got device ids since
     checkpoint: Checkpoint
+    pods: dict[str, list[Grant]]  #: pod uid -> its claimed grants
+    cgroups: PodCgroups
     listing: Listing | None = None
     complete: bool = False
     settled: bool = False
@@ -119,12 +118,11 @@ class View:
         start. So kubelet has dropped a claimed grant that is not there any more.
         """
         uid = grant.holder.pod_uid if grant.holder else ""
-        if uid in self.replaced:
-            return Ending("another pod has got device ids of its pod")
         holders = self.listing.holders(grant) if self.listing else []
         held = self._is_held(grant, holders, pod)
-        if uid in self.gone and not held:
-            return Ending("its pod is gone from the API server, or has ended there")
+        why = self._why_over(uid, held)
+        if why:
+            return Ending(why)
         if self.listing is None:
             return None
         named = self.checkpoint.may_name(grant.id)
@@ -133,6 +131,21 @@ class View:
         if held or (named and (not self.complete or self._may_be_of_an_init_container(grant, self.listing, pod))):
             return None
         return Ending("kubelet does not list it", sure=bool(uid) and self.settled)
+
+    def _why_over(self, uid: str, held: bool) -> str:
+        """Why the pod `uid` is over whatever the checkpoint names, and whether or not kubelet answers; else "".
+
+        `held`: kubelet lists the grant. Then it may not have heard yet that the pod is gone, and start a container.
+        """
+        if uid in self.replaced:
+            return "another pod has got device ids of its pod"
+        if not uid or held:
+            return ""
+        if uid in self.gone:
+            return "its pod is gone from the API server, or has ended there"
+        if self.cgroups.state(self.pods[uid]) == pod_cgroups.GONE:
+            return "kubelet has removed its pod's cgroup"
+        return ""
 
     def lags(self, grant: Grant) -> bool:
         """Whether kubelet may list `grant` only because it has not heard yet that its pod is gone."""
@@ -250,15 +263,20 @@ class GrantGc:
     def _view(self, gone: Set[str], known: list[Grant]) -> View:
         """What is known now. kubelet's list is None, and that is logged, when kubelet does not answer."""
         reuse = IdReuse(known)
+        by_pod: dict[str, list[Grant]] = {}
+        for grant in known:
+            if grant.holder:
+                by_pod.setdefault(grant.holder.pod_uid, []).append(grant)
+        cgroups = PodCgroups(staleness.boot_id(self.proc), self.proc)
         replaced = {grant.holder.pod_uid for grant in known if grant.holder and reuse.by_another_pod(grant)}
         try:
             listing = self.fetch(self.settings)
         except (VgpuError, OSError) as error:
             self._fail(error)
-            return View(gone, reuse, replaced, self._checkpoint)
+            return View(gone, reuse, replaced, self._checkpoint, by_pod, cgroups)
         complete = self._is_complete(listing)
         settled = complete and self.clock() - self._complete_since >= self.grace
-        return View(gone, reuse, replaced, self._checkpoint, listing, complete, settled)
+        return View(gone, reuse, replaced, self._checkpoint, by_pod, cgroups, listing, complete, settled)
 
     def _fail(self, error: Exception) -> None:
         self._unlisted = {}

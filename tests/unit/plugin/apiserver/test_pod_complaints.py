@@ -103,6 +103,7 @@ def test_whole_cards_have_no_core_limit() -> None:
     assert reason == "CoreLimitIgnored"
     assert text == "annotation vgpu.io/core-limit is ignored: whole cards have no core limit"
     assert found(limit, {"main": {"tencent.com/vcuda-core": 200}, "share": {"tencent.com/vcuda-core": 30}}) == []
+    assert found({"vgpu.io/core-limit": "100"}, {"main": {"tencent.com/vcuda-core": 100}}) == [], "it has that"
 
 
 def test_a_core_limit_that_the_start_did_not_know() -> None:

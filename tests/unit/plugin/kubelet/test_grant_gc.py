@@ -12,7 +12,9 @@ from vgpu.config import grants, paths, pods
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.pods import Pod
+from vgpu.hook.ledger import pod_cgroups
 from vgpu.hook.ledger.lock import Lock
+from vgpu.hook.ledger.pod_cgroups import PodCgroups
 from vgpu.node.service import kubelet_resources
 from vgpu.plugin.kubelet import delete_grants, grant_gc
 from vgpu.plugin.kubelet.grant_gc import ListingCheck
@@ -118,6 +120,22 @@ def test_a_pod_deleted_by_force_keeps_its_grants_until_its_container_is_dead(nod
     assert node.grant_gc.pause == grant_gc.SHORT_PAUSE
     os.unlink(paths.claim(node.settings.run_dir, "c1"))
     assert node.rounds(10) == [grant]
+
+
+def test_a_pod_whose_cgroup_kubelet_has_removed_is_over(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = {"u1": pod_cgroups.GONE, "u2": pod_cgroups.EMPTY, "u3": pod_cgroups.UNKNOWN, "u4": pod_cgroups.GONE}
+
+    def state(_: PodCgroups, pod: list[Grant]) -> str:
+        (uid,) = {grant.holder.pod_uid for grant in pod if grant.holder}
+        return states[uid]
+
+    monkeypatch.setattr(PodCgroups, "state", state)
+    found = [node.grant(20 * at, 20 * at + 19, (uid, "main"), f"web-{uid}") for at, uid in enumerate(states)]
+    node.remembers(*found)
+    node.kubelet.lists("web-u4", core=ids(60, 79))
+    assert node.rounds(10) == [found[0]]
+    assert "kubelet has removed its pod's cgroup" in node.log.getvalue()
+    assert node.left() == set(found[1:]), "the last one is listed: the next look decides"
 
 
 def test_without_kubelets_list_only_the_api_server_and_the_ids_decide(node: Node) -> None:
