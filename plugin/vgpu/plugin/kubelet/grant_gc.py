@@ -31,6 +31,7 @@ NODE_NAME = "NODE_NAME"  #: environment variable by which a DaemonSet passes the
 PAUSE = 10.0  #: seconds between two rounds while nothing happens
 SHORT_PAUSE = 1.0  #: seconds between two rounds while the grant of a pod that is over cannot go yet
 SHORTEST_PAUSE = 0.2  #: seconds after a round, so that several changes at once make one more round
+REST = 4  #: times the length of a round, to pause after it: rounds take a fifth of a core at most
 
 
 class ListingCheck:
@@ -208,14 +209,15 @@ class GrantGc:
         self._unlisted: dict[str, float] = {}  # grant id -> the time since which kubelet has not listed it
 
     def run(self, stopped: threading.Event) -> None:
-        """Rounds until `stopped`: PAUSE apart, and at once after `wake`."""
+        """Rounds until `stopped`: PAUSE apart, and soon after `wake`."""
         while not stopped.is_set():
             self._woken.wait(self.pause)
             self._woken.clear()
             if stopped.is_set():
                 return
+            begun = self.clock()
             self.round()
-            stopped.wait(SHORTEST_PAUSE)
+            stopped.wait(max(SHORTEST_PAUSE, REST * (self.clock() - begun)))
 
     def wake(self) -> None:
         """Begin a round now: a pod is over, or kubelet has allocated. Any thread may call this."""
