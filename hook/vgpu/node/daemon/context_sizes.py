@@ -94,7 +94,11 @@ class ContextSizes:
                 mib = -(-size // context_sizes.MIB)
                 self.conditions.log.info(f"a CUDA context on {name} takes {mib} MiB")
                 changed = True
-        if changed:
+        # An inventory that was being taken meanwhile has the sizes of before.
+        outdated = any(
+            context_sizes.size_of(card.name, seen) != (card.context, card.context_source) for card in found.cards
+        )
+        if changed or outdated:
             self._write(found, seen)
 
     def _write(self, found: Inventory, seen: dict[str, Seen]) -> None:

@@ -14,7 +14,7 @@ import os
 from vgpu.config.usage import Owner
 
 MAX_STATUS = 1 << 16
-MAX_MAPS = 16 << 20
+MAX_MAPS = 1 << 20  #: some ten thousand mappings; a process with more counts
 NS = 1_000_000_000
 
 Process = tuple[int, int]  #: pid and start time in clock ticks after boot, both as the host sees them

@@ -114,6 +114,14 @@ def test_a_new_driver_counts_anew(node: Node) -> None:
     assert node.look(400) == 400
 
 
+def test_an_inventory_without_the_size_gets_it_again(node: Node) -> None:
+    node.look(324)
+    node.look(324)
+    node.inventory("550")
+    assert node.known() == 0
+    assert node.look(400) == 324
+
+
 def test_a_damaged_record_is_a_condition(node: Node) -> None:
     Path(paths.context_sizes(node.settings.state_dir)).write_text("{")
     node.look(324)
