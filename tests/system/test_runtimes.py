@@ -25,6 +25,8 @@ import pytest
 import suites
 from cri_client import CriError
 
+from vgpu.node.runtimes import proof
+
 pytestmark = pytest.mark.root
 
 GIB = 1 << 30
@@ -164,6 +166,10 @@ def test_what_left_kubelet_without_a_runtime(bed: Bed, recipe: str, monkeypatch:
         assert time.monotonic() < end, log.read_text()
         time.sleep(0.05)
     assert re.search(r"failed to load plugin io.containerd.grpc.v1.cri|level=fatal.*cri", log.read_text())
+    plugins = subprocess.run(
+        ["ctr", "--address", str(bed.socket), "plugins", "ls"], capture_output=True, text=True, check=True
+    ).stdout
+    assert proof.failed_cri_plugins(plugins) == ["io.containerd.grpc.v1.cri"], "what vgpuctl runtime check looks for"
 
 
 def test_a_containerd_that_was_not_restarted(bed: Bed, image: Path) -> None:

@@ -247,6 +247,10 @@ def _containerd(proof: Proof, site: Site) -> Iterator[Command | None]:
         return
     handler, options = _handler(site, dump)
     client = ["ctr", "--address", address, "--namespace", "vgpu-check"]
+    for name in failed_cri_plugins(_run([*client, "plugins", "ls"]).stdout):
+        proof.add(
+            FAILURE, f"containerd's plugin {name} did not start: kubelet has no runtime; look into containerd's log"
+        )
 
     def command(share: bool) -> subprocess.CompletedProcess[str]:
         name = f"vgpu-check-{os.getpid()}-{'share' if share else 'plain'}"
@@ -261,6 +265,12 @@ def _containerd(proof: Proof, site: Site) -> Iterator[Command | None]:
 
     yield command
     _run([*client, "namespaces", "remove", "vgpu-check"])
+
+
+def failed_cri_plugins(text: str) -> list[str]:
+    """The CRI plugins that `ctr plugins ls` shows with an error: columns TYPE, ID, PLATFORMS and STATUS."""
+    rows = [line.split() for line in text.splitlines()]
+    return [f"{row[0]}.{row[1]}" for row in rows if row[-1:] == ["error"] and "cri" in f"{row[0]}.{row[1]}".split(".")]
 
 
 def _dump(path: str) -> dict[str, Any]:

@@ -53,3 +53,17 @@ def test_the_wish_comes_back_from_its_record(wish: Wish) -> None:
     wish = replace(wish, mode="default", name="x", share=(("cores", "1"),), settings="/s.json")
     options = json.loads(json.dumps(wish.options()))
     assert proof.wish_of(Record("", [], options), wish.state_dir, "/other.json") == wish
+
+
+OLD = """TYPE                  ID       PLATFORMS      STATUS
+io.containerd.snapshotter.v1    btrfs    linux/amd64    error
+io.containerd.grpc.v1           cri      linux/amd64    {old}
+io.containerd.cri.v1            runtime  linux/amd64    {new}
+"""
+
+
+def test_a_cri_plugin_that_did_not_start_is_found() -> None:
+    assert proof.failed_cri_plugins(OLD.format(old="ok", new="ok")) == []
+    assert proof.failed_cri_plugins(OLD.format(old="error", new="ok")) == ["io.containerd.grpc.v1.cri"]
+    assert proof.failed_cri_plugins(OLD.format(old="ok", new="error")) == ["io.containerd.cri.v1.runtime"]
+    assert proof.failed_cri_plugins("") == []
