@@ -293,7 +293,7 @@ def _spec(site: Site, handler: dict[str, Any], name: str, share: bool) -> str:
     spec = json.loads((edits.read(str(base)) if base else base_spec.default()) or "{}")
     spec["root"] = {"path": site.rootfs}
     spec["process"].update(args=PROGRAM, terminal=False, cwd="/")
-    spec["linux"]["cgroupsPath"] = f"/vgpu-check/{name}"
+    spec["linux"]["cgroupsPath"] = f"/{name}"  # runc removes it, but no parent
     spec["annotations"] = {f"vgpu.io/{key}": value for key, value in SHARE.items()} if share else {}
     path = f"{site.directory}/{name}.json"
     with open(path, "w", encoding="utf-8") as file:
