@@ -7,6 +7,7 @@ are in tests/system.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -81,7 +82,8 @@ class Demo:
         self.shared.mkdir()
         self.rootfs = trees.make("debian", directory / "rootfs", {"cudaprobe": self.compiled()})
         (self.rootfs / "run/demo").mkdir()
-        self.runtime = bundles.Runtime(directory / "runc")
+        self.program = "runc" if shutil.which("runc") else "crun"
+        self.runtime = bundles.Runtime(directory / "runc", self.program)
         self.runtime.prefix = "demo"
 
     def compiled(self) -> Path:
@@ -151,7 +153,7 @@ def devices(demo: Demo, red: Tenant) -> None:
     foreign = "mknod /tmp/fuse c 10 229; cudaprobe open /tmp/fuse; rm /tmp/fuse"
     done = red.runtime.call("exec", red.container, "sh", "-c", f"{nodes_of_card}; {foreign}")
     if done.returncode != 0:
-        raise SystemExit(f"runc exec: {done.stderr}")
+        raise SystemExit(f"{demo.program} exec: {done.stderr}")
     for line in done.stdout.splitlines():
         path, result = line.split(" ", 1)
         say(f"   {path:24} {explained(result)}")
@@ -168,14 +170,20 @@ def card_of(tenant: Tenant) -> str:
     return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
+def last_refusal(demo: Demo) -> str:
+    """The hook's line in its log. crun shows a hook's exit status alone."""
+    lines = [json.loads(line) for line in (demo.directory / "node/run/hook.log").read_text().splitlines()]
+    return str(next((line["error"] for line in reversed(lines) if line["error"]), ""))
+
+
 def refusals(demo: Demo, red: Tenant) -> None:
     step("5. Containers that get no card")
     same_card = {"vgpu.io/use-gpuuuid": card_of(red)}
     green = Tenant(demo, "green", "true", {"vgpu.io/cores": "50", "vgpu.io/memory": "1Gi", **same_card})
     if green.start():
         raise SystemExit("green started, though the card has no 50 cores left")
-    line = green.error.partition("vgpu-hook: ")[2].partition("\\n")[0]
-    say("green requests 50 percent of the card's cores, but only 10 percent are free. runc does not start it:")
+    line = green.error.partition("vgpu-hook: ")[2].partition("\\n")[0] or last_refusal(demo)
+    say(f"green requests 50 percent of the card's cores, but only 10 percent are free. {demo.program} refuses it:")
     say(f"   vgpu-hook: {line}")
     grey = Tenant(demo, "grey", "ls /dev | grep -c nvidia; true", {})
     grey.bundle.config["process"]["env"].append("NVIDIA_VISIBLE_DEVICES=all")
@@ -201,7 +209,7 @@ def end(demo: Demo, tenants: tuple[Tenant, ...]) -> None:
 def play(demo: Demo) -> None:
     driver = "the NVIDIA driver of this machine" if demo.real else "a simulated driver (this machine has no GPU)"
     say("With vgpu, several containers share one NVIDIA card.")
-    say(f"This demonstration uses {driver}, and the real runc, vgpu hook and vgpu limiter.")
+    say(f"This demonstration uses {driver}, and the real {demo.program}, vgpu hook and vgpu limiter.")
     say("It changes nothing outside a temporary directory, which it removes at the end.")
     show_card(demo)
     red, blue = share(demo)
@@ -213,6 +221,8 @@ def play(demo: Demo) -> None:
 
 
 def main() -> None:
+    if os.geteuid() != 0:
+        sys.exit("demo: run as root: it starts containers")
     if sys.stdout.isatty():  # vgpuctl writes to a pipe of this program, and cannot see the terminal
         os.environ.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
     directory = Path(tempfile.mkdtemp(prefix="vgpu-demo-"))
