@@ -7,7 +7,7 @@ BUILD := build
 BENCH ?= hook
 NODE ?= $(abspath $(BUILD))/node
 PROGRESS := packaging/setup/progress
-PIP := $(BIN)/python -m pip install --no-compile --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --no-compile --progress-bar off --disable-pip-version-check
 export VGPU_BUILD := $(abspath $(BUILD))
 export PATH := $(VGPU_BUILD)/tools/bin:$(VGPU_BUILD)/tools/sbin:$(VGPU_BUILD)/tools/usr/bin:$(VGPU_BUILD)/tools/usr/sbin:$(PATH):/usr/sbin:/sbin
 
@@ -23,18 +23,21 @@ setup: packages-test $(VENV)/.stamp-dev build
 packages-build packages-demo packages-node packages-test: packages-%:
 	@packaging/setup/packages $* $(PYTHON)
 
-# What the programs import. An editable install needs pip 21.3.
-$(VENV)/.stamp: pyproject.toml
+# An editable install needs pip 21.3.
+$(VENV)/pyvenv.cfg:
 	@$(PROGRESS) "making the virtual environment $(VENV)" $(BUILD)/setup/venv.log sh -ec '$(PYTHON) -m venv $(VENV); \
 	  $(BIN)/python -c "import pip, sys; sys.exit(tuple(map(int, pip.__version__.split(\".\")[:2])) < (21, 3))" \
-	    || $(PIP) --upgrade pip; \
-	  $(PIP) -e .'
+	    || { $(PIP) --upgrade pip; touch $@; }'
+
+# What the programs import.
+$(VENV)/.stamp: pyproject.toml $(VENV)/pyvenv.cfg
+	@$(PROGRESS) "installing what the programs import in $(VENV)" $(BUILD)/setup/programs.log $(PIP) -e .
 	@touch $@
 
 # And what tests and linters import.
-$(VENV)/.stamp-dev: $(VENV)/.stamp
-	@$(PROGRESS) "installing what tests import in $(VENV)" $(BUILD)/setup/dev.log $(PIP) -e '.[dev]'
-	@touch $@
+$(VENV)/.stamp-dev: pyproject.toml $(VENV)/pyvenv.cfg
+	@$(PROGRESS) "installing what programs and tests import in $(VENV)" $(BUILD)/setup/dev.log $(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/.stamp
 
 build:
 	@$(PROGRESS) "compiling (output: $(BUILD)/build.log)" $(BUILD)/build.log \
