@@ -15,6 +15,9 @@ from checkout import BUILD, CHECKOUT
 # cannot enter a mount namespace (setns: EINVAL).
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
+# Tables fit this many columns. A parallel run of pytest sets it.
+os.environ.pop("COLUMNS", None)
+
 # click 8.1, the last one for Python 3.9, mixes what a verb prints to stderr into its output.
 if "mix_stderr" in inspect.signature(click.testing.CliRunner).parameters:
     click.testing.CliRunner = functools.partial(click.testing.CliRunner, mix_stderr=False)  # type: ignore[misc]

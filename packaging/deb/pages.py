@@ -16,7 +16,7 @@ from click_man.core import write_man_pages
 
 from vgpu.node.ctl.main import load
 from vgpu.node.ctl.main import main as vgpuctl
-from vgpu.node.daemon.main import main as vgpud
+from vgpu.node.daemon.command import main as vgpud
 
 CONFIGURATION = Path(__file__).resolve().parents[2] / "config/config.yaml"
 SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}

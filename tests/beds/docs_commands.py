@@ -15,8 +15,8 @@ from checkout import CHECKOUT
 #: The pages that are typed on one machine, in the order in which a reader comes to them.
 PAGES = (
     "README.md", "docs/quick-start-podman.md", "docs/quick-start-containerd.md", "docs/quick-start-docker.md",
-    "docs/quick-start-kubernetes.md", "docs/commands.md", "docs/configuration.md", "docs/dialects.md", "docs/plugin.md",
-    "docs/health.md", "docs/cgroups.md", "docs/troubleshooting.md",
+    "docs/quick-start-kubernetes.md", "docs/requests.md", "docs/commands.md", "docs/configuration.md",
+    "docs/dialects.md", "docs/plugin.md", "docs/health.md", "docs/cgroups.md", "docs/troubleshooting.md",
 )  # fmt: skip
 #: (page, the beginning of a block) -> why no test types the block on that machine.
 NOT_TYPED = {
@@ -25,6 +25,7 @@ NOT_TYPED = {
     ("docs/quick-start-kubernetes.md", "kubectl"): "needs a cluster: test_plugin_cluster types it in one",
     ("docs/quick-start-kubernetes.md", "vgpuctl status\nvgpuctl set"): "needs that pod: test_plugin_cluster types it",
     ("docs/plugin.md", "curl"): "the port belongs to the whole machine, and systemd does not run; see test_probes",
+    ("docs/plugin.md", "kubectl apply"): "needs a cluster; test_manifests builds the folder by kubectl",
     ("docs/cgroups.md", "systemctl show"): "needs a container below systemd; see test_systemd",
 }
 _BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -133,6 +133,11 @@ def device_tags(state_dir: str) -> str:
     return state_dir + "/card-tags.json"
 
 
+def runtimes(state_dir: str) -> str:
+    """The directory of what `vgpuctl runtime configure` wrote."""
+    return state_dir + "/runtimes"
+
+
 def context_sizes(state_dir: str) -> str:
     return state_dir + "/context-sizes.json"
 

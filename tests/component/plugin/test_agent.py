@@ -698,8 +698,8 @@ def test_annotations_without_effect_are_events_once_over_restarts_and_outages(si
     until(site.record)
     until(lambda: site.agent.handed_over("") or len(site.server.events) == 3)
     assert events_of(site, "AnnotationIgnored") == [
-        "annotation vgpu.io/core_limit is ignored: vgpu has no such key; vgpu.io/core-limit is one",
         "annotation nvidia.com/vcuda-core-limit is ignored: vgpu.io/core-limit counts",
+        "annotation vgpu.io/core_limit is unknown and ignored: did you mean vgpu.io/core-limit?",
     ]
     (text,) = events_of(site, "CoreLimitIgnored")
     assert "vgpu.io/core-limit: 20 is below the 40 cores of container main, whose limit is 40" in text
@@ -730,7 +730,7 @@ def test_what_no_event_can_say_is_in_the_plugins_log_once(site: Site) -> None:
     site.server.forbidden.append(("POST", "/events"))
     site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/core_limit": "80"})
     site.start()
-    until(lambda: site.logged("AnnotationIgnored: annotation vgpu.io/core_limit is ignored") == 1)
+    until(lambda: site.logged("AnnotationIgnored: annotation vgpu.io/core_limit is unknown and ignored") == 1)
     site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/core_limit": "80", "vgpu.io/priority": "1"})
     until(lambda: (found := site.record()) and "vgpu.io/priority" in found.annotations)
     site.agent.handed_over("")

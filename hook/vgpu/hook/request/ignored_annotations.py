@@ -70,9 +70,9 @@ def _wishes(annotations: dict[str, str]) -> list[str]:
 
 
 def _unknown(annotations: dict[str, str]) -> list[str]:
-    """A line for each unknown `vgpu.io/` annotation of a pod. It stops no pod: tenants write annotations."""
+    """A line for each misspelled annotation of a pod. It stops no pod: tenants write annotations."""
     notes = []
-    for key in names.unknown(annotations)[:MAX_UNKNOWN]:
+    for key in names.misspelled(annotations)[:MAX_UNKNOWN]:
         near = names.nearest(key)
         notes.append(f"annotation {shown(key)} is unknown and ignored" + (f": did you mean {near}?" if near else ""))
     return notes

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from vgpu.config import records
+from vgpu.config import paths, records
 from vgpu.config.errors import VgpuError
 from vgpu.node.runtimes import json_text, toml_text
 
@@ -100,13 +100,13 @@ class Record:
 
 
 def record_path(state_dir: str, runtime: str) -> str:
-    return f"{state_dir}/runtimes/{runtime}.json"
+    return f"{paths.runtimes(state_dir)}/{runtime}.json"
 
 
 @contextmanager
 def locked(state_dir: str) -> Iterator[None]:
     """One registration at a time."""
-    directory = f"{state_dir}/runtimes"
+    directory = paths.runtimes(state_dir)
     os.makedirs(directory, mode=0o755, exist_ok=True)
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 
+from vgpu.config import paths
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.settings import Settings
 from vgpu.node.runtimes import base_spec, containerd, docker, edits, registry, toml_text
@@ -76,7 +77,7 @@ def examine(name: str, node: Settings, config_path: str) -> Proof:
     if not _files(proof, name, wish):
         return proof
     with tempfile.TemporaryDirectory(prefix="vgpu-check-") as directory:
-        site = Site(wish, record, f"{node.run_dir}/hook.log", directory)
+        site = Site(wish, record, paths.hook_log(node.run_dir), directory)
         _make_rootfs(site)
         with _CLIENTS[name](proof, site) as command:
             if command is not None:

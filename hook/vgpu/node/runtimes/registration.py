@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from vgpu.config import paths
 from vgpu.config.settings import COMPILED_PATH
 from vgpu.node.runtimes.edits import OWN, Draft
 
@@ -80,7 +81,7 @@ def wrapper(wish: Wish, runtime: str, real: str) -> tuple[str, tuple[Draft, ...]
             arguments += ["--vgpu-runtime", found]
     if not arguments:
         return shim, ()
-    path = f"{wish.state_dir}/runtimes/vgpu-runtime-{runtime}"
+    path = f"{paths.runtimes(wish.state_dir)}/vgpu-runtime-{runtime}"
     text = f'#!/bin/sh\nexec {shlex.join([shim, *arguments])} "$@"\n'
     return path, (Draft(path, text, OWN, 0o755),)
 

@@ -8,7 +8,6 @@ vgpu.config.dialects.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,26 +15,13 @@ from vgpu.config import request
 from vgpu.config.dialects import placements
 from vgpu.config.errors import VgpuError
 from vgpu.config.pods import Pod
-from vgpu.config.request import CORE_LIMITS, PRIORITIES, WHOLE_CARD, WISH_PREFIXES
+from vgpu.config.request import CORE_LIMITS, WHOLE_CARD
 from vgpu.config.settings import Settings
 from vgpu.hook.request import ignored_annotations
-from vgpu.hook.request.ignored_annotations import AMOUNTS, WISHES
 
 PLACEMENT_REFUSED, ANNOTATION_REFUSED = "PlacementRefused", "AnnotationRefused"
 ANNOTATION_IGNORED, CORE_LIMIT_IGNORED = "AnnotationIgnored", "CoreLimitIgnored"
 CORE_LIMIT_NOT_IN_FORCE = "CoreLimitNotInForce"
-GRANT = request.PREFIX + "grant-"
-OWN_KEYS = frozenset({
-    *(request.PREFIX + name for name in (*WISHES, "core-limit", "priority", "policy", "assigned")),
-    placements.OWN, placements.OWN_NODE, *AMOUNTS,
-})  # fmt: skip
-PEERS = ("tencent.com/", "nvidia.com/")
-#: The peers' keys that the hook reads as wishes. Their other keys are the extenders', and many.
-PEER_WISHES = frozenset({
-    *(key for key in (*CORE_LIMITS, *PRIORITIES) if key.startswith(PEERS)),
-    *(prefix + name for prefix in WISH_PREFIXES for name in WISHES if prefix in PEERS),
-})  # fmt: skip
-ALIKE = 0.85  #: from this likeness on, a peer's key is a misspelled one
 #: Container -> (cores, core limit) of its share, as its claim has them.
 InForce = dict[str, tuple[int, int]]
 
@@ -73,25 +59,9 @@ def _refused(pod: Pod, node: str, dialects: frozenset[str]) -> Iterator[Complain
 
 
 def _ignored(annotations: dict[str, str]) -> Iterator[Complaint]:
-    """Keys and values that nothing reads. The hook logs the same, but for misspelled keys."""
-    for key in sorted(annotations):
-        why = _unknown(key)
-        if why:
-            yield Complaint(ANNOTATION_IGNORED, f"annotation {key} is ignored: {why}")
+    """Keys and values that nothing reads. The hook logs the same."""
     for text in ignored_annotations.in_pod(annotations):
         yield Complaint(ANNOTATION_IGNORED, text)
-
-
-def _unknown(key: str) -> str:
-    """Why nothing reads `key`; "" for a key that something may read."""
-    if key.startswith(request.PREFIX) and key not in OWN_KEYS and not key.startswith(GRANT):
-        alike = difflib.get_close_matches(key, sorted(OWN_KEYS.difference(AMOUNTS)), 1)
-        return "vgpu has no such key" + (f"; {alike[0]} is one" if alike else "")
-    if key.startswith(PEERS) and key not in PEER_WISHES:
-        mine = [known for known in sorted(PEER_WISHES) if known.partition("/")[0] == key.partition("/")[0]]
-        alike = difflib.get_close_matches(key.partition("/")[2], [known.partition("/")[2] for known in mine], 1, ALIKE)
-        return f"vgpu has no such key; {key.partition('/')[0]}/{alike[0]} is one" if alike else ""
-    return ""
 
 
 def _unread(pod: Pod, dialects: frozenset[str]) -> Iterator[Complaint]:

@@ -46,12 +46,12 @@ def test_what_is_read_or_not_ours_gets_no_complaint(annotations: dict[str, str])
 @pytest.mark.parametrize(
     ("annotations", "text"),
     [
-        ({"vgpu.io/core_limit": "80"}, "no such key; vgpu.io/core-limit is one"),
-        ({"vgpu.io/corelimit": "80"}, "no such key; vgpu.io/core-limit is one"),
-        ({"vgpu.io/xyz": "80"}, "vgpu.io/xyz is ignored: vgpu has no such key"),
+        ({"vgpu.io/core_limit": "80"}, "unknown and ignored: did you mean vgpu.io/core-limit?"),
+        ({"vgpu.io/corelimit": "80"}, "unknown and ignored: did you mean vgpu.io/core-limit?"),
+        ({"vgpu.io/xyz": "80"}, "vgpu.io/xyz is unknown and ignored"),
         ({"vgpu.io/cores": "50"}, "a pod's amounts come from the limits in its spec"),
-        ({"tencent.com/vcuda-core-limits": "50"}, "no such key; tencent.com/vcuda-core-limit is one"),
-        ({"nvidia.com/use-gpu-type": "T4"}, "no such key; nvidia.com/use-gputype is one"),
+        ({"tencent.com/vcuda-core-limits": "50"}, "unknown and ignored: did you mean tencent.com/vcuda-core-limit?"),
+        ({"nvidia.com/use-gpu-type": "T4"}, "unknown and ignored: did you mean nvidia.com/use-gputype?"),
         ({"tencent.com/vcuda-core-limit": "50", "vgpu.io/core-limit": "60"}, "ignored: vgpu.io/core-limit counts"),
         ({"nvidia.com/use-gputype": "T4", "vgpu.io/use-gputype": "A100"}, "ignored: vgpu.io/use-gputype counts"),
         ({"vgpu.io/policy": "densest"}, "expected binpack or spread, found densest"),
