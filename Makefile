@@ -79,9 +79,11 @@ simulated-node: packages-node $(VENV)/.stamp build
 simulated-node-remove: $(VENV)/.stamp
 	@$(BIN)/python tests/demo/simulated_node.py remove $(NODE)
 
-# All tests. pytest counts the tests that cannot run on this machine; an unexpected skip is a failure.
+# All tests. pytest counts the tests that cannot run on this machine; an unexpected skip is a failure. Tests with real
+# runtimes mostly wait, so two files of them run at a time. The others have the machine for themselves: many measure time.
 test: lint clients beds
-	$(BIN)/pytest -q --strict-skips -m 'not gpu and not long'
+	$(BIN)/pytest -q --strict-skips -m 'not gpu and not long' -n 2 --dist loadfile tests/system tests/rules
+	$(BIN)/pytest -q --strict-skips -m 'not gpu and not long' --ignore tests/system --ignore tests/rules
 
 # For the edit-test loop: unit tests, which start no process. Their files lie in memory where that is possible.
 test-quick: packages-build $(VENV)/.stamp-dev
