@@ -96,7 +96,7 @@ test-gpu: setup
 	$(BIN)/pytest -q tests/gpu -m gpu
 
 # Builds build/vgpu_<version>_<arch>.deb and build/vgpu-device-plugin_<version>_all.deb.
-deb: setup
+deb: packages-build $(VENV)/.stamp
 	@PYTHON=$(BIN)/python packaging/deb/build
 
 bench: setup

@@ -39,8 +39,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # not at run time: it costs the hook's process time
     from collections.abc import Callable, Collection, Iterable
 
-PATIENCE = 2.0  #: seconds that a start without room waits for the end of pods that have no process left
-PAUSE = 0.01  #: between two looks whether such a pod has ended
+#: Seconds that a start which kubelet has admitted waits for room. A pod that ends holds its card for about 4 s after its
+#: last process; kubelet's first back-off after a refusal is 10 s.
+PATIENCE = 6.0
+RETRY = 0.2  #: seconds between two attempts of such a start
+PAUSE = 0.01  #: between two looks whether a pod without a process has ended
 
 
 class Start:
@@ -125,9 +128,10 @@ class Ledger:
     def claim(self, start: Start, wanted: Request | WantedGrants) -> Allocation | None:
         """Place and record the request of `start`; None when it holds its cards already (a hook listed twice).
 
-        VgpuError with the reason when it cannot have the cards; nothing is recorded then. Where the room is held by
-        pods without a process, kubelet is about to remove their cgroups, or to start them again. The start waits up to
-        PATIENCE for that, without the lock: with restartPolicy Never a refusal would fail its pod for good.
+        VgpuError with the reason when it cannot have the cards; nothing is recorded then. kubelet admits a start when
+        all cards together have room, and before an ending pod's last process is gone. Such a start waits up to PATIENCE
+        for room, without the lock: with restartPolicy Never a refusal would fail its pod for good, and else kubelet
+        would wait for longer.
         """
         end = None
         while True:
@@ -135,10 +139,11 @@ class Ledger:
                 try:
                     return self._claim(start, wanted)
                 except NoFit:
-                    if not self._ending or (end is not None and self._clock() >= end):
+                    if isinstance(wanted, Request) or (end is not None and self._clock() >= end):
                         raise
             end = self._clock() + PATIENCE if end is None else end
-            while self._clock() < end and all(map(os.path.exists, self._ending)):
+            retry = min(self._clock() + RETRY, end)
+            while self._clock() < retry and all(map(os.path.exists, self._ending)):
                 self._sleep(PAUSE)
 
     def _claim(self, start: Start, wanted: Request | WantedGrants) -> Allocation | None:

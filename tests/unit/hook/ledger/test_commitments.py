@@ -11,7 +11,7 @@ from pod_cgroup_trees import SYSTEMD, V2, PodCgroupTree
 from vgpu.config import grants
 from vgpu.config.grants import Holder
 from vgpu.hook.ledger.commitments import superseded
-from vgpu.hook.ledger.ledger import PATIENCE, Ledger, Start
+from vgpu.hook.ledger.ledger import PATIENCE, RETRY, Ledger, Start
 from vgpu.hook.placement.placement import NoFit
 
 POD, NEXT, OTHER = (f"{number * 8}-0b0e-4c53-9d3a-6f0f8f0f1a11" for number in "123")
@@ -270,8 +270,33 @@ def test_it_waits_no_longer_than_its_patience(pods: Pods) -> None:
     assert PATIENCE <= pods.now < PATIENCE + 0.1
 
 
+def test_it_waits_for_a_pod_that_still_runs(pods: Pods) -> None:
+    """kubelet admits the next pod of a rollover while the one before is ending."""
+    pods.start(POD, pods.allocate("0-59", "0-1"))
+
+    first = pods.pid
+
+    def end() -> None:
+        pods.node.kill(first)
+        pods.node.ledger().release(f"c{first}")
+        for cgroup in (f"c{first}", "pause"):
+            pods.tree.take(POD, cgroup)
+        pods.tree.take(POD)
+
+    assert pods.start(NEXT, {"cores": pods.node.grant("cores", 100)}, ledger=pods.patient((3.0, end)))
+    assert 3.0 <= pods.now < 3.0 + RETRY + 0.1
+
+
+def test_a_standalone_container_does_not_wait(pods: Pods) -> None:
+    pods.start(POD, pods.allocate("0-59", "0-1"))
+    pods.lose_sandbox(POD)
+    with pytest.raises(NoFit):
+        pods.patient().claim(pods.node.start("alone", 5), share(60))
+    assert not pods.naps
+
+
 @pytest.mark.parametrize("why", ["crash loop", "living", "too little", "no pods"])
-def test_it_does_not_wait_in_vain(pods: Pods, why: str) -> None:
+def test_its_patience_ends_whoever_holds_the_card(pods: Pods, why: str) -> None:
     if why != "no pods":
         pods.start(POD, pods.allocate("0-59", "0-1"))
     if why == "crash loop":
@@ -285,7 +310,7 @@ def test_it_does_not_wait_in_vain(pods: Pods, why: str) -> None:
         assert pods.node.ledger().claim(pods.node.start("alone", 5), share(60))
     with pytest.raises(NoFit):
         pods.start(NEXT, {"cores": pods.node.grant("cores", 100)}, ledger=pods.patient())
-    assert not pods.naps
+    assert PATIENCE <= pods.now < PATIENCE + 0.1
 
 
 # The refusal
