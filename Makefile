@@ -79,11 +79,13 @@ simulated-node: packages-node $(VENV)/.stamp build
 simulated-node-remove: $(VENV)/.stamp
 	@$(BIN)/python tests/demo/simulated_node.py remove $(NODE)
 
-# All tests. pytest counts the tests that cannot run on this machine; an unexpected skip is a failure. Tests with real
-# runtimes mostly wait, so two files of them run at a time. The others have the machine for themselves: many measure time.
+# All tests. pytest counts the tests that cannot run on this machine; an unexpected skip is a failure. Those of the limiter
+# and the simulator measure time, so they have the machine for themselves. The others mostly wait: two files at a time.
+TIMED := tests/component/libvcuda tests/component/sim
 test: lint clients beds
-	$(BIN)/pytest -q --strict-skips -m 'not gpu and not long' -n 2 --dist loadfile tests/system tests/rules
-	$(BIN)/pytest -q --strict-skips -m 'not gpu and not long' --ignore tests/system --ignore tests/rules
+	$(BIN)/pytest -q --strict-skips -m 'not gpu and not long' $(TIMED)
+	$(BIN)/pytest -q --strict-skips -m 'not gpu and not long' -n 2 --dist loadfile --no-loadscope-reorder \
+	  $(addprefix --ignore=,$(TIMED))
 
 # For the edit-test loop: unit tests, which start no process. Their files lie in memory where that is possible.
 test-quick: packages-build $(VENV)/.stamp-dev

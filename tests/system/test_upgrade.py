@@ -193,6 +193,7 @@ def test_an_upgrade_moves_the_plugin_and_restarts_what_runs(installed: Node, deb
     assert installed.enabled(DAEMON) == "masked"
 
 
+@pytest.mark.long
 def test_an_upgrade_without_the_plugins_package_says_which_it_is(installed: Node, deb: Path) -> None:
     installed.bed.call("systemctl", "enable", PLUGIN)
     assert "apt-get install vgpu-device-plugin" in installed.install([deb])
@@ -206,6 +207,7 @@ def test_policy_rc_d_is_obeyed(installed: Node, debs: list[Path]) -> None:
     assert installed.states() == ["active"] * 3
 
 
+@pytest.mark.long
 def test_the_watcher_waits_for_the_hook_of_the_same_version(installed: Node, debs: list[Path]) -> None:
     """Between dpkg's unpacking and the postinst, settings that only the new hook knows must not come into force."""
     installed.install(debs)
@@ -238,6 +240,7 @@ def test_a_removal_stops_and_disables_and_another_installation_starts(installed:
     assert [installed.enabled(unit) for unit in (DAEMON, PLUGIN, WATCHER)] == ["enabled", "disabled", "enabled"]
 
 
+@pytest.mark.long
 def test_a_masked_unit_stays_masked(installed: Node, debs: list[Path]) -> None:
     installed.bed.call("dpkg", "--purge", "vgpu", timeout=120)
     installed.bed.call("systemctl", "mask", DAEMON)

@@ -39,8 +39,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # not at run time: it costs the hook's process time
     from collections.abc import Callable, Collection, Iterable
 
-#: Seconds that a start which kubelet has admitted waits for room. A pod that ends holds its card for about 4 s after its
-#: last process; kubelet's first back-off after a refusal is 10 s.
+#: Seconds that a start which kubelet has admitted waits for room. A pod that ends holds its card for about 4 s after
+#: its last process; kubelet's first back-off after a refusal is 10 s.
 PATIENCE = 6.0
 RETRY = 0.2  #: seconds between two attempts of such a start
 PAUSE = 0.01  #: between two looks whether a pod without a process has ended
