@@ -76,11 +76,14 @@ class LedgerRuntime:
     def output(self, sandbox: dict[str, Any], container: str) -> str:
         return ""
 
-    def remove(self, sandbox: dict[str, Any]) -> None:
+    def stop(self, sandbox: dict[str, Any]) -> None:
         for name in sandbox["containers"]:
             self.processes[name].kill()
             self.processes[name].wait()
             self.ledger().release(name)
+
+    def remove(self, sandbox: dict[str, Any]) -> None:
+        self.stop(sandbox)
 
     def lose(self, sandbox: dict[str, Any] | None) -> None:
         if sandbox is not None:
