@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ import nodes
 import oci_images
 import pytest
 import trees
-from checkout import DATA
+from checkout import BUILD, DATA
 from driver_fixtures import driver_parts, driver_root  # noqa: F401 - fixtures
 
 CUDA_FIXTURES = DATA / "cuda"
@@ -35,14 +36,27 @@ def cudaprobe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def debs(repository: Path) -> list[Path]:
-    """The packages vgpu and vgpu-device-plugin, built from the checkout by `make deb`'s own script."""
+    """The packages vgpu and vgpu-device-plugin, built once from the checkout by `make deb`'s own script."""
     if not shutil.which("dpkg-deb"):
         pytest.skip("needs dpkg-deb: no Debian here")
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", "")
+    with (BUILD / "debs.lock").open("a+") as record:  # the processes of a parallel run build in the same folder
+        fcntl.flock(record, fcntl.LOCK_EX)
+        record.seek(0)
+        built_by, *names = record.read().split() or [""]
+        if not run or built_by != run:
+            names = build_debs(repository)
+            record.truncate(0)
+            record.write(" ".join([run or "alone", *names]))
+    return [repository / name for name in names]
+
+
+def build_debs(repository: Path) -> list[str]:
     environment = {**os.environ, "PYTHON": sys.executable}
     command = [repository / "packaging/deb/build"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
-    return [repository / path for path in done.stdout.split()]
+    return done.stdout.split()
 
 
 @pytest.fixture(scope="session")
