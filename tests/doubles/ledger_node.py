@@ -44,7 +44,13 @@ class Node:
         return Path(paths.core_schedules(self.settings.run_dir, container))
 
     def ledger(self) -> Ledger:
-        return Ledger(self.settings, self.cards, str(self.proc))
+        """A ledger whose waiting takes no time."""
+        now = [0.0]
+
+        def sleep(seconds: float) -> None:
+            now[0] += seconds
+
+        return Ledger(self.settings, self.cards, str(self.proc), lambda: now[0], sleep)
 
     def live(self, pid: int, started: int = 5, state: str = "S") -> None:
         directory = self.proc / str(pid)

@@ -170,7 +170,7 @@ class OpenGrants:
             group for _, group in _grouped([one for one in whole if not self._is_replaced(one, whole)], _container_of)
         ]
         inits = [group for group in groups if self._is_followed(group)]
-        followers = [group for group in groups if group not in inits and self._follows(group, inits)]
+        followers = [group for group in groups if group not in inits] if inits else []
         running = any(grant.id in self._claimed or grant.id in self._own for group in inits for grant in group)
         out = inits + followers if running else inits
         counted = [grant for group in groups if group not in out for grant in group if self._is_open(grant)]
@@ -201,11 +201,6 @@ class OpenGrants:
     def _is_followed(self, group: list[Grant]) -> bool:
         """Whether another container of the pod has begun with device ids of this one."""
         return any(pod_of(other) == pod_of(grant) for grant in group for other in self._later.of(grant))
-
-    def _follows(self, group: list[Grant], inits: list[list[Grant]]) -> bool:
-        """Whether the container of `group` has device ids of one of the init containers."""
-        ids = {grant.id for grant in group}
-        return any(other.id in ids for init in inits for earlier in init for other in self._later.of(earlier))
 
 
 class LaterGrants:

@@ -86,6 +86,7 @@ class Ledger:
         "_clock",
         "_ending",
         "_foreign",
+        "_may_get_room",
         "_newest",
         "_sleep",
         "boot_id",
@@ -122,6 +123,9 @@ class Ledger:
         self._before: list[Grant] = []  # this container's grants before it claimed them
         self._newest = 0.0  # the time of the node's newest grant
         self._ending: list[str] = []  # files and directories: when one of them goes, a refused start may have room
+        self._may_get_room = (
+            False  # a refused start was admitted by kubelet, and the cards would have room without others
+        )
         self._clock = clock
         self._sleep = sleep
 
@@ -139,7 +143,7 @@ class Ledger:
                 try:
                     return self._claim(start, wanted)
                 except NoFit:
-                    if isinstance(wanted, Request) or (end is not None and self._clock() >= end):
+                    if not self._may_get_room or (end is not None and self._clock() >= end):
                         raise
             end = self._clock() + PATIENCE if end is None else end
             retry = min(self._clock() + RETRY, end)
@@ -147,7 +151,7 @@ class Ledger:
                 self._sleep(PAUSE)
 
     def _claim(self, start: Start, wanted: Request | WantedGrants) -> Allocation | None:
-        self._ending = []
+        self._ending, self._may_get_room = [], False
         if self._holds_already(start):
             return None
         mine = self._wanted_grants(start, wanted) if isinstance(wanted, WantedGrants) else []
@@ -410,16 +414,22 @@ class Ledger:
         try:
             return self._allocated(request, totals, bool(mine))
         except NoFit:
+            self._may_get_room = bool(mine) and self._has_room(request, Totals())
             if open_ones.leaving:
                 self._ending = self._what_ends(request, own, start, open_ones)
             raise
 
-    def _what_ends(self, request: Request, own: tuple[str, ...], start: Start, open_ones: OpenGrants) -> list[str]:
-        """The records and cgroups of pods without a process, if the request has room when they are gone; else []."""
-        totals, _ = self._committed(own, start.container, start.holder, open_ones.leaving)
+    def _has_room(self, request: Request, totals: Totals) -> bool:
         try:
             self._allocated(request, totals)
         except NoFit:
+            return False
+        return True
+
+    def _what_ends(self, request: Request, own: tuple[str, ...], start: Start, open_ones: OpenGrants) -> list[str]:
+        """The records and cgroups of pods without a process, if the request has room when they are gone; else []."""
+        totals, _ = self._committed(own, start.container, start.holder, open_ones.leaving)
+        if not self._has_room(request, totals):
             return []
         cgroups = PodCgroups(self.boot_id, self.proc)
         found = []

@@ -295,6 +295,13 @@ def test_a_standalone_container_does_not_wait(pods: Pods) -> None:
     assert not pods.naps
 
 
+def test_a_start_that_fits_on_no_card_does_not_wait(pods: Pods) -> None:
+    pods.start(POD, pods.allocate("0-59", "0-1"))
+    with pytest.raises(NoFit):
+        pods.start(NEXT, {"cores": pods.node.grant("cores", 200)}, ledger=pods.patient())
+    assert not pods.naps
+
+
 @pytest.mark.parametrize("why", ["crash loop", "living", "too little", "no pods"])
 def test_its_patience_ends_whoever_holds_the_card(pods: Pods, why: str) -> None:
     if why != "no pods":
