@@ -21,9 +21,8 @@ CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 CARDS = {CORE: 200, MEMORY: 320}
 API = {"with-api": "auto", "without-api": "never"}
 READY = 5.0  #: seconds from the end of the last share's pod until a pod of whole cards runs
-#: Seconds in which a Deployment's pods end after SIGTERM -> of its rollover. Where they take a moment, kubelet's
-#: back-off of 10 s comes twice: for a pod that it admitted on the rests of two cards before another had left its card.
-ROLLOVERS = {0: 30.0, 2: 60.0}
+#: Seconds in which a Deployment's pods end after SIGTERM -> of its rollover.
+ROLLOVERS = {0: 30.0, 2: 30.0}
 
 
 @pytest.fixture(params=API.values(), ids=API)
