@@ -18,7 +18,7 @@ RUNTIMES = {"address,undefined": "libasan.so", "thread": "libtsan.so"}
 #: In virtual time one thread runs at a time. Under a sanitizer other threads are so slow that they count as stuck.
 SAMPLE = (
     "(test_kinds or test_graph_memory or test_virtual_memory or racing or forked or exec or scribbles)"
-    " and not 64 and not test_cores and not test_time_slices"
+    " and not 64 and not test_cores and not test_time_slices and not killed_while_racing"
 )
 LEFT_OUT = ("test_products", "test_sanitizers", "test_fuzz", "test_unknown_functions", "test_cross", "test_cores")
 ALL = " and ".join(f"not {name}" for name in LEFT_OUT)
