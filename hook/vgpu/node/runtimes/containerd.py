@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vgpu.config.errors import VgpuError, shown
-from vgpu.node.runtimes import base_spec, edits, toml_text
+from vgpu.node.runtimes import base_spec, edits, nested, toml_text
 from vgpu.node.runtimes.edits import OWN, TOML, Assignment, Draft, Record
 from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, HANDLER, Registration, Wish, wrapper
 
@@ -143,9 +143,9 @@ def _of_dump(text: str) -> Cri:
 
 def of_document(document: Tables, section: tuple[str, ...] = ()) -> Cri:
     """What a file says, in its own version; `config dump` prints the newest version that the daemon knows."""
-    known = (one for one in (SECTIONS[3], SECTIONS[2]) if toml_text.look_up(document, (*one, "containerd")))
+    known = (one for one in (SECTIONS[3], SECTIONS[2]) if nested.look_up(document, (*one, "containerd")))
     section = section or next(known, SECTIONS[2])
-    table = toml_text.look_up(document, (*section, "containerd")) or {}
+    table = nested.look_up(document, (*section, "containerd")) or {}
     handlers = table.get("runtimes") or Cri().handlers
     return Cri(table.get("default_runtime_name") or "runc", handlers, tuple(document.get("imports", ())))
 
@@ -256,10 +256,8 @@ class _Plan:
         """Keys in tables that exist, and a block of new tables at the end of the file."""
         text, assigned = self.text or "", []
         content = "" if self.text is not None else f"version = {self.version}\n\n"
-        handlers = toml_text.look_up(self.document, self.runtimes) or {}
-        if self.wish.mode == DEFAULT and "containerd" in (
-            toml_text.look_up(self.document, SECTIONS[self.version]) or {}
-        ):
+        handlers = nested.look_up(self.document, self.runtimes) or {}
+        if self.wish.mode == DEFAULT and "containerd" in (nested.look_up(self.document, SECTIONS[self.version]) or {}):
             text, one = self._assigned(text, (*self.runtimes[:-1], "default_runtime_name"), self.wish.name)
             assigned.append(one)
         new = {} if self.deep else {name: _set_values(table) for name, table in self.before.handlers.items()}
@@ -276,7 +274,7 @@ class _Plan:
         return Draft(self.path, text, TOML, assigned=tuple(assigned))
 
     def _assigned(self, text: str, keys: tuple[str, ...], value: object) -> tuple[str, Assignment]:
-        before = toml_text.look_up(self.document, keys)
+        before = nested.look_up(self.document, keys)
         return toml_text.assign(text, keys, value, self.path), Assignment(keys, value, before)
 
     def _tables(self, handlers: Tables, default: bool = True) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.settings import COMPILED_PATH
-from vgpu.node.runtimes import json_text
+from vgpu.node.runtimes import json_text, nested
 from vgpu.node.runtimes.edits import JSON, Assignment, Draft, Record
 from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, Registration, Wish
 
@@ -29,7 +29,7 @@ def registration(wish: Wish, record: Record) -> Registration:
     original = record.original(path)
     text = original if original is not None and original.strip() else "{}\n"
     document = json_text.parse(text, path)
-    if json_text.look_up(document, ("runtimes", wish.name)) is not None:
+    if nested.look_up(document, ("runtimes", wish.name)) is not None:
         do = "remove it, or choose another name by --handler"
         raise VgpuError(f"{path}: runtime {wish.name}", expected="none yet", found="one of another origin", do=do)
     wanted: dict[tuple[str, ...], Any] = {("runtimes", wish.name): entry(wish)}
@@ -38,7 +38,7 @@ def registration(wish: Wish, record: Record) -> Registration:
     assigned = []
     for keys, value in wanted.items():
         text = json_text.assign(text, keys, value)
-        assigned.append(Assignment(keys, value, json_text.look_up(document, keys)))
+        assigned.append(Assignment(keys, value, nested.look_up(document, keys)))
     draft = Draft(path, text, JSON, assigned=tuple(assigned))
     notes = ("the share is in the runtime's arguments: every container that it runs gets one",) if wish.share else ()
     return Registration((draft,), _applies(wish), RESTART, notes, lambda: _verify(path))

@@ -19,7 +19,7 @@ from typing import Any
 
 from vgpu.config import paths, records
 from vgpu.config.errors import VgpuError
-from vgpu.node.runtimes import json_text, toml_text
+from vgpu.node.runtimes import json_text, nested, toml_text
 
 MAX_FILE = 4 << 20
 TOML, JSON, OWN = "toml", "json", "own"
@@ -217,20 +217,18 @@ def _without_ours(path: str, now: str | None, entry: dict[str, Any] | None) -> s
 def _unassigned(path: str, text: str, kind: str, one: Assignment) -> str:
     """`text` with the key as it was before. A value that somebody else wrote since stays."""
     if kind == TOML:
-        if toml_text.look_up(toml_text.parse(text, path), one.keys) != one.value:
+        if nested.look_up(toml_text.parse(text, path), one.keys) != one.value:
             return text
         if one.before is None:
             return toml_text.remove(text, one.keys, path)
         return toml_text.assign(text, one.keys, one.before, path)
-    if json_text.look_up(json_text.parse(text, path), one.keys) != one.value:
+    if nested.look_up(json_text.parse(text, path), one.keys) != one.value:
         return text
     if one.before is not None:
         return json_text.assign(text, one.keys, one.before)
     text = json_text.remove(text, one.keys)
     above = one.keys[:-1]
-    return (
-        json_text.remove(text, above) if above and json_text.look_up(json_text.parse(text, path), above) == {} else text
-    )
+    return json_text.remove(text, above) if above and nested.look_up(json_text.parse(text, path), above) == {} else text
 
 
 def _make_directories(edit: Edit) -> list[str]:

@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 from vgpu.config.errors import VgpuError
-from vgpu.node.runtimes import base_spec, edits, toml_text
+from vgpu.node.runtimes import base_spec, edits, nested, toml_text
 from vgpu.node.runtimes.edits import OWN, Draft, Record
 from vgpu.node.runtimes.registration import HANDLER, Registration, Wish
 
@@ -49,7 +49,7 @@ def _directory(wish: Wish, patterns: tuple[str, ...], keys: tuple[str, ...]) -> 
         return wish.config.rstrip("/")
     configured: list[str] = []
     for path in configuration_files(patterns):
-        found = toml_text.look_up(toml_text.parse(_read(path), path), keys)
+        found = nested.look_up(toml_text.parse(_read(path), path), keys)
         configured = list(found) if found else configured
     return DIRECTORY if not configured or DIRECTORY in configured else configured[-1].rstrip("/")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,13 +132,3 @@ def _members(text: str, start: int) -> list[Member]:
 def _skip(text: str, at: int) -> int:
     found = _SPACE.match(text, at)
     return found.end() if found else at
-
-
-def look_up(document: Mapping[str, Any], keys: Keys) -> Any:
-    """The value below `keys`, or None."""
-    value: Any = document
-    for key in keys:
-        if not isinstance(value, Mapping) or key not in value:
-            return None
-        value = value[key]
-    return value

@@ -24,7 +24,7 @@ import psutil
 from vgpu.config import paths
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.settings import Settings
-from vgpu.node.runtimes import base_spec, containerd, docker, edits, registry, toml_text
+from vgpu.node.runtimes import base_spec, containerd, docker, edits, nested, registry, toml_text
 from vgpu.node.runtimes.edits import Record
 from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, Wish
 
@@ -235,7 +235,7 @@ def _docker(proof: Proof, site: Site) -> Iterator[Command | None]:
 def _containerd(proof: Proof, site: Site) -> Iterator[Command | None]:
     path = site.wish.config or containerd.place()
     dump = {} if path.endswith(".tmpl") else _dump(path)
-    address = str(toml_text.look_up(dump, ("grpc", "address")) or "/run/containerd/containerd.sock")
+    address = str(nested.look_up(dump, ("grpc", "address")) or "/run/containerd/containerd.sock")
     since = _daemon_start(address)
     if not shutil.which("ctr") or since is None or path.endswith(".tmpl"):
         proof.add(WARNING, f"no containerd answers on {address}: no container was started")

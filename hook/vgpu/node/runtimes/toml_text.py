@@ -19,6 +19,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from vgpu.config.errors import VgpuError
+from vgpu.node.runtimes.nested import look_up
 
 BEGIN = "# vgpuctl runtime configure: begin. vgpuctl runtime unconfigure removes this part."
 END = "# vgpuctl runtime configure: end"
@@ -41,16 +42,6 @@ def parse(text: str, source: str) -> dict[str, Any]:
 def _values(text: str) -> dict[str, Any]:
     """tomlkit takes some 20 ms for containerd's whole default file, and one command asks for the same text often."""
     return dict(tomlkit.parse(text).unwrap())
-
-
-def look_up(document: Mapping[str, Any], keys: Iterable[str]) -> Any:
-    """The value below `keys`, or None."""
-    value: Any = document
-    for key in keys:
-        if not isinstance(value, Mapping) or key not in value:
-            return None
-        value = value[key]
-    return value
 
 
 def table_header(keys: Iterable[str]) -> str:

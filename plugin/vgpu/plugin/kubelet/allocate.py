@@ -21,9 +21,8 @@ from vgpu.config.settings import Settings
 from vgpu.node.service import kubelet_resources
 from vgpu.node.service.kubelet_resources import Resource, Slot
 
-PAIR = (
-    2.0  #: seconds between the allocations of a container's cores and memory, which kubelet makes one after the other
-)
+#: Seconds between the allocations of a container's cores and memory, which kubelet makes one after the other.
+PAIR = 2.0
 TICK = 1e-6  #: seconds between the times of two grants, which therefore always differ
 
 
