@@ -125,7 +125,7 @@ bool process_is_dead(const struct process_identity *self, uint64_t owner, uint64
 	struct stat_line line;
 	char path[40];
 
-	if (namespaces != self->namespaces)
+	if (namespaces && namespaces != self->namespaces)
 		return false;
 	pid_t pid = (pid_t)(owner & PID_MASK);
 	if (kill(pid, 0) < 0 && errno == ESRCH)

@@ -26,7 +26,10 @@ void process_identify(struct process_identity *self);
  */
 enum look { PASSING, THOROUGH };
 
-/* True only if `owner`, which recorded `namespaces`, is certainly gone and holds nothing of the driver any more. */
+/*
+ * True only if `owner`, which recorded `namespaces`, is certainly gone and holds nothing of the driver any more. 0
+ * namespaces: it was about to record them and holds nothing yet. It is then looked for in this process's namespace.
+ */
 bool process_is_dead(const struct process_identity *self, uint64_t owner, uint64_t namespaces, enum look look);
 
 #endif

@@ -197,6 +197,8 @@ static int claim_free(struct vgpu_usage *usage, const struct process_identity *s
 			continue;
 		usage_region_store(&slot->image, self->image);
 		usage_region_store(&slot->namespaces, self->namespaces);
+		if (usage_region_load(&slot->owner) != self->owner)
+			continue; /* a process of another namespace took the half-written slot for a dead one's */
 		return (int)i;
 	}
 	return NO_SLOT;

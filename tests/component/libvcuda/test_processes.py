@@ -97,6 +97,22 @@ def test_killed_while_racing_nothing_stays_behind(awkward: Box) -> None:
     assert awkward.usage() == (1, 0, LIMIT)
 
 
+@pytest.mark.parametrize("reaping", [False, True])
+def test_killed_between_the_words_of_a_slot(awkward: Box, reaping: bool) -> None:
+    """The owner is written first and cleared last. A kill in between leaves a slot that names no namespaces."""
+    awkward.limit(LIMIT)
+    dead = awkward.opened()
+    dead.alloc(MIB)
+    with (awkward.path / "usage/usage").open("r+b") as region:
+        region.seek(usage.CARDS_END)
+        owner, *_ = usage.SLOT.unpack(region.read(usage.SLOT.size))
+        region.seek(usage.CARDS_END)
+        region.write(usage.SLOT.pack(owner | usage.REAPING * reaping, 0, 0, 0, 0))
+    dead.kill()
+    assert awkward.opened().fills(MIB) == LIMIT
+    assert awkward.usage() == (1, 0, LIMIT)
+
+
 def test_a_stopped_process_stops_nobody(awkward: Box) -> None:
     awkward.limit(LIMIT)
     stopped, other = awkward.opened(), awkward.opened()
