@@ -363,7 +363,7 @@ SIM_EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 	launch.is_parallel = plan.lanes > 1 && !capturing;
 	sim_clock_pay(SIM_COST_GRAPH);
 	if (!capturing) /* in a capture, the launch of the captured graph does it */
-		result = sim_graph_memory_prepare(launch.context, plan.steps, plan.count, flags, stream);
+		result = sim_graph_memory_prepare(plan.steps, plan.count, flags, stream);
 	if (result == CUDA_SUCCESS)
 		result = submit_launch(&launch);
 	sim_graph_plan_free(&plan);
@@ -381,7 +381,7 @@ SIM_EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
 		result = snapshot(exec, &plan, &flags);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = sim_graph_memory_reserve(context, plan.steps, plan.count);
+	result = sim_graph_memory_reserve(plan.steps, plan.count);
 	sim_graph_plan_free(&plan);
 	return result;
 }

@@ -165,17 +165,28 @@ static bool steps_free(const struct sim_step *steps, size_t count, CUdeviceptr p
 	return false;
 }
 
-CUresult sim_graph_memory_reserve(struct sim_context *context, const struct sim_step *steps, size_t count)
+static uint64_t bytes_on(CUdevice device, const struct sim_step *steps, size_t count)
 {
 	uint64_t bytes = 0;
 
 	for (size_t i = 0; i < count; i++)
-		if (steps[i].work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-			bytes += round_to_granularity(steps[i].work.memory.bytes, steps[i].work.memory.device);
-	if (!bytes)
-		return CUDA_SUCCESS;
-	pthread_mutex_lock(&sim_driver.lock);
-	return sim_object_unlock(sim_graph_memory_reserve_bytes(context->device, bytes));
+		if (steps[i].work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && steps[i].work.memory.device == device)
+			bytes += round_to_granularity(steps[i].work.memory.bytes, device);
+	return bytes;
+}
+
+CUresult sim_graph_memory_reserve(const struct sim_step *steps, size_t count)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	for (CUdevice device = 0; result == CUDA_SUCCESS && device < sim_driver.device_count; device++) {
+		uint64_t bytes = bytes_on(device, steps, count);
+		if (!bytes)
+			continue;
+		pthread_mutex_lock(&sim_driver.lock);
+		result = sim_object_unlock(sim_graph_memory_reserve_bytes(device, bytes));
+	}
+	return result;
 }
 
 static bool is_live(CUdeviceptr pointer)
@@ -203,12 +214,11 @@ static CUresult free_left_over(const struct sim_step *steps, size_t count, unsig
 	return result;
 }
 
-CUresult sim_graph_memory_prepare(struct sim_context *context, const struct sim_step *steps, size_t count,
-                                  unsigned long long flags, CUstream stream)
+CUresult sim_graph_memory_prepare(const struct sim_step *steps, size_t count, unsigned long long flags, CUstream stream)
 {
 	CUresult result = free_left_over(steps, count, flags, stream);
 
-	return result == CUDA_SUCCESS ? sim_graph_memory_reserve(context, steps, count) : result;
+	return result == CUDA_SUCCESS ? sim_graph_memory_reserve(steps, count) : result;
 }
 
 void sim_graph_memory_alloc(const struct sim_work *work)

@@ -8,6 +8,7 @@
  */
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "compute/launch.h"
 #include "driver/cuda_table.h"
@@ -24,13 +25,20 @@ enum {
 
 struct node {
 	CUdeviceptr pointer;
-	uint64_t size; /* 0: the node frees */
+	uint64_t size;   /* 0: the node frees */
+	unsigned int at; /* of the device, in the demand */
+};
+
+/* What the allocation nodes of a graph take from one device's pool. */
+struct device_demand {
+	CUdevice device;
+	uint64_t size;
+	uint64_t left; /* bytes of `size` that the graph does not free itself */
 };
 
 struct demand {
-	CUdevice device; /* of the first allocation node */
-	uint64_t size;
-	uint64_t left;   /* bytes of `size` that the graph does not free itself */
+	struct device_demand on[VGPU_LIMITS_MAX_CARDS];
+	unsigned int count;
 	bool frees_others; /* the graph frees memory that it does not allocate */
 };
 
@@ -56,7 +64,7 @@ static void add_graph(CUgraph graph, struct demand *demand, struct nodes *found,
 	free(nodes);
 }
 
-static void note(struct nodes *found, CUdeviceptr pointer, uint64_t size)
+static void note(struct nodes *found, CUdeviceptr pointer, uint64_t size, unsigned int at)
 {
 	if (found->count == found->room) {
 		size_t room = found->room ? found->room * 2 : 16;
@@ -66,17 +74,25 @@ static void note(struct nodes *found, CUdeviceptr pointer, uint64_t size)
 		found->list = list;
 		found->room = room;
 	}
-	found->list[found->count++] = (struct node){pointer, size};
+	found->list[found->count++] = (struct node){pointer, size, at};
 }
 
+/* Only devices with a limit count. The limits file has no more of them than a demand has places. */
 static void add_allocation(const CUDA_MEM_ALLOC_NODE_PARAMS *params, struct demand *demand, struct nodes *found)
 {
-	if (params->pool_props.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+	const CUdevice device = params->pool_props.location.id;
+	unsigned int at = 0;
+
+	if (params->pool_props.location.type != CU_MEM_LOCATION_TYPE_DEVICE || !pools_of_graphs(device))
 		return;
-	demand->size += params->bytesize;
-	if (demand->device == NO_DEVICE)
-		demand->device = params->pool_props.location.id;
-	note(found, params->dptr, params->bytesize);
+	while (at < demand->count && demand->on[at].device != device)
+		at++;
+	if (at == VGPU_LIMITS_MAX_CARDS)
+		return;
+	if (at == demand->count)
+		demand->on[demand->count++] = (struct device_demand){.device = device};
+	demand->on[at].size += params->bytesize;
+	note(found, params->dptr, params->bytesize, at);
 }
 
 static void add_node(CUgraphNode node, struct demand *demand, struct nodes *found, int depth)
@@ -93,7 +109,7 @@ static void add_node(CUgraphNode node, struct demand *demand, struct nodes *foun
 	if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && REAL(cuGraphMemAllocNodeGetParams, node, params) == CUDA_SUCCESS)
 		add_allocation(params, demand, found);
 	if (type == CU_GRAPH_NODE_TYPE_MEM_FREE && REAL(cuGraphMemFreeNodeGetParams, node, &pointer) == CUDA_SUCCESS)
-		note(found, pointer, 0);
+		note(found, pointer, 0, 0);
 }
 
 /* Orders nodes by pointer, and an allocation before a free. */
@@ -117,7 +133,7 @@ static void look_into(CUgraph graph, struct demand *demand)
 		const struct node *node = &found.list[i];
 		bool freed = i + 1 < found.count && node[1].pointer == node->pointer && !node[1].size;
 		if (node->size && !freed)
-			demand->left += node->size;
+			demand->on[node->at].left += node->size;
 		else if (!node->size && (!i || node[-1].pointer != node->pointer))
 			demand->frees_others = true;
 	}
@@ -126,51 +142,78 @@ static void look_into(CUgraph graph, struct demand *demand)
 
 struct graph_call {
 	struct demand demand;
-	struct pool_charge charge;
+	struct pool_charge charges[VGPU_LIMITS_MAX_CARDS];
+	unsigned int charged;
 	bool entered;
 };
 
+static const struct graph_launch_mark nothing_runs = {NULL, NULL};
+
+/* Ends the charges. `stream`: the graph was launched into it, and may take its memory until the stream has run it. */
+static void end_charges(struct graph_call *call, const CUstream *stream)
+{
+	while (call->charged)
+		pools_end_graph(&call->charges[--call->charged], stream ? graph_launches_mark(*stream) : nothing_runs);
+}
+
 /*
- * Begins the charge. If there is no room, waits for the work of `stream` and for launched graphs: both may free
- * memory.
+ * If there is no room, waits for the work of `stream` and for launched graphs: both may free memory.
  */
+static bool begin_charge(struct graph_call *call, const struct device_demand *demand, CUgraphExec exec, CUstream stream)
+{
+	const struct graph_memory graph = {exec, demand->size, demand->left};
+	struct pool_charge *charge = &call->charges[call->charged];
+	struct pool *pool = demand->size ? pools_of_graphs(demand->device) : NULL;
+
+	if (!pool)
+		return true;
+	bool granted = pools_begin_graph(charge, pool, &graph);
+	if (!granted) {
+		bool waited = exec && graph_launches_await(stream);
+		waited |= pools_wait_for_graphs(pools_card_of(pool));
+		granted = waited && pools_begin_graph(charge, pool, &graph);
+	}
+	call->charged += granted;
+	return granted;
+}
+
+static void leave(const struct graph_call *call)
+{
+	if (call->entered)
+		guard_leave();
+}
+
+/* Begins the charges of all devices or of none. */
 static CUresult begin_graph(struct graph_call *call, CUgraphExec exec, CUstream stream)
 {
-	struct pool *pool = pools_of_graphs(call->demand.device);
-	const struct graph_memory graph = {exec, call->demand.size, call->demand.left};
-
-	if (!pool || !graph.size || pools_begin_graph(&call->charge, pool, &graph))
-		return CUDA_SUCCESS;
-	bool waited = exec && graph_launches_await(stream);
-	waited |= pools_wait_for_graphs(pools_card_of(pool));
-	if (waited && pools_begin_graph(&call->charge, pool, &graph))
-		return CUDA_SUCCESS;
-	call->charge.pool = NULL;
-	if (call->entered)
-		guard_leave();
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	for (unsigned int i = 0; i < call->demand.count; i++) {
+		if (begin_charge(call, &call->demand.on[i], exec, stream))
+			continue;
+		end_charges(call, NULL);
+		leave(call);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	return CUDA_SUCCESS;
 }
-
-static void end_graph(struct graph_call *call, struct graph_launch_mark mark)
-{
-	if (call->charge.pool)
-		pools_end_graph(&call->charge, mark);
-	if (call->entered)
-		guard_leave();
-}
-
-static const struct graph_launch_mark nothing_runs = {NULL, NULL};
 
 /* ---- instantiate ---- */
 
 static CUresult begin_instantiate(struct graph_call *call, CUgraph graph)
 {
-	*call = (struct graph_call){.demand.device = NO_DEVICE};
+	call->demand.count = call->charged = 0;
+	call->demand.frees_others = false;
 	call->entered = limits_state() == LIMITS_PRESENT && guard_enter();
 	if (!call->entered)
 		return CUDA_SUCCESS;
 	look_into(graph, &call->demand);
 	return begin_graph(call, NULL, NULL);
+}
+
+static void forget(struct allocation *entry)
+{
+	if (entry)
+		free((void *)(uintptr_t)entry->target);
+	free(entry);
 }
 
 /*
@@ -180,23 +223,30 @@ static CUresult begin_instantiate(struct graph_call *call, CUgraph graph)
 static void keep(CUgraphExec exec, const struct demand *demand, bool frees_itself)
 {
 	struct allocation *entry = calloc(1, sizeof(*entry));
+	struct demand *kept = malloc(sizeof(*kept));
 
-	if (!entry)
+	if (!entry || !kept) {
+		free(entry);
+		free(kept);
 		return;
+	}
+	memcpy(kept, demand, sizeof(*kept));
+	for (unsigned int i = 0; i < kept->count && !frees_itself; i++)
+		kept->on[i].left = 0;
 	*entry = (struct allocation){
-		.kind = GRAPH_EXEC, .key = (uintptr_t)exec, .size = demand->size, .device = demand->device,
-		.target = frees_itself ? demand->left : 0, .references = demand->frees_others, .card = USAGE_NO_CARD,
+		.kind = GRAPH_EXEC, .key = (uintptr_t)exec, .target = (uintptr_t)kept, .card = USAGE_NO_CARD,
 	};
 	pools_graph_gone(exec); /* an earlier graph at this address, which was destroyed with its context */
-	free(allocations_put(entry));
+	forget(allocations_put(entry));
 	atomic_fetch_add(&execs, 1);
 }
 
 static CUresult end_instantiate(struct graph_call *call, CUresult result, const CUgraphExec *exec, uint64_t flags)
 {
-	if (result == CUDA_SUCCESS && (call->demand.size || call->demand.frees_others))
+	if (result == CUDA_SUCCESS && (call->demand.count || call->demand.frees_others))
 		keep(*exec, &call->demand, flags & FLAG_AUTO_FREE_ON_LAUNCH);
-	end_graph(call, nothing_runs);
+	end_charges(call, NULL);
+	leave(call);
 	return result;
 }
 
@@ -244,7 +294,7 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
 
 	if (entry) {
 		atomic_fetch_sub(&execs, 1);
-		free(entry);
+		forget(entry);
 		pools_graph_gone(exec);
 		pools_reconcile();
 	}
@@ -262,7 +312,7 @@ static bool is_captured(CUstream stream)
 
 /*
  * False: the graph neither allocates nor frees, it is launched into a capture, or the driver itself makes the call.
- * `within`: the wrapper holds the guard already.
+ * `within`: the wrapper holds the guard already. A program must not destroy a graph while it launches it.
  */
 static bool has_memory(CUgraphExec exec, CUstream stream, struct graph_call *call, bool within)
 {
@@ -271,10 +321,9 @@ static bool has_memory(CUgraphExec exec, CUstream stream, struct graph_call *cal
 	if (!atomic_load_explicit(&execs, memory_order_relaxed) ||
 	    !allocations_find(GRAPH_EXEC, (uintptr_t)exec, &entry) || is_captured(stream))
 		return false;
-	*call = (struct graph_call){
-		.demand = {entry.device, entry.size, entry.target, entry.references},
-		.entered = !within && guard_enter(),
-	};
+	memcpy(&call->demand, (const void *)(uintptr_t)entry.target, sizeof(call->demand));
+	call->charged = 0;
+	call->entered = !within && guard_enter();
 	return within || call->entered;
 }
 
@@ -282,7 +331,8 @@ static CUresult end_launch(struct graph_call *call, CUstream stream, CUresult re
 {
 	if (result == CUDA_SUCCESS && call->demand.frees_others)
 		graph_launches_freed();
-	end_graph(call, result == CUDA_SUCCESS && call->charge.pool ? graph_launches_mark(stream) : nothing_runs);
+	end_charges(call, result == CUDA_SUCCESS ? &stream : NULL);
+	leave(call);
 	pools_freed();
 	return result;
 }

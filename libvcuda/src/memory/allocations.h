@@ -20,7 +20,7 @@ enum allocation_kind {
 	ALLOCATED_MIPMAP,
 	ALLOCATED_HANDLE, /* of physical memory (cuMemCreate), which lives as long as references or mappings of it */
 	MAPPED_RANGE,     /* the start of the range; `target` is the handle; nothing is booked for it */
-	GRAPH_EXEC,       /* `size` is the most that its allocation nodes take; nothing is booked for it */
+	GRAPH_EXEC,       /* `target` is what hooks/graph.c knows of its nodes; nothing is booked for it */
 };
 
 struct allocation {
