@@ -371,6 +371,25 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericA
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t size);
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address);
 
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const void *properties);
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset, CUmemGenericAllocationHandle memory,
+			    size_t memory_offset, size_t size, unsigned long long flags);
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
+			       CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+			       unsigned long long flags);
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr pointer, size_t size,
+			     unsigned long long flags);
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
+				CUdeviceptr pointer, size_t size, unsigned long long flags);
+CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice device, size_t offset, size_t size);
+CUresult cuLogicalEndpointBindMem(unsigned int endpoint, CUdevice device, uint64_t offset,
+				  CUmemGenericAllocationHandle memory, uint64_t memory_offset, uint64_t size,
+				  unsigned long long flags);
+CUresult cuLogicalEndpointBindAddr(unsigned int endpoint, CUdevice device, uint64_t offset, void *pointer,
+				   uint64_t size, unsigned long long flags);
+CUresult cuLogicalEndpointUnbind(unsigned int endpoint, CUdevice device, uint64_t offset, uint64_t size);
+CUresult cuLogicalEndpointDestroy(unsigned int endpoint);
+
 CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor);
 CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descriptor);
 CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor);

@@ -47,6 +47,16 @@
 	HOOK(cuMemMap, cuMemMap, 10020, ANY) \
 	HOOK(cuMemUnmap, cuMemUnmap, 10020, ANY) \
 	HOOK(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, 11000, ANY) \
+	HOOK(cuMulticastCreate, cuMulticastCreate, 12010, ANY) \
+	HOOK(cuMulticastBindMem, cuMulticastBindMem, 12010, ANY) \
+	HOOK(cuMulticastBindMem_v2, cuMulticastBindMem, 13010, ANY) \
+	HOOK(cuMulticastBindAddr, cuMulticastBindAddr, 12010, ANY) \
+	HOOK(cuMulticastBindAddr_v2, cuMulticastBindAddr, 13010, ANY) \
+	HOOK(cuMulticastUnbind, cuMulticastUnbind, 12010, ANY) \
+	HOOK(cuLogicalEndpointBindMem, cuLogicalEndpointBindMem, 13030, ANY) \
+	HOOK(cuLogicalEndpointBindAddr, cuLogicalEndpointBindAddr, 13030, ANY) \
+	HOOK(cuLogicalEndpointUnbind, cuLogicalEndpointUnbind, 13030, ANY) \
+	HOOK(cuLogicalEndpointDestroy, cuLogicalEndpointDestroy, 13030, ANY) \
 	HOOK(cuArrayCreate, cuArrayCreate, 2000, ANY) \
 	HOOK(cuArrayCreate_v2, cuArrayCreate, 3020, ANY) \
 	HOOK(cuArray3DCreate, cuArray3DCreate, 2000, ANY) \

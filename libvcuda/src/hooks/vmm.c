@@ -3,7 +3,7 @@
  * lists all wrappers.
  *
  * Memory of cuMemCreate is charged to the card that the call names. The memory and its charge live while a handle is
- * not released or a range is mapped to the memory. A handle imported from another process is not charged, since the
+ * not released, a range is mapped to the memory, or it is bound to an object of several cards (hooks/multicast.c). A handle imported from another process is not charged, since the
  * exporter is charged already.
  */
 #include <stdlib.h>
@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "driver/cuda_table.h"
 #include "memory/charge.h"
+#include "memory/physical.h"
 #include "shared/guard.h"
 #include "shared/limits.h"
 #include "shared/usage.h"
@@ -36,13 +37,6 @@ static bool counts(void)
 	return limits_state() == LIMITS_PRESENT;
 }
 
-static void give_up_reference(uint64_t handle)
-{
-	bool known;
-
-	(void)charge_give_back(allocations_dereference(ALLOCATED_HANDLE, handle, &known), CUDA_SUCCESS);
-}
-
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	bool known = false;
@@ -51,7 +45,10 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 
 	if (result != CUDA_SUCCESS && known && !last)
 		(void)allocations_reference(ALLOCATED_HANDLE, handle);
-	return charge_give_back(last, result);
+	(void)charge_give_back(last, result);
+	if (result == CUDA_SUCCESS && last)
+		physical_unbind_all((struct binder){MULTICAST_OBJECT, handle});
+	return result;
 }
 
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
@@ -73,7 +70,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemG
 					    : GUARDED(REAL(cuMemMap, pointer, size, offset, handle, flags));
 
 	if (charged && result != CUDA_SUCCESS) {
-		give_up_reference(handle);
+		physical_drop(handle);
 		free(range);
 	} else if (charged) {
 		*range = (struct allocation){
@@ -100,7 +97,7 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 	while ((range = taken)) {
 		taken = range->next;
 		if (result == CUDA_SUCCESS) {
-			give_up_reference(range->target);
+			physical_drop(range->target);
 			free(range);
 		} else {
 			free(allocations_put(range));

@@ -95,7 +95,9 @@ def test_a_green_context_is_charged_like_any_other(t4: SimBox, client: Client) -
     assert (client.left(), t4.held()) == (LIMIT // 2, LIMIT // 2)
 
 
-def test_a_multicast_object_costs_nothing_and_what_is_bound_does(sim_box: Callable[..., SimBox]) -> None:
+@pytest.fixture
+def multicaster(sim_box: Callable[..., SimBox]) -> tuple[SimBox, Client, int]:
+    """A box on cards that can multicast, a client, and a multicast object of one card."""
     box = sim_box("h200x8")
     cards = [limits.CardLimit(card["uuid"], LIMIT) for card in box.cards()]
     (box.path / "limits").write_bytes(limits.encode("box", cards))
@@ -103,12 +105,68 @@ def test_a_multicast_object_costs_nothing_and_what_is_bound_does(sim_box: Callab
     multicast = client.made(f"cuMulticastCreate & {{I:1,I:0,Q:{LIMIT},Q:0,Q:0}}")
     client.does(f"cuMulticastAddDevice {multicast} 0")
     assert client.left() == LIMIT
-    memory = client.made(f"cuMemCreate & {LIMIT} {ON_CARD} 0")
-    client.does(f"cuMulticastBindMem {multicast} 0 {memory} 0 {LIMIT} 0")
-    assert (client.left(), box.held()) == (0, LIMIT)
-    client.does(f"cuMulticastUnbind {multicast} 0 0 {LIMIT}")
+    return box, client, multicast
+
+
+def bound(client: Client, to: int, call: str, offset: int = 0, size: int = LIMIT) -> None:
+    """Binds new memory by the call, and gives up its handle and its mapping."""
+    device = "0 " if call.endswith("_v2") or "Endpoint" in call else ""
+    memory = client.made(f"cuMemCreate & {size} {ON_CARD} 0")
+    if "Addr" in call:
+        address = client.made(f"cuMemAddressReserve & {size} 0 0 0")
+        client.does(f"cuMemMap {address} {size} 0 {memory} 0")
+        client.does(f"{call} {to} {device}{offset} {address} {size} 0")
+        client.does(f"cuMemUnmap {address} {size}")
+    else:
+        client.does(f"{call} {to} {device}{offset} {memory} 0 {size} 0")
     client.does(f"cuMemRelease {memory}")
+
+
+BINDS = ["cuMulticastBindMem", "cuMulticastBindMem_v2", "cuMulticastBindAddr", "cuMulticastBindAddr_v2"]
+
+
+@pytest.mark.parametrize("call", BINDS)
+def test_bound_memory_is_charged_until_it_is_unbound(multicaster: tuple[SimBox, Client, int], call: str) -> None:
+    box, client, multicast = multicaster
+    bound(client, multicast, call)
+    assert (client.left(), box.held()) == (0, LIMIT)
+    assert client.numbers(f"cuMemAlloc_v2 & {2 * MIB}")[0] == OUT_OF_MEMORY
+    client.does(f"cuMulticastUnbind {multicast} 0 0 {LIMIT}")
+    assert (client.left(), box.held()) == (LIMIT, 0)
+    bound(client, multicast, call)
     client.does(f"cuMemRelease {multicast}")
+    assert (client.left(), box.held()) == (LIMIT, 0)
+
+
+@pytest.mark.parametrize("call", ["cuLogicalEndpointBindMem", "cuLogicalEndpointBindAddr"])
+@pytest.mark.parametrize("end", ["cuLogicalEndpointUnbind {} 0 0 {}", "cuLogicalEndpointDestroy {}"])
+def test_memory_of_an_endpoint_is_charged_until_it_is_unbound(t4: SimBox, client: Client, call: str, end: str) -> None:
+    endpoint = client.made("cuLogicalEndpointIdReserve & 1")
+    client.does(f"cuLogicalEndpointCreate {endpoint} {{i:1,i:0,Q:{LIMIT},i:0,i:0}}")
+    bound(client, endpoint, call)
+    assert (client.left(), t4.held()) == (0, LIMIT)
+    client.does(end.format(endpoint, LIMIT))
+    assert (client.left(), t4.held()) == (LIMIT, 0)
+
+
+def test_a_mapped_multicast_object_keeps_what_is_bound(multicaster: tuple[SimBox, Client, int]) -> None:
+    box, client, multicast = multicaster
+    for half in range(2):
+        bound(client, multicast, BINDS[half], half * LIMIT // 2, LIMIT // 2)
+    client.does(f"cuMulticastUnbind {multicast} 0 0 {LIMIT // 2}")
+    address = client.made(f"cuMemAddressReserve & {LIMIT} 0 0 0")
+    client.does(f"cuMemMap {address} {LIMIT} 0 {multicast} 0")
+    client.does(f"cuMemRelease {multicast}")
+    assert (client.left(), box.held()) == (LIMIT // 2, LIMIT // 2)
+    client.does(f"cuMemUnmap {address} {LIMIT}")
+    assert (client.left(), box.held()) == (LIMIT, 0)
+
+
+def test_a_bind_that_fails_keeps_nothing(multicaster: tuple[SimBox, Client, int]) -> None:
+    box, client, multicast = multicaster
+    memory = client.made(f"cuMemCreate & {LIMIT} {ON_CARD} 0")
+    assert client.numbers(f"cuMulticastBindMem {multicast} 1 {memory} 0 {LIMIT} 0")[0] != 0
+    client.does(f"cuMemRelease {memory}")
     assert (client.left(), box.held()) == (LIMIT, 0)
 
 

@@ -1,0 +1,45 @@
+/*
+ * What keeps physical memory (cuMemCreate) alive: its handles, its mappings, and its bindings to objects that several
+ * cards share.
+ *
+ * Belongs here: the references of an ALLOCATED_HANDLE and the table of bindings. A multicast object is such a handle,
+ * for which nothing is booked. Not here: what the memory costs (memory/charge.h), the calls (hooks/vmm.c,
+ * hooks/multicast.c).
+ */
+#ifndef VCUDA_PHYSICAL_H
+#define VCUDA_PHYSICAL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+
+/* What memory can be bound to. Keys of different kinds may be equal. */
+enum binder_kind { MULTICAST_OBJECT, LOGICAL_ENDPOINT };
+
+struct binder {
+	enum binder_kind kind;
+	uint64_t key; /* the object's handle, the endpoint's id */
+};
+
+struct binding;
+
+/* Drops a reference, and with the last one the charge and what is bound to the object. */
+void physical_drop(CUmemGenericAllocationHandle handle);
+
+/*
+ * Begins to bind the memory: adds a reference. NULL with *room: the memory was not charged here. NULL without: there is
+ * no memory for the record.
+ */
+struct binding *physical_begin_binding(CUmemGenericAllocationHandle memory, bool *room);
+
+/* Ends it by the driver's result. `offset`, `size`: the range of the binder that the memory lies behind. */
+CUresult physical_end_binding(struct binding *binding, CUresult result, struct binder to, uint64_t offset, uint64_t size);
+
+/* The driver has ended the bindings of the device's memory in this range of the binder. */
+void physical_unbind(struct binder from, CUdevice device, uint64_t offset, uint64_t size);
+
+/* The driver has destroyed the binder. */
+void physical_unbind_all(struct binder from);
+
+#endif
