@@ -8,7 +8,8 @@
  *
  * A slot belongs to the process in `owner` (0: it is free, and all its charges are 0). A process that finds the owner
  * dead takes the slot over by a compare-and-swap to its own identity with VGPU_USAGE_REAPING, zeroes the charges and
- * frees the slot. If that process dies meanwhile, the next one does the same.
+ * frees the slot. If that process dies meanwhile, the next one does the same. Within a pid namespace, pid and start time
+ * tell who is dead. Across namespaces the slot's lock tells it (shared/slot_lock.h), if the owner could take it.
  *
  * What a container uses of a card is the sum of `reserved` over the slots. A reservation first adds to `attempting`,
  * then sums both words of all slots. The last of several racing processes sees all the others, so the sum of the
@@ -38,6 +39,7 @@
 
 #define VGPU_USAGE_PID_BITS 22                          /* the kernel's PID_MAX_LIMIT is 2^22 */
 #define VGPU_USAGE_REAPING ((uint64_t)1 << 63)
+#define VGPU_USAGE_UNLOCKED ((uint64_t)1)               /* of `image`: the owner does not hold its slot's lock */
 
 struct vgpu_usage_card {
 	uint64_t key;          /* mixed from the UUID, never 0; 0: free */
@@ -47,8 +49,8 @@ struct vgpu_usage_card {
 
 struct vgpu_usage_slot {
 	uint64_t owner;        /* start time in clock ticks << VGPU_USAGE_PID_BITS | pid, both as in the container */
-	uint64_t namespaces;   /* inodes of the owner's pid (low half) and time namespace; 0: not known yet, not judged */
-	uint64_t image;        /* random per exec: separates what the same process charged before an exec */
+	uint64_t namespaces;   /* inodes of the owner's pid (low half) and time namespace; 0: not recorded yet */
+	uint64_t image;        /* random per exec, see VGPU_USAGE_UNLOCKED; what the process charged before differs; 0: not yet */
 	uint64_t managed;      /* of the owner's charges, bytes in managed memory because a card was full: for people */
 	uint64_t unaccounted;  /* a bit per place in `cards`: the owner has unaccounted contexts or code there */
 };

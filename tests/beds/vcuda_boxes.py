@@ -29,7 +29,7 @@ AWKWARD_UUID = limits.uuid_text(b"awkward-card-000")
 #: A sanitizer's runtime that all programs preload when libvcuda was built with it: test_sanitizers.py.
 SANITIZER = os.environ.get("VGPU_SANITIZER", "")
 COMPLAINTS = ("Sanitizer", "runtime error:")
-PATIENCE = 60.0
+PATIENCE = 300.0  #: seconds after which a client counts as stuck, on a busy machine too
 NVML = "libnvidia-ml.so.1"
 SLOTS_OFFSET = usage.HEADER.size + limits.MAX_CARDS * usage.CARD.size
 PIDS = ("--pid", "--fork", "--kill-child", "--mount-proc")
@@ -183,15 +183,24 @@ class Box:
     def command(self, *words: str) -> list[str]:
         return ["nsenter", *self.namespaces, *words]
 
-    def _begin(self, how: str, level: str, library: str) -> Client:
+    def _begin(self, how: str, level: str, library: str, *prefix: str) -> Client:
         environment = {**self.environment, "VGPU_LOG_LEVEL": level}
-        client = Client(self.command(str(self.program), how, library), environment, self.path / "log")
+        client = Client(self.command(*prefix, str(self.program), how, library), environment, self.path / "log")
         self.clients.append(client)
         return client
 
     def start(self, how: str = "local", level: str = "error", library: str = "libcuda.so.1") -> Client:
         client = self._begin(how, level, library)
         assert client.receive() == ["ready"], self.log
+        return client
+
+    def nested(self) -> Client:
+        """A client with a context on the device, in a PID namespace of its own below the box's."""
+        client = self._begin("local", "error", "libcuda.so.1", "unshare", "--pid", "--fork", "--kill-child")
+        for command, answer in ("", "ready"), ("init", "0"), ("open 0", "0 0"):
+            if command:
+                client.send(command)
+            assert client.receive() == answer.split(), self.log
         return client
 
     def crowd(self, count: int) -> list[Client]:

@@ -91,7 +91,7 @@ static uint64_t image_nonce(void)
 
 	if (random)
 		memcpy(&nonce, random, sizeof(nonce));
-	return nonce | 1;
+	return nonce | VGPU_USAGE_UNLOCKED | 2; /* not 0 without that bit either */
 }
 
 void process_identify(struct process_identity *self)
@@ -118,15 +118,13 @@ static bool ended(const struct stat_line *line)
 	return (line->state == 'Z' || line->state == 'X') && line->threads <= 1;
 }
 
-bool process_is_dead(const struct process_identity *self, uint64_t owner, uint64_t namespaces, enum look look)
+bool process_is_dead(const struct process_identity *self, uint64_t owner, enum look look)
 {
 	uint64_t start = owner >> VGPU_USAGE_PID_BITS & START_MASK;
 	uint64_t own_start = self->owner >> VGPU_USAGE_PID_BITS & START_MASK;
 	struct stat_line line;
 	char path[40];
 
-	if (namespaces && namespaces != self->namespaces)
-		return false;
 	pid_t pid = (pid_t)(owner & PID_MASK);
 	if (kill(pid, 0) < 0 && errno == ESRCH)
 		return true;
@@ -136,4 +134,9 @@ bool process_is_dead(const struct process_identity *self, uint64_t owner, uint64
 	if (!own_start || !read_stat(path, &line)) /* /proc is of another namespace, or hides the process */
 		return false;
 	return (start && line.start != start) || ended(&line);
+}
+
+bool process_is_judged_by_pid(const struct process_identity *self, uint64_t namespaces)
+{
+	return !namespaces || namespaces == self->namespaces;
 }

@@ -1,6 +1,6 @@
 /*
- * The identity of this process in the usage region, and whether another process of the region still lives. Its pid and
- * start time decide that, not a lock.
+ * The identity of this process in the usage region, and whether another process of the region still lives, by its pid and
+ * start time.
  *
  * Belongs here: reading a process's state from /proc. Not whether it is the container's own (base/peers.h), nor what it
  * holds (shared/usage.h).
@@ -10,6 +10,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "vgpu_usage.h"
 
 /* The members are those of struct vgpu_usage_slot. */
 struct process_identity {
@@ -27,9 +29,18 @@ void process_identify(struct process_identity *self);
 enum look { PASSING, THOROUGH };
 
 /*
- * True only if `owner`, which recorded `namespaces`, is certainly gone and holds nothing of the driver any more. 0
- * namespaces: it was about to record them and holds nothing yet. It is then looked for in this process's namespace.
+ * Whether an owner that recorded `namespaces` has a pid of this process's namespace. 0 namespaces: it was about to
+ * record them and holds nothing yet. It is then looked for in this namespace.
  */
-bool process_is_dead(const struct process_identity *self, uint64_t owner, uint64_t namespaces, enum look look);
+bool process_is_judged_by_pid(const struct process_identity *self, uint64_t namespaces);
+
+/* Whether /proc shows this process, so that start times tell processes apart. */
+static inline bool process_knows_start(const struct process_identity *self)
+{
+	return (self->owner & ~VGPU_USAGE_REAPING) >> VGPU_USAGE_PID_BITS;
+}
+
+/* True only if `owner`, of this pid namespace, is certainly gone and holds nothing of the driver any more. */
+bool process_is_dead(const struct process_identity *self, uint64_t owner, enum look look);
 
 #endif

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "shared/slot_lock.h"
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
@@ -109,12 +110,52 @@ static void free_slot(struct vgpu_usage *usage, uint32_t index)
 	empty_slot(usage, index);
 }
 
-/* Whether this process charged the slot before an exec: pid and start time are its own, the image is another. */
+/* Whether the slot names this process. Another one may have the same pid in its namespace, and the same start time. */
+static bool is_own(const struct process_identity *self, const struct vgpu_usage_slot *slot)
+{
+	return (usage_region_load(&slot->owner) & ~VGPU_USAGE_REAPING) == self->owner &&
+	       usage_region_load(&slot->namespaces) == self->namespaces;
+}
+
+/* Whether this process charged its slot before an exec: the image is another. */
 static bool before_exec(const struct process_identity *self, const struct vgpu_usage_slot *slot)
 {
 	uint64_t image = usage_region_load(&slot->image);
 
-	return usage_region_load(&slot->owner) == self->owner && image && image != self->image;
+	return usage_region_load(&slot->owner) == self->owner && image && (image | VGPU_USAGE_UNLOCKED) != self->image;
+}
+
+static bool lock_was_left(const struct vgpu_usage *usage, uint32_t index)
+{
+	uint64_t image = usage_region_load(&usage->slots[index].image);
+
+	return image && !(image & VGPU_USAGE_UNLOCKED) && slot_lock_is_free(index);
+}
+
+static bool owner_is_dead(const struct vgpu_usage *usage, uint32_t index, const struct process_identity *self,
+			  uint64_t owner, enum look look)
+{
+	bool by_pid = process_is_judged_by_pid(self, usage_region_load(&usage->slots[index].namespaces));
+
+	if (by_pid && process_is_dead(self, owner, look))
+		return true;
+	return (!by_pid || !process_knows_start(self)) && lock_was_left(usage, index);
+}
+
+/*
+ * Takes a dead process's slot over. Processes of other namespaces may have the same identity as its owner, so that the
+ * slot may be another's by now, whose lock is held.
+ */
+static bool take_over(struct vgpu_usage *usage, uint32_t index, const struct process_identity *self, uint64_t owner)
+{
+	struct vgpu_usage_slot *slot = &usage->slots[index];
+
+	if (!usage_region_swap(&slot->owner, owner, self->owner | VGPU_USAGE_REAPING))
+		return false;
+	if (process_is_judged_by_pid(self, usage_region_load(&slot->namespaces)) || lock_was_left(usage, index))
+		return true;
+	(void)usage_region_swap(&slot->owner, self->owner | VGPU_USAGE_REAPING, owner);
+	return false;
 }
 
 /* Called with the lock held. */
@@ -147,14 +188,14 @@ static int reap(struct vgpu_usage *usage, const struct process_identity *self, i
 		uint64_t owner = usage_region_load(&slot->owner);
 		if (!owner)
 			continue;
-		if ((owner & ~VGPU_USAGE_REAPING) == self->owner) {
+		if (is_own(self, slot)) {
 			if (!before_exec(self, slot))
 				continue;
 		} else if (card == OWN_ONLY || (card != ANY_CARD && !holds_something(usage, i, card)) ||
-			   !process_is_dead(self, owner, usage_region_load(&slot->namespaces), look)) {
+			   !owner_is_dead(usage, i, self, owner, look)) {
 			continue;
 		}
-		if (!usage_region_swap(&slot->owner, owner, self->owner | VGPU_USAGE_REAPING))
+		if (!take_over(usage, i, self, owner))
 			continue;
 		free_slot(usage, i);
 		freed++;
@@ -195,10 +236,12 @@ static int claim_free(struct vgpu_usage *usage, const struct process_identity *s
 		see_slot(usage, i); /* before the claim: a sum over the slots must not stop before a charged one */
 		if (!usage_region_swap(&slot->owner, 0, self->owner))
 			continue;
-		usage_region_store(&slot->image, self->image);
 		usage_region_store(&slot->namespaces, self->namespaces);
+		usage_region_store(&slot->image, self->image);
 		if (usage_region_load(&slot->owner) != self->owner)
 			continue; /* a process of another namespace took the half-written slot for a dead one's */
+		if (slot_lock_take(i))
+			usage_region_store(&slot->image, self->image & ~VGPU_USAGE_UNLOCKED);
 		return (int)i;
 	}
 	return NO_SLOT;

@@ -10,7 +10,7 @@ import pytest
 from checkout import CHECKOUT
 
 LIBVCUDA = CHECKOUT / "libvcuda"
-TARGETS = {"fuzz_limits.c": ["base/log.c"], "fuzz_usage.c": ["base/log.c", "base/process.c"]}
+TARGETS = {"fuzz_limits.c": ["base/log.c"], "fuzz_usage.c": ["base/log.c", "base/process.c", "shared/slot_lock.c"]}
 SEEDS = {
     "fuzz_limits.c": [b"VGPU\x01\0\0\0\x02\0\0\0\0\0\0\0\x01\0\0\0", b"VGPU\x01\0\0\0\x03\0\0\0\0\0\0\0", b"\x5a"],
     "fuzz_usage.c": [b"\0\0" + b"\xff" * 64, b"\0\x44" + b"\x01" * 32, b"\x08\x44" + b"\xff" * 16],

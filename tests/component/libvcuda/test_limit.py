@@ -254,7 +254,7 @@ def test_a_full_usage_region_refuses_memory_in_one_line(awkward: Box) -> None:
     struct.pack_into("=Q", data, 8, usage.SLOTS)
     slots = usage.CHARGES_OFFSET - usage.SLOTS * usage.SLOT.size
     for index in range(usage.SLOTS):
-        usage.SLOT.pack_into(data, slots + index * usage.SLOT.size, 1 << 22 | 1, 0, 0, 0, 0)
+        usage.SLOT.pack_into(data, slots + index * usage.SLOT.size, 1 << 22 | 1, 1, 1, 0, 0)
     (awkward.path / "usage/usage").write_bytes(data)
     client = awkward.opened()
     assert client.alloc(1)[0] == OUT_OF_MEMORY

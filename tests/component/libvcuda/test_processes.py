@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
+import struct
 import time
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 OUT_OF_MEMORY = 2
 MIB = 1 << 20
 LIMIT = 64 * MIB
+F_OFD_SETLK = 37
 
 
 def test_two_processes_share_one_limit(awkward: Box) -> None:
@@ -111,6 +114,63 @@ def test_killed_between_the_words_of_a_slot(awkward: Box, reaping: bool) -> None
     dead.kill()
     assert awkward.opened().fills(MIB) == LIMIT
     assert awkward.usage() == (1, 0, LIMIT)
+
+
+# Processes of PID namespaces below the container's: each is pid 1 of its own, and /proc does not show it.
+
+
+def test_nested_namespaces_share_the_limit(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    clients = [awkward.nested() for _ in range(8)]
+    assert sum(client.fills(MIB) for client in clients) == LIMIT
+    assert sum(client.fills(MIB) for client in reversed(clients)) == 0
+    assert awkward.usage() == (8, 0, LIMIT)
+
+
+@pytest.mark.parametrize("heir", ["opened", "nested"])
+def test_what_a_killed_process_of_a_nested_namespace_held_is_taken_back(awkward: Box, heir: str) -> None:
+    awkward.limit(LIMIT)
+    killed, living = awkward.nested(), awkward.nested()
+    assert (killed.alloc(LIMIT // 2)[0], living.alloc(LIMIT // 4)[0]) == (0, 0)
+    other = getattr(awkward, heir)()
+    assert other.free_bytes() == LIMIT // 4
+    killed.kill()
+    assert other.free_bytes() == 3 * LIMIT // 4
+    assert other.fills(MIB) == 3 * LIMIT // 4
+    assert awkward.usage() == (2, 0, LIMIT)
+
+
+def test_a_nested_process_learns_of_the_death_of_one_outside(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    outside, nested = awkward.opened(), awkward.nested()
+    outside.alloc(LIMIT)
+    assert nested.alloc(MIB)[0] == OUT_OF_MEMORY
+    outside.kill()
+    assert nested.fills(MIB) == LIMIT
+
+
+def test_closing_every_descriptor_keeps_the_slot(t4: SimBox) -> None:
+    t4.limit(LIMIT)
+    closing = t4.caller()
+    closing.made(f"cuMemAlloc_v2 & {LIMIT // 2}")
+    closing.ask("python os.closerange(3, 256)")
+    nested = t4.nested()
+    assert nested.fills(MIB) == LIMIT // 2
+    assert closing.numbers(f"cuMemAlloc_v2 & {MIB}")[0] == OUT_OF_MEMORY
+
+
+def test_without_locks_a_nested_process_keeps_what_it_holds(awkward: Box) -> None:
+    """Nobody can tell whether it lives, so its charge stays: too high, never too low."""
+    awkward.limit(LIMIT)
+    awkward.opened().alloc(MIB)
+    with (awkward.path / "usage/usage").open("r+b") as region:
+        lock = struct.pack("=hh4xqqi4x", fcntl.F_WRLCK, os.SEEK_SET, (1 << 40) + 1, usage.SLOTS, 0)
+        fcntl.fcntl(region, F_OFD_SETLK, lock)
+        nested = [awkward.nested() for _ in range(2)]
+        assert [client.alloc(LIMIT // 4)[0] for client in nested] == [0, 0]
+    nested[0].kill()
+    assert awkward.opened().fills(MIB) == LIMIT // 2 - MIB
+    assert nested[1].fills(MIB) == 0
 
 
 def test_a_stopped_process_stops_nobody(awkward: Box) -> None:
