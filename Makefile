@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 BUILD := build
 BENCH ?= hook
 NODE ?= $(abspath $(BUILD))/node
+PRIORITY ?= -10
 PROGRESS := packaging/setup/progress
 PIP := $(BIN)/python -m pip install --no-compile --progress-bar off --disable-pip-version-check
 export VGPU_BUILD := $(abspath $(BUILD))
@@ -34,10 +35,17 @@ $(VENV)/.stamp: pyproject.toml $(VENV)/pyvenv.cfg
 	@$(PROGRESS) "installing what the programs import in $(VENV)" $(BUILD)/setup/programs.log $(PIP) -e .
 	@touch $@
 
-# And what tests and linters import.
+# What the unit tests import besides, without which `make test-quick` would install nothing else.
+QUICK := import tomlkit; print(*tomlkit.load(open("pyproject.toml"))["project"]["optional-dependencies"]["quick"])
+$(VENV)/.stamp-quick: pyproject.toml $(VENV)/.stamp
+	@$(PROGRESS) "installing what the unit tests import in $(VENV)" $(BUILD)/setup/quick.log \
+	  sh -ec 'wanted=$$($(BIN)/python -c "$$1"); $(PIP) $$wanted' sh '$(QUICK)'
+	@touch $@
+
+# And what all tests and linters import.
 $(VENV)/.stamp-dev: pyproject.toml $(VENV)/pyvenv.cfg
-	@$(PROGRESS) "installing what programs and tests import in $(VENV)" $(BUILD)/setup/dev.log $(PIP) -e '.[dev]'
-	@touch $@ $(VENV)/.stamp
+	@$(PROGRESS) "installing what programs and tests import in $(VENV)" $(BUILD)/setup/dev.log $(PIP) -e '.[quick,dev]'
+	@touch $@ $(VENV)/.stamp $(VENV)/.stamp-quick
 
 build:
 	@$(PROGRESS) "compiling (output: $(BUILD)/build.log)" $(BUILD)/build.log \
@@ -81,18 +89,20 @@ simulated-node-remove: $(VENV)/.stamp
 
 # All tests. pytest counts the tests that cannot run on this machine; an unexpected skip is a failure. Those of the limiter
 # and the simulator measure time, so they have the machine for themselves. The others mostly wait: two files at a time.
+# PRIORITY is the niceness of all, where that is allowed.
 TIMED := tests/component/libvcuda tests/component/sim
+PYTEST = packaging/setup/priority $(PRIORITY) $(BIN)/pytest -q --strict-skips
 test: lint clients beds
-	$(BIN)/pytest -q --strict-skips -m 'not gpu and not long' $(TIMED)
-	$(BIN)/pytest -q --strict-skips -m 'not gpu and not long' -n 2 --dist loadfile --no-loadscope-reorder \
+	$(PYTEST) -m 'not gpu and not long' $(TIMED)
+	$(PYTEST) -m 'not gpu and not long' -n 2 --dist loadfile --no-loadscope-reorder \
 	  $(addprefix --ignore=,$(TIMED))
 
 # For the edit-test loop: unit tests, which start no process. Their files lie in memory where that is possible.
-test-quick: packages-build $(VENV)/.stamp-dev
-	@TMPDIR=$$([ -w /dev/shm ] && echo /dev/shm || echo /tmp) $(BIN)/pytest -q tests/unit
+test-quick: packages-build $(VENV)/.stamp-quick
+	@TMPDIR=$$([ -w /dev/shm ] && echo /dev/shm || echo /tmp) $(BIN)/pytest -q -m 'not long' tests/unit
 
 test-long: lint clients-long beds-long
-	$(BIN)/pytest -q --strict-skips -m 'not gpu' --long
+	$(PYTEST) -m 'not gpu' --long
 
 test-gpu: setup
 	$(BIN)/pytest -q tests/gpu -m gpu

@@ -11,7 +11,9 @@ archives=$cache/${base##*/}
 mount --make-rprivate /
 mkdir -p "$directory/upper" "$directory/work" "$directory/root" "$archives/partial" "$cache/pip"
 root=$directory/root
-mount -t overlay overlay -o "lowerdir=$base,upperdir=$directory/upper,workdir=$directory/work" "$root"
+layers=lowerdir=$base,upperdir=$directory/upper,workdir=$directory/work
+# dpkg waits for the disk after each file. This machine is thrown away, so nothing needs to be on the disk.
+mount -t overlay overlay -o "$layers,volatile" "$root" 2>/dev/null || mount -t overlay overlay -o "$layers" "$root"
 for tree in proc sys dev; do mount --rbind "/$tree" "$root/$tree"; done
 mount -t tmpfs fresh "$root/run"
 mkdir -p "$root/root/.cache/pip"

@@ -1,71 +1,128 @@
-"""A distribution's root with the packages installed, used, removed and purged: installed_node.sh, and what it must say.
+"""A machine with the packages installed, used, upgraded, removed and purged: installed_steps.sh, and what it must say.
 
-Belongs here: the bundles, the script's arguments and the expectations that all distributions share. The script runs in
-an overlay, so the root stays as it is.
+Belongs here: the bundles that its containers run, and the expectations that all distributions share. `run` has the
+packages in an overlay over a distribution's root, so the root stays as it is. On a fresh machine, `python
+installed_node.py DIRECTORY DEB PLUGIN_DEB` makes the bundles with what was built there.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import bundles
+import last_version
 import nodes
-from checkout import CHECKOUT
+import trees
+from checkout import CHECKOUT, DATA
 
 SCRIPT = CHECKOUT / "tests/beds/installed_node.sh"
 SHARE = {"vgpu.io/cores": "30", "vgpu.io/memory": "2Gi"}
 COMMANDS = {"share": ("sh", "-c", "cudaprobe info; cudaprobe alloc 512 9"), "held": ("sleep", "600")}
 TIMEOUT = 900
+NEXT = "vgpu: next: vgpuctl doctor; vgpuctl runtime configure --runtime containerd (or crio, docker, podman)\n"
+STAND_INS = "containerd.io installed\ndocker-ce installed\n"
 
 
 def run(
     debs: list[Path], directory: Path, rootfs: Callable[..., Path], node: nodes.SimulatedNode, root: Path | None = None
 ) -> dict[str, str]:
     """The script's output by heading. `root` is the distribution's, by default this machine's."""
-    made = directory / "bundles"
+    made = make_bundles(directory / "bundles", rootfs, node)
+    last = last_version.make(debs, directory)
+    upper = directory / "overlay"
+    upper.mkdir()
+    command = ["unshare", "-m", "sh", SCRIPT, *debs, last, upper, node.driver, node.sim, made]
+    done = subprocess.run(
+        [*command, *([root] if root else [])],
+        capture_output=True, text=True, check=False, timeout=TIMEOUT, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return by_heading(done.stdout)
+
+
+def by_heading(output: str) -> dict[str, str]:
+    return {heading: text for heading, _, text in (part.partition("\n") for part in output.split("## ")[1:])}
+
+
+def make_bundles(directory: Path, rootfs: Callable[..., Path], node: nodes.SimulatedNode) -> Path:
     for name, command in COMMANDS.items():
-        bundle = bundles.Bundle(made / name, rootfs(), SHARE).simulated(node).command(*command)
+        bundle = bundles.Bundle(directory / name, rootfs(), SHARE).simulated(node).command(*command)
         for stage in ("prestart", "poststop"):
             hook = {"path": "/usr/bin/vgpu-hook", "args": ["vgpu-hook", stage], "env": ["PATH=/usr/bin"]}
             bundle.config.setdefault("hooks", {})[stage] = [hook]
         bundle.write()
-    upper = directory / "overlay"
-    upper.mkdir()
-    command = ["unshare", "-m", "sh", SCRIPT, *debs, upper, node.driver, node.sim, made, *([root] if root else [])]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=TIMEOUT, stdin=subprocess.DEVNULL
+    return directory
+
+
+def make_here(directory: Path, debs: list[Path]) -> None:
+    """Make what installed_steps.sh uses: a node and bundles in `directory`, and the packages in /root."""
+    node = nodes.SimulatedNode(directory / "node", "a100x2")
+    probe = directory / "cudaprobe"
+    subprocess.run(["cc", "-O2", "-o", probe, DATA / "cuda/cudaprobe.c", "-ldl"], check=True)
+    roots = iter(range(len(COMMANDS)))
+    make_bundles(
+        directory / "bundles",
+        lambda: trees.make("debian", directory / f"rootfs-{next(roots)}", {"cudaprobe": probe}),
+        node,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return {heading: text for heading, _, text in (part.partition("\n") for part in done.stdout.split("## ")[1:])}
+    shutil.copy(last_version.make(debs, directory), "/root/last.deb")
+    for deb, name in zip(debs, ("vgpu.deb", "vgpu-device-plugin.deb")):
+        shutil.copy(deb, f"/root/{name}")
 
 
 def check(parts: dict[str, str]) -> None:
     """What the script says on every distribution."""
-    assert parts["installed"] == (
-        "vgpu: next: vgpuctl doctor; vgpuctl runtime configure --runtime containerd (or crio, docker, podman)\n"
-    )
-    assert parts["stand-ins"] == "containerd.io installed\ndocker-ce installed\n"
-    assert parts["verify"] == ""
-    assert int(parts["files"].split("\n")[0]) > 30
-    assert f"card0.total {2 << 30}" in parts["run"]
+    assert parts["stand-ins"] == STAND_INS
+    assert limits(parts["run"]) == limits(parts["before"]) == limits(parts["again"]) == [f"card0.total {2 << 30}"]
     assert "refused 2" in parts["run"]
     assert '"containers": []' in parts["status"]
-    assert "vgpu: /etc/vgpu/config.yaml is wrong; correct it and run: vgpuctl config apply" in parts["held"]
-    assert "nothing changed; the last good settings stay in force" in parts["held"]
-    assert "the settings are the last good ones" in parts["held"]
-    assert '"container": "installed-vgpu-test-held"' in parts["held"]
+    _check_upgrade(parts)
     lines = parts["plugin"].splitlines()
-    assert lines[0].endswith("run: systemctl enable --now vgpu-device-plugin.service"), lines
-    assert "vgpu-device-plugin" in lines[1], lines
+    assert "vgpu-device-plugin" in lines[0], lines
     assert lines[-1] == "0a060a016b12017622060a01611201" + "62"
     assert parts["completions"].split() != ["0"] * 3
     assert parts["bytecode"].splitlines()[0] == "same"
     assert parts["bytecode"].splitlines()[-1] == "other"
+    _check_removal(parts)
+
+
+def limits(text: str) -> list[str]:
+    return re.findall(r"^card0\.total .*", text, re.MULTILINE)
+
+
+def _check_upgrade(parts: dict[str, str]) -> None:
+    """From the version before, with a share that runs on, and then with a wrong configuration."""
+    lines = parts["upgrade"].splitlines()
+    assert lines[0] == last_version.VERSION
+    assert lines[-1] != lines[0]
+    assert "vgpuctl doctor" not in parts["upgrade"]  # the next step is for a first installation
+    assert parts["after"] == parts["before"]
+    assert "refused 2" in parts["again"]
+    assert parts["verify"] == ""
+    assert int(parts["files"].split("\n")[0]) > 30
+    assert "vgpu: /etc/vgpu/config.yaml is wrong; correct it and run: vgpuctl config apply" in parts["held"]
+    assert "nothing changed; the last good settings stay in force" in parts["held"]
+    assert "the settings are the last good ones" in parts["held"]
+    assert re.search(r'"container": "installed-vgpu-test-\d+-held"', parts["held"])
+
+
+def _check_removal(parts: dict[str, str]) -> None:
     assert "/etc/containers/oci/hooks.d/vgpu.json" in parts["remove"]
     assert "vgpuctl runtime unconfigure --runtime podman" in parts["remove"]
-    assert "/run/vgpu stays, because containers with a share run: installed-vgpu-test-held" in parts["purge"]
+    kept = r"/run/vgpu stays, because containers with a share run: installed-vgpu-test-\d+-held\n"
+    assert re.search(kept, parts["purge"])
     assert parts["purge"].endswith("/run/vgpu/containers\n")
+    assert parts["installed"].startswith(NEXT)
+    assert parts["installed"].endswith("run: systemctl enable --now vgpu-device-plugin.service\n")
+    assert parts["survivors"] == STAND_INS
     assert parts["left"] == ""
     assert "gone" in parts
+
+
+if __name__ == "__main__":
+    make_here(Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]])

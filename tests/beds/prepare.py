@@ -31,14 +31,20 @@ def todo(long: bool) -> dict[str, str]:
         for package in packages:
             if not (suites.CACHE / suite / package).is_dir():
                 missing[f"fetching {package} of Debian {suite}"] = f"suites.unpack({suite!r}, {package!r})"
+    missing.update(_fresh_roots(fresh_machine.SAMPLE))
     return {**missing, **(_todo_long() if long else {})}
 
 
-def _todo_long() -> dict[str, str]:
+def _fresh_roots(names: tuple[str, ...]) -> dict[str, str]:
     missing = {}
-    for suite in (*fresh_machine.SUPPORTED, fresh_machine.TOO_OLD):
+    for suite in names:
         if not fresh_machine.is_made(suite):
             missing[f"making a fresh {suite} (0.3 GB, a minute)"] = f"fresh_machine.made_root({suite!r})"
+    return missing
+
+
+def _todo_long() -> dict[str, str]:
+    missing = _fresh_roots((*fresh_machine.SUPPORTED, fresh_machine.TOO_OLD))
     names = [*kubernetes_programs.SERVERS, "kubelet"]
     if not all((suites.CACHE / kubernetes_programs.SUITE / name).exists() for name in names):
         missing["compiling Kubernetes' own programs (minutes)"] = f"kubernetes_programs.build(*{names!r})"

@@ -1,19 +1,23 @@
-"""The two commands on machines on which nobody has installed anything: each supported system, from a clone.
+"""The commands on machines on which nobody has installed anything: each supported system, from a clone.
 
-Belongs here: what the commands install there, that they remove and upgrade nothing, and Docker's own packages beside
-them. A machine is an overlay over a debootstrapped root. A row of docs/decisions/tested-systems.md is one run; its
+Belongs here: what the commands install there, that they remove and upgrade nothing, the packages that they build and
+what these do, and Docker's own packages beside them. A machine is an overlay over a debootstrapped root. `make test`
+has two systems, at the same time; the others are long. A row of docs/decisions/tested-systems.md is one run; its
 figures are what the test prints (pytest -rP).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import installed_node
 import pytest
-from fresh_machine import SUPPORTED, TOO_OLD, run
+from fresh_machine import SAMPLE, SUPPORTED, TOO_OLD, Result, run
 
-pytestmark = [pytest.mark.root, pytest.mark.long]
+pytestmark = pytest.mark.root
 
 BEGIN = """
 set -e
@@ -29,12 +33,27 @@ DEMO = """
 packages >/root/before
 timed make demo
 compare
+packages >/root/before
 echo "## warnings of $(cc --version | head -n 1): $(grep -c warning: build/build.log || :)"
 echo "## virtual environment $(du -sm .venv | cut -f 1) MB"
+"""
+#: The venv has only what the programs import.
+DEB = """
+timed make deb
+compare
 """
 QUICK = """
 timed make test-quick
 compare
+times >/root/times
+echo "## CPU of all this $(tail -n 1 /root/times)"
+"""
+#: The packages that were built here: used, upgraded under a running share, removed and purged.
+PACKAGES = """
+.venv/bin/python tests/beds/installed_node.py /root/installed build/vgpu_*.deb build/vgpu-device-plugin_*.deb
+export VGPU_SIM_DIR=/root/installed/node/sim VGPU_SIM_DEVICE_NODES=0
+echo "@@@@"
+sh tests/beds/installed_steps.sh /root/installed/node/driver /root/installed/bundles
 """
 #: Stand-ins for Docker's packages, with their relations. containerd.io has a runc of its own: here $runc, or none.
 DOCKER = """
@@ -74,18 +93,39 @@ dpkg-query -W -f '## ${Package} ${db:Status-Status}\\n' docker-ce containerd.io
 """
 
 
-@pytest.mark.parametrize("suite", SUPPORTED)
-def test_the_two_commands(suite: str, tmp_path: Path) -> None:
-    done = run(suite, tmp_path, BEGIN + DEMO + QUICK)
-    print(f"{suite}: {done.figures()}")
+@pytest.fixture(scope="module")
+def machines(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[Result]]]:
+    """The machine of each suite that is tested. Two at a time do their steps, since one often waits."""
+    wanted = {str(item.callspec.params["suite"]) for item in request.session.items if _takes_machines(item)}
+    with ThreadPoolExecutor(2) as pool:
+        steps = BEGIN + DEMO + DEB + QUICK + PACKAGES
+        yield {suite: pool.submit(run, suite, tmp_path_factory.mktemp(suite), steps) for suite in sorted(wanted)}
+
+
+def _takes_machines(item: pytest.Item) -> bool:
+    return isinstance(item, pytest.Function) and item.originalname == "test_the_commands_and_their_packages"
+
+
+@pytest.mark.parametrize(
+    "suite", [pytest.param(suite, marks=[] if suite in SAMPLE else [pytest.mark.long]) for suite in SUPPORTED]
+)
+def test_the_commands_and_their_packages(suite: str, machines: dict[str, Future[Result]]) -> None:
+    done = machines[suite].result()
+    output, _, packages = done.output.partition("@@@@\n")
+    print(f"{suite}: {done._replace(output=output).figures()}")
     assert done.status == 0, done.output[-3000:]
-    assert re.search(r"^## warnings of .*: 0$", done.output, re.MULTILINE)
-    assert "/tmp/fuse                refused (Operation not permitted)" in done.output
-    assert "blue allocated 512 MiB again and again. 7 calls succeeded" in done.output
-    assert done.output.count("## gone or upgraded: 0\n") == 2
-    assert not re.search("clang|podman|debootstrap|mypy", done.output.split("## make demo took")[0])
+    assert re.search(r"^## warnings of .*: 0$", output, re.MULTILINE)
+    assert "/tmp/fuse                refused (Operation not permitted)" in output
+    assert "blue allocated 512 MiB again and again. 7 calls succeeded" in output
+    assert output.count("## gone or upgraded: 0\n") == 3
+    assert output.count("## adds 0 packages") == 2  # make deb and make test-quick need what make demo needs
+    assert not re.search("clang|podman|debootstrap|mypy", output.split("## make demo took")[0])
+    installed_node.check(installed_node.by_heading(packages))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("suite", "runc"), [("bookworm", "runc/usr/sbin/runc"), ("noble", "")])
 def test_docker_ce_stays(suite: str, runc: str, tmp_path: Path) -> None:
     """Docker's containerd.io brings a runc. Where it did not, Debian's would lie beside it, unpacked."""
@@ -98,6 +138,7 @@ def test_docker_ce_stays(suite: str, runc: str, tmp_path: Path) -> None:
     assert done.output.count("## gone or upgraded: 0\n") == 2
 
 
+@pytest.mark.long
 def test_a_system_that_is_too_old(tmp_path: Path) -> None:
     done = run(TOO_OLD, tmp_path, "make demo; make test")
     assert done.status != 0
