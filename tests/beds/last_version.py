@@ -1,6 +1,7 @@
-"""A package of the version before this one, for the tests of upgrades: this version's files with two names changed.
+"""Packages of the version before this one and of a later one, for the tests of upgrades.
 
-It has the layout of 0.1.0: one package with the device plugin in it, and that version's own maintainer scripts.
+The version before has the layout of 0.1.0: one package with the device plugin in it, and that version's own maintainer
+scripts. Its files are this version's with two names changed.
 
 A module has another name, so an upgrade removes a file. A class that many modules import, from a module that both
 versions have, has another name, so a hook with modules of both versions cannot start.
@@ -46,6 +47,21 @@ def make(debs: list[Path], directory: Path) -> Path:
     subprocess.run(["dpkg-deb", "--root-owner-group", "--build", tree, made], check=True, stdout=subprocess.DEVNULL)
     shutil.rmtree(tree)
     return made
+
+
+def later(debs: list[Path], directory: Path) -> list[Path]:
+    """The packages `debs` with a later version number and nothing else changed."""
+    version = debs[0].name.split("_")[1]
+    directory.mkdir()
+    for deb in debs:
+        tree = directory / "tree"
+        subprocess.run(["dpkg-deb", "-R", deb, tree], check=True)
+        control = (tree / "DEBIAN/control").read_text()
+        (tree / "DEBIAN/control").write_text(control.replace(f" {version}", f" {version}later"))
+        build = ["dpkg-deb", "--root-owner-group", "--build", tree, directory / deb.name]
+        subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
+        shutil.rmtree(tree)
+    return [directory / deb.name for deb in debs]
 
 
 def _rename(source: Path, here: str, there: str) -> bool:

@@ -1,10 +1,11 @@
 #!/bin/sh
 # Upgrades the package in an overlay over the running root while containers start with what is installed.
-#   unshare -m sh upgraded_node.sh LAST THIS DIRECTORY DRIVER_ROOT SIM_STATE BUNDLES
+#   unshare -m sh upgraded_node.sh LAST THIS DIRECTORY DRIVER_ROOT SIM_STATE BUNDLES ROUNDS
 # DIRECTORY becomes the overlay's upper layer (a tmpfs). BUNDLES has plain (no share), share, and held (a share that
-# sleeps). Everything ends with this process's mount namespace.
+# sleeps). ROUNDS names the packages that replace each other: this, last, ... Everything ends with this process's mount
+# namespace.
 set -eu
-last=$1 this=$2 directory=$3 driver=$4 sim=$5 bundles=$6
+last=$1 this=$2 directory=$3 driver=$4 sim=$5 bundles=$6 rounds=$7
 
 mount --make-rprivate /
 mount -t tmpfs vgpu-test "$directory"
@@ -18,7 +19,7 @@ cp "$this" "$root/root/this.deb"
 
 cat >"$root/root/steps" <<'STEPS'
 set -eu
-driver=$1 bundles=$2
+driver=$1 bundles=$2 rounds=$3
 export DEBIAN_FRONTEND=noninteractive
 say() { echo "## $*"; }
 quietly() { "$@" >/root/log 2>&1 || { cat /root/log; exit 1; }; }
@@ -79,7 +80,7 @@ plain=$!
 start_many share &
 share=$!
 await_starts
-for package in this last this last this; do
+for package in $rounds; do
 	quietly dpkg --unpack "/root/$package.deb"
 	await_starts
 	quietly dpkg --configure vgpu
@@ -110,4 +111,4 @@ say purge
 quietly apt-get purge -qq -y vgpu
 ls -d /usr/bin/vgpu* /usr/lib/vgpu /etc/vgpu /var/lib/vgpu 2>/dev/null || say gone
 STEPS
-exec env VGPU_SIM_DIR="$sim" VGPU_SIM_DEVICE_NODES=0 chroot "$root" sh /root/steps "$driver" "$bundles"
+exec env VGPU_SIM_DIR="$sim" VGPU_SIM_DEVICE_NODES=0 chroot "$root" sh /root/steps "$driver" "$bundles" "$rounds"

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import last_version
 import nodes
 import pytest
 import systemd_bed
@@ -101,6 +102,16 @@ def listed(bed: Bed, count: int) -> list[str]:
         time.sleep(0.2)
 
 
+def upgrade(bed: Bed, debs: list[Path]) -> None:
+    """Upgrade the packages. Their scripts restart vgpud and the plugin, which both run."""
+    units = ("vgpud.service", "vgpu-device-plugin.service")
+    before = [bed.call("systemctl", "show", "-P", "MainPID", unit) for unit in units]
+    bed.call("sh", "-c", f"dpkg -i {' '.join(map(str, debs))} 2>&1", timeout=300)
+    assert [bed.call("systemctl", "is-active", unit) for unit in units] == ["active\n"] * 2
+    assert not {"0\n", *before} & {bed.call("systemctl", "show", "-P", "MainPID", unit) for unit in units}
+    assert bed.call("dpkg-query", "-W", "-f", "${Version} ", "vgpu", "vgpu-device-plugin").count("later") == 2
+
+
 def test_the_unit_runs_hardened_before_kubelet_and_grants(
     bed: Bed, debs: list[Path], node: nodes.SimulatedNode
 ) -> None:
@@ -121,7 +132,7 @@ def test_the_unit_runs_hardened_before_kubelet_and_grants(
     assert names == {CORES, MEMORY}
     grants = bed.call("ls", "/var/lib/vgpu/grants").split()
     assert sorted(line.split()[3] + ".json" for line in lines) == sorted(grants)
-    bed.call("systemctl", "restart", "vgpu-device-plugin.service", timeout=120)
+    upgrade(bed, last_version.later(debs, node.directory / "later"))
     assert {line.split()[1] for line in listed(bed, 4)[2:]} == names
     bed.call("systemctl", "restart", "kubelet.service")
     assert {line.split()[1] for line in listed(bed, 6)[4:]} == names
