@@ -29,7 +29,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 #: The files that take longest begin first, so that two at a time end at about the same time.
-LONGEST = ("test_upgrade.py", "test_docs_commands.py", "test_deb.py", "test_plugin_containerd.py", "test_daemon.py")
+LONGEST = (
+    "test_fresh_machine.py", "test_upgrade.py", "test_docs_commands.py", "test_plugin_containerd.py", "test_daemon.py",
+    "test_deb.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

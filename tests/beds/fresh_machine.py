@@ -60,12 +60,7 @@ def is_made(suite: str) -> bool:
 def run(suite: str, directory: Path, commands: str) -> Result:
     """Run `commands` on a fresh machine of `suite`, in a copy of this checkout as a clone would have it."""
     root = made_root(suite)
-    sources, script = directory / "sources.tar", directory / "steps"
-    files = subprocess.run(
-        ["git", "-C", CHECKOUT, "ls-files", "-co", "--exclude-standard", "-z"], capture_output=True, check=True
-    ).stdout
-    pack = ["tar", "-C", CHECKOUT, "--null", "--ignore-failed-read", "-T", "-", "-cf", sources]
-    subprocess.run(pack, input=files, check=True)
+    sources, script = pack_sources(directory / "sources.tar"), directory / "steps"
     script.write_text(commands)
     (directory / "machine").mkdir()
     command = ["unshare", "-m", "sh", SCRIPT, root, directory / "machine", CACHE / "cache"]
@@ -77,3 +72,13 @@ def run(suite: str, directory: Path, commands: str) -> Result:
         text = output.read()
     shutil.rmtree(directory / "machine")
     return Result(done.returncode, text)
+
+
+def pack_sources(archive: Path) -> Path:
+    """A tar of this checkout as a clone would have it."""
+    files = subprocess.run(
+        ["git", "-C", CHECKOUT, "ls-files", "-co", "--exclude-standard", "-z"], capture_output=True, check=True
+    ).stdout
+    pack = ["tar", "-C", CHECKOUT, "--null", "--ignore-failed-read", "-T", "-", "-cf", archive]
+    subprocess.run(pack, input=files, check=True)
+    return archive

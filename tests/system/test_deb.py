@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
-import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import fresh_machine
 import installed_node
 import nodes
 import pytest
@@ -16,7 +18,10 @@ from checkout import CHECKOUT
 
 pytestmark = pytest.mark.root
 
+USER, GROUP = "nobody", "nogroup"
 
+
+@pytest.mark.long  # the fresh machines of make test do the same with packages of their own
 def test_the_installed_hook_does_the_main_job(
     debs: list[Path], tmp_path: Path, rootfs: Callable[..., Path], node: nodes.SimulatedNode
 ) -> None:
@@ -127,19 +132,22 @@ def test_lintian_finds_nothing(debs: list[Path]) -> None:
 
 
 @pytest.mark.long
-def test_two_builds_in_two_folders_give_the_same_bytes(debs: list[Path], tmp_path: Path) -> None:
-    copy = tmp_path / "another-folder"
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout
-    for name in names.split("\0")[:-1]:
-        if (CHECKOUT / name).is_file():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(CHECKOUT / name, copy / name)
-            shutil.copymode(CHECKOUT / name, copy / name)
-    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHON": sys.executable, "TZ": "Asia/Tokyo"}
-    done = subprocess.run(
-        [copy / "packaging/deb/build"], env=environment, capture_output=True, text=True, check=False, timeout=900
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    again = [copy / path for path in done.stdout.split()]
-    assert [path.name for path in again] == [path.name for path in debs]
-    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in debs]
+def test_two_builds_in_two_folders_give_the_same_bytes(debs: list[Path]) -> None:
+    """The second one is `make deb` in a fresh clone, by a user without rights, with its own virtual environment."""
+    with tempfile.TemporaryDirectory(prefix="vgpu-test-") as name:
+        clone = Path(name) / "another-folder"
+        clone.mkdir()
+        subprocess.run(
+            ["tar", "-x", "-C", clone, "-f", fresh_machine.pack_sources(Path(name) / "sources.tar")], check=True
+        )
+        subprocess.run(["chown", "-R", f"{USER}:{GROUP}", name], check=True)
+        command = ["setpriv", f"--reuid={USER}", f"--regid={GROUP}", "--clear-groups", "make", "-C", clone, "deb"]
+        passed = {key: value for key, value in os.environ.items() if key.startswith("PIP_") or key.endswith("_proxy")}
+        environment = {**passed, "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": name, "TZ": "Asia/Tokyo"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=900)
+        assert done.returncode == 0, done.stdout + done.stderr
+        again = sorted((clone / "build").glob("*.deb"))
+        assert [path.name for path in again] == sorted(path.name for path in debs)
+        assert {path.name: path.read_bytes() for path in again} == {path.name: path.read_bytes() for path in debs}
+        assert {path.owner() for path in again} == {USER}
+        assert not list((clone / ".venv/bin").glob("pytest"))
