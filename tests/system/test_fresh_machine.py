@@ -13,11 +13,15 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import cgroup_trees
 import installed_node
+import podman_bed
 import pytest
 from fresh_machine import SAMPLE, SUPPORTED, TOO_OLD, Result, run
 
 pytestmark = pytest.mark.root
+
+CGROUPS = ("/libpod_parent", "/default")  #: of podman and ctr
 
 BEGIN = """
 set -e
@@ -54,6 +58,34 @@ PACKAGES = """
 export VGPU_SIM_DIR=/root/installed/node/sim VGPU_SIM_DEVICE_NODES=0
 echo "@@@@"
 sh tests/beds/installed_steps.sh /root/installed/node/driver /root/installed/bundles
+"""
+#: podman with limits that this kernel accepts, and storage that works in an overlay.
+PODMAN = f"""
+export CONTAINERS_CONF=/root/containers.conf CONTAINERS_STORAGE_CONF=/root/storage.conf
+cat >$CONTAINERS_CONF <<'END'
+{podman_bed.CONFIG.format(runtime="runc", hooks="/nonexistent")}
+END
+printf '[storage]\\ndriver = "vfs"\\nrunroot = "/run/storage"\\ngraphroot = "/root/storage"\\n' >/root/storage.conf
+"""
+#: Every command that `make simulated-node` prints, typed in its order. containerd and vgpud go on until the removal.
+SIMULATED_NODE = """
+node=build/node
+trap 'make simulated-node-remove' EXIT
+packages >/root/before
+timed make simulated-node >/root/use
+cat /root/use
+compare
+sed -n 's/^    //p' /root/use >/root/commands
+until_there() { for try in $(seq 300); do [ ! -S $1 ] || return 0; sleep 0.1; done; return 1; }
+while read -r command; do
+	echo "@@@@ $command"
+	case $command in
+	*/vgpud) $command </dev/null >/root/vgpud.log 2>&1 & until_there $node/run/vgpud.sock ;;
+	containerd*) sh -c "$command" && until_there $node/containerd/containerd.sock ;;
+	*) sh -c "$command" </dev/null ;;
+	esac
+done </root/commands
+[ ! -e $node ]
 """
 #: Stand-ins for Docker's packages, with their relations. containerd.io has a runc of its own: here $runc, or none.
 DOCKER = """
@@ -145,3 +177,25 @@ def test_a_system_that_is_too_old(tmp_path: Path) -> None:
     refusal = r"make: needs Python 3\.9 or newer; Ubuntu 20\.04.* has 3\.8\. Use Debian 11 or newer, or Ubuntu 22\.04"
     assert len(re.findall(refusal, done.output)) == 2, done.output
     assert "installing" not in done.output
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("suite", SAMPLE)
+def test_a_simulated_node(suite: str, tmp_path: Path) -> None:
+    existed = {name for name in CGROUPS if any(Path("/sys/fs/cgroup").glob(f"*{name}"))}
+    done = run(suite, tmp_path, BEGIN + PODMAN + SIMULATED_NODE)
+    for name in set(CGROUPS) - existed:
+        cgroup_trees.remove(name)
+    print(f"{suite}: {done.figures()}")
+    assert done.status == 0, done.output[-3000:]
+    assert "## gone or upgraded: 0\n" in done.output
+    said, *typed = done.output.split("@@@@ ")
+    assert "To remove the node:\n\n    make -C /root/vgpu simulated-node-remove\n" in said
+    assert len(typed) == said.count("\n    ")
+    host, inventory, seen, limit, _, status, *others = typed
+    assert host.count("0MiB /  40960MiB") == 2
+    assert inventory.count("NVIDIA A100-PCIE-40GB") == 2
+    assert "0MiB /   2048MiB" in seen
+    assert "refused 2" in limit
+    assert re.search(r"30 +2 GiB +40 GiB", status)
+    assert any(text.startswith("ctr ") and "0MiB /   2048MiB" in text for text in others)

@@ -101,7 +101,9 @@ def test_a_forged_lock(bench: Any, card: str, forged: str, works: list[dict[str,
 
 
 @pytest.mark.parametrize("forged", MANY)
-@pytest.mark.parametrize("loads", [[FLOOD], [FLOOD] * 2], ids=["one process", "two"])
+@pytest.mark.parametrize(
+    "loads", [pytest.param([FLOOD], id="one process", marks=pytest.mark.long), pytest.param([FLOOD] * 2, id="two")]
+)
 def test_many_forged_locks(bench: Any, card: str, forged: str, loads: list[dict[str, Any]]) -> None:
     window = (LONGEST_WAIT + SECOND, LONGEST_WAIT + 3 * SECOND)
     check(bench, bench.workers.run(scenario(bench, forged_locks(card)[forged], window, loads)), 0.85)
