@@ -15,7 +15,7 @@ from vgpu.config.compiler import Compiled
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
 from vgpu.node.ctl import peer_config
-from vgpu.node.ctl.output import output_option, print_json, print_table, wide_option
+from vgpu.node.ctl.output import output_option, output_option_of, print_json, print_table, wide_option
 from vgpu.node.service import kubelet_resources
 
 DIRECTORIES = ("driver.root", "driver.dev_root", "driver.proc_root")
@@ -51,7 +51,10 @@ def check(file: str | None, node: str, output: str) -> None:
     except VgpuError as error:
         if output != "json":
             raise
-        print_json({"file": _named(file), "node": node, "ok": False, "errors": _lines(error), "notes": notes})
+        errors = str(error).splitlines()
+        print_json({"file": _named(file), "node": node, "ok": False, "errors": errors, "notes": notes})
+        for line in errors:
+            _note(line)
         raise click.exceptions.Exit(1) from error
     if output == "json":
         print_json({"file": source, "node": node, "ok": True, "errors": [], "notes": notes})
@@ -62,10 +65,7 @@ def check(file: str | None, node: str, output: str) -> None:
 @config.command()
 @file_argument
 @node_option
-@click.option(
-    "--output", type=click.Choice(["table", "yaml", "json"]), default="table", show_default=True,
-    help="Form of the result.",
-)  # fmt: skip
+@output_option_of(("table", "yaml", "json"))
 @wide_option
 @click.pass_obj
 def show(config_path: str, file: str | None, node: str, output: str, wide: bool) -> None:
@@ -211,10 +211,6 @@ def _described(result: Compiled, name: str) -> dict[str, object]:
 
 def _named(file: str | None) -> str:
     return os.path.abspath(file or settings.SOURCE_PATH)
-
-
-def _lines(error: VgpuError) -> list[str]:
-    return str(error).splitlines()
 
 
 def _note(text: str) -> None:

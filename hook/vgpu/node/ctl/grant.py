@@ -17,13 +17,13 @@ from vgpu.config.errors import VgpuError, shown
 from vgpu.config.grants import Grant
 from vgpu.config.request import WHOLE_CARD, parse_size, split_cores
 from vgpu.node.ctl.output import (
-    FORMATS,
     LEAST_HEX,
     SHORT_ID,
     Bytes,
     Id,
     Time,
     output_option,
+    output_option_of,
     print_json,
     print_table,
     wide_option,
@@ -52,7 +52,7 @@ def list_grants(config_path: str, output: str, wide: bool) -> None:
 @grant.command()
 @click.option("--cores", type=int, help="Percent of a card: 1 to 99, or a multiple of 100.")
 @click.option("--memory", help="Memory of a share, such as 2Gi or 1536Mi.")
-@click.option("--output", type=click.Choice(FORMATS), default="json", show_default=True, help="Form of the result.")
+@output_option_of(default="json")
 @click.pass_obj
 def add(config_path: str, cores: int | None, memory: str | None, output: str) -> None:
     """Create the grants of one container, and print the annotations that name them, as JSON by default."""
@@ -81,23 +81,28 @@ def add(config_path: str, cores: int | None, memory: str | None, output: str) ->
 @output_option
 @click.pass_obj
 def remove(config_path: str, ids: tuple[str, ...], output: str) -> None:
-    """Remove grants, each by its id or the beginning of its id.
+    """Remove grants, each by its id or the beginning of its id. If one of them does not exist, remove none.
 
     A running container keeps the amounts that it has already received.
     """
     state_dir = settings.read(config_path).state_dir
-    removed = []
-    for grant_id in ids:
-        whole = _whole_id(state_dir, grant_id)
+    found = list(dict.fromkeys(_whole_id(state_dir, grant_id) for grant_id in ids))
+    for whole in found:
+        if not os.path.lexists(paths.grant(state_dir, whole)):
+            raise _no_grant(whole)
+    for whole in found:
         try:
             os.unlink(paths.grant(state_dir, whole))
         except FileNotFoundError:
-            raise VgpuError(f"grant {grant_id}", expected="a grant of this node", found="none") from None
-        removed.append(whole)
+            raise _no_grant(whole) from None
         if output != "json":
             click.echo(f"removed: {whole}")
     if output == "json":
-        print_json({"removed": removed})
+        print_json({"removed": found})
+
+
+def _no_grant(grant_id: str) -> VgpuError:
+    return VgpuError(f"grant {grant_id}", expected="a grant of this node", found="none")
 
 
 def _whole_id(state_dir: str, wanted: str) -> str:

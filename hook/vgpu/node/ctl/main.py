@@ -14,6 +14,7 @@ import click
 
 from vgpu.config import settings
 from vgpu.config.errors import VgpuError, shown
+from vgpu.node.ctl.output import print_errors_as_json
 from vgpu.node.service import privilege
 
 GROUP = "vgpu.ctl"
@@ -108,7 +109,9 @@ class Verbs(click.Group):
         except BrokenPipeError:
             raise  # click ends quietly when nobody reads the output
         except (VgpuError, OSError) as error:
-            report(privilege.line(error, "vgpuctl"))
+            text = privilege.line(error, "vgpuctl")
+            report(text)
+            print_errors_as_json(ctx, text.splitlines())
         return ctx.exit(1)
 
 

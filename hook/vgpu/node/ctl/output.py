@@ -16,9 +16,12 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import click
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 FORMATS = ("table", "json")
 SHORT_ID = 12
@@ -26,10 +29,23 @@ LEAST_HEX = 32  #: of hexadecimal digits in an id that a program made
 LEAST_WIDTH = 4  #: of a column whose cells are wrapped
 GAP = 2  #: between two columns
 
-#: `--output table|json`, passed to the verb as `output`.
-output_option = click.option(
-    "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="Form of the result."
-)
+_FORMAT = "vgpu.output"  #: in the context's meta, which all contexts of one command share
+
+
+def _remember(ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    ctx.meta[_FORMAT] = value
+    return value
+
+
+def output_option_of(formats: Sequence[str] = FORMATS, default: str = "table") -> Callable[[Verb], Verb]:
+    """`--output`, passed to the verb as `output`."""
+    return click.option(
+        "--output", type=click.Choice(formats), default=default, show_default=True, help="Form of the result.",
+        callback=_remember,
+    )  # fmt: skip
+
+
+output_option = output_option_of()
 #: `--wide`, passed to the verb as `wide`.
 wide_option = click.option(
     "--wide", is_flag=True, help="Print whole ids and all columns, however wide the terminal is."
@@ -113,6 +129,12 @@ def print_text(text: str, wide: bool = False) -> None:
 def print_json(value: object) -> None:
     """Print one JSON document to stdout."""
     click.echo(json.dumps(_plain(value), indent=2))
+
+
+def print_errors_as_json(ctx: click.Context, lines: Sequence[str]) -> None:
+    """Print the errors that ended a verb, if its caller has asked for JSON."""
+    if ctx.meta.get(_FORMAT) == "json":
+        print_json({"errors": list(lines)})
 
 
 def fields(headers: Sequence[str], row: Sequence[object]) -> dict[str, object]:

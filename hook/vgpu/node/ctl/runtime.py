@@ -10,7 +10,8 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import click
 
@@ -19,7 +20,7 @@ from vgpu.config.errors import VgpuError, shown
 from vgpu.config.settings import Settings
 from vgpu.node.ctl.output import output_option, print_json
 from vgpu.node.runtimes import edits, proof, registry
-from vgpu.node.runtimes.edits import Record
+from vgpu.node.runtimes.edits import Edit, Record
 from vgpu.node.runtimes.registration import HANDLER, MODES, RUNTIMES, Wish
 from vgpu.node.runtimes.registry import Change
 
@@ -49,10 +50,11 @@ def runtime() -> None:
 @click.option("--programs", default="", metavar="DIR", help="The directory of vgpu-hook and vgpu-runtime.")
 @_dry_run
 @_restart
+@output_option
 @click.pass_obj
 def configure(
     config_path: str, name: str, path: str, mode: str, handler: str, share: tuple[str, ...], programs: str,
-    dry_run: bool, restart: bool,
+    dry_run: bool, restart: bool, output: str,
 ) -> None:  # fmt: skip
     """Have a runtime call the hook. A second time nothing changes; other options replace the first ones."""
     node = _node(config_path)
@@ -63,18 +65,19 @@ def configure(
         config_path, node.state_dir, tuple(_pair(one) for one in share),
     )  # fmt: skip
     _require_programs(wish)
-    _write(node, name, lambda: registry.configure(name, wish), dry_run, restart)
+    _write(node, name, lambda: registry.configure(name, wish), dry_run, restart, output)
 
 
 @runtime.command()
 @_runtime
 @_dry_run
 @_restart
+@output_option
 @click.pass_obj
-def unconfigure(config_path: str, name: str, dry_run: bool, restart: bool) -> None:
+def unconfigure(config_path: str, name: str, dry_run: bool, restart: bool, output: str) -> None:
     """Take a registration back. A file that nobody edited since is as it was, to the byte."""
     node = _node(config_path)
-    _write(node, name, lambda: registry.unconfigure(name, node.state_dir), dry_run, restart)
+    _write(node, name, lambda: registry.unconfigure(name, node.state_dir), dry_run, restart, output)
 
 
 @runtime.command()
@@ -110,10 +113,16 @@ def _node(config_path: str) -> Settings:
         return Settings()
 
 
-def _write(node: Settings, name: str, plan: Callable[[], Change], dry_run: bool, restart: bool) -> None:
+def _write(
+    node: Settings, name: str, plan: Callable[[], Change], dry_run: bool, restart: bool, output: str
+) -> None:  # fmt: skip
+    """Execute the plan, unless that is not wanted, and print what was done."""
     if dry_run:
-        change = plan()
-        click.echo(change.diff() or f"{name}: nothing to change", nl=not change.diff())
+        outcome = _Outcome(name, plan(), dry_run=True)
+        if output == "json":
+            print_json(outcome.as_json())
+        else:
+            click.echo(outcome.change.diff() or f"{name}: nothing to change\n", nl=False)
         return
     with edits.locked(node.state_dir):
         before = Record.read(node.state_dir, name)
@@ -121,39 +130,72 @@ def _write(node: Settings, name: str, plan: Callable[[], Change], dry_run: bool,
         changes = change.changes()
         if changes or bool(change.registration) != bool(before.files):
             change.execute()
-    _report(name, change, changes)
-    _restart_or_say(name, change, changes, restart, before)
+    command = change.registration.restart if change.registration else before.options.get("restart", ())
+    outcome = _Outcome(name, change, tuple(command) if changes or restart else (), restart)
+    if output != "json":
+        click.echo("\n".join(outcome.lines()))
+    if outcome.restarted:
+        _run(name, outcome.command)
+    if output == "json":
+        print_json(outcome.as_json())
+    elif outcome.command:
+        click.echo(f"{'done' if outcome.restarted else 'now run'}: {shlex.join(outcome.command)}")
 
 
-def _report(name: str, change: Change, changes: bool) -> None:
-    if not changes:
-        click.echo(f"{name}: {'configured already' if change.registration else 'not configured'}; nothing changed")
-    for edit in change.edits:
-        if edit.changes():
-            click.echo(f"{'removed' if edit.after is None else 'written'}: {edit.path}")
-    for path in change.kept:
-        click.echo(f"kept: {path}, for {registry.SHARING[name]}")
-    if not change.registration:
-        return
-    for path in change.backups() if changes else ():
-        click.echo(f"backup: {path}")
-    click.echo(f"applies to: {change.registration.applies}")
-    for note in change.registration.notes:
-        click.echo(f"note: {note}")
+@dataclass(frozen=True)
+class _Outcome:
+    """What a verb did, or with `dry_run` would do. `command` is what has the daemon read its files."""
+
+    name: str
+    change: Change
+    command: tuple[str, ...] = ()
+    restart: bool = False
+    dry_run: bool = False
+
+    @property
+    def restarted(self) -> bool:
+        return self.restart and bool(self.command)
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        change = self.change
+        changes = change.changes()
+        if not changes:
+            yield f"{self.name}: {'configured already' if change.registration else 'not configured'}; nothing changed"
+        for edit in change.edits:
+            if edit.changes():
+                yield f"{_action(edit)}: {edit.path}"
+        yield from (f"kept: {path}, for {registry.SHARING[self.name]}" for path in change.kept)
+        if change.registration:
+            yield from (f"backup: {path}" for path in (change.backups() if changes else ()))
+            yield f"applies to: {change.registration.applies}"
+            yield from (f"note: {note}" for note in change.registration.notes)
+
+    def as_json(self) -> dict[str, object]:
+        change, made = self.change, self.change.registration
+        files = [{"path": edit.path, "action": _action(edit)} for edit in change.edits if edit.changes()]
+        return {
+            "runtime": self.name, "dry_run": self.dry_run, "changed": change.changes(), "files": files,
+            "kept": list(change.kept), "diff": change.diff(),
+            "backups": change.backups() if made and not self.dry_run else [],
+            "applies": made.applies if made else "", "notes": list(made.notes) if made else [],
+            "restart": list(self.command), "restarted": self.restarted,
+        }  # fmt: skip
 
 
-def _restart_or_say(name: str, change: Change, changes: bool, restart: bool, before: Record) -> None:
-    command = list(change.registration.restart if change.registration else before.options.get("restart", ()))
-    if not command or not (changes or restart):
-        return
-    if not restart:
-        click.echo(f"now run: {shlex.join(command)}")
-        return
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _action(edit: Edit) -> str:
+    return "removed" if edit.after is None else "written"
+
+
+def _run(name: str, command: Sequence[str]) -> None:
+    """Restart the daemon."""
+    do = f"the files are written; repair {name} and run it again"
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise VgpuError(shlex.join(command), expected="a program", found=error.strerror, do=do) from error
     if done.returncode:
-        raise VgpuError(shlex.join(command), expected="exit status 0", found=shown(done.stderr.strip()),
-                        do=f"the files are written; repair {name} and run it again")  # fmt: skip
-    click.echo(f"done: {shlex.join(command)}")
+        raise VgpuError(shlex.join(command), expected="exit status 0", found=shown(done.stderr.strip()), do=do)
 
 
 def _programs() -> str:

@@ -12,8 +12,8 @@ import subprocess
 from typing import Any
 
 from vgpu.config.errors import VgpuError, shown
-from vgpu.config.settings import COMPILED_PATH
 from vgpu.node.runtimes import json_text
+from vgpu.node.runtimes.registration import Wish
 
 STAGES = ("createRuntime", "poststop")
 ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
@@ -22,19 +22,18 @@ TIMEOUT = 60
 MEMBERS = {"ociVersion": str, "process": dict, "root": dict, "mounts": list, "linux": dict, "hooks": dict}
 
 
-def hook(program: str, stage: str, settings: str = COMPILED_PATH) -> dict[str, Any]:
+def hook(wish: Wish, stage: str) -> dict[str, Any]:
     """The hook's entry in a list of hooks."""
-    config = [] if settings == COMPILED_PATH else ["--config", settings]
-    return {"path": program, "args": ["vgpu-hook", *config, stage], "env": ENVIRONMENT, "timeout": TIMEOUT}
+    return {"path": wish.hook, "args": wish.hook_arguments(stage), "env": ENVIRONMENT, "timeout": TIMEOUT}
 
 
-def make(base: str, program: str, settings: str, source: str) -> str:
+def make(base: str, wish: Wish, source: str) -> str:
     """The specification `base` with the hook: last of the hooks before the start, first of those at the end."""
     spec = json_text.parse(base, source)
     if source.startswith("ctr "):
         _like_without_base(spec)
     hooks = spec.setdefault("hooks", {})
-    first, last = (hook(program, stage, settings) for stage in STAGES)
+    first, last = (hook(wish, stage) for stage in STAGES)
     hooks["createRuntime"] = [*hooks.get("createRuntime", []), first]
     hooks["poststop"] = [last, *hooks.get("poststop", [])]
     check(spec, source)

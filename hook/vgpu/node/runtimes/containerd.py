@@ -226,7 +226,7 @@ class _Plan:
                 named, expected="the base specification that containerd's configuration names", found="no file"
             )
         file = os.path.join(os.path.dirname(self.path), "vgpu-base.json")
-        spec = base_spec.make(base, self.wish.hook, self.wish.settings, named or "ctr oci spec")
+        spec = base_spec.make(base, self.wish, named or "ctr oci spec")
         wanted: Tables = {"base_runtime_spec": file}
         for kind in ("pod_annotations", "container_annotations"):
             there = list(handler.get(kind) or [])

@@ -11,7 +11,6 @@ import subprocess
 from typing import Any
 
 from vgpu.config.errors import VgpuError, shown
-from vgpu.config.settings import COMPILED_PATH
 from vgpu.node.runtimes import json_text, nested
 from vgpu.node.runtimes.edits import JSON, Assignment, Draft, Record
 from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, Registration, Wish
@@ -46,7 +45,7 @@ def registration(wish: Wish, record: Record) -> Registration:
 
 def entry(wish: Wish) -> dict[str, Any]:
     """The runtime's entry."""
-    arguments = [] if wish.settings == COMPILED_PATH else ["--vgpu-config", wish.settings]
+    arguments = wish.shim_arguments()
     for key, value in wish.share:
         arguments += ["--vgpu-annotation", f"{ANNOTATION}{key}={value}"]
     return {"path": wish.shim, "runtimeArgs": arguments} if arguments else {"path": wish.shim}

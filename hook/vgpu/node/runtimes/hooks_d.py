@@ -69,7 +69,7 @@ def _read(path: str) -> str:
 
 def text(wish: Wish, stage: str) -> str:
     """A file of hooks.d. It asks for an annotation by its key: a tenant may change a value, but take no key away."""
-    hook = base_spec.hook(wish.hook, stage, wish.settings)
+    hook = base_spec.hook(wish, stage)
     value: dict[str, Any] = {
         "version": "1.0.0", "hook": hook, "when": {"annotations": {"^vgpu\\.io/": ".*"}}, "stages": [stage],
     }  # fmt: skip

@@ -42,6 +42,14 @@ class Wish:
     def shim(self) -> str:
         return f"{self.programs}/vgpu-runtime"
 
+    def hook_arguments(self, stage: str) -> list[str]:
+        """What a configuration calls the hook with. Every place that names the hook takes them from here."""
+        return ["vgpu-hook", *([] if self.settings == COMPILED_PATH else ["--config", self.settings]), stage]
+
+    def shim_arguments(self) -> list[str]:
+        """What a configuration calls the shim with, before the runtime's own arguments; likewise."""
+        return [] if self.settings == COMPILED_PATH else ["--vgpu-config", self.settings]
+
     def options(self) -> dict[str, object]:
         """What `check` and `unconfigure` have to know of the wish later."""
         return {
@@ -74,7 +82,7 @@ def wrapper(wish: Wish, runtime: str, real: str) -> tuple[str, tuple[Draft, ...]
     `real` is the runtime that the place named before, or "" for the one that the shim finds.
     """
     shim = f"{wish.shim}-crun" if os.path.basename(real) == "crun" else wish.shim
-    arguments = [] if wish.settings == COMPILED_PATH else ["--vgpu-config", wish.settings]
+    arguments = wish.shim_arguments()
     if real:
         found = real if os.path.isabs(real) else shutil.which(real)
         if found and found != _first(os.path.basename(real)):

@@ -31,8 +31,9 @@ class Node:
     def refused(self, *arguments: str) -> str:
         done = self.call(*arguments)
         assert done.exit_code == 1, done.output
-        assert done.stdout == ""
         assert done.stderr.startswith("vgpuctl: ")
+        errors = [done.stderr.removeprefix("vgpuctl: ").rstrip("\n")]
+        assert done.stdout == ("" if arguments[0] != "add" else json.dumps({"errors": errors}, indent=2) + "\n")
         assert done.stderr.count("\n") == 1
         return done.stderr
 
@@ -129,6 +130,12 @@ def test_remove(node: Node) -> None:
     assert node.call("remove", "a" * 32, "c" * 32).exit_code == 0
     assert [grant.id for grant in node.all()] == ["b" * 32]
     assert "expected a grant of this node" in node.refused("remove", "a" * 32)
+
+
+def test_remove_ends_no_grant_if_one_of_them_does_not_exist(node: Node) -> None:
+    grants.write(node.state, Grant("b" * 32, "cores", 30, 1.0))
+    assert "expected a grant of this node" in node.refused("remove", "b" * 32, "a" * 32)
+    assert [item.id for item in node.all()] == ["b" * 32]
 
 
 def test_remove_takes_what_a_narrow_table_shows_and_prints_the_whole_id(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -73,6 +74,23 @@ def test_a_dry_run_prints_a_diff(node: Node) -> None:
     assert node.daemon.read_text() == text
 
 
+def test_json_says_the_same(node: Node, fp: FakeProcess) -> None:
+    node.daemon.write_text("{}\n")
+    files = [{"path": str(node.daemon), "action": "written"}]
+    planned = json.loads(node.call("configure", "--dry-run", "--output", "json").stdout)
+    assert (planned["dry_run"], planned["changed"], planned["files"], planned["backups"]) == (True, True, files, [])
+    assert planned["diff"] == node.call("configure", "--dry-run").output
+    done = json.loads(node.call("configure", "--output", "json").stdout)
+    assert (done["files"], done["diff"], done["restarted"]) == (files, planned["diff"], False)
+    assert done["restart"] == ["systemctl", "reload", "docker"]
+    assert [Path(path).read_text() for path in done["backups"]] == ["{}\n"]
+    again = json.loads(node.call("configure", "--output", "json").stdout)
+    assert (again["changed"], again["files"], again["diff"], again["restart"]) == (False, [], "", [])
+    fp.register(["systemctl", "reload", "docker"])
+    undone = json.loads(node.call("unconfigure", "--restart", "--output", "json").stdout)
+    assert (undone["files"], undone["backups"], undone["restarted"]) == (files, [], True)
+
+
 @pytest.mark.parametrize(("status", "exit_code"), [(0, 0), (1, 1)])
 def test_the_daemon_is_reloaded_if_asked(node: Node, fp: FakeProcess, status: int, exit_code: int) -> None:
     fp.register(["systemctl", "reload", "docker"], returncode=status, stderr="Unit docker.service not found.")
@@ -83,6 +101,16 @@ def test_the_daemon_is_reloaded_if_asked(node: Node, fp: FakeProcess, status: in
     else:
         assert "Unit docker.service not found." in str(done.exception)
         assert node.daemon.exists(), "the file is right, and the error says so"
+        assert f"written: {node.daemon}" in done.output
+
+
+def test_a_node_without_systemd(node: Node, fp: FakeProcess) -> None:
+    def missing(_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "systemctl")
+
+    fp.register(["systemctl", "reload", "docker"], callback=missing)
+    done = node.call("configure", "--restart")
+    assert "systemctl reload docker: expected a program, found No such file" in str(done.exception)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ OTHER = {"path": "/usr/bin/other"}
 
 
 def made(spec: dict[str, Any], wish: Wish, source: str = "ctr oci spec") -> dict[str, Any]:
-    return json.loads(base_spec.make(json.dumps(spec), wish.hook, wish.settings, source))  # type: ignore[no-any-return]
+    return json.loads(base_spec.make(json.dumps(spec), wish, source))  # type: ignore[no-any-return]
 
 
 def test_containers_get_no_limits_that_they_had_not(wish: Wish) -> None:
@@ -37,12 +38,12 @@ def test_the_hook_is_last_before_the_start_and_first_at_the_end(wish: Wish) -> N
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"ociVersion": 1}', json.dumps({**SPEC, "mounts": {}})])
 def test_what_containerd_could_not_read_is_not_written(text: str, wish: Wish) -> None:
     with pytest.raises(VgpuError, match=r"^ctr oci spec: "):
-        base_spec.make(text, wish.hook, wish.settings, "ctr oci spec: it")
+        base_spec.make(text, wish, "ctr oci spec: it")
 
 
 def test_a_program_that_is_missing_is_not_named(wish: Wish) -> None:
     with pytest.raises(VgpuError, match="expected a program, found /nowhere/vgpu-hook"):
-        base_spec.make(json.dumps(SPEC), "/nowhere/vgpu-hook", wish.settings, "ctr oci spec")
+        base_spec.make(json.dumps(SPEC), replace(wish, programs="/nowhere"), "ctr oci spec")
 
 
 @pytest.mark.parametrize(("status", "output"), [(1, ""), (0, ""), (0, "\n")])
