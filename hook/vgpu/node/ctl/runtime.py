@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,13 +18,14 @@ from vgpu.config import settings
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.settings import Settings
 from vgpu.node.ctl.output import output_option, print_json
-from vgpu.node.runtimes import edits, proof, registry
+from vgpu.node.runtimes import edits, programs, proof, registry
 from vgpu.node.runtimes.edits import Edit, Record
 from vgpu.node.runtimes.registration import HANDLER, MODES, RUNTIMES, Wish
 from vgpu.node.runtimes.registry import Change
 
 PROGRAMS = "/usr/bin"
 NOT_PROVEN = 3
+RESTART_TIMEOUT = 300
 
 _runtime = click.option("--runtime", "name", type=click.Choice(RUNTIMES), required=True, help="The container runtime.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Print the changes as a diff, and change nothing.")
@@ -191,9 +191,9 @@ def _run(name: str, command: Sequence[str]) -> None:
     """Restart the daemon."""
     do = f"the files are written; repair {name} and run it again"
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise VgpuError(shlex.join(command), expected="a program", found=error.strerror, do=do) from error
+        done = programs.run(command, RESTART_TIMEOUT)
+    except VgpuError as error:
+        raise VgpuError(error.what, expected=error.expected, found=error.found, do=do) from error
     if done.returncode:
         raise VgpuError(shlex.join(command), expected="exit status 0", found=shown(done.stderr.strip()), do=do)
 

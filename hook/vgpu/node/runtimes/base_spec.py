@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from typing import Any
 
 from vgpu.config.errors import VgpuError, shown
-from vgpu.node.runtimes import json_text
+from vgpu.node.runtimes import json_text, programs
+from vgpu.node.runtimes.programs import MissingProgram
 from vgpu.node.runtimes.registration import Wish
 
 STAGES = ("createRuntime", "poststop")
@@ -75,10 +75,10 @@ def hook_programs(spec: dict[str, Any]) -> list[str]:
 def default() -> str:
     """containerd's default specification, printed by its client."""
     try:
-        done = subprocess.run(["ctr", "oci", "spec"], capture_output=True, text=True, check=False, timeout=60)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = programs.run(["ctr", "oci", "spec"])
+    except MissingProgram as error:
         raise VgpuError(
-            "ctr oci spec", expected="a specification", found=str(error), do="install containerd"
+            "ctr oci spec", expected="a specification", found=error.found, do="install containerd"
         ) from error
     if done.returncode or not done.stdout.strip():
         raise VgpuError("ctr oci spec", expected="a specification", found=shown(done.stderr or "nothing"))

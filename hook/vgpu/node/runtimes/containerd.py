@@ -12,15 +12,15 @@ import fnmatch
 import glob
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from vgpu.config.errors import VgpuError, shown
-from vgpu.node.runtimes import base_spec, edits, nested, toml_text
+from vgpu.node.runtimes import base_spec, edits, nested, programs, toml_text
 from vgpu.node.runtimes.edits import OWN, TOML, Assignment, Draft, Record
+from vgpu.node.runtimes.programs import MissingProgram
 from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, HANDLER, Registration, Wish, wrapper
 
 CONFIG = "/etc/containerd/config.toml"
@@ -33,6 +33,7 @@ SECTIONS = {
     3: ("plugins", "io.containerd.cri.v1.runtime"),
     4: ("plugins", "io.containerd.cri.v1.runtime"),
 }
+NEWEST = 3  #: of a file without a version, to containerd 2.x
 RUNC = "io.containerd.runc.v2"
 PATTERNS = ["vgpu.io/*"]
 BASE = '{{ template "base" . }}\n'
@@ -53,6 +54,7 @@ def registration(wish: Wish, record: Record) -> Registration:
     path = wish.config or place()
     if path.endswith(".tmpl"):
         return _template(wish, path, record)
+    daemon, path = restart(path), edits.followed(path)
     text = record.original(path)
     major = daemon_major()
     document = toml_text.parse(text or "", path)
@@ -60,7 +62,7 @@ def registration(wish: Wish, record: Record) -> Registration:
     version = _version(document, text, path, major)
     before = _without_ours(_effective(path, text, document, version, major, bool(record.files)), record)
     deep = version >= 3 or (major is not None and major >= 2)
-    return _Plan(wish, path, text, document, version, before, deep).registration()
+    return _Plan(wish, path, daemon, text, document, version, before, deep).registration()
 
 
 def place() -> str:
@@ -80,8 +82,8 @@ def place() -> str:
 def daemon_major() -> int | None:
     """The major version of the installed containerd."""
     try:
-        done = subprocess.run(["containerd", "--version"], capture_output=True, text=True, check=False, timeout=60)
-    except OSError:
+        done = programs.run(["containerd", "--version"])
+    except MissingProgram:
         return None
     found = re.search(r"\sv?(\d+)\.\d+", done.stdout)
     return int(found[1]) if found else None
@@ -100,15 +102,22 @@ def _version(document: Tables, text: str | None, path: str, major: int | None) -
             do = "install containerd, or name its file by --config"
             raise VgpuError(path, expected="containerd's configuration, or containerd in PATH", found="neither", do=do)
         return 3 if major >= 2 else 2
-    version = document.get("version", 1)
+    new = major is not None and major >= 2
+    version = document.get("version", NEWEST if new and not _has_old_tables(document) else 1)
     if version not in SECTIONS:
         raise VgpuError(f"{path}: version", expected="1, 2, 3 or 4", found=version)
     if version > 2 and major == 1:
         raise VgpuError(f"{path}: version", expected="1 or 2, which this containerd reads", found=version)
-    if version == 1 and major is not None and major >= 2:
+    if version == 1 and new:
         do = "containerd config migrate prints the file in a version that this containerd reads"
         raise VgpuError(f"{path}: version", expected="2, 3 or 4", found="1, or none", do=do)
     return int(version)
+
+
+def _has_old_tables(document: Tables) -> bool:
+    """Whether containerd 2.x would overlook tables of a file without a version: it takes it for one of its newest."""
+    plugins = document.get("plugins") or {}
+    return "cri" in plugins or "containerd" in (plugins.get(SECTIONS[2][1]) or {})
 
 
 def _effective(path: str, text: str | None, document: Tables, version: int, major: int | None, again: bool) -> Cri:
@@ -125,11 +134,10 @@ def _effective(path: str, text: str | None, document: Tables, version: int, majo
         return _of_dump(_output("containerd", "--config", file.name, "config", "dump"))
 
 
-def _output(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+def _output(*command: str, do: str = "repair the file") -> str:
+    done = programs.run(command)
     if done.returncode:
-        raise VgpuError(" ".join(command), expected="the configuration", found=shown(_last(done.stderr)),
-                        do="repair the file")  # fmt: skip
+        raise VgpuError(" ".join(command), expected="the configuration", found=shown(_last(done.stderr)), do=do)
     return done.stdout
 
 
@@ -165,6 +173,7 @@ class _Plan:
 
     wish: Wish
     path: str
+    restart: tuple[str, ...]
     text: str | None
     document: Tables
     version: int
@@ -182,7 +191,7 @@ class _Plan:
             wanted, files = self._handler()
         drafts = self._own_file(wanted) if self._has_own_file() else (self._in_place(wanted),)
         notes = (runtime_class(self.wish.name),) if self.wish.mode == HANDLER else ()
-        return Registration((*files, *drafts), self._applies(), restart(self.path), notes, self._verify)
+        return Registration((*files, *drafts), self._applies(), self.restart, notes, self._verify)
 
     def _applies(self) -> str:
         name = self.wish.name
@@ -288,7 +297,8 @@ class _Plan:
         """containerd reads the written files, and finds every handler of before, unchanged, and the new one."""
         if daemon_major() is None or "${" in (self.text or ""):
             return
-        after = _of_dump(_output("containerd", "--config", self.path, "config", "dump"))
+        do = "the files are as before; the file has a form that no line can be added to"
+        after = _of_dump(_output("containerd", "--config", self.path, "config", "dump", do=do))
         changed = self.before.default if self.wish.mode == BASE_SPEC else self.wish.name
         for name, table in self.before.handlers.items():
             if name != changed and _set_values(after.handlers.get(name, {})) != _set_values(table):

@@ -7,11 +7,10 @@ has no --annotation.
 from __future__ import annotations
 
 import shutil
-import subprocess
 from typing import Any
 
 from vgpu.config.errors import VgpuError, shown
-from vgpu.node.runtimes import json_text, nested
+from vgpu.node.runtimes import edits, json_text, nested, programs
 from vgpu.node.runtimes.edits import JSON, Assignment, Draft, Record
 from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, Registration, Wish
 
@@ -24,7 +23,7 @@ def registration(wish: Wish, record: Record) -> Registration:
     """The runtime in daemon.json, and where asked for, the default runtime."""
     if wish.mode == BASE_SPEC:
         raise VgpuError("--mode base-spec", expected="handler or default: Docker has no base specification")
-    path = wish.config or CONFIG
+    path = edits.followed(wish.config or CONFIG)
     original = record.original(path)
     text = original if original is not None and original.strip() else "{}\n"
     document = json_text.parse(text, path)
@@ -62,7 +61,7 @@ def _verify(path: str) -> None:
     if not shutil.which("dockerd"):
         return
     command = ["dockerd", "--validate", "--config-file", path]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = programs.run(command)
     if done.returncode and "unknown flag" not in done.stderr:
         found = shown(done.stderr.strip().rpartition("\n")[2])
         raise VgpuError(" ".join(command), expected="a valid configuration", found=found, do="the file is as before")

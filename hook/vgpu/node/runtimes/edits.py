@@ -14,12 +14,12 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vgpu.config import paths, records
 from vgpu.config.errors import VgpuError
-from vgpu.node.runtimes import json_text, nested, toml_text
+from vgpu.node.runtimes import json_text, nested, toml_text, undo
 
 MAX_FILE = 4 << 20
 TOML, JSON, OWN = "toml", "json", "own"
@@ -133,32 +133,56 @@ def read(path: str) -> str | None:
         raise VgpuError(path, expected="UTF-8", found=str(error), do="repair the file") from None
 
 
+def followed(path: str) -> str:
+    """The file that a link in the place of `path` names. The link stays, and its target is edited."""
+    return os.path.realpath(path) if os.path.islink(path) else path
+
+
 def plan(record: Record, drafts: Sequence[Draft]) -> list[Edit]:
     """The edits that lead from the files as they are to `drafts`. A file of the record without a draft is undone."""
-    wanted = [Edit(draft.path, read(draft.path), record.original(draft.path), draft) for draft in drafts]
+    wanted = [_edit(record, draft) for draft in drafts]
     left = [item["path"] for item in record.files if item["path"] not in {draft.path for draft in drafts}]
     return wanted + [Edit(path, read(path), record.original(path), None) for path in left]
 
 
+def _edit(record: Record, draft: Draft) -> Edit:
+    """The edit of one file. A text that means what it shall stays, although somebody edited it since."""
+    now = read(draft.path)
+    if now is not None and draft.kind != OWN and _mean_the_same(draft.kind, now, draft.text):
+        draft = replace(draft, text=now)
+    return Edit(draft.path, now, record.original(draft.path), draft)
+
+
 def apply(record: Record, edits: Sequence[Edit], options: dict[str, Any], verify: Callable[[], None]) -> None:
-    """Write the files, then the record with its backups. If `verify` raises, all files are as they were."""
-    made: dict[str, list[str]] = {}
+    """Write the record with its backups, then the files. If `verify` raises, all files are as they were.
+
+    The record comes first and goes last, so whenever this program is killed, the undo knows what it wrote.
+    """
+    missing = {edit.path: _missing_directories(edit) for edit in edits}
+    tried: list[Edit] = []
+    saved = read(record.path)
     try:
+        entries = [_entry(record, edit, missing[edit.path]) for edit in edits if edit.draft]
+        undone = [entry for edit in edits if not edit.draft for entry in [record.entry(edit.path)] if entry]
+        _write(Record(record.path, entries + undone, options))
         for edit in edits:
-            made[edit.path] = _make_directories(edit)
+            tried.append(edit)
+            for directory in missing[edit.path]:
+                os.makedirs(directory, 0o755, exist_ok=True)
             if edit.changes():
                 _put(edit.path, edit.after, edit.draft.mode if edit.draft else None)
         verify()
-        entries = [_entry(record, edit, made[edit.path]) for edit in edits if edit.draft]
+        _write(Record(record.path, entries, options))
     except BaseException:
-        for edit in reversed(edits):
-            if edit.path in made:
-                if edit.changes():
-                    _put(edit.path, edit.now, None)
-                _remove_directories(made[edit.path])
+        for edit in reversed(tried):
+            if read(edit.path) != edit.now:
+                _put(edit.path, edit.now, None)
+            _remove_directories(missing[edit.path])
+        if read(record.path) != saved:
+            _put(record.path, saved, None)
+        _remove_backups(record, edits)
         raise
     _close(record, edits)
-    _write(Record(record.path, entries, options))
 
 
 def backups(record: Record) -> list[str]:
@@ -171,11 +195,11 @@ def _entry(record: Record, edit: Edit, directories: list[str]) -> dict[str, Any]
     before = record.entry(edit.path) or {}
     backup = ""
     if edit.original is not None:
-        number = hashlib.sha256(edit.path.encode()).hexdigest()[:8]
-        backup = f"{record.path[: -len('.json')]}-{os.path.basename(edit.path)}-{number}.before"
+        backup = _backup(record, edit.path)
         records.write_bytes(backup, edit.original.encode(), 0o600)
     return {
         "path": edit.path, "kind": edit.draft.kind, "digest": _digest(edit.draft.text), "backup": backup,
+        "text": "" if edit.draft.kind == OWN else edit.draft.text,
         "directories": directories or before.get("directories", []),
         "assigned": [{"keys": list(one.keys), "value": one.value, "before": one.before} for one in edit.draft.assigned],
     }  # fmt: skip
@@ -188,16 +212,37 @@ def _close(record: Record, edits: Sequence[Edit]) -> None:
     for entry in record.files:
         if entry["path"] in undone:
             _remove_directories(entry["directories"])
-        own = entry["backup"].startswith(record.path[: -len(".json")] + "-")
-        if entry["path"] not in written and own and os.path.exists(entry["backup"]):
-            os.unlink(entry["backup"])
+        if entry["path"] not in written and entry["backup"].startswith(_backups(record)):
+            _remove_file(entry["backup"])
+
+
+def _remove_backups(record: Record, edits: Sequence[Edit]) -> None:
+    """Remove the backups that only a registration that failed needed."""
+    for edit in edits:
+        if edit.draft and not record.entry(edit.path):
+            _remove_file(_backup(record, edit.path))
+
+
+def _backups(record: Record) -> str:
+    """The beginning of the paths of a record's backups."""
+    return record.path[: -len(".json")] + "-"
+
+
+def _backup(record: Record, path: str) -> str:
+    number = hashlib.sha256(path.encode()).hexdigest()[:8]
+    return f"{_backups(record)}{os.path.basename(path)}-{number}.before"
+
+
+def _remove_file(path: str) -> None:
+    if os.path.exists(path):
+        os.unlink(path)
 
 
 def _write(record: Record) -> None:
     if record.files:
         records.write(record.path, {"files": record.files, "options": record.options}, 0o600)
-    elif os.path.exists(record.path):
-        os.unlink(record.path)
+    else:
+        _remove_file(record.path)
 
 
 def _without_ours(path: str, now: str | None, entry: dict[str, Any] | None) -> str | None:
@@ -206,12 +251,34 @@ def _without_ours(path: str, now: str | None, entry: dict[str, Any] | None) -> s
         return None
     if entry is None:
         return toml_text.without_block(now) if toml_text.block(now) else now
+    before = read(entry["backup"]) if entry["backup"] else None
+    found = _without_keys(path, now, entry)
+    blank = not found.strip() or (entry["kind"] == JSON and json_text.parse(found, path) == {})
+    if before is None:
+        return None if blank else found
+    # A record of an older version has no text.
+    merged = undo.reverse(before, entry["text"], now) if "text" in entry else None
+    return merged if merged is not None and _mean_the_same(entry["kind"], merged, found) else found
+
+
+def _without_keys(path: str, text: str, entry: dict[str, Any]) -> str:
+    """The text without the keys and the block of this program, found by their names."""
     for one in entry["assigned"]:
-        now = _unassigned(path, now, entry["kind"], Assignment(tuple(one["keys"]), one["value"], one["before"]))
-    if entry["kind"] == TOML:
-        now = toml_text.without_block(now)
-    blank = not now.strip() or (entry["kind"] == JSON and json_text.parse(now, path) == {})
-    return None if blank and not entry["backup"] else now
+        text = _unassigned(path, text, entry["kind"], Assignment(tuple(one["keys"]), one["value"], one["before"]))
+    return toml_text.without_block(text) if entry["kind"] == TOML else text
+
+
+def _mean_the_same(kind: str, one: str, other: str) -> bool:
+    """Whether two texts of a file mean the same to the runtime. Of a template only the text itself is known."""
+    parse = json_text.parse if kind == JSON else toml_text.parse
+    try:
+        return parse(one, "") == parse(other, "")
+    except VgpuError:
+        return _parts(one) == _parts(other)
+
+
+def _parts(text: str) -> tuple[str, str]:
+    return toml_text.block(text), toml_text.without_block(text)
 
 
 def _unassigned(path: str, text: str, kind: str, one: Assignment) -> str:
@@ -231,17 +298,13 @@ def _unassigned(path: str, text: str, kind: str, one: Assignment) -> str:
     return json_text.remove(text, above) if above and nested.look_up(json_text.parse(text, path), above) == {} else text
 
 
-def _make_directories(edit: Edit) -> list[str]:
-    """Make the directories of the file that are missing. Returns them, the outermost first."""
-    if edit.after is None:
-        return []
-    missing = []
-    directory = os.path.dirname(edit.path)
+def _missing_directories(edit: Edit) -> list[str]:
+    """The directories that the file needs, the outermost first."""
+    missing: list[str] = []
+    directory = os.path.dirname(edit.path) if edit.after is not None else "/"
     while not os.path.isdir(directory):
         missing.append(directory)
         directory = os.path.dirname(directory)
-    for one in reversed(missing):
-        os.mkdir(one, 0o755)
     return missing[::-1]
 
 

@@ -13,6 +13,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ import psutil
 from vgpu.config import paths
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.settings import Settings
-from vgpu.node.runtimes import base_spec, containerd, docker, edits, nested, registry, toml_text
+from vgpu.node.runtimes import base_spec, containerd, docker, edits, json_text, nested, registry, toml_text
 from vgpu.node.runtimes.edits import Record
 from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, Wish
 
@@ -171,8 +172,9 @@ def _last(done: subprocess.CompletedProcess[str]) -> str:
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=TIMEOUT, stdin=subprocess.DEVNULL
-        )
+            command, capture_output=True, encoding="utf-8", errors="replace", check=False, timeout=TIMEOUT,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(command, TIMED_OUT, "", f"{command[0]}: no end within {TIMEOUT} s")
 
@@ -207,15 +209,20 @@ def _crio(proof: Proof, site: Site) -> Iterator[Command | None]:
 
 @contextmanager
 def _docker(proof: Proof, site: Site) -> Iterator[Command | None]:
-    hosts = json.loads(edits.read(site.wish.config or docker.CONFIG) or "{}").get("hosts", [])
-    client = ["docker", *(["--host", hosts[0]] if hosts else [])]
+    client = ["docker", *_host(site.wish.config or docker.CONFIG)]
     image = f"vgpu-check:{os.getpid()}"
     if not shutil.which("docker") or _run([*client, "version"]).returncode:
         proof.add(WARNING, "no Docker answers here: no container was started")
         yield None
         return
-    layer = subprocess.run(["tar", "-C", site.rootfs, "-c", "."], capture_output=True, check=True).stdout
-    subprocess.run([*client, "import", "-", image], input=layer, capture_output=True, check=True, timeout=TIMEOUT)
+    archive = f"{site.directory}/rootfs.tar"
+    with tarfile.open(archive, "w") as made:
+        made.add(site.rootfs, ".")
+    imported = _run([*client, "import", archive, image])
+    if imported.returncode:
+        proof.add(WARNING, f"docker import gives no image: {_last(imported)}")
+        yield None
+        return
     annotated = not site.wish.share and "--annotation" in _run([*client, "run", "--help"]).stdout
     if not annotated and not site.wish.share:
         proof.add(WARNING, "this Docker has no --annotation: a share comes by --share of vgpuctl runtime configure")
@@ -229,6 +236,13 @@ def _docker(proof: Proof, site: Site) -> Iterator[Command | None]:
         yield command
     finally:
         _run([*client, "rmi", image])
+
+
+def _host(path: str) -> list[str]:
+    """The client's option for a socket that daemon.json names. Another form, such as fd://, is for dockerd alone."""
+    hosts = json_text.parse(edits.read(edits.followed(path)) or "{}", path).get("hosts")
+    sockets = [one for one in (hosts if isinstance(hosts, list) else []) if str(one).startswith("unix://")]
+    return ["--host", sockets[0]] if sockets else []
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from tomlkit.exceptions import TOMLKitError
 
 from vgpu.config.errors import VgpuError
 from vgpu.node.runtimes.nested import look_up
+from vgpu.node.runtimes.undo import line_end
 
 BEGIN = "# vgpuctl runtime configure: begin. vgpuctl runtime unconfigure removes this part."
 END = "# vgpuctl runtime configure: end"
@@ -66,7 +67,7 @@ def literal(value: object) -> str:
 def append(text: str, content: str) -> str:
     """`text` and a marked block with `content`, which begins with a table's header, unless `text` is empty."""
     if text and not text.endswith("\n"):
-        text += "\n"
+        text += line_end(text)
     return f"{text}{BEGIN}\n{content.rstrip()}\n{END}\n"
 
 
@@ -116,8 +117,10 @@ def remove(text: str, keys: Keys, source: str) -> str:
 def _below_version(text: str, line: str) -> str:
     """A new line outside all tables: below that of the version, or at the top."""
     top = re.search(r"^[ \t]*\[", text, re.MULTILINE)
-    version = re.search(r"^[ \t]*version[ \t]*=.*\n", text[: top.start() if top else len(text)], re.MULTILINE)
+    version = re.search(r"^[ \t]*version[ \t]*=.*(\n|\Z)", text[: top.start() if top else len(text)], re.MULTILINE)
     at = version.end() if version else 0
+    if at == len(text) and text and not text.endswith("\n"):
+        return text + line_end(text) + line.rstrip("\n")
     return text[:at] + line + text[at:]
 
 

@@ -131,6 +131,37 @@ def test_files_that_are_not_edited(version: str, text: str, line: str, wish: Wis
     assert Path(wish.config).read_text() == text
 
 
+@pytest.mark.parametrize("text", ["", "# mine\n", "disabled_plugins = []\n", 'root = "/x"'])
+def test_a_file_without_a_version_is_of_the_newest_to_containerd_2(text: str, wish: Wish, containerd: Any) -> None:
+    os.makedirs(os.path.dirname(wish.config))
+    Path(wish.config).write_text(text)
+    containerd.answer("v2.1.9", merged("v2.1.9", [text]))
+    change = registry.configure("containerd", wish)
+    own = next(edit for edit in change.edits if edit.path.endswith("conf.d/99-vgpu.toml"))
+    assert own.after is not None
+    assert "version = 3\n" in own.after
+    containerd.answer("v2.1.9", merged("v2.1.9", texts(wish, change)))
+    change.execute()
+    registry.unconfigure("containerd", wish.state_dir).execute()
+    assert Path(wish.config).read_text() == text
+
+
+def test_a_link_stays(wish: Wish, containerd: Any, tmp_path: Path) -> None:
+    before = place(wish, "containerd-1.6.toml") or ""
+    target = tmp_path / "real/config.toml"
+    target.parent.mkdir()
+    os.rename(wish.config, target)
+    os.symlink(target, wish.config)
+    containerd.answer("1.6.20", merged("1.6.20", [before]))
+    change = registry.configure("containerd", wish)
+    assert [edit.path for edit in change.edits] == [str(target)]
+    containerd.answer("1.6.20", merged("1.6.20", texts(wish, change)))
+    change.execute()
+    registry.unconfigure("containerd", wish.state_dir).execute()
+    assert os.path.islink(wish.config)
+    assert target.read_text() == before
+
+
 def test_an_edit_that_containerd_does_not_see_is_taken_back(wish: Wish, containerd: Any) -> None:
     """An import of containerd 1.x replaces the section that was edited."""
     before = place(wish, "containerd-1.6.toml")

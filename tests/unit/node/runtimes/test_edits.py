@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.node.runtimes import edits, registry
+from vgpu.node.runtimes import edits, nested, registry, toml_text
 from vgpu.node.runtimes.edits import OWN, TOML, Assignment, Draft, Record
 from vgpu.node.runtimes.registration import Wish
 
@@ -99,11 +101,22 @@ def test_a_file_that_was_not_there_is_removed_with_its_directory(docker: Wish) -
     assert not Path(wish.config).parent.parent.exists()
 
 
-def test_a_link_is_not_replaced(docker: Wish) -> None:
-    os.rename(docker.config, docker.config + ".real")
-    os.symlink(docker.config + ".real", docker.config)
-    with pytest.raises(VgpuError, match=r"found a symbolic link to .*daemon\.json\.real; --config "):
-        registry.configure("docker", docker)
+@pytest.mark.parametrize("target", ["daemon.json.real", "elsewhere/daemon.json"])
+def test_a_link_stays_and_its_target_is_edited(docker: Wish, target: str) -> None:
+    real = Path(docker.config).with_name("daemon.json").parent / target
+    real.parent.mkdir(exist_ok=True)
+    os.rename(docker.config, real)
+    os.symlink(target, docker.config)
+    configure(docker)
+    assert os.readlink(docker.config) == target
+    assert "vgpu" in json.loads(real.read_text())["runtimes"]
+    assert not registry.configure("docker", docker).changes()
+    unconfigure(docker)
+    assert os.readlink(docker.config) == target
+    assert real.read_text() == DAEMON
+
+
+def test_what_is_no_file_is_not_replaced(docker: Wish) -> None:
     os.unlink(docker.config)
     os.mkdir(docker.config)
     with pytest.raises(VgpuError, match="expected a regular file"):
@@ -134,15 +147,13 @@ def test_a_toml_file_edited_since_loses_only_our_part(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text("version = 2\n[a]\nx = 'old' # why\n")
     record = Record(str(tmp_path / "runtimes/x.json"))
-    from vgpu.node.runtimes import toml_text
-
     text = toml_text.assign(path.read_text(), ("a", "x"), "new", "f")
     draft = Draft(str(path), toml_text.append(text, "[b]\n"), TOML, assigned=(Assignment(("a", "x"), "new", "old"),))
     edits.apply(record, edits.plan(record, [draft]), {}, lambda: None)
     path.write_text("# added\n" + path.read_text() + "[c]\ny = 1\n")
     record = Record.read(str(tmp_path), "x")
     edits.apply(record, edits.plan(record, []), {}, lambda: None)
-    assert path.read_text() == '# added\nversion = 2\n[a]\nx = "old" # why\n[c]\ny = 1\n'
+    assert path.read_text() == "# added\nversion = 2\n[a]\nx = 'old' # why\n[c]\ny = 1\n"
 
 
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
@@ -150,3 +161,122 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     (tmp_path / "runtimes/docker.json").write_text('{"files": 1}')
     with pytest.raises(VgpuError, match="a record of a registration"):
         Record.read(str(tmp_path), "docker")
+
+
+V2 = 'plugins."io.containerd.grpc.v1.cri".containerd'
+FOREIGN = {
+    "line ends of another system": f"version = 2\r\n[{V2}] # why\r\n\ta = 'x'\r\n# the end\r\n",
+    "no line end at the end": f"version = 2\n[{V2}] # why\n\ta = 'x'\n# the end",
+    "neither": f"version = 2\r\n[{V2}] # why\r\n\ta = 'x'\r\n# the end",
+    "tabs and comments after tables": f"\t# top\n\tversion\t=\t2\n\n\n\t[{V2}]\n\t\ta\t=\t'x'\t# why\n\n# the end\n\n",
+    "the version alone": "version = 2",
+    "one comment": "# nothing",
+}
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    (tmp_path / "runtimes").mkdir()
+    return tmp_path / "c.toml"
+
+
+def draft(path: Path) -> Draft:
+    """A block of tables, a line among the top ones, and a key in a table that exists."""
+    record = Record.read(str(path.parent), "x")
+    text = record.original(str(path)) or ""
+    assigned = [Assignment(("imports",), ["/x/*.toml"])]
+    changed = toml_text.assign(text, ("imports",), ["/x/*.toml"], "f")
+    if "a" in text:
+        keys = ("plugins", "io.containerd.grpc.v1.cri", "containerd", "a")
+        before = nested.look_up(toml_text.parse(text, "f"), keys)
+        if before is not None:
+            assigned.append(Assignment(keys, "new", before))
+            changed = toml_text.assign(changed, keys, "new", "f")
+    return Draft(str(path), toml_text.append(changed, "[b]\nz = 1\n"), TOML, assigned=tuple(assigned))
+
+
+def write(path: Path) -> list[edits.Edit]:
+    record = Record.read(str(path.parent), "x")
+    planned = edits.plan(record, [draft(path)])
+    edits.apply(record, planned, {}, lambda: None)
+    return planned
+
+
+def undo(path: Path) -> None:
+    record = Record.read(str(path.parent), "x")
+    edits.apply(record, edits.plan(record, []), {}, lambda: None)
+
+
+@pytest.mark.parametrize("text", FOREIGN.values(), ids=list(FOREIGN))
+def test_the_undo_to_the_byte_of_files_with_odd_forms(toml: Path, text: str) -> None:
+    toml.write_bytes(text.encode())
+    write(toml)
+    assert not any(edit.changes() for edit in edits.plan(Record.read(str(toml.parent), "x"), [draft(toml)]))
+    undo(toml)
+    assert toml.read_bytes() == text.encode()
+
+
+@pytest.mark.parametrize("text", FOREIGN.values(), ids=list(FOREIGN))
+@pytest.mark.parametrize("place", ["above", "below"])
+def test_what_others_wrote_above_or_below_is_no_reason_to_write_and_stays(toml: Path, text: str, place: str) -> None:
+    toml.write_bytes(text.encode())
+    write(toml)
+    now = toml.read_bytes().decode()
+    end = "\r\n" if "\r\n" in text else "\n"
+    added = f"# mine{end}" if place == "above" else f"[debug]{end}  level = 'info'{end}"
+    toml.write_bytes((added + now if place == "above" else now + ("" if now.endswith("\n") else end) + added).encode())
+    assert not any(edit.changes() for edit in edits.plan(Record.read(str(toml.parent), "x"), [draft(toml)]))
+    undo(toml)
+    ended = text if text.endswith("\n") else text + end
+    assert toml.read_bytes().decode() == (added + ended if place == "above" else ended + added)
+
+
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_whenever_it_is_killed_the_undo_leads_back(tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of the node as it is before, between and after the two files is what a kill there leaves."""
+    node, killed = tmp_path / "node", tmp_path / "killed"
+    (node / "runtimes").mkdir(parents=True)
+    (node / "a").write_text("one\n")
+    record = Record.read(str(node), "x")
+    drafts = [Draft(f"{node}/a", "one\ntwo\n", TOML), Draft(f"{node}/new/b", "three\n", OWN)]
+    real, calls = edits._put, []
+
+    def put(*arguments: object) -> None:
+        if len(calls) == step:
+            shutil.copytree(node, killed)
+        calls.append(arguments)
+        real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(edits, "_put", put)
+    edits.apply(
+        record, edits.plan(record, drafts), {}, lambda: None if step < 2 else put(f"{node}/a", "one\ntwo\n", None)
+    )
+    monkeypatch.setattr(edits, "_put", real)
+    for path in (killed / "runtimes").iterdir():
+        path.write_text(path.read_text().replace(str(node), str(killed)))
+    record = Record.read(str(killed), "x")
+    edits.apply(record, edits.plan(record, []), {}, lambda: None)
+    assert (killed / "a").read_text() == "one\n"
+    assert sorted(path.name for path in killed.rglob("*")) == ["a", "runtimes"]
+
+
+def test_a_file_system_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second file cannot be written, and the first one is as it was."""
+    first, second = tmp_path / "a", tmp_path / "read-only"
+    first.write_text("one\n")
+    second.write_text("two\n")
+    (tmp_path / "runtimes").mkdir()
+    record = Record.read(str(tmp_path), "x")
+    real = edits.records.write_bytes
+
+    def refuse(path: str, data: bytes, mode: int = 0o600) -> None:
+        if os.path.basename(path).startswith(".read-only"):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        real(path, data, mode)
+
+    monkeypatch.setattr(edits.records, "write_bytes", refuse)
+    drafts = [Draft(str(first), "1\n", OWN), Draft(str(second), "2\n", OWN)]
+    with pytest.raises(OSError, match="Read-only file system"):
+        edits.apply(record, edits.plan(record, drafts), {}, lambda: None)
+    assert (first.read_text(), second.read_text()) == ("one\n", "two\n")
+    assert os.listdir(tmp_path / "runtimes") == []
