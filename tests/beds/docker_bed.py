@@ -32,13 +32,15 @@ class Docker:
         self.cgroup = f"/vgpu-test-{uuid.uuid4().hex[:8]}"
         self.daemon = suites.unpack(SUITE, "docker.io") / "usr/sbin"
         self.client = suites.unpack(SUITE, "docker-cli") / "usr/bin/docker"
+        self.prefix: tuple[str, ...] = ()  #: a command that runs the daemon in another place
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, tree: Path) -> Docker:
         config = self.directory / "daemon.json"
         config.write_text(json.dumps(self._config()))
         environment = {**os.environ, "PATH": f"{self.daemon}:{os.environ['PATH']}"}
-        command = ["unshare", "--mount", "--net", str(self.daemon / "dockerd"), "--config-file", str(config)]
+        daemon = [str(self.daemon / "dockerd"), "--config-file", str(config)]
+        command = ["unshare", "--mount", "--net", *self.prefix, *daemon]
         with (self.directory / "log").open("wb") as log:
             self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:

@@ -46,6 +46,7 @@ class Bed(containerd_bed.Containerd):
     """A containerd whose file knows nothing of vgpu until `prepare` has worked on it."""
 
     prepare: Callable[[Path], object]
+    program = ""  #: of the handler runc, if the file is to name it
 
     def _config(self) -> str:
         path = self.directory / "config.toml"
@@ -63,7 +64,12 @@ class Bed(containerd_bed.Containerd):
             sandbox = f'sandbox_image = "{containerd_bed.IMAGE}"\n'
         version = 3 if self.major >= 2 else 2
         head = f"# A comment.\nversion = {version}\n{self._daemon()}\n"
-        return f'{head}[plugins."{runtime}"]  # and another\nrestrict_oom_score_adj = true\n{sandbox}'
+        text = f'{head}[plugins."{runtime}"]  # and another\nrestrict_oom_score_adj = true\n{sandbox}'
+        if not self.program:
+            return text
+        runc = f'plugins."{runtime}".containerd.runtimes.runc'
+        text += f'\n[{runc}]\n  runtime_type = "io.containerd.runc.v2"\n'
+        return f'{text}  [{runc}.options]\n    BinaryName = "{self.program}" # another program\n'
 
 
 @pytest.fixture
@@ -113,6 +119,19 @@ def cells() -> list[Any]:
 
 @pytest.mark.parametrize(("bed", "mode"), cells(), indirect=["bed"])
 def test_containerd(bed: Bed, mode: str, image: Path) -> None:
+    configured_used_and_undone(bed, mode, image)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("bed", "mode"), cells(), indirect=["bed"])
+def test_containerd_with_crun(bed: Bed, mode: str, image: Path) -> None:
+    """The handler runc calls crun, which stays the program behind the shim."""
+    bed.program = "/usr/bin/crun"
+    bed.prefix = podman_bed.V1_ONLY
+    configured_used_and_undone(bed, mode, image)
+
+
+def configured_used_and_undone(bed: Bed, mode: str, image: Path) -> None:
     node, config = bed.node, bed.directory / "config.toml"
 
     def prepare(path: Path) -> None:
@@ -221,17 +240,25 @@ def test_podman(podman: podman_bed.Podman, rootfs: Rootfs) -> None:
     assert files(Path(node.settings.state_dir) / "runtimes") == {}
 
 
+RUNC: dict[str, object] = {}
+CRUN: dict[str, object] = {"default-runtime": "small", "runtimes": {"small": {"path": "/usr/bin/crun"}}}
+
+
 @pytest.fixture
 def docker(
-    node: nodes.SimulatedNode, base_trees: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[docker_bed.Docker]:
-    """dockerd without vgpu."""
+    node: nodes.SimulatedNode, request: pytest.FixtureRequest, base_trees: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[docker_bed.Docker]:  # fmt: skip
+    """dockerd without vgpu, and with the runtimes of the parameter."""
+    runtimes = getattr(request, "param", RUNC)
 
     class Plain(docker_bed.Docker):
         def _config(self) -> dict[str, object]:
-            return {key: value for key, value in super()._config().items() if key != "runtimes"}
+            plain = {key: value for key, value in super()._config().items() if key != "runtimes"}
+            return {**plain, **runtimes}
 
     made = Plain(node)
+    made.prefix = podman_bed.V1_ONLY if runtimes else ()
     monkeypatch.setenv("PATH", f"{made.daemon}:{made.client.parent}:{os.environ['PATH']}")
     yield made.start(base_trees["debian"])
     made.stop()
@@ -245,6 +272,36 @@ def reload(docker: docker_bed.Docker, runtime: str) -> None:
     while runtime not in json.loads(docker.call("info", "--format", "{{json .Runtimes}}").stdout):
         assert time.monotonic() < end, f"dockerd does not know the runtime {runtime}"
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    "docker", [RUNC, pytest.param(CRUN, marks=pytest.mark.long)], indirect=True, ids=["runc", "crun"]
+)
+def test_docker_by_default(docker: docker_bed.Docker) -> None:
+    """No container names a runtime. The default one of before is behind the shim."""
+    node, config = docker.node, docker.directory / "daemon.json"
+    before = config.read_bytes()
+    default = json.loads(before).get("default-runtime", "runc")
+    configure = ("configure", "--runtime", "docker", "--config", str(config), "--mode", "default")
+    vgpuctl(node, *configure)
+    assert "nothing changed" in vgpuctl(node, *configure)
+    reload(docker, "vgpu")
+    assert docker.call("info", "--format", "{{.DefaultRuntime}}").stdout == "vgpu\n"
+    share = ("--annotation=vgpu.io/cores=30", "--annotation=vgpu.io/memory=1Gi", f"--volume={node.sim}:/run/vgpu-sim")
+    places = ("run", "--rm", "--network=host")
+    done = docker.call(*places, *share, docker_bed.IMAGE, "cudaprobe", "info")
+    assert pairs(done.stdout)["card0.total"] == str(GIB), done.stderr
+    done = docker.call(*places, docker_bed.IMAGE, "ls", "/dev")
+    assert done.returncode == 0, done.stderr
+    assert "nvidia" not in done.stdout
+    assert "a container with a share starts" in vgpuctl(node, "check", "--runtime", "docker")
+    vgpuctl(node, "unconfigure", "--runtime", "docker")
+    assert config.read_bytes() == before
+    reload(docker, default)
+    assert docker.call("info", "--format", "{{.DefaultRuntime}}").stdout == f"{default}\n"
+    done = docker.call(*places, *share, docker_bed.IMAGE, "ls", "/dev")
+    assert done.returncode == 0, done.stderr
+    assert "nvidia" not in done.stdout, "nobody calls the hook any more"
 
 
 def test_docker(docker: docker_bed.Docker) -> None:

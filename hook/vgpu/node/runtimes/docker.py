@@ -12,7 +12,7 @@ from typing import Any
 from vgpu.config.errors import VgpuError, shown
 from vgpu.node.runtimes import edits, json_text, nested, programs
 from vgpu.node.runtimes.edits import JSON, Assignment, Draft, Record
-from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, Registration, Wish
+from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, Registration, Wish, call
 
 CONFIG = "/etc/docker/daemon.json"
 RESTART = ("systemctl", "reload", "docker")
@@ -30,7 +30,7 @@ def registration(wish: Wish, record: Record) -> Registration:
     if nested.look_up(document, ("runtimes", wish.name)) is not None:
         do = "remove it, or choose another name by --handler"
         raise VgpuError(f"{path}: runtime {wish.name}", expected="none yet", found="one of another origin", do=do)
-    wanted: dict[tuple[str, ...], Any] = {("runtimes", wish.name): entry(wish)}
+    wanted: dict[tuple[str, ...], Any] = {("runtimes", wish.name): entry(wish, _default_program(document))}
     if wish.mode == DEFAULT:
         wanted[("default-runtime",)] = wish.name
     assigned = []
@@ -42,12 +42,22 @@ def registration(wish: Wish, record: Record) -> Registration:
     return Registration((draft,), _applies(wish), RESTART, notes, lambda: _verify(path))
 
 
-def entry(wish: Wish) -> dict[str, Any]:
-    """The runtime's entry."""
-    arguments = wish.shim_arguments()
+def entry(wish: Wish, real: str = "") -> dict[str, Any]:
+    """The runtime's entry. `real` is the program in front of which the shim stands, or ""."""
+    program, arguments = call(wish, real)
     for key, value in wish.share:
         arguments += ["--vgpu-annotation", f"{ANNOTATION}{key}={value}"]
-    return {"path": wish.shim, "runtimeArgs": arguments} if arguments else {"path": wish.shim}
+    return {"path": program, "runtimeArgs": arguments} if arguments else {"path": program}
+
+
+def _default_program(document: dict[str, Any]) -> str:
+    """The program of the default runtime that the file names. NVIDIA's is left out."""
+    name = document.get("default-runtime")
+    found = nested.look_up(document, ("runtimes", str(name))) if name else None
+    if not isinstance(found, dict):
+        return ""
+    program = str(found.get("path") or nested.look_up(found, ("options", "BinaryName")) or "")
+    return "" if "nvidia" in program else program
 
 
 def _applies(wish: Wish) -> str:

@@ -228,7 +228,8 @@ def _docker(proof: Proof, site: Site) -> Iterator[Command | None]:
         proof.add(WARNING, "this Docker has no --annotation: a share comes by --share of vgpuctl runtime configure")
 
     def command(share: bool) -> subprocess.CompletedProcess[str]:
-        named = [] if site.wish.share and not share else [f"--runtime={site.wish.name}"]
+        unnamed = site.wish.mode == DEFAULT or (site.wish.share and not share)
+        named = [] if unnamed else [f"--runtime={site.wish.name}"]
         options = ["run", "--rm", "--network=none", *named, *_annotations(share and annotated)]
         return _run([*client, *options, image, *PROGRAM])
 

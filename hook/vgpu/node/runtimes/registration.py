@@ -76,17 +76,23 @@ class Registration:
     verify: Callable[[], None] = _nothing
 
 
-def wrapper(wish: Wish, runtime: str, real: str) -> tuple[str, tuple[Draft, ...]]:
-    """The program for a place that takes no arguments: the shim, or a script of ours that calls it with options.
-
-    `real` is the runtime that the place named before, or "" for the one that the shim finds.
-    """
+def call(wish: Wish, real: str) -> tuple[str, list[str]]:
+    """The shim in front of the runtime `real`, or for "" of the one that it finds itself, and its arguments."""
     shim = f"{wish.shim}-crun" if os.path.basename(real) == "crun" else wish.shim
     arguments = wish.shim_arguments()
     if real:
         found = real if os.path.isabs(real) else shutil.which(real)
         if found and found != _first(os.path.basename(real)):
             arguments += ["--vgpu-runtime", found]
+    return shim, arguments
+
+
+def wrapper(wish: Wish, runtime: str, real: str) -> tuple[str, tuple[Draft, ...]]:
+    """The program for a place that takes no arguments: the shim, or a script of ours that calls it with options.
+
+    `real` is the runtime that the place named before, or "" for the one that the shim finds.
+    """
+    shim, arguments = call(wish, real)
     if not arguments:
         return shim, ()
     path = f"{paths.runtimes(wish.state_dir)}/vgpu-runtime-{runtime}"

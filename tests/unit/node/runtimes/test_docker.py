@@ -6,12 +6,13 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pytest_subprocess import FakeProcess
 
 from vgpu.config.errors import VgpuError
-from vgpu.node.runtimes import registry
+from vgpu.node.runtimes import registration, registry
 from vgpu.node.runtimes.registration import Wish
 
 VALIDATE = ["dockerd", "--validate", "--config-file"]
@@ -30,6 +31,35 @@ def test_a_share_is_in_the_arguments(wish: Wish, monkeypatch: pytest.MonkeyPatch
             }
         }
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("runtime", "entry"),
+    [
+        ({"path": "{bin}/crun"}, {"path": "{shim}-crun"}),
+        ({"path": "/opt/runc"}, {"path": "{shim}", "runtimeArgs": ["--vgpu-runtime", "/opt/runc"]}),
+        (
+            {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": "/opt/crun"}},
+            {"path": "{shim}-crun", "runtimeArgs": ["--vgpu-runtime", "/opt/crun"]},
+        ),
+        ({"path": "/usr/bin/nvidia-container-runtime"}, {"path": "{shim}"}),
+    ],
+)
+def test_the_default_runtime_stays_the_one_behind_the_shim(
+    runtime: dict[str, Any], entry: dict[str, Any], wish: Wish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(registration, "DIRECTORIES", (wish.programs,))
+    Path(wish.programs, "crun").touch(0o755)
+    text = json.dumps({"default-runtime": "mine", "runtimes": {"mine": runtime}}).replace("{bin}", wish.programs)
+    Path(wish.config).parent.mkdir()
+    Path(wish.config).write_text(text)
+    registry.configure("docker", replace(wish, mode="default")).execute()
+    found = json.loads(Path(wish.config).read_text())
+    assert found["default-runtime"] == "vgpu"
+    assert found["runtimes"]["vgpu"] == json.loads(json.dumps(entry).replace("{shim}", wish.shim))
+    registry.unconfigure("docker", wish.state_dir).execute()
+    assert Path(wish.config).read_text() == text
 
 
 @pytest.mark.parametrize(

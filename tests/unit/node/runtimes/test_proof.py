@@ -24,6 +24,22 @@ def test_result(statuses: tuple[str, ...], result: str) -> None:
     assert Proof([(status, "") for status in statuses]).result == result
 
 
+@pytest.mark.parametrize(
+    ("hosts", "options"),
+    [
+        (["fd://", "unix:///run/d.sock"], ["--host", "unix:///run/d.sock"]),
+        (["fd://"], []),
+        (["tcp://0.0.0.0:2376"], []),
+        ("unix:///x", []),
+    ],
+)
+def test_the_socket_of_dockers_client(tmp_path: Path, hosts: object, options: list[str]) -> None:
+    path = tmp_path / "daemon.json"
+    assert proof._host(str(path)) == []
+    path.write_text(json.dumps({"hosts": hosts}))
+    assert proof._host(str(path)) == options
+
+
 @pytest.fixture
 def site(wish: Wish, tmp_path: Path) -> Site:
     directory = tmp_path / "check"
