@@ -11,6 +11,7 @@ import pytest
 
 from vgpu.config.errors import VgpuError
 from vgpu.hook.inject import execute
+from vgpu.hook.inject.execute import Execution
 from vgpu.hook.inject.mounts import ClassicMounts, Handle, NewMounts
 from vgpu.hook.inject.operations import Bind
 from vgpu.hook.linux.rootfs import Rootfs
@@ -54,7 +55,10 @@ def mounted(container: int, tmp_path: Path, times: int) -> str:
     source.write_text("old")
     root = Rootfs(os.open(f"/proc/{container}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
     try:
-        execute.execute((Replaced(source, target, times),), container, root)
+        execution = Execution((Replaced(source, target, times),), root, str(tmp_path / "staging"))
+        execution.begin(container)
+        execution.finish()
+        execution.keep()
     finally:
         root.close()
     return Path(f"/proc/{container}/root{target}").read_text()

@@ -25,14 +25,13 @@ def look(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(syscalls, "openat2", missing)
 
     def looked(devices: tuple[str, ...] = (), stems: frozenset[str] = STEMS, machine: str = "x86_64") -> Inspection:
-        root = Rootfs(os.open(tmp_path / "root", os.O_PATH | os.O_DIRECTORY))
         before = len(os.listdir("/proc/self/fd"))
+        root = Rootfs(os.open(tmp_path / "root", os.O_PATH | os.O_DIRECTORY))
         try:
-            found = inspect(root, stems, list(devices), machine)
-            assert len(os.listdir("/proc/self/fd")) == before  # nothing stays open
-            return found
+            return inspect(root, stems, list(devices), machine)
         finally:
             root.close()
+            assert len(os.listdir("/proc/self/fd")) == before  # nothing stays open
 
     (tmp_path / "root").mkdir()
     yield looked

@@ -44,6 +44,11 @@ def core_schedules(run_dir: str, container_id: str) -> str:
     return f"{container(run_dir, container_id)}/{CORE_SCHEDULES}"
 
 
+def staging(run_dir: str) -> str:
+    """An empty directory, over which hooks on old kernels mount a tmpfs in their container's namespace."""
+    return run_dir + "/staging"
+
+
 def is_container_id(text: str) -> bool:
     """Whether `text` is an id that runc accepts. Such an id is a safe name of a directory."""
     if not 0 < len(text) <= MAX_CONTAINER_ID or text[0] in ".-":

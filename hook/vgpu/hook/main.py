@@ -25,6 +25,7 @@ from vgpu.hook import hooklog
 from vgpu.hook.devices import rules
 from vgpu.hook.devices.allow import AllowDevices
 from vgpu.hook.inject import execute, plan
+from vgpu.hook.inject.execute import Execution
 from vgpu.hook.inject.inspect import driver_parameters, inspect
 from vgpu.hook.inject.plan import Plan, PlannedContainer
 from vgpu.hook.ledger import container_processes
@@ -54,9 +55,12 @@ class Node:
 
 
 class Hook:
-    """One run of the hook. `step` is the step that runs, for the message of a failure; `proc` is the root of procfs."""
+    """One run of the hook. `step` is the step that runs, for the message of a failure; `proc` is the root of procfs.
 
-    __slots__ = ("config_path", "dry_run", "proc", "run_dir", "step")
+    `execution` is that of the plan: it is undone when a later step fails.
+    """
+
+    __slots__ = ("config_path", "dry_run", "execution", "proc", "run_dir", "step")
 
     def __init__(self, config_path: str, dry_run: bool, proc: str = "/proc") -> None:
         self.config_path = config_path
@@ -64,6 +68,7 @@ class Hook:
         self.proc = proc
         self.run_dir = ""
         self.step = "state"
+        self.execution: Execution | None = None
 
     def start(self, state: dict[str, object]) -> list[str]:
         """prestart and createRuntime. Returns lines for the log, [] when the container has no allocation."""
@@ -124,22 +129,30 @@ class Hook:
             notes, access = self._equip(container, allocation, node)
             self.step = "record"
             node.ledger.confirm(start, {f"{major}:{minor}": path for (major, minor), path in access.nodes.items()})
-        except BaseException:
+            if self.execution:
+                self.execution.keep()
+        except BaseException as error:
+            left = self.execution.undo() if self.execution else ""
             node.ledger.withdraw(start)
+            if left:
+                raise VgpuError(f"{error}; not undone: {left}") from error
             raise
         return [*node.ledger.describe(allocation), *_too_small(allocation), *notes, *node.ledger.notes]
 
     def _equip(self, container: Container, allocation: Allocation, node: Node) -> tuple[list[str], AllowDevices]:
-        """Open the device cgroup, then make the mounts, links and nodes. The cgroup needs no undoing: the runtime
-        removes it with the container."""
+        """Open the device cgroup, while a child makes the mounts, links and nodes. The cgroup needs no undoing: the
+        runtime removes it with the container."""
         self.step = "root file system"
         root = execute.open_rootfs(container.pid, container.rootfs, self.proc)
         try:
             planned, access = self._plan(container, container.pid, root, allocation, node)
+            self.step = "mount"
+            self.execution = Execution(planned.operations, root, paths.staging(self.run_dir))
+            self.execution.begin(container.pid, self.proc)
             self.step = "device cgroup"
             opened = access.execute(self.proc)
             self.step = "mount"
-            execute.execute(planned.operations, container.pid, root, self.proc)
+            self.execution.finish()
         finally:
             root.close()
         return [*planned.notes, opened.text], access

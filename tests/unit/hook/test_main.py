@@ -198,6 +198,7 @@ class Place:
         self.write("proc/self/uid_map", "         0          0 4294967295\n")
         self.write("proc/self/cgroup", "5:devices:/system.slice\n1:name=systemd:/system.slice\n")
         self.write("proc/sys/kernel/random/boot_id", "boot1\n")
+        self.write(f"proc/{PID}/mountinfo", "")
         for name in ("uid_map", "gid_map"):
             self.write(f"proc/{PID}/{name}", "0 0 4294967295\n")
         (self.proc / str(PID) / "root").symlink_to(path / "tree")

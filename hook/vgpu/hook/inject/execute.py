@@ -1,9 +1,10 @@
 """Executing a plan in a container's mount namespace, completely or not at all.
 
-Belongs here: the order of execution. The hook first opens everything of the host. Then a child enters the namespace,
-executes the operations and, on the first failure, undoes them. The parent never enters the namespace. Not here: what an
-operation does (operations). The child runs as root beside a container that may be hostile: it imports nothing, parses
-no JSON and opens no host path.
+Belongs here: the order of execution, and that a start that fails leaves nothing. The hook first opens everything of the
+host. Then a child enters the namespace and executes the operations. The child stays until the whole start has succeeded
+and `keep` tells it so. When the start fails at any later step, or the hook is killed, it undoes all operations, newest
+first. The parent never enters the namespace. Not here: what an operation does (operations). The child runs as root
+beside a container that may be hostile: it imports nothing, parses no JSON and opens no host path.
 """
 
 from __future__ import annotations
@@ -12,14 +13,20 @@ import os
 
 from vgpu.config.errors import VgpuError
 from vgpu.hook.inject import mounts
-from vgpu.hook.inject.mounts import ClassicMounts, Handle, NewMounts
+from vgpu.hook.inject.mounts import ClassicMounts, Handle, NewMounts, Staging
 from vgpu.hook.inject.operations import Inside, Operation
-from vgpu.hook.linux import syscalls
+from vgpu.hook.linux import mountinfo, syscalls
 from vgpu.hook.linux.rootfs import Rootfs
 
 MAX_REPORT = 4096
 ATTEMPTS = 3
-FAILED, SOURCE_MAY_BE_GONE = 1, 2  #: exit statuses of the child
+MAX_SECONDS = 60  #: for the child, which a file system in the container could keep waiting for ever
+
+#: What the child reports: all operations are done; one failed, and all are undone; the same, and a file of the host may
+#: have been replaced meanwhile; all are undone because there was no KEEP. The reason, or what is left, follows.
+DONE, FAILED, SOURCE_MAY_BE_GONE, UNDONE = b"0", b"1", b"2", b"3"
+_LEFT = "; not undone: "
+KEEP = b"k"  #: what the parent answers to DONE; the end of its pipe means: undo
 
 
 def open_rootfs(pid: int, path: str, proc: str = "/proc") -> Rootfs:
@@ -32,7 +39,8 @@ def open_rootfs(pid: int, path: str, proc: str = "/proc") -> Rootfs:
         raise VgpuError(path, expected=expected, found=error.strerror, do="run as prestart or createRuntime") from None
     finally:
         os.close(namespace.fd)
-    return Rootfs(fd, (_mapped(f"{proc}/{pid}/uid_map"), _mapped(f"{proc}/{pid}/gid_map")))
+    owner = _mapped(f"{proc}/{pid}/uid_map"), _mapped(f"{proc}/{pid}/gid_map")
+    return Rootfs(fd, owner, mountinfo.read(pid, fd, proc))
 
 
 def open_running(pid: int, proc: str = "/proc") -> Rootfs:
@@ -50,36 +58,144 @@ def _mapped(path: str) -> int:
     raise VgpuError(path, expected="a mapping of 0", found="none", do="map the container's root")
 
 
-def execute(operations: tuple[Operation, ...], pid: int, root: Rootfs, proc: str = "/proc") -> None:
-    """Execute all operations in the mount namespace of `pid`. If one fails, VgpuError, and nothing is left behind.
+class Execution:
+    """The execution of `operations` in a container's mount namespace, from `begin` to `keep` or `undo`.
 
-    A package manager may replace a file of the host between its opening and its mounting; the kernel refuses to mount
-    the old one with ENOENT. Then everything is opened and executed again, at most ATTEMPTS times.
+    `staging` is a directory of the host for mounts that are incomplete (mounts.Staging); it is made when it is needed.
+    `begin` does not wait for the child, `finish` does: the caller may do other work between them.
     """
-    how = mounts.choose()
-    for attempt in range(1, ATTEMPTS + 1):
-        status, report = _attempt(operations, pid, root, how, proc)
-        if status == 0:
-            return
-        if status != SOURCE_MAY_BE_GONE or attempt == ATTEMPTS:
-            raise VgpuError(report or f"the child in the namespace ended with status {status}")
+
+    __slots__ = ("_answer", "_child", "_how", "_namespace", "_report", "_step", "operations", "root", "staging")
+
+    def __init__(self, operations: tuple[Operation, ...], root: Rootfs, staging: str) -> None:
+        self.operations = operations
+        self.root = root
+        self.staging = staging
+        self._how = mounts.choose()
+        self._namespace = self._report = self._answer = -1
+        self._child = 0
+        self._step: Operation | None = None
+
+    def begin(self, pid: int, proc: str = "/proc") -> None:
+        """Open everything of the host, and start the child in the namespace of `pid`."""
+        self._namespace = os.open(f"{proc}/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        self._start()
+
+    def finish(self) -> None:
+        """Wait until all operations are done. If one fails, VgpuError, and they are undone.
+
+        A package manager may replace a file of the host between its opening and its mounting; the kernel refuses to
+        mount the old one with ENOENT. Then everything is opened and executed again, at most ATTEMPTS times.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            report = os.read(self._report, MAX_REPORT)
+            if report == DONE:
+                return
+            status = self._wait()
+            if report[:1] != SOURCE_MAY_BE_GONE or attempt == ATTEMPTS:
+                reason = report[1:].decode("utf-8", "replace")
+                raise VgpuError(reason or f"the child in the namespace ended with status {status}")
+            self._start()
+
+    def keep(self) -> None:
+        """The start has succeeded: everything stays as it is."""
+        try:  # noqa: SIM105 - contextlib would cost the hook's process time
+            os.write(self._answer, KEEP)
+        except BrokenPipeError:
+            pass  # the child has ended after its report: nobody undoes anything any more
+        self._wait()
+        self._namespace = _closed(self._namespace)
+
+    def undo(self) -> str:
+        """The start has failed: undo what is done. Returns what could not be undone."""
+        self._namespace = _closed(self._namespace)
+        if not self._child:
+            return ""
+        self._answer = _closed(self._answer)
+        report = b""
+        while part := os.read(self._report, MAX_REPORT):
+            report += part
+        self._wait()
+        text = report.removeprefix(DONE).decode("utf-8", "replace")
+        return text[1:] if text[:1] == UNDONE.decode() else text.partition(_LEFT)[2]
+
+    def _start(self) -> None:
+        handles: list[Handle | None] = []
+        try:
+            for operation in self.operations:
+                handles.append(_opened(operation, self._how))
+            if any(handle is not None and handle.incomplete for handle in handles):
+                os.makedirs(self.staging, mode=0o700, exist_ok=True)
+            self._fork(handles)
+        finally:
+            for handle in handles:
+                if handle is not None and handle.fd >= 0:
+                    os.close(handle.fd)
+
+    def _fork(self, handles: list[Handle | None]) -> None:
+        self._report, report = os.pipe()
+        answer, self._answer = os.pipe()
+        self._child = os.fork()
+        if self._child == 0:
+            os.close(self._answer)  # its end has to be seen here when the parent dies
+            os._exit(self._in_child(handles, report, answer))
+        os.close(report)
+        os.close(answer)
+
+    def _wait(self) -> int:
+        """The child's exit status (negative: the signal that ended it)."""
+        child, self._child = self._child, 0
+        self._answer, self._report = _closed(self._answer), _closed(self._report)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    # In the child
+
+    def _in_child(self, handles: list[Handle | None], report: int, answer: int) -> int:
+        inside = Inside(self.root, self._how)
+        try:
+            self._execute(inside, handles)
+            os.write(report, DONE)
+            if os.read(answer, len(KEEP)) == KEEP:
+                return 0
+            left = "; ".join(inside.take_back())
+            os.write(report, UNDONE + left.encode("utf-8", "replace")[: MAX_REPORT - 1])
+        except BaseException as error:  # reported by pipe and exit status; nothing may escape into the parent's stack
+            undone = inside.take_back()
+            left = _LEFT + "; ".join(undone) if undone else ""
+            cause = (error.strerror if isinstance(error, OSError) else "") or f"{type(error).__name__} {error}"
+            kind = SOURCE_MAY_BE_GONE if isinstance(error, FileNotFoundError) and not left else FAILED
+            step = self._step.describe() if self._step else "entering the mount namespace"
+            os.write(report, kind + f"{step}: {cause}{left}".encode("utf-8", "replace")[: MAX_REPORT - 1])
+        return 1
+
+    def _execute(self, inside: Inside, handles: list[Handle | None]) -> None:
+        syscalls.end_after(MAX_SECONDS)
+        syscalls.setns(self._namespace, syscalls.CLONE_NEWNS)
+        incomplete = sum(handle is not None and handle.incomplete for handle in handles)
+        staging = Staging(self.staging, incomplete, self.root.table) if incomplete else None
+        try:
+            if staging:
+                self._stage(staging, handles)
+            if self.root.owner != (0, 0):
+                syscalls.create_as(*self.root.owner)
+            for operation, handle in zip(self.operations, handles):
+                self._step = operation
+                operation.execute(inside, handle)
+        finally:
+            if staging:
+                staging.end()
+
+    def _stage(self, staging: Staging, handles: list[Handle | None]) -> None:
+        for operation, handle in zip(self.operations, handles):
+            if handle is not None and handle.incomplete:
+                self._step = operation
+                staging.complete(handle, self._how)
 
 
-def _attempt(
-    operations: tuple[Operation, ...], pid: int, root: Rootfs, how: NewMounts | ClassicMounts, proc: str
-) -> tuple[int, str]:
-    """One execution; the child's exit status (negative: the signal that ended it) and its report."""
-    handles: list[Handle | None] = []
-    namespace = os.open(f"{proc}/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        for operation in operations:
-            handles.append(_opened(operation, how))
-        return _in_child(namespace, operations, handles, Inside(root, how))
-    finally:
-        os.close(namespace)
-        for handle in handles:
-            if handle is not None and handle.fd >= 0:
-                os.close(handle.fd)
+def _closed(fd: int) -> int:
+    if fd >= 0:
+        os.close(fd)
+    return -1
 
 
 def _opened(operation: Operation, how: NewMounts | ClassicMounts) -> Handle | None:
@@ -87,39 +203,3 @@ def _opened(operation: Operation, how: NewMounts | ClassicMounts) -> Handle | No
         return operation.open(how)
     except OSError as error:
         raise VgpuError(operation.describe(), found=error.strerror) from error
-
-
-def _in_child(
-    namespace: int, operations: tuple[Operation, ...], handles: list[Handle | None], inside: Inside
-) -> tuple[int, str]:
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os._exit(_child(namespace, operations, handles, inside, write_end))
-    os.close(write_end)
-    try:
-        report = os.read(read_end, MAX_REPORT)
-    finally:
-        os.close(read_end)
-        status = os.waitpid(child, 0)[1]
-    return os.waitstatus_to_exitcode(status), report.decode("utf-8", "replace")
-
-
-def _child(
-    namespace: int, operations: tuple[Operation, ...], handles: list[Handle | None], inside: Inside, report: int
-) -> int:
-    operation = None
-    try:
-        syscalls.die_with_parent()
-        syscalls.setns(namespace, syscalls.CLONE_NEWNS)
-        if inside.root.owner != (0, 0):
-            syscalls.create_as(*inside.root.owner)
-        for operation, handle in zip(operations, handles):
-            operation.execute(inside, handle)
-    except BaseException as error:  # reported by pipe and exit status; nothing may escape into the parent's stack
-        step = operation.describe() if operation else "entering the mount namespace"
-        left = "".join(f"; not undone: {item}" for item in inside.take_back())
-        cause = (error.strerror if isinstance(error, OSError) else "") or f"{type(error).__name__} {error}"
-        os.write(report, f"{step}: {cause}{left}".encode("utf-8", "replace")[:MAX_REPORT])
-        return SOURCE_MAY_BE_GONE if isinstance(error, FileNotFoundError) and not left else FAILED
-    return 0

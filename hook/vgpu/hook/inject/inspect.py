@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import stat
 
+from vgpu.config.errors import VgpuError
 from vgpu.hook.linux.rootfs import Rootfs
 
 MAX_CACHE = 4 << 20
+MAX_PATH = 1 << 16  # musl's search path
 MAX_LISTING = 20_000
 MAX_TOOLKITS = 64  # CUDA versions side by side in one image
 MULTIARCH = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
@@ -31,7 +33,8 @@ class Inspection:
     """Facts about one root file system.
 
     `library_dir`, `library_dir_32`: where its loader expects libraries. `cache`: /etc/ld.so.cache or None.
-    `musl_path`: (file, content) of musl's search path file or None. `files`: names of regular files in `library_dir`.
+    `musl_path`: (file, content) of musl's search path file or None. `kept`: why this file of the loader, the cache or
+    the search path, has to stay as it is, or "". `files`: names of regular files in `library_dir`.
     `copies`: paths of regular files in other directories, or of other versions, with a driver library's name. `compat`:
     the same in CUDA's forward compatibility packages. `devices`: name below /dev -> (major, minor) of the
     character devices among the given names. `host_dev`: /dev is the host's own. `proc_driver`: the kernel's
@@ -39,7 +42,7 @@ class Inspection:
     """
 
     __slots__ = (
-        "cache", "compat", "copies", "devices", "files", "host_dev", "layout", "library_dir", "library_dir_32",
+        "cache", "compat", "copies", "devices", "files", "host_dev", "kept", "layout", "library_dir", "library_dir_32",
         "machine", "musl_path", "proc_driver",
     )  # fmt: skip
 
@@ -50,6 +53,7 @@ class Inspection:
         self.library_dir_32 = library_dir_32
         self.cache: bytes | None = None
         self.musl_path: tuple[str, bytes] | None = None
+        self.kept = ""
         self.files: frozenset[str] = frozenset()
         self.copies: tuple[str, ...] = ()
         self.compat: tuple[str, ...] = ()
@@ -62,8 +66,10 @@ def inspect(root: Rootfs, stems: frozenset[str], devices: list[str], machine: st
     """Inspect `root`. `stems` are the library names up to `.so` whose copies matter, `devices` names below /dev."""
     machine = machine or os.uname().machine
     facts = _layout(root, machine)
-    facts.cache = root.read(LOADER_CACHE, MAX_CACHE) if facts.layout != MUSL else None
-    facts.musl_path = _musl_path(root, machine) if facts.layout == MUSL else None
+    file = f"/etc/ld-musl-{machine}.path" if facts.layout == MUSL else LOADER_CACHE
+    content, facts.kept = _loader_file(root, file, MAX_PATH if facts.layout == MUSL else MAX_CACHE)
+    facts.cache = content if facts.layout != MUSL else None
+    facts.musl_path = (file, content) if facts.layout == MUSL and content is not None else None
     facts.files = frozenset(_library_files(root, facts.library_dir, stems))
     facts.copies = tuple(_copies(root, facts.library_dir, stems, machine))
     facts.compat = tuple(_compat(root, stems))
@@ -96,10 +102,15 @@ def _layout(root: Rootfs, machine: str) -> Inspection:
     return Inspection(REDHAT, "/usr/lib64", library_dir_32, machine)
 
 
-def _musl_path(root: Rootfs, machine: str) -> tuple[str, bytes] | None:
-    path = f"/etc/ld-musl-{machine}.path"
-    content = root.read(path, 1 << 16)
-    return None if content is None else (path, content)
+def _loader_file(root: Rootfs, path: str, limit: int) -> tuple[bytes | None, str]:
+    """(content, why it has to stay as it is or "") of a file that the loader reads."""
+    try:
+        content = root.read(path, limit)
+        return content, root.why_not_replaced(path, content)
+    except OSError as error:
+        raise VgpuError(
+            path, expected="a file that can be read", found=error.strerror, do="repair the image"
+        ) from error
 
 
 def _library_files(root: Rootfs, directory: str, stems: frozenset[str]) -> list[str]:
@@ -107,15 +118,14 @@ def _library_files(root: Rootfs, directory: str, stems: frozenset[str]) -> list[
 
 
 def _copies(root: Rootfs, library_dir: str, stems: frozenset[str], machine: str) -> list[str]:
-    seen = {_identity(root, library_dir)}
+    seen = {None, _identity(root, library_dir)}
     multiarch = MULTIARCH.get(machine, machine + "-linux-gnu")
     found = []
     for directory in (f"/usr/lib/{multiarch}", f"/lib/{multiarch}", *SEARCHED):
         identity = _identity(root, directory)
-        if identity is None or identity in seen:
-            continue
-        seen.add(identity)
-        found += [f"{directory}/{name}" for name in _library_files(root, directory, stems)]
+        if identity not in seen:
+            seen.add(identity)
+            found += [f"{directory}/{name}" for name in _library_files(root, directory, stems)]
     return found
 
 
@@ -142,7 +152,7 @@ def _stem(name: str) -> str:
 def _listed(root: Rootfs, directory: str) -> list[tuple[str, bool]]:
     """(name, is a regular file) of at most MAX_LISTING entries; [] when there is no such directory."""
     try:
-        fd = root.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
+        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root.held(directory))
     except OSError:
         return []
     try:
@@ -177,9 +187,13 @@ def _is_directory(root: Rootfs, path: str) -> bool:
     return status is not None and stat.S_ISDIR(status.st_mode)
 
 
-def _identity(root: Rootfs, path: str) -> tuple[int, int] | None:
-    status = _status(root, path)
-    return None if status is None else (status.st_dev, status.st_ino)
+def _identity(root: Rootfs, directory: str) -> tuple[int, int] | None:
+    """Which directory that is. It stays the same one from here to the end, also when a link on the way changes."""
+    try:
+        status = os.fstat(root.held(directory))
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _device(root: Rootfs, path: str) -> tuple[int, int] | None:

@@ -3,8 +3,10 @@
 Belongs here: the mechanism. Not here: which mounts a container gets. `NewMounts` (open_tree, fsopen, move_mount: Linux
 5.2) clones on the host's side and attaches inside. `ClassicMounts` is the fallback: it opens the source again inside
 the container's namespace, which before pivot_root still shows the host's tree, and goes on only if that is the very
-file that was opened on the host. Both set flags with mount_setattr (5.12) if the kernel has it, else by remounting. A
-child that has entered the namespace runs `attach`.
+file that was opened on the host. Both set flags with mount_setattr (5.12) if the kernel has it. Without it a mount is
+first made complete in a place of the host that no container sees (`Staging`), because mount(2) sets flags only after
+mounting, and a path inside the container may then lead to another mount. A child that has entered the namespace runs
+`stage` and `attach`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import os
 import stat
 
 from vgpu.hook.linux import syscalls
-from vgpu.hook.linux.rootfs import Rootfs
+from vgpu.hook.linux.cgroup import unescape
+from vgpu.hook.linux.mountinfo import MountTable
 
 READ_ONLY_FILE = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
 DEVICE = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NOEXEC
@@ -44,9 +47,12 @@ class Entry:
 
 
 class Handle:
-    """A mount before it is attached: `fd` (O_PATH source, or the detached mount) and its attributes inside."""
+    """A mount before it is attached: `fd` (O_PATH source, or the detached mount) and its attributes inside.
 
-    __slots__ = ("attributes", "entries", "fd", "remount", "size", "source")
+    `incomplete`: it has to be staged before it is attached. `staged` is then an fd of the mount in its staging place.
+    """
+
+    __slots__ = ("attributes", "entries", "fd", "incomplete", "size", "source", "staged")
 
     def __init__(
         self, fd: int, attributes: int, source: str = "", entries: tuple[Entry, ...] = (), size: int = 0
@@ -56,7 +62,11 @@ class Handle:
         self.source = source
         self.entries = entries
         self.size = size
-        self.remount = False
+        self.incomplete = False
+        self.staged = -1
+
+    def is_directory(self) -> bool:
+        return self.fd < 0 or stat.S_ISDIR(os.fstat(self.fd).st_mode)
 
 
 def choose() -> NewMounts | ClassicMounts:
@@ -72,7 +82,7 @@ def choose() -> NewMounts | ClassicMounts:
 
 
 class NewMounts:
-    """Linux 5.2 and later."""
+    """Linux 5.2 and later. Before 5.12 a mount is incomplete: mount(2) sets its flags, in its staging place."""
 
     __slots__ = ()
 
@@ -93,45 +103,93 @@ class NewMounts:
             fd = syscalls.fsmount(context, attributes & ~syscalls.MOUNT_ATTR_RDONLY)
         finally:
             os.close(context)
-        fill(fd, entries)
         handle = Handle(fd, attributes)
+        try:
+            fill(fd, entries)
+        except OSError:
+            os.close(fd)
+            raise
         _set_attributes(handle)
         return handle
 
-    def attach(self, handle: Handle, target: int, path: str, root: Rootfs) -> int:
-        """Attach the mount inside; returns an fd of its root."""
+    def stage(self, handle: Handle, place: int) -> None:
+        syscalls.move_mount(handle.fd, place)
+
+    def attach(self, handle: Handle, target: int) -> None:
+        """Attach the complete mount to the file or directory of `target`."""
         syscalls.move_mount(handle.fd, target)
-        if handle.remount:
-            _remount(handle.fd, handle.attributes)
-        return handle.fd
 
 
 class ClassicMounts:
-    """Before Linux 5.2, or where a seccomp filter hides the new calls. Every mount is made inside."""
+    """Before Linux 5.2, or where a seccomp filter hides the new calls. Every mount is made inside, and incomplete."""
 
     __slots__ = ()
 
     def bind(self, source: str, attributes: int) -> Handle:
-        return Handle(os.open(source, os.O_PATH | os.O_CLOEXEC), attributes, source)
+        return _incomplete(Handle(os.open(source, os.O_PATH | os.O_CLOEXEC), attributes, source))
 
     def tmpfs(self, entries: tuple[Entry, ...], size: int, attributes: int) -> Handle:
-        return Handle(-1, attributes, "", entries, size)
+        return _incomplete(Handle(-1, attributes, "", entries, size))
 
-    def attach(self, handle: Handle, target: int, path: str, root: Rootfs) -> int:
+    def stage(self, handle: Handle, place: int) -> None:
         if handle.fd < 0:
             options = ",".join(f"{key}={value}" for key, value in _limits(handle.entries, handle.size))
-            syscalls.mount("vgpu", _proc(target), "tmpfs", _flags(handle.attributes) & ~syscalls.MS_RDONLY, options)
+            syscalls.mount("vgpu", _proc(place), "tmpfs", _flags(handle.attributes) & ~syscalls.MS_RDONLY, options)
         else:
-            _bind_again(handle, target)
-        directory = stat.S_ISDIR(
-            os.fstat(target).st_mode
-        )  # as in Rootfs: links to directories are followed, links to files are not
-        mounted = root.open(path, os.O_PATH | (os.O_DIRECTORY if directory else os.O_NOFOLLOW))
+            _bind_again(handle, place)
+
+    def attach(self, handle: Handle, target: int) -> None:
+        """Bind the staged mount, with the flags that it has, to the file of `target`. Nothing is resolved."""
+        syscalls.mount(_proc(handle.staged), _proc(target), "", syscalls.MS_BIND)
+
+
+class Staging:
+    """A tmpfs on the host's directory `path`, in the container's namespace only, where incomplete mounts are completed.
+
+    No container sees it: pivot_root takes the host's tree away, and `end` detaches it before that. `table` is the
+    namespace's: where mounts on the directory would appear in the host's namespace as well, its mount is made private.
+    """
+
+    __slots__ = ("_count", "_fd")
+
+    def __init__(self, path: str, places: int, table: MountTable | None) -> None:
+        before = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        mount = syscalls.mount_id(before)
+        os.close(before)
+        if table and table.propagates(mount):
+            syscalls.mount("", unescape(table.place(mount)), "", syscalls.MS_PRIVATE, "")
+        options = f"size=4k,nr_inodes={places + 1},mode=0700"
+        syscalls.mount("vgpu", path, "tmpfs", _flags(DATA), options)
+        self._count = 0
+        try:
+            self._fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            syscalls.umount2(path, syscalls.MNT_DETACH)
+            raise
+
+    def complete(self, handle: Handle, how: NewMounts | ClassicMounts) -> None:
+        """Make the mount complete: with its content, its flags and private propagation."""
+        name = str(self._count)
+        self._count += 1
+        if handle.is_directory():
+            os.mkdir(name, 0o700, dir_fd=self._fd)
+        else:
+            os.mknod(name, 0o600, dir_fd=self._fd)
+        place = os.open(name, os.O_PATH | os.O_CLOEXEC, dir_fd=self._fd)
+        try:
+            how.stage(handle, place)
+        finally:
+            os.close(place)
+        handle.staged = os.open(name, os.O_PATH | os.O_CLOEXEC, dir_fd=self._fd)
         if handle.fd < 0:
-            fill(mounted, handle.entries)
-        syscalls.mount("", _proc(mounted), "", syscalls.MS_PRIVATE, "")
-        _remount(mounted, handle.attributes)
-        return mounted
+            fill(handle.staged, handle.entries)
+        syscalls.mount("", _proc(handle.staged), "", syscalls.MS_PRIVATE, "")
+        _remount(handle.staged, handle.attributes)
+
+    def end(self) -> None:
+        """Detach it and what is left in it."""
+        syscalls.umount2(_proc(self._fd), syscalls.MNT_DETACH)
+        os.close(self._fd)
 
 
 def _limits(entries: tuple[Entry, ...], size: int) -> tuple[tuple[str, str], ...]:
@@ -139,9 +197,9 @@ def _limits(entries: tuple[Entry, ...], size: int) -> tuple[tuple[str, str], ...
     return ("size", str(size)), ("nr_inodes", str(len(entries) + 1)), ("mode", "0755")
 
 
-def detach(mounted: int) -> None:
-    """Detach a mount, even while processes use it."""
-    syscalls.umount2(_proc(mounted), syscalls.MNT_DETACH)
+def detach(target: int) -> None:
+    """Detach the uppermost mount on the file of `target`, even while processes use it."""
+    syscalls.umount2(_proc(target), syscalls.MNT_DETACH)
 
 
 def fill(directory: int, entries: tuple[Entry, ...]) -> None:
@@ -167,23 +225,28 @@ def _fill_file(directory: int, entry: Entry, content: bytes) -> None:
 
 
 def _set_attributes(handle: Handle) -> None:
-    """Set flags and private propagation on the detached mount. Where that is impossible, `attach` remounts."""
+    """Set flags and private propagation on the detached mount. Where that is impossible, it is incomplete."""
     try:
         syscalls.mount_setattr(handle.fd, handle.attributes, syscalls.MS_PRIVATE)
     except OSError as error:
         if error.errno not in _MISSING:
             os.close(handle.fd)
             raise
-        handle.remount = True
+        _incomplete(handle)
 
 
-def _bind_again(handle: Handle, target: int) -> None:
+def _incomplete(handle: Handle) -> Handle:
+    handle.incomplete = True
+    return handle
+
+
+def _bind_again(handle: Handle, place: int) -> None:
     here = os.open(handle.source, os.O_PATH | os.O_CLOEXEC)
     try:
         if _identity(here) != _identity(handle.fd):
             reason = "is another file in the container's namespace; the hook must run before pivot_root"
             raise OSError(errno.ESTALE, f"{handle.source} {reason}")
-        syscalls.mount(_proc(here), _proc(target), "", syscalls.MS_BIND)
+        syscalls.mount(_proc(here), _proc(place), "", syscalls.MS_BIND)
     finally:
         os.close(here)
 

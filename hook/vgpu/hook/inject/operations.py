@@ -16,7 +16,7 @@ from vgpu.hook.linux.rootfs import Rootfs
 
 
 class Inside:
-    """The place of execution: the container's root, the way of mounting, and the mounts made so far."""
+    """The place of execution: the container's root, the way of mounting, and the targets of the mounts made so far."""
 
     __slots__ = ("mounted", "mounts", "root")
 
@@ -25,11 +25,15 @@ class Inside:
         self.mounts = how
         self.mounted: list[int] = []
 
-    def attach(self, handle: Handle, target: int, path: str) -> None:
+    def attach(self, handle: Handle, target: int) -> None:
+        """Attach a complete mount to the file or directory of `target`, an fd that now belongs to this object."""
         try:
-            self.mounted.append(self.mounts.attach(handle, target, path, self.root))
-        finally:
+            self.root.refuse_shared(target)
+            self.mounts.attach(handle, target)
+        except BaseException:
             os.close(target)
+            raise
+        self.mounted.append(target)
 
     def take_back(self) -> list[str]:
         """Undo all operations; returns a message for each that could not be undone."""
@@ -79,7 +83,7 @@ class Tmpfs(Operation):
 
     def execute(self, inside: Inside, handle: Handle | None) -> None:
         assert handle is not None
-        inside.attach(handle, inside.root.directory(self.path), self.path)
+        inside.attach(handle, inside.root.directory(self.path))
 
 
 class Bind(Operation):
@@ -110,7 +114,7 @@ class Bind(Operation):
 
     def execute(self, inside: Inside, handle: Handle | None) -> None:
         assert handle is not None
-        inside.attach(handle, inside.root.mount_point(self.path), self.path)
+        inside.attach(handle, inside.root.mount_point(self.path))
 
 
 class BindDirectory(Bind):
@@ -124,7 +128,7 @@ class BindDirectory(Bind):
 
     def execute(self, inside: Inside, handle: Handle | None) -> None:
         assert handle is not None
-        inside.attach(handle, inside.root.directory(self.path), self.path)
+        inside.attach(handle, inside.root.directory(self.path))
 
 
 class BindDevice(Bind):

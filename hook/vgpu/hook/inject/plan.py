@@ -299,7 +299,8 @@ def _without_device_files(name: str, content: bytes) -> bytes:
 def _loader(libraries: list[Library], facts: Inspection) -> tuple[list[Operation], tuple[str, ...]]:
     """The loader's cache with the driver's names; for musl its search path file, if the image has one.
 
-    A malformed cache stays as it is: the loader ignores it too, and searches its default directories.
+    A malformed cache stays as it is: the loader ignores it too, and searches its default directories. So does one on a
+    volume, which may be another's too: the loader finds the libraries, which are in one of its default directories.
     """
     if facts.layout == MUSL:
         return _musl(facts), ()
@@ -314,7 +315,11 @@ def _loader(libraries: list[Library], facts: Inspection) -> tuple[list[Operation
         data = ldcache.merge(facts.cache, additions)
     except VgpuError as error:
         return [], (f"left unchanged: {error}",)
-    return ([] if data == facts.cache else [ReplaceFile(LOADER_CACHE, data, facts.cache)]), ()
+    if data == facts.cache:
+        return [], ()
+    if facts.kept:
+        return [], (f"{LOADER_CACHE}: left unchanged: {facts.kept}",)
+    return [ReplaceFile(LOADER_CACHE, data, facts.cache)], ()
 
 
 def _machine(facts: Inspection, bits: int) -> int:
@@ -331,6 +336,9 @@ def _musl(facts: Inspection) -> list[Operation]:
     directories = content.replace(b":", b"\n").split(b"\n")
     if facts.library_dir.encode() in directories:
         return []
+    if facts.kept:
+        do = "add that line, or mount the volume elsewhere"
+        raise VgpuError(path, expected=f"a line {facts.library_dir}", found=f"none, and {facts.kept}", do=do)
     return [ReplaceFile(path, facts.library_dir.encode() + b"\n" + content, content)]
 
 

@@ -16,6 +16,7 @@ import os
 import stat
 
 from vgpu.hook.linux import syscalls
+from vgpu.hook.linux.mountinfo import MountTable
 
 MAX_LINKS = 40  # as the kernel's
 MAX_COMPONENTS = 256
@@ -28,17 +29,26 @@ class Rootfs:
     `owner` (uid, gid) is the container's root; in a user namespace it is not 0. Created files have to belong to it, so
     the caller first becomes the owner (`syscalls.create_as`): the kernel refuses a file of the host's root on a file
     system that the container's user namespace owns, such as its /dev.
-    `undo` collects the steps that undo creations and replacements; `take_back` runs them, newest first.
+
+    It creates and changes files only on the root file system itself, and on a tmpfs that the runtime made for this
+    container (`table`). Anything else that is mounted there is a volume: it may be the host's or another container's,
+    and what the host's root writes there is not what the container's user may write.
+
+    `undo` has the steps that undo creations and replacements; `take_back` runs them, newest first. Each step is there
+    before its change is made, and goes when the change fails.
     """
 
-    __slots__ = ("_openat2", "_parents", "fd", "owner", "undo")
+    __slots__ = ("_checked", "_openat2", "_parents", "_seen", "fd", "owner", "table", "undo")
 
-    def __init__(self, fd: int, owner: tuple[int, int] = (0, 0)) -> None:
+    def __init__(self, fd: int, owner: tuple[int, int] = (0, 0), table: MountTable | None = None) -> None:
         self.fd = fd
         self.owner = owner
-        self.undo: list[tuple[str, int, str, str]] = []
+        self.table = table
+        self.undo: list[tuple[str, int, str, Old]] = []
         self._openat2 = True
         self._parents: dict[str, int] = {}  # resolved directories, each resolved once and held until `close`
+        self._checked: set[int] = set()  # those of them that are not on a volume
+        self._seen: dict[str, tuple[int, ...]] = {}  # the identity of each file that was read to be replaced
 
     def close(self) -> None:
         for fd in self._parents.values():
@@ -94,7 +104,7 @@ class Rootfs:
                         os.close(parents.pop())
             return _reopened(parents[-1], flags)
         except OSError as error:
-            raise OSError(error.errno, os.strerror(error.errno or 0), path) from error
+            raise OSError(error.errno, error.strerror, path) from error
         finally:
             for fd in parents:
                 os.close(fd)
@@ -106,13 +116,16 @@ class Rootfs:
         except FileNotFoundError:
             if not create:
                 raise
-        os.mkdir(name, 0o755, dir_fd=parent)
-        directory = os.open(name, flags | os.O_DIRECTORY, dir_fd=parent)
-        self._undoable("rmdir", parent, name)
-        return directory
+        with _Undoable(self, "rmdir", parent, name):
+            os.mkdir(name, 0o755, dir_fd=parent)
+        return os.open(name, flags | os.O_DIRECTORY, dir_fd=parent)
 
-    def _undoable(self, step: str, parent: int, name: str, value: str = "") -> None:
-        self.undo.append((step, os.dup(parent), name, value))
+    def held(self, path: str) -> int:
+        """An O_PATH fd of the directory `path`, resolved once and held until `close`; OSError when there is none."""
+        fd = self._parents.get(path)
+        if fd is None:
+            fd = self._parents[path] = self.open(path or "/", os.O_PATH | os.O_DIRECTORY)
+        return fd
 
     def _parent(self, path: str) -> tuple[int, str]:
         """(directory, name in it) of `path`. The caller must not close the directory."""
@@ -121,6 +134,31 @@ class Rootfs:
         if fd is None:
             fd = self._parents[directory] = self.directory(directory or "/")
         return fd, name
+
+    def volume(self, fd: int) -> str:
+        """Where the volume is mounted on which `fd` lies, "" for the container's own file systems."""
+        if fd in self._checked:
+            return ""
+        mount = syscalls.mount_id(fd)
+        own = self.table.is_own(mount) if self.table else mount == syscalls.mount_id(self.fd)
+        if not own:
+            return self.table.place(mount) if self.table else "another mount"
+        if fd in self._parents.values():
+            self._checked.add(fd)
+        return ""
+
+    def refuse_volume(self, fd: int, name: str) -> None:
+        """OSError when the directory `fd`, in which `name` is to change, lies on a volume."""
+        volume = self.volume(fd)
+        if volume:
+            reason = f"{name} would be made on the volume that is mounted at {volume}"
+            raise OSError(errno.EXDEV, f"{reason}, and vgpu writes only into the container's own root file system")
+
+    def refuse_shared(self, target: int) -> None:
+        """OSError when a mount on `target` would appear on the host or in another container too."""
+        if self.table and self.table.propagates(mount := syscalls.mount_id(target)):
+            reason = f"the volume that is mounted at {self.table.place(mount)} has shared propagation"
+            raise OSError(errno.EINVAL, f"{reason}, so this would be mounted on the host too; use rslave or rprivate")
 
     def directory(self, path: str) -> int:
         """An O_PATH fd of the directory `path`; it and its parents are made where they are missing."""
@@ -138,9 +176,9 @@ class Rootfs:
         """
         parent, name = self._parent(path)
         try:
-            return self._new_file(parent, name)
-        except FileExistsError:
             found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        except FileNotFoundError:
+            return self._new_file(parent, name)
         kind = os.fstat(found).st_mode
         if not stat.S_ISLNK(kind) and not stat.S_ISDIR(kind):
             return found
@@ -152,44 +190,67 @@ class Rootfs:
 
     def _new_file(self, parent: int, name: str) -> int:
         """An fd of a new empty file; FileExistsError when the name exists, even as a symlink."""
-        fd = os.open(name, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=parent)
-        self._undoable("unlink", parent, name)
-        return fd
+        flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with _Undoable(self, "unlink", parent, name):
+            return os.open(name, flags, 0o644, dir_fd=parent)
 
     def _remove_link(self, parent: int, name: str) -> None:
         target = os.readlink(name, dir_fd=parent)
-        os.unlink(name, dir_fd=parent)
-        self._undoable("symlink", parent, name, target)
+        with _Undoable(self, "symlink", parent, name, Old(os.fsencode(target))):
+            os.unlink(name, dir_fd=parent)
 
     def symlink(self, path: str, target: str) -> None:
         """Make `path` a symlink to `target`; a rename replaces an existing link. FileExistsError for other files."""
         parent, name = self._parent(path)
-        try:
-            os.symlink(target, name, dir_fd=parent)
-        except FileExistsError:
-            self._replace_link(parent, name, target)
-        else:
-            self._undoable("unlink", parent, name)
-
-    def _replace_link(self, parent: int, name: str, target: str) -> None:
         old = _link_target(parent, name)
-        if old == target:
-            return
-        temporary = f".vgpu.{os.getpid()}.{name}"
-        os.symlink(target, temporary, dir_fd=parent)
-        os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-        self._undoable("unlink" if old is None else "symlink", parent, name, old or "")
+        if old is None:
+            with _Undoable(self, "unlink", parent, name):
+                os.symlink(target, name, dir_fd=parent)
+        elif old != target:
+            self._replace_link(parent, name, target, old)
+
+    def _replace_link(self, parent: int, name: str, target: str, old: str) -> None:
+        temporary = _temporary(name)
+        with _Undoable(self, "symlink", parent, name, Old(os.fsencode(old))):
+            os.symlink(target, temporary, dir_fd=parent)
+            _renamed(parent, temporary, name)
 
     def read(self, path: str, limit: int) -> bytes | None:
-        """A regular file's bytes; None when there is none or it is longer than `limit`."""
+        """A regular file's bytes; None when there is none or it is longer than `limit`.
+
+        The directory is held from here to `replace`, which compares the file in it with the one that was read here:
+        who can exchange the directory or the file meanwhile cannot have one file read and another one replaced.
+        """
+        directory, _, name = path.rpartition("/")
         try:
-            fd = self.regular(path)
+            found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.held(directory))
+        except (FileNotFoundError, NotADirectoryError):
+            self._seen[path] = ()
+            return None
+        try:
+            status = os.fstat(found)
+            self._seen[path] = _identity(status)
+            if stat.S_ISLNK(status.st_mode):
+                return self._read_linked(os.readlink("", dir_fd=found), self.held(directory), limit)
+            return _content(found, limit)
+        finally:
+            os.close(found)
+
+    def _read_linked(self, target: str, directory: int, limit: int) -> bytes | None:
+        """The file to which a link in `directory` leads: to an absolute path, or to a name in the same directory."""
+        try:
+            if target.startswith("/"):
+                found = self.open(target, os.O_PATH)
+            elif "/" in target:
+                return None  # from here it could lead out of the root
+            else:
+                found = os.open(target, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
-            return os.read(fd, limit) if os.fstat(fd).st_size <= limit else None
+            return _content(found, limit)
         finally:
-            os.close(fd)
+            os.close(found)
 
     def regular(self, path: str) -> int:
         """A regular file, open for reading; FileNotFoundError when `path` leads to anything else.
@@ -205,58 +266,153 @@ class Rootfs:
         finally:
             os.close(found)
 
-    def replace(self, path: str, data: bytes, old: bytes | None) -> None:
-        """Replace `path`, whose content was `old`, by a file of `data`, by rename; mode 0644."""
-        parent, name = self._parent(path)
-        self._rename_over(parent, name, data)
-        if old is None:
-            self._undoable("unlink", parent, name)
-        else:
-            self._undoable("restore", parent, name, old.decode("latin-1"))
+    def why_not_replaced(self, path: str, content: bytes | None) -> str:
+        """Why the file `path`, of which `read` returned `content`, has to stay as it is; "" when it may be replaced."""
+        if content is None and self._seen.get(path):
+            return "it is no regular file, too long, or a link that leads nowhere"
+        parent = self._parents.get(path.rpartition("/")[0])
+        volume = self.volume(parent) if parent is not None else ""  # else `replace` makes the directory
+        return f"it is on the volume that is mounted at {volume}" if volume else ""
 
-    def _rename_over(self, parent: int, name: str, data: bytes) -> None:
-        temporary = f".vgpu.{os.getpid()}.{name}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(temporary, flags, 0o644, dir_fd=parent)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
-            os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-        except OSError:
-            os.unlink(temporary, dir_fd=parent)
-            raise
-        finally:
-            os.close(fd)
+    def replace(self, path: str, data: bytes, old: bytes | None) -> None:
+        """Replace `path`, whose content was `old`, by a file of `data`, by rename; mode 0644.
+
+        OSError when it is not the file any more that `read` has read.
+        """
+        parent, name = self._parent(path)
+        status = _status(parent, name)
+        seen = self._seen.get(path)
+        if seen is not None and seen != _identity(status):
+            raise OSError(errno.ESTALE, f"{path} has changed since it was read; start the container again")
+        if status is None:
+            undo = _Undoable(self, "unlink", parent, name)
+        elif stat.S_ISLNK(status.st_mode):
+            undo = _Undoable(self, "symlink", parent, name, Old(os.fsencode(os.readlink(name, dir_fd=parent))))
+        else:
+            undo = _Undoable(self, "restore", parent, name, Old(old or b"", status))
+        with undo:
+            _rename_over(parent, name, data)
 
     def take_back(self) -> list[str]:
         """Undo everything, newest first. A step that fails does not stop the rest; returns a message for each."""
         failed = []
         while self.undo:
-            step, parent, name, value = self.undo.pop()
+            step, parent, name, old = self.undo.pop()
             try:
-                self._undo(step, parent, name, value)
+                _undo(step, parent, name, old)
             except OSError as error:
                 failed.append(f"{step} {name}: {error.strerror}")
             finally:
                 os.close(parent)
         return failed
 
-    def _undo(self, step: str, parent: int, name: str, value: str) -> None:
-        if step == "rmdir":
-            os.rmdir(name, dir_fd=parent)
-        elif step == "restore":
-            self._rename_over(parent, name, value.encode("latin-1"))
-        elif step == "unlink" or _link_target(parent, name) is not None:
-            os.unlink(name, dir_fd=parent)
-        if step == "symlink":
-            os.symlink(value, name, dir_fd=parent)
-
     def keep(self) -> None:
         """Drop the undo steps after success."""
         for _, parent, _, _ in self.undo:
             os.close(parent)
         self.undo.clear()
+
+
+class Old:
+    """What a change replaced: a file's content and status, or a link's target."""
+
+    __slots__ = ("content", "status")
+
+    def __init__(self, content: bytes = b"", status: os.stat_result | None = None) -> None:
+        self.content = content
+        self.status = status
+
+
+_NOTHING = Old()
+
+
+class _Undoable:
+    """A change of `name` in the directory `parent`, inside a `with`: its undo step is there before it."""
+
+    __slots__ = ("_root",)
+
+    def __init__(self, root: Rootfs, step: str, parent: int, name: str, old: Old = _NOTHING) -> None:
+        root.refuse_volume(parent, name)
+        root.undo.append((step, os.dup(parent), name, old))
+        self._root = root
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            os.close(self._root.undo.pop()[1])
+
+
+def _undo(step: str, parent: int, name: str, old: Old) -> None:
+    if step == "restore":
+        _rename_over(parent, name, old.content, old.status)
+    elif step == "symlink":
+        temporary = _temporary(name)
+        os.symlink(old.content, os.fsencode(temporary), dir_fd=parent)
+        _renamed(parent, temporary, name)
+    else:
+        try:
+            (os.rmdir if step == "rmdir" else os.unlink)(name, dir_fd=parent)
+        except FileNotFoundError:
+            return
+
+
+def _temporary(name: str) -> str:
+    return f".vgpu.{os.getpid()}.{name}"
+
+
+def _renamed(parent: int, temporary: str, name: str) -> None:
+    try:
+        os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+    except OSError:
+        os.unlink(temporary, dir_fd=parent)
+        raise
+
+
+def _rename_over(parent: int, name: str, data: bytes, like: os.stat_result | None = None) -> None:
+    """Put a file of `data` in the place of `name`, with the owner, mode and times of `like` if that is given."""
+    temporary = _temporary(name)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(temporary, flags, 0o644, dir_fd=parent)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        if like:
+            os.fchown(fd, like.st_uid, like.st_gid)
+            os.fchmod(fd, stat.S_IMODE(like.st_mode))
+            os.utime(fd, ns=(like.st_atime_ns, like.st_mtime_ns))
+        os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+    except OSError:
+        os.unlink(temporary, dir_fd=parent)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _status(parent: int, name: str) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _identity(status: os.stat_result | None) -> tuple[int, ...]:
+    """What changes when another file takes the place of a file, or somebody writes to it."""
+    return () if status is None else (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
+
+
+def _content(found: int, limit: int) -> bytes | None:
+    """The bytes of the O_PATH fd `found`. The type is checked before the open, as in `Rootfs.regular`."""
+    status = os.fstat(found)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+        return None
+    fd = _reopened(found, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        return os.read(fd, limit)
+    finally:
+        os.close(fd)
 
 
 def _components(path: str) -> list[str]:

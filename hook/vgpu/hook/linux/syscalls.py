@@ -40,6 +40,8 @@ MNT_DETACH = 0x2
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_IN_ROOT = 0x10
 
+STATX_MNT_ID = 0x1000
+
 CLONE_NEWNS = 0x00020000
 PR_SET_PDEATHSIG = 1
 SIGKILL = 9
@@ -58,6 +60,7 @@ _libc.setns.argtypes = (ctypes.c_int, ctypes.c_int)
 _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
 _libc.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
 _libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
+_statx = getattr(_libc, "statx", None)  # glibc 2.28
 
 
 class open_how(ctypes.Structure):
@@ -161,6 +164,35 @@ def create_as(uid: int, gid: int) -> None:
     _libc.setfsuid(uid)
     if (_libc.setfsuid(-1), _libc.setfsgid(-1)) != (uid, gid):
         raise OSError(errno.EPERM, f"setfsuid({uid}), setfsgid({gid}): not taken")
+
+
+class statx_buffer(ctypes.Structure):
+    """struct statx as far as it is needed; the kernel writes 256 bytes."""
+
+    _fields_ = (
+        ("stx_mask", ctypes.c_uint32),
+        ("_before", ctypes.c_uint8 * 140),
+        ("stx_mnt_id", ctypes.c_uint64),
+        ("_behind", ctypes.c_uint8 * 104),
+    )
+
+
+def mount_id(fd: int) -> int:
+    """The id, as in mountinfo, of the mount through which `fd` was opened. Before Linux 5.8 by fdinfo."""
+    found = statx_buffer()
+    if (
+        _statx is not None
+        and _statx(fd, b"", AT_EMPTY_PATH, STATX_MNT_ID, ctypes.byref(found)) == 0
+        and found.stx_mask & STATX_MNT_ID
+    ):
+        return int(found.stx_mnt_id)
+    with open(f"/proc/self/fdinfo/{fd}", "rb") as stream:
+        return int(stream.read().partition(b"mnt_id:")[2].split()[0])
+
+
+def end_after(seconds: int) -> None:
+    """SIGALRM ends this process after so many seconds, even while it waits in a file system that does not answer."""
+    _libc.alarm(seconds)
 
 
 def die_with_parent() -> None:
