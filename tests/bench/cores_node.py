@@ -100,7 +100,8 @@ class Node:
             box.release()
         found = Ledger(self.settings, []).shares()
         for claim in found:
-            core_schedules.create(self.settings.run_dir, claim, [other for other in found if other is not claim], 0)
+            directory = paths.container(self.settings.run_dir, claim.container)
+            core_schedules.create(directory, claim, [other for other in found if other is not claim], 0)
 
     def change(self, tenant: int, cards: list[CardLimit]) -> None:
         """Change a tenant's limits as `vgpuctl set` does."""

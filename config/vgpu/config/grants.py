@@ -121,10 +121,10 @@ def new_id() -> str:
     return os.urandom(paths.GRANT_ID_LENGTH // 2).hex()
 
 
-def write(state_dir: str, grant: Grant) -> None:
+def write(state_dir: str, grant: Grant, temporary: str = "") -> None:
     """Store `grant` durably. This makes the directory, for root only, when it is missing."""
     os.makedirs(paths.grants(state_dir), mode=0o700, exist_ok=True)
-    records.write(paths.grant(state_dir, grant.id), grant.record())
+    records.write(paths.grant(state_dir, grant.id), grant.record(), temporary=temporary)
 
 
 def read(state_dir: str, grant_id: str) -> Grant:

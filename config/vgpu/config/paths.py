@@ -30,6 +30,16 @@ def container(run_dir: str, container_id: str) -> str:
     return f"{run_dir}/containers/{container_id}"
 
 
+def new_container(run_dir: str) -> str:
+    """The directory of the container that starts now, until its claim is in it. Its name is no container's id."""
+    return run_dir + "/containers/.new"
+
+
+def ended_container(run_dir: str) -> str:
+    """The directory of the container whose records are being removed."""
+    return run_dir + "/containers/.ended"
+
+
 def claim(run_dir: str, container_id: str) -> str:
     return f"{container(run_dir, container_id)}/{CLAIM}"
 
@@ -118,6 +128,14 @@ def vgpud_lock(run_dir: str) -> str:
 
 def plugin_lock(run_dir: str) -> str:
     return run_dir + "/plugin.lock"
+
+
+# Below either of them
+
+
+def ledger_temporary(directory: str) -> str:
+    """The temporary file of the holder of the ledger's lock, who alone writes it."""
+    return directory + "/.ledger.tmp"
 
 
 # Below the state directory

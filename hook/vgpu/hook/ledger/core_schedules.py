@@ -34,10 +34,11 @@ def schedules(shares: Iterable[Claim]) -> dict[str, list[CoreSchedule]]:
     return core_schedule.schedules({claim.container: held(claim) for claim in shares})
 
 
-def create(run_dir: str, claim: Claim, others: Iterable[Claim], clock_offset: int) -> None:
-    """Write the file of a container that starts beside `others`. After OSError or VgpuError it must not start."""
+def create(directory: str, claim: Claim, others: Iterable[Claim], clock_offset: int) -> None:
+    """Write the file of a container that starts beside `others` into its `directory`. After OSError or VgpuError it
+    must not start."""
     own = schedules([*others, claim])[claim.container]
-    records.write_bytes(paths.core_schedules(run_dir, claim.container), core_schedule.encode(own, clock_offset), 0o444)
+    records.write_bytes(f"{directory}/{paths.CORE_SCHEDULES}", core_schedule.encode(own, clock_offset), 0o444)
 
 
 def rewrite(run_dir: str, shares: Iterable[Claim], cards: Iterable[str]) -> list[str]:

@@ -24,7 +24,7 @@ from vgpu.config.inventory import Card
 from vgpu.config.limits import UNLIMITED, CardLimit
 from vgpu.config.request import Request
 from vgpu.config.settings import Settings
-from vgpu.hook.ledger import core_schedules, pod_cgroups, presence
+from vgpu.hook.ledger import container_directory, core_schedules, pod_cgroups, presence
 from vgpu.hook.ledger.commitments import OpenGrants, Totals
 from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.ledger.pod_cgroups import PodCgroups
@@ -82,6 +82,7 @@ class Ledger:
     """
 
     __slots__ = (
+        "_abandoned",
         "_before",
         "_clock",
         "_ending",
@@ -121,6 +122,7 @@ class Ledger:
         self.notes: list[str] = []
         self._foreign: dict[str, list[User]] | None = None
         self._before: list[Grant] = []  # this container's grants before it claimed them
+        self._abandoned: list[str] = []  # claims of hooks that were killed, whose containers are dead
         self._newest = 0.0  # the time of the node's newest grant
         self._ending: list[str] = []  # files and directories: when one of them goes, a refused start may have room
         self._may_get_room = (
@@ -151,7 +153,8 @@ class Ledger:
                 self._sleep(PAUSE)
 
     def _claim(self, start: Start, wanted: Request | WantedGrants) -> Allocation | None:
-        self._ending, self._may_get_room = [], False
+        self._ending, self._may_get_room, self._abandoned = [], False, []
+        container_directory.clear(self.run_dir, self.state_dir)
         if self._holds_already(start):
             return None
         mine = self._wanted_grants(start, wanted) if isinstance(wanted, WantedGrants) else []
@@ -166,6 +169,8 @@ class Ledger:
         except BaseException:
             self._withdraw(start)
             raise
+        for container in dict.fromkeys(self._abandoned):
+            self._end(container)
         return allocation
 
     def confirm(self, start: Start, devices: dict[str, str] | None = None) -> None:
@@ -186,10 +191,11 @@ class Ledger:
     def release(self, container: str) -> bool:
         """Release a container that has ended. False when it has no claim, or a new life under the same id."""
         with Lock(self.run_dir):
+            container_directory.clear(self.run_dir, self.state_dir)
             try:
                 claim = claims.read(self.run_dir, container)
             except FileNotFoundError:
-                return False
+                return container_directory.remove(self.run_dir, container)  # an older version's hook was killed
             except VgpuError as error:
                 self.notes.append(str(error))
             else:
@@ -291,9 +297,13 @@ class Ledger:
         totals = Totals()
         claimed: set[str] = set()
         for claim in self.claims():
-            if claim.container != container and self.lives(claim) and not set(own).intersection(claim.grants):
+            if claim.container == container or set(own).intersection(claim.grants):
+                continue
+            if self.lives(claim):
                 claimed.update(claim.grants)
                 totals.add_claim(claim)
+            elif not claim.ready:
+                self._abandoned.append(claim.container)
         known, damaged = grants.read_all(self.state_dir)
         self._newest = max((grant.created for grant in known), default=0.0)
         cgroups = PodCgroups(self.boot_id, self.proc)
@@ -351,11 +361,10 @@ class Ledger:
     def _holds_already(self, start: Start) -> bool:
         try:
             claim = claims.read(self.run_dir, start.container)
-        except FileNotFoundError:
-            return False
-        except VgpuError as error:  # the id starts again, so its last life is over
-            self.notes.append(str(error))
-            self._drop(start.container)
+        except (FileNotFoundError, VgpuError) as error:  # the id starts again, so its last life is over
+            if isinstance(error, VgpuError):
+                self.notes.append(str(error))
+            container_directory.remove(self.run_dir, start.container)
             return False
         same = (claim.pid, claim.start_time) == (start.pid, start.start_time)
         if same and claim.ready:
@@ -363,7 +372,7 @@ class Ledger:
         if not same and self.lives(claim):
             found = f"a living container of that id, pid {claim.pid}, bundle {claim.bundle}"
             raise VgpuError(f"container {start.container}", expected="an id of its own", found=found)
-        self._drop(start.container)
+        container_directory.remove(self.run_dir, start.container)
         return False
 
     def _wanted_grants(self, start: Start, wanted: WantedGrants) -> list[Grant]:
@@ -443,7 +452,6 @@ class Ledger:
         return from_request(request, cards, self.virtual_memory)
 
     def _record(self, start: Start, allocation: Allocation, mine: list[Grant], priority: int) -> None:
-        directory = paths.container(self.run_dir, start.container)
         data = limits.encode(start.container, allocation.limits)
         uuids = [card.uuid for card in allocation.cards]
         for grant in mine:
@@ -451,27 +459,31 @@ class Ledger:
                 grant, holder=start.holder, name=start.name, cards=uuids, newest=self._newest,
                 pod_cgroup=pod_cgroups.record_of(start.cgroup), boot_id=self.boot_id,
             )  # fmt: skip
-            grants.write(self.state_dir, claimed)
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        records.write_bytes(paths.limits(self.run_dir, start.container), data, 0o444)
+            self._write_grant(claimed)
+        directory = container_directory.prepare(self.run_dir)
+        records.write_bytes(f"{directory}/{paths.LIMITS}", data, 0o444)
         claim = Claim(
             start.container, start.pid, start.start_time, allocation.limits, allocation.exclusive, start.holder,
             [grant.id for grant in mine], start.bundle, start.now, start.name, cgroup=start.cgroup,
             boot_id=self.boot_id, priority=priority,
         )  # fmt: skip
         if not allocation.exclusive:
-            self._share_time(claim)
-        records.write(paths.claim(self.run_dir, start.container), claim.record())
+            self._share_time(claim, directory)
+        records.write(f"{directory}/{paths.CLAIM}", claim.record())
+        container_directory.publish(self.run_dir, start.container)
         if not allocation.exclusive:
             self.reschedule(card.uuid for card in allocation.limits)
 
-    def _share_time(self, claim: Claim) -> None:
+    def _write_grant(self, grant: Grant) -> None:
+        grants.write(self.state_dir, grant, paths.ledger_temporary(paths.grants(self.state_dir)))
+
+    def _share_time(self, claim: Claim, directory: str) -> None:
         """Give a container that starts with a share the presence file and its core schedules."""
         others = self.shares()
         if presence.ensure(self.run_dir) and others:
             path = paths.presence(self.run_dir)
             self.notes.append(f"{path} was missing: containers from before do not see the ones that start now")
-        core_schedules.create(self.run_dir, claim, others, core_schedules.clock_offset(claim.pid, self.proc))
+        core_schedules.create(directory, claim, others, core_schedules.clock_offset(claim.pid, self.proc))
 
     def _withdraw(self, start: Start) -> None:
         if self._is_anothers(start):
@@ -479,10 +491,11 @@ class Ledger:
         for grant in self._before:
             try:
                 if os.path.exists(paths.grant(self.state_dir, grant.id)):  # a deleted grant does not come back
-                    grants.write(self.state_dir, grant)
+                    self._write_grant(grant)
             except OSError as error:
                 self.notes.append(f"grant {grant.id[:8]}: {error}")  # the grant stays with this container
         self._before = []
+        container_directory.clear(self.run_dir, self.state_dir)
         self._end(start.container)
 
     def _is_anothers(self, start: Start) -> bool:
@@ -501,18 +514,6 @@ class Ledger:
             held = []
         except VgpuError:
             held = self._salvaged(container)
-        self._drop(container)
+        container_directory.remove(self.run_dir, container)
         if any(not claim.exclusive for claim in held):
             self.reschedule(card.uuid for claim in held for card in claim.cards)
-
-    def _drop(self, container: str) -> None:
-        """Remove a container's directory. Only vgpu writes there, and only plain files."""
-        directory = paths.container(self.run_dir, container)
-        try:
-            for name in os.listdir(directory):
-                os.unlink(f"{directory}/{name}")
-            os.rmdir(directory)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise VgpuError(directory, expected="a claim to remove", found=error.strerror) from error

@@ -26,7 +26,7 @@ def ensure(run_dir: str) -> bool:
     try:
         found = os.lstat(path).st_mode
     except FileNotFoundError:
-        records.write_bytes(path, CONTENT, MODE)
+        records.write_bytes(path, CONTENT, MODE, paths.ledger_temporary(run_dir))
         return True
     if not stat.S_ISREG(found):
         do = "remove it while no container with a share runs"

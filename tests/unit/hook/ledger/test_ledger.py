@@ -602,11 +602,11 @@ def test_a_failure_while_recording_leaves_nothing(
     before = node.snapshot()
     real, calls = records.write_bytes, []
 
-    def failing(path: str, data: bytes, mode: int = 0o600) -> None:
+    def failing(path: str, data: bytes, mode: int = 0o600, temporary: str = "") -> None:
         calls.append(path)
         if len(calls) == at + 1:
             raise error
-        real(path, data, mode)
+        real(path, data, mode, temporary)
 
     monkeypatch.setattr(records, "write_bytes", failing)
     with pytest.raises((VgpuError, KeyboardInterrupt)) as refused:
@@ -682,8 +682,57 @@ def test_foreign_things_among_the_claims_are_left_alone(node: Node) -> None:
 def test_claims_that_are_no_directory_are_one_line(node: Node) -> None:
     (node.path / "run").mkdir()
     (node.path / "run/containers").write_text("x")
-    with pytest.raises(VgpuError, match=r"run/containers/c1: .*Not a directory"):
+    with pytest.raises(VgpuError, match=r"run/containers/\S+: .*Not a directory"):
         node.ledger().claim(node.start("c1", 10), share())
+
+
+def left_by_a_killed_hook(node: Node) -> None:
+    """What kill -9 in the middle of a claim, of a release, and of writing a grant leaves."""
+    for name in (".new", ".ended"):
+        directory = node.path / "run/containers" / name
+        directory.mkdir(parents=True)
+        (directory / "limits").write_text("x")
+        (directory / ".claim.json.4711.tmp").write_text("{")
+    (node.path / "state/grants/.ledger.tmp").write_text("{")
+    (node.path / "run/.ledger.tmp").write_text("")
+
+
+@pytest.mark.parametrize("by", ["start", "stop"])
+def test_the_next_start_or_stop_removes_what_a_killed_hook_left(node: Node, by: str) -> None:
+    ids = node.pair()
+    node.ledger().claim(node.start("c1", 10), share())
+    before = node.snapshot()
+    left_by_a_killed_hook(node)
+    if by == "start":
+        assert node.ledger().claim(node.start("c2", 11, MAIN), redeem(ids))
+        node.ledger().withdraw(node.start("c2", 11, MAIN))
+    else:
+        assert not node.ledger().release("c2")
+    assert node.snapshot().keys() == before.keys()
+
+
+def test_a_directory_without_a_claim_goes_with_its_container(node: Node) -> None:
+    """A hook of an older version was killed before it wrote the claim. The runtime then calls poststop."""
+    directory = node.path / "run/containers/c1"
+    directory.mkdir(parents=True)
+    (directory / "limits").write_text("x")
+    assert node.ledger().release("c1")
+    assert not directory.exists()
+    directory.mkdir()
+    (directory / "cards").write_text("x")
+    assert node.ledger().claim(node.start("c1", 10), share())
+    assert sorted(path.name for path in directory.iterdir()) == ["cards", "claim.json", "limits"]
+
+
+def test_the_next_start_removes_the_claim_of_a_killed_hook_and_no_other(node: Node) -> None:
+    """A claim that is not ready belongs to a hook. Without the container's init that hook was killed, or will fail."""
+    for name, pid in (("killed", 10), ("starting", 11), ("ended", 12)):
+        assert node.ledger().claim(node.start(name, pid), share())
+    node.ledger().confirm(node.start("ended", 12))
+    node.kill(10)
+    node.kill(12)
+    assert node.ledger().claim(node.start("c1", 13), share())
+    assert sorted(path.name for path in (node.path / "run/containers").iterdir()) == ["c1", "ended", "starting"]
 
 
 @pytest.mark.parametrize("data", DAMAGE)

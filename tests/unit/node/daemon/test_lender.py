@@ -59,7 +59,7 @@ class Node:
         claim = Claim(name, self.pid, 5, cards, False, None, [], "/b", float(self.pid), ready=True)
         os.makedirs(paths.container(self.run_dir, name))
         with Lock(self.run_dir):
-            core_schedules.create(self.run_dir, claim, self.ledger().shares(), offset)
+            core_schedules.create(paths.container(self.run_dir, claim.container), claim, self.ledger().shares(), offset)
             records.write(paths.claim(self.run_dir, name), claim.record())
             self.ledger().reschedule([UUID])
 
