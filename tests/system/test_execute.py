@@ -1,22 +1,36 @@
-"""The execution of a plan in a mount namespace while the host's files are replaced, as a package's upgrade does."""
+"""The execution of a plan in a mount namespace: against files that change meanwhile, and undone as a whole."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook.inject import execute
+from vgpu.hook.inject import execute, mounts
 from vgpu.hook.inject.execute import Execution
-from vgpu.hook.inject.mounts import ClassicMounts, Handle, NewMounts
-from vgpu.hook.inject.operations import Bind
-from vgpu.hook.linux.rootfs import Rootfs
+from vgpu.hook.inject.mounts import ClassicMounts, Entry, Handle, NewMounts
+from vgpu.hook.inject.operations import Bind, BindDirectory, Operation, ReplaceFile, Symlink, Tmpfs
+from vgpu.hook.linux import syscalls
 
 pytestmark = pytest.mark.root
+
+#: Exchanges two links, back and forth, until it is killed.
+FLIP = """
+import os, sys
+link, *targets = sys.argv[1:]
+print(flush=True)
+while True:
+    for target in targets:
+        os.symlink(target, link + ".new")
+        os.rename(link + ".new", link)
+"""
 
 
 class Replaced(Bind):
@@ -24,8 +38,8 @@ class Replaced(Bind):
 
     __slots__ = ("times",)
 
-    def __init__(self, source: Path, path: Path, times: int) -> None:
-        super().__init__(str(source), str(path))
+    def __init__(self, source: Path, path: str, times: int) -> None:
+        super().__init__(str(source), path)
         self.times = times
 
     def open(self, how: NewMounts | ClassicMounts) -> Handle:
@@ -37,42 +51,354 @@ class Replaced(Bind):
         return handle
 
 
+class Container:
+    """A process in a mount namespace of its own, as a runtime leaves it to its hooks, with a root file system `tree`.
+
+    `host` is a directory outside the tree.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.tree, self.host = directory / "tree", directory / "host"
+        self.tree.mkdir()
+        self.host.mkdir()
+        script = f"mount --bind {self.tree} {self.tree}; echo; exec sleep 600"
+        self.process = subprocess.Popen(["unshare", "-m", "sh", "-ec", script], stdout=subprocess.PIPE)
+        assert self.process.stdout is not None
+        self.process.stdout.readline()
+        self.pid = self.process.pid
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def bind(self, source: Path, below: str, *options: str) -> None:
+        """Mount a volume on the directory `below` the tree."""
+        (self.tree / below).mkdir(parents=True, exist_ok=True)
+        command = ["nsenter", "-m", "-t", str(self.pid), "mount", "--bind", source, self.tree / below]
+        subprocess.run(command, check=True)
+
+    def mounts(self, text: str = "") -> dict[str, str]:
+        """Options by place of the mounts in the namespace, on the tree and on `host`, whose line has `text`."""
+        lines = Path(f"/proc/{self.pid}/mountinfo").read_text().splitlines()
+        found = [line.split() for line in lines if text in line]
+        return {fields[4]: fields[5] for fields in found if fields[4].startswith((str(self.tree), str(self.host)))}
+
+    def listing(self) -> dict[str, str]:
+        """Everything in the tree: kind, mode, owner, content."""
+        found = {}
+        for path in sorted(self.tree.rglob("*")):
+            status = path.lstat()
+            content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else ""
+            found[str(path)] = f"{status.st_mode:o} {status.st_uid} {content!r}"
+        return found
+
+    def execution(self, *operations: Operation) -> Execution:
+        """The execution of these operations, begun; its descriptors of the tree are closed with the test's process."""
+        root = execute.open_rootfs(self.pid, str(self.tree))
+        made = Execution(operations, root, str(self.host / "staging"))
+        try:
+            made.begin(self.pid)
+            made.finish()
+        finally:
+            root.close()
+        return made
+
+
 @pytest.fixture
-def container() -> Iterator[int]:
-    """A process with a mount namespace of its own."""
-    process = subprocess.Popen(["unshare", "-m", "sh", "-c", "echo; exec sleep 600"], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
-    yield process.pid
-    process.kill()
-    process.wait()
-    process.stdout.close()
+def container(tmp_path: Path) -> Iterator[Container]:
+    made = Container(tmp_path)
+    yield made
+    made.end()
 
 
-def mounted(container: int, tmp_path: Path, times: int) -> str:
+def missing(*_: object) -> int:
+    raise OSError(38, "Function not implemented")
+
+
+def without_setattr(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syscalls, "mount_setattr", missing)
+
+
+def without_new_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_setattr(monkeypatch)
+    monkeypatch.setattr(syscalls, "open_tree", missing)
+    monkeypatch.setattr(syscalls, "openat2", missing)
+
+
+WAYS = {"new": lambda _: None, "5.4": without_setattr, "classic": without_new_calls}
+
+
+@pytest.fixture(params=WAYS.values(), ids=list(WAYS))
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls that a kernel of today has, and older ones."""
+    request.param(monkeypatch)
+
+
+def plan(container: Container) -> tuple[Operation, ...]:
+    """One operation of each kind, with an image that has files and links where they go."""
+    (container.host / "library").write_text("host")
+    (container.host / "directory").mkdir()
+    (container.tree / "etc").mkdir()
+    (container.tree / "etc/cache").write_bytes(b"old")
+    (container.tree / "etc/cache").chmod(0o600)
+    os.chown(container.tree / "etc/cache", 12, 34)
+    (container.tree / "lib").mkdir()
+    (container.tree / "lib/link").symlink_to("was")
+    (container.tree / "lib/place").symlink_to("/nowhere")
+    library = str(container.host / "library")
+    entries = (Entry("below"), Entry("file", b"content", mode=0o444), Entry("link", link="file"))
+    return (
+        Tmpfs("/opt/vgpu", entries, 64 << 10, mounts.READ_ONLY_FILE),
+        Bind(library, "/opt/vgpu/file"),
+        BindDirectory(str(container.host / "directory"), "/opt/vgpu/below", mounts.READ_ONLY_DATA),
+        Bind(library, "/lib/new/libcuda.so"),
+        Bind(library, "/lib/place"),
+        Symlink("/lib/link", "is"),
+        Symlink("/lib/other", "is"),
+        ReplaceFile("/etc/cache", b"new", b"old"),
+    )
+
+
+# A host that changes
+
+
+def mounted(container: Container, times: int) -> str:
     """What the container sees at the target of a mount whose source is replaced that often."""
-    source, target = tmp_path / "source", tmp_path / "target"
-    source.write_text("old")
-    root = Rootfs(os.open(f"/proc/{container}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
-    try:
-        execution = Execution((Replaced(source, target, times),), root, str(tmp_path / "staging"))
-        execution.begin(container)
-        execution.finish()
-        execution.keep()
-    finally:
-        root.close()
-    return Path(f"/proc/{container}/root{target}").read_text()
+    (container.host / "source").write_text("old")
+    container.execution(Replaced(container.host / "source", "/target", times)).keep()
+    return Path(f"/proc/{container.pid}/root{container.tree}/target").read_text()
 
 
 @pytest.mark.parametrize(("times", "content"), [(0, "old"), (1, "0 to come"), (2, "0 to come")])
 def test_a_file_that_is_replaced_meanwhile_is_mounted_as_it_is_now(
-    container: int, tmp_path: Path, times: int, content: str
+    container: Container, times: int, content: str
 ) -> None:
-    assert mounted(container, tmp_path, times) == content
-    assert (tmp_path / "target").read_text() == "", "outside nothing is mounted"
+    assert mounted(container, times) == content
+    assert (container.tree / "target").read_text() == "", "outside nothing is mounted"
 
 
-def test_a_file_that_is_replaced_each_time_fails_the_start_and_leaves_nothing(container: int, tmp_path: Path) -> None:
+def test_a_file_that_is_replaced_each_time_fails_the_start_and_leaves_nothing(container: Container) -> None:
     with pytest.raises(VgpuError, match="No such file or directory"):
-        mounted(container, tmp_path, execute.ATTEMPTS)
-    assert not (tmp_path / "target").exists()
+        mounted(container, execute.ATTEMPTS)
+    assert not (container.tree / "target").exists()
+
+
+# Undone as a whole
+
+
+def test_all_operations_are_kept_or_undone_as_a_whole(container: Container, way: None) -> None:
+    operations = plan(container)
+    before, mounts_before = container.listing(), container.mounts()
+    execution = container.execution(*operations)
+    inside = Path(f"/proc/{container.pid}/root{container.tree}")
+    assert (inside / "opt/vgpu/file").read_text() == (inside / "lib/place").read_text() == "host"
+    assert (inside / "etc/cache").read_bytes() == b"new"
+    new = {place.removeprefix(str(container.tree)): options for place, options in container.mounts().items()
+           if place not in mounts_before}  # fmt: skip
+    assert {place: options.split(",relatime")[0] for place, options in new.items()} == {
+        "/opt/vgpu": "ro,nosuid,nodev", "/opt/vgpu/file": "ro,nosuid,nodev",
+        "/opt/vgpu/below": "ro,nosuid,nodev,noexec", "/lib/new/libcuda.so": "ro,nosuid,nodev",
+        "/lib/place": "ro,nosuid,nodev",
+    }, "no mount for staging is left, and each has its flags"  # fmt: skip
+    assert execution.undo() == ""
+    assert container.listing() == before
+    assert container.mounts() == mounts_before
+    container.execution(*operations).keep()
+    assert (inside / "lib/place").read_text() == "host"
+
+
+def test_a_failing_last_operation_undoes_all_others(container: Container, way: None) -> None:
+    operations = plan(container)
+    (container.tree / "last").mkdir()
+    before, mounts_before = container.listing(), container.mounts()
+    with pytest.raises(VgpuError, match=r"on /last ro,nosuid,nodev: Is a directory$"):
+        container.execution(*operations, Bind(str(container.host / "library"), "/last"))
+    assert container.listing() == before
+    assert container.mounts() == mounts_before
+
+
+def in_a_child(work: Callable[[], None]) -> None:
+    """Run `work` in a process that then kills itself."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 30
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()
+
+
+@pytest.mark.parametrize("finished", [False, True], ids=["in the middle", "before the record"])
+def test_everything_is_undone_when_the_hook_is_killed(container: Container, way: None, finished: bool) -> None:
+    operations = plan(container)
+    before, mounts_before = container.listing(), container.mounts()
+
+    def start() -> None:
+        root = execute.open_rootfs(container.pid, str(container.tree))
+        execution = Execution(operations, root, str(container.host / "staging"))
+        execution.begin(container.pid)
+        if finished:
+            execution.finish()
+
+    in_a_child(start)
+    assert eventually(lambda: container.listing() == before)
+    assert eventually(lambda: container.mounts() == mounts_before)
+
+
+# A tenant that changes its files meanwhile
+
+
+@pytest.fixture
+def flip(container: Container) -> Iterator[Callable[..., None]]:
+    processes = []
+
+    def start(link: Path, *targets: str) -> None:
+        process = subprocess.Popen([sys.executable, "-c", FLIP, str(link), *targets], stdout=subprocess.PIPE)
+        processes.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def flipping_rounds(container: Container, flip: Callable[..., None], rounds: int) -> int:
+    """Mount a host's file below a link that changes all the time; returns in how many rounds it was mounted.
+
+    Each round mounts it on the same name in both directories, as an image may have it.
+    """
+    (container.host / "library").write_text("host")
+    for name in ("a", "b"):
+        (container.tree / name).mkdir()
+        (container.tree / name / "libcuda.so").write_text("image")
+    flip(container.tree / "lib", "a", "b")
+    library = str(container.host / "library")
+    succeeded = 0
+    for _ in range(rounds):
+        try:
+            execution = container.execution(Bind(library, "/lib/libcuda.so"), Bind(library, "/lib/libcuda.so"))
+        except (VgpuError, FileNotFoundError):
+            assert container.mounts("libcuda.so") == {}, "a start that fails leaves no mount"
+            continue
+        found = container.mounts("libcuda.so")
+        assert found
+        assert all(options.startswith("ro,nosuid,nodev") for options in found.values()), found
+        execution.undo()
+        assert container.mounts("libcuda.so") == {}
+        succeeded += 1
+    return succeeded
+
+
+@pytest.mark.parametrize("way", [without_setattr, without_new_calls], ids=["5.4", "classic"], indirect=True)
+def test_a_link_that_changes_all_the_time_makes_no_mount_writable(
+    container: Container, way: None, flip: Callable[..., None]
+) -> None:
+    assert flipping_rounds(container, flip, 100) > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", WAYS.values(), ids=list(WAYS), indirect=True)
+def test_a_link_that_changes_all_the_time_makes_no_mount_writable_in_many_rounds(
+    container: Container, way: None, flip: Callable[..., None]
+) -> None:
+    assert flipping_rounds(container, flip, 10_000) > 0
+
+
+# Volumes
+
+
+def test_nothing_is_written_on_a_volume(container: Container, way: None) -> None:
+    """A link of the image leads into a directory of the host, where the container's user may not write."""
+    operations = plan(container)
+    volume = container.host / "volume"
+    volume.mkdir()
+    (volume / "link").symlink_to("was")
+    (volume / "file").write_bytes(b"old")
+    container.bind(volume, "mnt/volume")
+    (container.tree / "opt").symlink_to("mnt/volume")
+    before, mounts_before = container.listing(), container.mounts()
+    library = str(container.host / "library")
+    for last in (
+        Tmpfs("/opt/new", (), 64 << 10, mounts.DATA),
+        Bind(library, "/opt/new"),
+        Bind(library, "/opt/link"),
+        Symlink("/opt/new", "is"),
+        Symlink("/opt/link", "is"),
+        ReplaceFile("/opt/file", b"new", b"old"),
+        ReplaceFile("/opt/new", b"new", None),
+    ):
+        with pytest.raises(
+            VgpuError, match="would be made on the volume that is mounted at /mnt/volume, and vgpu writes"
+        ):
+            container.execution(*operations[3:], last)
+        assert sorted(path.name for path in volume.iterdir()) == ["file", "link"]
+        assert (os.readlink(volume / "link"), (volume / "file").read_bytes()) == ("was", b"old")
+        assert container.listing() == before
+        assert container.mounts() == mounts_before
+
+
+def test_a_file_on_a_volume_can_be_covered(container: Container, way: None) -> None:
+    (container.host / "library").write_text("host")
+    volume = container.host / "volume"
+    volume.mkdir()
+    (volume / "libcuda.so").write_text("volume")
+    container.bind(volume, "lib")
+    container.execution(Bind(str(container.host / "library"), "/lib/libcuda.so")).keep()
+    assert Path(f"/proc/{container.pid}/root{container.tree}/lib/libcuda.so").read_text() == "host"
+    assert (volume / "libcuda.so").read_text() == "volume"
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Path]:
+    """A mount of the host with shared propagation."""
+    path = tmp_path / "shared"
+    path.mkdir()
+    subprocess.run(["mount", "--bind", path, path], check=True)
+    subprocess.run(["mount", "--make-shared", path], check=True)
+    yield path
+    subprocess.run(["umount", "--recursive", path], check=True)
+
+
+def mounts_of_the_host(directory: Path) -> list[str]:
+    return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(directory) in line]
+
+
+def test_nothing_is_mounted_where_it_would_appear_on_the_host(shared: Path, tmp_path: Path, way: None) -> None:
+    """A volume with shared propagation (`rshared`). A mount below it would appear on the host, and stay there."""
+    (shared / "libcuda.so").write_text("volume")
+    (tmp_path / "library").write_text("host")
+    tree = tmp_path / "tree"
+    (tree / "lib").mkdir(parents=True)
+    script = f"mount --bind {tree} {tree}; mount --bind {shared} {tree}/lib; echo; exec sleep 600"
+    process = subprocess.Popen(
+        ["unshare", "-m", "--propagation", "unchanged", "sh", "-ec", script], stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    before = mounts_of_the_host(tmp_path)
+    root = execute.open_rootfs(process.pid, str(tree))
+    try:
+        execution = Execution((Bind(str(tmp_path / "library"), "/lib/libcuda.so"),), root, str(tmp_path / "staging"))
+        with pytest.raises(VgpuError, match=r"volume that is mounted at /lib has shared propagation.*; use rslave"):
+            execution.begin(process.pid)
+            execution.finish()
+        assert mounts_of_the_host(tmp_path) == before
+    finally:
+        root.close()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    assert mounts_of_the_host(tmp_path) == before
