@@ -575,6 +575,46 @@ def test_a_failure_after_the_claim_withdraws_it(
     assert place.log()[-1]["error"] == line.partition(": ")[2]
 
 
+class Executed:
+    """The execution of a plan that is done, until it is kept or undone."""
+
+    def __init__(self, place: Place, left: str = "") -> None:
+        self.place = place
+        self.left = left
+        self.calls: list[str] = []
+
+    def keep(self) -> None:
+        self.calls.append("keep")
+
+    def undo(self) -> str:
+        assert self.place.claims() != [], "the cards are free only when nothing of the container uses them"
+        self.calls.append("undo")
+        return self.left
+
+
+@pytest.mark.parametrize("left", ["", "rmdir new: Directory not empty"])
+def test_a_failure_after_the_mounts_undoes_them_before_the_claim(
+    place: Place, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    executed = Executed(place, left)
+
+    def equip(self: Hook, *_: object) -> object:
+        self.execution = executed  # type: ignore[assignment]
+        return [], AllowDevices(PID, (), "rw", None)  # type: ignore[arg-type]
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Hook, "_equip", equip)
+    monkeypatch.setattr(hook_main.Ledger, "confirm", fail)
+    line = place.refused()
+    assert "record: " in line
+    assert "No space left on device" in line
+    assert ("not undone: " + left in line) is bool(left)
+    assert executed.calls == ["undo"]
+    assert place.claims() == []
+
+
 def test_an_interrupt_after_the_claim_withdraws_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> list[str]:
         raise KeyboardInterrupt

@@ -137,8 +137,11 @@ class Execution:
         answer, self._answer = os.pipe()
         self._child = os.fork()
         if self._child == 0:
-            os.close(self._answer)  # its end has to be seen here when the parent dies
-            os._exit(self._in_child(handles, report, answer))
+            try:
+                os.close(self._answer)  # its end has to be seen here when the parent dies
+                self._in_child(handles, report, answer)
+            finally:
+                os._exit(0)  # nothing may escape into the parent's stack, such as EPIPE after the parent's death
         os.close(report)
         os.close(answer)
 
@@ -150,23 +153,22 @@ class Execution:
 
     # In the child
 
-    def _in_child(self, handles: list[Handle | None], report: int, answer: int) -> int:
+    def _in_child(self, handles: list[Handle | None], report: int, answer: int) -> None:
         inside = Inside(self.root, self._how)
         try:
             self._execute(inside, handles)
             os.write(report, DONE)
             if os.read(answer, len(KEEP)) == KEEP:
-                return 0
+                return
             left = "; ".join(inside.take_back())
             os.write(report, UNDONE + left.encode("utf-8", "replace")[: MAX_REPORT - 1])
-        except BaseException as error:  # reported by pipe and exit status; nothing may escape into the parent's stack
+        except BaseException as error:
             undone = inside.take_back()
             left = _LEFT + "; ".join(undone) if undone else ""
             cause = (error.strerror if isinstance(error, OSError) else "") or f"{type(error).__name__} {error}"
             kind = SOURCE_MAY_BE_GONE if isinstance(error, FileNotFoundError) and not left else FAILED
             step = self._step.describe() if self._step else "entering the mount namespace"
             os.write(report, kind + f"{step}: {cause}{left}".encode("utf-8", "replace")[: MAX_REPORT - 1])
-        return 1
 
     def _execute(self, inside: Inside, handles: list[Handle | None]) -> None:
         syscalls.end_after(MAX_SECONDS)

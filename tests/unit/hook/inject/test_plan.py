@@ -468,6 +468,21 @@ def test_an_unknown_machine_is_refused() -> None:
         made(inspection=facts(machine="riscv64"))
 
 
+def test_a_cache_that_has_to_stay_is_named_unless_it_is_complete() -> None:
+    planned = made(inspection=facts(kept="it is on the volume that is mounted at /etc"))
+    assert not any(isinstance(item, ReplaceFile) for item in planned.operations)
+    assert planned.notes == ("/etc/ld.so.cache: left unchanged: it is on the volume that is mounted at /etc",)
+    (written,) = (item for item in made().operations if isinstance(item, ReplaceFile))
+    assert made(inspection=facts(cache=written.data, kept="it is on a volume")).notes == ()
+
+
+def test_a_search_path_that_has_to_stay_and_lacks_the_directory_stops_the_start() -> None:
+    path, kept = "/etc/ld-musl-x86_64.path", "it is on the volume that is mounted at /etc"
+    with pytest.raises(VgpuError, match=r"a line /usr/lib, found none, and it is on the volume"):
+        made(inspection=facts(MUSL, musl_path=(path, b"/opt/lib\n"), kept=kept))
+    assert made(inspection=facts(MUSL, musl_path=(path, b"/usr/lib\n"), kept=kept)).notes == ()
+
+
 @pytest.mark.parametrize(
     ("musl_path", "written"),
     [

@@ -146,3 +146,128 @@ def test_read_is_bounded(root: Rootfs, tree: Path, content: bytes) -> None:
     assert root.read("/nothing", 100) is None
     os.mkfifo(tree / "fifo")
     assert root.read("/fifo", 100) is None
+
+
+# A file that is read to be replaced
+
+
+def exchange(tree: Path, link: str, target: str) -> None:
+    (tree / "new").symlink_to(target)
+    (tree / "new").rename(tree / link)
+
+
+def test_the_directory_that_was_read_is_the_one_that_is_written(root: Rootfs, tree: Path) -> None:
+    """/etc is a link that another container flips: from its own directory to one where it may not write."""
+    for name in ("theirs", "ours"):
+        (tree / name).mkdir()
+        (tree / name / "ld.so.cache").write_text(name)
+    exchange(tree, "etc", "theirs")
+    assert root.read("/etc/ld.so.cache", 100) == b"theirs"
+    exchange(tree, "etc", "ours")
+    root.replace("/etc/ld.so.cache", b"crafted", b"theirs")
+    assert (tree / "ours/ld.so.cache").read_text() == "ours"
+    assert (tree / "theirs/ld.so.cache").read_text() == "crafted"
+
+
+@pytest.mark.parametrize("before", ["file", "link", "nothing"])
+@pytest.mark.parametrize("after", ["rewritten", "another file", "link", "nothing"])
+def test_a_file_that_has_changed_since_it_was_read_is_not_replaced(
+    root: Rootfs, tree: Path, before: str, after: str
+) -> None:
+    path = tree / "etc/ld.so.cache"
+    path.parent.mkdir()
+    (tree / "crafted").write_text("crafted")
+    if before == "file":
+        path.write_text("image")
+    elif before == "link":
+        path.symlink_to("/crafted")
+    assert root.read("/etc/ld.so.cache", 100) == {"file": b"image", "link": b"crafted", "nothing": None}[before]
+    if after == "nothing":
+        path.unlink(missing_ok=True)
+    elif after == "rewritten" and before == "file":
+        path.write_text("later")
+    else:
+        path.unlink(missing_ok=True)
+        (tree / "other").symlink_to("/crafted") if after == "link" else (tree / "other").write_text("other")
+        (tree / "other").rename(path)
+    if before == after == "nothing":
+        root.replace("/etc/ld.so.cache", b"new", None)
+        return
+    with pytest.raises(OSError, match="has changed since it was read"):
+        root.replace("/etc/ld.so.cache", b"new", b"image")
+    assert root.take_back() == []
+
+
+@pytest.mark.parametrize("target", ["/srv/cache", "real"])
+def test_a_file_behind_a_link_is_read_and_the_link_replaced(root: Rootfs, tree: Path, target: str) -> None:
+    for place in ("srv/cache", "etc/real"):
+        (tree / place).parent.mkdir()
+        (tree / place).write_text("image")
+    (tree / "etc/ld.so.cache").symlink_to(target)
+    content = root.read("/etc/ld.so.cache", 100)
+    assert content == b"image"
+    assert root.why_not_replaced("/etc/ld.so.cache", content) == ""
+    root.replace("/etc/ld.so.cache", b"new", content)
+    assert (tree / "etc/ld.so.cache").read_text() == "new"
+    assert (tree / "srv/cache").read_text() == (tree / "etc/real").read_text() == "image"
+    assert root.take_back() == []
+    assert os.readlink(tree / "etc/ld.so.cache") == target
+
+
+@pytest.mark.parametrize("kind", ["long", "fifo", "directory", "link to nowhere", "link upwards"])
+def test_what_cannot_be_read_stays(root: Rootfs, tree: Path, tmp_path: Path, kind: str) -> None:
+    path = tree / "etc/ld.so.cache"
+    path.parent.mkdir()
+    (tmp_path / "outside/cache").write_text("host")
+    (tree / "cache").write_text("image")
+    {
+        "long": lambda: path.write_text("x" * 101),
+        "fifo": lambda: os.mkfifo(path),
+        "directory": path.mkdir,
+        "link to nowhere": lambda: path.symlink_to("/nowhere"),
+        "link upwards": lambda: path.symlink_to("../../outside/cache"),
+    }[kind]()
+    assert root.read("/etc/ld.so.cache", 100) is None
+    assert root.why_not_replaced("/etc/ld.so.cache", None)
+
+
+def test_a_file_that_is_missing_may_be_made(root: Rootfs, tree: Path) -> None:
+    assert root.read("/etc/ld.so.cache", 100) is None
+    assert root.why_not_replaced("/etc/ld.so.cache", None) == ""
+    root.replace("/etc/ld.so.cache", b"new", None)
+    assert root.take_back() == []
+    assert list(tree.iterdir()) == []
+
+
+def test_a_replaced_file_comes_back_with_its_owner_mode_and_times(root: Rootfs, tree: Path) -> None:
+    path = tree / "file"
+    path.write_text("image")
+    path.chmod(0o640)
+    os.utime(path, (1, 2))
+    before = path.stat()
+    root.replace("/file", b"new", b"image")
+    assert root.take_back() == []
+    after = path.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid, after.st_mtime_ns) == (
+        before.st_mode, before.st_uid, before.st_gid, before.st_mtime_ns,
+    )  # fmt: skip
+
+
+def test_a_change_that_fails_leaves_nothing_to_undo(root: Rootfs, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree / "link").symlink_to("was")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for name in ("mkdir", "symlink", "rename", "write"):
+        monkeypatch.setattr(os, name, full)
+    for change in (
+        lambda: root.directory("/new"),
+        lambda: root.symlink("/new", "is"),
+        lambda: root.symlink("/link", "is"),
+        lambda: root.replace("/new", b"data", None),
+    ):
+        with pytest.raises(OSError, match="No space left"):
+            change()
+        assert root.undo == []
+    assert [path.name for path in tree.iterdir()] == ["link"]
