@@ -17,14 +17,15 @@ _ID, _DEVICE, _PLACE, _OPTIONAL = 0, 2, 4, 6  # fields; the optional ones end wi
 class MountTable:
     """The mountinfo `text` of a process in the container's namespace, whose root file system is the mount `root`.
 
-    `outside` is the mountinfo of the host's namespace. It decides only about shared mounts.
+    `outside` is the mountinfo of the host's namespace, empty when no mount inside is shared (`any_shared`).
     """
 
-    __slots__ = ("_lines", "_outside", "_root", "_text")
+    __slots__ = ("_lines", "_outside", "_root", "_text", "any_shared")
 
     def __init__(self, text: bytes, root: int, outside: bytes = b"") -> None:
         self._text = b"\n" + text
         self._outside = outside
+        self.any_shared = bool(outside)
         self._lines: dict[int, list[bytes]] = {}
         self._root = root
 
@@ -46,8 +47,8 @@ class MountTable:
 
     def propagates(self, mount: int) -> bool:
         """Whether a mount below this one appears outside the container too, and stays there when it ends."""
-        group = self._peer_group(mount) if self._outside else b""
-        return b" shared:%b " % group in self._outside or b" master:%b " % group in self._outside if group else False
+        group = self._peer_group(mount)
+        return bool(group) and any(b" %b:%b " % (kind, group) in self._outside for kind in (b"shared", b"master"))
 
     def _peer_group(self, mount: int) -> bytes:
         for field in self._fields(mount)[_OPTIONAL:]:

@@ -156,7 +156,7 @@ class Rootfs:
 
     def refuse_shared(self, target: int) -> None:
         """OSError when a mount on `target` would appear on the host or in another container too."""
-        if self.table and self.table.propagates(mount := syscalls.mount_id(target)):
+        if self.table and self.table.any_shared and self.table.propagates(mount := syscalls.mount_id(target)):
             reason = f"the volume that is mounted at {self.table.place(mount)} has shared propagation"
             raise OSError(errno.EINVAL, f"{reason}, so this would be mounted on the host too; use rslave or rprivate")
 
