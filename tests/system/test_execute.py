@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.hook.inject import execute, mounts
 from vgpu.hook.inject.execute import Execution
 from vgpu.hook.inject.mounts import ClassicMounts, Entry, Handle, NewMounts
-from vgpu.hook.inject.operations import Bind, BindDirectory, Operation, ReplaceFile, Symlink, Tmpfs
+from vgpu.hook.inject.operations import Bind, BindDirectory, Inside, Operation, ReplaceFile, Symlink, Tmpfs
 from vgpu.hook.linux import syscalls
 
 pytestmark = pytest.mark.root
@@ -95,14 +96,13 @@ class Container:
         return found
 
     def execution(self, *operations: Operation) -> Execution:
-        """The execution of these operations, begun; its descriptors of the tree are closed with the test's process."""
-        root = execute.open_rootfs(self.pid, str(self.tree))
-        made = Execution(operations, root, str(self.host / "staging"))
+        """The execution of these operations, finished; undone when one of them fails."""
+        made = Execution(operations, execute.open_rootfs(self.pid, str(self.tree)), str(self.host / "staging"))
         try:
             made.begin(self.pid)
             made.finish()
-        finally:
-            root.close()
+        except VgpuError as error:
+            raise VgpuError(f"{error}{made.undo()}") from error
         return made
 
 
@@ -230,6 +230,14 @@ def in_a_child(work: Callable[[], None]) -> None:
     os.waitpid(child, 0)
 
 
+def ended(pid: int) -> bool:
+    """Whether the process is gone, or is a zombie that nobody waits for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def eventually(condition: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + 30
     while not condition() and time.monotonic() < deadline:
@@ -246,12 +254,68 @@ def test_everything_is_undone_when_the_hook_is_killed(container: Container, way:
         root = execute.open_rootfs(container.pid, str(container.tree))
         execution = Execution(operations, root, str(container.host / "staging"))
         execution.begin(container.pid)
+        (container.host / "child").write_text(str(execution._child))
         if finished:
             execution.finish()
 
     in_a_child(start)
-    assert eventually(lambda: container.listing() == before)
-    assert eventually(lambda: container.mounts() == mounts_before)
+    assert eventually(lambda: ended(int((container.host / "child").read_text())))
+    assert container.listing() == before
+    assert container.mounts() == mounts_before
+
+
+class Killed(Operation):
+    """Kills the child that executes it."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        return "kill -9"
+
+    def execute(self, inside: Inside, handle: Handle | None) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_the_files_are_restored_when_the_child_is_killed(container: Container, way: None) -> None:
+    """Its mounts go with the container's namespace, because the start fails."""
+    operations = plan(container)
+    before = container.listing()
+    with pytest.raises(VgpuError, match=r"found its end; it was killed$"):
+        container.execution(*operations, Killed("/"))
+    assert container.listing() == before
+    execution = container.execution(*operations)
+    os.kill(execution._child, signal.SIGKILL)  # between its report and the answer
+    assert execution.undo() == ""
+    assert container.listing() == before
+
+
+@pytest.mark.parametrize("at", range(1, 5))
+def test_a_child_that_is_killed_in_the_middle_of_a_change_leaves_no_file(
+    container: Container, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    operations = plan(container)
+    before = container.listing()
+    calls = []
+    rename, parent = os.rename, os.getpid()
+
+    def killed(*arguments: Any, **options: Any) -> None:
+        calls.append(arguments)
+        if len(calls) == at and os.getpid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(*arguments, **options)
+
+    monkeypatch.setattr(os, "rename", killed)
+    done = None
+    try:
+        done = container.execution(*operations)
+    except VgpuError as error:
+        assert "it was killed" in str(error)
+    else:
+        assert at > 2, "a link and a file were replaced"
+    monkeypatch.undo()
+    if done:
+        done.undo()
+    assert container.listing() == before
 
 
 # A tenant that changes its files meanwhile
@@ -390,14 +454,14 @@ def test_nothing_is_mounted_where_it_would_appear_on_the_host(shared: Path, tmp_
     process.stdout.readline()
     before = mounts_of_the_host(tmp_path)
     root = execute.open_rootfs(process.pid, str(tree))
+    execution = Execution((Bind(str(tmp_path / "library"), "/lib/libcuda.so"),), root, str(tmp_path / "staging"))
     try:
-        execution = Execution((Bind(str(tmp_path / "library"), "/lib/libcuda.so"),), root, str(tmp_path / "staging"))
         with pytest.raises(VgpuError, match=r"volume that is mounted at /lib has shared propagation.*; use rslave"):
             execution.begin(process.pid)
             execution.finish()
         assert mounts_of_the_host(tmp_path) == before
     finally:
-        root.close()
+        execution.undo()
         process.kill()
         process.wait()
         process.stdout.close()

@@ -148,13 +148,14 @@ class Hook:
             planned, access = self._plan(container, container.pid, root, allocation, node)
             self.step = "mount"
             self.execution = Execution(planned.operations, root, paths.staging(self.run_dir))
-            self.execution.begin(container.pid, self.proc)
-            self.step = "device cgroup"
-            opened = access.execute(self.proc)
-            self.step = "mount"
-            self.execution.finish()
-        finally:
+        except BaseException:
             root.close()
+            raise
+        self.execution.begin(container.pid, self.proc)
+        self.step = "device cgroup"
+        opened = access.execute(self.proc)
+        self.step = "mount"
+        self.execution.finish()
         return [*planned.notes, opened.text], access
 
     def _plan(

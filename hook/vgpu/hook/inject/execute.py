@@ -14,7 +14,7 @@ import os
 from vgpu.config.errors import VgpuError
 from vgpu.hook.inject import mounts
 from vgpu.hook.inject.mounts import ClassicMounts, Handle, NewMounts, Staging
-from vgpu.hook.inject.operations import Inside, Operation
+from vgpu.hook.inject.operations import Inside, Operation, ReplaceFile
 from vgpu.hook.linux import mountinfo, syscalls
 from vgpu.hook.linux.rootfs import Rootfs
 
@@ -59,20 +59,31 @@ def _mapped(path: str) -> int:
 
 
 class Execution:
-    """The execution of `operations` in a container's mount namespace, from `begin` to `keep` or `undo`.
+    """The execution of `operations` in a container's mount namespace, until `keep` or `undo`, which close `root`.
 
     `staging` is a directory of the host for mounts that are incomplete (mounts.Staging); it is made when it is needed.
     `begin` does not wait for the child, `finish` does: the caller may do other work between them.
     """
 
-    __slots__ = ("_answer", "_child", "_how", "_namespace", "_report", "_step", "operations", "root", "staging")
+    __slots__ = (
+        "_answer",
+        "_child",
+        "_how",
+        "_journal",
+        "_namespace",
+        "_report",
+        "_step",
+        "operations",
+        "root",
+        "staging",
+    )
 
     def __init__(self, operations: tuple[Operation, ...], root: Rootfs, staging: str) -> None:
         self.operations = operations
         self.root = root
         self.staging = staging
         self._how = mounts.choose()
-        self._namespace = self._report = self._answer = -1
+        self._namespace = self._report = self._answer = self._journal = -1
         self._child = 0
         self._step: Operation | None = None
 
@@ -91,10 +102,11 @@ class Execution:
             report = os.read(self._report, MAX_REPORT)
             if report == DONE:
                 return
-            status = self._wait()
+            if not report:
+                raise VgpuError("child in the mount namespace", expected="its report", found="its end; it was killed")
+            self._wait()
             if report[:1] != SOURCE_MAY_BE_GONE or attempt == ATTEMPTS:
-                reason = report[1:].decode("utf-8", "replace")
-                raise VgpuError(reason or f"the child in the namespace ended with status {status}")
+                raise VgpuError(report[1:].decode("utf-8", "replace"))
             self._start()
 
     def keep(self) -> None:
@@ -104,20 +116,40 @@ class Execution:
         except BrokenPipeError:
             pass  # the child has ended after its report: nobody undoes anything any more
         self._wait()
-        self._namespace = _closed(self._namespace)
+        self._close()
 
     def undo(self) -> str:
         """The start has failed: undo what is done. Returns what could not be undone."""
-        self._namespace = _closed(self._namespace)
-        if not self._child:
-            return ""
+        try:
+            return self._undone() if self._child else ""
+        finally:
+            self._close()
+
+    def _undone(self) -> str:
         self._answer = _closed(self._answer)
         report = b""
         while part := os.read(self._report, MAX_REPORT):
             report += part
+        child = self._child
         self._wait()
-        text = report.removeprefix(DONE).decode("utf-8", "replace")
-        return text[1:] if text[:1] == UNDONE.decode() else text.partition(_LEFT)[2]
+        report = report.removeprefix(DONE)
+        if not report:
+            return "; ".join(self._recovered(child))
+        text = report.decode("utf-8", "replace")
+        return text[1:] if report[:1] == UNDONE else text.partition(_LEFT)[2]
+
+    def _recovered(self, child: int) -> list[str]:
+        """Undo, by its journal, what a child that was killed has done. Its mounts go with the namespace."""
+        journal = b""
+        while part := os.read(self._journal, MAX_REPORT):
+            journal += part
+        replaced = [item for item in self.operations if isinstance(item, ReplaceFile)]
+        contents = {item.path.rpartition("/")[2]: item.old or b"" for item in replaced}
+        return self.root.recover(journal, child, contents)
+
+    def _close(self) -> None:
+        self._namespace, self._journal = _closed(self._namespace), _closed(self._journal)
+        self.root.close()
 
     def _start(self) -> None:
         handles: list[Handle | None] = []
@@ -135,15 +167,18 @@ class Execution:
     def _fork(self, handles: list[Handle | None]) -> None:
         self._report, report = os.pipe()
         answer, self._answer = os.pipe()
+        _closed(self._journal)
+        self._journal, journal = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._child = os.fork()
         if self._child == 0:
             try:
+                self.root.journal = journal
                 os.close(self._answer)  # its end has to be seen here when the parent dies
                 self._in_child(handles, report, answer)
             finally:
                 os._exit(0)  # nothing may escape into the parent's stack, such as EPIPE after the parent's death
-        os.close(report)
-        os.close(answer)
+        for fd in (report, answer, journal):
+            os.close(fd)
 
     def _wait(self) -> int:
         """The child's exit status (negative: the signal that ended it)."""

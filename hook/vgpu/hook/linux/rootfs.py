@@ -15,8 +15,9 @@ import errno
 import os
 import stat
 
-from vgpu.hook.linux import syscalls
+from vgpu.hook.linux import syscalls, undo
 from vgpu.hook.linux.mountinfo import MountTable
+from vgpu.hook.linux.undo import NOTHING, Old, like
 
 MAX_LINKS = 40  # as the kernel's
 MAX_COMPONENTS = 256
@@ -35,17 +36,20 @@ class Rootfs:
     and what the host's root writes there is not what the container's user may write.
 
     `undo` has the steps that undo creations and replacements; `take_back` runs them, newest first. Each step is there
-    before its change is made, and goes when the change fails.
+    before its change is made, and goes when the change fails. `journal` is an fd to which the steps go as well, so that
+    another process can `recover` when this one is killed.
     """
 
-    __slots__ = ("_checked", "_openat2", "_parents", "_seen", "fd", "owner", "table", "undo")
+    __slots__ = ("_checked", "_openat2", "_parents", "_paths", "_seen", "fd", "journal", "owner", "table", "undo")
 
     def __init__(self, fd: int, owner: tuple[int, int] = (0, 0), table: MountTable | None = None) -> None:
         self.fd = fd
         self.owner = owner
         self.table = table
         self.undo: list[tuple[str, int, str, Old]] = []
+        self.journal = -1
         self._openat2 = True
+        self._paths: dict[int, str] = {}  # of the directories held, for the journal
         self._parents: dict[str, int] = {}  # resolved directories, each resolved once and held until `close`
         self._checked: set[int] = set()  # those of them that are not on a volume
         self._seen: dict[str, tuple[int, ...]] = {}  # the identity of each file that was read to be replaced
@@ -210,10 +214,8 @@ class Rootfs:
             self._replace_link(parent, name, target, old)
 
     def _replace_link(self, parent: int, name: str, target: str, old: str) -> None:
-        temporary = _temporary(name)
         with _Undoable(self, "symlink", parent, name, Old(os.fsencode(old))):
-            os.symlink(target, temporary, dir_fd=parent)
-            _renamed(parent, temporary, name)
+            undo.replace_by_link(parent, name, os.fsencode(target))
 
     def read(self, path: str, limit: int) -> bytes | None:
         """A regular file's bytes; None when there is none or it is longer than `limit`.
@@ -285,13 +287,13 @@ class Rootfs:
         if seen is not None and seen != _identity(status):
             raise OSError(errno.ESTALE, f"{path} has changed since it was read; start the container again")
         if status is None:
-            undo = _Undoable(self, "unlink", parent, name)
+            change = _Undoable(self, "unlink", parent, name)
         elif stat.S_ISLNK(status.st_mode):
-            undo = _Undoable(self, "symlink", parent, name, Old(os.fsencode(os.readlink(name, dir_fd=parent))))
+            change = _Undoable(self, "symlink", parent, name, Old(os.fsencode(os.readlink(name, dir_fd=parent))))
         else:
-            undo = _Undoable(self, "restore", parent, name, Old(old or b"", status))
-        with undo:
-            _rename_over(parent, name, data)
+            change = _Undoable(self, "restore", parent, name, Old(old or b"", like(status)))
+        with change:
+            undo.replace_by_file(parent, name, data)
 
     def take_back(self) -> list[str]:
         """Undo everything, newest first. A step that fails does not stop the rest; returns a message for each."""
@@ -299,12 +301,44 @@ class Rootfs:
         while self.undo:
             step, parent, name, old = self.undo.pop()
             try:
-                _undo(step, parent, name, old)
+                undo.take_back(step, parent, name, old)
             except OSError as error:
                 failed.append(f"{step} {name}: {error.strerror}")
             finally:
                 os.close(parent)
         return failed
+
+    def path_of(self, fd: int) -> str:
+        """The path of the directory `fd` below the root, as it is now."""
+        path = self._paths.get(fd)
+        if path is None:
+            top, full = os.readlink(f"/proc/self/fd/{self.fd}"), os.readlink(f"/proc/self/fd/{fd}")
+            path = full[len(top) :] if full.startswith(top) else full
+            if fd in self._parents.values():
+                self._paths[fd] = path
+        return path
+
+    def recover(self, journal: bytes, pid: int, contents: dict[str, bytes]) -> list[str]:
+        """Undo what the process `pid`, which was killed, wrote to its journal. `contents` are those of replaced files,
+        by their names.
+
+        The paths are resolved again, so a step that now leads to a volume is left out.
+        """
+        failed = []
+        for step, path, name, old in undo.read(journal):
+            if step == "restore":
+                old.content = contents[name]
+            try:
+                parent = self.open(path or "/", os.O_PATH | os.O_DIRECTORY)
+            except OSError as error:
+                failed.append(f"{step} {path}/{name}: {error.strerror}")
+                continue
+            if self.volume(parent):
+                os.close(parent)
+                continue
+            self.undo.append((step, parent, name, old))
+            self.undo.append(("unlink", os.dup(parent), undo.temporary(name, pid), NOTHING))
+        return failed + self.take_back()
 
     def keep(self) -> None:
         """Drop the undo steps after success."""
@@ -313,28 +347,17 @@ class Rootfs:
         self.undo.clear()
 
 
-class Old:
-    """What a change replaced: a file's content and status, or a link's target."""
-
-    __slots__ = ("content", "status")
-
-    def __init__(self, content: bytes = b"", status: os.stat_result | None = None) -> None:
-        self.content = content
-        self.status = status
-
-
-_NOTHING = Old()
-
-
 class _Undoable:
     """A change of `name` in the directory `parent`, inside a `with`: its undo step is there before it."""
 
     __slots__ = ("_root",)
 
-    def __init__(self, root: Rootfs, step: str, parent: int, name: str, old: Old = _NOTHING) -> None:
+    def __init__(self, root: Rootfs, step: str, parent: int, name: str, old: Old = NOTHING) -> None:
         root.refuse_volume(parent, name)
         root.undo.append((step, os.dup(parent), name, old))
         self._root = root
+        if root.journal >= 0:
+            undo.write(root.journal, step, root.path_of(parent), name, old)
 
     def __enter__(self) -> None:
         pass
@@ -342,53 +365,8 @@ class _Undoable:
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
             os.close(self._root.undo.pop()[1])
-
-
-def _undo(step: str, parent: int, name: str, old: Old) -> None:
-    if step == "restore":
-        _rename_over(parent, name, old.content, old.status)
-    elif step == "symlink":
-        temporary = _temporary(name)
-        os.symlink(old.content, os.fsencode(temporary), dir_fd=parent)
-        _renamed(parent, temporary, name)
-    else:
-        try:
-            (os.rmdir if step == "rmdir" else os.unlink)(name, dir_fd=parent)
-        except FileNotFoundError:
-            return
-
-
-def _temporary(name: str) -> str:
-    return f".vgpu.{os.getpid()}.{name}"
-
-
-def _renamed(parent: int, temporary: str, name: str) -> None:
-    try:
-        os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-    except OSError:
-        os.unlink(temporary, dir_fd=parent)
-        raise
-
-
-def _rename_over(parent: int, name: str, data: bytes, like: os.stat_result | None = None) -> None:
-    """Put a file of `data` in the place of `name`, with the owner, mode and times of `like` if that is given."""
-    temporary = _temporary(name)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(temporary, flags, 0o644, dir_fd=parent)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        if like:
-            os.fchown(fd, like.st_uid, like.st_gid)
-            os.fchmod(fd, stat.S_IMODE(like.st_mode))
-            os.utime(fd, ns=(like.st_atime_ns, like.st_mtime_ns))
-        os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-    except OSError:
-        os.unlink(temporary, dir_fd=parent)
-        raise
-    finally:
-        os.close(fd)
+            if self._root.journal >= 0:
+                undo.write(self._root.journal, undo.FAILED, "", "", NOTHING)
 
 
 def _status(parent: int, name: str) -> os.stat_result | None:
