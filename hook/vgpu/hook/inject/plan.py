@@ -2,7 +2,7 @@
 
 Belongs here: all policy on files, links, device nodes and the loader. Not here: system calls. The operations are in
 vgpu.hook.inject.operations; `vgpu-hook --dry-run` prints them. Their order is: files, links, device nodes, /proc,
-loader. The caller opens the device cgroup before any of them, because the runtime removes it with the container.
+loader. The caller opens the device cgroup besides, which needs no undoing: the runtime removes it with the container.
 """
 
 from __future__ import annotations
