@@ -233,6 +233,11 @@ class Ledger:
                     return True
         return False
 
+    def clear(self) -> None:
+        """Remove what a process that was killed under the lock has left; BlockingIOError as in `reap`."""
+        with Lock(self.run_dir, wait=False):
+            container_directory.clear(self.run_dir, self.state_dir)
+
     def reschedule(self, uuids: Iterable[str]) -> None:
         """Divide the time of these cards again among their shares. The caller holds the lock. It never fails."""
         try:

@@ -69,9 +69,12 @@ class Reaper:
         try:
             self._release(ledger, self._ripe(dead))
             self._discard(ledger, damaged)
+            due = self.clock() >= self._next_sweep
+            if due:
+                ledger.clear()
         except BlockingIOError:
             return  # a hook holds the ledger's lock
-        if self.clock() >= self._next_sweep:
+        if due:
             self._next_sweep = self.clock() + SWEEP
             self._sweep()
         self.last = self.wall_clock()

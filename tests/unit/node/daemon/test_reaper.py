@@ -14,6 +14,7 @@ from vgpu.config import limits, paths, records
 from vgpu.config.claims import Claim
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
+from vgpu.hook.ledger.lock import Lock
 from vgpu.node.daemon import reaper
 from vgpu.node.daemon.reaper import Reaper
 from vgpu.node.service.log import Conditions, Log
@@ -221,6 +222,18 @@ def test_temporary_files_of_the_dead_are_swept(node: Node) -> None:
         os.utime(path, (1, 1))
     node.look()
     assert [path.exists() for path in (*kept, *swept)] == [True] * 3 + [False] * 3
+
+
+def test_what_a_killed_hook_left_under_the_lock_is_removed_unless_one_holds_it(node: Node) -> None:
+    left = [
+        node.write("run/containers/.new/limits", ""), node.write("run/containers/.ended/claim.json", "{"),
+        node.write("run/.ledger.tmp", ""), node.write("state/grants/.ledger.tmp", "{"),
+    ]  # fmt: skip
+    with Lock(str(node.path / "run")):
+        node.look()
+    assert all(path.exists() for path in left)
+    assert not {".new", ".ended"} & node.look()
+    assert not any(path.exists() for path in left)
 
 
 def test_strange_names_are_ignored(node: Node) -> None:
