@@ -156,7 +156,7 @@ class Hook:
         opened = access.execute(self.proc)
         self.step = "mount"
         self.execution.finish()
-        return [*planned.notes, opened.text], access
+        return [*planned.notes, *self.execution.notes, opened.text], access
 
     def _plan(
         self, container: Container, pid: int, root: Rootfs, allocation: Allocation, node: Node

@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook.inject import mounts
+from vgpu.hook.inject import mounts, overlay
 from vgpu.hook.inject.mounts import ClassicMounts, Handle, NewMounts, Staging
-from vgpu.hook.inject.operations import Inside, Operation, ReplaceFile
+from vgpu.hook.inject.operations import Inside, Operation, OverlayFile, ReplaceFile
+from vgpu.hook.inject.overlay import OverClassicMounts, OverNewMounts
 from vgpu.hook.linux import mountinfo, syscalls
 from vgpu.hook.linux.rootfs import Rootfs
 
@@ -22,10 +23,11 @@ MAX_REPORT = 4096
 ATTEMPTS = 3
 MAX_SECONDS = 60  #: for the child, which a file system in the container could keep waiting for ever
 
-#: What the child reports: all operations are done; one failed, and all are undone; the same, and a file of the host may
+#: What the child reports: all operations are done, and notes up to the END; one failed, and all are undone; the same, and a file of the host may
 #: have been replaced meanwhile; all are undone because there was no KEEP. The reason, or what is left, follows.
 DONE, FAILED, SOURCE_MAY_BE_GONE, UNDONE = b"0", b"1", b"2", b"3"
 _LEFT = "; not undone: "
+END = b"\0"
 KEEP = b"k"  #: what the parent answers to DONE; the end of its pipe means: undo
 
 
@@ -62,6 +64,7 @@ class Execution:
     """The execution of `operations` in a container's mount namespace, until `keep` or `undo`, which close `root`.
 
     `staging` is a directory of the host for mounts that are incomplete (mounts.Staging); it is made when it is needed.
+    `notes` are lines for the log after `finish`.
     `begin` does not wait for the child, `finish` does: the caller may do other work between them.
     """
 
@@ -73,6 +76,7 @@ class Execution:
         "_namespace",
         "_report",
         "_step",
+        "notes",
         "operations",
         "root",
         "staging",
@@ -86,6 +90,7 @@ class Execution:
         self._namespace = self._report = self._answer = self._journal = -1
         self._child = 0
         self._step: Operation | None = None
+        self.notes: list[str] = []
 
     def begin(self, pid: int, proc: str = "/proc") -> None:
         """Open everything of the host, and start the child in the namespace of `pid`."""
@@ -100,7 +105,8 @@ class Execution:
         """
         for attempt in range(1, ATTEMPTS + 1):
             report = os.read(self._report, MAX_REPORT)
-            if report == DONE:
+            if report[:1] == DONE:
+                self.notes = report[1:].rstrip(END).decode("utf-8", "replace").splitlines()
                 return
             if not report:
                 raise VgpuError("child in the mount namespace", expected="its report", found="its end; it was killed")
@@ -132,7 +138,7 @@ class Execution:
             report += part
         child = self._child
         self._wait()
-        report = report.removeprefix(DONE)
+        report = report.rpartition(END)[2]
         if not report:
             return "; ".join(self._recovered(child))
         text = report.decode("utf-8", "replace")
@@ -153,18 +159,21 @@ class Execution:
 
     def _start(self) -> None:
         handles: list[Handle | None] = []
+        layered = [operation.source for operation in self.operations if isinstance(operation, OverlayFile)]
+        over = overlay.over(self._how, layered, self.staging)
         try:
             for operation in self.operations:
-                handles.append(_opened(operation, self._how))
+                handles.append(_opened(operation, over))
             if any(handle is not None and handle.incomplete for handle in handles):
                 os.makedirs(self.staging, mode=0o700, exist_ok=True)
-            self._fork(handles)
+            self._fork(handles, over)
         finally:
+            over.close()
             for handle in handles:
                 if handle is not None and handle.fd >= 0:
                     os.close(handle.fd)
 
-    def _fork(self, handles: list[Handle | None]) -> None:
+    def _fork(self, handles: list[Handle | None], over: OverNewMounts | OverClassicMounts) -> None:
         self._report, report = os.pipe()
         answer, self._answer = os.pipe()
         _closed(self._journal)
@@ -174,7 +183,7 @@ class Execution:
             try:
                 self.root.journal = journal
                 os.close(self._answer)  # its end has to be seen here when the parent dies
-                self._in_child(handles, report, answer)
+                self._in_child(handles, over, report, answer)
             finally:
                 os._exit(0)  # nothing may escape into the parent's stack, such as EPIPE after the parent's death
         for fd in (report, answer, journal):
@@ -188,11 +197,14 @@ class Execution:
 
     # In the child
 
-    def _in_child(self, handles: list[Handle | None], report: int, answer: int) -> None:
-        inside = Inside(self.root, self._how)
+    def _in_child(
+        self, handles: list[Handle | None], over: OverNewMounts | OverClassicMounts, report: int, answer: int
+    ) -> None:
+        inside = Inside(self.root, over)
         try:
-            self._execute(inside, handles)
-            os.write(report, DONE)
+            self._execute(inside, over, handles)
+            notes = "\n".join(over.notes).encode("utf-8", "replace").replace(END, b"?")
+            os.write(report, DONE + notes[: MAX_REPORT - 2] + END)
             if os.read(answer, len(KEEP)) == KEEP:
                 return
             left = "; ".join(inside.take_back())
@@ -205,28 +217,31 @@ class Execution:
             step = self._step.describe() if self._step else "entering the mount namespace"
             os.write(report, kind + f"{step}: {cause}{left}".encode("utf-8", "replace")[: MAX_REPORT - 1])
 
-    def _execute(self, inside: Inside, handles: list[Handle | None]) -> None:
+    def _execute(self, inside: Inside, over: OverNewMounts | OverClassicMounts, handles: list[Handle | None]) -> None:
         syscalls.end_after(MAX_SECONDS)
+        over.prepare()
         syscalls.setns(self._namespace, syscalls.CLONE_NEWNS)
+        over.enter()
         incomplete = sum(handle is not None and handle.incomplete for handle in handles)
         staging = Staging(self.staging, incomplete, self.root.table) if incomplete else None
         try:
             if staging:
-                self._stage(staging, handles)
+                self._stage(staging, over, handles)
             if self.root.owner != (0, 0):
                 syscalls.create_as(*self.root.owner)
             for operation, handle in zip(self.operations, handles):
                 self._step = operation
                 operation.execute(inside, handle)
         finally:
+            over.leave()
             if staging:
                 staging.end()
 
-    def _stage(self, staging: Staging, handles: list[Handle | None]) -> None:
+    def _stage(self, staging: Staging, over: OverNewMounts | OverClassicMounts, handles: list[Handle | None]) -> None:
         for operation, handle in zip(self.operations, handles):
             if handle is not None and handle.incomplete:
                 self._step = operation
-                staging.complete(handle, self._how)
+                staging.complete(handle, over)
 
 
 def _closed(fd: int) -> int:

@@ -90,7 +90,7 @@ class NewMounts:
         """A detached clone of the mount at `source`. Its fd is mounted, even if the path leads elsewhere later."""
         clone = syscalls.open_tree(syscalls.AT_FDCWD, source, syscalls.OPEN_TREE_CLONE)
         handle = Handle(clone, attributes, source)
-        _set_attributes(handle)
+        set_attributes(handle)
         return handle
 
     def tmpfs(self, entries: tuple[Entry, ...], size: int, attributes: int) -> Handle:
@@ -109,7 +109,7 @@ class NewMounts:
         except OSError:
             os.close(fd)
             raise
-        _set_attributes(handle)
+        set_attributes(handle)
         return handle
 
     def stage(self, handle: Handle, place: int) -> None:
@@ -224,7 +224,7 @@ def _fill_file(directory: int, entry: Entry, content: bytes) -> None:
         os.close(fd)
 
 
-def _set_attributes(handle: Handle) -> None:
+def set_attributes(handle: Handle) -> None:
     """Set flags and private propagation on the detached mount. Where that is impossible, it is incomplete."""
     try:
         syscalls.mount_setattr(handle.fd, handle.attributes, syscalls.MS_PRIVATE)

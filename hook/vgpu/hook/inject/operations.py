@@ -7,11 +7,13 @@ runs in a child that has entered the container's namespace; it must open no host
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
 from vgpu.hook.inject import mounts
 from vgpu.hook.inject.mounts import ClassicMounts, Entry, Handle, NewMounts
+from vgpu.hook.inject.overlay import OverClassicMounts, OverNewMounts
 from vgpu.hook.linux.rootfs import Rootfs
 
 
@@ -20,7 +22,7 @@ class Inside:
 
     __slots__ = ("mounted", "mounts", "root")
 
-    def __init__(self, root: Rootfs, how: NewMounts | ClassicMounts) -> None:
+    def __init__(self, root: Rootfs, how: OverNewMounts | OverClassicMounts) -> None:
         self.root = root
         self.mounts = how
         self.mounted: list[int] = []
@@ -100,13 +102,16 @@ class Bind(Operation):
         return f"mount {self.source} on {self.path} {_options(self.attributes)}"
 
     def open(self, how: NewMounts | ClassicMounts) -> Handle:
-        handle = how.bind(self.source, self.attributes)
+        handle = self.mount(how)
         try:
             self.check(os.fstat(handle.fd))
         except OSError:
             os.close(handle.fd)
             raise
         return handle
+
+    def mount(self, how: NewMounts | ClassicMounts) -> Handle:
+        return how.bind(self.source, self.attributes)
 
     def check(self, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):
@@ -115,6 +120,27 @@ class Bind(Operation):
     def execute(self, inside: Inside, handle: Handle | None) -> None:
         assert handle is not None
         inside.attach(handle, inside.root.mount_point(self.path))
+
+
+class OverlayFile(Bind):
+    """A regular file of the host on the file `path`, through the container's overlay: no process there can take a lease
+    on the host's inode, nor make it writable."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        return f"{super().describe()}, overlay"
+
+    def mount(self, how: NewMounts | ClassicMounts) -> Handle:
+        if isinstance(how, (OverNewMounts, OverClassicMounts)):
+            return how.layered(self.source, self.attributes)
+        return super().mount(how)
+
+    def execute(self, inside: Inside, handle: Handle | None) -> None:
+        assert handle is not None
+        if os.fstat(handle.fd).st_nlink == 0:  # of a bind mount the kernel says so when it is attached
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.source)
+        super().execute(inside, handle)
 
 
 class BindDirectory(Bind):

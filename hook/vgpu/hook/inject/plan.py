@@ -23,6 +23,7 @@ from vgpu.hook.inject.operations import (
     BindDevice,
     BindDirectory,
     Operation,
+    OverlayFile,
     ReplaceFile,
     Symlink,
     Tmpfs,
@@ -116,7 +117,7 @@ def make(container: PlannedContainer, inventory: Inventory, settings: Settings, 
     if not container.allocation.exclusive:
         operations += _limiter(libraries, container)
     operations += _library_files(libraries, sources, container.inspection)
-    operations += [Bind(binary.path, f"{BINARY_DIR}/{binary.name}") for binary in binaries]
+    operations += [OverlayFile(binary.path, f"{BINARY_DIR}/{binary.name}") for binary in binaries]
     operations += _links(libraries, sources, container.inspection)
     operations.append(_nvidia_dir(libraries, binaries, container.inspection))
     masks, notes = _masks(libraries, sources, container, settings)
@@ -176,9 +177,9 @@ def _limiter(libraries: list[Library], container: PlannedContainer) -> list[Oper
     entries += [Entry(f"driver/{library.soname}", b"", mode=0o444) for library in real]
     region = (Entry("usage", usage.BEGINNING, mode=0o666, size=usage.SIZE),)  # every user in the container may write it
     operations: list[Operation] = [Tmpfs(PRIVATE_DIR, tuple(entries), SMALL, mounts.READ_ONLY_FILE)]
-    operations += [Bind(library.path, f"{REAL_DIR}/{library.soname}") for library in real]
-    operations.append(Bind(container.limits_file, LIMITS_PATH, mounts.READ_ONLY_DATA))
-    operations.append(Bind(container.cards_file, core_schedule.PATH, mounts.READ_ONLY_DATA))
+    operations += [OverlayFile(library.path, f"{REAL_DIR}/{library.soname}") for library in real]
+    operations.append(OverlayFile(container.limits_file, LIMITS_PATH, mounts.READ_ONLY_DATA))
+    operations.append(OverlayFile(container.cards_file, core_schedule.PATH, mounts.READ_ONLY_DATA))
     operations.append(Bind(container.presence_file, core_schedule.PRESENCE_PATH, mounts.READ_ONLY_DATA))
     operations.append(Tmpfs(USAGE_DIR, region, USAGE_SIZE, mounts.DATA))
     return operations
@@ -188,7 +189,7 @@ def _library_files(libraries: list[Library], sources: dict[str, str], facts: Ins
     operations: list[Operation] = []
     for library in libraries:
         source = sources[_stem(library.name)] if library.bits == 64 else library.path
-        operations.append(Bind(source, f"{_directory(library, facts)}/{library.name}"))
+        operations.append(OverlayFile(source, f"{_directory(library, facts)}/{library.name}"))
     return operations
 
 
@@ -213,7 +214,7 @@ def _links(libraries: list[Library], sources: dict[str, str], facts: Inspection)
         directory = _directory(library, facts)
         for link, target in _link_names(library):
             if link in facts.files and library.bits == 64:  # the image has a file with that name: mount over it
-                operations.append(Bind(sources[_stem(library.name)], f"{directory}/{link}"))
+                operations.append(OverlayFile(sources[_stem(library.name)], f"{directory}/{link}"))
             else:
                 operations.append(Symlink(f"{directory}/{link}", target))
     return operations
@@ -251,7 +252,7 @@ def _masks(
     if len(covered) > MAX_COPIES:
         expected = f"at most {MAX_COPIES} copies of the driver's libraries in the image"
         raise VgpuError("root file system", expected=expected, found=len(covered), do="remove them from the image")
-    operations: list[Operation] = [Bind(sources[_stem(_name(path))], path) for path in covered]
+    operations: list[Operation] = [OverlayFile(sources[_stem(_name(path))], path) for path in covered]
     return operations, tuple(
         f"{path}: replaced by the node's own library, because it would bypass the limits" for path in covered
     )

@@ -13,6 +13,7 @@ import os
 
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
+AT_SYMLINK_NOFOLLOW = 0x100
 
 OPEN_TREE_CLONE = 0x1
 OPEN_TREE_CLOEXEC = os.O_CLOEXEC
@@ -57,6 +58,7 @@ SYS_mount_setattr = 442
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 _libc.setns.argtypes = (ctypes.c_int, ctypes.c_int)
+_libc.unshare.argtypes = (ctypes.c_int,)
 _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
 _libc.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
 _libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
@@ -143,6 +145,11 @@ def fsmount(fd: int, attributes: int) -> int:
 def setns(fd: int, nstype: int) -> None:
     if _libc.setns(fd, nstype) != 0:
         raise _fail("setns", (fd, nstype))
+
+
+def unshare(flags: int) -> None:
+    if _libc.unshare(flags) != 0:
+        raise _fail("unshare", (flags,))
 
 
 def mount(source: str, target: str, filesystem: str, flags: int, data: str = "") -> None:

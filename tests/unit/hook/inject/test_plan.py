@@ -14,7 +14,16 @@ from vgpu.config.settings import Settings
 from vgpu.hook.formats import ldcache
 from vgpu.hook.inject import plan
 from vgpu.hook.inject.inspect import DEBIAN, MUSL, REDHAT, Inspection
-from vgpu.hook.inject.operations import Bind, BindDevice, BindDirectory, Operation, ReplaceFile, Symlink, Tmpfs
+from vgpu.hook.inject.operations import (
+    Bind,
+    BindDevice,
+    BindDirectory,
+    Operation,
+    OverlayFile,
+    ReplaceFile,
+    Symlink,
+    Tmpfs,
+)
 from vgpu.hook.inject.plan import Plan, PlannedContainer
 from vgpu.hook.placement.allocation import Allocation
 
@@ -179,9 +188,11 @@ def test_the_private_directory() -> None:
     (region,) = tmpfs(planned, "/usr/local/vgpu/usage").entries
     assert (region.name, region.content, region.mode, region.size) == ("usage", usage.BEGINNING, 0o666, usage.SIZE)
     assert " nosuid,nodev,noexec " in tmpfs(planned, "/usr/local/vgpu/usage").describe()
-    for name, file in (("limits", LIMITS_FILE), ("cards", CARDS_FILE), ("presence", PRESENCE_FILE)):
-        bind = planned.operations[step(planned, Bind, f"/usr/local/vgpu/{name}")]
-        assert bind.describe() == f"mount {file} on /usr/local/vgpu/{name} ro,nosuid,nodev,noexec"
+    for name, file in (("limits", LIMITS_FILE), ("cards", CARDS_FILE)):
+        layered = planned.operations[step(planned, OverlayFile, f"/usr/local/vgpu/{name}")]
+        assert layered.describe() == f"mount {file} on /usr/local/vgpu/{name} ro,nosuid,nodev,noexec, overlay"
+    bind = planned.operations[step(planned, Bind, "/usr/local/vgpu/presence")]  # locks belong to the superblock
+    assert bind.describe() == f"mount {PRESENCE_FILE} on /usr/local/vgpu/presence ro,nosuid,nodev,noexec"
 
 
 def test_images_that_look_in_usr_local_nvidia() -> None:
@@ -511,14 +522,14 @@ def test_the_order_of_a_share() -> None:
     planned = made(inspection=inspection, parameters={"params": PARAMS})
     order = [
         step(planned, Tmpfs, "/usr/local/vgpu"),
-        step(planned, Bind, "/usr/local/vgpu/driver/libcuda.so.1"),
-        step(planned, Bind, "/usr/local/vgpu/limits"),
+        step(planned, OverlayFile, "/usr/local/vgpu/driver/libcuda.so.1"),
+        step(planned, OverlayFile, "/usr/local/vgpu/limits"),
         step(planned, Tmpfs, "/usr/local/vgpu/usage"),
-        step(planned, Bind, f"{DIRECTORY}/libcuda.so.{VERSION}"),
-        step(planned, Bind, "/usr/bin/nvidia-smi"),
+        step(planned, OverlayFile, f"{DIRECTORY}/libcuda.so.{VERSION}"),
+        step(planned, OverlayFile, "/usr/bin/nvidia-smi"),
         step(planned, Symlink, f"{DIRECTORY}/libcuda.so.1"),
         step(planned, Tmpfs, "/usr/local/nvidia"),
-        step(planned, Bind, "/usr/lib64/libcuda.so.1"),
+        step(planned, OverlayFile, "/usr/lib64/libcuda.so.1"),
         step(planned, BindDevice, "/dev/nvidiactl"),
         step(planned, BindDevice, "/dev/nvidia0"),
         step(planned, Tmpfs, "/proc/driver/nvidia"),

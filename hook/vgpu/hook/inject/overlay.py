@@ -1,0 +1,419 @@
+"""The container's overlay: files of the host reach it through a read-only overlay of the host's directories.
+
+Belongs here: which directories become lower layers, the overlay's mount, and the mounts of single files of it. Not
+here: which files a container gets (plan). An overlay without an upper layer differs from a bind mount in two ways. A
+lease that a process of the container takes is on the overlay's inode, so no open on the host waits for it. And the
+kernel refuses `remount,rw`. A mapping still shows what the host writes into the file in place, and shares its pages.
+
+The overlay as a whole is never attached in the container, and never in the host's mount namespace, so no other file of
+those directories can be reached. Where the kernel refuses an overlay, the files are bound as they are, with a note.
+`NewMounts` clones the files on the host's side. Before Linux 6.15 the kernel clones nothing of a detached mount: there
+the child first attaches the overlay in a mount namespace of its own. `ClassicMounts` attaches it in the container's
+namespace before pivot_root, on a private mount, and detaches it before the child ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from vgpu.hook.inject import mounts
+from vgpu.hook.inject.mounts import ClassicMounts, Handle, NewMounts
+from vgpu.hook.linux import syscalls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+STAGE_MOUNT, STAGE = "/proc", "/proc/fs"  #: procfs is a mount on every host, and always has this directory
+ATTRIBUTES = mounts.READ_ONLY_FILE
+MAX_LAYERS = 12  #: fsconfig(2) takes values of at most 255 bytes
+ATTEMPTS = 3
+_CLONE = syscalls.OPEN_TREE_CLONE | syscalls.AT_SYMLINK_NOFOLLOW
+INODE = (1 << 48) - 1  #: the bits of st_ino that overlayfs leaves to the lower file system
+LEASES = "processes in the container can take leases on the node's files; vgpu never waits for them"
+
+
+class Source:
+    """A regular file of the host: its path without links, and its status when it was found."""
+
+    __slots__ = ("directory", "name", "status")
+
+    def __init__(self, directory: str, name: str, status: os.stat_result) -> None:
+        self.directory = directory
+        self.name = name
+        self.status = status
+
+    def path(self) -> str:
+        return f"{self.directory}/{self.name}"
+
+
+class Overlay:
+    """One overlay: the `layers` below it, topmost first, as (path without links, O_PATH fd), and its mount's `fd` and
+    `attributes`."""
+
+    __slots__ = ("attributes", "fd", "layers")
+
+    def __init__(self, layers: list[tuple[str, int]]) -> None:
+        self.layers = layers
+        self.fd = -1
+        self.attributes = ATTRIBUTES
+
+    def has_on_top(self, source: Source) -> bool:
+        return source.directory == self.layers[0][0] or _below(source.directory, self.layers[0][0])
+
+    def with_on_top(self, source: Source) -> Overlay:
+        """The same layers, with that of `source` above the others."""
+        return Overlay(sorted(self.layers, key=lambda layer: not Overlay([layer]).has_on_top(source)))
+
+    def relative(self, source: Source) -> str:
+        """The path of `source` in the overlay, "" when no layer has it."""
+        for path, _ in self.layers:
+            if source.directory == path or _below(source.directory, path):
+                return source.path()[len(path.rstrip("/")) + 1 :]
+        return ""
+
+
+class Sources:
+    """The host's directories that hold the files of one container, each open as long as this object.
+
+    `spare` is an empty directory that joins, and is made, where the files lie in one directory only: the kernel wants two
+    layers.
+    """
+
+    __slots__ = ("_fds", "_found", "_spare")
+
+    def __init__(self, paths: Iterable[str], spare: str) -> None:
+        self._fds: dict[str, int] = {}
+        self._found: dict[str, Source] = {}
+        self._spare = spare
+        real: dict[str, str] = {}
+        for path in paths:
+            try:
+                self._found[path] = self._find(path, real)
+            except OSError:
+                continue  # whoever mounts it says so
+
+    def close(self) -> None:
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
+
+    def find(self, path: str) -> Source | None:
+        return self._found.get(path)
+
+    def again(self, path: str) -> Source:
+        """`path` as it is now."""
+        found = self._found[path] = self._find(path, {})
+        return found
+
+    def _find(self, path: str, real: dict[str, str]) -> Source:
+        directory, _, name = path.rpartition("/")
+        if directory not in real:
+            real[directory] = self._opened(directory or "/")
+        place = real[directory]
+        status = os.lstat(f"{place}/{name}")
+        if stat.S_ISLNK(status.st_mode):
+            place, _, name = os.path.realpath(path).rpartition("/")
+            place = self._opened(place or "/")
+            status = os.lstat(f"{place}/{name}")
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "no regular file", path)
+        return Source(place, name, status)
+
+    def _opened(self, directory: str) -> str:
+        fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        real = os.readlink(f"/proc/self/fd/{fd}")
+        if real in self._fds:
+            os.close(fd)
+        else:
+            self._fds[real] = fd
+        return real
+
+    def directories(self) -> list[str]:
+        """The directories of all files without those below another, the ones with the fewest files first: a name in two
+        layers is the upper one's, and a directory of many files has more names that nobody asked for."""
+        count: dict[str, int] = {}
+        for source in self._found.values():
+            count[source.directory] = count.get(source.directory, 0) + 1
+        tops = [place for place in count if not any(_below(place, other) for other in count)]
+        return sorted(tops, key=lambda place: count[place])
+
+    def overlay(self, directories: list[str]) -> Overlay:
+        """An overlay of these, not yet mounted. OSError when the kernel could mount none."""
+        layers = [(place, self._fds[place]) for place in directories]
+        if len(layers) == 1:
+            os.makedirs(self._spare, mode=0o700, exist_ok=True)
+            spare = self._opened(self._spare)
+            if spare != layers[0][0] and not _below(spare, layers[0][0]) and not _below(layers[0][0], spare):
+                layers.append((spare, self._fds[spare]))
+        if not 2 <= len(layers) <= MAX_LAYERS:
+            raise OSError(errno.EINVAL, f"{len(layers)} lower directories")
+        return Overlay(layers)
+
+    def choices(self) -> list[tuple[list[str], list[str]]]:
+        """(directories for an overlay, directories that it leaves out): all, then without those of one file system."""
+        every = self.directories()
+        devices = {place: os.fstat(self._fds[place]).st_dev for place in every}
+        found: list[tuple[list[str], list[str]]] = [(every, [])]
+        if len(set(devices.values())) > 1:
+            for device in sorted(set(devices.values())):
+                kept = [place for place in every if devices[place] != device]
+                found.append((kept, [place for place in every if devices[place] == device]))
+        return found
+
+
+def _below(path: str, other: str) -> bool:
+    return path != other and path.startswith(other.rstrip("/") + "/")
+
+
+def _same(found: os.stat_result, source: os.stat_result) -> bool:
+    """Whether the overlay's file `found` is the host's file `source`. They have different st_dev."""
+
+    def key(status: os.stat_result) -> tuple[int, ...]:
+        return status.st_ino & INODE, status.st_mode, status.st_size, status.st_mtime_ns, status.st_uid
+
+    return key(found) == key(source)
+
+
+def _data(layers: list[tuple[str, int]]) -> str:
+    """The value of `lowerdir`, by descriptor: no path is resolved again, and none has to be quoted."""
+    return ":".join(f"/proc/self/fd/{fd}" for _, fd in layers)
+
+
+class OverNewMounts(NewMounts):
+    """NewMounts whose `layered` mounts a file through an overlay. `notes` says where it could not."""
+
+    __slots__ = ("_attached", "_overlays", "_pending", "_sources", "notes")
+
+    def __init__(self, sources: Sources) -> None:
+        self.notes: list[str] = []
+        self._sources = sources
+        self._overlays: list[Overlay] = []
+        self._pending: list[tuple[Handle, Overlay, str]] = []  # for `prepare`, which clones them
+        self._attached = False  # whether an overlay has to be attached before its files can be cloned
+        self.notes += _first_accepted(sources, self._mount)
+
+    def close(self) -> None:
+        for overlay in self._overlays:
+            os.close(overlay.fd)
+        self._overlays.clear()
+        self._sources.close()
+
+    def _mount(self, overlay: Overlay) -> None:
+        context = syscalls.fsopen("overlay")
+        try:
+            syscalls.fsconfig_set_string(context, "source", "vgpu")
+            syscalls.fsconfig_set_string(context, "lowerdir", _data(overlay.layers))
+            syscalls.fsconfig_create(context)
+            overlay.fd = syscalls.fsmount(context, ATTRIBUTES)
+        finally:
+            os.close(context)
+        self._overlays.append(overlay)
+
+    def layered(self, path: str, attributes: int) -> Handle:
+        """A detached mount of the file `path` of an overlay; of the file itself where there is no overlay of it."""
+        source = self._sources.find(path)
+        for _ in range(ATTEMPTS):
+            overlay = self._overlay_of(source) if source else None
+            if source is None or overlay is None:
+                return self.bind(path, attributes)
+            handle = self._cloned(overlay, source, attributes)
+            if handle is not None:
+                return handle
+            source = self._sources.again(path)  # replaced since it was found
+        raise FileNotFoundError(errno.ENOENT, f"{path} is replaced again and again")
+
+    def _overlay_of(self, source: Source) -> Overlay | None:
+        having = [overlay for overlay in self._overlays if overlay.relative(source)]
+        return next((overlay for overlay in having if overlay.has_on_top(source)), having[0] if having else None)
+
+    def _cloned(self, overlay: Overlay, source: Source, attributes: int) -> Handle | None:
+        """None when the overlay has another file at that place: an upper layer's, or a newer one."""
+        handle = self._clone(overlay, source, attributes)
+        if handle is not None and _same(os.fstat(handle.fd), source.status):
+            return handle
+        if handle is not None:
+            self._forget(handle)
+        if overlay.has_on_top(source):
+            return None
+        above = overlay.with_on_top(source)
+        self._mount(above)
+        return self._cloned(above, source, attributes)
+
+    def _forget(self, handle: Handle) -> None:
+        self._pending = [item for item in self._pending if item[0] is not handle]
+        os.close(handle.fd)
+
+    def _clone(self, overlay: Overlay, source: Source, attributes: int) -> Handle | None:
+        name = overlay.relative(source)
+        if not self._attached:
+            try:
+                return self._clone_now(overlay, name, attributes)
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self._attached = True
+        try:
+            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=overlay.fd)
+        except FileNotFoundError:
+            return None
+        handle = Handle(fd, attributes, source.path())
+        self._pending.append((handle, overlay, name))
+        return handle
+
+    def _clone_now(self, overlay: Overlay, name: str, attributes: int) -> Handle:
+        handle = Handle(syscalls.open_tree(overlay.fd, name, _CLONE), attributes, name)
+        if attributes != overlay.attributes:  # a clone has the flags of its mount
+            mounts.set_attributes(handle)
+        return handle
+
+    def prepare(self) -> None:
+        """In the child, before it enters the container's namespace: clone what needs an attached overlay."""
+        if not self._pending:
+            return
+        try:
+            self._attach_overlays()
+        except OSError as error:
+            places = self._sources.directories()
+            self.notes.append(_refused(places, error))
+            clones = [self.bind(handle.source, handle.attributes) for handle, _, _ in self._pending]
+        else:
+            clones = [self._clone_attached(*item) for item in self._pending]
+        for (handle, _, _), clone in zip(self._pending, clones):
+            os.close(handle.fd)
+            handle.fd, handle.incomplete = clone.fd, clone.incomplete
+
+    def _clone_attached(self, handle: Handle, overlay: Overlay, name: str) -> Handle:
+        if handle.attributes != overlay.attributes:  # by mount(2), because mount_setattr is younger than open_tree
+            flags = syscalls.MS_REMOUNT | syscalls.MS_BIND | handle.attributes
+            syscalls.mount("", f"/proc/self/fd/{overlay.fd}", "", flags)
+            overlay.attributes = handle.attributes
+        return Handle(syscalls.open_tree(overlay.fd, name, _CLONE), handle.attributes, handle.source)
+
+    def _attach_overlays(self) -> None:
+        """Attach them in a mount namespace of this process alone."""
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        syscalls.mount("", STAGE_MOUNT, "", syscalls.MS_PRIVATE, "")
+        for overlay in self._overlays:
+            stage = os.open(STAGE, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                syscalls.move_mount(overlay.fd, stage)
+            finally:
+                os.close(stage)
+
+    def enter(self) -> None:
+        """In the child, when it has entered the container's namespace."""
+
+    def leave(self) -> None:
+        """In the child, at its end."""
+
+
+class OverClassicMounts(ClassicMounts):
+    """ClassicMounts whose `layered` mounts a file through an overlay. `notes` says where it could not."""
+
+    __slots__ = ("_layered", "_overlay", "_sources", "notes")
+
+    def __init__(self, sources: Sources) -> None:
+        self.notes: list[str] = []
+        self._sources = sources
+        self._layered: dict[int, Source] = {}  # by the handle's fd
+        self._overlay: Overlay | None = None
+
+    def close(self) -> None:
+        self._sources.close()
+
+    def layered(self, path: str, attributes: int) -> Handle:
+        handle = self.bind(path, attributes)
+        source = self._sources.find(path)
+        if source is not None:
+            self._layered[handle.fd] = source
+        return handle
+
+    def prepare(self) -> None:
+        """In the child, before it enters the container's namespace."""
+
+    def enter(self) -> None:
+        """In the child, when it has entered the container's namespace: mount the overlay on a private mount."""
+        self.notes += _first_accepted(self._sources, self._mount)
+
+    def _mount(self, overlay: Overlay) -> None:
+        here: list[tuple[str, int]] = []
+        try:
+            for path, fd in overlay.layers:
+                here.append((path, _opened_again(path, fd)))
+            syscalls.mount("", STAGE_MOUNT, "", syscalls.MS_PRIVATE, "")
+            flags = ATTRIBUTES  # MOUNT_ATTR_* and MS_* have the same values for these
+            syscalls.mount("vgpu", STAGE, "overlay", flags, f"lowerdir={_data(here)}")
+        finally:
+            for _, fd in here:
+                os.close(fd)
+        overlay.fd = os.open(STAGE, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._overlay = overlay
+
+    def stage(self, handle: Handle, place: int) -> None:
+        source = self._layered.get(handle.fd)
+        overlay = self._overlay if source and self._overlay and self._overlay.relative(source) else None
+        if source is None or overlay is None:
+            super().stage(handle, place)
+            return
+        fd = os.open(overlay.relative(source), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=overlay.fd)
+        try:
+            if _same(os.fstat(fd), os.fstat(handle.fd)):
+                syscalls.mount(f"/proc/self/fd/{fd}", f"/proc/self/fd/{place}", "", syscalls.MS_BIND)
+            else:
+                self.notes.append(f"no overlay of {source.path()} (another directory has a file of its name): {LEASES}")
+                super().stage(handle, place)
+        finally:
+            os.close(fd)
+
+    def leave(self) -> None:
+        """In the child, at its end: detach the overlay. The mounts of its files stay."""
+        if self._overlay is not None:
+            syscalls.umount2(STAGE, syscalls.MNT_DETACH)
+            os.close(self._overlay.fd)
+            self._overlay = None
+
+
+def _first_accepted(sources: Sources, mount: Callable[[Overlay], None]) -> list[str]:
+    """Mount the first choice of directories that the kernel accepts. Returns notes on those that stay outside."""
+    first: OSError | None = None
+    for directories, left_out in sources.choices():
+        if not directories:
+            return []
+        try:
+            mount(sources.overlay(directories))
+        except OSError as error:
+            first = first or error
+            continue
+        return [_refused(left_out, first)] if first else []
+    assert first is not None
+    return [_refused(sources.directories(), first)]
+
+
+def _refused(directories: list[str], error: OSError) -> str:
+    cause = os.strerror(error.errno) if error.errno else str(error)
+    return f"no overlay of {', '.join(directories)} ({cause}): {LEASES}"
+
+
+def _opened_again(path: str, host: int) -> int:
+    """The host's directory `path` in the container's mount namespace; it has to be the very same."""
+    fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    here, there = os.fstat(fd), os.fstat(host)
+    if (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino):
+        return fd
+    os.close(fd)
+    raise OSError(errno.ESTALE, f"{path} is another directory in the container's namespace")
+
+
+def over(how: NewMounts | ClassicMounts, paths: Iterable[str], spare: str) -> OverNewMounts | OverClassicMounts:
+    """`how` with an overlay of the directories that hold `paths`. The caller closes it."""
+    sources = Sources(paths, spare)
+    try:
+        return OverNewMounts(sources) if isinstance(how, NewMounts) else OverClassicMounts(sources)
+    except BaseException:
+        sources.close()
+        raise
