@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from struct import Struct
 
+from vgpu.config import leases
 from vgpu.config.errors import VgpuError
 from vgpu.config.limits import MAX_CARDS, PRIVATE_DIR, uuid_bytes, uuid_text
 
@@ -99,7 +100,7 @@ def decode(data: bytes, source: str = "core schedules") -> tuple[list[CoreSchedu
 
 def update(path: str, entry: CoreSchedule) -> None:
     """Change the card's schedule in a live file. A mapped reader sees the old one or the new, never a mixture."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = leases.opened(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
         data = os.pread(fd, SIZE + 1, 0)
         uuids = [known.uuid for known in decode(data, path)[0]]

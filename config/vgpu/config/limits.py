@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from struct import Struct
 
+from vgpu.config import leases
 from vgpu.config.errors import VgpuError
 
 TYPE_CHECKING = False
@@ -160,7 +161,7 @@ def _with_overheads(data: bytes, figures: dict[str, Overhead]) -> bytes:
 
 
 def _rewrite(path: str, changed: Callable[[bytes, int], bytes]) -> None:
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = leases.opened(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
         data = os.pread(fd, SIZE + 1, 0)
         sequence = decode(data, path)[2] | 1

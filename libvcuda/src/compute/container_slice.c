@@ -355,7 +355,7 @@ void container_slice_reset(void)
 
 bool container_slice_has_neighbours(const struct token_bucket *bucket)
 {
-	return LOAD(bucket->schedule.tenants) > 1 && bucket->has_presence;
+	return LOAD(bucket->schedule.tenants) > 1 && presence_is_available();
 }
 
 uint64_t container_slice_refill_threshold(const struct token_bucket *bucket, uint64_t now)

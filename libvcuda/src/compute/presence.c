@@ -23,6 +23,8 @@
 #define OWN_MASK (((uint64_t)1 << OWN_BITS) - 1)
 #define TIME_SHIFT 16 /* 65 us: the times in the queue wrap around after 200 days */
 
+#define LOOK_EACH NS_PER_S
+
 enum { MOST_IGNORED = 8, HIGH_NUMBER = 600 };
 
 #ifndef F_OFD_GETLK
@@ -38,7 +40,9 @@ static uint64_t cards[VGPU_LIMITS_MAX_CARDS]; /* the first offset of each */
 static unsigned int card_count;
 static uint64_t ignored[MOST_IGNORED]; /* offsets, in ascending order */
 static unsigned int ignored_count;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static uint32_t may_appear = 1; /* the file was not looked for, or another container's lease kept it from being opened */
+static uint64_t next_look;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static uint64_t offset_of(const uint8_t uuid[16])
 {
@@ -55,10 +59,20 @@ static bool stat_of(int fd, struct stat *status)
 	return syscall(SYS_fstat, fd, status) == 0;
 }
 
+/* With O_NONBLOCK: a process of another container may hold a lease, for which open(2) would wait 45 s. */
+static int open_now(void)
+{
+	int fd = open(VGPU_PRESENCE_PATH, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+	if (fd < 0 && errno == EWOULDBLOCK)
+		__atomic_store_n(&may_appear, 1, __ATOMIC_RELAXED);
+	return fd;
+}
+
 /* Uses a high descriptor number: some programs rely on low ones. */
 static void open_file(void)
 {
-	int low = open(VGPU_PRESENCE_PATH, O_RDONLY | O_CLOEXEC);
+	int low = open_now();
 
 	if (low < 0)
 		return;
@@ -72,13 +86,13 @@ static void open_file(void)
 /* Maps an open file of its own: a mapping keeps the locks of its open file after close(2), and in a child. */
 static void map_word(void)
 {
-	int other = open(VGPU_PRESENCE_PATH, O_RDONLY | O_CLOEXEC);
+	int other = open_now();
 
 	if (other < 0)
 		return;
 	void *address = mmap(NULL, sizeof(*word), PROT_READ, MAP_SHARED, other, 0);
 	if (address != MAP_FAILED)
-		word = address;
+		__atomic_store_n(&word, address, __ATOMIC_RELEASE); /* the rest is set: threads use it without the lock */
 	close(other);
 }
 
@@ -87,27 +101,48 @@ static void find_files(void)
 	uint8_t uuids[VGPU_LIMITS_MAX_CARDS][16];
 	struct stat limits;
 
-	int fd = open(VGPU_LIMITS_PATH, O_RDONLY | O_CLOEXEC);
+	int fd = open(VGPU_LIMITS_PATH, O_PATH | O_CLOEXEC);
 	bool is_known = fd >= 0 && stat_of(fd, &limits);
 	if (fd >= 0)
 		close(fd);
 	if (!is_known)
 		return;
-	open_file();
+	if (file < 0)
+		open_file();
 	if (file < 0)
 		return;
-	if (stat_of(file, &identity) && identity.st_size >= (off_t)sizeof(*word))
-		map_word();
 	own = limits.st_ino & OWN_MASK;
 	card_count = limits_list(uuids, VGPU_LIMITS_MAX_CARDS);
 	for (unsigned int i = 0; i < card_count; i++)
 		cards[i] = offset_of(uuids[i]);
+	if (stat_of(file, &identity) && identity.st_size >= (off_t)sizeof(*word))
+		map_word();
+}
+
+static void look(void)
+{
+	uint64_t now = clock_now();
+
+	if (__atomic_load_n(&word, __ATOMIC_RELAXED) || now < next_look)
+		return;
+	next_look = now + LOOK_EACH;
+	__atomic_store_n(&may_appear, 0, __ATOMIC_RELAXED);
+	find_files();
+	if (__atomic_load_n(&may_appear, __ATOMIC_RELAXED))
+		log_once(LOG_WARNING, "%s: another container has a lease on it; until that ends, containers of this card "
+			 "do not take turns with this one", VGPU_PRESENCE_PATH);
 }
 
 bool presence_is_available(void)
 {
-	pthread_once(&once, find_files);
-	return word;
+	if (__atomic_load_n(&word, __ATOMIC_ACQUIRE))
+		return true;
+	if (!__atomic_load_n(&may_appear, __ATOMIC_RELAXED))
+		return false;
+	pthread_mutex_lock(&lock);
+	look();
+	pthread_mutex_unlock(&lock);
+	return __atomic_load_n(&word, __ATOMIC_RELAXED);
 }
 
 static bool is_ours(void)
@@ -269,4 +304,5 @@ void presence_reset(void)
 		open_file();
 	}
 	ignored_count = 0;
+	pthread_mutex_init(&lock, NULL); /* another thread of the parent may have held it */
 }

@@ -16,7 +16,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Whether the file exists. Only the first call looks for it. */
+/*
+ * Whether the file exists and could be opened. The first call looks for it. While another container has a lease on the
+ * file, later calls look again, at most once a second. No call waits for that lease.
+ */
 bool presence_is_available(void);
 
 /* False: the program had closed the file. It is open again now, and this process has lost its locks. */

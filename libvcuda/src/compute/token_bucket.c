@@ -46,7 +46,7 @@ static struct token_bucket *make_bucket(CUdevice device, const struct device_lim
 	bucket->device = device;
 	memcpy(bucket->uuid, card->uuid, sizeof(bucket->uuid));
 	bucket->limits_seen = UINT64_MAX;
-	bucket->has_presence = presence_is_available();
+	(void)presence_is_available(); /* looks for the file before the first launch waits */
 	if (!usage_time(card->uuid, &bucket->shared))
 		account_alone(bucket);
 	if (bucket->shared.time)

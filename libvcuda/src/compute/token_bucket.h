@@ -40,7 +40,6 @@ struct token_bucket {
 	uint32_t in_flight;    /* reserved by this process for work under way, in VGPU_USAGE_TIME_UNIT */
 	uint32_t has_new_slice;        /* a time slice has begun and nothing was measured since */
 	uint32_t is_throttled;   /* throttled: the bucket was empty and is not yet filled to the refill threshold */
-	uint32_t has_presence;   /* the presence file exists (compute/presence.h) */
 	uint32_t is_local;     /* no usage region: this process alone is accounted */
 };
 

@@ -86,10 +86,17 @@ static enum limits_state broken(const char *why)
 	return LIMITS_BROKEN;
 }
 
-static enum limits_state map_limits_file(void)
+/* Sets *leased when a process of this container has a lease on the file: open(2) would wait for it. */
+static enum limits_state map_limits_file(bool *leased)
 {
-	int fd = open(VGPU_LIMITS_PATH, O_RDONLY | O_CLOEXEC);
+	int fd = open(VGPU_LIMITS_PATH, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
+	*leased = fd < 0 && errno == EWOULDBLOCK;
+	if (*leased) {
+		log_once(LOG_ERROR, "%s: a process has a lease on it; CUDA is refused until it can be opened",
+			 VGPU_LIMITS_PATH);
+		return LIMITS_BROKEN;
+	}
 	if (fd < 0)
 		return errno == ENOENT || errno == ENOTDIR ? LIMITS_ABSENT : broken(strerror(errno));
 	off_t size = lseek(fd, 0, SEEK_END);
@@ -110,17 +117,24 @@ static void limits_after_fork(void)
 	pthread_mutex_init(&lock, NULL);
 }
 
-static void load_once(void)
+static void begin_once(void)
 {
 	pthread_atfork(NULL, NULL, limits_after_fork);
-	limits_known.state = map_limits_file();
-	__atomic_store_n(&limits_known.loaded, true, __ATOMIC_RELEASE);
 }
 
 enum limits_state limits_load(void)
 {
-	pthread_once(&once, load_once);
-	return limits_known.state;
+	bool leased = false;
+
+	pthread_once(&once, begin_once);
+	pthread_mutex_lock(&lock);
+	if (!limits_known.loaded) {
+		limits_known.state = map_limits_file(&leased);
+		__atomic_store_n(&limits_known.loaded, !leased, __ATOMIC_RELEASE);
+	}
+	enum limits_state state = limits_known.state;
+	pthread_mutex_unlock(&lock);
+	return state;
 }
 
 /*

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import struct
 
+from vgpu.config import leases
 from vgpu.config.errors import VgpuError
 
 EM_386 = 3
@@ -51,7 +52,7 @@ class Elf:
 def read(path: str) -> Elf:
     """The ELF file at `path`; VgpuError when it is none or cannot be read."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = leases.opened(path, os.O_RDONLY, leases.PATIENCE)
     except OSError as error:
         raise VgpuError(f"{path}: cannot be read", found=error.strerror) from error
     try:

@@ -128,9 +128,6 @@ class OverlayFile(Bind):
 
     __slots__ = ()
 
-    def describe(self) -> str:
-        return f"{super().describe()}, overlay"
-
     def mount(self, how: NewMounts | ClassicMounts) -> Handle:
         if isinstance(how, (OverNewMounts, OverClassicMounts)):
             return how.layered(self.source, self.attributes)

@@ -485,9 +485,10 @@ class Ledger:
     def _share_time(self, claim: Claim, directory: str) -> None:
         """Give a container that starts with a share the presence file and its core schedules."""
         others = self.shares()
-        if presence.ensure(self.run_dir) and others:
+        wrong = presence.ensure(self.run_dir)
+        if wrong and others:
             path = paths.presence(self.run_dir)
-            self.notes.append(f"{path} was missing: containers from before do not see the ones that start now")
+            self.notes.append(f"{path} was {wrong}: containers from before do not see the ones that start now")
         core_schedules.create(directory, claim, others, core_schedules.clock_offset(claim.pid, self.proc))
 
     def _withdraw(self, start: Start) -> None:

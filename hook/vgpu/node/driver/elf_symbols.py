@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import struct
 
+from vgpu.config import leases
 from vgpu.config.errors import VgpuError
 
 SHT_DYNSYM = 11
@@ -23,7 +24,7 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 def exported_functions(path: str) -> list[str]:
     """The sorted names of the functions that the 64-bit library at `path` exports."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = leases.opened(path, os.O_RDONLY, leases.PATIENCE)
         try:
             return sorted(_functions(fd))
         finally:

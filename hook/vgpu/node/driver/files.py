@@ -14,6 +14,7 @@ import stat
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 
+from vgpu.config import records
 from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Binary, Library
 from vgpu.hook.formats import elf, ldcache
@@ -133,8 +134,7 @@ class Search:
         if not path:
             return []
         try:
-            with open(path, "rb") as file:
-                entries = ldcache.parse(file.read(ldcache.MAX_CACHE + 1), path).entries
+            entries = ldcache.parse(records.read_bounded(path, ldcache.MAX_CACHE), path).entries
         except (OSError, VgpuError) as error:
             self.note(f"{path} is not used: {error}")
             return []

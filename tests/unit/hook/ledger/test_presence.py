@@ -29,14 +29,41 @@ def test_it_is_made_once(path: Path) -> None:
     assert os.listdir(path.parent) == [path.name]
 
 
-@pytest.mark.parametrize("content", [b"", SOUND[1:], SOUND + b"\0", b"\1" + SOUND[1:], b"x" * 10_000])
-def test_what_is_wrong_with_it_is_put_right_in_place(path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", SOUND[1:], SOUND + b"\0", b"x" * 10_000])
+def test_one_of_another_size_is_replaced(path: Path, content: bytes) -> None:
+    """To cut it in place the host would have to open it, and would wait for a lease."""
     path.write_bytes(content)
-    path.chmod(0o644)
-    inode = path.stat().st_ino
-    assert not presence.ensure(str(path.parent))
+    with path.open("rb") as before:
+        assert presence.ensure(str(path.parent)), "containers that run already have the other one"
+        assert os.fstat(before.fileno()).st_ino != path.stat().st_ino
     assert path.read_bytes() == SOUND
-    assert (path.stat().st_ino, path.stat().st_mode & 0o7777) == (inode, 0o444)
+    assert path.stat().st_mode & 0o7777 == 0o444
+
+
+def test_its_content_does_not_matter(path: Path) -> None:
+    path.write_bytes(b"\1" + SOUND[1:])
+    path.chmod(0o444)
+    before = path.stat()
+    assert not presence.ensure(str(path.parent))
+    assert path.stat() == before
+
+
+@pytest.mark.parametrize("mode", [0o444, 0o600])
+def test_it_is_never_opened(path: Path, mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant may hold a lease on it: opening it for reading or writing would wait or fail."""
+    path.write_bytes(SOUND)
+    path.chmod(mode)
+    seen: list[int] = []
+    really_open = os.open
+
+    def spy(name: str, flags: int, *rest: int) -> int:
+        seen.append(flags)
+        return really_open(name, flags, *rest)
+
+    monkeypatch.setattr(os, "open", spy)
+    assert not presence.ensure(str(path.parent))
+    assert all(flags & os.O_PATH for flags in seen), seen
+    assert path.stat().st_mode & 0o7777 == 0o444
 
 
 def test_its_mode_alone_is_put_right_too(path: Path) -> None:
