@@ -23,8 +23,9 @@ MAX_REPORT = 4096
 ATTEMPTS = 3
 MAX_SECONDS = 60  #: for the child, which a file system in the container could keep waiting for ever
 
-#: What the child reports: all operations are done, and notes up to the END; one failed, and all are undone; the same, and a file of the host may
-#: have been replaced meanwhile; all are undone because there was no KEEP. The reason, or what is left, follows.
+#: What the child reports: all operations are done; one failed, and all are undone; the same, and a file of the host may
+#: have been replaced meanwhile; all are undone because there was no KEEP. The reason, or what is left, follows. Behind
+#: DONE follow notes, and END.
 DONE, FAILED, SOURCE_MAY_BE_GONE, UNDONE = b"0", b"1", b"2", b"3"
 _LEFT = "; not undone: "
 END = b"\0"

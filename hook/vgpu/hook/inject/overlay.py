@@ -78,8 +78,8 @@ class Overlay:
 class Sources:
     """The host's directories that hold the files of one container, each open as long as this object.
 
-    `spare` is an empty directory that joins, and is made, where the files lie in one directory only: the kernel wants two
-    layers.
+    `spare` is an empty directory that joins where the files lie in one directory only, because the kernel wants two
+    layers. It is made when it is needed.
     """
 
     __slots__ = ("_fds", "_found", "_spare")
@@ -155,13 +155,18 @@ class Sources:
     def choices(self) -> list[tuple[list[str], list[str]]]:
         """(directories for an overlay, directories that it leaves out): all, then without those of one file system."""
         every = self.directories()
-        devices = {place: os.fstat(self._fds[place]).st_dev for place in every}
+        if not every:
+            return []
+        devices = {place: self.device(place) for place in every}
         found: list[tuple[list[str], list[str]]] = [(every, [])]
         if len(set(devices.values())) > 1:
             for device in sorted(set(devices.values())):
                 kept = [place for place in every if devices[place] != device]
                 found.append((kept, [place for place in every if devices[place] == device]))
         return found
+
+    def device(self, place: str) -> int:
+        return os.fstat(self._fds[place]).st_dev
 
 
 def _below(path: str, other: str) -> bool:
@@ -382,16 +387,13 @@ def _first_accepted(sources: Sources, mount: Callable[[Overlay], None]) -> list[
     """Mount the first choice of directories that the kernel accepts. Returns notes on those that stay outside."""
     first: OSError | None = None
     for directories, left_out in sources.choices():
-        if not directories:
-            return []
         try:
             mount(sources.overlay(directories))
         except OSError as error:
             first = first or error
             continue
         return [_refused(left_out, first)] if first else []
-    assert first is not None
-    return [_refused(sources.directories(), first)]
+    return [_refused(sources.directories(), first)] if first else []
 
 
 def _refused(directories: list[str], error: OSError) -> str:

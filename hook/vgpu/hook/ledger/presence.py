@@ -23,8 +23,9 @@ MISSING, DAMAGED = "missing", "damaged"
 
 
 def ensure(run_dir: str) -> str:
-    """Make the file where it is missing or of another size, and return which: running containers do not have it. Else "".
+    """Make the file where it is missing or of another size, and return which of them it was, else "".
 
+    Containers that run already do not have the new one.
     After OSError or VgpuError there is no file, and no container with a share may start.
     """
     path = paths.presence(run_dir)
