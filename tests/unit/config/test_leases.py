@@ -1,4 +1,4 @@
-"""Opening a file that a tenant may hold a lease on: never a wait inside the kernel, and a bounded number of attempts."""
+"""Opening a file on which a tenant may hold a lease: no wait inside the kernel, and a bounded number of attempts."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+OVERLAY = "overlay"  #: the file system, by the kernel's name
 STAGE_MOUNT, STAGE = "/proc", "/proc/fs"  #: procfs is a mount on every host, and always has this directory
 ATTRIBUTES = mounts.READ_ONLY_FILE
 MAX_LAYERS = 12  #: fsconfig(2) takes values of at most 255 bytes
@@ -134,11 +135,10 @@ class Sources:
     def directories(self) -> list[str]:
         """The directories of all files without those below another, the ones with the fewest files first: a name in two
         layers is the upper one's, and a directory of many files has more names that nobody asked for."""
-        count: dict[str, int] = {}
-        for source in self._found.values():
-            count[source.directory] = count.get(source.directory, 0) + 1
-        tops = [place for place in count if not any(_below(place, other) for other in count)]
-        return sorted(tops, key=lambda place: count[place])
+        places = [source.directory for source in self._found.values()]
+        tops = [place for place in dict.fromkeys(places) if not any(_below(place, other) for other in places)]
+        count = {top: sum(place == top or _below(place, top) for place in places) for top in tops}
+        return sorted(tops, key=lambda top: count[top])
 
     def overlay(self, directories: list[str]) -> Overlay:
         """An overlay of these, not yet mounted. OSError when the kernel could mount none."""
@@ -207,7 +207,7 @@ class OverNewMounts(NewMounts):
         self._sources.close()
 
     def _mount(self, overlay: Overlay) -> None:
-        context = syscalls.fsopen("overlay")
+        context = syscalls.fsopen(OVERLAY)
         try:
             syscalls.fsconfig_set_string(context, "source", "vgpu")
             syscalls.fsconfig_set_string(context, "lowerdir", _data(overlay.layers))
@@ -221,7 +221,7 @@ class OverNewMounts(NewMounts):
         """A detached mount of the file `path` of an overlay; of the file itself where there is no overlay of it."""
         source = self._sources.find(path)
         for _ in range(ATTEMPTS):
-            overlay = self._overlay_of(source) if source else None
+            overlay = _overlay_of(source, self._overlays) if source else None
             if source is None or overlay is None:
                 return self.bind(path, attributes)
             handle = self._cloned(overlay, source, attributes)
@@ -229,10 +229,6 @@ class OverNewMounts(NewMounts):
                 return handle
             source = self._sources.again(path)  # replaced since it was found
         raise FileNotFoundError(errno.ENOENT, f"{path} is replaced again and again")
-
-    def _overlay_of(self, source: Source) -> Overlay | None:
-        having = [overlay for overlay in self._overlays if overlay.relative(source)]
-        return next((overlay for overlay in having if overlay.has_on_top(source)), having[0] if having else None)
 
     def _cloned(self, overlay: Overlay, source: Source, attributes: int) -> Handle | None:
         """None when the overlay has another file at that place: an upper layer's, or a newer one."""
@@ -320,13 +316,13 @@ class OverNewMounts(NewMounts):
 class OverClassicMounts(ClassicMounts):
     """ClassicMounts whose `layered` mounts a file through an overlay. `notes` says where it could not."""
 
-    __slots__ = ("_layered", "_overlay", "_sources", "notes")
+    __slots__ = ("_layered", "_overlays", "_sources", "notes")
 
     def __init__(self, sources: Sources) -> None:
         self.notes: list[str] = []
         self._sources = sources
         self._layered: dict[int, Source] = {}  # by the handle's fd
-        self._overlay: Overlay | None = None
+        self._overlays: list[Overlay] = []
 
     def close(self) -> None:
         self._sources.close()
@@ -352,35 +348,48 @@ class OverClassicMounts(ClassicMounts):
                 here.append((path, _opened_again(path, fd)))
             syscalls.mount("", STAGE_MOUNT, "", syscalls.MS_PRIVATE, "")
             flags = ATTRIBUTES  # MOUNT_ATTR_* and MS_* have the same values for these
-            syscalls.mount("vgpu", STAGE, "overlay", flags, f"lowerdir={_data(here)}")
+            syscalls.mount("vgpu", STAGE, OVERLAY, flags, f"lowerdir={_data(here)}")
         finally:
             for _, fd in here:
                 os.close(fd)
         overlay.fd = os.open(STAGE, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._overlay = overlay
+        self._overlays.append(overlay)
 
     def stage(self, handle: Handle, place: int) -> None:
         source = self._layered.get(handle.fd)
-        overlay = self._overlay if source and self._overlay and self._overlay.relative(source) else None
+        overlay = _overlay_of(source, self._overlays) if source else None
         if source is None or overlay is None:
             super().stage(handle, place)
-            return
-        fd = os.open(overlay.relative(source), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=overlay.fd)
+        elif not self._bind_from(overlay, source, handle, place):
+            above = overlay.with_on_top(source)
+            self._mount(above)
+            if not self._bind_from(above, source, handle, place):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source.path())
+
+    def _bind_from(self, overlay: Overlay, source: Source, handle: Handle, place: int) -> bool:
+        """False when the overlay has another file at that place: an upper layer's, or a newer one."""
+        try:
+            fd = os.open(overlay.relative(source), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=overlay.fd)
+        except FileNotFoundError:
+            return False
         try:
             if _same(os.fstat(fd), os.fstat(handle.fd)):
                 syscalls.mount(f"/proc/self/fd/{fd}", f"/proc/self/fd/{place}", "", syscalls.MS_BIND)
-            else:
-                self.notes.append(f"no overlay of {source.path()} (another directory has a file of its name): {LEASES}")
-                super().stage(handle, place)
+                return True
+            return False
         finally:
             os.close(fd)
 
     def leave(self) -> None:
-        """In the child, at its end: detach the overlay. The mounts of its files stay."""
-        if self._overlay is not None:
+        """In the child, at its end: detach the overlays. The mounts of their files stay."""
+        while self._overlays:
             syscalls.umount2(STAGE, syscalls.MNT_DETACH)
-            os.close(self._overlay.fd)
-            self._overlay = None
+            os.close(self._overlays.pop().fd)
+
+
+def _overlay_of(source: Source, overlays: list[Overlay]) -> Overlay | None:
+    having = [overlay for overlay in overlays if overlay.relative(source)]
+    return next((overlay for overlay in having if overlay.has_on_top(source)), having[0] if having else None)
 
 
 def _first_accepted(sources: Sources, mount: Callable[[Overlay], None]) -> list[str]:

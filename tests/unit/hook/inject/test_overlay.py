@@ -88,7 +88,7 @@ def test_what_is_no_regular_file_is_left_to_the_bind_mount(host: Host) -> None:
 def test_layers_of_one_file_system_are_left_out_together(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     sources = host.sources(host.file("run/limits"), host.file("lib/a"), host.file("lib/b"), host.file("bin/c"))
     numbers = {"run": 7, "lib": 8, "bin": 8}
-    monkeypatch.setattr(sources, "device", lambda place: numbers[os.path.basename(place)])
+    monkeypatch.setattr(Sources, "device", lambda _, place: numbers[os.path.basename(place)])
     names = [
         ([os.path.basename(place) for place in kept], [os.path.basename(place) for place in left])
         for kept, left in sources.choices()
