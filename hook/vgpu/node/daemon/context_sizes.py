@@ -25,6 +25,7 @@ from vgpu.config.inventory import Inventory
 from vgpu.config.settings import Settings
 from vgpu.node.daemon import usage_regions
 from vgpu.node.daemon.slot_owners import Process
+from vgpu.node.daemon.usage_regions import CallsReaders
 from vgpu.node.service.log import Conditions
 
 LEAST = 16 << 20  #: bytes: below that a process is about to get its context, or reports wrong allocations
@@ -34,13 +35,17 @@ Key = tuple[str, str]  #: container and card uuid
 
 
 class ContextSizes:
-    """Call `look` once for each of NVML's lists, and `look_at_reports` in each round."""
+    """Call `look` once for each of NVML's lists, and `look_at_reports` in each round.
+
+    `readers` reads the usage regions. `proc` is the root of procfs.
+    """
 
     TOPIC = "context sizes"
 
-    def __init__(self, settings: Settings, conditions: Conditions, proc: str = "/proc") -> None:
+    def __init__(self, settings: Settings, conditions: Conditions, readers: CallsReaders, proc: str = "/proc") -> None:
         self.settings = settings
         self.conditions = conditions
+        self.readers = readers
         self.proc = proc
         self._last: dict[Key, int] = {}
         self._reports: dict[str, int] = {}  # the least of the last round by card uuid
@@ -59,11 +64,11 @@ class ContextSizes:
             for (name, uuid), (_, used, allocated) in steady.items()
         )
 
-    def look_at_reports(self, heads: list[bytes]) -> None:
-        """`heads`: the beginnings of the containers' regions. Programs report there what they had, or were refused."""
+    def look_at_reports(self, reports: list[dict[str, int]]) -> None:
+        """`reports`: what programs had of each card, or were refused, as their container's region says."""
         before, self._reports = self._reports, {}
-        for head in heads:
-            for uuid, size in usage.contexts(head).items():
+        for report in reports:
+            for uuid, size in report.items():
                 if LEAST <= size <= MOST:
                     self._reports[uuid] = min(size, self._reports.get(uuid, size))
         new = {uuid: size for uuid, size in self._reports.items() if size != before.get(uuid)}
@@ -111,6 +116,15 @@ class ContextSizes:
             self.conditions.set(self.TOPIC, f"not recorded: {error}")
 
     def _beyond(self, used: int, claim: Claim, uuid: str, processes: Callable[[Claim], list[Process]]) -> int:
-        """`used` less what living processes have allocated. What ended processes left in the region is none of that."""
-        held = usage_regions.held(claim.pid, lambda: processes(claim), self.proc, usage.allocated)
-        return used - held.get(uuid, 0)
+        """`used` less what living processes have allocated; 0 if that cannot be read.
+
+        What ended processes left in the region is none of that.
+        """
+        answers = self.readers.call(
+            [claim],
+            lambda claim: usage_regions.held(
+                claim.pid, claim.start_time, lambda: processes(claim), self.proc, usage.allocated
+            ),
+        )
+        held = answers.get(claim.container)
+        return used - held.get(uuid, 0) if isinstance(held, dict) else 0

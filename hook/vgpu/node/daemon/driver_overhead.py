@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from vgpu.config import limits, paths, usage
+from vgpu.config import limits, paths, records, usage
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
@@ -23,7 +23,7 @@ from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
 from vgpu.node.daemon.context_sizes import ContextSizes
-from vgpu.node.daemon.usage_regions import region_of
+from vgpu.node.daemon.usage_regions import CallsReaders, region_of
 
 Figures = dict[tuple[str, str], int]  #: bytes by container and card uuid
 
@@ -31,17 +31,19 @@ Figures = dict[tuple[str, str], int]  #: bytes by container and card uuid
 class DriverOverhead:
     """Call `before` before NVML is called, and `after` with NVML's answer. `proc` is the root of procfs.
 
-    `context_sizes` gets the figures of containers that have one process on a card.
+    `readers` reads the usage regions. `context_sizes` gets the figures of containers that have one process on a card.
     """
 
     def __init__(
         self,
         settings: Settings,
+        readers: CallsReaders,
         proc: str = "/proc",
         clock: Callable[[], float] = time.time,
         context_sizes: ContextSizes | None = None,
     ) -> None:
         self.settings = settings
+        self.readers = readers
         self.proc = proc
         self.clock = clock
         self.context_sizes = context_sizes
@@ -54,7 +56,7 @@ class DriverOverhead:
     def after(self, rows: dict[str, list[tuple[int, bool, int]]], valid: float) -> bool:
         """Write the figures, which count for `valid` seconds. `rows` by card uuid: pid, whether it computes, bytes.
 
-        Returns True if a figure has grown and needs a second measurement.
+        Returns True if a figure has grown and needs a second measurement, or if a hook held the ledger's lock.
         """
         living = self._shares()
         allocated = self._allocations(living)
@@ -74,9 +76,12 @@ class DriverOverhead:
             self.context_sizes.look(single, {claim.container: claim for claim in living}, container_processes.of)
         figures = {key: min(now, self._last.get(key, 0)) for key, now in found.items()}
         self._last = found
-        with Lock(self.settings.run_dir):
-            for claim in living:
-                self._write(claim, figures, int(self.clock() + valid))
+        try:
+            with Lock(self.settings.run_dir, wait=False):
+                for claim in living:
+                    self._write(claim, figures, int(self.clock() + valid))
+        except BlockingIOError:
+            return True
         return any(now > figures[key] for key, now in found.items())
 
     def _shares(self) -> list[Claim]:
@@ -88,10 +93,13 @@ class DriverOverhead:
 
         A card that is not in the region has no allocations. A container without a readable region is left out.
         """
+        regions = self.readers.call(
+            living, lambda claim: region_of(claim.pid, claim.start_time, _allocated_or_empty, self.proc)
+        )
         found: Figures = {}
         for claim in living:
-            region = region_of(claim.pid, _allocated_or_empty, self.proc)
-            if region:
+            region = regions.get(claim.container)
+            if region and isinstance(region, dict):
                 found.update({(claim.container, card.uuid): region.get(card.uuid, 0) for card in claim.cards})
         return found
 
@@ -106,13 +114,12 @@ class DriverOverhead:
         try:
             if any(figure for figure, _ in wanted.values()) or any(map(any, _present(path).values())):
                 limits.set_overheads(path, {uuid: item if item[0] else (0, 0) for uuid, item in wanted.items()})
-        except (FileNotFoundError, VgpuError):
+        except (FileNotFoundError, BlockingIOError, VgpuError):  # BlockingIOError: a lease
             return
 
 
 def _present(path: str) -> dict[str, limits.Overhead]:
-    with open(path, "rb") as stream:
-        return limits.overheads(stream.read(limits.SIZE + 1), path)
+    return limits.overheads(records.read_bounded(path, limits.SIZE), path)
 
 
 def _allocated_or_empty(data: bytes) -> dict[str, int]:

@@ -1,12 +1,13 @@
 """The lender: lends the cards' idle time to containers, as vgpu.node.daemon.lending_policy decides.
 
-Belongs here: reading claims and usage regions, writing core schedules, and how often. Does not belong here: which
-container gets how much. No container depends on the lender: a loan that is not renewed expires, and the schedules
-without loans are in place since the hook wrote them.
+Belongs here: reading claims, writing core schedules, and how often. Does not belong here: which container gets how
+much, and reading usage regions, which vgpu.node.daemon.region_readers does: the lender opens no file of a container. No
+container depends on the lender: a loan that is not renewed expires, and the schedules without loans are in place since
+the hook wrote them.
 
-The lender writes schedules under the ledger's lock, and never waits for that lock. If no container may borrow, it does
-nothing between two rounds. Otherwise it reads the regions every DOZE seconds, and every PACE seconds while a container
-wants time.
+The lender writes schedules under the ledger's lock, and never waits for that lock. It has the regions read without the
+lock. If no container may borrow, it does nothing between two rounds. Otherwise it has the regions read every DOZE
+seconds, and every PACE seconds while a container wants time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 
-from vgpu.config import core_schedule, paths, usage
+from vgpu.config import core_schedule, paths
 from vgpu.config.claims import Claim
 from vgpu.config.core_schedule import CoreSchedule
 from vgpu.config.errors import VgpuError
@@ -24,7 +25,7 @@ from vgpu.hook.ledger import core_schedules
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
 from vgpu.node.daemon.lending_policy import LendingPolicy, Observation, Tenant
-from vgpu.node.daemon.usage_regions import open_region
+from vgpu.node.daemon.usage_regions import ReadsRegions, Regions, Report
 
 PACE = 0.02  #: seconds
 DOZE = 0.1  #: seconds
@@ -35,21 +36,22 @@ Key = tuple[str, str]
 
 
 class Share:
-    """A living container with a share, with its region and its core schedules open (-1: it cannot be opened)."""
+    """A living container with a share, with its core schedules open (-1: they cannot be opened).
 
-    def __init__(self, claim: Claim, run_dir: str, proc: str) -> None:
+    `report` is what its region said last; None if it has no readable region, or was not read yet.
+    """
+
+    def __init__(self, claim: Claim, run_dir: str) -> None:
         self.claim = claim
         self.path = paths.core_schedules(run_dir, claim.container)
-        self.region_fd = open_region(claim.pid, proc) if claim.ready else -1
+        self.report: Report | None = None
         self.schedule_fd = _opened(self.path)
         self.schedules, self.clock_offset = self._read()
-        self.places: dict[str, int] = {}
         self.sequences = self.sequences_now()
 
     def close(self) -> None:
-        for fd in (self.region_fd, self.schedule_fd):
-            if fd >= 0:
-                os.close(fd)
+        if self.schedule_fd >= 0:
+            os.close(self.schedule_fd)
 
     def _read(self) -> tuple[list[CoreSchedule], int]:
         try:
@@ -69,40 +71,40 @@ class Share:
         return [os.pread(self.schedule_fd, size, offset) for offset in offsets]
 
     def observe(self, now: int) -> dict[str, Observation]:
-        """What the container reports about its cards, in the host's time.
+        """What the container reported last about its cards, in the host's time.
 
         Without a readable region, the container wants its share. A card that is not in the region was never used.
         """
         cards = [card.uuid for card in self.claim.cards]
-        wants = Observation(0, now, 0, is_known=False)
-        if self.region_fd < 0:
-            return dict.fromkeys(cards, wants)
-        if any(uuid not in self.places for uuid in cards):
-            head = os.pread(self.region_fd, usage.CARDS_END, 0)
-            self.places = usage.places(head)
-            if not usage.is_region(head):
-                return dict.fromkeys(cards, wants)
-        times = os.pread(self.region_fd, usage.FLIGHTS_OFFSET - usage.TIMES_OFFSET, usage.TIMES_OFFSET)
-        if len(times) != usage.FLIGHTS_OFFSET - usage.TIMES_OFFSET:
-            return dict.fromkeys(cards, wants)
-        return {uuid: self._observation(times, self.places[uuid], now) for uuid in cards if uuid in self.places}
+        if self.report is None:
+            return dict.fromkeys(cards, Observation(0, now, 0, is_known=False))
+        times = self.report.times
+        return {uuid: self._observation(times[uuid], now) for uuid in cards if uuid in times}
 
-    def _observation(self, times: bytes, place: int, now: int) -> Observation:
-        reported = usage.time_at(times, place)
-        wanted, waited = (min(at + self.clock_offset, now) if at else 0 for at in (reported.wanted, reported.waited))
-        return Observation(reported.used, wanted, waited, min(reported.longest, MOST_LONGEST))
+    def _observation(self, times: tuple[int, ...], now: int) -> Observation:
+        used, *moments, longest = times
+        wanted, waited = (min(at + self.clock_offset, now) if at else 0 for at in moments)
+        return Observation(used, wanted, waited, min(longest, MOST_LONGEST))
 
 
 class Lender:
     """Call `look` in each round, and `tick` when it is `due`.
 
-    `proc` is the root of procfs. `clock` returns ns of CLOCK_MONOTONIC.
+    `proc` is the root of procfs. `clock` returns ns of CLOCK_MONOTONIC. `regions` reads the usage regions; without it
+    this process reads them itself, and a container can stop it.
     """
 
-    def __init__(self, settings: Settings, proc: str = "/proc", clock: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        proc: str = "/proc",
+        clock: Callable[[], int] = time.monotonic_ns,
+        regions: ReadsRegions | None = None,
+    ) -> None:
         self.settings = settings
         self.proc = proc
         self.clock = clock
+        self.regions = regions or Regions(proc)
         self.policy = LendingPolicy([])
         self.shares: dict[str, Share] = {}
         self.penalized: dict[str, float] = {}
@@ -114,12 +116,13 @@ class Lender:
         self._percent: dict[Key, float] = {}
 
     def look(self) -> None:
-        """Do one round: find the containers with a share, and check their schedules."""
+        """Do one round: find the containers with a share, check their schedules, and open their regions again."""
         try:
             with Lock(self.settings.run_dir, wait=False):
                 self._take_over()
         except BlockingIOError:
             return  # a hook holds the lock, and is probably changing the containers
+        self._read_regions(reopen=True)
         self._measure()
 
     def due(self) -> float | None:
@@ -134,6 +137,7 @@ class Lender:
             return
         if self._stale or any(share.sequences_now() != share.sequences for share in self.shares.values()):
             self.look()
+        self._read_regions(reopen=False)
         now = self.clock()
         seen = {
             (name, uuid): observation
@@ -145,9 +149,11 @@ class Lender:
             self._lend(changed)
         self._next = self.clock() / 1e9 + (PACE if self.policy.is_awake(now) or self._stale else DOZE)
 
-    def heads(self) -> list[bytes]:
-        """The beginnings of the containers' regions. A container that has ended since the last round is among them."""
-        return [os.pread(share.region_fd, usage.CARDS_END, 0) for share in self.shares.values() if share.region_fd >= 0]
+    def contexts(self) -> list[dict[str, int]]:
+        """What the containers' processes reported of contexts, by card uuid. A container that has ended since the last
+        round is among them.
+        """
+        return [share.report.contexts for share in self.shares.values() if share.report is not None]
 
     def penalize(self, parts: dict[str, float]) -> None:
         """From now on lend these containers nothing, and give each this part of its share beside other containers."""
@@ -157,6 +163,7 @@ class Lender:
         for share in self.shares.values():
             share.close()
         self.shares = {}
+        self.regions.stop()
 
     def figures(self) -> list[dict[str, object]]:
         """For each share and card: percent that the container reports for the last round, and percent lent now."""
@@ -169,6 +176,13 @@ class Lender:
             for name, share in self.shares.items()
             for card in share.claim.cards
         ]  # fmt: skip
+
+    def _read_regions(self, reopen: bool) -> None:
+        """Read the regions anew. `reopen`: a program may have made a new region, and a tenant may have replaced it."""
+        ready = [share.claim for share in self.shares.values() if share.claim.ready]
+        reports = self.regions.read(ready, reopen)
+        for name, share in self.shares.items():
+            share.report = reports.get(name)
 
     # The containers; under the lock
 
@@ -185,15 +199,16 @@ class Lender:
         self._write(self.policy.plain)
 
     def _reopen(self, found: Iterable[Claim]) -> None:
-        """Open all files again: a program may have made a new region, and a tenant may have replaced its region."""
+        """Open all schedules again."""
         before, self.shares = self.shares, {}
         for claim in found:
-            share = self.shares[claim.container] = Share(claim, self.settings.run_dir, self.proc)
+            share = self.shares[claim.container] = Share(claim, self.settings.run_dir)
             known = before.get(claim.container)
             if known is None:
                 self._stale = True
             else:
                 share.sequences = known.sequences
+                share.report = known.report
         for share in before.values():
             share.close()
 
@@ -252,7 +267,8 @@ def _tenant(claim: Claim) -> Tenant:
 
 
 def _opened(path: str) -> int:
+    """A descriptor of the host's own file; -1 if there is none. O_NONBLOCK, because a container may hold a lease."""
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return -1

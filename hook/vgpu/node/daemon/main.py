@@ -32,6 +32,7 @@ from vgpu.node.daemon.foreign_processes import ForeignProcessMonitor
 from vgpu.node.daemon.inventory_refresh import InventoryRefresher
 from vgpu.node.daemon.lender import Lender
 from vgpu.node.daemon.reaper import Reaper
+from vgpu.node.daemon.region_readers import RegionReaders
 from vgpu.node.daemon.server import Server
 from vgpu.node.daemon.usage_monitor import UsageMonitor
 from vgpu.node.daemon.worker import Work, Worker
@@ -72,12 +73,13 @@ class Daemon:
     def _create_parts(self) -> None:
         self.inventory = InventoryRefresher(self.settings, self.conditions, self._spawn, self.proc)
         self.reaper = Reaper(self.settings, self.conditions, self.proc)
-        self.context_sizes = ContextSizes(self.settings, self.conditions, self.proc)
-        use = DriverOverhead(self.settings, self.proc, context_sizes=self.context_sizes)
+        self.region_readers = RegionReaders(self.conditions, self.proc)
+        self.context_sizes = ContextSizes(self.settings, self.conditions, self.region_readers, self.proc)
+        use = DriverOverhead(self.settings, self.region_readers, self.proc, context_sizes=self.context_sizes)
         self.foreign_processes = ForeignProcessMonitor(
             self.settings, self.conditions, self._spawn, self.proc, driver_overhead=use
         )
-        self.lender = Lender(self.settings, self.proc)
+        self.lender = Lender(self.settings, self.proc, regions=self.region_readers)
         self.device_monitor = DeviceMonitor(self.settings, self.conditions, self._spawn, self.proc)
         self.usage_monitor = UsageMonitor(self.settings, self.conditions, self._spawn, self.lender, self.proc)
 
@@ -97,8 +99,9 @@ class Daemon:
         self._part("inventory file", self.inventory.look)
         self._part("reaper", self.reaper.look)
         self._part("foreign watch", lambda: self.foreign_processes.look(self.inventory.found))
-        self._part("context sizes", lambda: self.context_sizes.look_at_reports(self.lender.heads()))
+        self._part("context sizes", lambda: self.context_sizes.look_at_reports(self.lender.contexts()))
         self._part("arbiter", self.lender.look)
+        self._part("region readers", lambda: self.region_readers.look(self._shares()))
         self._part("device watch", self.device_monitor.look)
         self._part("share watch", lambda: self.usage_monitor.look(self.inventory.found))
         self.conditions.set("card pages", self.lender.failed)
@@ -125,6 +128,9 @@ class Daemon:
         self.device_monitor.stop()
         self.usage_monitor.stop()
         self.lender.stop()
+
+    def _shares(self) -> list[Claim]:
+        return [share.claim for share in self.lender.shares.values()]
 
     def _part(self, name: str, work: Callable[[], None]) -> None:
         try:

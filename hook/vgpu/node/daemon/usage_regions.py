@@ -3,29 +3,145 @@
 Belongs here: opening and reading the region. Does not belong here: decoding it (vgpu.config.usage), and finding the
 owners of its slots (vgpu.node.daemon.slot_owners). The container writes the region, so its figures are only what the
 container reports.
+
+A program of the container can make each of these steps wait for ever. Therefore vgpud and vgpuctl call this module only
+in readers (vgpu.node.daemon.reader), and never under the ledger's lock.
 """
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from vgpu.config import usage
+from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
+from vgpu.hook.linux import procfs
 from vgpu.hook.linux.rootfs import Rootfs
 from vgpu.node.daemon import slot_owners
 from vgpu.node.daemon.slot_owners import Process
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+UNUSED = 10.0  #: seconds after which a region that nobody asks for is closed
+
+Init = tuple[int, int]  #: a container's init: pid and start time
 
 
-def region_of(pid: int, decode: Callable[[bytes], dict[str, int]], proc: str = "/proc") -> dict[str, int]:
-    """Bytes by card uuid in the region of the container whose init is `pid`; {} if it has no readable region.
+class ReadsRegions(Protocol):
+    """Reads the regions of containers. Those without a readable region are left out."""
+
+    def read(self, claims: Iterable[Claim], reopen: bool) -> dict[str, Report]: ...
+
+    def stop(self) -> None: ...
+
+
+class CallsReaders(Protocol):
+    """Has `work` called for each claim, in another process. Containers that do not answer are left out."""
+
+    def call(self, claims: Iterable[Claim], work: Callable[[Claim], object]) -> dict[str, object]: ...
+
+
+class Report:
+    """What a container's programs report in its usage region.
+
+    `times` are (used, wanted, waited, longest) by card uuid, as in vgpu.config.usage.CardTime. A card without times was
+    never used. `contexts` are what processes had of each card beside their allocations.
+    """
+
+    def __init__(self, times: dict[str, tuple[int, ...]], contexts: dict[str, int]) -> None:
+        self.times = times
+        self.contexts = contexts
+
+    def record(self) -> list[object]:
+        return [self.times, self.contexts]
+
+
+def report_of(record: object) -> Report | None:
+    """The report that Report.record wrote; None if it is none."""
+    if not isinstance(record, list):
+        return None
+    times, contexts = record
+    return Report({uuid: tuple(row) for uuid, row in times.items()}, contexts)
+
+
+class Regions:
+    """The regions of containers, kept open in this process. `proc` is the root of procfs."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self.proc = proc
+        self._open: dict[Init, _Region] = {}
+
+    def read(self, claims: Iterable[Claim], reopen: bool) -> dict[str, Report]:
+        """The reports by container, read in this process: for tests and benchmarks, whose containers block nothing."""
+        answers = {claim.container: self.answer([claim.pid, claim.start_time, reopen]) for claim in claims}
+        reports = {container: report_of(answer) for container, answer in answers.items()}
+        return {container: report for container, report in reports.items() if report is not None}
+
+    def answer(self, request: object) -> object:
+        """A reader's answer: the report's record, or None. `request`: pid and start time of the init, and whether to
+        open the region again, because a program may have made a new one.
+        """
+        assert isinstance(request, list)
+        pid, start_time, reopen = request
+        if reopen or (pid, start_time) not in self._open:
+            self._close(pid, start_time)
+            self._open[pid, start_time] = _Region(open_region(pid, start_time, self.proc))
+        try:
+            report = self._open[pid, start_time].report()
+        except OSError:
+            return None
+        return None if report is None else report.record()
+
+    def stop(self) -> None:
+        for init in list(self._open):
+            self._close(*init)
+
+    def _close(self, pid: int, start_time: int) -> None:
+        """Close a region, and all that nobody has asked for lately."""
+        late = time.monotonic() - UNUSED
+        for init, region in list(self._open.items()):
+            if init == (pid, start_time) or region.asked < late:
+                self._open.pop(init).close()
+
+
+class _Region:
+    """An open region (-1: there is none)."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.asked = 0.0
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+    def report(self) -> Report | None:
+        self.asked = time.monotonic()
+        if self.fd < 0:
+            return None
+        head = os.pread(self.fd, usage.CARDS_END, 0)
+        if not usage.is_region(head):
+            return None
+        size = usage.FLIGHTS_OFFSET - usage.TIMES_OFFSET
+        times = os.pread(self.fd, size, usage.TIMES_OFFSET)
+        if len(times) != size:
+            return None
+        seen = {uuid: usage.time_at(times, place) for uuid, place in usage.places(head).items()}
+        return Report(
+            {uuid: (item.used, item.wanted, item.waited, item.longest) for uuid, item in seen.items()},
+            usage.contexts(head),
+        )
+
+
+def region_of(
+    pid: int, start_time: int, decode: Callable[[bytes], dict[str, int]], proc: str = "/proc"
+) -> dict[str, int]:
+    """Bytes by card uuid in the region of the container with this init; {} if it has no readable region.
 
     `decode` is a function of vgpu.config.usage.
     """
-    fd = open_region(pid, proc)
+    fd = open_region(pid, start_time, proc)
     if fd < 0:
         return {}
     try:
@@ -38,18 +154,19 @@ def region_of(pid: int, decode: Callable[[bytes], dict[str, int]], proc: str = "
 
 def held(
     pid: int,
+    start_time: int,
     processes: Callable[[], list[Process]],
     proc: str = "/proc",
     decode: Callable[[bytes, str, frozenset[int]], dict[str, int]] = usage.decode,
 ) -> dict[str, int]:
-    """The bytes by card uuid that living processes hold, of the container whose init is `pid`.
+    """The bytes by card uuid that living processes hold, of the container with this init.
 
     {} if it has no readable region. `decode` is a function of vgpu.config.usage. `processes` lists the container's
     processes; it is called after the region was read, so that it has every process that held something then and still
     lives. What ended processes held stays in the region until another process of the container looks for it, which may
     take long.
     """
-    fd = open_region(pid, proc)
+    fd = open_region(pid, start_time, proc)
     if fd < 0:
         return {}
     try:
@@ -63,14 +180,17 @@ def held(
         os.close(fd)
 
 
-def open_region(pid: int, proc: str = "/proc") -> int:
-    """A descriptor that reads the present region of the container whose init is `pid`; -1 if there is no region."""
+def open_region(pid: int, start_time: int, proc: str = "/proc") -> int:
+    """A descriptor that reads the present region of the container with this init; -1 if there is no region.
+
+    An init that lives after its root was opened has owned this root: its pid cannot have gone to another process.
+    """
     try:
         root = Rootfs(os.open(f"{proc}/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError:
         return -1
     try:
-        return root.regular(usage.PATH)
+        return root.regular(usage.PATH) if procfs.lives(pid, start_time, proc) else -1
     except (OSError, VgpuError):
         return -1
     finally:

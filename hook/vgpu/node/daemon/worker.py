@@ -160,7 +160,7 @@ class Monitor:
 def run(work: Work, limit: float) -> dict[str, object]:
     """Run `work` in a worker and wait for it; VgpuError if it fails or takes more than `limit` seconds."""
     with selectors.DefaultSelector() as selector:
-        worker = Worker(work, time.monotonic() + limit, selector)
+        worker = Worker(lambda: _silently(work), time.monotonic() + limit, selector)
         while not worker.done:
             for key, mask in selector.select(max(worker.deadline - time.monotonic(), 0)):
                 key.data(mask)
@@ -171,16 +171,40 @@ def run(work: Work, limit: float) -> dict[str, object]:
     return worker.result
 
 
+def _silently(work: Work) -> dict[str, object]:
+    without_output()
+    return work()
+
+
+def without_output() -> None:
+    """Close the caller's stdin, stdout and stderr: a process that is left behind must not keep its pipes open."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in range(STANDARD):
+        os.dup2(null, fd)
+    os.close(null)
+
+
+def isolate(*kept: int) -> None:
+    """Make the forked process that calls this independent of its parent, of whose descriptors it keeps only `kept`.
+
+    It keeps stdin, stdout and stderr, too. It dies with its parent, and signals have their usual effect.
+    """
+    syscalls.die_with_parent()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    first = STANDARD
+    for fd in sorted(kept):
+        os.closerange(first, fd)
+        first = fd + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+
+
 def _run(work: Work, write_end: int) -> None:
     """Do the work in the forked process. This function never returns."""
     status = 1
     try:
-        syscalls.die_with_parent()
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        os.closerange(STANDARD, write_end)
-        os.closerange(write_end + 1, os.sysconf("SC_OPEN_MAX"))
+        isolate(write_end)
         os.set_blocking(write_end, True)
         try:
             answer = work()

@@ -19,10 +19,12 @@ from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import procfs
 from vgpu.hook.linux.rootfs import Rootfs
-from vgpu.node.daemon import foreign_processes, worker
+from vgpu.node.daemon import foreign_processes, reader, worker
 from vgpu.node.doctor.findings import OK, WARNING, CheckContext, Finding, failure
 
 NVML_LIMIT = 60.0
+SEEN_LIMIT = 1.0  #: seconds for the look into one mount namespace
+SEEN_TOTAL = 10.0  #: seconds for all of them
 MAX_LISTED = 5
 _NODE = re.compile(r"^nvidia(\d+)$")
 
@@ -32,22 +34,41 @@ def containers(context: CheckContext) -> Iterator[Finding]:
     inventory = context.inventory()
     cards = {card.minor: card for card in inventory.cards} if inventory else {}
     owners = _owners(context)
+    pids = _one_of_each_namespace(context.proc)
+    asked = reader.each(len(pids), lambda index: _seen(context.proc, pids[index]), SEEN_LIMIT, SEEN_TOTAL)
     found = []
-    for pid in _one_of_each_namespace(context.proc):
+    for index, pid in enumerate(pids):
         owner = owners.get(pid)
         held = {card.uuid for card in owner.cards} if owner else set()
-        strange = [card for card in _seen(context.proc, pid, cards) if card.uuid not in held]
+        minors = asked.answers.get(index)
+        seen = [cards[minor] for minor in minors if minor in cards] if isinstance(minors, list) else []
+        strange = [card for card in seen if card.uuid not in held]
         if strange:
             found.append(_sees(context, pid, owner, strange))
+    found += [_blocks(context, pids[index], owners.get(pids[index])) for index in asked.silent]
     yield from found or [Finding("containers", OK, "no container sees a card that it does not hold")]
 
 
 def _sees(context: CheckContext, pid: int, owner: Claim | None, strange: list[Card]) -> Finding:
-    name = f"container {owner.container}" if owner else "a container that holds no card"
+    name = _label(owner)
     names = ", ".join(f"nvidia{card.minor}" for card in strange)
     text = f"{name}: process {pid} ({escaped(procfs.command(pid, context.proc))}) sees {names}"
     do = "the container is privileged, or got the nodes without vgpu; the ledger does not count its use"
     return Finding("containers", WARNING, text, "only the nodes of cards that it holds", do)
+
+
+def _blocks(context: CheckContext, pid: int, owner: Claim | None) -> Finding:
+    text = (
+        f"{_label(owner)}: process {pid} ({escaped(procfs.command(pid, context.proc))}) does not let the host read /dev"
+    )
+    do = "look for FUSE mounts and fanotify in the container, or end it"
+    return Finding("containers", WARNING, text, f"an answer in {SEEN_LIMIT:g} s", do)
+
+
+def _label(owner: Claim | None) -> str:
+    if owner is None:
+        return "a container that holds no card"
+    return f"container {owner.container}{f' ({owner.name})' if owner.name else ''}"
 
 
 def _one_of_each_namespace(proc: str) -> list[int]:
@@ -68,8 +89,10 @@ def _namespace(proc: str, pid: int) -> str:
         return ""
 
 
-def _seen(proc: str, pid: int, cards: dict[int, Card]) -> list[Card]:
-    """The cards whose node is in the process's /dev, looked up within its root."""
+def _seen(proc: str, pid: int) -> list[int]:
+    """The minors of the cards whose node is in the process's /dev, looked up within its root. The process can block it,
+    so only a reader calls this.
+    """
     try:
         root = Rootfs(os.open(f"{proc}/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError:
@@ -84,8 +107,7 @@ def _seen(proc: str, pid: int, cards: dict[int, Card]) -> list[Card]:
         return []
     finally:
         root.close()
-    minors = [int(match[1]) for match in map(_NODE.match, names) if match]
-    return [cards[minor] for minor in sorted(minors) if minor in cards]
+    return sorted(int(match[1]) for match in map(_NODE.match, names) if match)
 
 
 def holders(context: CheckContext) -> Iterator[Finding]:

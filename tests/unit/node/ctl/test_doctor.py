@@ -9,6 +9,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+import region_reading
 from click.testing import CliRunner
 from doctor_tree import HOOK, UUIDS, Tree, look, only
 
@@ -18,12 +19,15 @@ from vgpu.config.claims import Claim
 from vgpu.config.limits import CardLimit
 from vgpu.hook.linux import staleness
 from vgpu.node.ctl import doctor as verb
+from vgpu.node.daemon import reader
+from vgpu.node.daemon.reader import Asked
 from vgpu.node.doctor import coexistence, host, node, runtimes
 from vgpu.node.doctor.findings import FAILURE, OK, WARNING, Finding
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Tree:
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    monkeypatch.setattr(reader, "each", region_reading.each)
     made = Tree(tmp_path)
     made.write("proc/self/mountinfo", "30 20 0:27 / /cgroup rw - cgroup2 cgroup2 rw\n")
     (tmp_path / "cgroup").mkdir()
@@ -282,6 +286,21 @@ def test_containers_that_see_what_is_not_theirs(tree: Tree) -> None:
     assert look(coexistence.containers, tree.context) == [
         (WARNING, "container c: process 20 (holder) sees nvidia1"),
         (WARNING, "a container that holds no card: process 40 (privileged) sees nvidia0, nvidia1"),
+    ]
+
+
+def test_a_container_that_blocks_the_look_is_named(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(count: int, *_: object) -> Asked:
+        found = Asked()
+        found.silent = list(range(count))
+        return found
+
+    monkeypatch.setattr(reader, "each", silent)
+    tree.inventory()
+    tree.process(1, "init", "host")
+    tree.process(40, "hostile", "third")
+    assert look(coexistence.containers, tree.context) == [
+        (WARNING, "a container that holds no card: process 40 (hostile) does not let the host read /dev")
     ]
 
 

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import region_reading
 from click.testing import CliRunner, Result
 
 from vgpu.config import grants, limits, paths, records, usage
@@ -21,6 +22,8 @@ from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.linux.procfs import start_time
 from vgpu.hook.request.resolve_grants import WantedGrants
 from vgpu.node.ctl.main import main
+from vgpu.node.daemon import reader
+from vgpu.node.daemon.reader import Asked
 from vgpu.node.daemon.usage_regions import region_of
 
 GIB = 1 << 30
@@ -68,7 +71,8 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    monkeypatch.setattr(reader, "each", region_reading.each)
     return Node(tmp_path)
 
 
@@ -150,6 +154,22 @@ def test_damage_is_a_warning_each_once(node: Node) -> None:
     assert json.loads(done.stdout)["cards"][0]["cores_held"] == 30
 
 
+def test_a_container_that_does_not_answer_is_named(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(count: int, *_: object) -> Asked:
+        found = Asked()
+        found.silent = list(range(count))
+        return found
+
+    monkeypatch.setattr(reader, "each", silent)
+    node.claim("one", Request(1, 30, GIB), name="default/train/main")
+    node.claim("whole", Request(1, 100, 0))
+    done = node.call("--output", "json")
+    assert done.exit_code == 0
+    (warning,) = json.loads(done.stdout)["warnings"]
+    assert warning.startswith("container one (default/train/main): the memory that it uses is not known")
+    assert [row["memory_used"] for row in json.loads(done.stdout)["containers"]] == [None, None]
+
+
 @pytest.mark.parametrize("missing", ["config.json", "run/inventory.json"])
 def test_without_settings_or_inventory_it_says_what_to_do(node: Node, missing: str) -> None:
     (node.path / missing).unlink()
@@ -173,6 +193,10 @@ class Root:
         (self.tree / "usr/local/vgpu/usage").mkdir(parents=True)
         (self.proc / "7").mkdir(parents=True)
         (self.proc / "7/root").symlink_to(self.tree)
+        self.start_time(5)
+
+    def start_time(self, ticks: int) -> None:
+        (self.proc / "7/stat").write_text(f"7 (init) S {' '.join('0' for _ in range(18))} {ticks} 0 0\n")
 
     @property
     def region(self) -> Path:
@@ -181,7 +205,7 @@ class Root:
     def usage(self) -> dict[str, int]:
         before = len(os.listdir("/proc/self/fd"))
         try:
-            return region_of(7, usage.decode, str(self.proc))
+            return region_of(7, 5, usage.decode, str(self.proc))
         finally:
             assert len(os.listdir("/proc/self/fd")) == before
 
@@ -236,9 +260,15 @@ def test_a_parent_that_leads_out_stays_inside(root: Root, tmp_path: Path) -> Non
     assert root.usage() == {}
 
 
+def test_another_process_of_the_same_pid_is_not_read(root: Root) -> None:
+    root.region.write_bytes(region(5 * GIB))
+    root.start_time(6)
+    assert root.usage() == {}
+
+
 def test_no_such_process(root: Root) -> None:
-    assert region_of(8, usage.decode, str(root.proc)) == {}
-    assert region_of(-1, usage.decode) == {}
+    assert region_of(8, 5, usage.decode, str(root.proc)) == {}
+    assert region_of(-1, 5, usage.decode) == {}
 
 
 def test_absurd_figures_are_shown_as_they_are(root: Root) -> None:

@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 
 import pytest
+from region_reading import InProcess
 
 from vgpu.config import context_sizes, inventory, limits, paths, records, usage
 from vgpu.config.claims import Claim
@@ -27,7 +28,7 @@ class Node:
         for name in ("run", "state"):
             (path / name).mkdir()
         self.log = io.StringIO()
-        self.sizes = ContextSizes(self.settings, Conditions(Log(self.log, levels=False)))
+        self.sizes = ContextSizes(self.settings, Conditions(Log(self.log, levels=False)), InProcess())
         self.claims = {"c": Claim("c", 1, 1, [], False, None, [], "/b", 1.0)}
         self.living = 0
         self.inventory("550")
@@ -84,17 +85,17 @@ def test_nonsense_is_ignored(node: Node) -> None:
     assert node.look(324) == 0, "it was not in the last list"
 
 
-def report(mib: int) -> bytes:
-    """The beginning of a region in which libvcuda reports a context's size."""
+def report(mib: int) -> dict[str, int]:
+    """What the beginning of a region says in which libvcuda reports a context's size."""
     head = bytearray(usage.BEGINNING.ljust(usage.CARDS_END, b"\0"))
     usage.CARD.pack_into(head, usage.HEADER.size, 1, limits.uuid_bytes(UUID))
     usage.CONTEXT.pack_into(head, usage.HEADER.size + usage.CONTEXT_OFFSET, mib * MIB)
-    return bytes(head)
+    return usage.contexts(bytes(head))
 
 
 def test_what_libvcuda_reports_counts_at_once(node: Node) -> None:
     for mib, known in ((0, 0), (LEAST // MIB - 1, 0), (MOST // MIB + 1, 0), (330, 330), (340, 330), (320, 320)):
-        node.sizes.look_at_reports([b"", report(mib), report(0)])
+        node.sizes.look_at_reports([{}, report(mib), report(0)])
         assert node.known() == known
     assert not node.sizes.conditions.present
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from region_reading import InProcess
 
 from vgpu.config import limits, paths, records
 from vgpu.config.claims import Claim
@@ -31,13 +32,13 @@ class Node:
         self.pids = [SELF]
         self.clock = NOW
         settings = Settings({"paths.run": self.run_dir, "paths.state": self.run_dir})
-        self.use = DriverOverhead(settings, clock=lambda: self.clock)
+        self.use = DriverOverhead(settings, InProcess(), clock=lambda: self.clock)
         monkeypatch.setattr("vgpu.node.daemon.driver_overhead.region_of", self._region)
         monkeypatch.setattr(
             container_processes.ContainerProcesses, "of", lambda _self, _claim: [(pid, 1) for pid in self.pids]
         )
 
-    def _region(self, _pid: int, _decode: object, _proc: str) -> dict[str, int]:
+    def _region(self, _pid: int, _start: int, _decode: object, _proc: str) -> dict[str, int]:
         return {} if self.regions is None else {"": 0, **self.regions}
 
     def container(self, name: str = "one", exclusive: bool = False) -> Path:

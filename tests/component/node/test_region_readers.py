@@ -1,0 +1,160 @@
+"""Regions are read for many containers, of which some block their readers: they are held back, probed and named."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from daemons import wait_for
+
+from vgpu.config import usage
+from vgpu.config.claims import Claim
+from vgpu.node.daemon import region_readers
+from vgpu.node.daemon.region_readers import RegionReaders
+from vgpu.node.daemon.usage_regions import Regions
+from vgpu.node.service.log import Conditions, Log
+
+REPORTED = "does not let the host read its usage region"
+
+
+class Node:
+    """Containers of a made-up /proc. A file `blocked` beside a region makes its reader wait until the file is gone."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.proc = path / "proc"
+        self.now = 0.0
+        self.log = io.StringIO()
+        self.conditions = Conditions(Log(self.log, levels=False))
+        self.readers = RegionReaders(self.conditions, str(self.proc), lambda: self.now)
+        self.claims = [self.container(f"c{number}", 100 + number) for number in range(4)]
+        answer = Regions.answer
+
+        def may_wait(regions: Regions, request: object) -> object:
+            assert isinstance(request, list)
+            while (self.proc / str(request[0]) / "blocked").exists():
+                time.sleep(0.01)
+            return answer(regions, request)
+
+        monkeypatch.setattr(Regions, "answer", may_wait)
+
+    def container(self, name: str, pid: int) -> Claim:
+        directory = self.proc / str(pid)
+        region = directory / "root" / usage.PATH[1:]
+        region.parent.mkdir(parents=True)
+        region.write_bytes(usage.BEGINNING.ljust(usage.SIZE, b"\0"))
+        (directory / "stat").write_text(f"{pid} (a) S {' '.join('0' for _ in range(18))} 5 0 0\n")
+        return Claim(name, pid, 5, [], False, None, [], "/b", 1.0, name=f"default/{name}/main", ready=True)
+
+    def block(self, number: int, blocks: bool = True) -> None:
+        file = self.proc / str(100 + number) / "blocked"
+        file.touch() if blocks else file.unlink()
+
+    def read(self) -> set[str]:
+        return set(self.readers.read(self.claims, reopen=False))
+
+    def reported(self) -> list[str]:
+        return [text for text in self.conditions.present.values() if REPORTED in text]
+
+    def rounds(self, seconds: float) -> None:
+        """Run rounds of a second of the node's clock. The processes get time for each."""
+        for _ in range(int(seconds)):
+            self.now += 1
+            self.readers.look(self.claims)
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    made = Node(tmp_path, monkeypatch)
+    yield made
+    for number in range(4):
+        if (made.proc / str(100 + number) / "blocked").exists():
+            made.block(number, False)
+    made.readers.stop()
+    wait_for(lambda: all(item.gone() for item in made.readers._left))
+
+
+def test_one_process_answers_for_all(node: Node) -> None:
+    for _ in range(3):
+        assert node.read() == {"c0", "c1", "c2", "c3"}
+    assert node.readers._reader is not None
+    first = node.readers._reader.pid
+    assert node.read() == {"c0", "c1", "c2", "c3"}
+    assert node.readers._reader.pid == first
+
+
+def test_a_container_that_blocks_is_held_back_and_the_others_are_read(node: Node) -> None:
+    node.read()
+    node.block(1)
+    began = time.monotonic()
+    assert node.read() == {"c0"}
+    assert node.read() == {"c0", "c2", "c3"}
+    assert time.monotonic() - began < 5, "each call takes at most TOTAL"
+    assert node.readers.holds(node.claims[1])
+    node.block(2)
+    node.read()
+    assert node.read() == {"c0", "c3"}
+
+
+def test_it_is_named_once_and_comes_back_when_it_answers(node: Node) -> None:
+    node.block(1)
+    node.read()
+    node.rounds(1)
+    assert node.reported() == []
+    node.rounds(20)
+    (text,) = node.reported()
+    assert text.startswith("container c1 (default/c1/main) does not let the host read")
+    assert node.log.getvalue().count(REPORTED) == 1
+    assert "c1" not in node.read()
+    node.block(1, False)
+    wait_for(lambda: node.rounds(20) or not node.readers.holds(node.claims[1]))
+    assert node.reported() == []
+    assert node.read() == {"c0", "c1", "c2", "c3"}
+
+
+def test_one_that_blocks_again_and_again_is_probed_ever_more_rarely(node: Node) -> None:
+    pauses = []
+    for _ in range(4):
+        node.block(1)
+        wait_for(lambda: "c1" not in node.read())
+        held = node.readers._held["c1", 101, 5]
+        pauses.append(held.due - node.now)
+        node.block(1, False)
+        wait_for(lambda: node.rounds(5) or "c1" in node.read())
+    assert pauses == [0, 2, 4, 8]
+
+
+def test_a_container_that_ends_is_forgotten(node: Node) -> None:
+    node.block(1)
+    node.read()
+    node.rounds(5)
+    assert node.reported()
+    node.readers.look([claim for claim in node.claims if claim.container != "c1"])
+    assert node.reported() == []
+    assert not node.readers.holds(node.claims[1])
+
+
+def test_work_is_called_for_each_container_that_is_not_held_back(node: Node) -> None:
+    def work(claim: Claim) -> object:
+        while (node.proc / str(claim.pid) / "blocked").exists():
+            time.sleep(0.01)
+        return [claim.container, os.getpid()]
+
+    found = node.readers.call(node.claims, work)
+    assert {name: answer[0] for name, answer in found.items()} == {name: name for name in ("c0", "c1", "c2", "c3")}  # type: ignore[index]
+    assert {answer[1] for answer in found.values()} != {os.getpid()}  # type: ignore[index]
+    node.block(1)
+    assert set(node.readers.call(node.claims, work)) == {"c0"}
+    assert set(node.readers.call(node.claims, work)) == {"c0", "c2", "c3"}
+
+
+def test_blocked_processes_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(region_readers, "MAX_LEFT", 0)
+    assert node.read() == set()
+    assert node.readers.call(node.claims, lambda claim: 1) == {}
+    node.rounds(1)
+    assert "no usage region is read" in node.conditions.present[RegionReaders.TOPIC]
