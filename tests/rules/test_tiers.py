@@ -37,6 +37,8 @@ ELSEWHERE = {
     "node/daemon/client": "component/node/test_server.py",
     "node/daemon/command": "rules/test_loaded_modules.py",
     "node/daemon/main": "system/test_daemon.py",
+    "node/daemon/reader": "component/node/test_reader.py",
+    "node/daemon/region_readers": "component/node/test_region_readers.py",
     "node/daemon/server": "component/node/test_server.py",
     "node/daemon/usage_regions": "unit/node/ctl/test_status.py",
     "node/daemon/worker": "component/node/test_server.py",
