@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import bundles
+import file_modes
 import last_version
 import nodes
 import trees
@@ -82,6 +83,9 @@ def check(parts: dict[str, str]) -> None:
     assert "refused 2" in parts["run"]
     assert '"containers": []' in parts["status"]
     _check_upgrade(parts)
+    assert file_modes.wrong(parts["modes"]) == []
+    for name in ("limits", "claim.json", "presence", "vgpud.sock"):
+        assert f"/{name}\n" in parts["modes"]
     lines = parts["plugin"].splitlines()
     assert "vgpu-device-plugin" in lines[0], lines
     assert lines[-1] == "0a060a016b12017622060a01611201" + "62"

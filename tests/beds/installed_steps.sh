@@ -94,6 +94,18 @@ answer = messages.ContainerAllocateResponse(envs={"k": "v"}, annotations={"a": "
 print(answer.SerializeToString().hex())
 '
 
+# The unit of vgpud sets this mask.
+(umask 077 && exec vgpud 2>/root/vgpud.log) &
+daemon=$!
+for _ in $(seq 150); do
+	vgpuctl health >/dev/null 2>&1 && break
+	sleep 0.2
+done
+say modes
+find /etc/vgpu /run/vgpu /var/lib/vgpu -printf '%y %m %u:%g %p\n'
+kill "$daemon"
+wait "$daemon"
+
 say completions
 for completion in /usr/share/bash-completion/completions/vgpuctl /usr/share/fish/vendor_completions.d/vgpuctl.fish \
 	/usr/share/zsh/vendor-completions/_vgpuctl; do

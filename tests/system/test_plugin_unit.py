@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import file_modes
 import last_version
 import nodes
 import pytest
@@ -136,6 +137,9 @@ def test_the_unit_runs_hardened_before_kubelet_and_grants(
     assert {line.split()[1] for line in listed(bed, 4)[2:]} == names
     bed.call("systemctl", "restart", "kubelet.service")
     assert {line.split()[1] for line in listed(bed, 6)[4:]} == names
+    listing = bed.call("sh", "-c", file_modes.LISTING)
+    assert "/var/lib/vgpu/grants/" in listing
+    assert file_modes.wrong(listing) == []
     log = journal(bed, "vgpu-device-plugin")
     assert "Traceback" not in log, log
     assert "health is not known" not in log, log

@@ -5,9 +5,9 @@ container that does not answer (vgpu.node.daemon.region_readers).
 
 Programs of a container with CAP_SYS_ADMIN can make every access to its files wait: by a FUSE mount, or by permission
 events of fanotify. SIGKILL does not end a process whose FUSE request the server has read, nor one that waits for
-fanotify on an old kernel (it does on Linux 6.18). Therefore nobody waits for a reader's end: it has none of its parent's
-descriptors, so it holds no lock, no socket and no pipe of a caller. It ends when the kernel lets it go, at the latest
-when the program that blocks it ends.
+fanotify on an old kernel (it does on Linux 6.18). Therefore nobody waits for a reader's end: it has none of its
+parent's descriptors, so it holds no lock, no socket and no pipe of a caller. It ends when the kernel lets it go, at the
+latest when the program that blocks it ends.
 """
 
 from __future__ import annotations
