@@ -51,6 +51,8 @@ def set_limits(
     known = inventory.read(node.run_dir).cards
     ledger = Ledger(node, known)
     names = Names()
+    for claim in ledger.claims():  # reads the files of podman and Docker before it takes the lock
+        names.of(claim)
     with Lock(node.run_dir):
         claim = _claim(ledger, container, names)
         before = list(claim.cards)
