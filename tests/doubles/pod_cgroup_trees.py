@@ -1,6 +1,7 @@
 """kubelet's cgroups as trees in a temporary root, with the mountinfo that shows them: v1 and v2, both cgroup drivers.
 
-Belongs here: where a pod's cgroups lie, and making and removing them. A cgroup is a directory with a cgroup.procs.
+Belongs here: where a pod's cgroups lie, and making and removing them. A cgroup is a directory with a cgroup.procs. As
+the kernel does, `show` writes the same into /proc/<pid>/cgroup.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class PodCgroupTree:
         random = self.proc / "sys/kernel/random"
         random.mkdir(parents=True, exist_ok=True)
         (random / "boot_id").write_text(boot_id + "\n")
+        self.show()
 
     def kubepods(self) -> str:
         """The cgroup above the pods."""
@@ -67,11 +69,31 @@ class PodCgroupTree:
             self._make(directory)
             if name:
                 self._make(directory / name, *pids)
+        self.show()
 
     def take(self, uid: str, name: str = "") -> None:
         """Remove the container's cgroup, or without a name the whole pod's."""
         for directory in self._directories(self.pod(uid)):
             shutil.rmtree(directory / name if name else directory, ignore_errors=True)
+        self.show()
+
+    def show(self) -> None:
+        """Write /proc/<pid>/cgroup of the processes in the tree, and /proc/<pid>/stat of new ones."""
+        for file in self.proc.glob("[0-9]*/cgroup"):
+            file.unlink()
+        for number, name in enumerate(HIERARCHIES[self.version], 1):
+            for procs in (self.path / name).rglob("cgroup.procs"):
+                place = procs.parent.relative_to(self.path / name)
+                for pid in procs.read_text().split():
+                    self._join(pid, f"{number}:{name}:/{place}" if self.version == V1 else f"0::/{place}")
+
+    def _join(self, pid: str, line: str) -> None:
+        directory = self.proc / pid
+        if not directory.exists():
+            directory.mkdir()
+            (directory / "stat").write_text(f"{pid} (a) S 1 {'0 ' * 15}1 0 {pid} 0\n")
+        with (directory / "cgroup").open("a") as stream:
+            stream.write(line + "\n")
 
     def exists(self, uid: str) -> bool:
         return any(directory.is_dir() for directory in self._directories(self.pod(uid)))

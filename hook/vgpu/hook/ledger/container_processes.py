@@ -16,13 +16,9 @@ from vgpu.hook.linux import cgroup, procfs
 from vgpu.hook.linux.cgroup import Membership, Mount
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 PREFERRED = (("devices",), (), ("pids",), ("memory",))  #: the hierarchies in which runtimes put containers, best first
 MAX_PATH = 4000
-MAX_PIDS = 1 << 24
-MAX_DEPTH = 64  #: of nested cgroups, and of a process's ancestors
+MAX_DEPTH = 64  #: of a process's ancestors
 
 
 def own_cgroup(pid: int, proc: str = "/proc") -> str:
@@ -52,23 +48,40 @@ def _within(path: str | None, top: str) -> bool:
     return top == "/" or (path is not None and (path == top or path.startswith(top + "/")))
 
 
-def process_ids(directory: str, depth: int = 0) -> Iterator[int]:
-    """The pids in the cgroup at `directory` and in all cgroups below it."""
-    yield from _members(directory)
-    if depth < MAX_DEPTH:
-        for name in entries(directory):
-            below = f"{directory}/{name}"
-            if os.path.isdir(below) and not os.path.islink(below):
-                yield from process_ids(below, depth + 1)
+class Populations:
+    """The processes in each cgroup, read once from /proc/<pid>/cgroup of all processes.
 
+    Not from cgroup.procs: by fanotify's permission events a container with CAP_SYS_ADMIN can make whoever opens a file
+    of its cgroup wait. The kernel refuses such events on procfs.
+    """
 
-def _members(directory: str) -> list[int]:
-    try:
-        with open(f"{directory}/cgroup.procs", "rb") as stream:
-            found = stream.read(MAX_PIDS).split()
-    except OSError:  # removed meanwhile, or a threaded cgroup: an ancestor lists its processes
-        return []
-    return [int(item) for item in found if item != b"0"]  # 0: a process of a PID namespace that is not below ours
+    __slots__ = ("_memberships", "_proc")
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._memberships: list[tuple[int, list[Membership]]] | None = None
+
+    def of(self, path: str, controllers: str | None = None) -> list[int]:
+        """The pids in cgroup `path` and below it: in the hierarchy with `controllers`, or in any."""
+        return [
+            pid
+            for pid, memberships in self._read()
+            if any(
+                _within(item.path, path)
+                for item in memberships
+                if controllers is None or ",".join(item.controllers) == controllers
+            )
+        ]
+
+    def _read(self) -> list[tuple[int, list[Membership]]]:
+        if self._memberships is None:
+            self._memberships = []
+            for pid in _all_pids(self._proc):
+                try:
+                    self._memberships.append((pid, cgroup.memberships_of(pid, self._proc)))
+                except VgpuError:  # it has ended meanwhile
+                    continue
+        return self._memberships
 
 
 def entries(directory: str) -> list[str]:
@@ -82,13 +95,13 @@ def entries(directory: str) -> list[str]:
 class ContainerProcesses:
     """The processes of the containers of `claims`. It has all claims, because containers may share a cgroup.
 
-    `proc` is the root of procfs; its mountinfo lists the mounts of the cgroups.
+    `proc` is the root of procfs.
     """
 
     def __init__(self, claims: list[Claim], proc: str = "/proc") -> None:
         self.proc = proc
         self.claims = claims
-        self._mounts = cgroup_mounts(proc)
+        self._populations = Populations(proc)
         self._users: dict[str, int] = {}
         self._ancestry = _Ancestry(proc)
         for claim in claims:
@@ -98,26 +111,18 @@ class ContainerProcesses:
         """(pid, start time in clock ticks after boot) of each living process, by pid; [] when its init is gone."""
         if not procfs.lives(claim.pid, claim.start_time, self.proc):
             return []
-        directory = self._directory(claim)
-        if directory is None:
+        pids = self._in_cgroup(claim)
+        if not pids:
             pids = [pid for pid in _all_pids(self.proc) if self._ancestry.belongs(pid, claim.pid)]
-        else:
-            pids = list(process_ids(directory))
-            if self._users.get(claim.cgroup, 0) > 1:
-                pids = [pid for pid in pids if self._ancestry.belongs(pid, claim.pid)]
+        elif self._users.get(claim.cgroup, 0) > 1:
+            pids = [pid for pid in pids if self._ancestry.belongs(pid, claim.pid)]
         started = ((pid, procfs.start_time(pid, self.proc)) for pid in sorted({*pids, claim.pid}))
         return [(pid, start) for pid, start in started if start]
 
-    def _directory(self, claim: Claim) -> str | None:
-        """The directory of the claim's cgroup; None when it has none of its own or no mount shows it."""
-        if not claim.cgroup:
-            return None
-        names, _, path = claim.cgroup.partition(":")
-        for mount in self._mounts:
-            directory = mount.directory(path) if shows(mount, names) else None
-            if directory is not None and os.path.exists(directory + "/cgroup.procs"):
-                return directory
-        return None
+    def _in_cgroup(self, claim: Claim) -> list[int]:
+        """The pids in the claim's cgroup; [] when it has none of its own, or this process does not see it."""
+        controllers, _, path = claim.cgroup.partition(":")
+        return self._populations.of(path, controllers) if path else []
 
 
 def shows(mount: Mount, controllers: str) -> bool:

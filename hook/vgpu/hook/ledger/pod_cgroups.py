@@ -2,17 +2,20 @@
 
 Belongs here: from the grants of a pod to the state of the pod's own cgroup, which kubelet makes before the pod's first
 container and removes after the last one has ended for good. Not here: what follows from it (commitments). It only
-reads. A process that does not see kubelet's cgroups, such as a plugin in a container, learns nothing here.
+reads procfs and looks whether directories exist: it opens no file of a cgroup, because a container can block that, and
+the ledger's lock is held here. A process that does not see kubelet's cgroups, such as a plugin in a container, learns
+nothing.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.hook.ledger import container_processes
+from vgpu.hook.ledger.container_processes import Populations
+from vgpu.hook.linux import procfs
 from vgpu.hook.linux.cgroup import Mount
 from vgpu.hook.request import identity
 
@@ -22,7 +25,6 @@ BUSY = "busy"  #: a process of the pod runs, be it only the sandbox's
 UNKNOWN = "unknown"  #: no record of this boot, or this process does not see kubelet's cgroups
 
 _WORTH = (BUSY, EMPTY, UNKNOWN, GONE)  #: of several cgroups of one pod the first of these decides
-_NOT_HERE = (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP)  #: removed meanwhile; threaded: an ancestor lists them
 
 
 def record_of(cgroup: str) -> str:
@@ -35,12 +37,13 @@ def record_of(cgroup: str) -> str:
 class PodCgroups:
     """The states of pods in the boot `boot_id`, each found once. `proc` is the root of procfs."""
 
-    __slots__ = ("_mounts", "_states", "boot_id", "proc")
+    __slots__ = ("_mounts", "_populations", "_states", "boot_id", "proc")
 
     def __init__(self, boot_id: str, proc: str = "/proc") -> None:
         self.boot_id = boot_id
         self.proc = proc
         self._mounts: list[Mount] | None = None
+        self._populations = Populations(proc)
         self._states: dict[str, str] = {}
 
     def state(self, pod: list[Grant]) -> str:
@@ -65,12 +68,16 @@ class PodCgroups:
 
     def _look(self, path: str, controllers: str) -> str:
         """On v1 the recorded hierarchy shows whether the pod is there, and all of them whether a process is."""
-        if any(map(_has_process, self._shown(path))):
+        if self._shown(path) and self._has_process(path):
             return BUSY
         if self._shown(path, controllers):
             return EMPTY
         parent = path.rpartition("/")[0]
         return GONE if identity.KUBEPODS in parent and self._shown(parent, controllers) else UNKNOWN
+
+    def _has_process(self, path: str) -> bool:
+        """Whether a process that is no zombie is in the cgroup, or below it, of any hierarchy."""
+        return any(procfs.start_time(pid, self.proc) for pid in self._populations.of(path))
 
     def _shown(self, path: str, controllers: str | None = None) -> list[str]:
         """The directories of cgroup `path`: in the hierarchy with `controllers`, or in every one."""
@@ -91,18 +98,3 @@ def _parts(cgroup: str) -> tuple[str, str]:
     """(path, controllers) of a cgroup as a claim names it."""
     controllers, _, path = cgroup.partition(":")
     return path, controllers
-
-
-def _has_process(directory: str, depth: int = 0) -> bool:
-    """Whether a process is in the cgroup at `directory` or below it. A process that we may not see counts."""
-    try:
-        with open(f"{directory}/cgroup.procs", "rb") as stream:
-            if stream.read(1):
-                return True
-    except OSError as error:
-        if error.errno not in _NOT_HERE:
-            return True
-    if depth >= container_processes.MAX_DEPTH:
-        return True
-    below = (f"{directory}/{name}" for name in container_processes.entries(directory))
-    return any(_has_process(path, depth + 1) for path in below if os.path.isdir(path) and not os.path.islink(path))

@@ -43,7 +43,13 @@ class Tree:
         (self.path / f"proc/{pid}/ns/pid").symlink_to(f"pid:[{namespace}]")
 
     def cgroup(self, name: str, *pids: int) -> None:
-        self.write(f"{name}/cgroup.procs", "".join(f"{pid}\n" for pid in pids))
+        """Put processes into a cgroup, `<hierarchy>/<path>`."""
+        hierarchy, _, path = name.partition("/")
+        controllers = "" if hierarchy == "unified" else hierarchy
+        for pid in pids:
+            file = self.path / f"proc/{pid}/cgroup"
+            if file.exists():
+                file.write_text(f"5:{controllers}:/{path}\n")
 
 
 @pytest.fixture
@@ -83,13 +89,13 @@ def test_own_cgroup_is_never_the_runtimes(tree: Tree, lines: str, own: str) -> N
     assert own_cgroup(500, tree.proc) == own
 
 
-def test_nested_cgroups_count_and_zeros_do_not(tree: Tree) -> None:
+def test_nested_cgroups_count_and_other_cgroups_do_not(tree: Tree) -> None:
     for pid in (500, 501, 502):
         tree.process(pid, 9, "c")
-    tree.cgroup("devices/c", 500, 0, 777)
+    tree.cgroup("devices/c", 500)
     tree.cgroup("devices/c/init.scope", 501)
     tree.cgroup("devices/c/system.slice/a.service", 502)
-    (tree.path / "devices/c/loop").symlink_to(tree.path / "devices/c")
+    tree.process(503, 9, "c", "5:devices:/cc\n4:memory:/c\n")
     assert processes_of(claim("c", 500, "devices:/c"), tree.proc) == [(500, 500), (501, 501), (502, 502)]
 
 

@@ -93,15 +93,23 @@ def test_on_v1_a_process_counts_in_every_hierarchy(tmp_path: Path) -> None:
     memory.mkdir(parents=True)
     assert state(tree) == GONE, "a directory that somebody left behind"
     (memory / "cgroup.procs").write_text("41\n")
+    tree.show()
     assert state(tree) == BUSY
 
 
-def test_a_cgroup_that_cannot_be_read_counts_as_busy(tree: PodCgroupTree) -> None:
+def test_no_file_of_a_cgroup_is_opened(tree: PodCgroupTree) -> None:
+    """A container can block that, and the ledger's lock is held meanwhile."""
     tree.put(POD, "c1")
     for procs in tree.path.rglob("c1/cgroup.procs"):
         procs.unlink()
         procs.mkdir()  # EISDIR
-    assert state(tree) == BUSY
+    assert state(tree) == EMPTY
+
+
+def test_a_zombie_is_no_process(tree: PodCgroupTree) -> None:
+    tree.put(POD, "c1", 42)
+    (tree.proc / "42/stat").write_text(f"42 (a) Z 1 {'0 ' * 15}1 0 42 0\n")
+    assert state(tree) == EMPTY
 
 
 def test_each_cgroup_is_looked_at_once(tree: PodCgroupTree, monkeypatch: pytest.MonkeyPatch) -> None:
