@@ -21,7 +21,7 @@ import pytest
 from daemons import wait_for
 from hostile_files import ON_THE_REGION, REGION, USAGE, Attacks
 
-from vgpu.hook.linux import procfs
+from vgpu.hook.linux import cgroup, procfs
 
 pytestmark = pytest.mark.root
 
@@ -142,7 +142,7 @@ def test_a_container_that_blocks_its_readers_delays_nobody(site: Site, attack: t
     thread = site.ask_without_end()
     try:
         warning = wait_for(lambda: site.warnings(site.hostile), what=site.daemon.text)
-        assert "does not let the host read its usage region" in warning[0]
+        assert "blocks the host's reads of its usage region" in warning[0]
         third, _ = site.started()
         done = site.vgpuctl("set", site.neighbour, "--memory", "5Gi")
         assert done.returncode == 0, done.stderr
@@ -157,8 +157,25 @@ def test_a_container_that_blocks_its_readers_delays_nobody(site: Site, attack: t
     assert len(site.blocked_processes()) <= before + 2, "one that is blocked, and perhaps its successor"
     site.attacks.end()
     wait_for(lambda: not site.warnings(site.hostile), 60, site.daemon.text)
-    assert site.daemon.text().count("does not let the host read") == 2, "once when it began, once when it was over"
+    assert site.daemon.text().count("blocks the host's reads") == 2, "once when it began, once when it was over"
     assert site.status()["warnings"] == []
+
+
+@pytest.mark.long
+def test_a_container_that_blocks_its_cgroup_delays_nobody(site: Site) -> None:
+    """A container sees its own cgroup, so it can mark the files there. The kernel refuses marks on procfs."""
+    directory = cgroup.device_cgroup(site.init).directory
+    site.attacks.start(os.getpid(), "fanotify", "inode", directory)
+    thread = site.ask_without_end()
+    try:
+        site.daemon.rounds(8)
+        site.started()
+        done = site.vgpuctl("health", "--processes", "--output", "json")
+        assert str(site.init) in done.stdout
+        assert site.status()["warnings"] == []
+    finally:
+        site.asked_enough(thread)
+    assert site.slowest < AT_MOST
 
 
 @pytest.mark.long

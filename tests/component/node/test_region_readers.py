@@ -18,7 +18,7 @@ from vgpu.node.daemon.region_readers import RegionReaders
 from vgpu.node.daemon.usage_regions import Regions
 from vgpu.node.service.log import Conditions, Log
 
-REPORTED = "does not let the host read its usage region"
+REPORTED = "blocks the host's reads of its usage region"
 
 
 class Node:
@@ -107,7 +107,7 @@ def test_it_is_named_once_and_comes_back_when_it_answers(node: Node) -> None:
     assert node.reported() == []
     node.rounds(20)
     (text,) = node.reported()
-    assert text.startswith("container c1 (default/c1/main) does not let the host read")
+    assert text.startswith("container c1 (default/c1/main) blocks the host's reads")
     assert node.log.getvalue().count(REPORTED) == 1
     assert "c1" not in node.read()
     node.block(1, False)

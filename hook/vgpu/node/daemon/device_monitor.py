@@ -2,9 +2,10 @@
 
 Belongs here: when to check a container's device cgroup, and what to log. The claim contains the devices that the
 container may use. Does not belong here: allowing them, which is the hook's own step (vgpu.hook.devices.allow). That
-step runs in a worker, because it may have to call systemd. A check without a change is cheap: it reads the list of v1,
-or queries the ids of the programs of v2. A list of v1 that permits everything (`a *:* rwm`, a privileged container's)
-does not show denials, so a worker asks the kernel instead. Runs as root.
+step runs in a worker, because it may have to call systemd. A check without a change is cheap: a reader reads the list
+of v1, or queries the ids of the programs of v2; not vgpud itself, because a container can block whoever opens files of
+its cgroup. A list of v1 that permits everything (`a *:* rwm`, a privileged container's) does not show denials, so a
+worker asks the kernel instead. Runs as root.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import bpf, cgroup
 from vgpu.hook.linux.cgroup import DeviceCgroup
 from vgpu.hook.request import oci_state
+from vgpu.node.daemon.usage_regions import CallsReaders
 from vgpu.node.daemon.worker import Monitor, Spawn, Worker
 from vgpu.node.service.log import Conditions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 INTERVAL = 10.0  #: seconds between two checks
 LATER = 60.0  #: seconds between a failure and the next check of that container
@@ -39,7 +41,7 @@ Rules = tuple[object, ...]  #: a value that differs if a cgroup's rules differ
 def rules_at(place: DeviceCgroup) -> Rules:
     """The present rules of one device cgroup."""
     if place.version == 1:
-        return (records.read_bounded(f"{place.directory}/devices.list"),)
+        return (records.read_bounded(f"{place.directory}/devices.list").decode("latin-1"),)
     fd = os.open(place.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return tuple(bpf.prog_query(fd)[0])
@@ -49,7 +51,7 @@ def rules_at(place: DeviceCgroup) -> Rules:
 
 def hide_denials(rules: Rules) -> bool:
     """Whether these are a list of v1 that permits everything but what the kernel does not list."""
-    return any(isinstance(item, bytes) and item.startswith(b"a ") for item in rules)
+    return any(isinstance(item, str) and item.startswith("a ") for item in rules)
 
 
 def opened(claim: Claim, access: str, proc: str) -> dict[str, object]:
@@ -87,7 +89,10 @@ def _numbers(claim: Claim) -> list[tuple[str, str, str]]:
 
 
 class DeviceMonitor(Monitor):
-    """`reopened` counts how often a container had lost devices, since the start."""
+    """`reopened` counts how often a container had lost devices, since the start.
+
+    `readers` calls `rules`, which is by default a look at the container's cgroup.
+    """
 
     LIMIT = 30.0  #: the call of systemd alone may take ten seconds
     TOPIC = "device cgroups"
@@ -97,12 +102,14 @@ class DeviceMonitor(Monitor):
         settings: Settings,
         conditions: Conditions,
         spawn: Spawn,
+        readers: CallsReaders,
         proc: str = "/proc",
         clock: Callable[[], float] = since_boot,
         rules: Callable[[Claim], Rules] | None = None,
         work: Callable[[Claim, str, str], dict[str, object]] = opened,
     ) -> None:
         super().__init__(settings, conditions, spawn, proc, clock)
+        self.readers = readers
         self.rules = rules or self._rules_of
         self.work = work
         self.reopened = 0
@@ -134,32 +141,61 @@ class DeviceMonitor(Monitor):
         self._places = {key: place for key, place in self._places.items() if key in living}
         self._failed = {key: failed for key, failed in self._failed.items() if key in living}
         self._asked = {key: asked for key, asked in self._asked.items() if key in living}
+        due = {
+            key: claim
+            for key, claim in living.items()
+            if key not in self._failed or self.clock() >= self._failed[key][0] + LATER
+        }
+        present = self._read_rules(due.values())
         hidden: list[Claim] = []
-        for key, claim in living.items():
-            if key in self._failed and self.clock() < self._failed[key][0] + LATER:
+        for key, claim in due.items():
+            if key not in present:
                 continue
-            try:
-                present = self.rules(claim)
-            except (VgpuError, OSError) as error:
-                self._failed[key] = self.clock(), str(error)
-                continue
-            if present != self._known.get(key):
+            if present[key] != self._known.get(key):
                 self._open(claim)
                 return
-            if hide_denials(present) and self.clock() >= self._asked.get(key, 0.0) + INTERVAL:
+            if hide_denials(present[key]) and self.clock() >= self._asked.get(key, 0.0) + INTERVAL:
                 hidden.append(claim)
         if hidden:
             self._open(min(hidden, key=lambda claim: self._asked.get(_key(claim), 0.0)))
 
-    def _rules_of(self, claim: Claim) -> Rules:
+    def _read_rules(self, claims: Iterable[Claim]) -> dict[Key, Rules]:
+        """The present rules of containers. Those whose rules cannot be read have failed.
+
+        A container that blocks its readers is left out: it is reported elsewhere.
+        """
+        placed = [claim for claim in claims if self._has_place(claim)]
+        answers = self.readers.call(placed, self._rules_or_error)
+        found: dict[Key, Rules] = {}
+        for claim in placed:
+            answer = answers.get(claim.container)
+            if isinstance(answer, list):
+                found[_key(claim)] = tuple(answer)
+            elif isinstance(answer, str):
+                self._failed[_key(claim)] = self.clock(), answer
+                self._places.pop(_key(claim), None)
+        return found
+
+    def _has_place(self, claim: Claim) -> bool:
+        """Find the container's device cgroup, if it is not known. That opens files of procfs only."""
         key = _key(claim)
-        if key not in self._places:
-            self._places[key] = cgroup.device_cgroup(claim.pid, self.proc)
+        if key not in self._places and self.rules == self._rules_of:
+            try:
+                self._places[key] = cgroup.device_cgroup(claim.pid, self.proc)
+            except VgpuError as error:
+                self._failed[key] = self.clock(), str(error)
+                return False
+        return True
+
+    def _rules_or_error(self, claim: Claim) -> object:
+        """A reader's answer: the rules, or the reason why there are none."""
         try:
-            return rules_at(self._places[key])
-        except OSError:
-            del self._places[key]
-            raise
+            return list(self.rules(claim))
+        except (VgpuError, OSError) as error:
+            return str(error)
+
+    def _rules_of(self, claim: Claim) -> Rules:
+        return rules_at(self._places[_key(claim)])
 
     def _open(self, claim: Claim) -> None:
         access = self.settings.text("devices.permissions")
@@ -170,14 +206,14 @@ class DeviceMonitor(Monitor):
         claim = self._claim
         assert claim is not None
         key = _key(claim)
-        try:
-            if worker.error:
-                raise VgpuError(worker.error)
-            self._known[key] = self.rules(claim)
-            self._asked[key] = self.clock()
-        except (VgpuError, OSError) as error:
-            self._failed[key] = self.clock(), str(error)
+        if worker.error:
+            self._failed[key] = self.clock(), worker.error
             return
+        present = self._read_rules([claim])
+        if key not in present:
+            return
+        self._known[key] = present[key]
+        self._asked[key] = self.clock()
         self._failed.pop(key, None)
         if worker.result.get("changed"):
             self.reopened += 1

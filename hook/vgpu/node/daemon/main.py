@@ -80,7 +80,7 @@ class Daemon:
             self.settings, self.conditions, self._spawn, self.proc, driver_overhead=use
         )
         self.lender = Lender(self.settings, self.proc, regions=self.region_readers)
-        self.device_monitor = DeviceMonitor(self.settings, self.conditions, self._spawn, self.proc)
+        self.device_monitor = DeviceMonitor(self.settings, self.conditions, self._spawn, self.region_readers, self.proc)
         self.usage_monitor = UsageMonitor(self.settings, self.conditions, self._spawn, self.lender, self.proc)
 
     def run(self) -> None:
@@ -101,7 +101,7 @@ class Daemon:
         self._part("foreign watch", lambda: self.foreign_processes.look(self.inventory.found))
         self._part("context sizes", lambda: self.context_sizes.look_at_reports(self.lender.contexts()))
         self._part("arbiter", self.lender.look)
-        self._part("region readers", lambda: self.region_readers.look(self._shares()))
+        self._part("region readers", lambda: self.region_readers.look(self._living()))
         self._part("device watch", self.device_monitor.look)
         self._part("share watch", lambda: self.usage_monitor.look(self.inventory.found))
         self.conditions.set("card pages", self.lender.failed)
@@ -129,8 +129,9 @@ class Daemon:
         self.usage_monitor.stop()
         self.lender.stop()
 
-    def _shares(self) -> list[Claim]:
-        return [share.claim for share in self.lender.shares.values()]
+    def _living(self) -> list[Claim]:
+        ledger = Ledger(self.settings, [], self.proc)
+        return [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
 
     def _part(self, name: str, work: Callable[[], None]) -> None:
         try:
@@ -231,8 +232,7 @@ class Daemon:
         """Each living container with the pid and start time of its processes, at most MAX_AGE seconds old."""
         taken, answer = self._processes_answer
         if since_boot() - taken >= MAX_AGE:
-            ledger = Ledger(self.settings, [], self.proc)
-            living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
+            living = self._living()
             container_processes = ContainerProcesses(living, self.proc)
             answer = {"containers": [_described(claim, container_processes.of(claim)) for claim in living]}
             self._processes_answer = since_boot(), answer

@@ -1,4 +1,4 @@
-"""Reads usage regions in processes of their own, so that no container can stop vgpud, nor delay others for long.
+"""Reads usage regions and device cgroups in other processes, so that no container can stop vgpud, nor delay others.
 
 Belongs here: the reader that answers for all containers, and what happens to a container that blocks it. Such a
 container is held back: its region is not read, so it counts as one without a readable region, and another reader goes
@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable
 
 from vgpu.config.claims import Claim
-from vgpu.config.limits import USAGE_DIR
 from vgpu.node.daemon.reader import Answer, Reader
 from vgpu.node.daemon.usage_regions import Regions, Report, report_of
 from vgpu.node.service.log import Conditions
@@ -43,9 +42,8 @@ class Held:
     def text(self) -> str:
         name = f"{self.claim.container} ({self.claim.name})" if self.claim.name else self.claim.container
         return (
-            f"container {name} does not let the host read its usage region in {LIMIT:g} s, "
-            f"so its use is not known and it borrows nothing: expected a tmpfs at {USAGE_DIR} that answers at once, "
-            "found one that a program in the container blocks; look for FUSE mounts and fanotify there, or end it"
+            f"container {name} blocks the host's reads of its usage region or its cgroup for more than {LIMIT:g} s, "
+            "so its use is not known and it borrows nothing; look for FUSE mounts and fanotify in it, or end it"
         )
 
 

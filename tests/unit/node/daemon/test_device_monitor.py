@@ -6,6 +6,7 @@ import io
 import os
 
 import pytest
+from region_reading import InProcess
 
 from vgpu.config import paths, records
 from vgpu.config.claims import Claim
@@ -51,7 +52,7 @@ class Bed:
         self.failing: set[str] = set()
         self.checked: list[str] = []
         self.watch = DeviceMonitor(
-            self.settings, self.conditions, self.spawn, "/proc", lambda: self.now, self.rules_of, self.work
+            self.settings, self.conditions, self.spawn, InProcess(), "/proc", lambda: self.now, self.rules_of, self.work
         )
 
     def spawn(self, work, deadline: float) -> Answer:
@@ -118,7 +119,7 @@ def test_a_list_that_hides_its_denials_is_checked_each_time_after_all_others(bed
     for name in ("a", "b", "c"):
         bed.container(name)
     for name in ("a", "b"):
-        bed.rules[name] = (b"a *:* rwm\n",)
+        bed.rules[name] = ("a *:* rwm\n",)
     bed.rules["c"] = ("runtime's", "opened")
     assert sorted(bed.rounds()) == ["a", "b", "c"]
     assert sorted(bed.rounds(INTERVAL + 6)) == ["a", "b"]
