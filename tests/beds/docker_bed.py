@@ -36,21 +36,31 @@ class Docker:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, tree: Path) -> Docker:
-        config = self.directory / "daemon.json"
-        config.write_text(json.dumps(self._config()))
-        environment = {**os.environ, "PATH": f"{self.daemon}:{os.environ['PATH']}"}
-        daemon = [str(self.daemon / "dockerd"), "--config-file", str(config)]
-        command = ["unshare", "--mount", "--net", *self.prefix, *daemon]
-        with (self.directory / "log").open("wb") as log:
-            self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        (self.directory / "daemon.json").write_text(json.dumps(self._config()))
         try:
-            self._wait()
+            self.launch()
             layer = subprocess.run(["tar", "-C", str(tree), "-c", "."], capture_output=True, check=True).stdout
             subprocess.run([*self._docker(), "import", "-", IMAGE], input=layer, capture_output=True, check=True)
         except BaseException:
             self.stop()
             raise
         return self
+
+    def launch(self) -> None:
+        """Run the daemon on what an earlier one has left, and wait until it answers."""
+        environment = {**os.environ, "PATH": f"{self.daemon}:{os.environ['PATH']}"}
+        daemon = [str(self.daemon / "dockerd"), "--config-file", str(self.directory / "daemon.json")]
+        command = ["unshare", "--mount", "--net", *self.prefix, *daemon]
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._wait()
+
+    def restart(self) -> None:
+        """End the daemon, and run it again: what `systemctl restart docker` does."""
+        assert self.process is not None
+        self.process.terminate()
+        self.process.wait(60)
+        self.launch()
 
     def _wait(self) -> None:
         end = time.monotonic() + 30

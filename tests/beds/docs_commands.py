@@ -15,8 +15,9 @@ from checkout import CHECKOUT
 #: The pages that are typed on one machine, in the order in which a reader comes to them.
 PAGES = (
     "README.md", "docs/quick-start-podman.md", "docs/quick-start-containerd.md", "docs/quick-start-docker.md",
-    "docs/quick-start-kubernetes.md", "docs/requests.md", "docs/commands.md", "docs/configuration.md",
-    "docs/dialects.md", "docs/plugin.md", "docs/health.md", "docs/cgroups.md", "docs/troubleshooting.md",
+    "docs/quick-start-kubernetes.md", "docs/runtimes.md", "docs/requests.md", "docs/commands.md",
+    "docs/configuration.md", "docs/dialects.md", "docs/plugin.md", "docs/health.md", "docs/cgroups.md",
+    "docs/troubleshooting.md", "docs/packages.md",
 )  # fmt: skip
 #: (page, the beginning of a block) -> why no test types the block on that machine.
 NOT_TYPED = {

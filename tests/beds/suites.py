@@ -18,6 +18,7 @@ from checkout import BUILD
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 CACHE = BUILD / "third-party"
+LIBRARIES = ("usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu")
 
 
 def unpack(suite: str, package: str) -> Path:
@@ -27,6 +28,19 @@ def unpack(suite: str, package: str) -> Path:
         if not directory.is_dir():
             _fetch(suite, package, directory)
     return directory
+
+
+def program(suite: str, package: str, path: str, libraries: tuple[str, ...]) -> Path:
+    """A script of the program's name that runs it with its suite's libraries: its C library may be a newer one."""
+    trees = [unpack(suite, library) for library in ("libc6", *libraries)]
+    places = [str(tree / place) for tree in trees for place in LIBRARIES if (tree / place).is_dir()]
+    loader = trees[0] / LIBRARIES[0] / "ld-linux-x86-64.so.2"
+    script = CACHE / suite / "scripts" / Path(path).name
+    with locked(script):
+        text = f'#!/bin/sh\nexec {loader} --library-path {":".join(places)} {unpack(suite, package) / path} "$@"\n'
+        script.write_text(text)
+        script.chmod(0o755)
+    return script
 
 
 def source(suite: str, package: str, directory: Path) -> None:

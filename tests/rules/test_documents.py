@@ -18,21 +18,19 @@ PROGRAMS = (
     "systemctl", "journalctl", "curl", "install", "rm", "cat", "tail", "modprobe", "nvidia-modprobe",
 )  # fmt: skip
 SHELL = re.compile(rf"^(?: {{4}}|\$ )({'|'.join(PROGRAMS)})(?= |$)(?!:)", re.MULTILINE)
-#: A page whose commands other tests type, and where.
-ELSEWHERE = {"docs/runtimes.md": "tests/system: the tests of each runtime"}
 
 
 @pytest.mark.parametrize("page", docs_commands.documents())
 def test_commands_stand_in_blocks_of_their_own(page: str) -> None:
     text = Path(CHECKOUT, page).read_text(encoding="utf-8")
-    assert page in ELSEWHERE or not SHELL.findall(text)
+    assert not SHELL.findall(text)
 
 
 def test_every_block_of_commands_is_typed_or_has_a_reason() -> None:
     for page in docs_commands.documents():
         for block in docs_commands.blocks(page):
             if block.kind == "sh":
-                assert page in docs_commands.PAGES or block.reason() or page in ELSEWHERE, (page, block.text)
+                assert page in docs_commands.PAGES or block.reason(), (page, block.text)
 
 
 def test_every_reason_is_of_a_block() -> None:

@@ -66,22 +66,22 @@ def printed(deb: Path, cudaprobe: Path, tmp_path_factory: pytest.TempPathFactory
 def typed(sim: Path, rootfs: Path) -> Iterator[str]:
     """The lines of the script: the pages' commands, and what the test has to add."""
     images = {
-        "docs/quick-start-podman.md": f"--volume {sim}:/run/vgpu-sim --rootfs {rootfs}",
-        "docs/quick-start-containerd.md": f"--mount type=bind,src={sim},dst=/run/vgpu-sim,options=rbind:rw {IMAGE}",
-        "docs/quick-start-docker.md": f"--volume {sim}:/run/vgpu-sim --network=host {IMAGE}",
+        "podman": f"--volume {sim}:/run/vgpu-sim --rootfs {rootfs}",
+        "ctr": f"--mount type=bind,src={sim},dst=/run/vgpu-sim,options=rbind:rw {IMAGE}",
+        "docker": f"--volume {sim}:/run/vgpu-sim --network=host {IMAGE}",
     }
     for page in docs_commands.PAGES:
         yield f"{{ set +x; }} 2>/dev/null; echo '{MARK}{page}'; {BEFORE.get(page, ':')}; set -x"
         for block in docs_commands.blocks(page):
             if block.kind == "sh" and not block.reason():
-                yield from lines(block, images.get(page, "IMAGE"))
+                yield from lines(block, images)
     yield f"echo '{MARK}end'"
 
 
-def lines(block: Block, image: str) -> Iterator[str]:
+def lines(block: Block, images: dict[str, str]) -> Iterator[str]:
     for line in block.text.splitlines():
         if not line.startswith("make "):  # the fixtures have made the package
-            yield line.replace("IMAGE", image)
+            yield line.replace("IMAGE", images.get(line.split(" ")[0], "IMAGE"))
         if line.startswith("apt-get install"):
             yield "simulate"
 

@@ -15,7 +15,9 @@ from vgpu.node.runtimes.edits import JSON, Assignment, Draft, Record
 from vgpu.node.runtimes.registration import BASE_SPEC, DEFAULT, Registration, Wish, call
 
 CONFIG = "/etc/docker/daemon.json"
-RESTART = ("systemctl", "reload", "docker")
+RELOAD = ("systemctl", "reload", "docker")
+#: A reload sets what the file names, and leaves a default runtime that the file names no more.
+RESTART = ("systemctl", "restart", "docker")
 ANNOTATION = "vgpu.io/"
 
 
@@ -39,7 +41,12 @@ def registration(wish: Wish, record: Record) -> Registration:
         assigned.append(Assignment(keys, value, nested.look_up(document, keys)))
     draft = Draft(path, text, JSON, assigned=tuple(assigned))
     notes = ("the share is in the runtime's arguments: every container that it runs gets one",) if wish.share else ()
-    return Registration((draft,), _applies(wish), RESTART, notes, lambda: _verify(path))
+    unset = "default-runtime" not in document
+    was_default = record.options.get("mode") == DEFAULT and wish.mode != DEFAULT
+    return Registration(
+        (draft,), _applies(wish), RESTART if unset and was_default else RELOAD, notes, lambda: _verify(path),
+        RESTART if unset and wish.mode == DEFAULT else RELOAD,
+    )  # fmt: skip
 
 
 def entry(wish: Wish, real: str = "") -> dict[str, Any]:

@@ -74,6 +74,11 @@ class Registration:
     restart: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
     verify: Callable[[], None] = _nothing
+    undo_restart: tuple[str, ...] | None = None  #: what has to be started again after the undo, if not the same
+
+    @property
+    def restart_after_undo(self) -> tuple[str, ...]:
+        return self.restart if self.undo_restart is None else self.undo_restart
 
 
 def call(wish: Wish, real: str) -> tuple[str, list[str]]:

@@ -60,7 +60,7 @@ def configure(runtime: str, wish: Wish) -> Change:
     made = KINDS[runtime](wish, record)
     paths = {draft.path for draft in made.drafts}
     record.files += [item for item in other.files if item["path"] in paths and not record.entry(item["path"])]
-    options = {**wish.options(), "restart": list(made.restart)}
+    options = {**wish.options(), "restart": list(made.restart_after_undo)}
     return Change(record, tuple(edits.plan(record, made.drafts)), made, options)
 
 

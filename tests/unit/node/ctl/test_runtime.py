@@ -8,15 +8,13 @@ import os
 from pathlib import Path
 
 import pytest
-from checkout import CHECKOUT, DATA
 from click.testing import CliRunner, Result
 from pytest_subprocess import FakeProcess
 
 from vgpu.config import records
 from vgpu.config.settings import Settings
-from vgpu.node.ctl import runtime as ctl
 from vgpu.node.ctl.runtime import runtime
-from vgpu.node.runtimes import containerd, docker, edits, hooks_d, proof
+from vgpu.node.runtimes import edits, proof
 
 
 class Node:
@@ -60,6 +58,18 @@ def test_configure_says_what_it_did_and_what_to_run(node: Node) -> None:
     assert undone.output.splitlines() == [f"written: {node.daemon}", "now run: systemctl reload docker"]
     assert node.daemon.read_text() == "{}\n"
     assert node.call("unconfigure").output == "docker: not configured; nothing changed\n"
+
+
+def test_the_undo_of_a_default_runtime_needs_more_than_a_reload(node: Node) -> None:
+    """dockerd keeps its default runtime where a reloaded file names none any more."""
+    assert node.call("configure", "--mode", "default").output.splitlines()[-1] == "now run: systemctl reload docker"
+    assert node.call("configure").output.splitlines()[-1] == "now run: systemctl restart docker"
+    assert node.call("unconfigure").output.splitlines()[-1] == "now run: systemctl reload docker"
+    node.call("configure", "--mode", "default")
+    assert node.call("unconfigure").output.splitlines()[-1] == "now run: systemctl restart docker"
+    node.daemon.write_text('{"default-runtime": "runc"}')
+    node.call("configure", "--mode", "default")
+    assert node.call("unconfigure").output.splitlines()[-1] == "now run: systemctl reload docker"
 
 
 def test_a_dry_run_prints_a_diff(node: Node) -> None:
@@ -200,36 +210,3 @@ def test_what_two_containers_prove(
     found = json.loads(done.output)
     assert found["result"] == result, found
     assert done.exit_code == {proof.PROVEN: 0, proof.WRONG: 1, proof.UNPROVEN: 3}[result]
-
-
-# The page
-
-
-def commands() -> list[list[str]]:
-    """The commands `vgpuctl runtime` of docs/runtimes.md, in their order."""
-    lines = (CHECKOUT / "docs/runtimes.md").read_text().splitlines()
-    return [line.split()[2:] for line in lines if line.startswith("    vgpuctl runtime ")]
-
-
-def test_the_commands_of_the_page(node: Node, fp: FakeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a reader types them, one after the other; the paths are this test's. tests/system has them with runtimes."""
-    default = (DATA / "runtimes/containerd-2.1.toml").read_text()
-    spec = '{"ociVersion": "1.0.2", "process": {}, "root": {}, "mounts": [], "linux": {}}'
-    fp.keep_last_process(True)
-    fp.register(["containerd", "--version"], stdout="containerd c v2.1.9 x")
-    fp.register(["containerd", "config", "default"], stdout=default)
-    fp.register(["ctr", "oci", "spec"], stdout=spec)
-    fp.register(["systemctl", fp.any()])
-    monkeypatch.setattr(containerd, "CONFIG", str(node.path / "etc/config.toml"))
-    monkeypatch.setattr(docker, "CONFIG", str(node.daemon))
-    monkeypatch.setattr(hooks_d, "DIRECTORY", str(node.path / "hooks.d"))
-    monkeypatch.setattr(containerd._Plan, "_verify", lambda _: None)
-    monkeypatch.setattr(ctl, "_programs", lambda: str(node.path / "bin"))
-    monkeypatch.setattr(proof, "examine", lambda *_: proof.Proof([("ok", "")]))
-    found = commands()
-    assert len(found) > 10
-    for words in found:
-        done = CliRunner().invoke(runtime, words, obj=node.settings)
-        assert done.exit_code == 0, (words, done.output, done.exception)
-        assert done.output
-    assert json.loads(node.daemon.read_text())["default-runtime"] == "vgpu"
