@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_subprocess import FakeProcess
 
 from vgpu.node.runtimes import proof
 from vgpu.node.runtimes.edits import Record
@@ -83,3 +85,75 @@ def test_a_cri_plugin_that_did_not_start_is_found() -> None:
     assert proof.failed_cri_plugins(OLD.format(old="error", new="ok")) == ["io.containerd.grpc.v1.cri"]
     assert proof.failed_cri_plugins(OLD.format(old="ok", new="error")) == ["io.containerd.cri.v1.runtime"]
     assert proof.failed_cri_plugins("") == []
+
+
+# The clients' commands
+
+
+def test_podmans_commands(site: Site, fp: FakeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof.shutil, "which", lambda name: f"/usr/bin/{name}")
+    begin = ["podman", "run", "--rm", "--network=none"]
+    end = ["--rootfs", site.rootfs, *proof.PROGRAM]
+    fp.register([*begin, *end])
+    fp.register([*begin, "--annotation=vgpu.io/cores=1", "--annotation=vgpu.io/memory=64Mi", *end], returncode=126)
+    with proof._podman(Proof(), site) as command:
+        assert command is not None
+        assert [command(share).returncode for share in (False, True)] == [0, 126]
+
+
+DUMP = """version = 3
+[grpc]
+address = "/run/other.sock"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.vgpu]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.vgpu.options]
+BinaryName = "/usr/bin/vgpu-runtime"
+"""
+
+
+def test_containerds_commands(site: Site, fp: FakeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first container runs by the handler's program; the second one hangs, and nothing of it is left."""
+    monkeypatch.setattr(proof.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(proof, "_daemon_start", lambda address: 1.0 if address == "/run/other.sock" else None)
+    spec = {"ociVersion": "1.0.2", "process": {}, "root": {}, "mounts": [], "linux": {}}
+    names = [f"vgpu-check-{os.getpid()}-{kind}" for kind in ("plain", "share")]
+    client = ["ctr", "--address", "/run/other.sock", "--namespace", "vgpu-check"]
+
+    def hang(_: object) -> None:
+        raise subprocess.TimeoutExpired(client, proof.TIMEOUT)
+
+    def started(name: str) -> list[str]:
+        options = ["--runc-binary", "/usr/bin/vgpu-runtime", "--config", f"{site.directory}/{name}.json"]
+        return [*client, "run", "--rm", "--null-io", *options, name]
+
+    fp.register(["containerd", "--config", site.wish.config, "config", "dump"], stdout=DUMP)
+    fp.register([*client, "plugins", "ls"], stdout=OLD.format(old="ok", new="error"))
+    fp.register(["ctr", "oci", "spec"], stdout=json.dumps(spec), occurrences=2)
+    fp.register(started(names[0]))
+    fp.register(started(names[1]), callback=hang)
+    cleared = [
+        ["tasks", "kill", "--signal", "KILL", names[1]],
+        ["tasks", "rm", names[1]],
+        ["containers", "rm", names[1]],
+    ]
+    for words in (*cleared, ["namespaces", "remove", "vgpu-check"]):
+        fp.register([*client, *words])
+    found = Proof()
+    with proof._containerd(found, site) as command:
+        assert command is not None
+        assert [command(share).returncode for share in (False, True)] == [0, proof.TIMED_OUT]
+    assert [status for status, _ in found.steps] == [FAILURE], "the CRI plugin that did not start"
+    for words in cleared:
+        assert fp.call_count([*client, *words]) == 1
+
+
+def test_a_docker_that_imports_nothing(site: Site, fp: FakeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof.shutil, "which", lambda name: f"/usr/bin/{name}")
+    os.makedirs(site.rootfs)
+    archive = f"{site.directory}/rootfs.tar"
+    fp.register(["docker", "version"])
+    fp.register(["docker", "import", archive, fp.any()], returncode=1, stderr="Error: no space left on device\n")
+    found = Proof()
+    with proof._docker(found, site) as command:
+        assert command is None
+    assert found.steps == [(WARNING, "docker import gives no image: Error: no space left on device")]
