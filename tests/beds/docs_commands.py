@@ -25,7 +25,7 @@ NOT_TYPED = {
     ("docs/benchmarks.md", "make bench"): "takes minutes; tests/component/bench runs its parts",
     ("docs/quick-start-kubernetes.md", "kubectl"): "needs a cluster: test_plugin_cluster types it in one",
     ("docs/quick-start-kubernetes.md", "vgpuctl status\nvgpuctl set"): "needs that pod: test_plugin_cluster types it",
-    ("docs/plugin.md", "curl"): "the port belongs to the whole machine, and systemd does not run; see test_probes",
+    ("docs/plugin.md", "curl"): "needs systemd: test_plugin_unit types it there",
     ("docs/plugin.md", "kubectl apply"): "needs a cluster; test_manifests builds the folder by kubectl",
     ("docs/cgroups.md", "systemctl show"): "needs a container below systemd; see test_systemd",
 }

@@ -45,7 +45,6 @@ ELSEWHERE = {
     "node/doctor/coexistence": "unit/node/ctl/test_doctor.py",
     "node/doctor/findings": "unit/node/ctl/test_doctor.py",
     "node/doctor/host": "unit/node/ctl/test_doctor.py",
-    "node/doctor/node": "unit/node/ctl/test_doctor.py",
     "node/doctor/runtimes": "unit/node/ctl/test_doctor.py",
     "node/driver/discover": "component/node/test_discover.py",
     "node/driver/elf_symbols": "component/node/test_elf_symbols.py",

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import docs_commands
 import file_modes
 import last_version
 import nodes
@@ -113,6 +114,38 @@ def upgrade(bed: Bed, debs: list[Path]) -> None:
     assert bed.call("dpkg-query", "-W", "-f", "${Version} ", "vgpu", "vgpu-device-plugin").count("later") == 2
 
 
+def typed(bed: Bed, begin: str) -> str:
+    """What the block of docs/plugin.md that begins so prints, typed where systemd runs."""
+    (block,) = [one for one in docs_commands.blocks("docs/plugin.md") if one.text.startswith(begin)]
+    return bed.call("sh", "-ec", block.text, timeout=120)
+
+
+def started(bed: Bed) -> str:
+    return bed.call("systemctl", "show", "-P", "MainPID", "containerd.service").strip()
+
+
+def check_that_a_real_systemctl_restarts(bed: Bed) -> None:
+    """`vgpuctl runtime configure --restart`: the daemon is another process, and its file is as before at the end."""
+    path = "/etc/containerd/config.toml"
+    write(bed, path, "# mine\nversion = 2\n")
+    before = bed.call("cat", path)
+    bed.call("systemctl", "start", "containerd.service", timeout=60)
+    pids = [started(bed)]
+    for verb in ("configure", "unconfigure"):
+        text = bed.call("vgpuctl", "runtime", verb, "--runtime", "containerd", "--restart", timeout=120)
+        assert text.endswith("done: systemctl restart containerd\n")
+        pids.append(started(bed))
+    assert len(set(pids)) == 3, pids
+    assert "0" not in pids
+    assert bed.call("cat", path) == before
+    write(bed, "/etc/systemd/system/containerd.service.d/broken.conf", "[Service]\nExecStart=\nExecStart=/bin/false")
+    bed.call("systemctl", "daemon-reload")
+    text = bed.call("sh", "-c", "vgpuctl runtime configure --runtime containerd --restart 2>&1; echo $?", timeout=120)
+    assert "vgpuctl: systemctl restart containerd: expected exit status 0, found Job for containerd.service" in text
+    assert "the files are written; repair containerd and run it again" in text
+    assert text.endswith("\n1\n")
+
+
 def test_the_unit_runs_hardened_before_kubelet_and_grants(
     bed: Bed, debs: list[Path], node: nodes.SimulatedNode
 ) -> None:
@@ -122,8 +155,9 @@ def test_the_unit_runs_hardened_before_kubelet_and_grants(
         write(bed, f"/etc/systemd/system/{unit}.service.d/sim.conf", DROP_IN.format(sim=node.sim, driver=node.driver))
     bed.call("vgpuctl", "config", "apply")
     bed.call("systemctl", "daemon-reload")
+    check_that_a_real_systemctl_restarts(bed)
     bed.call("systemctl", "restart", "vgpud.service", timeout=120)
-    bed.call("systemctl", "start", "vgpu-device-plugin.service", check=False, timeout=120)
+    typed(bed, "systemctl enable --now vgpu-device-plugin.service\n")
     state = bed.call("systemctl", "is-active", "vgpu-device-plugin.service", check=False).strip()
     assert state == "active", journal(bed, "vgpu-device-plugin")  # ready without kubelet, as kubelet may wait for it
     write(bed, "/run/kubelet.py", KUBELET)
@@ -140,6 +174,9 @@ def test_the_unit_runs_hardened_before_kubelet_and_grants(
     listing = bed.call("sh", "-c", file_modes.LISTING)
     assert "/var/lib/vgpu/grants/" in listing
     assert file_modes.wrong(listing) == []
+    output = typed(bed, "curl ")
+    assert output.startswith("ok\nok\n"), output
+    assert "Active: active (running)" in output
     log = journal(bed, "vgpu-device-plugin")
     assert "Traceback" not in log, log
     assert "health is not known" not in log, log

@@ -15,6 +15,7 @@ from vgpu.config.compiler import Compiled
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
 from vgpu.node.ctl import peer_config
+from vgpu.node.ctl.group import Group
 from vgpu.node.ctl.output import output_option, output_option_of, print_json, print_table, wide_option
 from vgpu.node.service import kubelet_resources
 
@@ -27,7 +28,7 @@ node_option = click.option(
 )  # fmt: skip
 
 
-@click.group()
+@click.group(cls=Group)
 def config() -> None:
     """Check, show and apply /etc/vgpu/config.yaml.
 

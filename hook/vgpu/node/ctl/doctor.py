@@ -83,12 +83,17 @@ def _context(config_path: str, hook: str) -> CheckContext:
 
 def _print(findings: list[Finding], wide: bool) -> None:
     print_table([(item.check, item.status, _found(item)) for item in findings], HEADERS, wide=wide)
-    for item in (item for item in findings if item.status != OK and not item.cause):
-        expected = f"expected {item.expected}" if item.expected else ""
-        advice = "; ".join(part for part in (expected, item.do) if part)
-        if advice:
+    for text in dict.fromkeys(_advice(item) for item in findings if item.status != OK and not item.cause):
+        if text:
             click.echo()
-            print_text(f"{item.check}, {item.status}: {advice}", wide)
+            print_text(text, wide)
+
+
+def _advice(item: Finding) -> str:
+    """What to do about a finding, or "". Several findings of one check may have the same."""
+    expected = f"expected {item.expected}" if item.expected else ""
+    advice = "; ".join(part for part in (expected, item.do) if part)
+    return f"{item.check}, {item.status}: {advice}" if advice else ""
 
 
 def _found(item: Finding) -> str:

@@ -16,6 +16,7 @@ from vgpu.config import grants, paths, settings
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.grants import Grant
 from vgpu.config.request import WHOLE_CARD, parse_size, split_cores
+from vgpu.node.ctl.group import Group
 from vgpu.node.ctl.output import (
     LEAST_HEX,
     SHORT_ID,
@@ -32,7 +33,7 @@ from vgpu.node.ctl.output import (
 HEADERS = ("id", "resource", "amount", "holder", "cards", "created")
 
 
-@click.group()
+@click.group(cls=Group)
 def grant() -> None:
     """Amounts that this node has granted to pods. The annotations of a pod name its grants."""
 

@@ -16,11 +16,12 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card, Inventory
 from vgpu.config.settings import Settings
 from vgpu.hook.linux import staleness
+from vgpu.node.ctl.group import Group
 from vgpu.node.ctl.output import Bytes, Id, Time, output_option, print_json, print_table, wide_option
 from vgpu.node.driver import discover
 
 
-@click.group()
+@click.group(cls=Group)
 def inventory() -> None:
     """The driver's files, device nodes and cards of this node, as containers get them."""
 

@@ -14,12 +14,12 @@ import click
 
 from vgpu.config import settings
 from vgpu.config.errors import VgpuError, shown
+from vgpu.node.ctl.group import LONGEST_SUMMARY
 from vgpu.node.ctl.output import print_errors_as_json
 from vgpu.node.service import privilege
 
 GROUP = "vgpu.ctl"
 OWN = "vgpu."
-LONGEST_SUMMARY = 200
 #: The first sentences of vgpu's own verbs. `vgpuctl --help` prints them and loads no verb, and no library of one.
 SUMMARIES = {
     "config": "Check, show and apply /etc/vgpu/config.yaml.",

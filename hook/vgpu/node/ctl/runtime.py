@@ -17,6 +17,7 @@ import click
 from vgpu.config import settings
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.settings import Settings
+from vgpu.node.ctl.group import Group
 from vgpu.node.ctl.output import output_option, print_json
 from vgpu.node.runtimes import edits, programs, proof, registry
 from vgpu.node.runtimes.edits import Edit, Record
@@ -32,7 +33,7 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Print the changes as a 
 _restart = click.option("--restart", is_flag=True, help="Restart the daemon, where it has to be restarted.")
 
 
-@click.group()
+@click.group(cls=Group)
 def runtime() -> None:
     """Have container runtimes call vgpu's hook, take that back, and prove it."""
 

@@ -343,3 +343,16 @@ def test_status_is_0_without_failures(tree: Tree, call: Callable[..., object], m
     monkeypatch.setattr(verb, "CHECKS", {"driver": node.driver, "registration": runtimes.runtime_configuration})
     assert call().exit_code == 0  # type: ignore[attr-defined]
     assert staleness.driver_version(str(tree.path / "proc")) == "550.54.15"
+
+
+def test_the_same_advice_for_several_findings_stands_once(
+    call: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [Finding("containers", WARNING, f"process {pid}", "only its own nodes", "stop it") for pid in (1, 2)]
+    monkeypatch.setattr(
+        verb, "diagnose", lambda _: [*found, Finding("daemon", WARNING, "none", "an answer", "stop it")]
+    )
+    lines = call().output.splitlines()  # type: ignore[attr-defined]
+    assert lines.count("containers, warning: expected only its own nodes; stop it") == 1
+    assert lines.count("daemon, warning: expected an answer; stop it") == 1
+    assert sum("process" in line for line in lines) == 2
