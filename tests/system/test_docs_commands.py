@@ -27,6 +27,7 @@ pytestmark = pytest.mark.root
 SCRIPT = CHECKOUT / "tests/beds/docs_node.sh"
 CGROUPS = ("/libpod_parent", "/default", "/vgpu-docs", "/vgpu-check")
 MARK = "@@@@ "
+TIMEOUT = 1200  #: seconds, for a machine with much else to do
 IMAGE = "vgpu-test.local/image:1"
 #: What a page needs before its first command.
 BEFORE = {
@@ -52,13 +53,16 @@ def printed(deb: Path, cudaprobe: Path, tmp_path_factory: pytest.TempPathFactory
         "unshare", "-m", "-p", "-f", "--kill-child", "sh", SCRIPT, deb.parent, directory / "overlay", node.driver,
         node.sim, image, docker, directory / "commands",
     ]  # fmt: skip
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=400,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    for name in set(CGROUPS) - existed:
-        cgroup_trees.remove(name)
-    parts = re.split(rf"^{MARK}(.*)\n", done.stdout, flags=re.MULTILINE)
+    output = directory / "output"
+    with output.open("wb") as stream:
+        try:
+            done = subprocess.run(
+                command, stdout=stream, stderr=stream, check=False, timeout=TIMEOUT, stdin=subprocess.DEVNULL
+            )
+        finally:
+            for name in set(CGROUPS) - existed:
+                cgroup_trees.remove(name)
+    parts = re.split(rf"^{MARK}(.*)\n", output.read_text(), flags=re.MULTILINE)
     assert done.returncode == 0, parts[-1][-6000:]
     yield dict(zip(parts[1::2], parts[2::2]))
 
