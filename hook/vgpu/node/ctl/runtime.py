@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import click
 
-from vgpu.config import settings
+from vgpu.config import annotations as names
+from vgpu.config import request, settings
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.settings import Settings
 from vgpu.node.ctl.group import Group
@@ -65,6 +66,7 @@ def configure(
         os.path.abspath(path) if path else "", mode, handler, os.path.abspath(programs or _programs()),
         config_path, node.state_dir, tuple(_pair(one) for one in share),
     )  # fmt: skip
+    _check_share(wish)
     _require_programs(wish)
     _write(node, name, lambda: registry.configure(name, wish), dry_run, restart, output)
 
@@ -211,6 +213,17 @@ def _require_programs(wish: Wish) -> None:
         if not os.access(program, os.X_OK):
             raise VgpuError(program, expected="vgpu's program", found="none", do="install vgpu, or name its directory "
                             "by --programs")  # fmt: skip
+
+
+def _check_share(wish: Wish) -> None:
+    """VgpuError for a share that the hook would refuse to every container of the runtime."""
+    annotations = {request.PREFIX + key: value for key, value in wish.share}
+    for key in names.misspelled(annotations):
+        near = names.nearest(key).removeprefix(request.PREFIX)
+        do = f"did you mean {near}?" if near else "see: docs/requests.md"
+        raise VgpuError("--share", expected="a name that vgpu reads", found=key.removeprefix(request.PREFIX), do=do)
+    if annotations:
+        request.from_annotations(annotations)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -127,6 +127,10 @@ def test_a_node_without_systemd(node: Node, fp: FakeProcess) -> None:
     ("arguments", "line"),
     [
         (("--share", "cores"), "--share: expected KEY=VALUE"),
+        (("--share", "core=30", "--share", "memory=8Gi"), "found core; did you mean cores?"),
+        (("--share", "cores=30", "--share", "core-limt=50"), "found core-limt; did you mean core-limit?"),
+        (("--share", "cores=30"), "vgpu.io/memory: expected vgpu.io/memory beside vgpu.io/cores=30"),
+        (("--share", "cores=30", "--share", "memory=lots"), "vgpu.io/memory: expected a size such as 2Gi"),
         (("--programs", "/nowhere"), "/nowhere/vgpu-hook: expected vgpu's program, found none"),
         (("--mode", "base-spec"), "--mode base-spec: expected handler or default"),
         (("--runtime", "podman", "--share", "cores=1"), "--share: expected --runtime docker"),
