@@ -15,7 +15,6 @@
 #include "input.h"
 #include "marker.h"
 #include "report.h"
-#include "spec_annotations.h"
 #include "spec_hooks.h"
 
 #define PROGRAM "vgpu-runtime"
@@ -144,18 +143,37 @@ static bool hook_path(char *path, size_t size)
     return true;
 }
 
-static bool add_hooks(const struct config_file *file, const char *vgpu_config, const struct input *document,
+/* The words of the administrator's command line that the hook gets, too. There, no image and no tenant can write. */
+static void pass_on(const struct shim_args *args, struct spec_hook *hook)
+{
+    if (args->vgpu_config) {
+        hook->words[hook->count++] = "--config";
+        hook->words[hook->count++] = args->vgpu_config;
+    }
+    if (args->standalone) {
+        hook->words[hook->count++] = "--standalone";
+        hook->words[hook->count++] = args->standalone;
+    }
+    for (size_t i = 0; i < args->annotation_count; i++) {
+        hook->words[hook->count++] = "--annotation";
+        hook->words[hook->count++] = args->annotations[i];
+    }
+}
+
+static bool add_hooks(const struct config_file *file, const struct shim_args *args, const struct input *document,
                       const struct stat *st)
 {
-    char hook[PATH_MAX];
+    char path[PATH_MAX];
+    struct spec_hook hook = {.path = path};
     struct spec_edits edits;
     struct stat link;
 
-    if (!hook_path(hook, sizeof hook)) {
+    if (!hook_path(path, sizeof path)) {
         report(PROGRAM, "find vgpu-hook: readlink /proc/self/exe: %s; mount /proc", strerror(errno));
         return false;
     }
-    edits = spec_hooks_add(document, hook, vgpu_config);
+    pass_on(args, &hook);
+    edits = spec_hooks_add(document, &hook);
     if (edits.why)
         return refuse(file, "hooks as in the OCI runtime specification", edits.why);
     if (!edits.count)
@@ -165,7 +183,7 @@ static bool add_hooks(const struct config_file *file, const char *vgpu_config, c
     return replace(file, document, &edits, st);
 }
 
-static bool judge(const struct config_file *file, const char *vgpu_config)
+static bool judge(const struct config_file *file, const struct shim_args *args)
 {
     struct input document;
     struct marks marks;
@@ -174,24 +192,11 @@ static bool judge(const struct config_file *file, const char *vgpu_config)
     if (input_read_file(file->dir, file->name, 0, &document, &st) != 0)
         return true; /* the runtime reports better what is wrong with the file */
     if (!marker_of_config(&document, &marks))
-        return marker_is_anywhere(&document) ? refuse(file, "one JSON object of at most 67108864 bytes", marks.why)
-                                             : true;
-    return !marks.vgpu || marks.sandbox || add_hooks(file, vgpu_config, &document, &st);
-}
-
-/* Adds the annotations of the command line, which then are the container's marker. A pod's sandbox gets none. */
-static bool add_annotations(const struct config_file *file, const struct shim_args *args)
-{
-    struct input document;
-    struct spec_edits edits;
-    struct marks marks;
-    struct stat st;
-
-    if (!args->annotation_count || input_read_file(file->dir, file->name, 0, &document, &st) != 0 ||
-        !marker_of_config(&document, &marks) || marks.sandbox)
+        return args->annotation_count || marker_is_anywhere(&document)
+                   ? refuse(file, "one JSON object of at most " INPUT_TEXT(CONFIG_MAX_MIB) " MiB", marks.why) : true;
+    if (marker_is_sandbox(&marks, NULL) || (!marks.vgpu && !args->annotation_count))
         return true;
-    edits = spec_annotations_add(&document, args->annotations, args->annotation_count);
-    return !edits.count || replace(file, &document, &edits, &st);
+    return add_hooks(file, args, &document, &st);
 }
 
 bool bundle_add_hooks(const struct shim_args *args)
@@ -201,7 +206,7 @@ bool bundle_add_hooks(const struct shim_args *args)
 
     if (open_directory(args, &file) < 0)
         return true;
-    go_on = add_annotations(&file, args) && judge(&file, args->vgpu_config);
+    go_on = judge(&file, args);
     close(file.dir);
     return go_on;
 }

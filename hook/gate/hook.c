@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,15 +17,21 @@
 #include "report.h"
 
 #define PROGRAM "vgpu-hook"
-#define USAGE "expected [--config /PATH] [--dry-run] prestart|createRuntime|poststop"
+#define USAGE \
+    "expected [--config /PATH] [--dry-run] [--standalone any|key] [--annotation vgpu.io/KEY=VALUE]... " \
+    "prestart|createRuntime|poststop"
 #define EXIT_REFUSED 1
 #define EXIT_USAGE 2
+#define ANNOTATIONS_MAX 8
+#define NO_END "no end of it within " INPUT_TEXT(VGPU_STDIN_SECONDS) " s"
 
 enum verdict { LEAVE, REFUSE, RUN };
 
-/* The options. vgpu.hook.main always gets them in this order: --config PATH --dry-run STAGE. */
+/* The options. vgpu.hook.main always gets them in this order, each in a word of its own, and the stage at the end. */
 struct hook_args {
-    const char *config, *stage;
+    const char *config, *standalone, *stage;
+    const char *annotation[ANNOTATIONS_MAX];
+    size_t annotations;
     bool dry_run;
 };
 
@@ -33,19 +40,42 @@ static bool is_stage(const char *word)
     return !strcmp(word, "prestart") || !strcmp(word, "createRuntime") || !strcmp(word, "poststop");
 }
 
+/* The value of the option `name` at argv[*i], in the same word or in the next one, which is passed. NULL: another one. */
+static const char *value_of(char **argv, int argc, int *i, const char *name)
+{
+    size_t len = strlen(name);
+
+    if (!strncmp(argv[*i], name, len) && argv[*i][len] == '=')
+        return argv[*i] + len + 1;
+    return !strcmp(argv[*i], name) && *i + 1 < argc ? argv[++*i] : NULL;
+}
+
+static bool read_option(int argc, char **argv, int *i, struct hook_args *args)
+{
+    const char *value;
+
+    if (!strcmp(argv[*i], "--dry-run"))
+        return args->dry_run = true;
+    if ((value = value_of(argv, argc, i, "--config")))
+        return (args->config = value) != NULL;
+    if ((value = value_of(argv, argc, i, "--standalone"))) {
+        args->standalone = value;
+        return !strcmp(value, "any") || !strcmp(value, "key");
+    }
+    if (!(value = value_of(argv, argc, i, "--annotation")) || args->annotations == ANNOTATIONS_MAX)
+        return false;
+    args->annotation[args->annotations++] = value;
+    return !strncmp(value, "vgpu.io/", 8) && strchr(value, '=');
+}
+
 static bool read_args(int argc, char **argv, struct hook_args *args)
 {
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--config") && i + 1 < argc)
-            args->config = argv[++i];
-        else if (!strncmp(argv[i], "--config=", 9))
-            args->config = argv[i] + 9;
-        else if (!strcmp(argv[i], "--dry-run"))
-            args->dry_run = true;
-        else if (!args->stage && is_stage(argv[i]))
+        int at = i;
+        if (!args->stage && is_stage(argv[i]))
             args->stage = argv[i];
-        else {
-            report(PROGRAM, "arguments: " USAGE ", found %s", argv[i]);
+        else if (!read_option(argc, argv, &i, args)) {
+            report(PROGRAM, "arguments: " USAGE ", found %s", argv[at]);
             return false;
         }
     }
@@ -66,25 +96,26 @@ static enum verdict refuse_if(bool marked, const char *what, const char *expecte
 }
 
 /* Runtimes start hooks in the bundle's directory (at poststop not all do), so config.json is looked for there. */
-static enum verdict decide_without_state(const struct input *state, const char *why)
+static enum verdict decide_without_state(const struct input *state, const struct hook_args *args, const char *why)
 {
     struct input config;
     struct marks marks;
     struct stat st;
-    bool marked = marker_is_anywhere(state);
+    bool marked = args->annotations || marker_is_anywhere(state);
 
     input_read_file(AT_FDCWD, "config.json", 0, &config, &st);
     if (!marker_of_config(&config, &marks))
         marked |= marker_is_anywhere(&config);
-    else if (marks.sandbox)
+    else if (marker_is_sandbox(&marks, NULL))
         return LEAVE;
     else
         marked |= marks.vgpu;
     return refuse_if(marked, "state JSON on stdin",
-                     "one JSON object of at most 1048576 bytes that names its bundle", why);
+                     "one JSON object of at most " INPUT_TEXT(STATE_MAX_MIB) " MiB that names its bundle", why);
 }
 
-static enum verdict decide(const struct marks *of_state)
+/* A container without a marker of its own still gets what the command line has for all containers. */
+static enum verdict decide(const struct marks *of_state, const struct hook_args *args)
 {
     char path[PATH_MAX + sizeof "/config.json"];
     struct input config;
@@ -92,23 +123,22 @@ static enum verdict decide(const struct marks *of_state)
     struct stat st;
     bool whole;
 
-    if (of_state->sandbox)
-        return LEAVE;
     snprintf(path, sizeof path, "%s/config.json", of_state->bundle);
     input_read_file(AT_FDCWD, path, 0, &config, &st);
     whole = marker_of_config(&config, &marks);
-    if (whole && marks.sandbox)
+    if (marker_is_sandbox(of_state, whole ? &marks : NULL))
         return LEAVE;
-    if (of_state->vgpu || (whole && marks.vgpu))
+    if (of_state->vgpu || (whole && marks.vgpu) || args->annotations)
         return RUN; /* vgpu.hook.main reports a bad config.json */
     if (whole)
         return LEAVE;
-    return refuse_if(marker_is_anywhere(&config), path, "one JSON object of at most 67108864 bytes", marks.why);
+    return refuse_if(marker_is_anywhere(&config), path,
+                     "one JSON object of at most " INPUT_TEXT(CONFIG_MAX_MIB) " MiB", marks.why);
 }
 
 static int run(const struct input *state, const struct hook_args *args)
 {
-    char *argv[5] = {0};
+    char *argv[INTERPRETER_ARGS_MAX + 1] = {0};
     size_t n = 0;
     const char *step;
 
@@ -118,9 +148,18 @@ static int run(const struct input *state, const struct hook_args *args)
     }
     if (args->dry_run)
         argv[n++] = "--dry-run";
+    if (args->standalone) {
+        argv[n++] = "--standalone";
+        argv[n++] = (char *)args->standalone;
+    }
+    for (size_t i = 0; i < args->annotations; i++) {
+        argv[n++] = "--annotation";
+        argv[n++] = (char *)args->annotation[i];
+    }
     argv[n] = (char *)args->stage;
     step = interpreter_exec(state, argv);
-    report(PROGRAM, "%s: %s", step, strerror(errno));
+    report(PROGRAM, "%s: %s; %s", step, strerror(errno), errno == EFBIG
+           ? "raise LimitFSIZE= of the service that runs the container runtime" : "run: vgpuctl doctor");
     return EXIT_REFUSED;
 }
 
@@ -133,14 +172,15 @@ int hook_main(int argc, char **argv)
     int error;
 
     interpreter_standard_fds();
+    signal(SIGXFSZ, SIG_IGN); /* a write past the runtime's RLIMIT_FSIZE is an error with a message, not a silent end */
     if (!read_args(argc, argv, &args))
         return EXIT_USAGE;
     error = input_read_stdin(&state);
     if (error)
-        verdict = decide_without_state(&state, strerror(error));
+        verdict = decide_without_state(&state, &args, error == ETIMEDOUT ? NO_END : strerror(error));
     else if (!marker_of_state(&state, &marks))
-        verdict = decide_without_state(&state, marks.why);
+        verdict = decide_without_state(&state, &args, marks.why);
     else
-        verdict = decide(&marks);
+        verdict = decide(&marks, &args);
     return verdict == RUN ? run(&state, &args) : verdict == REFUSE ? EXIT_REFUSED : 0;
 }

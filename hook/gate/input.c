@@ -6,7 +6,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Bytes read and dropped after STATE_MAX, so that a runtime that is still writing does not meet a closed pipe. */
@@ -15,13 +17,40 @@
 /* The additional byte distinguishes a state of the largest size from a longer one. */
 static char state[STATE_MAX + 1];
 
+#define NO_DEADLINE (-1L)
+
+static long milliseconds(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Waits until a read(2) does not block. False, with errno: not before the deadline. */
+static bool wait_for_input(int fd, long deadline)
+{
+    struct pollfd input = {.fd = fd, .events = POLLIN};
+    long left;
+
+    if (deadline == NO_DEADLINE)
+        return true;
+    while ((left = deadline - milliseconds()) > 0) {
+        int ready = poll(&input, 1, (int)left);
+        if (ready > 0 || (ready < 0 && errno != EINTR))
+            return true; /* read(2) finds out what is wrong with it */
+    }
+    errno = ETIMEDOUT;
+    return false;
+}
+
 /* Returns the number of bytes read, which is less than `size` only at the end of the file. -1, with errno: an error. */
-static ssize_t read_full(int fd, char *to, size_t size)
+static ssize_t read_full(int fd, char *to, size_t size, long deadline)
 {
     size_t have = 0;
 
     while (have < size) {
-        ssize_t n = read(fd, to + have, size - have);
+        ssize_t n = wait_for_input(fd, deadline) ? read(fd, to + have, size - have) : -1;
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
@@ -33,18 +62,19 @@ static ssize_t read_full(int fd, char *to, size_t size)
     return (ssize_t)have;
 }
 
-static void drain_stdin(void)
+static void drain_stdin(long deadline)
 {
     static char scrap[1 << 16];
 
     for (size_t i = 0; i < DRAIN_MAX / sizeof scrap; i++)
-        if (read_full(STDIN_FILENO, scrap, sizeof scrap) < (ssize_t)sizeof scrap)
+        if (read_full(STDIN_FILENO, scrap, sizeof scrap, deadline) < (ssize_t)sizeof scrap)
             return;
 }
 
 int input_read_stdin(struct input *input)
 {
-    ssize_t n = read_full(STDIN_FILENO, state, sizeof state);
+    long deadline = milliseconds() + VGPU_STDIN_SECONDS * 1000L;
+    ssize_t n = read_full(STDIN_FILENO, state, sizeof state, deadline);
 
     *input = (struct input){.at = state};
     if (n < 0)
@@ -52,7 +82,7 @@ int input_read_stdin(struct input *input)
     input->oversized = (size_t)n > STATE_MAX;
     input->len = input->oversized ? STATE_MAX : (size_t)n;
     if (input->oversized)
-        drain_stdin();
+        drain_stdin(deadline);
     return 0;
 }
 
@@ -71,7 +101,7 @@ static int read_open_file(int fd, struct input *input, struct stat *st)
     to = mmap(NULL, size + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (to == MAP_FAILED)
         return errno;
-    n = read_full(fd, to, size);
+    n = read_full(fd, to, size, NO_DEADLINE);
     input->at = to;
     input->len = n < 0 ? 0 : (size_t)n;
     return n < 0 ? errno : 0;

@@ -11,8 +11,13 @@
 #include <stddef.h>
 #include <sys/stat.h>
 
-#define STATE_MAX ((size_t)1 << 20)
-#define CONFIG_MAX ((size_t)64 << 20)
+/* The same numbers as in vgpu.hook.request.oci_state; a test compares them. */
+#define STATE_MAX_MIB 1
+#define CONFIG_MAX_MIB 16
+#define STATE_MAX ((size_t)STATE_MAX_MIB << 20)
+#define CONFIG_MAX ((size_t)CONFIG_MAX_MIB << 20)
+#define INPUT_TEXT(number) INPUT_QUOTED(number)
+#define INPUT_QUOTED(number) #number
 
 struct input {
     const char *at;
@@ -20,7 +25,7 @@ struct input {
     bool oversized; /* the input is longer than `len` bytes */
 };
 
-/* 0 or an errno. */
+/* 0 or an errno. ETIMEDOUT: the writer did not close its end within VGPU_STDIN_SECONDS. */
 int input_read_stdin(struct input *input);
 
 /* 0 or an errno. EINVAL: not a regular file. ELOOP: a symlink, with O_NOFOLLOW in `flags`. */

@@ -18,8 +18,6 @@
 #define SYS_close_range 436
 #endif
 
-#define ARGS_MAX 8
-
 /*
  * Takes the hook's modules from one file (packaging/bytecode). The file is one version of the hook, also while a package
  * manager replaces the sources. The hook falls back to the sources when the file has another magic number, is damaged,
@@ -38,7 +36,7 @@
     "            and data[4:12] == _imp.source_hash(1, data[12:])):\n" \
     "        finder, table = marshal.loads(data[12:])\n" \
     "        exec(finder, {'table': table})\n" \
-    "except OSError:\n" \
+    "except Exception:\n" \
     "    pass\n"
 #else
 #define LOAD_BYTE_CODE
@@ -52,8 +50,12 @@ static const char code[] =
     LOAD_BYTE_CODE
     "try:\n"
     "    from vgpu.hook.main import entry\n"
-    "except Exception as error:\n"
-    "    sys.exit(f'vgpu-hook: import of vgpu.hook.main from " VGPU_PYTHON_PATH ": {error!r}; reinstall vgpu')\n"
+    "except KeyboardInterrupt:\n"
+    "    sys.exit('vgpu-hook: import: expected to finish, found the signal SIGINT; start the container again')\n"
+    "except BaseException as error:\n"
+    "    found = f'{type(error).__name__}: {ascii(str(error))}'\n"
+    "    sys.exit('vgpu-hook: import of vgpu.hook.main from " VGPU_PYTHON_PATH ": expected a complete installation, '\n"
+    "             f'found {found}; install vgpu again, and python3 with its whole standard library')\n"
     "entry(sys.argv[1:])\n";
 
 static char *const environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", NULL};
@@ -79,7 +81,10 @@ static int write_state(int fd, const struct input *state)
     return 0;
 }
 
-/* Used where memfd_create fails (before Linux 3.17, or by seccomp): a pipe large enough for the whole state. */
+/*
+ * Used where memfd_create fails (before Linux 3.17, or by seccomp), or where the runtime's limit of a file's size is less
+ * than the state: a pipe large enough for the whole state.
+ */
 static int state_pipe(const struct input *state)
 {
     int fds[2];
@@ -100,7 +105,10 @@ static int state_memfd(const struct input *state)
 
     if (fd < 0)
         return -1;
-    return write_state(fd, state) < 0 || lseek(fd, 0, SEEK_SET) < 0 ? -1 : fd;
+    if (write_state(fd, state) == 0 && lseek(fd, 0, SEEK_SET) == 0)
+        return fd;
+    close(fd);
+    return -1;
 }
 
 static int state_to_stdin(const struct input *state)
@@ -154,9 +162,9 @@ static void default_signals(void)
 
 const char *interpreter_exec(const struct input *state, char *const *args)
 {
-    char *argv[5 + ARGS_MAX + 1] = {VGPU_PYTHON, "-I", "-S", "-c", (char *)code};
+    char *argv[5 + INTERPRETER_ARGS_MAX + 1] = {VGPU_PYTHON, "-I", "-S", "-c", (char *)code};
 
-    for (size_t i = 0; i < ARGS_MAX && args[i]; i++)
+    for (size_t i = 0; i < INTERPRETER_ARGS_MAX && args[i]; i++)
         argv[5 + i] = args[i];
     if (state_to_stdin(state) < 0)
         return "pass the state on";

@@ -12,8 +12,10 @@
 /* Opens /dev/null as each of the descriptors 0, 1 and 2 that is closed, so that no file of ours gets that number. */
 void interpreter_standard_fds(void);
 
+#define INTERPRETER_ARGS_MAX 24
+
 /*
- * `args` (at most 8, then NULL) are the arguments of entry() in vgpu.hook.main. Returns only on failure: the step that
+ * `args` (at most INTERPRETER_ARGS_MAX, then NULL) are the arguments of entry() in vgpu.hook.main. Returns only on failure: the step that
  * failed, with errno.
  */
 const char *interpreter_exec(const struct input *state, char *const *args);

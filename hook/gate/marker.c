@@ -18,6 +18,14 @@ static bool is_container_type(struct json_text key)
            json_scan_text_equals(key, "io.kubernetes.cri-o.ContainerType");
 }
 
+/* The names by which vgpu.hook.request.authorization may give a card. A pod's sandbox may have wishes besides. */
+static bool is_amount(struct json_text key)
+{
+    return json_scan_text_starts(key, ANNOTATION "grant-") || json_scan_text_starts(key, ANNOTATION "request-") ||
+           json_scan_text_equals(key, ANNOTATION "cores") || json_scan_text_equals(key, ANNOTATION "memory") ||
+           json_scan_text_equals(key, ANNOTATION "gpus");
+}
+
 static void read_annotations(struct json *json, struct marks *marks)
 {
     struct json_text key, value;
@@ -27,6 +35,7 @@ static void read_annotations(struct json *json, struct marks *marks)
         return;
     while (json_scan_next_member(json, &first, &key)) {
         marks->vgpu |= json_scan_text_starts(key, ANNOTATION);
+        marks->amount |= is_amount(key);
         if (!is_container_type(key) || json_scan_peek(json) != '"')
             json_scan_skip(json);
         else if (json_scan_string(json, &value))
@@ -44,8 +53,8 @@ static void read_env(struct json *json, struct marks *marks)
     while (json_scan_next_item(json, &first)) {
         if (json_scan_peek(json) != '"')
             json_scan_skip(json);
-        else if (json_scan_string(json, &entry))
-            marks->vgpu |= json_scan_text_starts(entry, ENVIRONMENT);
+        else if (json_scan_string(json, &entry) && json_scan_text_starts(entry, ENVIRONMENT))
+            marks->vgpu = marks->amount = true;
     }
 }
 
@@ -116,6 +125,14 @@ static bool read_document(const struct input *input, struct marks *marks,
     else
         snprintf(marks->why, sizeof marks->why, "%s at byte %zu", json.error, (size_t)(json.at - json.begin));
     return false;
+}
+
+bool marker_is_sandbox(const struct marks *one, const struct marks *other)
+{
+    bool sandbox = (one && one->sandbox) || (other && other->sandbox);
+    bool amount = (one && one->amount) || (other && other->amount);
+
+    return sandbox && !amount;
 }
 
 bool marker_of_state(const struct input *input, struct marks *marks)

@@ -68,7 +68,7 @@ int shim_main(const char *name, int argc, char **argv)
 
     if (shim_args_read(argc, argv, &args) < 0) {
         report(PROGRAM, "arguments: expected an absolute path after --vgpu-runtime and --vgpu-config, "
-                        "and vgpu.io/KEY=VALUE after --vgpu-annotation");
+                        "any or key after --vgpu-standalone, and vgpu.io/KEY=VALUE after --vgpu-annotation");
         return EXIT_USAGE;
     }
     report_to_runtime_log(args.log_json ? args.log : NULL);

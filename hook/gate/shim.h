@@ -3,8 +3,8 @@
  * for these it adds vgpu-hook to config.json first.
  *
  * Belongs here: finding the real runtime and replacing this process by it with exec. The real runtime gets the
- * environment and the arguments unchanged, without the shim's own options (--vgpu-runtime, --vgpu-config). The change
- * to config.json is in bundle.h.
+ * environment and the arguments unchanged, without the shim's own options (--vgpu-...). The change to config.json
+ * is in bundle.h.
  */
 #ifndef VGPU_GATE_SHIM_H
 #define VGPU_GATE_SHIM_H

@@ -82,6 +82,13 @@ static bool is_annotation(const char *text)
     return !*c && strchr(text, '=') && c - text <= SHIM_ANNOTATION_LEN;
 }
 
+/* Takes out --vgpu-standalone. */
+static bool take_standalone(int *argc, char **argv, int i, struct option option, struct shim_args *args)
+{
+    args->standalone = take_own(argc, argv, i, option, "");
+    return args->standalone && (!strcmp(args->standalone, "any") || !strcmp(args->standalone, "key"));
+}
+
 /* Takes out one more --vgpu-annotation. */
 static bool take_annotation(int *argc, char **argv, int i, struct option option, struct shim_args *args)
 {
@@ -130,6 +137,9 @@ static int find_subcommand(int *argc, char **argv, struct shim_args *args)
             return -1;
         if (!own && is(option, "vgpu-annotation")) {
             if (!take_annotation(argc, argv, i, option, args))
+                return -1;
+        } else if (!own && is(option, "vgpu-standalone")) {
+            if (!take_standalone(argc, argv, i, option, args))
                 return -1;
         } else if (!own) {
             read_log(option, argv[i + 1], args);

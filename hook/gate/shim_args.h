@@ -16,6 +16,7 @@
 struct shim_args {
     const char *runtime;     /* --vgpu-runtime, or NULL */
     const char *vgpu_config; /* --vgpu-config, or NULL */
+    const char *standalone;  /* --vgpu-standalone any or key, or NULL */
     const char *annotations[SHIM_ANNOTATIONS_MAX]; /* --vgpu-annotation vgpu.io/KEY=VALUE, for clients without one */
     size_t annotation_count;
     const char *log;         /* the runtime's --log, or NULL */

@@ -137,8 +137,8 @@ static void read_spec(const struct input *document, struct spec_hooks *spec)
     }
 }
 
-/* All inserted text: two hooks, each with two paths. Every byte of a path may take six bytes as an escape. */
-static char inserted[4 * 6 * PATH_MAX + 1024];
+/* All inserted text: two hooks, each with two paths and words. Every byte of a path may take six bytes as an escape. */
+static char inserted[4 * 6 * PATH_MAX + 2 * SHIM_ANNOTATIONS_MAX * (SHIM_ANNOTATION_LEN + 32) + 1024];
 static size_t used;
 
 static void put(const char *text)
@@ -164,26 +164,25 @@ static void put_string(const char *text)
     put("\"");
 }
 
-static void put_hook(const char *stage, const char *hook, const char *config)
+static void put_hook(const char *stage, const struct spec_hook *hook)
 {
     put("{\"path\":");
-    put_string(hook);
+    put_string(hook->path);
     put(",\"args\":[\"vgpu-hook\",");
-    if (config) {
-        put("\"--config\",");
-        put_string(config);
+    for (size_t i = 0; i < hook->count; i++) {
+        put_string(hook->words[i]);
         put(",");
     }
     put_string(stage);
     put("],\"env\":[\"" HOOK_ENV "\"],\"timeout\":" HOOK_TIMEOUT "}");
 }
 
-static void put_member(const char *stage, const char *hook, const char *config)
+static void put_member(const char *stage, const struct spec_hook *hook)
 {
     put("\"");
     put(stage);
     put("\":[");
-    put_hook(stage, hook, config);
+    put_hook(stage, hook);
     put("]");
 }
 
@@ -197,8 +196,8 @@ static void add(struct spec_edits *edits, size_t at, size_t drop, size_t text)
 }
 
 /* Adds vgpu-hook to a list that exists or is null: as the last hook in prestart, as the first in poststop. */
-static void add_to_list(struct spec_edits *edits, const struct place *list, const char *stage, const char *hook,
-                        const char *config)
+static void add_to_list(struct spec_edits *edits, const struct place *list, const char *stage,
+                        const struct spec_hook *hook)
 {
     bool last = !strcmp(stage, "prestart");
     size_t text = used;
@@ -207,7 +206,7 @@ static void add_to_list(struct spec_edits *edits, const struct place *list, cons
         put("[");
     else if (last && !list->empty)
         put(",");
-    put_hook(stage, hook, config);
+    put_hook(stage, hook);
     if (list->kind == EMPTY_VALUE)
         put("]");
     else if (!last && !list->empty)
@@ -220,17 +219,17 @@ static void add_to_list(struct spec_edits *edits, const struct place *list, cons
 
 /* Adds the missing lists as new members at the front of "hooks". Adds "hooks" too if it is missing. */
 static void add_members(struct spec_edits *edits, const struct spec_hooks *spec, bool prestart, bool poststop,
-                        const char *hook, const char *config)
+                        const struct spec_hook *hook)
 {
     const struct place *hooks = &spec->hooks;
     size_t text = used;
 
     put(hooks->kind == ABSENT ? "\"hooks\":{" : hooks->kind == EMPTY_VALUE ? "{" : "");
     if (prestart)
-        put_member("prestart", hook, config);
+        put_member("prestart", hook);
     put(prestart && poststop ? "," : "");
     if (poststop)
-        put_member("poststop", hook, config);
+        put_member("poststop", hook);
     put(hooks->kind == ABSENT ? "}," : hooks->kind == EMPTY_VALUE ? "}" : hooks->empty ? "" : ",");
     if (hooks->kind == ABSENT)
         add(edits, spec->top, 0, text);
@@ -238,7 +237,7 @@ static void add_members(struct spec_edits *edits, const struct spec_hooks *spec,
         add(edits, hooks->begin, hooks->kind == EMPTY_VALUE ? hooks->end - hooks->begin : 0, text);
 }
 
-struct spec_edits spec_hooks_add(const struct input *document, const char *hook, const char *config)
+struct spec_edits spec_hooks_add(const struct input *document, const struct spec_hook *hook)
 {
     struct spec_edits edits = {0};
     struct spec_hooks spec;
@@ -252,12 +251,12 @@ struct spec_edits spec_hooks_add(const struct input *document, const char *hook,
     prestart = !spec.prestart.ours && !spec.create_runtime.ours;
     poststop = !spec.poststop.ours;
     if (prestart && spec.prestart.kind != ABSENT)
-        add_to_list(&edits, &spec.prestart, "prestart", hook, config);
+        add_to_list(&edits, &spec.prestart, "prestart", hook);
     if (poststop && spec.poststop.kind != ABSENT)
-        add_to_list(&edits, &spec.poststop, "poststop", hook, config);
+        add_to_list(&edits, &spec.poststop, "poststop", hook);
     prestart &= spec.prestart.kind == ABSENT;
     poststop &= spec.poststop.kind == ABSENT;
     if (prestart || poststop)
-        add_members(&edits, &spec, prestart, poststop, hook, config);
+        add_members(&edits, &spec, prestart, poststop, hook);
     return edits;
 }

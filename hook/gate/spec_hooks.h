@@ -15,6 +15,10 @@
 #include <stddef.h>
 
 #include "input.h"
+#include "shim_args.h"
+
+/* --config, --standalone and each --annotation, with their values */
+#define SPEC_HOOK_WORDS_MAX (4 + 2 * SHIM_ANNOTATIONS_MAX)
 
 struct spec_edit {
     size_t offset, drop; /* the text replaces `drop` bytes from `offset` on */
@@ -28,10 +32,16 @@ struct spec_edits {
     const char *why;          /* what makes the insertion impossible; NULL if nothing does */
 };
 
+/* vgpu-hook's absolute path, and the arguments before the stage. */
+struct spec_hook {
+    const char *path;
+    const char *words[SPEC_HOOK_WORDS_MAX];
+    size_t count;
+};
+
 /*
- * `hook` is vgpu-hook's absolute path. `config` becomes its argument --config and may be NULL. marker_of_config() must
- * have accepted the document. The texts of the edits stay valid until the next call.
+ * marker_of_config() must have accepted the document. The texts of the edits stay valid until the next call.
  */
-struct spec_edits spec_hooks_add(const struct input *document, const char *hook, const char *config);
+struct spec_edits spec_hooks_add(const struct input *document, const struct spec_hook *hook);
 
 #endif

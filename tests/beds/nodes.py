@@ -52,6 +52,9 @@ class Node:
             "paths.state": str(directory / "state"),
             "paths.run": str(directory / "run"),
             "paths.libvcuda": str(BUILD / "lib/vcuda"),
+            "standalone.key": str(directory / "standalone.key"),
+            # Tests ask by plain annotations, as nodes do that were installed before there was a key.
+            "standalone.requests": "annotations",
         }
         self.settings = Settings({**values, **settings}, "testnode", "test")
         (directory / "run").mkdir(parents=True, exist_ok=True)

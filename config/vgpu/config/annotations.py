@@ -25,13 +25,30 @@ PEERS = (
 DOMAINS = tuple(dict.fromkeys(name.partition("/")[0] for name in (*NAMES, *PEERS)))
 MAX_NAME = 64
 PEERS_MISTAKES = 2
+#: So many hexadecimal digits in a row may be a key, or nearly one: no message shows them.
+SECRET = 12
+KEY = "<key>"
 
 
 def unknown(annotations: dict[str, str]) -> list[str]:
     """The `vgpu.io/` names that vgpu does not read, in order."""
     return sorted(
-        key for key in annotations if key.startswith(request.PREFIX) and key not in NAMES and key not in WRITTEN
-    )
+        key for key in annotations
+        if key.startswith(request.PREFIX) and not key.startswith(request.REQUEST)
+        and key not in NAMES and key not in WRITTEN
+    )  # fmt: skip
+
+
+def masked(name: str) -> str:
+    """An annotation's name for a message: without what may be a key."""
+    digits, text = "", ""
+    for letter in name + "\0":
+        if letter in "0123456789abcdefABCDEF":
+            digits += letter
+        else:
+            text += (KEY if len(digits) >= SECRET else digits) + letter
+            digits = ""
+    return text[:-1]
 
 
 def misspelled(annotations: dict[str, str]) -> list[str]:
@@ -42,7 +59,9 @@ def misspelled(annotations: dict[str, str]) -> list[str]:
 
 def nearest(key: str) -> str:
     """The name that is most like `key`; "" if none is."""
-    key = key.lower()
+    key = masked(key.lower())
+    if key.endswith(KEY):
+        return request.REQUEST + KEY if distance(key, request.REQUEST + KEY) <= 2 * PEERS_MISTAKES else ""
     names = NAMES if key.startswith(request.PREFIX) else (*NAMES, *PEERS)
     if len(key) > MAX_NAME:
         return ""

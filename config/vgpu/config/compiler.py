@@ -429,6 +429,7 @@ _NORMAL: dict[str, Callable[[str, Any], object]] = {
     "driver.dev_root": _path,
     "driver.proc_root": _path,
     "driver.library_dirs": _paths,
+    "standalone.key": _path,
     "driver.exclude_libraries": _exclusions,
     "resources.memory_unit": _memory_unit,
     "plugin.socket_dir": _path,

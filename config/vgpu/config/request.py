@@ -11,6 +11,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.limits import MAX_CARDS
 
 PREFIX = "vgpu.io/"
+REQUEST = PREFIX + "request-"  #: before a node's key: a request outside Kubernetes, see vgpu.config.standalone
 CORES = PREFIX + "cores"
 MEMORY = PREFIX + "memory"
 GPUS = PREFIX + "gpus"

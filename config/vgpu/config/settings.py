@@ -31,6 +31,8 @@ DEFAULTS: dict[str, object] = {
     "driver.compat_libraries": "mask",  # CUDA forward compatibility libraries in an image of a share: mask or refuse
     "devices.permissions": "rw",  # of the device cgroup rules
     "standalone.enabled": True,  # requests by annotation outside Kubernetes, from the host's root
+    "standalone.requests": "key",  # key: vgpu.io/request-<key> alone; annotations: vgpu.io/cores, ... of anybody
+    "standalone.key": "/etc/vgpu/standalone.key",  # see vgpu.config.standalone
     "placement.policy": "binpack",
     "scaling.cores": 1.0,
     "scaling.memory": 1.0,
@@ -55,6 +57,9 @@ DEFAULTS: dict[str, object] = {
     "kubernetes.missing_memory": "refuse",  # a share without memory: refuse, or proportional to its cores
     "kubernetes.scheduler_amounts": "spec",  # spec: annotated amounts count up to the pod's limits; trust
 }
+
+#: What a record means that was compiled before there was the setting.
+BEFORE: dict[str, object] = {"standalone.requests": "annotations"}
 
 _DO = "run: vgpuctl config apply"
 
@@ -108,7 +113,7 @@ def from_record(record: dict[str, object], path: str) -> Settings:
     """Settings from a compiled record; VgpuError when this version cannot use it."""
     fields = Fields(record, path, _DO)
     fields.version(VERSION)
-    values = fields.inner("settings").record
+    values = {**BEFORE, **fields.inner("settings").record}
     for name, value in values.items():
         if name not in DEFAULTS or not _same_type(value, DEFAULTS[name]):
             raise VgpuError(f"{path}: setting {shown(name)}", expected=_expected(name), found=_found(value), do=_DO)

@@ -1,4 +1,4 @@
-"""The hook's process: `vgpu-hook [--config FILE] [--dry-run] prestart|createRuntime|poststop`, state JSON on stdin.
+"""The hook's process: `vgpu-hook [OPTIONS] prestart|createRuntime|poststop`, state JSON on stdin.
 
 Belongs here: the steps of a start and of a stop in their order, and which failures stop a container. Not how a step
 works: each has its folder. The gate starts this process only for containers that carry a vgpu marker. Exit 0 means that
@@ -14,14 +14,14 @@ import os
 import sys
 import time
 
-from vgpu.config import context_sizes, paths
+from vgpu.config import context_sizes, paths, standalone
 from vgpu.config import inventory as inventories
 from vgpu.config import settings as node_settings
 from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Inventory
-from vgpu.config.request import Request
+from vgpu.config.request import PREFIX, Request
 from vgpu.config.settings import Settings
-from vgpu.hook import hooklog
+from vgpu.hook import failures, hooklog
 from vgpu.hook.devices import rules
 from vgpu.hook.devices.allow import AllowDevices
 from vgpu.hook.inject import execute, plan
@@ -34,13 +34,35 @@ from vgpu.hook.linux import cgroup, procfs, staleness
 from vgpu.hook.linux.rootfs import Rootfs
 from vgpu.hook.placement.allocation import Allocation
 from vgpu.hook.request import authorization, ignored_annotations, oci_state, pod_record
-from vgpu.hook.request.identity import Identity, identify
+from vgpu.hook.request.authorization import ANY, KEY, CommandLine
+from vgpu.hook.request.identity import Identity, identify, in_kubepods
 from vgpu.hook.request.oci_state import Container
 from vgpu.hook.request.resolve_grants import WantedGrants
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TextIO
+
 STARTING = ("prestart", "createRuntime")
 STOPPED = "poststop"
-USAGE = "usage: vgpu-hook [--config FILE] [--dry-run] prestart|createRuntime|poststop"
+USAGE = (
+    "usage: vgpu-hook [--config FILE] [--dry-run] [--standalone any|key] [--annotation vgpu.io/KEY=VALUE]... "
+    "prestart|createRuntime|poststop"
+)
+
+
+class Arguments:
+    """The hook's arguments: the compiled settings, --dry-run, the stage, and the administrator's requests."""
+
+    __slots__ = ("command_line", "config", "dry_run", "stage")
+
+    def __init__(
+        self, config: str, dry_run: bool = False, stage: str = "", command_line: CommandLine | None = None
+    ) -> None:
+        self.config = config
+        self.dry_run = dry_run
+        self.stage = stage
+        self.command_line = command_line or CommandLine()
 
 
 class Node:
@@ -60,12 +82,14 @@ class Hook:
     `execution` is that of the plan: it is undone when a later step fails.
     """
 
-    __slots__ = ("config_path", "dry_run", "execution", "proc", "run_dir", "step")
+    __slots__ = ("command_line", "config_path", "dry_run", "execution", "proc", "run_dir", "settings", "step")
 
-    def __init__(self, config_path: str, dry_run: bool, proc: str = "/proc") -> None:
-        self.config_path = config_path
-        self.dry_run = dry_run
+    def __init__(self, arguments: Arguments, proc: str = "/proc") -> None:
+        self.command_line = arguments.command_line
+        self.config_path = arguments.config
+        self.dry_run = arguments.dry_run
         self.proc = proc
+        self.settings: Settings | None = None
         self.run_dir = ""
         self.step = "state"
         self.execution: Execution | None = None
@@ -73,12 +97,11 @@ class Hook:
     def start(self, state: dict[str, object]) -> list[str]:
         """prestart and createRuntime. Returns lines for the log, [] when the container has no allocation."""
         container = oci_state.read(state)
-        if not authorization.asks_for_cards(container):
+        if not authorization.asks_for_cards(container, self.command_line):
             return []
         self.step = "identity"
         cgroups = cgroup.paths_of(container.pid, self.proc) if container.pid else []
-        identity = identify(cgroups, container.annotations)
-        wanted = authorization.wanted(container, identity)
+        identity, wanted, notes = self._wanted(container, cgroups)
         if wanted is None:
             return self._ignored(container) if identity.kubernetes and not identity.sandbox else []
         self.step = "authorization"
@@ -86,29 +109,53 @@ class Hook:
         node = self._node()
         authorization.refuse_standalone(identity, node.settings)
         self.step = "allocation"
-        notes: list[str] = []
         if isinstance(wanted, WantedGrants) and identity.holder:
             wanted, notes = pod_record.complete(wanted, identity.holder, container.annotations, node.settings)
-        elif isinstance(wanted, Request):
-            notes = ignored_annotations.standalone(container.annotations, wanted)
         if self.dry_run:
             return [*self._explain(container, node.ledger.place(wanted, identity.holder, container.id), node), *notes]
         return [*self._run(container, identity, wanted, node), *notes]
+
+    def _wanted(
+        self, container: Container, cgroups: list[str]
+    ) -> tuple[Identity, Request | WantedGrants | None, list[str]]:
+        """Who asks, for what, and notes for the log. The kernel's cgroup path makes a container one of Kubernetes.
+        Outside of it, a request with the node's key makes it a standalone one, whatever its other annotations say.
+        """
+        annotations, inside = container.annotations, in_kubepods(cgroups)
+        if not inside and standalone.asks(annotations):
+            wanted = authorization.by_key(container, self._settings())
+            return Identity(None), wanted, ignored_annotations.beside_authority(annotations)
+        identity = identify(cgroups, annotations)
+        if identity.kubernetes and (inside or not self.command_line.annotations or authorization.has_grants(container)):
+            return identity, authorization.in_pod(container, identity), []
+        if self.command_line.annotations:
+            wanted = authorization.by_command_line(container, self.command_line, self._settings())
+            return Identity(None), wanted, ignored_annotations.standalone(annotations, wanted)
+        if not authorization.asks_by_annotation(annotations):
+            return identity, None, []
+        plain = authorization.by_annotations(container, self.command_line, self._settings())
+        return identity, plain, ignored_annotations.standalone(annotations, plain) if plain else []
 
     def _ignored(self, container: Container) -> list[str]:
         """Notes on a container of a pod that gets no card. Settings that cannot be read stop no such container."""
         notes = ignored_annotations.in_pod(container.annotations)
         if notes:
             try:
-                self.run_dir = node_settings.read(self.config_path).run_dir
+                self._settings()
             except VgpuError:
                 return []
         return notes
 
+    def _settings(self) -> Settings:
+        """The node's settings, read once."""
+        if self.settings is None:
+            step, self.step = self.step, "configuration"
+            self.settings = node_settings.read(self.config_path)
+            self.run_dir, self.step = self.settings.run_dir, step
+        return self.settings
+
     def _node(self) -> Node:
-        self.step = "configuration"
-        settings = node_settings.read(self.config_path)
-        self.run_dir = settings.run_dir
+        settings = self._settings()
         self.step = "inventory"
         inventory = inventories.read(settings.run_dir)
         staleness.check(inventory, settings.text("driver.proc_root"))
@@ -199,8 +246,7 @@ class Hook:
 
     def stop(self, state: dict[str, object]) -> list[str]:
         """poststop. Returns lines for the log."""
-        settings = node_settings.read(self.config_path)
-        self.run_dir = settings.run_dir
+        settings = self._settings()
         self.step = "release"
         ledger = Ledger(settings, [], self.proc)
         container = state.get("id")
@@ -213,58 +259,80 @@ def _too_small(allocation: Allocation) -> list[str]:
     return context_sizes.too_small(allocation.cards, [limit.memory for limit in allocation.limits])
 
 
-def parse(arguments: list[str]) -> tuple[str, bool, str] | None:
-    """(configuration, dry run, stage), None when the arguments are wrong."""
-    config_path, dry_run, rest = node_settings.COMPILED_PATH, False, list(arguments)
+def parse(arguments: list[str]) -> Arguments | None:
+    """None when the arguments are wrong."""
+    made = Arguments(node_settings.COMPILED_PATH)
+    rest = list(arguments)
     while rest and rest[0].startswith("--"):
-        option = rest.pop(0)
-        if option == "--dry-run":
-            dry_run = True
-        elif option == "--config" and rest:
-            config_path = rest.pop(0)
-        elif option.startswith("--config="):
-            config_path = option.partition("=")[2]
+        option, equals, value = rest.pop(0).partition("=")
+        if option == "--dry-run" and not equals:
+            made.dry_run = True
+            continue
+        if not equals and rest:
+            value = rest.pop(0)
+        elif not equals:
+            return None
+        if option == "--config":
+            made.config = value
+        elif option == "--standalone" and value in (ANY, KEY):
+            made.command_line.standalone = value
+        elif option == "--annotation" and value.startswith(PREFIX) and "=" in value:
+            key, _, text = value.partition("=")
+            made.command_line.annotations[key] = text
         else:
             return None
     if len(rest) != 1 or rest[0] not in (*STARTING, STOPPED):
         return None
-    return config_path, dry_run, rest[0]
+    made.stage = rest[0]
+    return made
 
 
 def main(arguments: list[str], stdin: int = 0) -> int:
     """Run the hook; returns its exit status."""
     parsed = parse(arguments)
     if parsed is None:
-        print(USAGE, file=sys.stderr)
+        _print(USAGE, sys.stderr)
         return 2
-    config_path, dry_run, stage = parsed
-    hook = Hook(config_path, dry_run)
+    stage, hook = parsed.stage, Hook(parsed)
     state: dict[str, object] = {}
+    lines: list[str] = []
+    failed = ""
     try:
         state = oci_state.read_state(stdin)
         lines = hook.stop(state) if stage == STOPPED else hook.start(state)
-        failed = ""
-    except VgpuError as error:
-        lines, failed = [], f"{hook.step}: {error}"
-    except Exception as error:  # a bug, or a machine that fails: one line, and no container without limits
-        lines, failed = [], escaped(f"{hook.step}: {type(error).__name__}: {error}")
-    _report(hook, stage, state, lines, failed)
+    except (Exception, KeyboardInterrupt) as error:  # a bug, too: one line, and no container without limits
+        failed = failures.line(hook.step, error)
+    try:
+        _report(hook, stage, state, lines, failed)
+    except (Exception, KeyboardInterrupt) as error:
+        _print("vgpu-hook: " + failures.line("report", error), sys.stderr)
     return 1 if failed else 0
 
 
 def entry(arguments: list[str]) -> None:
     """The gate calls this. It exits at once after `main`: the interpreter's shutdown takes longer than some steps."""
     status = main(arguments)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # nobody reads what is left
+        pass
     os._exit(status)
 
 
 def _report(hook: Hook, stage: str, state: dict[str, object], lines: list[str], failed: str) -> None:
     if failed:
-        print(f"vgpu-hook: {failed}", file=sys.stderr)
+        _print(f"vgpu-hook: {failed}", sys.stderr)
     if hook.dry_run:
         for line in lines:
-            print(escaped(line))  # the maker of an image chose the names of its files
+            _print(escaped(line), sys.stdout)  # the maker of an image chose the names of its files
     elif hook.run_dir and (lines or failed):
         hooklog.write(hook.run_dir, hooklog.record(stage, state, lines, failed))
+
+
+def _print(line: str, stream: TextIO) -> None:
+    """Where nobody reads the line, the exit status and the log remain."""
+    try:
+        print(line, file=stream)
+    except OSError:
+        return

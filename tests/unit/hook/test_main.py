@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from vgpu.config import claims, grants, paths, pods, records, settings
+from vgpu.config import claims, grants, paths, pods, records, settings, standalone
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
 from vgpu.config.inventory import Binary, Card, Device, Inventory, Library
@@ -22,6 +22,7 @@ from vgpu.hook import main as hook_main
 from vgpu.hook.devices.allow import AllowDevices
 from vgpu.hook.main import Hook, parse
 from vgpu.hook.request import authorization, ignored_annotations
+from vgpu.hook.request.authorization import CommandLine
 from vgpu.hook.request.identity import Identity, identify
 from vgpu.hook.request.oci_state import Container
 from vgpu.hook.request.resolve_grants import WantedGrants
@@ -44,13 +45,25 @@ A, B = "a" * 32, "b" * 32
 @pytest.mark.parametrize(
     ("arguments", "parsed"),
     [
-        (["prestart"], (settings.COMPILED_PATH, False, "prestart")),
-        (["createRuntime"], (settings.COMPILED_PATH, False, "createRuntime")),
-        (["poststop"], (settings.COMPILED_PATH, False, "poststop")),
-        (["--config", "/c", "prestart"], ("/c", False, "prestart")),
-        (["--config=/c", "--dry-run", "prestart"], ("/c", True, "prestart")),
-        (["--dry-run", "--config", "/c", "poststop"], ("/c", True, "poststop")),
-        (["--config", "--dry-run", "prestart"], ("--dry-run", False, "prestart")),
+        (["prestart"], (settings.COMPILED_PATH, False, "prestart", {}, "")),
+        (["createRuntime"], (settings.COMPILED_PATH, False, "createRuntime", {}, "")),
+        (["poststop"], (settings.COMPILED_PATH, False, "poststop", {}, "")),
+        (["--config", "/c", "prestart"], ("/c", False, "prestart", {}, "")),
+        (["--config=/c", "--dry-run", "prestart"], ("/c", True, "prestart", {}, "")),
+        (["--dry-run", "--config", "/c", "poststop"], ("/c", True, "poststop", {}, "")),
+        (["--config", "--dry-run", "prestart"], ("--dry-run", False, "prestart", {}, "")),
+        (["--standalone", "any", "prestart"], (settings.COMPILED_PATH, False, "prestart", {}, "any")),
+        (["--standalone=key", "prestart"], (settings.COMPILED_PATH, False, "prestart", {}, "key")),
+        (
+            ["--annotation", "vgpu.io/cores=30", "--annotation=vgpu.io/use-gputype=a=b", "prestart"],
+            (settings.COMPILED_PATH, False, "prestart", {"vgpu.io/cores": "30", "vgpu.io/use-gputype": "a=b"}, ""),
+        ),
+        (["--standalone", "all", "prestart"], None),
+        (["--standalone", "prestart"], None),
+        (["--standalone="], None),
+        (["--annotation", "cores=30", "prestart"], None),
+        (["--annotation", "vgpu.io/cores", "prestart"], None),
+        (["--dry-run=1", "prestart"], None),
         ([], None),
         (["start"], None),
         (["poststart"], None),
@@ -64,9 +77,13 @@ A, B = "a" * 32, "b" * 32
         ([""], None),
     ],
 )
-def test_parse(arguments: list[str], parsed: tuple[str, bool, str] | None) -> None:
+def test_parse(arguments: list[str], parsed: tuple[object, ...] | None) -> None:
     before = list(arguments)
-    assert parse(arguments) == parsed
+    found = parse(arguments)
+    words = found and (
+        found.config, found.dry_run, found.stage, found.command_line.annotations, found.command_line.standalone,
+    )  # fmt: skip
+    assert words == parsed
     assert arguments == before
 
 
@@ -75,6 +92,16 @@ def test_parse(arguments: list[str], parsed: tuple[str, bool, str] | None) -> No
 
 def container(annotations: dict[str, str] | None = None, env: dict[str, str] | None = None) -> Container:
     return Container("c1", PID, "/bundle", annotations or {}, env or {}, "/bundle/rootfs", {})
+
+
+OPEN = Settings({"standalone.requests": "annotations"})
+
+
+def decide(subject: Container, identity: Identity, values: Settings = OPEN) -> Request | WantedGrants | None:
+    """What a container gets that brings no key."""
+    if identity.kubernetes:
+        return authorization.in_pod(subject, identity)
+    return authorization.by_annotations(subject, CommandLine(), values)
 
 
 @pytest.mark.parametrize(
@@ -102,17 +129,17 @@ def container(annotations: dict[str, str] | None = None, env: dict[str, str] | N
         ([KUBEPODS], {"vgpu.io/grant-cores": A}, {"VGPU_GRANT_MEMORY": B}, True, {"cores": A, "memory": B}),
         ([KUBEPODS], {}, {"VGPU_GRANT_CORES": "", "VGPU_GRANT_X": A}, False, None),
         ([KUBEPODS], {"vgpu.io/grant-tpu": A}, {}, True, None),
-        # sandboxes hold nothing, whatever their pod's annotations say
-        ([KUBEPODS], {**CRI, "vgpu.io/grant-cores": A, "io.kubernetes.cri.container-type": "sandbox"}, {}, True, None),
-        ([KUBEPODS], {**CRI, "vgpu.io/grant-cores": A, "io.kubernetes.cri-o.ContainerType": "sandbox"}, {}, True, None),
+        ([KUBEPODS], {f"vgpu.io/request-{A}": "cores=30"}, {}, True, None),
+        # sandboxes hold nothing, whatever amounts their pod's annotations ask for
+        ([KUBEPODS], {**CRI, **STANDALONE, "io.kubernetes.cri.container-type": "sandbox"}, {}, True, None),
     ],
 )
 def test_what_a_container_gets(
     paths: list[str], annotations: dict[str, str], env: dict[str, str], asks: bool, wanted: Any
 ) -> None:
     subject = container(annotations, env)
-    assert authorization.asks_for_cards(subject) is asks
-    found = authorization.wanted(subject, identify(paths, annotations))
+    assert authorization.asks_for_cards(subject, CommandLine()) is asks
+    found = decide(subject, identify(paths, annotations))
     if isinstance(wanted, dict):
         assert isinstance(found, WantedGrants)
         assert found.ids == wanted
@@ -137,14 +164,14 @@ def test_what_a_container_gets(
 )
 def test_a_misspelled_annotation_is_refused_outside_kubernetes(annotations: dict[str, str], words: str) -> None:
     subject = container(annotations)
-    assert authorization.asks_for_cards(subject)
+    assert authorization.asks_for_cards(subject, CommandLine())
     with pytest.raises(VgpuError, match=words):
-        authorization.wanted(subject, Identity(None))
+        decide(subject, Identity(None))
 
 
 def test_grants_outside_kubernetes_are_refused() -> None:
-    with pytest.raises(VgpuError, match=r"a container of Kubernetes.*vgpu\.io/cores"):
-        authorization.wanted(container({"vgpu.io/grant-cores": A}), Identity(None))
+    with pytest.raises(VgpuError, match=r"a container of Kubernetes.*vgpuctl request"):
+        decide(container({"vgpu.io/grant-cores": A}), Identity(None))
 
 
 @pytest.mark.parametrize(
@@ -171,7 +198,7 @@ def test_grants_outside_kubernetes_are_refused() -> None:
 )
 def test_absurd_amounts_are_refused(annotations: dict[str, str]) -> None:
     with pytest.raises(VgpuError) as refused:
-        authorization.wanted(container(annotations), Identity(None))
+        decide(container(annotations), Identity(None))
     assert len(str(refused.value)) < 400
 
 
@@ -192,6 +219,8 @@ class Place:
             "paths.run": str(path / "run"),
             "paths.libvcuda": "/vcuda",
             "driver.proc_root": str(self.proc),
+            "standalone.requests": "annotations",
+            "standalone.key": str(path / "standalone.key"),
         }
         for directory in ("run", "bundle", "tree/bundle/rootfs/usr/lib64", "proc/self", f"proc/{PID}"):
             (path / directory).mkdir(parents=True)
@@ -322,6 +351,149 @@ def test_a_pod_from_start_to_stop(place: Place, equipped: list[str]) -> None:
     assert grants.read(str(place.path / "state"), A).holder == Holder(POD, "main")
 
 
+# Requests outside Kubernetes: the key, the command line, or the setting
+
+
+def keyed(value: str = "cores=40,memory=2Gi", key: str = A) -> dict[str, str]:
+    return {f"vgpu.io/request-{key}": value}
+
+
+@pytest.fixture
+def locked(place: Place) -> Place:
+    """A node as a new installation has it."""
+    place.set_settings(**{"standalone.requests": "key"})
+    standalone.write_key(str(place.path / "standalone.key"), A)
+    return place
+
+
+FORGED = [
+    {},
+    {"vgpu.io/cores": "100", "vgpu.io/core-limit": "100", "nvidia.com/priority": "0"},
+    {"io.kubernetes.pod.uid": POD, "io.kubernetes.container.name": "x"},
+    {"io.kubernetes.pod.uid": POD, "io.kubernetes.cri.sandbox-uid": STRANGER},
+    {"io.kubernetes.cri.container-type": "sandbox", "io.kubernetes.cri.sandbox-id": "ab"},
+    {"io.kubernetes.cri-o.ContainerType": "sandbox", "io.container.manager": "cri-o"},
+    {"vgpu.io/grant-cores": B},
+    {"vgpu.io/request-": "gpus=1", "vgpu.io/request-" + "A" * 32: "gpus=1", f"vgpu.io/request-{B}": "gpus=1"},
+]
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_a_request_with_the_key_counts_whatever_an_image_brings(
+    locked: Place, equipped: list[str], forged: dict[str, str]
+) -> None:
+    locked.set_config(annotations={**forged, **keyed()}, process={"env": [f"VGPU_GRANT_CORES={B}"]})
+    assert locked.run("prestart") == (0, "", "")
+    (card,) = claims.read(str(locked.path / "run"), "c1").cards
+    assert (card.memory, card.cores, card.core_limit) == (2 * GIB, 40, 40)
+    assert A not in (locked.path / "run/hook.log").read_text()
+
+
+@pytest.mark.parametrize("forged", FORGED[1:])
+def test_an_image_gets_nothing_without_the_key(
+    locked: Place, equipped: list[str], capfd: pytest.CaptureFixture[str], forged: dict[str, str]
+) -> None:
+    locked.set_config(annotations=forged, process={"env": [f"VGPU_GRANT_CORES={B}", "VGPU_REQUEST=1"]})
+    locked.run("prestart")
+    assert equipped == locked.claims() == []
+
+
+def test_plain_annotations_are_refused_with_the_way_to_ask(locked: Place, equipped: list[str]) -> None:
+    line = locked.refused()
+    assert line.startswith("vgpu-hook: identity: annotation vgpu.io/cores: expected vgpu.io/request-<key> with this ")
+    assert "run: vgpuctl request --cores N --memory SIZE" in line
+    assert equipped == []
+
+
+@pytest.mark.parametrize("wrong", [B, A[:-1], A + "a", A.upper() + "", "", "x" * 300])
+@pytest.mark.parametrize("requests", ["key", "annotations"])
+def test_a_wrong_key_is_refused_and_no_key_is_shown(
+    locked: Place, equipped: list[str], requests: str, wrong: str
+) -> None:
+    locked.set_settings(**{"standalone.requests": requests})
+    locked.set_config(annotations={**STANDALONE, **keyed(key="0123456789abcdef"), **keyed(key=wrong)})
+    line = locked.refused()
+    assert line.startswith("vgpu-hook: identity: annotation vgpu.io/request-<key>: expected this node's key")
+    log = (locked.path / "run/hook.log").read_text()
+    for secret in (A, A[:12], "0123456789ab"):
+        assert secret not in line + log
+    assert equipped == []
+
+
+@pytest.mark.parametrize(
+    ("break_it", "words"),
+    [
+        (lambda path: path.unlink(), "found No such file or directory; run: vgpuctl request --make-key"),
+        (lambda path: path.chmod(0o640), "a file of root with mode 0600, found uid 0, -rw-r-----"),
+        (lambda path: os.chown(path, 12, 12), "found uid 12, -rw-------"),
+        (lambda path: path.write_text(A[:31]), "32 hexadecimal digits, found 31 other characters"),
+        (lambda path: path.write_bytes(b"\xff" * 32), "32 hexadecimal digits, found 32 other characters"),
+        (lambda path: path.write_bytes(b"a" * 999), "at most 256 bytes"),
+    ],
+)
+def test_a_bad_key_file_is_one_line_without_the_key(
+    locked: Place, equipped: list[str], break_it: Callable[[Path], object], words: str
+) -> None:
+    locked.set_config(annotations=keyed())
+    break_it(locked.path / "standalone.key")
+    line = locked.refused()
+    assert words in line
+    assert A[:12] not in line
+    assert equipped == []
+
+
+def test_a_pods_request_by_key_is_nothing(locked: Place, equipped: list[str]) -> None:
+    """Kubernetes counts its own amounts. The key's file is not even read there."""
+    (locked.path / "standalone.key").unlink()
+    locked.pod(keyed())
+    assert locked.run("prestart") == (0, "", "")
+    assert equipped == []
+    assert locked.log()[-1]["notes"] == [
+        "annotation vgpu.io/request-<key> is ignored: a pod's amounts come from the limits in its spec"
+    ]
+
+
+@pytest.mark.parametrize("requests", ["key", "annotations"])
+def test_the_command_line_says_whether_annotations_count(locked: Place, equipped: list[str], requests: str) -> None:
+    locked.set_settings(**{"standalone.requests": requests})
+    status, _, err = locked.run("--standalone", "key", "prestart")
+    assert (status, "vgpu.io/request-<key>" in err) == (1, True)
+    assert equipped == []
+    assert locked.run("--standalone=any", "prestart") == (0, "", "")
+    assert equipped == ["c1"]
+
+
+RUNTIMES = ("--annotation", "vgpu.io/cores=20", "--annotation=vgpu.io/memory=1Gi")
+
+
+@pytest.mark.parametrize(
+    ("requests", "annotations", "cores"),
+    [
+        ("key", {}, 20),
+        ("key", {"vgpu.io/cores": "99", "vgpu.io/zzzz": ""}, 20),
+        ("key", {"io.kubernetes.pod.uid": POD}, 20),
+        ("key", keyed(), 40),
+        ("annotations", {"vgpu.io/cores": "99"}, 99),
+    ],
+)
+def test_the_command_lines_request_is_that_of_containers_without_one(
+    locked: Place, equipped: list[str], requests: str, annotations: dict[str, str], cores: int
+) -> None:
+    locked.set_settings(**{"standalone.requests": requests})
+    locked.set_config(annotations=annotations)
+    assert locked.run(*RUNTIMES, "prestart") == (0, "", "")
+    (card,) = claims.read(str(locked.path / "run"), "c1").cards
+    assert card.cores == cores
+
+
+def test_the_command_lines_request_is_not_for_pods(locked: Place, equipped: list[str]) -> None:
+    locked.pod({})
+    assert locked.run(*RUNTIMES, "prestart") == (0, "", "")
+    locked.pod({"vgpu.io/grant-cores": "c" * 32})
+    assert locked.run(*RUNTIMES, "prestart")[0] == 1
+    assert equipped == []
+
+
 def test_what_a_pods_annotations_ask_for_in_vain_is_logged(place: Place, equipped: list[str]) -> None:
     wishes = {"vgpu.io/core-limit": "20", "vgpu.io/cores": "90", "vgpu.io/numa-bind": "yes"}
     place.pod({**place.grants(), **wishes})
@@ -437,7 +609,7 @@ def test_a_pods_record_gives_nothing_without_grants(place: Place, equipped: list
         ("/user.slice", {"process": {"env": [f"VGPU_GRANT_CORES={A}"]}}),
         (KUBEPODS, {"annotations": STANDALONE}),
         (KUBEPODS, {"annotations": {"vgpu.io/policy": "spread", "io.kubernetes.pod.uid": STRANGER}}),
-        (KUBEPODS, {"annotations": {"vgpu.io/grant-cores": A, "io.kubernetes.cri.container-type": "sandbox"}}),
+        (KUBEPODS, {"annotations": {**STANDALONE, "io.kubernetes.cri.container-type": "sandbox"}}),
     ],
 )
 def test_a_container_without_an_allocation_is_not_touched(
@@ -466,6 +638,13 @@ def test_a_container_without_an_allocation_is_not_touched(
         (KUBEPODS, {"vgpu.io/grant-cores": A, "vgpu.io/core-limit": "x"}, "identity", "vgpu.io/core-limit"),
         ("/user.slice", {"vgpu.io/cores": "40", "vgpu.io/memory": "17Gi"}, "allocation", UUID),
         ("/user.slice", {"vgpu.io/gpus": "2"}, "allocation", "2 cards"),
+        (KUBEPODS, {"vgpu.io/grant-cores": A, "io.kubernetes.cri.container-type": "sandbox"}, "identity", "no sandbox"),
+        (
+            KUBEPODS,
+            {"vgpu.io/grant-cores": A, "io.kubernetes.cri-o.ContainerType": "sandbox"},
+            "identity",
+            "no sandbox",
+        ),
     ],
 )
 def test_refusals(
@@ -554,13 +733,17 @@ def test_a_pid_that_no_process_has(place: Place, equipped: list[str]) -> None:
     ("error", "words"),
     [
         (VgpuError("mount x on y", found="No such file"), "step: mount x on y: found No such file"),
-        (OSError(2, "No such file or directory", "/x\ny"), "FileNotFoundError"),
-        (RuntimeError("two\nlines"), "step: RuntimeError: two\\x0alines"),
-        (MemoryError(), "MemoryError"),
+        (
+            OSError(2, "No such file or directory", "/x\ny"),
+            "step: /x\\x0ay: expected no error, found nothing there (ENOENT)",
+        ),
+        (RuntimeError("two\nlines"), "found RuntimeError: two\\x0alines in fail, line "),
+        (MemoryError(), "expected memory, found no memory left; free memory"),
+        (KeyboardInterrupt(), "expected to finish, found the signal SIGINT; start the container again"),
     ],
 )
 def test_a_failure_after_the_claim_withdraws_it(
-    place: Place, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+    place: Place, monkeypatch: pytest.MonkeyPatch, error: BaseException, words: str
 ) -> None:
     def fail(self: Hook, *_: object) -> list[str]:
         self.step = "step"
@@ -609,20 +792,39 @@ def test_a_failure_after_the_mounts_undoes_them_before_the_claim(
     monkeypatch.setattr(hook_main.Ledger, "confirm", fail)
     line = place.refused()
     assert "record: " in line
-    assert "No space left on device" in line
+    assert "no space on its file system (ENOSPC)" in line
     assert ("not undone: " + left in line) is bool(left)
     assert executed.calls == ["undo"]
     assert place.claims() == []
 
 
-def test_an_interrupt_after_the_claim_withdraws_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> list[str]:
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("name", ["run/ledger.lock", "run/hook.log", "standalone.key"])
+def test_a_link_among_the_hooks_own_files_is_one_line_and_is_followed_nowhere(
+    place: Place, equipped: list[str], name: str
+) -> None:
+    (place.path / name).symlink_to(place.path / "elsewhere")
+    place.set_config(annotations={f"vgpu.io/request-{A}": "cores=30,memory=1Gi"} if "key" in name else STANDALONE)
+    if name == "run/hook.log":
+        assert place.run("prestart") == (0, "", "")
+    else:
+        line = place.refused()
+        assert str(place.path / name) in line
+        assert "symbolic link" in line
+        assert "remove it" in line or "vgpuctl request --make-key" in line
+    assert not (place.path / "elsewhere").exists()
 
-    monkeypatch.setattr(Hook, "_equip", fail)
-    with pytest.raises(KeyboardInterrupt):
-        place.run("prestart")
-    assert place.claims() == []
+
+def test_a_report_that_fails_does_not_change_the_outcome(
+    place: Place, equipped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("two\nlines")
+
+    monkeypatch.setattr(hook_main.hooklog, "write", fail)
+    status, out, err = place.run("prestart")
+    assert (status, out) == (0, "")
+    assert err.startswith("vgpu-hook: report: vgpu-hook: expected the step report to end, found ValueError: two")
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("container_id", ["../../x", "", None, "a/b", "x" * 300])

@@ -38,6 +38,11 @@ class Identity:
         return self.holder is not None
 
 
+def in_kubepods(cgroup_paths: list[str]) -> bool:
+    """Whether the kernel has the container in a cgroup of kubelet."""
+    return any(KUBEPODS in path for path in cgroup_paths)
+
+
 def identify(cgroup_paths: list[str], annotations: dict[str, str]) -> Identity:
     """The identity from `cgroup_paths` (of the container's init, in all hierarchies) and `annotations`.
 

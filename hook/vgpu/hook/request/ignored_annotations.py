@@ -11,7 +11,8 @@ from vgpu.config import annotations as names
 from vgpu.config import request
 from vgpu.config.errors import shown
 from vgpu.config.grants import ANNOTATIONS as GRANTS
-from vgpu.config.request import CORE_LIMITS, POLICIES, PRIORITIES, WHOLE_CARD, WISH_PREFIXES, Request
+from vgpu.config.request import CORE_LIMITS, POLICIES, PRIORITIES, REQUEST, WHOLE_CARD, WISH_PREFIXES, Request
+from vgpu.config.standalone import KEY_DIGITS
 
 AMOUNTS = (request.CORES, request.MEMORY, request.GPUS)
 READ_BY_SOMEBODY = ("vgpu.io/", "tencent.com/", "nvidia.com/", "hami.io/", "volcano.sh/")
@@ -26,7 +27,7 @@ NOT_KNOWN = (
 
 def in_pod(annotations: dict[str, str]) -> list[str]:
     """Notes on the annotations of a pod that ask for amounts, on wishes that nothing reads, and on unknown names."""
-    asked = [key for key in AMOUNTS if key in annotations]
+    asked = _asked(annotations)
     amounts = [_ignored(key, "a pod's amounts come from the limits in its spec") for key in asked]
     return [*amounts, *_wishes(annotations), *_unknown(annotations)]
 
@@ -34,6 +35,13 @@ def in_pod(annotations: dict[str, str]) -> list[str]:
 def standalone(annotations: dict[str, str], wanted: Request) -> list[str]:
     """Notes on the wishes of a container outside Kubernetes that nothing reads."""
     return [*_wishes(annotations), *core_limit(request.core_limit_wish(annotations), wanted)]
+
+
+def beside_authority(annotations: dict[str, str]) -> list[str]:
+    """Notes on the annotations of a container whose request came by key or by the hook's command line."""
+    read = [key for key in names.NAMES + names.PEERS if key in annotations and key not in AMOUNTS]
+    why = "beside a request by key, or by the hook's command line, only that one counts"
+    return [_ignored(key, why) for key in [*[key for key in AMOUNTS if key in annotations], *read]]
 
 
 def core_limit(limit: int, wanted: Request) -> list[str]:
@@ -53,6 +61,12 @@ def not_known(annotations: dict[str, str]) -> list[str]:
     """A note where the runtime's `annotations` have none of a pod's own, and there is no record of the pod."""
     passed = [key for key in annotations if key.startswith(READ_BY_SOMEBODY) and key not in GRANTS.values()]
     return [] if passed else [NOT_KNOWN]
+
+
+def _asked(annotations: dict[str, str]) -> list[str]:
+    """The amounts; a request by key is named once, without its key."""
+    by_key = [names.masked(REQUEST + "0" * KEY_DIGITS)] if any(key.startswith(REQUEST) for key in annotations) else []
+    return [key for key in AMOUNTS if key in annotations] + by_key
 
 
 def _wishes(annotations: dict[str, str]) -> list[str]:
