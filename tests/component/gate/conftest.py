@@ -69,7 +69,10 @@ def stand_in(folder: pathlib.Path, **settings: str) -> StandIn:
     to = folder / "seen"
     to.mkdir()
     interpreter = folder / "interpreter"
-    fixed = {"VGPU_PYTHON": str(interpreter), "VGPU_PYTHON_PATH": "/opt/a:/opt/b", "VGPU_SYSLOG": str(folder / "log")}
+    fixed = {
+        "VGPU_PYTHON": str(interpreter), "VGPU_PYTHON_PATH": "/opt/a:/opt/b", "VGPU_SYSLOG": str(folder / "log"),
+        "VGPU_STDIN_SECONDS": "1",
+    }  # fmt: skip
     return StandIn(build(folder / "build", **fixed, **settings), interpreter, to)
 
 

@@ -13,6 +13,8 @@ import pytest
 SEED = 20240607
 TOKENS = [
     b'"vgpu.io/cores":',
+    b'"vgpu.io/request-0f":',
+    b'"vgpu.io/x":',
     b'"VGPU_GRANT_CORES=1"',
     b'"annotations":{',
     b'"bundle":"/tmp"',
@@ -49,6 +51,7 @@ def documents(bundle: pathlib.Path) -> tuple[list[bytes], list[bytes]]:
         base,
         {**base, "annotations": kubernetes},
         {**base, "annotations": {**kubernetes, "io.kubernetes.cri.container-type": "sandbox"}},
+        {**base, "annotations": {"vgpu.io/policy": "", "io.kubernetes.cri.container-type": "sandbox"}},
     ]
     configs: list[Any] = [
         {"process": {"args": ["sh"], "env": ["PATH=/bin", "VGPU_GRANT_CORES=f"]}, "linux": {"x": [1, -2.5e3, None]}},
@@ -97,10 +100,16 @@ def members(value: Any, key: str) -> list[Any]:
     return [v for k, v in value if k == key] if isinstance(value, Pairs) else []
 
 
-def marks(document: Any) -> tuple[bool, bool]:
+AMOUNTS = ("vgpu.io/cores", "vgpu.io/memory", "vgpu.io/gpus")
+
+
+def marks(document: Any) -> tuple[bool, bool, bool]:
+    """(a marker, an amount, a sandbox)"""
     pairs = [pair for found in members(document, "annotations") if isinstance(found, Pairs) for pair in found]
     types = ("io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType")
-    return any(k.startswith("vgpu.io/") for k, _ in pairs), any(k in types and v == "sandbox" for k, v in pairs)
+    amount = any(k in AMOUNTS or k.startswith(("vgpu.io/grant-", "vgpu.io/request-")) for k, _ in pairs)
+    sandbox = any(k in types and v == "sandbox" for k, v in pairs)
+    return any(k.startswith("vgpu.io/") for k, _ in pairs), amount, sandbox
 
 
 def env_marked(config: Any) -> bool:
@@ -119,14 +128,15 @@ def expected(state: bytes, config: bytes, bundle: pathlib.Path) -> str:
         return ""
     whole = isinstance(of_config, Pairs)
     config_marked = (marks(of_config)[0] or env_marked(of_config)) if whole else raw(config)
-    sandbox = whole and marks(of_config)[1]
+    sandbox = whole and marks(of_config)[2]
+    amount = whole and (marks(of_config)[1] or env_marked(of_config))
     bundles = members(of_state, "bundle")
     if not bundles or not isinstance(bundles[-1], str) or not bundles[-1].startswith("/"):
-        return "refuse" if not sandbox and (raw(state) or config_marked) else "leave"
+        return "refuse" if not (sandbox and not amount) and (raw(state) or config_marked) else "leave"
     if bundles[-1] != str(bundle):
         return ""
-    marked, state_sandbox = marks(of_state)
-    if state_sandbox or sandbox:
+    marked, state_amount, state_sandbox = marks(of_state)
+    if (state_sandbox or sandbox) and not (state_amount or amount):
         return "leave"
     if marked or (whole and config_marked):
         return "run"

@@ -6,20 +6,36 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import socket
 import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from checkout import CHECKOUT
+
+from vgpu.config.errors import VgpuError
+from vgpu.hook.request import oci_state
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
 LEAVE, RUN, REFUSE = "leave", "run", "refuse"
 MARK = {"annotations": {"vgpu.io/cores": "20"}}
 ENV_MARK = {"process": {"env": ["PATH=/bin", "VGPU_GRANT_CORES=abc"]}}
-SANDBOX = {"annotations": {"io.kubernetes.cri.container-type": "sandbox", "vgpu.io/grant-cores": "x"}}
-CRIO_SANDBOX = {"annotations": {"vgpu.io/grant-cores": "x", "io.kubernetes.cri-o.ContainerType": "sandbox"}}
+CRI, CRIO = "io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"
+#: A pod's sandbox has the pod's annotations, among them wishes and names that nobody reads.
+SANDBOX = {"annotations": {CRI: "sandbox", "vgpu.io/core-limit": "50", "vgpu.io/x": ""}}
+CRIO_SANDBOX = {"annotations": {"vgpu.io/policy": "x", CRIO: "sandbox"}}
+#: By these names a container asks for an amount: then it is none.
+AMOUNTS = [
+    "vgpu.io/grant-gpu",
+    "vgpu.io/request-",
+    "vgpu.io/request-0f",
+    "vgpu.io/cores",
+    "vgpu.io/memory",
+    "vgpu.io/gpus",
+]
 CONTAINER = {"annotations": {"io.kubernetes.cri.container-type": "container", "vgpu.io/grant-cores": "x"}}
 
 
@@ -60,7 +76,10 @@ WHOLE: list[tuple[str, Any, Any, str]] = [
     ("annotations that are a list", {"annotations": ["vgpu.io/cores"]}, {}, LEAVE),
     ("a value of another type", {"annotations": {"vgpu.io/cores": [{}, {"a": []}]}}, {}, RUN),
     ("sandbox in the state", SANDBOX, {}, LEAVE),
-    ("sandbox in config.json", MARK, SANDBOX, LEAVE),
+    ("sandbox in config.json", {"annotations": {"vgpu.io/x": ""}}, SANDBOX, LEAVE),
+    ("sandbox in config.json, an amount in the state", MARK, SANDBOX, RUN),
+    ("sandbox in the state, an amount in config.json", SANDBOX, MARK, RUN),
+    ("sandbox with a grant in the environment", CRIO_SANDBOX, ENV_MARK, RUN),
     ("sandbox by CRI-O", {}, CRIO_SANDBOX, LEAVE),
     ("a pod's container", CONTAINER, CONTAINER, RUN),
     ("sandbox as another key's value", {"annotations": {"x": "sandbox", "vgpu.io/a": "sandbox"}}, {}, RUN),
@@ -71,6 +90,69 @@ WHOLE: list[tuple[str, Any, Any, str]] = [
 @pytest.mark.parametrize(("state", "config", "expected"), [case[1:] for case in WHOLE], ids=[c[0] for c in WHOLE])
 def test_whole_documents(hook: Run, gate: Any, state: Any, config: Any, expected: str) -> None:
     assert verdict(hook(state, config=config), gate) == expected
+
+
+@pytest.mark.parametrize("name", AMOUNTS)
+@pytest.mark.parametrize("kind", [CRI, CRIO])
+def test_a_container_that_asks_for_an_amount_is_no_sandbox(hook: Run, gate: Any, name: str, kind: str) -> None:
+    """An image, or a pod's author, can forge the type."""
+    marks = {"annotations": {kind: "sandbox", name: "1"}}
+    for state, config in ((marks, {}), ({}, marks), ({"annotations": {name: "1"}}, {"annotations": {kind: "sandbox"}})):
+        gate.install()
+        assert verdict(hook(state, config=config), gate) == RUN
+
+
+@pytest.mark.parametrize(
+    "options", [("--annotation", "vgpu.io/cores=30"), ("--annotation=vgpu.io/x=", "--standalone=key")]
+)
+def test_the_command_line_asks_for_every_container_but_sandboxes(
+    hook: Run, gate: Any, options: tuple[str, ...]
+) -> None:
+    assert verdict(hook({}, config={}, args=(*options, "prestart")), gate) == RUN
+    gate.install()
+    assert verdict(hook(b"", config={}, args=(*options, "prestart")), gate) == REFUSE
+    assert verdict(hook({}, config=SANDBOX, args=(*options, "prestart")), gate) == LEAVE
+
+
+@pytest.mark.parametrize("writes", [b"", b'{"annotations":{"vgpu.io/cores":"1"}}', b"x" * (2 << 20)])
+@pytest.mark.parametrize(("config", "expected"), [(MARK, REFUSE), ({}, LEAVE)])
+def test_a_writer_that_never_closes_its_end_is_not_waited_for(
+    gate: Any, bundle: pathlib.Path, writes: bytes, config: Any, expected: str
+) -> None:
+    """The build under test waits 1 s, and no longer when the writer goes on with a byte now and then."""
+    (bundle / "config.json").write_text(json.dumps(config))
+    read_end, write_end = os.pipe()
+    with subprocess.Popen(
+        [gate.bin / "vgpu-hook", "prestart"], stdin=read_end, cwd=bundle, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        os.close(read_end)
+        with contextlib.suppress(BrokenPipeError):
+            os.set_blocking(write_end, False)
+            for byte in writes[: 1 << 16].split(b":"):
+                os.write(write_end, byte)
+        out, err = process.communicate(timeout=30)
+        os.close(write_end)
+    expected = REFUSE if b"vgpu.io/" in writes else expected
+    result = subprocess.CompletedProcess([], process.returncode, out, err)
+    assert verdict(result, gate) == expected
+    assert expected == LEAVE or b"found no end of it within 1 s" in err
+
+
+def test_one_bound_for_config_json_in_the_gate_and_in_python(hook: Run, gate: Any, bundle: pathlib.Path) -> None:
+    """A config.json of the largest size is read by both, and one byte more is refused by both."""
+    header = (CHECKOUT / "hook/gate/input.h").read_text()
+    bounds = {name: int(size) << 20 for name, size in re.findall(r"#define (\w+)_MAX_MIB (\d+)", header)}
+    assert bounds == {"STATE": oci_state.MAX_STATE, "CONFIG": oci_state.MAX_CONFIG}
+    text = json.dumps({**MARK, "root": {"path": "/"}}).encode()
+    for size, expected in ((oci_state.MAX_CONFIG, RUN), (oci_state.MAX_CONFIG + 1, REFUSE)):
+        gate.install()
+        assert verdict(hook({}, config=text.ljust(size)), gate) == expected
+        state = {"id": "c", "pid": 0, "bundle": str(bundle)}
+        if expected == RUN:
+            assert oci_state.read(state).annotations == MARK["annotations"]
+        else:
+            with pytest.raises(VgpuError, match="at most 16777216 bytes"):
+                oci_state.read(state)
 
 
 SPELLINGS = [
@@ -196,10 +278,10 @@ def test_bad_config_json_is_pythons_to_report_if_the_state_is_marked(hook: Run, 
 def test_oversized_config_json(hook: Run, gate: Any, bundle: pathlib.Path) -> None:
     config = bundle / "config.json"
     config.write_bytes(b'{"annotations":{"vgpu.io/a":""}}')
-    os.truncate(config, (64 << 20) + 1)  # sparse
+    os.truncate(config, (16 << 20) + 1)  # sparse
     result = hook({})
     assert verdict(result, gate) == REFUSE
-    assert b"found more than 67108864 bytes" in result.stderr
+    assert b"expected one JSON object of at most 16 MiB, found more than 16777216 bytes" in result.stderr
     config.write_bytes(b"{}")
     os.truncate(config, 1 << 40)
     assert verdict(hook({}), gate) == LEAVE

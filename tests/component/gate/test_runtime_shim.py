@@ -365,36 +365,59 @@ def test_no_json_in_a_log_of_text(gate_folder: pathlib.Path, tmp_path: pathlib.P
     assert not log.exists()
 
 
-# --vgpu-annotation, for clients that have no option for annotations
+# --vgpu-annotation, for clients that have no option for annotations; --vgpu-standalone
 
 
 GIVEN = ("--vgpu-annotation", "vgpu.io/cores=30", "--vgpu-annotation=vgpu.io/memory=1Gi")
+PASSED_ON = ["--annotation", "vgpu.io/cores=30", "--annotation", "vgpu.io/memory=1Gi"]
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({}, {"vgpu.io/cores": "30", "vgpu.io/memory": "1Gi"}),
-        ({"annotations": None}, {"vgpu.io/cores": "30", "vgpu.io/memory": "1Gi"}),
-        ({"annotations": {}}, {"vgpu.io/cores": "30", "vgpu.io/memory": "1Gi"}),
-        ({"annotations": {"a": "b"}}, {"a": "b", "vgpu.io/cores": "30", "vgpu.io/memory": "1Gi"}),
-        ({"annotations": {"vgpu.io/cores": "5"}}, {"vgpu.io/cores": "5", "vgpu.io/memory": "1Gi"}),
-    ],
-)
-def test_annotations_of_the_command_line_reach_the_container(
-    shim: Shim, bundle: pathlib.Path, tmp_path: pathlib.Path, before: dict[str, Any], after: dict[str, str]
+@pytest.mark.parametrize("before", [{}, {"annotations": None}, {"annotations": {"a": "b"}}, MARK])
+def test_a_share_of_the_command_line_is_in_the_hooks_arguments(
+    shim: Shim, bundle: pathlib.Path, tmp_path: pathlib.Path, before: dict[str, Any]
 ) -> None:
-    """The container's own value wins, and the annotations make it a container with a share."""
+    """There no image can write. The container's annotations stay as they are."""
     config = bundle / "config.json"
     config.write_text(json.dumps(before))
-    assert shim(*GIVEN, "--root", "/r", "create", "--bundle", str(bundle), "x").returncode == 5
+    options = (*GIVEN, "--vgpu-standalone=key", "--vgpu-config", "/c")
+    assert shim(*options, "--root", "/r", "create", "--bundle", str(bundle), "x").returncode == 5
     found = json.loads(config.read_text())
-    assert found["annotations"] == after
-    assert list(found["hooks"]) == ["prestart", "poststop"]
+    for stage in ("prestart", "poststop"):
+        ((hook),) = found["hooks"].pop(stage)
+        assert hook["args"] == ["vgpu-hook", "--config", "/c", "--standalone", "key", *PASSED_ON, stage]
+    assert found == {**before, "hooks": {}}
     assert (runtime_argv(tmp_path) or [])[1:] == ["--root", "/r", "create", "--bundle", str(bundle), "x"]
     text = config.read_text()
-    assert shim(*GIVEN, "create", "--bundle", str(bundle), "x").returncode == 5
+    assert shim(*options, "create", "--bundle", str(bundle), "x").returncode == 5
     assert config.read_text() == text, "a second time adds nothing"
+
+
+def test_eight_long_annotations_and_a_long_path_fit(shim: Shim, bundle: pathlib.Path) -> None:
+    config = bundle / "config.json"
+    config.write_text("{}")
+    words = [f"vgpu.io/use-gputype={'x' * 230}{i}" for i in range(8)]
+    given = [word for text in words for word in ("--vgpu-annotation", text)]
+    assert shim(*given, "--vgpu-config", "/" + "\t" * 4000, "create", "x").returncode == 5
+    hooks = json.loads(config.read_text())["hooks"]
+    assert [word for word in hooks["poststop"][0]["args"] if word.startswith("vgpu.io/")] == words
+    assert hooks["prestart"][0]["args"][2] == "/" + "\t" * 4000
+    assert shim(*given, *GIVEN, "create", "x").returncode == 2
+
+
+def test_a_bundle_that_cannot_be_read_is_refused_where_every_container_has_a_share(
+    shim: Shim, bundle: pathlib.Path
+) -> None:
+    (bundle / "config.json").write_text("{")
+    assert shim("create", "x").returncode == 5
+    done = shim(*GIVEN, "create", "x")
+    assert (done.returncode, b"of at most 16 MiB, found" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("word", ["", "all", "any=", "create"])
+def test_a_bad_standalone_is_an_error_of_usage(shim: Shim, bundle: pathlib.Path, word: str) -> None:
+    done = shim("--vgpu-standalone", word, "create", "--bundle", str(bundle), "x")
+    assert done.returncode == 2
+    assert b"any or key after --vgpu-standalone" in done.stderr
 
 
 def test_annotations_are_for_create_and_run_alone_and_not_for_a_sandbox(shim: Shim, bundle: pathlib.Path) -> None:

@@ -17,6 +17,7 @@ from vgpu.config.settings import Settings
 from vgpu.node.ctl import peer_config
 from vgpu.node.ctl.group import Group
 from vgpu.node.ctl.output import output_option, output_option_of, print_json, print_table, wide_option
+from vgpu.node.ctl.upgrade import keep
 from vgpu.node.service import kubelet_resources
 
 DIRECTORIES = ("driver.root", "driver.dev_root", "driver.proc_root")
@@ -109,6 +110,17 @@ def apply(config_path: str, file: str | None, node: str, dry_run: bool, output: 
         click.echo(f"{config_path}: nothing written")
     else:
         click.echo(f"{config_path}: {'written' if done.written else 'in force already'}")
+
+
+@config.command()
+@file_argument
+@node_option
+@click.pass_obj
+def upgrade(config_path: str, file: str | None, node: str) -> None:
+    """Write into FILE what a new version would change unasked, before its first apply. The package runs this."""
+    line = keep(_source(file), config_path, node)
+    if line:
+        click.echo(line)
 
 
 @config.command("import")
