@@ -24,6 +24,7 @@ class Tree:
                 "paths.run": str(path / "run/vgpu"), "paths.state": str(path / "state"),
                 "paths.libvcuda": str(path / "vcuda"), "driver.root": str(path / "driver"),
                 "driver.proc_root": str(path / "proc"), "driver.dev_root": str(path / "dev"),
+                "standalone.key": str(path / "standalone.key"),
             },
             "node", "/nowhere/config.yaml",
         )  # fmt: skip

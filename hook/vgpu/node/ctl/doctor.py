@@ -33,6 +33,7 @@ CHECKS: dict[str, Check] = {
     "python": node.python,
     "hook": node.hook,
     "byte code": node.byte_code,
+    "requests": node.requests,
     "dry run": node.dry_run,
     "registration": runtimes.runtime_configuration,
     "daemon": node.daemon,

@@ -46,7 +46,7 @@ def _options(command: click.Command) -> click.Command:
 @click.option("--rotate-key", is_flag=True, help="Make a new key: requests with the old one are refused from now on.")
 @output_option
 @click.pass_obj
-def request(config_path: str, make_key: bool, rotate_key: bool, output: str, **parts: object) -> None:
+def request(config_path: str, /, make_key: bool, rotate_key: bool, output: str, **parts: object) -> None:
     """Print the annotation by which a container outside Kubernetes asks for a share of a card.
 
     The annotation has this node's key in its name. It is for the administrator's commands and files; an image must not

@@ -49,14 +49,17 @@ def runtime() -> None:
 @click.option("--handler", default="vgpu", show_default=True, metavar="NAME", help="The handler's or runtime's name.")
 @click.option("--share", multiple=True, metavar="KEY=VALUE",
               help="Docker: a share for each container of the runtime, such as cores=30 or memory=8Gi.")  # fmt: skip
+@click.option("--standalone", type=click.Choice(("any", "key")),
+              help="Outside Kubernetes: all annotations are requests, those of an image, too; or only those with this "
+              "node's key. Default: the setting standalone.requests.")  # fmt: skip
 @click.option("--programs", default="", metavar="DIR", help="The directory of vgpu-hook and vgpu-runtime.")
 @_dry_run
 @_restart
 @output_option
 @click.pass_obj
 def configure(
-    config_path: str, name: str, path: str, mode: str, handler: str, share: tuple[str, ...], programs: str,
-    dry_run: bool, restart: bool, output: str,
+    config_path: str, name: str, path: str, mode: str, handler: str, share: tuple[str, ...],
+    standalone: str | None, programs: str, dry_run: bool, restart: bool, output: str,
 ) -> None:  # fmt: skip
     """Have a runtime call the hook. A second time nothing changes; other options replace the first ones."""
     node = _node(config_path)
@@ -64,7 +67,7 @@ def configure(
         raise VgpuError("--share", expected="--runtime docker: other runtimes take annotations", found=name)
     wish = Wish(
         os.path.abspath(path) if path else "", mode, handler, os.path.abspath(programs or _programs()),
-        config_path, node.state_dir, tuple(_pair(one) for one in share),
+        config_path, node.state_dir, tuple(_pair(one) for one in share), standalone or "",
     )  # fmt: skip
     _check_share(wish)
     _require_programs(wish)

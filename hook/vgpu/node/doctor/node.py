@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from vgpu.config import compiled, compiler, records
+from vgpu.config import compiled, compiler, records, standalone
 from vgpu.config import inventory as inventories
 from vgpu.config import settings as node_settings
 from vgpu.config.errors import VgpuError
@@ -24,6 +24,8 @@ from vgpu.hook.linux import staleness
 from vgpu.node.daemon import client
 from vgpu.node.doctor.findings import FAILURE, OK, WARNING, CheckContext, Finding, failure
 from vgpu.node.driver import device_nodes, discover
+from vgpu.node.runtimes.edits import Record
+from vgpu.node.runtimes.registration import RUNTIMES
 
 MIB = 1 << 20
 SMALLEST_SHARE = 1 << 30  #: bytes: the README's
@@ -205,6 +207,31 @@ def python(context: CheckContext) -> Iterator[Finding]:
         yield Finding("python", OK, f"{context.python} {text}")
 
 
+def requests(context: CheckContext) -> Iterator[Finding]:
+    """Whose word counts outside Kubernetes."""
+    if not context.settings.flag("standalone.enabled"):
+        yield Finding("requests", OK, "none outside Kubernetes: standalone.enabled is false")
+        return
+    opened = [
+        f"vgpuctl runtime configure --runtime {name} --standalone any" for name in RUNTIMES
+        if Record.read(context.settings.state_dir, name).options.get("standalone") == "any"
+    ]  # fmt: skip
+    if context.settings.text("standalone.requests") != "key":
+        opened.append("standalone.requests: annotations")
+    for what in opened:
+        yield Finding(
+            "requests", WARNING, f"{what}: an image that podman runs can ask for a whole card",
+            "requests with this node's key", "annotate by vgpuctl request, and take that setting back",
+        )  # fmt: skip
+    try:
+        standalone.read_key(context.settings.text("standalone.key"))
+    except VgpuError as error:
+        yield failure("requests", error, WARNING)
+    else:
+        if not opened:
+            yield Finding("requests", OK, "only those with this node's key, and those of the hook's command line")
+
+
 def dry_run(context: CheckContext) -> Iterator[Finding]:
     """Run the hook without its last step, for a container that asks for the smallest share."""
     if not context.settings.flag("standalone.enabled"):
@@ -212,7 +239,7 @@ def dry_run(context: CheckContext) -> Iterator[Finding]:
         return
     with tempfile.TemporaryDirectory(prefix="vgpu-doctor-") as bundle:
         state = _test_container(bundle)
-        command = [context.hook, "--config", context.config_path, "--dry-run", "prestart"]
+        command = [context.hook, "--config", context.config_path, "--dry-run", "--standalone=any", "prestart"]
         done = _run(command, (records.encode(state) + "\n"))
     if done.returncode == 0 and done.stdout:
         yield Finding("dry run", OK, f"{len(done.stdout.splitlines())} steps planned")

@@ -15,15 +15,16 @@ import struct
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
 
-from vgpu.config import paths
+from vgpu.config import paths, standalone
 from vgpu.config.errors import VgpuError, shown
+from vgpu.config.request import PREFIX, REQUEST
 from vgpu.config.settings import Settings
 from vgpu.node.runtimes import base_spec, containerd, docker, edits, json_text, nested, registry, toml_text
 from vgpu.node.runtimes.edits import Record
@@ -61,6 +62,7 @@ class Site:
     record: Record
     log: str
     directory: str
+    share: Mapping[str, str]
 
     @property
     def rootfs(self) -> str:
@@ -78,7 +80,7 @@ def examine(name: str, node: Settings, config_path: str) -> Proof:
     if not _files(proof, name, wish):
         return proof
     with tempfile.TemporaryDirectory(prefix="vgpu-check-") as directory:
-        site = Site(wish, record, paths.hook_log(node.run_dir), directory)
+        site = Site(wish, record, paths.hook_log(node.run_dir), directory, _request(node, wish))
         _make_rootfs(site)
         with _CLIENTS[name](proof, site) as command:
             if command is not None:
@@ -86,11 +88,20 @@ def examine(name: str, node: Settings, config_path: str) -> Proof:
     return proof
 
 
+def _request(node: Settings, wish: Wish) -> dict[str, str]:
+    """The annotation of a container with a share: by the node's key, or plain where the node needs and has none."""
+    path = node.text("standalone.key")
+    needed = (wish.standalone or node.text("standalone.requests")) == "key"
+    if needed or os.path.exists(path):
+        return {REQUEST + standalone.read_key(path): standalone.value(list(SHARE.items()))}
+    return {PREFIX + name: value for name, value in SHARE.items()}
+
+
 def wish_of(record: Record, state_dir: str, config_path: str) -> Wish:
     """The wish that the record's registration came from."""
     saved: dict[str, Any] = record.options
     share = tuple((str(key), str(value)) for key, value in saved.get("share", []))
-    words = {key: str(saved[key]) for key in ("config", "mode", "name", "programs") if key in saved}
+    words = {key: str(saved[key]) for key in ("config", "mode", "name", "programs", "standalone") if key in saved}
     return Wish(settings=str(saved.get("settings", config_path)), state_dir=state_dir, share=share, **words)
 
 
@@ -179,8 +190,8 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, TIMED_OUT, "", f"{command[0]}: no end within {TIMEOUT} s")
 
 
-def _annotations(share: bool) -> list[str]:
-    return [f"--annotation=vgpu.io/{key}={value}" for key, value in SHARE.items()] if share else []
+def _annotations(site: Site, share: bool) -> list[str]:
+    return [f"--annotation={key}={value}" for key, value in site.share.items()] if share else []
 
 
 # The clients
@@ -194,7 +205,7 @@ def _podman(proof: Proof, site: Site) -> Iterator[Command | None]:
         return
 
     def command(share: bool) -> subprocess.CompletedProcess[str]:
-        places = ["podman", "run", "--rm", "--network=none", *_annotations(share)]
+        places = ["podman", "run", "--rm", "--network=none", *_annotations(site, share)]
         return _run([*places, "--rootfs", site.rootfs, *PROGRAM])
 
     yield command
@@ -230,7 +241,7 @@ def _docker(proof: Proof, site: Site) -> Iterator[Command | None]:
     def command(share: bool) -> subprocess.CompletedProcess[str]:
         unnamed = site.wish.mode == DEFAULT or (site.wish.share and not share)
         named = [] if unnamed else [f"--runtime={site.wish.name}"]
-        options = ["run", "--rm", "--network=none", *named, *_annotations(share and annotated)]
+        options = ["run", "--rm", "--network=none", *named, *_annotations(site, share and annotated)]
         return _run([*client, *options, image, *PROGRAM])
 
     try:
@@ -310,7 +321,7 @@ def _spec(site: Site, handler: dict[str, Any], name: str, share: bool) -> str:
     spec["root"] = {"path": site.rootfs}
     spec["process"].update(args=PROGRAM, terminal=False, cwd="/")
     spec["linux"]["cgroupsPath"] = f"/{name}"  # runc removes it, but no parent
-    spec["annotations"] = {f"vgpu.io/{key}": value for key, value in SHARE.items()} if share else {}
+    spec["annotations"] = dict(site.share) if share else {}
     path = f"{site.directory}/{name}.json"
     with open(path, "w", encoding="utf-8") as file:
         json.dump(spec, file)

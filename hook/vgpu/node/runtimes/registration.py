@@ -24,7 +24,10 @@ DIRECTORIES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/s
 
 @dataclass(frozen=True)
 class Wish:
-    """What the administrator asked for. `config` is "" for the runtime's own place; `share` is Docker's alone."""
+    """What the administrator asked for. `config` is "" for the runtime's own place; `share` is Docker's alone.
+
+    `standalone`, any or key, says which annotations are requests outside Kubernetes; "" is for what the settings say.
+    """
 
     config: str = ""
     mode: str = HANDLER
@@ -33,6 +36,7 @@ class Wish:
     settings: str = COMPILED_PATH
     state_dir: str = "/var/lib/vgpu"
     share: tuple[tuple[str, str], ...] = ()
+    standalone: str = ""
 
     @property
     def hook(self) -> str:
@@ -44,17 +48,19 @@ class Wish:
 
     def hook_arguments(self, stage: str) -> list[str]:
         """What a configuration calls the hook with. Every place that names the hook takes them from here."""
-        return ["vgpu-hook", *([] if self.settings == COMPILED_PATH else ["--config", self.settings]), stage]
+        settings = [] if self.settings == COMPILED_PATH else ["--config", self.settings]
+        return ["vgpu-hook", *settings, *(["--standalone", self.standalone] if self.standalone else []), stage]
 
     def shim_arguments(self) -> list[str]:
         """What a configuration calls the shim with, before the runtime's own arguments; likewise."""
-        return [] if self.settings == COMPILED_PATH else ["--vgpu-config", self.settings]
+        settings = [] if self.settings == COMPILED_PATH else ["--vgpu-config", self.settings]
+        return [*settings, *(["--vgpu-standalone", self.standalone] if self.standalone else [])]
 
     def options(self) -> dict[str, object]:
         """What `check` and `unconfigure` have to know of the wish later."""
         return {
             "config": self.config, "mode": self.mode, "name": self.name, "programs": self.programs,
-            "settings": self.settings, "share": [list(pair) for pair in self.share],
+            "settings": self.settings, "share": [list(pair) for pair in self.share], "standalone": self.standalone,
         }  # fmt: skip
 
 

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from pytest_subprocess import FakeProcess
 
+from vgpu.config import standalone
+from vgpu.config.errors import VgpuError
+from vgpu.config.settings import Settings
 from vgpu.node.runtimes import proof
 from vgpu.node.runtimes.edits import Record
 from vgpu.node.runtimes.proof import FAILURE, OK, PROVEN, UNPROVEN, WARNING, WRONG, Proof, Site
@@ -42,11 +45,37 @@ def test_the_socket_of_dockers_client(tmp_path: Path, hosts: object, options: li
     assert proof._host(str(path)) == options
 
 
+SHARE = {"vgpu.io/cores": "1", "vgpu.io/memory": "64Mi"}
+
+
+@pytest.mark.parametrize(
+    ("requests", "word", "has_key", "plain"),
+    [
+        ("key", "", True, False), ("annotations", "", True, False), ("annotations", "", False, True),
+        ("key", "any", False, True), ("key", "any", True, False), ("annotations", "key", True, False),
+    ],
+)  # fmt: skip
+def test_the_proof_asks_by_the_nodes_key(
+    wish: Wish, tmp_path: Path, requests: str, word: str, has_key: bool, plain: bool
+) -> None:
+    path = str(tmp_path / "key")
+    node = Settings({"standalone.requests": requests, "standalone.key": path})
+    if has_key:
+        standalone.write_key(path, "a" * 32)
+    found = proof._request(node, replace(wish, standalone=word))
+    assert found == (SHARE if plain else {f"vgpu.io/request-{'a' * 32}": "cores=1+memory=64Mi"})
+
+
+def test_without_a_key_that_is_needed_the_proof_says_how_to_make_one(wish: Wish, tmp_path: Path) -> None:
+    with pytest.raises(VgpuError, match="vgpuctl request --make-key"):
+        proof._request(Settings({"standalone.key": str(tmp_path / "key")}), wish)
+
+
 @pytest.fixture
 def site(wish: Wish, tmp_path: Path) -> Site:
     directory = tmp_path / "check"
     directory.mkdir()
-    return Site(wish, Record(""), str(tmp_path / "hook.log"), str(directory))
+    return Site(wish, Record(""), str(tmp_path / "hook.log"), str(directory), SHARE)
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -57,7 +86,7 @@ def test_a_specification_of_the_handlers_base(site: Site, tmp_path: Path, share:
     made: dict[str, Any] = json.loads(Path(path).read_text())
     assert made["hooks"] == base["hooks"]
     assert made["process"] == {"env": ["A=b"], "args": proof.PROGRAM, "terminal": False, "cwd": "/"}
-    assert made["annotations"] == ({"vgpu.io/cores": "1", "vgpu.io/memory": "64Mi"} if share else {})
+    assert made["annotations"] == (SHARE if share else {})
 
 
 def test_the_root_file_system_has_one_program(site: Site) -> None:
@@ -68,7 +97,7 @@ def test_the_root_file_system_has_one_program(site: Site) -> None:
 
 
 def test_the_wish_comes_back_from_its_record(wish: Wish) -> None:
-    wish = replace(wish, mode="default", name="x", share=(("cores", "1"),), settings="/s.json")
+    wish = replace(wish, mode="default", name="x", share=(("cores", "1"),), settings="/s.json", standalone="any")
     options = json.loads(json.dumps(wish.options()))
     assert proof.wish_of(Record("", [], options), wish.state_dir, "/other.json") == wish
 

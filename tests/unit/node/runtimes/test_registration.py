@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from vgpu.node.runtimes import registration
+from vgpu.node.runtimes import base_spec, docker, hooks_d, registration
 from vgpu.node.runtimes.registration import Wish, wrapper
 
 
@@ -42,3 +43,19 @@ def test_a_script_where_options_are_needed(directories: Path, wish: Wish, real: 
     assert draft.path == program == f"{wish.state_dir}/runtimes/vgpu-runtime-containerd"
     assert draft.text == f'#!/bin/sh\nexec {wish.shim} {words} "$@"\n'
     assert draft.mode == 0o755
+
+
+@pytest.mark.parametrize("word", ["any", "key"])
+def test_what_the_administrator_says_of_annotations_is_in_every_command_line(
+    directories: Path, wish: Wish, word: str
+) -> None:
+    wish = replace(wish, standalone=word)
+    assert json.loads(hooks_d.text(wish, "createRuntime"))["hook"]["args"] == [
+        "vgpu-hook", "--standalone", word, "createRuntime"
+    ]  # fmt: skip
+    assert base_spec.hook(wish, "poststop")["args"] == ["vgpu-hook", "--standalone", word, "poststop"]
+    assert docker.entry(replace(wish, share=(("cores", "30"),)))["runtimeArgs"] == [
+        "--vgpu-standalone", word, "--vgpu-annotation", "vgpu.io/cores=30"
+    ]  # fmt: skip
+    _, (draft,) = wrapper(wish, "containerd", "")
+    assert f"--vgpu-standalone {word} " in draft.text
