@@ -15,7 +15,7 @@ import struct
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,17 +56,25 @@ class Proof:
 
 @dataclass(frozen=True)
 class Site:
-    """What the proof of one runtime needs: its wish, its files, the hook's log, and a place for a root file system."""
+    """What the proof of one runtime needs: its wish, its files, the node, and a place for a root file system."""
 
     wish: Wish
     record: Record
-    log: str
+    node: Settings
     directory: str
-    share: Mapping[str, str]
 
     @property
     def rootfs(self) -> str:
         return f"{self.directory}/rootfs"
+
+    @property
+    def request(self) -> dict[str, str]:
+        """The annotation of a container with a share: by the node's key, or plain where the node needs and has none."""
+        path = self.node.text("standalone.key")
+        needed = (self.wish.standalone or self.node.text("standalone.requests")) == "key"
+        if needed or os.path.exists(path):
+            return {REQUEST + standalone.read_key(path): standalone.value(list(SHARE.items()))}
+        return {PREFIX + name: value for name, value in SHARE.items()}
 
 
 def examine(name: str, node: Settings, config_path: str) -> Proof:
@@ -80,21 +88,12 @@ def examine(name: str, node: Settings, config_path: str) -> Proof:
     if not _files(proof, name, wish):
         return proof
     with tempfile.TemporaryDirectory(prefix="vgpu-check-") as directory:
-        site = Site(wish, record, paths.hook_log(node.run_dir), directory, _request(node, wish))
+        site = Site(wish, record, node, directory)
         _make_rootfs(site)
         with _CLIENTS[name](proof, site) as command:
             if command is not None:
                 _containers(proof, site, command)
     return proof
-
-
-def _request(node: Settings, wish: Wish) -> dict[str, str]:
-    """The annotation of a container with a share: by the node's key, or plain where the node needs and has none."""
-    path = node.text("standalone.key")
-    needed = (wish.standalone or node.text("standalone.requests")) == "key"
-    if needed or os.path.exists(path):
-        return {REQUEST + standalone.read_key(path): standalone.value(list(SHARE.items()))}
-    return {PREFIX + name: value for name, value in SHARE.items()}
 
 
 def wish_of(record: Record, state_dir: str, config_path: str) -> Wish:
@@ -168,7 +167,8 @@ def _containers(proof: Proof, site: Site, command: Command) -> None:
 def _log(site: Site) -> list[dict[str, Any]]:
     """The records of the hook's log, of the rotated one too."""
     lines: list[str] = []
-    for path in (f"{site.log}.1", site.log):
+    log = paths.hook_log(site.node.run_dir)
+    for path in (f"{log}.1", log):
         lines += (edits.read(path) or "").splitlines()
     return [json.loads(line) for line in lines if line.startswith("{")]
 
@@ -191,7 +191,7 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _annotations(site: Site, share: bool) -> list[str]:
-    return [f"--annotation={key}={value}" for key, value in site.share.items()] if share else []
+    return [f"--annotation={key}={value}" for key, value in site.request.items()] if share else []
 
 
 # The clients
@@ -321,7 +321,7 @@ def _spec(site: Site, handler: dict[str, Any], name: str, share: bool) -> str:
     spec["root"] = {"path": site.rootfs}
     spec["process"].update(args=PROGRAM, terminal=False, cwd="/")
     spec["linux"]["cgroupsPath"] = f"/{name}"  # runc removes it, but no parent
-    spec["annotations"] = dict(site.share) if share else {}
+    spec["annotations"] = site.request if share else {}
     path = f"{site.directory}/{name}.json"
     with open(path, "w", encoding="utf-8") as file:
         json.dump(spec, file)

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from pytest_subprocess import FakeProcess
 
-from vgpu.config import records
+from vgpu.config import records, standalone
 from vgpu.config.settings import Settings
 from vgpu.node.ctl.runtime import runtime
 from vgpu.node.runtimes import edits, proof
@@ -24,7 +24,9 @@ class Node:
         self.path = path
         self.daemon = path / "daemon.json"
         self.settings = str(path / "config.json")
-        values = {"paths.state": str(path / "state"), "paths.run": str(path / "run")}
+        values = {"paths.state": str(path / "state"), "paths.run": str(path / "run"),
+                  "standalone.key": str(path / "standalone.key")}  # fmt: skip
+        standalone.write_key(values["standalone.key"], "a" * 32)
         records.write(self.settings, Settings(values).record())
         (path / "bin").mkdir()
         for name in ("vgpu-hook", "vgpu-runtime"):

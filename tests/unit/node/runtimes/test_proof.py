@@ -45,6 +45,7 @@ def test_the_socket_of_dockers_client(tmp_path: Path, hosts: object, options: li
     assert proof._host(str(path)) == options
 
 
+OPEN = Settings({"standalone.requests": "annotations", "standalone.key": "/nowhere"})
 SHARE = {"vgpu.io/cores": "1", "vgpu.io/memory": "64Mi"}
 
 
@@ -62,20 +63,20 @@ def test_the_proof_asks_by_the_nodes_key(
     node = Settings({"standalone.requests": requests, "standalone.key": path})
     if has_key:
         standalone.write_key(path, "a" * 32)
-    found = proof._request(node, replace(wish, standalone=word))
+    found = Site(replace(wish, standalone=word), Record(""), node, "").request
     assert found == (SHARE if plain else {f"vgpu.io/request-{'a' * 32}": "cores=1+memory=64Mi"})
 
 
 def test_without_a_key_that_is_needed_the_proof_says_how_to_make_one(wish: Wish, tmp_path: Path) -> None:
     with pytest.raises(VgpuError, match="vgpuctl request --make-key"):
-        proof._request(Settings({"standalone.key": str(tmp_path / "key")}), wish)
+        _ = Site(wish, Record(""), Settings({"standalone.key": str(tmp_path / "key")}), "").request
 
 
 @pytest.fixture
 def site(wish: Wish, tmp_path: Path) -> Site:
     directory = tmp_path / "check"
     directory.mkdir()
-    return Site(wish, Record(""), str(tmp_path / "hook.log"), str(directory), SHARE)
+    return Site(wish, Record(""), OPEN, str(directory))
 
 
 @pytest.mark.parametrize("share", [True, False])
