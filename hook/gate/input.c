@@ -44,52 +44,49 @@ static bool wait_for_input(int fd, long deadline)
     return false;
 }
 
-/* Returns the number of bytes read, which is less than `size` only at the end of the file. -1, with errno: an error. */
-static ssize_t read_full(int fd, char *to, size_t size, long deadline)
+/* Sets `have` to the number of bytes read, which is less than `size` only at the end of the file or with an errno. */
+static int read_full(int fd, char *to, size_t size, long deadline, size_t *have)
 {
-    size_t have = 0;
-
-    while (have < size) {
-        ssize_t n = wait_for_input(fd, deadline) ? read(fd, to + have, size - have) : -1;
+    *have = 0;
+    while (*have < size) {
+        ssize_t n = wait_for_input(fd, deadline) ? read(fd, to + *have, size - *have) : -1;
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return -1;
+            return errno;
         if (n == 0)
             break;
-        have += (size_t)n;
+        *have += (size_t)n;
     }
-    return (ssize_t)have;
+    return 0;
 }
 
 static void drain_stdin(long deadline)
 {
     static char scrap[1 << 16];
+    size_t n;
 
     for (size_t i = 0; i < DRAIN_MAX / sizeof scrap; i++)
-        if (read_full(STDIN_FILENO, scrap, sizeof scrap, deadline) < (ssize_t)sizeof scrap)
+        if (read_full(STDIN_FILENO, scrap, sizeof scrap, deadline, &n) || n < sizeof scrap)
             return;
 }
 
 int input_read_stdin(struct input *input)
 {
     long deadline = milliseconds() + VGPU_STDIN_SECONDS * 1000L;
-    ssize_t n = read_full(STDIN_FILENO, state, sizeof state, deadline);
+    size_t n;
+    int error = read_full(STDIN_FILENO, state, sizeof state, deadline, &n);
 
-    *input = (struct input){.at = state};
-    if (n < 0)
-        return errno;
-    input->oversized = (size_t)n > STATE_MAX;
-    input->len = input->oversized ? STATE_MAX : (size_t)n;
+    *input = (struct input){.at = state, .oversized = n > STATE_MAX};
+    input->len = input->oversized ? STATE_MAX : n;
     if (input->oversized)
         drain_stdin(deadline);
-    return 0;
+    return error;
 }
 
 static int read_open_file(int fd, struct input *input, struct stat *st)
 {
     size_t size;
-    ssize_t n;
     char *to;
 
     if (fstat(fd, st) < 0)
@@ -101,10 +98,8 @@ static int read_open_file(int fd, struct input *input, struct stat *st)
     to = mmap(NULL, size + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (to == MAP_FAILED)
         return errno;
-    n = read_full(fd, to, size, NO_DEADLINE);
     input->at = to;
-    input->len = n < 0 ? 0 : (size_t)n;
-    return n < 0 ? errno : 0;
+    return read_full(fd, to, size, NO_DEADLINE, &input->len);
 }
 
 int input_read_file(int dir, const char *path, int flags, struct input *input, struct stat *st)

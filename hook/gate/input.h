@@ -25,7 +25,9 @@ struct input {
     bool oversized; /* the input is longer than `len` bytes */
 };
 
-/* 0 or an errno. ETIMEDOUT: the writer did not close its end within VGPU_STDIN_SECONDS. */
+/*
+ * 0 or an errno, with what was read until then. ETIMEDOUT: the writer did not close its end within VGPU_STDIN_SECONDS.
+ */
 int input_read_stdin(struct input *input);
 
 /* 0 or an errno. EINVAL: not a regular file. ELOOP: a symlink, with O_NOFOLLOW in `flags`. */

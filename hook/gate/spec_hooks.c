@@ -26,6 +26,7 @@ struct place {
 
 struct spec_hooks {
     size_t top; /* the offset behind the document's opening brace */
+    bool empty; /* the document has no members */
     struct place hooks, prestart, create_runtime, poststop;
     const char *why;
 };
@@ -135,6 +136,7 @@ static void read_spec(const struct input *document, struct spec_hooks *spec)
         else
             json_scan_skip(&json);
     }
+    spec->empty = first;
 }
 
 /* All inserted text: two hooks, each with two paths and words. Every byte of a path may take six bytes as an escape. */
@@ -230,7 +232,7 @@ static void add_members(struct spec_edits *edits, const struct spec_hooks *spec,
     put(prestart && poststop ? "," : "");
     if (poststop)
         put_member("poststop", hook);
-    put(hooks->kind == ABSENT ? "}," : hooks->kind == EMPTY_VALUE ? "}" : hooks->empty ? "" : ",");
+    put(hooks->kind == ABSENT ? (spec->empty ? "}" : "},") : hooks->kind == EMPTY_VALUE ? "}" : hooks->empty ? "" : ",");
     if (hooks->kind == ABSENT)
         add(edits, spec->top, 0, text);
     else

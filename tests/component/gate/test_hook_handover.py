@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import platform
+import resource
 import signal
 import struct
 import subprocess
@@ -38,6 +39,49 @@ def test_arguments(hook: Run, gate: Any) -> None:
     assert argv[:4] == [str(gate.interpreter), "-I", "-S", "-c"]
     assert "sys.path[:0] = '/opt/a:/opt/b'.split(':')" in argv[4]
     assert argv[5:] == ["--config", "/etc/c.json", "--dry-run", "createRuntime"]
+
+
+def test_the_administrators_words_are_arguments_of_their_own(hook: Run, gate: Any) -> None:
+    given = ("--annotation=vgpu.io/cores=30", "--standalone=any", "--annotation", "vgpu.io/use-gputype=a b")
+    hook({}, config={}, args=(*given, "poststop"))
+    annotations = ["--annotation", "vgpu.io/cores=30", "--annotation", "vgpu.io/use-gputype=a b"]
+    assert gate.argv()[5:] == ["--standalone", "any", *annotations, "poststop"]
+    gate.install()
+    hook(
+        {},
+        config={},
+        args=(*["--annotation=vgpu.io/x="] * 8, "--config=/c", "--dry-run", "--standalone=key", "prestart"),
+    )
+    assert gate.argv()[5:] == [
+        "--config", "/c", "--dry-run", "--standalone", "key", *["--annotation", "vgpu.io/x="] * 8, "prestart"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--standalone", "all"], ["--standalone"], ["--standalone="], ["--annotation", "cores=30"],
+        ["--annotation=vgpu.io/cores"], ["--annotation"], ["--annotation=vgpu.io/x="] * 9, ["--dry-run=1"],
+    ],
+)  # fmt: skip
+def test_wrong_words_are_an_error_of_usage(hook: Run, gate: Any, words: list[str]) -> None:
+    done = hook(MARK, args=("prestart", *words))
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"vgpu-hook: arguments: expected [--config /PATH]")
+    assert done.stderr.count(b"\n") == 1
+    assert not gate.started()
+
+
+@pytest.mark.parametrize("size", [0, 1 << 19])
+def test_a_limit_of_file_sizes_does_not_keep_the_state_from_the_hook(
+    hook: Run, gate: Any, bundle: pathlib.Path, size: int
+) -> None:
+    """The runtime's RLIMIT_FSIZE counts for a memfd. SIGXFSZ would end the gate without a line."""
+    gate.interpreter.write_text("#!/bin/sh\n[ $(wc -c) -gt $((size + 9)) ] && exit 9\n".replace("size", str(size)))
+    done = hook(
+        {**MARK, "x": "y" * size}, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (9, b"")
 
 
 @pytest.mark.parametrize("rc", [0, 1, 7])
@@ -123,11 +167,11 @@ def test_closed_standard_descriptors_are_opened(hook: Run, gate: Any) -> None:
 def test_a_broken_python_refuses_only_with_a_marker(hook: Run, gate: Any, stage: str) -> None:
     gate.interpreter.unlink()
     result = hook(MARK, args=(stage,))
-    line = f"vgpu-hook: exec {gate.interpreter}: No such file or directory\n"
+    line = f"vgpu-hook: exec {gate.interpreter}: No such file or directory; install vgpu and python3 again\n"
     assert (result.returncode, result.stderr.decode()) == (1, line)
     gate.interpreter.write_text("no interpreter line")
     gate.interpreter.chmod(0o644)
-    assert b": Permission denied\n" in hook(MARK, args=(stage,)).stderr
+    assert b": Permission denied; install vgpu and python3 again\n" in hook(MARK, args=(stage,)).stderr
     assert (hook({}).returncode, hook({}).stderr) == (0, b"")
 
 
@@ -170,14 +214,32 @@ def test_the_real_interpreter(real_python: tuple[pathlib.Path, ...], bundle: pat
     }
 
 
-def test_a_broken_installation_is_one_line(real_python: tuple[pathlib.Path, ...], bundle: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        (
+            "import nothing_of_that_name",
+            b"ModuleNotFoundError: \"No module named 'nothing_of_that_name'\"; install vgpu",
+        ),
+        ("raise ValueError('two\\nlines')", b"ValueError: 'two\\nlines'; install vgpu again"),
+        ("raise GeneratorExit", b"GeneratorExit: ''; install vgpu again"),
+        ("raise SystemExit('x')", b"SystemExit: 'x'; install vgpu again"),
+        ("raise KeyboardInterrupt", b"the signal SIGINT; start the container again"),
+        ("def entry(:", b"SyntaxError: "),
+        ("x = 1", b"ImportError: "),
+    ],
+)
+def test_a_broken_installation_is_one_line(
+    real_python: tuple[pathlib.Path, ...], bundle: pathlib.Path, code: str, found: bytes
+) -> None:
     bin_folder, _, two = real_python
     module = two / "vgpu/hook/main.py"
-    module.write_text("import nothing_of_that_name\n")
+    module.write_text(code + "\n")
     state = json.dumps({"bundle": str(bundle), **MARK}).encode()
     result = subprocess.run([bin_folder / "vgpu-hook", "prestart"], input=state, capture_output=True, check=False)
     assert (result.returncode, result.stderr.count(b"\n")) == (1, 1)
-    assert result.stderr.startswith(b"vgpu-hook: import of vgpu.hook.main from ")
+    assert result.stderr.startswith(b"vgpu-hook: import")
+    assert b", found " + found in result.stderr
     module.write_text(MAIN)
 
 

@@ -241,7 +241,7 @@ def test_bad_states(hook: Run, gate: Any, state: bytes, config: Any, expected: s
     result = hook(state, config=config)
     assert verdict(result, gate) == expected
     if expected == REFUSE:
-        assert b"state JSON on stdin: expected one JSON object of at most 1048576 bytes" in result.stderr
+        assert b"state JSON on stdin: expected one JSON object of at most 1 MiB" in result.stderr
         assert b", found " in result.stderr
 
 
