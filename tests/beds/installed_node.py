@@ -107,6 +107,10 @@ def _check_upgrade(parts: dict[str, str]) -> None:
     assert "vgpuctl doctor" not in parts["upgrade"]  # the next step is for a first installation
     assert parts["after"] == parts["before"]
     assert "refused 2" in parts["again"]
+    keyed = parts["keyed"].splitlines()
+    assert keyed[:2] == ["  requests: annotations", "root:root 600"], "an upgrade keeps what was, and shows it"
+    assert keyed[2] == "found an annotation that an image may have brought"
+    assert f"card0.total {2 << 30}" in keyed[3:]
     assert parts["verify"] == ""
     assert int(parts["files"].split("\n")[0]) > 30
     assert "vgpu: /etc/vgpu/config.yaml is wrong; correct it and run: vgpuctl config apply" in parts["held"]

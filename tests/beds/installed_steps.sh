@@ -73,6 +73,15 @@ say files
 dpkg -L vgpu | grep -c /usr/lib/vgpu/python/
 say again
 run run --bundle "$bundles/share" $id
+say keyed
+grep '^  requests: ' /etc/vgpu/config.yaml
+stat -c '%U:%G %a' /etc/vgpu/standalone.key
+sed -i 's/^  requests: annotations$/  requests: key/' /etc/vgpu/config.yaml
+quietly vgpuctl config apply
+run run --bundle "$bundles/share" $id 2>&1 | grep -o 'found an annotation that an image may have brought' | head -n 1
+request=$(vgpuctl request --cores 30 --memory 2Gi)
+sed -i "s|\"vgpu.io/memory\"|\"${request%%=*}\": \"${request#*=}\", &|" "$bundles/share/config.json"
+run run --bundle "$bundles/share" $id
 
 say held
 cp /etc/vgpu/config.yaml /root/config.yaml

@@ -3,6 +3,8 @@
 The version before has the layout of 0.1.0: one package with the device plugin in it, and that version's own maintainer
 scripts. Its files are this version's with two names changed.
 
+It has no key for requests outside Kubernetes: plain annotations count, and its compiled settings name no such setting.
+
 A module has another name, so an upgrade removes a file. A class that many modules import, from a module that both
 versions have, has another name, so a hook with modules of both versions cannot start.
 """
@@ -19,6 +21,14 @@ from checkout import DATA
 VERSION = "0.1.0"
 MODULE = ("vgpu.config.errors", "vgpu.config.failures")  #: its name in this version and in the one before
 CLASS = ("Settings", "NodeSettings")  #: likewise, in vgpu.config.settings
+#: Texts of vgpu.config.settings in this version and in the one before.
+KEYLESS = (
+    ('"standalone.requests": "key"', '"standalone.requests": "annotations"'),
+    (
+        '"settings": dict(self._values)',
+        '"settings": {name: self._values[name] for name in self._values if name not in BEFORE}',
+    ),
+)
 PYTHON = "usr/lib/vgpu/python"
 SCRIPTS = DATA / "deb-0.1.0"  #: the maintainer scripts as 0.1.0 had them
 DROPPED = ("Recommends: ", "Breaks: ", "Replaces: ")
@@ -38,6 +48,10 @@ def make(debs: list[Path], directory: Path) -> Path:
     for names in (MODULE, CLASS):
         changed = [path for path in sources if _rename(path, *names)]
         assert len(changed) > 5, f"{names[0]}: another name of the hook is in more of its modules"
+    settings = tree / PYTHON / "vgpu/config/settings.py"
+    for text, before in KEYLESS:
+        assert settings.read_text().count(text) == 1, text
+        settings.write_text(settings.read_text().replace(text, before))
     control = tree / "DEBIAN/control"
     lines = control.read_text().splitlines()
     lines = [f"Version: {VERSION}" if line.startswith("Version: ") else line for line in lines]

@@ -100,6 +100,10 @@ run kill upgrade-vgpu-test-held KILL
 run delete --force upgrade-vgpu-test-held
 vgpuctl status --output json
 
+say requests
+grep '^  requests:' /etc/vgpu/config.yaml
+vgpuctl doctor 2>&1 | grep -q 'standalone.requests: annotations' && echo warning
+ls /etc/vgpu/standalone.key >/root/log && echo key
 say left
 find /usr/lib/vgpu -name 'failures*' -o -name '*.new' -o -name '*.dpkg-*'
 say trigger

@@ -23,6 +23,9 @@ import nodes
 import trees
 from checkout import DATA
 
+from vgpu.config import standalone
+from vgpu.config.request import REQUEST
+
 PROBE = DATA / "cuda/cudaprobe.c"
 MIB = 1 << 20
 OUT_OF_MEMORY = "2"
@@ -42,8 +45,9 @@ def step(title: str) -> None:
 class Tenant:
     """One container of the demonstration: its bundle, its life in runc, and its program's output."""
 
-    def __init__(self, demo: Demo, name: str, script: str, annotations: dict[str, str]) -> None:
+    def __init__(self, demo: Demo, name: str, script: str, request: str) -> None:
         self.name = name
+        annotations = {REQUEST + demo.key: request} if request else {}
         bundle = bundles.Bundle(demo.directory / name, demo.rootfs, annotations).hooks(demo.node).simulated(demo.node)
         bundle.bind(demo.shared, "/run/demo", "rw")
         self.bundle = bundle.command("sh", "-c", script)
@@ -77,7 +81,11 @@ class Demo:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.real = Path("/proc/driver/nvidia/version").exists()
-        self.node = nodes.Node(directory / "node") if self.real else nodes.SimulatedNode(directory / "node", "t4x1")
+        settings = {"standalone.requests": "key"}
+        place = directory / "node"
+        self.node = nodes.Node(place, **settings) if self.real else nodes.SimulatedNode(place, "t4x1", **settings)
+        self.key = standalone.new_key()
+        standalone.write_key(self.node.settings.text("standalone.key"), self.key)
         self.shared = directory / "shared"
         self.shared.mkdir()
         self.rootfs = trees.make("debian", directory / "rootfs", {"cudaprobe": self.compiled()})
@@ -116,14 +124,14 @@ def show_card(demo: Demo) -> None:
 
 def share(demo: Demo) -> tuple[Tenant, Tenant]:
     step("2. Two containers share one card")
-    say("Each container is an ordinary runc bundle with the vgpu hook. Its annotations state its share of the card:")
+    say("Each container is an ordinary runc bundle with the vgpu hook. An annotation, whose name has this node's key,")
+    say("states its share of the card; an image, which does not know the key, cannot ask for one:")
     hold = "cudaprobe info; cudaprobe hold {} /run/demo/go; cudaprobe hold {} /run/demo/end"
-    red = {"vgpu.io/cores": "30", "vgpu.io/memory": "2Gi"}
-    blue = {"vgpu.io/cores": "60", "vgpu.io/memory": "4Gi", "vgpu.io/core-limit": "80"}
+    red, blue = "cores=30,memory=2Gi", "cores=60,memory=4Gi,core-limit=80"
     blue_script = "cudaprobe info; cudaprobe alloc 512 100; cudaprobe hold 1024 /run/demo/end"
     tenants = Tenant(demo, "red", hold.format(1500, 1500), red), Tenant(demo, "blue", blue_script, blue)
     for tenant, asked in zip(tenants, (red, blue)):
-        say(f"   {tenant.name}: " + "  ".join(f"{key}={value}" for key, value in asked.items()))
+        say(f"   {tenant.name}: {REQUEST}<key>: {asked}")
     if not tenants[0].start() or not tenants[1].start():
         raise SystemExit(tenants[0].error + tenants[1].error)
     say("Both containers run. The usual CUDA and NVML calls return the container's own limit as the size of the card:")
@@ -178,14 +186,13 @@ def last_refusal(demo: Demo) -> str:
 
 def refusals(demo: Demo, red: Tenant) -> None:
     step("5. Containers that get no card")
-    same_card = {"vgpu.io/use-gpuuuid": card_of(red)}
-    green = Tenant(demo, "green", "true", {"vgpu.io/cores": "50", "vgpu.io/memory": "1Gi", **same_card})
+    green = Tenant(demo, "green", "true", f"cores=50,memory=1Gi,use-gpuuuid={card_of(red)}")
     if green.start():
         raise SystemExit("green started, though the card has no 50 cores left")
     line = green.error.partition("vgpu-hook: ")[2].partition("\\n")[0] or last_refusal(demo)
     say(f"green requests 50 percent of the card's cores, but only 10 percent are free. {demo.program} refuses it:")
     say(f"   vgpu-hook: {line}")
-    grey = Tenant(demo, "grey", "ls /dev | grep -c nvidia; true", {})
+    grey = Tenant(demo, "grey", "ls /dev | grep -c nvidia; true", "")
     grey.bundle.config["process"]["env"].append("NVIDIA_VISIBLE_DEVICES=all")
     done = grey.runtime.run(grey.bundle, "grey")
     say("grey has no vgpu annotations, only NVIDIA_VISIBLE_DEVICES=all in its environment.")

@@ -27,7 +27,7 @@ from checkout import BUILD, CHECKOUT, DATA
 PROFILE = os.environ.get("PROFILE", "a100x2")
 KUBELET = Path(os.environ.get("KUBELET", "/var/lib/kubelet"))
 MARK = "# A simulated node of vgpu"
-SHARE = "--annotation vgpu.io/cores=30 --annotation vgpu.io/memory=2Gi"
+SHARE = '--annotation "$({bin}/vgpuctl request --cores 30 --memory 2Gi)"'
 TRIPLET = f"{os.uname().machine}-linux-gnu"
 PATIENCE = 20.0
 
@@ -42,6 +42,8 @@ driver:
   root: {directory}/driver
   dev_root: {directory}/driver/dev
   proc_root: {directory}/driver/proc
+standalone:
+  key: {directory}/standalone.key
 plugin:
   socket_dir: {kubelet}/device-plugins
   pod_resources_socket: {kubelet}/pod-resources/kubelet.sock
@@ -139,6 +141,7 @@ def make(directory: Path) -> None:
     control = directory / "bin/vgpuctl"
     _run(control, "config", "apply", directory / "config.yaml")
     _run(control, "inventory", "refresh")
+    _run(control, "request", "--make-key")
 
 
 def is_node(directory: Path) -> bool:
@@ -193,7 +196,8 @@ def _run(*command: object) -> str:
 
 def use(directory: Path) -> str:
     """What one can do with the node. Every indented line is a command."""
-    names: dict[str, object] = {"directory": directory, "bin": directory / "bin", "kubelet": KUBELET, "share": SHARE}
+    names: dict[str, object] = {"directory": directory, "bin": directory / "bin", "kubelet": KUBELET}
+    names["share"] = SHARE.format(**names)
     names = {**names, **{name: text.format(**names) for name, text in LONG.items()}}
     cards = len(nodes.simctl().read_state(str(directory / "sim"))["cards"])
     plugin = (PLUGIN if (KUBELET / "device-plugins").is_dir() else NO_KUBELET).format(**names).rstrip("\n")

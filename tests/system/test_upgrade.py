@@ -60,6 +60,7 @@ def test_containers_start_and_stop_while_the_package_is_replaced(
         print(f"{name}: {len(starts)} starts")
         assert len(starts) >= 3 + 6 * len(rounds)  # upgraded_node.sh waits for three starts at a time
         assert [line for line in starts if line != "ok"] == []
+    assert parts["requests"] == "  requests: annotations\nwarning\nkey\n"
     held = {item["container"] for item in json.loads(parts["held"])["containers"]}
     assert held == {"upgrade-vgpu-test-held"}
     assert {item["container"] for item in json.loads(parts["status"])["containers"]} == held

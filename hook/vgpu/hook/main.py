@@ -21,7 +21,7 @@ from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.inventory import Inventory
 from vgpu.config.request import PREFIX, Request
 from vgpu.config.settings import Settings
-from vgpu.hook import failures, hooklog
+from vgpu.hook import hooklog, unexpected
 from vgpu.hook.devices import rules
 from vgpu.hook.devices.allow import AllowDevices
 from vgpu.hook.inject import execute, plan
@@ -301,11 +301,11 @@ def main(arguments: list[str], stdin: int = 0) -> int:
         state = oci_state.read_state(stdin)
         lines = hook.stop(state) if stage == STOPPED else hook.start(state)
     except (Exception, KeyboardInterrupt) as error:  # a bug, too: one line, and no container without limits
-        failed = failures.line(hook.step, error)
+        failed = unexpected.line(hook.step, error)
     try:
         _report(hook, stage, state, lines, failed)
     except (Exception, KeyboardInterrupt) as error:
-        _print("vgpu-hook: " + failures.line("report", error), sys.stderr)
+        _print("vgpu-hook: " + unexpected.line("report", error), sys.stderr)
     return 1 if failed else 0
 
 

@@ -98,23 +98,24 @@ def by_command_line(container: Container, command_line: CommandLine, settings: S
 def by_annotations(container: Container, command_line: CommandLine, settings: Settings) -> Request | None:
     """The request of plain annotations outside Kubernetes; None without any. VgpuError where they do not count."""
     annotations = container.annotations
+    if not command_line.allows_any(settings):
+        _refuse_plain(annotations)
     _refuse_misspelled(annotations)
     if not request.is_standalone(annotations):
         if any(key in annotations for key in grants.ANNOTATIONS.values()):
             raise VgpuError("grants", expected="a container of Kubernetes", found="a standalone one",
                             do="ask by what vgpuctl request prints")  # fmt: skip
         return None
-    found = request.from_annotations(annotations)
-    if not command_line.allows_any(settings):
-        raise _without_key(annotations)
-    return found
+    return request.from_annotations(annotations)
 
 
-def _without_key(annotations: dict[str, str]) -> VgpuError:
-    key = next(key for key in (request.CORES, request.MEMORY, request.GPUS) if key in annotations)
-    expected = f"{names.masked(request.REQUEST + '0' * standalone.KEY_DIGITS)} with this node's key"
-    found = "an annotation that an image may have brought"
-    return VgpuError(f"annotation {key}", expected=expected, found=found, do=_USE)
+def _refuse_plain(annotations: dict[str, str]) -> None:
+    """VgpuError for a plain annotation where only a request with the key counts; a misspelled request has its own."""
+    key = next((key for key in names.NAMES if key in annotations), "")
+    by_key = f"{request.REQUEST}{names.KEY}"
+    if key and all(names.nearest(one) != by_key for one in names.unknown(annotations)):
+        expected, found = f"{by_key} with this node's key", "an annotation that an image may have brought"
+        raise VgpuError(f"annotation {key}", expected=expected, found=found, do=_USE)
 
 
 _USE = "run: vgpuctl request --cores N --memory SIZE, and annotate the container with what it prints"
