@@ -15,8 +15,8 @@ ENVIRONMENT = ["PATH=/usr/local/nvidia/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LD_L
 MEDIA = "application/vnd.oci.image"
 
 
-def write(tree: Path, archive: Path, name: str, command: list[str]) -> Path:
-    """Write image `name` of `tree`, which runs `command`, to `archive`."""
+def write(tree: Path, archive: Path, name: str, command: list[str], annotations: dict[str, str] | None = None) -> Path:
+    """Write image `name` of `tree`, which runs `command`, to `archive`. The manifest has `annotations`."""
     layer = subprocess.run(
         ["tar", "-C", str(tree), "--numeric-owner", "-c", "."], capture_output=True, check=True
     ).stdout
@@ -34,6 +34,7 @@ def write(tree: Path, archive: Path, name: str, command: list[str]) -> Path:
             "mediaType": f"{MEDIA}.manifest.v1+json",
             "config": _descriptor("config.v1+json", config),
             "layers": [_descriptor("layer.v1.tar", layer)],
+            "annotations": annotations or {},
         }
     )
     entry = {**_descriptor("manifest.v1+json", manifest), "platform": system}
