@@ -182,7 +182,7 @@ class Hook:
             left = self.execution.undo() if self.execution else ""
             node.ledger.withdraw(start)
             if left:
-                raise VgpuError(f"{error}; not undone: {left}") from error
+                raise VgpuError(f"{unexpected.meaning(self.step, error)}; not undone: {left}") from error
             raise
         return [*node.ledger.describe(allocation), *_too_small(allocation), *notes, *node.ledger.notes]
 

@@ -40,12 +40,13 @@ _MORE = "run: vgpuctl doctor; if it finds nothing, report this line"
 
 def line(step: str, error: BaseException) -> str:
     """`<step>: <what>: expected ..., found ...; <what to do>`, on one line."""
+    return f"{step}: {meaning(step, error)}"
+
+
+def meaning(step: str, error: BaseException) -> VgpuError:
+    """The same as an error, without the step."""
     if isinstance(error, VgpuError):
-        return f"{step}: {error}"
-    return f"{step}: {_meaning(step, error)}"
-
-
-def _meaning(step: str, error: BaseException) -> VgpuError:
+        return error
     if isinstance(error, OSError) and error.errno:
         return _of_system_call(error, error.errno)
     if isinstance(error, KeyboardInterrupt):
