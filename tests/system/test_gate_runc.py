@@ -117,7 +117,7 @@ def spec_of_container() -> dict[str, Any]:
 
 MARK = {"annotations": {"vgpu.io/cores": "20"}}
 ENV_MARK = {"process": {**spec_of_container()["process"], "env": ["PATH=/bin", "VGPU_GRANT_CORES=ab"]}}
-SANDBOX = {"annotations": {"vgpu.io/cores": "20", "io.kubernetes.cri.container-type": "sandbox"}}
+SANDBOX = {"annotations": {"vgpu.io/core-limit": "20", "io.kubernetes.cri.container-type": "sandbox"}}
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def system_log(gate: tuple[pathlib.Path, pathlib.Path]) -> Iterator[socket.socke
 def assert_refused(node: Node, result: subprocess.CompletedProcess[str], system_log: socket.socket) -> None:
     """Assert that the container did not start, that nothing is left of it, and that the reason is one line in the
     system's log and in runc's error. crun reports only the exit status."""
-    line = f"vgpu-hook: exec {node.interpreter}: No such file or directory"
+    line = f"vgpu-hook: exec {node.interpreter}: No such file or directory; install vgpu and python3 again"
     assert result.returncode != 0
     assert "hello" not in result.stdout
     assert system_log.recv(2048).decode() == "<27>" + line

@@ -123,12 +123,25 @@ def test_sandboxes_are_left_alone(
     shim: bundles.Runtime, rootfs: Rootfs, node: nodes.SimulatedNode, cgroup: str, tmp_path: Path, key: str
 ) -> None:
     pods = Pods("containerd-cgroupfs", rootfs(), node, cgroup, tmp_path)
-    sandbox = pods.container(str(uuid.uuid4()), {"cores": "0" * 32})
-    sandbox.config["annotations"][key] = "sandbox"
+    sandbox = pods.container(str(uuid.uuid4()), {})
+    sandbox.config["annotations"].update({key: "sandbox", "vgpu.io/core-limit": "50"})
     done = shim.run(sandbox.command("ls", "/dev"))
     assert done.returncode == 0, done.stderr
     assert "nvidia" not in done.stdout
     assert "hooks" not in json.loads((sandbox.path / "config.json").read_text())
+
+
+@pytest.mark.parametrize("key", [f"{CRI}.container-type", f"{CRIO}.ContainerType"])
+def test_a_container_with_a_grant_is_never_taken_for_a_sandbox(
+    shim: bundles.Runtime, rootfs: Rootfs, node: nodes.SimulatedNode, cgroup: str, tmp_path: Path, key: str
+) -> None:
+    """The type is forged: without a line the container would start without its share."""
+    grants = {"cores": node.grant("cores", 30), "memory": node.grant("memory", 1024 * MIB)}
+    made = Pods("containerd-cgroupfs", rootfs(), node, cgroup, tmp_path).container(str(uuid.uuid4()), grants)
+    made.config["annotations"][key] = "sandbox"
+    done = shim.run(made)
+    assert done.returncode != 0
+    assert "container type: expected no sandbox, as the container has a grant, found sandbox" in done.stderr
 
 
 @pytest.mark.parametrize("form", FORMS)
