@@ -123,6 +123,7 @@ class Hook:
         """
         annotations, inside = container.annotations, in_kubepods(cgroups)
         if not inside and standalone.asks(annotations):
+            authorization.refuse_rootless(self.proc)  # before the key, which such a process may not read
             wanted = authorization.by_key(container, self._settings())
             return Identity(None), wanted, ignored_annotations.beside_authority(annotations)
         identity = identify(cgroups, annotations)

@@ -442,6 +442,12 @@ def test_a_bad_key_file_is_one_line_without_the_key(
     assert equipped == []
 
 
+def test_a_rootless_runtime_learns_nothing_of_the_key(locked: Place, equipped: list[str]) -> None:
+    locked.set_config(annotations=keyed(key=B))
+    locked.write("proc/self/uid_map", "0 1000 1\n")
+    assert "rootless runtime: expected the host's root" in locked.refused()
+
+
 def test_a_pods_request_by_key_is_nothing(locked: Place, equipped: list[str]) -> None:
     """Kubernetes counts its own amounts. The key's file is not even read there."""
     (locked.path / "standalone.key").unlink()
