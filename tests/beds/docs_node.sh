@@ -15,6 +15,7 @@ mkdir "$directory/upper" "$directory/work" "$directory/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$directory/upper,workdir=$directory/work" "$directory/root"
 root=$directory/root
 for tree in proc sys dev tmp; do mount --rbind "/$tree" "$root/$tree"; done
+rm -f "$root/var/lib/man-db/auto-update" # dpkg would read all manual pages of this machine for its index
 mount -t tmpfs vgpu-test "$root/run"
 mkdir -p "$root/root/checkout/build" "$root/etc/containers" "$root/etc/docker" "$root/etc/containerd"
 for place in containerd docker; do

@@ -89,6 +89,7 @@ mkdir $SCRATCH/upper $SCRATCH/work $ROOT
 mount -t overlay overlay -o lowerdir=$LOWER,upperdir=$SCRATCH/upper,workdir=$SCRATCH/work $ROOT
 mkdir -p $ROOT/etc/systemd/system $ROOT/sys $ROOT/proc
 [ -e $ROOT/etc/hosts ] || : > $ROOT/etc/hosts
+rm -f $ROOT/var/lib/man-db/auto-update # dpkg would read all manual pages of this machine for its index
 cp $TARGET $ROOT/etc/systemd/system/bed.target
 for directory in $BINDS; do mkdir -p $ROOT$directory; done
 """

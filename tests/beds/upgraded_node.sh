@@ -13,6 +13,7 @@ mkdir "$directory/upper" "$directory/work" "$directory/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$directory/upper,workdir=$directory/work" "$directory/root"
 root=$directory/root
 for tree in proc sys dev tmp; do mount --rbind "/$tree" "$root/$tree"; done
+rm -f "$root/var/lib/man-db/auto-update" # dpkg would read all manual pages of this machine for its index
 mount -t tmpfs vgpu-test "$root/run"
 cp "$last" "$root/root/last.deb"
 cp "$this" "$root/root/this.deb"
