@@ -80,7 +80,7 @@ def test_the_byte_code(tree: Tree, context: CheckContext, fp: FakeProcess) -> No
     ],
 )
 def test_the_dry_run(context: CheckContext, fp: FakeProcess, status: int, output: str, error: str, result: str) -> None:
-    command = [context.hook, "--config", context.config_path, "--dry-run", "prestart"]
+    command = [context.hook, "--config", context.config_path, "--dry-run", "--standalone=any", "prestart"]
     fp.register(command, returncode=status, stdout=output, stderr=error)
     assert only(node.dry_run, context).status == result
 
