@@ -177,8 +177,6 @@ class Hook:
             notes, access = self._equip(container, allocation, node)
             self.step = "record"
             node.ledger.confirm(start, {f"{major}:{minor}": path for (major, minor), path in access.nodes.items()})
-            if self.execution:
-                self.execution.keep()
         except BaseException as error:
             left = self.execution.undo() if self.execution else ""
             node.ledger.withdraw(start)
@@ -307,6 +305,8 @@ def main(arguments: list[str], stdin: int = 0) -> int:
         _report(hook, stage, state, lines, failed)
     except (Exception, KeyboardInterrupt) as error:
         _print("vgpu-hook: " + unexpected.line("report", error), sys.stderr)
+    if hook.execution and not failed:
+        hook.execution.keep()  # last of all: until here everything is undone when the hook is killed
     return 1 if failed else 0
 
 
