@@ -117,13 +117,13 @@ class Execution:
             self._start()
 
     def keep(self) -> None:
-        """The start has succeeded: everything stays as it is."""
+        """The start has succeeded: everything stays as it is. The caller then ends."""
+        self._close()
         try:  # noqa: SIM105 - contextlib would cost the hook's process time
             os.write(self._answer, KEEP)
         except BrokenPipeError:
             pass  # the child has ended after its report: nobody undoes anything any more
         self._wait()
-        self._close()
 
     def undo(self) -> str:
         """The start has failed: undo what is done. Returns what could not be undone."""
@@ -193,8 +193,9 @@ class Execution:
     def _wait(self) -> int:
         """The child's exit status (negative: the signal that ended it)."""
         child, self._child = self._child, 0
+        status = os.waitpid(child, 0)[1]
         self._answer, self._report = _closed(self._answer), _closed(self._report)
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return os.waitstatus_to_exitcode(status)
 
     # In the child
 
