@@ -12,12 +12,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from vgpu.hook.inject import mounts, overlay
 from vgpu.hook.inject.execute import Execution
-from vgpu.hook.inject.mounts import ClassicMounts, NewMounts
+from vgpu.hook.inject.mounts import ClassicMounts, Handle, NewMounts
 from vgpu.hook.inject.operations import Bind, Operation, OverlayFile
 from vgpu.hook.inject.overlay import OverNewMounts, Sources
 from vgpu.hook.linux import mountinfo
@@ -95,13 +96,10 @@ class Host:
         """The notes of an execution."""
         root = os.open(f"/proc/{self.container}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         tree = Rootfs(root, (0, 0), mountinfo.read(self.container, root))
-        try:
-            execution = Execution(operations or self.operations(), tree, str(self.directory / "staging"))
-            execution.begin(self.container)
-            execution.finish()
-            execution.keep()
-        finally:
-            tree.close()
+        execution = Execution(operations or self.operations(), tree, str(self.directory / "staging"))
+        execution.begin(self.container)
+        execution.finish()
+        execution.keep()
         return execution.notes
 
     def mounted(self) -> dict[str, list[str]]:
@@ -247,6 +245,26 @@ def test_a_name_in_two_directories_is_each_time_the_right_file(
     assert notes == []
     kinds = {fields[fields.index("-") + 1] for fields in host.mounted().values()}
     assert kinds == {"overlay"}
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_mounted_as_it_is_now(host: Host) -> None:
+    """Of a bind mount the kernel says so when it is attached; of an overlay's file the number of links does."""
+
+    class Replaced(OverlayFile):
+        __slots__ = ()
+        left: ClassVar[list[int]] = [1]
+
+        def open(self, how: NewMounts | ClassicMounts) -> Handle:
+            handle = super().open(how)
+            if self.left:
+                self.left.pop()
+                Path(self.source + ".new").write_text("new")
+                os.rename(self.source + ".new", self.source)
+            return handle
+
+    name = "lib/libcuda.so"
+    assert host.execute(Replaced(str(host.files[name]), str(host.target(name)))) == []
+    assert host.seen(name).read_text() == "new"
 
 
 @WAYS
