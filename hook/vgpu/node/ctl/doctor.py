@@ -29,6 +29,7 @@ CHECKS: dict[str, Check] = {
     "contexts": node.contexts,
     "libvcuda": node.libvcuda,
     "kernel": host.kernel,
+    "leases": host.leases,
     "cgroups": host.cgroups,
     "python": node.python,
     "hook": node.hook,

@@ -10,7 +10,8 @@ import errno
 import os
 from collections.abc import Iterator
 
-from vgpu.config import records
+from vgpu.config import paths, records
+from vgpu.hook.inject import mounts, overlay
 from vgpu.hook.linux import bpf, cgroup, syscalls
 from vgpu.hook.linux.cgroup import Mount
 from vgpu.node.doctor.findings import FAILURE, OK, WARNING, CheckContext, Finding
@@ -79,6 +80,44 @@ def kernel(context: CheckContext) -> Iterator[Finding]:
         yield Finding("kernel", WARNING, found, "all calls", do)
     else:
         yield Finding("kernel", OK, f"Linux {release}")
+
+
+def leases(context: CheckContext) -> Iterator[Finding]:
+    """Whether processes may take leases on files, and whether those of containers reach the node's own files.
+
+    This check reads fs.leases-enable and never sets it: Samba and NFS servers use leases.
+    """
+    path = f"{context.proc}/sys/fs/leases-enable"
+    try:
+        enabled = records.read_bounded(path, 64).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        yield Finding("leases", OK, "this kernel has no leases")
+        return
+    if enabled == "0":
+        yield Finding("leases", OK, "fs.leases-enable is 0: no process can take a lease on a file")
+        return
+    text = f"fs.leases-enable is {enabled}: processes may take leases on files"
+    notes = _without_overlay(context)
+    for note in notes:
+        do = "let the container runtime's host have overlayfs, or set fs.leases-enable to 0 if nothing here uses leases"
+        expected = "the driver's files to reach containers through an overlay"
+        yield Finding("leases", WARNING, f"{text}; {note}", expected, do)
+    if not notes:
+        yield Finding("leases", OK, f"{text}; those of containers do not reach the node's own files")
+
+
+def _without_overlay(context: CheckContext) -> list[str]:
+    """Which of the node's files no overlay can have. The overlay is mounted nowhere, and gone when its fd is closed.
+
+    Without the new mount calls only the hook's child can tell: hook.log has the same notes.
+    """
+    found = context.inventory()
+    if not context.real or found is None:
+        return []
+    files = [item.path for item in (*found.libraries, *found.binaries)]
+    over = overlay.over(mounts.choose(), files, paths.staging(context.settings.run_dir))
+    over.close()
+    return over.notes
 
 
 def has_call(name: str, number: int) -> bool:

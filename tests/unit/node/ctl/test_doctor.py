@@ -161,6 +161,33 @@ def test_no_cgroups(tree: Tree) -> None:
 
 def test_kernel(tree: Tree) -> None:
     assert only(host.kernel, tree.context).status == OK
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("1\n", "fs.leases-enable is 1: processes may take leases on files; those of containers do not reach"),
+        ("0\n", "fs.leases-enable is 0: no process can take a lease"),
+        (None, "this kernel has no leases"),
+    ],
+)
+def test_leases_are_reported_and_never_set(tree: Tree, value: str | None, found: str) -> None:
+    if value is not None:
+        tree.write("proc/sys/fs/leases-enable", value)
+    finding = only(host.leases, tree.context)
+    assert finding.status == OK
+    assert finding.found.startswith(found)
+    if value is not None:
+        assert (tree.path / "proc/sys/fs/leases-enable").read_text() == value
+
+
+def test_files_that_no_overlay_can_have_are_a_warning(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree.write("proc/sys/fs/leases-enable", "1\n")
+    monkeypatch.setattr(host, "_without_overlay", lambda _: ["no overlay of /usr/lib (Invalid argument): so"])
+    finding = only(host.leases, tree.context)
+    assert finding.status == WARNING
+    assert "no overlay of /usr/lib" in finding.found
+    assert "set fs.leases-enable to 0 if nothing here uses leases" in finding.do
     assert not host.has_call("no such call", 9999)
 
 
