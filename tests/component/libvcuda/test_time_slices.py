@@ -5,6 +5,7 @@ The tests run in real time, so the ratios are generous. Forged locks are in test
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -284,6 +285,57 @@ def test_a_presence_file_that_is_not_one(node: Node, change: Callable[[Path], No
     assert all(12 < share < 52 for share in got), got
     assert cpu(process) - began < 0.5, "the program does not spin"
     assert len(without.log.splitlines()) <= 1, without.log
+
+
+class FileLease:
+    """A write lease on a file that its holder does not give up; the kernel takes it away after 45 s."""
+
+    def __init__(self, path: Path) -> None:
+        self._before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+        self._fd = os.open(path, os.O_RDONLY)
+        fcntl.fcntl(self._fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+
+    def end(self) -> None:
+        os.close(self._fd)
+        signal.signal(signal.SIGIO, self._before)
+
+
+def has_open(process: subprocess.Popen[bytes], name: str) -> bool:
+    links = [os.readlink(entry) for entry in Path(f"/proc/{process.pid}/fd").iterdir()]
+    return any(os.path.basename(link) == name for link in links)
+
+
+def test_a_presence_file_on_which_another_container_has_a_lease(node: Node) -> None:
+    """No launch waits for the lease. When it has ended, the program finds the file."""
+    one, other = node.share_out(40, 40)
+    path = one.box.path / "presence"
+    path.unlink()
+    path.write_bytes(bytes(4096))
+    lease = FileLease(path)
+    try:
+        process = one.flood()
+        until(lambda: one.busy() > 3 * MS)  # open(2) would wait for 45 s, until() waits for less
+        assert 12 < node.shares(one, seconds=1)[0] < 101
+        assert not has_open(process, "presence")
+    finally:
+        lease.end()
+    until(lambda: has_open(process, "presence"))
+
+
+@pytest.mark.parametrize("name", ["limits", "cards"])
+def test_a_lease_on_a_file_of_its_own_stops_no_program_for_long(node: Node, name: str) -> None:
+    """Without its limits CUDA is refused, and without its schedule the program runs by the limits alone."""
+    (one,) = node.share_out(40)
+    lease = FileLease(one.box.path / name)
+    try:
+        process = one.flood()
+        if name == "cards":
+            until(lambda: one.busy() > 3 * MS)
+        else:
+            until(lambda: process.poll() is not None)
+            assert "has a lease on it; CUDA is refused" in one.log
+    finally:
+        lease.end()
 
 
 def cpu(process: subprocess.Popen[bytes]) -> float:
