@@ -307,7 +307,7 @@ def has_open(process: subprocess.Popen[bytes], name: str) -> bool:
 
 def test_a_presence_file_on_which_another_container_has_a_lease(node: Node) -> None:
     """No launch waits for the lease. When it has ended, the program finds the file."""
-    one, other = node.share_out(40, 40)
+    one = node.share_out(40, 40)[0]
     path = one.box.path / "presence"
     path.unlink()
     path.write_bytes(bytes(4096))

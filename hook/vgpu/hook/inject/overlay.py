@@ -54,12 +54,13 @@ class Overlay:
     """One overlay: the `layers` below it, topmost first, as (path without links, O_PATH fd), and its mount's `fd` and
     `attributes`."""
 
-    __slots__ = ("attributes", "fd", "layers")
+    __slots__ = ("_places", "attributes", "fd", "layers")
 
     def __init__(self, layers: list[tuple[str, int]]) -> None:
         self.layers = layers
         self.fd = -1
         self.attributes = ATTRIBUTES
+        self._places: dict[str, str | None] = {}  # a directory of the host -> its path in the overlay and "/"
 
     def has_on_top(self, source: Source) -> bool:
         return source.directory == self.layers[0][0] or _below(source.directory, self.layers[0][0])
@@ -70,10 +71,12 @@ class Overlay:
 
     def relative(self, source: Source) -> str:
         """The path of `source` in the overlay, "" when no layer has it."""
-        for path, _ in self.layers:
-            if source.directory == path or _below(source.directory, path):
-                return source.path()[len(path.rstrip("/")) + 1 :]
-        return ""
+        directory = source.directory
+        if directory not in self._places:
+            layer = next((path for path, _ in self.layers if directory == path or _below(directory, path)), None)
+            self._places[directory] = None if layer is None else (directory + "/")[len(layer.rstrip("/")) + 1 :]
+        place = self._places[directory]
+        return "" if place is None else place + source.name
 
 
 class Sources:
@@ -175,11 +178,12 @@ def _below(path: str, other: str) -> bool:
 
 def _same(found: os.stat_result, source: os.stat_result) -> bool:
     """Whether the overlay's file `found` is the host's file `source`. They have different st_dev."""
-
-    def key(status: os.stat_result) -> tuple[int, ...]:
-        return status.st_ino & INODE, status.st_mode, status.st_size, status.st_mtime_ns, status.st_uid
-
-    return key(found) == key(source)
+    return (
+        found.st_ino & INODE == source.st_ino & INODE
+        and found.st_mtime_ns == source.st_mtime_ns
+        and found.st_size == source.st_size
+        and found.st_mode == source.st_mode
+    )
 
 
 def _data(layers: list[tuple[str, int]]) -> str:
@@ -388,6 +392,8 @@ class OverClassicMounts(ClassicMounts):
 
 
 def _overlay_of(source: Source, overlays: list[Overlay]) -> Overlay | None:
+    if len(overlays) == 1 and overlays[0].relative(source):
+        return overlays[0]
     having = [overlay for overlay in overlays if overlay.relative(source)]
     return next((overlay for overlay in having if overlay.has_on_top(source)), having[0] if having else None)
 
