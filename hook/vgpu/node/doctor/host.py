@@ -114,7 +114,7 @@ def _without_overlay(context: CheckContext) -> list[str]:
     found = context.inventory()
     if not context.real or found is None:
         return []
-    files = [item.path for item in (*found.libraries, *found.binaries)]
+    files = [library.path for library in found.libraries] + [binary.path for binary in found.binaries]
     over = overlay.over(mounts.choose(), files, paths.staging(context.settings.run_dir))
     over.close()
     return over.notes
