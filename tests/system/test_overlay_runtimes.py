@@ -194,7 +194,7 @@ def test_leases_on_everything_that_a_container_got_reach_nothing_of_the_host(
     for path in host_files(node, annotations is SHARE):
         for flags in (os.O_RDONLY, os.O_RDWR):
             os.close(os.open(path, flags | os.O_NONBLOCK))  # BlockingIOError: a lease is in the way
-    assert " - overlay vgpu " not in Path("/proc/self/mountinfo").read_text(), "nothing of it is on the host"
+    assert " - overlay vgpu" not in Path("/proc/self/mountinfo").read_text(), "nothing of it is on the host"
     if annotations is SHARE:
         (claim,) = Path(paths.containers(node.settings.run_dir)).iterdir()
         began = time.monotonic()

@@ -54,6 +54,11 @@ def core_schedules(run_dir: str, container_id: str) -> str:
     return f"{container(run_dir, container_id)}/{CORE_SCHEDULES}"
 
 
+def mount_source(container_id: str) -> str:
+    """The source, in mountinfo, of the overlay with the limits of a container."""
+    return f"vgpu:{container_id}"
+
+
 def staging(run_dir: str) -> str:
     """An empty directory, over which hooks on old kernels mount a tmpfs in their container's namespace."""
     return run_dir + "/staging"

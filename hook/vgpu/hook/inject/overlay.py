@@ -18,6 +18,7 @@ import errno
 import os
 import stat
 
+from vgpu.config import paths
 from vgpu.hook.inject import mounts
 from vgpu.hook.inject.mounts import ClassicMounts, Handle, NewMounts
 from vgpu.hook.linux import syscalls
@@ -30,6 +31,7 @@ OVERLAY = "overlay"  #: the file system, by the kernel's name
 STAGE_MOUNT, STAGE = "/proc", "/proc/fs"  #: procfs is a mount on every host, and always has this directory
 ATTRIBUTES = mounts.READ_ONLY_FILE
 MAX_LAYERS = 12  #: fsconfig(2) takes values of at most 255 bytes
+MAX_SOURCE = 200  #: characters of a container's id
 ATTEMPTS = 3
 _CLONE = syscalls.OPEN_TREE_CLONE | syscalls.AT_SYMLINK_NOFOLLOW
 INODE = (1 << 48) - 1  #: the bits of st_ino that overlayfs leaves to the lower file system
@@ -191,6 +193,13 @@ def _data(layers: list[tuple[str, int]]) -> str:
     return ":".join(f"/proc/self/fd/{fd}" for _, fd in layers)
 
 
+def _source(layers: list[tuple[str, int]]) -> str:
+    """What mountinfo names as the mount's source, `vgpu:<container>`: by it the reaper knows that a container lives."""
+    names = (path.rpartition("/containers/")[2] for path, _ in layers if "/containers/" in path)
+    name = next((name for name in names if paths.is_container_id(name) and len(name) <= MAX_SOURCE), "")
+    return paths.mount_source(name) if name else "vgpu"
+
+
 class OverNewMounts(NewMounts):
     """NewMounts whose `layered` mounts a file through an overlay. `notes` says where it could not."""
 
@@ -213,7 +222,7 @@ class OverNewMounts(NewMounts):
     def _mount(self, overlay: Overlay) -> None:
         context = syscalls.fsopen(OVERLAY)
         try:
-            syscalls.fsconfig_set_string(context, "source", "vgpu")
+            syscalls.fsconfig_set_string(context, "source", _source(overlay.layers))
             syscalls.fsconfig_set_string(context, "lowerdir", _data(overlay.layers))
             syscalls.fsconfig_create(context)
             overlay.fd = syscalls.fsmount(context, ATTRIBUTES)
@@ -352,7 +361,7 @@ class OverClassicMounts(ClassicMounts):
                 here.append((path, _opened_again(path, fd)))
             syscalls.mount("", STAGE_MOUNT, "", syscalls.MS_PRIVATE, "")
             flags = ATTRIBUTES  # MOUNT_ATTR_* and MS_* have the same values for these
-            syscalls.mount("vgpu", STAGE, OVERLAY, flags, f"lowerdir={_data(here)}")
+            syscalls.mount(_source(here), STAGE, OVERLAY, flags, f"lowerdir={_data(here)}")
         finally:
             for _, fd in here:
                 os.close(fd)

@@ -148,7 +148,8 @@ class Reaper:
         if not missing and not _is_share(paths.limits(self.settings.run_dir, container)):
             return f"it held a whole card, or its limits are damaged too; if it is gone, remove {directory}"
         for process in self._processes():
-            if f"/{container}/{paths.LIMITS} " in _text(f"{self.proc}/{process}/mountinfo"):
+            mounts = _text(f"{self.proc}/{process}/mountinfo")
+            if f"/{container}/{paths.LIMITS} " in mounts or f" {paths.mount_source(container)} " in mounts:
                 return f"process {process} has its limits mounted"
             if container in _text(f"{self.proc}/{process}/cgroup"):
                 return f"process {process} is in a cgroup of that name"

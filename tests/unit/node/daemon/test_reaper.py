@@ -43,10 +43,14 @@ class Node:
         path.write_text(text)
         return path
 
-    def process(self, pid: int, started: int, state: str = "S", cgroup: str = "/", mounted: str = "") -> None:
+    def process(
+        self, pid: int, started: int, state: str = "S", cgroup: str = "/", mounted: str = "", source: str = "tmpfs"
+    ) -> None:
         self.write(f"proc/{pid}/stat", f"{pid} (a) b) {state} {'0 ' * 18}{started} 0\n")
         self.write(f"proc/{pid}/cgroup", f"5:devices:{cgroup}\n")
-        self.write(f"proc/{pid}/mountinfo", f"36 35 0:25 {mounted or '/'} /usr/local/vgpu/limits ro - tmpfs tmpfs rw\n")
+        self.write(
+            f"proc/{pid}/mountinfo", f"36 35 0:25 {mounted or '/'} /usr/local/vgpu/limits ro - tmpfs {source} rw\n"
+        )
 
     def claim(
         self, name: str, pid: int, started: int, ready: bool = True, boot: str = BOOT, whole: bool = False
@@ -181,6 +185,7 @@ def test_core_schedules_that_others_have_changed_keep_no_damaged_claim(node: Nod
         ({"cgroup": "/kubepods/pod1/c-id"}, "process 600 is in a cgroup of that name"),
         ({"cgroup": "/system.slice/docker-c-id.scope"}, "process 600 is in a cgroup of that name"),
         ({"mounted": "/vgpu/containers/c-id/limits"}, "process 600 has its limits mounted"),
+        ({"mounted": "/limits", "source": "vgpu:c-id"}, "process 600 has its limits mounted"),
     ],
 )
 def test_a_damaged_claim_stays_while_there_is_evidence_of_life(node: Node, process: dict[str, str], says: str) -> None:
