@@ -18,6 +18,7 @@ import pytest
 import yaml
 from daemons import Daemon
 
+from vgpu.config import standalone
 from vgpu.config.inventory import read as read_inventory
 from vgpu.config.request import Request
 from vgpu.hook.ledger.ledger import Ledger, Start
@@ -34,6 +35,7 @@ CALLS = {
     "config check": ("{source}", 0, "{wrong}"),
     "config import": ("{peers}", 0, "{missing}"),
     "config show": ("{source}", 0, "{wrong}"),
+    "config upgrade": ("{source}", 0, "{missing}"),
     "doctor": ("--hook {hook}", 0, ""),  # or 1: its verdict on this machine
     "grant add": ("--cores 30 --memory 1Gi", 0, "--cores 300000"),
     "grant list": ("", 0, ""),
@@ -41,6 +43,7 @@ CALLS = {
     "health": ("", 0, ""),
     "inventory refresh": ("", 0, ""),
     "inventory show": ("", 0, ""),
+    "request": ("--cores 30 --memory 1Gi", 0, "--cores 30"),
     "runtime check": ("--runtime crio", 3, "--runtime crio"),
     "runtime configure": (
         "--runtime crio --config {hooks} --programs {programs}",
@@ -84,6 +87,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nodes.SimulatedNo
     """A node with vgpud, a grant, and a share that this process holds."""
     made = nodes.SimulatedNode(tmp_path_factory.mktemp("node"))
     made.take_inventory()
+    standalone.write_key(made.settings.text("standalone.key"), "a" * 32)
     ledger = Ledger(made.settings, read_inventory(made.settings.run_dir).cards)
     start = Start("train", os.getpid(), start_time(os.getpid()), "/b", None, "", time.time())
     assert ledger.claim(start, Request(1, 30, 1 << 30))

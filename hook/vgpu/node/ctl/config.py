@@ -115,11 +115,15 @@ def apply(config_path: str, file: str | None, node: str, dry_run: bool, output: 
 @config.command()
 @file_argument
 @node_option
+@output_option
 @click.pass_obj
-def upgrade(config_path: str, file: str | None, node: str) -> None:
+def upgrade(config_path: str, file: str | None, node: str, output: str) -> None:
     """Write into FILE what a new version would change unasked, before its first apply. The package runs this."""
-    line = keep(_source(file), config_path, node)
-    if line:
+    source = _source(file)
+    line = keep(source, config_path, node)
+    if output == "json":
+        print_json({"file": source, "kept": [line] if line else []})
+    elif line:
         click.echo(line)
 
 

@@ -56,6 +56,8 @@ def request(config_path: str, /, make_key: bool, rotate_key: bool, output: str, 
     path = node.text("standalone.key")
     if make_key or rotate_key:
         _make(path, rotate_key)
+        if output == "json":
+            print_json({"key": path})
         return
     pairs = [(name.replace("_", "-"), str(text)) for name, value in parts.items() for text in _each(value)]
     if not pairs:
