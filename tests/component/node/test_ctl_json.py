@@ -95,7 +95,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nodes.SimulatedNo
     grants = Path(made.settings.state_dir, "grants")
     grants.mkdir(parents=True, exist_ok=True)
     (grants / made.grant("cores", 30)).with_suffix(".json").rename(grants / f"{GRANT}.json")
-    names = ("paths.state", "paths.run", "paths.libvcuda", "driver.root", "driver.dev_root", "driver.proc_root")
+    names = (
+        "paths.state", "paths.run", "paths.libvcuda", "driver.root", "driver.dev_root", "driver.proc_root",
+        "standalone.key",
+    )  # fmt: skip
     directory = made.directory
     (directory / "source.yaml").write_text(yaml.safe_dump(nested({name: made.settings[name] for name in names})))
     (directory / "wrong.yaml").write_text("cores: 1\n")
