@@ -40,7 +40,8 @@ def call(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.C
             f"sys.argv = ['x', '--config', {str(directory / 'config.json')!r}, *{arguments!r}]; os.setuid({NOBODY}); "
         )
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
-        preload = "import vgpu.node.ctl.status, vgpu.node.ctl.set, vgpu.node.ctl.doctor, vgpu.plugin.main; "
+        verbs = ", ".join(f"vgpu.node.ctl.{name}" for name in ("status", "set", "doctor", "runtime"))
+        preload = f"import {verbs}, vgpu.plugin.main; "
         return subprocess.run(
             [sys.executable, "-c", preload + code + "main()"], capture_output=True, text=True, check=False,
             env=environment, cwd=CHECKOUT,
@@ -61,6 +62,9 @@ def call(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.C
         (CTL, ("inventory", "show")),
         (CTL, ("inventory", "refresh")),
         (CTL, ("doctor",)),
+        (CTL, ("runtime", "configure", "--runtime", "podman")),
+        (CTL, ("runtime", "check", "--runtime", "docker", "--output", "json")),
+        (CTL, ("runtime", "unconfigure", "--runtime", "containerd")),
         ("vgpu.node.daemon.command", ()),
         ("vgpu.plugin.command", ()),
     ],

@@ -167,10 +167,7 @@ def apply(record: Record, edits: Sequence[Edit], options: dict[str, Any], verify
         _write(Record(record.path, entries + undone, options))
         for edit in edits:
             tried.append(edit)
-            for directory in missing[edit.path]:
-                os.makedirs(directory, 0o755, exist_ok=True)
-            if edit.changes():
-                _put(edit.path, edit.after, edit.draft.mode if edit.draft else None)
+            _execute(edit, missing[edit.path])
         verify()
         _write(Record(record.path, entries, options))
     except BaseException:
@@ -183,6 +180,18 @@ def apply(record: Record, edits: Sequence[Edit], options: dict[str, Any], verify
         _remove_backups(record, edits)
         raise
     _close(record, edits)
+
+
+def _execute(edit: Edit, missing: Sequence[str]) -> None:
+    """Make the directories, and write or remove the file."""
+    try:
+        for directory in missing:
+            os.makedirs(directory, 0o755, exist_ok=True)
+        if edit.changes():
+            _put(edit.path, edit.after, edit.draft.mode if edit.draft else None)
+    except OSError as error:
+        do = "all files are as they were"
+        raise VgpuError(edit.path, expected="a file to write", found=error.strerror, do=do) from error
 
 
 def backups(record: Record) -> list[str]:

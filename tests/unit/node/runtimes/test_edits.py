@@ -276,7 +276,8 @@ def test_a_file_system_that_is_read_only(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(edits.records, "write_bytes", refuse)
     drafts = [Draft(str(first), "1\n", OWN), Draft(str(second), "2\n", OWN)]
-    with pytest.raises(OSError, match="Read-only file system"):
+    line = f"^{second}: expected a file to write, found Read-only file system; all files are as they were$"
+    with pytest.raises(VgpuError, match=line):
         edits.apply(record, edits.plan(record, drafts), {}, lambda: None)
     assert (first.read_text(), second.read_text()) == ("one\n", "two\n")
     assert os.listdir(tmp_path / "runtimes") == []
