@@ -101,6 +101,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nodes.SimulatedNo
     )  # fmt: skip
     directory = made.directory
     (directory / "source.yaml").write_text(yaml.safe_dump(nested({name: made.settings[name] for name in names})))
+    standalone.write_key(made.settings.text("standalone.key"), standalone.new_key())
     (directory / "wrong.yaml").write_text("cores: 1\n")
     (directory / "peers.json").write_text('{"nodeConfig": [{"name": "a", "deviceMemoryScaling": 1}]}')
     (directory / "damaged.json").write_text("{")
