@@ -52,7 +52,9 @@ def by_heading(output: str) -> dict[str, str]:
 
 def make_bundles(directory: Path, rootfs: Callable[..., Path], node: nodes.SimulatedNode) -> Path:
     for name, command in COMMANDS.items():
-        bundle = bundles.Bundle(directory / name, rootfs(), SHARE).simulated(node).command(*command)
+        root = rootfs()
+        (root / "sys/fs/cgroup").mkdir(parents=True)  # runc 1.0.0-rc93 (Debian 11) wants it for exec
+        bundle = bundles.Bundle(directory / name, root, SHARE).simulated(node).command(*command)
         for stage in ("prestart", "poststop"):
             hook = {"path": "/usr/bin/vgpu-hook", "args": ["vgpu-hook", stage], "env": ["PATH=/usr/bin"]}
             bundle.config.setdefault("hooks", {})[stage] = [hook]
@@ -111,7 +113,7 @@ def _check_upgrade(parts: dict[str, str]) -> None:
     assert keyed[:2] == ["  requests: annotations", "root:root 600"], "an upgrade keeps what was, and shows it"
     assert keyed[2] == "found an annotation that an image may have brought"
     assert f"card0.total {2 << 30}" in keyed[3:]
-    assert parts["verify"] == ""
+    assert parts["verify"] == "??5?????? c /etc/vgpu/config.yaml\n"  # the administrator's
     assert int(parts["files"].split("\n")[0]) > 30
     assert "vgpu: /etc/vgpu/config.yaml is wrong; correct it and run: vgpuctl config apply" in parts["held"]
     assert "nothing changed; the last good settings stay in force" in parts["held"]

@@ -36,6 +36,7 @@ quietly apt-get install -qq -y --no-install-recommends /root/last.deb
 stand_ins() { dpkg-query -W -f '${Package} ${db:Status-Status}\n' containerd.io docker-ce; }
 say stand-ins
 stand_ins
+say settings
 cat >>/etc/vgpu/config.yaml <<YAML
 driver:
   root: $driver

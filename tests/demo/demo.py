@@ -90,6 +90,7 @@ class Demo:
         self.shared.mkdir()
         self.rootfs = trees.make("debian", directory / "rootfs", {"cudaprobe": self.compiled()})
         (self.rootfs / "run/demo").mkdir()
+        (self.rootfs / "sys/fs/cgroup").mkdir(parents=True)  # runc 1.0.0-rc93 (Debian 11) wants it for exec
         self.program = "runc" if shutil.which("runc") else "crun"
         self.runtime = bundles.Runtime(directory / "runc", self.program)
         self.runtime.prefix = "demo"

@@ -144,7 +144,7 @@ def test_two_builds_in_two_folders_give_the_same_bytes(debs: list[Path]) -> None
         command = ["setpriv", f"--reuid={USER}", f"--regid={GROUP}", "--clear-groups", "make", "-C", clone, "deb"]
         passed = {key: value for key, value in os.environ.items() if key.startswith("PIP_") or key.endswith("_proxy")}
         environment = {**passed, "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": name, "TZ": "Asia/Tokyo"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=900)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=1800)
         assert done.returncode == 0, done.stdout + done.stderr
         again = sorted((clone / "build").glob("*.deb"))
         assert [path.name for path in again] == sorted(path.name for path in debs)

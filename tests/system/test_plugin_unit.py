@@ -106,6 +106,7 @@ def listed(bed: Bed, count: int) -> list[str]:
 
 def upgrade(bed: Bed, debs: list[Path]) -> None:
     """Upgrade the packages. Their scripts restart vgpud and the plugin, which both run."""
+    bed.call("rm", "-f", "/usr/sbin/policy-rc.d")  # this machine's may forbid it
     units = ("vgpud.service", "vgpu-device-plugin.service")
     before = [bed.call("systemctl", "show", "-P", "MainPID", unit) for unit in units]
     bed.call("rm", "-f", "/usr/sbin/policy-rc.d")  # images for Docker have one, which forbids restarts
