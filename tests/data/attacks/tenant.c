@@ -1,0 +1,226 @@
+/*
+ * The attacks that the suite's containers run, one verb each. Linked statically, so that it runs in any root file
+ * system. Each verb prints "ready" when its attack has begun, and goes on until it is killed.
+ *
+ *   cell ROOT [SOURCE:TARGET ...]  a mount namespace like that of a container before pivot_root
+ *   flip A B                       exchanges two names as fast as it can
+ *   lease read|write FILE ...      takes leases on the files, and takes them again when the host breaks them
+ *   lock FILE                      locks the whole range of the file
+ *   fanotify DIRECTORY             is asked for permission when anybody opens a file there, and never answers
+ *   fuse DIRECTORY                 covers the directory with a file system that never answers
+ *   remount FILE ...               makes every mount writable and writes into each file; then it ends
+ *   stop PID ...                   sends SIGSTOP to each process again and again
+ *   trace PID ...                  attaches to each process as a debugger
+ *   descriptors                    opens ../../../../.. below each descriptor that it has inherited; then it ends
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/fanotify.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static void ready(void)
+{
+	puts("ready");
+	fflush(stdout);
+}
+
+static void rest(long us)
+{
+	struct timespec time = {.tv_nsec = us * 1000};
+
+	nanosleep(&time, NULL);
+}
+
+static _Noreturn void wait_for_ever(void)
+{
+	ready();
+	for (;;)
+		pause();
+}
+
+static _Noreturn void fail(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static void bind_here(const char *source, const char *target)
+{
+	if (mount(source, target, NULL, MS_BIND, NULL) != 0)
+		fail(target);
+}
+
+static void cell(char **words)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
+		fail("unshare");
+	bind_here(words[0], words[0]);
+	for (char **pair = words + 1; *pair; pair++) {
+		char *target = strchr(*pair, ':');
+
+		*target++ = '\0';
+		bind_here(*pair, target);
+	}
+	wait_for_ever();
+}
+
+static void flip(char **words)
+{
+	ready();
+	for (;;)
+		syscall(SYS_renameat2, AT_FDCWD, words[0], AT_FDCWD, words[1], RENAME_EXCHANGE);
+}
+
+static void lease(char **words)
+{
+	int type = strcmp(words[0], "write") == 0 ? F_WRLCK : F_RDLCK, taken = 0, held[256];
+	int count = 0;
+
+	signal(SIGIO, SIG_IGN);
+	for (char **name = words + 1; *name && count < 256; name++, count++)
+		held[count] = open(*name, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	for (int i = 0; i < count; i++)
+		taken += held[i] >= 0 && fcntl(held[i], F_SETLEASE, type) == 0;
+	printf("taken %d of %d\n", taken, count);
+	ready();
+	for (;; rest(200))
+		for (int i = 0; i < count; i++)
+			if (held[i] >= 0 && fcntl(held[i], F_GETLEASE) == F_UNLCK)
+				fcntl(held[i], F_SETLEASE, type);
+}
+
+static void lock(char **words)
+{
+	struct flock all = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+	int file = open(words[0], O_RDONLY | O_CLOEXEC);
+
+	if (file < 0 || fcntl(file, F_OFD_SETLK, &all) != 0)
+		fail(words[0]);
+	wait_for_ever();
+}
+
+static void fanotify(char **words)
+{
+	int group = fanotify_init(FAN_CLASS_CONTENT | FAN_CLOEXEC, O_RDONLY);
+
+	if (group < 0)
+		fail("fanotify_init");
+	if (fanotify_mark(group, FAN_MARK_ADD | FAN_MARK_FILESYSTEM, FAN_OPEN_PERM | FAN_ACCESS_PERM, AT_FDCWD, words[0]) != 0 &&
+	    fanotify_mark(group, FAN_MARK_ADD | FAN_MARK_MOUNT, FAN_OPEN_PERM | FAN_ACCESS_PERM, AT_FDCWD, words[0]) != 0)
+		fail("fanotify_mark");
+	wait_for_ever();
+}
+
+static void fuse(char **words)
+{
+	char options[128];
+	int device = open("/dev/fuse", O_RDWR);
+
+	if (device < 0 && mknod("/tmp/fuse", S_IFCHR | 0600, makedev(10, 229)) == 0)
+		device = open("/tmp/fuse", O_RDWR);
+	if (device < 0)
+		fail("/dev/fuse");
+	snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", device);
+	if (mount("fuse", words[0], "fuse", 0, options) != 0)
+		fail("mount");
+	wait_for_ever();
+}
+
+static void remount(char **words)
+{
+	char line[4096], target[4096];
+	FILE *mounts = fopen("/proc/self/mountinfo", "r");
+	int remounted = 0;
+
+	while (mounts && fgets(line, sizeof(line), mounts))
+		if (sscanf(line, "%*s %*s %*s %*s %4095s", target) == 1) {
+			remounted += mount(NULL, target, NULL, MS_REMOUNT | MS_BIND, NULL) == 0;
+			remounted += mount(NULL, target, NULL, MS_REMOUNT, NULL) == 0;
+		}
+	printf("remounted %d\n", remounted);
+	for (; *words; words++) {
+		int file = open(*words, O_WRONLY | O_NONBLOCK);
+		int wrote = file >= 0 && pwrite(file, "hostile", 7, 0) == 7;
+
+		printf("%s %s\n", *words, wrote ? "written" : strerror(errno));
+	}
+	ready();
+}
+
+static void stop(char **words)
+{
+	ready();
+	for (;; rest(1000))
+		for (char **pid = words; *pid; pid++)
+			kill(atoi(*pid), SIGSTOP);
+}
+
+static void trace(char **words)
+{
+	for (; *words; words++) {
+		int pid = atoi(*words), status;
+		long result = ptrace(PTRACE_ATTACH, pid, NULL, NULL);
+
+		printf("%d %s\n", pid, result == 0 ? "attached" : strerror(errno));
+		if (result == 0) {
+			waitpid(pid, &status, __WALL);
+			ptrace(PTRACE_DETACH, pid, NULL, NULL);
+		}
+	}
+	ready();
+}
+
+static void descriptors(char **words)
+{
+	char link[64], found[4096];
+
+	(void)words;
+	for (int file = 3; file < 1024; file++) {
+		ssize_t size;
+
+		snprintf(link, sizeof(link), "/proc/self/fd/%d", file);
+		size = readlink(link, found, sizeof(found) - 1);
+		if (size < 0)
+			continue;
+		found[size] = '\0';
+		printf("%d %s\n", file, found);
+	}
+	ready();
+}
+
+static const struct {
+	const char *name;
+	int words;
+	void (*run)(char **words);
+} verbs[] = {
+	{"cell", 1, cell},	   {"flip", 2, flip},	{"lease", 2, lease},	 {"lock", 1, lock},
+	{"fanotify", 1, fanotify}, {"fuse", 1, fuse},	{"remount", 0, remount}, {"stop", 1, stop},
+	{"trace", 1, trace},	   {"descriptors", 0, descriptors},
+};
+
+int main(int argc, char **argv)
+{
+	for (size_t i = 0; i < sizeof(verbs) / sizeof(*verbs); i++)
+		if (argc > 1 && strcmp(argv[1], verbs[i].name) == 0 && argc - 2 >= verbs[i].words) {
+			verbs[i].run(argv + 2);
+			return 0;
+		}
+	fputs("usage: tenant VERB WORD ...\n", stderr);
+	return 2;
+}
