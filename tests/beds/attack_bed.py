@@ -1,4 +1,4 @@
-"""The node that the attacks of tests/system/attacks aim at: its snapshot, a neighbour at work, tenants and their bundles.
+"""The node that the attacks of tests/system/attacks aim at: its snapshot, a neighbour at work, tenants.
 
 Belongs here: what every attack needs. Not here: the attacks (tests/system/attacks), their records (attack_records), the
 rounds without a runtime (attack_rounds).

@@ -22,7 +22,6 @@ from typing import Any
 
 from vgpu.hook import main as hook
 
-
 TOO_LONG = 20.0  #: seconds; a start that takes longer ends the rounds
 
 

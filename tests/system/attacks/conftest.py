@@ -4,6 +4,7 @@ the host, which is compared after each test.
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import attack_records
 import bundles
 import nodes
 import pytest
+from checkout import BUILD
 from daemons import wait_for
 
 
@@ -32,8 +34,9 @@ def attack(request: pytest.FixtureRequest) -> Iterator[attack_records.Attack]:
 
 @pytest.fixture
 def node(tmp_path: Path) -> nodes.SimulatedNode:
-    """A node of one card."""
-    made = nodes.SimulatedNode(tmp_path / "node", "t4x1")
+    """A node of one card, with a libvcuda of its own: an attack that succeeds must not reach the build."""
+    shutil.copytree(BUILD / "lib/vcuda", tmp_path / "node/libvcuda", symlinks=True)
+    made = nodes.SimulatedNode(tmp_path / "node", "t4x1", **{"paths.libvcuda": str(tmp_path / "node/libvcuda")})
     made.take_inventory()
     return made
 

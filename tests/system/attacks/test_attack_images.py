@@ -66,7 +66,8 @@ def test_the_environment_of_the_image_reaches_no_privileged_process(
     shutil.copy(library, site.root / "hostile.so")
     (tmp_path / "sitecustomize.py").write_text(f"open('{marks}/executed', 'w')\n")
     names = {
-        "LD_PRELOAD": str(library), "LD_AUDIT": str(library), "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(tmp_path),
+        "LD_PRELOAD": str(library), "LD_AUDIT": str(library), "LD_LIBRARY_PATH": str(tmp_path),
+        "PYTHONPATH": str(tmp_path),
         "PYTHONHOME": str(tmp_path), "PYTHONSTARTUP": str(tmp_path / "sitecustomize.py"), "GCONV_PATH": str(tmp_path),
         "PYTHONINSPECT": "1", "PYTHONBREAKPOINT": "sitecustomize", "TMPDIR": str(tmp_path), "LD_BIND_NOW": "1",
     }  # fmt: skip
@@ -168,15 +169,15 @@ def test_an_image_of_many_files(site: Site, neighbour: Neighbour, attack: Attack
 def test_huge_annotations(site: Site, neighbour: Neighbour, attack: Attack) -> None:
     odd = {"vgpu.io/cores": "9" * 100_000, "vgpu.io/" + "x" * 100_000: "1", "vgpu.io/cores\n": "30", "vgpu.io/": "\0"}
     many = {f"vgpu.io/x{number}": "y" * 100 for number in range(attack.rounds(50_000, 5_000))}
-    for annotations in (
+    for extra in (
         *({key: value} for key, value in odd.items()),
         many,
         {"big": "z" * (12 << 20), "vgpu.io/cores": "1"},
     ):
         share = site.bundle()
-        share.config["annotations"].update(annotations)
+        share.config["annotations"].update(extra)
         found = site.rounds(share, 1)
-        assert found["broken"] == [], list(annotations)[0][:40]
+        assert found["broken"] == [], next(iter(extra))[:40]
         assert float(found["longest"]) < 10
         assert all(len(line) < 5_000 for line in found["refused"]), "a line that somebody can read"
     attack.held(len(odd) + 2, "refused by one line, in time")
@@ -195,8 +196,8 @@ def test_an_image_asks_for_no_card(
         "io.kubernetes.cri-o.ContainerType": "sandbox", "org.opencontainers.image.title": "harmless",
     }  # fmt: skip
     sets = [{key: forged[key] for key in chosen} for chosen in (list(forged)[:1], list(forged)[:2], list(forged))]
-    for number, annotations in enumerate(sets):
-        image = annotated(rootfs(), tmp_path / f"image{number}", annotations)
+    for number, extra in enumerate(sets):
+        image = annotated(rootfs(), tmp_path / f"image{number}", extra)
         podman = Podman(site.node)
         try:
             assert podman.call("pull", "--quiet", f"oci:{image}").returncode == 0

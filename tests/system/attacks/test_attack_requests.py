@@ -33,7 +33,9 @@ def amounts(card: str, node: str) -> dict[str, dict[str, str]]:
     return {
         "vgpu": {f"vgpu.io/{key}": value for key, value in direct.items()},
         "vgpu, gpus": {"vgpu.io/gpus": "1", "vgpu.io/cores": "100"},
-        "vgpu, placement": {"vgpu.io/placement": f"train={card}:{MORE_CORES}:{MORE_MIB}", "vgpu.io/placement-node": node},
+        "vgpu, placement": {
+            "vgpu.io/placement": f"train={card}:{MORE_CORES}:{MORE_MIB}", "vgpu.io/placement-node": node,
+        },
         "tencent": {
             "tencent.com/vcuda-core": str(MORE_CORES), "tencent.com/vcuda-memory": str(MORE_MIB // 256),
             "tencent.com/predicate-gpu-idx-0": "0", "tencent.com/predicate-node": node,
@@ -101,10 +103,10 @@ def test_no_dialect_gives_more_than_the_grants(
     card, count = site.node.read_cards()[0]["uuid"], 0
     forms = amounts(card, "testnode")
     for _ in range(attack.rounds(13, 1)):
-        for dialect, annotations in forms.items():
+        for dialect, extra in forms.items():
             uid, own = str(uuid.uuid4()), granted(site)
-            share = pod(site, uid, pod_cgroup, {**own, **(annotations if where == "container" else {})})
-            write_record(site.node, uid, annotations if where == "record" else {}, {})
+            share = pod(site, uid, pod_cgroup, {**own, **(extra if where == "container" else {})})
+            write_record(site.node, uid, extra if where == "record" else {}, {})
             container, done = site.runtime.create(share.command("sleep", "60"), "attack")
             if done.returncode == 0:
                 assert held(site, container) == (GRANTED["cores"], GRANTED["memory"]), dialect
@@ -126,11 +128,11 @@ def test_counted_vgpus_stay_within_the_spec(site: Site, neighbour: Neighbour, at
     limits = {"nvidia.com/gpumem": GRANTED["memory"], "nvidia.com/gpucores": GRANTED["cores"]}
     count = 0
     for _ in range(attack.rounds(66, 1)):
-        for dialect, annotations in forms.items():
+        for dialect, extra in forms.items():
             uid = str(uuid.uuid4())
             own = {"vgpu.io/grant-gpu": site.node.grant("gpu", 1, cores=10, memory=512 * MIB)}
-            share = pod(site, uid, pod_cgroup, {**own, **annotations})
-            write_record(site.node, uid, annotations, limits)
+            share = pod(site, uid, pod_cgroup, {**own, **extra})
+            write_record(site.node, uid, extra, limits)
             container, done = site.runtime.create(share.command("sleep", "60"), "attack")
             if done.returncode == 0:
                 cores, memory = held(site, container)
@@ -157,8 +159,8 @@ def test_forged_identities_get_no_container_without_limits(
     }
     count = attack.rounds(40, 1)
     for _ in range(count):
-        for what, annotations in forged.items():
-            share = pod(site, str(uuid.uuid4()), pod_cgroup, {**granted(site), **annotations})
+        for what, extra in forged.items():
+            share = pod(site, str(uuid.uuid4()), pod_cgroup, {**granted(site), **extra})
             container, done = site.runtime.create(share.command("sleep", "60"), "attack")
             if done.returncode == 0:
                 assert held(site, container) == (GRANTED["cores"], GRANTED["memory"]), what
@@ -181,10 +183,10 @@ def test_a_users_pod_gets_nothing_over_cri(
     env = {"NVIDIA_VISIBLE_DEVICES": "all", "VGPU_GRANT_CORES": "f" * 32, "VGPU_GRANT_MEMORY": "../../" + "f" * 26}
     try:
         for way in ("base", "shim"):
-            for dialect, annotations in [*amounts(card, "testnode").items(), ("none", {})]:
-                user = bed.pod(way, annotations=annotations).run()
+            for dialect, extra in [*amounts(card, "testnode").items(), ("none", {})]:
+                user = bed.pod(way, annotations=extra).run()
                 container = user.create(
-                    ["ls", "/dev", "/usr/local"], annotations=annotations, env={} if dialect != "none" else env
+                    ["ls", "/dev", "/usr/local"], annotations=extra, env={} if dialect != "none" else env
                 )
                 try:
                     user.start(container)
@@ -217,5 +219,5 @@ def test_more_is_more() -> None:
     """The amounts of the attacks are above those of the grants in every dialect."""
     forms = json.dumps(amounts("GPU-x", "node"))
     assert forms.count(str(MORE_CORES)) >= 7
-    assert MORE_CORES > GRANTED["cores"]
-    assert MORE_MIB > GRANTED["memory"]
+    assert GRANTED["cores"] < MORE_CORES
+    assert GRANTED["memory"] < MORE_MIB

@@ -1,4 +1,4 @@
-"""Tenants that take leases and locks on the files that the host shares with them: limits, schedules, presence, driver."""
+"""Tenants that take leases and locks on files that the host shares with them: limits, schedules, presence, driver."""
 
 from __future__ import annotations
 

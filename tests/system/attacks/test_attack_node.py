@@ -1,0 +1,294 @@
+"""Attacks on the node's own processes: vgpud, the hook, vgpuctl, what they ask, and what outlives a container."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import daemons
+import pytest
+from attack_bed import Neighbour, Site
+from attack_records import Attack, attack
+from fake_systemd import Behaviour, FakeSystemd, Unit
+
+from vgpu.config import claims, paths
+from vgpu.config.errors import VgpuError
+from vgpu.hook.devices import systemd
+
+pytestmark = pytest.mark.root
+
+USAGE = "/usr/local/vgpu/usage"
+SOON = 2.0  #: seconds in which vgpud answers, whatever a tenant does
+SYS_clone3 = 435
+
+
+@pytest.fixture
+def daemon(site: Site) -> Iterator[daemons.Daemon]:
+    made = daemons.Daemon(site.node).start().ready()
+    yield made
+    made.kill()
+
+
+def answers(daemon: daemons.Daemon, rounds: int) -> None:
+    for _ in range(rounds):
+        began = time.monotonic()
+        assert daemon.health(), "vgpud does not answer"
+        assert time.monotonic() - began < SOON
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("way", ["fanotify", "fuse"])
+@attack("opens below the usage directory that are never answered (fanotify, FUSE)", "strong tenant: CAP_SYS_ADMIN")
+def test_vgpud_and_vgpuctl_do_not_hang(
+    site: Site, neighbour: Neighbour, daemon: daemons.Daemon, attack: Attack, way: str
+) -> None:
+    """Starts, `vgpuctl set` and vgpud go on; vgpuctl status ends by itself."""
+    bundle = site.bundle(strong=True)
+    if way == "fuse":
+        bundle.config["linux"]["resources"]["devices"].append(
+            {"allow": True, "type": "c", "major": 10, "minor": 229, "access": "rwm"}
+        )
+    container = site.start(bundle, "tenant", way, USAGE)
+    daemons.wait_for(lambda: "ready" in site.output(bundle), what=lambda: site.output(bundle))
+    count = attack.rounds(200, 20)
+    answers(daemon, count)
+    site.starts(attack.rounds(50, 2))
+    began = time.monotonic()
+    for verb in (["status"], ["set", container, "--memory", "768Mi"], ["set", neighbour.container, "--memory", "2Gi"]):
+        done = subprocess.run(
+            [*site.node.vgpuctl_command(), *verb], env=site.node.environment(), capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < 30
+    answers(daemon, 3)
+    site.runtime.delete(container)
+    daemon.rounds(1)
+    attack.held(2 * count, "vgpud answers within 2 s, no start waits")
+
+
+@attack("SIGSTOP of vgpud", "strong tenant: hostPID")
+def test_starts_do_not_need_vgpud(site: Site, neighbour: Neighbour, daemon: daemons.Daemon, attack: Attack) -> None:
+    """Such a tenant can stop every process of root. The hook asks nobody, so starts and ends go on."""
+    container = site.attacker("stop", str(daemon.pid), host_pids=True)
+    daemons.wait_for(lambda: "T (stopped)" in Path(f"/proc/{daemon.pid}/status").read_text())
+    count = attack.rounds(200, 3)
+    site.starts(count)
+    site.runtime.delete(container)
+    os.kill(daemon.pid, signal.SIGCONT)
+    answers(daemon, 1)
+    attack.held(count, "every start succeeds")
+
+
+@attack("SIGKILL of the hook at any moment of a start", "strong tenant: hostPID")
+def test_a_killed_hook_leaves_nothing(site: Site, neighbour: Neighbour, attack: Attack) -> None:
+    """The start fails; nothing stays, and the next one succeeds with the whole card's rest."""
+    count = attack.rounds(200, 6)
+    for number in range(count):
+        bundle = site.bundle(cores="60", memory="10Gi")
+        container = site.runtime.new_id("attack")
+        command = [*site.runtime.command, "run", "--bundle", str(bundle.write()), container]
+        start = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
+        )
+        killed = kill_hook(site, start, 0.05 * number / count)
+        start.wait(60)
+        assert killed or start.returncode is not None
+        site.runtime.delete(container)
+    site.starts(1, cores="60", memory="10Gi")
+    attack.held(count, "the next start succeeds")
+
+
+def kill_hook(site: Site, start: subprocess.Popen[bytes], after: float) -> bool:
+    """Kill the hook of a start, `after` seconds after it has begun."""
+    while start.poll() is None:
+        for pid in children_of(start.pid):
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_text()
+            except OSError:
+                continue
+            if str(site.node.config) in words and "poststop" not in words:
+                time.sleep(after)
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    return False
+                return True
+    return False
+
+
+def children_of(pid: int) -> Iterator[int]:
+    for entry in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found = [int(word) for word in entry.read_text().split()]
+        except OSError:
+            continue
+        for child in found:
+            yield child
+            yield from children_of(child)
+
+
+@attack("ptrace of vgpud and of init by a container without CAP_SYS_PTRACE", "tenant with hostPID")
+def test_no_process_of_the_host_is_traced(
+    site: Site, neighbour: Neighbour, daemon: daemons.Daemon, attack: Attack
+) -> None:
+    bundle = site.bundle()
+    namespaces = bundle.config["linux"]["namespaces"]
+    bundle.config["linux"]["namespaces"] = [item for item in namespaces if item["type"] != "pid"]
+    pids = ["1", str(daemon.pid), str(neighbour.pid)]
+    count = attack.rounds(200, 2)
+    for _ in range(count):
+        done = site.runtime.run(bundle.command("tenant", "trace", *pids), "attack")
+        assert "attached" not in done.stdout.replace(f"{neighbour.pid} attached", ""), done.stdout
+    answers(daemon, 1)
+    attack.held(count, "refused by the kernel: the processes have more capabilities")
+
+
+@attack("a new process with the pid of a dead container's init", "tenant")
+def test_a_reused_pid_holds_nothing(site: Site, neighbour: Neighbour, attack: Attack) -> None:
+    """The dead container's poststop never came. Its claim counts for nobody, though a process has its pid."""
+    count = attack.rounds(200, 3)
+    for _ in range(count):
+        container = site.start(site.bundle(cores="60", memory="10Gi"), "sleep", "600")
+        pid, directory = site.pid(container), Path(paths.container(site.node.settings.run_dir, container))
+        kept = {path.name: (path.read_bytes(), path.stat().st_mode) for path in directory.iterdir()}
+        site.runtime.delete(container)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        for name, (data, mode) in kept.items():  # as if no poststop had come
+            (directory / name).write_bytes(data)
+            (directory / name).chmod(mode & 0o777)
+        child = clone_with_pid(pid)
+        try:
+            site.starts(1, cores="60", memory="10Gi")
+            claim = claims.read(site.node.settings.run_dir, container)
+            assert claim.pid == pid
+            status = json.loads(site.node.vgpuctl("status", "--output", "json").stdout)
+            assert container not in [row["container"] for row in status["containers"] if row.get("alive", True)]
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            shutil.rmtree(directory)
+    attack.held(count, "the card is free for others")
+
+
+def clone_with_pid(pid: int) -> int:
+    """A child of this process with this pid, which sleeps."""
+    chosen = (ctypes.c_int * 1)(pid)
+    words = [0] * 11
+    words[4], words[8], words[9] = signal.SIGCHLD, ctypes.addressof(chosen), 1  # exit_signal, set_tid, set_tid_size
+    arguments = (ctypes.c_uint64 * 11)(*words)
+    libc = ctypes.CDLL(None, use_errno=True)
+    for _ in range(100):
+        made = int(libc.syscall(SYS_clone3, ctypes.byref(arguments), ctypes.sizeof(arguments)))
+        if made == 0:
+            os.execv("/bin/sleep", ["sleep", "600"])
+        if made > 0:
+            return made
+        time.sleep(0.02)  # the pid is not free yet
+    raise OSError(ctypes.get_errno(), "clone3")
+
+
+CALLS = ("unlink", "unlinkat", "rmdir", "openat", "rename", "renameat", "fsync", "flock", "write")
+ERRORS = ("EIO", "ENOSPC", "EACCES", "EROFS", "EMFILE", "ENOMEM", "EINTR")
+
+
+@attack("errors of the kernel in every call of poststop", "node, while a tenant's container ends")
+def test_poststop_with_errors_leaves_no_card_taken(
+    site: Site, neighbour: Neighbour, attack: Attack, tmp_path: Path
+) -> None:
+    """Whatever fails, the claim of a dead container counts for nobody, and the next poststop or start clears it."""
+    pairs = [(call, error) for call in CALLS for error in ERRORS]
+    pairs = pairs if attack.full else pairs[:: len(pairs) // 6]
+    for number, (call, error) in enumerate(pairs):
+        share = site.bundle(cores="60", memory="10Gi")
+        hook = share.config["hooks"]["poststop"][0]
+        inject = f"inject={call}:error={error}:when={1 + number % 5}+"
+        hook["args"] = ["strace", "-f", "-qq", "-o", str(tmp_path / "trace"), "-e", f"trace={call}", "-e", inject,
+                        hook["path"], *hook["args"][1:]]  # fmt: skip
+        hook["path"] = shutil.which("strace")
+        site.runtime.run(share.command("true"), "attack")
+        site.starts(1, cores="60", memory="10Gi")
+    again = site.bundle()
+    for directory in Path(site.node.settings.run_dir, "containers").iterdir():
+        if directory.name != neighbour.container:
+            state = {"ociVersion": "1.0.2", "id": directory.name, "status": "stopped", "bundle": str(again.path)}
+            hook = again.config["hooks"]["poststop"][0]
+            subprocess.run([hook["path"], *hook["args"][1:]], input=json.dumps(state).encode(), check=True)
+    attack.held(len(pairs), "the next start has the card; the next poststop removes the claim")
+
+
+GARBAGE = {
+    "silent": Behaviour(silent_at="auth"),
+    "silent later": Behaviour(silent_at="GetUnit"),
+    "slow": Behaviour(pause=0.05),
+    "no greeting": Behaviour(greeting=b"\0" * 4096),
+    "endless greeting": Behaviour(greeting=b"OK " + b"0" * (1 << 20)),
+    "a length of four gigabytes": Behaviour(raw_at={"GetUnit": b"l\2\1\1\xff\xff\xff\xff\1\0\0\0\xff\xff\xff\xff"}),
+    "fields beyond the end": Behaviour(raw_at={"GetUnit": b"l\2\1\1\0\0\0\0\1\0\0\0\xf0\xff\0\0" + b"\xff" * 64}),
+    "deep nesting": Behaviour(
+        raw_at={"GetUnit": b"l\2\1\1\x08\0\0\0\1\0\0\0\x48\0\0\0\x08\1g\0\x40" + b"(" * 64 + b"\0" * 16}
+    ),
+    "another byte order": Behaviour(raw_at={"GetUnit": b"B\2\1\1" + b"\0" * 12}),
+    "half an answer": Behaviour(raw_at={"GetUnit": b"l\2\1\1"}),
+    "many signals": Behaviour(signals=200),
+    "it forgets": Behaviour(forgets=True),
+}
+
+
+@attack("a system bus that is silent, slow, or sends garbage of every length", "whoever answers as systemd")
+def test_a_hostile_bus(tmp_path: Path, attack: Attack) -> None:
+    """The hook ends in bounded time with one line; it never believes a list that was not read back."""
+    count = attack.rounds(50, 1)
+    for _ in range(count):
+        for name, behaviour in GARBAGE.items():
+            run = tmp_path / name.replace(" ", "-")
+            with FakeSystemd({"a.scope": Unit(allow=[("/dev/char/1:3", "rwm")])}, behaviour).listening(
+                run / "systemd/private"
+            ):
+                began = time.monotonic()
+                try:
+                    access = systemd.allow("a.scope", ((195, 0),), "rw", {}, str(run), 0.3)
+                    assert name in ("slow", "many signals") or not access.listed, name
+                except VgpuError as error:
+                    assert "\n" not in str(error)
+                assert time.monotonic() - began < 10, name
+            shutil.rmtree(run)
+    attack.held(count * len(GARBAGE), "one line in bounded time")
+
+
+@attack("clients of vgpud's socket without root, and requests that are cut, huge or never end", "any user of the host")
+def test_hostile_clients_of_vgpud(site: Site, neighbour: Neighbour, daemon: daemons.Daemon, attack: Attack) -> None:
+    path = paths.vgpud_socket(site.node.settings.run_dir)
+    assert os.stat(path).st_mode & 0o077 == 0
+    user = [sys.executable, "-c", f"import socket; socket.socket(socket.AF_UNIX).connect({path!r})"]
+    denied = subprocess.run(["setpriv", "--reuid=65534", "--clear-groups", *user], capture_output=True, check=False)
+    assert denied.returncode != 0
+    count = attack.rounds(200, 5)
+    held = []
+    for number in range(count):
+        for data in (b"", b"{", b"[" * 100_000, b"\xff" * 4096, b'{"ask": 1}\n', b'{"ask": "' + b"x" * 10_000_000):
+            client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            client.settimeout(5)
+            try:
+                client.connect(path)
+                client.sendall(data)
+            except OSError:
+                pass
+            held.append(client)
+        if number % 5 == 4:
+            answers(daemon, 1)
+            while held:
+                held.pop().close()
+    while held:
+        held.pop().close()
+    answers(daemon, 1)
+    attack.held(6 * count, "vgpud answers others")
