@@ -37,6 +37,7 @@ def node(tmp_path: Path) -> nodes.SimulatedNode:
     """A node of one card, with a libvcuda of its own: an attack that succeeds must not reach the build."""
     shutil.copytree(BUILD / "lib/vcuda", tmp_path / "node/libvcuda", symlinks=True)
     made = nodes.SimulatedNode(tmp_path / "node", "t4x1", **{"paths.libvcuda": str(tmp_path / "node/libvcuda")})
+    (tmp_path / "node/state").mkdir()
     made.take_inventory()
     return made
 

@@ -184,7 +184,7 @@ def test_a_users_pod_gets_nothing_over_cri(
     try:
         for way in ("base", "shim"):
             for dialect, extra in [*amounts(card, "testnode").items(), ("none", {})]:
-                user = bed.pod(way, annotations=extra).run()
+                user = bed.pod(way, annotations=extra)
                 container = user.create(
                     ["ls", "/dev", "/usr/local"], annotations=extra, env={} if dialect != "none" else env
                 )
