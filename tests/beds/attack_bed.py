@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -65,8 +66,6 @@ class Site:
         self.programs = programs
         self.root = root
         self._bundle = bundle
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._groups = 0
 
     # ---- containers ----
 
@@ -158,6 +157,17 @@ class Site:
         return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
+def bundles_of(node: nodes.SimulatedNode, directory: Path) -> Callable[..., bundles.Bundle]:
+    """Makes bundles below `directory`, as the fixture `bundle` does."""
+
+    def make(rootfs: Path, **annotations: str) -> bundles.Bundle:
+        keys = {"vgpu.io/" + key.replace("_", "-"): value for key, value in annotations.items()}
+        made = bundles.Bundle(directory / f"bundle-{uuid.uuid4().hex[:6]}", rootfs, keys)
+        return made.hooks(node).simulated(node)
+
+    return make
+
+
 def driver_files(node: nodes.SimulatedNode) -> list[Path]:
     """The driver's files of the host, and libvcuda."""
     libvcuda = Path(node.settings.text("paths.libvcuda"))
@@ -245,7 +255,7 @@ class Snapshot:
 
     def _mounts(self) -> list[str]:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
-        mine = (str(self.node.directory.parent), "/usr/local/vgpu", "/usr/local/nvidia", self.prefix)
+        mine = (str(self.node.directory.parents[1]), "/usr/local/vgpu", "/usr/local/nvidia", self.prefix)
         return [line for line in lines if any(part in line for part in mine)]
 
     def _cgroups(self) -> list[str]:
@@ -265,7 +275,8 @@ class Snapshot:
 
     def _locks(self) -> list[str]:
         """Leases and locks on files of the node by which anybody could be kept waiting; not those of presence."""
-        inodes = {path.lstat().st_ino for path in self.node.directory.rglob("*") if path.name != "presence"}
+        tops = [self.node.directory / name for name in ("state", "run", "driver", "libvcuda")]
+        inodes = {path.lstat().st_ino for top in tops for path in top.rglob("*") if path.name != "presence"}
         lines = Path("/proc/locks").read_text().splitlines()
         return [line.partition(": ")[2] for line in lines if int(line.split(":")[-1].split()[0]) in inodes]
 

@@ -1,10 +1,11 @@
 """Fixtures of the attacks: a node of one card with a neighbour at work, the record of each attack, and the snapshot of
-the host, which is compared after each test.
+the host, which is compared after each test. Node and neighbour last for one file, the root file systems for one test.
 """
 
 from __future__ import annotations
 
 import shutil
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,41 +33,82 @@ def attack(request: pytest.FixtureRequest) -> Iterator[attack_records.Attack]:
     attack_records.save(made, request.path.stem)
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> nodes.SimulatedNode:
+def make_node(directory: Path) -> nodes.SimulatedNode:
     """A node of one card, with a libvcuda of its own: an attack that succeeds must not reach the build."""
-    shutil.copytree(BUILD / "lib/vcuda", tmp_path / "node/libvcuda", symlinks=True)
-    made = nodes.SimulatedNode(tmp_path / "node", "t4x1", **{"paths.libvcuda": str(tmp_path / "node/libvcuda")})
-    (tmp_path / "node/state").mkdir()
+    shutil.copytree(BUILD / "lib/vcuda", directory / "node/libvcuda", symlinks=True)
+    made = nodes.SimulatedNode(directory / "node", "t4x1", **{"paths.libvcuda": str(directory / "node/libvcuda")})
+    for name in ("state", "run/containers"):
+        (directory / "node" / name).mkdir(mode=0o700)
     made.take_inventory()
     return made
 
 
-@pytest.fixture
-def site(
-    node: nodes.SimulatedNode, tmp_path: Path, rootfs: Callable[..., Path], bundle: Callable[..., bundles.Bundle],
-    attack_programs: dict[str, Path],
-) -> Iterator[attack_bed.Site]:  # fmt: skip
-    runtime = bundles.Runtime(tmp_path / "runc", "runc")
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> nodes.SimulatedNode:
+    return make_node(tmp_path_factory.mktemp("attacked"))
+
+
+@pytest.fixture(scope="module")
+def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bundles.Runtime]:
+    """runc, whose containers carry a prefix of this file."""
+    runtime = bundles.Runtime(tmp_path_factory.mktemp("attackers") / "runc", "runc")
     runtime.prefix = f"vgpu-attack-{uuid.uuid4().hex[:6]}"
-    made = attack_bed.Site(node, runtime, attack_programs, rootfs(), bundle)
-    yield made
+    yield runtime
     runtime.cleanup()
 
 
 @pytest.fixture
-def neighbour(site: attack_bed.Site) -> Iterator[attack_bed.Neighbour]:
-    """A neighbour; after the attack and the end of all other containers the host is as before, and so is it."""
-    made = attack_bed.Neighbour(site)
-    snapshot = attack_bed.Snapshot(site.node, site.runtime.prefix, lambda: [made.pid])
-    before = snapshot.take()
+def site(
+    node: nodes.SimulatedNode, containers: bundles.Runtime, rootfs: Callable[..., Path],
+    bundle: Callable[..., bundles.Bundle], attack_programs: dict[str, Path],
+) -> Iterator[attack_bed.Site]:  # fmt: skip
+    before = set(containers.started)
+    yield attack_bed.Site(node, containers, attack_programs, rootfs(), bundle)
+    for container in set(containers.started) - before:
+        containers.delete(container)
+        containers.started.remove(container)
+
+
+@pytest.fixture
+def idle(
+    tmp_path: Path, containers: bundles.Runtime, rootfs: Callable[..., Path], attack_programs: dict[str, Path]
+) -> Iterator[attack_bed.Site]:
+    """A node without a neighbour."""
+    alone = make_node(tmp_path / "idle")
+    made = attack_bed.Site(alone, containers, attack_programs, rootfs(), attack_bed.bundles_of(alone, tmp_path))
+    before = set(containers.started)
     yield made
+    for container in set(containers.started) - before:
+        containers.delete(container)
+        containers.started.remove(container)
+
+
+@pytest.fixture(scope="module")
+def worker(
+    node: nodes.SimulatedNode, containers: bundles.Runtime, base_trees: dict[str, Path],
+    attack_programs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory,
+) -> attack_bed.Neighbour:  # fmt: skip
+    directory = tmp_path_factory.mktemp("neighbour")
+    subprocess.run(["cp", "-a", str(base_trees["debian"]), str(directory / "root")], check=True)
+    make = attack_bed.bundles_of(node, directory)
+    return attack_bed.Neighbour(attack_bed.Site(node, containers, attack_programs, directory / "root", make))
+
+
+@pytest.fixture
+def neighbour(worker: attack_bed.Neighbour, site: attack_bed.Site) -> Iterator[attack_bed.Neighbour]:
+    """A neighbour; after the attack and the end of all other containers the host is as before, and so is it."""
+    snapshot = attack_bed.Snapshot(site.node, site.runtime.prefix, lambda: [worker.pid])
+    before = snapshot.take()
+    yield worker
     for container in site.runtime.started:
-        if container != made.container:
+        if container != worker.container:
             site.runtime.delete(container)
-    wait_for(lambda: not attack_bed.difference(before, snapshot.take()), 5, lambda: "\n".join(
-        attack_bed.difference(before, snapshot.take())))  # fmt: skip
-    assert made.is_undisturbed()
+    wait_for(
+        lambda: not attack_bed.difference(before, snapshot.take()),
+        5,
+        lambda: "\n".join(attack_bed.difference(before, snapshot.take())),
+    )
+    assert worker.is_undisturbed()
 
 
 @pytest.fixture

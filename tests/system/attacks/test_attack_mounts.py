@@ -69,27 +69,30 @@ def test_links_that_flip_lead_nowhere_outside(
     attack.held(10 * count, "no file, link or mount outside the root; a failed start leaves nothing")
 
 
-@contextmanager
-def bound(sources: list[Path], target: Path) -> Iterator[list[tuple[Path, str]]]:
-    """Volumes of one file each, as subPath makes them: pairs for the rounds."""
-    target.mkdir()
+def volumes_over(root: Path, names: set[str]) -> list[tuple[Path, str]]:
+    """Volumes of one file each, as subPath makes them, at the names of the driver's libraries in a second directory.
+
+    Both directories have files of those names, so that a volume lies in whichever is there when it is mounted.
+    """
+    (root / "decoy").mkdir()
     pairs = []
-    for source in sources:
-        (target / source.name).write_text("")
-        empty = target.parent / f"volume-{source.name}"
-        empty.write_text("a tenant's")
-        pairs.append((empty, f"/{target.name}/{source.name}"))
-    yield pairs
+    for name in sorted(names):
+        for directory in ("decoy", LIBRARIES):
+            (root / directory / name).write_text("")
+        source = root.parent / f"volume-{name}"
+        source.write_text("a tenant's")
+        pairs.append((source, f"/decoy/{name}"))
+    return pairs
 
 
 @WAYS
 @attack("a target exchanged with a volume's file between the mount and its remount", "tenant")
 def test_every_file_of_the_host_is_read_only(site: Site, neighbour: Neighbour, attack: Attack, without: str) -> None:
     """The tenant's volumes lie at the same names as the driver's, so that a second lookup finds another mount."""
-    version = [path for path in attack_bed.driver_files(site.node) if path.name.startswith("lib")]
     count = attack.rounds(10_000, 40)
-    (site.root / LIBRARIES).mkdir(exist_ok=True, parents=True)
-    with bound(version, site.root / "decoy") as volumes, flipping(site, (site.root / LIBRARIES, site.root / "decoy")):
+    names = {path.name for path in attack_bed.driver_files(site.node) if path.name.startswith("lib")}
+    volumes = volumes_over(site.root, names)
+    with flipping(site, (site.root / LIBRARIES, site.root / "decoy")):
         found = site.rounds(site.bundle(), count, volumes, without=without)
     sound(found, count)
     attack.held(2 * count, "every file of the host is read-only inside")

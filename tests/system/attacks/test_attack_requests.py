@@ -97,7 +97,7 @@ def remove_grants(site: Site) -> None:
 @pytest.mark.parametrize("where", ["container", "record"])
 @attack("amounts above the grants in the annotations of each dialect", "pod")
 def test_no_dialect_gives_more_than_the_grants(
-    site: Site, neighbour: Neighbour, attack: Attack, pod_cgroup: str, where: str
+    pod_cgroup: str, site: Site, neighbour: Neighbour, attack: Attack, where: str
 ) -> None:
     """In the container's annotations, as a runtime passes them on, and in the pod's record, from the API server."""
     card, count = site.node.read_cards()[0]["uuid"], 0
@@ -120,7 +120,7 @@ def test_no_dialect_gives_more_than_the_grants(
 
 
 @attack("amounts in HAMi's and Volcano's annotations above the limits of the pod's spec", "pod")
-def test_counted_vgpus_stay_within_the_spec(site: Site, neighbour: Neighbour, attack: Attack, pod_cgroup: str) -> None:
+def test_counted_vgpus_stay_within_the_spec(pod_cgroup: str, site: Site, neighbour: Neighbour, attack: Attack) -> None:
     card = site.node.read_cards()[0]["uuid"]
     forms = {
         name: form for name, form in amounts(card, "testnode").items() if name in ("hami", "volcano", "vgpu-manager")
@@ -147,7 +147,7 @@ def test_counted_vgpus_stay_within_the_spec(site: Site, neighbour: Neighbour, at
 
 @attack("a forged sandbox type beside a valid grant, and names that contradict the cgroup", "pod")
 def test_forged_identities_get_no_container_without_limits(
-    site: Site, neighbour: Neighbour, attack: Attack, pod_cgroup: str
+    pod_cgroup: str, site: Site, neighbour: Neighbour, attack: Attack
 ) -> None:
     """A container with a grant starts with its share or not at all."""
     forged = {
@@ -203,7 +203,7 @@ def test_a_users_pod_gets_nothing_over_cri(
 
 
 @attack("a claim and a grant of another pod named in one's own annotations", "pod, neighbour")
-def test_another_pods_grant_is_refused(site: Site, neighbour: Neighbour, attack: Attack, pod_cgroup: str) -> None:
+def test_another_pods_grant_is_refused(pod_cgroup: str, site: Site, neighbour: Neighbour, attack: Attack) -> None:
     uid, own = str(uuid.uuid4()), granted(site)
     site.start(pod(site, uid, pod_cgroup, own), "sleep", "600")
     count = attack.rounds(200, 3)
