@@ -40,6 +40,7 @@ CAPABILITIES = [
 STRONG = [*CAPABILITIES, "CAP_SYS_ADMIN", "CAP_SYS_PTRACE"]
 OLD_KERNEL = "437,428,429,430,442"  #: openat2, open_tree, move_mount, fsopen, mount_setattr
 VOLATILE = ("hook.log", "hook.log.1", "ledger.lock", "vgpud.sock", "vgpud.lock", "foreign.json", "health.json")
+STAYS = ("run/staging",)  #: the hook's empty directory, made at the first need
 MS = 1_000_000
 
 
@@ -241,7 +242,7 @@ class Snapshot:
         """State, run and driver: kind, mode, owner and content. The live files are the neighbour's to judge."""
         for path in sorted(self.node.directory.rglob("*")):
             name = str(path.relative_to(self.node.directory))
-            if path.name in VOLATILE or name.startswith(("sim/", "sim-", "vgpud.log")):
+            if path.name in VOLATILE or name in STAYS or name.startswith(("sim/", "sim-", "vgpud.log")):
                 continue
             with suppress(FileNotFoundError):
                 status = path.lstat()
