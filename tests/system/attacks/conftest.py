@@ -33,10 +33,11 @@ def attack(request: pytest.FixtureRequest) -> Iterator[attack_records.Attack]:
     attack_records.save(made, request.path.stem)
 
 
-def make_node(directory: Path) -> nodes.SimulatedNode:
+def make_node(directory: Path, **settings: object) -> nodes.SimulatedNode:
     """A node of one card, with a libvcuda of its own: an attack that succeeds must not reach the build."""
-    shutil.copytree(BUILD / "lib/vcuda", directory / "node/libvcuda", symlinks=True)
-    made = nodes.SimulatedNode(directory / "node", "t4x1", **{"paths.libvcuda": str(directory / "node/libvcuda")})
+    libvcuda = directory / "node/libvcuda"
+    shutil.copytree(BUILD / "lib/vcuda", libvcuda, symlinks=True)
+    made = nodes.SimulatedNode(directory / "node", "t4x1", **{"paths.libvcuda": str(libvcuda), **settings})
     for name in ("state", "run/containers"):
         (directory / "node" / name).mkdir(mode=0o700)
     made.take_inventory()
@@ -81,6 +82,12 @@ def idle(
     for container in set(containers.started) - before:
         containers.delete(container)
         containers.started.remove(container)
+
+
+@pytest.fixture
+def keyed(tmp_path: Path) -> nodes.SimulatedNode:
+    """A node as a new installation leaves it: requests need its key."""
+    return make_node(tmp_path / "keyed", **{"standalone.requests": "key"})
 
 
 @pytest.fixture(scope="module")
