@@ -39,7 +39,16 @@ CAPABILITIES = [
 ]  # fmt: skip
 STRONG = [*CAPABILITIES, "CAP_SYS_ADMIN", "CAP_SYS_PTRACE"]
 OLD_KERNEL = "437,428,429,430,442"  #: openat2, open_tree, move_mount, fsopen, mount_setattr
-VOLATILE = ("hook.log", "hook.log.1", "ledger.lock", "vgpud.sock", "vgpud.lock", "foreign.json", "health.json")
+VOLATILE = (
+    "hook.log",
+    "hook.log.1",
+    "ledger.lock",
+    "vgpud.sock",
+    "vgpud.lock",
+    "foreign.json",
+    "health.json",
+    "context-sizes.json",
+)
 STAYS = ("run/staging",)  #: the hook's empty directory, made at the first need
 MS = 1_000_000
 

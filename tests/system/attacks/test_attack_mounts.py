@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import attack_bed
 import bundles
@@ -21,6 +22,11 @@ pytestmark = pytest.mark.root
 LIBRARIES = f"usr/lib/{trees.MULTIARCH}"
 WAYS = pytest.mark.parametrize("without", ["", OLD_KERNEL], ids=["new", "old"])
 CRAFTED = b"crafted"
+
+
+def long(value: str) -> Any:
+    """A case for make test-long."""
+    return pytest.param(value, marks=pytest.mark.long)
 
 
 def sound(found: dict[str, object], rounds: int) -> None:
@@ -52,7 +58,7 @@ def listing(top: Path) -> dict[str, str]:
 
 
 @WAYS
-@pytest.mark.parametrize("component", [LIBRARIES, "usr/bin", "usr/local", "etc", "dev"])
+@pytest.mark.parametrize("component", [LIBRARIES, long("usr/bin"), long("usr/local"), long("etc"), "dev"])
 @attack(
     "a directory of the image exchanged with a link to a directory of the host while the hook works", "image, tenant"
 )
@@ -115,7 +121,7 @@ def test_no_cache_is_written_where_the_tenant_may_not(
 
 
 @WAYS
-@pytest.mark.parametrize("component", [LIBRARIES, "usr/bin", "usr/local/nvidia", "usr/local", "etc"])
+@pytest.mark.parametrize("component", [LIBRARIES, long("usr/bin"), long("usr/local/nvidia"), long("usr/local"), "etc"])
 @attack("directories of the image that are links into a volume", "image, tenant with any uid")
 def test_nothing_is_made_in_a_volume(
     site: Site, neighbour: Neighbour, attack: Attack, outside: Path, component: str, without: str
@@ -198,7 +204,7 @@ def listing_of_links(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
 
 
-@pytest.mark.parametrize("place", ["dev/nvidia0", "dev/nvidiactl", "usr/bin/nvidia-smi", "etc/ld.so.cache"])
+@pytest.mark.parametrize("place", ["dev/nvidia0", long("dev/nvidiactl"), "usr/bin/nvidia-smi", "etc/ld.so.cache"])
 @attack("fifos, sockets, devices and links in a loop where the hook mounts or reads", "image")
 def test_odd_files_do_not_stop_the_hook(site: Site, neighbour: Neighbour, attack: Attack, place: str) -> None:
     """The hook ends in time, with the container started or one line."""
