@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import containerd_bed
 import nodes
 import oci_images
 import pytest
+import suites
 from attack_bed import Neighbour, Site
 from attack_records import Attack, attack
 from cri_client import CriError
@@ -177,7 +179,9 @@ def test_a_users_pod_gets_nothing_over_cri(
 ) -> None:
     """kubelet passes on what users write on their pods. Only what the device plugin answered counts."""
     image = oci_images.write(base_trees["debian"], tmp_path / "base.tar", containerd_bed.IMAGE, ["sleep", "86400"])
-    bed = containerd_bed.Containerd(tmp_path / "bed", Path("/usr/bin"), site.node, 1)
+    own = shutil.which("containerd")
+    programs = Path(own).parent if own else suites.unpack("bookworm", "containerd") / "usr/bin"
+    bed = containerd_bed.Containerd(tmp_path / "bed", programs, site.node, 1)
     bed.start(image)
     card = site.node.read_cards()[0]["uuid"]
     env = {"NVIDIA_VISIBLE_DEVICES": "all", "VGPU_GRANT_CORES": "f" * 32, "VGPU_GRANT_MEMORY": "../../" + "f" * 26}
