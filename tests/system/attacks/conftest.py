@@ -102,11 +102,17 @@ def worker(
 
 
 @pytest.fixture
-def neighbour(worker: attack_bed.Neighbour, site: attack_bed.Site) -> Iterator[attack_bed.Neighbour]:
-    """A neighbour; after the attack and the end of all other containers the host is as before, and so is it."""
+def neighbour(
+    worker: attack_bed.Neighbour, site: attack_bed.Site, attack: attack_records.Attack
+) -> Iterator[attack_bed.Neighbour]:
+    """A neighbour; after the attack and the end of all other containers the host is as before, and so is it.
+
+    The attack's record is written later, and says so if that is not the case.
+    """
     snapshot = attack_bed.Snapshot(site.node, site.runtime.prefix, lambda: [worker.pid])
     before = snapshot.take()
     yield worker
+    outcome, attack.outcome = attack.outcome, "NOT HELD: the host or the neighbour is not as before"
     for container in site.runtime.started:
         if container != worker.container:
             site.runtime.delete(container)
@@ -116,6 +122,7 @@ def neighbour(worker: attack_bed.Neighbour, site: attack_bed.Site) -> Iterator[a
         lambda: "\n".join(attack_bed.difference(before, snapshot.take())),
     )
     assert worker.is_undisturbed()
+    attack.outcome = outcome
 
 
 @pytest.fixture
