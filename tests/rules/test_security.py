@@ -63,5 +63,9 @@ def test_a_record_replaces_one_of_no_more_rounds(tmp_path: Path) -> None:
 def test_the_table_keeps_rows_without_a_newer_record() -> None:
     before = [["old", "image", "1", "held", "2026-01-01"], ["again", "pod", "1", "held", "2026-01-01"]]
     records = [{"attack": "again", "who": "pod", "rounds": 12000, "outcome": "held", "date": "2026-01-02"}]
+    records.append({**records[0], "case": "other", "rounds": 3, "outcome": "NOT HELD: a reason"})
     lines = attack_records.rendered(records, before).splitlines()
-    assert lines[2:] == ["| again | pod | 12,000 | held | 2026-01-02 |", "| old | image | 1 | held | 2026-01-01 |"]
+    assert lines[2:] == [
+        "| again | pod | 12,003 | NOT HELD: a reason | 2026-01-02 |",
+        "| old | image | 1 | held | 2026-01-01 |",
+    ]

@@ -28,7 +28,7 @@ def attack_programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]
 def attack(request: pytest.FixtureRequest) -> Iterator[attack_records.Attack]:
     """The record of this test's attack, written when the test has ended."""
     name, who = request.function.attack
-    made = attack_records.Attack(name, who, request.config.getoption("--long"))
+    made = attack_records.Attack(name, who, request.config.getoption("--long"), request.node.name)
     yield made
     attack_records.save(made, request.path.stem)
 

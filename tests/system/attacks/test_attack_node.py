@@ -73,7 +73,7 @@ def test_vgpud_and_vgpuctl_do_not_hang(
     answers(daemon, 3)
     site.runtime.delete(container)
     daemon.rounds(1)
-    attack.held(2 * count, "vgpud answers within 2 s, no start waits")
+    attack.held(count, "vgpud answers within 2 s, no start waits")
 
 
 @attack("SIGSTOP of vgpud", "strong tenant: hostPID")
@@ -89,7 +89,7 @@ def test_starts_do_not_need_vgpud(site: Site, neighbour: Neighbour, daemon: daem
     attack.held(count, "every start succeeds")
 
 
-@attack("SIGKILL of the hook at any moment of a start", "strong tenant: hostPID")
+@attack("SIGKILL of the hook at moments spread over a start", "strong tenant: hostPID")
 def test_a_killed_hook_leaves_nothing(site: Site, neighbour: Neighbour, attack: Attack) -> None:
     """The start fails; nothing stays, and the next one succeeds with the whole card's rest."""
     count = attack.rounds(200, 6)
@@ -150,7 +150,7 @@ def test_no_process_of_the_host_is_traced(
         done = site.runtime.run(bundle.command("tenant", "trace", *pids), "attack")
         assert "attached" not in done.stdout.replace(f"{neighbour.pid} attached", ""), done.stdout
     answers(daemon, 1)
-    attack.held(count, "refused by the kernel: the processes have more capabilities")
+    attack.held(count, "the kernel refuses: they have more capabilities")
 
 
 @attack("a new process with the pid of a dead container's init", "tenant")
@@ -202,7 +202,7 @@ CALLS = ("unlink", "unlinkat", "rmdir", "openat", "rename", "renameat", "fsync",
 ERRORS = ("EIO", "ENOSPC", "EACCES", "EROFS", "EMFILE", "ENOMEM", "EINTR")
 
 
-@attack("errors of the kernel in every call of poststop", "node, while a tenant's container ends")
+@attack("errors of the kernel in the calls of poststop", "node, while a tenant's container ends")
 def test_poststop_with_errors_leaves_no_card_taken(
     site: Site, neighbour: Neighbour, attack: Attack, tmp_path: Path
 ) -> None:

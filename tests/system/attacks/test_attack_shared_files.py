@@ -34,7 +34,8 @@ def test_leases_deny_no_start(site: Site, neighbour: Neighbour, attack: Attack, 
     holder = site.attacker("lease", kind, *SHARED)
     count = attack.rounds(10_000, 30)
     started(site.rounds(site.bundle(), count), count)
-    site.starts(attack.rounds(200, 2))
+    starts = attack.rounds(200, 2)
+    site.starts(starts)
     run = site.node.settings.run_dir
     for container, memory in ((holder, 512), (holder, 768)):
         began = time.monotonic()
@@ -42,7 +43,7 @@ def test_leases_deny_no_start(site: Site, neighbour: Neighbour, attack: Attack, 
         assert time.monotonic() - began < LONGEST
         _, cards, _ = limits.decode(Path(paths.limits(run, container)).read_bytes())
         assert cards[0].memory == memory << 20
-    attack.held(count, "no start refused or late, limits changed at once")
+    attack.held(count + starts, "no start refused or late, limits changed at once")
 
 
 @attack("a write lease on the presence file while nobody works", "tenant, uid 0")
@@ -95,7 +96,7 @@ def test_a_lock_on_the_whole_presence_file(site: Site, neighbour: Neighbour, att
     attack.held(1, "the neighbour has its share")
 
 
-@attack("writing, truncating and mapping the host's files inside", "tenant, uid 0")
+@attack("writing, truncating, renaming and linking the host's files inside", "tenant, uid 0")
 def test_shared_files_cannot_be_written(site: Site, neighbour: Neighbour, attack: Attack) -> None:
     plain = ("chmod 666 {0}", "chown 1 {0}", "truncate -s 0 {0}", "rm {0}", "mv {0} /tmp/x", "ln {0} /tmp/x")
     verbs = ["echo x > {0}", "echo x >> {0}", *(f"busybox {verb}" for verb in plain)]
