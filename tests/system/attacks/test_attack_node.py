@@ -76,6 +76,37 @@ def test_vgpud_and_vgpuctl_do_not_hang(
     attack.held(count, "vgpud answers within 2 s, no start waits")
 
 
+@attack("leases on the usage region, and other kinds of files in its place", "tenant, uid 0")
+def test_odd_usage_regions(site: Site, neighbour: Neighbour, daemon: daemons.Daemon, attack: Attack) -> None:
+    """vgpud answers, vgpuctl ends, and the container's figures are whatever they are."""
+    place = f"{USAGE}/usage"
+    kinds = {
+        "a write lease": f"exec tenant lease write {place}",
+        "a read lease": f"exec tenant lease read {place}",
+        "a fifo": f"rm {place}; busybox mkfifo {place}; echo ready; exec sleep 600",
+        "a device": f"rm {place}; busybox mknod {place} c 1 5; echo ready; exec sleep 600",
+        "a directory": f"rm {place}; busybox mkdir {place}; echo ready; exec sleep 600",
+        "a link to a process of the host": f"rm {place}; busybox ln -s /proc/1/mem {place}; echo ready; exec sleep 600",
+        "a link to itself": f"rm {place}; busybox ln -s usage {place}; echo ready; exec sleep 600",
+        "no bytes": f"echo -n > {place}; echo ready; exec sleep 600",
+        "garbage": f"busybox head -c 2000000 /dev/urandom > {place}; echo ready; exec sleep 600",
+    }
+    count = attack.rounds(20, 1)
+    for _ in range(count):
+        for what, script in kinds.items():
+            bundle = site.bundle(cores="5", memory="256Mi")
+            container = site.start(bundle, "sh", "-c", script)
+            daemons.wait_for(lambda bundle=bundle: "ready" in site.output(bundle), what=what)
+            answers(daemon, 5)
+            began = time.monotonic()
+            assert site.node.vgpuctl("status", check=False).returncode == 0, what
+            site.starts(1, cores="5", memory="256Mi")
+            assert time.monotonic() - began < 15, what
+            site.runtime.delete(container)
+    answers(daemon, 1)
+    attack.held(count * len(kinds), "vgpud answers within 2 s, no start waits")
+
+
 @attack("SIGSTOP of vgpud", "strong tenant: hostPID")
 def test_starts_do_not_need_vgpud(site: Site, neighbour: Neighbour, daemon: daemons.Daemon, attack: Attack) -> None:
     """Such a tenant can stop every process of root. The hook asks nobody, so starts and ends go on."""
