@@ -259,7 +259,8 @@ class Snapshot:
                 if path.is_symlink():
                     yield name, (*kept, os.readlink(path))
                 elif path.is_file() and path.name not in ("cards", "limits", "inventory.json"):
-                    yield name, (*kept, status.st_ino, hashlib.sha256(path.read_bytes()).hexdigest())
+                    inode = status.st_ino if path.name == "presence" else 0  # locks on it belong to the inode
+                    yield name, (*kept, inode, hashlib.sha256(path.read_bytes()).hexdigest())
                 else:
                     yield name, kept
 
