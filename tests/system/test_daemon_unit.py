@@ -197,7 +197,7 @@ def test_the_unit_runs_hardened_and_takes_the_inventory(bed: Bed, deb: Path, nod
     state = bed.call("systemctl", "is-active", "vgpud.service", check=False).strip()
     assert state == "active", bed.call("systemctl", "status", "-l", "--no-pager", "vgpud.service", check=False)
     health = json.loads(bed.call("vgpuctl", "health", "--output", "json"))
-    inventory = bed.call("vgpuctl", "inventory", "show", check=False)
+    inventory = bed.call("vgpuctl", "inventory", "show", "--output", "json", check=False)
     assert "A100" in inventory, bed.call("journalctl", "--no-pager", "-u", "vgpud", check=False)
     assert health["version"]
     pid = bed.call("systemctl", "show", "-P", "MainPID", "vgpud.service").strip()
