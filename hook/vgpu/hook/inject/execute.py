@@ -118,12 +118,18 @@ class Execution:
 
     def keep(self) -> None:
         """The start has succeeded: everything stays as it is. The caller then ends."""
-        self._close()
         try:  # noqa: SIM105 - contextlib would cost the hook's process time
+            self._close()
+        except OSError:
+            pass  # no failure of the start
+        try:  # noqa: SIM105
             os.write(self._answer, KEEP)
         except BrokenPipeError:
             pass  # the child has ended after its report: nobody undoes anything any more
-        self._wait()
+        try:  # noqa: SIM105
+            self._wait()
+        except OSError:
+            pass  # everything stays
 
     def undo(self) -> str:
         """The start has failed: undo what is done. Returns what could not be undone."""

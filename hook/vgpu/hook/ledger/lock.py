@@ -52,7 +52,10 @@ class Lock:
             raise
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
+        try:
+            os.close(self._fd)
+        except OSError:
+            return  # the kernel has closed the file nevertheless, and what was done under the lock is done
 
     def _take(self) -> None:
         if not self._wait:

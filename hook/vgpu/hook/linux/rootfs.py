@@ -301,11 +301,12 @@ class Rootfs:
         while self.undo:
             step, parent, name, old = self.undo.pop()
             try:
-                undo.take_back(step, parent, name, old)
+                try:
+                    undo.take_back(step, parent, name, old)
+                finally:
+                    os.close(parent)
             except OSError as error:
                 failed.append(f"{step} {name}: {error.strerror}")
-            finally:
-                os.close(parent)
         return failed
 
     def path_of(self, fd: int) -> str:

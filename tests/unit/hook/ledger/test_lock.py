@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,21 @@ def test_a_lock_that_is_held_for_long_is_named(tmp_path: Path, monkeypatch: pyte
         with pytest.raises(BlockingIOError), Lock(str(tmp_path), wait=False):
             pass
     with Lock(str(tmp_path)):
+        pass
+
+
+def test_a_close_that_fails_undoes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel has closed the file nevertheless, so the lock is free, and the work under it stays."""
+    real = os.close
+
+    def failing(fd: int) -> None:
+        real(fd)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with Lock(str(tmp_path)):
+        monkeypatch.setattr(os, "close", failing)
+    monkeypatch.undo()
+    with Lock(str(tmp_path), wait=False):
         pass
 
 

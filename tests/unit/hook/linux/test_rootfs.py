@@ -138,6 +138,24 @@ def test_what_cannot_be_undone_is_named(root: Rootfs, tree: Path) -> None:
     assert root.take_back() == ["rmdir made: Directory not empty"]
 
 
+def test_a_close_that_fails_does_not_stop_the_undoing(
+    root: Rootfs, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("/one", "/two"):
+        os.close(root.directory(path))
+    real = os.close
+
+    def failing(fd: int) -> None:
+        real(fd)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "close", failing)
+    failed = root.take_back()
+    monkeypatch.undo()
+    assert failed == ["rmdir two: Input/output error", "rmdir one: Input/output error"]
+    assert list(tree.iterdir()) == []
+
+
 @pytest.mark.parametrize("content", [b"", b"x" * 100])
 def test_read_is_bounded(root: Rootfs, tree: Path, content: bytes) -> None:
     (tree / "file").write_bytes(content)
