@@ -1,0 +1,135 @@
+"""Run the hook or the reaper with one fault: python3 -I -S fault_hook.py LIBRARY ORDER PROGRAM [ARGUMENT ...]
+
+LIBRARY is fault_calls.c, compiled. ORDER is a JSON file of fault_bed.Order; it names the file for what happens. PROGRAM
+is `hook` with the hook's arguments, or `reaper` with the path of the settings. The process imports everything first, as
+the hook does, and takes its faults from then on.
+
+A *site* is a system call with the stack of Python functions that makes it, the innermost first. In a loop one site
+occurs several times.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CHECKOUT = os.path.dirname(os.path.dirname(HERE))
+sys.path[:0] = [os.path.join(CHECKOUT, name) for name in ("config", "hook", "tests/beds")]
+
+from fault_errnos import EXEMPT  # noqa: E402 - the path is known only now
+
+from vgpu.config import records  # noqa: E402
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+    from typing import Any
+
+
+class Faults:
+    """Decides about every system call. `order` has: out, numbers, and faults that happen one after the other.
+
+    A fault has: site, occurrence, error (0 kills), sticky. After the last one, without a site, all sites are written.
+    """
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self.names = {number: name for name, number in order["numbers"].items()}
+        self.faults = list(order["faults"])
+        self.seen = 0
+        self.stuck: dict[str, int] = {}  # calls that go on failing, and their error
+        self.out = os.open(order["out"], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.dup2(self.out, 900, inheritable=False)
+        os.close(self.out)
+        self.out = 900
+        self.texts: dict[CodeType, str] = {}
+
+    def decide(self, number: int) -> int:
+        frame = sys._getframe().f_back
+        if frame is None or frame.f_code.co_filename == __file__:
+            return 0  # the interpreter's own call, or our write from fork_with
+        return self.verdict(self.names.get(number, f"number {number}"), frame)
+
+    def verdict(self, call: str, frame: FrameType | None) -> int:
+        if call in self.stuck:
+            return self.stuck[call]
+        fault = self.faults[0] if self.faults else None
+        site = f"{call} {self.stack(frame)}" if fault else ""
+        if fault and not fault["site"]:
+            os.write(self.out, f"{site}\n".encode())
+        if not fault or site != fault["site"]:
+            return 0
+        self.seen += 1
+        return self.happen(call, site) if self.seen == fault["occurrence"] else 0
+
+    def happen(self, call: str, site: str) -> int:
+        fault = self.faults.pop(0)
+        self.seen = 0
+        os.write(self.out, f"happened {site}\n".encode())
+        if not fault["error"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.stuck = dict.fromkeys(fault["sticky"], fault["error"])
+        return -fault["error"] if call == "close" else int(fault["error"])
+
+    def stack(self, frame: FrameType | None) -> str:
+        """`records.write_bytes:191 < ledger._record < ...`, up to main; a line number for the innermost function."""
+        found: list[str] = []
+        while frame is not None and frame.f_code.co_name not in ("entry", "run"):
+            code = frame.f_code
+            text = self.texts.get(code)
+            if text is None:
+                module = code.co_filename.rpartition("/")[2].removesuffix(".py")
+                text = self.texts[code] = f"{module}.{code.co_name}"
+            if not text.startswith("<frozen"):
+                found.append(text if found else f"{text}:{frame.f_lineno}")
+            frame = frame.f_back
+        return " < ".join(found)
+
+
+def fork_with(faults: Faults) -> None:
+    """os.fork, which asks as a system call does."""
+    real = os.fork
+
+    def fork() -> int:
+        error = faults.verdict("fork", sys._getframe(1))
+        if error:
+            raise OSError(error, os.strerror(error))
+        return real()
+
+    os.fork = fork
+
+
+def begin(library: str, faults: Faults, numbers: dict[str, int]) -> None:
+    """From here on every system call is asked about."""
+    loaded = ctypes.CDLL(library, use_errno=True)
+    callback = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_long)(faults.decide)
+    exempt = [numbers[name] for name in EXEMPT if name in numbers]
+    faults.callback = callback  # type: ignore[attr-defined] - as long as the process
+    if loaded.fault_begin(callback, (ctypes.c_int * len(exempt))(*exempt), len(exempt)) != 0:
+        raise OSError(ctypes.get_errno(), "seccomp")
+
+
+def run(library: str, order: dict[str, Any], program: str, arguments: list[str]) -> None:
+    faults = Faults(order)
+    if program == "hook":
+        from vgpu.hook.devices import access_check, systemd  # noqa: F401 - before main, as all other modules
+        from vgpu.hook.main import entry
+
+        fork_with(faults)
+        begin(library, faults, order["numbers"])
+        entry(arguments)
+    sys.path[:0] = order["path"]
+    from fault_reaper import sweep
+
+    from vgpu.config import settings
+
+    read = settings.read(arguments[0])
+    begin(library, faults, order["numbers"])
+    os._exit(sweep(read))
+
+
+if __name__ == "__main__":
+    given = records.decode_object(records.read_bounded(sys.argv[2]), sys.argv[2])
+    run(sys.argv[1], given, sys.argv[3], sys.argv[4:])

@@ -1,0 +1,189 @@
+"""One fault at each system call of the hook, its child, poststop and vgpud's reaper: an errno of the committed table
+(fault_errnos), or kill -9 before the call.
+
+After each the container has its full share, or was refused with one line and is as it was before; the next start on the
+same card gets its share; and the reaper leaves nothing. The sites are found anew by each run. `make test` takes some
+faults of the sites by rotation, `make test-long` takes all faults of all sites.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import bundles
+import fault_bed
+import pytest
+from fault_bed import Bed, Fault, Outcome, Tools
+
+pytestmark = pytest.mark.root
+
+SYS_openat2, SYS_open_tree, SYS_move_mount, SYS_fsopen, SYS_mount_setattr = 437, 428, 429, 430, 442
+NEW_CALLS = (SYS_openat2, SYS_open_tree, SYS_move_mount, SYS_fsopen, SYS_mount_setattr)
+
+#: Kind of node -> whether containers have grants, and the calls that its kernel lacks.
+NODES = {"standalone": (False, ()), "pod": (True, ()), "Linux 4.18": (False, NEW_CALLS)}
+SAMPLE = 24  #: faults of one sampled test
+DISK = ("write", "mkdir", "mkdirat", "symlinkat", "fsync", "ftruncate", "pwrite64", "rename")
+MakeBed = Callable[[str], Bed]
+Rounds = Callable[[list[Fault]], list[Fault]]
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
+    return Tools(tmp_path_factory.mktemp("faults"))
+
+
+@pytest.fixture
+def make_bed(tmp_path: Path, tools: Tools, base_trees: dict[str, Path]) -> Iterator[MakeBed]:
+    made = []
+
+    def make(kind: str) -> Bed:
+        pods, without = NODES[kind]
+        made.append(Bed(tmp_path / "bed", tools, base_trees["debian"], f"/vgpu-test-{uuid.uuid4().hex[:8]}", pods))
+        made[-1].without = without
+        return made[-1]
+
+    yield make
+    for bed in made:
+        bed.close()
+
+
+@pytest.fixture
+def rounds(request: pytest.FixtureRequest) -> Rounds:
+    """All faults with --long; otherwise as many as SAMPLE, spread evenly."""
+    if request.config.getoption("--long"):
+        return lambda faults: faults
+    return lambda faults: [faults[number * len(faults) // SAMPLE] for number in range(min(SAMPLE, len(faults)))]
+
+
+def turns(found: list[str]) -> list[Fault]:
+    """The faults of all sites, in turns: the first fault of one site, the second of the next, and so on."""
+    by_site = list(fault_bed.faults_at(found).values())
+    turned = [faults[number % len(faults) :] + faults[: number % len(faults)] for number, faults in enumerate(by_site)]
+    return [fault for level in itertools.zip_longest(*turned) for fault in level if fault]
+
+
+def judged(name: str, attack: str, who: str, outcomes: list[tuple[Fault, Outcome]]) -> None:
+    """Write the table's row; fail with what went wrong."""
+    counts = Counter(outcome.what for _, outcome in outcomes)
+    told = ", ".join(f"{number} {what}" for what, number in sorted(counts.items()))
+    bad = [f"{fault.describe()}: {made.what} {made.line}: {made.problems}" for fault, made in outcomes if made.problems]
+    outcome = f"{told}; nothing left over, the next start got its share" if not bad else f"{len(bad)} failed"
+    fault_bed.report(name, [fault_bed.row(attack, who, len(outcomes), outcome)])
+    print(f"{attack}: {len(outcomes)} rounds: {outcome}")
+    assert not bad, "\n".join(line[:1000] for line in bad[:10])
+
+
+@pytest.mark.parametrize("kind", NODES)
+def test_a_start_under_each_fault(make_bed: MakeBed, rounds: Rounds, kind: str) -> None:
+    bed = make_bed(kind)
+    found = bed.sites("prestart")
+    assert fault_bed.unknown(found) == [], "each call has a row in the table"
+    assert len(set(found)) > 150
+    outcomes = [(fault, bed.round(fault)) for fault in rounds(turns(found))]
+    attack = f"an error or kill -9 at each of {len(set(found))} sites of the hook ({kind})"
+    judged(f"faults-start-{kind.replace(' ', '-')}", attack, "the node", outcomes)
+    assert {outcome.what for _, outcome in outcomes} == {"share", "refused", "killed"}
+
+
+@pytest.mark.parametrize("kind", ["standalone", "pod"])
+def test_a_stop_under_each_fault(make_bed: MakeBed, rounds: Rounds, kind: str) -> None:
+    bed = make_bed(kind)
+    found = bed.sites("poststop")
+    assert fault_bed.unknown(found) == []
+    outcomes = [(fault, bed.stop_round(fault)) for fault in rounds(turns(found))]
+    attack = f"an error or kill -9 at each of {len(set(found))} sites of poststop ({kind})"
+    judged(f"faults-stop-{kind}", attack, "the node", outcomes)
+
+
+def test_the_reaper_under_each_fault(make_bed: MakeBed, rounds: Rounds) -> None:
+    bed = make_bed("standalone")
+    found = bed.reaper_sites()
+    assert fault_bed.unknown(found) == []
+    outcomes = [(fault, bed.reaper_round(fault)) for fault in rounds(turns(found))]
+    attack = f"an error or kill -9 at each of {len(set(found))} sites of vgpud's reaper"
+    judged("faults-reaper", attack, "the node", outcomes)
+
+
+def test_a_second_fault_while_the_first_is_undone(make_bed: MakeBed, rounds: Rounds) -> None:
+    """The last mount fails, and then one step of the undoing. What cannot be undone is in the line."""
+    bed = make_bed("standalone")
+    mounts = [site for site in bed.sites("prestart") if site.startswith("move_mount ")]
+    first = Fault(mounts[-1], len(mounts), "ENOMEM")
+    found = bed.sites_after(first)
+    second = [dataclasses.replace(fault, first=first) for fault in turns(found)]
+    outcomes = [(fault, bed.hard_round(fault)) for fault in rounds(second)]
+    attack = f"a second error or kill -9 at each of {len(set(found))} sites of the undoing"
+    judged("faults-undo", attack, "the node", outcomes)
+
+
+def test_the_steps_after_everything_is_kept(make_bed: MakeBed, rounds: Rounds) -> None:
+    """From there on a start does not fail any more, whatever the last calls return."""
+    bed = make_bed("standalone")
+    found = [site for site in bed.sites("prestart") if " < execute.keep < " in site and "write" not in site]
+    outcomes = [(fault, bed.round(fault)) for fault in rounds(turns(found))]
+    judged("faults-kept", "an error or kill -9 after the mounts are kept", "the node", outcomes)
+    assert {outcome.what for _, outcome in outcomes} <= {"share", "killed"}
+
+
+def test_a_disk_that_stays_full_from_each_site_on(make_bed: MakeBed, rounds: Rounds) -> None:
+    bed = make_bed("pod")
+    found = [site for site in bed.sites("prestart") if site.partition(" ")[0] in DISK]
+    faults = [Fault(site, 1, "ENOSPC", DISK[1:]) for site in dict.fromkeys(found)]
+    outcomes = [(fault, bed.hard_round(fault)) for fault in rounds(faults)]
+    judged("faults-full", "ENOSPC for ever from each writing site on", "the node", outcomes)
+
+
+def test_the_sites_in_a_runtimes_container_are_the_same(
+    make_bed: MakeBed, tools: Tools, runc1: bundles.Runtime, rootfs: Callable[..., Path]
+) -> None:
+    bed = make_bed("standalone")
+    own = set(bed.sites("prestart"))
+    bundle = bundles.Bundle(bed.directory / "runc", rootfs(), fault_bed.annotations(fault_bed.SHARE)).hooks(bed.node)
+    bundle.simulated(bed.node)
+    through_runc(bundle, tools.command(Fault(), "hook"))
+    done = runc1.run(bundle.command("true"))
+    assert done.returncode == 0, done.stderr
+    assert {site for site in set(tools.sites()) - own if not elsewhere(site)} == set()
+
+
+def elsewhere(site: str) -> bool:
+    """Sites that depend on the place: a runtime's rules of devices, a cgroup with more levels."""
+    return " < allow." in site or "rules." in site or "cgroup" in site
+
+
+def through_runc(bundle: bundles.Bundle, command: list[str]) -> None:
+    hook = bundle.config["hooks"]["prestart"][0]
+    hook["args"] = [*command, *hook["args"][1:]]
+    hook["path"] = hook["args"][0]
+
+
+def test_faults_in_a_runtimes_container(
+    make_bed: MakeBed, tools: Tools, runc: bundles.Runtime, rootfs: Callable[..., Path], rounds: Rounds
+) -> None:
+    """Through runc, on cgroup v1 and v2: the container starts with its share or not at all; the next one starts."""
+    bed = make_bed("standalone")
+    tree = rootfs()
+    found = set(bed.sites("prestart"))
+    outcomes = []
+    faults = turns([site for site in bed.sites("prestart") if site in found])
+    for fault in rounds(faults[: len(faults) // 8])[::2]:
+        bundle = bundles.Bundle(bed.directory / "runc", tree, fault_bed.annotations(fault_bed.SHARE)).hooks(bed.node)
+        through_runc(bundle.simulated(bed.node), tools.command(fault, "hook"))
+        done = runc.run(bundle.command("cudaprobe", "info"))
+        outcomes.append((fault, outcome_in_runc(done.returncode, done.stdout + done.stderr)))
+        outcomes[-1][1].problems.extend(bed.next_start())
+    judged(f"faults-{'v2' if 'unshare' in runc.command[0] else 'v1'}", "the same through runc", "the node", outcomes)
+
+
+def outcome_in_runc(status: int, output: str) -> Outcome:
+    if status == 0:
+        return Outcome("share", "", [] if "card0.total 8589934592" in output else [f"no share: {output}"])
+    killed = "signal: killed" in output
+    problems = [] if killed or output.count("vgpu-hook: ") == 1 else [f"one line expected: {output}"]
+    return Outcome("killed" if killed else "refused", output, problems)
