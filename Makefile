@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 BUILD := build
 BENCH ?= hook
+FUZZ_SECONDS ?= 60
+FUZZ ?=
 NODE ?= $(abspath $(BUILD))/node
 PRIORITY ?= -10
 PROGRESS := packaging/setup/progress
@@ -13,7 +15,7 @@ export VGPU_BUILD := $(abspath $(BUILD))
 export PATH := $(VGPU_BUILD)/tools/bin:$(VGPU_BUILD)/tools/sbin:$(VGPU_BUILD)/tools/usr/bin:$(VGPU_BUILD)/tools/usr/sbin:$(PATH):/usr/sbin:/sbin
 
 .NOTPARALLEL:
-.PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench deb clean \
+.PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench fuzz deb clean \
         simulated-node simulated-node-remove packages-build packages-demo packages-node packages-test
 
 # Everything that a developer needs. Warnings of the compiler are errors.
@@ -110,6 +112,12 @@ test-gpu: setup
 # Builds build/vgpu_<version>_<arch>.deb and build/vgpu-device-plugin_<version>_all.deb.
 deb: packages-build $(VENV)/.stamp
 	@PYTHON=$(BIN)/python packaging/deb/build
+
+# Searches for damaging inputs, FUZZ_SECONDS in each target; FUZZ names some of them. The results lie in build/fuzz.
+# atheris is installed where it has a wheel; without it the Python targets are left out.
+fuzz: setup
+	@$(PIP) -q --only-binary :all: atheris || echo "fuzz: atheris has no wheel for this Python"
+	@$(BIN)/python tests/fuzz/fuzz.py $(FUZZ_SECONDS) $(BUILD)/fuzz $(FUZZ)
 
 bench: setup
 	@$(BIN)/python tests/bench/run.py $(BENCH)
