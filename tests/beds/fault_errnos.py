@@ -40,6 +40,8 @@ ERRNOS = {
     "lstat": READING,
     "mkdir": CHANGING,
     "mkdirat": CHANGING,
+    "mknod": CHANGING,
+    "mknodat": CHANGING,
     "mount": "ENOMEM EPERM EIO ENOENT EINVAL EBUSY",
     "mount_setattr": "ENOMEM EPERM EINVAL ENOSYS",
     "move_mount": "ENOMEM EPERM EINVAL ENOENT ENOSYS",
@@ -78,6 +80,7 @@ ERRNOS = {
     "unlink": "EROFS EIO EPERM",
     "unlinkat": "EROFS EIO EPERM",
     "unshare": "EPERM ENOMEM",
+    "utimensat": "EROFS EIO EPERM",
     "wait4": "EINTR ECHILD",
     "write": "ENOSPC EIO EINTR EPERM EDQUOT EFBIG",
 }
