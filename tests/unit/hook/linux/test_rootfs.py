@@ -187,6 +187,18 @@ def test_the_directory_that_was_read_is_the_one_that_is_written(root: Rootfs, tr
     assert (tree / "theirs/ld.so.cache").read_text() == "crafted"
 
 
+def test_another_start_on_the_same_root_file_system_has_replaced_it(root: Rootfs, tree: Path) -> None:
+    path = tree / "etc/ld.so.cache"
+    path.parent.mkdir()
+    path.write_text("image")
+    old = root.read("/etc/ld.so.cache", 100)
+    (tree / "other").write_text("new")
+    (tree / "other").rename(path)
+    root.replace("/etc/ld.so.cache", b"new", old)
+    assert root.take_back() == []
+    assert path.read_text() == "new"  # the other container uses it
+
+
 @pytest.mark.parametrize("before", ["file", "link", "nothing"])
 @pytest.mark.parametrize("after", ["rewritten", "another file", "link", "nothing"])
 def test_a_file_that_has_changed_since_it_was_read_is_not_replaced(
