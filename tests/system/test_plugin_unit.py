@@ -108,6 +108,7 @@ def upgrade(bed: Bed, debs: list[Path]) -> None:
     """Upgrade the packages. Their scripts restart vgpud and the plugin, which both run."""
     bed.call("rm", "-f", "/usr/sbin/policy-rc.d")  # this machine's may forbid it
     units = ("vgpud.service", "vgpu-device-plugin.service")
+    bed.call("rm", "-f", "/usr/sbin/policy-rc.d")  # an image of a container has one, which forbids every restart
     before = [bed.call("systemctl", "show", "-P", "MainPID", unit) for unit in units]
     bed.call("rm", "-f", "/usr/sbin/policy-rc.d")  # images for Docker have one, which forbids restarts
     bed.call("sh", "-c", f"dpkg -i {' '.join(map(str, debs))} 2>&1", timeout=300)
