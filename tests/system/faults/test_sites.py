@@ -86,7 +86,7 @@ def test_a_start_under_each_fault(make_bed: MakeBed, rounds: Rounds, kind: str) 
     assert fault_bed.unknown(found) == [], "each call has a row in the table"
     assert len(set(found)) > 150
     outcomes = [(fault, bed.round(fault)) for fault in rounds(turns(found))]
-    attack = f"an error or kill -9 at each of {len(set(found))} sites of the hook ({kind})"
+    attack = f"an error or kill -9 at a system call of the hook, of {len(set(found))} sites ({kind})"
     judged(f"faults-start-{kind.replace(' ', '-')}", attack, "the node", outcomes)
     assert {outcome.what for _, outcome in outcomes} == {"share", "refused", "killed"}
 
@@ -97,7 +97,7 @@ def test_a_stop_under_each_fault(make_bed: MakeBed, rounds: Rounds, kind: str) -
     found = bed.sites("poststop")
     assert fault_bed.unknown(found) == []
     outcomes = [(fault, bed.stop_round(fault)) for fault in rounds(turns(found))]
-    attack = f"an error or kill -9 at each of {len(set(found))} sites of poststop ({kind})"
+    attack = f"an error or kill -9 at a system call of poststop, of {len(set(found))} sites ({kind})"
     judged(f"faults-stop-{kind}", attack, "the node", outcomes)
 
 
@@ -106,7 +106,7 @@ def test_the_reaper_under_each_fault(make_bed: MakeBed, rounds: Rounds) -> None:
     found = bed.reaper_sites()
     assert fault_bed.unknown(found) == []
     outcomes = [(fault, bed.reaper_round(fault)) for fault in rounds(turns(found))]
-    attack = f"an error or kill -9 at each of {len(set(found))} sites of vgpud's reaper"
+    attack = f"an error or kill -9 at a system call of vgpud's reaper, of {len(set(found))} sites"
     judged("faults-reaper", attack, "the node", outcomes)
 
 
@@ -118,7 +118,7 @@ def test_a_second_fault_while_the_first_is_undone(make_bed: MakeBed, rounds: Rou
     found = bed.sites_after(first)
     second = [dataclasses.replace(fault, first=first) for fault in turns(found)]
     outcomes = [(fault, bed.hard_round(fault)) for fault in rounds(second)]
-    attack = f"a second error or kill -9 at each of {len(set(found))} sites of the undoing"
+    attack = f"a second error or kill -9 at a system call of the undoing, of {len(set(found))} sites"
     judged("faults-undo", attack, "the node", outcomes)
 
 
@@ -178,7 +178,12 @@ def test_faults_in_a_runtimes_container(
         done = runc.run(bundle.command("cudaprobe", "info"))
         outcomes.append((fault, outcome_in_runc(done.returncode, done.stdout + done.stderr)))
         outcomes[-1][1].problems.extend(bed.next_start())
-    judged(f"faults-{'v2' if 'unshare' in runc.command[0] else 'v1'}", "the same through runc", "the node", outcomes)
+    judged(
+        f"faults-{'v2' if 'unshare' in runc.command[0] else 'v1'}",
+        "an error or kill -9 in a start through runc",
+        "the node",
+        outcomes,
+    )
 
 
 def outcome_in_runc(status: int, output: str) -> Outcome:
