@@ -85,7 +85,8 @@ def check(parts: dict[str, str]) -> None:
     assert "refused 2" in parts["run"]
     assert '"containers": []' in parts["status"]
     _check_upgrade(parts)
-    assert file_modes.wrong(parts["modes"]) == []
+    wrong = file_modes.wrong(parts["modes"])
+    assert wrong == [], wrong
     for name in ("limits", "claim.json", "presence", "vgpud.sock"):
         assert f"/{name}\n" in parts["modes"]
     lines = parts["plugin"].splitlines()
