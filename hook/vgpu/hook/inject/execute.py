@@ -117,7 +117,11 @@ class Execution:
             self._start()
 
     def keep(self) -> None:
-        """The start has succeeded: everything stays as it is. The caller then ends."""
+        """The start has succeeded: everything stays as it is. The caller then ends.
+
+        The child ends by itself, and init or the runtime's subreaper takes its status: waiting for its end would cost
+        each start some milliseconds.
+        """
         try:  # noqa: SIM105 - contextlib would cost the hook's process time
             self._close()
         except OSError:
@@ -126,10 +130,8 @@ class Execution:
             os.write(self._answer, KEEP)
         except BrokenPipeError:
             pass  # the child has ended after its report: nobody undoes anything any more
-        try:  # noqa: SIM105
-            self._wait()
-        except OSError:
-            pass  # everything stays
+        self._child = 0
+        self._answer, self._report = _closed(self._answer), _closed(self._report)
 
     def undo(self) -> str:
         """The start has failed: undo what is done. Returns what could not be undone."""
@@ -189,6 +191,8 @@ class Execution:
         if self._child == 0:
             try:
                 self.root.journal = journal
+                for fd in (0, 1, 2):
+                    os.dup2(answer, fd)  # the runtime waits for the end of the hook's output, and not for this process
                 os.close(self._answer)  # its end has to be seen here when the parent dies
                 self._in_child(handles, over, report, answer)
             finally:
