@@ -123,18 +123,17 @@ class Hook:
         """
         annotations, inside = container.annotations, in_kubepods(cgroups)
         if not inside and standalone.asks(annotations):
-            authorization.refuse_rootless(self.proc)  # before the key, which such a process may not read
-            wanted = authorization.by_key(container, self._settings())
+            wanted = authorization.by_key(container, self._settings_of_root())
             return Identity(None), wanted, ignored_annotations.beside_authority(annotations)
         identity = identify(cgroups, annotations)
         if identity.kubernetes and (inside or not self.command_line.annotations or authorization.has_grants(container)):
             return identity, authorization.in_pod(container, identity), []
         if self.command_line.annotations:
-            wanted = authorization.by_command_line(container, self.command_line, self._settings())
+            wanted = authorization.by_command_line(container, self.command_line, self._settings_of_root())
             return Identity(None), wanted, ignored_annotations.standalone(annotations, wanted)
         if not authorization.asks_by_annotation(annotations):
             return identity, None, []
-        plain = authorization.by_annotations(container, self.command_line, self._settings())
+        plain = authorization.by_annotations(container, self.command_line, self._settings_of_root())
         return identity, plain, ignored_annotations.standalone(annotations, plain) if plain else []
 
     def _ignored(self, container: Container) -> list[str]:
@@ -146,6 +145,13 @@ class Hook:
             except VgpuError:
                 return []
         return notes
+
+    def _settings_of_root(self) -> Settings:
+        """The node's settings, for a process that is root's: another one may read neither them nor the key."""
+        step, self.step = self.step, "authorization"
+        authorization.refuse_rootless(self.proc)
+        self.step = step
+        return self._settings()
 
     def _settings(self) -> Settings:
         """The node's settings, read once."""

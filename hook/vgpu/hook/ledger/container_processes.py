@@ -78,10 +78,19 @@ class Populations:
             self._memberships = []
             for pid in _all_pids(self._proc):
                 try:
-                    self._memberships.append((pid, cgroup.memberships_of(pid, self._proc)))
+                    self._memberships.append((pid, self._of_process(pid)))
                 except VgpuError:  # it has ended meanwhile
                     continue
         return self._memberships
+
+    def _of_process(self, pid: int) -> list[Membership]:
+        """On v1 a first thread that has ended is in the root cgroups, while its process lives in another thread."""
+        found = cgroup.memberships_of(pid, self._proc)
+        v1 = [item.path for item in found if item.controllers]
+        if not v1 or any(path != "/" for path in v1):
+            return found
+        others = [name for name in entries(f"{self._proc}/{pid}/task") if name != str(pid)]
+        return cgroup.memberships_of(f"{pid}/task/{others[0]}", self._proc) if others else found
 
 
 def entries(directory: str) -> list[str]:

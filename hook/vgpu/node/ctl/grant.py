@@ -89,8 +89,10 @@ def remove(config_path: str, ids: tuple[str, ...], output: str) -> None:
     state_dir = settings.read(config_path).state_dir
     found = list(dict.fromkeys(_whole_id(state_dir, grant_id) for grant_id in ids))
     for whole in found:
-        if not os.path.lexists(paths.grant(state_dir, whole)):
-            raise _no_grant(whole)
+        try:
+            os.lstat(paths.grant(state_dir, whole))
+        except FileNotFoundError:
+            raise _no_grant(whole) from None
     for whole in found:
         try:
             os.unlink(paths.grant(state_dir, whole))

@@ -106,6 +106,15 @@ def test_each_version(tree: Tree, cgroup: str) -> None:
     assert processes_of(claim("c", 500, cgroup), tree.proc) == [(500, 500)]
 
 
+def test_a_process_whose_first_thread_has_ended_is_counted(tree: Tree) -> None:
+    """The kernel moves an ended first thread to v1's root cgroups. Its process lives in another thread."""
+    tree.process(500, 9, "c", "5:devices:/c\n")
+    tree.process(501, 500, "c", "5:devices:/\n0::/\n")
+    tree.write("proc/501/task/501/cgroup", "5:devices:/\n0::/\n")
+    tree.write("proc/501/task/502/cgroup", "5:devices:/c\n0::/\n")
+    assert [pid for pid, _ in processes_of(claim("c", 500, "devices:/c"), tree.proc)] == [500, 501]
+
+
 def test_an_init_that_moved_is_counted(tree: Tree) -> None:
     """Docker in docker moves itself to another cgroup, an inner or an outer one."""
     tree.process(500, 9, "c")
