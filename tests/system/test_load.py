@@ -141,7 +141,7 @@ def quiet(look: Callable[[], dict[str, int]]) -> dict[str, int]:
         time.sleep(1)
         return first if first == look() and not first["children of vgpud"] else {}
 
-    return daemons.wait_for(twice)  # type: ignore[no-any-return]
+    return daemons.wait_for(twice, what=lambda: f"it never was quiet: {look()}")  # type: ignore[no-any-return]
 
 
 def run_some(runtime: bundles.Runtime, make: Callable[[], bundles.Bundle], number: int, at_once: int) -> list[str]:

@@ -87,6 +87,15 @@ def test_one_process_answers_for_all(node: Node) -> None:
     assert node.readers._reader.pid == first
 
 
+def test_without_containers_there_is_no_process(node: Node) -> None:
+    node.read()
+    reader = node.readers._reader
+    assert reader is not None
+    assert node.readers.read([], reopen=False) == {}
+    assert wait_for(reader.gone)
+    assert len(node.read()) == 4  # another one answers
+
+
 def test_a_container_that_blocks_is_held_back_and_the_others_are_read(node: Node) -> None:
     node.read()
     node.block(1)

@@ -67,6 +67,9 @@ class RegionReaders:
         asked = [claim for claim in claims if not self.holds(claim)]
         if self._reader is None and asked:
             self._reader = self._started(Regions(self.proc).answer)
+        elif self._reader is not None and not asked:
+            self._drop(self._reader)
+            self._reader = None
         if self._reader is None:
             return {}
         requests = [[claim.pid, claim.start_time, reopen] for claim in asked]
