@@ -90,13 +90,13 @@ simulated-node-remove: $(VENV)/.stamp
 	@$(BIN)/python tests/demo/simulated_node.py remove $(NODE)
 
 # All tests. pytest counts the tests that cannot run on this machine; an unexpected skip is a failure. Those of the limiter
-# and the simulator measure time, so they have the machine for themselves. The others mostly wait: two files at a time.
+# and the simulator measure time, so they have the machine for themselves. The others mostly wait: three files at a time.
 # PRIORITY is the niceness of all, where that is allowed.
 TIMED := tests/component/libvcuda tests/component/sim
 PYTEST = packaging/setup/priority $(PRIORITY) $(BIN)/pytest -q --strict-skips
 test: lint clients beds
 	$(PYTEST) -m 'not gpu and not long' $(TIMED)
-	$(PYTEST) -m 'not gpu and not long' -n 2 --dist loadfile --no-loadscope-reorder \
+	$(PYTEST) -m 'not gpu and not long' -n 3 --dist loadfile --no-loadscope-reorder \
 	  $(addprefix --ignore=,$(TIMED))
 
 # For the edit-test loop: unit tests, which start no process. Their files lie in memory where that is possible.

@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="full counts instead of sampled rounds")
 
 
-#: The files that take longest begin first, so that two at a time end at about the same time.
+#: The files that take longest begin first, so that those that run at the same time end at about the same time.
 LONGEST = (
     "test_fresh_machine.py", "test_upgrade.py", "test_docs_commands.py", "test_plugin_containerd.py", "test_daemon.py",
     "test_deb.py",

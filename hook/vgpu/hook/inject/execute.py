@@ -117,21 +117,19 @@ class Execution:
             self._start()
 
     def keep(self) -> None:
-        """The start has succeeded: everything stays as it is. The caller then ends.
-
-        The child ends by itself, and init or the runtime's subreaper takes its status: waiting for its end would cost
-        each start some milliseconds.
-        """
-        self._child = 0
+        """The start has succeeded: everything stays as it is. The caller then ends."""
         try:  # noqa: SIM105 - contextlib would cost the hook's process time
             self._close()
         except OSError:
             pass  # no failure of the start
-        try:
+        try:  # noqa: SIM105
             os.write(self._answer, KEEP)
-            self._answer, self._report = _closed(self._answer), _closed(self._report)
+        except BrokenPipeError:
+            pass  # the child has ended after its report: nobody undoes anything any more
+        try:  # noqa: SIM105
+            self._wait()
         except OSError:
-            pass  # the child has ended after its report: nobody undoes anything any more; or an error of close(2)
+            pass  # everything stays
 
     def undo(self) -> str:
         """The start has failed: undo what is done. Returns what could not be undone."""
@@ -191,8 +189,6 @@ class Execution:
         if self._child == 0:
             try:
                 self.root.journal = journal
-                for fd in (0, 1, 2):  # the runtime waits for the end of the hook's output, and not for this process
-                    os.dup2(answer, fd, False)
                 os.close(self._answer)  # its end has to be seen here when the parent dies
                 self._in_child(handles, over, report, answer)
             finally:
