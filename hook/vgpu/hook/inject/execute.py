@@ -213,7 +213,7 @@ class Execution:
             self._execute(inside, over, handles)
             notes = "\n".join(over.notes).encode("utf-8", "replace").replace(END, b"?")
             os.write(report, DONE + notes[: MAX_REPORT - 2] + END)
-            if os.read(answer, len(KEEP)) == KEEP:
+            if _is_kept(answer):
                 return
             left = "; ".join(inside.take_back())
             os.write(report, UNDONE + left.encode("utf-8", "replace")[: MAX_REPORT - 1])
@@ -250,6 +250,16 @@ class Execution:
             if handle is not None and handle.incomplete:
                 self._step = operation
                 staging.complete(handle, over)
+
+
+def _is_kept(answer: int) -> bool:
+    """Whether the parent answered KEEP. An error says nothing about that, so the answer is read again."""
+    for _ in range(ATTEMPTS):
+        try:
+            return os.read(answer, len(KEEP)) == KEEP
+        except OSError:
+            continue
+    return False
 
 
 def _closed(fd: int) -> int:
