@@ -186,6 +186,17 @@ def test_the_tests_come_before_other_programs_and_end_as_they_began() -> None:
     assert not group.exists() or done.stdout.endswith("nice -10\n")
 
 
+@pytest.mark.root
+def test_a_group_whose_niceness_cannot_be_set_is_left_alone() -> None:
+    environment = {**os.environ, "AUTOGROUP": "/proc/self/coredump_filter"}  # refuses a negative number
+    command = [PRIORITY, "-10", "sh", "-c", "nice; exit 3"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, preexec_fn=plain, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout.splitlines()[1:] == ["-10"]
+
+
 def plain() -> None:
     """Back to a niceness of 0, whatever this test runs with."""
     os.setpriority(os.PRIO_PROCESS, 0, 0)
