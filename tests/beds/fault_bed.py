@@ -21,7 +21,6 @@ from typing import Any
 import bundles
 import cgroup_trees
 import nodes
-from checkout import BUILD
 from fault_errnos import ERRNOS, EXEMPT
 
 from vgpu.config import claims, core_schedule, paths
@@ -488,14 +487,3 @@ def faults_at(found: list[str]) -> dict[str, list[Fault]]:
 def unknown(found: list[str]) -> list[str]:
     """Sites whose call has no row in the table."""
     return [site for site in dict.fromkeys(found) if site.partition(" ")[0] not in ERRNOS]
-
-
-def report(name: str, rows: list[dict[str, object]]) -> None:
-    """Write rows of the table of attacks and faults to build/security/<name>.json."""
-    directory = BUILD / "security"
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
-
-
-def row(attack: str, who: str, rounds: int, outcome: str) -> dict[str, object]:
-    return {"attack": attack, "who": who, "rounds": rounds, "outcome": outcome, "date": time.strftime("%Y-%m-%d")}

@@ -1,4 +1,6 @@
-"""docs/security.md: each requirement names a place and a test that exist, and each attack of the suite has its row."""
+"""docs/security.md: each requirement names a place and a test that exist, and each attack of the suite has its row; a
+row counts no round that was not made.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,8 @@ import attack_records
 import pytest
 from attack_records import PAGE
 from checkout import CHECKOUT
+from fault_bed import Fault, Outcome
+from fault_journal import Journal
 
 REQUIREMENT = re.compile(r"^\| (\d+) \| .+ \| `([^`]+)` \| `([^`]+)` \|$", re.MULTILINE)
 
@@ -51,13 +55,63 @@ def test_a_record_replaces_one_of_no_more_rounds(tmp_path: Path) -> None:
         made = attack_records.Attack("an attack", "image", False)
         if rounds:
             made.held(rounds, outcome)
-        attack_records.save(made, "file", tmp_path)
+        attack_records.save(made.record(), "file", tmp_path)
         return [(item["rounds"], item["outcome"]) for item in attack_records.saved(tmp_path)]
 
     assert save(10, "held") == [(10, "held")]
     assert save(200, "held longer") == [(200, "held longer")]
     assert save(10, "held shortly") == [(200, "held longer")]
     assert save(0, "") == [(0, "NOT HELD: the test failed")]
+
+
+def test_parts_of_the_full_rounds_add_up_while_the_code_is_the_same(tmp_path: Path) -> None:
+    def part(percent: int, code: str, finding: bool = False) -> int:
+        before = attack_records.last("file", "an attack", "a case", tmp_path)
+        made = attack_records.Attack("an attack", "image", True, "a case", percent, before, code)
+        count = made.rounds(1000, 1)
+        if not finding:
+            made.held(count, "held")
+        attack_records.save(made.record(), "file", tmp_path)
+        return count
+
+    def rounds() -> list[int]:
+        return [record["rounds"] for record in attack_records.saved(tmp_path)]
+
+    assert (part(40, "one"), rounds()) == (400, [400])
+    assert (part(40, "one"), rounds()) == (400, [800])
+    assert (part(40, "one"), rounds()) == (200, [1000])
+    assert (part(40, "one"), rounds()) == (400, [1000]), "a whole count stays; another begins"
+    assert (part(40, "two"), rounds()) == (400, [400]), "other code"
+    assert (part(40, "two", finding=True), rounds()) == (400, [0])
+    assert (part(40, "two"), rounds()) == (400, [400]), "after a finding none of the rounds before counts"
+
+
+def test_the_faults_of_several_runs_add_up_while_the_code_is_the_same(tmp_path: Path) -> None:
+    faults = [Fault(f"write < {number}", 1, "EIO") for number in range(10)]
+    made: list[str] = []
+
+    def run(percent: int, code: str, problems: tuple[str, ...] = ()) -> Journal:
+        made.clear()
+        journal = Journal("faults", 0, tmp_path, percent, code)
+        journal.run(faults, lambda fault: made.append(fault.site) or Outcome("refused", "", list(problems)))
+        return journal
+
+    run(60, "one").judge("a fault", 10, 10)
+    assert made == [fault.site for fault in faults[:6]]
+    run(60, "one").judge("a fault", 10, 10)
+    assert made == [fault.site for fault in faults[6:]]
+    assert [record["rounds"] for record in attack_records.saved(tmp_path)] == [10]
+    with pytest.raises(AssertionError, match="not as before"):
+        run(30, "two", ("not as before",)).judge("a fault", 10, 10)
+    assert [record["outcome"] for record in attack_records.saved(tmp_path)] == ["NOT HELD: 3 failed"]
+    run(30, "two").judge("a fault", 10, 10)
+    assert made == [fault.site for fault in faults[:3]], "a fault with a finding is made again"
+
+
+def test_a_sample_of_the_faults_is_spread_evenly(tmp_path: Path) -> None:
+    faults = [Fault(str(number)) for number in range(10)]
+    journal = Journal("faults", 3, tmp_path)
+    assert [fault.site for fault in journal.to_do(faults)] == ["0", "3", "6"]
 
 
 def test_the_table_keeps_rows_without_a_newer_record() -> None:

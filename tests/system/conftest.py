@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import attack_records
 import bundles
 import cluster_site
 import containerd_bed
@@ -32,6 +33,17 @@ def cudaprobe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = CUDA_FIXTURES / "cudaprobe.c"
     subprocess.run(["cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", program, source, "-ldl"], check=True)
     return program
+
+
+@pytest.fixture
+def attack(request: pytest.FixtureRequest) -> Iterator[attack_records.Attack]:
+    """The record of this test's attack, written when the test has ended."""
+    name, who = request.function.attack
+    file, case, full = request.path.stem, request.node.name, request.config.getoption("--long")
+    code, before = attack_records.code_of_now(), attack_records.last(file, name, case)
+    made = attack_records.Attack(name, who, full, case, attack_records.percent_of_now(), before, code)
+    yield made
+    attack_records.save(made.record(), file)
 
 
 @pytest.fixture(scope="session")

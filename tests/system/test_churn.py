@@ -15,10 +15,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import daemons
-import fault_bed
 import grpc
 import nodes
 import pytest
+from attack_records import Attack, attack
 from kubelet_api import message
 from kubelet_devices import DeviceManager
 from plugin_process import Plugin
@@ -114,14 +114,14 @@ def forget(churn: Churn, call: Future[str]) -> None:
             Path(paths.grants(churn.node.settings.state_dir), name).unlink()
 
 
-def test_allocate_calls_with_kills(churn: Churn, pytestconfig: pytest.Config) -> None:
-    calls = int(os.environ.get("VGPU_TEST_CALLS", "0")) or (100_000 if pytestconfig.getoption("--long") else 400)
-    dice = random.Random(1)
+@attack("Allocate calls, in lives of the plugin of at most 5,000, each ended by kill -9 during a call", "the node")
+def test_allocate_calls_with_kills(churn: Churn, attack: Attack) -> None:
+    calls = attack.rounds(100_000, 400)
+    dice = random.Random(attack.from_percent)
     lives = max(2, calls // 5000)
     for _ in range(lives):
         one_life(churn, dice, calls // lives)
-    left = churn.grants()
-    assert left == set()
-    outcome = "no growth of memory, open files or records; each grant on disk before its answer"
-    row = fault_bed.row(f"Allocate calls, the plugin killed {lives} times", "the node", calls, outcome)
-    fault_bed.report("churn-allocate", [row])
+    assert churn.grants() == set()
+    attack.held(
+        calls // lives * lives, "no growth of memory, open files or records; each grant on disk before its answer"
+    )

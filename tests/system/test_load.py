@@ -17,6 +17,7 @@ import bundles
 import daemons
 import nodes
 import pytest
+from attack_records import Attack, attack
 
 from vgpu.config import claims
 from vgpu.hook.linux import bpf
@@ -25,13 +26,6 @@ pytestmark = pytest.mark.root
 
 Rootfs = Callable[..., Path]
 MakeBundle = Callable[..., bundles.Bundle]
-Count = Callable[[int, int], int]
-
-
-@pytest.fixture
-def count(request: pytest.FixtureRequest) -> Count:
-    """The full number with --long, otherwise a sample."""
-    return lambda full, sample: full if request.config.getoption("--long") else sample
 
 
 @pytest.fixture
@@ -156,9 +150,10 @@ def run_some(runtime: bundles.Runtime, make: Callable[[], bundles.Bundle], numbe
         return [error for error in pool.map(one, range(number)) if error]
 
 
+@attack("starts and stops by runc, many at once, then one after the other", "the node")
 def test_starts_and_stops_leave_nothing(
     runc: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, node: nodes.SimulatedNode, daemon: daemons.Daemon,
-    cgroup: str, count: Count,
+    cgroup: str, attack: Attack,
 ) -> None:  # fmt: skip
     """With --long 200 at once and 5,000 in a row on each cgroup version. Nothing accumulates; the ledger is empty."""
     tree = rootfs()
@@ -171,11 +166,14 @@ def test_starts_and_stops_leave_nothing(
     assert run_some(runc, make, 2, 1) == []  # the first start makes directories and the log
     look = functools.partial(footprint, node, daemon, tree, cgroup)
     before = quiet(look)
-    assert run_some(runc, make, count(200, 40), count(200, 40)) == []
-    assert run_some(runc, make, count(5000, 10), 1) == []
+    together, in_a_row = attack.amount(200, 40), attack.rounds(5000, 10)
+    assert run_some(runc, make, together, together) == []
+    assert run_some(runc, make, in_a_row, 1) == []
     assert held(node) == []
     daemon.rounds(1)
     after = quiet(look)
     assert {name: (before[name], value) for name, value in after.items() if value > before[name]} == {}
     assert daemon.health()["reaper"]["released"] == 0
     assert [item["cores_held"] for item in status(node)["cards"]] == [0, 0]
+    outcome = "no growth of mounts, descriptors, device programs, cgroups or files; the ledger is empty"
+    attack.held(together + in_a_row, outcome)

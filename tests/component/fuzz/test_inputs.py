@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import fault_bed
+import attack_records
 import fuzz_inputs
 import hypothesis
 import pytest
@@ -65,5 +65,5 @@ def test_changed_inputs(target: str, pytestconfig: pytest.Config) -> None:
     run()
     outcome = f"{counts[True]} read, {counts[False]} refused with a line, no other end"
     attack = f"changed bytes in what is read as {target}"
-    fault_bed.report(f"fuzz-{target}", [fault_bed.row(attack, "tenant, node", sum(counts.values()), outcome)])
+    attack_records.save(attack_records.row(attack, "tenant, node", sum(counts.values()), outcome), f"fuzz-{target}")
     assert counts[True]

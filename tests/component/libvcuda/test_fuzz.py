@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import fault_bed
+import attack_records
 import libfuzzer
 import pytest
 
@@ -15,8 +15,8 @@ def fuzz(target: str, directory: Path, seconds: int) -> None:
     done = libfuzzer.run(libfuzzer.build(target, directory), seconds)
     assert done.returncode == 0, done.stdout.decode(errors="replace")[-3000:]
     assert libfuzzer.rounds(done) > len(list((libfuzzer.FUZZ / "corpus" / target).iterdir()))
-    attack = f"libFuzzer for {seconds} s: {target}"
-    fault_bed.report(f"{target}", [fault_bed.row(attack, "tenant, image", libfuzzer.rounds(done), "no finding")])
+    found = attack_records.row(f"libFuzzer: {target}", "tenant, image", libfuzzer.rounds(done), "no finding")
+    attack_records.save(found, target)
 
 
 @pytest.mark.parametrize("target", libfuzzer.TARGETS)

@@ -1,5 +1,5 @@
-"""Fixtures of the attacks: a node of one card with a neighbour at work, the record of each attack, and the snapshot of
-the host, which is compared after each test. Node and neighbour last for one file, the root file systems for one test.
+"""Fixtures of the attacks: a node of one card with a neighbour at work, and the snapshot of the host, which is compared
+after each test. Node and neighbour last for one file, the root file systems for one test.
 """
 
 from __future__ import annotations
@@ -22,15 +22,6 @@ from daemons import wait_for
 @pytest.fixture(scope="session")
 def attack_programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return attack_bed.compiled(tmp_path_factory.mktemp("attack-programs"))
-
-
-@pytest.fixture
-def attack(request: pytest.FixtureRequest) -> Iterator[attack_records.Attack]:
-    """The record of this test's attack, written when the test has ended."""
-    name, who = request.function.attack
-    made = attack_records.Attack(name, who, request.config.getoption("--long"), request.node.name)
-    yield made
-    attack_records.save(made, request.path.stem)
 
 
 def make_node(directory: Path, **settings: object) -> nodes.SimulatedNode:

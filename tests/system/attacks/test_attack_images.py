@@ -155,7 +155,7 @@ def test_a_hostile_loader_cache(site: Site, neighbour: Neighbour, attack: Attack
 
 @attack("thousands of copies of driver libraries, and directories with many names", "image")
 def test_an_image_of_many_files(site: Site, neighbour: Neighbour, attack: Attack) -> None:
-    many = attack.rounds(30_000, 3_000)
+    many = attack.amount(30_000, 3_000)
     for number in range(many):
         (site.root / LIBRARIES / f"libother.so.{number}").touch()
     for number in range(300):
@@ -169,7 +169,7 @@ def test_an_image_of_many_files(site: Site, neighbour: Neighbour, attack: Attack
 @attack("annotations and environment of megabytes, of odd names and in great number", "pod")
 def test_huge_annotations(site: Site, neighbour: Neighbour, attack: Attack) -> None:
     odd = {"vgpu.io/cores": "9" * 100_000, "vgpu.io/" + "x" * 100_000: "1", "vgpu.io/cores\n": "30", "vgpu.io/": "\0"}
-    many = {f"vgpu.io/x{number}": "y" * 100 for number in range(attack.rounds(50_000, 5_000))}
+    many = {f"vgpu.io/x{number}": "y" * 100 for number in range(attack.amount(50_000, 5_000))}
     for extra in (
         *({key: value} for key, value in odd.items()),
         many,

@@ -153,9 +153,10 @@ def test_no_mount_is_left_by_a_shared_volume(
     """What is mounted on a volume that is rshared would appear on the host, and stay there."""
     subprocess.run(["mount", "--bind", str(outside), str(outside)], check=True)
     subprocess.run(["mount", "--make-shared", str(outside)], check=True)
+    targets, count = ("/usr/local", "/usr/bin/volume", f"/{LIBRARIES}"), attack.rounds(70, 1)
     try:
-        for target in ("/usr/local", "/usr/bin/volume", f"/{LIBRARIES}"):
-            for _ in range(attack.rounds(70, 1)):
+        for target in targets:
+            for _ in range(count):
                 before = own_mounts(outside)
                 share = site.bundle(strong=True)
                 share.config["linux"]["rootfsPropagation"] = "rshared"
@@ -165,7 +166,7 @@ def test_no_mount_is_left_by_a_shared_volume(
                 assert own_mounts(outside) == before
     finally:
         subprocess.run(["umount", "--lazy", "--recursive", str(outside)], check=True)
-    attack.held(attack.rounds(210, 3), "no mount of the hook on the host")
+    attack.held(count * len(targets), "no mount of the hook on the host")
 
 
 def own_mounts(top: Path) -> list[str]:

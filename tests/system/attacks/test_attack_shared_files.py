@@ -90,8 +90,8 @@ def test_leases_stall_no_other_container(site: Site, neighbour: Neighbour, attac
 def test_a_lock_on_the_whole_presence_file(site: Site, neighbour: Neighbour, attack: Attack) -> None:
     """The neighbour may wait for the bound of compute-limit.md once, and then has its share."""
     site.attacker("lock", f"{PRIVATE}/presence")
-    time.sleep(attack.rounds(60, 6))
-    share = neighbour.share(attack.rounds(30, 3))
+    time.sleep(attack.amount(60, 6))
+    share = neighbour.share(attack.amount(30, 3))
     assert share > 0.5 * Neighbour.CORES, f"the neighbour has {share:.0f} of its {Neighbour.CORES} percent"
     attack.held(1, "the neighbour has its share")
 

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import fault_bed
+import attack_records
 import pytest
 from fault_bed import Bed, Container, Fault, Tools
 
@@ -174,8 +174,8 @@ def test_a_start_and_a_stop_on_both_sides_of_a_jump(bed: Bed, clock: Callable[[i
     assert bed.leftovers() == []
     bed.prefix = []
     assert bed.next_start() == []
-    row = fault_bed.row(f"CLOCK_REALTIME jumps by {jump // DAY} days", "the node", 1, "same as without a jump")
-    fault_bed.report(f"faults-clock-{jump}", [row])
+    name = f"CLOCK_REALTIME jumps by {jump // DAY} days"
+    attack_records.save(attack_records.row(name, "the node", 1, "same as without a jump"), f"faults-clock-{jump}")
 
 
 # Reboots

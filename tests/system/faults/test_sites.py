@@ -3,7 +3,7 @@
 
 After each the container has its full share, or was refused with one line and is as it was before; the next start on the
 same card gets its share; and the reaper leaves nothing. The sites are found anew by each run. `make test` takes some
-faults of the sites by rotation, `make test-long` takes all faults of all sites.
+faults of the sites by rotation, `make test-long` takes all faults of all sites, in parts if need be (fault_journal).
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import attack_records
 import bundles
 import fault_bed
 import pytest
 from fault_bed import Bed, Fault, Outcome, Tools
+from fault_journal import Journal
 
 pytestmark = pytest.mark.root
 
@@ -30,7 +31,7 @@ NODES = {"standalone": (False, ()), "pod": (True, ()), "Linux 4.18": (False, NEW
 SAMPLE = 14  #: faults of one sampled test
 DISK = ("write", "mkdir", "mkdirat", "symlinkat", "fsync", "ftruncate", "pwrite64", "rename")
 MakeBed = Callable[[str], Bed]
-Rounds = Callable[[list[Fault]], list[Fault]]
+Counts = Callable[[str], Journal]
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +55,11 @@ def make_bed(tmp_path: Path, tools: Tools, base_trees: dict[str, Path]) -> Itera
 
 
 @pytest.fixture
-def rounds(request: pytest.FixtureRequest) -> Rounds:
-    """All faults with --long; otherwise as many as SAMPLE, spread evenly."""
-    if request.config.getoption("--long"):
-        return lambda faults: faults
-    return lambda faults: [faults[number * len(faults) // SAMPLE] for number in range(min(SAMPLE, len(faults)))]
+def journal(request: pytest.FixtureRequest) -> Counts:
+    """All faults with --long, or the next part of them; otherwise as many as SAMPLE."""
+    sample = 0 if request.config.getoption("--long") else SAMPLE
+    percent, code = attack_records.percent_of_now(), attack_records.code_of_now()
+    return lambda name: Journal(name, sample, percent=percent, code=code)
 
 
 def turns(found: list[str]) -> list[Fault]:
@@ -68,75 +69,70 @@ def turns(found: list[str]) -> list[Fault]:
     return [fault for level in itertools.zip_longest(*turned) for fault in level if fault]
 
 
-def judged(name: str, attack: str, who: str, outcomes: list[tuple[Fault, Outcome]]) -> None:
-    """Write the table's row; fail with what went wrong."""
-    counts = Counter(outcome.what for _, outcome in outcomes)
-    told = ", ".join(f"{number} {what}" for what, number in sorted(counts.items()))
-    bad = [f"{fault.describe()}: {made.what} {made.line}: {made.problems}" for fault, made in outcomes if made.problems]
-    outcome = f"{told}; nothing left over, the next start got its share" if not bad else f"{len(bad)} failed"
-    fault_bed.report(name, [fault_bed.row(attack, who, len(outcomes), outcome)])
-    print(f"{attack}: {len(outcomes)} rounds: {outcome}")
-    assert not bad, "\n".join(line[:1000] for line in bad[:10])
+def whats(done: dict[str, Outcome]) -> set[str]:
+    return {outcome.what for outcome in done.values()}
 
 
 @pytest.mark.parametrize("kind", NODES)
-def test_a_start_under_each_fault(make_bed: MakeBed, rounds: Rounds, kind: str) -> None:
+def test_a_start_under_each_fault(make_bed: MakeBed, journal: Counts, kind: str) -> None:
     bed = make_bed(kind)
     found = bed.sites("prestart")
     assert fault_bed.unknown(found) == [], "each call has a row in the table"
     assert len(set(found)) > 150
-    outcomes = [(fault, bed.round(fault)) for fault in rounds(turns(found))]
-    attack = f"an error or kill -9 at a system call of the hook, of {len(set(found))} sites ({kind})"
-    judged(f"faults-start-{kind.replace(' ', '-')}", attack, "the node", outcomes)
-    assert {outcome.what for _, outcome in outcomes} == {"share", "refused", "killed"}
+    faults, counts = turns(found), journal(f"faults-start-{kind.replace(' ', '-')}")
+    done = counts.run(faults, bed.round)
+    counts.judge(f"an error or kill -9 at a system call of the hook ({kind})", len(faults), len(set(found)))
+    assert whats(done) == {"share", "refused", "killed"}
 
 
 @pytest.mark.parametrize("kind", ["standalone", "pod"])
-def test_a_stop_under_each_fault(make_bed: MakeBed, rounds: Rounds, kind: str) -> None:
+def test_a_stop_under_each_fault(make_bed: MakeBed, journal: Counts, kind: str) -> None:
     bed = make_bed(kind)
     found = bed.sites("poststop")
     assert fault_bed.unknown(found) == []
-    outcomes = [(fault, bed.stop_round(fault)) for fault in rounds(turns(found))]
-    attack = f"an error or kill -9 at a system call of poststop, of {len(set(found))} sites ({kind})"
-    judged(f"faults-stop-{kind}", attack, "the node", outcomes)
+    faults, counts = turns(found), journal(f"faults-stop-{kind}")
+    counts.run(faults, bed.stop_round)
+    counts.judge(f"an error or kill -9 at a system call of poststop ({kind})", len(faults), len(set(found)))
 
 
-def test_the_reaper_under_each_fault(make_bed: MakeBed, rounds: Rounds) -> None:
+def test_the_reaper_under_each_fault(make_bed: MakeBed, journal: Counts) -> None:
     bed = make_bed("standalone")
     found = bed.reaper_sites()
     assert fault_bed.unknown(found) == []
-    outcomes = [(fault, bed.reaper_round(fault)) for fault in rounds(turns(found))]
-    attack = f"an error or kill -9 at a system call of vgpud's reaper, of {len(set(found))} sites"
-    judged("faults-reaper", attack, "the node", outcomes)
+    faults, counts = turns(found), journal("faults-reaper")
+    counts.run(faults, bed.reaper_round)
+    counts.judge("an error or kill -9 at a system call of vgpud's reaper", len(faults), len(set(found)))
 
 
-def test_a_second_fault_while_the_first_is_undone(make_bed: MakeBed, rounds: Rounds) -> None:
+def test_a_second_fault_while_the_first_is_undone(make_bed: MakeBed, journal: Counts) -> None:
     """The last mount fails, and then one step of the undoing. What cannot be undone is in the line."""
     bed = make_bed("standalone")
     mounts = [site for site in bed.sites("prestart") if site.startswith("move_mount ")]
     first = Fault(mounts[-1], mounts.count(mounts[-1]), "ENOMEM")
     found = bed.sites_after(first)
     second = [dataclasses.replace(fault, first=first) for fault in turns(found)]
-    outcomes = [(fault, bed.hard_round(fault)) for fault in rounds(second)]
-    attack = f"a second error or kill -9 at a system call of the undoing, of {len(set(found))} sites"
-    judged("faults-undo", attack, "the node", outcomes)
+    counts = journal("faults-undo")
+    counts.run(second, bed.hard_round)
+    counts.judge("a second error or kill -9 at a system call of the undoing", len(second), len(set(found)))
 
 
-def test_the_steps_after_everything_is_kept(make_bed: MakeBed, rounds: Rounds) -> None:
+def test_the_steps_after_everything_is_kept(make_bed: MakeBed, journal: Counts) -> None:
     """From there on a start does not fail any more, whatever the last calls return."""
     bed = make_bed("standalone")
     found = [site for site in bed.sites("prestart") if " < execute.keep < " in site and "write" not in site]
-    outcomes = [(fault, bed.round(fault)) for fault in rounds(turns(found))]
-    judged("faults-kept", "an error or kill -9 after the mounts are kept", "the node", outcomes)
-    assert {outcome.what for _, outcome in outcomes} <= {"share", "killed"}
+    faults, counts = turns(found), journal("faults-kept")
+    done = counts.run(faults, bed.round)
+    counts.judge("an error or kill -9 after the mounts are kept", len(faults), len(set(found)))
+    assert whats(done) <= {"share", "killed"}
 
 
-def test_a_disk_that_stays_full_from_each_site_on(make_bed: MakeBed, rounds: Rounds) -> None:
+def test_a_disk_that_stays_full_from_each_site_on(make_bed: MakeBed, journal: Counts) -> None:
     bed = make_bed("pod")
     found = [site for site in bed.sites("prestart") if site.partition(" ")[0] in DISK]
     faults = [Fault(site, 1, "ENOSPC", DISK[1:]) for site in dict.fromkeys(found)]
-    outcomes = [(fault, bed.hard_round(fault)) for fault in rounds(faults)]
-    judged("faults-full", "ENOSPC for ever from each writing site on", "the node", outcomes)
+    counts = journal("faults-full")
+    counts.run(faults, bed.hard_round)
+    counts.judge("ENOSPC for ever from each writing site on", len(faults), len(faults))
 
 
 def test_the_sites_in_a_runtimes_container_are_the_same(
@@ -164,26 +160,28 @@ def through_runc(bundle: bundles.Bundle, command: list[str]) -> None:
 
 
 def test_faults_in_a_runtimes_container(
-    make_bed: MakeBed, tools: Tools, runc: bundles.Runtime, rootfs: Callable[..., Path], rounds: Rounds
+    make_bed: MakeBed, tools: Tools, runc: bundles.Runtime, rootfs: Callable[..., Path], journal: Counts
 ) -> None:
     """Through runc, on cgroup v1 and v2: the container starts with its share or not at all; the next one starts."""
     bed = make_bed("standalone")
     tree = rootfs()
-    found = set(bed.sites("prestart"))
-    outcomes = []
-    faults = turns([site for site in bed.sites("prestart") if site in found])
-    for fault in rounds(faults[: len(faults) // 8])[::2]:
+    found = bed.sites("prestart")
+
+    def round_in_runc(fault: Fault) -> Outcome:
         bundle = bundles.Bundle(bed.directory / "runc", tree, fault_bed.annotations(fault_bed.SHARE)).hooks(bed.node)
         through_runc(bundle.simulated(bed.node), tools.command(fault, "hook"))
         done = runc.run(bundle.command("cudaprobe", "info"))
-        outcomes.append((fault, outcome_in_runc(done.returncode, done.stdout + done.stderr)))
-        outcomes[-1][1].problems.extend(bed.next_start())
-    judged(
-        f"faults-{'v2' if 'unshare' in runc.command[0] else 'v1'}",
-        "an error or kill -9 in a start through runc",
-        "the node",
-        outcomes,
-    )
+        outcome = outcome_in_runc(done.returncode, done.stdout + done.stderr)
+        outcome.problems.extend(bed.next_start())
+        return outcome
+
+    faults = turns(found)
+    faults = faults[: len(faults) // 8]
+    version = "v2" if "unshare" in runc.command[0] else "v1"
+    counts = journal(f"faults-{version}")
+    counts.sample //= 2
+    counts.run(faults, round_in_runc)
+    counts.judge(f"an error or kill -9 in a start through runc (cgroup {version})", len(faults), len(set(found)))
 
 
 def outcome_in_runc(status: int, output: str) -> Outcome:
