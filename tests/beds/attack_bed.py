@@ -21,14 +21,13 @@ from typing import Any
 
 import bundles
 import nodes
-from checkout import CHECKOUT, LIBRARIES
+from checkout import CHECKOUT, LIBRARIES, LOAD_SOURCES
 from daemons import wait_for
 
 from vgpu.config import core_schedule, limits, paths
 
 TENANT = CHECKOUT / "tests/data/attacks/tenant.c"
 ROUNDS = CHECKOUT / "tests/beds/attack_rounds.py"
-LOAD = CHECKOUT / "tests/bench/cores_load"
 #: What container runtimes give to a container by default.
 CAPABILITIES = [
     f"CAP_{name}"
@@ -58,9 +57,8 @@ def compiled(directory: Path) -> dict[str, Path]:
     tenant, load = directory / "tenant", directory / "cores_load"
     strict = ["cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]
     subprocess.run([*strict, str(tenant), "-static", str(TENANT)], check=True)
-    sources = [str(LOAD / name) for name in ("load.c", "peers.c", "lies.c")]
     include = f"-I{CHECKOUT / 'libvcuda/include'}"
-    subprocess.run(["cc", "-O2", include, "-o", str(load), *sources, "-ldl", "-lm", "-lpthread"], check=True)
+    subprocess.run(["cc", "-O2", include, "-o", str(load), *LOAD_SOURCES, "-ldl", "-lm", "-lpthread"], check=True)
     return {"tenant": tenant, "load": load}
 
 

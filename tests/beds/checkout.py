@@ -9,4 +9,5 @@ CHECKOUT = next(folder for folder in Path(__file__).resolve().parents if (folder
 BUILD = Path(os.environ.get("VGPU_BUILD", CHECKOUT / "build"))
 DATA = CHECKOUT / "tests/data"
 BENCH = CHECKOUT / "tests/bench"
+LOAD_SOURCES = sorted(map(str, (BENCH / "cores_load").glob("*.c")))  #: the load generator of the benchmarks
 LIBRARIES = [CHECKOUT / "tests/beds", CHECKOUT / "tests/doubles"]  #: pyproject.toml puts these on the tests' path

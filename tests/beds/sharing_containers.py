@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from struct import Struct
 
-from vcuda_boxes import CHECKOUT, INCLUDE, SOURCES, SimBox, compile_c
+from checkout import LOAD_SOURCES
+from vcuda_boxes import INCLUDE, SOURCES, SimBox, compile_c
 
 from vgpu.config import core_schedule, limits, usage
 
-LOAD = CHECKOUT / "tests/bench/cores_load"
 FLOCK = Struct("=hh4xqqi4x")
 F_OFD_GETLK, F_OFD_SETLK = 36, 37
 OWN_BITS, TIME_SHIFT = 38, 16
@@ -198,8 +198,8 @@ class Node:
         self.containers: list[Container] = []
         libraries = ["-ldl", "-lm", "-lpthread"]
         compile_c(directory / "time_slice_cases", SOURCES / "time_slice_cases.c", *libraries)
-        others = [str(LOAD / name) for name in ("peers.c", "lies.c")]
-        compile_c(directory / "cores_load", LOAD / "load.c", *others, *libraries, f"-I{INCLUDE}")
+        first, *others = LOAD_SOURCES
+        compile_c(directory / "cores_load", Path(first), *others, *libraries, f"-I{INCLUDE}")
 
     def container(self, profile: str = "t4x1") -> Container:
         made = Container(self.make_box(profile), self.directory, self.locks)

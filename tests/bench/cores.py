@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 import cores_change
 import cores_cost
+import cores_gaps
+import cores_latency
 import cores_share
 import cores_tenants
 from cores_workers import Workers
@@ -28,6 +30,9 @@ PARTS: dict[str, Callable[[Workers, int], list[Result]]] = {
     "soft": cores_tenants.measure_soft,
     "change": cores_change.measure,
     "cost": cores_cost.measure,
+    "gaps": lambda workers, runs: cores_gaps.measure(workers, runs, cores_gaps.corners()),
+    "latency": lambda workers, runs: cores_latency.measure(workers, runs, cores_latency.corners()),
+    "wall_latency": cores_latency.measure_wall,
 }
 
 

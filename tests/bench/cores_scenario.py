@@ -29,7 +29,7 @@ class Scenario:
 
     tenants: list[Tenant]
     window: tuple[int, int]
-    limiter: str = "libvcuda"  #: none, or a peer of cores_load/peers.c
+    limiter: str = "libvcuda"  #: none, ideal (cores_ideal.py), or a peer of cores_load/peers.c
     clock: str = "virtual"
     profile: str = "t4x1"
     timing: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -37,6 +37,14 @@ class Scenario:
     changes: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)  #: time, tenant, cores, limit
     lender: bool = False
     seed: int = 1
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Scenario:
+        """A scenario of its JSON."""
+        tenants = [Tenant(**tenant) for tenant in fields["tenants"]]
+        changes = [tuple(change) for change in fields["changes"]]
+        known = {field.name: fields[field.name] for field in dataclasses.fields(cls)}
+        return cls(**{**known, "tenants": tenants, "changes": changes, "window": tuple(fields["window"])})
 
     def json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -9,6 +9,7 @@ until it ends. Workers are processes, so that scenarios run side by side (cores_
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -20,14 +21,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cores_ideal
+import cores_traces
 import nodes
 import simulated_clock
-from checkout import BUILD, CHECKOUT
+from checkout import BUILD, CHECKOUT, LOAD_SOURCES
 from cores_node import Daemon, Node
+from cores_scenario import Scenario
 
 from vgpu.config import limits
 
-SOURCES = Path(__file__).resolve().parent / "cores_load"
 INCLUDE = CHECKOUT / "libvcuda/include"
 PATIENCE = 300  #: seconds for a scenario
 SETTLE_NS = 100_000_000  #: on the wall clock, for a process to start
@@ -47,14 +50,15 @@ class Worker:
             shutil.copy(found, self.driver / f"{name}.so.1")
         self.node = Node(directory, self.driver)
         self.program = directory / "cores_load"
-        sources = [str(SOURCES / name) for name in ("load.c", "peers.c", "lies.c")]
         options = ["-O2", "-Wall", "-Wextra", "-Werror", f"-I{INCLUDE}", "-ldl", "-lm", "-lpthread"]
-        subprocess.run(["cc", "-o", str(self.program), *sources, *options], check=True)
+        subprocess.run(["cc", "-o", str(self.program), *LOAD_SOURCES, *options], check=True)
 
     def close(self) -> None:
         self.node.close()
 
     def run(self, scenario: dict[str, Any], number: int) -> dict[str, Any]:
+        if scenario["limiter"] == "ideal":
+            return dataclasses.asdict(cores_ideal.outcome(Scenario.of(scenario)))
         run = Run(self, scenario, self.directory / f"state{number}")
         try:
             # On the wall clock the programs need all CPUs; the worker is pinned to one for the virtual clock only.
@@ -110,7 +114,13 @@ class Run:
         }
         if self.scenario["limiter"] not in ("libvcuda", "none"):
             options.update(peer=self.scenario["limiter"], limit=tenant["cores"])
-        return [f"{name}={value}" for name, value in {**options, **load}.items()]
+        options.update(load)
+        if "arrivals" in load:
+            options["arrivals"] = str(self.state / f"arrivals{rank}")
+            Path(options["arrivals"]).write_bytes(
+                cores_traces.arrivals(load["arrivals"], options["seed"], end).tobytes()
+            )
+        return [f"{name}={value}" for name, value in options.items()]
 
     def start(self) -> None:
         rank = 0

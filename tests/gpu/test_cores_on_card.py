@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkout import BENCH, CHECKOUT
+from checkout import CHECKOUT, LOAD_SOURCES
 
 from vgpu.config import limits
 
@@ -50,9 +50,9 @@ class Loads:
 @pytest.fixture
 def loads(gpu: Any, tmp_path: Path) -> Loads:
     program = tmp_path / "cores_load"
-    sources = [str(BENCH / "cores_load" / name) for name in ("load.c", "peers.c", "lies.c")]
     include = CHECKOUT / "libvcuda/include"
-    subprocess.run(["cc", "-O2", f"-I{include}", "-o", str(program), *sources, "-ldl", "-lm", "-lpthread"], check=True)
+    command = ["cc", "-O2", f"-I{include}", "-o", str(program), *LOAD_SOURCES, "-ldl", "-lm", "-lpthread"]
+    subprocess.run(command, check=True)
     return Loads(gpu, program)
 
 

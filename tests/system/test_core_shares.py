@@ -16,13 +16,12 @@ import bundles
 import daemons
 import nodes
 import pytest
-from checkout import CHECKOUT
+from checkout import CHECKOUT, LOAD_SOURCES
 
 pytestmark = pytest.mark.root
 
 Rootfs = Callable[..., Path]
 MakeBundle = Callable[..., bundles.Bundle]
-LOAD = CHECKOUT / "tests/bench/cores_load"
 SETTLE_S, LOOK_S = 1.5, 2.0
 NEAR = 0.25  #: of a share, as this machine may be busy
 
@@ -33,8 +32,7 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("load") / "cores_load"
     include = CHECKOUT / "libvcuda/include"
     libraries = ["-ldl", "-lm", "-lpthread"]
-    sources = [str(LOAD / name) for name in ("load.c", "peers.c", "lies.c")]
-    command = ["cc", "-O2", f"-I{include}", "-o", str(program), *sources, *libraries]
+    command = ["cc", "-O2", f"-I{include}", "-o", str(program), *LOAD_SOURCES, *libraries]
     subprocess.run(command, check=True)
     return program
 

@@ -5,6 +5,8 @@
  *   launches=N        per round and stream (default 1)
  *   wait=0|1          1: wait after a round until it is done (default); 0: launch without waiting
  *   gap=NS rounds=N   sleep after a round; end after so many rounds (0: at `end`)
+ *   arrivals=FILE     a round for each request of the file, see requests.c
+ *   on=NS off=NS      rounds for so long, then no work for so long, in turn from `begin` on
  *   streams=N threads=N graph=N     graph: launch graphs of so many kernels instead
  *   copy=BYTES memset=BYTES         in addition, in each round and stream
  *   meet=KEY parties=N              kernels that wait until so many with this key have begun
@@ -15,6 +17,7 @@
  *   trace=NS                        report when launches returned that were delayed by at least so much
  *   probe=NS                        no work: waits on futexes until each multiple of NS, and reports when they return
  *   gate=NS                         no work: holds the presence lock every other NS, and reports when
+ *   burn=N                          so many further threads compute for ever
  *   peer=NAME limit=PERCENT         another system's limiter in the launch path
  *   group=PID                       the process group to join; 0: a group of its own
  *   lie_from=BYTE ...               see lies.c
@@ -23,26 +26,19 @@
  * without waiting for what it launched.
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "load.h"
-#include "vgpu_card.h"
 
 #define MAX_STREAMS 64
 #define MAX_ROUNDS 2000000
@@ -59,7 +55,7 @@ static struct {
 	char shape;
 	double a, b, c;
 	uint64_t launches, gap, rounds, streams, threads, graph, copy, memset, grid, block, card, seed;
-	uint64_t origin, begin, end, warm, trace, probe, gate;
+	uint64_t trace, probe, gate, burn, on, off;
 	uint64_t meet, parties, cards;
 	uint64_t limit, group;
 	bool wait;
@@ -67,6 +63,8 @@ static struct {
 } load = {
 	.shape = 'f', .a = 1e6, .launches = 1, .streams = 1, .threads = 1, .cards = 1, .grid = 4096, .block = 1024, .wait = true,
 };
+
+struct load_times load_times;
 
 static void *driver;
 static CUcontext contexts[MAX_CARDS];
@@ -80,7 +78,7 @@ static uint64_t woken[MAX_WOKEN], woken_count; /* relative to the origin */
 
 /* ---- time ---- */
 
-static uint64_t wall_now(void)
+uint64_t load_wall_now(void)
 {
 	struct timespec time;
 
@@ -111,7 +109,7 @@ static void ignore_number(uint32_t number)
 }
 
 static const struct vgpu_sim_clock wall_clock = {
-	.now = wall_now,
+	.now = load_wall_now,
 	.sleep_until = wall_sleep_until,
 	.block = nothing,
 	.unblock = nothing,
@@ -216,7 +214,8 @@ static uint64_t duration_of_next(uint64_t *state)
 	if (load.shape == 'b' && uniform(state) * 1000 < load.c)
 		value = load.b;
 	if (load.shape == 'l') {
-		double normal = sqrt(-2 * log(1 - uniform(state))) * cos(6.283185307179586 * uniform(state));
+		double radius = sqrt(-2 * log(1 - uniform(state)));
+		double normal = radius * cos(6.283185307179586 * uniform(state));
 		value = load.a * exp(normal * load.b / 1000);
 		value = value > load.c ? load.c : value;
 	}
@@ -231,12 +230,12 @@ struct lane {
 	uint64_t graph_ns;
 };
 
-static void note_woken(void)
+void load_note_woken(void)
 {
 	uint64_t number = __atomic_fetch_add(&woken_count, 1, __ATOMIC_RELAXED);
 
 	if (number < MAX_WOKEN)
-		woken[number] = load_clock->now() - load.origin;
+		woken[number] = load_clock->now() - load_times.origin;
 }
 
 static void launch_one(struct lane *lane, uint64_t ns, bool is_captured)
@@ -249,7 +248,7 @@ static void launch_one(struct lane *lane, uint64_t ns, bool is_captured)
 	LOAD_CHECK(launch_kernel(kernels[lane->card], (unsigned)load.grid, 1, 1, (unsigned)load.block, 1, 1, 0, lane->stream,
 	                         arguments, NULL));
 	if (load.trace && load_clock->now() - began >= load.trace)
-		note_woken();
+		load_note_woken();
 }
 
 static void make_graph(struct lane *lane, uint64_t *state)
@@ -304,43 +303,44 @@ static void note_round(uint64_t began)
 		durations_us[number] = (uint32_t)((load_clock->now() - began) / 1000);
 }
 
-static void *probe(void *unused)
+static void do_round(struct lane *lanes, void *host, uint64_t *state)
 {
-	(void)unused;
-	prctl(PR_SET_TIMERSLACK, 1ul);
-	for (;;) {
-		uint32_t word = 0;
-		uint64_t now = wall_now(), until = now - (now - load.origin) % load.probe + load.probe;
-		struct timespec time = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
-		syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, 0, &time, NULL, FUTEX_BITSET_MATCH_ANY);
-		note_woken();
-	}
-	return NULL;
+	uint64_t began = load_clock->now();
+
+	for (uint64_t i = 0; i < load.streams; i++)
+		launch_some(&lanes[i], host, state);
+	for (uint64_t i = 0; load.wait && i < load.streams; i++)
+		LOAD_CHECK(synchronize(lanes[i].stream));
+	note_round(began);
 }
 
-/*
- * Uses the presence file as libvcuda does (compute/presence.h), but locks the whole file: every container that looks
- * finds another one at work.
- */
-static void *gate(void *unused)
+static void serve(struct lane *lanes, void *host, uint64_t *state)
 {
-	struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
-	int file = open(VGPU_PRESENCE_PATH, O_RDONLY);
-	void *word = mmap(NULL, sizeof(uint32_t), PROT_READ, MAP_SHARED, file, 0);
+	struct load_request request;
 
-	(void)unused;
-	if (file < 0 || word == MAP_FAILED)
-		load_fail(VGPU_PRESENCE_PATH, errno);
-	prctl(PR_SET_TIMERSLACK, 1ul);
-	for (uint64_t next = load.origin;; next += load.gate) {
-		load_clock->sleep_until(next);
-		lock.l_type = lock.l_type == F_RDLCK ? F_UNLCK : F_RDLCK;
-		if (lock.l_type == F_UNLCK)
-			note_woken();
-		fcntl(file, F_OFD_SETLK, &lock);
-		syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	while (load_requests_next(&request)) {
+		do_round(lanes, host, state);
+		load_requests_done(&request);
 	}
-	return NULL;
+}
+
+static void sleep_while_off(void)
+{
+	uint64_t cycle = load.on + load.off, passed = load_clock->now() - load_times.origin - load_times.begin;
+
+	if (passed % cycle >= load.on)
+		load_clock->sleep_until(load_times.origin + load_times.begin + passed / cycle * cycle + cycle);
+}
+
+static void work_in_rounds(struct lane *lanes, void *host, uint64_t *state)
+{
+	for (uint64_t round = 0; !load.rounds || round < load.rounds; round++) {
+		if (load.on)
+			sleep_while_off();
+		do_round(lanes, host, state);
+		if (load.gap)
+			load_clock->sleep_until(load_clock->now() + load.gap);
+	}
 }
 
 static void *work(void *argument)
@@ -356,46 +356,13 @@ static void *work(void *argument)
 		lanes[i].card = (unsigned)(i % load.cards);
 		make_lane(&lanes[i], &state);
 	}
-	load_clock->sleep_until(load.origin + load.begin);
-	for (uint64_t round = 0; !load.rounds || round < load.rounds; round++) {
-		uint64_t began = load_clock->now();
-		for (uint64_t i = 0; i < load.streams; i++)
-			launch_some(&lanes[i], host, &state);
-		for (uint64_t i = 0; load.wait && i < load.streams; i++)
-			LOAD_CHECK(synchronize(lanes[i].stream));
-		note_round(began);
-		if (load.gap)
-			load_clock->sleep_until(load_clock->now() + load.gap);
-	}
+	load_clock->sleep_until(load_times.origin + load_times.begin);
+	if (load_requests_are_open())
+		serve(lanes, host, &state);
+	else
+		work_in_rounds(lanes, host, &state);
 	load_clock->sleep_until(VGPU_SIM_NEVER);
 	return NULL;
-}
-
-/* ---- CPU time ---- */
-
-/* CPU time of this process in ns, without the threads of the simulated card. */
-static uint64_t cpu_ns(void)
-{
-	DIR *tasks = opendir("/proc/self/task");
-	uint64_t sum = 0;
-
-	for (struct dirent *task; tasks && (task = readdir(tasks));) {
-		char path[300], name[32] = "";
-		unsigned long long ns = 0;
-		snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
-		FILE *file = fopen(path, "r");
-		if (!file)
-			continue;
-		if (fgets(name, sizeof name, file) && strcmp(name, "vgpu-sim\n") != 0) {
-			snprintf(path, sizeof path, "/proc/self/task/%s/schedstat", task->d_name);
-			if (freopen(path, "r", file) && fscanf(file, "%llu", &ns) == 1)
-				sum += ns;
-		}
-		if (file)
-			fclose(file);
-	}
-	closedir(tasks);
-	return sum;
 }
 
 /* ---- options and report ---- */
@@ -418,9 +385,10 @@ static void read_number(const char *name, const char *value)
 		{"launches", &load.launches}, {"gap", &load.gap}, {"rounds", &load.rounds}, {"streams", &load.streams},
 		{"threads", &load.threads}, {"graph", &load.graph}, {"copy", &load.copy}, {"memset", &load.memset},
 		{"grid", &load.grid}, {"block", &load.block}, {"card", &load.card}, {"seed", &load.seed},
-		{"origin", &load.origin}, {"begin", &load.begin}, {"end", &load.end}, {"warm", &load.warm},
+		{"origin", &load_times.origin}, {"begin", &load_times.begin}, {"end", &load_times.end}, {"warm", &load_times.warm},
 		{"meet", &load.meet}, {"parties", &load.parties}, {"cards", &load.cards}, {"trace", &load.trace},
-		{"probe", &load.probe}, {"gate", &load.gate}, {"limit", &load.limit},
+		{"probe", &load.probe}, {"gate", &load.gate}, {"burn", &load.burn}, {"limit", &load.limit},
+		{"on", &load.on}, {"off", &load.off},
 		{"group", &load.group}, {"lie_from", &load_lie.from}, {"lie_length", &load_lie.length},
 		{"lie_count", &load_lie.count}, {"lie_stride", &load_lie.stride}, {"lie_each", &load_lie.each},
 		{"lie_own", &load_lie.own},
@@ -443,6 +411,8 @@ static void read_option(char *text)
 	*value++ = 0;
 	if (strcmp(text, "kernel") == 0)
 		read_kernel(value);
+	else if (strcmp(text, "arrivals") == 0)
+		load_requests_open(value);
 	else if (strcmp(text, "wait") == 0)
 		load.wait = *value != '0';
 	else if (strcmp(text, "peer") == 0)
@@ -466,10 +436,23 @@ static void report(uint64_t cpu)
 	printf("{\"woken\": [");
 	for (uint64_t i = 0; i < woken_count && i < MAX_WOKEN; i++)
 		printf("%s%lu", i ? ", " : "", (unsigned long)woken[i]);
-	printf("], \"launched\": %lu, \"asked_ns\": %lu, \"rounds\": %lu, \"p50_us\": %u, \"p99_us\": %u, \"cpu_ms\": %.3f}\n",
+	printf("], \"launched\": %lu, \"asked_ns\": %lu, \"rounds\": %lu, \"p50_us\": %u, \"p99_us\": %u, \"cpu_ms\": %.3f",
 	       (unsigned long)launched, (unsigned long)asked_ns, (unsigned long)rounds_done,
 	       count ? durations_us[count / 2] : 0, count ? durations_us[count * 99 / 100] : 0, (double)cpu / 1e6);
+	if (load_requests_are_open())
+		load_requests_report();
+	printf("}\n");
 	fflush(stdout);
+}
+
+static void start_thread(uint64_t number)
+{
+	if (load.probe)
+		load_thread(load_probe, (void *)(uintptr_t)load.probe);
+	else if (load.gate)
+		load_thread(load_gate, (void *)(uintptr_t)load.gate);
+	else
+		load_thread(work, (void *)(uintptr_t)number);
 }
 
 int main(int count, char **arguments)
@@ -483,16 +466,18 @@ int main(int count, char **arguments)
 		load_fail("streams or cards", (long)load.streams);
 	durations_us = calloc(MAX_ROUNDS, sizeof *durations_us);
 	open_driver();
-	if (!load.origin)
-		load.origin = load_clock->now();
+	if (!load_times.origin)
+		load_times.origin = load_clock->now();
 	if (load.peer)
 		load.peer->start((unsigned)load.limit);
 	load_lies();
 	for (uint64_t i = 0; i < load.threads; i++)
-		load_thread(load.probe ? probe : load.gate ? gate : work, (void *)(uintptr_t)i);
-	load_clock->sleep_until(load.origin + load.warm);
-	uint64_t cpu_before = cpu_ns();
-	load_clock->sleep_until(load.origin + load.end);
-	report(cpu_ns() - cpu_before);
+		start_thread(i);
+	for (uint64_t i = 0; i < load.burn; i++)
+		load_thread(load_burn, NULL);
+	load_clock->sleep_until(load_times.origin + load_times.warm);
+	uint64_t cpu_before = load_cpu_ns();
+	load_clock->sleep_until(load_times.origin + load_times.end);
+	report(load_cpu_ns() - cpu_before);
 	return 0;
 }

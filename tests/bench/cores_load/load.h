@@ -1,6 +1,7 @@
 /*
- * What the load generator's files share: options, the clock, threads, and the driver's symbols (load.c), models of
- * other limiters (peers.c), and the malicious container (lies.c).
+ * What the load generator's files share: options, the clock, threads, and the driver's symbols (load.c), requests of an
+ * open loop (requests.c), programs without work (waits.c), models of other limiters (peers.c), and the malicious
+ * container (lies.c).
  */
 #ifndef LOAD_H
 #define LOAD_H
@@ -17,6 +18,13 @@
 /* The simulator's clock, or the same interface on CLOCK_MONOTONIC. */
 extern const struct vgpu_sim_clock *load_clock;
 
+uint64_t load_wall_now(void);
+
+/* `origin` is a time of the clock; the others are relative to it. */
+extern struct load_times {
+	uint64_t origin, begin, end, warm;
+} load_times;
+
 /* Finds a symbol of the driver; ends the program if there is none. */
 void *load_symbol(const char *name);
 void load_fail(const char *what, long code);
@@ -29,6 +37,28 @@ void load_fail(const char *what, long code);
 
 /* Starts a thread that takes part in virtual time. */
 void load_thread(void *(*run)(void *), void *argument);
+
+/* Notes the time for the report. */
+void load_note_woken(void);
+
+/* ns of CPU time, without the threads of the simulated card. */
+uint64_t load_cpu_ns(void);
+
+/* The threads of programs without work, see waits.c. The argument of the first two is an interval in ns. */
+void *load_probe(void *each);
+void *load_gate(void *each);
+void *load_burn(void *unused);
+
+/* Requests of an open loop, see requests.c. */
+struct load_request {
+	uint64_t number, time;
+};
+void load_requests_open(const char *path);
+bool load_requests_are_open(void);
+/* Waits for the next request; false: there is no further one. */
+bool load_requests_next(struct load_request *request);
+void load_requests_done(const struct load_request *request);
+void load_requests_report(void);
 
 /* A model of another system's limiter, see peers.c. */
 struct load_peer {

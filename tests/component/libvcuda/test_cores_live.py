@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import IO, Callable
 
 import pytest
-from vcuda_boxes import CHECKOUT, INCLUDE, SimBox, compile_c
+from checkout import LOAD_SOURCES
+from vcuda_boxes import INCLUDE, SimBox, compile_c
 
 from vgpu.config import core_schedule, limits, usage
 
 pytestmark = pytest.mark.flaky(reruns=1)  # real time: other programs of the machine may delay a measurement
 
-SOURCES = CHECKOUT / "tests/bench/cores_load"
 MS, SECOND = 1_000_000, 1_000_000_000
 SETTLE = 0.4
 F_OFD_SETLK = 37
@@ -64,8 +64,9 @@ class Loads:
 
 @pytest.fixture
 def loads(t4: SimBox, tmp_path: Path) -> Iterator[Loads]:
-    sources = [str(SOURCES / "peers.c"), str(SOURCES / "lies.c"), f"-I{INCLUDE}", "-ldl", "-lm", "-lpthread"]
-    running = Loads(t4, compile_c(tmp_path / "load", SOURCES / "load.c", *sources))
+    first, *others = LOAD_SOURCES
+    program = compile_c(tmp_path / "load", Path(first), *others, f"-I{INCLUDE}", "-ldl", "-lm", "-lpthread")
+    running = Loads(t4, program)
     yield running
     running.close()
 

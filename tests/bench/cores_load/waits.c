@@ -1,0 +1,65 @@
+/*
+ * Programs without work on the card: one that waits on bare futexes, one that holds the presence lock now and then, and
+ * one that keeps CPUs busy.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "load.h"
+#include "vgpu_card.h"
+
+void *load_probe(void *each)
+{
+	uint64_t interval = (uint64_t)(uintptr_t)each;
+
+	prctl(PR_SET_TIMERSLACK, 1ul);
+	for (;;) {
+		uint32_t word = 0;
+		uint64_t now = load_wall_now(), until = now - (now - load_times.origin) % interval + interval;
+		struct timespec time = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
+		syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, 0, &time, NULL, FUTEX_BITSET_MATCH_ANY);
+		load_note_woken();
+	}
+	return NULL;
+}
+
+/*
+ * Uses the presence file as libvcuda does (compute/presence.h), but locks the whole file: every container that looks
+ * finds another one at work.
+ */
+void *load_gate(void *each)
+{
+	struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+	int file = open(VGPU_PRESENCE_PATH, O_RDONLY);
+	void *word = mmap(NULL, sizeof(uint32_t), PROT_READ, MAP_SHARED, file, 0);
+
+	if (file < 0 || word == MAP_FAILED)
+		load_fail(VGPU_PRESENCE_PATH, errno);
+	prctl(PR_SET_TIMERSLACK, 1ul);
+	for (uint64_t next = load_times.origin;; next += (uint64_t)(uintptr_t)each) {
+		load_clock->sleep_until(next);
+		lock.l_type = lock.l_type == F_RDLCK ? F_UNLCK : F_RDLCK;
+		if (lock.l_type == F_UNLCK)
+			load_note_woken();
+		fcntl(file, F_OFD_SETLK, &lock);
+		syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	}
+	return NULL;
+}
+
+/* Computes for ever. Only for the wall clock: virtual time would stand still. */
+void *load_burn(void *unused)
+{
+	(void)unused;
+	for (volatile uint64_t count = 0;; count++)
+		;
+	return NULL;
+}
