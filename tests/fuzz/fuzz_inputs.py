@@ -29,8 +29,10 @@ from vgpu.config import (
 from vgpu.config.dialects import placements
 from vgpu.config.errors import VgpuError
 from vgpu.config.pods import Pod
+from vgpu.hook.devices import systemd
 from vgpu.hook.formats import ldcache
 from vgpu.hook.formats.ldcache import Addition
+from vgpu.hook.linux import dbus
 from vgpu.hook.request import identity, ignored_annotations, oci_state
 
 SPLIT = b"\n---\n"  #: between the state JSON and config.json in one input
@@ -128,6 +130,32 @@ def contexts(data: bytes) -> None:
     assert again(context_sizes.record(found), lambda record: record)
 
 
+class _Heard(dbus.Bus):
+    """A connection on which the peer has said all its bytes at once."""
+
+    __slots__ = ()
+
+    def __init__(self, data: bytes) -> None:
+        self.path, self.destination, self.deadline = SOURCE, "", 0.0
+        self._buffer, self._serial = data, 0
+
+    def _write(self, data: bytes) -> None:
+        pass
+
+    def _read(self) -> None:
+        raise dbus.BusError("closed the connection")
+
+
+def bus(data: bytes) -> None:
+    """What whoever answers as systemd says to the questions about a unit."""
+    try:
+        unit = systemd._read(_Heard(data), "a.scope")
+    except (dbus.BusError, dbus.ErrorReply) as error:
+        raise VgpuError(SOURCE, found=str(error)) from error
+    assert unit.version >= 0
+    assert all(isinstance(text, str) for pair in unit.allow.items() for text in pair)
+
+
 def limits_file(data: bytes) -> None:
     cards = limits.decode(data)[1]
     assert len(cards) <= limits.MAX_CARDS
@@ -165,6 +193,7 @@ def loader_cache(data: bytes) -> None:
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
+    "bus": bus,
     "claim": claim,
     "contexts": contexts,
     "foreign": foreign_users,

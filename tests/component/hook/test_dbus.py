@@ -54,6 +54,14 @@ def test_random_bytes_are_an_error_and_nothing_worse() -> None:
                 continue
 
 
+@pytest.mark.parametrize(("signature", "padding"), [("a()", 4), ("a{}", 4), ("a(())", 4), ("a(a())", 4)])
+def test_an_array_of_nothing_ends(signature: str, padding: int) -> None:
+    """Its elements take no bytes, so that reading them would go on for ever."""
+    inner = struct.pack("<II", 8, 0) + bytes(8) if signature == "a(a())" else b""
+    with pytest.raises(BusError, match="an array of nothing"):
+        Reader(struct.pack("<I", 16) + bytes(padding) + (inner or bytes(16)), "<").values(signature)
+
+
 def test_damaged_real_answers(tmp_path: Path) -> None:
     """With one byte changed, or cut off at any place: the right answer, an error, or the deadline."""
     chance = random.Random(2)

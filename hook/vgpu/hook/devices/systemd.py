@@ -189,7 +189,7 @@ def _version(text: str) -> int:
     """247 of `247.3-7+deb11u5`, `v259-1.fc44`; 0, which selects the older way, for an unknown form."""
     digits = ""
     for letter in text.lstrip("v"):
-        if not letter.isdigit():
+        if not letter.isdecimal():
             break
         digits += letter
     return int(digits[:6] or "0")

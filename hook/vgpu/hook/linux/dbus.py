@@ -164,7 +164,10 @@ class Reader:
             raise BusError("an array longer than its message")
         found = []
         while self.at < end:
+            begin = self.at
             found.append(self._get(kind, depth - 1))
+            if self.at == begin:  # an empty struct, which the specification forbids: such an array has no end
+                raise BusError("an array of nothing")
         return found
 
 
