@@ -13,7 +13,7 @@ import os
 
 from vgpu.config.errors import VgpuError
 from vgpu.hook.inject import mounts, overlay
-from vgpu.hook.inject.mounts import ClassicMounts, Handle, NewMounts, Staging
+from vgpu.hook.inject.mounts import Handle, Staging
 from vgpu.hook.inject.operations import Inside, Operation, OverlayFile, ReplaceFile
 from vgpu.hook.inject.overlay import OverClassicMounts, OverNewMounts
 from vgpu.hook.linux import mountinfo, syscalls
@@ -165,22 +165,6 @@ class Execution:
         self.root.close()
 
     def _start(self) -> None:
-        handles: list[Handle | None] = []
-        layered = [operation.source for operation in self.operations if isinstance(operation, OverlayFile)]
-        over = overlay.over(self._how, layered, self.staging)
-        try:
-            for operation in self.operations:
-                handles.append(_opened(operation, over))
-            if any(handle is not None and handle.incomplete for handle in handles):
-                os.makedirs(self.staging, mode=0o700, exist_ok=True)
-            self._fork(handles, over)
-        finally:
-            over.close()
-            for handle in handles:
-                if handle is not None and handle.fd >= 0:
-                    os.close(handle.fd)
-
-    def _fork(self, handles: list[Handle | None], over: OverNewMounts | OverClassicMounts) -> None:
         self._report, report = os.pipe()
         answer, self._answer = os.pipe()
         _closed(self._journal)
@@ -190,7 +174,7 @@ class Execution:
             try:
                 self.root.journal = journal
                 os.close(self._answer)  # its end has to be seen here when the parent dies
-                self._in_child(handles, over, report, answer)
+                self._in_child(report, answer)
             finally:
                 os._exit(0)  # nothing may escape into the parent's stack, such as EPIPE after the parent's death
         for fd in (report, answer, journal):
@@ -205,28 +189,47 @@ class Execution:
 
     # In the child
 
-    def _in_child(
-        self, handles: list[Handle | None], over: OverNewMounts | OverClassicMounts, report: int, answer: int
-    ) -> None:
-        inside = Inside(self.root, over)
+    def _in_child(self, report: int, answer: int) -> None:
+        inside: Inside | None = None
         try:
+            syscalls.end_after(MAX_SECONDS)
+            handles, over = self._opened()
+            inside = Inside(self.root, over)
             self._execute(inside, over, handles)
             notes = "\n".join(over.notes).encode("utf-8", "replace").replace(END, b"?")
             os.write(report, DONE + notes[: MAX_REPORT - 2] + END)
+            _close(over, handles)
             if _is_kept(answer):
                 return
             left = "; ".join(inside.take_back())
             os.write(report, UNDONE + left.encode("utf-8", "replace")[: MAX_REPORT - 1])
         except BaseException as error:
-            undone = inside.take_back()
+            undone = inside.take_back() if inside else []
             left = _LEFT + "; ".join(undone) if undone else ""
-            cause = (error.strerror if isinstance(error, OSError) else "") or f"{type(error).__name__} {error}"
             kind = SOURCE_MAY_BE_GONE if isinstance(error, FileNotFoundError) and not left else FAILED
-            step = self._step.describe() if self._step else "entering the mount namespace"
-            os.write(report, kind + f"{step}: {cause}{left}".encode("utf-8", "replace")[: MAX_REPORT - 1])
+            os.write(report, kind + f"{self._cause(error)}{left}".encode("utf-8", "replace")[: MAX_REPORT - 1])
+
+    def _cause(self, error: BaseException) -> str:
+        if isinstance(error, VgpuError):
+            return str(error)
+        cause = (error.strerror if isinstance(error, OSError) else "") or f"{type(error).__name__} {error}"
+        return f"{self._step.describe() if self._step else 'entering the mount namespace'}: {cause}"
+
+    def _opened(self) -> tuple[list[Handle | None], OverNewMounts | OverClassicMounts]:
+        """Everything of the host that the operations need, before the child enters the namespace."""
+        layered = [operation.source for operation in self.operations if isinstance(operation, OverlayFile)]
+        over = overlay.over(self._how, layered, self.staging)
+        handles: list[Handle | None] = []
+        for operation in self.operations:
+            try:
+                handles.append(operation.open(over))
+            except OSError as error:
+                raise VgpuError(operation.describe(), found=error.strerror) from error
+        if any(handle is not None and handle.incomplete for handle in handles):
+            os.makedirs(self.staging, mode=0o700, exist_ok=True)
+        return handles, over
 
     def _execute(self, inside: Inside, over: OverNewMounts | OverClassicMounts, handles: list[Handle | None]) -> None:
-        syscalls.end_after(MAX_SECONDS)
         over.prepare()
         syscalls.setns(self._namespace, syscalls.CLONE_NEWNS)
         over.enter()
@@ -262,14 +265,18 @@ def _is_kept(answer: int) -> bool:
     return False
 
 
+def _close(over: OverNewMounts | OverClassicMounts, handles: list[Handle | None]) -> None:
+    """Close what was opened, while the parent still works: the kernel takes a millisecond for an unattached overlay."""
+    try:
+        over.close()
+        for handle in handles:
+            if handle is not None and handle.fd >= 0:
+                os.close(handle.fd)
+    except OSError:
+        return  # the mounts are attached
+
+
 def _closed(fd: int) -> int:
     if fd >= 0:
         os.close(fd)
     return -1
-
-
-def _opened(operation: Operation, how: NewMounts | ClassicMounts) -> Handle | None:
-    try:
-        return operation.open(how)
-    except OSError as error:
-        raise VgpuError(operation.describe(), found=error.strerror) from error
