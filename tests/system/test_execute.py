@@ -261,6 +261,15 @@ def test_everything_is_undone_when_the_hook_is_killed(container: Container, way:
     assert container.mounts() == mounts_before
 
 
+def test_a_start_that_is_kept_leaves_no_process(container: Container) -> None:
+    """crun waits for the SIGCHLD of its hook, and an orphan's hides it."""
+    execution = container.execution(*plan(container))
+    child = execution._child
+    assert not ended(child)
+    execution.keep()
+    assert not Path(f"/proc/{child}").exists()
+
+
 class Killed(Operation):
     """Kills the child that executes it."""
 
