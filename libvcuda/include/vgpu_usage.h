@@ -37,6 +37,7 @@
 #define VGPU_USAGE_OVERHEAD_UNIT 4096u
 #define VGPU_USAGE_UNACCOUNTED_MOST ((uint64_t)1 << 30) /* a context of current cards and much code */
 
+#define VGPU_USAGE_CREATING_SHIFT 32u                   /* of `unaccounted`: the bits of contexts that are being made */
 #define VGPU_USAGE_PID_BITS 22                          /* the kernel's PID_MAX_LIMIT is 2^22 */
 #define VGPU_USAGE_REAPING ((uint64_t)1 << 63)
 #define VGPU_USAGE_UNLOCKED ((uint64_t)1)               /* of `image`: the owner does not hold its slot's lock */
@@ -52,7 +53,7 @@ struct vgpu_usage_slot {
 	uint64_t namespaces;   /* inodes of the owner's pid (low half) and time namespace; 0: not recorded yet */
 	uint64_t image;        /* random per exec, see VGPU_USAGE_UNLOCKED; what the process charged before differs; 0: not yet */
 	uint64_t managed;      /* of the owner's charges, bytes in managed memory because a card was full: for people */
-	uint64_t unaccounted;  /* a bit per place in `cards`: the owner has unaccounted contexts or code there */
+	uint64_t unaccounted;  /* two bits per place in `cards`: there are unaccounted contexts or code; one is being made */
 };
 
 struct vgpu_usage_charge {

@@ -122,11 +122,20 @@ static bool fits_after_all(struct sim_file *file, unsigned card, uint64_t bytes)
 	return fits(file, card, bytes);
 }
 
+static void note_most(struct sim_file *file, unsigned card)
+{
+	uint64_t used = total(file, card);
+
+	if (used > file->boards[card].most_used)
+		file->boards[card].most_used = used;
+}
+
 static enum sim_status charge(struct sim_file *file, unsigned card, uint64_t *figure, uint64_t bytes)
 {
 	if (!fits_after_all(file, card, bytes))
 		return SIM_NO_MEMORY;
 	__atomic_store_n(figure, *figure + bytes, __ATOMIC_RELAXED);
+	note_most(file, card);
 	return SIM_OK;
 }
 

@@ -149,7 +149,8 @@ struct sim_board {
 	uint32_t is_lost;                /* SIM_LOST_MARK: the card fell off the bus; any other value is ignored */
 	uint32_t remapped[4];            /* rows: for corrected, for uncorrected errors; one is pending; one failed */
 	uint32_t retired[3];             /* pages: retired for single-bit and for double-bit errors; one is pending */
-	uint8_t padding[3368];
+	uint64_t most_used;              /* bytes of all processes at once, since the state was made */
+	uint8_t padding[3360];
 };
 
 /* A process under the virtual clock. While it lives it locks byte SIM_MAX_SLOTS + its number of `slots`. */

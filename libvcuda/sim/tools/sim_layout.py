@@ -140,7 +140,8 @@ class Board(ctypes.Structure):
         ("is_lost", ctypes.c_uint32),
         ("remapped", ctypes.c_uint32 * 4),
         ("retired", ctypes.c_uint32 * 3),
-        ("padding", ctypes.c_uint8 * 3368),
+        ("most_used", ctypes.c_uint64),
+        ("padding", ctypes.c_uint8 * 3360),
     )
 
 

@@ -160,6 +160,7 @@ def _describe(file: File, index: int, alive: list[tuple[Slot, int]]) -> dict[str
         "capacity": capacity,
         "context_overhead": card.context,
         "used": used,
+        "most_used": file.boards[index].most_used,
         "free": capacity - used,
         "busy_ns": file.boards[index].busy_ns + sum(_running(file, slot, index) for slot, _ in alive),
         "switches": file.boards[index].switches,

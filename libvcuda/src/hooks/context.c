@@ -14,26 +14,41 @@
 #include "shared/device_limits.h"
 #include "shared/guard.h"
 #include "shared/limits.h"
+#include "shared/usage.h"
 
 /* ---- creating contexts ---- */
 
-static void before_create(CUdevice device)
+/* False: the container has no room for the context, and the wrapper must not call the driver. */
+static bool before_create(CUdevice device, struct context_booking *booking)
 {
+	booking->card = USAGE_NO_CARD;
 	if (!guard_enter())
-		return;
-	context_overhead_expect(device);
+		return true;
+	bool fits = context_overhead_begin(device, booking);
 	guard_leave();
+	return fits;
 }
 
-/* The context exists now. If the container has no room for it, destroys it and fails the call. */
-static CUresult after_create(CUresult result, CUcontext *context, CUdevice device)
+static void destroy_context(void *context)
 {
-	bool entered = result == CUDA_SUCCESS && guard_enter();
+	(void)REAL(cuCtxDestroy_v2, *(CUcontext *)context);
+}
 
-	if (!entered)
+static void destroy_green(void *context)
+{
+	(void)REAL(cuGreenCtxDestroy, *(CUgreenCtx *)context);
+}
+
+/* The context exists now, or the driver has failed. If the container has no room for it, destroys it and fails. */
+static CUresult after_create(CUresult result, CUdevice device, const struct context_booking *booking,
+			     void (*destroy)(void *context), void *context)
+{
+	bool made = result == CUDA_SUCCESS;
+
+	if (booking->card == USAGE_NO_CARD || !guard_enter())
 		return result;
-	if (!context_overhead_grows(device)) {
-		(void)REAL(cuCtxDestroy_v2, *context);
+	if (!context_overhead_end(device, booking, made)) {
+		destroy(context);
 		context_overhead_shrank(device);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -41,28 +56,30 @@ static CUresult after_create(CUresult result, CUcontext *context, CUdevice devic
 	return result;
 }
 
+#define CREATE(destroy, function, context, ...)                                                              \
+	struct context_booking booking;                                                                      \
+	return before_create(device, &booking)                                                               \
+		       ? after_create(GUARDED(REAL(function, context, __VA_ARGS__)), device, &booking, destroy, context) \
+		       : CUDA_ERROR_OUT_OF_MEMORY
+
 EXPORT CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
 {
-	before_create(device);
-	return after_create(GUARDED(REAL(cuCtxCreate, context, flags, device)), context, device);
+	CREATE(destroy_context, cuCtxCreate, context, flags, device);
 }
 
 EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
 {
-	before_create(device);
-	return after_create(GUARDED(REAL(cuCtxCreate_v2, context, flags, device)), context, device);
+	CREATE(destroy_context, cuCtxCreate_v2, context, flags, device);
 }
 
 EXPORT CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int count, unsigned int flags, CUdevice device)
 {
-	before_create(device);
-	return after_create(GUARDED(REAL(cuCtxCreate_v3, context, affinities, count, flags, device)), context, device);
+	CREATE(destroy_context, cuCtxCreate_v3, context, affinities, count, flags, device);
 }
 
 EXPORT CUresult cuCtxCreate_v4(CUcontext *context, void *params, unsigned int flags, CUdevice device)
 {
-	before_create(device);
-	return after_create(GUARDED(REAL(cuCtxCreate_v4, context, params, flags, device)), context, device);
+	CREATE(destroy_context, cuCtxCreate_v4, context, params, flags, device);
 }
 
 static CUresult release_primary(CUdevice device)
@@ -82,13 +99,13 @@ static bool primary_active(CUdevice device)
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
+	struct context_booking booking = {.card = USAGE_NO_CARD};
 	bool entered = guard_enter();
-	bool existed = entered && limits_state() == LIMITS_PRESENT && primary_active(device);
-	if (entered && !existed)
-		context_overhead_expect(device);
-	CUresult result = REAL(cuDevicePrimaryCtxRetain, context, device);
+	bool existed = !entered || (limits_state() == LIMITS_PRESENT && primary_active(device));
+	bool fits = existed || context_overhead_begin(device, &booking);
+	CUresult result = fits ? REAL(cuDevicePrimaryCtxRetain, context, device) : CUDA_ERROR_OUT_OF_MEMORY;
 
-	if (entered && result == CUDA_SUCCESS && !existed && !context_overhead_grows(device)) {
+	if (fits && !existed && !context_overhead_end(device, &booking, result == CUDA_SUCCESS)) {
 		(void)release_primary(device);
 		context_overhead_shrank(device);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -104,19 +121,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
  */
 EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice device, unsigned int flags)
 {
-	before_create(device);
-	CUresult result = GUARDED(REAL(cuGreenCtxCreate, context, resources, device, flags));
-	bool entered = result == CUDA_SUCCESS && guard_enter();
-
-	if (!entered)
-		return result;
-	if (!context_overhead_grows(device)) {
-		(void)REAL(cuGreenCtxDestroy, *context);
-		context_overhead_shrank(device);
-		result = CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	guard_leave();
-	return result;
+	CREATE(destroy_green, cuGreenCtxCreate, context, resources, device, flags);
 }
 
 /* ---- destroying contexts, and their memory with them ---- */

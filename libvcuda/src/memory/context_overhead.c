@@ -1,45 +1,34 @@
 /*
- * Implements memory/context_overhead.h. It loads NVML by name first. That puts libvcuda's own libnvidia-ml in the
- * loader's list before the real one, and a program that looks for the name later gets libvcuda's. Then it calls the
- * real library behind it.
+ * Implements memory/context_overhead.h. One lock serializes the looks at NVML's lists and the bookings that follow from
+ * them.
  */
 #include "memory/context_overhead.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
-#include "memory/nvml_figures.h"
+#include "memory/nvml_lists.h"
 #include "nvml_abi.h"
 #include "shared/device_limits.h"
 #include "shared/limits.h"
 #include "shared/usage.h"
-#include "vgpu_limits.h"
+#include "vgpu_usage.h"
 
 enum {
 	PROCESSES = 256,
 	LOOKS = 3,       /* tries to read a figure while other threads allocate */
 	PERIOD = 5,      /* seconds between unprompted looks at NVML's figure */
-};
-
-struct nvml {
-	__typeof__(nvmlInit_v2) *init;
-	__typeof__(nvmlDeviceGetHandleByUUID) *by_uuid;
-	__typeof__(nvmlDeviceGetComputeRunningProcesses_v3) *processes;
-	__typeof__(nvmlDeviceGetComputeRunningProcesses) *processes_v1;
+	PATIENCE = 2000, /* milliseconds to wait for contexts that other processes make */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct nvml nvml;
-static bool is_looked_for;                      /* protected by the lock */
-static bool usable;                          /* protected by the lock */
 static _Atomic uint64_t booked[VGPU_LIMITS_MAX_CARDS]; /* written under the lock */
-static atomic_bool useless;                  /* there is no usable NVML */
+static _Atomic uint64_t expected[VGPU_LIMITS_MAX_CARDS]; /* booked for contexts that are being made */
+static _Atomic unsigned int creating[VGPU_LIMITS_MAX_CARDS]; /* threads that make one without such a booking */
 static _Atomic uint32_t unaccounted;              /* a bit per card's place, as this process's in the usage region */
 static _Atomic uint32_t by_least;            /* a bit per card's place: only the least possible overhead is booked */
 static _Atomic time_t next_look;
@@ -47,10 +36,9 @@ static _Atomic time_t next_look;
 static void context_overhead_after_fork(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	is_looked_for = false;
+	nvml_lists_reset();
 	for (unsigned int card = 0; card < VGPU_LIMITS_MAX_CARDS; card++)
-		booked[card] = 0;
-	atomic_store(&useless, false);
+		booked[card] = expected[card] = creating[card] = 0;
 	atomic_store(&unaccounted, 0);
 	atomic_store(&by_least, 0);
 }
@@ -63,97 +51,11 @@ static void context_overhead_set_up(void)
 	usage_set_lookup(measure_all);
 }
 
-static bool find_nvml(void)
-{
-	if (!dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL))
-		return false;
-	void *real = dlopen(VGPU_REAL_DIR "/libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD);
-	if (!real)
-		return false;
-	nvml.init = (__typeof__(nvml.init))dlsym(real, "nvmlInit_v2");
-	nvml.by_uuid = (__typeof__(nvml.by_uuid))dlsym(real, "nvmlDeviceGetHandleByUUID");
-	nvml.processes = (__typeof__(nvml.processes))dlsym(real, "nvmlDeviceGetComputeRunningProcesses_v3");
-	if (!nvml.processes)
-		nvml.processes = (__typeof__(nvml.processes))dlsym(real, "nvmlDeviceGetComputeRunningProcesses_v2");
-	nvml.processes_v1 = (__typeof__(nvml.processes_v1))dlsym(real, "nvmlDeviceGetComputeRunningProcesses");
-	return nvml.init && nvml.by_uuid && (nvml.processes || nvml.processes_v1) && nvml.init() == NVML_SUCCESS;
-}
-
-static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned int *count, struct nvml_figure list[PROCESSES])
-{
-	nvmlProcessInfo_t listed[PROCESSES];
-	nvmlReturn_t result = nvml.processes(device, count, listed);
-
-	for (unsigned int i = 0; result == NVML_SUCCESS && i < *count; i++)
-		list[i] = (struct nvml_figure){listed[i].pid, listed[i].usedGpuMemory};
-	return result;
-}
-
-/* For drivers before R470. */
-static nvmlReturn_t list_processes_v1(nvmlDevice_t device, unsigned int *count, struct nvml_figure list[PROCESSES])
-{
-	nvmlProcessInfo_v1_t listed[PROCESSES];
-	nvmlReturn_t result = nvml.processes_v1(device, count, listed);
-
-	for (unsigned int i = 0; result == NVML_SUCCESS && i < *count; i++)
-		list[i] = (struct nvml_figure){listed[i].pid, listed[i].usedGpuMemory};
-	return result;
-}
-
-static unsigned int zero_unknown(struct nvml_figure list[PROCESSES], unsigned int count)
-{
-	for (unsigned int i = 0; i < count; i++)
-		if (list[i].used == (uint64_t)NVML_VALUE_NOT_AVAILABLE)
-			list[i].used = 0;
-	return count;
-}
-
-struct figures {
-	bool are_the_hosts; /* the pids are the host's, so that no process of the container can be found in the list */
-	unsigned int count;
-	struct nvml_figure list[PROCESSES];
-};
-
-/* Reads the card's processes from NVML. False: NVML lists none, or its pids mean nothing in this pid namespace. */
-static bool ask_nvml(const uint8_t uuid[16], struct figures *figures)
-{
-	char text[48];
-	nvmlDevice_t device;
-
-	int length = snprintf(text, sizeof(text), "GPU-");
-	for (int i = 0; i < 16; i++)
-		length += snprintf(text + length, sizeof(text) - (size_t)length, "%s%02x",
-				   i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
-	figures->count = PROCESSES;
-	figures->are_the_hosts = false;
-	if (nvml.by_uuid(text, &device) != NVML_SUCCESS)
-		return false;
-	nvmlReturn_t result = nvml.processes ? list_processes(device, &figures->count, figures->list)
-					     : list_processes_v1(device, &figures->count, figures->list);
-	if (result != NVML_SUCCESS)
-		return false;
-	figures->are_the_hosts = !nvml_figures_are_ours(figures->list, figures->count);
-	if (figures->are_the_hosts)
-		return false;
-	figures->count = zero_unknown(figures->list, figures->count);
-	return true;
-}
-
-static bool ready(void)
-{
-	if (!is_looked_for) {
-		is_looked_for = true;
-		usable = find_nvml();
-		atomic_store(&useless, !usable);
-	}
-	return usable;
-}
-
 static uint64_t other_charges(int card)
 {
-	uint64_t own = usage_own(card);
+	uint64_t own = usage_own(card), overhead = booked[card] + expected[card];
 
-	return own > booked[card] ? own - booked[card] : 0;
+	return own > overhead ? own - overhead : 0;
 }
 
 static bool has_context_on(const uint8_t uuid[16])
@@ -170,7 +72,7 @@ static bool has_context_on(const uint8_t uuid[16])
  * less than the least that any of them holds beyond `charges`. An earlier result stays valid: only
  * context_overhead_shrank reduces it.
  */
-static uint64_t least_overhead(int card, const struct figures *figures, uint64_t charges)
+static uint64_t least_overhead(int card, const struct nvml_list *figures, uint64_t charges)
 {
 	uint64_t bytes = UINT64_MAX;
 
@@ -188,11 +90,11 @@ static uint64_t least_overhead(int card, const struct figures *figures, uint64_t
  * Returns the present overhead in *overhead. A process that NVML does not list has none. False: the overhead is not
  * known, or other threads kept allocating during all LOOKS tries.
  */
-static bool measure(int card, const uint8_t uuid[16], struct figures *figures, uint64_t *overhead)
+static bool measure(int card, const uint8_t uuid[16], struct nvml_list *figures, uint64_t *overhead)
 {
 	for (int i = 0; i < LOOKS; i++) {
 		uint64_t before = other_charges(card), used;
-		bool known = ask_nvml(uuid, figures);
+		bool known = nvml_lists_ask(uuid, figures);
 		if (!known && figures->are_the_hosts && has_context_on(uuid) && other_charges(card) == before) {
 			*overhead = least_overhead(card, figures, before);
 			atomic_fetch_or(&by_least, (uint32_t)1 << card);
@@ -211,17 +113,28 @@ static bool measure(int card, const uint8_t uuid[16], struct figures *figures, u
 	return false;
 }
 
-/* The sum of the unaccounted overhead of the container's other processes. */
-static uint64_t unaccounted_of_others(const uint8_t uuid[16], const struct figures *figures)
+struct others {
+	uint64_t bytes;        /* the sum of the unaccounted overhead of the container's other processes */
+	uint64_t least;        /* the least of it that is more than 0 */
+	unsigned int creating; /* processes that make a context, whose size is in no figure yet */
+};
+
+static struct others unaccounted_of_others(const uint8_t uuid[16], const struct nvml_list *figures)
 {
 	struct usage_process list[PROCESSES];
 	unsigned int count = usage_processes(uuid, list, PROCESSES);
-	uint64_t bytes = 0;
+	struct others others = {0, 0, 0};
 
-	for (unsigned int i = 0; i < count && i < PROCESSES; i++)
-		if (list[i].pid != (unsigned int)getpid())
-			bytes += nvml_figures_unaccounted(figures->list, figures->count, &list[i]);
-	return bytes;
+	for (unsigned int i = 0; i < count && i < PROCESSES; i++) {
+		if (list[i].pid == (unsigned int)getpid())
+			continue;
+		uint64_t bytes = nvml_figures_unaccounted(figures->list, figures->count, &list[i]);
+		others.bytes += bytes;
+		others.creating += list[i].creating;
+		if (bytes && (!others.least || bytes < others.least))
+			others.least = bytes;
+	}
+	return others;
 }
 
 static void clear_unaccounted(int card)
@@ -230,38 +143,59 @@ static void clear_unaccounted(int card)
 	usage_set_unaccounted(card, false);
 }
 
-/*
- * Called with the lock held. `limit` NULL: books even if there is no room. False: there is no room for the overhead,
- * which is in *refused.
- */
-static bool follow(int card, const uint8_t uuid[16], const struct usage_limit *limit, uint64_t *refused)
+/* Gives back what was booked for a context that is not being made any more. */
+static void give_back_expected(int card, uint64_t size)
 {
-	struct figures figures;
+	if (!size)
+		return;
+	atomic_fetch_sub(&expected[card], size);
+	usage_release(card, size);
+}
+
+/* What a booking becomes: `expected_size` bytes of it were booked for a context that is made now. */
+struct follow_up {
+	const struct usage_limit *limit; /* NULL: books even if there is no room */
+	uint64_t expected_size;
+	uint64_t refused; /* the overhead for which there was no room */
+};
+
+static bool book(int card, const uint8_t uuid[16], const struct nvml_list *figures, uint64_t size, const struct usage_limit *limit)
+{
+	if (!limit)
+		return usage_force(card, size), true;
+	return usage_reserve_overhead(card, size, *limit, unaccounted_of_others(uuid, figures).bytes);
+}
+
+/* Called with the lock held. False: there is no room for the overhead. */
+static bool follow(int card, const uint8_t uuid[16], struct follow_up *up)
+{
+	const uint64_t have = booked[card] + up->expected_size;
+	struct nvml_list figures;
 	uint64_t overhead;
 	bool fits = true;
 
 	figures.are_the_hosts = false;
-	if (!ready() || !measure(card, uuid, &figures, &overhead)) {
+	if (!nvml_lists_are_ready() || !measure(card, uuid, &figures, &overhead)) {
+		give_back_expected(card, up->expected_size);
 		if (!figures.are_the_hosts) /* with the host's pids, a later try with a current context may succeed */
 			clear_unaccounted(card);
 		return true;
 	}
 	if (!figures.are_the_hosts)
 		usage_saw_overhead(card, overhead);
-	if (overhead > booked[card]) {
+	if (overhead > have) {
 		usage_set_overhead(card, overhead);
-		if (limit)
-			fits = usage_reserve_overhead(card, overhead - booked[card], *limit,
-						      unaccounted_of_others(uuid, &figures));
-		else
-			usage_force(card, overhead - booked[card]);
-	} else if (overhead < booked[card]) {
-		usage_release(card, booked[card] - overhead);
+		fits = book(card, uuid, &figures, overhead - have, up->limit);
+	} else if (overhead < have) {
+		usage_release(card, have - overhead);
 	}
-	if (fits)
+	if (fits) {
 		atomic_store(&booked[card], overhead);
-	else
-		*refused = overhead;
+		atomic_fetch_sub(&expected[card], up->expected_size);
+	} else {
+		give_back_expected(card, up->expected_size);
+		up->refused = overhead;
+	}
 	if (overhead || booked[card])
 		usage_set_overhead(card, booked[card]);
 	clear_unaccounted(card);
@@ -289,71 +223,180 @@ static int place_of(CUdevice device, struct device_limits *limited)
 	return usage_card(limited->uuid);
 }
 
-static bool follow_locked(int card, const uint8_t uuid[16], const struct usage_limit *limit, uint64_t *refused)
+static bool follow_up_locked(int card, const uint8_t uuid[16], struct follow_up *up)
 {
 	pthread_mutex_lock(&lock);
-	bool fits = follow(card, uuid, limit, refused);
+	bool fits = follow(card, uuid, up);
 	set_next_look();
 	pthread_mutex_unlock(&lock);
 	return fits;
 }
 
-/*
- * Called by usage_reserve. Books this process's overhead and returns the unaccounted overhead of the other processes.
- */
-static uint64_t measure_all(int card, const uint8_t uuid[16])
+static void follow_locked(int card, const uint8_t uuid[16])
 {
-	struct figures figures;
-	uint64_t others = 0;
+	struct follow_up up = {NULL, 0, 0};
 
-	if (atomic_load(&unaccounted) >> card & 1)
-		(void)follow_locked(card, uuid, NULL, NULL);
+	(void)follow_up_locked(card, uuid, &up);
+}
+
+static struct others look_at_others(int card, const uint8_t uuid[16])
+{
+	struct others others = {0, 0, 0};
+	struct nvml_list figures;
+
 	pthread_mutex_lock(&lock);
-	if (usage_unaccounted_count(card) && ready() && ask_nvml(uuid, &figures))
+	if (usage_unaccounted_count(card) && nvml_lists_are_ready() && nvml_lists_ask(uuid, &figures))
 		others = unaccounted_of_others(uuid, &figures);
 	pthread_mutex_unlock(&lock);
 	return others;
 }
 
+static void pause_for_others(void)
+{
+	const struct timespec pause = {.tv_nsec = 1000000};
+
+	nanosleep(&pause, NULL);
+}
+
+/*
+ * Called by usage_reserve. Books this process's overhead and returns the unaccounted overhead of the other processes.
+ * Waits for contexts that they make now. One that takes too long counts as what is known of contexts, or as the most.
+ */
+static uint64_t measure_all(int card, const uint8_t uuid[16])
+{
+	if (atomic_load(&unaccounted) >> card & 1)
+		follow_locked(card, uuid);
+	struct others others = look_at_others(card, uuid);
+	for (int waited = 0; others.creating && waited < PATIENCE; waited++) {
+		pause_for_others();
+		others = look_at_others(card, uuid);
+	}
+	uint64_t size = others.creating ? usage_context_size(card) : 0;
+	return others.bytes + others.creating * (size ? size : VGPU_USAGE_UNACCOUNTED_MOST);
+}
+
 static void mark_unaccounted(int card)
 {
-	if (atomic_load(&useless) || atomic_load(&unaccounted) >> card & 1)
+	if (nvml_lists_are_useless() || atomic_load(&unaccounted) >> card & 1)
 		return;
 	usage_set_unaccounted(card, true);
 	atomic_fetch_or(&unaccounted, (uint32_t)1 << card);
 }
 
-void context_overhead_expect(CUdevice device)
-{
-	struct device_limits limited;
-	int card = place_of(device, &limited);
+/* ---- making contexts ---- */
 
-	if (card == USAGE_NO_CARD)
-		return;
-	if (!atomic_load(&unaccounted))
-		set_next_look();
-	mark_unaccounted(card);
+/* A second thread that makes one meanwhile has the same mark. */
+static void begin_creating(struct context_booking *booking)
+{
+	booking->creating = true;
+	if (!atomic_fetch_add(&creating[booking->card], 1))
+		usage_set_creating(booking->card, true);
 }
 
-bool context_overhead_grows(CUdevice device)
+static void end_creating(const struct context_booking *booking)
+{
+	if (booking->creating && atomic_fetch_sub(&creating[booking->card], 1) == 1)
+		usage_set_creating(booking->card, false);
+}
+
+static bool refuse_context(CUdevice device, uint64_t size, uint64_t limit)
+{
+	log_line(LOG_INFO, "a context on device %d was refused: the driver takes %llu bytes for this process, %s %llu bytes",
+		 device, (unsigned long long)size,
+		 size > limit ? "more than the container's whole share of"
+			      : "and there is no room left in the container's share of",
+		 (unsigned long long)limit);
+	return false;
+}
+
+/* What a context takes, as this container's processes have found out, or as another one shows now. 0: unknown. */
+static uint64_t known_size(int card, const uint8_t uuid[16])
+{
+	uint64_t size = usage_context_size(card);
+
+	if (size)
+		return size;
+	size = look_at_others(card, uuid).least;
+	usage_saw_overhead(card, size);
+	return size;
+}
+
+/*
+ * Books the size of a context. While no size is known, books all that is left, so that one process alone makes the
+ * first context and the others learn the size from it.
+ */
+static bool book_context(CUdevice device, struct context_booking *booking, const struct device_limits *limited)
+{
+	const struct usage_limit limit = device_limits_memory(limited);
+
+	for (int waited = 0; waited < PATIENCE; waited++) {
+		uint64_t known = known_size(booking->card, limited->uuid);
+		uint64_t left = usage_left(booking->card, limit);
+		uint64_t size = known ? known : left < VGPU_USAGE_UNACCOUNTED_MOST ? left : VGPU_USAGE_UNACCOUNTED_MOST;
+		if (size && usage_reserve(booking->card, size, limit)) {
+			atomic_fetch_add(&expected[booking->card], size);
+			booking->size = size;
+			if (!known)
+				begin_creating(booking);
+			return true;
+		}
+		if (known)
+			return refuse_context(device, known, limit.memory);
+		pause_for_others();
+	}
+	return true;
+}
+
+/* Whether this process has contexts or code on the card already: the first context is what takes memory. */
+static bool has_overhead(int card, const uint8_t uuid[16])
+{
+	if (!atomic_load(&booked[card]) && atomic_load(&unaccounted) >> card & 1)
+		follow_locked(card, uuid);
+	return atomic_load(&booked[card]);
+}
+
+bool context_overhead_begin(CUdevice device, struct context_booking *booking)
 {
 	struct device_limits limited;
-	int card = place_of(device, &limited);
 
-	if (card == USAGE_NO_CARD || usage_has_room(card, device_limits_memory(&limited)))
+	*booking = (struct context_booking){.card = place_of(device, &limited)};
+	if (booking->card == USAGE_NO_CARD)
 		return true;
 	const struct usage_limit limit = device_limits_memory(&limited);
-	uint64_t size = 0;
-	bool fits = follow_locked(card, limited.uuid, &limit, &size);
-	if (!fits)
-		log_line(LOG_INFO,
-			 "a context on device %d was refused: the driver takes %llu bytes for this process, %s %llu bytes",
-			 device, (unsigned long long)size,
-			 size > limited.memory ? "more than the container's whole share of"
-					       : "and there is no room left in the container's share of",
-			 (unsigned long long)limited.memory);
+	if (!atomic_load(&unaccounted))
+		set_next_look();
+	if (usage_has_room(booking->card, limit)) {
+		mark_unaccounted(booking->card);
+		begin_creating(booking);
+		if (usage_has_room(booking->card, limit))
+			return true;
+		end_creating(booking);
+		booking->creating = false;
+	}
+	bool fits = has_overhead(booking->card, limited.uuid) || nvml_lists_are_useless() ||
+		    book_context(device, booking, &limited);
+	if (fits)
+		mark_unaccounted(booking->card);
 	return fits;
 }
+
+bool context_overhead_end(CUdevice device, const struct context_booking *booking, bool made)
+{
+	struct device_limits limited;
+	bool fits = true;
+
+	if (booking->card == USAGE_NO_CARD || !device_limits_of(device, &limited))
+		return true;
+	const struct usage_limit limit = device_limits_memory(&limited);
+	struct follow_up up = {&limit, booking->size, 0};
+	if (!made)
+		give_back_expected(booking->card, booking->size);
+	else if (booking->size || !usage_has_room(booking->card, limit))
+		fits = follow_up_locked(booking->card, limited.uuid, &up);
+	end_creating(booking);
+	return fits || refuse_context(device, up.refused, limit.memory);
+}
+
 
 void context_overhead_follow(CUdevice device)
 {
@@ -361,7 +404,7 @@ void context_overhead_follow(CUdevice device)
 	int card = place_of(device, &limited);
 
 	if (card != USAGE_NO_CARD)
-		(void)follow_locked(card, limited.uuid, NULL, NULL);
+		follow_locked(card, limited.uuid);
 }
 
 void context_overhead_changed(CUdevice device)
@@ -373,7 +416,7 @@ void context_overhead_changed(CUdevice device)
 		return;
 	mark_unaccounted(card);
 	if (!usage_has_room(card, device_limits_memory(&limited)))
-		(void)follow_locked(card, limited.uuid, NULL, NULL);
+		follow_locked(card, limited.uuid);
 }
 
 void context_overhead_shrank(CUdevice device)
@@ -393,7 +436,7 @@ void context_overhead_shrank(CUdevice device)
 	}
 	pthread_mutex_unlock(&lock);
 	if (atomic_load(&booked[card]))
-		(void)follow_locked(card, limited.uuid, NULL, NULL);
+		follow_locked(card, limited.uuid);
 }
 
 uint64_t context_overhead_unbooked(CUdevice device)

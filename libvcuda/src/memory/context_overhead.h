@@ -21,11 +21,21 @@
 
 #include "cuda_abi.h"
 
-/* Call before a context is made on the device. */
-void context_overhead_expect(CUdevice device);
+/* What is booked for a context while it is being made. */
+struct context_booking {
+	int card;
+	uint64_t size;
+	bool creating; /* nothing is booked yet: other processes that look for room wait for the context */
+};
 
-/* Call after the context was made. False: the container has no room for it, and nothing more is booked. */
-bool context_overhead_grows(CUdevice device);
+/*
+ * Call before a context is made on the device. Books the size of a context, as it is known, if the limit does not have
+ * room for any. False: there is no room, and the context must not be made.
+ */
+bool context_overhead_begin(CUdevice device, struct context_booking *booking);
+
+/* Call after it. False: the context was `made`, and the container has no room for it. Nothing more is booked then. */
+bool context_overhead_end(CUdevice device, const struct context_booking *booking, bool made);
 
 /*
  * Call when the driver may hold more of the device for this process than before. That counts even if there is no room.

@@ -17,6 +17,7 @@
 enum {
 	CONTENTION_TRIES = 200,
 	REAP_EACH = 8, /* tries */
+	CREATION_WAITS = 2000, /* milliseconds to wait for contexts whose size nobody knows yet */
 };
 
 int usage_card(const uint8_t uuid[16])
@@ -41,11 +42,14 @@ struct totals {
 	uint64_t reserved;
 	uint64_t overhead; /* the part of `reserved` that is overhead */
 	unsigned int unaccounted; /* processes with unaccounted overhead */
+	unsigned int creating;    /* processes that make a context, see usage_set_creating */
 };
+
+#define CREATING(card) ((uint64_t)1 << (VGPU_USAGE_CREATING_SHIFT + (card)))
 
 static struct totals sum_charges(struct vgpu_usage *usage, int card)
 {
-	struct totals totals = {0, 0, 0, 0};
+	struct totals totals = {0, 0, 0, 0, 0};
 	uint32_t seen = usage_slots_seen(usage);
 
 	for (uint32_t i = 0; i < seen; i++) {
@@ -55,7 +59,9 @@ static struct totals sum_charges(struct vgpu_usage *usage, int card)
 		totals.reserved = saturating_sum(totals.reserved, usage_region_load(&charge->reserved));
 		totals.overhead =
 			saturating_sum(totals.overhead, usage_region_load_overhead(&usage->overheads[card][i]));
-		totals.unaccounted += usage_region_load(&usage->slots[i].unaccounted) >> card & 1;
+		uint64_t marks = usage_region_load(&usage->slots[i].unaccounted);
+		totals.unaccounted += marks >> card & 1;
+		totals.creating += (marks & CREATING(card)) != 0;
 	}
 	return totals;
 }
@@ -74,25 +80,44 @@ static uint64_t unbooked(const struct totals *totals, uint64_t unaccounted_bytes
 	return unaccounted_bytes > hosts ? unaccounted_bytes : hosts;
 }
 
-enum verdict { GRANTED, FULL, CONTENDED, UNACCOUNTED };
+enum verdict { GRANTED, FULL, FULL_FOR_NOW, CONTENDED, UNACCOUNTED };
 
+/* What a lookup found: the unaccounted overhead of so many processes. */
+struct looked_up {
+	uint64_t bytes; /* UINT64_MAX: no lookup was made */
+	unsigned int processes;
+};
+
+/* A process that makes the container's first context has booked all that is left until it knows the context's size. */
+static bool is_created_by_another(const struct vgpu_usage *usage, int card, int slot, const struct totals *totals)
+{
+	uint64_t own = usage_region_load(&usage->slots[slot].unaccounted) & CREATING(card);
+
+	return totals->creating > (own != 0);
+}
+
+/* A process that is marked after the lookup counts as without one. */
 static enum verdict attempt(struct vgpu_usage *usage, int card, int slot, uint64_t size, struct usage_limit limit,
-			    uint64_t unaccounted_bytes)
+			    const struct looked_up *found)
 {
 	struct vgpu_usage_charge *charge = &usage->charges[card][slot];
 
 	usage_region_add(&charge->attempting, size);
 	struct totals totals = sum_charges(usage, card);
-	uint64_t held = saturating_sum(totals.reserved, unbooked(&totals, unaccounted_bytes, limit.overhead));
+	bool is_known = found->bytes != UINT64_MAX && totals.unaccounted <= found->processes;
+	uint64_t held = saturating_sum(totals.reserved,
+				       unbooked(&totals, is_known ? found->bytes : UINT64_MAX, limit.overhead));
 	bool fits = saturating_sum(held, totals.attempting) <= limit.memory;
 	if (fits)
 		usage_region_add(&charge->reserved, size);
 	usage_region_add(&charge->attempting, -size);
 	if (fits)
 		return GRANTED;
+	if (is_created_by_another(usage, card, slot, &totals) && saturating_sum(held, size) > limit.memory)
+		return FULL_FOR_NOW;
 	if (saturating_sum(totals.reserved, size) > limit.memory)
 		return FULL;
-	if (unaccounted_bytes == UINT64_MAX && totals.unaccounted)
+	if (!is_known && totals.unaccounted)
 		return UNACCOUNTED;
 	return saturating_sum(held, size) > limit.memory ? FULL : CONTENDED;
 }
@@ -122,30 +147,46 @@ static void back_off(int slot, int try)
 	nanosleep(&pause, NULL);
 }
 
+/* A process that was killed meanwhile makes no context any more. */
+static void back_off_for_creation(struct vgpu_usage *usage, int waits)
+{
+	const struct timespec pause = {.tv_nsec = 1000000};
+
+	if (waits % 32 == 0)
+		usage_slots_reap(usage, ANY_CARD, THOROUGH);
+	nanosleep(&pause, NULL);
+}
+
 /*
  * FULL counts only if it is found again after dead processes were reaped. The words of many slots are not read at one
  * instant: a single pass may count one process's bytes before it releases them and another's after it reserved them.
  */
 static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size, struct usage_limit limit,
-		    uint64_t unaccounted_bytes)
+		    const struct looked_up given)
 {
+	struct looked_up found = given;
 	bool reaped = false;
-	const uint64_t given = unaccounted_bytes;
+	int waits = given.bytes == UINT64_MAX ? 0 : CREATION_WAITS; /* the context that is booked now exists already */
 
 	for (int try = 0; try < CONTENTION_TRIES; try++) {
-		enum verdict verdict = attempt(usage, card, slot, size, limit, unaccounted_bytes);
+		enum verdict verdict = attempt(usage, card, slot, size, limit, &found);
+		while (verdict == FULL_FOR_NOW && waits++ < CREATION_WAITS) {
+			back_off_for_creation(usage, waits);
+			verdict = attempt(usage, card, slot, size, limit, &found);
+		}
 		if (verdict == GRANTED)
 			return true;
 		if (verdict == UNACCOUNTED) {
-			unaccounted_bytes = ask_lookup(usage, card);
+			found.processes = sum_charges(usage, card).unaccounted;
+			found.bytes = ask_lookup(usage, card);
 			continue;
 		}
-		if (verdict == FULL) {
+		if (verdict == FULL || verdict == FULL_FOR_NOW) {
 			if (reaped)
 				return false;
 			usage_slots_reap(usage, ANY_CARD, THOROUGH);
 			reaped = true;
-			unaccounted_bytes = given; /* dead processes may have been in the lookup's sum */
+			found = given; /* dead processes may have been in the lookup's sum */
 			continue;
 		}
 		if (try % REAP_EACH == REAP_EACH / 2) /* a process killed during an attempt never withdraws it */
@@ -162,7 +203,7 @@ bool usage_reserve(int card, uint64_t size, struct usage_limit limit)
 	if (size > limit.memory)
 		return false;
 	int slot = usage_slots_enter(usage);
-	bool granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit, UINT64_MAX);
+	bool granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit, (struct looked_up){UINT64_MAX, 0});
 	usage_slots_leave();
 	return granted;
 }
@@ -173,7 +214,7 @@ bool usage_reserve_overhead(int card, uint64_t size, struct usage_limit limit, u
 	int slot = usage_slots_enter(usage);
 
 	limit.overhead = 0; /* the host's figure includes this process's overhead */
-	bool granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit, others);
+	bool granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit, (struct looked_up){others, UINT32_MAX});
 	usage_slots_leave();
 	return granted;
 }
@@ -232,6 +273,29 @@ bool usage_has_room(int card, struct usage_limit limit)
 unsigned int usage_unaccounted_count(int card)
 {
 	return sum_charges(atomic_load(&usage_region), card).unaccounted;
+}
+
+void usage_set_creating(int card, bool creating)
+{
+	struct vgpu_usage *usage = atomic_load(&usage_region);
+	int slot = usage_slots_current();
+
+	if (slot != NO_SLOT && creating)
+		__atomic_fetch_or(&usage->slots[slot].unaccounted, CREATING(card), __ATOMIC_SEQ_CST);
+	else if (slot != NO_SLOT)
+		__atomic_fetch_and(&usage->slots[slot].unaccounted, ~CREATING(card), __ATOMIC_SEQ_CST);
+}
+
+uint64_t usage_context_size(int card)
+{
+	return usage_region_load(&((struct vgpu_usage *)atomic_load(&usage_region))->cards[card].context);
+}
+
+uint64_t usage_left(int card, struct usage_limit limit)
+{
+	uint64_t held = sum_charges(atomic_load(&usage_region), card).reserved;
+
+	return held < limit.memory ? limit.memory - held : 0;
 }
 
 uint64_t usage_own(int card)
@@ -335,13 +399,14 @@ unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list,
 		const struct vgpu_usage_slot *slot = &usage->slots[i];
 		uint64_t owner = usage_region_load(&slot->owner);
 		uint64_t held = usage_region_load(&usage->charges[card][i].reserved);
-		bool unaccounted = usage_region_load(&slot->unaccounted) >> card & 1;
+		uint64_t marks = usage_region_load(&slot->unaccounted);
+		bool unaccounted = marks >> card & 1;
 		if (!owner || owner & VGPU_USAGE_REAPING || !(held || unaccounted) ||
 		    usage_region_load(&slot->namespaces) != namespaces)
 			continue;
 		if (count < room)
 			list[count] = (struct usage_process){owner & (((uint64_t)1 << VGPU_USAGE_PID_BITS) - 1), held,
-							     unaccounted};
+							     unaccounted, marks & CREATING(card)};
 		count++;
 	}
 	return count;

@@ -54,6 +54,15 @@ bool usage_has_room(int card, struct usage_limit limit);
 /* How many processes have unaccounted overhead. */
 unsigned int usage_unaccounted_count(int card);
 
+/* Records whether this process is making a context whose size it has not booked. The size counts when it is made. */
+void usage_set_creating(int card, bool creating);
+
+/* The least overhead that a process of the container had on the card, so the size of a context. 0: unknown. */
+uint64_t usage_context_size(int card);
+
+/* The bytes that all bookings together leave of the limit. */
+uint64_t usage_left(int card, struct usage_limit limit);
+
 /* The bytes that this process has booked. */
 uint64_t usage_own(int card);
 
@@ -64,6 +73,7 @@ struct usage_process {
 	unsigned int pid; /* in this process's pid namespace */
 	uint64_t held;
 	bool unaccounted; /* the process has unaccounted overhead */
+	bool creating;    /* see usage_set_creating */
 };
 
 /* Lists the living processes of this pid namespace that hold something of the card. Returns their number. */

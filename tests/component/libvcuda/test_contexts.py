@@ -1,0 +1,89 @@
+"""Contexts that the limit has no room for are not made: not even for a moment is the card's memory above the limit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from vcuda_boxes import Client, SimBox
+
+OUT_OF_MEMORY = 2
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def most(box: SimBox) -> int:
+    """The most bytes that the card's processes have held at once."""
+    return int(box.cards()[0]["most_used"])
+
+
+def created(box: SimBox) -> Client:
+    """A client without a context, which has called cuInit."""
+    client = box.start()
+    client.does("init")
+    return client
+
+
+@pytest.mark.parametrize("call", ["open 0", "create 0"])
+@pytest.mark.parametrize("has_looked", [True, False])
+def test_a_context_that_is_refused_never_exists(t4_nvml: SimBox, call: str, has_looked: bool) -> None:
+    limit = 2 * GIB
+    t4_nvml.limit(limit)
+    holder = t4_nvml.opened()
+    if has_looked:
+        holder.free_bytes()
+    assert holder.alloc(limit - t4_nvml.context - 40 * MIB)[0] == 0
+    refused = created(t4_nvml)
+    for _ in range(20):
+        assert refused.numbers(call)[0] == OUT_OF_MEMORY
+    assert most(t4_nvml) == limit - 40 * MIB
+    assert holder.alloc(40 * MIB)[0] == 0
+
+
+def test_contexts_that_race_for_the_last_room(t4_nvml: SimBox) -> None:
+    """Nobody knows the size of a context when they begin. As many are made as there is room for."""
+    room = 3
+    limit = room * t4_nvml.context + 20 * MIB
+    t4_nvml.limit(limit)
+    clients = [created(t4_nvml) for _ in range(8)]
+    for client in clients:
+        client.send("open 0")
+    results = [client.receive()[0] for client in clients]
+    assert sorted(results) == ["0"] * room + [str(OUT_OF_MEMORY)] * (len(clients) - room)
+    assert most(t4_nvml) <= limit
+    assert t4_nvml.usage()[1:] == (0, room * t4_nvml.context)
+
+
+def test_contexts_that_race_with_allocations(t4_nvml: SimBox) -> None:
+    limit = 3 * GIB
+    t4_nvml.limit(limit)
+    takers, comers = [t4_nvml.opened() for _ in range(2)], [created(t4_nvml) for _ in range(4)]
+    for taker in takers:
+        taker.send(f"threads 1 {16 * MIB} 1000")
+    for comer in comers:
+        comer.send("open 0")
+    for client in (*takers, *comers):
+        client.receive()
+    assert limit - t4_nvml.context <= most(t4_nvml) <= limit
+
+
+def test_a_process_that_is_killed_while_it_makes_a_context(t4_nvml: SimBox) -> None:
+    limit = 2 * t4_nvml.context
+    t4_nvml.limit(limit)
+    for _ in range(10):
+        killed = created(t4_nvml)
+        killed.send("open 0")
+        killed.kill()
+    client = t4_nvml.opened()
+    assert client.free_bytes() == limit - t4_nvml.context
+
+
+def test_a_context_that_the_driver_refuses_leaves_nothing(t4_nvml: SimBox) -> None:
+    t4_nvml.limit(2 * t4_nvml.context + MIB)
+    holder, client = t4_nvml.opened(), t4_nvml.caller()
+    client.does("cuDevicePrimaryCtxReset_v2 0")
+    assert client.numbers(f"cuCtxCreate_v2 & {1 << 30} 0")[0] not in (0, OUT_OF_MEMORY)
+    assert t4_nvml.usage()[1:] == (0, t4_nvml.context)
+    assert holder.alloc(t4_nvml.context + MIB)[0] == 0
