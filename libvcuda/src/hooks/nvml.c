@@ -55,7 +55,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *m
 		memory->used = share.used;
 		memory->free = share.free;
 	}
-	return sight == UNKNOWN ? NVML_ERROR_UNKNOWN : result;
+	return sight == UNKNOWN ? nvml_device_error(device) : result;
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
@@ -73,5 +73,5 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v
 		memory->free = share.free;
 		memory->reserved = 0; /* the driver's reserve is no part of a share */
 	}
-	return sight == UNKNOWN ? NVML_ERROR_UNKNOWN : result;
+	return sight == UNKNOWN ? nvml_device_error(device) : result;
 }

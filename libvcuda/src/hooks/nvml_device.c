@@ -59,3 +59,11 @@ enum sight nvml_device_sight(nvmlDevice_t device, uint8_t uuid[16], struct card_
 		return UNKNOWN;
 	return limits_of(uuid, limits) ? SHARE : WHOLE_CARD;
 }
+
+nvmlReturn_t nvml_device_error(nvmlDevice_t device)
+{
+	char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
+	nvmlReturn_t result = REAL(nvmlDeviceGetUUID, device, text, sizeof(text));
+
+	return limits_state() == LIMITS_BROKEN || result == NVML_SUCCESS ? NVML_ERROR_UNKNOWN : result;
+}

@@ -22,6 +22,12 @@ enum sight {
 
 enum sight nvml_device_sight(nvmlDevice_t device, uint8_t uuid[16], struct card_limits *limits);
 
+/*
+ * What a wrapper returns where the sight is UNKNOWN: the driver's own error for the device, such as GPU_IS_LOST.
+ * NVML_ERROR_UNKNOWN if the driver has none.
+ */
+nvmlReturn_t nvml_device_error(nvmlDevice_t device);
+
 /* The same as guard_enter on libcuda's side: false for calls that the driver makes to its own exports. */
 bool nvml_device_guard_enter(void);
 void nvml_device_guard_leave(void);

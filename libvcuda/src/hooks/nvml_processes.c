@@ -32,20 +32,23 @@ struct figures {
 	struct nvml_figure list[FIGURES];
 };
 
-/* False: the driver lists no processes, or lists pids of another pid namespace. */
-static bool ask_driver(nvmlDevice_t device, struct figures *figures)
+/* *ours: the pids are of this pid namespace. Returns the driver's result. */
+static nvmlReturn_t ask_driver(nvmlDevice_t device, struct figures *figures, bool *ours)
 {
 	nvmlProcessInfo_v1_t list[FIGURES];
 	unsigned int count = FIGURES;
+	nvmlReturn_t result = REAL(nvmlDeviceGetComputeRunningProcesses, device, &count, list);
 
-	if (REAL(nvmlDeviceGetComputeRunningProcesses, device, &count, list) != NVML_SUCCESS)
-		return false;
+	*ours = false;
+	if (result != NVML_SUCCESS)
+		return result;
 	figures->count = count;
 	for (unsigned int i = 0; i < count; i++)
 		figures->list[i] = (struct nvml_figure){
 			list[i].pid, list[i].usedGpuMemory == NVML_VALUE_NOT_AVAILABLE ? 0 : list[i].usedGpuMemory,
 		};
-	return nvml_figures_are_ours(figures->list, figures->count);
+	*ours = nvml_figures_are_ours(figures->list, figures->count);
+	return result;
 }
 
 /* Adds the unaccounted overhead of each process to what it has booked. Returns the sum of the overhead. */
@@ -53,11 +56,11 @@ static uint64_t add_unaccounted(nvmlDevice_t device, struct usage_process *list,
 {
 	struct figures figures = {.count = 0};
 	uint64_t sum = 0;
-	bool any = false;
+	bool any = false, ours;
 
 	for (unsigned int i = 0; i < count; i++)
 		any = any || list[i].unaccounted;
-	if (!any || !ask_driver(device, &figures))
+	if (!any || ask_driver(device, &figures, &ours) != NVML_SUCCESS || !ours)
 		return 0;
 	for (unsigned int i = 0; i < count; i++) {
 		uint64_t bytes = nvml_figures_unaccounted(figures.list, figures.count, &list[i]);
@@ -126,7 +129,7 @@ static struct listing *share_listing(nvmlDevice_t device, const unsigned int *co
 		listing->count = own_processes(device, uuid, listing->list);
 	nvml_device_guard_leave();
 	if (sight != WHOLE_CARD && !listing)
-		*result = NVML_ERROR_UNKNOWN;
+		*result = sight == SHARE ? NVML_ERROR_MEMORY : nvml_device_error(device);
 	return listing;
 }
 
@@ -151,6 +154,14 @@ static nvmlReturn_t list_v2(struct listing *listing, unsigned int *count, nvmlPr
 	return result;
 }
 
+/* The driver's own error, if it has one for this list: the card is lost, or the caller may not see processes. */
+#define DRIVERS_ERROR(function, device)                                                              \
+	({                                                                                           \
+		unsigned int none = 0;                                                               \
+		nvmlReturn_t answered = REAL(function, device, &none, NULL);                         \
+		answered == NVML_ERROR_INSUFFICIENT_SIZE ? NVML_SUCCESS : answered;                  \
+	})
+
 #define LIST(function, fill, type, compute)                                                          \
 	EXPORT nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, type *list)           \
 	{                                                                                            \
@@ -158,8 +169,13 @@ static nvmlReturn_t list_v2(struct listing *listing, unsigned int *count, nvmlPr
 		if (!REAL_HAS(function))                                                          \
 			return NVML_ERROR_FUNCTION_NOT_FOUND;                                        \
 		struct listing *listing = share_listing(device, count, compute, &result);            \
-		if (listing)                                                                         \
-			return fill(listing, count, list);                                           \
+		if (listing) {                                                                       \
+			result = DRIVERS_ERROR(function, device);                                    \
+			if (result == NVML_SUCCESS)                                                  \
+				return fill(listing, count, list);                                   \
+			free(listing);                                                               \
+			return result;                                                               \
+		}                                                                                    \
 		return result == NVML_SUCCESS ? REAL(function, device, count, list) : result;        \
 	}
 
@@ -196,16 +212,19 @@ static struct samples *own_samples(nvmlDevice_t device, const uint8_t uuid[16], 
 	struct samples *samples = calloc(1, sizeof(*samples));
 	unsigned int count = SAMPLES, own = 0;
 	struct figures figures;
+	bool ours = true;
 
-	*result = samples ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
+	*result = samples ? NVML_SUCCESS : NVML_ERROR_MEMORY;
 	if (!samples)
 		return NULL;
 	*result = REAL(nvmlDeviceGetProcessUtilization, device, samples->list, &count, since);
 	if (*result == NVML_ERROR_NOT_FOUND) {
 		*result = NVML_SUCCESS;
 		count = 0;
-	} else if (*result == NVML_SUCCESS && count && !ask_driver(device, &figures)) {
-		count = 0;
+	} else if (*result == NVML_SUCCESS && count) {
+		nvmlReturn_t listed = ask_driver(device, &figures, &ours);
+		*result = listed == NVML_ERROR_INSUFFICIENT_SIZE ? NVML_SUCCESS : listed;
+		count = ours ? count : 0;
 	}
 	unsigned int processes = count ? own_processes(device, uuid, own_list) : 0;
 	for (unsigned int i = 0; *result == NVML_SUCCESS && i < count; i++)
@@ -276,7 +295,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtili
 	if (sight == SHARE)
 		result = share_utilization(device, uuid, utilization);
 	nvml_device_guard_leave();
-	return sight == UNKNOWN ? NVML_ERROR_UNKNOWN : result;
+	return sight == UNKNOWN ? nvml_device_error(device) : result;
 }
 
 static nvmlReturn_t hand_out(const struct samples *samples, nvmlProcessUtilizationSample_t *list, unsigned int *count)
@@ -297,7 +316,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 	uint8_t uuid[16];
 	bool entered = count && nvml_device_guard_enter();
 	enum sight sight = entered ? guarded_sight(device, uuid) : WHOLE_CARD;
-	nvmlReturn_t result = NVML_ERROR_UNKNOWN;
+	nvmlReturn_t result = NVML_SUCCESS;
 
 	if (sight == SHARE) {
 		struct samples *samples = own_samples(device, uuid, since, &result);
@@ -306,6 +325,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 		free(samples);
 	} else if (sight == WHOLE_CARD) {
 		result = REAL(nvmlDeviceGetProcessUtilization, device, list, count, since);
+	} else {
+		result = nvml_device_error(device);
 	}
 	if (entered)
 		nvml_device_guard_leave();
@@ -322,6 +343,8 @@ static nvmlReturn_t unless_share(nvmlDevice_t device)
 		return NVML_SUCCESS;
 	enum sight sight = guarded_sight(device, uuid);
 	nvml_device_guard_leave();
+	if (sight == UNKNOWN)
+		return nvml_device_error(device);
 	return sight == WHOLE_CARD ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 

@@ -12,7 +12,7 @@ import pytest
 from checkout import DATA
 
 if TYPE_CHECKING:
-    from vcuda_boxes import SimBox
+    from vcuda_boxes import Client, SimBox
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -147,3 +147,42 @@ def test_the_rest_is_the_drivers(shared: tuple[SimBox, SimBox]) -> None:
     seen = answers(shared[0])
     assert (seen["count"], seen["driver"]) == (1, "550.54.15")
     assert seen["missing"] in ("Not Supported", "Function Not Found")
+
+
+PROCESS_CALLS = {
+    **{
+        f"nvmlDeviceGet{kind}RunningProcesses{version}": "ctypes.byref(ctypes.c_uint(8)),(ctypes.c_char*4096)()"
+        for kind in LISTS
+        for version in ("", "_v2", "_v3")
+    },
+    "nvmlDeviceGetProcessUtilization": "(ctypes.c_char*4096)(),ctypes.byref(ctypes.c_uint(8)),ctypes.c_ulonglong(0)",
+    "nvmlDeviceGetUtilizationRates": "(ctypes.c_char*64)()",
+    "nvmlDeviceGetMemoryInfo": "(ctypes.c_char*64)()",
+}
+NVML = "ctypes.CDLL('libnvidia-ml.so.1')"
+CARD = "globals().setdefault('card',ctypes.c_void_p())"
+GPU_IS_LOST, UNINITIALIZED = 15, 1
+
+
+def results(client: Client) -> dict[str, int]:
+    """What each call for processes, their use or the memory of card 0 returns."""
+    return {
+        name: int(client.ask(f"python {NVML}.{name}({CARD},{arguments})")[0])
+        for name, arguments in PROCESS_CALLS.items()
+    }
+
+
+def test_a_share_returns_the_drivers_own_errors(t4_nvml: SimBox) -> None:
+    t4_nvml.limit(4 * GIB)
+    client = t4_nvml.caller()
+    client.ask(f"python {NVML}.nvmlInit_v2()")
+    assert client.ask(f"python {NVML}.nvmlDeviceGetHandleByIndex_v2(0,ctypes.byref({CARD}))") == ["0"]
+    usual = results(client)
+    assert {usual[name] for name in PROCESS_CALLS} <= {0, 6}, "there may be no samples yet"
+    state = t4_nvml.environment["VGPU_SIM_DIR"]
+    t4_nvml.simctl.set_lost(state, 0)
+    assert set(results(client).values()) == {GPU_IS_LOST}
+    t4_nvml.simctl.set_lost(state, 0, False)
+    assert results(client) == usual
+    client.ask(f"python {NVML}.nvmlShutdown()")
+    assert set(results(client).values()) == {UNINITIALIZED}
