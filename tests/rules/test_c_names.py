@@ -49,7 +49,8 @@ SIMULATOR = Component(
     floors={"state": 0, "cuda": 1, "nvml": 1, "smi": 1, "stand_ins": 1},
     prefixes={"state": "sim_", "cuda": "sim_", "nvml": "sim_nvml_", "smi": "smi_"},
     drivers=("cuda", "nvml", "stand_ins"),
-    free=("nvml/types.h",),  # NVML's ABI, which nvidia-smi speaks and the simulated library implements
+    # NVML's ABI, which nvidia-smi speaks and the simulated library implements; and what the build generates.
+    free=("nvml/types.h", "other_names.def"),
     include=("libvcuda/include",),
 )
 GATE = Component("hook/gate")

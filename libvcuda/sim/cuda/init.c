@@ -9,6 +9,7 @@
 
 #include "cuda/cuda_sim.h"
 #include "state/clock.h"
+#include "state/version.h"
 
 struct sim_driver sim_driver = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static atomic_bool is_initialized;
@@ -91,7 +92,7 @@ SIM_EXPORT CUresult cuDriverGetVersion(int *version)
 {
 	if (!version)
 		return CUDA_ERROR_INVALID_VALUE;
-	*version = SIM_CUDA_VERSION;
+	*version = sim_version_cuda;
 	return CUDA_SUCCESS;
 }
 

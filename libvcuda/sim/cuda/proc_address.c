@@ -4,6 +4,7 @@
  */
 #include "cuda/entries.h"
 #include "cuda/types.h"
+#include "state/version.h"
 
 #include <string.h>
 
@@ -32,7 +33,7 @@ SIM_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int vers
 {
 	bool known;
 
-	if (!symbol || !pfn || version > SIM_CUDA_VERSION || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
+	if (!symbol || !pfn || version > sim_version_cuda || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
 		return CUDA_ERROR_INVALID_VALUE;
 	const struct sim_entry *entry =
 		find_entry(symbol, version, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &known);

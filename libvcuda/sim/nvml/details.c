@@ -8,6 +8,7 @@
 
 #include "nvml/nvml_sim.h"
 #include "state/trampoline.h"
+#include "state/version.h"
 
 #define SAMPLING_PERIOD_US 167000u
 #define PERFORMANCE_STATES 32u
@@ -209,7 +210,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetGspFirmwareVersion(nvmlDevice_t device, cha
 {
 	nvmlReturn_t result = sim_nvml_init_check(device, version);
 
-	return result == NVML_SUCCESS ? sim_nvml_init_text(version, 64, SIM_DRIVER_VERSION) : result;
+	return result == NVML_SUCCESS ? sim_nvml_init_text(version, 64, sim_version_driver) : result;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetGspFirmwareMode(nvmlDevice_t device, unsigned *enabled, unsigned *by_default)

@@ -9,6 +9,7 @@
 
 #include "nvml/nvml_sim.h"
 #include "state/trampoline.h"
+#include "state/version.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned users;
@@ -155,19 +156,19 @@ static nvmlReturn_t node_text(char *out, unsigned length, const char *text)
 
 SIM_EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length)
 {
-	return node_text(version, length, SIM_DRIVER_VERSION);
+	return node_text(version, length, sim_version_driver);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned length)
 {
-	return node_text(version, length, SIM_NVML_VERSION);
+	return node_text(version, length, sim_version_nvml);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version)
 {
 	if (!version)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	*version = SIM_CUDA_VERSION;
+	*version = sim_version_cuda;
 	return NVML_SUCCESS;
 }
 

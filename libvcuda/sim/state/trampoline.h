@@ -37,17 +37,20 @@
 #error "no trampoline for this architecture"
 #endif
 
-#define SIM_TRAMPOLINE_WITH(symbol, target, prologue) \
+#define SIM_TRAMPOLINE_BOUND(symbol, binding, target, prologue) \
 	__asm__(".pushsection .text\n" \
 	        ".balign 16\n" \
-	        ".globl " #symbol "\n" \
+	        binding " " #symbol "\n" \
 	        ".type " #symbol ", %function\n" \
 	        #symbol ":\n\t" SIM_ENTER prologue SIM_JUMP #target SIM_JUMP_END "\n" \
 	        ".size " #symbol ", . - " #symbol "\n" \
 	        ".popsection\n");
 
+#define SIM_TRAMPOLINE_WITH(symbol, target, prologue) SIM_TRAMPOLINE_BOUND(symbol, ".globl", target, prologue)
 #define SIM_TRAMPOLINE(symbol, target) SIM_TRAMPOLINE_WITH(symbol, target, "")
 /* As above, but a NULL stream (argument number `argument`) becomes the thread's own default stream. */
 #define SIM_STREAM_TRAMPOLINE(symbol, target, argument) SIM_TRAMPOLINE_WITH(symbol, target, SIM_OWN_STREAM(argument))
+/* A name that gives way to a function with that name, if the library has one. */
+#define SIM_WEAK_TRAMPOLINE(symbol, target) SIM_TRAMPOLINE_BOUND(symbol, ".weak", target, "")
 
 #endif

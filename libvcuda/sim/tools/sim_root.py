@@ -26,13 +26,21 @@ UVM_MAJOR = 511
 
 
 def make_root(
-    directory: str, profile: str | dict[str, Any], build: str = DEFAULT_BUILD, device_nodes: bool | None = None
+    directory: str,
+    profile: str | dict[str, Any],
+    build: str = DEFAULT_BUILD,
+    device_nodes: bool | None = None,
+    driver: str = "",
 ) -> str:
-    """Lay out a driver root in `directory` and return it. Device nodes are made if the profile has them."""
+    """Lay out a driver root in `directory` and return it. Device nodes are made if the profile has them.
+
+    `driver` is one of the versions in lib/drivers: that root has its libcuda and libnvidia-ml, and no other library.
+    """
     loaded = load_profile(profile)
     cards = [build_card(loaded, i) for i in range(len(loaded["cards"]))]
     uvm_major = loaded.get("uvm_major", UVM_MAJOR)
-    version = _install_libraries(os.path.join(build, "lib", "sim"), os.path.join(directory, "usr/lib", _multiarch()))
+    source = os.path.join(build, "lib", "drivers", driver) if driver else os.path.join(build, "lib", "sim")
+    version = _install_libraries(source, os.path.join(directory, "usr/lib", _multiarch()))
     _install_programs(os.path.join(build, "bin", "sim"), os.path.join(directory, "usr/bin"))
     _write_proc(os.path.join(directory, "proc"), cards, version, uvm_major)
     _write_sys(os.path.join(directory, "sys/bus/pci/devices"), cards)

@@ -6,7 +6,7 @@ like a host with the driver installed. Neither is ever packaged. Only making dev
 by the sim_*.py modules beside this one.
 
     simctl.py state DIR --profile a100x2 [--device-nodes no] [--clock virtual --parties 3]
-    simctl.py root DIR --profile a100x2 [--build BUILD] [--device-nodes no]
+    simctl.py root DIR --profile a100x2 [--build BUILD] [--device-nodes no] [--driver 470.256.02]
     simctl.py show DIR [--json]
     simctl.py event DIR [--card 0] [--kind xid] [--data 79]
     simctl.py set DIR [--card 0] [--lost yes] [--ecc 0,1] [--remapped-rows 0,1,1,0] [--temperature 90] ...
@@ -90,6 +90,7 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
             command.add_argument("--parties", type=int, default=0, help="processes that start virtual time")
         if verb == "root":
             command.add_argument("--build", default=DEFAULT_BUILD)
+            command.add_argument("--driver", default="", help="a version in the build's lib/drivers")
     event = verbs.add_parser("event", help="send an event of a card")
     event.add_argument("directory")
     event.add_argument("--card", type=int, default=0)
@@ -151,7 +152,7 @@ def _make(options: argparse.Namespace) -> None:
     if options.verb == "state":
         make_state(options.directory, options.profile, nodes, options.clock, options.parties)
     else:
-        make_root(options.directory, options.profile, options.build, nodes)
+        make_root(options.directory, options.profile, options.build, nodes, options.driver)
 
 
 VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
