@@ -60,18 +60,20 @@ def _fill_contexts(found: list[Card], state_dir: str, note: Note) -> None:
 
 
 def _check_functions(libraries: list[Library], libvcuda_dir: str, note: Note) -> None:
-    """Note the functions of this driver that libvcuda lacks and that may give memory or launch work without limits."""
-    path = next((item.path for item in libraries if item.bits == 64 and item.name.startswith("libcuda.so.")), None)
-    if path is None:
-        return
-    try:
-        known = unknown_functions.known_functions(libvcuda_dir)
-        strange = unknown_functions.unknown_functions(elf_symbols.exported_functions(path), known)
-    except VgpuError as error:
-        note(f"not checked for functions that bypass the limits: {error}")
-        return
-    if strange:
-        note(f"{path}: libvcuda does not know {', '.join(strange)}; it cannot limit these functions")
+    """Note the functions of this driver that libvcuda lacks, and of which no rule says that they are harmless."""
+    for library in unknown_functions.FILES:
+        path = next((item.path for item in libraries if item.bits == 64 and item.name.startswith(library + ".so.")), "")
+        if not path:
+            continue
+        try:
+            known = unknown_functions.known_functions(libvcuda_dir, library)
+            exported = elf_symbols.exported_functions(path)
+        except VgpuError as error:
+            note(f"not checked for functions that bypass the limits: {error}")
+            continue
+        unknown = unknown_functions.unknown_functions(exported, known)
+        if unknown:
+            note(f"{path}: libvcuda does not know what these functions do, and limits none: {', '.join(unknown)}")
 
 
 def driver_version(proc_root: str, search: files.Search, note: Note) -> str:

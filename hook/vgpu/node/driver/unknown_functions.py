@@ -1,8 +1,8 @@
-"""Functions of the node's driver that libvcuda does not know, and that may bypass the limits.
+"""Functions of the node's driver that libvcuda does not know, and that no rule calls harmless.
 
-Belongs here: comparing two lists of symbols. The build of libvcuda writes its list, which is installed beside the
-library. The driver's list is its library's dynamic symbol table. Does not belong here: reading that table, which
-vgpu.node.driver.elf_symbols does. Part of taking an inventory; never runs in the hook's process.
+Belongs here: comparing two lists of symbols, and the rules. The build of libvcuda writes its list, which is installed
+beside the library. The driver's list is its library's dynamic symbol table. Does not belong here: reading that table,
+which vgpu.node.driver.elf_symbols does. Part of taking an inventory; never runs in the hook's process.
 """
 
 from __future__ import annotations
@@ -16,11 +16,27 @@ from vgpu.config.errors import VgpuError
 #: Library -> the file beside libvcuda's libraries that lists its functions.
 FILES = {"libcuda": "vcuda.json", "libnvidia-ml": "vcuda_nvml.json"}
 
-_GIVES_MEMORY = re.compile(
-    r"^cu(Mem\w*Alloc|Mem(Create|Map|Import|PoolCreate|PoolImport)|\w*Array\w*Create|Graph\w*(Alloc|Instantiate)|"
-    r"Import|Ipc\w*Open|ExternalMemory|Multicast(Create|Bind)|\w*CtxCreate|DevicePrimaryCtxRetain|(Module|Library)Load)"
+#: The rules: what the whole name of a harmless function matches, and why it is harmless. A function of a new driver
+#: that matches none may give memory or start work: its name does not say, and its documentation has to be read.
+HARMLESS = (
+    (r"cudbg\w*", "the debugger's interface: what cuda-gdb reads of a process and calls in it"),
+    (
+        r"cu(?!\w*(Mem|Pool|Array|Handle|Ipc|Import|Export|ProcAddress|Alloc|Create|Retain|Set|Launch))[A-Z]\w*"
+        r"(Get|Query)[A-Z]\w*",
+        "asks, and the name has nothing of memory, of handles, of functions to be called, nor a second verb",
+    ),
+    (r"cu(Coredump|Logs|Profiler)[A-Z]\w*", "dumps, logs and profiles for the process itself"),
+    (r"cuEGLApiInit", "loads EGL's functions; every driver since R470 has it, and EGL's frames are imports"),
+    (r"cuMemGetAttribute(_v2)?", "asks for an attribute; every driver since R470 has it, beside cuPointerGetAttribute"),
+    (
+        r"nvml(?!\w*(Mem|Process|Pids|Util|Accounting|ExportTable))\w+",
+        "NVML gives no memory and starts no work, and this name promises neither memory's sizes nor processes",
+    ),
+    (r"nvmlInternalGetExportTable", "nvidia-smi's private interface; every driver since R470 has it"),
 )
-_LAUNCHES = re.compile(r"^cu\w*Launch")
+#: Functions that libvcuda passes on by their names, and of which nothing published says what they do.
+UNDOCUMENTED = frozenset({"cuSubgridCreate", "cuSubgridWorkerGridCreate", "cuSubgridWorksetCreate"})
+_HARMLESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HARMLESS))
 
 
 def known_functions(libvcuda_dir: str, library: str = "libcuda") -> set[str]:
@@ -35,6 +51,6 @@ def known_functions(libvcuda_dir: str, library: str = "libcuda") -> set[str]:
 
 
 def unknown_functions(driver: Iterable[str], known: Iterable[str]) -> list[str]:
-    """The sorted allocation and launch functions among the driver's symbols that are not in `known`."""
-    strange = set(driver) - set(known)
-    return sorted(name for name in strange if _GIVES_MEMORY.match(name) or _LAUNCHES.match(name))
+    """The sorted functions among the driver's whose work is not known, and that no rule calls harmless."""
+    strange = set(driver) - (set(known) - UNDOCUMENTED)
+    return sorted(name for name in strange if not _HARMLESS.fullmatch(name))

@@ -1,0 +1,181 @@
+"""What real drivers export, and what their cuGetProcAddress answers, as recorded in tests/data/drivers.
+
+Belongs here: reading and writing the records, and stand-ins, which are libraries with a recorded driver's exports and
+answers. tests/compatibility makes the records from the drivers' own packages. Names and numbers are facts; nothing else
+of a driver is kept. Does not belong here: the simulated driver, which does work.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from checkout import BUILD, DATA
+
+RECORDS = DATA / "drivers"
+ASK = RECORDS / "ask_proc_address.c"
+#: The releases, and the version of each that was recorded.
+RELEASES = {"470": "470.256.02", "535": "535.261.03", "550": "550.163.01", "580": "580.142", "615": "615.71.09"}
+LIBRARIES = {"libcuda": "libcuda.so.1", "libnvidia-ml": "libnvidia-ml.so.1"}
+LISTS = {"libcuda": "vcuda.json", "libnvidia-ml": "vcuda_nvml.json"}
+#: The versions of CUDA that were released.
+CUDA = (*range(11000, 11090, 10), *range(12000, 12070, 10), 12080, 12090, *range(13000, 13060, 10))
+FLAGS = ("0", "1", "2")
+
+Answers = dict[tuple[str, str], list[str]]  #: (name, flags) -> "version:answer", where it changes: ask_proc_address.c
+
+
+def hooked(library: str) -> set[str]:
+    """The functions for which the built libvcuda has wrappers."""
+    return set(json.loads((BUILD / "lib/vcuda" / LISTS[library]).read_text())["hooked"])
+
+
+# ---- exports
+
+
+def exports(library: str, release: str, kind: str = "function") -> set[str]:
+    """The names that a release's library exports: functions, or what is data (`kind` object)."""
+    found: set[str] = set()
+    for heading, names in _paragraphs(RECORDS / "exports.txt"):
+        if heading[0] == library and release in heading[1].split(",") and heading[2] == kind:
+            found.update(names)
+    return found
+
+
+def write_exports(found: dict[tuple[str, str, str], set[str]]) -> None:
+    """`found`: (library, release, kind) -> names."""
+    releases: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for (library, release, kind), names in found.items():
+        for name in names:
+            releases[library, kind, name].append(release)
+    groups: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for (library, kind, name), of in releases.items():
+        groups[library, ",".join(sorted(of)), kind].add(name)
+    _write(RECORDS / "exports.txt", groups)
+
+
+# ---- answers
+
+
+def asked_names() -> list[str]:
+    """All functions of the driver API in any recorded release, with and without version and stream variant."""
+    names = {name for release in RELEASES for name in exports("libcuda", release) if re.match(r"cu[A-Z]", name)}
+    bare = {re.sub(r"_v\d+$", "", re.sub(r"_pt[sd][sz]$", "", name)) for name in names}
+    return [*sorted(names | bare), "cuNoSuchFunction"]
+
+
+def parsed(output: str) -> Answers:
+    """The answers in what ask_proc_address printed."""
+    lines = (line.split() for line in output.splitlines())
+    return {(name, flags): answers for name, flags, *answers in lines}
+
+
+def answers(release: str) -> Answers:
+    """The recorded answers of a release's cuGetProcAddress."""
+    found: Answers = {}
+    end: list[str] = []
+    for (releases, flags, *pattern), names in _paragraphs(RECORDS / "proc_address.txt"):
+        if flags == "end" and release == releases:
+            end = pattern
+        elif release in releases.split(","):
+            for name, flag in itertools.product(names, flags):
+                found[name, flag] = [answer.replace("=", name) for answer in pattern]
+    return {key: pattern + end for key, pattern in found.items()}
+
+
+def write_answers(found: dict[str, Answers]) -> None:
+    """`found`: release -> answers. In a pattern "=" is the name that was asked for; `end` is the last part of all."""
+    same: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    groups: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for release, by_name in found.items():
+        last = {pattern[-1] for pattern in by_name.values()}
+        if len(last) == 1:
+            groups[(release, "end", *last)] = set()
+        for (name, flags), pattern in by_name.items():
+            plain = re.sub(rf"\b{name}(?=\b|_)", "=", " ".join(pattern[:-1] if len(last) == 1 else pattern))
+            same[name, plain, release].append(flags)
+    merged: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for (name, plain, release), flag_list in same.items():
+        merged[name, plain, "".join(flag_list)].append(release)
+    for (name, plain, flags), releases in merged.items():
+        groups[",".join(releases), flags, plain].add(name)
+    _write(RECORDS / "proc_address.txt", groups)
+
+
+def _paragraphs(path: Path) -> list[tuple[list[str], list[str]]]:
+    """(words of the heading, names). A line of names begins with a blank."""
+    found: list[tuple[list[str], list[str]]] = []
+    for line in path.read_text(encoding="ascii").splitlines():
+        if line.startswith(" "):
+            found[-1][1].extend(line.split())
+        elif not line.startswith("#"):
+            found.append((line.split(), []))
+    return found
+
+
+def _write(path: Path, groups: dict[tuple[str, ...], set[str]]) -> None:
+    head = [line for line in path.read_text().splitlines() if line.startswith("#")] if path.exists() else []
+    lines = head + [line for key in sorted(groups) for line in (" ".join(key), *_wrapped(groups[key]))]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
+
+
+def _wrapped(names: Iterable[str]) -> list[str]:
+    lines: list[str] = []
+    for name in sorted(names):
+        if not lines or len(lines[-1]) + len(name) > 118:
+            lines.append("")
+        lines[-1] += f" {name}"
+    return lines
+
+
+# ---- stand-ins
+
+
+def stand_in(directory: Path, release: str, library: str) -> Path:
+    """A library in `directory` with the release's exports; its functions do nothing, but cuGetProcAddress answers."""
+    directory.mkdir(exist_ok=True)
+    source = directory / f"{library}.c"
+    answering = {"cuGetProcAddress", "cuGetProcAddress_v2"} if library == "libcuda" else set()
+    names = sorted(exports(library, release))
+    lines = [f"int {name}(void) {{ return 3; }}" for name in names if name not in answering]
+    lines += [f"int {name}[4];" for name in sorted(exports(library, release, "object"))]
+    if answering:
+        lines += _answering(answers(release), "cuGetProcAddress_v2" in names)
+    source.write_text("\n".join(lines) + "\n")
+    target = directory / LIBRARIES[library]
+    command = ["gcc", "-O0", "-w", "-shared", "-fPIC", f"-I{RECORDS}", f"-Wl,-soname,{target.name}", "-o", str(target)]
+    subprocess.run([*command, str(source)], check=True)
+    return target
+
+
+def _answering(recorded: Answers, second_form: bool) -> list[str]:
+    rows = []
+    for (name, flags), pattern in sorted(recorded.items()):
+        for answer in pattern:
+            version, _, forms = answer.partition(":")
+            second, _, first = forms.partition("/")
+            rows.append(f'\t{{"{name}", {flags}, {version}, {_form(second)}, {_form(first, second)}}},')
+    declared = sorted({word for row in rows for word in re.findall(r"\(void \*\)(cu\w+)", row)})
+    return [
+        *(f"int {name}();" for name in declared if name.startswith("cuGetProcAddress")),
+        '#include "replay.h"',
+        "static const struct row rows[] = {",
+        *rows,
+        "};",
+        "REPLAY_FIRST",
+        *(["REPLAY_SECOND"] if second_form else []),
+    ]
+
+
+def _form(form: str, other: str = "") -> str:
+    """Result, status and function of one form as an initialiser; what is not said of one form is as for the other."""
+    if form == "x":
+        return "{500, 77, UNTOUCHED}"
+    result, *status, function = (form or other).split(",")
+    address = {"-": "0", "u": "UNTOUCHED"}.get(function, f"(void *){function}")
+    return f"{{{result}, {status[0] if status else 77}, {address}}}"
