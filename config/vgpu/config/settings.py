@@ -7,6 +7,8 @@ file only as far as a half-written or foreign one would do harm.
 
 from __future__ import annotations
 
+import os
+
 from vgpu.config import records
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.fields import Fields
@@ -127,6 +129,16 @@ def read(path: str = COMPILED_PATH) -> Settings:
     except FileNotFoundError:
         raise VgpuError(path, expected="compiled settings", found="no file", do=_DO) from None
     return from_record(record, path)
+
+
+def read_or_default(path: str) -> Settings:
+    """The settings in force, or the defaults before any are compiled; VgpuError when the file is damaged."""
+    try:
+        return read(path)
+    except VgpuError:
+        if os.path.exists(path):
+            raise
+        return Settings()
 
 
 def _same_type(value: object, default: object) -> bool:

@@ -13,7 +13,6 @@ import click
 from vgpu.config import settings, standalone
 from vgpu.config.errors import VgpuError
 from vgpu.config.request import REQUEST
-from vgpu.config.settings import Settings
 from vgpu.node.ctl.output import output_option, print_json
 
 _PARTS = (
@@ -52,7 +51,7 @@ def request(config_path: str, /, make_key: bool, rotate_key: bool, output: str, 
     The annotation has this node's key in its name. It is for the administrator's commands and files; an image must not
     have it: podman run --annotation "$(vgpuctl request --cores 30 --memory 8Gi)" IMAGE
     """
-    node = _settings(config_path)
+    node = settings.read_or_default(config_path)  # a package makes the key before anything is configured
     path = node.text("standalone.key")
     if make_key or rotate_key:
         _make(path, rotate_key)
@@ -73,16 +72,6 @@ def request(config_path: str, /, make_key: bool, rotate_key: bool, output: str, 
 
 def _each(value: object) -> tuple[object, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,) if value is not None else ()
-
-
-def _settings(config_path: str) -> Settings:
-    """The node's settings, or the defaults: a package makes the key before anything is configured."""
-    try:
-        return settings.read(config_path)
-    except VgpuError:
-        if os.path.exists(config_path):
-            raise
-        return Settings()
 
 
 def _make(path: str, anew: bool) -> None:

@@ -111,12 +111,7 @@ def _node(config_path: str) -> Settings:
     """The node's settings, or the defaults: a runtime can be configured before the first settings are compiled."""
     if os.geteuid() != 0:
         raise VgpuError("vgpuctl runtime", expected="root", found=f"uid {os.geteuid()}", do="run as root")
-    try:
-        return settings.read(config_path)
-    except VgpuError:
-        if os.path.exists(config_path):
-            raise
-        return Settings()
+    return settings.read_or_default(config_path)
 
 
 def _write(
