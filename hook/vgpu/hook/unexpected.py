@@ -11,30 +11,28 @@ import os
 
 from vgpu.config.errors import VgpuError, escaped
 
-#: What an error of the kernel says about the node: (what was found, what to do).
-_CAUSES = {
-    errno.ELOOP: ("a symbolic link, which vgpu follows nowhere in its own directories",
-                  "find out who made it, and remove it"),
-    errno.ENOSPC: ("no space on its file system", "make room there"),
-    errno.EDQUOT: ("no quota left on its file system", "make room there"),
-    errno.EROFS: ("a read-only file system", "mount it read-write; paths.state and paths.run name other directories"),
-    errno.EFBIG: ("the limit of this process on the size of files (RLIMIT_FSIZE)",
-                  "raise it in the service that runs the container runtime (LimitFSIZE=)"),
-    errno.EMFILE: ("the limit of this process on open files (RLIMIT_NOFILE)",
-                   "raise it in the service that runs the container runtime (LimitNOFILE=)"),
-    errno.ENFILE: ("the limit of this host on open files", "raise fs.file-max"),
-    errno.ENOMEM: ("no memory left", "free memory of this host, or of the runtime's cgroup"),
-    errno.EAGAIN: ("a limit of this host or of the runtime's cgroup (processes, memory, locks)", "raise it"),
-    errno.EIO: ("an input/output error", "look into the kernel's log, and check the disk"),
-    errno.EACCES: ("no permission", "check its mode and owner, and the host's security module"),
-    errno.EPERM: ("an operation that the kernel does not permit",
-                  "check its attributes, and the host's security module"),
-    errno.ENOENT: ("nothing there", "run: vgpuctl doctor"),
-    errno.ENOTDIR: ("something else than a directory in its path", "run: vgpuctl doctor"),
-    errno.EISDIR: ("a directory", "remove it"),
-    errno.EPIPE: ("a reader that has gone", "start the container again"),
-    errno.ENOSYS: ("a system call that this kernel or a filter does not allow", "run: vgpuctl doctor"),
-}  # fmt: skip
+#: What an error of the kernel says about the node: its name, what was found, what to do.
+_CAUSES = """
+ELOOP | a symbolic link, which vgpu follows nowhere in its own directories | find out who made it, and remove it
+ENOSPC | no space on its file system | make room there
+EDQUOT | no quota left on its file system | make room there
+EROFS | a read-only file system | mount it read-write; paths.state and paths.run name other directories
+EFBIG | the limit of this process on the size of files (RLIMIT_FSIZE)\
+ | raise it in the service that runs the container runtime (LimitFSIZE=)
+EMFILE | the limit of this process on open files (RLIMIT_NOFILE)\
+ | raise it in the service that runs the container runtime (LimitNOFILE=)
+ENFILE | the limit of this host on open files | raise fs.file-max
+ENOMEM | no memory left | free memory of this host, or of the runtime's cgroup
+EAGAIN | a limit of this host or of the runtime's cgroup (processes, memory, locks) | raise it
+EIO | an input/output error | look into the kernel's log, and check the disk
+EACCES | no permission | check its mode and owner, and the host's security module
+EPERM | an operation that the kernel does not permit | check its attributes, and the host's security module
+ENOENT | nothing there | run: vgpuctl doctor
+ENOTDIR | something else than a directory in its path | run: vgpuctl doctor
+EISDIR | a directory | remove it
+EPIPE | a reader that has gone | start the container again
+ENOSYS | a system call that this kernel or a filter does not allow | run: vgpuctl doctor
+"""
 _MORE = "run: vgpuctl doctor; if it finds nothing, report this line"
 
 
@@ -52,7 +50,7 @@ def meaning(step: str, error: BaseException) -> VgpuError:
     if isinstance(error, KeyboardInterrupt):
         return VgpuError("vgpu-hook", expected="to finish", found="the signal SIGINT", do="start the container again")
     if isinstance(error, MemoryError):
-        found, do = _CAUSES[errno.ENOMEM]
+        found, do = _cause("ENOMEM")
         return VgpuError("vgpu-hook", expected="memory", found=found, do=do)
     if isinstance(error, ImportError):
         return VgpuError(error.name or "a module", expected="it to be installed", found=str(error),
@@ -63,11 +61,18 @@ def meaning(step: str, error: BaseException) -> VgpuError:
 
 def _of_system_call(error: OSError, number: int) -> VgpuError:
     meaning = os.strerror(number)
-    cause, do = _CAUSES.get(number, (meaning, _MORE))
+    name = errno.errorcode.get(number, str(number))
+    cause, do = _cause(name) or (meaning, _MORE)
     names = [escaped(str(name)) for name in (error.filename, error.filename2) if name is not None]
     call = (error.strerror or "").removesuffix(meaning).rstrip(": ")  # vgpu.hook.linux.syscalls puts the call there
     what = " -> ".join(names) or call or "a system call"
-    return VgpuError(what, expected="no error", found=f"{cause} ({errno.errorcode.get(number, number)})", do=do)
+    return VgpuError(what, expected="no error", found=f"{cause} ({name})", do=do)
+
+
+def _cause(name: str) -> tuple[str, ...]:
+    """(found, do) of the error with this name, () when the table has no such line."""
+    lines = (line.split(" | ") for line in _CAUSES.splitlines())
+    return next((tuple(line[1:]) for line in lines if line[0] == name), ())
 
 
 def _place(error: BaseException) -> str:
