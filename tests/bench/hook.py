@@ -275,7 +275,7 @@ def _complete(libraries: Path, programs: Path) -> None:
     version = next(libraries.glob("libcuda.so.*.*")).name.partition(".so.")[2]
     shutil.copy2(programs / "nvidia-debugdump", programs / "nv-fabricmanager")
     capabilities = [files.capability_of(path.name) for path in libraries.glob(f"*.so.{version}")]
-    have = len([item for item in capabilities if item in plan.SHARE_CAPABILITIES]) - len(plan.UNLIMITED_LIBRARIES)
+    have = len([item for item in capabilities if item in plan.DEFAULT_CAPABILITIES]) - len(plan.UNLIMITED_LIBRARIES)
     have += len(list(programs.iterdir())) - len(plan.UNLIMITED_BINARIES)
     names = [*ABSENT, *(f"libnvidia-stand-in{number}" for number in range(FILES))]
     for name in names[: FILES - have]:

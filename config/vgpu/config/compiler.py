@@ -459,6 +459,19 @@ def _check_together(source: Source, layers: list[Layer]) -> None:
                 source.wrong(where, source.lines[where], expected, merged[mine], "change one of them")
         if merged["resources.mode"] == "gpu":
             _check_split(source, at, values, merged)
+        _check_share(source, at, values, merged)
+
+
+def _check_share(source: Source, at: Path, values: dict[str, object], merged: dict[str, Any]) -> None:
+    """Check that what shares may have besides the default is among what any container may have."""
+    of_shares, of_all = "driver.share_capabilities", "driver.capabilities"
+    extra = [name for name in merged[of_shares] if name not in (*merged[of_all], *DEFAULTS[of_shares])]  # type: ignore[misc]
+    mine = next((name for name in (of_shares, of_all) if name in values), None)
+    if extra and mine:
+        where = (*at, *mine.split("."))
+        expected = f"{extra[0]} in {of_all} too, because {of_shares} names it"
+        found = ", ".join(merged[of_all])
+        source.wrong(where, source.lines[where], expected, found, f"add {extra[0]} to {of_all}")
 
 
 _OF_SPLIT = ("resources.split_count", "scaling.memory", "scaling.cores", "resources.mode")

@@ -29,7 +29,8 @@ DEFAULTS: dict[str, object] = {
     "driver.capabilities": ["compute", "utility"],  # a container gets no others
     "driver.extra_libraries": [],  # file name globs, mounted besides those of the capabilities
     "driver.exclude_libraries": [],  # file name globs, never mounted
-    "driver.share_excludes": True,  # shares get no OpenCL, MPS, graphics, video, 32 bit: they bypass the limits
+    "driver.share_excludes": True,  # shares get no OpenCL, MPS, graphics: they bypass the limits
+    "driver.share_capabilities": ["compute", "utility"],  # with share_excludes; may name video besides
     "driver.compat_libraries": "mask",  # CUDA forward compatibility libraries in an image of a share: mask or refuse
     "devices.permissions": "rw",  # of the device cgroup rules
     "standalone.enabled": True,  # requests by annotation outside Kubernetes, from the host's root

@@ -1,4 +1,4 @@
-"""Changes that tests make to a card of a state and to the driver: events, errors, readings, a lost card.
+"""Changes that tests make to a card of a state and to the driver: events, errors, readings, a lost card, memory.
 
 Each function changes one structure of the state's file under the lock that the libraries take. The structures are in
 sim_layout.py; the command line is simctl.py.
@@ -14,7 +14,19 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from sim_layout import FLOCK, LOST_MARK, MAX_CARDS, MAX_INCIDENTS, Board, File, Header, Incident, SimError
+from sim_layout import (
+    FLOCK,
+    LOST_MARK,
+    MAX_CARDS,
+    MAX_INCIDENTS,
+    MAX_SLOTS,
+    Board,
+    File,
+    Header,
+    Incident,
+    SimError,
+    Slot,
+)
 
 EVENT_TYPES = {"single_bit_ecc": 0x1, "double_bit_ecc": 0x2, "performance_state": 0x4, "xid": 0x8, "clock": 0x10}
 # These are not NVML events: the card falls off the bus, or comes back.
@@ -122,3 +134,21 @@ def set_driver(directory: str, state: str) -> None:
         header.driver = DRIVER_STATES[state]
 
     _change_part(directory, Header, 0, change)
+
+
+def add_session(directory: str, index: int, pid: int, size: int) -> None:
+    """Let the driver hold `size` bytes more for process `pid` without a call of CUDA's API; less where it is negative.
+
+    A session of the video encoder or decoder is such memory.
+    """
+
+    def change(slot: Slot) -> None:
+        if slot.token and slot.pid == pid:
+            slot.context[index] += size
+            found.append(pid)
+
+    found: list[int] = []
+    for number in range(MAX_SLOTS):
+        _change_part(directory, Slot, File.slots.offset + number * ctypes.sizeof(Slot), change)
+    if len(found) != 1:
+        raise SimError(f"{len(found)} processes {pid} on the card, expected 1")

@@ -31,6 +31,7 @@ from sim_incidents import (  # noqa: E402
     DRIVER_STATES,
     EVENT_TYPES,
     LOSSES,
+    add_session,
     inject_ecc,
     inject_event,
     set_driver,
@@ -47,6 +48,7 @@ from sim_root import DEFAULT_BUILD, make_root, soname_of  # noqa: E402
 __all__ = [
     "VIRTUAL_BEGIN_NS",
     "SimError",
+    "add_session",
     "inject_ecc",
     "inject_event",
     "layout",

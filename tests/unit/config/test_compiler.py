@@ -61,6 +61,11 @@ ACCEPTED = [
     ("driver:\n  capabilities:\n  - compute\n  - video\n", "driver.capabilities", ["compute", "video"]),
     ("driver: {exclude_libraries: ['libnvidia-opencl.so.*']}", "driver.exclude_libraries", ["libnvidia-opencl.so.*"]),
     ("driver: {share_excludes: no}", "driver.share_excludes", False),
+    (
+        "driver: {capabilities: [compute, utility, video], share_capabilities: [compute, video]}",
+        "driver.share_capabilities",
+        ["compute", "video"],
+    ),
     ("devices: {permissions: rwm}", "devices.permissions", "rwm"),
     ("standalone: {enabled: false}", "standalone.enabled", False),
     ("placement: {policy: spread}", "placement.policy", "spread"),
@@ -156,6 +161,22 @@ REFUSED = [
     (
         "driver: {exclude_libraries: ['libnvidia-ml.*']}",
         ["F:1: driver.exclude_libraries: expected patterns that leave lib"],
+    ),
+    (
+        "driver: {share_capabilities: [graphics]}",
+        ["F:1: driver.share_capabilities[0]: expected compute, utility or video, found graphics"],
+    ),
+    (
+        "driver:\n  share_capabilities: [compute, video]",
+        [
+            "F:2: driver.share_capabilities: expected video in driver.capabilities too",
+            "add video to driver.capabilities",
+        ],
+    ),
+    (
+        "driver: {capabilities: [compute, video], share_capabilities: [video]}\n"
+        "nodes: {F: {driver: {capabilities: [compute]}}}",
+        ["F:2: nodes.F.driver.capabilities: expected video in driver.capabilities too"],
     ),
     ("driver: {share_excludes: 1}", ["F:1: driver.share_excludes: expected true or false, found 1"]),
     ("driver: {compat_libraries: mount}", ["F:1: driver.compat_libraries: expected mask or refuse, found mount"]),

@@ -37,8 +37,9 @@ SMALL = 64 << 10
 MAX_COPIES = 256  # of driver libraries in an image; each costs a mount
 
 LIMITED = ("libcuda", "libnvidia-ml")  #: the libraries that libvcuda replaces
-SHARE_CAPABILITIES = ("compute", "utility")
-UNLIMITED_LIBRARIES = ("libnvidia-opencl",)  # it has its own allocator, which libvcuda cannot limit
+DEFAULT_CAPABILITIES = ("compute", "utility")  #: of a container that names none
+#: OpenCL's allocator and VDPAU, whose processes are in no list of NVML's compute processes: libvcuda can limit neither.
+UNLIMITED_LIBRARIES = ("libnvidia-opencl", "libvdpau_nvidia")
 UNLIMITED_BINARIES = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 
 #: Links besides the SONAMEs, by the name of the library's SONAME.
@@ -88,12 +89,14 @@ class PlannedContainer:
 def capabilities(wish: str, settings: Settings, exclusive: bool) -> frozenset[str]:
     """The capabilities of `wish` (NVIDIA_DRIVER_CAPABILITIES or "") that the node allows; else compute and utility."""
     allowed = set(settings.texts("driver.capabilities"))
-    if not exclusive and settings.flag("driver.share_excludes"):
-        allowed &= set(SHARE_CAPABILITIES)
+    if not exclusive:
+        allowed.discard("compat32")  # there is no 32-bit libvcuda
+        if settings.flag("driver.share_excludes"):
+            allowed &= set(settings.texts("driver.share_capabilities"))
     wanted = {name.strip() for name in wish.split(",")}
     chosen = allowed if "all" in wanted else wanted & allowed
     chosen |= {IMPLIED[name] for name in chosen if name in IMPLIED} & allowed
-    return frozenset(chosen or allowed & set(SHARE_CAPABILITIES))
+    return frozenset(chosen or allowed & set(DEFAULT_CAPABILITIES))
 
 
 def devices(inventory: Inventory, allocation: Allocation, chosen: frozenset[str]) -> tuple[Device, ...]:

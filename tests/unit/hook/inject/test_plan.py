@@ -32,6 +32,7 @@ GIB = 1 << 30
 LIMITS_FILE = "/run/vgpu/containers/c1/limits"
 CARDS_FILE = "/run/vgpu/containers/c1/cards"
 PRESENCE_FILE = "/run/vgpu/presence"
+VIDEO = {"driver.share_capabilities": ["compute", "utility", "video"]}
 ALL = ["compute", "utility", "video", "graphics", "display", "compat32"]
 LAYOUTS = {
     DEBIAN: ("/usr/lib/x86_64-linux-gnu", "/usr/lib/i386-linux-gnu"),
@@ -223,7 +224,12 @@ def test_two_libraries_of_one_soname_are_no_trouble() -> None:
         ("all", {}, True, {"compute", "utility"}),
         ("all", {"driver.capabilities": ALL}, True, set(ALL)),
         ("all", {"driver.capabilities": ALL}, False, {"compute", "utility"}),
-        ("all", {"driver.capabilities": ALL, "driver.share_excludes": False}, False, set(ALL)),
+        ("all", {"driver.capabilities": ALL, "driver.share_excludes": False}, False, {*ALL} - {"compat32"}),
+        ("all", {"driver.capabilities": ALL, **VIDEO}, False, {"compute", "utility", "video"}),
+        ("video", {"driver.capabilities": ALL, **VIDEO}, False, {"compute", "video"}),
+        ("", {"driver.capabilities": ALL, **VIDEO}, False, {"compute", "utility"}),
+        ("all", {"driver.capabilities": ALL, **VIDEO}, True, set(ALL)),
+        ("all", {**VIDEO}, False, {"compute", "utility"}),
         ("utility", {}, False, {"utility"}),
         (" utility , compute ", {}, False, {"utility", "compute"}),
         ("graphics", {}, True, {"compute", "utility"}),  # not on this node: the default
@@ -265,9 +271,10 @@ WAYS_PAST = ("libnvidia-opencl", "mps-control", "mps-server", "libnvidia-encode"
         (share(), {"driver.capabilities": ALL}, set()),
         (whole(), {}, {"libnvidia-opencl", "mps-control", "mps-server"}),
         (whole(), {"driver.capabilities": ALL}, set(WAYS_PAST)),
-        (share(), {"driver.capabilities": ALL, "driver.share_excludes": False}, set(WAYS_PAST)),
+        (share(), {"driver.capabilities": ALL, "driver.share_excludes": False}, {*WAYS_PAST} - {"host/lib32"}),
+        (share(), {"driver.capabilities": ALL, **VIDEO}, {"libnvidia-encode"}),
     ],
-    ids=["share", "share of all", "whole", "whole of all", "admin's choice"],
+    ids=["share", "share of all", "whole", "whole of all", "admin's choice", "share with video"],
 )
 def test_files_that_bypass_the_limits(allocation: Allocation, settings: dict[str, object], seen: set[str]) -> None:
     planned = made(allocation, wish="all", **settings)
