@@ -119,8 +119,8 @@ class Execution:
     def keep(self) -> None:
         """The start has succeeded: everything stays as it is. The caller then ends.
 
-        It waits for the child's end. An orphan would become a child of the runtime, and crun takes the first SIGCHLD for
-        its hook's: where the orphan ends before the hook, crun 1.8 misses the hook's end and waits until its timeout.
+        It waits for the child's end. The runtime would get an orphan as its own child, and crun 1.8 waits for a hook by
+        SIGCHLD: where the orphan has ended first, crun misses the end of the hook and waits until its timeout.
         """
         try:  # noqa: SIM105 - contextlib would cost the hook's process time
             self._close()
