@@ -487,8 +487,7 @@ class Ledger:
         others = self.shares()
         wrong = presence.ensure(self.run_dir)
         if wrong and others:
-            path = paths.presence(self.run_dir)
-            self.notes.append(f"{path} was {wrong}: containers from before do not see the ones that start now")
+            self.notes.append(f"{paths.presence(self.run_dir)} {wrong}")
         core_schedules.create(directory, claim, others, core_schedules.clock_offset(claim.pid, self.proc))
 
     def _withdraw(self, start: Start) -> None:

@@ -1,8 +1,11 @@
-"""The presence file: made once, complete and readable by all. It is never replaced, whatever is at its path."""
+"""The presence file: made once, complete and readable by all. It is never replaced, whatever is at its path or in it."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -30,14 +33,26 @@ def test_it_is_made_once(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", SOUND[1:], SOUND + b"\0", b"x" * 10_000])
-def test_one_of_another_size_is_replaced(path: Path, content: bytes) -> None:
-    """To cut it in place the host would have to open it, and would wait for a lease."""
+def test_one_of_another_size_gets_its_size_and_stays_the_same_file(path: Path, content: bytes) -> None:
+    """The containers that run have it mounted, and would not see the others' locks on a new one."""
     path.write_bytes(content)
-    with path.open("rb") as before:
-        assert presence.ensure(str(path.parent)), "containers that run already have the other one"
-        assert os.fstat(before.fileno()).st_ino != path.stat().st_ino
-    assert path.read_bytes() == SOUND
+    inode = path.stat().st_ino
+    assert presence.ensure(str(path.parent)) == presence.RESIZED
+    assert (path.stat().st_ino, path.stat().st_size) == (inode, len(SOUND))
     assert path.stat().st_mode & 0o7777 == 0o444
+    assert not presence.ensure(str(path.parent))
+
+
+def test_a_lease_on_one_of_another_size_delays_nothing_and_refuses_no_start(path: Path) -> None:
+    path.write_bytes(b"")
+    holder = os.open(path, os.O_RDONLY)
+    fcntl.fcntl(holder, fcntl.F_SETSIG, signal.SIGURG)  # which is ignored; the kernel's own signal would end the test
+    fcntl.fcntl(holder, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    before = time.monotonic()
+    assert presence.ensure(str(path.parent)) == presence.LEASED
+    assert time.monotonic() - before < 5
+    os.close(holder)
+    assert presence.ensure(str(path.parent)) == presence.RESIZED
 
 
 def test_its_content_does_not_matter(path: Path) -> None:
