@@ -1,4 +1,4 @@
-"""The presence file: made once, complete and readable by all. It is never replaced, whatever is at its path or in it."""
+"""The presence file: made once, complete and readable by all. It is never replaced, whatever is at its path."""
 
 from __future__ import annotations
 
