@@ -5,6 +5,9 @@ has a unit for the container, because it applies its own list when that changes 
 container's cgroup and those up to its unit, as v1 lists (cgroup_v1) or v2 programs (cgroup_v2). Last, where others
 restrict devices too, a check of the kernel's decision (access_check). Nothing changes above the unit: a refusal there
 is an error that names it.
+
+What only one kind of cgroup needs is imported when it is needed. The hook comes here while its child makes the mounts,
+so a start does not wait for these imports. This is the host's side: the process never enters a container's namespaces.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import errno
 import os
 
 from vgpu.config.errors import VgpuError
-from vgpu.hook.devices import cgroup_v1, cgroup_v2, rules
+from vgpu.hook.devices import rules
 from vgpu.hook.devices.rules import ContainerRules
 from vgpu.hook.linux import cgroup, procfs
 from vgpu.hook.linux.cgroup import DeviceCgroup
@@ -106,6 +109,8 @@ class _Opening:
                 os.close(fd)
 
     def _open_lists(self, fds: list[int], names: list[str]) -> DeviceAccess:
+        from vgpu.hook.devices import cgroup_v1  # noqa: PLC0415
+
         listed, remarks, _ = self._allow_in_systemd()
         lines = cgroup_v1.open_levels(fds, names, self.opening, self.shared)
         if listed:
@@ -113,6 +118,8 @@ class _Opening:
         return self._access(lines, remarks, "the devices were open already")
 
     def _open_programs(self, fds: list[int], names: list[str]) -> DeviceAccess:
+        from vgpu.hook.devices import cgroup_v2  # noqa: PLC0415
+
         levels = [cgroup_v2.Level(fd, name, self.opening, self.what.container_rules) for fd, name in zip(fds, names)]
         listed, remarks, pins = self._allow_in_systemd()
         steps = [
@@ -139,8 +146,6 @@ class _Opening:
         name = self.unit.rpartition("/")[2]
         if not os.path.isdir(f"{self.run}/systemd/system"):
             return False, [f"systemd does not run here, {name} is only a name: kernel level only"], ()
-        # Imported here because a start without systemd need not pay for D-Bus (1 ms). This is the host's side: the
-        # process never enters a container's namespaces.
         from vgpu.hook.devices import systemd  # noqa: PLC0415
 
         result = systemd.allow(name, self.what.devices, self.what.access, self.what.nodes, self.run)
@@ -158,7 +163,7 @@ class _Opening:
                             found="refused by the kernel", do=others)  # fmt: skip
 
     def _refused(self, fd: int) -> list[tuple[int, int]]:
-        from vgpu.hook.devices import access_check  # noqa: PLC0415 - as in _allow_in_systemd
+        from vgpu.hook.devices import access_check  # noqa: PLC0415
 
         return access_check.refused(fd, self.place.directory, self.what.nodes, self.what.access)
 
