@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -217,14 +219,20 @@ def test_a_failing_last_operation_undoes_all_others(container: Container, way: N
 
 
 def in_a_child(work: Callable[[], None]) -> None:
-    """Run `work` in a process that then kills itself."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        finally:
-            os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
+    """Run `work` in a process that then kills itself. What it raises fails the test."""
+    with tempfile.TemporaryFile() as raised:
+        child = os.fork()
+        if child == 0:
+            try:
+                work()
+            except BaseException:
+                raised.write(traceback.format_exc().encode())
+                raised.flush()
+            finally:
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(child, 0)
+        raised.seek(0)
+        assert raised.read().decode() == ""
 
 
 def ended(pid: int) -> bool:
