@@ -183,13 +183,15 @@ class Hook:
             notes, access = self._equip(container, allocation, node)
             self.step = "record"
             node.ledger.confirm(start, {f"{major}:{minor}": path for (major, minor), path in access.nodes.items()})
+            return [*node.ledger.describe(allocation), *_too_small(allocation), *notes, *node.ledger.notes]
         except BaseException as error:
-            left = self.execution.undo() if self.execution else ""
-            node.ledger.withdraw(start)
+            try:
+                left = self.execution.undo() if self.execution else ""
+            finally:
+                node.ledger.withdraw(start)
             if left:
                 raise VgpuError(f"{unexpected.meaning(self.step, error)}; not undone: {left}") from error
             raise
-        return [*node.ledger.describe(allocation), *_too_small(allocation), *notes, *node.ledger.notes]
 
     def _equip(self, container: Container, allocation: Allocation, node: Node) -> tuple[list[str], AllowDevices]:
         """Open the device cgroup, while a child makes the mounts, links and nodes. The cgroup needs no undoing: the

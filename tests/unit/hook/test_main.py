@@ -804,6 +804,22 @@ def test_a_failure_after_the_mounts_undoes_them_before_the_claim(
     assert place.claims() == []
 
 
+def test_the_claim_goes_also_when_the_mounts_cannot_be_undone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    executed = Executed(place)
+
+    def equip(self: Hook, *_: object) -> object:
+        self.execution = executed  # type: ignore[assignment]
+        raise OSError(5, "Input/output error")
+
+    def undo() -> str:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(executed, "undo", undo)
+    monkeypatch.setattr(Hook, "_equip", equip)
+    assert "(EMFILE)" in place.refused()
+    assert place.claims() == []
+
+
 @pytest.mark.parametrize("name", ["run/ledger.lock", "run/hook.log", "standalone.key"])
 def test_a_link_among_the_hooks_own_files_is_one_line_and_is_followed_nowhere(
     place: Place, equipped: list[str], name: str
