@@ -344,12 +344,6 @@ class Rootfs:
             self.undo.append(("unlink", os.dup(parent), undo.temporary(name, pid), NOTHING))
         return failed + self.take_back()
 
-    def keep(self) -> None:
-        """Drop the undo steps after success."""
-        for _, parent, _, _ in self.undo:
-            os.close(parent)
-        self.undo.clear()
-
 
 class _Undoable:
     """A change of `name` in the directory `parent`, inside a `with`: its undo step is there before it."""

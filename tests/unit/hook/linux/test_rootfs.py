@@ -27,7 +27,8 @@ def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     fd = os.open(directory, os.O_PATH | os.O_DIRECTORY)
     made = Rootfs(fd, (os.getuid(), os.getgid()))
     yield made
-    made.keep()
+    for _, parent, _, _ in made.undo:
+        os.close(parent)
     os.close(fd)
 
 

@@ -86,7 +86,8 @@ def test_recovery_undoes_what_was_done(tmp_path: Path, monkeypatch: pytest.Monke
         except Killed:
             pass
     os.close(write_end)
-    root.keep()
+    for _, parent, _, _ in root.undo:
+        os.close(parent)
     root.close()
     again = Rootfs(os.open(tree, os.O_PATH | os.O_DIRECTORY))
     assert again.recover(os.read(read_end, 1 << 16), os.getpid(), {"cache": b"old"}) == []
