@@ -15,8 +15,8 @@ void interpreter_standard_fds(void);
 #define INTERPRETER_ARGS_MAX 24
 
 /*
- * `args` (at most INTERPRETER_ARGS_MAX, then NULL) are the arguments of entry() in vgpu.hook.main. Returns only on failure: the step that
- * failed, with errno.
+ * `args` (at most INTERPRETER_ARGS_MAX, then NULL) are the arguments of entry() in vgpu.hook.main. Returns only on
+ * failure: the step that failed, with errno.
  */
 const char *interpreter_exec(const struct input *state, char *const *args);
 
