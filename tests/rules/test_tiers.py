@@ -48,6 +48,8 @@ ELSEWHERE = {
     "node/doctor/runtimes": "unit/node/ctl/test_doctor.py",
     "node/driver/discover": "component/node/test_discover.py",
     "node/driver/elf_symbols": "component/node/test_elf_symbols.py",
+    "node/driver/hide_symbols": "component/node/test_library_copies.py",
+    "node/driver/library_copies": "component/node/test_library_copies.py",
     "node/driver/unknown_functions": "component/libvcuda/test_unknown_functions.py",
     "node/service/log": "unit/node/daemon/test_device_monitor.py",
     "node/service/sd_notify": "component/plugin/test_main.py",

@@ -6,6 +6,8 @@ and the plugin read it. Paths are host paths as the hook opens them, with the dr
 
 from __future__ import annotations
 
+import os
+
 from vgpu.config import paths, records
 from vgpu.config.errors import VgpuError
 from vgpu.config.fields import Fields
@@ -94,10 +96,40 @@ class Card:
         return f"card {self.index} ({self.uuid}, {self.name})"
 
 
-class Inventory:
-    """What `vgpuctl inventory refresh` found; `devices` are the nodes that do not belong to one card."""
+class LimiterCopy:
+    """One of libvcuda's libraries, and the copy of it for this driver.
 
-    __slots__ = ("binaries", "boot_id", "cards", "devices", "driver_version", "libraries", "taken")
+    `packaged` is the `identity` of the packaged library and `build_id` its build id. `hidden` counts its names that
+    the driver lacks. `path` is the copy, without those names, and `digest` its SHA-256. No path and no reason: the
+    driver has all names. No path and a `reason`: there is no copy, for that reason.
+    """
+
+    __slots__ = ("build_id", "digest", "hidden", "name", "packaged", "path", "reason")
+
+    def __init__(
+        self,
+        name: str,
+        packaged: str,
+        build_id: str,
+        path: str = "",
+        digest: str = "",
+        hidden: int = 0,
+        reason: str = "",
+    ) -> None:
+        self.name = name
+        self.packaged = packaged
+        self.build_id = build_id
+        self.path = path
+        self.digest = digest
+        self.hidden = hidden
+        self.reason = reason
+
+
+class Inventory:
+    """What `vgpuctl inventory refresh` found; `devices` are the nodes that do not belong to one card. `copies` is empty
+    where an older vgpu took the inventory, or libvcuda is not installed."""
+
+    __slots__ = ("binaries", "boot_id", "cards", "copies", "devices", "driver_version", "libraries", "taken")
 
     def __init__(
         self,
@@ -108,6 +140,7 @@ class Inventory:
         binaries: list[Binary],
         devices: list[Device],
         cards: list[Card],
+        copies: list[LimiterCopy] | None = None,
     ) -> None:
         self.driver_version = driver_version
         self.boot_id = boot_id
@@ -116,6 +149,7 @@ class Inventory:
         self.binaries = binaries
         self.devices = devices
         self.cards = cards
+        self.copies = copies or []
 
     def record(self) -> dict[str, object]:
         return {
@@ -127,6 +161,7 @@ class Inventory:
             "binaries": [_fields(item) for item in self.binaries],
             "devices": [_fields(item) for item in self.devices],
             "cards": [dict(_fields(card), device=_fields(card.device)) for card in self.cards],
+            "copies": [_fields(item) for item in self.copies],
         }
 
 
@@ -138,7 +173,12 @@ def nvml_of(libraries: list[Library]) -> str:
     raise VgpuError("inventory", expected="the driver's libnvidia-ml.so", found="none", do=DO)
 
 
-def _fields(item: Library | Binary | Device | Card) -> dict[str, object]:
+def identity(status: os.stat_result) -> str:
+    """What changes when a file is replaced or written: one stat tells whether it is the same as before."""
+    return f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+
+
+def _fields(item: Library | Binary | Device | Card | LimiterCopy) -> dict[str, object]:
     return {name: getattr(item, name) for name in item.__slots__}
 
 
@@ -154,6 +194,7 @@ def from_record(record: dict[str, object], source: str) -> Inventory:
         [_binary(item) for item in fields.objects("binaries")],
         [_device(item) for item in fields.objects("devices")],
         [_card(item) for item in fields.objects("cards")],
+        [_copy(item) for item in fields.objects("copies")] if "copies" in fields.record else [],
     )
 
 
@@ -193,6 +234,18 @@ def _name(fields: Fields) -> str:
 def _device(fields: Fields) -> Device:
     major, minor = fields.whole("major", 0, MAX_DEVICE), fields.whole("minor", 0, MAX_DEVICE)
     return Device(fields.text("path"), fields.text("name", empty=False), major, minor, fields.text("capability"))
+
+
+def _copy(fields: Fields) -> LimiterCopy:
+    return LimiterCopy(
+        fields.text("name", empty=False),
+        fields.text("packaged"),
+        fields.text("build_id"),
+        fields.text("path"),
+        fields.text("digest"),
+        fields.whole("hidden"),
+        fields.text("reason"),
+    )
 
 
 def _card(fields: Fields) -> Card:

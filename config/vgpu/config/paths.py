@@ -170,6 +170,16 @@ def context_sizes(state_dir: str) -> str:
     return state_dir + "/context-sizes.json"
 
 
+def all_limiter_copies(state_dir: str) -> str:
+    """The directory with one directory of copies of libvcuda for each driver and build."""
+    return state_dir + "/vcuda"
+
+
+def limiter_copies(state_dir: str, driver_version: str, build_id: str) -> str:
+    """The directory of the copies of libvcuda's libraries, of this build, for this driver."""
+    return f"{all_limiter_copies(state_dir)}/{driver_version}-{build_id}"
+
+
 def is_grant_id(text: str) -> bool:
     """Whether `text` has the form of a grant's id."""
     return len(text) == GRANT_ID_LENGTH and all(c in "0123456789abcdef" for c in text)

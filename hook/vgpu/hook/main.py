@@ -24,7 +24,7 @@ from vgpu.config.settings import Settings
 from vgpu.hook import hooklog, unexpected
 from vgpu.hook.devices import rules
 from vgpu.hook.devices.allow import AllowDevices
-from vgpu.hook.inject import execute, plan
+from vgpu.hook.inject import execute, limiter_files, plan
 from vgpu.hook.inject.execute import Execution
 from vgpu.hook.inject.inspect import driver_parameters, inspect
 from vgpu.hook.inject.plan import Plan, PlannedContainer
@@ -221,12 +221,18 @@ class Hook:
         capabilities = plan.capabilities(wish, settings, allocation.exclusive)
         nodes = plan.devices(inventory, allocation, capabilities)
         inspection = inspect(root, plan.library_stems(inventory), [device.name for device in nodes])
+        limiter: dict[str, str] = {}
+        notes: tuple[str, ...] = ()
+        if not allocation.exclusive:
+            limiter, notes = limiter_files.choose(inventory, settings.text("paths.libvcuda"))
         planned_container = PlannedContainer(
             allocation, capabilities, inspection, paths.limits(settings.run_dir, container.id),
             paths.core_schedules(settings.run_dir, container.id), paths.presence(settings.run_dir),
+            limiter,
         )  # fmt: skip
         parameters = driver_parameters(settings.text("driver.proc_root")) if inspection.proc_driver else {}
         planned = plan.make(planned_container, inventory, settings, parameters)
+        planned.notes += notes
         opened = {(device.major, device.minor): device.path for device in planned.devices}
         container_rules = rules.from_config(container.config, f"{container.bundle}/config.json")
         return planned, AllowDevices(pid, tuple(opened), settings.text("devices.permissions"), container_rules, opened)

@@ -64,10 +64,11 @@ class Plan:
 
 class PlannedContainer:
     """The container that a plan is for: its allocation, its capabilities, the inspection of its root, and on the host
-    the files of its limits and core schedules and the presence file.
+    the files of its limits and core schedules and the presence file. `limiter` has the files of libvcuda that are not
+    the packaged ones, by SONAME.
     """
 
-    __slots__ = ("allocation", "capabilities", "cards_file", "inspection", "limits_file", "presence_file")
+    __slots__ = ("allocation", "capabilities", "cards_file", "inspection", "limiter", "limits_file", "presence_file")
 
     def __init__(
         self,
@@ -77,6 +78,7 @@ class PlannedContainer:
         limits_file: str,
         cards_file: str,
         presence_file: str,
+        limiter: dict[str, str] | None = None,
     ) -> None:
         self.allocation = allocation
         self.capabilities = capabilities
@@ -84,6 +86,7 @@ class PlannedContainer:
         self.limits_file = limits_file
         self.cards_file = cards_file
         self.presence_file = presence_file
+        self.limiter = limiter or {}
 
 
 def capabilities(wish: str, settings: Settings, exclusive: bool) -> frozenset[str]:
@@ -168,7 +171,7 @@ def _sources(libraries: list[Library], container: PlannedContainer, settings: Se
         for stem in LIMITED:
             if stem in sources:
                 soname = _soname(stem)
-                sources[stem] = f"{settings.text('paths.libvcuda')}/{soname}"
+                sources[stem] = container.limiter.get(soname) or f"{settings.text('paths.libvcuda')}/{soname}"
     return sources
 
 

@@ -18,7 +18,7 @@ from vgpu.config.inventory import Inventory
 from vgpu.config.settings import Settings
 from vgpu.hook.linux import staleness
 from vgpu.node.daemon.worker import Monitor, Spawn, Worker
-from vgpu.node.driver import device_nodes, discover
+from vgpu.node.driver import device_nodes, discover, library_copies
 from vgpu.node.service.log import Conditions
 
 FIRST_PAUSE, LAST_PAUSE = 2.0, 60.0  #: seconds between failed attempts: the first pause, doubled up to the last
@@ -77,7 +77,7 @@ class InventoryRefresher(Monitor):
             self._start(self._work)
 
     def _signature(self) -> Signature:
-        """What an inventory depends on and /proc shows at little cost: driver, boot, cards, numbers of the nodes."""
+        """What an inventory depends on, at little cost: driver, boot, cards, numbers of the nodes, libvcuda."""
         proc_root = self.settings.text("driver.proc_root")
         numbers = device_nodes.majors(proc_root)
         return (
@@ -85,7 +85,16 @@ class InventoryRefresher(Monitor):
             staleness.boot_id(proc_root, self.proc),
             tuple(device_nodes.minors(proc_root).items()),
             tuple(sorted(item for item in numbers.items() if item[0].startswith("nvidia"))),
+            self._libvcuda(),
         )
+
+    def _libvcuda(self) -> tuple[str, ...]:
+        """The identities of libvcuda's libraries: a package that replaces them needs other copies of them."""
+        directory = self.settings.text("paths.libvcuda")
+        try:
+            return tuple(inventories.identity(os.stat(f"{directory}/{name}")) for name in library_copies.SONAMES)
+        except OSError:
+            return ()
 
     def _read(self) -> None:
         """Read the inventory again if its file has changed. A stale inventory is not used."""

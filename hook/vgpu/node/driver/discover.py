@@ -17,7 +17,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Card, Device, Inventory, Library, nvml_of
 from vgpu.config.settings import Settings
 from vgpu.hook.linux import staleness
-from vgpu.node.driver import device_nodes, elf_symbols, files, nvml, unknown_functions
+from vgpu.node.driver import device_nodes, elf_symbols, files, library_copies, nvml, unknown_functions
 
 Note = Callable[[str], None]
 
@@ -48,8 +48,11 @@ def take(
     _check_cards(found, dev_dir(settings), proc_root, note)
     _fill_contexts(found, settings.text("paths.state"), note)
     _check_functions(libraries, settings.text("paths.libvcuda"), note)
+    copies = library_copies.make(
+        settings.text("paths.libvcuda"), settings.text("paths.state"), libraries, version, note
+    )
     boot = staleness.boot_id(proc_root, proc)
-    return Inventory(version, boot, clock(), libraries, files.binaries(root), devices, found)
+    return Inventory(version, boot, clock(), libraries, files.binaries(root), devices, found, copies)
 
 
 def _fill_contexts(found: list[Card], state_dir: str, note: Note) -> None:

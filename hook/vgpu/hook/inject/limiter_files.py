@@ -1,0 +1,35 @@
+"""Which files of libvcuda a share gets: the copies for this driver, or the packaged libraries.
+
+Belongs here: one look at the status of each file. Not here: making the copies (vgpu.node.driver.library_copies). The
+hook hashes nothing: the inventory says which packaged library a copy was made of, and a copy is never changed in place.
+"""
+
+from __future__ import annotations
+
+import os
+
+from vgpu.config.inventory import DO, Inventory, LimiterCopy, identity
+
+
+def choose(inventory: Inventory, libvcuda_dir: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """(the host's path of each library whose copy is to be used, by SONAME; a line for each that is not)."""
+    chosen: dict[str, str] = {}
+    notes = [] if inventory.copies else [f"the inventory has no copy of libvcuda for this driver; {DO}"]
+    for copy in inventory.copies:
+        problem = copy.reason or (_problem(copy, f"{libvcuda_dir}/{copy.name}") if copy.path else "")
+        if problem:
+            notes.append(f"{copy.name}: programs see names that driver {inventory.driver_version} lacks: {problem}")
+        elif copy.path:
+            chosen[copy.name] = copy.path
+    return chosen, tuple(notes)
+
+
+def _problem(copy: LimiterCopy, packaged: str) -> str:
+    """Why the copy cannot be used, or ""."""
+    try:
+        if identity(os.stat(packaged)) != copy.packaged:
+            return f"{packaged} is another one than when the inventory was taken; {DO}"
+        os.stat(copy.path)
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}; {DO}"
+    return ""
