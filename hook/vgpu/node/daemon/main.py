@@ -26,6 +26,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.node.daemon.context_sizes import ContextSizes
+from vgpu.node.daemon.copy_removal import CopyRemoval
 from vgpu.node.daemon.device_monitor import DeviceMonitor
 from vgpu.node.daemon.driver_overhead import DriverOverhead
 from vgpu.node.daemon.foreign_processes import ForeignProcessMonitor
@@ -73,6 +74,7 @@ class Daemon:
     def _create_parts(self) -> None:
         self.inventory = InventoryRefresher(self.settings, self.conditions, self._spawn, self.proc)
         self.reaper = Reaper(self.settings, self.conditions, self.proc)
+        self.copy_removal = CopyRemoval(self.settings, self.log)
         self.region_readers = RegionReaders(self.conditions, self.proc)
         self.context_sizes = ContextSizes(self.settings, self.conditions, self.region_readers, self.proc)
         use = DriverOverhead(self.settings, self.region_readers, self.proc, context_sizes=self.context_sizes)
@@ -98,6 +100,7 @@ class Daemon:
             self._part("settings", self._reload)
         self._part("inventory file", self.inventory.look)
         self._part("reaper", self.reaper.look)
+        self._part("copies of libvcuda", lambda: self.copy_removal.look(self.inventory.found))
         self._part("foreign watch", lambda: self.foreign_processes.look(self.inventory.found))
         self._part("context sizes", lambda: self.context_sizes.look_at_reports(self.lender.contexts()))
         self._part("arbiter", self.lender.look)

@@ -20,10 +20,11 @@ from vgpu.config.errors import VgpuError
 from vgpu.config.inventory import Device
 from vgpu.config.request import CORES, MEMORY
 from vgpu.hook.formats import elf
+from vgpu.hook.inject import limiter_files
 from vgpu.hook.linux import staleness
 from vgpu.node.daemon import client
 from vgpu.node.doctor.findings import FAILURE, OK, WARNING, CheckContext, Finding, failure
-from vgpu.node.driver import device_nodes, discover
+from vgpu.node.driver import device_nodes, discover, library_copies
 from vgpu.node.runtimes.edits import Record
 from vgpu.node.runtimes.registration import RUNTIMES
 
@@ -157,6 +158,26 @@ def libvcuda(context: CheckContext) -> Iterator[Finding]:
                           f"the driver's own {name} behind it", "install vgpu again")  # fmt: skip
             return
     yield Finding("libvcuda", OK, directory)
+    yield from _copies(context, directory)
+
+
+def _copies(context: CheckContext, directory: str) -> Iterator[Finding]:
+    """Whether shares get the copies of libvcuda that were made for this driver (vgpu.node.driver.library_copies)."""
+    found = context.inventory()
+    if not found:
+        return
+    expected = "in a share the names that the driver has, and no other"
+    _, notes = limiter_files.choose(found, directory)
+    for note in notes:
+        yield Finding("libvcuda", WARNING, note, expected, "run: vgpuctl inventory refresh")
+    for copy in found.copies:
+        if copy.path and not notes:
+            digest = library_copies.digest(copy.path)
+            if digest != copy.digest:
+                yield Finding("libvcuda", FAILURE, f"{copy.path}: SHA-256 {digest}", copy.digest,
+                              f"remove {os.path.dirname(copy.path)}, run: vgpuctl inventory refresh")  # fmt: skip
+            else:
+                yield Finding("libvcuda", OK, f"{copy.path}: without {copy.hidden} names that this driver lacks")
 
 
 def hook(context: CheckContext) -> Iterator[Finding]:

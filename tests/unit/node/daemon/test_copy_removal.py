@@ -1,0 +1,105 @@
+"""When vgpud removes copies of libvcuda: an upgrade, a downgrade, containers that have them, files of dead makers."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from vgpu.config.inventory import Inventory, LimiterCopy
+from vgpu.config.settings import Settings
+from vgpu.node.daemon.copy_removal import GRACE, SWEEP, TEMPORARY_AGE, CopyRemoval
+from vgpu.node.service.log import Log
+
+
+class Node:
+    def __init__(self, path: Path) -> None:
+        self.state, self.run = path / "state", path / "run"
+        self.now = 1000.0
+        self.wall = 5e8
+        self.output = io.StringIO()
+        settings = Settings({"paths.run": str(self.run), "paths.state": str(self.state)})
+        log = Log(self.output, levels=False)
+        self.removal = CopyRemoval(settings, log, lambda: self.now, lambda: self.wall)
+        self.inventory("550.1", "aa")
+
+    def inventory(self, driver: str, build: str) -> None:
+        path = self.state / "vcuda" / f"{driver}-{build}" / "libcuda.so.1"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"copy")
+        copies = [LimiterCopy("libcuda.so.1", "1:2:3:4", build, str(path), "digest", 2)]
+        self.found: Inventory | None = Inventory(driver, "", 0.0, [], [], [], [], copies)
+
+    def container(self, name: str) -> Path:
+        path = self.run / "containers" / name
+        path.mkdir(parents=True)
+        return path
+
+    def look(self, seconds: float = SWEEP + 1) -> list[str]:
+        """The copies that are there after another round."""
+        self.now += seconds
+        self.removal.look(self.found)
+        return sorted(path.name for path in (self.state / "vcuda").iterdir())
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_a_copy_goes_when_neither_driver_nor_package_is_current(node: Node) -> None:
+    node.look()
+    node.inventory("580.1", "bb")
+    assert node.look() == ["550.1-aa", "580.1-bb"], "a hook may have read the older inventory"
+    assert node.look(GRACE + SWEEP) == ["580.1-bb"]
+    assert "550.1-aa" in node.output.getvalue()
+
+
+@pytest.mark.parametrize(("driver", "build"), [("550.1", "bb"), ("580.1", "aa")])
+def test_a_copy_of_this_driver_or_this_package_stays(node: Node, driver: str, build: str) -> None:
+    node.inventory(driver, build)
+    for _ in range(4):
+        assert node.look() == sorted(["550.1-aa", f"{driver}-{build}"])
+
+
+def test_a_copy_stays_until_the_containers_of_its_time_have_ended(node: Node) -> None:
+    directory = node.container("c1")
+    node.inventory("580.1", "bb")
+    node.look()
+    node.container("c2")  # within the grace: its hook may have read the older inventory
+    node.look(GRACE - 1)
+    node.look()
+    directory.rmdir()
+    assert node.look() == ["550.1-aa", "580.1-bb"]
+    (node.run / "containers/c2").rmdir()
+    node.container("c3")  # later: it has the newer copy
+    assert node.look() == ["580.1-bb"]
+
+
+def test_a_return_to_the_older_driver_keeps_its_copy(node: Node) -> None:
+    node.inventory("580.1", "bb")
+    node.look()
+    node.inventory("550.1", "aa")
+    node.look()
+    node.inventory("580.1", "bb")
+    assert node.look() == ["550.1-aa", "580.1-bb"], "the grace begins again"
+
+
+@pytest.mark.parametrize("copies", [None, []])
+def test_nothing_goes_while_nothing_is_known(node: Node, copies: list[LimiterCopy] | None) -> None:
+    node.inventory("580.1", "bb")
+    node.found = None if copies is None else Inventory("580.1", "", 0.0, [], [], [], [], copies)
+    for _ in range(4):
+        assert node.look() == ["550.1-aa", "580.1-bb"]
+
+
+def test_files_of_a_maker_that_died_go(node: Node) -> None:
+    """In the directory in use, after some time: a maker that lives renames or removes its file in seconds."""
+    directory = node.state / "vcuda/550.1-aa"
+    for name, age in ((".libcuda.so.1.7.tmp", TEMPORARY_AGE + 1), (".libcuda.so.1.8.tmp", 5)):
+        (directory / name).write_bytes(b"part")
+        os.utime(directory / name, (node.wall - age, node.wall - age))
+    node.look()
+    assert sorted(path.name for path in directory.iterdir()) == [".libcuda.so.1.8.tmp", "libcuda.so.1"]
