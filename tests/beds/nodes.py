@@ -85,13 +85,16 @@ class Node:
 
 
 class SimulatedNode(Node):
-    """A node with the simulated driver. `driver` is the driver's root, `sim` the state that all processes share."""
+    """A node with the simulated driver. `driver` is the driver's root, `sim` the state that all processes share.
 
-    def __init__(self, directory: Path, profile: str = "t4x1", **settings: object) -> None:
+    `version`: the driver is one of the build's lib/drivers, with its names.
+    """
+
+    def __init__(self, directory: Path, profile: str = "t4x1", version: str = "", **settings: object) -> None:
         self.driver = directory / "driver"
         self.sim: Path = directory / "sim"
         directory.mkdir(parents=True, exist_ok=True)
-        simctl().make_root(str(self.driver), str(PROFILES / f"{profile}.yaml"), str(BUILD))
+        simctl().make_root(str(self.driver), str(PROFILES / f"{profile}.yaml"), str(BUILD), driver=version)
         simctl().make_state(str(self.sim), str(PROFILES / f"{profile}.yaml"))
         driver: dict[str, object] = {
             "driver.root": str(self.driver),

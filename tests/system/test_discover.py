@@ -70,6 +70,7 @@ def simulate(
             "driver.proc_root": f"{root}/proc",
             "driver.dev_root": f"{root}/dev",
             "paths.libvcuda": f"{build}/lib/vcuda",
+            "paths.state": str(tmp_path / "node"),
         }
         notes: list[str] = []
         return discover.take(Settings(values), notes.append), notes
