@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,8 @@ from click.testing import CliRunner
 from doctor_tree import HOOK, Tree, only
 from driver_roots import DriverRoot, compile_library
 
+from vgpu.config import paths, records
+from vgpu.config.inventory import Inventory, LimiterCopy, identity
 from vgpu.config.settings import Settings
 from vgpu.node.ctl import doctor as verb
 from vgpu.node.doctor import coexistence, findings, node
@@ -41,6 +44,34 @@ def test_the_built_libvcuda_is_right(tree: Tree, build: Path) -> None:
         pytest.skip("libvcuda is not built")
     settings = Settings({"paths.libvcuda": str(build / "lib/vcuda")})
     assert only(node.libvcuda, replace(tree.context, settings=settings)).status == OK
+
+
+def test_the_copies_of_libvcuda_for_this_driver(tree: Tree, build: Path) -> None:
+    """Doctor says why a share gets the packaged library, and finds a copy that was changed."""
+    library = build / "lib/vcuda/libcuda.so.1"
+    if not library.exists():
+        pytest.skip("libvcuda is not built")
+    made = tree.write("state/vcuda/550.54.15-ab/libcuda.so.1", "copy")
+    digest = hashlib.sha256(b"copy").hexdigest()
+    values = {"paths.run": tree.settings.run_dir, "paths.libvcuda": str(library.parent)}
+    context = replace(tree.context, settings=Settings(values))
+
+    def found_with(*copies: LimiterCopy) -> list[Finding]:
+        found = Inventory("550.54.15", "", 1.0, [], [], [], [], list(copies))
+        records.write(paths.inventory(tree.settings.run_dir), found.record())
+        return list(node.libvcuda(context))[1:]
+
+    packaged = identity(library.stat())
+    (good,) = found_with(LimiterCopy("libcuda.so.1", packaged, "ab", str(made), digest, 7))
+    assert good.status == OK and good.found.endswith("without 7 names that this driver lacks")
+    (changed,) = found_with(LimiterCopy("libcuda.so.1", packaged, "ab", str(made), "0" * 64, 7))
+    assert changed.status == FAILURE and digest in changed.found
+    (why,) = found_with(LimiterCopy("libcuda.so.1", packaged, "ab", reason="[Errno 30] Read-only file system"))
+    assert why.status == WARNING and "Read-only file system" in why.found
+    (other,) = found_with(LimiterCopy("libcuda.so.1", "1:2:3:4", "ab", str(made), digest, 7))
+    assert other.status == WARNING and "another one" in other.found
+    (older,) = found_with()
+    assert older.status == WARNING and "no copy" in older.found
 
 
 def test_hook_and_its_dry_run(tree: Tree) -> None:
