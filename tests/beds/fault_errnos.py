@@ -50,6 +50,7 @@ ERRNOS = {
     "openat": OPENING,
     "openat2": "EIO EMFILE ENOMEM EINTR EPERM ENOENT EAGAIN ENOSYS",
     "open_tree": "ENOMEM EMFILE EPERM ENOENT ENOSYS",
+    "poll": "EINTR ENOMEM",
     "pipe2": "EMFILE ENFILE ENOMEM",
     "prctl": "EINVAL EPERM",
     "pread64": "EIO EINTR ENOMEM",

@@ -114,9 +114,11 @@ def begin(library: str, faults: Faults, numbers: dict[str, int]) -> None:
 def run(library: str, order: dict[str, Any], program: str, arguments: list[str]) -> None:
     faults = Faults(order)
     if program == "hook":
-        from vgpu.hook.devices import access_check, systemd  # noqa: F401 - before main, as all other modules
+        from vgpu.hook.devices import access_check, allow, systemd  # noqa: F401 - before main, as all other modules
         from vgpu.hook.main import entry
 
+        allow.AllowDevices.execute.__defaults__ = ("/proc", order["run"])
+        systemd.allow.__defaults__ = (order["run"], order["wait"])
         fork_with(faults)
         begin(library, faults, order["numbers"])
         entry(arguments)

@@ -71,7 +71,7 @@ class FakeSystemd:
     def _talk(self, connection: socket.socket) -> None:
         self._until(connection, b"\r\nBEGIN\r\n")
         if self.behaviour.silent_at == "auth":
-            self._be_silent()
+            self._be_silent(connection)
         self._send(connection, self.behaviour.greeting)
         while True:
             head = self._take(connection, 16)
@@ -87,7 +87,7 @@ class FakeSystemd:
         name = f"{member} {values[1]}" if member == "Get" else member
         self.calls.append(name)
         if self.behaviour.silent_at == name:
-            self._be_silent()
+            self._be_silent(connection)
         if name in self.behaviour.raw_at:
             self._send(connection, self.behaviour.raw_at[name])
             raise _Done
@@ -127,9 +127,10 @@ class FakeSystemd:
             if self._stop.wait(self.behaviour.pause):
                 raise _Done
 
-    def _be_silent(self) -> None:
-        self._stop.wait(30)
-        raise _Done
+    def _be_silent(self, connection: socket.socket) -> None:
+        """Until the client has gone."""
+        while True:
+            self._take(connection, 1)
 
     def _until(self, connection: socket.socket, end: bytes) -> None:
         data = b""
