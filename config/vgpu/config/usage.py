@@ -139,7 +139,7 @@ def places(head: bytes) -> dict[str, int]:
     """The place of each card in the region with the first CARDS_END bytes `head`; {} when it is no region."""
     if not is_region(head):
         return {}
-    entries = (CARD.unpack_from(head, HEADER.size + index * CARD.size) for index in range(MAX_CARDS))
+    entries = CARD.iter_unpack(head[HEADER.size : CARDS_END])
     return {uuid_text(uuid): index for index, (key, uuid) in enumerate(entries) if key}
 
 
