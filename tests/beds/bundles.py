@@ -64,6 +64,13 @@ def pod_cgroup(top: str, uid: str) -> str:
     return f"{top}/kubepods/burstable/pod{uid}"
 
 
+def static_program(source: Path, directory: Path) -> Path:
+    """The C program `source`, compiled so that it runs in any container."""
+    program = directory / source.stem
+    subprocess.run(["cc", "-O2", "-Wall", "-Werror", "-static", "-o", str(program), str(source)], check=True)
+    return program
+
+
 class Bundle:
     """A bundle at `path` over the root file system `rootfs`; change `config`, then run it."""
 

@@ -2,10 +2,10 @@
  * Fuzz target (libFuzzer) for the limits file: any bytes as its content. libvcuda must refuse the file or read it, and
  * nothing else may happen. The usage region has a target of its own, fuzz_usage.c.
  */
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
 
+#include "fuzz_file.h"
 #include "vgpu_limits.h"
 
 #undef VGPU_LIMITS_PATH
@@ -15,15 +15,6 @@
 #include "shared/limits.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void put(const uint8_t *data, size_t size)
-{
-	int fd = open(VGPU_LIMITS_PATH, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-
-	if (fd < 0 || write(fd, data, size) != (ssize_t)size)
-		abort();
-	close(fd);
-}
 
 /* The input is the whole file, or its beginning if it is shorter. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -35,9 +26,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	memset(content, 0, sizeof(content));
 	memcpy(content, data, size < sizeof(content) ? size : sizeof(content));
 	if (size && data[size - 1] == 0x5a)
-		put(data, size);
+		fuzz_file_put(VGPU_LIMITS_PATH, data, size);
 	else
-		put(content, sizeof(content));
+		fuzz_file_put(VGPU_LIMITS_PATH, content, sizeof(content));
 	if (mapped)
 		munmap((void *)(uintptr_t)mapped, sizeof(*mapped));
 	mapped = NULL;

@@ -2,8 +2,7 @@
  * Fuzz target (libFuzzer) for the file of core schedules: any bytes as its content. libvcuda must ignore the file or
  * read it within its bounds, and must never take a period that makes no sense. The limits file has a target of its own.
  */
-#include <stdlib.h>
-
+#include "fuzz_file.h"
 #include "vgpu_card.h"
 
 #undef VGPU_CARDS_PATH
@@ -11,15 +10,6 @@
 #include "shared/schedule_file.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void put(const uint8_t *data, size_t size)
-{
-	int fd = open(VGPU_CARDS_PATH, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-
-	if (fd < 0 || write(fd, data, size) != (ssize_t)size)
-		abort();
-	close(fd);
-}
 
 static void read_one(const struct vgpu_card_page *published)
 {
@@ -42,9 +32,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	memset(content, 0, sizeof(content));
 	memcpy(content, data, size < sizeof(content) ? size : sizeof(content));
 	if (size && data[size - 1] == 0x5a)
-		put(data, size);
+		fuzz_file_put(VGPU_CARDS_PATH, data, size);
 	else
-		put(content, sizeof(content));
+		fuzz_file_put(VGPU_CARDS_PATH, content, sizeof(content));
 	if (mapped)
 		munmap((void *)(uintptr_t)mapped, sizeof(*mapped));
 	mapped = NULL;

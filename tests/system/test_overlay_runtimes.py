@@ -34,9 +34,7 @@ BEFORE_5_6, BEFORE_5_2 = (437, 442), (428, 429, 430, 437, 442)
 
 @pytest.fixture(scope="module")
 def lease(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program = tmp_path_factory.mktemp("lease") / "lease"
-    subprocess.run(["cc", "-O2", "-Wall", "-Werror", "-static", "-o", str(program), str(SOURCE)], check=True)
-    return program
+    return bundles.static_program(SOURCE, tmp_path_factory.mktemp("lease"))
 
 
 class Tenants:
@@ -202,12 +200,17 @@ def test_leases_on_everything_that_a_container_got_reach_nothing_of_the_host(
         assert_soon(began)
 
 
-@pytest.mark.parametrize("kind", ["w", "r"])
-def test_a_lease_on_the_presence_file_refuses_and_delays_no_start(
-    tenants: Tenants, node: nodes.SimulatedNode, kind: str
-) -> None:
-    """The presence file is one inode for all. Before, the hook opened it for reading: 34 of 34 starts were refused."""
+@pytest.fixture(params=["w", "r"])
+def presence_lease(request: pytest.FixtureRequest, tenants: Tenants) -> str:
+    """The kind of lease that a tenant takes on the presence file again and again."""
+    kind = str(request.param)
     begin_leases(tenants, kind, SHARE, core_schedule.PRESENCE_PATH)
+    return kind
+
+
+@pytest.mark.usefixtures("presence_lease")
+def test_a_lease_on_the_presence_file_refuses_and_delays_no_start(tenants: Tenants, node: nodes.SimulatedNode) -> None:
+    """The presence file is one inode for all. Before, the hook opened it for reading: 34 of 34 starts were refused."""
     for _ in range(3):
         began = time.monotonic()
         tenants.start("exec sleep 600", SHARE)
@@ -218,14 +221,12 @@ def test_a_lease_on_the_presence_file_refuses_and_delays_no_start(
         assert_soon(began)
 
 
-@pytest.mark.parametrize("kind", ["w", "r"])
 def test_a_program_of_another_container_waits_for_no_lease(
-    tenants: Tenants, node: nodes.SimulatedNode, kind: str
+    tenants: Tenants, node: nodes.SimulatedNode, presence_lease: str
 ) -> None:
     """libvcuda opens the presence file without waiting, and in its own container the limits and the core schedules."""
-    begin_leases(tenants, kind, SHARE, core_schedule.PRESENCE_PATH)
     out = node.sim / "out"
-    own = f"lease {kind} {limits.LIMITS_PATH} {core_schedule.PATH} >/dev/null &" if kind == "r" else ""
+    own = f"lease r {limits.LIMITS_PATH} {core_schedule.PATH} >/dev/null &" if presence_lease == "r" else ""
     began = time.monotonic()
     tenants.start(
         f"{own} cudaprobe info > /run/vgpu-sim/out 2>&1; echo done >> /run/vgpu-sim/out; exec sleep 600", SHARE

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,9 +24,7 @@ INSIDE = core_schedule.PRESENCE_PATH
 
 @pytest.fixture(scope="module")
 def present(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program = tmp_path_factory.mktemp("present") / "present"
-    subprocess.run(["cc", "-O2", "-Wall", "-Werror", "-static", "-o", str(program), str(SOURCE)], check=True)
-    return program
+    return bundles.static_program(SOURCE, tmp_path_factory.mktemp("present"))
 
 
 class Lab:
