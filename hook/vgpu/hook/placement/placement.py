@@ -365,7 +365,7 @@ class _Links:
 
     def __init__(self, node: list[Card], free: list[int], by_memory: bool = False) -> None:
         self.sizes = [card.memory * by_memory for card in node]
-        self.worth = [[_worth(a, b) if a is not b else 0 for b in node] for a in node]
+        self.worth = [[link_worth(a, b) if a is not b else 0 for b in node] for a in node]
         self.left = [sum(row[at] for at in free) for row in self.worth]
         mask = _mask(free)
         found = _groups(self.worth, _NVLINK) | _groups(self.worth, _SWITCH)
@@ -433,7 +433,7 @@ class _Links:
         return worth, tuple(sorted(picks))
 
 
-def _worth(a: Card, b: Card) -> int:
+def link_worth(a: Card, b: Card) -> int:
     """The worth of the link between two cards. One side may not know the link."""
     known = [worth for worth in (_link(a.links.get(b.uuid)), _link(b.links.get(a.uuid))) if worth >= 0]
     return max(known) if known else _NUMA if a.numa == b.numa >= 0 else 0
