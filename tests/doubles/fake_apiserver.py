@@ -7,17 +7,21 @@ in which servers, proxies and networks fail.
 
 from __future__ import annotations
 
+import bisect
 import copy
 import json
 import socket
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 Object = dict[str, Any]
+Selected = Callable[[Object], bool]
+KINDS = {"pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "leases": "Lease"}
 TOKEN = "a-token"
 
 
@@ -27,6 +31,9 @@ class FakeApiServer:
     def __init__(self, port: int = 0) -> None:
         self.pods: dict[str, Object] = {}
         self.nodes: dict[str, Object] = {}
+        self.objects: dict[str, Object] = {}  #: leases and ConfigMaps by path
+        self.bindings: list[Object] = []
+        self.delay = 0.0  #: seconds that a write takes
         self.events: list[Object] = []
         self.requests: list[tuple[str, str]] = []
         self.patches: list[tuple[str, Object]] = []
@@ -75,13 +82,34 @@ class FakeApiServer:
 
     def put_node(self, name: str, **annotations: str) -> Object:
         with self._change:
+            known = name in self.nodes
             self.nodes[name] = {"kind": "Node", "metadata": {"name": name, "annotations": annotations}}
-            return self._stamp(self.nodes[name])
+            self._record("MODIFIED" if known else "ADDED", self.nodes[name])
+            return self.nodes[name]
 
     def annotate_node(self, name: str, **annotations: str) -> None:
         with self._change:
             self.nodes[name]["metadata"]["annotations"].update(annotations)
-            self._stamp(self.nodes[name])
+            self._record("MODIFIED", self.nodes[name])
+
+    def remove_node(self, name: str) -> None:
+        with self._change:
+            self._record("DELETED", self.nodes.pop(name))
+
+    def put_object(self, path: str, value: Object) -> None:
+        """Put an object of any other kind at its path."""
+        with self._change:
+            known = path in self.objects
+            self.objects[path] = value
+            self._record("MODIFIED" if known else "ADDED", value)
+
+    def put_whole_pod(self, pod: Object) -> None:
+        """Put a pod as its manifest has it."""
+        name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        with self._change:
+            known = name in self.pods
+            self.pods[name] = pod
+            self._record("MODIFIED" if known else "ADDED", pod)
 
     def put_pod(
         self,
@@ -184,19 +212,27 @@ class FakeApiServer:
         self._history.append((self._version + 1, kind, copy.deepcopy(self._stamp(pod))))
         self._change.notify_all()
 
-    def list_pods(self, node: str, limit: int, token: str) -> Object:
+    def list_objects(self, path: str, selected: Selected, limit: int, token: str) -> Object:
         with self._change:
-            names = [name for name, pod in sorted(self.pods.items()) if pod["spec"]["nodeName"] == node]
+            every = self._collection(path)
+            names = [name for name, value in sorted(every.items()) if selected(value)]
             start = int(token or 0)
             end = start + min(limit, self.page)
             metadata = {"resourceVersion": str(self._version)}
             if end < len(names):
                 metadata["continue"] = str(end)
-            items = [copy.deepcopy(self.pods[name]) for name in names[start:end]]
-            return {"kind": "PodList", "metadata": metadata, "items": items}
+            items = [copy.deepcopy(every[name]) for name in names[start:end]]
+            return {"kind": "List", "metadata": metadata, "items": items}
+
+    def _collection(self, path: str) -> dict[str, Object]:
+        """The objects of a path that names many; their kind is that of the path."""
+        of = {"pods": self.pods, "nodes": self.nodes}.get(path.rpartition("/")[2])
+        return of if of is not None else {at: value for at, value in self.objects.items() if at.startswith(path + "/")}
 
     def find(self, path: str) -> Object | None:
-        """The pod or node at `path`."""
+        """The object at `path`."""
+        if path in self.objects:
+            return self.objects[path]
         parts = path.split("/")
         if parts[3] == "nodes":
             return self.nodes.get(parts[4])
@@ -217,13 +253,37 @@ class FakeApiServer:
                     return 409, _status(409, f"precondition failed: {field}")
             self.patches.append((path, body))
             _merge(value, body)
-            if value["kind"] == "Pod":
-                self._record("MODIFIED", value)
-            else:
-                self._stamp(value)
+            self._record("MODIFIED", value)
             return 200, copy.deepcopy(value)
 
-    def watch(self, handler: _Handler, node: str, version: int, seconds: float) -> None:
+    def bind(self, path: str, body: Object) -> tuple[int, Object]:
+        """Set the pod's node and merge the annotations in one write, as the API server does."""
+        with self._change:
+            pod = self.find(path.removesuffix("/binding"))
+            if pod is None:
+                return 404, _status(404, "not found")
+            uid = body["metadata"].get("uid")
+            if uid and uid != pod["metadata"]["uid"]:
+                return 409, _status(409, "precondition failed: uid")
+            if pod["spec"].get("nodeName"):
+                return 409, _status(409, f"pod is already assigned to node {pod['spec']['nodeName']}")
+            self.bindings.append(body)
+            pod["spec"]["nodeName"] = body["target"]["name"]
+            pod["metadata"].setdefault("annotations", {}).update(body["metadata"].get("annotations") or {})
+            self._record("MODIFIED", pod)
+            return 201, _status(201, "bound")
+
+    def create(self, path: str, body: Object) -> tuple[int, Object]:
+        """Create a lease."""
+        at = f"{path}/{body['metadata']['name']}"
+        with self._change:
+            if at in self.objects:
+                return 409, _status(409, "already exists")
+            self.objects[at] = body
+            self._record("ADDED", body)
+            return 201, copy.deepcopy(body)
+
+    def watch(self, handler: _Handler, kind: str, selected: Selected, version: int, seconds: float) -> None:
         """Send the events after `version` for `seconds`, or until either side closes the connection."""
         end = time.monotonic() + seconds
         with self._change:
@@ -233,18 +293,22 @@ class FakeApiServer:
             self._watches.add(handler.connection)
             try:
                 while handler.connection in self._watches and time.monotonic() < end:
-                    for at, kind, pod in self._history:
-                        if at > version and pod["spec"]["nodeName"] == node:
-                            handler.event({"type": kind, "object": pod})
+                    for at, change, value in self._after(version):
+                        if at > version and value["kind"] == kind and selected(value):
+                            handler.event({"type": change, "object": value})
                     version = max(version, self._version)
                     self._change.wait(min(self.bookmarks or 10.0, max(end - time.monotonic(), 0.0)))
                     if self.bookmarks:
-                        mark = {"kind": "Pod", "metadata": {"resourceVersion": str(version)}}
+                        mark = {"kind": kind, "metadata": {"resourceVersion": str(version)}}
                         handler.event({"type": "BOOKMARK", "object": mark})
             except OSError:
                 return
             finally:
                 self._watches.discard(handler.connection)
+
+    def _after(self, version: int) -> list[tuple[int, str, Object]]:
+        """The history after `version`."""
+        return self._history[bisect.bisect_left(self._history, (version + 1,)) :]
 
 
 def _merge(value: Object, patch: Object) -> None:
@@ -259,6 +323,16 @@ def _merge(value: Object, patch: Object) -> None:
             _merge(inner, item)
         else:
             value[key] = item
+
+
+def _selected(selector: str) -> Selected:
+    """What a field selector lets through: pods of a node, or an object by its name."""
+    field, _, value = selector.partition("=")
+    if field == "spec.nodeName":
+        return lambda one: one["spec"].get("nodeName") == value
+    if field == "metadata.name":
+        return lambda one: one["metadata"]["name"] == value
+    return lambda one: True
 
 
 def _status(code: int, message: str) -> Object:
@@ -302,17 +376,20 @@ class _Handler(BaseHTTPRequestHandler):
         if self._refused():
             return
         api = self.server.api
-        if url.path != "/api/v1/pods":
+        kind = KINDS.get(url.path.rpartition("/")[2])
+        if kind is None:
             found = api.get(url.path)
             self._answer(200, found) if found else self._answer(404, _status(404, "not found"))
             return
-        node = query.get("fieldSelector", "").partition("spec.nodeName=")[2]
+        selected = _selected(query.get("fieldSelector", ""))
         if query.get("watch") == "true":
             self._begin_watch()
-            api.watch(self, node, int(query["resourceVersion"]), float(query.get("timeoutSeconds", "300")))
+            seconds = float(query.get("timeoutSeconds", "300"))
+            api.watch(self, kind, selected, int(query["resourceVersion"]), seconds)
             self._end_watch()
         else:
-            self._answer(200, api.list_pods(node, int(query.get("limit", "500")), query.get("continue", "")))
+            limit, token = int(query.get("limit", "500")), query.get("continue", "")
+            self._answer(200, api.list_objects(url.path, selected, limit, token))
 
     def do_PATCH(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -321,11 +398,19 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers["Content-Type"] != "application/merge-patch+json":
             self._answer(415, _status(415, "expected a merge patch"))
             return
+        time.sleep(self.server.api.delay)
         self._answer(*self.server.api.patch(self.path, body))
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self._refused():
+            return
+        time.sleep(self.server.api.delay)
+        if self.path.endswith("/binding"):
+            self._answer(*self.server.api.bind(self.path, body))
+            return
+        if self.path.endswith("/leases"):
+            self._answer(*self.server.api.create(self.path, body))
             return
         name = body["metadata"].get("name")
         if name and any(event["metadata"].get("name") == name for event in self.server.api.events):

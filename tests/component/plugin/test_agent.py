@@ -376,7 +376,7 @@ def test_a_pod_that_is_none_is_passed_over(site: Site, garbage: dict[str, Any]) 
     bad.update(garbage)
     bad["spec"] = garbage.get("spec", bad["spec"])
     if not isinstance(bad["spec"], dict) or bad["spec"]["nodeName"] != NODE:
-        site.server.list_pods = lambda *_: {"metadata": {"resourceVersion": "1000"}, "items": [bad, good, 5, None]}  # type: ignore[method-assign]
+        site.server.list_objects = lambda *_: {"metadata": {"resourceVersion": "1000"}, "items": [bad, good, 5, None]}  # type: ignore[method-assign]
     good = site.server.put_pod("good", NODE, OTHER, LIMITS)
     site.start()
     until(lambda: site.record(OTHER))
