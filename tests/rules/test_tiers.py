@@ -73,6 +73,11 @@ ELSEWHERE = {
     "plugin/kubelet/server": "component/plugin/test_server.py",
     "plugin/main": "component/plugin/test_main.py",
     "plugin/probes": "component/plugin/test_probes.py",
+    "plugin/scheduler/main": "component/plugin/test_scheduler.py",
+    "plugin/scheduler/metrics": "component/plugin/test_scheduler.py",
+    "plugin/scheduler/node_cards": "unit/plugin/scheduler/test_cluster.py",
+    "plugin/scheduler/server": "component/plugin/test_scheduler.py",
+    "plugin/scheduler/watches": "component/plugin/test_scheduler.py",
 }
 
 

@@ -16,7 +16,7 @@ NAMES = (
 #: The device plugin and schedulers write these.
 WRITTEN = (
     *grants.ANNOTATIONS.values(), "vgpu.io/placement", "vgpu.io/placement-node", "vgpu.io/assigned",
-    "vgpu.io/node-cards",
+    "vgpu.io/node-cards", "vgpu.io/node-holdings",
 )  # fmt: skip
 PEERS = (
     *request.CORE_LIMITS[1:], *request.PRIORITIES[1:], *request.POLICIES[1:],

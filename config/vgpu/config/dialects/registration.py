@@ -13,6 +13,7 @@ from vgpu.config.inventory import Card
 
 VERSION = 1
 OWN = "vgpu.io/node-cards"
+HOLDINGS, MAX_HOLDINGS = "vgpu.io/node-holdings", 32 << 10  #: the latter in characters
 HAMI, HAMI_HANDSHAKE = "hami.io/node-nvidia-register", "hami.io/node-handshake"
 VOLCANO, VOLCANO_HANDSHAKE = "volcano.sh/node-vgpu-register", "volcano.sh/node-vgpu-handshake"
 TYDIC, TYDIC_HEARTBEAT = "tydic.io/nvidia-device-register", "tydic.io/node-gpu-heartbeat"
@@ -91,6 +92,26 @@ def own(offer: Offer) -> str:
         "memory": offer.memory, "split": offer.split, "cards": cards,
     }  # fmt: skip
     return records.encode(record)
+
+
+Amounts = dict[str, tuple[int, int]]  #: by a card's uuid: cores in percent and MiB; a whole card is (100, 0)
+
+
+def holdings(pods: dict[str, Amounts], other: Amounts, now: float) -> str:
+    """What the node holds: of each pod by its uid, and of all other containers.
+
+    The time is a sign of life. Where the text would be too long, it has the sums of each card alone.
+    """
+    record = {"version": VERSION, "time": int(now), "pods": pods, "other": other, "sums": {}}
+    text = records.encode(record)
+    if len(text) <= MAX_HOLDINGS:
+        return text
+    sums: Amounts = {}
+    for amounts in (*pods.values(), other):
+        for uuid, (cores, mib) in amounts.items():
+            before = sums.get(uuid, (0, 0))
+            sums[uuid] = (before[0] + cores, before[1] + mib)
+    return records.encode({**record, "pods": {}, "other": {}, "sums": sums})
 
 
 # Those of other projects

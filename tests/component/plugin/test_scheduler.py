@@ -1,0 +1,252 @@
+"""vgpu-scheduler-extender as a process, with an API server over HTTP: requests, certificates, watches, and replicas."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from extender_process import Certificates, ExtenderProcess
+from fake_apiserver import FakeApiServer
+from gpu_clusters import GIB, make_cards, node_object, pod_object, share, uid_of
+
+from vgpu.config.dialects import placements, registration
+
+OWN, OWN_NODE = placements.OWN, placements.OWN_NODE
+QUOTAS = "/api/v1/namespaces/kube-system/configmaps/gpuquota"
+
+
+@pytest.fixture
+def server() -> Iterator[FakeApiServer]:
+    with FakeApiServer() as api:
+        for name in ("a", "b"):
+            put_node(api, name)
+        yield api
+
+
+@pytest.fixture
+def start(server: FakeApiServer, tmp_path: Path) -> Iterator[Callable[..., ExtenderProcess]]:
+    """Starts a replica with options."""
+    kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+    running: list[ExtenderProcess] = []
+
+    def begin(*options: str, **more: Any) -> ExtenderProcess:
+        running.append(ExtenderProcess(kubeconfig, tmp_path / f"log{len(running)}", *options, **more))
+        return running[-1]
+
+    yield begin
+    for one in running:
+        one.kill()
+
+
+def put_node(api: FakeApiServer, name: str, count: int = 1) -> None:
+    api.put_node(name, **node_object(name, make_cards(name, count))["metadata"]["annotations"])
+
+
+def put(api: FakeApiServer, name: str, cores: int = 60, **more: Any) -> Any:
+    pod = pod_object(name, share(cores, GIB), **more)
+    pod["metadata"].setdefault("annotations", {})
+    api.put_whole_pod(pod)
+    return pod
+
+
+def asked(pod: Any, *names: str) -> Any:
+    return {"Pod": pod, "Nodes": None, "NodeNames": list(names)}
+
+
+def until(done: Callable[[], Any]) -> Any:
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        found = done()
+        if found:
+            return found
+        time.sleep(0.05)
+    pytest.fail("it did not come to pass")
+
+
+def test_filter_bind_and_the_rest_over_http(server, start) -> None:
+    extender = start("--bind").ready()
+    pod, more = put(server, "p"), put(server, "q")
+    for path in ("/scheduler/filter", "/scheduler/predicates"):
+        assert extender.ask(path, asked(pod, "a", "b", "x"))[1]["NodeNames"] == ["a", "b"]
+    scores = extender.ask("/scheduler/priorities", asked(pod, "a", "b"))[1]
+    assert [one["Host"] for one in scores] == ["a", "b"]
+    binding = {"PodName": "p", "PodNamespace": "default", "PodUID": uid_of("p"), "Node": "a"}
+    assert extender.ask("/scheduler/bind", binding) == (200, {"Error": ""})
+    assert [one["metadata"]["annotations"] for one in server.bindings] == [{OWN: "c0=GPU-a-0:60:1024", OWN_NODE: "a"}]
+    assert not server.patches
+    found = extender.ask("/scheduler/filter", asked(more, "a", "b"))[1]
+    assert (found["NodeNames"], list(found["FailedNodes"])) == (["b"], ["a"])
+    assert extender.ask("/scheduler/dry-run", {"Pod": more})[1]["chosen"] == "b"
+    assert extender.ask("/version")[0] == extender.ask("/healthz")[0] == 200
+    metrics = extender.ask("/metrics")[1]
+    assert 'vgpu_extender_requests_total{result="ok",verb="bind"} 1.0' in metrics
+    assert "vgpu_extender_nodes 2.0" in metrics
+
+
+def test_without_bind_the_pod_is_patched(server, start) -> None:
+    extender = start().ready()
+    pod = put(server, "p")
+    assert extender.ask("/scheduler/predicates", asked(pod, "b"))[1]["NodeNames"] == ["b"]
+    assert server.pod("p")["metadata"]["annotations"] == {OWN: "c0=GPU-b-0:60:1024", OWN_NODE: "b"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/scheduler/filter", b"{", 400), ("/scheduler/filter", b"[]", 400), ("/scheduler/bind", b"{}", 400),
+        ("/scheduler/preemption", b"5", 400), ("/scheduler/priorities", b"", 400), ("/scheduler/nothing", b"{}", 404),
+        ("/version", b"{}", 405), ("/scheduler/filter", b"x" * (3 << 20), 413),
+    ],
+)  # fmt: skip
+def test_bad_bodies_get_a_status_and_an_error(server, start, path: str, body: bytes, status: int) -> None:
+    extender = start("--max-body-mib=2").ready()
+    code, answer = extender.ask(path, body)
+    assert (code, bool(answer["Error"])) == (status, True)
+
+
+def test_only_a_certificate_of_the_authority_opens_the_verbs(server, start, tmp_path) -> None:
+    certificates = Certificates(tmp_path / "pki")
+    known = certificates.context(certificates.client)
+    extender = start("--bind", *certificates.options(), context=known).ready()
+    pod, nobody = put(server, "p"), certificates.context()
+    assert extender.ask("/scheduler/filter", asked(pod, "a"))[0] == 200
+    for path in ("/healthz", "/readyz", "/version"):
+        assert extender.ask(path, context=nobody)[0] == 200
+    for path in ("/scheduler/filter", "/scheduler/bind", "/scheduler/preemption", "/scheduler/dry-run"):
+        assert extender.ask(path, asked(pod, "a"), context=nobody)[0] == 403
+    assert extender.ask("/metrics", context=nobody)[0] == 403
+    with pytest.raises(OSError, match=r"(?i)alert|reset|closed|certificate|eof"):
+        extender.ask("/scheduler/filter", asked(pod, "a"), context=certificates.context(certificates.stranger()))
+
+
+def test_a_certificate_of_another_name_is_refused(server, start, tmp_path) -> None:
+    certificates = Certificates(tmp_path / "pki", client="somebody")
+    known = certificates.context(certificates.client)
+    extender = start(*certificates.options(), "--client-names=system:kube-scheduler", context=known).ready()
+    assert extender.ask("/scheduler/filter", asked(put(server, "p"), "a"))[0] == 403
+
+
+def test_the_state_follows_the_watches(server, start) -> None:
+    extender = start("--bind").ready()
+    pod = put(server, "p")
+    put_node(server, "c")
+    until(lambda: extender.ask("/scheduler/filter", asked(pod, "c"))[1].get("NodeNames") == ["c"])
+    put(server, "q", node="c", annotations={OWN: "c0=GPU-c-0:60:1024", OWN_NODE: "c"})
+    until(lambda: not extender.ask("/scheduler/filter", asked(pod, "c"))[1]["NodeNames"])
+    server.remove_pod("q")
+    until(lambda: extender.ask("/scheduler/filter", asked(pod, "c"))[1]["NodeNames"])
+    server.annotate_node("c", **{registration.HOLDINGS: registration.holdings({}, {"GPU-c-0": (100, 0)}, 1.0)})
+    until(lambda: not extender.ask("/scheduler/filter", asked(pod, "c"))[1]["NodeNames"])
+    server.remove_node("c")
+    until(lambda: "no node" in extender.ask("/scheduler/filter", asked(pod, "c"))[1]["FailedNodes"]["c"])
+    listed = [path for method, path in server.requests if path.startswith("/api/v1/pods") and "watch" not in path]
+    assert len(listed) == 1
+
+
+def test_a_broken_watch_and_410_never_say_that_it_fits(server, start) -> None:
+    extender = start("--bind").ready()
+    pod = put(server, "p")
+    until(lambda: extender.ask("/scheduler/filter", asked(pod, "a"))[1].get("NodeNames"))
+    server.break_next("503", times=1000)
+    server.hang_up()
+    extender.ready(False)
+    found = extender.ask("/scheduler/filter", asked(pod, "a"))
+    assert found[0] == 200
+    assert "is not current" in found[1]["Error"]
+    assert not found[1].get("NodeNames")
+    server.mend()
+    server.forget_history()
+    put(server, "q", node="a", annotations={OWN: "c0=GPU-a-0:60:1024", OWN_NODE: "a"})
+    extender.ready()
+    assert not extender.ask("/scheduler/filter", asked(pod, "a"))[1]["NodeNames"]
+
+
+def test_a_binding_that_the_server_refuses_is_an_error(server, start) -> None:
+    extender = start("--bind").ready()
+    put(server, "p")
+    binding = {"PodName": "p", "PodNamespace": "default", "PodUID": uid_of("p"), "Node": "a"}
+    server.forbidden.append(("POST", "/binding"))
+    status, answer = extender.ask("/scheduler/bind", binding)
+    assert status == 200
+    assert "403" in answer["Error"]
+    server.forbidden.clear()
+    assert extender.ask("/scheduler/bind", binding) == (200, {"Error": ""})
+
+
+def quotas(server: FakeApiServer, text: str) -> None:
+    meta = {"name": "gpuquota", "namespace": "kube-system"}
+    server.put_object(QUOTAS, {"kind": "ConfigMap", "metadata": meta, "data": {"gpu_quota": text}})
+
+
+def test_quotas_are_followed_and_the_last_good_one_stays(server, start) -> None:
+    extender = start("--bind").ready()
+    pod = put(server, "p")
+
+    def refused() -> bool:
+        return "ExceedsGPUQuota" in json.dumps(extender.ask("/scheduler/filter", asked(pod, "a"))[1])
+
+    assert not refused()
+    quotas(server, '{"default": {"quota": {"T4": 0.5}}}')
+    until(refused)
+    quotas(server, "{")
+    until(lambda: [one for one in server.events if one["reason"] == "QuotaUnreadable"])
+    assert refused()
+    quotas(server, '{"default": {"quota": {"T4": 1}}}')
+    until(lambda: not refused())
+
+
+def test_without_any_good_quotas_nothing_is_decided(server, start) -> None:
+    quotas(server, "{")
+    extender = start()
+    until(lambda: "no quotas could be read" in extender.ask("/readyz")[1])
+    assert "no quotas could be read" in extender.ask("/scheduler/filter", asked(put(server, "p"), "a"))[1]["Error"]
+    quotas(server, "{}")
+    extender.ready()
+
+
+def test_of_two_replicas_the_leader_alone_is_ready_and_the_other_takes_over(server, start) -> None:
+    first = start("--bind", "--leader-elect").ready()
+    second = start("--bind", "--leader-elect")
+    pod = put(server, "p")
+    until(lambda: "another replica leads" in second.ask("/readyz")[1])
+    assert "another replica leads" in second.ask("/scheduler/filter", asked(pod, "a"))[1]["Error"]
+    put(server, "q", node="a", annotations={OWN: "c0=GPU-a-0:60:1024", OWN_NODE: "a"})
+    first.end()  # gives the lease up
+    second.ready()
+    assert second.ask("/scheduler/filter", asked(pod, "a", "b"))[1]["NodeNames"] == ["b"]
+
+
+def test_a_leader_that_cannot_renew_ends(server, start) -> None:
+    leader = start("--leader-elect").ready()
+    server.break_next("503", "/leases", times=1000)
+    until(lambda: leader.process.poll() is not None)
+    assert leader.process.returncode == 1
+    assert "the lease could not be renewed" in leader.text()
+
+
+def test_a_restart_between_decision_and_binding_gives_nothing_twice(server, start) -> None:
+    """The predecessor's decisions have SETTLE seconds to be bound before the next process decides."""
+    first = start().ready()
+    pod = put(server, "p")
+    assert first.ask("/scheduler/filter", asked(pod, "a"))[1]["NodeNames"] == ["a"]
+    first.kill()
+    second = start()
+    other = put(server, "q")
+    until(lambda: "earlier process" in second.ask("/readyz")[1])
+    assert "earlier process" in second.ask("/scheduler/filter", asked(other, "a"))[1]["Error"]
+    put(server, "p", node="a", annotations={OWN: "c0=GPU-a-0:60:1024", OWN_NODE: "a"})
+    second.ready()
+    assert not second.ask("/scheduler/filter", asked(other, "a"))[1]["NodeNames"]
+
+
+def test_preemption_over_http(server, start) -> None:
+    extender = start("--bind").ready()
+    put(server, "q", node="a", annotations={OWN: "c0=GPU-a-0:60:1024", OWN_NODE: "a"}, priority=1)
+    pod = put(server, "p", priority=5)
+    body = {"Pod": pod, "NodeNameToMetaVictims": {"a": {"Pods": [], "NumPDBViolations": 0}}}
+    expected = {"NodeNameToMetaVictims": {"a": {"Pods": [{"UID": uid_of("q")}], "NumPDBViolations": 0}}}
+    until(lambda: extender.ask("/scheduler/preemption", body) == (200, expected))

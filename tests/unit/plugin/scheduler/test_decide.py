@@ -1,0 +1,162 @@
+"""A pod's cards on one node: every refusal is true against brute force, no decision takes more than there is."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+import pytest
+from gpu_clusters import GIB, make_cards
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vgpu.hook.placement.placement import NoFit, Policy
+from vgpu.plugin.scheduler.decide import Decision, decide, requests_of, short
+from vgpu.plugin.scheduler.demand import APP, INIT, SIDECAR, Demand, Part
+from vgpu.plugin.scheduler.node_cards import FREE, Held, NodeCards
+
+
+def shared(name: str, cores: int, memory: int = 1, kind: str = APP, gpus: int = 1) -> Part:
+    return Part(name, kind, gpus, cores, memory * GIB)
+
+
+def whole(name: str, gpus: int = 1, kind: str = APP) -> Part:
+    return Part(name, kind, gpus, 100)
+
+
+def node_of(count: int, sizes: tuple[int, ...] = (), **policy: float) -> NodeCards:
+    cards = make_cards("n", count)
+    for card, size in zip(cards, sizes):
+        card.memory = size * GIB
+    return NodeCards("n", cards, Policy("binpack", **policy))
+
+
+def phases(demand: Demand) -> list[list[Part]]:
+    """The containers that run at the same time, phase by phase."""
+    started: list[Part] = []
+    found = []
+    for part in demand.parts:
+        if part.kind == INIT:
+            found.append([*started, part])
+        elif part.kind == SIDECAR:
+            started.append(part)
+    return [*found, [part for part in demand.parts if part.kind != INIT]]
+
+
+def has_room(demand: Demand, node: NodeCards, held: tuple[Held, ...], cards: dict[str, tuple[int, ...]]) -> bool:
+    """Whether every phase fits, computed from the containers alone."""
+    requests = requests_of(demand, node)
+    for phase in phases(demand):
+        for at, card in enumerate(node.cards):
+            here = [requests[part.name] for part in phase if at in cards[part.name]]
+            wholes = sum(request.exclusive for request in here)
+            if wholes and (len(here) > 1 or held[at] != FREE):
+                return False
+            if here and held[at].whole:
+                return False
+            if not wholes and (
+                held[at].cores + sum(one.cores for one in here) > max(node.policy.cores(), held[at].cores)
+                or held[at].memory + sum(one.memory for one in here) > max(node.policy.memory(card), held[at].memory)
+            ):
+                return False
+    return True
+
+
+def possible(demand: Demand, node: NodeCards, held: tuple[Held, ...]) -> bool:
+    """Brute force over all sets of cards of all containers."""
+    if any(part.gpus > len(node.cards) for part in demand.parts):
+        return False
+    sets = [list(combinations(range(len(node.cards)), part.gpus)) for part in demand.parts]
+    names = [part.name for part in demand.parts]
+    return any(has_room(demand, node, held, dict(zip(names, chosen))) for chosen in product(*sets))
+
+
+parts = st.lists(
+    st.tuples(
+        st.sampled_from((APP, APP, INIT, SIDECAR)), st.sampled_from((20, 30, 50, 60, 80, 100)),
+        st.sampled_from((1, 4, 9)), st.sampled_from((1, 1, 1, 2)),
+    ),
+    min_size=1, max_size=4,
+)  # fmt: skip
+states = st.lists(
+    st.sampled_from((FREE, FREE, Held(40, 2 * GIB), Held(70, 8 * GIB), Held(20, 15 * GIB), Held(100, 0, True))),
+    min_size=1, max_size=3,
+)  # fmt: skip
+
+
+def demand_of(drawn: list[tuple[str, int, int, int]]) -> Demand:
+    order = sorted(drawn, key=lambda one: one[0] == APP)
+    made = [
+        whole(f"x{at}", gpus, kind) if cores == 100 else shared(f"x{at}", cores, memory, kind, gpus)
+        for at, (kind, cores, memory, gpus) in enumerate(order)
+    ]
+    return Demand(tuple(made))
+
+
+@settings(max_examples=300, deadline=None)
+@given(parts, states)
+def test_it_fits_exactly_where_brute_force_finds_room(drawn, held) -> None:
+    demand, node = demand_of(drawn), node_of(len(held))
+    try:
+        decision: Decision | None = decide(demand, node, tuple(held))
+    except NoFit:
+        decision = None
+    assert (decision is not None) == possible(demand, node, tuple(held))
+    if decision is not None:
+        assert has_room(demand, node, tuple(held), decision.cards)
+
+
+@settings(max_examples=100, deadline=None)
+@given(parts, states)
+def test_what_a_pod_takes_is_the_peak_of_its_phases(drawn, held) -> None:
+    demand, node = demand_of(drawn), node_of(len(held))
+    try:
+        decision = decide(demand, node, tuple(held))
+    except NoFit:
+        return
+    requests = requests_of(demand, node)
+    for at in range(len(held)):
+        sums = [
+            sum(100 if requests[part.name].exclusive else requests[part.name].cores
+                for part in phase if at in decision.cards[part.name])
+            for phase in phases(demand)
+        ]  # fmt: skip
+        assert decision.used[at].cores == max(sums)
+
+
+def test_a_search_finds_what_the_largest_first_misses() -> None:
+    """50 + 50 and 60 + 40 fill two cards; the fullest card that fits is not always the right one."""
+    node = node_of(2, cores_scaling=1.0)
+    held = (Held(40, GIB), Held(50, GIB))
+    demand = Demand((shared("a", 50), shared("b", 60)))
+    assert decide(demand, node, held).cards == {"a": (1,), "b": (0,)}
+
+
+def test_an_init_container_takes_the_cards_of_its_pod() -> None:
+    decision = decide(Demand((shared("i", 60, kind=INIT), shared("a", 30))), node_of(2), (FREE, FREE))
+    assert decision.cards == {"i": (0,), "a": (0,)}
+    assert decision.used == (Held(60, GIB), FREE)
+
+
+def test_a_sidecar_counts_beside_the_init_containers_after_it() -> None:
+    demand = Demand((shared("s", 50, kind=SIDECAR), shared("i", 60, kind=INIT), shared("a", 50)))
+    with pytest.raises(NoFit, match="container i"):
+        decide(demand, node_of(1), (FREE,))
+    before = Demand((shared("i", 60, kind=INIT), shared("s", 50, kind=SIDECAR), shared("a", 50)))
+    assert decide(before, node_of(1), (FREE,)).used == (Held(100, 2 * GIB),)
+
+
+def test_vgpus_get_what_the_spec_names_else_their_part_of_each_card() -> None:
+    node = node_of(2, (16, 32))
+    part = requests_of(Demand((Part("a", APP, 2, 0, split=True),)), node)["a"]
+    assert (part.cores, part.memories) == (50, {"GPU-n-0": 8 * GIB, "GPU-n-1": 16 * GIB})
+    part = requests_of(Demand((Part("a", APP, 1, 30, 0, 0, 25, True),)), node)["a"]
+    assert (part.cores, part.memories) == (30, {"GPU-n-0": 4 * GIB, "GPU-n-1": 8 * GIB})
+    node.split = 1
+    assert requests_of(Demand((Part("a", APP, 1, 0, split=True),)), node)["a"].exclusive
+
+
+def test_a_short_refusal_names_no_card() -> None:
+    with pytest.raises(NoFit) as refused:
+        decide(Demand((shared("a", 50),)), node_of(1), (Held(60, GIB),))
+    assert "GPU-n-0" in str(refused.value)
+    assert short(refused.value) == "no card fits 1 card, 50 cores and 1024 MiB"

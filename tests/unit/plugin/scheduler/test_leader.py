@@ -1,0 +1,109 @@
+"""The election: one holder at a time, with clocks that are apart, faults, and the end of a lease."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import pytest
+from gpu_clusters import Clock
+
+from vgpu.node.service.log import Conditions, Log
+from vgpu.plugin.apiserver.client import ApiError
+from vgpu.plugin.scheduler.leader import LEASE, RENEW_DEADLINE, Leader
+
+
+class Leases:
+    """One lease, with versions."""
+
+    def __init__(self) -> None:
+        self.lease: dict[str, Any] = {}
+        self.version = 0
+        self.fault = ""
+
+    def get(self, path: str, **query: str) -> dict[str, Any]:
+        self._fail()
+        if not self.lease:
+            raise ApiError("missing", path)
+        return copy.deepcopy(self.lease)
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        self._fail()
+        if self.lease:
+            raise ApiError("conflict", path)
+        return self._keep(copy.deepcopy(body))
+
+    def patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        self._fail()
+        if body.get("metadata", {}).get("resourceVersion", str(self.version)) != str(self.version):
+            raise ApiError("conflict", path)
+        return self._keep({**self.lease, "spec": {**self.lease["spec"], **body["spec"]}})
+
+    def _keep(self, lease: dict[str, Any]) -> dict[str, Any]:
+        self.version += 1
+        lease["metadata"] = {**lease["metadata"], "resourceVersion": str(self.version)}
+        self.lease = lease
+        return lease
+
+    def _fail(self) -> None:
+        if self.fault:
+            raise ApiError(self.fault, "a fault")
+
+
+def replica(leases: Leases, name: str, clock: Clock, wall: float = 0.0) -> Leader:
+    conditions = Conditions(Log(io.StringIO()))
+    return Leader(leases, "kube-system", "x", name, conditions, clock, lambda: clock() + wall)
+
+
+def test_one_replica_leads() -> None:
+    leases, clock = Leases(), Clock()
+    one, other = replica(leases, "one", clock), replica(leases, "other", clock)
+    assert one.attempt()
+    assert not other.attempt()
+    assert (one.leads(), other.leads()) == (True, False)
+
+
+@pytest.mark.parametrize("wall", [-10_000.0, 0.0, 10_000.0])
+def test_a_replica_takes_over_when_the_lease_has_not_changed_for_its_duration(wall: float) -> None:
+    leases, clock = Leases(), Clock()
+    one, other = replica(leases, "one", clock), replica(leases, "other", clock, wall)
+    assert one.attempt()
+    assert not other.attempt()
+    clock.now += LEASE - 1
+    assert not other.attempt()
+    clock.now += 2
+    assert other.attempt()
+    assert (one.leads(), other.leads()) == (False, True)
+    assert leases.lease["spec"]["leaseTransitions"] == 1
+
+
+def test_a_leader_that_cannot_renew_ends_before_another_can_begin() -> None:
+    leases, clock = Leases(), Clock()
+    one = replica(leases, "one", clock)
+    assert one.attempt()
+    leases.fault = "unreachable"
+    clock.now += RENEW_DEADLINE
+    assert not one.attempt()
+    assert not one.leads()
+    assert RENEW_DEADLINE < LEASE
+
+
+def test_a_lease_that_is_given_up_is_taken_at_once() -> None:
+    leases, clock = Leases(), Clock()
+    one, other = replica(leases, "one", clock), replica(leases, "other", clock)
+    assert one.attempt()
+    one.release()
+    assert not one.leads()
+    assert other.attempt()
+
+
+def test_two_that_take_a_lease_at_once_do_not_both_get_it(monkeypatch) -> None:
+    leases, clock = Leases(), Clock()
+    one, other = replica(leases, "one", clock), replica(leases, "other", clock)
+    assert one.attempt()
+    one.release()
+    stale = leases.get("x")
+    assert one.attempt()
+    monkeypatch.setattr(leases, "get", lambda path: stale)
+    assert not other.attempt()
