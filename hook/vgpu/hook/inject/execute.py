@@ -1,10 +1,11 @@
 """Executing a plan in a container's mount namespace, completely or not at all.
 
-Belongs here: the order of execution, and that a start that fails leaves nothing. The hook first opens everything of the
-host. Then a child enters the namespace and executes the operations. The child stays until the whole start has succeeded
-and `keep` tells it so. When the start fails at any later step, or the hook is killed, it undoes all operations, newest
-first. The parent never enters the namespace. Not here: what an operation does (operations). The child runs as root
-beside a container that may be hostile: it imports nothing, parses no JSON and opens no host path.
+Belongs here: the order of execution, and that a start that fails leaves nothing. A child opens everything of the host,
+enters the namespace and executes the operations, while the hook goes on. The child stays until the whole start has
+succeeded and `keep` tells it so. When the start fails at any later step, or the hook is killed, it undoes all
+operations, newest first. The parent never enters the namespace. Not here: what an operation does (operations). In the
+namespace the child is root beside a container that may be hostile: it imports nothing, parses no JSON and opens no path
+of the host.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Execution:
         self.notes: list[str] = []
 
     def begin(self, pid: int, proc: str = "/proc") -> None:
-        """Open everything of the host, and start the child in the namespace of `pid`."""
+        """Start the child, which opens everything of the host and enters the namespace of `pid`."""
         self._namespace = os.open(f"{proc}/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         self._start()
 
