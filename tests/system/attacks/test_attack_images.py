@@ -51,6 +51,10 @@ def hostile(tmp_path: Path) -> tuple[Path, Path, Path]:
     library, program = tmp_path / "hostile.so", tmp_path / "hostile"
     subprocess.run(["cc", "-shared", "-fPIC", define, "-o", str(library), str(source)], check=True)
     subprocess.run(["cc", "-static", define, "-o", str(program), str(source)], check=True)
+    for command, preload in (([program], ""), (["true"], str(library))):
+        subprocess.run(command, env={**os.environ, "LD_PRELOAD": preload}, check=True)
+        assert executed(marks), "they do write when something runs them"
+        (marks / "executed").unlink()
     return library, program, marks
 
 
