@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import bundles
+import docs_commands
 import nodes
 import pytest
 import systemd_bed
@@ -247,6 +248,22 @@ def test_which_devices_open_and_stay_open(place: Place, share: bundles.Bundle) -
     assert list((Path(place.node.settings.run_dir) / "containers").iterdir()) == []
     if place.bed and place.cell.pins:
         assert place.bed.call("ls", "/sys/fs/bpf/crun") == ""
+
+
+@pytest.mark.parametrize("place", ["runc1.0rc93-v1-systemd"], indirect=True)
+def test_the_commands_of_the_document(place: Place, share: bundles.Bundle) -> None:
+    """They show the devices of a container, in systemd's list and in the kernel's."""
+    (block,) = [one for one in docs_commands.blocks("docs/cgroups.md") if one.text.startswith("systemctl show")]
+    place.start(share)
+    scope = f"vgpu-{place.cgroups[-1]}.scope"
+    text = block.text.replace("SCOPE", scope).replace("PATH", f"system.slice/{scope}")
+    assert place.bed
+    shown = place.bed.call("sh", "-ec", text).splitlines()
+    assert "DevicePolicy=strict" in shown
+    (allowed,) = [line for line in shown if line.startswith("DeviceAllow=") and "/dev/char/195:1 rw" in line]
+    assert "/dev/char/195:99" not in allowed
+    assert "c 195:1 rw" in shown
+    assert "c 195:99 rw" not in shown
 
 
 # The known failure
