@@ -12,6 +12,7 @@ seconds, and every PACE seconds while a container wants time.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -267,8 +268,12 @@ def _tenant(claim: Claim) -> Tenant:
 
 
 def _opened(path: str) -> int:
-    """A descriptor of the host's own file; -1 if there is none. O_NONBLOCK, because a container may hold a lease."""
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return -1
+    """A descriptor of the host's own file; -1 if there is none. O_NONBLOCK, because a container may hold a lease.
+
+    Where overlays cannot be had a container has the file itself. Nobody gets a lease on a file that another process has
+    open for writing (fcntl(2), F_SETLEASE), so it is open for writing for as long as the share lives.
+    """
+    for access in (os.O_RDWR, os.O_RDONLY):
+        with contextlib.suppress(OSError):
+            return os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    return -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 from collections.abc import Iterator
@@ -100,6 +101,15 @@ def node(tmp_path: Path) -> Iterator[Node]:
     made = Node(tmp_path)
     yield made
     made.lender.stop()
+
+
+@pytest.mark.parametrize("kind", [fcntl.F_RDLCK, fcntl.F_WRLCK])
+def test_nobody_gets_a_lease_on_a_schedule_that_is_open_here(node: Node, kind: int) -> None:
+    node.container("a", 30, 100)
+    for _ in range(2):  # the second round opens the files again
+        node.lender.look()
+        with open(paths.core_schedules(node.run_dir, "a"), "rb") as stream, pytest.raises(BlockingIOError):
+            fcntl.fcntl(stream, fcntl.F_SETLEASE, kind)
 
 
 def test_idle_time_is_lent_while_it_is_wanted(node: Node) -> None:
