@@ -45,6 +45,7 @@ UNLIMITED_BINARIES = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 #: Links besides the SONAMEs, by the name of the library's SONAME.
 COMPATIBILITY_LINKS = {
     "libcuda.so.1": "libcuda.so",
+    "libnvidia-ml.so.1": "libnvidia-ml.so",
     "libnvidia-opticalflow.so.1": "libnvidia-opticalflow.so",
     "libGLX_nvidia.so.0": "libGLX_indirect.so.0",
 }

@@ -157,8 +157,24 @@ def test_a_share_gets_libvcuda_under_the_drivers_names(layout: str) -> None:
         f"{directory}/libcuda.so.1": f"libcuda.so.{VERSION}",
         f"{directory}/libcuda.so": "libcuda.so.1",
         f"{directory}/libnvidia-ml.so.1": f"libnvidia-ml.so.{VERSION}",
+        f"{directory}/libnvidia-ml.so": "libnvidia-ml.so.1",
         f"{directory}/libnvidia-ptxjitcompiler.so.1": f"libnvidia-ptxjitcompiler.so.{VERSION}",
     }
+
+
+def test_a_share_gets_a_copy_of_libvcuda_for_this_driver() -> None:
+    """Under each name, also over the image's own copies; of the other library there is no copy."""
+    copy_path = f"/state/vcuda/{VERSION}-ab/libcuda.so.1"
+    inspection = facts(copies=("/usr/local/lib/libcuda.so.1",))
+    container = PlannedContainer(
+        share(), frozenset(("compute", "utility")), inspection, LIMITS_FILE, CARDS_FILE, PRESENCE_FILE,
+        {"libcuda.so.1": copy_path},
+    )  # fmt: skip
+    found = binds(plan.make(container, node(), Settings({"paths.libvcuda": "/vcuda"}), {}))
+    directory = LAYOUTS[DEBIAN][0]
+    assert found[f"{directory}/libcuda.so.{VERSION}"] == found["/usr/local/lib/libcuda.so.1"] == copy_path
+    assert found[f"{directory}/libnvidia-ml.so.{VERSION}"] == "/vcuda/libnvidia-ml.so.1"
+    assert found["/usr/local/vgpu/driver/libcuda.so.1"] == f"/host/lib64/libcuda.so.{VERSION}"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -452,6 +468,7 @@ def test_the_loader_cache_names_the_driver(layout: str) -> None:
             "libcuda.so.1",
             "libcuda.so",
             "libnvidia-ml.so.1",
+            "libnvidia-ml.so",
             "libnvidia-ptxjitcompiler.so.1",
             f"libnvidia-nosoname.so.{VERSION}",
         )
