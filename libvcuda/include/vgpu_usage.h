@@ -93,7 +93,8 @@ struct vgpu_usage {
 	uint64_t identity;
 	uint64_t slots_seen;   /* slots at this index and above were never used */
 	struct vgpu_usage_slice slice;
-	uint64_t reserved0[4];
+	uint64_t share_changes; /* how often processes shared memory or ended that; 0: never (shared/share_locks.h) */
+	uint64_t reserved0[3];
 	struct vgpu_usage_card cards[VGPU_LIMITS_MAX_CARDS];
 	struct vgpu_usage_slot slots[VGPU_USAGE_SLOTS];
 	struct vgpu_usage_charge charges[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS];

@@ -173,10 +173,16 @@ static CUresult reserve(struct sim_allocation *allocation)
 
 static void uncharge(const struct sim_allocation *allocation)
 {
+	if (allocation->life_fd > 0)
+		close(allocation->life_fd);
+	if (allocation->pool && allocation->shared)
+		sim_shares_forget(allocation->shared - 1);
 	if (allocation->pool)
 		sim_pool_give(allocation->pool, allocation->charged);
 	else if (allocation->memory == SIM_GRAPH_MEMORY)
 		sim_graph_memory_unuse(sim_memory_ordinal(allocation->card), allocation->charged);
+	else if (allocation->shared)
+		sim_shares_release(allocation->shared - 1);
 	else if (allocation->charged)
 		sim_ledger_release(allocation->card, allocation->charged);
 }

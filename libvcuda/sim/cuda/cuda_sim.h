@@ -105,6 +105,8 @@ struct sim_allocation {
 	int imported_pid;              /* the exporting process */
 	unsigned imports;              /* how often the memory was opened */
 	int share_fd;                  /* 0, or the file by which other processes map it */
+	int shared;                    /* its number among the exported memory + 1; 0: it is not exported */
+	int life_fd;                   /* of imported memory: keeps it on its card; 0: nothing does */
 	struct sim_allocation *next;
 	struct sim_allocation **link;
 };
@@ -213,6 +215,9 @@ char *sim_allocation_reserve_addresses(size_t size, size_t alignment, CUdevicept
 int sim_share_backing(struct sim_allocation *allocation);
 int sim_share_create(unsigned card, size_t size);
 bool sim_share_adopt(int fd, unsigned *card, size_t *size);
+/* A descriptor for other processes, by which they get the file and the lock that keeps the memory. -1: an error. */
+int sim_share_export(int fd, int life);
+bool sim_share_import(int exported, int *fd, int *life);
 int sim_memory_ordinal(unsigned card);
 
 char *sim_vmm_backing(struct sim_physical *physical);

@@ -53,6 +53,9 @@ CUresult sim_ipc_export(struct sim_allocation *allocation, CUdeviceptr pointer, 
 	handle->fd = sim_share_backing(allocation);
 	handle->offset = pointer - allocation->base;
 	handle->id = allocation->id;
+	if (handle->fd >= 0 && !allocation->shared)
+		allocation->shared = sim_shares_add(allocation->card, allocation->charged) + 1;
+	handle->shared = allocation->shared - 1;
 	return handle->fd < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
@@ -123,6 +126,8 @@ CUresult sim_ipc_import(struct sim_context *context, enum sim_memory memory, con
 		allocation->imported_id = handle->id;
 		allocation->imported_pid = handle->pid;
 		result = map_foreign(allocation, fd);
+		if (result == CUDA_SUCCESS && handle->shared >= 0)
+			allocation->life_fd = sim_shares_hold(handle->shared);
 	}
 	if (result != CUDA_SUCCESS)
 		free(allocation);
@@ -211,7 +216,8 @@ struct sim_external {
 /* As documented, the driver owns the descriptor once the import has succeeded. */
 SIM_EXPORT CUresult cuImportExternalMemory(struct sim_external **out, const struct external_handle *from)
 {
-	struct sim_ipc_handle handle = {.pid = -1};
+	struct sim_ipc_handle handle = {.pid = -1, .shared = -1};
+	int fd, life;
 	struct sim_allocation *allocation;
 	struct sim_context *context;
 	CUresult result = sim_context_current(&context);
@@ -224,9 +230,15 @@ SIM_EXPORT CUresult cuImportExternalMemory(struct sim_external **out, const stru
 		return CUDA_ERROR_NOT_SUPPORTED;
 	pthread_mutex_lock(&sim_driver.lock);
 	*out = sim_object_create(sizeof **out, SIM_EXTERNAL, context);
-	result = *out ? sim_ipc_import(context, SIM_EXTERNAL_MEMORY, &handle, from->handle.fd, &allocation)
+	bool is_exported = sim_share_import(from->handle.fd, &fd, &life);
+	result = *out ? sim_ipc_import(context, SIM_EXTERNAL_MEMORY, &handle, is_exported ? fd : from->handle.fd, &allocation)
 	              : CUDA_ERROR_OUT_OF_MEMORY;
+	if (is_exported)
+		close(fd);
+	if (is_exported && result != CUDA_SUCCESS)
+		close(life);
 	if (result == CUDA_SUCCESS) {
+		allocation->life_fd = is_exported ? life : 0;
 		(*out)->base = allocation->base;
 		(*out)->size = allocation->size;
 		close(from->handle.fd);

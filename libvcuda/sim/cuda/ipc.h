@@ -14,7 +14,8 @@ struct sim_ipc_handle {
 	uint64_t offset; /* of the pointer in its allocation */
 	uint64_t id;
 	uint64_t owner; /* identifies this process' own handles */
-	char padding[24];
+	int32_t shared;  /* the memory's number among the exported memory; -1: it has none */
+	char padding[20];
 };
 
 #define SIM_IPC_MEMORY "vgpu-ipc"

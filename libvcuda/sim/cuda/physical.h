@@ -19,6 +19,8 @@ struct sim_physical {
 	unsigned handles;  /* handles that the program holds */
 	unsigned mappings; /* mappings and bindings */
 	int fd;            /* file by which other processes map it; -1 until needed */
+	int shared;        /* its number among the exported memory; -1: it is not exported */
+	int life;          /* the descriptor that keeps exported or imported memory on its card; -1: none */
 	char *backing;
 	unsigned multicast_wanted;  /* number of devices; 0: not a multicast object */
 	unsigned multicast_devices; /* bit n: device n was added */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -89,4 +90,49 @@ int sim_share_backing(struct sim_allocation *allocation)
 	}
 	allocation->share_fd = fd;
 	return fd;
+}
+
+/*
+ * The descriptor of exported memory is a socket, in whose queue the file waits with the lock that keeps the memory.
+ * Like a real driver's descriptor it can be polled, and keeps the memory until it is closed everywhere.
+ */
+union control {
+	struct cmsghdr header;
+	char bytes[CMSG_SPACE(2 * sizeof(int))];
+};
+
+int sim_share_export(int fd, int life)
+{
+	int ends[2], both[2] = {fd, life};
+	union control control = {.bytes = {0}};
+	struct iovec byte = {"m", 1};
+	struct msghdr message = {.msg_iov = &byte, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+
+	if (life < 0 || socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends) != 0)
+		return -1;
+	control.header = (struct cmsghdr){CMSG_LEN(sizeof both), SOL_SOCKET, SCM_RIGHTS};
+	memcpy(CMSG_DATA(&control.header), both, sizeof both);
+	bool is_sent = sendmsg(ends[0], &message, 0) == 1;
+	close(ends[0]);
+	if (is_sent)
+		return ends[1];
+	close(ends[1]);
+	return -1;
+}
+
+bool sim_share_import(int exported, int *fd, int *life)
+{
+	union control control = {.bytes = {0}};
+	char text[2];
+	struct iovec byte = {text, sizeof text};
+	struct msghdr message = {.msg_iov = &byte, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+	int both[2];
+
+	if (recvmsg(exported, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != 1 ||
+	    control.header.cmsg_len != CMSG_LEN(sizeof both) || control.header.cmsg_type != SCM_RIGHTS)
+		return false;
+	memcpy(both, CMSG_DATA(&control.header), sizeof both);
+	*fd = both[0];
+	*life = both[1];
+	return true;
 }

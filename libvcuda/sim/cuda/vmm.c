@@ -3,7 +3,6 @@
  * memory is charged when it is created and released with its last handle and mapping; it belongs to no context.
  * Imported physical memory is charged to its exporter.
  */
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -124,7 +123,7 @@ CUresult sim_vmm_new(struct sim_physical **out, const CUmemAllocationProp *prope
 	physical->size = size;
 	physical->charged = charges ? size : 0;
 	physical->handles = 1;
-	physical->fd = -1;
+	physical->fd = physical->shared = physical->life = -1;
 	*out = physical;
 	return CUDA_SUCCESS;
 }
@@ -153,8 +152,12 @@ static void bury(struct sim_physical *physical)
 {
 	if (physical->handles || physical->mappings)
 		return;
-	if (physical->charged)
+	if (physical->shared >= 0)
+		sim_shares_release(physical->shared);
+	else if (physical->charged)
 		sim_ledger_release(physical->card, physical->charged);
+	if (physical->life >= 0)
+		close(physical->life);
 	if (physical->backing)
 		munmap(physical->backing, physical->size);
 	if (physical->fd >= 0)
@@ -354,6 +357,18 @@ SIM_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *
 	return CUDA_SUCCESS;
 }
 
+/* Imported memory is exported again with the lock of the one that exported it first. */
+static int export_physical(struct sim_physical *physical)
+{
+	if (!sim_vmm_backing(physical))
+		return -1;
+	if (physical->life < 0 && physical->charged) {
+		physical->shared = sim_shares_add(physical->card, physical->charged);
+		physical->life = sim_shares_hold(physical->shared);
+	}
+	return sim_share_export(physical->fd, physical->life);
+}
+
 SIM_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type,
                                                  unsigned long long flags)
 {
@@ -365,7 +380,7 @@ SIM_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocati
 	int fd = -1;
 	if (!(handle->properties.requestedHandleTypes & type))
 		result = CUDA_ERROR_INVALID_VALUE;
-	else if (!sim_vmm_backing(handle) || (fd = fcntl(handle->fd, F_DUPFD_CLOEXEC, 0)) < 0)
+	else if ((fd = export_physical(handle)) < 0)
 		result = CUDA_ERROR_OPERATING_SYSTEM;
 	else
 		*(int *)out = fd;
@@ -384,20 +399,25 @@ SIM_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle 
 		return result;
 	if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_INVALID_VALUE;
-	int fd = fcntl((int)(intptr_t)shared, F_DUPFD_CLOEXEC, 0);
-	if (fd < 0 || !sim_share_adopt(fd, &card, &size)) {
-		if (fd >= 0)
-			close(fd);
+	int fd, life;
+	if (!sim_share_import((int)(intptr_t)shared, &fd, &life))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!sim_share_adopt(fd, &card, &size)) {
+		close(fd);
+		close(life);
 		return CUDA_ERROR_INVALID_VALUE;
 	}
 	pthread_mutex_lock(&sim_driver.lock);
 	properties.requestedHandleTypes = type;
 	properties.location.id = sim_memory_ordinal(card);
 	result = sim_vmm_new(handle, &properties, card, size, false);
-	if (result == CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS) {
 		(*handle)->fd = fd;
-	else
+		(*handle)->life = life;
+	} else {
 		close(fd);
+		close(life);
+	}
 	pthread_mutex_unlock(&sim_driver.lock);
 	return result;
 }

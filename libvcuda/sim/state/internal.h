@@ -17,6 +17,13 @@ extern struct sim_timeline *sim_timeline;
 int sim_state_slots_fd(void);
 /* Whether the profile has device nodes. */
 bool sim_state_has_nodes(void);
+/* Opens the `cards` file once more, for locks of its own. */
+int sim_state_open_cards(void);
+/* Bytes of the card that belong to no slot; forgetting memory that nobody holds. Both under the lock. */
+uint64_t sim_shares_sum(const struct sim_file *file, unsigned card);
+void sim_shares_bury(struct sim_file *file);
+/* Claims a slot if this process has none. Under the lock. */
+enum sim_status sim_ledger_ensure_slot(struct sim_file *file);
 /* This process' slot; -1: it has none. */
 int sim_ledger_own_slot(void);
 /* Whether the owner of the slot lives. Stores the owner's pid; 0: this PID namespace cannot see it. */

@@ -51,6 +51,7 @@ static void bury_the_dead(struct sim_file *file)
 	for (unsigned i = 0; i < used_slots(file); i++)
 		if (file->slots[i].token && !sim_ledger_slot_lives(i, &pid))
 			file->slots[i].token = 0;
+	sim_shares_bury(file);
 }
 
 static bool claim_slot(struct sim_file *file, unsigned index)
@@ -76,7 +77,7 @@ static bool claim_slot(struct sim_file *file, unsigned index)
 	return true;
 }
 
-static enum sim_status ensure_slot(struct sim_file *file)
+enum sim_status sim_ledger_ensure_slot(struct sim_file *file)
 {
 	pid_t pid;
 
@@ -97,7 +98,7 @@ static uint64_t add(uint64_t a, uint64_t b)
 
 static uint64_t total(const struct sim_file *file, unsigned card)
 {
-	uint64_t sum = 0;
+	uint64_t sum = sim_shares_sum(file, card);
 
 	for (unsigned i = 0; i < used_slots(file); i++)
 		if (file->slots[i].token)
@@ -169,7 +170,7 @@ enum sim_status sim_ledger_attach(unsigned card)
 
 	if (status != SIM_OK)
 		return status;
-	status = file->boards[card].is_lost == SIM_LOST_MARK ? SIM_LOST : ensure_slot(file);
+	status = file->boards[card].is_lost == SIM_LOST_MARK ? SIM_LOST : sim_ledger_ensure_slot(file);
 	if (status == SIM_OK && file->slots[own].context[card] == 0)
 		status = charge(file, card, &file->slots[own].context[card], sim_state_card(card)->context);
 	sim_state_unlock();
@@ -194,7 +195,7 @@ enum sim_status sim_ledger_reserve(unsigned card, uint64_t bytes)
 
 	if (status != SIM_OK)
 		return status;
-	status = file->boards[card].is_lost == SIM_LOST_MARK ? SIM_LOST : ensure_slot(file);
+	status = file->boards[card].is_lost == SIM_LOST_MARK ? SIM_LOST : sim_ledger_ensure_slot(file);
 	if (status == SIM_OK)
 		status = charge(file, card, &file->slots[own].allocated[card], bytes);
 	sim_state_unlock();

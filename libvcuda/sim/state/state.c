@@ -204,6 +204,11 @@ int sim_state_slots_fd(void)
 	return slots_fd;
 }
 
+int sim_state_open_cards(void)
+{
+	return open(cards_path, O_RDWR | O_CLOEXEC);
+}
+
 static enum sim_status lock_file(void)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};

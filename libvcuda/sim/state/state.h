@@ -26,7 +26,7 @@
 #include <sys/types.h>
 
 #define SIM_MAGIC "vgpu-sim"
-#define SIM_VERSION 3u
+#define SIM_VERSION 4u
 #define SIM_MAX_CARDS 16u
 #define SIM_MAX_SLOTS 1024u
 #define SIM_MAX_LINKS 18u
@@ -41,6 +41,8 @@
 #define SIM_MAX_THREADS 1024u
 #define SIM_MAX_MEETINGS 128u
 #define SIM_MEETING_ROUNDS 4u
+#define SIM_MAX_SHARES 256u
+#define SIM_SHARE_BYTE 4096u   /* of `cards`: byte N from here on is locked while somebody holds memory N */
 #define SIM_DEFAULT_DIR "/run/vgpu-sim"
 
 struct sim_header {
@@ -193,6 +195,19 @@ struct sim_meeting {
 	uint64_t met[SIM_MEETING_ROUNDS]; /* for each of the last rounds, when its last kernel began */
 };
 
+/*
+ * Memory that was exported to other processes. It lives until the last of them lets it go, and then belongs to no slot
+ * if the exporter has freed it or has ended.
+ */
+struct sim_shared_memory {
+	uint64_t token;   /* of the exporter's slot */
+	uint64_t size;    /* bytes; 0: the entry is free */
+	uint32_t slot;
+	uint32_t card;
+	uint32_t is_held; /* 1: the exporter pays for it in its slot */
+	uint32_t padding;
+};
+
 struct sim_file {
 	struct sim_header header;
 	struct sim_card cards[SIM_MAX_CARDS];
@@ -200,6 +215,7 @@ struct sim_file {
 	struct sim_board boards[SIM_MAX_CARDS];
 	struct sim_timeline timeline;
 	struct sim_meeting meetings[SIM_MAX_MEETINGS];
+	struct sim_shared_memory shares[SIM_MAX_SHARES];
 };
 
 _Static_assert(sizeof(struct sim_header) == 256, "sim_header");
@@ -256,6 +272,14 @@ void sim_ledger_detach(unsigned card);
 enum sim_status sim_ledger_reserve(unsigned card, uint64_t bytes);
 void sim_ledger_release(unsigned card, uint64_t bytes);
 enum sim_status sim_ledger_used(unsigned card, uint64_t *bytes);
+/* Memory of this process is exported. Returns its number; -1: it cannot be recorded. */
+int sim_shares_add(unsigned card, uint64_t bytes);
+/* A descriptor that keeps exported memory on its card until it is closed everywhere. -1: an error. */
+int sim_shares_hold(int number);
+/* The exporter frees the memory: others may still hold it. Replaces sim_ledger_release. */
+void sim_shares_release(int number);
+/* Nobody but the exporter holds the memory any more: it is not shared. */
+void sim_shares_forget(int number);
 /* Copies what changes about the card, as it is now. */
 enum sim_status sim_ledger_board(unsigned card, struct sim_board *board);
 /* The pid of the slot's owner if the slot still has this token; 0: the owner is gone. */

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 
 MAGIC = b"vgpu-sim"
-VERSION = 3
+VERSION = 4
 MAX_CARDS = 16
 MAX_SLOTS = 1024
 MAX_LINKS = 18
@@ -21,6 +21,8 @@ LOST_MARK = 0x74736F6C
 MAX_PROCESSES = 256
 MAX_THREADS = 1024
 MAX_MEETINGS = 128
+MAX_SHARES = 256
+SHARE_BYTE = 4096
 MEETING_ROUNDS = 4
 LINK_SWITCH = 0xFE
 LINK_NONE = 0xFF
@@ -190,6 +192,17 @@ class Meeting(ctypes.Structure):
     )
 
 
+class Share(ctypes.Structure):
+    _fields_ = (
+        ("token", ctypes.c_uint64),
+        ("size", ctypes.c_uint64),
+        ("slot", ctypes.c_uint32),
+        ("card", ctypes.c_uint32),
+        ("is_held", ctypes.c_uint32),
+        ("padding", ctypes.c_uint32),
+    )
+
+
 class File(ctypes.Structure):
     _fields_ = (
         ("header", Header),
@@ -198,4 +211,5 @@ class File(ctypes.Structure):
         ("boards", Board * MAX_CARDS),
         ("timeline", Timeline),
         ("meetings", Meeting * MAX_MEETINGS),
+        ("shares", Share * MAX_SHARES),
     )

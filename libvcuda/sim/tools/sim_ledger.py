@@ -14,7 +14,7 @@ import struct
 import uuid
 from typing import Any
 
-from sim_layout import FLOCK, MAGIC, MAX_CARDS, MAX_SLOTS, VERSION, File, SimError, Slot
+from sim_layout import FLOCK, MAGIC, MAX_CARDS, MAX_SHARES, MAX_SLOTS, SHARE_BYTE, VERSION, File, Share, SimError, Slot
 from sim_profiles import build_card, load_profile, wants_nodes
 
 DEFAULT_TIMING = {"slice_us": 2000, "switch_us": 50, "kernel_us": 10, "sample_us": 166667}
@@ -97,6 +97,7 @@ def _read_file(directory: str) -> File:
         # The lock gives one consistent view of all slots, as in the libraries. Closing the descriptor releases it.
         fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
         content = os.pread(fd, ctypes.sizeof(File), 0)
+        held = {number for number in range(MAX_SHARES) if _owner(fd, SHARE_BYTE + number) is not None}
     finally:
         os.close(fd)
     if len(content) < ctypes.sizeof(File):
@@ -104,6 +105,8 @@ def _read_file(directory: str) -> File:
     file = File.from_buffer_copy(content)
     if file.header.magic != MAGIC or file.header.version != VERSION or file.header.card_count > MAX_CARDS:
         raise SimError(f"{path}: not a state of this version")
+    for number in set(range(MAX_SHARES)) - held:
+        file.shares[number].size = 0
     return file
 
 
@@ -131,6 +134,11 @@ def _running(file: File, slot: Slot, index: int) -> int:
     return elapsed if elapsed < 2**31 else 0
 
 
+def _is_held(share: Share, alive: list[tuple[Slot, int]]) -> bool:
+    """Whether the memory's exporter has it in its slot."""
+    return bool(share.is_held) and any(slot.token == share.token for slot, _ in alive)
+
+
 def _describe(file: File, index: int, alive: list[tuple[Slot, int]]) -> dict[str, Any]:
     card = file.cards[index]
     processes = [
@@ -147,6 +155,7 @@ def _describe(file: File, index: int, alive: list[tuple[Slot, int]]) -> dict[str
         if slot.allocated[index] or slot.context[index]
     ]
     used = sum(process["allocated"] + process["context"] for process in processes)
+    used += sum(share.size for share in file.shares if share.card == index and not _is_held(share, alive))
     capacity = card.memory - card.reserved
     return {
         "index": index,

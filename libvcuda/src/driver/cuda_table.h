@@ -25,6 +25,15 @@
 	HOOK(cuMemFree, cuMemFree, 2000, ANY) \
 	HOOK(cuMemFree_v2, cuMemFree, 3020, ANY) \
 	HOOK(cuIpcGetMemHandle, cuIpcGetMemHandle, 4010, ANY) \
+	HOOK(cuIpcOpenMemHandle, cuIpcOpenMemHandle, 4010, ANY) \
+	HOOK(cuIpcOpenMemHandle_v2, cuIpcOpenMemHandle, 11000, ANY) \
+	HOOK(cuIpcCloseMemHandle, cuIpcCloseMemHandle, 4010, ANY) \
+	HOOK(cuMemExportToShareableHandle, cuMemExportToShareableHandle, 10020, ANY) \
+	HOOK(cuMemImportFromShareableHandle, cuMemImportFromShareableHandle, 10020, ANY) \
+	HOOK(cuMemPoolExportPointer, cuMemPoolExportPointer, 11020, ANY) \
+	HOOK(cuMemPoolImportPointer, cuMemPoolImportPointer, 11020, ANY) \
+	HOOK(cuImportExternalMemory, cuImportExternalMemory, 10000, ANY) \
+	HOOK(cuDestroyExternalMemory, cuDestroyExternalMemory, 10000, ANY) \
 	HOOK(cuMemAllocAsync, cuMemAllocAsync, 11020, LEGACY) \
 	HOOK(cuMemAllocAsync_ptsz, cuMemAllocAsync, 11020, PER_THREAD) \
 	HOOK(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020, LEGACY) \
@@ -280,6 +289,8 @@
 	CALL(cuCtxPopCurrent_v2) \
 	CALL(cuDevicePrimaryCtxGetState) \
 	CALL(cuPointerGetAttribute) \
+	CALL(cuMemGetAddressRange_v2) \
+	CALL(cuMemGetAllocationPropertiesFromHandle) \
 	CALL(cuDeviceGetDefaultMemPool) \
 	CALL(cuDeviceGetMemPool) \
 	CALL(cuDeviceSetMemPool) \

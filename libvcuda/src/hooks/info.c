@@ -6,6 +6,7 @@
  * in hooks/nvml.c.
  */
 #include "driver/cuda_table.h"
+#include "memory/charge.h"
 #include "memory/context_overhead.h"
 #include "memory/managed_free.h"
 #include "memory/pools.h"
@@ -30,6 +31,7 @@ static void narrow_info(size_t *available, size_t *total)
 	if (!device_limits_current_device(&device) || !device_limits_of(device, &card))
 		return;
 	managed_free_complete();
+	(void)charge_reclaim_shared();
 	pools_reconcile();
 	bool known = usage_held(card.uuid, context_overhead_unbooked(device), card.overhead, &held);
 	uint64_t left = known && held < card.memory ? card.memory - held : 0;

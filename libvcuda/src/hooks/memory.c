@@ -1,6 +1,6 @@
 /*
- * The wrappers of libcuda.so.1 for cuInit and for allocating, freeing and sharing device memory. driver/cuda_table.h
- * lists all wrappers.
+ * The wrappers of libcuda.so.1 for cuInit and for allocating and freeing device memory. driver/cuda_table.h lists all
+ * wrappers.
  *
  * Each does what the driver's function of that name does, within the container's limit. A failure of the driver leaves
  * no charge. At the limit an allocation returns CUDA_ERROR_OUT_OF_MEMORY. With a broken limits file cuInit fails, so
@@ -11,6 +11,7 @@
 #include "driver/cuda_table.h"
 #include "memory/charge.h"
 #include "memory/pools.h"
+#include "memory/sharing.h"
 #include "shared/guard.h"
 #include "shared/limits.h"
 
@@ -114,11 +115,13 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
 /* ---- free ---- */
 
 /* A pointer without a charge of its own may be memory of a pool. */
-static CUresult give_back_pointer(struct allocation *entry, CUresult result)
+static CUresult give_back_pointer(struct allocation *entry, CUdeviceptr pointer, CUresult result)
 {
 	bool pooled = !entry && result == CUDA_SUCCESS;
 
 	result = charge_give_back(entry, result);
+	if (pooled)
+		sharing_pointer_freed(pointer);
 	if (pooled && guard_enter()) {
 		graph_launches_freed();
 		pools_reconcile();
@@ -131,29 +134,12 @@ EXPORT CUresult cuMemFree(CUdeviceptr_v1 pointer)
 {
 	struct allocation *entry = charge_take(ALLOCATED_POINTER, pointer);
 
-	return give_back_pointer(entry, GUARDED(REAL(cuMemFree, pointer)));
+	return give_back_pointer(entry, pointer, GUARDED(REAL(cuMemFree, pointer)));
 }
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
 	struct allocation *entry = charge_take(ALLOCATED_POINTER, pointer);
 
-	return give_back_pointer(entry, GUARDED(REAL(cuMemFree_v2, pointer)));
-}
-
-/* ---- share with other processes ---- */
-
-/*
- * Managed memory cannot be shared in this way. The driver's error alone would not explain why this memory is managed.
- */
-EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
-{
-	struct allocation entry;
-
-	if (limits_state() == LIMITS_PRESENT && allocations_find(ALLOCATED_POINTER, pointer, &entry) && entry.managed) {
-		log_once(LOG_ERROR, "cuIpcGetMemHandle: the card was full when this memory was allocated, so it is "
-				    "managed memory, which cannot be shared between processes");
-		return CUDA_ERROR_NOT_SUPPORTED;
-	}
-	return GUARDED(REAL(cuIpcGetMemHandle, handle, pointer));
+	return give_back_pointer(entry, pointer, GUARDED(REAL(cuMemFree_v2, pointer)));
 }

@@ -11,6 +11,7 @@
 #include "memory/context_overhead.h"
 #include "memory/managed_free.h"
 #include "memory/pools.h"
+#include "memory/sharing.h"
 #include "shared/device_limits.h"
 #include "shared/guard.h"
 #include "shared/limits.h"
@@ -57,6 +58,7 @@ static CUresult begin_stream_ordered(struct stream_ordered *call, CUmemoryPool h
 	managed_free_complete();
 	if (pools_begin(&call->pooled, pool, size) ||
 	    (pools_wait_for_graphs(pools_card_of(pool)) && pools_begin(&call->pooled, pool, size)) ||
+	    (charge_reclaim_shared() && pools_begin(&call->pooled, pool, size)) ||
 	    (managed_free_reclaim() && pools_begin(&call->pooled, pool, size)))
 		return CUDA_SUCCESS;
 	guard_leave();
@@ -192,10 +194,12 @@ static CUresult reconciled(CUresult result)
 	return result;
 }
 
-static CUresult free_async(struct allocation *entry, CUresult result)
+static CUresult free_async(struct allocation *entry, CUdeviceptr pointer, CUresult result)
 {
 	bool pooled = !entry;
 
+	if (pooled && result == CUDA_SUCCESS)
+		sharing_pointer_freed(pointer);
 	result = charge_give_back(entry, result);
 	return pooled ? reconciled(result) : result;
 }
@@ -211,7 +215,7 @@ EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 
 	if (is_managed_fallback(entry))
 		return GUARDED(managed_free_after(entry, stream));
-	return free_async(entry, GUARDED(REAL(cuMemFreeAsync, pointer, stream)));
+	return free_async(entry, pointer, GUARDED(REAL(cuMemFreeAsync, pointer, stream)));
 }
 
 EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
@@ -220,7 +224,7 @@ EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 
 	if (is_managed_fallback(entry))
 		return GUARDED(managed_free_after(entry, stream ? stream : CU_STREAM_PER_THREAD));
-	return free_async(entry, GUARDED(REAL(cuMemFreeAsync_ptsz, pointer, stream)));
+	return free_async(entry, pointer, GUARDED(REAL(cuMemFreeAsync_ptsz, pointer, stream)));
 }
 
 /* Costs a program that synchronizes all the time one load, unless its pools are still to give memory back. */

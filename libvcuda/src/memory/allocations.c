@@ -147,6 +147,17 @@ bool allocations_find(enum allocation_kind kind, uint64_t key, struct allocation
 	return entry;
 }
 
+bool allocations_change(enum allocation_kind kind, uint64_t key, bool (*change)(struct allocation *entry, void *argument),
+			void *argument)
+{
+	struct shard *shard = lock_shard(kind, key);
+	struct allocation *entry = *find(shard, kind, key);
+	bool is_changed = entry && change(entry, argument);
+
+	pthread_mutex_unlock(&shard->lock);
+	return is_changed;
+}
+
 bool allocations_reference(enum allocation_kind kind, uint64_t key)
 {
 	struct shard *shard = lock_shard(kind, key);

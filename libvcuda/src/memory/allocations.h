@@ -20,6 +20,8 @@ enum allocation_kind {
 	ALLOCATED_MIPMAP,
 	ALLOCATED_HANDLE, /* of physical memory (cuMemCreate), which lives as long as references or mappings of it */
 	MAPPED_RANGE,     /* the start of the range; `target` is the handle; nothing is booked for it */
+	EXTERNAL_MEMORY,  /* its handle */
+	EXPORTED_POINTER, /* of a pool's memory; nothing is booked for it */
 	GRAPH_EXEC,       /* `target` is what hooks/graph.c knows of its nodes; nothing is booked for it */
 };
 
@@ -29,6 +31,8 @@ struct allocation {
 	uint64_t size;
 	uint64_t serial;   /* every entry put into the table gets the next number */
 	uint64_t target;
+	struct share_hold *shares; /* with other processes, see memory/sharing.h; NULL: there are none */
+	uint32_t share_id; /* of the descriptors by which the memory was exported; 0: there are none */
 	CUcontext context; /* the memory is destroyed with it; NULL: the memory outlives contexts */
 	enum allocation_kind kind;
 	unsigned int references; /* beside the first one */
@@ -46,6 +50,10 @@ struct allocation *allocations_take(enum allocation_kind kind, uint64_t key);
 
 /* Copies the key's entry. False: there is none. */
 bool allocations_find(enum allocation_kind kind, uint64_t key, struct allocation *copy);
+
+/* Calls `change` for the key's entry, which no other thread takes meanwhile. False: there is none, or `change` says so. */
+bool allocations_change(enum allocation_kind kind, uint64_t key, bool (*change)(struct allocation *entry, void *argument),
+			void *argument);
 
 /* Adds a reference. False: the key was not charged here. */
 bool allocations_reference(enum allocation_kind kind, uint64_t key);

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/process.h"
+#include "shared/share_locks.h"
 #include "shared/usage_region.h"
 #include "shared/usage_slots.h"
 #include "vgpu_usage.h"
@@ -63,6 +64,7 @@ static struct totals sum_charges(struct vgpu_usage *usage, int card)
 		totals.unaccounted += marks >> card & 1;
 		totals.creating += (marks & CREATING(card)) != 0;
 	}
+	totals.reserved = saturating_sum(totals.reserved, share_locks_orphans(card, false));
 	return totals;
 }
 
@@ -185,6 +187,7 @@ static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size,
 			if (reaped)
 				return false;
 			usage_slots_reap(usage, ANY_CARD, THOROUGH);
+			(void)share_locks_orphans(card, true);
 			reaped = true;
 			found = given; /* dead processes may have been in the lookup's sum */
 			continue;
@@ -377,6 +380,7 @@ bool usage_held(const uint8_t uuid[16], uint64_t unbooked_bytes, uint64_t overhe
 	if (card == USAGE_NO_CARD)
 		return true;
 	usage_slots_reap_for_query(usage, card);
+	(void)share_locks_orphans(card, true);
 	struct totals totals = sum_charges(usage, card);
 	*held = saturating_sum(totals.reserved, unbooked(&totals, unbooked_bytes, overhead));
 	return true;

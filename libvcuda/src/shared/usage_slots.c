@@ -105,6 +105,8 @@ static void empty_slot(struct vgpu_usage *usage, uint32_t index)
 /* Called only by the process that the slot's `owner` names. A reaper puts its own identity there first. */
 static void free_slot(struct vgpu_usage *usage, uint32_t index)
 {
+	if (usage_region_load(&usage->share_changes)) /* what it exported may have to count as others' imports now */
+		usage_region_add(&usage->share_changes, 1);
 	zero_charges(usage, index);
 	give_back_time(usage, index);
 	empty_slot(usage, index);

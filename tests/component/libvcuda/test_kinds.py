@@ -79,6 +79,7 @@ def test_memory_imported_from_a_handle_is_not_charged_twice(t4: SimBox, client: 
     assert (client.left(), t4.held()) == (LIMIT // 2, LIMIT // 2)
     client.does(f"cuMemRelease {imported}")
     client.does(f"cuMemRelease {handle}")
+    client.ask(f"python os.close({file})")
     assert client.left() == LIMIT
 
 

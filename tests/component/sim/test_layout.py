@@ -21,6 +21,7 @@ def test_structures_match(simctl: ModuleType, repository: Path, tmp_path: Path) 
         "timeline_thread": simctl.layout.TimelineThread,
         "timeline": simctl.layout.Timeline,
         "meeting": simctl.layout.Meeting,
+        "shared_memory": simctl.layout.Share,
         "file": simctl.layout.File,
     }
     expected = []
@@ -58,6 +59,8 @@ def test_constants_match(simctl: ModuleType, repository: Path) -> None:
         ("SIM_MAX_THREADS", f"{simctl.layout.MAX_THREADS}u"),
         ("SIM_MAX_MEETINGS", f"{simctl.layout.MAX_MEETINGS}u"),
         ("SIM_MEETING_ROUNDS", f"{simctl.layout.MEETING_ROUNDS}u"),
+        ("SIM_MAX_SHARES", f"{simctl.layout.MAX_SHARES}u"),
+        ("SIM_SHARE_BYTE", f"{simctl.layout.SHARE_BYTE}u"),
         ("SIM_LINK_SWITCH", f"{simctl.layout.LINK_SWITCH:#x}u"),
         ("SIM_LINK_NONE", f"{simctl.layout.LINK_NONE:#x}u"),
         ("SIM_MAGIC", f'"{simctl.layout.MAGIC.decode()}"'),

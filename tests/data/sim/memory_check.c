@@ -1,4 +1,6 @@
 /* Every kind of memory beyond cuMemAlloc: what it costs on the card, what it holds, and when it goes. */
+#include <unistd.h>
+
 #include "check.h"
 
 int cuInit(unsigned), cuDevicePrimaryCtxRetain(handle *, int), cuCtxSetCurrent(handle), cuDevicePrimaryCtxReset_v2(int);
@@ -73,6 +75,10 @@ static void virtual_memory(void)
 	EXPECT(before - available(), 6 * MIB);
 	EXPECT(cuMemUnmap(range, 3 * MIB), INVALID_VALUE);
 	EXPECT(cuMemUnmap(range, 6 * MIB), OK);
+	EXPECT(before - available(), 4 * MIB);
+	EXPECT(cuMemRelease(imported), OK);
+	EXPECT(before - available(), 4 * MIB);
+	close(fd);
 	EXPECT(available(), before);
 	EXPECT(cuMemAddressFree(range, 6 * MIB), OK);
 	EXPECT(cuMemAddressFree(range, 6 * MIB), INVALID_VALUE);

@@ -1,0 +1,238 @@
+/*
+ * The wrappers of libcuda.so.1 by which processes share memory with each other: handles and descriptors of memory, and
+ * their import. driver/cuda_table.h lists all wrappers.
+ *
+ * Memory lives until the last process lets it go, and memory/sharing.h says who is charged so long. Events of other
+ * processes take no memory. A pool that is imported gives out none; its pointers are imported one by one.
+ */
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "driver/cuda_table.h"
+#include "memory/charge.h"
+#include "memory/sharing.h"
+#include "shared/device_limits.h"
+#include "shared/guard.h"
+#include "shared/limits.h"
+#include "shared/usage.h"
+
+enum { HANDLE_TYPE_DESCRIPTOR = 1, HANDLE_TYPE_FABRIC = 8, EXTERNAL_DESCRIPTOR = 1 };
+
+/* False within the driver, which may make one of these calls by another of them. */
+static bool is_counted(void)
+{
+	return !guard_this_thread.inside && limits_state() == LIMITS_PRESENT;
+}
+
+/* Keeps the entry of imported memory that a process of this container is charged for. */
+static CUresult keep_import(enum allocation_kind kind, uint64_t key, CUcontext context, struct share_hold *share)
+{
+	struct allocation *entry = calloc(1, sizeof(*entry));
+
+	if (!entry) {
+		sharing_drop(share);
+		return CUDA_SUCCESS;
+	}
+	*entry = (struct allocation){
+		.kind = kind, .key = key, .context = context, .device = NO_DEVICE, .card = USAGE_NO_CARD, .shares = share,
+	};
+	return charge_give_back(entry, CUDA_ERROR_UNKNOWN) == CUDA_ERROR_UNKNOWN ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}
+
+/* ---- memory of cuMemCreate ---- */
+
+EXPORT CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle handle, int type,
+					     unsigned long long flags)
+{
+	CUresult result = GUARDED(REAL(cuMemExportToShareableHandle, shared, handle, type, flags));
+
+	if (result != CUDA_SUCCESS || !is_counted())
+		return result;
+	if (type == HANDLE_TYPE_DESCRIPTOR)
+		sharing_export_descriptor(ALLOCATED_HANDLE, handle, *(const int *)shared);
+	else if (type == HANDLE_TYPE_FABRIC)
+		sharing_export_bytes(ALLOCATED_HANDLE, handle, shared);
+	return result;
+}
+
+static CUdevice device_of_handle(CUmemGenericAllocationHandle handle)
+{
+	CUmemAllocationProp properties[2]; /* the second is room for a longer structure of a newer driver */
+
+	if (GUARDED(REAL(cuMemGetAllocationPropertiesFromHandle, properties, handle)) != CUDA_SUCCESS ||
+	    properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return NO_DEVICE;
+	return properties->location.id;
+}
+
+/* Charges the importer. The driver does not say how large the memory is: without the exporter's word it counts nothing. */
+static CUresult charge_handle(CUmemGenericAllocationHandle handle, uint64_t size)
+{
+	struct charge charge;
+	CUresult result = charge_begin_on(&charge, device_of_handle(handle), size);
+
+	if (result != CUDA_SUCCESS) {
+		(void)GUARDED(REAL(cuMemRelease, handle));
+		return result;
+	}
+	charge.kind = ALLOCATED_HANDLE;
+	return charge_end(&charge, result, handle);
+}
+
+EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type)
+{
+	struct share_hold *share = NULL;
+	uint64_t size = 0;
+	bool counts = is_counted();
+
+	if (counts && type == HANDLE_TYPE_DESCRIPTOR)
+		share = sharing_import_descriptor((int)(intptr_t)shared, &size);
+	else if (counts && type == HANDLE_TYPE_FABRIC && shared)
+		share = sharing_import_bytes(shared);
+	CUresult result = GUARDED(REAL(cuMemImportFromShareableHandle, handle, shared, type));
+	if (result != CUDA_SUCCESS || !counts || allocations_reference(ALLOCATED_HANDLE, *handle)) {
+		sharing_drop(share);
+		return result;
+	}
+	return share ? keep_import(ALLOCATED_HANDLE, *handle, NULL, share) : charge_handle(*handle, size);
+}
+
+/* ---- memory by its address ---- */
+
+static bool base_of(CUdeviceptr pointer, CUdeviceptr *base, size_t *size)
+{
+	return GUARDED(REAL(cuMemGetAddressRange_v2, base, size, pointer)) == CUDA_SUCCESS;
+}
+
+/*
+ * Managed memory cannot be shared in this way. The driver's error alone would not explain why this memory is managed.
+ */
+EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
+{
+	struct allocation entry;
+	CUdeviceptr base;
+	size_t size;
+
+	if (limits_state() == LIMITS_PRESENT && allocations_find(ALLOCATED_POINTER, pointer, &entry) && entry.managed) {
+		log_once(LOG_ERROR, "cuIpcGetMemHandle: the card was full when this memory was allocated, so it is "
+				    "managed memory, which cannot be shared between processes");
+		return CUDA_ERROR_NOT_SUPPORTED;
+	}
+	CUresult result = GUARDED(REAL(cuIpcGetMemHandle, handle, pointer));
+	if (result == CUDA_SUCCESS && is_counted() && base_of(pointer, &base, &size))
+		sharing_export_bytes(ALLOCATED_POINTER, base, handle);
+	return result;
+}
+
+/* The driver gives out the same address if the memory is open already. */
+static CUresult opened(CUresult result, const CUdeviceptr *pointer, const void *bytes,
+		       __typeof__(cuIpcCloseMemHandle) *close_memory)
+{
+	struct charge charge;
+	CUcontext context;
+	CUdeviceptr base;
+	size_t size;
+
+	if (result != CUDA_SUCCESS || !is_counted() || allocations_reference(ALLOCATED_POINTER, *pointer))
+		return result;
+	struct share_hold *share = sharing_import_bytes(bytes);
+	if (share && GUARDED(REAL(cuCtxGetCurrent, &context)) == CUDA_SUCCESS)
+		return keep_import(ALLOCATED_POINTER, *pointer, context, share);
+	sharing_drop(share);
+	if (!base_of(*pointer, &base, &size))
+		return result;
+	result = charge_begin(&charge, size);
+	if (result == CUDA_SUCCESS)
+		return charge_end(&charge, result, *pointer);
+	(void)GUARDED(close_memory(*pointer));
+	return result;
+}
+
+static CUresult close_opened(CUdeviceptr pointer)
+{
+	return REAL(cuIpcCloseMemHandle, pointer);
+}
+
+EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags)
+{
+	return opened(GUARDED(REAL(cuIpcOpenMemHandle, pointer, handle, flags)), pointer, &handle, close_opened);
+}
+
+EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags)
+{
+	return opened(GUARDED(REAL(cuIpcOpenMemHandle_v2, pointer, handle, flags)), pointer, &handle, close_opened);
+}
+
+EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
+{
+	bool known = false;
+	struct allocation *last = is_counted() ? allocations_dereference(ALLOCATED_POINTER, pointer, &known) : NULL;
+	CUresult result = GUARDED(REAL(cuIpcCloseMemHandle, pointer));
+
+	if (result != CUDA_SUCCESS && known && !last)
+		(void)allocations_reference(ALLOCATED_POINTER, pointer);
+	return charge_give_back(last, result);
+}
+
+/* ---- memory of pools: the pool is charged, so the exported pointer's entry has a share and no charge ---- */
+
+EXPORT CUresult cuMemPoolExportPointer(CUipcMemHandle *data, CUdeviceptr pointer)
+{
+	CUresult result = GUARDED(REAL(cuMemPoolExportPointer, data, pointer));
+	struct device_limits card;
+	struct allocation entry;
+	CUdeviceptr base;
+	CUdevice device;
+	size_t size;
+
+	if (result != CUDA_SUCCESS || !is_counted() || !base_of(pointer, &base, &size))
+		return result;
+	if (allocations_find(ALLOCATED_POINTER, base, &entry)) {
+		sharing_export_bytes(ALLOCATED_POINTER, base, data);
+		return result;
+	}
+	if (GUARDED(REAL(cuPointerGetAttribute, &device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, base)) == CUDA_SUCCESS &&
+	    device_limits_of(device, &card) && usage_card(card.uuid) != USAGE_NO_CARD)
+		sharing_export_pointer(base, usage_card(card.uuid), size, data);
+	return result;
+}
+
+static CUresult free_imported(CUdeviceptr pointer)
+{
+	return REAL(cuMemFree_v2, pointer);
+}
+
+EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool, CUipcMemHandle *data)
+{
+	return opened(GUARDED(REAL(cuMemPoolImportPointer, pointer, pool, data)), pointer, data, free_imported);
+}
+
+/* ---- external memory, most of it of other interfaces ---- */
+
+EXPORT CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *from)
+{
+	bool is_descriptor = from && from->type == EXTERNAL_DESCRIPTOR;
+	uint64_t size;
+	struct share_hold *share = is_counted() && is_descriptor ? sharing_import_descriptor(from->handle.fd, &size) : NULL;
+	struct charge charge = {.entered = false};
+	CUresult result = share || !from ? CUDA_SUCCESS : charge_begin(&charge, from->size);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	charge.kind = EXTERNAL_MEMORY;
+	result = charge.entered ? REAL(cuImportExternalMemory, memory, from) : GUARDED(REAL(cuImportExternalMemory, memory, from));
+	uint64_t key = result == CUDA_SUCCESS ? (uintptr_t)*memory : 0;
+	if (charge.entered)
+		return charge_end(&charge, result, key);
+	if (result == CUDA_SUCCESS && share)
+		return keep_import(EXTERNAL_MEMORY, key, NULL, share);
+	sharing_drop(share);
+	return result;
+}
+
+EXPORT CUresult cuDestroyExternalMemory(CUexternalMemory memory)
+{
+	struct allocation *entry = charge_take(EXTERNAL_MEMORY, (uintptr_t)memory);
+
+	return charge_give_back(entry, GUARDED(REAL(cuDestroyExternalMemory, memory)));
+}

@@ -1,0 +1,225 @@
+/*
+ * Implements shared/share_locks.h by open file description locks, as shared/slot_lock.c does. The byte of a lock says
+ * what is shared: the id, the card's place and the size. The usage region counts changes, so that a process reads the
+ * locks only after one.
+ */
+#include "shared/share_locks.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/atomics.h"
+#include "shared/usage_region.h"
+#include "vgpu_limits.h"
+
+#ifndef F_OFD_GETLK
+#define F_OFD_GETLK 36
+#define F_OFD_SETLK 37
+#endif
+
+enum {
+	SIZE_BITS = 24, /* units of 64 KiB */
+	SIZE_SHIFT = 16,
+	CARD_BITS = 5,
+	BITS = 32 + CARD_BITS + SIZE_BITS,
+};
+
+#define SIZE_MASK (((uint64_t)1 << SIZE_BITS) - 1)
+#define FIRST(role) ((uint64_t)((role) + 1) << BITS) /* behind the locks of the slots */
+#define PER_ID ((uint64_t)1 << (CARD_BITS + SIZE_BITS))
+
+_Static_assert(VGPU_LIMITS_MAX_CARDS <= 1 << CARD_BITS, "cards in a lock's byte");
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static _Atomic uint64_t seen; /* the changes that `orphans` are of */
+static _Atomic uint64_t orphans[VGPU_LIMITS_MAX_CARDS];
+
+static void after_fork(void)
+{
+	pthread_mutex_init(&lock, NULL);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, after_fork);
+}
+
+static uint64_t byte_of(const struct share *share)
+{
+	uint64_t units = (share->size + ((uint64_t)1 << SIZE_SHIFT) - 1) >> SIZE_SHIFT;
+
+	return (uint64_t)share->id * PER_ID + ((uint64_t)share->card << SIZE_BITS) + (units < SIZE_MASK ? units : SIZE_MASK);
+}
+
+static struct share share_of(uint64_t byte)
+{
+	return (struct share){
+		.id = (uint32_t)(byte / PER_ID),
+		.card = (int)(byte >> SIZE_BITS & ((1 << CARD_BITS) - 1)),
+		.size = (byte & SIZE_MASK) << SIZE_SHIFT,
+	};
+}
+
+static int open_region_file(void)
+{
+	return open(VGPU_USAGE_PATH, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+}
+
+/* The first byte of some lock in [from, to). */
+static bool find_lock(int fd, uint64_t from, uint64_t to, uint64_t *found)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)from, .l_len = (off_t)(to - from)};
+
+	if (from >= to || fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type == F_UNLCK)
+		return false;
+	*found = (uint64_t)lock.l_start < from ? from : (uint64_t)lock.l_start;
+	return true;
+}
+
+static void report_change(void)
+{
+	struct vgpu_usage *usage = atomic_load(&usage_region);
+
+	if (usage)
+		usage_region_add(&usage->share_changes, 1);
+}
+
+void *share_locks_take(enum share_role role, const struct share *share)
+{
+	struct flock taken = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_len = 1};
+	const size_t size = (size_t)sysconf(_SC_PAGESIZE);
+	int fd = open_region_file();
+	uint64_t found;
+
+	if (fd < 0)
+		return NULL;
+	taken.l_start = (off_t)(FIRST(role) + byte_of(share));
+	void *page = fcntl(fd, F_OFD_SETLK, &taken) == 0 ? mmap(NULL, size, PROT_NONE, MAP_SHARED, fd, 0) : MAP_FAILED;
+	close(fd);
+	if (page == MAP_FAILED)
+		return NULL;
+	bool is_kept = madvise(page, size, MADV_DONTFORK) == 0 && (fd = open_region_file()) >= 0;
+	if (is_kept) {
+		is_kept = find_lock(fd, (uint64_t)taken.l_start, (uint64_t)taken.l_start + 1, &found);
+		close(fd);
+	}
+	report_change();
+	if (is_kept)
+		return page;
+	munmap(page, size);
+	return NULL;
+}
+
+void share_locks_drop(void *held)
+{
+	munmap(held, (size_t)sysconf(_SC_PAGESIZE));
+	report_change();
+}
+
+static bool find_exported(int fd, uint32_t id, struct share *share)
+{
+	uint64_t from = FIRST(SHARE_EXPORTED) + id * PER_ID, found;
+
+	if (!find_lock(fd, from, from + PER_ID, &found))
+		return false;
+	*share = share_of(found - FIRST(SHARE_EXPORTED));
+	return true;
+}
+
+bool share_locks_find(uint32_t id, struct share *share)
+{
+	int fd = open_region_file();
+	bool is_found = fd >= 0 && find_exported(fd, id, share);
+
+	if (fd >= 0)
+		close(fd);
+	return is_found;
+}
+
+/* The kernel returns some lock in the range, not the first one. */
+static void sum_orphans(int fd, uint64_t from, uint64_t to, uint64_t sums[VGPU_LIMITS_MAX_CARDS])
+{
+	struct share exported;
+	uint64_t found;
+
+	while (find_lock(fd, from, to, &found)) {
+		struct share share = share_of(found - FIRST(SHARE_IMPORTED));
+		if (!find_exported(fd, share.id, &exported))
+			sums[share.card] += share.size;
+		sum_orphans(fd, from, found, sums);
+		from = found + 1;
+	}
+}
+
+static void read_locks(uint64_t changes)
+{
+	uint64_t sums[VGPU_LIMITS_MAX_CARDS] = {0};
+	int fd = open_region_file();
+
+	if (fd < 0)
+		return;
+	sum_orphans(fd, FIRST(SHARE_IMPORTED), FIRST(SHARE_IMPORTED) + ((uint64_t)1 << BITS), sums);
+	close(fd);
+	for (unsigned int card = 0; card < VGPU_LIMITS_MAX_CARDS; card++)
+		atomic_store(&orphans[card], sums[card]);
+	atomic_store(&seen, changes);
+}
+
+uint64_t share_locks_orphans(int card, bool fresh)
+{
+	const struct vgpu_usage *usage = atomic_load(&usage_region);
+	uint64_t changes = usage_region_load(&usage->share_changes);
+
+	if (!changes || (changes == atomic_load(&seen) && !(fresh && atomic_load(&orphans[card]))))
+		return atomic_load(&orphans[card]);
+	pthread_once(&once, watch_forks);
+	pthread_mutex_lock(&lock);
+	read_locks(usage_region_load(&usage->share_changes));
+	pthread_mutex_unlock(&lock);
+	return atomic_load(&orphans[card]);
+}
+
+/* ---- descriptors: a lock of the descriptor's own open file ---- */
+
+void share_locks_tag(int fd, const struct share *share)
+{
+	struct flock tag = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_len = 1};
+
+	tag.l_start = (off_t)(FIRST(SHARE_EXPORTED) + byte_of(share));
+	(void)fcntl(fd, F_OFD_SETLK, &tag);
+}
+
+/* A line such as `lock:	1: OFDLCK  ADVISORY  READ -1 00:07:4711 2305843009213693952 2305843009213693952`. */
+static bool parse_tag(const char *line, struct share *share)
+{
+	const char *last = strrchr(line, ' ');
+	uint64_t byte = last ? strtoull(last, NULL, 10) : 0;
+
+	if (strncmp(line, "lock:", 5) || !strstr(line, "OFDLCK") || byte < FIRST(SHARE_EXPORTED) ||
+	    byte >= FIRST(SHARE_IMPORTED))
+		return false;
+	*share = share_of(byte - FIRST(SHARE_EXPORTED));
+	return true;
+}
+
+bool share_locks_read_tag(int fd, struct share *share)
+{
+	char path[40], line[256];
+	bool is_found = false;
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	FILE *file = fopen(path, "re");
+	while (file && !is_found && fgets(line, sizeof(line), file)) {
+		line[strcspn(line, "\n")] = '\0';
+		is_found = parse_tag(line, share);
+	}
+	if (file)
+		fclose(file);
+	return is_found;
+}
