@@ -13,10 +13,15 @@ from collections.abc import Callable
 
 import cores_change
 import cores_cost
+import cores_forged
 import cores_gaps
 import cores_latency
+import cores_loans
+import cores_long
+import cores_many
 import cores_share
 import cores_tenants
+import cores_throttled
 from cores_workers import Workers
 from results import BenchError, Result
 
@@ -33,6 +38,11 @@ PARTS: dict[str, Callable[[Workers, int], list[Result]]] = {
     "gaps": lambda workers, runs: cores_gaps.measure(workers, runs, cores_gaps.corners()),
     "latency": lambda workers, runs: cores_latency.measure(workers, runs, cores_latency.corners()),
     "wall_latency": cores_latency.measure_wall,
+    "long": lambda workers, runs: cores_long.measure(workers, runs, cores_long.corners()),
+    "many": cores_many.measure,
+    "throttled": cores_throttled.measure,
+    "loans": cores_loans.measure,
+    "forged": cores_forged.measure,
 }
 
 

@@ -19,8 +19,8 @@ GAPS = (100 * US, 500 * US, 900 * US, 1500 * US, 5 * MS)
 FLOOD = 1  #: in place of a number of tenants: one tenant with gaps, beside one that floods the card
 TENANTS = (2, 3, 4, FLOOD)
 KERNEL = 100 * US
-BEGIN = SECOND
-WINDOW = 4 * SECOND
+BEGIN = 500 * MS
+WINDOW = 2 * SECOND
 WHOLE_WINDOW = 20 * SECOND
 
 

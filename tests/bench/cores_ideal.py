@@ -1,7 +1,8 @@
 """The reference scheduler `ideal`: what a limiter could do that knew everything and cost nothing but the changes.
 
 One card runs whole kernels, one at a time. A change from one process to another takes CHANGE. The card never idles
-while a tenant within its cap has a kernel (*work-conserving*). A tenant's cap is a token bucket of its core-limit: one
+while a tenant within its cap has a kernel (*work-conserving*), with one exception: it waits for the program that ran
+last if that has its next kernel before a change could be over. A tenant's cap is a token bucket of its core-limit: one
 token is a nanosecond; the bucket holds IDLE ns of the rate, and what a wait for others' kernels brings is kept. Among
 tenants within their caps the one that is furthest behind by virtual time (use over share) comes next, at the end of the
 kernel that runs; but the one that has the card keeps it until it is ahead by a margin, so that changes cost little.
@@ -110,8 +111,9 @@ class Card:
         pending = [party.virtual for party in self.parties if party.is_pending]
         self.virtual = max(self.virtual, min(pending, default=0))
 
-    def margin(self) -> float:
-        return MARGIN * CHANGE * max(sum(party.is_pending for party in self.parties), 1)
+    def margin(self, waits: int = 0) -> float:
+        """`waits`: tenants that are about to have work."""
+        return MARGIN * CHANGE * max(sum(party.is_pending for party in self.parties) + waits, 1)
 
     def choose(self) -> Party | None:
         able = [party for party in self.parties if party.is_pending and party.level > 0]
@@ -120,6 +122,16 @@ class Card:
         first = min(able, key=lambda party: (party.virtual, party.number))
         current = next((party for party in able if self.last and party.number == self.last[0]), first)
         return first if current.virtual > first.virtual + self.margin() else current
+
+    def held_until(self) -> int:
+        """When the process that ran last has its next kernel, if that is worth waiting for; else 0."""
+        if self.last is None or self.parties[self.last[0]].is_pending:
+            return 0
+        party = self.parties[self.last[0]]
+        ready = min(program.ready for program in party.processes[self.last[1]])
+        others = [other.virtual for other in self.parties if other.is_pending and other.level > 0]
+        is_ahead = party.virtual > min(others, default=NEVER) + self.margin(1)
+        return 0 if ready > self.now + CHANGE or party.level <= 0 or is_ahead else ready
 
     def next_event(self) -> int:
         """When something may change the choice, besides the end of a kernel."""
@@ -155,7 +167,11 @@ class Card:
     def step(self) -> Run | None:
         """Run kernels, or wait."""
         self.refresh()
-        party = self.choose()
+        held = self.held_until()
+        if held:
+            self.now = held
+            self.refresh()
+        party = self.parties[self.last[0]] if held and self.last else self.choose()
         if party is None:
             until = min(self.next_event(), self.scenario.window[1] + 1)
             self.look(self.parties[0], until, until)

@@ -21,6 +21,7 @@ class Tenant:
     cores: int
     loads: list[Load]
     core_limit: int = 0  #: 0: the same as `cores`, a hard share
+    cpu_quota: int = 0  #: percent of one CPU for all its programs; 0: as much as there is
 
 
 @dataclasses.dataclass(frozen=True)

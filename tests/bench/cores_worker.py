@@ -27,6 +27,7 @@ import nodes
 import simulated_clock
 from checkout import BUILD, CHECKOUT, LOAD_SOURCES
 from cores_node import Daemon, Node
+from cores_quota import Quota
 from cores_scenario import Scenario
 
 from vgpu.config import limits
@@ -78,6 +79,7 @@ class Run:
         self.scenario = scenario
         self.state = state
         self.processes: list[list[subprocess.Popen[str]]] = []
+        self.quotas: list[Quota] = []
         parties = 1 + sum(len(tenant["loads"]) for tenant in scenario["tenants"])
         profile = worker.simctl.load_profile(scenario["profile"])
         profile = {**profile, "timing": {**profile.get("timing", {}), **scenario["timing"]}}
@@ -130,6 +132,10 @@ class Run:
         for index, tenant in enumerate(self.scenario["tenants"]):
             started: list[subprocess.Popen[str]] = []
             self.processes.append(started)
+            quota = None
+            if tenant["cpu_quota"]:
+                quota = Quota(f"vgpu-bench-{os.getpid()}-{self.state.name}-{index}", tenant["cpu_quota"])
+                self.quotas.append(quota)
             for load in tenant["loads"]:
                 rank += 1
                 command = [str(self.worker.program), *self.options(load, tenant, rank)]
@@ -139,6 +145,8 @@ class Run:
                 # The processes of a tenant are one process group, by which a peer's model identifies them.
                 command.append(f"group={started[0].pid if started else 0}")
                 started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+                if quota:
+                    quota.add(started[-1].pid)
 
     def outcome(self) -> dict[str, Any]:
         self.start()
@@ -221,6 +229,8 @@ class Run:
                 assert process.stdout
                 process.stdout.close()
                 process.wait()
+        for quota in self.quotas:
+            quota.close()
         shutil.rmtree(self.state)
 
 

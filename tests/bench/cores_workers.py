@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from queue import Empty, Queue
 
+import nodes
 from checkout import BUILD, LIBRARIES
 from cores_scenario import Outcome, Scenario
 from results import BenchError
@@ -54,6 +55,12 @@ class Workers:
         for worker in self.workers:
             worker.communicate()
         self.directory.cleanup()
+
+    def card(self) -> str:
+        """The UUID of the first simulated card: the same in every state of a profile."""
+        simctl, state = nodes.simctl(), Path(self.directory.name) / "card"
+        simctl.make_state(str(state), Scenario([], (0, 0)).profile, False)
+        return str(simctl.read_state(str(state))["cards"][0]["uuid"])
 
     def run(self, scenario: Scenario) -> Outcome:
         return self.run_all([scenario])[0]
