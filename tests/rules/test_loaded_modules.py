@@ -25,7 +25,7 @@ def test_what_the_process_imports() -> None:
     ]
     code = (
         f"import sys; sys.path[:0] = {paths!r}; import vgpu.hook.main; "
-        "import vgpu.hook.devices.cgroup_v1, vgpu.hook.devices.cgroup_v2; "  # the hook loads them later
+        "import vgpu.hook.devices.cgroup_v1, vgpu.hook.devices.cgroup_v2, vgpu.hook.request.pod_record; "  # later ones
         "print(' '.join(sorted(name for name in sys.modules)))"
     )
     loaded = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)

@@ -5,7 +5,8 @@ works: each has its folder. The gate starts this process only for containers tha
 the hook is done or had nothing to do. Exit 1 means that the container must not start: one line on stderr,
 `vgpu-hook: <step>: <cause>`, gives the reason, and the log gets the same. In poststop a failure is only a warning.
 
-Standard library only, single-threaded, root. Every module is imported before a container's namespace is entered.
+Standard library only, single-threaded, root. This process never enters a container's namespace; its child does, and
+imports nothing there.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from vgpu.hook.ledger.ledger import Ledger, Start
 from vgpu.hook.linux import cgroup, procfs, staleness
 from vgpu.hook.linux.rootfs import Rootfs
 from vgpu.hook.placement.allocation import Allocation
-from vgpu.hook.request import authorization, ignored_annotations, oci_state, pod_record
+from vgpu.hook.request import authorization, ignored_annotations, oci_state
 from vgpu.hook.request.authorization import ANY, KEY, CommandLine
 from vgpu.hook.request.identity import Identity, identify, in_kubepods
 from vgpu.hook.request.oci_state import Container
@@ -110,6 +111,9 @@ class Hook:
         authorization.refuse_standalone(identity, node.settings)
         self.step = "allocation"
         if isinstance(wanted, WantedGrants) and identity.holder:
+            # Imported here because a container outside Kubernetes has no record, and no scheduler's choice.
+            from vgpu.hook.request import pod_record  # noqa: PLC0415
+
             wanted, notes = pod_record.complete(wanted, identity.holder, container.annotations, node.settings)
         if self.dry_run:
             return [*self._explain(container, node.ledger.place(wanted, identity.holder, container.id), node), *notes]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from vgpu.config import grants
 from vgpu.config.dialects import resources
-from vgpu.config.dialects.placements import Choice, Chosen
 from vgpu.config.dialects.resources import SpecAmounts
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
@@ -18,6 +17,10 @@ from vgpu.config.inventory import Card
 from vgpu.config.request import WHOLE_CARD, Request, Wishes
 from vgpu.config.settings import Settings
 from vgpu.hook.placement.placement import NoFit, Policy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from vgpu.config.dialects.placements import Choice, Chosen
 
 MIB = 1 << 20
 
