@@ -62,9 +62,9 @@ class Attack:
         self.outcome = f"{NOT_HELD}: the test failed"
 
     def rounds(self, full: int, sample: int) -> int:
-        """How many rounds to make now."""
+        """How many rounds to make now; a part is no less than the sample."""
         made = (full * self.from_percent // 100, full * self.to_percent // 100)
-        return max(1, made[1] - made[0]) if self.full else sample
+        return max(sample, made[1] - made[0]) if self.full else sample
 
     def amount(self, full: int, sample: int) -> int:
         """What is no number of rounds, such as a size or a time."""
