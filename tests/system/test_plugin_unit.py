@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 import uuid
@@ -176,6 +177,7 @@ def test_the_unit_runs_hardened_before_kubelet_and_grants(
     assert {line.split()[1] for line in listed(bed, 6)[4:]} == names
     listing = bed.call("sh", "-c", file_modes.LISTING)
     assert "/var/lib/vgpu/grants/" in listing
+    assert re.search(r"/var/lib/vgpu/vcuda/550\.54\.15-[0-9a-f]{40}/libnvidia-ml\.so\.1$", listing, re.MULTILINE)
     assert file_modes.wrong(listing) == []
     output = typed(bed, "curl ")
     assert output.startswith("ok\n"), output

@@ -38,7 +38,10 @@ class Node:
         self.path = path
         self.now = 100.0
         self.workers: list[Answer] = []
-        self.settings = Settings({"paths.run": str(path), "driver.proc_root": str(path / "proc")})
+        values = {"paths.run": str(path), "paths.libvcuda": str(path / "vcuda")}
+        self.settings = Settings({**values, "driver.proc_root": str(path / "proc")})
+        for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+            self.write(f"vcuda/{name}", "library")
         self.log = io.StringIO()
         self.conditions = Conditions(Log(self.log, levels=False))
         self.driver("550.54.15")
@@ -94,7 +97,7 @@ def test_one_is_taken_at_the_start_and_then_no_more(node: Node) -> None:
     assert "inventory: odd" in node.log.getvalue()
 
 
-@pytest.mark.parametrize("change", ["driver", "card", "uvm", "lost", "damaged"])
+@pytest.mark.parametrize("change", ["driver", "card", "uvm", "libvcuda", "lost", "damaged"])
 def test_one_is_taken_when_anything_changes(node: Node, change: str) -> None:
     node.look()
     node.succeed()
@@ -104,6 +107,8 @@ def test_one_is_taken_when_anything_changes(node: Node, change: str) -> None:
         node.write("proc/driver/nvidia/gpus/0000:3b:00.0/information", "Device Minor: 3\n")
     elif change == "uvm":
         node.write("proc/devices", "Character devices:\n195 nvidia\n509 nvidia-uvm\n")
+    elif change == "libvcuda":
+        node.write("vcuda/libcuda.so.1", "another package's")
     elif change == "lost":
         (node.path / "inventory.json").unlink()
     else:
