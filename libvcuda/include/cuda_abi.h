@@ -294,6 +294,26 @@ typedef struct {
 	char reserved[64];
 } CUipcMemHandle;
 
+/* Which part of a sparse array, as far as libvcuda compares parts. */
+typedef struct {
+	unsigned int type;
+	unsigned int padding;
+	uint64_t words[4];
+} CUarraySubresource;
+
+enum { CU_MEM_OPERATION_TYPE_MAP = 1, CU_MEM_OPERATION_TYPE_UNMAP = 2 };
+
+typedef struct {
+	unsigned int resource_type;
+	void *resource; /* an array or a mipmapped array */
+	CUarraySubresource subresource;
+	int operation;
+	int handle_type;
+	CUmemGenericAllocationHandle memory;
+	unsigned long long offset;
+	unsigned int device_mask, flags, reserved[2];
+} CUarrayMapInfo;
+
 typedef struct CUextMemory_st *CUexternalMemory;
 
 typedef struct {
@@ -313,6 +333,7 @@ _Static_assert(sizeof(CUDA_MEMCPY3D) == 200, "CUDA_MEMCPY3D");
 _Static_assert(sizeof(CUDA_MEMCPY3D_BATCH_OP) == 112, "CUDA_MEMCPY3D_BATCH_OP");
 _Static_assert(sizeof(CUlaunchConfig) == 56, "CUlaunchConfig");
 _Static_assert(sizeof(CUDA_LAUNCH_PARAMS) == 56, "CUDA_LAUNCH_PARAMS");
+_Static_assert(sizeof(CUarrayMapInfo) == 96, "CUarrayMapInfo");
 _Static_assert(sizeof(CUmemAllocationProp) == 32, "CUmemAllocationProp");
 _Static_assert(sizeof(CUmemPoolProps) == 88, "CUmemPoolProps");
 _Static_assert(sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120, "CUDA_MEM_ALLOC_NODE_PARAMS");
@@ -456,6 +477,15 @@ CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle
 				      unsigned long long flags);
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type);
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties, CUmemGenericAllocationHandle handle);
+CUresult cuMemGetHandleForAddressRange(void *shared, CUdeviceptr pointer, size_t size, int type, unsigned long long flags);
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream);
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream);
+CUresult cuStreamQuery(CUstream stream);
+CUresult cuStreamQuery_ptsz(CUstream stream);
+CUresult cuGLCtxCreate(CUcontext *context, unsigned int flags, CUdevice device);
+CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device);
+CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdpau, void *functions);
+CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdpau, void *functions);
 CUresult cuMemPoolExportPointer(CUipcMemHandle *data, CUdeviceptr pointer);
 CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool, CUipcMemHandle *data);
 CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *from);

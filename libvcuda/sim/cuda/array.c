@@ -9,6 +9,7 @@
 
 #define ARRAY_CUBEMAP 0x04u
 #define ARRAY_LAYERED 0x01u
+#define ARRAY_SPARSE 0x40u
 #define MAX_EXTENT 131072u
 
 static unsigned format_bytes(int format)
@@ -73,12 +74,12 @@ static struct sim_array *new_array(struct sim_context *context, const CUDA_ARRAY
 SIM_EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 {
 	struct sim_context *context;
-	CUdeviceptr base;
+	CUdeviceptr base = 0;
 	CUresult result = sim_context_current(&context);
 
 	if (result == CUDA_SUCCESS && (!array || !descriptor || !is_sane(descriptor)))
 		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS && !(descriptor->Flags & ARRAY_SPARSE))
 		result = create_storage(context, storage(descriptor), &base);
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -132,11 +133,14 @@ SIM_EXPORT CUresult cuArrayDestroy(CUarray array)
 	if (result != CUDA_SUCCESS)
 		return result;
 	CUdeviceptr base = array->base;
+	sim_sparse_drop_tiles(array);
 	bool is_level = array->parent != NULL;
 	if (!is_level)
 		sim_object_destroy(array);
 	pthread_mutex_unlock(&sim_driver.lock);
-	return is_level ? CUDA_ERROR_INVALID_HANDLE : sim_allocation_free_pointer(base, SIM_FREE_ARRAY);
+	if (is_level)
+		return CUDA_ERROR_INVALID_HANDLE;
+	return base ? sim_allocation_free_pointer(base, SIM_FREE_ARRAY) : CUDA_SUCCESS;
 }
 
 static CUDA_ARRAY3D_DESCRIPTOR level_of(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned level)

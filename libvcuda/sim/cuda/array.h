@@ -14,6 +14,7 @@ struct sim_array {
 	CUDA_ARRAY3D_DESCRIPTOR descriptor;
 	CUdeviceptr base;
 	size_t pitch, rows;
+	struct sim_tile *tiles;    /* what is mapped to a sparse array, which has no storage */
 	struct sim_mipmap *parent; /* set for a level of a mipmap, which uses its parent's storage */
 };
 
@@ -24,6 +25,9 @@ struct sim_mipmap {
 	unsigned count;
 	struct sim_array *levels[SIM_MAX_LEVELS]; /* created on first use */
 };
+
+/* Ends the mappings of a sparse array. Under the lock. */
+void sim_sparse_drop_tiles(CUarray array);
 
 /* Stores base, pitch and rows of an array as one side of a copy. */
 CUresult sim_array_side(CUarray array, struct sim_side *side);

@@ -388,6 +388,23 @@ SIM_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocati
 	return result;
 }
 
+/* Only of mapped physical memory. */
+SIM_EXPORT CUresult cuMemGetHandleForAddressRange(void *out, CUdeviceptr pointer, size_t size, int type,
+                                                  unsigned long long flags)
+{
+	CUresult result = out && size && type == 1 && !flags ? sim_init_ready() : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&sim_driver.lock);
+	struct sim_allocation *mapping = sim_allocation_at(pointer, size);
+	int fd = mapping && mapping->memory == SIM_MAPPED_MEMORY ? export_physical(mapping->physical) : -1;
+	if (fd >= 0)
+		*(int *)out = fd;
+	pthread_mutex_unlock(&sim_driver.lock);
+	return fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
 SIM_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type)
 {
 	CUmemAllocationProp properties = {.type = 1, .location.type = CU_MEM_LOCATION_TYPE_DEVICE};

@@ -55,6 +55,9 @@
 	HOOK(cuMemRelease, cuMemRelease, 10020, ANY) \
 	HOOK(cuMemMap, cuMemMap, 10020, ANY) \
 	HOOK(cuMemUnmap, cuMemUnmap, 10020, ANY) \
+	HOOK(cuMemMapArrayAsync, cuMemMapArrayAsync, 11010, LEGACY) \
+	HOOK(cuMemMapArrayAsync_ptsz, cuMemMapArrayAsync, 11010, PER_THREAD) \
+	HOOK(cuMemGetHandleForAddressRange, cuMemGetHandleForAddressRange, 11070, ANY) \
 	HOOK(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, 11000, ANY) \
 	HOOK(cuMulticastCreate, cuMulticastCreate, 12010, ANY) \
 	HOOK(cuMulticastBindMem, cuMulticastBindMem, 12010, ANY) \
@@ -88,6 +91,10 @@
 	HOOK(cuCtxCreate_v2, cuCtxCreate, 3020, ANY) \
 	HOOK(cuCtxCreate_v3, cuCtxCreate, 11040, ANY) \
 	HOOK(cuCtxCreate_v4, cuCtxCreate, 12050, ANY) \
+	HOOK(cuGLCtxCreate, cuGLCtxCreate, 2000, ANY) \
+	HOOK(cuGLCtxCreate_v2, cuGLCtxCreate, 3020, ANY) \
+	HOOK(cuVDPAUCtxCreate, cuVDPAUCtxCreate, 3010, ANY) \
+	HOOK(cuVDPAUCtxCreate_v2, cuVDPAUCtxCreate, 3020, ANY) \
 	HOOK(cuGreenCtxCreate, cuGreenCtxCreate, 12040, ANY) \
 	HOOK(cuGreenCtxDestroy, cuGreenCtxDestroy, 12040, ANY) \
 	HOOK(cuCtxDestroy, cuCtxDestroy, 2000, ANY) \
@@ -308,6 +315,8 @@
 	CALL(cuEventElapsedTime) \
 	CALL(cuEventDestroy_v2) \
 	CALL(cuStreamIsCapturing) \
+	CALL(cuStreamQuery) \
+	CALL(cuStreamQuery_ptsz) \
 	CALL(cuThreadExchangeStreamCaptureMode)
 
 struct cuda_table {

@@ -82,6 +82,27 @@ EXPORT CUresult cuCtxCreate_v4(CUcontext *context, void *params, unsigned int fl
 	CREATE(destroy_context, cuCtxCreate_v4, context, params, flags, device);
 }
 
+EXPORT CUresult cuGLCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
+{
+	CREATE(destroy_context, cuGLCtxCreate, context, flags, device);
+}
+
+EXPORT CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
+{
+	CREATE(destroy_context, cuGLCtxCreate_v2, context, flags, device);
+}
+
+EXPORT CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdpau, void *functions)
+{
+	CREATE(destroy_context, cuVDPAUCtxCreate, context, flags, device, vdpau, functions);
+}
+
+EXPORT CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdpau,
+				    void *functions)
+{
+	CREATE(destroy_context, cuVDPAUCtxCreate_v2, context, flags, device, vdpau, functions);
+}
+
 static CUresult release_primary(CUdevice device)
 {
 	CUresult result = REAL(cuDevicePrimaryCtxRelease_v2, device);

@@ -55,6 +55,7 @@ static CUresult begin_stream_ordered(struct stream_ordered *call, CUmemoryPool h
 	if (!pool)
 		return call->hosts ? charge_begin_on(&call->single, NO_DEVICE, size)
 				   : charge_begin_stream_ordered(&call->single, size);
+	context_overhead_follow_rarely(pools_device_of(pool));
 	managed_free_complete();
 	if (pools_begin(&call->pooled, pool, size) ||
 	    (pools_wait_for_graphs(pools_card_of(pool)) && pools_begin(&call->pooled, pool, size)) ||

@@ -174,6 +174,26 @@ EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 	return charge_give_back(last, result);
 }
 
+/* A descriptor (dma-buf) of the memory behind addresses, be it of cuMemAlloc or mapped. */
+EXPORT CUresult cuMemGetHandleForAddressRange(void *shared, CUdeviceptr pointer, size_t size, int type,
+					      unsigned long long flags)
+{
+	CUresult result = GUARDED(REAL(cuMemGetHandleForAddressRange, shared, pointer, size, type, flags));
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr base;
+	size_t whole;
+
+	if (result != CUDA_SUCCESS || !is_counted() || type != HANDLE_TYPE_DESCRIPTOR)
+		return result;
+	if (GUARDED(REAL(cuMemRetainAllocationHandle, &handle, (void *)(uintptr_t)pointer)) == CUDA_SUCCESS) {
+		sharing_export_descriptor(ALLOCATED_HANDLE, handle, *(const int *)shared);
+		(void)GUARDED(REAL(cuMemRelease, handle));
+	} else if (base_of(pointer, &base, &whole)) {
+		sharing_export_descriptor(ALLOCATED_POINTER, base, *(const int *)shared);
+	}
+	return result;
+}
+
 /* ---- memory of pools: the pool is charged, so the exported pointer's entry has a share and no charge ---- */
 
 EXPORT CUresult cuMemPoolExportPointer(CUipcMemHandle *data, CUdeviceptr pointer)

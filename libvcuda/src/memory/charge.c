@@ -11,6 +11,7 @@
 #include "driver/stream_capture.h"
 #include "memory/context_overhead.h"
 #include "memory/managed_free.h"
+#include "memory/physical.h"
 #include "memory/pools.h"
 #include "memory/sharing.h"
 #include "shared/device_limits.h"
@@ -24,6 +25,8 @@ static void release(struct allocation *entry)
 	if (entry->shares && sharing_linger(entry))
 		return;
 	sharing_drop(entry->shares);
+	if (entry->kind == ALLOCATED_ARRAY || entry->kind == ALLOCATED_MIPMAP)
+		physical_unbind_all((struct binder){SPARSE_ARRAY, entry->key});
 	if (entry->card != USAGE_NO_CARD)
 		usage_release(entry->card, entry->size);
 	if (entry->managed)

@@ -1,6 +1,6 @@
 /*
- * What keeps physical memory (cuMemCreate) alive: its handles, its mappings, and its bindings to objects that several
- * cards share.
+ * What keeps physical memory (cuMemCreate) alive: its handles, its mappings, its bindings to objects that several cards share, and its bindings
+ * to sparse arrays.
  *
  * Belongs here: the references of an ALLOCATED_HANDLE and the table of bindings. A multicast object is such a handle,
  * for which nothing is booked. Not here: what the memory costs (memory/charge.h), the calls (hooks/vmm.c,
@@ -15,11 +15,11 @@
 #include "cuda_abi.h"
 
 /* What memory can be bound to. Keys of different kinds may be equal. */
-enum binder_kind { MULTICAST_OBJECT, LOGICAL_ENDPOINT };
+enum binder_kind { MULTICAST_OBJECT, LOGICAL_ENDPOINT, SPARSE_ARRAY };
 
 struct binder {
 	enum binder_kind kind;
-	uint64_t key; /* the object's handle, the endpoint's id */
+	uint64_t key; /* the object's or the array's handle, the endpoint's id */
 };
 
 struct binding;

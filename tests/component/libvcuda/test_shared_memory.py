@@ -213,3 +213,16 @@ def test_many_shares_and_kills_leave_nothing(box: SimBox) -> None:
             assert watcher.left() == LIMIT - 3 * size
             one.kill()
     assert watcher.left() == LIMIT
+
+
+def test_a_descriptor_of_mapped_addresses_keeps_memory_and_charge(box: SimBox) -> None:
+    client = box.caller()
+    handle = client.made(f"cuMemCreate & {HALF} {ON_CARD} 0")
+    address = client.made(f"cuMemAddressReserve & {HALF} 0 0 0")
+    client.does(f"cuMemMap {address} {HALF} 0 {handle} 0")
+    file = client.made(f"cuMemGetHandleForAddressRange & {address} {HALF} 1 0") & 0xFFFFFFFF
+    client.does(f"cuMemUnmap {address} {HALF}")
+    client.does(f"cuMemRelease {handle}")
+    assert (client.left(), held_within(box)) == (HALF, HALF)
+    close(client, file)
+    assert client.left() == LIMIT

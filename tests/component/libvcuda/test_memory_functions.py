@@ -1,0 +1,99 @@
+"""A walk over the driver's API: libvcuda/src/memory/functions.txt says what each function does with device memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+from checkout import CHECKOUT
+
+from vgpu.node.driver import unknown_functions
+
+LIBVCUDA = CHECKOUT / "libvcuda"
+RULES = LIBVCUDA / "src/memory/functions.txt"
+HOOKED = ("charged", "freed", "kept")
+CLASSES = (*HOOKED, "figure", "harmless", "gap")
+
+
+class Rule(NamedTuple):
+    kind: str
+    names: str
+    reason: str
+
+
+def rules() -> Iterator[Rule]:
+    for line in RULES.read_text().splitlines():
+        if line and not line.startswith("#"):
+            kind, _, rest = line.partition(" ")
+            names, _, reason = rest.partition(": ")
+            yield Rule(kind, names, reason)
+
+
+def classes(name: str) -> list[str]:
+    """The classes of all rules for the name."""
+    return [rule.kind for rule in rules() if re.fullmatch(rule.names, name)]
+
+
+def driver_functions() -> list[str]:
+    lines = (LIBVCUDA / "src/driver/names/cuda_driver.txt").read_text().splitlines()
+    return [line.split()[0] for line in lines if line and not line.startswith("#")]
+
+
+def hooked_functions() -> set[str]:
+    return set(re.findall(r"HOOK\((\w+),", (LIBVCUDA / "src/driver/cuda_table.h").read_text()))
+
+
+def test_every_function_belongs_to_one_rule() -> None:
+    found = {name: classes(name) for name in driver_functions()}
+    assert {name: kinds for name, kinds in found.items() if len(kinds) != 1} == {}
+
+
+def test_what_is_charged_freed_or_kept_is_hooked() -> None:
+    hooked = hooked_functions()
+    assert [name for name in driver_functions() if {*classes(name)} & {*HOOKED} and name not in hooked] == []
+
+
+def test_every_rule_has_a_class_a_reason_and_a_function() -> None:
+    names = driver_functions()
+    for rule in rules():
+        assert rule.kind in CLASSES, rule
+        assert rule.reason or rule.kind == "freed", rule
+        assert any(re.fullmatch(rule.names, name) for name in names), f"no function: {rule}"
+
+
+def test_no_function_that_looks_like_one_that_gives_memory_is_harmless() -> None:
+    """By the rule that names the functions of a new driver: those below describe nodes or memory, or pass on a pool."""
+    strange = unknown_functions.unknown_functions(driver_functions(), ())
+    assert [name for name in strange if classes(name) == ["harmless"] and "Launch" not in name] == [
+        "cuGraphAddMemAllocNode",
+        "cuGraphMemAllocNodeGetParams",
+        "cuImportExternalSemaphore",
+        "cuIpcOpenEventHandle",
+        "cuMemGetAllocationGranularity",
+        "cuMemGetAllocationPropertiesFromHandle",
+        "cuMemPoolImportFromShareableHandle",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cuMemAllocNear",
+        "cuMemAlloc_v3",
+        "cuMemCreateOnCluster",
+        "cuMemGetHandleForPool",
+        "cuMemMapTensor",
+        "cuMemImportFromFabric",
+        "cuMemPoolCreate_v2",
+        "cuMipmappedArrayCreate_v2",
+        "cuSubgridCreate",
+        "cuIpcOpenPool",
+        "cuCtxCreate_v5",
+        "cuMulticastBindPool",
+        "cuLibraryLoadMany",
+    ],
+)
+def test_a_function_of_a_newer_driver_belongs_to_no_rule(name: str) -> None:
+    assert classes(name) == []
