@@ -36,7 +36,8 @@ static CUresult keep_import(enum allocation_kind kind, uint64_t key, CUcontext c
 	*entry = (struct allocation){
 		.kind = kind, .key = key, .context = context, .device = NO_DEVICE, .card = USAGE_NO_CARD, .shares = share,
 	};
-	return charge_give_back(entry, CUDA_ERROR_UNKNOWN) == CUDA_ERROR_UNKNOWN ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+	(void)charge_give_back(entry, CUDA_ERROR_UNKNOWN); /* nothing was freed, so it stays */
+	return CUDA_SUCCESS;
 }
 
 /* ---- memory of cuMemCreate ---- */
