@@ -21,7 +21,6 @@ def lies(card: str) -> dict[str, Load]:
     """By what they claim. `card` is its UUID."""
     work, queue = card_offset(card), queue_offset(card)
     return {
-        "honest": {},
         "it locks the whole file": {"lie_from": 1, "lie_length": 0},
         "it has waited since ever longer ago": {"lie_from": queue, "lie_length": 1 << (OWN_BITS - 2), "lie_each": MS},
         "it works for ever": {"lie_from": work, "lie_own": 1},
@@ -44,5 +43,5 @@ def measure(workers: Workers, runs: int) -> list[Result]:
     lost = [
         max(lost_points(outcome) for outcome in found[run * len(asked) : (run + 1) * len(asked)]) for run in range(runs)
     ]
-    what = f"beside a tenant that launches 20 us each ms and forges locks ({len(asked) - 1} ways): points lost of 50"
+    what = f"beside a tenant that launches 20 us each ms and forges locks ({len(asked)} ways): points lost of 50"
     return [Result.of("cores.forged.neighbour_points", "points", 5, lost, what)]

@@ -21,7 +21,7 @@ ARRIVALS = ("poisson", "fixed")
 NEIGHBOURS = ((20 * US, 1), (MS, 1), (10 * MS, 1), (MS, 3), (MS, 4))
 REQUESTS = 4000  #: of a cell, the seeds together
 WARM_UP = 500 * MS
-WALL_WINDOW = (SECOND, 7 * SECOND)
+WALL_WINDOW = (SECOND, 5 * SECOND)
 PROBE = 5 * MS
 
 
@@ -161,3 +161,11 @@ def _on_the_wall(scenario: Scenario) -> Scenario:
     service, *neighbours = scenario.tenants
     probed = dataclasses.replace(service, loads=[*service.loads, {"probe": PROBE}])
     return dataclasses.replace(scenario, tenants=[probed, *neighbours], window=WALL_WINDOW, clock="wall")
+
+
+def measure_corners(workers: Workers, runs: int) -> list[Result]:
+    return measure(workers, runs, corners())
+
+
+def measure_whole(workers: Workers, runs: int) -> list[Result]:
+    return measure(workers, runs, cells(), runs * REQUESTS)

@@ -15,7 +15,7 @@ DURATIONS = (150 * MS, 500 * MS, 2 * SECOND)
 SHARES = ((50, 50), (10, 90), (90, 10))  #: of the tenant with the long kernels, and of the one with kernels of 1 ms
 SHORT = MS
 WINDOW = 60 * SECOND
-LENGTH = 90 * SECOND
+LENGTH = 66 * SECOND
 WHOLE_LENGTH = 180 * SECOND
 
 CROWD, CROWD_SHARE = 8, 12
@@ -93,3 +93,11 @@ def _start(workers: Workers, runs: int) -> list[Result]:
         "eight tenants of 12 with kernels of 150 ms, the first 10 s: time with nothing on the card while one was owed"
     )
     return [Result.of("cores.start.idle_ms", "ms", 20, idle, what)]
+
+
+def measure_corners(workers: Workers, runs: int) -> list[Result]:
+    return measure(workers, runs, corners())
+
+
+def measure_whole(workers: Workers, runs: int) -> list[Result]:
+    return measure(workers, runs, cells(), WHOLE_LENGTH)

@@ -10,7 +10,7 @@ from results import Result
 COUNT = 64
 KERNEL = 100 * US
 STEP = 10 * MS
-WINDOW = (0, 6 * SECOND)
+WINDOW = (0, 5 * SECOND)
 SETTLED = SECOND // STEP  #: the reading from which delivered card time counts
 
 

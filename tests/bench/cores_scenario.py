@@ -30,7 +30,8 @@ class Scenario:
 
     tenants: list[Tenant]
     window: tuple[int, int]
-    limiter: str = "libvcuda"  #: none, ideal (cores_ideal.py), or a peer of cores_load/peers.c
+    limiter: str = "libvcuda"  #: none, ideal (cores_ideal.py), external, or a peer of cores_load/peers.c
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)  #: of the programs; {cores}: a tenant's share
     clock: str = "virtual"
     profile: str = "t4x1"
     timing: dict[str, float] = dataclasses.field(default_factory=dict)

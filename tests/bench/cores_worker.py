@@ -95,7 +95,7 @@ class Run:
     def cards(self, cores: int, core_limit: int) -> list[limits.CardLimit]:
         return [limits.CardLimit(uuid, limits.UNLIMITED, cores, max(cores, core_limit)) for uuid in self.uuids]
 
-    def environment(self, rank: int, group: int) -> dict[str, str]:
+    def environment(self, rank: int, group: int, cores: int) -> dict[str, str]:
         libraries = BUILD / "lib/vcuda" if self.is_limited else self.worker.driver
         return {
             "PATH": os.environ["PATH"],
@@ -104,6 +104,7 @@ class Run:
             "VGPU_SIM_RANK": str(rank),
             "VGPU_SIM_GROUP": str(group),
             "VGPU_LOG_LEVEL": "error",
+            **{name: value.format(cores=cores) for name, value in self.scenario["environment"].items()},
         }
 
     def options(self, load: dict[str, Any], tenant: dict[str, Any], rank: int) -> list[str]:
@@ -114,7 +115,7 @@ class Run:
             "warm": self.scenario["window"][0],
             "origin": self.origin,
         }
-        if self.scenario["limiter"] not in ("libvcuda", "none"):
+        if self.scenario["limiter"] not in ("libvcuda", "none", "external"):
             options.update(peer=self.scenario["limiter"], limit=tenant["cores"])
         options.update(load)
         if "arrivals" in load:
@@ -141,7 +142,7 @@ class Run:
                 command = [str(self.worker.program), *self.options(load, tenant, rank)]
                 if self.is_limited:
                     command = self.worker.node.box(index).command(*command)
-                environment = self.environment(rank, index + 1)
+                environment = self.environment(rank, index + 1, tenant["cores"])
                 # The processes of a tenant are one process group, by which a peer's model identifies them.
                 command.append(f"group={started[0].pid if started else 0}")
                 started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))

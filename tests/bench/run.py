@@ -18,12 +18,14 @@ import hook  # noqa: E402
 import plugin  # noqa: E402
 import vcuda  # noqa: E402
 from checkout import BUILD  # noqa: E402
+from conformance import suite  # noqa: E402
 from results import BenchError, Result, table, write  # noqa: E402
 
 Groups = dict[str, Callable[[], "list[Result]"]]
 
 GROUPS: Groups = {
-    "cores": cores.measure, "hook": hook.measure, "plugin": plugin.measure, "vcuda": vcuda.measure,
+    "conformance": suite.measure, "cores": cores.measure, "hook": hook.measure, "plugin": plugin.measure,
+    "vcuda": vcuda.measure,
 }  # fmt: skip
 
 
