@@ -16,14 +16,14 @@ export PATH := $(VGPU_BUILD)/tools/bin:$(VGPU_BUILD)/tools/sbin:$(VGPU_BUILD)/to
 
 .NOTPARALLEL:
 .PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench fuzz deb clean \
-        simulated-node simulated-node-remove packages-build packages-demo packages-node packages-test
+        simulated-node simulated-node-remove packages-build packages-demo packages-node packages-test packages-long
 
 # Everything that a developer needs. Warnings of the compiler are errors.
 setup: CMAKE_OPTIONS = -DVGPU_WERROR=ON
 setup: packages-test $(VENV)/.stamp-dev build
 
 # Packages of the distribution: what is missing for a command, and nothing else.
-packages-build packages-demo packages-node packages-test: packages-%:
+packages-build packages-demo packages-node packages-test packages-long: packages-%:
 	@packaging/setup/packages $* $(PYTHON)
 
 # An editable install needs pip 21.3.
@@ -64,7 +64,7 @@ $(BUILD)/clients/.stamp-long: tests/beds/make_clients.sh $(BUILD)/clients/.stamp
 
 clients: setup $(BUILD)/clients/.stamp
 
-clients-long: clients $(BUILD)/clients/.stamp-long
+clients-long: packages-long clients $(BUILD)/clients/.stamp-long
 
 # What the system tests run: roots of other Debian suites, newer runtimes; for the long ones also Kubernetes' servers.
 beds: setup
