@@ -40,16 +40,19 @@ def keep(source: str, compiled_path: str, node: str) -> str:
 
 def _write(source: str, value: str, node: str) -> None:
     try:
-        text, mode = records.read_bounded(source, compiler.MAX_SOURCE).decode("utf-8"), os.stat(source).st_mode & 0o777
+        text, status = records.read_bounded(source, compiler.MAX_SOURCE).decode("utf-8"), os.stat(source)
     except FileNotFoundError:
-        text, mode = "", 0o644
+        text, status = "", None
     changed = with_setting(text, NAME, value, COMMENT)
     with tempfile.TemporaryDirectory() as directory:
         trial = f"{directory}/config.yaml"
         records.write_bytes(trial, changed.encode("utf-8"))
         if compiler.compile_source(trial, node).settings.text(NAME) != value:
             raise VgpuError(source, expected=f"a place for {NAME}: {value}", found="none", do="write it by hand")
-    records.write_bytes(source, changed.encode("utf-8"), mode)
+    path = os.path.realpath(source)  # a link stays
+    records.write_bytes(path, changed.encode("utf-8"), status.st_mode & 0o777 if status else 0o644)
+    if status:
+        os.chown(path, status.st_uid, status.st_gid)
 
 
 def with_setting(text: str, setting: str, value: str, comment: str) -> str:

@@ -92,3 +92,14 @@ def test_a_wrong_configuration_stays_as_it_is_and_so_do_the_settings_in_force(tm
         node.keep()
     assert node.source.read_text() == "standalone: 7\n"
     assert settings.read(node.compiled).text(NAME) == "annotations"
+
+
+def test_a_link_and_the_owner_of_its_target_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, target = Node(tmp_path, BEFORE), tmp_path / "managed.yaml"
+    target.write_text("scaling: {cores: 2}\n")
+    node.source.symlink_to(target)
+    owners: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(upgrade.os, "chown", lambda *words: owners.append(words))
+    assert node.keep()
+    assert node.source.is_symlink() and "requests: annotations" in target.read_text()
+    assert owners == [(str(target), target.stat().st_uid, target.stat().st_gid)]
