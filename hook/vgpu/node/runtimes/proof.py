@@ -69,7 +69,7 @@ class Site:
 
     @property
     def request(self) -> dict[str, str]:
-        """The annotation of a container with a share: by the node's key, or plain where the node needs and has none."""
+        """A share's annotation: plain where the node needs no key and has none, else with the key."""
         path = self.node.text("standalone.key")
         needed = (self.wish.standalone or self.node.text("standalone.requests")) == "key"
         if needed or os.path.exists(path):
