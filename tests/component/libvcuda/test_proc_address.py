@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import recorded_drivers
+
 if TYPE_CHECKING:
-    from vcuda_boxes import Box
+    from vcuda_boxes import Box, Compiled
 
 OURS = "/lib/vcuda/libcuda.so.1"
 PER_THREAD = 2
@@ -44,3 +46,14 @@ def test_a_hook_that_the_driver_lacks_is_not_advertised(awkward: Box) -> None:
 def test_without_limits_the_driver_answers_for_itself(awkward: Box) -> None:
     client = awkward.opened()
     assert client.ask("proc cuMemFree 12000 0")[2] == "/usr/local/vgpu/driver/libcuda.so.1"
+
+
+def test_a_tool_that_the_driver_loads_in_cuInit_gets_libvcudas_functions(awkward: Box, compiled: Compiled) -> None:
+    """CUDA_INJECTION64_PATH, as profilers use it: by dlsym and by cuGetProcAddress, as the program itself."""
+    awkward.limit(1 << 20)
+    source = recorded_drivers.RECORDS / "injection.c"
+    awkward.environment["CUDA_INJECTION64_PATH"] = str(compiled(source, "-shared", "-fPIC", "-ldl"))
+    client = awkward.start()
+    client.send("init")
+    ours = f"{awkward.libraries}/libcuda.so.1"
+    assert client.receive() == ["injected:", "cuMemFree", ours, ours]
