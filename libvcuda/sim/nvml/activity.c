@@ -25,6 +25,11 @@ typedef struct {
 	union { double real; unsigned number; unsigned long long large; } sampleValue;
 } nvmlSample_t;
 
+struct temperature_v1 {
+	unsigned version, sensor;
+	int temperature;
+};
+
 _Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32 && sizeof(nvmlSample_t) == 16, "NVML's samples");
 
 nvmlReturn_t sim_nvml_activity_board(nvmlDevice_t device, const void *out, struct sim_board *board)
@@ -73,6 +78,22 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor
 	*temperature = board.temperature ? (unsigned)board.temperature
 	                                 : IDLE_TEMPERATURE + LOAD_TEMPERATURE * load_of(&board) / 100;
 	return NVML_SUCCESS;
+}
+
+/* From R560 on. */
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, struct temperature_v1 *out)
+{
+	unsigned temperature;
+	nvmlReturn_t result;
+
+	if (!out)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (out->version != (sizeof *out | 1 << 24))
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	result = nvmlDeviceGetTemperature(device, (int)out->sensor, &temperature);
+	if (result == NVML_SUCCESS)
+		out->temperature = (int)temperature;
+	return result;
 }
 
 static unsigned power_of(nvmlDevice_t device, const struct sim_board *board, unsigned load)
