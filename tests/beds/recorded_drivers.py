@@ -1,8 +1,8 @@
-"""What real drivers export, and what their cuGetProcAddress answers, as recorded in tests/data/drivers.
+"""What real drivers export (libvcuda/sim/drivers) and what their cuGetProcAddress answers (tests/data/drivers).
 
-Belongs here: reading and writing the records, and stand-ins, which are libraries with a recorded driver's exports and
-answers. tests/compatibility makes the records from the drivers' own packages. Names and numbers are facts; nothing else
-of a driver is kept. Does not belong here: the simulated driver, which does work.
+Belongs here: reading these records, writing the answers, and stand-ins, which are libraries with a recorded driver's
+exports and answers. tests/compatibility asks the drivers' own packages. Names and numbers are facts; nothing else of a
+driver is kept. Does not belong here: the simulated driver, which does work.
 """
 
 from __future__ import annotations
@@ -10,14 +10,19 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shutil
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from checkout import BUILD, DATA
+from checkout import BUILD, CHECKOUT, DATA
+
+from vgpu.config import inventory
+from vgpu.node.driver import library_copies
 
 RECORDS = DATA / "drivers"
+DRIVERS = CHECKOUT / "libvcuda/sim/drivers"
 ASK = RECORDS / "ask_proc_address.c"
 #: The releases, and the version of each that was recorded.
 RELEASES = {"470": "470.256.02", "535": "535.261.03", "550": "550.163.01", "580": "580.142", "615": "615.71.09"}
@@ -35,28 +40,43 @@ def hooked(library: str) -> set[str]:
     return set(json.loads((BUILD / "lib/vcuda" / LISTS[library]).read_text())["hooked"])
 
 
+def passed_on(library: str) -> set[str]:
+    """The names that the built libvcuda exports besides."""
+    return set(json.loads((BUILD / "lib/vcuda" / LISTS[library]).read_text())["known"])
+
+
+def libvcuda(release: str, driver: Path, target: Path) -> Path:
+    """A directory with libvcuda as a node has it for a release's driver, whose libraries are in `driver`."""
+    found = [inventory.Library(str(driver / name), name, name, "compute") for name in LIBRARIES.values()]
+    notes: list[str] = []
+    copies = library_copies.make(
+        str(BUILD / "lib/vcuda"), str(target / "state"), found, RELEASES[release], notes.append
+    )
+    assert len(copies) == len(LIBRARIES) and not notes, notes
+    for copy in copies:
+        shutil.copy(copy.path or BUILD / "lib/vcuda" / copy.name, target / copy.name)
+    return target
+
+
 # ---- exports
+
+
+def symbols(path: Path) -> tuple[set[str], set[str]]:
+    """(functions, data) that a library exports."""
+    command = ["nm", "-D", "--defined-only", "--format=posix", str(path)]
+    listed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    found: dict[bool, set[str]] = {True: set(), False: set()}
+    for line in listed.splitlines():
+        name, kind, *_ = line.split()
+        if kind != "A":
+            found[kind in "TWi"].add(name.partition("@")[0])
+    return found[True], found[False]
 
 
 def exports(library: str, release: str, kind: str = "function") -> set[str]:
     """The names that a release's library exports: functions, or what is data (`kind` object)."""
-    found: set[str] = set()
-    for heading, names in _paragraphs(RECORDS / "exports.txt"):
-        if heading[0] == library and release in heading[1].split(",") and heading[2] == kind:
-            found.update(names)
-    return found
-
-
-def write_exports(found: dict[tuple[str, str, str], set[str]]) -> None:
-    """`found`: (library, release, kind) -> names."""
-    releases: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for (library, release, kind), names in found.items():
-        for name in names:
-            releases[library, kind, name].append(release)
-    groups: dict[tuple[str, ...], set[str]] = defaultdict(set)
-    for (library, kind, name), of in releases.items():
-        groups[library, ",".join(sorted(of)), kind].add(name)
-    _write(RECORDS / "exports.txt", groups)
+    rows = (DRIVERS / RELEASES[release] / f"{library}.txt").read_text(encoding="ascii").splitlines()
+    return {name for name, *what in map(str.split, rows) if (what or ["function"]) == [kind]}
 
 
 # ---- answers
