@@ -1,15 +1,30 @@
 #!/bin/sh
 # Install the programs that test_clients.py runs: make_clients.sh PYTHON DIRECTORY BUILD [long].
-# With `long` also those that take minutes: numba-cuda with its compiler, and PyCUDA, which is built here against the
-# headers of NVIDIA's wheels and the simulated libcuda.
+# Old versions lie each in a directory of its own, DIRECTORY/NAME, for PYTHONPATH.
+# With `long` also those that take minutes: more of Numba, numba-cuda with its compiler, and PyCUDA, which is built here
+# against the headers of NVIDIA's wheels and the simulated libcuda.
 set -eu
 
 python=$1 directory=$2 build=$(cd "$3" && pwd) long=${4:-}
 pip() { "$directory/bin/pip" install -q --disable-pip-version-check "$@"; }
 
+# beside NAME REQUIREMENT...: installs them in DIRECTORY/NAME.
+beside() {
+  name=$1
+  shift
+  [ -e "$directory/$name" ] && return
+  rm -rf "$directory/$name.new"
+  pip --target "$directory/$name.new" "$@"
+  mv "$directory/$name.new" "$directory/$name"
+}
+
 [ -x "$directory/bin/pip" ] || "$python" -m venv "$directory"
 pip nvidia-ml-py gpustat nvitop numpy tinygrad 'cuda-bindings==12.9.*'
+beside numba-0.59 'numba==0.59.*' 'numpy<1.27'
+beside cuda-bindings-13 'cuda-bindings==13.*'
 [ -n "$long" ] || exit 0
+beside numba-0.61 'numba==0.61.*'
+beside numba numba
 pip 'numba-cuda[cu12]' nvidia-cuda-runtime-cu12 nvidia-cuda-nvrtc-cu12 nvidia-cuda-nvcc-cu12 nvidia-cuda-cccl-cu12 \
   nvidia-cuda-profiler-api-cu12 nvidia-curand-cu12
 

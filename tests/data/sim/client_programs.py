@@ -104,6 +104,32 @@ def tinygrad() -> None:
     assert Tensor([1.0, 2.0, 3.0]).realize().numpy().tolist() == [1, 2, 3]
 
 
+def numba_arrays() -> None:
+    """Arrays and events, which need no compiler: Numba chooses the driver's functions for them by presence."""
+    import numpy
+    from numba import cuda
+
+    host = numpy.arange(1000, dtype=numpy.float32)
+    begin, end = cuda.event(), cuda.event()
+    begin.record()
+    device = cuda.to_device(host)
+    end.record()
+    end.synchronize()
+    assert (device.copy_to_host() == host).all()
+    assert cuda.event_elapsed_time(begin, end) >= 0
+    assert 0 < cuda.current_context().get_memory_info().free < 4 << 30
+
+
+def monitored() -> None:
+    """What nvitop shows of a card and of this process."""
+    from nvitop import Device
+
+    device = Device.all()[0]
+    assert 0 < device.memory_total() <= 4 << 30
+    assert isinstance(device.temperature(), int)
+    assert isinstance(device.gpu_utilization(), int)
+
+
 def numba_cuda() -> None:
     import warnings
 
