@@ -7,6 +7,8 @@ BUILD := build
 BENCH ?= hook
 FUZZ_SECONDS ?= 60
 FUZZ ?=
+RELEASES ?=
+ROWS ?=
 NODE ?= $(abspath $(BUILD))/node
 PRIORITY ?= -10
 PROGRESS := packaging/setup/progress
@@ -16,7 +18,7 @@ export PATH := $(VGPU_BUILD)/tools/bin:$(VGPU_BUILD)/tools/sbin:$(VGPU_BUILD)/to
 
 .NOTPARALLEL:
 .PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench fuzz deb clean \
-        simulated-node simulated-node-remove packages-build packages-demo packages-node packages-test packages-long
+        simulated-node simulated-node-remove compatibility packages-build packages-demo packages-node packages-test packages-long
 
 # Everything that a developer needs. Warnings of the compiler are errors.
 setup: CMAKE_OPTIONS = -DVGPU_WERROR=ON
@@ -118,6 +120,11 @@ deb: packages-build $(VENV)/.stamp
 fuzz: setup
 	@$(PIP) -q --only-binary :all: atheris || echo "fuzz: atheris has no wheel for this Python"
 	@$(BIN)/python tests/fuzz/fuzz.py $(FUZZ_SECONDS) $(BUILD)/fuzz $(FUZZ)
+
+# Compares real drivers with and without libvcuda in front, and writes the table in docs/compatibility.md. No card is
+# needed. RELEASES names some of the drivers, ROWS parts of rows' names. build/compatibility takes 9 GB.
+compatibility: setup
+	@PYTHONPATH=tests/beds $(BIN)/python tests/compatibility/run.py $(RELEASES) $(ROWS)
 
 bench: setup
 	@$(BIN)/python tests/bench/run.py $(BENCH)
