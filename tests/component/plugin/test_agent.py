@@ -747,7 +747,8 @@ def test_the_nodes_cards_for_our_own_extender(site: Site) -> None:
     until(lambda: "vgpu.io/node-cards" in site.server.annotations(NODE))
     registered = json.loads(site.server.annotations(NODE)["vgpu.io/node-cards"])
     assert [(card["uuid"], card["unhealthy"]) for card in registered["cards"]] == [(A, ""), (B, "Xid 79")]
-    assert set(site.server.annotations(NODE)) == {"vgpu.io/node-cards"}
+    assert set(site.server.annotations(NODE)) == {"vgpu.io/node-cards", "vgpu.io/node-holdings"}
+    assert json.loads(site.server.annotations(NODE)["vgpu.io/node-holdings"])["pods"] == {}
     site.reasons.clear()
     site.agent.handed_over("")
     until(lambda: "Xid" not in site.server.annotations(NODE)["vgpu.io/node-cards"])
@@ -763,32 +764,36 @@ def test_every_registration_at_once(new_site: Callable[..., Site]) -> None:
     assert set(found) == {
         "vgpu.io/node-cards", "tydic.io/nvidia-device-register", "tydic.io/node-gpu-heartbeat",
         "hami.io/node-nvidia-register", "hami.io/node-handshake", "volcano.sh/node-vgpu-register",
-        "volcano.sh/node-vgpu-handshake",
+        "volcano.sh/node-vgpu-handshake", "vgpu.io/node-holdings",
     }  # fmt: skip
 
 
 def test_a_heartbeat_is_all_that_is_patched_again(new_site: Callable[..., Site]) -> None:
     site = new_site(**{"kubernetes.register": ["vgpu", "nvidia"]})
-    now = [1000.0]
+    now = [960.0]
     site.agent.node_annotations.clock = lambda: now[0]
     api = Api(site.settings.text("kubernetes.kubeconfig"))
-    site.agent.node_annotations.write(api)
-    site.agent.node_annotations.write(api)
+    site.agent.node_annotations.write(api, [])
+    site.agent.node_annotations.write(api, [])
     assert len(site.server.patches) == 1
     now[0] += 31
-    site.agent.node_annotations.write(api)
+    site.agent.node_annotations.write(api, [])
     _, patch = site.server.patches[-1]
     assert list(patch["metadata"]["annotations"]) == ["tydic.io/node-gpu-heartbeat"]
+    now[0] += 31  # the next minute
+    site.agent.node_annotations.write(api, [])
+    _, patch = site.server.patches[-1]
+    assert set(patch["metadata"]["annotations"]) == {"tydic.io/node-gpu-heartbeat", "vgpu.io/node-holdings"}
     site.server.put_node(NODE)  # somebody made the node anew
     now[0] += 31
-    site.agent.node_annotations.write(api)
-    assert len(site.server.annotations(NODE)) == 3
+    site.agent.node_annotations.write(api, [])
+    assert len(site.server.annotations(NODE)) == 4
 
 
 def test_a_node_that_registers_nowhere_asks_nothing(new_site: Callable[..., Site]) -> None:
     site = new_site(**{"kubernetes.register": []})
     api = Api(site.settings.text("kubernetes.kubeconfig"))
-    site.agent.node_annotations.write(api)
+    site.agent.node_annotations.write(api, [])
     assert site.server.annotations(NODE) == {}
 
 

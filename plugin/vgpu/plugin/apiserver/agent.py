@@ -164,8 +164,7 @@ class Agent:
         return min(TICK * (1 + self._rounds / 20), SLOW_TICK) if waits else REST
 
     def _write_node_annotations(self, api: Api, pods: list[PodObject]) -> None:
-        del pods
-        self.node_annotations.write(api)
+        self.node_annotations.write(api, pods)
 
     def _forget(self, present: set[str]) -> None:
         self._unlocked &= present

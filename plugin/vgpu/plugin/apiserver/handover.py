@@ -15,7 +15,7 @@ from vgpu.config.errors import VgpuError
 
 def pods_with_devices(run_dir: str, state_dir: str) -> set[str]:
     """The uids of all pods with a container that has, or had, its devices."""
-    found = _claims(run_dir)
+    found = claims_of(run_dir)
     at_work = {grant for claim in found if not claim.ready for grant in claim.grants}
     held = {claim.holder.pod_uid for claim in found if claim.ready and claim.holder}
     known = grants.read_all(state_dir)[0]
@@ -25,14 +25,14 @@ def pods_with_devices(run_dir: str, state_dir: str) -> set[str]:
 def shares_in_force(run_dir: str) -> dict[str, dict[str, tuple[int, int]]]:
     """Pod uid -> container -> (cores, core limit) of its share of each card. A container's name may be ""."""
     found: dict[str, dict[str, tuple[int, int]]] = {}
-    for claim in _claims(run_dir):
+    for claim in claims_of(run_dir):
         if claim.ready and claim.holder and claim.cards and not claim.exclusive:
             card = claim.cards[0]
             found.setdefault(claim.holder.pod_uid, {})[claim.holder.container] = (card.cores, card.core_limit)
     return found
 
 
-def _claims(run_dir: str) -> list[Claim]:
+def claims_of(run_dir: str) -> list[Claim]:
     """All claims that can be read. The ledger reports damaged ones."""
     try:
         names = os.listdir(paths.containers(run_dir))

@@ -7,19 +7,20 @@ vgpu.config.dialects.registration. vgpu.plugin.apiserver.scheduler_protocols dec
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from vgpu.config import inventory, paths
 from vgpu.config.dialects import registration
 from vgpu.config.dialects.registration import Offer
 from vgpu.config.inventory import Inventory
 from vgpu.config.settings import Settings
-from vgpu.plugin.apiserver import pod_objects, scheduler_protocols
+from vgpu.plugin.apiserver import holdings, pod_objects, scheduler_protocols
 from vgpu.plugin.apiserver.client import Api, Object
 from vgpu.plugin.apiserver.pod_objects import PodObject
 from vgpu.plugin.apiserver.pods import node_path
 
 HEARTBEAT = 30.0  #: seconds between heartbeats
+MINUTE = 60  #: seconds between signs of life in the holdings
 LOOK = 300.0  #: seconds between reads of annotations that have no heartbeat: somebody may have removed them
 
 
@@ -40,9 +41,11 @@ class NodeAnnotations:
         self._written: dict[str, str] = {}
         self._next = 0.0
 
-    def write(self, api: Api) -> None:
+    def write(self, api: Api, pods: list[PodObject]) -> None:
         """Patch the node's register annotations where they are wrong, or where a heartbeat is due."""
         wanted = registration.registered(self._offer(), self.dialects, self.clock()) if self.dialects else {}
+        if "vgpu" in self.dialects:
+            wanted[registration.HOLDINGS] = self._holdings(pods)
         lasting = {key: value for key, value in wanted.items() if key not in registration.HEARTBEATS}
         if self.clock() < self._next and lasting == self._written:
             return
@@ -62,6 +65,12 @@ class NodeAnnotations:
             version = pod_objects.version_of(node)
             api.patch(self.path, {"metadata": {"resourceVersion": version, "annotations": nothing}})
         return keys
+
+    def _holdings(self, pods: list[PodObject]) -> str:
+        """What the node holds; the time in it changes every minute, as a sign of life."""
+        present: dict[str, Collection[str]] = {pod.pod.uid: pod.pod.containers for pod in pods if not pod.ended}
+        held = holdings.held(self.settings.run_dir, self.settings.state_dir, present)
+        return registration.holdings(*held, self.clock() // MINUTE * MINUTE)
 
     def _offer(self) -> Offer:
         found, text, number = self._read(), self.settings.text, self.settings.number

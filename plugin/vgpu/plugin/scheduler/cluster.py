@@ -40,14 +40,15 @@ class Assumed:
 
 
 class _Node:
-    __slots__ = ("annotation", "cards", "holdings", "labels", "since")
+    __slots__ = ("annotation", "cards", "holdings", "labels", "said", "since")
 
     def __init__(self, cards: NodeCards, labels: dict[str, str], annotation: str) -> None:
         self.cards = cards
         self.labels = labels
         self.annotation = annotation
         self.holdings: Holdings | None = None
-        self.since = 0.0  #: when the holdings came
+        self.said = ""  #: the annotation of the holdings, whose time changes every minute
+        self.since = 0.0  #: when it changed
 
 
 class Cluster:
@@ -80,7 +81,11 @@ class Cluster:
         else:
             node = old
         before = old.holdings if old is not None else None
-        node.holdings, node.since = node_cards.read_holdings(annotations, node.cards), now
+        said = annotations.get(registration.HOLDINGS, "")
+        if old is None or said != old.said:
+            node.holdings, node.said, node.since = node_cards.read_holdings(annotations, node.cards), said, now
+        elif node is not old:
+            node.holdings, node.said, node.since = old.holdings, said, old.since
         self._nodes[name] = node
         if node is not old or node.holdings != before:
             self._touch(name)

@@ -77,6 +77,12 @@ def test_a_node_that_falls_silent_counts_by_its_pods() -> None:
     with site.cluster.guard:
         site.cluster.expire(site.clock())
     assert [one.cores for one in site.cluster.held("a")] == [0, 10]
+    with site.cluster.guard:
+        site.cluster.put_node(node(holdings=says), site.clock())  # kubelet has changed the node, not the plugin
+    assert [one.cores for one in site.cluster.held("a")] == [0, 10]
+    with site.cluster.guard:
+        site.cluster.put_node(node(holdings=says.replace('"time":1', '"time":61')), site.clock())
+    assert [one.cores for one in site.cluster.held("a")] == [20, 10]
 
 
 def test_damaged_annotations_make_a_node_without_cards() -> None:
