@@ -73,9 +73,9 @@ class ExtenderProcess:
             with error:
                 return error.code, _read(error.read())
 
-    def ready(self, passed: bool = True) -> ExtenderProcess:
+    def ready(self, passed: bool = True, patience: float = PATIENCE) -> ExtenderProcess:
         """Wait until it is ready, or is not."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + patience
         while time.monotonic() < end:
             if (self.ask("/readyz")[0] == 200) is passed:
                 return self

@@ -14,6 +14,7 @@ from vgpu.config.dialects.registration import Offer
 from vgpu.config.inventory import Card, Device
 from vgpu.plugin.apiserver.client import ApiError
 from vgpu.plugin.scheduler import demand
+from vgpu.plugin.scheduler.answers import Answers
 from vgpu.plugin.scheduler.cluster import Cluster
 from vgpu.plugin.scheduler.service import Options, Service
 
@@ -170,6 +171,10 @@ class Site:
         self.cluster.replace_nodes(self.nodes, self.clock())
         for pod in self.server.pods.values():
             self.show(pod)
+
+    def restart_answers(self) -> None:
+        """Forget what the nodes have answered."""
+        self.service.answers = Answers(self.cluster)
 
     def show(self, pod: Object) -> None:
         spec = demand.parse(json.loads(json.dumps(pod)), self.options.names, self.options.gpu)
