@@ -21,7 +21,12 @@ from vgpu.plugin.cards import health_monitor
 
 MANIFESTS = CHECKOUT / "packaging/kubernetes"
 IMAGE = CHECKOUT / "packaging/image"
-FILES = sorted(path for path in MANIFESTS.rglob("*.yaml") if path.name != "kustomization.yaml")
+#: kube-scheduler's own configuration is no object of the API server: test_scheduler.py reads it.
+NO_OBJECTS = (
+    "kustomization.yaml", "default-scheduler-v1.yaml", "default-scheduler-v1beta1.yaml", "gpu-scheduler-v1.yaml",
+    "gpu-scheduler-v1beta1.yaml",
+)  # fmt: skip
+FILES = sorted(path for path in MANIFESTS.rglob("*.yaml") if path.name not in NO_OBJECTS)
 EXAMPLES = sorted((MANIFESTS / "examples").glob("*.yaml"))
 QUANTITIES = {"V1ResourceRequirements.limits", "V1ResourceRequirements.requests"}  # numbers or texts
 PLAIN = {"str": str, "int": int, "bool": bool}
@@ -32,7 +37,9 @@ def documents(path: Path) -> list[dict[str, Any]]:
 
 
 def of_kind(kind: str) -> list[dict[str, Any]]:
-    return [found for path in FILES for found in documents(path) if found["kind"] == kind]
+    """Of the device plugin: test_scheduler.py looks at the scheduler extender's."""
+    plugins = [path for path in FILES if path.parent.name != "scheduler"]
+    return [found for path in plugins for found in documents(path) if found["kind"] == kind]
 
 
 def daemonset(name: str = "vgpu-device-plugin") -> dict[str, Any]:

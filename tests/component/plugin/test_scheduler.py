@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from checkout import CHECKOUT
 from extender_process import Certificates, ExtenderProcess
 from fake_apiserver import FakeApiServer
 from gpu_clusters import GIB, make_cards, node_object, pod_object, share, uid_of
 
 from vgpu.config.dialects import placements, registration
+from vgpu.plugin.scheduler import demand
+from vgpu.plugin.scheduler.command import parsed
 
 OWN, OWN_NODE = placements.OWN, placements.OWN_NODE
 QUOTAS = "/api/v1/namespaces/kube-system/configmaps/gpuquota"
@@ -250,3 +254,86 @@ def test_preemption_over_http(server, start) -> None:
     body = {"Pod": pod, "NodeNameToMetaVictims": {"a": {"Pods": [], "NumPDBViolations": 0}}}
     expected = {"NodeNameToMetaVictims": {"a": {"Pods": [{"UID": uid_of("q")}], "NumPDBViolations": 0}}}
     until(lambda: extender.ask("/scheduler/preemption", body) == (200, expected))
+
+
+# Rights and manifests
+
+MANIFESTS = CHECKOUT / "packaging/kubernetes/scheduler"
+CONFIGURATIONS = sorted((MANIFESTS / "configuration").glob("*-scheduler-v1*.yaml"))
+
+
+def rights() -> set[tuple[str, str]]:
+    """(verb, resource) of all rules."""
+    documents = yaml.safe_load_all((MANIFESTS / "rbac.yaml").read_text())
+    return {
+        (verb, resource)
+        for one in documents
+        for rule in one.get("rules", ())
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def right_of(method: str, path: str) -> tuple[str, str]:
+    """The right that a request asks for."""
+    plain, _, query = path.partition("?")
+    parts = plain.split("/")
+    resource = next(
+        part for part in reversed(parts) if part in ("binding", "pods", "nodes", "configmaps", "leases", "events")
+    )
+    named = parts[-1] != resource
+    verb = {"POST": "create", "PATCH": "patch"}.get(method, "get" if named else "list")
+    return "watch" if "watch=true" in query else verb, "pods/binding" if resource == "binding" else resource
+
+
+def test_each_right_is_asked_for_and_no_other(server, start) -> None:
+    by_filter = start("--leader-elect").ready()
+    pod = put(server, "p")
+    quotas(server, "{")
+    until(lambda: server.events)
+    assert by_filter.ask("/scheduler/filter", asked(pod, "a"))[1]["NodeNames"] == ["a"]
+    server.break_next("409", "/pods/p", method="PATCH")
+    assert by_filter.ask("/scheduler/filter", asked(pod, "a"))[1]["NodeNames"] == ["a"]
+    by_filter.end()
+    quotas(server, "{}")
+    by_bind = start("--bind", "--leader-elect").ready()
+    put(server, "q")
+    binding = {"PodName": "q", "PodNamespace": "default", "PodUID": uid_of("q"), "Node": "b"}
+    assert by_bind.ask("/scheduler/bind", binding) == (200, {"Error": ""})
+    assert {right_of(*one) for one in server.requests} == rights()
+
+
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=[path.name for path in CONFIGURATIONS])
+def test_every_configuration_of_the_scheduler_names_what_the_extender_serves(path: Path) -> None:
+    (extender,) = yaml.safe_load(path.read_text())["extenders"]
+    check_extender(extender)
+    assert yaml.safe_load(path.read_text())["percentageOfNodesToScore"] == 100
+    assert yaml.safe_load(path.read_text())["apiVersion"].endswith(path.stem.rpartition("-")[2])
+
+
+def test_the_policy_file_names_the_same() -> None:
+    (extender,) = json.loads((MANIFESTS / "configuration/policy.json").read_text())["extenders"]
+    check_extender(extender)
+
+
+def check_extender(extender: dict[str, Any]) -> None:
+    assert len(CONFIGURATIONS) == 4
+    verbs = [extender[f"{verb}Verb"] for verb in ("filter", "prioritize", "bind", "preempt")]
+    assert verbs == ["filter", "prioritize", "bind", "preemption"]
+    ignored = {one["name"] for one in extender["managedResources"] if one["ignoredByScheduler"]}
+    counted = {one["name"] for one in extender["managedResources"]} - ignored
+    assert ignored == {"nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"}
+    assert counted == {*(name for one in demand.DEFAULT_NAMES for name in (one.cores, one.memory)), demand.GPU}
+    assert extender["tlsConfig"]
+
+
+def test_the_deployment_has_two_replicas_that_elect_a_leader() -> None:
+    deployment, service = yaml.safe_load_all((MANIFESTS / "deployment.yaml").read_text())
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    options = parsed(container["command"][1:])
+    assert deployment["spec"]["replicas"] == 2
+    assert options.leader_elect
+    assert options.bind
+    assert options.client_ca_file
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert service["spec"]["ports"][0]["port"] == int(options.address.rpartition(":")[2])
