@@ -332,7 +332,7 @@ void batch_waited(struct compute_context *context, uint64_t key)
 {
 	if (!__atomic_load_n(&context->working, __ATOMIC_RELAXED))
 		return;
-	bool others_wait = process_slice_others_wait(context->bucket);
+	bool others_wait = token_bucket_leaves_in_pauses(context->bucket) || process_slice_others_wait(context->bucket);
 	contexts_lock(&context->lock);
 	note_waited(context, key, others_wait);
 	contexts_unlock(&context->lock);

@@ -76,7 +76,8 @@ static void note_gaps_within(const struct compute_context *context, struct batch
 static uint64_t own_part(const struct batch *batch, uint64_t raw)
 {
 	uint64_t most = saturating_less(raw, batch->gaps);
-	uint64_t strange = batch->allowance;
+	/* Another context that always has work takes every other time slice of the hardware. */
+	uint64_t strange = batch->allowance + (batch->allowance > SWITCHES ? most / 2 : 0);
 	uint64_t least = saturating_less(most, batch->doubtful + batch->idle_times * LATENCY + strange);
 	uint64_t guess = batch->estimate;
 
@@ -94,7 +95,9 @@ static void learn(const struct compute_context *context, const struct batch *bat
 
 	if (batch->is_mixed || batch->is_interrupted || (batch->launches > 1 && (batch->idle_times || !is_alone)))
 		return;
-	estimates_add(batch->kind, is_alone ? used : took, batch->launches, !is_certain, now);
+	/* Beside other containers' work, the least that was ever measured is nearest to the kernel's own time. */
+	uint64_t measured = batch->allowance > SWITCHES ? saturating_less(batch->counted, batch->gaps) : used;
+	estimates_add(batch->kind, is_alone ? measured : took, batch->launches, !is_certain, now);
 	if (batch->launches == 1)
 		token_bucket_measured(context->bucket, used);
 }
@@ -207,7 +210,7 @@ static uint64_t next_end(const struct compute_context *context, uint64_t now)
 		look = look < now + EARLIEST_LOOK ? now + EARLIEST_LOOK : look;
 		next = look < next ? look : next;
 	}
-	if (context->under_way && next > now + OFTEN && token_bucket_is_leaving(context->bucket, now))
+	if (context->under_way && next > now + OFTEN && token_bucket_is_leaving(context->bucket))
 		return now + OFTEN;
 	return next;
 }

@@ -17,19 +17,28 @@
 struct container_slice {
 	uint32_t present;     /* this process holds the locks that mark the container as at work */
 	uint32_t is_mixed;    /* another container may be at work at the same time */
-	uint32_t is_over;     /* a launch found no time left in the slice while others wait */
+	uint32_t is_over;     /* another container waits that is to run first: no launch may begin */
 	uint64_t waits_from;  /* since when this process waits for others, by its own clock; 0: it does not */
 	uint64_t distrusts_until; /* until then this process waits for no other container, whatever they lock */
-	uint64_t queued;      /* since when this process is in the queue, in the host's time; 0: it is not */
+	uint64_t queued;      /* this process's place in the queue, in the host's time; 0: it is not in the queue */
+	uint64_t moved_at;    /* when it last took another place */
+	uint64_t next_look;   /* until then launches go on without another look at the queue */
 };
 
 extern struct container_slice container_slice;
 
+/* Makes known that this process uses the bucket's card. One thread at a time calls it. */
+enum { CONTAINER_SLICE_CARDS = 64 };
+void container_slice_join(struct token_bucket *bucket);
+
 /* Whether this process holds the cards for the container while other containers wait. */
 bool container_slice_is_awaited(void);
 
+/* Whether other containers share any of the cards, so that the end of this process's work is to be seen at once. */
+bool container_slice_may_be_awaited(void);
+
 /* Takes this process out of the queue. */
-void container_slice_unqueue(void);
+void container_slice_unqueue(const struct token_bucket *bucket);
 
 /* Leaves the cards if there is no reason to stay. Returns when to call again. UINT64_MAX: when work ends. */
 uint64_t container_slice_tidy(struct token_bucket *const *buckets, unsigned int count, uint64_t now);
@@ -40,8 +49,8 @@ void container_slice_reset(void);
 /* Whether other containers share the card, and the presence file exists by which they avoid each other. */
 bool container_slice_has_neighbours(const struct token_bucket *bucket);
 
-/* The tokens that a throttled container waits for. A larger threshold means fewer, longer sleeps and fewer slices. */
-uint64_t container_slice_refill_threshold(const struct token_bucket *bucket, uint64_t now);
+/* Whether the program's pauses are so short that the container keeps its slice through them. */
+bool container_slice_sits_through_pauses(const struct token_bucket *bucket);
 
 /* Whether the container may run now: requests a time slice if it needs one. *again as in token_bucket_try. */
 bool container_slice_may_run(struct token_bucket *bucket, uint64_t now, uint64_t *again);

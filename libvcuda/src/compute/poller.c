@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "compute/batch.h"
+#include "compute/container_slice.h"
 #include "driver/clock.h"
 #include "driver/cuda_table.h"
 #include "shared/guard.h"
@@ -38,6 +39,8 @@ static void poll_until_exit(void)
 		if (next != UINT64_MAX)
 			active = now;
 		if (now - active > ACTIVE_FOR)
+			sleep_for_good();
+		else if (next == UINT64_MAX && container_slice_may_be_awaited())
 			sleep_for_good();
 		else if (next == UINT64_MAX)
 			clock_sleep_until(now + LOOK_EACH);

@@ -21,7 +21,6 @@
 
 #define OWN_BITS 38
 #define OWN_MASK (((uint64_t)1 << OWN_BITS) - 1)
-#define TIME_SHIFT 16 /* 65 us: the times in the queue wrap around after 200 days */
 
 #define LOOK_EACH NS_PER_S
 
@@ -240,7 +239,7 @@ unsigned int presence_list_others(uint64_t where[PRESENCE_LISTED])
 
 static uint64_t byte_of(uint64_t time)
 {
-	return time >> TIME_SHIFT & OWN_MASK;
+	return time / PRESENCE_PLACE & OWN_MASK;
 }
 
 void presence_queue(uint64_t time)
@@ -291,9 +290,55 @@ uint32_t *presence_word(void)
 	return word;
 }
 
-void presence_wake(void)
+bool presence_is_before_others(void)
 {
-	clock_wake_all(word);
+	uint64_t where;
+
+	for (unsigned int i = 0; i < card_count; i++)
+		if (is_locked(cards[i], cards[i] + own, &where))
+			return false;
+	return true;
+}
+
+/* The kernel returns some lock in the range. Each further question halves the locks before it, about. */
+static bool find_earliest(unsigned int card, uint64_t to, uint64_t *where)
+{
+	if (!is_locked(queue_of(card), to, where))
+		return false;
+	while (is_locked(queue_of(card), *where, where))
+		;
+	return true;
+}
+
+bool presence_earliest_before(uint64_t time, uint64_t *where)
+{
+	for (unsigned int i = 0; i < card_count; i++)
+		if (find_earliest(i, queue_of(i) + byte_of(time), where))
+			return true;
+	return false;
+}
+
+/* Processes with places nearby have different bits, so that few are woken in vain. */
+static uint32_t bit_of(uint64_t byte)
+{
+	return (uint32_t)1 << byte % 32;
+}
+
+void presence_wait(uint64_t time, uint64_t until)
+{
+	clock_wait_bits(word, *word, bit_of(byte_of(time)), until);
+}
+
+void presence_wake_next(void)
+{
+	uint32_t bits = 0;
+	uint64_t where;
+
+	for (unsigned int i = 0; i < card_count; i++)
+		if (find_earliest(i, queue_of(i) + OWN_MASK + 1, &where))
+			bits |= bit_of(where - queue_of(i));
+	if (bits)
+		clock_wake_bits(word, bits);
 }
 
 void presence_reset(void)

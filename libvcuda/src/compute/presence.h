@@ -36,6 +36,9 @@ bool presence_of_others(uint64_t *where);
 enum { PRESENCE_LISTED = 8 };
 unsigned int presence_list_others(uint64_t where[PRESENCE_LISTED]);
 
+/* Places that differ by less may be the same. */
+#define PRESENCE_PLACE ((uint64_t)1 << 16) /* 65 us: the times in the queue wrap around after 200 days */
+
 /* Puts this process into the queue, as waiting since `time` on the host's clock. */
 void presence_queue(uint64_t time);
 
@@ -48,6 +51,9 @@ void presence_unqueue(uint64_t time);
  */
 bool presence_waiting_before(uint64_t time, uint64_t *where);
 
+/* The same for a time that is known. Of several such locks on a card, *where is the first. */
+bool presence_earliest_before(uint64_t time, uint64_t *where);
+
 /* Ignore this lock until its owner drops it. */
 void presence_ignore(uint64_t where);
 
@@ -57,8 +63,14 @@ bool presence_ignores(void);
 /* The futex on which to wait until other containers leave. Its value never changes. */
 uint32_t *presence_word(void);
 
-/* Wakes all processes that wait on that futex, in all containers. */
-void presence_wake(void);
+/* Whether this container's number is lower than those of the other containers at work. */
+bool presence_is_before_others(void);
+
+/* Waits on that futex for this process's turn: its place in the queue is `time`. */
+void presence_wait(uint64_t time, uint64_t until);
+
+/* On each card, wakes the process that is first in the queue. Processes of earlier versions all wake. */
+void presence_wake_next(void);
 
 /* Called in a forked child, which holds no locks. */
 void presence_reset(void);

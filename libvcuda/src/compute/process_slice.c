@@ -133,7 +133,7 @@ uint32_t *process_slice_wait(struct token_bucket *bucket, uint64_t now)
 void process_slice_stop_waiting(struct token_bucket *bucket)
 {
 	STORE(token_bucket_own_flight(bucket)->waiting, 0);
-	container_slice_unqueue();
+	container_slice_unqueue(bucket);
 }
 
 void process_slice_extend(struct token_bucket *bucket, uint64_t now)

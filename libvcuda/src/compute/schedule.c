@@ -46,6 +46,7 @@ void schedule_follow(struct token_bucket *bucket, uint64_t now)
 
 	if (!published && now - LOAD(bucket->schedule_looked_at) >= LOOK_FOR_SCHEDULE_EACH)
 		look_for_schedule(bucket, now);
+	published = __atomic_load_n(&bucket->published, __ATOMIC_ACQUIRE);
 	if (published && schedule_file_has_changed(published, LOAD(bucket->schedule.seen)))
 		take_over_schedule(bucket, published);
 }

@@ -1,6 +1,7 @@
 /* See compute/throttle.h. */
 #include "compute/throttle.h"
 
+#include "compute/container_slice.h"
 #include "compute/presence.h"
 #include "driver/clock.h"
 #include "driver/cuda_table.h"
@@ -44,10 +45,10 @@ static uint64_t wait_for_tokens(const struct launch *launch, uint64_t began, uin
 			usage_reap();
 			reap = now + REAP_EACH;
 		}
-		if (process_slice_others_wait(bucket) && next_end < again)
-			again = next_end; /* they wait for this process's work to end */
+		if (next_end < again && (container_slice_has_neighbours(bucket) || process_slice_others_wait(bucket)))
+			again = next_end; /* they wait for this process's work to end, or may soon */
 		if (token_bucket_waits_for_others(bucket))
-			clock_wait(presence_word(), *presence_word(), next_look(again, now));
+			presence_wait(container_slice.queued, next_look(again, now));
 		else
 			clock_wait(word, seen, next_look(again, now));
 		now = clock_now();
@@ -60,6 +61,7 @@ uint64_t throttle_launch(const struct launch *launch, uint64_t now)
 {
 	uint64_t again = 0;
 
+	token_bucket_note_pause(launch->bucket, now);
 	if (token_bucket_try(launch->bucket, launch->estimate, estimates_known(launch->kind), now, &again))
 		return now;
 	batch_close(launch);

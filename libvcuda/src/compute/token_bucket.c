@@ -10,6 +10,7 @@
 #include "compute/presence.h"
 #include "compute/process_slice.h"
 #include "compute/schedule.h"
+#include "compute/slice_parameters.h"
 #include "shared/device_limits.h"
 #include "shared/limits.h"
 
@@ -46,11 +47,14 @@ static struct token_bucket *make_bucket(CUdevice device, const struct device_lim
 	bucket->device = device;
 	memcpy(bucket->uuid, card->uuid, sizeof(bucket->uuid));
 	bucket->limits_seen = UINT64_MAX;
+	bucket->mean_pause = SLICE_LONGEST_PAUSE; /* until it is known */
 	(void)presence_is_available(); /* looks for the file before the first launch waits */
 	if (!usage_time(card->uuid, &bucket->shared))
 		account_alone(bucket);
-	if (bucket->shared.time)
+	if (bucket->shared.time) {
+		container_slice_join(bucket);
 		return bucket;
+	}
 	free(bucket);
 	return NULL;
 }
@@ -95,11 +99,21 @@ uint64_t token_bucket_tidy_all(uint64_t now)
 
 /* ---- the account: the tokens that time adds, and the tokens that work uses ---- */
 
-/* Returns the capacity: one quota, for a burst. A container that waits for others may be owed another one meanwhile. */
-static uint64_t capacity(const struct token_bucket *bucket, uint64_t now)
+/*
+ * Returns the capacity: one quota, for a burst. While the container waits for others, what they take is owed to it
+ * beyond that, for each wait by itself. It loses nothing while it works that off.
+ */
+static uint64_t capacity(const struct token_bucket *bucket, uint64_t elapsed, uint64_t now)
 {
-	return bounds_max((LOAD(bucket->shared.slice->waiting_since) ? 2 : 1) * schedule_quota(bucket, now),
-			  2 * NS_PER_MS);
+	uint64_t quota = bounds_max(schedule_quota(bucket, now), 2 * NS_PER_MS);
+	uint64_t waits_from = LOAD(container_slice.waits_from);
+
+	if (!container_slice_has_neighbours(bucket) || elapsed > SLICE_ABSENT)
+		return quota;
+	if (waits_from && waits_from < now)
+		return quota + bounds_min(now - waits_from, SLICE_MOST_OWED) * schedule_own_rate(bucket) / WHOLE;
+	bool works_off = LOAD(bucket->shared.time->level) > (int64_t)quota && LOAD(bucket->in_flight);
+	return works_off ? bounds_max(quota, SLICE_MOST_OWED) : quota;
 }
 
 /* Adds tokens, up to `most_allowed`. A nonsensical number of tokens becomes 0. */
@@ -129,7 +143,7 @@ static void refill(struct token_bucket *bucket, uint64_t now)
 		return;
 	uint64_t elapsed =
 		stamp && stamp < now ? bounds_min(now - stamp, (uint64_t)MOST_DEBT * 100) : schedule_period(bucket);
-	add_tokens(bucket, elapsed * schedule_rate(bucket, now) / WHOLE, (int64_t)capacity(bucket, now));
+	add_tokens(bucket, elapsed * schedule_rate(bucket, now) / WHOLE, (int64_t)capacity(bucket, elapsed, now));
 }
 
 static void end_in_flight(struct token_bucket *bucket, uint64_t reserved)
@@ -158,6 +172,14 @@ void token_bucket_book(struct token_bucket *bucket, uint64_t more, uint64_t now)
 	process_slice_extend(bucket, now);
 }
 
+static void note_early_end(struct token_bucket *bucket, uint64_t estimate, uint64_t used)
+{
+	uint32_t mean = LOAD(bucket->unsure);
+	uint64_t early = used < estimate ? (estimate - used) * 256 / estimate : 0;
+
+	STORE(bucket->unsure, (mean * 15 + (uint32_t)early) / 16);
+}
+
 void token_bucket_complete(struct token_bucket *bucket, uint64_t reserved, uint64_t booked, uint64_t used, uint64_t now)
 {
 	struct vgpu_usage_time *time = bucket->shared.time;
@@ -165,6 +187,7 @@ void token_bucket_complete(struct token_bucket *bucket, uint64_t reserved, uint6
 	__atomic_fetch_add(&time->level, (int64_t)booked - (int64_t)used, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&time->used, used, __ATOMIC_RELAXED);
 	end_in_flight(bucket, reserved);
+	note_early_end(bucket, reserved, used);
 	STORE(time->progress, now);
 	uint64_t finish = now + token_bucket_in_flight(bucket);
 	STORE(bucket->finish, finish);
@@ -240,7 +263,7 @@ static uint64_t back_off(const struct token_bucket *bucket, uint64_t now)
 static bool has_tokens(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 {
 	int64_t tokens = LOAD(bucket->shared.time->level);
-	int64_t wanted = LOAD(bucket->is_throttled) ? (int64_t)container_slice_refill_threshold(bucket, now) : 1;
+	int64_t wanted = LOAD(bucket->is_throttled) ? (int64_t)schedule_refill_threshold(bucket, now) : 1;
 
 	if (tokens >= wanted) {
 		if (wanted != 1)
@@ -250,14 +273,42 @@ static bool has_tokens(struct token_bucket *bucket, uint64_t now, uint64_t *agai
 	if (tokens > -(int64_t)schedule_quota(bucket, now) && runs_elsewhere(bucket))
 		return true;
 	STORE(bucket->is_throttled, 1);
-	wanted = (int64_t)container_slice_refill_threshold(bucket, now);
+	wanted = (int64_t)schedule_refill_threshold(bucket, now);
 	*again = now + (uint64_t)(wanted - tokens) * WHOLE / schedule_rate(bucket, now) + back_off(bucket, now);
 	return false;
 }
 
+static uint64_t ahead_beside_others(const struct token_bucket *bucket)
+{
+	return LOAD(bucket->unsure) < SLICE_UNSURE ? SLICE_AHEAD : SLICE_AHEAD_UNSURE;
+}
+
 static uint64_t run_ahead(const struct token_bucket *bucket, uint64_t now)
 {
+	if (container_slice_has_neighbours(bucket))
+		return ahead_beside_others(bucket);
 	return bounds_clamp(schedule_quota(bucket, now) / 2, NS_PER_MS / 2, 10 * NS_PER_MS);
+}
+
+/*
+ * Whether more work may be under way beside others: enough to keep the card busy, and so little that it ends soon. A
+ * long kernel follows another one when that is about to end. A kernel that was never measured runs alone.
+ */
+static bool has_room_beside_others(const struct token_bucket *bucket, uint64_t estimate, bool is_known, uint64_t now,
+				   uint64_t *again)
+{
+	uint64_t in_flight = token_bucket_in_flight(bucket), finish = LOAD(bucket->finish);
+	uint64_t rest = finish > now ? finish - now : 0;
+	uint64_t ahead = ahead_beside_others(bucket);
+	uint64_t most = bounds_max(2 * ahead, estimate + VGPU_USAGE_TIME_UNIT);
+
+	if (!in_flight)
+		return true;
+	if (is_known && in_flight <= most && (rest + estimate <= ahead || rest <= SLICE_AHEAD_LONG))
+		return true;
+	*again = now + bounds_clamp(rest > SLICE_AHEAD_LONG ? rest - SLICE_AHEAD_LONG : rest, 50 * NS_PER_US,
+				    ahead > SLICE_AHEAD ? SLICE_LOOK_UNSURE : NS_PER_MS);
+	return false;
 }
 
 /*
@@ -270,11 +321,25 @@ static bool has_room(const struct token_bucket *bucket, uint64_t estimate, bool 
 	uint64_t most_in_flight = is_known ? run_ahead(bucket, now) : 0;
 	uint64_t finish = LOAD(bucket->finish);
 
+	if (container_slice_has_neighbours(bucket))
+		return has_room_beside_others(bucket, estimate, is_known, now, again);
 	if (in_flight + estimate <= most_in_flight || in_flight <= estimate + VGPU_USAGE_TIME_UNIT)
 		return true;
 	uint64_t ends = finish > now ? (in_flight + estimate - most_in_flight) / 2 : (now - finish) / 4;
 	*again = now + bounds_clamp(ends, 50 * NS_PER_US, NS_PER_MS);
 	return false;
+}
+
+void token_bucket_note_pause(struct token_bucket *bucket, uint64_t now)
+{
+	uint64_t progress = LOAD(bucket->shared.time->progress), mean = LOAD(bucket->mean_pause);
+
+	if (LOAD(bucket->in_flight) || progress > now)
+		return;
+	uint64_t pause = now - progress;
+	STORE(bucket->mean_pause, mean - mean / 4 + bounds_min(pause, SLICE_LONGEST_PAUSE) / 4);
+	if (pause >= SLICE_PAUSE)
+		STORE(bucket->paused_at, now);
 }
 
 bool token_bucket_try(struct token_bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again)
@@ -283,13 +348,18 @@ bool token_bucket_try(struct token_bucket *bucket, uint64_t estimate, bool is_kn
 	refill(bucket, now);
 	if (!has_tokens(bucket, now, again) || !has_room(bucket, estimate, is_known, now, again) ||
 	    !process_slice_has(bucket, now, again)) {
-		container_slice_unqueue();
+		container_slice_unqueue(bucket);
 		return false;
 	}
 	if (!container_slice_may_run(bucket, now, again))
 		return false;
 	token_bucket_force(bucket, estimate, is_known, now);
 	return true;
+}
+
+bool token_bucket_leaves_in_pauses(const struct token_bucket *bucket)
+{
+	return container_slice_has_neighbours(bucket) && !container_slice_sits_through_pauses(bucket);
 }
 
 bool token_bucket_is_mixed(const struct token_bucket *bucket)
@@ -302,10 +372,10 @@ bool token_bucket_waits_for_others(const struct token_bucket *bucket)
 	return container_slice_has_neighbours(bucket) && LOAD(container_slice.queued);
 }
 
-bool token_bucket_is_leaving(const struct token_bucket *bucket, uint64_t now)
+bool token_bucket_is_leaving(const struct token_bucket *bucket)
 {
 	return container_slice_has_neighbours(bucket) &&
-	       (LOAD(bucket->is_throttled) || now >= LOAD(bucket->shared.slice->until));
+	       (LOAD(bucket->is_throttled) || LOAD(container_slice.is_over));
 }
 
 uint64_t token_bucket_take_local_slice(struct token_bucket *bucket, uint64_t now, uint64_t *until)
@@ -314,7 +384,7 @@ uint64_t token_bucket_take_local_slice(struct token_bucket *bucket, uint64_t now
 	    LOAD(bucket->shared.time->level) < (int64_t)(4 * LOCAL_SLICE) ||
 	    token_bucket_in_flight(bucket) + LOCAL_SLICE > run_ahead(bucket, now) / 2 ||
 	    (container_slice_has_neighbours(bucket) &&
-	     (!LOAD(container_slice.present) || now + 2 * LOCAL_SLICE > LOAD(bucket->shared.slice->until))))
+	     (!LOAD(container_slice.present) || LOAD(container_slice.is_over))))
 		return 0;
 	*until = now + LOCAL_SLICE;
 	token_bucket_force(bucket, LOCAL_SLICE, true, now);

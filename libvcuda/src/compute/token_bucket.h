@@ -36,6 +36,9 @@ struct token_bucket {
 	uint64_t schedule_looked_at;
 	uint64_t counted_until; /* until when this process's use was counted */
 	uint64_t finish;       /* when all work that this process has under way should be done */
+	uint64_t paused_at;    /* when the program last launched after a pause; 0: never yet */
+	uint64_t mean_pause;   /* ns between the end of all work and the next launch, a moving mean */
+	uint32_t unsure;       /* by how much batches end before their estimate, of 256, a moving mean */
 	uint64_t free_seen;    /* since when the slice is free while another process has waited longer; 0: it is not */
 	uint32_t in_flight;    /* reserved by this process for work under way, in VGPU_USAGE_TIME_UNIT */
 	uint32_t has_new_slice;        /* a time slice has begun and nothing was measured since */
@@ -91,6 +94,9 @@ uint64_t token_bucket_uncounted(struct token_bucket *bucket, uint64_t from, uint
 /* Moves the end of the counted time from `from` back to `to`, unless another thread has counted since. */
 void token_bucket_count_back(struct token_bucket *bucket, uint64_t from, uint64_t to);
 
+/* Whether other containers share the card, so that this process is to leave it soon when it has no work. */
+bool token_bucket_leaves_in_pauses(const struct token_bucket *bucket);
+
 /* Whether other containers' work may mix with this container's own. */
 bool token_bucket_is_mixed(const struct token_bucket *bucket);
 
@@ -98,7 +104,10 @@ bool token_bucket_is_mixed(const struct token_bucket *bucket);
 bool token_bucket_waits_for_others(const struct token_bucket *bucket);
 
 /* Whether other containers may wait for this container's work to end. */
-bool token_bucket_is_leaving(const struct token_bucket *bucket, uint64_t now);
+bool token_bucket_is_leaving(const struct token_bucket *bucket);
+
+/* Notes that a launch is requested, and for how long the program had no work before it. */
+void token_bucket_note_pause(struct token_bucket *bucket, uint64_t now);
 
 /* Leaves the cards if there is no reason to stay. Returns when to call again. UINT64_MAX: when work ends. */
 uint64_t token_bucket_tidy_all(uint64_t now);

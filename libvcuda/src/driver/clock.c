@@ -61,7 +61,7 @@ void clock_sleep_until(uint64_t time)
 		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
 }
 
-void clock_wait(uint32_t *word, uint32_t seen, uint64_t until)
+void clock_wait_bits(uint32_t *word, uint32_t seen, uint32_t bits, uint64_t until)
 {
 	const struct vgpu_sim_clock *clock = virtual_clock();
 	struct timespec time = timespec_of(until);
@@ -69,8 +69,22 @@ void clock_wait(uint32_t *word, uint32_t seen, uint64_t until)
 	if (clock)
 		clock->wait(word, seen, until);
 	else /* unlike FUTEX_WAIT this one takes an absolute time, of CLOCK_MONOTONIC */
-		syscall(SYS_futex, word, FUTEX_WAIT_BITSET, seen, until == UINT64_MAX ? NULL : &time, NULL,
-			FUTEX_BITSET_MATCH_ANY);
+		syscall(SYS_futex, word, FUTEX_WAIT_BITSET, seen, until == UINT64_MAX ? NULL : &time, NULL, bits);
+}
+
+void clock_wake_bits(uint32_t *word, uint32_t bits)
+{
+	const struct vgpu_sim_clock *clock = virtual_clock();
+
+	if (clock)
+		clock->wake(word);
+	else
+		syscall(SYS_futex, word, FUTEX_WAKE_BITSET, INT_MAX, NULL, NULL, bits);
+}
+
+void clock_wait(uint32_t *word, uint32_t seen, uint64_t until)
+{
+	clock_wait_bits(word, seen, FUTEX_BITSET_MATCH_ANY, until);
 }
 
 void clock_wake(uint32_t *word)
@@ -81,12 +95,7 @@ void clock_wake(uint32_t *word)
 
 void clock_wake_all(uint32_t *word)
 {
-	const struct vgpu_sim_clock *clock = virtual_clock();
-
-	if (clock)
-		clock->wake(word);
-	else
-		syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	clock_wake_bits(word, FUTEX_BITSET_MATCH_ANY);
 }
 
 /* ---- threads ---- */

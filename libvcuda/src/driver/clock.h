@@ -28,6 +28,10 @@ void clock_wake(uint32_t *word);
 /* Wakes all threads that wait on the word, and does not change it: the word may be read-only. */
 void clock_wake_all(uint32_t *word);
 
+/* The same for threads that wait with one of the bits, or with clock_wait. On the simulator's clock all wake. */
+void clock_wait_bits(uint32_t *word, uint32_t seen, uint32_t bits, uint64_t until);
+void clock_wake_bits(uint32_t *word, uint32_t bits);
+
 /* Starts a detached thread that gets none of the program's signals. False: it could not be started. */
 bool clock_thread(void (*body)(void));
 

@@ -1,0 +1,46 @@
+/*
+ * The constants of the time slices between containers, each with its source. docs/compute-limit.md lists them with the
+ * others.
+ */
+#ifndef VCUDA_SLICE_PARAMETERS_H
+#define VCUDA_SLICE_PARAMETERS_H
+
+#include "driver/clock.h"
+
+/*
+ * A change of containers: the hardware changes contexts in some 50 us, and the next container has to launch. A pause
+ * that is shorter costs less than two changes.
+ */
+#define SLICE_CHANGE (80 * NS_PER_US)
+#define SLICE_LONGEST_PAUSE (4 * SLICE_CHANGE) /* in the mean of the latest pauses: a long one is soon forgotten */
+
+/*
+ * These four add up to what a request waits beside its neighbours' longest kernel: at most 1.8 ms, for a bound of 2 ms.
+ * Work under way hides the launch's latency (5 us) and the poller's (50 to 100 us).
+ */
+#define SLICE_AHEAD NS_PER_MS               /* work under way, while others may come */
+#define SLICE_AHEAD_LONG (NS_PER_MS / 2)    /* what is left of a longer kernel when the next one is launched */
+#define SLICE_LOOK (250 * NS_PER_US)        /* between two looks at the queue: one system call each */
+#define SLICE_STAY (200 * NS_PER_US)        /* without work and without others that wait */
+
+/*
+ * Kernels of one function may take very different times, as in a model's prompts and its single steps. Where batches
+ * end so much earlier than estimated, on average, more is under way, and is looked at more often.
+ */
+#define SLICE_UNSURE 64                     /* of 256 */
+#define SLICE_AHEAD_UNSURE (3 * NS_PER_MS)
+#define SLICE_LOOK_UNSURE (100 * NS_PER_US)
+
+/* A program that paused for so long answers requests: its next launch comes before work that never pauses. */
+#define SLICE_PAUSE NS_PER_MS
+
+/* Waiting. A container that leaves wakes the next one, but a killed one does not, and a wake can be lost. */
+#define SLICE_LOOK_AS_NEXT (500 * NS_PER_US)
+#define SLICE_LOOK_AGAIN (4 * NS_PER_MS)
+#define SLICE_MOVE (25 * NS_PER_MS) /* until a process that waits takes another place: a system call or two */
+
+/* What the tokens of a container that waits for others may grow to: the longest wait for others. */
+#define SLICE_MOST_OWED (10 * NS_PER_S)
+#define SLICE_ABSENT (100 * NS_PER_MS) /* a process that did not look for so long was stopped: nothing is owed to it */
+
+#endif

@@ -1,0 +1,87 @@
+"""Containers whose programs pause between their kernels, and long kernels, in virtual time: nobody's pause is the
+other's loss, a request does not wait for a neighbour's whole quota, and the card is not idle while work waits.
+
+The same grids, larger, are figures of `make bench BENCH=cores`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from checkout import BENCH
+from vcuda_boxes import need_root
+
+US, MS, SECOND = 1_000, 1_000_000, 1_000_000_000
+FLOOD = {"kernel": "fixed:1000000", "wait": 0}
+WINDOW = (SECOND, 3 * SECOND)
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Any]:
+    need_root()
+    sys.path.insert(0, str(BENCH))
+    modules = {name: importlib.import_module(f"cores_{name}") for name in ("scenario", "workers")}
+    with modules.pop("workers").Workers() as workers:
+        yield SimpleNamespace(**modules, workers=workers)
+    sys.path.remove(str(BENCH))
+
+
+def rounds(length_us: int, pause_us: int) -> dict[str, Any]:
+    """Rounds of kernels of 100 us, and a pause after each round."""
+    return {"kernel": "fixed:100000", "launches": length_us // 100, "gap": pause_us * US}
+
+
+def run(bench: Any, *tenants: tuple[int, dict[str, Any]], window: tuple[int, int] = WINDOW, **options: Any) -> Any:
+    made = [bench.scenario.Tenant(share, [load]) for share, load in tenants]
+    return bench.workers.run(bench.scenario.Scenario(made, window, **options))
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "pause", "least"),
+    [(2, 500, 500, 87), (2, 500, 1500, 47), (2, 2000, 500, 95), (2, 2000, 5000, 54), (3, 2000, 2000, 94)],
+)
+def test_programs_that_pause(bench: Any, count: int, length: int, pause: int, least: float) -> None:
+    """Equal containers get the same, and in all what the card has: rounds of one fill the pauses of the others."""
+    outcome = run(bench, *[(100 // count, rounds(length, pause))] * count)
+    assert sum(outcome.shares) * 100 > least
+    assert max(outcome.shares) < 1.03 * min(outcome.shares)
+
+
+@pytest.mark.parametrize(("length", "pause", "least"), [(2000, 500, 45), (10_000, 1500, 47), (500, 5000, 7.5)])
+def test_a_program_that_pauses_beside_one_that_never_does(bench: Any, length: int, pause: int, least: float) -> None:
+    pausing, other = run(bench, (50, rounds(length, pause)), (50, FLOOD)).shares
+    assert pausing * 100 > least
+    assert other * 100 > 48.5
+
+
+@pytest.mark.parametrize(
+    ("share", "others", "kernel"), [(50, (50,), MS), (50, (50,), 10 * MS), (50, (50,), 20 * US), (40, (20,) * 3, MS)]
+)
+def test_a_request_waits_for_a_kernel_and_not_for_a_quota(
+    bench: Any, share: int, others: tuple[int, ...], kernel: int
+) -> None:
+    service = {"kernel": "fixed:2000000", "gap": 18 * MS}
+    flood = {"kernel": f"fixed:{kernel}", "wait": 0}
+    outcome = run(bench, (share, service), *((other, flood) for other in others), window=(SECOND, 6 * SECOND))
+    (figures,) = outcome.loads[0]
+    assert figures["p50_us"] * US < 2 * MS + kernel + MS
+    assert figures["rounds"] > 200
+
+
+@pytest.mark.parametrize("kernel", [150 * MS])
+def test_long_kernels_leave_no_card_idle(bench: Any, kernel: int) -> None:
+    """Eight containers of 12 percent, from the first launch on: the card works while one of them has tokens."""
+    flood = {"kernel": f"fixed:{kernel}", "wait": 0}
+    outcome = run(bench, *[(12, flood)] * 8, window=(1, 6 * SECOND))
+    assert sum(outcome.shares) > 0.9
+
+
+def test_kernels_of_very_different_length_keep_the_card_busy(bench: Any) -> None:
+    mixed = {"kernel": "bimodal:20000:5000000:50", "launches": 50}
+    one, other = run(bench, (50, mixed), (50, FLOOD)).shares
+    assert one > 0.48 and other > 0.48
