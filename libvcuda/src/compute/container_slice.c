@@ -320,6 +320,8 @@ static bool try_begin(struct token_bucket *bucket, uint64_t now, uint64_t *again
 	stop_waiting(bucket);
 	STORE(bucket->shared.slice->waiting_since, 0);
 	STORE(container_slice.is_mixed, others || presence_ignores());
+	if (LOAD(container_slice.is_mixed))
+		forgo(bucket, now); /* whom it waited for and now ignores may have used nothing */
 	STORE(container_slice.is_over, 0);
 	STORE(container_slice.next_look, now + SLICE_LOOK);
 	STORE(container_slice.present, 1);

@@ -285,11 +285,6 @@ bool presence_ignores(void)
 	return kept;
 }
 
-uint32_t *presence_word(void)
-{
-	return word;
-}
-
 bool presence_is_before_others(void)
 {
 	uint64_t where;

@@ -60,13 +60,10 @@ void presence_ignore(uint64_t where);
 /* Stops ignoring the locks that their owners have dropped. True: other locks are still ignored. */
 bool presence_ignores(void);
 
-/* The futex on which to wait until other containers leave. Its value never changes. */
-uint32_t *presence_word(void);
-
 /* Whether this container's number is lower than those of the other containers at work. */
 bool presence_is_before_others(void);
 
-/* Waits on that futex for this process's turn: its place in the queue is `time`. */
+/* Waits until a container that leaves wakes this process, whose place in the queue is `time`, or until `until`. */
 void presence_wait(uint64_t time, uint64_t until);
 
 /* On each card, wakes the process that is first in the queue. Processes of earlier versions all wake. */

@@ -100,7 +100,7 @@ bool token_bucket_leaves_in_pauses(const struct token_bucket *bucket);
 /* Whether other containers' work may mix with this container's own. */
 bool token_bucket_is_mixed(const struct token_bucket *bucket);
 
-/* Whether the launch now waits for other containers, on presence_word(). */
+/* Whether the launch now waits for other containers, by presence_wait(). */
 bool token_bucket_waits_for_others(const struct token_bucket *bucket);
 
 /* Whether other containers may wait for this container's work to end. */
