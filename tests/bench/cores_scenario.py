@@ -31,7 +31,6 @@ class Scenario:
     tenants: list[Tenant]
     window: tuple[int, int]
     limiter: str = "libvcuda"  #: none, ideal (cores_ideal.py), external, or a peer of cores_load/peers.c
-    environment: dict[str, str] = dataclasses.field(default_factory=dict)  #: of the programs; {cores}: a tenant's share
     clock: str = "virtual"
     profile: str = "t4x1"
     timing: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -39,6 +38,7 @@ class Scenario:
     changes: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)  #: time, tenant, cores, limit
     lender: bool = False
     seed: int = 1
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)  #: of the programs; {cores}: a tenant's share
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Scenario:
