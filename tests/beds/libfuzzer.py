@@ -17,7 +17,7 @@ LIBVCUDA, GATE = "libvcuda/src", "hook/gate"
 TARGETS = {
     "fuzz_limits": (LIBVCUDA, ["base/log.c"]),
     "fuzz_schedules": (LIBVCUDA, ["base/log.c"]),
-    "fuzz_usage": (LIBVCUDA, ["base/log.c", "base/process.c", "shared/slot_lock.c"]),
+    "fuzz_usage": (LIBVCUDA, ["base/log.c", "base/process.c", "shared/share_locks.c", "shared/slot_lock.c"]),
     "fuzz_gate": (GATE, ["json_scan.c", "marker.c", "spec_hooks.c"]),
 }
 OPTIONS = ["-g", "-O1", "-std=gnu11", "-D_GNU_SOURCE", "-fsanitize=fuzzer,address,undefined"]

@@ -154,7 +154,7 @@ def smi(arguments: str) -> Callable[[Node], str]:
 def python(name: str, directory: str) -> Callable[[Node], str]:
     def check(node: Node) -> str:
         command = [sys.executable, str(HERE / "programs.py"), name]
-        return different(node.both(command, PYTHONPATH=str(CACHE / directory), CUPY_CACHE_DIR="/nowhere"))
+        return different(node.both(command, PYTHONPATH=str(CACHE / directory), CUPY_CACHE_IN_MEMORY="1"))
 
     return check
 
