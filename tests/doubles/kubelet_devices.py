@@ -24,6 +24,7 @@ from kubelet_api import message
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 HEALTHY = "Healthy"
+GRPC_POLLS = 0.5  #: seconds: a thread of grpc looks at a channel that was waited for, and fails where it is closed
 
 #: pod uid -> container -> resource
 PodDevices = dict[str, dict[str, dict[str, "Held"]]]
@@ -53,6 +54,7 @@ class Endpoint:
         self.list_bytes = 0
         self.list_seconds = 0.0
         self._stream: Any = None
+        self._ready_at = 0.0
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def run(self) -> None:
@@ -62,6 +64,7 @@ class Endpoint:
         started = time.monotonic()
         try:
             grpc.channel_ready_future(self.channel).result(10)
+            self._ready_at = time.monotonic()
             self._stream = kubelet_api.stream(
                 self.channel, "/v1beta1.DevicePlugin/ListAndWatch", message("v1beta1.Empty")(),
                 "v1beta1.ListAndWatchResponse",
@@ -85,6 +88,7 @@ class Endpoint:
     def close(self) -> None:
         if self._stream is not None:
             self._stream.cancel()
+        time.sleep(max(0.0, self._ready_at + GRPC_POLLS - time.monotonic()))
         self.channel.close()
         self._thread.join(10)
 

@@ -79,7 +79,7 @@ class Disk:
             kept = top.with_name(top.name + ".kept")
             top.mkdir(exist_ok=True)
             shutil.copytree(top, kept, symlinks=True)
-            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "vgpu-test", top], check=True)
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "vgpu-test", top], check=True)
             shutil.copytree(kept, top, dirs_exist_ok=True)
 
     def fill(self) -> None:
@@ -239,7 +239,7 @@ def test_damaged_files_of_the_whole_node(bed: Bed, how: str) -> None:
     sound = inventory.read_bytes()
     inode = presence.stat().st_ino
     presence.chmod(0o600)
-    presence.write_bytes(damaged(b"x" * 4096, how))
+    presence.write_bytes(damaged(bytes(4096), how))
     assert bed.next_start() == []
     assert (presence.stat().st_size, presence.stat().st_mode & 0o777) == (4096, 0o444)
     assert presence.stat().st_ino == inode, "locks are on it, and running containers have it"

@@ -120,8 +120,11 @@ class Rootfs:
         except FileNotFoundError:
             if not create:
                 raise
-        with _Undoable(self, "rmdir", parent, name):
-            os.mkdir(name, 0o755, dir_fd=parent)
+        try:
+            with _Undoable(self, "rmdir", parent, name):
+                os.mkdir(name, 0o755, dir_fd=parent)
+        except FileExistsError:
+            pass  # made meanwhile, as in `mount_point`; the next line takes no link
         return os.open(name, flags | os.O_DIRECTORY, dir_fd=parent)
 
     def held(self, path: str) -> int:
@@ -179,6 +182,12 @@ class Rootfs:
         not cover a file elsewhere to which the link points.
         """
         parent, name = self._parent(path)
+        try:
+            return self._mount_point(parent, name, path)
+        except FileExistsError:  # another container that starts now has the same root, and made the file first
+            return self._mount_point(parent, name, path)
+
+    def _mount_point(self, parent: int, name: str, path: str) -> int:
         try:
             found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         except FileNotFoundError:

@@ -109,6 +109,29 @@ def test_mount_point_leaves_an_image_file_alone(root: Rootfs, tree: Path) -> Non
         root.mount_point("/directory")
 
 
+def test_another_container_makes_the_same_files_in_the_same_root(
+    root: Rootfs, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes each of them between this one's look and its own attempt. Who made a file takes it back."""
+    make_directory, open_file = os.mkdir, os.open
+
+    def mkdir(name: str, mode: int, *, dir_fd: int) -> None:
+        make_directory(name, mode, dir_fd=dir_fd)
+        make_directory(name, mode, dir_fd=dir_fd)
+
+    def opened(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if flags & os.O_EXCL and not (tree / "usr/lib" / path).exists():
+            (tree / "usr/lib" / path).touch()
+        return open_file(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    monkeypatch.setattr(os, "open", opened)
+    os.close(root.mount_point("/usr/lib/libcuda.so.1"))
+    monkeypatch.undo()
+    assert root.undo == []
+    assert (tree / "usr/lib/libcuda.so.1").is_file()
+
+
 def test_take_back_leaves_the_tree_as_it_was(root: Rootfs, tree: Path) -> None:
     (tree / "etc").mkdir()
     (tree / "etc/ld.so.cache").write_bytes(b"old \xff")
