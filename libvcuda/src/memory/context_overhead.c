@@ -22,7 +22,7 @@ enum {
 	PROCESSES = 256,
 	LOOKS = 3,       /* tries to read a figure while other threads allocate */
 	PERIOD = 5,      /* seconds between unprompted looks at NVML's figure */
-	PATIENCE = 2000, /* milliseconds to wait for contexts that other processes make */
+	PATIENCE = 10000, /* milliseconds to wait for contexts that other processes make: a card's first one takes seconds */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
