@@ -96,7 +96,7 @@ simulated-node-remove: $(VENV)/.stamp
 # at a time. PRIORITY is the niceness of all, where that is allowed.
 UNTIMED := clients driver_names drivers fuzz languages layout link_names memory_functions names proc_address products \
   recorded_drivers root shared_memory sparse unknown_functions video
-TIMED := $(wildcard tests/component/libvcuda/test_*.py tests/component/sim/test_*.py)
+TIMED := $(wildcard tests/component/libvcuda/test_*.py tests/component/sim/test_*.py tests/system/test_core_shares.py)
 TIMED := $(filter-out $(addprefix %/test_,$(addsuffix .py,$(UNTIMED))),$(TIMED))
 PYTEST = packaging/setup/priority $(PRIORITY) $(BIN)/pytest -q --strict-skips
 test: lint clients beds

@@ -97,7 +97,7 @@ def on_scratch(programs: int = 0, **request: object) -> dict[str, object]:
 
     Other tests make and end programs meanwhile. One that this test leaves behind is there each time.
     """
-    for _ in range(3):
+    for _ in range(40):
         answer = probe(V2, {"scratch": f"vgpu-test-{secrets.token_hex(6)}", **request})
         if answer.get("new_programs") == programs:
             break
