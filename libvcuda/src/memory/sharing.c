@@ -35,11 +35,13 @@ static int watch = -1;               /* the epoll instance; -1: there is none */
 static struct allocation *lingering;
 static _Atomic unsigned int lingers;
 static _Atomic unsigned int exported_pointers;
+static atomic_bool is_unwatched;     /* a descriptor could not be watched */
 
 static void sharing_after_fork(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	watch = -1; /* the parent's */
+	atomic_store(&is_unwatched, false);
 	lingering = NULL;
 	atomic_store(&lingers, 0);
 	atomic_store(&exported_pointers, 0);
@@ -71,8 +73,8 @@ static void watch_descriptor(int fd, uint32_t id)
 	pthread_mutex_lock(&lock);
 	if (watch < 0)
 		watch = open_watch();
-	if (watch >= 0)
-		(void)epoll_ctl(watch, EPOLL_CTL_ADD, fd, &event);
+	if (watch >= 0 && epoll_ctl(watch, EPOLL_CTL_ADD, fd, &event) < 0 && errno != EEXIST)
+		atomic_store(&is_unwatched, true);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -85,15 +87,15 @@ static bool is_own_watch(void)
 }
 
 /*
- * Whether a descriptor with the id is open in any process. Also true where that cannot be found out: there is no /proc, or
- * the program has closed the instance.
+ * Whether a descriptor with the id is open in any process. Also true where that cannot be found out: there is no /proc, the
+ * program has closed the instance, or the kernel has refused to watch a descriptor.
  */
 static bool is_open_somewhere(uint32_t id)
 {
 	char path[40], line[256], wanted[24];
 	bool is_open = false;
 
-	if (!is_own_watch())
+	if (atomic_load(&is_unwatched) || !is_own_watch())
 		return true;
 	snprintf(wanted, sizeof(wanted), "%llx", (unsigned long long)(WATCHED | id));
 	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", watch);

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Callable
 
 import pytest
+from checkout import CHECKOUT
 
 if TYPE_CHECKING:
     from vcuda_boxes import Client, SimBox
@@ -16,6 +18,8 @@ HALF = LIMIT // 2
 ON_CARD = "{i:1,i:1,i:1,i:0,q:0,q:0}"
 SHARED_POOL = "{i:1,i:1,i:1,i:0,q:0,q:0,q:0,q:0,q:0,q:0,q:0}"
 FILE_DESCRIPTOR = 1
+BEDS = CHECKOUT / "tests/beds"
+EPOLL_CTL = {"x86_64": 233, "aarch64": 21}  #: the call's number
 SEND = "__import__('socket').send_fds(globals()['peer'],[b'm'],[{file}])"
 RECEIVE = "__import__('socket').recv_fds(globals()['peer'],1,1)[1][0]"
 CONNECT = (
@@ -66,6 +70,19 @@ def test_an_open_descriptor_keeps_memory_and_charge(box: SimBox) -> None:
         close(client, file)
     assert client.made(f"cuMemCreate & {LIMIT} {ON_CARD} 0")
     assert box.usage()[1:] == (0, LIMIT)
+
+
+def test_a_descriptor_that_cannot_be_watched_keeps_the_charge(box: SimBox) -> None:
+    """A seccomp profile refuses epoll_ctl. Nobody knows then when the descriptor is closed, so the charge stays."""
+    client = box.caller()
+    client.ask(f"python __import__('sys').path.append('{BEDS}')")
+    client.ask(f"python __import__('without_calls').install([{EPOLL_CTL[os.uname().machine]}])")
+    handle = client.made(f"cuMemCreate & {HALF} {ON_CARD} 0")
+    file = exported(client, handle)
+    client.does(f"cuMemRelease {handle}")
+    assert (client.left(), held_within(box)) == (HALF, HALF)
+    close(client, file)
+    assert client.left() == HALF
 
 
 def test_a_descriptor_in_another_process_keeps_memory_and_charge(box: SimBox) -> None:
