@@ -322,18 +322,31 @@ static uint64_t known_size(int card, const uint8_t uuid[16])
 }
 
 /*
- * Books the size of a context. While no size is known, books all that is left, so that one process alone makes the
- * first context and the others learn the size from it.
+ * Books the size of a context, or all that is left while no size is known. 0: there was no room, or another process
+ * found out the size meanwhile, so that what was left may have been less than a context.
  */
+static uint64_t reserve_context(int card, uint64_t known, struct usage_limit limit)
+{
+	uint64_t left = usage_left(card, limit);
+	uint64_t size = known ? known : left < VGPU_USAGE_UNACCOUNTED_MOST ? left : VGPU_USAGE_UNACCOUNTED_MOST;
+
+	if (!size || !usage_reserve(card, size, limit))
+		return 0;
+	if (known || !usage_context_size(card))
+		return size;
+	usage_release(card, size);
+	return 0;
+}
+
+/* While no size is known, one process alone makes the first context and the others learn the size from it. */
 static bool book_context(CUdevice device, struct context_booking *booking, const struct device_limits *limited)
 {
 	const struct usage_limit limit = device_limits_memory(limited);
 
 	for (int waited = 0; waited < PATIENCE; waited++) {
 		uint64_t known = known_size(booking->card, limited->uuid);
-		uint64_t left = usage_left(booking->card, limit);
-		uint64_t size = known ? known : left < VGPU_USAGE_UNACCOUNTED_MOST ? left : VGPU_USAGE_UNACCOUNTED_MOST;
-		if (size && usage_reserve(booking->card, size, limit)) {
+		uint64_t size = reserve_context(booking->card, known, limit);
+		if (size) {
 			atomic_fetch_add(&expected[booking->card], size);
 			booking->size = size;
 			if (!known)

@@ -42,7 +42,8 @@ def test_a_context_that_is_refused_never_exists(t4_nvml: SimBox, call: str, has_
     assert holder.alloc(40 * MIB)[0] == 0
 
 
-def test_contexts_that_race_for_the_last_room(t4_nvml: SimBox) -> None:
+@pytest.mark.parametrize("_round", range(12))
+def test_contexts_that_race_for_the_last_room(t4_nvml: SimBox, _round: int) -> None:
     """Nobody knows the size of a context when they begin. As many are made as there is room for."""
     room = 3
     limit = room * t4_nvml.context + 20 * MIB
