@@ -211,8 +211,13 @@ def write_bytes(path: str, data: bytes, mode: int = 0o600, temporary: str = "") 
     except BaseException:
         os.unlink(temporary)
         raise
-    directory_fd = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    sync_directory(directory or ".")
+
+
+def sync_directory(path: str) -> None:
+    """Make names that were added, renamed or removed in `path` survive a power cut."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(directory_fd)
+        os.fsync(fd)
     finally:
-        os.close(directory_fd)
+        os.close(fd)

@@ -171,7 +171,7 @@ def _write(path: str, data: bytes, packaged: str) -> None:
             os.unlink(temporary)
         raise
     for directory in (os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
-        _sync(directory)
+        records.sync_directory(directory)
 
 
 def _write_new(path: str, data: bytes) -> None:
@@ -181,14 +181,6 @@ def _write_new(path: str, data: bytes) -> None:
         while view:
             view = view[os.write(fd, view) :]
         os.fchmod(fd, 0o644)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _sync(directory: str) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
         os.fsync(fd)
     finally:
         os.close(fd)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from vgpu.config import grants, paths
+from vgpu.config import grants, paths, records
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.settings import Settings
@@ -31,7 +31,7 @@ def delete(settings: Settings, unwanted: list[Grant], proc: str = "/proc") -> li
                 os.unlink(paths.grant(settings.state_dir, grant.id))
                 deleted.append(grant)
         if deleted:
-            _sync(paths.grants(settings.state_dir))
+            records.sync_directory(paths.grants(settings.state_dir))
     return deleted
 
 
@@ -46,11 +46,3 @@ def _unchanged(state_dir: str, grant: Grant) -> bool:
         return grants.read(state_dir, grant.id).record() == grant.record()
     except (FileNotFoundError, VgpuError):
         return False
-
-
-def _sync(directory: str) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
