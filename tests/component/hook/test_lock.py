@@ -165,6 +165,17 @@ def test_patience_restarts_while_the_queue_moves(line: Queue, monkeypatch) -> No
     assert set(line.ended()) == {0}
 
 
+def test_patience_restarts_while_a_slow_queue_moves(line: Queue, monkeypatch) -> None:
+    """On a busy machine each holder takes longer than STALL, so that those behind pass it: it moves all the same."""
+    monkeypatch.setattr(lock_module, "STALL", 0.1)
+    monkeypatch.setattr(lock_module, "TIMEOUT", 2.0)
+    with Lock(line.directory):
+        for number in range(14):
+            line.join(number, hold=lambda: time.sleep(0.3))
+    assert sorted(line.order(14)) == list(range(14))
+    assert set(line.ended()) == {0}
+
+
 def test_a_process_that_does_not_wait_does_not_queue(line: Queue) -> None:
     with Lock(line.directory):
         child = line.join(0)

@@ -3,7 +3,8 @@
 Belongs here: `<run>/ledger.lock`. Not here: the work under it. The lock is flock(2). A process that finds it taken also
 takes a *ticket*: a record lock (open file description lock, Linux 3.15) on one byte of the same file, at the offset of
 the nanosecond of its arrival. A process may take the lock when no ticket is before its own. When a process dies, the
-kernel frees both, so there is nothing to clean up and no state in the file.
+kernel frees both, so there is nothing to clean up. The file's time of modification says when a process of the line last
+took the lock: a line in which nobody does is stuck.
 
 Tickets decide only the order: even without tickets, or with wrong ones, there is only one holder.
 """
@@ -18,10 +19,12 @@ import time
 from vgpu.config import paths
 from vgpu.config.errors import VgpuError
 
-TIMEOUT = 20.0  #: seconds without any progress in the line before us
+TIMEOUT = 20.0  #: seconds in which no process of the line takes the lock
 STALL = 1.0  #: seconds after which we pass a process that does not take the lock: it was stopped, or works for long
 NEAR = 0.002  #: seconds between two looks, as the first or second in the line
 FAR = 0.01  #: the same further back
+FARTHEST = 0.05  #: the same behind MANY, whose looks would otherwise take the time of those that work
+MANY = 32  #: processes
 
 _FLOCK = struct.Struct("hhqqi4x")  #: struct flock where off_t has 64 bits: type, whence, start, len, pid
 _NO_END = (1 << 63) - 1
@@ -72,22 +75,32 @@ class Lock:
 
     def _line_up(self, ticket: int) -> None:
         """Wait until no moving process is before `ticket`, and take the lock."""
-        passed, ahead = 0, ticket
-        since = moved = time.monotonic()
+        passed, ahead, length = 0, ticket, tickets_before(self._fd, ticket)
+        taken, since = 0, time.monotonic()
+        moved = since
         while True:
-            found, now = first_ticket(self._fd, passed, ticket), time.monotonic()
+            found, last, now = first_ticket(self._fd, passed, ticket), self._last_taken(), time.monotonic()
+            if last != taken:  # those that this process has passed go on, too
+                taken, moved = last, now
             if found != ahead:
-                ahead, since, moved = found, now, now
-            elif found >= 0 and now - since > STALL:  # passing a process is no progress: `moved` stays
-                passed, since = found + 1, now
-                ahead = found = first_ticket(self._fd, passed, ticket)
+                ahead, since = found, now
+            elif now - since > STALL:
+                since, length = now, tickets_before(self._fd, ticket)
+                if found >= 0:
+                    passed = found + 1
+                    ahead = found = first_ticket(self._fd, passed, ticket)
             if found < 0 and self._free():
+                os.utime(self._fd)
                 return
             if now - moved > TIMEOUT:
                 raise VgpuError(self._path, expected=f"the lock in {TIMEOUT:.0f} s", found="held by another process",
                                 do=f"find it with: fuser -v {self._path}")  # fmt: skip
             near = found < 0 or first_ticket(self._fd, found + 1, ticket) < 0
-            time.sleep(NEAR if near else FAR)
+            time.sleep(NEAR if near else FAR if length < MANY else FARTHEST)
+
+    def _last_taken(self) -> int:
+        """When a process of the line last took the lock, in nanoseconds: it sets the file's time."""
+        return os.fstat(self._fd).st_mtime_ns
 
 
 def _draw(fd: int) -> int:
@@ -99,6 +112,14 @@ def _draw(fd: int) -> int:
         except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: a process arrived in the same nanosecond
             continue
         return ticket
+
+
+def tickets_before(fd: int, ticket: int) -> int:
+    """How many processes are in the line before `ticket`. It may miss some that arrived at the same moment."""
+    count, found = 0, first_ticket(fd, 0, ticket)
+    while found >= 0:
+        count, found = count + 1, first_ticket(fd, found + 1, ticket)
+    return count
 
 
 def first_ticket(fd: int, start: int, end: int = _NO_END) -> int:
