@@ -221,7 +221,7 @@ class Neighbour:
     def is_undisturbed(self) -> bool:
         """It makes progress, holds what it held, and is alone with its share again."""
         busy = self.busy()
-        wait_for(lambda: self.busy() - busy > 3 * MS, 20, "the neighbour makes no progress")
+        wait_for(lambda: self.busy() - busy > 3 * MS, 120, "the neighbour makes no progress")
         assert self.records() == self.before
         assert Path(f"/proc/{self.pid}").exists()
         return True

@@ -61,7 +61,7 @@ class Client:
         except grpc.RpcError as error:
             raise CriError(f"{error.code().name}: {error.details()}") from None
 
-    def wait_for(self, name: str, seconds: float = 30, **fields: Any) -> Any:
+    def wait_for(self, name: str, seconds: float = 120, **fields: Any) -> Any:
         """Like `call`, repeated until the daemon, which has just been started, answers."""
         end = time.monotonic() + seconds
         while True:

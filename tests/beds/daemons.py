@@ -17,7 +17,7 @@ from vgpu.config.errors import VgpuError
 from vgpu.node.daemon import client
 
 
-def wait_for(holds: Callable[[], Any], timeout: float = 30, what: str | Callable[[], str] = "") -> Any:
+def wait_for(holds: Callable[[], Any], timeout: float = 120, what: str | Callable[[], str] = "") -> Any:
     """The value of `holds` as soon as it is true. `what` is the message of the failure if it never is."""
     end = time.monotonic() + timeout
     while True:

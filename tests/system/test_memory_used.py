@@ -27,7 +27,7 @@ pytestmark = pytest.mark.root
 Rootfs = Callable[..., Path]
 MakeBundle = Callable[..., bundles.Bundle]
 MIB = 1 << 20
-SOON = 10.0  #: seconds for some calls of vgpuctl on a busy machine
+SOON = 120.0  #: seconds for some calls of vgpuctl on a busy machine
 
 
 class Holder:

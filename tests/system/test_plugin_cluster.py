@@ -190,7 +190,7 @@ def test_the_api_server_dies_and_comes_back(site: Site) -> None:
     first = site.claims()["before/main"]
     told, over = (site.plugin.text().count(f"{word}: pods are not") for word in ("plugin", "over"))
     site.cluster.api.kill()
-    wait_for(lambda: site.plugin.text().count("plugin: pods are not") > told, 30, site.plugin.text)
+    wait_for(lambda: site.plugin.text().count("plugin: pods are not") > told, 120, site.plugin.text)
     static = {"name": "main", "command": ["sleep", "86400"], "resources": {"limits": {CORE: "20", MEMORY: "3"}}}
     manifest = site.kubelet.manifest("meanwhile", [static], terminationGracePeriodSeconds=0)
     try:

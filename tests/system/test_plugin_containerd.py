@@ -174,7 +174,7 @@ def ends(pod: Pod, seconds: float = 60) -> Pod:
 def seen(site: Site, pod: Pod, container: str = "c") -> dict[str, str]:
     """The container's output, as soon as there is any."""
     attempt = site.runtime._attempts[pod.statuses[container].id]
-    wait_for(lambda: "nvml_total" in pod.sandbox.output(attempt), 20, "the container prints nothing")
+    wait_for(lambda: "nvml_total" in pod.sandbox.output(attempt), 120, "the container prints nothing")
     return dict(line.split(" ", 1) for line in pod.sandbox.output(attempt).splitlines() if " " in line)
 
 
@@ -328,7 +328,7 @@ def test_a_container_that_starts_again_has_the_same_card(site: Site) -> None:
     other = runs(site.kubelet.run(Spec([share(60, 4)])))
     asked = site.kubelet.devices.allocations
     site.runtime.kill(pod.sandbox, pod.statuses["c"].id)
-    wait_for(lambda: pod.statuses["c"].started == 2 and pod.running, 30, str(pod.events))
+    wait_for(lambda: pod.statuses["c"].started == 2 and pod.running, 120, str(pod.events))
     assert checked_card(site, pod, 30, 4) == card
     assert checked_card(site, other, 60, 4)
     assert site.kubelet.devices.allocations == asked
@@ -356,7 +356,7 @@ def test_kubelet_restarts(site: Site) -> None:
     assert site.plugin.alive
     assert pod.statuses["c"].id == life
     site.runtime.kill(pod.sandbox, life)
-    wait_for(lambda: pod.statuses["c"].id != life and pod.running, 30, str(pod.events))
+    wait_for(lambda: pod.statuses["c"].id != life and pod.running, 120, str(pod.events))
     assert checked_card(site, pod, 30, 4) == card
     other = runs(site.kubelet.run(Spec([share(70, 4), share(40, 5, "d")])))
     checked_card(site, other, 70, 4)
@@ -411,7 +411,7 @@ def test_a_pods_annotations_are_no_grants(site: Site) -> None:
     stolen = {grants.ANNOTATIONS[grant.resource]: grant.id for grant in site.grants()}
     script = ["sh", "-c", "ls /dev; sleep 86400"]
     thief = site.kubelet.run(Spec([Container("c", {}, script)], annotations=stolen))
-    wait_for(lambda: thief.running or thief.events, 30)
+    wait_for(lambda: thief.running or thief.events, 120)
     assert not thief.running or "nvidia" not in thief.sandbox.output()
     checked_card(site, victim, 30, 4)
 
@@ -491,7 +491,7 @@ def test_a_crash_loop_keeps_its_share(make_site: Callable[..., Site]) -> None:
     greedy = site.kubelet.run(Spec([share(70, 4)]))
     status = crash.statuses["c"]
     for started in range(2, 6):
-        wait_for(lambda started=started: status.started >= started and crash.running, 30, f"{crash.events}")
+        wait_for(lambda started=started: status.started >= started and crash.running, 120, f"{crash.events}")
         assert not greedy.running
     assert crash.events == []
     assert checked_card(site, other, 60, 4) != card
@@ -528,10 +528,10 @@ def test_an_init_containers_grants_live_as_long_as_it_may_start(site: Site) -> N
     pod = site.kubelet.run(Spec([Container("c", {}, ["sleep", "86400"])], [init]))
     threading.Event().wait(14)  # a slow image, longer than the grace period
     site.runtime.gate.set()
-    wait_for(lambda: pod.statuses["prepare"].running, 30, f"{pod.events}")
+    wait_for(lambda: pod.statuses["prepare"].running, 120, f"{pod.events}")
     threading.Event().wait(14)
     site.runtime.kill(pod.sandbox, pod.statuses["prepare"].id)
-    wait_for(lambda: pod.statuses["prepare"].started == 2, 30, f"{pod.events}")
+    wait_for(lambda: pod.statuses["prepare"].started == 2, 120, f"{pod.events}")
     checked_card(site, pod, 30, 4, "prepare")
 
 

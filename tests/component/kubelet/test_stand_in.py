@@ -144,11 +144,11 @@ def plugin(kubelet: Kubelet) -> Iterator[Callable[..., ScriptedPlugin]]:
 
 
 def until(kubelet: Kubelet, resource: str, count: int) -> None:
-    daemons.wait_for(lambda: kubelet.devices.allocatable().get(resource) == count, 10)
+    daemons.wait_for(lambda: kubelet.devices.allocatable().get(resource) == count, 120)
 
 
 def runs(pod: kubelets.Pod) -> None:
-    daemons.wait_for(lambda: pod.running, 10, f"{pod.phase} {pod.events}")
+    daemons.wait_for(lambda: pod.running, 120, f"{pod.phase} {pod.events}")
 
 
 def test_another_api_version_is_refused(kubelet: Kubelet, plugin: Callable[..., ScriptedPlugin]) -> None:
@@ -237,7 +237,7 @@ def test_devices_of_ended_pods_are_free_at_the_next_admission(
     plugin().register()
     until(kubelet, CORES, 10)
     first = kubelet.run(Spec([Container("c", {CORES: 10}, ["end"])], restart="Never"))
-    daemons.wait_for(lambda: first.phase == "Succeeded", 10)
+    daemons.wait_for(lambda: first.phase == "Succeeded", 120)
     assert first.uid in kubelet.devices.pods
     runs(kubelet.run(Spec([Container("c", {CORES: 10})])))
     assert first.uid not in kubelet.devices.pods
@@ -267,8 +267,8 @@ def test_a_deleted_pods_devices_are_free_when_its_containers_have_ended(
 @pytest.mark.parametrize(("restart", "phase"), [("Never", "Failed"), ("OnFailure", "Pending"), ("Always", "Pending")])
 def test_a_failed_start_is_the_end_of_a_pod_that_never_restarts(kubelet: Kubelet, restart: str, phase: str) -> None:
     pod = kubelet.run(Spec([Container("c", command=["refuse"])], restart=restart))
-    daemons.wait_for(lambda: len(pod.events) > (restart != "Never"), 10)
-    daemons.wait_for(lambda: pod.phase == phase, 10)
+    daemons.wait_for(lambda: len(pod.events) > (restart != "Never"), 120)
+    daemons.wait_for(lambda: pod.phase == phase, 120)
 
 
 def test_a_restart_keeps_pods_devices_and_uses_no_plugin_until_it_registers(
@@ -285,7 +285,7 @@ def test_a_restart_keeps_pods_devices_and_uses_no_plugin_until_it_registers(
     early = kubelet.run(Spec([Container("c", {CORES: 1})]))
     assert "no healthy devices present; cannot allocate unhealthy devices x.io/cores" in early.message
     runtime.codes[pod.statuses["c"].id] = 1
-    daemons.wait_for(lambda: pod.statuses["c"].started == 2, 10)
+    daemons.wait_for(lambda: pod.statuses["c"].started == 2, 120)
     assert runtime.started[0][1].envs == runtime.started[1][1].envs
     again = plugin().register()
     until(kubelet, CORES, 10)
@@ -325,20 +325,20 @@ def test_after_a_reboot_init_containers_run_again(
     plugin().register()
     until(kubelet, CORES, 10)
     pod = kubelet.run(Spec([Container("c", {CORES: 3})], inits=[Container("i", {CORES: 3})]))
-    daemons.wait_for(lambda: pod.statuses["i"].running, 10)
+    daemons.wait_for(lambda: pod.statuses["i"].running, 120)
     runtime.codes[pod.statuses["i"].id] = 0
     runs(pod)
     ended = kubelet.run(Spec([Container("c")], inits=[Container("i")], restart="Never"))
     for name in ("i", "c"):
-        daemons.wait_for(lambda name=name: ended.statuses[name].running, 10)
+        daemons.wait_for(lambda name=name: ended.statuses[name].running, 120)
         runtime.codes[ended.statuses[name].id] = 0
-    daemons.wait_for(lambda: not ended.active, 10)
+    daemons.wait_for(lambda: not ended.active, 120)
     kubelet.power_off()
     kubelet.start()
     plugin().register()
     until(kubelet, CORES, 10)
     kubelet.resume()
-    daemons.wait_for(lambda: pod.statuses["i"].running, 10)
+    daemons.wait_for(lambda: pod.statuses["i"].running, 120)
     assert not pod.statuses["c"].running
     runtime.codes[pod.statuses["i"].id] = 0
     runs(pod)
@@ -361,7 +361,7 @@ def test_a_list_beyond_four_mebibytes_does_not_arrive(kubelet: Kubelet, plugin: 
     made = plugin(count=0)
     made.lists.put({f"device-with-a-rather-long-name-{number}": "Healthy" for number in range(100_000)})
     made.register()
-    daemons.wait_for(lambda: kubelet.devices.endpoints[CORES].error, 20)
+    daemons.wait_for(lambda: kubelet.devices.endpoints[CORES].error, 120)
     assert "ResourceExhausted" in kubelet.devices.endpoints[CORES].error
     assert not kubelet.devices.allocatable()[CORES]
 

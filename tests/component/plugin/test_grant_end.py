@@ -34,7 +34,7 @@ from vgpu.hook.request.resolve_grants import WantedGrants
 CORES, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 NODE = "testnode"
 CARD = "GPU-00000000-0000-0000-0000-000000000001"
-SOON = 5.0  #: seconds
+SOON = 120.0  #: seconds
 MUCH_LATER = 600  #: seconds of plugin.grant_grace: no grant ends by it in these tests
 
 
