@@ -143,7 +143,7 @@ class Containerd:
             self.client.close()
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(30)
+            self.process.wait(120)
         self._end_shims()
         for line in reversed(Path("/proc/self/mountinfo").read_text().splitlines()):
             point = line.split()[4]

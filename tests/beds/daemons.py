@@ -81,7 +81,7 @@ class Daemon:
         if self.process is None:
             return 0
         self.process.send_signal(number)
-        status = self.process.wait(20)
+        status = self.process.wait(120)
         self.process = None
         return status
 

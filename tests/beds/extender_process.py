@@ -52,7 +52,7 @@ class ExtenderProcess:
     def end(self) -> None:
         self.process.terminate()
         try:
-            self.process.wait(20)
+            self.process.wait(120)
         finally:
             self.process.kill()
             self.process.wait()

@@ -52,12 +52,12 @@ class Attacks:
         attack = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         self.running.append(attack)
         assert attack.stdout is not None
-        assert attack.stdout.readline() == "ready\n", f"{words} did not begin: {attack.wait(10)}"
+        assert attack.stdout.readline() == "ready\n", f"{words} did not begin: {attack.wait(120)}"
         return attack
 
     def end(self) -> None:
         for attack in self.running:
             attack.kill()
         for attack in self.running:
-            attack.communicate(timeout=30)
+            attack.communicate(timeout=120)
         self.running.clear()

@@ -49,7 +49,7 @@ class Plugin:
         if self.process is None:
             return 0
         self.process.send_signal(number)
-        status = self.process.wait(30)
+        status = self.process.wait(120)
         self.process = None
         return status
 

@@ -163,7 +163,7 @@ class RealKubelet:
     def stop(self) -> None:
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(30)
+            self.process.wait(120)
             self.process = None
 
     def kill(self) -> None:

@@ -327,7 +327,7 @@ def test_only_one_runs_and_sigterm_ends_it(node: nodes.SimulatedNode, daemon: da
     daemon.start().ready()
     second = daemons.Daemon(node).start()
     assert second.process is not None
-    assert second.process.wait(20) == 1
+    assert second.process.wait(120) == 1
     assert "expected to be the only vgpud of this node" in second.text()
     assert daemon.health()["pid"] == daemon.pid
     files = daemon.open_files()
@@ -356,7 +356,7 @@ def test_sighup_reads_the_settings_again(node: nodes.SimulatedNode, daemon: daem
 def test_systemd_is_notified(node: nodes.SimulatedNode, daemon: daemons.Daemon, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
-        systemd.settimeout(20)
+        systemd.settimeout(120)
         daemon.start(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="1000000")
         received: list[str] = []
         while "READY=1" not in " ".join(received) or received.count("WATCHDOG=1") < 3:
@@ -555,7 +555,7 @@ def test_the_drivers_memory_for_a_container_is_written_to_its_limits(
 
 def connect(node: nodes.SimulatedNode) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(20)
+    connection.settimeout(120)
     connection.connect(f"{node.settings.run_dir}/vgpud.sock")
     return connection
 

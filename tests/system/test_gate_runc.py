@@ -155,7 +155,7 @@ def system_log(gate: tuple[pathlib.Path, pathlib.Path]) -> Iterator[socket.socke
     path = gate[1].parent / "log"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
         log.bind(str(path))
-        log.settimeout(5)
+        log.settimeout(120)
         yield log
     path.unlink()
 

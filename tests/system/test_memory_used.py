@@ -78,7 +78,7 @@ class Holder:
     def cleanup(self) -> None:
         self.runtime.cleanup()
         for program in self.programs:
-            program.communicate(timeout=30)
+            program.communicate(timeout=120)
 
 
 @pytest.fixture(scope="session")

@@ -146,7 +146,7 @@ def expected(state: bytes, config: bytes, bundle: pathlib.Path) -> str:
 def answer(gate: Any, bundle: pathlib.Path, state: bytes, config: bytes) -> str:
     (bundle / "config.json").write_bytes(config)
     command = [str(gate.bin / "vgpu-hook"), "prestart"]
-    result = subprocess.run(command, input=state, cwd=bundle, capture_output=True, timeout=30, check=False)
+    result = subprocess.run(command, input=state, cwd=bundle, capture_output=True, timeout=120, check=False)
     assert result.returncode in (0, 1, 9), result
     assert result.stderr.count(b"\n") == (result.returncode == 1), result
     assert result.returncode != 1 or result.stderr.startswith(b"vgpu-hook: "), result

@@ -351,7 +351,7 @@ def test_a_refusal_is_in_the_runtimes_log(gate_folder: pathlib.Path, tmp_path: p
     """containerd reads nothing else of a create that failed. The JSON is right for a runtime's name with a quote."""
     log = tmp_path / "log.json"
     command = [gate_folder / "vgpu-runtime", '--vgpu-runtime=/no"where\\', "--log", log, *format, "create", "c"]
-    done = subprocess.run(command, check=False, capture_output=True, timeout=30)
+    done = subprocess.run(command, check=False, capture_output=True, timeout=120)
     assert done.returncode == 1
     record = json.loads(log.read_text())
     assert record == {"level": "error", "msg": done.stderr.decode().rstrip("\n")}
@@ -361,7 +361,7 @@ def test_a_refusal_is_in_the_runtimes_log(gate_folder: pathlib.Path, tmp_path: p
 def test_no_json_in_a_log_of_text(gate_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     log = tmp_path / "log"
     command = [gate_folder / "vgpu-runtime", "--vgpu-runtime=/nowhere", "--log", log, "create", "c"]
-    assert subprocess.run(command, check=False, capture_output=True, timeout=30).returncode == 1
+    assert subprocess.run(command, check=False, capture_output=True, timeout=120).returncode == 1
     assert not log.exists()
 
 

@@ -310,7 +310,7 @@ def run_enabler(root: Path, systemctl: str) -> subprocess.CompletedProcess[str]:
         "KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443",
     }  # fmt: skip
     command = [*enabler()["command"], script]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
 def test_the_unit_is_enabled_with_the_pods_account(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_nothing_starts_without_cards(make_bed) -> None:
     bed.background.look(make_cards())
     assert bed.counts() == [1, 1, 1]
     (grant_gc,) = bed.made["GrantGc"]
-    assert grant_gc.rounds.wait(30)
+    assert grant_gc.rounds.wait(120)
     assert grant_gc.calls == ["look"], "at kubelet's checkpoint, in each round of the main loop"
     bed.background.handed_over("grant")
     assert grant_gc.calls == ["look", "wake"]

@@ -243,7 +243,7 @@ def test_probes_report_liveness_and_readiness(bed: Bed) -> None:
     bed.set(plugin__http=f"127.0.0.1:{port}")
 
     def get(path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         try:
             connection.request("GET", path)
             response = connection.getresponse()

@@ -20,7 +20,7 @@ def probes(request):
 
 
 def get(host: str, port: int, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection(host, port, timeout=30)
+    connection = http.client.HTTPConnection(host, port, timeout=120)
     connection.request("GET", path)
     response = connection.getresponse()
     answer = response.status, response.read().decode()
@@ -39,7 +39,7 @@ def test_answers(probes) -> None:
 def test_bad_clients_are_survived(probes, capfd) -> None:
     host, made = probes
     for data in (b"", b"\r\n\r\n", b"GET\r\n", b"\xff" * 100_000, b"POST / HTTP/1.1\r\n\r\n"):
-        with socket.create_connection((host, made.port), timeout=30) as client:
+        with socket.create_connection((host, made.port), timeout=120) as client:
             client.sendall(data)
     assert get(host, made.port, "/healthz") == (200, "ok\n")
     assert capfd.readouterr() == ("", "")

@@ -49,11 +49,11 @@ class Bed:
         self.client = services.Client(self.channel, protocol, "DevicePlugin")
 
     def watch(self):
-        return self.client.ListAndWatch(protocol.Empty(), timeout=30)
+        return self.client.ListAndWatch(protocol.Empty(), timeout=120)
 
     def allocate(self, *requests: list[str]):
         containers = [protocol.ContainerAllocateRequest(devicesIDs=ids) for ids in requests]
-        return self.client.Allocate(protocol.AllocateRequest(container_requests=containers), timeout=30)
+        return self.client.Allocate(protocol.AllocateRequest(container_requests=containers), timeout=120)
 
     def close(self) -> None:
         self.channel.close()
@@ -86,7 +86,7 @@ def health(response) -> dict[str, int]:
 
 
 def test_options(bed: Bed) -> None:
-    options = bed.client.GetDevicePluginOptions(protocol.Empty(), timeout=30)
+    options = bed.client.GetDevicePluginOptions(protocol.Empty(), timeout=120)
     assert options.get_preferred_allocation_available
     assert not options.pre_start_required
 
@@ -137,7 +137,7 @@ def test_kubelet_hangs_up_in_mid_stream(bed: Bed) -> None:
     next(stream)
     assert len(bed.device_list.streams) == 1
     stream.cancel()
-    assert ended.wait(30)
+    assert ended.wait(120)
     assert bed.device_list.streams == []
     assert len(next(bed.watch()).devices) == 200
 
@@ -223,9 +223,9 @@ def test_garbage_on_the_socket_is_survived(bed: Bed) -> None:
         connection.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
     call = bed.channel.unary_unary("/v1beta1.DevicePlugin/Allocate")
     with pytest.raises(grpc.RpcError):
-        call(b"\xff\xff\xff\xff", timeout=30)
+        call(b"\xff\xff\xff\xff", timeout=120)
     with pytest.raises(grpc.RpcError) as caught:
-        bed.channel.unary_unary("/v1beta1.DevicePlugin/Nothing")(b"", timeout=30)
+        bed.channel.unary_unary("/v1beta1.DevicePlugin/Nothing")(b"", timeout=120)
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
     assert len(next(bed.watch()).devices) == 200
 
@@ -297,17 +297,17 @@ def test_calls_in_progress_are_finished(bed: Bed, monkeypatch) -> None:
 
     def slow(state_dir: str, grant) -> None:
         entered.set()
-        assert leave.wait(30)
+        assert leave.wait(120)
         real(state_dir, grant)
 
     monkeypatch.setattr(grants, "write", slow)
     call = bed.client.Allocate.future(
         protocol.AllocateRequest(container_requests=[protocol.ContainerAllocateRequest(devicesIDs=["ae5578c0-1"])])
     )
-    assert entered.wait(30)
+    assert entered.wait(120)
     closer = threading.Thread(target=bed.server.close, args=(30,))
     closer.start()
     leave.set()
     assert len(call.result(30).container_responses) == 1
-    closer.join(30)
+    closer.join(120)
     assert not closer.is_alive()

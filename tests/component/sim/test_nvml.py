@@ -207,7 +207,7 @@ print(json.dumps([seen, nvmlDeviceGetTotalEccErrors(cards[0], 0, 0), nvmlDeviceG
     node.simctl.inject_ecc(str(node.directory), 0, corrected=3)
     node.simctl.set_readings(str(node.directory), 0, temperature=91)
     node.simctl.inject_event(str(node.directory), 0, data=79)
-    out, _ = process.communicate("\n", timeout=30)
+    out, _ = process.communicate("\n", timeout=120)
     assert json.loads(out) == [[[8, 79], pynvml.NVML_ERROR_TIMEOUT], 3, 0, 91]
 
 

@@ -37,7 +37,7 @@ class Worker:
         return self
 
     def result(self) -> dict[str, Any]:
-        out, _ = self.process.communicate(timeout=30)
+        out, _ = self.process.communicate(timeout=120)
         assert self.process.returncode == 0
         answer: dict[str, Any] = json.loads(out)
         return answer
