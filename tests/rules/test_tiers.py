@@ -77,7 +77,6 @@ ELSEWHERE = {
     "plugin/scheduler/metrics": "component/plugin/test_scheduler.py",
     "plugin/scheduler/node_cards": "unit/plugin/scheduler/test_cluster.py",
     "plugin/scheduler/server": "component/plugin/test_scheduler.py",
-    "plugin/scheduler/watches": "component/plugin/test_scheduler.py",
 }
 
 

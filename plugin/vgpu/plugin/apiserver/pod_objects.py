@@ -1,7 +1,8 @@
 """Pods as the API server returns them: the values that the hook's record and the schedulers' answers need.
 
 Belongs here: JSON objects -> values. A malformed object becomes None and never raises an exception, because something
-other than an API server may answer at the address. Pure: watching and patching belong to other modules.
+other than an API server may answer at the address; a malformed event of a watch is an ApiError, which ends the watch.
+Pure: watching and patching belong to other modules.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from vgpu.config import paths
 from vgpu.config.dialects import resources
 from vgpu.config.pods import Pod
 from vgpu.config.settings import Settings
+from vgpu.plugin.apiserver.client import ApiError, Object
 
 PREFIXES = ("vgpu.io/", "tencent.com/", "nvidia.com/", "hami.io/", "volcano.sh/")  #: annotations kept in the record
 MAX_KEPT = 64 << 10  #: characters of one annotation in the record
@@ -96,6 +98,17 @@ def quantity(value: object) -> int | None:
         return None
     amount = int(digits) * factor
     return amount if amount < 1 << 63 else None
+
+
+def event_of(event: Object, path: str) -> tuple[str, Object]:
+    """(type, object) of one event of the watch of `path`; ApiError for the server's errors and for anything else."""
+    kind, value = event.get("type"), event.get("object")
+    if kind == "ERROR":
+        code = value.get("code") if isinstance(value, dict) else None
+        raise ApiError("gone" if code == 410 else "refused", f"watch of {path}: error {code}")
+    if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK") or not isinstance(value, dict):
+        raise ApiError("garbage", f"watch of {path}: expected an event")
+    return str(kind), value
 
 
 def version_of(value: object) -> str:

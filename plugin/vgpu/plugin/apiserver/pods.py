@@ -169,12 +169,7 @@ class PodInformer:
 
     def _apply(self, event: Object) -> str:
         """Apply one event; returns the version in it, "" for none."""
-        kind, value = event.get("type"), event.get("object")
-        if kind == "ERROR":
-            code = value.get("code") if isinstance(value, dict) else None
-            raise ApiError("gone" if code == 410 else "refused", f"watch of {PATH}: error {code}")
-        if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK") or not isinstance(value, dict):
-            raise ApiError("garbage", f"watch of {PATH}: expected an event of a pod")
+        kind, value = pod_objects.event_of(event, PATH)
         pod = self._mine(value) if kind != "BOOKMARK" else None
         if pod is not None:
             self._take(pod, kind == "DELETED")

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from vgpu.config.errors import VgpuError
 from vgpu.node.service.log import Conditions
 from vgpu.plugin.apiserver import pod_objects
 from vgpu.plugin.apiserver.client import Api, ApiError, Object
@@ -47,26 +46,24 @@ class Watch:
         self.slim = slim  #: what is kept of an object while a list is read
         self.problem = "it has not listed yet"  #: why the state is not current, "" while it is
         self.stopped = threading.Event()
-        self.relist = threading.Event()
 
     def run(self, api: Api) -> None:
         pause = FIRST_PAUSE
         while not self.stopped.is_set():
             try:
-                self.relist.clear()
                 version = self._list(api)
                 self.problem, pause = "", FIRST_PAUSE
                 self.conditions.set(self.path, "")
-                while not self.stopped.is_set() and not self.relist.is_set():
+                while not self.stopped.is_set():
                     version = self._watch(api, version)
                 continue
             except ApiError as error:
                 self.problem = str(error)
                 if error.kind != "gone":
                     self.conditions.set(self.path, str(error))
-            except (OSError, VgpuError) as error:
-                self.problem = str(error)
-                self.conditions.set(self.path, str(error))
+            except Exception as error:  # an object that nobody expected: without it the state is not current
+                self.problem = f"{type(error).__name__}: {error}"
+                self.conditions.set(self.path, self.problem)
             self.stopped.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads the replicas' requests
             pause = min(pause * 2, LONGEST_PAUSE)
 
@@ -96,21 +93,16 @@ class Watch:
         for event in events:
             version = self._event(event) or version
             seen += 1
-            if self.stopped.is_set() or self.relist.is_set():
+            if self.stopped.is_set():
                 break
         if not seen:
             self.stopped.wait(FIRST_PAUSE)  # a server may end every watch at once
         return version
 
     def _event(self, event: Object) -> str:
-        kind, value = event.get("type"), event.get("object")
-        if kind == "ERROR":
-            code = value.get("code") if isinstance(value, dict) else None
-            raise ApiError("gone" if code == 410 else "refused", f"watch of {self.path}: error {code}")
-        if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK") or not isinstance(value, dict):
-            raise ApiError("garbage", f"watch of {self.path}: expected an event")
+        kind, value = pod_objects.event_of(event, self.path)
         if kind != "BOOKMARK":
-            self.apply(str(kind), value)
+            self.apply(kind, value)
         return pod_objects.version_of(value)
 
 

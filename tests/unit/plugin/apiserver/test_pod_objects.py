@@ -6,6 +6,7 @@ import pytest
 
 from vgpu.config.settings import Settings
 from vgpu.plugin.apiserver import pod_objects
+from vgpu.plugin.apiserver.client import ApiError
 
 
 @pytest.mark.parametrize(
@@ -25,3 +26,21 @@ def test_the_resources_that_make_a_pod_ours() -> None:
     names = pod_objects.card_resources(Settings({"resources.core_name": "a.b/cores", "resources.gpu_name": "a.b/gpu"}))
     assert {"a.b/cores", "a.b/gpu", "tencent.com/vcuda-memory", "nvidia.com/gpumem", "volcano.sh/vgpu-cores"} <= names
     assert "nvidia.com/gpu" not in names
+
+
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        ({"type": "ERROR", "object": {"code": 410}}, "gone"), ({"type": "ERROR", "object": {"code": 500}}, "refused"),
+        ({"type": "ERROR"}, "refused"), ({"type": "ADDED"}, "garbage"), ({"type": [], "object": {}}, "garbage"),
+        ({"type": "GONE", "object": {}}, "garbage"), ({}, "garbage"),
+    ],
+)  # fmt: skip
+def test_events_that_end_a_watch(event: dict[str, object], kind: str) -> None:
+    with pytest.raises(ApiError) as found:
+        pod_objects.event_of(event, "/api/v1/pods")
+    assert found.value.kind == kind
+
+
+def test_an_event_has_a_type_and_an_object() -> None:
+    assert pod_objects.event_of({"type": "DELETED", "object": {"a": 1}}, "/x") == ("DELETED", {"a": 1})
