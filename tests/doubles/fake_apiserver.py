@@ -248,7 +248,7 @@ class FakeApiServer:
             if value is None:
                 return 404, _status(404, "not found")
             for field in ("uid", "resourceVersion"):
-                told = body["metadata"].get(field)
+                told = body.get("metadata", {}).get(field)
                 if told and told != value["metadata"].get(field):
                     return 409, _status(409, f"precondition failed: {field}")
             self.patches.append((path, body))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -222,6 +223,34 @@ def test_of_two_replicas_the_leader_alone_is_ready_and_the_other_takes_over(serv
     first.end()  # gives the lease up
     second.ready()
     assert second.ask("/scheduler/filter", asked(pod, "a", "b"))[1]["NodeNames"] == ["b"]
+
+
+def test_a_leader_that_is_told_to_end_does_what_is_under_way_and_then_gives_the_lease_up(server, start) -> None:
+    """Otherwise the next leader could list before the binding is done, and give its room away."""
+    leader = start("--bind", "--leader-elect").ready()
+    put(server, "p")
+    binding = {"PodName": "p", "PodNamespace": "default", "PodUID": uid_of("p"), "Node": "a"}
+    server.delay = 1.0
+    leases: list[int] = []  # how many bindings were done when the lease was written
+
+    class Requests(list):  # type: ignore[type-arg]
+        def append(self, request: Any) -> None:
+            super().append(request)
+            if request[0] == "PATCH" and "/leases/" in request[1]:
+                leases.append(len(server.bindings))
+
+    server.requests = Requests(server.requests)
+    answers: list[Any] = []
+    asking = threading.Thread(target=lambda: answers.append(leader.ask("/scheduler/bind", binding)))
+    asking.start()
+    until(lambda: any(path.endswith("/binding") for _, path in server.requests))
+    leader.end()
+    asking.join()
+    assert answers == [(200, {"Error": ""})]
+    assert leader.process.returncode == 0
+    held = server.objects["/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/vgpu-scheduler-extender"]
+    assert held["spec"]["holderIdentity"] == ""
+    assert leases[-1] == 1
 
 
 def test_a_leader_that_cannot_renew_ends(server, start) -> None:

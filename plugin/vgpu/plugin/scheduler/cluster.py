@@ -176,11 +176,6 @@ class Cluster:
                 self._touch(name)
         return late
 
-    def start_over(self) -> None:
-        """Drop all assumptions: another replica may have decided meanwhile."""
-        for uid in list(self.assumed):
-            self.forget(uid)
-
     # Questions
 
     def names(self) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 Belongs here: acquiring and renewing the Lease. Another holder's lease counts as over when it has not changed for its
 duration by our own clock, so clocks that are apart do no harm. A holder that has not renewed within RENEW_DEADLINE
-leads no more, before anybody else can lead; its process ends then.
+leads no more, before anybody else can lead; its process ends then. It never leads a second time: another replica may
+have led meanwhile, also one that has given the lease up again, and its decisions are unknown here.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Leader:
         self.now = now
         self.stopped = threading.Event()
         self._renewed = float("-inf")
+        self._won = False
         self._seen: tuple[str, float] = ("", 0.0)  # the version of another's lease, and when it was first seen
 
     def leads(self) -> bool:
@@ -53,12 +55,15 @@ class Leader:
             return
         won()
         while not self.stopped.wait(RETRY):
-            if not self.attempt() and not self.leads():
+            self.attempt()
+            if not self.leads():
                 lost()
                 return
 
     def attempt(self) -> bool:
-        """Acquire or renew the lease once."""
+        """Acquire the lease, or renew it while it is held."""
+        if self._won and not self.leads():
+            return False
         begun = self.clock()
         try:
             held = self._write()
@@ -69,6 +74,7 @@ class Leader:
                 self.conditions.set("lease", str(error))
         if held:
             self._renewed = begun  # the write may have been done as early as this
+            self._won = True
         return held
 
     def release(self) -> None:
@@ -93,9 +99,9 @@ class Leader:
         spec = found.get("spec") or {}
         version = str(found.get("metadata", {}).get("resourceVersion", ""))
         holder = spec.get("holderIdentity") or ""
-        if holder not in ("", self.identity) and not self._is_over(version, spec):
-            return False
         other = holder != self.identity
+        if other and (self._won or (holder and not self._is_over(version, spec))):
+            return False
         changes = self._spec(int(spec.get("leaseTransitions") or 0) + other, acquired=other)
         self.api.patch(f"{self.path}/{self.name}", {"metadata": {"resourceVersion": version}, "spec": changes})
         return True

@@ -1,7 +1,9 @@
 """The process vgpu-scheduler-extender: elects a leader, follows the cluster, and answers kube-scheduler.
 
 Belongs here: the order of starting and stopping. A replica follows the cluster from the moment it leads, so that it
-lists anew; one that loses its lease ends, and its container's next life begins as a follower.
+lists anew; one that loses its lease ends, and its container's next life begins as a follower. A thread that fails ends
+the process as well, since its part of the state would not be current any more. One that is told to end answers the
+requests under way before it gives the lease up, so that the next leader's list has their bindings.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def spare_the_collector() -> None:
 
 
 class Extender:
-    """One replica. `lost` is called when the lease is lost."""
+    """One replica. `lost` is called when it cannot go on: the lease is lost, or a thread has failed."""
 
     def __init__(self, settings: Settings, api: Api, log: Log, lost: Callable[[], None]) -> None:
         self.settings = settings
@@ -77,6 +79,7 @@ class Extender:
         quotas = watches.quota_map(*settings.quota_map, self._take_quotas, self.conditions)
         self.watches = [watches.nodes(self.cluster, self.conditions, clock), pods, quotas]
         self.quota_problem = ""
+        self.failure = ""  #: why this process ends, "" while it goes on
         self._has_quotas = False
         self._spared = False
         self._ready_from = 0.0
@@ -99,6 +102,8 @@ class Extender:
 
     def not_ready(self) -> str:
         """Why this replica may not answer now, "" where it may."""
+        if self.failure:
+            return self.failure
         if self.leader is not None and not self.leader.leads():
             return "another replica leads"
         for watch in self.watches:
@@ -110,7 +115,7 @@ class Extender:
 
     def _lead(self) -> None:
         assert self.leader is not None
-        self.leader.run(self._follow, self.lost)
+        self.leader.run(self._follow, lambda: self._fail("the lease could not be renewed in time"))
 
     def _follow(self) -> None:
         self.log.info("follows the cluster", bind=self.settings.options.bind)
@@ -118,8 +123,19 @@ class Extender:
             self._thread(watch.path, lambda one=watch: one.run(self.api))  # type: ignore[misc]
         self._thread("expiry", self._expire)
 
+    def _fail(self, text: str) -> None:
+        self.failure = text
+        self.log.warning(text)
+        self.lost()
+
     def _thread(self, name: str, work: Callable[[], None]) -> None:
-        threading.Thread(target=work, name=name, daemon=True).start()
+        def guarded() -> None:
+            try:
+                work()
+            except Exception as error:  # what nobody expected
+                self._fail(f"the thread {name} has failed: {type(error).__name__}: {error}")
+
+        threading.Thread(target=guarded, name=name, daemon=True).start()
 
     def _expire(self) -> None:
         while not self.stopped.wait(TICK):
@@ -179,7 +195,7 @@ class Extender:
 
 
 def run(settings: Settings) -> int:
-    """Serve until SIGTERM; 1 when the lease was lost."""
+    """Serve until SIGTERM; 1 when the lease was lost, or a thread failed."""
     log = Log(name="vgpu-scheduler-extender")
     api = Api(settings.kubeconfig)
     return asyncio.run(_serve(settings, api, log))
@@ -215,8 +231,6 @@ async def _serve(settings: Settings, api: Api, log: Log) -> int:
     bound = runner.addresses[0]
     log.info("listens", address=f"{bound[0]}:{bound[1]}", tls=context is not None)
     await ended.wait()
-    if status:
-        log.warning("the lease could not be renewed in time")
-    extender.stop()
     await runner.cleanup()
+    extender.stop()
     return status

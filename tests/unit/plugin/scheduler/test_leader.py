@@ -104,6 +104,37 @@ def test_two_that_take_a_lease_at_once_do_not_both_get_it(monkeypatch) -> None:
     assert one.attempt()
     one.release()
     stale = leases.get("x")
-    assert one.attempt()
+    assert replica(leases, "third", clock).attempt()
     monkeypatch.setattr(leases, "get", lambda path: stale)
     assert not other.attempt()
+
+
+class Giving(Leases):
+    """The holder pauses for a minute; meanwhile another replica leads, and gives the lease up."""
+
+    def let_another_lead(self, clock: Clock) -> None:
+        other = replica(self, "other", clock)
+        assert not other.attempt()
+        clock.now += 60
+        assert other.attempt()
+        other.release()
+
+
+def test_a_leader_that_was_asleep_never_leads_again() -> None:
+    """Nobody holds the lease any more, but the decisions of the leader between are unknown to the first one."""
+    leases, clock = Giving(), Clock()
+    one = replica(leases, "one", clock)
+    assert one.attempt()
+    leases.let_another_lead(clock)
+    assert not one.attempt()
+    assert not one.leads()
+
+
+def test_a_leader_that_sleeps_between_looking_at_the_clock_and_at_the_lease_does_not_take_it_again() -> None:
+    leases, clock = Giving(), Clock()
+    one = replica(leases, "one", clock)
+    assert one.attempt()
+    leases.let_another_lead(clock)
+    one.clock = lambda: 1000.0  # a clock that stood still with the process
+    assert not one.attempt()
+    assert leases.lease["spec"]["holderIdentity"] == ""
