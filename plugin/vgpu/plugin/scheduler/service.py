@@ -60,6 +60,7 @@ class Service:
         self.options = options
         self.answers = Answers(cluster, options.policy)
         self.quotas = Quotas()
+        self._writing: set[str] = set()  # pods whose decision is being written
 
     # The verbs
 
@@ -67,6 +68,7 @@ class Service:
         args = wire.filter_args(body)
         nodes = _Nodes(args)
         try:
+            self._look_up(args.pod.metadata.uid)
             with self.cluster.guard:
                 pod = self._afresh(args.pod.metadata.uid)
                 if pod is None:
@@ -94,6 +96,7 @@ class Service:
         """Bind the pod; returns the text of the error, "" when it is bound."""
         args = wire.binding_args(body)
         try:
+            self._look_up(args.uid)
             with self.cluster.guard:
                 pod = self._afresh(args.uid)
                 if pod is not None:
@@ -165,21 +168,32 @@ class Service:
             raise Refused(f"{pod.label()}: {pod.error}")
         return pod if pod is not None and pod.demand is not None else None
 
-    def _afresh(self, uid: str) -> PodSpec | None:
-        """As `_pod`, and without an earlier decision for it, unless the pod is bound by now.
+    def _look_up(self, uid: str) -> None:
+        """Drop an earlier decision for the pod, unless it is bound by now. The caller does not hold the guard.
 
-        A pod comes again when its binding failed, or when nobody knows whether it did: the API server knows.
+        A pod comes again when its binding failed, or when nobody knows whether it did: the API server knows. A slow
+        answer of the server delays only this request.
         """
+        with self.cluster.guard:
+            pod = self._afresh(uid, False)
+            earlier = self.cluster.assumed.get(uid)
+        if pod is None or earlier is None:
+            return
+        try:
+            node = writing.node_of(self.api, pod)
+        except ApiError as error:
+            raise Refused(f"vgpu-scheduler-extender: {error}") from error
+        if node:
+            raise Refused(f"{pod.label()}: it is bound to {node} already")
+        with self.cluster.guard:
+            if self.cluster.assumed.get(uid) is earlier:
+                self.cluster.forget(uid)
+
+    def _afresh(self, uid: str, decided: bool = True) -> PodSpec | None:
+        """As `_pod`, for a pod whose decision no other request makes or writes now; with `decided`, has made."""
         pod = self._pod(uid)
-        if pod is not None and uid in self.cluster.assumed:
-            node = ""
-            try:
-                node = writing.node_of(self.api, pod)
-            except ApiError as error:
-                raise Refused(f"vgpu-scheduler-extender: {error}") from error
-            if node:
-                raise Refused(f"{pod.label()}: it is bound to {node} already")
-            self.cluster.forget(uid)
+        if pod is not None and (uid in self._writing or (decided and uid in self.cluster.assumed)):
+            raise Refused(f"{pod.label()}: another request decides about it")
         return pod
 
     def _sorted_out(self, pod: PodSpec, names: list[str]) -> tuple[dict[str, Answer], dict[str, str]]:
@@ -259,13 +273,14 @@ class Service:
         assert node is not None
         assert answer.decision is not None
         self.cluster.assume(pod, name, answer.decision, self.options.clock())
+        self._writing.add(pod.uid)
         return node, answer.decision
 
     def _write(
         self, pod: PodSpec, write: Callable[[dict[str, str]], None], node: NodeCards, decision: Decision
     ) -> None:
-        wanted = writing.annotations_of(pod, node, decision, time.time())
         try:
+            wanted = writing.annotations_of(pod, node, decision, time.time())
             self._call(lambda: write(wanted))
         except Refused as error:
             cause = error.__cause__
@@ -273,6 +288,9 @@ class Service:
                 with self.cluster.guard:
                     self.cluster.forget(pod.uid)
             raise
+        finally:
+            with self.cluster.guard:
+                self._writing.discard(pod.uid)
 
     def _bound(self, pod: PodSpec, node: str, wanted: dict[str, str]) -> None:
         writing.remove_stale(self.api, pod, wanted)

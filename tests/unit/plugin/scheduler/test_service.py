@@ -156,6 +156,38 @@ def test_a_patch_that_fails_takes_the_decision_back(fault: str) -> None:
     assert site.filter(other).NodeNames == ["a"]
 
 
+def test_a_pod_whose_decision_is_being_written_is_not_decided_again(monkeypatch) -> None:
+    """Its first decision would be dropped, and its room given to another pod before the watch shows the binding."""
+    site = Site(node("a", 1), bind=True)
+    pod, other = (site.add(pod_object(name, share(60, GIB))) for name in "pq")
+    post, again = site.server.post, []
+
+    def slow(path, body):
+        again.append(site.filter(pod))
+        return post(path, body)
+
+    monkeypatch.setattr(site.server, "post", slow)
+    assert site.bind(pod, "a") == ""
+    assert "another request decides about it" in again[0].Error
+    assert site.filter(other).NodeNames == []
+
+
+def test_a_look_up_at_the_server_delays_no_other_request(monkeypatch) -> None:
+    site = Site(node("a", 1), bind=True)
+    pod = site.add(pod_object("p", share(60, GIB)))
+    site.server.faults = ["unreachable"]
+    assert "a fault" in site.bind(pod, "a")
+    get, held = site.server.get, []
+
+    def slow(path, **query):
+        held.append(site.cluster.guard._is_owned())
+        return get(path, **query)
+
+    monkeypatch.setattr(site.server, "get", slow)
+    assert site.filter(pod).NodeNames == ["a"]
+    assert held == [False]
+
+
 def test_a_binding_of_unknown_outcome_counts_until_it_expires() -> None:
     site = Site(node("a", 1), bind=True)
     pod, other = (site.add(pod_object(name, share(60, GIB))) for name in "pq")
