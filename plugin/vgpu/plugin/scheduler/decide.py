@@ -10,7 +10,7 @@ cards are tried, up to MAX_TRIES calls of place() on a node; sets that only swap
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -40,13 +40,16 @@ class Decision:
     used: State
 
 
-def decide(demand: Demand, node: NodeCards, held: State) -> Decision:
-    """The pod's cards on `node`, whose cards owe `held`; NoFit with the reason."""
+def decide(demand: Demand, node: NodeCards, held: State, accepts: Callable[[Decision], bool] | None = None) -> Decision:
+    """The pod's cards on `node`, whose cards owe `held`; NoFit with the reason.
+
+    With `accepts`, the first decision that it accepts; it may look at the models of the cards.
+    """
     if not node.cards:
         raise NoFit(node.problem)
-    if len(demand.parts) == 1 and demand.parts[0].kind != INIT:
+    if accepts is None and len(demand.parts) == 1 and demand.parts[0].kind != INIT:
         return _alone(demand, node, held)
-    return _Search(demand, node, held).run()
+    return _Search(demand, node, held, accepts).run()
 
 
 def _alone(demand: Demand, node: NodeCards, held: State) -> Decision:
@@ -107,7 +110,11 @@ def request_of(part: Part, node: NodeCards, wishes: Wishes) -> Request:
 class _Search:
     """One pod on one node."""
 
-    def __init__(self, demand: Demand, node: NodeCards, held: State) -> None:
+    def __init__(
+        self, demand: Demand, node: NodeCards, held: State, accepts: Callable[[Decision], bool] | None = None
+    ) -> None:
+        self.accepts = accepts or (lambda decision: True)
+        self.several = len(demand.parts) > 1 or accepts is not None
         self.demand = demand
         self.node = node
         self.base = held
@@ -125,9 +132,9 @@ class _Search:
             for part in self.running:
                 chosen[part.name] = self._place(part, state)
                 state = self._taken(state, chosen[part.name], part)
-            return self._with_inits(chosen)
+            return self._accepted(chosen)
         except NoFit as error:
-            found = self._search(0, {}, self.base) if len(self.demand.parts) > 1 else None
+            found = self._search(0, {}, self.base) if self.several else None
             if found is None:
                 raise error from None
             return found
@@ -136,7 +143,7 @@ class _Search:
         """The first decision of all sets for the containers from `at` on."""
         if at == len(self.running):
             try:
-                return self._with_inits(chosen)
+                return self._accepted(chosen)
             except TooManyTries:
                 raise
             except NoFit:
@@ -180,6 +187,12 @@ class _Search:
         except NoFit:
             return False
         return True
+
+    def _accepted(self, chosen: dict[str, Picks]) -> Decision:
+        found = self._with_inits(chosen)
+        if not self.accepts(found):
+            raise NoFit("the cards that fit are not accepted")
+        return found
 
     def _with_inits(self, chosen: dict[str, Picks]) -> Decision:
         """The decision, with the init containers beside the sidecars before them, on the pod's own cards if it can."""

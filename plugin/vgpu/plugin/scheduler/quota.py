@@ -80,9 +80,9 @@ def _quota(namespace: str, value: Any) -> Quota:
         )
     if not isinstance(pools, list) or not all(isinstance(pool, str) for pool in pools):
         raise VgpuError(f"{KEY}: {namespace}: pool", expected="a list of names", found=str(pools)[:100])
-    sums = (
-        {model: _percent(f"{KEY}: {namespace}: {model}", number) for model, number in cards.items()} if cards else None
-    )
+    if cards is None:
+        return Quota(None, frozenset(pools))
+    sums = {model: _percent(f"{KEY}: {namespace}: {model}", number) for model, number in cards.items()}
     return Quota(sums, frozenset(pools))
 
 

@@ -21,7 +21,7 @@ from vgpu.plugin.apiserver.client import ApiError
 from vgpu.plugin.scheduler import demand, preemption, quota, rank, wire, writing
 from vgpu.plugin.scheduler.answers import Answer, Answers
 from vgpu.plugin.scheduler.cluster import Cluster
-from vgpu.plugin.scheduler.decide import Decision, decide, request_of
+from vgpu.plugin.scheduler.decide import Decision, State, decide, request_of, requests_of
 from vgpu.plugin.scheduler.demand import MIB, PodSpec
 from vgpu.plugin.scheduler.node_cards import FREE, NodeCards
 from vgpu.plugin.scheduler.quota import Quotas, Sums
@@ -201,15 +201,11 @@ class Service:
         if pod.error or pod.demand is None:
             raise Refused(f"{pod.label()}: {pod.error}")
         answers = self.answers.to(pod.demand, names)
-        limited = pod.namespace in self.quotas.of
-        fitting, failed = {}, {}
-        for name, answer in answers.items():
-            reason = answer.reason or (self._quota_refusal(pod, name, answer) if limited else "")
-            if reason:
-                failed[name] = reason
-            else:
-                fitting[name] = answer
-        return fitting, failed
+        if pod.namespace in self.quotas.of:
+            has = self.used(pod.namespace)
+            answers = {name: self._within_quota(pod, name, answer, has) for name, answer in answers.items()}
+        fitting = {name: answer for name, answer in answers.items() if not answer.reason}
+        return fitting, {name: answer.reason for name, answer in answers.items() if answer.reason}
 
     def _victims(self, pod: PodSpec, name: str, given: list[str]) -> list[str] | None:
         node, wanted = self.cluster.cards(name), pod.demand
@@ -217,25 +213,45 @@ class Service:
             return None
 
         def fits(without: frozenset[str]) -> bool:
+            held = self.cluster.held_without(name, without)
             try:
-                decision = decide(wanted, node, self.cluster.held_without(name, without))
+                answer = Answer(decide(wanted, node, held))
             except VgpuError:
                 return False
-            return not self._quota_refusal(pod, name, Answer(decision), without)
+            limited = pod.namespace in self.quotas.of
+            return (
+                not limited or not self._within_quota(pod, name, answer, self.used(pod.namespace, without), held).reason
+            )
 
         lower = [one for one in self.cluster.pods_on(name) if one.priority < pod.priority]
         return preemption.victims(given, lower, fits)
 
     # Quotas
 
-    def _quota_refusal(self, pod: PodSpec, name: str, answer: Answer, without: frozenset[str] = frozenset()) -> str:
-        assert answer.decision is not None
-        node = self.cluster.cards(name)
-        used = {card.uuid: one for card, one in zip(node.cards, answer.decision.used)} if node else {}
+    def _within_quota(self, pod: PodSpec, name: str, answer: Answer, has: Sums, held: State | None = None) -> Answer:
+        """`answer`, or one with cards of other models of the node that the quota allows, or the quota's refusal.
+
+        `has` is what the namespace's pods have.
+        """
+        node, wanted = self.cluster.cards(name), pod.demand
+        if answer.decision is None or node is None or wanted is None:
+            return answer
+        reason = self._quota_refusal(pod, node, answer.decision, has)
+        if not reason or len({card.name for card in node.cards}) == 1:
+            return Answer(reason=reason) if reason else answer
+        held = self.cluster.held(name) if held is None else held
+        try:
+            other = decide(wanted, node, held, lambda one: not self._quota_refusal(pod, node, one, has))
+        except VgpuError:
+            return Answer(reason=reason)
+        return Answer(other, rank.rank(node, held, other, wanted.node_policy or self.options.policy))
+
+    def _quota_refusal(self, pod: PodSpec, node: NodeCards, decision: Decision, has: Sums) -> str:
         asked: Sums = {}
-        self._add(asked, pod.namespace, name, {uuid: one for uuid, one in used.items() if one != FREE})
-        pool = self.cluster.labels(name).get(self.options.pool_label, "")
-        return self.quotas.refusal(pod.namespace, pool, lambda: self.used(pod.namespace, without), asked)
+        used = {card.uuid: one for card, one in zip(node.cards, decision.used) if one != FREE}
+        self._add(asked, pod.namespace, node.name, used)
+        pool = self.cluster.labels(node.name).get(self.options.pool_label, "")
+        return self.quotas.refusal(pod.namespace, pool, lambda: has, asked)
 
     def used(self, namespace: str, without: frozenset[str] = frozenset()) -> Sums:
         """What the namespace's pods have of each model, in percent of a card."""
@@ -263,8 +279,9 @@ class Service:
         if node is not None and node.cards and pod.demand is not None:
             label = self.cluster.labels(name).get(self.options.model_label, "")
             model = quota.model_of(label, node.cards[0].name, self.quotas.models(namespace))
-            running = [part for part in pod.demand.parts if part.kind != demand.INIT]
-            sums[model] = sums.get(model, 0) + sum(part.cores * part.gpus for part in running)
+            requests = requests_of(pod.demand, node)
+            running = [requests[part.name] for part in pod.demand.parts if part.kind != demand.INIT]
+            sums[model] = sums.get(model, 0) + sum(one.cores * one.gpus for one in running)
 
     # Deciding and writing
 

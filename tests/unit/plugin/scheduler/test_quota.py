@@ -29,6 +29,11 @@ def test_a_model_that_the_quota_leaves_out_is_refused() -> None:
     assert "P40: used 0, asked 1, limit 0" in quotas(a={"quota": {"M40": 8}}).refusal("a", "", dict, {"P40": 100})
 
 
+def test_an_empty_quota_allows_no_model_and_one_that_is_missing_allows_all() -> None:
+    assert "used 0, asked 1, limit 0" in quotas(a={"quota": {}}).refusal("a", "", dict, {"M40": 100})
+    assert quotas(a={"pool": []}).refusal("a", "", dict, {"M40": 100}) == ""
+
+
 @pytest.mark.parametrize(
     ("pools", "pool", "fits"), [([], "x", True), (["x"], "x", True), (["x"], "y", False), (["x"], "", False)]
 )

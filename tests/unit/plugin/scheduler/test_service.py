@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import product
 
 import pytest
 from gpu_clusters import GIB, Site, args, make_cards, node_object, pod_object, share, uid_of
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -268,6 +269,64 @@ def test_a_pool_keeps_other_nodes_away() -> None:
     found = site.filter(site.add(pod_object("p", share(50, GIB))))
     assert found.NodeNames == ["a"]
     assert "pool none" in found.FailedNodes["b"]
+
+
+def mixed(*names: str):
+    """A node with one card of each of these models, without a label that names one for all."""
+    cards = make_cards("a", len(names))
+    for card, name in zip(cards, names):
+        card.name = name
+    return node_object("a", cards)
+
+
+def test_a_node_with_cards_of_two_models_gives_that_which_the_quota_allows() -> None:
+    for bind in (False, True):
+        site = Site(mixed("Tesla M40", "Tesla P40"), bind=bind)
+        site.service.quotas = quota.parse('{"default": {"quota": {"P40": 1}}}')
+        pod = site.add(pod_object("p", share(50, GIB)))
+        assert site.filter(pod).NodeNames == ["a"]
+        assert not bind or site.bind(pod, "a") == ""
+        assert site.found(pod)["metadata"]["annotations"][OWN] == "c0=GPU-a-1:50:1024"
+
+
+def test_two_containers_share_the_quotas_of_two_models() -> None:
+    site = Site(mixed("Tesla M40", "Tesla P40"))
+    site.service.quotas = quota.parse('{"default": {"quota": {"M40": 0.5, "P40": 0.5}}}')
+    pod, more = site.add(pod_object("p", share(50, GIB), share(50, GIB))), site.add(pod_object("q", share(10, GIB)))
+    assert site.filter(pod).NodeNames == ["a"]
+    assert site.found(pod)["metadata"]["annotations"][OWN] == "c0=GPU-a-0:50:1024;c1=GPU-a-1:50:1024"
+    assert site.filter(more).FailedNodes == {"a": "ExceedsGPUQuota: M40: used 0.5, asked 0.1, limit 0.5"}
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.sampled_from((20, 30, 50, 60, 100)), min_size=1, max_size=3),
+    st.lists(st.sampled_from(("M40", "P40", "T4")), min_size=1, max_size=3),
+    st.dictionaries(st.sampled_from(("M40", "P40")), st.sampled_from((0.2, 0.5, 1, 2))),
+)
+def test_a_refusal_by_quota_is_true_against_brute_force(asked, models, limits) -> None:
+    site = Site(mixed(*models), bind=True)
+    site.service.quotas = quota.parse(json.dumps({"default": {"quota": limits}}))
+    pod = site.add(pod_object("p", *(share(cores, 0 if cores == 100 else GIB) for cores in asked)))
+    fits = False
+    for chosen in product(range(len(models)), repeat=len(asked)):
+        cards: Counter[int] = Counter()
+        sums: Counter[str] = Counter()
+        for cores, at in zip(asked, chosen):
+            cards[at] += cores
+            sums[models[at]] += cores
+        within = all(sums[model] <= round(100 * limits.get(model, 0)) for model in sums)
+        fits = fits or (within and max(cards.values()) <= 100)
+    assert (site.filter(pod).NodeNames == ["a"]) == fits
+
+
+def test_a_pod_of_vgpus_without_a_place_counts_with_its_part_of_a_card() -> None:
+    """Its spec names no cores: the node gives it half a card."""
+    site = Site(node("a", 1))
+    site.service.quotas = quota.parse('{"default": {"quota": {"Tesla T4": 8}}}')
+    site.add(pod_object("x", share(80, GIB), node="a", annotations={OWN: "c0=GPU-a-0:80:1024", OWN_NODE: "a"}))
+    site.add(pod_object("waits", {"nvidia.com/gpu": "1"}, node="a", created=5))
+    assert site.service.used("default") == {"Tesla T4": 130}
 
 
 # Preemption
