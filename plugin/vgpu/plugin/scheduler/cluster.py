@@ -203,8 +203,9 @@ class Cluster:
         return found
 
     def held_without(self, name: str, uids: frozenset[str]) -> State:
-        """As `held`, were these pods away."""
-        return self._count(name, uids)[0] if uids else self.held(name)
+        """As `held`, were these pods away, and had the others that wait for room taken it."""
+        state = self.held(name)
+        return self._count(name, uids)[0] if uids else state
 
     def share_of(self, name: str, uid: str) -> Usage:
         """What a pod takes on its node, by card; {} where it has no place there."""
@@ -255,8 +256,11 @@ class Cluster:
         waiting = [pod for pod in bound if not count.add_placed(pod, holdings.pods.get(pod.uid))]
         for pod in waiting:
             count.add_unplaced(pod, holdings.pods.get(pod.uid))
-        state = tuple([one.at_least(holdings.sums.get(card.uuid, FREE))
-                       for one, card in zip(count.state, node.cards.cards)])  # fmt: skip
+        sums = dict(holdings.sums)
+        for uid in without if sums else ():
+            for uuid, share in self._shares[name].get(uid, {}).items():
+                sums[uuid] = sums.get(uuid, FREE).minus(share)
+        state = tuple([one.at_least(sums.get(card.uuid, FREE)) for one, card in zip(count.state, node.cards.cards)])
         return state, count.shares
 
 

@@ -32,6 +32,11 @@ class Held(NamedTuple):
     def plus(self, other: Held) -> Held:
         return Held(self.cores + other.cores, self.memory + other.memory, self.whole or other.whole)
 
+    def minus(self, other: Held) -> Held:
+        """What remains when a holder of `other` goes."""
+        cores, memory = max(self.cores - other.cores, 0), max(self.memory - other.memory, 0)
+        return Held(cores, memory, self.whole and not other.whole)
+
     def at_least(self, other: Held) -> Held:
         """The larger of both in every part."""
         return Held(max(self.cores, other.cores), max(self.memory, other.memory), self.whole or other.whole)
@@ -41,6 +46,14 @@ class Held(NamedTuple):
 
 
 FREE = Held()
+
+
+def sum_of(one: Held, others: list[Held]) -> Held:
+    for other in others:
+        one = one.plus(other)
+    return one
+
+
 _SHAPES: dict[tuple[object, ...], int] = {}  # each shape of a node -> its number, which is quicker to compare
 Usage = dict[str, Held]  #: by a card's uuid
 

@@ -23,7 +23,7 @@ from vgpu.plugin.scheduler.answers import Answer, Answers
 from vgpu.plugin.scheduler.cluster import Cluster
 from vgpu.plugin.scheduler.decide import Decision, State, decide, request_of, requests_of
 from vgpu.plugin.scheduler.demand import MIB, PodSpec
-from vgpu.plugin.scheduler.node_cards import FREE, NodeCards
+from vgpu.plugin.scheduler.node_cards import FREE, NodeCards, sum_of
 from vgpu.plugin.scheduler.quota import Quotas, Sums
 from vgpu.plugin.scheduler.wire import FilterResult, HostPriority
 from vgpu.plugin.scheduler.writing import Server
@@ -119,9 +119,12 @@ class Service:
         args = wire.preemption_args(body)
         with self.cluster.guard:
             pod = self._pod(args.pod.metadata.uid)
-            if pod is None:
-                return args.victims
-            found = {name: self._victims(pod, name, given.uids) for name, given in args.victims.items()}
+        if pod is None:
+            return args.victims
+        found = {}
+        for name, given in args.victims.items():
+            with self.cluster.guard:  # not for all candidates together, which may take seconds
+                found[name] = self._victims(pod, name, given.uids)
         return {
             name: wire.Victims(uids, args.victims[name].violations) for name, uids in found.items() if uids is not None
         }
@@ -208,23 +211,34 @@ class Service:
         return fitting, {name: answer.reason for name, answer in answers.items() if answer.reason}
 
     def _victims(self, pod: PodSpec, name: str, given: list[str]) -> list[str] | None:
-        node, wanted = self.cluster.cards(name), pod.demand
-        if node is None or wanted is None:
+        lower = [one for one in self.cluster.pods_on(name) if one.priority < pod.priority]
+        uids = [*given, *(one.uid for one in lower)]
+        shares = {uid: self.cluster.share_of(name, uid) for uid in uids}
+        base = self.cluster.held_without(name, frozenset(uids))
+        node = self.cluster.cards(name)
+        if node is None or pod.demand is None:
             return None
 
         def fits(without: frozenset[str]) -> bool:
-            held = self.cluster.held_without(name, without)
-            try:
-                answer = Answer(decide(wanted, node, held))
-            except VgpuError:
-                return False
-            limited = pod.namespace in self.quotas.of
-            return (
-                not limited or not self._within_quota(pod, name, answer, self.used(pod.namespace, without), held).reason
+            """Each pod that stays adds its share. That is quick, and only what passes it is counted exactly."""
+            stay = [shares[uid] for uid in shares if uid not in without]
+            held = [sum_of(one, [share.get(card.uuid, FREE) for share in stay]) for card, one in zip(node.cards, base)]
+            return self._has_room(pod, node, tuple(held), without) and self._has_room(
+                pod, node, self.cluster.held_without(name, without), without
             )
 
-        lower = [one for one in self.cluster.pods_on(name) if one.priority < pod.priority]
-        return preemption.victims(given, lower, fits)
+        together = [frozenset(uid for uid, share in shares.items() if card.uuid in share) for card in node.cards]
+        return preemption.victims(given, lower, fits, together)
+
+    def _has_room(self, pod: PodSpec, node: NodeCards, held: State, without: frozenset[str]) -> bool:
+        assert pod.demand is not None
+        try:
+            answer = Answer(decide(pod.demand, node, held))
+        except VgpuError:
+            return False
+        if pod.namespace not in self.quotas.of:
+            return True
+        return not self._within_quota(pod, node.name, answer, self.used(pod.namespace, without), held).reason
 
     # Quotas
 

@@ -48,6 +48,21 @@ def test_the_schedulers_own_victims_stay() -> None:
     assert victims([a.uid], [a, b], lambda gone: False) is None
 
 
+def test_of_many_pods_the_fewest_are_found_on_one_card() -> None:
+    """There are more sets of three pods than are tried. The card with three large pods is the best."""
+    pods = [pod(f"p{at:02d}", 0) for at in range(48)]
+    cards = [frozenset(one.uid for one in pods[at * 6 : at * 6 + 6]) for at in range(7)]
+    cards.append(frozenset(one.uid for one in pods[42:]))
+
+    def fits(gone: frozenset[str]) -> bool:
+        return any(len(gone & card) >= 5 for card in cards[:7]) or len(gone & cards[7]) >= 3
+
+    found = victims([], pods, fits, cards)
+    assert found is not None
+    assert len(found) == 3
+    assert set(found) <= cards[7]
+
+
 def test_of_many_pods_those_of_high_priority_stay() -> None:
     pods = [pod(f"p{at}", at) for at in range(60)]
     low = {one.uid for one in pods[:20]}

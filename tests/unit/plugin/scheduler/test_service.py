@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from vgpu.config.dialects import placements
+from vgpu.config.dialects import placements, registration
 from vgpu.config.errors import VgpuError
 from vgpu.hook.placement.placement import NoFit
 from vgpu.plugin.scheduler import demand, quota
@@ -349,6 +349,41 @@ def test_preemption_takes_the_fewest_of_lower_priority_and_keeps_the_violations(
     pod = site.add(pod_object("p", share(50, GIB), priority=5))
     assert preempt(site, pod, {"a": [], "b": []}) == {"a": ([uid_of("low")], 1)}
     assert preempt(site, pod, {"a": ["mid"]}) == {"a": ([uid_of("mid")], 1)}
+
+
+def test_preemption_on_a_full_node_takes_the_card_with_the_fewest_pods() -> None:
+    """45 pods on eight cards: six of 15 cores each on seven of them, three of 30 on the last."""
+    site = Site(node("a", 8), bind=True)
+    for number in range(45):
+        card, cores = (number // 6, 15) if number < 42 else (7, 30)
+        chosen = {OWN: f"c0=GPU-a-{card}:{cores}:1024", OWN_NODE: "a"}
+        site.add(pod_object(f"x{number}", share(cores, GIB), node="a", annotations=chosen, created=number))
+    pod = site.add(pod_object("p", share(100, 0), priority=5))
+    expected = sorted(uid_of(f"x{number}") for number in (42, 43, 44))
+    (found,) = preempt(site, pod, {"a": []}).values()
+    assert sorted(found[0]) == expected
+
+
+def test_a_pod_that_waits_for_room_on_the_node_would_take_a_victims_place() -> None:
+    """Both have to go: without the first one alone, the one that waits would have the card."""
+    site = Site(node("a", 1), bind=True)
+    for name, at in (("x", 1), ("waits", 2)):
+        chosen = {OWN: f"c0=GPU-a-0:{60 + at}:1024", OWN_NODE: "a"}
+        site.add(pod_object(name, share(60 + at, GIB), node="a", annotations=chosen, created=at))
+    pod = site.add(pod_object("p", share(50, GIB), priority=5))
+    (found,) = preempt(site, pod, {"a": []}).values()
+    assert sorted(found[0]) == sorted((uid_of("x"), uid_of("waits")))
+
+
+def test_preemption_on_a_node_that_says_sums_alone() -> None:
+    pods = {f"{at:036d}": {"GPU-a-0": (0, 1)} for at in range(1000)}
+    says = registration.holdings({**pods, uid_of("x"): {"GPU-a-0": (60, 1024)}}, {}, 1.0)
+    one = node("a", 1)
+    one["metadata"]["annotations"][registration.HOLDINGS] = says
+    site = Site(one, bind=True)
+    site.add(pod_object("x", share(60, GIB), node="a", annotations={OWN: "c0=GPU-a-0:60:1024", OWN_NODE: "a"}))
+    pod = site.add(pod_object("p", share(50, GIB), priority=5))
+    assert preempt(site, pod, {"a": []}) == {"a": ([uid_of("x")], 1)}
 
 
 # Interleavings
