@@ -45,7 +45,7 @@ def queue_offset(uuid: str, since: int = 0) -> int:
 
 
 def patience(shares: Sequence[int]) -> float:
-    """Seconds for which a container waits for another that does not leave the card: compute/container_slice.c."""
+    """Seconds for which a container waits for one that does not leave, and has no lease: compute/neighbours.c."""
     return 2 * core_schedule.period_of(list(shares)) / 1e9 + 0.1
 
 

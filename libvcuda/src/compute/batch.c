@@ -67,10 +67,8 @@ static void open_batch(struct compute_context *context, struct stream_slot *slot
 		batch->is_unsure = true;
 		batch->allowance = SWITCHES;
 	}
-	if (token_bucket_is_mixed(bucket)) {
-		batch->is_unsure = true;
-		batch->allowance = SLICE + SWITCHES;
-	}
+	if (token_bucket_is_mixed(bucket))
+		batch_parts_mark_mixed(batch);
 	process_slice_wants(bucket, now);
 	count_up(&context->under_way, 1);
 	slot->open = (int32_t)(batch - context->batches);

@@ -40,6 +40,13 @@ struct launch {
 	bool may_wait;                /* the call may return after the work is done */
 };
 
+/* Takes over what is now known of the kernel's time: it may have been measured while the launch waited. */
+static inline void batch_estimate(struct launch *launch)
+{
+	/* In whole units of `in_flight`, so that a batch subtracts exactly what its launches added. */
+	launch->estimate = (estimates_ns(launch->kind) / VGPU_USAGE_TIME_UNIT + 1) * VGPU_USAGE_TIME_UNIT;
+}
+
 /* Returns the calling thread's context. NULL: it has none, or its card has no limit. */
 struct compute_context *contexts_current(struct guard_thread *thread);
 

@@ -123,6 +123,8 @@ static void count_use(struct compute_context *context, struct batch *batch, uint
 		batch->counted_to = to;
 	count_back(context, batch);
 	note_gaps_within(context, batch, to - found, to);
+	if (token_bucket_is_mixed(context->bucket))
+		batch_parts_mark_mixed(batch);
 	uint64_t used = own_part(batch, batch->counted);
 	if (batch->ended_at) {
 		token_bucket_complete(context->bucket, batch->estimate, batch->booked, used, now);
@@ -174,6 +176,7 @@ static void complete_ended(struct compute_context *context, uint64_t now)
 	uint64_t blocked = 0;
 	int used = 0, begun = 0;
 
+	token_bucket_note_lapse(context->bucket, now);
 	for (int i = 0; i < BATCHES && used < (int)context->under_way; i++)
 		if (context->batches[i].state != FREE)
 			insert(all, used++, &context->batches[i], by_order);

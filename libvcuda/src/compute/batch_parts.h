@@ -18,6 +18,13 @@ void batch_drop_local_slice(struct compute_context *context, struct batch *batch
 /* Frees the batch: none of its work is under way any more. */
 void batch_set_free(struct compute_context *context, struct batch *batch);
 
+/* The work of containers that do not wait for this one may lie within the batch's interval. */
+static inline void batch_parts_mark_mixed(struct batch *batch)
+{
+	batch->is_unsure = true;
+	batch->allowance = SLICE + SWITCHES;
+}
+
 static inline struct stream_slot *batch_parts_slot_of(struct compute_context *context, uint64_t key)
 {
 	uint32_t place = (uint32_t)((key * 0x9e3779b97f4a7c15u) >> 32) % STREAM_SLOTS;

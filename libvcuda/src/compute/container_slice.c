@@ -4,24 +4,15 @@
 #include <stdatomic.h>
 
 #include "base/log.h"
+#include "compute/neighbours.h"
 #include "compute/presence.h"
 #include "compute/process_slice.h"
 #include "compute/slice_parameters.h"
 
 #define COLLISION (20 * NS_PER_US)
-#define EXTRA_PATIENCE (100 * NS_PER_MS)
-#define LATE (20 * NS_PER_MS)          /* how long the next container in the queue may take to begin */
-#define LONGEST_WAIT (5 * NS_PER_S)    /* for others, whatever they lock: then this process distrusts them */
-#define DISTRUST (60 * NS_PER_S)       /* how long this process then waits for no other container */
-#define FORGOTTEN (20 * NS_PER_MS)     /* a lock not seen for this long may have been dropped meanwhile */
-
 #define BUSY (20 * NS_PER_US)          /* until the next try, while another thread holds `lock` */
 
-#define NOWHERE UINT64_MAX
-
-struct in_way {
-	uint64_t where, since, seen;
-};
+#define LONGEST_PLACE (4 * NS_PER_S) /* a process does not stay at one place for longer */
 
 struct container_slice container_slice;
 
@@ -42,15 +33,10 @@ static void unlock_slice(void)
 	atomic_flag_clear_explicit(&lock, memory_order_release);
 }
 
-static uint64_t host_time(uint64_t now)
+static void lock_slice(void)
 {
-	return now + (uint64_t)schedule_file_clock_offset();
-}
-
-/* How long another container may stay: two periods and a long kernel. */
-static uint64_t patience(const struct token_bucket *bucket)
-{
-	return 2 * schedule_period(bucket) + EXTRA_PATIENCE;
+	while (!try_lock_slice())
+		clock_sleep_until(clock_now() + BUSY / 4);
 }
 
 static void leave_queue(void)
@@ -63,7 +49,7 @@ static void leave_queue(void)
 
 static void stop_waiting(const struct token_bucket *bucket)
 {
-	STORE(container_slice.waits_from, 0);
+	STORE(neighbours.waits_from, 0);
 	if (!LOAD(container_slice.queued))
 		return;
 	leave_queue();
@@ -72,10 +58,9 @@ static void stop_waiting(const struct token_bucket *bucket)
 
 void container_slice_unqueue(const struct token_bucket *bucket)
 {
-	if (!LOAD(container_slice.waits_from) && !LOAD(container_slice.queued))
+	if (!LOAD(neighbours.waits_from) && !LOAD(container_slice.queued))
 		return;
-	while (!try_lock_slice())
-		clock_sleep_until(clock_now() + BUSY / 4);
+	lock_slice();
 	stop_waiting(bucket);
 	unlock_slice();
 }
@@ -132,18 +117,17 @@ static uint64_t place_now(const struct token_bucket *bucket, uint64_t now)
 	for (unsigned int i = 0; i < joined_count; i++)
 		if (owed_for(joined[i]) < owed)
 			owed = owed_for(joined[i]);
-	return host_time(now) - (uint64_t)owed - (answers_requests(bucket, now) ? schedule_period(bucket) : 0);
+	return schedule_host_time(now) - (uint64_t)owed - (answers_requests(bucket, now) ? schedule_period(bucket) : 0);
 }
 
 /* Returns the place at which this process waits. It stays the same until the process has begun or stopped waiting. */
 static uint64_t waiting_place(const struct token_bucket *bucket, uint64_t now)
 {
-	uint64_t place = LOAD(container_slice.queued), host = host_time(now);
+	uint64_t place = LOAD(container_slice.queued), host = schedule_host_time(now);
 
-	if (place && place < host + 20 * patience(bucket) && host < place + 20 * patience(bucket))
+	if (place && place < host + LONGEST_PLACE && host < place + LONGEST_PLACE)
 		return place;
-	place = place_now(bucket, now);
-	return place;
+	return place_now(bucket, now);
 }
 
 static bool goes_on(const struct token_bucket *bucket, uint64_t now)
@@ -158,126 +142,81 @@ static void begin_slice(struct token_bucket *bucket, uint64_t now)
 	STORE(bucket->has_new_slice, 1);
 }
 
+/* ---- the lease ---- */
+
+static void take_lease(uint64_t until, uint64_t now)
+{
+	until = bounds_min(until, now + PRESENCE_LEASE_MOST - SLICE_LEASE);
+	STORE(container_slice.leased_until, until);
+	presence_lease(schedule_host_time(until));
+}
+
+/* Whether the process was stopped for so long that others may run by now. It then leaves as soon as its work ends. */
+static bool has_lapsed(uint64_t now)
+{
+	if (LOAD(container_slice.present) && now > LOAD(container_slice.leased_until)) {
+		STORE(container_slice.has_lapsed, 1);
+		STORE(container_slice.is_mixed, 1);
+	}
+	return LOAD(container_slice.has_lapsed);
+}
+
+void container_slice_note_lapse(uint64_t now)
+{
+	(void)has_lapsed(now);
+}
+
+/* Returns when the work under way on all cards should be done. */
+static uint64_t work_ends(uint64_t now)
+{
+	unsigned int count = __atomic_load_n(&joined_count, __ATOMIC_ACQUIRE);
+	uint64_t ends = now;
+
+	for (unsigned int i = 0; i < count; i++)
+		if (token_bucket_in_flight(joined[i]))
+			ends = bounds_max(ends, LOAD(joined[i]->finish));
+	return ends;
+}
+
+void container_slice_extend_lease(bool is_known, uint64_t now)
+{
+	uint64_t ends = work_ends(now), until = LOAD(container_slice.leased_until);
+
+	if (!LOAD(container_slice.present) || has_lapsed(now))
+		return;
+	if (is_known && until >= ends + SLICE_LEASE_LEAST && until <= ends + 2 * SLICE_LEASE)
+		return;
+	lock_slice();
+	if (LOAD(container_slice.present))
+		take_lease(ends + (is_known ? SLICE_LEASE : SLICE_LEASE_UNKNOWN), now);
+	unlock_slice();
+}
+
+/* The poller's part: work takes longer than expected. Returns when to do this again. */
+static uint64_t renew_lease(uint64_t now)
+{
+	uint64_t until = LOAD(container_slice.leased_until), ends = work_ends(now);
+
+	if (until < bounds_max(ends, now + NS_PER_MS) && try_lock_slice()) {
+		if (LOAD(container_slice.present))
+			take_lease(ends + SLICE_LEASE, now);
+		unlock_slice();
+	}
+	return bounds_max(LOAD(container_slice.leased_until) - NS_PER_MS, now + BUSY);
+}
+
+static void drop_presence(void)
+{
+	presence_drop();
+	presence_end_lease();
+}
+
 /* An ignored container that has dropped its lock counts again. One that still holds its lock stays ignored. */
 static void leave_card(void)
 {
 	(void)presence_ignores();
-	presence_drop();
+	drop_presence();
 	presence_wake_next();
-}
-
-static void note_seen(struct in_way *way, uint64_t where, uint64_t now)
-{
-	if (where != way->where || now - way->seen > FORGOTTEN)
-		*way = (struct in_way){.where = where, .since = now};
-	way->seen = now;
-}
-
-/* Whether this process waits for the lock's owner. After `longest` it ignores the lock instead. */
-static bool is_in_way(const struct in_way *way, uint64_t longest, uint64_t now)
-{
-	if (now - way->since < longest)
-		return true;
-	presence_ignore(way->where);
-	return false;
-}
-
-static struct in_way *find_place(struct in_way *places, uint64_t where)
-{
-	struct in_way *oldest = places;
-
-	for (int i = 0; i < PRESENCE_LISTED; i++) {
-		if (places[i].where == where)
-			return &places[i];
-		if (places[i].seen < oldest->seen)
-			oldest = &places[i];
-	}
-	return oldest;
-}
-
-/* The wait for each lock is timed by itself, so that containers that come and go do not excuse one that stays. */
-static bool others_are_in_way(const struct token_bucket *bucket, uint64_t now)
-{
-	static struct in_way places[PRESENCE_LISTED];
-	uint64_t where[PRESENCE_LISTED];
-	unsigned int count = presence_list_others(where);
-	bool is_waited_for = count == PRESENCE_LISTED; /* the list is full: there may be more */
-
-	for (unsigned int i = 0; i < count; i++) {
-		struct in_way *place = find_place(places, where[i]);
-		note_seen(place, where[i], now);
-		is_waited_for |= is_in_way(place, patience(bucket), now);
-	}
-	for (int i = 0; i < PRESENCE_LISTED; i++) /* the wait for a container that left and returns starts anew */
-		if (places[i].seen != now)
-			places[i].where = NOWHERE;
-	return is_waited_for;
-}
-
-/* Whether another container is earlier in the queue. One that others pass over all the time is ignored. */
-static bool waits_first(const struct token_bucket *bucket, uint64_t since, uint64_t now)
-{
-	static struct in_way first = {.where = NOWHERE};
-	uint64_t where;
-
-	if (!presence_earliest_before(since, &where))
-		return false;
-	note_seen(&first, where, now);
-	return is_in_way(&first, patience(bucket), now);
-}
-
-/* A container that stopped within its slice is ignored until it leaves, and so is the next one that does not begin. */
-static bool others_come_first(const struct token_bucket *bucket, uint64_t since, uint64_t now, bool *is_next)
-{
-	static struct in_way waiting = {.where = NOWHERE};
-	uint64_t where;
-
-	*is_next = false;
-	if (others_are_in_way(bucket, now)) {
-		waiting.where = NOWHERE;
-		*is_next = !waits_first(bucket, since, now);
-		return true;
-	}
-	if (goes_on(bucket, now))
-		return false;
-	while (presence_earliest_before(since, &where)) {
-		note_seen(&waiting, where, now);
-		if (is_in_way(&waiting, LATE, now))
-			return true;
-	}
-	waiting.where = NOWHERE;
-	return false;
-}
-
-/* Takes away the tokens beyond one quota. */
-static void forgo(struct token_bucket *bucket, uint64_t now)
-{
-	int64_t *word = &bucket->shared.time->level;
-	int64_t tokens = LOAD(*word), quota = (int64_t)schedule_quota(bucket, now);
-
-	while (tokens > quota && !__atomic_compare_exchange_n(word, &tokens, quota, false, __ATOMIC_ACQ_REL,
-							      __ATOMIC_RELAXED))
-		;
-}
-
-/* However many locks other containers hold, they do not hold this one up for ever. */
-static bool must_wait(struct token_bucket *bucket, uint64_t since, uint64_t now, bool *is_next)
-{
-	if (now < LOAD(container_slice.distrusts_until))
-		return false;
-	if (!others_come_first(bucket, since, now, is_next)) {
-		STORE(container_slice.waits_from, 0);
-		return false;
-	}
-	if (!LOAD(container_slice.waits_from))
-		STORE(container_slice.waits_from, now);
-	if (now - LOAD(container_slice.waits_from) < LONGEST_WAIT)
-		return true;
-	log_once(LOG_WARNING, "another container has held the card for 5 s; ignoring it for 60 s");
-	STORE(container_slice.waits_from, 0);
-	STORE(container_slice.distrusts_until, now + DISTRUST);
-	forgo(bucket, now); /* nobody may have used the card meanwhile */
-	return false;
 }
 
 /*
@@ -288,14 +227,14 @@ static bool gives_way(uint64_t now)
 {
 	uint64_t where;
 
-	if (now < LOAD(container_slice.distrusts_until) || !presence_of_others(&where))
+	if (neighbours_are_distrusted(now) || !presence_of_others(&where))
 		return false;
 	if (presence_is_before_others()) {
 		clock_sleep_until(now + COLLISION / 2);
 		if (!presence_of_others(&where))
 			return false;
 	}
-	presence_drop();
+	drop_presence();
 	presence_wake_next();
 	return true;
 }
@@ -305,11 +244,12 @@ static bool try_begin(struct token_bucket *bucket, uint64_t now, uint64_t *again
 	uint64_t place = waiting_place(bucket, now), where;
 	bool is_next = false;
 
-	if (must_wait(bucket, place, now, &is_next)) {
+	if (neighbours_must_wait(bucket, place, goes_on(bucket, now), now, &is_next)) {
 		join_queue(bucket, place, now);
 		*again = now + (is_next ? SLICE_LOOK_AS_NEXT : SLICE_LOOK_AGAIN);
 		return false;
 	}
+	take_lease(now + SLICE_LEASE, now);
 	presence_hold();
 	if (gives_way(now)) {
 		join_queue(bucket, place, now);
@@ -320,9 +260,9 @@ static bool try_begin(struct token_bucket *bucket, uint64_t now, uint64_t *again
 	stop_waiting(bucket);
 	STORE(bucket->shared.slice->waiting_since, 0);
 	STORE(container_slice.is_mixed, others || presence_ignores());
-	if (LOAD(container_slice.is_mixed))
-		forgo(bucket, now); /* whom it waited for and now ignores may have used nothing */
 	STORE(container_slice.is_over, 0);
+	STORE(container_slice.has_lapsed, 0);
+	STORE(container_slice.began, now);
 	STORE(container_slice.next_look, now + SLICE_LOOK);
 	STORE(container_slice.present, 1);
 	begin_slice(bucket, now);
@@ -348,7 +288,8 @@ static bool is_behind_others(const struct token_bucket *bucket, uint64_t now)
 {
 	uint64_t where;
 
-	return presence_waiting_before(place_now(bucket, now) - schedule_period(bucket) / 2, &where);
+	return neighbours_may_end_slice(bucket, container_slice.began, now) &&
+	       presence_waiting_before(place_now(bucket, now) - schedule_period(bucket) / 2, &where);
 }
 
 static bool request(struct token_bucket *bucket, uint64_t now, uint64_t *again)
@@ -361,7 +302,7 @@ static bool request(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 		return try_begin(bucket, now, again);
 	uint64_t where;
 	STORE(container_slice.is_mixed, presence_of_others(&where) || presence_ignores());
-	bool is_over = is_behind_others(bucket, now);
+	bool is_over = has_lapsed(now) || is_behind_others(bucket, now);
 	STORE(container_slice.is_over, is_over);
 	STORE(container_slice.next_look, is_over ? 0 : now + SLICE_LOOK);
 	if (!is_over) {
@@ -440,7 +381,7 @@ uint64_t container_slice_tidy(struct token_bucket *const *buckets, unsigned int 
 		return UINT64_MAX;
 	for (unsigned int i = 0; i < count; i++) {
 		if (token_bucket_in_flight(buckets[i]))
-			return UINT64_MAX;
+			return renew_lease(now);
 		until = bounds_max(until, stays_until(buckets[i], now));
 	}
 	if (now < until)
@@ -466,6 +407,7 @@ void container_slice_reset(void)
 	joined_count = 0;
 	container_slice = (struct container_slice){0};
 	unlock_slice(); /* another thread of the parent may have held it */
+	neighbours_reset();
 	presence_reset();
 }
 

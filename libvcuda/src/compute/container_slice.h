@@ -3,11 +3,11 @@
  * that has waited longest runs next. Its slice is as long as its tokens allow, and ends earlier when it has no work or
  * no tokens. So what a container measures during its slice is its own work.
  *
- * Each container's own libvcuda keeps it to this, as it keeps it to its share. No container waits longer than
- * `patience` for one that does not leave.
+ * Each container's own libvcuda keeps it to this, as it keeps it to its share. A container at work has a lease: it says
+ * until when its work should be done, and says so again in time. Others do not wait for one whose lease has lapsed.
  *
  * Belongs here: when the container begins, stays, waits and leaves. Not the locks by which containers see each other
- * (compute/presence.h), nor the time slices of its processes within its own (compute/process_slice.h).
+ * (compute/presence.h), for whom it waits (compute/neighbours.h), nor the time slices of its processes within its own (compute/process_slice.h).
  */
 #ifndef VCUDA_CONTAINER_SLICE_H
 #define VCUDA_CONTAINER_SLICE_H
@@ -18,8 +18,9 @@ struct container_slice {
 	uint32_t present;     /* this process holds the locks that mark the container as at work */
 	uint32_t is_mixed;    /* another container may be at work at the same time */
 	uint32_t is_over;     /* another container waits that is to run first: no launch may begin */
-	uint64_t waits_from;  /* since when this process waits for others, by its own clock; 0: it does not */
-	uint64_t distrusts_until; /* until then this process waits for no other container, whatever they lock */
+	uint32_t has_lapsed;  /* its lease had ended before it said the next one: others may have begun */
+	uint64_t leased_until; /* when its lease ends, by its own clock */
+	uint64_t began;       /* when its slice began */
 	uint64_t queued;      /* this process's place in the queue, in the host's time; 0: it is not in the queue */
 	uint64_t moved_at;    /* when it last took another place */
 	uint64_t next_look;   /* until then launches go on without another look at the queue */
@@ -42,6 +43,12 @@ void container_slice_unqueue(const struct token_bucket *bucket);
 
 /* Leaves the cards if there is no reason to stay. Returns when to call again. UINT64_MAX: when work ends. */
 uint64_t container_slice_tidy(struct token_bucket *const *buckets, unsigned int count, uint64_t now);
+
+/* Says until when the work that this process has just begun should be done. */
+void container_slice_extend_lease(bool is_known, uint64_t now);
+
+/* Finds out whether this process was stopped for so long that other containers may have begun. */
+void container_slice_note_lapse(uint64_t now);
 
 /* Called in a forked child, which has no slice. */
 void container_slice_reset(void);

@@ -48,8 +48,7 @@ static bool find_account(struct launch *launch)
 static void describe(struct launch *launch, const void *function, uint64_t blocks)
 {
 	launch->kind = estimates_find((uint64_t)(uintptr_t)function, blocks);
-	/* In whole units of `in_flight`, so that a batch subtracts exactly what its launches added. */
-	launch->estimate = (estimates_ns(launch->kind) / VGPU_USAGE_TIME_UNIT + 1) * VGPU_USAGE_TIME_UNIT;
+	batch_estimate(launch);
 }
 
 /* Whether the present limits limit no card's time: two loads for each launch, and more after a change of the limits. */

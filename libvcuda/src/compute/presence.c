@@ -24,7 +24,18 @@
 
 #define LOOK_EACH NS_PER_S
 
+/* A lease's byte: on a second range of each card, the container's low bits and the time until which work is under way. */
+#define LEASE_TIME_BITS 25
+#define LEASE_TIME_MASK (((uint64_t)1 << LEASE_TIME_BITS) - 1)
+#define LEASE_CONTAINER_MASK (((uint64_t)1 << (OWN_BITS + 1 - LEASE_TIME_BITS)) - 1)
+#define LEASE_GRACE (2 * NS_PER_MS)        /* from a lease's end until others go on */
+
 enum { MOST_IGNORED = 8, HIGH_NUMBER = 600 };
+
+struct ignored {
+	uint64_t at[MOST_IGNORED]; /* offsets, in ascending order */
+	unsigned int count;
+};
 
 #ifndef F_OFD_GETLK
 #define F_OFD_GETLK 36
@@ -37,19 +48,33 @@ static uint32_t *word;
 static uint64_t own;   /* the container's byte on each card: the inode of its limits file, unique on the host */
 static uint64_t cards[VGPU_LIMITS_MAX_CARDS]; /* the first offset of each */
 static unsigned int card_count;
-static uint64_t ignored[MOST_IGNORED]; /* offsets, in ascending order */
-static unsigned int ignored_count;
+static uint64_t leases[VGPU_LIMITS_MAX_CARDS]; /* the first offset of each card's leases */
+static uint64_t leased = UINT64_MAX; /* this process's lease, in the leases of each card; UINT64_MAX: none */
+static struct ignored works, places; /* locks of containers at work, and in the queue */
+static bool has_seen_range;
 static uint32_t may_appear = 1; /* the file was not looked for, or another container's lease kept it from being opened */
 static uint64_t next_look;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static uint64_t offset_of(const uint8_t uuid[16])
+static uint64_t hash_of(const uint8_t uuid[16], uint64_t hash)
 {
-	uint64_t hash = 0xcbf29ce484222325u;
-
 	for (int i = 0; i < 16; i++)
 		hash = (hash ^ uuid[i]) * 0x100000001b3u;
+	return hash;
+}
+
+static uint64_t offset_of(uint64_t hash)
+{
 	return hash >> (64 - 24) << (OWN_BITS + 1);
+}
+
+/* The leases of a card are where another card's locks could be, so that earlier versions do not take them for locks. */
+static void find_card(unsigned int card, const uint8_t uuid[16])
+{
+	uint64_t hash = hash_of(uuid, 0xcbf29ce484222325u);
+
+	cards[card] = offset_of(hash);
+	leases[card] = offset_of(hash_of(uuid, hash));
 }
 
 /* fstat() became a symbol of glibc only in version 2.33. */
@@ -113,7 +138,7 @@ static void find_files(void)
 	own = limits.st_ino & OWN_MASK;
 	card_count = limits_list(uuids, VGPU_LIMITS_MAX_CARDS);
 	for (unsigned int i = 0; i < card_count; i++)
-		cards[i] = offset_of(uuids[i]);
+		find_card(i, uuids[i]);
 	if (stat_of(file, &identity) && identity.st_size >= (off_t)sizeof(*word))
 		map_word();
 }
@@ -155,6 +180,7 @@ bool presence_is_kept(void)
 {
 	if (is_ours())
 		return true;
+	leased = UINT64_MAX;
 	file = -1; /* a daemon closes descriptors that it did not open; the number may be another file's now */
 	open_file();
 	return false;
@@ -165,34 +191,54 @@ static uint64_t queue_of(unsigned int card)
 	return cards[card] + OWN_MASK + 1;
 }
 
-static bool ofd_lock(int command, short type, uint64_t from, uint64_t length, uint64_t *where)
+static bool ofd_lock(int command, short type, uint64_t from, uint64_t *length, uint64_t *where)
 {
-	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)from, .l_len = (off_t)length};
+	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)from, .l_len = (off_t)*length};
 
 	if (fcntl(file, command, &lock) != 0 || lock.l_type == F_UNLCK)
 		return false;
 	*where = bounds_max(from, (uint64_t)lock.l_start);
+	*length = (uint64_t)lock.l_len;
 	return true;
 }
 
 static void set(short type, uint64_t byte)
 {
-	uint64_t where;
+	uint64_t where, length = 1;
 
-	(void)ofd_lock(F_OFD_SETLK, type, byte, 1, &where);
+	(void)ofd_lock(F_OFD_SETLK, type, byte, &length, &where);
+}
+
+/* Whether another process holds a lock in the range. libvcuda locks single bytes: a longer lock is a forged one. */
+static bool is_range_locked(uint64_t from, uint64_t to, uint64_t *where)
+{
+	uint64_t length = to - from;
+
+	if (from >= to || !ofd_lock(F_OFD_GETLK, F_WRLCK, from, &length, where))
+		return false;
+	has_seen_range |= length != 1;
+	return true;
+}
+
+/* The list that has the locks of this part of a card's range. */
+static struct ignored *list_of(uint64_t where)
+{
+	return where & (OWN_MASK + 1) ? &places : &works;
 }
 
 /* Whether another process holds a lock in [from, to). Ignored locks do not count. */
 static bool is_locked(uint64_t from, uint64_t to, uint64_t *where)
 {
-	for (unsigned int i = 0; i < ignored_count && from < to; i++) {
-		if (ignored[i] < from || ignored[i] >= to)
+	const struct ignored *list = list_of(from);
+
+	for (unsigned int i = 0; i < list->count && from < to; i++) {
+		if (list->at[i] < from || list->at[i] >= to)
 			continue;
-		if (from < ignored[i] && ofd_lock(F_OFD_GETLK, F_WRLCK, from, ignored[i] - from, where))
+		if (is_range_locked(from, list->at[i], where))
 			return true;
-		from = ignored[i] + 1;
+		from = list->at[i] + 1;
 	}
-	return from < to && ofd_lock(F_OFD_GETLK, F_WRLCK, from, to - from, where);
+	return is_range_locked(from, to, where);
 }
 
 void presence_hold(void)
@@ -264,25 +310,103 @@ bool presence_waiting_before(uint64_t time, uint64_t *where)
 	return false;
 }
 
-void presence_ignore(uint64_t where)
-{
-	unsigned int at = ignored_count < MOST_IGNORED ? ignored_count++ : MOST_IGNORED - 1;
-
-	for (; at && ignored[at - 1] > where; at--)
-		ignored[at] = ignored[at - 1];
-	ignored[at] = where;
-}
-
-bool presence_ignores(void)
+/* Stops ignoring the list's locks that their owners have dropped. */
+static bool ignores(struct ignored *list)
 {
 	unsigned int kept = 0;
 	uint64_t where;
 
-	for (unsigned int i = 0; i < ignored_count; i++)
-		if (ofd_lock(F_OFD_GETLK, F_WRLCK, ignored[i], 1, &where))
-			ignored[kept++] = ignored[i];
-	ignored_count = kept;
+	for (unsigned int i = 0; i < list->count; i++)
+		if (is_range_locked(list->at[i], list->at[i] + 1, &where))
+			list->at[kept++] = list->at[i];
+	list->count = kept;
 	return kept;
+}
+
+void presence_ignore(uint64_t where)
+{
+	struct ignored *list = list_of(where);
+
+	if (list->count == MOST_IGNORED && (ignores(list), list->count == MOST_IGNORED))
+		return;
+	unsigned int at = list->count++;
+	for (; at && list->at[at - 1] > where; at--)
+		list->at[at] = list->at[at - 1];
+	list->at[at] = where;
+}
+
+bool presence_ignores(void)
+{
+	(void)ignores(&places);
+	return ignores(&works);
+}
+
+bool presence_saw_range(void)
+{
+	bool has_seen = has_seen_range;
+
+	has_seen_range = false;
+	return has_seen;
+}
+
+/* ---- leases ---- */
+
+static uint64_t first_lease(uint64_t container)
+{
+	return (container & LEASE_CONTAINER_MASK) << LEASE_TIME_BITS;
+}
+
+static void set_leases(short type, uint64_t lease)
+{
+	for (unsigned int i = 0; lease != UINT64_MAX && i < card_count; i++)
+		set(type, leases[i] + lease);
+}
+
+void presence_lease(uint64_t until)
+{
+	uint64_t lease = first_lease(own) | (until / PRESENCE_PLACE & LEASE_TIME_MASK), before = leased;
+
+	if (lease == before)
+		return;
+	leased = lease;
+	set_leases(F_RDLCK, lease);
+	set_leases(F_UNLCK, before);
+}
+
+void presence_end_lease(void)
+{
+	uint64_t before = leased;
+
+	leased = UINT64_MAX;
+	if (is_ours())
+		set_leases(F_UNLCK, before);
+}
+
+/* Whether a lease in [from, to) of the container's leases is held. The times wrap around. */
+static bool find_lease(uint64_t all, uint64_t from, uint64_t to, uint64_t *where)
+{
+	uint64_t length;
+
+	from &= LEASE_TIME_MASK;
+	to &= LEASE_TIME_MASK;
+	length = (from < to ? to : LEASE_TIME_MASK + 1) - from;
+	if (ofd_lock(F_OFD_GETLK, F_WRLCK, all + from, &length, where))
+		return true;
+	length = to;
+	return from > to && to && ofd_lock(F_OFD_GETLK, F_WRLCK, all, &length, where);
+}
+
+enum presence_lease presence_lease_of(uint64_t where, uint64_t now)
+{
+	uint64_t all = 0, from = (now - LEASE_GRACE) / PRESENCE_PLACE, to = (now + PRESENCE_LEASE_MOST) / PRESENCE_PLACE, found;
+	uint64_t length = LEASE_TIME_MASK + 1;
+
+	for (unsigned int i = 0; i < card_count; i++)
+		if (where >= cards[i] && where < queue_of(i))
+			all = leases[i] + first_lease(where - cards[i]);
+	if (!all || !ofd_lock(F_OFD_GETLK, F_WRLCK, all, &length, &found))
+		return PRESENCE_NO_LEASE;
+	return find_lease(all, from, to, &found) ? PRESENCE_LEASED : PRESENCE_LAPSED;
 }
 
 bool presence_is_before_others(void)
@@ -305,12 +429,14 @@ static bool find_earliest(unsigned int card, uint64_t to, uint64_t *where)
 	return true;
 }
 
-bool presence_earliest_before(uint64_t time, uint64_t *where)
+unsigned int presence_earliest_before(uint64_t time, uint64_t *where)
 {
+	uint64_t later;
+
 	for (unsigned int i = 0; i < card_count; i++)
 		if (find_earliest(i, queue_of(i) + byte_of(time), where))
-			return true;
-	return false;
+			return is_locked(*where + 1, queue_of(i) + byte_of(time), &later) ? 2 : 1;
+	return 0;
 }
 
 /* Processes with places nearby have different bits, so that few are woken in vain. */
@@ -343,6 +469,7 @@ void presence_reset(void)
 		close(file);
 		open_file();
 	}
-	ignored_count = 0;
+	works.count = places.count = 0;
+	leased = UINT64_MAX;
 	pthread_mutex_init(&lock, NULL); /* another thread of the parent may have held it */
 }

@@ -16,6 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "driver/clock.h"
+
 /*
  * Whether the file exists and could be opened. The first call looks for it. While another container has a lease on the
  * file, later calls look again, at most once a second. No call waits for that lease.
@@ -51,14 +53,34 @@ void presence_unqueue(uint64_t time);
  */
 bool presence_waiting_before(uint64_t time, uint64_t *where);
 
-/* The same for a time that is known. Of several such locks on a card, *where is the first. */
-bool presence_earliest_before(uint64_t time, uint64_t *where);
+/*
+ * The same for a time that is known. Of several such locks on a card, *where is the first. Returns their number on the
+ * first card that has any, at most 2.
+ */
+unsigned int presence_earliest_before(uint64_t time, uint64_t *where);
 
-/* Ignore this lock until its owner drops it. */
+/* Ignore this lock until its owner drops it. If eight such locks are ignored already, this one is not. */
 void presence_ignore(uint64_t where);
 
-/* Stops ignoring the locks that their owners have dropped. True: other locks are still ignored. */
+/* Stops ignoring the locks that their owners have dropped. True: containers at work are still ignored. */
 bool presence_ignores(void);
+
+/* Whether a look since the last call has found a lock that no libvcuda takes, which hides others: one of many bytes. */
+bool presence_saw_range(void);
+
+/*
+ * Leases: a container that is at work says until when its work should be done, in the host's time, and says so again
+ * before that time. One that was stopped cannot. Earlier versions have no leases.
+ */
+void presence_lease(uint64_t until);
+void presence_end_lease(void);
+
+/* What the container at work whose lock is at `where` says. LAPSED: nothing since its lease ended. */
+enum presence_lease { PRESENCE_NO_LEASE, PRESENCE_LAPSED, PRESENCE_LEASED };
+enum presence_lease presence_lease_of(uint64_t where, uint64_t now);
+
+/* The longest lease that is believed. */
+#define PRESENCE_LEASE_MOST ((uint64_t)2500 * NS_PER_MS)
 
 /* Whether this container's number is lower than those of the other containers at work. */
 bool presence_is_before_others(void);

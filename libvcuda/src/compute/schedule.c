@@ -55,7 +55,7 @@ static bool is_lent(const struct token_bucket *bucket, uint64_t now)
 {
 	uint64_t until = LOAD(bucket->schedule.lent_until);
 
-	return until && now + (uint64_t)schedule_file_clock_offset() < until;
+	return until && schedule_host_time(now) < until;
 }
 
 uint64_t schedule_own_rate(const struct token_bucket *bucket)

@@ -15,6 +15,12 @@
 /* Takes over the host's schedule if it has changed, and looks for it if it was not there. */
 void schedule_follow(struct token_bucket *bucket, uint64_t now);
 
+/* Returns the host's time at this process's `now`. */
+static inline uint64_t schedule_host_time(uint64_t now)
+{
+	return now + (uint64_t)schedule_file_clock_offset();
+}
+
 /* Returns the container's share of the card's time, in millionths. */
 uint64_t schedule_own_rate(const struct token_bucket *bucket);
 

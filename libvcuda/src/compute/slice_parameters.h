@@ -39,6 +39,30 @@
 #define SLICE_LOOK_AGAIN (4 * NS_PER_MS)
 #define SLICE_MOVE (25 * NS_PER_MS) /* until a process that waits takes another place: a system call or two */
 
+/*
+ * A lease: work under way ends before it. A holder that was stopped keeps its neighbours waiting for these two and
+ * LEASE_GRACE of compute/presence.c. The poller says the next lease a millisecond before the last one ends.
+ */
+#define SLICE_LEASE (4 * NS_PER_MS)        /* beyond the expected end */
+#define SLICE_LEASE_LEAST (2 * NS_PER_MS)  /* beyond the expected end: below this it is said anew */
+#define SLICE_LEASE_UNKNOWN (100 * NS_PER_MS) /* for a kernel that was never measured, in all */
+
+/* Who is next has been woken, and has to launch: some 100 us. It may have been stopped. */
+#define SLICE_LATE (2 * NS_PER_MS)
+
+/* A container that asked for an early end did not come: nobody gets early ends, twice as long each time. */
+#define SLICE_NO_EARLY_END (50 * NS_PER_MS)
+#define SLICE_NO_EARLY_END_MOST (60 * NS_PER_S)
+
+/* The longest waits for others, beyond what is theirs: a kernel of 2 s, and with several neighbours two of them. */
+#define SLICE_LONGEST_WAIT (2800 * NS_PER_MS)
+#define SLICE_LONGEST_WAIT_OF_MANY (5 * NS_PER_S)
+#define SLICE_DISTRUST (60 * NS_PER_S)     /* how long this process then waits for nobody; twice as long each time */
+#define SLICE_DISTRUST_MOST (960 * NS_PER_S)
+#define SLICE_HIDDEN NS_PER_S              /* the same after a lock that hides others */
+#define SLICE_EXTRA_PATIENCE (100 * NS_PER_MS)
+#define SLICE_FORGOTTEN (20 * NS_PER_MS)   /* a lock not seen for this long may have been dropped meanwhile */
+
 /* What the tokens of a container that waits for others may grow to: the longest wait for others. */
 #define SLICE_MOST_OWED (10 * NS_PER_S)
 #define SLICE_ABSENT (100 * NS_PER_MS) /* a process that did not look for so long was stopped: nothing is owed to it */

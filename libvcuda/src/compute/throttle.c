@@ -26,7 +26,7 @@ static uint64_t next_look(uint64_t time, uint64_t now)
 	return time < now + LONGEST_SLEEP ? time : now + LONGEST_SLEEP;
 }
 
-static uint64_t wait_for_tokens(const struct launch *launch, uint64_t began, uint64_t again)
+static uint64_t wait_for_tokens(struct launch *launch, uint64_t began, uint64_t again)
 {
 	struct token_bucket *bucket = launch->bucket;
 	uint32_t *word;
@@ -37,6 +37,7 @@ static uint64_t wait_for_tokens(const struct launch *launch, uint64_t began, uin
 		uint32_t seen = __atomic_load_n(word, __ATOMIC_SEQ_CST);
 		uint64_t next_end = batch_complete_all();
 		now = clock_now();
+		batch_estimate(launch);
 		if (token_bucket_try(bucket, launch->estimate, estimates_known(launch->kind), now, &again))
 			return now;
 		if (token_bucket_is_unlimited(bucket) || must_let_through(launch, began, now))
@@ -57,7 +58,7 @@ static uint64_t wait_for_tokens(const struct launch *launch, uint64_t began, uin
 	return now;
 }
 
-uint64_t throttle_launch(const struct launch *launch, uint64_t now)
+uint64_t throttle_launch(struct launch *launch, uint64_t now)
 {
 	uint64_t again = 0;
 

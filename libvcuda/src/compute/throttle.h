@@ -11,7 +11,7 @@
 
 #include "compute/batch.h"
 
-/* Waits until the launch, requested at `now`, may be made, and reserves its estimate. Returns the new time. */
-uint64_t throttle_launch(const struct launch *launch, uint64_t now);
+/* Waits until the launch, requested at `now`, may be made, and reserves its estimate of then. Returns the new time. */
+uint64_t throttle_launch(struct launch *launch, uint64_t now);
 
 #endif

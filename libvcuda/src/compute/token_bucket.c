@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "compute/container_slice.h"
+#include "compute/neighbours.h"
 #include "compute/presence.h"
 #include "compute/process_slice.h"
 #include "compute/schedule.h"
@@ -106,7 +107,7 @@ uint64_t token_bucket_tidy_all(uint64_t now)
 static uint64_t capacity(const struct token_bucket *bucket, uint64_t elapsed, uint64_t now)
 {
 	uint64_t quota = bounds_max(schedule_quota(bucket, now), 2 * NS_PER_MS);
-	uint64_t waits_from = LOAD(container_slice.waits_from);
+	uint64_t waits_from = LOAD(neighbours.waits_from);
 
 	if (!container_slice_has_neighbours(bucket) || elapsed > SLICE_ABSENT)
 		return quota;
@@ -354,6 +355,8 @@ bool token_bucket_try(struct token_bucket *bucket, uint64_t estimate, bool is_kn
 	if (!container_slice_may_run(bucket, now, again))
 		return false;
 	token_bucket_force(bucket, estimate, is_known, now);
+	if (container_slice_has_neighbours(bucket))
+		container_slice_extend_lease(is_known, now);
 	return true;
 }
 
@@ -365,6 +368,12 @@ bool token_bucket_leaves_in_pauses(const struct token_bucket *bucket)
 bool token_bucket_is_mixed(const struct token_bucket *bucket)
 {
 	return container_slice_has_neighbours(bucket) && LOAD(container_slice.is_mixed);
+}
+
+void token_bucket_note_lapse(const struct token_bucket *bucket, uint64_t now)
+{
+	if (container_slice_has_neighbours(bucket))
+		container_slice_note_lapse(now);
 }
 
 bool token_bucket_waits_for_others(const struct token_bucket *bucket)

@@ -100,6 +100,9 @@ bool token_bucket_leaves_in_pauses(const struct token_bucket *bucket);
 /* Whether other containers' work may mix with this container's own. */
 bool token_bucket_is_mixed(const struct token_bucket *bucket);
 
+/* Notes if this process was stopped for so long that other containers may have begun. */
+void token_bucket_note_lapse(const struct token_bucket *bucket, uint64_t now);
+
 /* Whether the launch now waits for other containers, by presence_wait(). */
 bool token_bucket_waits_for_others(const struct token_bucket *bucket);
 

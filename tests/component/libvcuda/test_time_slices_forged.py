@@ -20,7 +20,7 @@ from vcuda_boxes import load_simctl, need_root
 from vgpu.config import usage
 
 MS, SECOND = 1_000_000, 1_000_000_000
-LONGEST_WAIT = 5 * SECOND  #: compute/container_slice.c: whatever others lock; at most once a minute
+LONGEST_WAIT = 5 * SECOND  #: compute/slice_parameters.h: whatever others lock; at most once a minute
 FLOOD = {"kernel": "fixed:2000000", "wait": 0}
 
 

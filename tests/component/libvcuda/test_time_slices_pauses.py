@@ -78,7 +78,16 @@ def test_long_kernels_leave_no_card_idle(bench: Any, kernel: int) -> None:
     """Eight containers of 12 percent, from the first launch on: the card works while one of them has tokens."""
     flood = {"kernel": f"fixed:{kernel}", "wait": 0}
     outcome = run(bench, *[(12, flood)] * 8, window=(1, 6 * SECOND))
-    assert sum(outcome.shares) > 0.9
+    assert sum(outcome.shares) > 0.95
+
+
+@pytest.mark.parametrize("kernel", [500 * MS, 2 * SECOND])
+def test_a_long_kernel_is_waited_for(bench: Any, kernel: int) -> None:
+    """It lasts longer than any time slice. Its neighbour makes up for it afterwards, and their work never mixes."""
+    flood = {"kernel": f"fixed:{kernel}", "wait": 0}
+    long, short = run(bench, (50, flood), (50, FLOOD), window=(SECOND, 13 * SECOND)).shares
+    most = kernel / (12 * SECOND)
+    assert abs(long - 0.5) < most + 0.01 and abs(short - 0.5) < most + 0.01
 
 
 def test_kernels_of_very_different_length_keep_the_card_busy(bench: Any) -> None:

@@ -1,0 +1,243 @@
+/* See compute/neighbours.h. */
+#include "compute/neighbours.h"
+
+#include "base/log.h"
+#include "compute/presence.h"
+#include "compute/schedule.h"
+#include "compute/slice_parameters.h"
+
+#define NOWHERE UINT64_MAX
+
+struct in_way {
+	uint64_t where, since, seen;
+};
+
+struct neighbours neighbours;
+
+static bool has_waited_in_vain; /* for a container that is now ignored, and may have used nothing */
+
+/* How long a container of an earlier version, which has no leases, may stay: two periods and a long kernel. */
+static uint64_t patience(const struct token_bucket *bucket)
+{
+	return 2 * schedule_period(bucket) + SLICE_EXTRA_PATIENCE;
+}
+
+static void note_seen(struct in_way *way, uint64_t where, uint64_t now)
+{
+	if (where != way->where || now - way->seen > SLICE_FORGOTTEN)
+		*way = (struct in_way){.where = where, .since = now};
+	way->seen = now;
+}
+
+static bool ignore(uint64_t where)
+{
+	presence_ignore(where);
+	return false;
+}
+
+/* Whether this process waits for a container at work. Else it ignores that one until it leaves. */
+static bool is_in_way(const struct token_bucket *bucket, const struct in_way *way, uint64_t now)
+{
+	enum presence_lease lease = presence_lease_of(way->where, schedule_host_time(now));
+
+	if (lease == PRESENCE_LEASED)
+		return true;
+	if (lease == PRESENCE_NO_LEASE && now - way->since < patience(bucket))
+		return true;
+	has_waited_in_vain |= lease == PRESENCE_NO_LEASE;
+	return ignore(way->where);
+}
+
+static struct in_way *find_place(struct in_way *places, uint64_t where)
+{
+	struct in_way *oldest = places;
+
+	for (int i = 0; i < PRESENCE_LISTED; i++) {
+		if (places[i].where == where)
+			return &places[i];
+		if (places[i].seen < oldest->seen)
+			oldest = &places[i];
+	}
+	return oldest;
+}
+
+/* The wait for each lock is timed by itself, so that containers that come and go do not excuse one that stays. */
+static bool others_are_in_way(const struct token_bucket *bucket, uint64_t now)
+{
+	static struct in_way places[PRESENCE_LISTED];
+	uint64_t where[PRESENCE_LISTED];
+	unsigned int count = presence_list_others(where);
+	bool is_waited_for = count == PRESENCE_LISTED; /* the list is full: there may be more */
+
+	for (unsigned int i = 0; i < count; i++) {
+		struct in_way *place = find_place(places, where[i]);
+		note_seen(place, where[i], now);
+		is_waited_for |= is_in_way(bucket, place, now);
+	}
+	for (int i = 0; i < PRESENCE_LISTED; i++) /* the wait for a container that left and returns starts anew */
+		if (places[i].seen != now)
+			places[i].where = NOWHERE;
+	return is_waited_for;
+}
+
+/* ---- the queue: who is next and does not come loses its turn, and for a while nobody's slice ends early ---- */
+
+static uint64_t free_from;   /* since when the card is free, and another process is next; 0: it is not */
+static uint64_t free_seen;
+static uint64_t no_early_end_until, no_early_end_for;
+
+/* A container that was next has come. */
+static void note_turn_taken(void)
+{
+	if (free_from)
+		no_early_end_for /= 2;
+	free_from = 0;
+}
+
+static void note_turn_missed(uint64_t now)
+{
+	free_from = 0;
+	no_early_end_for = bounds_clamp(2 * no_early_end_for, SLICE_NO_EARLY_END, SLICE_NO_EARLY_END_MOST);
+	no_early_end_until = now + no_early_end_for;
+}
+
+/* Whether this process is to look often. One behind a place that others pass over all the time is, too. */
+static bool is_next_in_line(const struct token_bucket *bucket, uint64_t place, uint64_t now)
+{
+	static struct in_way first = {.where = NOWHERE};
+	uint64_t where;
+
+	if (now < no_early_end_until || !presence_earliest_before(place, &where))
+		return true;
+	note_seen(&first, where, now);
+	return now - first.since >= patience(bucket);
+}
+
+/* Whether this process leaves a free card to those that are before it. It waits once for one that does not come. */
+static bool waits_for_turn(uint64_t place, uint64_t now)
+{
+	uint64_t where;
+	unsigned int before = presence_earliest_before(place, &where);
+
+	if (!before) {
+		free_from = 0;
+		return false;
+	}
+	if (!free_from || now - free_seen > SLICE_FORGOTTEN)
+		free_from = now;
+	free_seen = now;
+	if (now - free_from < before * SLICE_LATE)
+		return true;
+	note_turn_missed(now);
+	return ignore(where);
+}
+
+static bool others_come_first(const struct token_bucket *bucket, uint64_t place, bool goes_on, uint64_t now,
+			      bool *is_next)
+{
+	*is_next = true;
+	if (others_are_in_way(bucket, now)) {
+		note_turn_taken();
+		*is_next = is_next_in_line(bucket, place, now);
+		return true;
+	}
+	return !goes_on && waits_for_turn(place, now);
+}
+
+bool neighbours_may_end_slice(const struct token_bucket *bucket, uint64_t began, uint64_t now)
+{
+	if (neighbours_are_distrusted(now))
+		return false;
+	return now >= no_early_end_until || now - began >= schedule_period(bucket) / 2;
+}
+
+/* ---- the sum of all waits ---- */
+
+bool neighbours_are_distrusted(uint64_t now)
+{
+	return now < LOAD(neighbours.distrusts_until);
+}
+
+/* Takes away the tokens beyond one quota. */
+static void forgo(struct token_bucket *bucket, uint64_t now)
+{
+	int64_t *word = &bucket->shared.time->level;
+	int64_t tokens = LOAD(*word), quota = (int64_t)schedule_quota(bucket, now);
+
+	while (tokens > quota && !__atomic_compare_exchange_n(word, &tokens, quota, false, __ATOMIC_ACQ_REL,
+							      __ATOMIC_RELAXED))
+		;
+}
+
+/*
+ * Returns for how long others have held this process up beyond what is theirs. All of them together may use the card
+ * for the rest of the time beside this container's share.
+ */
+static uint64_t held_up_for(const struct token_bucket *bucket, bool waits, uint64_t now)
+{
+	static uint64_t last, sum;
+	static bool waited;
+	uint64_t rate = schedule_own_rate(bucket), passed = last && last < now ? now - last : 0;
+
+	if (waited)
+		sum += passed * rate / WHOLE;
+	else
+		sum -= bounds_min(sum, passed * (WHOLE - rate) / WHOLE);
+	last = now;
+	waited = waits;
+	return sum * WHOLE / rate;
+}
+
+static bool is_held_up_too_long(const struct token_bucket *bucket, bool waits, uint64_t now)
+{
+	uint64_t most = LOAD(bucket->schedule.tenants) > 2 ? SLICE_LONGEST_WAIT_OF_MANY : SLICE_LONGEST_WAIT;
+
+	return held_up_for(bucket, waits, now) >= most && waits;
+}
+
+/* What it waited for in vain is not owed to it. */
+static void stop_waiting_for_others(struct token_bucket *bucket, uint64_t now)
+{
+	STORE(neighbours.waits_from, 0);
+	if (has_waited_in_vain)
+		forgo(bucket, now);
+	has_waited_in_vain = false;
+}
+
+static void distrust(struct token_bucket *bucket, uint64_t from, uint64_t length)
+{
+	STORE(neighbours.distrusts_until, from + length);
+	stop_waiting_for_others(bucket, from);
+}
+
+/* However many locks other containers hold, they do not hold this one up for ever. */
+bool neighbours_must_wait(struct token_bucket *bucket, uint64_t place, bool goes_on, uint64_t now, bool *is_next)
+{
+	static uint64_t distrust_for = SLICE_DISTRUST;
+
+	if (neighbours_are_distrusted(now))
+		return false;
+	bool waits = others_come_first(bucket, place, goes_on, now, is_next);
+	if (presence_saw_range()) {
+		log_once(LOG_WARNING, "another container hides the presence of all containers; it is not waited for");
+		distrust(bucket, now, SLICE_HIDDEN);
+		return false;
+	}
+	if (is_held_up_too_long(bucket, waits, now)) {
+		log_once(LOG_WARNING, "other containers have held the card for seconds; ignoring them for a minute");
+		has_waited_in_vain = true;
+		distrust(bucket, now, distrust_for);
+		distrust_for = bounds_min(2 * distrust_for, SLICE_DISTRUST_MOST);
+		return false;
+	}
+	if (!waits)
+		stop_waiting_for_others(bucket, now);
+	else if (!LOAD(neighbours.waits_from))
+		STORE(neighbours.waits_from, now);
+	return waits;
+}
+
+void neighbours_reset(void)
+{
+	neighbours = (struct neighbours){0};
+}
