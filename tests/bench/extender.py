@@ -3,7 +3,8 @@
 Filter is measured in this process, from the bytes of a request to those of its answer, without HTTP: 100, 1,000 and
 5,000 nodes with eight linked cards, filled with shares by a seeded rule. `warm`: the shape of the pod is known, and at
 most 10 nodes have changed since the last request. `cold`: the shape is new. The bindings and the memory are those of a
-process of its own, over HTTP, against the tests' API server, whose writes take 2 ms.
+process of its own, over HTTP, against the tests' API server, whose writes take 2 ms. On a machine that other programs
+use, the figures of processor time (`cpu`) say what the extender needs.
 """
 
 from __future__ import annotations
@@ -74,32 +75,33 @@ def _filters(size: int, requests: int) -> list[Result]:
         site.cluster.held(name)
     main.spare_the_collector()
     head = f"extender.filter.{size}"
-    figures = {
-        "cold_share_ms": [_cold(site, 30 + at, 0) for at in range(COLD)],
-        "cold_whole_ms": [_cold(site, 0, 1 + at % 8) for at in range(COLD)],
+    cold = {
+        "cold_share": [_cold(site, 30 + at, 0) for at in range(COLD)],
+        "cold_whole": [_cold(site, 0, 1 + at % 8) for at in range(COLD)],
     }
     main.spare_the_collector()
-    warm = _warm(site, requests)
-    cuts = quantiles(warm, n=100)
-    results = [
-        Result.of(f"{head}.{name}", "ms", BARS.get(f"{head}.{name}"), values, "a shape that is new")
-        for name, values in figures.items()
-    ]
+    warm = [quantiles(figures, n=100) for figures in zip(*_warm(site, requests))]
     what = f"a known shape, {CHANGED} nodes changed before each of {requests} requests"
+    figures: dict[str, tuple[list[float], str]] = {}
+    for at, suffix in enumerate(("ms", "cpu_ms")):
+        for name, taken in cold.items():
+            figures[f"{name}_{suffix}"] = [one[at] for one in taken], "a shape that is new"
+        figures[f"p50_{suffix}"] = [warm[at][49]], what
+        figures[f"p99_{suffix}"] = [warm[at][98]], what
     return [
-        *results, Result.of(f"{head}.p50_ms", "ms", None, [cuts[49]], what),
-        Result.of(f"{head}.p99_ms", "ms", BARS.get(f"{head}.p99_ms"), [cuts[98]], what),
-    ]  # fmt: skip
+        Result.of(f"{head}.{name}", "ms", BARS.get(f"{head}.{name}"), values, text)
+        for name, (values, text) in figures.items()
+    ]
 
 
-def _cold(site: Site, cores: int, cards: int) -> float:
+def _cold(site: Site, cores: int, cards: int) -> tuple[float, float]:
     name = f"cold-{cores}-{cards}-{site.server.version}"
     pod = site.add(pod_object(name, share(cards * 100, 0) if cards else share(cores, 3 * GIB)))
     site.restart_answers()
     return _asked(site, args(pod, site.names()))
 
 
-def _warm(site: Site, requests: int) -> list[float]:
+def _warm(site: Site, requests: int) -> list[tuple[float, float]]:
     rng = random.Random(7)
     pod = site.add(pod_object("warm", share(25, 3 * GIB)))
     body = args(pod, site.names())
@@ -114,11 +116,11 @@ def _warm(site: Site, requests: int) -> list[float]:
     return figures
 
 
-def _asked(site: Site, body: bytes) -> float:
-    """Milliseconds from the bytes of a request to those of its answer."""
-    begun = time.perf_counter()
+def _asked(site: Site, body: bytes) -> tuple[float, float]:
+    """Milliseconds from the bytes of a request to those of its answer, and those of processor time."""
+    begun, used = time.perf_counter(), time.process_time()
     found = wire.encode(site.service.filter(body))
-    taken = (time.perf_counter() - begun) * 1e3
+    taken = (time.perf_counter() - begun) * 1e3, (time.process_time() - used) * 1e3
     assert b'"Error"' not in found, found[:500]
     return taken
 
@@ -139,12 +141,16 @@ def _process(size: int, binds: int) -> list[Result]:
                 pod = pod_object(f"ask-{cores}", share(cores, GIB))
                 api.put_whole_pod(pod)
                 extender.ask("/scheduler/filter", json.loads(args(pod, [f"node-{at:04d}" for at in range(size)])))
+            process = psutil.Process(extender.process.pid)
+            used = sum(process.cpu_times()[:2])
             rate = _binds(api, extender, waiting)
-            rss = psutil.Process(extender.process.pid).memory_info().rss / (1 << 20)
+            each = (sum(process.cpu_times()[:2]) - used) * 1e3 / binds
+            rss = process.memory_info().rss / (1 << 20)
     return [
         Result.of(
             "extender.binds_per_s", f"1/s{AT_LEAST}", 100, [rate], f"{binds} bindings, 8 at a time, 2 ms a write"
         ),
+        Result.of("extender.bind_cpu_ms", "ms", None, [each], "processor time of the extender, of one binding"),
         Result.of("extender.rss_mib", "MiB", 400, [rss], f"{size} nodes, 20 shapes, after the bindings"),
     ]
 

@@ -15,6 +15,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "beds"), str(HERE.parent / "doubles
 
 import cores  # noqa: E402 - found by the line above
 import extender  # noqa: E402
+import extender_trace  # noqa: E402
 import hook  # noqa: E402
 import plugin  # noqa: E402
 import vcuda  # noqa: E402
@@ -25,8 +26,8 @@ from results import BenchError, Result, table, write  # noqa: E402
 Groups = dict[str, Callable[[], "list[Result]"]]
 
 GROUPS: Groups = {
-    "conformance": suite.measure, "cores": cores.measure, "extender": extender.measure, "hook": hook.measure,
-    "plugin": plugin.measure, "vcuda": vcuda.measure,
+    "conformance": suite.measure, "cores": cores.measure, "extender": extender.measure,
+    "extender-trace": extender_trace.measure, "hook": hook.measure, "plugin": plugin.measure, "vcuda": vcuda.measure,
 }  # fmt: skip
 
 
