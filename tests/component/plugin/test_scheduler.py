@@ -92,6 +92,15 @@ def test_filter_bind_and_the_rest_over_http(server, start) -> None:
     assert "vgpu_extender_nodes 2.0" in metrics
 
 
+def test_the_servers_address_overrides_the_kubeconfigs(server, tmp_path) -> None:
+    kubeconfig = tmp_path / "elsewhere"
+    text = Path(server.kubeconfig(tmp_path / "right")).read_text()
+    address = str(yaml.safe_load(text)["clusters"][0]["cluster"]["server"])
+    kubeconfig.write_text(text.replace(address, "http://127.0.0.1:1"))
+    with ExtenderProcess(str(kubeconfig), tmp_path / "log", f"--master={address}") as extender:
+        extender.ready()
+
+
 def test_without_bind_the_pod_is_patched(server, start) -> None:
     extender = start().ready()
     pod = put(server, "p")

@@ -47,8 +47,9 @@ class ApiError(Exception):
 class Api:
     """One API server; safe for several threads. VgpuError where no configuration names a server."""
 
-    def __init__(self, kubeconfig: str = "") -> None:
-        self._configuration, self.host = _configured(kubeconfig)
+    def __init__(self, kubeconfig: str = "", server: str = "") -> None:
+        """`server` overrides the URL that the configuration names; with it, none is needed."""
+        self._configuration, self.host = _configured(kubeconfig, server)
         from kubernetes.client.rest import RESTClientObject  # noqa: PLC0415  # see the package's docstring
 
         self._pool: Any = RESTClientObject(self._configuration).pool_manager
@@ -182,8 +183,11 @@ def _wrapped(error: BaseException | None) -> Iterator[BaseException]:
         error = next((one for one in inner if isinstance(one, BaseException)), None)
 
 
-def _configured(kubeconfig: str) -> tuple[Any, str]:
-    """(configuration, URL) from the named kubeconfig, else the service account, else the usual kubeconfig."""
+def _configured(kubeconfig: str, server: str = "") -> tuple[Any, str]:
+    """(configuration, URL) from the named kubeconfig, else the service account, else the usual kubeconfig.
+
+    With `server` and no kubeconfig there are no credentials, as with client-go's programs.
+    """
     from kubernetes import client  # noqa: PLC0415
     from kubernetes import config as loader  # noqa: PLC0415
 
@@ -192,7 +196,7 @@ def _configured(kubeconfig: str) -> tuple[Any, str]:
     try:
         if kubeconfig:
             config.load_kube_config(kubeconfig, client_configuration=configuration)
-        else:
+        elif not server:
             try:
                 config.load_incluster_config(client_configuration=configuration)
             except config.ConfigException:
@@ -201,7 +205,7 @@ def _configured(kubeconfig: str) -> tuple[Any, str]:
         expected = "a service account, or a kubeconfig that names the API server"
         do = "set kubernetes.kubeconfig, or kubernetes.api: never"
         raise VgpuError(kubeconfig or "API server", expected=expected, found=str(error), do=do) from error
-    return configuration, str(configuration.host).rstrip("/")
+    return configuration, str(server or configuration.host).rstrip("/")
 
 
 def _reason(response: Any) -> str:

@@ -31,6 +31,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--address", default="127.0.0.1:3456", metavar="HOST:PORT", help="where to listen (default: %(default)s)")
     add("--kubeconfig", default="", metavar="PATH", help="the kubeconfig; without it, the pod's service account")
+    add("--master", default="", metavar="URL", help="the API server; overrides the one in the kubeconfig")
     add("--config", default="", metavar="PATH", help="gpu-admission's JSON file: the quotas' ConfigMap and labels")
     add("--bind", action="store_true", help="the scheduler calls the bind verb: decide then, not at filter")
     add("--policy", choices=("binpack", "spread"), default="binpack", help="how nodes are chosen")
@@ -46,7 +47,8 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     add("--resource", action="append", default=[], metavar="CORES:MEMORY:UNIT",
         help="further resources of shares, as nvidia.com/vcuda-core:nvidia.com/vcuda-memory:1Mi")  # fmt: skip
     add("--gpu-name", default="nvidia.com/gpu", metavar="NAME", help="the resource of vGPUs (default: %(default)s)")
-    add("--version", action="store_true", help="print the version and exit")
+    add("--version", nargs="?", const="true", default="", choices=("true", "false", "raw"), metavar="true",
+        help="print the version and exit")  # fmt: skip
     for name in WITHOUT_EFFECT:
         add(name, nargs="?", default=None, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
@@ -71,6 +73,7 @@ def settings_of(options: argparse.Namespace) -> Any:
             options.bind, options.policy, (*kept, *(demand.Names(*one) for one in names)), options.gpu_name,
             file.get("GPUModelLabel") or quota.MODEL_LABEL, file.get("GPUPoolLabel") or quota.POOL_LABEL,
         ),
+        options.master,
     )  # fmt: skip
 
 
@@ -136,7 +139,7 @@ def _file(path: str) -> dict[str, str]:
 def main() -> None:
     """The console script."""
     options = parsed(sys.argv[1:])
-    if options.version:
+    if options.version not in ("", "false"):
         from importlib import metadata  # noqa: PLC0415
 
         print(f"{PROGRAM} {metadata.version('vgpu')}")

@@ -49,6 +49,7 @@ class Settings:
     assume_life: float = 300.0
     max_body: int = 256 << 20
     options: Options = field(default_factory=Options)
+    master: str = ""  #: the API server's URL, "" for the kubeconfig's
 
 
 def spare_the_collector() -> None:
@@ -197,7 +198,7 @@ class Extender:
 def run(settings: Settings) -> int:
     """Serve until SIGTERM; 1 when the lease was lost, or a thread failed."""
     log = Log(name="vgpu-scheduler-extender")
-    api = Api(settings.kubeconfig)
+    api = Api(settings.kubeconfig, settings.master)
     return asyncio.run(_serve(settings, api, log))
 
 

@@ -22,6 +22,12 @@ def test_gpu_admissions_options_keep_working(tmp_path) -> None:
     assert (found.options.model_label, found.options.pool_label) == ("m", quota.POOL_LABEL)
 
 
+def test_the_version_and_the_servers_address_are_asked_for_as_of_gpu_admission() -> None:
+    assert settings_of(parsed(["--master=http://10.0.0.1:8080"])).master == "http://10.0.0.1:8080"
+    shown = [parsed(arguments).version for arguments in (["--version"], ["--version=true"], ["--version=false"], [])]
+    assert shown == ["true", "true", "false", ""]
+
+
 @pytest.mark.parametrize("address", ["0.0.0.0:1", ":1", "10.0.0.1:1", "[::]:1", "host:1"])
 def test_without_certificates_it_listens_at_this_host_alone(address: str) -> None:
     with pytest.raises(VgpuError, match=r"127\.0\.0\.1"):
