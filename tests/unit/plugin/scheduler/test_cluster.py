@@ -6,6 +6,8 @@ import json
 import random
 
 from gpu_clusters import GIB, Site, make_cards, node_object, pod_object, share, uid_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from vgpu.config.dialects import placements, registration
 from vgpu.plugin.scheduler.cluster import SAYS_NOTHING
@@ -132,3 +134,51 @@ def test_a_list_takes_over_from_what_was_known() -> None:
         site.cluster.replace_nodes([node("b")], 0.0)
     assert site.cluster.held("a") == ()
     assert list(site.cluster.names()) == ["b"]
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(("", "a", "1", "100", "GPU-a-0")),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from((
+        "metadata", "spec", "status", "name", "uid", "namespace", "annotations", "labels", "containers", "resources",
+        "limits", "initContainers", "restartPolicy", "nodeName", "phase", "priority", "tencent.com/vcuda-core", "cards",
+        "nvidia.com/gpu", "version", "pods", "other", "sums", "GPU-a-0", "index", "uuid", "memory", "links", OWN,
+    )), inner, max_size=5),
+    max_leaves=12,
+)  # fmt: skip
+places = st.lists(st.sampled_from(("metadata", "spec", "containers", 0, "resources", "limits", "annotations", "status",
+                                   "labels", "initContainers", "restartPolicy", "nodeName", "cards", "memory", "pods",
+                                   "GPU-a-0", "uuid", "links", "policy", "split")), min_size=1, max_size=5)  # fmt: skip
+
+
+def damaged(value, where, by):
+    """`value` with another value at the place that the steps of `where` that exist lead to."""
+    for at, step in enumerate(where):
+        inside = step in value if isinstance(value, dict) else step == 0 and isinstance(value, list) and value
+        if inside:
+            copy = dict(value) if isinstance(value, dict) else list(value)
+            copy[step] = damaged(value[step], where[at + 1 :], by)
+            return copy
+    return by
+
+
+@settings(max_examples=150, deadline=None)
+@given(places, anything)
+def test_no_object_of_the_server_breaks_the_state(where, by) -> None:
+    """Whatever stands in the place of a part of a node or a pod is an answer with a reason, or is left out."""
+    site = Site(node())
+    spec = parse(damaged(bound("p", 30, 0), where, by))
+    says = {"version": 1, "time": 1, "pods": {"p": {"GPU-a-0": [5, 5]}}, "other": {}, "sums": {}}
+    one = node()
+    cards = json.loads(one["metadata"]["annotations"][registration.OWN])
+    texts = {registration.OWN: cards, registration.HOLDINGS: says}
+    one["metadata"]["annotations"] = {key: json.dumps(damaged(text, where, by)) for key, text in texts.items()}
+    whole = damaged(node(), where, by)
+    meta = whole.get("metadata") if isinstance(whole, dict) else None
+    with site.cluster.guard:
+        if spec is not None:
+            site.cluster.put_pod(spec)
+        site.cluster.put_node(one, 1.0)
+        if isinstance(meta, dict) and meta.get("name") == "a":
+            site.cluster.put_node(whole, 2.0)
+    found = site.filter(site.add(pod_object("asks", share(30, GIB))))
+    assert found.NodeNames == ["a"] or found.FailedNodes.get("a")
