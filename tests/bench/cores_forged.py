@@ -23,6 +23,9 @@ def lies(card: str) -> dict[str, Load]:
     return {
         "it locks the whole file": {"lie_from": 1, "lie_length": 0},
         "it has waited since ever longer ago": {"lie_from": queue, "lie_length": 1 << (OWN_BITS - 2), "lie_each": MS},
+        "it is the first of all, in one byte, and moves on": {"lie_from": queue + 1, "lie_each": MS},
+        "it is the first of all, in one byte, for ever": {"lie_from": queue + 1},
+        "it has 16 early places, and moves": {"lie_from": queue + 1, "lie_count": 16, "lie_each": MS, "lie_stride": 3},
         "it works for ever": {"lie_from": work, "lie_own": 1},
         "it works, again and again": {"lie_from": work, "lie_own": 1, "lie_each": MS, "lie_stride": 0},
     }
