@@ -1,6 +1,7 @@
 /* See compute/container_slice.h. Tenants can write the times of the usage region, so all are taken within bounds. */
 #include "compute/container_slice.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/log.h"
@@ -23,14 +24,28 @@ static unsigned int joined_count;
 /* Guards this process's locks and what it has seen of others: one thread at a time. */
 static atomic_flag lock = ATOMIC_FLAG_INIT;
 
+static int cancel_state; /* of the thread that holds the lock */
+
+/* The thread that holds the lock opens files and sleeps. It is not cancelled there: the lock would stay for ever. */
 static bool try_lock_slice(void)
 {
-	return !atomic_flag_test_and_set_explicit(&lock, memory_order_acquire);
+	int before;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+	if (atomic_flag_test_and_set_explicit(&lock, memory_order_acquire)) {
+		pthread_setcancelstate(before, NULL);
+		return false;
+	}
+	cancel_state = before;
+	return true;
 }
 
 static void unlock_slice(void)
 {
+	int before = cancel_state;
+
 	atomic_flag_clear_explicit(&lock, memory_order_release);
+	pthread_setcancelstate(before, NULL);
 }
 
 static void lock_slice(void)
@@ -159,6 +174,13 @@ static bool has_lapsed(uint64_t now)
 		STORE(container_slice.is_mixed, 1);
 	}
 	return LOAD(container_slice.has_lapsed);
+}
+
+/* Either the thread that leaves sees the work in flight, or the one that launches sees that the container has left. */
+bool container_slice_has_begun(const struct token_bucket *bucket)
+{
+	atomic_thread_fence(memory_order_seq_cst);
+	return LOAD(container_slice.present) || !container_slice_has_neighbours(bucket);
 }
 
 void container_slice_note_lapse(uint64_t now)
@@ -349,6 +371,7 @@ static uint64_t stays_until(const struct token_bucket *bucket, uint64_t now)
 static void end_slice(struct token_bucket *const *buckets, unsigned int count, uint64_t now)
 {
 	STORE(container_slice.present, 0);
+	atomic_thread_fence(memory_order_seq_cst); /* as in container_slice_has_begun() */
 	for (unsigned int i = 0; i < count; i++)
 		if (token_bucket_in_flight(buckets[i])) { /* another thread has launched meanwhile */
 			STORE(container_slice.present, 1);
@@ -406,7 +429,7 @@ void container_slice_reset(void)
 {
 	joined_count = 0;
 	container_slice = (struct container_slice){0};
-	unlock_slice(); /* another thread of the parent may have held it */
+	atomic_flag_clear_explicit(&lock, memory_order_release); /* another thread of the parent may have held it */
 	neighbours_reset();
 	presence_reset();
 }

@@ -47,6 +47,9 @@ uint64_t container_slice_tidy(struct token_bucket *const *buckets, unsigned int 
 /* Says until when the work that this process has just begun should be done. */
 void container_slice_extend_lease(bool is_known, uint64_t now);
 
+/* Called after work was reserved: whether the container still has its slice, and keeps it until the work has ended. */
+bool container_slice_has_begun(const struct token_bucket *bucket);
+
 /* Finds out whether this process was stopped for so long that other containers may have begun. */
 void container_slice_note_lapse(uint64_t now);
 

@@ -355,6 +355,11 @@ bool token_bucket_try(struct token_bucket *bucket, uint64_t estimate, bool is_kn
 	if (!container_slice_may_run(bucket, now, again))
 		return false;
 	token_bucket_force(bucket, estimate, is_known, now);
+	if (!container_slice_has_begun(bucket)) { /* the poller has left the card meanwhile */
+		token_bucket_return_local_slice(bucket, estimate);
+		*again = now;
+		return false;
+	}
 	if (container_slice_has_neighbours(bucket))
 		container_slice_extend_lease(is_known, now);
 	return true;
