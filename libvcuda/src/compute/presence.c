@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -52,6 +53,7 @@ static uint64_t leases[VGPU_LIMITS_MAX_CARDS]; /* the first offset of each card'
 static uint64_t leased = UINT64_MAX; /* this process's lease, in the leases of each card; UINT64_MAX: none */
 static struct ignored works, places; /* locks of containers at work, and in the queue */
 static bool has_seen_range;
+static uint32_t is_refused; /* the kernel or a sandbox has no such locks for this process */
 static uint32_t may_appear = 1; /* the file was not looked for, or another container's lease kept it from being opened */
 static uint64_t next_look;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -120,55 +122,6 @@ static void map_word(void)
 	close(other);
 }
 
-static void find_files(void)
-{
-	uint8_t uuids[VGPU_LIMITS_MAX_CARDS][16];
-	struct stat limits;
-
-	int fd = open(VGPU_LIMITS_PATH, O_PATH | O_CLOEXEC);
-	bool is_known = fd >= 0 && stat_of(fd, &limits);
-	if (fd >= 0)
-		close(fd);
-	if (!is_known)
-		return;
-	if (file < 0)
-		open_file();
-	if (file < 0)
-		return;
-	own = limits.st_ino & OWN_MASK;
-	card_count = limits_list(uuids, VGPU_LIMITS_MAX_CARDS);
-	for (unsigned int i = 0; i < card_count; i++)
-		find_card(i, uuids[i]);
-	if (stat_of(file, &identity) && identity.st_size >= (off_t)sizeof(*word))
-		map_word();
-}
-
-static void look(void)
-{
-	uint64_t now = clock_now();
-
-	if (__atomic_load_n(&word, __ATOMIC_RELAXED) || now < next_look)
-		return;
-	next_look = now + LOOK_EACH;
-	__atomic_store_n(&may_appear, 0, __ATOMIC_RELAXED);
-	find_files();
-	if (__atomic_load_n(&may_appear, __ATOMIC_RELAXED))
-		log_once(LOG_WARNING, "%s: another container has a lease on it; until that ends, containers of this card "
-			 "do not take turns with this one", VGPU_PRESENCE_PATH);
-}
-
-bool presence_is_available(void)
-{
-	if (__atomic_load_n(&word, __ATOMIC_ACQUIRE))
-		return true;
-	if (!__atomic_load_n(&may_appear, __ATOMIC_RELAXED))
-		return false;
-	pthread_mutex_lock(&lock);
-	look();
-	pthread_mutex_unlock(&lock);
-	return __atomic_load_n(&word, __ATOMIC_RELAXED);
-}
-
 static bool is_ours(void)
 {
 	struct stat now;
@@ -191,11 +144,25 @@ static uint64_t queue_of(unsigned int card)
 	return cards[card] + OWN_MASK + 1;
 }
 
+/* Notes that the locks do not work. Else "refused" would look like "nobody is there", and all work would mix. */
+static void note_error(int error)
+{
+	if (error != EPERM && error != ENOSYS && error != EINVAL && error != EOPNOTSUPP)
+		return;
+	__atomic_store_n(&is_refused, 1, __ATOMIC_RELAXED);
+	log_once(LOG_WARNING, "fcntl F_OFD_SETLK on %s: %s (a seccomp profile or a sandbox); this container does not take "
+		 "turns with others, its own account holds it to its core share", VGPU_PRESENCE_PATH, strerror(error));
+}
+
 static bool ofd_lock(int command, short type, uint64_t from, uint64_t *length, uint64_t *where)
 {
 	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)from, .l_len = (off_t)*length};
 
-	if (fcntl(file, command, &lock) != 0 || lock.l_type == F_UNLCK)
+	if (fcntl(file, command, &lock) != 0) {
+		note_error(errno);
+		return false;
+	}
+	if (lock.l_type == F_UNLCK)
 		return false;
 	*where = bounds_max(from, (uint64_t)lock.l_start);
 	*length = (uint64_t)lock.l_len;
@@ -207,6 +174,66 @@ static void set(short type, uint64_t byte)
 	uint64_t where, length = 1;
 
 	(void)ofd_lock(F_OFD_SETLK, type, byte, &length, &where);
+}
+
+/* Takes and drops a lock that nobody reads, and looks for it, through this process's own open file. */
+static bool has_locks(void)
+{
+	uint64_t where, length = 1;
+
+	set(F_RDLCK, leases[0] + LEASE_TIME_MASK);
+	(void)ofd_lock(F_OFD_GETLK, F_WRLCK, leases[0] + LEASE_TIME_MASK, &length, &where);
+	set(F_UNLCK, leases[0] + LEASE_TIME_MASK);
+	return !__atomic_load_n(&is_refused, __ATOMIC_RELAXED);
+}
+
+static void find_files(void)
+{
+	uint8_t uuids[VGPU_LIMITS_MAX_CARDS][16];
+	struct stat limits;
+
+	int fd = open(VGPU_LIMITS_PATH, O_PATH | O_CLOEXEC);
+	bool is_known = fd >= 0 && stat_of(fd, &limits);
+	if (fd >= 0)
+		close(fd);
+	if (!is_known)
+		return;
+	if (file < 0)
+		open_file();
+	if (file < 0)
+		return;
+	own = limits.st_ino & OWN_MASK;
+	card_count = limits_list(uuids, VGPU_LIMITS_MAX_CARDS);
+	for (unsigned int i = 0; i < card_count; i++)
+		find_card(i, uuids[i]);
+	if (stat_of(file, &identity) && identity.st_size >= (off_t)sizeof(*word) && has_locks())
+		map_word();
+}
+
+static void look(void)
+{
+	uint64_t now = clock_now();
+
+	if (__atomic_load_n(&word, __ATOMIC_RELAXED) || now < next_look)
+		return;
+	next_look = now + LOOK_EACH;
+	__atomic_store_n(&may_appear, 0, __ATOMIC_RELAXED);
+	find_files();
+	if (__atomic_load_n(&may_appear, __ATOMIC_RELAXED))
+		log_once(LOG_WARNING, "%s: another container has a lease on it; until that ends, containers of this card "
+			 "do not take turns with this one", VGPU_PRESENCE_PATH);
+}
+
+bool presence_is_available(void)
+{
+	if (__atomic_load_n(&word, __ATOMIC_ACQUIRE))
+		return !__atomic_load_n(&is_refused, __ATOMIC_RELAXED);
+	if (!__atomic_load_n(&may_appear, __ATOMIC_RELAXED))
+		return false;
+	pthread_mutex_lock(&lock);
+	look();
+	pthread_mutex_unlock(&lock);
+	return __atomic_load_n(&word, __ATOMIC_RELAXED);
 }
 
 /* Whether another process holds a lock in the range. libvcuda locks single bytes: a longer lock is a forged one. */
@@ -343,10 +370,7 @@ bool presence_ignores(void)
 
 bool presence_saw_range(void)
 {
-	bool has_seen = has_seen_range;
-
-	has_seen_range = false;
-	return has_seen;
+	return __atomic_exchange_n(&has_seen_range, false, __ATOMIC_RELAXED);
 }
 
 /* ---- leases ---- */
@@ -385,11 +409,9 @@ void presence_end_lease(void)
 /* Whether a lease in [from, to) of the container's leases is held. The times wrap around. */
 static bool find_lease(uint64_t all, uint64_t from, uint64_t to, uint64_t *where)
 {
-	uint64_t length;
-
 	from &= LEASE_TIME_MASK;
 	to &= LEASE_TIME_MASK;
-	length = (from < to ? to : LEASE_TIME_MASK + 1) - from;
+	uint64_t length = (from < to ? to : LEASE_TIME_MASK + 1) - from;
 	if (ofd_lock(F_OFD_GETLK, F_WRLCK, all + from, &length, where))
 		return true;
 	length = to;

@@ -16,7 +16,7 @@ from typing import Callable
 
 import pytest
 from sharing_containers import MS, Container, Locks, Node, card_offset, patience, until
-from vcuda_boxes import SimBox
+from vcuda_boxes import SOURCES, SimBox, compile_c
 
 from vgpu.config import core_schedule
 
@@ -241,6 +241,27 @@ def test_two_containers_on_two_cards_crosswise(node: Node) -> None:
     for card in range(2):
         got = node.shares(one, other, seconds=1, card=card)
         assert all(share > 12 for share in got), got
+
+
+# ---- what a sandbox refuses ----
+
+
+def test_a_sandbox_that_refuses_locks(node: Node, tmp_path: Path) -> None:
+    """The container says so. Its own account holds it to its share, though it sees nobody."""
+    refused, other = node.share_out(40, 40)
+    shim = tmp_path / "refuse_locks.so"
+    compile_c(shim, SOURCES / "refuse_locks.c", "-shared", "-fPIC", "-ldl")
+    refused.box.environment["LD_PRELOAD"] = str(shim)
+    refused.flood()
+    until(lambda: refused.busy() > 3 * MS)
+    assert 12 < node.shares(refused, seconds=1)[0] < 52
+    assert not refused.is_working()
+    lines = refused.log.splitlines()
+    assert len(lines) == 1 and "does not take turns with others" in lines[0], lines
+    other.flood()
+    time.sleep(SETTLE)
+    got = node.shares(refused, other, seconds=1)
+    assert all(12 < share < 52 for share in got), got
 
 
 # ---- the file itself ----
