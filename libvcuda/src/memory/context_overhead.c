@@ -26,9 +26,11 @@ enum {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t marks_lock = PTHREAD_MUTEX_INITIALIZER; /* of this process's marks in the usage region; held briefly */
 static _Atomic uint64_t booked[VGPU_LIMITS_MAX_CARDS]; /* written under the lock */
 static _Atomic uint64_t expected[VGPU_LIMITS_MAX_CARDS]; /* booked for contexts that are being made */
-static _Atomic unsigned int creating[VGPU_LIMITS_MAX_CARDS]; /* threads that make one without such a booking */
+static unsigned int creating[VGPU_LIMITS_MAX_CARDS]; /* threads that make one without such a booking; under marks_lock */
+static unsigned int marks[VGPU_LIMITS_MAX_CARDS]; /* counts the calls of mark_unaccounted; under marks_lock */
 static _Atomic uint32_t unaccounted;              /* a bit per card's place, as this process's in the usage region */
 static _Atomic uint32_t by_least;            /* a bit per card's place: only the least possible overhead is booked */
 static _Atomic time_t next_look;
@@ -36,6 +38,7 @@ static _Atomic time_t next_look;
 static void context_overhead_after_fork(void)
 {
 	pthread_mutex_init(&lock, NULL);
+	pthread_mutex_init(&marks_lock, NULL);
 	nvml_lists_reset();
 	for (unsigned int card = 0; card < VGPU_LIMITS_MAX_CARDS; card++)
 		booked[card] = expected[card] = creating[card] = 0;
@@ -137,10 +140,23 @@ static struct others unaccounted_of_others(const uint8_t uuid[16], const struct 
 	return others;
 }
 
-static void clear_unaccounted(int card)
+static unsigned int count_marks(int card)
 {
-	atomic_fetch_and(&unaccounted, ~((uint32_t)1 << card));
-	usage_set_unaccounted(card, false);
+	pthread_mutex_lock(&marks_lock);
+	unsigned int count = marks[card];
+	pthread_mutex_unlock(&marks_lock);
+	return count;
+}
+
+/* `seen`: the count before the figures were read. What another thread has marked since is not in them. */
+static void clear_unaccounted(int card, unsigned int seen)
+{
+	pthread_mutex_lock(&marks_lock);
+	if (marks[card] == seen) {
+		atomic_fetch_and(&unaccounted, ~((uint32_t)1 << card));
+		usage_set_unaccounted(card, false);
+	}
+	pthread_mutex_unlock(&marks_lock);
 }
 
 /* Gives back what was booked for a context that is not being made any more. */
@@ -148,8 +164,8 @@ static void give_back_expected(int card, uint64_t size)
 {
 	if (!size)
 		return;
-	atomic_fetch_sub(&expected[card], size);
 	usage_release(card, size);
+	atomic_fetch_sub(&expected[card], size);
 }
 
 /* What a booking becomes: `expected_size` bytes of it were booked for a context that is made now. */
@@ -170,6 +186,7 @@ static bool book(int card, const uint8_t uuid[16], const struct nvml_list *figur
 static bool follow(int card, const uint8_t uuid[16], struct follow_up *up)
 {
 	const uint64_t have = booked[card] + up->expected_size;
+	const unsigned int seen = count_marks(card);
 	struct nvml_list figures;
 	uint64_t overhead;
 	bool fits = true;
@@ -178,7 +195,7 @@ static bool follow(int card, const uint8_t uuid[16], struct follow_up *up)
 	if (!nvml_lists_are_ready() || !measure(card, uuid, &figures, &overhead)) {
 		give_back_expected(card, up->expected_size);
 		if (!figures.are_the_hosts) /* with the host's pids, a later try with a current context may succeed */
-			clear_unaccounted(card);
+			clear_unaccounted(card, seen);
 		return true;
 	}
 	if (!figures.are_the_hosts)
@@ -198,7 +215,7 @@ static bool follow(int card, const uint8_t uuid[16], struct follow_up *up)
 	}
 	if (overhead || booked[card])
 		usage_set_overhead(card, booked[card]);
-	clear_unaccounted(card);
+	clear_unaccounted(card, seen);
 	return fits;
 }
 
@@ -277,10 +294,15 @@ static uint64_t measure_all(int card, const uint8_t uuid[16])
 
 static void mark_unaccounted(int card)
 {
-	if (nvml_lists_are_useless() || atomic_load(&unaccounted) >> card & 1)
+	if (nvml_lists_are_useless())
 		return;
-	usage_set_unaccounted(card, true);
-	atomic_fetch_or(&unaccounted, (uint32_t)1 << card);
+	pthread_mutex_lock(&marks_lock);
+	marks[card]++;
+	if (!(atomic_load(&unaccounted) >> card & 1)) {
+		usage_set_unaccounted(card, true);
+		atomic_fetch_or(&unaccounted, (uint32_t)1 << card);
+	}
+	pthread_mutex_unlock(&marks_lock);
 }
 
 /* ---- making contexts ---- */
@@ -289,14 +311,20 @@ static void mark_unaccounted(int card)
 static void begin_creating(struct context_booking *booking)
 {
 	booking->creating = true;
-	if (!atomic_fetch_add(&creating[booking->card], 1))
+	pthread_mutex_lock(&marks_lock);
+	if (!creating[booking->card]++)
 		usage_set_creating(booking->card, true);
+	pthread_mutex_unlock(&marks_lock);
 }
 
 static void end_creating(const struct context_booking *booking)
 {
-	if (booking->creating && atomic_fetch_sub(&creating[booking->card], 1) == 1)
+	if (!booking->creating)
+		return;
+	pthread_mutex_lock(&marks_lock);
+	if (!--creating[booking->card])
 		usage_set_creating(booking->card, false);
+	pthread_mutex_unlock(&marks_lock);
 }
 
 static bool refuse_context(CUdevice device, uint64_t size, uint64_t limit)
@@ -406,6 +434,8 @@ bool context_overhead_end(CUdevice device, const struct context_booking *booking
 		give_back_expected(booking->card, booking->size);
 	else if (booking->size || !usage_has_room(booking->card, limit))
 		fits = follow_up_locked(booking->card, limited.uuid, &up);
+	else /* another thread may have read the figures, and cleared the mark, before the context was in them */
+		mark_unaccounted(booking->card);
 	end_creating(booking);
 	return fits || refuse_context(device, up.refused, limit.memory);
 }
