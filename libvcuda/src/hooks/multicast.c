@@ -52,7 +52,7 @@ static CUmemGenericAllocationHandle handle_behind(CUdeviceptr pointer)
 	bool room = true;                                                                              \
 	struct binding *binding = books() ? physical_begin_binding(memory, &room) : NULL;             \
 	CUresult result = room ? GUARDED(REAL(function, __VA_ARGS__)) : CUDA_ERROR_OUT_OF_MEMORY;      \
-	return physical_end_binding(binding, result, (struct binder){binder_kind, binder_key}, offset, size)
+	return physical_end_binding(binding, result, physical_binder(binder_kind, binder_key), offset, size)
 
 EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset,
 				   CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
@@ -84,17 +84,17 @@ EXPORT CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUde
 	     offset, pointer, size, flags);
 }
 
-static CUresult unbound(CUresult result, struct binder from, CUdevice device, uint64_t offset, uint64_t size)
-{
-	if (result == CUDA_SUCCESS && books())
-		physical_unbind(from, device, offset, size);
-	return result;
-}
+#define UNBIND(binder_kind, binder_key, device, offset, size, function)                                \
+	const struct binder from = physical_binder(binder_kind, binder_key);                           \
+	uint64_t before = physical_next_binding();                                                     \
+	CUresult result = GUARDED(REAL(function, binder_key, device, offset, size));                   \
+	if (result == CUDA_SUCCESS && books())                                                         \
+		physical_unbind(from, device, offset, size, before);                                   \
+	return result
 
 EXPORT CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice device, size_t offset, size_t size)
 {
-	return unbound(GUARDED(REAL(cuMulticastUnbind, object, device, offset, size)),
-		       (struct binder){MULTICAST_OBJECT, object}, device, offset, size);
+	UNBIND(MULTICAST_OBJECT, object, device, offset, size, cuMulticastUnbind);
 }
 
 EXPORT CUresult cuLogicalEndpointBindMem(unsigned int endpoint, CUdevice device, uint64_t offset,
@@ -114,15 +114,15 @@ EXPORT CUresult cuLogicalEndpointBindAddr(unsigned int endpoint, CUdevice device
 
 EXPORT CUresult cuLogicalEndpointUnbind(unsigned int endpoint, CUdevice device, uint64_t offset, uint64_t size)
 {
-	return unbound(GUARDED(REAL(cuLogicalEndpointUnbind, endpoint, device, offset, size)),
-		       (struct binder){LOGICAL_ENDPOINT, endpoint}, device, offset, size);
+	UNBIND(LOGICAL_ENDPOINT, endpoint, device, offset, size, cuLogicalEndpointUnbind);
 }
 
 EXPORT CUresult cuLogicalEndpointDestroy(unsigned int endpoint)
 {
+	uint64_t before = physical_next_binding();
 	CUresult result = GUARDED(REAL(cuLogicalEndpointDestroy, endpoint));
 
 	if (result == CUDA_SUCCESS && books())
-		physical_unbind_all((struct binder){LOGICAL_ENDPOINT, endpoint});
+		physical_unbind_all(physical_binder(LOGICAL_ENDPOINT, endpoint), before);
 	return result;
 }

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "driver/cuda_table.h"
 #include "memory/charge.h"
+#include "memory/physical.h"
 #include "memory/sharing.h"
 #include "shared/device_limits.h"
 #include "shared/guard.h"
@@ -45,14 +46,14 @@ static CUresult keep_import(enum allocation_kind kind, uint64_t key, CUcontext c
 EXPORT CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle handle, int type,
 					     unsigned long long flags)
 {
+	bool counts = is_counted(), is_locked = counts && physical_lock_to_hold();
 	CUresult result = GUARDED(REAL(cuMemExportToShareableHandle, shared, handle, type, flags));
 
-	if (result != CUDA_SUCCESS || !is_counted())
-		return result;
-	if (type == HANDLE_TYPE_DESCRIPTOR)
+	if (result == CUDA_SUCCESS && counts && type == HANDLE_TYPE_DESCRIPTOR)
 		sharing_export_descriptor(ALLOCATED_HANDLE, handle, *(const int *)shared);
-	else if (type == HANDLE_TYPE_FABRIC)
+	else if (result == CUDA_SUCCESS && counts && type == HANDLE_TYPE_FABRIC)
 		sharing_export_bytes(ALLOCATED_HANDLE, handle, shared);
+	physical_unlock(is_locked);
 	return result;
 }
 
@@ -90,8 +91,11 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
 		share = sharing_import_descriptor((int)(intptr_t)shared, &size);
 	else if (counts && type == HANDLE_TYPE_FABRIC && shared)
 		share = sharing_import_bytes(shared);
+	bool is_locked = counts && physical_lock_to_hold();
 	CUresult result = GUARDED(REAL(cuMemImportFromShareableHandle, handle, shared, type));
-	if (result != CUDA_SUCCESS || !counts || allocations_reference(ALLOCATED_HANDLE, *handle)) {
+	bool is_done = result != CUDA_SUCCESS || !counts || allocations_reference(ALLOCATED_HANDLE, *handle);
+	physical_unlock(is_locked);
+	if (is_done) {
 		sharing_drop(share);
 		return result;
 	}
@@ -125,8 +129,11 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
 	return result;
 }
 
-/* The driver gives out the same address if the memory is open already. */
-static CUresult opened(CUresult result, const CUdeviceptr *pointer, const void *bytes,
+/*
+ * The driver gives out the same address if the memory is open already. `share` is of before the driver's call: an exporter
+ * that frees the memory meanwhile must not leave it without anybody who is charged.
+ */
+static CUresult opened(CUresult result, const CUdeviceptr *pointer, struct share_hold *share,
 		       __typeof__(cuIpcCloseMemHandle) *close_memory)
 {
 	struct charge charge;
@@ -134,9 +141,10 @@ static CUresult opened(CUresult result, const CUdeviceptr *pointer, const void *
 	CUdeviceptr base;
 	size_t size;
 
-	if (result != CUDA_SUCCESS || !is_counted() || allocations_reference(ALLOCATED_POINTER, *pointer))
+	if (result != CUDA_SUCCESS || !is_counted() || allocations_reference(ALLOCATED_POINTER, *pointer)) {
+		sharing_drop(share);
 		return result;
-	struct share_hold *share = sharing_import_bytes(bytes);
+	}
 	if (share && GUARDED(REAL(cuCtxGetCurrent, &context)) == CUDA_SUCCESS)
 		return keep_import(ALLOCATED_POINTER, *pointer, context, share);
 	sharing_drop(share);
@@ -149,6 +157,11 @@ static CUresult opened(CUresult result, const CUdeviceptr *pointer, const void *
 	return result;
 }
 
+static struct share_hold *share_of(const void *bytes)
+{
+	return bytes && is_counted() ? sharing_import_bytes(bytes) : NULL;
+}
+
 static CUresult close_opened(CUdeviceptr pointer)
 {
 	return REAL(cuIpcCloseMemHandle, pointer);
@@ -156,18 +169,22 @@ static CUresult close_opened(CUdeviceptr pointer)
 
 EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags)
 {
-	return opened(GUARDED(REAL(cuIpcOpenMemHandle, pointer, handle, flags)), pointer, &handle, close_opened);
+	struct share_hold *share = share_of(&handle);
+
+	return opened(GUARDED(REAL(cuIpcOpenMemHandle, pointer, handle, flags)), pointer, share, close_opened);
 }
 
 EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags)
 {
-	return opened(GUARDED(REAL(cuIpcOpenMemHandle_v2, pointer, handle, flags)), pointer, &handle, close_opened);
+	struct share_hold *share = share_of(&handle);
+
+	return opened(GUARDED(REAL(cuIpcOpenMemHandle_v2, pointer, handle, flags)), pointer, share, close_opened);
 }
 
 EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 {
 	bool known = false;
-	struct allocation *last = is_counted() ? allocations_dereference(ALLOCATED_POINTER, pointer, &known) : NULL;
+	struct allocation *last = is_counted() ? allocations_dereference(ALLOCATED_POINTER, pointer, ANY_SERIAL, &known) : NULL;
 	CUresult result = GUARDED(REAL(cuIpcCloseMemHandle, pointer));
 
 	if (result != CUDA_SUCCESS && known && !last)
@@ -179,19 +196,21 @@ EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 EXPORT CUresult cuMemGetHandleForAddressRange(void *shared, CUdeviceptr pointer, size_t size, int type,
 					      unsigned long long flags)
 {
-	CUresult result = GUARDED(REAL(cuMemGetHandleForAddressRange, shared, pointer, size, type, flags));
+	bool counts = is_counted() && type == HANDLE_TYPE_DESCRIPTOR, is_locked = counts && physical_lock_to_hold();
 	CUmemGenericAllocationHandle handle;
 	CUdeviceptr base;
 	size_t whole;
 
-	if (result != CUDA_SUCCESS || !is_counted() || type != HANDLE_TYPE_DESCRIPTOR)
-		return result;
-	if (GUARDED(REAL(cuMemRetainAllocationHandle, &handle, (void *)(uintptr_t)pointer)) == CUDA_SUCCESS) {
+	/* Before the export, since another thread may unmap the memory. */
+	bool is_mapped = counts && GUARDED(REAL(cuMemRetainAllocationHandle, &handle, (void *)(uintptr_t)pointer)) == CUDA_SUCCESS;
+	CUresult result = GUARDED(REAL(cuMemGetHandleForAddressRange, shared, pointer, size, type, flags));
+	if (result == CUDA_SUCCESS && is_mapped)
 		sharing_export_descriptor(ALLOCATED_HANDLE, handle, *(const int *)shared);
-		(void)GUARDED(REAL(cuMemRelease, handle));
-	} else if (base_of(pointer, &base, &whole)) {
+	else if (result == CUDA_SUCCESS && counts && base_of(pointer, &base, &whole))
 		sharing_export_descriptor(ALLOCATED_POINTER, base, *(const int *)shared);
-	}
+	if (is_mapped)
+		(void)GUARDED(REAL(cuMemRelease, handle));
+	physical_unlock(is_locked);
 	return result;
 }
 
@@ -225,7 +244,9 @@ static CUresult free_imported(CUdeviceptr pointer)
 
 EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool, CUipcMemHandle *data)
 {
-	return opened(GUARDED(REAL(cuMemPoolImportPointer, pointer, pool, data)), pointer, data, free_imported);
+	struct share_hold *share = share_of(data);
+
+	return opened(GUARDED(REAL(cuMemPoolImportPointer, pointer, pool, data)), pointer, share, free_imported);
 }
 
 /* ---- external memory, most of it of other interfaces ---- */

@@ -26,7 +26,7 @@ static uint64_t part_of(const CUarrayMapInfo *info)
 
 static struct binder array_of(const CUarrayMapInfo *info)
 {
-	return (struct binder){SPARSE_ARRAY, (uintptr_t)info->resource};
+	return physical_binder(SPARSE_ARRAY, (uintptr_t)info->resource);
 }
 
 /* Adds references to all memory of the list. False: there is no memory for the records. */
@@ -40,13 +40,15 @@ static bool begin_list(const CUarrayMapInfo *list, unsigned int count, struct bi
 	return room;
 }
 
+/* `before`: as for physical_unbind. What is mapped to one part by one list stays charged until the next list. */
 static void end_list(const CUarrayMapInfo *list, unsigned int count, struct binding **bindings, CUresult result,
-		     bool is_idle)
+		     bool is_idle, uint64_t before)
 {
 	for (unsigned int i = 0; i < count; i++) {
+		const struct binder array = array_of(&list[i]);
 		if (result == CUDA_SUCCESS && is_idle)
-			physical_unbind(array_of(&list[i]), NO_DEVICE, part_of(&list[i]), 1);
-		(void)physical_end_binding(bindings[i], result, array_of(&list[i]), part_of(&list[i]), 1);
+			physical_unbind(array, NO_DEVICE, part_of(&list[i]), 1, before);
+		(void)physical_end_binding(bindings[i], result, array, part_of(&list[i]), 1);
 	}
 }
 
@@ -63,12 +65,13 @@ static void end_list(const CUarrayMapInfo *list, unsigned int count, struct bind
 	bool counts = !guard_this_thread.inside && limits_state() == LIMITS_PRESENT && list && count;          \
 	struct binding **bindings = counts ? calloc(count, sizeof(*bindings)) : NULL;                          \
 	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                                                            \
+	uint64_t before = physical_next_binding();                                                             \
 	if (!counts)                                                                                           \
 		return GUARDED(REAL(function, list, count, stream));                                           \
 	if (bindings && begin_list(list, count, bindings))                                                     \
 		result = GUARDED(REAL(function, list, count, stream));                                         \
 	if (bindings)                                                                                          \
-		end_list(list, count, bindings, result, IS_IDLE(query, stream));                                      \
+		end_list(list, count, bindings, result, IS_IDLE(query, stream), before);                       \
 	free(bindings);                                                                                        \
 	return result
 

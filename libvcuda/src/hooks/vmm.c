@@ -39,24 +39,29 @@ static bool counts(void)
 
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-	bool known = false;
-	struct allocation *last = counts() ? allocations_dereference(ALLOCATED_HANDLE, handle, &known) : NULL;
+	bool known = false, is_locked = counts() && physical_lock_to_drop();
+	struct allocation *last =
+		counts() ? allocations_dereference(ALLOCATED_HANDLE, handle, ANY_SERIAL, &known) : NULL;
+	const struct binder object = {MULTICAST_OBJECT, handle, last ? last->serial : 0};
 	CUresult result = GUARDED(REAL(cuMemRelease, handle));
 
 	if (result != CUDA_SUCCESS && known && !last)
 		(void)allocations_reference(ALLOCATED_HANDLE, handle);
+	physical_unlock(is_locked);
 	(void)charge_give_back(last, result);
 	if (result == CUDA_SUCCESS && last)
-		physical_unbind_all((struct binder){MULTICAST_OBJECT, handle});
+		physical_unbind_all(object, UINT64_MAX);
 	return result;
 }
 
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
 {
+	bool is_locked = counts() && physical_lock_to_hold();
 	CUresult result = GUARDED(REAL(cuMemRetainAllocationHandle, handle, address));
 
 	if (result == CUDA_SUCCESS && counts())
 		(void)allocations_reference(ALLOCATED_HANDLE, *handle);
+	physical_unlock(is_locked);
 	return result;
 }
 
@@ -64,17 +69,18 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
 EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
 			 unsigned long long flags)
 {
-	bool charged = counts() && allocations_reference(ALLOCATED_HANDLE, handle);
+	uint64_t charged = counts() ? allocations_reference(ALLOCATED_HANDLE, handle) : 0; /* the serial */
 	struct allocation *range = charged ? calloc(1, sizeof(*range)) : NULL;
 	CUresult result = charged && !range ? CUDA_ERROR_OUT_OF_MEMORY
 					    : GUARDED(REAL(cuMemMap, pointer, size, offset, handle, flags));
 
 	if (charged && result != CUDA_SUCCESS) {
-		physical_drop(handle);
+		physical_drop(handle, charged);
 		free(range);
 	} else if (charged) {
 		*range = (struct allocation){
-			.kind = MAPPED_RANGE, .key = pointer, .size = size, .target = handle, .card = USAGE_NO_CARD,
+			.kind = MAPPED_RANGE, .key = pointer, .size = size, .card = USAGE_NO_CARD,
+			.target = handle, .target_serial = charged,
 		};
 		free(allocations_put(range));
 	}
@@ -94,14 +100,16 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 		taken = range;
 	}
 	CUresult result = GUARDED(REAL(cuMemUnmap, pointer, size));
+	bool is_locked = taken && physical_lock_to_drop();
 	while ((range = taken)) {
 		taken = range->next;
 		if (result == CUDA_SUCCESS) {
-			physical_drop(range->target);
+			physical_drop(range->target, range->target_serial);
 			free(range);
 		} else {
 			free(allocations_put(range));
 		}
 	}
+	physical_unlock(is_locked);
 	return result;
 }

@@ -25,7 +25,7 @@ struct shard {
 /* All zero, so that an unused shard takes no page. */
 static struct shard shards[SHARDS] = {[0 ... SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static _Atomic uint64_t next_serial;
+static _Atomic uint64_t next_serial = 1;
 
 /* Another thread of the parent may have been changing the table at the fork, so the child drops its copy unread. */
 static void empty_table(void)
@@ -118,7 +118,8 @@ struct allocation *allocations_put(struct allocation *entry)
 	struct shard *shard = lock_shard(entry->kind, entry->key);
 	struct allocation *displaced = unlink_entry(shard, find(shard, entry->kind, entry->key));
 
-	entry->serial = atomic_fetch_add(&next_serial, 1);
+	if (!entry->serial) /* else the entry was in the table before: what refers to it still does */
+		entry->serial = atomic_fetch_add(&next_serial, 1);
 	if (shard->entries >= shard->bucket_count * 2)
 		grow(shard);
 	link_entry(shard, entry);
@@ -158,27 +159,28 @@ bool allocations_change(enum allocation_kind kind, uint64_t key, bool (*change)(
 	return is_changed;
 }
 
-bool allocations_reference(enum allocation_kind kind, uint64_t key)
+uint64_t allocations_reference(enum allocation_kind kind, uint64_t key)
 {
 	struct shard *shard = lock_shard(kind, key);
 	struct allocation *entry = *find(shard, kind, key);
+	uint64_t serial = entry ? entry->serial : 0;
 
 	if (entry)
 		entry->references++;
 	pthread_mutex_unlock(&shard->lock);
-	return entry;
+	return serial;
 }
 
-struct allocation *allocations_dereference(enum allocation_kind kind, uint64_t key, bool *known)
+struct allocation *allocations_dereference(enum allocation_kind kind, uint64_t key, uint64_t serial, bool *known)
 {
 	struct shard *shard = lock_shard(kind, key);
 	struct allocation **at = find(shard, kind, key);
 	struct allocation *last = NULL;
 
-	*known = *at;
-	if (*at && !(*at)->references)
+	*known = *at && (serial == ANY_SERIAL || (*at)->serial == serial);
+	if (*known && !(*at)->references)
 		last = unlink_entry(shard, at);
-	else if (*at)
+	else if (*known)
 		(*at)->references--;
 	pthread_mutex_unlock(&shard->lock);
 	return last;

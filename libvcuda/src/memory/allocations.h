@@ -25,12 +25,15 @@ enum allocation_kind {
 	GRAPH_EXEC,       /* `target` is what hooks/graph.c knows of its nodes; nothing is booked for it */
 };
 
+enum { ANY_SERIAL = 0 };
+
 struct allocation {
 	struct allocation *next;
 	uint64_t key;
 	uint64_t size;
-	uint64_t serial;   /* every entry put into the table gets the next number */
+	uint64_t serial;   /* an entry gets the next number when it is first put into the table; 0: it never was */
 	uint64_t target;
+	uint64_t target_serial; /* of a MAPPED_RANGE: the serial of the handle's entry */
 	struct share_hold *shares; /* with other processes, see memory/sharing.h; NULL: there are none */
 	uint32_t share_id; /* of the descriptors by which the memory was exported; 0: there are none */
 	CUcontext context; /* the memory is destroyed with it; NULL: the memory outlives contexts */
@@ -55,11 +58,14 @@ bool allocations_find(enum allocation_kind kind, uint64_t key, struct allocation
 bool allocations_change(enum allocation_kind kind, uint64_t key, bool (*change)(struct allocation *entry, void *argument),
 			void *argument);
 
-/* Adds a reference. False: the key was not charged here. */
-bool allocations_reference(enum allocation_kind kind, uint64_t key);
+/* Adds a reference and returns the entry's serial. 0: the key was not charged here. */
+uint64_t allocations_reference(enum allocation_kind kind, uint64_t key);
 
-/* Drops a reference. Takes out and returns the entry if that was the last one. *known: the key was charged here. */
-struct allocation *allocations_dereference(enum allocation_kind kind, uint64_t key, bool *known);
+/*
+ * Drops a reference of the entry with this serial, since another one may have got the key meanwhile. Takes out and returns
+ * the entry if that was the last reference. *known: there was such an entry.
+ */
+struct allocation *allocations_dereference(enum allocation_kind kind, uint64_t key, uint64_t serial, bool *known);
 
 /* The serial of the next entry. */
 uint64_t allocations_serial(void);

@@ -26,7 +26,7 @@ static void release(struct allocation *entry)
 		return;
 	sharing_drop(entry->shares);
 	if (entry->kind == ALLOCATED_ARRAY || entry->kind == ALLOCATED_MIPMAP)
-		physical_unbind_all((struct binder){SPARSE_ARRAY, entry->key});
+		physical_unbind_all((struct binder){SPARSE_ARRAY, entry->key, entry->serial}, UINT64_MAX);
 	if (entry->card != USAGE_NO_CARD)
 		usage_release(entry->card, entry->size);
 	if (entry->managed)

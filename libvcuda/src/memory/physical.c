@@ -4,27 +4,34 @@
 #include "memory/physical.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "memory/allocations.h"
 #include "memory/charge.h"
+#include "shared/guard.h"
 
 struct binding {
 	struct binding *next;
 	struct binder to;
+	uint64_t number;
 	uint64_t offset, size;
 	CUmemGenericAllocationHandle memory;
+	uint64_t serial; /* of the memory's entry */
 	CUdevice device;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct binding *bindings;
+static _Atomic uint64_t next_number;
+static pthread_rwlock_t holders = PTHREAD_RWLOCK_INITIALIZER;
 
 /* The charges of a forked child are its parent's, see memory/allocations.h. */
 static void empty_list(void)
 {
 	pthread_mutex_init(&lock, NULL);
+	pthread_rwlock_init(&holders, NULL);
 	bindings = NULL;
 }
 
@@ -33,26 +40,56 @@ static void physical_watch_forks(void)
 	pthread_atfork(NULL, NULL, empty_list);
 }
 
+bool physical_lock_to_hold(void)
+{
+	pthread_once(&once, physical_watch_forks);
+	return !guard_this_thread.inside && pthread_rwlock_wrlock(&holders) == 0;
+}
+
+bool physical_lock_to_drop(void)
+{
+	pthread_once(&once, physical_watch_forks);
+	return !guard_this_thread.inside && pthread_rwlock_rdlock(&holders) == 0;
+}
+
+void physical_unlock(bool is_locked)
+{
+	if (is_locked)
+		pthread_rwlock_unlock(&holders);
+}
+
 /* Drops what the bindings of a list refer to. Called without the lock: the last reference may end further bindings. */
 static void drop_list(struct binding *list)
 {
 	while (list) {
 		struct binding *next = list->next;
-		physical_drop(list->memory);
+		physical_drop(list->memory, list->serial);
 		free(list);
 		list = next;
 	}
 }
 
-void physical_drop(CUmemGenericAllocationHandle handle)
+struct binder physical_binder(enum binder_kind kind, uint64_t key)
+{
+	struct allocation entry = {.serial = 0};
+
+	if (kind == MULTICAST_OBJECT)
+		(void)allocations_find(ALLOCATED_HANDLE, key, &entry);
+	else if (kind == SPARSE_ARRAY && !allocations_find(ALLOCATED_ARRAY, key, &entry))
+		(void)allocations_find(ALLOCATED_MIPMAP, key, &entry);
+	return (struct binder){kind, key, entry.serial};
+}
+
+void physical_drop(CUmemGenericAllocationHandle handle, uint64_t serial)
 {
 	bool known;
-	struct allocation *last = allocations_dereference(ALLOCATED_HANDLE, handle, &known);
+	struct allocation *last = allocations_dereference(ALLOCATED_HANDLE, handle, serial, &known);
 
 	if (!last)
 		return;
+	const struct binder object = {MULTICAST_OBJECT, handle, last->serial};
 	(void)charge_give_back(last, CUDA_SUCCESS);
-	physical_unbind_all((struct binder){MULTICAST_OBJECT, handle});
+	physical_unbind_all(object, UINT64_MAX);
 }
 
 struct binding *physical_begin_binding(CUmemGenericAllocationHandle memory, bool *room)
@@ -60,15 +97,16 @@ struct binding *physical_begin_binding(CUmemGenericAllocationHandle memory, bool
 	struct allocation entry;
 
 	*room = true;
-	if (!allocations_reference(ALLOCATED_HANDLE, memory) || !allocations_find(ALLOCATED_HANDLE, memory, &entry))
+	uint64_t serial = allocations_reference(ALLOCATED_HANDLE, memory);
+	if (!serial || !allocations_find(ALLOCATED_HANDLE, memory, &entry))
 		return NULL;
 	struct binding *binding = calloc(1, sizeof(*binding));
 	*room = binding;
 	if (!binding) {
-		physical_drop(memory);
+		physical_drop(memory, serial);
 		return NULL;
 	}
-	*binding = (struct binding){.memory = memory, .device = entry.device};
+	*binding = (struct binding){.memory = memory, .serial = serial, .device = entry.device};
 	return binding;
 }
 
@@ -85,6 +123,7 @@ CUresult physical_end_binding(struct binding *binding, CUresult result, struct b
 	binding->size = size;
 	pthread_once(&once, physical_watch_forks);
 	pthread_mutex_lock(&lock);
+	binding->number = atomic_fetch_add(&next_number, 1);
 	binding->next = bindings;
 	bindings = binding;
 	pthread_mutex_unlock(&lock);
@@ -93,17 +132,22 @@ CUresult physical_end_binding(struct binding *binding, CUresult result, struct b
 
 static bool is_bound_to(const struct binding *binding, struct binder to)
 {
-	return binding->to.kind == to.kind && binding->to.key == to.key;
+	return binding->to.kind == to.kind && binding->to.key == to.key && binding->to.serial == to.serial;
 }
 
-void physical_unbind(struct binder from, CUdevice device, uint64_t offset, uint64_t size)
+uint64_t physical_next_binding(void)
+{
+	return atomic_load(&next_number);
+}
+
+void physical_unbind(struct binder from, CUdevice device, uint64_t offset, uint64_t size, uint64_t before)
 {
 	struct binding *ended = NULL;
 
 	pthread_mutex_lock(&lock);
 	for (struct binding **at = &bindings; *at;) {
 		struct binding *binding = *at;
-		if (!is_bound_to(binding, from) || (device != NO_DEVICE && binding->device != device) ||
+		if (!is_bound_to(binding, from) || binding->number >= before || (device != NO_DEVICE && binding->device != device) ||
 		    binding->offset < offset || binding->offset - offset >= size) {
 			at = &binding->next;
 			continue;
@@ -116,7 +160,7 @@ void physical_unbind(struct binder from, CUdevice device, uint64_t offset, uint6
 	drop_list(ended);
 }
 
-void physical_unbind_all(struct binder from)
+void physical_unbind_all(struct binder from, uint64_t before)
 {
-	physical_unbind(from, NO_DEVICE, 0, UINT64_MAX);
+	physical_unbind(from, NO_DEVICE, 0, UINT64_MAX, before);
 }

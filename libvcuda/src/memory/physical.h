@@ -19,13 +19,29 @@ enum binder_kind { MULTICAST_OBJECT, LOGICAL_ENDPOINT, SPARSE_ARRAY };
 
 struct binder {
 	enum binder_kind kind;
-	uint64_t key; /* the object's or the array's handle, the endpoint's id */
+	uint64_t key;    /* the object's or the array's handle, the endpoint's id */
+	uint64_t serial; /* of the object's or the array's entry in memory/allocations.h; 0: there is none */
 };
 
 struct binding;
 
-/* Drops a reference, and with the last one the charge and what is bound to the object. */
-void physical_drop(CUmemGenericAllocationHandle handle);
+/* The binder that has the handle or the id now. */
+struct binder physical_binder(enum binder_kind kind, uint64_t key);
+
+/*
+ * A call that gives memory another holder, a handle or a descriptor, has the lock for itself from before the driver's call
+ * until the holder is counted. A call that may drop the last reference shares it. The driver's own calls take no lock.
+ * Both return whether they took it.
+ */
+bool physical_lock_to_hold(void);
+bool physical_lock_to_drop(void);
+void physical_unlock(bool is_locked);
+
+/*
+ * Drops a reference to the entry with this serial (as for allocations_dereference), and with the last one the charge and
+ * what is bound to the object.
+ */
+void physical_drop(CUmemGenericAllocationHandle handle, uint64_t serial);
 
 /*
  * Begins to bind the memory: adds a reference. NULL with *room: the memory was not charged here. NULL without: there is
@@ -36,10 +52,13 @@ struct binding *physical_begin_binding(CUmemGenericAllocationHandle memory, bool
 /* Ends it by the driver's result. `offset`, `size`: the range of the binder that the memory lies behind. */
 CUresult physical_end_binding(struct binding *binding, CUresult result, struct binder to, uint64_t offset, uint64_t size);
 
-/* The driver has ended the bindings of the device's memory in this range of the binder. */
-void physical_unbind(struct binder from, CUdevice device, uint64_t offset, uint64_t size);
+/* The number of the next binding. Read it before the driver ends bindings: later ones may lie in the same range. */
+uint64_t physical_next_binding(void);
 
-/* The driver has destroyed the binder. */
-void physical_unbind_all(struct binder from);
+/* The driver has ended the bindings of the device's memory in this range of the binder, of those before the number. */
+void physical_unbind(struct binder from, CUdevice device, uint64_t offset, uint64_t size, uint64_t before);
+
+/* The driver has destroyed the binder, with its bindings before the number. */
+void physical_unbind_all(struct binder from, uint64_t before);
 
 #endif

@@ -31,7 +31,7 @@ struct share_hold {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static int watch = -1;               /* the epoll instance; -1: there is none */
+static atomic_int watch = -1;        /* the epoll instance; -1: there is none */
 static struct allocation *lingering;
 static _Atomic unsigned int lingers;
 static _Atomic unsigned int exported_pointers;
@@ -73,7 +73,7 @@ static void watch_descriptor(int fd, uint32_t id)
 	pthread_mutex_lock(&lock);
 	if (watch < 0)
 		watch = open_watch();
-	if (watch >= 0 && epoll_ctl(watch, EPOLL_CTL_ADD, fd, &event) < 0 && errno != EEXIST)
+	if (watch < 0 || (epoll_ctl(watch, EPOLL_CTL_ADD, fd, &event) < 0 && errno != EEXIST))
 		atomic_store(&is_unwatched, true);
 	pthread_mutex_unlock(&lock);
 }
@@ -238,13 +238,19 @@ void sharing_pointer_freed(CUdeviceptr pointer)
 	free(entry);
 }
 
-bool sharing_linger(struct allocation *entry)
+/* Threads that exported the memory at the same time may have made an id each. */
+static bool has_open_descriptor(const struct allocation *entry)
 {
 	bool is_open = false;
 
 	for (const struct share_hold *at = entry->shares; at && !is_open; at = at->next)
 		is_open = at->has_descriptor && is_open_somewhere(at->id);
-	if (!is_open)
+	return is_open;
+}
+
+bool sharing_linger(struct allocation *entry)
+{
+	if (!has_open_descriptor(entry))
 		return false;
 	pthread_mutex_lock(&lock);
 	entry->next = lingering;
@@ -263,7 +269,7 @@ struct allocation *sharing_take_ended(void)
 	pthread_mutex_lock(&lock);
 	for (struct allocation **at = &lingering; *at;) {
 		struct allocation *entry = *at;
-		if (is_open_somewhere(entry->share_id)) {
+		if (has_open_descriptor(entry)) {
 			at = &entry->next;
 			continue;
 		}
