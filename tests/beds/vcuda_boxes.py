@@ -189,6 +189,12 @@ class Box:
         self.clients.append(client)
         return client
 
+    def run(self, program: Path, *words: str) -> Client:
+        """Another program, which answers lines too."""
+        client = Client(self.command(str(program), *words), self.environment, self.path / "log")
+        self.clients.append(client)
+        return client
+
     def start(self, how: str = "local", level: str = "error", library: str = "libcuda.so.1") -> Client:
         client = self._begin(how, level, library)
         assert client.receive() == ["ready"], self.log
