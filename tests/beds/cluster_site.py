@@ -225,7 +225,7 @@ class Site:
         """The claims that are ready, by the names of pod and container."""
         run = self.node.settings.run_dir
         found = []
-        for path in Path(run, "containers").glob("*/claim.json"):
+        for path in Path(run, "containers").glob("[!.]*/claim.json"):
             try:
                 found.append(claims.read(run, path.parent.name))
             except FileNotFoundError:  # it has just ended

@@ -101,9 +101,11 @@ class Cluster:
         self.scheduler = self._server(self._programs["kube-scheduler"], *self._scheduler())
 
     def start(self) -> Cluster:
-        for server in (self.etcd, self.api, self.controllers, self.scheduler):
+        for server in (self.etcd, self.api):
             server.start()
         self.ready()
+        for server in (self.controllers, self.scheduler):  # the controller manager ends if the API server is slow
+            server.start()
         wait_for(lambda: self.find("serviceaccount", "default").get("secrets"), 120, self.what_happened)
         return self
 

@@ -1,0 +1,270 @@
+"""The scheduler extender in a real cluster: Kubernetes 1.20's own scheduler asks it, kubelet and the hook follow it.
+
+kube-scheduler has the shipped configuration with the addresses and certificates of this cluster, and the extender has
+the rights of its manifest and no others. The node has two cards. Only these are simulated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import containerd_bed
+import pytest
+import yaml
+from checkout import CHECKOUT
+from cluster_site import EXAMPLES, NAMESPACE, Site, documents
+from daemons import wait_for
+from extender_process import Certificates
+from real_cluster import Server
+from real_kubelet import NODE
+
+from vgpu.config.dialects import placements
+
+pytestmark = [pytest.mark.root, pytest.mark.long]
+
+MANIFESTS = CHECKOUT / "packaging/kubernetes/scheduler"
+ACCOUNT = "vgpu-scheduler-extender"
+LEASE = f"lease/{ACCOUNT}"
+ADDRESS = "127.0.0.1:3456"
+CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
+CARDS: tuple[dict[str, Any], dict[str, int]] = ({}, {CORE: 200, MEMORY: 320})
+#: The node's settings and what it then offers, by the resource that a pod asks for.
+NODES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+    CORE: CARDS,
+    "nvidia.com/vcuda-core": (
+        {"resources__core_name": "nvidia.com/vcuda-core", "resources__memory_name": "nvidia.com/vcuda-memory",
+         "resources__memory_unit": 1 << 20},
+        {"nvidia.com/vcuda-core": 200, "nvidia.com/vcuda-memory": 81920},
+    ),
+    "nvidia.com/gpu": ({"resources__mode": "gpu", "resources__split_count": 2}, {"nvidia.com/gpu": 4}),
+}  # fmt: skip
+
+
+class Extender:
+    """One replica at ADDRESS, beside the API server."""
+
+    def __init__(self, site: Site, certificates: Certificates) -> None:
+        self.site = site
+        self.log = site.directory / "extender.log"
+        self.certificates = certificates
+        self.server: Server | None = None
+
+    def start(self, *options: str) -> Extender:
+        self.end()
+        command = [
+            sys.executable, "-m", "vgpu.plugin.scheduler.command", f"--address={ADDRESS}",
+            f"--kubeconfig={self.site.cluster.directory}/{ACCOUNT}.kubeconfig",
+            "--client-names=system:kube-scheduler", *self.certificates.options(), *options,
+        ]  # fmt: skip
+        self.server = Server(self.site.place, self.log, command).start()
+        return self
+
+    def ready(self, seconds: float = 60) -> Extender:
+        wait_for(lambda: self.ask("/readyz") == "ok\n", seconds, self.text)
+        return self
+
+    def ask(self, path: str, body: Any = None) -> str:
+        """The answer to a request with the scheduler's certificate, "" where there is none."""
+        certificate, key = self.certificates.client
+        script = (
+            "import ssl, sys, urllib.request as r\n"
+            f"context = ssl.create_default_context(cafile={str(self.certificates.authority)!r})\n"
+            f"context.load_cert_chain({str(certificate)!r}, {str(key)!r})\n"
+            "data = sys.stdin.buffer.read() or None\n"
+            f"print(r.urlopen(r.Request('https://{ADDRESS}{path}', data), context=context).read().decode(), end='')"
+        )
+        command = [*self.site.place.prefix, sys.executable, "-c", script]
+        given = "" if body is None else json.dumps(body)
+        return subprocess.run(command, input=given, capture_output=True, text=True, check=False).stdout
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")[-3000:]
+
+    def alive(self) -> bool:
+        return self.server is not None and self.server.process is not None and self.server.process.poll() is None
+
+    def end(self, number: int = signal.SIGKILL) -> None:
+        if self.server is not None and self.server.process is not None:
+            if self.alive():
+                os.kill(self.server.process.pid, number)
+            self.server.process.wait(60)
+            self.server = None
+
+
+@pytest.fixture(scope="module")
+def extender(cluster: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Extender]:
+    """The extender, its rights, and kube-scheduler's configuration with it."""
+    certificates = Certificates(tmp_path_factory.mktemp("pki"))
+    cluster.cluster.kubectl("apply", "-f", str(MANIFESTS / "rbac.yaml"))
+    cluster.cluster.account(ACCOUNT, NAMESPACE)
+    made = Extender(cluster, certificates)
+    (shipped,) = yaml.safe_load((MANIFESTS / "configuration/default-scheduler-v1beta1.yaml").read_text())["extenders"]
+    certificate, key = certificates.client
+    files = {"certFile": str(certificate), "keyFile": str(key), "caFile": str(certificates.authority)}
+    with_bind = {**shipped, "urlPrefix": f"https://{ADDRESS}/scheduler", "tlsConfig": files}
+    configure_scheduler(cluster, with_bind)
+    yield made
+    made.end()
+
+
+def configure_scheduler(site: Site, extender: dict[str, Any]) -> None:
+    path = site.cluster.directory / "scheduler.json"
+    found = json.loads(path.read_text())
+    site.cluster.scheduler.kill()
+    path.write_text(json.dumps({**found, "percentageOfNodesToScore": 100, "extenders": [extender]}))
+    site.cluster.scheduler.start()
+
+
+@pytest.fixture
+def site(cluster: Site, extender: Extender) -> Iterator[Site]:
+    """Each test leaves no pods to the next."""
+    del extender
+    yield cluster
+    cluster.cluster.kubectl("delete", "replicasets", "--all", "--timeout=90s")
+    cluster.delete_all()
+
+
+def known(site: Site) -> None:
+    """Wait until the node's annotations say what it has now."""
+    wait_for(lambda: "vgpu.io/node-cards" in site.cluster.annotations("node", NODE), 60, site.plugin.text)
+
+
+def chosen(pod: dict[str, Any]) -> dict[str, list[str]]:
+    """Container -> the cards that the extender wrote on the pod."""
+    annotations = pod["metadata"]["annotations"]
+    if placements.HAMI in annotations:
+        segments = annotations[placements.HAMI].split(";")
+        names = [one["name"] for one in pod["spec"]["containers"]]
+        return {name: [card.split(",")[0] for card in text.split(":") if card] for name, text in zip(names, segments)}
+    parts = [part.partition("=") for part in annotations[placements.OWN].split(";")]
+    return {name: [card.split(":")[0] for card in cards.split(",")] for name, _, cards in parts}
+
+
+def ends_on_its_cards(site: Site, name: str) -> list[str]:
+    """Assert that each container of a running pod holds the cards that were chosen; returns them."""
+    pod = site.phase(name, "Running", seconds=180)
+    found = chosen(pod)
+    assert found
+    for container, cards in found.items():
+        assert sorted(uuid for uuid, _, _ in site.held(name, container)) == sorted(cards)
+    return [card for cards in found.values() for card in cards]
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_shipped_pods_end_on_the_card_that_was_chosen(site: Site, extender: Extender, path: Path) -> None:
+    """These are the pods that users of gpu-manager and of the 4paradigm plugin know from those projects' pages."""
+    (document,) = documents(path)
+    limits = {key for one in document["spec"]["containers"] for key in one["resources"]["limits"]}
+    settings, offered = next(NODES[key] for key in NODES if key in limits)
+    site.configure(offered, **settings)
+    known(site)
+    extender.start("--bind").ready()
+    site.cluster.kubectl("apply", "-f", str(path))
+    assert ends_on_its_cards(site, document["metadata"]["name"])
+
+
+def replicas(site: Site, name: str, count: int, cores: int) -> None:
+    limits = {CORE: str(cores), MEMORY: "4"}
+    container = {
+        "name": "main", "image": containerd_bed.IMAGE, "command": ["sleep", "86400"], "resources": {"limits": limits},
+    }  # fmt: skip
+    template = {
+        "metadata": {"labels": {"app": name}},
+        "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]},
+    }
+    selector = {"matchLabels": {"app": name}}
+    spec = {"replicas": count, "selector": selector, "template": template}
+    site.cluster.apply({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": name}, "spec": spec})
+
+
+def pods(site: Site, label: str) -> list[dict[str, Any]]:
+    return json.loads(site.cluster.kubectl("get", "pods", "-l", f"app={label}", "-o", "json"))["items"]  # type: ignore[no-any-return]
+
+
+def four_of_ten_run(site: Site, label: str) -> None:
+    """Four run on their cards, two on each, and six wait; no pod has failed."""
+
+    def running() -> list[dict[str, Any]]:
+        return [pod for pod in pods(site, label) if pod["status"]["phase"] == "Running"]
+
+    wait_for(lambda: len(running()) == 4, 180, lambda: site.cluster.kubectl("describe", "pods", check=False)[-3000:])
+    every = pods(site, label)
+    assert sorted(pod["status"]["phase"] for pod in every) == ["Pending"] * 6 + ["Running"] * 4
+    assert sum(bool(pod["spec"].get("nodeName")) for pod in every) == 4
+    cards = [card for pod in running() for card in ends_on_its_cards(site, pod["metadata"]["name"])]
+    assert sorted(cards) == sorted(site.cards * 2)
+
+
+def test_ten_replicas_at_once_on_room_for_four(site: Site, extender: Extender) -> None:
+    """In sum the node has the units for five. The fifth finds no card, and the reason is in its events."""
+    site.configure(CARDS[1], **CARDS[0])
+    known(site)
+    extender.start("--bind").ready()
+    replicas(site, "ten", 10, 40)
+    four_of_ten_run(site, "ten")
+    waits = next(pod["metadata"]["name"] for pod in pods(site, "ten") if pod["status"]["phase"] == "Pending")
+    wait_for(lambda: "no card fits 1 card, 40 cores" in site.cluster.kubectl("describe", "pod", waits), 60)
+
+
+def test_the_extender_is_killed_again_and_again_while_pods_are_bound(site: Site, extender: Extender) -> None:
+    site.configure(CARDS[1], **CARDS[0])
+    known(site)
+    extender.start("--bind").ready()
+    replicas(site, "killed", 10, 40)
+    for count in range(1, 4):
+        wait_for(lambda: sum(bool(pod["spec"].get("nodeName")) for pod in pods(site, "killed")) >= count, 120)  # noqa: B023
+        extender.start("--bind").ready()
+    four_of_ten_run(site, "killed")
+
+
+def test_the_extender_is_killed_between_its_decision_and_the_binding(site: Site, extender: Extender) -> None:
+    """Without the bind verb filter writes the decision. The next process decides about the pod afresh."""
+    site.configure(CARDS[1], **CARDS[0])
+    known(site)
+    site.cluster.scheduler.kill()
+    try:
+        extender.start().ready()
+        site.create("decided", {CORE: 60, MEMORY: 4})
+        body = {"Pod": site.find_pod("decided"), "Nodes": None, "NodeNames": [NODE]}
+        assert json.loads(extender.ask("/scheduler/filter", body))["NodeNames"] == [NODE]
+        assert chosen(site.find_pod("decided"))
+        extender.end()
+    finally:
+        site.cluster.scheduler.start()
+    for name in ("second", "third"):
+        site.create(name, {CORE: 60, MEMORY: 4})
+    extender.start("--bind").ready()
+    names = ("decided", "second", "third")
+
+    def running() -> list[str]:
+        return [name for name in names if site.find_pod(name)["status"]["phase"] == "Running"]
+
+    wait_for(lambda: len(running()) == 2, 180, lambda: site.what_happened("decided"))
+    assert sorted(card for name in running() for card in ends_on_its_cards(site, name)) == sorted(site.cards)
+    (waits,) = set(names) - set(running())
+    assert site.find_pod(waits)["status"]["phase"] == "Pending"
+
+
+def test_a_leader_that_loses_its_lease_binds_nothing_and_the_next_one_goes_on(site: Site, extender: Extender) -> None:
+    site.configure(CARDS[1], **CARDS[0])
+    known(site)
+    extender.start("--bind", "--leader-elect").ready()
+    site.create("before", {CORE: 60, MEMORY: 4})
+    first = ends_on_its_cards(site, "before")
+    stolen = json.dumps({"spec": {"holderIdentity": "somebody-else"}})
+    site.cluster.kubectl("patch", LEASE, "-n", NAMESPACE, "--type=merge", "-p", stolen)
+    wait_for(lambda: not extender.alive(), 60, extender.text)
+    assert "the lease could not be renewed" in extender.text()
+    site.create("after", {CORE: 60, MEMORY: 4})
+    wait_for(lambda: site.events("after", "FailedScheduling"), 60)
+    assert not site.find_pod("after")["spec"].get("nodeName")
+    extender.start("--bind", "--leader-elect").ready(120)  # when the thief's lease has not changed for its duration
+    assert sorted(first + ends_on_its_cards(site, "after")) == sorted(site.cards)
+    extender.end(signal.SIGTERM)
