@@ -154,14 +154,12 @@ def test_a_permanent_forged_lock_is_ignored_soon(loads: Loads, moves: bool) -> N
     )
     start = first_byte(loads.box.uuid)
     with path.open("rb") as first, path.open("rb") as second:
-        lock(first, fcntl.F_RDLCK, start, 2 if moves else 0)
+        lock(first, fcntl.F_RDLCK, start, 1 if moves else 0)
         loads.start()
-        time.sleep(SETTLE / 2)
-        assert loads.busy() < 5 * MS, "it is heeded at first"
         for number in range(1, 160):
             time.sleep(0.05)
             if moves:
-                lock(second if number % 2 else first, fcntl.F_RDLCK, start + 2 * number, 2)
+                lock(second if number % 2 else first, fcntl.F_RDLCK, start + number, 1)
                 lock(first if number % 2 else second, fcntl.F_UNLCK, 0, 0)
             if loads.busy() > 200 * MS:
                 break
