@@ -408,7 +408,7 @@ uint64_t container_slice_tidy(struct token_bucket *const *buckets, unsigned int 
 		until = bounds_max(until, stays_until(buckets[i], now));
 	}
 	if (now < until)
-		return until;
+		return bounds_min(until, renew_lease(now));
 	if (!try_lock_slice())
 		return now + BUSY;
 	if (LOAD(container_slice.present)) /* another thread may have left meanwhile */

@@ -173,18 +173,17 @@ static void forgo(struct token_bucket *bucket, uint64_t now)
  * Returns for how long others have held this process up beyond what is theirs. All of them together may use the card
  * for the rest of the time beside this container's share.
  */
-static uint64_t held_up_for(const struct token_bucket *bucket, bool waits, uint64_t now)
+static uint64_t held_up_for(const struct token_bucket *bucket, uint64_t now)
 {
 	static uint64_t last, sum;
-	static bool waited;
 	uint64_t rate = schedule_own_rate(bucket), passed = last && last < now ? now - last : 0;
 
-	if (waited)
-		sum += passed * rate / WHOLE;
+	/* Since the last look the process may have stopped waiting for others, as without tokens or for its own container. */
+	if (LOAD(neighbours.waits_from))
+		sum += bounds_min(passed, SLICE_ABSENT) * rate / WHOLE;
 	else
 		sum -= bounds_min(sum, passed * (WHOLE - rate) / WHOLE);
 	last = now;
-	waited = waits;
 	return sum * WHOLE / rate;
 }
 
@@ -192,7 +191,7 @@ static bool is_held_up_too_long(const struct token_bucket *bucket, bool waits, u
 {
 	uint64_t most = LOAD(bucket->schedule.tenants) > 2 ? SLICE_LONGEST_WAIT_OF_MANY : SLICE_LONGEST_WAIT;
 
-	return held_up_for(bucket, waits, now) >= most && waits;
+	return held_up_for(bucket, now) >= most && waits;
 }
 
 /* What it waited for in vain is not owed to it. */
