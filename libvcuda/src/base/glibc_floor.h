@@ -18,6 +18,10 @@ __asm__(".symver pthread_once, pthread_once@GLIBC_2.2.5");
 __asm__(".symver pthread_create, pthread_create@GLIBC_2.2.5");
 __asm__(".symver pthread_sigmask, pthread_sigmask@GLIBC_2.2.5");
 __asm__(".symver pthread_attr_setstacksize, pthread_attr_setstacksize@GLIBC_2.2.5");
+__asm__(".symver pthread_rwlock_init, pthread_rwlock_init@GLIBC_2.2.5");
+__asm__(".symver pthread_rwlock_rdlock, pthread_rwlock_rdlock@GLIBC_2.2.5");
+__asm__(".symver pthread_rwlock_wrlock, pthread_rwlock_wrlock@GLIBC_2.2.5");
+__asm__(".symver pthread_rwlock_unlock, pthread_rwlock_unlock@GLIBC_2.2.5");
 #elif defined(__aarch64__)
 __asm__(".symver dlopen, dlopen@GLIBC_2.17");
 __asm__(".symver dlsym, dlsym@GLIBC_2.17");
@@ -26,6 +30,11 @@ __asm__(".symver pthread_once, pthread_once@GLIBC_2.17");
 __asm__(".symver pthread_create, pthread_create@GLIBC_2.17");
 __asm__(".symver pthread_sigmask, pthread_sigmask@GLIBC_2.17");
 __asm__(".symver pthread_attr_setstacksize, pthread_attr_setstacksize@GLIBC_2.17");
+__asm__(".symver pthread_rwlock_init, pthread_rwlock_init@GLIBC_2.17");
+__asm__(".symver pthread_rwlock_rdlock, pthread_rwlock_rdlock@GLIBC_2.17");
+__asm__(".symver pthread_rwlock_wrlock, pthread_rwlock_wrlock@GLIBC_2.17");
+__asm__(".symver pthread_rwlock_unlock, pthread_rwlock_unlock@GLIBC_2.17");
+__asm__(".symver pthread_setcancelstate, pthread_setcancelstate@GLIBC_2.17");
 #endif
 
 #endif
