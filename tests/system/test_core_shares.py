@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import bundles
 import daemons
@@ -24,6 +23,7 @@ Rootfs = Callable[..., Path]
 MakeBundle = Callable[..., bundles.Bundle]
 SETTLE_S, LOOK_S = 1.5, 2.0
 NEAR = 0.25  #: of a share, as this machine may be busy
+LOOKS = 3
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +77,15 @@ class Card:
         length = (time.monotonic() - begin) * 1e9
         return {group: (busy - before.get(group, 0)) * 100 / length for group, busy in self.busy().items()}
 
+    def assert_shares(self, expected: dict[int, float]) -> None:
+        """In one look of LOOKS all containers get their shares, and in none more. A busy machine delays programs."""
+        for _ in range(LOOKS):
+            found = self.shares()
+            assert all(found[group] <= share * (1 + NEAR) for group, share in expected.items()), found
+            if all(found[group] >= share * (1 - NEAR) for group, share in expected.items()):
+                return
+        raise AssertionError(f"expected {expected}, found {found}")
+
 
 @pytest.fixture
 def card(node: nodes.SimulatedNode, runc1: bundles.Runtime, rootfs: Rootfs, bundle: MakeBundle, load: Path) -> Card:
@@ -90,45 +99,39 @@ def daemon(node: nodes.SimulatedNode) -> Iterator[daemons.Daemon]:
     made.kill()
 
 
-def near(share: float) -> Any:
-    return pytest.approx(share, rel=NEAR)
-
-
 def test_hard_shares_without_any_daemon(card: Card) -> None:
     _, first = card.flood(cores="60")
     _, second = card.flood(cores="30")
     time.sleep(SETTLE_S)
-    found = card.shares()
-    assert (found[first], found[second]) == (near(60), near(30))
+    card.assert_shares({first: 60, second: 30})
 
 
 def test_a_soft_share_uses_an_idle_card_and_gives_it_back(card: Card, daemon: daemons.Daemon) -> None:
     daemon.start().ready()
     _, soft = card.flood(cores="30", core_limit="100")
     time.sleep(SETTLE_S)
-    assert card.shares()[soft] == near(95)
+    card.assert_shares({soft: 95})
     owner_id, owner = card.flood(cores="70")
     time.sleep(SETTLE_S)
-    found = card.shares()
-    assert (found[soft], found[owner]) == (near(30), near(70))
+    card.assert_shares({soft: 30, owner: 70})
     card.runtime.delete(owner_id)
     time.sleep(SETTLE_S)
-    assert card.shares()[soft] == near(95)
+    card.assert_shares({soft: 95})
     daemon.kill()
     time.sleep(SETTLE_S)
-    assert card.shares()[soft] == near(30)
+    card.assert_shares({soft: 30})
     daemon.start().ready()
     time.sleep(SETTLE_S)
-    assert card.shares()[soft] == near(95)
+    card.assert_shares({soft: 95})
 
 
 def test_a_changed_share_takes_effect_at_once(card: Card) -> None:
     container, changed = card.flood(cores="20")
     time.sleep(SETTLE_S)
-    assert card.shares()[changed] == near(20)
+    card.assert_shares({changed: 20})
     card.node.vgpuctl("set", container, "--cores", "80")
     time.sleep(0.2)
-    assert card.shares()[changed] == near(80)
+    card.assert_shares({changed: 80})
 
 
 def test_a_container_that_bypasses_libvcuda_is_reported(card: Card, daemon: daemons.Daemon) -> None:
