@@ -234,8 +234,8 @@ class Bed:
                     os.kill(pid, signal.SIGKILL)
                 if pid == self.leader:
                     with contextlib.suppress(subprocess.TimeoutExpired):
-                        self.launcher.wait(120)
-        self.launcher.wait(120)
+                        self.launcher.wait(10)
+        self.launcher.wait(30)
         for hierarchy in Path("/sys/fs/cgroup").iterdir():
             self._remove_cgroups(hierarchy / self.name)
         shutil.rmtree(self.scratch)
