@@ -17,8 +17,11 @@ from vgpu.config.errors import VgpuError
 from vgpu.node.daemon import client
 
 
-def wait_for(holds: Callable[[], Any], timeout: float = 120, what: str | Callable[[], str] = "") -> Any:
-    """The value of `holds` as soon as it is true. `what` is the message of the failure if it never is."""
+def wait_for(holds: Callable[[], Any], timeout: float = 50, what: str | Callable[[], str] = "") -> Any:
+    """The value of `holds` as soon as it is true. `what` is the message of the failure if it never is.
+
+    By default it waits for less than a minute, after which several parts would do anyway what is to come at once.
+    """
     end = time.monotonic() + timeout
     while True:
         found = holds()

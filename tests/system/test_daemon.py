@@ -603,6 +603,6 @@ def test_slow_and_many_clients_block_nobody(node: nodes.SimulatedNode, daemon: d
     assert time.monotonic() - begin < 2
     daemon.rounds()
     assert daemon.open_files() < files + 70
-    wait_for(lambda: daemon.open_files() <= files + 1, 120, "silent clients are let go")
+    wait_for(lambda: daemon.open_files() <= files + 1, 50, "silent clients are let go")
     for connection in slow:
         connection.close()

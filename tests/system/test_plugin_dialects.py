@@ -183,7 +183,7 @@ def test_a_copied_pods_event_has_the_reason_why_it_does_not_start(make_site: Cal
     told = {"tencent.com/predicate-node": "elsewhere", "tencent.com/predicate-gpu-idx-0": "1"}
     pod = site.run("p", [Container("main", {CORE: 30, MEMORY: 4})], told)
     wait_for(lambda: any("expected this node, testnode" in line for line in pod.events), 60, f"{pod.events}")
-    wait_for(lambda: site.server.events, 120, "no event")
+    wait_for(lambda: site.server.events, 50, "no event")
     assert "tencent.com/predicate-node" in site.server.events[0]["message"]
 
 
@@ -193,4 +193,4 @@ def test_records_end_with_their_pods(make_site: Callable[..., Site]) -> None:
     site.held(pod)
     assert pods.uids(site.node.settings.run_dir) == [pod.uid]
     site.server.remove_pod("p")
-    wait_for(lambda: not pods.uids(site.node.settings.run_dir), 120, "the record stays")
+    wait_for(lambda: not pods.uids(site.node.settings.run_dir), 50, "the record stays")

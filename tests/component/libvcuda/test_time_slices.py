@@ -59,7 +59,8 @@ def both_working(one: Container, other: Container, seconds: float = 0.4) -> floa
 
 
 def test_a_container_that_is_stopped_while_working(node: Node) -> None:
-    """The other container waits until its lease has lapsed, some ms. Then it works as if it were alone."""
+    """The other container waits until its lease has lapsed, some ms: less than for one without a lease. Then it works
+    as if it were alone."""
     stopped, other = node.share_out(50, 50)
     process = stopped.start("stop")
     other.flood()
@@ -67,7 +68,7 @@ def test_a_container_that_is_stopped_while_working(node: Node) -> None:
     until(other.is_queued)
     stopped.stop_while_working(process)
     waited = other.seconds_to_progress()
-    assert waited < 0.6 * patience((50, 50))
+    assert waited < patience((50, 50))
     assert stopped.is_working(), "the stopped container kept its lock"
     assert_shares(node, {other: 50})
     process.send_signal(signal.SIGCONT)
