@@ -94,8 +94,8 @@ simulated-node-remove: $(VENV)/.stamp
 # All tests. pytest counts the tests that cannot run on this machine; an unexpected skip is a failure. Those of the limiter
 # and the simulator measure time, but for some, so they have the machine for themselves. The others mostly wait: three files
 # at a time. PRIORITY is the niceness of all, where that is allowed.
-UNTIMED := clients driver_names drivers fuzz languages layout link_names memory_functions names proc_address products \
-  recorded_drivers root shared_memory sparse unknown_functions video
+UNTIMED := bad_input clients cross driver_names drivers fuzz languages layout link_names memory_functions names \
+  proc_address products recorded_drivers root sanitizers shared_memory sparse unknown_functions video
 TIMED := $(wildcard tests/component/libvcuda/test_*.py tests/component/sim/test_*.py tests/system/test_core_shares.py)
 TIMED := $(filter-out $(addprefix %/test_,$(addsuffix .py,$(UNTIMED))),$(TIMED))
 PYTEST = packaging/setup/priority $(PRIORITY) $(BIN)/pytest -q --strict-skips

@@ -144,6 +144,7 @@ def container(version: int, bundle: Path, *rules: dict[str, object], **linux: ob
                 left.rmdir()  # runc fails on a cgroup whose last process is still exiting
 
 
+@pytest.mark.flaky(reruns=5)  # other tests make and end programs meanwhile; one that stays is there each time
 def test_a_container_opens_what_it_was_given_and_nothing_else(version: int, bundle: Path) -> None:
     with container(version, bundle) as one:
         one.runc("start", one.name)
