@@ -158,8 +158,10 @@ REFUSED = {
     "write_elsewhere", "network", "mount", "load_a_module", "trace", "set_the_clock", "become_another_user",
     "raw_handles", "memory_of_another",
 }  # fmt: skip
-RIGHTS = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_SYS_PTRACE", "CAP_SYS_ADMIN", "CAP_MKNOD")
-NUMBERS = {"CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_MKNOD": 27}
+RIGHTS = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_KILL", "CAP_SYS_PTRACE", "CAP_SYS_ADMIN", "CAP_MKNOD")
+NUMBERS = {
+    "CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_KILL": 5, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_MKNOD": 27,
+}  # fmt: skip
 
 
 @pytest.fixture

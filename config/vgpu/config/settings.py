@@ -40,6 +40,7 @@ DEFAULTS: dict[str, object] = {
     "scaling.cores": 1.0,
     "scaling.memory": 1.0,
     "scaling.virtual_memory": False,  # with scaling.memory above 1: on a full card allocations become managed memory
+    "limits.enforcement": "report",  # of a container that goes past its memory limit: report it, or kill its init
     "resources.mode": "vcuda",  # vcuda: advertise core_name and memory_name; gpu: advertise gpu_name
     "resources.core_name": "tencent.com/vcuda-core",
     "resources.core_unit": 1,  # percent of a card per unit

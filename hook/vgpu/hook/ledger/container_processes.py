@@ -55,10 +55,11 @@ class Populations:
     of its cgroup wait. The kernel refuses such events on procfs.
     """
 
-    __slots__ = ("_memberships", "_proc")
+    __slots__ = ("_memberships", "_only", "_proc")
 
-    def __init__(self, proc: str = "/proc") -> None:
+    def __init__(self, proc: str = "/proc", only: set[int] | None = None) -> None:
         self._proc = proc
+        self._only = only
         self._memberships: list[tuple[int, list[Membership]]] | None = None
 
     def of(self, path: str, controllers: str | None = None) -> list[int]:
@@ -76,7 +77,7 @@ class Populations:
     def _read(self) -> list[tuple[int, list[Membership]]]:
         if self._memberships is None:
             self._memberships = []
-            for pid in _all_pids(self._proc):
+            for pid in _all_pids(self._proc) if self._only is None else self._only:
                 try:
                     self._memberships.append((pid, self._of_process(pid)))
                 except VgpuError:  # it has ended meanwhile
@@ -104,13 +105,14 @@ def entries(directory: str) -> list[str]:
 class ContainerProcesses:
     """The processes of the containers of `claims`. It has all claims, because containers may share a cgroup.
 
-    `proc` is the root of procfs.
+    `proc` is the root of procfs. With `only`, no other processes than these pids and the inits are looked at.
     """
 
-    def __init__(self, claims: list[Claim], proc: str = "/proc") -> None:
+    def __init__(self, claims: list[Claim], proc: str = "/proc", only: set[int] | None = None) -> None:
         self.proc = proc
         self.claims = claims
-        self._populations = Populations(proc)
+        self.only = only
+        self._populations = Populations(proc, only)
         self._users: dict[str, int] = {}
         self._ancestry = _Ancestry(proc)
         for claim in claims:
@@ -122,7 +124,8 @@ class ContainerProcesses:
             return []
         pids = self._in_cgroup(claim)
         if not pids:
-            pids = [pid for pid in _all_pids(self.proc) if self._ancestry.belongs(pid, claim.pid)]
+            among = _all_pids(self.proc) if self.only is None else self.only
+            pids = [pid for pid in among if self._ancestry.belongs(pid, claim.pid)]
         elif self._users.get(claim.cgroup, 0) > 1:
             pids = [pid for pid in pids if self._ancestry.belongs(pid, claim.pid)]
         started = ((pid, procfs.start_time(pid, self.proc)) for pid in sorted({*pids, claim.pid}))

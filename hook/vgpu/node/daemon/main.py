@@ -32,6 +32,7 @@ from vgpu.node.daemon.driver_overhead import DriverOverhead
 from vgpu.node.daemon.foreign_processes import ForeignProcessMonitor
 from vgpu.node.daemon.inventory_refresh import InventoryRefresher
 from vgpu.node.daemon.lender import Lender
+from vgpu.node.daemon.memory_watch import MemoryWatch
 from vgpu.node.daemon.reaper import Reaper
 from vgpu.node.daemon.region_readers import RegionReaders
 from vgpu.node.daemon.server import Server
@@ -84,6 +85,7 @@ class Daemon:
         self.lender = Lender(self.settings, self.proc, regions=self.region_readers)
         self.device_monitor = DeviceMonitor(self.settings, self.conditions, self._spawn, self.region_readers, self.proc)
         self.usage_monitor = UsageMonitor(self.settings, self.conditions, self._spawn, self.lender, self.proc)
+        self.memory_watch = MemoryWatch(self.settings, self.conditions, self._spawn, self.proc)
 
     def run(self) -> None:
         """Run rounds until SIGTERM or SIGINT."""
@@ -107,6 +109,7 @@ class Daemon:
         self._part("region readers", lambda: self.region_readers.look(self._living()))
         self._part("device watch", self.device_monitor.look)
         self._part("share watch", lambda: self.usage_monitor.look(self.inventory.found))
+        self._part("memory watch", lambda: self.memory_watch.look(self.inventory.found))
         self.conditions.set("card pages", self.lender.failed)
         self.workers = [worker for worker in self.workers if not worker.gone()]
         self.server.tick()
@@ -130,6 +133,7 @@ class Daemon:
         self.foreign_processes.stop()
         self.device_monitor.stop()
         self.usage_monitor.stop()
+        self.memory_watch.stop()
         self.lender.stop()
 
     def _living(self) -> list[Claim]:
@@ -225,6 +229,7 @@ class Daemon:
                 for uuid, users in self.foreign_processes.users.items()
             },
             "cores": [self._core_figures(row) for row in self.lender.figures()],
+            "memory": self.memory_watch.figures(),
             "warnings": list(self.conditions.present.values()),
         }
 
