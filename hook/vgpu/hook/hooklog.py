@@ -16,12 +16,15 @@ from vgpu.config.records import encode
 MAX_SIZE = 1 << 20
 
 
-def record(stage: str, state: dict[str, object], notes: list[str], error: str) -> dict[str, object]:
-    """The record of one run of the hook; `state` is the runtime's state JSON."""
+def record(stage: str, state: dict[str, object], notes: list[str], error: str, name: str = "") -> dict[str, object]:
+    """The record of one run of the hook; `state` is the runtime's state JSON.
+
+    `name` is namespace/pod/container, or "".
+    """
     container, pid = state.get("id"), state.get("pid")
     return {
         "time": time.time(), "stage": stage, "container": container if isinstance(container, str) else "",
-        "pid": pid if isinstance(pid, int) else 0, "notes": notes, "error": error,
+        "name": name, "pid": pid if isinstance(pid, int) else 0, "notes": notes, "error": error,
     }  # fmt: skip
 
 

@@ -80,10 +80,10 @@ class Node:
 class Hook:
     """One run of the hook. `step` is the step that runs, for the message of a failure; `proc` is the root of procfs.
 
-    `execution` is that of the plan: it is undone when a later step fails.
+    `execution` is that of the plan: it is undone when a later step fails. `name` is namespace/pod/container, or "".
     """
 
-    __slots__ = ("command_line", "config_path", "dry_run", "execution", "proc", "run_dir", "settings", "step")
+    __slots__ = ("command_line", "config_path", "dry_run", "execution", "name", "proc", "run_dir", "settings", "step")
 
     def __init__(self, arguments: Arguments, proc: str = "/proc") -> None:
         self.command_line = arguments.command_line
@@ -92,6 +92,7 @@ class Hook:
         self.proc = proc
         self.settings: Settings | None = None
         self.run_dir = ""
+        self.name = ""
         self.step = "state"
         self.execution: Execution | None = None
 
@@ -130,6 +131,7 @@ class Hook:
             wanted = authorization.by_key(container, self._settings_of_root())
             return Identity(None), wanted, ignored_annotations.beside_authority(annotations)
         identity = identify(cgroups, annotations)
+        self.name = identity.name
         if identity.kubernetes and (inside or not self.command_line.annotations or authorization.has_grants(container)):
             return identity, authorization.in_pod(container, identity), []
         if self.command_line.annotations:
@@ -346,7 +348,7 @@ def _report(hook: Hook, stage: str, state: dict[str, object], lines: list[str], 
         for line in lines:
             _print(escaped(line), sys.stdout)  # the maker of an image chose the names of its files
     elif hook.run_dir and (lines or failed):
-        hooklog.write(hook.run_dir, hooklog.record(stage, state, lines, failed))
+        hooklog.write(hook.run_dir, hooklog.record(stage, state, lines, failed, hook.name))
 
 
 def _print(line: str, stream: TextIO) -> None:

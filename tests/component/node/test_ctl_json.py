@@ -43,6 +43,7 @@ CALLS = {
     "health": ("", 0, ""),
     "inventory refresh": ("", 0, ""),
     "inventory show": ("", 0, ""),
+    "logs": ("", 0, ""),
     "request": ("--cores 30 --memory 1Gi", 0, "--cores 30"),
     "runtime check": ("--runtime crio", 3, "--runtime crio"),
     "runtime configure": (

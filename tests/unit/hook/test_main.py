@@ -336,6 +336,7 @@ def test_a_share_from_start_to_stop(place: Place, equipped: list[str]) -> None:
     assert claim.devices == {"195:0": "/dev/nvidia0"}
     (entry,) = place.log()
     assert (entry["stage"], entry["container"], entry["pid"], entry["error"]) == ("prestart", "c1", PID, "")
+    assert entry["name"] == ""
     assert entry["notes"] == [f"share of card 0 ({UUID}, T4)", "note"]
     assert place.run("createRuntime") == (0, "", "")  # listed twice
     assert equipped == ["c1"]
@@ -498,6 +499,15 @@ def test_the_command_lines_request_is_not_for_pods(locked: Place, equipped: list
     locked.pod({"vgpu.io/grant-cores": "c" * 32})
     assert locked.run(*RUNTIMES, "prestart")[0] == 1
     assert equipped == []
+
+
+def test_the_log_names_the_pod_of_a_start_and_of_a_refused_start(place: Place, equipped: list[str]) -> None:
+    names = {"io.kubernetes.cri.sandbox-namespace": "lab", "io.kubernetes.cri.sandbox-name": "train-0"}
+    place.pod({**place.grants(), **names})
+    assert place.run("prestart") == (0, "", "")
+    (place.path / "run/inventory.json").unlink()
+    assert "inventory" in place.refused()
+    assert [entry["name"] for entry in place.log()] == ["lab/train-0/main"] * 2
 
 
 def test_what_a_pods_annotations_ask_for_in_vain_is_logged(place: Place, equipped: list[str]) -> None:

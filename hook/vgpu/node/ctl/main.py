@@ -27,6 +27,7 @@ SUMMARIES = {
     "grant": "Amounts that this node has granted to pods.",
     "health": "Print the status of vgpud and of this node.",
     "inventory": "The driver's files, device nodes and cards of this node, as containers get them.",
+    "logs": "Print what the hook and vgpud did for containers, the oldest first.",
     "request": "Print the annotation by which a container outside Kubernetes asks for a share of a card.",
     "runtime": "Have container runtimes call vgpu's hook, take that back, and prove it.",
     "set": "Change the share of a running CONTAINER, and print what changed.",

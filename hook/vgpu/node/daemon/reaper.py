@@ -104,7 +104,7 @@ class Reaper:
     def _log_release(self, container: str, pid: int, why: str, name: str = "") -> None:
         self.released += 1
         self.conditions.log.info(f"released: {why}", container=container, pod=name, pid=pid)
-        record = {"time": self.wall_clock(), "stage": "reaper", "container": container, "pid": pid}
+        record = {"time": self.wall_clock(), "stage": "reaper", "container": container, "name": name, "pid": pid}
         hooklog.write(self.settings.run_dir, {**record, "notes": [f"released: {why}"], "error": ""})
 
     # Directories without a readable claim
