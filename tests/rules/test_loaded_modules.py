@@ -121,7 +121,7 @@ def test_help_and_version_need_no_library(name: str, option: str) -> None:
 
 
 VERBS = ("config check", "config apply", "config import", "config show", "doctor", "grant list", "grant add",
-         "grant remove", "health", "inventory show", "inventory refresh", "logs", "set", "status")  # fmt: skip
+         "grant remove", "health", "inventory show", "inventory refresh", "logs", "ps", "set", "status")  # fmt: skip
 
 
 def test_the_help_of_a_verb_needs_no_slow_library_and_every_verb_prints_json() -> None:

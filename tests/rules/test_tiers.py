@@ -34,6 +34,7 @@ ELSEWHERE = {
     "node/ctl/inventory": "component/node/test_ctl_inventory.py",
     "node/ctl/main": "unit/node/ctl/test_config.py",
     "node/ctl/set": "component/libvcuda/test_ctl_set.py",
+    "node/ctl/snapshot": "unit/node/ctl/test_status.py",
     "node/daemon/client": "component/node/test_server.py",
     "node/daemon/command": "rules/test_loaded_modules.py",
     "node/daemon/main": "system/test_daemon.py",

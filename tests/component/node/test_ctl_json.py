@@ -44,6 +44,7 @@ CALLS = {
     "inventory refresh": ("", 0, ""),
     "inventory show": ("", 0, ""),
     "logs": ("", 0, ""),
+    "ps": ("", 0, ""),
     "request": ("--cores 30 --memory 1Gi", 0, "--cores 30"),
     "runtime check": ("--runtime crio", 3, "--runtime crio"),
     "runtime configure": (

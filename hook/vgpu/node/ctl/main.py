@@ -28,6 +28,7 @@ SUMMARIES = {
     "health": "Print the status of vgpud and of this node.",
     "inventory": "The driver's files, device nodes and cards of this node, as containers get them.",
     "logs": "Print what the hook and vgpud did for containers, the oldest first.",
+    "ps": "List the containers with cards: their processes, shares, limits and use.",
     "request": "Print the annotation by which a container outside Kubernetes asks for a share of a card.",
     "runtime": "Have container runtimes call vgpu's hook, take that back, and prove it.",
     "set": "Change the share of a running CONTAINER, and print what changed.",

@@ -126,6 +126,12 @@ def print_text(text: str, wide: bool = False) -> None:
     click.echo(textwrap.fill(text, room, break_on_hyphens=False) if room else text)
 
 
+def print_warnings(warnings: Sequence[str]) -> None:
+    """Print each warning to stderr."""
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+
+
 def print_json(value: object) -> None:
     """Print one JSON document to stdout."""
     click.echo(json.dumps(_plain(value), indent=2))
