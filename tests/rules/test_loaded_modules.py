@@ -101,7 +101,7 @@ def test_counting_needs_no_grpc() -> None:
 
 
 #: What --help and --version do without. importlib.metadata has some of the standard library's.
-LIBRARIES = ("grpc", "google.protobuf", "kubernetes", "yaml", "jsonschema", "psutil", "pynvml", "tabulate")
+LIBRARIES = ("grpc", "google.protobuf", "kubernetes", "yaml", "jsonschema", "psutil", "pynvml", "rich", "tabulate")
 PROGRAMS = {"vgpuctl": "vgpu.node.ctl.main", "vgpud": "vgpu.node.daemon.command",
             "vgpu-device-plugin": "vgpu.plugin.command"}  # fmt: skip
 
@@ -121,11 +121,12 @@ def test_help_and_version_need_no_library(name: str, option: str) -> None:
 
 
 VERBS = ("config check", "config apply", "config import", "config show", "doctor", "grant list", "grant add",
-         "grant remove", "health", "inventory show", "inventory refresh", "logs", "ps", "set", "status")  # fmt: skip
+         "grant remove", "health", "inventory show", "inventory refresh", "logs", "ps", "set", "status",
+         "top")  # fmt: skip
 
 
 def test_the_help_of_a_verb_needs_no_slow_library_and_every_verb_prints_json() -> None:
-    slow = ("grpc", "google.protobuf", "kubernetes", "jsonschema", "psutil", "tabulate")
+    slow = ("grpc", "google.protobuf", "kubernetes", "jsonschema", "psutil", "rich", "tabulate")
     code = (
         f"import sys; sys.modules.update(dict.fromkeys({slow!r}))\n"
         "from click.testing import CliRunner; from vgpu.node.ctl.main import main\n"

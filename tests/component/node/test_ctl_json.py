@@ -55,6 +55,7 @@ CALLS = {
     "runtime unconfigure": ("--runtime crio", 0, "--runtime crio"),
     "set": ("train --cores 40", 0, "train --cores 400"),
     "status": ("", 0, ""),
+    "top": ("--sort memory", 0, ""),
 }
 #: These need what another one leaves.
 ORDER = ("inventory refresh", "runtime configure", "runtime check", "runtime unconfigure")

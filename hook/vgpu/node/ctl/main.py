@@ -33,6 +33,7 @@ SUMMARIES = {
     "runtime": "Have container runtimes call vgpu's hook, take that back, and prove it.",
     "set": "Change the share of a running CONTAINER, and print what changed.",
     "status": "Show the cards with what is committed of them, and the containers with what they hold and use.",
+    "top": "Show what the cards and the containers with cards use, again and again.",
 }
 
 

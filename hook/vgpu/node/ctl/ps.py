@@ -36,13 +36,19 @@ def ps(config_path: str, ended: bool, cards: tuple[str, ...], output: str, wide:
     """
     found = snapshot.take(settings.read(config_path))
     print_warnings(found.warnings)
-    rows = [_row(row, found) for row in found.shares if (ended or row.state != STOPPED) and _is_on(row, cards)]
+    shares = [row for row in found.shares if (ended or row.state != STOPPED) and _is_on(row, cards)]
     if output == "json":
-        print_json({"containers": [fields(CONTAINERS, row) for row in rows], "warnings": found.warnings})
+        print_json({"containers": [as_json(row, found) for row in shares], "warnings": found.warnings})
         return
     at = CONTAINERS.index("processes")
+    rows = [_row(row, found) for row in shares]
     counted = [[*row[:at], _count(row[at]), *row[at + 1 :]] for row in rows]
     print_table(counted, CONTAINERS, wide=wide, optional=OPTIONAL)
+
+
+def as_json(row: Share, found: Snapshot) -> dict[str, object]:
+    """A line as the object that JSON shows."""
+    return fields(CONTAINERS, _row(row, found))
 
 
 def parts(row: Share) -> tuple[str, str, str]:

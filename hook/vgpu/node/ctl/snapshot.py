@@ -68,6 +68,13 @@ class Snapshot:
         """The host's pids of the container's processes, [] if it has ended."""
         return [pid for pid, _ in self.living.of(claim)] if claim in self.living.claims else []
 
+    def card_use(self, uuid: str) -> tuple[float | None, int | None]:
+        """(percent, bytes) that the containers on a card report together; None where none of them reports anything."""
+        there = [row for row in self.shares if row.limit.uuid == uuid]
+        cores = [row.cores_used for row in there if isinstance(row.cores_used, (int, float))]
+        memory = [row.memory_used for row in there if row.memory_used is not None]
+        return (round(sum(cores), 1) if cores else None), (sum(memory) if memory else None)
+
 
 def take(node: Settings) -> Snapshot:
     """The present snapshot of the node."""
