@@ -34,6 +34,7 @@ SECRETS = "secrets/kubernetes.io/serviceaccount"
 ENVIRONMENT = {"KUBERNETES_SERVICE_HOST": real_cluster.API, "KUBERNETES_SERVICE_PORT": "443", "NODE_NAME": NODE}
 USUAL: Object = {
     "plugin.http": "",
+    "metrics.listen": "",
     "kubernetes.api": "auto",
     "kubernetes.register": ["vgpu"],
     "plugin.socket_dir": "/var/lib/kubelet/device-plugins",

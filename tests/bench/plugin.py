@@ -112,7 +112,7 @@ class Node:
             **{
                 "plugin.socket_dir": str(directory / "k/device-plugins"),
                 "plugin.pod_resources_socket": str(directory / "k/pod-resources/kubelet.sock"),
-                "plugin.http": "",
+                "plugin.http": "", "metrics.listen": "",
             },
         )  # fmt: skip
         self.usual = dict(self.node.settings.record()["settings"])  # type: ignore[call-overload]

@@ -41,6 +41,7 @@ def make_settings(directory: Path | None = None, **values: object) -> Settings:
             "plugin.socket_dir": f"{directory}/kubelet",
             "plugin.pod_resources_socket": f"{directory}/pod-resources.sock",
             "plugin.http": "",
+            "metrics.listen": "",
             "kubernetes.api": "never",
         }
     return Settings({**paths, **{name.replace("__", ".", 1): value for name, value in values.items()}}, "node", "test")

@@ -23,7 +23,7 @@ HOOK_PYTHON = "/usr/bin/python3"
 FLOORS = (
     ("vgpu.plugin",),
     ("vgpu.plugin.scheduler",),
-    ("vgpu.plugin.kubelet", "vgpu.plugin.cards", "vgpu.plugin.apiserver"),
+    ("vgpu.plugin.kubelet", "vgpu.plugin.cards", "vgpu.plugin.apiserver", "vgpu.plugin.exporter"),
     ("vgpu.plugin.kubelet.proto",),
     ("vgpu.node",),
     ("vgpu.node.ctl",),

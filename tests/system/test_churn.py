@@ -36,7 +36,12 @@ class Churn:
 
     def __init__(self, directory: Path, sockets: Path) -> None:
         self.sockets = sockets
-        settings = {"plugin.socket_dir": str(sockets), "plugin.http": "", "kubernetes.api": "never"}
+        settings = {
+            "plugin.socket_dir": str(sockets),
+            "plugin.http": "",
+            "metrics.listen": "",
+            "kubernetes.api": "never",
+        }
         self.node = nodes.SimulatedNode(directory / "node", "t4x1", **settings)
         self.node.take_inventory()
         self.kubelet = DeviceManager(sockets, set).start()

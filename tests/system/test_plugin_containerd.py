@@ -116,6 +116,7 @@ def bed(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[conta
         "plugin.pod_resources_socket": str(sockets / "pod-resources/kubelet.sock"),
         "plugin.grant_grace": GRACE,
         "plugin.http": "",
+        "metrics.listen": "",
         "kubernetes.api": "never",
     }
     node = nodes.SimulatedNode(directory / "node", "a100x2", **settings)

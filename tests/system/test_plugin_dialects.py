@@ -44,6 +44,7 @@ class Site:
             "plugin.socket_dir": str(kubelet / "device-plugins"),
             "plugin.pod_resources_socket": str(kubelet / "pod-resources/kubelet.sock"),
             "plugin.http": "",
+            "metrics.listen": "",
             "kubernetes.api": "always",
             "kubernetes.kubeconfig": self.server.kubeconfig(directory / "kubeconfig"),
         }

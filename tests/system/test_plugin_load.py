@@ -53,6 +53,7 @@ class Site:
             "plugin.pod_resources_socket": str(self.sockets / "pod-resources/kubelet.sock"),
             "plugin.grant_grace": GRACE,
             "plugin.http": "",
+            "metrics.listen": "",
             "kubernetes.api": "never",
         }
         self.node = nodes.SimulatedNode(directory / "node", "h100x8", **settings)

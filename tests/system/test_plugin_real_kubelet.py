@@ -45,6 +45,7 @@ class Site:
             "plugin.pod_resources_socket": str(kubelet / "root/pod-resources/kubelet.sock"),
             "plugin.grant_grace": 1,
             "plugin.http": "",
+            "metrics.listen": "",
             "kubernetes.api": "never",
         }
         self.node = nodes.SimulatedNode(directory / "node", "a100x2", **settings)

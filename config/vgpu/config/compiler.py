@@ -436,6 +436,7 @@ _NORMAL: dict[str, Callable[[str, Any], object]] = {
     "plugin.pod_resources_socket": _path,
     "plugin.ignored_xids": _numbers,
     "plugin.http": _address,
+    "metrics.listen": _address,
     "kubernetes.kubeconfig": _path,
 }
 

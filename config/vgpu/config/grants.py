@@ -139,6 +139,14 @@ def read(state_dir: str, grant_id: str) -> Grant:
 _DO = "delete the pod; its grant cannot be used"
 
 
+def count(state_dir: str) -> int:
+    """How many grants there are, also damaged ones."""
+    try:
+        return sum(name.endswith(".json") for name in os.listdir(paths.grants(state_dir)))
+    except FileNotFoundError:
+        return 0
+
+
 def read_all(state_dir: str) -> tuple[list[Grant], list[str]]:
     """(grants, one message for each unreadable file). A damaged grant never hides the others."""
     grants, damaged = [], []

@@ -123,6 +123,20 @@ def hook_log(run_dir: str) -> str:
     return run_dir + "/hook.log"
 
 
+def metrics(run_dir: str) -> str:
+    """The directory of what the exporter needs, so that a container can have it without the rest."""
+    return run_dir + "/metrics"
+
+
+def round_record(run_dir: str) -> str:
+    """vgpud's record of its last round."""
+    return run_dir + "/metrics/round.json"
+
+
+def exporter_lock(run_dir: str) -> str:
+    return run_dir + "/metrics/exporter.lock"
+
+
 def vgpud_socket(run_dir: str) -> str:
     return run_dir + "/vgpud.sock"
 

@@ -54,6 +54,8 @@ DEFAULTS: dict[str, object] = {
     "plugin.grant_grace": 60,  # seconds without the grant's pod in kubelet's list, before the grant ends
     "plugin.ignored_xids": ["catalog", "45", "109"],  # faults of a program, not of the card
     "plugin.http": "127.0.0.1:5679",  # of /healthz and /readyz; empty: none
+    "metrics.listen": "127.0.0.1:5678",  # of the exporter; empty: none
+    "metrics.compat": [],  # whose metrics the exporter has besides: gpu-manager, hami, gpu-fractioning
     "kubernetes.api": "auto",  # auto: with a service account or a configured kubeconfig; never; always
     "kubernetes.kubeconfig": "",  # empty: the pod's service account, else the usual places
     "kubernetes.dialects": ["all"],  # the placement annotations that are read

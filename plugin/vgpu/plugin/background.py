@@ -1,4 +1,4 @@
-"""The background services: probes, health monitor, garbage collection of grants, access to the API server.
+"""The background services: probes, exporter, health monitor, garbage collection of grants, access to the API server.
 
 Belongs here: starting and stopping the services. Each module is imported when its service starts, which is after
 registration with kubelet. No service can end the plugin: `BackgroundServices` logs one that cannot start, tries it
@@ -20,10 +20,12 @@ from vgpu.node.service.log import Conditions
 if TYPE_CHECKING:
     from vgpu.plugin.apiserver import Agent
     from vgpu.plugin.cards.health_monitor import HealthMonitor
+    from vgpu.plugin.exporter.server import Exporter
     from vgpu.plugin.kubelet.grant_gc import GrantGc
     from vgpu.plugin.probes import Check, Probes
 
 NODE_NAME = "NODE_NAME"  #: environment variable that the DaemonSet sets
+LISTEN = "VGPU_METRICS_LISTEN"  #: environment variable that the DaemonSet sets, instead of metrics.listen
 SERVICE_HOST = "KUBERNETES_SERVICE_HOST"  #: environment variable that kubelet sets in every pod
 RETRY = 30.0  #: seconds after which a service that could not start is tried again
 #: Seconds to wait for the garbage collection's thread. It may be waiting for kubelet; leaving it behind tears no file.
@@ -56,6 +58,7 @@ class BackgroundServices:
         self.probes: Probes | None = None
         self.health: HealthMonitor | None = None
         self.agent: Agent | None = None
+        self.exporter: Exporter | None = None
         self._watched: list[tuple[str, int, str]] = []
         self._grant_gc: GrantGc | None = None
         self._grant_gc_thread: threading.Thread | None = None
@@ -76,6 +79,8 @@ class BackgroundServices:
         """
         if self.settings.text("plugin.http") and self.probes is None:
             self._start("probes", self._start_probes)
+        if self._listen() and self.exporter is None:
+            self._start("exporter", self._start_exporter)
         if not cards:
             return
         if self._watched != _addresses(cards):
@@ -91,6 +96,8 @@ class BackgroundServices:
         self._stopped.set()
         if self.probes is not None:
             self.probes.close()
+        if self.exporter is not None:
+            self.exporter.close()
         if self.health is not None:
             self.health.stop()
         if self.agent is not None:
@@ -98,7 +105,7 @@ class BackgroundServices:
         if self._grant_gc is not None and self._grant_gc_thread is not None:
             self._grant_gc.wake()
             self._grant_gc_thread.join(JOIN)
-        self.probes = self.health = self.agent = self._grant_gc = self._grant_gc_thread = None
+        self.probes = self.health = self.agent = self.exporter = self._grant_gc = self._grant_gc_thread = None
 
     def reasons(self) -> dict[str, str]:
         """Card uuid -> why the health monitor finds the card unhealthy."""
@@ -130,6 +137,15 @@ class BackgroundServices:
         from vgpu.plugin.probes import Probes  # noqa: PLC0415  # these imports come after registration
 
         self.probes = Probes(self.settings.text("plugin.http"), self.checks)
+
+    def _listen(self) -> str:
+        return os.environ.get(LISTEN) or self.settings.text("metrics.listen")
+
+    def _start_exporter(self) -> None:
+        from vgpu.plugin.exporter.server import Exporter  # noqa: PLC0415
+
+        checks = {"alive": self.checks["/healthz"], "ready": self.checks["/readyz"]}
+        self.exporter = Exporter(self.settings, self._listen(), checks)
 
     def _start_health(self, cards: list[Card]) -> None:
         from vgpu.plugin.cards.health_monitor import HealthMonitor  # noqa: PLC0415

@@ -102,6 +102,7 @@ class Site:
             "plugin.pod_resources_socket": str(path / "pod-resources/kubelet.sock"),
             "plugin.grant_grace": MUCH_LATER,
             "plugin.http": "",
+            "metrics.listen": "",
             "kubernetes.api": "always" if api else "never",
             "kubernetes.kubeconfig": self.server.kubeconfig(path / "kubeconfig"),
         }

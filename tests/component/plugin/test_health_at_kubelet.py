@@ -21,7 +21,12 @@ class Site:
     """A node of two cards with its plugin and kubelet's device manager."""
 
     def __init__(self, path: Path) -> None:
-        settings = {"plugin.socket_dir": str(path / "kubelet"), "plugin.http": "", "kubernetes.api": "never"}
+        settings = {
+            "plugin.socket_dir": str(path / "kubelet"),
+            "plugin.http": "",
+            "metrics.listen": "",
+            "kubernetes.api": "never",
+        }
         self.node = nodes.SimulatedNode(path / "node", "a100x2", **settings)
         self.node.take_inventory()
         self.kubelet = DeviceManager(path / "kubelet", set, sorted).start()

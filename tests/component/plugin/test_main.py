@@ -30,6 +30,7 @@ class Bed:
             "plugin.socket_dir": str(self.sockets),
             "plugin.pod_resources_socket": str(directory / "pod-resources.sock"),
             "plugin.http": "",
+            "metrics.listen": "",
             "kubernetes.api": "never",
         }
         self.node = nodes.Node(directory, **{**values, **settings})

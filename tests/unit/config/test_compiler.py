@@ -85,6 +85,8 @@ ACCEPTED = [
     ("plugin: {ignored_xids: []}", "plugin.ignored_xids", []),
     ("plugin: {ignored_xids: [all]}", "plugin.ignored_xids", ["all"]),
     ("plugin: {ignored_xids: [catalog, 48]}", "plugin.ignored_xids", ["catalog", "48"]),
+    ("metrics: {listen: ''}", "metrics.listen", ""),
+    ("metrics: {compat: [hami, gpu-manager]}", "metrics.compat", ["hami", "gpu-manager"]),
     ("plugin: {http: ''}", "plugin.http", ""),
     ("plugin: {http: '[::1]:80'}", "plugin.http", "[::1]:80"),
     (
@@ -254,6 +256,7 @@ REFUSED = [
         "plugin: {ignored_xids: [x]}",
         ["F:1: plugin.ignored_xids[0]: expected the number of an Xid, catalog, or all, found x"],
     ),
+    ("metrics: {compat: [nvidia]}", ["F:1: metrics.compat[0]: expected gpu-manager, hami or gpu-fractioning"]),
     ("plugin: {http: 127.0.0.1}", ["F:1: plugin.http: expected host:port", "write for example: http: 127.0.0.1:5679"]),
     ("plugin: {http: 'a:99999'}", ["F:1: plugin.http: expected a port from 1 to 65535, found 99999"]),
     ("kubernetes: {dialects: [hummy]}", ["F:1: kubernetes.dialects[0]: expected all, vgpu, tencent", "found hummy"]),

@@ -18,13 +18,14 @@ import sys
 from collections.abc import Callable
 from importlib import metadata
 
-from vgpu.config import paths
+from vgpu.config import grants, paths
 from vgpu.config import settings as node_settings
 from vgpu.config.claims import Claim
 from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
 from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
+from vgpu.node.daemon.card_use import CardUseMonitor
 from vgpu.node.daemon.context_sizes import ContextSizes
 from vgpu.node.daemon.copy_removal import CopyRemoval
 from vgpu.node.daemon.device_monitor import DeviceMonitor
@@ -35,6 +36,7 @@ from vgpu.node.daemon.lender import Lender
 from vgpu.node.daemon.memory_watch import MemoryWatch
 from vgpu.node.daemon.reaper import Reaper
 from vgpu.node.daemon.region_readers import RegionReaders
+from vgpu.node.daemon.round_record import Parts, RoundRecorder
 from vgpu.node.daemon.server import Server
 from vgpu.node.daemon.usage_monitor import UsageMonitor
 from vgpu.node.daemon.worker import Work, Worker
@@ -70,6 +72,7 @@ class Daemon:
         self.reload = False
         self.ready = False
         self._soon = False
+        self.rounds = 0
         self._processes_answer: tuple[float, dict[str, object]] = (-MAX_AGE, {})
 
     def _create_parts(self) -> None:
@@ -86,6 +89,9 @@ class Daemon:
         self.device_monitor = DeviceMonitor(self.settings, self.conditions, self._spawn, self.region_readers, self.proc)
         self.usage_monitor = UsageMonitor(self.settings, self.conditions, self._spawn, self.lender, self.proc)
         self.memory_watch = MemoryWatch(self.settings, self.conditions, self._spawn, self.proc)
+        self.card_use = CardUseMonitor(self.settings, self.conditions, self._spawn, self.proc)
+        parts = Parts(self.lender, self.usage_monitor, self.card_use, self.foreign_processes, self.region_readers)
+        self.round_recorder = RoundRecorder(self.settings, parts, self.proc)
 
     def run(self) -> None:
         """Run rounds until SIGTERM or SIGINT."""
@@ -97,6 +103,7 @@ class Daemon:
         self.close()
 
     def round(self) -> None:
+        begun = since_boot()
         if self.reload:
             self.reload = False
             self._part("settings", self._reload)
@@ -110,9 +117,11 @@ class Daemon:
         self._part("device watch", self.device_monitor.look)
         self._part("share watch", lambda: self.usage_monitor.look(self.inventory.found))
         self._part("memory watch", lambda: self.memory_watch.look(self.inventory.found))
+        self._part("card use", lambda: self.card_use.look(self.inventory.found))
         self.conditions.set("card pages", self.lender.failed)
         self.workers = [worker for worker in self.workers if not worker.gone()]
         self.server.tick()
+        self._part("round record", lambda: self._record_round(begun))
         if not self.ready and (self.inventory.attempts or since_boot() - self.started > READY_AFTER):
             self.ready = True
             self.notifier.ready()
@@ -122,6 +131,7 @@ class Daemon:
     def close(self) -> None:
         self.notifier.stopping()
         self._stop_parts()
+        self.round_recorder.remove()
         self.server.close()
         self.selector.close()
         for fd in (*self.wake, self.lock):
@@ -134,6 +144,7 @@ class Daemon:
         self.device_monitor.stop()
         self.usage_monitor.stop()
         self.memory_watch.stop()
+        self.card_use.stop()
         self.lender.stop()
 
     def _living(self) -> list[Claim]:
@@ -235,6 +246,19 @@ class Daemon:
 
     def _core_figures(self, row: dict[str, object]) -> dict[str, object]:
         return {**row, "seen": self.usage_monitor.seen(str(row["container"]), str(row["card"]))}
+
+    def _record_round(self, begun: float) -> None:
+        """Write what metrics and `vgpuctl top` show."""
+        self.rounds += 1
+        self.round_recorder.write(self.inventory.found, {
+            "vgpud": {
+                "version": version(), "pid": os.getpid(), "started": self.started, "rounds": self.rounds,
+                "round_seconds": since_boot() - begun, "released": self.reaper.released,
+                "inventory": {"state": self.inventory.state, "error": self.inventory.error},
+                "warnings": list(self.conditions.present.values()),
+            },
+            "ledger": {"claims": dict(self.reaper.counts), "grants": grants.count(self.settings.state_dir)},
+        })  # fmt: skip
 
     def processes(self) -> dict[str, object]:
         """Each living container with the pid and start time of its processes, at most MAX_AGE seconds old."""

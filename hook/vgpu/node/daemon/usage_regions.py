@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from vgpu.config import usage
 from vgpu.config.claims import Claim
@@ -24,6 +24,8 @@ from vgpu.node.daemon import slot_owners
 from vgpu.node.daemon.slot_owners import Process
 
 UNUSED = 10.0  #: seconds after which a region that nobody asks for is closed
+
+Figures = TypeVar("Figures")
 
 Init = tuple[int, int]  #: a container's init: pid and start time
 
@@ -174,16 +176,40 @@ def held(
     lives. What ended processes held stays in the region until another process of the container looks for it, which may
     take long.
     """
+    found = _without_ended(pid, start_time, processes, proc, lambda data, ended: decode(data, "usage", ended))
+    return found if found is not None else {}
+
+
+def holdings(
+    pid: int, start_time: int, processes: Callable[[], list[Process]], proc: str = "/proc"
+) -> dict[str, list[int]] | None:
+    """As `held`: [bytes in all, bytes without the driver's own memory] by card uuid. None without a readable region."""
+
+    def decode(data: bytes, ended: frozenset[int]) -> dict[str, list[int]]:
+        allocated = usage.allocated(data, "usage", ended)
+        return {uuid: [held, allocated[uuid]] for uuid, held in usage.decode(data, "usage", ended).items()}
+
+    return _without_ended(pid, start_time, processes, proc, decode)
+
+
+def _without_ended(
+    pid: int,
+    start_time: int,
+    processes: Callable[[], list[Process]],
+    proc: str,
+    decode: Callable[[bytes, frozenset[int]], dict[str, Figures]],
+) -> dict[str, Figures] | None:
+    """What `decode` makes of the region's bytes and the slots of ended processes; None without a readable region."""
     fd = open_region(pid, start_time, proc)
     if fd < 0:
-        return {}
+        return None
     try:
         data = os.pread(fd, usage.SIZE + 1, 0)
         owners = usage.owners(data)
         ended = slot_owners.ended(owners, processes(), os.fstat(fd).st_ino, proc) if owners else frozenset()
-        return decode(data, "usage", ended)
+        return decode(data, ended)
     except (OSError, VgpuError):
-        return {}
+        return None
     finally:
         os.close(fd)
 

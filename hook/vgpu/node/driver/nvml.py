@@ -109,6 +109,30 @@ def _samples(handle: Any, since: int) -> list[tuple[int, int, int]]:
     return [(int(item.pid), int(item.smUtil), int(item.timeStamp)) for item in samples if item.pid]
 
 
+def card_use(library: str, note: Note) -> dict[str, list[int | None]]:
+    """[bytes in use, percent of the time in which a kernel ran] of each card, by uuid. A card that fails is noted.
+
+    The percent is None if a card does not measure it.
+    """
+    with nvml(library):
+        found: dict[str, list[int | None]] = {}
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                used = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+                found[_text(pynvml.nvmlDeviceGetUUID(handle))] = [used, _busy(handle)]
+            except pynvml.NVMLError as error:
+                note(f"card {index}: NVML does not report its use: {error}")
+    return found
+
+
+def _busy(handle: Any) -> int | None:
+    try:
+        return int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    except pynvml.NVMLError:
+        return None
+
+
 def _listed(query: Callable[[Any], list[Any]], handle: Any) -> list[Any]:
     """The processes that `query` lists; [] if the driver or the card does not support it. Other errors are raised."""
     try:

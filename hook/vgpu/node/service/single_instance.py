@@ -12,13 +12,14 @@ import os
 from vgpu.config.errors import VgpuError
 
 
-def take(path: str) -> int:
+def take(path: str, mode: int = 0o755) -> int:
     """An fd that holds the lock at `path` while it is open, or -1 if another instance holds the lock.
 
+    `mode` is that of the directory, if it has to be made.
     Raises VgpuError if the file cannot be opened.
     """
     try:
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        os.makedirs(os.path.dirname(path), mode=mode, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise VgpuError(path, expected="a file to lock", found=error.strerror, do="run as root") from error

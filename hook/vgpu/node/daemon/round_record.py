@@ -1,0 +1,233 @@
+"""Puts the record of vgpud's last round together: `<run>/metrics/round.json`, for the exporter and `vgpuctl top`.
+
+Belongs here: which figure comes from which part of vgpud, the regions' figures of memory, and the sums over time that
+no part keeps. Does not belong here: the file itself (vgpu.config.rounds). A container's files are read in a reader, so
+that no container can stop vgpud. The record has living containers only.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from vgpu.config import health, limits, paths, pods, records, rounds
+from vgpu.config.claims import Claim
+from vgpu.config.clock import since_boot
+from vgpu.config.errors import VgpuError
+from vgpu.config.inventory import Card, Inventory
+from vgpu.config.limits import UNLIMITED, CardLimit
+from vgpu.config.settings import Settings
+from vgpu.hook.ledger.container_processes import ContainerProcesses
+from vgpu.hook.ledger.ledger import Ledger
+from vgpu.hook.linux import staleness
+from vgpu.hook.placement.placement import Commitment
+from vgpu.node.daemon import usage_regions
+from vgpu.node.daemon.card_use import CardUseMonitor
+from vgpu.node.daemon.foreign_processes import ForeignProcessMonitor
+from vgpu.node.daemon.hook_counts import HookCounts
+from vgpu.node.daemon.lender import Lender
+from vgpu.node.daemon.usage_monitor import UsageMonitor
+from vgpu.node.daemon.usage_regions import CallsReaders
+
+MAX_STEP = 60.0  #: seconds between two rounds for which lent time is counted: no longer gap is known to be one loan
+MAX_PIDS = 256  #: of a container in the record; `processes` has the number of all
+NS = 1_000_000_000
+
+Key = tuple[str, str]  #: a container and a card's uuid
+Record = dict[str, object]
+
+
+class Parts:
+    """The parts of vgpud whose figures the record shows."""
+
+    def __init__(
+        self,
+        lender: Lender,
+        usage_monitor: UsageMonitor,
+        card_use: CardUseMonitor,
+        foreign_processes: ForeignProcessMonitor,
+        readers: CallsReaders,
+    ) -> None:
+        self.lender = lender
+        self.usage_monitor = usage_monitor
+        self.card_use = card_use
+        self.foreign_processes = foreign_processes
+        self.readers = readers
+
+
+class RoundRecorder:
+    """Call `write` at the end of each round. `proc` is the root of procfs."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        parts: Parts,
+        proc: str = "/proc",
+        clock: Callable[[], float] = since_boot,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings = settings
+        self.parts = parts
+        self.proc = proc
+        self.clock = clock
+        self.wall_clock = wall_clock
+        self.hook_counts = HookCounts(settings.run_dir)
+        self._last = clock()
+        self._lent: dict[Key, float] = {}
+        self._borrowed: dict[Key, float] = {}
+        self._lent_by_card: dict[str, float] = {}
+
+    def write(self, inventory: Inventory | None, more: Record) -> None:
+        """Replace the record. `more` are the keys that other parts add."""
+        self.hook_counts.look()
+        ledger = Ledger(self.settings, inventory.cards if inventory else [], self.proc)
+        living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
+        figures = {(str(row["container"]), str(row["card"])): row for row in self.parts.lender.figures()}
+        self._sum_up(living, figures)
+        now = self.clock()
+        rounds.write(self.settings.run_dir, {
+            "boot_id": staleness.boot_id(self.proc), "taken": now, "time": self.wall_clock(),
+            "node": self.settings.node or os.uname().nodename,
+            "driver_version": inventory.driver_version if inventory else "",
+            "cards": self._cards(inventory, ledger),
+            "containers": self._containers(living, figures),
+            "hook": self.hook_counts.record(),
+            **more,
+        })  # fmt: skip
+
+    def remove(self) -> None:
+        rounds.remove(self.settings.run_dir)
+
+    def _sum_up(self, living: list[Claim], figures: dict[Key, Record]) -> None:
+        """Add the time since the last round to what was lent, and to what the borrowers say that they used of it."""
+        now = self.clock()
+        passed = min(now - self._last, MAX_STEP)
+        self._last = now
+        keys = {(claim.container, card.uuid): card.cores for claim in living for card in claim.cards}
+        self._lent = {key: value for key, value in self._lent.items() if key in keys}
+        self._borrowed = {key: value for key, value in self._borrowed.items() if key in keys}
+        for key, row in figures.items():
+            rate, used = row.get("lent"), row.get("used")
+            if key not in keys or not isinstance(rate, int) or rate <= keys[key]:
+                continue
+            beyond = rate - keys[key]
+            over = min(max(used - keys[key], 0.0), beyond) if isinstance(used, float) else 0.0
+            self._lent[key] = self._lent.get(key, 0.0) + passed * beyond / 100
+            self._borrowed[key] = self._borrowed.get(key, 0.0) + passed * over / 100
+            self._lent_by_card[key[1]] = self._lent_by_card.get(key[1], 0.0) + passed * beyond / 100
+
+    # Cards
+
+    def _cards(self, inventory: Inventory | None, ledger: Ledger) -> list[Record]:
+        if inventory is None:
+            return []
+        committed = ledger.commitments()
+        use = self.parts.card_use.use()
+        faults = health.faults(self.settings.run_dir, staleness.boot_id(self.proc))
+        return [
+            self._card(card, committed.get(card.uuid, Commitment()), use.get(card.uuid, (None, None)),
+                       faults.get(card.uuid, ""))
+            for card in inventory.cards
+        ]  # fmt: skip
+
+    def _card(self, card: Card, held: Commitment, use: tuple[int | None, int | None], fault: str) -> Record:
+        users = self.parts.foreign_processes.users.get(card.uuid, [])
+        return {
+            "uuid": card.uuid, "index": card.index, "minor": card.minor, "bus_id": card.bus_id, "name": card.name,
+            "memory": card.memory, "memory_used": use[0], "utilization": use[1],
+            "cores_held": held.cores, "memory_held": card.memory if held.exclusive else held.memory,
+            "exclusive": bool(held.exclusive), "holders": len(held.holders),
+            "lent_ns": int(self._lent_by_card.get(card.uuid, 0.0) * NS),
+            "foreign": [{"pid": user.pid, "command": user.command, "kind": user.kind} for user in users],
+            "fault": fault,
+        }  # fmt: skip
+
+    # Containers
+
+    def _containers(self, living: list[Claim], figures: dict[Key, Record]) -> list[Record]:
+        processes = ContainerProcesses(living, self.proc)
+        holdings = self._holdings(living, processes)
+        return [
+            self._container(claim, figures, holdings.get(claim.container), [pid for pid, _ in processes.of(claim)])
+            for claim in living
+        ]
+
+    def _holdings(self, living: list[Claim], processes: ContainerProcesses) -> dict[str, object]:
+        """The memory that each share's programs hold by their own account, by card uuid: [all, allocated]."""
+        shares = [claim for claim in living if not claim.exclusive and claim.ready]
+        return self.parts.readers.call(
+            shares,
+            lambda claim: usage_regions.holdings(
+                claim.pid, claim.start_time, lambda: processes.of(claim), self.proc
+            ),
+        )  # fmt: skip
+
+    def _container(self, claim: Claim, figures: dict[Key, Record], held: object, pids: list[int]) -> Record:
+        namespace, pod, name = self._names(claim)
+        return {
+            "container": claim.container, "name": claim.name, "namespace": namespace, "pod": pod,
+            "container_name": name, "pod_uid": claim.holder.pod_uid if claim.holder else "", "pid": claim.pid,
+            "start_time": claim.start_time, "created": claim.created, "exclusive": claim.exclusive,
+            "ready": claim.ready, "priority": claim.priority, "pids": pids[:MAX_PIDS],
+            "processes": len(pids), "state": "running" if claim.ready else "starting",
+            "cards": [
+                self._container_card(claim, card, overhead, figures.get((claim.container, card.uuid), {}),
+                                     held if isinstance(held, dict) else None)
+                for card, overhead in self._in_force(claim)
+            ],
+        }  # fmt: skip
+
+    def _container_card(self, claim: Claim, card: CardLimit, overhead: int, row: Record, held: Record | None) -> Record:
+        key = (claim.container, card.uuid)
+        return {
+            "uuid": card.uuid, "memory_limit": None if card.memory == UNLIMITED else card.memory,
+            "cores": card.cores, "core_limit": card.core_limit, "oversubscribe": card.oversubscribe,
+            "cores_used": row.get("used"), "cores_seen": self.parts.usage_monitor.seen(*key),
+            "lent": row.get("lent", 0), "doubted": bool(row.get("doubted")),
+            "lent_ns": int(self._lent.get(key, 0.0) * NS), "borrowed_ns": int(self._borrowed.get(key, 0.0) * NS),
+            "memory_driver": overhead, "memory_measured": None,
+            "reported": None if held is None else self._reported(claim, card, held.get(card.uuid, [0, 0])),
+        }  # fmt: skip
+
+    def _reported(self, claim: Claim, card: CardLimit, held: object) -> Record:
+        memory, allocated = held if isinstance(held, list) else (0, 0)
+        share = self.parts.lender.shares.get(claim.container)
+        report = share.report if share else None
+        times = report.times.get(card.uuid) if report else None
+        now = self.parts.lender.clock()
+        seen = share.observe(now).get(card.uuid) if share and report else None
+        return {
+            "memory": memory, "allocated": allocated, "used_ns": times[0] if times else 0,
+            "idle_ns": max(now - seen.wanted, 0) if seen and seen.wanted else None,
+        }  # fmt: skip
+
+    def _in_force(self, claim: Claim) -> list[tuple[CardLimit, int]]:
+        """The limits that libvcuda reads with the host's figure of the driver's memory; else the claim's own."""
+        path = paths.limits(self.settings.run_dir, claim.container)
+        try:
+            data = records.read_bounded(path, limits.SIZE)
+            overheads = limits.overheads(data, path)
+            now = int(self.wall_clock())
+            return [(card, _valid(overheads[card.uuid], now)) for card in limits.decode(data, path)[1]]
+        except (OSError, VgpuError):
+            return [(card, 0) for card in claim.cards]
+
+    def _names(self, claim: Claim) -> tuple[str, str, str]:
+        """Namespace, pod and container; ("", "", the container's id) outside Kubernetes."""
+        if claim.holder is None:
+            return "", "", claim.container
+        parts = claim.name.split("/")
+        if len(parts) == 3 and all(parts):
+            return parts[0], parts[1], parts[2]
+        try:
+            pod = pods.read(self.settings.run_dir, claim.holder.pod_uid)
+        except (OSError, VgpuError):
+            return "", claim.holder.pod_uid, claim.holder.container
+        return pod.namespace, pod.name, claim.holder.container
+
+
+def _valid(overhead: limits.Overhead, now: int) -> int:
+    """The host's figure while it counts for libvcuda."""
+    figure, until = overhead
+    return figure if now < until else 0

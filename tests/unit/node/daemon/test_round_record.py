@@ -1,0 +1,180 @@
+"""The record of a round: which figure comes from where, what is summed up over time, and who is in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vgpu.config import claims, limits, paths, records, rounds
+from vgpu.config.claims import Claim
+from vgpu.config.grants import Holder
+from vgpu.config.inventory import Card, Device, Inventory
+from vgpu.config.limits import CardLimit
+from vgpu.config.settings import Settings
+from vgpu.hook.linux import procfs, staleness
+from vgpu.node.daemon.lending_policy import Observation
+from vgpu.node.daemon.round_record import Parts, RoundRecorder
+from vgpu.node.daemon.usage_regions import Report
+
+UUID = limits.uuid_text(bytes(range(16)))
+GIB = 1 << 30
+BOOT = staleness.boot_id()
+
+
+class FakeShare:
+    report = Report({UUID: (3_000_000_000, 1, 2, 3)}, {})
+
+    def observe(self, now: int) -> dict[str, Observation]:
+        return {UUID: Observation(3_000_000_000, now - 400, 0)}
+
+
+class FakeLender:
+    """Lends container `a` 60 percent, of which it uses `used`."""
+
+    used: float | None = 40.0
+
+    def __init__(self) -> None:
+        self.shares = {"a": FakeShare()}
+
+    def clock(self) -> int:
+        return 10_000
+
+    def figures(self) -> list[dict[str, object]]:
+        return [{"container": "a", "card": UUID, "used": self.used, "lent": 60, "doubted": False}]
+
+
+class FakeReaders:
+    answers: dict[str, object] = {"a": {UUID: [2 * GIB, GIB]}}  # noqa: RUF012
+
+    def call(self, asked: Iterable[Claim], _work: Callable[[Claim], object]) -> dict[str, object]:
+        names = {claim.container for claim in asked}
+        return {name: answer for name, answer in self.answers.items() if name in names}
+
+
+class Fake:
+    users: dict[str, list[Any]] = {}  # noqa: RUF012
+
+    def use(self) -> dict[str, tuple[int, int]]:
+        return {UUID: (5 * GIB, 70)}
+
+    def seen(self, _name: str, _uuid: str) -> float:
+        return 33.0
+
+
+class Node:
+    def __init__(self, root: Path) -> None:
+        self.run = str(root / "run")
+        self.now = 1000.0
+        settings = Settings({"paths.run": self.run, "paths.state": str(root / "state")}, "node-1")
+        self.lender = FakeLender()
+        fake: Any = Fake()
+        parts = Parts(self.lender, fake, fake, fake, FakeReaders())  # type: ignore[arg-type]
+        self.recorder = RoundRecorder(settings, parts, clock=lambda: self.now, wall_clock=lambda: 5000.0)
+        card = Card(UUID, 0, 0, "0000:01:00.0", "T4", 16 * GIB, Device("/dev/nvidia0", "nvidia0", 195, 0))
+        self.inventory = Inventory("550", "", 1.0, [], [], [], [card])
+
+    def hold(self, container: str, start_time: int, **changes: Any) -> None:
+        limit = CardLimit(UUID, 4 * GIB, 30, 50)
+        fields: dict[str, Any] = {
+            "holder": Holder("uid-1", "main"), "name": "team/web/main", "ready": True, "created": 50.0, **changes,
+        }  # fmt: skip
+        claim = Claim(
+            container,
+            os.getpid(),
+            start_time,
+            [limit],
+            False,
+            grants=[],
+            bundle="/b",
+            boot_id=staleness.boot_id(),
+            **fields,
+        )
+        os.makedirs(paths.container(self.run, container))
+        records.write(paths.claim(self.run, container), claim.record())
+        Path(paths.limits(self.run, container)).write_bytes(limits.encode(container, [limit]))
+        assert claims.read(self.run, container).container == container
+
+    def round(self) -> dict[str, Any]:
+        self.recorder.write(self.inventory, {"more": 1})
+        return rounds.read(self.run)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_a_container_and_its_card(node: Node) -> None:
+    node.hold("a", procfs.start_time(os.getpid()))
+    limits.set_overheads(paths.limits(node.run, "a"), {UUID: (7, 6000)})
+    found = node.round()
+    assert (found["node"], found["taken"], found["time"], found["more"]) == ("node-1", 1000.0, 5000.0, 1)
+    (card,) = found["cards"]
+    assert (card["memory"], card["memory_used"], card["utilization"]) == (16 * GIB, 5 * GIB, 70)
+    assert (card["cores_held"], card["memory_held"], card["holders"]) == (30, 4 * GIB, 1)
+    (one,) = found["containers"]
+    assert (one["namespace"], one["pod"], one["container_name"], one["pod_uid"]) == ("team", "web", "main", "uid-1")
+    (share,) = one["cards"]
+    assert (share["memory_limit"], share["cores"], share["core_limit"]) == (4 * GIB, 30, 50)
+    assert (share["cores_used"], share["cores_seen"], share["lent"]) == (40.0, 33.0, 60)
+    assert share["memory_driver"] == 7
+    assert share["reported"]["memory"] == 2 * GIB
+    assert share["reported"]["allocated"] == GIB
+    assert (share["reported"]["used_ns"], share["reported"]["idle_ns"]) == (3_000_000_000, 400)
+
+
+def test_the_hosts_figure_counts_only_while_it_counts_in_the_container(node: Node) -> None:
+    node.hold("a", procfs.start_time(os.getpid()))
+    limits.set_overheads(paths.limits(node.run, "a"), {UUID: (7, 5000)})
+    assert node.round()["containers"][0]["cards"][0]["memory_driver"] == 0
+
+
+def test_the_dead_are_not_in_it_and_a_container_outside_kubernetes_has_its_id(node: Node) -> None:
+    node.hold("a", procfs.start_time(os.getpid()), holder=None, name="")
+    node.hold("dead", 1)
+    (one,) = node.round()["containers"]
+    assert (one["container"], one["namespace"], one["pod"], one["container_name"]) == ("a", "", "", "a")
+
+
+def test_a_container_that_does_not_answer_reports_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeReaders, "answers", {})
+    node.hold("a", procfs.start_time(os.getpid()))
+    share = node.round()["containers"][0]["cards"][0]
+    assert share["reported"] is None
+    assert share["memory_limit"] == 4 * GIB
+
+
+def test_time_lent_and_borrowed_is_summed_up_and_ends_with_the_container(node: Node) -> None:
+    node.hold("a", procfs.start_time(os.getpid()))
+    for _ in range(2):
+        node.now += 10
+        found = node.round()
+    share = found["containers"][0]["cards"][0]
+    assert share["lent_ns"] == 6_000_000_000, "20 s at 30 percent beyond its share"
+    assert share["borrowed_ns"] == 2_000_000_000, "it used 10 of these 30 percent"
+    assert found["cards"][0]["lent_ns"] == 6_000_000_000
+    node.now += 3600
+    assert node.round()["containers"][0]["cards"][0]["lent_ns"] == 24_000_000_000, "a gap counts for a minute at most"
+    records.write(paths.claim(node.run, "a"), {**records.read(paths.claim(node.run, "a")), "start_time": 1})
+    node.now += 10
+    assert node.round()["containers"] == []
+    assert node.recorder._lent == {}
+
+
+@pytest.mark.parametrize(("boot", "text"), [("", "fell off the bus"), ("another", "")])
+def test_a_recorded_fault_of_this_boot_is_the_cards(node: Node, boot: str, text: str) -> None:
+    fault = {"card": UUID, "text": "fell off the bus", "at": 1.0, "reset": False}
+    os.makedirs(node.run)
+    record = {"version": 1, "boot_id": boot or staleness.boot_id(), "driver": [], "faults": [fault]}
+    records.write(paths.health(node.run), record)
+    assert node.round()["cards"][0]["fault"] == text
+
+
+def test_the_record_goes_with_vgpud(node: Node) -> None:
+    node.round()
+    node.recorder.remove()
+    assert not os.path.exists(paths.round_record(node.run))
