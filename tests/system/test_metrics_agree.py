@@ -1,0 +1,85 @@
+"""The exporter's figures of containers at rest, against what each container sees, and against the whole card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import bundles
+import daemons
+import nodes
+import pytest
+from daemons import wait_for
+
+from vgpu.config import rounds
+from vgpu.config.errors import VgpuError
+from vgpu.plugin.exporter.snapshot import Container, Snapshot, of_record
+
+pytestmark = pytest.mark.root
+
+CONTAINERS = 8
+LIMIT = 1 << 30
+
+
+@pytest.fixture
+def daemon(node: nodes.SimulatedNode) -> Iterator[daemons.Daemon]:
+    made = daemons.Daemon(node)
+    yield made
+    made.kill()
+
+
+def last_round(node: nodes.SimulatedNode) -> Snapshot:
+    try:
+        return of_record(rounds.read(node.settings.run_dir))
+    except VgpuError:
+        return Snapshot("")
+
+
+def figures(node: nodes.SimulatedNode) -> str:
+    """What differs, for a failure's message."""
+    snapshot = last_round(node)
+    cards = [(card.index, card.fields.number("memory_used")) for card in snapshot.cards]
+    return f"cards {cards}, containers {[(one.id, used(one)) for one in snapshot.containers]}"
+
+
+def used(one: Container) -> list[float]:
+    return [share.memory_used() or 0 for share in one.shares]
+
+
+def cards_agree(node: nodes.SimulatedNode) -> bool:
+    """Whether the containers' memory adds up to what NVML reports of their card, to the byte.
+
+    All are on the first card. NVML counts what the driver reserves for itself, which the idle second card shows.
+    """
+    snapshot = last_round(node)
+    whole = {card.index: card.fields.number("memory_used") for card in snapshot.cards}
+    held = [sum(used(one)) for one in snapshot.containers if one.shares[0].index == "0"]
+    if len(held) != CONTAINERS or not all(held):
+        return False
+    return whole["0"] == sum(held) + (whole["1"] or 0)
+
+
+def test_eight_containers_agree_with_themselves_and_with_their_cards(
+    runc1: bundles.Runtime,
+    rootfs: Callable[..., Path],
+    bundle: Callable[..., bundles.Bundle],
+    node: nodes.SimulatedNode,
+    daemon: daemons.Daemon,
+) -> None:
+    started = []
+    for number in range(CONTAINERS):
+        share = bundle(rootfs(), cores="10", memory="1Gi").command("cudaprobe", "hold", str(8 + number), "/end")
+        container, done = runc1.create(share)
+        assert done.returncode == 0, done.stderr
+        runc1.call("start", container, check=True)
+        started.append(container)
+    daemon.start().ready()
+    wait_for(lambda: cards_agree(node), timeout=120, what=lambda: figures(node))
+    found = {one.id: one.shares[0] for one in last_round(node).containers}
+    for container in started:
+        info = runc1.call("exec", container, "cudaprobe", "info", check=True).stdout
+        free = int(next(line.split()[1] for line in info.splitlines() if line.startswith("card0.info_free")))
+        context = found[container].memory_by_kind()["driver"]
+        assert LIMIT - free == (found[container].memory_used() or 0) + context, "the one who looks has a context, too"
+        runc1.delete(container)
+    wait_for(lambda: not last_round(node).containers, timeout=60, what="the dead are still shown")
