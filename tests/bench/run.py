@@ -14,6 +14,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "beds"), str(HERE.parent / "doubles")]
 
 import cores  # noqa: E402 - found by the line above
+import exporter  # noqa: E402
 import extender  # noqa: E402
 import extender_trace  # noqa: E402
 import hook  # noqa: E402
@@ -26,8 +27,9 @@ from results import BenchError, Result, table, write  # noqa: E402
 Groups = dict[str, Callable[[], "list[Result]"]]
 
 GROUPS: Groups = {
-    "conformance": suite.measure, "cores": cores.measure, "extender": extender.measure,
-    "extender-trace": extender_trace.measure, "hook": hook.measure, "plugin": plugin.measure, "vcuda": vcuda.measure,
+    "conformance": suite.measure, "cores": cores.measure, "exporter": exporter.measure,
+    "extender": extender.measure, "extender-trace": extender_trace.measure, "hook": hook.measure,
+    "plugin": plugin.measure, "vcuda": vcuda.measure,
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ prometheus_client's, so its collectors and tests read them. Not here: what is in
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
@@ -54,9 +55,13 @@ def add_histogram(
 
 
 def text_of(families: Iterable[Metric]) -> bytes:
-    """The families as a scrape's answer. A family without series is left out."""
+    """The families as a scrape's answer. A family without series is left out.
+
+    After each family another thread gets its turn, which else would wait 5 ms at each of its own steps.
+    """
     lines = []
     for found in families:
+        time.sleep(0)
         if not found.samples:
             continue
         name = f"{found.name}_total" if found.type == COUNTER else found.name
