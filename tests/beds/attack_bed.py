@@ -47,8 +47,10 @@ VOLATILE = (
     "foreign.json",
     "health.json",
     "context-sizes.json",
+    "round.json",
 )
-STAYS = ("run/staging",)  #: the hook's empty directory, made at the first need
+STAYS = ("run/staging", "run/metrics")  #: the hook's empty directory and vgpud's, made at the first need
+PASSING = ("sim/", "sim-", "vgpud.log", "run/metrics/.")  #: beginnings of names
 MS = 1_000_000
 
 
@@ -249,7 +251,7 @@ class Snapshot:
         """State, run and driver: kind, mode, owner and content. The live files are the neighbour's to judge."""
         for path in sorted(self.node.directory.rglob("*")):
             name = str(path.relative_to(self.node.directory))
-            if path.name in VOLATILE or name in STAYS or name.startswith(("sim/", "sim-", "vgpud.log")):
+            if path.name in VOLATILE or name in STAYS or name.startswith(PASSING):
                 continue
             with suppress(FileNotFoundError):
                 status = path.lstat()
