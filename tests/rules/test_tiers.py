@@ -70,6 +70,7 @@ ELSEWHERE = {
     "plugin/exporter/exposition": "unit/plugin/exporter/test_families.py",
     "plugin/exporter/main": "component/plugin/test_exporter.py",
     "plugin/exporter/server": "component/plugin/test_exporter.py",
+    "plugin/exporter/service": "component/plugin/test_background.py",
     "plugin/exporter/snapshot": "unit/plugin/exporter/test_families.py",
     "plugin/kubelet/checkpoint": "unit/plugin/kubelet/test_grant_gc.py",
     "plugin/kubelet/delete_grants": "unit/plugin/kubelet/test_grant_gc.py",

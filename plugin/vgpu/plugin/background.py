@@ -20,7 +20,7 @@ from vgpu.node.service.log import Conditions
 if TYPE_CHECKING:
     from vgpu.plugin.apiserver import Agent
     from vgpu.plugin.cards.health_monitor import HealthMonitor
-    from vgpu.plugin.exporter.server import Exporter
+    from vgpu.plugin.exporter.service import ExporterService
     from vgpu.plugin.kubelet.grant_gc import GrantGc
     from vgpu.plugin.probes import Check, Probes
 
@@ -58,7 +58,7 @@ class BackgroundServices:
         self.probes: Probes | None = None
         self.health: HealthMonitor | None = None
         self.agent: Agent | None = None
-        self.exporter: Exporter | None = None
+        self.exporter: ExporterService | None = None
         self._watched: list[tuple[str, int, str]] = []
         self._grant_gc: GrantGc | None = None
         self._grant_gc_thread: threading.Thread | None = None
@@ -79,10 +79,11 @@ class BackgroundServices:
         """
         if self.settings.text("plugin.http") and self.probes is None:
             self._start("probes", self._start_probes)
-        if self._listen() and self.exporter is None:
-            self._start("exporter", self._start_exporter)
-        if not cards:
-            return
+        if cards:
+            self._look_with(cards)
+        self._look_at_exporter()
+
+    def _look_with(self, cards: list[Card]) -> None:
         if self._watched != _addresses(cards):
             self._start("health", lambda: self._start_health(cards))
         if self._grant_gc is None:
@@ -91,6 +92,22 @@ class BackgroundServices:
             self._grant_gc.look_at_checkpoint()
         if self.agent is None and self._has_api():
             self._start("kubernetes", self._start_agent)
+
+    def _look_at_exporter(self) -> None:
+        """The exporter comes last: what it loads would take time from the services that keep cards and grants right."""
+        if self.exporter is None:
+            if self._listen() and self._is_due("exporter"):
+                from vgpu.plugin.exporter.service import ExporterService  # noqa: PLC0415
+
+                checks = {"alive": self.checks["/healthz"], "ready": self.checks["/readyz"]}
+                self.exporter = ExporterService(self.settings, self._listen(), checks)
+            return
+        problem = self.exporter.problem
+        if problem is None:
+            return
+        self.conditions.set("exporter", problem and f"exporter: {problem}")
+        if problem:
+            self.exporter = None
 
     def stop(self) -> None:
         self._stopped.set()
@@ -123,15 +140,21 @@ class BackgroundServices:
         return "the health monitor hangs" if late else ""
 
     def _start(self, name: str, start: Callable[[], None]) -> None:
-        if self.clock() < self._next.get(name, 0.0):
+        if not self._is_due(name):
             return
-        self._next[name] = self.clock() + RETRY
         try:
             start()
         except (VgpuError, OSError, ImportError) as error:
             self.conditions.set(name, f"{name}: {error}")
         else:
             self.conditions.set(name, "")
+
+    def _is_due(self, name: str) -> bool:
+        """Whether to try to start the service now. The next time is then after RETRY seconds."""
+        if self.clock() < self._next.get(name, 0.0):
+            return False
+        self._next[name] = self.clock() + RETRY
+        return True
 
     def _start_probes(self) -> None:
         from vgpu.plugin.probes import Probes  # noqa: PLC0415  # these imports come after registration
@@ -140,12 +163,6 @@ class BackgroundServices:
 
     def _listen(self) -> str:
         return os.environ.get(LISTEN) or self.settings.text("metrics.listen")
-
-    def _start_exporter(self) -> None:
-        from vgpu.plugin.exporter.server import Exporter  # noqa: PLC0415
-
-        checks = {"alive": self.checks["/healthz"], "ready": self.checks["/readyz"]}
-        self.exporter = Exporter(self.settings, self._listen(), checks)
 
     def _start_health(self, cards: list[Card]) -> None:
         from vgpu.plugin.cards.health_monitor import HealthMonitor  # noqa: PLC0415
