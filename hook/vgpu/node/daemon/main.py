@@ -90,7 +90,10 @@ class Daemon:
         self.usage_monitor = UsageMonitor(self.settings, self.conditions, self._spawn, self.lender, self.proc)
         self.memory_watch = MemoryWatch(self.settings, self.conditions, self._spawn, self.proc)
         self.card_use = CardUseMonitor(self.settings, self.conditions, self._spawn, self.proc)
-        parts = Parts(self.lender, self.usage_monitor, self.card_use, self.foreign_processes, self.region_readers)
+        parts = Parts(
+            self.lender, self.usage_monitor, self.card_use, self.foreign_processes, self.memory_watch,
+            self.region_readers,
+        )  # fmt: skip
         self.round_recorder = RoundRecorder(self.settings, parts, self.proc)
 
     def run(self) -> None:

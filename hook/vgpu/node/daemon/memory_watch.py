@@ -110,6 +110,11 @@ class MemoryWatch(Monitor):
                 return
             self._start(lambda: listed(inventory))
 
+    def measured(self, container: str, uuid: str) -> int | None:
+        """Bytes that NVML named last for the container's processes on the card; None if nobody has looked."""
+        found = self._last.bytes.get((container, uuid))
+        return None if found is None else sum(found.values())
+
     def figures(self) -> dict[str, object]:
         """For the answer to `health`."""
         return {

@@ -27,6 +27,7 @@ from vgpu.node.daemon.card_use import CardUseMonitor
 from vgpu.node.daemon.foreign_processes import ForeignProcessMonitor
 from vgpu.node.daemon.hook_counts import HookCounts
 from vgpu.node.daemon.lender import Lender
+from vgpu.node.daemon.memory_watch import MemoryWatch
 from vgpu.node.daemon.usage_monitor import UsageMonitor
 from vgpu.node.daemon.usage_regions import CallsReaders
 
@@ -47,12 +48,14 @@ class Parts:
         usage_monitor: UsageMonitor,
         card_use: CardUseMonitor,
         foreign_processes: ForeignProcessMonitor,
+        memory_watch: MemoryWatch,
         readers: CallsReaders,
     ) -> None:
         self.lender = lender
         self.usage_monitor = usage_monitor
         self.card_use = card_use
         self.foreign_processes = foreign_processes
+        self.memory_watch = memory_watch
         self.readers = readers
 
 
@@ -93,6 +96,12 @@ class RoundRecorder:
             "cards": self._cards(inventory, ledger),
             "containers": self._containers(living, figures),
             "hook": self.hook_counts.record(),
+            "violations": [
+                {"container": container, "uuid": uuid} for container, uuid in sorted(self.parts.memory_watch.violations)
+            ],
+            "violation_counts": {
+                "reported": self.parts.memory_watch.found, "killed": self.parts.memory_watch.stopped,
+            },
             **more,
         })  # fmt: skip
 
@@ -186,7 +195,7 @@ class RoundRecorder:
             "cores_used": row.get("used"), "cores_seen": self.parts.usage_monitor.seen(*key),
             "lent": row.get("lent", 0), "doubted": bool(row.get("doubted")),
             "lent_ns": int(self._lent.get(key, 0.0) * NS), "borrowed_ns": int(self._borrowed.get(key, 0.0) * NS),
-            "memory_driver": overhead, "memory_measured": None,
+            "memory_driver": overhead, "memory_measured": self.parts.memory_watch.measured(*key),
             "reported": None if held is None else self._reported(claim, card, held.get(card.uuid, [0, 0])),
         }  # fmt: skip
 

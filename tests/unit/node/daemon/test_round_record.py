@@ -57,12 +57,17 @@ class FakeReaders:
 
 class Fake:
     users: dict[str, list[Any]] = {}  # noqa: RUF012
+    violations: dict[tuple[str, str], object] = {("a", UUID): None}  # noqa: RUF012
+    found, stopped = 2, 1
 
     def use(self) -> dict[str, tuple[int, int]]:
         return {UUID: (5 * GIB, 70)}
 
     def seen(self, _name: str, _uuid: str) -> float:
         return 33.0
+
+    def measured(self, _name: str, _uuid: str) -> int:
+        return 3 * GIB
 
 
 class Node:
@@ -72,7 +77,7 @@ class Node:
         settings = Settings({"paths.run": self.run, "paths.state": str(root / "state")}, "node-1")
         self.lender = FakeLender()
         fake: Any = Fake()
-        parts = Parts(self.lender, fake, fake, fake, FakeReaders())  # type: ignore[arg-type]
+        parts = Parts(self.lender, fake, fake, fake, fake, FakeReaders())  # type: ignore[arg-type]
         self.recorder = RoundRecorder(settings, parts, clock=lambda: self.now, wall_clock=lambda: 5000.0)
         card = Card(UUID, 0, 0, "0000:01:00.0", "T4", 16 * GIB, Device("/dev/nvidia0", "nvidia0", 195, 0))
         self.inventory = Inventory("550", "", 1.0, [], [], [], [card])
