@@ -92,11 +92,13 @@ class Run:
             self.linger = 3 * SETTLE_NS
         self.is_limited = scenario["limiter"] == "libvcuda"
 
-    def cards(self, cores: int, core_limit: int) -> list[limits.CardLimit]:
-        return [limits.CardLimit(uuid, limits.UNLIMITED, cores, max(cores, core_limit)) for uuid in self.uuids]
+    def cards(self, tenant: dict[str, Any], cores: int, core_limit: int) -> list[limits.CardLimit]:
+        uuids = self.uuids[: tenant["cards"] or None]
+        return [limits.CardLimit(uuid, limits.UNLIMITED, cores, max(cores, core_limit)) for uuid in uuids]
 
-    def environment(self, rank: int, group: int, cores: int) -> dict[str, str]:
-        libraries = BUILD / "lib/vcuda" if self.is_limited else self.worker.driver
+    def environment(self, rank: int, group: int, tenant: dict[str, Any]) -> dict[str, str]:
+        cores = tenant["cores"]
+        libraries = Path(tenant["build"] or BUILD) / "lib/vcuda" if self.is_limited else self.worker.driver
         return {
             "PATH": os.environ["PATH"],
             "LD_LIBRARY_PATH": str(libraries),
@@ -129,7 +131,7 @@ class Run:
         rank = 0
         if self.is_limited:
             tenants = self.scenario["tenants"]
-            self.worker.node.share([self.cards(tenant["cores"], tenant["core_limit"]) for tenant in tenants])
+            self.worker.node.share([self.cards(tenant, tenant["cores"], tenant["core_limit"]) for tenant in tenants])
         for index, tenant in enumerate(self.scenario["tenants"]):
             started: list[subprocess.Popen[str]] = []
             self.processes.append(started)
@@ -142,7 +144,7 @@ class Run:
                 command = [str(self.worker.program), *self.options(load, tenant, rank)]
                 if self.is_limited:
                     command = self.worker.node.box(index).command(*command)
-                environment = self.environment(rank, index + 1, tenant["cores"])
+                environment = self.environment(rank, index + 1, tenant)
                 # The processes of a tenant are one process group, by which a peer's model identifies them.
                 command.append(f"group={started[0].pid if started else 0}")
                 started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
@@ -212,8 +214,8 @@ class Run:
             daemon.work(self.origin + at)
         clock.sleep_until(self.origin + at)
         if change:
-            tenant, cores, core_limit = change
-            self.worker.node.change(tenant, self.cards(cores, core_limit))
+            index, cores, core_limit = change
+            self.worker.node.change(index, self.cards(self.scenario["tenants"][index], cores, core_limit))
             return None
         busy = [0] * len(self.scenario["tenants"])
         now = clock.now()

@@ -123,7 +123,8 @@ static bool answers_requests(const struct token_bucket *bucket, uint64_t now)
 
 /*
  * Returns the container's place in the order in which containers run, on the host's clock: since when its tokens are
- * owed to it. A container on several cards has one place, the latest.
+ * owed to it. A container on several cards has one place, the latest. Beside an earlier version it is not before the
+ * present: a container of that version waits at the place where it came, and would wait for a period more each time.
  */
 static uint64_t place_now(const struct token_bucket *bucket, uint64_t now)
 {
@@ -132,6 +133,8 @@ static uint64_t place_now(const struct token_bucket *bucket, uint64_t now)
 	for (unsigned int i = 0; i < joined_count; i++)
 		if (owed_for(joined[i]) < owed)
 			owed = owed_for(joined[i]);
+	if (owed > 0 && neighbours_queue_by_arrival(now))
+		owed = 0;
 	return schedule_host_time(now) - (uint64_t)owed - (answers_requests(bucket, now) ? schedule_period(bucket) : 0);
 }
 

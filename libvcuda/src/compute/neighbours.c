@@ -40,6 +40,8 @@ static bool is_in_way(const struct token_bucket *bucket, const struct in_way *wa
 {
 	enum presence_lease lease = presence_lease_of(way->where, schedule_host_time(now));
 
+	if (lease == PRESENCE_NO_LEASE)
+		STORE(neighbours.arrivals_until, now + SLICE_ARRIVALS);
 	if (lease == PRESENCE_LEASED)
 		return true;
 	if (lease == PRESENCE_NO_LEASE && now - way->since < patience(bucket))
@@ -142,6 +144,11 @@ static bool others_come_first(const struct token_bucket *bucket, uint64_t place,
 		return true;
 	}
 	return !goes_on && waits_for_turn(place, now);
+}
+
+bool neighbours_queue_by_arrival(uint64_t now)
+{
+	return now < LOAD(neighbours.arrivals_until);
 }
 
 bool neighbours_may_end_slice(const struct token_bucket *bucket, uint64_t began, uint64_t now)
