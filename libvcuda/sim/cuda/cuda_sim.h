@@ -106,6 +106,7 @@ struct sim_allocation {
 	unsigned imports;              /* how often the memory was opened */
 	int share_fd;                  /* 0, or the file by which other processes map it */
 	int shared;                    /* its number among the exported memory + 1; 0: it is not exported */
+	uint32_t shared_generation;    /* of that number */
 	int life_fd;                   /* of imported memory: keeps it on its card; 0: nothing does */
 	struct sim_allocation *next;
 	struct sim_allocation **link;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cuda/ipc.h"
@@ -40,23 +41,41 @@ CUresult sim_ipc_check(const struct sim_ipc_handle *handle, const char magic[8])
 	return handle->owner == own_token() && handle->pid == getpid() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
 
+bool sim_ipc_put_file(struct sim_ipc_handle *handle, int fd)
+{
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) != 0)
+		return false;
+	handle->fd = fd;
+	handle->file = st.st_ino;
+	return true;
+}
+
 int sim_ipc_open(const struct sim_ipc_handle *handle)
 {
 	char path[64];
 
 	snprintf(path, sizeof path, "/proc/%d/fd/%d", handle->pid, handle->fd);
-	return open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	struct stat st;
+	if (fd < 0 || (fstat(fd, &st) == 0 && st.st_ino == handle->file))
+		return fd;
+	close(fd);
+	return -1;
 }
 
 CUresult sim_ipc_export(struct sim_allocation *allocation, CUdeviceptr pointer, struct sim_ipc_handle *handle)
 {
-	handle->fd = sim_share_backing(allocation);
+	if (!sim_ipc_put_file(handle, sim_share_backing(allocation)))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	handle->offset = pointer - allocation->base;
 	handle->id = allocation->id;
-	if (handle->fd >= 0 && !allocation->shared)
-		allocation->shared = sim_shares_add(allocation->card, allocation->charged) + 1;
+	if (!allocation->shared)
+		allocation->shared = sim_shares_add(allocation->card, allocation->charged, &allocation->shared_generation) + 1;
 	handle->shared = allocation->shared - 1;
-	return handle->fd < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+	handle->generation = allocation->shared_generation;
+	return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr pointer)
@@ -114,23 +133,28 @@ CUresult sim_ipc_import(struct sim_context *context, enum sim_memory memory, con
 	struct sim_allocation *allocation = calloc(1, sizeof *allocation);
 	unsigned card;
 	size_t size;
+	int life = 0;
 
 	if (!allocation)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
-	if (sim_share_adopt(fd, &card, &size)) {
+	if (handle->shared >= 0)
+		life = sim_shares_hold(handle->shared, handle->generation);
+	if (life >= 0 && sim_share_adopt(fd, &card, &size)) {
 		allocation->context = context;
 		allocation->memory = memory;
 		allocation->card = card;
 		allocation->size = allocation->mapped = size;
 		allocation->imported_id = handle->id;
 		allocation->imported_pid = handle->pid;
+		allocation->life_fd = life;
 		result = map_foreign(allocation, fd);
-		if (result == CUDA_SUCCESS && handle->shared >= 0)
-			allocation->life_fd = sim_shares_hold(handle->shared);
 	}
-	if (result != CUDA_SUCCESS)
+	if (result != CUDA_SUCCESS) {
+		if (life > 0)
+			close(life);
 		free(allocation);
+	}
 	*out = allocation;
 	return result;
 }

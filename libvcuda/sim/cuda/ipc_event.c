@@ -202,9 +202,7 @@ SIM_EXPORT CUresult cuIpcGetEventHandle(CUipcEventHandle *out, CUevent event)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (event->shared)
-		handle.fd = event->shared->fd;
-	else
+	if (!event->shared || !sim_ipc_put_file(&handle, event->shared->fd))
 		result = CUDA_ERROR_INVALID_HANDLE;
 	pthread_mutex_unlock(&sim_driver.lock);
 	if (result == CUDA_SUCCESS)

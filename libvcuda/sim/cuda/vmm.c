@@ -363,8 +363,9 @@ static int export_physical(struct sim_physical *physical)
 	if (!sim_vmm_backing(physical))
 		return -1;
 	if (physical->life < 0 && physical->charged) {
-		physical->shared = sim_shares_add(physical->card, physical->charged);
-		physical->life = sim_shares_hold(physical->shared);
+		uint32_t generation = 0;
+		physical->shared = sim_shares_add(physical->card, physical->charged, &generation);
+		physical->life = sim_shares_hold(physical->shared, generation);
 	}
 	return sim_share_export(physical->fd, physical->life);
 }

@@ -27,48 +27,83 @@ uint64_t sim_shares_sum(const struct sim_file *file, unsigned card)
 	return sum;
 }
 
+static bool is_let_go(int fd, int number)
+{
+	struct flock lock = lock_of(number, F_WRLCK);
+
+	return fd >= 0 && fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
+}
+
 void sim_shares_bury(struct sim_file *file)
 {
 	int fd = -1;
 
 	for (int i = 0; i < (int)SIM_MAX_SHARES; i++) {
-		struct flock lock = lock_of(i, F_WRLCK);
 		if (!file->shares[i].size || is_held_by_owner(file, &file->shares[i]))
 			continue;
 		if (fd < 0)
 			fd = sim_state_open_cards();
-		if (fd >= 0 && fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK)
+		if (is_let_go(fd, i))
 			file->shares[i].size = 0;
 	}
 	if (fd >= 0)
 		close(fd);
 }
 
-int sim_shares_add(unsigned card, uint64_t bytes)
+/* Importers may still hold what the entry was used for before, see sim_shares_forget. */
+static int free_number(const struct sim_file *file)
+{
+	int fd = sim_state_open_cards(), number = -1;
+
+	for (int i = 0; i < (int)SIM_MAX_SHARES && number < 0; i++)
+		if (!file->shares[i].size && is_let_go(fd, i))
+			number = i;
+	if (fd >= 0)
+		close(fd);
+	return number;
+}
+
+int sim_shares_add(unsigned card, uint64_t bytes, uint32_t *generation)
 {
 	struct sim_file *file;
-	int number = -1;
 
 	if (sim_state_lock(&file) != SIM_OK)
 		return -1;
 	sim_shares_bury(file);
-	for (int i = 0; i < (int)SIM_MAX_SHARES && number < 0; i++)
-		if (!file->shares[i].size)
-			number = i;
+	int number = free_number(file);
 	if (number >= 0 && sim_ledger_ensure_slot(file) == SIM_OK) {
 		unsigned slot = (unsigned)sim_ledger_own_slot();
-		file->shares[number] = (struct sim_shared_memory){file->slots[slot].token, bytes, slot, card, 1, 0};
+		*generation = file->shares[number].generation + 1;
+		file->shares[number] =
+			(struct sim_shared_memory){file->slots[slot].token, bytes, slot, card, 1, *generation};
 	}
 	sim_state_unlock();
 	return number;
 }
 
-int sim_shares_hold(int number)
+/* Under the state's lock, so that the exporter cannot let go of the memory between the check and the lock. */
+static bool hold(const struct sim_file *file, int fd, int number, uint32_t generation)
 {
+	const struct sim_shared_memory *share = &file->shares[number];
 	struct flock lock = lock_of(number, F_RDLCK);
-	int fd = number < 0 ? -1 : sim_state_open_cards();
 
-	if (fd < 0 || fcntl(fd, F_OFD_SETLK, &lock) == 0)
+	return share->size && share->generation == generation && is_held_by_owner(file, share) &&
+	       fcntl(fd, F_OFD_SETLK, &lock) == 0;
+}
+
+int sim_shares_hold(int number, uint32_t generation)
+{
+	struct sim_file *file;
+	int fd = number < 0 || number >= (int)SIM_MAX_SHARES ? -1 : sim_state_open_cards();
+
+	if (fd < 0)
+		return -1;
+	bool is_held = sim_state_lock(&file) == SIM_OK;
+	if (is_held) {
+		is_held = hold(file, fd, number, generation);
+		sim_state_unlock();
+	}
+	if (is_held)
 		return fd;
 	close(fd);
 	return -1;

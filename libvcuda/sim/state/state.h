@@ -205,7 +205,7 @@ struct sim_shared_memory {
 	uint32_t slot;
 	uint32_t card;
 	uint32_t is_held; /* 1: the exporter pays for it in its slot */
-	uint32_t padding;
+	uint32_t generation; /* counts what the entry was used for: a number and a generation name one memory */
 };
 
 struct sim_file {
@@ -273,9 +273,12 @@ enum sim_status sim_ledger_reserve(unsigned card, uint64_t bytes);
 void sim_ledger_release(unsigned card, uint64_t bytes);
 enum sim_status sim_ledger_used(unsigned card, uint64_t *bytes);
 /* Memory of this process is exported. Returns its number; -1: it cannot be recorded. */
-int sim_shares_add(unsigned card, uint64_t bytes);
-/* A descriptor that keeps exported memory on its card until it is closed everywhere. -1: an error. */
-int sim_shares_hold(int number);
+int sim_shares_add(unsigned card, uint64_t bytes, uint32_t *generation);
+/*
+ * A descriptor that keeps exported memory on its card until it is closed everywhere. -1: an error, or the exporter has
+ * let go of the memory.
+ */
+int sim_shares_hold(int number, uint32_t generation);
 /* The exporter frees the memory: others may still hold it. Replaces sim_ledger_release. */
 void sim_shares_release(int number);
 /* Nobody but the exporter holds the memory any more: it is not shared. */

@@ -199,7 +199,7 @@ class Share(ctypes.Structure):
         ("slot", ctypes.c_uint32),
         ("card", ctypes.c_uint32),
         ("is_held", ctypes.c_uint32),
-        ("padding", ctypes.c_uint32),
+        ("generation", ctypes.c_uint32),
     )
 
 

@@ -209,6 +209,23 @@ def test_memory_of_another_container_is_charged(sim_box: Callable[..., SimBox]) 
     assert importer.left() == HALF - MIB
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_handle_of_freed_memory_opens_no_other_memory(box: SimBox, kept: bool) -> None:
+    """The second memory may get what the first one had: the address, the descriptor's number, the share's number."""
+    exporter, importer, keeper = box.caller(), box.caller(), box.caller()
+    first = exporter.made(f"cuMemAlloc_v2 & {128 * MIB}")
+    handle = exporter.ask(f"export {first}")[1]
+    if kept:
+        keeper.made(f"open {handle}")
+    exporter.does(f"cuMemFree_v2 {first}")
+    second = exporter.made(f"cuMemAlloc_v2 & {192 * MIB}")
+    assert exporter.ask(f"export {second}")[0] == "0"
+    assert importer.ask(f"open {handle}")[0] != "0"
+    exporter.does(f"cuMemFree_v2 {second}")
+    left = 128 * MIB if kept else 0
+    assert (importer.left(), held_within(box)) == (LIMIT - left, left)
+
+
 def test_a_context_that_ends_closes_what_it_has_opened(box: SimBox) -> None:
     exporter, importer = box.caller(), box.caller()
     pointer = exporter.made(f"cuMemAlloc_v2 & {HALF}")
