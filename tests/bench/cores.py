@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+import cores_cards
 import cores_change
 import cores_cost
 import cores_forged
@@ -40,6 +41,7 @@ PARTS: dict[str, Callable[[Workers, int], list[Result]]] = {
     "wall_latency": cores_latency.measure_wall,
     "long": cores_long.measure_corners,
     "many": cores_many.measure,
+    "cards": cores_cards.measure,
     "throttled": cores_throttled.measure,
     "loans": cores_loans.measure,
     "forged": cores_forged.measure,

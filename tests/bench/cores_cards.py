@@ -1,0 +1,44 @@
+"""Tenants on two cards beside tenants on one of them: the error of each share, with kernels, graphs and copies.
+
+A tenant's card time counts on all of its cards; the figure is the mean of them. The second card has no other tenant.
+"""
+
+from __future__ import annotations
+
+from cores_scenario import MS, SECOND, Load, Outcome, Scenario, Tenant, error_percent
+from cores_workers import Workers
+from results import Result
+
+WINDOW = (SECOND, 6 * SECOND)
+FLOOD: Load = {"kernel": f"fixed:{MS}", "wait": 0}
+BOTH: Load = {"streams": 2, "cards": 2}  #: a stream for each card
+CELLS: dict[str, Load] = {
+    "kernels": {**FLOOD, **BOTH},
+    "graphs": {"kernel": "fixed:200000", "graph": 10, "wait": 0, **BOTH},
+    "copies": {"kernel": f"fixed:{MS}", "copy": 100_000, **BOTH},
+}
+SHARES = ((50, 50), (30, 70), (70, 30))  #: on two cards, on the first of them
+
+
+def scenario(load: Load, shares: tuple[int, int], run: int) -> Scenario:
+    tenants = [Tenant(shares[0], [load]), Tenant(shares[1], [FLOOD], cards=1)]
+    return Scenario(tenants, WINDOW, profile="a100x2", seed=run + 1)
+
+
+def worst(shares: tuple[int, int], outcome: Outcome) -> float:
+    both, first = outcome.shares
+    return max(error_percent(both / 2, shares[0]), error_percent(first, shares[1]))
+
+
+def measure(workers: Workers, runs: int) -> list[Result]:
+    cells = [(name, shares, run) for name in CELLS for shares in SHARES for run in range(runs)]
+    outcomes = workers.run_all(scenario(CELLS[name], shares, run) for name, shares, run in cells)
+    results = []
+    for name in CELLS:
+        errors = [
+            max(worst(shares, got) for (of, shares, at), got in zip(cells, outcomes) if (of, at) == (name, run))
+            for run in range(runs)
+        ]
+        what = f"a tenant on two cards ({name}) beside one on the first: worst error of a share"
+        results.append(Result.of(f"cores.cards.{name}_percent", "percent", 5, errors, what))
+    return results
