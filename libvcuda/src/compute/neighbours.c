@@ -40,7 +40,7 @@ static bool is_in_way(const struct token_bucket *bucket, const struct in_way *wa
 {
 	enum presence_lease lease = presence_lease_of(way->where, schedule_host_time(now));
 
-	if (lease == PRESENCE_NO_LEASE)
+	if (lease == PRESENCE_NO_LEASE && presence_is_at(way->where)) /* one that leaves drops its lease last */
 		STORE(neighbours.arrivals_until, now + SLICE_ARRIVALS);
 	if (lease == PRESENCE_LEASED)
 		return true;

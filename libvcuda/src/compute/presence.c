@@ -431,6 +431,13 @@ enum presence_lease presence_lease_of(uint64_t where, uint64_t now)
 	return find_lease(all, from, to, &found) ? PRESENCE_LEASED : PRESENCE_LAPSED;
 }
 
+bool presence_is_at(uint64_t where)
+{
+	uint64_t found;
+
+	return is_range_locked(where, where + 1, &found);
+}
+
 bool presence_is_before_others(void)
 {
 	uint64_t where;

@@ -79,6 +79,9 @@ void presence_end_lease(void);
 enum presence_lease { PRESENCE_NO_LEASE, PRESENCE_LAPSED, PRESENCE_LEASED };
 enum presence_lease presence_lease_of(uint64_t where, uint64_t now);
 
+/* Whether a container still holds its lock at `where`. */
+bool presence_is_at(uint64_t where);
+
 /* The longest lease that is believed. */
 #define PRESENCE_LEASE_MOST ((uint64_t)2500 * NS_PER_MS)
 
