@@ -1,4 +1,5 @@
-"""registrations.py: says which runtimes still call vgpu's hook, and how to undo that. prerm runs it before a removal.
+"""registrations.py: says which runtimes still call vgpu's hook, and how to undo that. Runs before a removal, by
+deb's prerm and rpm's %preun.
 
 Belongs here: the sentence for each place. The places are found by vgpuctl doctor's own check.
 """

@@ -1,0 +1,39 @@
+# What the packages do after their files have been unpacked, whatever packs them: sourced by deb's postinst and rpm's
+# %post. It edits and restarts no runtime. A wrong configuration does not fail the installation.
+
+SETTINGS=/var/lib/vgpu/config.json
+
+say() {
+	echo "vgpu: $*" >&2
+}
+
+# The hook's byte code comes first. Until its file is renamed, containers start with the complete hook of the last
+# version, which refuses settings that only this version has.
+compile() {
+	/usr/bin/python3 -I -S /usr/lib/vgpu/bytecode/compile_hook.py /usr/lib/vgpu/python /usr/lib/vgpu/hook.bytecode
+	/usr/bin/python3 -I -m compileall -q /usr/lib/vgpu/python
+}
+
+# vgpuctl prints the errors by line and key. An upgrade keeps the requests that were allowed before.
+apply() {
+	install -d -m 755 /var/lib/vgpu
+	vgpuctl config upgrade >&2 || say "not kept: standalone.requests; write it into /etc/vgpu/config.yaml by hand"
+	if vgpuctl config apply >/dev/null; then
+		return
+	fi
+	say "/etc/vgpu/config.yaml is wrong; correct it and run: vgpuctl config apply"
+	if [ ! -e $SETTINGS ]; then
+		say "until then no settings are in force, and containers with a share fail to start"
+	fi
+}
+
+# The key of requests outside Kubernetes. It is not part of the package: each node has its own.
+make_key() {
+	if ! vgpuctl request --make-key; then
+		say "without a key no container outside Kubernetes gets a share; run: vgpuctl request --make-key"
+	fi
+}
+
+say_next() {
+	say "next: vgpuctl doctor; vgpuctl runtime configure --runtime containerd (or crio, docker, podman)"
+}
