@@ -17,15 +17,16 @@ export VGPU_BUILD := $(abspath $(BUILD))
 export PATH := $(VGPU_BUILD)/tools/bin:$(VGPU_BUILD)/tools/sbin:$(VGPU_BUILD)/tools/usr/bin:$(VGPU_BUILD)/tools/usr/sbin:$(PATH):/usr/sbin:/sbin
 
 .NOTPARALLEL:
-.PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench fuzz deb clean \
-        simulated-node simulated-node-remove compatibility packages-build packages-demo packages-node packages-test packages-long
+.PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench fuzz deb rpm clean \
+        simulated-node simulated-node-remove compatibility packages-build packages-rpm packages-demo packages-node \
+        packages-test packages-long
 
 # Everything that a developer needs. Warnings of the compiler are errors.
 setup: CMAKE_OPTIONS = -DVGPU_WERROR=ON
 setup: packages-test $(VENV)/.stamp-dev build
 
 # Packages of the distribution: what is missing for a command, and nothing else.
-packages-build packages-demo packages-node packages-test packages-long: packages-%:
+packages-build packages-rpm packages-demo packages-node packages-test packages-long: packages-%:
 	@packaging/setup/packages $* $(PYTHON)
 
 # An editable install needs pip 21.3.
@@ -117,6 +118,10 @@ test-gpu: setup
 # Builds build/vgpu_<version>_<arch>.deb and build/vgpu-device-plugin_<version>_all.deb.
 deb: packages-build $(VENV)/.stamp
 	@PYTHON=$(BIN)/python packaging/deb/build
+
+# Builds build/vgpu-<version>.<arch>.rpm and build/vgpu-device-plugin-<version>.noarch.rpm.
+rpm: packages-rpm $(VENV)/.stamp
+	@PYTHON=$(BIN)/python packaging/rpm/build
 
 # Searches for damaging inputs, FUZZ_SECONDS in each target; FUZZ names some of them. The results lie in build/fuzz.
 # atheris is installed where it has a wheel; without it the Python targets are left out.

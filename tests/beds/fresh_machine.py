@@ -6,6 +6,7 @@ Belongs here: making these roots, and running commands on one of them in a copy 
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ CACHE = systemd_bed.CACHE / "fresh"
 SUPPORTED = ("bullseye", "bookworm", "trixie", "sid", "jammy", "noble")
 SAMPLE = ("bookworm", "noble")  #: those of `make test`; the others are for `make test-long`
 TOO_OLD = "focal"
+USER, GROUP = "nobody", "nogroup"  #: the user without rights
 UBUNTU = ("focal", "jammy", "noble")
 #: Debian 12 has no package with Ubuntu's keys, and its debootstrap has no script by the name of the newer suites.
 UBUNTU_OPTIONS = ("--no-check-gpg", "--components=main,universe")
@@ -82,3 +84,17 @@ def pack_sources(archive: Path) -> Path:
     pack = ["tar", "-C", CHECKOUT, "--null", "--ignore-failed-read", "-T", "-", "-cf", archive]
     subprocess.run(pack, input=files, check=True)
     return archive
+
+
+def make_in_clone(target: str, directory: Path) -> Path:
+    """Call `make target` in a fresh clone below `directory`, as a user without rights, with its own environment."""
+    clone = directory / "another-folder"
+    clone.mkdir()
+    subprocess.run(["tar", "-x", "-C", clone, "-f", pack_sources(directory / "sources.tar")], check=True)
+    subprocess.run(["chown", "-R", f"{USER}:{GROUP}", directory], check=True)
+    command = ["setpriv", f"--reuid={USER}", f"--regid={GROUP}", "--clear-groups", "make", "-C", clone, target]
+    passed = {key: value for key, value in os.environ.items() if key.startswith("PIP_") or key.endswith("_proxy")}
+    environment = {**passed, "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(directory), "TZ": "Asia/Tokyo"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=1800)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return clone

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -17,8 +16,6 @@ import pytest
 from checkout import CHECKOUT
 
 pytestmark = pytest.mark.root
-
-USER, GROUP = "nobody", "nogroup"
 
 
 @pytest.mark.long  # the fresh machines of make test do the same with packages of their own
@@ -135,19 +132,9 @@ def test_lintian_finds_nothing(debs: list[Path]) -> None:
 def test_two_builds_in_two_folders_give_the_same_bytes(debs: list[Path]) -> None:
     """The second one is `make deb` in a fresh clone, by a user without rights, with its own virtual environment."""
     with tempfile.TemporaryDirectory(prefix="vgpu-test-") as name:
-        clone = Path(name) / "another-folder"
-        clone.mkdir()
-        subprocess.run(
-            ["tar", "-x", "-C", clone, "-f", fresh_machine.pack_sources(Path(name) / "sources.tar")], check=True
-        )
-        subprocess.run(["chown", "-R", f"{USER}:{GROUP}", name], check=True)
-        command = ["setpriv", f"--reuid={USER}", f"--regid={GROUP}", "--clear-groups", "make", "-C", clone, "deb"]
-        passed = {key: value for key, value in os.environ.items() if key.startswith("PIP_") or key.endswith("_proxy")}
-        environment = {**passed, "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": name, "TZ": "Asia/Tokyo"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=1800)
-        assert done.returncode == 0, done.stdout + done.stderr
+        clone = fresh_machine.make_in_clone("deb", Path(name))
         again = sorted((clone / "build").glob("*.deb"))
         assert [path.name for path in again] == sorted(path.name for path in debs)
         assert {path.name: path.read_bytes() for path in again} == {path.name: path.read_bytes() for path in debs}
-        assert {path.owner() for path in again} == {USER}
+        assert {path.owner() for path in again} == {fresh_machine.USER}
         assert not list((clone / ".venv/bin").glob("pytest"))

@@ -1,0 +1,80 @@
+#!/bin/sh
+# Installs the rpm packages by `rpm --root` in a scratch root, and runs the main job with what is installed, no checkout.
+#   unshare -m sh rpm_node.sh LAST THIS DIRECTORY DRIVER_ROOT SIM_STATE BUNDLES
+# LAST and THIS are folders with both packages; LAST has stand-ins.rpm, too, for the distribution's packages. DIRECTORY
+# becomes the upper layer (a tmpfs) of an overlay over this machine's root: the scratch root, with an empty database of
+# rpm. BUNDLES has share. Each step's output has a heading. Everything ends with this process's mount namespace.
+set -eu
+last=$1 this=$2 directory=$3 driver=$4 sim=$5 bundles=$6
+
+mount --make-rprivate /
+mount -t tmpfs vgpu-test "$directory"
+mkdir "$directory/upper" "$directory/work" "$directory/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$directory/upper,workdir=$directory/work" "$directory/root"
+root=$directory/root
+for tree in proc sys dev tmp; do mount --rbind "/$tree" "$root/$tree"; done
+mount -t tmpfs vgpu-test "$root/run"
+export VGPU_SIM_DIR="$sim" VGPU_SIM_DEVICE_NODES=0 LC_ALL=C
+
+say() { echo "## $*"; }
+packages() { rpm --root "$root" --dbpath /var/lib/rpm-test "$@" 2>&1; }
+inside() { chroot "$root" "$@" 2>&1; }
+share() { inside runc --root /run/runc run --bundle "$bundles/share" "rpm-vgpu-test-$$"; }
+compiled() { find "$root/usr/lib/vgpu" -name "$1.*.pyc" | wc -l; }
+
+# Of a distribution's packages only the names are stand-ins: their modules are Debian's.
+rm -f "$root/var/lib/man-db/auto-update" # dpkg would read all manual pages of this machine for its index
+DEBIAN_FRONTEND=noninteractive chroot "$root" apt-get install -qq -y --no-install-recommends \
+	python3-click python3-jsonschema python3-psutil python3-rich python3-tabulate python3-yaml >"$directory/log" 2>&1 ||
+	{ cat "$directory/log"; exit 1; }
+
+say requires
+packages -i "$last"/vgpu-*.rpm || :
+packages -i "$last/stand-ins.rpm"
+say install
+packages -i "$last"/vgpu-*.rpm
+say verify
+packages -V vgpu vgpu-device-plugin && echo nothing differs
+say gone
+compiled gone
+say plugin
+inside vgpu-device-plugin --help | head -n 1
+
+cat >>"$root/etc/vgpu/config.yaml" <<YAML
+driver:
+  root: $driver
+  dev_root: $driver/dev
+  proc_root: $driver/proc
+YAML
+inside vgpuctl config apply >/dev/null
+inside vgpuctl inventory refresh >/dev/null
+request=$(chroot "$root" vgpuctl request --cores 30 --memory 2Gi)
+sed -i "s|\"vgpu.io/memory\"|\"${request%%=*}\": \"${request#*=}\", &|" "$bundles/share/config.json"
+say share
+share
+
+say upgrade
+packages -U "$this"/vgpu-*.rpm
+packages -q vgpu vgpu-device-plugin
+say changed
+packages -V vgpu vgpu-device-plugin || :
+ls "$root"/etc/vgpu
+say removed
+compiled gone
+find "$root/usr/lib/vgpu/python" -name 'gone*'
+say again
+share
+say bytecode
+inside /usr/bin/python3 -I -S /usr/lib/vgpu/bytecode/compile_hook.py --check /usr/lib/vgpu/python \
+	/usr/lib/vgpu/hook.bytecode && echo same
+
+mkdir -p "$root/etc/containers/oci/hooks.d"
+cp "$root/usr/share/vgpu/hooks.d/vgpu.json" "$root/etc/containers/oci/hooks.d/"
+say erase
+packages -e vgpu-device-plugin vgpu
+say left
+for tree in etc usr var; do
+	find "$root/$tree" -xdev -name '*vgpu*' ! -path '*/oci/hooks.d/*' ! -path '*/var/cache/*' -printf "$tree/%P\n"
+done | sort
+find "$root/etc/vgpu" "$root/var/lib/vgpu" -type f -printf '%P\n' | sort
+say end
