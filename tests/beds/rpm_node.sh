@@ -14,7 +14,7 @@ mount -t overlay overlay -o "lowerdir=/,upperdir=$directory/upper,workdir=$direc
 root=$directory/root
 for tree in proc sys dev tmp; do mount --rbind "/$tree" "$root/$tree"; done
 mount -t tmpfs vgpu-test "$root/run"
-export VGPU_SIM_DIR="$sim" VGPU_SIM_DEVICE_NODES=0 LC_ALL=C
+export VGPU_SIM_DIR="$sim" VGPU_SIM_DEVICE_NODES=0 LC_ALL=C PATH="/usr/sbin:/usr/bin:/sbin:/bin:$PATH"
 
 say() { echo "## $*"; }
 packages() { rpm --root "$root" --dbpath /var/lib/rpm-test "$@" 2>&1; }
