@@ -102,7 +102,7 @@ TIMED := $(filter-out $(addprefix %/test_,$(addsuffix .py,$(UNTIMED))),$(TIMED))
 PYTEST = packaging/setup/priority $(PRIORITY) $(BIN)/pytest -q --strict-skips
 test: lint clients beds
 	$(PYTEST) -m 'not gpu and not long' $(TIMED)
-	$(PYTEST) -m 'not gpu and not long' -n 3 --dist loadfile --no-loadscope-reorder \
+	$(PYTEST) -m 'not gpu and not long' -n 3 --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 15 \
 	  $(addprefix --ignore=,$(TIMED))
 
 # For the edit-test loop: unit tests, which start no process. Their files lie in memory where that is possible.

@@ -16,6 +16,7 @@ import attack_records
 import bundles
 import cluster_site
 import containerd_bed
+import flooded_card
 import nodes
 import oci_images
 import pytest
@@ -180,6 +181,24 @@ def bundle(tmp_path: Path, node: nodes.SimulatedNode) -> Callable[..., bundles.B
         return bundles.Bundle(directory, rootfs, keys).hooks(node).simulated(node)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def load(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The benchmark's load generator."""
+    return flooded_card.compiled(tmp_path_factory.mktemp("load"))
+
+
+@pytest.fixture
+def card(
+    node: nodes.SimulatedNode,
+    runc1: bundles.Runtime,
+    rootfs: Callable[..., Path],
+    bundle: Callable[..., bundles.Bundle],
+    load: Path,
+) -> flooded_card.FloodedCard:
+    """The node's first card, for containers by runc that flood it."""
+    return flooded_card.FloodedCard(node, runc1, rootfs(), bundle, load)
 
 
 def remove(path: Path) -> None:

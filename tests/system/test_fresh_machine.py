@@ -2,7 +2,7 @@
 
 Belongs here: what the commands install there, that they remove and upgrade nothing, the packages that they build and
 what these do, and Docker's own packages beside them. A machine is an overlay over a debootstrapped root. `make test`
-has two systems, at the same time; the others are long. A row of docs/decisions/tested-systems.md is one run; its
+has one system; the others are long, two at the same time. A row of docs/decisions/tested-systems.md is one run; its
 figures are what the test prints (pytest -rP).
 """
 

@@ -1,0 +1,39 @@
+"""vgpud's audit of the use that containers report, on a real container that goes past libvcuda."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import daemons
+import nodes
+import pytest
+from flooded_card import FloodedCard
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.flaky(reruns=1),  # real time: other programs of the machine may delay a measurement
+]
+
+
+@pytest.fixture
+def daemon(node: nodes.SimulatedNode) -> Iterator[daemons.Daemon]:
+    made = daemons.Daemon(node)
+    yield made
+    made.kill()
+
+
+def test_a_container_that_bypasses_libvcuda_is_reported(card: FloodedCard, daemon: daemons.Daemon) -> None:
+    """It loads the driver's own library. Its usage region shows no use, but NVML does."""
+    daemon.start().ready()
+    _, honest = card.flood(cores="30")
+    card.environment = ["LD_LIBRARY_PATH=/usr/local/vgpu/driver"]
+    liar_id, liar = card.flood(cores="30", core_limit="90")
+    warnings = daemons.wait_for(
+        lambda: [line for line in daemon.health().get("warnings", []) if liar_id in line], timeout=120
+    )
+    assert "reports 0 % of at most 90 %, but NVML measures" in warnings[0]
+    assert len([line for line in daemon.health()["warnings"] if "NVML measures" in line]) == 1
+    rows = {row["container"]: row for row in daemon.health()["cores"]}
+    assert rows[liar_id]["doubted"] is True
+    assert rows[liar_id]["lent"] == 0
+    assert card.shares()[liar] > card.shares()[honest]
