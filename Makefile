@@ -18,15 +18,15 @@ export PATH := $(VGPU_BUILD)/tools/bin:$(VGPU_BUILD)/tools/sbin:$(VGPU_BUILD)/to
 
 .NOTPARALLEL:
 .PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench fuzz deb rpm clean \
-        simulated-node simulated-node-remove compatibility packages-build packages-rpm packages-demo packages-node \
-        packages-test packages-long
+        simulated-node simulated-node-remove compatibility packages-build packages-rpm packages-arm64 packages-demo \
+        packages-node packages-test packages-long
 
 # Everything that a developer needs. Warnings of the compiler are errors.
 setup: CMAKE_OPTIONS = -DVGPU_WERROR=ON
 setup: packages-test $(VENV)/.stamp-dev build
 
 # Packages of the distribution: what is missing for a command, and nothing else.
-packages-build packages-rpm packages-demo packages-node packages-test packages-long: packages-%:
+packages-build packages-rpm packages-arm64 packages-demo packages-node packages-test packages-long: packages-%:
 	@packaging/setup/packages $* $(PYTHON)
 
 # An editable install needs pip 21.3.
@@ -95,7 +95,7 @@ simulated-node-remove: $(VENV)/.stamp
 # All tests. pytest counts the tests that cannot run on this machine; an unexpected skip is a failure. Those of the limiter
 # and the simulator measure time, but for some, so they have the machine for themselves. The others mostly wait: three files
 # at a time. PRIORITY is the niceness of all, where that is allowed.
-UNTIMED := bad_input clients cross driver_names drivers fuzz languages layout link_names memory_functions names \
+UNTIMED := bad_input clients driver_names drivers fuzz languages layout link_names memory_functions names \
   proc_address products recorded_drivers root sanitizers shared_memory sparse unknown_functions video
 TIMED := $(wildcard tests/component/libvcuda/test_*.py tests/component/sim/test_*.py tests/system/test_core_shares.py)
 TIMED := $(filter-out $(addprefix %/test_,$(addsuffix .py,$(UNTIMED))),$(TIMED))
@@ -115,12 +115,13 @@ test-long: lint clients-long beds-long
 test-gpu: setup
 	$(BIN)/pytest -q tests/gpu -m gpu
 
-# Builds build/vgpu_<version>_<arch>.deb and build/vgpu-device-plugin_<version>_all.deb.
-deb: packages-build $(VENV)/.stamp
+# Builds build/vgpu_<version>_<arch>.deb and build/vgpu-device-plugin_<version>_all.deb. ARCHITECTURE=arm64 is for that
+# processor, here and for rpm.
+deb: packages-$(if $(ARCHITECTURE),arm64,build) $(VENV)/.stamp
 	@PYTHON=$(BIN)/python packaging/deb/build
 
 # Builds build/vgpu-<version>.<arch>.rpm and build/vgpu-device-plugin-<version>.noarch.rpm.
-rpm: packages-rpm $(VENV)/.stamp
+rpm: packages-$(if $(ARCHITECTURE),arm64,rpm) $(VENV)/.stamp
 	@PYTHON=$(BIN)/python packaging/rpm/build
 
 # Searches for damaging inputs, FUZZ_SECONDS in each target; FUZZ names some of them. The results lie in build/fuzz.

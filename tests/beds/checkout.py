@@ -11,3 +11,6 @@ DATA = CHECKOUT / "tests/data"
 BENCH = CHECKOUT / "tests/bench"
 LOAD_SOURCES = sorted(map(str, (BENCH / "cores_load").glob("*.c")))  #: the load generator of the benchmarks
 LIBRARIES = [CHECKOUT / "tests/beds", CHECKOUT / "tests/doubles"]  #: pyproject.toml puts these on the tests' path
+#: The compiler of the programs under test, and what runs them where they are another processor's: test_arm64.py.
+COMPILER = os.environ.get("VGPU_COMPILER", "gcc")
+EMULATOR = os.environ.get("VGPU_EMULATOR", "").split()

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, Callable
 
 import pytest
-from checkout import BUILD, CHECKOUT
+from checkout import BUILD, CHECKOUT, COMPILER, EMULATOR
 
 from vgpu.config import limits, usage
 
@@ -39,7 +39,7 @@ mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && mount --bind "$0" /us
 
 
 def compile_c(output: Path, source: Path, *options: str) -> Path:
-    command = ["gcc", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{INCLUDE}", "-o", str(output), str(source), *options]
+    command = [COMPILER, "-O1", "-Wall", "-Wextra", "-Werror", f"-I{INCLUDE}", "-o", str(output), str(source), *options]
     subprocess.run(command, check=True)
     return output
 
@@ -185,13 +185,15 @@ class Box:
 
     def _begin(self, how: str, level: str, library: str, *prefix: str) -> Client:
         environment = {**self.environment, "VGPU_LOG_LEVEL": level}
-        client = Client(self.command(*prefix, str(self.program), how, library), environment, self.path / "log")
+        client = Client(
+            self.command(*prefix, *EMULATOR, str(self.program), how, library), environment, self.path / "log"
+        )
         self.clients.append(client)
         return client
 
     def run(self, program: Path, *words: str) -> Client:
         """Another program, which answers lines too."""
-        client = Client(self.command(str(program), *words), self.environment, self.path / "log")
+        client = Client(self.command(*EMULATOR, str(program), *words), self.environment, self.path / "log")
         self.clients.append(client)
         return client
 

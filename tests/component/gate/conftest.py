@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import shlex
 import subprocess
 from collections.abc import Callable
 
 import pytest
-from checkout import BUILD, CHECKOUT
+from checkout import BUILD, CHECKOUT, EMULATOR
 
 RECORDER = """#!/bin/sh
 cat /proc/$$/cmdline > {to}/cmdline
@@ -56,13 +57,23 @@ Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
 
 def build(to: pathlib.Path, **settings: str) -> pathlib.Path:
-    """Configure and build hook/gate alone. Returns the folder with the programs."""
+    """Configure and build hook/gate alone. Returns the folder with the programs, or with scripts that emulate them."""
     options = [f"-D{name}={value}" for name, value in settings.items()]
     subprocess.run(
         ["cmake", "-S", CHECKOUT / "hook/gate", "-B", to, "-DVGPU_WERROR=ON", *options], check=True, capture_output=True
     )
     subprocess.run(["cmake", "--build", to], check=True, capture_output=True)
-    return to / "bin"
+    return emulated(to / "bin") if EMULATOR else to / "bin"
+
+
+def emulated(folder: pathlib.Path) -> pathlib.Path:
+    scripts = folder.with_name("emulated")
+    scripts.mkdir()
+    for program in folder.iterdir():
+        command = shlex.join([EMULATOR[0], "-0", str(program), *EMULATOR[1:], str(program)])
+        (scripts / program.name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        (scripts / program.name).chmod(0o755)
+    return scripts
 
 
 def stand_in(folder: pathlib.Path, **settings: str) -> StandIn:

@@ -20,7 +20,7 @@ SAMPLE = (
     "(test_kinds or test_graph_memory or test_virtual_memory or racing or forked or exec or scribbles)"
     " and not 64 and not test_cores and not test_time_slices"
 )
-LEFT_OUT = ("test_products", "test_sanitizers", "test_fuzz", "test_unknown_functions", "test_cross", "test_cores")
+LEFT_OUT = ("test_products", "test_sanitizers", "test_fuzz", "test_unknown_functions", "test_cores")
 ALL = " and ".join(f"not {name}" for name in LEFT_OUT)
 #: The locks of AddressSanitizer's allocator may stay locked in a child of a threaded process; glibc's do not.
 NOT_UNDER = {
