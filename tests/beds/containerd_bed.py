@@ -21,12 +21,14 @@ import bundles
 import cgroup_trees
 import cri_client
 import nodes
-import yaml
 from checkout import CHECKOUT
+
+from vgpu.config import cdi as cdi_device
+from vgpu.node.runtimes import cdi as specification
+from vgpu.node.runtimes.registration import Wish
 
 PACKAGING = CHECKOUT / "packaging"
 IMAGE = "vgpu-test.local/base:1"
-CDI_DEVICE = "vgpu.io/hook=share"
 RUNC = shutil.which("runc", path=f"{os.environ['PATH']}:/usr/sbin") or "/usr/sbin/runc"
 CNI = "/usr/lib/cni"
 WITHOUT_CONTROLLERS = Path(__file__).with_name("runc_without_controllers.py")
@@ -45,12 +47,9 @@ def hooks(node: nodes.Node, stage: str = "createRuntime") -> dict[str, Any]:
     return shipped  # type: ignore[no-any-return]
 
 
-def cdi_spec(node: nodes.Node) -> dict[str, Any]:
+def cdi_spec(node: nodes.Node) -> str:
     """The CDI device that we ship, with this node's paths."""
-    shipped = yaml.safe_load((PACKAGING / "cdi/vgpu.yaml").read_text())
-    for entry in shipped["devices"][0]["containerEdits"]["hooks"]:
-        entry.update(path=str(node.hook), args=["vgpu-hook", "--config", str(node.config), entry["hookName"]])
-    return shipped  # type: ignore[no-any-return]
+    return specification.text(Wish(programs=str(node.hook.parent), settings=str(node.config)))
 
 
 class Containerd:
@@ -221,7 +220,7 @@ address = "{self.socket}.ttrpc"
             return ""
         specs = self.directory / "cdi"
         specs.mkdir()
-        (specs / "vgpu.json").write_text(json.dumps(cdi_spec(self.node)))
+        (specs / "vgpu.json").write_text(cdi_spec(self.node))
         return f'enable_cdi = true\ncdi_spec_dirs = ["{specs}"]\n'
 
     def _cni(self, section: str) -> str:
@@ -336,7 +335,8 @@ class Pod:
         `env` as a list may contain a key twice, as kubelet's does where a pod overrides a plugin.
         """
         self.attempts += 1
-        chosen = [*(cdi_devices or []), *([CDI_DEVICE] if (self.handler == "cdi" if cdi is None else cdi) else [])]
+        by_handler = self.handler == "cdi" if cdi is None else cdi
+        chosen = [*(cdi_devices or []), *([cdi_device.DEVICE] if by_handler else [])]
         pairs = list(env.items()) if isinstance(env, dict) else env or []
         sim = {"host_path": str(self.bed.node.sim), "container_path": "/run/vgpu-sim"}
         config = {

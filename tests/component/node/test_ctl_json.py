@@ -31,6 +31,8 @@ GRANT = "a" * 32
 #: verb -> (arguments that succeed, the exit status then, arguments that fail). Names in braces are files of the node.
 #: The status 3 says that CRI-O starts no container.
 CALLS = {
+    "cdi generate": ("--directory {cdi} --programs {programs} --beside-others", 0, "--programs /none"),
+    "cdi remove": ("", 0, ""),
     "config apply": ("{source}", 0, "{wrong}"),
     "config check": ("{source}", 0, "{wrong}"),
     "config import": ("{peers}", 0, "{missing}"),
@@ -127,7 +129,7 @@ def call(node: nodes.SimulatedNode, verb: str, arguments: str, damaged: bool) ->
     files = {
         "source": directory / "source.yaml", "wrong": directory / "wrong.yaml", "peers": directory / "peers.json",
         "missing": directory / "missing", "hooks": directory / "hooks.d", "programs": node.hook.parent,
-        "hook": node.hook,
+        "hook": node.hook, "cdi": directory / "cdi",
     }  # fmt: skip
     program, *_ = node.vgpuctl_command()
     settings = str(directory / "damaged.json") if damaged else str(node.config)

@@ -40,7 +40,7 @@ def call(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.C
             f"sys.argv = ['x', '--config', {str(directory / 'config.json')!r}, *{arguments!r}]; os.setuid({NOBODY}); "
         )
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
-        verbs = ", ".join(f"vgpu.node.ctl.{name}" for name in ("status", "set", "doctor", "runtime"))
+        verbs = ", ".join(f"vgpu.node.ctl.{name}" for name in ("status", "set", "doctor", "runtime", "cdi"))
         preload = f"import {verbs}, vgpu.plugin.main; "
         return subprocess.run(
             [sys.executable, "-c", preload + code + "main()"], capture_output=True, text=True, check=False,
@@ -65,6 +65,8 @@ def call(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.C
         (CTL, ("runtime", "configure", "--runtime", "podman")),
         (CTL, ("runtime", "check", "--runtime", "docker", "--output", "json")),
         (CTL, ("runtime", "unconfigure", "--runtime", "containerd")),
+        (CTL, ("cdi", "generate")),
+        (CTL, ("cdi", "remove", "--output", "json")),
         ("vgpu.node.daemon.command", ()),
         ("vgpu.plugin.command", ()),
     ],

@@ -7,8 +7,11 @@ import re
 from typing import Any
 
 import pytest
-import yaml
 from checkout import CHECKOUT
+
+from vgpu.config import cdi
+from vgpu.node.runtimes import cdi as specification
+from vgpu.node.runtimes.registration import Wish
 
 PACKAGING = CHECKOUT / "packaging"
 STAGES = {"createRuntime", "poststop"}
@@ -30,8 +33,12 @@ def test_hooks_of_a_base_specification() -> None:
 
 
 def test_cdi() -> None:
-    shipped = yaml.safe_load((PACKAGING / "cdi/vgpu.yaml").read_text())
+    text = (PACKAGING / "cdi/vgpu.json").read_text()
+    assert text == specification.text(Wish()), "what vgpuctl cdi generate writes"
+    shipped = json.loads(text)
     (device,) = shipped["devices"]
+    assert f"{shipped['kind']}={device['name']}" == cdi.DEVICE
+    assert set(shipped) == {"cdiVersion", "kind", "devices"}
     found = {hook.pop("hookName"): hook for hook in device["containerEdits"]["hooks"]}
     assert found == {stage: entry(stage) for stage in STAGES}
     assert list(device["containerEdits"]) == ["hooks"], "what a container gets is decided by its grants"

@@ -22,6 +22,7 @@ GROUP = "vgpu.ctl"
 OWN = "vgpu."
 #: The first sentences of vgpu's own verbs. `vgpuctl --help` prints them and loads no verb, and no library of one.
 SUMMARIES = {
+    "cdi": "Have runtimes call vgpu's hook by a CDI device, without a change to their configuration.",
     "config": "Check, show and apply /etc/vgpu/config.yaml.",
     "doctor": "Check this node's driver, settings, cgroups, runtimes and cards, and change nothing.",
     "grant": "Amounts that this node has granted to pods.",

@@ -62,16 +62,16 @@ def configure(
     standalone: str | None, programs: str, dry_run: bool, restart: bool, output: str,
 ) -> None:  # fmt: skip
     """Have a runtime call the hook. A second time nothing changes; other options replace the first ones."""
-    node = _node(config_path)
+    node = root_settings("vgpuctl runtime", config_path)
     if share and name != "docker":
         raise VgpuError("--share", expected="--runtime docker: other runtimes take annotations", found=name)
     wish = Wish(
-        os.path.abspath(path) if path else "", mode, handler, os.path.abspath(programs or _programs()),
+        os.path.abspath(path) if path else "", mode, handler, os.path.abspath(programs or own_programs()),
         config_path, node.state_dir, tuple(_pair(one) for one in share), standalone or "",
     )  # fmt: skip
     _check_share(wish)
-    _require_programs(wish)
-    _write(node, name, lambda: registry.configure(name, wish), dry_run, restart, output)
+    require_programs(wish.hook, wish.shim)
+    apply_change(node, name, lambda: registry.configure(name, wish), dry_run, restart, output)
 
 
 @runtime.command()
@@ -82,8 +82,8 @@ def configure(
 @click.pass_obj
 def unconfigure(config_path: str, name: str, dry_run: bool, restart: bool, output: str) -> None:
     """Take a registration back. A file that nobody edited since is as it was, to the byte."""
-    node = _node(config_path)
-    _write(node, name, lambda: registry.unconfigure(name, node.state_dir), dry_run, restart, output)
+    node = root_settings("vgpuctl runtime", config_path)
+    apply_change(node, name, lambda: registry.unconfigure(name, node.state_dir), dry_run, restart, output)
 
 
 @runtime.command()
@@ -96,7 +96,7 @@ def check(config_path: str, name: str, output: str) -> None:
     The exit status is 0 if the containers prove it, 1 if something is wrong, and 3 if the files are right and the
     runtime could not be asked.
     """
-    node = _node(config_path)
+    node = root_settings("vgpuctl runtime", config_path)
     found = proof.examine(name, node, config_path)
     if output == "json":
         print_json({"runtime": name, "result": found.result, "steps": [list(step) for step in found.steps]})
@@ -107,14 +107,14 @@ def check(config_path: str, name: str, output: str) -> None:
         raise click.exceptions.Exit(1 if found.result == proof.WRONG else NOT_PROVEN)
 
 
-def _node(config_path: str) -> Settings:
+def root_settings(verb: str, config_path: str) -> Settings:
     """The node's settings, or the defaults: a runtime can be configured before the first settings are compiled."""
     if os.geteuid() != 0:
-        raise VgpuError("vgpuctl runtime", expected="root", found=f"uid {os.geteuid()}", do="run as root")
+        raise VgpuError(verb, expected="root", found=f"uid {os.geteuid()}", do="run as root")
     return settings.read_or_default(config_path)
 
 
-def _write(
+def apply_change(
     node: Settings, name: str, plan: Callable[[], Change], dry_run: bool, restart: bool, output: str
 ) -> None:  # fmt: skip
     """Execute the plan, unless that is not wanted, and print what was done."""
@@ -199,15 +199,15 @@ def _run(name: str, command: Sequence[str]) -> None:
         raise VgpuError(shlex.join(command), expected="exit status 0", found=shown(done.stderr.strip()), do=do)
 
 
-def _programs() -> str:
+def own_programs() -> str:
     """The directory of the installed hook."""
     found = shutil.which("vgpu-hook")
     return os.path.dirname(found) if found else PROGRAMS
 
 
-def _require_programs(wish: Wish) -> None:
+def require_programs(*paths: str) -> None:
     """A configuration that names a missing program would fail every container that meets it."""
-    for program in (wish.hook, wish.shim):
+    for program in paths:
         if not os.access(program, os.X_OK):
             raise VgpuError(program, expected="vgpu's program", found="none", do="install vgpu, or name its directory "
                             "by --programs")  # fmt: skip

@@ -29,7 +29,7 @@ _KIND = re.compile(r"""["']?kind["']?\s*:\s*["']?(vgpu\.io|nvidia\.com)/[a-z]+""
 
 def runtime_configuration(context: CheckContext) -> Iterator[Finding]:
     """The places where runtimes name the hook or the shim. Each program that they name must exist."""
-    named = [*_hooks_d(context), *_containerd(context), *_crio(context), *_docker(context), *_cdi(context, "vgpu.io")]
+    named = [*configured(context), *_cdi(context, "vgpu.io")]
     for where, program in named:
         if program and not os.access(context.path(program), os.X_OK):
             do = "install vgpu again, or remove this entry; until then containers fail to start"
@@ -78,6 +78,11 @@ def _nvidia_defaults(context: CheckContext) -> Iterator[str]:
 
 
 # The runtimes' configuration files: (where, program or "")
+
+
+def configured(context: CheckContext) -> list[tuple[str, str]]:
+    """The registrations in runtimes' own configuration, which are all but that by CDI."""
+    return [*_hooks_d(context), *_containerd(context), *_crio(context), *_docker(context)]
 
 
 def _hooks_d(context: CheckContext) -> list[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """Registering and unregistering: planning, writing, verifying and recording, in that order, for any runtime.
 
-Belongs here: the table of runtimes. Does not belong here: printing, and restarting a daemon, which the verb does.
+Belongs here: the table of runtimes, and of CDI, which serves several of them. Does not belong here: printing, and
+restarting a daemon, which the verb does.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vgpu.node.runtimes import containerd, docker, edits, hooks_d
+from vgpu.node.runtimes import cdi, containerd, docker, edits, hooks_d
 from vgpu.node.runtimes.edits import Edit, Record
 from vgpu.node.runtimes.registration import Registration, Wish
 
@@ -18,6 +19,7 @@ KINDS: dict[str, Callable[[Wish, Record], Registration]] = {
     "crio": hooks_d.crio,
     "docker": docker.registration,
     "podman": hooks_d.podman,
+    cdi.NAME: cdi.registration,
 }
 #: podman and CRI-O read the same directory, so the one's files may be the other's too.
 SHARING = {"podman": "crio", "crio": "podman"}

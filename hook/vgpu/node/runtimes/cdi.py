@@ -1,0 +1,33 @@
+"""CDI: one specification that adds the hook to the containers whose runtime is asked for its device.
+
+Belongs here: the content of the file and its place. The runtime reads it by itself: no configuration of the runtime
+changes, and nothing restarts. Does not belong here: who asks for the device, which is the device plugin.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from vgpu.config import cdi
+from vgpu.node.runtimes import base_spec
+from vgpu.node.runtimes.edits import OWN, Draft, Record
+from vgpu.node.runtimes.registration import Registration, Wish
+
+NAME = "cdi"  #: in the records of what was written, beside the names of runtimes
+DIRECTORY = "/etc/cdi"
+FILE = "vgpu.json"
+#: The first version with hooks in the form that all later ones have.
+VERSION = "0.3.0"
+APPLIES = f"containers for which the CDI device {cdi.DEVICE} is asked, created from now on"
+
+
+def registration(wish: Wish, record: Record) -> Registration:
+    directory = wish.config.rstrip("/") or DIRECTORY
+    return Registration((Draft(f"{directory}/{FILE}", text(wish), OWN),), APPLIES)
+
+
+def text(wish: Wish) -> str:
+    hooks = [{"hookName": stage, **base_spec.hook(wish, stage)} for stage in base_spec.STAGES]
+    device: dict[str, Any] = {"name": cdi.NAME, "containerEdits": {"hooks": hooks}}
+    return json.dumps({"cdiVersion": VERSION, "kind": cdi.KIND, "devices": [device]}, indent=2) + "\n"
