@@ -87,6 +87,7 @@ ACCEPTED = [
     ("plugin: {ignored_xids: [catalog, 48]}", "plugin.ignored_xids", ["catalog", "48"]),
     ("metrics: {listen: ''}", "metrics.listen", ""),
     ("metrics: {compat: [hami, gpu-manager]}", "metrics.compat", ["hami", "gpu-manager"]),
+    ("plugin: {cdi: on}", "plugin.cdi", True),
     ("plugin: {http: ''}", "plugin.http", ""),
     ("plugin: {http: '[::1]:80'}", "plugin.http", "[::1]:80"),
     (

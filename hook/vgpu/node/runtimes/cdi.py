@@ -19,12 +19,16 @@ DIRECTORY = "/etc/cdi"
 FILE = "vgpu.json"
 #: The first version with hooks in the form that all later ones have.
 VERSION = "0.3.0"
+NOTES = (
+    "containerd 1.7 needs enable_cdi = true in its CRI plugin's section; 2.x has CDI on, and 1.6 has none",
+    "kubelet's containers: set plugin.cdi: true in /etc/vgpu/config.yaml and run vgpuctl config apply",
+)
 APPLIES = f"containers for which the CDI device {cdi.DEVICE} is asked, created from now on"
 
 
 def registration(wish: Wish, record: Record) -> Registration:
     directory = wish.config.rstrip("/") or DIRECTORY
-    return Registration((Draft(f"{directory}/{FILE}", text(wish), OWN),), APPLIES)
+    return Registration((Draft(f"{directory}/{FILE}", text(wish), OWN),), APPLIES, notes=NOTES)
 
 
 def text(wish: Wish) -> str:

@@ -12,8 +12,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
-from vgpu.config import grants, paths, ranges
+from vgpu.config import cdi, grants, paths, ranges
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant
 from vgpu.config.request import MAX_SIZE, WHOLE_CARD, split_cores
@@ -41,9 +42,24 @@ def grant_for(resource: Resource, ids: list[str], settings: Settings, created: f
     return Grant(grants.new_id(), resource.kind, amount, created, devices=devices)
 
 
-def answer(grant: Grant) -> tuple[dict[str, str], dict[str, str]]:
-    """(environment, annotations). Each resource has its own key, because kubelet keeps the first value."""
-    return {grants.ENVIRONMENT[grant.resource]: grant.id}, {grants.ANNOTATIONS[grant.resource]: grant.id}
+class Answer(NamedTuple):
+    """What kubelet adds to the container: environment, annotations, and the names of CDI devices."""
+
+    environment: dict[str, str]
+    annotations: dict[str, str]
+    cdi_devices: tuple[str, ...] = ()
+
+
+def answer(grant: Grant, settings: Settings) -> Answer:
+    """Each resource has its own key, because kubelet keeps the first value. All name the same CDI device.
+
+    A kubelet before 1.28 ignores CDI devices without a message, and one of 1.28 does so by default. Both pass the
+    annotation on, which the runtime takes for the same request; a device that both name is added once.
+    """
+    found = Answer({grants.ENVIRONMENT[grant.resource]: grant.id}, {grants.ANNOTATIONS[grant.resource]: grant.id})
+    if not settings.flag("plugin.cdi"):
+        return found
+    return Answer(found.environment, {**found.annotations, cdi.ANNOTATION: cdi.DEVICE}, (cdi.DEVICE,))
 
 
 def _numbers(resource: Resource, ids: list[str]) -> dict[Slot, list[int]]:

@@ -19,6 +19,7 @@ import grpc
 
 from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.grants import Grant
+from vgpu.config.settings import Settings
 from vgpu.hook.placement.placement import Policy
 from vgpu.node.service.kubelet_resources import UNHEALTHY, Resource, Slot
 from vgpu.node.service.log import Log
@@ -189,7 +190,8 @@ class Servicer:
             self._granted(resource, grant)
         if not context.add_callback(lambda: self._notify_handed_over(granted)):  # kubelet has closed the call
             self._notify_handed_over(granted)
-        return protocol.AllocateResponse(container_responses=[_answer(grant) for grant in granted])
+        answers = [_answer(grant, self.allocator.settings) for grant in granted]
+        return protocol.AllocateResponse(container_responses=answers)
 
     def PreStartContainer(self, _request: Any, _context: grpc.ServicerContext) -> Any:
         return protocol.PreStartContainerResponse()
@@ -210,9 +212,10 @@ def options() -> Any:
     return protocol.DevicePluginOptions(get_preferred_allocation_available=True)
 
 
-def _answer(grant: Grant) -> Any:
-    environment, annotations = allocate.answer(grant)
-    return protocol.ContainerAllocateResponse(envs=environment, annotations=annotations)
+def _answer(grant: Grant, settings: Settings) -> Any:
+    environment, annotations, names = allocate.answer(grant, settings)
+    devices = [protocol.CDIDevice(name=name) for name in names]
+    return protocol.ContainerAllocateResponse(envs=environment, annotations=annotations, cdi_devices=devices)
 
 
 class ResourceServer:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from plugin_inputs import GIB, MIB, make_cards, make_settings
 
-from vgpu.config import grants, paths
+from vgpu.config import cdi, grants, paths
 from vgpu.config.request import Wishes
 from vgpu.hook.ledger import commitments
 from vgpu.node.service.kubelet_resources import advertised
@@ -219,9 +219,20 @@ def test_a_later_grant_of_the_same_ids_supersedes_whatever_the_clock_says(tmp_pa
 def test_answers_have_keys_of_their_own() -> None:
     settings, both = offered()
     made = [grant_for(resource, ids(resource, 5), settings, 1.0) for resource in both]
-    answers = [allocate.answer(grant) for grant in made]
-    assert answers[0] == ({"VGPU_GRANT_CORES": made[0].id}, {"vgpu.io/grant-cores": made[0].id})
-    assert answers[1] == ({"VGPU_GRANT_MEMORY": made[1].id}, {"vgpu.io/grant-memory": made[1].id})
+    answers = [allocate.answer(grant, settings) for grant in made]
+    assert answers[0] == ({"VGPU_GRANT_CORES": made[0].id}, {"vgpu.io/grant-cores": made[0].id}, ())
+    assert answers[1] == ({"VGPU_GRANT_MEMORY": made[1].id}, {"vgpu.io/grant-memory": made[1].id}, ())
+
+
+def test_where_cdi_is_on_all_answers_name_one_device() -> None:
+    """kubelet adds a device that two answers name once. Only the hook comes by it: the grants stay as they are."""
+    settings, both = offered(**{"plugin.cdi": True})
+    made = [grant_for(resource, ids(resource, 5), settings, 1.0) for resource in both]
+    for grant in made:
+        found = allocate.answer(grant, settings)
+        assert found.cdi_devices == ("vgpu.io/share=grant",)
+        assert found.environment == {grants.ENVIRONMENT[grant.resource]: grant.id}
+        assert found.annotations == {grants.ANNOTATIONS[grant.resource]: grant.id, cdi.ANNOTATION: cdi.DEVICE}
 
 
 def test_a_new_plugin_goes_on_after_the_grants_of_the_one_before(tmp_path: Path) -> None:
