@@ -33,7 +33,9 @@ def cdi() -> None:
 @click.option("--directory", default=specification.DIRECTORY, show_default=True, metavar="DIR",
               help="A directory from which the runtime reads CDI specifications.")  # fmt: skip
 @click.option("--programs", default="", metavar="DIR", help="The directory of vgpu-hook.")
-@click.option("--beside-others", is_flag=True, help="Write it although a runtime is configured to call the hook.")
+@click.option(
+    "--beside-others", is_flag=True, help="Write it although kubelet's runtime is configured to call the hook."
+)
 @_dry_run
 @output_option
 @click.pass_obj
@@ -64,8 +66,8 @@ def remove(config_path: str, dry_run: bool, output: str) -> None:
 
 
 def _refuse_another(config_path: str, node: Settings) -> None:
-    """VgpuError if a container could meet the hook in two ways. The second run of the hook would do nothing."""
-    found = [where for where, _ in runtimes.configured(CheckContext(config_path, node))]
+    """VgpuError if kubelet's containers could meet the hook in two ways. Its second run would do nothing."""
+    found = [where for where, _ in runtimes.of_kubelet(CheckContext(config_path, node))]
     if found:
-        do = "take it back (vgpuctl runtime unconfigure), or pass --beside-others if it serves other containers"
+        do = "take it back (vgpuctl runtime unconfigure), or pass --beside-others if no container meets both"
         raise VgpuError("vgpuctl cdi", expected="no other registration of the hook", found=found[0], do=do)

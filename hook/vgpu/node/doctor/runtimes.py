@@ -25,6 +25,7 @@ NVIDIA_CONFIG = "/etc/nvidia-container-runtime/config.toml"
 MAX_FILE = 4 << 20
 
 _KIND = re.compile(r"""["']?kind["']?\s*:\s*["']?(vgpu\.io|nvidia\.com)/[a-z]+""")
+_CDI_HOOK = re.compile(r"""["']?path["']?\s*:\s*["']?([^"',\s]*/vgpu-hook)\b""")
 
 
 def runtime_configuration(context: CheckContext) -> Iterator[Finding]:
@@ -48,18 +49,18 @@ def nvidia(context: CheckContext) -> Iterator[Finding]:
     for where in _nvidia_defaults(context):
         yield Finding("NVIDIA's runtime", WARNING, where, "another default runtime", do)
     for where, _ in _cdi(context, "nvidia.com"):
-        text = f"{where}: gives whole cards to every container that may request CDI devices"
-        yield Finding("NVIDIA's CDI", WARNING, text, "no such specification that tenants can use", do)
+        found = f"{where}: gives whole cards to every container that may request CDI devices"
+        yield Finding("NVIDIA's CDI", WARNING, found, "no such specification that tenants can use", do)
     if os.path.exists(context.path(NVIDIA_CONFIG)) and _accepts_environment(context):
-        text = "an image that sets NVIDIA_VISIBLE_DEVICES=all gets every card"
-        yield Finding("NVIDIA's runtime", WARNING, f"{NVIDIA_CONFIG}: {text}",
+        found = "an image that sets NVIDIA_VISIBLE_DEVICES=all gets every card"
+        yield Finding("NVIDIA's runtime", WARNING, f"{NVIDIA_CONFIG}: {found}",
                       "accept-nvidia-visible-devices-envvar-when-unprivileged = false", do)  # fmt: skip
 
 
 def _accepts_environment(context: CheckContext) -> bool:
     """Whether the toolkit heeds the environment of every container, its default, or of privileged containers only."""
-    text = _text(context, NVIDIA_CONFIG)
-    return not re.search(r"^\s*accept-nvidia-visible-devices-envvar-when-unprivileged\s*=\s*false", text, re.MULTILINE)
+    off = r"^\s*accept-nvidia-visible-devices-envvar-when-unprivileged\s*=\s*false"
+    return not re.search(off, text(context, NVIDIA_CONFIG), re.MULTILINE)
 
 
 def _nvidia_defaults(context: CheckContext) -> Iterator[str]:
@@ -98,7 +99,7 @@ def _hook_files(context: CheckContext) -> Iterator[tuple[str, str]]:
     configured = [
         item
         for path in _files(context, hooks_d.CONTAINERS_CONF)
-        for item in reading.hooks_dirs(_text(context, path), path)
+        for item in reading.hooks_dirs(text(context, path), path)
     ]
     for directory in dict.fromkeys((*HOOK_DIRS, *configured)):
         for path in _files(context, (directory + "/*.json",)):
@@ -112,13 +113,13 @@ Handlers = tuple[str, list[reading.Handler]]
 
 
 def _containerd_files(context: CheckContext) -> Iterator[tuple[str, Handlers]]:
-    for path in _files(context, reading.CONTAINERD):
-        yield path, reading.containerd_handlers(_text(context, path), path)
+    for path in containerd_files(context):
+        yield path, reading.containerd_handlers(text(context, path), path)
 
 
 def _crio_files(context: CheckContext) -> Iterator[tuple[str, Handlers]]:
     for path in _files(context, hooks_d.CRIO_CONF):
-        yield path, reading.crio_handlers(_text(context, path), path)
+        yield path, reading.crio_handlers(text(context, path), path)
 
 
 def _containerd(context: CheckContext) -> list[tuple[str, str]]:
@@ -160,11 +161,32 @@ def _docker_runtimes(context: CheckContext) -> dict[str, str]:
     return {name: str(item.get("path", "")) for name, item in found if isinstance(item, dict)}
 
 
+def of_kubelet(context: CheckContext) -> list[tuple[str, str]]:
+    """Those of `configured` that kubelet's containers may meet: containerd's, and CRI-O's if it is there.
+
+    podman reads the same directory as CRI-O.
+    """
+    hooks = _hooks_d(context) if os.path.isdir(context.path("/etc/crio")) else []
+    return [*_containerd(context), *_crio(context), *hooks]
+
+
+def containerd_files(context: CheckContext) -> list[str]:
+    return _files(context, reading.CONTAINERD)
+
+
 def _cdi(context: CheckContext, vendor: str) -> list[tuple[str, str]]:
+    found = []
+    for path in cdi_files(context, vendor):
+        programs = _CDI_HOOK.findall(text(context, path))
+        found.append((f"CDI ({path})", programs[0] if programs else ""))
+    return found
+
+
+def cdi_files(context: CheckContext, vendor: str) -> list[str]:
     """CDI specifications of a vendor. /var/run is a link to /run on most systems; such a file counts once."""
     files = _files(context, tuple(f"{directory}/*.{end}" for directory in CDI_DIRS for end in ("json", "yaml", "yml")))
     real = {os.path.realpath(context.path(path)): path for path in files}
-    return [(f"CDI ({path})", "") for path in real.values() if vendor in _KIND.findall(_text(context, path))]
+    return [path for path in real.values() if vendor in _KIND.findall(text(context, path))]
 
 
 def _files(context: CheckContext, patterns: tuple[str, ...]) -> list[str]:
@@ -174,7 +196,8 @@ def _files(context: CheckContext, patterns: tuple[str, ...]) -> list[str]:
     return [path[len(base) :] for path in found if os.path.isfile(path)]
 
 
-def _text(context: CheckContext, path: str) -> str:
+def text(context: CheckContext, path: str) -> str:
+    """The content of a configuration file of the node, or "" if it cannot be read."""
     try:
         return records.read_bounded(context.path(path), MAX_FILE).decode("utf-8", "replace")
     except (OSError, VgpuError):

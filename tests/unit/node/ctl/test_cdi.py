@@ -38,9 +38,9 @@ class Node:
 
 @pytest.fixture
 def others(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """The registrations in runtimes' own files, in the place of this machine's."""
+    """The registrations in the files of kubelet's runtimes, in the place of this machine's."""
     found: list[tuple[str, str]] = []
-    monkeypatch.setattr(runtimes, "configured", lambda _: found)
+    monkeypatch.setattr(runtimes, "of_kubelet", lambda _: found)
     return found
 
 
