@@ -26,6 +26,7 @@ from vgpu.node.service.log import Conditions, Log
 from vgpu.plugin.kubelet import delete_grants, pod_resources
 from vgpu.plugin.kubelet.checkpoint import Checkpoint
 from vgpu.plugin.kubelet.pod_resources import Held, Life, Listing, Pod
+from vgpu.plugin.kubelet.unclaimed import Unclaimed
 
 NODE_NAME = "NODE_NAME"  #: environment variable by which a DaemonSet passes the node's name
 PAUSE = 10.0  #: seconds between two rounds while nothing happens
@@ -206,6 +207,7 @@ class GrantGc:
         self._woken = threading.Event()
         self._heard: tuple[Life, bool] | None = None
         self._complete_since = 0.0
+        self._unclaimed = Unclaimed()
         self._unlisted: dict[str, float] = {}  # grant id -> the time since which kubelet has not listed it
 
     def run(self, stopped: threading.Event) -> None:
@@ -259,6 +261,8 @@ class GrantGc:
         self.pause = SHORT_PAUSE if waits else PAUSE
         if view.listing is not None:
             self.conditions.set("grants", "")
+            left_ones = [grant for grant in known if grant.id in left and not view.reuse.by_any_grant(grant)]
+            self.conditions.set("unclaimed", self._unclaimed.look(left_ones, view.listing, self.clock()))
         whys = {grant.id: why for grant, why in ripe}
         return [(grant, whys[grant.id]) for grant in deleted]
 
