@@ -726,6 +726,28 @@ def test_a_core_limit_that_the_hook_could_not_read_is_an_event(site: Site) -> No
     assert "when the container starts again" in text
 
 
+def test_a_container_that_runs_without_the_hook_is_an_event(site: Site) -> None:
+    """Of two pods the hook was called for one; the other has its event once, and not before its container runs."""
+    limits: dict[str, dict[str, object]] = {"main": {"tencent.com/vcuda-core": "40", "tencent.com/vcuda-memory": "8"}}
+    running = {"containerStatuses": [{"name": "main", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]}
+    waiting = {"containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}]}
+    site.redeem(OTHER)
+    for name, uid in (("p", UID), ("q", OTHER)):
+        site.server.put_whole_pod(with_status(site.server.put_pod(name, NODE, uid, limits), waiting))
+    site.start()
+    until(lambda: site.record(UID) and site.record(OTHER))
+    assert events_of(site, "HookNotCalled") == []
+    for name in ("q", "p", "p"):
+        site.server.put_whole_pod(with_status(site.server.pod(name), running))
+    (text,) = until(lambda: site.agent.handed_over("") or events_of(site, "HookNotCalled"))
+    assert text.startswith("container main runs without a card")
+    assert [event["involvedObject"]["uid"] for event in site.server.events] == [UID]
+
+
+def with_status(pod: dict[str, Any], status: dict[str, Any]) -> dict[str, Any]:
+    return {**pod, "status": {"phase": "Running", **status}}
+
+
 def test_what_no_event_can_say_is_in_the_plugins_log_once(site: Site) -> None:
     site.server.forbidden.append(("POST", "/events"))
     site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/core_limit": "80"})

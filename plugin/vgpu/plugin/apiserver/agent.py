@@ -223,14 +223,27 @@ class Agent:
         """Write an event on each pod for each of its annotations that has no effect, for kubectl describe."""
         wishing = any(key in pod.annotations for pod in pods for key in CORE_LIMITS)
         shares = handover.shares_in_force(self.settings.run_dir) if wishing else {}
+        served = self._served(pods)
         for pod in pods:
             in_force = _by_name(pod.pod, shares.get(pod.pod.uid, {}))
             state = (pod.version, in_force)
             if pod.ended or self._judged.get(pod.pod.uid) == state:
                 continue
             found = pod_complaints.complaints(pod.pod, self.node, self.dialects, self.settings, in_force)
+            if served is not None:
+                own = served.get(pod.pod.uid, set())
+                found += pod_complaints.without_hook(pod.pod, pod.running, own, self.settings)
             if all(self._write_event(api, pod, complaint) for complaint in found):
                 self._judged[pod.pod.uid] = state
+
+    def _served(self, pods: list[PodObject]) -> dict[str, set[str]] | None:
+        """Pod uid -> its containers that the hook was called for; None if that is not known, or no pod needs it.
+
+        The hook claims before a container's program starts. So a container that runs has a claim, or had one.
+        """
+        if not any(pod.running and self._judged.get(pod.pod.uid, ("", {}))[0] != pod.version for pod in pods):
+            return None
+        return handover.containers_with_devices(self.settings.run_dir, self.settings.state_dir)
 
     def _write_event(self, api: Api, pod: PodObject, complaint: Complaint) -> bool:
         """Write an event unless it was written before; False when it has to be tried again.

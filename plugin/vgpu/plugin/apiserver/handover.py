@@ -22,6 +22,21 @@ def pods_with_devices(run_dir: str, state_dir: str) -> set[str]:
     return held | {grant.holder.pod_uid for grant in known if grant.holder and grant.id not in at_work}
 
 
+def containers_with_devices(run_dir: str, state_dir: str) -> dict[str, set[str]] | None:
+    """Pod uid -> the names of its containers that have, or had, their devices. A name may be "".
+
+    None where a grant cannot be read: it may be the one that names a container.
+    """
+    known, damaged = grants.read_all(state_dir)
+    if damaged:
+        return None
+    holders = [claim.holder for claim in claims_of(run_dir)] + [grant.holder for grant in known]
+    found: dict[str, set[str]] = {}
+    for holder in filter(None, holders):
+        found.setdefault(holder.pod_uid, set()).add(holder.container)
+    return found
+
+
 def shares_in_force(run_dir: str) -> dict[str, dict[str, tuple[int, int]]]:
     """Pod uid -> container -> (cores, core limit) of its share of each card. A container's name may be ""."""
     found: dict[str, dict[str, tuple[int, int]]] = {}

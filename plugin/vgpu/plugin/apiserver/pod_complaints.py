@@ -1,14 +1,15 @@
 """What a pod's annotations ask for in vain: a complaint for each, which becomes an event on the pod.
 
-Belongs here: which annotations the hook refuses, which nothing reads, and which core limits are not in force. Pure.
-Without a complaint the user would not know: the hook's log lies on the node, and an ignored wish fails nothing.
+Belongs here: which annotations the hook refuses, which nothing reads, which core limits are not in force, and which
+containers no hook was called for. Pure. Without a complaint the user would not know: the hook's log lies on the node,
+and an ignored wish fails nothing.
 vgpu.plugin.apiserver.agent writes the events. What the hook reads is defined in vgpu.config.request and
 vgpu.config.dialects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import NamedTuple
 
 from vgpu.config import request
@@ -22,6 +23,7 @@ from vgpu.hook.request import ignored_annotations
 PLACEMENT_REFUSED, ANNOTATION_REFUSED = "PlacementRefused", "AnnotationRefused"
 ANNOTATION_IGNORED, CORE_LIMIT_IGNORED = "AnnotationIgnored", "CoreLimitIgnored"
 CORE_LIMIT_NOT_IN_FORCE = "CoreLimitNotInForce"
+HOOK_NOT_CALLED = "HookNotCalled"
 #: Container -> (cores, core limit) of its share, as its claim has them.
 InForce = dict[str, tuple[int, int]]
 
@@ -42,6 +44,23 @@ def complaints(pod: Pod, node: str, dialects: frozenset[str], settings: Settings
     except VgpuError:
         return found  # among the refused ones
     return [*found, *_core_limits(pod, key, limit, settings, in_force)] if key else found
+
+
+def without_hook(pod: Pod, running: Set[str], served: Set[str], settings: Settings) -> Iterator[Complaint]:
+    """A complaint for each container that runs and has this node's resources, and that no hook has `served`.
+
+    The runtime is not configured, or kubelet or runtime ignore CDI devices. Nothing else would say so. "" among the
+    served ones: the runtime names no containers, so it may be any.
+    """
+    kinds = ("gpu",) if settings.text("resources.mode") == "gpu" else ("core", "memory")
+    own = {settings.text(f"resources.{kind}_name") for kind in kinds}
+    for name in pod.names():
+        if name in running and own.intersection(pod.limits.get(name, {})) and not served & {name, ""}:
+            text = (
+                f"container {name} runs without a card, because its runtime did not call vgpu's hook; run vgpuctl "
+                "doctor on its node, and delete the pod when that is mended"
+            )
+            yield Complaint(HOOK_NOT_CALLED, text)
 
 
 def _refused(pod: Pod, node: str, dialects: frozenset[str]) -> Iterator[Complaint]:

@@ -24,9 +24,12 @@ _FACTORS = {
 
 
 class PodObject:
-    """A pod as the API server last returned it. `requests_cards`: its limits name a resource of cards."""
+    """A pod as the API server last returned it. `requests_cards`: its limits name a resource of cards.
 
-    __slots__ = ("annotations", "labels", "phase", "pod", "requests_cards", "version")
+    `running` are the names of its containers that run.
+    """
+
+    __slots__ = ("annotations", "labels", "phase", "pod", "requests_cards", "running", "version")
 
     def __init__(
         self,
@@ -36,6 +39,7 @@ class PodObject:
         labels: dict[str, str],
         requests_cards: bool,
         version: str,
+        running: frozenset[str] = frozenset(),
     ) -> None:
         self.pod = pod
         self.phase = phase
@@ -43,6 +47,7 @@ class PodObject:
         self.labels = labels
         self.requests_cards = requests_cards
         self.version = version
+        self.running = running
 
     @property
     def ended(self) -> bool:
@@ -73,8 +78,9 @@ def parse(value: object, names: frozenset[str]) -> PodObject | None:
     requests_cards = any(names.intersection(amounts) for amounts in limits.values())
     labels = _texts(metadata, "labels")
     return PodObject(
-        pod, _text(status, "phase"), annotations, labels, requests_cards, _text(metadata, "resourceVersion")
-    )
+        pod, _text(status, "phase"), annotations, labels, requests_cards, _text(metadata, "resourceVersion"),
+        _running(status),
+    )  # fmt: skip
 
 
 def _containers(spec: dict[str, object], key: str) -> dict[str, dict[str, int]]:
@@ -87,6 +93,12 @@ def _containers(spec: dict[str, object], key: str) -> dict[str, dict[str, int]]:
         amounts = {resource: quantity(text) for resource, text in limits.items() if "/" in resource}
         found[name] = {resource: amount for resource, amount in amounts.items() if amount is not None}
     return found
+
+
+def _running(status: dict[str, object]) -> frozenset[str]:
+    listed = [status.get(key) for key in ("initContainerStatuses", "containerStatuses")]
+    items = [item for one in listed if isinstance(one, list) for item in one]
+    return frozenset(_text(item, "name") for item in items if _object(_object(item, "state"), "running"))
 
 
 def quantity(value: object) -> int | None:

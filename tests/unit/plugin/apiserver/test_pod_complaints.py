@@ -121,3 +121,29 @@ def test_a_share_of_vgpus_is_known_once_it_is_claimed() -> None:
     ((reason, text),) = found({"vgpu.io/core-limit": "20"}, limits, {"main": (30, 30)})
     assert reason == "CoreLimitIgnored"
     assert "below the 30 cores" in text
+
+
+TWO = {"main": {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 4}, "side": {"nvidia.com/gpu": 1}}
+BOTH = {"main", "side"}
+
+
+@pytest.mark.parametrize(
+    ("running", "served", "settings", "expected"),
+    [
+        (BOTH, set(), {}, ["main"]),
+        (BOTH, {"main"}, {}, []),
+        (BOTH, {""}, {}, []),  # a runtime that names no containers
+        (BOTH, {"side"}, {}, ["main"]),
+        ({"side"}, set(), {}, []),  # an image is pulled; and another plugin's resource
+        (set(), set(), {}, []),
+        (BOTH, set(), {"resources.mode": "gpu"}, ["side"]),
+        (BOTH, set(), {"resources.core_name": "x.io/core", "resources.memory_name": "x.io/memory"}, []),
+    ],
+)
+def test_a_container_that_runs_without_the_hook(
+    running: set[str], served: set[str], settings: dict[str, object], expected: list[str]
+) -> None:
+    pod = Pod("u1", "default", "p", NODE, [], list(TWO), {}, TWO)
+    made = list(pod_complaints.without_hook(pod, running, served, Settings(settings)))
+    assert [complaint.text.split()[1] for complaint in made] == expected
+    assert {complaint.reason for complaint in made} <= {"HookNotCalled"}

@@ -44,3 +44,20 @@ def test_events_that_end_a_watch(event: dict[str, object], kind: str) -> None:
 
 def test_an_event_has_a_type_and_an_object() -> None:
     assert pod_objects.event_of({"type": "DELETED", "object": {"a": 1}}, "/x") == ("DELETED", {"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("status", "running"),
+    [
+        ({}, set()),
+        ({"containerStatuses": [{"name": "a", "state": {"running": {"startedAt": "2026"}}}]}, {"a"}),
+        ({"containerStatuses": [{"name": "a", "state": {"waiting": {}}}, {"name": "b", "state": {}}, 5]}, set()),
+        ({"initContainerStatuses": [{"name": "i", "state": {"running": {"startedAt": "2026"}}}]}, {"i"}),
+        ({"containerStatuses": "x", "initContainerStatuses": [{"name": "i", "state": {"terminated": {}}}]}, set()),
+    ],
+)
+def test_the_containers_that_run(status: dict[str, object], running: set[str]) -> None:
+    metadata = {"uid": "3f1c9a52-0b0e-4c53-9d3a-6f0f8f0f1a11", "namespace": "n", "name": "p"}
+    made = pod_objects.parse({"metadata": metadata, "status": status}, frozenset())
+    assert made is not None
+    assert made.running == running
