@@ -13,7 +13,8 @@ sys.path.insert(0, "/usr/lib/vgpu/python")
 from vgpu.config import settings
 from vgpu.node.doctor import findings, runtimes
 
-#: The beginning of a finding, and the runtimes' names for `vgpuctl runtime`. A CDI file is removed by hand.
+CDI = "CDI"
+#: The beginning of a finding, and the runtimes' names for `vgpuctl runtime`.
 NAMES = {"podman and CRI-O": "podman (or crio)", "CRI-O": "crio", "containerd": "containerd", "docker": "docker"}
 
 
@@ -25,8 +26,12 @@ def main() -> None:
 
 
 def sentence(place: str) -> str:
-    name = NAMES.get(place.split(" (", 1)[0])
-    undo = f"install vgpu again and run: vgpuctl runtime unconfigure --runtime {name}" if name else "remove that file"
+    kind = place.split(" (", 1)[0]
+    undo = "remove that file"
+    if kind in NAMES:
+        undo = f"install vgpu again and run: vgpuctl runtime unconfigure --runtime {NAMES[kind]}"
+    elif kind == CDI:
+        undo = "install vgpu again and run: vgpuctl cdi remove; or remove that file"
     return f"vgpu: {place} still calls the hook, so containers will not start; to undo that, {undo}"
 
 
