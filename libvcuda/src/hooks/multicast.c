@@ -49,10 +49,12 @@ static CUmemGenericAllocationHandle handle_behind(CUdeviceptr pointer)
 
 /* Adds the reference before the driver binds the memory, since another thread may release the handle meanwhile. */
 #define BIND(binder_kind, binder_key, offset, memory, size, function, ...)                             \
-	bool room = true;                                                                              \
+	bool room = true, is_locked = books() && physical_lock_shared();                               \
 	struct binding *binding = books() ? physical_begin_binding(memory, &room) : NULL;             \
 	CUresult result = room ? GUARDED(REAL(function, __VA_ARGS__)) : CUDA_ERROR_OUT_OF_MEMORY;      \
-	return physical_end_binding(binding, result, physical_binder(binder_kind, binder_key), offset, size)
+	result = physical_end_binding(binding, result, physical_binder(binder_kind, binder_key), offset, size); \
+	physical_unlock(is_locked);                                                                    \
+	return result
 
 EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset,
 				   CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,

@@ -46,7 +46,7 @@ static CUresult keep_import(enum allocation_kind kind, uint64_t key, CUcontext c
 EXPORT CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle handle, int type,
 					     unsigned long long flags)
 {
-	bool counts = is_counted(), is_locked = counts && physical_lock_to_hold();
+	bool counts = is_counted(), is_locked = counts && physical_lock_alone();
 	CUresult result = GUARDED(REAL(cuMemExportToShareableHandle, shared, handle, type, flags));
 
 	if (result == CUDA_SUCCESS && counts && type == HANDLE_TYPE_DESCRIPTOR)
@@ -91,15 +91,14 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
 		share = sharing_import_descriptor((int)(intptr_t)shared, &size);
 	else if (counts && type == HANDLE_TYPE_FABRIC && shared)
 		share = sharing_import_bytes(shared);
-	bool is_locked = counts && physical_lock_to_hold();
+	bool is_locked = counts && physical_lock_alone();
 	CUresult result = GUARDED(REAL(cuMemImportFromShareableHandle, handle, shared, type));
-	bool is_done = result != CUDA_SUCCESS || !counts || allocations_reference(ALLOCATED_HANDLE, *handle);
-	physical_unlock(is_locked);
-	if (is_done) {
+	if (result != CUDA_SUCCESS || !counts || allocations_reference(ALLOCATED_HANDLE, *handle))
 		sharing_drop(share);
-		return result;
-	}
-	return share ? keep_import(ALLOCATED_HANDLE, *handle, NULL, share) : charge_handle(*handle, size);
+	else
+		result = share ? keep_import(ALLOCATED_HANDLE, *handle, NULL, share) : charge_handle(*handle, size);
+	physical_unlock(is_locked);
+	return result;
 }
 
 /* ---- memory by its address ---- */
@@ -130,11 +129,12 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
 }
 
 /*
- * The driver gives out the same address if the memory is open already. `share` is of before the driver's call: an exporter
- * that frees the memory meanwhile must not leave it without anybody who is charged.
+ * The driver gives out the same address if the memory is open already, so the caller has the lock: the entry must be there
+ * before another thread opens the memory. `share` is of before the driver's call: an exporter that frees the memory
+ * meanwhile must not leave it without anybody who is charged.
  */
-static CUresult opened(CUresult result, const CUdeviceptr *pointer, struct share_hold *share,
-		       __typeof__(cuIpcCloseMemHandle) *close_memory)
+static CUresult count_opened(CUresult result, const CUdeviceptr *pointer, struct share_hold *share,
+			     __typeof__(cuIpcCloseMemHandle) *close_memory)
 {
 	struct charge charge;
 	CUcontext context;
@@ -157,6 +157,13 @@ static CUresult opened(CUresult result, const CUdeviceptr *pointer, struct share
 	return result;
 }
 
+#define OPENED(pointer, bytes, close_memory, function, ...)                                                         \
+	struct share_hold *share = share_of(bytes);                                                                 \
+	bool is_locked = is_counted() && physical_lock_alone();                                                     \
+	CUresult result = count_opened(GUARDED(REAL(function, __VA_ARGS__)), pointer, share, close_memory);         \
+	physical_unlock(is_locked);                                                                                 \
+	return result
+
 static struct share_hold *share_of(const void *bytes)
 {
 	return bytes && is_counted() ? sharing_import_bytes(bytes) : NULL;
@@ -169,26 +176,23 @@ static CUresult close_opened(CUdeviceptr pointer)
 
 EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags)
 {
-	struct share_hold *share = share_of(&handle);
-
-	return opened(GUARDED(REAL(cuIpcOpenMemHandle, pointer, handle, flags)), pointer, share, close_opened);
+	OPENED(pointer, &handle, close_opened, cuIpcOpenMemHandle, pointer, handle, flags);
 }
 
 EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags)
 {
-	struct share_hold *share = share_of(&handle);
-
-	return opened(GUARDED(REAL(cuIpcOpenMemHandle_v2, pointer, handle, flags)), pointer, share, close_opened);
+	OPENED(pointer, &handle, close_opened, cuIpcOpenMemHandle_v2, pointer, handle, flags);
 }
 
 EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 {
-	bool known = false;
-	struct allocation *last = is_counted() ? allocations_dereference(ALLOCATED_POINTER, pointer, ANY_SERIAL, &known) : NULL;
+	bool known = false, counts = is_counted(), is_locked = counts && physical_lock_shared();
+	struct allocation *last = counts ? allocations_dereference(ALLOCATED_POINTER, pointer, ANY_SERIAL, &known) : NULL;
 	CUresult result = GUARDED(REAL(cuIpcCloseMemHandle, pointer));
 
 	if (result != CUDA_SUCCESS && known && !last)
 		(void)allocations_reference(ALLOCATED_POINTER, pointer);
+	physical_unlock(is_locked);
 	return charge_give_back(last, result);
 }
 
@@ -196,7 +200,7 @@ EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 EXPORT CUresult cuMemGetHandleForAddressRange(void *shared, CUdeviceptr pointer, size_t size, int type,
 					      unsigned long long flags)
 {
-	bool counts = is_counted() && type == HANDLE_TYPE_DESCRIPTOR, is_locked = counts && physical_lock_to_hold();
+	bool counts = is_counted() && type == HANDLE_TYPE_DESCRIPTOR, is_locked = counts && physical_lock_alone();
 	CUmemGenericAllocationHandle handle;
 	CUdeviceptr base;
 	size_t whole;
@@ -244,9 +248,7 @@ static CUresult free_imported(CUdeviceptr pointer)
 
 EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool, CUipcMemHandle *data)
 {
-	struct share_hold *share = share_of(data);
-
-	return opened(GUARDED(REAL(cuMemPoolImportPointer, pointer, pool, data)), pointer, share, free_imported);
+	OPENED(pointer, data, free_imported, cuMemPoolImportPointer, pointer, pool, data);
 }
 
 /* ---- external memory, most of it of other interfaces ---- */

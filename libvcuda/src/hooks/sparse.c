@@ -68,10 +68,12 @@ static void end_list(const CUarrayMapInfo *list, unsigned int count, struct bind
 	uint64_t before = physical_next_binding();                                                             \
 	if (!counts)                                                                                           \
 		return GUARDED(REAL(function, list, count, stream));                                           \
+	bool is_locked = physical_lock_shared();                                                               \
 	if (bindings && begin_list(list, count, bindings))                                                     \
 		result = GUARDED(REAL(function, list, count, stream));                                         \
 	if (bindings)                                                                                          \
 		end_list(list, count, bindings, result, IS_IDLE(query, stream), before);                       \
+	physical_unlock(is_locked);                                                                            \
 	free(bindings);                                                                                        \
 	return result
 

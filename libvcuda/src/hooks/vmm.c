@@ -26,10 +26,13 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
 	if (result != CUDA_SUCCESS)
 		return result;
 	charge.kind = ALLOCATED_HANDLE;
+	bool is_locked = charge.entry && physical_lock_alone();
 	result = REAL(cuMemCreate, handle, size, properties, flags);
 	if (charge_has_no_fallback(&charge, result))
 		log_once(LOG_ERROR, "the card is full, and managed memory cannot replace memory of cuMemCreate");
-	return charge_end(&charge, result, result == CUDA_SUCCESS ? *handle : 0);
+	result = charge_end(&charge, result, result == CUDA_SUCCESS ? *handle : 0);
+	physical_unlock(is_locked);
+	return result;
 }
 
 static bool counts(void)
@@ -37,9 +40,15 @@ static bool counts(void)
 	return limits_state() == LIMITS_PRESENT;
 }
 
+/* False within the driver, which may make one of these calls by another of them. */
+static bool locks(void)
+{
+	return counts() && !guard_this_thread.inside;
+}
+
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-	bool known = false, is_locked = counts() && physical_lock_to_drop();
+	bool known = false, is_locked = locks() && physical_lock_shared();
 	struct allocation *last =
 		counts() ? allocations_dereference(ALLOCATED_HANDLE, handle, ANY_SERIAL, &known) : NULL;
 	const struct binder object = {MULTICAST_OBJECT, handle, last ? last->serial : 0};
@@ -56,7 +65,7 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
 {
-	bool is_locked = counts() && physical_lock_to_hold();
+	bool is_locked = locks() && physical_lock_alone();
 	CUresult result = GUARDED(REAL(cuMemRetainAllocationHandle, handle, address));
 
 	if (result == CUDA_SUCCESS && counts())
@@ -69,6 +78,7 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
 EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
 			 unsigned long long flags)
 {
+	bool is_locked = locks() && physical_lock_shared();
 	uint64_t charged = counts() ? allocations_reference(ALLOCATED_HANDLE, handle) : 0; /* the serial */
 	struct allocation *range = charged ? calloc(1, sizeof(*range)) : NULL;
 	CUresult result = charged && !range ? CUDA_ERROR_OUT_OF_MEMORY
@@ -84,6 +94,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemG
 		};
 		free(allocations_put(range));
 	}
+	physical_unlock(is_locked);
 	return result;
 }
 
@@ -100,7 +111,7 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 		taken = range;
 	}
 	CUresult result = GUARDED(REAL(cuMemUnmap, pointer, size));
-	bool is_locked = taken && physical_lock_to_drop();
+	bool is_locked = taken && locks() && physical_lock_shared();
 	while ((range = taken)) {
 		taken = range->next;
 		if (result == CUDA_SUCCESS) {

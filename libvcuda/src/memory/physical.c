@@ -9,7 +9,6 @@
 
 #include "memory/allocations.h"
 #include "memory/charge.h"
-#include "shared/guard.h"
 
 struct binding {
 	struct binding *next;
@@ -40,16 +39,16 @@ static void physical_watch_forks(void)
 	pthread_atfork(NULL, NULL, empty_list);
 }
 
-bool physical_lock_to_hold(void)
+bool physical_lock_alone(void)
 {
 	pthread_once(&once, physical_watch_forks);
-	return !guard_this_thread.inside && pthread_rwlock_wrlock(&holders) == 0;
+	return pthread_rwlock_wrlock(&holders) == 0;
 }
 
-bool physical_lock_to_drop(void)
+bool physical_lock_shared(void)
 {
 	pthread_once(&once, physical_watch_forks);
-	return !guard_this_thread.inside && pthread_rwlock_rdlock(&holders) == 0;
+	return pthread_rwlock_rdlock(&holders) == 0;
 }
 
 void physical_unlock(bool is_locked)

@@ -30,11 +30,12 @@ struct binder physical_binder(enum binder_kind kind, uint64_t key);
 
 /*
  * A call that gives memory another holder, a handle or a descriptor, has the lock for itself from before the driver's call
- * until the holder is counted. A call that may drop the last reference shares it. The driver's own calls take no lock.
- * Both return whether they took it.
+ * until the holder is counted: else a thread that knows or guesses the handle could use it meanwhile, and what holds the
+ * memory then would not be counted. A call that uses a handle or may drop the last reference shares the lock. The driver's
+ * own calls must take none. The first two return whether they took it.
  */
-bool physical_lock_to_hold(void);
-bool physical_lock_to_drop(void);
+bool physical_lock_alone(void);
+bool physical_lock_shared(void);
 void physical_unlock(bool is_locked);
 
 /*

@@ -40,3 +40,15 @@ def test_racing_to_share_memory_loses_no_byte(
     assert int(box.cards()[0]["used"]) == (processes + 1) * box.context
     assert client.left() == LIMIT
     assert racers.close() == 0, box.log
+
+
+@pytest.mark.parametrize("kind", ["opens", "guesses"])
+def test_what_two_threads_do_at_once_is_charged(sim_box: Callable[..., SimBox], compiled: Compiled, kind: str) -> None:
+    """Two open one handle, or one maps memory by the handle that another one is just making."""
+    box = sim_box("t4x1")
+    box.limit(LIMIT)
+    threads = box.run(compiled("thread_race.c", "-ldl", "-lpthread"), kind, "2000", str(STEP))
+    met, lost = (int(word) for word in threads.receive())
+    assert met > 0, box.log
+    assert lost == 0
+    assert threads.close() == 0, box.log

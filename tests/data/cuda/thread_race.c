@@ -1,0 +1,211 @@
+/*
+ * Two threads that do one call each at the same time, again and again: `thread_race KIND ROUNDS SIZE`. KIND is
+ *   opens    both open the same handle of a child's memory. One closes it and the child frees the memory; the other one's
+ *            address keeps it on the card.
+ *   guesses  one makes memory and releases it, and the other one maps it meanwhile by the handle that it will have.
+ * After each round the free memory has to be what is left beside the memory that is held. It prints in how many rounds the
+ * threads met, and in how many memory was held that nobody is charged for.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cuda_abi.h"
+
+typedef void *handle;
+typedef unsigned long long memory;
+
+#define CALLS(CALL) \
+	CALL(cuInit, (unsigned)) CALL(cuDevicePrimaryCtxRetain, (handle *, int)) CALL(cuCtxSetCurrent, (handle)) \
+	CALL(cuMemCreate, (memory *, size_t, const void *, memory)) CALL(cuMemRelease, (memory)) \
+	CALL(cuMemAlloc_v2, (memory *, size_t)) CALL(cuMemFree_v2, (memory)) \
+	CALL(cuIpcGetMemHandle, (CUipcMemHandle *, memory)) CALL(cuIpcCloseMemHandle, (memory)) \
+	CALL(cuIpcOpenMemHandle_v2, (memory *, CUipcMemHandle, unsigned)) \
+	CALL(cuMemAddressReserve, (memory *, size_t, size_t, memory, memory)) CALL(cuMemUnmap, (memory, size_t)) \
+	CALL(cuMemMap, (memory, size_t, size_t, memory, memory)) CALL(cuMemGetInfo_v2, (size_t *, size_t *))
+
+#define POINTER(name, parameters) static int (*call_##name) parameters;
+CALLS(POINTER)
+
+static const int on_card[] = {1, 1, 1, 0, 0, 0, 0, 0};
+
+static handle context;
+static size_t size, most; /* of one piece of memory; free when nothing is held */
+static pthread_barrier_t barrier;
+static atomic_bool is_over, is_made;
+static CUipcMemHandle shared;
+static memory address;
+static _Atomic memory guess;
+static atomic_long met;
+static atomic_bool is_mapped;
+
+static void check(int result, const char *what)
+{
+	if (!result)
+		return;
+	fprintf(stderr, "%s: %d\n", what, result);
+	exit(1);
+}
+
+static void begin(void)
+{
+#define FIND(name, parameters) check(!(call_##name = (int (*) parameters)dlsym(RTLD_DEFAULT, #name)), #name);
+	CALLS(FIND)
+	check(call_cuInit(0), "cuInit");
+	check(call_cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
+	check(call_cuCtxSetCurrent(context), "cuCtxSetCurrent");
+}
+
+static size_t left(void)
+{
+	size_t available, all;
+
+	check(call_cuMemGetInfo_v2(&available, &all), "cuMemGetInfo");
+	return available;
+}
+
+/* ---- opens ---- */
+
+/* The child: a handle of new memory for each byte that it reads, which it frees at the next byte. */
+static void export(int from, int to)
+{
+	CUipcMemHandle made;
+	memory pointer;
+	char byte;
+
+	begin();
+	while (read(from, &byte, 1) == 1) {
+		check(call_cuMemAlloc_v2(&pointer, size), "cuMemAlloc");
+		check(call_cuIpcGetMemHandle(&made, pointer), "cuIpcGetMemHandle");
+		check(write(to, &made, sizeof(made)) != sizeof(made), "write");
+		check(read(from, &byte, 1) != 1, "read");
+		check(call_cuMemFree_v2(pointer), "cuMemFree");
+		check(write(to, &byte, 1) != 1, "write");
+	}
+	_exit(0);
+}
+
+static void *opener(void *argument)
+{
+	memory opened;
+
+	(void)argument;
+	check(call_cuCtxSetCurrent(context), "cuCtxSetCurrent");
+	for (;;) {
+		pthread_barrier_wait(&barrier);
+		if (is_over)
+			return NULL;
+		check(call_cuIpcOpenMemHandle_v2(&opened, shared, 1), "cuIpcOpenMemHandle");
+		address = opened;
+		pthread_barrier_wait(&barrier);
+	}
+}
+
+static long open_together(long rounds, int from, int to)
+{
+	long lost = 0;
+	char byte = 0;
+
+	for (long round = 0; round < rounds; round++) {
+		check(write(to, &byte, 1) != 1, "write");
+		check(read(from, &shared, sizeof(shared)) != sizeof(shared), "read");
+		pthread_barrier_wait(&barrier);
+		memory opened;
+		check(call_cuIpcOpenMemHandle_v2(&opened, shared, 1), "cuIpcOpenMemHandle");
+		pthread_barrier_wait(&barrier);
+		met += opened == address;
+		check(call_cuIpcCloseMemHandle(opened), "cuIpcCloseMemHandle");
+		check(write(to, &byte, 1) != 1, "write");
+		check(read(from, &byte, 1) != 1, "read");
+		lost += left() != most - size;
+		check(call_cuIpcCloseMemHandle(address), "cuIpcCloseMemHandle");
+		check(left() != most, "memory left");
+	}
+	return lost;
+}
+
+/* ---- guesses ---- */
+
+static void *mapper(void *argument)
+{
+	(void)argument;
+	check(call_cuCtxSetCurrent(context), "cuCtxSetCurrent");
+	for (;;) {
+		pthread_barrier_wait(&barrier);
+		if (is_over)
+			return NULL;
+		bool mapped = false;
+		while (!mapped && !is_made)
+			mapped = !call_cuMemMap(address, size, 0, guess, 0);
+		is_mapped = mapped;
+		pthread_barrier_wait(&barrier);
+	}
+}
+
+/* Handles that are given out one after the other differ by the same amount. */
+static long make_and_map(long rounds)
+{
+	memory made, last;
+	long lost = 0;
+
+	check(call_cuMemAddressReserve(&address, size, 0, 0, 0), "cuMemAddressReserve");
+	check(call_cuMemCreate(&last, size, on_card, 0), "cuMemCreate");
+	check(call_cuMemRelease(last), "cuMemRelease");
+	check(call_cuMemCreate(&made, size, on_card, 0), "cuMemCreate");
+	check(call_cuMemRelease(made), "cuMemRelease");
+	for (long round = 0; round < rounds; round++) {
+		guess = made + (made - last);
+		last = made;
+		is_made = false;
+		pthread_barrier_wait(&barrier);
+		check(call_cuMemCreate(&made, size, on_card, 0), "cuMemCreate");
+		is_made = true;
+		pthread_barrier_wait(&barrier);
+		check(call_cuMemRelease(made), "cuMemRelease");
+		met += is_mapped;
+		lost += left() != (is_mapped ? most - size : most);
+		if (is_mapped)
+			check(call_cuMemUnmap(address, size), "cuMemUnmap");
+		check(left() != most, "memory left");
+	}
+	return lost;
+}
+
+int main(int argc, char **argv)
+{
+	int to_child[2], from_child[2];
+	pthread_t other;
+	long lost;
+
+	if (argc != 4 || pipe(to_child) || pipe(from_child) || !dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL))
+		return 1;
+	bool opens = !strcmp(argv[1], "opens");
+	size = (size_t)atol(argv[3]);
+	if (opens && !fork()) {
+		close(to_child[1]);
+		export(to_child[0], from_child[1]);
+	}
+	begin();
+	if (opens) { /* once, so that the child has its context */
+		check(write(to_child[1], "", 1) != 1 || read(from_child[0], &shared, sizeof(shared)) != sizeof(shared), "child");
+		check(write(to_child[1], "", 1) != 1 || read(from_child[0], &lost, 1) != 1, "child");
+	}
+	most = left();
+	pthread_barrier_init(&barrier, NULL, 2);
+	pthread_create(&other, NULL, opens ? opener : mapper, NULL);
+	lost = opens ? open_together(atol(argv[2]), from_child[0], to_child[1]) : make_and_map(atol(argv[2]));
+	is_over = true;
+	pthread_barrier_wait(&barrier);
+	pthread_join(other, NULL);
+	close(to_child[1]);
+	printf("%ld %ld\n", (long)met, lost);
+	return opens && wait(NULL) < 0;
+}
