@@ -17,6 +17,7 @@ import kubelet_api
 import nodes
 import oci_images
 import pytest
+import suites
 from daemons import wait_for
 from kubelet_api import message
 from kubelet_devices import CHECKPOINT
@@ -35,23 +36,26 @@ PATTERNS = ("vgpu.io/*", "tencent.com/*", "nvidia.com/*")
 
 
 class Site:
-    """kubelet, containerd and the plugin on one node."""
+    """kubelet, containerd and the plugin on one node. With `cdi` nothing but CDI calls the hook: containerd is 1.7."""
 
-    def __init__(self, directory: Path, image: Path) -> None:
+    def __init__(self, directory: Path, image: Path, cdi: bool = False) -> None:
         self.place = Place(directory / "place")
         kubelet = directory / "k"
         settings = {
             "plugin.socket_dir": str(self.place.lib / "kubelet/device-plugins"),
             "plugin.pod_resources_socket": str(kubelet / "root/pod-resources/kubelet.sock"),
             "plugin.grant_grace": 1,
+            "plugin.cdi": cdi,
             "plugin.http": "",
             "metrics.listen": "",
             "kubernetes.api": "never",
         }
         self.node = nodes.SimulatedNode(directory / "node", "a100x2", **settings)
         self.node.take_inventory()
+        programs = suites.unpack("trixie", "containerd") / "usr/bin" if cdi else Path("/usr/bin")
+        default, patterns = ("plain", ()) if cdi else ("base", PATTERNS)
         self.bed = containerd_bed.Containerd(
-            directory / "bed", Path("/usr/bin"), self.node, default="base", patterns=PATTERNS, prefix=self.place.prefix
+            directory / "bed", programs, self.node, default=default, patterns=patterns, prefix=self.place.prefix
         )
         self.bed.start(image)
         self.kubelet = RealKubelet(kubelet, self.place, self.bed).start()
@@ -206,3 +210,15 @@ def test_grants_wait_for_kubelet(site: Site) -> None:
     time.sleep(15)
     assert {grant.id for grant in grants.read_all(site.node.settings.state_dir)[0]} == mine
     assert len(mine) == 2
+
+
+def test_a_kubelet_that_knows_no_cdi_devices_passes_the_annotation_on(image: Path) -> None:
+    """kubelet 1.20 reads an answer without the field of CDI devices, which is younger."""
+    with tempfile.TemporaryDirectory(prefix="vgpu-") as name:
+        site = Site(Path(name), image, cdi=True)
+        try:
+            site.ready().kubelet.manifest("half", [share(50, 8)])
+            assert site.seen("half")["card0.total"] == str(8 * UNIT)
+            assert set(site.claims()) == {"half/c"}
+        finally:
+            site.end()
