@@ -33,7 +33,7 @@ struct vgpu_card_page {
 	uint32_t tenants;      /* containers with a share of this card; 1: no other one can be in the way */
 	uint32_t share;        /* millionths of the card's time: the container's share less what changing containers
 				* costs it; 0: all of its share. Never more than the limits file's cores is used */
-	uint32_t reserved0;
+	uint32_t may_borrow;   /* 1: while nobody else wants the card it may use up to core_limit without a loan */
 	uint8_t reserved[72];  /* zero */
 };
 

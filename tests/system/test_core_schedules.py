@@ -72,7 +72,7 @@ def scheduled(tenants: list[Tenant], shares: list[int]) -> list[CoreSchedule]:
 
 def test_schedules_follow_containers_that_start_and_end(lab: Lab) -> None:
     _, first = lab.start(cores="30")
-    assert first.page == CoreSchedule(first.page.uuid, tenants=1)
+    assert first.page == CoreSchedule(first.page.uuid, tenants=1, may_borrow=1)
     inode = first.inside(core_schedule.PATH).stat().st_ino
     second_id, second = lab.start(cores="20")
     assert [first.page, second.page] == scheduled([first], [30, 20])
@@ -81,7 +81,7 @@ def test_schedules_follow_containers_that_start_and_end(lab: Lab) -> None:
     lab.runtime.delete(second_id)
     assert [first.page, third.page] == scheduled([first], [30, 50])
     lab.runtime.delete(third_id)
-    assert first.page == CoreSchedule(first.page.uuid, tenants=1)
+    assert first.page == CoreSchedule(first.page.uuid, tenants=1, may_borrow=1)
     assert first.inside(core_schedule.PATH).stat().st_ino == inode, "changed in place: programs have it mapped"
 
 
@@ -110,7 +110,7 @@ def test_a_killed_container_gives_its_share_back(lab: Lab, daemon: daemons.Daemo
     os.kill(int(lab.runtime.state(container)["pid"]), 9)
     daemon.start().ready()
     wait_for(lambda: first.page.tenants == 1)
-    assert first.page == CoreSchedule(first.page.uuid, tenants=1)
+    assert first.page == CoreSchedule(first.page.uuid, tenants=1, may_borrow=1)
 
 
 def test_a_changed_share_is_in_the_schedules_when_the_command_returns(lab: Lab) -> None:

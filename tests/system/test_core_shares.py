@@ -48,10 +48,16 @@ def test_a_soft_share_uses_an_idle_card_and_gives_it_back(card: FloodedCard, dae
     card.runtime.delete(owner_id)
     time.sleep(SETTLE_S)
     card.assert_shares({soft: 95})
-    daemon.kill()
+
+
+def test_a_soft_share_uses_an_idle_card_without_any_daemon(card: FloodedCard) -> None:
+    _, soft = card.flood(cores="30", core_limit="100")
     time.sleep(SETTLE_S)
-    card.assert_shares({soft: 30})
-    daemon.start().ready()
+    card.assert_shares({soft: 95})
+    owner_id, owner = card.flood(cores="70")
+    time.sleep(SETTLE_S)
+    card.assert_shares({soft: 30, owner: 70})
+    card.runtime.delete(owner_id)
     time.sleep(SETTLE_S)
     card.assert_shares({soft: 95})
 

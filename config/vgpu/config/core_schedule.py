@@ -22,7 +22,7 @@ MAGIC = 0x52434756
 VERSION = 2
 
 HEADER = Struct("=IIqI44x")
-PAGE = Struct("=16sQQQIII76x")
+PAGE = Struct("=16sQQQIIII72x")
 SEQUENCE = Struct("=Q")
 SEQUENCE_OFFSET = 16
 SIZE = HEADER.size + MAX_CARDS * PAGE.size
@@ -38,13 +38,21 @@ class CoreSchedule:
     """One card's schedule for one container. Until `lent_until` it may use `lent_rate` percent instead of its share.
 
     `tenants`: how many containers share the card. `period`: the ns over which each is to have its share; 0: libvcuda
-    chooses. `share`: millionths of the card's time; 0: the share in the limits file.
+    chooses. `share`: millionths of the card's time; 0: the share in the limits file. `may_borrow`: it may use up to
+    its core limit without a loan while nobody else wants the card.
     """
 
-    __slots__ = ("lent_rate", "lent_until", "period", "share", "tenants", "uuid")
+    __slots__ = ("lent_rate", "lent_until", "may_borrow", "period", "share", "tenants", "uuid")
 
     def __init__(
-        self, uuid: str, period: int = 0, lent_until: int = 0, lent_rate: int = 0, tenants: int = 0, share: int = 0
+        self,
+        uuid: str,
+        period: int = 0,
+        lent_until: int = 0,
+        lent_rate: int = 0,
+        tenants: int = 0,
+        share: int = 0,
+        may_borrow: int = 0,
     ) -> None:
         self.uuid = uuid
         self.period = period
@@ -52,6 +60,7 @@ class CoreSchedule:
         self.lent_rate = lent_rate
         self.tenants = tenants
         self.share = share
+        self.may_borrow = may_borrow
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CoreSchedule) and self.key() == other.key()
@@ -64,11 +73,11 @@ class CoreSchedule:
 
     def values(self) -> tuple[int, ...]:
         """The values in the order in which they follow the sequence."""
-        return self.period, self.lent_until, self.lent_rate, self.tenants, self.share
+        return self.period, self.lent_until, self.lent_rate, self.tenants, self.share, self.may_borrow
 
     def lending(self, rate: int, until: int) -> CoreSchedule:
         """The same schedule with a loan."""
-        return CoreSchedule(self.uuid, self.period, until, rate, self.tenants, self.share)
+        return CoreSchedule(self.uuid, self.period, until, rate, self.tenants, self.share, self.may_borrow)
 
 
 def _pack(entry: CoreSchedule, sequence: int) -> bytes:
@@ -129,11 +138,11 @@ def schedule(uuid: str, shares: list[int]) -> list[CoreSchedule]:
     Where the shares add up to the whole card or more, each loses the same fraction to the changes of containers.
     """
     if len(shares) == 1:
-        return [CoreSchedule(uuid, tenants=1)]
+        return [CoreSchedule(uuid, tenants=1, may_borrow=1)]
     period, total = period_of(shares), sum(shares)
     useful = (period - CHANGE_NS * len(shares)) * 1_000_000 // period
     return [
-        CoreSchedule(uuid, period, tenants=len(shares), share=min(useful * share // total, share * 10_000))
+        CoreSchedule(uuid, period, 0, 0, len(shares), min(useful * share // total, share * 10_000), may_borrow=1)
         for share in shares
     ]
 

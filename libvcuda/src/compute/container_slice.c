@@ -143,9 +143,60 @@ static uint64_t waiting_place(const struct token_bucket *bucket, uint64_t now)
 {
 	uint64_t place = LOAD(container_slice.queued), host = schedule_host_time(now);
 
-	if (place && place < host + LONGEST_PLACE && host < place + LONGEST_PLACE)
+	if (place && place != LOAD(container_slice.as_borrower) && place < host + LONGEST_PLACE && host < place + LONGEST_PLACE)
 		return place;
 	return place_now(bucket, now);
+}
+
+/* ---- borrowing: soft shares use what nobody else wants ---- */
+
+/* A borrower's place is ahead of the present, so it is in the way of none who has tokens, and moves with time. */
+void container_slice_queue_to_borrow(struct token_bucket *bucket, uint64_t now)
+{
+	uint64_t host = schedule_host_time(now), period = schedule_period(bucket);
+	uint64_t queued = LOAD(container_slice.queued), place = host + period;
+
+	if (queued && queued == LOAD(container_slice.as_borrower) && queued > host + period / 2 && queued <= place)
+		return;
+	if (!try_lock_slice())
+		return;
+	stop_waiting(bucket);
+	STORE(container_slice.as_borrower, place);
+	STORE(container_slice.queued, place);
+	presence_queue(place);
+	unlock_slice();
+}
+
+/* Returns until which place others come first: those that have tokens, and borrowers that have waited longer. */
+static uint64_t borrowers_turn(const struct token_bucket *bucket, uint64_t now)
+{
+	uint64_t host = schedule_host_time(now), from = LOAD(bucket->borrows_from);
+	uint64_t queued = LOAD(container_slice.queued);
+
+	if (LOAD(container_slice.present) && now - LOAD(container_slice.began) < SLICE_BORROWED_LEAST)
+		return host - schedule_period(bucket) / 4 * 5; /* whose program answers requests, see place_now() */
+	if (LOAD(container_slice.present))
+		return host + PRESENCE_PLACE + (from && from < now ? bounds_min(now - from, NS_PER_S) : 0);
+	return queued && queued == LOAD(container_slice.as_borrower) ? queued : host + PRESENCE_PLACE;
+}
+
+bool container_slice_borrows(struct token_bucket *bucket, uint64_t now)
+{
+	uint64_t where;
+
+	if (LOAD(container_slice.present) && now - LOAD(bucket->line_seen) < SLICE_LOOK)
+		return LOAD(bucket->borrows_from);
+	if (!try_lock_slice())
+		return false;
+	bool is_wanted = presence_waiting_before(borrowers_turn(bucket, now), &where) ||
+			 (!LOAD(container_slice.present) && presence_of_others(&where));
+	unlock_slice();
+	STORE(bucket->line_seen, now);
+	if (is_wanted)
+		STORE(bucket->borrows_from, 0);
+	else if (!LOAD(bucket->borrows_from))
+		STORE(bucket->borrows_from, now);
+	return !is_wanted;
 }
 
 static bool goes_on(const struct token_bucket *bucket, uint64_t now)
@@ -327,7 +378,7 @@ static bool request(struct token_bucket *bucket, uint64_t now, uint64_t *again)
 		return try_begin(bucket, now, again);
 	uint64_t where;
 	STORE(container_slice.is_mixed, presence_of_others(&where) || presence_ignores());
-	bool is_over = has_lapsed(now) || is_behind_others(bucket, now);
+	bool is_over = has_lapsed(now) || (!LOAD(bucket->borrows_from) && is_behind_others(bucket, now));
 	STORE(container_slice.is_over, is_over);
 	STORE(container_slice.next_look, is_over ? 0 : now + SLICE_LOOK);
 	if (!is_over) {

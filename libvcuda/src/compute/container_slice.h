@@ -22,6 +22,7 @@ struct container_slice {
 	uint64_t leased_until; /* when its lease ends, by its own clock */
 	uint64_t began;       /* when its slice began */
 	uint64_t queued;      /* this process's place in the queue, in the host's time; 0: it is not in the queue */
+	uint64_t as_borrower;   /* the place at which it waited last to borrow time, behind all that have tokens */
 	uint64_t moved_at;    /* when it last took another place */
 	uint64_t next_look;   /* until then launches go on without another look at the queue */
 };
@@ -37,6 +38,15 @@ bool container_slice_is_awaited(void);
 
 /* Whether other containers share any of the cards, so that the end of this process's work is to be seen at once. */
 bool container_slice_may_be_awaited(void);
+
+/*
+ * Whether nobody else wants the card now: no other container is at work or waits for what its share owes to it. Of the
+ * containers that borrow, each has its turn. Keeps bucket->borrows_from.
+ */
+bool container_slice_borrows(struct token_bucket *bucket, uint64_t now);
+
+/* Puts this process into the queue, behind all containers that have tokens. */
+void container_slice_queue_to_borrow(struct token_bucket *bucket, uint64_t now);
 
 /* Takes this process out of the queue. */
 void container_slice_unqueue(const struct token_bucket *bucket);

@@ -37,6 +37,7 @@ static void take_over_schedule(struct token_bucket *bucket, const struct vgpu_ca
 	STORE(bucket->schedule.lent_rate, schedule.lent_rate);
 	STORE(bucket->schedule.tenants, schedule.tenants);
 	STORE(bucket->schedule.share, schedule.share);
+	STORE(bucket->schedule.may_borrow, schedule.may_borrow);
 	STORE(bucket->schedule.seen, schedule.seen);
 }
 
@@ -71,6 +72,13 @@ uint64_t schedule_rate(const struct token_bucket *bucket, uint64_t now)
 		return bounds_max(LOAD(bucket->share),
 				  bounds_min(LOAD(bucket->schedule.lent_rate), LOAD(bucket->ceiling))) * PERCENT;
 	return schedule_own_rate(bucket);
+}
+
+uint64_t schedule_idle_rate(const struct token_bucket *bucket)
+{
+	uint64_t share = LOAD(bucket->share), ceiling = LOAD(bucket->ceiling);
+
+	return LOAD(bucket->schedule.may_borrow) == 1 && ceiling > share ? ceiling * PERCENT : 0;
 }
 
 uint64_t schedule_period(const struct token_bucket *bucket)

@@ -27,6 +27,9 @@ uint64_t schedule_own_rate(const struct token_bucket *bucket);
 /* Returns what the container may use now, with what it is lent, in millionths. */
 uint64_t schedule_rate(const struct token_bucket *bucket, uint64_t now);
 
+/* Returns what the container may use while nobody else wants the card, in millionths. 0: no more than at other times. */
+uint64_t schedule_idle_rate(const struct token_bucket *bucket);
+
 /* Returns the ns over which the container is to have its share. */
 uint64_t schedule_period(const struct token_bucket *bucket);
 

@@ -31,6 +31,15 @@
 #define SLICE_AHEAD_UNSURE (3 * NS_PER_MS)
 #define SLICE_LOOK_UNSURE (100 * NS_PER_US)
 
+/*
+ * Tokens beyond those of its share that a soft share may have while nobody else wants the card. It keeps them when others
+ * come, so they are few.
+ */
+#define SLICE_BORROWED (250 * NS_PER_US)
+
+/* A slice in borrowed time is worth its two changes, if nobody who waits has paused to wait for requests. */
+#define SLICE_BORROWED_LEAST NS_PER_MS
+
 /* A program that paused for so long answers requests: its next launch comes before work that never pauses. */
 #define SLICE_PAUSE NS_PER_MS
 

@@ -134,8 +134,33 @@ static void add_tokens(struct token_bucket *bucket, uint64_t gain, int64_t most_
 	} while (!__atomic_compare_exchange_n(word, &tokens, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
 }
 
+/* Returns up to how many tokens borrowed time adds any. What is under way counts among them. */
+static int64_t most_borrowed(const struct token_bucket *bucket, uint64_t now)
+{
+	uint64_t most = schedule_idle_rate(bucket) < WHOLE ? 2 * schedule_refill_threshold(bucket, now) : SLICE_BORROWED;
+
+	return (int64_t)most - (int64_t)token_bucket_in_flight(bucket);
+}
+
+/*
+ * Whether a soft share goes on beyond its tokens, because nobody else wants the card. It is looked at before tokens are
+ * added: who waits now has waited since this container last ran out of them.
+ */
+static bool borrows(struct token_bucket *bucket, uint64_t now)
+{
+	uint64_t rate = schedule_idle_rate(bucket);
+
+	if (rate <= schedule_rate(bucket, now) || LOAD(bucket->shared.time->level) > (int64_t)(2 * NS_PER_MS)) {
+		STORE(bucket->borrows_from, 0);
+		return false;
+	}
+	if (LOAD(bucket->schedule.tenants) == 1)
+		return true;
+	return container_slice_has_neighbours(bucket) && container_slice_borrows(bucket, now);
+}
+
 /* Adds the container's share of the time that has passed. Of several threads, the one that moves the stamp adds it. */
-static void refill(struct token_bucket *bucket, uint64_t now)
+static void refill(struct token_bucket *bucket, bool is_idle, uint64_t now)
 {
 	uint64_t *word = &bucket->shared.time->stamp;
 	uint64_t stamp = LOAD(*word);
@@ -145,6 +170,9 @@ static void refill(struct token_bucket *bucket, uint64_t now)
 	uint64_t elapsed =
 		stamp && stamp < now ? bounds_min(now - stamp, (uint64_t)MOST_DEBT * 100) : schedule_period(bucket);
 	add_tokens(bucket, elapsed * schedule_rate(bucket, now) / WHOLE, (int64_t)capacity(bucket, elapsed, now));
+	uint64_t rate = schedule_rate(bucket, now), idle_rate = schedule_idle_rate(bucket);
+	if (is_idle && idle_rate > rate)
+		add_tokens(bucket, elapsed * (idle_rate - rate) / WHOLE, most_borrowed(bucket, now));
 }
 
 static void end_in_flight(struct token_bucket *bucket, uint64_t reserved)
@@ -261,12 +289,12 @@ static uint64_t back_off(const struct token_bucket *bucket, uint64_t now)
 	       (holder && !process_slice_is_over(bucket, now) ? GRACE : 0);
 }
 
-static bool has_tokens(struct token_bucket *bucket, uint64_t now, uint64_t *again)
+static bool has_tokens(struct token_bucket *bucket, bool is_idle, uint64_t now, uint64_t *again)
 {
-	int64_t tokens = LOAD(bucket->shared.time->level);
+	int64_t tokens = LOAD(bucket->shared.time->level) + (int64_t)(is_idle ? token_bucket_in_flight(bucket) : 0);
 	int64_t wanted = LOAD(bucket->is_throttled) ? (int64_t)schedule_refill_threshold(bucket, now) : 1;
 
-	if (tokens >= wanted) {
+	if (tokens >= wanted || (is_idle && schedule_idle_rate(bucket) >= WHOLE)) {
 		if (wanted != 1)
 			STORE(bucket->is_throttled, 0);
 		return true;
@@ -275,7 +303,8 @@ static bool has_tokens(struct token_bucket *bucket, uint64_t now, uint64_t *agai
 		return true;
 	STORE(bucket->is_throttled, 1);
 	wanted = (int64_t)schedule_refill_threshold(bucket, now);
-	*again = now + (uint64_t)(wanted - tokens) * WHOLE / schedule_rate(bucket, now) + back_off(bucket, now);
+	uint64_t rate = is_idle ? schedule_idle_rate(bucket) : schedule_rate(bucket, now);
+	*again = now + (uint64_t)(wanted - tokens) * WHOLE / rate + back_off(bucket, now);
 	return false;
 }
 
@@ -343,11 +372,27 @@ void token_bucket_note_pause(struct token_bucket *bucket, uint64_t now)
 		STORE(bucket->paused_at, now);
 }
 
+/* Whether this process waits in the queue for time that nobody wants: without tokens, and behind all that have some. */
+static bool waits_to_borrow(struct token_bucket *bucket, uint64_t now)
+{
+	if (schedule_idle_rate(bucket) <= schedule_rate(bucket, now) || !container_slice_has_neighbours(bucket) ||
+	    LOAD(container_slice.present) || token_bucket_in_flight(bucket))
+		return false;
+	container_slice_queue_to_borrow(bucket, now);
+	return true;
+}
+
 bool token_bucket_try(struct token_bucket *bucket, uint64_t estimate, bool is_known, uint64_t now, uint64_t *again)
 {
 	schedule_follow(bucket, now);
-	refill(bucket, now);
-	if (!has_tokens(bucket, now, again) || !has_room(bucket, estimate, is_known, now, again) ||
+	bool is_idle = borrows(bucket, now);
+	refill(bucket, is_idle, now);
+	bool may_begin = has_tokens(bucket, is_idle, now, again);
+	if (!may_begin && !is_idle && waits_to_borrow(bucket, now)) {
+		*again = bounds_min(*again, now + SLICE_LOOK_AGAIN);
+		return false;
+	}
+	if (!may_begin || !has_room(bucket, estimate, is_known, now, again) ||
 	    !process_slice_has(bucket, now, again)) {
 		container_slice_unqueue(bucket);
 		return false;
@@ -395,7 +440,7 @@ bool token_bucket_is_leaving(const struct token_bucket *bucket)
 uint64_t token_bucket_take_local_slice(struct token_bucket *bucket, uint64_t now, uint64_t *until)
 {
 	if (LOAD(bucket->shared.time->holder) != bucket->shared.slot + 1 || process_slice_is_over(bucket, now) ||
-	    LOAD(bucket->shared.time->level) < (int64_t)(4 * LOCAL_SLICE) ||
+	    (LOAD(bucket->shared.time->level) < (int64_t)(4 * LOCAL_SLICE) && !LOAD(bucket->borrows_from)) ||
 	    token_bucket_in_flight(bucket) + LOCAL_SLICE > run_ahead(bucket, now) / 2 ||
 	    (container_slice_has_neighbours(bucket) &&
 	     (!LOAD(container_slice.present) || LOAD(container_slice.is_over))))

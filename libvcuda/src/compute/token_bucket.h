@@ -39,6 +39,8 @@ struct token_bucket {
 	uint64_t paused_at;    /* when the program last launched after a pause; 0: never yet */
 	uint64_t mean_pause;   /* ns between the end of all work and the next launch, a moving mean */
 	uint32_t unsure;       /* by how much batches end before their estimate, of 256, a moving mean */
+	uint64_t borrows_from; /* since when nobody else has wanted the card, for a soft share; 0: somebody does */
+	uint64_t line_seen;    /* when it was last looked at who wants the card */
 	uint64_t free_seen;    /* since when the slice is free while another process has waited longer; 0: it is not */
 	uint32_t in_flight;    /* reserved by this process for work under way, in VGPU_USAGE_TIME_UNIT */
 	uint32_t has_new_slice;        /* a time slice has begun and nothing was measured since */

@@ -78,6 +78,7 @@ bool schedule_file_read(const struct vgpu_card_page *published, struct card_sche
 	schedule->lent_rate = __atomic_load_n(&published->lent_rate, __ATOMIC_ACQUIRE);
 	schedule->tenants = __atomic_load_n(&published->tenants, __ATOMIC_ACQUIRE);
 	schedule->share = __atomic_load_n(&published->share, __ATOMIC_ACQUIRE);
+	schedule->may_borrow = __atomic_load_n(&published->may_borrow, __ATOMIC_ACQUIRE);
 	if (load_acquire(&published->sequence) != schedule->seen)
 		return false;
 	if (schedule->period > LONGEST_PERIOD)

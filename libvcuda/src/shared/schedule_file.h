@@ -20,6 +20,7 @@ struct card_schedule {
 	uint64_t lent_rate;
 	uint64_t tenants;     /* 0: not set */
 	uint64_t share;        /* millionths; 0: not set */
+	uint64_t may_borrow;
 };
 
 /* The card's schedule. NULL: there is none now. Looks for the file at most once a second. */

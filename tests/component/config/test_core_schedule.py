@@ -14,7 +14,7 @@ from vgpu.config.core_schedule import CoreSchedule
 
 UUIDS = [f"GPU-{index:08x}-1111-2222-3333-444455556666" for index in range(limits.MAX_CARDS + 1)]
 FIELDS = (
-    "uuid", "sequence", "period", "lent_until", "lent_rate", "tenants", "share", "reserved0", "reserved",
+    "uuid", "sequence", "period", "lent_until", "lent_rate", "tenants", "share", "may_borrow", "reserved",
 )  # fmt: skip
 PROGRAM = """
 #include <stddef.h>
@@ -68,7 +68,7 @@ def test_layout_is_the_headers(header: dict[str, list[str]]) -> None:
 
 def page(index: int, seed: int = 0) -> CoreSchedule:
     """A schedule whose fields all differ."""
-    return CoreSchedule(UUIDS[index], *(seed + number for number in range(1, 6)))
+    return CoreSchedule(UUIDS[index], *(seed + number for number in range(1, 7)))
 
 
 def test_each_field_stands_where_the_header_has_it(header: dict[str, list[str]]) -> None:

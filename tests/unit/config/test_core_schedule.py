@@ -18,7 +18,7 @@ UUIDS = [f"GPU-{index:08x}-1111-2222-3333-444455556666" for index in range(limit
 
 def page(index: int, seed: int = 0) -> CoreSchedule:
     """A schedule whose fields all differ."""
-    return CoreSchedule(UUIDS[index], *(seed + number for number in range(1, 6)))
+    return CoreSchedule(UUIDS[index], *(seed + number for number in range(1, 7)))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, limits.MAX_CARDS])
@@ -97,7 +97,7 @@ def test_the_period_is_longer_for_small_shares() -> None:
 
 
 def test_a_container_alone_on_a_card_has_no_period() -> None:
-    assert core_schedule.schedule(UUIDS[0], [30]) == [CoreSchedule(UUIDS[0], tenants=1)]
+    assert core_schedule.schedule(UUIDS[0], [30]) == [CoreSchedule(UUIDS[0], tenants=1, may_borrow=1)]
 
 
 def test_each_card_of_a_container_is_shared_for_itself() -> None:
@@ -106,8 +106,8 @@ def test_each_card_of_a_container_is_shared_for_itself() -> None:
     made = core_schedule.schedules(held)
     crowded = core_schedule.schedule(first, [30, 20, 90])
     assert made["a"] == [crowded[0]]
-    assert made["pair"] == [CoreSchedule(second, tenants=1), crowded[1]]
-    assert made["b"] == [crowded[2], CoreSchedule(third, tenants=1)]
+    assert made["pair"] == [CoreSchedule(second, tenants=1, may_borrow=1), crowded[1]]
+    assert made["b"] == [crowded[2], CoreSchedule(third, tenants=1, may_borrow=1)]
 
 
 def test_lending_changes_nothing_else() -> None:

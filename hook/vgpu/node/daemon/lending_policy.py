@@ -121,6 +121,7 @@ class LendingPolicy:
         for name, part in self.penalized.items():
             for page in self.plain.get(name, []):
                 page.share = int(page.share * part)
+                page.may_borrow = 0
         self.periods = {page.uuid: page.period for schedules in self.plain.values() for page in schedules}
         self.on_card: dict[str, list[Tenant]] = {}
         for tenant in self.by_name.values():

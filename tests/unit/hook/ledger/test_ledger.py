@@ -827,7 +827,7 @@ def test_containers_that_share_a_card_get_time_slices_and_the_remaining_one_gets
         return {name: found[0] for name, found in read.items()}
 
     assert node.ledger().claim(node.start("a", 1), share(30))
-    assert pages("a") == {"a": core_schedule.CoreSchedule(uuid_of(0), tenants=1)}
+    assert pages("a") == {"a": core_schedule.CoreSchedule(uuid_of(0), tenants=1, may_borrow=1)}
     assert node.ledger().claim(node.start("b", 2), share(20))
     assert node.ledger().claim(node.start("c", 3), share(50))
     wanted = core_schedule.schedule(uuid_of(0), [30, 20, 50])
@@ -838,7 +838,7 @@ def test_containers_that_share_a_card_get_time_slices_and_the_remaining_one_gets
     node.kill(3)
     dead = [claim for claim in node.ledger().claims() if claim.container == "c"]
     assert node.ledger().reap(dead)
-    assert pages("a") == {"a": core_schedule.CoreSchedule(uuid_of(0), tenants=1)}
+    assert pages("a") == {"a": core_schedule.CoreSchedule(uuid_of(0), tenants=1, may_borrow=1)}
 
 
 def test_a_whole_card_has_no_schedule_and_other_cards_are_not_touched(node: Node) -> None:

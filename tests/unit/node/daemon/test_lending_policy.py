@@ -147,6 +147,8 @@ def test_a_penalized_tenant_is_lent_nothing_and_has_a_smaller_share() -> None:
     fair = LendingPolicy(tenants)
     assert made.plain["liar"][0].share == int(fair.plain["liar"][0].share * 0.8)
     assert made.plain["b"] == fair.plain["b"]
+    assert made.plain["liar"][0].may_borrow == 0, "nor may it take what nobody wants"
+    assert fair.plain["liar"][0].may_borrow == 1
     node = Node(tenants, {"liar": always(100), "b": always(0)})
     node.policy = made
     node.run(500 * MS)
