@@ -335,7 +335,7 @@ void batch_waited(struct compute_context *context, uint64_t key)
 	note_waited(context, key, others_wait);
 	contexts_unlock(&context->lock);
 	if (others_wait)
-		(void)batch_complete_all();
+		poller_look_by(batch_complete_all()); /* the container may leave some microseconds from now */
 }
 
 /* Returns the stream's slot and holds the context's lock. NULL: the stream has no slot, and nothing is locked. */

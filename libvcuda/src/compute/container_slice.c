@@ -414,11 +414,13 @@ bool container_slice_sits_through_pauses(const struct token_bucket *bucket)
 /* Returns until when the container stays without work. */
 static uint64_t stays_until(const struct token_bucket *bucket, uint64_t now)
 {
-	if (LOAD(container_slice.is_over) || !container_slice_sits_through_pauses(bucket))
+	if (LOAD(container_slice.is_over))
 		return 0;
 	if (LOAD(bucket->is_throttled) &&
 	    LOAD(bucket->shared.time->level) < (int64_t)schedule_refill_threshold(bucket, now))
 		return 0;
+	if (!container_slice_sits_through_pauses(bucket))
+		return answers_requests(bucket, now) ? LOAD(bucket->shared.time->progress) + SLICE_LINGER : 0;
 	return LOAD(bucket->shared.time->progress) + SLICE_STAY;
 }
 

@@ -24,6 +24,12 @@
 #define SLICE_STAY (200 * NS_PER_US)        /* without work and without others that wait */
 
 /*
+ * The same for a program that answers requests. If the next one came meanwhile, its launch follows at once. Without this
+ * it would wait for a neighbour's kernel again, and requests would pile up.
+ */
+#define SLICE_LINGER (40 * NS_PER_US)
+
+/*
  * Kernels of one function may take very different times, as in a model's prompts and its single steps. Where batches
  * end so much earlier than estimated, on average, more is under way, and is looked at more often.
  */

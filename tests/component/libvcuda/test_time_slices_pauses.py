@@ -73,6 +73,16 @@ def test_a_request_waits_for_a_kernel_and_not_for_a_quota(
     assert figures["rounds"] > 200
 
 
+def test_requests_that_follow_each_other_wait_for_a_neighbour_once(bench: Any) -> None:
+    """They come at random, so that the next one has often come when one is done. They do not pile up."""
+    service = {"kernel": "fixed:500000", "arrivals": "poisson:2000000"}
+    flood = {"kernel": "fixed:20000", "wait": 0}
+    outcome = run(bench, (50, service), (50, flood), window=(SECOND, 5 * SECOND))
+    (figures,) = outcome.loads[0]
+    latencies = sorted(figures["latency_ns"])
+    assert latencies[len(latencies) * 98 // 100] < 3500 * US
+
+
 @pytest.mark.parametrize("kernel", [150 * MS])
 def test_long_kernels_leave_no_card_idle(bench: Any, kernel: int) -> None:
     """Eight containers of 12 percent, from the first launch on: the card works while one of them has tokens."""
