@@ -50,9 +50,10 @@ class Handle:
     """A mount before it is attached: `fd` (O_PATH source, or the detached mount) and its attributes inside.
 
     `incomplete`: it has to be staged before it is attached. `staged` is then an fd of the mount in its staging place.
+    `regular`: whoever made it has found that `fd` is a regular file.
     """
 
-    __slots__ = ("attributes", "entries", "fd", "incomplete", "size", "source", "staged")
+    __slots__ = ("attributes", "entries", "fd", "incomplete", "regular", "size", "source", "staged")
 
     def __init__(
         self, fd: int, attributes: int, source: str = "", entries: tuple[Entry, ...] = (), size: int = 0
@@ -63,6 +64,7 @@ class Handle:
         self.entries = entries
         self.size = size
         self.incomplete = False
+        self.regular = False
         self.staged = -1
 
     def is_directory(self) -> bool:
@@ -217,7 +219,8 @@ def _fill_file(directory: int, entry: Entry, content: bytes) -> None:
     fd = os.open(entry.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, entry.mode, dir_fd=directory)
     try:
         os.fchmod(fd, entry.mode)  # despite the umask
-        os.write(fd, content)
+        if content:
+            os.write(fd, content)
         if entry.size:
             os.ftruncate(fd, entry.size)
     finally:

@@ -103,6 +103,8 @@ class Bind(Operation):
 
     def open(self, how: NewMounts | ClassicMounts) -> Handle:
         handle = self.mount(how)
+        if handle.regular:
+            return handle
         try:
             self.check(os.fstat(handle.fd))
         except OSError:

@@ -119,11 +119,11 @@ class Sources:
         if directory not in real:
             real[directory] = self._opened(directory or "/")
         place = real[directory]
-        status = os.lstat(f"{place}/{name}")
+        status = self._status(place, name)
         if stat.S_ISLNK(status.st_mode):
             place, _, name = os.path.realpath(path).rpartition("/")
             place = self._opened(place or "/")
-            status = os.lstat(f"{place}/{name}")
+            status = self._status(place, name)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "no regular file", path)
         return Source(place, name, status)
@@ -137,13 +137,30 @@ class Sources:
             self._fds[real] = fd
         return real
 
+    def _status(self, place: str, name: str) -> os.stat_result:
+        return os.stat(name, dir_fd=self._fds[place], follow_symlinks=False)
+
     def directories(self) -> list[str]:
         """The directories of all files without those below another, the ones with the fewest files first: a name in two
-        layers is the upper one's, and a directory of many files has more names that nobody asked for."""
+        layers is the upper one's, and a directory of many files has more names that nobody asked for. Of directories
+        with as many files, that one is first which hides none of the others' files."""
         places = [source.directory for source in self._found.values()]
         tops = [place for place in dict.fromkeys(places) if not any(_below(place, other) for other in places)]
         count = {top: sum(place == top or _below(place, top) for place in places) for top in tops}
-        return sorted(tops, key=lambda top: count[top])
+        alike = {top: [other for other in tops if other != top and count[other] == count[top]] for top in tops}
+        return sorted(tops, key=lambda top: (count[top], self._hidden(top, alike[top])))
+
+    def _hidden(self, top: str, others: list[str]) -> int:
+        """How many files of `others` an overlay would not show if `top` were above them."""
+        names = [source.name for source in self._found.values() if source.directory in others]
+        return sum(self._has(top, name) for name in names)
+
+    def _has(self, place: str, name: str) -> bool:
+        try:
+            self._status(place, name)
+        except OSError:
+            return False
+        return True
 
     def overlay(self, directories: list[str]) -> Overlay:
         """An overlay of these, not yet mounted. OSError when the kernel could mount none."""
@@ -247,6 +264,7 @@ class OverNewMounts(NewMounts):
         """None when the overlay has another file at that place: an upper layer's, or a newer one."""
         handle = self._clone(overlay, source, attributes)
         if handle is not None and _same(os.fstat(handle.fd), source.status):
+            handle.regular = True
             return handle
         if handle is not None:
             self._forget(handle)

@@ -47,6 +47,14 @@ def test_the_directory_with_the_fewest_files_is_the_uppermost_layer(host: Host) 
     assert host.layers(sources) == ["run", "lib"]
 
 
+@pytest.mark.parametrize("copied", ["libcuda.so.1", "libnvidia-ml.so.1"])
+def test_of_directories_with_as_many_files_none_hides_one_of_another(host: Host, copied: str) -> None:
+    """The packaged libraries, one of which has a copy for this driver. One overlay then shows all files."""
+    packaged = {name: host.file(f"vcuda/{name}") for name in ("libcuda.so.1", "libnvidia-ml.so.1")}
+    wanted = [host.file(f"copies/{copied}") if name == copied else path for name, path in packaged.items()]
+    assert host.layers(host.sources(*wanted)) == ["copies", "vcuda"]
+
+
 def test_a_directory_below_another_is_no_layer(host: Host) -> None:
     """The kernel refuses layers that overlap."""
     inner, outer = host.file("lib/vdpau/libvdpau.so"), host.file("lib/libcuda.so")
