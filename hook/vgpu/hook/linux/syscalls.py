@@ -1,15 +1,17 @@
 """System calls that Python has no function for: constants, structures and prototypes as in the kernel's headers.
 
-Belongs here: all ctypes that mounts, namespaces and path resolution need, and one error: OSError whose text is the
-call, such as `move_mount(5, '', 7, '', 0x44): Invalid argument`. Not here: bpf(2) (bpf), or any policy. Numbers from
-424 on are the same on every architecture that Python runs on. The older calls go through the C library.
+Belongs here: all structures and calls that mounts, namespaces and path resolution need, and one error: OSError whose
+text is the call, such as `move_mount(5, '', 7, '', 0x44): Invalid argument`. Not here: bpf(2) (bpf), or any policy.
+Numbers from 424 on are the same on every architecture that Python runs on. The older calls go through the C library.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
+
+from vgpu.hook.linux import foreign
+from vgpu.hook.linux.foreign import byref, sizeof
 
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
@@ -55,26 +57,33 @@ SYS_fsmount = 432
 SYS_openat2 = 437
 SYS_mount_setattr = 442
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
-_libc.setns.argtypes = (ctypes.c_int, ctypes.c_int)
-_libc.unshare.argtypes = (ctypes.c_int,)
-_libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
-_libc.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
-_libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
-_statx = getattr(_libc, "statx", None)  # glibc 2.28
+_syscall = foreign.function("syscall")
+_syscall.restype = foreign.c_long
+_setns = foreign.function("setns", foreign.c_int, foreign.c_int)
+_unshare = foreign.function("unshare", foreign.c_int)
+_mount = foreign.function(
+    "mount", foreign.c_char_p, foreign.c_char_p, foreign.c_char_p, foreign.c_ulong, foreign.c_char_p
+)
+_umount2 = foreign.function("umount2", foreign.c_char_p, foreign.c_int)
+_prctl = foreign.function("prctl", foreign.c_int, *[foreign.c_ulong] * 4)
+_setfsuid, _setfsgid, _alarm = map(foreign.function, ("setfsuid", "setfsgid", "alarm"))
+_statx: foreign.Function | None
+try:
+    _statx = foreign.function("statx")  # glibc 2.28
+except OSError:
+    _statx = None
 
 
-class open_how(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+class open_how(foreign.Structure):
+    _fields_ = (("flags", foreign.c_uint64), ("mode", foreign.c_uint64), ("resolve", foreign.c_uint64))
 
 
-class mount_attr(ctypes.Structure):
+class mount_attr(foreign.Structure):
     _fields_ = (
-        ("attr_set", ctypes.c_uint64),
-        ("attr_clr", ctypes.c_uint64),
-        ("propagation", ctypes.c_uint64),
-        ("userns_fd", ctypes.c_uint64),
+        ("attr_set", foreign.c_uint64),
+        ("attr_clr", foreign.c_uint64),
+        ("propagation", foreign.c_uint64),
+        ("userns_fd", foreign.c_uint64),
     )
 
 
@@ -87,14 +96,14 @@ def _text(argument: object) -> str:
 
 
 def _fail(name: str, arguments: tuple[object, ...]) -> OSError:
-    number = ctypes.get_errno()
+    number = foreign.get_errno()
     return OSError(number, f"{name}({', '.join(map(_text, arguments))}): {os.strerror(number)}")
 
 
 def syscall(name: str, number: int, *arguments: object) -> int:
-    """syscall(2) with ints, bytes (char *), None (NULL) and ctypes instances; OSError whose text is the call."""
-    converted = [ctypes.c_long(item) if isinstance(item, int) else item for item in arguments]
-    result = _libc.syscall(ctypes.c_long(number), *converted)
+    """syscall(2) with ints, bytes (char *), None (NULL) and instances of C types; OSError whose text is the call."""
+    converted = [foreign.c_long(item) if isinstance(item, int) else item for item in arguments]
+    result = _syscall(foreign.c_long(number), *converted)
     if result < 0:
         raise _fail(name, arguments)
     return int(result)
@@ -103,7 +112,7 @@ def syscall(name: str, number: int, *arguments: object) -> int:
 def openat2(dirfd: int, path: str, flags: int, resolve: int, mode: int = 0) -> int:
     """Linux 5.6."""
     how = open_how(flags | os.O_CLOEXEC, mode, resolve)
-    return syscall("openat2", SYS_openat2, dirfd, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
+    return syscall("openat2", SYS_openat2, dirfd, os.fsencode(path), byref(how), sizeof(how))
 
 
 def open_tree(dirfd: int, path: str, flags: int) -> int:
@@ -120,8 +129,8 @@ def move_mount(from_fd: int, to_fd: int) -> None:
 def mount_setattr(fd: int, attr_set: int, propagation: int = 0) -> None:
     """Set flags of the mount whose root is `fd`. Linux 5.12."""
     attr = mount_attr(attr_set, 0, propagation, 0)
-    size = ctypes.sizeof(attr)
-    syscall("mount_setattr", SYS_mount_setattr, fd, b"", AT_EMPTY_PATH, ctypes.byref(attr), size)
+    size = sizeof(attr)
+    syscall("mount_setattr", SYS_mount_setattr, fd, b"", AT_EMPTY_PATH, byref(attr), size)
 
 
 def fsopen(filesystem: str) -> int:
@@ -143,44 +152,44 @@ def fsmount(fd: int, attributes: int) -> int:
 
 
 def setns(fd: int, nstype: int) -> None:
-    if _libc.setns(fd, nstype) != 0:
+    if _setns(fd, nstype) != 0:
         raise _fail("setns", (fd, nstype))
 
 
 def unshare(flags: int) -> None:
-    if _libc.unshare(flags) != 0:
+    if _unshare(flags) != 0:
         raise _fail("unshare", (flags,))
 
 
 def mount(source: str, target: str, filesystem: str, flags: int, data: str = "") -> None:
     """mount(2). `target` is a /proc/self/fd path wherever the container could change the real one."""
     arguments = tuple(os.fsencode(item) for item in (source, target, filesystem))
-    if _libc.mount(*arguments, flags, os.fsencode(data)) != 0:
+    if _mount(*arguments, flags, os.fsencode(data)) != 0:
         raise _fail("mount", (*arguments, flags, os.fsencode(data)))
 
 
 def umount2(target: str, flags: int) -> None:
-    if _libc.umount2(os.fsencode(target), flags) != 0:
+    if _umount2(os.fsencode(target), flags) != 0:
         raise _fail("umount2", (os.fsencode(target), flags))
 
 
 def create_as(uid: int, gid: int) -> None:
     """Create files, and check the permission to create them, as uid and gid; other capabilities stay. setfsuid(2)
     reports no error, so a second call checks it."""
-    _libc.setfsgid(gid)
-    _libc.setfsuid(uid)
-    if (_libc.setfsuid(-1), _libc.setfsgid(-1)) != (uid, gid):
+    _setfsgid(gid)
+    _setfsuid(uid)
+    if (_setfsuid(-1), _setfsgid(-1)) != (uid, gid):
         raise OSError(errno.EPERM, f"setfsuid({uid}), setfsgid({gid}): not taken")
 
 
-class statx_buffer(ctypes.Structure):
+class statx_buffer(foreign.Structure):
     """struct statx as far as it is needed; the kernel writes 256 bytes."""
 
     _fields_ = (
-        ("stx_mask", ctypes.c_uint32),
-        ("_before", ctypes.c_uint8 * 140),
-        ("stx_mnt_id", ctypes.c_uint64),
-        ("_behind", ctypes.c_uint8 * 104),
+        ("stx_mask", foreign.c_uint32),
+        ("_before", foreign.c_uint8 * 140),
+        ("stx_mnt_id", foreign.c_uint64),
+        ("_behind", foreign.c_uint8 * 104),
     )
 
 
@@ -189,7 +198,7 @@ def mount_id(fd: int) -> int:
     found = statx_buffer()
     if (
         _statx is not None
-        and _statx(fd, b"", AT_EMPTY_PATH, STATX_MNT_ID, ctypes.byref(found)) == 0
+        and _statx(fd, b"", AT_EMPTY_PATH, STATX_MNT_ID, byref(found)) == 0
         and found.stx_mask & STATX_MNT_ID
     ):
         return int(found.stx_mnt_id)
@@ -199,10 +208,10 @@ def mount_id(fd: int) -> int:
 
 def end_after(seconds: int) -> None:
     """SIGALRM ends this process after so many seconds, even while it waits in a file system that does not answer."""
-    _libc.alarm(seconds)
+    _alarm(seconds)
 
 
 def die_with_parent() -> None:
     """SIGKILL for this process when its parent ends. A runtime's timeout kills only the hook, not its children."""
-    if _libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0:
+    if _prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0:
         raise _fail("prctl", (PR_SET_PDEATHSIG, SIGKILL))
