@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import errno
+import importlib.util
 import os
+from types import ModuleType
 
 import pytest
 
@@ -35,16 +38,37 @@ def test_a_structure_has_the_size_of_the_kernels(structure: type, size: int) -> 
     assert foreign.sizeof(structure) == size
 
 
-def test_a_function_takes_text_and_keeps_errno() -> None:
-    access = foreign.function("access", foreign.c_char_p, foreign.c_int)
+@pytest.fixture(params=["dlsym of _ctypes", "only ctypes"])
+def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module, and as it is on a Python whose C half lacks a name."""
+    if request.param != "only ctypes":
+        return foreign
+    monkeypatch.delattr(_ctypes, "dlsym")
+    spec = importlib.util.spec_from_file_location("foreign_without_c_half", foreign.__file__)
+    assert spec and spec.loader
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    assert (made.HAS_C_HALF, foreign.HAS_C_HALF) == (False, True)
+    return made
+
+
+def test_a_function_takes_text_and_keeps_errno(module: ModuleType) -> None:
+    access = module.function("access", module.c_char_p, module.c_int)
     assert access(b"/", os.F_OK) == 0
     assert access(b"/nothing/here", os.F_OK) == -1
-    assert foreign.get_errno() == errno.ENOENT
+    assert module.get_errno() == errno.ENOENT
 
 
-def test_a_function_that_the_library_lacks_is_an_error() -> None:
+def test_a_function_may_return_a_long(module: ModuleType) -> None:
+    syscall = module.function("syscall")
+    syscall.restype = module.c_long
+    assert syscall(module.c_long(-1)) == -1
+    assert module.get_errno() == errno.ENOSYS
+
+
+def test_a_function_that_the_library_lacks_is_an_error(module: ModuleType) -> None:
     with pytest.raises(OSError, match="vgpu_no_such_function"):
-        foreign.function("vgpu_no_such_function")
+        module.function("vgpu_no_such_function")
 
 
 def test_a_buffer_holds_its_bytes() -> None:
