@@ -192,8 +192,9 @@ EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 
 	if (result != CUDA_SUCCESS && known && !last)
 		(void)allocations_reference(ALLOCATED_POINTER, pointer);
+	result = charge_give_back(last, result);
 	physical_unlock(is_locked);
-	return charge_give_back(last, result);
+	return result;
 }
 
 /* A descriptor (dma-buf) of the memory behind addresses, be it of cuMemAlloc or mapped. */

@@ -56,8 +56,8 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 
 	if (result != CUDA_SUCCESS && known && !last)
 		(void)allocations_reference(ALLOCATED_HANDLE, handle);
-	physical_unlock(is_locked);
 	(void)charge_give_back(last, result);
+	physical_unlock(is_locked);
 	if (result == CUDA_SUCCESS && last)
 		physical_unbind_all(object, UINT64_MAX);
 	return result;

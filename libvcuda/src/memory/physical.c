@@ -39,22 +39,39 @@ static void physical_watch_forks(void)
 	pthread_atfork(NULL, NULL, empty_list);
 }
 
+/* A thread that has the lock is not cancelled within the driver's call: the lock would stay for ever. */
+static __thread int cancel_state;
+
+static bool lock_holders(int (*lock_by)(pthread_rwlock_t *))
+{
+	int before;
+
+	pthread_once(&once, physical_watch_forks);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+	if (lock_by(&holders)) {
+		pthread_setcancelstate(before, NULL);
+		return false;
+	}
+	cancel_state = before;
+	return true;
+}
+
 bool physical_lock_alone(void)
 {
-	pthread_once(&once, physical_watch_forks);
-	return pthread_rwlock_wrlock(&holders) == 0;
+	return lock_holders(pthread_rwlock_wrlock);
 }
 
 bool physical_lock_shared(void)
 {
-	pthread_once(&once, physical_watch_forks);
-	return pthread_rwlock_rdlock(&holders) == 0;
+	return lock_holders(pthread_rwlock_rdlock);
 }
 
 void physical_unlock(bool is_locked)
 {
-	if (is_locked)
-		pthread_rwlock_unlock(&holders);
+	if (!is_locked)
+		return;
+	pthread_rwlock_unlock(&holders);
+	pthread_setcancelstate(cancel_state, NULL);
 }
 
 /* Drops what the bindings of a list refer to. Called without the lock: the last reference may end further bindings. */
