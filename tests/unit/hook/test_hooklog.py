@@ -23,6 +23,13 @@ def test_lines_are_appended(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "hook.log").stat().st_mode) == 0o600
 
 
+def test_a_record_has_the_time_that_the_process_has_taken() -> None:
+    before, after = (hooklog.record("prestart", {}, [], "")["seconds"] for _ in range(2))
+    assert isinstance(before, float)
+    assert isinstance(after, float)
+    assert 0 < before <= after
+
+
 def test_past_its_size_it_moves_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hooklog, "MAX_SIZE", 200)
     for number in range(40):

@@ -19,6 +19,7 @@ STEPS = frozenset({
     "mount", "device cgroup", "record", "release", "report",
 })  # fmt: skip
 OTHER = "other"
+STARTING = ("prestart", "createRuntime")
 
 
 class HookCounts:
@@ -83,6 +84,7 @@ class HookCounts:
         error, stage = entry.get("error"), entry.get("stage")
         if stage == "poststop":
             self.stops += 1
+        if stage not in STARTING:  # as vgpud's own lines about dead containers
             return
         self.starts += 1
         if isinstance(error, str) and error:

@@ -19,6 +19,7 @@ def test_lines_since_the_start_count_by_step_and_duration(tmp_path: Path) -> Non
     for error in ("", "allocation: no room", "who knows: what", "x\n\u2028"):
         hooklog.write(run, hooklog.record("createRuntime", {}, [], error) | {"seconds": 0.15})
     hooklog.write(run, hooklog.record("poststop", {}, ["released"], ""))
+    hooklog.write(run, {"stage": "reaper", "container": "c", "notes": ["released: it has died"], "error": ""})
     counts.look()
     found = counts.record()
     assert (found["starts"], found["stops"]) == (4, 1)
