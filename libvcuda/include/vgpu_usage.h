@@ -62,6 +62,7 @@ struct vgpu_usage_charge {
 };
 
 #define VGPU_USAGE_TIME_UNIT 16u /* ns in one unit of `in_flight` */
+#define VGPU_USAGE_WAITS 5u      /* ranges of waits: below 1 ms, 10 ms, 100 ms and 1 s, and longer */
 
 struct vgpu_usage_time {
 	int64_t level;         /* tokens: ns of the card that may be used now; below 0: debt */
@@ -76,7 +77,9 @@ struct vgpu_usage_time {
 	uint64_t wanted;       /* when a launch was last requested, to a millisecond or so */
 	uint64_t waited;       /* when a launch last had to wait */
 	uint64_t longest;      /* ns of the longest recent kernel: a container that may be in one is not idle */
-	uint64_t reserved[4];
+	uint64_t throttled;    /* ns that launches waited in all, each thread's by itself; this and the rest: for people */
+	uint32_t refusals;     /* calls that got no device memory because of the limit */
+	uint32_t waits[VGPU_USAGE_WAITS]; /* launches that waited, by how long */
 };
 
 struct vgpu_usage_slice {
@@ -94,7 +97,8 @@ struct vgpu_usage {
 	uint64_t slots_seen;   /* slots at this index and above were never used */
 	struct vgpu_usage_slice slice;
 	uint64_t share_changes; /* how often processes shared memory or ended that; 0: never (shared/share_locks.h) */
-	uint64_t reserved0[3];
+	uint64_t counts;       /* 1: libvcuda counts `throttled`, `refusals` and `waits`; 0: it is of a version that does not */
+	uint64_t reserved0[2];
 	struct vgpu_usage_card cards[VGPU_LIMITS_MAX_CARDS];
 	struct vgpu_usage_slot slots[VGPU_USAGE_SLOTS];
 	struct vgpu_usage_charge charges[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS];

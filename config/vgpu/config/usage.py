@@ -26,6 +26,8 @@ REAPING = 1 << 63
 UNKNOWN_NAMESPACES = (1 << 64) - 1  #: without a usable /proc
 
 HEADER = Struct("=QQ48x")
+COUNTED = Struct("=Q")
+COUNTED_OFFSET = 40
 CARD = Struct("=Q16s8x")
 CONTEXT = Struct("=Q")
 CONTEXT_OFFSET = 24  #: in a card
@@ -34,6 +36,9 @@ CHARGE = Struct("=QQ")
 OVERHEAD = Struct("=I")
 OVERHEAD_UNIT = 4096
 TIME = Struct("=q11Q32x")
+COUNTS = Struct("=Q6I")
+COUNTS_OFFSET = 96  #: in a time
+WAITS = (0.001, 0.01, 0.1, 1.0)  #: seconds: the upper bounds of the ranges of waits; there is one more
 FLIGHT = Struct("=II")
 CARDS_END = HEADER.size + MAX_CARDS * CARD.size
 CHARGES_OFFSET = CARDS_END + SLOTS * SLOT.size
@@ -118,21 +123,40 @@ def _rows(data: bytes, offset: int, row: Struct, card: int, slots: int) -> Rows:
 
 class CardTime:
     """A container's own figures of its use of a card: `used` ns in all, when it last `wanted` the card and `waited` for
-    it, and its `longest` kernel of late. Times are ns of the container's CLOCK_MONOTONIC.
+    it, and its `longest` kernel of late. Times are ns of the container's CLOCK_MONOTONIC. `throttled` are the ns that
+    launches waited in all, `waits` how many waited for how long (see WAITS), and `refusals` the calls that got no
+    device memory because of the limit. An earlier libvcuda leaves these three 0: see `has_counts`.
     """
 
-    __slots__ = ("longest", "used", "waited", "wanted")
+    __slots__ = ("longest", "refusals", "throttled", "used", "waited", "waits", "wanted")
 
-    def __init__(self, used: int, wanted: int, waited: int, longest: int) -> None:
+    def __init__(
+        self,
+        used: int,
+        wanted: int,
+        waited: int,
+        longest: int,
+        throttled: int = 0,
+        refusals: int = 0,
+        waits: tuple[int, ...] = (0,) * (len(WAITS) + 1),
+    ) -> None:
         self.used = used
         self.wanted = wanted
         self.waited = waited
         self.longest = longest
+        self.throttled = throttled
+        self.refusals = refusals
+        self.waits = waits
 
 
 def is_region(head: bytes) -> bool:
     """Whether `head`, the first CARDS_END bytes of a file, begins a region of this version."""
     return len(head) >= CARDS_END and bool(HEADER.unpack_from(head)[0] == IDENTITY)
+
+
+def has_counts(head: bytes) -> bool:
+    """Whether the region with the first CARDS_END bytes `head` is one whose libvcuda counts waits and refusals."""
+    return is_region(head) and COUNTED.unpack_from(head, COUNTED_OFFSET) != (0,)
 
 
 def places(head: bytes) -> dict[str, int]:
@@ -159,4 +183,5 @@ def contexts(head: bytes) -> dict[str, int]:
 def time_at(times: bytes, place: int) -> CardTime:
     """The figures of the card at `place` in `times`, the region's bytes from TIMES_OFFSET to FLIGHTS_OFFSET."""
     *_, used, wanted, waited, longest = TIME.unpack_from(times, place * TIME.size)
-    return CardTime(used, wanted, waited, longest)
+    throttled, refusals, *waits = COUNTS.unpack_from(times, place * TIME.size + COUNTS_OFFSET)
+    return CardTime(used, wanted, waited, longest, throttled, refusals, tuple(waits))

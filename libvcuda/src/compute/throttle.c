@@ -66,7 +66,9 @@ uint64_t throttle_launch(struct launch *launch, uint64_t now)
 	if (token_bucket_try(launch->bucket, launch->estimate, estimates_known(launch->kind), now, &again))
 		return now;
 	batch_close(launch);
-	now = wait_for_tokens(launch, now, again);
+	uint64_t began = now;
+	now = wait_for_tokens(launch, began, again);
 	process_slice_stop_waiting(launch->bucket);
+	usage_waited(launch->bucket->shared.time, now - began);
 	return now;
 }

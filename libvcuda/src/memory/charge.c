@@ -62,6 +62,7 @@ static CUresult book_on(struct charge *charge, int place, const struct device_li
 		log_line(LOG_INFO,
 			 "an allocation of %llu bytes on device %d was refused: the container's limit is %llu bytes",
 			 (unsigned long long)charge->size, charge->device, (unsigned long long)card->memory);
+		usage_refused(place);
 		free(entry);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}

@@ -327,8 +327,9 @@ static void end_creating(const struct context_booking *booking)
 	pthread_mutex_unlock(&marks_lock);
 }
 
-static bool refuse_context(CUdevice device, uint64_t size, uint64_t limit)
+static bool refuse_context(CUdevice device, int card, uint64_t size, uint64_t limit)
 {
+	usage_refused(card);
 	log_line(LOG_INFO, "a context on device %d was refused: the driver takes %llu bytes for this process, %s %llu bytes",
 		 device, (unsigned long long)size,
 		 size > limit ? "more than the container's whole share of"
@@ -382,7 +383,7 @@ static bool book_context(CUdevice device, struct context_booking *booking, const
 			return true;
 		}
 		if (known)
-			return refuse_context(device, known, limit.memory);
+			return refuse_context(device, booking->card, known, limit.memory);
 		pause_for_others();
 	}
 	return true;
@@ -437,7 +438,7 @@ bool context_overhead_end(CUdevice device, const struct context_booking *booking
 	else /* another thread may have read the figures, and cleared the mark, before the context was in them */
 		mark_unaccounted(booking->card);
 	end_creating(booking);
-	return fits || refuse_context(device, up.refused, limit.memory);
+	return fits || refuse_context(device, booking->card, up.refused, limit.memory);
 }
 
 

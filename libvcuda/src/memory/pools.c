@@ -262,8 +262,9 @@ static bool has_unused_reserve(const struct pool *pool, uint64_t size)
 	       now.reserved - now.used >= pool->promised + size;
 }
 
-static void log_refusal(const struct pool *pool, uint64_t size, struct usage_limit limit)
+static void note_refusal(const struct pool *pool, uint64_t size, struct usage_limit limit)
 {
+	usage_refused(pool->card);
 	log_line(LOG_INFO,
 		 "an allocation of %llu bytes from a pool on device %d was refused: the container's limit is %llu bytes",
 		 (unsigned long long)size, pool->device, (unsigned long long)limit.memory);
@@ -292,7 +293,7 @@ bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size)
 	if (granted)
 		pool->promised += size;
 	else
-		log_refusal(pool, size, limit);
+		note_refusal(pool, size, limit);
 	pthread_mutex_unlock(&lock);
 	return granted;
 }
@@ -326,7 +327,7 @@ bool pools_begin_graph(struct pool_charge *charge, struct pool *pool, const stru
 	if (!granted) {
 		if (charge->graph_launch)
 			graph_launches_end(charge->graph_launch, (struct graph_launch_mark){NULL, NULL});
-		log_refusal(pool, graph->size, device_limits_memory(&pool->limited));
+		note_refusal(pool, graph->size, device_limits_memory(&pool->limited));
 	}
 	pthread_mutex_unlock(&lock);
 	return granted;

@@ -343,6 +343,25 @@ bool usage_time(const uint8_t uuid[16], struct usage_time *place)
 	return true;
 }
 
+void usage_waited(struct vgpu_usage_time *time, uint64_t ns)
+{
+	static const uint64_t below[VGPU_USAGE_WAITS - 1] = {1000000, 10000000, 100000000, 1000000000};
+	unsigned int range = 0;
+
+	while (range < VGPU_USAGE_WAITS - 1 && ns >= below[range])
+		range++;
+	__atomic_fetch_add(&time->throttled, ns, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&time->waits[range], 1, __ATOMIC_RELAXED);
+}
+
+void usage_refused(int card)
+{
+	struct vgpu_usage *usage = atomic_load(&usage_region);
+
+	if (usage && card != USAGE_NO_CARD)
+		__atomic_fetch_add(&usage->times[card].refusals, 1, __ATOMIC_RELAXED);
+}
+
 uint32_t usage_slot_count(void)
 {
 	const struct vgpu_usage *usage = atomic_load(&usage_region);

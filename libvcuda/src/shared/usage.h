@@ -93,6 +93,12 @@ struct usage_time {
 /* False: there is no region, no slot or no place for the card. */
 bool usage_time(const uint8_t uuid[16], struct usage_time *place);
 
+/* A launch has waited for so long. */
+void usage_waited(struct vgpu_usage_time *time, uint64_t ns);
+
+/* A call got no memory of the card because of the limit. */
+void usage_refused(int card);
+
 /* The number of slots that were ever used: those at this index and above never were. */
 uint32_t usage_slot_count(void);
 

@@ -97,6 +97,7 @@ static void open_region(bool create, bool *absent)
 			 VGPU_USAGE_PATH);
 		return;
 	}
+	usage_region_store(&usage->counts, 1);
 	atomic_store(&usage_region, usage);
 }
 

@@ -55,6 +55,11 @@ int main(void)
     NUMBER("time.wanted", offsetof(struct vgpu_usage_time, wanted));
     NUMBER("time.waited", offsetof(struct vgpu_usage_time, waited));
     NUMBER("time.longest", offsetof(struct vgpu_usage_time, longest));
+    NUMBER("time.throttled", offsetof(struct vgpu_usage_time, throttled));
+    NUMBER("time.refusals", offsetof(struct vgpu_usage_time, refusals));
+    NUMBER("time.waits", offsetof(struct vgpu_usage_time, waits));
+    NUMBER("WAITS", VGPU_USAGE_WAITS);
+    NUMBER("counts", offsetof(struct vgpu_usage, counts));
     printf("PATH %s\\n", VGPU_USAGE_PATH);
     return 0;
 }
@@ -110,6 +115,11 @@ def header(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         ("time.wanted", 72),
         ("time.waited", 80),
         ("time.longest", 88),
+        ("time.throttled", usage.COUNTS_OFFSET),
+        ("time.refusals", usage.COUNTS_OFFSET + 8),
+        ("time.waits", usage.COUNTS_OFFSET + 12),
+        ("WAITS", len(usage.WAITS) + 1),
+        ("counts", usage.COUNTED_OFFSET),
         ("TIME", usage.TIME.size),
         ("FLIGHT", usage.FLIGHT.size),
         ("times", usage.TIMES_OFFSET),

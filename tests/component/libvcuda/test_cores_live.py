@@ -176,6 +176,9 @@ def test_the_host_reads_the_containers_figures(loads: Loads) -> None:
     assert said.used == pytest.approx(loads.busy(), rel=0.2)
     assert time.monotonic_ns() - said.wanted < SECOND
     assert said.longest >= 0.5 * MS
+    assert usage.has_counts(data[: usage.CARDS_END])
+    assert sum(said.waits) > 0
+    assert said.throttled > 0.3 * SETTLE * SECOND, "with a share of 30 a flood waits for most of the time"
 
 
 def test_garbage_in_the_usage_region_has_a_bounded_effect(loads: Loads) -> None:

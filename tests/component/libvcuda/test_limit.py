@@ -209,6 +209,24 @@ def test_refusals_are_logged_only_on_request(awkward: Box) -> None:
     assert f"an allocation of {2 * LIMIT} bytes on device 0 was refused" in awkward.log
 
 
+def test_refusals_are_counted_for_the_host(awkward: Box) -> None:
+    awkward.limit(LIMIT)
+    client = awkward.opened()
+    assert refusals(awkward) == 0
+    for expected in (1, 2, 3):
+        assert client.alloc(2 * LIMIT)[0] == 2
+        assert refusals(awkward) == expected
+    assert client.alloc(MIB)[0] == 0
+    assert refusals(awkward) == 3
+
+
+def refusals(box: Box) -> int:
+    data = (box.path / "usage/usage").read_bytes()
+    head = data[: usage.CARDS_END]
+    assert usage.has_counts(head)
+    return usage.time_at(data[usage.TIMES_OFFSET : usage.FLIGHTS_OFFSET], usage.places(head)[box.uuid]).refusals
+
+
 def test_any_user_of_the_container_may_join_the_usage_region(awkward: Box) -> None:
     awkward.limit(LIMIT)
     awkward.opened().alloc(1)

@@ -59,6 +59,18 @@ def test_times_are_read_at_the_cards_place() -> None:
     assert (none.used, none.wanted, none.waited, none.longest) == (0, 0, 0, 0)
 
 
+def test_waits_and_refusals_are_read_where_libvcuda_counts_them() -> None:
+    data = bytearray(region(0, {2: bytes(range(16))}, {}))
+    usage.COUNTS.pack_into(data, usage.TIMES_OFFSET + 2 * usage.TIME.size + usage.COUNTS_OFFSET, 1 << 40, *range(6))
+    time = usage.time_at(bytes(data[usage.TIMES_OFFSET : usage.FLIGHTS_OFFSET]), 2)
+    assert (time.throttled, time.refusals, time.waits) == (1 << 40, 0, (1, 2, 3, 4, 5))
+    assert time.longest == 0
+    assert not usage.has_counts(bytes(data[: usage.CARDS_END]))
+    usage.COUNTED.pack_into(data, usage.COUNTED_OFFSET, 1)
+    assert usage.has_counts(bytes(data[: usage.CARDS_END]))
+    assert not usage.has_counts(b"")
+
+
 @pytest.mark.parametrize("head", [b"", bytes(usage.CARDS_END), usage.BEGINNING])
 def test_what_is_no_region_has_no_places(head: bytes) -> None:
     assert usage.places(head) == {}

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable
 
-from vgpu.config import health, limits, paths, pods, records, rounds
+from vgpu.config import health, limits, paths, pods, records, rounds, usage
 from vgpu.config.claims import Claim
 from vgpu.config.clock import since_boot
 from vgpu.config.errors import VgpuError
@@ -209,6 +209,7 @@ class RoundRecorder:
         return {
             "memory": memory, "allocated": allocated, "used_ns": times[0] if times else 0,
             "idle_ns": max(now - seen.wanted, 0) if seen and seen.wanted else None,
+            **_counts(report.counts.get(card.uuid) if report else None),
         }  # fmt: skip
 
     def _in_force(self, claim: Claim) -> list[tuple[CardLimit, int]]:
@@ -234,6 +235,15 @@ class RoundRecorder:
         except (OSError, VgpuError):
             return "", claim.holder.pod_uid, claim.holder.container
         return pod.namespace, pod.name, claim.holder.container
+
+
+def _counts(row: tuple[int, ...] | None) -> Record:
+    """What libvcuda counts of waits and refusals; nothing where it is of a version that does not."""
+    if row is None:
+        return {}
+    throttled, refusals, *waits = row
+    histogram = {"bounds": list(usage.WAITS), "buckets": waits, "sum": throttled / NS}
+    return {"throttled_ns": throttled, "refusals": refusals, "waits": histogram}
 
 
 def _valid(overhead: limits.Overhead, now: int) -> int:

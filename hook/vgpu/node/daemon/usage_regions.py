@@ -48,23 +48,31 @@ class Report:
     """What a container's programs report in its usage region.
 
     `times` are (used, wanted, waited, longest) by card uuid, as in vgpu.config.usage.CardTime. A card without times was
-    never used. `contexts` are what processes had of each card beside their allocations.
+    never used. `contexts` are what processes had of each card beside their allocations. `counts` are (throttled,
+    refusals, waits of each range) by card uuid; {} where libvcuda is of a version that does not count them.
     """
 
-    def __init__(self, times: dict[str, tuple[int, ...]], contexts: dict[str, int]) -> None:
+    def __init__(
+        self, times: dict[str, tuple[int, ...]], contexts: dict[str, int], counts: dict[str, tuple[int, ...]]
+    ) -> None:
         self.times = times
         self.contexts = contexts
+        self.counts = counts
 
     def record(self) -> list[object]:
-        return [self.times, self.contexts]
+        return [self.times, self.contexts, self.counts]
 
 
 def report_of(record: object) -> Report | None:
     """The report that Report.record wrote; None if it is none."""
     if not isinstance(record, list):
         return None
-    times, contexts = record
-    return Report({uuid: tuple(row) for uuid, row in times.items()}, contexts)
+    times, contexts, counts = record
+    return Report(_rows(times), contexts, _rows(counts))
+
+
+def _rows(record: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
+    return {uuid: tuple(row) for uuid, row in record.items()}
 
 
 class Regions:
@@ -141,7 +149,9 @@ def _decoded(head: bytes, times: bytes) -> Report:
     return Report(
         {uuid: (item.used, item.wanted, item.waited, item.longest) for uuid, item in seen.items()},
         usage.contexts(head),
-    )
+        {uuid: (item.throttled, item.refusals, *item.waits) for uuid, item in seen.items()}
+        if usage.has_counts(head) else {},
+    )  # fmt: skip
 
 
 def region_of(

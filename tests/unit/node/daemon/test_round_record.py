@@ -26,7 +26,7 @@ BOOT = staleness.boot_id()
 
 
 class FakeShare:
-    report = Report({UUID: (3_000_000_000, 1, 2, 3)}, {})
+    report = Report({UUID: (3_000_000_000, 1, 2, 3)}, {}, {UUID: (2_500_000_000, 7, 1, 2, 3, 4, 5)})
 
     def observe(self, now: int) -> dict[str, Observation]:
         return {UUID: Observation(3_000_000_000, now - 400, 0)}
@@ -130,6 +130,16 @@ def test_a_container_and_its_card(node: Node) -> None:
     assert share["reported"]["memory"] == 2 * GIB
     assert share["reported"]["allocated"] == GIB
     assert (share["reported"]["used_ns"], share["reported"]["idle_ns"]) == (3_000_000_000, 400)
+    assert (share["reported"]["throttled_ns"], share["reported"]["refusals"]) == (2_500_000_000, 7)
+    assert share["reported"]["waits"] == {"bounds": [0.001, 0.01, 0.1, 1.0], "buckets": [1, 2, 3, 4, 5], "sum": 2.5}
+
+
+def test_an_earlier_libvcuda_counts_no_waits(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeShare, "report", Report({UUID: (3_000_000_000, 1, 2, 3)}, {}, {}))
+    node.hold("a", procfs.start_time(os.getpid()))
+    reported = node.round()["containers"][0]["cards"][0]["reported"]
+    assert reported["used_ns"] == 3_000_000_000
+    assert not {"throttled_ns", "refusals", "waits"} & set(reported)
 
 
 def test_the_hosts_figure_counts_only_while_it_counts_in_the_container(node: Node) -> None:
