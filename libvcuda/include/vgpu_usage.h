@@ -34,6 +34,8 @@
 
 #define VGPU_USAGE_IDENTITY (((uint64_t)2 << 32) | 0x45535556u) /* version 2, "VUSE" in little-endian memory */
 #define VGPU_USAGE_SLOTS 1024u
+#define VGPU_USAGE_COUNTS ((uint64_t)1)         /* libvcuda counts `throttled`, `refusals` and `waits` */
+#define VGPU_USAGE_LOCKS_REFUSED ((uint64_t)2)  /* a sandbox refuses the locks by which containers take turns */
 #define VGPU_USAGE_OVERHEAD_UNIT 4096u
 #define VGPU_USAGE_UNACCOUNTED_MOST ((uint64_t)1 << 30) /* a context of current cards and much code */
 
@@ -97,7 +99,7 @@ struct vgpu_usage {
 	uint64_t slots_seen;   /* slots at this index and above were never used */
 	struct vgpu_usage_slice slice;
 	uint64_t share_changes; /* how often processes shared memory or ended that; 0: never (shared/share_locks.h) */
-	uint64_t counts;       /* 1: libvcuda counts `throttled`, `refusals` and `waits`; 0: it is of a version that does not */
+	uint64_t marks;        /* VGPU_USAGE_COUNTS, VGPU_USAGE_LOCKS_REFUSED; 0: libvcuda is of a version without marks */
 	uint64_t reserved0[2];
 	struct vgpu_usage_card cards[VGPU_LIMITS_MAX_CARDS];
 	struct vgpu_usage_slot slots[VGPU_USAGE_SLOTS];

@@ -26,8 +26,9 @@ REAPING = 1 << 63
 UNKNOWN_NAMESPACES = (1 << 64) - 1  #: without a usable /proc
 
 HEADER = Struct("=QQ48x")
-COUNTED = Struct("=Q")
-COUNTED_OFFSET = 40
+MARKS = Struct("=Q")
+MARKS_OFFSET = 40
+MARK_COUNTS, MARK_LOCKS_REFUSED = 1, 2
 CARD = Struct("=Q16s8x")
 CONTEXT = Struct("=Q")
 CONTEXT_OFFSET = 24  #: in a card
@@ -156,7 +157,16 @@ def is_region(head: bytes) -> bool:
 
 def has_counts(head: bytes) -> bool:
     """Whether the region with the first CARDS_END bytes `head` is one whose libvcuda counts waits and refusals."""
-    return is_region(head) and COUNTED.unpack_from(head, COUNTED_OFFSET) != (0,)
+    return bool(_marks(head) & MARK_COUNTS)
+
+
+def locks_are_refused(head: bytes) -> bool:
+    """Whether that libvcuda says that a sandbox refuses the locks by which containers take turns."""
+    return bool(_marks(head) & MARK_LOCKS_REFUSED)
+
+
+def _marks(head: bytes) -> int:
+    return int(MARKS.unpack_from(head, MARKS_OFFSET)[0]) if is_region(head) else 0
 
 
 def places(head: bytes) -> dict[str, int]:

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "driver/clock.h"
 #include "shared/limits.h"
+#include "shared/usage.h"
 #include "vgpu_card.h"
 #include "vgpu_limits.h"
 
@@ -150,6 +151,7 @@ static void note_error(int error)
 	if (error != EPERM && error != ENOSYS && error != EINVAL && error != EOPNOTSUPP)
 		return;
 	__atomic_store_n(&is_refused, 1, __ATOMIC_RELAXED);
+	usage_locks_refused();
 	log_once(LOG_WARNING, "fcntl F_OFD_SETLK on %s: %s (a seccomp profile or a sandbox); this container does not take "
 		 "turns with others, its own account holds it to its core share", VGPU_PRESENCE_PATH, strerror(error));
 }

@@ -362,6 +362,14 @@ void usage_refused(int card)
 		__atomic_fetch_add(&usage->times[card].refusals, 1, __ATOMIC_RELAXED);
 }
 
+void usage_locks_refused(void)
+{
+	struct vgpu_usage *usage = atomic_load(&usage_region);
+
+	if (usage)
+		__atomic_fetch_or(&usage->marks, VGPU_USAGE_LOCKS_REFUSED, __ATOMIC_RELAXED);
+}
+
 uint32_t usage_slot_count(void)
 {
 	const struct vgpu_usage *usage = atomic_load(&usage_region);

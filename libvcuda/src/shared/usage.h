@@ -99,6 +99,9 @@ void usage_waited(struct vgpu_usage_time *time, uint64_t ns);
 /* A call got no memory of the card because of the limit. */
 void usage_refused(int card);
 
+/* A sandbox refuses the locks by which containers take turns. */
+void usage_locks_refused(void);
+
 /* The number of slots that were ever used: those at this index and above never were. */
 uint32_t usage_slot_count(void);
 

@@ -97,7 +97,7 @@ static void open_region(bool create, bool *absent)
 			 VGPU_USAGE_PATH);
 		return;
 	}
-	usage_region_store(&usage->counts, 1);
+	__atomic_fetch_or(&usage->marks, VGPU_USAGE_COUNTS, __ATOMIC_RELAXED);
 	atomic_store(&usage_region, usage);
 }
 

@@ -59,7 +59,9 @@ int main(void)
     NUMBER("time.refusals", offsetof(struct vgpu_usage_time, refusals));
     NUMBER("time.waits", offsetof(struct vgpu_usage_time, waits));
     NUMBER("WAITS", VGPU_USAGE_WAITS);
-    NUMBER("counts", offsetof(struct vgpu_usage, counts));
+    NUMBER("marks", offsetof(struct vgpu_usage, marks));
+    NUMBER("COUNTS", VGPU_USAGE_COUNTS);
+    NUMBER("LOCKS_REFUSED", VGPU_USAGE_LOCKS_REFUSED);
     printf("PATH %s\\n", VGPU_USAGE_PATH);
     return 0;
 }
@@ -119,7 +121,9 @@ def header(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         ("time.refusals", usage.COUNTS_OFFSET + 8),
         ("time.waits", usage.COUNTS_OFFSET + 12),
         ("WAITS", len(usage.WAITS) + 1),
-        ("counts", usage.COUNTED_OFFSET),
+        ("marks", usage.MARKS_OFFSET),
+        ("COUNTS", usage.MARK_COUNTS),
+        ("LOCKS_REFUSED", usage.MARK_LOCKS_REFUSED),
         ("TIME", usage.TIME.size),
         ("FLIGHT", usage.FLIGHT.size),
         ("times", usage.TIMES_OFFSET),

@@ -18,7 +18,7 @@ import pytest
 from sharing_containers import MS, Container, Locks, Node, card_offset, patience, until
 from vcuda_boxes import SOURCES, SimBox, compile_c
 
-from vgpu.config import core_schedule
+from vgpu.config import core_schedule, usage
 
 pytestmark = pytest.mark.flaky(reruns=1)  # real time: other programs of the machine may delay a measurement
 
@@ -263,6 +263,8 @@ def test_a_sandbox_that_refuses_locks(node: Node, tmp_path: Path) -> None:
     time.sleep(SETTLE)
     got = node.shares(refused, other, seconds=1)
     assert all(2 < share < 52 for share in got), got
+    regions = [(one.box.path / "usage/usage").read_bytes() for one in (refused, other)]
+    assert [usage.locks_are_refused(region) for region in regions] == [True, False]
 
 
 # ---- the file itself ----

@@ -66,9 +66,18 @@ def test_waits_and_refusals_are_read_where_libvcuda_counts_them() -> None:
     assert (time.throttled, time.refusals, time.waits) == (1 << 40, 0, (1, 2, 3, 4, 5))
     assert time.longest == 0
     assert not usage.has_counts(bytes(data[: usage.CARDS_END]))
-    usage.COUNTED.pack_into(data, usage.COUNTED_OFFSET, 1)
-    assert usage.has_counts(bytes(data[: usage.CARDS_END]))
+    usage.MARKS.pack_into(data, usage.MARKS_OFFSET, usage.MARK_COUNTS)
+    head = bytes(data[: usage.CARDS_END])
+    assert (usage.has_counts(head), usage.locks_are_refused(head)) == (True, False)
     assert not usage.has_counts(b"")
+
+
+def test_a_container_says_that_its_locks_are_refused() -> None:
+    data = bytearray(region(0, {2: bytes(range(16))}, {}))
+    usage.MARKS.pack_into(data, usage.MARKS_OFFSET, usage.MARK_LOCKS_REFUSED)
+    head = bytes(data[: usage.CARDS_END])
+    assert (usage.has_counts(head), usage.locks_are_refused(head)) == (False, True)
+    assert not usage.locks_are_refused(b"")
 
 
 @pytest.mark.parametrize("head", [b"", bytes(usage.CARDS_END), usage.BEGINNING])

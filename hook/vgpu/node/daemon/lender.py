@@ -166,6 +166,17 @@ class Lender:
         self.shares = {}
         self.regions.stop()
 
+    def without_locks(self) -> str:
+        """A sentence about the containers that say that their locks are refused, or ""."""
+        claims = [share.claim for share in self.shares.values() if share.report and share.report.locks_refused]
+        names = [f"{claim.container} ({claim.name})" if claim.name else claim.container for claim in claims]
+        if not names:
+            return ""
+        return (
+            f"a sandbox refuses the file locks of {', '.join(sorted(names))}, so their work mixes with that of others; "
+            "allow fcntl F_OFD_SETLK and F_OFD_GETLK there"
+        )
+
     def figures(self) -> list[dict[str, object]]:
         """For each share and card: percent that the container reports for the last round, and percent lent now."""
         lent = self.policy.lent(self.clock())

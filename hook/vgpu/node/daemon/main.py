@@ -122,6 +122,7 @@ class Daemon:
         self._part("memory watch", lambda: self.memory_watch.look(self.inventory.found))
         self._part("card use", lambda: self.card_use.look(self.inventory.found))
         self.conditions.set("card pages", self.lender.failed)
+        self.conditions.set("file locks", self.lender.without_locks())
         self.workers = [worker for worker in self.workers if not worker.gone()]
         self.server.tick()
         self._part("round record", lambda: self._record_round(begun))

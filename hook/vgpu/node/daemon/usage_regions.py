@@ -50,25 +50,31 @@ class Report:
     `times` are (used, wanted, waited, longest) by card uuid, as in vgpu.config.usage.CardTime. A card without times was
     never used. `contexts` are what processes had of each card beside their allocations. `counts` are (throttled,
     refusals, waits of each range) by card uuid; {} where libvcuda is of a version that does not count them.
+    `locks_refused`: a sandbox refuses the locks by which containers take turns.
     """
 
     def __init__(
-        self, times: dict[str, tuple[int, ...]], contexts: dict[str, int], counts: dict[str, tuple[int, ...]]
+        self,
+        times: dict[str, tuple[int, ...]],
+        contexts: dict[str, int],
+        counts: dict[str, tuple[int, ...]],
+        locks_refused: bool = False,
     ) -> None:
         self.times = times
         self.contexts = contexts
         self.counts = counts
+        self.locks_refused = locks_refused
 
     def record(self) -> list[object]:
-        return [self.times, self.contexts, self.counts]
+        return [self.times, self.contexts, self.counts, self.locks_refused]
 
 
 def report_of(record: object) -> Report | None:
     """The report that Report.record wrote; None if it is none."""
     if not isinstance(record, list):
         return None
-    times, contexts, counts = record
-    return Report(_rows(times), contexts, _rows(counts))
+    times, contexts, counts, locks_refused = record
+    return Report(_rows(times), contexts, _rows(counts), locks_refused)
 
 
 def _rows(record: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
@@ -151,6 +157,7 @@ def _decoded(head: bytes, times: bytes) -> Report:
         usage.contexts(head),
         {uuid: (item.throttled, item.refusals, *item.waits) for uuid, item in seen.items()}
         if usage.has_counts(head) else {},
+        usage.locks_are_refused(head),
     )  # fmt: skip
 
 

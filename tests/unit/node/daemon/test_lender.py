@@ -112,6 +112,18 @@ def test_nobody_gets_a_lease_on_a_schedule_that_is_open_here(node: Node, kind: i
             fcntl.fcntl(stream, fcntl.F_SETLEASE, kind)
 
 
+def test_a_container_that_says_that_its_locks_are_refused_is_named(node: Node) -> None:
+    node.container("a", 30, 30)
+    node.container("b", 70, 70)
+    node.lender.look()
+    assert node.lender.without_locks() == ""
+    with node.region("b").open("r+b") as stream:
+        stream.seek(usage.MARKS_OFFSET)
+        stream.write(usage.MARKS.pack(usage.MARK_LOCKS_REFUSED))
+    node.lender.look()
+    assert "refuses the file locks of b, so" in node.lender.without_locks()
+
+
 def test_idle_time_is_lent_while_it_is_wanted(node: Node) -> None:
     node.container("a", 30, 100)
     node.container("b", 70, 70)
