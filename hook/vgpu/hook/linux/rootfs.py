@@ -217,8 +217,12 @@ class Rootfs:
         parent, name = self._parent(path)
         old = _link_target(parent, name)
         if old is None:
-            with _Undoable(self, "unlink", parent, name):
-                os.symlink(target, name, dir_fd=parent)
+            try:
+                with _Undoable(self, "unlink", parent, name):
+                    os.symlink(target, name, dir_fd=parent)
+            except FileExistsError:  # made meanwhile, by the hook of another container with the same root file system
+                if _link_target(parent, name) != target:
+                    raise
         elif old != target:
             self._replace_link(parent, name, target, old)
 

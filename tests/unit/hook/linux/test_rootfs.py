@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.hook.linux import syscalls
+from vgpu.hook.linux import rootfs, syscalls
 from vgpu.hook.linux.rootfs import Rootfs
 
 
@@ -154,6 +155,20 @@ def test_symlink_never_replaces_a_file(root: Rootfs, tree: Path) -> None:
     with pytest.raises(FileExistsError):
         root.symlink("/file", "target")
     assert (tree / "file").read_text() == "image"
+
+
+@pytest.mark.parametrize(("made", "refused"), [("target", False), ("another", True)])
+def test_a_link_that_another_hook_has_just_made(
+    root: Rootfs, tree: Path, monkeypatch: pytest.MonkeyPatch, made: str, refused: bool
+) -> None:
+    """Two containers with the same root file system start. The one that is late leaves the other's link."""
+    looks = [None, made]
+    (tree / "link").symlink_to(made)
+    monkeypatch.setattr(rootfs, "_link_target", lambda _parent, _name: looks.pop(0))
+    with pytest.raises(FileExistsError) if refused else contextlib.nullcontext():
+        root.symlink("/link", "target")
+    assert root.take_back() == []
+    assert os.readlink(tree / "link") == made
 
 
 def test_what_cannot_be_undone_is_named(root: Rootfs, tree: Path) -> None:
