@@ -157,7 +157,8 @@ static void end_charges(struct graph_call *call, const CUstream *stream)
 }
 
 /*
- * If there is no room, waits for the work of `stream` and for launched graphs: both may free memory.
+ * If there is no room, waits for the work of `stream` and for launched graphs: both may free memory. It tries again even
+ * if nothing was left to wait for, because their work may have ended since the first try.
  */
 static bool begin_charge(struct graph_call *call, const struct device_demand *demand, CUgraphExec exec, CUstream stream)
 {
@@ -169,10 +170,13 @@ static bool begin_charge(struct graph_call *call, const struct device_demand *de
 		return true;
 	bool granted = pools_begin_graph(charge, pool, &graph);
 	if (!granted) {
-		bool waited = exec && graph_launches_await(stream);
-		waited |= pools_wait_for_graphs(pools_card_of(pool));
-		granted = waited && pools_begin_graph(charge, pool, &graph);
+		if (exec)
+			graph_launches_await(stream);
+		pools_wait_for_graphs(pools_card_of(pool));
+		granted = pools_begin_graph(charge, pool, &graph);
 	}
+	if (!granted)
+		usage_refused(pools_card_of(pool));
 	call->charged += granted;
 	return granted;
 }

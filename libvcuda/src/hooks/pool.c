@@ -15,6 +15,7 @@
 #include "shared/device_limits.h"
 #include "shared/guard.h"
 #include "shared/limits.h"
+#include "shared/usage.h"
 
 struct stream_ordered {
 	struct pool_charge pooled; /* the charge for the pool's reserve; .pool NULL: the driver does not report it */
@@ -38,6 +39,13 @@ static struct pool *pool_of(CUmemoryPool handle)
 	return handle ? pools_of_handle(handle, pools_device(handle)) : current_pool();
 }
 
+/* Even if no graph ran any more: it may have ended since the first try. */
+static bool begin_after_graphs(struct stream_ordered *call, struct pool *pool, size_t size)
+{
+	pools_wait_for_graphs(pools_card_of(pool));
+	return pools_begin(&call->pooled, pool, size);
+}
+
 /* `handle` NULL: the current pool of the current device. */
 static CUresult begin_stream_ordered(struct stream_ordered *call, CUmemoryPool handle, size_t size)
 {
@@ -57,11 +65,11 @@ static CUresult begin_stream_ordered(struct stream_ordered *call, CUmemoryPool h
 				   : charge_begin_stream_ordered(&call->single, size);
 	context_overhead_follow_rarely(pools_device_of(pool));
 	managed_free_complete();
-	if (pools_begin(&call->pooled, pool, size) ||
-	    (pools_wait_for_graphs(pools_card_of(pool)) && pools_begin(&call->pooled, pool, size)) ||
+	if (pools_begin(&call->pooled, pool, size) || begin_after_graphs(call, pool, size) ||
 	    (charge_reclaim_shared() && pools_begin(&call->pooled, pool, size)) ||
 	    (managed_free_reclaim() && pools_begin(&call->pooled, pool, size)))
 		return CUDA_SUCCESS;
+	usage_refused(pools_card_of(pool));
 	guard_leave();
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -167,18 +167,14 @@ struct graph_launch_mark graph_launches_mark(CUstream stream)
 	return mark;
 }
 
-bool graph_launches_await(CUstream stream)
+void graph_launches_await(CUstream stream)
 {
 	struct graph_launch_mark mark = graph_launches_mark(stream);
 	CUstreamCaptureMode mode = stream_capture_relax();
-	int look = 0;
 
-	while (mark.event && look < PATIENCE && REAL(cuEventQuery, mark.event) == CUDA_ERROR_NOT_READY) {
+	for (int look = 0; mark.event && look < PATIENCE && REAL(cuEventQuery, mark.event) == CUDA_ERROR_NOT_READY; look++)
 		clock_sleep_until(clock_now() + NS_PER_MS);
-		look++;
-	}
 	if (mark.event)
 		(void)REAL(cuEventDestroy_v2, mark.event);
 	stream_capture_restore(mode);
-	return look > 0;
 }

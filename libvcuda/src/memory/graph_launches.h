@@ -60,7 +60,7 @@ uint64_t graph_launches_bytes(struct graph_launch **list);
  */
 struct graph_launch_mark graph_launches_mark(CUstream stream);
 
-/* Waits for the work of the stream, for a second at most. False: the stream was idle. */
-bool graph_launches_await(CUstream stream);
+/* Waits for the work of the stream, for a second at most. */
+void graph_launches_await(CUstream stream);
 
 #endif

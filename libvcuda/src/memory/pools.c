@@ -262,9 +262,8 @@ static bool has_unused_reserve(const struct pool *pool, uint64_t size)
 	       now.reserved - now.used >= pool->promised + size;
 }
 
-static void note_refusal(const struct pool *pool, uint64_t size, struct usage_limit limit)
+static void log_refusal(const struct pool *pool, uint64_t size, struct usage_limit limit)
 {
-	usage_refused(pool->card);
 	log_line(LOG_INFO,
 		 "an allocation of %llu bytes from a pool on device %d was refused: the container's limit is %llu bytes",
 		 (unsigned long long)size, pool->device, (unsigned long long)limit.memory);
@@ -293,7 +292,7 @@ bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size)
 	if (granted)
 		pool->promised += size;
 	else
-		note_refusal(pool, size, limit);
+		log_refusal(pool, size, limit);
 	pthread_mutex_unlock(&lock);
 	return granted;
 }
@@ -327,7 +326,7 @@ bool pools_begin_graph(struct pool_charge *charge, struct pool *pool, const stru
 	if (!granted) {
 		if (charge->graph_launch)
 			graph_launches_end(charge->graph_launch, (struct graph_launch_mark){NULL, NULL});
-		note_refusal(pool, graph->size, device_limits_memory(&pool->limited));
+		log_refusal(pool, graph->size, device_limits_memory(&pool->limited));
 	}
 	pthread_mutex_unlock(&lock);
 	return granted;
@@ -375,17 +374,14 @@ static bool graphs_run(int card)
 	return bytes > 0;
 }
 
-bool pools_wait_for_graphs(int card)
+void pools_wait_for_graphs(int card)
 {
 	uint64_t now = clock_now(), until = now + PATIENCE;
-	bool ran = false;
 
 	while (now < until && graphs_run(card)) { /* the clock limits the wait: a busy machine makes sleeps longer */
-		ran = true;
 		clock_sleep_until(now + NS_PER_MS);
 		now = clock_now();
 	}
-	return ran;
 }
 
 int pools_card_of(const struct pool *pool)
@@ -412,7 +408,7 @@ bool pools_reclaim(int card)
 {
 	if (!atomic_load_explicit(&any, memory_order_relaxed))
 		return false;
-	(void)pools_wait_for_graphs(card);
+	pools_wait_for_graphs(card);
 	lock_pools();
 	bool found = trim_card(card);
 	pthread_mutex_unlock(&lock);

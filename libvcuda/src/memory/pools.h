@@ -67,8 +67,8 @@ void pools_end_graph(struct pool_charge *charge, struct graph_launch_mark mark);
 void pools_graph_gone(CUgraphExec exec);
 void pools_drop_context(CUcontext context);
 
-/* Waits, for a second at most, for graphs that may still take memory of the card. False: there were none. */
-bool pools_wait_for_graphs(int card);
+/* Waits, for a second at most, for graphs that may still take memory of the card. */
+void pools_wait_for_graphs(int card);
 int pools_card_of(const struct pool *pool);
 
 /* Trims the card's pools, for a caller that needs the room. False: the card has no pool. */
