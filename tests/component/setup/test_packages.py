@@ -21,13 +21,14 @@ APT_GET = """#!/bin/sh
 echo "$*" >>{log}
 case "$*" in
 update*) [ ! -e {log}.offline ] ;;
+-s*=[0-9]*) cat {log}.plan.older ;;
 -s*) cat {log}.plan ;;
 esac
 """
 APT_CACHE = """#!/bin/sh
 case "$1 $2" in
 "policy python3") echo "  Candidate: ${PYTHON_CANDIDATE:-3.11.2-1}" ;;
-"madison "*) echo "$2" ;;
+"madison "*) printf '%s | 2.0 | stable\n%s | 1.0 | security\n' "$2" "$2" ;;
 esac
 """
 
@@ -60,7 +61,12 @@ class Machine:
 
     def plan(self, *lines: str) -> None:
         """What apt would do."""
-        Path(f"{self.log}.plan").write_text("".join(f"{line}\n" for line in lines))
+        for name in ("plan", "plan.older"):
+            Path(f"{self.log}.{name}").write_text("".join(f"{line}\n" for line in lines))
+
+    def plan_older(self, *lines: str) -> None:
+        """What apt would do where a version is asked for."""
+        Path(f"{self.log}.plan.older").write_text("".join(f"{line}\n" for line in lines))
 
     def packages(self, group: str = "demo", **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -116,6 +122,18 @@ def test_more_than_adding_is_refused(machine: Machine, line: str, shown: str) ->
     assert "run: apt-get install --no-install-recommends gcc " in done.stderr
     assert "Nothing was changed." in done.stderr
     assert machine.installed() == ""
+
+
+def test_a_version_that_upgrades_nothing_is_installed_instead(machine: Machine) -> None:
+    for name in ("runc", "busybox", "cc", "musl-gcc"):
+        machine.add(name)
+    machine.plan(NEW, "Inst cmake-data [1.0] (2.0 Debian:12/stable [amd64])")
+    machine.plan_older("Inst cmake (1.0 Debian-Security:12/stable-security [amd64])")
+    done = machine.packages("build")
+    assert done.returncode == 0, done.stderr
+    assert " cmake=2.0" in machine.installed(), "the first version of apt's table without harm"
+    simulated = [line for line in machine.log.read_text().splitlines() if line.startswith("-s install")]
+    assert all("Upgrade-By-Source-Package=false" in line for line in simulated)
 
 
 def test_an_old_python_is_refused_before_anything_is_done(machine: Machine) -> None:
