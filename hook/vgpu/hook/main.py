@@ -23,8 +23,6 @@ from vgpu.config.inventory import Inventory
 from vgpu.config.request import PREFIX, Request
 from vgpu.config.settings import Settings
 from vgpu.hook import hooklog, unexpected
-from vgpu.hook.devices import rules
-from vgpu.hook.devices.allow import AllowDevices
 from vgpu.hook.inject import execute, limiter_files, plan
 from vgpu.hook.inject.execute import Execution
 from vgpu.hook.inject.inspect import driver_parameters, inspect
@@ -43,6 +41,8 @@ from vgpu.hook.request.resolve_grants import WantedGrants
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TextIO
+
+    from vgpu.hook.devices.allow import AllowDevices
 
 STARTING = ("prestart", "createRuntime")
 STOPPED = "poststop"
@@ -205,7 +205,7 @@ class Hook:
         self.step = "root file system"
         root = execute.open_rootfs(container.pid, container.rootfs, self.proc)
         try:
-            planned, access = self._plan(container, container.pid, root, allocation, node)
+            planned = self._plan(container, root, allocation, node)
             self.step = "mount"
             self.execution = Execution(planned.operations, root, paths.staging(self.run_dir))
         except BaseException:
@@ -213,14 +213,13 @@ class Hook:
             raise
         self.execution.begin(container.pid, self.proc)
         self.step = "device cgroup"
+        access = _access(container, container.pid, planned, node.settings)
         opened = access.execute(self.proc)
         self.step = "mount"
         self.execution.finish()
         return [*planned.notes, *self.execution.notes, opened.text], access
 
-    def _plan(
-        self, container: Container, pid: int, root: Rootfs, allocation: Allocation, node: Node
-    ) -> tuple[Plan, AllowDevices]:
+    def _plan(self, container: Container, root: Rootfs, allocation: Allocation, node: Node) -> Plan:
         self.step = "plan"
         settings, inventory = node.settings, node.inventory
         wish = container.env.get("NVIDIA_DRIVER_CAPABILITIES", "")
@@ -239,9 +238,7 @@ class Hook:
         parameters = driver_parameters(settings.text("driver.proc_root")) if inspection.proc_driver else {}
         planned = plan.make(planned_container, inventory, settings, parameters)
         planned.notes += notes
-        opened = {(device.major, device.minor): device.path for device in planned.devices}
-        container_rules = rules.from_config(container.config, f"{container.bundle}/config.json")
-        return planned, AllowDevices(pid, tuple(opened), settings.text("devices.permissions"), container_rules, opened)
+        return planned
 
     def _explain(self, container: Container, allocation: Allocation, node: Node) -> list[str]:
         """The plan as lines. A container that has no process yet is inspected where the runtime will make its root."""
@@ -251,14 +248,14 @@ class Hook:
         except VgpuError:
             root = execute.open_running(pid, self.proc)  # the container runs already: explain what it would get
         try:
-            planned, access = self._plan(container, pid, root, allocation, node)
+            planned = self._plan(container, root, allocation, node)
         finally:
             root.close()
         lines = [f"card {card.index} {card.uuid} {card.name}" for card in allocation.cards]
         return [
             *lines,
             *(step.describe() for step in planned.operations),
-            access.describe(),
+            _access(container, pid, planned, node.settings).describe(),
             *_too_small(allocation),
             *planned.notes,
         ]
@@ -272,6 +269,17 @@ class Hook:
         if not isinstance(container, str):
             raise VgpuError("state JSON on stdin", expected="an id", found=container)
         return ["released", *ledger.notes] if ledger.release(container) else ledger.notes
+
+
+def _access(container: Container, pid: int, planned: Plan, settings: Settings) -> AllowDevices:
+    """The opening of the planned devices. Its modules are imported here, so that the child which makes the mounts does
+    not wait for them: a start comes here when that child works already."""
+    from vgpu.hook.devices import rules  # noqa: PLC0415
+    from vgpu.hook.devices.allow import AllowDevices  # noqa: PLC0415
+
+    opened = {(device.major, device.minor): device.path for device in planned.devices}
+    container_rules = rules.from_config(container.config, f"{container.bundle}/config.json")
+    return AllowDevices(pid, tuple(opened), settings.text("devices.permissions"), container_rules, opened)
 
 
 def _too_small(allocation: Allocation) -> list[str]:
