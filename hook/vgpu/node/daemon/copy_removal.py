@@ -4,14 +4,13 @@ Belongs here: when a directory of copies may go. A copy is kept while the node h
 so that neither a return to an older driver nor to an older package has to make it again. After that it is kept for the
 containers that may have been started with it: those that had a directory when vgpud saw that the copy fits nothing, or
 got one soon after, because their hooks may have read the older inventory. In doubt it stays: it takes a few MiB.
+Does not belong here: files of a maker that died (vgpu.node.daemon.reaper).
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import time
 from collections.abc import Callable
 
 from vgpu.config import paths
@@ -22,7 +21,6 @@ from vgpu.node.service.log import Log
 
 GRACE = 60.0  #: seconds for a hook that read the older inventory
 SWEEP = 10.0  #: seconds between two rounds
-TEMPORARY_AGE = 600.0  #: seconds since the last change of a file whose writer died
 
 
 class Unfit:
@@ -42,17 +40,10 @@ class Unfit:
 class CopyRemoval:
     """`look` does one round, at most every SWEEP seconds."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        log: Log,
-        clock: Callable[[], float] = since_boot,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, settings: Settings, log: Log, clock: Callable[[], float] = since_boot) -> None:
         self.settings = settings
         self.log = log
         self.clock = clock
-        self.wall_clock = wall_clock
         self._next = 0.0
         self._unfit: dict[str, Unfit] = {}
 
@@ -68,8 +59,6 @@ class CopyRemoval:
         containers = set(_names(paths.containers(self.settings.run_dir)))
         for name in unfit:
             self._remove_unused(f"{state}/{name}", name, containers)
-        for name in used:
-            self._remove_temporary(f"{state}/{name}")
 
     def _remove_unused(self, directory: str, name: str, containers: set[str]) -> None:
         seen = self._unfit[name]
@@ -78,14 +67,6 @@ class CopyRemoval:
         if seen.complete and not seen.holders:
             shutil.rmtree(directory)
             self.log.info("removed: a copy of libvcuda that fits neither the driver nor the package", path=directory)
-
-    def _remove_temporary(self, directory: str) -> None:
-        """Files of a maker that died. Those in a directory that fits nothing go with it."""
-        for name in _names(directory):
-            path = f"{directory}/{name}"
-            with contextlib.suppress(FileNotFoundError):
-                if name.startswith(".") and self.wall_clock() - os.lstat(path).st_mtime > TEMPORARY_AGE:
-                    os.unlink(path)
 
 
 def _fits(name: str, found: Inventory) -> bool:

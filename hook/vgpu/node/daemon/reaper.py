@@ -162,15 +162,22 @@ class Reaper:
 
     def _sweep(self) -> None:
         """Remove the temporary files of writers that died between write and rename."""
-        run, state = self.settings.run_dir, self.settings.state_dir
-        containers = [f"{paths.containers(run)}/{name}" for name in _names(paths.containers(run))]
-        for directory in (run, state, paths.grants(state), *containers):
+        for directory in _written(self.settings.run_dir, self.settings.state_dir):
             for name in _names(directory):
                 path = f"{directory}/{name}"
                 if _is_temporary(name) and self.wall_clock() - _touched(path) > TEMPORARY_AGE and _is_file(path):
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(path)
                     self.conditions.log.info("removed: a temporary file of a writer that died", path=path)
+
+
+def _written(run: str, state: str) -> list[str]:
+    """Every directory in which some part of vgpu writes records."""
+    many = (paths.containers(run), paths.all_limiter_copies(state))
+    below = [f"{directory}/{name}" for directory in many for name in _names(directory)]
+    return [
+        run, paths.metrics(run), paths.pods(run), state, paths.grants(state), paths.runtimes(state), *many, *below,
+    ]  # fmt: skip
 
 
 def _is_temporary(name: str) -> bool:

@@ -1,16 +1,15 @@
-"""When vgpud removes copies of libvcuda: an upgrade, a downgrade, containers that have them, files of dead makers."""
+"""When vgpud removes copies of libvcuda: an upgrade, a downgrade, and containers that have them."""
 
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 
 import pytest
 
 from vgpu.config.inventory import Inventory, LimiterCopy
 from vgpu.config.settings import Settings
-from vgpu.node.daemon.copy_removal import GRACE, SWEEP, TEMPORARY_AGE, CopyRemoval
+from vgpu.node.daemon.copy_removal import GRACE, SWEEP, CopyRemoval
 from vgpu.node.service.log import Log
 
 
@@ -18,11 +17,10 @@ class Node:
     def __init__(self, path: Path) -> None:
         self.state, self.run = path / "state", path / "run"
         self.now = 1000.0
-        self.wall = 5e8
         self.output = io.StringIO()
         settings = Settings({"paths.run": str(self.run), "paths.state": str(self.state)})
         log = Log(self.output, levels=False)
-        self.removal = CopyRemoval(settings, log, lambda: self.now, lambda: self.wall)
+        self.removal = CopyRemoval(settings, log, lambda: self.now)
         self.inventory("550.1", "aa")
 
     def inventory(self, driver: str, build: str) -> None:
@@ -93,13 +91,3 @@ def test_nothing_goes_while_nothing_is_known(node: Node, copies: list[LimiterCop
     node.found = None if copies is None else Inventory("580.1", "", 0.0, [], [], [], [], copies)
     for _ in range(4):
         assert node.look() == ["550.1-aa", "580.1-bb"]
-
-
-def test_files_of_a_maker_that_died_go(node: Node) -> None:
-    """In the directory in use, after some time: a maker that lives renames or removes its file in seconds."""
-    directory = node.state / "vcuda/550.1-aa"
-    for name, age in ((".libcuda.so.1.7.tmp", TEMPORARY_AGE + 1), (".libcuda.so.1.8.tmp", 5)):
-        (directory / name).write_bytes(b"part")
-        os.utime(directory / name, (node.wall - age, node.wall - age))
-    node.look()
-    assert sorted(path.name for path in directory.iterdir()) == [".libcuda.so.1.8.tmp", "libcuda.so.1"]

@@ -67,7 +67,8 @@ class Node:
         """Run a round after `later` seconds. Returns the containers that are left."""
         self.now += later
         self.reaper.look()
-        return set(os.listdir(self.settings.run_dir + "/containers"))
+        containers = Path(paths.containers(self.settings.run_dir))
+        return {path.name for path in containers.iterdir()} if containers.exists() else set()
 
 
 @pytest.fixture
@@ -227,6 +228,17 @@ def test_temporary_files_of_the_dead_are_swept(node: Node) -> None:
         os.utime(path, (1, 1))
     node.look()
     assert [path.exists() for path in (*kept, *swept)] == [True] * 3 + [False] * 3
+
+
+@pytest.mark.parametrize("name", ["libcuda.so.1", "libcuda.so.1.check"])
+def test_a_maker_of_copies_that_is_killed_leaves_nothing(node: Node, name: str) -> None:
+    """Also where the copy of this driver could not be made, or is of a build that nobody uses now."""
+    kept = node.write("state/vcuda/550.1-aa/libcuda.so.1", "copy")
+    left = node.write(f"state/vcuda/550.1-aa/.{name}.7.tmp", "part")
+    os.utime(left, (1, 1))
+    os.utime(kept, (1, 1))
+    node.look()
+    assert (kept.exists(), left.exists()) == (True, False)
 
 
 def test_what_a_killed_hook_left_under_the_lock_is_removed_unless_one_holds_it(node: Node) -> None:
