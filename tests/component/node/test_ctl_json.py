@@ -39,6 +39,7 @@ CALLS = {
     "config show": ("{source}", 0, "{wrong}"),
     "config upgrade": ("{source}", 0, "{missing}"),
     "doctor": ("--hook {hook}", 0, ""),  # or 1: its verdict on this machine
+    "gc": ("--dry-run", 0, ""),
     "grant add": ("--cores 30 --memory 1Gi", 0, "--cores 300000"),
     "grant list": ("", 0, ""),
     "grant remove": (GRANT, 0, GRANT[:30]),
