@@ -66,8 +66,8 @@
 #define SLICE_LATE (2 * NS_PER_MS)
 
 /* For how long a free card is left to others, in all: so long at once, and one part of the time. */
-#define SLICE_LEFT_FREE (4 * NS_PER_MS)
-#define SLICE_LEFT_FREE_PART 64
+#define SLICE_LEFT_FREE (6 * NS_PER_MS)
+#define SLICE_LEFT_FREE_PART 48
 
 /* A container that asked for an early end did not come: nobody gets early ends, twice as long each time. */
 #define SLICE_NO_EARLY_END (50 * NS_PER_MS)
