@@ -29,6 +29,7 @@ from vgpu.config.errors import VgpuError
 
 BEDS = Path(__file__).parent
 LAST = 20
+PATIENCE = 20.0  #: seconds for what a process does that nobody waits for
 LOGS = ("hook.log", "hook.log.1")
 SHARED = ("presence", "containers", "staging")  #: made by the first start that needs them; they stay
 #: Cores and GiB of memory of a start, so that a lost one denies the next on the node's one card, and of a neighbour.
@@ -314,9 +315,7 @@ class Bed:
         if self.last.returncode == 0:
             return Outcome("share", error, problems + self._of_share(container))
         if self.last.returncode == -9 and not fault.error:
-            return Outcome("killed", "", problems)
-        if self.last.returncode == 1 and not fault.error and "ended with status -9" in error:
-            return Outcome("killed", error.strip(), problems)  # the child: the runtime now destroys the container
+            return Outcome("killed", "", problems + self._of_kill(container, before, fault))
         if self.last.returncode != 1 or not error.startswith("vgpu-hook: ") or error.count("\n") != 1:
             problems.append(f"status {self.last.returncode} and one line expected: {error!r}")
         return Outcome("refused", error.strip(), problems + self._of_refusal(container, before))
@@ -333,6 +332,19 @@ class Bed:
         except (OSError, VgpuError) as error:
             return [*problems, f"no claim: {error}"]
         return problems if claim.ready and claim.devices else [*problems, "the claim is not ready"]
+
+    def _of_kill(self, container: Container, before: tuple[Any, ...], fault: Fault) -> list[str]:
+        """The hook was killed, and its child undoes everything. Where it had said KEEP already, everything stays."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            now, known = container.mounts(), before[0]
+            left = [f"mounts are left: {[mount for mount in now if mount not in known]}"] if now != known else []
+            left += difference("files", before[1], container.files())
+            if not left or (" < execute.keep " in fault.site and not self._of_share(container)):
+                return []
+            if time.monotonic() > end:
+                return left
+            time.sleep(0.01)
 
     def _of_refusal(self, container: Container, before: tuple[Any, ...]) -> list[str]:
         mounts, files, records = before

@@ -1,4 +1,4 @@
-"""Every writer of a record is killed between write and rename: vgpud's reaper removes what it left, wherever."""
+"""Each writer of a record is killed between write and rename: vgpud's reaper removes what it left, in any directory."""
 
 from __future__ import annotations
 

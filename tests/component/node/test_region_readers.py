@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,11 @@ from pathlib import Path
 import pytest
 from daemons import wait_for
 
-from vgpu.config import usage
+from vgpu.config import limits, usage
 from vgpu.config.claims import Claim
 from vgpu.node.daemon import region_readers
 from vgpu.node.daemon.region_readers import RegionReaders
-from vgpu.node.daemon.usage_regions import Regions
+from vgpu.node.daemon.usage_regions import SAME, Regions
 from vgpu.node.service.log import Conditions, Log
 
 REPORTED = "blocks the host's reads of its usage region"
@@ -23,6 +24,8 @@ REPORTED = "blocks the host's reads of its usage region"
 
 class Node:
     """Containers of a made-up /proc. A file `blocked` beside a region makes its reader wait until the file is gone."""
+
+    CARD = limits.uuid_text(bytes(range(16)))
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.proc = path / "proc"
@@ -48,6 +51,15 @@ class Node:
         region.write_bytes(usage.BEGINNING.ljust(usage.SIZE, b"\0"))
         (directory / "stat").write_text(f"{pid} (a) S {' '.join('0' for _ in range(18))} 5 0 0\n")
         return Claim(name, pid, 5, [], False, None, [], "/b", 1.0, name=f"default/{name}/main", ready=True)
+
+    def use(self, number: int, used: int) -> None:
+        """The container reports so many ns of use of CARD."""
+        path = self.proc / str(100 + number) / "root" / usage.PATH[1:]
+        with path.open("r+b") as stream:
+            stream.seek(usage.HEADER.size)
+            stream.write(usage.CARD.pack(1, limits.uuid_bytes(self.CARD)))
+            stream.seek(usage.TIMES_OFFSET)
+            stream.write(usage.TIME.pack(0, *[0] * 7, used, 0, 0, 0))
 
     def block(self, number: int, blocks: bool = True) -> None:
         file = self.proc / str(100 + number) / "blocked"
@@ -85,6 +97,42 @@ def test_one_process_answers_for_all(node: Node) -> None:
     first = node.readers._reader.pid
     assert node.read() == {"c0", "c1", "c2", "c3"}
     assert node.readers._reader.pid == first
+
+
+def test_a_reader_says_only_what_is_new(node: Node) -> None:
+    """vgpud asks ten times a second, and an idle container changes nothing."""
+    regions = Regions(str(node.proc))
+
+    def answer(reopen: bool = False) -> object:
+        return regions.answer([100, 5, reopen])
+
+    assert isinstance(answer(), list)
+    assert [answer(), answer()] == [SAME, SAME]
+    assert isinstance(answer(reopen=True), list)
+    node.use(0, 7)
+    assert isinstance(answer(), list)
+    assert answer() is SAME
+    regions.stop()
+
+
+def test_the_last_report_stays_until_there_is_another(node: Node) -> None:
+    def used(claims: list[Claim], reopen: bool = False) -> list[int]:
+        found = node.readers.read(claims, reopen)
+        return [found[claim.container].times[node.CARD][0] for claim in claims]
+
+    for number in range(4):
+        node.use(number, number)
+    for _ in range(3):
+        assert used(node.claims) == [0, 1, 2, 3]
+    node.use(2, 9)
+    assert used(node.claims) == [0, 1, 9, 3]
+    assert used(node.claims[:1]) == [0], "the others are forgotten here, but not in the reader"
+    assert used(node.claims) == [0, 1, 9, 3]
+    reader = node.readers._reader
+    assert reader is not None
+    os.kill(reader.pid, signal.SIGKILL)
+    assert wait_for(lambda: node.rounds(1) or len(node.read()) == 4), "the one whose reader died is probed"
+    assert used(node.claims) == [0, 1, 9, 3]
 
 
 def test_without_containers_there_is_no_process(node: Node) -> None:

@@ -55,43 +55,44 @@ class Populations:
     of its cgroup wait. The kernel refuses such events on procfs.
     """
 
-    __slots__ = ("_memberships", "_only", "_proc")
+    __slots__ = ("_only", "_proc", "_texts")
 
     def __init__(self, proc: str = "/proc", only: set[int] | None = None) -> None:
         self._proc = proc
         self._only = only
-        self._memberships: list[tuple[int, list[Membership]]] | None = None
+        self._texts: list[tuple[int, str]] | None = None
 
     def of(self, path: str, controllers: str | None = None) -> list[int]:
         """The pids in cgroup `path` and below it: in the hierarchy with `controllers`, or in any."""
         return [
             pid
-            for pid, memberships in self._read()
-            if any(
+            for pid, text in self._read()
+            if path in text  # most processes are not of this container, and parsing takes longer than reading
+            and any(
                 _within(item.path, path)
-                for item in memberships
+                for item in cgroup.parse_cgroups(text)
                 if controllers is None or ",".join(item.controllers) == controllers
             )
         ]
 
-    def _read(self) -> list[tuple[int, list[Membership]]]:
-        if self._memberships is None:
-            self._memberships = []
+    def _read(self) -> list[tuple[int, str]]:
+        if self._texts is None:
+            self._texts = []
             for pid in _all_pids(self._proc) if self._only is None else self._only:
                 try:
-                    self._memberships.append((pid, self._of_process(pid)))
+                    self._texts.append((pid, self._of_process(pid)))
                 except VgpuError:  # it has ended meanwhile
                     continue
-        return self._memberships
+        return self._texts
 
-    def _of_process(self, pid: int) -> list[Membership]:
+    def _of_process(self, pid: int) -> str:
         """On v1 a first thread that has ended is in the root cgroups, while its process lives in another thread."""
-        found = cgroup.memberships_of(pid, self._proc)
-        v1 = [item.path for item in found if item.controllers]
-        if not v1 or any(path != "/" for path in v1):
+        found = cgroup.text_of(pid, self._proc)
+        v1 = [line for line in found.split("\n") if line and not line.startswith("0::")]
+        if not v1 or not all(line.endswith(":/") for line in v1):
             return found
         others = [name for name in entries(f"{self._proc}/{pid}/task") if name != str(pid)]
-        return cgroup.memberships_of(f"{pid}/task/{others[0]}", self._proc) if others else found
+        return cgroup.text_of(f"{pid}/task/{others[0]}", self._proc) if others else found
 
 
 def entries(directory: str) -> list[str]:

@@ -145,7 +145,12 @@ def unit_path(path: str) -> str:
 
 def memberships_of(pid: int | str, proc: str = "/proc") -> list[Membership]:
     """The lines of /proc/<pid>/cgroup; VgpuError when the process is gone."""
-    return parse_cgroups(_text(f"{proc}/{pid}/cgroup", records.MAX_RECORD))
+    return parse_cgroups(text_of(pid, proc))
+
+
+def text_of(pid: int | str, proc: str = "/proc") -> str:
+    """/proc/<pid>/cgroup as it is; VgpuError when the process is gone."""
+    return _text(f"{proc}/{pid}/cgroup", records.MAX_RECORD)
 
 
 def paths_of(pid: int | str, proc: str = "/proc") -> list[str]:

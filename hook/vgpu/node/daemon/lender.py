@@ -7,7 +7,7 @@ the hook wrote them.
 
 The lender writes schedules under the ledger's lock, and never waits for that lock. It has the regions read without the
 lock. If no container may borrow, it does nothing between two rounds. Otherwise it has the regions read every DOZE
-seconds, and every PACE seconds while a container wants time.
+seconds, every PACE seconds while a container wants time, and every REST seconds when none has for a while.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from vgpu.node.daemon.usage_regions import ReadsRegions, Regions, Report
 
 PACE = 0.02  #: seconds
 DOZE = 0.1  #: seconds
+REST = 0.3  #: seconds
+STILL = 5.0  #: seconds in which no container wanted time; after that it looks every REST seconds
 SHORTEST_LOOK = 1_000_000_000  #: ns: the reported use is an average over at least this time
 MOST_LONGEST = 1 << 30  #: ns: the largest value that is accepted as a tenant's longest kernel
 
@@ -113,6 +115,7 @@ class Lender:
         self._terms: object = None
         self._stale = True
         self._next = 0.0
+        self._awake = clock() / 1e9  # when a container wanted time last
         self._used: dict[Key, tuple[int, int]] = {}
         self._percent: dict[Key, float] = {}
 
@@ -148,7 +151,14 @@ class Lender:
         changed = self.policy.decide(now, seen)
         if changed:
             self._lend(changed)
-        self._next = self.clock() / 1e9 + (PACE if self.policy.is_awake(now) or self._stale else DOZE)
+        self._next = self.clock() / 1e9 + self._pause(now / 1e9)
+
+    def _pause(self, now: float) -> float:
+        """Seconds until the next look. `now`: seconds of the clock."""
+        if self._stale or self.policy.is_awake(int(now * 1e9)):
+            self._awake = now
+            return PACE
+        return DOZE if now - self._awake < STILL else REST
 
     def contexts(self) -> list[dict[str, int]]:
         """What the containers' processes reported of contexts, by card uuid. A container that has ended since the last

@@ -1,8 +1,9 @@
 """vgpud's process: one instance for each node, its loop, its signals, and the answers on its socket.
 
 Belongs here: the order of the parts in a round, which runs every TICK seconds. Between two rounds the process sleeps in
-poll(2); while a container may borrow a card's time, the lender also runs in between. Does not belong here: the work of
-a part, which is in a module of its own.
+poll(2). In between only those parts run that have something to do: the watches when a worker has answered, and the
+lender while a container may borrow a card's time. Does not belong here: the work of a part, which is in a module of its
+own.
 
 A round reads a stat, three small files of /proc, and some small files for each claim, some 0.1 ms each. SIGTERM ends
 vgpud. SIGHUP makes it read the settings again. If a part fails, vgpud logs the error and runs the part again in the
@@ -11,6 +12,9 @@ next round.
 
 from __future__ import annotations
 
+import functools
+import gc
+import math
 import os
 import selectors
 import signal
@@ -45,7 +49,7 @@ from vgpu.node.service.log import Conditions, Log
 from vgpu.node.service.sd_notify import Notifier
 
 TICK = 2.0
-WORKER_TICK = 0.05  #: seconds until the next round after a worker has answered, so that it is waited for soon
+WORKER_TICK = 0.05  #: seconds from a worker's answer to its use: by then the kernel has released the worker
 READY_AFTER = 30.0  #: seconds: vgpud reports that it is ready after the first inventory, or after this time
 MAX_AGE = 1.0  #: seconds for which an answer with all processes is used again, so that clients cannot load vgpud
 
@@ -71,7 +75,7 @@ class Daemon:
         self.stopping = False
         self.reload = False
         self.ready = False
-        self._soon = False
+        self._collect_at = math.inf  # when to use the answers of workers
         self.rounds = 0
         self._processes_answer: tuple[float, dict[str, object]] = (-MAX_AGE, {})
 
@@ -99,6 +103,7 @@ class Daemon:
     def run(self) -> None:
         """Run rounds until SIGTERM or SIGINT."""
         self._take_signals()
+        gc.freeze()  # what is loaded now stays: neither this process nor its children go over it again and again
         self.log.info("started", version=version(), run=self.settings.run_dir)
         while not self.stopping:
             self.round()
@@ -113,17 +118,12 @@ class Daemon:
         self._part("inventory file", self.inventory.look)
         self._part("reaper", self.reaper.look)
         self._part("copies of libvcuda", lambda: self.copy_removal.look(self.inventory.found))
-        self._part("foreign watch", lambda: self.foreign_processes.look(self.inventory.found))
         self._part("context sizes", lambda: self.context_sizes.look_at_reports(self.lender.contexts()))
         self._part("arbiter", self.lender.look)
         self._part("region readers", lambda: self.region_readers.look(self._living()))
-        self._part("device watch", self.device_monitor.look)
-        self._part("share watch", lambda: self.usage_monitor.look(self.inventory.found))
-        self._part("memory watch", lambda: self.memory_watch.look(self.inventory.found))
-        self._part("card use", lambda: self.card_use.look(self.inventory.found))
+        self._watch()
         self.conditions.set("card pages", self.lender.failed)
         self.conditions.set("file locks", self.lender.without_locks())
-        self.workers = [worker for worker in self.workers if not worker.gone()]
         self.server.tick()
         self._part("round record", lambda: self._record_round(begun))
         if not self.ready and (self.inventory.attempts or since_boot() - self.started > READY_AFTER):
@@ -131,6 +131,15 @@ class Daemon:
             self.notifier.ready()
         self.notifier.status(self._summary())
         self.notifier.alive()
+
+    def _watch(self) -> None:
+        """The watches, which have workers: they use the answers that are there, and start the workers that are due."""
+        self._part("foreign watch", lambda: self.foreign_processes.look(self.inventory.found))
+        self._part("device watch", self.device_monitor.look)
+        self._part("share watch", lambda: self.usage_monitor.look(self.inventory.found))
+        self._part("memory watch", lambda: self.memory_watch.look(self.inventory.found))
+        self._part("card use", lambda: self.card_use.look(self.inventory.found))
+        self.workers = [worker for worker in self.workers if not worker.gone()]
 
     def close(self) -> None:
         self.notifier.stopping()
@@ -167,19 +176,26 @@ class Daemon:
 
     def _sleep(self) -> None:
         """Serve clients and workers until the next round is due."""
-        pause = min(TICK, self.notifier.interval or TICK)
-        due = since_boot() + pause
-        while not (self.stopping or self.reload):
-            if self._soon:
-                self._soon = False
-                due = min(due, since_boot() + WORKER_TICK)
-            left = due - since_boot()
-            if left <= 0:
+        due = since_boot() + min(TICK, self.notifier.interval or TICK)
+        while not (self.stopping or self.reload) and since_boot() < due:
+            if since_boot() >= self._collect_at and self._collect():
                 return
-            lender_due = self.lender.due()
-            for key, mask in self.selector.select(left if lender_due is None else min(left, lender_due)):
-                key.data(mask)
-            self._part("arbitration", self.lender.tick)
+            self._wait(min(due, self._collect_at) - since_boot())
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for a client, a worker or the lender's next look, at most so long."""
+        lender_due = self.lender.due()
+        for key, mask in self.selector.select(max(seconds if lender_due is None else min(seconds, lender_due), 0.0)):
+            key.data(mask)
+        self._part("arbitration", self.lender.tick)
+
+    def _collect(self) -> bool:
+        """Use the answers of the workers. Whether the inventory is among them: then a whole round is due."""
+        self._collect_at = math.inf
+        attempts = self.inventory.attempts
+        self._part("inventory file", self.inventory.look)
+        self._watch()
+        return self.inventory.attempts > attempts
 
     def _spawn(self, work: Work, deadline: float) -> Worker:
         worker = Worker(work, deadline, self.selector, self._hurry)
@@ -187,7 +203,7 @@ class Daemon:
         return worker
 
     def _hurry(self) -> None:
-        self._soon = True
+        self._collect_at = min(self._collect_at, since_boot() + WORKER_TICK)
 
     def _take_signals(self) -> None:
         signal.set_wakeup_fd(self.wake[1], warn_on_full_buffer=False)
@@ -285,7 +301,9 @@ def _described(claim: Claim, found: list[tuple[int, int]]) -> dict[str, object]:
     return {"container": claim.container, "name": claim.name, "pid": claim.pid, "processes": rows}
 
 
+@functools.cache
 def version() -> str:
+    """The version of the installed package, which is that of this process until its end."""
     return metadata.version("vgpu")
 
 

@@ -13,6 +13,7 @@ latest when the program that blocks it ends.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import select
 import signal
@@ -152,6 +153,7 @@ def _serve(answer: Answer, requests: int, answers: int) -> None:
     try:
         worker.without_output()
         worker.isolate(requests, answers)
+        gc.freeze()  # nobody goes over the daemon's objects here, which would copy the pages that both share
         with open(requests, "rb", closefd=False) as stream:
             for line in stream:
                 batch = records.decode(line, "requests")

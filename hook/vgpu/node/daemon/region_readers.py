@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from vgpu.config.claims import Claim
 from vgpu.node.daemon.reader import Answer, Reader
-from vgpu.node.daemon.usage_regions import Regions, Report, report_of
+from vgpu.node.daemon.usage_regions import Regions, Report, Reports
 from vgpu.node.service.log import Conditions
 
 LIMIT = 0.25  #: seconds for a container's answer, which takes some 0.1 ms
@@ -59,6 +59,7 @@ class RegionReaders:
         self.proc = proc
         self.clock = clock
         self._reader: Reader | None = None
+        self._reports = Reports()  # what that reader said
         self._held: dict[Key, Held] = {}
         self._left: list[Reader] = []  # stopped, but the kernel has not let them go
 
@@ -67,18 +68,17 @@ class RegionReaders:
         asked = [claim for claim in claims if not self.holds(claim)]
         if self._reader is None and asked:
             self._reader = self._started(Regions(self.proc).answer)
+            self._reports = Reports()
         elif self._reader is not None and not asked:
             self._drop(self._reader)
             self._reader = None
         if self._reader is None:
             return {}
-        requests = [[claim.pid, claim.start_time, reopen] for claim in asked]
-        answers = self._reader.ask(requests, LIMIT, TOTAL)
+        answers = self._reader.ask(self._reports.requests(asked, reopen), LIMIT, TOTAL)
         if self._reader.stuck:
             self._give_up(self._reader, asked[len(answers)] if len(answers) < len(asked) else None)
             self._reader = None
-        reports = {claim.container: report_of(answer) for claim, answer in zip(asked, answers)}
-        return {name: report for name, report in reports.items() if report is not None}
+        return self._reports.take(asked, answers)
 
     def call(self, claims: Iterable[Claim], work: Callable[[Claim], object]) -> dict[str, object]:
         """The answers of `work`, which a reader calls for each claim. Containers that do not answer are left out."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 from vgpu.config import health, limits, paths, pods, records, rounds, usage
 from vgpu.config.claims import Claim
@@ -156,23 +157,27 @@ class RoundRecorder:
 
     def _containers(self, living: list[Claim], figures: dict[Key, Record]) -> list[Record]:
         processes = ContainerProcesses(living, self.proc)
-        holdings = self._holdings(living, processes)
+        seen = self._seen(living, processes)
         return [
-            self._container(claim, figures, holdings.get(claim.container), [pid for pid, _ in processes.of(claim)])
+            self._container(claim, figures, seen.get(claim.container) or {"pids": _pids(processes, claim)})
             for claim in living
         ]
 
-    def _holdings(self, living: list[Claim], processes: ContainerProcesses) -> dict[str, object]:
-        """The memory that each share's programs hold by their own account, by card uuid: [all, allocated]."""
+    def _seen(self, living: list[Claim], processes: ContainerProcesses) -> dict[str, dict[str, Any]]:
+        """What a reader finds of each share: its pids, and the memory that its programs hold by their own account, by
+        card uuid: [all, allocated]. The reader goes over the processes of the node anyway, after it has read a region.
+        """
         shares = [claim for claim in living if not claim.exclusive and claim.ready]
-        return self.parts.readers.call(
-            shares,
-            lambda claim: usage_regions.holdings(
-                claim.pid, claim.start_time, lambda: processes.of(claim), self.proc
-            ),
-        )  # fmt: skip
 
-    def _container(self, claim: Claim, figures: dict[Key, Record], held: object, pids: list[int]) -> Record:
+        def look(claim: Claim) -> object:
+            held = usage_regions.holdings(claim.pid, claim.start_time, lambda: processes.of(claim), self.proc)
+            return {"held": held, "pids": _pids(processes, claim)}
+
+        answers = self.parts.readers.call(shares, look)
+        return {container: answer for container, answer in answers.items() if isinstance(answer, dict)}
+
+    def _container(self, claim: Claim, figures: dict[Key, Record], seen: dict[str, Any]) -> Record:
+        pids, held = seen["pids"], seen.get("held")
         namespace, pod, name = self._names(claim)
         return {
             "container": claim.container, "name": claim.name, "namespace": namespace, "pod": pod,
@@ -235,6 +240,10 @@ class RoundRecorder:
         except (OSError, VgpuError):
             return "", claim.holder.pod_uid, claim.holder.container
         return pod.namespace, pod.name, claim.holder.container
+
+
+def _pids(processes: ContainerProcesses, claim: Claim) -> list[int]:
+    return [pid for pid, _ in processes.of(claim)]
 
 
 def _counts(row: tuple[int, ...] | None) -> Record:

@@ -25,6 +25,8 @@ from vgpu.node.daemon.slot_owners import Process
 
 UNUSED = 10.0  #: seconds after which a region that nobody asks for is closed
 
+SAME = True  #: a reader's answer: what the container reports is what the reader said last
+
 Figures = TypeVar("Figures")
 
 Init = tuple[int, int]  #: a container's init: pid and start time
@@ -81,33 +83,61 @@ def _rows(record: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
     return {uuid: tuple(row) for uuid, row in record.items()}
 
 
+class Reports:
+    """What a reader said last of each container, because it says only what is new."""
+
+    def __init__(self) -> None:
+        self._last: dict[Init, Report] = {}
+
+    def requests(self, claims: Iterable[Claim], reopen: bool) -> list[list[object]]:
+        """The requests of Regions.answer. A reader says everything of a region that it opens."""
+        return [
+            [claim.pid, claim.start_time, reopen or (claim.pid, claim.start_time) not in self._last] for claim in claims
+        ]
+
+    def take(self, claims: Iterable[Claim], answers: Iterable[object]) -> dict[str, Report]:
+        """The reports by container. What is not asked for is forgotten."""
+        before, self._last = self._last, {}
+        found = {}
+        for claim, answer in zip(claims, answers):
+            init = (claim.pid, claim.start_time)
+            report = before.get(init) if answer is SAME else report_of(answer)
+            if report is not None:
+                self._last[init] = found[claim.container] = report
+        return found
+
+
 class Regions:
     """The regions of containers, kept open in this process. `proc` is the root of procfs."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self.proc = proc
         self._open: dict[Init, _Region] = {}
+        self._reports = Reports()
 
     def read(self, claims: Iterable[Claim], reopen: bool) -> dict[str, Report]:
         """The reports by container, read in this process: for tests and benchmarks, whose containers block nothing."""
-        answers = {claim.container: self.answer([claim.pid, claim.start_time, reopen]) for claim in claims}
-        reports = {container: report_of(answer) for container, answer in answers.items()}
-        return {container: report for container, report in reports.items() if report is not None}
+        asked = list(claims)
+        return self._reports.take(asked, map(self.answer, self._reports.requests(asked, reopen)))
 
     def answer(self, request: object) -> object:
-        """A reader's answer: the report's record, or None. `request`: pid and start time of the init, and whether to
-        open the region again, because a program may have made a new one.
+        """A reader's answer: the report's record, SAME, or None. `request`: pid and start time of the init, and whether
+        to open the region again, because a program may have made a new one.
         """
         assert isinstance(request, list)
         pid, start_time, reopen = request
         if reopen or (pid, start_time) not in self._open:
             self._close(pid, start_time)
             self._open[pid, start_time] = _Region(open_region(pid, start_time, self.proc))
+        region = self._open[pid, start_time]
+        before = region.told
         try:
-            report = self._open[pid, start_time].report()
+            region.told = region.report()
         except OSError:
+            region.told = None
+        if region.told is None:
             return None
-        return None if report is None else report.record()
+        return SAME if region.told is before else region.told.record()
 
     def stop(self) -> None:
         for init in list(self._open):
@@ -127,6 +157,7 @@ class _Region:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.asked = 0.0
+        self.told: Report | None = None  # what the last answer was
         self._last: tuple[bytes, bytes] = b"", b""
         self._report: Report | None = None
 

@@ -9,6 +9,7 @@ instance's lock nor the socket. A worker dies with the daemon. The daemon has on
 
 from __future__ import annotations
 
+import gc
 import os
 import selectors
 import signal
@@ -205,6 +206,7 @@ def _run(work: Work, write_end: int) -> None:
     status = 1
     try:
         isolate(write_end)
+        gc.disable()  # it would touch every page that this process shares with the daemon, and soon ends
         os.set_blocking(write_end, True)
         try:
             answer = work()

@@ -9,8 +9,8 @@ import pytest
 
 from vgpu.config.claims import Claim
 from vgpu.hook.ledger import container_processes
-from vgpu.hook.ledger.container_processes import ContainerProcesses, own_cgroup
-from vgpu.hook.linux import procfs
+from vgpu.hook.ledger.container_processes import ContainerProcesses, Populations, own_cgroup
+from vgpu.hook.linux import cgroup, procfs
 
 
 class Tree:
@@ -167,3 +167,19 @@ def test_this_very_process() -> None:
     assert (own, procfs.start_time(own)) in processes_of(
         Claim("c", own, procfs.start_time(own), [], False, None, [], "", 1.0)
     )
+
+
+def test_only_processes_of_the_cgroup_are_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node has many processes, and vgpud goes over all of them in each round."""
+    for pid, path in ((1, "/"), (2, "/kubepods/pod1/abc"), (3, "/kubepods/pod1/abcd"), (4, "/user"), (5, "/")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "cgroup").write_text(f"5:devices:{path}\n0::/\n")
+    parsed: list[str] = []
+    real = cgroup.parse_cgroups
+    monkeypatch.setattr(cgroup, "parse_cgroups", lambda text: parsed.append(text) or real(text))
+    assert Populations(str(tmp_path)).of("/kubepods/pod1/abc") == [2]
+    assert sorted(text.split("\n")[0] for text in parsed) == [
+        "5:devices:/kubepods/pod1/abc",
+        "5:devices:/kubepods/pod1/abcd",
+    ]
+    assert sorted(Populations(str(tmp_path)).of("/")) == [1, 2, 3, 4, 5]

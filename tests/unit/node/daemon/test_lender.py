@@ -18,7 +18,7 @@ from vgpu.config.settings import Settings
 from vgpu.hook.ledger import core_schedules
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
-from vgpu.node.daemon.lender import DOZE, PACE, Lender
+from vgpu.node.daemon.lender import DOZE, PACE, REST, STILL, Lender
 from vgpu.node.daemon.lending_policy import LEASE, MS
 
 UUID = limits.uuid_text(bytes(range(16)))
@@ -163,6 +163,38 @@ def test_it_ticks_only_while_somebody_may_borrow(node: Node) -> None:
     node.floods("soft")
     node.lender.tick()
     assert node.lender.due() == pytest.approx(PACE)
+
+
+def test_it_looks_less_often_when_no_container_has_wanted_time_for_a_while(node: Node) -> None:
+    node.container("soft", 30, 60)
+    node.lender.look()
+    pauses = []
+    for _ in range(100):
+        node.lender.tick()
+        pauses.append(node.lender.due())
+        node.now += int((pauses[-1] or 0) * 1e9) + 1000
+    calm = int(STILL / DOZE)
+    assert pauses[: calm - 1] == pytest.approx([DOZE] * (calm - 1))
+    assert pauses[calm + 1 :] == pytest.approx([REST] * (99 - calm))
+    node.floods("soft")
+    node.lender.tick()
+    assert node.lender.due() == pytest.approx(PACE)
+    node.now += int(STILL / 2 * 1e9)
+    node.lender.tick()
+    assert node.lender.due() == pytest.approx(DOZE), "the time begins anew"
+
+
+def test_the_first_look_after_a_rest_lends(node: Node) -> None:
+    node.container("a", 30, 100)
+    node.container("b", 70, 70)
+    node.lender.look()
+    for _ in range(100):
+        node.lender.tick()
+        node.now += int((node.lender.due() or 0) * 1e9) + 1000
+    assert node.lender.due() == 0
+    node.report("a", int(REST * 1e9), node.now, node.now)
+    node.lender.tick()
+    assert node.lent("a") == 100
 
 
 def test_a_new_container_is_noticed_at_once_by_the_changed_schedules(node: Node) -> None:

@@ -48,7 +48,7 @@ class FakeLender:
 
 
 class FakeReaders:
-    answers: dict[str, object] = {"a": {UUID: [2 * GIB, GIB]}}  # noqa: RUF012
+    answers: dict[str, object] = {"a": {"held": {UUID: [2 * GIB, GIB]}, "pids": [os.getpid()]}}  # noqa: RUF012
 
     def call(self, asked: Iterable[Claim], _work: Callable[[Claim], object]) -> dict[str, object]:
         names = {claim.container for claim in asked}
