@@ -78,8 +78,8 @@ class Node:
 
 
 class Hook:
-    """One run of the hook. `step` is the step that runs, for the message of a failure; `steps` are all so far, each with
-    the time at which it began, for the log. `proc` is the root of procfs.
+    """One run of the hook. `step` is the step that runs, for the message of a failure; `steps` are all so far with the
+    times at which they began, for the log. `proc` is the root of procfs.
 
     `execution` is that of the plan: it is undone when a later step fails. `name` is namespace/pod/container, or "".
     """

@@ -29,7 +29,7 @@ CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 
 @pytest.fixture
 def node(tmp_path: Path) -> nodes.SimulatedNode:
-    made = nodes.SimulatedNode(tmp_path / "node", "t4x2")
+    made = nodes.SimulatedNode(tmp_path / "node", "a100x2")
     made.take_inventory()
     return made
 
@@ -64,7 +64,7 @@ def test_a_pod_of_two_containers_beside_others(node: nodes.SimulatedNode, tmp_pa
     before = sorted(os.listdir(node.settings.run_dir))
     first, second = explain(node, path, status=1)["containers"]
     cards = read_inventory(node.settings.run_dir).cards
-    (held,) = [claim.uuids[0] for claim in Ledger(node.settings, cards).claims()]
+    (held,) = [claim.cards[0].uuid for claim in Ledger(node.settings, cards).claims()]
     (free,) = [card.uuid for card in cards if card.uuid != held]
     assert first["cards"] == [free] and first["error"] == ""
     assert first["refusals"] == {held: first["refusals"][held]} and "20 cores free of 100" in first["refusals"][held]
@@ -74,10 +74,31 @@ def test_a_pod_of_two_containers_beside_others(node: nodes.SimulatedNode, tmp_pa
     assert sorted(os.listdir(node.settings.run_dir)) == before, "nothing changes"
 
 
-@pytest.mark.parametrize("example", ["one-card", "third-of-a-card", "two-cards", "two-containers"])
-def test_the_examples_of_the_documentation(node: nodes.SimulatedNode, example: str) -> None:
-    found = explain(node, str(EXAMPLES / f"{example}.yaml"))["containers"]
-    assert found and all(item["cards"] and not item["error"] for item in found)
+OTHERS = {
+    "resources.core_name": "nvidia.com/vcuda-core", "resources.memory_name": "nvidia.com/vcuda-memory",
+    "resources.memory_unit": 1 << 20,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("example", "settings", "cards"),
+    [
+        ("one-card", {}, [1]),
+        ("third-of-a-card", {}, [1]),
+        ("two-cards", OTHERS, [2]),
+        ("half-a-card", OTHERS, [1]),
+        ("two-containers", OTHERS, [1, 1]),
+        ("two-vgpus", {"resources.mode": "gpu"}, [2]),
+    ],
+)
+def test_the_examples_of_the_documentation(
+    tmp_path: Path, example: str, settings: dict[str, Any], cards: list[int]
+) -> None:
+    made = nodes.SimulatedNode(tmp_path / "node", "a100x2", **settings)
+    made.take_inventory()
+    found = explain(made, str(EXAMPLES / f"{example}.yaml"))["containers"]
+    assert [len(item["cards"]) for item in found] == cards
+    assert not any(item["error"] for item in found)
 
 
 def test_the_wishes_of_a_pod_count(node: nodes.SimulatedNode, tmp_path: Path) -> None:
@@ -119,16 +140,17 @@ def test_a_bundle(node: nodes.SimulatedNode, tmp_path: Path) -> None:
 
 
 def test_what_the_hook_did(node: nodes.SimulatedNode, tmp_path: Path) -> None:
-    share = bundle(tmp_path / "share", **{"vgpu.io/cores": "30", "vgpu.io/memory": "2Gi"})
-    state = {"ociVersion": "1.0.2", "id": "train", "status": "creating", "bundle": str(share), "pid": 1 << 22}
+    large = bundle(tmp_path / "large", **{"vgpu.io/cores": "30", "vgpu.io/memory": "900Gi"})
+    state = {"ociVersion": "1.0.2", "id": "train", "status": "creating", "bundle": str(large), "pid": os.getpid()}
     done = subprocess.run(
         [node.hook, "--config", node.config, "prestart"], input=json.dumps(state), capture_output=True, text=True,
         check=False,
     )  # fmt: skip
-    assert done.returncode == 1, "there is no such process"
+    assert done.returncode == 1, "no card has so much memory"
     found = explain(node, "train", "--last")
     assert found["error"] in done.stderr and found["stage"] == "prestart"
-    assert [item["step"] for item in found["steps"]][:2] == ["state", "identity"]
+    names = [item["step"] for item in found["steps"]]
+    assert names[:2] == ["state", "identity"] and names[-1] == "allocation"
     assert 0 < sum(item["seconds"] for item in found["steps"]) <= found["seconds"]
     command = [*node.vgpuctl_command(), "explain", "train", "--last"]
     shown = subprocess.run(command, env=node.environment(), capture_output=True, text=True, check=True).stdout

@@ -132,7 +132,8 @@ def call(node: nodes.SimulatedNode, verb: str, arguments: str, damaged: bool) ->
     files = {
         "source": directory / "source.yaml", "wrong": directory / "wrong.yaml", "peers": directory / "peers.json",
         "missing": directory / "missing", "hooks": directory / "hooks.d", "programs": node.hook.parent,
-        "hook": node.hook, "cdi": directory / "cdi", "pod": CHECKOUT / "packaging/kubernetes/examples/one-card.yaml",
+        "hook": node.hook, "cdi": directory / "cdi",
+        "pod": CHECKOUT / "packaging/kubernetes/examples/third-of-a-card.yaml",
     }  # fmt: skip
     program, *_ = node.vgpuctl_command()
     settings = str(directory / "damaged.json") if damaged else str(node.config)
