@@ -19,18 +19,33 @@ MAX_SIZE = 1 << 20
 _LOADED, _USED = time.monotonic(), time.process_time()
 
 
-def record(stage: str, state: dict[str, object], notes: list[str], error: str, name: str = "") -> dict[str, object]:
+def record(
+    stage: str,
+    state: dict[str, object],
+    notes: list[str],
+    error: str,
+    name: str = "",
+    steps: list[tuple[str, float]] | None = None,
+) -> dict[str, object]:
     """The record of one run of the hook; `state` is the runtime's state JSON.
 
     `name` is namespace/pod/container, or "". `seconds` is how long this process has run. Before this module was loaded
-    it had hardly waited, so that part is its processor time.
+    it had hardly waited, so that part is its processor time. `steps` has when each step began by the monotonic clock,
+    and the record how long each took; a step that was left for another one and went on later has two entries.
     """
+    now = time.monotonic()
     container, pid = state.get("id"), state.get("pid")
     return {
         "time": time.time(), "stage": stage, "container": container if isinstance(container, str) else "",
         "name": name, "pid": pid if isinstance(pid, int) else 0, "notes": notes, "error": error,
-        "seconds": round(time.monotonic() - _LOADED + _USED, 4),
+        "seconds": round(now - _LOADED + _USED, 4), "steps": _taken(steps or [], now),
     }  # fmt: skip
+
+
+def _taken(steps: list[tuple[str, float]], now: float) -> list[list[object]]:
+    """[step, seconds] in their order."""
+    ends = [began for _, began in steps[1:]] + [now]
+    return [[step, round(end - began, 5)] for (step, began), end in zip(steps, ends)]
 
 
 def write(run_dir: str, entry: dict[str, object]) -> None:

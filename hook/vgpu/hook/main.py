@@ -78,12 +78,13 @@ class Node:
 
 
 class Hook:
-    """One run of the hook. `step` is the step that runs, for the message of a failure; `proc` is the root of procfs.
+    """One run of the hook. `step` is the step that runs, for the message of a failure; `steps` are all so far with the
+    times at which they began, for the log. `proc` is the root of procfs.
 
     `execution` is that of the plan: it is undone when a later step fails. `name` is namespace/pod/container, or "".
     """
 
-    __slots__ = ("command_line", "config_path", "dry_run", "execution", "name", "proc", "run_dir", "settings", "step")
+    __slots__ = ("command_line", "config_path", "dry_run", "execution", "name", "proc", "run_dir", "settings", "steps")
 
     def __init__(self, arguments: Arguments, proc: str = "/proc") -> None:
         self.command_line = arguments.command_line
@@ -93,8 +94,16 @@ class Hook:
         self.settings: Settings | None = None
         self.run_dir = ""
         self.name = ""
-        self.step = "state"
+        self.steps = [("state", time.monotonic())]
         self.execution: Execution | None = None
+
+    @property
+    def step(self) -> str:
+        return self.steps[-1][0]
+
+    @step.setter
+    def step(self, name: str) -> None:
+        self.steps.append((name, time.monotonic()))
 
     def start(self, state: dict[str, object]) -> list[str]:
         """prestart and createRuntime. Returns lines for the log, [] when the container has no allocation."""
@@ -356,7 +365,7 @@ def _report(hook: Hook, stage: str, state: dict[str, object], lines: list[str], 
         for line in lines:
             _print(escaped(line), sys.stdout)  # the maker of an image chose the names of its files
     elif hook.run_dir and (lines or failed):
-        hooklog.write(hook.run_dir, hooklog.record(stage, state, lines, failed, hook.name))
+        hooklog.write(hook.run_dir, hooklog.record(stage, state, lines, failed, hook.name, hook.steps))
 
 
 def _print(line: str, stream: TextIO) -> None:

@@ -103,13 +103,31 @@ static void note_turn_missed(uint64_t now)
 	no_early_end_until = now + no_early_end_for;
 }
 
+/*
+ * For how long this process has left a free card to others, less a part of the time. They may claim one early place after
+ * the other, and come late or never. Together they get that part, and then the card is taken whoever is next.
+ */
+static struct {
+	uint64_t sum, seen;
+	bool is_too_long;
+} left_free;
+
+static void note_card_free(uint64_t now)
+{
+	left_free.sum -= bounds_min(left_free.sum, (now - left_free.seen) / SLICE_LEFT_FREE_PART);
+	left_free.seen = now;
+	if (free_from)
+		left_free.sum += now - free_seen;
+	left_free.is_too_long = left_free.sum > (left_free.is_too_long ? SLICE_LEFT_FREE / 2 : SLICE_LEFT_FREE);
+}
+
 /* Whether this process is to look often. One behind a place that others pass over all the time is, too. */
 static bool is_next_in_line(const struct token_bucket *bucket, uint64_t place, uint64_t now)
 {
 	static struct in_way first = {.where = NOWHERE};
 	uint64_t where;
 
-	if (now < no_early_end_until || !presence_earliest_before(place, &where))
+	if (left_free.is_too_long || now < no_early_end_until || !presence_earliest_before(place, &where))
 		return true;
 	note_seen(&first, where, now);
 	return now - first.since >= patience(bucket);
@@ -121,11 +139,15 @@ static bool waits_for_turn(uint64_t place, uint64_t now)
 	uint64_t where;
 	unsigned int before = presence_earliest_before(place, &where);
 
-	if (!before) {
+	if (free_from && now - free_seen > SLICE_FORGOTTEN)
+		free_from = 0;
+	if (before)
+		note_card_free(now);
+	if (!before || left_free.is_too_long) {
 		free_from = 0;
 		return false;
 	}
-	if (!free_from || now - free_seen > SLICE_FORGOTTEN)
+	if (!free_from)
 		free_from = now;
 	free_seen = now;
 	if (now - free_from < before * SLICE_LATE)

@@ -65,6 +65,10 @@
 /* Who is next has been woken, and has to launch: some 100 us. It may have been stopped. */
 #define SLICE_LATE (2 * NS_PER_MS)
 
+/* For how long a free card is left to others, in all: so long at once, and one part of the time. */
+#define SLICE_LEFT_FREE (6 * NS_PER_MS)
+#define SLICE_LEFT_FREE_PART 48
+
 /* A container that asked for an early end did not come: nobody gets early ends, twice as long each time. */
 #define SLICE_NO_EARLY_END (50 * NS_PER_MS)
 #define SLICE_NO_EARLY_END_MOST (60 * NS_PER_S)

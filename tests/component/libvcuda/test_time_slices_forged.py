@@ -107,3 +107,16 @@ def test_a_forged_lock(bench: Any, card: str, forged: str, works: list[dict[str,
 def test_many_forged_locks(bench: Any, card: str, forged: str, loads: list[dict[str, Any]]) -> None:
     window = (LONGEST_WAIT + SECOND, LONGEST_WAIT + 3 * SECOND)
     check(bench, bench.workers.run(scenario(bench, forged_locks(card)[forged], window, loads)), 0.85)
+
+
+@pytest.mark.parametrize(("count", "moves", "stride"), [(1, MS, 1), (2, MS, 3), (2, 40 * MS, 3), (16, 10 * MS, 3)])
+@pytest.mark.parametrize("load", [{"kernel": "fixed:20000", "gap": MS}, FLOOD], ids=["idle", "working"])
+def test_early_places_that_move(
+    bench: Any, card: str, count: int, moves: int, stride: int, load: dict[str, Any]
+) -> None:
+    """Nobody comes to these places in the queue, or comes late. A neighbour loses at most 5 of its 50 points."""
+    lie = {"lie_from": queue_offset(card) + 1, "lie_count": count, "lie_each": moves, "lie_stride": stride}
+    tenants = [bench.scenario.Tenant(50, [{**load, **lie}]), bench.scenario.Tenant(50, [FLOOD])]
+    outcome = bench.workers.run(bench.scenario.Scenario(tenants, (SECOND, 5 * SECOND)))
+    print(outcome.shares)
+    assert outcome.share(1) > 0.45

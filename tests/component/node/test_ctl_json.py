@@ -16,6 +16,7 @@ import click
 import nodes
 import pytest
 import yaml
+from checkout import CHECKOUT
 from daemons import Daemon
 
 from vgpu.config import standalone
@@ -39,6 +40,8 @@ CALLS = {
     "config show": ("{source}", 0, "{wrong}"),
     "config upgrade": ("{source}", 0, "{missing}"),
     "doctor": ("--hook {hook}", 0, ""),  # or 1: its verdict on this machine
+    "explain": ("{pod}", 0, "{missing}.yaml"),
+    "gc": ("--dry-run", 0, ""),
     "grant add": ("--cores 30 --memory 1Gi", 0, "--cores 300000"),
     "grant list": ("", 0, ""),
     "grant remove": (GRANT, 0, GRANT[:30]),
@@ -130,6 +133,7 @@ def call(node: nodes.SimulatedNode, verb: str, arguments: str, damaged: bool) ->
         "source": directory / "source.yaml", "wrong": directory / "wrong.yaml", "peers": directory / "peers.json",
         "missing": directory / "missing", "hooks": directory / "hooks.d", "programs": node.hook.parent,
         "hook": node.hook, "cdi": directory / "cdi",
+        "pod": CHECKOUT / "packaging/kubernetes/examples/third-of-a-card.yaml",
     }  # fmt: skip
     program, *_ = node.vgpuctl_command()
     settings = str(directory / "damaged.json") if damaged else str(node.config)

@@ -55,6 +55,7 @@ def call(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.C
     [
         (CTL, ("config", "apply", "--node", "n")),
         (CTL, ("status",)),
+        (CTL, ("gc",)),
         (CTL, ("set", "x", "--cores", "3")),
         (CTL, ("grant", "list")),
         (CTL, ("grant", "add", "--cores", "100")),

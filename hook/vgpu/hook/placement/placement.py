@@ -122,8 +122,7 @@ def place(
     held = [commitments.get(card.uuid) or _FREE for card in node]
     if request.fixed:
         return _fixed(request, node, held, policy)
-    reasons = [_wish_refusal(card, request.wishes) or _refusal(card, request, held[at], policy)
-               for at, card in enumerate(node)]  # fmt: skip
+    reasons = refusals(request, node, commitments, policy)
     fitting = [at for at, reason in enumerate(reasons) if not reason]
     pools = _preferred(request, node, fitting) or _pools(request, node, fitting)
     if not pools:
@@ -131,6 +130,14 @@ def place(
         raise NoFit(_explain(request, node, fitting, reasons, fragments))
     choose = _whole_cards if request.exclusive else _shares
     return [node[at] for at in choose(request, node, held, pools, policy)]
+
+
+def refusals(request: Request, cards: list[Card], commitments: dict[str, Commitment], policy: Policy) -> list[str]:
+    """For each of `cards` the reason why it cannot be one of the request's, "" where it can."""
+    return [
+        _wish_refusal(card, request.wishes) or _refusal(card, request, commitments.get(card.uuid) or _FREE, policy)
+        for card in cards
+    ]
 
 
 _FREE = Commitment()

@@ -1,14 +1,14 @@
-"""`vgpuctl doctor`: runs every check on this node and shows what each one found.
+"""`vgpuctl doctor`: runs every check on this node, shows what each one found, and has some of it mended.
 
-Belongs here: the order of the checks, the table and the exit status. Does not belong here: the checks themselves,
-which are in vgpu.node.doctor.
+Belongs here: the order of the checks, the table and the exit status. Does not belong here: the checks themselves and
+the repairs, which are in vgpu.node.doctor.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import click
 
@@ -16,8 +16,9 @@ from vgpu.config import settings
 from vgpu.config.errors import VgpuError, escaped
 from vgpu.config.settings import Settings
 from vgpu.node.ctl.output import output_option, print_json, print_table, print_text, wide_option
-from vgpu.node.doctor import causes, cdi, coexistence, host, node, runtimes
+from vgpu.node.doctor import causes, cdi, coexistence, host, node, repairs, runtimes
 from vgpu.node.doctor.findings import FAILURE, OK, Check, CheckContext, Finding, examine
+from vgpu.node.doctor.repairs import Repair
 from vgpu.node.service import privilege
 
 CHECKS: dict[str, Check] = {
@@ -51,15 +52,24 @@ HEADERS = ("check", "status", "found")
 @output_option
 @wide_option
 @click.option("--hook", default="", metavar="PATH", help="The hook's program, if it is not the installed hook.")
+@click.option(
+    "--fix",
+    is_flag=True,
+    help="Make missing nodes of the driver and take a stale inventory again; then check once more.",
+)
 @click.pass_obj
-def doctor(config_path: str, output: str, wide: bool, hook: str) -> None:
-    """Check this node's driver, settings, cgroups, runtimes and cards, and change nothing.
+def doctor(config_path: str, output: str, wide: bool, hook: str, fix: bool) -> None:
+    """Check this node's driver, settings, cgroups, runtimes and cards. Only --fix changes anything.
 
     A finding that follows from another one names that one, and no advice of its own: mend the cause first. The exit
     status is 1 if a check fails. After a warning containers still have their limits, but an administrator
-    should look at the cause.
+    should look at the cause. --fix does only what vgpud would do: for all else, as for a runtime that does not call the
+    hook, the finding has the command.
     """
-    findings = diagnose(_context(config_path, hook))
+    context = _context(config_path, hook)
+    findings = diagnose(context)
+    if fix:
+        findings = _mended(findings, context)
     if output == "json":
         print_json([asdict(finding) for finding in findings])
     else:
@@ -71,6 +81,21 @@ def doctor(config_path: str, output: str, wide: bool, hook: str) -> None:
 def diagnose(context: CheckContext) -> list[Finding]:
     """All findings, in the order of the checks."""
     return causes.fold([finding for name, check in CHECKS.items() for finding in examine(name, check, context)])
+
+
+def _mended(findings: list[Finding], context: CheckContext) -> list[Finding]:
+    """The findings after the repairs, of which each is also printed to stderr."""
+    done = repairs.mend(findings, context)
+    for repair in done:
+        click.echo(f"mended: {repair.check}: {repair.done}" if repair.done else f"not mended: {repair.error}", err=True)
+    if not done:
+        click.echo("nothing to mend by itself", err=True)
+        return findings
+    return [replace(item, mended=_texts(done, item.check)) for item in diagnose(context)]
+
+
+def _texts(done: list[Repair], check: str) -> str:
+    return "; ".join(repair.done for repair in done if repair.check == check and repair.done)
 
 
 def _context(config_path: str, hook: str) -> CheckContext:

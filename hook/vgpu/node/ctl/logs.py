@@ -46,7 +46,7 @@ def logs(config_path: str, container: str, errors: bool, source: str, output: st
     hook_lines = read(node.run_dir)
     lines = [] if source == "vgpud" else hook_lines
     if source != "hook":
-        lines = sorted([*lines, *_vgpud_lines()], key=_time)
+        lines = sorted([*lines, *_vgpud_lines()], key=time_of)
     if container:
         wanted = Wanted(container, hook_lines, Ledger(node, []))
         lines = [line for line in lines if wanted.matches(line)]
@@ -62,7 +62,7 @@ def read(run_dir: str) -> list[Line]:
     for name in (f"{path}.1", path):
         with contextlib.suppress(FileNotFoundError):
             found += [line for text in records.read_bounded(name, MAX_FILE).splitlines() for line in _decoded(text)]
-    return sorted(found, key=_time)
+    return sorted(found, key=time_of)
 
 
 class Wanted:
@@ -154,7 +154,7 @@ def _texts(line: Line) -> list[object]:
     return [line["error"], *notes] if isinstance(notes, list) else [line["error"]]
 
 
-def _time(line: Line) -> float:
+def time_of(line: Line) -> float:
     """When it happened; 0 for a time that is none, so that the order of the others does not depend on it."""
     when = line["time"]
     return float(when) if isinstance(when, (int, float)) and 0 <= when < journal.END_OF_TIME else 0.0
@@ -162,7 +162,7 @@ def _time(line: Line) -> float:
 
 def _row(line: Line) -> list[object]:
     notes = line["notes"]
-    when = Time(_time(line)) if _time(line) else None
+    when = Time(time_of(line)) if time_of(line) else None
     texts = [str(note) for note in notes] if isinstance(notes, list) else []
     return [
         when, line["source"], line["stage"], Id(line["container"]), line["name"], line["pid"], line["error"], texts

@@ -24,7 +24,9 @@ OWN = "vgpu."
 SUMMARIES = {
     "cdi": "Have runtimes call vgpu's hook by a CDI device, without a change to their configuration.",
     "config": "Check, show and apply /etc/vgpu/config.yaml.",
-    "doctor": "Check this node's driver, settings, cgroups, runtimes and cards, and change nothing.",
+    "doctor": "Check this node's driver, settings, cgroups, runtimes and cards.",
+    "explain": "Say what a container or a pod would get on this node, or why not, and what the hook did.",
+    "gc": "Remove what ended containers and killed programs have left on this node.",
     "grant": "Amounts that this node has granted to pods.",
     "health": "Print the status of vgpud and of this node.",
     "inventory": "The driver's files, device nodes and cards of this node, as containers get them.",

@@ -53,8 +53,7 @@ class CopyRemoval:
             return
         self._next = self.clock() + SWEEP
         state = paths.all_limiter_copies(self.settings.state_dir)
-        used = {os.path.basename(os.path.dirname(copy.path)) for copy in found.copies if copy.path}
-        unfit = [name for name in _names(state) if name not in used and not _fits(name, found)]
+        unfit = unfit_copies(self.settings, found)
         self._unfit = {name: self._unfit.get(name) or Unfit(self.clock() + GRACE) for name in unfit}
         containers = set(_names(paths.containers(self.settings.run_dir)))
         for name in unfit:
@@ -67,6 +66,16 @@ class CopyRemoval:
         if seen.complete and not seen.holders:
             shutil.rmtree(directory)
             self.log.info("removed: a copy of libvcuda that fits neither the driver nor the package", path=directory)
+
+
+def unfit_copies(settings: Settings, found: Inventory) -> list[str]:
+    """The names of the directories of copies that fit neither the driver nor the package. None where `found` names no
+    build of libvcuda."""
+    if not found.copies:
+        return []
+    used = {os.path.basename(os.path.dirname(copy.path)) for copy in found.copies if copy.path}
+    names = _names(paths.all_limiter_copies(settings.state_dir))
+    return [name for name in names if name not in used and not _fits(name, found)]
 
 
 def _fits(name: str, found: Inventory) -> bool:

@@ -63,7 +63,7 @@ class Reaper:
     def look(self) -> None:
         """Do one round. VgpuError or OSError if the state cannot be read or changed; the next round tries again."""
         ledger = Ledger(self.settings, [], self.proc)
-        found, damaged = self._found()
+        found, damaged = self.found()
         dead = [claim for claim in found if not ledger.lives(claim)]
         self.counts = {"total": len(found) + len(damaged), "living": len(found) - len(dead), "damaged": len(damaged)}
         try:
@@ -109,7 +109,7 @@ class Reaper:
 
     # Directories without a readable claim
 
-    def _found(self) -> tuple[list[Claim], dict[str, str]]:
+    def found(self) -> tuple[list[Claim], dict[str, str]]:
         """(the readable claims, the problem of each other container's directory)."""
         found: list[Claim] = []
         damaged: dict[str, str] = {}
@@ -129,14 +129,14 @@ class Reaper:
         for name, error in damaged.items():
             directory = paths.container(self.settings.run_dir, name)
             token = _token(directory)
-            reason = self._reason_to_keep(name, directory, missing=not error)
+            reason = self.reason_to_keep(name, directory, missing=not error)
             if reason:
                 kept += [f"{error}; kept: {reason}"] if error else []
             elif ledger.discard(name, lambda at=directory, seen=token: _token(at) == seen):  # type: ignore[misc]
                 self._log_release(name, 0, error or "left by a hook that was killed")
         self.conditions.set("damaged claims", "; ".join(kept))
 
-    def _reason_to_keep(self, container: str, directory: str, missing: bool) -> str:
+    def reason_to_keep(self, container: str, directory: str, missing: bool) -> str:
         """Why the container might still live, or "" if it cannot.
 
         vgpu mounts the limits file of a share into its container, and the kernel lists the mounts of every process.
@@ -161,14 +161,18 @@ class Reaper:
     # Temporary files
 
     def _sweep(self) -> None:
-        """Remove the temporary files of writers that died between write and rename."""
+        for path in self.temporary_files():
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            self.conditions.log.info("removed: a temporary file of a writer that died", path=path)
+
+    def temporary_files(self) -> Iterator[str]:
+        """The temporary files of writers that died between write and rename."""
         for directory in _written(self.settings.run_dir, self.settings.state_dir):
             for name in _names(directory):
                 path = f"{directory}/{name}"
                 if _is_temporary(name) and self.wall_clock() - _touched(path) > TEMPORARY_AGE and _is_file(path):
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(path)
-                    self.conditions.log.info("removed: a temporary file of a writer that died", path=path)
+                    yield path
 
 
 def _written(run: str, state: str) -> list[str]:

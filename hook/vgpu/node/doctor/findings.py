@@ -22,7 +22,7 @@ OK, WARNING, FAILURE = "ok", "warning", "failure"
 class Finding:
     """The result of a check. `expected` and `do` are "" if the check found nothing wrong.
 
-    `cause` is the check that found the cause of this finding, or "".
+    `cause` is the check that found the cause of this finding, or "". `mended` is what `--fix` did for it, or "".
     """
 
     check: str
@@ -31,6 +31,7 @@ class Finding:
     expected: str = ""
     do: str = ""
     cause: str = ""
+    mended: str = ""
 
 
 @dataclass(frozen=True)
