@@ -1,5 +1,5 @@
-"""Containers of several processes beside other containers, in virtual time: each gets its share as exactly as one process
-does, though its processes take turns and only one of them waits for the card at a time.
+"""Containers of several processes beside other containers, in virtual time: each gets its share as exactly as one
+process does, though its processes take turns and only one of them waits for the card at a time.
 """
 
 from __future__ import annotations
