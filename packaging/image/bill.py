@@ -1,6 +1,6 @@
 """bill.py IMAGE ROOT VERSION OUTPUT: writes an image's bill of materials, CycloneDX 1.6 in JSON.
 
-Belongs here: which parts a root file system has, read from its own records: Debian's packages, the Python packages below
+Belongs here: which parts a root file system has, read from its own records: Debian's packages, the Python packages in
 /usr/lib/vgpu/python, and vgpu itself. Versions are exact. A licence is named where the part's own file names it in a
 form that a program can read: Debian's copyright format 1.0, a wheel's License-Expression, License or classifier.
 Needs SOURCE_DATE_EPOCH: one root file system gives one bill, to the byte.

@@ -20,9 +20,10 @@ ARCHIVES = "var/cache/apt/archives"
 STATUS = "var/lib/dpkg/status.d"
 #: What nothing in an image reads. Licences stay: /usr/share/doc/*/copyright and /usr/share/common-licenses.
 UNUSED = (
-    "etc/apt", "etc/cron.daily", "etc/fstab", "etc/hostname", "etc/logrotate.d", "etc/mime.types", "etc/resolv.conf",
-    "etc/dpkg", "etc/update-motd.d", "sbin/start-stop-daemon*", "usr/lib/*-linux-gnu/gconv", "usr/lib/*-linux-gnu/perl-base", "usr/lib/tmpfiles.d",
-    "usr/lib/python3.11/pydoc_data", "usr/lib/python3.11/test", "usr/share/applications", "usr/share/bash-completion", "usr/share/binfmts", "usr/share/bug", "usr/share/doc-base",
+    "etc/apt", "etc/cron.daily", "etc/dpkg", "etc/fstab", "etc/hostname", "etc/logrotate.d", "etc/mime.types",
+    "etc/resolv.conf", "etc/update-motd.d", "sbin/start-stop-daemon*", "usr/lib/*-linux-gnu/gconv",
+    "usr/lib/*-linux-gnu/perl-base", "usr/lib/python3.11/pydoc_data", "usr/lib/python3.11/test", "usr/lib/tmpfiles.d",
+    "usr/share/applications", "usr/share/bash-completion", "usr/share/binfmts", "usr/share/bug", "usr/share/doc-base",
     "usr/share/gcc", "usr/share/gdb", "usr/share/info", "usr/share/lintian", "usr/share/locale", "usr/share/man",
     "usr/share/menu", "usr/share/pixmaps", "usr/share/polkit-1", "usr/share/python3", "var/cache", "var/lib/apt",
     "var/lib/dpkg/[!s]*", "var/lib/dpkg/status", "var/log/apt",

@@ -23,7 +23,8 @@ pytestmark = pytest.mark.root
 MANIFESTS = CHECKOUT / "packaging/kubernetes"
 ROLES = {"ServiceAccount": 1, "ClusterRole": 3, "ClusterRoleBinding": 3}
 EXTENDER = {
-    "ServiceAccount": 1, "ClusterRole": 1, "ClusterRoleBinding": 1, "Role": 1, "RoleBinding": 1, "Deployment": 1, "Service": 1,
+    "ServiceAccount": 1, "ClusterRole": 1, "ClusterRoleBinding": 1, "Role": 1, "RoleBinding": 1, "Deployment": 1,
+    "Service": 1,
 }  # fmt: skip
 UNIT = "vgpu-device-plugin.service"
 ACCOUNT = "/run/secrets/kubernetes.io/serviceaccount"

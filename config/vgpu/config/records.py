@@ -193,7 +193,7 @@ def write_bytes(path: str, data: bytes, mode: int = 0o600, temporary: str = "", 
     """Replace `path` by `data`. A reader, or a power cut, finds the old content or the new, never a part.
 
     A writer under a lock may give the temporary file a name of its own in the same directory. What a killed writer left
-    there is then overwritten, and known to belong to nobody who lives. `group`: the file's, where it is not the writer's.
+    there is then overwritten, and known to belong to nobody who lives. `group` is the file's, if not the writer's.
     """
     directory, name = os.path.split(path)
     temporary = temporary or os.path.join(directory, f".{name}.{os.getpid()}.tmp")

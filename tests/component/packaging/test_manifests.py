@@ -255,7 +255,7 @@ def test_images() -> None:
 def checkout_version() -> str:
     """The version of wheel and images, as packaging/version has it for all builders."""
     script = '. packaging/version; echo "$wheel_version"'
-    return subprocess.run(["sh", "-euc", script], cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.check_output(["sh", "-euc", script], cwd=CHECKOUT, text=True).strip()
 
 
 # The exporter's own DaemonSet
