@@ -220,7 +220,7 @@ def require_programs(*paths: str) -> None:
 
 
 def _refuse_beside_cdi(config_path: str, node: Settings) -> None:
-    """VgpuError if kubelet's containers come to the hook by CDI already. Never both: its second run would do nothing."""
+    """VgpuError if kubelet's containers come to the hook by CDI already: its second run would do nothing."""
     found = cdi.in_use(CheckContext(config_path, node))
     if found:
         do = "end CDI (plugin.cdi: false, vgpuctl cdi remove), or pass --force if no container meets both"
