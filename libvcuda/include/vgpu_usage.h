@@ -36,6 +36,7 @@
 #define VGPU_USAGE_SLOTS 1024u
 #define VGPU_USAGE_COUNTS ((uint64_t)1)         /* libvcuda counts `throttled`, `refusals` and `waits` */
 #define VGPU_USAGE_LOCKS_REFUSED ((uint64_t)2)  /* a sandbox refuses the locks by which containers take turns */
+#define VGPU_USAGE_WAITS_REFUSED ((uint64_t)4)  /* it refuses the waits by which they are woken */
 #define VGPU_USAGE_CHANGE_SHIFT 8u
 #define VGPU_USAGE_OVERHEAD_UNIT 4096u
 #define VGPU_USAGE_UNACCOUNTED_MOST ((uint64_t)1 << 30) /* a context of current cards and much code */

@@ -28,7 +28,7 @@ UNKNOWN_NAMESPACES = (1 << 64) - 1  #: without a usable /proc
 HEADER = Struct("=QQ48x")
 MARKS = Struct("=Q")
 MARKS_OFFSET = 40
-MARK_COUNTS, MARK_LOCKS_REFUSED = 1, 2
+MARK_COUNTS, MARK_LOCKS_REFUSED, MARK_WAITS_REFUSED = 1, 2, 4
 CHANGE_OFFSET = 48
 CHANGE_SHIFT = 8
 CARD = Struct("=Q16s8x")
@@ -165,6 +165,11 @@ def has_counts(head: bytes) -> bool:
 def locks_are_refused(head: bytes) -> bool:
     """Whether that libvcuda says that a sandbox refuses the locks by which containers take turns."""
     return bool(_marks(head) & MARK_LOCKS_REFUSED)
+
+
+def waits_are_refused(head: bytes) -> bool:
+    """Whether that libvcuda says that a sandbox refuses the waits by which containers are woken."""
+    return bool(_marks(head) & MARK_WAITS_REFUSED)
 
 
 def change(head: bytes) -> tuple[int, int]:

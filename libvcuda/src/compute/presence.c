@@ -476,9 +476,18 @@ static uint32_t bit_of(uint64_t byte)
 	return (uint32_t)1 << byte % 32;
 }
 
+static void note_refused_waits(void)
+{
+	usage_waits_refused();
+	log_once(LOG_WARNING, "futex FUTEX_WAIT_BITSET is refused (a seccomp profile or a sandbox); this container looks twice in "
+		 "a millisecond whether it is next");
+}
+
 void presence_wait(uint64_t time, uint64_t until)
 {
 	clock_wait_bits(word, *word, bit_of(byte_of(time)), until);
+	if (clock_waits_are_refused())
+		note_refused_waits();
 }
 
 void presence_wake_next(void)

@@ -1,6 +1,7 @@
 /* See driver/clock.h. */
 #include "driver/clock.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <signal.h>
@@ -14,9 +15,12 @@
 
 enum { STACK = 256 * 1024 };
 
+#define STEP (500 * NS_PER_US)
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const struct vgpu_sim_clock *simulated; /* NULL: real time */
 static bool looked;
+static bool is_refused;
 
 static void find(void)
 {
@@ -61,6 +65,20 @@ void clock_sleep_until(uint64_t time)
 		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
 }
 
+/* In small steps, because nobody can wake this thread. */
+static void wait_without_futex(uint64_t until)
+{
+	uint64_t next = clock_now() + STEP;
+
+	__atomic_store_n(&is_refused, true, __ATOMIC_RELAXED);
+	clock_sleep_until(until < next ? until : next);
+}
+
+bool clock_waits_are_refused(void)
+{
+	return __atomic_load_n(&is_refused, __ATOMIC_RELAXED);
+}
+
 void clock_wait_bits(uint32_t *word, uint32_t seen, uint32_t bits, uint64_t until)
 {
 	const struct vgpu_sim_clock *clock = virtual_clock();
@@ -68,8 +86,9 @@ void clock_wait_bits(uint32_t *word, uint32_t seen, uint32_t bits, uint64_t unti
 
 	if (clock)
 		clock->wait(word, seen, until);
-	else /* unlike FUTEX_WAIT this one takes an absolute time, of CLOCK_MONOTONIC */
-		syscall(SYS_futex, word, FUTEX_WAIT_BITSET, seen, until == UINT64_MAX ? NULL : &time, NULL, bits);
+	else if (syscall(SYS_futex, word, FUTEX_WAIT_BITSET, seen, until == UINT64_MAX ? NULL : &time, NULL, bits) != 0 &&
+		 errno != EAGAIN && errno != EINTR && errno != ETIMEDOUT)
+		wait_without_futex(until); /* unlike FUTEX_WAIT it takes an absolute time, of CLOCK_MONOTONIC */
 }
 
 void clock_wake_bits(uint32_t *word, uint32_t bits)

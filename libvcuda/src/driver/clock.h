@@ -32,6 +32,12 @@ void clock_wake_all(uint32_t *word);
 void clock_wait_bits(uint32_t *word, uint32_t seen, uint32_t bits, uint64_t until);
 void clock_wake_bits(uint32_t *word, uint32_t bits);
 
+/*
+ * Whether the kernel, or a sandbox, has refused such a wait. Waits then last half a millisecond, and whoever waits looks
+ * again.
+ */
+bool clock_waits_are_refused(void);
+
 /* Starts a detached thread that gets none of the program's signals. False: it could not be started. */
 bool clock_thread(void (*body)(void));
 

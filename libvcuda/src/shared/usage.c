@@ -370,6 +370,14 @@ void usage_locks_refused(void)
 		__atomic_fetch_or(&usage->marks, VGPU_USAGE_LOCKS_REFUSED, __ATOMIC_RELAXED);
 }
 
+void usage_waits_refused(void)
+{
+	struct vgpu_usage *usage = atomic_load(&usage_region);
+
+	if (usage)
+		__atomic_fetch_or(&usage->marks, VGPU_USAGE_WAITS_REFUSED, __ATOMIC_RELAXED);
+}
+
 void usage_change_measured(const struct vgpu_usage_time *time, uint64_t ns)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);

@@ -105,6 +105,9 @@ void usage_change_measured(const struct vgpu_usage_time *time, uint64_t ns);
 /* A sandbox refuses the locks by which containers take turns. */
 void usage_locks_refused(void);
 
+/* A sandbox refuses the waits by which containers are woken. */
+void usage_waits_refused(void);
+
 /* The number of slots that were ever used: those at this index and above never were. */
 uint32_t usage_slot_count(void);
 

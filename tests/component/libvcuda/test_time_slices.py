@@ -55,6 +55,15 @@ def both_working(one: Container, other: Container, seconds: float = 0.4) -> floa
     return sum(seen) / len(seen)
 
 
+def processor_time(container: Container) -> float:
+    """Seconds of a processor that its processes have used."""
+    ticks = 0
+    for process in container.processes:
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 # ---- stopped and killed ----
 
 
@@ -265,6 +274,28 @@ def test_a_sandbox_that_refuses_locks(node: Node, tmp_path: Path) -> None:
     assert all(2 < share < 52 for share in got), got
     regions = [(one.box.path / "usage/usage").read_bytes() for one in (refused, other)]
     assert [usage.locks_are_refused(region) for region in regions] == [True, False]
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["waits for others", "all waits"])
+def test_a_sandbox_that_refuses_to_wait(node: Node, tmp_path: Path, others: bool) -> None:
+    """The container says so, and looks at the others now and then instead of all the time."""
+    refused, other = node.share_out(40, 40)
+    shim = tmp_path / "refuse_waits.so"
+    compile_c(shim, SOURCES / "refuse_waits.c", "-shared", "-fPIC")
+    refused.box.environment["LD_PRELOAD"] = str(shim)
+    if others:
+        refused.box.environment["REFUSE_ALL_WAITS"] = "1"
+    refused.flood()
+    other.flood()
+    until(lambda: refused.busy() > 3 * MS and other.busy() > 3 * MS)
+    assert_shares(node, {refused: 40, other: 40})
+    before, began = processor_time(refused), time.monotonic()
+    time.sleep(1)
+    assert processor_time(refused) - before < 0.5 * (time.monotonic() - began)
+    regions = [(one.box.path / "usage/usage").read_bytes() for one in (refused, other)]
+    assert [usage.waits_are_refused(region) for region in regions] == [True, False]
+    lines = [line for line in refused.log.splitlines() if "futex" in line]
+    assert len(lines) == 1 and "looks twice in a millisecond" in lines[0], lines
 
 
 # ---- the file itself ----

@@ -180,13 +180,29 @@ class Lender:
 
     def without_locks(self) -> str:
         """A sentence about the containers that say that their locks are refused, or ""."""
-        claims = [share.claim for share in self.shares.values() if share.report and share.report.locks_refused]
-        names = [f"{claim.container} ({claim.name})" if claim.name else claim.container for claim in claims]
+        names = self._named(lambda report: report.locks_refused)
         if not names:
             return ""
         return (
-            f"a sandbox refuses the file locks of {', '.join(sorted(names))}, so their work mixes with that of others; "
+            f"a sandbox refuses the file locks of {names}, so their work mixes with that of others; "
             "allow fcntl F_OFD_SETLK and F_OFD_GETLK there"
+        )
+
+    def without_waits(self) -> str:
+        """A sentence about the containers that say that their waits are refused, or ""."""
+        names = self._named(lambda report: report.waits_refused)
+        if not names:
+            return ""
+        return (
+            f"a sandbox refuses the futexes of {names}, so they come late to their turns; "
+            "allow futex FUTEX_WAIT_BITSET there"
+        )
+
+    def _named(self, is_said: Callable[[Report], bool]) -> str:
+        """The containers whose programs say so, in one line."""
+        claims = [share.claim for share in self.shares.values() if share.report and is_said(share.report)]
+        return ", ".join(
+            sorted(f"{claim.container} ({claim.name})" if claim.name else claim.container for claim in claims)
         )
 
     def figures(self) -> list[dict[str, object]]:

@@ -124,6 +124,7 @@ class Daemon:
         self._watch()
         self.conditions.set("card pages", self.lender.failed)
         self.conditions.set("file locks", self.lender.without_locks())
+        self.conditions.set("futexes", self.lender.without_waits())
         self.server.tick()
         self._part("round record", lambda: self._record_round(begun))
         if not self.ready and (self.inventory.attempts or since_boot() - self.started > READY_AFTER):

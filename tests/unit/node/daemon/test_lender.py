@@ -112,16 +112,25 @@ def test_nobody_gets_a_lease_on_a_schedule_that_is_open_here(node: Node, kind: i
             fcntl.fcntl(stream, fcntl.F_SETLEASE, kind)
 
 
-def test_a_container_that_says_that_its_locks_are_refused_is_named(node: Node) -> None:
+@pytest.mark.parametrize(
+    ("mark", "said"),
+    [
+        (usage.MARK_LOCKS_REFUSED, ("refuses the file locks of b, so", "")),
+        (usage.MARK_WAITS_REFUSED, ("", "refuses the futexes of b, so")),
+        (usage.MARK_COUNTS, ("", "")),
+    ],
+)
+def test_a_container_that_says_what_a_sandbox_refuses_is_named(node: Node, mark: int, said: tuple[str, str]) -> None:
     node.container("a", 30, 30)
     node.container("b", 70, 70)
     node.lender.look()
-    assert node.lender.without_locks() == ""
+    assert (node.lender.without_locks(), node.lender.without_waits()) == ("", "")
     with node.region("b").open("r+b") as stream:
         stream.seek(usage.MARKS_OFFSET)
-        stream.write(usage.MARKS.pack(usage.MARK_LOCKS_REFUSED))
+        stream.write(usage.MARKS.pack(mark))
     node.lender.look()
-    assert "refuses the file locks of b, so" in node.lender.without_locks()
+    for part, sentence in zip(said, (node.lender.without_locks(), node.lender.without_waits())):
+        assert part in sentence and bool(part) == bool(sentence)
 
 
 def test_what_changes_cost_is_taken_from_all_shares_as_it_was_measured(node: Node) -> None:
