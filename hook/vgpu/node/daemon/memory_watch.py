@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from vgpu.config.claims import Claim
 from vgpu.config.clock import since_boot
+from vgpu.config.incidents import OVER_LIMIT, STOPPED
 from vgpu.config.inventory import Inventory
 from vgpu.config.limits import UNLIMITED
 from vgpu.config.settings import Settings
@@ -24,6 +25,7 @@ from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.linux import procfs
 from vgpu.node.daemon.foreign_processes import Listed, listed, rows_of
+from vgpu.node.daemon.incidents import Incidents
 from vgpu.node.daemon.worker import Monitor, Spawn, Worker
 from vgpu.node.service.log import Conditions
 
@@ -71,7 +73,10 @@ class Violation:
 
 
 class MemoryWatch(Monitor):
-    """`violations` are the containers found at the last look; `found` and `stopped` count since vgpud's start."""
+    """`violations` are the containers found at the last look; `found` and `stopped` count since vgpud's start.
+
+    `incidents` gets each of them, too.
+    """
 
     LIMIT = 60.0
     TOPIC = "memory of the cards"
@@ -85,8 +90,10 @@ class MemoryWatch(Monitor):
         proc: str = "/proc",
         clock: Callable[[], float] = since_boot,
         stop: Callable[[Claim, str], None] | None = None,
+        incidents: Incidents | None = None,
     ) -> None:
         super().__init__(settings, conditions, spawn, proc, clock)
+        self.incidents = incidents or Incidents()
         self.violations: dict[Key, Violation] = {}
         self.found = 0
         self.stopped = 0
@@ -152,6 +159,9 @@ class MemoryWatch(Monitor):
         self.conditions.set("memory limits", "; ".join(self._lines[key] for key in sorted(self._lines)))
         kills = self.settings.text("limits.enforcement") == KILL
         self.conditions.set("enforcement", "; ".join(self._enforce(living)) if kills else "")
+        for one in found.values():
+            if _identity(one.claim) not in self._stopped:
+                self.incidents.note(OVER_LIMIT, one.claim, one.uuid, one.used)
 
     def _counted(self, rows: Listed, living: list[Claim]) -> Look:
         """The figures of the list by container and process."""
@@ -212,6 +222,9 @@ class MemoryWatch(Monitor):
             )  # fmt: skip
             self._stop(claim, self.proc)
             self.stopped += 1
+            for one in self.violations.values():
+                if one.claim is claim:
+                    self.incidents.note(STOPPED, claim, one.uuid, one.used)
         return spared
 
     def _why_not(self, claim: Claim, living: list[Claim]) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from vgpu.config import limits
 from vgpu.config.claims import Claim
+from vgpu.config.incidents import OVER_LIMIT, STOPPED
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger import container_processes
@@ -165,6 +166,24 @@ def test_kill_stops_the_container_once_and_says_so_before(killing: Watched) -> N
     killing.claims = []
     killing.look({})
     assert killing.conditions.present == {}
+
+
+def test_what_is_found_is_an_incident(watched: Watched) -> None:
+    watched.contains("greedy", (10, 1))
+    watched.look({10: OVER})
+    watched.look({10: OVER})
+    (found,) = watched.watch.incidents.records()
+    assert (found["kind"], found["container"], found["uuid"], found["limit"]) == (OVER_LIMIT, "greedy", UUID, LIMIT)
+    assert found["amount"] == OVER
+
+
+def test_what_is_stopped_is_one_incident_that_outlives_the_container(killing: Watched) -> None:
+    killing.contains("greedy", (10, 1))
+    for _ in range(4):
+        killing.look({10: OVER})
+    killing.claims = []
+    killing.look({})
+    assert [one["kind"] for one in killing.watch.incidents.records()] == [STOPPED]
 
 
 @pytest.mark.parametrize("cgroups", [("", "devices:/b"), ("devices:/a", "devices:/a")], ids=["none", "shared"])
