@@ -57,9 +57,11 @@ def _incident(item: object) -> Incident | None:
     if not isinstance(item, dict) or item.get("kind") not in KINDS:
         return None
     texts = [value for value in map(item.get, FIELDS[:5]) if isinstance(value, str)]
-    numbers = [value for value in map(item.get, FIELDS[5:]) if type(value) in (int, float)]
+    numbers = [
+        value for value in map(item.get, FIELDS[5:]) if isinstance(value, (int, float)) and not isinstance(value, bool)
+    ]
     if len(texts) != 5 or len(numbers) != 3:
         return None
     kind, container, pod_uid, container_name, uuid = texts
     limit, amount, at = numbers
-    return Incident(kind, container, pod_uid, container_name, uuid, int(limit), int(amount), at)
+    return Incident(kind, container, pod_uid, container_name, uuid, int(limit), int(amount), float(at))
