@@ -268,7 +268,7 @@ def test_incidents_are_events_on_the_pod_once(site: Site) -> None:
     card = 0
     try:
         limits = {CORE: 20, MEMORY: 4}
-        site.create("full", limits, command=["sh", "-c", "sleep 10; cudaprobe hold 2000; sleep 86400"])
+        site.create("full", limits, command=["sh", "-c", "sleep 10; cudaprobe alloc 2000; sleep 86400"])
         past = "export LD_LIBRARY_PATH=/usr/local/vgpu/driver; cudaprobe hold 1500 /end; sleep 86400"
         site.create("past", limits, command=["sh", "-c", past])
         ((uuid, _, _),) = site.held("past")

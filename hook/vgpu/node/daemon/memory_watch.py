@@ -37,7 +37,7 @@ APART = 1.0  #: seconds that two looks are apart at least
 TOLERANCE = 64 << 20  #: bytes above the limit that are no violation: the driver's own, which NVML counts a little later
 TOLERANCE_PARTS = 100  #: and this part of the limit
 OWN_PIDS = 520  #: the first driver that always lists the pids of the asker's own namespace (docs/libvcuda.md)
-UNKNOWN_CONTEXT = 1 << 30  #: bytes of a context whose size nobody has seen; as in libvcuda's marks
+LARGEST_CONTEXT = 1 << 30  #: bytes that a context takes at most, as in libvcuda's marks
 MOST_STOPPED = 3  #: containers that are stopped in STOPPED_WITHIN seconds; after that, vgpud only reports
 STOPPED_WITHIN = 600.0
 REPORT, KILL = "report", "kill"  #: the values of limits.enforcement
@@ -54,13 +54,13 @@ def allowed(limit: int) -> int:
 def contexts_beyond(inventory: Inventory) -> dict[str, int]:
     """Bytes that one process may hold of a card beyond its container's limit, by card uuid; {} with most drivers.
 
-    Drivers before OWN_PIDS list the host's pids in a container, so a program may have filled its limit before vgpud has
-    written what its context takes. The least known size of a context counts twice, because code comes on top.
+    Drivers before OWN_PIDS may list the host's pids in a container, so a program may have filled its limit before vgpud
+    has written what its context takes. The sizes that vgpud has seen do not count here: a tenant can make them wrong.
     """
     branch = inventory.driver_version.partition(".")[0]
     if branch.isdigit() and int(branch) >= OWN_PIDS:
         return {}
-    return {card.uuid: 2 * card.context or UNKNOWN_CONTEXT for card in inventory.cards}
+    return {card.uuid: LARGEST_CONTEXT for card in inventory.cards}
 
 
 class Look:
