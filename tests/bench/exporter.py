@@ -8,6 +8,7 @@ the record has 64 containers that nobody has seen before, again and again, and e
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -77,7 +78,8 @@ class Process:
 
 def measure(scrapes: int = SCRAPES, come_and_go: int = COME_AND_GO) -> list[Result]:
     """All results of the group."""
-    with tempfile.TemporaryDirectory() as directory:
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # /run/vgpu lies in memory, too
+    with tempfile.TemporaryDirectory(dir=memory) as directory:
         one = Process(Path(directory))
         try:
             return [*_scrapes(one, scrapes), *_growth(one, come_and_go)]
