@@ -370,6 +370,15 @@ void usage_locks_refused(void)
 		__atomic_fetch_or(&usage->marks, VGPU_USAGE_LOCKS_REFUSED, __ATOMIC_RELAXED);
 }
 
+void usage_change_measured(const struct vgpu_usage_time *time, uint64_t ns)
+{
+	struct vgpu_usage *usage = atomic_load(&usage_region);
+
+	if (usage && time >= usage->times && time < usage->times + VGPU_LIMITS_MAX_CARDS)
+		__atomic_store_n(&usage->change, ns << VGPU_USAGE_CHANGE_SHIFT | (uint64_t)(time - usage->times),
+				 __ATOMIC_RELAXED);
+}
+
 uint32_t usage_slot_count(void)
 {
 	const struct vgpu_usage *usage = atomic_load(&usage_region);

@@ -109,7 +109,7 @@ class RoundRecorder:
             },
             "incidents": self.incidents.records(),
             **more,
-        })  # fmt: skip
+        }, int(self.settings.number("metrics.group")))  # fmt: skip
 
     def _refusals(self, container: str) -> dict[str, int] | None:
         """Refused allocations by card, as the container reports them; None if its report is not known."""
