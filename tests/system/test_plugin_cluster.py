@@ -281,7 +281,7 @@ def test_incidents_are_events_on_the_pod_once(site: Site) -> None:
         site.plugin.kill()
         site.start_plugin()
         time.sleep(40)  # two rounds of the plugin
-        reasons = [event["reason"] for event in site.events("past") if event["source"]["component"] == ACCOUNT]
+        reasons = [event["reason"] for event in site.events("past") if event["source"].get("component") == ACCOUNT]
         assert sorted(reasons) == ["CardFault", "MemoryLimitExceeded"]
         assert site.events("full", "MemoryLimitExceeded") == []
     finally:
