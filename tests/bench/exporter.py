@@ -8,6 +8,7 @@ the record has 64 containers that nobody has seen before, again and again, and e
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -77,7 +78,8 @@ class Process:
 
 def measure(scrapes: int = SCRAPES, come_and_go: int = COME_AND_GO) -> list[Result]:
     """All results of the group."""
-    with tempfile.TemporaryDirectory() as directory:
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # /run/vgpu lies in memory, too
+    with tempfile.TemporaryDirectory(dir=memory) as directory:
         one = Process(Path(directory))
         try:
             return [*_scrapes(one, scrapes), *_growth(one, come_and_go)]
@@ -123,13 +125,22 @@ def _growth(one: Process, come_and_go: int) -> list[Result]:
         one.write(first)
         lines = _scraped_anew(one, first)
         if step == warm:
-            begun = lines, process.memory_info().rss, process.num_fds()
+            begun = lines, process.memory_info().rss, _descriptors(process)
     what = f"what {come_and_go} containers that come and go add"
     return [
         _result("exporter.grow.series", "series", [abs(lines - begun[0])], what),
         _result("exporter.grow.rss_mib", "MiB", [max(process.memory_info().rss - begun[1], 0) / (1 << 20)], what),
-        _result("exporter.grow.descriptors", "descriptors", [max(process.num_fds() - begun[2], 0)], what),
+        _result("exporter.grow.descriptors", "descriptors", [max(_descriptors(process) - begun[2], 0)], what),
     ]
+
+
+def _descriptors(process: psutil.Process) -> int:
+    """Its open files without the connection of a scrape that has just ended: the fewest within two seconds."""
+    counts = []
+    for _ in range(20):
+        counts.append(process.num_fds())
+        time.sleep(0.1)
+    return min(counts)
 
 
 def _scraped_anew(one: Process, first: int) -> int:

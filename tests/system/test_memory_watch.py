@@ -11,6 +11,7 @@ import nodes
 import pytest
 from daemons import wait_for
 
+from vgpu.config import incidents, rounds
 from vgpu.config.settings import Settings
 from vgpu.hook.linux import procfs
 
@@ -90,5 +91,36 @@ def test_by_policy_its_init_is_killed_and_no_others(containers: Containers, daem
     text = daemon.text()
     assert text.index("goes past libvcuda") < text.index("stopping a container that goes past its memory limit")
     daemon.rounds(3)
+    (incident,) = incidents.of_record(rounds.read(node.settings.run_dir))
+    assert (incident.kind, incident.container) == (incidents.STOPPED, liar)
     assert [containers.runtime.state(one)["status"] for one in innocents] == ["running", "running"]
     assert daemon.health()["memory"]["found"] == 1
+
+
+def test_after_a_restart_of_vgpud_violators_are_found_and_who_was_lowered_meanwhile_is_not(
+    containers: Containers, daemon: daemons.Daemon
+) -> None:
+    """The claim has the limit of before, so vgpud needs no memory of its own."""
+    lowered = containers.holds(600)
+    containers.node.vgpuctl("set", lowered, "--memory", "256Mi")
+    liar = containers.holds(1500, BYPASS)
+    for _ in range(2):
+        daemon.start().ready()
+        wait_for(lambda: daemon.health()["memory"]["present"], what=daemon.text())
+        daemon.rounds(3)
+        assert [one["container"] for one in daemon.health()["memory"]["present"]] == [liar]
+        daemon.kill()
+
+
+def test_refused_allocations_are_incidents_of_the_round(containers: Containers, daemon: daemons.Daemon) -> None:
+    daemon.start().ready()
+    container = containers.holds(600)
+    node = containers.node
+    daemon.rounds(2)
+    assert rounds.read(node.settings.run_dir)["incidents"] == []
+    for _ in range(2):
+        containers.runtime.call("exec", container, "cudaprobe", "hold", "900", "/end")
+    wait_for(lambda: rounds.read(node.settings.run_dir)["incidents"], what=daemon.text())
+    (incident,) = incidents.of_record(rounds.read(node.settings.run_dir))
+    assert (incident.kind, incident.container, incident.limit) == (incidents.OUT_OF_MEMORY, container, 1 << 30)
+    assert incident.amount >= 1

@@ -12,12 +12,15 @@ import os
 import re
 import shlex
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import containerd_bed
+import daemons
 import docs_commands
+import nodes
 import pytest
 import yaml
 from cluster_site import ACCOUNT, EXAMPLES, MANIFESTS, NAMESPACE, Site, built, documents
@@ -252,3 +255,36 @@ def test_a_full_card_is_reported_and_the_pod_starts_later(site: Site) -> None:
     wait_for(lambda: "40 cores free of 100" in site.cluster.kubectl("describe", "pod", "three"), 60)
     site.delete("one")
     assert [share[1:] for share in site.held("three")] == [(1024, 70)]
+
+
+# What happens on the cards
+
+
+def test_incidents_are_events_on_the_pod_once(site: Site) -> None:
+    """Refused memory, a driver library of the pod's own, and a lost card. The plugin has its manifest's rights only."""
+    site.configure(CARDS)
+    vgpud = daemons.Daemon(site.node).start().ready()
+    card = 0
+    try:
+        limits = {CORE: 20, MEMORY: 4}
+        site.create("full", limits, command=["sh", "-c", "sleep 10; cudaprobe alloc 2000; sleep 86400"])
+        past = "export LD_LIBRARY_PATH=/usr/local/vgpu/driver; cudaprobe hold 1500 /end; sleep 86400"
+        site.create("past", limits, command=["sh", "-c", past])
+        ((uuid, _, _),) = site.held("past")
+        card = site.cards.index(uuid)
+        wait_for(lambda: site.events("full", "OutOfCardMemory"), 120, lambda: site.what_happened("full") + vgpud.text())
+        wait_for(lambda: site.events("past", "MemoryLimitExceeded"), 120, lambda: site.what_happened("past"))
+        described = site.cluster.kubectl("describe", "pod", "past")
+        assert re.search(r"container main holds 1\d\d\d MiB of card GPU-\S+, and its limit is 1024 MiB", described)
+        nodes.simctl().inject_event(str(site.node.sim), card, "lost", 0)
+        wait_for(lambda: site.events("past", "CardFault"), 120, lambda: site.what_happened("past"))
+        site.plugin.kill()
+        site.start_plugin()
+        time.sleep(40)  # two rounds of the plugin
+        reasons = [event["reason"] for event in site.events("past") if event["source"].get("component") == ACCOUNT]
+        assert sorted(reasons) == ["CardFault", "MemoryLimitExceeded"]
+        assert site.events("full", "MemoryLimitExceeded") == []
+    finally:
+        nodes.simctl().inject_event(str(site.node.sim), card, "back", 0)
+        vgpud.stop()
+        wait_for(lambda: site.offered() == CARDS, 120, site.plugin.text)

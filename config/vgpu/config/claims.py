@@ -26,11 +26,13 @@ class Claim:
     cards that it may use; `exclusive` cards have no limits. `grants` are ids, empty outside Kubernetes. `ready` is
     False until the hook has finished. `devices` are the nodes that the hook opened in its device cgroup,
     `<major>:<minor>` -> the host's path. `priority` orders containers for a card's idle time: 0 is high, all else low.
+    `lowered`: card uuid -> the highest memory limit, in bytes, of before the limit was lowered; an entry goes when the
+    container has freed what it held beyond its limit. None: the claim is of a version that did not record it.
     """
 
     __slots__ = (
         "boot_id", "bundle", "cards", "cgroup", "container", "created", "devices", "exclusive", "grants", "holder",
-        "name", "pid", "priority", "ready", "start_time",
+        "lowered", "name", "pid", "priority", "ready", "start_time",
     )  # fmt: skip
 
     def __init__(
@@ -66,8 +68,10 @@ class Claim:
         self.boot_id = boot_id
         self.priority = priority
         self.devices = devices or {}
+        self.lowered: dict[str, int] | None = {}
 
     def record(self) -> dict[str, object]:
+        lowered = {} if self.lowered is None else {"lowered": self.lowered}
         holder = self.holder and {"pod_uid": self.holder.pod_uid, "container": self.holder.container}
         return {
             "version": VERSION, "container": self.container, "pid": self.pid, "start_time": self.start_time,
@@ -78,7 +82,7 @@ class Claim:
             ],
             "exclusive": self.exclusive, "holder": holder, "grants": self.grants, "bundle": self.bundle,
             "created": self.created, "name": self.name, "ready": self.ready, "cgroup": self.cgroup,
-            "boot_id": self.boot_id, "priority": self.priority, "devices": self.devices,
+            "boot_id": self.boot_id, "priority": self.priority, "devices": self.devices, **lowered,
         }  # fmt: skip
 
 
@@ -99,7 +103,7 @@ def from_record(record: dict[str, object], source: str) -> Claim:
         raise fields.wrong("container", "a container's id")
     if not all(map(paths.is_grant_id, fields.texts("grants"))):
         raise fields.wrong("grants", "ids of grants")
-    return Claim(
+    claim = Claim(
         container=fields.text("container"),
         pid=fields.whole("pid"),
         start_time=fields.whole("start_time"),
@@ -116,6 +120,15 @@ def from_record(record: dict[str, object], source: str) -> Claim:
         priority=fields.whole("priority") if "priority" in record else LOW_PRIORITY,
         devices=_devices(fields) if "devices" in record else {},
     )
+    claim.lowered = _lowered(fields) if "lowered" in record else None
+    return claim
+
+
+def _lowered(fields: Fields) -> dict[str, int]:
+    found = fields.record["lowered"]
+    if not isinstance(found, dict) or not all(type(size) is int and 0 <= size <= UNLIMITED for size in found.values()):
+        raise fields.wrong("lowered", "an object of bytes")
+    return dict(found)
 
 
 def _devices(fields: Fields) -> dict[str, str]:

@@ -37,7 +37,7 @@ class BackgroundServices:
     """The services of one state of the settings. `look` starts those that are due and not running.
 
     The health monitor calls `changed` when a card's health has changed. `all_reasons` returns card uuid -> why the card
-    is unhealthy; any thread may call it.
+    is unhealthy, `faults` those that are out of order themselves, in words; any thread may call both.
     """
 
     def __init__(
@@ -48,9 +48,11 @@ class BackgroundServices:
         changed: Callable[[], None],
         all_reasons: Callable[[], dict[str, str]],
         clock: Callable[[], float],
+        faults: Callable[[], dict[str, str]] = dict,
     ) -> None:
         self.settings = settings
         self.conditions = conditions
+        self.faults = faults
         self.checks = checks
         self.changed = changed
         self.all_reasons = all_reasons
@@ -202,7 +204,10 @@ class BackgroundServices:
         from vgpu.plugin.apiserver import Agent  # noqa: PLC0415
 
         node = os.environ.get(NODE_NAME) or self.settings.node
-        agent = Agent(self.settings, self.conditions.log, node, self.all_reasons, pod_over=self._look_at_grants)
+        agent = Agent(
+            self.settings, self.conditions.log, node, self.all_reasons, pod_over=self._look_at_grants,
+            faults=self.faults,
+        )  # fmt: skip
         agent.start()
         self.agent = agent
 

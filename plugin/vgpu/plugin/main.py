@@ -70,10 +70,12 @@ class DevicePlugin:
         self.allocator = Allocator(self.settings)
         checks = {"/healthz": self.is_alive, "/readyz": self.is_ready}
         self.background = BackgroundServices(
-            self.settings, self.conditions, checks, self.wake, lambda: dict(self._unhealthy), self.clock
-        )
+            self.settings, self.conditions, checks, self.wake, lambda: dict(self._unhealthy), self.clock,
+            lambda: dict(self._faults),
+        )  # fmt: skip
         self._offered: tuple[list[Card], dict[str, str]] | None = None
         self._unhealthy: dict[str, str] = {}  # card uuid -> why it is unhealthy; replaced as a whole, never modified
+        self._faults: dict[str, str] = {}  # card uuid -> card and reason, of those out of order themselves; likewise
 
     def run(self) -> None:
         """Run until SIGTERM or SIGINT; VgpuError when the plugin cannot continue."""
@@ -157,7 +159,7 @@ class DevicePlugin:
             self.conditions.set("resources", f"nothing changed: {error}")
             return
         self.conditions.set("resources", "")
-        self._offered, self._unhealthy = (cards, reasons), reasons
+        self._offered, self._unhealthy, self._faults = (cards, reasons), reasons, self._cards_at_fault()
         for uuid in self.inventory.known:
             text = f"{self.inventory.known[uuid].label()} is unhealthy: {reasons[uuid]}" if uuid in reasons else ""
             self.conditions.set(f"card {uuid}", text)
@@ -166,6 +168,11 @@ class DevicePlugin:
         for one, resource in zip(self.servers, offered):
             if one.device_list.update(resource, reasons):
                 self.log.info("list changed", resource=resource.name, devices=resource.count())
+
+    def _cards_at_fault(self) -> dict[str, str]:
+        """The cards with a reason of their own. A stale inventory makes all cards unhealthy, and none faulty."""
+        found = {**self.inventory.lost(), **self.background.reasons()}
+        return {uuid: f"{self.inventory.known[uuid].label()}: {text}" for uuid, text in found.items()}
 
     def _kept_tags(self, cards: list[Card]) -> dict[str, str]:
         self.tags, problem = device_tags.keep(self.settings.state_dir, [card.uuid for card in cards], self.tags)

@@ -83,6 +83,16 @@ def test_a_change_that_fits_takes_effect(node: Node, arguments: list[str], expec
     assert node.in_force("abd2") == (8 * GIB, 50, 50)
 
 
+def test_the_claim_has_the_highest_limit_of_before(node: Node) -> None:
+    def lowered() -> dict[str, int] | None:
+        return claims.read(str(node.path / "run"), "abc1").lowered
+
+    assert lowered() == {}
+    for memory, expected in (("3Gi", {}), ("2Gi", {UUID: 3 * GIB}), ("1Gi", {UUID: 3 * GIB}), ("2Gi", {UUID: 3 * GIB})):
+        assert node.set("abc1", "--memory", memory).exit_code == 0
+        assert lowered() == expected
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -16,10 +16,11 @@ import pytest
 import urllib3
 from fake_apiserver import FakeApiServer
 
-from vgpu.config import grants, paths, pods, records
+from vgpu.config import grants, paths, pods, records, rounds
 from vgpu.config.claims import Claim
 from vgpu.config.errors import VgpuError
 from vgpu.config.grants import Grant, Holder
+from vgpu.config.incidents import OUT_OF_MEMORY, STOPPED, Incident
 from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
@@ -63,6 +64,7 @@ class Site:
         }  # fmt: skip
         self.settings = Settings(values, NODE)
         self.reasons: dict[str, str] = {}
+        self.faults: dict[str, str] = {}
         self.over: list[int] = []  # an item for each call of pod_over
         (path / "run").mkdir()
         self.put_inventory()
@@ -70,8 +72,9 @@ class Site:
 
     def new_agent(self) -> Agent:
         made = Agent(
-            self.settings, Log(self.log, False), NODE, lambda: dict(self.reasons), pod_over=lambda: self.over.append(1)
-        )
+            self.settings, Log(self.log, False), NODE, lambda: dict(self.reasons),
+            pod_over=lambda: self.over.append(1), faults=lambda: dict(self.faults),
+        )  # fmt: skip
         made.informer.first_pause = 0.05
         return made
 
@@ -758,6 +761,105 @@ def test_what_no_event_can_say_is_in_the_plugins_log_once(site: Site) -> None:
     site.agent.handed_over("")
     time.sleep(0.3)
     assert site.logged("AnnotationIgnored") == 1
+
+
+# Events about what happened to a pod's containers
+
+
+def out_of_memory(uid: str, container: str, at: float, amount: int = 3) -> dict[str, object]:
+    return Incident(OUT_OF_MEMORY, f"id-{container}", uid, container, A, 2 << 30, amount, at).record()
+
+
+def round_with(site: Site, *incidents: object) -> None:
+    rounds.write(site.settings.run_dir, {"incidents": list(incidents)})
+    site.agent.handed_over("")
+
+
+def posts(site: Site) -> int:
+    return len([path for method, path in site.server.requests if method == "POST" and "/events" in path])
+
+
+def test_incidents_are_events_on_their_pods_once_over_restarts_and_outages(site: Site) -> None:
+    hour = time.time() // 3600 * 3600
+    site.server.break_next("503", "/events", times=2)
+    site.server.put_pod("p", NODE, UID, LIMITS)
+    site.server.put_pod("q", NODE, OTHER, LIMITS, phase="Failed")
+    site.start()
+    until(lambda: site.record(UID))
+    killed = Incident(STOPPED, "c-2", OTHER, "main", A, 1 << 30, 2 << 30, hour + 2).record()
+    nobody = out_of_memory("99999999-0b0e-4c53-9d3a-6f0f8f0f1a11", "main", hour + 1)
+    round_with(site, out_of_memory(UID, "main", hour + 1), killed, nobody, "junk")
+    until(lambda: site.agent.handed_over("") or len(site.server.events) == 2)
+    (text,) = events_of(site, "OutOfCardMemory")
+    assert text == f"container main reports 3 allocations that did not fit into its 2048 MiB of memory on card {A}"
+    (text,) = events_of(site, "KilledForMemory")
+    assert "vgpud has killed it" in text
+    assert {event["involvedObject"]["uid"] for event in site.server.events} == {UID, OTHER}
+    before = posts(site)
+    round_with(site, out_of_memory(UID, "main", hour + 60, amount=400), killed)
+    site.restart()
+    until(lambda: site.agent.handed_over("") or posts(site) >= before + 2)  # 409 each
+    time.sleep(0.3)
+    assert posts(site) == before + 2
+    assert len(site.server.events) == 2
+    assert site.logged("no event could be written") == 0
+    round_with(site, out_of_memory(UID, "main", hour + 3700, amount=401))
+    until(lambda: site.agent.handed_over("") or len(events_of(site, "OutOfCardMemory")) == 2)
+
+
+def test_a_card_that_goes_is_an_event_on_the_pods_that_use_it(site: Site) -> None:
+    for name, uid, card in (("p", UID, A), ("q", OTHER, B)):
+        site.server.put_pod(name, NODE, uid, LIMITS)
+        made = Claim(f"c-{name}", 1, 1, [CardLimit(card, 1 << 30, 40, 40)], False, Holder(uid, "main"), [], "/b", 1.0)
+        (site.path / f"run/containers/c-{name}").mkdir(parents=True)
+        records.write(paths.claim(site.settings.run_dir, f"c-{name}"), made.record())
+    site.start()
+    until(lambda: site.record(UID) and site.record(OTHER))
+    assert site.server.events == []
+    site.faults[B] = f"card 1 ({B}, Tesla T4): Xid 79, fell off the bus; reset the card"
+    (text,) = until(lambda: site.agent.handed_over("") or events_of(site, "CardFault"))
+    assert text.startswith("container main uses a card that is out of order: card 1 ")
+    assert site.server.events[0]["involvedObject"]["uid"] == OTHER
+    count = posts(site)
+    for _ in range(5):
+        site.agent.handed_over("")
+        time.sleep(0.15)
+    assert posts(site) == count
+
+
+def test_a_hundred_pods_at_once_have_their_events_in_several_rounds(site: Site) -> None:
+    uids = [f"{number:08x}-0b0e-4c53-9d3a-6f0f8f0f1a11" for number in range(60)]
+    for number, uid in enumerate(uids):
+        site.server.put_pod(f"p{number}", NODE, uid, LIMITS)
+    site.start()
+    until(lambda: all(site.record(uid) for uid in uids))
+    api = Api(site.settings.text("kubernetes.kubeconfig"))
+    rounds.write(site.settings.run_dir, {"incidents": [out_of_memory(uid, "main", time.time()) for uid in uids]})
+    pods_now = site.agent.informer.pods()
+    for expected in (25, 50, 60, 60):
+        site.agent._give_notice(api, pods_now)
+        assert len(site.server.events) == expected
+
+
+def test_incidents_that_may_not_be_told_are_in_the_plugins_log_once(site: Site) -> None:
+    site.server.forbidden.append(("POST", "/events"))
+    site.server.put_pod("p", NODE, UID, LIMITS)
+    site.start()
+    until(site.record)
+    round_with(site, out_of_memory(UID, "main", time.time()))
+    until(lambda: site.agent.handed_over("") or site.logged("OutOfCardMemory: container main reports 3 allocations"))
+    time.sleep(0.3)
+    assert site.logged("OutOfCardMemory") == 1
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"version": 1, "incidents": {"a": 1}}', b'{"version": 2}'])
+def test_a_damaged_round_stops_nothing(site: Site, data: bytes) -> None:
+    round_with(site)
+    Path(paths.round_record(site.settings.run_dir)).write_bytes(data)
+    site.server.put_pod("p", NODE, UID, LIMITS, {"vgpu.io/core_limit": "80"})
+    site.start()
+    until(lambda: events_of(site, "AnnotationIgnored"))
+    assert site.logged("error") == 0
 
 
 # Registration

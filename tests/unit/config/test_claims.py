@@ -30,7 +30,7 @@ SOUND = Claim(
     priority=0,
     devices={"195:0": "/dev/nvidia0"},
 ).record()
-LATER = {"cgroup", "boot_id", "priority", "devices"}
+LATER = {"cgroup", "boot_id", "priority", "devices", "lowered"}
 WHOLE = Claim("c2", 12, 3456, [CardLimit(UUID, UNLIMITED)], True, None, [], "/run/b", 17e8).record()
 
 
@@ -99,6 +99,9 @@ CHANGES = [
     ({"devices": {"195:0": 5}}, "devices: expected an object whose values are texts"),
     ({"devices": {"195": "/dev/x"}}, "devices: expected an object of <major>:<minor> and paths"),
     ({"devices": {"195:-1": "/dev/x"}}, "devices: expected an object of <major>:<minor> and paths"),
+    ({"lowered": []}, "lowered: expected an object of bytes"),
+    ({"lowered": {UUID: -1}}, "lowered: expected an object of bytes"),
+    ({"lowered": {UUID: True}}, "lowered: expected an object of bytes"),
     ({"ready": None}, "ready: expected true or false, found nothing"),
 ]
 
@@ -115,6 +118,8 @@ def test_fields_that_older_claims_lack_are_empty() -> None:
     old = {key: value for key, value in SOUND.items() if key not in LATER}
     read = claims.from_record(old, "f")
     assert (read.cgroup, read.boot_id, read.priority) == ("", "", 1)
+    assert read.lowered is None, "not known, and written as it was"
+    assert "lowered" not in read.record()
 
 
 @pytest.mark.parametrize("name", sorted(set(SOUND) - LATER))

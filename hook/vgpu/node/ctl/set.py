@@ -167,9 +167,13 @@ def _record(run_dir: str, claim: Claim, wanted: list[CardLimit]) -> None:
     """Write the claim, the limits file and the claim again.
 
     The first claim has the greater of the old and the new amounts. At every moment the ledger therefore counts at least
-    what the container may take.
+    what the container may take. It also has the limits of before, because the container may still hold as much.
     """
     directory = paths.container(run_dir, claim.container)
+    if claim.lowered is not None:
+        for old, new in zip(claim.cards, wanted):
+            if new.memory < old.memory:
+                claim.lowered[old.uuid] = max(old.memory, claim.lowered.get(old.uuid, 0))
     claim.cards = [
         CardLimit(old.uuid, max(old.memory, new.memory), max(old.cores, new.cores), max(old.core_limit, new.core_limit))
         for old, new in zip(claim.cards, wanted)

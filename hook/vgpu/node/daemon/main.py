@@ -35,6 +35,7 @@ from vgpu.node.daemon.copy_removal import CopyRemoval
 from vgpu.node.daemon.device_monitor import DeviceMonitor
 from vgpu.node.daemon.driver_overhead import DriverOverhead
 from vgpu.node.daemon.foreign_processes import ForeignProcessMonitor
+from vgpu.node.daemon.incidents import Incidents
 from vgpu.node.daemon.inventory_refresh import InventoryRefresher
 from vgpu.node.daemon.lender import Lender
 from vgpu.node.daemon.memory_watch import MemoryWatch
@@ -71,6 +72,7 @@ class Daemon:
         self.selector.register(self.wake[0], selectors.EVENT_READ, self._woken)
         self.server = Server(paths.vgpud_socket(self.settings.run_dir), self.selector, self.answer, since_boot)
         self.workers: list[Worker] = []  # all workers that are not waited for yet, also those whose result is unused
+        self.incidents = Incidents()
         self._create_parts()
         self.stopping = False
         self.reload = False
@@ -92,13 +94,15 @@ class Daemon:
         self.lender = Lender(self.settings, self.proc, regions=self.region_readers)
         self.device_monitor = DeviceMonitor(self.settings, self.conditions, self._spawn, self.region_readers, self.proc)
         self.usage_monitor = UsageMonitor(self.settings, self.conditions, self._spawn, self.lender, self.proc)
-        self.memory_watch = MemoryWatch(self.settings, self.conditions, self._spawn, self.proc)
+        self.memory_watch = MemoryWatch(
+            self.settings, self.conditions, self._spawn, self.proc, incidents=self.incidents
+        )
         self.card_use = CardUseMonitor(self.settings, self.conditions, self._spawn, self.proc)
         parts = Parts(
             self.lender, self.usage_monitor, self.card_use, self.foreign_processes, self.memory_watch,
             self.region_readers,
         )  # fmt: skip
-        self.round_recorder = RoundRecorder(self.settings, parts, self.proc)
+        self.round_recorder = RoundRecorder(self.settings, parts, self.proc, incidents=self.incidents)
 
     def run(self) -> None:
         """Run rounds until SIGTERM or SIGINT."""

@@ -15,15 +15,20 @@ import os
 import signal
 from collections.abc import Callable
 
+from vgpu.config import claims, paths, records
 from vgpu.config.claims import Claim
 from vgpu.config.clock import since_boot
+from vgpu.config.errors import VgpuError
+from vgpu.config.incidents import OVER_LIMIT, STOPPED
 from vgpu.config.inventory import Inventory
 from vgpu.config.limits import UNLIMITED
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger.container_processes import ContainerProcesses
 from vgpu.hook.ledger.ledger import Ledger
+from vgpu.hook.ledger.lock import Lock
 from vgpu.hook.linux import procfs
 from vgpu.node.daemon.foreign_processes import Listed, listed, rows_of
+from vgpu.node.daemon.incidents import Incidents
 from vgpu.node.daemon.worker import Monitor, Spawn, Worker
 from vgpu.node.service.log import Conditions
 
@@ -31,6 +36,8 @@ INTERVAL = 2.0  #: seconds between two calls, if NVML is quick
 APART = 1.0  #: seconds that two looks are apart at least
 TOLERANCE = 64 << 20  #: bytes above the limit that are no violation: the driver's own, which NVML counts a little later
 TOLERANCE_PARTS = 100  #: and this part of the limit
+OWN_PIDS = 520  #: the first driver that always lists the pids of the asker's own namespace (docs/libvcuda.md)
+LARGEST_CONTEXT = 1 << 30  #: bytes of a context that nobody has measured, as in libvcuda's marks
 MOST_STOPPED = 3  #: containers that are stopped in STOPPED_WITHIN seconds; after that, vgpud only reports
 STOPPED_WITHIN = 600.0
 REPORT, KILL = "report", "kill"  #: the values of limits.enforcement
@@ -42,6 +49,18 @@ Key = tuple[str, str]  #: container, uuid
 def allowed(limit: int) -> int:
     """Bytes that NVML may name for a container of this limit."""
     return limit + max(TOLERANCE, limit // TOLERANCE_PARTS)
+
+
+def contexts_beyond(inventory: Inventory) -> dict[str, int]:
+    """Bytes that one process may hold of a card beyond its container's limit, by card uuid; {} with most drivers.
+
+    Drivers before OWN_PIDS may list the host's pids in a container, so a program may have filled its limit before vgpud
+    has written what its context takes. The sizes that vgpud has seen do not count here: a tenant can make them wrong.
+    """
+    branch = inventory.driver_version.partition(".")[0]
+    if branch.isdigit() and int(branch) >= OWN_PIDS:
+        return {}
+    return {card.uuid: LARGEST_CONTEXT for card in inventory.cards}
 
 
 class Look:
@@ -71,7 +90,10 @@ class Violation:
 
 
 class MemoryWatch(Monitor):
-    """`violations` are the containers found at the last look; `found` and `stopped` count since vgpud's start."""
+    """`violations` are the containers found at the last look; `found` and `stopped` count since vgpud's start.
+
+    `incidents` gets each of them, too.
+    """
 
     LIMIT = 60.0
     TOPIC = "memory of the cards"
@@ -85,8 +107,10 @@ class MemoryWatch(Monitor):
         proc: str = "/proc",
         clock: Callable[[], float] = since_boot,
         stop: Callable[[Claim, str], None] | None = None,
+        incidents: Incidents | None = None,
     ) -> None:
         super().__init__(settings, conditions, spawn, proc, clock)
+        self.incidents = incidents or Incidents()
         self.violations: dict[Key, Violation] = {}
         self.found = 0
         self.stopped = 0
@@ -94,7 +118,8 @@ class MemoryWatch(Monitor):
         self._last = Look(0.0, {})
         self._lines: dict[Key, str] = {}
         self._highest: dict[Key, int] = {}
-        self._first = True
+        self._looked = False
+        self._contexts: dict[str, int] = {}  # bytes that a process may hold beyond the limit, by card uuid
         self._stops: list[float] = []
         self._stopped: set[tuple[object, ...]] = set()
 
@@ -104,6 +129,7 @@ class MemoryWatch(Monitor):
         if worker is not None:
             self._collect(worker)
         if inventory and inventory.cards and self._due():
+            self._contexts = contexts_beyond(inventory)
             if not any(_limits(claim) for claim in self._living()):
                 self._not_before = self.clock() + INTERVAL
                 self.judge({}, [])
@@ -139,12 +165,14 @@ class MemoryWatch(Monitor):
     def judge(self, rows: Listed, living: list[Claim]) -> None:
         """Compare NVML's rows with those of the last call, and do what `limits.enforcement` names."""
         before, self._last = self._last, self._counted(rows, living)
-        self._allow_what_was_lowered(living)
+        self._allow(before, living)
         found = {}
         for claim in living:
             for uuid, limit in _limits(claim).items():
-                used = self._held(before, (claim.container, uuid))
-                if used > allowed(self._highest[claim.container, uuid]):
+                key = (claim.container, uuid)
+                used = self._held(before, key)
+                contexts = len(self._last.bytes[key]) * self._contexts.get(uuid, 0)
+                if used > allowed(self._highest[key]) + contexts:
                     found[claim.container, uuid] = Violation(claim, uuid, limit, used)
         self.found += len(found.keys() - self.violations.keys())
         self.violations = found
@@ -152,6 +180,9 @@ class MemoryWatch(Monitor):
         self.conditions.set("memory limits", "; ".join(self._lines[key] for key in sorted(self._lines)))
         kills = self.settings.text("limits.enforcement") == KILL
         self.conditions.set("enforcement", "; ".join(self._enforce(living)) if kills else "")
+        for one in found.values():
+            if _identity(one.claim) not in self._stopped:
+                self.incidents.note(OVER_LIMIT, one.claim, one.uuid, one.used)
 
     def _counted(self, rows: Listed, living: list[Claim]) -> Look:
         """The figures of the list by container and process."""
@@ -177,20 +208,39 @@ class MemoryWatch(Monitor):
         both = earlier.keys() & later.keys()
         return min(sum(earlier[one] for one in both), sum(later[one] for one in both))
 
-    def _allow_what_was_lowered(self, living: list[Claim]) -> None:
-        """A container keeps what it held when its limit was lowered: it may hold that until it has freed it.
+    def _allow(self, before: Look, living: list[Claim]) -> None:
+        """Set what each container may hold: its limit, or what it held when that was lowered, until it has freed it.
 
-        vgpud does not know what a limit was before its own start. What is held at its first look counts as allowed.
+        The claim has the limit of before. In a claim of an earlier version that is not recorded: what such a container
+        holds at vgpud's first look is allowed.
         """
         highest = {}
         for claim in living:
             for uuid, limit in _limits(claim).items():
                 key = (claim.container, uuid)
                 held = sum(self._last.bytes[key].values())
-                before = held if self._first else self._highest.get(key, limit)
-                highest[key] = max(limit, before if held > allowed(limit) else limit)
+                if claim.lowered is None:
+                    known = self._highest.get(key, limit if self._looked else held)
+                    highest[key] = max(limit, known if held > allowed(limit) else limit)
+                    continue
+                highest[key] = max(limit, claim.lowered.get(uuid, 0))
+                earlier = before.bytes.get(key)
+                if uuid in claim.lowered and earlier is not None and max(sum(earlier.values()), held) <= allowed(limit):
+                    highest[key] = limit
+                    self._record_freed(claim, uuid, limit)
         self._highest = highest
-        self._first = False
+        self._looked = True
+
+    def _record_freed(self, claim: Claim, uuid: str, limit: int) -> None:
+        """Take out of the claim that the limit was lowered. If a hook or vgpuctl is at work, the next look does it."""
+        try:
+            with Lock(self.settings.run_dir, wait=False):
+                found = claims.read(self.settings.run_dir, claim.container)
+                if found.lowered and _identity(found) == _identity(claim) and _limits(found).get(uuid) == limit:
+                    del found.lowered[uuid]
+                    records.write(paths.claim(self.settings.run_dir, claim.container), found.record())
+        except (OSError, VgpuError):
+            return  # the container has ended, or the disk is full: what is allowed too much goes at the next look
 
     # What becomes of the container
 
@@ -212,6 +262,9 @@ class MemoryWatch(Monitor):
             )  # fmt: skip
             self._stop(claim, self.proc)
             self.stopped += 1
+            for one in self.violations.values():
+                if one.claim is claim:
+                    self.incidents.note(STOPPED, claim, one.uuid, one.used)
         return spared
 
     def _why_not(self, claim: Claim, living: list[Claim]) -> str:

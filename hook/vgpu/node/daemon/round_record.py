@@ -27,6 +27,7 @@ from vgpu.node.daemon import usage_regions
 from vgpu.node.daemon.card_use import CardUseMonitor
 from vgpu.node.daemon.foreign_processes import ForeignProcessMonitor
 from vgpu.node.daemon.hook_counts import HookCounts
+from vgpu.node.daemon.incidents import Incidents
 from vgpu.node.daemon.lender import Lender
 from vgpu.node.daemon.memory_watch import MemoryWatch
 from vgpu.node.daemon.usage_monitor import UsageMonitor
@@ -70,9 +71,11 @@ class RoundRecorder:
         proc: str = "/proc",
         clock: Callable[[], float] = since_boot,
         wall_clock: Callable[[], float] = time.time,
+        incidents: Incidents | None = None,
     ) -> None:
         self.settings = settings
         self.parts = parts
+        self.incidents = incidents or Incidents(wall_clock)
         self.proc = proc
         self.clock = clock
         self.wall_clock = wall_clock
@@ -89,6 +92,7 @@ class RoundRecorder:
         living = [claim for claim in ledger.claims() if claim.pid > 0 and ledger.lives(claim)]
         figures = {(str(row["container"]), str(row["card"])): row for row in self.parts.lender.figures()}
         self._sum_up(living, figures)
+        self.incidents.look_at_refusals(living, self._refusals)
         now = self.clock()
         rounds.write(self.settings.run_dir, {
             "boot_id": staleness.boot_id(self.proc), "taken": now, "time": self.wall_clock(),
@@ -103,8 +107,16 @@ class RoundRecorder:
             "violation_counts": {
                 "reported": self.parts.memory_watch.found, "killed": self.parts.memory_watch.stopped,
             },
+            "incidents": self.incidents.records(),
             **more,
         }, int(self.settings.number("metrics.group")))  # fmt: skip
+
+    def _refusals(self, container: str) -> dict[str, int] | None:
+        """Refused allocations by card, as the container reports them; None if its report is not known."""
+        share = self.parts.lender.shares.get(container)
+        if share is None or share.report is None:
+            return None
+        return {uuid: row[1] for uuid, row in share.report.counts.items()}
 
     def remove(self) -> None:
         rounds.remove(self.settings.run_dir)

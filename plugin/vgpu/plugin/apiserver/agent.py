@@ -13,16 +13,18 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from vgpu.config import incidents, rounds
 from vgpu.config.errors import VgpuError, shown
 from vgpu.config.pods import Pod
 from vgpu.config.request import CORE_LIMITS
 from vgpu.config.settings import Settings
 from vgpu.node.service.log import Conditions, Log
-from vgpu.plugin.apiserver import handover, pod_complaints, scheduler_protocols
+from vgpu.plugin.apiserver import handover, pod_complaints, pod_incidents, scheduler_protocols
 from vgpu.plugin.apiserver.client import Api, ApiError, Object
 from vgpu.plugin.apiserver.node_annotations import NodeAnnotations
 from vgpu.plugin.apiserver.outage import Outage
 from vgpu.plugin.apiserver.pod_complaints import Complaint, InForce
+from vgpu.plugin.apiserver.pod_incidents import Notice, Repeats
 from vgpu.plugin.apiserver.pod_objects import PodObject
 from vgpu.plugin.apiserver.pods import PodInformer
 
@@ -35,6 +37,7 @@ RECONNECT = 30.0  #: seconds between attempts to find an API server
 STOP_PATIENCE = 2.0  #: seconds to wait for each thread
 INSTALL = "; install python3-kubernetes (Debian, Ubuntu) or run pip install kubernetes, or set kubernetes.api: never"
 MAX_MESSAGE = 1000  #: characters of an event's message; Kubernetes allows 1024
+MOST_NOTICES = 25  #: events about incidents that one round writes; the next rounds write the others
 
 
 def _nobody() -> None:
@@ -44,6 +47,7 @@ def _nobody() -> None:
 class Agent:
     """`reasons` returns card uuid -> why the card is unhealthy; `pod_over` is called when a pod of this node is over.
 
+    `faults` returns the cards that are out of order themselves: card uuid -> card and fault in words.
     VgpuError where the node has no name.
     """
 
@@ -55,6 +59,7 @@ class Agent:
         reasons: Callable[[], dict[str, str]] = dict,
         clock: Callable[[], float] = time.time,
         pod_over: Callable[[], None] = _nobody,
+        faults: Callable[[], dict[str, str]] = dict,
     ) -> None:
         if not node_name:
             do = "set NODE_NAME from spec.nodeName, or name the node in vgpuctl config apply --node"
@@ -75,6 +80,8 @@ class Agent:
         self._rounds = 0
         self._unlocked: set[str] = set()
         self._complained: dict[str, set[Complaint]] = {}  # pod uid -> the events that it has
+        self.faults = faults
+        self._repeats = Repeats()
         self._judged: dict[str, tuple[str, InForce]] = {}  # pod uid -> the state for which all events are written
         self._threads: list[threading.Thread] = []
 
@@ -157,6 +164,7 @@ class Agent:
             except (ApiError, VgpuError) as error:
                 failed.append(error)
         self._complain(api, pods)
+        self._give_notice(api, pods)
         if failed:
             raise failed[0]
         waits = any(scheduler_protocols.awaits_answer(pod, self.dialects) for pod in pods)
@@ -245,16 +253,44 @@ class Agent:
             return None
         return handover.containers_with_devices(self.settings.run_dir, self.settings.state_dir)
 
-    def _write_event(self, api: Api, pod: PodObject, complaint: Complaint) -> bool:
-        """Write an event unless it was written before; False when it has to be tried again.
+    def _give_notice(self, api: Api, pods: list[PodObject]) -> None:
+        """Write an event on each pod whose container met an incident, or uses a card that is out of order."""
+        present = self._notices()
+        by_uid = {pod.pod.uid: pod for pod in pods}
+        due = [one for one in present if one.pod_uid in by_uid and self._repeats.is_due(one)]
+        for one in due[:MOST_NOTICES]:
+            content = (one.complaint.reason, one.subject, one.content)
+            if self._post_event(api, by_uid[one.pod_uid], one.complaint, content):
+                self._repeats.written(one)
+        self._repeats.forget(present, self.clock())
 
-        Its name is made of its content, so that the server refuses it a second time, from a plugin that has restarted.
-        """
-        written = self._complained.setdefault(pod.pod.uid, set())
-        if complaint in written:
-            return True
+    def _notices(self) -> list[Notice]:
+        """The incidents of vgpud's last round, and the containers on faulty cards."""
         try:
-            api.post(f"/api/v1/namespaces/{pod.pod.namespace}/events", self._event(pod, complaint))
+            found = list(pod_incidents.of_incidents(incidents.of_record(rounds.read(self.settings.run_dir))))
+        except (OSError, VgpuError):
+            found = []  # without vgpud nobody finds incidents; the exporter shows that it is away
+        faults = self.faults()
+        if faults:
+            found += pod_incidents.of_faults(handover.claims_of(self.settings.run_dir), faults, self.clock())
+        return found
+
+    def _write_event(self, api: Api, pod: PodObject, complaint: Complaint) -> bool:
+        """Write an event unless it was written before; False when it has to be tried again."""
+        written = self._complained.setdefault(pod.pod.uid, set())
+        if complaint not in written:
+            if not self._post_event(api, pod, complaint, complaint):
+                return False
+            written.add(complaint)
+        return True
+
+    def _post_event(self, api: Api, pod: PodObject, complaint: Complaint, content: tuple[str, ...]) -> bool:
+        """Write an event; False when it has to be tried again.
+
+        Its name is made of `content`, so that the server refuses it a second time, from a plugin that has restarted.
+        """
+        try:
+            api.post(f"/api/v1/namespaces/{pod.pod.namespace}/events", self._event(pod, complaint, content))
             self.conditions.set("events", "")
         except ApiError as error:
             if error.is_outage:
@@ -263,16 +299,15 @@ class Agent:
                 self.conditions.set("events", f"no event could be written: {error}")
                 name = f"{pod.pod.namespace}/{pod.pod.name}"
                 self.conditions.log.warning(f"{complaint.reason}: {complaint.text}", pod=name)
-        written.add(complaint)
         return True
 
-    def _event(self, pod: PodObject, complaint: Complaint) -> Object:
+    def _event(self, pod: PodObject, complaint: Complaint, content: tuple[str, ...]) -> Object:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.clock()))
-        content = hashlib.sha256("\0".join((pod.pod.uid, *complaint)).encode()).hexdigest()[:16]
+        digest = hashlib.sha256("\0".join((pod.pod.uid, *content)).encode()).hexdigest()[:16]
         return {
             "apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": complaint.reason,
             "message": complaint.text[:MAX_MESSAGE],
-            "metadata": {"name": f"{pod.pod.name[:200].rstrip('-.')}.{content}", "namespace": pod.pod.namespace},
+            "metadata": {"name": f"{pod.pod.name[:200].rstrip('-.')}.{digest}", "namespace": pod.pod.namespace},
             "involvedObject": {
                 "apiVersion": "v1", "kind": "Pod", "name": pod.pod.name, "namespace": pod.pod.namespace,
                 "uid": pod.pod.uid, "resourceVersion": pod.version,

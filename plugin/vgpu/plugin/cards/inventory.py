@@ -54,6 +54,10 @@ class InventoryMonitor:
         """Card uuid -> why the inventory makes the card unhealthy."""
         if self.error and self.clock() - self._bad_since >= GRACE:
             return dict.fromkeys(self.known, self.error)
+        return self.lost()
+
+    def lost(self) -> dict[str, str]:
+        """The same, without the reasons that concern all cards alike."""
         return {uuid: "no longer in this node's inventory" for uuid in self.known if uuid not in self.present}
 
     def _read(self) -> None:

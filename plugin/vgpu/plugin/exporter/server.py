@@ -22,7 +22,7 @@ from vgpu.config import paths
 from vgpu.config.errors import VgpuError
 from vgpu.config.settings import Settings
 from vgpu.node.service import single_instance
-from vgpu.plugin.exporter import compat, families, usage
+from vgpu.plugin.exporter import compat, families, page, usage
 from vgpu.plugin.exporter.exposition import GAUGE, family, text_of
 from vgpu.plugin.exporter.snapshot import Snapshot, Source
 
@@ -75,7 +75,7 @@ class Answers:
 
     def page(self) -> bytes:
         snapshot, signature = self.source.look()
-        return self._once("page", signature, lambda: usage.as_page(snapshot).encode())
+        return self._once("page", signature, lambda: page.as_page(snapshot).encode())
 
     def _once(self, name: str, signature: object, make: Callable[[], bytes]) -> bytes:
         if name not in self._kept or self._kept[name][0] != signature:
@@ -101,7 +101,7 @@ def application(answers: Answers) -> web.Application:
 
     async def show_usage(request: web.Request) -> web.Response:
         if "text/html" in request.headers.get("Accept", ""):
-            headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": usage.POLICY}
+            headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": page.POLICY}
             return web.Response(body=answers.page(), headers=headers)
         return web.Response(body=answers.usage(), headers={"Content-Type": "application/json"})
 

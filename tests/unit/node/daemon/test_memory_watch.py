@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import io
+import os
 import random
+from pathlib import Path
 
 import pytest
 
-from vgpu.config import limits
+from vgpu.config import claims, limits, paths, records
 from vgpu.config.claims import Claim
+from vgpu.config.incidents import OVER_LIMIT, STOPPED
+from vgpu.config.inventory import Card, Device, Inventory
 from vgpu.config.limits import CardLimit
 from vgpu.config.settings import Settings
 from vgpu.hook.ledger import container_processes
-from vgpu.node.daemon.memory_watch import INTERVAL, MOST_STOPPED, STOPPED_WITHIN, TOLERANCE, MemoryWatch, allowed
+from vgpu.node.daemon.memory_watch import (
+    INTERVAL,
+    MOST_STOPPED,
+    STOPPED_WITHIN,
+    TOLERANCE,
+    MemoryWatch,
+    allowed,
+    contexts_beyond,
+)
 from vgpu.node.service.log import Conditions, Log
 
 UUID = limits.uuid_text(bytes(range(16)))
@@ -23,20 +35,35 @@ OVER = LIMIT + TOLERANCE + 1
 class Watched:
     """A MemoryWatch whose containers, processes and clock the test sets."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, enforcement: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, enforcement: str, run_dir: str) -> None:
+        self.run_dir = run_dir
         self.log = io.StringIO()
         self.now = 100.0
         self.pids: dict[str, list[tuple[int, int]]] = {}
         self.claims: list[Claim] = []
         self.killed: list[str] = []
-        settings = Settings({"limits.enforcement": enforcement})
+        self.settings = Settings({"limits.enforcement": enforcement, "paths.run": run_dir})
         self.conditions = Conditions(Log(self.log, False))
-        self.watch = MemoryWatch(
-            settings, self.conditions, lambda *_: pytest.fail("asks"),
-            clock=lambda: self.now, stop=lambda claim, _: self.killed.append(claim.container),
-        )  # fmt: skip
+        self.restart()
         monkeypatch.setattr(container_processes.ContainerProcesses, "of", lambda _, claim: self.pids[claim.container])
         self.look({})  # vgpud runs before the containers
+
+    def restart(self) -> None:
+        """vgpud starts anew."""
+        self.watch = MemoryWatch(
+            self.settings, self.conditions, lambda *_: pytest.fail("asks"),
+            clock=lambda: self.now, stop=lambda claim, _: self.killed.append(claim.container),
+        )  # fmt: skip
+
+    def lower(self, claim: Claim, memory: int) -> None:
+        """As `vgpuctl set` does, with the claim on disk."""
+        claim.lowered = {UUID: claim.cards[0].memory}
+        claim.cards[0].memory = memory
+        os.makedirs(paths.container(self.run_dir, claim.container), exist_ok=True)
+        records.write(paths.claim(self.run_dir, claim.container), claim.record())
+
+    def reread(self, claim: Claim) -> None:
+        claim.lowered = claims.read(self.run_dir, claim.container).lowered
 
     def contains(self, name: str, *pids: tuple[int, int], init: int = 5, cgroup: str = "") -> Claim:
         """A living container with these processes."""
@@ -54,13 +81,13 @@ class Watched:
 
 
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
-    return Watched(monkeypatch, "report")
+def watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Watched:
+    return Watched(monkeypatch, "report", str(tmp_path))
 
 
 @pytest.fixture
-def killing(monkeypatch: pytest.MonkeyPatch) -> Watched:
-    return Watched(monkeypatch, "kill")
+def killing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Watched:
+    return Watched(monkeypatch, "kill", str(tmp_path))
 
 
 @pytest.mark.parametrize("limit", [100 << 20, LIMIT, 80 << 30])
@@ -130,23 +157,63 @@ def test_a_thousand_innocents_whose_pids_come_again_are_not_found(killing: Watch
 def test_what_was_held_when_the_limit_was_lowered_is_allowed_until_it_is_freed(watched: Watched) -> None:
     claim = watched.contains("lowered", (10, 1))
     watched.look({10: LIMIT})
-    claim.cards[0].memory = LIMIT // 2
+    watched.lower(claim, LIMIT // 2)
     assert [watched.look({10: LIMIT}) for _ in range(3)] == [[], [], []]
     watched.look({10: LIMIT // 2})
+    assert [watched.look({10: LIMIT}) for _ in range(3)] == [[], [], []], "NVML may have missed it in one list"
+    watched.look({10: LIMIT // 2})
+    watched.look({10: LIMIT // 2})
+    assert claims.read(watched.run_dir, "lowered").lowered == {}
+    watched.reread(claim)
     watched.look({10: LIMIT})
     assert watched.look({10: LIMIT}) == ["lowered"]
 
 
-def test_what_a_container_held_at_vgpuds_start_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its limit may have been lowered while vgpud did not run."""
-    watched = Watched(monkeypatch, "kill")
-    watched.watch = MemoryWatch(
-        watched.watch.settings, watched.conditions, watched.watch.spawn, clock=lambda: watched.now
-    )
-    watched.contains("older", (10, 1))
+def test_a_violator_of_before_vgpuds_start_is_found_and_who_was_lowered_meanwhile_is_not(watched: Watched) -> None:
+    watched.contains("violator", (10, 1))
+    lowered = watched.contains("lowered", (20, 1))
+    watched.lower(lowered, LIMIT // 2)
+    watched.restart()
+    for _ in range(3):
+        found = watched.look({10: OVER, 20: LIMIT})
+    assert found == ["violator"]
+    watched.look({10: OVER, 20: OVER})
+    assert watched.look({10: OVER, 20: OVER}) == ["lowered", "violator"]
+
+
+def test_a_claim_of_an_earlier_version_may_hold_what_it_held_at_vgpuds_start(watched: Watched) -> None:
+    """Its limit may have been lowered while vgpud did not run, and no claim says so."""
+    watched.restart()
+    watched.contains("older", (10, 1)).lowered = None
     assert [watched.look({10: OVER}) for _ in range(3)] == [[], [], []]
     watched.look({10: OVER + 2 * TOLERANCE})
     assert watched.look({10: OVER + 2 * TOLERANCE}) == ["older"]
+
+
+def inventory(driver: str, context: int) -> Inventory:
+    card = Card(UUID, 0, 0, "", "Tesla T4", 16 << 30, Device("/dev/nvidia0", "nvidia0", 195, 0), context=context)
+    return Inventory(driver, "", 1.0, [], [], [], [card])
+
+
+@pytest.mark.parametrize(("driver", "tolerant"), [("470.82", True), ("515.105.01", True), ("550.54.15", False)])
+def test_with_the_hosts_pids_each_process_may_hold_its_context_beyond_the_limit(
+    killing: Watched, driver: str, tolerant: bool
+) -> None:
+    """A program that fills its limit before vgpud has written what its contexts take, and one that goes past it."""
+    context = 900 << 20
+    killing.watch.spawn = lambda *_: None  # type: ignore[assignment,return-value]
+    killing.watch.look(inventory(driver, 20 << 20))  # a tenant has made the known size wrong
+    killing.contains("full", (10, 1), (11, 1), cgroup="devices:/full")
+    killing.contains("greedy", (20, 1), cgroup="devices:/greedy")
+    figures = {10: LIMIT + context, 11: context, 20: allowed(LIMIT) + (1 << 30) + 1}
+    found = [killing.look(figures) for _ in range(2)][-1]
+    assert found == (["greedy"] if tolerant else ["full", "greedy"])
+    assert killing.killed == (["greedy"] if tolerant else ["full", "greedy"])
+
+
+def test_a_driver_whose_version_cannot_be_read_counts_as_old() -> None:
+    assert contexts_beyond(inventory("", 0)) == {UUID: 1 << 30}
+    assert contexts_beyond(inventory("535.1", 0)) == {}
 
 
 def test_cards_without_a_limit_and_whole_cards_are_left_alone(watched: Watched) -> None:
@@ -165,6 +232,24 @@ def test_kill_stops_the_container_once_and_says_so_before(killing: Watched) -> N
     killing.claims = []
     killing.look({})
     assert killing.conditions.present == {}
+
+
+def test_what_is_found_is_an_incident(watched: Watched) -> None:
+    watched.contains("greedy", (10, 1))
+    watched.look({10: OVER})
+    watched.look({10: OVER})
+    (found,) = watched.watch.incidents.records()
+    assert (found["kind"], found["container"], found["uuid"], found["limit"]) == (OVER_LIMIT, "greedy", UUID, LIMIT)
+    assert found["amount"] == OVER
+
+
+def test_what_is_stopped_is_one_incident_that_outlives_the_container(killing: Watched) -> None:
+    killing.contains("greedy", (10, 1))
+    for _ in range(4):
+        killing.look({10: OVER})
+    killing.claims = []
+    killing.look({})
+    assert [one["kind"] for one in killing.watch.incidents.records()] == [STOPPED]
 
 
 @pytest.mark.parametrize("cgroups", [("", "devices:/b"), ("devices:/a", "devices:/a")], ids=["none", "shared"])

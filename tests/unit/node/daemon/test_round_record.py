@@ -134,6 +134,16 @@ def test_a_container_and_its_card(node: Node) -> None:
     assert share["reported"]["waits"] == {"bounds": [0.001, 0.01, 0.1, 1.0], "buckets": [1, 2, 3, 4, 5], "sum": 2.5}
 
 
+def test_refusals_that_a_container_reports_are_an_incident(node: Node) -> None:
+    assert node.round()["incidents"] == []
+    node.hold("a", procfs.start_time(os.getpid()))
+    (found,) = node.round()["incidents"]
+    assert found == {
+        "kind": "out-of-memory", "container": "a", "pod_uid": "uid-1", "container_name": "main", "uuid": UUID,
+        "limit": 4 * GIB, "amount": 7, "at": 5000.0,
+    }  # fmt: skip
+
+
 def test_an_earlier_libvcuda_counts_no_waits(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeShare, "report", Report({UUID: (3_000_000_000, 1, 2, 3)}, {}, {}))
     node.hold("a", procfs.start_time(os.getpid()))

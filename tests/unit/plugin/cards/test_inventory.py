@@ -57,6 +57,7 @@ def test_a_card_that_went_stays_known_and_comes_back(bed: Bed) -> None:
     write_inventory(bed.settings, make_cards(3)[1:])
     assert bed.look() == ["GPU-01", "GPU-02", "GPU-00"]
     assert bed.monitor.reasons() == {"GPU-00": "no longer in this node's inventory"}
+    assert bed.monitor.lost() == bed.monitor.reasons()
     write_inventory(bed.settings, make_cards(3))
     assert bed.look() == ["GPU-00", "GPU-01", "GPU-02"]
     assert bed.monitor.reasons() == {}
@@ -82,6 +83,7 @@ def test_what_makes_all_cards_unhealthy_after_a_while(bed: Bed, spoil, reason: s
     found = bed.wait()
     assert list(found) == ["GPU-00"]
     assert reason in found["GPU-00"]
+    assert bed.monitor.lost() == {}, "the card itself is not out of order"
     bed.version.write_text(NVRM.format("550.54.15"))
     write_inventory(bed.settings, make_cards())
     assert bed.wait() == {}
