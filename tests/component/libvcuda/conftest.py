@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Callable
 
 import pytest
+from checkout import BENCH
 from vcuda_boxes import AWKWARD_UUID, BUILD, NVML, SOURCES, Box, Compiled, SimBox, compile_c, load_simctl, need_root
 
 
@@ -28,6 +32,17 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     soname = "-Wl,-soname,libcuda.so.1"
     compile_c(path / "awkward/libcuda.so.1", SOURCES / "awkward_driver.c", "-shared", "-fPIC", soname)
     return path
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Any]:
+    """The benchmark's scenarios (`bench.scenario`), and workers that run them in virtual time (`bench.workers`)."""
+    need_root()
+    sys.path.insert(0, str(BENCH))
+    modules = {name: importlib.import_module(f"cores_{name}") for name in ("scenario", "workers")}
+    with modules.pop("workers").Workers() as workers:
+        yield SimpleNamespace(**modules, workers=workers)
+    sys.path.remove(str(BENCH))
 
 
 @pytest.fixture

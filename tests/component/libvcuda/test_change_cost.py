@@ -4,31 +4,15 @@ card takes a known time for it.
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from checkout import BENCH
-from vcuda_boxes import need_root
 
 US, SECOND = 1_000, 1_000_000_000
 WINDOW = (SECOND, 4 * SECOND)
 FLOOD = {"kernel": "fixed:1000000", "wait": 0}
 ROUNDS = {"kernel": "fixed:100000", "launches": 20, "gap": 500_000}
 RANDOM = {"kernel": "lognormal:30000:1500:10000000", "launches": 200}
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Any]:
-    need_root()
-    sys.path.insert(0, str(BENCH))
-    modules = {name: importlib.import_module(f"cores_{name}") for name in ("scenario", "workers")}
-    with modules.pop("workers").Workers() as workers:
-        yield SimpleNamespace(**modules, workers=workers)
-    sys.path.remove(str(BENCH))
 
 
 def measured(bench: Any, switch_us: int, *programs: list[dict[str, Any]]) -> list[int]:

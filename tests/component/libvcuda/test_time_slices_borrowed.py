@@ -4,31 +4,15 @@ way when somebody does.
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from checkout import BENCH
 from sharing_containers import OWN_BITS, queue_offset
-from vcuda_boxes import need_root
 
 MS, SECOND = 1_000_000, 1_000_000_000
 FLOOD = {"kernel": "fixed:1000000", "wait": 0}
 SERVICE = {"kernel": "fixed:1000000", "arrivals": "poisson:20000000"}  # 5 percent of the card
 WINDOW = (SECOND, 4 * SECOND)
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Any]:
-    need_root()
-    sys.path.insert(0, str(BENCH))
-    modules = {name: importlib.import_module(f"cores_{name}") for name in ("scenario", "workers")}
-    with modules.pop("workers").Workers() as workers:
-        yield SimpleNamespace(**modules, workers=workers)
-    sys.path.remove(str(BENCH))
 
 
 def percents(bench: Any, *tenants: tuple[int, list[dict[str, Any]], int]) -> list[float]:

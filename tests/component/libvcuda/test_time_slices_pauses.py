@@ -6,29 +6,13 @@ The same grids, larger, are figures of `make bench BENCH=cores`.
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from checkout import BENCH
-from vcuda_boxes import need_root
 
 US, MS, SECOND = 1_000, 1_000_000, 1_000_000_000
 FLOOD = {"kernel": "fixed:1000000", "wait": 0}
 WINDOW = (SECOND, 3 * SECOND)
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Any]:
-    need_root()
-    sys.path.insert(0, str(BENCH))
-    modules = {name: importlib.import_module(f"cores_{name}") for name in ("scenario", "workers")}
-    with modules.pop("workers").Workers() as workers:
-        yield SimpleNamespace(**modules, workers=workers)
-    sys.path.remove(str(BENCH))
 
 
 def rounds(length_us: int, pause_us: int) -> dict[str, Any]:

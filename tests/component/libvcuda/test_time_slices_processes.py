@@ -4,31 +4,15 @@ process does, though its processes take turns and only one of them waits for the
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from checkout import BENCH
-from vcuda_boxes import need_root
 
 SECOND = 1_000_000_000
 WINDOW = (SECOND, 6 * SECOND)
 FLOOD = {"kernel": "fixed:1000000", "wait": 0}
 ROUNDS = {"kernel": "fixed:100000", "launches": 100}
 MIXED = {"kernel": "lognormal:30000:1000:5000000", "launches": 200}
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Any]:
-    need_root()
-    sys.path.insert(0, str(BENCH))
-    modules = {name: importlib.import_module(f"cores_{name}") for name in ("scenario", "workers")}
-    with modules.pop("workers").Workers() as workers:
-        yield SimpleNamespace(**modules, workers=workers)
-    sys.path.remove(str(BENCH))
 
 
 @pytest.mark.parametrize("programs", [[ROUNDS] * 2, [MIXED] * 4], ids=["two", "four"])
