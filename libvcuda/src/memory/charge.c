@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"
+#include "memory/calls.h"
 #include "memory/context_overhead.h"
 #include "memory/managed_free.h"
 #include "memory/physical.h"
@@ -86,7 +87,15 @@ static bool start(struct charge *charge, uint64_t size, bool outlives_context)
 {
 	*charge = (struct charge){.size = size, .outlives_context = outlives_context, .device = NO_DEVICE};
 	charge->entered = guard_enter();
+	if (charge->entered)
+		calls_begin();
 	return charge->entered;
+}
+
+static void leave(void)
+{
+	calls_end();
+	guard_leave();
 }
 
 static CUresult begin(struct charge *charge)
@@ -94,7 +103,7 @@ static CUresult begin(struct charge *charge)
 	CUresult result = limits_state() == LIMITS_BROKEN ? CUDA_ERROR_OUT_OF_MEMORY : book_on_device(charge);
 
 	if (result != CUDA_SUCCESS)
-		guard_leave();
+		leave();
 	return result;
 }
 
@@ -230,7 +239,7 @@ CUresult charge_end(struct charge *charge, CUresult result, uint64_t key)
 	} else if (charge->entry) {
 		release(charge->entry);
 	}
-	guard_leave();
+	leave();
 	return result;
 }
 
@@ -243,15 +252,29 @@ CUresult charge_end_stream_ordered(struct charge *charge, CUresult result, CUdev
 
 struct allocation *charge_take(enum allocation_kind kind, uint64_t key)
 {
-	return guard_this_thread.inside || limits_state() != LIMITS_PRESENT ? NULL : allocations_take(kind, key);
+	if (guard_this_thread.inside || limits_state() != LIMITS_PRESENT)
+		return NULL;
+	calls_begin();
+	struct allocation *entry = allocations_take(kind, key);
+	if (entry)
+		entry->is_freed = true;
+	else
+		calls_end();
+	return entry;
 }
 
 CUresult charge_give_back(struct allocation *entry, CUresult result)
 {
+	bool is_freed = entry && entry->is_freed;
+
+	if (is_freed)
+		entry->is_freed = false;
 	if (entry && result == CUDA_SUCCESS)
 		release(entry);
 	else if (entry)
 		keep_entry(entry);
+	if (is_freed)
+		calls_end();
 	return result;
 }
 

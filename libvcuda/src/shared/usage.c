@@ -88,6 +88,7 @@ enum verdict { GRANTED, FULL, FULL_FOR_NOW, CONTENDED, UNACCOUNTED };
 struct looked_up {
 	uint64_t bytes; /* UINT64_MAX: no lookup was made */
 	unsigned int processes;
+	uint64_t changes; /* the region's, before the lookup */
 };
 
 /* A process that makes the container's first context has booked all that is left until it knows the context's size. */
@@ -98,7 +99,13 @@ static bool is_created_by_another(const struct vgpu_usage *usage, int card, int 
 	return totals->creating > (own != 0);
 }
 
-/* A process that is marked after the lookup counts as without one. */
+/* For what a process marks after the lookup, there was none. Older processes do not count `changes`. */
+static bool is_looked_up(const struct vgpu_usage *usage, const struct totals *totals, const struct looked_up *found)
+{
+	return found->bytes != UINT64_MAX && totals->unaccounted <= found->processes &&
+	       (found->processes == UINT32_MAX || usage_region_load(&usage->changes) == found->changes);
+}
+
 static enum verdict attempt(struct vgpu_usage *usage, int card, int slot, uint64_t size, struct usage_limit limit,
 			    const struct looked_up *found)
 {
@@ -106,7 +113,7 @@ static enum verdict attempt(struct vgpu_usage *usage, int card, int slot, uint64
 
 	usage_region_add(&charge->attempting, size);
 	struct totals totals = sum_charges(usage, card);
-	bool is_known = found->bytes != UINT64_MAX && totals.unaccounted <= found->processes;
+	bool is_known = is_looked_up(usage, &totals, found);
 	uint64_t held = saturating_sum(totals.reserved,
 				       unbooked(&totals, is_known ? found->bytes : UINT64_MAX, limit.overhead));
 	bool fits = saturating_sum(held, totals.attempting) <= limit.memory;
@@ -179,6 +186,7 @@ static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size,
 		if (verdict == GRANTED)
 			return true;
 		if (verdict == UNACCOUNTED) {
+			found.changes = usage_region_load(&usage->changes);
 			found.processes = sum_charges(usage, card).unaccounted;
 			found.bytes = ask_lookup(usage, card);
 			continue;
@@ -206,7 +214,7 @@ bool usage_reserve(int card, uint64_t size, struct usage_limit limit)
 	if (size > limit.memory)
 		return false;
 	int slot = usage_slots_enter(usage);
-	bool granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit, (struct looked_up){UINT64_MAX, 0});
+	bool granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit, (struct looked_up){UINT64_MAX, 0, 0});
 	usage_slots_leave();
 	return granted;
 }
@@ -217,7 +225,7 @@ bool usage_reserve_overhead(int card, uint64_t size, struct usage_limit limit, u
 	int slot = usage_slots_enter(usage);
 
 	limit.overhead = 0; /* the host's figure includes this process's overhead */
-	bool granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit, (struct looked_up){others, UINT32_MAX});
+	bool granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit, (struct looked_up){others, UINT32_MAX, 0});
 	usage_slots_leave();
 	return granted;
 }
@@ -257,10 +265,12 @@ void usage_set_unaccounted(int card, bool unaccounted)
 	struct vgpu_usage *usage = atomic_load(&usage_region);
 	int slot = unaccounted ? usage_slots_enter(usage) : usage_slots_current();
 
-	if (slot != NO_SLOT && unaccounted)
+	if (slot != NO_SLOT && unaccounted) {
 		__atomic_fetch_or(&usage->slots[slot].unaccounted, (uint64_t)1 << card, __ATOMIC_SEQ_CST);
-	else if (slot != NO_SLOT)
+		usage_region_add(&usage->changes, 1);
+	} else if (slot != NO_SLOT) {
 		__atomic_fetch_and(&usage->slots[slot].unaccounted, ~((uint64_t)1 << card), __ATOMIC_SEQ_CST);
+	}
 	if (unaccounted)
 		usage_slots_leave();
 }
@@ -281,12 +291,14 @@ unsigned int usage_unaccounted_count(int card)
 void usage_set_creating(int card, bool creating)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
-	int slot = usage_slots_current();
+	int slot = creating ? usage_slots_enter(usage) : usage_slots_current();
 
 	if (slot != NO_SLOT && creating)
 		__atomic_fetch_or(&usage->slots[slot].unaccounted, CREATING(card), __ATOMIC_SEQ_CST);
 	else if (slot != NO_SLOT)
 		__atomic_fetch_and(&usage->slots[slot].unaccounted, ~CREATING(card), __ATOMIC_SEQ_CST);
+	if (creating)
+		usage_slots_leave();
 }
 
 uint64_t usage_context_size(int card)
