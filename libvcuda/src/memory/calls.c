@@ -2,10 +2,7 @@
 #include "memory/calls.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <time.h>
-
-#include "shared/guard.h"
 
 enum {
 	PAUSE = 20000,     /* ns between two looks at a counter */
@@ -13,14 +10,13 @@ enum {
 	BEGIN_PAUSES = 50000, /* the longest wait for a look: a second and more */
 };
 
-static atomic_uint under_way;
-static atomic_uint halts;
+atomic_uint calls_halts;
 
 /* A forked child has no other threads, and the one that forks is in no call. */
 static void calls_after_fork(void)
 {
-	atomic_store(&under_way, 0);
-	atomic_store(&halts, 0);
+	atomic_store(&usage_calls, 0);
+	atomic_store(&calls_halts, 0);
 	guard_this_thread.calls = 0;
 }
 
@@ -38,28 +34,15 @@ static bool wait_for_zero(const atomic_uint *count, int pauses)
 	return pauses;
 }
 
-static void count_call(void)
+void calls_wait(void)
 {
-	atomic_fetch_add(&under_way, 1);
-	while (atomic_load(&halts)) {
-		atomic_fetch_sub(&under_way, 1);
-		bool is_over = wait_for_zero(&halts, BEGIN_PAUSES);
-		atomic_fetch_add(&under_way, 1);
+	while (atomic_load(&calls_halts)) {
+		atomic_fetch_sub(&usage_calls, 1);
+		bool is_over = wait_for_zero(&calls_halts, BEGIN_PAUSES);
+		atomic_fetch_add(&usage_calls, 1);
 		if (!is_over)
 			return;
 	}
-}
-
-void calls_begin(void)
-{
-	if (!guard_this_thread.calls++)
-		count_call();
-}
-
-void calls_end(void)
-{
-	if (!--guard_this_thread.calls)
-		atomic_fetch_sub(&under_way, 1);
 }
 
 unsigned int calls_step_out(void)
@@ -68,27 +51,27 @@ unsigned int calls_step_out(void)
 
 	guard_this_thread.calls = 0;
 	if (depth)
-		atomic_fetch_sub(&under_way, 1);
+		atomic_fetch_sub(&usage_calls, 1);
 	return depth;
 }
 
 void calls_step_in(unsigned int depth)
 {
 	if (depth)
-		count_call();
+		calls_count();
 	guard_this_thread.calls = depth;
 }
 
 void calls_halt(void)
 {
-	atomic_fetch_add(&halts, 1);
-	(void)wait_for_zero(&under_way, HALT_PAUSES);
+	atomic_fetch_add(&calls_halts, 1);
+	(void)wait_for_zero(&usage_calls, HALT_PAUSES);
 }
 
 bool calls_go_on(void)
 {
-	bool is_quiet = !atomic_load(&under_way);
+	bool is_quiet = !atomic_load(&usage_calls);
 
-	atomic_fetch_sub(&halts, 1);
+	atomic_fetch_sub(&calls_halts, 1);
 	return is_quiet;
 }

@@ -138,11 +138,14 @@ void usage_set_lookup(uint64_t (*asked)(int card, const uint8_t uuid[16]))
 	atomic_store(&lookup, asked);
 }
 
-static uint64_t ask_lookup(const struct vgpu_usage *usage, int card)
+static uint64_t ask_lookup(struct vgpu_usage *usage, int card)
 {
 	uint64_t (*asked)(int card, const uint8_t uuid[16]) = atomic_load(&lookup);
 
-	return asked ? asked(card, usage->cards[card].uuid) : 0;
+	(void)usage_slots_enter(usage); /* a lookup is no part of a call */
+	uint64_t bytes = asked ? asked(card, usage->cards[card].uuid) : 0;
+	usage_slots_leave();
+	return bytes;
 }
 
 /* Of two processes that collide, both withdraw. Each tries again after a random time, so that one of them succeeds. */
@@ -207,14 +210,24 @@ static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size,
 	return false;
 }
 
+static bool reserve_in(struct vgpu_usage *usage, int card, int slot, uint64_t size, struct usage_limit limit)
+{
+	return slot != NO_SLOT && size <= limit.memory &&
+	       reserve(usage, card, slot, size, limit, (struct looked_up){UINT64_MAX, 0, 0});
+}
+
+bool usage_reserve_in_call(int card, uint64_t size, struct usage_limit limit)
+{
+	struct vgpu_usage *usage = atomic_load(&usage_region);
+
+	return reserve_in(usage, card, usage_slots_in_call(usage), size, limit);
+}
+
 bool usage_reserve(int card, uint64_t size, struct usage_limit limit)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
 
-	if (size > limit.memory)
-		return false;
-	int slot = usage_slots_enter(usage);
-	bool granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit, (struct looked_up){UINT64_MAX, 0, 0});
+	bool granted = reserve_in(usage, card, usage_slots_enter(usage), size, limit);
 	usage_slots_leave();
 	return granted;
 }
