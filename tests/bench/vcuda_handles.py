@@ -1,7 +1,7 @@
-"""`vcuda_handles.py [PAIRS]`: cuMemCreate and cuMemRelease of several threads on the simulated driver, with and without libvcuda.
+"""`vcuda_handles.py [PAIRS]`: cuMemCreate and cuMemRelease of several threads, with and without libvcuda.
 
-It is in no group: the simulator's own lock is most of the time, so the ratio says only that libvcuda's lock, which several
-threads wait for, adds no more than that. The figures of record are in docs/decisions/measurements-vcuda.md.
+In no group: the driver is the simulated one, whose own lock is most of the time. So the ratio says only whether the
+lock for which libvcuda makes the threads wait adds to that. Figures: docs/decisions/measurements-vcuda.md.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ static bool book(int card, const uint8_t uuid[16], const struct nvml_list *figur
  * makes it, nobody knows how much of the overhead is the new context's. What is not exact raises the booking, but does
  * not lower it.
  */
-static uint64_t target_of(int card, struct measure found, const struct follow_up *up)
+static uint64_t overhead_target(int card, struct measure found, const struct follow_up *up)
 {
 	uint64_t have = booked[card], others = expected[card] - up->expected_size;
 
@@ -248,7 +248,7 @@ static bool follow(int card, const uint8_t uuid[16], struct follow_up *up)
 	}
 	if (!figures.are_the_hosts && found.is_exact)
 		usage_saw_overhead(card, found.overhead);
-	const uint64_t overhead = target_of(card, found, up);
+	const uint64_t overhead = overhead_target(card, found, up);
 	const uint32_t bit = (uint32_t)1 << card;
 	(void)(found.is_exact ? atomic_fetch_and(&inexact, ~bit) : atomic_fetch_or(&inexact, bit));
 	if (overhead > have) {

@@ -1,4 +1,4 @@
-"""Threads make and destroy contexts while others allocate: the limit holds at every moment, and nothing stays charged."""
+"""Threads make and destroy contexts while others allocate: the limit always holds, and nothing stays charged."""
 
 from __future__ import annotations
 
