@@ -18,6 +18,7 @@
 enum {
 	CONTENTION_TRIES = 200,
 	REAP_EACH = 8, /* tries */
+	LOOKUPS = 6, /* in which other threads and processes may make contexts all the time */
 	CREATION_WAITS = 2000, /* milliseconds to wait for contexts whose size nobody knows yet */
 };
 
@@ -170,6 +171,18 @@ static void back_off_for_creation(struct vgpu_usage *usage, int waits)
 }
 
 /*
+ * Contexts were made during each lookup, so none counts. The last one then counts as it is, and each marked process, and
+ * one more, as another context: rather too much is counted than that a call looks for ever.
+ */
+static void add_marked(int card, struct looked_up *found)
+{
+	uint64_t size = usage_context_size(card);
+
+	found->bytes += ((uint64_t)found->processes + 1) * (size ? size : VGPU_USAGE_UNACCOUNTED_MOST);
+	found->processes = UINT32_MAX;
+}
+
+/*
  * FULL counts only if it is found again after dead processes were reaped. The words of many slots are not read at one
  * instant: a single pass may count one process's bytes before it releases them and another's after it reserved them.
  */
@@ -178,6 +191,7 @@ static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size,
 {
 	struct looked_up found = given;
 	bool reaped = false;
+	int lookups = 0;
 	int waits = given.bytes == UINT64_MAX ? 0 : CREATION_WAITS; /* the context that is booked now exists already */
 
 	for (int try = 0; try < CONTENTION_TRIES; try++) {
@@ -192,6 +206,8 @@ static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size,
 			found.changes = usage_region_load(&usage->changes);
 			found.processes = sum_charges(usage, card).unaccounted;
 			found.bytes = ask_lookup(usage, card);
+			if (++lookups > LOOKUPS)
+				add_marked(card, &found);
 			continue;
 		}
 		if (verdict == FULL || verdict == FULL_FOR_NOW) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Callable
 
 import pytest
+from vcuda_boxes import SANITIZER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 STEP = 16 * MIB
 OPTIONS = ("-ldl", "-lpthread")
+ROUNDS = 40 if SANITIZER else 300
 
 
 def raced(box: SimBox, program: Path, kinds: tuple[int, int, int], rounds: int) -> tuple[list[int], Client]:
@@ -45,7 +47,7 @@ def test_racing_contexts_never_pass_the_limit(
     limit = 2 * box.context + 8 * STEP + 3 * MIB
     box.limit(limit)
     kinds = (makers, fillers, holders)
-    (made, _, granted), racers = raced(box, compiled("context_race.c", *OPTIONS), kinds, 300)
+    (made, _, granted), racers = raced(box, compiled("context_race.c", *OPTIONS), kinds, ROUNDS)
     assert made > 0, box.log
     assert granted > 0
     assert int(box.cards()[0]["most_used"]) <= limit
@@ -60,7 +62,7 @@ def test_racing_contexts_of_which_one_process_has_none(
     box = sim_box("t4x1", nvml=True)
     limit = box.context + 4 * STEP
     box.limit(limit)
-    (made, _, granted), racers = raced(box, compiled("context_race.c", *OPTIONS), kinds, 300)
+    (made, _, granted), racers = raced(box, compiled("context_race.c", *OPTIONS), kinds, ROUNDS)
     assert made > 0, box.log
     assert granted > 0
     assert int(box.cards()[0]["most_used"]) <= limit
@@ -71,6 +73,6 @@ def test_no_context_is_refused_where_there_is_room_for_all(sim_box: Callable[...
     box = sim_box("t4x1", nvml=True)
     limit = 2 * box.context + 16 * STEP
     box.limit(limit)
-    (made, refused, granted), racers = raced(box, compiled("context_race.c", *OPTIONS), (8, 0, 0), 300)
-    assert (made, refused, granted) == (2 * 8 * 300, 0, 2 * 8 * 300)
+    (made, refused, granted), racers = raced(box, compiled("context_race.c", *OPTIONS), (8, 0, 0), ROUNDS)
+    assert (made, refused, granted) == (2 * 8 * ROUNDS, 0, 2 * 8 * ROUNDS)
     assert_nothing_is_left(box, racers, limit)
