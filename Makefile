@@ -17,8 +17,8 @@ export VGPU_BUILD := $(abspath $(BUILD))
 export PATH := $(VGPU_BUILD)/tools/bin:$(VGPU_BUILD)/tools/sbin:$(VGPU_BUILD)/tools/usr/bin:$(VGPU_BUILD)/tools/usr/sbin:$(PATH):/usr/sbin:/sbin
 
 .NOTPARALLEL:
-.PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench fuzz deb rpm clean \
-        simulated-node simulated-node-remove compatibility packages-build packages-rpm packages-arm64 packages-demo \
+.PHONY: setup build beds beds-long clients clients-long demo test test-quick test-long test-gpu lint bench fuzz deb rpm images clean \
+        simulated-node simulated-node-remove compatibility packages-build packages-rpm packages-arm64 packages-images packages-demo \
         packages-node packages-test packages-long
 
 # Everything that a developer needs. Warnings of the compiler are errors.
@@ -26,7 +26,7 @@ setup: CMAKE_OPTIONS = -DVGPU_WERROR=ON
 setup: packages-test $(VENV)/.stamp-dev build
 
 # Packages of the distribution: what is missing for a command, and nothing else.
-packages-build packages-rpm packages-arm64 packages-demo packages-node packages-test packages-long: packages-%:
+packages-build packages-rpm packages-arm64 packages-images packages-demo packages-node packages-test packages-long: packages-%:
 	@packaging/setup/packages $* $(PYTHON)
 
 # An editable install needs pip 21.3.
@@ -49,8 +49,8 @@ $(VENV)/.stamp-quick: pyproject.toml $(VENV)/.stamp
 
 # And what all tests and linters import.
 $(VENV)/.stamp-dev: pyproject.toml $(VENV)/pyvenv.cfg
-	@$(PROGRESS) "installing what programs and tests import in $(VENV)" $(BUILD)/setup/dev.log $(PIP) -e '.[quick,dev]'
-	@touch $@ $(VENV)/.stamp $(VENV)/.stamp-quick
+	@$(PROGRESS) "installing what programs and tests import in $(VENV)" $(BUILD)/setup/dev.log $(PIP) -e '.[quick,images,dev]'
+	@touch $@ $(VENV)/.stamp $(VENV)/.stamp-quick $(VENV)/.stamp-images
 
 build:
 	@$(PROGRESS) "compiling (output: $(BUILD)/build.log)" $(BUILD)/build.log \
@@ -123,6 +123,17 @@ deb: packages-$(if $(ARCHITECTURE),arm64,build) $(VENV)/.stamp
 # Builds build/vgpu-<version>.<arch>.rpm and build/vgpu-device-plugin-<version>.noarch.rpm.
 rpm: packages-$(if $(ARCHITECTURE),arm64,rpm) $(VENV)/.stamp
 	@PYTHON=$(BIN)/python packaging/rpm/build
+
+# Builds build/images/<name>-<version>.tar of the device plugin, the exporter and the scheduler extender, and a bill of
+# materials of each.
+IMAGES := import tomlkit; print(*tomlkit.load(open("pyproject.toml"))["project"]["optional-dependencies"]["images"])
+$(VENV)/.stamp-images: pyproject.toml $(VENV)/.stamp
+	@$(PROGRESS) "installing what builds the images in $(VENV)" $(BUILD)/setup/images.log \
+	  sh -ec 'wanted=$$($(BIN)/python -c "$$1"); $(PIP) $$wanted' sh '$(IMAGES)'
+	@touch $@
+
+images: packages-images $(VENV)/.stamp-images
+	@PYTHON=$(BIN)/python packaging/image/build
 
 # Searches for damaging inputs, FUZZ_SECONDS in each target; FUZZ names some of them. The results lie in build/fuzz.
 # atheris is installed where it has a wheel; without it the Python targets are left out.

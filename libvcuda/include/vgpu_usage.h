@@ -36,6 +36,7 @@
 #define VGPU_USAGE_SLOTS 1024u
 #define VGPU_USAGE_COUNTS ((uint64_t)1)         /* libvcuda counts `throttled`, `refusals` and `waits` */
 #define VGPU_USAGE_LOCKS_REFUSED ((uint64_t)2)  /* a sandbox refuses the locks by which containers take turns */
+#define VGPU_USAGE_CHANGE_SHIFT 8u
 #define VGPU_USAGE_OVERHEAD_UNIT 4096u
 #define VGPU_USAGE_UNACCOUNTED_MOST ((uint64_t)1 << 30) /* a context of current cards and much code */
 
@@ -100,8 +101,8 @@ struct vgpu_usage {
 	struct vgpu_usage_slice slice;
 	uint64_t share_changes; /* how often processes shared memory or ended that; 0: never (shared/share_locks.h) */
 	uint64_t marks;        /* VGPU_USAGE_COUNTS, VGPU_USAGE_LOCKS_REFUSED; 0: libvcuda is of a version without marks */
-	uint64_t changes;      /* how often processes set a bit of `unaccounted` */
-	uint64_t reserved0;
+	uint64_t change;       /* ns that a change of contexts takes << VGPU_USAGE_CHANGE_SHIFT | place of the card; 0: unknown */
+	uint64_t markings;     /* how often processes set a bit of `unaccounted` that says that there is some */
 	struct vgpu_usage_card cards[VGPU_LIMITS_MAX_CARDS];
 	struct vgpu_usage_slot slots[VGPU_USAGE_SLOTS];
 	struct vgpu_usage_charge charges[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS];

@@ -28,6 +28,8 @@ NOT_TYPED = {
     ("docs/plugin.md", "curl"): "needs systemd: test_plugin_unit types it there",
     ("docs/plugin.md", "kubectl apply"): "needs a cluster; test_manifests builds the folder by kubectl",
     ("docs/cgroups.md", "systemctl show"): "needs a container below systemd: test_cgroup_matrix types it there",
+    ("docs/packages.md", "ctr -n k8s.io images"): "needs three images, half a minute each, and a registry; "
+    "test_images builds them and loads them into podman",
     ("docs/cgroups.md", "bpftool"): "a program that make setup does not install",
 }
 _BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -46,7 +46,8 @@ def install_hooks(directory: Path, program: Path, config: Path) -> None:
         (directory / source.name).write_text(json.dumps(record))
 
 
-def _places(directory: Path) -> list[str]:
+def places(directory: Path) -> list[str]:
+    """The options of a podman whose storage and state are below `directory`."""
     names = {"root": "storage", "runroot": "run", "tmpdir": "tmp"}
     return ["--storage-driver", "vfs", *(f"--{option}={directory}/{name}" for option, name in names.items())]
 
@@ -68,7 +69,7 @@ class Podman:
         config.write_text(CONFIG.format(runtime=runtime, hooks=self.hooks))
         self.environment = {**os.environ, "CONTAINERS_CONF": str(config)}
         before = bundles.V2 if cgroup == 2 else V1_ONLY if runtime == "crun" else ()
-        self.command = [*before, "podman", *_places(directory)]
+        self.command = [*before, "podman", *places(directory)]
 
     def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -103,7 +104,7 @@ def rootless(tree: Path, hooks: Path, uid: int, **annotations: str) -> subproces
         subprocess.run(["cp", "-a", str(tree), str(home / "tree")], check=True)
         subprocess.run(["chown", "-R", f"{uid}:{uid}", str(home)], check=True)
         wanted = [f"--annotation=vgpu.io/{key}={value}" for key, value in annotations.items()]
-        command = ["podman", *_places(home), "run", "--rm", *wanted, "--rootfs", str(home / "tree"), "true"]
+        command = ["podman", *places(home), "run", "--rm", *wanted, "--rootfs", str(home / "tree"), "true"]
         user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
         environment = {"PATH": os.environ["PATH"], "HOME": str(home), "XDG_RUNTIME_DIR": str(home)}
         return subprocess.run(

@@ -18,7 +18,7 @@ from checkout import BUILD, CHECKOUT
 
 PROGRESS = CHECKOUT / "packaging/setup/progress"
 ROOTS = ("bullseye", "sid")
-PACKAGES = {"trixie": ("containerd", "docker.io", "docker-cli"), "sid": ("containerd",)}
+PACKAGES = {"trixie": ("containerd", "docker.io", "docker-cli", "kubectl"), "sid": ("containerd",)}
 
 
 def todo(long: bool) -> dict[str, str]:

@@ -78,6 +78,7 @@ class Outcome:
     loads: list[list[dict[str, Any]]]
     stolen: int
     origin: int  #: the scenario's beginning on its clock
+    changes: list[int] = dataclasses.field(default_factory=list)  #: what a change of contexts costs, as tenants say: ns
 
     def share(self, tenant: int, first: int = 0, last: int = -1) -> float:
         """The part of the card's time that the tenant used between two readings."""

@@ -13,12 +13,20 @@ from results import Result
 QUOTA = 40
 WINDOW = 6 * SECOND
 WHOLE_WINDOW = 30 * SECOND
+REALTIME = {"VGPU_SIM_REALTIME": "1"}  #: a card works on while its programs are stopped
 FLOOD: Load = {"kernel": f"fixed:{MS}", "wait": 0}
 
 
 def scenario(run: int, is_throttled: bool, window: int, limiter: str = "libvcuda") -> Scenario:
     holder = Tenant(50, [{**FLOOD, "burn": 2}], cpu_quota=QUOTA) if is_throttled else Tenant(50, [FLOOD])
-    return Scenario([holder, Tenant(50, [FLOOD])], (SECOND, SECOND + window), limiter, clock="wall", seed=run + 1)
+    return Scenario(
+        [holder, Tenant(50, [FLOOD])],
+        (SECOND, SECOND + window),
+        limiter,
+        clock="wall",
+        seed=run + 1,
+        environment=REALTIME,
+    )
 
 
 def measure(workers: Workers, runs: int, window: int = WINDOW) -> list[Result]:

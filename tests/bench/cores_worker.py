@@ -160,6 +160,7 @@ class Run:
             "busy": [busy for _, busy in looks],
             "loads": loads,
             "origin": self.origin,
+            "changes": self.worker.node.changes(len(self.processes)) if self.is_limited else [],
             "stolen": self.worker.simctl.read_state(str(self.state))["clock"]["stolen"],
         }
 

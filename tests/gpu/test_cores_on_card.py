@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from checkout import CHECKOUT, LOAD_SOURCES
 
-from vgpu.config import limits
+from vgpu.config import limits, usage
 
 US, MS, SECOND = 1_000, 1_000_000, 1_000_000_000
 BEGIN, END = SECOND, 6 * SECOND
@@ -68,3 +68,12 @@ def test_processes_of_a_container_have_one_share(loads: Loads) -> None:
     whole = loads.used(MS, 10, None)
     got = loads.used(MS, 10, 40, count=4) / whole * 100
     assert 36 <= got <= 43
+
+
+def test_what_a_change_of_contexts_costs_is_measured(loads: Loads, record_property: Any) -> None:
+    """The figure that libvcuda uses from then on: two processes of one container change places every 10 ms."""
+    loads.used(MS, 10, 60, count=2)
+    _, change = usage.change((loads.box.path / "usage/usage").read_bytes()[: usage.CARDS_END])
+    print(f"a change of contexts takes {change / US:.0f} us")
+    record_property("change_us", change / US)
+    assert 2 * US < change <= 400 * US

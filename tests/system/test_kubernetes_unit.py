@@ -6,14 +6,13 @@ build the manifests' folders.
 
 from __future__ import annotations
 
-import subprocess
 import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import cluster_site
 import pytest
-import suites
 import systemd_bed
 import yaml
 from checkout import CHECKOUT
@@ -23,6 +22,10 @@ pytestmark = pytest.mark.root
 
 MANIFESTS = CHECKOUT / "packaging/kubernetes"
 ROLES = {"ServiceAccount": 1, "ClusterRole": 3, "ClusterRoleBinding": 3}
+EXTENDER = {
+    "ServiceAccount": 1, "ClusterRole": 1, "ClusterRoleBinding": 1, "Role": 1, "RoleBinding": 1, "Deployment": 1,
+    "Service": 1,
+}  # fmt: skip
 UNIT = "vgpu-device-plugin.service"
 ACCOUNT = "/run/secrets/kubernetes.io/serviceaccount"
 SLEEPS = "[Service]\nType=exec\nWatchdogSec=0\nExecStart=\nExecStart=/bin/sleep infinity\n"
@@ -68,18 +71,29 @@ def test_the_pod_enables_the_unit_and_gives_it_an_account(bed: Bed) -> None:
     assert bed.call("systemctl", "show", "-P", "MainPID", UNIT).strip() == pid, "nothing has changed"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("suite", ["trixie", "sid"])
+#: folder -> the kinds of its objects, and the image of its pods
+FOLDERS: dict[str, tuple[dict[str, int], str]] = {
+    ".": ({**ROLES, "ConfigMap": 1, "DaemonSet": 1}, "vgpu-device-plugin"),
+    "daemonset": ({**ROLES, "ConfigMap": 1, "DaemonSet": 1}, "vgpu-device-plugin"),
+    "unprivileged": ({**ROLES, "ConfigMap": 1, "DaemonSet": 1}, "vgpu-device-plugin"),
+    "unit": ({**ROLES, "DaemonSet": 1}, "busybox"),
+    "exporter": ({"DaemonSet": 1}, "vgpu-exporter"),
+    "scheduler": (EXTENDER, "vgpu-scheduler-extender"),
+}
+
+
+@pytest.mark.parametrize("suite", ["trixie", pytest.param("sid", marks=pytest.mark.long)])
 def test_kubectl_builds_every_folder(suite: str) -> None:
-    kubectl = suites.unpack(suite, "kubectl") / "usr/bin/kubectl"
-    for folder in (".", "daemonset", "unprivileged", "unit"):
-        command = [kubectl, "kustomize", MANIFESTS / folder]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        documents = list(yaml.safe_load_all(done.stdout))
-        settings = {} if folder == "unit" else {"ConfigMap": 1}
-        assert Counter(document["kind"] for document in documents) == {**ROLES, **settings, "DaemonSet": 1}
-        (pods,) = [document for document in documents if document["kind"] == "DaemonSet"]
-        (container,) = pods["spec"]["template"]["spec"]["containers"]
-        assert container["name"] == ("enable" if folder == "unit" else "plugin")
-        assert container["securityContext"]["privileged"] is (folder != "unprivileged")
+    (component,) = yaml.safe_load_all((MANIFESTS / "images/kustomization.yaml").read_text())
+    tags = {image["name"]: f"{image['newName']}:{image['newTag']}" for image in component["images"]}
+    assert {path.parent.name for path in MANIFESTS.glob("*/kustomization.yaml")} == {*FOLDERS} - {"."} | {"images"}
+    for folder, (kinds, image) in FOLDERS.items():
+        documents = list(yaml.safe_load_all(cluster_site.built(MANIFESTS / folder, suite)))
+        assert Counter(document["kind"] for document in documents) == kinds
+        (pods,) = [document for document in documents if document["kind"] in ("DaemonSet", "Deployment")]
+        spec = pods["spec"]["template"]["spec"]
+        used = {one["image"] for one in (*spec.get("initContainers", ()), *spec["containers"])}
+        assert used == {tags[image]}
+        (container,) = spec["containers"]
+        privileged = container["securityContext"].get("privileged", False)
+        assert privileged is (folder in (".", "daemonset", "unit"))

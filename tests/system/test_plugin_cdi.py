@@ -37,6 +37,7 @@ pytestmark = pytest.mark.root
 
 SUITES = {"1.7": "trixie", "2.1": "sid"}
 MIB = 1 << 20
+WHOLE = 40 << 30  #: bytes of a simulated A100
 EXAMPLES = CHECKOUT / "packaging/kubernetes/examples"
 #: Resources of the fork, whose memory is in MiB.
 FORK: dict[str, object] = {
@@ -81,8 +82,10 @@ class Site:
         self.kubelet.ready(*self.resources())
         return self
 
-    def resources(self) -> tuple[str, str]:
+    def resources(self) -> tuple[str, ...]:
         settings = self.node.settings
+        if settings.text("resources.mode") == "gpu":
+            return (settings.text("resources.gpu_name"),)
         return settings.text("resources.core_name"), settings.text("resources.memory_name")
 
     def end(self) -> None:
@@ -250,9 +253,29 @@ def test_beside_another_registration_the_second_run_does_nothing(site: Site) -> 
 
 
 def test_the_example_pods(site: Site) -> None:
-    """The last test: it leaves the fork's resources."""
+    """It leaves the fork's resources."""
     for name in ("third-of-a-card", "one-card"):
         check_example(site, name)
     site.offer(**FORK)
     for name in ("half-a-card", "two-cards", "two-containers"):
         check_example(site, name)
+
+
+def test_two_vgpus(site: Site) -> None:
+    """The last test: it leaves vGPUs, two of each card. A pod with two has half of each card."""
+    site.offer(resources__mode="gpu", resources__split_count=2)
+    spec = example("two-vgpus")
+    pod = runs(site, spec)
+    (wanted,) = spec.containers
+    claim = site.claims()[pod.statuses[wanted.name].id]
+    assert claim.holder is not None
+    assert (claim.holder.pod_uid, claim.holder.container) == (pod.uid, wanted.name)
+    assert len({card.uuid for card in claim.cards}) == len(claim.cards) == 2
+    found = seen(site, pod, wanted.name)
+    assert found["cards"] == "2"
+    for number, card in enumerate(claim.cards):
+        assert (card.cores, card.memory) == (50, WHOLE // 2)
+        assert {found[f"card{number}.total"], found[f"card{number}.nvml_total"]} == {str(card.memory)}
+    assert site.hooks(claim.container) == [str(site.node.hook)] * 2, "createRuntime and poststop"
+    site.kubelet.delete(pod)
+    assert site.claims() == {}

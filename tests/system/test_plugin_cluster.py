@@ -20,7 +20,7 @@ import containerd_bed
 import docs_commands
 import pytest
 import yaml
-from cluster_site import ACCOUNT, EXAMPLES, MANIFESTS, NAMESPACE, Site, documents
+from cluster_site import ACCOUNT, EXAMPLES, MANIFESTS, NAMESPACE, Site, built, documents
 from daemons import wait_for
 from real_kubelet import NODE
 
@@ -83,11 +83,10 @@ def test_the_quick_starts_commands(site: Site, tmp_path: Path) -> None:
 
 def test_the_manifests_apply(site: Site) -> None:
     """The API server drops and refuses no field: its objects contain all fields of the files."""
-    for path in ("rbac.yaml", "configmap.yaml", "daemonset.yaml"):
-        for wanted in documents(MANIFESTS / path):
-            meta = wanted["metadata"]
-            found = site.cluster.find(wanted["kind"], meta["name"], meta.get("namespace", "default"))
-            assert contains(found, wanted), f"{wanted['kind']} {meta['name']}: {found}"
+    for wanted in yaml.safe_load_all(built(MANIFESTS)):
+        meta = wanted["metadata"]
+        found = site.cluster.find(wanted["kind"], meta["name"], meta.get("namespace", "default"))
+        assert contains(found, wanted), f"{wanted['kind']} {meta['name']}: {found}"
     path = MANIFESTS.parent / "unit/daemonset.yaml"
     tried = ["apply", "--dry-run=server", "-o", "json", "-f", str(path)]
     assert contains(json.loads(site.cluster.kubectl(*tried)), documents(path)[0])

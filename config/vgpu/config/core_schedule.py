@@ -15,6 +15,10 @@ from vgpu.config import leases
 from vgpu.config.errors import VgpuError
 from vgpu.config.limits import MAX_CARDS, PRIVATE_DIR, uuid_bytes, uuid_text
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 PATH = PRIVATE_DIR + "/cards"
 PRESENCE_PATH = PRIVATE_DIR + "/presence"
 PRESENCE_SIZE = 4096
@@ -27,7 +31,7 @@ SEQUENCE = Struct("=Q")
 SEQUENCE_OFFSET = 16
 SIZE = HEADER.size + MAX_CARDS * PAGE.size
 
-#: The card's loss at each change of containers: the hardware changes contexts, then the next one launches.
+#: The card's loss for each container in a period, until it is measured: twice what a change of contexts takes.
 CHANGE_NS = 100_000
 SHORTEST_PERIOD_NS = 50_000_000
 LONGEST_PERIOD_NS = 100_000_000
@@ -125,33 +129,39 @@ def update(path: str, entry: CoreSchedule) -> None:
         os.close(fd)
 
 
-def period_of(shares: list[int]) -> int:
+def period_of(shares: list[int], change: int = CHANGE_NS) -> int:
     """The period for containers with these percents: the shortest that keeps each time slice well above its change."""
     least = min(share for share in shares if share > 0)
-    wanted = max(SHORTEST_QUOTA_NS * 100 // least, 20 * CHANGE_NS * len(shares))
+    wanted = max(SHORTEST_QUOTA_NS * 100 // least, 20 * change * len(shares))
     return min(max(wanted, SHORTEST_PERIOD_NS), LONGEST_PERIOD_NS)
 
 
-def schedule(uuid: str, shares: list[int]) -> list[CoreSchedule]:
+def schedule(uuid: str, shares: list[int], change: int = CHANGE_NS) -> list[CoreSchedule]:
     """The schedules of containers that have these percents of the card, without loans.
 
-    Where the shares add up to the whole card or more, each loses the same fraction to the changes of containers.
+    Where the shares add up to the whole card or more, each loses the same fraction to the changes of containers:
+    `change` ns for each container in a period.
     """
     if len(shares) == 1:
         return [CoreSchedule(uuid, tenants=1, may_borrow=1)]
-    period, total = period_of(shares), sum(shares)
-    useful = (period - CHANGE_NS * len(shares)) * 1_000_000 // period
+    period, total = period_of(shares, change), sum(shares)
+    useful = (period - change * len(shares)) * 1_000_000 // period
     return [
         CoreSchedule(uuid, period, 0, 0, len(shares), min(useful * share // total, share * 10_000), may_borrow=1)
         for share in shares
     ]
 
 
-def schedules(tenants: dict[str, dict[str, int]]) -> dict[str, list[CoreSchedule]]:
-    """The schedules of each tenant, in the order of its cards. `tenants`: percents by name and card."""
+def schedules(
+    tenants: dict[str, dict[str, int]], changes: Mapping[str, int] | None = None
+) -> dict[str, list[CoreSchedule]]:
+    """The schedules of each tenant, in the order of its cards. `tenants`: percents by name and card. `changes`: what
+    is lost for each container in a period, in ns by card; CHANGE_NS for other cards.
+    """
+    known = changes or {}
     shares: dict[str, list[int]] = {}
     for held in tenants.values():
         for uuid, share in held.items():
             shares.setdefault(uuid, []).append(share)
-    by_card = {uuid: iter(schedule(uuid, found)) for uuid, found in shares.items()}
+    by_card = {uuid: iter(schedule(uuid, found, known.get(uuid, CHANGE_NS))) for uuid, found in shares.items()}
     return {name: [next(by_card[uuid]) for uuid in held] for name, held in tenants.items()}

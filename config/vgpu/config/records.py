@@ -184,22 +184,24 @@ def read(path: str, do: str = "", limit: int = MAX_RECORD) -> dict[str, object]:
     return decode_object(data, path, do)
 
 
-def write(path: str, value: object, mode: int = 0o600, temporary: str = "") -> None:
+def write(path: str, value: object, mode: int = 0o600, temporary: str = "", group: int = -1) -> None:
     """Replace `path` by `value` as JSON: temporary file, fsync, rename, fsync of the directory."""
-    write_bytes(path, (encode(value) + "\n").encode("ascii"), mode, temporary)
+    write_bytes(path, (encode(value) + "\n").encode("ascii"), mode, temporary, group)
 
 
-def write_bytes(path: str, data: bytes, mode: int = 0o600, temporary: str = "") -> None:
+def write_bytes(path: str, data: bytes, mode: int = 0o600, temporary: str = "", group: int = -1) -> None:
     """Replace `path` by `data`. A reader, or a power cut, finds the old content or the new, never a part.
 
     A writer under a lock may give the temporary file a name of its own in the same directory. What a killed writer left
-    there is then overwritten, and known to belong to nobody who lives.
+    there is then overwritten, and known to belong to nobody who lives. `group` is the file's, if not the writer's.
     """
     directory, name = os.path.split(path)
     temporary = temporary or os.path.join(directory, f".{name}.{os.getpid()}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         try:
+            if group >= 0:
+                os.fchown(fd, -1, group)
             os.fchmod(fd, mode)
             view = memoryview(data)
             while view:

@@ -18,10 +18,31 @@ MAX_SIZE = 32 << 20
 _DO = "start vgpud (systemctl start vgpud)"
 
 
-def write(run_dir: str, record: dict[str, object]) -> None:
-    """Replace the record. The directory is for root only."""
-    os.makedirs(paths.metrics(run_dir), mode=0o700, exist_ok=True)
-    records.write(paths.round_record(run_dir), {"version": VERSION, **record})
+def write(run_dir: str, record: dict[str, object], group: int = 0) -> None:
+    """Replace the record. Root can read it, and the group `group`, if that is not root's."""
+    directory = paths.metrics(run_dir)
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    _give(directory, group, 0o750 if group else 0o700)
+    if group:
+        _make_lock(run_dir)
+    if os.path.lexists(paths.exporter_lock(run_dir)):
+        _give(paths.exporter_lock(run_dir), group, 0o660 if group else 0o600)
+    content = {"version": VERSION, **record}
+    records.write(paths.round_record(run_dir), content, 0o640 if group else 0o600, group=group)
+
+
+def _make_lock(run_dir: str) -> None:
+    """An exporter without root's rights cannot make a file in the directory, only lock one."""
+    os.close(os.open(paths.exporter_lock(run_dir), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+
+
+def _give(path: str, group: int, mode: int) -> None:
+    """Set group and mode where they are not so yet. Only root can write the directory, so the path stays what it is."""
+    status = os.stat(path)
+    if status.st_gid != group:
+        os.chown(path, -1, group)
+    if status.st_mode & 0o7777 != mode:
+        os.chmod(path, mode)
 
 
 def remove(run_dir: str) -> None:

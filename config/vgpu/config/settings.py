@@ -56,6 +56,7 @@ DEFAULTS: dict[str, object] = {
     "plugin.cdi": False,  # Allocate's answers name the CDI device of vgpu.config.cdi
     "plugin.http": "127.0.0.1:5679",  # of /healthz and /readyz; empty: none
     "metrics.listen": "127.0.0.1:5678",  # of the exporter; empty: none
+    "metrics.group": 0,  # the id of the group that may read vgpud's record; 0: root alone
     "metrics.compat": [],  # whose metrics the exporter has besides: gpu-manager, hami, gpu-fractioning
     "kubernetes.api": "auto",  # auto: with a service account or a configured kubeconfig; never; always
     "kubernetes.kubeconfig": "",  # empty: the pod's service account, else the usual places

@@ -29,6 +29,8 @@ HEADER = Struct("=QQ48x")
 MARKS = Struct("=Q")
 MARKS_OFFSET = 40
 MARK_COUNTS, MARK_LOCKS_REFUSED = 1, 2
+CHANGE_OFFSET = 48
+CHANGE_SHIFT = 8
 CARD = Struct("=Q16s8x")
 CONTEXT = Struct("=Q")
 CONTEXT_OFFSET = 24  #: in a card
@@ -163,6 +165,12 @@ def has_counts(head: bytes) -> bool:
 def locks_are_refused(head: bytes) -> bool:
     """Whether that libvcuda says that a sandbox refuses the locks by which containers take turns."""
     return bool(_marks(head) & MARK_LOCKS_REFUSED)
+
+
+def change(head: bytes) -> tuple[int, int]:
+    """(place of a card, ns that a change of contexts takes there), as the container measured last; 0 ns: unknown."""
+    word = int(MARKS.unpack_from(head, CHANGE_OFFSET)[0]) if is_region(head) else 0
+    return word & (1 << CHANGE_SHIFT) - 1, word >> CHANGE_SHIFT
 
 
 def _marks(head: bytes) -> int:

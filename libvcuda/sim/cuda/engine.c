@@ -9,6 +9,7 @@
 
 #include "cuda/queue.h"
 #include "state/clock.h"
+#include "state/realtime.h"
 
 #define MEETING_NS 100000u /* how often a kernel that waits for another one checks */
 #define LAZY_NS 50000u /* if no thread waits, works that end within this time are handled together */
@@ -337,6 +338,7 @@ static void *engine_thread(void *argument)
 	prctl(PR_SET_TIMERSLACK, 1000ul);
 	prctl(PR_SET_NAME, "vgpu-sim");
 	is_engine = true;
+	sim_realtime_stay();
 	sim_clock_thread_adopt(engine->thread);
 	pthread_mutex_lock(&sim_driver.lock);
 	while (engine->pending || engine->context->alive)

@@ -9,9 +9,15 @@
 
 #include "cuda/cuda_sim.h"
 #include "state/clock.h"
+#include "state/realtime.h"
 #include "state/version.h"
 
 struct sim_driver sim_driver = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+__attribute__((constructor)) static void make_lock(void)
+{
+	sim_realtime_inherit(&sim_driver.lock);
+}
 static atomic_bool is_initialized;
 
 static const struct {

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "state/clock.h"
+#include "state/realtime.h"
 
 /* An OFD lock does not exclude threads of one process: take this mutex first, the file's lock second. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -114,6 +115,11 @@ static enum sim_status open_files(void)
 		cards_fd = -1;
 	}
 	return status;
+}
+
+__attribute__((constructor)) static void make_mutex(void)
+{
+	sim_realtime_inherit(&mutex);
 }
 
 static void before_fork(void)
@@ -232,9 +238,11 @@ static void unlock_file(void)
 enum sim_status sim_state_lock(struct sim_file **locked)
 {
 	pthread_mutex_lock(&mutex);
+	sim_realtime_begin();
 	enum sim_status status = lock_file();
 	if (status != SIM_OK) {
 		unlock_file();
+		sim_realtime_end();
 		pthread_mutex_unlock(&mutex);
 		return status;
 	}
@@ -245,5 +253,6 @@ enum sim_status sim_state_lock(struct sim_file **locked)
 void sim_state_unlock(void)
 {
 	unlock_file();
+	sim_realtime_end();
 	pthread_mutex_unlock(&mutex);
 }

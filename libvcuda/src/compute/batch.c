@@ -63,7 +63,9 @@ static void open_batch(struct compute_context *context, struct stream_slot *slot
 				.order = ++context->orders, .kind = launch->kind, .opened_at = now,
 				.is_behind_wait = slot->waits};
 	slot->waits = false;
+	batch->was_idle = !context->under_way;
 	if (__atomic_exchange_n(&bucket->has_new_slice, 0, __ATOMIC_RELAXED)) {
+		batch->is_first = true;
 		batch->is_unsure = true;
 		batch->allowance = SWITCHES;
 	}

@@ -3,6 +3,7 @@
 
 #include "compute/batch_parts.h"
 #include "compute/card_clock.h"
+#include "compute/change_cost.h"
 #include "driver/clock.h"
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"
@@ -14,6 +15,8 @@
 #define OFTEN (150 * NS_PER_US)         /* between two looks, while others may wait for the card */
 #define PATIENCE (20 * NS_PER_MS)       /* with kernels on another card: the kernels of a group wait for each other */
 #define PATIENCE_HERE NS_PER_S
+#define PROMPT (30 * NS_PER_US)         /* a launch, and the event after it, of a thread that was not held up */
+#define SURE 8                          /* of 256: how much earlier than estimated batches may end, in the mean */
 #define EXIT_PATIENCE (50 * NS_PER_MS)
 
 static atomic_bool stopped;
@@ -102,6 +105,19 @@ static void learn(const struct compute_context *context, const struct batch *bat
 		token_bucket_measured(context->bucket, used);
 }
 
+/* Learns what a change of contexts costs, from one kernel whose own time is well known. */
+static void learn_change(struct token_bucket *bucket, const struct batch *batch)
+{
+	bool is_clear = batch->launches == 1 && batch->was_idle && !batch->is_mixed && !batch->is_interrupted &&
+			!batch->is_behind_wait && batch->allowance <= SWITCHES && estimates_known(batch->kind) &&
+			LOAD(bucket->unsure) < SURE && batch->launched_at - batch->opened_at < PROMPT &&
+			batch->closed_at - batch->launched_at < PROMPT;
+
+	if (is_clear)
+		change_cost_measured(bucket, batch->is_first,
+				     saturating_less(batch->ended_at, batch->launched_at + batch->estimate));
+}
+
 /* By the card's clock the batch had ended before it was last seen under way: takes back what was counted too much. */
 static void count_back(struct compute_context *context, struct batch *batch)
 {
@@ -129,6 +145,7 @@ static void count_use(struct compute_context *context, struct batch *batch, uint
 	if (batch->ended_at) {
 		token_bucket_complete(context->bucket, batch->estimate, batch->booked, used, now);
 		learn(context, batch, used, now);
+		learn_change(context->bucket, batch);
 		card_clock_renew_base(context, batch, now);
 		batch_set_free(context, batch);
 	} else if (used > batch->booked) {

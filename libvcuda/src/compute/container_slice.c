@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "base/log.h"
+#include "compute/change_cost.h"
 #include "compute/neighbours.h"
 #include "compute/presence.h"
 #include "compute/process_slice.h"
@@ -408,7 +409,7 @@ static bool request_slice(struct token_bucket *bucket, uint64_t now, uint64_t *a
 
 bool container_slice_sits_through_pauses(const struct token_bucket *bucket)
 {
-	return LOAD(bucket->mean_pause) < SLICE_CHANGE;
+	return LOAD(bucket->mean_pause) < SLICE_WORTH(change_cost(bucket));
 }
 
 /* Returns until when the container stays without work. */

@@ -23,6 +23,8 @@ enum batch_state { FREE, OPEN, CLOSED };
 struct batch {
 	enum batch_state state;
 	bool started;
+	bool is_first;        /* of a time slice: the card has changed contexts for it */
+	bool was_idle;        /* nothing else of its context was under way when it was opened */
 	bool is_unsure;       /* another tenant's work may lie within the interval */
 	bool is_mixed;        /* it has kernels of several kinds, or may have */
 	bool is_interrupted;  /* its stream, the only one with work, did something else in between */

@@ -13,6 +13,7 @@
 
 struct neighbours {
 	uint64_t waits_from;      /* since when this process waits for others, by its own clock; 0: it does not */
+	uint64_t owed_before;     /* tokens beyond one quota that it had then: owed to it for earlier waits */
 	uint64_t distrusts_until; /* until then this process waits for no other container, whatever they lock */
 	uint64_t arrivals_until;  /* until then some container in the queue may be of an earlier version */
 };

@@ -8,11 +8,15 @@
 #include "driver/clock.h"
 
 /*
- * A change of containers: the hardware changes contexts in some 50 us, and the next container has to launch. A pause
- * that is shorter costs less than two changes.
+ * A change of contexts takes the hardware some 50 us (docs/decisions/measurements-compute-limit.md). libvcuda measures it
+ * on each card while it runs (compute/change_cost.h); this is what it begins with, and its bounds. A pause that is shorter
+ * than SLICE_WORTH of it costs less than two changes, since the next container has to launch as well.
  */
-#define SLICE_CHANGE (80 * NS_PER_US)
-#define SLICE_LONGEST_PAUSE (4 * SLICE_CHANGE) /* in the mean of the latest pauses: a long one is soon forgotten */
+#define SLICE_CHANGE (50 * NS_PER_US)
+#define SLICE_CHANGE_LEAST (20 * NS_PER_US)
+#define SLICE_CHANGE_MOST (400 * NS_PER_US)
+#define SLICE_WORTH(change) ((change) * 8 / 5)
+#define SLICE_LONGEST_PAUSE SLICE_WORTH(4 * SLICE_CHANGE) /* in the mean of the latest pauses: a long one is soon forgotten */
 
 /*
  * These four add up to what a request waits beside its neighbours' longest kernel: at most 1.8 ms, for a bound of 2 ms.

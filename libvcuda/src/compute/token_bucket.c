@@ -19,6 +19,7 @@
 #define PATIENCE_HERE NS_PER_S        /* with another process's work on this card: it may just be long */
 #define LOCAL_SLICE (64 * NS_PER_US)        /* a local slice: ns of use, and the time for which it is reserved */
 #define REFILL_EACH (20 * NS_PER_US)
+#define HOLDER_ABSENT (20 * NS_PER_MS) /* a process that has the time slice and wants the card looks more often */
 #define MOST_DEBT (60 * (int64_t)NS_PER_S)
 
 /* ---- the bucket of each device ---- */
@@ -112,8 +113,10 @@ static uint64_t capacity(const struct token_bucket *bucket, uint64_t elapsed, ui
 	if (!container_slice_has_neighbours(bucket) || elapsed > SLICE_ABSENT)
 		return quota;
 	if (waits_from && waits_from < now)
-		return quota + bounds_min(now - waits_from, SLICE_MOST_OWED) * schedule_own_rate(bucket) / WHOLE;
-	bool works_off = LOAD(bucket->shared.time->level) > (int64_t)quota && LOAD(bucket->in_flight);
+		return quota + LOAD(neighbours.owed_before) +
+		       bounds_min(now - waits_from, SLICE_MOST_OWED) * schedule_own_rate(bucket) / WHOLE;
+	bool is_at_work = LOAD(bucket->in_flight) || LOAD(container_slice.present);
+	bool works_off = LOAD(bucket->shared.time->level) > (int64_t)quota && is_at_work;
 	return works_off ? bounds_max(quota, SLICE_MOST_OWED) : quota;
 }
 
@@ -159,18 +162,33 @@ static bool borrows(struct token_bucket *bucket, uint64_t now)
 	return container_slice_has_neighbours(bucket) && container_slice_borrows(bucket, now);
 }
 
+/*
+ * Whether another process of the container adds the tokens of this time. The one that has the time slice knows that the
+ * container waits for others, or works off what it was owed for that; this one would take away what exceeds a quota.
+ */
+static bool leaves_to_holder(const struct token_bucket *bucket, uint64_t gain, uint64_t most, uint64_t elapsed)
+{
+	uint64_t holder = LOAD(bucket->shared.time->holder);
+
+	return holder && holder != bucket->shared.slot + 1 && elapsed < HOLDER_ABSENT &&
+	       container_slice_has_neighbours(bucket) && LOAD(bucket->shared.time->level) + (int64_t)gain > (int64_t)most;
+}
+
 /* Adds the container's share of the time that has passed. Of several threads, the one that moves the stamp adds it. */
 static void refill(struct token_bucket *bucket, bool is_idle, uint64_t now)
 {
 	uint64_t *word = &bucket->shared.time->stamp;
 	uint64_t stamp = LOAD(*word);
 
-	if (now - stamp < REFILL_EACH || (stamp > now && stamp - now < NS_PER_S) || !atomics_swap(word, stamp, now))
+	if (now - stamp < REFILL_EACH || (stamp > now && stamp - now < NS_PER_S))
 		return;
 	uint64_t elapsed =
 		stamp && stamp < now ? bounds_min(now - stamp, (uint64_t)MOST_DEBT * 100) : schedule_period(bucket);
-	add_tokens(bucket, elapsed * schedule_rate(bucket, now) / WHOLE, (int64_t)capacity(bucket, elapsed, now));
 	uint64_t rate = schedule_rate(bucket, now), idle_rate = schedule_idle_rate(bucket);
+	uint64_t gain = elapsed * rate / WHOLE, most = capacity(bucket, elapsed, now);
+	if (leaves_to_holder(bucket, gain, most, elapsed) || !atomics_swap(word, stamp, now))
+		return;
+	add_tokens(bucket, gain, (int64_t)most);
 	if (is_idle && idle_rate > rate)
 		add_tokens(bucket, elapsed * (idle_rate - rate) / WHOLE, most_borrowed(bucket, now));
 }

@@ -38,6 +38,8 @@ struct token_bucket {
 	uint64_t finish;       /* when all work that this process has under way should be done */
 	uint64_t paused_at;    /* when the program last launched after a pause; 0: never yet */
 	uint64_t mean_pause;   /* ns between the end of all work and the next launch, a moving mean */
+	uint64_t late_after_change;   /* ns between a launch and the work's end, less the work's own time; 0: not measured */
+	uint64_t late_without_change;
 	uint32_t unsure;       /* by how much batches end before their estimate, of 256, a moving mean */
 	uint64_t borrows_from; /* since when nobody else has wanted the card, for a soft share; 0: somebody does */
 	uint64_t line_seen;    /* when it was last looked at who wants the card */

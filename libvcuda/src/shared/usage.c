@@ -89,7 +89,7 @@ enum verdict { GRANTED, FULL, FULL_FOR_NOW, CONTENDED, UNACCOUNTED };
 struct looked_up {
 	uint64_t bytes; /* UINT64_MAX: no lookup was made */
 	unsigned int processes;
-	uint64_t changes; /* the region's, before the lookup */
+	uint64_t markings; /* the region's, before the lookup */
 };
 
 /* A process that makes the container's first context has booked all that is left until it knows the context's size. */
@@ -100,11 +100,11 @@ static bool is_created_by_another(const struct vgpu_usage *usage, int card, int 
 	return totals->creating > (own != 0);
 }
 
-/* For what a process marks after the lookup, there was none. Older processes do not count `changes`. */
+/* For what a process marks after the lookup, there was none. Older processes do not count `markings`. */
 static bool is_looked_up(const struct vgpu_usage *usage, const struct totals *totals, const struct looked_up *found)
 {
 	return found->bytes != UINT64_MAX && totals->unaccounted <= found->processes &&
-	       (found->processes == UINT32_MAX || usage_region_load(&usage->changes) == found->changes);
+	       (found->processes == UINT32_MAX || usage_region_load(&usage->markings) == found->markings);
 }
 
 static enum verdict attempt(struct vgpu_usage *usage, int card, int slot, uint64_t size, struct usage_limit limit,
@@ -203,7 +203,7 @@ static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size,
 		if (verdict == GRANTED)
 			return true;
 		if (verdict == UNACCOUNTED) {
-			found.changes = usage_region_load(&usage->changes);
+			found.markings = usage_region_load(&usage->markings);
 			found.processes = sum_charges(usage, card).unaccounted;
 			found.bytes = ask_lookup(usage, card);
 			if (++lookups > LOOKUPS)
@@ -296,7 +296,7 @@ void usage_set_unaccounted(int card, bool unaccounted)
 
 	if (slot != NO_SLOT && unaccounted) {
 		__atomic_fetch_or(&usage->slots[slot].unaccounted, (uint64_t)1 << card, __ATOMIC_SEQ_CST);
-		usage_region_add(&usage->changes, 1);
+		usage_region_add(&usage->markings, 1);
 	} else if (slot != NO_SLOT) {
 		__atomic_fetch_and(&usage->slots[slot].unaccounted, ~((uint64_t)1 << card), __ATOMIC_SEQ_CST);
 	}
@@ -409,6 +409,15 @@ void usage_locks_refused(void)
 
 	if (usage)
 		__atomic_fetch_or(&usage->marks, VGPU_USAGE_LOCKS_REFUSED, __ATOMIC_RELAXED);
+}
+
+void usage_change_measured(const struct vgpu_usage_time *time, uint64_t ns)
+{
+	struct vgpu_usage *usage = atomic_load(&usage_region);
+
+	if (usage && time >= usage->times && time < usage->times + VGPU_LIMITS_MAX_CARDS)
+		__atomic_store_n(&usage->change, ns << VGPU_USAGE_CHANGE_SHIFT | (uint64_t)(time - usage->times),
+				 __ATOMIC_RELAXED);
 }
 
 uint32_t usage_slot_count(void)

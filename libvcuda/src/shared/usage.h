@@ -105,6 +105,9 @@ void usage_waited(struct vgpu_usage_time *time, uint64_t ns);
 /* A call got no memory of the card because of the limit. */
 void usage_refused(int card);
 
+/* A change of contexts takes the card of `time` so long, in ns. */
+void usage_change_measured(const struct vgpu_usage_time *time, uint64_t ns);
+
 /* A sandbox refuses the locks by which containers take turns. */
 void usage_locks_refused(void);
 

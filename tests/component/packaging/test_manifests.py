@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomlkit
 import yaml
 from checkout import CHECKOUT
 from kubernetes.client import models
 
-from vgpu.config import compiler
+from vgpu.config import compiler, paths
 from vgpu.config.settings import DEFAULTS, Settings
 from vgpu.node.service import kubelet_resources
 from vgpu.plugin.cards import health_monitor
+from vgpu.plugin.exporter.command import parsed
 
 MANIFESTS = CHECKOUT / "packaging/kubernetes"
 IMAGE = CHECKOUT / "packaging/image"
@@ -111,12 +113,15 @@ def test_names_and_namespaces() -> None:
 @pytest.mark.parametrize("path", sorted(MANIFESTS.rglob("kustomization.yaml")), ids=lambda path: path.parent.name)
 def test_kustomizations_name_what_is_there(path: Path) -> None:
     """kubectl refuses a folder that contains the one that names it: "cycle detected"."""
-    for name in yaml.safe_load(path.read_text())["resources"]:
+    document = yaml.safe_load(path.read_text())
+    resources = document.get("resources", [])
+    assert resources or document["kind"] == "Component"
+    for name in (*resources, *document.get("components", [])):
         found = (path.parent / name).resolve()
         assert found.is_file() or (found / "kustomization.yaml").is_file()
         assert found not in path.parents
     own = {file.name for file in path.parent.glob("*.yaml")} - {path.name}
-    assert own <= set(yaml.safe_load(path.read_text())["resources"])
+    assert own <= set(resources)
 
 
 def test_the_unprivileged_daemonset() -> None:
@@ -230,25 +235,49 @@ def test_probes_ask_where_the_plugin_answers() -> None:
 
 
 def test_images() -> None:
-    spec = daemonset()["spec"]["template"]["spec"]
-    (version,) = re.findall(r'^version = "(.*)"', (CHECKOUT / "pyproject.toml").read_text(), re.M)
-    images = {one["image"] for kind in ("initContainers", "containers") for one in spec[kind]}
-    assert images == {f"vgpu-device-plugin:{version}"}
-    assert f"-t vgpu-device-plugin:{version} " in (IMAGE / "Dockerfile").read_text()
+    """One file has the version of all images, which is that of the packages. No manifest has another one."""
+    (component,) = documents(MANIFESTS / "images/kustomization.yaml")
+    tags = {image["name"]: image["newTag"] for image in component["images"]}
+    version = checkout_version()
+    assert tags.pop("busybox")
+    built = tomlkit.parse((IMAGE / "images.toml").read_text()).unwrap()
+    assert tags == {built[name]["name"]: version for name in ("plugin", "exporter", "extender")}
+    used = set()
+    for path in FILES:
+        if path.parent != MANIFESTS / "examples":
+            used |= set(re.findall(r"^ *image: (\S+)", path.read_text(), re.M))
+    assert used == {*tags, "busybox"}
+    for path in MANIFESTS.rglob("*.yaml"):
+        if path.parent.name != "images":
+            assert version not in path.read_text(), path
 
 
-def test_the_images_recipe_copies_what_is_there() -> None:
-    recipe = (IMAGE / "Dockerfile").read_text()
-    copied = [name for line in re.findall(r"^COPY (?!--)(.*) \S+$", recipe, re.M) for name in line.split()]
-    ignored = (IMAGE / "Dockerfile.dockerignore").read_text().split()
-    assert copied
-    for name in copied:
-        assert (CHECKOUT / name).exists()
-        assert f"!{name}" in ignored
-    project = (CHECKOUT / "pyproject.toml").read_text()
-    assert re.search(r"^kubernetes = ", project, re.M), "the extra that is installed"
-    for program in ("vgpu-device-plugin", "vgpuctl"):
-        assert re.search(rf"^{program} = ", project, re.M)
+def checkout_version() -> str:
+    """The version of wheel and images, as packaging/version has it for all builders."""
+    script = '. packaging/version; echo "$wheel_version"'
+    return subprocess.check_output(["sh", "-euc", script], cwd=CHECKOUT, text=True).strip()
+
+
+# The exporter's own DaemonSet
+
+
+def test_the_exporter_has_no_rights_and_the_group_that_reads_the_record() -> None:
+    spec = daemonset("vgpu-exporter")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert spec["automountServiceAccountToken"] is False
+    assert not {"serviceAccountName", "hostPID", "hostNetwork", "hostIPC"} & set(spec)
+    user, group = (spec["securityContext"][key] for key in ("runAsUser", "runAsGroup"))
+    assert (user, group, spec["securityContext"]["runAsNonRoot"]) == (65532, 65532, True)
+    comment = (MANIFESTS / "exporter/daemonset.yaml").read_text()
+    (named,) = re.findall(r"^#   (metrics: .*)$", comment, re.M)
+    assert settings_of(named).number("metrics.group") == group
+    context = container["securityContext"]
+    assert (context["allowPrivilegeEscalation"], context["capabilities"]) == (False, {"drop": ["ALL"]})
+    volumes = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
+    found = {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
+    run, state = str(DEFAULTS["paths.run"]), str(DEFAULTS["paths.state"])
+    assert found == {paths.metrics(run): paths.metrics(run), state: state}
+    assert parsed(container["command"][1:]).listen == f"0.0.0.0:{container['ports'][0]['containerPort']}"
 
 
 def test_the_configuration_is_right() -> None:

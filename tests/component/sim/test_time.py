@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -130,3 +131,16 @@ def test_killed_at_random(node: Any, pytestconfig: pytest.Config) -> None:
             worker.process.communicate()
     assert Worker(node, "spin_1ms", 10, 1, 0, 0).begin().result()["ms"] < 100
     assert node.card()["used"] == 0
+
+
+@pytest.mark.parametrize("wanted", ["0", "1"])
+def test_the_cards_threads_are_in_real_time_on_request(line: Any, wanted: str) -> None:
+    """A CPU quota stops no such thread, so that the card of all goes on. The program itself stays as it was."""
+    code = """
+launch(MS); sync()
+tasks = {open(f"/proc/self/task/{task}/comm").read().strip(): int(task) for task in os.listdir("/proc/self/task")}
+say([os.sched_getscheduler(tasks["vgpu-sim"]), os.sched_getscheduler(0)])
+"""
+    wall = line(1, clock="wall")
+    expected = [os.SCHED_FIFO if wanted == "1" else os.SCHED_OTHER, os.SCHED_OTHER]
+    assert wall.said(wall.start(code, VGPU_SIM_REALTIME=wanted)) == expected

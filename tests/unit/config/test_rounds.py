@@ -23,6 +23,23 @@ def test_only_root_can_read_it(tmp_path: Path) -> None:
         rounds.read(str(tmp_path))
 
 
+@pytest.mark.root
+def test_a_group_can_read_it_and_lock_the_exporters_lock(tmp_path: Path) -> None:
+    """And no longer when the setting is taken back. Nobody of the group can make or replace a file."""
+
+    def modes() -> dict[str, tuple[int, int]]:
+        found = {path.name: path.stat() for path in (tmp_path / "metrics", *(tmp_path / "metrics").iterdir())}
+        return {name: (status.st_gid, status.st_mode & 0o7777) for name, status in found.items()}
+
+    rounds.write(str(tmp_path), {"taken": 5.0}, group=65532)
+    expected = {"metrics": (65532, 0o750), "exporter.lock": (65532, 0o660), "round.json": (65532, 0o640)}
+    assert modes() == expected
+    rounds.write(str(tmp_path), {"taken": 6.0}, group=65532)
+    assert modes() == expected
+    rounds.write(str(tmp_path), {"taken": 7.0})
+    assert modes() == {"metrics": (0, 0o700), "exporter.lock": (0, 0o600), "round.json": (0, 0o600)}
+
+
 def test_another_version_is_refused(tmp_path: Path) -> None:
     rounds.write(str(tmp_path), {"version": 2})
     with pytest.raises(VgpuError, match="version 1, found 2"):

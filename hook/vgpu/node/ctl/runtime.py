@@ -20,12 +20,15 @@ from vgpu.config.errors import VgpuError, shown
 from vgpu.config.settings import Settings
 from vgpu.node.ctl.group import Group
 from vgpu.node.ctl.output import output_option, print_json
+from vgpu.node.doctor import cdi
+from vgpu.node.doctor.findings import CheckContext
 from vgpu.node.runtimes import edits, programs, proof, registry
 from vgpu.node.runtimes.edits import Edit, Record
 from vgpu.node.runtimes.registration import HANDLER, MODES, RUNTIMES, Wish
 from vgpu.node.runtimes.registry import Change
 
 PROGRAMS = "/usr/bin"
+OF_KUBELET = ("containerd", "crio")  #: the runtimes of kubelet's containers, which may come to the hook by CDI
 NOT_PROVEN = 3
 RESTART_TIMEOUT = 300
 
@@ -53,13 +56,14 @@ def runtime() -> None:
               help="Outside Kubernetes: all annotations are requests, those of an image, too; or only those with this "
               "node's key. Default: the setting standalone.requests.")  # fmt: skip
 @click.option("--programs", default="", metavar="DIR", help="The directory of vgpu-hook and vgpu-runtime.")
+@click.option("--force", is_flag=True, help="Configure kubelet's runtime although the node uses CDI.")
 @_dry_run
 @_restart
 @output_option
 @click.pass_obj
 def configure(
     config_path: str, name: str, path: str, mode: str, handler: str, share: tuple[str, ...],
-    standalone: str | None, programs: str, dry_run: bool, restart: bool, output: str,
+    standalone: str | None, programs: str, force: bool, dry_run: bool, restart: bool, output: str,
 ) -> None:  # fmt: skip
     """Have a runtime call the hook. A second time nothing changes; other options replace the first ones."""
     node = root_settings("vgpuctl runtime", config_path)
@@ -70,6 +74,8 @@ def configure(
         config_path, node.state_dir, tuple(_pair(one) for one in share), standalone or "",
     )  # fmt: skip
     _check_share(wish)
+    if name in OF_KUBELET and not force:
+        _refuse_beside_cdi(config_path, node)
     require_programs(wish.hook, wish.shim)
     apply_change(node, name, lambda: registry.configure(name, wish), dry_run, restart, output)
 
@@ -211,6 +217,14 @@ def require_programs(*paths: str) -> None:
         if not os.access(program, os.X_OK):
             raise VgpuError(program, expected="vgpu's program", found="none", do="install vgpu, or name its directory "
                             "by --programs")  # fmt: skip
+
+
+def _refuse_beside_cdi(config_path: str, node: Settings) -> None:
+    """VgpuError if kubelet's containers come to the hook by CDI already: its second run would do nothing."""
+    found = cdi.in_use(CheckContext(config_path, node))
+    if found:
+        do = "end CDI (plugin.cdi: false, vgpuctl cdi remove), or pass --force if no container meets both"
+        raise VgpuError("vgpuctl runtime configure", expected="a node without CDI", found=found, do=do)
 
 
 def _check_share(wish: Wish) -> None:

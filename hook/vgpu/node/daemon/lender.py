@@ -25,6 +25,7 @@ from vgpu.config.settings import Settings
 from vgpu.hook.ledger import core_schedules
 from vgpu.hook.ledger.ledger import Ledger
 from vgpu.hook.ledger.lock import Lock
+from vgpu.node.daemon.change_costs import ChangeCosts
 from vgpu.node.daemon.lending_policy import LendingPolicy, Observation, Tenant
 from vgpu.node.daemon.usage_regions import ReadsRegions, Regions, Report
 
@@ -112,6 +113,7 @@ class Lender:
         self.shares: dict[str, Share] = {}
         self.penalized: dict[str, float] = {}
         self.failed = ""
+        self.costs = ChangeCosts()
         self._terms: object = None
         self._stale = True
         self._next = 0.0
@@ -211,7 +213,8 @@ class Lender:
     def _take_over(self) -> None:
         found = Ledger(self.settings, [], self.proc).shares()
         self._reopen(found)
-        terms = ([_tenant(claim) for claim in found], dict(self.penalized))
+        self.costs.note(share.report.changes for share in self._believed() if share.report)
+        terms = ([_tenant(claim) for claim in found], dict(self.penalized), dict(self.costs.by_card))
         moved = any(share.sequences_now() != share.sequences for share in self.shares.values())
         if terms == self._terms and not (moved or self._stale):
             return
@@ -219,6 +222,9 @@ class Lender:
         self.policy.take_over(before)
         self._terms, self._stale, self._next = terms, False, 0.0
         self._write(self.policy.plain)
+
+    def _believed(self) -> list[Share]:
+        return [share for name, share in self.shares.items() if name not in self.penalized]
 
     def _reopen(self, found: Iterable[Claim]) -> None:
         """Open all schedules again."""

@@ -111,13 +111,20 @@ class LendingPolicy:
     """The tenants and cards of one node.
 
     `penalized`: the tenants that are lent nothing -> the part of its share that each has beside other tenants.
+    `changes`: as in core_schedule.schedules.
     """
 
-    def __init__(self, tenants: Iterable[Tenant], penalized: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        tenants: Iterable[Tenant],
+        penalized: Mapping[str, float] | None = None,
+        changes: Mapping[str, int] | None = None,
+    ) -> None:
         self.by_name = {tenant.name: tenant for tenant in tenants}
         self.penalized = dict(penalized or {})
         held = {tenant.name: dict.fromkeys(tenant.cards, tenant.share) for tenant in self.by_name.values()}
-        self.plain = core_schedule.schedules(held)
+        self.changes = dict(changes or {})
+        self.plain = core_schedule.schedules(held, self.changes)
         for name, part in self.penalized.items():
             for page in self.plain.get(name, []):
                 page.share = int(page.share * part)
@@ -213,7 +220,8 @@ class LendingPolicy:
 
     def _changes(self, card: str, active: int) -> int:
         """Percent of the card that is lost to changes between so many active containers."""
-        return -(-active * CHANGE_NS * 100 // self.periods[card]) if active > 1 else 0
+        change = self.changes.get(card, CHANGE_NS)
+        return -(-active * change * 100 // self.periods[card]) if active > 1 else 0
 
     def _kept(self, tenant: Tenant, now: int) -> int:
         """Percent that is not lent to others: the share, or somewhat more than its use if a tenant uses little."""

@@ -104,7 +104,7 @@ class RoundRecorder:
                 "reported": self.parts.memory_watch.found, "killed": self.parts.memory_watch.stopped,
             },
             **more,
-        })  # fmt: skip
+        }, int(self.settings.number("metrics.group")))  # fmt: skip
 
     def remove(self) -> None:
         rounds.remove(self.settings.run_dir)

@@ -52,7 +52,8 @@ class Report:
     `times` are (used, wanted, waited, longest) by card uuid, as in vgpu.config.usage.CardTime. A card without times was
     never used. `contexts` are what processes had of each card beside their allocations. `counts` are (throttled,
     refusals, waits of each range) by card uuid; {} where libvcuda is of a version that does not count them.
-    `locks_refused`: a sandbox refuses the locks by which containers take turns.
+    `locks_refused`: a sandbox refuses the locks by which containers take turns. `changes` are the ns that a change of
+    contexts takes, by card uuid, for the card on which that was measured last.
     """
 
     def __init__(
@@ -61,22 +62,24 @@ class Report:
         contexts: dict[str, int],
         counts: dict[str, tuple[int, ...]],
         locks_refused: bool = False,
+        changes: dict[str, int] | None = None,
     ) -> None:
         self.times = times
         self.contexts = contexts
         self.counts = counts
         self.locks_refused = locks_refused
+        self.changes = changes or {}
 
     def record(self) -> list[object]:
-        return [self.times, self.contexts, self.counts, self.locks_refused]
+        return [self.times, self.contexts, self.counts, self.locks_refused, self.changes]
 
 
 def report_of(record: object) -> Report | None:
     """The report that Report.record wrote; None if it is none."""
     if not isinstance(record, list):
         return None
-    times, contexts, counts, locks_refused = record
-    return Report(_rows(times), contexts, _rows(counts), locks_refused)
+    times, contexts, counts, locks_refused, changes = record
+    return Report(_rows(times), contexts, _rows(counts), locks_refused, changes)
 
 
 def _rows(record: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
@@ -182,13 +185,16 @@ class _Region:
 
 
 def _decoded(head: bytes, times: bytes) -> Report:
-    seen = {uuid: usage.time_at(times, place) for uuid, place in usage.places(head).items()}
+    places = usage.places(head)
+    seen = {uuid: usage.time_at(times, place) for uuid, place in places.items()}
+    changed, change = usage.change(head)
     return Report(
         {uuid: (item.used, item.wanted, item.waited, item.longest) for uuid, item in seen.items()},
         usage.contexts(head),
         {uuid: (item.throttled, item.refusals, *item.waits) for uuid, item in seen.items()}
         if usage.has_counts(head) else {},
         usage.locks_are_refused(head),
+        {uuid: change for uuid, place in places.items() if place == changed and change},
     )  # fmt: skip
 
 

@@ -22,21 +22,33 @@ _BY_DEFAULT = 3  #: version of containerd's file from which on the file is for a
 
 def cdi(context: CheckContext) -> Iterator[Finding]:
     """Where plugin.cdi is off, only that no specification waits for it in vain."""
-    defined = [path for path in runtimes.cdi_files(context, "vgpu.io") if device.KIND in runtimes.text(context, path)]
+    found_files = defined(context)
     if not context.settings.flag("plugin.cdi"):
         do = "set plugin.cdi: true, or run vgpuctl cdi remove"
-        for path in defined:
+        for path in found_files:
             found = f"{path} defines {device.DEVICE}, and plugin.cdi is false"
             yield Finding(NAME, WARNING, found, "a device plugin that names it", do)
-        if not defined:
+        if not found_files:
             yield Finding(NAME, OK, "not used: plugin.cdi is false")
         return
-    wrong = [*_undefined(defined), *_registered_besides(context), *_switched_off(context)]
-    yield from wrong or [Finding(NAME, OK, f"{defined[0]} defines {device.DEVICE}")]
+    wrong = [*_undefined(found_files), *_registered_besides(context), *_switched_off(context)]
+    yield from wrong or [Finding(NAME, OK, f"{found_files[0]} defines {device.DEVICE}")]
 
 
-def _undefined(defined: list[str]) -> Iterator[Finding]:
-    if not defined:
+def defined(context: CheckContext) -> list[str]:
+    """The specifications that define the device."""
+    return [path for path in runtimes.cdi_files(context, "vgpu.io") if device.KIND in runtimes.text(context, path)]
+
+
+def in_use(context: CheckContext) -> str:
+    """By what kubelet's containers come to the hook through CDI on this node, or ""."""
+    if context.settings.flag("plugin.cdi"):
+        return "plugin.cdi: true"
+    return next((f"{path}, which defines {device.DEVICE}" for path in defined(context)), "")
+
+
+def _undefined(found: list[str]) -> Iterator[Finding]:
+    if not found:
         yield Finding(NAME, FAILURE, f"plugin.cdi is true, and no specification defines {device.DEVICE}",
                       "what the device plugin names",
                       "run vgpuctl cdi generate; until then no pod with a share starts")  # fmt: skip

@@ -12,17 +12,17 @@ import os
 from vgpu.config.errors import VgpuError
 
 
-def take(path: str, mode: int = 0o755) -> int:
+def take(path: str, mode: int = 0o755, do: str = "run as root") -> int:
     """An fd that holds the lock at `path` while it is open, or -1 if another instance holds the lock.
 
-    `mode` is that of the directory, if it has to be made.
+    `mode` is that of the directory, if it has to be made. `do` is what the error asks of the administrator.
     Raises VgpuError if the file cannot be opened.
     """
     try:
         os.makedirs(os.path.dirname(path), mode=mode, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise VgpuError(path, expected="a file to lock", found=error.strerror, do="run as root") from error
+        raise VgpuError(path, expected="a file to lock", found=error.strerror, do=do) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

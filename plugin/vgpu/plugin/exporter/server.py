@@ -187,7 +187,8 @@ class Exporter:
 
 def _take_lock(run_dir: str) -> int:
     path = paths.exporter_lock(run_dir)
-    lock = single_instance.take(path, mode=0o700)
+    do = "run as root, or by the group that the setting metrics.group names"
+    lock = single_instance.take(path, mode=0o700, do=do)
     if lock < 0:
         raise VgpuError(path, expected="to be this node's exporter", found="another one, which is running")
     return lock

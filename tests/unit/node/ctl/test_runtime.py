@@ -11,9 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 from pytest_subprocess import FakeProcess
 
-from vgpu.config import records, standalone
+from vgpu.config import records, settings, standalone
 from vgpu.config.settings import Settings
 from vgpu.node.ctl.runtime import runtime
+from vgpu.node.doctor import cdi as doctor_cdi
 from vgpu.node.runtimes import edits, proof
 
 
@@ -216,3 +217,51 @@ def test_what_two_containers_prove(
     found = json.loads(done.output)
     assert found["result"] == result, found
     assert done.exit_code == {proof.PROVEN: 0, proof.WRONG: 1, proof.UNPROVEN: 3}[result]
+
+
+# Beside CDI
+
+
+def crio(node: Node, *arguments: str) -> Result:
+    places = ["--config", str(node.path / "hooks.d"), "--programs", str(node.path / "bin")]
+    return CliRunner().invoke(runtime, ["configure", "--runtime", "crio", *places, *arguments], obj=node.settings)
+
+
+@pytest.fixture
+def specifications(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The CDI specifications that define vgpu's device, in the place of this machine's."""
+    found: list[str] = []
+    monkeypatch.setattr(doctor_cdi, "defined", lambda _: found)
+    return found
+
+
+@pytest.mark.parametrize("by", ["setting", "specification"])
+def test_kubelets_runtime_is_not_registered_beside_cdi(node: Node, specifications: list[str], by: str) -> None:
+    """Or each container with a share would start the hook twice. What decides is what is found, not what was typed."""
+    if by == "setting":
+        values = {**settings.read(node.settings)._values, "plugin.cdi": True}
+        records.write(node.settings, Settings(values).record())
+        why = "plugin.cdi: true"
+    else:
+        specifications.append("/etc/cdi/vgpu.json")
+        why = "/etc/cdi/vgpu.json"
+    for arguments in ((), ("--dry-run",)):
+        refused = crio(node, *arguments)
+        assert refused.exit_code == 1
+        text = str(refused.exception)
+        assert text.startswith(f"vgpuctl runtime configure: expected a node without CDI, found {why}")
+        assert "vgpuctl cdi remove" in text and "--force" in text
+        assert not (node.path / "hooks.d").exists()
+    forced = crio(node, "--force")
+    assert forced.exit_code == 0, forced.output
+    assert list((node.path / "hooks.d").iterdir())
+
+
+def test_other_runtimes_are_registered_beside_cdi(node: Node, specifications: list[str]) -> None:
+    """podman's and Docker's containers are not kubelet's."""
+    specifications.append("/etc/cdi/vgpu.json")
+    assert node.call("configure").exit_code == 0
+
+
+def test_without_cdi_nothing_is_asked(node: Node, specifications: list[str]) -> None:
+    assert crio(node).exit_code == 0

@@ -124,6 +124,25 @@ def test_a_container_that_says_that_its_locks_are_refused_is_named(node: Node) -
     assert "refuses the file locks of b, so" in node.lender.without_locks()
 
 
+def test_what_changes_cost_is_taken_from_all_shares_as_it_was_measured(node: Node) -> None:
+    def expected(lost: int) -> list[object]:
+        part = 1 - 2 * lost / node.page("a").period
+        return [pytest.approx(share * part, rel=1e-4) for share in (300_000, 700_000)]
+
+    node.container("a", 30, 30)
+    node.container("b", 70, 70)
+    node.lender.look()
+    assert [node.page(name).share for name in "ab"] == expected(core_schedule.CHANGE_NS)
+    for name in "ab":
+        node.report(name)
+        with node.region(name).open("r+b") as stream:
+            stream.seek(usage.CHANGE_OFFSET)
+            stream.write(usage.MARKS.pack(300_000 << usage.CHANGE_SHIFT | PLACE))
+    node.lender.look()  # reads them
+    node.lender.look()  # and writes the schedules
+    assert [node.page(name).share for name in "ab"] == expected(600_000)
+
+
 def test_idle_time_is_lent_while_it_is_wanted(node: Node) -> None:
     node.container("a", 30, 100)
     node.container("b", 70, 70)

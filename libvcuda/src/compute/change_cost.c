@@ -1,0 +1,38 @@
+/*
+ * See compute/change_cost.h. Both figures are medians that follow their samples by small steps: a sample that is far off,
+ * because the thread or the card was held up, moves them no more than any other.
+ */
+#include "compute/change_cost.h"
+
+#include "compute/slice_parameters.h"
+
+#define LATENCY (5 * NS_PER_US) /* of work on an idle card, until it is known */
+
+static void follow(uint64_t *word, uint64_t beginning, uint64_t sample)
+{
+	uint64_t known = LOAD(*word) ? LOAD(*word) : beginning;
+
+	uint64_t step = known / 16 + 100;
+
+	STORE(*word, sample > known ? known + step : known - bounds_min(step, known - 1));
+}
+
+void change_cost_measured(struct token_bucket *bucket, bool changes, uint64_t late)
+{
+	if (changes)
+		follow(&bucket->late_after_change, LATENCY + SLICE_CHANGE, late);
+	else
+		follow(&bucket->late_without_change, LATENCY, late);
+	if (!bucket->is_local && LOAD(bucket->late_after_change))
+		usage_change_measured(bucket->shared.time, change_cost(bucket));
+}
+
+uint64_t change_cost(const struct token_bucket *bucket)
+{
+	uint64_t after = LOAD(bucket->late_after_change), without = LOAD(bucket->late_without_change);
+
+	if (!after)
+		return SLICE_CHANGE;
+	without = without ? without : LATENCY;
+	return bounds_clamp(after > without ? after - without : 0, SLICE_CHANGE_LEAST, SLICE_CHANGE_MOST);
+}

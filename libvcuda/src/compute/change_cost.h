@@ -1,0 +1,19 @@
+/*
+ * What a change of contexts costs a card: for how long it does nothing between the work of one process and the first work
+ * of the next. It is measured while programs run, from work whose own time is well known, and differs from card to card.
+ *
+ * Belongs here: the estimate, and that the host can read it. Not what follows from it: the pauses through which a container
+ * stays (compute/container_slice.h), and the shares (vgpu.config.core_schedule).
+ */
+#ifndef VCUDA_CHANGE_COST_H
+#define VCUDA_CHANGE_COST_H
+
+#include "compute/token_bucket.h"
+
+/* Work has ended `late` ns after its own time had passed since its launch; `changes`: it was the first after a change. */
+void change_cost_measured(struct token_bucket *bucket, bool changes, uint64_t late);
+
+/* Returns the ns that a change takes, within bounds. */
+uint64_t change_cost(const struct token_bucket *bucket);
+
+#endif

@@ -1,0 +1,55 @@
+"""What a change of contexts costs a card, as libvcuda measures it while programs run, in virtual time: the simulated
+card takes a known time for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from checkout import BENCH
+from vcuda_boxes import need_root
+
+US, SECOND = 1_000, 1_000_000_000
+WINDOW = (SECOND, 4 * SECOND)
+FLOOD = {"kernel": "fixed:1000000", "wait": 0}
+ROUNDS = {"kernel": "fixed:100000", "launches": 20, "gap": 500_000}
+RANDOM = {"kernel": "lognormal:30000:1500:10000000", "launches": 200}
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Any]:
+    need_root()
+    sys.path.insert(0, str(BENCH))
+    modules = {name: importlib.import_module(f"cores_{name}") for name in ("scenario", "workers")}
+    with modules.pop("workers").Workers() as workers:
+        yield SimpleNamespace(**modules, workers=workers)
+    sys.path.remove(str(BENCH))
+
+
+def measured(bench: Any, switch_us: int, *programs: list[dict[str, Any]]) -> list[int]:
+    """What each container says at the end, in ns; 0: it says nothing."""
+    tenants = [bench.scenario.Tenant(100 // len(programs), loads) for loads in programs]
+    timing = {"switch_us": switch_us}
+    outcome = bench.workers.run(bench.scenario.Scenario(tenants, WINDOW, timing=timing, every=SECOND))
+    changes: list[int] = outcome.changes
+    return changes
+
+
+@pytest.mark.parametrize("switch_us", [50, 200, 350])
+@pytest.mark.parametrize(
+    "programs", [([FLOOD], [FLOOD]), ([ROUNDS], [FLOOD]), ([FLOOD] * 2, [ROUNDS] * 2)], ids=["floods", "rounds", "four"]
+)
+def test_it_is_found_whatever_the_programs_do(bench: Any, switch_us: int, programs: Any) -> None:
+    for said in measured(bench, switch_us, *programs):
+        assert 0.7 * switch_us * US < said < 1.3 * switch_us * US
+
+
+def test_programs_whose_kernels_are_of_all_lengths_say_little(bench: Any) -> None:
+    """Kernels that differ by more than a change takes tell nothing. The figure stays near the one it begins with."""
+    for said in measured(bench, 350, [RANDOM], [RANDOM]):
+        assert said < 150 * US
