@@ -103,7 +103,7 @@ struct vgpu_usage {
 	uint64_t share_changes; /* how often processes shared memory or ended that; 0: never (shared/share_locks.h) */
 	uint64_t marks;        /* VGPU_USAGE_COUNTS, VGPU_USAGE_LOCKS_REFUSED; 0: libvcuda is of a version without marks */
 	uint64_t change;       /* ns that a change of contexts takes << VGPU_USAGE_CHANGE_SHIFT | place of the card; 0: unknown */
-	uint64_t reserved0;
+	uint64_t markings;     /* how often processes set a bit of `unaccounted` that says that there is some */
 	struct vgpu_usage_card cards[VGPU_LIMITS_MAX_CARDS];
 	struct vgpu_usage_slot slots[VGPU_USAGE_SLOTS];
 	struct vgpu_usage_charge charges[VGPU_LIMITS_MAX_CARDS][VGPU_USAGE_SLOTS];

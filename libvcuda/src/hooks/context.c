@@ -8,7 +8,9 @@
  */
 #include "compute/batch.h"
 #include "driver/cuda_table.h"
+#include "memory/calls.h"
 #include "memory/charge.h"
+#include "memory/context_lock.h"
 #include "memory/context_overhead.h"
 #include "memory/pools.h"
 #include "shared/device_limits.h"
@@ -58,9 +60,12 @@ static CUresult after_create(CUresult result, CUdevice device, const struct cont
 
 #define CREATE(destroy, function, context, ...)                                                              \
 	struct context_booking booking;                                                                      \
-	return before_create(device, &booking)                                                               \
-		       ? after_create(GUARDED(REAL(function, context, __VA_ARGS__)), device, &booking, destroy, context) \
-		       : CUDA_ERROR_OUT_OF_MEMORY
+	bool is_locked = context_lock_take(device);                                                          \
+	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                                                          \
+	if (before_create(device, &booking))                                                                 \
+		result = after_create(GUARDED(REAL(function, context, __VA_ARGS__)), device, &booking, destroy, context); \
+	context_lock_drop(is_locked);                                                                        \
+	return result
 
 EXPORT CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
 {
@@ -121,7 +126,7 @@ static bool primary_active(CUdevice device)
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
 	struct context_booking booking = {.card = USAGE_NO_CARD};
-	bool entered = guard_enter();
+	bool is_locked = context_lock_take(device), entered = guard_enter();
 	bool existed = !entered || (limits_state() == LIMITS_PRESENT && primary_active(device));
 	bool fits = existed || context_overhead_begin(device, &booking);
 	CUresult result = fits ? REAL(cuDevicePrimaryCtxRetain, context, device) : CUDA_ERROR_OUT_OF_MEMORY;
@@ -133,6 +138,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 	}
 	if (entered)
 		guard_leave();
+	context_lock_drop(is_locked);
 	return result;
 }
 
@@ -147,18 +153,42 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resource
 
 /* ---- destroying contexts, and their memory with them ---- */
 
-/* `device` NO_DEVICE: a later look at NVML's figure corrects the overhead. */
-static CUresult after_destroy(CUcontext context, uint64_t serial, CUdevice device, CUresult result)
-{
-	bool entered = context && result == CUDA_SUCCESS && guard_enter();
+/* A call that may destroy a context. `device` NO_DEVICE: a later look at NVML's figure corrects the overhead. */
+struct destruction {
+	uint64_t serial;
+	CUcontext context; /* NULL: none is destroyed, or nothing is limited */
+	CUdevice device;
+	struct compute_context *held;
+	bool is_locked;
+};
 
-	if (!entered)
-		return result;
-	charge_drop_context(context, serial);
-	pools_reconcile();
-	if (device != NO_DEVICE)
-		context_overhead_shrank(device);
-	guard_leave();
+/* What is allocated from now on belongs to later contexts. The caller has the lock. */
+static void before_destroy(struct destruction *call, CUcontext context)
+{
+	call->serial = allocations_serial();
+	call->context = context;
+	call->held = contexts_hold(context);
+	if (call->is_locked)
+		calls_begin();
+}
+
+/* `gone`: the driver has destroyed the context. */
+static CUresult after_destroy(struct destruction *call, bool gone, CUresult result)
+{
+	batch_complete_release_context(call->held, gone);
+	bool entered = call->context && gone && guard_enter();
+
+	if (entered) {
+		charge_drop_context(call->context, call->serial);
+		pools_reconcile();
+	}
+	if (call->is_locked)
+		calls_end();
+	if (entered && call->device != NO_DEVICE)
+		context_overhead_shrank(call->device);
+	if (entered)
+		guard_leave();
+	context_lock_drop(call->is_locked);
 	return result;
 }
 
@@ -185,35 +215,32 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
 	CUdevice device = limits_state() == LIMITS_PRESENT && GUARDED(REAL(cuCtxFromGreenCtx, &context, green)) == CUDA_SUCCESS
 				  ? device_of(context)
 				  : NO_DEVICE;
+	bool is_locked = context_lock_take(device);
 	CUresult result = GUARDED(REAL(cuGreenCtxDestroy, green));
 
 	if (result == CUDA_SUCCESS && device != NO_DEVICE && guard_enter()) {
 		context_overhead_shrank(device);
 		guard_leave();
 	}
+	context_lock_drop(is_locked);
 	return result;
 }
 
+#define DESTROY(function, context)                                                                    \
+	struct destruction call = {.device = device_of(context)};                                    \
+	call.is_locked = context_lock_take(call.device);                                              \
+	before_destroy(&call, context);                                                               \
+	CUresult result = GUARDED(REAL(function, context));                                           \
+	return after_destroy(&call, result == CUDA_SUCCESS, result)
+
 EXPORT CUresult cuCtxDestroy(CUcontext context)
 {
-	uint64_t serial = allocations_serial();
-	CUdevice device = device_of(context);
-	struct compute_context *held = contexts_hold(context);
-	CUresult result = GUARDED(REAL(cuCtxDestroy, context));
-
-	batch_complete_release_context(held, result == CUDA_SUCCESS);
-	return after_destroy(context, serial, device, result);
+	DESTROY(cuCtxDestroy, context);
 }
 
 EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 {
-	uint64_t serial = allocations_serial();
-	CUdevice device = device_of(context);
-	struct compute_context *held = contexts_hold(context);
-	CUresult result = GUARDED(REAL(cuCtxDestroy_v2, context));
-
-	batch_complete_release_context(held, result == CUDA_SUCCESS);
-	return after_destroy(context, serial, device, result);
+	DESTROY(cuCtxDestroy_v2, context);
 }
 
 /* The primary context's handle, which only retaining it returns. NULL: there is none now, or nothing is limited. */
@@ -228,54 +255,32 @@ static CUcontext primary_context(CUdevice device)
 	return context;
 }
 
-/* NULL if the primary context is still active: only releasing the last reference destroys it. */
-static CUcontext if_gone(CUcontext context, CUdevice device)
-{
-	return context && primary_active(device) ? NULL : context;
-}
+/* Only releasing the last reference destroys the context. */
+#define RELEASE(function, device)                                                                     \
+	struct destruction call = {.device = device};                                                \
+	call.is_locked = context_lock_take(device);                                                   \
+	before_destroy(&call, primary_context(device));                                               \
+	CUresult result = GUARDED(REAL(function, device));                                            \
+	return after_destroy(&call, result == CUDA_SUCCESS && !primary_active(device), result)
 
 EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 {
-	uint64_t serial = allocations_serial();
-	CUcontext context = primary_context(device);
-	struct compute_context *held = contexts_hold(context);
-	CUresult result = GUARDED(REAL(cuDevicePrimaryCtxRelease, device));
-
-	batch_complete_release_context(held, result == CUDA_SUCCESS && !primary_active(device));
-	return after_destroy(if_gone(context, device), serial, device, result);
+	RELEASE(cuDevicePrimaryCtxRelease, device);
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
-	uint64_t serial = allocations_serial();
-	CUcontext context = primary_context(device);
-	struct compute_context *held = contexts_hold(context);
-	CUresult result = GUARDED(REAL(cuDevicePrimaryCtxRelease_v2, device));
-
-	batch_complete_release_context(held, result == CUDA_SUCCESS && !primary_active(device));
-	return after_destroy(if_gone(context, device), serial, device, result);
+	RELEASE(cuDevicePrimaryCtxRelease_v2, device);
 }
 
 EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device)
 {
-	uint64_t serial = allocations_serial();
-	CUcontext context = primary_context(device);
-	struct compute_context *held = contexts_hold(context);
-	CUresult result = GUARDED(REAL(cuDevicePrimaryCtxReset, device));
-
-	batch_complete_release_context(held, result == CUDA_SUCCESS);
-	return after_destroy(context, serial, device, result);
+	RELEASE(cuDevicePrimaryCtxReset, device);
 }
 
 EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
-	uint64_t serial = allocations_serial();
-	CUcontext context = primary_context(device);
-	struct compute_context *held = contexts_hold(context);
-	CUresult result = GUARDED(REAL(cuDevicePrimaryCtxReset_v2, device));
-
-	batch_complete_release_context(held, result == CUDA_SUCCESS);
-	return after_destroy(context, serial, device, result);
+	RELEASE(cuDevicePrimaryCtxReset_v2, device);
 }
 
 /* ---- code and buffers ---- */

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "driver/cuda_table.h"
+#include "memory/calls.h"
 #include "memory/charge.h"
 #include "memory/physical.h"
 #include "memory/sharing.h"
@@ -186,7 +187,11 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handl
 
 EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 {
-	bool known = false, counts = is_counted(), is_locked = counts && physical_lock_shared();
+	bool known = false, counts = is_counted();
+
+	if (counts)
+		calls_begin();
+	bool is_locked = counts && physical_lock_shared();
 	struct allocation *last = counts ? allocations_dereference(ALLOCATED_POINTER, pointer, ANY_SERIAL, &known) : NULL;
 	CUresult result = GUARDED(REAL(cuIpcCloseMemHandle, pointer));
 
@@ -194,6 +199,8 @@ EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 		(void)allocations_reference(ALLOCATED_POINTER, pointer);
 	result = charge_give_back(last, result);
 	physical_unlock(is_locked);
+	if (counts)
+		calls_end();
 	return result;
 }
 

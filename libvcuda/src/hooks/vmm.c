@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "driver/cuda_table.h"
+#include "memory/calls.h"
 #include "memory/charge.h"
 #include "memory/physical.h"
 #include "shared/guard.h"
@@ -46,9 +47,19 @@ static bool locks(void)
 	return counts() && !guard_this_thread.inside;
 }
 
+/* Before a call that may end the memory's last reference. */
+static bool begin_call(void)
+{
+	bool is_call = locks();
+
+	if (is_call)
+		calls_begin();
+	return is_call;
+}
+
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-	bool known = false, is_locked = locks() && physical_lock_shared();
+	bool known = false, is_call = begin_call(), is_locked = locks() && physical_lock_shared();
 	struct allocation *last =
 		counts() ? allocations_dereference(ALLOCATED_HANDLE, handle, ANY_SERIAL, &known) : NULL;
 	const struct binder object = {MULTICAST_OBJECT, handle, last ? last->serial : 0};
@@ -60,6 +71,8 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	physical_unlock(is_locked);
 	if (result == CUDA_SUCCESS && last)
 		physical_unbind_all(object, UINT64_MAX);
+	if (is_call)
+		calls_end();
 	return result;
 }
 
@@ -102,6 +115,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemG
 EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 {
 	struct allocation *range, *taken = NULL;
+	bool is_call = begin_call();
 
 	for (CUdeviceptr at = pointer; counts() && at - pointer < size; at += range->size) {
 		range = allocations_take(MAPPED_RANGE, at);
@@ -122,5 +136,7 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 		}
 	}
 	physical_unlock(is_locked);
+	if (is_call)
+		calls_end();
 	return result;
 }

@@ -46,13 +46,19 @@ static uint64_t hash(enum allocation_kind kind, uint64_t key)
 	return (key + (uint64_t)kind * 0x632be59bd9b4e019u) * 0x9e3779b97f4a7c15u;
 }
 
+/* allocations_take_context reads the pointer without the lock, to see whether the shard was ever used. */
+static void set_buckets(struct shard *shard, struct allocation **buckets)
+{
+	__atomic_store_n(&shard->buckets, buckets, __ATOMIC_RELAXED);
+}
+
 static struct shard *lock_shard(enum allocation_kind kind, uint64_t key)
 {
 	pthread_once(&once, allocations_watch_forks);
 	struct shard *shard = &shards[hash(kind, key) >> (64 - SHARD_BITS)];
 	pthread_mutex_lock(&shard->lock);
 	if (!shard->buckets) {
-		shard->buckets = shard->first_buckets;
+		set_buckets(shard, shard->first_buckets);
 		shard->bucket_count = FIRST_BUCKETS;
 	}
 	return shard;
@@ -101,7 +107,7 @@ static void grow(struct shard *shard)
 
 	if (!larger)
 		return;
-	shard->buckets = larger;
+	set_buckets(shard, larger);
 	shard->bucket_count = old_count * 2;
 	for (size_t i = 0; i < old_count; i++) {
 		for (struct allocation *entry = old[i], *next; entry; entry = next) {

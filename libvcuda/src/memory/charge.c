@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"
+#include "memory/calls.h"
 #include "memory/context_overhead.h"
 #include "memory/managed_free.h"
 #include "memory/physical.h"
@@ -55,10 +56,10 @@ static CUresult book_on(struct charge *charge, int place, const struct device_li
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	entry->card = place;
 	entry->size = charge->size;
-	if (!usage_reserve(place, charge->size, device_limits_memory(card)) &&
-	    !(charge_reclaim_shared() && usage_reserve(place, charge->size, device_limits_memory(card))) &&
-	    !(pools_reclaim(place) && usage_reserve(place, charge->size, device_limits_memory(card))) &&
-	    !(managed_free_reclaim() && usage_reserve(place, charge->size, device_limits_memory(card)))) {
+	if (!usage_reserve_in_call(place, charge->size, device_limits_memory(card)) &&
+	    !(charge_reclaim_shared() && usage_reserve_in_call(place, charge->size, device_limits_memory(card))) &&
+	    !(pools_reclaim(place) && usage_reserve_in_call(place, charge->size, device_limits_memory(card))) &&
+	    !(managed_free_reclaim() && usage_reserve_in_call(place, charge->size, device_limits_memory(card)))) {
 		log_line(LOG_INFO,
 			 "an allocation of %llu bytes on device %d was refused: the container's limit is %llu bytes",
 			 (unsigned long long)charge->size, charge->device, (unsigned long long)card->memory);
@@ -85,8 +86,20 @@ static CUresult book_on_device(struct charge *charge)
 static bool start(struct charge *charge, uint64_t size, bool outlives_context)
 {
 	*charge = (struct charge){.size = size, .outlives_context = outlives_context, .device = NO_DEVICE};
-	charge->entered = guard_enter();
+	struct guard_thread *thread = &guard_this_thread;
+
+	charge->entered = guard_enter_thread(thread);
+	if (charge->entered)
+		calls_begin_thread(thread);
 	return charge->entered;
+}
+
+static void leave(void)
+{
+	struct guard_thread *thread = &guard_this_thread;
+
+	calls_end_thread(thread);
+	guard_leave_thread(thread);
 }
 
 static CUresult begin(struct charge *charge)
@@ -94,7 +107,7 @@ static CUresult begin(struct charge *charge)
 	CUresult result = limits_state() == LIMITS_BROKEN ? CUDA_ERROR_OUT_OF_MEMORY : book_on_device(charge);
 
 	if (result != CUDA_SUCCESS)
-		guard_leave();
+		leave();
 	return result;
 }
 
@@ -136,7 +149,7 @@ bool charge_resize(struct charge *charge, uint64_t size)
 	if (size < charge->size)
 		usage_release(charge->entry->card, charge->size - size);
 	else if (device_limits_of(charge->device, &card) &&
-		 !usage_reserve(charge->entry->card, size - charge->size, device_limits_memory(&card)))
+		 !usage_reserve_in_call(charge->entry->card, size - charge->size, device_limits_memory(&card)))
 		return false;
 	charge->size = charge->entry->size = size;
 	return true;
@@ -230,7 +243,7 @@ CUresult charge_end(struct charge *charge, CUresult result, uint64_t key)
 	} else if (charge->entry) {
 		release(charge->entry);
 	}
-	guard_leave();
+	leave();
 	return result;
 }
 
@@ -243,15 +256,31 @@ CUresult charge_end_stream_ordered(struct charge *charge, CUresult result, CUdev
 
 struct allocation *charge_take(enum allocation_kind kind, uint64_t key)
 {
-	return guard_this_thread.inside || limits_state() != LIMITS_PRESENT ? NULL : allocations_take(kind, key);
+	struct guard_thread *thread = &guard_this_thread;
+
+	if (thread->inside || limits_state() != LIMITS_PRESENT)
+		return NULL;
+	calls_begin_thread(thread);
+	struct allocation *entry = allocations_take(kind, key);
+	if (entry)
+		entry->is_freed = true;
+	else
+		calls_end_thread(thread);
+	return entry;
 }
 
 CUresult charge_give_back(struct allocation *entry, CUresult result)
 {
+	bool is_freed = entry && entry->is_freed;
+
+	if (is_freed)
+		entry->is_freed = false;
 	if (entry && result == CUDA_SUCCESS)
 		release(entry);
 	else if (entry)
 		keep_entry(entry);
+	if (is_freed)
+		calls_end();
 	return result;
 }
 

@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "memory/calls.h"
+#include "memory/context_lock.h"
 #include "memory/nvml_lists.h"
 #include "nvml_abi.h"
 #include "shared/device_limits.h"
@@ -29,9 +31,10 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t marks_lock = PTHREAD_MUTEX_INITIALIZER; /* of this process's marks in the usage region; held briefly */
 static _Atomic uint64_t booked[VGPU_LIMITS_MAX_CARDS]; /* written under the lock */
 static _Atomic uint64_t expected[VGPU_LIMITS_MAX_CARDS]; /* booked for contexts that are being made */
-static unsigned int creating[VGPU_LIMITS_MAX_CARDS]; /* threads that make one without such a booking; under marks_lock */
+static atomic_uint creating[VGPU_LIMITS_MAX_CARDS]; /* threads that make one whose size is not booked; written under marks_lock */
 static unsigned int marks[VGPU_LIMITS_MAX_CARDS]; /* counts the calls of mark_unaccounted; under marks_lock */
 static _Atomic uint32_t unaccounted;              /* a bit per card's place, as this process's in the usage region */
+static _Atomic uint32_t inexact;             /* a bit per card's place: calls were under way at the last look */
 static _Atomic uint32_t by_least;            /* a bit per card's place: only the least possible overhead is booked */
 static _Atomic time_t next_look;
 
@@ -44,6 +47,7 @@ static void context_overhead_after_fork(void)
 		booked[card] = expected[card] = creating[card] = 0;
 	atomic_store(&unaccounted, 0);
 	atomic_store(&by_least, 0);
+	atomic_store(&inexact, 0);
 }
 
 static uint64_t measure_all(int card, const uint8_t uuid[16]);
@@ -89,17 +93,36 @@ static uint64_t least_overhead(int card, const struct nvml_list *figures, uint64
 	return bytes;
 }
 
+/* What this process holds beyond its other charges. */
+struct measure {
+	uint64_t overhead;
+	bool is_exact; /* false: calls were under way all the time. The overhead may be larger. */
+};
+
 /*
- * Returns the present overhead in *overhead. A process that NVML does not list has none. False: the overhead is not
- * known, or other threads kept allocating during all LOOKS tries.
+ * Calls that allocate or free are halted meanwhile. A call that cannot be halted has booked what the card does not hold
+ * yet or holds no longer. The next try may find none.
  */
-static bool measure(int card, const uint8_t uuid[16], struct nvml_list *figures, uint64_t *overhead)
+static bool ask_halted(int card, const uint8_t uuid[16], struct nvml_list *figures, uint64_t *charges, bool *is_quiet)
 {
-	for (int i = 0; i < LOOKS; i++) {
-		uint64_t before = other_charges(card), used;
-		bool known = nvml_lists_ask(uuid, figures);
-		if (!known && figures->are_the_hosts && has_context_on(uuid) && other_charges(card) == before) {
-			*overhead = least_overhead(card, figures, before);
+	calls_halt();
+	uint64_t before = other_charges(card);
+	bool known = nvml_lists_ask(uuid, figures);
+	*charges = other_charges(card);
+	*is_quiet = calls_go_on() && *charges == before;
+	*charges = before > *charges ? before : *charges;
+	return known;
+}
+
+/* A process that NVML does not list has no overhead. False: the overhead is not known. */
+static bool measure(int card, const uint8_t uuid[16], struct nvml_list *figures, struct measure *found)
+{
+	*found = (struct measure){0, false};
+	for (int i = 0; i < LOOKS && !found->is_exact; i++) {
+		uint64_t charges, used;
+		bool known = ask_halted(card, uuid, figures, &charges, &found->is_exact);
+		if (!known && figures->are_the_hosts && has_context_on(uuid) && found->is_exact) {
+			found->overhead = least_overhead(card, figures, charges);
 			atomic_fetch_or(&by_least, (uint32_t)1 << card);
 			figures->count = 0; /* the caller must not look up other processes in this list */
 			return true;
@@ -108,12 +131,11 @@ static bool measure(int card, const uint8_t uuid[16], struct nvml_list *figures,
 		    (!nvml_figures_of(figures->list, figures->count, (unsigned int)getpid(), &used) &&
 		     (used || !booked[card])))
 			return false;
-		if (other_charges(card) != before)
-			continue;
-		*overhead = used > before ? used - before : 0;
-		return true;
+		uint64_t overhead = used > charges ? used - charges : 0;
+		if (found->is_exact || overhead > found->overhead)
+			found->overhead = overhead;
 	}
-	return false;
+	return true;
 }
 
 struct others {
@@ -168,7 +190,14 @@ static void give_back_expected(int card, uint64_t size)
 	atomic_fetch_sub(&expected[card], size);
 }
 
-/* What a booking becomes: `expected_size` bytes of it were booked for a context that is made now. */
+static void give_back_locked(int card, uint64_t size)
+{
+	pthread_mutex_lock(&lock);
+	give_back_expected(card, size);
+	pthread_mutex_unlock(&lock);
+}
+
+/* What a booking becomes: `expected_size` bytes of it were booked for the context that this thread has made. */
 struct follow_up {
 	const struct usage_limit *limit; /* NULL: books even if there is no room */
 	uint64_t expected_size;
@@ -182,24 +211,46 @@ static bool book(int card, const uint8_t uuid[16], const struct nvml_list *figur
 	return usage_reserve_overhead(card, size, *limit, unaccounted_of_others(uuid, figures).bytes);
 }
 
+/*
+ * What is to be booked by what was found, beside what another thread has booked for a context that it makes. While it
+ * makes it, nobody knows how much of the overhead is the new context's. What is not exact raises the booking, but does
+ * not lower it.
+ */
+static uint64_t overhead_target(int card, struct measure found, const struct follow_up *up)
+{
+	uint64_t have = booked[card], others = expected[card] - up->expected_size;
+
+	if (others && found.overhead <= have + others)
+		return found.is_exact && found.overhead < have ? found.overhead : have;
+	uint64_t target = found.overhead - others;
+	if (found.is_exact)
+		return target;
+	uint64_t known = usage_context_size(card);
+	have += up->expected_size < known ? up->expected_size : known;
+	return target > have ? target : have;
+}
+
 /* Called with the lock held. False: there is no room for the overhead. */
 static bool follow(int card, const uint8_t uuid[16], struct follow_up *up)
 {
 	const uint64_t have = booked[card] + up->expected_size;
 	const unsigned int seen = count_marks(card);
 	struct nvml_list figures;
-	uint64_t overhead;
+	struct measure found;
 	bool fits = true;
 
 	figures.are_the_hosts = false;
-	if (!nvml_lists_are_ready() || !measure(card, uuid, &figures, &overhead)) {
+	if (!nvml_lists_are_ready() || !measure(card, uuid, &figures, &found)) {
 		give_back_expected(card, up->expected_size);
 		if (!figures.are_the_hosts) /* with the host's pids, a later try with a current context may succeed */
 			clear_unaccounted(card, seen);
 		return true;
 	}
-	if (!figures.are_the_hosts)
-		usage_saw_overhead(card, overhead);
+	if (!figures.are_the_hosts && found.is_exact)
+		usage_saw_overhead(card, found.overhead);
+	const uint64_t overhead = overhead_target(card, found, up);
+	const uint32_t bit = (uint32_t)1 << card;
+	(void)(found.is_exact ? atomic_fetch_and(&inexact, ~bit) : atomic_fetch_or(&inexact, bit));
 	if (overhead > have) {
 		usage_set_overhead(card, overhead);
 		fits = book(card, uuid, &figures, overhead - have, up->limit);
@@ -215,7 +266,8 @@ static bool follow(int card, const uint8_t uuid[16], struct follow_up *up)
 	}
 	if (overhead || booked[card])
 		usage_set_overhead(card, booked[card]);
-	clear_unaccounted(card, seen);
+	if (found.is_exact && (context_lock_is_own() || !atomic_load(&creating[card])))
+		clear_unaccounted(card, seen);
 	return fits;
 }
 
@@ -240,6 +292,13 @@ static int place_of(CUdevice device, struct device_limits *limited)
 	return usage_card(limited->uuid);
 }
 
+static void pause_for_others(void)
+{
+	const struct timespec pause = {.tv_nsec = 1000000};
+
+	nanosleep(&pause, NULL);
+}
+
 static bool follow_up_locked(int card, const uint8_t uuid[16], struct follow_up *up)
 {
 	pthread_mutex_lock(&lock);
@@ -249,11 +308,16 @@ static bool follow_up_locked(int card, const uint8_t uuid[16], struct follow_up 
 	return fits;
 }
 
+/* Waits for contexts that other threads make, whose size is booked nowhere yet. */
 static void follow_locked(int card, const uint8_t uuid[16])
 {
 	struct follow_up up = {NULL, 0, 0};
+	unsigned int depth = calls_step_out();
 
+	for (int waited = 0; !context_lock_is_own() && atomic_load(&creating[card]) && waited < PATIENCE; waited++)
+		pause_for_others();
 	(void)follow_up_locked(card, uuid, &up);
+	calls_step_in(depth);
 }
 
 static struct others look_at_others(int card, const uint8_t uuid[16])
@@ -268,11 +332,16 @@ static struct others look_at_others(int card, const uint8_t uuid[16])
 	return others;
 }
 
-static void pause_for_others(void)
+/* What this process may have beyond its booking, since calls under way hid it. */
+static uint64_t unaccounted_of_own(int card)
 {
-	const struct timespec pause = {.tv_nsec = 1000000};
+	uint64_t have = booked[card] + expected[card], size = usage_context_size(card);
 
-	nanosleep(&pause, NULL);
+	if (!(atomic_load(&inexact) >> card & 1))
+		return 0;
+	if (!size)
+		return have ? 0 : VGPU_USAGE_UNACCOUNTED_MOST;
+	return size > have ? size - have : 0;
 }
 
 /*
@@ -281,6 +350,8 @@ static void pause_for_others(void)
  */
 static uint64_t measure_all(int card, const uint8_t uuid[16])
 {
+	unsigned int depth = calls_step_out();
+
 	if (atomic_load(&unaccounted) >> card & 1)
 		follow_locked(card, uuid);
 	struct others others = look_at_others(card, uuid);
@@ -288,8 +359,9 @@ static uint64_t measure_all(int card, const uint8_t uuid[16])
 		pause_for_others();
 		others = look_at_others(card, uuid);
 	}
+	calls_step_in(depth);
 	uint64_t size = others.creating ? usage_context_size(card) : 0;
-	return others.bytes + others.creating * (size ? size : VGPU_USAGE_UNACCOUNTED_MOST);
+	return others.bytes + others.creating * (size ? size : VGPU_USAGE_UNACCOUNTED_MOST) + unaccounted_of_own(card);
 }
 
 static void mark_unaccounted(int card)
@@ -298,16 +370,13 @@ static void mark_unaccounted(int card)
 		return;
 	pthread_mutex_lock(&marks_lock);
 	marks[card]++;
-	if (!(atomic_load(&unaccounted) >> card & 1)) {
-		usage_set_unaccounted(card, true);
-		atomic_fetch_or(&unaccounted, (uint32_t)1 << card);
-	}
+	usage_set_unaccounted(card, true);
+	atomic_fetch_or(&unaccounted, (uint32_t)1 << card);
 	pthread_mutex_unlock(&marks_lock);
 }
 
 /* ---- making contexts ---- */
 
-/* A second thread that makes one meanwhile has the same mark. */
 static void begin_creating(struct context_booking *booking)
 {
 	booking->creating = true;
@@ -408,8 +477,8 @@ bool context_overhead_begin(CUdevice device, struct context_booking *booking)
 	if (!atomic_load(&unaccounted))
 		set_next_look();
 	if (usage_has_room(booking->card, limit)) {
+		begin_creating(booking); /* before the mark: a thread that looks waits, and leaves the mark */
 		mark_unaccounted(booking->card);
-		begin_creating(booking);
 		if (usage_has_room(booking->card, limit))
 			return true;
 		end_creating(booking);
@@ -432,7 +501,7 @@ bool context_overhead_end(CUdevice device, const struct context_booking *booking
 	const struct usage_limit limit = device_limits_memory(&limited);
 	struct follow_up up = {&limit, booking->size, 0};
 	if (!made)
-		give_back_expected(booking->card, booking->size);
+		give_back_locked(booking->card, booking->size);
 	else if (booking->size || !usage_has_room(booking->card, limit))
 		fits = follow_up_locked(booking->card, limited.uuid, &up);
 	else /* another thread may have read the figures, and cleared the mark, before the context was in them */

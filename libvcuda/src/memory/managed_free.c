@@ -11,6 +11,7 @@
 
 #include "driver/cuda_table.h"
 #include "driver/stream_capture.h"
+#include "memory/calls.h"
 #include "memory/charge.h"
 
 enum {
@@ -94,6 +95,9 @@ CUresult managed_free_after(struct allocation *entry, CUstream stream)
 
 	if (pending && mark_stream(&pending->event, stream)) {
 		pending->entry = entry;
+		if (entry->is_freed) /* the memory is not freed by this call */
+			calls_end();
+		entry->is_freed = false;
 		put(pending);
 		managed_free_complete();
 		return CUDA_SUCCESS;
@@ -111,9 +115,11 @@ CUresult managed_free_after(struct allocation *entry, CUstream stream)
  */
 static void free_now(struct managed_free *pending)
 {
+	calls_begin();
 	(void)REAL(cuMemFree_v2, pending->entry->key);
 	(void)REAL(cuEventDestroy_v2, pending->event);
 	(void)charge_give_back(pending->entry, CUDA_SUCCESS);
+	calls_end();
 	free(pending);
 }
 

@@ -25,12 +25,14 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct binding *bindings;
 static _Atomic uint64_t next_number;
 static pthread_rwlock_t holders = PTHREAD_RWLOCK_INITIALIZER;
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER; /* of those that wait for `holders`, see lock_holders */
 
 /* The charges of a forked child are its parent's, see memory/allocations.h. */
 static void empty_list(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	pthread_rwlock_init(&holders, NULL);
+	pthread_mutex_init(&turn, NULL);
 	bindings = NULL;
 }
 
@@ -42,13 +44,20 @@ static void physical_watch_forks(void)
 /* A thread that has the lock is not cancelled within the driver's call: the lock would stay for ever. */
 static __thread int cancel_state;
 
+/*
+ * A call that wants the lock for itself has the turn while it waits for those that share it. Later ones wait behind it:
+ * else they would overtake it as long as any of them has the lock.
+ */
 static bool lock_holders(int (*lock_by)(pthread_rwlock_t *))
 {
 	int before;
 
 	pthread_once(&once, physical_watch_forks);
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-	if (lock_by(&holders)) {
+	pthread_mutex_lock(&turn);
+	int failed = lock_by(&holders);
+	pthread_mutex_unlock(&turn);
+	if (failed) {
 		pthread_setcancelstate(before, NULL);
 		return false;
 	}

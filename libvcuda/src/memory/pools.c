@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "driver/clock.h"
 #include "driver/cuda_table.h"
+#include "memory/calls.h"
 #include "memory/charge.h"
 #include "shared/device_limits.h"
 #include "shared/limits.h"
@@ -281,6 +282,7 @@ static bool book_growth(struct pool *pool, uint64_t size, struct usage_limit lim
 bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size)
 {
 	*charge = (struct pool_charge){.pool = pool, .size = size, .booked = size};
+	calls_begin();
 	lock_pools();
 	(void)device_limits_of(pool->device, &pool->limited);
 	const struct usage_limit limit = device_limits_memory(&pool->limited);
@@ -294,6 +296,8 @@ bool pools_begin(struct pool_charge *charge, struct pool *pool, uint64_t size)
 	else
 		log_refusal(pool, size, limit);
 	pthread_mutex_unlock(&lock);
+	if (!granted)
+		calls_end();
 	return granted;
 }
 
@@ -318,6 +322,7 @@ static bool promise(struct pool *pool, uint64_t size)
 bool pools_begin_graph(struct pool_charge *charge, struct pool *pool, const struct graph_memory *graph)
 {
 	*charge = (struct pool_charge){.pool = pool, .size = graph->size};
+	calls_begin();
 	lock_pools();
 	(void)device_limits_of(pool->device, &pool->limited);
 	if (graph->exec)
@@ -329,6 +334,8 @@ bool pools_begin_graph(struct pool_charge *charge, struct pool *pool, const stru
 		log_refusal(pool, graph->size, device_limits_memory(&pool->limited));
 	}
 	pthread_mutex_unlock(&lock);
+	if (!granted)
+		calls_end();
 	return granted;
 }
 
@@ -344,6 +351,7 @@ void pools_end_graph(struct pool_charge *charge, struct graph_launch_mark mark)
 		graph_launches_end(charge->graph_launch, mark);
 	reconcile(pool, true);
 	pthread_mutex_unlock(&lock);
+	calls_end();
 }
 
 void pools_graph_gone(CUgraphExec exec)
@@ -401,6 +409,7 @@ bool pools_end(struct pool_charge *charge, struct pool *used)
 	if (used != charge->pool)
 		reconcile(charge->pool, true);
 	pthread_mutex_unlock(&lock);
+	calls_end();
 	return fits;
 }
 
@@ -409,9 +418,11 @@ bool pools_reclaim(int card)
 	if (!atomic_load_explicit(&any, memory_order_relaxed))
 		return false;
 	pools_wait_for_graphs(card);
+	calls_begin();
 	lock_pools();
 	bool found = trim_card(card);
 	pthread_mutex_unlock(&lock);
+	calls_end();
 	return found;
 }
 

@@ -20,6 +20,7 @@ struct compute_context;
 
 struct guard_thread {
 	int inside;           /* a wrapper is running: calls that the driver makes now pass straight through */
+	unsigned int calls;   /* calls of this thread that allocate or free (memory/calls.h), one within the other */
 	CUcontext handle;     /* the context that was current last */
 	struct compute_context *context; /* the record of that context */
 	uint32_t generation;  /* the generation of the records when `context` was looked up */

@@ -18,6 +18,7 @@
 enum {
 	CONTENTION_TRIES = 200,
 	REAP_EACH = 8, /* tries */
+	LOOKUPS = 6, /* in which other threads and processes may make contexts all the time */
 	CREATION_WAITS = 2000, /* milliseconds to wait for contexts whose size nobody knows yet */
 };
 
@@ -88,6 +89,7 @@ enum verdict { GRANTED, FULL, FULL_FOR_NOW, CONTENDED, UNACCOUNTED };
 struct looked_up {
 	uint64_t bytes; /* UINT64_MAX: no lookup was made */
 	unsigned int processes;
+	uint64_t markings; /* the region's, before the lookup */
 };
 
 /* A process that makes the container's first context has booked all that is left until it knows the context's size. */
@@ -98,7 +100,13 @@ static bool is_created_by_another(const struct vgpu_usage *usage, int card, int 
 	return totals->creating > (own != 0);
 }
 
-/* A process that is marked after the lookup counts as without one. */
+/* For what a process marks after the lookup, there was none. Older processes do not count `markings`. */
+static bool is_looked_up(const struct vgpu_usage *usage, const struct totals *totals, const struct looked_up *found)
+{
+	return found->bytes != UINT64_MAX && totals->unaccounted <= found->processes &&
+	       (found->processes == UINT32_MAX || usage_region_load(&usage->markings) == found->markings);
+}
+
 static enum verdict attempt(struct vgpu_usage *usage, int card, int slot, uint64_t size, struct usage_limit limit,
 			    const struct looked_up *found)
 {
@@ -106,7 +114,7 @@ static enum verdict attempt(struct vgpu_usage *usage, int card, int slot, uint64
 
 	usage_region_add(&charge->attempting, size);
 	struct totals totals = sum_charges(usage, card);
-	bool is_known = found->bytes != UINT64_MAX && totals.unaccounted <= found->processes;
+	bool is_known = is_looked_up(usage, &totals, found);
 	uint64_t held = saturating_sum(totals.reserved,
 				       unbooked(&totals, is_known ? found->bytes : UINT64_MAX, limit.overhead));
 	bool fits = saturating_sum(held, totals.attempting) <= limit.memory;
@@ -131,11 +139,14 @@ void usage_set_lookup(uint64_t (*asked)(int card, const uint8_t uuid[16]))
 	atomic_store(&lookup, asked);
 }
 
-static uint64_t ask_lookup(const struct vgpu_usage *usage, int card)
+static uint64_t ask_lookup(struct vgpu_usage *usage, int card)
 {
 	uint64_t (*asked)(int card, const uint8_t uuid[16]) = atomic_load(&lookup);
 
-	return asked ? asked(card, usage->cards[card].uuid) : 0;
+	(void)usage_slots_enter(usage); /* a lookup is no part of a call */
+	uint64_t bytes = asked ? asked(card, usage->cards[card].uuid) : 0;
+	usage_slots_leave();
+	return bytes;
 }
 
 /* Of two processes that collide, both withdraw. Each tries again after a random time, so that one of them succeeds. */
@@ -160,6 +171,18 @@ static void back_off_for_creation(struct vgpu_usage *usage, int waits)
 }
 
 /*
+ * Contexts were made during each lookup, so none counts. The last one then counts as it is, and each marked process, and
+ * one more, as another context: rather too much is counted than that a call looks for ever.
+ */
+static void add_marked(int card, struct looked_up *found)
+{
+	uint64_t size = usage_context_size(card);
+
+	found->bytes += ((uint64_t)found->processes + 1) * (size ? size : VGPU_USAGE_UNACCOUNTED_MOST);
+	found->processes = UINT32_MAX;
+}
+
+/*
  * FULL counts only if it is found again after dead processes were reaped. The words of many slots are not read at one
  * instant: a single pass may count one process's bytes before it releases them and another's after it reserved them.
  */
@@ -168,6 +191,7 @@ static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size,
 {
 	struct looked_up found = given;
 	bool reaped = false;
+	int lookups = 0;
 	int waits = given.bytes == UINT64_MAX ? 0 : CREATION_WAITS; /* the context that is booked now exists already */
 
 	for (int try = 0; try < CONTENTION_TRIES; try++) {
@@ -179,8 +203,11 @@ static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size,
 		if (verdict == GRANTED)
 			return true;
 		if (verdict == UNACCOUNTED) {
+			found.markings = usage_region_load(&usage->markings);
 			found.processes = sum_charges(usage, card).unaccounted;
 			found.bytes = ask_lookup(usage, card);
+			if (++lookups > LOOKUPS)
+				add_marked(card, &found);
 			continue;
 		}
 		if (verdict == FULL || verdict == FULL_FOR_NOW) {
@@ -199,14 +226,24 @@ static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size,
 	return false;
 }
 
+static bool reserve_in(struct vgpu_usage *usage, int card, int slot, uint64_t size, struct usage_limit limit)
+{
+	return slot != NO_SLOT && size <= limit.memory &&
+	       reserve(usage, card, slot, size, limit, (struct looked_up){UINT64_MAX, 0, 0});
+}
+
+bool usage_reserve_in_call(int card, uint64_t size, struct usage_limit limit)
+{
+	struct vgpu_usage *usage = atomic_load(&usage_region);
+
+	return reserve_in(usage, card, usage_slots_in_call(usage), size, limit);
+}
+
 bool usage_reserve(int card, uint64_t size, struct usage_limit limit)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
 
-	if (size > limit.memory)
-		return false;
-	int slot = usage_slots_enter(usage);
-	bool granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit, (struct looked_up){UINT64_MAX, 0});
+	bool granted = reserve_in(usage, card, usage_slots_enter(usage), size, limit);
 	usage_slots_leave();
 	return granted;
 }
@@ -217,7 +254,7 @@ bool usage_reserve_overhead(int card, uint64_t size, struct usage_limit limit, u
 	int slot = usage_slots_enter(usage);
 
 	limit.overhead = 0; /* the host's figure includes this process's overhead */
-	bool granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit, (struct looked_up){others, UINT32_MAX});
+	bool granted = slot != NO_SLOT && reserve(usage, card, slot, size, limit, (struct looked_up){others, UINT32_MAX, 0});
 	usage_slots_leave();
 	return granted;
 }
@@ -257,10 +294,12 @@ void usage_set_unaccounted(int card, bool unaccounted)
 	struct vgpu_usage *usage = atomic_load(&usage_region);
 	int slot = unaccounted ? usage_slots_enter(usage) : usage_slots_current();
 
-	if (slot != NO_SLOT && unaccounted)
+	if (slot != NO_SLOT && unaccounted) {
 		__atomic_fetch_or(&usage->slots[slot].unaccounted, (uint64_t)1 << card, __ATOMIC_SEQ_CST);
-	else if (slot != NO_SLOT)
+		usage_region_add(&usage->markings, 1);
+	} else if (slot != NO_SLOT) {
 		__atomic_fetch_and(&usage->slots[slot].unaccounted, ~((uint64_t)1 << card), __ATOMIC_SEQ_CST);
+	}
 	if (unaccounted)
 		usage_slots_leave();
 }
@@ -281,12 +320,14 @@ unsigned int usage_unaccounted_count(int card)
 void usage_set_creating(int card, bool creating)
 {
 	struct vgpu_usage *usage = atomic_load(&usage_region);
-	int slot = usage_slots_current();
+	int slot = creating ? usage_slots_enter(usage) : usage_slots_current();
 
 	if (slot != NO_SLOT && creating)
 		__atomic_fetch_or(&usage->slots[slot].unaccounted, CREATING(card), __ATOMIC_SEQ_CST);
 	else if (slot != NO_SLOT)
 		__atomic_fetch_and(&usage->slots[slot].unaccounted, ~CREATING(card), __ATOMIC_SEQ_CST);
+	if (creating)
+		usage_slots_leave();
 }
 
 uint64_t usage_context_size(int card)

@@ -8,6 +8,7 @@
 #ifndef VCUDA_USAGE_H
 #define VCUDA_USAGE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -27,6 +28,11 @@ struct usage_limit {
  * returns the others'.
  */
 bool usage_reserve(int card, uint64_t size, struct usage_limit limit);
+
+/* The same within a call that is counted in usage_calls (memory/calls.h): the slot stays while there are any. */
+bool usage_reserve_in_call(int card, uint64_t size, struct usage_limit limit);
+extern atomic_uint usage_calls;
+
 void usage_set_lookup(uint64_t (*lookup)(int card, const uint8_t uuid[16]));
 
 /* The same for this process's overhead. `others` is the unaccounted overhead of other processes; no lookup is made. */

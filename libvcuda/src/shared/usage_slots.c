@@ -33,6 +33,7 @@ static struct own first_own;
 static struct own *own = &first_own; /* see usage_slots_watch_forks */
 static bool wiped_on_fork;
 static atomic_int reserving;
+atomic_uint usage_calls;
 static atomic_bool leaving;
 
 /* In a forked child no thread holds the lock. The child has charged nothing and has no slot. */
@@ -307,6 +308,11 @@ static int slot_or_claim(struct vgpu_usage *usage)
 int usage_slots_enter(struct vgpu_usage *usage)
 {
 	atomic_fetch_add(&reserving, 1);
+	return usage_slots_in_call(usage);
+}
+
+int usage_slots_in_call(struct vgpu_usage *usage)
+{
 	return atomic_load(&leaving) ? NO_SLOT : slot_or_claim(usage);
 }
 
@@ -338,7 +344,7 @@ __attribute__((destructor)) static void leave_at_exit(void)
 	uint64_t charged = 0;
 
 	atomic_store(&leaving, true);
-	if (!usage || slot == NO_SLOT || atomic_load(&reserving))
+	if (!usage || slot == NO_SLOT || atomic_load(&reserving) || atomic_load(&usage_calls))
 		return;
 	for (uint32_t card = 0; usage_slots_has_card(usage, card); card++)
 		charged |= usage_region_load(&usage->charges[card][slot].attempting) |

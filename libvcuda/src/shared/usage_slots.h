@@ -36,6 +36,9 @@ int usage_slots_current(void);
 int usage_slots_enter(struct vgpu_usage *usage);
 void usage_slots_leave(void);
 
+/* The same, valid while the caller's call is counted in usage_calls. */
+int usage_slots_in_call(struct vgpu_usage *usage);
+
 /*
  * Clears the slot's words for work on the card, the first time. A tenant may have written to the words of a free slot,
  * and launches would then wait for work that this process never had.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
+import recorded_drivers
 from checkout import CHECKOUT
 
 LIBVCUDA = CHECKOUT / "libvcuda"
@@ -43,12 +44,21 @@ def driver_functions() -> list[str]:
     return [line.split()[0] for line in lines if line and not line.startswith("#")]
 
 
+def recorded_functions() -> set[str]:
+    """What real drivers export, and the names that their cuGetProcAddress knows. cudbg...: not the driver's API."""
+    exported = {name for release in recorded_drivers.RELEASES for name in recorded_drivers.exports("libcuda", release)}
+    asked = {name for release in recorded_drivers.RELEASES for name, _ in recorded_drivers.answers(release)}
+    asked.discard("cuNoSuchFunction")  # which no driver knows
+    return {name for name in exported | asked if re.match("cu[A-Z]", name)}
+
+
 def hooked_functions() -> set[str]:
     return set(re.findall(r"HOOK\((\w+),", (LIBVCUDA / "src/driver/cuda_table.h").read_text()))
 
 
 def test_every_function_belongs_to_one_rule() -> None:
-    found = {name: classes(name) for name in driver_functions()}
+    found = {name: classes(name) for name in {*driver_functions(), *recorded_functions()}}
+    assert len(found) > 700
     assert {name: kinds for name, kinds in found.items() if len(kinds) != 1} == {}
 
 
@@ -99,3 +109,9 @@ def test_no_function_that_looks_like_one_that_gives_memory_is_harmless() -> None
 )
 def test_a_function_of_a_newer_driver_belongs_to_no_rule(name: str) -> None:
     assert classes(name) == []
+
+
+def test_no_rule_holds_for_a_newer_version_of_a_function_that_counts() -> None:
+    counted = [name for name in driver_functions() if {*classes(name)} & {*HOOKED}]
+    assert len(counted) > 80
+    assert [name for name in counted if classes(f"{name}_v9") or classes(f"{name}OnCluster")] == []

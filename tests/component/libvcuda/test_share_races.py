@@ -52,3 +52,15 @@ def test_what_two_threads_do_at_once_is_charged(sim_box: Callable[..., SimBox], 
     assert met > 0, box.log
     assert lost == 0
     assert threads.close() == 0, box.log
+
+
+def test_a_call_that_makes_memory_gets_its_turn_among_calls_that_map(
+    sim_box: Callable[..., SimBox], compiled: Compiled
+) -> None:
+    """The bound is what six threads do while the host lets one thread wait. Without turns it was 150,000 and more."""
+    box = sim_box("t4x1")
+    box.limit(LIMIT)
+    threads = box.run(compiled("thread_race.c", "-ldl", "-lpthread"), "waits", "400", str(STEP))
+    (longest,) = (int(word) for word in threads.receive())
+    assert longest < 40_000
+    assert threads.close() == 0, box.log

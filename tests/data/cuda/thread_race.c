@@ -5,6 +5,9 @@
  *   guesses  one makes memory and releases it, and the other one maps it meanwhile by the handle that it will have.
  * After each round the free memory has to be what is left beside the memory that is held. It prints in how many rounds the
  * threads met, and in how many memory was held that nobody is charged for.
+ *
+ * `thread_race waits ROUNDS SIZE` is another question: one thread makes memory and releases it while others map
+ * and unmap some. It prints how often they did so during one call that makes memory, at most.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -179,6 +182,53 @@ static long make_and_map(long rounds)
 	return lost;
 }
 
+/* ---- waits ---- */
+
+enum { MAPPERS = 6 };
+
+static atomic_long maps;
+
+static void *map_all_the_time(void *argument)
+{
+	memory place, made;
+
+	(void)argument;
+	check(call_cuCtxSetCurrent(context), "cuCtxSetCurrent");
+	check(call_cuMemAddressReserve(&place, size, 0, 0, 0), "cuMemAddressReserve");
+	check(call_cuMemCreate(&made, size, on_card, 0), "cuMemCreate");
+	pthread_barrier_wait(&barrier);
+	while (!is_over) {
+		check(call_cuMemMap(place, size, 0, made, 0), "cuMemMap");
+		check(call_cuMemUnmap(place, size), "cuMemUnmap");
+		maps++;
+	}
+	check(call_cuMemRelease(made), "cuMemRelease");
+	return NULL;
+}
+
+static long make_among_mappers(long rounds)
+{
+	pthread_t mappers[MAPPERS];
+	memory made;
+	long longest = 0;
+
+	pthread_barrier_init(&barrier, NULL, MAPPERS + 1);
+	for (int i = 0; i < MAPPERS; i++)
+		pthread_create(&mappers[i], NULL, map_all_the_time, NULL);
+	pthread_barrier_wait(&barrier);
+	for (long round = 0; round < rounds; round++) {
+		long before = maps;
+		check(call_cuMemCreate(&made, size, on_card, 0), "cuMemCreate");
+		long passed = maps - before;
+		longest = passed > longest ? passed : longest;
+		check(call_cuMemRelease(made), "cuMemRelease");
+	}
+	is_over = true;
+	for (int i = 0; i < MAPPERS; i++)
+		pthread_join(mappers[i], NULL);
+	return longest;
+}
+
 int main(int argc, char **argv)
 {
 	int to_child[2], from_child[2];
@@ -199,6 +249,10 @@ int main(int argc, char **argv)
 		check(write(to_child[1], "", 1) != 1 || read(from_child[0], &lost, 1) != 1, "child");
 	}
 	most = left();
+	if (!strcmp(argv[1], "waits")) {
+		printf("%ld\n", make_among_mappers(atol(argv[2])));
+		return left() != most;
+	}
 	pthread_barrier_init(&barrier, NULL, 2);
 	pthread_create(&other, NULL, opens ? opener : mapper, NULL);
 	lost = opens ? open_together(atol(argv[2]), from_child[0], to_child[1]) : make_and_map(atol(argv[2]));
