@@ -537,10 +537,10 @@ void context_overhead_shrank(CUdevice device)
 	struct device_limits limited;
 	int card = place_of(device, &limited);
 
-	if (card == USAGE_NO_CARD || !atomic_load(&booked[card]))
+	if (card == USAGE_NO_CARD)
 		return;
-	pthread_mutex_lock(&lock);
-	if (atomic_load(&by_least) >> card & 1) { /* the list does not show how much was freed, nor if any is left */
+	pthread_mutex_lock(&lock); /* first: another thread may be about to book what it saw before the context was gone */
+	if (booked[card] && atomic_load(&by_least) >> card & 1) { /* the list does not show how much was freed, nor if any is left */
 		usage_release(card, booked[card]);
 		atomic_store(&booked[card], 0);
 		usage_set_overhead(card, 0);
