@@ -22,6 +22,7 @@
 
 enum {
 	PROCESSES = 256,
+	LAST_LOOKS = 4,  /* such looks after a context's end, since nobody may look again for long */
 	LOOKS = 3,       /* tries to read a figure while other threads allocate */
 	PERIOD = 5,      /* seconds between unprompted looks at NVML's figure */
 	PATIENCE = 10000, /* milliseconds to wait for contexts that other processes make: a card's first one takes seconds */
@@ -332,12 +333,17 @@ static struct others look_at_others(int card, const uint8_t uuid[16])
 	return others;
 }
 
+static bool is_inexact(int card)
+{
+	return atomic_load(&inexact) >> card & 1;
+}
+
 /* What this process may have beyond its booking, since calls under way hid it. */
 static uint64_t unaccounted_of_own(int card)
 {
 	uint64_t have = booked[card] + expected[card], size = usage_context_size(card);
 
-	if (!(atomic_load(&inexact) >> card & 1))
+	if (!is_inexact(card))
 		return 0;
 	if (!size)
 		return have ? 0 : VGPU_USAGE_UNACCOUNTED_MOST;
@@ -548,8 +554,13 @@ void context_overhead_shrank(CUdevice device)
 		atomic_store_explicit(&next_look, 0, memory_order_relaxed);
 	}
 	pthread_mutex_unlock(&lock);
-	if (atomic_load(&booked[card]))
+	if (!atomic_load(&booked[card]))
+		return;
+	follow_locked(card, limited.uuid);
+	for (int i = 1; i < LAST_LOOKS && is_inexact(card) && atomic_load(&booked[card]); i++)
 		follow_locked(card, limited.uuid);
+	if (is_inexact(card)) /* the next allocation looks again */
+		mark_unaccounted(card);
 }
 
 uint64_t context_overhead_unbooked(CUdevice device)
