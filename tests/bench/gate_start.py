@@ -1,9 +1,9 @@
-"""`gate_start.py [ROUNDS]`: how long the gate takes for a container that asks for nothing, linked with musl and with glibc.
+"""`gate_start.py [ROUNDS]`: how long the gate takes for a container that asks for nothing, with musl and with glibc.
 
-In no group. Debian has no musl for another processor, so the packages for arm64 have a gate that is static by glibc. What
-that costs shows on this processor, where both can be built. The gate for arm64 runs in qemu's user mode, which takes far
-longer than any card host would: beside it stands an empty program for arm64, linked in the same way, and only the ratio
-of the two says something. Needs cmake, gcc, musl-tools, gcc-aarch64-linux-gnu and qemu-user-static.
+In no group. Debian has no musl for another processor, so the packages for arm64 have a gate that is static by glibc.
+What that costs shows on this processor, where both can be built. The gate for arm64 runs in qemu's user mode, which
+takes far longer than an arm64 host would. Beside it stands an empty program for arm64, linked in the same way. Needs
+cmake, gcc, musl-tools, gcc-aarch64-linux-gnu and qemu-user-static. Figures: docs/packages.md.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def milliseconds(command: list[str], state: bytes) -> float:
 
 
 def main(rounds: int) -> None:
-    with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as name:
-        directory = Path(name)
+    with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as temporary:
+        directory = Path(temporary)
         state = container(directory)
         commands = {
             name: [*under, gate(directory / name.replace(" ", "-"), options), "prestart"]
