@@ -602,11 +602,11 @@ def test_a_failure_while_recording_leaves_nothing(
     before = node.snapshot()
     real, calls = records.write_bytes, []
 
-    def failing(path: str, data: bytes, mode: int = 0o600, temporary: str = "") -> None:
+    def failing(path: str, data: bytes, *others: object) -> None:
         calls.append(path)
         if len(calls) == at + 1:
             raise error
-        real(path, data, mode, temporary)
+        real(path, data, *others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(records, "write_bytes", failing)
     with pytest.raises((VgpuError, KeyboardInterrupt)) as refused:
