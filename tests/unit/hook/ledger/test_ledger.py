@@ -606,7 +606,7 @@ def test_a_failure_while_recording_leaves_nothing(
         calls.append(path)
         if len(calls) == at + 1:
             raise error
-        real(path, data, *others)  # type: ignore[arg-type]
+        real(path, data, *others)
 
     monkeypatch.setattr(records, "write_bytes", failing)
     with pytest.raises((VgpuError, KeyboardInterrupt)) as refused:
