@@ -180,30 +180,20 @@ class Lender:
 
     def without_locks(self) -> str:
         """A sentence about the containers that say that their locks are refused, or ""."""
-        names = self._named(lambda report: report.locks_refused)
-        if not names:
-            return ""
-        return (
-            f"a sandbox refuses the file locks of {names}, so their work mixes with that of others; "
-            "allow fcntl F_OFD_SETLK and F_OFD_GETLK there"
-        )
+        effect, calls = "their work mixes with that of others", "fcntl F_OFD_SETLK and F_OFD_GETLK"
+        return self._refusal("file locks", effect, calls, lambda report: report.locks_refused)
 
     def without_waits(self) -> str:
         """A sentence about the containers that say that their waits are refused, or ""."""
-        names = self._named(lambda report: report.waits_refused)
+        effect, calls = "they come late to their turns", "futex FUTEX_WAIT_BITSET"
+        return self._refusal("futexes", effect, calls, lambda report: report.waits_refused)
+
+    def _refusal(self, what: str, effect: str, calls: str, is_said: Callable[[Report], bool]) -> str:
+        claims = [share.claim for share in self.shares.values() if share.report and is_said(share.report)]
+        names = [f"{claim.container} ({claim.name})" if claim.name else claim.container for claim in claims]
         if not names:
             return ""
-        return (
-            f"a sandbox refuses the futexes of {names}, so they come late to their turns; "
-            "allow futex FUTEX_WAIT_BITSET there"
-        )
-
-    def _named(self, is_said: Callable[[Report], bool]) -> str:
-        """The containers whose programs say so, in one line."""
-        claims = [share.claim for share in self.shares.values() if share.report and is_said(share.report)]
-        return ", ".join(
-            sorted(f"{claim.container} ({claim.name})" if claim.name else claim.container for claim in claims)
-        )
+        return f"a sandbox refuses the {what} of {', '.join(sorted(names))}, so {effect}; allow {calls} there"
 
     def figures(self) -> list[dict[str, object]]:
         """For each share and card: percent that the container reports for the last round, and percent lent now."""
