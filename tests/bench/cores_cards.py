@@ -1,4 +1,4 @@
-"""Tenants on two cards beside tenants on one of them: the error of each share, with kernels, graphs and copies.
+"""Tenants on two cards beside tenants on one of them: the error of each share, with kernels, graphs, copies and rounds.
 
 A tenant's card time counts on all of its cards; the figure is the mean of them. The second card has no other tenant.
 """
@@ -16,6 +16,7 @@ CELLS: dict[str, Load] = {
     "kernels": {**FLOOD, **BOTH},
     "graphs": {"kernel": "fixed:200000", "graph": 10, "wait": 0, **BOTH},
     "copies": {"kernel": f"fixed:{MS}", "copy": 100_000, **BOTH},
+    "rounds": {"kernel": "fixed:200000", "graph": 10, "launches": 5, **BOTH},  #: one thread waits for both cards
 }
 SHARES = ((50, 50), (30, 70), (70, 30))  #: on two cards, on the first of them
 

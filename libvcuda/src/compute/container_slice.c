@@ -482,6 +482,18 @@ void container_slice_join(struct token_bucket *bucket)
 	__atomic_store_n(&joined_count, joined_count + 1, __ATOMIC_RELEASE);
 }
 
+bool container_slice_waits_for_launches(const struct token_bucket *bucket, uint64_t now)
+{
+	unsigned int count = __atomic_load_n(&joined_count, __ATOMIC_ACQUIRE);
+
+	for (unsigned int i = 0; i < count; i++) {
+		uint64_t progress = LOAD(joined[i]->shared.time->progress);
+		if (joined[i] != bucket && !LOAD(joined[i]->in_flight) && progress && now - progress < schedule_period(bucket))
+			return true;
+	}
+	return false;
+}
+
 void container_slice_reset(void)
 {
 	joined_count = 0;

@@ -63,6 +63,12 @@ bool container_slice_has_begun(const struct token_bucket *bucket);
 /* Finds out whether this process was stopped for so long that other containers may have begun. */
 void container_slice_note_lapse(uint64_t now);
 
+/*
+ * Whether another card of this process has nothing to do, and had of late: the thread that launches here may be the one
+ * that is to launch there.
+ */
+bool container_slice_waits_for_launches(const struct token_bucket *bucket, uint64_t now);
+
 /* Called in a forked child, which has no slice. */
 void container_slice_reset(void);
 

@@ -28,6 +28,12 @@
 #define SLICE_STAY (200 * NS_PER_US)        /* without work and without others that wait */
 
 /*
+ * The same for a program that works on several cards, of which another one waits for it: a thread that launches all of a
+ * round on one card before it launches on the next would else keep only one of them busy.
+ */
+#define SLICE_AHEAD_CARDS (10 * NS_PER_MS)
+
+/*
  * The same for a program that answers requests. If the next one came meanwhile, its launch follows at once. Without this
  * it would wait for a neighbour's kernel again, and requests would pile up.
  */

@@ -326,15 +326,17 @@ static bool has_tokens(struct token_bucket *bucket, bool is_idle, uint64_t now, 
 	return false;
 }
 
-static uint64_t ahead_beside_others(const struct token_bucket *bucket)
+static uint64_t ahead_beside_others(const struct token_bucket *bucket, uint64_t now)
 {
+	if (container_slice_waits_for_launches(bucket, now))
+		return SLICE_AHEAD_CARDS;
 	return LOAD(bucket->unsure) < SLICE_UNSURE ? SLICE_AHEAD : SLICE_AHEAD_UNSURE;
 }
 
 static uint64_t run_ahead(const struct token_bucket *bucket, uint64_t now)
 {
 	if (container_slice_has_neighbours(bucket))
-		return ahead_beside_others(bucket);
+		return ahead_beside_others(bucket, now);
 	return bounds_clamp(schedule_quota(bucket, now) / 2, NS_PER_MS / 2, 10 * NS_PER_MS);
 }
 
@@ -347,7 +349,7 @@ static bool has_room_beside_others(const struct token_bucket *bucket, uint64_t e
 {
 	uint64_t in_flight = token_bucket_in_flight(bucket), finish = LOAD(bucket->finish);
 	uint64_t rest = finish > now ? finish - now : 0;
-	uint64_t ahead = ahead_beside_others(bucket);
+	uint64_t ahead = ahead_beside_others(bucket, now);
 	uint64_t most = bounds_max(2 * ahead, estimate + VGPU_USAGE_TIME_UNIT);
 
 	if (!in_flight)
