@@ -13,12 +13,12 @@
 #include "state/version.h"
 
 struct sim_driver sim_driver = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static atomic_bool is_initialized;
 
 __attribute__((constructor)) static void make_lock(void)
 {
 	sim_realtime_inherit(&sim_driver.lock);
 }
-static atomic_bool is_initialized;
 
 static const struct {
 	CUresult result;

@@ -10,9 +10,7 @@
 
 static void follow(uint64_t *word, uint64_t beginning, uint64_t sample)
 {
-	uint64_t known = LOAD(*word) ? LOAD(*word) : beginning;
-
-	uint64_t step = known / 16 + 100;
+	uint64_t known = LOAD(*word) ? LOAD(*word) : beginning, step = known / 16 + 100;
 
 	STORE(*word, sample > known ? known + step : known - bounds_min(step, known - 1));
 }

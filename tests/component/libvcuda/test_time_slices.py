@@ -276,14 +276,14 @@ def test_a_sandbox_that_refuses_locks(node: Node, tmp_path: Path) -> None:
     assert [usage.locks_are_refused(region) for region in regions] == [True, False]
 
 
-@pytest.mark.parametrize("others", [False, True], ids=["waits for others", "all waits"])
-def test_a_sandbox_that_refuses_to_wait(node: Node, tmp_path: Path, others: bool) -> None:
+@pytest.mark.parametrize("all_waits", [False, True], ids=["waits for others", "all waits"])
+def test_a_sandbox_that_refuses_to_wait(node: Node, tmp_path: Path, all_waits: bool) -> None:
     """The container says so, and looks at the others now and then instead of all the time."""
     refused, other = node.share_out(40, 40)
     shim = tmp_path / "refuse_waits.so"
     compile_c(shim, SOURCES / "refuse_waits.c", "-shared", "-fPIC")
     refused.box.environment["LD_PRELOAD"] = str(shim)
-    if others:
+    if all_waits:
         refused.box.environment["REFUSE_ALL_WAITS"] = "1"
     refused.flood()
     other.flood()

@@ -118,7 +118,12 @@ def test_monitors_find_the_daemonset_and_its_port() -> None:
     environment = {item["name"]: item.get("value", "") for item in pod["spec"]["containers"][0]["env"]}
     assert environment["VGPU_METRICS_LISTEN"] == f"0.0.0.0:{port['containerPort']}"
     pods = yaml.safe_load((MONITORING / "pod-monitor.yaml").read_text(encoding="utf-8"))
-    assert pods["spec"]["selector"]["matchLabels"].items() <= labels
+    (wanted,) = pods["spec"]["selector"]["matchExpressions"]
+    assert wanted["operator"] == "In" and dict(labels)[wanted["key"]] in wanted["values"]
+    exporter = yaml.safe_load((CHECKOUT / "packaging/kubernetes/exporter/daemonset.yaml").read_text(encoding="utf-8"))
+    own = exporter["spec"]["template"]
+    assert own["metadata"]["labels"][wanted["key"]] in wanted["values"]
+    assert [one["name"] for one in own["spec"]["containers"][0]["ports"]] == [port["name"]]
     assert [one["port"] for one in pods["spec"]["podMetricsEndpoints"]] == [port["name"]]
     service, monitor = yaml.safe_load_all((MONITORING / "service-monitor.yaml").read_text(encoding="utf-8"))
     assert service["spec"]["selector"].items() <= labels

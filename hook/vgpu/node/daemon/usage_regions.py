@@ -53,8 +53,8 @@ class Report:
     never used. `contexts` are what processes had of each card beside their allocations. `counts` are (throttled,
     refusals, waits of each range) by card uuid; {} where libvcuda is of a version that does not count them.
     `locks_refused`: a sandbox refuses the locks by which containers take turns; `waits_refused`: the waits by which
-    they are woken. `changes` are the ns that a change of
-    contexts takes, by card uuid, for the card on which that was measured last.
+    they are woken. `changes` are the ns that a change of contexts takes, by card uuid, for the card on which that was
+    measured last.
     """
 
     def __init__(
