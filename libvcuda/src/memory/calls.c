@@ -11,6 +11,11 @@ enum {
 };
 
 atomic_uint calls_halts;
+static atomic_uint impatient; /* counts the calls that went on before a look was over */
+
+/* Of the look that is being made. */
+static unsigned int impatient_before;
+static bool is_halted;
 
 /* A forked child has no other threads, and the one that forks is in no call. */
 static void calls_after_fork(void)
@@ -40,8 +45,10 @@ void calls_wait(void)
 		atomic_fetch_sub(&usage_calls, 1);
 		bool is_over = wait_for_zero(&calls_halts, BEGIN_PAUSES);
 		atomic_fetch_add(&usage_calls, 1);
-		if (!is_over)
+		if (!is_over) {
+			atomic_fetch_add(&impatient, 1); /* last: a look that begins meanwhile sees this or the call */
 			return;
+		}
 	}
 }
 
@@ -65,12 +72,13 @@ void calls_step_in(unsigned int depth)
 void calls_halt(void)
 {
 	atomic_fetch_add(&calls_halts, 1);
-	(void)wait_for_zero(&usage_calls, HALT_PAUSES);
+	impatient_before = atomic_load(&impatient);
+	is_halted = wait_for_zero(&usage_calls, HALT_PAUSES);
 }
 
 bool calls_go_on(void)
 {
-	bool is_quiet = !atomic_load(&usage_calls);
+	bool is_quiet = is_halted && !atomic_load(&usage_calls) && atomic_load(&impatient) == impatient_before;
 
 	atomic_fetch_sub(&calls_halts, 1);
 	return is_quiet;

@@ -26,8 +26,9 @@ unsigned int calls_step_out(void);
 void calls_step_in(unsigned int depth);
 
 /*
- * Halts the calls that begin, and waits for those under way. calls_go_on returns whether none was under way all the time.
- * A call that the driver keeps waiting for a kernel is not waited for.
+ * Halts the calls that begin, and waits for those under way. calls_go_on returns whether none was under way from then on:
+ * false also for one that has ended meanwhile, since the card may have given it what the look did not see. A call that
+ * the driver keeps waiting for a kernel is not waited for. One thread at a time looks.
  */
 void calls_halt(void);
 bool calls_go_on(void);

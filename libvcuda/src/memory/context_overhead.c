@@ -32,6 +32,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t marks_lock = PTHREAD_MUTEX_INITIALIZER; /* of this process's marks in the usage region; held briefly */
 static _Atomic uint64_t booked[VGPU_LIMITS_MAX_CARDS]; /* written under the lock */
 static _Atomic uint64_t expected[VGPU_LIMITS_MAX_CARDS]; /* booked for contexts that are being made */
+static unsigned int kept[VGPU_LIMITS_MAX_CARDS]; /* threads that make a context for which `booked` stands; under the lock */
 static atomic_uint creating[VGPU_LIMITS_MAX_CARDS]; /* threads that make one whose size is not booked; written under marks_lock */
 static unsigned int marks[VGPU_LIMITS_MAX_CARDS]; /* counts the calls of mark_unaccounted; under marks_lock */
 static _Atomic uint32_t unaccounted;              /* a bit per card's place, as this process's in the usage region */
@@ -45,7 +46,7 @@ static void context_overhead_after_fork(void)
 	pthread_mutex_init(&marks_lock, NULL);
 	nvml_lists_reset();
 	for (unsigned int card = 0; card < VGPU_LIMITS_MAX_CARDS; card++)
-		booked[card] = expected[card] = creating[card] = 0;
+		booked[card] = expected[card] = creating[card] = kept[card] = 0;
 	atomic_store(&unaccounted, 0);
 	atomic_store(&by_least, 0);
 	atomic_store(&inexact, 0);
@@ -115,7 +116,7 @@ static bool ask_halted(int card, const uint8_t uuid[16], struct nvml_list *figur
 	return known;
 }
 
-/* A process that NVML does not list has no overhead. False: the overhead is not known. */
+/* A process that NVML does not list holds nothing. False: the overhead is not known. */
 static bool measure(int card, const uint8_t uuid[16], struct nvml_list *figures, struct measure *found)
 {
 	*found = (struct measure){0, false};
@@ -133,6 +134,7 @@ static bool measure(int card, const uint8_t uuid[16], struct nvml_list *figures,
 		     (used || !booked[card])))
 			return false;
 		uint64_t overhead = used > charges ? used - charges : 0;
+		found->is_exact |= !used; /* whatever is under way: the card holds nothing for this process */
 		if (found->is_exact || overhead > found->overhead)
 			found->overhead = overhead;
 	}
@@ -145,16 +147,31 @@ struct others {
 	unsigned int creating; /* processes that make a context, whose size is in no figure yet */
 };
 
-static struct others unaccounted_of_others(const uint8_t uuid[16], const struct nvml_list *figures)
+/*
+ * What a process has booked for a call under way hides as much of its overhead. It is no less than what the context of
+ * a listed process takes at least.
+ */
+static uint64_t unaccounted_of(const struct nvml_list *figures, const struct usage_process *process, uint64_t context)
+{
+	uint64_t used, bytes = nvml_figures_unaccounted(figures->list, figures->count, process);
+
+	if (!process->unaccounted || !nvml_figures_of(figures->list, figures->count, process->pid, &used) || !used ||
+	    context <= process->overhead)
+		return bytes;
+	return bytes > context - process->overhead ? bytes : context - process->overhead;
+}
+
+static struct others unaccounted_of_others(int card, const uint8_t uuid[16], const struct nvml_list *figures)
 {
 	struct usage_process list[PROCESSES];
 	unsigned int count = usage_processes(uuid, list, PROCESSES);
 	struct others others = {0, 0, 0};
+	uint64_t context = usage_context_size(card);
 
 	for (unsigned int i = 0; i < count && i < PROCESSES; i++) {
 		if (list[i].pid == (unsigned int)getpid())
 			continue;
-		uint64_t bytes = nvml_figures_unaccounted(figures->list, figures->count, &list[i]);
+		uint64_t bytes = unaccounted_of(figures, &list[i], context);
 		others.bytes += bytes;
 		others.creating += list[i].creating;
 		if (bytes && (!others.least || bytes < others.least))
@@ -182,6 +199,24 @@ static void clear_unaccounted(int card, unsigned int seen)
 	pthread_mutex_unlock(&marks_lock);
 }
 
+static void mark_unaccounted(int card)
+{
+	if (nvml_lists_are_useless())
+		return;
+	pthread_mutex_lock(&marks_lock);
+	marks[card]++;
+	usage_set_unaccounted(card, true);
+	atomic_fetch_or(&unaccounted, (uint32_t)1 << card);
+	pthread_mutex_unlock(&marks_lock);
+}
+
+/* The others have to look as long as calls under way may hide some of the overhead. */
+static void mark_inexact(int card)
+{
+	if (!(atomic_load(&unaccounted) >> card & 1))
+		mark_unaccounted(card);
+}
+
 /* Gives back what was booked for a context that is not being made any more. */
 static void give_back_expected(int card, uint64_t size)
 {
@@ -191,10 +226,11 @@ static void give_back_expected(int card, uint64_t size)
 	atomic_fetch_sub(&expected[card], size);
 }
 
-static void give_back_locked(int card, uint64_t size)
+static void give_back_locked(const struct context_booking *booking)
 {
 	pthread_mutex_lock(&lock);
-	give_back_expected(card, size);
+	give_back_expected(booking->card, booking->size);
+	kept[booking->card] -= booking->is_kept;
 	pthread_mutex_unlock(&lock);
 }
 
@@ -202,6 +238,7 @@ static void give_back_locked(int card, uint64_t size)
 struct follow_up {
 	const struct usage_limit *limit; /* NULL: books even if there is no room */
 	uint64_t expected_size;
+	bool is_kept; /* `booked` stood for it */
 	uint64_t refused; /* the overhead for which there was no room */
 };
 
@@ -209,25 +246,25 @@ static bool book(int card, const uint8_t uuid[16], const struct nvml_list *figur
 {
 	if (!limit)
 		return usage_force(card, size), true;
-	return usage_reserve_overhead(card, size, *limit, unaccounted_of_others(uuid, figures).bytes);
+	return usage_reserve_overhead(card, size, *limit, unaccounted_of_others(card, uuid, figures).bytes);
 }
 
 /*
  * What is to be booked by what was found, beside what another thread has booked for a context that it makes. While it
- * makes it, nobody knows how much of the overhead is the new context's. What is not exact raises the booking, but does
- * not lower it.
+ * makes it, nobody knows how much of the overhead is the new context's, and what stands for it is not lowered. What is
+ * not exact raises the booking, but does not lower it. A context that was made takes no less than what is known.
  */
 static uint64_t overhead_target(int card, struct measure found, const struct follow_up *up)
 {
 	uint64_t have = booked[card], others = expected[card] - up->expected_size;
 
-	if (others && found.overhead <= have + others)
-		return found.is_exact && found.overhead < have ? found.overhead : have;
+	if ((others || kept[card]) && found.overhead <= have + others)
+		return found.is_exact && found.overhead < have && !kept[card] ? found.overhead : have;
 	uint64_t target = found.overhead - others;
 	if (found.is_exact)
 		return target;
-	uint64_t known = usage_context_size(card);
-	have += up->expected_size < known ? up->expected_size : known;
+	uint64_t known = up->limit ? usage_context_size(card) : 0;
+	have = known > have ? known : have;
 	return target > have ? target : have;
 }
 
@@ -237,6 +274,8 @@ static bool follow(int card, const uint8_t uuid[16], struct follow_up *up)
 	const uint64_t have = booked[card] + up->expected_size;
 	const unsigned int seen = count_marks(card);
 	struct nvml_list figures;
+
+	kept[card] -= up->is_kept;
 	struct measure found;
 	bool fits = true;
 
@@ -267,7 +306,9 @@ static bool follow(int card, const uint8_t uuid[16], struct follow_up *up)
 	}
 	if (overhead || booked[card])
 		usage_set_overhead(card, booked[card]);
-	if (found.is_exact && (context_lock_is_own() || !atomic_load(&creating[card])))
+	if (!found.is_exact)
+		mark_inexact(card);
+	else if (context_lock_is_own() || !atomic_load(&creating[card]))
 		clear_unaccounted(card, seen);
 	return fits;
 }
@@ -312,7 +353,7 @@ static bool follow_up_locked(int card, const uint8_t uuid[16], struct follow_up 
 /* Waits for contexts that other threads make, whose size is booked nowhere yet. */
 static void follow_locked(int card, const uint8_t uuid[16])
 {
-	struct follow_up up = {NULL, 0, 0};
+	struct follow_up up = {.limit = NULL};
 	unsigned int depth = calls_step_out();
 
 	for (int waited = 0; !context_lock_is_own() && atomic_load(&creating[card]) && waited < PATIENCE; waited++)
@@ -328,7 +369,7 @@ static struct others look_at_others(int card, const uint8_t uuid[16])
 
 	pthread_mutex_lock(&lock);
 	if (usage_unaccounted_count(card) && nvml_lists_are_ready() && nvml_lists_ask(uuid, &figures))
-		others = unaccounted_of_others(uuid, &figures);
+		others = unaccounted_of_others(card, uuid, &figures);
 	pthread_mutex_unlock(&lock);
 	return others;
 }
@@ -368,17 +409,6 @@ static uint64_t measure_all(int card, const uint8_t uuid[16])
 	calls_step_in(depth);
 	uint64_t size = others.creating ? usage_context_size(card) : 0;
 	return others.bytes + others.creating * (size ? size : VGPU_USAGE_UNACCOUNTED_MOST) + unaccounted_of_own(card);
-}
-
-static void mark_unaccounted(int card)
-{
-	if (nvml_lists_are_useless())
-		return;
-	pthread_mutex_lock(&marks_lock);
-	marks[card]++;
-	usage_set_unaccounted(card, true);
-	atomic_fetch_or(&unaccounted, (uint32_t)1 << card);
-	pthread_mutex_unlock(&marks_lock);
 }
 
 /* ---- making contexts ---- */
@@ -464,12 +494,21 @@ static bool book_context(CUdevice device, struct context_booking *booking, const
 	return true;
 }
 
-/* Whether this process has contexts or code on the card already: the first context is what takes memory. */
-static bool has_overhead(int card, const uint8_t uuid[16])
+/*
+ * Whether this process has contexts or code on the card already: the first context is what takes memory. Nobody lowers
+ * that booking before the context is made: a context may have ended just now.
+ */
+static bool keep_overhead(struct context_booking *booking, const uint8_t uuid[16])
 {
+	int card = booking->card;
+
 	if (!atomic_load(&booked[card]) && atomic_load(&unaccounted) >> card & 1)
 		follow_locked(card, uuid);
-	return atomic_load(&booked[card]);
+	pthread_mutex_lock(&lock);
+	booking->is_kept = booked[card] && booked[card] >= usage_context_size(card);
+	kept[card] += booking->is_kept;
+	pthread_mutex_unlock(&lock);
+	return booking->is_kept;
 }
 
 bool context_overhead_begin(CUdevice device, struct context_booking *booking)
@@ -490,7 +529,7 @@ bool context_overhead_begin(CUdevice device, struct context_booking *booking)
 		end_creating(booking);
 		booking->creating = false;
 	}
-	bool fits = has_overhead(booking->card, limited.uuid) || nvml_lists_are_useless() ||
+	bool fits = keep_overhead(booking, limited.uuid) || nvml_lists_are_useless() ||
 		    book_context(device, booking, &limited);
 	if (fits)
 		mark_unaccounted(booking->card);
@@ -505,10 +544,10 @@ bool context_overhead_end(CUdevice device, const struct context_booking *booking
 	if (booking->card == USAGE_NO_CARD || !device_limits_of(device, &limited))
 		return true;
 	const struct usage_limit limit = device_limits_memory(&limited);
-	struct follow_up up = {&limit, booking->size, 0};
+	struct follow_up up = {.limit = &limit, .expected_size = booking->size, .is_kept = booking->is_kept};
 	if (!made)
-		give_back_locked(booking->card, booking->size);
-	else if (booking->size || !usage_has_room(booking->card, limit))
+		give_back_locked(booking);
+	else if (booking->size || booking->is_kept || !usage_has_room(booking->card, limit))
 		fits = follow_up_locked(booking->card, limited.uuid, &up);
 	else /* another thread may have read the figures, and cleared the mark, before the context was in them */
 		mark_unaccounted(booking->card);
@@ -546,7 +585,8 @@ void context_overhead_shrank(CUdevice device)
 	if (card == USAGE_NO_CARD)
 		return;
 	pthread_mutex_lock(&lock); /* first: another thread may be about to book what it saw before the context was gone */
-	if (booked[card] && atomic_load(&by_least) >> card & 1) { /* the list does not show how much was freed, nor if any is left */
+	/* With the least, the list does not show how much was freed, nor if any is left. */
+	if (booked[card] && !kept[card] && atomic_load(&by_least) >> card & 1) {
 		usage_release(card, booked[card]);
 		atomic_store(&booked[card], 0);
 		usage_set_overhead(card, 0);

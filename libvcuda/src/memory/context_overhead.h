@@ -25,6 +25,7 @@
 struct context_booking {
 	int card;
 	uint64_t size;
+	bool is_kept;  /* what is booked for the process's other contexts stands for it */
 	bool creating; /* nothing is booked yet: other processes that look for room wait for the context */
 };
 

@@ -495,6 +495,7 @@ unsigned int usage_processes(const uint8_t uuid[16], struct usage_process *list,
 			continue;
 		if (count < room)
 			list[count] = (struct usage_process){owner & (((uint64_t)1 << VGPU_USAGE_PID_BITS) - 1), held,
+							     usage_region_load_overhead(&usage->overheads[card][i]),
 							     unaccounted, marks & CREATING(card)};
 		count++;
 	}

@@ -78,6 +78,7 @@ void usage_managed(int64_t change);
 struct usage_process {
 	unsigned int pid; /* in this process's pid namespace */
 	uint64_t held;
+	uint64_t overhead; /* the part of `held` that is overhead */
 	bool unaccounted; /* the process has unaccounted overhead */
 	bool creating;    /* see usage_set_creating */
 };
