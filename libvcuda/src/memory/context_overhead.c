@@ -95,6 +95,17 @@ static uint64_t least_overhead(int card, const struct nvml_list *figures, uint64
 	return bytes;
 }
 
+static struct usage_process asked[PROCESSES]; /* the container's processes before the last question; under the lock */
+static unsigned int asked_count;
+
+static bool ask(const uint8_t uuid[16], struct nvml_list *figures)
+{
+	unsigned int count = usage_processes(uuid, asked, PROCESSES);
+
+	asked_count = count < PROCESSES ? count : PROCESSES;
+	return nvml_lists_ask(uuid, figures);
+}
+
 /* What this process holds beyond its other charges. */
 struct measure {
 	uint64_t overhead;
@@ -109,7 +120,7 @@ static bool ask_halted(int card, const uint8_t uuid[16], struct nvml_list *figur
 {
 	calls_halt();
 	uint64_t before = other_charges(card);
-	bool known = nvml_lists_ask(uuid, figures);
+	bool known = ask(uuid, figures);
 	*charges = other_charges(card);
 	*is_quiet = calls_go_on() && *charges == before;
 	*charges = before > *charges ? before : *charges;
@@ -143,22 +154,41 @@ static bool measure(int card, const uint8_t uuid[16], struct nvml_list *figures,
 
 struct others {
 	uint64_t bytes;        /* the sum of the unaccounted overhead of the container's other processes */
-	uint64_t least;        /* the least of it that is more than 0 */
+	uint64_t least;        /* the least overhead, booked or not, that one of them shows. 0: none does */
 	unsigned int creating; /* processes that make a context, whose size is in no figure yet */
 };
 
+static uint64_t missing(const struct usage_process *process, uint64_t context)
+{
+	return process->unaccounted && context > process->overhead ? context - process->overhead : 0;
+}
+
+static struct usage_process before_the_question(const struct usage_process *process)
+{
+	for (unsigned int i = 0; i < asked_count; i++)
+		if (asked[i].pid == process->pid)
+			return asked[i];
+	return (struct usage_process){.pid = process->pid};
+}
+
 /*
- * What a process has booked for a call under way hides as much of its overhead. It is no less than what the context of
- * a listed process takes at least.
+ * The process may have freed memory after the question, or booked it between the first look and the question: what it
+ * held at most counts as held. What it has booked for a call under way hides as much of its overhead. But if it is listed
+ * it has a context, so it lacks no less than is known of contexts, unless it lacked that only before the question or only
+ * after it.
  */
 static uint64_t unaccounted_of(const struct nvml_list *figures, const struct usage_process *process, uint64_t context)
 {
-	uint64_t used, bytes = nvml_figures_unaccounted(figures->list, figures->count, process);
+	const struct usage_process before = before_the_question(process);
+	struct usage_process most = *process;
+	uint64_t used, least = missing(process, context);
 
-	if (!process->unaccounted || !nvml_figures_of(figures->list, figures->count, process->pid, &used) || !used ||
-	    context <= process->overhead)
+	most.held = before.held > most.held ? before.held : most.held;
+	uint64_t bytes = nvml_figures_unaccounted(figures->list, figures->count, &most);
+	if (!nvml_figures_of(figures->list, figures->count, process->pid, &used) || !used)
 		return bytes;
-	return bytes > context - process->overhead ? bytes : context - process->overhead;
+	least = missing(&before, context) < least ? missing(&before, context) : least;
+	return bytes > least ? bytes : least;
 }
 
 static struct others unaccounted_of_others(int card, const uint8_t uuid[16], const struct nvml_list *figures)
@@ -174,8 +204,9 @@ static struct others unaccounted_of_others(int card, const uint8_t uuid[16], con
 		uint64_t bytes = unaccounted_of(figures, &list[i], context);
 		others.bytes += bytes;
 		others.creating += list[i].creating;
-		if (bytes && (!others.least || bytes < others.least))
-			others.least = bytes;
+		uint64_t overhead = list[i].overhead + bytes;
+		if (overhead && (!others.least || overhead < others.least))
+			others.least = overhead;
 	}
 	return others;
 }
@@ -217,21 +248,23 @@ static void mark_inexact(int card)
 		mark_unaccounted(card);
 }
 
-/* Gives back what was booked for a context that is not being made any more. */
+/*
+ * Shows the other processes how much of this one's charges is overhead. While the size of a context is unknown, all that
+ * is left is expected: that is no overhead. Called with the lock held.
+ */
+static void show_overhead(int card)
+{
+	usage_set_overhead(card, booked[card] + (usage_context_size(card) ? expected[card] : 0));
+}
+
+/* Gives back what was booked for a context that is not being made any more. Called with the lock held. */
 static void give_back_expected(int card, uint64_t size)
 {
 	if (!size)
 		return;
 	usage_release(card, size);
 	atomic_fetch_sub(&expected[card], size);
-}
-
-static void give_back_locked(const struct context_booking *booking)
-{
-	pthread_mutex_lock(&lock);
-	give_back_expected(booking->card, booking->size);
-	kept[booking->card] -= booking->is_kept;
-	pthread_mutex_unlock(&lock);
+	show_overhead(card);
 }
 
 /* What a booking becomes: `expected_size` bytes of it were booked for the context that this thread has made. */
@@ -268,6 +301,12 @@ static uint64_t overhead_target(int card, struct measure found, const struct fol
 	return target > have ? target : have;
 }
 
+/* Whether a thread makes a context, so that nobody can tell whether all is booked. Called with the lock held. */
+static bool is_creating(int card)
+{
+	return atomic_load(&creating[card]) || atomic_load(&expected[card]) || kept[card];
+}
+
 /* Called with the lock held. False: there is no room for the overhead. */
 static bool follow(int card, const uint8_t uuid[16], struct follow_up *up)
 {
@@ -292,7 +331,7 @@ static bool follow(int card, const uint8_t uuid[16], struct follow_up *up)
 	const uint32_t bit = (uint32_t)1 << card;
 	(void)(found.is_exact ? atomic_fetch_and(&inexact, ~bit) : atomic_fetch_or(&inexact, bit));
 	if (overhead > have) {
-		usage_set_overhead(card, overhead);
+		usage_set_overhead(card, overhead + expected[card] - up->expected_size);
 		fits = book(card, uuid, &figures, overhead - have, up->limit);
 	} else if (overhead < have) {
 		usage_release(card, have - overhead);
@@ -305,10 +344,10 @@ static bool follow(int card, const uint8_t uuid[16], struct follow_up *up)
 		up->refused = overhead;
 	}
 	if (overhead || booked[card])
-		usage_set_overhead(card, booked[card]);
+		show_overhead(card);
 	if (!found.is_exact)
 		mark_inexact(card);
-	else if (context_lock_is_own() || !atomic_load(&creating[card]))
+	else if (context_lock_is_own() || !is_creating(card))
 		clear_unaccounted(card, seen);
 	return fits;
 }
@@ -364,13 +403,17 @@ static void follow_locked(int card, const uint8_t uuid[16])
 
 static struct others look_at_others(int card, const uint8_t uuid[16])
 {
-	struct others others = {0, 0, 0};
+	struct others others;
 	struct nvml_list figures;
 
 	pthread_mutex_lock(&lock);
-	if (usage_unaccounted_count(card) && nvml_lists_are_ready() && nvml_lists_ask(uuid, &figures))
-		others = unaccounted_of_others(card, uuid, &figures);
+	bool is_asked = usage_unaccounted_count(card) && nvml_lists_are_ready() && ask(uuid, &figures);
+	if (!is_asked)
+		figures.count = 0;
+	others = unaccounted_of_others(card, uuid, &figures);
 	pthread_mutex_unlock(&lock);
+	if (!is_asked)
+		others.creating = 0;
 	return others;
 }
 
@@ -432,6 +475,14 @@ static void end_creating(const struct context_booking *booking)
 	pthread_mutex_unlock(&marks_lock);
 }
 
+static void give_up_context(const struct context_booking *booking)
+{
+	pthread_mutex_lock(&lock);
+	give_back_expected(booking->card, booking->size);
+	kept[booking->card] -= booking->is_kept;
+	pthread_mutex_unlock(&lock);
+}
+
 static bool refuse_context(CUdevice device, int card, uint64_t size, uint64_t limit)
 {
 	usage_refused(card);
@@ -443,33 +494,41 @@ static bool refuse_context(CUdevice device, int card, uint64_t size, uint64_t li
 	return false;
 }
 
-/* What a context takes, as this container's processes have found out, or as another one shows now. 0: unknown. */
+/*
+ * What a context takes, as this container's processes have found out, or as another one shows now: calls under way may
+ * hide some of that, so it is not kept. 0: unknown.
+ */
 static uint64_t known_size(int card, const uint8_t uuid[16])
 {
 	uint64_t size = usage_context_size(card);
 
-	if (size)
-		return size;
-	size = look_at_others(card, uuid).least;
-	usage_saw_overhead(card, size);
-	return size;
+	return size ? size : look_at_others(card, uuid).least;
 }
 
 /*
  * Books the size of a context, or all that is left while no size is known. 0: there was no room, or another process
- * found out the size meanwhile, so that what was left may have been less than a context.
+ * found out the size meanwhile, so that what was left may have been less than a context. It is expected first: what is
+ * booked and not expected is a charge beside the overhead for a thread that looks.
  */
 static uint64_t reserve_context(int card, uint64_t known, struct usage_limit limit)
 {
 	uint64_t left = usage_left(card, limit);
 	uint64_t size = known ? known : left < VGPU_USAGE_UNACCOUNTED_MOST ? left : VGPU_USAGE_UNACCOUNTED_MOST;
 
-	if (!size || !usage_reserve(card, size, limit))
+	if (!size)
 		return 0;
-	if (known || !usage_context_size(card))
-		return size;
-	usage_release(card, size);
-	return 0;
+	atomic_fetch_add(&expected[card], size);
+	bool is_booked = usage_reserve(card, size, limit);
+	bool is_valid = is_booked && (known || !usage_context_size(card));
+	pthread_mutex_lock(&lock);
+	if (is_valid)
+		show_overhead(card);
+	else if (is_booked)
+		give_back_expected(card, size);
+	else
+		atomic_fetch_sub(&expected[card], size);
+	pthread_mutex_unlock(&lock);
+	return is_valid ? size : 0;
 }
 
 /* While no size is known, one process alone makes the first context and the others learn the size from it. */
@@ -481,7 +540,6 @@ static bool book_context(CUdevice device, struct context_booking *booking, const
 		uint64_t known = known_size(booking->card, limited->uuid);
 		uint64_t size = reserve_context(booking->card, known, limit);
 		if (size) {
-			atomic_fetch_add(&expected[booking->card], size);
 			booking->size = size;
 			if (!known)
 				begin_creating(booking);
@@ -546,7 +604,7 @@ bool context_overhead_end(CUdevice device, const struct context_booking *booking
 	const struct usage_limit limit = device_limits_memory(&limited);
 	struct follow_up up = {.limit = &limit, .expected_size = booking->size, .is_kept = booking->is_kept};
 	if (!made)
-		give_back_locked(booking);
+		give_up_context(booking);
 	else if (booking->size || booking->is_kept || !usage_has_room(booking->card, limit))
 		fits = follow_up_locked(booking->card, limited.uuid, &up);
 	else /* another thread may have read the figures, and cleared the mark, before the context was in them */
@@ -589,7 +647,7 @@ void context_overhead_shrank(CUdevice device)
 	if (booked[card] && !kept[card] && atomic_load(&by_least) >> card & 1) {
 		usage_release(card, booked[card]);
 		atomic_store(&booked[card], 0);
-		usage_set_overhead(card, 0);
+		show_overhead(card);
 		atomic_fetch_and(&by_least, ~((uint32_t)1 << card));
 		atomic_store_explicit(&next_look, 0, memory_order_relaxed);
 	}

@@ -170,15 +170,29 @@ static void back_off_for_creation(struct vgpu_usage *usage, int waits)
 	nanosleep(&pause, NULL);
 }
 
+/* What the marked processes have not booked of a context each. */
+static uint64_t missing_contexts(const struct vgpu_usage *usage, int card, uint64_t context)
+{
+	uint64_t missing = 0;
+
+	for (uint32_t i = 0; i < usage_slots_seen(usage); i++) {
+		uint64_t overhead = usage_region_load_overhead(&usage->overheads[card][i]);
+		if (usage_region_load(&usage->slots[i].unaccounted) >> card & 1 && context > overhead)
+			missing = saturating_sum(missing, context - overhead);
+	}
+	return missing;
+}
+
 /*
- * Contexts were made during each lookup, so none counts. The last one then counts as it is, and each marked process, and
- * one more, as another context: rather too much is counted than that a call looks for ever.
+ * Contexts were made during each lookup, so none counts. The last one then counts as it is, and what each marked process
+ * lacks of a context, and one more context: rather too much is counted than that a call looks for ever.
  */
-static void add_marked(int card, struct looked_up *found)
+static void add_marked(const struct vgpu_usage *usage, int card, struct looked_up *found)
 {
 	uint64_t size = usage_context_size(card);
 
-	found->bytes += ((uint64_t)found->processes + 1) * (size ? size : VGPU_USAGE_UNACCOUNTED_MOST);
+	found->bytes += size ? missing_contexts(usage, card, size) + size
+			     : ((uint64_t)found->processes + 1) * VGPU_USAGE_UNACCOUNTED_MOST;
 	found->processes = UINT32_MAX;
 }
 
@@ -207,7 +221,7 @@ static bool reserve(struct vgpu_usage *usage, int card, int slot, uint64_t size,
 			found.processes = sum_charges(usage, card).unaccounted;
 			found.bytes = ask_lookup(usage, card);
 			if (++lookups > LOOKUPS)
-				add_marked(card, &found);
+				add_marked(usage, card, &found);
 			continue;
 		}
 		if (verdict == FULL || verdict == FULL_FOR_NOW) {

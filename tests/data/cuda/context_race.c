@@ -133,10 +133,11 @@ static void *filler(void *argument)
 static void *holder(void *argument)
 {
 	handle context;
+	bool made;
 
-	while (!is_over && !make(argument, &context))
+	while (!(made = make(argument, &context)) && !is_over)
 		usleep(1000);
-	if (is_over)
+	if (!made)
 		return NULL;
 	while (!is_over)
 		use(argument, HELD, true);
