@@ -1,4 +1,7 @@
-"""Each writer of a record is killed between write and rename: vgpud's reaper removes what it left, in any directory."""
+"""Each writer is killed between write and rename. vgpud's reaper removes what a record's writer left, in any directory.
+
+What the writer of an operator's file left goes when the next one writes that file.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ from vgpu.config.grants import Grant
 from vgpu.config.settings import Settings
 from vgpu.hook.linux import procfs
 from vgpu.node.daemon.reaper import TEMPORARY_AGE, Reaper
+from vgpu.node.runtimes import edits
+from vgpu.node.runtimes.edits import TOML, Draft, Record
 from vgpu.node.service.log import Conditions, Log
 
 #: Every function of vgpu.config.paths that names a record which is replaced, with its arguments after the directory.
@@ -119,3 +124,48 @@ def goes(node: Node, write: Callable[[], object]) -> None:
     assert node.files() == before.union(left)
     node.sweep(TEMPORARY_AGE + 60)
     assert node.files() == before
+
+
+def test_no_runtime_s_configuration_keeps_a_temporary_file(node: Node) -> None:
+    """The file is whole at any time; each write removes what the one that was killed before it left beside it."""
+    directory = node.path / "etc/containerd"
+    directory.mkdir(parents=True)
+    os.makedirs(paths.runtimes(node.state_dir))
+    file = directory / "config.toml"
+    file.write_text("version = 2\n")
+
+    def write(text: str) -> None:
+        record = Record.read(node.state_dir, "containerd")
+        edits.apply(record, edits.plan(record, [Draft(str(file), text, TOML)]), {}, lambda: None)
+
+    def is_killed(text: str) -> list[str]:
+        real, os.rename = os.rename, killed_at(str(file))
+        try:
+            child = os.fork()
+            if child == 0:
+                write(text)
+                os._exit(0)
+        finally:
+            os.rename = real
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        return sorted(os.listdir(directory))
+
+    first, second = is_killed("version = 2\none = 1\n"), is_killed("version = 2\none = 1\n")
+    assert (len(first), len(second)) == (2, 2)
+    assert first != second
+    assert file.read_text() == "version = 2\n"
+    write("version = 2\ntwo = 2\n")
+    assert os.listdir(directory) == ["config.toml"]
+    assert file.read_text() == "version = 2\ntwo = 2\n"
+
+
+def killed_at(target: str) -> Callable[..., None]:
+    """os.rename, but for a SIGKILL in its place where `target` would be replaced."""
+    real = os.rename
+
+    def rename(source: str, path: str) -> None:
+        if path == target:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(source, path)
+
+    return rename

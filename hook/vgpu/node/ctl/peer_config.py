@@ -14,6 +14,7 @@ import yaml
 
 from vgpu.config import compiler, records
 from vgpu.config.errors import VgpuError
+from vgpu.node.service import operator_files
 
 MAX_SOURCE = 1 << 20
 MAX_NODES = 10_000
@@ -146,4 +147,4 @@ def add(section: str, target: str, node: str) -> None:
             compiler.compile_source(trial, node)
         except compiler.ConfigErrors as error:
             raise compiler.ConfigErrors([line.replace(trial, target) for line in error.lines]) from None
-    records.write_bytes(target, joined.encode("utf-8"), 0o644)
+    operator_files.replace(target, joined.encode("utf-8"))

@@ -13,6 +13,7 @@ import yaml
 
 from vgpu.config import compiler, records, settings
 from vgpu.config.errors import VgpuError
+from vgpu.node.service import operator_files
 
 NAME = "standalone.requests"
 COMMENT = "# Kept by an upgrade: plain annotations ask for cards, those of an image, too. See requests.md."
@@ -40,19 +41,16 @@ def keep(source: str, compiled_path: str, node: str) -> str:
 
 def _write(source: str, value: str, node: str) -> None:
     try:
-        text, status = records.read_bounded(source, compiler.MAX_SOURCE).decode("utf-8"), os.stat(source)
+        text = records.read_bounded(source, compiler.MAX_SOURCE).decode("utf-8")
     except FileNotFoundError:
-        text, status = "", None
+        text = ""
     changed = with_setting(text, NAME, value, COMMENT)
     with tempfile.TemporaryDirectory() as directory:
         trial = f"{directory}/config.yaml"
         records.write_bytes(trial, changed.encode("utf-8"))
         if compiler.compile_source(trial, node).settings.text(NAME) != value:
             raise VgpuError(source, expected=f"a place for {NAME}: {value}", found="none", do="write it by hand")
-    path = os.path.realpath(source)  # a link stays
-    records.write_bytes(path, changed.encode("utf-8"), status.st_mode & 0o777 if status else 0o644)
-    if status:
-        os.chown(path, status.st_uid, status.st_gid)
+    operator_files.replace(os.path.realpath(source), changed.encode("utf-8"))  # a link stays
 
 
 def with_setting(text: str, setting: str, value: str, comment: str) -> str:

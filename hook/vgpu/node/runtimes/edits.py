@@ -20,6 +20,7 @@ from typing import Any
 from vgpu.config import paths, records
 from vgpu.config.errors import VgpuError
 from vgpu.node.runtimes import json_text, nested, toml_text, undo
+from vgpu.node.service import operator_files
 
 MAX_FILE = 4 << 20
 TOML, JSON, OWN = "toml", "json", "own"
@@ -326,25 +327,10 @@ def _remove_directories(directories: Sequence[str]) -> None:
 
 def _put(path: str, text: str | None, mode: int | None) -> None:
     """Replace the file, by rename, with owner and mode as they were; None removes it."""
-    try:
-        status = os.lstat(path)
-    except FileNotFoundError:
-        if text is not None:
-            records.write_bytes(path, text.encode(), 0o644 if mode is None else mode)
-        return
-    if text is None:
+    if text is not None:
+        operator_files.replace(path, text.encode(), 0o644 if mode is None else mode)
+    elif os.path.lexists(path):
         os.unlink(path)
-        return
-    temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.vgpu-{os.getpid()}")
-    try:
-        records.write_bytes(temporary, text.encode(), 0o600)
-        os.chown(temporary, status.st_uid, status.st_gid)
-        os.chmod(temporary, stat.S_IMODE(status.st_mode))
-        os.rename(temporary, path)
-    except BaseException:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-        raise
 
 
 def _digest(text: str) -> str:

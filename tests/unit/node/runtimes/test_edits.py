@@ -270,7 +270,7 @@ def test_a_file_system_that_is_read_only(tmp_path: Path, monkeypatch: pytest.Mon
     real = edits.records.write_bytes
 
     def refuse(path: str, data: bytes, *rest: object) -> None:
-        if os.path.basename(path).startswith(".read-only"):
+        if os.path.basename(path) == "read-only":
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
         real(path, data, *rest)
 
