@@ -189,19 +189,22 @@ def write(path: str, value: object, mode: int = 0o600, temporary: str = "", grou
     write_bytes(path, (encode(value) + "\n").encode("ascii"), mode, temporary, group)
 
 
-def write_bytes(path: str, data: bytes, mode: int = 0o600, temporary: str = "", group: int = -1) -> None:
+def write_bytes(
+    path: str, data: bytes, mode: int = 0o600, temporary: str = "", group: int = -1, owner: int = -1
+) -> None:
     """Replace `path` by `data`. A reader, or a power cut, finds the old content or the new, never a part.
 
     A writer under a lock may give the temporary file a name of its own in the same directory. What a killed writer left
-    there is then overwritten, and known to belong to nobody who lives. `group` is the file's, if not the writer's.
+    there is then overwritten, and known to belong to nobody who lives. `group` and `owner` are the file's, if they are
+    not the writer's.
     """
     directory, name = os.path.split(path)
     temporary = temporary or os.path.join(directory, f".{name}.{os.getpid()}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         try:
-            if group >= 0:
-                os.fchown(fd, -1, group)
+            if group >= 0 or owner >= 0:
+                os.fchown(fd, owner, group)
             os.fchmod(fd, mode)
             view = memoryview(data)
             while view:

@@ -14,6 +14,7 @@
 #include "memory/calls.h"
 #include "memory/context_lock.h"
 #include "memory/nvml_lists.h"
+#include "memory/other_processes.h"
 #include "nvml_abi.h"
 #include "shared/device_limits.h"
 #include "shared/limits.h"
@@ -21,7 +22,6 @@
 #include "vgpu_usage.h"
 
 enum {
-	PROCESSES = 256,
 	LAST_LOOKS = 4,  /* such looks after a context's end, since nobody may look again for long */
 	LOOKS = 3,       /* tries to read a figure while other threads allocate */
 	PERIOD = 5,      /* seconds between unprompted looks at NVML's figure */
@@ -95,17 +95,6 @@ static uint64_t least_overhead(int card, const struct nvml_list *figures, uint64
 	return bytes;
 }
 
-static struct usage_process asked[PROCESSES]; /* the container's processes before the last question; under the lock */
-static unsigned int asked_count;
-
-static bool ask(const uint8_t uuid[16], struct nvml_list *figures)
-{
-	unsigned int count = usage_processes(uuid, asked, PROCESSES);
-
-	asked_count = count < PROCESSES ? count : PROCESSES;
-	return nvml_lists_ask(uuid, figures);
-}
-
 /* What this process holds beyond its other charges. */
 struct measure {
 	uint64_t overhead;
@@ -120,7 +109,7 @@ static bool ask_halted(int card, const uint8_t uuid[16], struct nvml_list *figur
 {
 	calls_halt();
 	uint64_t before = other_charges(card);
-	bool known = ask(uuid, figures);
+	bool known = other_processes_ask(uuid, figures);
 	*charges = other_charges(card);
 	*is_quiet = calls_go_on() && *charges == before;
 	*charges = before > *charges ? before : *charges;
@@ -150,65 +139,6 @@ static bool measure(int card, const uint8_t uuid[16], struct nvml_list *figures,
 			found->overhead = overhead;
 	}
 	return true;
-}
-
-struct others {
-	uint64_t bytes;        /* the sum of the unaccounted overhead of the container's other processes */
-	uint64_t least;        /* the least overhead, booked or not, that one of them shows. 0: none does */
-	unsigned int creating; /* processes that make a context, whose size is in no figure yet */
-};
-
-static uint64_t missing(const struct usage_process *process, uint64_t context)
-{
-	return process->unaccounted && context > process->overhead ? context - process->overhead : 0;
-}
-
-static struct usage_process before_the_question(const struct usage_process *process)
-{
-	for (unsigned int i = 0; i < asked_count; i++)
-		if (asked[i].pid == process->pid)
-			return asked[i];
-	return (struct usage_process){.pid = process->pid};
-}
-
-/*
- * The process may have freed memory after the question, or booked it between the first look and the question: what it
- * held at most counts as held. What it has booked for a call under way hides as much of its overhead. But if it is listed
- * it has a context, so it lacks no less than is known of contexts, unless it lacked that only before the question or only
- * after it.
- */
-static uint64_t unaccounted_of(const struct nvml_list *figures, const struct usage_process *process, uint64_t context)
-{
-	const struct usage_process before = before_the_question(process);
-	struct usage_process most = *process;
-	uint64_t used, least = missing(process, context);
-
-	most.held = before.held > most.held ? before.held : most.held;
-	uint64_t bytes = nvml_figures_unaccounted(figures->list, figures->count, &most);
-	if (!nvml_figures_of(figures->list, figures->count, process->pid, &used) || !used)
-		return bytes;
-	least = missing(&before, context) < least ? missing(&before, context) : least;
-	return bytes > least ? bytes : least;
-}
-
-static struct others unaccounted_of_others(int card, const uint8_t uuid[16], const struct nvml_list *figures)
-{
-	struct usage_process list[PROCESSES];
-	unsigned int count = usage_processes(uuid, list, PROCESSES);
-	struct others others = {0, 0, 0};
-	uint64_t context = usage_context_size(card);
-
-	for (unsigned int i = 0; i < count && i < PROCESSES; i++) {
-		if (list[i].pid == (unsigned int)getpid())
-			continue;
-		uint64_t bytes = unaccounted_of(figures, &list[i], context);
-		others.bytes += bytes;
-		others.creating += list[i].creating;
-		uint64_t overhead = list[i].overhead + bytes;
-		if (overhead && (!others.least || overhead < others.least))
-			others.least = overhead;
-	}
-	return others;
 }
 
 static unsigned int count_marks(int card)
@@ -279,7 +209,7 @@ static bool book(int card, const uint8_t uuid[16], const struct nvml_list *figur
 {
 	if (!limit)
 		return usage_force(card, size), true;
-	return usage_reserve_overhead(card, size, *limit, unaccounted_of_others(card, uuid, figures).bytes);
+	return usage_reserve_overhead(card, size, *limit, other_processes_unaccounted(card, uuid, figures).bytes);
 }
 
 /*
@@ -313,11 +243,10 @@ static bool follow(int card, const uint8_t uuid[16], struct follow_up *up)
 	const uint64_t have = booked[card] + up->expected_size;
 	const unsigned int seen = count_marks(card);
 	struct nvml_list figures;
-
-	kept[card] -= up->is_kept;
 	struct measure found;
 	bool fits = true;
 
+	kept[card] -= up->is_kept;
 	figures.are_the_hosts = false;
 	if (!nvml_lists_are_ready() || !measure(card, uuid, &figures, &found)) {
 		give_back_expected(card, up->expected_size);
@@ -401,16 +330,16 @@ static void follow_locked(int card, const uint8_t uuid[16])
 	calls_step_in(depth);
 }
 
-static struct others look_at_others(int card, const uint8_t uuid[16])
+static struct other_processes look_at_others(int card, const uint8_t uuid[16])
 {
-	struct others others;
+	struct other_processes others;
 	struct nvml_list figures;
 
 	pthread_mutex_lock(&lock);
-	bool is_asked = usage_unaccounted_count(card) && nvml_lists_are_ready() && ask(uuid, &figures);
+	bool is_asked = usage_unaccounted_count(card) && nvml_lists_are_ready() && other_processes_ask(uuid, &figures);
 	if (!is_asked)
 		figures.count = 0;
-	others = unaccounted_of_others(card, uuid, &figures);
+	others = other_processes_unaccounted(card, uuid, &figures);
 	pthread_mutex_unlock(&lock);
 	if (!is_asked)
 		others.creating = 0;
@@ -444,7 +373,7 @@ static uint64_t measure_all(int card, const uint8_t uuid[16])
 
 	if (atomic_load(&unaccounted) >> card & 1)
 		follow_locked(card, uuid);
-	struct others others = look_at_others(card, uuid);
+	struct other_processes others = look_at_others(card, uuid);
 	for (int waited = 0; others.creating && waited < PATIENCE; waited++) {
 		pause_for_others();
 		others = look_at_others(card, uuid);

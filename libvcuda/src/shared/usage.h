@@ -78,7 +78,7 @@ void usage_managed(int64_t change);
 struct usage_process {
 	unsigned int pid; /* in this process's pid namespace */
 	uint64_t held;
-	uint64_t overhead; /* the part of `held` that is overhead */
+	uint64_t overhead; /* the part of `held` that is overhead, or expected for a context in the making */
 	bool unaccounted; /* the process has unaccounted overhead */
 	bool creating;    /* see usage_set_creating */
 };

@@ -6,6 +6,7 @@ records, which vgpud clears up (node/daemon/reaper.py); it has no business in th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -20,14 +21,14 @@ def replace(path: str, data: bytes, mode: int = 0o644) -> None:
 
     What killed writers of the same file left beside it goes. Raises OSError; the file is as it was then.
     """
-    try:
-        status: os.stat_result | None = os.lstat(path)
-    except FileNotFoundError:
-        status = None
     remove_leftovers(path)
-    records.write_bytes(path, data, stat.S_IMODE(status.st_mode) if status else mode)
-    if status and (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
-        os.chown(path, status.st_uid, status.st_gid)
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        records.write_bytes(path, data, mode)
+    else:
+        kept = stat.S_IMODE(status.st_mode)
+        records.write_bytes(path, data, kept, group=status.st_gid, owner=status.st_uid)
 
 
 def remove_leftovers(path: str) -> None:
@@ -38,5 +39,6 @@ def remove_leftovers(path: str) -> None:
         if not found or found["name"] != base or os.path.exists(f"/proc/{found['pid']}"):
             continue
         left = os.path.join(directory, name)
-        if stat.S_ISREG(os.lstat(left).st_mode):
-            os.unlink(left)
+        with contextlib.suppress(FileNotFoundError):  # another vgpuctl was first
+            if stat.S_ISREG(os.lstat(left).st_mode):
+                os.unlink(left)

@@ -269,10 +269,10 @@ def test_a_file_system_that_is_read_only(tmp_path: Path, monkeypatch: pytest.Mon
     record = Record.read(str(tmp_path), "x")
     real = edits.records.write_bytes
 
-    def refuse(path: str, data: bytes, *rest: object) -> None:
+    def refuse(path: str, data: bytes, *rest: object, **words: object) -> None:
         if os.path.basename(path) == "read-only":
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
-        real(path, data, *rest)
+        real(path, data, *rest, **words)
 
     monkeypatch.setattr(edits.records, "write_bytes", refuse)
     drafts = [Draft(str(first), "1\n", OWN), Draft(str(second), "2\n", OWN)]
